@@ -1,0 +1,184 @@
+// Package model holds the cluster objects that decide what a node routes, as small plain values.
+//
+// They are Kubernetes' Service, EndpointSlice, Node, Namespace and ServiceCIDR, reduced to the fields that have a meaning
+// for a service proxy, with addresses parsed. Values are validated for form only (an address is an address); what they mean
+// is decided by package brain. An object that has been handed over must not be modified.
+package model
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// Object is a *Service, *EndpointSlice, *Node, *Namespace or *ServiceCIDR.
+type Object interface {
+	// Ref names the object.
+	Ref() Ref
+}
+
+// Kind is a kind of object.
+type Kind uint8
+
+// The kinds of object.
+const (
+	KindService Kind = iota + 1
+	KindEndpointSlice
+	KindNode
+	KindNamespace
+	KindServiceCIDR
+)
+
+func (k Kind) String() string {
+	switch k {
+	case KindService:
+		return "Service"
+	case KindEndpointSlice:
+		return "EndpointSlice"
+	case KindNode:
+		return "Node"
+	case KindNamespace:
+		return "Namespace"
+	case KindServiceCIDR:
+		return "ServiceCIDR"
+	}
+	return "Kind?"
+}
+
+// Ref identifies an object. Namespace is empty for cluster-wide kinds.
+type Ref struct {
+	Kind      Kind
+	Namespace string
+	Name      string
+}
+
+func (r Ref) String() string {
+	if r.Namespace == "" {
+		return r.Kind.String() + " " + r.Name
+	}
+	return r.Kind.String() + " " + r.Namespace + "/" + r.Name
+}
+
+// Service is a Kubernetes Service.
+type Service struct {
+	Name state.ServiceName
+	// ProxyName is the value of the label service.kubernetes.io/service-proxy-name; HasProxyName says that it is there.
+	ProxyName    string
+	HasProxyName bool
+	Type         ServiceType
+	// Headless is spec.clusterIP: None.
+	Headless bool
+	// ClusterIPs are spec.clusterIPs (or clusterIP) that are addresses.
+	ClusterIPs  []netip.Addr
+	ExternalIPs []netip.Addr
+	// LoadBalancerIPs are the addresses of status.loadBalancer.ingress whose ipMode is absent or VIP.
+	LoadBalancerIPs []netip.Addr
+	// SourceRanges are spec.loadBalancerSourceRanges.
+	SourceRanges []netip.Prefix
+	Ports        []ServicePort
+	// InternalLocal is internalTrafficPolicy: Local, ExternalLocal is externalTrafficPolicy: Local.
+	InternalLocal bool
+	ExternalLocal bool
+	// Affinity is the time-out of sessionAffinity: ClientIP, 0 for no affinity.
+	Affinity            time.Duration
+	HealthCheckNodePort uint16
+}
+
+// ServiceType is the type of a Service.
+type ServiceType uint8
+
+// The service types.
+const (
+	TypeClusterIP ServiceType = iota
+	TypeNodePort
+	TypeLoadBalancer
+	TypeExternalName
+)
+
+// ServicePort is one item of a Service's spec.ports.
+type ServicePort struct {
+	Name     string
+	Protocol state.Protocol
+	Port     uint16
+	// NodePort is 0 if the port has none.
+	NodePort uint16
+}
+
+// EndpointSlice is a Kubernetes EndpointSlice.
+type EndpointSlice struct {
+	Namespace string
+	Name      string
+	// Service is the value of the label kubernetes.io/service-name, in the slice's namespace. It may be empty.
+	Service string
+	// Headless says that the label service.kubernetes.io/headless is there.
+	Headless bool
+	// Family is 0 for address types that are not IP (FQDN).
+	Family state.Family
+	// Ports whose name or number was absent or 0 are left out: they join with nothing.
+	Ports     []EndpointPort
+	Endpoints []Endpoint
+}
+
+// ServiceName names the service that the slice belongs to.
+func (s *EndpointSlice) ServiceName() state.ServiceName {
+	return state.ServiceName{Namespace: s.Namespace, Name: s.Service}
+}
+
+// EndpointPort is one item of an EndpointSlice's ports.
+type EndpointPort struct {
+	Name     string
+	Protocol state.Protocol
+	Port     uint16
+}
+
+// Endpoint is one item of an EndpointSlice's endpoints, by the first of its addresses.
+type Endpoint struct {
+	Addr netip.Addr
+	// Ready, Serving and Terminating are the conditions with Kubernetes' defaults filled in.
+	Ready       bool
+	Serving     bool
+	Terminating bool
+	NodeName    string
+	// ZoneHints and NodeHints are hints.forZones and hints.forNodes.
+	ZoneHints []string
+	NodeHints []string
+}
+
+// Node is a Kubernetes Node.
+type Node struct {
+	Name string
+	// Zone is the label topology.kubernetes.io/zone, empty if absent.
+	Zone string
+	// Addresses are the node's internal addresses, then its external ones, in the object's order.
+	Addresses []netip.Addr
+	PodCIDRs  []netip.Prefix
+}
+
+// Namespace is a Kubernetes Namespace.
+type Namespace struct {
+	Name string
+	// ProxyDisabled is the label networking.k8s.io/kube-proxy=disabled.
+	ProxyDisabled bool
+}
+
+// ServiceCIDR is a Kubernetes ServiceCIDR.
+type ServiceCIDR struct {
+	Name  string
+	CIDRs []netip.Prefix
+}
+
+// Ref names the service.
+func (s *Service) Ref() Ref { return Ref{KindService, s.Name.Namespace, s.Name.Name} }
+
+// Ref names the slice.
+func (s *EndpointSlice) Ref() Ref { return Ref{KindEndpointSlice, s.Namespace, s.Name} }
+
+// Ref names the node.
+func (n *Node) Ref() Ref { return Ref{KindNode, "", n.Name} }
+
+// Ref names the namespace.
+func (n *Namespace) Ref() Ref { return Ref{KindNamespace, "", n.Name} }
+
+// Ref names the service CIDR.
+func (c *ServiceCIDR) Ref() Ref { return Ref{KindServiceCIDR, "", c.Name} }

@@ -1,0 +1,31 @@
+package state
+
+import "context"
+
+// Revision numbers the states of a [Feed]. It grows by one with each published state. 0 stands for knowing nothing.
+type Revision uint64
+
+// Feed hands out the states of one node at the pace of their consumer: what changed while the consumer was busy is merged
+// into its next update, so nothing is ever queued for it.
+type Feed interface {
+	// Next blocks until there is a state newer than after and returns how to get there from after. With after = 0, or an
+	// after that the feed no longer remembers, the update is Full. It returns an error only if ctx ends or the feed is
+	// closed for good. It may be called by several consumers at once.
+	Next(ctx context.Context, after Revision) (*Update, error)
+}
+
+// Update leads from one state to a newer one. It is immutable, and its records are shared.
+type Update struct {
+	// Revision is that of the state after this update.
+	Revision Revision
+	// Full says that Changed is the whole state: services that are not in it do not exist.
+	Full bool
+	// Node is this node after the update, never nil.
+	Node *Node
+	// Changed are new and changed services, ordered by name. Where the update merges several revisions, a record may equal
+	// the one that the consumer already has.
+	Changed []*Service
+	// Removed are services that no longer exist, ordered by name; always empty in a full update. It may name a service
+	// that the consumer never saw.
+	Removed []ServiceName
+}

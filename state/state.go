@@ -1,0 +1,311 @@
+// Package state is the vocabulary of Switchyard: the finished routing state of one node.
+//
+// A [Service] is everything this node must do for one Kubernetes Service. All of Kubernetes' rules (traffic policies,
+// topology hints, terminating endpoints, source ranges, ...) have been applied already; what is left for a dataplane is to
+// program what it reads. A dataplane never needs to know, and must never re-interpret, a field of a Kubernetes object.
+//
+// Every value in this package is plain data. A record that has been published is shared between goroutines and must not be
+// modified. Every field of a record takes part in [Service.Equal].
+package state
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// Family is an IP family.
+type Family uint8
+
+// The IP families, numbered as in the IP header's version field.
+const (
+	IPv4 Family = 4
+	IPv6 Family = 6
+)
+
+// FamilyOf returns the family of addr, or 0 for the zero Addr. An IPv4-mapped IPv6 address counts as IPv6; sources unmap
+// addresses on arrival, so none occurs in a record.
+func FamilyOf(addr netip.Addr) Family {
+	switch {
+	case addr.Is4():
+		return IPv4
+	case addr.Is6():
+		return IPv6
+	}
+	return 0
+}
+
+func (f Family) String() string {
+	switch f {
+	case IPv4:
+		return "IPv4"
+	case IPv6:
+		return "IPv6"
+	}
+	return fmt.Sprintf("Family(%d)", uint8(f))
+}
+
+// Protocol is a transport protocol, by its IANA protocol number.
+type Protocol uint8
+
+// The protocols a Service port may have.
+const (
+	TCP  Protocol = 6
+	UDP  Protocol = 17
+	SCTP Protocol = 132
+)
+
+func (p Protocol) String() string {
+	switch p {
+	case TCP:
+		return "TCP"
+	case UDP:
+		return "UDP"
+	case SCTP:
+		return "SCTP"
+	}
+	return fmt.Sprintf("Protocol(%d)", uint8(p))
+}
+
+// ServiceName identifies a Service in the cluster.
+type ServiceName struct {
+	Namespace string
+	Name      string
+}
+
+// String returns "namespace/name".
+func (n ServiceName) String() string { return n.Namespace + "/" + n.Name }
+
+// Compare orders by namespace, then by name.
+func (n ServiceName) Compare(o ServiceName) int {
+	if c := cmp.Compare(n.Namespace, o.Namespace); c != 0 {
+		return c
+	}
+	return cmp.Compare(n.Name, o.Name)
+}
+
+// Service is what this node must do for one Service. In one published state no two services hold the same frontend.
+type Service struct {
+	Name ServiceName
+	// Ports has one item for each port and IP family, ordered by [Port.Compare].
+	Ports []Port
+	// HealthCheck is set for services with a healthCheckNodePort.
+	HealthCheck HealthCheck
+}
+
+// Port is one port of a Service in one IP family. All addresses in it are of that family.
+type Port struct {
+	// Name is the port's name in the Service; it may be empty if the service has only one.
+	Name     string
+	Protocol Protocol
+	Family   Family
+	// Frontends are the addresses that clients connect to, ordered by [Frontend.Compare], never empty.
+	Frontends []Frontend
+	// Internal is for connections to frontends of kind ClusterIP.
+	Internal Traffic
+	// External is for connections to all other kinds of frontend. Its routes are [Unused] if there are none.
+	External Traffic
+	// Affinity is how long a client address (ClientIP affinity) stays with its endpoint after its last new connection.
+	// It is a whole number of seconds. 0 means none.
+	Affinity time.Duration
+	// Lingering are serving endpoints of a UDP port that are in no route: they get no new connections here, but UDP flows
+	// that they already have must not be cut. Always empty for other protocols, ordered as [Route.Endpoints].
+	Lingering []Endpoint
+}
+
+// Compare orders the ports of a service: by name, then by protocol, then by family.
+func (p *Port) Compare(o *Port) int {
+	return cmp.Or(cmp.Compare(p.Name, o.Name), cmp.Compare(p.Protocol, o.Protocol), cmp.Compare(p.Family, o.Family))
+}
+
+// FrontendKind says where a frontend comes from.
+type FrontendKind uint8
+
+// The kinds of frontend.
+const (
+	ClusterIP FrontendKind = iota + 1
+	ExternalIP
+	LoadBalancer
+	NodePort
+)
+
+func (k FrontendKind) String() string {
+	switch k {
+	case ClusterIP:
+		return "ClusterIP"
+	case ExternalIP:
+		return "ExternalIP"
+	case LoadBalancer:
+		return "LoadBalancer"
+	case NodePort:
+		return "NodePort"
+	}
+	return fmt.Sprintf("FrontendKind(%d)", uint8(k))
+}
+
+// Frontend is an address and port that clients connect to.
+type Frontend struct {
+	Kind FrontendKind
+	// Addr is the zero Addr for kind NodePort: the frontend then exists on every node port address of the node, which
+	// only the dataplane knows (they follow the node's interfaces).
+	Addr netip.Addr
+	Port uint16
+	// Restricted means that only clients in Sources may connect; new connections of all others are dropped before
+	// anything else is looked at, also before a reject verdict. An empty Sources then admits nobody.
+	Restricted bool
+	// Sources are the allowed client addresses of a restricted frontend, masked, sorted, without duplicates.
+	Sources []netip.Prefix
+}
+
+// Compare orders frontends by kind, address and port.
+func (f Frontend) Compare(o Frontend) int {
+	return cmp.Or(cmp.Compare(f.Kind, o.Kind), f.Addr.Compare(o.Addr), cmp.Compare(f.Port, o.Port))
+}
+
+// Traffic says what happens to new connections to a frontend, by where they come from. There are three kinds of client:
+//
+//   - pods: the source address is one of a pod in the cluster, as the node's local-traffic detector sees it. A node without
+//     a detector takes no client for a pod.
+//   - the node: the source address is a local address of this node, and it is not a pod.
+//   - outside: everybody else.
+type Traffic struct {
+	// Inside is for connections from pods and from this node.
+	Inside Route
+	// Outside is for all other connections.
+	Outside Route
+	// Masquerade says which connections get a new source address. A connection of an endpoint to itself through the
+	// service (hairpin) is masqueraded in any case.
+	Masquerade Masquerade
+}
+
+// Route is where new connections go.
+type Route struct {
+	// Verdict is [Forward] exactly if Endpoints is not empty.
+	Verdict Verdict
+	// Endpoints share new connections evenly. They are ordered by [Endpoint.Compare] and distinct.
+	Endpoints []Endpoint
+}
+
+// Verdict is what happens to a new connection.
+type Verdict uint8
+
+// The verdicts.
+const (
+	// Unused: there is no frontend to which this route applies.
+	Unused Verdict = iota
+	// Forward to one of the route's endpoints.
+	Forward
+	// Reject: TCP gets a reset, everything else an ICMP port unreachable.
+	Reject
+	// Drop silently.
+	Drop
+)
+
+func (v Verdict) String() string {
+	switch v {
+	case Unused:
+		return "Unused"
+	case Forward:
+		return "Forward"
+	case Reject:
+		return "Reject"
+	case Drop:
+		return "Drop"
+	}
+	return fmt.Sprintf("Verdict(%d)", uint8(v))
+}
+
+// Masquerade says which forwarded connections get a source address of this node.
+type Masquerade uint8
+
+// The masquerade rules.
+const (
+	MasqueradeNever Masquerade = iota
+	MasqueradeAlways
+	// MasqueradeUnlessPod is for connections from the node and from outside, not for those from pods.
+	MasqueradeUnlessPod
+	// MasqueradeNode is for connections from this node only.
+	MasqueradeNode
+)
+
+func (m Masquerade) String() string {
+	switch m {
+	case MasqueradeNever:
+		return "Never"
+	case MasqueradeAlways:
+		return "Always"
+	case MasqueradeUnlessPod:
+		return "UnlessPod"
+	case MasqueradeNode:
+		return "Node"
+	}
+	return fmt.Sprintf("Masquerade(%d)", uint8(m))
+}
+
+// Endpoint is one address and port that serves connections. Its key is (service, port, family, address, port).
+type Endpoint struct {
+	Addr netip.AddrPort
+	// Local is true for endpoints on this node.
+	Local bool
+}
+
+// Compare orders endpoints by address and port.
+func (e Endpoint) Compare(o Endpoint) int { return e.Addr.Compare(o.Addr) }
+
+// HealthCheck is what the health check node port of a Service must answer.
+type HealthCheck struct {
+	// Port is the TCP port on the node, 0 if the service has none.
+	Port uint16
+	// LocalIPv4 and LocalIPv6 are the numbers of distinct addresses of ready endpoints on this node, by family.
+	LocalIPv4 int
+	LocalIPv6 int
+}
+
+// Node is what dataplanes need to know about this node beside its services.
+type Node struct {
+	Name string
+	// Addresses are the node's own addresses as the cluster knows them, the primary address of each family first.
+	Addresses []netip.Addr
+	// PodCIDRs are the ranges from which this node's pods get addresses, sorted.
+	PodCIDRs []netip.Prefix
+	// ServiceCIDRs are the ranges from which cluster IPs are taken, sorted. It may be empty if they are not known.
+	ServiceCIDRs []netip.Prefix
+}
+
+// Equal says whether two records are the same in every field. Empty and nil slices are the same.
+func (s *Service) Equal(o *Service) bool {
+	return s.Name == o.Name && s.HealthCheck == o.HealthCheck &&
+		slices.EqualFunc(s.Ports, o.Ports, func(a, b Port) bool { return a.Equal(&b) })
+}
+
+// Equal says whether two ports are the same in every field.
+func (p *Port) Equal(o *Port) bool {
+	return p.Name == o.Name && p.Protocol == o.Protocol && p.Family == o.Family && p.Affinity == o.Affinity &&
+		slices.EqualFunc(p.Frontends, o.Frontends, Frontend.Equal) &&
+		p.Internal.Equal(&o.Internal) && p.External.Equal(&o.External) &&
+		slices.Equal(p.Lingering, o.Lingering)
+}
+
+// Equal says whether two frontends are the same in every field.
+func (f Frontend) Equal(o Frontend) bool {
+	return f.Kind == o.Kind && f.Addr == o.Addr && f.Port == o.Port && f.Restricted == o.Restricted &&
+		slices.Equal(f.Sources, o.Sources)
+}
+
+// Equal says whether two traffic rules are the same in every field.
+func (t *Traffic) Equal(o *Traffic) bool {
+	return t.Masquerade == o.Masquerade && t.Inside.Equal(&o.Inside) && t.Outside.Equal(&o.Outside)
+}
+
+// Equal says whether two routes are the same in every field.
+func (r *Route) Equal(o *Route) bool {
+	return r.Verdict == o.Verdict && slices.Equal(r.Endpoints, o.Endpoints)
+}
+
+// Equal says whether two nodes are the same in every field. Empty and nil slices are the same.
+func (n *Node) Equal(o *Node) bool {
+	return n.Name == o.Name && slices.Equal(n.Addresses, o.Addresses) && slices.Equal(n.PodCIDRs, o.PodCIDRs) &&
+		slices.Equal(n.ServiceCIDRs, o.ServiceCIDRs)
+}
