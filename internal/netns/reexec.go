@@ -1,0 +1,99 @@
+//go:build linux
+
+package netns
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// reexeced marks the environment of a program that [Reexec] has started.
+const reexeced = "SWITCHYARD_IN_USER_NAMESPACE"
+
+// PermissionError says that the process may not make or enter network namespaces.
+type PermissionError struct {
+	// Err is what the kernel said.
+	Err error
+}
+
+func (e *PermissionError) Error() string {
+	return e.Err.Error() + ": network namespaces need root, or unprivileged user namespaces" +
+		" (sysctls user.max_user_namespaces > 0, kernel.unprivileged_userns_clone = 1 and" +
+		" kernel.apparmor_restrict_unprivileged_userns = 0, as far as they exist)"
+}
+
+// Unwrap returns what the kernel said.
+func (e *PermissionError) Unwrap() error { return e.Err }
+
+// permission makes a PermissionError of err if that is what it is.
+func permission(err error) error {
+	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
+		return &PermissionError{err}
+	}
+	return err
+}
+
+// Check returns nil if this process can make network namespaces.
+func Check() error {
+	ns, err := New()
+	if err != nil {
+		return err
+	}
+	return ns.Close()
+}
+
+// Reexec runs this program again, with the same arguments, environment and standard files, as root of new user, network and
+// mount namespaces, waits for it and returns its exit code. It returns a [*PermissionError] if the system does not allow
+// that, also if this program has been started by Reexec already.
+func Reexec() (code int, err error) {
+	if os.Getenv(reexeced) != "" {
+		return 0, &PermissionError{errors.New("the user namespace gives no right to make network namespaces")}
+	}
+	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
+	cmd.Args[0] = os.Args[0]
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.Env = append(os.Environ(), reexeced+"=1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWNET | unix.CLONE_NEWNS,
+		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}},
+		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}},
+		Pdeathsig:   syscall.SIGKILL,
+	}
+	// The kernel sends Pdeathsig when the thread ends that started the child, so it must not end before the child does.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	err = cmd.Run()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		return max(exit.ExitCode(), 1), nil // ExitCode is -1 after a signal
+	}
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EINVAL) { // user.max_user_namespaces is 0; not in the kernel
+		err = &PermissionError{err}
+	}
+	if err != nil {
+		return 0, fmt.Errorf("start this program in a user namespace: %w", permission(err))
+	}
+	return 0, nil
+}
+
+// Main is for TestMain functions of packages whose tests need network namespaces: os.Exit(netns.Main(m)). It runs the tests
+// here if this process can make namespaces, and otherwise through [Reexec]. If neither is possible it says so and fails.
+func Main(m interface{ Run() int }) int {
+	err := Check()
+	if err == nil {
+		return m.Run()
+	}
+	if _, ok := errors.AsType[*PermissionError](err); ok {
+		var code int
+		if code, err = Reexec(); err == nil {
+			return code
+		}
+	}
+	fmt.Fprintln(os.Stderr, err)
+	return 1
+}
