@@ -394,6 +394,19 @@ func TestInputIsNotModified(t *testing.T) {
 	}
 }
 
+func TestEachPodOfAStatefulSetCanBeSelected(t *testing.T) {
+	set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Name: "db"}}
+	set.Spec.Replicas = new(int32(3))
+	set.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}}
+	set.Spec.Template.Labels = map[string]string{"app": "db"}
+	c := mustBuild(t, set, service("primary", func(s *corev1.ServiceSpec) {
+		s.Selector = map[string]string{"app": "db", "statefulset.kubernetes.io/pod-name": "db-0"}
+	}))
+	if len(c.Slices) != 1 || len(c.Slices[0].Endpoints) != 1 || c.Slices[0].Endpoints[0].TargetRef.Name != "db-0" {
+		t.Errorf("slices = %v, want one with db-0 only", c.Slices)
+	}
+}
+
 func TestFullRanges(t *testing.T) {
 	opts := testOptions()
 	opts.ServiceCIDRs = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/30")}

@@ -3,8 +3,10 @@ package minicluster
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
+	"strconv"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -157,7 +159,8 @@ func (w *workload) validate() error {
 	return nil
 }
 
-// place names the pods of a workload and gives each a node: the one that the manifest names, else by turns.
+// place names the pods of a workload, gives them the labels that are their own, and a node: the one that the manifest names,
+// else by turns.
 func (b *builder) place(w *workload) []Pod {
 	var pods []Pod
 	nodes := b.opts.Nodes
@@ -173,6 +176,12 @@ func (b *builder) place(w *workload) []Pod {
 		if w.single {
 			p.Name = w.name
 		}
+		if w.kind == "StatefulSet" {
+			p.Labels = map[string]string{
+				appsv1.StatefulSetPodNameLabel: p.Name,
+				appsv1.PodIndexLabel:           strconv.Itoa(w.first + i),
+			}
+		}
 		if slices.ContainsFunc(nodes, func(n Node) bool { return n.Name == w.spec.NodeName }) {
 			p.Node = w.spec.NodeName
 		}
@@ -182,7 +191,9 @@ func (b *builder) place(w *workload) []Pod {
 }
 
 func (b *builder) fill(w *workload, p *Pod) error {
-	p.Labels = w.labels
+	own := p.Labels
+	p.Labels = maps.Clone(w.labels)
+	maps.Copy(p.Labels, own)
 	p.HostNetwork = w.spec.HostNetwork
 	p.Ready = len(w.spec.ReadinessGates) == 0
 	for _, c := range w.status.Conditions {
