@@ -1,0 +1,252 @@
+package conntrack
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"iter"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// Messages and attributes of ctnetlink (linux/netfilter/nfnetlink_conntrack.h).
+const (
+	msgGet    = unix.NFNL_SUBSYS_CTNETLINK<<8 | 1
+	msgDelete = unix.NFNL_SUBSYS_CTNETLINK<<8 | 2
+
+	ctaTupleOrig  = 1
+	ctaTupleReply = 2
+	ctaZone       = 18
+	ctaFilter     = 25
+
+	ctaTupleIP    = 1
+	ctaTupleProto = 2
+	ctaTupleZone  = 3
+
+	ctaIPv4Src = 1
+	ctaIPv4Dst = 2
+	ctaIPv6Src = 3
+	ctaIPv6Dst = 4
+
+	ctaProtoNum     = 1
+	ctaProtoSrcPort = 2
+	ctaProtoDstPort = 3
+
+	ctaFilterOrigFlags = 1
+)
+
+// Bits of ctaFilterOrigFlags: the fields of ctaTupleOrig that a flow must equal (CTA_FILTER_F_* in the kernel's
+// nf_internals.h, which has no user space header). The kernel refuses a port without the protocol.
+const (
+	filterIPDst        = 1 << 1
+	filterProtoNum     = 1 << 3
+	filterProtoDstPort = 1 << 5
+)
+
+const (
+	nfgenLen   = 4 // struct nfgenmsg: family, version, resource id (big endian)
+	attrHdrLen = 4 // struct nlattr: length and type, both in the machine's byte order
+	attrType   = 1<<14 - 1
+)
+
+// encodeDump returns the payload that asks for the flows of f. With useFilter, the kernel is asked to leave out what f does
+// not admit, as far as it can express that; what comes must be filtered nonetheless.
+func encodeDump(f Filter, useFilter bool) []byte {
+	b := appendGenmsg(nil, f.Family)
+	// The kernel reads a tuple only with a family.
+	if !useFilter || f.Family == 0 {
+		return b
+	}
+	var flags uint32
+	// Not with IPv6: there the kernel's comparison of addresses is the wrong way round (ctnetlink_filter_match_tuple, seen in
+	// Linux 6.18), so it would leave out exactly the flows that are asked for.
+	if f.Family == state.IPv4 && f.Dst.Is4() {
+		flags |= filterIPDst
+	}
+	if f.Protocol != 0 {
+		flags |= filterProtoNum
+		if f.DstPort != 0 {
+			flags |= filterProtoDstPort
+		}
+	}
+	if flags == 0 {
+		return b
+	}
+	b = appendNested(b, ctaTupleOrig, func(b []byte) []byte {
+		if flags&filterIPDst != 0 {
+			b = appendNested(b, ctaTupleIP, func(b []byte) []byte {
+				return appendAttr(b, ctaIPv4Dst, f.Dst.AsSlice())
+			})
+		}
+		if flags&filterProtoNum != 0 {
+			b = appendNested(b, ctaTupleProto, func(b []byte) []byte {
+				b = appendAttr(b, ctaProtoNum, []byte{byte(f.Protocol)})
+				return appendAttr(b, ctaProtoDstPort, binary.BigEndian.AppendUint16(nil, f.DstPort))
+			})
+		}
+		return b
+	})
+	return appendNested(b, ctaFilter, func(b []byte) []byte {
+		return appendAttr(b, ctaFilterOrigFlags, binary.NativeEndian.AppendUint32(nil, flags))
+	})
+}
+
+// encodeDelete returns the payload that names flow. It refuses one that is not whole: a delete message without an original
+// tuple would flush the table.
+func encodeDelete(flow Flow) ([]byte, error) {
+	src, dst := flow.Orig.Src, flow.Orig.Dst
+	if flow.Family == 0 || state.FamilyOf(src.Addr()) != flow.Family || state.FamilyOf(dst.Addr()) != flow.Family {
+		return nil, errors.New("its family and original addresses do not go together")
+	}
+	b := appendGenmsg(nil, flow.Family)
+	b = appendTuple(b, ctaTupleOrig, flow.Family, flow.Protocol, flow.Orig)
+	if flow.Zone != 0 {
+		b = appendAttr(b, ctaZone, binary.BigEndian.AppendUint16(nil, flow.Zone))
+	}
+	return b, nil
+}
+
+func appendGenmsg(b []byte, f state.Family) []byte {
+	family := byte(unix.AF_UNSPEC)
+	switch f {
+	case state.IPv4:
+		family = unix.AF_INET
+	case state.IPv6:
+		family = unix.AF_INET6
+	}
+	return append(b, family, unix.NFNETLINK_V0, 0, 0)
+}
+
+func appendTuple(b []byte, typ uint16, family state.Family, protocol state.Protocol, t Tuple) []byte {
+	return appendNested(b, typ, func(b []byte) []byte {
+		b = appendNested(b, ctaTupleIP, func(b []byte) []byte {
+			b = appendAttr(b, addrAttr(family, ctaIPv4Src, ctaIPv6Src), t.Src.Addr().AsSlice())
+			return appendAttr(b, addrAttr(family, ctaIPv4Dst, ctaIPv6Dst), t.Dst.Addr().AsSlice())
+		})
+		return appendNested(b, ctaTupleProto, func(b []byte) []byte {
+			b = appendAttr(b, ctaProtoNum, []byte{byte(protocol)})
+			b = appendAttr(b, ctaProtoSrcPort, binary.BigEndian.AppendUint16(nil, t.Src.Port()))
+			return appendAttr(b, ctaProtoDstPort, binary.BigEndian.AppendUint16(nil, t.Dst.Port()))
+		})
+	})
+}
+
+func addrAttr(f state.Family, v4, v6 uint16) uint16 {
+	if f == state.IPv4 {
+		return v4
+	}
+	return v6
+}
+
+func appendAttr(b []byte, typ uint16, data []byte) []byte {
+	b = binary.NativeEndian.AppendUint16(b, uint16(attrHdrLen+len(data)))
+	b = binary.NativeEndian.AppendUint16(b, typ)
+	b = append(b, data...)
+	return append(b, make([]byte, align(len(data))-len(data))...)
+}
+
+func appendNested(b []byte, typ uint16, content func([]byte) []byte) []byte {
+	start := len(b)
+	b = content(appendAttr(b, typ|unix.NLA_F_NESTED, nil))
+	binary.NativeEndian.PutUint16(b[start:], uint16(len(b)-start))
+	return b
+}
+
+// align rounds up to the alignment of netlink messages and attributes.
+func align(n int) int { return (n + 3) &^ 3 }
+
+// attrs yields the attributes in b by type, up to the first that is not well-formed.
+func attrs(b []byte) iter.Seq2[uint16, []byte] {
+	return func(yield func(uint16, []byte) bool) {
+		for len(b) >= attrHdrLen {
+			n := int(binary.NativeEndian.Uint16(b))
+			if n < attrHdrLen || n > len(b) {
+				return
+			}
+			if !yield(binary.NativeEndian.Uint16(b[2:])&attrType, b[attrHdrLen:n]) {
+				return
+			}
+			b = b[min(align(n), len(b)):]
+		}
+	}
+}
+
+// decodeFlow reads the payload of a message that describes a flow.
+func decodeFlow(b []byte) (Flow, error) {
+	if len(b) < nfgenLen {
+		return Flow{}, fmt.Errorf("a flow of %d bytes", len(b))
+	}
+	var f Flow
+	for typ, data := range attrs(b[nfgenLen:]) {
+		switch typ {
+		case ctaTupleOrig:
+			orig := decodeTuple(data)
+			f.Orig, f.Protocol = orig.Tuple, orig.protocol
+			// A zone of the original direction only is part of its tuple.
+			f.Zone = max(f.Zone, orig.zone)
+		case ctaTupleReply:
+			f.Reply = decodeTuple(data).Tuple
+		case ctaZone:
+			f.Zone = max(f.Zone, be16(data))
+		}
+	}
+	f.Family = state.FamilyOf(f.Orig.Dst.Addr())
+	for _, addr := range []netip.Addr{f.Orig.Src.Addr(), f.Orig.Dst.Addr(), f.Reply.Src.Addr(), f.Reply.Dst.Addr()} {
+		if !addr.IsValid() || state.FamilyOf(addr) != f.Family {
+			return Flow{}, errors.New("a flow without an address")
+		}
+	}
+	return f, nil
+}
+
+// tuple is a decoded tuple with what the kernel nests in it beside addresses and ports.
+type tuple struct {
+	Tuple
+	protocol state.Protocol
+	zone     uint16
+}
+
+func decodeTuple(b []byte) tuple {
+	var src, dst netip.Addr
+	var srcPort, dstPort uint16
+	var t tuple
+	for typ, data := range attrs(b) {
+		switch typ {
+		case ctaTupleIP:
+			for typ, data := range attrs(data) {
+				switch typ {
+				case ctaIPv4Src, ctaIPv6Src:
+					src, _ = netip.AddrFromSlice(data)
+				case ctaIPv4Dst, ctaIPv6Dst:
+					dst, _ = netip.AddrFromSlice(data)
+				}
+			}
+		case ctaTupleProto:
+			for typ, data := range attrs(data) {
+				switch {
+				case typ == ctaProtoNum && len(data) == 1:
+					t.protocol = state.Protocol(data[0])
+				case typ == ctaProtoSrcPort:
+					srcPort = be16(data)
+				case typ == ctaProtoDstPort:
+					dstPort = be16(data)
+				}
+			}
+		case ctaTupleZone:
+			t.zone = be16(data)
+		}
+	}
+	t.Src, t.Dst = netip.AddrPortFrom(src, srcPort), netip.AddrPortFrom(dst, dstPort)
+	return t
+}
+
+// be16 returns the big endian number in b, 0 if it is not two bytes long.
+func be16(b []byte) uint16 {
+	if len(b) != 2 {
+		return 0
+	}
+	return binary.BigEndian.Uint16(b)
+}

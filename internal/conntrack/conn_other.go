@@ -1,0 +1,28 @@
+//go:build !linux
+
+package conntrack
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+)
+
+// Conn is a connection to a connection tracking table. There is none on this platform.
+type Conn struct{}
+
+// Open returns an error that wraps errors.ErrUnsupported.
+func Open() (*Conn, error) { return nil, unsupported() }
+
+// Close returns an error that wraps errors.ErrUnsupported.
+func (*Conn) Close() error { return unsupported() }
+
+// Flows returns an error that wraps errors.ErrUnsupported.
+func (*Conn) Flows(Filter) ([]Flow, error) { return nil, unsupported() }
+
+// Delete returns an error that wraps errors.ErrUnsupported.
+func (*Conn) Delete(Flow) error { return unsupported() }
+
+func unsupported() error {
+	return fmt.Errorf("connection tracking over ctnetlink on %s: %w", runtime.GOOS, errors.ErrUnsupported)
+}

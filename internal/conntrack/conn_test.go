@@ -1,0 +1,260 @@
+//go:build linux
+
+package conntrack
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/switchyard-net/switchyard/internal/netns"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+func TestMain(m *testing.M) { os.Exit(netns.Main(m)) }
+
+// open returns a Conn to the table of a new network namespace.
+func open(t testing.TB) *Conn {
+	t.Helper()
+	ns, err := netns.New()
+	if err != nil {
+		if _, ok := errors.AsType[*netns.PermissionError](err); ok {
+			t.Skip(err)
+		}
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ns.Close() })
+	var c *Conn
+	if err := ns.Do(func() (err error) { c, err = Open(); return err }); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func create(t testing.TB, c *Conn, flow Flow) {
+	t.Helper()
+	const (
+		msgNew     = unix.NFNL_SUBSYS_CTNETLINK << 8
+		ctaTimeout = 7
+	)
+	request := appendAttr(encodeFlow(flow), ctaTimeout, binary.BigEndian.AppendUint32(nil, 600))
+	if err := c.sock.send(msgNew, unix.NLM_F_ACK|unix.NLM_F_CREATE|unix.NLM_F_EXCL, request); err != nil {
+		t.Fatal(err)
+	}
+	b, err := c.sock.recv()
+	if err == nil {
+		_, err = parse(b, c.sock.seq, func([]byte) {})
+	}
+	if err != nil {
+		t.Fatalf("create %v: %v", flow, err)
+	}
+}
+
+// list returns the flows that f admits, ordered.
+func list(t *testing.T, c *Conn, f Filter) []Flow {
+	t.Helper()
+	flows, err := c.Flows(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sorted(flows)
+}
+
+func sorted(flows []Flow) []Flow {
+	slices.SortFunc(flows, func(a, b Flow) int {
+		return cmp.Or(a.Orig.Src.Compare(b.Orig.Src), cmp.Compare(a.Zone, b.Zone), cmp.Compare(a.Protocol, b.Protocol))
+	})
+	return flows
+}
+
+func zoned(f Flow, zone uint16) Flow {
+	f.Zone = zone
+	return f
+}
+
+var table = []Flow{
+	dnat(state.UDP, "10.0.0.1:1000", "10.96.0.10:53", "10.244.0.2:53"),
+	dnat(state.UDP, "10.0.0.1:1001", "10.96.0.10:53", "10.244.0.3:53"),
+	dnat(state.UDP, "10.0.0.1:1002", "10.96.0.10:54", "10.244.0.2:53"),
+	dnat(state.UDP, "10.0.0.1:1003", "10.96.0.11:53", "10.244.0.2:53"),
+	dnat(state.TCP, "10.0.0.1:1004", "10.96.0.10:53", "10.244.0.2:53"),
+	zoned(dnat(state.UDP, "10.0.0.1:1000", "10.96.0.10:53", "10.244.0.4:53"), 9),
+	dnat(state.UDP, "[fd00::1]:1000", "[fd00:96::10]:53", "[fd00:244::2]:53"),
+	dnat(state.UDP, "[fd00::1]:1001", "[fd00:96::11]:53", "[fd00:244::2]:53"),
+}
+
+func filters() map[string]Filter {
+	return map[string]Filter{
+		"all":                   {},
+		"IPv4":                  {Family: state.IPv4},
+		"IPv6 UDP":              {Family: state.IPv6, Protocol: state.UDP},
+		"frontend":              {Family: state.IPv4, Protocol: state.UDP, Dst: netip.MustParseAddr("10.96.0.10"), DstPort: 53},
+		"IPv6 frontend":         {Family: state.IPv6, Protocol: state.UDP, Dst: netip.MustParseAddr("fd00:96::10"), DstPort: 53},
+		"port":                  {Family: state.IPv4, Protocol: state.UDP, DstPort: 53},
+		"address":               {Family: state.IPv4, Dst: netip.MustParseAddr("10.96.0.10")},
+		"no family":             {Protocol: state.UDP, Dst: netip.MustParseAddr("10.96.0.10")},
+		"no protocol":           {Family: state.IPv4, DstPort: 54},
+		"address of the other":  {Family: state.IPv6, Dst: netip.MustParseAddr("10.96.0.10")},
+		"nothing to be found":   {Family: state.IPv4, Protocol: state.SCTP},
+		"frontend without flow": {Family: state.IPv4, Protocol: state.UDP, Dst: netip.MustParseAddr("10.96.0.12"), DstPort: 53},
+	}
+}
+
+func TestFlows(t *testing.T) {
+	c := open(t)
+	for _, f := range table {
+		create(t, c, f)
+	}
+	for name, f := range filters() {
+		var want []Flow
+		for _, flow := range table {
+			if f.Match(flow) {
+				want = append(want, flow)
+			}
+		}
+		sorted(want)
+		if got := list(t, c, f); !slices.Equal(got, want) {
+			t.Errorf("%s:\ngot  %v\nwant %v", name, got, want)
+		}
+		got, err := c.flows(f, false)
+		if err != nil || !slices.Equal(sorted(got), want) {
+			t.Errorf("%s, without the kernel's filter:\ngot  %v, %v\nwant %v", name, got, err, want)
+		}
+	}
+}
+
+// TestKernelFilters shows that it is the kernel that leaves flows out, where the filter can be said to it.
+func TestKernelFilters(t *testing.T) {
+	c := open(t)
+	for _, f := range table {
+		create(t, c, f)
+	}
+	for name, want := range map[string]int{"frontend": 3, "IPv6 frontend": 2, "port": 4, "address": 5, "IPv6 UDP": 2} {
+		got := 0
+		if err := c.sock.dump(msgGet, encodeDump(filters()[name], true), func([]byte) { got++ }); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if got == len(table) {
+			t.Skip("this kernel ignores CTA_FILTER (known from Linux 5.8 on)")
+		}
+		if got != want {
+			t.Errorf("%s: the kernel sends %d flows, want %d", name, got, want)
+		}
+	}
+}
+
+// TestKernelRejectsFilter takes a filter for a family that the kernel lists nothing of, and refuses to filter by.
+func TestKernelRejectsFilter(t *testing.T) {
+	c := open(t)
+	create(t, c, table[0])
+	f := Filter{Family: 99, Protocol: state.UDP}
+	if _, err := c.flows(f, true); !errors.Is(err, unix.EOPNOTSUPP) {
+		t.Skipf("error %v for family 99: this kernel does not refuse the filter", err)
+	}
+	if got := list(t, c, f); len(got) != 0 {
+		t.Errorf("got %v, want no flow", got)
+	}
+	if got := list(t, c, Filter{Family: state.IPv4, Protocol: state.UDP}); !slices.Equal(got, table[:1]) {
+		t.Errorf("after a refused dump: %v, want %v", got, table[:1])
+	}
+}
+
+func TestDelete(t *testing.T) {
+	c := open(t)
+	for _, f := range table {
+		create(t, c, f)
+	}
+	flows, err := c.Flows(Filter{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for len(flows) > 0 {
+		gone := flows[0]
+		flows = flows[1:]
+		for range 2 { // the second time it is gone already
+			if err := c.Delete(gone); err != nil {
+				t.Fatal(err)
+			}
+		}
+		left, err := c.Flows(Filter{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(sorted(left), sorted(slices.Clone(flows))) {
+			t.Fatalf("after deleting %v zone %d:\ngot  %v\nwant %v", gone, gone.Zone, left, flows)
+		}
+	}
+}
+
+// TestManyFlows makes the answer longer than a datagram and a socket buffer, while other goroutines use the same Conn.
+func TestManyFlows(t *testing.T) {
+	c := open(t)
+	const n = 5000
+	fill(t, c, n)
+	done := make(chan error)
+	for range 4 {
+		go func() {
+			flows, err := c.Flows(Filter{Family: state.IPv4, Protocol: state.UDP})
+			if err == nil && len(flows) != n {
+				err = fmt.Errorf("%d flows, want %d", len(flows), n)
+			}
+			done <- err
+		}()
+	}
+	for range 4 {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// fill makes n flows to 256 frontends.
+func fill(t testing.TB, c *Conn, n int) {
+	for i := range n {
+		client := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 14), 1}), uint16(1024+i%(1<<14)))
+		vip := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, 0, byte(i)}), 53)
+		create(t, c, dnat(state.UDP, client.String(), vip.String(), "10.244.0.2:53"))
+	}
+}
+
+func TestClosed(t *testing.T) {
+	c := open(t)
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_, err := c.Flows(Filter{})
+	for _, err := range []error{err, c.Delete(table[0]), c.Close()} {
+		if !errors.Is(err, os.ErrClosed) {
+			t.Errorf("error %v on a closed Conn, want os.ErrClosed", err)
+		}
+	}
+}
+
+func BenchmarkFlows(b *testing.B) {
+	for _, n := range []int{1000, 30000} {
+		c := open(b)
+		fill(b, c, n)
+		for name, f := range map[string]Filter{
+			"frontend": {Family: state.IPv4, Protocol: state.UDP, Dst: netip.MustParseAddr("10.96.0.10"), DstPort: 53},
+			"all":      {Family: state.IPv4, Protocol: state.UDP},
+		} {
+			b.Run(fmt.Sprintf("%d/%s", n, name), func(b *testing.B) {
+				b.ReportAllocs()
+				for b.Loop() {
+					if _, err := c.Flows(f); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+		c.Close()
+	}
+}
