@@ -1,0 +1,177 @@
+package oracle
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	"github.com/switchyard-net/switchyard/model"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// endpoint is one address and port behind a service port.
+type endpoint struct {
+	at netip.AddrPort
+	model.Endpoint
+}
+
+// endpointsOf lists what the slices of a service say about one of its ports in one family, ready or not, each address and
+// port once. Slices join by the port's name and protocol, and it is they who say the number.
+func (w *World) endpointsOf(s *model.Service, port model.ServicePort, f state.Family) []endpoint {
+	var eps []endpoint
+	for _, slice := range w.slicesOf(s.Name, f) {
+		for _, sp := range slice.Ports {
+			if sp.Name != port.Name || sp.Protocol != port.Protocol {
+				continue
+			}
+			eps = addEndpoints(eps, slice, sp.Port)
+		}
+	}
+	return eps
+}
+
+// slicesOf lists the slices of a service in one family, ordered by name.
+func (w *World) slicesOf(name state.ServiceName, f state.Family) []*model.EndpointSlice {
+	var found []*model.EndpointSlice
+	for _, slice := range w.Slices {
+		switch {
+		case w.disabled(slice.Namespace):
+		case slice.Headless:
+		case slice.Family != f:
+		case slice.Service == "" || slice.ServiceName() != name:
+		default:
+			found = append(found, slice)
+		}
+	}
+	slices.SortFunc(found, func(a, b *model.EndpointSlice) int { return cmp.Compare(a.Name, b.Name) })
+	return found
+}
+
+// addEndpoints adds the endpoints of a slice on a port to those found before. Of two with the same address and port the one
+// that is not terminating stays, and the earlier one if that does not decide. An address that is not of the slice's family
+// is no endpoint.
+func addEndpoints(eps []endpoint, slice *model.EndpointSlice, port uint16) []endpoint {
+	for _, ep := range slice.Endpoints {
+		if state.FamilyOf(ep.Addr) != slice.Family {
+			continue
+		}
+		at := netip.AddrPortFrom(ep.Addr, port)
+		i := slices.IndexFunc(eps, func(other endpoint) bool { return other.at == at })
+		switch {
+		case i < 0:
+			eps = append(eps, endpoint{at, ep})
+		case eps[i].Terminating && !ep.Terminating:
+			eps[i] = endpoint{at, ep}
+		}
+	}
+	return eps
+}
+
+// clusterEndpoints are those for traffic policy Cluster: the ready ones, by hints if these are of use. Without any ready
+// one those that are still serving while they terminate.
+func (w *World) clusterEndpoints(eps []endpoint) []endpoint {
+	ready := filter(eps, isReady)
+	if len(ready) == 0 {
+		return filter(eps, isServingTerminating)
+	}
+	if all(ready, func(ep endpoint) bool { return len(ep.NodeHints) > 0 }) {
+		here := filter(ready, func(ep endpoint) bool { return slices.Contains(ep.NodeHints, w.NodeName) })
+		if len(here) > 0 {
+			return here
+		}
+	}
+	zone := w.zone()
+	if zone != "" && all(ready, func(ep endpoint) bool { return len(ep.ZoneHints) > 0 }) {
+		near := filter(ready, func(ep endpoint) bool { return slices.Contains(ep.ZoneHints, zone) })
+		if len(near) > 0 {
+			return near
+		}
+	}
+	return ready
+}
+
+// localEndpoints are those for traffic policy Local: the ready ones on this node, without any the ones on this node that
+// are still serving while they terminate. Hints do not matter.
+func (w *World) localEndpoints(eps []endpoint) []endpoint {
+	local := filter(eps, func(ep endpoint) bool { return ep.NodeName == w.NodeName })
+	ready := filter(local, isReady)
+	if len(ready) > 0 {
+		return ready
+	}
+	return filter(local, isServingTerminating)
+}
+
+func isReady(ep endpoint) bool { return ep.Ready }
+
+func isServingTerminating(ep endpoint) bool { return ep.Serving && ep.Terminating }
+
+// zone is this node's zone, empty if it has none or is not known.
+func (w *World) zone() string {
+	for _, n := range w.Nodes {
+		if n.Name == w.NodeName {
+			return n.Zone
+		}
+	}
+	return ""
+}
+
+// HealthCheckPort is the port on which the node must answer health checks of a service, 0 for none.
+func (w *World) HealthCheckPort(name state.ServiceName) uint16 {
+	for _, s := range w.Services {
+		if s.Name == name && w.handles(s) && s.Type == model.TypeLoadBalancer && s.ExternalLocal {
+			return s.HealthCheckNodePort
+		}
+	}
+	return 0
+}
+
+// LocalReady is the number of addresses of a family on this node at which any port of a service is ready, as its health
+// check reports it. It is 0 for services that are not handled or are not in the family.
+func (w *World) LocalReady(name state.ServiceName, f state.Family) int {
+	addrs := make(map[netip.Addr]bool)
+	for _, s := range w.Services {
+		if s.Name != name || !w.handles(s) || !hasFamily(s, f) {
+			continue
+		}
+		for _, port := range s.Ports {
+			for _, ep := range w.endpointsOf(s, port, f) {
+				if ep.Ready && ep.NodeName == w.NodeName {
+					addrs[ep.Addr] = true
+				}
+			}
+		}
+	}
+	return len(addrs)
+}
+
+// Serving lists the endpoints of a service port in one family that are serving, terminating or not, ordered by address: the
+// only ones that may keep the UDP flows which they have. The service must be in the world.
+func (w *World) Serving(name state.ServiceName, port string, proto state.Protocol, f state.Family) []netip.AddrPort {
+	var serving []netip.AddrPort
+	for _, s := range w.Services {
+		if s.Name != name {
+			continue
+		}
+		for _, ep := range w.endpointsOf(s, model.ServicePort{Name: port, Protocol: proto}, f) {
+			if ep.Serving {
+				serving = append(serving, ep.at)
+			}
+		}
+	}
+	slices.SortFunc(serving, netip.AddrPort.Compare)
+	return serving
+}
+
+func filter(eps []endpoint, keep func(endpoint) bool) []endpoint {
+	var kept []endpoint
+	for _, ep := range eps {
+		if keep(ep) {
+			kept = append(kept, ep)
+		}
+	}
+	return kept
+}
+
+func all(eps []endpoint, is func(endpoint) bool) bool {
+	return !slices.ContainsFunc(eps, func(ep endpoint) bool { return !is(ep) })
+}

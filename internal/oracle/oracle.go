@@ -1,0 +1,158 @@
+// Package oracle answers what must happen to a connection straight from the cluster's objects, slowly and plainly.
+//
+// It is the yardstick for everything fast: the brain and the store are checked against it in random histories, backends
+// with real packets. It is written from the rules of Kubernetes' service proxies, one short function per rule, and shares
+// nothing with the code that it checks: each question walks over all objects again, nothing is remembered.
+//
+// One rule needs memory and is therefore not here: the service default/kubernetes keeps its last endpoints when it would
+// fall to none.
+package oracle
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/switchyard-net/switchyard/internal/flow"
+	"github.com/switchyard-net/switchyard/model"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// World is a cluster as one of its nodes sees it. The order of the objects does not matter; no two may have the same Ref.
+type World struct {
+	// NodeName is the node on which packets arrive.
+	NodeName string
+	// ServiceProxyName is the instance name whose services are handled, empty for those without any.
+	ServiceProxyName string
+	// DetectLocal says that the node can tell pods by their source addresses.
+	DetectLocal bool
+	// MasqueradeAll says that all connections to cluster IPs get a new source address.
+	MasqueradeAll bool
+	// NodePortAddrs says whether node ports are served on an address. nil means on none.
+	NodePortAddrs func(netip.Addr) bool
+
+	Services     []*model.Service
+	Slices       []*model.EndpointSlice
+	Nodes        []*model.Node
+	Namespaces   []*model.Namespace
+	ServiceCIDRs []*model.ServiceCIDR
+}
+
+// Ask says what must happen to a connection.
+func (w *World) Ask(p flow.Packet) flow.Answer {
+	c, ok := w.addressClaim(p)
+	if !ok {
+		c, ok = w.nodePortClaim(p)
+	}
+	if !ok {
+		return flow.Answer{Outcome: w.stray(p.Dst.Addr())}
+	}
+	if c.kind == state.LoadBalancer && !w.sourceAllowed(c.service, p) {
+		return flow.Answer{Outcome: flow.Drop}
+	}
+
+	eps := w.endpointsOf(c.service, c.port, state.FamilyOf(p.Dst.Addr()))
+	cluster := w.clusterEndpoints(eps)
+	if len(cluster) == 0 {
+		return flow.Answer{Outcome: flow.Reject}
+	}
+	chosen := cluster
+	if w.usesLocal(c, p) {
+		chosen = w.localEndpoints(eps)
+	}
+	if len(chosen) == 0 {
+		return flow.Answer{Outcome: flow.Drop}
+	}
+
+	answer := flow.Answer{Outcome: flow.Forward, Affinity: c.service.Affinity > 0}
+	for _, ep := range chosen {
+		hairpin := ep.at.Addr() == p.Src
+		answer.Choices = append(answer.Choices, flow.Choice{Endpoint: ep.at, Masquerade: hairpin || w.masquerades(c, p)})
+	}
+	slices.SortFunc(answer.Choices, func(a, b flow.Choice) int { return a.Endpoint.Compare(b.Endpoint) })
+	return answer
+}
+
+// stray: a packet to no frontend is rejected if a handled service has the address as a cluster IP, dropped if it is in a
+// service CIDR, and otherwise none of the proxy's business.
+func (w *World) stray(dst netip.Addr) flow.Outcome {
+	for _, s := range w.Services {
+		if w.handles(s) && slices.Contains(s.ClusterIPs, dst) {
+			return flow.Reject
+		}
+	}
+	for _, c := range w.ServiceCIDRs {
+		for _, cidr := range c.CIDRs {
+			if cidr.Contains(dst) {
+				return flow.Drop
+			}
+		}
+	}
+	return flow.Pass
+}
+
+// usesLocal says whether a connection may only go to endpoints on this node: internalTrafficPolicy Local for whoever
+// connects to the cluster IP; externalTrafficPolicy Local for connections to the other frontends, but not those of pods
+// and of this node.
+func (w *World) usesLocal(c claim, p flow.Packet) bool {
+	if c.kind == state.ClusterIP {
+		return c.service.InternalLocal
+	}
+	return w.externalLocal(c.service) && !w.fromPod(p) && p.From != flow.FromNode
+}
+
+// masquerades says whether a connection gets a source address of this node, hairpins aside.
+func (w *World) masquerades(c claim, p flow.Packet) bool {
+	if c.kind == state.ClusterIP {
+		if w.MasqueradeAll {
+			return true
+		}
+		return w.DetectLocal && !w.fromPod(p)
+	}
+	if w.externalLocal(c.service) {
+		return p.From == flow.FromNode
+	}
+	return true
+}
+
+// fromPod says whether the node takes the client for a pod: it never does without a detector.
+func (w *World) fromPod(p flow.Packet) bool {
+	return w.DetectLocal && p.From == flow.FromPod
+}
+
+// externalLocal: externalTrafficPolicy Local is only honoured on services that can be reached from outside.
+func (w *World) externalLocal(s *model.Service) bool {
+	accessible := s.Type == model.TypeNodePort || s.Type == model.TypeLoadBalancer || len(s.ExternalIPs) > 0
+	return s.ExternalLocal && accessible
+}
+
+// sourceAllowed: loadBalancerSourceRanges of the packet's family admit its source. Without such a range everybody is
+// admitted, and so they are by a /0. A range with one of this node's addresses in it also admits the address of the load
+// balancer itself, which is the source that this node's own connections may have.
+func (w *World) sourceAllowed(s *model.Service, p flow.Packet) bool {
+	family := state.FamilyOf(p.Dst.Addr())
+	var ranges []netip.Prefix
+	for _, r := range s.SourceRanges {
+		if state.FamilyOf(r.Addr()) == family {
+			ranges = append(ranges, r)
+		}
+	}
+	if len(ranges) == 0 {
+		return true
+	}
+	for _, r := range ranges {
+		if r.Bits() == 0 || r.Contains(p.Src) {
+			return true
+		}
+	}
+	return p.Src == p.Dst.Addr() && slices.ContainsFunc(ranges, w.holdsThisNode)
+}
+
+// holdsThisNode says whether an address of this node is in r.
+func (w *World) holdsThisNode(r netip.Prefix) bool {
+	for _, n := range w.Nodes {
+		if n.Name == w.NodeName && slices.ContainsFunc(n.Addresses, r.Contains) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,292 @@
+package oracle_test
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/switchyard-net/switchyard/internal/flow"
+	"github.com/switchyard-net/switchyard/internal/oracle"
+	"github.com/switchyard-net/switchyard/model"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// base is a world with one load balancer and an endpoint on this node (pod 1) and on another (pod 2).
+func base() *oracle.World {
+	return &oracle.World{
+		NodeName:      "here",
+		DetectLocal:   true,
+		NodePortAddrs: func(a netip.Addr) bool { return a == addr("172.16.0.1") || a == addr("fd00:16::1") },
+		Services: []*model.Service{{
+			Name:            state.ServiceName{Namespace: "shop", Name: "web"},
+			Type:            model.TypeLoadBalancer,
+			ClusterIPs:      []netip.Addr{addr("10.96.0.1")},
+			ExternalIPs:     []netip.Addr{addr("203.0.113.9")},
+			LoadBalancerIPs: []netip.Addr{addr("203.0.113.1"), addr("fd00:113::1")},
+			Ports:           []model.ServicePort{{Name: "http", Protocol: state.TCP, Port: 80, NodePort: 30080}},
+		}},
+		Slices: []*model.EndpointSlice{{
+			Namespace: "shop", Name: "web-1", Service: "web", Family: state.IPv4,
+			Ports: []model.EndpointPort{{Name: "http", Protocol: state.TCP, Port: 8080}},
+			Endpoints: []model.Endpoint{
+				{Addr: addr("10.244.0.1"), Ready: true, Serving: true, NodeName: "here"},
+				{Addr: addr("10.244.0.2"), Ready: true, Serving: true, NodeName: "there"},
+			},
+		}},
+		Nodes:        []*model.Node{{Name: "here", Zone: "west", Addresses: []netip.Addr{addr("172.16.0.1")}}},
+		ServiceCIDRs: []*model.ServiceCIDR{{Name: "c", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/24")}}},
+	}
+}
+
+const (
+	both       = "forward 10.244.0.1:8080 10.244.0.2:8080"
+	bothMasq   = "forward 10.244.0.1:8080+masq 10.244.0.2:8080+masq"
+	local      = "forward 10.244.0.1:8080"
+	remote     = "forward 10.244.0.2:8080"
+	clusterIP  = "10.96.0.1:80"
+	lbIP       = "203.0.113.1:80"
+	externalIP = "203.0.113.9:80"
+	nodePort   = "172.16.0.1:30080"
+)
+
+// Each case is a row of the rules.
+func TestRules(t *testing.T) {
+	tests := []struct {
+		name   string
+		change func(w *oracle.World)
+		from   flow.Client
+		src    string // default: a typical one
+		dst    string
+		want   string
+	}{
+		{"cluster IP from a pod", nil, flow.FromPod, "", clusterIP, both},
+		{"cluster IP from the node", nil, flow.FromNode, "", clusterIP, bothMasq},
+		{"cluster IP from outside", nil, flow.FromOutside, "", clusterIP, bothMasq},
+		{"cluster IP without a detector", func(w *oracle.World) { w.DetectLocal = false }, flow.FromNode, "", clusterIP, both},
+		{"masquerade all", func(w *oracle.World) { w.MasqueradeAll = true }, flow.FromPod, "", clusterIP, bothMasq},
+		{"hairpin", nil, flow.FromPod, "10.244.0.2", clusterIP, "forward 10.244.0.1:8080 10.244.0.2:8080+masq"},
+		{"load balancer", nil, flow.FromOutside, "", lbIP, bothMasq},
+		{"external IP", nil, flow.FromPod, "", externalIP, bothMasq},
+		{"node port", nil, flow.FromOutside, "", nodePort, bothMasq},
+		{"node port on another address", nil, flow.FromOutside, "", "172.16.9.1:30080", "pass"},
+		{"node port of a family without cluster IP", nil, flow.FromOutside, "", "[fd00:16::1]:30080", "pass"},
+		{"load balancer IP of a family without cluster IP", nil, flow.FromOutside, "", "[fd00:113::1]:80", "pass"},
+		{"affinity", func(w *oracle.World) { w.Services[0].Affinity = time.Second }, flow.FromPod, "", clusterIP, both + " affinity"},
+
+		{"internal local", internalLocal, flow.FromPod, "", clusterIP, local},
+		{"internal local does not concern others", internalLocal, flow.FromOutside, "", lbIP, bothMasq},
+		{"internal local without a local endpoint", with(internalLocal, noneHere), flow.FromPod, "", clusterIP, "drop"},
+		{"internal local without any endpoint", with(internalLocal, none), flow.FromPod, "", clusterIP, "reject"},
+		{"external local from outside", externalLocal, flow.FromOutside, "", lbIP, local},
+		{"external local from a pod", externalLocal, flow.FromPod, "", lbIP, both},
+		{"external local from the node", externalLocal, flow.FromNode, "", nodePort, bothMasq},
+		{"external local from a pod without a detector", with(externalLocal, func(w *oracle.World) { w.DetectLocal = false }),
+			flow.FromPod, "", lbIP, local},
+		{"external local without a local endpoint", with(externalLocal, noneHere), flow.FromOutside, "", lbIP, "drop"},
+		{"external local without a local endpoint, from the node", with(externalLocal, noneHere), flow.FromNode, "", lbIP,
+			"forward 10.244.0.2:8080+masq"},
+		{"external local without any endpoint", with(externalLocal, none), flow.FromOutside, "", lbIP, "reject"},
+		{"external local does not concern cluster IPs", externalLocal, flow.FromPod, "", clusterIP, both},
+		{"no endpoint", none, flow.FromPod, "", clusterIP, "reject"},
+
+		{"not ready", func(w *oracle.World) { ep(w, 0).Ready = false }, flow.FromPod, "", clusterIP, remote},
+		{"terminating while others are ready", func(w *oracle.World) { terminate(w, 0) }, flow.FromPod, "", clusterIP, remote},
+		{"all terminating", func(w *oracle.World) { terminate(w, 0); terminate(w, 1) }, flow.FromPod, "", clusterIP, both},
+		{"local ones terminating", with(internalLocal, func(w *oracle.World) { terminate(w, 0) }), flow.FromPod, "", clusterIP, local},
+		{"terminating and not serving", func(w *oracle.World) { terminate(w, 0); terminate(w, 1); ep(w, 0).Serving = false },
+			flow.FromPod, "", clusterIP, remote},
+		{"zone hints", zoneHints, flow.FromPod, "", clusterIP, remote},
+		{"zone hints are not for local", with(zoneHints, internalLocal), flow.FromPod, "", clusterIP, local},
+		{"zone hints on some", with(zoneHints, func(w *oracle.World) { ep(w, 0).ZoneHints = nil }), flow.FromPod, "", clusterIP, both},
+		{"zone hints missing where it does not matter", with(zoneHints, func(w *oracle.World) {
+			ep(w, 0).ZoneHints, ep(w, 0).Ready = nil, false
+		}), flow.FromPod, "", clusterIP, remote},
+		{"zone hints for elsewhere", with(zoneHints, func(w *oracle.World) { w.Nodes[0].Zone = "north" }), flow.FromPod, "", clusterIP, both},
+		{"zone hints and a node without zone", with(zoneHints, func(w *oracle.World) { w.Nodes = nil }), flow.FromPod, "", clusterIP, both},
+		{"zone hints and all terminating", with(zoneHints, func(w *oracle.World) { terminate(w, 0); terminate(w, 1) }),
+			flow.FromPod, "", clusterIP, both},
+		{"node hints before zone hints", with(zoneHints, nodeHints), flow.FromPod, "", clusterIP, local},
+		{"node hints for others, zone hints", with(zoneHints, nodeHints, func(w *oracle.World) { ep(w, 0).NodeHints = []string{"x"} }),
+			flow.FromPod, "", clusterIP, remote},
+
+		{"twin that is not terminating wins", func(w *oracle.World) {
+			terminate(w, 0)
+			addSlice(w, "web-2", model.Endpoint{Addr: addr("10.244.0.1"), Ready: true, NodeName: "here"})
+		}, flow.FromPod, "", clusterIP, both},
+		{"twin that is terminating loses", func(w *oracle.World) {
+			addSlice(w, "web-0", model.Endpoint{Addr: addr("10.244.0.1"), Terminating: true, NodeName: "here"})
+		}, flow.FromPod, "", clusterIP, both},
+		{"slice of another port", func(w *oracle.World) { w.Slices[0].Ports[0].Name = "https" }, flow.FromPod, "", clusterIP, "reject"},
+		{"slice of another protocol", func(w *oracle.World) { w.Slices[0].Ports[0].Protocol = state.UDP }, flow.FromPod, "", clusterIP, "reject"},
+		{"slice without address family", func(w *oracle.World) { w.Slices[0].Family = 0 }, flow.FromPod, "", clusterIP, "reject"},
+		{"headless slice", func(w *oracle.World) { w.Slices[0].Headless = true }, flow.FromPod, "", clusterIP, "reject"},
+		{"slice of another namespace", func(w *oracle.World) { w.Slices[0].Namespace = "x" }, flow.FromPod, "", clusterIP, "reject"},
+
+		{"source in range", ranges("192.0.2.0/24"), flow.FromOutside, "", lbIP, bothMasq},
+		{"source out of range", ranges("192.0.3.0/24"), flow.FromOutside, "", lbIP, "drop"},
+		{"source out of range, no endpoints", with(ranges("192.0.3.0/24"), none), flow.FromOutside, "", lbIP, "drop"},
+		{"ranges are for load balancer IPs only", ranges("192.0.3.0/24"), flow.FromOutside, "", externalIP, bothMasq},
+		{"range of everything", ranges("192.0.3.0/24", "0.0.0.0/0"), flow.FromOutside, "", lbIP, bothMasq},
+		{"ranges of the other family", ranges("fd00::/16"), flow.FromOutside, "", lbIP, bothMasq},
+		{"load balancer IP as source, node in range", ranges("172.16.0.0/24"), flow.FromNode, "203.0.113.1", lbIP, bothMasq},
+		{"load balancer IP as source, node not in range", ranges("172.17.0.0/24"), flow.FromNode, "203.0.113.1", lbIP, "drop"},
+		{"range with another node", with(ranges("172.16.0.0/24"), func(w *oracle.World) { w.Nodes[0].Name = "there" }),
+			flow.FromNode, "203.0.113.1", lbIP, "drop"},
+
+		{"other port of a cluster IP", nil, flow.FromPod, "", "10.96.0.1:81", "reject"},
+		{"unowned service address", nil, flow.FromPod, "", "10.96.0.2:80", "drop"},
+		{"other port of a load balancer", nil, flow.FromOutside, "", "203.0.113.1:81", "pass"},
+		{"opted out", func(w *oracle.World) { w.Services[0].HasProxyName = true }, flow.FromPod, "", clusterIP, "drop"},
+		{"not ours", func(w *oracle.World) { w.ServiceProxyName = "x" }, flow.FromPod, "", clusterIP, "drop"},
+		{"ours by name", func(w *oracle.World) {
+			w.ServiceProxyName, w.Services[0].ProxyName, w.Services[0].HasProxyName = "x", "x", true
+		}, flow.FromPod, "", clusterIP, both},
+		{"headless", func(w *oracle.World) { w.Services[0].Headless = true }, flow.FromPod, "", clusterIP, "drop"},
+		{"ExternalName", func(w *oracle.World) { w.Services[0].Type = model.TypeExternalName }, flow.FromOutside, "", externalIP, "pass"},
+		{"no cluster IP", func(w *oracle.World) { w.Services[0].ClusterIPs = nil }, flow.FromOutside, "", lbIP, "pass"},
+		{"disabled namespace", func(w *oracle.World) {
+			w.Namespaces = []*model.Namespace{{Name: "shop", ProxyDisabled: true}}
+		}, flow.FromPod, "", clusterIP, "drop"},
+
+		{"first by name keeps a load balancer IP", rival("a", func(s *model.Service) {
+			s.LoadBalancerIPs = []netip.Addr{addr("203.0.113.1")}
+		}), flow.FromOutside, "", lbIP, "reject"},
+		{"last by name does not get it", rival("z", func(s *model.Service) {
+			s.LoadBalancerIPs = []netip.Addr{addr("203.0.113.1")}
+		}), flow.FromOutside, "", lbIP, bothMasq},
+		{"cluster IP beats an earlier external IP", rival("a", func(s *model.Service) {
+			s.ExternalIPs = []netip.Addr{addr("10.96.0.1")}
+		}), flow.FromPod, "", clusterIP, both},
+		{"first by name keeps a node port", rival("a", func(s *model.Service) {}), flow.FromOutside, "", nodePort, "reject"},
+		{"external IP before node port", rival("z", func(s *model.Service) {
+			s.ExternalIPs, s.Ports[0].Port = []netip.Addr{addr("172.16.0.1")}, 30080
+		}), flow.FromOutside, "", nodePort, "reject"},
+		{"load balancer before external IP of one service", with(ranges("192.0.3.0/24"), func(w *oracle.World) {
+			w.Services[0].ExternalIPs = w.Services[0].LoadBalancerIPs
+		}), flow.FromOutside, "", lbIP, "drop"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			w := base()
+			if tt.change != nil {
+				tt.change(w)
+			}
+			dst := netip.MustParseAddrPort(tt.dst)
+			p := flow.Packet{From: tt.from, Src: typicalSource(tt.from, dst), Dst: dst, Protocol: state.TCP}
+			if tt.src != "" {
+				p.Src = addr(tt.src)
+			}
+			if got := line(w.Ask(p)); got != tt.want {
+				t.Errorf("%v: %s, want %s", p, got, tt.want)
+			}
+		})
+	}
+}
+
+func TestHealthCheck(t *testing.T) {
+	w := base()
+	web := w.Services[0]
+	web.HealthCheckNodePort = 32000
+	if got := w.HealthCheckPort(web.Name); got != 0 {
+		t.Errorf("traffic policy Cluster: port %d, want none", got)
+	}
+	web.ExternalLocal = true
+	if got := w.HealthCheckPort(web.Name); got != 32000 {
+		t.Errorf("traffic policy Local: port %d, want 32000", got)
+	}
+	for _, ready := range []int{1, 0} {
+		if got := w.LocalReady(web.Name, state.IPv4); got != ready {
+			t.Errorf("%d ready endpoints here, want %d", got, ready)
+		}
+		terminate(w, 0)
+	}
+	addSlice(w, "web-2", model.Endpoint{Addr: addr("10.244.0.3"), Ready: true, NodeName: "here"},
+		model.Endpoint{Addr: addr("10.244.0.4"), Ready: true, NodeName: "there"})
+	addSlice(w, "web-3", model.Endpoint{Addr: addr("10.244.0.3"), Ready: true, NodeName: "here"})
+	w.Slices[2].Ports[0].Port = 8081
+	if got := w.LocalReady(web.Name, state.IPv4); got != 1 {
+		t.Errorf("one address with two ports counts %d times, want once", got)
+	}
+	if got := w.LocalReady(web.Name, state.IPv6); got != 0 {
+		t.Errorf("%d ready endpoints in the other family, want none", got)
+	}
+}
+
+func with(changes ...func(*oracle.World)) func(*oracle.World) {
+	return func(w *oracle.World) {
+		for _, change := range changes {
+			change(w)
+		}
+	}
+}
+
+func internalLocal(w *oracle.World) { w.Services[0].InternalLocal = true }
+func externalLocal(w *oracle.World) { w.Services[0].ExternalLocal = true }
+func none(w *oracle.World)          { w.Slices = nil }
+func noneHere(w *oracle.World)      { ep(w, 0).Ready, ep(w, 0).Serving = false, false }
+func zoneHints(w *oracle.World) {
+	ep(w, 0).ZoneHints, ep(w, 1).ZoneHints = []string{"east"}, []string{"east", "west"}
+}
+func nodeHints(w *oracle.World) {
+	ep(w, 0).NodeHints, ep(w, 1).NodeHints = []string{"here"}, []string{"there"}
+}
+
+func ranges(texts ...string) func(*oracle.World) {
+	return func(w *oracle.World) {
+		for _, text := range texts {
+			w.Services[0].SourceRanges = append(w.Services[0].SourceRanges, netip.MustParsePrefix(text))
+		}
+	}
+}
+
+// rival adds a service without endpoints that has the same ports.
+func rival(name string, change func(*model.Service)) func(*oracle.World) {
+	return func(w *oracle.World) {
+		s := &model.Service{
+			Name:       state.ServiceName{Namespace: "shop", Name: name},
+			Type:       model.TypeLoadBalancer,
+			ClusterIPs: []netip.Addr{addr("10.96.0.7")},
+			Ports:      slices.Clone(w.Services[0].Ports),
+		}
+		change(s)
+		w.Services = append(w.Services, s)
+	}
+}
+
+func ep(w *oracle.World, i int) *model.Endpoint { return &w.Slices[0].Endpoints[i] }
+
+func terminate(w *oracle.World, i int) { ep(w, i).Ready, ep(w, i).Terminating = false, true }
+
+// addSlice adds a slice like the first, with other endpoints.
+func addSlice(w *oracle.World, name string, eps ...model.Endpoint) {
+	s := *w.Slices[0]
+	s.Name, s.Endpoints, s.Ports = name, eps, slices.Clone(s.Ports)
+	w.Slices = append(w.Slices, &s)
+}
+
+func typicalSource(from flow.Client, dst netip.AddrPort) netip.Addr {
+	if dst.Addr().Is6() {
+		return addr("fd00:2::5")
+	}
+	return addr(map[flow.Client]string{flow.FromPod: "10.244.0.99", flow.FromNode: "172.16.0.1", flow.FromOutside: "192.0.2.5"}[from])
+}
+
+// line prints an answer in one line.
+func line(a flow.Answer) string {
+	words := []string{a.Outcome.String()}
+	for _, c := range a.Choices {
+		word := c.Endpoint.String()
+		if c.Masquerade {
+			word += "+masq"
+		}
+		words = append(words, word)
+	}
+	if a.Affinity {
+		words = append(words, "affinity")
+	}
+	return strings.Join(words, " ")
+}
+
+func addr(text string) netip.Addr { return netip.MustParseAddr(text) }
