@@ -1,0 +1,70 @@
+package kubeconv
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+
+	"github.com/switchyard-net/switchyard/model"
+)
+
+// proxyLabel with the value "disabled" takes a namespace from the proxy.
+const proxyLabel = "networking.k8s.io/kube-proxy"
+
+// Node converts a Node. Addresses that are none are left out without a word: they come from a cloud provider, and the API
+// server takes them as they are.
+func Node(n *corev1.Node) (*model.Node, error) {
+	if n == nil {
+		return nil, errNil
+	}
+	var f faults
+	m := &model.Node{Name: f.name(n.Name), Zone: intern(n.Labels[corev1.LabelTopologyZone])}
+	for _, kind := range []corev1.NodeAddressType{corev1.NodeInternalIP, corev1.NodeExternalIP} {
+		for _, address := range n.Status.Addresses {
+			if address.Type != kind {
+				continue
+			}
+			if a, ok := parseAddr(address.Address); ok {
+				m.Addresses = append(m.Addresses, a)
+			}
+		}
+	}
+	if len(n.Spec.PodCIDRs) > 0 {
+		m.PodCIDRs = f.prefixes("spec.podCIDRs", n.Spec.PodCIDRs)
+	} else if n.Spec.PodCIDR != "" {
+		p, ok := parsePrefix(n.Spec.PodCIDR)
+		if !ok {
+			f.add("spec.podCIDR", n.Spec.PodCIDR, problemCIDR)
+		}
+		m.PodCIDRs = append(m.PodCIDRs, p)
+	}
+	if len(f) > 0 {
+		return nil, f.err()
+	}
+	return m, nil
+}
+
+// Namespace converts a Namespace.
+func Namespace(n *corev1.Namespace) (*model.Namespace, error) {
+	if n == nil {
+		return nil, errNil
+	}
+	var f faults
+	m := &model.Namespace{Name: f.name(n.Name), ProxyDisabled: n.Labels[proxyLabel] == "disabled"}
+	if len(f) > 0 {
+		return nil, f.err()
+	}
+	return m, nil
+}
+
+// ServiceCIDR converts a ServiceCIDR.
+func ServiceCIDR(c *networkingv1.ServiceCIDR) (*model.ServiceCIDR, error) {
+	if c == nil {
+		return nil, errNil
+	}
+	var f faults
+	m := &model.ServiceCIDR{Name: f.name(c.Name), CIDRs: f.prefixes("spec.cidrs", c.Spec.CIDRs)}
+	if len(f) > 0 {
+		return nil, f.err()
+	}
+	return m, nil
+}

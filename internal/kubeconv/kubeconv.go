@@ -1,0 +1,100 @@
+// Package kubeconv turns Kubernetes API objects into the objects of package model.
+//
+// It fills in the API server's defaults, parses addresses and checks the form of what it reads, so that nothing behind it
+// has to. It takes any input, also one that no API server would store: what is wrong is returned as one [FieldError] for
+// each fault, joined. What is returned shares no memory with the input.
+//
+// Addresses are read as Kubernetes always did: IPv4 addresses may have leading zeros, which are decimal (010.0.0.1 is
+// 10.0.0.1), and CIDRs may have bits set after the prefix. Objects of that kind are refused by newer API servers, but live
+// on in clusters that had them. IPv4-mapped IPv6 addresses become IPv4.
+package kubeconv
+
+import (
+	"errors"
+	"fmt"
+	"unique"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+
+	"github.com/switchyard-net/switchyard/model"
+)
+
+// Object converts obj if it is a pointer to one of the five kinds that model knows. For any other ok is false.
+func Object(obj any) (o model.Object, ok bool, err error) {
+	switch obj := obj.(type) {
+	case *corev1.Service:
+		return result(Service(obj))
+	case *discoveryv1.EndpointSlice:
+		return result(EndpointSlice(obj))
+	case *corev1.Node:
+		return result(Node(obj))
+	case *corev1.Namespace:
+		return result(Namespace(obj))
+	case *networkingv1.ServiceCIDR:
+		return result(ServiceCIDR(obj))
+	}
+	return nil, false, nil
+}
+
+// result keeps a nil pointer from becoming an Object that is not nil.
+func result[T model.Object](o T, err error) (model.Object, bool, error) {
+	if err != nil {
+		return nil, true, err
+	}
+	return o, true, nil
+}
+
+// FieldError is a fault of one field of an object.
+type FieldError struct {
+	// Path is the field, for example spec.ports[0].port.
+	Path string
+	// Value is what the field holds, nil if nothing.
+	Value any
+	// Problem says what is wrong, worded to follow the path.
+	Problem string
+}
+
+// Error renders the path and what [FieldError.Fault] says.
+func (e *FieldError) Error() string { return e.Path + ": " + e.Fault() }
+
+// Fault is the problem and the value, without the path.
+func (e *FieldError) Fault() string {
+	switch v := e.Value.(type) {
+	case nil:
+		return e.Problem
+	case string:
+		return fmt.Sprintf("%s, got %q", e.Problem, v)
+	default:
+		return fmt.Sprintf("%s, got %v", e.Problem, v)
+	}
+}
+
+var errNil = errors.New("there is no object (nil)")
+
+// faults collects the errors of one object.
+type faults []error
+
+func (f *faults) add(path string, value any, problem string) {
+	*f = append(*f, &FieldError{path, value, problem})
+}
+
+// err returns the faults joined, or nil if there are none.
+func (f faults) err() error { return errors.Join(f...) }
+
+// name checks the name of an object and returns it.
+func (f *faults) name(name string) string {
+	if name == "" {
+		f.add("metadata.name", nil, "is missing")
+	}
+	return intern(name)
+}
+
+// intern returns a copy of s that equal strings share, so that s, which may be part of something large, can be freed.
+func intern(s string) string {
+	if s == "" {
+		return ""
+	}
+	return unique.Make(s).Value()
+}

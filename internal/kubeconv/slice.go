@@ -1,0 +1,105 @@
+package kubeconv
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/switchyard-net/switchyard/model"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// EndpointSlice converts an EndpointSlice. Of an endpoint's addresses only the first counts: their meaning beyond it was
+// never defined. A slice of type FQDN has no endpoints, for none has an address. Ports without a name or number (nil) are
+// left out; for an object that has not been through an API server fill in the default name, "", before.
+func EndpointSlice(s *discoveryv1.EndpointSlice) (*model.EndpointSlice, error) {
+	if s == nil {
+		return nil, errNil
+	}
+	var f faults
+	_, headless := s.Labels[corev1.IsHeadlessService]
+	m := &model.EndpointSlice{
+		Namespace: intern(s.Namespace),
+		Name:      f.name(s.Name),
+		Service:   intern(s.Labels[discoveryv1.LabelServiceName]),
+		Headless:  headless,
+	}
+	for i, p := range s.Ports {
+		if port, ok := f.endpointPort(index("ports", i), p); ok {
+			m.Ports = append(m.Ports, port)
+		}
+	}
+	switch s.AddressType {
+	case discoveryv1.AddressTypeIPv4:
+		m.Family = state.IPv4
+	case discoveryv1.AddressTypeIPv6:
+		m.Family = state.IPv6
+	case discoveryv1.AddressTypeFQDN:
+	default:
+		f.add("addressType", string(s.AddressType), "must be IPv4, IPv6 or FQDN")
+	}
+	if m.Family != 0 {
+		if len(s.Endpoints) > 0 {
+			m.Endpoints = make([]model.Endpoint, 0, len(s.Endpoints))
+		}
+		for i := range s.Endpoints {
+			m.Endpoints = append(m.Endpoints, f.endpoint(i, m.Family, &s.Endpoints[i]))
+		}
+	}
+	if len(f) > 0 {
+		return nil, f.err()
+	}
+	return m, nil
+}
+
+// endpointPort converts a port. It reports false for ports that join with nothing.
+func (f *faults) endpointPort(path string, p discoveryv1.EndpointPort) (model.EndpointPort, bool) {
+	var protocol corev1.Protocol
+	if p.Protocol != nil {
+		protocol = *p.Protocol
+	}
+	port := model.EndpointPort{Protocol: f.protocol(path+".protocol", protocol)}
+	if p.Port != nil {
+		port.Port = f.port(path+".port", *p.Port, 0)
+	}
+	if p.Name != nil {
+		port.Name = intern(*p.Name)
+	}
+	return port, p.Name != nil && port.Port != 0
+}
+
+func (f *faults) endpoint(i int, family state.Family, e *discoveryv1.Endpoint) model.Endpoint {
+	m := model.Endpoint{
+		Ready:       isTrue(e.Conditions.Ready, true),
+		Serving:     isTrue(e.Conditions.Serving, true),
+		Terminating: isTrue(e.Conditions.Terminating, false),
+	}
+	if e.NodeName != nil {
+		m.NodeName = intern(*e.NodeName)
+	}
+	if e.Hints != nil {
+		for _, zone := range e.Hints.ForZones {
+			m.ZoneHints = append(m.ZoneHints, intern(zone.Name))
+		}
+		for _, node := range e.Hints.ForNodes {
+			m.NodeHints = append(m.NodeHints, intern(node.Name))
+		}
+	}
+	path := "endpoints"
+	if len(e.Addresses) == 0 {
+		f.add(index(path, i)+".addresses", nil, "must hold an address")
+		return m
+	}
+	a, ok := parseAddr(e.Addresses[0])
+	if !ok || state.FamilyOf(a) != family {
+		f.add(index(path, i)+".addresses[0]", e.Addresses[0], "must be an "+family.String()+" address, as addressType says")
+	}
+	m.Addr = a
+	return m
+}
+
+func isTrue(condition *bool, absent bool) bool {
+	if condition == nil {
+		return absent
+	}
+	return *condition
+}

@@ -1,0 +1,361 @@
+package manifest
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// decoder walks the nodes of one file along the Go types of the objects.
+type decoder struct {
+	file string
+	// line is how many lines of the file precede the document that is read.
+	line    int
+	objects []Object
+	errs    []error
+
+	// kind, name and path say where in which object the walk is.
+	kind, name string
+	path       []segment
+
+	// allowance is how many more nodes may be read through aliases; following holds the targets of those being read.
+	allowance int
+	following map[*yaml.Node]bool
+}
+
+// fail records a fault of n.
+func (d *decoder) fail(n *yaml.Node, format string, args ...any) {
+	d.errs = append(d.errs, &Error{
+		File: d.file, Line: d.line + n.Line, Column: n.Column,
+		Kind: d.kind, Name: d.name, Field: pathString(d.path), Err: fmt.Errorf(format, args...),
+	})
+}
+
+// within runs f one step further down the path.
+func (d *decoder) within(s segment, f func()) {
+	d.path = append(d.path, s)
+	f()
+	d.path = d.path[:len(d.path)-1]
+}
+
+// document reads one object, or the objects of one list. An object that does not say what it is, is of type implied.
+func (d *decoder) document(n *yaml.Node, implied typeMeta) {
+	if n.Kind == yaml.AliasNode {
+		d.follow(n, func(target *yaml.Node) { d.document(target, implied) })
+		return
+	}
+	if !d.spend(n) {
+		return
+	}
+	if n.Kind != yaml.MappingNode {
+		d.fail(n, "must be an object with apiVersion and kind, got %s", describe(n))
+		return
+	}
+	m := typeMeta{d.text(n, "apiVersion"), d.text(n, "kind")}
+	if m == (typeMeta{}) {
+		m = implied
+	}
+	d.kind, d.name = m.kind, d.nameOf(n)
+	defer func() { d.kind, d.name = "", "" }()
+	if m.apiVersion == "" || m.kind == "" {
+		for _, f := range []struct{ name, value string }{{"apiVersion", m.apiVersion}, {"kind", m.kind}} {
+			if f.value == "" {
+				d.within(segment{name: f.name}, func() { d.fail(n, "is missing: every document needs apiVersion and kind") })
+			}
+		}
+		return
+	}
+	if item, isList := listOf(m); isList {
+		d.list(n, item)
+		return
+	}
+	known, supported, ok := lookUp(m)
+	if ok {
+		d.object(n, m, known)
+	} else if supported != "" {
+		d.within(segment{name: "apiVersion"}, func() {
+			d.fail(orElse(d.find(n, "apiVersion"), n), "%s is not supported for kind %s: use %s", m.apiVersion, m.kind, supported)
+		})
+	}
+}
+
+// object reads an object of a known kind and keeps it if it has no fault.
+func (d *decoder) object(n *yaml.Node, m typeMeta, known knownKind) {
+	before := len(d.errs)
+	v := reflect.New(known.typ)
+	d.value(n, v.Elem())
+	if len(d.errs) == before && v.Interface().(metav1.Object).GetName() == "" {
+		d.within(segment{name: "metadata"}, func() {
+			d.within(segment{name: "name"}, func() {
+				d.fail(orElse(d.find(n, "metadata"), n), "is missing: nothing can refer to an object without a name")
+			})
+		})
+	}
+	if len(d.errs) > before {
+		return
+	}
+	object := v.Interface().(runtime.Object)
+	object.GetObjectKind().SetGroupVersionKind(schema.FromAPIVersionAndKind(m.apiVersion, m.kind))
+	d.objects = append(d.objects, Object{File: d.file, Line: d.line + n.Line, Object: object, column: n.Column})
+}
+
+// list reads the items of a list. What else the list says has no meaning here.
+func (d *decoder) list(n *yaml.Node, implied typeMeta) {
+	items := d.find(n, "items")
+	switch {
+	case items == nil || isEmpty(items):
+		return
+	case items.Kind != yaml.SequenceNode:
+		d.within(segment{name: "items"}, func() { d.fail(items, "must be a list, got %s", describe(items)) })
+		return
+	}
+	for _, item := range items.Content {
+		d.kind, d.name = "", ""
+		d.document(item, implied)
+	}
+}
+
+// follow reads the target of alias n. It refuses anchors that contain themselves and more nodes than the allowance.
+func (d *decoder) follow(n *yaml.Node, read func(target *yaml.Node)) {
+	if d.following[n.Alias] {
+		d.fail(n, "the anchor &%s contains itself", n.Value)
+		return
+	}
+	d.following[n.Alias] = true
+	read(n.Alias)
+	delete(d.following, n.Alias)
+}
+
+// spend counts n and its children against the allowance if n is read through an alias, and reports whether it may be read.
+func (d *decoder) spend(n *yaml.Node) bool {
+	if len(d.following) == 0 {
+		return true
+	}
+	had := d.allowance
+	d.allowance -= 1 + len(n.Content)
+	if had >= 0 && d.allowance < 0 {
+		d.fail(n, "the aliases of this file stand for too many values: write them out")
+	}
+	return d.allowance >= 0
+}
+
+// value reads n into v. A null leaves v as it is.
+func (d *decoder) value(n *yaml.Node, v reflect.Value) {
+	if n.Kind == yaml.AliasNode {
+		d.follow(n, func(target *yaml.Node) { d.value(target, v) })
+		return
+	}
+	if !d.spend(n) || n.Kind == yaml.ScalarNode && n.Tag == "!!null" {
+		return
+	}
+	t := v.Type()
+	if t.Kind() == reflect.Pointer {
+		v.Set(reflect.New(t.Elem()))
+		d.value(n, v.Elem())
+		return
+	}
+	info := infoOf(t)
+	switch {
+	case info.unmarshals:
+		d.unmarshal(n, v)
+	case t.Kind() == reflect.Struct:
+		d.structure(n, v, info)
+	case t.Kind() == reflect.Map:
+		d.mapOf(n, v)
+	case t.Kind() == reflect.Slice && t.Elem().Kind() != reflect.Uint8:
+		d.slice(n, v)
+	default:
+		d.scalar(n, v)
+	}
+}
+
+func (d *decoder) structure(n *yaml.Node, v reflect.Value, info *typeInfo) {
+	if n.Kind != yaml.MappingNode {
+		d.fail(n, "must be an object, got %s", describe(n))
+		return
+	}
+	d.mapping(n, segField, func(name string, key, value *yaml.Node) {
+		if index, ok := info.fields[name]; ok {
+			d.value(value, v.FieldByIndex(index))
+		} else if like := closest(name, info.names); like != "" {
+			d.fail(key, "there is no such field: did you mean %s?", like)
+		} else {
+			d.fail(key, "there is no such field")
+		}
+	})
+}
+
+func (d *decoder) mapOf(n *yaml.Node, v reflect.Value) {
+	if n.Kind != yaml.MappingNode {
+		d.fail(n, "must be an object, got %s", describe(n))
+		return
+	}
+	t := v.Type()
+	v.Set(reflect.MakeMapWithSize(t, len(n.Content)/2))
+	d.mapping(n, segKey, func(name string, _, value *yaml.Node) {
+		item := reflect.New(t.Elem()).Elem()
+		d.value(value, item)
+		v.SetMapIndex(reflect.ValueOf(name).Convert(t.Key()), item)
+	})
+}
+
+func (d *decoder) slice(n *yaml.Node, v reflect.Value) {
+	if n.Kind != yaml.SequenceNode {
+		d.fail(n, "must be a list, got %s", describe(n))
+		return
+	}
+	v.Set(reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content)))
+	for i, item := range n.Content {
+		d.path = append(d.path, segment{index: i, kind: segIndex})
+		d.value(item, v.Index(i))
+		d.path = d.path[:len(d.path)-1]
+	}
+}
+
+// mapping calls each for every key of n, with the path leading to it. Keys of merged mappings (<<) come last, those that n
+// has itself excepted.
+func (d *decoder) mapping(n *yaml.Node, kind segmentKind, each func(name string, key, value *yaml.Node)) {
+	d.pairs(n, kind, make(map[string]int, len(n.Content)/2), false, each)
+}
+
+func (d *decoder) pairs(n *yaml.Node, kind segmentKind, seen map[string]int, merged bool, each func(string, *yaml.Node, *yaml.Node)) {
+	var merges []*yaml.Node
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, value := n.Content[i], n.Content[i+1]
+		if key.Tag == "!!merge" {
+			merges = append(merges, value)
+			continue
+		}
+		name := key
+		if name.Kind == yaml.AliasNode {
+			name = name.Alias
+		}
+		if name.Kind != yaml.ScalarNode {
+			d.fail(key, "a key must be a string, got %s", describe(name))
+			continue
+		}
+		d.path = append(d.path, segment{name: name.Value, kind: kind})
+		if line, twice := seen[name.Value]; !twice {
+			seen[name.Value] = key.Line
+			each(name.Value, key, value)
+		} else if !merged {
+			d.fail(key, "is given twice, first in line %d", d.line+line)
+		}
+		d.path = d.path[:len(d.path)-1]
+	}
+	for _, m := range merges {
+		d.merge(m, kind, seen, each)
+	}
+}
+
+// merge adds the keys of n, the value of a merge key: a mapping or a sequence of mappings, of which the first wins.
+func (d *decoder) merge(n *yaml.Node, kind segmentKind, seen map[string]int, each func(string, *yaml.Node, *yaml.Node)) {
+	switch {
+	case n.Kind == yaml.AliasNode:
+		d.follow(n, func(target *yaml.Node) { d.merge(target, kind, seen, each) })
+	case !d.spend(n):
+	case n.Kind == yaml.MappingNode:
+		d.pairs(n, kind, seen, true, each)
+	case n.Kind == yaml.SequenceNode:
+		for _, item := range n.Content {
+			d.merge(item, kind, seen, each)
+		}
+	default:
+		d.fail(n, "<< takes an object or a list of objects, got %s", describe(n))
+	}
+}
+
+// find returns the value at a path of keys below n, with aliases followed, or nil. It does not look into merged mappings.
+func (d *decoder) find(n *yaml.Node, keys ...string) *yaml.Node {
+	for _, key := range keys {
+		if n = child(n, key); n == nil {
+			return nil
+		}
+		if n.Kind == yaml.AliasNode {
+			n = n.Alias
+			d.allowance -= len(n.Content)
+		}
+	}
+	return n
+}
+
+// child returns the value of key in n, or nil.
+func child(n *yaml.Node, key string) *yaml.Node {
+	if n.Kind != yaml.MappingNode {
+		return nil
+	}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		if n.Content[i].Value == key && n.Content[i].Kind == yaml.ScalarNode {
+			return n.Content[i+1]
+		}
+	}
+	return nil
+}
+
+// text returns the text of the scalar at a path of keys below n, or "".
+func (d *decoder) text(n *yaml.Node, keys ...string) string {
+	n = d.find(n, keys...)
+	if n == nil || n.Kind != yaml.ScalarNode || n.Tag == "!!null" {
+		return ""
+	}
+	return n.Value
+}
+
+// nameOf returns the name of the object n, with its namespace if it has one.
+func (d *decoder) nameOf(n *yaml.Node) string {
+	namespace, name := d.text(n, "metadata", "namespace"), d.text(n, "metadata", "name")
+	if namespace == "" || name == "" {
+		return name
+	}
+	return namespace + "/" + name
+}
+
+func orElse(n, other *yaml.Node) *yaml.Node {
+	if n == nil {
+		return other
+	}
+	return n
+}
+
+// closest returns the name that was probably meant by name, or "".
+func closest(name string, names []string) string {
+	best, least := "", min(2, len(name)/2)+1
+	for _, n := range names {
+		if strings.EqualFold(n, name) {
+			return n
+		}
+		if abs := len(n) - len(name); max(abs, -abs) >= least {
+			continue
+		}
+		if dist := distance(n, name); dist < least {
+			best, least = n, dist
+		}
+	}
+	return best
+}
+
+// distance is how many bytes must be put in, taken out or changed to make b of a (Levenshtein).
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}

@@ -1,0 +1,168 @@
+package manifest
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Load decodes the manifests at path, a file or a directory as [OpenTree] describes it. It returns all objects without
+// fault, in the order of the files' names, and all errors.
+func Load(path string) ([]Object, []error) {
+	tree, err := OpenTree(path)
+	if err != nil {
+		return nil, []error{err}
+	}
+	defer tree.Close()
+	var objects []Object
+	errs := tree.Errs()
+	for _, file := range tree.Files {
+		data, err := tree.Read(file)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		o, e := Decode(file, data)
+		objects, errs = append(objects, o...), append(errs, e...)
+	}
+	if len(tree.Files) == 0 && len(errs) == 0 {
+		errs = append(errs, &Error{File: path, Err: ErrNoManifest})
+	}
+	return objects, errs
+}
+
+// ErrNoManifest means that a directory has no manifest in it.
+var ErrNoManifest = errors.New("there is no manifest in this directory: put files named *.yaml, *.yml or *.json there")
+
+// Tree is the manifests at a path, as they were listed at one time. Names begin with the path.
+type Tree struct {
+	// Files are the manifests, sorted by name. Some may turn out to be unreadable.
+	Files []string
+	// Dirs are the directories they may be in, the path itself included. Empty if the path is a file.
+	Dirs []string
+	// Unreadable are the directories that could not be listed. What was or is in them is unknown.
+	Unreadable map[string]error
+
+	path string
+	root *os.Root // nil if the path is a file
+}
+
+// OpenTree lists the manifests at path. Of a directory these are all *.yaml, *.yml and *.json files in it and below, except
+// hidden ones (whose name begins with a dot) and those in hidden directories. Symbolic links to files are followed as long
+// as they stay inside the directory, through hidden directories too: mounted ConfigMaps are made of such links. Links to
+// directories are not followed. The path itself may be a link, and as a file it may have any name.
+//
+// The caller must close the tree.
+func OpenTree(path string) (*Tree, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, fileError(path, err)
+	}
+	path = filepath.Clean(path)
+	if !info.IsDir() {
+		if !info.Mode().IsRegular() {
+			return nil, &Error{File: path, Err: errNotRegular}
+		}
+		return &Tree{Files: []string{path}, path: path}, nil
+	}
+	root, err := os.OpenRoot(path)
+	if err != nil {
+		return nil, fileError(path, err)
+	}
+	t := &Tree{path: path, root: root, Unreadable: map[string]error{}}
+	// The function given never returns an error, so neither does WalkDir.
+	_ = fs.WalkDir(root.FS(), ".", t.visit)
+	if err := t.Unreadable[path]; err != nil {
+		t.Close()
+		return nil, err
+	}
+	slices.Sort(t.Files)
+	return t, nil
+}
+
+var errNotRegular = errors.New("is neither a regular file nor a directory")
+
+// visit is called for everything in the tree, name being relative to the root.
+func (t *Tree) visit(name string, entry fs.DirEntry, err error) error {
+	full := filepath.Join(t.path, filepath.FromSlash(name))
+	if err != nil {
+		// What vanished since it was listed is as if it had never been there.
+		if !errors.Is(err, fs.ErrNotExist) {
+			t.Unreadable[full] = fileError(full, err)
+		}
+		return nil
+	}
+	hidden := name != "." && strings.HasPrefix(entry.Name(), ".")
+	switch {
+	case entry.IsDir() && hidden:
+		return fs.SkipDir
+	case entry.IsDir():
+		t.Dirs = append(t.Dirs, full)
+	case hidden || !isManifestName(name):
+	case entry.Type().IsRegular():
+		t.Files = append(t.Files, full)
+	case entry.Type() == fs.ModeSymlink:
+		// A link that leads nowhere is listed, so that reading it tells what is wrong.
+		if info, err := t.root.Stat(name); err != nil || info.Mode().IsRegular() {
+			t.Files = append(t.Files, full)
+		}
+	}
+	return nil
+}
+
+func isManifestName(name string) bool {
+	ext := filepath.Ext(name)
+	return ext == ".yaml" || ext == ".yml" || ext == ".json"
+}
+
+// Errs returns an error for each directory that could not be listed, sorted by name.
+func (t *Tree) Errs() []error {
+	var errs []error
+	for _, err := range t.Unreadable {
+		errs = append(errs, err)
+	}
+	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
+	return errs
+}
+
+// Read returns the content of a file of the tree. The error is fs.ErrNotExist only if the file is no longer there; a link
+// to a file that does not exist is another error.
+func (t *Tree) Read(file string) ([]byte, error) {
+	if t.root == nil {
+		data, err := os.ReadFile(file)
+		return data, fileError(file, err)
+	}
+	name, err := filepath.Rel(t.path, file)
+	if err != nil {
+		return nil, fileError(file, err)
+	}
+	data, err := t.root.ReadFile(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		if _, lerr := t.root.Lstat(name); lerr == nil {
+			return nil, &Error{File: file, Err: errors.New("cannot be read: it is a link to a file that does not exist")}
+		}
+	}
+	return data, fileError(file, err)
+}
+
+// Close releases the tree. It can no longer be read.
+func (t *Tree) Close() {
+	if t.root != nil {
+		t.root.Close()
+	}
+}
+
+// fileError names the file in err, or returns nil if err is nil.
+func fileError(file string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if inner, ok := errors.AsType[*fs.PathError](err); ok {
+		err = inner.Err
+	}
+	return &Error{File: file, Err: fmt.Errorf("cannot be read: %w", err)}
+}

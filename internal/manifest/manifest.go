@@ -1,0 +1,196 @@
+// Package manifest reads ordinary Kubernetes manifests, YAML or JSON, into typed API objects.
+//
+// It is strict about the kinds it knows, as `kubectl apply --validate=strict` is: an unknown field, a value of the wrong type
+// and a key given twice are errors. Each error has its file, line, column, object and field, and all are reported at once.
+// Objects of other kinds are skipped, so that a directory of application manifests can be read as it is.
+package manifest
+
+import (
+	"bytes"
+	"encoding/json"
+	"regexp"
+	"slices"
+	"strconv"
+
+	"go.yaml.in/yaml/v3"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// Object is one object of a manifest.
+type Object struct {
+	File string
+	// Line is where the object begins, counted from 1.
+	Line int
+	// Object is a pointer to one of the known types, for example *corev1.Service, with apiVersion and kind set. Defaults
+	// of the API server are not filled in.
+	Object runtime.Object
+
+	column int
+}
+
+// aliasAllowance is how many nodes aliases may add to a file, beyond one for each of its bytes. Real manifests use a few
+// dozen; an "alias bomb" of 500 bytes describes billions.
+const aliasAllowance = 100_000
+
+// Decode reads all documents of one file, whose name is used for positions only. It returns every object without fault,
+// in the order of the file, and one *Error for each fault in the others. The objects of a List (also ServiceList, and so
+// on) are returned one by one. Nothing returned refers to data.
+func Decode(file string, data []byte) ([]Object, []error) {
+	d := &decoder{file: file, allowance: len(data) + aliasAllowance, following: map[*yaml.Node]bool{}}
+	if bytes.HasPrefix(data, []byte("\xff\xfe")) || bytes.HasPrefix(data, []byte("\xfe\xff")) {
+		return nil, []error{&Error{File: file, Line: 1, Err: errUTF16}}
+	}
+	for doc := range documents(data) {
+		root, err := doc.parse(file)
+		if err != nil {
+			d.errs = append(d.errs, err)
+			continue
+		}
+		if root == nil {
+			continue
+		}
+		d.line = doc.line - 1
+		d.document(root, typeMeta{})
+	}
+	return d.objects, d.errs
+}
+
+// document is the text of one document of a file.
+type document struct {
+	// line is the line of the file in which the text begins, counted from 1.
+	line int
+	text []byte
+}
+
+// documents yields the documents of a file. They are cut apart before parsing, at lines that begin with "---" or "...",
+// which YAML allows nowhere within a document, so that a syntax error in one does not hide the next.
+func documents(data []byte) func(yield func(document) bool) {
+	return func(yield func(document) bool) {
+		data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))
+		doc, line := document{line: 1}, 0
+		start := 0
+		for pos := 0; pos < len(data); {
+			line++
+			end := len(data)
+			if i := bytes.IndexByte(data[pos:], '\n'); i >= 0 {
+				end = pos + i + 1
+			}
+			text := data[pos:end]
+			switch {
+			case isMarker(text, "---"):
+				doc.text = data[start:pos]
+				if !yield(doc) {
+					return
+				}
+				doc, start = document{line: line}, pos
+			case isMarker(text, "..."):
+				doc.text = data[start:pos]
+				if !yield(doc) {
+					return
+				}
+				doc, start = document{line: line + 1}, end
+			}
+			pos = end
+		}
+		doc.text = data[start:]
+		yield(doc)
+	}
+}
+
+// isMarker reports whether line begins with the three-character marker as a word of its own.
+func isMarker(line []byte, marker string) bool {
+	if !bytes.HasPrefix(line, []byte(marker)) {
+		return false
+	}
+	return len(line) == len(marker) || bytes.IndexByte([]byte(" \t\r\n"), line[len(marker)]) >= 0
+}
+
+// parse returns the document's content, or nil if it is empty: white space, comments or directives only.
+func (doc document) parse(file string) (*yaml.Node, error) {
+	if onlyDirectives(doc.text) {
+		return nil, nil
+	}
+	var n yaml.Node
+	if err := yaml.Unmarshal(asYAML(doc.text), &n); err != nil {
+		return nil, syntaxError(file, doc, err)
+	}
+	if n.Kind != yaml.DocumentNode || len(n.Content) == 0 || isEmpty(n.Content[0]) {
+		return nil, nil
+	}
+	return n.Content[0], nil
+}
+
+// asYAML returns text, with those escapes of JSON replaced that YAML lacks if text is JSON: \/ and pairs of surrogates.
+func asYAML(text []byte) []byte {
+	isJSON := bytes.HasPrefix(bytes.TrimLeft(text, " \t\r\n"), []byte("{")) && json.Valid(text)
+	if !isJSON || !bytes.Contains(text, []byte(`\/`)) && !bytes.Contains(bytes.ToLower(text), []byte(`\ud`)) {
+		return text
+	}
+	return jsonEscape.ReplaceAllFunc(text, func(escape []byte) []byte {
+		switch string(bytes.ToLower(escape[:min(3, len(escape))])) {
+		case `\/`:
+			return []byte("/")
+		case `\ud`:
+			var s string
+			if json.Unmarshal(slices.Concat([]byte(`"`), escape, []byte(`"`)), &s) == nil {
+				return []byte(s)
+			}
+		}
+		return escape
+	})
+}
+
+// jsonEscape matches a pair of surrogates or any other escape, up to where its length matters.
+var jsonEscape = regexp.MustCompile(`(?i)\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}|\\ud[0-9a-f]{3}|\\.`)
+
+// onlyDirectives reports whether text, which precedes a "---", has nothing but blank lines, comments and directives such
+// as %YAML. Cut off from their document, the parser would take directives for a fault.
+func onlyDirectives(text []byte) bool {
+	for line := range bytes.Lines(text) {
+		line = bytes.TrimSpace(line)
+		if len(line) > 0 && line[0] != '%' && line[0] != '#' {
+			return false
+		}
+	}
+	return true
+}
+
+// isEmpty reports whether n is a plain null, which is what a document of comments only parses to.
+func isEmpty(n *yaml.Node) bool {
+	return n.Kind == yaml.ScalarNode && n.Tag == "!!null" && n.Anchor == ""
+}
+
+// segment is one step of a field path: a name, an index or a key of a map.
+type segment struct {
+	name  string
+	index int
+	kind  segmentKind
+}
+
+type segmentKind uint8
+
+const (
+	segField segmentKind = iota
+	segIndex
+	segKey
+)
+
+// pathString renders a path the way Kubernetes does: spec.ports[0].port, metadata.labels[app].
+func pathString(path []segment) string {
+	var b []byte
+	for _, s := range path {
+		switch s.kind {
+		case segField:
+			if len(b) > 0 {
+				b = append(b, '.')
+			}
+			b = append(b, s.name...)
+		case segIndex:
+			b = strconv.AppendInt(append(b, '['), int64(s.index), 10)
+			b = append(b, ']')
+		case segKey:
+			b = append(append(append(b, '['), s.name...), ']')
+		}
+	}
+	return string(b)
+}
