@@ -1,0 +1,60 @@
+package ifaddr
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+func addrs(s string) []netip.Addr {
+	var a []netip.Addr
+	for f := range strings.FieldsSeq(s) {
+		a = append(a, netip.MustParseAddr(f))
+	}
+	return a
+}
+
+func TestSelect(t *testing.T) {
+	const local = "10.0.0.5 127.0.0.1 127.0.0.53 192.168.1.5 ::1 fd00::5 fe80::5"
+	for _, c := range []struct {
+		name    string
+		primary bool
+		cidrs   string
+		node    string
+		want    string
+	}{
+		{"all but loopback", false, "", "10.0.0.5", "10.0.0.5 192.168.1.5 fd00::5 fe80::5"},
+		{"primary of one family", true, "", "10.0.0.5 192.168.1.5", "10.0.0.5"},
+		{"primary of both families", true, "", "fd00::5 10.0.0.5 192.168.1.5 fd00::6", "10.0.0.5 fd00::5"},
+		{"primary that no interface has", true, "", "203.0.113.9", "203.0.113.9"},
+		{"primary of a node without addresses", true, "", "", ""},
+		{"one range", false, "192.168.0.0/16", "10.0.0.5", "192.168.1.5"},
+		{"one range of each family", false, "10.0.0.0/8 fd00::/8", "", "10.0.0.5 fd00::5"},
+		{"overlapping ranges", false, "10.0.0.0/8 10.0.0.0/16", "", "10.0.0.5"},
+		{"a range without a local address", false, "172.16.0.0/12", "10.0.0.5", ""},
+		{"everything of a family spares loopback", false, "0.0.0.0/0", "", "10.0.0.5 192.168.1.5"},
+		{"everything IPv6 spares loopback", false, "::/0", "", "fd00::5 fe80::5"},
+		{"a wide range spares loopback", false, "126.0.0.0/7", "", ""},
+		{"loopback by its range", false, "127.0.0.0/8", "", "127.0.0.1 127.0.0.53"},
+		{"loopback by its address", false, "127.0.0.1/32 ::1/128", "", "127.0.0.1 ::1"},
+		{"IPv6 loopback by a range", false, "::/127", "", ""},
+		{"primary and a range", true, "192.168.0.0/16", "10.0.0.5", "10.0.0.5 192.168.1.5"},
+		{"primary within the range", true, "10.0.0.0/8", "10.0.0.5", "10.0.0.5"},
+	} {
+		npa := backend.NodePortAddresses{Primary: c.primary}
+		for f := range strings.FieldsSeq(c.cidrs) {
+			npa.CIDRs = append(npa.CIDRs, netip.MustParsePrefix(f))
+		}
+		node := &state.Node{Addresses: addrs(c.node)}
+		if got, want := Select(addrs(local), npa, node), addrs(c.want); !slices.Equal(got, want) {
+			t.Errorf("%s: got %v, want %v", c.name, got, want)
+		}
+	}
+	if got := Select(nil, backend.NodePortAddresses{Primary: true}, nil); len(got) != 0 {
+		t.Errorf("without a node: got %v", got)
+	}
+}

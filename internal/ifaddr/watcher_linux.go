@@ -1,0 +1,179 @@
+package ifaddr
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// retryAfter is the pause after the addresses could not be read.
+const retryAfter = time.Second
+
+// Watcher knows the current addresses of all interfaces of a network namespace. Its methods may be called by several
+// goroutines at once.
+type Watcher struct {
+	log     *slog.Logger
+	events  *os.File
+	table   *netlink.Handle
+	changed chan struct{}
+	stopped chan struct{}
+
+	mu    sync.Mutex
+	addrs []netip.Addr
+}
+
+// Open starts to follow the addresses of the calling thread's network namespace. The caller must Close the Watcher.
+func Open(o Options) (*Watcher, error) {
+	w := &Watcher{log: o.Logger, changed: make(chan struct{}, 1), stopped: make(chan struct{})}
+	if w.log == nil {
+		w.log = slog.New(slog.DiscardHandler)
+	}
+	var err error
+	if w.events, err = subscribe(); err != nil {
+		return nil, fmt.Errorf("follow the addresses of interfaces: %w", err)
+	}
+	events, err := w.events.SyscallConn()
+	if err == nil {
+		w.table, err = netlink.NewHandle(unix.NETLINK_ROUTE)
+	}
+	if err == nil {
+		// After the subscription, so that no change falls between the two.
+		w.addrs, err = w.list()
+	}
+	if err != nil {
+		w.closeSockets()
+		return nil, fmt.Errorf("read the addresses of interfaces: %w", err)
+	}
+	go w.run(events)
+	return w, nil
+}
+
+// Addrs returns the addresses of both families that are on an interface and usable, sorted, without zones and duplicates.
+// Loopback and link-local addresses are among them. The slice must not be modified.
+func (w *Watcher) Addrs() []netip.Addr {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.addrs
+}
+
+// Changed gets a value when what Addrs returns has changed. Changes that come before the value is taken share one value.
+func (w *Watcher) Changed() <-chan struct{} { return w.changed }
+
+// Close stops following. The last addresses stay readable. Closing twice returns os.ErrClosed.
+func (w *Watcher) Close() error {
+	if err := w.events.Close(); err != nil {
+		return fmt.Errorf("stop following the addresses of interfaces: %w", err)
+	}
+	<-w.stopped
+	return nil
+}
+
+// subscribe opens a socket that gets a message with each change of an address in the calling thread's network namespace.
+func subscribe() (*os.File, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, os.NewSyscallError("socket", err)
+	}
+	groups := uint32(1<<(unix.RTNLGRP_IPV4_IFADDR-1) | 1<<(unix.RTNLGRP_IPV6_IFADDR-1))
+	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: groups}); err != nil {
+		_ = unix.Close(fd)
+		return nil, os.NewSyscallError("bind", err)
+	}
+	return os.NewFile(uintptr(fd), "rtnetlink"), nil
+}
+
+// run reads the addresses again after each burst of events, until the event socket is closed. What an event says is not
+// looked at: events may be lost or overtaken, the table may not.
+func (w *Watcher) run(events syscall.RawConn) {
+	defer close(w.stopped)
+	defer w.closeSockets()
+	for {
+		err := await(events)
+		if _, failed := errors.AsType[*os.SyscallError](err); failed {
+			w.log.Error("no longer following the addresses of interfaces", "err", err)
+		}
+		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+			return
+		}
+		retry := time.Time{} // none
+		if addrs, err := w.list(); err != nil {
+			w.log.Warn("cannot read the addresses of interfaces", "err", err, "retryAfter", retryAfter)
+			retry = time.Now().Add(retryAfter)
+		} else {
+			w.set(addrs)
+		}
+		// It fails only if the socket is closed, which await will find.
+		_ = w.events.SetReadDeadline(retry)
+	}
+}
+
+// await blocks until there is at least one event, and takes all that are there. It returns os.ErrDeadlineExceeded if the
+// deadline comes first, an os.SyscallError if the kernel refuses, and any other error if the socket is closed.
+func await(events syscall.RawConn) error {
+	var buf [1]byte // a longer message is cut off
+	var recvErr error
+	err := events.Read(func(fd uintptr) bool {
+		for some := false; ; some = true {
+			_, _, err := unix.Recvfrom(int(fd), buf[:], 0)
+			switch err {
+			case nil, unix.EINTR:
+			case unix.ENOBUFS: // events were lost: as good as an event
+			case unix.EAGAIN:
+				return some
+			default:
+				recvErr = os.NewSyscallError("recvfrom", err)
+				return true
+			}
+		}
+	})
+	return cmp.Or(recvErr, err)
+}
+
+func (w *Watcher) list() ([]netip.Addr, error) {
+	entries, err := w.table.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		return nil, err
+	}
+	var addrs []netip.Addr
+	for _, e := range entries {
+		// An address that somebody else on the link has, too, is configured but not used.
+		if e.IPNet == nil || e.Flags&unix.IFA_F_DADFAILED != 0 {
+			continue
+		}
+		if addr, ok := netip.AddrFromSlice(e.IP); ok {
+			addrs = append(addrs, addr.Unmap())
+		}
+	}
+	return normalize(addrs), nil
+}
+
+func (w *Watcher) set(addrs []netip.Addr) {
+	w.mu.Lock()
+	same := slices.Equal(w.addrs, addrs)
+	w.addrs = addrs
+	w.mu.Unlock()
+	if same {
+		return
+	}
+	select {
+	case w.changed <- struct{}{}:
+	default:
+	}
+}
+
+func (w *Watcher) closeSockets() {
+	_ = w.events.Close()
+	if w.table != nil {
+		w.table.Close()
+	}
+}
