@@ -5,6 +5,8 @@
 package brain
 
 import (
+	"time"
+
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -25,6 +27,43 @@ type Config struct {
 // Compute returns the record of svc on this node, or nil if the service is not to be routed by this instance. node is this
 // node's object, nil if there is none. slices are all EndpointSlices in the service's namespace whose ServiceName is svc's, in any
 // order. The arguments are not modified; the record shares no memory that anyone modifies.
+//
+// A nil svc and nil slices count as absent. What Kubernetes' API server would never admit (unknown protocols, ports 0,
+// addresses without a family) is ignored item by item, so that the rest of the service still works. A service of which
+// nothing is left to route is not routed.
 func Compute(cfg *Config, node *model.Node, svc *model.Service, slices []*model.EndpointSlice) *state.Service {
-	return nil
+	if !handles(cfg, svc) {
+		return nil
+	}
+	here := locate(cfg, node)
+	ports := usablePorts(svc.Ports)
+	rec := &state.Service{
+		Name:  svc.Name,
+		Ports: make([]state.Port, 0, len(ports)*min(len(svc.ClusterIPs), 2)),
+	}
+	scratch := make(candidates, 0, 16) // A constant keeps it off the heap; most services have no more endpoints.
+	for _, family := range [...]state.Family{state.IPv4, state.IPv6} {
+		if !hasFamily(svc, family) {
+			continue
+		}
+		guard := newSourceGuard(svc, node, family)
+		for i := range ports {
+			frontends := frontendsOf(svc, ports, i, family, guard)
+			if len(frontends) == 0 {
+				continue
+			}
+			scratch = join(scratch[:0], here, ports[i].Name, ports[i].Protocol, family, slices)
+			p := state.Port{Name: ports[i].Name, Protocol: ports[i].Protocol, Family: family, Frontends: frontends}
+			// Kubernetes counts the time-out in whole seconds, and so does the record.
+			p.Affinity = max(svc.Affinity.Truncate(time.Second), 0)
+			setTraffic(&p, cfg, svc, scratch)
+			rec.Ports = append(rec.Ports, p)
+		}
+	}
+	if len(rec.Ports) == 0 {
+		return nil
+	}
+	sortPorts(rec.Ports)
+	rec.HealthCheck = healthCheck(here, svc, rec.Ports, slices)
+	return rec
 }

@@ -1,0 +1,51 @@
+package brain_test
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/switchyard-net/switchyard/brain"
+	"github.com/switchyard-net/switchyard/model"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// BenchmarkCompute measures one Compute, single-threaded. "typical" is a service with one port and one cluster IP; each
+// other case adds one thing to it.
+func BenchmarkCompute(b *testing.B) {
+	const typical = 5
+	for _, c := range []struct {
+		name      string
+		endpoints int
+		change    func(*model.Service)
+	}{
+		{"typical", typical, func(*model.Service) {}},
+		{"loadbalancer-local", typical, func(s *model.Service) {
+			s.Type = model.TypeLoadBalancer
+			s.ExternalLocal = true
+			s.HealthCheckNodePort = 32000
+			s.Ports[0].NodePort = 30080
+			s.LoadBalancerIPs = addrs("192.0.2.1")
+			s.SourceRanges = prefixes("198.51.100.0/24")
+		}},
+		{"1000-endpoints", 1000, func(*model.Service) {}},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			svc := service()
+			c.change(svc)
+			s := slice(state.IPv4)
+			for i := range c.endpoints {
+				s.Endpoints = append(s.Endpoints, model.Endpoint{
+					Addr:  netip.AddrFrom4([4]byte{10, 1, byte(i / 250), byte(1 + i%250)}),
+					Ready: true, Serving: true, NodeName: fmt.Sprintf("node%d", i%10),
+				})
+			}
+			slices := []*model.EndpointSlice{s}
+			cfg, node := config(), thisNode()
+			b.ReportAllocs()
+			for b.Loop() {
+				brain.Compute(cfg, node, svc, slices)
+			}
+		})
+	}
+}

@@ -1,0 +1,170 @@
+package brain
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	"github.com/switchyard-net/switchyard/model"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// location is where this node is.
+type location struct {
+	node string
+	zone string // empty if not known
+}
+
+func locate(cfg *Config, node *model.Node) location {
+	l := location{node: cfg.NodeName}
+	if node != nil {
+		l.zone = node.Zone
+	}
+	return l
+}
+
+// traits are all properties of an endpoint that count, as seen from this node. Their numeric order says which of several
+// endpoints with one address and port wins: that which is not terminating, because the address of a dying pod may already
+// have been given to a new one (pkg/proxy/endpointslicecache.go, addEndpoints); then that which is ready. The other traits
+// only make the choice independent of the order of the slices.
+type traits uint8
+
+const (
+	zoneHere   traits = 1 << iota // hinted for this node's zone
+	zoneHinted                    // hinted for any zone
+	nodeHere                      // hinted for this node
+	nodeHinted                    // hinted for any node
+	local                         // on this node
+	serving
+	ready
+	lasting // not terminating
+)
+
+// traitsOf returns the traits of ep. Readiness is as given: with publishNotReadyAddresses, a terminating endpoint is ready.
+func (l location) traitsOf(ep *model.Endpoint) traits {
+	var t traits
+	set := func(on bool, bit traits) {
+		if on {
+			t |= bit
+		}
+	}
+	set(!ep.Terminating, lasting)
+	set(ep.Ready, ready)
+	set(ep.Serving, serving)
+	set(l.node != "" && ep.NodeName == l.node, local)
+	set(len(ep.NodeHints) > 0, nodeHinted)
+	set(slices.Contains(ep.NodeHints, l.node), nodeHere)
+	set(len(ep.ZoneHints) > 0, zoneHinted)
+	// A node without a zone uses all endpoints, so that no hint, not even an empty one, names its zone.
+	set(l.zone != "" && slices.Contains(ep.ZoneHints, l.zone), zoneHere)
+	return t
+}
+
+// candidate is an address and port that a slice names for a service port.
+type candidate struct {
+	addr netip.AddrPort
+	is   traits
+}
+
+// candidates are the endpoints of one service port in one family, ready or not, ordered by address and distinct.
+type candidates []candidate
+
+// join collects the endpoints of the service port (name, protocol) in family, into buf. Slices of headless services and of
+// other address types do not count, nor do addresses that are not of their slice's family. The port number is the slice's
+// (pkg/proxy/endpointslicecache.go, endpointInfoByServicePort).
+func join(buf candidates, here location, name string, protocol state.Protocol, family state.Family, from []*model.EndpointSlice) candidates {
+	for _, s := range from {
+		if s == nil || s.Headless || s.Family != family {
+			continue
+		}
+		for _, port := range s.Ports {
+			if port.Name != name || port.Protocol != protocol || port.Port == 0 {
+				continue
+			}
+			for i := range s.Endpoints {
+				ep := &s.Endpoints[i]
+				if familyOf(ep.Addr) == family {
+					buf = append(buf, candidate{netip.AddrPortFrom(ep.Addr, port.Port), here.traitsOf(ep)})
+				}
+			}
+		}
+	}
+	slices.SortFunc(buf, func(a, b candidate) int {
+		if c := a.addr.Compare(b.addr); c != 0 {
+			return c
+		}
+		return cmp.Compare(b.is, a.is) // The winner first, for CompactFunc keeps the first.
+	})
+	return slices.CompactFunc(buf, func(a, b candidate) bool { return a.addr == b.addr })
+}
+
+// cluster returns the endpoints for traffic policy Cluster: the ready ones that hints leave, else those that are serving
+// while they terminate, without regard to hints (pkg/proxy/topology.go, CategorizeEndpoints).
+func (c candidates) cluster() []state.Endpoint {
+	want := ready | c.hint()
+	if eps := c.having(want, want); len(eps) > 0 {
+		return eps
+	}
+	return c.having(serving|lasting, serving)
+}
+
+// local returns the endpoints for traffic policy Local: the ready ones on this node, else those on this node that are
+// serving while they terminate. Hints never apply (pkg/proxy/topology.go, CategorizeEndpoints).
+func (c candidates) local() []state.Endpoint {
+	if eps := c.having(ready|local, ready|local); len(eps) > 0 {
+		return eps
+	}
+	return c.having(serving|lasting|local, serving|local)
+}
+
+// hint returns the trait that hints demand of ready endpoints: nodeHere (PreferSameNode), zoneHere (PreferSameZone) or
+// none. Hints of a kind count only if all ready endpoints carry them and at least one is meant for here
+// (pkg/proxy/topology.go, topologyModeFromHints).
+func (c candidates) hint() traits {
+	all, some := ^traits(0), traits(0)
+	for _, e := range c {
+		if e.is&ready != 0 {
+			all &= e.is
+			some |= e.is
+		}
+	}
+	switch {
+	case all&nodeHinted != 0 && some&nodeHere != 0:
+		return nodeHere
+	case all&zoneHinted != 0 && some&zoneHere != 0:
+		return zoneHere
+	}
+	return 0
+}
+
+// exist says whether there is an endpoint anywhere in the cluster that could get connections (pkg/proxy/topology.go,
+// hasAnyEndpoints).
+func (c candidates) exist() bool {
+	return slices.ContainsFunc(c, func(e candidate) bool {
+		return e.is&ready != 0 || e.is&(serving|lasting) == serving
+	})
+}
+
+// having returns the endpoints whose traits in mask are exactly want.
+func (c candidates) having(mask, want traits) []state.Endpoint {
+	n := 0
+	for _, e := range c {
+		if e.is&mask == want {
+			n++
+		}
+	}
+	if n == 0 {
+		return nil
+	}
+	eps := make([]state.Endpoint, 0, n)
+	for _, e := range c {
+		if e.is&mask == want {
+			eps = append(eps, e.endpoint())
+		}
+	}
+	return eps
+}
+
+func (e candidate) endpoint() state.Endpoint {
+	return state.Endpoint{Addr: e.addr, Local: e.is&local != 0}
+}

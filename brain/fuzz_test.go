@@ -1,0 +1,88 @@
+package brain_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"testing"
+
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// text writes every field of a record, however deep, empty and nil slices alike. It judges Equal without its help, which
+// go-cmp could not: it calls Equal methods.
+func text(rec *state.Service) string {
+	if rec == nil {
+		return "nil"
+	}
+	return fmt.Sprintf("%+v", *rec)
+}
+
+// equal is Equal for records that may be nil.
+func equal(a, b *state.Service) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.Equal(b)
+}
+
+// randomBytes are more than any input takes.
+func randomBytes(r *rand.Rand) []byte {
+	data := make([]byte, 512)
+	for i := range data {
+		data[i] = byte(r.Uint32())
+	}
+	return data
+}
+
+// FuzzCompute: whatever the input, there is no panic, the record keeps its promises, it does not depend on the order of what
+// has none, and the arguments are left alone.
+func FuzzCompute(f *testing.F) {
+	r := rand.New(rand.NewPCG(1, 2))
+	f.Add([]byte{})
+	for range 200 {
+		f.Add(randomBytes(r))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		in, pristine := (&generator{data}).input(), (&generator{data}).input()
+		rec := in.compute()
+		if err := check(rec); err != nil {
+			t.Fatalf("%v\n%+v", err, rec)
+		}
+		if !reflect.DeepEqual(in, pristine) {
+			t.Fatal("Compute modified its arguments")
+		}
+		in.shuffle(rand.New(rand.NewPCG(uint64(len(data)), 1)))
+		if again := in.compute(); !equal(rec, again) {
+			t.Fatalf("the record depends on the order of its input:\n%s\n%s", text(rec), text(again))
+		}
+	})
+}
+
+// TestEqualIsExact: a change of the input makes the records unequal exactly if it changes the answer. (Lesson from kpng: its
+// hashes left fields out, so that changes were lost.)
+func TestEqualIsExact(t *testing.T) {
+	const pairs = 20_000
+	r := rand.New(rand.NewPCG(3, 4))
+	changed := 0
+	for range pairs {
+		before := randomBytes(r)
+		g := &generator{before}
+		a := g.input().compute()
+		after := slices.Clone(before)
+		after[r.IntN(len(before)-len(g.data))] ^= 1 << r.IntN(8)
+		b := (&generator{after}).input().compute()
+		same := text(a) == text(b)
+		if equal(a, b) != same || equal(b, a) != same {
+			t.Fatalf("Equal says %v, the text says %v\n%x\n%x\n%+v\n%+v", equal(a, b), same, before, after, a, b)
+		}
+		if !same {
+			changed++
+		}
+	}
+	t.Logf("%d of %d changes of the input changed the answer", changed, pairs)
+	if changed < pairs/20 || changed > pairs*19/20 {
+		t.Errorf("%d of %d changes changed the answer: the generator has become one-sided", changed, pairs)
+	}
+}

@@ -1,0 +1,77 @@
+package brain
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/switchyard-net/switchyard/model"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// handles says whether this instance routes svc: it is not headless (clusterIP: None) and not ExternalName, and the label
+// service.kubernetes.io/service-proxy-name names this instance, or is absent if this instance has no name. That a service
+// without cluster IPs is not routed follows from [hasFamily]. (pkg/proxy/util, ShouldSkipService; pkg/proxy, the label
+// selector of the Service informer.)
+func handles(cfg *Config, svc *model.Service) bool {
+	if svc == nil || svc.Headless || svc.Type == model.TypeExternalName {
+		return false
+	}
+	if cfg.ServiceProxyName == "" {
+		return !svc.HasProxyName // Any value opts out, also the empty one.
+	}
+	return svc.ProxyName == cfg.ServiceProxyName
+}
+
+// hasFamily says whether svc is routed in family: it has a cluster IP of it. ExternalIPs and load balancer IPs of another
+// family are not routed, because Kubernetes never translates between families (pkg/proxy/util, GetClusterIPByFamily).
+func hasFamily(svc *model.Service, family state.Family) bool {
+	return slices.ContainsFunc(svc.ClusterIPs, func(ip netip.Addr) bool { return familyOf(ip) == family })
+}
+
+// familyOf is [state.FamilyOf], but 0 also for IPv4-mapped addresses and addresses with a zone: no record may hold them,
+// and sources never deliver them.
+func familyOf(ip netip.Addr) state.Family {
+	if ip.Is4In6() || ip.Zone() != "" {
+		return 0
+	}
+	return state.FamilyOf(ip)
+}
+
+// usablePorts returns the ports that can be routed: those with a number and a known protocol. Of several ports of one name
+// and protocol, which no API server admits, it is the first, because name and protocol are a port's identity.
+func usablePorts(ports []model.ServicePort) []model.ServicePort {
+	for i := range ports {
+		if !usable(ports[:i], &ports[i]) {
+			return filterPorts(ports)
+		}
+	}
+	return ports
+}
+
+// filterPorts is usablePorts for the rare service that has an unusable one. It makes a new slice.
+func filterPorts(ports []model.ServicePort) []model.ServicePort {
+	kept := make([]model.ServicePort, 0, len(ports))
+	for i := range ports {
+		if usable(kept, &ports[i]) {
+			kept = append(kept, ports[i])
+		}
+	}
+	return kept
+}
+
+// usable says whether port can be routed beside earlier.
+func usable(earlier []model.ServicePort, port *model.ServicePort) bool {
+	switch port.Protocol {
+	case state.TCP, state.UDP, state.SCTP:
+	default:
+		return false
+	}
+	return port.Port != 0 && !slices.ContainsFunc(earlier, func(e model.ServicePort) bool {
+		return e.Name == port.Name && e.Protocol == port.Protocol
+	})
+}
+
+// sortPorts puts the ports of a record in their order.
+func sortPorts(ports []state.Port) {
+	slices.SortFunc(ports, func(a, b state.Port) int { return a.Compare(&b) })
+}

@@ -1,0 +1,98 @@
+package brain
+
+import (
+	"slices"
+
+	"github.com/switchyard-net/switchyard/model"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// setTraffic fills in where connections to the frontends of p go, by the traffic policies of svc. Equal routes share their
+// endpoints' memory.
+//
+// externalTrafficPolicy only counts if p is reachable from outside the cluster. With policy Local, clients inside the
+// cluster still reach all endpoints: pods with their own address, the node masqueraded ("short circuit", pkg/proxy/nftables
+// and iptables proxier.go; pkg/proxy/serviceport.go, UsesClusterEndpoints).
+func setTraffic(p *state.Port, cfg *Config, svc *model.Service, eps candidates) {
+	// Frontends are ordered by kind, and ClusterIP is the first kind.
+	internal := p.Frontends[0].Kind == state.ClusterIP
+	external := p.Frontends[len(p.Frontends)-1].Kind != state.ClusterIP
+
+	var cluster, local state.Route
+	if internal && !svc.InternalLocal || external {
+		cluster = clusterRoute(eps)
+	}
+	if internal && svc.InternalLocal || external && svc.ExternalLocal {
+		local = localRoute(eps)
+	}
+	if internal {
+		to := cluster
+		if svc.InternalLocal {
+			to = local
+		}
+		p.Internal = state.Traffic{Inside: to, Outside: to, Masquerade: internalMasquerade(cfg)}
+	}
+	if external {
+		// Replies must pass this node again, wherever the endpoint is.
+		p.External = state.Traffic{Inside: cluster, Outside: cluster, Masquerade: state.MasqueradeAlways}
+		if svc.ExternalLocal {
+			// Local endpoints see the client's address, and reply through this node in any case.
+			p.External = state.Traffic{Inside: cluster, Outside: local, Masquerade: state.MasqueradeNode}
+		}
+	}
+	if p.Protocol == state.UDP {
+		p.Lingering = lingering(eps, cluster.Endpoints, local.Endpoints)
+	}
+}
+
+// clusterRoute is the route of traffic policy Cluster. Without endpoints, clients are told so.
+func clusterRoute(eps candidates) state.Route {
+	return routeTo(eps.cluster(), state.Reject)
+}
+
+// localRoute is the route of traffic policy Local. If there are endpoints, but on other nodes only, connections are
+// dropped: a load balancer may still send them here until its health check notices, and clients then try again
+// (pkg/proxy/nftables and iptables proxier.go).
+func localRoute(eps candidates) state.Route {
+	if eps.exist() {
+		return routeTo(eps.local(), state.Drop)
+	}
+	return state.Route{Verdict: state.Reject}
+}
+
+// routeTo forwards to eps, or does what otherwise says if there are none.
+func routeTo(eps []state.Endpoint, otherwise state.Verdict) state.Route {
+	if len(eps) == 0 {
+		return state.Route{Verdict: otherwise}
+	}
+	return state.Route{Verdict: state.Forward, Endpoints: eps}
+}
+
+// internalMasquerade says which connections to cluster IPs are masqueraded: all if the operator says so, else those that
+// enter the cluster here, which only a node with a local-traffic detector can tell (pkg/proxy/nftables/proxier.go,
+// masqueradeAll and localDetector).
+func internalMasquerade(cfg *Config) state.Masquerade {
+	switch {
+	case cfg.MasqueradeAll:
+		return state.MasqueradeAlways
+	case cfg.DetectLocal:
+		return state.MasqueradeUnlessPod
+	}
+	return state.MasqueradeNever
+}
+
+// lingering returns the serving endpoints that are in no route of the port: UDP flows to them go on
+// (pkg/proxy/conntrack/cleanup.go, which keeps flows to serving endpoints).
+func lingering(eps candidates, routes ...[]state.Endpoint) []state.Endpoint {
+	var out []state.Endpoint
+	for _, e := range eps {
+		routed := slices.ContainsFunc(routes, func(to []state.Endpoint) bool {
+			_, found := slices.BinarySearchFunc(to, e.endpoint(), state.Endpoint.Compare)
+			return found
+		})
+		if e.is&serving != 0 && !routed {
+			out = append(out, e.endpoint())
+		}
+	}
+	return out
+}
