@@ -126,8 +126,8 @@ func (w *World) externalLocal(s *model.Service) bool {
 }
 
 // sourceAllowed: loadBalancerSourceRanges of the packet's family admit its source. Without such a range everybody is
-// admitted, and so they are by a /0. A range with one of this node's addresses in it also admits the address of the load
-// balancer itself, which is the source that this node's own connections may have.
+// admitted, and so they are by a /0, which contains them all. A range with one of this node's addresses in it also admits
+// the address of the load balancer itself, which is the source that this node's own connections may have.
 func (w *World) sourceAllowed(s *model.Service, p flow.Packet) bool {
 	family := state.FamilyOf(p.Dst.Addr())
 	var ranges []netip.Prefix
@@ -140,7 +140,7 @@ func (w *World) sourceAllowed(s *model.Service, p flow.Packet) bool {
 		return true
 	}
 	for _, r := range ranges {
-		if r.Bits() == 0 || r.Contains(p.Src) {
+		if r.Contains(p.Src) {
 			return true
 		}
 	}
