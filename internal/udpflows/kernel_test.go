@@ -1,0 +1,120 @@
+//go:build linux
+
+package udpflows
+
+import (
+	"cmp"
+	"errors"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/switchyard-net/switchyard/internal/conntrack"
+	"github.com/switchyard-net/switchyard/internal/netns"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+func TestMain(m *testing.M) { os.Exit(netns.Main(m)) }
+
+// kernel is the connection tracking table of a new network namespace.
+type kernel struct {
+	*conntrack.Conn
+	handle *netlink.Handle
+}
+
+func newKernel(t *testing.T) kernel {
+	t.Helper()
+	ns, err := netns.New()
+	if err != nil {
+		if _, ok := errors.AsType[*netns.PermissionError](err); ok {
+			t.Skip(err)
+		}
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ns.Close() })
+	var k kernel
+	if err := ns.Do(func() (err error) {
+		if k.Conn, err = conntrack.Open(); err != nil {
+			return err
+		}
+		k.handle, err = netlink.NewHandle(unix.NETLINK_NETFILTER)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { k.handle.Close(); k.Conn.Close() })
+	return k
+}
+
+func (k kernel) create(t *testing.T, flow conntrack.Flow) {
+	t.Helper()
+	family := netlink.InetFamily(unix.AF_INET)
+	if flow.Family == state.IPv6 {
+		family = unix.AF_INET6
+	}
+	tuple := func(u conntrack.Tuple) netlink.IPTuple {
+		return netlink.IPTuple{
+			SrcIP: u.Src.Addr().AsSlice(), SrcPort: u.Src.Port(), DstIP: u.Dst.Addr().AsSlice(), DstPort: u.Dst.Port(),
+			Protocol: uint8(flow.Protocol),
+		}
+	}
+	if err := k.handle.ConntrackCreate(netlink.ConntrackTable, family, &netlink.ConntrackFlow{
+		FamilyType: uint8(family), Forward: tuple(flow.Orig), Reverse: tuple(flow.Reply), TimeOut: 600,
+	}); err != nil {
+		t.Fatalf("create %v: %v", flow, err)
+	}
+}
+
+// TestKernel cleans the kernel's own table, with a listing for each frontend and with one for all.
+func TestKernel(t *testing.T) {
+	for _, frontends := range []int{2, bulk} {
+		t.Run(strconv.Itoa(frontends), func(t *testing.T) {
+			k := newKernel(t)
+			c := New(k, Options{NodePortAddr: nodePortAddr})
+			var left []conntrack.Flow
+			clients := uint16(1000)
+			add := func(dst, from string, stays bool) {
+				clients++
+				f := flow(dst, from)
+				f.Orig.Src = netip.AddrPortFrom(f.Orig.Src.Addr(), clients)
+				f.Reply.Dst = f.Orig.Src
+				k.create(t, f)
+				if stays {
+					left = append(left, f)
+				}
+			}
+			wrong := 0
+			for i := range frontends {
+				n := strconv.Itoa(i)
+				v4, v6, port := "10.96.0."+n+":53", "[fd96::"+n+"]:53", ":"+strconv.Itoa(30000+i)
+				add(v4, "10.0.0.1:53", true)
+				add(v4, "10.0.0.2:53", false)
+				add(v6, "[fd01::1]:53", true)
+				add(v6, "[fd01::2]:53", false)
+				add("192.168.0.1"+port, "10.0.0.1:53", true)
+				add("192.168.0.1"+port, "10.0.0.2:53", false)
+				add("192.168.0.2"+port, "10.0.0.2:53", true)
+				wrong += 3
+				c.Note(service("v4"+n, v4+" "+port, "10.0.0.1:53 10.0.0.2:53"), service("v4"+n, v4+" "+port, "10.0.0.1:53"))
+				c.Note(service("v6"+n, v6, "[fd01::1]:53 [fd01::2]:53"), service("v6"+n, v6, "[fd01::1]:53"))
+			}
+			add("10.97.0.1:53", "10.0.0.2:53", true)
+			mustClean(t, c, wrong)
+			got, err := k.Flows(conntrack.Filter{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			byClient := func(a, b conntrack.Flow) int { return cmp.Compare(a.Orig.Src.Port(), b.Orig.Src.Port()) }
+			slices.SortFunc(got, byClient)
+			slices.SortFunc(left, byClient)
+			if !slices.Equal(got, left) {
+				t.Errorf("left\n%v\nwant\n%v", got, left)
+			}
+		})
+	}
+}

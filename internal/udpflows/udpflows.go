@@ -1,0 +1,268 @@
+// Package udpflows cuts the UDP flows that lead to the wrong place after services have changed.
+//
+// The kernel keeps sending a UDP flow to the endpoint that its first packet was sent to, for as long as its client goes on
+// sending. So when an endpoint stops serving, or a frontend gets its first one, the conntrack entries of the flows that
+// are answered by somebody else must be deleted; the next packet of each then counts as the first of a new flow. Flows to
+// endpoints that still serve are left alone.
+package udpflows
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"log/slog"
+	"net/netip"
+	"slices"
+
+	"github.com/switchyard-net/switchyard/internal/conntrack"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// bulk is the number of pending frontends above which all UDP flows are listed at once. One listing makes the kernel walk its
+// whole table, which takes about 10 ms with 65,536 or more buckets, and 2.4 us for each flow that it copies out: from 17
+// frontends on, one listing of 65,000 flows is cheaper (BenchmarkFlows of package conntrack).
+const bulk = 16
+
+// Table is a connection tracking table. A [conntrack.Conn] is one.
+type Table interface {
+	// Flows lists the flows that the filter admits.
+	Flows(conntrack.Filter) ([]conntrack.Flow, error)
+	// Delete removes a flow. That it is gone already is not an error.
+	Delete(conntrack.Flow) error
+}
+
+// Options are the settings of a [Cleaner].
+type Options struct {
+	// Logger gets a message about what was deleted. Default: discard.
+	Logger *slog.Logger
+	// NodePortAddr says whether NodePorts are served on addr; Clean calls it. Default: on none.
+	NodePortAddr func(addr netip.Addr) bool
+}
+
+// Cleaner remembers which frontends have changed and deletes their stale flows. Its methods must be called by one goroutine
+// at a time.
+type Cleaner struct {
+	table        Table
+	log          *slog.Logger
+	nodePortAddr func(netip.Addr) bool
+	// pending are the frontends whose flows must be looked at.
+	pending map[frontend]serving
+}
+
+// frontend is a UDP destination that clients send to. addr is the zero Addr for a NodePort.
+type frontend struct {
+	family state.Family
+	addr   netip.Addr
+	port   uint16
+}
+
+// serving says who may answer a frontend's flows.
+type serving struct {
+	// owner is the service that had the frontend last.
+	owner state.ServiceName
+	// endpoints are sorted. There are none if the frontend is gone.
+	endpoints []netip.AddrPort
+}
+
+func (s serving) has(addr netip.AddrPort) bool {
+	_, found := slices.BinarySearchFunc(s.endpoints, addr, netip.AddrPort.Compare)
+	return found
+}
+
+// New returns a Cleaner of t that has nothing to do yet.
+func New(t Table, o Options) *Cleaner {
+	c := &Cleaner{table: t, log: o.Logger, nodePortAddr: o.NodePortAddr, pending: map[frontend]serving{}}
+	if c.log == nil {
+		c.log = slog.New(slog.DiscardHandler)
+	}
+	if c.nodePortAddr == nil {
+		c.nodePortAddr = func(netip.Addr) bool { return false }
+	}
+	return c
+}
+
+// Note takes down what a change from old to new means for UDP flows; nil stands for a service that does not exist, and old is
+// what the dataplane showed before. It costs O(service). The services of one update may be noted in any order, also if a
+// frontend moves from one to another. They are best noted once the update is committed. What was noted before a commit that
+// failed must be noted again with what is committed in the end; until then the Cleaner takes the new state for real.
+func (c *Cleaner) Note(old, new *state.Service) {
+	before, after := frontends(old), frontends(new)
+	for f, s := range after {
+		was, existed := before[f]
+		_, isPending := c.pending[f]
+		if isPending || !existed || stale(was, s) {
+			c.pending[f] = s
+		}
+	}
+	for f, s := range before {
+		if _, exists := after[f]; exists {
+			continue
+		}
+		// If another service has taken the frontend, its note came first.
+		if p, isPending := c.pending[f]; !isPending || p.owner == s.owner {
+			c.pending[f] = serving{owner: s.owner}
+		}
+	}
+}
+
+// NoteAll makes the frontends of all services pending, as it is due after a restart. services are all that there are: a
+// frontend that is pending already and in none of them is gone.
+func (c *Cleaner) NoteAll(services iter.Seq[*state.Service]) {
+	for f, s := range c.pending {
+		c.pending[f] = serving{owner: s.owner}
+	}
+	for s := range services {
+		c.Note(nil, s)
+	}
+}
+
+// stale says whether flows that were right before are wrong now.
+func stale(before, after serving) bool {
+	if len(before.endpoints) == 0 && len(after.endpoints) > 0 {
+		return true
+	}
+	return slices.ContainsFunc(before.endpoints, func(e netip.AddrPort) bool { return !after.has(e) })
+}
+
+// frontends returns the UDP frontends of a service.
+func frontends(s *state.Service) map[frontend]serving {
+	if s == nil {
+		return nil
+	}
+	var found map[frontend]serving
+	for i := range s.Ports {
+		p := &s.Ports[i]
+		if p.Protocol != state.UDP {
+			continue
+		}
+		if found == nil {
+			found = map[frontend]serving{}
+		}
+		v := serving{owner: s.Name, endpoints: endpoints(p)}
+		for _, f := range p.Frontends {
+			found[frontend{p.Family, f.Addr, f.Port}] = v
+		}
+	}
+	return found
+}
+
+// endpoints returns all that may answer a flow to p, sorted. A flow stays right as long as its endpoint serves the port,
+// whatever route it came by.
+func endpoints(p *state.Port) []netip.AddrPort {
+	var all []netip.AddrPort
+	for _, list := range [][]state.Endpoint{
+		p.Internal.Inside.Endpoints, p.Internal.Outside.Endpoints,
+		p.External.Inside.Endpoints, p.External.Outside.Endpoints,
+		p.Lingering,
+	} {
+		for _, e := range list {
+			all = append(all, e.Addr)
+		}
+	}
+	slices.SortFunc(all, netip.AddrPort.Compare)
+	return slices.Compact(all)
+}
+
+// Clean deletes the flows to pending frontends that are answered by none of their endpoints, and forgets the frontends for
+// which that succeeded; the others are tried again by the next call. It must be called after a commit only: while the dataplane
+// shows the old state, a flow that is cut comes back as it was. It returns how many flows were deleted, also with an error.
+func (c *Cleaner) Clean(ctx context.Context) (deleted int, err error) {
+	before := len(c.pending)
+	if before > bulk {
+		deleted, err = c.cleanAll(ctx)
+	} else {
+		deleted, err = c.cleanEach(ctx)
+	}
+	if deleted > 0 {
+		c.log.Info("deleted stale UDP flows", "flows", deleted, "frontends", before-len(c.pending))
+	}
+	if err != nil {
+		return deleted, fmt.Errorf("clean the UDP flows of %d frontends, to be tried again: %w", len(c.pending), err)
+	}
+	return deleted, nil
+}
+
+// cleanEach lists the flows of each pending frontend.
+func (c *Cleaner) cleanEach(ctx context.Context) (deleted int, err error) {
+	var errs []error
+	var done []frontend
+	for f := range c.pending {
+		flows, err := c.list(ctx, conntrack.Filter{Family: f.family, Protocol: state.UDP, Dst: f.addr, DstPort: f.port})
+		if err == nil {
+			var n int
+			n, err = c.cut(ctx, flows)
+			deleted += n
+		}
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		done = append(done, f)
+	}
+	// Not before all have been looked at: a NodePort's flows are judged by the address's frontend, too.
+	for _, f := range done {
+		delete(c.pending, f)
+	}
+	return deleted, errors.Join(errs...)
+}
+
+// cleanAll lists all UDP flows of each family.
+func (c *Cleaner) cleanAll(ctx context.Context) (deleted int, err error) {
+	var errs []error
+	for _, family := range []state.Family{state.IPv4, state.IPv6} {
+		var n int
+		flows, err := c.list(ctx, conntrack.Filter{Family: family, Protocol: state.UDP})
+		if err == nil {
+			n, err = c.cut(ctx, flows)
+			deleted += n
+		}
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		for f := range c.pending {
+			if f.family == family {
+				delete(c.pending, f)
+			}
+		}
+	}
+	return deleted, errors.Join(errs...)
+}
+
+func (c *Cleaner) list(ctx context.Context, f conntrack.Filter) ([]conntrack.Flow, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	return c.table.Flows(f)
+}
+
+// cut deletes those of the flows that are wrong. It goes on after a failure, and returns the first.
+func (c *Cleaner) cut(ctx context.Context, flows []conntrack.Flow) (deleted int, first error) {
+	for _, flow := range flows {
+		if !c.wrong(flow) {
+			continue
+		}
+		if err := ctx.Err(); err != nil {
+			return deleted, err
+		}
+		switch err := c.table.Delete(flow); {
+		case err == nil:
+			deleted++
+		case first == nil:
+			first = err
+		}
+	}
+	return deleted, first
+}
+
+// wrong says whether a flow goes to a pending frontend and somebody else answers it. Where an address and port is a frontend
+// and also on a NodePort, it is the frontend's.
+func (c *Cleaner) wrong(flow conntrack.Flow) bool {
+	dst := flow.Orig.Dst
+	if s, isPending := c.pending[frontend{flow.Family, dst.Addr(), dst.Port()}]; isPending {
+		return !s.has(flow.Reply.Src)
+	}
+	s, isPending := c.pending[frontend{flow.Family, netip.Addr{}, dst.Port()}]
+	return isPending && c.nodePortAddr(dst.Addr()) && !s.has(flow.Reply.Src)
+}

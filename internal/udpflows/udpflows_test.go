@@ -1,0 +1,273 @@
+package udpflows
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/switchyard-net/switchyard/internal/conntrack"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// fakeTable is a Table in memory.
+type fakeTable struct {
+	flows []conntrack.Flow
+	dumps int
+	// fail, if set, decides whether a call fails.
+	fail func() bool
+}
+
+var errFake = errors.New("injected")
+
+func (t *fakeTable) Flows(f conntrack.Filter) ([]conntrack.Flow, error) {
+	t.dumps++
+	if t.fail != nil && t.fail() {
+		return nil, errFake
+	}
+	var found []conntrack.Flow
+	for _, flow := range t.flows {
+		if f.Match(flow) {
+			found = append(found, flow)
+		}
+	}
+	return found, nil
+}
+
+func (t *fakeTable) Delete(flow conntrack.Flow) error {
+	if t.fail != nil && t.fail() {
+		return errFake
+	}
+	t.flows = slices.DeleteFunc(t.flows, func(f conntrack.Flow) bool { return f == flow })
+	return nil
+}
+
+func ap(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
+
+// flow is a UDP flow to dst that from answers.
+func flow(dst, from string) conntrack.Flow {
+	client := "10.244.9.9:4000"
+	if ap(dst).Addr().Is6() {
+		client = "[fd00:244::9]:4000"
+	}
+	return conntrack.Flow{
+		Family:   state.FamilyOf(ap(dst).Addr()),
+		Protocol: state.UDP,
+		Orig:     conntrack.Tuple{Src: ap(client), Dst: ap(dst)},
+		Reply:    conntrack.Tuple{Src: ap(from), Dst: ap(client)},
+	}
+}
+
+// service makes a service with one UDP port. frontends are "address:port", or ":port" for a NodePort; endpoints are
+// "address:port".
+func service(name, frontends, endpoints string) *state.Service {
+	p := state.Port{Protocol: state.UDP, Family: state.IPv4}
+	for f := range strings.FieldsSeq(frontends) {
+		kind := state.ClusterIP
+		if strings.HasPrefix(f, ":") {
+			f, kind = "0.0.0.0"+f, state.NodePort
+		}
+		a := ap(f)
+		frontend := state.Frontend{Kind: kind, Addr: a.Addr(), Port: a.Port()}
+		if kind == state.NodePort {
+			frontend.Addr = netip.Addr{}
+		} else {
+			p.Family = state.FamilyOf(a.Addr())
+		}
+		p.Frontends = append(p.Frontends, frontend)
+	}
+	for e := range strings.FieldsSeq(endpoints) {
+		p.Internal.Inside.Endpoints = append(p.Internal.Inside.Endpoints, state.Endpoint{Addr: ap(e)})
+	}
+	return &state.Service{Name: state.ServiceName{Namespace: "default", Name: name}, Ports: []state.Port{p}}
+}
+
+func nodePortAddr(addr netip.Addr) bool {
+	return addr == netip.MustParseAddr("192.168.0.1") || addr == netip.MustParseAddr("fd00::1")
+}
+
+func mustClean(t *testing.T, c *Cleaner, want int) {
+	t.Helper()
+	if got, err := c.Clean(t.Context()); got != want || err != nil {
+		t.Errorf("deleted %d flows, error %v; want %d, nil", got, err, want)
+	}
+}
+
+func TestClean(t *testing.T) {
+	const vip = "10.96.0.1:53"
+	tcp := func(s *state.Service) *state.Service {
+		s.Ports[0].Protocol = state.TCP
+		return s
+	}
+	lingering := func(s *state.Service, endpoint string) *state.Service {
+		s.Ports[0].Lingering = []state.Endpoint{{Addr: ap(endpoint)}}
+		return s
+	}
+	external := func(s *state.Service, inside, outside string) *state.Service {
+		s.Ports[0].External.Inside.Endpoints = []state.Endpoint{{Addr: ap(inside)}}
+		s.Ports[0].External.Outside.Endpoints = []state.Endpoint{{Addr: ap(outside)}}
+		return s
+	}
+	for _, c := range []struct {
+		name     string
+		old, new *state.Service
+		flow     conntrack.Flow
+		gone     bool
+	}{
+		{"an endpoint leaves", service("a", vip, "10.0.0.1:53 10.0.0.2:53"), service("a", vip, "10.0.0.2:53"), flow(vip, "10.0.0.1:53"), true},
+		{"another endpoint leaves", service("a", vip, "10.0.0.1:53 10.0.0.2:53"), service("a", vip, "10.0.0.2:53"), flow(vip, "10.0.0.2:53"), false},
+		{"an endpoint changes its port", service("a", vip, "10.0.0.1:53"), service("a", vip, "10.0.0.1:54"), flow(vip, "10.0.0.1:53"), true},
+		{"an endpoint lingers", service("a", vip, "10.0.0.1:53"), lingering(service("a", vip, ""), "10.0.0.1:53"), flow(vip, "10.0.0.1:53"), false},
+		{"an endpoint lingers no more", lingering(service("a", vip, "10.0.0.2:53"), "10.0.0.1:53"), service("a", vip, "10.0.0.2:53"), flow(vip, "10.0.0.1:53"), true},
+		{"an endpoint moves to another route", service("a", vip, "10.0.0.1:53"), external(service("a", vip, ""), "10.0.0.2:53", "10.0.0.1:53"), flow(vip, "10.0.0.1:53"), false},
+		{"an endpoint leaves the external routes", external(service("a", vip, "10.0.0.1:53"), "10.0.0.2:53", "10.0.0.3:53"), service("a", vip, "10.0.0.1:53"), flow(vip, "10.0.0.3:53"), true},
+		{"no endpoint is left", service("a", vip, "10.0.0.1:53"), service("a", vip, ""), flow(vip, "10.0.0.1:53"), true},
+		{"no endpoint is left on a NodePort", service("a", ":30000", "10.0.0.1:53"), service("a", ":30000", ""), flow("192.168.0.1:30000", "10.0.0.1:53"), true},
+		{"a first endpoint", service("a", vip, ""), service("a", vip, "10.0.0.1:53"), flow(vip, vip), true},
+		{"the service appears", nil, service("a", vip, "10.0.0.1:53"), flow(vip, vip), true},
+		{"the service goes", service("a", vip, "10.0.0.1:53"), nil, flow(vip, "10.0.0.1:53"), true},
+		{"the NodePort goes", service("a", vip+" :30000", "10.0.0.1:53"), service("a", vip, "10.0.0.1:53"), flow("192.168.0.1:30000", "10.0.0.1:53"), true},
+		{"the frontend beside the NodePort", service("a", vip+" :30000", "10.0.0.1:53"), service("a", vip, "10.0.0.1:53"), flow(vip, "10.0.0.1:53"), false},
+		{"the NodePort's number on another address", service("a", ":30000", "10.0.0.1:53"), nil, flow("192.168.0.2:30000", "10.0.0.1:53"), false},
+		{"another port of the address", service("a", vip, "10.0.0.1:53"), nil, flow("10.96.0.1:54", "10.0.0.1:53"), false},
+		{"another address", service("a", vip, "10.0.0.1:53"), nil, flow("10.96.0.2:53", "10.0.0.1:53"), false},
+		{"an IPv6 endpoint leaves", service("a", "[fd96::1]:53", "[fd00::2]:53"), service("a", "[fd96::1]:53", ""), flow("[fd96::1]:53", "[fd00::2]:53"), true},
+		{"the NodePort's number in the other family", service("a", ":30000", "10.0.0.1:53"), nil, flow("[fd00::1]:30000", "[fd00::2]:53"), false},
+		{"TCP", tcp(service("a", vip, "10.0.0.1:53")), nil, flow(vip, "10.0.0.1:53"), false},
+	} {
+		table := &fakeTable{flows: []conntrack.Flow{c.flow}}
+		cleaner := New(table, Options{NodePortAddr: nodePortAddr})
+		cleaner.Note(c.old, c.new)
+		n, err := cleaner.Clean(t.Context())
+		if gone := len(table.flows) == 0; gone != c.gone || err != nil || (n == 1) != gone {
+			t.Errorf("%s: the flow is gone: %v, want %v; deleted %d, error %v", c.name, gone, c.gone, n, err)
+		}
+	}
+}
+
+// TestNothingToDo: what cannot make a flow wrong must not cost a look at the table.
+func TestNothingToDo(t *testing.T) {
+	table := &fakeTable{}
+	c := New(table, Options{})
+	one, two := service("a", "10.96.0.1:53", "10.0.0.1:53"), service("a", "10.96.0.1:53", "10.0.0.1:53 10.0.0.2:53")
+	c.Note(nil, nil)
+	c.Note(one, one)
+	c.Note(one, two)
+	mustClean(t, c, 0)
+	if table.dumps != 0 {
+		t.Errorf("%d listings, want none", table.dumps)
+	}
+	c.Note(two, one)
+	mustClean(t, c, 0)
+	mustClean(t, c, 0)
+	if table.dumps != 1 {
+		t.Errorf("%d listings for one change, want 1", table.dumps)
+	}
+}
+
+// TestMove: a frontend moves from a to b, then b loses it, in every order of the notes.
+func TestMove(t *testing.T) {
+	const vip = "10.96.0.1:53"
+	a, b := service("a", vip, "10.0.0.1:53"), service("b", vip, "10.0.0.2:53")
+	fromA, fromB := flow(vip, "10.0.0.1:53"), flow(vip, "10.0.0.2:53")
+	for _, newFirst := range []bool{false, true} {
+		t.Run(fmt.Sprintf("newFirst=%v", newFirst), func(t *testing.T) {
+			table := &fakeTable{flows: []conntrack.Flow{fromA, fromB}}
+			c := New(table, Options{})
+			move := func(from, to *state.Service) {
+				if newFirst {
+					c.Note(nil, to)
+					c.Note(from, nil)
+				} else {
+					c.Note(from, nil)
+					c.Note(nil, to)
+				}
+			}
+			move(a, b)
+			mustClean(t, c, 1)
+			if !slices.Equal(table.flows, []conntrack.Flow{fromB}) {
+				t.Fatalf("after the move: %v, want %v", table.flows, fromB)
+			}
+			// There and back while nothing can be cleaned.
+			table.flows = []conntrack.Flow{fromA, fromB}
+			move(b, a)
+			move(a, b)
+			mustClean(t, c, 1)
+			if !slices.Equal(table.flows, []conntrack.Flow{fromB}) {
+				t.Fatalf("after there and back: %v, want %v", table.flows, fromB)
+			}
+			// A move, and then the new owner goes.
+			move(b, a)
+			c.Note(a, nil)
+			mustClean(t, c, 1)
+		})
+	}
+}
+
+// TestFailureIsNotForgotten: what could not be cleaned is tried again, with the endpoints of that time.
+func TestFailureIsNotForgotten(t *testing.T) {
+	const vip, other = "10.96.0.1:53", "10.96.0.2:53"
+	one := service("a", vip, "10.0.0.1:53")
+	broken := true
+	table := &fakeTable{fail: func() bool { return broken }}
+	table.flows = []conntrack.Flow{flow(vip, "10.0.0.1:53"), flow(vip, "10.0.0.2:53"), flow(vip, "10.0.0.3:53"), flow(other, "10.0.0.9:53")}
+	c := New(table, Options{})
+	c.Note(one, service("a", vip, "10.0.0.2:53"))
+	c.Note(service("b", other, "10.0.0.9:53"), nil)
+	if n, err := c.Clean(t.Context()); n != 0 || !errors.Is(err, errFake) {
+		t.Fatalf("deleted %d flows, error %v; want the injected error", n, err)
+	}
+	broken = false
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if n, err := c.Clean(ctx); n != 0 || !errors.Is(err, context.Canceled) {
+		t.Fatalf("deleted %d flows, error %v; want context.Canceled", n, err)
+	}
+	// It has only gained an endpoint since, but its flows were not cleaned yet.
+	c.Note(service("a", vip, "10.0.0.2:53"), service("a", vip, "10.0.0.2:53 10.0.0.3:53"))
+	mustClean(t, c, 2)
+	if want := []conntrack.Flow{flow(vip, "10.0.0.2:53"), flow(vip, "10.0.0.3:53")}; !slices.Equal(table.flows, want) {
+		t.Errorf("left %v, want %v", table.flows, want)
+	}
+	table.dumps = 0
+	mustClean(t, c, 0)
+	if table.dumps != 0 {
+		t.Errorf("%d listings after all was cleaned", table.dumps)
+	}
+}
+
+// TestNoteAll: after a restart, all flows are looked at, with one listing for each family.
+func TestNoteAll(t *testing.T) {
+	table := &fakeTable{}
+	var services []*state.Service
+	for i := range 1000 {
+		vip, endpoint := fmt.Sprintf("10.96.%d.%d:53", i/256, i%256), fmt.Sprintf("10.0.%d.%d:53", i/256, i%256)
+		services = append(services, service(fmt.Sprint(i), vip, endpoint))
+		table.flows = append(table.flows, flow(vip, endpoint), flow(vip, "10.9.9.9:53"))
+	}
+	pending := flow("10.97.0.1:53", "10.0.0.1:53")
+	table.flows = append(table.flows, pending)
+	c := New(table, Options{})
+	c.Note(nil, service("gone", "10.97.0.1:53", "10.0.0.1:53")) // pending, and then not among all
+	c.NoteAll(slices.Values(services))
+	mustClean(t, c, 1001)
+	if table.dumps != 2 {
+		t.Errorf("%d listings, want one for each family", table.dumps)
+	}
+	if len(table.flows) != 1000 || slices.Contains(table.flows, pending) {
+		t.Errorf("%d flows left, want 1000", len(table.flows))
+	}
+}
+
+func BenchmarkNote(b *testing.B) {
+	one := service("a", "10.96.0.1:53 10.97.0.1:53 :30053", "10.0.0.1:53 10.0.0.2:53 10.0.0.3:53")
+	two := service("a", "10.96.0.1:53 10.97.0.1:53 :30053", "10.0.0.1:53 10.0.0.2:53")
+	c := New(&fakeTable{}, Options{})
+	b.ReportAllocs()
+	for b.Loop() {
+		c.Note(one, two)
+	}
+}
