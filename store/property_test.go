@@ -1,0 +1,207 @@
+package store
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/switchyard-net/switchyard/model"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// TestHistoryDoesNotMatter plays random histories and wants three things to be the same at the end of each: what a consumer
+// that took updates at random times has, the snapshot, and what a fresh store makes of the final objects in one Update.
+func TestHistoryDoesNotMatter(t *testing.T) {
+	histories := 400
+	if testing.Short() {
+		histories = 40
+	}
+	for seed := range uint64(histories) {
+		rng := rand.New(rand.NewPCG(seed, 2))
+		s, sink := newStore(t)
+		s.feed.log.limit = 1 + rng.IntN(20)
+		objects := make(map[model.Ref]model.Object)
+		held := replica{}
+		completeAt := rng.IntN(10)
+		for step := range 80 {
+			set, deleted := randomUpdate(rng, objects)
+			sink.Update(set, deleted)
+			if step == completeAt {
+				sink.Complete()
+			}
+			if before := held.revision; rng.IntN(3) == 0 && s.Snapshot().Revision() > before {
+				held.apply(t, s)
+			}
+			if snapshot := s.Snapshot(); step%20 == 19 {
+				noFrontendTwice(t, snapshot)
+			}
+		}
+		if s.Snapshot().Revision() > held.revision {
+			held.apply(t, s)
+		}
+
+		all := slices.Collect(maps.Values(objects))
+		rng.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+		fresh, freshSink := newStore(t)
+		freshSink.Update(all, nil)
+		freshSink.Complete()
+
+		want := fresh.Snapshot()
+		if err := sameStates(held.services, held.node, want); err != nil {
+			t.Fatalf("seed %d: a consumer of the updates is not where a fresh store is: %v", seed, err)
+		}
+		taken := make(map[state.ServiceName]*state.Service)
+		for r := range s.Snapshot().Services() {
+			taken[r.Name] = r
+		}
+		if err := sameStates(taken, s.Snapshot().Node(), want); err != nil {
+			t.Fatalf("seed %d: the snapshot is not that of a fresh store: %v", seed, err)
+		}
+	}
+}
+
+// TestNothingIsLeft deletes everything after random histories and wants the store to hold nothing any more.
+func TestNothingIsLeft(t *testing.T) {
+	for seed := range uint64(50) {
+		rng := rand.New(rand.NewPCG(seed, 3))
+		s, sink := newStore(t)
+		sink.Complete()
+		objects := make(map[model.Ref]model.Object)
+		for range 50 {
+			sink.Update(randomUpdate(rng, objects))
+		}
+		sink.Update(nil, slices.Collect(maps.Keys(objects)))
+		if n := s.Snapshot().Len(); n > 0 {
+			t.Errorf("seed %d: %d services are still published", seed, n)
+		}
+		o, a := &s.objects, &s.arbiter
+		if n := len(o.namespaces) + len(o.serviceCIDRs) + len(o.dirty) + len(a.sole) + len(a.contested) + len(a.lost); n > 0 {
+			t.Errorf("seed %d: left over: %v %v %v", seed, o, a, a.lost)
+		}
+	}
+}
+
+// replica is what a consumer has after applying updates.
+type replica struct {
+	revision state.Revision
+	node     *state.Node
+	services map[state.ServiceName]*state.Service
+}
+
+// apply takes the next update and says whether there was one.
+func (r *replica) apply(t *testing.T, feed state.Feed) bool {
+	u, err := feed.Next(t.Context(), r.revision)
+	if err != nil {
+		t.Errorf("no update: %v", err)
+		return false
+	}
+	if u.Revision <= r.revision {
+		t.Errorf("revision %d came after %d", u.Revision, r.revision)
+	}
+	if u.Full || r.services == nil {
+		r.services = make(map[state.ServiceName]*state.Service)
+	}
+	if !slices.IsSortedFunc(u.Changed, func(a, b *state.Service) int { return a.Name.Compare(b.Name) }) ||
+		!slices.IsSortedFunc(u.Removed, state.ServiceName.Compare) {
+		t.Errorf("an update is not ordered by name: %+v", u)
+	}
+	for _, s := range u.Changed {
+		r.services[s.Name] = s
+	}
+	for _, name := range u.Removed {
+		delete(r.services, name)
+	}
+	r.revision, r.node = u.Revision, u.Node
+	return true
+}
+
+func sameStates(got map[state.ServiceName]*state.Service, node *state.Node, want *Snapshot) error {
+	if !node.Equal(want.Node()) {
+		return fmt.Errorf("node %+v, want %+v", node, want.Node())
+	}
+	if len(got) != want.Len() {
+		return fmt.Errorf("%d services, want %d", len(got), want.Len())
+	}
+	for r := range want.Services() {
+		if have := got[r.Name]; have == nil || !have.Equal(r) {
+			return fmt.Errorf("record %+v, want %+v", have, r)
+		}
+	}
+	return nil
+}
+
+func noFrontendTwice(t *testing.T, s *Snapshot) {
+	holders := make(map[claim]state.ServiceName)
+	for r := range s.Services() {
+		eachFrontend(r, func(p *state.Port, f *state.Frontend) {
+			c := claimOf(p, f)
+			if other, ok := holders[c]; ok && other != r.Name {
+				t.Errorf("%v is held by %v and %v", c, other, r.Name)
+			}
+			holders[c] = r.Name
+		})
+	}
+}
+
+// randomUpdate changes a few objects of a small cluster in which everything gets in each other's way.
+func randomUpdate(rng *rand.Rand, objects map[model.Ref]model.Object) (set []model.Object, deleted []model.Ref) {
+	for range 1 + rng.IntN(4) {
+		obj := randomObject(rng)
+		ref := obj.Ref()
+		if slices.ContainsFunc(set, func(o model.Object) bool { return o.Ref() == ref }) {
+			continue
+		}
+		if rng.IntN(4) == 0 {
+			deleted = append(deleted, ref)
+			delete(objects, ref)
+		} else if !slices.Contains(deleted, ref) {
+			set = append(set, obj)
+			objects[ref] = obj
+		}
+	}
+	return set, deleted
+}
+
+func randomObject(rng *rand.Rand) model.Object {
+	pick := func(of ...string) string { return of[rng.IntN(len(of))] }
+	namespace := pick("default", "dev")
+	switch rng.IntN(12) {
+	case 0:
+		return &model.Namespace{Name: namespace, ProxyDisabled: rng.IntN(2) == 0}
+	case 1:
+		return &model.Node{Name: pick("n1", "n1", "n2"), Zone: pick("", "z1", "z2"), Addresses: []netip.Addr{netip.MustParseAddr(pick("192.0.2.1", "192.0.2.2"))}}
+	case 2:
+		return &model.ServiceCIDR{Name: pick("a", "b"), CIDRs: []netip.Prefix{netip.MustParsePrefix(pick("10.96.0.0/16", "10.97.0.0/16"))}}
+	case 3, 4, 5, 6:
+		s := &model.Service{
+			Name:         state.ServiceName{Namespace: namespace, Name: pick("a", "b", "c")},
+			Type:         model.ServiceType(rng.IntN(4)),
+			Headless:     rng.IntN(10) == 0,
+			HasProxyName: rng.IntN(10) == 0,
+			ClusterIPs:   []netip.Addr{netip.MustParseAddr(pick("10.96.0.1", "10.96.0.2", "192.0.2.9"))},
+			ExternalIPs:  []netip.Addr{netip.MustParseAddr(pick("192.0.2.8", "192.0.2.9"))},
+			Ports:        []model.ServicePort{{Protocol: []state.Protocol{state.TCP, state.UDP}[rng.IntN(2)], Port: 80, NodePort: uint16(30000 + rng.IntN(2))}},
+		}
+		s.InternalLocal, s.ExternalLocal = rng.IntN(4) == 0, rng.IntN(4) == 0
+		return s
+	}
+	slice := &model.EndpointSlice{
+		Namespace: namespace, Name: pick("s", "t", "u", "v"), Service: pick("", "a", "b", "c"), Headless: rng.IntN(10) == 0,
+		Family: []state.Family{state.IPv4, state.IPv4, state.IPv4, state.IPv6, 0}[rng.IntN(5)],
+		Ports:  []model.EndpointPort{{Protocol: state.TCP, Port: 8080}, {Protocol: state.UDP, Port: 8080}},
+	}
+	for range rng.IntN(4) {
+		addr := pick("10.0.0.1", "10.0.0.2", "10.0.0.3")
+		if slice.Family == state.IPv6 {
+			addr = pick("fd00::1", "fd00::2")
+		}
+		slice.Endpoints = append(slice.Endpoints, model.Endpoint{
+			Addr: netip.MustParseAddr(addr), NodeName: pick("n1", "n2"), ZoneHints: []string{pick("z1", "z2")},
+			Ready: rng.IntN(3) > 0, Serving: rng.IntN(3) > 0, Terminating: rng.IntN(3) == 0,
+		})
+	}
+	return slice
+}
