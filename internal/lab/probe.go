@@ -92,7 +92,7 @@ func (h *Host) Probe(ctx context.Context, proto state.Protocol, dst netip.AddrPo
 func (h *Host) probe(ctx context.Context, proto state.Protocol, dst netip.AddrPort, options ProbeOptions) Answer {
 	conn, err := h.Dial(ctx, proto, dst, netip.AddrPortFrom(options.Source, options.SourcePort))
 	if err != nil {
-		return Answer{Outcome: outcomeOf(err), Err: err}
+		return Answer{Outcome: OutcomeOf(err), Err: err}
 	}
 	defer conn.Close()
 	if tcp, ok := conn.(*net.TCPConn); ok {
@@ -102,13 +102,14 @@ func (h *Host) probe(ctx context.Context, proto state.Protocol, dst netip.AddrPo
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	if proto == state.UDP {
-		if _, err := conn.Write([]byte("hello\n")); err != nil {
-			return Answer{Outcome: outcomeOf(err), Err: err}
+		// EPERM says that this host's own rules stopped the datagram; whether they refuse or drop is still to be seen.
+		if _, err := conn.Write([]byte("hello\n")); err != nil && !errors.Is(err, unix.EPERM) {
+			return Answer{Outcome: OutcomeOf(err), Err: err}
 		}
 	}
 	answer, err := ReadAnswer(bufio.NewReader(conn))
 	if err != nil {
-		return Answer{Outcome: outcomeOf(err), Err: err}
+		return Answer{Outcome: OutcomeOf(err), Err: err}
 	}
 	return answer
 }
@@ -225,7 +226,8 @@ func connectResult(fd int) (result error, pending bool) {
 	return nil, err == unix.ENOTCONN
 }
 
-func outcomeOf(err error) Outcome {
+// OutcomeOf says what an error of a connection means for a probe.
+func OutcomeOf(err error) Outcome {
 	switch {
 	case errors.Is(err, unix.ECONNREFUSED):
 		return Refused
