@@ -37,6 +37,11 @@ func encodeFlow(f Flow) []byte {
 	return b
 }
 
+// replyHeader is the head of a reply tuple that claims a length of n bytes.
+func replyHeader(n uint16) []byte {
+	return binary.NativeEndian.AppendUint16(binary.NativeEndian.AppendUint16(nil, n), ctaTupleReply)
+}
+
 func TestDecodeFlow(t *testing.T) {
 	v4 := dnat(state.UDP, "10.0.0.1:1000", "10.96.0.10:53", "10.244.0.2:5353")
 	v6 := dnat(state.TCP, "[fd00::1]:1000", "[fd00:96::10]:80", "[fd00:244::2]:8080")
@@ -55,7 +60,9 @@ func TestDecodeFlow(t *testing.T) {
 		"short":          {2, 0},
 		"no attributes":  {2, 0, 0, 0},
 		"no reply":       noReply,
-		"mixed families": append(noReply, appendTuple(nil, ctaTupleReply, state.IPv6, state.UDP, v6.Reply)...),
+		"length below 4": append(bytes.Clone(noReply), replyHeader(2)...),
+		"length too big": append(bytes.Clone(noReply), replyHeader(200)...),
+		"mixed families": append(bytes.Clone(noReply), appendTuple(nil, ctaTupleReply, state.IPv6, state.UDP, v6.Reply)...),
 	} {
 		if got, err := decodeFlow(b); err == nil {
 			t.Errorf("%s: got %+v, want an error", name, got)
