@@ -1,0 +1,176 @@
+// Package file is the source of cluster objects that reads them from ordinary manifests, a file or a directory, and follows
+// every change of it.
+//
+// A file's objects are those that it said last without a fault. A broken edit changes nothing: it is logged, and shows in
+// [Source.Problems] until it is mended. Only a file that has said nothing yet contributes what is good in it although the
+// rest is broken. A file that vanishes takes its objects with it; a path that vanishes altogether, or a file or directory
+// that cannot be read, keeps what it said.
+package file
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/switchyard-net/switchyard/internal/manifest"
+	"github.com/switchyard-net/switchyard/source"
+)
+
+const (
+	// quiet is how long the files must have been left alone before they are read: an editor, a checkout or kubelet takes
+	// several steps for one change. longest is how long reading is put off at most.
+	quiet   = 50 * time.Millisecond
+	longest = 500 * time.Millisecond
+	// resync is how often the files are compared although nobody reported a change. It finds what inotify does not see:
+	// network file systems, and a path whose directories further up are links that were changed.
+	resync = 30 * time.Second
+	// retry is the same while something cannot be watched, such as a path that has vanished.
+	retry = time.Second
+)
+
+// Options says what to read.
+type Options struct {
+	// Path is a manifest or a directory of manifests. Required. See [manifest.OpenTree] for what counts in a directory.
+	Path string
+	// Logger gets what happens to the files. Nil discards it.
+	Logger *slog.Logger
+}
+
+// Source implements [source.Source].
+type Source struct {
+	path string
+	log  *slog.Logger
+
+	mu       sync.Mutex
+	problems []error
+}
+
+var _ source.Source = (*Source)(nil)
+
+// New returns a source for the path. It returns an error that says what to do if there is nothing there to read.
+func New(o Options) (*Source, error) {
+	if o.Path == "" {
+		return nil, errors.New("no path: name a manifest or a directory of manifests")
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	tree, err := manifest.OpenTree(o.Path)
+	if err != nil {
+		return nil, err
+	}
+	defer tree.Close()
+	if len(tree.Files) == 0 && len(tree.Unreadable) == 0 {
+		return nil, &manifest.Error{File: o.Path, Err: manifest.ErrNoManifest}
+	}
+	errs := tree.Errs()
+	for _, file := range tree.Files {
+		if _, err := tree.Read(file); err == nil {
+			return &Source{path: o.Path, log: o.Logger}, nil
+		} else {
+			errs = append(errs, err)
+		}
+	}
+	return nil, errors.Join(errs...)
+}
+
+// Problems returns what is wrong with the files now, sorted by file. Each error names the file, and the line, object and
+// field if it is about one. It may be called at any time, from any goroutine.
+func (s *Source) Problems() []error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.problems)
+}
+
+// Run delivers the objects of all files, then every change, until ctx ends.
+func (s *Source) Run(ctx context.Context, sink source.Sink) error {
+	w := newWatcher(s.path, s.log)
+	defer w.close()
+	state := newState(s.log)
+	complete := s.read(w, state, sink)
+	if complete {
+		sink.Complete()
+	}
+	poll := time.NewTimer(w.interval())
+	defer poll.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-poll.C:
+		case <-w.events():
+			if !w.settle(ctx) {
+				return nil
+			}
+		}
+		// A path that vanished before it was first read has said nothing, which is not the same as having no objects.
+		if s.read(w, state, sink) && !complete {
+			complete = true
+			sink.Complete()
+		}
+		poll.Reset(w.interval())
+	}
+}
+
+// read brings state up to date with the files and delivers what has changed. It reports whether there is something at the
+// path.
+func (s *Source) read(w *watcher, state *state, sink source.Sink) bool {
+	// The files are watched before they are read, so that no change falls between.
+	tree, err := w.open()
+	if err != nil {
+		state.pathGone(err)
+	} else {
+		state.update(tree)
+		tree.Close()
+	}
+	s.report(state.problems())
+	if set, deleted := state.changes(); len(set)+len(deleted) > 0 {
+		sink.Update(set, deleted)
+	}
+	return err == nil
+}
+
+// report makes problems the current ones, and logs those that are new and the files that are mended.
+func (s *Source) report(problems []error) {
+	s.mu.Lock()
+	before := s.problems
+	s.problems = problems
+	s.mu.Unlock()
+
+	known := map[string]bool{}
+	for _, p := range before {
+		known[p.Error()] = true
+	}
+	broken := map[string]bool{}
+	for _, p := range problems {
+		broken[fileOf(p)] = true
+		if !known[p.Error()] {
+			s.log.Error("manifest has a problem", "error", p)
+		}
+	}
+	for _, p := range before {
+		if file := fileOf(p); !broken[file] {
+			broken[file] = true // says it once
+			s.log.Info("manifest is mended", "file", file)
+		}
+	}
+}
+
+// lineOf returns the line that a problem is about, 0 if none.
+func lineOf(problem error) int {
+	if e, ok := errors.AsType[*manifest.Error](problem); ok {
+		return e.Line
+	}
+	return 0
+}
+
+// fileOf returns the file that a problem is about.
+func fileOf(problem error) string {
+	if e, ok := errors.AsType[*manifest.Error](problem); ok {
+		return e.File
+	}
+	return ""
+}

@@ -1,0 +1,445 @@
+package file
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/switchyard-net/switchyard/model"
+)
+
+// patience is how long a test waits for what must happen. It only passes if something is broken.
+const patience = 10 * time.Second
+
+// service renders a Service; ports tell its versions apart.
+func service(name string, port int) string {
+	return fmt.Sprintf("---\napiVersion: v1\nkind: Service\nmetadata: {name: %s}\nspec: {clusterIP: 10.0.0.1, ports: [{port: %d}]}\n", name, port)
+}
+
+// lab is a source that runs on real files, and what it says.
+type lab struct {
+	t       *testing.T
+	dir     string
+	source  *Source
+	updates chan update
+	logs    chan string
+}
+
+type update struct {
+	set, deleted []string
+	complete     bool
+}
+
+func (l *lab) Update(set []model.Object, deleted []model.Ref) {
+	var u update
+	for _, o := range set {
+		text := o.Ref().String()
+		if s, ok := o.(*model.Service); ok {
+			text = fmt.Sprintf("%s:%d", s.Name.Name, s.Ports[0].Port)
+		}
+		u.set = append(u.set, text)
+	}
+	for _, ref := range deleted {
+		u.deleted = append(u.deleted, ref.Name)
+	}
+	slices.Sort(u.set)
+	slices.Sort(u.deleted)
+	l.updates <- u
+}
+
+func (l *lab) Complete() { l.updates <- update{complete: true} }
+
+// handler sends what is logged to a channel.
+type handler struct {
+	slog.Handler
+	logs chan string
+}
+
+func (h handler) Enabled(context.Context, slog.Level) bool { return true }
+
+func (h handler) Handle(_ context.Context, r slog.Record) error {
+	text := r.Level.String() + " " + r.Message
+	r.Attrs(func(a slog.Attr) bool { text += " " + a.String(); return true })
+	h.logs <- text
+	return nil
+}
+
+func newLab(t *testing.T) *lab {
+	dir := filepath.Join(t.TempDir(), "manifests")
+	l := &lab{t: t, dir: dir, updates: make(chan update, 100), logs: make(chan string, 1000)}
+	l.check(os.Mkdir(dir, 0o755))
+	return l
+}
+
+// run starts the source on path below the directory and expects its first full set.
+func (l *lab) run(path string, want ...string) {
+	l.t.Helper()
+	var err error
+	l.source, err = New(Options{Path: filepath.Join(l.dir, path), Logger: slog.New(handler{slog.DiscardHandler, l.logs})})
+	l.check(err)
+	ctx, cancel := context.WithCancel(context.Background())
+	var done sync.WaitGroup
+	done.Go(func() {
+		if err := l.source.Run(ctx, l); err != nil {
+			l.t.Error(err)
+		}
+	})
+	l.t.Cleanup(func() { cancel(); done.Wait() })
+	if len(want) > 0 {
+		l.expect(want, nil)
+	}
+	if u := l.next(); !u.complete {
+		l.t.Fatalf("want completion, got %+v", u)
+	}
+}
+
+func (l *lab) check(err error) {
+	l.t.Helper()
+	if err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+func (l *lab) path(name string) string { return filepath.Join(l.dir, name) }
+
+func (l *lab) write(name string, text ...string) {
+	l.t.Helper()
+	l.check(os.MkdirAll(filepath.Dir(l.path(name)), 0o755))
+	l.check(os.WriteFile(l.path(name), []byte(strings.Join(text, "")), 0o644))
+}
+
+// replace writes a temporary file and renames it over name, as editors do.
+func (l *lab) replace(name string, text ...string) {
+	l.t.Helper()
+	l.write(name+".tmp~", text...)
+	l.check(os.Rename(l.path(name+".tmp~"), l.path(name)))
+}
+
+func (l *lab) remove(name string) {
+	l.t.Helper()
+	l.check(os.RemoveAll(l.path(name)))
+}
+
+func (l *lab) next() update {
+	l.t.Helper()
+	select {
+	case u := <-l.updates:
+		return u
+	case <-time.After(patience):
+		l.t.Fatalf("no update; problems: %v", l.source.Problems())
+		return update{}
+	}
+}
+
+func (l *lab) expect(set, deleted []string) {
+	l.t.Helper()
+	want, got := update{set: set, deleted: deleted}, l.next()
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(update{})); diff != "" {
+		l.t.Fatalf("want (-), got (+):\n%s", diff)
+	}
+}
+
+// expectLog waits for a message that contains text.
+func (l *lab) expectLog(text string) {
+	l.t.Helper()
+	timeout := time.After(patience)
+	for {
+		select {
+		case got := <-l.logs:
+			if strings.Contains(got, text) {
+				return
+			}
+		case <-timeout:
+			l.t.Fatalf("nothing was logged about %q", text)
+		}
+	}
+}
+
+// expectProblems checks what is wrong now. Paths are given below the directory.
+func (l *lab) expectProblems(want ...string) {
+	l.t.Helper()
+	var got []string
+	for _, p := range l.source.Problems() {
+		got = append(got, strings.ReplaceAll(p.Error(), l.dir+"/", ""))
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		l.t.Fatalf("want (-), got (+):\n%s", diff)
+	}
+}
+
+func TestFollowsFiles(t *testing.T) {
+	l := newLab(t)
+	l.write("a.yaml", service("a", 1), service("b", 1))
+	l.write("sub/c.json", `{"apiVersion":"v1","kind":"Node","metadata":{"name":"n"}}`)
+	l.write("sub/.hidden/d.yaml", service("hidden", 1))
+	l.write(".hidden.yaml", service("hidden", 1))
+	l.write("readme.txt", "not a manifest")
+	l.run("", "Node n", "a:1", "b:1")
+
+	l.write("a.yaml", service("a", 2), service("b", 1))
+	l.expect([]string{"a:2"}, nil)
+	l.replace("a.yaml", service("a", 3))
+	l.expect([]string{"a:3"}, []string{"b"})
+	l.write("new.yml", service("c", 1))
+	l.expect([]string{"c:1"}, nil)
+	l.check(os.Rename(l.path("new.yml"), l.path("moved.yml")))
+	l.write("deep/down/below/e.yaml", service("e", 1)) // all that changes at once comes at once
+	l.expect([]string{"e:1"}, nil)
+	l.write("deep/down/below/e.yaml", service("e", 2))
+	l.expect([]string{"e:2"}, nil)
+	l.remove("sub")
+	l.expect(nil, []string{"n"})
+	l.remove("deep")
+	l.expect(nil, []string{"e"})
+	l.write("deep/down/below/e.yaml", service("e", 3)) // perhaps under the inodes of before
+	l.expect([]string{"e:3"}, nil)
+	l.write("deep/down/below/e.yaml", service("e", 4))
+	l.expect([]string{"e:4"}, nil)
+	l.write("a.yaml", "")
+	l.expect(nil, []string{"a"})
+	l.expectProblems()
+}
+
+// TestConfigMap takes the steps of kubelet's AtomicWriter: files are links through ..data, which is swapped by a rename.
+func TestConfigMap(t *testing.T) {
+	for title, path := range map[string]string{"directory": "", "file": "app.yaml"} {
+		t.Run(title, func(t *testing.T) {
+			l := newLab(t)
+			l.write("..2026_01_01_00_00_00.1/app.yaml", service("a", 1))
+			l.check(os.Symlink("..2026_01_01_00_00_00.1", l.path("..data")))
+			l.check(os.Symlink("..data/app.yaml", l.path("app.yaml")))
+			l.run(path, "a:1")
+			for i := 2; i < 5; i++ {
+				dir := fmt.Sprintf("..2026_01_01_00_00_00.%d", i)
+				l.write(dir+"/app.yaml", service("a", i))
+				l.check(os.Symlink(dir, l.path("..data_tmp")))
+				l.check(os.Rename(l.path("..data_tmp"), l.path("..data")))
+				l.remove(fmt.Sprintf("..2026_01_01_00_00_00.%d", i-1))
+				l.expect([]string{fmt.Sprintf("a:%d", i)}, nil)
+			}
+			l.expectProblems()
+		})
+	}
+}
+
+func TestBrokenEdit(t *testing.T) {
+	l := newLab(t)
+	l.write("a.yaml", service("a", 1), service("b", 1))
+	l.write("z.yaml", service("z", 1))
+	l.run("", "a:1", "b:1", "z:1")
+
+	l.write("a.yaml", service("a", 2), service("b", 70000), service("c", 1), "  x: {\n")
+	l.expectLog("ERROR manifest has a problem")
+	l.expectProblems(
+		"a.yaml:10:44: Service b: spec.ports[0].port: must be a number from 1 to 65535, got 70000",
+		"a.yaml:16: not valid YAML: did not find expected key",
+	)
+	// Others go on, and the broken file says nothing new about it.
+	l.write("z.yaml", service("z", 2))
+	l.expect([]string{"z:2"}, nil)
+	l.write("a.yaml", service("a", 2), service("b", 2))
+	l.expect([]string{"a:2", "b:2"}, nil)
+	l.expectLog("INFO manifest is mended file=" + l.path("a.yaml"))
+	l.expectProblems()
+	// To mend a file by taking the edit back changes no object.
+	l.write("a.yaml", "nonsense")
+	l.expectLog("ERROR")
+	l.write("a.yaml", service("a", 2), service("b", 2))
+	l.expectLog("INFO manifest is mended")
+	// A broken file that vanishes takes its objects with it all the same.
+	l.write("a.yaml", "nonsense")
+	l.expectLog("ERROR")
+	l.remove("a.yaml")
+	l.expect(nil, []string{"a", "b"})
+	l.expectProblems()
+}
+
+func TestBrokenFromTheStart(t *testing.T) {
+	l := newLab(t)
+	l.write("a.yaml", service("a", 1), service("b", 0))
+	l.run("", "a:1")
+	l.expectProblems("a.yaml:10:44: Service b: spec.ports[0].port: must be a number from 1 to 65535, got 0")
+	// It has said something now, which another broken edit does not change.
+	l.write("a.yaml", service("a", 2), service("b", -1))
+	l.expectLog("got -1")
+	l.write("a.yaml", service("a", 3), service("b", 3))
+	l.expect([]string{"a:3", "b:3"}, nil)
+}
+
+// TestLogsOnce checks that a problem is logged when it appears and not each time the files are read.
+func TestLogsOnce(t *testing.T) {
+	l := newLab(t)
+	l.write("a.yaml", "nonsense")
+	l.write("b.yaml", service("b", 1), strings.ReplaceAll(service("c", 1), "clusterIP: 10.0.0.1, ", ""))
+	l.run("", "b:1", "c:1")
+	l.write("b.yaml", service("b", 2), strings.ReplaceAll(service("c", 2), "clusterIP: 10.0.0.1, ", ""))
+	l.expect([]string{"b:2", "c:2"}, nil)
+	var got []string
+	for len(l.logs) > 0 {
+		got = append(got, strings.ReplaceAll(<-l.logs, l.dir+"/", ""))
+	}
+	slices.Sort(got)
+	want := []string{
+		`ERROR manifest has a problem error=a.yaml:1:1: must be an object with apiVersion and kind, got "nonsense"`,
+		`WARN Service default/c has no spec.clusterIP: it gets no address outside a cluster; add one or use switchyard lab file=b.yaml line=7`,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("want (-), got (+):\n%s", diff)
+	}
+}
+
+func TestSameObjectTwice(t *testing.T) {
+	l := newLab(t)
+	l.write("b.yaml", service("x", 2))
+	l.run("", "x:2")
+	l.write("c.yaml", service("x", 3))
+	l.expectLog("ERROR")
+	l.expectProblems("c.yaml:2: Service default/x: is also at b.yaml:2, which counts: remove one of the two")
+	l.write("a.yaml", service("x", 1), service("x", 9))
+	l.expect([]string{"x:1"}, nil)
+	l.expectProblems(
+		"a.yaml:7: Service default/x: is also at a.yaml:2, which counts: remove one of the two",
+		"b.yaml:2: Service default/x: is also at a.yaml:2, which counts: remove one of the two",
+		"c.yaml:2: Service default/x: is also at a.yaml:2, which counts: remove one of the two",
+	)
+	l.remove("a.yaml")
+	l.expect([]string{"x:2"}, nil)
+	l.remove("b.yaml")
+	l.expect([]string{"x:3"}, nil)
+	l.expectProblems()
+	l.remove("c.yaml")
+	l.expect(nil, []string{"x"})
+}
+
+func TestPathVanishes(t *testing.T) {
+	for title, path := range map[string]string{"directory": "", "file": "a.yaml"} {
+		t.Run(title, func(t *testing.T) {
+			l := newLab(t)
+			l.write("a.yaml", service("a", 1), service("b", 1))
+			l.run(path, "a:1", "b:1")
+			for i := 2; i < 4; i++ {
+				l.check(os.RemoveAll(l.path(path)))
+				l.expectLog("what was read last stays in force")
+				if n := len(l.source.Problems()); n != 1 {
+					t.Fatalf("%d problems", n)
+				}
+				l.write("a.yaml.new", service("a", i))
+				l.check(os.Rename(l.path("a.yaml.new"), l.path("a.yaml")))
+				if i == 2 {
+					l.expect([]string{"a:2"}, []string{"b"})
+				} else {
+					l.expect([]string{"a:3"}, nil)
+				}
+				l.expectLog("mended")
+				l.expectProblems()
+			}
+		})
+	}
+}
+
+// TestUnreadable checks that a file that is there but cannot be read keeps what it said.
+func TestUnreadable(t *testing.T) {
+	l := newLab(t)
+	l.write("a.yaml", service("a", 1))
+	l.run("", "a:1")
+	l.check(os.Symlink("nowhere", l.path("link")))
+	l.check(os.Rename(l.path("link"), l.path("a.yaml")))
+	l.expectLog("ERROR")
+	l.expectProblems("a.yaml: cannot be read: it is a link to a file that does not exist")
+	l.write("nowhere", service("a", 2))
+	l.expect([]string{"a:2"}, nil)
+	l.check(os.WriteFile(filepath.Join(l.dir, "../outside.yaml"), []byte(service("a", 3)), 0o644))
+	l.check(os.Symlink("../outside.yaml", l.path("link")))
+	l.check(os.Rename(l.path("link"), l.path("a.yaml")))
+	l.expectLog("ERROR")
+	l.expectProblems("a.yaml: cannot be read: path escapes from parent")
+	l.replace("a.yaml", service("a", 4))
+	l.expect([]string{"a:4"}, nil)
+	l.expectProblems()
+}
+
+// TestRelativePath checks that events are understood however the path is written.
+func TestRelativePath(t *testing.T) {
+	for _, path := range []string{".", "./", "../manifests", "a.yaml", "./a.yaml"} {
+		t.Run(path, func(t *testing.T) {
+			l := newLab(t)
+			t.Chdir(l.dir)
+			l.write("a.yaml", service("a", 1))
+			l.dir = ""
+			l.run(path, "a:1")
+			l.replace("a.yaml", service("a", 2))
+			l.expect([]string{"a:2"}, nil)
+		})
+	}
+}
+
+func TestNewErrors(t *testing.T) {
+	dir := t.TempDir()
+	for _, d := range []string{"empty", "dangling"} {
+		if err := os.Mkdir(filepath.Join(dir, d), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("nowhere", filepath.Join(dir, "dangling/a.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{
+		"":          "no path: name a manifest or a directory of manifests",
+		"/missing":  "/missing: cannot be read: no such file or directory",
+		"/empty":    "/empty: there is no manifest in this directory: put files named *.yaml, *.yml or *.json there",
+		"/dangling": "/dangling/a.yaml: cannot be read: it is a link to a file that does not exist",
+	} {
+		if path != "" {
+			path = dir + path
+		}
+		_, err := New(Options{Path: path})
+		if got := strings.TrimPrefix(fmt.Sprint(err), dir); got != want {
+			t.Errorf("%s: want %s, got %s", path, want, got)
+		}
+	}
+}
+
+// TestSettle checks how long events are waited for: until they pause, and not for ever.
+func TestSettle(t *testing.T) {
+	for title, c := range map[string]struct{ every, want time.Duration }{
+		"pause":   {time.Hour, quiet},
+		"no end":  {quiet / 2, longest},
+		"at last": {quiet + 1, quiet},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			w := &watcher{changed: make(chan struct{}, 1)}
+			stop := make(chan struct{})
+			go func() {
+				for {
+					select {
+					case <-stop:
+						return
+					case <-time.After(c.every):
+						select {
+						case w.changed <- struct{}{}:
+						default:
+						}
+					}
+				}
+			}()
+			start := time.Now()
+			if !w.settle(t.Context()) {
+				t.Errorf("%s: did not settle", title)
+			}
+			if took := time.Since(start); took != c.want {
+				t.Errorf("%s: want %v, took %v", title, c.want, took)
+			}
+			close(stop)
+		})
+	}
+}

@@ -1,0 +1,281 @@
+package file
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/switchyard-net/switchyard/internal/kubeconv"
+	"github.com/switchyard-net/switchyard/internal/manifest"
+	"github.com/switchyard-net/switchyard/model"
+)
+
+// state is what the files have said, and what of it has been delivered.
+type state struct {
+	log   *slog.Logger
+	files map[string]*content
+	// claims has, for every object, the files that contain it, in the order of their names. The first one counts.
+	claims map[model.Ref][]claim
+	// touched are the objects whose claims have changed since the last call of changes, with what counted then, if any.
+	touched map[model.Ref]model.Object
+	// shared are the objects with more than one claim.
+	shared map[model.Ref]bool
+	// hinted are the services without an address of which this has been said.
+	hinted map[model.Ref]bool
+	// gone is why the path cannot be read, and unreadable why directories below it cannot.
+	gone       error
+	unreadable []error
+}
+
+// content is what one file says.
+type content struct {
+	// sum is of the text that was read last, broken or not. It is not valid if the file could not be read.
+	sum   [sha256.Size]byte
+	valid bool
+	// refs are the objects that the file contains.
+	refs []model.Ref
+	// problems is what is wrong with the text read last.
+	problems []error
+}
+
+// claim is one file's version of an object.
+type claim struct {
+	file   string
+	line   int
+	object model.Object
+}
+
+func newState(log *slog.Logger) *state {
+	return &state{
+		log: log, files: map[string]*content{}, claims: map[model.Ref][]claim{}, touched: map[model.Ref]model.Object{},
+		shared: map[model.Ref]bool{}, hinted: map[model.Ref]bool{},
+	}
+}
+
+// pathGone records that nothing at the path can be read now. Everything said stays.
+func (s *state) pathGone(err error) {
+	s.gone = fmt.Errorf("%w; what was read last stays in force until it is back", err)
+}
+
+// update reads what has changed in the tree.
+func (s *state) update(tree *manifest.Tree) {
+	s.gone, s.unreadable = nil, tree.Errs()
+	seen := map[string]bool{}
+	for _, file := range tree.Files {
+		data, err := tree.Read(file)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // it vanished after the tree was listed
+		}
+		seen[file] = true
+		c := s.files[file]
+		if c == nil {
+			c = &content{}
+			s.files[file] = c
+		}
+		if err != nil {
+			c.valid, c.problems = false, []error{err}
+			continue
+		}
+		if sum := sha256.Sum256(data); !c.valid || c.sum != sum {
+			c.sum, c.valid = sum, true
+			s.take(file, c, data)
+		}
+	}
+	for file := range s.files {
+		if !seen[file] && !isBelow(file, tree.Unreadable) {
+			s.claim(file, s.files[file], nil)
+			delete(s.files, file)
+		}
+	}
+}
+
+// isBelow reports whether file is in or below one of dirs.
+func isBelow(file string, dirs map[string]error) bool {
+	for dir := range dirs {
+		if strings.HasPrefix(file, dir+string(filepath.Separator)) {
+			return true
+		}
+	}
+	return false
+}
+
+// take makes data what the file says, unless it is broken and the file has said something before.
+func (s *state) take(file string, c *content, data []byte) {
+	var claims []claim
+	claims, c.problems = read(file, data)
+	if len(c.problems) == 0 || len(c.refs) == 0 {
+		s.claim(file, c, claims)
+	}
+}
+
+// read returns the objects in data that count, and everything that is wrong with data.
+func read(file string, data []byte) (claims []claim, problems []error) {
+	objects, problems := manifest.Decode(file, data)
+	var locator *manifest.Locator
+	for _, o := range objects {
+		setDefaults(o.Object)
+		object, ok, err := kubeconv.Object(o.Object)
+		if err != nil {
+			if locator == nil {
+				locator = manifest.NewLocator(file, data)
+			}
+			problems = append(problems, located(locator, o, err)...)
+		} else if ok {
+			claims = append(claims, claim{file, o.Line, object})
+		}
+	}
+	return claims, problems
+}
+
+// located returns the faults of an object with their positions in the file.
+func located(l *manifest.Locator, o manifest.Object, err error) []error {
+	errs := []error{err}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		errs = joined.Unwrap()
+	}
+	for i, err := range errs {
+		if field, ok := errors.AsType[*kubeconv.FieldError](err); ok {
+			errs[i] = l.Error(o, field.Path, errors.New(field.Fault()))
+		} else {
+			errs[i] = l.Error(o, "", err)
+		}
+	}
+	return errs
+}
+
+// setDefaults does to an object of a manifest what kubectl and the API server would have done, where package kubeconv
+// cannot know that nobody has.
+func setDefaults(object any) {
+	switch o := object.(type) {
+	case *corev1.Service:
+		defaultNamespace(&o.ObjectMeta)
+	case *discoveryv1.EndpointSlice:
+		defaultNamespace(&o.ObjectMeta)
+		for i := range o.Ports {
+			// Absent, the name is "" by the API server's defaults. It is only nil in objects that bypassed them.
+			if o.Ports[i].Name == nil {
+				o.Ports[i].Name = new("")
+			}
+		}
+	}
+}
+
+func defaultNamespace(meta *metav1.ObjectMeta) {
+	meta.Namespace = cmp.Or(meta.Namespace, metav1.NamespaceDefault)
+}
+
+// claim makes claims, in the order of the file, all that the file says.
+func (s *state) claim(file string, c *content, claims []claim) {
+	for _, ref := range c.refs {
+		s.touch(ref)
+		rest := slices.DeleteFunc(s.claims[ref], func(c claim) bool { return c.file == file })
+		s.setClaims(ref, rest)
+	}
+	c.refs = make([]model.Ref, 0, len(claims))
+	for _, new := range claims {
+		ref := new.object.Ref()
+		s.touch(ref)
+		all := s.claims[ref]
+		at := len(all)
+		for at > 0 && all[at-1].file > file {
+			at--
+		}
+		s.setClaims(ref, slices.Insert(all, at, new))
+		c.refs = append(c.refs, ref)
+		s.hint(new)
+	}
+}
+
+func (s *state) setClaims(ref model.Ref, claims []claim) {
+	if len(claims) == 0 {
+		delete(s.claims, ref)
+	} else {
+		s.claims[ref] = claims
+	}
+	if len(claims) > 1 {
+		s.shared[ref] = true
+	} else {
+		delete(s.shared, ref)
+	}
+}
+
+// touch notes what counts for ref now, before it changes.
+func (s *state) touch(ref model.Ref) {
+	if _, noted := s.touched[ref]; !noted {
+		s.touched[ref] = s.winner(ref)
+	}
+}
+
+// winner returns the object that counts for ref, or nil.
+func (s *state) winner(ref model.Ref) model.Object {
+	if all := s.claims[ref]; len(all) > 0 {
+		return all[0].object
+	}
+	return nil
+}
+
+// changes returns the difference to what it returned the last time.
+func (s *state) changes() (set []model.Object, deleted []model.Ref) {
+	for ref, before := range s.touched {
+		now := s.winner(ref)
+		switch {
+		case now == nil && before != nil:
+			deleted = append(deleted, ref)
+			delete(s.hinted, ref)
+		case now != nil && !reflect.DeepEqual(before, now):
+			set = append(set, now)
+		}
+	}
+	clear(s.touched)
+	return set, deleted
+}
+
+// hint says once of a service that it has no address. Ordinary application manifests have none; a cluster would give it one.
+func (s *state) hint(c claim) {
+	service, ok := c.object.(*model.Service)
+	if !ok || len(service.ClusterIPs) > 0 || service.Headless || service.Type == model.TypeExternalName {
+		return
+	}
+	if ref := service.Ref(); !s.hinted[ref] {
+		s.hinted[ref] = true
+		s.log.Warn(ref.String()+" has no spec.clusterIP: it gets no address outside a cluster; add one or use switchyard lab",
+			"file", c.file, "line", c.line)
+	}
+}
+
+// problems returns all that is wrong, sorted by file.
+func (s *state) problems() []error {
+	var problems []error
+	if s.gone != nil {
+		problems = append(problems, s.gone)
+	}
+	problems = append(problems, s.unreadable...)
+	for _, file := range slices.Sorted(maps.Keys(s.files)) {
+		problems = append(problems, s.files[file].problems...)
+	}
+	for ref := range s.shared {
+		first := s.claims[ref][0]
+		for _, c := range s.claims[ref][1:] {
+			problems = append(problems, &manifest.Error{
+				File: c.file, Line: c.line, Kind: ref.Kind.String(), Name: strings.TrimPrefix(ref.String(), ref.Kind.String()+" "),
+				Err: fmt.Errorf("is also at %s:%d, which counts: remove one of the two", first.file, first.line),
+			})
+		}
+	}
+	slices.SortFunc(problems, func(a, b error) int {
+		return cmp.Or(cmp.Compare(fileOf(a), fileOf(b)), cmp.Compare(lineOf(a), lineOf(b)), cmp.Compare(a.Error(), b.Error()))
+	})
+	return problems
+}
