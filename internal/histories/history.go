@@ -15,6 +15,7 @@ import (
 // History is a cluster that changes at random. Its methods must be called by one goroutine at a time.
 type History struct {
 	opts    Options
+	pods    []pod
 	rng     *rand.Rand
 	started bool
 	// objects are what the cluster holds now. They are replaced, never modified.
@@ -25,7 +26,8 @@ type History struct {
 
 // New returns the history of a seed, before its first step. The same seed and options always give the same history.
 func New(seed uint64, opts Options) *History {
-	return &History{opts: opts.withDefaults(), rng: rand.New(rand.NewPCG(seed, 0))}
+	opts = opts.withDefaults()
+	return &History{opts: opts, pods: pods(opts.Endpoints), rng: rand.New(rand.NewPCG(seed, 0))}
 }
 
 // Step changes the cluster and returns how, ready for a source's sink: objects that are new or different, and objects that

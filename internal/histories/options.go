@@ -62,6 +62,27 @@ type Endpoint struct {
 	Node string
 }
 
+// pod is all that Options.Endpoints say about one address.
+type pod struct {
+	addr  netip.Addr
+	node  string
+	ports []uint16
+}
+
+// pods puts endpoints together by address.
+func pods(endpoints []Endpoint) []pod {
+	var list []pod
+	for _, ep := range endpoints {
+		i := slices.IndexFunc(list, func(p pod) bool { return p.addr == ep.Addr.Addr() })
+		if i < 0 {
+			i = len(list)
+			list = append(list, pod{addr: ep.Addr.Addr(), node: ep.Node})
+		}
+		list[i].ports = append(list[i].ports, ep.Addr.Port())
+	}
+	return list
+}
+
 // withDefaults returns o with every empty pool filled.
 func (o Options) withDefaults() Options {
 	orDefault(&o.Nodes, []Node{

@@ -14,7 +14,7 @@ import (
 // protocols, cluster IPs that nobody owns, addresses that have nothing to do with services. Some sources are hard to send
 // from with real packets, such as a load balancer's address: callers leave out what they cannot send.
 func (h *History) Packets() []flow.Packet {
-	b := packets{h: h}
+	b := packets{h: h, list: make([]flow.Packet, 0, 512)}
 	for _, s := range kind[*model.Service](h) {
 		for _, port := range s.Ports {
 			for _, dst := range slices.Concat(s.ClusterIPs, s.ExternalIPs, s.LoadBalancerIPs) {
@@ -79,9 +79,11 @@ func (b *packets) toNodePort(s *model.Service, port model.ServicePort) {
 
 // fromOutside adds packets of the first clients outside, at most n.
 func (b *packets) fromOutside(n int, dst netip.AddrPort, proto state.Protocol) {
-	clients := ofFamily(b.h.opts.OutsideClients, state.FamilyOf(dst.Addr()))
-	for _, src := range clients[:min(n, len(clients))] {
-		b.add(flow.FromOutside, src, dst, proto)
+	enough := len(b.list) + n
+	for _, src := range b.h.opts.OutsideClients {
+		if len(b.list) < enough {
+			b.add(flow.FromOutside, src, dst, proto)
+		}
 	}
 }
 

@@ -1,7 +1,6 @@
 package histories
 
 import (
-	"net/netip"
 	"slices"
 
 	"github.com/switchyard-net/switchyard/model"
@@ -75,8 +74,8 @@ func (h *History) drawSlicePorts(s *model.EndpointSlice) {
 // drawEndpoints draws up to four endpoints, rarely with one twice or one that does not belong into the slice.
 func (h *History) drawEndpoints(s *model.EndpointSlice) {
 	s.Endpoints = nil
-	for _, at := range some(h, h.rng.IntN(5), h.candidates(s)) {
-		s.Endpoints = append(s.Endpoints, h.newEndpoint(at))
+	for _, p := range some(h, h.rng.IntN(5), h.candidates(s)) {
+		s.Endpoints = append(s.Endpoints, h.newEndpoint(p))
 	}
 	if len(s.Endpoints) > 0 && h.chance(0.05) {
 		twin := s.Endpoints[0]
@@ -84,34 +83,27 @@ func (h *History) drawEndpoints(s *model.EndpointSlice) {
 		s.Endpoints = append(s.Endpoints, twin)
 	}
 	if h.chance(0.02) {
-		s.Endpoints = append(s.Endpoints, h.newEndpoint(pick(h, h.opts.Endpoints)), h.newEndpoint(Endpoint{}))
+		s.Endpoints = append(s.Endpoints, h.newEndpoint(pick(h, h.pods)), h.newEndpoint(pod{}))
 	}
 }
 
-// candidates are the addresses of a slice's family at which the pool has all of its ports, without their port.
-func (h *History) candidates(s *model.EndpointSlice) []Endpoint {
-	var fit []Endpoint
-	for _, ep := range h.opts.Endpoints {
-		addr := ep.Addr.Addr()
-		if state.FamilyOf(addr) != s.Family {
-			continue
-		}
-		bare := Endpoint{netip.AddrPortFrom(addr, 0), ep.Node}
-		missing := slices.ContainsFunc(s.Ports, func(p model.EndpointPort) bool {
-			return !slices.ContainsFunc(h.opts.Endpoints, func(o Endpoint) bool {
-				return o.Addr == netip.AddrPortFrom(addr, p.Port)
-			})
+// candidates are the pods of a slice's family that have all of its ports.
+func (h *History) candidates(s *model.EndpointSlice) []pod {
+	var fit []pod
+	for _, p := range h.pods {
+		missing := slices.ContainsFunc(s.Ports, func(sp model.EndpointPort) bool {
+			return !slices.Contains(p.ports, sp.Port)
 		})
-		if !missing && !slices.Contains(fit, bare) {
-			fit = append(fit, bare)
+		if state.FamilyOf(p.addr) == s.Family && !missing {
+			fit = append(fit, p)
 		}
 	}
 	return fit
 }
 
 // newEndpoint draws an endpoint's conditions. Rarely it does not say on which node it is.
-func (h *History) newEndpoint(at Endpoint) model.Endpoint {
-	ep := model.Endpoint{Addr: at.Addr.Addr(), NodeName: at.Node}
+func (h *History) newEndpoint(p pod) model.Endpoint {
+	ep := model.Endpoint{Addr: p.addr, NodeName: p.node}
 	if h.chance(0.04) {
 		ep.NodeName = ""
 	}
@@ -207,7 +199,7 @@ func (h *History) moveEndpoint() {
 	}
 	i := h.rng.IntN(len(from.Endpoints))
 	addr := from.Endpoints[i].Addr
-	if !slices.ContainsFunc(h.candidates(to), func(at Endpoint) bool { return at.Addr.Addr() == addr }) {
+	if !slices.ContainsFunc(h.candidates(to), func(p pod) bool { return p.addr == addr }) {
 		return
 	}
 	to.Endpoints = append(to.Endpoints, from.Endpoints[i])
