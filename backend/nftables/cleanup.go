@@ -1,0 +1,33 @@
+package nftables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/switchyard-net/switchyard/internal/nft"
+)
+
+// Cleanup removes all that this dataplane ever puts into the kernel, in the calling thread's network namespace, and says
+// whether there was anything. Connections that are established stay translated.
+func Cleanup(context.Context) (removed bool, err error) {
+	conn, err := nft.Dial()
+	if err != nil {
+		return false, fmt.Errorf("nftables: %w", err)
+	}
+	defer func() { err = errors.Join(err, conn.Close()) }()
+	var batch nft.Batch
+	for _, f := range families {
+		exists, err := conn.HasTable(table(f))
+		if err != nil {
+			return false, fmt.Errorf("nftables: looking for table %s (%v): %w", tableName, f, err)
+		}
+		if exists {
+			batch.DeleteTable(table(f))
+		}
+	}
+	if err := conn.Commit(&batch); err != nil {
+		return false, fmt.Errorf("nftables: deleting tables %s: %w", tableName, err)
+	}
+	return batch.Len() > 0, nil
+}

@@ -1,0 +1,170 @@
+package nftables
+
+import (
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/switchyard-net/switchyard/internal/nft"
+)
+
+// alarm is what a Verify should look for.
+type alarm uint8
+
+const (
+	quiet alarm = iota
+	addressesChanged
+	foreignChange
+)
+
+// guard notices that something else has changed the kernel's rules. Every commit raises the ruleset's generation, ours too:
+// a number that our own commits explain proves that nothing else was committed, so that there is no drift to look for. Asking
+// for it costs about a microsecond, where a subscription to nf_tables' events would make the kernel report every element that
+// we write.
+type guard struct {
+	disturbed chan struct{}
+	conn      generations
+	stop      chan struct{}
+	done      sync.WaitGroup
+
+	mu         sync.Mutex // held over our commits, so that their generations are counted
+	armed      bool
+	generation uint32
+	pending    alarm
+	// suspicion is when a foreign commit was first seen that has not been looked into.
+	suspicion time.Time
+	// lookAgain is when a full comparison may be made again for such a suspicion alone.
+	lookAgain time.Time
+}
+
+// generations is what the guard needs of the kernel, over a socket of its own.
+type generations interface {
+	Generation() (uint32, error)
+	HasTable(nft.Table) (bool, error)
+	Close() error
+}
+
+// How often the generation is asked for, and which share of the time comparisons may take that are made only because others
+// change tables of their own.
+const (
+	guardPeriod   = 25 * time.Millisecond
+	suspicionCost = 50
+)
+
+func newGuard(addresses <-chan struct{}) (*guard, error) {
+	conn, err := nft.Dial()
+	if err != nil {
+		return nil, err
+	}
+	g := &guard{disturbed: make(chan struct{}, 1), conn: conn, stop: make(chan struct{})}
+	if g.generation, err = conn.Generation(); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	g.done.Go(func() { g.watch(addresses) })
+	return g, nil
+}
+
+func (g *guard) close() error {
+	close(g.stop)
+	g.done.Wait()
+	return g.conn.Close()
+}
+
+func (g *guard) watch(addresses <-chan struct{}) {
+	tick := time.NewTicker(guardPeriod)
+	defer tick.Stop()
+	for {
+		select {
+		case <-g.stop:
+			return
+		case <-addresses:
+			g.raise(addressesChanged)
+		case <-tick.C:
+			if g.mu.TryLock() { // else a commit is under way, and we look again after it
+				g.look(time.Now())
+				g.mu.Unlock()
+			}
+		}
+	}
+}
+
+// look compares the generation with that of our last commit.
+func (g *guard) look(now time.Time) {
+	generation, err := g.conn.Generation()
+	if err != nil {
+		g.alert(foreignChange)
+		return
+	}
+	if !g.armed {
+		g.generation = generation
+		return
+	}
+	if generation != g.generation {
+		g.generation = generation
+		if g.suspicion.IsZero() {
+			g.suspicion = now
+		}
+		for _, f := range families {
+			if ok, err := g.conn.HasTable(table(f)); err == nil && !ok {
+				g.alert(foreignChange)
+				return
+			}
+		}
+	}
+	if !g.suspicion.IsZero() && now.After(g.lookAgain) {
+		g.alert(foreignChange)
+	}
+}
+
+func (g *guard) alert(a alarm) {
+	g.pending = max(g.pending, a)
+	select {
+	case g.disturbed <- struct{}{}:
+	default:
+	}
+}
+
+// raise asks for a Verify.
+func (g *guard) raise(a alarm) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.alert(a)
+}
+
+// take returns what there is to look for, and considers it done.
+func (g *guard) take() alarm {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.look(time.Now())
+	a := g.pending
+	if !g.suspicion.IsZero() {
+		a = foreignChange
+	}
+	g.pending, g.suspicion = quiet, time.Time{}
+	return a
+}
+
+// spent says how long a full comparison took, which bounds how soon the next may follow.
+func (g *guard) spent(d time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.lookAgain = time.Now().Add(suspicionCost * d)
+}
+
+// commit runs fn, which commits one batch or fails.
+func (g *guard) commit(fn func() error) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	err := fn()
+	if err == nil {
+		g.generation++
+	}
+	return err
+}
+
+// arm starts the alarms: there is something to lose now.
+func (g *guard) arm() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.armed = true
+}

@@ -1,0 +1,295 @@
+package nftables
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/switchyard-net/switchyard/internal/nft"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// space is a key space of frontends. Each has the same sets, prefixed with its name.
+type space uint8
+
+const (
+	global    space = iota // sets that are not about single frontends
+	service                // frontends with an address: address . protocol . port
+	nodePort               // NodePorts: protocol . port, on any of the addresses in node-port-ips
+	numSpaces = 3
+)
+
+func (s space) prefix() string {
+	switch s {
+	case service:
+		return "service-"
+	case nodePort:
+		return "node-port-"
+	}
+	return ""
+}
+
+// view is which of a frontend's routes a connection takes.
+type view uint8
+
+const (
+	inside  view = iota // the main one
+	outside             // that of outside clients, for frontends in the split set
+)
+
+// slotOffset separates the slots of the outside view from those of the inside one in the same map.
+func (v view) slotOffset() uint32 { return uint32(v) << 16 }
+
+func (v view) infix() string {
+	if v == outside {
+		return "outside-"
+	}
+	return ""
+}
+
+// kind is what a set is for.
+type kind uint8
+
+const (
+	// Global sets.
+	clusterIPs  kind = iota + 1 // addresses of ClusterIP frontends
+	externalIPs                 // addresses of LoadBalancer and ExternalIP frontends
+	nodePortIPs                 // local addresses that serve NodePorts
+	hairpin                     // address . address, for each address of an endpoint
+	affinity                    // client . frontend address . protocol . port : endpoint. Filled by rules.
+
+	// Sets of both spaces. F is the space's key.
+	restricted // F: only clients in the allowed set may connect
+	allowed    // F . client range
+	split      // F: outside clients take the outside view
+	masquerade // F: masquerade rule arg (a state.Masquerade) applies, not the space's usual one
+	endpoints  // F: the view has more than one and at most arg endpoints
+	slots      // F . index : endpoint
+	reject     // F: the view has no endpoint
+	drop       // F: likewise
+	sticky     // F: client affinity of arg seconds
+	alive      // F . endpoint, for sticky frontends
+)
+
+// setID identifies a set within a table.
+type setID struct {
+	space space
+	view  view
+	kind  kind
+	arg   uint32
+}
+
+var kindNames = map[kind]string{
+	clusterIPs: "cluster-ips", externalIPs: "external-ips", nodePortIPs: "node-port-ips", hairpin: "hairpin",
+	affinity: "affinity", restricted: "restricted", allowed: "allowed", split: "split", masquerade: "masquerade",
+	endpoints: "endpoints", slots: "slots", reject: "reject", drop: "drop", sticky: "sticky", alive: "alive",
+}
+
+var masqueradeNames = [...]string{
+	state.MasqueradeNever:     "never",
+	state.MasqueradeAlways:    "always",
+	state.MasqueradeUnlessPod: "unless-pod",
+	state.MasqueradeNode:      "node",
+}
+
+func (id setID) name() string {
+	name := id.space.prefix() + id.view.infix() + kindNames[id.kind]
+	switch id.kind {
+	case masquerade:
+		name += "-" + masqueradeNames[id.arg]
+	case endpoints, sticky:
+		name += "-" + strconv.Itoa(int(id.arg))
+	}
+	return name
+}
+
+// maxAffinity bounds the number of remembered clients of each family. A full map leaves further clients without affinity.
+const maxAffinity = 1 << 20
+
+func addrType(f state.Family) nft.Type {
+	if f == state.IPv6 {
+		return nft.TypeIPv6
+	}
+	return nft.TypeIPv4
+}
+
+func (s space) keyTypes(f state.Family) []nft.Type {
+	switch s {
+	case service:
+		return []nft.Type{addrType(f), nft.TypeProto, nft.TypePort}
+	case nodePort:
+		return []nft.Type{nft.TypeProto, nft.TypePort}
+	}
+	return nil
+}
+
+func (id setID) set(f state.Family) nft.Set {
+	addr := addrType(f)
+	key := id.space.keyTypes(f)
+	s := nft.Set{Name: id.name(), Key: key}
+	switch id.kind {
+	case clusterIPs, externalIPs, nodePortIPs:
+		s.Key = []nft.Type{addr}
+	case hairpin:
+		s.Key = []nft.Type{addr, addr}
+	case affinity:
+		s.Key = []nft.Type{addr, addr, nft.TypeProto, nft.TypePort}
+		s.Data = []nft.Type{addr, nft.TypePort}
+		s.Dynamic, s.MaxSize = true, maxAffinity
+	case allowed:
+		s.Key, s.Interval = append(key, addr), true
+	case slots:
+		s.Key = append(key, nft.TypeMark)
+		s.Data = []nft.Type{addr, nft.TypePort}
+	case alive:
+		s.Key = append(key, addr, nft.TypePort)
+	}
+	return s
+}
+
+// classes are the sizes that endpoint lists are rounded up to: a frontend with n endpoints picks one of so many slots at
+// random. Up to 16 they are exact. Above, at least two thirds of the slots are filled, and a pick that finds none is repeated,
+// so that the rounding neither wastes much nor shows in the distribution.
+var classes = func() []uint32 {
+	var c []uint32
+	for k := uint32(2); k <= exactClass; k++ {
+		c = append(c, k)
+	}
+	for k := uint32(exactClass); k < maxEndpoints; k *= 2 {
+		c = append(c, k+k/2, 2*k)
+	}
+	return c
+}()
+
+const (
+	exactClass = 16
+	// maxEndpoints is how many endpoints (by weight) one frontend can have. The slots of a view must stay below 1<<16.
+	maxEndpoints = 1 << 14
+	// tries is how often a pick is made in a class that is not exact. With a third of the slots empty, 1 pick in 729 finds
+	// none, and goes to slot 0.
+	tries = 6
+)
+
+// classOf returns the smallest class for n endpoints, 0 for 1 (slot 0 needs no class) and none.
+func classOf(n int) uint32 {
+	if n < 2 {
+		return 0
+	}
+	i, _ := slices.BinarySearch(classes, uint32(n))
+	return classes[i]
+}
+
+// shape is what the skeleton depends on beside the options. It only grows while the dataplane is up.
+type shape struct {
+	// class is the largest class in use, by space and view; 0 if none is.
+	class [numSpaces][2]uint32
+	// timeouts are the affinity time-outs in use, in seconds, sorted.
+	timeouts []uint32
+}
+
+func (s shape) clone() shape {
+	s.timeouts = slices.Clone(s.timeouts)
+	return s
+}
+
+func (s *shape) equal(o *shape) bool {
+	return s.class == o.class && slices.Equal(s.timeouts, o.timeouts)
+}
+
+// needs makes sure that the shape has room for a set.
+func (s *shape) needs(id setID) {
+	switch id.kind {
+	case endpoints:
+		c := &s.class[id.space][id.view]
+		*c = max(*c, id.arg)
+	case sticky:
+		if i, found := slices.BinarySearch(s.timeouts, id.arg); !found {
+			s.timeouts = slices.Insert(s.timeouts, i, id.arg)
+		}
+	}
+}
+
+// merge makes sure that the shape has room for all that another has room for.
+func (s *shape) merge(o shape) {
+	for sp := range s.class {
+		for v := range s.class[sp] {
+			s.class[sp][v] = max(s.class[sp][v], o.class[sp][v])
+		}
+	}
+	for _, t := range o.timeouts {
+		s.needs(setID{kind: sticky, arg: t})
+	}
+}
+
+// shapeOf reads the shape off the names of a table's sets.
+func shapeOf(names []string) shape {
+	var s shape
+	for _, name := range names {
+		for _, sp := range []space{service, nodePort} {
+			for _, v := range []view{inside, outside} {
+				id := setID{space: sp, view: v, kind: endpoints}
+				if n, ok := suffixNumber(name, id.space.prefix()+id.view.infix()+kindNames[endpoints]+"-"); ok &&
+					slices.Contains(classes, n) {
+					id.arg = n
+					s.needs(id)
+				}
+			}
+			if n, ok := suffixNumber(name, sp.prefix()+kindNames[sticky]+"-"); ok {
+				s.needs(setID{space: sp, kind: sticky, arg: n})
+			}
+		}
+	}
+	return s
+}
+
+func suffixNumber(name, prefix string) (uint32, bool) {
+	digits, ok := strings.CutPrefix(name, prefix)
+	if !ok {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(digits, 10, 32)
+	return uint32(n), err == nil && fmt.Sprint(n) == digits
+}
+
+// usualMasquerade is the rule for frontends that are in no masquerade set.
+func (o *Options) usualMasquerade(s space, f state.Family) state.Masquerade {
+	switch {
+	case s == nodePort:
+		return state.MasqueradeAlways
+	case o.detects(f):
+		return state.MasqueradeUnlessPod
+	}
+	return state.MasqueradeNever
+}
+
+// setIDs returns all sets of a table of the given shape.
+func (o *Options) setIDs(f state.Family, sh *shape) []setID {
+	return slices.DeleteFunc(allSetIDs(sh), func(id setID) bool {
+		return id.kind == masquerade && state.Masquerade(id.arg) == o.usualMasquerade(id.space, f)
+	})
+}
+
+// allSetIDs returns all sets that a table of the given shape has with any options.
+func allSetIDs(sh *shape) []setID {
+	ids := []setID{{kind: clusterIPs}, {kind: externalIPs}, {kind: nodePortIPs}, {kind: hairpin}, {kind: affinity},
+		{space: service, kind: restricted}, {space: service, kind: allowed}}
+	for _, s := range []space{service, nodePort} {
+		ids = append(ids, setID{space: s, kind: split}, setID{space: s, kind: slots}, setID{space: s, kind: alive})
+		for m := range masqueradeNames {
+			ids = append(ids, setID{space: s, kind: masquerade, arg: uint32(m)})
+		}
+		for _, t := range sh.timeouts {
+			ids = append(ids, setID{space: s, kind: sticky, arg: t})
+		}
+		for _, v := range []view{inside, outside} {
+			ids = append(ids, setID{space: s, view: v, kind: reject}, setID{space: s, view: v, kind: drop})
+			for _, k := range classes {
+				if k <= sh.class[s][v] {
+					ids = append(ids, setID{space: s, view: v, kind: endpoints, arg: k})
+				}
+			}
+		}
+	}
+	return ids
+}

@@ -1,0 +1,83 @@
+package nftables
+
+import (
+	"net/netip"
+
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// mirror is what the kernel's tables hold, as far as this process put it there. Elements are not stored but rendered again when
+// they are needed: a record and its placements determine them.
+type mirror struct {
+	services map[state.ServiceName]applied
+	// refs counts the users of elements that services may have in common.
+	refs map[sharedKey]int32
+	// nodePorts are the elements of node-port-ips, sorted.
+	nodePorts []netip.Addr
+	node      *state.Node
+	shape     shape
+}
+
+// applied is a record as it is programmed.
+type applied struct {
+	record *state.Service
+	places []placement // of record.Ports
+}
+
+func newMirror() *mirror {
+	return &mirror{services: map[state.ServiceName]applied{}, refs: map[sharedKey]int32{}, node: &state.Node{}}
+}
+
+// sharedKey is an element of a set whose keys consist of one address (twice, in the hairpin set).
+type sharedKey struct {
+	family state.Family
+	kind   kind
+	addr   [16]byte
+}
+
+func newSharedKey(k kind, addr netip.Addr) sharedKey {
+	s := sharedKey{family: state.FamilyOf(addr), kind: k}
+	copy(s.addr[:], addr.AsSlice())
+	return s
+}
+
+func (s sharedKey) element() element {
+	e := element{family: s.family, set: setID{kind: s.kind}}
+	n := copy(e.key[:], s.addr[:addrLen(s.family)])
+	if s.kind == hairpin {
+		copy(e.key[n:], s.addr[:n])
+	}
+	return e
+}
+
+// placeService lays out the routes of a record, close to how those of the former record are.
+func placeService(former applied, s *state.Service) []placement {
+	places := make([]placement, len(s.Ports))
+	for i := range s.Ports {
+		p := &s.Ports[i]
+		old := former.place(p, i)
+		for j, r := range routes(p) {
+			if r != nil {
+				places[i][j] = placeRoute(old[j], r)
+			}
+		}
+	}
+	return places
+}
+
+// place returns the placement of the port with p's identity, which most likely stands at index hint.
+func (a *applied) place(p *state.Port, hint int) placement {
+	if a.record == nil {
+		return placement{}
+	}
+	same := func(i int) bool { return a.record.Ports[i].Compare(p) == 0 }
+	if hint < len(a.record.Ports) && same(hint) {
+		return a.places[hint]
+	}
+	for i := range a.record.Ports {
+		if same(i) {
+			return a.places[i]
+		}
+	}
+	return placement{}
+}

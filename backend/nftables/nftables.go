@@ -1,0 +1,292 @@
+// Package nftables programs the services of a node with nf_tables, by set elements alone: one fixed skeleton of rules, and a few
+// elements for each service and endpoint, so that a change costs the same with a hundred services as with a hundred thousand.
+//
+// A frontend is an element that says how many endpoints it has, and one numbered slot for each of them. The rule for so many
+// endpoints draws a number and translates the destination to what stands in that slot. layout.go names the sets, skeleton.go has
+// the rules, render.go turns a record into elements, plan.go and resync.go work out what to change; all of these are pure.
+// Only [Backend] talks to the kernel. The tables belong to this package: "switchyard" in the families ip and ip6. Other
+// tables are never touched.
+//
+// Client affinity is per frontend address and port.
+package nftables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/internal/conntrack"
+	"github.com/switchyard-net/switchyard/internal/ifaddr"
+	"github.com/switchyard-net/switchyard/internal/nft"
+	"github.com/switchyard-net/switchyard/internal/udpflows"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// Backend is the nftables dataplane of one network namespace. It implements [backend.Backend].
+type Backend struct {
+	o      Options
+	log    *slog.Logger
+	kernel kernel
+	flows  *conntrack.Conn
+	addrs  *ifaddr.Watcher
+	udp    *udpflows.Cleaner
+	guard  *guard
+	batch  nft.Batch
+
+	mirror *mirror
+	// known says that the mirror shows what the kernel holds. It is not before the first Apply, and after a failure that
+	// leaves doubts; then the next Apply reads the tables back.
+	known bool
+	// applied says that there was an Apply, without which there is nothing to verify.
+	applied bool
+	// nodePortIPs are the addresses for the UDP cleaner, which asks from within a call of ours.
+	nodePortIPs atomic.Pointer[[]netip.Addr]
+}
+
+var _ backend.Backend = (*Backend)(nil)
+
+// New makes the dataplane of the calling thread's network namespace; it can be used from any thread afterwards. Nothing in the
+// kernel changes before the first Apply. It needs CAP_NET_ADMIN and Linux 5.13 or later. The caller must Close it.
+func New(o Options) (*Backend, error) {
+	if o.MasqueradeBit != nil && (*o.MasqueradeBit < 0 || *o.MasqueradeBit > 31) {
+		return nil, fmt.Errorf("nftables: MasqueradeBit is %d, must be from 0 to 31", *o.MasqueradeBit)
+	}
+	conn, err := nft.Dial()
+	if err != nil {
+		return nil, fmt.Errorf("nftables: %w", err)
+	}
+	return open(o, conn)
+}
+
+// open takes over k.
+func open(o Options, k kernel) (*Backend, error) {
+	b := &Backend{o: o, log: o.Logger, kernel: k, mirror: newMirror()}
+	if b.log == nil {
+		b.log = slog.New(slog.DiscardHandler)
+	}
+	var err error
+	if b.flows, err = conntrack.Open(); err == nil {
+		if b.addrs, err = ifaddr.Open(ifaddr.Options{Logger: b.log}); err == nil {
+			b.guard, err = newGuard(b.addrs.Changed())
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("nftables: %w", err), b.Close())
+	}
+	b.udp = udpflows.New(b.flows, udpflows.Options{Logger: b.log, NodePortAddr: func(a netip.Addr) bool {
+		ips := b.nodePortIPs.Load()
+		return ips != nil && slices.Contains(*ips, a)
+	}})
+	return b, nil
+}
+
+// Close releases the sockets. What is programmed stays.
+func (b *Backend) Close() error {
+	var errs []error
+	if b.guard != nil {
+		errs = append(errs, b.guard.close())
+	}
+	if b.addrs != nil {
+		errs = append(errs, b.addrs.Close())
+	}
+	if b.flows != nil {
+		errs = append(errs, b.flows.Close())
+	}
+	return errors.Join(append(errs, b.kernel.Close())...)
+}
+
+// Disturbed gets a value when addresses of the node have changed, or when something else changed the kernel's rules.
+func (b *Backend) Disturbed() <-chan struct{} { return b.guard.disturbed }
+
+// Apply makes the tables show u. See [backend.Backend].
+func (b *Backend) Apply(_ context.Context, u *state.Update) (backend.Result, error) {
+	u, failed := programmable(u, b.mirror)
+	doubtful := b.applied && !b.known
+	result, err := b.apply(u)
+	if err != nil && doubtful && refused(err) {
+		// Not even a comparison with the kernel's own state made a batch that it takes.
+		result, err = b.isolate(u, failed)
+	}
+	result.Failed = failed
+	return result, err
+}
+
+// programmable returns u without the records that cannot be programmed, and these. In a full update, what a service had
+// before takes its place.
+func programmable(u *state.Update, m *mirror) (*state.Update, map[state.ServiceName]error) {
+	failed := map[state.ServiceName]error{}
+	for _, s := range u.Changed {
+		if err := checkService(s); err != nil {
+			failed[s.Name] = err
+		}
+	}
+	if len(failed) == 0 {
+		return u, failed
+	}
+	good := *u
+	good.Changed = nil
+	for _, s := range u.Changed {
+		if failed[s.Name] == nil {
+			good.Changed = append(good.Changed, s)
+		} else if old := m.services[s.Name].record; old != nil && u.Full {
+			good.Changed = append(good.Changed, old)
+		}
+	}
+	return &good, failed
+}
+
+func (b *Backend) apply(u *state.Update) (backend.Result, error) {
+	if u.Full || !b.known {
+		return b.applyAll(b.mirror.after(u))
+	}
+	p := newPlan(&b.o, b.mirror)
+	p.update(u)
+	p.settle(b.selectNodePorts(u.Node))
+	p.grow()
+	if err := b.forgetDead(p); err != nil {
+		return backend.Result{}, err
+	}
+	written, err := b.commit(p)
+	if err != nil {
+		return backend.Result{}, err
+	}
+	for name, a := range p.services {
+		b.udp.Note(b.mirror.services[name].record, a.record)
+	}
+	p.commit()
+	b.finish(p)
+	return backend.Result{Written: written}, nil
+}
+
+// applyAll makes the tables show what is desired, whatever they show now.
+func (b *Backend) applyAll(want desired) (backend.Result, error) {
+	ks, err := readKernel(b.kernel)
+	if err != nil {
+		return backend.Result{}, fmt.Errorf("nftables: %w", err)
+	}
+	p := resync(&b.o, b.mirror, ks, want, b.selectNodePorts(want.node))
+	written, err := b.commit(p)
+	if err != nil {
+		return backend.Result{}, err
+	}
+	b.mirror = p.m
+	p.commit()
+	if !b.applied || written > 0 {
+		b.udp.NoteAll(b.mirror.records())
+	}
+	b.known, b.applied = true, true
+	b.guard.arm()
+	b.finish(p)
+	return backend.Result{Written: written}, nil
+}
+
+// Verify compares the tables with what was applied last and repairs them. See [backend.Backend].
+func (b *Backend) Verify(context.Context) (backend.Result, error) {
+	if !b.applied {
+		return backend.Result{}, nil
+	}
+	alarm := b.guard.take()
+	same := &state.Update{Node: b.mirror.node}
+	if b.known && alarm != foreignChange {
+		return b.apply(same) // a no-op, unless addresses changed or flows are left to be cut
+	}
+	began := time.Now()
+	moved := !slices.Equal(b.selectNodePorts(b.mirror.node), b.mirror.nodePorts)
+	result, err := b.applyAll(b.mirror.after(same))
+	b.guard.spent(time.Since(began))
+	if err != nil {
+		b.guard.raise(alarm)
+		return result, err
+	}
+	if !moved {
+		result.Repaired = result.Written
+	}
+	return result, nil
+}
+
+func (b *Backend) selectNodePorts(node *state.Node) []netip.Addr {
+	return ifaddr.Select(b.addrs.Addrs(), b.o.NodePortAddresses, node)
+}
+
+// forgetDead plans that clients of endpoints that go are forgotten in the same transaction.
+func (b *Backend) forgetDead(p *plan) error {
+	for _, f := range families {
+		if !slices.ContainsFunc(slices.Collect(maps.Keys(p.dead)), func(k elementKey) bool { return k.family == f }) {
+			continue
+		}
+		clients, err := b.kernel.Elems(table(f), setID{kind: affinity}.name())
+		if err != nil {
+			b.known = false
+			return fmt.Errorf("nftables: reading remembered clients: %w", err)
+		}
+		clients = slices.DeleteFunc(clients, func(e nft.Elem) bool {
+			byAddr, byPort := aliveKeys(f, e)
+			return !p.dead[byAddr] && !p.dead[byPort]
+		})
+		if len(clients) > 0 {
+			p.tables = append(p.tables, tablePlan{table: table(f), forgotten: clients})
+		}
+	}
+	return nil
+}
+
+// commit carries out a plan, and returns how many elements, chains and sets it wrote.
+func (b *Backend) commit(p *plan) (int, error) {
+	b.batch.Reset()
+	p.write(&b.batch)
+	n := b.batch.Len()
+	if n == 0 {
+		return 0, nil
+	}
+	err := b.guard.commit(func() error { return b.kernel.Commit(&b.batch) })
+	if b.batch.Cap() > keepBatch {
+		b.batch = nft.Batch{}
+	}
+	if err != nil {
+		b.known = false
+		return 0, fmt.Errorf("nftables: %w", err)
+	}
+	return n, nil
+}
+
+// keepBatch is how many bytes a batch may keep for the next one.
+const keepBatch = 1 << 20
+
+// finish does what comes after a commit. What fails here is tried again after the next one, or when it is verified.
+func (b *Backend) finish(p *plan) {
+	ips := b.mirror.nodePorts
+	b.nodePortIPs.Store(&ips)
+	if _, err := b.udp.Clean(context.Background()); err != nil {
+		b.log.Warn("stale UDP flows could not be deleted; will try again", "error", err)
+		b.guard.raise(foreignChange)
+	}
+	if len(p.dead) > 0 {
+		// A client may have been remembered between the reading and the commit.
+		q := newPlan(&b.o, b.mirror)
+		q.dead = p.dead
+		if err := b.forgetDead(q); err == nil && len(q.tables) > 0 {
+			_, err = b.commit(q)
+			if err != nil {
+				b.log.Warn("clients of deleted endpoints could not be forgotten; will try again", "error", err)
+				b.guard.raise(foreignChange)
+			}
+		}
+	}
+}
+
+func (m *mirror) records() func(yield func(*state.Service) bool) {
+	return func(yield func(*state.Service) bool) {
+		for _, a := range m.services {
+			if !yield(a.record) {
+				return
+			}
+		}
+	}
+}

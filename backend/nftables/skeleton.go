@@ -1,0 +1,413 @@
+package nftables
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/switchyard-net/switchyard/internal/nft"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// The skeleton is all that a table holds beside elements. Rules look only at the first packet of a connection: base chains
+// are of type nat, which later packets do not enter.
+//
+//	prerouting, output ── services ─┬─ service ── [firewall] [service-split] service-masquerade … pick a slot, reject, drop
+//	                                ├─ node-port ── the same with keys that have no address
+//	                                └─ strays
+//	postrouting, input ── learn (affinity); masquerade
+//
+// Between the evaluation of two rules a commit may happen. So that no packet sees half of it, every decision that has to fit an
+// earlier one is either made by a single lookup or checked again; the odd repetitions below are for that.
+type skeleton struct {
+	o     *Options
+	f     state.Family
+	shape *shape
+	node  *state.Node
+}
+
+// Names of chains.
+const (
+	chainServices = "services"
+	chainFirewall = "firewall"
+	chainReject   = "reject"
+	chainStrays   = "strays"
+	chainLearn    = "learn"
+)
+
+// Priorities of the hooks that translate addresses (NF_IP_PRI_NAT_DST and NF_IP_PRI_NAT_SRC).
+const (
+	priorityDst = -100
+	prioritySrc = 100
+)
+
+type rule = []nft.Expr
+
+// join makes one rule of parts.
+func join(parts ...[]nft.Expr) rule {
+	var r rule
+	for _, p := range parts {
+		r = append(r, p...)
+	}
+	return r
+}
+
+func one(e ...nft.Expr) []nft.Expr { return e }
+
+// chains returns all chains with their rules.
+func (sk *skeleton) chains() []nft.Chain {
+	nat := func(name string, hook uint32, priority int32, rules ...rule) nft.Chain {
+		return nft.Chain{Name: name, Hook: &nft.Hook{Type: "nat", Number: hook, Priority: priority}, Rules: rules}
+	}
+	dnatted := join(one(nft.Ct(nft.Reg0, nft.CtStatus), nft.Mask(nft.Reg0, nft.CtStatusDNAT, 0),
+		nft.NotEqual(nft.Reg0, []byte{0, 0, 0, 0})))
+	learn := join(dnatted, one(nft.Jump(chainLearn)))
+	chains := []nft.Chain{
+		nat("prerouting", nft.Prerouting, priorityDst, one(nft.Jump(chainServices))),
+		nat("output", nft.Output, priorityDst, one(nft.Jump(chainServices))),
+		// Connections to endpoints on the node itself end here, without passing postrouting.
+		nat("input", nft.Input, prioritySrc, learn),
+		nat("postrouting", nft.Postrouting, prioritySrc,
+			learn,
+			join(sk.marked(), dnatted, sk.setMark(0), one(nft.Masquerade())),
+			join(dnatted, sk.load(nft.Reg0, srcAddr, dstAddr), one(nft.InSet(nft.Reg0, setID{kind: hairpin}.name()),
+				nft.Masquerade())),
+		),
+		{Name: chainServices, Rules: []rule{
+			join(sk.load(nft.Reg0, dstAddr), one(nft.InSet(nft.Reg0, setID{kind: externalIPs}.name()),
+				nft.Jump(sk.spaceChain(service)))),
+			join(sk.load(nft.Reg0, dstAddr), one(nft.InSet(nft.Reg0, setID{kind: clusterIPs}.name()),
+				nft.Jump(sk.spaceChain(service)))),
+			join(sk.load(nft.Reg0, dstAddr), one(nft.InSet(nft.Reg0, setID{kind: nodePortIPs}.name()),
+				nft.Jump(sk.spaceChain(nodePort)))),
+			one(nft.Goto(chainStrays)),
+		}},
+		{Name: chainFirewall, Rules: []rule{
+			join(sk.load(nft.Reg0, dstAddr, proto, dstPort, srcAddr),
+				one(nft.InSet(nft.Reg0, setID{space: service, kind: allowed}.name()), nft.Return())),
+			one(nft.Drop()),
+		}},
+		{Name: chainReject, Rules: []rule{
+			join(sk.load(nft.Reg0, proto), one(nft.Equal(nft.Reg0, []byte{byte(state.TCP)}), nft.RejectTCP())),
+			one(nft.RejectPort(family(sk.f))),
+		}},
+		sk.strays(),
+		sk.learn(),
+	}
+	for m := range masqueradeNames {
+		if m != int(state.MasqueradeNever) {
+			chains = append(chains, sk.markChain(state.Masquerade(m)))
+		}
+	}
+	for _, s := range []space{service, nodePort} {
+		chains = append(chains, sk.spaceChains(s)...)
+	}
+	return chains
+}
+
+func family(f state.Family) nft.Family {
+	if f == state.IPv6 {
+		return nft.IPv6
+	}
+	return nft.IPv4
+}
+
+// field is a part of a packet that keys are made of.
+type field uint8
+
+const (
+	srcAddr field = iota
+	dstAddr
+	proto
+	dstPort
+	origSrcAddr // of the connection, before translation
+	origDstAddr
+	origDstPort
+)
+
+func (sk *skeleton) addrRegs() uint32 {
+	if sk.f == state.IPv6 {
+		return 4
+	}
+	return 1
+}
+
+// load puts fields into consecutive registers.
+func (sk *skeleton) load(reg uint32, fields ...field) []nft.Expr {
+	size, srcOffset := uint32(4), uint32(12)
+	ctSrc, ctDst := nft.CtSrcIP, nft.CtDstIP
+	if sk.f == state.IPv6 {
+		size, srcOffset = 16, 8
+		ctSrc, ctDst = nft.CtSrcIP6, nft.CtDstIP6
+	}
+	var exprs []nft.Expr
+	for _, f := range fields {
+		width := uint32(1)
+		switch f {
+		case srcAddr:
+			exprs, width = append(exprs, nft.Payload(reg, nft.NetworkHeader, srcOffset, size)), sk.addrRegs()
+		case dstAddr:
+			exprs, width = append(exprs, nft.Payload(reg, nft.NetworkHeader, srcOffset+size, size)), sk.addrRegs()
+		case origSrcAddr:
+			exprs, width = append(exprs, nft.CtOriginal(reg, ctSrc)), sk.addrRegs()
+		case origDstAddr:
+			exprs, width = append(exprs, nft.CtOriginal(reg, ctDst)), sk.addrRegs()
+		case proto:
+			exprs = append(exprs, nft.Meta(reg, nft.MetaL4Proto))
+		case dstPort:
+			exprs = append(exprs, nft.Payload(reg, nft.TransportHeader, 2, 2))
+		case origDstPort:
+			exprs = append(exprs, nft.CtOriginal(reg, nft.CtProtoDst))
+		}
+		reg += width
+	}
+	return exprs
+}
+
+// key returns the fields of a space's key and the register behind them.
+func (sk *skeleton) key(s space) ([]field, uint32) {
+	if s == service {
+		return []field{dstAddr, proto, dstPort}, nft.Reg0 + sk.addrRegs() + 2
+	}
+	return []field{proto, dstPort}, nft.Reg0 + 2
+}
+
+// in matches packets whose key is in a set of the space.
+func (sk *skeleton) in(id setID) []nft.Expr {
+	fields, _ := sk.key(id.space)
+	return join(sk.load(nft.Reg0, fields...), one(nft.InSet(nft.Reg0, id.name())))
+}
+
+// pick translates the destination to that in a random one of mod slots.
+func (sk *skeleton) pick(s space, v view, mod uint32) []nft.Expr {
+	fields, index := sk.key(s)
+	result := index + 1
+	return join(sk.load(nft.Reg0, fields...), one(
+		nft.Random(index, mod, v.slotOffset()),
+		nft.MapLookup(nft.Reg0, result, setID{space: s, kind: slots}.name()),
+		nft.DNAT(family(sk.f), result, result+sk.addrRegs()),
+	))
+}
+
+func (sk *skeleton) spaceChain(s space) string {
+	if s == service {
+		return "service"
+	}
+	return "node-port"
+}
+
+func (sk *skeleton) splitChain(s space) string      { return s.prefix() + "split" }
+func (sk *skeleton) masqueradeChain(s space) string { return s.prefix() + "masquerade" }
+
+// spaceChains returns the chains that decide about connections to the frontends of a space.
+func (sk *skeleton) spaceChains(s space) []nft.Chain {
+	toSplit := join(sk.in(setID{space: s, kind: split}), one(nft.Jump(sk.splitChain(s))))
+	mark := one(nft.Jump(sk.masqueradeChain(s)))
+	var rules []rule
+	if s == service {
+		rules = append(rules, join(sk.in(setID{space: s, kind: restricted}), one(nft.Jump(chainFirewall))))
+	}
+	// A frontend may become split, or cease to be, together with its masquerade rule. Looking twice makes sure that a
+	// client from outside never gets an endpoint elsewhere with the masquerade rule that is meant for local ones.
+	rules = append(rules, toSplit, mark, toSplit)
+	picks, big := sk.picks(s, inside)
+	rules = append(rules, picks...)
+
+	split := nft.Chain{Name: sk.splitChain(s)}
+	split.Rules = append(split.Rules, sk.podRules()...)
+	split.Rules = append(split.Rules, join(sk.fromNode(), one(nft.Return())), mark)
+	splitPicks, splitBig := sk.picks(s, outside)
+	split.Rules = append(split.Rules, splitPicks...)
+
+	m := nft.Chain{Name: sk.masqueradeChain(s)}
+	usual := sk.o.usualMasquerade(s, sk.f)
+	for kind := range masqueradeNames {
+		if k := state.Masquerade(kind); k != usual {
+			m.Rules = append(m.Rules, join(sk.in(setID{space: s, kind: masquerade, arg: uint32(kind)}), sk.markOrReturn(k)))
+		}
+	}
+	if usual != state.MasqueradeNever {
+		m.Rules = append(m.Rules, sk.markOrReturn(usual))
+	}
+	chains := []nft.Chain{{Name: sk.spaceChain(s), Rules: rules}, split, m}
+	return append(append(chains, big...), splitBig...)
+}
+
+// picks returns the rules that choose an endpoint, or the verdict where there is none, and the chains that they need.
+func (sk *skeleton) picks(s space, v view) (rules []rule, chains []nft.Chain) {
+	for _, t := range sk.shape.timeouts {
+		fields := []field{srcAddr, dstAddr, proto, dstPort}
+		result := nft.Reg0 + 2*sk.addrRegs() + 2
+		rules = append(rules, join(sk.in(setID{space: s, kind: sticky, arg: t}), sk.load(nft.Reg0, fields...), one(
+			nft.MapLookup(nft.Reg0, result, setID{kind: affinity}.name()),
+			nft.DNAT(family(sk.f), result, result+sk.addrRegs()),
+		)))
+	}
+	for _, k := range classes {
+		if k > sk.shape.class[s][v] {
+			break
+		}
+		class := sk.in(setID{space: s, view: v, kind: endpoints, arg: k})
+		if k <= exactClass {
+			rules = append(rules, join(class, sk.pick(s, v, k)))
+			continue
+		}
+		chain := nft.Chain{Name: fmt.Sprintf("%s%spick-%d", s.prefix(), v.infix(), k)}
+		for range tries {
+			chain.Rules = append(chain.Rules, sk.pick(s, v, k))
+		}
+		chains = append(chains, chain)
+		rules = append(rules, join(class, one(nft.Jump(chain.Name))))
+	}
+	// Slot 0 is filled for every frontend that has endpoints. It serves those with one, and packets that found no slot above,
+	// also because a commit came in between. It is looked at again in case the frontend has just got its first endpoint.
+	slot0 := sk.pick(s, v, 1)
+	rules = append(rules, slot0,
+		join(sk.in(setID{space: s, view: v, kind: reject}), one(nft.Goto(chainReject))),
+		join(sk.in(setID{space: s, view: v, kind: drop}), one(nft.Drop())),
+		slot0)
+	return rules, chains
+}
+
+// markOrReturn ends a masquerade chain with a rule carried out.
+func (sk *skeleton) markOrReturn(m state.Masquerade) []nft.Expr {
+	if m == state.MasqueradeNever {
+		return one(nft.Return())
+	}
+	return one(nft.Goto(markChainName(m)))
+}
+
+func markChainName(m state.Masquerade) string { return "mark-" + masqueradeNames[m] }
+
+// markChain marks connections that are to be masqueraded in postrouting.
+func (sk *skeleton) markChain(m state.Masquerade) nft.Chain {
+	c := nft.Chain{Name: markChainName(m)}
+	if m != state.MasqueradeAlways {
+		c.Rules = sk.podRules()
+	}
+	if m == state.MasqueradeNode {
+		c.Rules = append(c.Rules, join(sk.fromNode(), sk.setMark(sk.o.mark())))
+	} else {
+		c.Rules = append(c.Rules, sk.setMark(sk.o.mark()))
+	}
+	return c
+}
+
+// setMark sets our bit of the packet's mark to that in bit, and leaves the others alone.
+func (sk *skeleton) setMark(bit uint32) []nft.Expr {
+	return one(nft.Meta(nft.Reg0, nft.MetaMark), nft.Mask(nft.Reg0, ^sk.o.mark(), bit), nft.SetMeta(nft.Reg0, nft.MetaMark))
+}
+
+// marked matches packets that carry our mark.
+func (sk *skeleton) marked() []nft.Expr {
+	return one(nft.Meta(nft.Reg0, nft.MetaMark), nft.Mask(nft.Reg0, sk.o.mark(), 0),
+		nft.NotEqual(nft.Reg0, []byte{0, 0, 0, 0}))
+}
+
+// fromNode matches packets with a source address of this node.
+func (sk *skeleton) fromNode() []nft.Expr {
+	return one(nft.AddressType(nft.Reg0, nft.SourceType), nft.Equal(nft.Reg0, nft.LocalType()))
+}
+
+// podRules return from the chain for packets of pods.
+func (sk *skeleton) podRules() []rule {
+	var rules []rule
+	for _, match := range sk.pods() {
+		rules = append(rules, join(match, one(nft.Return())))
+	}
+	return rules
+}
+
+// pods returns matches that together cover connections from pods.
+func (sk *skeleton) pods() [][]nft.Expr {
+	d := &sk.o.LocalDetector
+	switch {
+	case len(d.ClusterCIDRs) > 0:
+		return sk.prefixes(srcAddr, d.ClusterCIDRs)
+	case d.NodeCIDR:
+		return sk.prefixes(srcAddr, sk.node.PodCIDRs)
+	case d.BridgeInterface != "":
+		name := make([]byte, interfaceNameSize)
+		copy(name, d.BridgeInterface)
+		return [][]nft.Expr{one(nft.Meta(nft.Reg0, nft.MetaIIFName), nft.Equal(nft.Reg0, name))}
+	case d.InterfacePrefix != "":
+		return [][]nft.Expr{one(nft.Meta(nft.Reg0, nft.MetaIIFName), nft.Equal(nft.Reg0, []byte(d.InterfacePrefix)))}
+	}
+	return nil
+}
+
+// interfaceNameSize is IFNAMSIZ.
+const interfaceNameSize = 16
+
+// prefixes returns a match for each prefix of the family.
+func (sk *skeleton) prefixes(f field, prefixes []netip.Prefix) [][]nft.Expr {
+	var matches [][]nft.Expr
+	for _, p := range prefixes {
+		if state.FamilyOf(p.Addr()) != sk.f {
+			continue
+		}
+		match := sk.load(nft.Reg0, f)
+		if p.Bits() < p.Addr().BitLen() {
+			match = append(match, nft.MaskBytes(nft.Reg0, prefixMask(p)))
+		}
+		matches = append(matches, append(match, nft.Equal(nft.Reg0, p.Masked().Addr().AsSlice())))
+	}
+	return matches
+}
+
+func prefixMask(p netip.Prefix) []byte {
+	mask := make([]byte, p.Addr().BitLen()/8)
+	for i := range p.Bits() {
+		mask[i/8] |= 0x80 >> (i % 8)
+	}
+	return mask
+}
+
+// strays answers connections to cluster addresses that no frontend took: with a reject if the address is a service's, which
+// lacks the port, and else with silence, lest the packet leave for the default route and come back (semantics.md, after
+// kube-proxy's cluster-ips-check). Addresses that are also local, as node-local caches have them, are left alone.
+func (sk *skeleton) strays() nft.Chain {
+	notLocal := one(nft.AddressType(nft.Reg0, nft.DestinationType), nft.NotEqual(nft.Reg0, nft.LocalType()))
+	c := nft.Chain{Name: chainStrays, Rules: []rule{
+		join(sk.load(nft.Reg0, dstAddr), one(nft.InSet(nft.Reg0, setID{kind: clusterIPs}.name())), notLocal,
+			one(nft.Goto(chainReject))),
+	}}
+	for _, match := range sk.prefixes(dstAddr, sk.node.ServiceCIDRs) {
+		c.Rules = append(c.Rules, join(match, notLocal, one(nft.Drop())))
+	}
+	return c
+}
+
+// learn remembers which endpoint a client of a sticky frontend got, from the connection's translation, or refreshes what is
+// remembered. An endpoint that has just been taken out of service is not remembered.
+func (sk *skeleton) learn() nft.Chain {
+	c := nft.Chain{Name: chainLearn}
+	for _, t := range sk.shape.timeouts {
+		for _, s := range []space{service, nodePort} {
+			// nft can only show a connection's port if the rule has settled the protocol.
+			for _, p := range []state.Protocol{state.TCP, state.UDP, state.SCTP} {
+				c.Rules = append(c.Rules, sk.learnRule(s, p, t))
+			}
+		}
+	}
+	return c
+}
+
+func (sk *skeleton) learnRule(s space, p state.Protocol, seconds uint32) rule {
+	_, endpoint := sk.key(s)
+	orig := []field{origDstAddr, proto, origDstPort}
+	var match []nft.Expr
+	if s == nodePort {
+		orig = orig[1:]
+		match = join(sk.load(nft.Reg0, origDstAddr), one(nft.InSet(nft.Reg0, setID{kind: nodePortIPs}.name())))
+	}
+	data := nft.Reg0 + 2*sk.addrRegs() + 2
+	return join(
+		one(nft.Meta(nft.Reg0, nft.MetaL4Proto), nft.Equal(nft.Reg0, []byte{byte(p)})),
+		match,
+		sk.load(nft.Reg0, orig...), one(nft.InSet(nft.Reg0, setID{space: s, kind: sticky, arg: seconds}.name())),
+		sk.load(nft.Reg0, orig...), sk.load(endpoint, dstAddr, dstPort),
+		one(nft.InSet(nft.Reg0, setID{space: s, kind: alive}.name())),
+		sk.load(nft.Reg0, origSrcAddr, origDstAddr, proto, origDstPort), sk.load(data, dstAddr, dstPort),
+		one(nft.UpdateMap(setID{kind: affinity}.name(), nft.Reg0, data, uint64(seconds)*1000), nft.Return()),
+	)
+}

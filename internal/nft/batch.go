@@ -1,0 +1,338 @@
+package nft
+
+import "reflect"
+
+// Family is a netfilter protocol family.
+type Family uint8
+
+// The families in use (NFPROTO_*).
+const (
+	IPv4 Family = 2
+	IPv6 Family = 10
+)
+
+// Message types of the nf_tables subsystem (enum nf_tables_msg_types).
+const (
+	msgNewTable    = 0
+	msgGetTable    = 1
+	msgDelTable    = 2
+	msgNewChain    = 3
+	msgGetChain    = 4
+	msgNewRule     = 6
+	msgGetRule     = 7
+	msgDelRule     = 8
+	msgNewSet      = 9
+	msgGetSet      = 10
+	msgNewElem     = 12
+	msgGetElem     = 13
+	msgDelElem     = 14
+	msgGetGen      = 16
+	msgDestroyElem = 30
+)
+
+const (
+	subsystem  = 10 << 8 // NFNL_SUBSYS_NFTABLES
+	msgBegin   = 16      // NFNL_MSG_BATCH_BEGIN
+	msgEnd     = 17      // NFNL_MSG_BATCH_END
+	headerSize = 16 + 4  // nlmsghdr and nfgenmsg
+	flagReq    = 1       // NLM_F_REQUEST
+	flagAck    = 4       // NLM_F_ACK
+	flagExcl   = 0x200   // NLM_F_EXCL
+	flagCreate = 0x400   // NLM_F_CREATE
+	flagAppend = 0x800   // NLM_F_APPEND
+	flagDump   = 0x300   // NLM_F_DUMP
+)
+
+// Batch collects changes that are committed in one transaction: all of them or none, and no packet sees some of them. The
+// zero Batch is empty. A Batch may be used again after Reset.
+type Batch struct {
+	buf   []byte
+	seq   uint32
+	count int
+	// What the last message adds to, while it can take more elements.
+	open struct {
+		list  int // position of the element list; 0 means none is open
+		op    uint16
+		set   string
+		table Table
+	}
+	last int // position of the last message
+}
+
+// Table names a table.
+type Table struct {
+	Family Family
+	Name   string
+}
+
+// Reset empties the batch and keeps its memory.
+func (b *Batch) Reset() { *b = Batch{buf: b.buf[:0]} }
+
+// Len returns how many objects the batch adds, changes or deletes.
+func (b *Batch) Len() int { return b.count }
+
+// Cap returns how many bytes of memory the batch holds.
+func (b *Batch) Cap() int { return cap(b.buf) }
+
+func (b *Batch) begin(typ uint16, flags uint16, f Family) {
+	b.finish()
+	if len(b.buf) == 0 {
+		b.message(msgBegin, flagReq, 0, 10) // resource id: the subsystem
+	}
+	b.message(subsystem|typ, flagReq|flags, f, 0)
+}
+
+// message appends a message header; finish fills in its length.
+func (b *Batch) message(typ, flags uint16, f Family, resource uint16) {
+	b.seq++
+	b.last = len(b.buf)
+	b.buf = native.AppendUint32(b.buf, 0)
+	b.buf = native.AppendUint16(b.buf, typ)
+	b.buf = native.AppendUint16(b.buf, flags)
+	b.buf = native.AppendUint32(b.buf, b.seq)
+	b.buf = native.AppendUint32(b.buf, 0)
+	b.buf = append(b.buf, byte(f), 0, byte(resource>>8), byte(resource))
+	native.PutUint32(b.buf[b.last:], headerSize)
+}
+
+// finish closes the open message, if there is one.
+func (b *Batch) finish() {
+	if len(b.buf) == 0 {
+		return
+	}
+	if b.open.list != 0 {
+		b.buf = endNest(b.buf, b.open.list)
+		b.open.list = 0
+	}
+	native.PutUint32(b.buf[b.last:], uint32(len(b.buf)-b.last))
+}
+
+// seal ends the batch and returns its bytes and the sequence number of the message whose acknowledgement ends the answer.
+func (b *Batch) seal() ([]byte, uint32) {
+	b.finish()
+	native.PutUint16(b.buf[b.last+6:], native.Uint16(b.buf[b.last+6:])|flagAck)
+	ack := b.seq
+	b.message(msgEnd, flagReq, 0, 10)
+	return b.buf, ack
+}
+
+// AddTable adds a table; it is no error if it is there.
+func (b *Batch) AddTable(t Table) {
+	b.begin(msgNewTable, flagCreate, t.Family)
+	b.buf = appendAttrString(b.buf, 1, t.Name)
+	b.buf = appendAttr(b.buf, attrU32(2, 0))
+	b.count++
+}
+
+// DeleteTable deletes a table and all that is in it.
+func (b *Batch) DeleteTable(t Table) {
+	b.begin(msgDelTable, 0, t.Family)
+	b.buf = appendAttrString(b.buf, 1, t.Name)
+	b.count++
+}
+
+// Hook makes a chain a base chain.
+type Hook struct {
+	Type     string // "nat" or "filter"
+	Number   uint32 // NF_INET_*
+	Priority int32
+}
+
+// The hooks (enum nf_inet_hooks).
+const (
+	Prerouting  = 0
+	Input       = 1
+	Forward     = 2
+	Output      = 3
+	Postrouting = 4
+)
+
+// Chain is a chain and its rules.
+type Chain struct {
+	Name  string
+	Hook  *Hook // nil for a chain that others jump to
+	Rules [][]Expr
+}
+
+// Equal says whether two chains are the same, rule by rule.
+func (c *Chain) Equal(o *Chain) bool { return reflect.DeepEqual(c, o) }
+
+func (c *Chain) attrs(t Table) []Attr {
+	attrs := []Attr{attrString(1, t.Name), attrString(3, c.Name)}
+	if c.Hook != nil {
+		attrs = append(attrs, attrNest(4, attrU32(1, c.Hook.Number), attrU32(2, uint32(c.Hook.Priority))),
+			attrString(7, c.Hook.Type))
+	}
+	return attrs
+}
+
+// AddChain adds a chain without its rules; it is no error if it is there.
+func (b *Batch) AddChain(t Table, c *Chain) {
+	b.begin(msgNewChain, flagCreate, t.Family)
+	for _, a := range c.attrs(t) {
+		b.buf = appendAttr(b.buf, a)
+	}
+	b.count++
+}
+
+// FlushChain deletes all rules of a chain.
+func (b *Batch) FlushChain(t Table, chain string) {
+	b.begin(msgDelRule, 0, t.Family)
+	b.buf = appendAttrString(b.buf, 1, t.Name)
+	b.buf = appendAttrString(b.buf, 2, chain)
+	b.count++
+}
+
+func ruleExprs(exprs []Expr) Attr {
+	list := make([]Attr, len(exprs))
+	for i, e := range exprs {
+		list[i] = e.attr()
+	}
+	return attrNest(4, list...)
+}
+
+// AddRule appends a rule to a chain.
+func (b *Batch) AddRule(t Table, chain string, exprs []Expr) {
+	b.begin(msgNewRule, flagCreate|flagAppend, t.Family)
+	b.buf = appendAttrString(b.buf, 1, t.Name)
+	b.buf = appendAttrString(b.buf, 2, chain)
+	b.buf = appendAttr(b.buf, ruleExprs(exprs))
+	b.count++
+}
+
+// Type is the type of one value of a set's key or data, as the nft tool numbers them (enum datatypes in nftables'
+// include/datatype.h), so that the tool can show them.
+type Type uint32
+
+// The types in use.
+const (
+	TypeIPv4  Type = 7
+	TypeIPv6  Type = 8
+	TypeProto Type = 12
+	TypePort  Type = 13
+	TypeMark  Type = 19 // four bytes in host byte order
+)
+
+// size is the type's width in a concatenation, where every value fills whole registers.
+func (t Type) size() uint32 {
+	if t == TypeIPv6 {
+		return 16
+	}
+	return 4
+}
+
+func concat(types []Type) (id, size uint32) {
+	for _, t := range types {
+		id = id<<6 | uint32(t)
+		size += t.size()
+	}
+	return id, size
+}
+
+// Set is a set, or a map if it has data.
+type Set struct {
+	Name string
+	Key  []Type
+	Data []Type
+	// Interval says that elements are ranges from Key to KeyEnd. Only for concatenations.
+	Interval bool
+	// Dynamic says that rules add elements, which time out. MaxSize is then required.
+	Dynamic bool
+	MaxSize uint32
+}
+
+func (s *Set) attrs(t Table) []Attr {
+	const interval, isMap, timeout, eval, concatenation = 0x4, 0x8, 0x10, 0x20, 0x80
+	var flags uint32
+	keyType, keyLen := concat(s.Key)
+	attrs := []Attr{attrString(1, t.Name), attrString(2, s.Name), attrU32(4, keyType), attrU32(5, keyLen)}
+	if len(s.Data) > 0 {
+		flags |= isMap
+		dataType, dataLen := concat(s.Data)
+		attrs = append(attrs, attrU32(6, dataType), attrU32(7, dataLen))
+	}
+	if s.Interval {
+		flags |= interval | concatenation
+		fields := make([]Attr, len(s.Key))
+		for i, k := range s.Key {
+			fields[i] = attrNest(1, attrU32(1, k.size()))
+		}
+		attrs = append(attrs, attrNest(9, attrNest(2, fields...)))
+	}
+	if s.Dynamic {
+		flags |= timeout | eval
+		attrs = append(attrs, attrNest(9, attrU32(1, s.MaxSize)))
+	}
+	if flags != 0 { // the kernel does not show flags that are 0
+		attrs = append(attrs, attrU32(3, flags))
+	}
+	return attrs
+}
+
+// AddSet adds a set; it is no error if it is there.
+func (b *Batch) AddSet(t Table, s *Set) {
+	b.begin(msgNewSet, flagCreate, t.Family)
+	for _, a := range s.attrs(t) {
+		b.buf = appendAttr(b.buf, a)
+	}
+	b.buf = appendAttr(b.buf, attrU32(10, b.seq)) // an id is required, but not used: names find it
+	b.count++
+}
+
+// Elem is an element of a set or map.
+type Elem struct {
+	Key    []byte
+	KeyEnd []byte // last key of an interval
+	Data   []byte
+	// Timeout and Expires are in milliseconds: the whole time, and what is left of it. 0 for none.
+	Timeout, Expires uint64
+}
+
+// AddElem adds an element. It is an error if the key is there with other data.
+func (b *Batch) AddElem(t Table, set string, e Elem) { b.elem(msgNewElem, flagCreate, t, set, e) }
+
+// DeleteElem deletes an element by its key. It is an error if it is not there.
+func (b *Batch) DeleteElem(t Table, set string, e Elem) { b.elem(msgDelElem, 0, t, set, e) }
+
+// DestroyElem deletes an element by its key if it is there. Linux 6.3 or later.
+func (b *Batch) DestroyElem(t Table, set string, e Elem) { b.elem(msgDestroyElem, 0, t, set, e) }
+
+// elem puts elements of the same set into one message, as long as the list's 16-bit length allows.
+func (b *Batch) elem(op, flags uint16, t Table, set string, e Elem) {
+	const room = 256 // more than any element takes
+	o := &b.open
+	if o.list == 0 || o.op != op || o.set != set || o.table != t || len(b.buf)-o.list > maxAttr-room {
+		b.begin(op, flags, t.Family)
+		b.buf = appendAttrString(b.buf, 1, t.Name)
+		b.buf = appendAttrString(b.buf, 2, set)
+		o.op, o.set, o.table = op, set, t
+		b.buf, o.list = beginNest(b.buf, 3)
+	}
+	var at int
+	b.buf, at = beginNest(b.buf, 1)
+	b.buf = appendData(b.buf, 1, e.Key)
+	if e.KeyEnd != nil {
+		b.buf = appendData(b.buf, 10, e.KeyEnd)
+	}
+	if e.Data != nil {
+		b.buf = appendData(b.buf, 2, e.Data)
+	}
+	if e.Timeout != 0 {
+		b.buf = appendAttr(b.buf, attrU64(4, e.Timeout))
+		b.buf = appendAttr(b.buf, attrU64(5, e.Expires))
+	}
+	b.buf = endNest(b.buf, at)
+	b.count++
+}
+
+func appendData(b []byte, typ uint16, v []byte) []byte {
+	b, at := beginNest(b, typ)
+	b = appendAttrBytes(b, 1, v)
+	return endNest(b, at)
+}
+
+// Width returns the length in bytes of a concatenation of values.
+func Width(types []Type) int {
+	_, n := concat(types)
+	return int(n)
+}

@@ -1,0 +1,279 @@
+package nft
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Conn is a netlink socket to nf_tables in the network namespace in which it was opened. It may be used from any thread, but
+// by one goroutine at a time.
+type Conn struct {
+	fd  int
+	seq uint32
+	buf []byte
+	// stale says that answers may be left in the socket by a call that failed.
+	stale bool
+}
+
+// A batch travels in one datagram, so the socket's buffers bound its size: 120,000 elements take about 8 MiB. The kernel
+// only accounts what is in flight.
+const socketBuffer = 256 << 20
+
+// Dial opens a socket in the calling thread's network namespace. It needs CAP_NET_ADMIN there.
+func Dial() (*Conn, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
+	if err != nil {
+		return nil, fmt.Errorf("opening a netfilter netlink socket: %w", err)
+	}
+	err = errors.Join(
+		unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}),
+		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, socketBuffer),
+		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, socketBuffer),
+		// The original request is not needed in error messages: sequence numbers name it.
+		unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1),
+	)
+	if err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("setting up a netfilter netlink socket (CAP_NET_ADMIN is required): %w", err)
+	}
+	return &Conn{fd: fd, buf: make([]byte, 64<<10)}, nil
+}
+
+// Close closes the socket.
+func (c *Conn) Close() error { return unix.Close(c.fd) }
+
+// Commit carries out a batch in one transaction. An empty batch does nothing. If it fails, nothing was changed; the error
+// wraps the kernel's error number.
+func (c *Conn) Commit(b *Batch) error {
+	if b.Len() == 0 {
+		return nil
+	}
+	msg, ack := b.seal()
+	for {
+		err := c.commit(msg, ack)
+		// A signal, such as those with which Go preempts goroutines, makes some kernels give up a batch.
+		if !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+func (c *Conn) commit(msg []byte, ack uint32) error {
+	if err := c.send(msg); err != nil {
+		return err
+	}
+	var failed error
+	for done := false; !done; {
+		err := c.receive(func(m message) error {
+			errno, err := m.errno()
+			if err != nil {
+				return err
+			}
+			if errno != 0 && failed == nil {
+				failed = fmt.Errorf("nf_tables refused message %d of the batch: %w", m.seq, errno)
+			}
+			// A batch that fails as a whole is answered to its first message, which has sequence number 1.
+			done = done || m.seq == ack || (errno != 0 && m.seq == 1)
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return failed
+}
+
+// send sends one datagram. The kernel carries it out before it returns, so that all answers to earlier ones are either read
+// or left over from a failure, and are thrown away.
+func (c *Conn) send(msg []byte) error {
+	for c.stale {
+		_, _, err := unix.Recvfrom(c.fd, c.buf, unix.MSG_DONTWAIT)
+		c.stale = err == nil || errors.Is(err, unix.EINTR) || errors.Is(err, unix.ENOBUFS)
+	}
+	err := retry(func() error { return unix.Sendto(c.fd, msg, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}) })
+	if err != nil {
+		return fmt.Errorf("sending %d bytes to nf_tables: %w", len(msg), err)
+	}
+	return nil
+}
+
+// message is one netlink message of an answer.
+type message struct {
+	typ, flags uint16
+	seq        uint32
+	payload    []byte
+}
+
+func (m message) errno() (unix.Errno, error) {
+	if m.typ != unix.NLMSG_ERROR || len(m.payload) < 4 {
+		return 0, fmt.Errorf("unexpected netlink message of type %d", m.typ)
+	}
+	return unix.Errno(-int32(native.Uint32(m.payload))), nil
+}
+
+// receive reads one datagram and calls fn for each message in it.
+func (c *Conn) receive(fn func(message) error) error {
+	var n int
+	err := retry(func() (err error) {
+		n, _, err = unix.Recvfrom(c.fd, c.buf, unix.MSG_TRUNC)
+		return err
+	})
+	if err != nil {
+		c.stale = true
+		return fmt.Errorf("receiving from nf_tables: %w", err)
+	}
+	if n > len(c.buf) {
+		c.stale = true
+		return fmt.Errorf("receiving from nf_tables: datagram of %d bytes is larger than the buffer", n)
+	}
+	return eachMessage(c.buf[:n], fn)
+}
+
+func eachMessage(b []byte, fn func(message) error) error {
+	for len(b) >= unix.NLMSG_HDRLEN {
+		n := int(native.Uint32(b))
+		if n < unix.NLMSG_HDRLEN || n > len(b) {
+			return errTruncated
+		}
+		m := message{typ: native.Uint16(b[4:]), flags: native.Uint16(b[6:]), seq: native.Uint32(b[8:]), payload: b[16:n]}
+		if err := fn(m); err != nil {
+			return err
+		}
+		b = b[min(align4(n), len(b)):]
+	}
+	return nil
+}
+
+func retry(fn func() error) error {
+	for {
+		if err := fn(); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+// errInterrupted says that something was committed while a dump ran, so that the dump may show neither state.
+var errInterrupted = errors.New("nf_tables changed during a dump")
+
+// request sends one request and calls fn with the attributes of each message of the answer.
+func (c *Conn) request(typ, flags uint16, f Family, attrs []Attr, fn func(attrs []byte) error) error {
+	c.seq++
+	var b Batch
+	b.seq = c.seq - 1
+	b.message(subsystem|typ, unix.NLM_F_REQUEST|flags, f, 0)
+	for _, a := range attrs {
+		b.buf = appendAttr(b.buf, a)
+	}
+	b.finish()
+	if err := c.send(b.buf); err != nil {
+		return err
+	}
+	var firstErr error
+	for done := false; !done; {
+		err := c.receive(func(m message) error {
+			if m.seq != c.seq {
+				return nil // left over from a request that was given up
+			}
+			if m.flags&unix.NLM_F_DUMP_INTR != 0 && firstErr == nil {
+				firstErr = errInterrupted
+			}
+			switch m.typ {
+			case unix.NLMSG_DONE:
+				done = true
+				return nil
+			case unix.NLMSG_ERROR:
+				done = true
+				errno, err := m.errno()
+				if errno != 0 {
+					err = errno
+				}
+				firstErr = errors.Join(firstErr, err)
+				return nil
+			}
+			done = m.flags&unix.NLM_F_MULTI == 0
+			if len(m.payload) < 4 || firstErr != nil {
+				return nil
+			}
+			firstErr = fn(m.payload[4:])
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return firstErr
+}
+
+// Generation returns the number of the ruleset's generation in this namespace. Every commit, by anybody, raises it.
+func (c *Conn) Generation() (uint32, error) {
+	var id uint32
+	err := c.request(msgGetGen, 0, 0, nil, func(attrs []byte) error {
+		if v := findAttr(attrs, 1, 0); len(v) == 4 {
+			id = beUint32(v)
+		}
+		return nil
+	})
+	return id, err
+}
+
+// HasTable says whether a table exists.
+func (c *Conn) HasTable(t Table) (bool, error) {
+	err := c.request(msgGetTable, 0, t.Family, []Attr{attrString(1, t.Name)}, func([]byte) error { return nil })
+	if errors.Is(err, unix.ENOENT) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// dump calls fn for all objects of a kind in a table's family. A dump that was interrupted by a commit is repeated, after a
+// call of again.
+func (c *Conn) dump(typ uint16, t Table, attrs []Attr, again func(), fn func(attrs []byte) error) error {
+	const attempts = 20
+	for range attempts {
+		again()
+		err := c.request(typ, unix.NLM_F_DUMP, t.Family, attrs, fn)
+		if !errors.Is(err, errInterrupted) && !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+	return fmt.Errorf("reading table %s: %w in each of %d attempts", t.Name, errInterrupted, attempts)
+}
+
+// Elems returns all elements of a set, in no particular order. A set that does not exist is an error that wraps
+// [os.ErrNotExist].
+func (c *Conn) Elems(t Table, set string) ([]Elem, error) {
+	var elems []Elem
+	err := c.dump(msgGetElem, t, []Attr{attrString(1, t.Name), attrString(2, set)}, func() { elems = elems[:0] },
+		func(attrs []byte) error {
+			var err error
+			elems, err = decodeElems(attrs, elems)
+			return err
+		})
+	if errors.Is(err, unix.ENOENT) {
+		return nil, fmt.Errorf("set %s of table %s: %w", set, t.Name, os.ErrNotExist)
+	}
+	return elems, err
+}
+
+// ReadSkeleton reads the names of all sets and the chains with their rules of a table.
+func (c *Conn) ReadSkeleton(t Table) (*Skeleton, error) {
+	s := newSkeleton()
+	table := []Attr{attrString(1, t.Name)}
+	ours := func(add func([]byte)) func([]byte) error {
+		return func(attrs []byte) error {
+			if attrStr(attrs, 1) == t.Name { // the kernel does not filter chains by table
+				add(attrs)
+			}
+			return nil
+		}
+	}
+	err := errors.Join(
+		c.dump(msgGetSet, t, table, func() { clear(s.sets) }, ours(s.addSet)),
+		c.dump(msgGetChain, t, table, func() { clear(s.chains) }, ours(s.addChain)),
+		c.dump(msgGetRule, t, table, func() { clear(s.rules) }, ours(s.addRule)),
+	)
+	return s, err
+}

@@ -1,0 +1,34 @@
+//go:build !linux
+
+package nft
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Conn is a netlink socket to nf_tables, which only Linux has.
+type Conn struct{}
+
+var errNotLinux = fmt.Errorf("nf_tables: %w on this operating system", errors.ErrUnsupported)
+
+// Dial fails: there is no nf_tables on this operating system.
+func Dial() (*Conn, error) { return nil, errNotLinux }
+
+// Close does nothing.
+func (*Conn) Close() error { return nil }
+
+// Commit fails.
+func (*Conn) Commit(*Batch) error { return errNotLinux }
+
+// Generation fails.
+func (*Conn) Generation() (uint32, error) { return 0, errNotLinux }
+
+// HasTable fails.
+func (*Conn) HasTable(Table) (bool, error) { return false, errNotLinux }
+
+// Elems fails.
+func (*Conn) Elems(Table, string) ([]Elem, error) { return nil, errNotLinux }
+
+// ReadSkeleton fails.
+func (*Conn) ReadSkeleton(Table) (*Skeleton, error) { return nil, errNotLinux }

@@ -1,0 +1,126 @@
+package nft
+
+import (
+	"encoding/binary"
+	"slices"
+)
+
+func beUint32(b []byte) uint32 { return binary.BigEndian.Uint32(b) }
+
+// decodeElems appends the elements of one message of a dump. Their values do not refer to attrs.
+func decodeElems(attrs []byte, elems []Elem) ([]Elem, error) {
+	list := findAttr(attrs, 3, 0)
+	err := eachAttr(list, func(_ uint16, elem []byte) error {
+		var e Elem
+		err := eachAttr(elem, func(typ uint16, v []byte) error {
+			switch typ {
+			case 1:
+				e.Key = slices.Clone(findAttr(v, 1, 0))
+			case 2:
+				e.Data = slices.Clone(findAttr(v, 1, 0))
+			case 10:
+				e.KeyEnd = slices.Clone(findAttr(v, 1, 0))
+			case 4:
+				e.Timeout = beUint64(v)
+			case 5:
+				e.Expires = beUint64(v)
+			}
+			return nil
+		})
+		if e.Key != nil {
+			elems = append(elems, e)
+		}
+		return err
+	})
+	return elems, err
+}
+
+func beUint64(b []byte) uint64 {
+	if len(b) != 8 {
+		return 0
+	}
+	return binary.BigEndian.Uint64(b)
+}
+
+// Skeleton is what a table holds beside elements, as read from the kernel.
+type Skeleton struct {
+	sets   map[string][]byte
+	chains map[string][]byte
+	rules  map[string][][]byte // by chain, in order
+}
+
+func newSkeleton() *Skeleton {
+	return &Skeleton{sets: map[string][]byte{}, chains: map[string][]byte{}, rules: map[string][][]byte{}}
+}
+
+func (s *Skeleton) addSet(attrs []byte) { s.sets[attrStr(attrs, 2)] = slices.Clone(attrs) }
+
+func (s *Skeleton) addChain(attrs []byte) { s.chains[attrStr(attrs, 3)] = slices.Clone(attrs) }
+
+func (s *Skeleton) addRule(attrs []byte) {
+	chain := attrStr(attrs, 2)
+	s.rules[chain] = append(s.rules[chain], slices.Clone(attrs))
+}
+
+// Sets returns the names of all sets, in no particular order.
+func (s *Skeleton) Sets() []string {
+	names := make([]string, 0, len(s.sets))
+	for name := range s.sets {
+		names = append(names, name)
+	}
+	return names
+}
+
+// Fits says whether the table holds no sets and chains but those given, and each as it should be, up to the chains' rules. If it
+// does not fit, it has to be replaced.
+func (s *Skeleton) Fits(t Table, sets []Set, chains []Chain) bool {
+	found := 0
+	for i := range sets {
+		if _, ok := s.sets[sets[i].Name]; ok {
+			found++
+			if !s.HasSet(t, &sets[i]) {
+				return false
+			}
+		}
+	}
+	if found != len(s.sets) {
+		return false
+	}
+	found = 0
+	for i := range chains {
+		if _, ok := s.chains[chains[i].Name]; ok {
+			found++
+			if exists, _ := s.HasChain(t, &chains[i]); !exists {
+				return false
+			}
+		}
+	}
+	return found == len(s.chains)
+}
+
+// HasSet says whether the table has exactly this set.
+func (s *Skeleton) HasSet(t Table, set *Set) bool {
+	attrs, ok := s.sets[set.Name]
+	return ok && contains(attrs, set.attrs(t))
+}
+
+// HasChain says whether the table has a chain of this name and hook, and whether it has the same rules in the same order.
+func (s *Skeleton) HasChain(t Table, c *Chain) (exists, same bool) {
+	attrs, ok := s.chains[c.Name]
+	if !ok || !contains(attrs, c.attrs(t)) || (c.Hook == nil) != (findAttr(attrs, 4, 0) == nil) {
+		return false, false
+	}
+	return true, slices.EqualFunc(s.rules[c.Name], c.Rules, func(got []byte, want []Expr) bool {
+		return sameExprs(findAttr(got, 4, 0), want)
+	})
+}
+
+func sameExprs(got []byte, want []Expr) bool {
+	i, same := 0, true
+	err := eachAttr(got, func(_ uint16, e []byte) error {
+		same = same && i < len(want) && contains(e, want[i].attr().Nested)
+		i++
+		return nil
+	})
+	return err == nil && same && i == len(want)
+}
