@@ -229,11 +229,6 @@ func TestClose(t *testing.T) {
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	select {
-	case <-w.stopped:
-	default:
-		t.Error("still at work after Close")
-	}
 	if err := w.Close(); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("closing twice: %v, want os.ErrClosed", err)
 	}
