@@ -4,8 +4,10 @@ package backend
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/switchyard-net/switchyard/internal/reconcile"
+	"github.com/switchyard-net/switchyard/state"
 )
 
 // Backend programs one dataplane.
@@ -30,6 +32,14 @@ type LocalDetector struct {
 // Enabled says whether the detector can see pods at all.
 func (d LocalDetector) Enabled() bool {
 	return len(d.ClusterCIDRs) > 0 || d.NodeCIDR || d.BridgeInterface != "" || d.InterfacePrefix != ""
+}
+
+// Detects says whether the detector can see the pods of an IP family: with cluster CIDRs, only if one is of that family.
+func (d LocalDetector) Detects(f state.Family) bool {
+	if len(d.ClusterCIDRs) == 0 {
+		return d.Enabled()
+	}
+	return slices.ContainsFunc(d.ClusterCIDRs, func(p netip.Prefix) bool { return state.FamilyOf(p.Addr()) == f })
 }
 
 // NodePortAddresses says on which addresses of the node NodePorts are served. The set follows the node's interfaces.

@@ -18,10 +18,22 @@ type Config struct {
 	// ServiceProxyName makes this instance handle exactly the services whose label
 	// service.kubernetes.io/service-proxy-name has this value. Empty: the services without that label.
 	ServiceProxyName string
-	// DetectLocal says that the dataplane can tell pods from other clients (a cluster CIDR or the like is configured).
-	DetectLocal bool
+	// DetectLocal are the families in which the dataplane can tell pods from other clients: those of which a cluster CIDR or
+	// the like is configured.
+	DetectLocal Families
 	// MasqueradeAll masquerades all connections to cluster IPs.
 	MasqueradeAll bool
+}
+
+// Families is a set of IP families.
+type Families struct{ IPv4, IPv6 bool }
+
+// DualStack is the set of both families.
+var DualStack = Families{IPv4: true, IPv6: true}
+
+// Has says whether a family is in the set.
+func (f Families) Has(family state.Family) bool {
+	return family == state.IPv4 && f.IPv4 || family == state.IPv6 && f.IPv6
 }
 
 // Compute returns the record of svc on this node, or nil if the service is not to be routed by this instance. node is this

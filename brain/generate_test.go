@@ -92,7 +92,7 @@ func (g *generator) names() []string {
 }
 
 func (g *generator) input() *input {
-	in := &input{cfg: &brain.Config{NodeName: one(g, anyName), DetectLocal: g.bool(), MasqueradeAll: g.bool()}}
+	in := &input{cfg: &brain.Config{NodeName: one(g, anyName), DetectLocal: brain.Families{IPv4: g.bool(), IPv6: g.bool()}, MasqueradeAll: g.bool()}}
 	if g.byte()%8 == 1 {
 		in.cfg.ServiceProxyName = "a"
 	}

@@ -30,7 +30,7 @@ func setTraffic(p *state.Port, cfg *Config, svc *model.Service, eps candidates) 
 		if svc.InternalLocal {
 			to = local
 		}
-		p.Internal = state.Traffic{Inside: to, Outside: to, Masquerade: internalMasquerade(cfg)}
+		p.Internal = state.Traffic{Inside: to, Outside: to, Masquerade: internalMasquerade(cfg, p.Family)}
 	}
 	if external {
 		// Replies must pass this node again, wherever the endpoint is.
@@ -71,11 +71,11 @@ func routeTo(eps []state.Endpoint, otherwise state.Verdict) state.Route {
 // internalMasquerade says which connections to cluster IPs are masqueraded: all if the operator says so, else those that
 // enter the cluster here, which only a node with a local-traffic detector can tell (pkg/proxy/nftables/proxier.go,
 // masqueradeAll and localDetector).
-func internalMasquerade(cfg *Config) state.Masquerade {
+func internalMasquerade(cfg *Config, family state.Family) state.Masquerade {
 	switch {
 	case cfg.MasqueradeAll:
 		return state.MasqueradeAlways
-	case cfg.DetectLocal:
+	case cfg.DetectLocal.Has(family):
 		return state.MasqueradeUnlessPod
 	}
 	return state.MasqueradeNever

@@ -257,7 +257,7 @@ func (o *Options) usualMasquerade(s space, f state.Family) state.Masquerade {
 	switch {
 	case s == nodePort:
 		return state.MasqueradeAlways
-	case o.detects(f):
+	case o.LocalDetector.Detects(f):
 		return state.MasqueradeUnlessPod
 	}
 	return state.MasqueradeNever

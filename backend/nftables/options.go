@@ -2,11 +2,8 @@ package nftables
 
 import (
 	"log/slog"
-	"net/netip"
-	"slices"
 
 	"github.com/switchyard-net/switchyard/backend"
-	"github.com/switchyard-net/switchyard/state"
 )
 
 // Options are the settings of the dataplane. The zero value is useful.
@@ -31,14 +28,4 @@ func (o *Options) mark() uint32 {
 		return 1 << defaultMasqueradeBit
 	}
 	return 1 << *o.MasqueradeBit
-}
-
-// detects says whether pods can be told from other clients in an IP family.
-func (o *Options) detects(f state.Family) bool {
-	if len(o.LocalDetector.ClusterCIDRs) > 0 {
-		return slices.ContainsFunc(o.LocalDetector.ClusterCIDRs, func(p netip.Prefix) bool {
-			return state.FamilyOf(p.Addr()) == f
-		})
-	}
-	return o.LocalDetector.Enabled()
 }

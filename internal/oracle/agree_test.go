@@ -121,7 +121,7 @@ func newRun(seed uint64) *run {
 	r.store = store.New(store.Options{Brain: brain.Config{
 		NodeName:         r.opts.NodeName,
 		ServiceProxyName: r.opts.ServiceProxyName,
-		DetectLocal:      r.opts.DetectLocal,
+		DetectLocal:      brain.Families{IPv4: r.opts.DetectLocal, IPv6: r.opts.DetectLocal},
 		MasqueradeAll:    r.opts.MasqueradeAll,
 	}})
 	r.sink = r.store.Source("history")
