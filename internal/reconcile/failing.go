@@ -1,0 +1,107 @@
+package reconcile
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// failure is a service that could not be programmed.
+type failure struct {
+	record *state.Service // the latest; nil if it is to be removed
+	err    error
+}
+
+// noteServices notes which services of an applied update failed, and when to try them again.
+func (r *runner) noteServices(u *state.Update, failed map[state.ServiceName]error, isRetry bool) {
+	if len(r.failing)+len(r.unrepaired)+len(failed) == 0 {
+		return
+	}
+	removed := u.Removed
+	if u.Full {
+		removed = r.missing(u, failed)
+	}
+	for _, s := range u.Changed {
+		r.noteService(s.Name, s, failed[s.Name])
+	}
+	for _, name := range removed {
+		r.noteService(name, nil, failed[name])
+	}
+	switch {
+	case len(r.failing) == 0:
+		r.retrying.reset()
+	case isRetry || r.retrying.at.IsZero():
+		r.retrying.failed(nil, &r.Options)
+	}
+}
+
+// missing returns the services in trouble that do not exist any more after a full update.
+func (r *runner) missing(u *state.Update, failed map[state.ServiceName]error) []state.ServiceName {
+	gone := make(map[state.ServiceName]bool)
+	for name := range r.failing {
+		gone[name] = true
+	}
+	for name := range r.unrepaired {
+		gone[name] = true
+	}
+	for name := range failed {
+		gone[name] = true
+	}
+	for _, s := range u.Changed {
+		delete(gone, s.Name)
+	}
+	return slices.Collect(maps.Keys(gone))
+}
+
+func (r *runner) noteService(name state.ServiceName, record *state.Service, err error) {
+	delete(r.unrepaired, name)
+	former, was := r.failing[name]
+	if err == nil {
+		if was {
+			delete(r.failing, name)
+			r.Logger.Info("service is programmed again", "service", name.String())
+		}
+		return
+	}
+	if !was || former.err.Error() != err.Error() {
+		r.Logger.Warn("cannot program service", "service", name.String(), "error", err)
+	}
+	r.failing[name] = failure{record, err}
+}
+
+// retryUpdate applies the failing services again, on top of the revision that is applied.
+func (r *runner) retryUpdate() *state.Update {
+	u := &state.Update{Revision: r.status.Applied, Node: r.node}
+	for name, f := range r.failing {
+		if f.record != nil {
+			u.Changed = append(u.Changed, f.record)
+		} else {
+			u.Removed = append(u.Removed, name)
+		}
+	}
+	slices.SortFunc(u.Changed, func(a, b *state.Service) int { return a.Name.Compare(b.Name) })
+	slices.SortFunc(u.Removed, state.ServiceName.Compare)
+	return u
+}
+
+// noteUnrepaired notes the services that a verification could not repair. The next one then comes after a pause that grows.
+func (r *runner) noteUnrepaired(failed map[state.ServiceName]error) {
+	was := r.unrepaired
+	r.unrepaired = make(map[state.ServiceName]error)
+	for name, err := range failed {
+		if _, ok := r.failing[name]; ok {
+			continue // is tried again by itself
+		}
+		if was[name] == nil || was[name].Error() != err.Error() {
+			r.Logger.Warn("cannot repair service", "service", name.String(), "error", err)
+		}
+		r.unrepaired[name] = err
+	}
+	if len(r.unrepaired) == 0 {
+		r.verifying.reset()
+		return
+	}
+	r.verifying.failed(nil, &r.Options)
+	r.verifyAt = r.verifying.at
+}

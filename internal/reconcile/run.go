@@ -1,0 +1,208 @@
+package reconcile
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// Options says how [Run] paces itself. The zero value has all defaults.
+type Options struct {
+	// Logger gets failures, services that cannot be programmed and repairs. Default: nothing is logged.
+	Logger *slog.Logger
+	// VerifyPeriod is the time between two verifications. Default: 30 s.
+	VerifyPeriod time.Duration
+	// MinBackoff and MaxBackoff bound the pause after a failure. It starts at about the minimum and doubles with each
+	// further failure of the same kind. Defaults: 10 ms and 5 s.
+	MinBackoff, MaxBackoff time.Duration
+	// MinDisturbedInterval is the least time between a verification and one that a disturbance asks for. Default: 100 ms.
+	MinDisturbedInterval time.Duration
+	// OnStatus is called after each Apply and Verify, by the goroutine of Run; it must return soon. It may be nil.
+	OnStatus func(Status)
+}
+
+// Run keeps b in step with feed until ctx ends, and then returns nil; what is programmed stays. It returns an error only if
+// the feed is closed.
+//
+// What fails is tried again after a pause that grows, with what has changed meanwhile merged in. A single service that
+// fails is tried again by itself and holds up nothing else. Failing services share one pause: one that starts to fail may
+// wait as long as those that have failed for long.
+func Run(ctx context.Context, feed state.Feed, b Backend, o Options) error {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	o.VerifyPeriod = cmp.Or(o.VerifyPeriod, 30*time.Second)
+	o.MinBackoff = cmp.Or(o.MinBackoff, 10*time.Millisecond)
+	o.MaxBackoff = cmp.Or(o.MaxBackoff, 5*time.Second)
+	o.MinDisturbedInterval = cmp.Or(o.MinDisturbedInterval, 100*time.Millisecond)
+	r := &runner{
+		Options:   o,
+		feed:      feed,
+		backend:   b,
+		disturbed: b.Disturbed(),
+		failing:   make(map[state.ServiceName]failure),
+	}
+	return r.run(ctx)
+}
+
+// runner is one call of Run. It is used by one goroutine only.
+type runner struct {
+	Options
+	feed      state.Feed
+	backend   Backend
+	disturbed <-chan struct{} // nil once it is closed
+	status    Status
+
+	node     *state.Node // of the last applied update, nil before the first
+	applying retry
+
+	failing    map[state.ServiceName]failure
+	retrying   retry
+	unrepaired map[state.ServiceName]error // what the last Verify could not repair
+
+	verifying  retry
+	verifyAt   time.Time // zero before the first Apply
+	verifiedAt time.Time
+}
+
+func (r *runner) run(ctx context.Context) error {
+	for ctx.Err() == nil {
+		r.pollDisturbed()
+		now := time.Now()
+		switch {
+		case isDue(r.verifyAt, now):
+			r.verify(ctx)
+		case r.applying.at.After(now):
+			r.pause(ctx, earliest(r.applying.at, r.verifyAt))
+		case isDue(r.retrying.at, now):
+			r.apply(ctx, r.retryUpdate(), true)
+		default:
+			u, err := r.next(ctx, earliest(r.retrying.at, r.verifyAt))
+			if err != nil {
+				return fmt.Errorf("no further states: %w", err)
+			}
+			if u != nil {
+				r.apply(ctx, u, false)
+			}
+		}
+	}
+	return nil
+}
+
+// next waits for an update until something else is due, at the time until or because of a disturbance; it is nil then.
+func (r *runner) next(ctx context.Context, until time.Time) (*state.Update, error) {
+	var cancel context.CancelFunc
+	if until.IsZero() {
+		ctx, cancel = context.WithCancel(ctx)
+	} else {
+		ctx, cancel = context.WithDeadline(ctx, until)
+	}
+	defer cancel()
+
+	type answer struct {
+		update *state.Update
+		err    error
+	}
+	answers := make(chan answer, 1)
+	go func() {
+		u, err := r.feed.Next(ctx, r.status.Applied)
+		answers <- answer{u, err}
+	}()
+	var a answer
+	select {
+	case a = <-answers:
+	case _, ok := <-r.disturbed:
+		r.onDisturbed(ok)
+		cancel()
+		a = <-answers
+	}
+	if a.err != nil && ctx.Err() != nil {
+		return nil, nil
+	}
+	return a.update, a.err
+}
+
+// pause waits until something is due.
+func (r *runner) pause(ctx context.Context, until time.Time) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(time.Until(until)):
+	case _, ok := <-r.disturbed:
+		r.onDisturbed(ok)
+	}
+}
+
+// pollDisturbed sees to it that a disturbance is noticed also while updates come without a pause.
+func (r *runner) pollDisturbed() {
+	select {
+	case _, ok := <-r.disturbed:
+		r.onDisturbed(ok)
+	default:
+	}
+}
+
+// onDisturbed brings the next verification forward. If the last one failed, the pause after it is kept.
+func (r *runner) onDisturbed(ok bool) {
+	if !ok {
+		r.disturbed = nil
+		return
+	}
+	if r.node == nil || r.verifying.failures > 0 {
+		return
+	}
+	r.verifyAt = earliest(r.verifyAt, latest(time.Now(), r.verifiedAt.Add(r.MinDisturbedInterval)))
+}
+
+// apply applies an update of the feed, or one that retries failing services.
+func (r *runner) apply(ctx context.Context, u *state.Update, isRetry bool) {
+	result, err := r.backend.Apply(ctx, u)
+	if err != nil {
+		if ctx.Err() == nil {
+			pause := r.applying.failed(err, &r.Options)
+			r.Logger.Warn("cannot apply, trying again", "revision", u.Revision, "failures", r.applying.failures, "pause", pause, "error", err)
+			r.report()
+		}
+		return
+	}
+	r.applying.reset()
+	r.status.Applied = u.Revision
+	if r.node == nil {
+		r.verifyAt = time.Now().Add(r.VerifyPeriod)
+	}
+	r.node = u.Node
+	r.noteServices(u, result.Failed, isRetry)
+	r.succeeded(result)
+}
+
+func (r *runner) verify(ctx context.Context) {
+	result, err := r.backend.Verify(ctx)
+	r.verifiedAt = time.Now()
+	if err != nil {
+		if ctx.Err() == nil {
+			pause := r.verifying.failed(err, &r.Options)
+			r.verifyAt = r.verifying.at
+			r.Logger.Warn("cannot verify, trying again", "failures", r.verifying.failures, "pause", pause, "error", err)
+			r.report()
+		}
+		return
+	}
+	r.status.Verified++
+	r.verifyAt = r.verifiedAt.Add(r.VerifyPeriod)
+	r.noteUnrepaired(result.Failed)
+	r.succeeded(result)
+}
+
+// succeeded counts what a call did.
+func (r *runner) succeeded(result Result) {
+	r.status.LastSuccess = time.Now()
+	r.status.Written += result.Written
+	r.status.Repaired += result.Repaired
+	if result.Repaired > 0 {
+		r.Logger.Warn("repaired what something else had changed in the dataplane", "objects", result.Repaired)
+	}
+	r.report()
+}

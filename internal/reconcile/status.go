@@ -1,0 +1,47 @@
+package reconcile
+
+import (
+	"errors"
+	"maps"
+	"time"
+
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// Status is how a dataplane is doing. It is a value of its own: it does not change after it has been handed over.
+type Status struct {
+	// Applied is the revision that the dataplane shows, but for the services in Failed. It is 0 before the first Apply.
+	Applied state.Revision
+	// LastSuccess is when an Apply or Verify last succeeded.
+	LastSuccess time.Time
+	// Failures counts the calls of Apply that failed since the last one that succeeded, and those of Verify likewise. Err
+	// has the last error of either, nil if Failures is 0.
+	Failures int
+	Err      error
+	// Failed are the services that cannot be programmed, with the reasons.
+	Failed map[state.ServiceName]error
+	// Written and Repaired sum up the results of all calls; see [Result].
+	Written, Repaired int
+	// Verified counts successful verifications.
+	Verified int
+}
+
+func (r *runner) report() {
+	if r.OnStatus == nil {
+		return
+	}
+	s := r.status
+	s.Err = errors.Join(r.applying.err, r.verifying.err)
+	s.Failures = r.applying.failures
+	if r.verifying.err != nil {
+		s.Failures += r.verifying.failures
+	}
+	if len(r.failing)+len(r.unrepaired) > 0 {
+		s.Failed = make(map[state.ServiceName]error, len(r.failing)+len(r.unrepaired))
+		maps.Copy(s.Failed, r.unrepaired)
+		for name, f := range r.failing {
+			s.Failed[name] = f.err
+		}
+	}
+	r.OnStatus(s)
+}
