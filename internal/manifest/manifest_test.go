@@ -122,6 +122,10 @@ func TestEncodings(t *testing.T) {
 			t.Errorf("%s: want (-), got (+):\n%s", name, diff)
 		}
 	}
+	want = "f:3: Namespace a\nf:8: Namespace b\n"
+	if diff := cmp.Diff(want, report(Decode("f", []byte("\ufeff%YAML 1.1\n---\n"+text)))); diff != "" {
+		t.Errorf("bom and directive: want (-), got (+):\n%s", diff)
+	}
 	want = "error: f:1: is UTF-16 text: save the file as UTF-8\n"
 	if got := report(Decode("f", []byte("\xff\xfea\x00:\x00"))); got != want {
 		t.Errorf("UTF-16: got %s", got)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,9 +14,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 
+	"github.com/switchyard-net/switchyard/internal/manifest"
 	"github.com/switchyard-net/switchyard/model"
+	vocabulary "github.com/switchyard-net/switchyard/state"
 )
 
 // patience is how long a test waits for what must happen. It only passes if something is broken.
@@ -144,7 +147,7 @@ func (l *lab) next() update {
 func (l *lab) expect(set, deleted []string) {
 	l.t.Helper()
 	want, got := update{set: set, deleted: deleted}, l.next()
-	if diff := cmp.Diff(want, got, cmp.AllowUnexported(update{})); diff != "" {
+	if diff := gocmp.Diff(want, got, gocmp.AllowUnexported(update{})); diff != "" {
 		l.t.Fatalf("want (-), got (+):\n%s", diff)
 	}
 }
@@ -172,7 +175,7 @@ func (l *lab) expectProblems(want ...string) {
 	for _, p := range l.source.Problems() {
 		got = append(got, strings.ReplaceAll(p.Error(), l.dir+"/", ""))
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
+	if diff := gocmp.Diff(want, got); diff != "" {
 		l.t.Fatalf("want (-), got (+):\n%s", diff)
 	}
 }
@@ -205,6 +208,15 @@ func TestFollowsFiles(t *testing.T) {
 	l.expect([]string{"e:3"}, nil)
 	l.write("deep/down/below/e.yaml", service("e", 4))
 	l.expect([]string{"e:4"}, nil)
+	// A directory that is away for too short a time to be missed is watched all the same when it is back.
+	l.check(os.Rename(l.path("deep"), l.path("../away")))
+	l.check(os.Rename(l.path("../away"), l.path("deep")))
+	l.write("a.yaml", service("a", 4))
+	l.expect([]string{"a:4"}, nil)
+	l.write("deep/down/below/e.yaml", service("e", 5))
+	l.expect([]string{"e:5"}, nil)
+	l.write("deep/f.yaml", service("f", 1))
+	l.expect([]string{"f:1"}, nil)
 	l.write("a.yaml", "")
 	l.expect(nil, []string{"a"})
 	l.expectProblems()
@@ -293,7 +305,7 @@ func TestLogsOnce(t *testing.T) {
 		`ERROR manifest has a problem error=a.yaml:1:1: must be an object with apiVersion and kind, got "nonsense"`,
 		`WARN Service default/c has no spec.clusterIP: it gets no address outside a cluster; add one or use switchyard lab file=b.yaml line=7`,
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
+	if diff := gocmp.Diff(want, got); diff != "" {
 		t.Errorf("want (-), got (+):\n%s", diff)
 	}
 }
@@ -363,9 +375,58 @@ func TestUnreadable(t *testing.T) {
 	l.check(os.Rename(l.path("link"), l.path("a.yaml")))
 	l.expectLog("ERROR")
 	l.expectProblems("a.yaml: cannot be read: path escapes from parent")
-	l.replace("a.yaml", service("a", 4))
-	l.expect([]string{"a:4"}, nil)
+	// It is mended though it says what it said before.
+	l.replace("a.yaml", service("a", 2))
+	l.expectLog("mended")
 	l.expectProblems()
+}
+
+// TestUnreadableDirectory checks that files keep what they said while the directory above them cannot be listed.
+func TestUnreadableDirectory(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"sub/a.yaml", "subway.yaml"} {
+		name = filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte(service("s", 1)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tree, err := manifest.OpenTree(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tree.Close()
+	s := newState(slog.New(slog.DiscardHandler))
+	s.update(tree)
+	s.update(&manifest.Tree{Unreadable: map[string]error{filepath.Join(dir, "sub"): os.ErrPermission}})
+	if got := slices.Collect(maps.Keys(s.files)); len(got) != 1 || got[0] != filepath.Join(dir, "sub/a.yaml") {
+		t.Errorf("only the file in the directory should be left, got %v", got)
+	}
+	if got := s.problems(); len(got) != 1 || got[0] != os.ErrPermission {
+		t.Errorf("want the directory's error, got %v", got)
+	}
+}
+
+// TestDefaults checks what the API server would have filled in.
+func TestDefaults(t *testing.T) {
+	claims, problems := read("f.yaml", []byte(`
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: s}
+addressType: IPv4
+ports: [{port: 80}]
+`))
+	if len(claims) != 1 || len(problems) > 0 {
+		t.Fatal(claims, problems)
+	}
+	want := &model.EndpointSlice{
+		Namespace: "default", Name: "s", Family: vocabulary.IPv4, Ports: []model.EndpointPort{{Port: 80, Protocol: vocabulary.TCP}},
+	}
+	if diff := gocmp.Diff(want, claims[0].object); diff != "" {
+		t.Errorf("want (-), got (+):\n%s", diff)
+	}
 }
 
 // TestRelativePath checks that events are understood however the path is written.
