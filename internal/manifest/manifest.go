@@ -8,6 +8,7 @@ package manifest
 import (
 	"bytes"
 	"encoding/json"
+	"iter"
 	"regexp"
 	"slices"
 	"strconv"
@@ -35,24 +36,46 @@ const aliasAllowance = 100_000
 // Decode reads all documents of one file, whose name is used for positions only. It returns every object without fault,
 // in the order of the file, and one *Error for each fault in the others. The objects of a List (also ServiceList, and so
 // on) are returned one by one. Nothing returned refers to data.
-func Decode(file string, data []byte) ([]Object, []error) {
-	d := &decoder{file: file, allowance: len(data) + aliasAllowance, following: map[*yaml.Node]bool{}}
-	if bytes.HasPrefix(data, []byte("\xff\xfe")) || bytes.HasPrefix(data, []byte("\xfe\xff")) {
-		return nil, []error{&Error{File: file, Line: 1, Err: errUTF16}}
-	}
-	for doc := range documents(data) {
-		root, err := doc.parse(file)
+func Decode(file string, data []byte) (objects []Object, errs []error) {
+	for object, err := range Each(file, data) {
 		if err != nil {
-			d.errs = append(d.errs, err)
-			continue
+			errs = append(errs, err)
+		} else {
+			objects = append(objects, object)
 		}
-		if root == nil {
-			continue
-		}
-		d.line = doc.line - 1
-		d.document(root, typeMeta{})
 	}
-	return d.objects, d.errs
+	return objects, errs
+}
+
+// Each yields what [Decode] returns, document by document, for those who need not hold a large file's objects all at once.
+func Each(file string, data []byte) iter.Seq2[Object, error] {
+	return func(yield func(Object, error) bool) {
+		if bytes.HasPrefix(data, []byte("\xff\xfe")) || bytes.HasPrefix(data, []byte("\xfe\xff")) {
+			yield(Object{}, &Error{File: file, Line: 1, Err: errUTF16})
+			return
+		}
+		d := &decoder{file: file, allowance: len(data) + aliasAllowance, following: map[*yaml.Node]bool{}}
+		for doc := range documents(data) {
+			d.objects, d.errs = d.objects[:0], d.errs[:0]
+			root, err := doc.parse(file)
+			if err != nil {
+				d.errs = append(d.errs, err)
+			} else if root != nil {
+				d.line = doc.line - 1
+				d.document(root, typeMeta{})
+			}
+			for _, o := range d.objects {
+				if !yield(o, nil) {
+					return
+				}
+			}
+			for _, err := range d.errs {
+				if !yield(Object{}, err) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // document is the text of one document of a file.
@@ -64,7 +87,7 @@ type document struct {
 
 // documents yields the documents of a file. They are cut apart before parsing, at lines that begin with "---" or "...",
 // which YAML allows nowhere within a document, so that a syntax error in one does not hide the next.
-func documents(data []byte) func(yield func(document) bool) {
+func documents(data []byte) iter.Seq[document] {
 	return func(yield func(document) bool) {
 		data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))
 		doc, line := document{line: 1}, 0

@@ -122,9 +122,12 @@ func (s *state) take(file string, c *content, data []byte) {
 
 // read returns the objects in data that count, and everything that is wrong with data.
 func read(file string, data []byte) (claims []claim, problems []error) {
-	objects, problems := manifest.Decode(file, data)
 	var locator *manifest.Locator
-	for _, o := range objects {
+	for o, err := range manifest.Each(file, data) {
+		if err != nil {
+			problems = append(problems, err)
+			continue
+		}
 		setDefaults(o.Object)
 		object, ok, err := kubeconv.Object(o.Object)
 		if err != nil {
