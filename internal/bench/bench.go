@@ -1,0 +1,122 @@
+// Package bench measures Switchyard's parts against synthetic clusters: the figures that README.md quotes, for anyone to
+// rerun.
+package bench
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"sync"
+	"text/tabwriter"
+	"time"
+)
+
+// Result is one measured figure.
+type Result struct {
+	// Name says what was measured, as "part/what".
+	Name string `json:"name"`
+	// Services is the size of the cluster, Endpoints the number of endpoints of each service.
+	Services  int     `json:"services"`
+	Endpoints int     `json:"endpoints"`
+	Value     float64 `json:"value"`
+	Unit      string  `json:"unit"`
+}
+
+// Options says what to measure. The zero value measures the sizes that Switchyard's goals are set for.
+type Options struct {
+	// Services are the cluster sizes to measure at. Default: the benchmark's own.
+	Services []int
+	// Endpoints is the number of endpoints of each service. Default: 5.
+	Endpoints int
+}
+
+// withDefaults fills in what is not set.
+func (o Options) withDefaults(services ...int) Options {
+	if len(o.Services) == 0 {
+		o.Services = services
+	}
+	if o.Endpoints == 0 {
+		o.Endpoints = 5
+	}
+	return o
+}
+
+// Reporter takes results as they come: each is written as one line of JSON at once, and Close writes all as a table.
+type Reporter struct {
+	lines, table io.Writer
+
+	mu      sync.Mutex
+	results []Result
+	err     error // the first of writing to lines
+}
+
+// NewReporter returns a reporter that writes JSON to lines (stdout), and to table (stderr) everything for people.
+func NewReporter(lines, table io.Writer) *Reporter {
+	return &Reporter{lines: lines, table: table}
+}
+
+// Report takes a result.
+func (r *Reporter) Report(result Result) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.results = append(r.results, result)
+	if err := json.NewEncoder(r.lines).Encode(result); err != nil && r.err == nil {
+		r.err = err
+	}
+}
+
+// patience is how long a step may take before it is announced.
+const patience = 2 * time.Second
+
+// Step says what is being done, if it takes long. The caller calls done at the end of it.
+func (r *Reporter) Step(format string, args ...any) (done func()) {
+	timer := time.AfterFunc(patience, func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		fmt.Fprintf(r.table, format+" ...\n", args...)
+	})
+	return func() { timer.Stop() }
+}
+
+// Close writes the table. It returns the first error of writing results.
+func (r *Reporter) Close() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	w := tabwriter.NewWriter(r.table, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "benchmark\tservices\tendpoints\tvalue\tunit\t")
+	for _, x := range r.results {
+		fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%s\t\n", x.Name, x.Services, x.Endpoints, readable(x.Value), x.Unit)
+	}
+	if err := w.Flush(); err != nil && r.err == nil {
+		r.err = err
+	}
+	return r.err
+}
+
+// readable has three significant digits, or all those before the point.
+func readable(v float64) string {
+	decimals := 0
+	for limit := 100.0; decimals < 3 && v < limit; limit /= 10 {
+		decimals++
+	}
+	return strconv.FormatFloat(v, 'f', decimals, 64)
+}
+
+// Percentile returns the smallest duration that at least p percent of durations do not exceed, 0 if there are none. It sorts
+// durations.
+func Percentile(durations []time.Duration, p float64) time.Duration {
+	if len(durations) == 0 {
+		return 0
+	}
+	slices.Sort(durations)
+	rank := int(p / 100 * float64(len(durations)))
+	if float64(rank) < p/100*float64(len(durations)) {
+		rank++
+	}
+	return durations[max(rank, 1)-1]
+}
+
+// Microseconds is d in the unit "us" of results.
+func Microseconds(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
