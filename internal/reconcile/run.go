@@ -71,7 +71,6 @@ type runner struct {
 
 func (r *runner) run(ctx context.Context) error {
 	for ctx.Err() == nil {
-		r.pollDisturbed()
 		now := time.Now()
 		switch {
 		case isDue(r.verifyAt, now):
@@ -133,15 +132,6 @@ func (r *runner) pause(ctx context.Context, until time.Time) {
 	case <-time.After(time.Until(until)):
 	case _, ok := <-r.disturbed:
 		r.onDisturbed(ok)
-	}
-}
-
-// pollDisturbed sees to it that a disturbance is noticed also while updates come without a pause.
-func (r *runner) pollDisturbed() {
-	select {
-	case _, ok := <-r.disturbed:
-		r.onDisturbed(ok)
-	default:
 	}
 }
 

@@ -369,24 +369,59 @@ func TestVerifyAndApplyFailApart(t *testing.T) {
 	})
 }
 
+// TestUnrepairedServices is about services that a verification cannot repair: a newer record heals b, mending heals a.
 func TestUnrepairedServices(t *testing.T) {
 	start(t, reconcile.Options{VerifyPeriod: time.Hour, MinBackoff: time.Second, MaxBackoff: 2 * time.Second}, func(b *bench) {
-		b.publish(service("a", 1), service("b", 1))
+		wantFailed := func(want ...string) {
+			b.Helper()
+			s := b.currentStatus()
+			for _, n := range want {
+				if s.Failed[name(n)] == nil {
+					b.Errorf("%s is not among the failed services %v", n, s.Failed)
+				}
+			}
+			if len(s.Failed) != len(want) || s.Failures != 0 {
+				b.Errorf("status is %+v, want %v to have failed", s, want)
+			}
+		}
+		b.publish(service("a", 1), service("b", 1), service("c", 1))
 		b.after(0)
-		b.backend.Drift(2)
+		b.backend.Drift(3)
 		b.backend.Break(name("a"))
+		b.backend.Break(name("b"))
 		b.backend.Disturb()
 		b.after(0)
-		b.wantCalls("apply 1 full a b", "verify")
-		if s := b.currentStatus(); len(s.Failed) != 1 || s.Failed[name("a")] == nil || s.Failures != 0 {
-			b.Errorf("status is %+v, want a to have failed", s)
-		}
+		b.wantCalls("apply 1 full a b c", "verify")
+		wantFailed("a", "b")
+		b.backend.Mend(name("b"))
+		b.publish(service("b", 2))
+		b.after(0)
+		b.wantCalls("apply 2 b")
+		wantFailed("a")
 		b.backend.Mend(name("a"))
 		b.after(time.Minute)
 		b.wantCalls("verify")
+		wantFailed()
 		b.inStep()
-		if s := b.currentStatus(); len(s.Failed) != 0 {
-			b.Errorf("failed services are %v, want none", s.Failed)
+	})
+}
+
+// TestVerifyLeavesFailingServicesAlone is about a service that fails to apply and has drifted too: it is tried again by
+// itself, and verification keeps its period.
+func TestVerifyLeavesFailingServicesAlone(t *testing.T) {
+	o := reconcile.Options{VerifyPeriod: time.Minute, MinBackoff: time.Hour, MaxBackoff: time.Hour}
+	start(t, o, func(b *bench) {
+		b.publish(service("a", 1))
+		b.after(0)
+		b.backend.Drift(1)
+		b.backend.Break(name("a"))
+		b.publish(service("a", 2))
+		b.after(time.Minute)
+		b.backend.Disturb()
+		b.after(time.Second)
+		b.wantCalls("apply 1 full a", "apply 2 a", "verify", "verify")
+		if s := b.currentStatus(); len(s.Failed) != 1 {
+			b.Errorf("failed services are %v, want a", s.Failed)
 		}
 	})
 }
@@ -410,7 +445,7 @@ func TestDisturbancesAreRateLimited(t *testing.T) {
 	})
 }
 
-// TestDisturbedDuringSteadyUpdates keeps the feed from ever being idle.
+// TestDisturbedDuringSteadyUpdates keeps the feed from ever being idle, and wants a disturbance to be noticed all the same.
 func TestDisturbedDuringSteadyUpdates(t *testing.T) {
 	start(t, reconcile.Options{}, func(b *bench) {
 		b.backend.SetLatency(time.Millisecond)
