@@ -77,3 +77,19 @@ next
     ClusterIP 10.96.0.9:80/TCP -> Reject
   default/m
     ClusterIP 10.96.0.1:80/TCP -> 10.0.0.1:8080
+# A service that shares a claim with one whose frontends change is not published again if nothing changes for it.
+A: service default/m 10.96.0.1:80 external=192.0.2.10
+next
+  revision 10
+  default/m
+    ClusterIP 10.96.0.1:80/TCP -> 10.0.0.1:8080
+    ExternalIP 192.0.2.10:80/TCP -> 10.0.0.1:8080
+  default/z
+    ClusterIP 10.96.0.2:80/TCP -> 10.0.0.3:8080
+A: service default/m 10.96.0.1:80 external=192.0.2.10 external=192.0.2.11
+next
+  revision 11
+  default/m
+    ClusterIP 10.96.0.1:80/TCP -> 10.0.0.1:8080
+    ExternalIP 192.0.2.10:80/TCP -> 10.0.0.1:8080
+    ExternalIP 192.0.2.11:80/TCP -> 10.0.0.1:8080
