@@ -9,7 +9,8 @@ import (
 )
 
 // Cleanup removes all that this dataplane ever puts into the kernel, in the calling thread's network namespace, and says
-// whether there was anything. Connections that are established stay translated.
+// whether there was anything. Connections that are established stay translated. If NodePorts were served on loopback addresses,
+// the sysctl route_localnet, which that takes, is switched off, because what guarded it is gone.
 func Cleanup(context.Context) (removed bool, err error) {
 	conn, err := nft.Dial()
 	if err != nil {
@@ -17,13 +18,26 @@ func Cleanup(context.Context) (removed bool, err error) {
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
 	var batch nft.Batch
+	loopback := false
 	for _, f := range families {
 		exists, err := conn.HasTable(table(f))
 		if err != nil {
 			return false, fmt.Errorf("nftables: looking for table %s (%v): %w", tableName, f, err)
 		}
-		if exists {
-			batch.DeleteTable(table(f))
+		if !exists {
+			continue
+		}
+		batch.DeleteTable(table(f))
+		sk, err := conn.ReadSkeleton(table(f))
+		if err != nil {
+			return false, fmt.Errorf("nftables: reading table %s (%v): %w", tableName, f, err)
+		}
+		loopback = loopback || sk.HasChainNamed(chainLoopback)
+	}
+	if loopback {
+		local := openRouteLocalnet()
+		if err := errors.Join(local.disable(), local.close()); err != nil {
+			return false, fmt.Errorf("nftables: %w", err)
 		}
 	}
 	if err := conn.Commit(&batch); err != nil {

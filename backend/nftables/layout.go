@@ -186,6 +186,8 @@ type shape struct {
 	class [numSpaces][2]uint32
 	// timeouts are the affinity time-outs in use, in seconds, sorted.
 	timeouts []uint32
+	// loopback says that NodePorts are served on IPv4 loopback addresses, which takes a guard.
+	loopback bool
 }
 
 func (s shape) clone() shape {
@@ -194,7 +196,7 @@ func (s shape) clone() shape {
 }
 
 func (s *shape) equal(o *shape) bool {
-	return s.class == o.class && slices.Equal(s.timeouts, o.timeouts)
+	return s.class == o.class && s.loopback == o.loopback && slices.Equal(s.timeouts, o.timeouts)
 }
 
 // needs makes sure that the shape has room for a set.
@@ -220,6 +222,7 @@ func (s *shape) merge(o shape) {
 	for _, t := range o.timeouts {
 		s.needs(setID{kind: sticky, arg: t})
 	}
+	s.loopback = s.loopback || o.loopback
 }
 
 // shapeOf reads the shape off the names of a table's sets.

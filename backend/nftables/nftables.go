@@ -39,6 +39,7 @@ type Backend struct {
 	udp    *udpflows.Cleaner
 	guard  *guard
 	batch  nft.Batch
+	local  *routeLocalnet
 
 	mirror *mirror
 	// known says that the mirror shows what the kernel holds. It is not before the first Apply, and after a failure that
@@ -67,7 +68,7 @@ func New(o Options) (*Backend, error) {
 
 // open takes over k.
 func open(o Options, k kernel) (*Backend, error) {
-	b := &Backend{o: o, log: o.Logger, kernel: k, mirror: newMirror()}
+	b := &Backend{o: o, log: o.Logger, kernel: k, mirror: newMirror(), local: openRouteLocalnet()}
 	if b.log == nil {
 		b.log = slog.New(slog.DiscardHandler)
 	}
@@ -99,7 +100,7 @@ func (b *Backend) Close() error {
 	if b.flows != nil {
 		errs = append(errs, b.flows.Close())
 	}
-	return errors.Join(append(errs, b.kernel.Close())...)
+	return errors.Join(append(errs, b.local.close(), b.kernel.Close())...)
 }
 
 // Disturbed gets a value when addresses of the node have changed, or when something else changed the kernel's rules.
@@ -211,8 +212,12 @@ func (b *Backend) Verify(context.Context) (backend.Result, error) {
 	return result, nil
 }
 
+// selectNodePorts returns the addresses that serve NodePorts now. IPv6 has no counterpart to route_localnet: connections from
+// ::1 cannot be translated.
 func (b *Backend) selectNodePorts(node *state.Node) []netip.Addr {
-	return ifaddr.Select(b.addrs.Addrs(), b.o.NodePortAddresses, node)
+	return slices.DeleteFunc(ifaddr.Select(b.addrs.Addrs(), b.o.NodePortAddresses, node), func(a netip.Addr) bool {
+		return a.Is6() && a.IsLoopback()
+	})
 }
 
 // forgetDead plans that clients of endpoints that go are forgotten in the same transaction.
@@ -263,6 +268,12 @@ const keepBatch = 1 << 20
 func (b *Backend) finish(p *plan) {
 	ips := b.mirror.nodePorts
 	b.nodePortIPs.Store(&ips)
+	if b.mirror.shape.loopback {
+		if err := b.local.enable(); err != nil {
+			b.log.Warn("NodePorts do not work on loopback addresses", "error", err,
+				"remedy", "set net.ipv4.conf.all.route_localnet to 1, or leave loopback ranges out of the node port addresses")
+		}
+	}
 	if _, err := b.udp.Clean(context.Background()); err != nil {
 		b.log.Warn("stale UDP flows could not be deleted; will try again", "error", err)
 		b.guard.raise(foreignChange)

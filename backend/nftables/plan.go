@@ -160,7 +160,7 @@ func (p *plan) settle(nodePorts []netip.Addr) {
 			p.del(k.element())
 		}
 	}
-	p.nodePorts = nodePorts
+	p.serveOn(nodePorts)
 	for _, a := range p.m.nodePorts {
 		if !slices.Contains(nodePorts, a) {
 			p.del(newSharedKey(nodePortIPs, a).element())
@@ -171,6 +171,12 @@ func (p *plan) settle(nodePorts []netip.Addr) {
 			p.add(newSharedKey(nodePortIPs, a).element())
 		}
 	}
+}
+
+// serveOn takes down the addresses that serve NodePorts.
+func (p *plan) serveOn(nodePorts []netip.Addr) {
+	p.nodePorts = nodePorts
+	p.shape.loopback = p.shape.loopback || slices.ContainsFunc(nodePorts, loopbackRange.Contains)
 }
 
 // grow plans the changes of the skeleton from the mirror's shape and node to the plan's.

@@ -41,10 +41,12 @@ func (m *mirror) after(u *state.Update) desired {
 // one: former stays as it is.
 func resync(o *Options, former *mirror, ks *kernelState, want desired, nodePorts []netip.Addr) *plan {
 	p := newPlan(o, newMirror())
-	p.node, p.nodePorts = want.node, nodePorts
+	p.node = want.node
+	p.serveOn(nodePorts)
 	for i := range ks.tables {
-		if ks.tables[i].skeleton != nil {
-			p.shape.merge(shapeOf(ks.tables[i].skeleton.Sets()))
+		if sk := ks.tables[i].skeleton; sk != nil {
+			p.shape.merge(shapeOf(sk.Sets()))
+			p.shape.loopback = p.shape.loopback || sk.HasChainNamed(chainLoopback)
 		}
 	}
 	slots := ks.placements()

@@ -32,10 +32,13 @@ const (
 	chainReject   = "reject"
 	chainStrays   = "strays"
 	chainLearn    = "learn"
+	chainLoopback = "loopback"
 )
 
-// Priorities of the hooks that translate addresses (NF_IP_PRI_NAT_DST and NF_IP_PRI_NAT_SRC).
+// Priorities of hooks: before connection tracking, and where addresses are translated (NF_IP_PRI_RAW, NF_IP_PRI_NAT_DST and
+// NF_IP_PRI_NAT_SRC).
 const (
+	priorityRaw = -300
 	priorityDst = -100
 	prioritySrc = 100
 )
@@ -92,6 +95,9 @@ func (sk *skeleton) chains() []nft.Chain {
 		}},
 		sk.strays(),
 		sk.learn(),
+	}
+	if sk.shape.loopback && sk.f == state.IPv4 {
+		chains = append(chains, sk.loopback())
 	}
 	for m := range masqueradeNames {
 		if m != int(state.MasqueradeNever) {
@@ -326,17 +332,35 @@ func (sk *skeleton) pods() [][]nft.Expr {
 	case d.NodeCIDR:
 		return sk.prefixes(srcAddr, sk.node.PodCIDRs)
 	case d.BridgeInterface != "":
-		name := make([]byte, interfaceNameSize)
-		copy(name, d.BridgeInterface)
-		return [][]nft.Expr{one(nft.Meta(nft.Reg0, nft.MetaIIFName), nft.Equal(nft.Reg0, name))}
+		return [][]nft.Expr{one(nft.Meta(nft.Reg0, nft.MetaIIFName), nft.Equal(nft.Reg0, interfaceName(d.BridgeInterface)))}
 	case d.InterfacePrefix != "":
 		return [][]nft.Expr{one(nft.Meta(nft.Reg0, nft.MetaIIFName), nft.Equal(nft.Reg0, []byte(d.InterfacePrefix)))}
 	}
 	return nil
 }
 
-// interfaceNameSize is IFNAMSIZ.
-const interfaceNameSize = 16
+// loopback keeps packets from other hosts away from loopback addresses, which the kernel no longer does itself once
+// route_localnet is set (CVE-2020-8558). Replies to connections that were translated have another destination here, ahead of
+// connection tracking.
+func (sk *skeleton) loopback() nft.Chain {
+	c := nft.Chain{Name: chainLoopback, Hook: &nft.Hook{Type: "filter", Number: nft.Prerouting, Priority: priorityRaw}}
+	fromElsewhere := one(nft.Meta(nft.Reg0, nft.MetaIIFName), nft.NotEqual(nft.Reg0, interfaceName("lo")))
+	for _, f := range []field{srcAddr, dstAddr} {
+		for _, match := range sk.prefixes(f, []netip.Prefix{loopbackRange}) {
+			c.Rules = append(c.Rules, join(fromElsewhere, match, one(nft.Drop())))
+		}
+	}
+	return c
+}
+
+var loopbackRange = netip.MustParsePrefix("127.0.0.0/8")
+
+func interfaceName(name string) []byte {
+	const size = 16 // IFNAMSIZ
+	b := make([]byte, size)
+	copy(b, name)
+	return b
+}
 
 // prefixes returns a match for each prefix of the family.
 func (sk *skeleton) prefixes(f field, prefixes []netip.Prefix) [][]nft.Expr {

@@ -44,6 +44,8 @@ func beUint64(b []byte) uint64 {
 
 // Skeleton is what a table holds beside elements, as read from the kernel.
 type Skeleton struct {
+	// flags are the table's. One of them makes it dormant.
+	flags  uint32
 	sets   map[string][]byte
 	chains map[string][]byte
 	rules  map[string][][]byte // by chain, in order
@@ -52,6 +54,8 @@ type Skeleton struct {
 func newSkeleton() *Skeleton {
 	return &Skeleton{sets: map[string][]byte{}, chains: map[string][]byte{}, rules: map[string][][]byte{}}
 }
+
+func (s *Skeleton) setTable(attrs []byte) { s.flags = attrUint32(attrs, 2) }
 
 func (s *Skeleton) addSet(attrs []byte) { s.sets[attrStr(attrs, 2)] = slices.Clone(attrs) }
 
@@ -71,9 +75,15 @@ func (s *Skeleton) Sets() []string {
 	return names
 }
 
-// Fits says whether the table holds no sets and chains but those given, and each as it should be, up to the chains' rules. If it
-// does not fit, it has to be replaced.
+// HasChainNamed says whether the table has a chain of this name.
+func (s *Skeleton) HasChainNamed(name string) bool { return s.chains[name] != nil }
+
+// Fits says whether the table is in force and holds no sets and chains but those given, and each as it should be, up to the
+// chains' rules. If it does not fit, it has to be replaced.
 func (s *Skeleton) Fits(t Table, sets []Set, chains []Chain) bool {
+	if s.flags != 0 {
+		return false
+	}
 	found := 0
 	for i := range sets {
 		if _, ok := s.sets[sets[i].Name]; ok {
@@ -101,7 +111,7 @@ func (s *Skeleton) Fits(t Table, sets []Set, chains []Chain) bool {
 // HasSet says whether the table has exactly this set.
 func (s *Skeleton) HasSet(t Table, set *Set) bool {
 	attrs, ok := s.sets[set.Name]
-	return ok && contains(attrs, set.attrs(t))
+	return ok && contains(attrs, set.attrs(t)) && attrUint32(attrs, 3) == set.flags()
 }
 
 // HasChain says whether the table has a chain of this name and hook, and whether it has the same rules in the same order.
