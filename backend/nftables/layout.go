@@ -93,6 +93,9 @@ var masqueradeNames = [...]string{
 	state.MasqueradeNode:      "node",
 }
 
+// affinitySet is the name of the set that rules fill.
+var affinitySet = setID{kind: affinity}.name()
+
 func (id setID) name() string {
 	name := id.space.prefix() + id.view.infix() + kindNames[id.kind]
 	switch id.kind {

@@ -19,6 +19,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/switchyard-net/switchyard/backend"
@@ -40,6 +41,8 @@ type Backend struct {
 	guard  *guard
 	batch  nft.Batch
 	local  *routeLocalnet
+	// destroys says that clients can be forgotten within a transaction (DestroyElem).
+	destroys bool
 
 	mirror *mirror
 	// known says that the mirror shows what the kernel holds. It is not before the first Apply, and after a failure that
@@ -73,6 +76,9 @@ func open(o Options, k kernel) (*Backend, error) {
 		b.log = slog.New(slog.DiscardHandler)
 	}
 	var err error
+	if b.destroys, err = k.HasDestroy(); err != nil {
+		return nil, errors.Join(fmt.Errorf("nftables: asking the kernel for its features: %w", err), b.Close())
+	}
 	if b.flows, err = conntrack.Open(); err == nil {
 		if b.addrs, err = ifaddr.Open(ifaddr.Options{Logger: b.log}); err == nil {
 			b.guard, err = newGuard(b.addrs.Changed())
@@ -151,8 +157,10 @@ func (b *Backend) apply(u *state.Update) (backend.Result, error) {
 	p.update(u)
 	p.settle(b.selectNodePorts(u.Node))
 	p.grow()
-	if err := b.forgetDead(p); err != nil {
-		return backend.Result{}, err
+	if b.destroys {
+		if err := b.forgetDead(p); err != nil {
+			return backend.Result{}, err
+		}
 	}
 	written, err := b.commit(p)
 	if err != nil {
@@ -226,17 +234,28 @@ func (b *Backend) forgetDead(p *plan) error {
 		if !slices.ContainsFunc(slices.Collect(maps.Keys(p.dead)), func(k elementKey) bool { return k.family == f }) {
 			continue
 		}
-		clients, err := b.kernel.Elems(table(f), setID{kind: affinity}.name())
+		clients, err := b.kernel.Elems(table(f), affinitySet)
 		if err != nil {
 			b.known = false
 			return fmt.Errorf("nftables: reading remembered clients: %w", err)
 		}
-		clients = slices.DeleteFunc(clients, func(e nft.Elem) bool {
-			byAddr, byPort := aliveKeys(f, e)
-			return !p.dead[byAddr] && !p.dead[byPort]
-		})
-		if len(clients) > 0 {
-			p.tables = append(p.tables, tablePlan{table: table(f), forgotten: clients})
+		for _, e := range clients {
+			if byAddr, byPort := aliveKeys(f, e); p.dead[byAddr] || p.dead[byPort] {
+				p.forgotten = append(p.forgotten, client{table(f), e})
+			}
+		}
+	}
+	return nil
+}
+
+// forgetEach forgets clients one by one, for kernels that cannot leave it to the batch whether they are still there.
+func (b *Backend) forgetEach(clients []client) error {
+	for _, c := range clients {
+		b.batch.Reset()
+		b.batch.DeleteElem(c.table, affinitySet, c.elem)
+		err := b.guard.commit(func() error { return b.kernel.Commit(&b.batch) })
+		if err != nil && !errors.Is(err, syscall.ENOENT) {
+			return fmt.Errorf("nftables: forgetting a client: %w", err)
 		}
 	}
 	return nil
@@ -246,6 +265,9 @@ func (b *Backend) forgetDead(p *plan) error {
 func (b *Backend) commit(p *plan) (int, error) {
 	b.batch.Reset()
 	p.write(&b.batch)
+	if b.destroys {
+		p.forget(&b.batch)
+	}
 	n := b.batch.Len()
 	if n == 0 {
 		return 0, nil
@@ -278,18 +300,25 @@ func (b *Backend) finish(p *plan) {
 		b.log.Warn("stale UDP flows could not be deleted; will try again", "error", err)
 		b.guard.raise(foreignChange)
 	}
-	if len(p.dead) > 0 {
-		// A client may have been remembered between the reading and the commit.
-		q := newPlan(&b.o, b.mirror)
-		q.dead = p.dead
-		if err := b.forgetDead(q); err == nil && len(q.tables) > 0 {
-			_, err = b.commit(q)
-			if err != nil {
-				b.log.Warn("clients of deleted endpoints could not be forgotten; will try again", "error", err)
-				b.guard.raise(foreignChange)
-			}
-		}
+	if err := b.forgetRest(p); err != nil {
+		b.log.Warn("clients of deleted endpoints could not be forgotten; will try again", "error", err)
+		b.guard.raise(foreignChange)
 	}
+}
+
+// forgetRest forgets, after the commit of p, the clients that could not be forgotten in it: those that rules remembered
+// between the reading and the commit, or all of them if the kernel is too old.
+func (b *Backend) forgetRest(p *plan) error {
+	rest := newPlan(&b.o, b.mirror)
+	rest.dead = p.dead
+	if err := b.forgetDead(rest); err != nil {
+		return err
+	}
+	if !b.destroys {
+		return b.forgetEach(append(p.forgotten, rest.forgotten...))
+	}
+	_, err := b.commit(rest)
+	return err
 }
 
 func (m *mirror) records() func(yield func(*state.Service) bool) {

@@ -25,6 +25,8 @@ type plan struct {
 	order  []*setPlan // deterministic
 	// dead are alive elements that go: clients must forget these endpoints.
 	dead map[elementKey]bool
+	// forgotten are remembered clients whose endpoint goes.
+	forgotten []client
 
 	old, new renderer
 	index    map[elementKey]int
@@ -41,8 +43,12 @@ type tablePlan struct {
 	flush []string
 	// remembered are clients to be carried over into the new table.
 	remembered []nft.Elem
-	// forgotten are clients whose endpoint goes.
-	forgotten []nft.Elem
+}
+
+// client is an element of the affinity set.
+type client struct {
+	table nft.Table
+	elem  nft.Elem
 }
 
 type tableSet struct {
@@ -249,12 +255,8 @@ func (p *plan) write(b *nft.Batch) {
 				b.AddRule(t.table, t.chains[j].Name, r)
 			}
 		}
-		affinitySet := setID{kind: affinity}.name()
 		for _, e := range t.remembered {
 			b.AddElem(t.table, affinitySet, e)
-		}
-		for _, e := range t.forgotten {
-			b.DestroyElem(t.table, affinitySet, e)
 		}
 	}
 	for _, s := range p.order {
@@ -262,6 +264,13 @@ func (p *plan) write(b *nft.Batch) {
 	}
 	for _, s := range p.order {
 		s.write(b, s.add, b.AddElem)
+	}
+}
+
+// forget puts the clients to be forgotten into a batch. Any of them may be gone already, for its time-out.
+func (p *plan) forget(b *nft.Batch) {
+	for _, c := range p.forgotten {
+		b.DestroyElem(c.table, affinitySet, c.elem)
 	}
 }
 

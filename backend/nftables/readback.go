@@ -19,6 +19,7 @@ func table(f state.Family) nft.Table { return nft.Table{Family: family(f), Name:
 // kernel is what the dataplane needs of nf_tables. It is *nft.Conn outside tests.
 type kernel interface {
 	Commit(*nft.Batch) error
+	HasDestroy() (bool, error)
 	HasTable(nft.Table) (bool, error)
 	ReadSkeleton(nft.Table) (*nft.Skeleton, error)
 	Elems(nft.Table, string) ([]nft.Elem, error)

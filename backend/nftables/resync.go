@@ -156,11 +156,9 @@ func (p *plan) replaceTable(t *tableState, sets []nft.Set, chains []nft.Chain) {
 
 // forgetUnknown plans that clients whose endpoint is no longer one of their frontend are forgotten.
 func (p *plan) forgetUnknown(t *tableState) {
-	if len(t.affinity) == 0 {
-		return
-	}
-	if _, unknown := p.splitAffinity(t); len(unknown) > 0 {
-		p.tables = append(p.tables, tablePlan{table: table(t.family), forgotten: unknown})
+	_, unknown := p.splitAffinity(t)
+	for _, e := range unknown {
+		p.forgotten = append(p.forgotten, client{table(t.family), e})
 	}
 }
 

@@ -126,6 +126,14 @@ func attrStr(b []byte, typ uint16) string {
 	return string(s)
 }
 
+// attrUint32 returns the value of an integer attribute, 0 if there is none.
+func attrUint32(b []byte, typ uint16) uint32 {
+	if v := findAttr(b, typ, 0); len(v) == 4 {
+		return beUint32(v)
+	}
+	return 0
+}
+
 // contains says whether every attribute that was sent stands in what the kernel dumped, with the same value. The kernel adds
 // attributes of its own (handles, defaults), which do not count. Attributes of one type are in order.
 func contains(dump []byte, sent []Attr) bool {

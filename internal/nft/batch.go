@@ -131,7 +131,10 @@ func (b *Batch) DeleteTable(t Table) {
 	b.count++
 }
 
-// Hook makes a chain a base chain.
+// policyAccept is what becomes of packets that reach the end of a base chain.
+const policyAccept = 1 // NF_ACCEPT
+
+// Hook makes a chain a base chain. Packets that reach its end are accepted.
 type Hook struct {
 	Type     string // "nat" or "filter"
 	Number   uint32 // NF_INET_*
@@ -161,7 +164,7 @@ func (c *Chain) attrs(t Table) []Attr {
 	attrs := []Attr{attrString(1, t.Name), attrString(3, c.Name)}
 	if c.Hook != nil {
 		attrs = append(attrs, attrNest(4, attrU32(1, c.Hook.Number), attrU32(2, uint32(c.Hook.Priority))),
-			attrString(7, c.Hook.Type))
+			attrU32(5, policyAccept), attrString(7, c.Hook.Type))
 	}
 	return attrs
 }
@@ -241,18 +244,30 @@ type Set struct {
 	MaxSize uint32
 }
 
-func (s *Set) attrs(t Table) []Attr {
+// flags are the set's (enum nft_set_flags).
+func (s *Set) flags() uint32 {
 	const interval, isMap, timeout, eval, concatenation = 0x4, 0x8, 0x10, 0x20, 0x80
 	var flags uint32
+	if len(s.Data) > 0 {
+		flags |= isMap
+	}
+	if s.Interval {
+		flags |= interval | concatenation
+	}
+	if s.Dynamic {
+		flags |= timeout | eval
+	}
+	return flags
+}
+
+func (s *Set) attrs(t Table) []Attr {
 	keyType, keyLen := concat(s.Key)
 	attrs := []Attr{attrString(1, t.Name), attrString(2, s.Name), attrU32(4, keyType), attrU32(5, keyLen)}
 	if len(s.Data) > 0 {
-		flags |= isMap
 		dataType, dataLen := concat(s.Data)
 		attrs = append(attrs, attrU32(6, dataType), attrU32(7, dataLen))
 	}
 	if s.Interval {
-		flags |= interval | concatenation
 		fields := make([]Attr, len(s.Key))
 		for i, k := range s.Key {
 			fields[i] = attrNest(1, attrU32(1, k.size()))
@@ -260,10 +275,9 @@ func (s *Set) attrs(t Table) []Attr {
 		attrs = append(attrs, attrNest(9, attrNest(2, fields...)))
 	}
 	if s.Dynamic {
-		flags |= timeout | eval
 		attrs = append(attrs, attrNest(9, attrU32(1, s.MaxSize)))
 	}
-	if flags != 0 { // the kernel does not show flags that are 0
+	if flags := s.flags(); flags != 0 { // the kernel does not show flags that are 0
 		attrs = append(attrs, attrU32(3, flags))
 	}
 	return attrs

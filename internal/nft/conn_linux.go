@@ -75,8 +75,12 @@ func (c *Conn) commit(msg []byte, ack uint32) error {
 			if errno != 0 && failed == nil {
 				failed = fmt.Errorf("nf_tables refused message %d of the batch: %w", m.seq, errno)
 			}
-			// A batch that fails as a whole is answered to its first message, which has sequence number 1.
-			done = done || m.seq == ack || (errno != 0 && m.seq == 1)
+			// A batch that fails as a whole is answered to its first message, which has sequence number 1. Where that is for
+			// the commit itself, answers to the other messages are queued behind.
+			if errno != 0 && m.seq == 1 {
+				c.stale = true
+			}
+			done = done || m.seq == ack || c.stale
 			return nil
 		})
 		if err != nil {
@@ -93,7 +97,10 @@ func (c *Conn) send(msg []byte) error {
 		_, _, err := unix.Recvfrom(c.fd, c.buf, unix.MSG_DONTWAIT)
 		c.stale = err == nil || errors.Is(err, unix.EINTR) || errors.Is(err, unix.ENOBUFS)
 	}
-	err := retry(func() error { return unix.Sendto(c.fd, msg, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}) })
+	err := retry(func() error {
+		_, err := unix.Write(c.fd, msg) // an unconnected netlink socket writes to the kernel
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("sending %d bytes to nf_tables: %w", len(msg), err)
 	}
@@ -114,6 +121,14 @@ func (m message) errno() (unix.Errno, error) {
 	return unix.Errno(-int32(native.Uint32(m.payload))), nil
 }
 
+// doneErrno returns the error number at the end of a dump, which is 0 if the dump is whole.
+func (m message) doneErrno() unix.Errno {
+	if len(m.payload) < 4 {
+		return 0
+	}
+	return unix.Errno(max(-int32(native.Uint32(m.payload)), 0))
+}
+
 // receive reads one datagram and calls fn for each message in it.
 func (c *Conn) receive(fn func(message) error) error {
 	var n int
@@ -129,7 +144,11 @@ func (c *Conn) receive(fn func(message) error) error {
 		c.stale = true
 		return fmt.Errorf("receiving from nf_tables: datagram of %d bytes is larger than the buffer", n)
 	}
-	return eachMessage(c.buf[:n], fn)
+	if err := eachMessage(c.buf[:n], fn); err != nil {
+		c.stale = true
+		return fmt.Errorf("receiving from nf_tables: %w", err)
+	}
+	return nil
 }
 
 func eachMessage(b []byte, fn func(message) error) error {
@@ -183,6 +202,10 @@ func (c *Conn) request(typ, flags uint16, f Family, attrs []Attr, fn func(attrs 
 			switch m.typ {
 			case unix.NLMSG_DONE:
 				done = true
+				// A dump that breaks off half-way, as when its set is deleted, ends with an error number.
+				if errno := m.doneErrno(); errno != 0 && firstErr == nil {
+					firstErr = errno
+				}
 				return nil
 			case unix.NLMSG_ERROR:
 				done = true
@@ -219,6 +242,21 @@ func (c *Conn) Generation() (uint32, error) {
 	return id, err
 }
 
+// HasDestroy says whether the kernel knows DestroyElem, which it does since Linux 6.3. A kernel that does not calls the message
+// invalid; one that does finds that there is no such table.
+func (c *Conn) HasDestroy() (bool, error) {
+	var b Batch
+	b.DestroyElem(Table{IPv4, "no-such-table"}, "no-such-set", Elem{Key: make([]byte, 4)})
+	err := c.Commit(&b)
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return true, nil
+	case errors.Is(err, unix.EINVAL):
+		return false, nil
+	}
+	return false, err
+}
+
 // HasTable says whether a table exists.
 func (c *Conn) HasTable(t Table) (bool, error) {
 	err := c.request(msgGetTable, 0, t.Family, []Attr{attrString(1, t.Name)}, func([]byte) error { return nil })
@@ -229,20 +267,35 @@ func (c *Conn) HasTable(t Table) (bool, error) {
 }
 
 // dump calls fn for all objects of a kind in a table's family. A dump that was interrupted by a commit is repeated, after a
-// call of again.
+// call of again. The kernel only says so of a commit between two messages of a dump, and not of one that goes on while it fills
+// a message, so that the generation is compared as well.
 func (c *Conn) dump(typ uint16, t Table, attrs []Attr, again func(), fn func(attrs []byte) error) error {
 	const attempts = 20
+	before, err := c.Generation()
+	if err != nil {
+		return err
+	}
 	for range attempts {
 		again()
 		err := c.request(typ, unix.NLM_F_DUMP, t.Family, attrs, fn)
-		if !errors.Is(err, errInterrupted) && !errors.Is(err, unix.EINTR) {
+		interrupted := errors.Is(err, errInterrupted) || errors.Is(err, unix.EINTR)
+		if err != nil && !interrupted {
 			return err
 		}
+		after, err := c.Generation()
+		if err != nil {
+			return err
+		}
+		if !interrupted && after == before {
+			return nil
+		}
+		before = after
 	}
 	return fmt.Errorf("reading table %s: %w in each of %d attempts", t.Name, errInterrupted, attempts)
 }
 
-// Elems returns all elements of a set, in no particular order. A set that does not exist is an error that wraps
+// Elems returns all elements of a set, in no particular order. An element may come twice, because the kernel begins anew when it
+// resizes the set's hash table. A set that does not exist is an error that wraps
 // [os.ErrNotExist].
 func (c *Conn) Elems(t Table, set string) ([]Elem, error) {
 	var elems []Elem
@@ -258,7 +311,8 @@ func (c *Conn) Elems(t Table, set string) ([]Elem, error) {
 	return elems, err
 }
 
-// ReadSkeleton reads the names of all sets and the chains with their rules of a table.
+// ReadSkeleton reads what a table holds beside elements. A table that does not exist is an error that wraps
+// [os.ErrNotExist].
 func (c *Conn) ReadSkeleton(t Table) (*Skeleton, error) {
 	s := newSkeleton()
 	table := []Attr{attrString(1, t.Name)}
@@ -271,9 +325,13 @@ func (c *Conn) ReadSkeleton(t Table) (*Skeleton, error) {
 		}
 	}
 	err := errors.Join(
+		c.request(msgGetTable, 0, t.Family, table, func(attrs []byte) error { s.setTable(attrs); return nil }),
 		c.dump(msgGetSet, t, table, func() { clear(s.sets) }, ours(s.addSet)),
 		c.dump(msgGetChain, t, table, func() { clear(s.chains) }, ours(s.addChain)),
 		c.dump(msgGetRule, t, table, func() { clear(s.rules) }, ours(s.addRule)),
 	)
+	if errors.Is(err, unix.ENOENT) {
+		return nil, fmt.Errorf("table %s: %w", t.Name, os.ErrNotExist)
+	}
 	return s, err
 }

@@ -24,6 +24,9 @@ func (*Conn) Commit(*Batch) error { return errNotLinux }
 // Generation fails.
 func (*Conn) Generation() (uint32, error) { return 0, errNotLinux }
 
+// HasDestroy fails.
+func (*Conn) HasDestroy() (bool, error) { return false, errNotLinux }
+
 // HasTable fails.
 func (*Conn) HasTable(Table) (bool, error) { return false, errNotLinux }
 
