@@ -1,0 +1,242 @@
+package laws
+
+import (
+	"go/ast"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// arrow says what the packages of a tree may import of this module. Trees are matched by the longest path.
+type arrow struct {
+	from string
+	to   []string
+}
+
+// arrows is the way of a change, from sources to the kernel, in one direction only. A tree that is not listed may not exist:
+// whoever adds one decides here where it stands.
+var arrows = []arrow{
+	{"state", nil},
+	{"model", []string{"state"}},
+	{"source", []string{"model"}},
+	{"source/file", []string{"model", "source", "internal/manifest", "internal/kubeconv"}},
+	{"brain", []string{"model", "state"}},
+	{"store", []string{"model", "state", "source", "brain"}},
+	{"internal/reconcile", []string{"state"}},
+	{"backend", []string{"state", "internal/reconcile"}},
+	{"backend/nftables", []string{"state", "backend", "internal/nft", "internal/ifaddr", "internal/conntrack", "internal/udpflows"}},
+
+	// What sources and dataplanes are made of.
+	{"internal/manifest", nil},
+	{"internal/kubeconv", []string{"model", "state"}},
+	{"internal/nft", nil},
+	{"internal/ifaddr", []string{"state", "backend"}},
+	{"internal/conntrack", []string{"state"}},
+	{"internal/udpflows", []string{"state", "internal/conntrack"}},
+	{"internal/health", nil},
+
+	// Yardsticks: they must not know what they measure.
+	{"internal/flow", []string{"state"}},
+	{"internal/trace", []string{"state", "internal/flow"}},
+	{"internal/oracle", []string{"model", "state", "internal/flow"}},
+	{"internal/histories", []string{"model", "state", "internal/flow", "internal/oracle"}},
+	{"internal/netns", nil},
+	{"internal/lab", []string{"state", "internal/netns"}},
+	{"internal/minicluster", []string{"state"}},
+	{"internal/laws", nil},
+
+	// These stand at the end of the way and wire everything.
+	{"examples", nil},
+	{"conformance", []string{"model", "state", "source", "brain", "store", "backend", "internal"}},
+	{"internal/labview", []string{"model", "state", "source", "brain", "store", "backend", "internal"}},
+	{"internal/bench", []string{"model", "state", "brain", "store", "backend", "internal"}},
+	{"cmd", []string{"model", "state", "source", "brain", "store", "backend", "internal", "examples"}},
+}
+
+const whyArrows = `
+Law 1: the arrows are the only imports allowed. A change goes one way, sources -> model -> brain -> store -> reconcile ->
+backend -> kernel, so that each step can be tested, replaced and embedded without the others. If the import is right and
+the arrow is missing, add it to arrows in internal/laws/arrows_test.go and to ARCHITECTURE.md.`
+
+func TestArrowsAreTheOnlyImports(t *testing.T) {
+	for _, p := range packages(t) {
+		a := arrowOf(p.rel())
+		if a == nil {
+			t.Errorf("package %s has no place in the architecture.%s", p.rel(), whyArrows)
+			continue
+		}
+		for _, f := range parse(t, &p, p.sources()) {
+			f.imports(func(path string, spec *ast.ImportSpec) {
+				to, ours := strings.CutPrefix(path, module+"/")
+				if !ours || in(to, a.from) || slices.ContainsFunc(a.to, func(tree string) bool { return allowed(tree, to) }) {
+					return
+				}
+				t.Errorf("%s: %s must not import %s.%s", f.line(spec), p.rel(), to, whyArrows)
+			})
+		}
+	}
+}
+
+// allowed says whether an arrow to tree covers the package to. An arrow to a single package does not cover those below it.
+func allowed(tree, to string) bool {
+	if slices.Contains([]string{"source", "backend", "internal"}, tree) {
+		return in(to, tree)
+	}
+	return to == tree
+}
+
+func arrowOf(rel string) *arrow {
+	var best *arrow
+	for i, a := range arrows {
+		if in(rel, a.from) && (best == nil || len(a.from) > len(best.from)) {
+			best = &arrows[i]
+		}
+	}
+	return best
+}
+
+// bans are imports that only some trees may have, directly or through others.
+var bans = []struct {
+	what string
+	why  string
+	// banned says whether an import path is meant.
+	banned func(path string) bool
+	// from says whether a package, by its path in the module, is under the ban.
+	from func(rel string) bool
+	// linked bans what comes in through other packages, too.
+	linked bool
+}{
+	{
+		what: "client-go outside source/kube",
+		why: `Law: source/kube is the only place where client-go lives. It brings a thousand packages, its own idea of logging and
+caching, and a version that must follow the cluster's; whoever embeds another part of Switchyard must not pay for it.`,
+		banned: func(path string) bool { return in(path, "k8s.io/client-go") },
+		from:   func(rel string) bool { return !in(rel, "source/kube", "cmd") },
+		linked: true,
+	},
+	{
+		what:   "k8s.io/kubernetes",
+		why:    `Law 9: nothing imports k8s.io/kubernetes. It is not made to be a library: its go.mod replaces half of its own dependencies.`,
+		banned: func(path string) bool { return in(path, "k8s.io/kubernetes") },
+		from:   func(string) bool { return true },
+		linked: true,
+	},
+	{
+		what: "gRPC in a backend",
+		why: `Law 1: a backend knows the state vocabulary and its kernel, not how a state reaches it. The same backend runs in the process of
+the brain and behind the API.`,
+		banned: func(path string) bool { return in(path, "google.golang.org/grpc") },
+		from:   func(rel string) bool { return in(rel, "backend") },
+		linked: true,
+	},
+	{
+		what: "the Kubernetes API in a backend",
+		why: `Law 2: the semantics live in the brain and cannot be ignored or read again. A backend that can see a Kubernetes object will some
+day re-interpret one of its fields, and then two dataplanes differ.`,
+		banned: func(path string) bool { return in(path, "k8s.io", module+"/model") },
+		from:   func(rel string) bool { return in(rel, "backend", "state") },
+		linked: true,
+	},
+	{
+		what: "command line flags in a library",
+		why: `Law 8: libraries never own flags. Two libraries that both define -v cannot be linked into one program; whoever embeds a package
+passes an Options struct.`,
+		banned: func(path string) bool { return path == "flag" || in(path, "github.com/spf13") },
+		from:   func(rel string) bool { return !in(rel, "cmd") },
+	},
+}
+
+func TestBannedImports(t *testing.T) {
+	for _, ban := range bans {
+		t.Run(ban.what, func(t *testing.T) {
+			for _, p := range packages(t) {
+				if !ban.from(p.rel()) {
+					continue
+				}
+				for _, f := range parse(t, &p, p.sources()) {
+					f.imports(func(path string, spec *ast.ImportSpec) {
+						if ban.banned(path) {
+							t.Errorf("%s imports %s.\n%s", f.line(spec), path, ban.why)
+						}
+					})
+				}
+			}
+		})
+	}
+}
+
+// TestBannedDependencies looks at all that is linked, not only at what is imported here.
+func TestBannedDependencies(t *testing.T) {
+	for _, p := range packages(t) {
+		for _, ban := range bans {
+			if !ban.linked || !ban.from(p.rel()) {
+				continue
+			}
+			for _, dep := range p.Deps {
+				if ban.banned(dep) {
+					t.Errorf("%s depends on %s, through another package.\n%s", p.rel(), dep, ban.why)
+				}
+			}
+		}
+	}
+}
+
+func TestBackendsDoNotImportEachOther(t *testing.T) {
+	for _, p := range packages(t) {
+		rel := p.rel()
+		if !strings.HasPrefix(rel, "backend/") {
+			continue
+		}
+		own := strings.Split(rel, "/")[1]
+		for _, dep := range p.Deps {
+			to, ok := strings.CutPrefix(dep, module+"/backend/")
+			if ok && !in(to, own) {
+				t.Errorf("%s depends on %s.\nLaw 1: a backend never imports another one. Each must be removable, and a change of one must "+
+					"not need a test of all; what two of them share belongs into package backend or internal/.", rel, filepath.Join("backend", to))
+			}
+		}
+	}
+}
+
+// pure are the only packages of the standard library that the brain may import, itself or through the vocabulary: none of
+// them can wait, look at a clock, log, or reach the world outside.
+var pure = []string{
+	"bytes", "cmp", "errors", "fmt", "hash/maphash", "iter", "maps", "math", "math/bits", "net/netip", "slices", "sort", "strconv", "strings", "unique", "encoding/binary",
+}
+
+const whyPure = `
+Law: the brain is pure. The same objects give the same record everywhere and always: that is what lets it be tested against
+an oracle in 50,000 random histories, run for many nodes in one process, and be embedded without surprises. Whatever waits,
+measures time, logs or does I/O belongs into the store or the caller.`
+
+func TestBrainIsPure(t *testing.T) {
+	for _, p := range packages(t) {
+		if p.rel() != "brain" && p.rel() != "model" && p.rel() != "state" {
+			continue
+		}
+		for _, f := range parse(t, &p, p.sources()) {
+			f.imports(func(path string, spec *ast.ImportSpec) {
+				switch {
+				case slices.Contains(pure, path) || strings.HasPrefix(path, module+"/"):
+				case path == "time": // for Duration; see the selectors below
+				case p.rel() == "state" && path == "context": // in the signature of Feed
+				default:
+					t.Errorf("%s imports %s.%s", f.line(spec), path, whyPure)
+				}
+			})
+			ast.Inspect(f.File, func(n ast.Node) bool {
+				if sel, ok := n.(*ast.SelectorExpr); ok {
+					x, ok := sel.X.(*ast.Ident)
+					if ok && x.Name == "time" && !slices.Contains([]string{"Duration", "Second", "Millisecond", "Minute", "Hour"}, sel.Sel.Name) {
+						t.Errorf("%s uses time.%s.%s", f.line(n), sel.Sel.Name, whyPure)
+					}
+				}
+				if g, ok := n.(*ast.GoStmt); ok {
+					t.Errorf("%s starts a goroutine.%s", f.line(g), whyPure)
+				}
+				return true
+			})
+		}
+	}
+}
