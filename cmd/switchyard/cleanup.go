@@ -1,0 +1,32 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/switchyard-net/switchyard/backend/nftables"
+)
+
+func newCleanupCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "cleanup",
+		Short: "Remove everything that Switchyard has put into this kernel",
+		Long: `Cleanup removes Switchyard's tables from this node's kernel. Connections through Services
+end or fail from then on, unless another proxy takes over. Nothing else is touched. It
+needs root, and may be repeated.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			removed, err := nftables.Cleanup(cmd.Context())
+			if err != nil {
+				return explain(err)
+			}
+			text := "switchyard: there was nothing to remove"
+			if removed {
+				text = "switchyard: removed everything from this kernel"
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), text)
+			return err
+		},
+	}
+}

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/backend/nftables"
+	"github.com/switchyard-net/switchyard/examples"
+	"github.com/switchyard-net/switchyard/internal/labview"
+	"github.com/switchyard-net/switchyard/internal/manifest"
+	"github.com/switchyard-net/switchyard/internal/netns"
+)
+
+// labOptions are the flags of 'switchyard lab'.
+type labOptions struct {
+	source string
+	once   bool
+	log    logFlags
+}
+
+func newLabCommand() *cobra.Command {
+	var o labOptions
+	cmd := &cobra.Command{
+		Use:   "lab [--source PATH] [--once]",
+		Short: "Show what manifests do, in a throw-away node",
+		Long: `Lab builds a node in network namespaces, runs ordinary application manifests in it and
+connects to every Service from a pod, from the node and from outside.
+
+Pods of Deployments, StatefulSets, DaemonSets, ReplicaSets and plain Pods become
+namespaces with echo servers on their containerPorts, spread over two nodes; no image is
+pulled. Services get their addresses and EndpointSlices as in a cluster. What answers is
+compared with what Kubernetes' rules demand. Editing the manifests changes the lab.
+Nothing of it outlives the command, and nothing outside it is touched.
+
+With --once it prints the table once. It exits with 0 exactly if everything was as it
+must be.`,
+		Example: `  switchyard lab                         # a web shop, as an example
+  switchyard lab --source my-app/        # your own manifests
+  switchyard lab --source my-app/ --once # in continuous integration`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return o.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.source, "source", "", "manifest or directory of manifests (default: an example that is built in)")
+	f.BoolVar(&o.once, "once", false, "print the table once and exit")
+	o.log.register(f)
+	return cmd
+}
+
+func (o *labOptions) run(ctx context.Context, stdout, stderr io.Writer) (err error) {
+	// In the live view, messages would tear the table.
+	logTo := stderr
+	if !o.once && o.log.verbosity == 0 {
+		logTo = io.Discard
+	}
+	log, err := o.log.logger(logTo)
+	if err != nil {
+		return &usageError{"switchyard lab", err}
+	}
+	if err := enterNamespaces(); err != nil {
+		return err
+	}
+	path := o.source
+	if path == "" {
+		if path, err = writeExample(); err != nil {
+			return err
+		}
+		defer os.RemoveAll(filepath.Dir(path))
+	} else if _, errs := manifest.Load(path); len(errs) > 0 && !o.once {
+		return errors.Join(errs...)
+	}
+	size := terminalSize(stdout)
+	width, _ := size()
+	options := labview.Options{
+		Path: path, Out: stdout, Size: size, Colour: width > 0 && os.Getenv("NO_COLOR") == "", Logger: log,
+		Dataplane: func(d backend.LocalDetector, a backend.NodePortAddresses) (labview.Dataplane, error) {
+			return nftables.New(nftables.Options{Logger: log, LocalDetector: d, NodePortAddresses: a})
+		},
+	}
+	if !o.once {
+		return labview.Live(ctx, options)
+	}
+	return labview.Once(ctx, options)
+}
+
+// enterNamespaces returns nil in a process that may make network namespaces. Where only a user namespace gives that right,
+// it runs this program again in one and returns that program's exit code.
+func enterNamespaces() error {
+	err := netns.Check()
+	if _, ok := errors.AsType[*netns.PermissionError](err); !ok {
+		return err
+	}
+	code, reexecErr := netns.Reexec()
+	if reexecErr != nil {
+		return fmt.Errorf("%w; or run it with sudo", reexecErr)
+	}
+	return exitCode(code)
+}
+
+// writeExample puts the built-in manifests into a temporary directory, where they can be edited while the lab runs. The
+// caller removes its parent.
+func writeExample() (string, error) {
+	dir, err := os.MkdirTemp("", "switchyard-lab-")
+	if err != nil {
+		return "", fmt.Errorf("write the example: %w", err)
+	}
+	path := filepath.Join(dir, "shop")
+	shop, err := fs.Sub(examples.Shop, "shop")
+	if err == nil {
+		err = os.CopyFS(path, shop)
+	}
+	if err != nil {
+		return "", errors.Join(fmt.Errorf("write the example: %w", err), os.RemoveAll(dir))
+	}
+	return path, nil
+}
+
+// terminalSize returns a function that returns the size of the terminal that w is, or zeros.
+func terminalSize(w io.Writer) func() (width, height int) {
+	f, ok := w.(*os.File)
+	if !ok {
+		return func() (int, int) { return 0, 0 }
+	}
+	return func() (int, int) {
+		size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+		if err != nil {
+			return 0, 0
+		}
+		return int(size.Col), int(size.Row)
+	}
+}

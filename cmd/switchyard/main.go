@@ -1,0 +1,100 @@
+// Command switchyard is a node-local service proxy for Kubernetes.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// Exit codes.
+const (
+	exitOK    = 0
+	exitError = 1
+	exitUsage = 2
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// run executes the command line and returns the exit code. A second signal ends the process at once.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	root := newRoot()
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	if code, ok := errors.AsType[exitCode](err); ok {
+		return int(code)
+	}
+	if err == nil {
+		return exitOK
+	}
+	fmt.Fprintf(stderr, "switchyard: %v\n", err)
+	if usage, ok := errors.AsType[*usageError](err); ok {
+		fmt.Fprintf(stderr, "Run '%s --help' for usage.\n", usage.command)
+		return exitUsage
+	}
+	return exitError
+}
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "switchyard",
+		Short: "A node-local service proxy for Kubernetes",
+		Long: `Switchyard routes the connections of a Kubernetes node to the endpoints of Services.
+
+Start with 'switchyard lab': it builds a throw-away node, runs ordinary manifests in it
+and shows who answers whom.`,
+		Args:          cobra.NoArgs,
+		SilenceErrors: true, // run prints them, once
+		SilenceUsage:  true,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.AddCommand(newRunCommand(), newLabCommand(), newCleanupCommand(), newBenchCommand(), newVersionCommand())
+	asUsage(root)
+	return root
+}
+
+// usageError is a mistake in the command line.
+type usageError struct {
+	command string
+	err     error
+}
+
+func (e *usageError) Error() string { return e.err.Error() }
+func (e *usageError) Unwrap() error { return e.err }
+
+// asUsage marks what is wrong with the flags and arguments of a command and those below it.
+func asUsage(cmd *cobra.Command) {
+	cmd.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return &usageError{c.CommandPath(), err} })
+	args := cmd.Args
+	if args == nil {
+		args = cobra.ArbitraryArgs
+	}
+	cmd.Args = func(c *cobra.Command, list []string) error {
+		if err := args(c, list); err != nil {
+			return &usageError{c.CommandPath(), err}
+		}
+		return nil
+	}
+	for _, sub := range cmd.Commands() {
+		asUsage(sub)
+	}
+}
+
+// exitCode ends the program with a code, after everything there is to say has been said.
+type exitCode int
+
+func (e exitCode) Error() string { return fmt.Sprintf("exit code %d", int(e)) }

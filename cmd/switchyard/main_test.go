@@ -1,0 +1,72 @@
+package main
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"switchyard": main})
+}
+
+// TestStories runs the command line as a person would; testdata has one story a file.
+func TestStories(t *testing.T) {
+	testscript.Run(t, testscript.Params{Dir: "testdata"})
+}
+
+func TestExitCodes(t *testing.T) {
+	tests := []struct {
+		args string
+		code int
+		text string // on stderr, or on stdout if there is no error
+	}{
+		{"version", exitOK, "switchyard "},
+		{"--help", exitOK, "lab"},
+		{"", exitOK, "Available Commands"},
+		{"frob", exitUsage, `switchyard: unknown command "frob"`},
+		{"run", exitUsage, "switchyard: --source is missing"},
+		{"run --source x --frob", exitUsage, "switchyard: unknown flag: --frob"},
+		{"run --source x --cluster-cidr ten", exitUsage, `"ten" is not a CIDR such as 10.244.0.0/16`},
+		{"run --source x --nodeport-addresses here", exitUsage, "nor the word primary"},
+		{"run --source x --logging-format xml", exitUsage, "neither text nor json"},
+		{"version now", exitUsage, "switchyard: unknown command"},
+		{"run --source /there/is/nothing", exitError, "switchyard: /there/is/nothing: cannot be read: no such file"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.args, func(t *testing.T) {
+			var stdout, stderr strings.Builder
+			code := run(t.Context(), strings.Fields(tt.args), &stdout, &stderr)
+			text := stderr.String()
+			if tt.code == exitOK {
+				text = stdout.String()
+			}
+			if code != tt.code || !strings.Contains(text, tt.text) {
+				t.Errorf("exit code %d, want %d, with %q in:\n%s", code, tt.code, tt.text, text)
+			}
+			if tt.code != exitOK && strings.Count(text, "switchyard:") != 1 {
+				t.Errorf("the error is not printed exactly once:\n%s", text)
+			}
+		})
+	}
+}
+
+func TestNodeNamesAreChecked(t *testing.T) {
+	dir := t.TempDir()
+	node := "apiVersion: v1\nkind: Node\nmetadata: {name: node-a}\n---\napiVersion: v1\nkind: Node\nmetadata: {name: node-b}\n"
+	if err := os.WriteFile(dir+"/nodes.yaml", []byte(node), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := checkNode(dir, "node-b"); err != nil {
+		t.Errorf("checkNode(node-b) = %v", err)
+	}
+	err := checkNode(dir, "node-c")
+	if err == nil || !strings.Contains(err.Error(), `there is no Node "node-c"`) || !strings.Contains(err.Error(), "only node-a, node-b; choose one") {
+		t.Errorf("checkNode(node-c) = %v", err)
+	}
+	if err := checkNode(t.TempDir(), "any"); err != nil {
+		t.Errorf("without any Node: %v", err)
+	}
+}

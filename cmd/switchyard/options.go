@@ -1,0 +1,100 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/switchyard-net/switchyard/backend"
+)
+
+// primaryAddresses is the value of --nodeport-addresses that stands for the node's first address of each family.
+const primaryAddresses = "primary"
+
+// prefixes is a flag: a comma-separated list of CIDRs.
+type prefixes []netip.Prefix
+
+var _ pflag.Value = (*prefixes)(nil)
+
+func (p *prefixes) String() string {
+	var s []string
+	for _, c := range *p {
+		s = append(s, c.String())
+	}
+	return strings.Join(s, ",")
+}
+
+// Set replaces the value.
+func (p *prefixes) Set(s string) error {
+	var list []netip.Prefix
+	for item := range strings.SplitSeq(s, ",") {
+		c, err := netip.ParsePrefix(strings.TrimSpace(item))
+		if err != nil {
+			return fmt.Errorf("%q is not a CIDR such as 10.244.0.0/16", item)
+		}
+		list = append(list, c.Masked())
+	}
+	*p = list
+	return nil
+}
+
+// Type names the value in the help text.
+func (p *prefixes) Type() string { return "CIDRs" }
+
+// nodePortAddresses is a flag: the keyword primary, or CIDRs.
+type nodePortAddresses struct{ backend.NodePortAddresses }
+
+var _ pflag.Value = (*nodePortAddresses)(nil)
+
+func (a *nodePortAddresses) String() string {
+	if a.Primary {
+		return primaryAddresses
+	}
+	return (*prefixes)(&a.CIDRs).String()
+}
+
+// Set replaces the value.
+func (a *nodePortAddresses) Set(s string) error {
+	if s == primaryAddresses {
+		a.NodePortAddresses = backend.NodePortAddresses{Primary: true}
+		return nil
+	}
+	a.Primary = false
+	if err := (*prefixes)(&a.CIDRs).Set(s); err != nil {
+		return fmt.Errorf("%w, nor the word %s", err, primaryAddresses)
+	}
+	return nil
+}
+
+// Type names the value in the help text.
+func (a *nodePortAddresses) Type() string { return "CIDRs" }
+
+// logFlags are the flags about logging.
+type logFlags struct {
+	verbosity int
+	format    string
+}
+
+func (l *logFlags) register(flags *pflag.FlagSet) {
+	flags.IntVarP(&l.verbosity, "v", "v", 0, "log more: 0 for what an operator should know, 1 and above for debugging")
+	flags.StringVar(&l.format, "logging-format", "text", "text or json")
+}
+
+// logger logs to w.
+func (l *logFlags) logger(w io.Writer) (*slog.Logger, error) {
+	options := &slog.HandlerOptions{Level: slog.LevelInfo}
+	if l.verbosity > 0 {
+		options.Level = slog.LevelDebug
+	}
+	switch l.format {
+	case "text":
+		return slog.New(slog.NewTextHandler(w, options)), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(w, options)), nil
+	}
+	return nil, fmt.Errorf("--logging-format: %q is neither text nor json", l.format)
+}
