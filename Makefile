@@ -1,0 +1,64 @@
+# The commands of this repository. `make help` lists them.
+
+# Go is often installed without being on PATH.
+export PATH := $(PATH):/usr/local/go/bin:$(HOME)/go/bin
+
+GO      ?= go
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+LDFLAGS := -s -w -X main.version=$(VERSION)
+FUZZTIME ?= 20s
+# Time for the tests of one package. They are many real connections on what may be a slow machine.
+TIMEOUT ?= 12m
+
+.DEFAULT_GOAL := help
+.PHONY: help build demo test check unit bench fuzz tools clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## Build bin/switchyard, one static binary
+	@echo "== build bin/switchyard $(VERSION)"
+	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/switchyard ./cmd/switchyard
+
+demo: build ## Run the example application in a throw-away node and connect to all of it (root, or user namespaces)
+	@echo "== run the application in examples/ in the lab"
+	@bin/switchyard lab --once --source examples/shop
+
+test: check unit ## Check and test everything
+
+check: ## Formatting, vet, staticcheck and go fix
+	@echo "== gofmt"
+	@out=$$(gofmt -l .); if [ -n "$$out" ]; then echo "not formatted (mend with: gofmt -w .):"; echo "$$out"; exit 1; fi
+	@echo "== go vet"
+	@$(GO) vet ./...
+	@echo "== staticcheck"
+	@$(GO) tool staticcheck ./...
+	@echo "== go fix"
+	@out=$$($(GO) fix -diff ./...); if [ -n "$$out" ]; then echo "$$out"; echo "mend with: go fix ./..."; exit 1; fi
+
+unit: tools ## All tests, with the race detector where there is a C compiler
+	@if command -v $$($(GO) env CC) >/dev/null && [ "$$($(GO) env CGO_ENABLED)" = 1 ]; then \
+		echo "== go test -race"; $(GO) test -race -timeout $(TIMEOUT) ./...; \
+	else \
+		echo "== go test (without -race: it needs a C compiler, such as gcc)"; $(GO) test -timeout $(TIMEOUT) ./...; \
+	fi
+
+tools: ## Install or name what the tests check the kernel with
+	@sh scripts/tools.sh
+
+bench: build ## Measure; figures as JSON lines on stdout, tables on stderr
+	@echo "== brain, store and nftables, on $$(nproc) CPUs, Linux $$(uname -r)" >&2
+	@bin/switchyard bench brain
+	@bin/switchyard bench store
+	@bin/switchyard bench nftables
+
+fuzz: ## Fuzz every target for a short time (FUZZTIME=20s each)
+	@set -e; for pkg in $$($(GO) list ./...); do \
+		for target in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
+			echo "== $$pkg $$target"; $(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) $$pkg; \
+		done; \
+	done
+
+clean: ## Remove what was built
+	@echo "== remove bin/"
+	@rm -rf bin

@@ -1,0 +1,23 @@
+#!/bin/sh
+# Installs what the tests look at the kernel with, or says what is missing. Switchyard itself needs none of it.
+set -eu
+
+missing=
+for pair in nft:nftables conntrack:conntrack; do
+	command -v "${pair%%:*}" >/dev/null 2>&1 || [ -x "/usr/sbin/${pair%%:*}" ] || missing="$missing ${pair##*:}"
+done
+# The race detector is built with C.
+command -v gcc >/dev/null 2>&1 || command -v cc >/dev/null 2>&1 || missing="$missing gcc libc6-dev"
+[ -n "$missing" ] || exit 0
+
+if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
+	echo "== install for the tests:$missing"
+	export DEBIAN_FRONTEND=noninteractive
+	if apt-get update -qq >/dev/null 2>&1 && apt-get install -y -qq --no-install-recommends $missing >/dev/null 2>&1; then
+		exit 0
+	fi
+	echo "   apt-get could not install them; the tests that need them are skipped"
+	exit 0
+fi
+echo "== not installed:$missing. The tests that need them are skipped. On Debian or Ubuntu, as root:"
+echo "   apt-get install$missing"
