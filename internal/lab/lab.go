@@ -195,7 +195,6 @@ var (
 		{Path: "net/ipv6/conf/all/accept_dad", Value: "0"},
 		{Path: "net/ipv6/conf/default/accept_dad", Value: "0"},
 		{Path: "net/ipv6/conf/default/accept_ra", Value: "0"},
-		{Path: "net/ipv6/conf/default/addr_gen_mode", Value: "1"}, // no link-local addresses, and no noise for them
 		{Path: "net/ipv6/conf/all/accept_redirects", Value: "0"},
 		{Path: "net/ipv6/conf/default/accept_redirects", Value: "0"},
 		{Path: "net/ipv4/conf/all/accept_redirects", Value: "0"},

@@ -128,7 +128,8 @@ func ReadAnswer(r *bufio.Reader) (Answer, error) {
 	return Answer{Outcome: Answered, Server: name, Source: source}, nil
 }
 
-// ProbeMany sends n probes, as many of them at once as parallel says, and returns all answers.
+// ProbeMany sends n probes, as many of them at once as parallel says, and returns all answers. If the options have a source
+// port, it is the first of n consecutive ones.
 func (h *Host) ProbeMany(ctx context.Context, n, parallel int, proto state.Protocol, dst netip.AddrPort, options ProbeOptions) []Answer {
 	answers := make([]Answer, n)
 	slots := make(chan struct{}, max(parallel, 1))
@@ -137,6 +138,10 @@ func (h *Host) ProbeMany(ctx context.Context, n, parallel int, proto state.Proto
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
+			options := options
+			if options.SourcePort != 0 {
+				options.SourcePort += uint16(i)
+			}
 			answers[i] = h.Probe(ctx, proto, dst, options)
 		})
 	}

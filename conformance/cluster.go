@@ -1,0 +1,181 @@
+//go:build linux
+
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/brain"
+	"github.com/switchyard-net/switchyard/internal/lab"
+	"github.com/switchyard-net/switchyard/internal/reconcile"
+	"github.com/switchyard-net/switchyard/model"
+	"github.com/switchyard-net/switchyard/source"
+	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/store"
+)
+
+// applyTimeout is how long a dataplane may take for one change.
+const applyTimeout = 20 * time.Second
+
+// cluster is a lab whose node runs the dataplane under test, fed by the brain and the store.
+type cluster struct {
+	dataplane Dataplane
+	settings  Settings
+	lab       *lab.Lab
+	store     *store.Store
+	sink      source.Sink
+
+	backend backend.Backend
+	stop    context.CancelFunc
+	stopped chan error
+
+	mu      sync.Mutex
+	status  reconcile.Status
+	changed chan struct{} // closed and replaced when status changes
+}
+
+// clusterOptions are the node's configuration.
+type clusterOptions struct {
+	lab           lab.Options
+	settings      Settings
+	masqueradeAll bool
+}
+
+// newCluster starts a cluster that has nodes, but no services.
+func newCluster(ctx context.Context, d Dataplane, o clusterOptions) (*cluster, error) {
+	l, err := lab.New(ctx, o.lab)
+	if err != nil {
+		return nil, err
+	}
+	if o.settings.Logger == nil {
+		o.settings.Logger = slog.New(slog.DiscardHandler)
+	}
+	c := &cluster{dataplane: d, settings: o.settings, lab: l, changed: make(chan struct{})}
+	c.store = store.New(store.Options{
+		Brain: brain.Config{
+			NodeName: l.Node().Name,
+			DetectLocal: brain.Families{
+				IPv4: o.settings.LocalDetector.Detects(state.IPv4), IPv6: o.settings.LocalDetector.Detects(state.IPv6),
+			},
+			MasqueradeAll: o.masqueradeAll,
+		},
+		Logger: o.settings.Logger,
+	})
+	c.sink = c.store.Source("test")
+	c.sink.Complete()
+	if err := c.start(); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return c, nil
+}
+
+// nodes are the objects that describe the lab's nodes and its service CIDRs.
+func (c *cluster) nodes(zone string) []model.Object {
+	o := c.lab.Options()
+	return []model.Object{
+		&model.Node{Name: c.lab.Node().Name, Zone: zone, Addresses: slices.Clone(c.lab.Node().Addrs), PodCIDRs: o.NodePodCIDRs},
+		&model.Node{Name: c.lab.OtherNode().Name, Zone: "other-zone", Addresses: slices.Clone(c.lab.OtherNode().Addrs), PodCIDRs: o.OtherPodCIDRs},
+		&model.ServiceCIDR{Name: "kubernetes", CIDRs: o.ServiceCIDRs},
+	}
+}
+
+// start makes the dataplane and lets it follow the store.
+func (c *cluster) start() error {
+	err := c.lab.Node().Do(func() (err error) { c.backend, err = c.dataplane.New(c.settings); return err })
+	if err != nil {
+		return fmt.Errorf("make dataplane %s: %w", c.dataplane.Name, err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	c.stop, c.stopped = cancel, make(chan error, 1)
+	c.setStatus(reconcile.Status{})
+	go func() {
+		c.stopped <- reconcile.Run(ctx, c.store, c.backend, reconcile.Options{
+			Logger:   c.settings.Logger,
+			OnStatus: c.setStatus,
+		})
+	}()
+	return nil
+}
+
+// halt ends the dataplane as the end of the process would: what it programmed stays.
+func (c *cluster) halt() error {
+	if c.stop == nil {
+		return nil
+	}
+	c.stop()
+	err := <-c.stopped
+	c.stop = nil
+	if closer, ok := c.backend.(io.Closer); ok {
+		err = errors.Join(err, closer.Close())
+	}
+	return err
+}
+
+// restart replaces the dataplane by a new one, as an upgrade would.
+func (c *cluster) restart() error {
+	if err := c.halt(); err != nil {
+		return err
+	}
+	if err := c.start(); err != nil {
+		return err
+	}
+	return c.wait()
+}
+
+func (c *cluster) close() error {
+	err := c.halt()
+	c.store.Close()
+	return errors.Join(err, c.lab.Close())
+}
+
+// update changes objects and waits until the dataplane shows them.
+func (c *cluster) update(set []model.Object, deleted []model.Ref) error {
+	c.sink.Update(set, deleted)
+	return c.wait()
+}
+
+// wait returns once the dataplane shows the latest state of the store. It does not wait for a dataplane that is halted.
+func (c *cluster) wait() error {
+	if c.stop == nil {
+		return nil
+	}
+	timeout := time.After(applyTimeout)
+	want := c.store.Snapshot().Revision()
+	for {
+		c.mu.Lock()
+		status, changed := c.status, c.changed
+		c.mu.Unlock()
+		if status.Applied >= want {
+			return failures(status.Failed)
+		}
+		select {
+		case <-changed:
+		case <-timeout:
+			return fmt.Errorf("revision %d is not applied after %v; the dataplane is at %d (%v)", want, applyTimeout, status.Applied, status.Err)
+		}
+	}
+}
+
+func (c *cluster) setStatus(status reconcile.Status) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.status = status
+	close(c.changed)
+	c.changed = make(chan struct{})
+}
+
+func failures(failed map[state.ServiceName]error) error {
+	var errs []error
+	for name, err := range failed {
+		errs = append(errs, fmt.Errorf("service %v: %w", name, err))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,197 @@
+//go:build linux
+
+package conformance_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/conformance"
+	"github.com/switchyard-net/switchyard/internal/netns"
+)
+
+func TestMain(m *testing.M) { os.Exit(netns.Main(m)) }
+
+func naiveDataplane(fault string) conformance.Dataplane {
+	return conformance.Dataplane{
+		Name: "naive",
+		New:  func(s conformance.Settings) (backend.Backend, error) { return newNaive(s, fault) },
+		CheckHost: func(t testing.TB) {
+			if out, err := exec.Command("nft", "list", "ruleset").CombinedOutput(); err != nil {
+				t.Errorf("nft list ruleset: %v\n%s", err, out)
+			}
+		},
+		Seeds: 6,
+	}
+}
+
+// TestNaive shows that the suite can be passed.
+func TestNaive(t *testing.T) {
+	needNft(t)
+	conformance.Run(t, naiveDataplane(""))
+}
+
+// TestFaultsAreNoticed gives the naive dataplane one fault after the other: the stories that are about it must fail.
+func TestFaultsAreNoticed(t *testing.T) {
+	needNft(t)
+	for fault, stories := range map[string][]string{
+		"uneven":                    {"cluster_ip", "distribution", "node_port"},
+		"no masquerade":             {"node_port", "masquerade_detector", "masquerade_all"},
+		"no hairpin":                {"hairpin"},
+		"no affinity":               {"affinity", "affinity_timeout", "affinity_local"},
+		"affinity does not end":     {"affinity_timeout"},
+		"affinity is not prolonged": {"affinity_timeout"},
+		"resets are ICMP":           {"refused"},
+		"rejects are drops":         {"refused", "external_local"},
+		"drops are rejects":         {"internal_local", "external_local"},
+		"the node is outside":       {"external_local", "external_local_no_detector"},
+		"source ranges do not count": {
+			"source_ranges", "source_ranges_node",
+		},
+		"stray ports pass":         {"stray"},
+		"UDP flows stay":           {"udp_endpoint_replaced", "udp_endpoints_lost", "udp_early_client", "udp_terminating"},
+		"UDP flows are cut":        {"udp_terminating"},
+		"connections are cut":      {"established"},
+		"node ports do not follow": {"node_ports_cidr", "node_ports_all"},
+		"node ports everywhere":    {"node_ports_primary", "node_ports_cidr"},
+		"gaps between changes":     {"under_load"},
+		"restarts wipe":            {"under_load"},
+		"old rules stay":           {"restart", "service_changes"},
+		"foreign tables go":        {"foreign_tables"},
+		"only IPv4":                {"cluster_ip", "one_family"},
+	} {
+		t.Run(fault, func(t *testing.T) {
+			t.Parallel()
+			params := conformance.StoryParams(t, naiveDataplane(fault))
+			for _, story := range stories {
+				one := params
+				one.Files = []string{filepath.Join(params.Dir, story+".txtar")}
+				one.Dir = ""
+				var result record
+				testscript.RunT(&result, one)
+				if !result.failed {
+					t.Errorf("story %s passes with the fault %q\n%s", story, fault, result.log.String())
+				}
+			}
+		})
+	}
+}
+
+// record is a testscript.T that notes whether a story failed, instead of failing itself.
+type record struct {
+	mu     sync.Mutex
+	failed bool
+	log    strings.Builder
+}
+
+func (r *record) Parallel()     {}
+func (r *record) Verbose() bool { return false }
+
+func (r *record) Log(args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	fmt.Fprintln(&r.log, args...)
+}
+
+func (r *record) Skip(args ...any) {
+	r.Log(args...)
+	runtime.Goexit()
+}
+
+func (r *record) Fatal(args ...any) {
+	r.Log(args...)
+	r.FailNow()
+}
+
+func (r *record) FailNow() {
+	r.mu.Lock()
+	r.failed = true
+	r.mu.Unlock()
+	runtime.Goexit()
+}
+
+func (r *record) Run(_ string, f func(testscript.T)) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f(r)
+	}()
+	<-done
+}
+
+func TestEvenness(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	draw := func(n, total int, bias float64) []int {
+		counts := make([]int, n)
+		for range total {
+			if rng.Float64() < bias {
+				counts[0]++
+				continue
+			}
+			counts[rng.IntN(n)]++
+		}
+		return counts
+	}
+	for _, n := range []int{2, 3, 5, 16, 17, 40, 100} {
+		low := 0
+		for range 1000 {
+			if p := conformance.Evenness(draw(n, 40*n, 0)); p < 1e-4 {
+				low++
+			}
+		}
+		if low > 3 {
+			t.Errorf("%d endpoints: %d of 1000 even spreads have a probability below 1 in 10,000", n, low)
+		}
+		if p := conformance.Evenness(draw(n, 40*n, 0.5)); p > 1e-3 {
+			t.Errorf("%d endpoints: a spread with half of it on one has probability %g", n, p)
+		}
+	}
+	if p := conformance.Evenness([]int{7}); p != 1 {
+		t.Errorf("one endpoint: %g", p)
+	}
+	// From tables of the chi-squared distribution.
+	for _, c := range []struct {
+		counts []int
+		want   float64
+	}{{[]int{60, 40}, 0.0455}, {[]int{50, 30, 40}, 0.0821}, {[]int{20, 20, 20}, 1}} {
+		if p := conformance.Evenness(c.counts); p < c.want*0.9-0.01 || p > c.want*1.1+0.01 {
+			t.Errorf("%v has probability %g, want %g", c.counts, p, c.want)
+		}
+	}
+}
+
+func TestEnoughToSee(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	for _, n := range []int{1, 2, 3, 5, 100} {
+		for range 1000 {
+			var seen []int
+			for range conformance.EnoughToSee(n) {
+				if i := rng.IntN(n); !slices.Contains(seen, i) {
+					seen = append(seen, i)
+				}
+			}
+			if len(seen) != n {
+				t.Fatalf("%d connections met %d of %d endpoints", conformance.EnoughToSee(n), len(seen), n)
+			}
+		}
+	}
+}
+
+// needNft skips the test where the nft program is missing: it is only needed to check the suite itself.
+func needNft(t *testing.T) {
+	t.Helper()
+	if _, err := exec.LookPath("nft"); err != nil {
+		t.Skip("the naive dataplane needs the program nft (package nftables)")
+	}
+}

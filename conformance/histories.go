@@ -1,0 +1,307 @@
+//go:build linux
+
+package conformance
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/internal/flow"
+	"github.com/switchyard-net/switchyard/internal/histories"
+	"github.com/switchyard-net/switchyard/internal/lab"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+const (
+	// steps is the number of states of each history, and samples that of the packets that are sent in each of them.
+	steps   = 12
+	samples = 60
+	// defaultSeeds make a run of about one and a half minutes.
+	defaultSeeds = 16
+)
+
+// servedPorts are where every host that may be an endpoint serves.
+var servedPorts = []uint16{53, 8080, 8081}
+
+// RunHistories runs the random histories only. A failure names its seed; [Dataplane.FirstSeed] repeats it.
+func RunHistories(t *testing.T, d Dataplane) {
+	first := cmp.Or(d.FirstSeed, 1)
+	for seed := first; seed < first+uint64(cmp.Or(d.Seeds, defaultSeeds)); seed++ {
+		t.Run(fmt.Sprintf("seed-%d", seed), func(t *testing.T) {
+			t.Parallel()
+			runHistory(t, d, seed)
+		})
+	}
+}
+
+// walk is a history that is being tried with real packets.
+type walk struct {
+	*cluster
+	history *histories.History
+	rng     *rand.Rand
+	senders map[netip.Addr]*lab.Host
+	owners  map[netip.Addr]*lab.Host // of all addresses that exist
+	port    uint16
+}
+
+func runHistory(t *testing.T, d Dataplane, seed uint64) {
+	rng := rand.New(rand.NewPCG(seed, 1))
+	var o clusterOptions
+	o.masqueradeAll = rng.IntN(4) == 0
+	if rng.IntN(4) > 0 {
+		o.settings.LocalDetector = backend.LocalDetector{ClusterCIDRs: []netip.Prefix{
+			netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/48"),
+		}}
+	}
+	o.settings.NodePortAddresses.Primary = rng.IntN(2) == 0
+	c, err := newCluster(t.Context(), d, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if !t.Failed() {
+			checkHost(t, c)
+		}
+		if err := c.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	w := &walk{cluster: c, rng: rng, senders: map[netip.Addr]*lab.Host{}, owners: map[netip.Addr]*lab.Host{}, port: 20000}
+	options, err := w.populate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	options.DetectLocal, options.MasqueradeAll = o.settings.LocalDetector.Enabled(), o.masqueradeAll
+	options.NodePortAddrs = func(addr netip.Addr) bool { return slices.Contains(c.lab.Node().Addrs, addr) }
+	w.history = histories.New(seed, options)
+	for step := range steps {
+		if err := c.update(w.history.Step()); err != nil {
+			t.Fatalf("seed %d, step %d: %v", seed, step, err)
+		}
+		if wrong := w.try(t.Context()); len(wrong) > 0 {
+			t.Fatalf("seed %d, step %d: %d packets went wrong:\n%s", seed, step, len(wrong), strings.Join(wrong, "\n"))
+		}
+	}
+}
+
+// populate starts pods and servers and returns what histories may make of them.
+func (w *walk) populate() (histories.Options, error) {
+	node, other, client := w.lab.Node(), w.lab.OtherNode(), w.lab.Client()
+	o := histories.Options{
+		Nodes:           []histories.Node{{Name: node.Name, Addresses: node.Addrs}, {Name: other.Name, Addresses: other.Addrs}},
+		FixedNodes:      true,
+		ServiceCIDRs:    w.lab.Options().ServiceCIDRs,
+		ClusterIPs:      addrs("10.96.0.1", "10.96.0.2", "10.96.0.3", "10.98.0.1", "fd00:10:96::1", "fd00:10:96::2", "fd00:10:98::1"),
+		LoadBalancerIPs: addrs("203.0.113.1", "203.0.113.2", "2001:db8:113::1", "2001:db8:113::2"),
+		ExternalIPs:     addrs("203.0.113.9", "203.0.113.1", "2001:db8:113::9", "2001:db8:113::1"),
+		SourceRanges:    w.sourceRanges(),
+		NodePorts:       []uint16{30080, 30081, 30082},
+		Protocols:       []state.Protocol{state.TCP, state.UDP},
+		OutsideClients:  client.Addrs,
+		Foreign:         addrs("198.51.100.200", "2001:db8:51::200"),
+	}
+	if lab.HasSCTP() {
+		o.Protocols = append(o.Protocols, state.SCTP)
+	}
+	for _, host := range []*lab.Host{node, other, client} {
+		w.own(host, host != other)
+	}
+	endpoints := []*lab.Host{node, other}
+	onOther := map[*lab.Host]bool{other: true}
+	for i := range 6 {
+		pod, err := w.lab.AddPod(lab.PodOptions{Name: fmt.Sprintf("pod-%d", i), OtherNode: i%2 == 1})
+		if err != nil {
+			return o, err
+		}
+		w.own(pod, i%2 == 0)
+		onOther[pod] = i%2 == 1
+		endpoints = append(endpoints, pod)
+	}
+	bystander, err := w.lab.AddPod(lab.PodOptions{Name: "bystander"})
+	if err != nil {
+		return o, err
+	}
+	w.own(bystander, true)
+	o.PodClients = bystander.Addrs
+	for _, host := range endpoints {
+		on := node
+		if onOther[host] {
+			on = other
+		}
+		for _, addr := range host.Addrs {
+			for _, port := range servedPorts {
+				endpoint := netip.AddrPortFrom(addr, port)
+				o.Endpoints = append(o.Endpoints, histories.Endpoint{Addr: endpoint, Node: on.Name})
+				for _, proto := range o.Protocols {
+					if err := host.Serve(proto, endpoint, endpoint.String()); err != nil {
+						return o, err
+					}
+				}
+			}
+		}
+	}
+	return o, nil
+}
+
+// own notes whose addresses a host's are, and whether packets that it sends to services pass the node under test.
+func (w *walk) own(host *lab.Host, sends bool) {
+	for _, addr := range host.Addrs {
+		w.owners[addr] = host
+		if sends {
+			w.senders[addr] = host
+		}
+	}
+}
+
+// sourceRanges are some that clients are in, and some that they are not in.
+func (w *walk) sourceRanges() []netip.Prefix {
+	list := slices.Concat(w.lab.Options().Underlay, w.lab.Options().NodePodCIDRs)
+	for _, host := range []*lab.Host{w.lab.Node(), w.lab.Client()} {
+		for _, addr := range host.Addrs {
+			list = append(list, netip.PrefixFrom(addr, addr.BitLen()))
+		}
+	}
+	for _, text := range []string{"0.0.0.0/0", "::/0", "198.51.100.0/24", "2001:db8:51::/64", "203.0.113.0/24"} {
+		list = append(list, netip.MustParsePrefix(text))
+	}
+	return list
+}
+
+// try sends a sample of the packets that are worth it, all at once, and describes those that went wrong.
+func (w *walk) try(ctx context.Context) []string {
+	world := w.history.World()
+	packets := slices.DeleteFunc(w.history.Packets(), func(p flow.Packet) bool { return w.senders[p.Src] == nil })
+	w.rng.Shuffle(len(packets), func(i, j int) { packets[i], packets[j] = packets[j], packets[i] })
+	var mu sync.Mutex
+	var wrong []string
+	var wg sync.WaitGroup
+	for _, p := range packets[:min(samples, len(packets))] {
+		want := world.Ask(p)
+		ports := []uint16{w.nextPort(), w.nextPort(), w.nextPort()}
+		wg.Go(func() {
+			if err := w.send(ctx, p, want, ports); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				wrong = append(wrong, fmt.Sprintf("%v: %v; the oracle says %+v", p, err, want))
+			}
+		})
+	}
+	wg.Wait()
+	return wrong
+}
+
+// nextPort returns a source port that this history has not used: the node may remember the flows of the others.
+func (w *walk) nextPort() uint16 {
+	w.port++
+	return w.port
+}
+
+// send sends a packet, several times if it should stay with one endpoint, and compares.
+func (w *walk) send(ctx context.Context, p flow.Packet, want flow.Answer, ports []uint16) error {
+	if want.Outcome != flow.Forward || !want.Affinity {
+		ports = ports[:1]
+	}
+	server := ""
+	for _, port := range ports {
+		options := lab.ProbeOptions{Source: p.Src, SourcePort: port, Timeout: patience}
+		if w.mayBeSilent(p, want) {
+			options.Timeout = silence
+		}
+		got := w.senders[p.Src].Probe(ctx, p.Protocol, p.Dst, options)
+		if err := w.compare(p, want, got); err != nil {
+			return err
+		}
+		if server != "" && got.Server != server && got.Outcome == lab.Answered {
+			return fmt.Errorf("answered by %s after %s in spite of affinity", got.Server, server)
+		}
+		server = cmp.Or(server, got.Server)
+	}
+	return nil
+}
+
+// mayBeSilent says whether it can be right that no answer comes.
+func (w *walk) mayBeSilent(p flow.Packet, want flow.Answer) bool {
+	switch want.Outcome {
+	case flow.Reject:
+		return false
+	case flow.Forward:
+		return slices.ContainsFunc(want.Choices, func(c flow.Choice) bool { return w.bypassed(p, c) })
+	case flow.Pass:
+		return w.owners[p.Dst.Addr()] == nil
+	}
+	return true
+}
+
+// bypassed says whether the endpoint's answer goes to the client past the node under test, which therefore cannot give it
+// the source address that the client expects.
+func (w *walk) bypassed(p flow.Packet, c flow.Choice) bool {
+	owner := w.owners[c.Endpoint.Addr()]
+	return !c.Masquerade && w.senders[p.Src] == w.lab.Client() && owner != nil && w.senders[c.Endpoint.Addr()] == nil
+}
+
+func (w *walk) compare(p flow.Packet, want flow.Answer, got lab.Answer) error {
+	outcome := lab.TimedOut
+	switch want.Outcome {
+	case flow.Reject:
+		outcome = lab.Refused
+	case flow.Forward:
+		if got.Outcome == lab.Answered {
+			return w.compareChoice(p, want, got)
+		}
+		if got.Outcome == lab.TimedOut && w.mayBeSilent(p, want) {
+			return nil
+		}
+		outcome = lab.Answered
+	case flow.Pass:
+		outcome = w.untouched(p)
+	}
+	if got.Outcome != outcome {
+		return fmt.Errorf("%v by %q (%v), want it %v", got.Outcome, got.Server, got.Err, outcome)
+	}
+	return nil
+}
+
+func (w *walk) compareChoice(p flow.Packet, want flow.Answer, got lab.Answer) error {
+	for _, c := range want.Choices {
+		if c.Endpoint.String() != got.Server {
+			continue
+		}
+		source := got.Source.Addr()
+		if w.owners[c.Endpoint.Addr()] == w.lab.Node() {
+			return nil // what the node delivers to itself does not pass the place where sources are changed
+		}
+		if c.Masquerade && !slices.Contains(w.lab.Node().Addrs, source) || !c.Masquerade && source != p.Src {
+			return fmt.Errorf("%s saw the source %v", got.Server, source)
+		}
+		return nil
+	}
+	return fmt.Errorf("answered by %s", got.Server)
+}
+
+// untouched is what becomes of a packet that the dataplane leaves alone.
+func (w *walk) untouched(p flow.Packet) lab.Outcome {
+	owner := w.owners[p.Dst.Addr()]
+	switch {
+	case owner == nil:
+		return lab.TimedOut
+	case owner != w.lab.Client() && slices.Contains(servedPorts, p.Dst.Port()):
+		return lab.Answered
+	}
+	return lab.Refused
+}
+
+func addrs(texts ...string) []netip.Addr {
+	var list []netip.Addr
+	for _, text := range texts {
+		list = append(list, netip.MustParseAddr(text))
+	}
+	return list
+}

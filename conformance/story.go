@@ -1,0 +1,195 @@
+//go:build linux
+
+package conformance
+
+import (
+	"embed"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/switchyard-net/switchyard/internal/lab"
+	"github.com/switchyard-net/switchyard/model"
+)
+
+//go:embed stories/*.txtar
+var stories embed.FS
+
+// RunStories runs the stories only.
+func RunStories(t *testing.T, d Dataplane) {
+	testscript.Run(t, storyParams(unpack(t), d))
+}
+
+func storyParams(dir string, d Dataplane) testscript.Params {
+	return testscript.Params{
+		Dir:                dir,
+		RequireUniqueNames: true,
+		Condition: func(name string) (bool, error) {
+			if name == "sctp" {
+				return lab.HasSCTP(), nil
+			}
+			return false, fmt.Errorf("unknown condition %q", name)
+		},
+		Setup: func(env *testscript.Env) error {
+			s := newStory(d)
+			env.Values[storyKey{}] = s
+			env.Defer(func() { s.end(env.T()) })
+			return nil
+		},
+		Cmds: commands(),
+	}
+}
+
+// unpack writes the stories to files, since testscript reads only those.
+func unpack(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	entries, err := stories.ReadDir("stories")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range entries {
+		data, err := stories.ReadFile("stories/" + entry.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, entry.Name()), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+type storyKey struct{}
+
+// story is what a running story knows.
+type story struct {
+	dataplane Dataplane
+	cluster   *cluster
+	hosts     map[string]*lab.Host
+	otherNode map[string]bool           // pods that are on the other node
+	manyUsed  int                       // addresses of pods with several
+	mu        sync.Mutex                // guards udpPorts
+	udpPorts  map[*lab.Host]uint16      // the next source port for connect
+	servers   map[string][]string       // names of the servers on each host
+	services  map[string]*model.Service // by name, in namespace default
+	flows     map[string][]*openFlow
+	surveys   map[string]map[visit]string
+	loads     map[string]*load
+}
+
+func newStory(d Dataplane) *story {
+	return &story{
+		dataplane: d,
+		hosts:     map[string]*lab.Host{},
+		otherNode: map[string]bool{},
+		servers:   map[string][]string{},
+		udpPorts:  map[*lab.Host]uint16{},
+		services:  map[string]*model.Service{},
+		flows:     map[string][]*openFlow{},
+		surveys:   map[string]map[visit]string{},
+		loads:     map[string]*load{},
+	}
+}
+
+// end checks the host and takes everything down.
+func (s *story) end(t testscript.T) {
+	for _, flows := range s.flows {
+		closeAll(flows)
+	}
+	for _, l := range s.loads {
+		l.end()
+	}
+	if s.cluster == nil {
+		return
+	}
+	if tb, ok := t.(testing.TB); ok && !tb.Failed() {
+		checkHost(tb, s.cluster)
+	}
+	if err := s.cluster.close(); err != nil {
+		t.Log(err)
+		t.FailNow()
+	}
+}
+
+// checkHost lets the dataplane look at its host.
+func checkHost(t testing.TB, c *cluster) {
+	if c.dataplane.CheckHost == nil {
+		return
+	}
+	err := c.lab.Node().Do(func() error { c.dataplane.CheckHost(t); return nil })
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// command is one command of the stories' language. An error fails the story.
+type command func(s *story, ts *testscript.TestScript, args []string) error
+
+func commands() map[string]func(ts *testscript.TestScript, neg bool, args []string) {
+	list := map[string]command{
+		"cluster":         (*story).startCluster,
+		"pod":             (*story).addPod,
+		"remove-pod":      (*story).removePod,
+		"serve":           (*story).serve,
+		"apply":           (*story).apply,
+		"delete":          (*story).delete,
+		"endpoints":       (*story).endpoints,
+		"zone":            (*story).zone,
+		"address":         (*story).address,
+		"restart":         (*story).restart,
+		"stop-dataplane":  (*story).stopDataplane,
+		"start-dataplane": (*story).startDataplane,
+		"run":             (*story).run,
+		"pause":           (*story).pause,
+		"connect":         (*story).connect,
+		"open":            (*story).open,
+		"talk":            (*story).talk,
+		"close":           (*story).closeFlows,
+		"survey":          (*story).survey,
+		"load":            (*story).startLoad,
+		"unload":          (*story).endLoad,
+	}
+	list["soon"] = soon(list)
+	cmds := map[string]func(ts *testscript.TestScript, neg bool, args []string){}
+	for name, run := range list {
+		cmds[name] = func(ts *testscript.TestScript, neg bool, args []string) {
+			if neg {
+				ts.Fatalf("%s cannot be negated: say what is expected", name)
+			}
+			s := ts.Value(storyKey{}).(*story)
+			if s.cluster == nil && name != "cluster" {
+				ts.Fatalf("%s: a story begins with: cluster", name)
+			}
+			if err := run(s, ts, args); err != nil {
+				ts.Fatalf("%s: %v", name, err)
+			}
+		}
+	}
+	return cmds
+}
+
+// soonTimeout is how long soon tries. It is only used up by a fault.
+const soonTimeout = 10 * time.Second
+
+// soon is the command that repeats another one until it succeeds.
+func soon(list map[string]command) command {
+	return func(s *story, ts *testscript.TestScript, args []string) error {
+		if len(args) == 0 || list[args[0]] == nil {
+			return fmt.Errorf("usage: soon COMMAND ...")
+		}
+		deadline := time.Now().Add(soonTimeout)
+		for {
+			err := list[args[0]](s, ts, args[1:])
+			if err == nil || time.Now().After(deadline) {
+				return err
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+	}
+}

@@ -1,0 +1,328 @@
+//go:build linux
+
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/internal/kubeconv"
+	"github.com/switchyard-net/switchyard/internal/lab"
+	"github.com/switchyard-net/switchyard/internal/manifest"
+	"github.com/switchyard-net/switchyard/model"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// startCluster: cluster [detect=none|cluster-cidr|node-cidr|prefix:P|bridge:DEV] [masquerade-all] [limit-icmp]
+// [node-ports=primary|all|CIDR,...].
+func (s *story) startCluster(ts *testscript.TestScript, args []string) error {
+	if s.cluster != nil {
+		return errors.New("there is one already")
+	}
+	o := clusterOptions{settings: Settings{NodePortAddresses: backend.NodePortAddresses{Primary: true}}}
+	detect := "cluster-cidr"
+	for _, arg := range args {
+		key, value, _ := strings.Cut(arg, "=")
+		switch key {
+		case "masquerade-all":
+			o.masqueradeAll = true
+		case "limit-icmp":
+			o.lab.LimitICMP = true
+		case "detect":
+			detect = value
+		case "node-ports":
+			addrs, err := parseNodePorts(value)
+			if err != nil {
+				return err
+			}
+			o.settings.NodePortAddresses = addrs
+		default:
+			return fmt.Errorf("unknown option %q", arg)
+		}
+	}
+	var err error
+	if o.settings.LocalDetector, err = parseDetector(detect); err != nil {
+		return err
+	}
+	c, err := newCluster(context.Background(), s.dataplane, o)
+	if err != nil {
+		return err
+	}
+	s.cluster = c
+	for _, host := range []*lab.Host{c.lab.Node(), c.lab.OtherNode(), c.lab.Client()} {
+		s.hosts[host.Name] = host
+	}
+	s.otherNode[c.lab.OtherNode().Name] = true
+	return c.update(c.nodes("zone"), nil)
+}
+
+func parseNodePorts(value string) (backend.NodePortAddresses, error) {
+	switch value {
+	case "primary":
+		return backend.NodePortAddresses{Primary: true}, nil
+	case "all":
+		return backend.NodePortAddresses{}, nil
+	}
+	var addrs backend.NodePortAddresses
+	for item := range strings.SplitSeq(value, ",") {
+		prefix, err := netip.ParsePrefix(item)
+		if err != nil {
+			return addrs, err
+		}
+		addrs.CIDRs = append(addrs.CIDRs, prefix)
+	}
+	return addrs, nil
+}
+
+func parseDetector(value string) (backend.LocalDetector, error) {
+	kind, arg, _ := strings.Cut(value, ":")
+	switch kind {
+	case "none":
+		return backend.LocalDetector{}, nil
+	case "cluster-cidr":
+		return backend.LocalDetector{ClusterCIDRs: []netip.Prefix{
+			netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/48"),
+		}}, nil
+	case "node-cidr":
+		return backend.LocalDetector{NodeCIDR: true}, nil
+	case "prefix":
+		return backend.LocalDetector{InterfacePrefix: arg}, nil
+	case "bridge":
+		return backend.LocalDetector{BridgeInterface: arg}, nil
+	}
+	return backend.LocalDetector{}, fmt.Errorf("unknown detector %q", value)
+}
+
+// addPod: pod NAME [on=other] [addresses=N] PROTO:PORT...
+func (s *story) addPod(_ *testscript.TestScript, args []string) error {
+	if len(args) == 0 {
+		return errors.New("usage: pod NAME [on=other] [addresses=N] PROTO:PORT...")
+	}
+	o := lab.PodOptions{Name: args[0]}
+	var serve []string
+	for _, arg := range args[1:] {
+		key, value, _ := strings.Cut(arg, "=")
+		switch key {
+		case "on":
+			o.OtherNode = value == s.cluster.lab.OtherNode().Name
+			if !o.OtherNode && value != s.cluster.lab.Node().Name {
+				return fmt.Errorf("there is no node %q", value)
+			}
+		case "addresses":
+			n, err := strconv.Atoi(value)
+			if err != nil {
+				return err
+			}
+			o.Addrs = s.manyAddrs(n)
+			s.manyUsed += n
+		default:
+			serve = append(serve, arg)
+		}
+	}
+	pod, err := s.cluster.lab.AddPod(o)
+	if err != nil {
+		return err
+	}
+	s.hosts[pod.Name], s.otherNode[pod.Name] = pod, o.OtherNode
+	return s.serve(nil, append([]string{pod.Name}, serve...))
+}
+
+// manyAddrs returns n addresses of each family for one pod on the node under test, those of one family first.
+func (s *story) manyAddrs(n int) []netip.Addr {
+	var list []netip.Addr
+	for _, cidr := range s.cluster.lab.Options().NodePodCIDRs {
+		bytes := cidr.Addr().AsSlice()
+		bytes[len(bytes)-1] = byte(100 + s.manyUsed) // beyond those that pods get by themselves
+		addr, _ := netip.AddrFromSlice(bytes)
+		for range n {
+			list = append(list, addr)
+			addr = addr.Next()
+		}
+	}
+	return list
+}
+
+// removePod: remove-pod NAME
+func (s *story) removePod(_ *testscript.TestScript, args []string) error {
+	if len(args) != 1 {
+		return errors.New("usage: remove-pod NAME")
+	}
+	delete(s.hosts, args[0])
+	return s.cluster.lab.RemovePod(args[0])
+}
+
+// serve: serve HOST PROTO:PORT...
+func (s *story) serve(_ *testscript.TestScript, args []string) error {
+	if len(args) == 0 || s.hosts[args[0]] == nil {
+		return fmt.Errorf("no host in %q; usage: serve HOST PROTO:PORT...", args)
+	}
+	host := s.hosts[args[0]]
+	for _, arg := range args[1:] {
+		proto, port, err := parseProtoPort(arg)
+		if err != nil {
+			return err
+		}
+		for i, addr := range host.Addrs {
+			name := serverName(host, i)
+			if err := host.Serve(proto, netip.AddrPortFrom(addr, port), name); err != nil {
+				return err
+			}
+			if !slices.Contains(s.servers[host.Name], name) {
+				s.servers[host.Name] = append(s.servers[host.Name], name)
+			}
+		}
+	}
+	return nil
+}
+
+// serverName is the host's name, with a number if it has several addresses of a family: a.1, a.2.
+func serverName(host *lab.Host, i int) string {
+	if len(host.Addrs) <= 2 {
+		return host.Name
+	}
+	return fmt.Sprintf("%s.%d", host.Name, i%(len(host.Addrs)/2)+1)
+}
+
+// apply: apply FILE...
+func (s *story) apply(ts *testscript.TestScript, args []string) error {
+	objects, err := s.read(ts, args)
+	if err != nil {
+		return err
+	}
+	for _, object := range objects {
+		if svc, ok := object.(*model.Service); ok && svc.Name.Namespace == "default" {
+			if s.hosts[svc.Name.Name] != nil {
+				return fmt.Errorf("service %s has the name of a host", svc.Name.Name)
+			}
+			s.services[svc.Name.Name] = svc
+		}
+	}
+	return s.cluster.update(objects, nil)
+}
+
+// delete: delete FILE...
+func (s *story) delete(ts *testscript.TestScript, args []string) error {
+	objects, err := s.read(ts, args)
+	if err != nil {
+		return err
+	}
+	var refs []model.Ref
+	for _, object := range objects {
+		refs = append(refs, object.Ref())
+	}
+	return s.cluster.update(nil, refs)
+}
+
+// read decodes manifests; anything wrong with one is an error.
+func (s *story) read(ts *testscript.TestScript, files []string) ([]model.Object, error) {
+	var list []model.Object
+	for _, file := range files {
+		objects, errs := manifest.Decode(file, []byte(ts.ReadFile(file)))
+		if len(errs) > 0 {
+			return nil, errors.Join(errs...)
+		}
+		for _, o := range objects {
+			object, ok, err := kubeconv.Object(o.Object)
+			if err != nil || !ok {
+				return nil, fmt.Errorf("%s: line %d: not an object of the model: %w", file, o.Line, err)
+			}
+			list = append(list, object)
+		}
+	}
+	if len(list) == 0 {
+		return nil, fmt.Errorf("there is no object in %q", files)
+	}
+	return list, nil
+}
+
+// zone: zone NAME
+func (s *story) zone(_ *testscript.TestScript, args []string) error {
+	return s.cluster.update(s.cluster.nodes(strings.Join(args, "")), nil)
+}
+
+// address: address add|remove HOST PREFIX...
+func (s *story) address(_ *testscript.TestScript, args []string) error {
+	if len(args) < 3 || s.hosts[args[1]] == nil {
+		return errors.New("usage: address add|remove HOST PREFIX...")
+	}
+	change := s.hosts[args[1]].AddAddr
+	if args[0] == "remove" {
+		change = s.hosts[args[1]].RemoveAddr
+	}
+	for _, arg := range args[2:] {
+		prefix, err := netip.ParsePrefix(arg)
+		if err != nil {
+			return err
+		}
+		if err := change(prefix); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// restart: restart
+func (s *story) restart(*testscript.TestScript, []string) error { return s.cluster.restart() }
+
+// stopDataplane: stop-dataplane; what it programmed stays, and nothing follows changes.
+func (s *story) stopDataplane(*testscript.TestScript, []string) error { return s.cluster.halt() }
+
+// startDataplane: start-dataplane
+func (s *story) startDataplane(*testscript.TestScript, []string) error {
+	if err := s.cluster.start(); err != nil {
+		return err
+	}
+	return s.cluster.wait()
+}
+
+// run: run HOST PROGRAM ARG...; its output is for stdout and cmp.
+func (s *story) run(ts *testscript.TestScript, args []string) error {
+	if len(args) < 2 || s.hosts[args[0]] == nil {
+		return errors.New("usage: run HOST PROGRAM ARG...")
+	}
+	cmd := exec.Command(args[1], args[2:]...)
+	cmd.Dir = ts.MkAbs(".")
+	cmd.Env = append(os.Environ(), "LC_ALL=C")
+	cmd.Stdout, cmd.Stderr = ts.Stdout(), ts.Stderr()
+	return s.hosts[args[0]].Do(cmd.Run)
+}
+
+// pause: pause DURATION
+func (s *story) pause(_ *testscript.TestScript, args []string) error {
+	d, err := time.ParseDuration(strings.Join(args, ""))
+	time.Sleep(d)
+	return err
+}
+
+func parseProtocol(text string) (state.Protocol, error) {
+	switch text {
+	case "tcp":
+		return state.TCP, nil
+	case "udp":
+		return state.UDP, nil
+	case "sctp":
+		return state.SCTP, nil
+	}
+	return 0, fmt.Errorf("unknown protocol %q: use tcp, udp or sctp", text)
+}
+
+func parseProtoPort(text string) (state.Protocol, uint16, error) {
+	name, number, _ := strings.Cut(text, ":")
+	proto, err := parseProtocol(name)
+	if err != nil {
+		return 0, 0, err
+	}
+	port, err := strconv.ParseUint(number, 10, 16)
+	return proto, uint16(port), err
+}

@@ -1,0 +1,332 @@
+//go:build linux
+
+package conformance
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/switchyard-net/switchyard/internal/lab"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+const (
+	// silence is how long a packet that should be dropped is waited for.
+	silence = 300 * time.Millisecond
+	// patience is how long an answer may take on a busy machine; it is only used up by a fault.
+	patience = 5 * time.Second
+	// lossTimeout is shorter than TCP's first retransmission, which would hide a lost packet.
+	lossTimeout = 900 * time.Millisecond
+	// parallel is how many connections are made at once.
+	parallel = 32
+	// perEndpoint is how many connections for each endpoint make a test of evenness, but there are atLeast that many in all.
+	perEndpoint, atLeast = 40, 400
+)
+
+// expectation is what a line of a story says must happen to connections.
+type expectation struct {
+	outcome lab.Outcome
+	servers []string // all of them are reached, and no others
+	sticky  bool     // one of servers is reached, always the same
+	evenly  bool
+	source  string // kept, node, an address, or empty for any
+	count   int
+	atOnce  bool
+	within  time.Duration
+	from    netip.Addr
+}
+
+// connect: connect FROM PROTO[,PROTO] TO[,TO] EXPECTATION...
+//
+// Each protocol and each address that TO stands for is tried, and must fulfil the expectation by itself.
+func (s *story) connect(_ *testscript.TestScript, args []string) error {
+	if len(args) < 4 || s.hosts[args[0]] == nil {
+		return fmt.Errorf("no host in %q; usage: connect FROM PROTO TO EXPECTATION...", args)
+	}
+	host := s.hosts[args[0]]
+	dsts, err := s.resolve(args[2])
+	if err != nil {
+		return err
+	}
+	want, err := s.parseExpectation(args[3:])
+	if err != nil {
+		return err
+	}
+	var checks []func() error
+	for name := range strings.SplitSeq(args[1], ",") {
+		proto, err := parseProtocol(name)
+		if err != nil {
+			return err
+		}
+		for _, dst := range dsts {
+			if want.from.IsValid() && want.from.Is4() != dst.Addr().Is4() {
+				continue
+			}
+			checks = append(checks, func() error {
+				if err := s.check(host, proto, dst, want); err != nil {
+					return fmt.Errorf("%s to %s %v: %w", host.Name, name, dst, err)
+				}
+				return nil
+			})
+		}
+	}
+	return run(checks, !want.sticky) // a client with affinity that tries several frontends at once may get several endpoints
+}
+
+// run runs checks, all at once or in turn, and joins their errors.
+func run(checks []func() error, atOnce bool) error {
+	errs := make([]error, len(checks))
+	var wg sync.WaitGroup
+	for i, check := range checks {
+		if !atOnce {
+			errs[i] = check()
+			continue
+		}
+		wg.Go(func() { errs[i] = check() })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// parseExpectation reads, for example: reaches a,b evenly source=node.
+func (s *story) parseExpectation(words []string) (expectation, error) {
+	var e expectation
+	for i := 0; i < len(words); i++ {
+		word := words[i]
+		key, value, _ := strings.Cut(word, "=")
+		var err error
+		switch key {
+		case "reaches", "sticks-to-one-of":
+			if i++; i == len(words) {
+				return e, fmt.Errorf("%s whom?", word)
+			}
+			e.outcome, e.sticky = lab.Answered, key != "reaches"
+			e.servers, err = s.parseServers(words[i])
+		case "refused":
+			e.outcome = lab.Refused
+		case "dropped":
+			e.outcome = lab.TimedOut
+		case "evenly":
+			e.evenly = true
+		case "at-once":
+			e.atOnce = true
+		case "source":
+			e.source = value
+		case "from":
+			e.from, err = netip.ParseAddr(value)
+		case "within":
+			e.within, err = time.ParseDuration(value)
+		default:
+			number, ok := strings.CutPrefix(word, "x")
+			if !ok {
+				return e, fmt.Errorf("unknown word %q", word)
+			}
+			e.count, err = strconv.Atoi(number)
+		}
+		if err != nil {
+			return e, fmt.Errorf("%s: %w", word, err)
+		}
+	}
+	if e.outcome == lab.Broken {
+		return e, errors.New("say what is expected: reaches, sticks-to-one-of, refused or dropped")
+	}
+	return e, nil
+}
+
+// parseServers reads a list of hosts; a host with several addresses stands for all the servers on them.
+func (s *story) parseServers(text string) ([]string, error) {
+	var list []string
+	for item := range strings.SplitSeq(text, ",") {
+		host, from, to, err := s.parseHosts(item)
+		if err != nil {
+			return nil, err
+		}
+		names := s.servers[host.Name]
+		if len(names) < to || len(names) == 0 {
+			return nil, fmt.Errorf("host %q does not serve", item)
+		}
+		if to > 0 {
+			names = names[from-1 : to]
+		}
+		list = append(list, names...)
+	}
+	return list, nil
+}
+
+// parseHosts reads HOST or HOST.FROM-TO, which are some of a host's addresses in each family, counted from 1. from and to
+// are 0 for all.
+func (s *story) parseHosts(text string) (host *lab.Host, from, to int, err error) {
+	name, numbers, ranged := strings.Cut(text, ".")
+	host = s.hosts[name]
+	if host == nil {
+		return nil, 0, 0, fmt.Errorf("there is no host %q", name)
+	}
+	if ranged {
+		_, err = fmt.Sscanf(numbers, "%d-%d", &from, &to)
+		if err == nil && (from < 1 || to < from || to > len(host.Addrs)/2) {
+			err = errors.New("it has no such addresses")
+		}
+		if err != nil {
+			return nil, 0, 0, fmt.Errorf("host %q: %w", text, err)
+		}
+	}
+	return host, from, to, nil
+}
+
+// resolve returns the addresses that a destination stands for: HOST:PORT, SERVICE:PORT (its cluster IPs), SERVICE:PORT@lb,
+// SERVICE:PORT@external, or ADDRESS:PORT.
+func (s *story) resolve(text string) ([]netip.AddrPort, error) {
+	var list []netip.AddrPort
+	for item := range strings.SplitSeq(text, ",") {
+		if addr, err := netip.ParseAddrPort(item); err == nil {
+			list = append(list, addr)
+			continue
+		}
+		target, kind, _ := strings.Cut(item, "@")
+		name, number, _ := strings.Cut(target, ":")
+		port, err := strconv.ParseUint(number, 10, 16)
+		if err != nil {
+			return nil, fmt.Errorf("destination %q: %w", item, err)
+		}
+		addrs, err := s.addresses(name, kind)
+		if err != nil {
+			return nil, fmt.Errorf("destination %q: %w", item, err)
+		}
+		for _, addr := range addrs {
+			list = append(list, netip.AddrPortFrom(addr, uint16(port)))
+		}
+	}
+	return list, nil
+}
+
+func (s *story) addresses(name, kind string) ([]netip.Addr, error) {
+	if host := s.hosts[name]; host != nil && kind == "" {
+		return host.Addrs, nil
+	}
+	svc := s.services[name]
+	if svc == nil {
+		return nil, errors.New("there is no such host or service")
+	}
+	list, ok := map[string][]netip.Addr{"": svc.ClusterIPs, "lb": svc.LoadBalancerIPs, "external": svc.ExternalIPs}[kind]
+	if !ok || len(list) == 0 {
+		return nil, fmt.Errorf("service %s has no such addresses", name)
+	}
+	return list, nil
+}
+
+// check makes connections to one address and compares.
+func (s *story) check(host *lab.Host, proto state.Protocol, dst netip.AddrPort, want expectation) error {
+	options := lab.ProbeOptions{Timeout: patience, Source: want.from}
+	count := 3
+	switch {
+	case want.outcome == lab.TimedOut:
+		options.Timeout = silence
+	case want.sticky:
+		count = 10
+	case want.evenly:
+		count = max(enoughToSee(len(want.servers)), atLeast, perEndpoint*len(want.servers))
+	case want.outcome == lab.Answered:
+		count = enoughToSee(len(want.servers))
+	}
+	count = cmp.Or(want.count, count)
+	atOnce := parallel
+	if want.atOnce {
+		atOnce = count
+	} else if want.sticky {
+		atOnce = 1 // two first connections at once may go to two endpoints
+	}
+	seen := map[string]int{}
+	for done := 0; done < count; { // in batches, so that a fault does not cost as many time-outs as there are connections
+		batch := min(atOnce, count-done)
+		if proto == state.UDP {
+			options.SourcePort = s.freshPorts(host, batch)
+		}
+		for i, answer := range host.ProbeMany(context.Background(), batch, batch, proto, dst, options) {
+			if err := s.checkAnswer(host, answer, want); err != nil {
+				return fmt.Errorf("connection %d of %d: %w", done+i+1, count, err)
+			}
+			seen[answer.Server]++
+		}
+		done += batch
+	}
+	return checkSpread(seen, want)
+}
+
+// freshPorts returns the first of count source ports that connect has not used on this host yet. A UDP flow is remembered for
+// a while, so one with the ports of an earlier one would not count as new.
+func (s *story) freshPorts(host *lab.Host, count int) uint16 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	first := max(s.udpPorts[host], 2000)
+	s.udpPorts[host] = first + uint16(count)
+	return first
+}
+
+func (s *story) checkAnswer(host *lab.Host, got lab.Answer, want expectation) error {
+	switch {
+	case got.Outcome != want.outcome && got.Outcome == lab.Answered:
+		return fmt.Errorf("answered by %s, want it %v", got.Server, want.outcome)
+	case got.Outcome != want.outcome:
+		return fmt.Errorf("%v (%w), want it %v", got.Outcome, got.Err, want.outcome)
+	case want.within > 0 && got.Latency > want.within:
+		return fmt.Errorf("%v after %v, want it within %v", got.Outcome, got.Latency, want.within)
+	case got.Outcome == lab.Answered:
+		return s.checkSource(host, got, want)
+	}
+	return nil
+}
+
+func (s *story) checkSource(host *lab.Host, got lab.Answer, want expectation) error {
+	if !slices.Contains(want.servers, got.Server) {
+		return fmt.Errorf("answered by %s, want one of %v", got.Server, want.servers)
+	}
+	source := got.Source.Addr()
+	ok := true
+	switch want.source {
+	case "":
+	case "kept":
+		ok = slices.Contains(host.Addrs, source) || source == want.from
+	case "node":
+		ok = slices.Contains(s.cluster.lab.Node().Addrs, source)
+	default:
+		return fmt.Errorf("source=%s: use kept or node", want.source)
+	}
+	if !ok {
+		return fmt.Errorf("%s saw the source address %v, want source=%s", got.Server, source, want.source)
+	}
+	return nil
+}
+
+// checkSpread compares how often each server answered.
+func checkSpread(seen map[string]int, want expectation) error {
+	if want.outcome != lab.Answered {
+		return nil
+	}
+	if want.sticky {
+		if len(seen) != 1 {
+			return fmt.Errorf("answered by %v, want always the same", seen)
+		}
+		return nil
+	}
+	var counts []int
+	for _, server := range want.servers {
+		if seen[server] == 0 {
+			return fmt.Errorf("%s never answered: %v", server, seen)
+		}
+		counts = append(counts, seen[server])
+	}
+	if p := evenness(counts); want.evenly && p < improbable {
+		return fmt.Errorf("not evenly spread: %v (probability %.1g)", seen, p)
+	}
+	return nil
+}

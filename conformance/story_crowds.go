@@ -1,0 +1,160 @@
+//go:build linux
+
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"sync"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/switchyard-net/switchyard/internal/lab"
+)
+
+// visit is a client address and where it connects to.
+type visit struct {
+	from netip.Addr
+	to   netip.AddrPort
+}
+
+// survey: survey NAME FROM PROTO TO [unchanged|changed|unchanged-except=HOST]
+//
+// It connects once from each of the host's addresses, in turn, and notes who answered. Then it compares with the last survey
+// of that name: nobody, or somebody, was answered by another server than before. With unchanged-except, all that HOST
+// answered before are answered by others now, and all the others by the same.
+func (s *story) survey(_ *testscript.TestScript, args []string) error {
+	if len(args) < 4 || len(args) > 5 || s.hosts[args[1]] == nil {
+		return errors.New("usage: survey NAME FROM PROTO TO [unchanged|changed|unchanged-except=HOST]")
+	}
+	host := s.hosts[args[1]]
+	proto, err := parseProtocol(args[2])
+	if err != nil {
+		return err
+	}
+	dsts, err := s.resolve(args[3])
+	if err != nil {
+		return err
+	}
+	before, now := s.surveys[args[0]], map[visit]string{}
+	for _, dst := range dsts {
+		for _, addr := range host.Addrs {
+			if addr.Is4() != dst.Addr().Is4() {
+				continue
+			}
+			answer := host.Probe(context.Background(), proto, dst, lab.ProbeOptions{Source: addr, Timeout: patience})
+			if answer.Outcome != lab.Answered {
+				return fmt.Errorf("%v to %v %v: %v (%w)", addr, proto, dst, answer.Outcome, answer.Err)
+			}
+			now[visit{addr, dst}] = answer.Server
+		}
+	}
+	s.surveys[args[0]] = now
+	if len(args) == 4 {
+		return nil
+	}
+	if before == nil {
+		return fmt.Errorf("there is no survey %s to compare with", args[0])
+	}
+	return compareSurveys(before, now, args[4])
+}
+
+func compareSurveys(before, now map[visit]string, how string) error {
+	moved := 0
+	_, gone, _ := strings.Cut(how, "unchanged-except=")
+	for v, server := range now {
+		changed := server != before[v]
+		if changed {
+			moved++
+		}
+		if how != "changed" && changed != (before[v] == gone) {
+			return fmt.Errorf("%v to %v was answered by %s and now by %s", v.from, v.to, before[v], server)
+		}
+	}
+	if how == "changed" && moved == 0 {
+		return fmt.Errorf("all %d clients are still answered by the same server", len(now))
+	}
+	if gone == "" && how != "changed" && how != "unchanged" {
+		return fmt.Errorf("unknown word %q", how)
+	}
+	return nil
+}
+
+// load is a stream of connections that goes on while the story does.
+type load struct {
+	host    *lab.Host
+	quit    context.CancelFunc
+	done    sync.WaitGroup
+	mu      sync.Mutex
+	answers map[netip.AddrPort][]lab.Answer
+}
+
+// loadWorkers is how many connections of a load are under way for each address.
+const loadWorkers = 2
+
+// startLoad: load NAME FROM PROTO TO
+//
+// It connects again and again, until unload.
+func (s *story) startLoad(_ *testscript.TestScript, args []string) error {
+	if len(args) != 4 || s.hosts[args[1]] == nil || s.loads[args[0]] != nil {
+		return errors.New("usage: load NAME FROM PROTO TO, with a new name")
+	}
+	proto, err := parseProtocol(args[2])
+	if err != nil {
+		return err
+	}
+	dsts, err := s.resolve(args[3])
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	l := &load{host: s.hosts[args[1]], quit: cancel, answers: map[netip.AddrPort][]lab.Answer{}}
+	s.loads[args[0]] = l
+	for _, dst := range dsts {
+		for range loadWorkers {
+			l.done.Go(func() {
+				for ctx.Err() == nil {
+					// The last probe is not cut short, and the timeout is shorter than TCP's retransmission: a packet that
+					// is lost once counts.
+					answer := l.host.Probe(context.Background(), proto, dst, lab.ProbeOptions{Timeout: lossTimeout})
+					l.mu.Lock()
+					l.answers[dst] = append(l.answers[dst], answer)
+					l.mu.Unlock()
+				}
+			})
+		}
+	}
+	return nil
+}
+
+func (l *load) end() {
+	l.quit()
+	l.done.Wait()
+}
+
+// endLoad: unload NAME EXPECTATION...
+//
+// It ends the load. All of its connections must have gone as expected.
+func (s *story) endLoad(_ *testscript.TestScript, args []string) error {
+	if len(args) < 2 || s.loads[args[0]] == nil {
+		return errors.New("usage: unload NAME EXPECTATION..., with a load that runs")
+	}
+	want, err := s.parseExpectation(args[1:])
+	if err != nil {
+		return err
+	}
+	l := s.loads[args[0]]
+	delete(s.loads, args[0])
+	l.end()
+	for dst, answers := range l.answers {
+		for i, answer := range answers {
+			if err := s.checkAnswer(l.host, answer, want); err != nil {
+				return fmt.Errorf("connection %d of %d to %v: %w", i+1, len(answers), dst, err)
+			}
+		}
+	}
+	return nil
+}

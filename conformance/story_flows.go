@@ -1,0 +1,178 @@
+//go:build linux
+
+package conformance
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/switchyard-net/switchyard/internal/lab"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// openFlow is a connection, or a UDP socket, that stays open.
+type openFlow struct {
+	host  *lab.Host
+	proto state.Protocol
+	dst   netip.AddrPort
+	conn  net.Conn
+	lines *bufio.Reader
+	last  string // the server that answered last
+
+	quit    chan struct{} // ends chatter
+	chatter sync.WaitGroup
+}
+
+// open: open NAME FROM PROTO TO [chatting]
+//
+// It opens one flow to each address that TO stands for. A chatting flow sends all the time, also between talks.
+func (s *story) open(_ *testscript.TestScript, args []string) error {
+	if len(args) < 4 || s.hosts[args[1]] == nil || s.flows[args[0]] != nil {
+		return errors.New("usage: open NAME FROM PROTO TO [chatting], with a new name")
+	}
+	host := s.hosts[args[1]]
+	proto, err := parseProtocol(args[2])
+	if err != nil {
+		return err
+	}
+	dsts, err := s.resolve(args[3])
+	if err != nil {
+		return err
+	}
+	chatting := len(args) == 5 && args[4] == "chatting"
+	if len(args) > 4 && !chatting {
+		return fmt.Errorf("unknown option %q", args[4:])
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	for _, dst := range dsts {
+		conn, err := host.Dial(ctx, proto, dst, netip.AddrPort{})
+		if err != nil {
+			return err
+		}
+		flow := &openFlow{host: host, proto: proto, dst: dst, conn: conn, lines: bufio.NewReader(conn), quit: make(chan struct{})}
+		s.flows[args[0]] = append(s.flows[args[0]], flow)
+		if chatting {
+			flow.chatter.Go(flow.chat)
+		}
+	}
+	return nil
+}
+
+// chat sends until the flow is closed.
+func (f *openFlow) chat() {
+	ticker := time.NewTicker(2 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-f.quit:
+			return
+		case <-ticker.C:
+			_, _ = f.conn.Write([]byte("chatter\n")) // an error is for talk to notice
+		}
+	}
+}
+
+// talk: talk NAME EXPECTATION...
+//
+// It sends a line on each of the flows. The expectation is reaches HOST,... (each flow one of them), stays (with whoever
+// answered before), refused, unanswered, unserved (nobody answers, in whatever way), or broken, and may have a source.
+func (s *story) talk(_ *testscript.TestScript, args []string) error {
+	if len(args) < 2 || s.flows[args[0]] == nil {
+		return fmt.Errorf("no open flow in %q; usage: talk NAME EXPECTATION...", args)
+	}
+	stays, unserved := args[1] == "stays", args[1] == "unserved"
+	var want expectation
+	var err error
+	switch args[1] {
+	case "stays":
+		want.outcome = lab.Answered
+	case "broken", "unserved":
+	case "unanswered":
+		want.outcome = lab.TimedOut
+	default:
+		if want, err = s.parseExpectation(args[1:]); err != nil {
+			return err
+		}
+	}
+	for _, flow := range s.flows[args[0]] {
+		expected := want
+		if stays {
+			expected.servers = []string{flow.last}
+		}
+		answer := flow.talk(expected.outcome == lab.TimedOut || unserved)
+		if unserved && answer.Outcome != lab.Answered {
+			continue
+		}
+		if err := s.checkAnswer(flow.host, answer, expected); err != nil {
+			return fmt.Errorf("%s from %s to %v %v: %w", args[0], flow.host.Name, flow.proto, flow.dst, err)
+		}
+		flow.last = answer.Server
+	}
+	return nil
+}
+
+// talk sends a line and returns the answer to it.
+func (f *openFlow) talk(expectSilence bool) lab.Answer {
+	timeout := patience
+	if f.proto == state.UDP {
+		timeout = time.Second // nothing is sent again
+	}
+	if expectSilence {
+		timeout = silence
+	}
+	f.drain()
+	_ = f.conn.SetDeadline(time.Now().Add(timeout))
+	if _, err := f.conn.Write([]byte("hello\n")); err != nil {
+		return lab.Answer{Outcome: lab.OutcomeOf(err), Err: err}
+	}
+	answer, err := lab.ReadAnswer(f.lines)
+	if err != nil {
+		return lab.Answer{Outcome: lab.OutcomeOf(err), Err: err}
+	}
+	return answer
+}
+
+// drain throws away answers that are already there, such as the greeting of a stream server. An answer that is still on its
+// way will be taken for the next one; soon talks again then.
+func (f *openFlow) drain() {
+	if f.proto != state.UDP && f.last == "" {
+		// The greeting comes in any case; wait for it.
+		_ = f.conn.SetReadDeadline(time.Now().Add(patience))
+		if _, err := f.lines.ReadString('\n'); err != nil {
+			return
+		}
+	}
+	_ = f.conn.SetReadDeadline(time.Now().Add(time.Millisecond))
+	for {
+		if _, err := f.lines.ReadString('\n'); err != nil {
+			return
+		}
+	}
+}
+
+// closeFlows: close NAME
+func (s *story) closeFlows(_ *testscript.TestScript, args []string) error {
+	for _, name := range args {
+		closeAll(s.flows[name])
+		delete(s.flows, name)
+	}
+	return nil
+}
+
+func closeAll(flows []*openFlow) {
+	for _, flow := range slices.Backward(flows) {
+		close(flow.quit)
+		flow.chatter.Wait()
+		flow.conn.Close()
+	}
+}
