@@ -30,16 +30,31 @@ func Dial() (*Conn, error) {
 	}
 	err = errors.Join(
 		unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}),
-		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, socketBuffer),
-		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, socketBuffer),
+		setBuffer(fd, unix.SO_SNDBUFFORCE, unix.SO_SNDBUF),
+		setBuffer(fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF),
 		// The original request is not needed in error messages: sequence numbers name it.
 		unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1),
 	)
 	if err != nil {
 		unix.Close(fd)
-		return nil, fmt.Errorf("setting up a netfilter netlink socket (CAP_NET_ADMIN is required): %w", err)
+		return nil, fmt.Errorf("setting up a netfilter netlink socket: %w", err)
 	}
-	return &Conn{fd: fd, buf: make([]byte, 64<<10)}, nil
+	c := &Conn{fd: fd, buf: make([]byte, 64<<10)}
+	if _, err := c.Generation(); err != nil { // the simplest request: none is answered without the right
+		unix.Close(fd)
+		return nil, fmt.Errorf("asking nf_tables (CAP_NET_ADMIN is required): %w", err)
+	}
+	return c, nil
+}
+
+// setBuffer sizes one of a socket's buffers. To exceed the system's limit takes CAP_NET_ADMIN in the first user namespace; in
+// others the limit, net.core.wmem_max or rmem_max, bounds what fits into one batch.
+func setBuffer(fd, force, option int) error {
+	err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, force, socketBuffer)
+	if errors.Is(err, unix.EPERM) {
+		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, option, socketBuffer)
+	}
+	return err
 }
 
 // Close closes the socket.
@@ -52,13 +67,15 @@ func (c *Conn) Commit(b *Batch) error {
 		return nil
 	}
 	msg, ack := b.seal()
-	for {
-		err := c.commit(msg, ack)
+	const attempts = 100
+	var err error
+	for range attempts {
 		// A signal, such as those with which Go preempts goroutines, makes some kernels give up a batch.
-		if !errors.Is(err, unix.EINTR) {
-			return err
+		if err = c.commit(msg, ack); !errors.Is(err, unix.EINTR) {
+			break
 		}
 	}
+	return err
 }
 
 func (c *Conn) commit(msg []byte, ack uint32) error {
@@ -266,16 +283,18 @@ func (c *Conn) HasTable(t Table) (bool, error) {
 	return err == nil, err
 }
 
+// dumpAttempts is how often a dump is made that is not whole.
+const dumpAttempts = 20
+
 // dump calls fn for all objects of a kind in a table's family. A dump that was interrupted by a commit is repeated, after a
 // call of again. The kernel only says so of a commit between two messages of a dump, and not of one that goes on while it fills
 // a message, so that the generation is compared as well.
 func (c *Conn) dump(typ uint16, t Table, attrs []Attr, again func(), fn func(attrs []byte) error) error {
-	const attempts = 20
 	before, err := c.Generation()
 	if err != nil {
 		return err
 	}
-	for range attempts {
+	for range dumpAttempts {
 		again()
 		err := c.request(typ, unix.NLM_F_DUMP, t.Family, attrs, fn)
 		interrupted := errors.Is(err, errInterrupted) || errors.Is(err, unix.EINTR)
@@ -291,20 +310,35 @@ func (c *Conn) dump(typ uint16, t Table, attrs []Attr, again func(), fn func(att
 		}
 		before = after
 	}
-	return fmt.Errorf("reading table %s: %w in each of %d attempts", t.Name, errInterrupted, attempts)
+	return fmt.Errorf("reading table %s: %w in each of %d attempts", t.Name, errInterrupted, dumpAttempts)
 }
 
-// Elems returns all elements of a set, in no particular order. An element may come twice, because the kernel begins anew when it
-// resizes the set's hash table. A set that does not exist is an error that wraps
+// Elems returns all elements of a set, in no particular order. A set that does not exist is an error that wraps
 // [os.ErrNotExist].
+//
+// The kernel finds the place where a message of the dump ended by counting elements in its hash table. If it resizes the table
+// meanwhile, which it does in the background after many were added, some elements come twice and as many not at all: 10,000
+// of 100,000 right after they were added. So a dump with repetitions is not whole, and is repeated.
 func (c *Conn) Elems(t Table, set string) ([]Elem, error) {
 	var elems []Elem
-	err := c.dump(msgGetElem, t, []Attr{attrString(1, t.Name), attrString(2, set)}, func() { elems = elems[:0] },
-		func(attrs []byte) error {
-			var err error
-			elems, err = decodeElems(attrs, elems)
-			return err
-		})
+	read := func() error {
+		return c.dump(msgGetElem, t, []Attr{attrString(1, t.Name), attrString(2, set)}, func() { elems = elems[:0] },
+			func(attrs []byte) error {
+				var err error
+				elems, err = decodeElems(attrs, elems)
+				return err
+			})
+	}
+	err := read()
+	for range dumpAttempts {
+		if err != nil || !repeats(elems) {
+			break
+		}
+		err = read()
+	}
+	if err == nil && repeats(elems) {
+		err = fmt.Errorf("reading set %s of table %s: the kernel resized it in each of %d attempts", set, t.Name, dumpAttempts)
+	}
 	if errors.Is(err, unix.ENOENT) {
 		return nil, fmt.Errorf("set %s of table %s: %w", set, t.Name, os.ErrNotExist)
 	}

@@ -2,6 +2,7 @@ package nft
 
 import (
 	"encoding/binary"
+	"hash/maphash"
 	"slices"
 )
 
@@ -33,6 +34,17 @@ func decodeElems(attrs []byte, elems []Elem) ([]Elem, error) {
 		return err
 	})
 	return elems, err
+}
+
+// repeats says whether a key stands in elems more than once.
+func repeats(elems []Elem) bool {
+	seed := maphash.MakeSeed()
+	hashes := make([]uint64, len(elems))
+	for i := range elems {
+		hashes[i] = maphash.Bytes(seed, elems[i].Key)
+	}
+	slices.Sort(hashes)
+	return len(slices.Compact(hashes)) < len(elems)
 }
 
 func beUint64(b []byte) uint64 {
