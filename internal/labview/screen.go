@@ -26,7 +26,7 @@ func newScreen(o Options) *screen {
 	s := &screen{out: o.Out, size: o.Size, paint: palette{o.Colour}, begun: time.Now()}
 	if width, _ := o.Size(); width > 0 {
 		s.terminal = true
-		fmt.Fprint(s.out, "\x1b[?1049h\x1b[?25l\x1b[2J") // alternate screen, no cursor, clear
+		fmt.Fprint(s.out, "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J") // alternate screen, no cursor, no wrapping, clear
 	}
 	return s
 }
@@ -34,7 +34,7 @@ func newScreen(o Options) *screen {
 // close gives the terminal back as it was.
 func (s *screen) close() {
 	if s.terminal {
-		fmt.Fprint(s.out, "\x1b[?25h\x1b[?1049l")
+		fmt.Fprint(s.out, "\x1b[?7h\x1b[?25h\x1b[?1049l")
 	}
 }
 
