@@ -47,10 +47,11 @@ tools: ## Install or name what the tests check the kernel with
 	@sh scripts/tools.sh
 
 bench: build ## Measure; figures as JSON lines on stdout, tables on stderr
-	@echo "== brain, store and nftables, on $$(nproc) CPUs, Linux $$(uname -r)" >&2
+	@echo "== brain, store, nftables and memory, on $$(nproc) CPUs, Linux $$(uname -r)" >&2
 	@bin/switchyard bench brain
 	@bin/switchyard bench store
 	@bin/switchyard bench nftables
+	@bin/switchyard bench memory
 
 fuzz: ## Fuzz every target for a short time (FUZZTIME=20s each)
 	@set -e; for pkg in $$($(GO) list ./...); do \

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net"
 	"os"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -184,6 +185,7 @@ func (p *progress) set(s reconcile.Status) {
 		return
 	}
 	p.told = true
+	debug.FreeOSMemory() // reading everything for the first time took far more than keeping it takes
 	n := p.store.Snapshot().Len() - len(s.Failed)
 	fmt.Fprintf(p.out, "switchyard: node %s routes %d %s\n", p.node, n, map[bool]string{true: "service", false: "services"}[n == 1])
 }
