@@ -181,7 +181,7 @@ const soonTimeout = 10 * time.Second
 func soon(list map[string]command) command {
 	return func(s *story, ts *testscript.TestScript, args []string) error {
 		if len(args) == 0 || list[args[0]] == nil {
-			return fmt.Errorf("usage: soon COMMAND ...")
+			return fmt.Errorf("usage: soon COMMAND …")
 		}
 		deadline := time.Now().Add(soonTimeout)
 		for {

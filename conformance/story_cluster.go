@@ -107,7 +107,7 @@ func parseDetector(value string) (backend.LocalDetector, error) {
 // addPod: pod NAME [on=other] [addresses=N] PROTO:PORT...
 func (s *story) addPod(_ *testscript.TestScript, args []string) error {
 	if len(args) == 0 {
-		return errors.New("usage: pod NAME [on=other] [addresses=N] PROTO:PORT...")
+		return errors.New("usage: pod NAME [on=other] [addresses=N] PROTO:PORT…")
 	}
 	o := lab.PodOptions{Name: args[0]}
 	var serve []string
@@ -165,7 +165,7 @@ func (s *story) removePod(_ *testscript.TestScript, args []string) error {
 // serve: serve HOST PROTO:PORT...
 func (s *story) serve(_ *testscript.TestScript, args []string) error {
 	if len(args) == 0 || s.hosts[args[0]] == nil {
-		return fmt.Errorf("no host in %q; usage: serve HOST PROTO:PORT...", args)
+		return fmt.Errorf("no host in %q; usage: serve HOST PROTO:PORT…", args)
 	}
 	host := s.hosts[args[0]]
 	for _, arg := range args[1:] {
@@ -254,7 +254,7 @@ func (s *story) zone(_ *testscript.TestScript, args []string) error {
 // address: address add|remove HOST PREFIX...
 func (s *story) address(_ *testscript.TestScript, args []string) error {
 	if len(args) < 3 || s.hosts[args[1]] == nil {
-		return errors.New("usage: address add|remove HOST PREFIX...")
+		return errors.New("usage: address add|remove HOST PREFIX…")
 	}
 	change := s.hosts[args[1]].AddAddr
 	if args[0] == "remove" {
@@ -289,7 +289,7 @@ func (s *story) startDataplane(*testscript.TestScript, []string) error {
 // run: run HOST PROGRAM ARG...; its output is for stdout and cmp.
 func (s *story) run(ts *testscript.TestScript, args []string) error {
 	if len(args) < 2 || s.hosts[args[0]] == nil {
-		return errors.New("usage: run HOST PROGRAM ARG...")
+		return errors.New("usage: run HOST PROGRAM ARG…")
 	}
 	cmd := exec.Command(args[1], args[2:]...)
 	cmd.Dir = ts.MkAbs(".")

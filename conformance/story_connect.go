@@ -51,7 +51,7 @@ type expectation struct {
 // Each protocol and each address that TO stands for is tried, and must fulfil the expectation by itself.
 func (s *story) connect(_ *testscript.TestScript, args []string) error {
 	if len(args) < 4 || s.hosts[args[0]] == nil {
-		return fmt.Errorf("no host in %q; usage: connect FROM PROTO TO EXPECTATION...", args)
+		return fmt.Errorf("no host in %q; usage: connect FROM PROTO TO EXPECTATION…", args)
 	}
 	host := s.hosts[args[0]]
 	dsts, err := s.resolve(args[2])

@@ -20,7 +20,7 @@ import (
 // It sets the service's endpoint slices, one for each family, as the endpoint slice controller would.
 func (s *story) endpoints(_ *testscript.TestScript, args []string) error {
 	if len(args) < 2 {
-		return errors.New("usage: endpoints SERVICE [NAME=]PROTO:PORT... HOST[.FROM-TO][+MARK]...")
+		return errors.New("usage: endpoints SERVICE [NAME=]PROTO:PORT... HOST[.FROM-TO][+MARK]…")
 	}
 	service := args[0]
 	slices := map[state.Family]*model.EndpointSlice{}

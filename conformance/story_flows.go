@@ -88,7 +88,7 @@ func (f *openFlow) chat() {
 // answered before), refused, unanswered, unserved (nobody answers, in whatever way), or broken, and may have a source.
 func (s *story) talk(_ *testscript.TestScript, args []string) error {
 	if len(args) < 2 || s.flows[args[0]] == nil {
-		return fmt.Errorf("no open flow in %q; usage: talk NAME EXPECTATION...", args)
+		return fmt.Errorf("no open flow in %q; usage: talk NAME EXPECTATION…", args)
 	}
 	stays, unserved := args[1] == "stays", args[1] == "unserved"
 	var want expectation
