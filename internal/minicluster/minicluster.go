@@ -99,7 +99,10 @@ func Build(objs []runtime.Object, opts Options) (*Cluster, error) {
 		case *corev1.Service:
 			services = append(services, withNamespace(o.DeepCopy()))
 		case *discoveryv1.EndpointSlice:
-			b.out.Slices = append(b.out.Slices, withNamespace(o.DeepCopy()))
+			// What that controller made in another cluster, it makes anew here.
+			if o.Labels[discoveryv1.LabelManagedBy] != SliceController {
+				b.out.Slices = append(b.out.Slices, withNamespace(o.DeepCopy()))
+			}
 		case *corev1.Pod, *appsv1.Deployment, *appsv1.ReplicaSet, *appsv1.StatefulSet, *appsv1.DaemonSet:
 			b.workloads = append(b.workloads, workloadOf(o))
 		}

@@ -340,9 +340,11 @@ func TestHeadlessSlicesSayThatTheyAre(t *testing.T) {
 
 func TestServicesWithoutSelectorTakeManualSlices(t *testing.T) {
 	manual := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: "mail-1", Labels: map[string]string{discoveryv1.LabelServiceName: "mail"}}}
+	exported := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: "mail-x", Labels: map[string]string{
+		discoveryv1.LabelServiceName: "mail", discoveryv1.LabelManagedBy: SliceController}}}
 	mail := service("mail", func(s *corev1.ServiceSpec) { s.Selector = nil })
 	empty := service("empty", func(s *corev1.ServiceSpec) { s.Selector = nil })
-	c := mustBuild(t, mail, empty, manual, deployment("x", 3))
+	c := mustBuild(t, mail, empty, manual, exported, deployment("x", 3))
 	if len(c.Slices) != 1 || c.Slices[0].Name != "mail-1" || c.Slices[0].Namespace != "default" {
 		t.Errorf("slices = %v, want the manual one only", c.Slices)
 	}

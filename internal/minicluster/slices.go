@@ -14,6 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
+// SliceController is the value of the label endpointslice.kubernetes.io/managed-by on slices that were made of selectors.
+const SliceController = "endpointslice-controller.k8s.io"
+
 // maxEndpoints is how many endpoints the EndpointSlice controller puts into one slice by default.
 const maxEndpoints = 100
 
@@ -105,7 +108,7 @@ func newSlice(svc *corev1.Service, family corev1.IPFamily, ports []discoveryv1.E
 	s := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{Namespace: svc.Namespace, Labels: map[string]string{
 			discoveryv1.LabelServiceName: svc.Name,
-			discoveryv1.LabelManagedBy:   "endpointslice-controller.k8s.io",
+			discoveryv1.LabelManagedBy:   SliceController,
 		}},
 		AddressType: discoveryv1.AddressType(family),
 		Ports:       ports,
