@@ -137,11 +137,12 @@ func (r *result) judgeServers(servers directory) {
 	}
 }
 
-// judgeSources: an endpoint sees the node's address exactly if its connections are masqueraded.
+// judgeSources: an endpoint sees the node's address exactly if its connections are masqueraded. An endpoint that is the node
+// itself sees the client in any case: what the node receives for itself never comes to where Linux replaces sources.
 func (r *result) judgeSources(answers []lab.Answer, servers directory, nodeAddrs []netip.Addr) {
 	masquerade := make(map[string]bool)
 	for _, choice := range r.expect.Choices {
-		masquerade[servers.name(&r.call, choice.Endpoint)] = choice.Masquerade
+		masquerade[servers.name(&r.call, choice.Endpoint)] = choice.Masquerade && !slices.Contains(nodeAddrs, choice.Endpoint.Addr())
 	}
 	told := make(map[string]bool)
 	for _, a := range answers {

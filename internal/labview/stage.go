@@ -144,8 +144,7 @@ func (s *stage) start(name string, p minicluster.Pod) error {
 	host := s.hostOf(name, p)
 	var errs []error
 	for _, port := range distinct(p.Ports) {
-		if port.Protocol == state.SCTP && !lab.HasSCTP() {
-			errs = append(errs, fmt.Errorf("pod %s: port %d: this kernel has no SCTP; load it with: modprobe sctp", name, port.Port))
+		if !served(port.Protocol) {
 			continue
 		}
 		if err := host.Serve(port.Protocol, netip.AddrPortFrom(netip.Addr{}, port.Port), serverName(name, port.Port)); err != nil {
@@ -162,10 +161,15 @@ func (s *stage) stop(name string, p minicluster.Pod) error {
 	}
 	var errs []error
 	for _, port := range distinct(p.Ports) {
-		errs = append(errs, s.hostOf(name, p).StopServing(port.Protocol, netip.AddrPortFrom(netip.Addr{}, port.Port)))
+		if served(port.Protocol) {
+			errs = append(errs, s.hostOf(name, p).StopServing(port.Protocol, netip.AddrPortFrom(netip.Addr{}, port.Port)))
+		}
 	}
 	return errors.Join(errs...)
 }
+
+// served says whether the kernel has a protocol. The view says so if it has not.
+func served(p state.Protocol) bool { return p != state.SCTP || lab.HasSCTP() }
 
 // distinct leaves out ports that are declared again under another name.
 func distinct(ports []minicluster.ContainerPort) []minicluster.ContainerPort {
@@ -181,10 +185,13 @@ func distinct(ports []minicluster.ContainerPort) []minicluster.ContainerPort {
 
 // serveOutside runs servers for the endpoints of slices that were written by hand: on the node that has the address, and on
 // the client, which stands for the rest of the world, for all other addresses. It adds them to servers.
-func (s *stage) serveOutside(manual []*discoveryv1.EndpointSlice, servers directory) error {
+func (s *stage) serveOutside(all []*discoveryv1.EndpointSlice, servers directory) error {
 	var errs []error
 	wanted := make(map[endpointKey]outsideServer)
-	for _, slice := range manual {
+	for _, slice := range all {
+		if slice.Labels[discoveryv1.LabelManagedBy] == minicluster.SliceController {
+			continue // its endpoints are pods
+		}
 		m, err := kubeconv.EndpointSlice(slice)
 		if err != nil {
 			continue // said where the objects go to the store
@@ -192,7 +199,7 @@ func (s *stage) serveOutside(manual []*discoveryv1.EndpointSlice, servers direct
 		for _, e := range m.Endpoints {
 			for _, port := range m.Ports {
 				key := endpointKey{port.Protocol.String(), netip.AddrPortFrom(e.Addr, port.Port)}
-				if _, isPod := servers[key]; !isPod && !s.ownedByPod(e.Addr) {
+				if _, isPod := servers[key]; !isPod && !s.ownedByPod(e.Addr) && served(port.Protocol) {
 					wanted[key] = outsideServer{s.worldHost(e.Addr), port.Protocol, key.addr}
 				}
 			}

@@ -28,7 +28,8 @@ var (
 		ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.5")},
 		Ports:      []model.ServicePort{{Name: "http", Protocol: state.TCP, Port: 80, NodePort: 30080}},
 	}
-	names = directory{{"TCP", endpoint1}: "shop/web-1|8080", {"TCP", endpoint2}: "shop/web-2|8080"}
+	names = directory{{"TCP", endpoint1}: "shop/web-1|8080", {"TCP", endpoint2}: "shop/web-2|8080",
+		{"TCP", netip.AddrPortFrom(nodeAddr, 8080)}: "shop/host|8080"}
 )
 
 func testPlan() []call {
@@ -79,6 +80,8 @@ func TestJudge(t *testing.T) {
 		{"masqueraded", forward(true, false), []lab.Answer{answered(one, nodeAddr), answered(two, nodeAddr)}, ""},
 		{"wrongly masqueraded", forward(false, false), []lab.Answer{answered(one, podAddr), answered(two, nodeAddr)}, "its address must be kept"},
 		{"not masqueraded", forward(true, false), []lab.Answer{answered(one, podAddr), answered(two, nodeAddr)}, "must be replaced by the node's"},
+		{"the node itself answers", flow.Answer{Outcome: flow.Forward, Choices: []flow.Choice{{Endpoint: netip.AddrPortFrom(nodeAddr, 8080), Masquerade: true}}},
+			[]lab.Answer{answered("shop/host|8080", podAddr)}, ""},
 		{"foreign source", forward(false, false), []lab.Answer{answered(one, clientAddr), answered(two, podAddr)}, "saw the source 192.0.2.100"},
 		{"one missing", forward(false, false), []lab.Answer{answered(one, podAddr)}, two + " never answered"},
 		{"stranger", forward(false, false), []lab.Answer{answered(one, podAddr), answered(two, podAddr), answered("shop/db-0|8080", podAddr)}, "none of its endpoints"},
