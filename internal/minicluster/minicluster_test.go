@@ -168,11 +168,13 @@ func TestServiceDefaults(t *testing.T) {
 		}},
 		{"node port", func(s *corev1.ServiceSpec) {
 			s.Type = "NodePort"
-			s.Ports = []corev1.ServicePort{{Name: "dns", Port: 53, Protocol: "UDP"}, {Name: "dns-tcp", Port: 53}, {Name: "http", Port: 80, NodePort: 30080}}
+			s.Ports = []corev1.ServicePort{{Name: "dns", Port: 53, Protocol: "UDP"}, {Name: "dns-tcp", Port: 53}, {Name: "http", Port: 80, NodePort: 30080},
+				{Name: "http3", Port: 80, NodePort: 30080, Protocol: "UDP"}, {Name: "other", Port: 81, Protocol: "UDP"}}
 		}, func(t *testing.T, s *corev1.Service) {
 			p := s.Spec.Ports
-			if p[0].NodePort < 30000 || p[0].NodePort > 32767 || p[1].NodePort != p[0].NodePort || p[2].NodePort != 30080 {
-				t.Errorf("node ports = %d, %d, %d", p[0].NodePort, p[1].NodePort, p[2].NodePort)
+			if p[0].NodePort < 30000 || p[0].NodePort > 32767 || p[1].NodePort != p[0].NodePort || p[2].NodePort != 30080 ||
+				p[3].NodePort != 30080 || p[4].NodePort == p[0].NodePort || p[4].NodePort == 30080 {
+				t.Errorf("ports = %+v", p)
 			}
 			if s.Spec.ExternalTrafficPolicy != "Cluster" || s.Spec.HealthCheckNodePort != 0 {
 				t.Errorf("externalTrafficPolicy = %q, healthCheckNodePort = %d", s.Spec.ExternalTrafficPolicy, s.Spec.HealthCheckNodePort)
@@ -261,7 +263,7 @@ func TestSlicesOfSelectors(t *testing.T) {
 		s.Ports = []corev1.ServicePort{{Name: "web", Port: 80, TargetPort: intstr.FromString("http")}}
 		s.IPFamilyPolicy = new(corev1.IPFamilyPolicyPreferDualStack)
 	}
-	old := deployment("web", 2, "http:8080/TCP", "http:8080/UDP")
+	old := deployment("web", 2, "http:8081/UDP", "http:8080/TCP")
 	renumbered := deployment("web-new", 1, "http:9090/TCP")
 	renumbered.Spec.Template.Labels = map[string]string{"app": "web", "new": "yes"}
 	renumbered.Spec.Selector.MatchLabels = map[string]string{"new": "yes"}
@@ -384,6 +386,29 @@ func TestAddressesStayWhenOthersChange(t *testing.T) {
 		if !slices.ContainsFunc(after.Services, func(o *corev1.Service) bool { return o.Name == s.Name && o.Spec.ClusterIP == s.Spec.ClusterIP }) {
 			t.Errorf("Service %s got another address when another Service came", s.Name)
 		}
+	}
+}
+
+func TestSingleStackClusters(t *testing.T) {
+	opts := testOptions()
+	opts.ServiceCIDRs = opts.ServiceCIDRs[:1]
+	dual := func(p corev1.IPFamilyPolicy) []runtime.Object {
+		return []runtime.Object{service("web", func(s *corev1.ServiceSpec) { s.IPFamilyPolicy = &p })}
+	}
+	c, err := Build(dual(corev1.IPFamilyPolicyPreferDualStack), opts)
+	if err != nil || len(c.Services) != 1 || len(c.Services[0].Spec.ClusterIPs) != 1 {
+		t.Errorf("PreferDualStack: services = %v, error = %v, want one with one address", c.Services, err)
+	}
+	if _, err = Build(dual(corev1.IPFamilyPolicyRequireDualStack), opts); err == nil || !strings.Contains(err.Error(), `no service range for "IPv6"`) {
+		t.Errorf("RequireDualStack: error = %v", err)
+	}
+}
+
+func TestServicesSelectInTheirNamespace(t *testing.T) {
+	elsewhere := deployment("web", 3)
+	elsewhere.Namespace = "elsewhere"
+	if c := mustBuild(t, elsewhere, service("web", nil)); len(c.Slices) != 0 {
+		t.Errorf("slices = %v, want none: the pods are in another namespace", c.Slices)
 	}
 }
 
