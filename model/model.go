@@ -118,6 +118,9 @@ type EndpointSlice struct {
 	// Ports whose name or number was absent or 0 are left out: they join with nothing.
 	Ports     []EndpointPort
 	Endpoints []Endpoint
+	// TriggerTime is when what led to the slice's latest change happened in the cluster (annotation
+	// endpoints.kubernetes.io/last-change-trigger-time), zero if that is not known. It measures programming latency.
+	TriggerTime time.Time
 }
 
 // ServiceName names the service that the slice belongs to.

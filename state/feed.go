@@ -1,6 +1,9 @@
 package state
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // Revision numbers the states of a [Feed]. It grows by one with each published state. 0 stands for knowing nothing.
 type Revision uint64
@@ -28,4 +31,8 @@ type Update struct {
 	// Removed are services that no longer exist, ordered by name; always empty in a full update. It may name a service
 	// that the consumer never saw.
 	Removed []ServiceName
+	// Triggers are the times at which what led to changes of endpoints in this update happened in the cluster, one for each
+	// service and revision that has one, in no order. The time from there until the update is applied is the programming
+	// latency (kube-proxy's network_programming_duration_seconds). Empty in a full update.
+	Triggers []time.Time
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"time"
 
 	iradix "github.com/hashicorp/go-immutable-radix/v2"
 
@@ -12,8 +13,9 @@ import (
 
 // change is a service's new record, nil if the service no longer exists.
 type change struct {
-	name   state.ServiceName
-	record *state.Service
+	name    state.ServiceName
+	record  *state.Service
+	trigger time.Time // what led to it, zero if not known
 }
 
 // feed holds the latest state, and which services changed in the revisions before it.
@@ -58,7 +60,7 @@ func (f *feed) publish(node *state.Node, changes []change) {
 		f.log.forgotten = next.revision // who has nothing gets everything: no need to log it
 	} else {
 		for _, c := range changes {
-			f.log.add(next.revision, c.name)
+			f.log.add(logged{next.revision, c.name, c.trigger})
 		}
 	}
 	close(f.wake)
@@ -91,10 +93,10 @@ func (f *feed) next(ctx context.Context, after state.Revision) (*state.Update, e
 	for {
 		f.mu.Lock()
 		closed, snapshot, wake := f.closed, f.snapshot, f.wake
-		var names []state.ServiceName
+		var changed []logged
 		var known bool
 		if snapshot.revision != after {
-			names, known = f.log.since(after)
+			changed, known = f.log.since(after)
 		}
 		f.mu.Unlock()
 
@@ -110,7 +112,7 @@ func (f *feed) next(ctx context.Context, after state.Revision) (*state.Update, e
 		case after == 0 || after > snapshot.revision || !known:
 			return full(snapshot), nil
 		default:
-			return delta(snapshot, names), nil
+			return delta(snapshot, changed), nil
 		}
 	}
 }
@@ -124,10 +126,17 @@ func full(s *Snapshot) *state.Update {
 	}
 }
 
-// delta leads to s from a state that differs from it in no other services than names.
-func delta(s *Snapshot, names []state.ServiceName) *state.Update {
-	slices.SortFunc(names, state.ServiceName.Compare)
+// delta leads to s from a state that differs from it in no other services than those that changed.
+func delta(s *Snapshot, changed []logged) *state.Update {
 	u := &state.Update{Revision: s.revision, Node: s.node}
+	names := make([]state.ServiceName, 0, len(changed))
+	for _, c := range changed {
+		names = append(names, c.name)
+		if !c.trigger.IsZero() {
+			u.Triggers = append(u.Triggers, c.trigger)
+		}
+	}
+	slices.SortFunc(names, state.ServiceName.Compare)
 	for _, name := range slices.Compact(names) {
 		if record := s.Get(name); record != nil {
 			u.Changed = append(u.Changed, record)
@@ -138,7 +147,7 @@ func delta(s *Snapshot, names []state.ServiceName) *state.Update {
 	return u
 }
 
-// logLimit is how many changed names a store remembers. At 40 bytes each they are 2.5 MiB at most. A consumer that is
+// logLimit is how many changed names a store remembers. At 64 bytes each they are 4 MiB at most. A consumer that is
 // further behind gets the full state, which it could hardly apply slower than that many changes.
 const logLimit = 1 << 16
 
@@ -154,21 +163,22 @@ type changeLog struct {
 type logged struct {
 	revision state.Revision
 	name     state.ServiceName
+	trigger  time.Time
 }
 
-func (l *changeLog) add(revision state.Revision, name state.ServiceName) {
+func (l *changeLog) add(item logged) {
 	if len(l.ring) < l.limit {
-		l.ring = append(l.ring, logged{revision, name})
+		l.ring = append(l.ring, item)
 		return
 	}
 	l.forgotten = l.ring[l.next].revision
-	l.ring[l.next] = logged{revision, name}
+	l.ring[l.next] = item
 	l.next = (l.next + 1) % l.limit
 }
 
-// since returns the names that changed after a revision, newest first and with repetitions. ok is false if some may have
+// since returns the changes after a revision, newest first and with repetitions of names. ok is false if some may have
 // been forgotten.
-func (l *changeLog) since(after state.Revision) (names []state.ServiceName, ok bool) {
+func (l *changeLog) since(after state.Revision) (changed []logged, ok bool) {
 	if after < l.forgotten {
 		return nil, false
 	}
@@ -177,7 +187,7 @@ func (l *changeLog) since(after state.Revision) (names []state.ServiceName, ok b
 		if item.revision <= after {
 			break
 		}
-		names = append(names, item.name)
+		changed = append(changed, item)
 	}
-	return names, true
+	return changed, true
 }

@@ -3,6 +3,7 @@ package store
 import (
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
@@ -17,6 +18,9 @@ type service struct {
 	computed *state.Service
 	// published is computed without the frontends that other services hold; the two are the same pointer if there are none.
 	published *state.Service
+
+	// trigger is the earliest time that led to one of the slices' changes since the last publication, zero if none is known.
+	trigger time.Time
 
 	dirty     bool // in objects.dirty
 	unsettled bool // in Store.unsettled
@@ -58,13 +62,16 @@ func (o *objects) put(obj model.Object) {
 		svc.object = obj
 		o.mark(svc)
 	case *model.EndpointSlice:
-		o.removeSlice(obj.Namespace, obj.Name)
+		former := o.removeSlice(obj.Namespace, obj.Name)
 		if obj.Service == "" {
 			return
 		}
 		o.namespace(obj.Namespace).slices[obj.Name] = obj
 		svc := o.service(obj.ServiceName())
 		svc.slices = append(svc.slices, obj)
+		if former == nil || !former.TriggerTime.Equal(obj.TriggerTime) {
+			svc.triggered(obj.TriggerTime)
+		}
 		o.mark(svc)
 	case *model.Node:
 		if obj.Name == o.nodeName {
@@ -101,16 +108,25 @@ func (o *objects) remove(ref model.Ref) {
 	}
 }
 
-func (o *objects) removeSlice(namespace, name string) {
+// triggered notes the time of a change.
+func (s *service) triggered(at time.Time) {
+	if !at.IsZero() && (s.trigger.IsZero() || at.Before(s.trigger)) {
+		s.trigger = at
+	}
+}
+
+// removeSlice forgets a slice and returns it, or nil if it is not known.
+func (o *objects) removeSlice(namespace, name string) *model.EndpointSlice {
 	ns := o.namespaces[namespace]
 	if ns == nil || ns.slices[name] == nil {
-		return
+		return nil
 	}
 	slice := ns.slices[name]
 	delete(ns.slices, name)
 	svc := ns.services[slice.Service]
 	svc.slices = slices.DeleteFunc(svc.slices, func(s *model.EndpointSlice) bool { return s == slice })
 	o.mark(svc)
+	return slice
 }
 
 // setNode replaces this node's object. All services depend on it.

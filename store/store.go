@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/model"
@@ -128,15 +129,19 @@ func (s *Store) publish() {
 	if s.registered == 0 || s.incomplete > 0 || s.feed.isClosed() {
 		return
 	}
-	for _, svc := range s.objects.takeDirty() {
+	dirty := s.objects.takeDirty()
+	for _, svc := range dirty {
 		s.recompute(svc)
 	}
 	var changes []change
 	for _, svc := range s.unsettled {
 		svc.unsettled = false
 		if s.settle(svc) {
-			changes = append(changes, change{svc.name, svc.published})
+			changes = append(changes, change{svc.name, svc.published, svc.trigger})
 		}
+	}
+	for _, svc := range dirty {
+		svc.trigger = time.Time{} // also of changes that make no difference here
 	}
 	s.unsettled = nil
 	s.feed.publish(s.objects.stateNode(), changes)

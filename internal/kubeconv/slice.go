@@ -1,6 +1,8 @@
 package kubeconv
 
 import (
+	"time"
+
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
@@ -23,6 +25,8 @@ func EndpointSlice(s *discoveryv1.EndpointSlice) (*model.EndpointSlice, error) {
 		Service:   intern(s.Labels[discoveryv1.LabelServiceName]),
 		Headless:  headless,
 	}
+	// A controller's slip in a time that only measures is not worth an error.
+	m.TriggerTime, _ = time.Parse(time.RFC3339Nano, s.Annotations[corev1.EndpointsLastChangeTriggerTime])
 	for i, p := range s.Ports {
 		if port, ok := f.endpointPort(index("ports", i), p); ok {
 			m.Ports = append(m.Ports, port)

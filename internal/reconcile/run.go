@@ -21,8 +21,24 @@ type Options struct {
 	MinBackoff, MaxBackoff time.Duration
 	// MinDisturbedInterval is the least time between a verification and one that a disturbance asks for. Default: 100 ms.
 	MinDisturbedInterval time.Duration
-	// OnStatus is called after each Apply and Verify, by the goroutine of Run; it must return soon. It may be nil.
+	// OnStatus is called before each Apply and after each Apply and Verify, by the goroutine of Run; it must return soon. It
+	// may be nil.
 	OnStatus func(Status)
+	// OnAttempt is called after each Apply and Verify, ahead of OnStatus, likewise. It may be nil.
+	OnAttempt func(Attempt)
+}
+
+// Attempt is one call of a backend.
+type Attempt struct {
+	// Update is what was applied, nil for a Verify. It must not be modified.
+	Update *state.Update
+	// Retry says that the update holds only services that failed before.
+	Retry bool
+	// Began and Took say when the call was made and how long it took.
+	Began time.Time
+	Took  time.Duration
+	Result
+	Err error
 }
 
 // Run keeps b in step with feed until ctx ends, and then returns nil; what is programmed stays. It returns an error only if
@@ -149,7 +165,11 @@ func (r *runner) onDisturbed(ok bool) {
 
 // apply applies an update of the feed, or one that retries failing services.
 func (r *runner) apply(ctx context.Context, u *state.Update, isRetry bool) {
-	result, err := r.backend.Apply(ctx, u)
+	if r.status.Pending.IsZero() && !isRetry {
+		r.status.Pending = time.Now()
+		r.report()
+	}
+	result, err := r.attempt(Attempt{Update: u, Retry: isRetry}, func() (Result, error) { return r.backend.Apply(ctx, u) })
 	if err != nil {
 		if ctx.Err() == nil {
 			pause := r.applying.failed(err, &r.Options)
@@ -160,6 +180,7 @@ func (r *runner) apply(ctx context.Context, u *state.Update, isRetry bool) {
 	}
 	r.applying.reset()
 	r.status.Applied = u.Revision
+	r.status.Pending = time.Time{}
 	if r.node == nil {
 		r.verifyAt = time.Now().Add(r.VerifyPeriod)
 	}
@@ -168,8 +189,19 @@ func (r *runner) apply(ctx context.Context, u *state.Update, isRetry bool) {
 	r.succeeded(result)
 }
 
+// attempt calls the backend and lets the observer know.
+func (r *runner) attempt(a Attempt, call func() (Result, error)) (Result, error) {
+	a.Began = time.Now()
+	a.Result, a.Err = call()
+	a.Took = time.Since(a.Began)
+	if r.OnAttempt != nil {
+		r.OnAttempt(a)
+	}
+	return a.Result, a.Err
+}
+
 func (r *runner) verify(ctx context.Context) {
-	result, err := r.backend.Verify(ctx)
+	result, err := r.attempt(Attempt{}, func() (Result, error) { return r.backend.Verify(ctx) })
 	r.verifiedAt = time.Now()
 	if err != nil {
 		if ctx.Err() == nil {

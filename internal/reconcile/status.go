@@ -12,6 +12,8 @@ import (
 type Status struct {
 	// Applied is the revision that the dataplane shows, but for the services in Failed. It is 0 before the first Apply.
 	Applied state.Revision
+	// Pending is since when an update has been waiting to be applied, zero if none is.
+	Pending time.Time
 	// LastSuccess is when an Apply or Verify last succeeded.
 	LastSuccess time.Time
 	// Failures counts the calls of Apply that failed since the last one that succeeded, and those of Verify likewise. Err
