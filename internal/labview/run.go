@@ -180,8 +180,9 @@ func (v *view) lines(p palette, width int) []string {
 			v.path, count(v.services, "service"), count(v.pods, "pod"))),
 		"",
 	}
-	lines = append(lines, table{p, width}.lines(groups(v.results))...)
-	lines = append(lines, "")
+	if len(v.results) > 0 {
+		lines = append(append(lines, table{p, width}.lines(groups(v.results))...), "")
+	}
 	for _, w := range v.warnings {
 		lines = append(lines, p.warn("! "+w))
 	}
@@ -192,6 +193,9 @@ func (v *view) lines(p palette, width int) []string {
 		for text := range strings.Lines(e.Error()) {
 			lines = append(lines, p.bad("✗ "+strings.TrimSuffix(text, "\n")))
 		}
+	}
+	if len(v.results) == 0 {
+		return append(lines, p.warn("! there is no Service to connect to"))
 	}
 	bad := 0
 	for i := range v.results {
