@@ -284,15 +284,6 @@ func (s *setPlan) write(b *nft.Batch, elements []element, put func(nft.Table, st
 	}
 }
 
-// elements counts the element changes of the plan.
-func (p *plan) elements() int {
-	n := 0
-	for _, s := range p.order {
-		n += len(s.del) + len(s.add)
-	}
-	return n
-}
-
 // commit makes the plan part of the mirror.
 func (p *plan) commit() {
 	for name, a := range p.services {

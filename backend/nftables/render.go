@@ -99,7 +99,7 @@ func checkService(s *state.Service) error {
 	for i := range s.Ports {
 		for _, r := range routes(&s.Ports[i]) {
 			if r != nil && len(r.Endpoints) > maxEndpoints {
-				return fmt.Errorf("Service %v: port %q has %d endpoints, and this dataplane programs at most %d: "+
+				return fmt.Errorf("service %v: port %q has %d endpoints, and this dataplane programs at most %d: "+
 					"spread them over several Services, or over nodes with trafficDistribution", s.Name, s.Ports[i].Name,
 					len(r.Endpoints), maxEndpoints)
 			}
