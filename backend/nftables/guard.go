@@ -14,6 +14,7 @@ type alarm uint8
 const (
 	quiet alarm = iota
 	addressesChanged
+	unfinished // something that comes after a commit has failed
 	foreignChange
 )
 
@@ -162,9 +163,12 @@ func (g *guard) commit(fn func() error) error {
 	return err
 }
 
-// arm starts the alarms: there is something to lose now.
+// arm starts the alarms, for whatever is committed from now on.
 func (g *guard) arm() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.armed = true
+	if !g.armed {
+		g.look(time.Now())
+		g.armed = true
+	}
 }

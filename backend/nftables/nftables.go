@@ -115,9 +115,9 @@ func (b *Backend) Disturbed() <-chan struct{} { return b.guard.disturbed }
 // Apply makes the tables show u. See [backend.Backend].
 func (b *Backend) Apply(_ context.Context, u *state.Update) (backend.Result, error) {
 	u, failed := programmable(u, b.mirror)
-	doubtful := b.applied && !b.known
+	compared := u.Full || !b.known
 	result, err := b.apply(u)
-	if err != nil && doubtful && refused(err) {
+	if err != nil && compared && refused(err) {
 		// Not even a comparison with the kernel's own state made a batch that it takes.
 		result, err = b.isolate(u, failed)
 	}
@@ -176,6 +176,7 @@ func (b *Backend) apply(u *state.Update) (backend.Result, error) {
 
 // applyAll makes the tables show what is desired, whatever they show now.
 func (b *Backend) applyAll(want desired) (backend.Result, error) {
+	b.guard.arm() // before the reading: whatever changes after it is drift
 	ks, err := readKernel(b.kernel)
 	if err != nil {
 		return backend.Result{}, fmt.Errorf("nftables: %w", err)
@@ -185,13 +186,19 @@ func (b *Backend) applyAll(want desired) (backend.Result, error) {
 	if err != nil {
 		return backend.Result{}, err
 	}
+	former := b.mirror
 	b.mirror = p.m
 	p.commit()
-	if !b.applied || written > 0 {
+	for name, a := range former.services {
+		if now := b.mirror.services[name].record; now != a.record {
+			b.udp.Note(a.record, now)
+		}
+	}
+	// After a commit whose answer was lost there is nothing left to write, but what it changed has not been noted.
+	if !b.known || written > 0 {
 		b.udp.NoteAll(b.mirror.records())
 	}
 	b.known, b.applied = true, true
-	b.guard.arm()
 	b.finish(p)
 	return backend.Result{Written: written}, nil
 }
@@ -206,7 +213,7 @@ func (b *Backend) Verify(context.Context) (backend.Result, error) {
 	if b.known && alarm != foreignChange {
 		return b.apply(same) // a no-op, unless addresses changed or flows are left to be cut
 	}
-	began := time.Now()
+	began, sure := time.Now(), b.known
 	moved := !slices.Equal(b.selectNodePorts(b.mirror.node), b.mirror.nodePorts)
 	result, err := b.applyAll(b.mirror.after(same))
 	b.guard.spent(time.Since(began))
@@ -214,7 +221,7 @@ func (b *Backend) Verify(context.Context) (backend.Result, error) {
 		b.guard.raise(alarm)
 		return result, err
 	}
-	if !moved {
+	if sure && !moved { // else it may be what we ourselves left undone
 		result.Repaired = result.Written
 	}
 	return result, nil
@@ -298,7 +305,7 @@ func (b *Backend) finish(p *plan) {
 	}
 	if _, err := b.udp.Clean(context.Background()); err != nil {
 		b.log.Warn("stale UDP flows could not be deleted; will try again", "error", err)
-		b.guard.raise(foreignChange)
+		b.guard.raise(unfinished)
 	}
 	if err := b.forgetRest(p); err != nil {
 		b.log.Warn("clients of deleted endpoints could not be forgotten; will try again", "error", err)
