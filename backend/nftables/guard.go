@@ -142,6 +142,10 @@ func (g *guard) take() alarm {
 		a = foreignChange
 	}
 	g.pending, g.suspicion = quiet, time.Time{}
+	select {
+	case <-g.disturbed: // what it is about is being looked for now
+	default:
+	}
 	return a
 }
 

@@ -1,0 +1,250 @@
+//go:build linux
+
+package nftables
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/internal/nft"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// disturbed waits for the dataplane to say that something has happened.
+func disturbed(t *testing.T, b *Backend) {
+	t.Helper()
+	select {
+	case <-b.Disturbed():
+	case <-time.After(5 * time.Second):
+		t.Fatal("not disturbed")
+	}
+}
+
+func undisturbed(t *testing.T, b *Backend) {
+	t.Helper()
+	select {
+	case <-b.Disturbed():
+		t.Fatal("disturbed")
+	case <-time.After(4 * guardPeriod):
+	}
+}
+
+// anElement returns an element of a set of ours.
+func anElement(t *testing.T, c *nft.Conn, f state.Family, id setID) nft.Elem {
+	t.Helper()
+	elems, err := c.Elems(table(f), id.name())
+	if err != nil || len(elems) == 0 {
+		t.Fatalf("set %s: %d elements, %v", id.name(), len(elems), err)
+	}
+	return elems[0]
+}
+
+func TestDrift(t *testing.T) {
+	slotSet := setID{space: service, kind: slots}
+	edit := func(fill func(t *testing.T, c *nft.Conn, f state.Family, b *nft.Batch)) func(*testing.T, *nft.Conn, func(...string)) {
+		return func(t *testing.T, c *nft.Conn, _ func(...string)) {
+			plant(t, c, func(b *nft.Batch) {
+				for _, f := range families {
+					fill(t, c, f, b)
+				}
+			})
+		}
+	}
+	tool := func(args ...string) func(*testing.T, *nft.Conn, func(...string)) {
+		return func(_ *testing.T, _ *nft.Conn, run func(...string)) { run(args...) }
+	}
+	for _, c := range []struct {
+		name    string
+		disturb func(t *testing.T, c *nft.Conn, run func(...string))
+		gone    bool // the foreign tables, too
+	}{
+		{"deleted element", edit(func(t *testing.T, c *nft.Conn, f state.Family, b *nft.Batch) {
+			b.DeleteElem(table(f), slotSet.name(), anElement(t, c, f, slotSet))
+		}), false},
+		{"added element", edit(func(_ *testing.T, _ *nft.Conn, f state.Family, b *nft.Batch) {
+			b.AddElem(table(f), setID{kind: clusterIPs}.name(), nft.Elem{Key: make([]byte, addrLen(f))})
+		}), false},
+		{"added slot out of range", edit(func(t *testing.T, c *nft.Conn, f state.Family, b *nft.Batch) {
+			e := anElement(t, c, f, slotSet)
+			e.Key[len(e.Key)-2] = 0xff
+			b.AddElem(table(f), slotSet.name(), e)
+		}), false},
+		{"changed slot", edit(func(t *testing.T, c *nft.Conn, f state.Family, b *nft.Batch) {
+			e := anElement(t, c, f, slotSet)
+			b.DeleteElem(table(f), slotSet.name(), e)
+			e.Data = slices.Clone(e.Data)
+			e.Data[0]++
+			b.AddElem(table(f), slotSet.name(), e)
+		}), false},
+		{"flushed set", tool("flush", "map", "ip6", tableName, slotSet.name()), false},
+		{"flushed chain", tool("flush", "chain", "ip", tableName, chainServices), false},
+		{"added rule", tool("insert", "rule", "ip", tableName, chainServices, "accept"), false},
+		{"added chain", tool("add", "chain", "ip", tableName, "more"), false},
+		{"added set", tool("add", "set", "ip", tableName, "more", "{ type mark; }"), false},
+		{"changed policy", tool("chain ip switchyard prerouting { policy drop; }"), false},
+		{"dormant table", tool("add table ip switchyard { flags dormant; }"), false},
+		{"deleted rule", nil, false},
+		{"deleted table", tool("delete", "table", "ip", tableName), false},
+		{"both tables deleted", tool("delete table ip switchyard; delete table ip6 switchyard"), false},
+		{"flushed table", tool("flush", "table", "ip", tableName), false},
+		{"flushed ruleset", tool("flush", "ruleset"), true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			ns := newNS(t)
+			conn := dial(t, ns)
+			nftCommand(t, ns, `add table ip foreign; add set ip foreign s { type ipv4_addr; elements = { 10.0.0.1 } };`+
+				`add chain ip foreign c { type filter hook input priority 0; }; add rule ip foreign c ip saddr @s accept;`+
+				`add table inet switchyard; add chain inet switchyard c;`)
+			foreign := func() string {
+				return nftCommand(t, ns, "list", "table", "ip", "foreign") + nftCommand(t, ns, "list", "table", "inet", tableName)
+			}
+			foreignBefore := foreign()
+			b := newBackend(t, ns, Options{LocalDetector: pods(families...)})
+			apply(t, b, full(someServices()...))
+			undisturbed(t, b)
+			before := dump(t, conn)
+			if c.disturb == nil {
+				deleteARule(t, func(args ...string) string { return nftCommand(t, ns, args...) })
+			} else {
+				c.disturb(t, conn, func(args ...string) { nftCommand(t, ns, args...) })
+			}
+			disturbed(t, b)
+			if r := verify(t, b); r.Repaired == 0 || r.Repaired != r.Written {
+				t.Errorf("Verify: %+v", r)
+			}
+			if diff := changesBetween(before, dump(t, conn)); len(diff) > 0 {
+				t.Errorf("not repaired: %v", diff)
+			}
+			foreignCommit(t, conn) // the next alarm may take a while, which is a matter of cost, but it is not needed
+			if r := verify(t, b); r.Written != 0 || r.Repaired != 0 {
+				t.Errorf("the next Verify: %+v", r)
+			}
+			closeBackend(b)
+			if r := apply(t, newBackend(t, ns, Options{LocalDetector: pods(families...)}), full(someServices()...)); r.Written != 0 {
+				t.Errorf("a fresh start writes %d objects", r.Written)
+			}
+			if !c.gone && foreign() != foreignBefore {
+				t.Errorf("foreign tables have changed:\n%s\n%s", foreignBefore, foreign())
+			}
+		})
+	}
+}
+
+// deleteARule deletes the only rule of a chain by its handle.
+func deleteARule(t *testing.T, run func(...string) string) {
+	t.Helper()
+	_, after, found := strings.Cut(run("-a", "list", "chain", "ip", tableName, "prerouting"), "jump services # handle ")
+	handle, _, _ := strings.Cut(after, "\n")
+	if !found {
+		t.Fatal("the rule is not there")
+	}
+	run("delete", "rule", "ip", tableName, "prerouting", "handle", handle)
+}
+
+// TestForeignChanges is about commits to other tables alone: each is looked into, and nothing is repaired.
+func TestForeignChanges(t *testing.T) {
+	ns := newNS(t)
+	conn := dial(t, ns)
+	counting := &countingKernel{}
+	b := openBackend(t, ns, Options{}, func(c *nft.Conn) kernel { counting.kernel = c; return counting })
+	apply(t, b, full(someServices()...))
+	apply(t, b, delta(dualStack("sticky", 3, 2, time.Hour)))
+	undisturbed(t, b)
+	reads := counting.skeletons
+	if r := verify(t, b); r.Written != 0 || counting.skeletons != reads {
+		t.Errorf("Verify without a reason: %+v, and the tables were read", r)
+	}
+	foreignCommit(t, conn)
+	disturbed(t, b)
+	if r := verify(t, b); r.Written != 0 || r.Repaired != 0 {
+		t.Errorf("Verify: %+v", r)
+	}
+	if counting.skeletons == reads {
+		t.Error("a foreign commit was not looked into")
+	}
+	// Our own commits are none of that, also after it.
+	reads = counting.skeletons
+	apply(t, b, delta(dualStack("sticky", 3, 1, time.Hour)))
+	undisturbed(t, b)
+	if verify(t, b); counting.skeletons != reads {
+		t.Error("the tables were read after a commit of our own")
+	}
+}
+
+// countingKernel counts how often a table's skeleton is read.
+type countingKernel struct {
+	kernel
+	skeletons int
+}
+
+func (k *countingKernel) ReadSkeleton(t nft.Table) (*nft.Skeleton, error) {
+	k.skeletons++
+	return k.kernel.ReadSkeleton(t)
+}
+
+// TestNodePortAddressesFollow changes the addresses of an interface.
+func TestNodePortAddressesFollow(t *testing.T) {
+	ns := newNS(t)
+	conn := dial(t, ns)
+	counting := &countingKernel{}
+	b := openBackend(t, ns, Options{NodePortAddresses: backend.NodePortAddresses{
+		CIDRs: []netip.Prefix{prefix("192.0.2.0/24"), prefix("2001:db8::/64")},
+	}}, func(c *nft.Conn) kernel { counting.kernel = c; return counting })
+	apply(t, b, full(everyKind("every", 1, 3, 0)))
+	reads := counting.skeletons
+	check := func(want ...string) {
+		t.Helper()
+		for deadline := time.Now().Add(5 * time.Second); ; {
+			disturbed(t, b)
+			verify(t, b)
+			var got []string
+			for _, f := range families {
+				elems, err := conn.Elems(table(f), setID{kind: nodePortIPs}.name())
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, e := range elems {
+					a, _ := netip.AddrFromSlice(e.Key)
+					got = append(got, a.String())
+				}
+			}
+			slices.Sort(got)
+			if slices.Equal(got, want) {
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("node port addresses are %v, want %v", got, want)
+			}
+		}
+	}
+	h, dev := addDevice(t, ns)
+	for _, step := range []struct {
+		add, del string
+		want     []string
+	}{
+		{"192.0.2.7/24", "", []string{"192.0.2.7"}},
+		{"2001:db8::7/64", "", []string{"192.0.2.7", "2001:db8::7"}},
+		{"192.0.2.8/24", "", []string{"192.0.2.7", "192.0.2.8", "2001:db8::7"}},
+		{"", "192.0.2.8/24", []string{"192.0.2.7", "2001:db8::7"}},
+		{"", "192.0.2.7/24", []string{"2001:db8::7"}},
+		{"", "2001:db8::7/64", nil},
+	} {
+		var err error
+		if step.add != "" {
+			err = h.AddrAdd(dev, deviceAddr(t, step.add))
+		} else {
+			err = h.AddrDel(dev, deviceAddr(t, step.del))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		check(step.want...)
+	}
+	if counting.skeletons != reads {
+		t.Error("the tables were read because of an address")
+	}
+}

@@ -1,0 +1,229 @@
+//go:build linux
+
+package nftables
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/internal/nft"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+func TestCleanup(t *testing.T) {
+	ns := newNS(t)
+	cleanup := func() (removed bool) {
+		inNS(t, ns, func() (err error) { removed, err = Cleanup(t.Context()); return err })
+		return removed
+	}
+	if cleanup() {
+		t.Error("something was removed from an empty kernel")
+	}
+	c := dial(t, ns)
+	foreignCommit(t, c)
+	b := newBackend(t, ns, Options{})
+	apply(t, b, full(someServices()...))
+	closeBackend(b)
+	if !cleanup() {
+		t.Error("nothing was removed")
+	}
+	for _, f := range families {
+		if ok, err := c.HasTable(table(f)); ok || err != nil {
+			t.Errorf("%v: table is still there: %v, %v", f, ok, err)
+		}
+	}
+	if ok, _ := c.HasTable(nft.Table{Family: nft.IPv4, Name: "somebody-else"}); !ok {
+		t.Error("a foreign table was removed")
+	}
+	if cleanup() {
+		t.Error("something was removed twice")
+	}
+}
+
+func TestBadOptions(t *testing.T) {
+	for _, bit := range []int{-1, 32} {
+		b, err := New(Options{MasqueradeBit: &bit})
+		if err == nil || !strings.Contains(err.Error(), "MasqueradeBit") || !strings.Contains(err.Error(), fmt.Sprint(bit)) {
+			t.Errorf("MasqueradeBit %d: %v, %v", bit, b, err)
+		}
+	}
+	ns := newNS(t)
+	for _, bit := range []int{0, 31} {
+		apply(t, newBackend(t, ns, Options{MasqueradeBit: &bit}), full(someServices()...))
+	}
+}
+
+// TestNothingBeforeApply: a dataplane that has applied nothing changes nothing.
+func TestNothingBeforeApply(t *testing.T) {
+	ns := newNS(t)
+	c := dial(t, ns)
+	b := newBackend(t, ns, Options{})
+	foreignCommit(t, c)
+	if r := verify(t, b); r.Written != 0 {
+		t.Errorf("Verify: %+v", r)
+	}
+	undisturbed(t, b)
+	if ok, _ := c.HasTable(table(state.IPv4)); ok {
+		t.Error("there is a table")
+	}
+}
+
+// TestTooManyEndpoints: such a service keeps what it had, and others are programmed.
+func TestTooManyEndpoints(t *testing.T) {
+	ns := newNS(t)
+	c := dial(t, ns)
+	b := newBackend(t, ns, Options{})
+	few, many := dualStack("big", 1, 3, 0), dualStack("big", 1, maxEndpoints+1, 0)
+	check := func(r backend.Result, err error) {
+		t.Helper()
+		if err != nil || len(r.Failed) != 1 || r.Failed[many.Name] == nil || !strings.Contains(r.Failed[many.Name].Error(), "16384") {
+			t.Errorf("Failed is %v, %v", slices.Collect(maps.Keys(r.Failed)), err)
+		}
+	}
+	check(b.Apply(t.Context(), full(many, dualStack("other", 2, 2, 0))))
+	if n := slotsOf(t, c, dualStack("other", 2, 2, 0)); n != 2 {
+		t.Errorf("the other service has %d slots", n)
+	}
+	if r := apply(t, b, delta(few)); len(r.Failed) != 0 {
+		t.Errorf("Failed is %v after it healed", r.Failed)
+	}
+	check(b.Apply(t.Context(), delta(many, dualStack("other", 2, 5, 0))))
+	if n, m := slotsOf(t, c, few), slotsOf(t, c, dualStack("other", 2, 5, 0)); n != 3 || m != 5 {
+		t.Errorf("%d and %d slots, want 3 and 5", n, m)
+	}
+	check(b.Apply(t.Context(), full(many, dualStack("other", 2, 4, 0))))
+	if n, m := slotsOf(t, c, few), slotsOf(t, c, dualStack("other", 2, 5, 0)); n != 3 || m != 4 {
+		t.Errorf("%d and %d slots, want 3 and 4", n, m)
+	}
+	apply(t, b, delta(dualStack("big", 1, maxEndpoints, 0)))
+	if n := slotsOf(t, c, few); n != maxEndpoints {
+		t.Errorf("%d slots", n)
+	}
+}
+
+// slotsOf counts the slots of a service's first ClusterIP.
+func slotsOf(t *testing.T, c *nft.Conn, s *state.Service) int {
+	t.Helper()
+	p := &s.Ports[0]
+	id := setID{space: service, kind: slots}
+	elems, err := c.Elems(table(p.Family), id.name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, in := range elems {
+		e := decode(p.Family, id, in)
+		if frontend, _ := splitSlotKey(e.id()); frontend == frontendKey(p, &p.Frontends[0]) {
+			n++
+		}
+	}
+	return n
+}
+
+// pickyKernel refuses batches in which some bytes occur.
+type pickyKernel struct {
+	kernel
+	poison  []string
+	refused int
+}
+
+func (k *pickyKernel) Commit(b *nft.Batch) error {
+	for _, p := range k.poison {
+		if bytes.Contains(reflect.ValueOf(b).Elem().FieldByName("buf").Bytes(), []byte(p)) {
+			k.refused++
+			return fmt.Errorf("injected: %w", syscall.EINVAL)
+		}
+	}
+	return k.kernel.Commit(b)
+}
+
+// TestIsolate: the kernel refuses anything with one address in it. Only its service may suffer.
+func TestIsolate(t *testing.T) {
+	poisonAddr := endpointsOf(state.IPv4, 999, 1)
+	poison := poisonAddr[0].Addr.Addr().As4()
+	bad := func(n int) *state.Service {
+		p := clusterIPPort(state.IPv4, state.TCP, n, append(endpointsOf(state.IPv4, 1, 2), poisonAddr...))
+		return serviceOf(fmt.Sprintf("s%d", n), p)
+	}
+	good := func(n, endpoints int) *state.Service {
+		return serviceOf(fmt.Sprintf("s%d", n), clusterIPPort(state.IPv4, state.TCP, n, endpointsOf(state.IPv4, 1, endpoints)))
+	}
+	for _, c := range []struct {
+		name  string
+		first bool // the first update of all has it
+		full  bool
+		bad   []int
+	}{
+		{"first", true, true, []int{7}}, {"delta", false, false, []int{7}}, {"full", false, true, []int{7}},
+		{"two of them", false, false, []int{0, 19}}, {"all of them", false, false, []int{0, 1, 2, 3, 4}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			ns := newNS(t)
+			conn := dial(t, ns)
+			picky := &pickyKernel{poison: []string{string(poison[:])}}
+			b := openBackend(t, ns, Options{}, func(c *nft.Conn) kernel { picky.kernel = c; return picky })
+			had := 0
+			if !c.first {
+				var all []*state.Service
+				for n := range 20 {
+					all = append(all, good(n, 1))
+				}
+				apply(t, b, full(all...))
+				had = 1
+			}
+			var next []*state.Service
+			for n := range 20 {
+				if slices.Contains(c.bad, n) {
+					next = append(next, bad(n))
+				} else {
+					next = append(next, good(n, 4))
+				}
+			}
+			u := full(next...)
+			u.Full = c.full
+			result, err := b.Apply(t.Context(), u)
+			for try := 0; err != nil && try < 3; try++ { // as the reconciler does
+				result, err = b.Apply(t.Context(), u)
+			}
+			if err != nil || len(result.Failed) != len(c.bad) {
+				t.Fatalf("Failed is %v, %v", result.Failed, err)
+			}
+			for n := range 20 {
+				want := 4
+				if slices.Contains(c.bad, n) {
+					want = had
+					if err := result.Failed[bad(n).Name]; !errors.Is(err, syscall.EINVAL) {
+						t.Errorf("s%d: %v", n, err)
+					}
+				}
+				if got := slotsOf(t, conn, good(n, 1)); got != want {
+					t.Errorf("s%d has %d slots, want %d", n, got, want)
+				}
+			}
+			picky.poison = nil
+			var heal []*state.Service
+			for _, n := range c.bad {
+				heal = append(heal, bad(n))
+			}
+			if r := apply(t, b, delta(heal...)); len(r.Failed) > 0 {
+				t.Errorf("not healed: %v", r.Failed)
+			}
+			for _, n := range c.bad {
+				if got := slotsOf(t, conn, good(n, 1)); got != 3 {
+					t.Errorf("healed s%d has %d slots", n, got)
+				}
+			}
+			if picky.refused == 0 {
+				t.Error("nothing was refused")
+			}
+		})
+	}
+}

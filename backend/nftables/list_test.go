@@ -1,0 +1,96 @@
+//go:build linux
+
+package nftables
+
+import (
+	"encoding/json"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/internal/nft"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// TestListRuleset makes the nft tool list what each shape of the tables looks like. Some layouts make it abort.
+func TestListRuleset(t *testing.T) {
+	detectors := map[string]backend.LocalDetector{
+		"none":   {},
+		"CIDRs":  pods(families...),
+		"IPv4":   pods(state.IPv4),
+		"any":    {ClusterCIDRs: []netip.Prefix{prefix("0.0.0.0/0"), prefix("::/0")}},
+		"single": {ClusterCIDRs: []netip.Prefix{prefix("10.0.0.1/32"), prefix("fd00::1/128"), prefix("10.0.0.0/9")}},
+		"node":   {NodeCIDR: true},
+		"bridge": {BridgeInterface: "cni0"},
+		"prefix": {InterfacePrefix: "veth"},
+		"long":   {InterfacePrefix: "veth-of-15-char"},
+	}
+	for name, d := range detectors {
+		t.Run("detector "+name, func(t *testing.T) {
+			listAfter(t, Options{LocalDetector: d}, full(someServices()...))
+		})
+	}
+	restricted := everyKind("restricted", 7, 1, 0)
+	for i := range restricted.Ports {
+		p := &restricted.Ports[i]
+		last := len(p.Frontends) - 1
+		p.Frontends[last-1].Sources = nil // admits nobody
+		lb := p.Frontends[last-1]
+		lb.Port = 82
+		lb.Sources = []netip.Prefix{prefix("10.0.0.0/8"), prefix("10.0.0.0/9"), prefix("10.1.2.3/32"), prefix("192.168.0.0/31")}
+		if p.Family == state.IPv6 {
+			lb.Sources = []netip.Prefix{prefix("fd00::/8"), prefix("fd00::/127"), prefix("fd00::1/128"), prefix("fe00::/127")}
+		}
+		p.Frontends = append(p.Frontends[:last:last], lb, p.Frontends[last])
+	}
+	udp := serviceOf("protocols",
+		clusterIPPort(state.IPv4, state.UDP, 1, endpointsOf(state.IPv4, 1, 2)),
+		clusterIPPort(state.IPv6, state.SCTP, 2, endpointsOf(state.IPv6, 1, 2)))
+	udp.Ports[0].Affinity, udp.Ports[1].Affinity = time.Second, 24*time.Hour
+	for name, u := range map[string]*state.Update{
+		"no services":   full(),
+		"sticky":        full(dualStack("a", 1, 2, time.Second), dualStack("b", 2, 2, time.Minute), everyKind("c", 3, 17, time.Hour)),
+		"16 endpoints":  full(everyKind("a", 1, 16, 0)),
+		"17 endpoints":  full(everyKind("a", 1, 17, 0)),
+		"40 endpoints":  full(everyKind("a", 1, 40, 0)),
+		"1000":          full(dualStack("a", 1, 1000, 0)),
+		"source ranges": full(restricted),
+		"protocols":     full(udp),
+	} {
+		t.Run(name, func(t *testing.T) { listAfter(t, Options{LocalDetector: pods(families...)}, u) })
+	}
+}
+
+func listAfter(t *testing.T, o Options, u *state.Update) {
+	t.Helper()
+	ns := newNS(t)
+	c := dial(t, ns)
+	if r := apply(t, newBackend(t, ns, o), u); len(r.Failed) > 0 {
+		t.Fatal(r.Failed)
+	}
+	// A remembered client, as rules would add it.
+	if len(u.Changed) > 0 && u.Changed[0].Ports[0].Family == state.IPv4 {
+		s := u.Changed[0]
+		if s.Ports[0].Affinity > 0 {
+			plant(t, c, func(b *nft.Batch) { b.AddElem(table(state.IPv4), affinitySet, remembered(state.IPv4, s, 7, 0)) })
+		}
+	}
+	text := nftCommand(t, ns, "list", "ruleset")
+	for _, want := range []string{"table ip switchyard {", "table ip6 switchyard {", "chain prerouting {", "masquerade fully-random"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("nft list ruleset does not show %q", want)
+		}
+	}
+	for _, s := range u.Changed {
+		f := s.Ports[0].Frontends[0]
+		if !strings.Contains(text, f.Addr.String()) {
+			t.Errorf("nft list ruleset does not show %v", f.Addr)
+		}
+	}
+	var objects struct{ Nftables []map[string]any }
+	if err := json.Unmarshal([]byte(nftCommand(t, ns, "-j", "list", "ruleset")), &objects); err != nil || len(objects.Nftables) < 20 {
+		t.Errorf("nft -j list ruleset: %d objects, %v", len(objects.Nftables), err)
+	}
+}
