@@ -31,7 +31,9 @@ type cluster struct {
 	settings  Settings
 	lab       *lab.Lab
 	store     *store.Store
-	sink      source.Sink
+	api       API
+	endSource context.CancelFunc
+	source    chan error // what the end of the API's Run returned
 
 	backend backend.Backend
 	stop    context.CancelFunc
@@ -69,13 +71,54 @@ func newCluster(ctx context.Context, d Dataplane, o clusterOptions) (*cluster, e
 		},
 		Logger: o.settings.Logger,
 	})
-	c.sink = c.store.Source("test")
-	c.sink.Complete()
-	if err := c.start(); err != nil {
+	if err := c.follow(d.NewAPI); err != nil {
 		return nil, errors.Join(err, l.Close())
+	}
+	if err := c.start(); err != nil {
+		return nil, errors.Join(err, c.leave(), l.Close())
 	}
 	return c, nil
 }
+
+// follow makes the cluster's API and lets the store follow it.
+func (c *cluster) follow(newAPI func(node string) (API, error)) error {
+	sink := c.store.Source("test")
+	if newAPI == nil {
+		c.api = direct{sink}
+		sink.Complete()
+	} else {
+		var err error
+		if c.api, err = newAPI(c.lab.Node().Name); err != nil {
+			return fmt.Errorf("make the API: %w", err)
+		}
+	}
+	var ctx context.Context
+	ctx, c.endSource = context.WithCancel(context.Background())
+	c.source = make(chan error, 1)
+	go func() { c.source <- c.api.Run(ctx, sink) }()
+	return nil
+}
+
+// leave ends the API.
+func (c *cluster) leave() error {
+	c.endSource()
+	return errors.Join(<-c.source, c.api.Close())
+}
+
+// direct is the API of a cluster whose objects go straight into the store. Its sink is complete from the start.
+type direct struct{ sink source.Sink }
+
+func (direct) Run(ctx context.Context, _ source.Sink) error {
+	<-ctx.Done()
+	return nil
+}
+
+func (d direct) Update(set []model.Object, deleted []model.Ref) error {
+	d.sink.Update(set, deleted)
+	return nil
+}
+
+func (direct) Close() error { return nil }
 
 // nodes are the objects that describe the lab's nodes and its service CIDRs.
 func (c *cluster) nodes(zone string) []model.Object {
@@ -131,14 +174,16 @@ func (c *cluster) restart() error {
 }
 
 func (c *cluster) close() error {
-	err := c.halt()
+	err := errors.Join(c.halt(), c.leave())
 	c.store.Close()
 	return errors.Join(err, c.lab.Close())
 }
 
 // update changes objects and waits until the dataplane shows them.
 func (c *cluster) update(set []model.Object, deleted []model.Ref) error {
-	c.sink.Update(set, deleted)
+	if err := c.api.Update(set, deleted); err != nil {
+		return err
+	}
 	return c.wait()
 }
 

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/model"
+	"github.com/switchyard-net/switchyard/source"
 )
 
 // Settings are what a dataplane is configured with for one test.
@@ -28,10 +30,23 @@ type Dataplane struct {
 	// CheckHost is called at the end of each test, with the dataplane still in place, on a thread inside the node's
 	// namespace, for what is not to be seen with packets. Optional.
 	CheckHost func(t testing.TB)
+	// NewAPI makes what keeps the objects of the cluster in one test, as the named node sees it: stories and histories change
+	// them there, and the dataplane follows. Default: they go straight into the store.
+	NewAPI func(node string) (API, error)
 	// Seeds is the number of random histories. Default: 16.
 	Seeds int
 	// FirstSeed is the first of them, to repeat a failure. Default: 1.
 	FirstSeed uint64
+}
+
+// API keeps the objects of a cluster.
+type API interface {
+	// Source delivers them. Run is called once, before any update, and ends before Close is called.
+	source.Source
+	// Update makes changes. It returns when the sink of Run has all of them that concern it.
+	Update(set []model.Object, deleted []model.Ref) error
+	// Close forgets all objects.
+	Close() error
 }
 
 // Run runs the whole suite. The test's package needs a TestMain with netns.Main, so that it can make namespaces.
