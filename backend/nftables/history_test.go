@@ -29,7 +29,7 @@ import (
 
 var (
 	oneSeed      = flag.Int64("seed", -1, "run only the history of this seed")
-	allHistories = flag.Uint64("histories", 300, "number of random histories")
+	allHistories = flag.Uint64("histories", 200, "number of random histories")
 )
 
 // TestHistories applies random histories to the kernel while one operation in ten fails. At the end of each the kernel must hold

@@ -189,13 +189,13 @@ func (b *Backend) applyAll(want desired) (backend.Result, error) {
 	former := b.mirror
 	b.mirror = p.m
 	p.commit()
+	// Whatever was written: after a commit whose answer was lost nothing is left to write, but its changes count.
 	for name, a := range former.services {
 		if now := b.mirror.services[name].record; now != a.record {
 			b.udp.Note(a.record, now)
 		}
 	}
-	// After a commit whose answer was lost there is nothing left to write, but what it changed has not been noted.
-	if !b.known || written > 0 {
+	if !b.applied || written > 0 {
 		b.udp.NoteAll(b.mirror.records())
 	}
 	b.known, b.applied = true, true
