@@ -128,13 +128,8 @@ func churnFrontends(f state.Family) []state.Frontend {
 
 // service draws a new service: with endpoints of any number, some of them on the node, and any policies.
 func (c *churn) service() *state.Service {
-	var in, out []int
-	for _, i := range c.rng.Perm(20)[:1+c.rng.IntN(3)] {
-		out = append(out, i)
-	}
-	for _, i := range c.rng.Perm(len(c.pods))[:c.rng.IntN([]int{2, 4, 20, 30}[c.rng.IntN(4)])] {
-		in = append(in, i)
-	}
+	out := slices.Clone(c.rng.Perm(20)[:1+c.rng.IntN(3)])
+	in := c.rng.Perm(len(c.pods))[:c.rng.IntN([]int{2, 4, 20, 30}[c.rng.IntN(4)])]
 	in = append(in, out...)
 	slices.Sort(in)
 	slices.Sort(out)
