@@ -21,6 +21,7 @@ var arrows = []arrow{
 	{"model", []string{"state"}},
 	{"source", []string{"model"}},
 	{"source/file", []string{"model", "source", "internal/manifest", "internal/kubeconv"}},
+	{"source/kube", []string{"model", "source", "internal/kubeconv"}},
 	{"brain", []string{"model", "state"}},
 	{"store", []string{"model", "state", "source", "brain"}},
 	{"internal/reconcile", []string{"state"}},
@@ -35,6 +36,9 @@ var arrows = []arrow{
 	{"internal/conntrack", []string{"state"}},
 	{"internal/udpflows", []string{"state", "internal/conntrack"}},
 	{"internal/health", nil},
+	{"internal/healthz", []string{"state", "internal/reconcile"}},
+	{"internal/servicehealth", []string{"state"}},
+	{"internal/metrics", []string{"model", "state", "source", "internal/reconcile"}},
 
 	// Yardsticks: they must not know what they measure.
 	{"internal/flow", []string{"state"}},

@@ -1,0 +1,474 @@
+package kube
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log"
+	"maps"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/rest"
+)
+
+// apiServer is as much of an API server as a source asks for: lists and watches with selectors and resource versions, as
+// protobuf or JSON, over connections in memory that can be broken. It answers to the clock of the test.
+type apiServer struct {
+	t      testing.TB
+	types  *runtime.Scheme
+	codecs serializer.CodecFactory
+	server http.Server
+	conns  chan net.Conn
+	closed chan struct{}
+	host   string
+
+	mu       sync.Mutex
+	version  uint64
+	objects  map[string]map[string]object // by resource, then by namespace/name
+	history  []past
+	oldest   uint64        // watches cannot begin before this version
+	changed  chan struct{} // closed with each change of anything
+	open     []net.Conn
+	down     bool            // connections are refused
+	status   map[string]int  // answers for a resource, instead of the right one
+	held     map[string]bool // resources whose requests are not answered yet
+	noStream bool            // lists cannot be streamed
+	longest  int             // URLs that are longer are refused, if not 0
+	tls      *tls.Config     // speaks TLS, if not nil
+	token    string          // is demanded, if not empty
+	stale    uint64          // what the memory lags behind: lists that may be of any age are of this version's time
+	requests []request
+	sent     []string // what has been sent of namespaced objects: resource namespace/name
+}
+
+type object interface {
+	runtime.Object
+	metav1.Object
+}
+
+// past is a change in history. now or before is nil if the object was not there.
+type past struct {
+	version     uint64
+	resource    string
+	before, now object
+}
+
+// request is what a client asked for.
+type request struct {
+	resource string
+	verb     string // list, watch, or stream for a watch that begins with a list
+	labels   string
+	fields   string
+	url      url.Values
+	accept   string
+}
+
+func (r request) String() string { return r.verb + " " + r.resource }
+
+func newAPIServer(t testing.TB) *apiServer {
+	types, err := scheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &apiServer{
+		t:       t,
+		types:   types,
+		codecs:  serializer.NewCodecFactory(types),
+		conns:   make(chan net.Conn),
+		closed:  make(chan struct{}),
+		host:    "http://api.test",
+		version: 100,
+		objects: make(map[string]map[string]object),
+		changed: make(chan struct{}),
+		status:  make(map[string]int),
+		held:    make(map[string]bool),
+	}
+	a.server.Handler = a
+	a.server.ErrorLog = log.New(io.Discard, "", 0)
+	var done sync.WaitGroup
+	t.Cleanup(func() { _ = a.server.Close(); done.Wait() })
+	done.Go(func() { _ = a.server.Serve(a) })
+	return a
+}
+
+// Accept, Close and Addr make it a net.Listener.
+func (a *apiServer) Accept() (net.Conn, error) {
+	select {
+	case c := <-a.conns:
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.open = append(a.open, c)
+		if a.tls != nil {
+			return tls.Server(c, a.tls.Clone()), nil
+		}
+		return c, nil
+	case <-a.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (a *apiServer) Close() error {
+	select {
+	case <-a.closed:
+	default:
+		close(a.closed)
+	}
+	return nil
+}
+
+func (a *apiServer) Addr() net.Addr { return &net.UnixAddr{Name: "api.test", Net: "unix"} }
+
+func (a *apiServer) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	a.mu.Lock()
+	down := a.down
+	a.mu.Unlock()
+	if down {
+		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
+	}
+	client, server := net.Pipe()
+	select {
+	case a.conns <- server:
+		return client, nil
+	case <-a.closed:
+	case <-ctx.Done():
+	}
+	return nil, net.ErrClosed
+}
+
+// config is how to reach it.
+func (a *apiServer) config() *rest.Config { return &rest.Config{Host: a.host, Dial: a.dial, QPS: 1000} }
+
+// do changes something about the server, under its lock, and wakes those who wait.
+func (a *apiServer) do(change func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	change()
+	close(a.changed)
+	a.changed = make(chan struct{})
+}
+
+// plural is the resource that an object is of.
+func (a *apiServer) plural(o object) string {
+	kinds, _, err := a.types.ObjectKinds(o)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return strings.ToLower(kinds[0].Kind) + "s"
+}
+
+func name(o object) string { return o.GetNamespace() + "/" + o.GetName() }
+
+// put stores objects.
+func (a *apiServer) put(objects ...object) {
+	for _, o := range objects {
+		resource := a.plural(o)
+		a.do(func() {
+			a.version++
+			o.SetResourceVersion(strconv.FormatUint(a.version, 10))
+			if a.objects[resource] == nil {
+				a.objects[resource] = make(map[string]object)
+			}
+			a.history = append(a.history, past{a.version, resource, a.objects[resource][name(o)], o})
+			a.objects[resource][name(o)] = o
+		})
+	}
+}
+
+// remove deletes objects.
+func (a *apiServer) remove(objects ...object) {
+	for _, o := range objects {
+		resource := a.plural(o)
+		a.do(func() {
+			a.version++
+			last := a.objects[resource][name(o)]
+			if last == nil {
+				a.t.Fatalf("%s %s is not there to be removed", resource, name(o))
+			}
+			a.history = append(a.history, past{a.version, resource, last, nil})
+			delete(a.objects[resource], name(o))
+		})
+	}
+}
+
+// cut breaks all connections. With down, there are no new ones either.
+func (a *apiServer) cut(down bool) {
+	a.do(func() {
+		a.down = down
+		for _, c := range a.open {
+			_ = c.Close()
+		}
+		a.open = nil
+	})
+}
+
+// up lets connections through again.
+func (a *apiServer) up() { a.do(func() { a.down = false }) }
+
+// compact forgets the history: watches must begin with a new list.
+func (a *apiServer) compact() { a.do(func() { a.oldest = a.version }) }
+
+// takeRequests returns the requests since it was last called.
+func (a *apiServer) takeRequests() []request {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	taken := a.requests
+	a.requests = nil
+	return taken
+}
+
+// takeSent returns the namespaced objects that have been sent since it was last called, sorted.
+func (a *apiServer) takeSent() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	slices.Sort(a.sent)
+	taken := a.sent
+	a.sent = nil
+	return taken
+}
+
+// selection is what a request asks for.
+type selection struct {
+	resource string
+	labels   labels.Selector
+	fields   fields.Selector
+}
+
+func (s *selection) matches(o object) bool {
+	return o != nil && s.labels.Matches(labels.Set(o.GetLabels())) &&
+		s.fields.Matches(fields.Set{"metadata.name": o.GetName(), "metadata.namespace": o.GetNamespace()})
+}
+
+func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	path := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
+	s := selection{resource: path[len(path)-1]}
+	var err1, err2 error
+	s.labels, err1 = labels.Parse(q.Get("labelSelector"))
+	s.fields, err2 = fields.ParseSelector(q.Get("fieldSelector"))
+	req := request{resource: s.resource, verb: "list", labels: q.Get("labelSelector"), fields: q.Get("fieldSelector"), url: q, accept: r.Header.Get("Accept")}
+	if q.Has("watch") {
+		req.verb = "watch"
+	}
+	if q.Has("sendInitialEvents") {
+		req.verb = "stream"
+	}
+	a.mu.Lock()
+	a.requests = append(a.requests, req)
+	status := a.status[s.resource]
+	for a.held[s.resource] {
+		changed := a.changed
+		a.mu.Unlock()
+		select {
+		case <-changed:
+		case <-r.Context().Done():
+			return
+		}
+		a.mu.Lock()
+	}
+	switch {
+	case a.token != "" && r.Header.Get("Authorization") != "Bearer "+a.token:
+		status = http.StatusUnauthorized
+	case a.longest > 0 && len(r.URL.String()) > a.longest:
+		status = http.StatusRequestURITooLong
+	case err1 != nil || err2 != nil:
+		status = http.StatusBadRequest
+	case status == 0 && req.verb == "stream" && a.noStream:
+		status = http.StatusUnprocessableEntity
+	}
+	a.mu.Unlock()
+	if status != 0 {
+		a.refuse(w, s.resource, status)
+		return
+	}
+	media, _, _ := strings.Cut(req.accept, ",")
+	info, ok := runtime.SerializerInfoForMediaType(a.codecs.SupportedMediaTypes(), media)
+	if !ok {
+		a.refuse(w, s.resource, http.StatusNotAcceptable)
+		return
+	}
+	version := schema.GroupVersion{Version: "v1"}
+	if path[0] == "apis" {
+		version.Group = path[1]
+	}
+	if req.verb == "list" {
+		a.list(w, &s, q, version, info)
+	} else {
+		a.watch(w, r, &s, q, version, info)
+	}
+}
+
+func (a *apiServer) refuse(w http.ResponseWriter, resource string, code int) {
+	reason := map[int]metav1.StatusReason{
+		http.StatusForbidden: metav1.StatusReasonForbidden, http.StatusNotFound: metav1.StatusReasonNotFound,
+		http.StatusGone: metav1.StatusReasonExpired, http.StatusTooManyRequests: metav1.StatusReasonTooManyRequests,
+		http.StatusUnprocessableEntity: metav1.StatusReasonInvalid, http.StatusUnauthorized: metav1.StatusReasonUnauthorized,
+	}[code]
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(metav1.Status{
+		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Code: int32(code), Reason: reason,
+		Message: fmt.Sprintf("%s: %s", resource, http.StatusText(code)),
+	})
+}
+
+// at returns the objects of a resource at a version, sorted by name. The caller holds mu.
+func (a *apiServer) at(resource string, version uint64) []object {
+	objects := maps.Clone(a.objects[resource])
+	for _, p := range slices.Backward(a.history) {
+		if p.version <= version || p.resource != resource {
+			continue
+		}
+		if p.before != nil {
+			objects[name(p.before)] = p.before
+		} else {
+			delete(objects, name(p.now))
+		}
+	}
+	return slices.SortedFunc(maps.Values(objects), func(x, y object) int { return strings.Compare(name(x), name(y)) })
+}
+
+func (a *apiServer) list(w http.ResponseWriter, s *selection, q url.Values, version schema.GroupVersion, info runtime.SerializerInfo) {
+	a.mu.Lock()
+	now := a.version
+	if a.stale != 0 && q.Get("resourceVersion") == "0" {
+		now = a.stale
+	}
+	var items []runtime.Object
+	var kind string
+	for _, o := range a.at(s.resource, now) {
+		if s.matches(o) {
+			items = append(items, o)
+			a.note(s.resource, o)
+		}
+	}
+	a.mu.Unlock()
+	for k := range a.types.KnownTypes(version) {
+		if strings.ToLower(k) == s.resource[:len(s.resource)-1]+"list" {
+			kind = k
+		}
+	}
+	list, err := a.types.New(version.WithKind(kind))
+	if err != nil {
+		panic(err)
+	}
+	if err := meta.SetList(list, items); err != nil {
+		panic(err)
+	}
+	list.(metav1.ListInterface).SetResourceVersion(strconv.FormatUint(now, 10))
+	w.Header().Set("Content-Type", info.MediaType)
+	_ = a.codecs.EncoderForVersion(info.Serializer, version).Encode(list, w)
+}
+
+// note records that an object has been sent. The caller holds mu.
+func (a *apiServer) note(resource string, o object) {
+	if o.GetNamespace() != "" {
+		a.sent = append(a.sent, resource+" "+name(o))
+	}
+}
+
+func (a *apiServer) watch(w http.ResponseWriter, r *http.Request, s *selection, q url.Values, version schema.GroupVersion,
+	info runtime.SerializerInfo) {
+	seconds, _ := strconv.Atoi(q.Get("timeoutSeconds"))
+	timeout := time.NewTimer(time.Duration(seconds) * time.Second)
+	defer timeout.Stop()
+	w.Header().Set("Content-Type", info.MediaType+";stream=watch")
+	w.WriteHeader(http.StatusOK)
+	frames := info.StreamSerializer.Framer.NewFrameWriter(w)
+	send := func(kind string, o runtime.Object) {
+		var raw strings.Builder
+		_ = a.codecs.EncoderForVersion(info.Serializer, version).Encode(o, &raw)
+		event := &metav1.WatchEvent{Type: kind, Object: runtime.RawExtension{Raw: []byte(raw.String())}}
+		if err := info.StreamSerializer.Serializer.Encode(event, frames); err != nil {
+			panic(http.ErrAbortHandler) // the client has gone
+		}
+	}
+	from, _ := strconv.ParseUint(q.Get("resourceVersion"), 10, 64)
+	a.mu.Lock()
+	if q.Get("sendInitialEvents") == "true" {
+		from = a.version
+		current := a.at(s.resource, from)
+		a.mu.Unlock()
+		for _, o := range current {
+			if s.matches(o) {
+				a.mu.Lock()
+				a.note(s.resource, o)
+				a.mu.Unlock()
+				send("ADDED", o)
+			}
+		}
+		bookmark, _ := a.types.New(version.WithKind(a.kindOf(version, s.resource)))
+		bookmark.(object).SetResourceVersion(strconv.FormatUint(from, 10))
+		bookmark.(object).SetAnnotations(map[string]string{metav1.InitialEventsAnnotationKey: "true"})
+		send("BOOKMARK", bookmark)
+		a.mu.Lock()
+	}
+	flush := func() { _ = http.NewResponseController(w).Flush() }
+	if from < a.oldest {
+		a.mu.Unlock()
+		send("ERROR", &metav1.Status{Status: metav1.StatusFailure, Code: http.StatusGone, Reason: metav1.StatusReasonExpired, Message: "too old"})
+		flush()
+		return
+	}
+	for {
+		var next []past
+		for _, p := range a.history {
+			if p.version > from && p.resource == s.resource {
+				next = append(next, p)
+			}
+		}
+		from = a.version
+		changed := a.changed
+		a.mu.Unlock()
+		for _, p := range next {
+			was, is := s.matches(p.before), s.matches(p.now)
+			switch {
+			case is:
+				a.mu.Lock()
+				a.note(s.resource, p.now)
+				a.mu.Unlock()
+				send(map[bool]string{true: "MODIFIED", false: "ADDED"}[was], p.now)
+			case was:
+				last := p.before.DeepCopyObject().(object)
+				last.SetResourceVersion(strconv.FormatUint(p.version, 10))
+				send("DELETED", last)
+			}
+		}
+		flush()
+		select {
+		case <-changed:
+		case <-timeout.C:
+			return
+		case <-r.Context().Done():
+			return
+		}
+		a.mu.Lock()
+	}
+}
+
+func (a *apiServer) kindOf(version schema.GroupVersion, resource string) string {
+	for k := range a.types.KnownTypes(version) {
+		if strings.ToLower(k)+"s" == resource {
+			return k
+		}
+	}
+	panic("no such resource " + resource)
+}

@@ -1,0 +1,74 @@
+package kube
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/flowcontrol"
+)
+
+// clients has a client for each API group. They are made here rather than by package client-go/kubernetes, which links and
+// registers every type of every group: megabytes in each process of each node.
+type clients map[schema.GroupVersion]rest.Interface
+
+const protobuf = runtime.ContentTypeProtobuf
+
+func newClients(config *rest.Config) (clients, error) {
+	config = rest.CopyConfig(config)
+	if config.ContentType == "" {
+		config.ContentType = protobuf
+		if config.AcceptContentTypes == "" {
+			config.AcceptContentTypes = protobuf + "," + runtime.ContentTypeJSON
+		}
+	}
+	if config.UserAgent == "" {
+		config.UserAgent = rest.DefaultKubernetesUserAgent()
+	}
+	if config.RateLimiter == nil && config.QPS >= 0 {
+		// One limit for all clients, as the configuration means it. Watches are not limited.
+		qps, burst := config.QPS, config.Burst
+		if qps == 0 {
+			qps = rest.DefaultQPS
+		}
+		if burst == 0 {
+			burst = rest.DefaultBurst
+		}
+		config.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(qps, burst)
+	}
+	types, err := scheme()
+	if err != nil {
+		return nil, fmt.Errorf("register the types of the API: %w", err)
+	}
+	config.NegotiatedSerializer = serializer.NewCodecFactory(types).WithoutConversion()
+	httpClient, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("make a client for the API server: %w", err)
+	}
+	made := clients{}
+	for _, version := range types.PrioritizedVersionsAllGroups() {
+		config.GroupVersion = &version
+		config.APIPath = "/apis"
+		if version.Group == "" {
+			config.APIPath = "/api"
+		}
+		if made[version], err = rest.RESTClientForConfigAndClient(config, httpClient); err != nil {
+			return nil, fmt.Errorf("make a client for the API server: %w", err)
+		}
+	}
+	return made, nil
+}
+
+// scheme knows the API groups that are watched.
+func scheme() (*runtime.Scheme, error) {
+	s := runtime.NewScheme()
+	metav1.AddToGroupVersion(s, schema.GroupVersion{Version: "v1"})
+	add := runtime.NewSchemeBuilder(corev1.AddToScheme, discoveryv1.AddToScheme, networkingv1.AddToScheme)
+	return s, add.AddToScheme(s)
+}

@@ -1,0 +1,117 @@
+// Package kube is the source of cluster objects that watches a Kubernetes API server.
+//
+// It delivers Services, EndpointSlices, ServiceCIDRs, this Node and the namespaces that are taken from the proxy. What the
+// label networking.k8s.io/kube-proxy=disabled takes from it is never asked for: Services and EndpointSlices are each
+// watched by one request for the whole cluster whose field selector leaves those namespaces out, and which is made anew
+// when they change. Objects become values of package model one by one as they arrive; what is kept here of each is its name
+// and its version, which is what tells after a lost connection what has been deleted and what is news.
+//
+// While the API server cannot be reached, everything stays as it was last known. Token, client certificate and CA files
+// that the rest.Config names are read again by client-go: the token every minute, certificates every five. (CA files depend
+// on client-go's feature gate ClientsAllowCARotation, which is on unless KUBE_FEATURE_ClientsAllowCARotation=false.)
+package kube
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/rest"
+
+	"github.com/switchyard-net/switchyard/source"
+)
+
+// Options says which API server to watch, and for whom.
+type Options struct {
+	// Config is how to reach the API server. Required; it is not modified. Objects travel as protobuf unless it names a
+	// content type.
+	Config *rest.Config
+	// NodeName is the name of this Node. Required.
+	NodeName string
+	// ServiceProxyName makes the source deliver exactly the Services whose label service.kubernetes.io/service-proxy-name has
+	// this value. Empty means those without the label. EndpointSlices are chosen by the same label, which the EndpointSlice
+	// controller copies from the Service; slices that people write for a Service with a proxy name need it as well.
+	ServiceProxyName string
+	// ResyncPeriod is how long a watch lasts at least before it is opened again, from where it ended. It ends after once or
+	// twice that time. The default, and the least, is 5 minutes.
+	ResyncPeriod time.Duration
+	// Logger gets trouble with the API server and with objects. Nil discards it.
+	Logger *slog.Logger
+}
+
+// Source implements [source.Source].
+type Source struct {
+	options  Options
+	log      *slog.Logger
+	clients  clients
+	health   health
+	eligible atomic.Bool
+}
+
+var _ source.Source = (*Source)(nil)
+
+// New returns a source for the API server. It does not talk to it yet. It returns an error if an option is missing or the
+// configuration cannot be used, for example because a file that it names cannot be read.
+func New(o Options) (*Source, error) {
+	if o.Config == nil {
+		return nil, errors.New("no Config: say how to reach the API server")
+	}
+	if o.NodeName == "" {
+		return nil, errors.New("no NodeName: say which Node this is")
+	}
+	if faults := validation.IsValidLabelValue(o.ServiceProxyName); len(faults) > 0 {
+		return nil, fmt.Errorf("ServiceProxyName %q cannot be the value of a label: %s", o.ServiceProxyName, strings.Join(faults, "; "))
+	}
+	if faults := validation.IsDNS1123Subdomain(o.NodeName); len(faults) > 0 {
+		return nil, fmt.Errorf("NodeName %q cannot be the name of a Node: %s", o.NodeName, strings.Join(faults, "; "))
+	}
+	clients, err := newClients(o.Config)
+	if err != nil {
+		return nil, err
+	}
+	s := &Source{options: o, log: cmp.Or(o.Logger, slog.New(slog.DiscardHandler)), clients: clients}
+	s.health.log = s.log
+	s.eligible.Store(true)
+	return s, nil
+}
+
+// Run delivers until ctx ends.
+func (s *Source) Run(ctx context.Context, sink source.Sink) error {
+	// client-go's own messages are for those who debug; what matters is logged here, once.
+	ctx = logr.NewContext(ctx, logr.FromSlogHandler(demote{s.log.Handler()}))
+	newDelivery(s, sink).run(ctx)
+	return nil
+}
+
+// Problems says which resources cannot be listed or watched now, why, since when, and what to do about it; nothing if all
+// is well. What was known before a problem stays in force, so a problem is no reason to call the node unhealthy: a cluster
+// whose API server is down needs its routes more than ever. It may be called at any time, from any goroutine.
+func (s *Source) Problems() []error { return s.health.problems() }
+
+// NodeEligible is false if this Node does not exist, is being deleted or is tainted ToBeDeletedByClusterAutoscaler: load
+// balancers should no longer send to it. It is true until the first list has arrived. It may be called at any time, from
+// any goroutine.
+func (s *Source) NodeEligible() bool { return s.eligible.Load() }
+
+// demote is a handler that takes warnings, errors and information for debugging messages.
+type demote struct{ slog.Handler }
+
+func (h demote) Enabled(ctx context.Context, level slog.Level) bool {
+	return h.Handler.Enabled(ctx, min(level, slog.LevelDebug))
+}
+
+func (h demote) Handle(ctx context.Context, r slog.Record) error {
+	r.Level = min(r.Level, slog.LevelDebug)
+	return h.Handler.Handle(ctx, r)
+}
+
+func (h demote) WithAttrs(attrs []slog.Attr) slog.Handler { return demote{h.Handler.WithAttrs(attrs)} }
+
+func (h demote) WithGroup(name string) slog.Handler { return demote{h.Handler.WithGroup(name)} }

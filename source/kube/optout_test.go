@@ -1,0 +1,260 @@
+package kube
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// never checks that nothing of a namespace has been sent since the API server was last asked, and that no request that
+// could have brought it has been made.
+func (w *world) never(namespace string) {
+	w.t.Helper()
+	for _, s := range w.takeSent() {
+		if strings.Contains(s, " "+namespace+"/") {
+			w.t.Errorf("the API server has sent %s", s)
+		}
+	}
+	for _, r := range w.takeRequests() {
+		if (r.resource == "services" || r.resource == "endpointslices") &&
+			!slices.Contains(strings.Split(r.fields, ","), "metadata.namespace!="+namespace) {
+			w.t.Errorf("%v asks for fields %q, which include namespace %s", r, r.fields, namespace)
+		}
+	}
+}
+
+// TestOptOut puts the label on namespaces with services and takes it off again.
+func TestOptOut(t *testing.T) {
+	for title, noStream := range map[string]bool{"streamed": false, "listed": true} {
+		t.Run(title, func(t *testing.T) {
+			story(t, func(t *testing.T, a *apiServer) {
+				a.noStream = noStream
+				a.put(disabled("mesh"), service("mesh/x", 80), slice("mesh/x", "10.0.0.9"), namespace("b"),
+					service("a/x", 80), slice("a/x", "10.0.0.1"), service("b/x", 80), slice("b/x", "10.0.0.2"))
+				w := begin(a)
+				w.complete(true)
+				w.holds("a/x:80", "a/x>10.0.0.1", "b/x:80", "b/x>10.0.0.2", "mesh:disabled=true", hereNode)
+				w.never("mesh")
+				w.sink.updates = nil
+
+				// Another one: its objects go in the same update, and nothing else happens to the others.
+				a.put(disabled("b"))
+				w.updates("-b/x:80 -b/x>10.0.0.2 b:disabled=true")
+				settle(longest)
+				w.never("b")
+				a.put(service("b/x", 81), slice("b/z", "10.0.0.3"), service("mesh/x", 81), service("a/x", 81))
+				w.updates("a/x:81")
+				w.never("mesh")
+
+				// Back again, with what has happened in the meantime.
+				a.put(namespace("b"))
+				w.updates("-b:disabled=true")
+				settle(longest)
+				w.holds("a/x:81", "a/x>10.0.0.1", "b/x:81", "b/x>10.0.0.2", "b/z>10.0.0.3", "mesh:disabled=true", hereNode)
+				if n := len(w.sink.updates); n > 2 {
+					t.Errorf("%d updates for two lists: %v", n, w.sink.updates)
+				}
+				if all := strings.Join(w.sink.updates, " "); strings.Contains(all, "a/x") {
+					t.Errorf("objects that nothing happened to were sent: %v", all)
+				}
+				w.never("mesh")
+				w.noProblems()
+				w.logged()
+			})
+		})
+	}
+}
+
+// TestOptOutAtOnce checks that a disabled namespace stays gone although the watches from before still bring its objects.
+func TestOptOutAtOnce(t *testing.T) {
+	story(t, func(t *testing.T, a *apiServer) {
+		a.put(service("a/x", 80))
+		w := begin(a)
+		a.put(disabled("a"))
+		w.holds("a:disabled=true", hereNode)
+		w.takeSent()
+		a.put(service("a/x", 81), service("a/y", 80))
+		w.holds("a:disabled=true", hereNode)
+		if len(w.takeSent()) != 2 {
+			t.Fatal("the watch of before has ended already: nothing was tested")
+		}
+		a.remove(service("a/x", 0))
+		settle(longest)
+		w.holds("a:disabled=true", hereNode)
+	})
+}
+
+// TestOptOutFlips flips the label faster than watches are renewed.
+func TestOptOutFlips(t *testing.T) {
+	story(t, func(t *testing.T, a *apiServer) {
+		a.put(service("a/x", 80), service("b/x", 80))
+		w := begin(a)
+		w.takeRequests()
+		w.sink.updates = nil
+		// All is as before, but the objects were forgotten in between.
+		a.put(disabled("a"))
+		settle(0)
+		a.put(namespace("a"))
+		settle(longest)
+		w.updates("-a/x:80 a:disabled=true", "-a:disabled=true", "a/x:80")
+		w.asked("stream services", "stream endpointslices")
+
+		// One renewal for many changes in a row, at least one each so often.
+		for i := range 10 {
+			a.put(disabled(fmt.Sprint("n", i)))
+			settle(quiet / 2)
+		}
+		settle(longest)
+		w.asked("stream services", "stream endpointslices")
+		for i := range 100 {
+			a.put(map[bool]object{true: disabled("a"), false: namespace("a")}[i%2 == 0])
+			settle(quiet / 2)
+		}
+		settle(longest)
+		if n := len(w.takeRequests()); n < 6 || n > 16 {
+			t.Errorf("%d requests in %v of flipping", n, 100*quiet/2)
+		}
+		for i := range 10 {
+			a.put(namespace(fmt.Sprint("n", i)))
+		}
+		settle(longest)
+		w.holds("a/x:80", "b/x:80", hereNode)
+	})
+}
+
+// TestOptOutWhileDisconnected changes labels while nobody can see it.
+func TestOptOutWhileDisconnected(t *testing.T) {
+	for _, compacted := range []bool{false, true} {
+		t.Run(fmt.Sprint("compacted=", compacted), func(t *testing.T) {
+			story(t, func(t *testing.T, a *apiServer) {
+				a.put(disabled("a"), service("a/x", 80), service("b/x", 80), service("c/x", 80), disabled("d"), service("d/x", 80))
+				w := begin(a)
+				w.holds("a:disabled=true", "d:disabled=true", "b/x:80", "c/x:80", hereNode)
+				a.cut(true)
+				settle(0)
+				a.put(namespace("a"), disabled("b"))
+				// To delete and make a namespace anew is to take the label off, with other objects in the end.
+				a.remove(service("d/x", 0), namespace("d"))
+				a.put(namespace("d"), service("d/y", 80))
+				if compacted {
+					a.compact()
+				}
+				settle(time.Minute)
+				w.holds("a:disabled=true", "d:disabled=true", "b/x:80", "c/x:80", hereNode)
+				w.takeSent()
+				a.up()
+				settle(2 * time.Minute)
+				w.holds("b:disabled=true", "a/x:80", "c/x:80", "d/y:80", hereNode)
+			})
+		})
+	}
+}
+
+// TestOptOutNamespaceDeleted deletes a disabled namespace with all that is in it, and makes it again without and with the
+// label.
+func TestOptOutNamespaceDeleted(t *testing.T) {
+	story(t, func(t *testing.T, a *apiServer) {
+		a.put(disabled("a"), service("a/x", 80))
+		w := begin(a)
+		a.remove(service("a/x", 0), namespace("a"))
+		settle(longest)
+		w.holds(hereNode)
+		a.put(namespace("a"), service("a/x", 81))
+		w.holds("a/x:81", hereNode)
+		a.remove(service("a/x", 0), namespace("a"))
+		w.holds(hereNode)
+		a.put(disabled("a"), service("a/x", 82))
+		settle(longest)
+		w.holds("a:disabled=true", hereNode)
+		w.takeSent()
+		w.takeRequests()
+		a.put(service("a/x", 83))
+		settle(15 * time.Minute)
+		w.never("a")
+	})
+}
+
+// TestManyNamespaces disables more namespaces than fit into a request, for us or for a proxy on the way.
+func TestManyNamespaces(t *testing.T) {
+	for title, c := range map[string]struct{ namespaces, longest int }{
+		"ours":   {2000, 0},
+		"theirs": {300, 8192},
+	} {
+		t.Run(title, func(t *testing.T) {
+			story(t, func(t *testing.T, a *apiServer) {
+				a.longest = c.longest
+				a.put(service("a/x", 80), service("ns-7/x", 80))
+				for i := range c.namespaces {
+					a.put(disabled(fmt.Sprint("ns-", i)))
+				}
+				w := begin(a)
+				settle(longest)
+				w.complete(true)
+				w.logged("too many namespaces are disabled to leave them out of requests")
+				if w.sink.objects[service7] != "" || w.sink.objects[service7a] == "" {
+					t.Error("ns-7/x should be ignored, and a/x be there")
+				}
+				// A change says it no second time, and works.
+				a.put(namespace("ns-7"), service("ns-8/x", 80))
+				settle(longest)
+				if w.sink.objects[service7] == "" || len(w.sink.objects) != c.namespaces+2 {
+					t.Errorf("ns-7/x should be there, and it alone; there are %d objects", len(w.sink.objects))
+				}
+				w.logged()
+				// With fewer of them they are left out again.
+				for i := range c.namespaces {
+					if i > 50 && i%50 != 0 {
+						a.remove(namespace(fmt.Sprint("ns-", i)))
+					}
+				}
+				settle(longest)
+				w.takeRequests()
+				w.takeSent()
+				a.cut(false)
+				settle(time.Minute)
+				w.never("ns-8")
+				w.noProblems()
+			})
+		})
+	}
+}
+
+// TestNamespacesForbidden has no permission to see namespaces, and is given it later.
+func TestNamespacesForbidden(t *testing.T) {
+	story(t, func(t *testing.T, a *apiServer) {
+		a.status["namespaces"] = http.StatusForbidden
+		a.put(disabled("a"), service("a/x", 80))
+		w := begin(a)
+		w.complete(true)
+		w.holds("a/x:80", hereNode)
+		w.logged(`{apiGroups: [\"\"], resources: [\"namespaces\"], verbs: [\"list\", \"watch\"]}`)
+		w.problems(`cannot list and watch namespaces since 2000-01-01T00:00:00Z: namespaces: Forbidden; add the rule ` +
+			`{apiGroups: [""], resources: ["namespaces"], verbs: ["list", "watch"]} to a ClusterRole of this user; ` +
+			`until then namespaces labelled networking.k8s.io/kube-proxy=disabled are served like all others`)
+		w.takeRequests()
+		settle(time.Hour)
+		w.logged()
+		n := 0
+		for _, r := range w.takeRequests() {
+			if r.resource == "namespaces" {
+				n++
+			}
+		}
+		if n < 10 || n > 30 {
+			t.Errorf("asked for namespaces %d times in an hour", n)
+		}
+		a.do(func() { delete(a.status, "namespaces") })
+		settle(10 * time.Minute)
+		w.holds("a:disabled=true", hereNode)
+		w.noProblems()
+		w.logged("resource can be watched again")
+		w.takeSent()
+		w.takeRequests()
+		a.put(service("a/x", 81))
+		settle(15 * time.Minute)
+		w.never("a")
+	})
+}

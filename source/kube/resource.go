@@ -1,0 +1,76 @@
+package kube
+
+import (
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/switchyard-net/switchyard/model"
+)
+
+const (
+	proxyNameLabel = "service.kubernetes.io/service-proxy-name"
+	optOutLabel    = "networking.k8s.io/kube-proxy"
+)
+
+// resource is what is watched for one kind of object.
+type resource struct {
+	kind    model.Kind
+	version schema.GroupVersion
+	plural  string
+	example runtime.Object
+	// labels and fields select what is asked for. To fields comes what namespaces leave out, if namespaced.
+	labels, fields string
+	namespaced     bool
+	// without says what it means not to have this resource, if that is bearable. Empty if nothing can be done without it.
+	without string
+}
+
+// resources are what this source watches. The ones without a namespace come first.
+func resources(nodeName, proxyName string) []*resource {
+	core := corev1.SchemeGroupVersion
+	mine := "!" + proxyNameLabel
+	if proxyName != "" {
+		mine = proxyNameLabel + "=" + proxyName
+	}
+	return []*resource{
+		{
+			// Only the namespaces that have the label: it arrives as an addition when it is put on a namespace, and as a
+			// deletion when it is taken off.
+			kind: model.KindNamespace, version: core, plural: "namespaces", example: &corev1.Namespace{},
+			labels:  optOutLabel + "=disabled",
+			without: "namespaces labelled " + optOutLabel + "=disabled are served like all others",
+		},
+		{
+			kind: model.KindNode, version: core, plural: "nodes", example: &corev1.Node{},
+			fields: "metadata.name=" + nodeName,
+		},
+		{
+			kind: model.KindServiceCIDR, version: networkingv1.SchemeGroupVersion, plural: "servicecidrs", example: &networkingv1.ServiceCIDR{},
+			without: "connections to service addresses that no service owns are not dropped",
+		},
+		{
+			kind: model.KindService, version: core, plural: "services", example: &corev1.Service{},
+			labels: mine, namespaced: true,
+		},
+		{
+			kind: model.KindEndpointSlice, version: discoveryv1.SchemeGroupVersion, plural: "endpointslices", example: &discoveryv1.EndpointSlice{},
+			labels: strings.Join([]string{discoveryv1.LabelServiceName, "!" + corev1.IsHeadlessService, mine}, ","), namespaced: true,
+		},
+	}
+}
+
+// name is the resource's name as RBAC and error messages of the API server have it.
+func (r *resource) name() string {
+	return schema.GroupResource{Group: r.version.Group, Resource: r.plural}.String()
+}
+
+// rule is the RBAC rule that lets the resource be watched.
+func (r *resource) rule() string {
+	return fmt.Sprintf(`{apiGroups: [%q], resources: [%q], verbs: ["list", "watch"]}`, r.version.Group, r.plural)
+}

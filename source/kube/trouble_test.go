@@ -1,0 +1,390 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/switchyard-net/switchyard/model"
+)
+
+// TestCompleteWaits holds back each resource in turn.
+func TestCompleteWaits(t *testing.T) {
+	for _, r := range resources("here", "") {
+		t.Run(r.plural, func(t *testing.T) {
+			story(t, func(t *testing.T, a *apiServer) {
+				a.held[r.plural] = true
+				w := begin(a)
+				settle(time.Minute)
+				w.complete(false)
+				a.do(func() { delete(a.held, r.plural) })
+				w.complete(true)
+			})
+		})
+	}
+}
+
+// TestCompleteFollowsDelivery checks that the source is not complete while the sink still takes in the last list.
+func TestCompleteFollowsDelivery(t *testing.T) {
+	story(t, func(t *testing.T, a *apiServer) {
+		a.put(service("a/x", 80))
+		a.held["services"] = true
+		w := begin(a)
+		w.sink.busy.Lock()
+		a.do(func() { delete(a.held, "services") })
+		// A goroutine that waits for a mutex keeps the bubble from coming to rest, so there is nothing to wait for but the list.
+		for len(w.takeSent()) == 0 {
+			time.Sleep(0)
+		}
+		w.sink.mu.Lock()
+		if w.sink.completed > 0 {
+			t.Error("complete before its time")
+		}
+		w.sink.mu.Unlock()
+		w.sink.busy.Unlock()
+		w.complete(true)
+		w.holds("a/x:80", hereNode)
+	})
+}
+
+// TestSelections checks which objects are asked for.
+func TestSelections(t *testing.T) {
+	for name, want := range map[string][]string{
+		"":     {"a/plain:80", "a/plain>10.0.0.1", hereNode},
+		"mine": {"a/mine:80", "a/mine>10.0.0.1", hereNode},
+	} {
+		t.Run("proxy name "+name, func(t *testing.T) {
+			story(t, func(t *testing.T, a *apiServer) {
+				for _, labels := range []string{"plain", "mine", "theirs"} {
+					l := []string{proxyNameLabel + "=" + labels}
+					if labels == "plain" {
+						l = nil
+					}
+					a.put(service("a/"+labels, 80, l...), slice("a/"+labels, "10.0.0.1", l...), slice("a/headless-"+labels, "10.0.0.1", append(l, corev1.IsHeadlessService)...))
+				}
+				stray := slice("a/stray", "10.0.0.1")
+				stray.Labels = nil
+				a.put(stray, node("other"))
+				w := begin(a, func(o *Options) { o.ServiceProxyName = name })
+				w.complete(true)
+				w.holds(want...)
+				for _, s := range w.takeSent() {
+					if s != "services "+want[0][:len(want[0])-3] && s != "endpointslices "+want[0][:len(want[0])-3] {
+						t.Errorf("the API server has sent %s", s)
+					}
+				}
+				for _, r := range w.takeRequests() {
+					if r.resource == "nodes" && r.fields != "metadata.name=here" {
+						t.Errorf("%v with fields %q", r, r.fields)
+					}
+				}
+				// A label takes a Service away, and brings it.
+				a.put(service("a/plain", 80, proxyNameLabel+"=mine"), service("a/mine", 80))
+				if name == "" {
+					w.holds("a/mine:80", "a/plain>10.0.0.1", hereNode)
+				} else {
+					w.holds("a/plain:80", "a/mine>10.0.0.1", hereNode)
+				}
+			})
+		})
+	}
+}
+
+// TestServerLost changes everything while the API server cannot be reached.
+func TestServerLost(t *testing.T) {
+	for title, c := range map[string]struct{ noStream, compacted bool }{
+		"resumed":            {},
+		"streamed again":     {compacted: true},
+		"resumed, listed":    {noStream: true},
+		"history lost, list": {noStream: true, compacted: true},
+	} {
+		t.Run(title, func(t *testing.T) {
+			story(t, func(t *testing.T, a *apiServer) {
+				a.noStream = c.noStream
+				a.put(service("a/x", 80), slice("a/x", "10.0.0.1"), service("a/y", 80), slice("a/y", "10.0.0.2"), serviceCIDR("10.96.0.0/16"))
+				w := begin(a)
+				w.complete(true)
+				w.sink.updates = nil
+				w.logged()
+
+				a.cut(true)
+				settle(time.Hour)
+				w.updates()
+				w.logged("API server cannot be reached; what was read last stays in force")
+				if p := w.source.Problems(); len(p) != 5 || !strings.Contains(p[0].Error(), "since 2000-01-01T00:00:0") ||
+					!strings.HasSuffix(p[4].Error(), "Z: dial tcp: connect: connection refused") {
+					t.Errorf("problems: %v", p)
+				}
+				a.remove(service("a/x", 0), slice("a/x", ""))
+				a.put(service("a/z", 80), slice("a/y", "10.0.0.3"))
+				a.remove(serviceCIDR(""))
+				a.put(service("a/gone", 80))
+				a.remove(service("a/gone", 0))
+				if c.compacted {
+					a.compact()
+				}
+				a.up()
+				settle(5 * time.Minute)
+				w.holds("a/y:80", "a/y>10.0.0.3", "a/z:80", hereNode)
+				if all := strings.Join(w.sink.updates, " "); strings.Contains(all, "a/y:80") || strings.Contains(all, hereNode) {
+					t.Errorf("objects that nothing happened to were sent: %v", all)
+				}
+				w.noProblems()
+				w.logged("API server can be reached again")
+				w.complete(true)
+			})
+		})
+	}
+}
+
+// TestServerAbsentAtFirst starts before the API server does.
+func TestServerAbsentAtFirst(t *testing.T) {
+	story(t, func(t *testing.T, a *apiServer) {
+		a.down = true
+		a.put(service("a/x", 80))
+		w := begin(a)
+		settle(time.Hour)
+		w.complete(false)
+		if len(w.source.Problems()) != 3 {
+			t.Errorf("problems: %v", w.source.Problems())
+		}
+		a.up()
+		settle(2 * time.Minute)
+		w.complete(true)
+		w.holds("a/x:80", hereNode)
+		w.noProblems()
+		w.logged("cannot be reached", "can be reached again")
+	})
+}
+
+// TestStop checks that Run ends with its context, in whatever state, and that the sink is left alone then.
+func TestStop(t *testing.T) {
+	for title, down := range map[string]bool{"connected": false, "disconnected": true} {
+		t.Run(title, func(t *testing.T) {
+			story(t, func(t *testing.T, a *apiServer) {
+				ctx, stop := context.WithCancel(t.Context())
+				source, err := New(Options{Config: a.config(), NodeName: "here"})
+				if err != nil {
+					t.Fatal(err)
+				}
+				ended := make(chan error, 1)
+				go func() { ended <- source.Run(ctx, &recorder{objects: make(map[model.Ref]string)}) }()
+				a.do(func() { a.down = down })
+				settle(time.Hour)
+				stop()
+				settle(0)
+				select {
+				case err := <-ended:
+					if err != nil {
+						t.Error(err)
+					}
+				default:
+					t.Error("Run goes on")
+				}
+			})
+		})
+	}
+}
+
+// TestAnswers lets the API server answer with errors for a while.
+func TestAnswers(t *testing.T) {
+	for status, want := range map[int]string{
+		http.StatusForbidden: `cannot list and watch endpointslices.discovery.k8s.io since 2000-01-01T00:00:00Z: endpointslices: Forbidden; ` +
+			`add the rule {apiGroups: ["discovery.k8s.io"], resources: ["endpointslices"], verbs: ["list", "watch"]} to a ClusterRole of this user`,
+		http.StatusNotFound:            `cannot list and watch endpointslices.discovery.k8s.io since 2000-01-01T00:00:00Z: endpointslices: Not Found`,
+		http.StatusUnauthorized:        `cannot list and watch endpointslices.discovery.k8s.io since 2000-01-01T00:00:00Z: endpointslices: Unauthorized; check the token or client certificate`,
+		http.StatusTooManyRequests:     `cannot list and watch endpointslices.discovery.k8s.io since 2000-01-01T00:00:00Z: endpointslices: Too Many Requests`,
+		http.StatusInternalServerError: `cannot list and watch endpointslices.discovery.k8s.io since 2000-01-01T00:00:00Z: endpointslices: Internal Server Error`,
+	} {
+		t.Run(http.StatusText(status), func(t *testing.T) {
+			story(t, func(t *testing.T, a *apiServer) {
+				a.put(slice("a/x", "10.0.0.1"))
+				a.status["endpointslices"] = status
+				w := begin(a)
+				settle(time.Hour)
+				w.complete(false)
+				w.problems(want)
+				w.logged("endpointslices")
+				a.do(func() { delete(a.status, "endpointslices") })
+				settle(2 * time.Minute)
+				w.complete(true)
+				w.holds("a/x>10.0.0.1", hereNode)
+				w.noProblems()
+				w.logged("resource can be watched again")
+				// The same in the middle: what is known stays.
+				a.do(func() { a.status["endpointslices"] = status })
+				a.remove(slice("a/x", ""))
+				a.put(slice("a/y", "10.0.0.1"))
+				a.compact()
+				a.cut(false)
+				settle(time.Hour)
+				if len(w.source.Problems()) != 1 {
+					t.Errorf("problems: %v", w.source.Problems())
+				}
+				a.do(func() { delete(a.status, "endpointslices") })
+				settle(2 * time.Minute)
+				w.holds("a/y>10.0.0.1", hereNode)
+				w.noProblems()
+			})
+		})
+	}
+}
+
+// TestOldServer has no ServiceCIDRs, and is upgraded.
+func TestOldServer(t *testing.T) {
+	story(t, func(t *testing.T, a *apiServer) {
+		a.status["servicecidrs"] = http.StatusNotFound
+		a.put(serviceCIDR("10.96.0.0/16"))
+		w := begin(a)
+		w.complete(true)
+		w.holds(hereNode)
+		settle(time.Hour)
+		w.noProblems()
+		w.logged()
+		n := 0
+		for _, r := range w.takeRequests() {
+			if r.resource == "servicecidrs" {
+				n++
+			}
+		}
+		if n < 10 || n > 30 {
+			t.Errorf("asked for what is not there %d times in an hour", n)
+		}
+		a.do(func() { delete(a.status, "servicecidrs") })
+		settle(10 * time.Minute)
+		w.holds("[10.96.0.0/16]", hereNode)
+	})
+}
+
+// TestNotBackInTime has an API server whose memory lags, and watches that are renewed: an ordinary list must not bring back
+// what has been deleted.
+func TestNotBackInTime(t *testing.T) {
+	story(t, func(t *testing.T, a *apiServer) {
+		a.noStream = true
+		a.put(service("a/x", 80), service("b/x", 80))
+		w := begin(a)
+		a.do(func() { a.stale = a.version })
+		a.remove(service("a/x", 0))
+		a.put(service("b/x", 81))
+		w.holds("b/x:81", hereNode)
+		w.sink.updates = nil
+		a.put(disabled("c"))
+		settle(longest)
+		w.updates("c:disabled=true")
+		w.holds("b/x:81", "c:disabled=true", hereNode)
+	})
+}
+
+// TestBatches keeps the sink busy and sees that what happens meanwhile comes at once.
+func TestBatches(t *testing.T) {
+	story(t, func(t *testing.T, a *apiServer) {
+		w := begin(a)
+		w.sink.updates = nil
+		w.sink.busy.Lock()
+		a.put(service("a/first", 80))
+		for i := range 300 {
+			a.put(service(fmt.Sprint("a/x", i), 80))
+		}
+		a.remove(service("a/x7", 0))
+		a.put(service("a/last", 80))
+		for {
+			if sent := w.takeSent(); len(sent) > 0 && strings.Contains(strings.Join(sent, " "), "a/last") {
+				break
+			}
+			time.Sleep(0)
+		}
+		w.sink.busy.Unlock()
+		settle(0)
+		if n := len(w.sink.updates); n > 30 {
+			t.Errorf("%d updates", n)
+		}
+		if n := len(w.sink.objects); n != 302 {
+			t.Errorf("%d objects", n)
+		}
+	})
+}
+
+// TestNode follows what happens to this Node.
+func TestNode(t *testing.T) {
+	story(t, func(t *testing.T, a *apiServer) {
+		eligible := func(want bool, w *world) {
+			t.Helper()
+			settle(0)
+			if got := w.source.NodeEligible(); got != want {
+				t.Fatalf("eligible is %v", got)
+			}
+		}
+		a.remove(node("here"))
+		w := begin(a)
+		w.complete(true) // a Node that is not there yet is no reason to wait
+		eligible(false, w)
+		n := node("here")
+		n.Labels[corev1.LabelTopologyZone] = "west"
+		n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.1"}}
+		n.Spec.PodCIDRs = []string{"10.1.0.0/24"}
+		a.put(n)
+		eligible(true, w)
+		w.holds("node:west[192.0.2.1][10.1.0.0/24]")
+		n = n.DeepCopy()
+		n.Spec.PodCIDRs = []string{"10.2.0.0/24"}
+		n.Spec.Taints = []corev1.Taint{{Key: autoscalerTaint}}
+		a.put(n)
+		eligible(false, w)
+		w.holds("node:west[192.0.2.1][10.2.0.0/24]")
+		n = n.DeepCopy()
+		n.Spec.Taints = []corev1.Taint{{Key: "other"}}
+		a.put(n)
+		eligible(true, w)
+		n = n.DeepCopy()
+		n.DeletionTimestamp = new(metav1.Now())
+		a.put(n)
+		eligible(false, w)
+		// It is still this machine: only load balancers should know.
+		a.remove(n)
+		eligible(false, w)
+		w.holds("node:west[192.0.2.1][10.2.0.0/24]")
+		a.put(node("here"), node("other"))
+		eligible(true, w)
+		w.holds(hereNode)
+		// Deleted while nobody could see it.
+		a.cut(true)
+		a.remove(node("here"))
+		a.compact()
+		settle(0)
+		eligible(true, w)
+		a.up()
+		settle(2 * time.Minute)
+		eligible(false, w)
+		w.holds(hereNode)
+	})
+}
+
+// TestFaultyObject has objects that no API server should store.
+func TestFaultyObject(t *testing.T) {
+	story(t, func(t *testing.T, a *apiServer) {
+		a.put(service("a/x", 70000), service("a/y", 80))
+		w := begin(a)
+		w.complete(true)
+		w.holds("a/y:80", hereNode)
+		w.logged(`object="Service a/x" error="spec.ports[0].port: must be a number from 1 to 65535, got 70000"`)
+		a.put(service("a/x", 1))
+		w.holds("a/x:1", "a/y:80", hereNode)
+		a.put(service("a/x", -1))
+		w.holds("a/x:1", "a/y:80", hereNode)
+		w.logged("got -1")
+		a.compact()
+		a.cut(false)
+		settle(2 * time.Minute)
+		w.logged()
+		w.holds("a/x:1", "a/y:80", hereNode)
+		a.remove(service("a/x", 0))
+		w.holds("a/y:80", hereNode)
+		w.noProblems()
+	})
+}
