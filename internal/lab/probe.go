@@ -158,7 +158,12 @@ func (h *Host) Dial(ctx context.Context, proto state.Protocol, dst, source netip
 	}
 	file := os.NewFile(uintptr(fd), "connection")
 	defer file.Close() // the connection works on a duplicate
-	err = bind(fd, proto, dst, source)
+	if proto == state.SCTP {
+		source, err = h.prepareSCTP(fd, dst, source)
+	}
+	if err == nil {
+		err = bind(fd, proto, dst, source)
+	}
 	if err == nil {
 		err = connect(ctx, file, dst)
 	}
@@ -166,6 +171,47 @@ func (h *Host) Dial(ctx context.Context, proto state.Protocol, dst, source netip
 		return nil, fmt.Errorf("%s: connect to %v %v: %w", h.Name, proto, dst, err)
 	}
 	return net.FileConn(file)
+}
+
+// prepareSCTP makes an SCTP socket behave like those of other protocols, and returns the source for it.
+//
+// It asks for ICMP errors: without that, SCTP takes them for passing trouble and tries on. And it chooses a source address: a
+// socket that is bound to none announces all the host's addresses to the server, which then sends packets to them too. NAT
+// does not translate what is announced, so where it changes the port, those packets arrive at a port without a socket, and
+// the answer to them aborts the connection.
+func (h *Host) prepareSCTP(fd int, dst, source netip.AddrPort) (netip.AddrPort, error) {
+	level, option := unix.IPPROTO_IP, unix.IP_RECVERR
+	if dst.Addr().Is6() {
+		level, option = unix.IPPROTO_IPV6, unix.IPV6_RECVERR
+	}
+	if err := unix.SetsockoptInt(fd, level, option, 1); err != nil {
+		return source, os.NewSyscallError("setsockopt", err)
+	}
+	if source.Addr().IsValid() {
+		return source, nil
+	}
+	addr, err := h.sourceFor(dst)
+	return netip.AddrPortFrom(addr, source.Port()), err
+}
+
+// sourceFor returns the address that the kernel chooses for packets to dst.
+func (h *Host) sourceFor(dst netip.AddrPort) (netip.Addr, error) {
+	fd, err := h.socket(state.UDP, dst.Addr())
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	defer unix.Close(fd)
+	if err := unix.Connect(fd, sockaddr(dst)); err != nil {
+		return netip.Addr{}, os.NewSyscallError("connect", err)
+	}
+	name, err := unix.Getsockname(fd)
+	switch name := name.(type) {
+	case *unix.SockaddrInet4:
+		return netip.AddrFrom4(name.Addr), nil
+	case *unix.SockaddrInet6:
+		return netip.AddrFrom16(name.Addr), nil
+	}
+	return netip.Addr{}, os.NewSyscallError("getsockname", err)
 }
 
 func bind(fd int, proto state.Protocol, dst, source netip.AddrPort) error {
