@@ -74,8 +74,8 @@ type story struct {
 	hosts     map[string]*lab.Host
 	otherNode map[string]bool           // pods that are on the other node
 	manyUsed  int                       // addresses of pods with several
-	mu        sync.Mutex                // guards udpPorts
-	udpPorts  map[*lab.Host]uint16      // the next source port for connect
+	mu        sync.Mutex                // guards nextPorts
+	nextPorts map[*lab.Host]uint16      // the next source port for connect
 	servers   map[string][]string       // names of the servers on each host
 	services  map[string]*model.Service // by name, in namespace default
 	flows     map[string][]*openFlow
@@ -89,7 +89,7 @@ func newStory(d Dataplane) *story {
 		hosts:     map[string]*lab.Host{},
 		otherNode: map[string]bool{},
 		servers:   map[string][]string{},
-		udpPorts:  map[*lab.Host]uint16{},
+		nextPorts: map[*lab.Host]uint16{},
 		services:  map[string]*model.Service{},
 		flows:     map[string][]*openFlow{},
 		surveys:   map[string]map[visit]string{},

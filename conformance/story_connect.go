@@ -248,7 +248,7 @@ func (s *story) check(host *lab.Host, proto state.Protocol, dst netip.AddrPort, 
 	seen := map[string]int{}
 	for done := 0; done < count; { // in batches, so that a fault does not cost as many time-outs as there are connections
 		batch := min(atOnce, count-done)
-		if proto == state.UDP {
+		if proto != state.TCP {
 			options.SourcePort = s.freshPorts(host, batch)
 		}
 		for i, answer := range host.ProbeMany(context.Background(), batch, batch, proto, dst, options) {
@@ -262,13 +262,13 @@ func (s *story) check(host *lab.Host, proto state.Protocol, dst netip.AddrPort, 
 	return checkSpread(seen, want)
 }
 
-// freshPorts returns the first of count source ports that connect has not used on this host yet. A UDP flow is remembered for
-// a while, so one with the ports of an earlier one would not count as new.
+// freshPorts returns the first of count source ports that connect has not used on this host yet. The kernel
+// remembers UDP flows and SCTP connections for a while, so one with the ports of an earlier one would not count as new.
 func (s *story) freshPorts(host *lab.Host, count int) uint16 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	first := max(s.udpPorts[host], 2000)
-	s.udpPorts[host] = first + uint16(count)
+	first := max(s.nextPorts[host], 2000)
+	s.nextPorts[host] = first + uint16(count)
 	return first
 }
 
