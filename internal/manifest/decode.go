@@ -163,6 +163,8 @@ func (d *decoder) value(n *yaml.Node, v reflect.Value) {
 	switch {
 	case info.unmarshals:
 		d.unmarshal(n, v)
+	case info.textual:
+		d.unmarshalText(n, v)
 	case t.Kind() == reflect.Struct:
 		d.structure(n, v, info)
 	case t.Kind() == reflect.Map:
@@ -183,9 +185,9 @@ func (d *decoder) structure(n *yaml.Node, v reflect.Value, info *typeInfo) {
 		if index, ok := info.fields[name]; ok {
 			d.value(value, v.FieldByIndex(index))
 		} else if like := closest(name, info.names); like != "" {
-			d.fail(key, "there is no such field: did you mean %s?", like)
+			d.fail(key, "%w: did you mean %s?", ErrUnknownField, like)
 		} else {
-			d.fail(key, "there is no such field")
+			d.fail(key, "%w", ErrUnknownField)
 		}
 	})
 }

@@ -1,6 +1,7 @@
 package manifest
 
 import (
+	"encoding"
 	"encoding/json"
 	"reflect"
 	"slices"
@@ -12,6 +13,8 @@ import (
 type typeInfo struct {
 	// unmarshals says that the type reads its own JSON, as IntOrString, Quantity and Time do.
 	unmarshals bool
+	// textual says that the type reads its own text, as netip.Addr does.
+	textual bool
 	// fields maps the JSON names of a struct's fields, those of inlined structs included, to their indexes.
 	fields map[string][]int
 	// names are the keys of fields, sorted.
@@ -25,7 +28,8 @@ func infoOf(t reflect.Type) *typeInfo {
 		return info.(*typeInfo)
 	}
 	info := &typeInfo{unmarshals: reflect.PointerTo(t).Implements(reflect.TypeFor[json.Unmarshaler]())}
-	if t.Kind() == reflect.Struct && !info.unmarshals {
+	info.textual = !info.unmarshals && reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
+	if t.Kind() == reflect.Struct && !info.unmarshals && !info.textual {
 		info.fields = map[string][]int{}
 		addFields(info.fields, t, nil)
 		for name := range info.fields {
