@@ -26,7 +26,19 @@ var arrows = []arrow{
 	{"store", []string{"model", "state", "source", "brain"}},
 	{"internal/reconcile", []string{"state"}},
 	{"backend", []string{"state", "internal/reconcile"}},
-	{"backend/nftables", []string{"state", "backend", "internal/nft", "internal/ifaddr", "internal/conntrack", "internal/udpflows"}},
+	{"backend/nftables", []string{"state", "backend", "internal/nft", "internal/ifaddr", "internal/conntrack", "internal/udpflows", "config/field"}},
+
+	// The configuration: each dataplane owns its section, and the versions of files do not know each other.
+	{"config/field", nil},
+	{"backend/iptables", []string{"config/field"}},
+	{"backend/ipvs", []string{"config/field"}},
+	{"backend/ebpf", []string{"config/field"}},
+	{"backend/userspace", []string{"config/field"}},
+	{"backend/winkernel", []string{"config/field"}},
+	{"config", []string{"backend", "config/field"}},
+	{"config/v1alpha1", []string{"backend", "config", "config/field"}},
+	{"config/v1alpha2", []string{"backend", "config", "config/field"}},
+	{"config/configfile", []string{"config", "config/field", "config/v1alpha1", "config/v1alpha2", "internal/manifest"}},
 
 	// What sources and dataplanes are made of.
 	{"internal/manifest", nil},
@@ -55,7 +67,7 @@ var arrows = []arrow{
 	{"conformance", []string{"model", "state", "source", "brain", "store", "backend", "internal"}},
 	{"internal/labview", []string{"model", "state", "source", "brain", "store", "backend", "internal"}},
 	{"internal/bench", []string{"model", "state", "brain", "store", "backend", "internal"}},
-	{"cmd", []string{"model", "state", "source", "brain", "store", "backend", "internal", "examples"}},
+	{"cmd", []string{"model", "state", "source", "brain", "store", "backend", "internal", "examples", "config", "config/configfile", "config/v1alpha1", "config/v1alpha2"}},
 }
 
 const whyArrows = `

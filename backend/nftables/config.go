@@ -1,0 +1,26 @@
+package nftables
+
+import (
+	// Renamed because this package has a function field.
+	fielderr "github.com/switchyard-net/switchyard/config/field"
+)
+
+// Config is the dataplane's section of the configuration.
+type Config struct {
+	// MasqueradeBit is the number of the bit of packet marks, 0 to 31, that marks connections for masquerading between two
+	// hooks.
+	MasqueradeBit int32 `json:"masqueradeBit"`
+}
+
+// DefaultConfig returns the section as it is when nothing is configured.
+func DefaultConfig() Config { return Config{MasqueradeBit: defaultMasqueradeBit} }
+
+// Kind is the kind of a file that holds the section alone.
+func (Config) Kind() string { return "NFTablesConfiguration" }
+
+// Validate returns all faults of c, a section at path.
+func (c Config) Validate(path string) []*fielderr.Error {
+	var errs fielderr.Errors
+	errs.Bit(fielderr.Join(path, "masqueradeBit"), c.MasqueradeBit)
+	return errs
+}

@@ -1,0 +1,75 @@
+package config
+
+import (
+	"reflect"
+	"strings"
+
+	"github.com/switchyard-net/switchyard/config/field"
+)
+
+// Choose decides which configuration to go on with after a file has been read, as ConfigHardFail demands. Running is the
+// configuration in use, nil at the start. Loaded and err are what reading returned.
+//
+// Without err it is loaded. With one, ConfigHardFail of running decides, at the start that of loaded, which is also known
+// when other fields of the file are broken: if it is true, Choose returns err, and the process should end. If it is false, the
+// caller warns of err and goes on with what Choose returns: at the start with loaded, where broken fields have their defaults,
+// later with running unchanged. Where loaded is nil, because the file cannot be read, or is not valid even with defaults, the
+// start fails.
+func Choose(running, loaded *Config, err error) (*Config, error) {
+	switch {
+	case err == nil:
+		return loaded, nil
+	case running == nil && (loaded == nil || loaded.ConfigHardFail), running != nil && running.ConfigHardFail:
+		return nil, err
+	case running == nil:
+		return loaded, nil
+	}
+	return running, nil
+}
+
+// Mend gives the fields at fault the values that they have in other. Faults of paths that c does not have are left alone.
+func (c *Config) Mend(faults []*field.Error, other *Config) {
+	for _, f := range faults {
+		mend(reflect.ValueOf(c).Elem(), reflect.ValueOf(other).Elem(), f.Path)
+	}
+}
+
+func mend(v, other reflect.Value, path string) {
+	for name := range strings.SplitSeq(path, ".") {
+		name, _, indexed := strings.Cut(name, "[") // a list is mended as a whole
+		v, other = member(v, name), member(other, name)
+		if !v.IsValid() {
+			return
+		}
+		if indexed {
+			break
+		}
+	}
+	v.Set(other)
+}
+
+// member returns the field of struct v whose name is that of a path, but for the case of letters.
+func member(v reflect.Value, name string) reflect.Value {
+	if v.Kind() != reflect.Struct {
+		return reflect.Value{}
+	}
+	return v.FieldByNameFunc(func(n string) bool { return strings.EqualFold(n, name) })
+}
+
+// leaves calls visit for each field of struct v that is not a struct of fields itself.
+func leaves(v reflect.Value, path string, visit func(path string, v reflect.Value)) {
+	for f, fv := range v.Fields() {
+		at := field.Join(path, f.Name)
+		if isSection(f.Type) {
+			leaves(fv, at, visit)
+		} else {
+			visit(at, fv)
+		}
+	}
+}
+
+// isSection says whether t is a section of the configuration, and not a value such as netip.AddrPort or a duration.
+func isSection(t reflect.Type) bool {
+	_, isText := t.MethodByName("MarshalText")
+	return t.Kind() == reflect.Struct && !isText && t != reflect.TypeFor[NodePortAddresses]()
+}

@@ -1,0 +1,272 @@
+// Package config has the configuration of a node's service proxy, independent of the version of the file that it was read from.
+//
+// Packages v1alpha1 and v1alpha2 convert files into it, and package configfile finds out which of them to use. Each dataplane
+// owns the type, the defaults and the checks of its own section. Field paths in errors and notes are those of v1alpha2, the
+// latest version, unless said otherwise.
+package config
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/switchyard-net/switchyard/backend/ebpf"
+	"github.com/switchyard-net/switchyard/backend/iptables"
+	"github.com/switchyard-net/switchyard/backend/ipvs"
+	"github.com/switchyard-net/switchyard/backend/nftables"
+	"github.com/switchyard-net/switchyard/backend/userspace"
+	"github.com/switchyard-net/switchyard/backend/winkernel"
+	"github.com/switchyard-net/switchyard/config/field"
+)
+
+// Config is the configuration of a node's service proxy. [Default] returns one that is complete; the zero value is not.
+type Config struct {
+	// FeatureGates switches features by name.
+	FeatureGates map[string]bool
+	// ClientConnection says how the API server is reached.
+	ClientConnection ClientConnection
+	// Logging says what is logged, and how.
+	Logging Logging
+	// HostnameOverride is the name of this Node. Empty means the host's name.
+	HostnameOverride string
+	// NodeIPOverride takes the place of the addresses of the Node object, the primary one first.
+	NodeIPOverride []netip.Addr
+	// IPFamilyPolicy says which families this node must have.
+	IPFamilyPolicy IPFamilyPolicy
+	// HealthzBindAddress is where /healthz and /livez are served. The zero value serves them nowhere.
+	HealthzBindAddress netip.AddrPort
+	// MetricsBindAddress is where /metrics, /proxyMode and /configz are served. The zero value serves them nowhere.
+	MetricsBindAddress netip.AddrPort
+	// BindAddressHardFail ends the process when an address cannot be bound, rather than warn and try again.
+	BindAddressHardFail bool
+	// ConfigHardFail ends the process when the configuration is broken, rather than warn. See [Choose].
+	ConfigHardFail bool
+	// EnableProfiling serves /debug/pprof at MetricsBindAddress.
+	EnableProfiling bool
+	// ShowHiddenMetricsForVersion shows metrics that were hidden in that version, such as 1.36, of Kubernetes.
+	ShowHiddenMetricsForVersion string
+	// Mode selects the dataplane.
+	Mode Mode
+	// DetectLocalMode says how connections of pods are told from others. Empty means ClusterCIDR.
+	DetectLocalMode LocalMode
+	// DetectLocal has what DetectLocalMode needs.
+	DetectLocal DetectLocal
+	// NodePortAddresses say where NodePorts are served. See [Config.NodePorts] for what the zero value means.
+	NodePortAddresses NodePortAddresses
+	// ConfigSyncPeriod is how often everything is asked from the API server again.
+	ConfigSyncPeriod field.Duration
+	// SyncPeriod is how often the kernel is compared with what it should hold.
+	SyncPeriod field.Duration
+	// MinSyncPeriod is the shortest time between two commits to the kernel.
+	MinSyncPeriod field.Duration
+
+	// Linux and Windows have the settings of a platform that do not depend on the dataplane.
+	Linux   Linux
+	Windows Windows
+
+	NFTables  nftables.Config
+	IPTables  iptables.Config
+	IPVS      ipvs.Config
+	EBPF      ebpf.Config
+	Userspace userspace.Config
+	Winkernel winkernel.Config
+
+	// API is the node-local API.
+	API API
+}
+
+// ClientConnection says how the API server is reached.
+type ClientConnection struct {
+	// Kubeconfig is the path of a kubeconfig file. Empty means the service account of the pod.
+	Kubeconfig string
+	// AcceptContentTypes is the Accept header of requests. Empty leaves it to the client.
+	AcceptContentTypes string
+	// ContentType is the encoding that is asked for.
+	ContentType string
+	// QPS is how many requests a second are sent on average. Negative means no limit.
+	QPS float32
+	// Burst is how many requests may be sent at once.
+	Burst int32
+}
+
+// Logging says what is logged, and how.
+type Logging struct {
+	// Format is text or json.
+	Format string
+	// FlushFrequency is how long a line may be held back.
+	FlushFrequency field.Duration
+	// Verbosity is 0 for what an operator should know; higher numbers log more.
+	Verbosity int32
+	// VModule sets the verbosity for single source files.
+	VModule []VModule
+	// Options are settings of the formats.
+	Options LogOptions
+}
+
+// VModule sets the verbosity for the source files whose name, without .go, matches a pattern.
+type VModule struct {
+	FilePattern string
+	Verbosity   int32
+}
+
+// LogOptions are settings of the formats of the log.
+type LogOptions struct{ Text, JSON LogOutput }
+
+// LogOutput says where the lines of a log go.
+type LogOutput struct {
+	// SplitStream writes errors to stderr and the rest to stdout.
+	SplitStream bool
+	// InfoBufferSize is how many bytes may be held back when streams are split.
+	InfoBufferSize int64
+}
+
+// Mode names a dataplane. Empty means the best one for the platform.
+type Mode string
+
+// The modes. Kernelspace is what kube-proxy calls the dataplane of Windows.
+const (
+	ModeNFTables    Mode = "nftables"
+	ModeIPTables    Mode = "iptables"
+	ModeIPVS        Mode = "ipvs"
+	ModeEBPF        Mode = "ebpf"
+	ModeUserspace   Mode = "userspace"
+	ModeKernelspace Mode = "kernelspace"
+)
+
+// LocalMode is a way to tell connections of pods from others.
+type LocalMode string
+
+// The ways to tell connections of pods from others.
+const (
+	LocalModeClusterCIDR         LocalMode = "ClusterCIDR"
+	LocalModeNodeCIDR            LocalMode = "NodeCIDR"
+	LocalModeBridgeInterface     LocalMode = "BridgeInterface"
+	LocalModeInterfaceNamePrefix LocalMode = "InterfaceNamePrefix"
+)
+
+// DetectLocal has what the ways to tell connections of pods from others need.
+type DetectLocal struct {
+	// ClusterCIDRs are the addresses of all pods: one range, or one of each family.
+	ClusterCIDRs []netip.Prefix
+	// BridgeInterface is the bridge on which connections of pods come in.
+	BridgeInterface string
+	// InterfaceNamePrefix begins the names of the interfaces on which connections of pods come in.
+	InterfaceNamePrefix string
+}
+
+// IPFamilyPolicy says which families a node must have. Empty takes what it has.
+type IPFamilyPolicy string
+
+// The policies, named as in a Service.
+const (
+	SingleStack      IPFamilyPolicy = "SingleStack"
+	PreferDualStack  IPFamilyPolicy = "PreferDualStack"
+	RequireDualStack IPFamilyPolicy = "RequireDualStack"
+)
+
+// NodePortAddresses say on which addresses of the node NodePorts are served: the sum of all that is set.
+type NodePortAddresses struct {
+	// Primary are the first addresses of each family of the Node object.
+	Primary bool
+	// Localhost are the loopback addresses.
+	Localhost bool
+	// All are all addresses but the loopback ones.
+	All bool
+	// CIDRs are the addresses in these ranges.
+	CIDRs []netip.Prefix
+}
+
+// Linux has the settings of Linux that do not depend on the dataplane.
+type Linux struct {
+	Conntrack Conntrack
+	// MasqueradeAll masquerades all connections to cluster IPs.
+	MasqueradeAll bool
+	// OOMScoreAdj is written to /proc/self/oom_score_adj.
+	OOMScoreAdj int32
+}
+
+// Conntrack has the limits and time-outs of connection tracking. A 0 leaves the kernel's setting as it is.
+type Conntrack struct {
+	// MaxPerCore is how many connections are tracked, for each CPU.
+	MaxPerCore int32
+	// Min is how many connections are tracked at least, unless MaxPerCore is 0.
+	Min int32
+	// TCPEstablishedTimeout is how long an idle TCP connection is tracked.
+	TCPEstablishedTimeout field.Duration
+	// TCPCloseWaitTimeout is how long a TCP connection in state CLOSE_WAIT is tracked.
+	TCPCloseWaitTimeout field.Duration
+	// TCPBeLiberal takes packets outside the TCP window for valid ones.
+	TCPBeLiberal bool
+	// UDPTimeout is how long a UDP flow without an answer is tracked.
+	UDPTimeout field.Duration
+	// UDPStreamTimeout is how long a UDP flow with answers is tracked.
+	UDPStreamTimeout field.Duration
+}
+
+// Windows has the settings of Windows that do not depend on the dataplane.
+type Windows struct {
+	// RunAsService runs the process as a Windows service.
+	RunAsService bool
+}
+
+// API has the settings of the node-local API.
+type API struct {
+	// Listen are the addresses where it is served, such as unix:///run/switchyard/api.sock or tcp://192.0.2.10:10250. If
+	// there is none, it is not served.
+	Listen []string
+	// SocketMode are the permissions of unix sockets, in octal.
+	SocketMode string
+	// TLSCertFile has the server's certificate. TCP needs it.
+	TLSCertFile string
+	// TLSKeyFile has the key of the certificate. TCP needs it.
+	TLSKeyFile string
+	// ClientCAFile has the authorities of clients' certificates. TCP needs it.
+	ClientCAFile string
+}
+
+// Default returns the configuration of an empty v1alpha2 file. It shares nothing with other configurations.
+func Default() *Config {
+	return &Config{
+		ClientConnection:    ClientConnection{ContentType: "application/vnd.kubernetes.protobuf", QPS: 5, Burst: 10},
+		Logging:             Logging{Format: "text", FlushFrequency: duration(5 * time.Second)},
+		HealthzBindAddress:  netip.AddrPortFrom(netip.IPv4Unspecified(), HealthzPort),
+		MetricsBindAddress:  netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), MetricsPort),
+		BindAddressHardFail: true,
+		ConfigHardFail:      true,
+		ConfigSyncPeriod:    duration(15 * time.Minute),
+		SyncPeriod:          duration(30 * time.Second),
+		MinSyncPeriod:       duration(time.Second),
+		Linux: Linux{
+			Conntrack: Conntrack{
+				MaxPerCore: 32 * 1024, Min: 128 * 1024,
+				TCPEstablishedTimeout: duration(24 * time.Hour), TCPCloseWaitTimeout: duration(time.Hour),
+			},
+			OOMScoreAdj: -999,
+		},
+		NFTables:  nftables.DefaultConfig(),
+		IPTables:  iptables.DefaultConfig(),
+		IPVS:      ipvs.DefaultConfig(),
+		EBPF:      ebpf.DefaultConfig(),
+		Userspace: userspace.DefaultConfig(),
+		Winkernel: winkernel.DefaultConfig(),
+		API:       API{SocketMode: "0600"},
+	}
+}
+
+// The ports that kube-proxy is known to listen on.
+const (
+	HealthzPort = 10256
+	MetricsPort = 10249
+)
+
+func duration(d time.Duration) field.Duration { return field.Duration{Duration: d} }
+
+// Note tells what became of a field that means something else now, or nothing any more.
+type Note struct {
+	// Path leads to the field in the file that was read.
+	Path string
+	// Text is worded to follow the path.
+	Text string
+}
+
+// String returns the path and the text.
+func (n Note) String() string { return n.Path + ": " + n.Text }

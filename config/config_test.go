@@ -1,0 +1,238 @@
+package config
+
+import (
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/config/field"
+)
+
+var compareNets = cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })
+
+func TestDefaultIsValid(t *testing.T) {
+	for _, platform := range []string{"", "linux", "windows", "darwin"} {
+		if errs := Default().Validate(platform); len(errs) > 0 {
+			t.Errorf("%q: %v", platform, errs)
+		}
+	}
+}
+
+// withoutDefault are fields that another one demands, and that have no default.
+var withoutDefault = []string{"detectLocal.bridgeInterface", "detectLocal.interfaceNamePrefix", "api.clientCAFile"}
+
+// TestFaults plants one fault each, and expects it to be found at its path, and nothing else.
+func TestFaults(t *testing.T) {
+	minus := duration(-time.Second)
+	cidr := netip.MustParsePrefix
+	tests := []struct {
+		path  string
+		plant func(c *Config)
+	}{
+		{"mode", func(c *Config) { c.Mode = "magic" }},
+		{"clientConnection.burst", func(c *Config) { c.ClientConnection.Burst = -1 }},
+		{"logging.format", func(c *Config) { c.Logging.Format = "xml" }},
+		{"logging.flushFrequency", func(c *Config) { c.Logging.FlushFrequency = minus }},
+		{"logging.verbosity", func(c *Config) { c.Logging.Verbosity = -1 }},
+		{"logging.vmodule[1].filePattern", func(c *Config) { c.Logging.VModule = []VModule{{"a", 1}, {"[", 1}} }},
+		{"logging.vmodule[0].verbosity", func(c *Config) { c.Logging.VModule = []VModule{{"a", -1}} }},
+		{"logging.options.json.infoBufferSize", func(c *Config) { c.Logging.Options.JSON.InfoBufferSize = -1 }},
+		{"showHiddenMetricsForVersion", func(c *Config) { c.ShowHiddenMetricsForVersion = "v1" }},
+		{"ipFamilyPolicy", func(c *Config) { c.IPFamilyPolicy = "Both" }},
+		{"configSyncPeriod", func(c *Config) { c.ConfigSyncPeriod = field.Duration{} }},
+		{"syncPeriod", func(c *Config) { c.SyncPeriod, c.MinSyncPeriod = field.Duration{}, field.Duration{} }},
+		{"minSyncPeriod", func(c *Config) { c.MinSyncPeriod = minus }},
+		{"minSyncPeriod", func(c *Config) { c.MinSyncPeriod = duration(time.Hour) }},
+		{"healthzBindAddress", func(c *Config) { c.HealthzBindAddress = netip.MustParseAddrPort("0.0.0.0:0") }},
+		{"metricsBindAddress", func(c *Config) { c.MetricsBindAddress = netip.MustParseAddrPort("[::]:0") }},
+		{"nodeIPOverride[0]", func(c *Config) { c.NodeIPOverride = []netip.Addr{{}} }},
+		{"nodeIPOverride[0]", func(c *Config) { c.NodeIPOverride = []netip.Addr{netip.IPv6Loopback()} }},
+		{"nodeIPOverride[1]", func(c *Config) {
+			c.NodeIPOverride = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")}
+		}},
+		{"nodeIPOverride", func(c *Config) {
+			c.IPFamilyPolicy, c.NodeIPOverride = RequireDualStack, []netip.Addr{netip.MustParseAddr("192.0.2.1")}
+		}},
+		{"nodePortAddresses", func(c *Config) { c.NodePortAddresses.CIDRs = []netip.Prefix{{}} }},
+		{"detectLocalMode", func(c *Config) { c.DetectLocalMode = "Guess" }},
+		{"detectLocal.bridgeInterface", func(c *Config) { c.DetectLocalMode = LocalModeBridgeInterface }},
+		{"detectLocal.interfaceNamePrefix", func(c *Config) { c.DetectLocalMode = LocalModeInterfaceNamePrefix }},
+		{"detectLocal.bridgeInterface", func(c *Config) { c.DetectLocal.BridgeInterface = "a-name-that-is-too-long" }},
+		{"detectLocal.clusterCIDRs", func(c *Config) {
+			c.DetectLocal.ClusterCIDRs = []netip.Prefix{cidr("10.0.0.0/8"), cidr("fd00::/8"), cidr("fd01::/16")}
+		}},
+		{"detectLocal.clusterCIDRs", func(c *Config) { c.DetectLocal.ClusterCIDRs = []netip.Prefix{cidr("fd00::/8"), cidr("fd01::/16")} }},
+		{"detectLocal.clusterCIDRs[0]", func(c *Config) { c.DetectLocal.ClusterCIDRs = []netip.Prefix{{}} }},
+		{"linux.conntrack.maxPerCore", func(c *Config) { c.Linux.Conntrack.MaxPerCore = -1 }},
+		{"linux.conntrack.min", func(c *Config) { c.Linux.Conntrack.Min = -1 }},
+		{"linux.conntrack.tcpEstablishedTimeout", func(c *Config) { c.Linux.Conntrack.TCPEstablishedTimeout = minus }},
+		{"linux.conntrack.tcpCloseWaitTimeout", func(c *Config) { c.Linux.Conntrack.TCPCloseWaitTimeout = minus }},
+		{"linux.conntrack.udpTimeout", func(c *Config) { c.Linux.Conntrack.UDPTimeout = minus }},
+		{"linux.conntrack.udpStreamTimeout", func(c *Config) { c.Linux.Conntrack.UDPStreamTimeout = minus }},
+		{"linux.oomScoreAdj", func(c *Config) { c.Linux.OOMScoreAdj = -1001 }},
+		{"api.listen[0]", func(c *Config) { c.API.Listen = []string{"unix://api.sock"} }},
+		{"api.listen[0]", func(c *Config) { c.API.Listen = []string{"tcp://192.0.2.1:0"} }},
+		{"api.listen[0]", func(c *Config) { c.API.Listen = []string{"http://192.0.2.1:80"} }},
+		{"api.socketMode", func(c *Config) { c.API.SocketMode = "rw" }},
+		{"api.socketMode", func(c *Config) { c.API.SocketMode = "1777" }},
+		{"api.clientCAFile", func(c *Config) {
+			c.API = API{Listen: []string{"tcp://192.0.2.1:1"}, SocketMode: "0600", TLSCertFile: "c", TLSKeyFile: "k"}
+		}},
+		{"nftables.masqueradeBit", func(c *Config) { c.NFTables.MasqueradeBit = 32 }},
+		{"iptables.masqueradeBit", func(c *Config) { c.IPTables.MasqueradeBit = 32 }},
+		{"ipvs.masqueradeBit", func(c *Config) { c.IPVS.MasqueradeBit = 32 }},
+		{"ebpf.pinPath", func(c *Config) { c.EBPF.PinPath = "" }},
+		{"userspace.udpIdleTimeout", func(c *Config) { c.Userspace.UDPIdleTimeout = minus }},
+		{"winkernel.rootHnsEndpointName", func(c *Config) { c.Winkernel.RootHNSEndpointName = "" }},
+	}
+	all := Default()
+	for _, tt := range tests {
+		c := Default()
+		tt.plant(c)
+		tt.plant(all)
+		errs := c.Validate("linux")
+		if len(errs) != 1 || errs[0].Path != tt.path {
+			t.Errorf("a fault in %s is reported as %v", tt.path, errs)
+		}
+		c.Mend(errs, Default())
+		if slices.Contains(withoutDefault, tt.path) && len(c.Validate("linux")) > 0 {
+			continue
+		}
+		if live, restart := Diff(Default(), c); len(c.Validate("linux")) > 0 || slices.Contains(append(live, restart...), strings.Split(tt.path, "[")[0]) {
+			t.Errorf("%s is not mended: %v", tt.path, c.Validate("linux"))
+		}
+	}
+	if n := len(all.Validate("linux")); n < 30 {
+		t.Errorf("of all faults at once only %d are reported", n)
+	}
+}
+
+// TestEveryFieldHasAnEffect sees to it that Diff knows about each field, and that its list has no others.
+func TestEveryFieldHasAnEffect(t *testing.T) {
+	forgotten := maps.Clone(effects)
+	leaves(reflect.ValueOf(Default()).Elem(), "", func(path string, _ reflect.Value) {
+		name := canonical()[strings.ToLower(path)]
+		if effects[name] == 0 {
+			t.Errorf("%s is not in effects", path)
+		}
+		delete(forgotten, name)
+	})
+	for name := range forgotten {
+		t.Errorf("effects has %s, which is not a field", name)
+	}
+}
+
+// TestDiffSeesEveryField changes each field alone.
+func TestDiffSeesEveryField(t *testing.T) {
+	changed := Default()
+	leaves(reflect.ValueOf(changed).Elem(), "", func(path string, v reflect.Value) {
+		before := reflect.New(v.Type()).Elem()
+		before.Set(v)
+		change(t, path, v)
+		live, restart := Diff(Default(), changed)
+		if got := append(live, restart...); len(got) != 1 || !strings.EqualFold(got[0], path) {
+			t.Errorf("a change of %s is seen as %v", path, got)
+		}
+		v.Set(before)
+	})
+}
+
+func change(t *testing.T, path string, v reflect.Value) {
+	switch v.Interface().(type) {
+	case netip.Addr:
+		v.Set(reflect.ValueOf(netip.IPv6LinkLocalAllNodes()))
+		return
+	case netip.AddrPort:
+		v.Set(reflect.ValueOf(netip.AddrPort{}))
+		return
+	case field.Duration:
+		v.Set(reflect.ValueOf(duration(17 * time.Second)))
+		return
+	case NodePortAddresses:
+		v.Set(reflect.ValueOf(NodePortAddresses{Localhost: true}))
+		return
+	}
+	switch v.Kind() {
+	case reflect.String:
+		v.SetString(v.String() + "x")
+	case reflect.Bool:
+		v.SetBool(!v.Bool())
+	case reflect.Int32, reflect.Int64:
+		v.SetInt(v.Int() + 1)
+	case reflect.Float32:
+		v.SetFloat(v.Float() + 1)
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
+	case reflect.Map:
+		v.Set(reflect.ValueOf(map[string]bool{"x": true}))
+	default:
+		t.Fatalf("%s: cannot change a %v", path, v.Type())
+	}
+}
+
+func TestDiff(t *testing.T) {
+	old, now := Default(), Default()
+	now.Mode, now.Linux.MasqueradeAll, now.SyncPeriod = ModeIPVS, true, duration(time.Minute)
+	now.IPVS.ExcludeCIDRs = []netip.Prefix{} // the same as none
+	live, restart := Diff(old, now)
+	if !slices.Equal(live, []string{"linux.masqueradeAll", "syncPeriod"}) || !slices.Equal(restart, []string{"mode"}) {
+		t.Errorf("Diff = %v, %v", live, restart)
+	}
+}
+
+func TestNodePorts(t *testing.T) {
+	cidrs := func(list ...string) (out []netip.Prefix) {
+		for _, s := range list {
+			out = append(out, netip.MustParsePrefix(s))
+		}
+		return out
+	}
+	all := cidrs("0.0.0.0/0", "::/0")
+	tests := []struct {
+		name      string
+		mode      Mode
+		localhost bool
+		list      []string
+		want      backend.NodePortAddresses
+	}{
+		{"nftables takes the primary ones", ModeNFTables, true, nil, backend.NodePortAddresses{Primary: true}},
+		{"a blank mode takes what iptables takes", "", true, nil, backend.NodePortAddresses{CIDRs: append(all[:2:2], localhost)}},
+		{"localhost can be switched off", "", false, nil, backend.NodePortAddresses{CIDRs: all}},
+		{"ipvs never serves localhost", ModeIPVS, true, nil, backend.NodePortAddresses{CIDRs: all}},
+		{"a list is all there is", "", true, []string{"primary", "192.0.2.7/24"}, backend.NodePortAddresses{Primary: true, CIDRs: cidrs("192.0.2.0/24")}},
+		{"keywords", ModeNFTables, true, []string{"all", "localhost"}, backend.NodePortAddresses{CIDRs: append(all[:2:2], localhost)}},
+	}
+	for _, tt := range tests {
+		c := Default()
+		c.Mode, c.IPTables.LocalhostNodePorts = tt.mode, tt.localhost
+		var errs []*field.Error
+		if c.NodePortAddresses, errs = ParseNodePortAddresses("", tt.list); len(errs) > 0 {
+			t.Fatal(errs)
+		}
+		if diff := cmp.Diff(tt.want, c.NodePorts(), compareNets); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
+		}
+	}
+}
+
+func TestLocalDetector(t *testing.T) {
+	c := Default()
+	c.DetectLocal = DetectLocal{ClusterCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, BridgeInterface: "cni0", InterfaceNamePrefix: "veth"}
+	byRange := backend.LocalDetector{ClusterCIDRs: c.DetectLocal.ClusterCIDRs}
+	for mode, want := range map[LocalMode]backend.LocalDetector{
+		"": byRange, LocalModeClusterCIDR: byRange, LocalModeNodeCIDR: {NodeCIDR: true},
+		LocalModeBridgeInterface: {BridgeInterface: "cni0"}, LocalModeInterfaceNamePrefix: {InterfacePrefix: "veth"},
+	} {
+		c.DetectLocalMode = mode
+		if diff := cmp.Diff(want, c.LocalDetector(), compareNets); diff != "" {
+			t.Errorf("mode %q (-want +got):\n%s", mode, diff)
+		}
+	}
+}

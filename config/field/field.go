@@ -1,0 +1,70 @@
+// Package field holds what typed configuration sections are made of: durations that are written as text, and errors that name
+// the field at fault.
+//
+// It stands below package config so that each dataplane can own its section without knowing the rest of the configuration.
+package field
+
+import (
+	"fmt"
+	"time"
+)
+
+// Duration is a length of time that configuration files write as text, such as 30s or 1h30m.
+type Duration struct{ time.Duration }
+
+// MarshalText returns the duration as [time.Duration.String] does.
+func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+// UnmarshalText reads what [time.ParseDuration] takes.
+func (d *Duration) UnmarshalText(text []byte) error {
+	v, err := time.ParseDuration(string(text))
+	if err != nil {
+		return fmt.Errorf("must be a duration such as 30s or 1h30m, got %q", text)
+	}
+	d.Duration = v
+	return nil
+}
+
+// Error is the fault of one field.
+type Error struct {
+	// Path leads to the field within the configuration, for example nftables.masqueradeBit.
+	Path string
+	// Problem is worded to follow the path, and says what would be right: "must be from 0 to 31, got 40".
+	Problem string
+}
+
+// Error returns the path and the problem.
+func (e *Error) Error() string { return e.Path + ": " + e.Problem }
+
+// Errors collects faults. The zero value is ready for use.
+type Errors []*Error
+
+// Add records a fault of the field at path.
+func (l *Errors) Add(path, format string, args ...any) {
+	*l = append(*l, &Error{Path: path, Problem: fmt.Sprintf(format, args...)})
+}
+
+// Bit checks the number of a bit of packet marks.
+func (l *Errors) Bit(path string, bit int32) {
+	if bit < 0 || bit > 31 {
+		l.Add(path, "must be the number of a bit, from 0 to 31, got %d", bit)
+	}
+}
+
+// NotNegative checks a duration that may be 0.
+func (l *Errors) NotNegative(path string, d Duration) {
+	if d.Duration < 0 {
+		l.Add(path, "must not be negative, got %v", d)
+	}
+}
+
+// Join returns the path of the field name within the section at path. The section of a file of its own has the path "".
+func Join(path, name string) string {
+	if path == "" {
+		return name
+	}
+	return path + "." + name
+}
+
+// Index returns the path of an item of the list at path.
+func Index(path string, i int) string { return fmt.Sprintf("%s[%d]", path, i) }

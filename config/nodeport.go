@@ -1,0 +1,53 @@
+package config
+
+import (
+	"net/netip"
+
+	"github.com/switchyard-net/switchyard/config/field"
+)
+
+// The keywords among the ranges of nodePortAddresses.
+const (
+	nodePortPrimary   = "primary"
+	nodePortLocalhost = "localhost"
+	nodePortAll       = "all"
+)
+
+// ParseNodePortAddresses reads a list of ranges and keywords as files have it. It returns what it understood, and one fault
+// for each item that is neither, or a keyword for the second time; path is that of the list.
+func ParseNodePortAddresses(path string, items []string) (NodePortAddresses, []*field.Error) {
+	var a NodePortAddresses
+	var errs field.Errors
+	keywords := map[string]*bool{nodePortPrimary: &a.Primary, nodePortLocalhost: &a.Localhost, nodePortAll: &a.All}
+	for i, item := range items {
+		at := field.Index(path, i)
+		if keyword := keywords[item]; keyword != nil {
+			if *keyword {
+				errs.Add(at, "is the keyword %s for the second time: take one out", item)
+			}
+			*keyword = true
+		} else if p, err := netip.ParsePrefix(item); err == nil {
+			a.CIDRs = append(a.CIDRs, p)
+		} else {
+			errs.Add(at, "must be a CIDR such as 192.0.2.0/24 or one of the keywords primary, localhost and all, got %q", item)
+		}
+	}
+	return a, errs
+}
+
+// Strings returns the list as files have it: the keywords, then the ranges.
+func (a NodePortAddresses) Strings() []string {
+	list := []string{}
+	for _, k := range []struct {
+		word string
+		set  bool
+	}{{nodePortPrimary, a.Primary}, {nodePortLocalhost, a.Localhost}, {nodePortAll, a.All}} {
+		if k.set {
+			list = append(list, k.word)
+		}
+	}
+	for _, p := range a.CIDRs {
+		list = append(list, p.String())
+	}
+	return list
+}

@@ -1,0 +1,142 @@
+// Package v1alpha2 has the configuration file of version kubeproxy.config.k8s.io/v1alpha2, as KEP-784 lays it out, with one
+// section for each dataplane and one for the node-local API.
+//
+// Compared with v1alpha1, settings of a platform are in the sections linux and windows, what all dataplanes share is not
+// repeated in each of their sections, and what nothing uses is gone. Fields are read over their defaults: one that is not in the
+// file, or null, keeps its default, and zero means zero.
+package v1alpha2
+
+import (
+	"net/netip"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/switchyard-net/switchyard/backend/ebpf"
+	"github.com/switchyard-net/switchyard/backend/iptables"
+	"github.com/switchyard-net/switchyard/backend/ipvs"
+	"github.com/switchyard-net/switchyard/backend/nftables"
+	"github.com/switchyard-net/switchyard/backend/userspace"
+	"github.com/switchyard-net/switchyard/backend/winkernel"
+	"github.com/switchyard-net/switchyard/config"
+	"github.com/switchyard-net/switchyard/config/field"
+)
+
+// APIVersion and Kind are what a file of this version says of itself.
+const (
+	APIVersion = "kubeproxy.config.k8s.io/v1alpha2"
+	Kind       = "KubeProxyConfiguration"
+)
+
+// KubeProxyConfiguration is a configuration file. [Default] returns one with all defaults. docs/config-reference.md says what
+// the fields mean; they have the names, but for case, and the meaning of those of [config.Config].
+type KubeProxyConfiguration struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+
+	FeatureGates                map[string]bool       `json:"featureGates,omitempty"`
+	ClientConnection            ClientConnection      `json:"clientConnection"`
+	Logging                     Logging               `json:"logging"`
+	HostnameOverride            string                `json:"hostnameOverride"`
+	NodeIPOverride              []netip.Addr          `json:"nodeIPOverride"`
+	IPFamilyPolicy              config.IPFamilyPolicy `json:"ipFamilyPolicy"`
+	HealthzBindAddress          netip.AddrPort        `json:"healthzBindAddress"`
+	MetricsBindAddress          netip.AddrPort        `json:"metricsBindAddress"`
+	BindAddressHardFail         bool                  `json:"bindAddressHardFail"`
+	ConfigHardFail              bool                  `json:"configHardFail"`
+	EnableProfiling             bool                  `json:"enableProfiling"`
+	ShowHiddenMetricsForVersion string                `json:"showHiddenMetricsForVersion"`
+	Mode                        config.Mode           `json:"mode"`
+	DetectLocalMode             config.LocalMode      `json:"detectLocalMode"`
+	DetectLocal                 DetectLocal           `json:"detectLocal"`
+	NodePortAddresses           []string              `json:"nodePortAddresses"`
+	ConfigSyncPeriod            field.Duration        `json:"configSyncPeriod"`
+	SyncPeriod                  field.Duration        `json:"syncPeriod"`
+	MinSyncPeriod               field.Duration        `json:"minSyncPeriod"`
+
+	Linux   Linux   `json:"linux"`
+	Windows Windows `json:"windows"`
+
+	NFTables  nftables.Config  `json:"nftables"`
+	IPTables  iptables.Config  `json:"iptables"`
+	IPVS      ipvs.Config      `json:"ipvs"`
+	EBPF      ebpf.Config      `json:"ebpf"`
+	Userspace userspace.Config `json:"userspace"`
+	Winkernel winkernel.Config `json:"winkernel"`
+
+	API API `json:"api"`
+}
+
+// ClientConnection is the section clientConnection.
+type ClientConnection struct {
+	Kubeconfig         string  `json:"kubeconfig"`
+	AcceptContentTypes string  `json:"acceptContentTypes"`
+	ContentType        string  `json:"contentType"`
+	QPS                float32 `json:"qps"`
+	Burst              int32   `json:"burst"`
+}
+
+// Logging is the section logging.
+type Logging struct {
+	Format         string         `json:"format"`
+	FlushFrequency field.Duration `json:"flushFrequency"`
+	Verbosity      int32          `json:"verbosity"`
+	VModule        []VModule      `json:"vmodule,omitempty"`
+	Options        LogOptions     `json:"options"`
+}
+
+// VModule is an item of logging.vmodule.
+type VModule struct {
+	FilePattern string `json:"filePattern"`
+	Verbosity   int32  `json:"verbosity"`
+}
+
+// LogOptions is the section logging.options.
+type LogOptions struct {
+	Text LogOutput `json:"text"`
+	JSON LogOutput `json:"json"`
+}
+
+// LogOutput has the options of one format.
+type LogOutput struct {
+	SplitStream    bool              `json:"splitStream"`
+	InfoBufferSize resource.Quantity `json:"infoBufferSize"`
+}
+
+// DetectLocal is the section detectLocal.
+type DetectLocal struct {
+	ClusterCIDRs        []netip.Prefix `json:"clusterCIDRs"`
+	BridgeInterface     string         `json:"bridgeInterface"`
+	InterfaceNamePrefix string         `json:"interfaceNamePrefix"`
+}
+
+// Linux is the section linux.
+type Linux struct {
+	Conntrack     Conntrack `json:"conntrack"`
+	MasqueradeAll bool      `json:"masqueradeAll"`
+	OOMScoreAdj   int32     `json:"oomScoreAdj"`
+}
+
+// Conntrack is the section linux.conntrack.
+type Conntrack struct {
+	MaxPerCore            int32          `json:"maxPerCore"`
+	Min                   int32          `json:"min"`
+	TCPEstablishedTimeout field.Duration `json:"tcpEstablishedTimeout"`
+	TCPCloseWaitTimeout   field.Duration `json:"tcpCloseWaitTimeout"`
+	TCPBeLiberal          bool           `json:"tcpBeLiberal"`
+	UDPTimeout            field.Duration `json:"udpTimeout"`
+	UDPStreamTimeout      field.Duration `json:"udpStreamTimeout"`
+}
+
+// Windows is the section windows.
+type Windows struct {
+	RunAsService bool `json:"runAsService"`
+}
+
+// API is the section api.
+type API struct {
+	Listen       []string `json:"listen"`
+	SocketMode   string   `json:"socketMode"`
+	TLSCertFile  string   `json:"tlsCertFile"`
+	TLSKeyFile   string   `json:"tlsKeyFile"`
+	ClientCAFile string   `json:"clientCAFile"`
+}

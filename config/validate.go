@@ -1,0 +1,203 @@
+package config
+
+import (
+	"net/netip"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/switchyard-net/switchyard/config/field"
+)
+
+var modes = map[string][]Mode{
+	"linux":   {ModeNFTables, ModeIPTables, ModeIPVS, ModeEBPF, ModeUserspace},
+	"windows": {ModeKernelspace, ModeUserspace},
+	"":        {ModeNFTables, ModeIPTables, ModeIPVS, ModeEBPF, ModeUserspace, ModeKernelspace},
+}
+
+// Validate returns all faults of c for a platform, named as in runtime.GOOS. An empty platform stands for any.
+func (c *Config) Validate(platform string) []*field.Error {
+	var errs field.Errors
+	known, ok := modes[platform]
+	if !ok {
+		known = modes[""]
+	}
+	oneOf(&errs, "mode", c.Mode, known)
+	c.validateGeneral(&errs)
+	c.validatePeriods(&errs)
+	c.validateAddresses(&errs)
+	c.validateDetectLocal(&errs)
+	c.Linux.validate(&errs)
+	c.API.validate(&errs)
+	return slices.Concat(errs,
+		c.NFTables.Validate("nftables"), c.IPTables.Validate("iptables"), c.IPVS.Validate("ipvs"),
+		c.EBPF.Validate("ebpf"), c.Userspace.Validate("userspace"), c.Winkernel.Validate("winkernel"))
+}
+
+// oneOf checks a value that is one of a few words, or empty.
+func oneOf[T ~string](errs *field.Errors, path string, v T, known []T) {
+	if v == "" || slices.Contains(known, v) {
+		return
+	}
+	var words []string
+	for _, k := range known {
+		words = append(words, string(k))
+	}
+	errs.Add(path, "must be %s or empty, got %q", strings.Join(words, ", "), v)
+}
+
+var minorVersion = regexp.MustCompile(`^\d+\.\d+$`)
+
+func (c *Config) validateGeneral(errs *field.Errors) {
+	if c.ClientConnection.Burst < 0 {
+		errs.Add("clientConnection.burst", "must not be negative, got %d", c.ClientConnection.Burst)
+	}
+	if f := c.Logging.Format; f != "text" && f != "json" {
+		errs.Add("logging.format", "must be text or json, got %q", f)
+	}
+	errs.NotNegative("logging.flushFrequency", c.Logging.FlushFrequency)
+	if c.Logging.Verbosity < 0 {
+		errs.Add("logging.verbosity", "must not be negative, got %d", c.Logging.Verbosity)
+	}
+	for i, m := range c.Logging.VModule {
+		at := field.Index("logging.vmodule", i)
+		if _, err := path.Match(m.FilePattern, ""); m.FilePattern == "" || err != nil {
+			errs.Add(at+".filePattern", "must be the name of a source file without .go, or a pattern such as store*, got %q", m.FilePattern)
+		}
+		if m.Verbosity < 0 {
+			errs.Add(at+".verbosity", "must not be negative, got %d", m.Verbosity)
+		}
+	}
+	for _, o := range []struct {
+		name string
+		LogOutput
+	}{{"text", c.Logging.Options.Text}, {"json", c.Logging.Options.JSON}} {
+		if o.InfoBufferSize < 0 {
+			errs.Add("logging.options."+o.name+".infoBufferSize", "must not be negative, got %d", o.InfoBufferSize)
+		}
+	}
+	if v := c.ShowHiddenMetricsForVersion; v != "" && !minorVersion.MatchString(v) {
+		errs.Add("showHiddenMetricsForVersion", "must be a minor version of Kubernetes such as 1.36, got %q", v)
+	}
+	oneOf(errs, "ipFamilyPolicy", c.IPFamilyPolicy, []IPFamilyPolicy{SingleStack, PreferDualStack, RequireDualStack})
+}
+
+func (c *Config) validatePeriods(errs *field.Errors) {
+	for _, p := range []struct {
+		path  string
+		value field.Duration
+	}{{"configSyncPeriod", c.ConfigSyncPeriod}, {"syncPeriod", c.SyncPeriod}} {
+		if p.value.Duration <= 0 {
+			errs.Add(p.path, "must be greater than 0, got %v", p.value)
+		}
+	}
+	errs.NotNegative("minSyncPeriod", c.MinSyncPeriod)
+	if c.SyncPeriod.Duration > 0 && c.MinSyncPeriod.Duration > c.SyncPeriod.Duration {
+		errs.Add("minSyncPeriod", "must not be greater than the syncPeriod of %v, got %v", c.SyncPeriod, c.MinSyncPeriod)
+	}
+}
+
+func (c *Config) validateAddresses(errs *field.Errors) {
+	for _, a := range []struct {
+		path  string
+		value netip.AddrPort
+	}{{"healthzBindAddress", c.HealthzBindAddress}, {"metricsBindAddress", c.MetricsBindAddress}} {
+		if a.value.IsValid() && a.value.Port() == 0 {
+			errs.Add(a.path, "must have a port from 1 to 65535, got %v", a.value)
+		}
+	}
+	for i, a := range c.NodeIPOverride {
+		at := field.Index("nodeIPOverride", i)
+		switch {
+		case !a.IsValid() || a.IsUnspecified() || a.IsLoopback() || a.IsMulticast():
+			errs.Add(at, "must be an address that other nodes can reach, got %v", a)
+		case slices.ContainsFunc(c.NodeIPOverride[:i], func(b netip.Addr) bool { return b.Is4() == a.Is4() }):
+			errs.Add(at, "is a second address of its family: give one primary address of each family, got %v", a)
+		}
+	}
+	if c.IPFamilyPolicy == RequireDualStack && len(c.NodeIPOverride) == 1 {
+		errs.Add("nodeIPOverride", "must have an address of each family with the ipFamilyPolicy RequireDualStack, got only %v", c.NodeIPOverride[0])
+	}
+	for i, p := range c.NodePortAddresses.CIDRs {
+		if !p.IsValid() {
+			errs.Add("nodePortAddresses", "range %d must be a CIDR such as 192.0.2.0/24", i+1)
+		}
+	}
+}
+
+func (c *Config) validateDetectLocal(errs *field.Errors) {
+	oneOf(errs, "detectLocalMode", c.DetectLocalMode,
+		[]LocalMode{LocalModeClusterCIDR, LocalModeNodeCIDR, LocalModeBridgeInterface, LocalModeInterfaceNamePrefix})
+	for _, i := range []struct {
+		mode       LocalMode
+		path, name string
+	}{
+		{LocalModeBridgeInterface, "detectLocal.bridgeInterface", c.DetectLocal.BridgeInterface},
+		{LocalModeInterfaceNamePrefix, "detectLocal.interfaceNamePrefix", c.DetectLocal.InterfaceNamePrefix},
+	} {
+		const longest = 15 // IFNAMSIZ of the kernel, less the closing 0
+		switch {
+		case i.name == "" && c.DetectLocalMode == i.mode:
+			errs.Add(i.path, "must not be empty with the detectLocalMode %s", i.mode)
+		case len(i.name) > longest || strings.ContainsAny(i.name, "/ \t\n"):
+			errs.Add(i.path, "must be an interface's name of at most %d characters, got %q", longest, i.name)
+		}
+	}
+	const at = "detectLocal.clusterCIDRs"
+	cidrs := c.DetectLocal.ClusterCIDRs
+	if len(cidrs) > 2 || len(cidrs) == 2 && cidrs[0].Addr().Is4() == cidrs[1].Addr().Is4() {
+		errs.Add(at, "must be one CIDR, or two of different families, got %v", cidrs)
+	}
+	for i, p := range cidrs {
+		if !p.IsValid() {
+			errs.Add(field.Index(at, i), "must be a CIDR such as 10.244.0.0/16")
+		}
+	}
+}
+
+func (l *Linux) validate(errs *field.Errors) {
+	const at = "linux.conntrack."
+	if l.Conntrack.MaxPerCore < 0 {
+		errs.Add(at+"maxPerCore", "must not be negative, got %d", l.Conntrack.MaxPerCore)
+	}
+	if l.Conntrack.Min < 0 {
+		errs.Add(at+"min", "must not be negative, got %d", l.Conntrack.Min)
+	}
+	errs.NotNegative(at+"tcpEstablishedTimeout", l.Conntrack.TCPEstablishedTimeout)
+	errs.NotNegative(at+"tcpCloseWaitTimeout", l.Conntrack.TCPCloseWaitTimeout)
+	errs.NotNegative(at+"udpTimeout", l.Conntrack.UDPTimeout)
+	errs.NotNegative(at+"udpStreamTimeout", l.Conntrack.UDPStreamTimeout)
+	if l.OOMScoreAdj < -1000 || l.OOMScoreAdj > 1000 {
+		errs.Add("linux.oomScoreAdj", "must be from -1000 to 1000, got %d", l.OOMScoreAdj)
+	}
+}
+
+func (a *API) validate(errs *field.Errors) {
+	tcp := false
+	for i, l := range a.Listen {
+		scheme, rest, _ := strings.Cut(l, "://")
+		addr, err := netip.ParseAddrPort(rest)
+		switch {
+		case scheme == "unix" && path.IsAbs(rest):
+		case scheme == "tcp" && err == nil && addr.Port() > 0:
+			tcp = true
+		default:
+			errs.Add(field.Index("api.listen", i), "must look like unix:///run/switchyard/api.sock or tcp://192.0.2.10:10250, got %q", l)
+		}
+	}
+	if mode, err := strconv.ParseUint(a.SocketMode, 8, 32); err != nil || mode > 0o777 {
+		errs.Add("api.socketMode", "must be permissions in octal such as 0600, got %q", a.SocketMode)
+	}
+	if !tcp {
+		return
+	}
+	for _, f := range []struct{ name, value string }{
+		{"tlsCertFile", a.TLSCertFile}, {"tlsKeyFile", a.TLSKeyFile}, {"clientCAFile", a.ClientCAFile},
+	} {
+		if f.value == "" {
+			errs.Add("api."+f.name, "must not be empty: the API is served over TCP only with TLS and clients' certificates")
+		}
+	}
+}
