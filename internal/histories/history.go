@@ -190,6 +190,9 @@ func (h *History) repeat() {
 
 // put adds or replaces an object.
 func (h *History) put(obj model.Object) {
+	if h.opts.Admissible {
+		h.admissible(obj)
+	}
 	ref := obj.Ref()
 	h.touched = append(h.touched, ref)
 	for i, old := range h.objects {

@@ -23,6 +23,9 @@ type Options struct {
 	ServiceCIDRs []netip.Prefix
 	// FixedServiceCIDRs keeps all ServiceCIDRs in the cluster.
 	FixedServiceCIDRs bool
+	// Admissible makes only objects that a real API server admits, and no two services that want the same address. The pools
+	// must have six ClusterIPs of each family, in ServiceCIDRs, and 24 NodePorts, from 30000 to 31999.
+	Admissible bool
 	// ClusterIPs are given to services, to several at once where the dice say so.
 	ClusterIPs []netip.Addr
 	// LoadBalancerIPs and ExternalIPs are shared between services. The default for ExternalIPs has load balancer IPs, a
