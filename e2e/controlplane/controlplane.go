@@ -48,7 +48,6 @@ type ControlPlane struct {
 	ns        *netns.NS
 	dir       string
 	processes []*Process
-	listeners []io.Closer
 	ca        []byte
 }
 
@@ -79,7 +78,7 @@ func (c *ControlPlane) start(ctx context.Context, o Options) error {
 	if err := os.WriteFile(filepath.Join(c.dir, "tokens.csv"), []byte(token+",admin,admin,system:masters\n"), 0o600); err != nil {
 		return err
 	}
-	if err := c.WriteKubeconfig(filepath.Join(c.dir, "kubeconfig")); err != nil {
+	if err := c.writeKubeconfig(); err != nil {
 		return err
 	}
 	if err := c.run(program, "etcd", etcdFlags(c.dir)); err != nil {
@@ -95,7 +94,7 @@ func (c *ControlPlane) start(ctx context.Context, o Options) error {
 		return nil
 	}
 	return c.run(program, "kube-controller-manager", []string{
-		"--kubeconfig=" + filepath.Join(c.dir, "kubeconfig"),
+		"--kubeconfig=" + c.Kubeconfig(),
 		"--controllers=" + strings.Join(o.Controllers, ","),
 		"--leader-elect=false", "--secure-port=0",
 	})
@@ -207,9 +206,11 @@ func (c *ControlPlane) dial(ctx context.Context, network, addr string) (conn net
 	return conn, err
 }
 
-// WriteKubeconfig writes a file with which programs connect as administrator, from namespaces to which the control plane is
-// exposed.
-func (c *ControlPlane) WriteKubeconfig(path string) error {
+// Kubeconfig is the path of a file with which programs connect as administrator, from the control plane's own namespace and
+// from those to which it is exposed.
+func (c *ControlPlane) Kubeconfig() string { return filepath.Join(c.dir, "kubeconfig") }
+
+func (c *ControlPlane) writeKubeconfig() error {
 	text := fmt.Sprintf(`apiVersion: v1
 kind: Config
 clusters:
@@ -223,17 +224,17 @@ contexts:
   context: {cluster: e2e, user: admin}
 current-context: e2e
 `, address, filepath.Join(c.dir, "server.crt"), token)
-	return os.WriteFile(path, []byte(text), 0o600)
+	return os.WriteFile(c.Kubeconfig(), []byte(text), 0o600)
 }
 
-// Expose listens on the API server's address inside another namespace and passes connections on.
-func (c *ControlPlane) Expose(ns namespace) error {
+// Expose listens on the API server's address inside another namespace and passes connections on, until what it returns is
+// closed. Programs in that namespace connect by [ControlPlane.Kubeconfig].
+func (c *ControlPlane) Expose(ns namespace) (io.Closer, error) {
 	var listener net.Listener
 	err := ns.Do(func() (err error) { listener, err = net.Listen("tcp", address); return err })
 	if err != nil {
-		return fmt.Errorf("expose the API server: %w", err)
+		return nil, fmt.Errorf("expose the API server: %w", err)
 	}
-	c.listeners = append(c.listeners, listener)
 	go func() {
 		for {
 			conn, err := listener.Accept()
@@ -243,7 +244,7 @@ func (c *ControlPlane) Expose(ns namespace) error {
 			go c.forward(conn)
 		}
 	}()
-	return nil
+	return listener, nil
 }
 
 // forward passes bytes both ways until one side ends.
@@ -276,9 +277,6 @@ func (c *ControlPlane) Process(name string) *Process {
 
 // Stop ends everything.
 func (c *ControlPlane) Stop() {
-	for _, l := range c.listeners {
-		l.Close()
-	}
 	for i := len(c.processes) - 1; i >= 0; i-- {
 		c.processes[i].Kill()
 	}

@@ -1,0 +1,84 @@
+//go:build linux
+
+// Command compare measures upstream kube-proxy, in its nftables mode, and Switchyard on the same cluster, one after the other
+// on the same machine: the time to the first full sync, the time from a change in the API to the kernel, memory, and
+// processor time under steady change. It prints a table, and writes compare.md and compare.json to the directory given.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"time"
+
+	"github.com/switchyard-net/switchyard/internal/netns"
+)
+
+// options are the size of what is measured.
+type options struct {
+	services  int
+	endpoints int
+	changes   int           // single changes that are timed, of Switchyard
+	slow      int           // the same, of upstream, which takes seconds for one
+	rate      int           // changes a second under load
+	load      time.Duration // how long
+	program   string        // Switchyard's
+	out       string
+}
+
+func main() {
+	var o options
+	flag.IntVar(&o.services, "services", 10000, "number of services")
+	flag.IntVar(&o.endpoints, "endpoints", 5, "endpoints of each of them")
+	flag.IntVar(&o.changes, "changes", 300, "changes that are timed one by one with Switchyard")
+	flag.IntVar(&o.slow, "slow-changes", 40, "changes that are timed one by one with kube-proxy")
+	flag.IntVar(&o.rate, "rate", 100, "changes a second under load")
+	flag.DurationVar(&o.load, "load", time.Minute, "how long the load lasts")
+	flag.StringVar(&o.program, "switchyard", "../bin/switchyard", "Switchyard's program")
+	flag.StringVar(&o.out, "out", "../docs/benchmarks", "directory for compare.md and compare.json")
+	flag.Parse()
+	os.Exit(netns.Main(run{&o}))
+}
+
+// run is the program in the form that netns.Main takes.
+type run struct{ *options }
+
+func (r run) Run() int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := compare(ctx, r.options); err != nil {
+		fmt.Fprintln(os.Stderr, "compare:", err)
+		return 1
+	}
+	return 0
+}
+
+// compare measures both and writes what came out.
+func compare(ctx context.Context, o *options) error {
+	dir, err := os.MkdirTemp("", "compare")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	c, err := newCluster(ctx, dir, o)
+	if err != nil {
+		return err
+	}
+	defer c.stop()
+	r := report{Machine: describeMachine(), Services: o.services, Endpoints: o.endpoints, Rate: o.rate, LoadSeconds: o.load.Seconds()}
+	for _, p := range []proxy{upstream(o), switchyard(o)} {
+		result, err := measure(ctx, c, p, o)
+		if err != nil {
+			return fmt.Errorf("%s: %w", p.name, err)
+		}
+		r.Results = append(r.Results, *result)
+	}
+	fmt.Print(r.table())
+	if err := os.MkdirAll(o.out, 0o755); err != nil {
+		return err
+	}
+	return r.write(filepath.Join(o.out, "compare.md"), filepath.Join(o.out, "compare.json"))
+}

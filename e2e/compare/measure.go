@@ -1,0 +1,218 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/switchyard-net/switchyard/e2e/controlplane"
+	"github.com/switchyard-net/switchyard/e2e/kubeproxy"
+)
+
+const (
+	// poll is the time between two looks at the kernel.
+	poll = 200 * time.Microsecond
+	// sampled is how many services are tried to see that all are programmed.
+	sampled = 1000
+	// patience is how long a proxy may take for anything.
+	patience = 5 * time.Minute
+)
+
+// proxy is what is measured.
+type proxy struct {
+	name    string
+	changes int // that are timed one by one
+	start   func(c *cluster, n *node, dir string) (*controlplane.Process, error)
+}
+
+func upstream(o *options) proxy {
+	return proxy{"kube-proxy v1.36.3, nftables", o.slow, func(c *cluster, n *node, dir string) (*controlplane.Process, error) {
+		return kubeproxy.Start(n.Node(), kubeproxy.Options{Dir: dir, Kubeconfig: c.plane.Kubeconfig(), Node: nodeName, ClusterCIDRs: podCIDRs})
+	}}
+}
+
+// switchyard is started with the very configuration of kube-proxy.
+func switchyard(o *options) proxy {
+	return proxy{"Switchyard", o.changes, func(c *cluster, n *node, dir string) (*controlplane.Process, error) {
+		program, err := filepath.Abs(o.program)
+		if err != nil {
+			return nil, err
+		}
+		return kubeproxy.StartProgram(n.Node(), program, "proxy", kubeproxy.Options{Dir: dir, Kubeconfig: c.plane.Kubeconfig(), Node: nodeName, ClusterCIDRs: podCIDRs})
+	}}
+}
+
+// measure starts a proxy on a node of its own and takes all figures.
+func measure(ctx context.Context, c *cluster, p proxy, o *options) (*result, error) {
+	n, err := newNode(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer n.close()
+	door, err := c.plane.Expose(n.Node())
+	if err != nil {
+		return nil, err
+	}
+	defer door.Close()
+	dir, err := os.MkdirTemp("", "proxy")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	want, err := c.mark(ctx)
+	if err != nil {
+		return nil, err
+	}
+
+	logf("%s: first full sync", p.name)
+	start := time.Now()
+	process, err := p.start(c, n, dir)
+	if err != nil {
+		return nil, err
+	}
+	defer process.Kill()
+	m := &measurement{cluster: c, node: n, process: process, rounds: p.changes}
+	r := &result{Name: p.name}
+	if err := m.until(ctx, want); err != nil {
+		return nil, err
+	}
+	if err := m.allAnswer(ctx); err != nil {
+		return nil, err
+	}
+	r.SyncSeconds = time.Since(start).Seconds()
+	time.Sleep(5 * time.Second) // what the start leaves to be collected
+	if r.RSSIdle, err = rss(process.PID()); err != nil {
+		return nil, err
+	}
+	logf("%s: synced after %.2f s; %d changes one by one", p.name, r.SyncSeconds, p.changes)
+	if err := m.latencies(ctx, r); err != nil {
+		return nil, err
+	}
+	logf("%s: %d changes a second for %v", p.name, o.rate, o.load)
+	return r, m.load(ctx, o, r)
+}
+
+// measurement is a proxy at work.
+type measurement struct {
+	cluster *cluster
+	node    *node
+	process *controlplane.Process
+	rounds  int
+}
+
+// until waits until the marker's frontend leads to an address.
+func (m *measurement) until(ctx context.Context, want string) error {
+	deadline := time.Now().Add(patience)
+	for m.node.answers(ctx, markerFrontend) != want {
+		if err := m.process.Failure(); err != nil {
+			return err
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("the marker does not lead to %s after %v: %s", want, patience, m.process.Tail())
+		}
+		time.Sleep(poll)
+	}
+	return nil
+}
+
+// allAnswer waits until each of a sample of services answers.
+func (m *measurement) allAnswer(ctx context.Context) error {
+	deadline := time.Now().Add(patience)
+	for _, i := range m.cluster.rng.Perm(m.cluster.options.services)[:min(sampled, m.cluster.options.services)] {
+		for m.node.answers(ctx, frontend(i)) == "" {
+			if time.Now().After(deadline) {
+				return fmt.Errorf("service %d does not answer after %v", i, patience)
+			}
+			time.Sleep(poll)
+		}
+	}
+	return nil
+}
+
+// latencies times single changes, with a rest between them: a proxy that has just synced may put the next sync off.
+func (m *measurement) latencies(ctx context.Context, r *result) error {
+	const rest = 1200 * time.Millisecond
+	var sent, accepted []time.Duration
+	for range m.rounds {
+		time.Sleep(rest)
+		start := time.Now()
+		want, err := m.cluster.mark(ctx)
+		if err != nil {
+			return err
+		}
+		answered := time.Now()
+		if err := m.until(ctx, want); err != nil {
+			return err
+		}
+		sent, accepted = append(sent, time.Since(start)), append(accepted, time.Since(answered))
+	}
+	r.Changes = m.rounds
+	r.RequestP50, r.RequestP99 = percentile(sent, 0.50), percentile(sent, 0.99)
+	r.ChangeP50, r.ChangeP99 = percentile(accepted, 0.50), percentile(accepted, 0.99)
+	return nil
+}
+
+// load changes endpoints of random services at a steady rate, and takes processor time and memory.
+func (m *measurement) load(ctx context.Context, o *options, r *result) error {
+	before, err := cpu(m.process.PID())
+	if err != nil {
+		return err
+	}
+	ticker := time.NewTicker(time.Second / time.Duration(o.rate))
+	defer ticker.Stop()
+	slots := make(chan struct{}, writers)
+	errs := make(chan error, 1)
+	versions := map[int]int{}
+	start := time.Now()
+	for time.Since(start) < o.load {
+		<-ticker.C
+		i := m.cluster.rng.IntN(o.services)
+		versions[i]++
+		slice := m.cluster.slice(i, versions[i])
+		slots <- struct{}{}
+		go func() {
+			defer func() { <-slots }()
+			if _, err := m.cluster.client.Set(ctx, slice); err != nil {
+				select {
+				case errs <- err:
+				default:
+				}
+			}
+		}()
+		r.LoadChanges++
+	}
+	select {
+	case err := <-errs:
+		return err
+	default:
+	}
+	after, err := cpu(m.process.PID())
+	if err != nil {
+		return err
+	}
+	r.CPUSeconds = (after - before).Seconds()
+	if r.RSSLoad, err = rss(m.process.PID()); err != nil {
+		return err
+	}
+	for i := range versions { // the next proxy finds the cluster as this one did
+		if _, err := m.cluster.client.Set(ctx, m.cluster.slice(i, 0)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// percentile returns a percentile in milliseconds.
+func percentile(list []time.Duration, p float64) float64 {
+	if len(list) == 0 {
+		return 0
+	}
+	slices.Sort(list)
+	i := min(int(p*float64(len(list))), len(list)-1)
+	return float64(list[i].Microseconds()) / 1000
+}

@@ -1,0 +1,96 @@
+//go:build linux
+
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+)
+
+// result is what was measured of one proxy.
+type result struct {
+	Name        string  `json:"name"`
+	SyncSeconds float64 `json:"sync_seconds"`
+	// Changes is how many single changes were timed, in milliseconds: ChangeP50 and ChangeP99 from the API server's answer
+	// until a connection shows the change, RequestP50 and RequestP99 from the request on.
+	Changes     int     `json:"changes"`
+	ChangeP50   float64 `json:"change_p50_ms"`
+	ChangeP99   float64 `json:"change_p99_ms"`
+	RequestP50  float64 `json:"request_p50_ms"`
+	RequestP99  float64 `json:"request_p99_ms"`
+	RSSIdle     float64 `json:"rss_idle_mib"`
+	RSSLoad     float64 `json:"rss_load_mib"`
+	CPUSeconds  float64 `json:"cpu_seconds"`
+	LoadChanges int     `json:"load_changes"`
+}
+
+// report is the whole comparison: upstream first, then Switchyard.
+type report struct {
+	Machine     string   `json:"machine"`
+	Services    int      `json:"services"`
+	Endpoints   int      `json:"endpoints"`
+	Rate        int      `json:"rate"`
+	LoadSeconds float64  `json:"load_seconds"`
+	Results     []result `json:"results"`
+}
+
+// rows are the figures, each with the factor by which Switchyard should be better.
+var rows = []struct {
+	name string
+	unit string
+	goal float64
+	get  func(*result) float64
+}{
+	{"Start to all services programmed", "s", 20, func(r *result) float64 { return r.SyncSeconds }},
+	{"API change to kernel, p50", "ms", 500, func(r *result) float64 { return r.ChangeP50 }},
+	{"API change to kernel, p99", "ms", 500, func(r *result) float64 { return r.ChangeP99 }},
+	{"... with the API request, p50", "ms", 0, func(r *result) float64 { return r.RequestP50 }},
+	{"... with the API request, p99", "ms", 0, func(r *result) float64 { return r.RequestP99 }},
+	{"Resident memory, idle", "MiB", 3, func(r *result) float64 { return r.RSSIdle }},
+	{"Resident memory, under load", "MiB", 3, func(r *result) float64 { return r.RSSLoad }},
+	{"Processor time under load", "s", 5, func(r *result) float64 { return r.CPUSeconds }},
+}
+
+// table is the report as a Markdown table.
+func (r *report) table() string {
+	var b strings.Builder
+	a, z := &r.Results[0], &r.Results[1]
+	fmt.Fprintf(&b, "| | %s | %s | factor | goal |\n|---|---:|---:|---:|---:|\n", a.Name, z.Name)
+	for _, row := range rows {
+		goal := "-"
+		if row.goal > 0 {
+			goal = fmt.Sprintf("%.0f", row.goal)
+		}
+		before, after := row.get(a), row.get(z)
+		fmt.Fprintf(&b, "| %s | %.4g %s | %.3g %s | %.1f | %s |\n", row.name, before, row.unit, after, row.unit, before/after, goal)
+	}
+	return b.String()
+}
+
+// write writes the report as a document and as JSON.
+func (r *report) write(document, data string) error {
+	text := fmt.Sprintf(`# Beside upstream kube-proxy
+
+Written by `+"`make compare`"+`: %d services with %d endpoints each, in a real API server; one proxy after the other on the same
+machine (%s), each on a node of its own, with the same configuration file.
+
+%s
+- Start to all services programmed: from the start of the process until connections to %d random services are all answered.
+- API change to kernel: one endpoint of one service is replaced by another; the time from the API server's answer to that
+  request until a new connection reaches the new endpoint. %d changes of kube-proxy, %d of Switchyard, 1.2 s apart.
+- Memory: VmRSS of the process, five seconds after the sync, and at the end of the load.
+- Processor time: user and system time of the process and of the programs that it runs (nft), in %.0f s of %d changes of
+  endpoints a second (%d and %d in all).
+`, r.Services, r.Endpoints, r.Machine, r.table(), min(sampled, r.Services), r.Results[0].Changes, r.Results[1].Changes,
+		r.LoadSeconds, r.Rate, r.Results[0].LoadChanges, r.Results[1].LoadChanges)
+	if err := os.WriteFile(document, []byte(text), 0o644); err != nil {
+		return err
+	}
+	raw, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(data, append(raw, '\n'), 0o644)
+}

@@ -1,0 +1,83 @@
+//go:build linux
+
+package e2e
+
+import (
+	"slices"
+
+	"github.com/switchyard-net/switchyard/internal/flow"
+	"github.com/switchyard-net/switchyard/internal/lab"
+	"github.com/switchyard-net/switchyard/internal/oracle"
+)
+
+// difference is one that is meant. docs/differences.md says of each why Switchyard is right.
+type difference struct {
+	// name is the heading in docs/differences.md.
+	name string
+	// mode is the mode of upstream kube-proxy that differs, empty for both.
+	mode string
+	// is says whether a packet's way differs for this reason; want is what the oracle says.
+	is func(w *oracle.World, p flow.Packet, want flow.Answer, upstream, ours observation) bool
+}
+
+var differences = []difference{
+	{
+		name: "Namespaces that opt out",
+		is: func(w *oracle.World, p flow.Packet, want flow.Answer, upstream, ours observation) bool {
+			all := *w
+			all.Namespaces = nil
+			return !sameAnswer(want, all.Ask(p))
+		},
+	},
+	{
+		name: "Ports that a cluster IP does not have",
+		mode: "iptables",
+		is: func(w *oracle.World, p flow.Packet, want flow.Answer, upstream, ours observation) bool {
+			return want.Outcome == flow.Reject && only(upstream, lab.TimedOut) && isStray(w, p)
+		},
+	},
+	{
+		name: "Source ranges of a load balancer without endpoints",
+		mode: "iptables",
+		is: func(w *oracle.World, p flow.Packet, want flow.Answer, upstream, ours observation) bool {
+			return want.Outcome == flow.Drop && only(upstream, lab.Refused) && withoutRanges(w).Ask(p).Outcome == flow.Reject
+		},
+	},
+	{
+		name: "Refusals that the node itself does not see",
+		mode: "iptables",
+		is: func(w *oracle.World, p flow.Packet, want flow.Answer, upstream, ours observation) bool {
+			return want.Outcome == flow.Reject && p.From == flow.FromNode && only(upstream, lab.TimedOut) && only(ours, lab.Refused)
+		},
+	},
+}
+
+// withoutRanges is the cluster with load balancers that admit everybody.
+func withoutRanges(w *oracle.World) *oracle.World {
+	open := *w
+	open.Services = nil
+	for _, s := range w.Services {
+		c := *s
+		c.SourceRanges = nil
+		open.Services = append(open.Services, &c)
+	}
+	return &open
+}
+
+// isStray says whether nobody has a frontend that fits a packet.
+func isStray(w *oracle.World, p flow.Packet) bool {
+	for _, s := range w.Services {
+		for _, port := range s.Ports {
+			has := slices.Contains(slices.Concat(s.ClusterIPs, s.ExternalIPs, s.LoadBalancerIPs), p.Dst.Addr())
+			if has && port.Port == p.Dst.Port() && port.Protocol == p.Protocol {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// only says whether all connections had one outcome.
+func only(o observation, outcome lab.Outcome) bool {
+	return len(o.servers) == 0 && len(o.others) == 1 && o.others[outcome] > 0
+}

@@ -1,0 +1,188 @@
+//go:build linux
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/backend/nftables"
+	"github.com/switchyard-net/switchyard/brain"
+	"github.com/switchyard-net/switchyard/e2e/controlplane"
+	"github.com/switchyard-net/switchyard/e2e/kubeproxy"
+	"github.com/switchyard-net/switchyard/internal/lab"
+	"github.com/switchyard-net/switchyard/internal/reconcile"
+	"github.com/switchyard-net/switchyard/source/kube"
+	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/store"
+)
+
+// podCIDRs are those of all pods of a lab.
+var podCIDRs = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/48")}
+
+// settings are what both proxies are configured with.
+type settings struct {
+	clusterCIDRs  []netip.Prefix
+	masqueradeAll bool
+	mode          string // of upstream kube-proxy
+	// wrap changes our dataplane, to see that the change is noticed. It may be nil.
+	wrap func(backend.Backend) backend.Backend
+}
+
+// node is a lab whose node under test has a proxy at work.
+type node struct {
+	name string
+	*lab.Lab
+	senders map[netip.Addr]*lab.Host // hosts whose packets to services pass the node under test
+	trouble func() error             // what the proxy has to say, if it ended or failed
+	stop    func() error             // ends the proxy
+}
+
+// startUpstream lets upstream kube-proxy follow the API server.
+func startUpstream(ctx context.Context, plane *controlplane.ControlPlane, dir string, s settings) (*node, error) {
+	n, err := newNode(ctx, "kube-proxy "+s.mode)
+	if err != nil {
+		return nil, err
+	}
+	door, err := plane.Expose(n.Node())
+	if err != nil {
+		return nil, errors.Join(err, n.Close())
+	}
+	proxy, err := kubeproxy.Start(n.Node(), kubeproxy.Options{
+		Dir: dir, Kubeconfig: plane.Kubeconfig(), Node: n.Node().Name, Mode: s.mode,
+		ClusterCIDRs: s.clusterCIDRs, MasqueradeAll: s.masqueradeAll, MinSyncPeriod: 10 * time.Millisecond,
+	})
+	if err != nil {
+		return nil, errors.Join(err, door.Close(), n.Close())
+	}
+	n.trouble = func() error { return errors.Join(proxy.Failure(), errors.New(proxy.Tail())) }
+	n.stop = func() error {
+		proxy.Kill()
+		return errors.Join(door.Close(), n.Close())
+	}
+	return n, nil
+}
+
+// startOurs lets Switchyard follow the API server.
+func startOurs(ctx context.Context, plane *controlplane.ControlPlane, s settings) (*node, error) {
+	n, err := newNode(ctx, "switchyard")
+	if err != nil {
+		return nil, err
+	}
+	source, err := kube.New(kube.Options{Config: plane.Config(), NodeName: n.Node().Name})
+	if err != nil {
+		return nil, errors.Join(err, n.Close())
+	}
+	detector := backend.LocalDetector{ClusterCIDRs: s.clusterCIDRs}
+	var dataplane *nftables.Backend
+	err = n.Node().Do(func() (err error) {
+		dataplane, err = nftables.New(nftables.Options{LocalDetector: detector, NodePortAddresses: backend.NodePortAddresses{Primary: true}})
+		return err
+	})
+	if err != nil {
+		return nil, errors.Join(err, n.Close())
+	}
+	var wrapped backend.Backend = dataplane
+	if s.wrap != nil {
+		wrapped = s.wrap(dataplane)
+	}
+	feed := store.New(store.Options{Brain: brain.Config{
+		NodeName: n.Node().Name, MasqueradeAll: s.masqueradeAll,
+		DetectLocal: brain.Families{IPv4: detector.Detects(state.IPv4), IPv6: detector.Detects(state.IPv6)},
+	}})
+	running, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 2)
+	sink := feed.Source("kube")
+	go func() { ended <- source.Run(running, sink) }()
+	go func() { ended <- reconcile.Run(running, feed, wrapped, reconcile.Options{}) }()
+	n.trouble = func() error { return errors.Join(source.Problems()...) }
+	n.stop = func() error {
+		cancel()
+		err := errors.Join(<-ended, <-ended, dataplane.Close())
+		feed.Close()
+		return errors.Join(err, n.Close())
+	}
+	return n, nil
+}
+
+func newNode(ctx context.Context, name string) (*node, error) {
+	l, err := lab.New(ctx, lab.Options{})
+	if err != nil {
+		return nil, err
+	}
+	return &node{name: name, Lab: l, senders: map[netip.Addr]*lab.Host{}}, nil
+}
+
+// own notes whose addresses a host's are.
+func (n *node) own(host *lab.Host) {
+	for _, addr := range host.Addrs {
+		n.senders[addr] = host
+	}
+}
+
+// podsOnEach is the number of pods on each node that may be endpoints.
+const podsOnEach = 3
+
+// servedPorts are where every host that may be an endpoint serves.
+var servedPorts = []uint16{53, 8080, 8081}
+
+// The servers of the markers, and where they are.
+const (
+	markPort, zonePort = 9000, 9003
+	clientPod          = "bystander"
+)
+
+// populate starts the same pods and servers on every node, and returns those that may be endpoints and whose they are.
+func (n *node) populate(protocols []state.Protocol) (map[*lab.Host]*lab.Host, error) {
+	endpoints := map[*lab.Host]*lab.Host{n.Node(): n.Node(), n.OtherNode(): n.OtherNode()}
+	for i := range 2 * podsOnEach {
+		other := i%2 == 1
+		pod, err := n.AddPod(lab.PodOptions{Name: fmt.Sprintf("pod-%d", i), OtherNode: other})
+		if err != nil {
+			return nil, err
+		}
+		endpoints[pod] = n.OtherNode()
+		if !other {
+			endpoints[pod] = n.Node()
+			n.own(pod)
+		}
+	}
+	bystander, err := n.AddPod(lab.PodOptions{Name: clientPod})
+	if err != nil {
+		return nil, err
+	}
+	for _, host := range []*lab.Host{n.Node(), n.Client(), bystander} {
+		n.own(host)
+	}
+	for host := range endpoints {
+		for _, addr := range host.Addrs {
+			for _, port := range servedPorts {
+				endpoint := netip.AddrPortFrom(addr, port)
+				for _, proto := range protocols {
+					if err := host.Serve(proto, endpoint, endpoint.String()); err != nil {
+						return nil, err
+					}
+				}
+			}
+		}
+	}
+	return endpoints, errors.Join(n.serveMarkers("east"), n.serveMarkers("west"))
+}
+
+// serveMarkers starts the pod that the markers lead to in one zone.
+func (n *node) serveMarkers(zone string) error {
+	pod, err := n.AddPod(lab.PodOptions{Name: zone})
+	if err != nil {
+		return err
+	}
+	for port, name := range map[uint16]string{markPort: "0", markPort + 1: "1", zonePort: zone} {
+		if err := pod.Serve(state.TCP, netip.AddrPortFrom(netip.Addr{}, port), name); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,92 @@
+//go:build linux
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/switchyard-net/switchyard/internal/flow"
+	"github.com/switchyard-net/switchyard/internal/lab"
+)
+
+const (
+	// silence is how long a packet is waited for that should be dropped.
+	silence = 300 * time.Millisecond
+	// patience is how long an answer may take on a busy machine.
+	patience = 3 * time.Second
+)
+
+// observation is what became of several connections of one client to one frontend.
+type observation struct {
+	// servers are those that answered, with the kind of source address that they saw.
+	servers map[string]string
+	// others counts the other outcomes.
+	others map[lab.Outcome]int
+}
+
+func (o observation) String() string {
+	var words []string
+	for _, server := range slices.Sorted(maps.Keys(o.servers)) {
+		words = append(words, fmt.Sprintf("%s (source %s)", server, o.servers[server]))
+	}
+	for _, outcome := range slices.Sorted(maps.Keys(o.others)) {
+		words = append(words, outcome.String())
+	}
+	return strings.Join(words, ", ")
+}
+
+// same says whether two observations are of the same behaviour.
+func (o observation) same(p observation) bool {
+	outcomes := func(o observation) []lab.Outcome { return slices.Sorted(maps.Keys(o.others)) }
+	return maps.Equal(o.servers, p.servers) && slices.Equal(outcomes(o), outcomes(p))
+}
+
+// ports hands out source ports: a proxy may remember the flows of those that were used before.
+type ports struct{ next uint16 }
+
+func (p *ports) take(n int) uint16 {
+	if p.next < 10000 || int(p.next)+n > 60000 {
+		p.next = 10000
+	}
+	first := p.next
+	p.next += uint16(n)
+	return first
+}
+
+// observe makes connections one after the other and adds what became of them to o.
+func (n *node) observe(ctx context.Context, o *observation, p flow.Packet, firstPort uint16, count int, timeout time.Duration) {
+	if o.servers == nil {
+		o.servers, o.others = map[string]string{}, map[lab.Outcome]int{}
+	}
+	for i := range count {
+		answer := n.senders[p.Src].Probe(ctx, p.Protocol, p.Dst, lab.ProbeOptions{
+			Source: p.Src, SourcePort: firstPort + uint16(i), Timeout: timeout,
+		})
+		if answer.Outcome != lab.Answered {
+			o.others[answer.Outcome]++
+			continue
+		}
+		source := n.sourceKind(p.Src, answer.Source.Addr())
+		if old, ok := o.servers[answer.Server]; ok && old != source {
+			source = old + " or " + source
+		}
+		o.servers[answer.Server] = source
+	}
+}
+
+// sourceKind says what a server's view of the client's address means.
+func (n *node) sourceKind(client, seen netip.Addr) string {
+	switch {
+	case slices.Contains(n.Node().Addrs, seen):
+		return "node"
+	case seen == client:
+		return "kept"
+	}
+	return seen.String()
+}

@@ -1,0 +1,137 @@
+//go:build linux
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/switchyard-net/switchyard/e2e/apicluster"
+	"github.com/switchyard-net/switchyard/internal/lab"
+	"github.com/switchyard-net/switchyard/model"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// settleTimeout is how long a proxy may take to show a change.
+const settleTimeout = 30 * time.Second
+
+// The addresses of the markers' services; the numbers are of IPv4 and IPv6.
+var (
+	markIPs = []netip.Addr{netip.MustParseAddr("10.96.1.1"), netip.MustParseAddr("fd00:10:96::101")}
+	zoneIPs = []netip.Addr{netip.MustParseAddr("10.96.1.2"), netip.MustParseAddr("fd00:10:96::102")}
+)
+
+const (
+	markNamespace = "e2e-marker"
+	zoneFrontend  = 1
+)
+
+// marks are services that are changed after everything else, so that real connections to them show when a proxy has seen it
+// all. A proxy watches each kind of object separately, and programs each family separately.
+type marks struct {
+	client *apicluster.Client
+	turn   uint16
+	zone   string
+}
+
+// begin makes the marker of the zone: an endpoint in each zone, and hints.
+func (m *marks) begin(ctx context.Context, n *node) error {
+	service := &model.Service{Name: state.ServiceName{Namespace: markNamespace, Name: "zones"}, ClusterIPs: zoneIPs,
+		Ports: []model.ServicePort{{Protocol: state.TCP, Port: zoneFrontend}}}
+	objects := []model.Object{service}
+	for _, family := range []state.Family{state.IPv4, state.IPv6} {
+		slice := markSlice(n, "zones", family, zonePort, "east", "west")
+		for i, zone := range []string{"east", "west"} {
+			slice.Endpoints[i].ZoneHints = []string{zone}
+		}
+		objects = append(objects, slice)
+	}
+	for _, o := range objects {
+		if err := m.set(ctx, o); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// set tries for a while: the API server may not know the service CIDR yet, which has just been made.
+func (m *marks) set(ctx context.Context, o model.Object) error {
+	deadline := time.Now().Add(10 * time.Second)
+	for {
+		_, err := m.client.Set(ctx, o)
+		if err == nil || time.Now().After(deadline) {
+			return err
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// change changes the markers of services and slices.
+func (m *marks) change(ctx context.Context, n *node) error {
+	m.turn++
+	objects := []model.Object{&model.Service{Name: state.ServiceName{Namespace: markNamespace, Name: "turn"}, ClusterIPs: markIPs,
+		Ports: []model.ServicePort{{Protocol: state.TCP, Port: 1000 + m.turn}}}}
+	for _, family := range []state.Family{state.IPv4, state.IPv6} {
+		objects = append(objects, markSlice(n, "turn", family, markPort+m.turn%2, "east"))
+	}
+	for _, o := range objects {
+		if err := m.set(ctx, o); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func markSlice(n *node, service string, family state.Family, port uint16, pods ...string) *model.EndpointSlice {
+	slice := &model.EndpointSlice{
+		Namespace: markNamespace, Service: service, Family: family,
+		Ports: []model.EndpointPort{{Protocol: state.TCP, Port: port}},
+	}
+	slice.Name = map[state.Family]string{state.IPv4: service + "-4", state.IPv6: service + "-6"}[family]
+	for _, name := range pods {
+		addrs := n.Pod(name).Addrs
+		i := slices.IndexFunc(addrs, func(a netip.Addr) bool { return state.FamilyOf(a) == family })
+		slice.Endpoints = append(slice.Endpoints, model.Endpoint{Addr: addrs[i], Ready: true, Serving: true, NodeName: n.Node().Name})
+	}
+	return slice
+}
+
+// seen waits until connections on a node show the latest markers.
+func (m *marks) seen(ctx context.Context, n *node) error {
+	deadline := time.Now().Add(settleTimeout)
+	for i := range markIPs {
+		for !m.turnSeen(ctx, n, markIPs[i]) || !m.zoneSeen(ctx, n, zoneIPs[i]) {
+			if time.Now().After(deadline) {
+				return fmt.Errorf("%s does not show the latest change after %v (turn %v, zone %q %v): %w", n.name, settleTimeout,
+					m.turnSeen(ctx, n, markIPs[i]), m.zone, m.zoneSeen(ctx, n, zoneIPs[i]), n.trouble())
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+	}
+	return nil
+}
+
+func (m *marks) turnSeen(ctx context.Context, n *node, ip netip.Addr) bool {
+	return markAnswer(ctx, n, netip.AddrPortFrom(ip, 1000+m.turn)) == strconv.Itoa(int(m.turn%2))
+}
+
+// zoneSeen says whether the endpoints that answer are those for the zone. Without a zone, they are both.
+func (m *marks) zoneSeen(ctx context.Context, n *node, ip netip.Addr) bool {
+	const enough = 12 // of two endpoints, always the same one: once in 2,000 times
+	seen := map[string]bool{}
+	for range enough {
+		seen[markAnswer(ctx, n, netip.AddrPortFrom(ip, zoneFrontend))] = true
+	}
+	if m.zone == "" {
+		return seen["east"] && seen["west"]
+	}
+	return len(seen) == 1 && seen[m.zone]
+}
+
+func markAnswer(ctx context.Context, n *node, dst netip.AddrPort) string {
+	return n.Pod(clientPod).Probe(ctx, state.TCP, dst, lab.ProbeOptions{Timeout: 200 * time.Millisecond}).Server
+}
