@@ -18,6 +18,7 @@ const (
 	msgDelTable    = 2
 	msgNewChain    = 3
 	msgGetChain    = 4
+	msgDelChain    = 5
 	msgNewRule     = 6
 	msgGetRule     = 7
 	msgDelRule     = 8

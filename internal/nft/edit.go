@@ -1,0 +1,65 @@
+package nft
+
+import (
+	"maps"
+	"slices"
+)
+
+// This file is for tables that others have made, above all those of the program iptables-nft.
+
+// Rule is a rule of a table that was read.
+type Rule struct {
+	// Handle names the rule in its table, for good.
+	Handle uint64
+	// Targets are the chains that it jumps or goes to, other than through maps.
+	Targets []string
+}
+
+// ChainNames returns the names of all chains, sorted.
+func (s *Skeleton) ChainNames() []string { return slices.Sorted(maps.Keys(s.chains)) }
+
+// IsBase says whether a chain is called from a hook.
+func (s *Skeleton) IsBase(chain string) bool { return findAttr(s.chains[chain], 4, 0) != nil }
+
+// Rules returns the rules of a chain in order.
+func (s *Skeleton) Rules(chain string) []Rule {
+	rules := make([]Rule, 0, len(s.rules[chain]))
+	for _, attrs := range s.rules[chain] {
+		rules = append(rules, Rule{Handle: beUint64(findAttr(attrs, 3, 0)), Targets: targets(findAttr(attrs, 4, 0))})
+	}
+	return rules
+}
+
+// targets returns the chains that verdicts in a rule's expressions lead to.
+func targets(exprs []byte) []string {
+	var chains []string
+	// Attributes that cannot be read hold nothing that can be found: the kernel refuses to delete a chain that is in use.
+	_ = eachAttr(exprs, func(_ uint16, expr []byte) error {
+		if attrStr(expr, 1) != "immediate" {
+			return nil
+		}
+		verdict := findAttr(findAttr(findAttr(expr, 2, 0), 2, 0), 2, 0)
+		if chain := attrStr(verdict, 2); chain != "" {
+			chains = append(chains, chain)
+		}
+		return nil
+	})
+	return chains
+}
+
+// DeleteRule deletes a rule. It is an error if it is not there.
+func (b *Batch) DeleteRule(t Table, chain string, handle uint64) {
+	b.begin(msgDelRule, 0, t.Family)
+	b.buf = appendAttrString(b.buf, 1, t.Name)
+	b.buf = appendAttrString(b.buf, 2, chain)
+	b.buf = appendAttr(b.buf, attrU64(3, handle))
+	b.count++
+}
+
+// DeleteChain deletes a chain, whose rules have to be deleted before, as all that lead to it. It is an error if it is not there.
+func (b *Batch) DeleteChain(t Table, chain string) {
+	b.begin(msgDelChain, 0, t.Family)
+	b.buf = appendAttrString(b.buf, 1, t.Name)
+	b.buf = appendAttrString(b.buf, 3, chain)
+	b.count++
+}
