@@ -48,6 +48,8 @@ var arrows = []arrow{
 	{"internal/conntrack", []string{"state"}},
 	{"internal/udpflows", []string{"state", "internal/conntrack"}},
 	{"internal/health", nil},
+	{"internal/nodesetup", nil},
+	{"internal/leftovers", []string{"internal/nft"}},
 	{"internal/healthz", []string{"state", "internal/reconcile"}},
 	{"internal/servicehealth", []string{"state"}},
 	{"internal/metrics", []string{"model", "state", "source", "internal/reconcile"}},

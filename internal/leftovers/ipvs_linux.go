@@ -1,0 +1,157 @@
+package leftovers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// proxyDevice holds the addresses of services in IPVS mode.
+const proxyDevice = "kube-ipvs0"
+
+// The IPVS family of generic netlink (include/uapi/linux/ip_vs.h).
+const (
+	ipvsVersion    = 1
+	ipvsGetService = 4
+	ipvsFlush      = 17
+)
+
+// ipvs is the kernel as far as IPVS mode needs it. Tests replace it, because few kernels have IPVS.
+type ipvs struct {
+	link    func(name string) (netlink.Link, error)
+	delLink func(netlink.Link) error
+	family  func(name string) (*netlink.GenlFamily, error)
+	execute func(*nl.NetlinkRequest) ([][]byte, error)
+}
+
+func realIPVS() *ipvs {
+	return &ipvs{
+		link: netlink.LinkByName, delLink: netlink.LinkDel, family: netlink.GenlFamilyGet,
+		execute: func(r *nl.NetlinkRequest) ([][]byte, error) { return r.Execute(unix.NETLINK_GENERIC, 0) },
+	}
+}
+
+// sweep looks for IPVS only if there is kube-proxy's device: others use IPVS too, and to ask for it loads its kernel module. The
+// device goes last, so that a sweep that was broken off is taken up again.
+func (k *ipvs) sweep(_ context.Context, remove bool) ([]Item, error) {
+	link, err := k.link(proxyDevice)
+	if _, absent := errors.AsType[netlink.LinkNotFoundError](err); absent || errors.Is(err, unix.ENODEV) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("device %s: %w", proxyDevice, err)
+	}
+	if link.Type() != "dummy" {
+		return nil, nil // somebody else's, by the same name
+	}
+	items, err := k.servers(remove)
+	if err != nil {
+		return items, fmt.Errorf("IPVS virtual servers: %w", err)
+	}
+	if remove {
+		if err := k.delLink(link); err != nil && !errors.Is(err, unix.ENODEV) {
+			return items, fmt.Errorf("deleting device %s: %w", proxyDevice, err)
+		}
+	}
+	return append(items, Item{Devices, "the kernel", []string{proxyDevice}}), nil
+}
+
+func (k *ipvs) servers(remove bool) ([]Item, error) {
+	family, err := k.family("IPVS")
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	request := func(cmd uint8, flags int) ([][]byte, error) {
+		req := nl.NewNetlinkRequest(int(family.ID), flags)
+		req.AddData(&nl.Genlmsg{Command: cmd, Version: ipvsVersion})
+		return k.execute(req)
+	}
+	msgs, err := request(ipvsGetService, unix.NLM_F_DUMP)
+	if err != nil {
+		return nil, fmt.Errorf("listing them: %w", err)
+	}
+	var names []string
+	for _, msg := range msgs {
+		name, err := serverName(msg)
+		if err != nil {
+			return nil, err
+		}
+		names = append(names, name)
+	}
+	if len(names) == 0 {
+		return nil, nil
+	}
+	if remove {
+		if _, err := request(ipvsFlush, unix.NLM_F_ACK); err != nil {
+			return nil, fmt.Errorf("deleting %d: %w", len(names), err)
+		}
+	}
+	slices.Sort(names)
+	return []Item{{VirtualServers, "IPVS", names}}, nil
+}
+
+// serverName reads a service from one message of a dump.
+func serverName(msg []byte) (string, error) {
+	if len(msg) < nl.SizeofGenlmsg {
+		return "", errors.New("truncated message")
+	}
+	const (
+		attrService = 1
+		attrAF      = 1
+		attrProto   = 2
+		attrAddress = 3
+		attrPort    = 4
+		attrMark    = 5
+	)
+	var af, proto, port uint16
+	var address [16]byte
+	outer, err := nl.ParseRouteAttr(msg[nl.SizeofGenlmsg:])
+	if err != nil {
+		return "", err
+	}
+	for _, o := range outer {
+		if o.Attr.Type&nl.NLA_TYPE_MASK != attrService {
+			continue
+		}
+		inner, err := nl.ParseRouteAttr(o.Value)
+		if err != nil {
+			return "", err
+		}
+		for _, a := range inner {
+			typ := a.Attr.Type & nl.NLA_TYPE_MASK
+			switch {
+			case typ == attrAF && len(a.Value) >= 2:
+				af = native.Uint16(a.Value)
+			case typ == attrProto && len(a.Value) >= 2:
+				proto = native.Uint16(a.Value)
+			case typ == attrAddress:
+				copy(address[:], a.Value)
+			case typ == attrPort && len(a.Value) >= 2:
+				port = uint16(a.Value[0])<<8 | uint16(a.Value[1])
+			case typ == attrMark && len(a.Value) >= 4:
+				return fmt.Sprintf("mark %d", native.Uint32(a.Value)), nil
+			}
+		}
+	}
+	ip := netip.AddrFrom16(address)
+	if af == unix.AF_INET {
+		ip = netip.AddrFrom4([4]byte(address[:4]))
+	}
+	protocols := map[uint16]string{unix.IPPROTO_TCP: "TCP", unix.IPPROTO_UDP: "UDP", unix.IPPROTO_SCTP: "SCTP"}
+	name, ok := protocols[proto]
+	if !ok {
+		name = fmt.Sprint(proto)
+	}
+	return strings.Join([]string{name, netip.AddrPortFrom(ip, port).String()}, " "), nil
+}

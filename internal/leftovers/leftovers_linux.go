@@ -1,0 +1,62 @@
+package leftovers
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+)
+
+// A sweep finds what there is of one kind of leftovers and, if remove is set, removes it. It returns what it found, or
+// removed, also beside an error. What the kernel does not have has no leftovers, and is no error.
+type sweep func(ctx context.Context, remove bool) ([]Item, error)
+
+// sweeps are in the order of removal: IP sets cannot go before the rules that refer to them.
+func sweeps() []sweep {
+	return []sweep{sweepNFT, sweepLegacy, realIPVS().sweep, sweepIPSets}
+}
+
+// Find returns what kube-proxy has left in the calling thread's network namespace. It changes nothing. It needs CAP_NET_ADMIN,
+// and CAP_NET_RAW where tables of iptables-legacy exist. What it found stands beside an error that says what could not be
+// looked at.
+func Find(ctx context.Context) ([]Item, error) { return run(ctx, sweeps(), false) }
+
+// Remove removes what Find finds, and returns what it removed. It goes on after a failure; the error then names everything that
+// may be left. It waits for other programs that are about to change the same tables, at most for some seconds. It may be
+// repeated, and called while somebody else does the same.
+func Remove(ctx context.Context) ([]Item, error) { return run(ctx, sweeps(), true) }
+
+func run(ctx context.Context, sweeps []sweep, remove bool) ([]Item, error) {
+	var items []Item
+	var errs []error
+	for _, s := range sweeps {
+		if err := ctx.Err(); err != nil {
+			return items, errors.Join(append(errs, err)...)
+		}
+		found, err := s(ctx, remove)
+		items = slices.Concat(items, found)
+		errs = append(errs, err)
+	}
+	return items, errors.Join(errs...)
+}
+
+// How often something is tried again that others are in the way of, and the time between: five seconds in all.
+const (
+	attempts = 100
+	pause    = 50 * time.Millisecond
+)
+
+// retry calls fn until it succeeds, fails with another error than those given, or that time is over.
+func retry(ctx context.Context, fn func() error, again ...error) error {
+	for n := 1; ; n++ {
+		err := fn()
+		if err == nil || n == attempts || !slices.ContainsFunc(again, func(a error) bool { return errors.Is(err, a) }) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(err, ctx.Err())
+		case <-time.After(pause):
+		}
+	}
+}
