@@ -1,0 +1,227 @@
+// Package healthz answers for the health of a proxy process, as kube-proxy does: /healthz and /livez for load balancers and
+// the kubelet, and the operator's paths beside /metrics.
+//
+// Both answers say whether the dataplane keeps up: it does not if an update has been waiting for longer than two sync
+// periods. A lost API server, a bad manifest or one service that cannot be programmed do not make a node unhealthy, because
+// it goes on routing, and all nodes at once would be taken out of their load balancers. Such problems are listed in the answer,
+// in a field that kube-proxy's does not have.
+package healthz
+
+import (
+	"encoding/json"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/switchyard-net/switchyard/internal/reconcile"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// Options says what a [Health] judges by.
+type Options struct {
+	// Families are the IP families that the dataplane programs. They share one fate, and each has an item in the answer.
+	Families []state.Family
+	// Timeout is how long an update may wait. kube-proxy's is two sync periods. Default: 1 min.
+	Timeout time.Duration
+	// Newest returns the newest revision that there is to apply. With it, a dataplane is found out that hangs and does not
+	// even look for updates. It is called concurrently and must not block. Default: only what the reconciler says counts.
+	Newest func() state.Revision
+	// OnHealthz and OnLivez are called with the status code of each answer, concurrently. They may be nil.
+	OnHealthz, OnLivez func(code int)
+}
+
+// Health is the health of one process. Its methods may be called concurrently.
+type Health struct {
+	o Options
+
+	mu      sync.Mutex // guards all below
+	node    Node
+	updated time.Time // when the dataplane last showed the newest state known then
+	applied state.Revision
+	pending time.Time // since when an update has been waiting, zero if none is
+	behind  time.Time // when it was first seen that there is something newer that the reconciler does not speak of
+	checks  []namedCheck
+}
+
+type namedCheck struct {
+	part  string
+	check func() []error
+}
+
+// New returns the health of a process that starts now, and is healthy for the time being. Its node does not exist yet.
+func New(o Options) *Health {
+	if o.Timeout == 0 {
+		o.Timeout = time.Minute
+	}
+	return &Health{o: o, updated: time.Now()}
+}
+
+// Status takes down how the dataplane is doing. It is made to be the reconciler's OnStatus.
+func (h *Health) Status(s reconcile.Status) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.applied = s.Applied
+	h.pending = s.Pending
+	h.behind = time.Time{}
+	// While an update waits, a verification succeeds for an older state.
+	if s.Pending.IsZero() && s.LastSuccess.After(h.updated) {
+		h.updated = s.LastSuccess
+	}
+}
+
+// Node is what decides whether load balancers may send new connections to this node.
+type Node struct {
+	// Exists says that the cluster has the Node. A proxy that has no cluster sets it.
+	Exists bool
+	// Deleting says that metadata.deletionTimestamp is set.
+	Deleting bool
+	// Taints are the keys of spec.taints.
+	Taints []string
+}
+
+// toBeDeleted is the taint by which the cluster autoscaler announces that it will delete a node.
+const toBeDeleted = "ToBeDeletedByClusterAutoscaler"
+
+// Eligible says whether new connections may be sent to the node.
+func (n Node) Eligible() bool {
+	return n.Exists && !n.Deleting && !slices.Contains(n.Taints, toBeDeleted)
+}
+
+// SetNode takes down what has become of this node.
+func (h *Health) SetNode(n Node) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.node = n
+}
+
+// AddProblems lets a part of the process list its current problems in the answers. check is called concurrently and must not
+// block. What it returns does not make the process unhealthy.
+func (h *Health) AddProblems(part string, check func() []error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.checks = append(h.checks, namedCheck{part, check})
+}
+
+// Healthy says whether the dataplane keeps up, whatever has become of the node. It is what health check node ports call
+// serviceProxyHealthy.
+func (h *Health) Healthy() bool {
+	newest := h.newest()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.healthy(time.Now(), newest)
+}
+
+func (h *Health) newest() state.Revision {
+	if h.o.Newest == nil {
+		return 0
+	}
+	return h.o.Newest()
+}
+
+// healthy is called with mu held.
+func (h *Health) healthy(now time.Time, newest state.Revision) bool {
+	since := h.pending
+	switch {
+	case !since.IsZero():
+	case newest <= h.applied:
+		h.behind = time.Time{}
+	default:
+		if h.behind.IsZero() {
+			h.behind = now
+		}
+		since = h.behind
+	}
+	return since.IsZero() || now.Sub(since) < h.o.Timeout
+}
+
+// answer is kube-proxy's, and problems.
+type answer struct {
+	// LastUpdated is the current time in a healthy process: kube-proxy once told when it last looked, and keeps to that.
+	LastUpdated time.Time `json:"lastUpdated"`
+	CurrentTime time.Time `json:"currentTime"`
+	// NodeEligible is in /healthz only.
+	NodeEligible *bool                   `json:"nodeEligible,omitempty"`
+	Healthy      bool                    `json:"healthy"`
+	Status       map[string]familyStatus `json:"status,omitempty"`
+	Problems     []problem               `json:"problems,omitempty"`
+}
+
+type familyStatus struct {
+	LastUpdated time.Time `json:"lastUpdated"`
+	Healthy     bool      `json:"healthy"`
+}
+
+// problem is one thing that is not as it should be.
+type problem struct {
+	// Part is where it is: the name given to [Health.AddProblems].
+	Part    string `json:"part"`
+	Message string `json:"message"`
+}
+
+// report returns the answer of /livez, and whether the node is eligible.
+func (h *Health) report() (a answer, eligible bool) {
+	newest := h.newest()
+	h.mu.Lock()
+	now := time.Now()
+	healthy := h.healthy(now, newest)
+	updated := h.updated.UTC()
+	a = answer{LastUpdated: updated, CurrentTime: now.UTC(), Healthy: healthy, Status: map[string]familyStatus{}}
+	for _, f := range h.o.Families {
+		a.Status[f.String()] = familyStatus{updated, healthy}
+	}
+	eligible = h.node.Eligible()
+	checks := h.checks
+	h.mu.Unlock()
+	for _, c := range checks {
+		for _, err := range c.check() {
+			a.Problems = append(a.Problems, problem{c.part, err.Error()})
+		}
+	}
+	return a, eligible
+}
+
+// Handler serves /healthz and /livez, for the port that load balancers and the kubelet ask: 200 or 503, and JSON like
+//
+//	{"lastUpdated":"...","currentTime":"...","nodeEligible":true,"healthy":true,
+//	 "status":{"IPv4":{"lastUpdated":"...","healthy":true}},"problems":[{"part":"source","message":"..."}]}
+//
+// /healthz is also 503 while new connections should not be sent to the node; /livez, which has no nodeEligible, is not.
+func (h *Health) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) {
+		a, eligible := h.report()
+		a.NodeEligible = &eligible
+		a.write(w, a.Healthy && eligible, h.o.OnHealthz)
+	})
+	mux.HandleFunc("/livez", func(w http.ResponseWriter, _ *http.Request) {
+		a, _ := h.report()
+		a.write(w, a.Healthy, h.o.OnLivez)
+	})
+	return mux
+}
+
+func (a *answer) write(w http.ResponseWriter, ok bool, onAnswer func(code int)) {
+	code := http.StatusServiceUnavailable
+	if ok {
+		code = http.StatusOK
+		a.LastUpdated = a.CurrentTime
+	}
+	if onAnswer != nil {
+		onAnswer(code)
+	}
+	writeJSON(w, code, a)
+}
+
+func writeJSON(w http.ResponseWriter, code int, body any) {
+	text, err := json.Marshal(body)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(code)
+	// The only possible error is that the client has gone.
+	_, _ = w.Write(text)
+}

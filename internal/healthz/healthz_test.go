@@ -1,0 +1,234 @@
+package healthz
+
+import (
+	"encoding/json"
+	"errors"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/switchyard-net/switchyard/internal/reconcile"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+var both = []state.Family{state.IPv4, state.IPv6}
+
+func get(h http.Handler, path string) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest("GET", path, nil))
+	return w
+}
+
+// TestExactAnswers has the whole text: clients of kube-proxy parse it.
+func TestExactAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		// A bubble's clock begins at midnight, 2000-01-01.
+		h := New(Options{Families: both})
+		h.SetNode(Node{Exists: true})
+		at := func(clock string) string { return `"2000-01-01T00:` + clock + `Z"` }
+		expect := func(path string, code int, body string) {
+			t.Helper()
+			w := get(h.Handler(), path)
+			if w.Code != code || w.Body.String() != body {
+				t.Errorf("%v after the start, %s = %d\n%s\nwant %d\n%s", time.Now().UTC().Format("04:05"), path, w.Code, w.Body, code, body)
+			}
+			if ct := w.Header().Get("Content-Type"); ct != "application/json" {
+				t.Errorf("Content-Type is %q", ct)
+			}
+			if w.Header().Get("X-Content-Type-Options") != "nosniff" {
+				t.Errorf("headers are %v", w.Header())
+			}
+		}
+		time.Sleep(time.Second)
+		expect("/healthz", 200, `{"lastUpdated":`+at("00:01")+`,"currentTime":`+at("00:01")+`,"nodeEligible":true,"healthy":true,`+
+			`"status":{"IPv4":{"lastUpdated":`+at("00:00")+`,"healthy":true},"IPv6":{"lastUpdated":`+at("00:00")+`,"healthy":true}}}`)
+		expect("/livez", 200, `{"lastUpdated":`+at("00:01")+`,"currentTime":`+at("00:01")+`,"healthy":true,`+
+			`"status":{"IPv4":{"lastUpdated":`+at("00:00")+`,"healthy":true},"IPv6":{"lastUpdated":`+at("00:00")+`,"healthy":true}}}`)
+
+		h.Status(reconcile.Status{Pending: time.Now()})
+		time.Sleep(time.Minute)
+		expect("/livez", 503, `{"lastUpdated":`+at("00:00")+`,"currentTime":`+at("01:01")+`,"healthy":false,`+
+			`"status":{"IPv4":{"lastUpdated":`+at("00:00")+`,"healthy":false},"IPv6":{"lastUpdated":`+at("00:00")+`,"healthy":false}}}`)
+
+		h.Status(reconcile.Status{Applied: 1, LastSuccess: time.Now()})
+		h.AddProblems("source", func() []error { return []error{errors.New("no API server")} })
+		h.SetNode(Node{})
+		expect("/healthz", 503, `{"lastUpdated":`+at("01:01")+`,"currentTime":`+at("01:01")+`,"nodeEligible":false,"healthy":true,`+
+			`"status":{"IPv4":{"lastUpdated":`+at("01:01")+`,"healthy":true},"IPv6":{"lastUpdated":`+at("01:01")+`,"healthy":true}},`+
+			`"problems":[{"part":"source","message":"no API server"}]}`)
+	})
+}
+
+func TestEligible(t *testing.T) {
+	tests := map[string]struct {
+		node Node
+		want bool
+	}{
+		"absent":              {Node{}, false},
+		"there":               {Node{Exists: true}, true},
+		"tainted otherwise":   {Node{Exists: true, Taints: []string{"node.kubernetes.io/unschedulable"}}, true},
+		"about to be deleted": {Node{Exists: true, Taints: []string{"x", "ToBeDeletedByClusterAutoscaler"}}, false},
+		"being deleted":       {Node{Exists: true, Deleting: true}, false},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			h := New(Options{})
+			h.SetNode(test.node)
+			want := map[bool]int{true: 200, false: 503}[test.want]
+			if got := get(h.Handler(), "/healthz").Code; got != want {
+				t.Errorf("/healthz = %d, want %d", got, want)
+			}
+			if got := get(h.Handler(), "/livez").Code; got != 200 {
+				t.Errorf("/livez = %d: a node that goes away does not need its proxy restarted", got)
+			}
+		})
+	}
+}
+
+func TestHealthy(t *testing.T) {
+	type step struct {
+		after  time.Duration
+		status reconcile.Status
+		newest state.Revision
+		silent bool // the reconciler says nothing
+		begins bool // an update begins to wait
+		still  bool // it still waits
+		want   bool
+	}
+	const limit = 20 * time.Second
+	err := errors.New("refused")
+	tests := map[string][]step{
+		"starting takes as long as it takes": {
+			{silent: true, want: true},
+			{after: time.Hour, silent: true, want: true},
+		},
+		"an update waits for too long, and is applied in the end": {
+			{begins: true, want: true},
+			{after: limit - 1, silent: true, want: true},
+			{after: 1, silent: true, want: false},
+			{status: reconcile.Status{Applied: 1}, want: true},
+		},
+		"attempts that fail do not help": {
+			{begins: true, want: true},
+			{after: limit / 2, status: reconcile.Status{Failures: 1, Err: err}, still: true, want: true},
+			{after: limit / 2, status: reconcile.Status{Failures: 2, Err: err}, still: true, want: false},
+		},
+		"a service that fails is no reason": {
+			{status: reconcile.Status{Applied: 1, Failed: map[state.ServiceName]error{{}: err}}, want: true},
+			{after: time.Hour, silent: true, want: true},
+		},
+		"a verification that fails is no reason": {
+			{status: reconcile.Status{Applied: 1, Failures: 7, Err: err}, want: true},
+			{after: time.Hour, silent: true, want: true},
+		},
+		"the reconciler hangs": {
+			{status: reconcile.Status{Applied: 1}, newest: 1, want: true},
+			{after: time.Hour, newest: 2, silent: true, want: true},
+			{after: limit - 1, newest: 3, silent: true, want: true},
+			{after: 1, newest: 3, silent: true, want: false},
+			{status: reconcile.Status{Applied: 3}, newest: 3, want: true},
+		},
+		"the reconciler is always a little behind": {
+			{status: reconcile.Status{Applied: 1}, newest: 2, want: true},
+			{after: limit / 2, status: reconcile.Status{Applied: 2}, newest: 3, want: true},
+			{after: limit / 2, status: reconcile.Status{Applied: 3}, newest: 4, want: true},
+			{after: limit / 2, status: reconcile.Status{Applied: 4}, newest: 5, want: true},
+		},
+	}
+	for name, steps := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var newest state.Revision
+				var since time.Time
+				h := New(Options{Families: both, Timeout: limit, Newest: func() state.Revision { return newest }})
+				h.SetNode(Node{Exists: true})
+				for i, s := range steps {
+					time.Sleep(s.after)
+					newest = s.newest
+					if s.begins {
+						since = time.Now()
+					}
+					if s.begins || s.still {
+						s.status.Pending = since
+					}
+					if !s.silent {
+						h.Status(s.status)
+					}
+					if got := h.Healthy(); got != s.want {
+						t.Errorf("step %d: healthy is %v, want %v", i, got, s.want)
+					}
+					for _, path := range []string{"/healthz", "/livez"} {
+						if got := get(h.Handler(), path).Code == 200; got != s.want {
+							t.Errorf("step %d: %s is 200: %v, want %v", i, path, got, s.want)
+						}
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestVerificationOfAnOldState: a success while an update waits is not one of the newest state.
+func TestVerificationOfAnOldState(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := New(Options{Families: both[:1]})
+		start := time.Now()
+		time.Sleep(2 * time.Minute)
+		h.Status(reconcile.Status{Pending: start, LastSuccess: time.Now()})
+		var got struct{ LastUpdated time.Time }
+		if err := json.Unmarshal(get(h.Handler(), "/livez").Body.Bytes(), &got); err != nil {
+			t.Fatal(err)
+		}
+		if !got.LastUpdated.Equal(start) {
+			t.Errorf("lastUpdated is %v, want %v", got.LastUpdated, start)
+		}
+	})
+}
+
+func TestProblemsAreOnlyListed(t *testing.T) {
+	h := New(Options{})
+	h.SetNode(Node{Exists: true})
+	problems := []error{errors.New("a"), errors.New("b")}
+	h.AddProblems("source", func() []error { return problems })
+	h.AddProblems("ports", func() []error { return nil })
+	w := get(h.Handler(), "/healthz")
+	var got struct {
+		Problems []struct{ Part, Message string }
+	}
+	if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil {
+		t.Fatal(err)
+	}
+	if w.Code != 200 || len(got.Problems) != 2 || got.Problems[1].Part != "source" || got.Problems[1].Message != "b" {
+		t.Errorf("/healthz = %d %s", w.Code, w.Body)
+	}
+	problems = nil
+	var keys map[string]any
+	if err := json.Unmarshal(get(h.Handler(), "/healthz").Body.Bytes(), &keys); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := keys["problems"]; ok {
+		t.Errorf("without problems, the answer has the fields %v", slices.Sorted(maps.Keys(keys)))
+	}
+}
+
+func TestCodesAreCounted(t *testing.T) {
+	var healthz, livez []int
+	h := New(Options{
+		OnHealthz: func(code int) { healthz = append(healthz, code) },
+		OnLivez:   func(code int) { livez = append(livez, code) },
+	})
+	get(h.Handler(), "/healthz")
+	h.SetNode(Node{Exists: true})
+	get(h.Handler(), "/healthz")
+	get(h.Handler(), "/livez")
+	if !slices.Equal(healthz, []int{503, 200}) || !slices.Equal(livez, []int{200}) {
+		t.Errorf("counted %v and %v", healthz, livez)
+	}
+	if code := get(h.Handler(), "/elsewhere").Code; code != 404 {
+		t.Errorf("/elsewhere = %d", code)
+	}
+}

@@ -1,0 +1,158 @@
+// Package metrics holds what a proxy process shows Prometheus: kube-proxy's metrics, by the same names, types and labels, so
+// that boards and alerts written for it work unchanged, and Switchyard's own, which begin with switchyard_.
+//
+// A [Registry] belongs to one process and is fed by plain calls; nothing is global. What the metrics mean is what they mean in
+// kube-proxy, with these differences:
+//
+//   - kube-proxy syncs each IP family by itself. Here one transaction commits all families, so a sync counts once for each
+//     of them, with the same duration and the same outcome. So does a programming latency.
+//   - kube-proxy counts each Service once for each family. Here a change counts once.
+//   - kube-proxy forgets what is pending when a sync begins, also if it fails. Here a change is pending until it is applied.
+//   - The metrics of full and partial syncs and of conntrack are there in all modes, and counters begin at 0 instead of being
+//     absent until they first count.
+//   - kubernetes_build_info is not there: it would claim that the node runs a Kubernetes component of Switchyard's version,
+//     which is what alerts about version skew look for. switchyard_build_info is there instead.
+package metrics
+
+import (
+	"cmp"
+	"net/http"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// The modes that have metrics of their own, by kube-proxy's names.
+const (
+	ModeIPTables    = "iptables"
+	ModeIPVS        = "ipvs"
+	ModeNFTables    = "nftables"
+	ModeKernelspace = "kernelspace"
+)
+
+// Options says what a process is, and where the numbers come from that are asked for when they are shown. Functions are
+// called concurrently and must not block; the metric of one that is nil is absent.
+type Options struct {
+	// Mode is the dataplane's mode. A mode that is none of this package's constants has the common metrics only.
+	Mode string
+	// Families are the IP families that the dataplane programs. Required.
+	Families []state.Family
+	// Version is that of the program. Default: unknown.
+	Version string
+	// Services returns the number of services in the newest state.
+	Services func() int
+	// SourceProblems returns the number of problems that the sources have.
+	SourceProblems func() int
+	// HealthCheckProblems returns the number of health check node ports that cannot be served.
+	HealthCheckProblems func() int
+	// IPTablesInvalidDropped and IPTablesLocalhostAccepted return packets counted by the kernel, in mode iptables: those
+	// dropped because conntrack does not know their connection, and those to NodePorts on loopback addresses.
+	IPTablesInvalidDropped    func() uint64
+	IPTablesLocalhostAccepted func() uint64
+}
+
+// Registry holds the metrics of one process. Its methods may be called concurrently.
+type Registry struct {
+	registry *prometheus.Registry
+	families []string
+	started  time.Time
+	kube     kubeProxy
+	own      own
+
+	mu sync.Mutex // guards all below
+	// applied is the last revision that was applied, pendingSince what the last status said.
+	applied      state.Revision
+	pendingSince time.Time
+	queued       time.Time // the newest time at which a change asked for a sync
+	changes      changes
+	drops        drops
+}
+
+// own are Switchyard's metrics that are written, not asked for.
+type own struct {
+	attempts    *prometheus.CounterVec
+	verify      prometheus.Histogram
+	written     prometheus.Counter
+	repaired    prometheus.Counter
+	revision    prometheus.Gauge
+	failed      prometheus.Gauge
+	programming prometheus.Histogram
+}
+
+// New returns the registry of a process that starts now.
+func New(o Options) *Registry {
+	r := &Registry{
+		registry: prometheus.NewRegistry(),
+		started:  time.Now(),
+		drops:    newDrops(),
+	}
+	for _, f := range o.Families {
+		r.families = append(r.families, f.String())
+	}
+	r.registry.MustRegister(
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(collectors.MetricsAll)),
+	)
+	r.kube.register(r.registry, &o, r.families)
+	r.registerOwn(&o)
+	// Until the first state has come, the process waits for it: that counts as a sync that was asked for.
+	r.noteQueued(r.started)
+	return r
+}
+
+// Handler serves the metrics in the formats that Prometheus can ask for.
+func (r *Registry) Handler() http.Handler {
+	return promhttp.HandlerFor(r.registry, promhttp.HandlerOpts{ProcessStartTime: r.started})
+}
+
+func (r *Registry) registerOwn(o *Options) {
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return register(r.registry, prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "switchyard", Name: name, Help: help}, labels))
+	}
+	gauge := func(name, help string) prometheus.Gauge {
+		return register(r.registry, prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "switchyard", Name: name, Help: help}))
+	}
+	histogram := func(name, help string) prometheus.Histogram {
+		return register(r.registry, prometheus.NewHistogram(prometheus.HistogramOpts{
+			Namespace: "switchyard", Name: name, Help: help, Buckets: prometheus.ExponentialBuckets(0.001, 2, 16), // 1 ms to 33 s
+		}))
+	}
+	r.own = own{
+		attempts:    counter("dataplane_attempts_total", "Calls of the dataplane: apply, retry (of services that failed) or verify, by result.", "call", "result"),
+		verify:      histogram("dataplane_verify_duration_seconds", "How long it took to compare the dataplane with what was applied."),
+		written:     counter("dataplane_written_total", "Kernel objects that were added, replaced or deleted.").WithLabelValues(),
+		repaired:    counter("dataplane_repairs_total", "Kernel objects that something else had changed or deleted, and that were put right.").WithLabelValues(),
+		revision:    gauge("applied_revision", "The revision of the state that the dataplane shows."),
+		failed:      gauge("failed_services", "Services that cannot be programmed."),
+		programming: histogram("network_programming_duration_seconds", "Time from a change in the cluster until the kernel had it. It has finer buckets than kubeproxy_network_programming_duration_seconds and counts a change once."),
+	}
+	for _, call := range []string{callApply, callRetry, callVerify} {
+		r.own.attempts.WithLabelValues(call, "success")
+		r.own.attempts.WithLabelValues(call, "error")
+	}
+	info := prometheus.GaugeOpts{Namespace: "switchyard", Name: "build_info", Help: "1, labelled by what was built."}
+	register(r.registry, prometheus.NewGaugeVec(info, []string{"version", "go_version", "platform"})).
+		WithLabelValues(cmp.Or(o.Version, "unknown"), runtime.Version(), runtime.GOOS+"/"+runtime.GOARCH).Set(1)
+
+	asked := func(name, help string, ask func() int) {
+		if ask != nil {
+			opts := prometheus.GaugeOpts{Namespace: "switchyard", Name: name, Help: help}
+			r.registry.MustRegister(prometheus.NewGaugeFunc(opts, func() float64 { return float64(ask()) }))
+		}
+	}
+	asked("services", "Services in the newest state.", o.Services)
+	asked("source_problems", "Problems that the sources of cluster objects have.", o.SourceProblems)
+	asked("health_check_port_problems", "Health check node ports that cannot be served.", o.HealthCheckProblems)
+}
+
+// register registers c, whose name is not taken, and returns it.
+func register[C prometheus.Collector](r prometheus.Registerer, c C) C {
+	r.MustRegister(c)
+	return c
+}

@@ -1,0 +1,244 @@
+package servicehealth
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/switchyard-net/switchyard/state"
+)
+
+const (
+	// minPause and maxPause bound the time between two attempts to bind. It doubles with each.
+	minPause = 100 * time.Millisecond
+	maxPause = 10 * time.Second
+	// stopTimeout is how long requests to a port that was closed may go on.
+	stopTimeout = time.Second
+)
+
+// Run serves until ctx ends, and then returns nil with all ports closed. It is called once.
+func (s *Server) Run(ctx context.Context) error {
+	r := &runner{Server: s, sockets: map[netip.AddrPort]*socket{}}
+	for ctx.Err() == nil {
+		next := r.bind(ctx)
+		var timer <-chan time.Time
+		if !next.IsZero() {
+			timer = time.After(time.Until(next))
+		}
+		select {
+		case <-ctx.Done():
+		case <-s.wake:
+		case <-timer:
+		}
+	}
+	for _, sock := range r.sockets {
+		r.close(ctx, sock)
+	}
+	r.serving.Wait()
+	return nil
+}
+
+// runner is one call of Run. Its fields are used by one goroutine only.
+type runner struct {
+	*Server
+	sockets map[netip.AddrPort]*socket
+	// serving has the servers, also those that are about to stop.
+	serving sync.WaitGroup
+}
+
+// socket is an address and port to serve on.
+type socket struct {
+	addr netip.AddrPort
+	port *port
+	// listener and server are nil while it cannot be bound.
+	listener net.Listener
+	server   *http.Server
+	// broken gets the reason if the server stops by itself.
+	broken chan error
+
+	err   error // why it cannot be bound
+	pause time.Duration
+	retry time.Time // when to try again
+}
+
+// bind brings the sockets in step with services and addresses, and returns when to try again, zero for never.
+func (r *runner) bind(ctx context.Context) (next time.Time) {
+	wanted, ports := r.wanted()
+	for addr, sock := range r.sockets {
+		if wanted[addr] == nil {
+			r.close(ctx, sock)
+			delete(r.sockets, addr)
+		}
+	}
+	r.forget(ports)
+	now := time.Now()
+	for addr, p := range wanted {
+		sock := r.sockets[addr]
+		if sock == nil {
+			sock = &socket{addr: addr, port: p}
+			r.sockets[addr] = sock
+		}
+		r.open(ctx, sock, now)
+		if !sock.retry.IsZero() && (next.IsZero() || sock.retry.Before(next)) {
+			next = sock.retry
+		}
+	}
+	r.report()
+	return next
+}
+
+// wanted returns where to serve, and the ports that nobody wants any more.
+func (r *runner) wanted() (wanted map[netip.AddrPort]*port, unwanted []uint16) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	wanted = map[netip.AddrPort]*port{}
+	for number, p := range r.ports {
+		if len(p.claimants) == 0 {
+			unwanted = append(unwanted, number)
+			continue
+		}
+		for _, addr := range r.addrs {
+			wanted[netip.AddrPortFrom(addr, number)] = p
+		}
+	}
+	return wanted, unwanted
+}
+
+// forget drops ports whose sockets are closed, unless they are wanted again by now.
+func (r *runner) forget(ports []uint16) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, number := range ports {
+		if len(r.ports[number].claimants) == 0 {
+			delete(r.ports, number)
+		}
+	}
+}
+
+// open binds a socket that is not bound, if it is time to.
+func (r *runner) open(ctx context.Context, sock *socket, now time.Time) {
+	if sock.listener != nil {
+		select {
+		case err := <-sock.broken:
+			r.close(ctx, sock)
+			sock.listener = nil
+			r.failed(sock, err, now)
+		default:
+		}
+		return
+	}
+	if sock.retry.After(now) {
+		return
+	}
+	network, family := "tcp4", state.IPv4
+	if sock.addr.Addr().Is6() {
+		network, family = "tcp6", state.IPv6
+	}
+	l, err := r.listen(ctx, network, sock.addr.String())
+	if err != nil {
+		r.failed(sock, err, now)
+		return
+	}
+	sock.listener = l
+	sock.err, sock.pause, sock.retry = nil, 0, time.Time{}
+	sock.server = &http.Server{
+		Handler:           r.handler(sock.port, family),
+		ReadHeaderTimeout: 5 * time.Second,
+		IdleTimeout:       time.Minute,
+		ErrorLog:          slog.NewLogLogger(r.o.Logger.Handler(), slog.LevelDebug),
+	}
+	sock.broken = make(chan error, 1)
+	server, broken := sock.server, sock.broken
+	r.serving.Go(func() {
+		broken <- server.Serve(l)
+		r.wakeUp()
+	})
+}
+
+func (r *runner) failed(sock *socket, err error, now time.Time) {
+	sock.err = err
+	sock.pause = min(max(minPause, 2*sock.pause), maxPause)
+	sock.retry = now.Add(sock.pause)
+}
+
+// close stops listening at once. Requests that are under way are answered, as ones to a service that has gone, unless ctx ends.
+func (r *runner) close(ctx context.Context, sock *socket) {
+	if sock.listener == nil {
+		return
+	}
+	_ = sock.listener.Close()
+	server := sock.server
+	// It closes idle connections. Shutdown would also drop requests that have arrived in part.
+	server.SetKeepAlivesEnabled(false)
+	r.serving.Go(func() {
+		select {
+		case <-ctx.Done():
+		case <-time.After(stopTimeout):
+		}
+		_ = server.Close()
+	})
+}
+
+// report compares what is wrong with what was, and tells about the difference.
+func (r *runner) report() {
+	r.mu.Lock()
+	was := r.problems
+	r.problems = r.conflicts()
+	for _, sock := range r.sockets {
+		if sock.err != nil {
+			r.problems = append(r.problems, Problem{sock.port.owner, sock.addr.Port(), explain(sock)})
+		}
+	}
+	slices.SortFunc(r.problems, compareProblems)
+	is := r.problems
+	r.mu.Unlock()
+
+	for _, p := range is {
+		if !slices.ContainsFunc(was, p.same) {
+			r.o.Logger.Warn("health check node port cannot be served", "service", p.Service.String(), "port", p.Port, "error", p.Err)
+			if r.o.OnProblem != nil {
+				r.o.OnProblem(p)
+			}
+		}
+	}
+	for _, p := range was {
+		if !slices.ContainsFunc(is, p.same) {
+			r.o.Logger.Info("a problem of a health check node port is over", "service", p.Service.String(), "port", p.Port, "was", p.Err)
+		}
+	}
+}
+
+func (p Problem) same(o Problem) bool { return compareProblems(p, o) == 0 }
+
+// conflicts returns the services whose port another service has. The caller holds mu.
+func (s *Server) conflicts() []Problem {
+	var found []Problem
+	for number, p := range s.ports {
+		for name := range p.claimants {
+			if name != p.owner {
+				found = append(found, Problem{name, number, fmt.Errorf("service %v has this port already; give one of them another healthCheckNodePort", p.owner)})
+			}
+		}
+	}
+	return found
+}
+
+// explain says what keeps a socket from being bound, and what to do about it.
+func explain(sock *socket) error {
+	remedy := "will be tried again"
+	switch {
+	case errors.Is(sock.err, syscall.EADDRINUSE):
+		remedy = fmt.Sprintf("stop what listens on TCP port %d of this node, or give the service another healthCheckNodePort; %s", sock.addr.Port(), remedy)
+	case errors.Is(sock.err, syscall.EADDRNOTAVAIL):
+		remedy = fmt.Sprintf("no interface of this node has the address %v: leave it out of the node port addresses, or configure it; %s", sock.addr.Addr(), remedy)
+	}
+	return fmt.Errorf("%w; %s", sock.err, remedy)
+}
