@@ -32,8 +32,12 @@ var (
 	firstSeed = flag.Uint64("first-seed", 1, "the first of them, to repeat a failure")
 )
 
-// steps is the number of states of each history.
-const steps = 12
+const (
+	// steps is the number of states of each history that are compared.
+	steps = 12
+	// warmup is the number of states before them: it takes some until many slices have services.
+	warmup = 12
+)
 
 // samples is how many packets are sent in each state at most, by what the oracle says of them.
 var samples = map[flow.Outcome]int{flow.Forward: 40, flow.Reject: 12, flow.Drop: 16, flow.Pass: 8}
@@ -56,14 +60,12 @@ func runDifferential(t *testing.T, pool chan *controlplane.ControlPlane, mode st
 			if err != nil {
 				t.Fatal(err)
 			}
-			for step := range steps {
-				wrong, err := r.step(t.Context())
-				if err != nil {
-					t.Fatalf("seed %d, step %d: %v", seed, step, err)
-				}
-				if len(wrong) > 0 {
-					t.Fatalf("seed %d, step %d: %d packets have different fates:\n%s", seed, step, len(wrong), strings.Join(wrong, "\n"))
-				}
+			wrong, err := r.run(t.Context())
+			if err != nil {
+				t.Fatalf("seed %d: %v", seed, err)
+			}
+			if len(wrong) > 0 {
+				t.Fatalf("seed %d: %d packets have different fates:\n%s", seed, len(wrong), strings.Join(wrong, "\n"))
 			}
 			t.Logf("packets compared: %v; differences that are meant: %v", r.compared, r.meant)
 		})
@@ -78,17 +80,14 @@ func TestDifferentialNoticesFaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range steps {
-		wrong, err := r.step(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if len(wrong) > 0 {
-			t.Logf("noticed:\n%s", strings.Join(wrong, "\n"))
-			return
-		}
+	wrong, err := r.run(t.Context())
+	if err != nil {
+		t.Fatal(err)
 	}
-	t.Errorf("%d states with a dataplane that drops what it should reject, and no difference was noticed", steps)
+	if len(wrong) == 0 {
+		t.Errorf("%d states with a dataplane that drops what it should reject, and no difference was noticed", steps)
+	}
+	t.Logf("noticed:\n%s", strings.Join(wrong, "\n"))
 }
 
 // silent is a dataplane that drops what it should reject, in one namespace.
@@ -237,28 +236,29 @@ func sourceRanges(l *lab.Lab) []netip.Prefix {
 	return list
 }
 
-// step changes the cluster, waits until both proxies have seen it, and describes the packets whose fates differ.
-func (r *race) step(ctx context.Context) ([]string, error) {
-	set, deleted := r.history.Step()
-	for _, ref := range deleted {
-		if err := r.client.Delete(ctx, ref); err != nil {
+// run takes the history's steps until packets have different fates, and describes those.
+func (r *race) run(ctx context.Context) ([]string, error) {
+	for range warmup {
+		if err := r.change(ctx); err != nil {
 			return nil, err
 		}
 	}
-	for _, obj := range set {
-		if err := r.disown(ctx, obj); err != nil {
-			return nil, err
-		}
-		_, err := r.client.Set(ctx, obj)
-		if apierrors.IsInvalid(err) {
-			return nil, fmt.Errorf("histories should only make what is admitted: %w", err)
-		}
+	for step := range steps {
+		wrong, err := r.step(ctx)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("step %d: %w", step, err)
 		}
-		if n, ok := obj.(*model.Node); ok && n.Name == r.ours.Node().Name {
-			r.marks.zone = n.Zone
+		if len(wrong) > 0 {
+			return wrong, nil
 		}
+	}
+	return nil, nil
+}
+
+// step changes the cluster, waits until both proxies have seen it, and describes the packets whose fates differ.
+func (r *race) step(ctx context.Context) ([]string, error) {
+	if err := r.change(ctx); err != nil {
+		return nil, err
 	}
 	if err := r.marks.change(ctx, r.ours); err != nil {
 		return nil, err
@@ -269,6 +269,32 @@ func (r *race) step(ctx context.Context) ([]string, error) {
 		}
 	}
 	return r.compare(ctx), nil
+}
+
+// change lets the history take a step.
+func (r *race) change(ctx context.Context) error {
+	set, deleted := r.history.Step()
+	for _, ref := range deleted {
+		if err := r.client.Delete(ctx, ref); err != nil {
+			return err
+		}
+	}
+	for _, obj := range set {
+		if err := r.disown(ctx, obj); err != nil {
+			return err
+		}
+		_, err := r.client.Set(ctx, obj)
+		if apierrors.IsInvalid(err) {
+			return fmt.Errorf("histories should only make what is admitted: %w", err)
+		}
+		if err != nil {
+			return err
+		}
+		if n, ok := obj.(*model.Node); ok && n.Name == r.ours.Node().Name {
+			r.marks.zone = n.Zone
+		}
+	}
+	return nil
 }
 
 // disown deletes a slice that is about to change its service: upstream would leave its endpoints with both. See

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -26,6 +27,9 @@ type Client struct{ api kubernetes.Interface }
 
 // NewClient returns a client. The config should have no rate limit.
 func NewClient(config *rest.Config) (*Client, error) {
+	config = rest.CopyConfig(config)
+	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON
+	config.WarningHandler = rest.NoWarnings{}
 	api, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, err

@@ -4,11 +4,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"os"
 	"sync"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/switchyard-net/switchyard/e2e/apicluster"
 	"github.com/switchyard-net/switchyard/e2e/controlplane"
@@ -54,7 +57,7 @@ func newCluster(ctx context.Context, dir string, o *options) (*cluster, error) {
 	}
 	c := &cluster{options: o, plane: plane, client: client, rng: rand.New(rand.NewPCG(1, 1))}
 	logf("making %d services with %d endpoints each", o.services, o.endpoints)
-	if err := c.fill(ctx); err != nil {
+	if err := errors.Join(c.fill(ctx), c.makeMarker(ctx)); err != nil {
 		plane.Stop()
 		return nil, err
 	}
@@ -100,18 +103,24 @@ func (c *cluster) fill(ctx context.Context) error {
 }
 
 func (c *cluster) create(ctx context.Context, i int) error {
-	for _, o := range []model.Object{
-		&model.Service{
-			Name: state.ServiceName{Namespace: namespace, Name: name(i)}, ClusterIPs: []netip.Addr{frontend(i).Addr()},
-			Ports: []model.ServicePort{{Protocol: state.TCP, Port: frontendPort}},
-		},
-		c.slice(i, 0),
-	} {
-		if _, err := c.client.Set(ctx, o); err != nil {
-			return err
-		}
+	api := c.client.Kubernetes()
+	service := apicluster.Service(&model.Service{
+		Name: state.ServiceName{Namespace: namespace, Name: name(i)}, ClusterIPs: []netip.Addr{frontend(i).Addr()},
+		Ports: []model.ServicePort{{Protocol: state.TCP, Port: frontendPort}},
+	})
+	if _, err := api.CoreV1().Services(namespace).Create(ctx, service, metav1.CreateOptions{}); err != nil {
+		return err
 	}
-	return nil
+	slice := apicluster.EndpointSlice(c.slice(i, 0))
+	_, err := api.DiscoveryV1().EndpointSlices(namespace).Create(ctx, slice, metav1.CreateOptions{})
+	return err
+}
+
+// update replaces a slice, in one request.
+func (c *cluster) update(ctx context.Context, slice *model.EndpointSlice) error {
+	slices := c.client.Kubernetes().DiscoveryV1().EndpointSlices(namespace)
+	_, err := slices.Update(ctx, apicluster.EndpointSlice(slice), metav1.UpdateOptions{})
+	return err
 }
 
 func name(i int) string { return fmt.Sprintf("service-%d", i) }
@@ -149,25 +158,33 @@ var (
 	markerEndpoints = []string{"10.131.255.1", "10.131.255.2"}
 )
 
+func markerSlice(addr string) *model.EndpointSlice {
+	return &model.EndpointSlice{
+		Namespace: namespace, Name: "marker", Service: "marker", Family: state.IPv4,
+		Ports:     []model.EndpointPort{{Protocol: state.TCP, Port: endpointPort}},
+		Endpoints: []model.Endpoint{{Addr: netip.MustParseAddr(addr), Ready: true, Serving: true, NodeName: "other"}},
+	}
+}
+
+// makeMarker makes the marker, or makes it anew.
+func (c *cluster) makeMarker(ctx context.Context) error {
+	service := &model.Service{
+		Name: state.ServiceName{Namespace: namespace, Name: "marker"}, ClusterIPs: []netip.Addr{markerFrontend.Addr()},
+		Ports: []model.ServicePort{{Protocol: state.TCP, Port: frontendPort}},
+	}
+	for _, o := range []model.Object{service, markerSlice(markerEndpoints[0])} {
+		if _, err := c.client.Set(ctx, o); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // mark changes the marker, and returns the address that answers from now on.
 func (c *cluster) mark(ctx context.Context) (string, error) {
 	c.turn++
 	addr := markerEndpoints[c.turn%2]
-	if c.turn == 1 {
-		_, err := c.client.Set(ctx, &model.Service{
-			Name: state.ServiceName{Namespace: namespace, Name: "marker"}, ClusterIPs: []netip.Addr{markerFrontend.Addr()},
-			Ports: []model.ServicePort{{Protocol: state.TCP, Port: frontendPort}},
-		})
-		if err != nil {
-			return "", err
-		}
-	}
-	_, err := c.client.Set(ctx, &model.EndpointSlice{
-		Namespace: namespace, Name: "marker", Service: "marker", Family: state.IPv4,
-		Ports:     []model.EndpointPort{{Protocol: state.TCP, Port: endpointPort}},
-		Endpoints: []model.Endpoint{{Addr: netip.MustParseAddr(addr), Ready: true, Serving: true, NodeName: "other"}},
-	})
-	return addr, err
+	return addr, c.update(ctx, markerSlice(addr))
 }
 
 func logf(format string, args ...any) { fmt.Fprintf(os.Stderr, "== "+format+"\n", args...) }

@@ -177,7 +177,7 @@ func (m *measurement) load(ctx context.Context, o *options, r *result) error {
 		slots <- struct{}{}
 		go func() {
 			defer func() { <-slots }()
-			if _, err := m.cluster.client.Set(ctx, slice); err != nil {
+			if err := m.cluster.update(ctx, slice); err != nil {
 				select {
 				case errs <- err:
 				default:
@@ -200,7 +200,7 @@ func (m *measurement) load(ctx context.Context, o *options, r *result) error {
 		return err
 	}
 	for i := range versions { // the next proxy finds the cluster as this one did
-		if _, err := m.cluster.client.Set(ctx, m.cluster.slice(i, 0)); err != nil {
+		if err := m.cluster.update(ctx, m.cluster.slice(i, 0)); err != nil {
 			return err
 		}
 	}
