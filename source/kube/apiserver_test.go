@@ -53,6 +53,7 @@ type apiServer struct {
 	held     map[string]bool // resources whose requests are not answered yet
 	noStream bool            // lists cannot be streamed
 	longest  int             // URLs that are longer are refused, if not 0
+	slam     bool            // connections end without an answer
 	tls      *tls.Config     // speaks TLS, if not nil
 	token    string          // is demanded, if not empty
 	stale    uint64          // what the memory lags behind: lists that may be of any age are of this version's time
@@ -274,6 +275,10 @@ func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.mu.Lock()
 	a.requests = append(a.requests, req)
 	status := a.status[s.resource]
+	if a.slam {
+		a.mu.Unlock()
+		panic(http.ErrAbortHandler)
+	}
 	for a.held[s.resource] {
 		changed := a.changed
 		a.mu.Unlock()

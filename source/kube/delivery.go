@@ -156,7 +156,6 @@ func (d *delivery) take(e *event) {
 // takeList works in the list of all objects of a kind.
 func (d *delivery) takeList(kind model.Kind, items []item) {
 	news, gone := d.held[kind].replace(d.wanted(items))
-	d.flush() // what is pending is older
 	for _, i := range news {
 		d.put(i)
 	}

@@ -55,7 +55,7 @@ func (h *health) fail(r *resource, err error) {
 	case statusOf(err) == 0:
 		h.log.Warn("API server cannot be reached; what was read last stays in force", "error", err)
 	default:
-		h.log.Warn("API server does not let a resource be watched", "error", now.Error())
+		h.log.Warn("resource cannot be watched", "error", now.Error())
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -143,6 +144,80 @@ func TestServerLost(t *testing.T) {
 	}
 }
 
+// TestServerSlams has an API server that ends each connection without an answer, for which client-go has no error.
+func TestServerSlams(t *testing.T) {
+	story(t, func(t *testing.T, a *apiServer) {
+		w := begin(a)
+		a.do(func() { a.slam = true })
+		a.cut(false)
+		settle(10 * time.Minute)
+		if len(w.source.Problems()) != 5 {
+			t.Errorf("problems: %v", w.source.Problems())
+		}
+		a.do(func() { a.slam = false })
+		settle(5 * time.Minute)
+		w.noProblems()
+		w.logged("cannot be reached", "can be reached again")
+	})
+}
+
+// TestStoppedWatcher has a watcher say something that is still under way when another one takes its place.
+func TestStoppedWatcher(t *testing.T) {
+	story(t, func(t *testing.T, a *apiServer) {
+		source, err := New(Options{Config: a.config(), NodeName: "here"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := newDelivery(source, nil)
+		services := d.resources[3]
+		before, now := &watcher{resource: services}, &watcher{resource: services}
+		x := item{ref: service7, version: "5", object: &model.Service{}}
+		d.watchers[model.KindService] = now
+		d.take(&event{from: now, what: list, items: []item{x}, version: "5"})
+		d.pending.take()
+		d.take(&event{from: before, what: list, version: "4"})
+		d.take(&event{from: before, what: deleted, items: []item{x}, version: "4"})
+		if set, deleted := d.pending.take(); len(set)+len(deleted) > 0 || d.held[model.KindService].latest != "5" {
+			t.Errorf("set %v, deleted %v", set, deleted)
+		}
+	})
+}
+
+// TestPending checks that of several changes the last one counts.
+func TestPending(t *testing.T) {
+	p := newPending()
+	one, two := &model.Service{}, &model.Service{}
+	other := service7
+	other.Name = "y"
+	p.add(service7, one)
+	p.add(service7, nil)
+	p.add(other, nil)
+	p.add(other, one)
+	p.add(service7a, one)
+	p.add(service7a, two)
+	set, deleted := p.take()
+	if len(set) != 2 || set[0] != one || set[1] != two || len(deleted) != 1 || deleted[0] != service7 {
+		t.Errorf("set %v, deleted %v", set, deleted)
+	}
+	if set, deleted := p.take(); len(set)+len(deleted) > 0 {
+		t.Errorf("set %v, deleted %v a second time", set, deleted)
+	}
+}
+
+// TestWatchesLast checks how long watches are to last.
+func TestWatchesLast(t *testing.T) {
+	for period, least := range map[time.Duration]int{0: 300, time.Second: 300, 15 * time.Minute: 900} {
+		story(t, func(t *testing.T, a *apiServer) {
+			w := begin(a, func(o *Options) { o.ResyncPeriod = period })
+			for _, r := range w.takeRequests() {
+				if seconds, err := strconv.Atoi(r.url.Get("timeoutSeconds")); err != nil || seconds < least || seconds > 2*least {
+					t.Errorf("%v is to last %q seconds with a period of %v", r, r.url.Get("timeoutSeconds"), period)
+				}
+			}
+		})
+	}
+}
+
 // TestServerAbsentAtFirst starts before the API server does.
 func TestServerAbsentAtFirst(t *testing.T) {
 	story(t, func(t *testing.T, a *apiServer) {
@@ -278,6 +353,13 @@ func TestNotBackInTime(t *testing.T) {
 		settle(longest)
 		w.updates("c:disabled=true")
 		w.holds("b/x:81", "c:disabled=true", hereNode)
+		for _, r := range w.takeRequests() {
+			// A limit would make it a list of exactly this version, from etcd.
+			if r.verb == "list" && r.url.Get("resourceVersion") != "0" &&
+				(r.url.Get("resourceVersionMatch") != "NotOlderThan" || r.url.Has("limit")) {
+				t.Errorf("unexpected list with %v", r.url)
+			}
+		}
 	})
 }
 
@@ -352,6 +434,10 @@ func TestNode(t *testing.T) {
 		a.put(node("here"), node("other"))
 		eligible(true, w)
 		w.holds(hereNode)
+		a.remove(node("here"))
+		eligible(false, w)
+		a.put(node("here"))
+		eligible(true, w)
 		// Deleted while nobody could see it.
 		a.cut(true)
 		a.remove(node("here"))

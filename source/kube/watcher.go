@@ -2,6 +2,7 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -124,7 +125,8 @@ func (w *watcher) listWatch() *cache.ListWatch {
 			case err == nil && alive:
 				w.health.mend(w.resource)
 			case err == nil:
-				// Where the connection breaks, client-go returns a watch that has ended instead of an error. A list comes next.
+				// Where connections keep breaking, client-go returns a watch that has ended instead of an error.
+				w.failed(ctx, errBroken)
 			case streamed && !utilnet.IsConnectionRefused(err) && !apierrors.IsTooManyRequests(err):
 				// The Reflector asks for an ordinary list next, which shows whether it was only this kind of list.
 			default:
@@ -134,6 +136,8 @@ func (w *watcher) listWatch() *cache.ListWatch {
 		},
 	}
 }
+
+var errBroken = errors.New("the connection broke or timed out before there was an answer")
 
 // failed judges the error of a request.
 func (w *watcher) failed(ctx context.Context, err error) {
