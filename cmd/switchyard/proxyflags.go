@@ -29,13 +29,16 @@ type proxyFlags struct {
 
 	file          *v1alpha1.KubeProxyConfiguration
 	masqueradeAll bool
-	flags         *pflag.FlagSet
+	// healthzPort and metricsPort complete addresses without a port; 0 serves nowhere.
+	healthzPort, metricsPort int32
+	flags                    *pflag.FlagSet
 }
 
 // beside are the flags that count beside --config.
 var beside = map[string]bool{
 	"config": true, "hostname-override": true, "master": true, "cleanup": true, "init-only": true, "write-config-to": true,
 	"version": true, "v": true, "vmodule": true, "logging-format": true, "log-flush-frequency": true,
+	"log-text-split-stream": true, "log-text-info-buffer-size": true, "log-json-split-stream": true, "log-json-info-buffer-size": true,
 }
 
 // register adds the flags to fs.
@@ -67,6 +70,10 @@ func (p *proxyFlags) registerGeneral(fs *pflag.FlagSet) {
 	fs.StringVar(&c.BindAddress, "bind-address", c.BindAddress, "primary IP of this node; nothing is bound to it")
 	fs.StringVar(&c.HealthzBindAddress, "healthz-bind-address", c.HealthzBindAddress, "IP and port of /healthz and /livez; empty for none")
 	fs.StringVar(&c.MetricsBindAddress, "metrics-bind-address", c.MetricsBindAddress, "IP and port of /metrics; empty for none")
+	fs.Int32Var(&p.healthzPort, "healthz-port", config.HealthzPort, "port of /healthz, if its address has none; 0 for none")
+	fs.Int32Var(&p.metricsPort, "metrics-port", config.MetricsPort, "port of /metrics, if its address has none; 0 for none")
+	fs.Lookup("healthz-port").Deprecated = "use --healthz-bind-address"
+	fs.Lookup("metrics-port").Deprecated = "use --metrics-bind-address"
 	fs.BoolVar(&c.BindAddressHardFail, "bind-address-hard-fail", false, "exit when an address cannot be bound")
 	fs.BoolVar(&c.EnableProfiling, "profiling", false, "serve /debug/pprof beside /metrics")
 	fs.StringVar(&c.ShowHiddenMetricsForVersion, "show-hidden-metrics-for-version", "", "minor version of Kubernetes whose hidden metrics to show")
@@ -118,6 +125,10 @@ func (p *proxyFlags) registerLogging(fs *pflag.FlagSet) {
 	fs.Var((*vmodule)(&l.VModule), "vmodule", "verbosity of single source files: pattern=N,...")
 	fs.StringVar(&l.Format, "logging-format", l.Format, "text or json")
 	duration(fs, &l.FlushFrequency.Duration, "log-flush-frequency", "how long a log line may be held back")
+	for format, o := range map[string]*v1alpha1.LogOutput{"text": &l.Options.Text, "json": &l.Options.JSON} {
+		fs.BoolVar(&o.SplitStream, "log-"+format+"-split-stream", false, "in "+format+" format, log errors to stderr and the rest to stdout")
+		fs.Var((*quantity)(&o.InfoBufferSize), "log-"+format+"-info-buffer-size", "in "+format+" format with split streams, how many bytes to hold back")
+	}
 }
 
 func (p *proxyFlags) registerWindows(fs *pflag.FlagSet) {
@@ -150,6 +161,8 @@ func (p *proxyFlags) config() (*config.Config, []string, error) {
 	if p.flags.Changed("iptables-min-sync-period") {
 		p.file.NFTables.MinSyncPeriod = p.file.IPTables.MinSyncPeriod
 	}
+	p.file.HealthzBindAddress = completed(p.file.HealthzBindAddress, p.healthzPort)
+	p.file.MetricsBindAddress = completed(p.file.MetricsBindAddress, p.metricsPort)
 	c, notes, faults := p.file.Convert()
 	var errs []error
 	for _, f := range append(faults, c.Validate(runtime.GOOS)...) {
@@ -167,6 +180,14 @@ func (p *proxyFlags) config() (*config.Config, []string, error) {
 		}
 	}
 	return c, warnings, p.override(c)
+}
+
+// completed returns an address with a port, or none if the port is 0.
+func completed(addr string, port int32) string {
+	if port == 0 {
+		return ""
+	}
+	return v1alpha1.WithPort(addr, int(port))
 }
 
 // fromFile reads the file of --config, and lets the flags that count beside it do so.
@@ -221,6 +242,17 @@ func (p *proxyFlags) override(c *config.Config) error {
 	}
 	if p.flags.Changed("vmodule") && p.configFile != "" {
 		to.VModule = append(from.VModule, to.VModule...) // the first that matches a file counts
+	}
+	for _, o := range []struct {
+		format   string
+		from, to *config.LogOutput
+	}{{"text", &from.Options.Text, &to.Options.Text}, {"json", &from.Options.JSON, &to.Options.JSON}} {
+		if p.flags.Changed("log-" + o.format + "-split-stream") {
+			o.to.SplitStream = o.from.SplitStream
+		}
+		if p.flags.Changed("log-" + o.format + "-info-buffer-size") {
+			o.to.InfoBufferSize = o.from.InfoBufferSize
+		}
 	}
 	var errs []error
 	for _, f := range c.Validate(runtime.GOOS) { // valid before, so only the flags can be at fault

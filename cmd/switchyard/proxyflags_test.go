@@ -35,6 +35,8 @@ var kubeProxyFlags = []struct{ name, typ, def, value, path string }{
 	{"bind-address", "string", "0.0.0.0", "192.0.2.1", "nodeIPOverride"},
 	{"healthz-bind-address", "string", "0.0.0.0:10256", "192.0.2.1:1", "healthzBindAddress"},
 	{"metrics-bind-address", "string", "127.0.0.1:10249", "192.0.2.1:1", "metricsBindAddress"},
+	{"healthz-port", "int32", "10256", "0", ""},
+	{"metrics-port", "int32", "10249", "0", ""},
 	{"bind-address-hard-fail", "bool", "false", "true", "bindAddressHardFail"},
 	{"profiling", "bool", "false", "true", "enableProfiling"},
 	{"show-hidden-metrics-for-version", "string", "", "1.36", "showHiddenMetricsForVersion"},
@@ -75,6 +77,10 @@ var kubeProxyFlags = []struct{ name, typ, def, value, path string }{
 	{"vmodule", "pattern=N,...", "", "store=5", "logging.vmodule"},
 	{"logging-format", "string", "text", "json", "logging.format"},
 	{"log-flush-frequency", "duration", "5s", "9s", "logging.flushFrequency"},
+	{"log-text-split-stream", "bool", "false", "true", "logging.options.text.splitStream"},
+	{"log-text-info-buffer-size", "quantity", "0", "64Ki", "logging.options.text.infoBufferSize"},
+	{"log-json-split-stream", "bool", "false", "true", "logging.options.json.splitStream"},
+	{"log-json-info-buffer-size", "quantity", "0", "64Ki", "logging.options.json.infoBufferSize"},
 
 	{"windows-service", "bool", "false", "true", "windows.runAsService"},
 	{"source-vip", "string", "", "192.0.2.9", "winkernel.sourceVip"},
@@ -237,6 +243,17 @@ func TestProxyFlagWarnings(t *testing.T) {
 	}
 }
 
+func TestProxyFlagsOfPorts(t *testing.T) {
+	c, _, err := parse(t, "--healthz-bind-address=192.0.2.1", "--healthz-port=7", "--metrics-port=0").config()
+	if err != nil || c.HealthzBindAddress.String() != "192.0.2.1:7" || c.MetricsBindAddress.IsValid() {
+		t.Errorf("%v %v %v", c.HealthzBindAddress, c.MetricsBindAddress, err)
+	}
+	c, _, err = parse(t, "--healthz-port=7", "--metrics-bind-address=::").config()
+	if err != nil || c.HealthzBindAddress.String() != "0.0.0.0:10256" || c.MetricsBindAddress.String() != "[::]:10249" {
+		t.Errorf("%v %v %v", c.HealthzBindAddress, c.MetricsBindAddress, err)
+	}
+}
+
 func TestProxyFlagsBesideAFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.yaml")
 	write := func(text string) {
@@ -245,12 +262,12 @@ func TestProxyFlagsBesideAFile(t *testing.T) {
 		}
 	}
 	write("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nhostnameOverride: a\nlogging: {vmodule: [{filePattern: brain, verbosity: 1}]}\nportRange: 1-2\n")
-	c, warnings, err := parse(t, "--config="+path, "--hostname-override= Node-B ", "-v=4", "--vmodule=store=5", "--cleanup", "--master=https://192.0.2.1",
+	c, warnings, err := parse(t, "--config="+path, "--hostname-override= Node-B ", "-v=4", "--vmodule=store=5", "--log-json-split-stream", "--cleanup", "--master=https://192.0.2.1",
 		"--oom-score-adj=1", "--proxy-mode=ipvs").config()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.HostnameOverride != "node-b" || c.Logging.Verbosity != 4 || len(c.Logging.VModule) != 2 || c.Logging.VModule[0].FilePattern != "store" {
+	if c.HostnameOverride != "node-b" || c.Logging.Verbosity != 4 || len(c.Logging.VModule) != 2 || c.Logging.VModule[0].FilePattern != "store" || !c.Logging.Options.JSON.SplitStream {
 		t.Errorf("flags do not count: %q %+v", c.HostnameOverride, c.Logging)
 	}
 	if c.Linux.OOMScoreAdj != -999 || c.Mode != "" {

@@ -8,64 +8,69 @@ import (
 	"strings"
 
 	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/switchyard-net/switchyard/config/v1alpha1"
 )
 
 // flagNames maps paths of v1alpha1 to the flags that set them.
 var flagNames = map[string]string{
-	"featureGates":                    "feature-gates",
-	"clientConnection.kubeconfig":     "kubeconfig",
-	"clientConnection.contentType":    "kube-api-content-type",
-	"clientConnection.burst":          "kube-api-burst",
-	"clientConnection.qps":            "kube-api-qps",
-	"bindAddress":                     "bind-address",
-	"healthzBindAddress":              "healthz-bind-address",
-	"metricsBindAddress":              "metrics-bind-address",
-	"bindAddressHardFail":             "bind-address-hard-fail",
-	"enableProfiling":                 "profiling",
-	"showHiddenMetricsForVersion":     "show-hidden-metrics-for-version",
-	"mode":                            "proxy-mode",
-	"configSyncPeriod":                "config-sync-period",
-	"oomScoreAdj":                     "oom-score-adj",
-	"iptables.masqueradeAll":          "masquerade-all",
-	"nftables.masqueradeAll":          "masquerade-all",
-	"nodePortAddresses":               "nodeport-addresses",
-	"iptables.masqueradeBit":          "iptables-masquerade-bit",
-	"iptables.localhostNodePorts":     "iptables-localhost-nodeports",
-	"iptables.syncPeriod":             "iptables-sync-period",
-	"iptables.minSyncPeriod":          "iptables-min-sync-period",
-	"nftables.syncPeriod":             "iptables-sync-period",
-	"nftables.minSyncPeriod":          "iptables-min-sync-period",
-	"ipvs.syncPeriod":                 "ipvs-sync-period",
-	"ipvs.minSyncPeriod":              "ipvs-min-sync-period",
-	"ipvs.scheduler":                  "ipvs-scheduler",
-	"ipvs.excludeCIDRs":               "ipvs-exclude-cidrs",
-	"ipvs.strictARP":                  "ipvs-strict-arp",
-	"ipvs.tcpTimeout":                 "ipvs-tcp-timeout",
-	"ipvs.tcpFinTimeout":              "ipvs-tcpfin-timeout",
-	"ipvs.udpTimeout":                 "ipvs-udp-timeout",
-	"detectLocalMode":                 "detect-local-mode",
-	"clusterCIDR":                     "cluster-cidr",
-	"detectLocal.bridgeInterface":     "pod-bridge-interface",
-	"detectLocal.interfaceNamePrefix": "pod-interface-name-prefix",
-	"conntrack.maxPerCore":            "conntrack-max-per-core",
-	"conntrack.min":                   "conntrack-min",
-	"conntrack.tcpEstablishedTimeout": "conntrack-tcp-timeout-established",
-	"conntrack.tcpCloseWaitTimeout":   "conntrack-tcp-timeout-close-wait",
-	"conntrack.tcpBeLiberal":          "conntrack-tcp-be-liberal",
-	"conntrack.udpTimeout":            "conntrack-udp-timeout",
-	"conntrack.udpStreamTimeout":      "conntrack-udp-timeout-stream",
-	"logging.verbosity":               "v",
-	"logging.vmodule":                 "vmodule",
-	"logging.format":                  "logging-format",
-	"logging.flushFrequency":          "log-flush-frequency",
-	"windowsRunAsService":             "windows-service",
-	"winkernel.sourceVip":             "source-vip",
-	"winkernel.networkName":           "network-name",
-	"winkernel.enableDSR":             "enable-dsr",
-	"winkernel.rootHnsEndpointName":   "root-hnsendpoint-name",
-	"winkernel.forwardHealthCheckVip": "forward-healthcheck-vip",
+	"featureGates":                        "feature-gates",
+	"clientConnection.kubeconfig":         "kubeconfig",
+	"clientConnection.contentType":        "kube-api-content-type",
+	"clientConnection.burst":              "kube-api-burst",
+	"clientConnection.qps":                "kube-api-qps",
+	"bindAddress":                         "bind-address",
+	"healthzBindAddress":                  "healthz-bind-address",
+	"metricsBindAddress":                  "metrics-bind-address",
+	"bindAddressHardFail":                 "bind-address-hard-fail",
+	"enableProfiling":                     "profiling",
+	"showHiddenMetricsForVersion":         "show-hidden-metrics-for-version",
+	"mode":                                "proxy-mode",
+	"configSyncPeriod":                    "config-sync-period",
+	"oomScoreAdj":                         "oom-score-adj",
+	"iptables.masqueradeAll":              "masquerade-all",
+	"nftables.masqueradeAll":              "masquerade-all",
+	"nodePortAddresses":                   "nodeport-addresses",
+	"iptables.masqueradeBit":              "iptables-masquerade-bit",
+	"iptables.localhostNodePorts":         "iptables-localhost-nodeports",
+	"iptables.syncPeriod":                 "iptables-sync-period",
+	"iptables.minSyncPeriod":              "iptables-min-sync-period",
+	"nftables.syncPeriod":                 "iptables-sync-period",
+	"nftables.minSyncPeriod":              "iptables-min-sync-period",
+	"ipvs.syncPeriod":                     "ipvs-sync-period",
+	"ipvs.minSyncPeriod":                  "ipvs-min-sync-period",
+	"ipvs.scheduler":                      "ipvs-scheduler",
+	"ipvs.excludeCIDRs":                   "ipvs-exclude-cidrs",
+	"ipvs.strictARP":                      "ipvs-strict-arp",
+	"ipvs.tcpTimeout":                     "ipvs-tcp-timeout",
+	"ipvs.tcpFinTimeout":                  "ipvs-tcpfin-timeout",
+	"ipvs.udpTimeout":                     "ipvs-udp-timeout",
+	"detectLocalMode":                     "detect-local-mode",
+	"clusterCIDR":                         "cluster-cidr",
+	"detectLocal.bridgeInterface":         "pod-bridge-interface",
+	"detectLocal.interfaceNamePrefix":     "pod-interface-name-prefix",
+	"conntrack.maxPerCore":                "conntrack-max-per-core",
+	"conntrack.min":                       "conntrack-min",
+	"conntrack.tcpEstablishedTimeout":     "conntrack-tcp-timeout-established",
+	"conntrack.tcpCloseWaitTimeout":       "conntrack-tcp-timeout-close-wait",
+	"conntrack.tcpBeLiberal":              "conntrack-tcp-be-liberal",
+	"conntrack.udpTimeout":                "conntrack-udp-timeout",
+	"conntrack.udpStreamTimeout":          "conntrack-udp-timeout-stream",
+	"logging.verbosity":                   "v",
+	"logging.vmodule":                     "vmodule",
+	"logging.format":                      "logging-format",
+	"logging.flushFrequency":              "log-flush-frequency",
+	"logging.options.text.splitStream":    "log-text-split-stream",
+	"logging.options.text.infoBufferSize": "log-text-info-buffer-size",
+	"logging.options.json.splitStream":    "log-json-split-stream",
+	"logging.options.json.infoBufferSize": "log-json-info-buffer-size",
+	"windowsRunAsService":                 "windows-service",
+	"winkernel.sourceVip":                 "source-vip",
+	"winkernel.networkName":               "network-name",
+	"winkernel.enableDSR":                 "enable-dsr",
+	"winkernel.rootHnsEndpointName":       "root-hnsendpoint-name",
+	"winkernel.forwardHealthCheckVip":     "forward-healthcheck-vip",
 }
 
 // flagOf names the flag that sets the field of v1alpha1 at path, which may lead into a list.
@@ -143,3 +148,23 @@ func (m *vmodule) Set(text string) error {
 
 // Type names the value in the help text, as kube-proxy does.
 func (m *vmodule) Type() string { return "pattern=N,..." }
+
+// quantity is a flag: a number of bytes such as 64Ki.
+type quantity resource.Quantity
+
+var _ pflag.Value = (*quantity)(nil)
+
+func (q *quantity) String() string { return (*resource.Quantity)(q).String() }
+
+// Set replaces the value.
+func (q *quantity) Set(text string) error {
+	v, err := resource.ParseQuantity(text)
+	if err != nil {
+		return fmt.Errorf("%q is not a number of bytes such as 64Ki", text)
+	}
+	*q = quantity(v)
+	return nil
+}
+
+// Type names the value in the help text, as kube-proxy does.
+func (q *quantity) Type() string { return "quantity" }

@@ -25,8 +25,8 @@ func (c *KubeProxyConfiguration) SetDefaults() {
 	}
 	orElse(&c.HealthzBindAddress, healthz)
 	orElse(&c.MetricsBindAddress, metrics)
-	c.HealthzBindAddress = withPort(c.HealthzBindAddress, config.HealthzPort)
-	c.MetricsBindAddress = withPort(c.MetricsBindAddress, config.MetricsPort)
+	c.HealthzBindAddress = WithPort(c.HealthzBindAddress, config.HealthzPort)
+	c.MetricsBindAddress = WithPort(c.MetricsBindAddress, config.MetricsPort)
 
 	orElse(&c.ClientConnection.ContentType, "application/vnd.kubernetes.protobuf")
 	orElse(&c.ClientConnection.QPS, 5)
@@ -60,8 +60,8 @@ func orElse[T comparable](v *T, value T) {
 	}
 }
 
-// withPort returns addr with a port if it is an IP address without one.
-func withPort(addr string, port int) string {
+// WithPort returns addr with a port if it is an IP address without one.
+func WithPort(addr string, port int) string {
 	ip, err := netip.ParseAddr(addr)
 	if err != nil {
 		return addr
