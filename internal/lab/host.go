@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/netip"
 	"sync"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -67,7 +68,37 @@ func (h *Host) SetSysctls(settings ...netns.Sysctl) error { return h.ns.SetSysct
 
 // AddAddr gives the host another address on its network device. It is usable at once.
 func (h *Host) AddAddr(prefix netip.Prefix) error {
-	return h.changeAddr("add", prefix, h.nl.AddrReplace)
+	if err := h.changeAddr("add", prefix, h.nl.AddrReplace); err != nil {
+		return err
+	}
+	return h.awaitAddr(prefix.Addr())
+}
+
+// awaitAddr waits until packets to an address of the host are taken in. For IPv6 the kernel makes the route for them in the
+// background (addrconf_dad_work), also without duplicate address detection.
+func (h *Host) awaitAddr(addr netip.Addr) error {
+	return await(fmt.Sprintf("address %v of %s", addr, h.Name), func() (bool, error) {
+		routes, err := h.nl.RouteGet(addr.AsSlice())
+		if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) {
+			return false, nil
+		}
+		return len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL, err
+	})
+}
+
+// await waits until something that the kernel does in the background is done.
+func await(what string, done func() (bool, error)) error {
+	const patience, pause = 10 * time.Second, time.Millisecond
+	for began := time.Now(); time.Since(began) < patience; time.Sleep(pause) {
+		ok, err := done()
+		if err != nil {
+			return fmt.Errorf("wait for %s: %w", what, err)
+		}
+		if ok {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s is not ready after %v", what, patience)
 }
 
 // RemoveAddr takes an address from the host's network device.

@@ -134,7 +134,23 @@ func (l *Lab) veth(a *Host, aName string, b *Host, bName string) (aDev, bDev net
 	if err := firstError(a.nl.LinkSetUp(pair), b.nl.LinkSetUp(bDev)); err != nil {
 		return nil, nil, fmt.Errorf("start the link of %s and %s: %w", a.Name, b.Name, err)
 	}
+	if err := firstError(a.awaitUp(pair), b.awaitUp(bDev)); err != nil {
+		return nil, nil, err
+	}
 	return pair, bDev, nil
+}
+
+// awaitUp waits until a device that has been started carries packets. The kernel gives it a queue in the background (linkwatch),
+// on a busy machine some 100 ms later, and drops what is sent before.
+func (h *Host) awaitUp(dev netlink.Link) error {
+	return await(fmt.Sprintf("device %s of %s", dev.Attrs().Name, h.Name), func() (bool, error) {
+		now, err := h.nl.LinkByIndex(dev.Attrs().Index)
+		if err != nil || now.Attrs().OperState != netlink.OperUp {
+			return false, err
+		}
+		// The state is told before the queue is there, both under the lock that this takes.
+		return true, h.nl.LinkSetUp(now)
+	})
 }
 
 // mac returns a new, locally administered address.
