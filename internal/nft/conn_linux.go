@@ -191,7 +191,7 @@ func retry(fn func() error) error {
 	}
 }
 
-// errInterrupted says that something was committed while a dump ran, so that the dump may show neither state.
+// errInterrupted says that something was committed while a dump ran, so that the dump, whole as it is, may show neither state.
 var errInterrupted = errors.New("nf_tables changed during a dump")
 
 // request sends one request and calls fn with the attributes of each message of the answer.
@@ -208,14 +208,13 @@ func (c *Conn) request(typ, flags uint16, f Family, attrs []Attr, fn func(attrs 
 		return err
 	}
 	var firstErr error
+	interrupted := false
 	for done := false; !done; {
 		err := c.receive(func(m message) error {
 			if m.seq != c.seq {
 				return nil // left over from a request that was given up
 			}
-			if m.flags&unix.NLM_F_DUMP_INTR != 0 && firstErr == nil {
-				firstErr = errInterrupted
-			}
+			interrupted = interrupted || m.flags&unix.NLM_F_DUMP_INTR != 0
 			switch m.typ {
 			case unix.NLMSG_DONE:
 				done = true
@@ -243,6 +242,9 @@ func (c *Conn) request(typ, flags uint16, f Family, attrs []Attr, fn func(attrs 
 		if err != nil {
 			return err
 		}
+	}
+	if firstErr == nil && interrupted {
+		return errInterrupted
 	}
 	return firstErr
 }
@@ -283,29 +285,37 @@ func (c *Conn) HasTable(t Table) (bool, error) {
 	return err == nil, err
 }
 
-// dumpAttempts is how often a dump is made that is not whole.
-const dumpAttempts = 20
+// How often a dump is made that is not whole, and how often one that commits interrupt, before it is taken for true.
+const (
+	dumpAttempts  = 20
+	quietAttempts = 5
+)
 
 // dump calls fn for all objects of a kind in a table's family. A dump that was interrupted by a commit is repeated, after a
 // call of again. The kernel only says so of a commit between two messages of a dump, and not of one that goes on while it fills
 // a message, so that the generation is compared as well.
+//
+// Commits to other tables interrupt a dump just so, and on a busy node may do it every time. They do not change what it shows:
+// a table of ours has one writer. So after some attempts an interrupted dump is taken for true. If there was another writer after
+// all, its commits are seen by their generation, and looked into.
 func (c *Conn) dump(typ uint16, t Table, attrs []Attr, again func(), fn func(attrs []byte) error) error {
 	before, err := c.Generation()
 	if err != nil {
 		return err
 	}
-	for range dumpAttempts {
+	for attempt := range dumpAttempts {
 		again()
 		err := c.request(typ, unix.NLM_F_DUMP, t.Family, attrs, fn)
-		interrupted := errors.Is(err, errInterrupted) || errors.Is(err, unix.EINTR)
-		if err != nil && !interrupted {
+		interrupted := errors.Is(err, errInterrupted)
+		if err != nil && !interrupted && !errors.Is(err, unix.EINTR) {
 			return err
 		}
-		after, err := c.Generation()
-		if err != nil {
-			return err
+		after, genErr := c.Generation()
+		if genErr != nil {
+			return genErr
 		}
-		if !interrupted && after == before {
+		undisturbed := err == nil && after == before
+		if undisturbed || (err == nil || interrupted) && attempt+1 >= quietAttempts {
 			return nil
 		}
 		before = after
