@@ -5,6 +5,7 @@ package nftables
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -15,7 +16,6 @@ import (
 
 	"github.com/switchyard-net/switchyard/internal/conntrack"
 	"github.com/switchyard-net/switchyard/internal/lab"
-	"github.com/switchyard-net/switchyard/internal/udpflows"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -100,7 +100,9 @@ func newChurn(t *testing.T, l *lab.Lab) *churn {
 	}
 	t.Cleanup(func() { c.backend.Close() })
 	// Listing the kernel's flows takes 10 ms for each UDP frontend. Every connection here is a new flow.
-	c.backend.udp = udpflows.New(noFlows{}, udpflows.Options{})
+	c.backend.udp.close()
+	c.backend.udp = newFlowCutter(noFlows{}, slog.New(slog.DiscardHandler))
+	c.backend.udp.start()
 	c.apply(true)
 	return c
 }

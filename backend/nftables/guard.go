@@ -14,7 +14,6 @@ type alarm uint8
 const (
 	quiet alarm = iota
 	addressesChanged
-	unfinished // something that comes after a commit has failed
 	foreignChange
 )
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"net/netip"
 	"runtime"
@@ -21,7 +22,6 @@ import (
 	"github.com/switchyard-net/switchyard/internal/histories"
 	"github.com/switchyard-net/switchyard/internal/netns"
 	"github.com/switchyard-net/switchyard/internal/nft"
-	"github.com/switchyard-net/switchyard/internal/udpflows"
 	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
@@ -119,7 +119,8 @@ func (r *historyRun) start() {
 	r.restarts++
 	r.backend = openBackend(r.t, r.ns, r.options, func(c *nft.Conn) kernel { r.kernel.kernel = c; return r.kernel })
 	// The kernel's table takes 10 ms to list, whatever is in it.
-	r.backend.udp = udpflows.New(r.flows, udpflows.Options{})
+	r.backend.udp.close()
+	r.backend.udp = newFlowCutter(r.flows, slog.New(slog.DiscardHandler)) // not started: the test cuts
 	r.flows.flows = nil // what was noted is gone, and so may be their frontends
 	r.applied = 0
 }
@@ -250,6 +251,9 @@ func (r *historyRun) apply() error {
 	if err != nil {
 		return err
 	}
+	if err := r.backend.udp.cut(r.t.Context()); err != nil && !isInjected(err) {
+		return err
+	}
 	if len(result.Failed) > 0 {
 		return fmt.Errorf("services failed: %v", result.Failed)
 	}
@@ -295,6 +299,13 @@ func (r *historyRun) remember() error {
 // check compares the kernel with the last state.
 func (r *historyRun) check() error {
 	ctx, snapshot := r.t.Context(), r.store.Snapshot()
+	for { // what failed is cut later
+		if err := r.backend.udp.cut(ctx); err == nil {
+			break
+		} else if !isInjected(err) {
+			return err
+		}
+	}
 	// The dataplane is sure of what the kernel holds: a comparison must agree.
 	r.kernel.rate = 0
 	foreignCommit(r.t, r.observer)

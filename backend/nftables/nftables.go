@@ -18,7 +18,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -26,7 +25,6 @@ import (
 	"github.com/switchyard-net/switchyard/internal/conntrack"
 	"github.com/switchyard-net/switchyard/internal/ifaddr"
 	"github.com/switchyard-net/switchyard/internal/nft"
-	"github.com/switchyard-net/switchyard/internal/udpflows"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -37,7 +35,7 @@ type Backend struct {
 	kernel kernel
 	flows  *conntrack.Conn
 	addrs  *ifaddr.Watcher
-	udp    *udpflows.Cleaner
+	udp    *flowCutter
 	guard  *guard
 	batch  nft.Batch
 	local  *routeLocalnet
@@ -50,8 +48,6 @@ type Backend struct {
 	known bool
 	// applied says that there was an Apply, without which there is nothing to verify.
 	applied bool
-	// nodePortIPs are the addresses for the UDP cleaner, which asks from within a call of ours.
-	nodePortIPs atomic.Pointer[[]netip.Addr]
 }
 
 var _ backend.Backend = (*Backend)(nil)
@@ -87,16 +83,17 @@ func open(o Options, k kernel) (*Backend, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("nftables: %w", err), b.Close())
 	}
-	b.udp = udpflows.New(b.flows, udpflows.Options{Logger: b.log, NodePortAddr: func(a netip.Addr) bool {
-		ips := b.nodePortIPs.Load()
-		return ips != nil && slices.Contains(*ips, a)
-	}})
+	b.udp = newFlowCutter(b.flows, b.log)
+	b.udp.start()
 	return b, nil
 }
 
 // Close releases the sockets. What is programmed stays.
 func (b *Backend) Close() error {
 	var errs []error
+	if b.udp != nil {
+		b.udp.close()
+	}
 	if b.guard != nil {
 		errs = append(errs, b.guard.close())
 	}
@@ -166,11 +163,12 @@ func (b *Backend) apply(u *state.Update) (backend.Result, error) {
 	if err != nil {
 		return backend.Result{}, err
 	}
+	notes := make([]flowNote, 0, len(p.services))
 	for name, a := range p.services {
-		b.udp.Note(b.mirror.services[name].record, a.record)
+		notes = append(notes, flowNote{old: b.mirror.services[name].record, new: a.record})
 	}
 	p.commit()
-	b.finish(p)
+	b.finish(p, notes)
 	return backend.Result{Written: written}, nil
 }
 
@@ -190,16 +188,17 @@ func (b *Backend) applyAll(want desired) (backend.Result, error) {
 	b.mirror = p.m
 	p.commit()
 	// Whatever was written: after a commit whose answer was lost nothing is left to write, but its changes count.
+	var notes []flowNote
 	for name, a := range former.services {
 		if now := b.mirror.services[name].record; now != a.record {
-			b.udp.Note(a.record, now)
+			notes = append(notes, flowNote{old: a.record, new: now})
 		}
 	}
 	if !b.applied || written > 0 {
-		b.udp.NoteAll(b.mirror.records())
+		notes = append(notes, flowNote{all: want.services})
 	}
 	b.known, b.applied = true, true
-	b.finish(p)
+	b.finish(p, notes)
 	return backend.Result{Written: written}, nil
 }
 
@@ -211,7 +210,7 @@ func (b *Backend) Verify(context.Context) (backend.Result, error) {
 	alarm := b.guard.take()
 	same := &state.Update{Node: b.mirror.node}
 	if b.known && alarm != foreignChange {
-		return b.apply(same) // a no-op, unless addresses changed or flows are left to be cut
+		return b.apply(same) // a no-op, unless addresses changed
 	}
 	began, sure := time.Now(), b.known
 	moved := !slices.Equal(b.selectNodePorts(b.mirror.node), b.mirror.nodePorts)
@@ -293,19 +292,14 @@ func (b *Backend) commit(p *plan) (int, error) {
 // keepBatch is how many bytes a batch may keep for the next one.
 const keepBatch = 1 << 20
 
-// finish does what comes after a commit. What fails here is tried again after the next one, or when it is verified.
-func (b *Backend) finish(p *plan) {
-	ips := b.mirror.nodePorts
-	b.nodePortIPs.Store(&ips)
+// finish does what comes after a commit. What fails here is tried again later.
+func (b *Backend) finish(p *plan, notes []flowNote) {
+	b.udp.committed(b.mirror.nodePorts, notes...)
 	if b.mirror.shape.loopback {
 		if err := b.local.enable(); err != nil {
 			b.log.Warn("NodePorts do not work on loopback addresses", "error", err,
 				"remedy", "set net.ipv4.conf.all.route_localnet to 1, or leave loopback ranges out of the node port addresses")
 		}
-	}
-	if _, err := b.udp.Clean(context.Background()); err != nil {
-		b.log.Warn("stale UDP flows could not be deleted; will try again", "error", err)
-		b.guard.raise(unfinished)
 	}
 	if err := b.forgetRest(p); err != nil {
 		b.log.Warn("clients of deleted endpoints could not be forgotten; will try again", "error", err)
@@ -326,14 +320,4 @@ func (b *Backend) forgetRest(p *plan) error {
 	}
 	_, err := b.commit(rest)
 	return err
-}
-
-func (m *mirror) records() func(yield func(*state.Service) bool) {
-	return func(yield func(*state.Service) bool) {
-		for _, a := range m.services {
-			if !yield(a.record) {
-				return
-			}
-		}
-	}
 }

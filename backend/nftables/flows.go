@@ -1,0 +1,120 @@
+package nftables
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/switchyard-net/switchyard/internal/udpflows"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// flowCutter cuts stale UDP flows in the background, in the order of the commits that made them stale. A look at the
+// kernel's table takes some 10 ms for each frontend, for which the next commit need not wait.
+type flowCutter struct {
+	log     *slog.Logger
+	cleaner *udpflows.Cleaner // used by cut only
+	wake    chan struct{}
+	stop    context.CancelFunc
+	done    sync.WaitGroup
+
+	mu        sync.Mutex
+	queue     []flowNote
+	nodePorts []netip.Addr
+}
+
+// flowNote is what a commit means for UDP flows: one service that changed, or all that there are.
+type flowNote struct {
+	old, new *state.Service
+	all      []*state.Service // if it is not nil
+}
+
+// cutAgain is how long a failure is left alone, unless another commit comes first.
+const cutAgain = time.Second
+
+func newFlowCutter(t udpflows.Table, log *slog.Logger) *flowCutter {
+	c := &flowCutter{log: log, wake: make(chan struct{}, 1)}
+	c.cleaner = udpflows.New(t, udpflows.Options{Logger: log, NodePortAddr: func(a netip.Addr) bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return slices.Contains(c.nodePorts, a)
+	}})
+	return c
+}
+
+// start begins to cut flows.
+func (c *flowCutter) start() {
+	ctx, stop := context.WithCancel(context.Background())
+	c.stop = stop
+	c.done.Go(func() { c.run(ctx) })
+}
+
+// close waits for what is being done, and leaves undone what is not: the next process looks at all flows anyway.
+func (c *flowCutter) close() {
+	if c.stop != nil {
+		c.stop()
+		c.done.Wait()
+	}
+}
+
+// committed takes down what a commit changed, and the addresses that serve NodePorts after it.
+func (c *flowCutter) committed(nodePorts []netip.Addr, notes ...flowNote) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.nodePorts = nodePorts
+	for _, n := range notes {
+		if n.all != nil || hasUDP(n.old) || hasUDP(n.new) {
+			c.queue = append(c.queue, n)
+		}
+	}
+	if len(c.queue) > 0 {
+		select {
+		case c.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func hasUDP(s *state.Service) bool {
+	return s != nil && slices.ContainsFunc(s.Ports, func(p state.Port) bool { return p.Protocol == state.UDP })
+}
+
+func (c *flowCutter) run(ctx context.Context) {
+	var again <-chan time.Time // set while something is left from a failure
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.wake:
+		case <-again:
+		}
+		failing := again != nil
+		again = nil
+		if err := c.cut(ctx); err != nil && ctx.Err() == nil {
+			again = time.After(cutAgain)
+			if !failing {
+				c.log.Warn("stale UDP flows could not be deleted; will try again", "error", err)
+			}
+		}
+	}
+}
+
+// cut cuts what has become stale so far. What fails is left for the next call.
+func (c *flowCutter) cut(ctx context.Context) error {
+	c.mu.Lock()
+	queue := c.queue
+	c.queue = nil
+	c.mu.Unlock()
+	for _, n := range queue {
+		if n.all != nil {
+			c.cleaner.NoteAll(slices.Values(n.all))
+		} else {
+			c.cleaner.Note(n.old, n.new)
+		}
+	}
+	_, err := c.cleaner.Clean(ctx)
+	return err
+}
