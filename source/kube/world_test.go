@@ -159,18 +159,20 @@ func (w *world) logged(want ...string) {
 
 // recorder is a sink. It can be stopped to see what piles up.
 type recorder struct {
-	busy sync.Mutex // held by a test to keep the sink busy
-
 	mu        sync.Mutex
+	busy      chan struct{} // if not nil, updates wait until it is closed
 	objects   map[model.Ref]string
 	updates   []string
 	completed int
 }
 
 func (r *recorder) Update(set []model.Object, deleted []model.Ref) {
-	r.busy.Lock()
-	defer r.busy.Unlock()
 	r.mu.Lock()
+	if busy := r.busy; busy != nil {
+		r.mu.Unlock()
+		<-busy
+		r.mu.Lock()
+	}
 	defer r.mu.Unlock()
 	var said []string
 	for _, ref := range deleted {
@@ -187,6 +189,20 @@ func (r *recorder) Update(set []model.Object, deleted []model.Ref) {
 	}
 	slices.Sort(said)
 	r.updates = append(r.updates, strings.Join(said, " "))
+}
+
+// keepBusy makes the sink take no update until release is called.
+func (r *recorder) keepBusy() (release func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	busy := make(chan struct{})
+	r.busy = busy
+	return func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.busy = nil
+		close(busy)
+	}
 }
 
 func (r *recorder) Complete() {
