@@ -40,7 +40,7 @@ const (
 )
 
 // samples is how many packets are sent in each state at most, by what the oracle says of them.
-var samples = map[flow.Outcome]int{flow.Forward: 40, flow.Reject: 12, flow.Drop: 16, flow.Pass: 8}
+var samples = map[flow.Outcome]int{flow.Forward: 50, flow.Reject: 12, flow.Drop: 14, flow.Pass: 6}
 
 // TestDifferential lets upstream kube-proxy and Switchyard follow the same API server through random histories. The same
 // packets must have the same fate with both, unless the difference is one that is meant.
@@ -97,7 +97,7 @@ func (s silent) Apply(ctx context.Context, u *state.Update) (backend.Result, err
 	wrong := *u
 	wrong.Changed = nil
 	for _, service := range u.Changed {
-		if service.Name.Namespace == "blue" {
+		if service.Name.Namespace == "green" {
 			c := *service
 			c.Ports = slices.Clone(service.Ports)
 			for i := range c.Ports {
@@ -121,6 +121,7 @@ type race struct {
 	upstream, ours *node
 	marks          marks
 	history        *histories.History
+	anchors        []*model.EndpointSlice
 	rng            *rand.Rand
 	ports          ports
 	mode           string
@@ -217,6 +218,7 @@ func (r *race) populate() (histories.Options, error) {
 			}
 		}
 	}
+	r.anchors = anchors(r.ours, o.Protocols)
 	slices.SortFunc(o.Endpoints, func(a, b histories.Endpoint) int { return a.Addr.Compare(b.Addr) })
 	o.PodClients = l.Pod(clientPod).Addrs
 	return o, nil
@@ -238,6 +240,9 @@ func sourceRanges(l *lab.Lab) []netip.Prefix {
 
 // run takes the history's steps until packets have different fates, and describes those.
 func (r *race) run(ctx context.Context) ([]string, error) {
+	if err := r.anchor(ctx); err != nil {
+		return nil, err
+	}
 	for range warmup {
 		if err := r.change(ctx); err != nil {
 			return nil, err
@@ -315,6 +320,7 @@ func (r *race) disown(ctx context.Context, obj model.Object) error {
 // compare sends a sample of the packets that are worth it.
 func (r *race) compare(ctx context.Context) []string {
 	world := r.history.World()
+	world.Slices = append(world.Slices, r.anchors...)
 	packets := slices.DeleteFunc(r.history.Packets(), func(p flow.Packet) bool { return r.ours.senders[p.Src] == nil })
 	r.rng.Shuffle(len(packets), func(i, j int) { packets[i], packets[j] = packets[j], packets[i] })
 	var mu sync.Mutex
@@ -366,6 +372,7 @@ func (c *comparison) run(ctx context.Context, world *oracle.World) (meant, wrong
 			return d.name, ""
 		}
 	}
+	c.firstPort = c.r.ports.take(maxConnections)
 	if upstream, ours, ok = c.observe(ctx, true); ok {
 		return "", ""
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"time"
 
@@ -136,6 +137,9 @@ const (
 	clientPod          = "bystander"
 )
 
+// anchorPods, one on each node, are endpoints that histories do not know.
+var anchorPods = []string{"anchor-node", "anchor-other"}
+
 // populate starts the same pods and servers on every node, and returns those that may be endpoints and whose they are.
 func (n *node) populate(protocols []state.Protocol) (map[*lab.Host]*lab.Host, error) {
 	endpoints := map[*lab.Host]*lab.Host{n.Node(): n.Node(), n.OtherNode(): n.OtherNode()}
@@ -158,7 +162,16 @@ func (n *node) populate(protocols []state.Protocol) (map[*lab.Host]*lab.Host, er
 	for _, host := range []*lab.Host{n.Node(), n.Client(), bystander} {
 		n.own(host)
 	}
-	for host := range endpoints {
+	serving := maps.Clone(endpoints)
+	for i, node := range []*lab.Host{n.Node(), n.OtherNode()} {
+		anchor, err := n.AddPod(lab.PodOptions{Name: anchorPods[i], OtherNode: node == n.OtherNode()})
+		if err != nil {
+			return nil, err
+		}
+		serving[anchor] = node
+	}
+	n.own(n.Pod(anchorPods[0]))
+	for host := range serving {
 		for _, addr := range host.Addrs {
 			for _, port := range servedPorts {
 				endpoint := netip.AddrPortFrom(addr, port)

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/switchyard-net/switchyard/internal/flow"
@@ -48,9 +49,15 @@ func (o observation) same(p observation) bool {
 }
 
 // ports hands out source ports: a proxy may remember the flows of those that were used before.
-type ports struct{ next uint16 }
+type ports struct {
+	mu   sync.Mutex
+	next uint16
+}
 
+// take returns the first of n ports.
 func (p *ports) take(n int) uint16 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if p.next < 10000 || int(p.next)+n > 60000 {
 		p.next = 10000
 	}
