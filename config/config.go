@@ -56,7 +56,8 @@ type Config struct {
 	ConfigSyncPeriod field.Duration
 	// SyncPeriod is how often the kernel is compared with what it should hold.
 	SyncPeriod field.Duration
-	// MinSyncPeriod is the shortest time between two commits to the kernel.
+	// MinSyncPeriod is the shortest time between two commits to the kernel, for dataplanes whose commits are dear. That of
+	// nftables commits at once.
 	MinSyncPeriod field.Duration
 
 	// Linux and Windows have the settings of a platform that do not depend on the dataplane.

@@ -22,7 +22,7 @@ const (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	code := run(ctx, proxyArgs(os.Args), os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)
 }
@@ -62,7 +62,7 @@ and shows who answers whom.`,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(newRunCommand(), newLabCommand(), newCleanupCommand(), newBenchCommand(), newConfigCommand(), newVersionCommand())
+	root.AddCommand(newRunCommand(), newProxyCommand(), newLabCommand(), newCleanupCommand(), newBenchCommand(), newConfigCommand(), newVersionCommand())
 	asUsage(root)
 	return root
 }

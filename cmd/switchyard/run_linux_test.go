@@ -54,7 +54,7 @@ func namespace(t *testing.T) *netns.NS {
 }
 
 // healthz asks the process in ns.
-func healthz(ns *netns.NS) (status int, body string, err error) {
+func askHealthz(ns *netns.NS) (status int, body string, err error) {
 	var conn net.Conn
 	err = ns.Do(func() (err error) { conn, err = net.Dial("tcp", "127.0.0.1:10256"); return err })
 	if err != nil {
@@ -109,7 +109,7 @@ func TestRunProgramsReportsAndLeavesItsRules(t *testing.T) {
 	}
 	says := func(status int, text string) func() bool {
 		return func() bool {
-			s, body, err := healthz(ns)
+			s, body, err := askHealthz(ns)
 			return err == nil && s == status && strings.Contains(body, text)
 		}
 	}

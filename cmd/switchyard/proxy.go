@@ -1,0 +1,179 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/switchyard-net/switchyard/backend/nftables"
+	"github.com/switchyard-net/switchyard/config"
+	"github.com/switchyard-net/switchyard/config/configfile"
+	"github.com/switchyard-net/switchyard/internal/leftovers"
+	"github.com/switchyard-net/switchyard/internal/nodesetup"
+)
+
+// kubeProxyName is the name under which the program takes kube-proxy's command line.
+const kubeProxyName = "kube-proxy"
+
+// proxyArgs returns the arguments for the root command: if the program is called by kube-proxy's name, those of 'proxy'.
+func proxyArgs(args []string) []string {
+	name := strings.TrimSuffix(filepath.Base(args[0]), ".exe")
+	if name == kubeProxyName {
+		return append([]string{"proxy"}, args[1:]...)
+	}
+	return args[1:]
+}
+
+func newProxyCommand() *cobra.Command {
+	var p proxyFlags
+	cmd := &cobra.Command{
+		Use:   "proxy",
+		Short: "Be this node's kube-proxy",
+		Long: `Proxy takes the place of kube-proxy on a node: it has the same flags, reads the same configuration
+files, answers on the same ports, and shows the same metrics. It is also what the program does when
+it is called by the name kube-proxy.
+
+All modes are served by the nftables dataplane. Once the first state is programmed, it removes what
+kube-proxy has left in the kernel.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return runProxy(cmd.Context(), &p, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	p.register(cmd.Flags())
+	// As kube-proxy does, for the sake of old command lines.
+	cmd.Flags().SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+		return pflag.NormalizedName(strings.ReplaceAll(name, "_", "-"))
+	})
+	return cmd
+}
+
+// runProxy does what the flags say.
+func runProxy(ctx context.Context, p *proxyFlags, stdout, stderr io.Writer) error {
+	if p.version != "false" {
+		_, err := fmt.Fprintf(stdout, "Switchyard %s\n", currentVersion())
+		return err
+	}
+	c, warnings, err := p.config()
+	if err != nil {
+		return err
+	}
+	level := new(slog.LevelVar)
+	log := newProxyLog(stderr, c, level)
+	for _, w := range warnings {
+		log.Warn(w)
+	}
+	switch {
+	case p.writeConfigTo != "":
+		return writeConfig(c, p.writeConfigTo)
+	case p.cleanup:
+		return cleanupAll(ctx, stdout)
+	case p.initOnly:
+		setUpNode(c, log)
+		return nil
+	}
+	return serveProxy(ctx, p, c, log, level)
+}
+
+// newProxyLog logs as the configuration says. Verbosity 4 and more shows what is for debugging.
+func newProxyLog(w io.Writer, c *config.Config, level *slog.LevelVar) *slog.Logger {
+	setLevel(level, c)
+	o := &slog.HandlerOptions{Level: level}
+	if c.Logging.Format == "json" {
+		return slog.New(slog.NewJSONHandler(w, o))
+	}
+	return slog.New(slog.NewTextHandler(w, o))
+}
+
+func setLevel(level *slog.LevelVar, c *config.Config) {
+	const debugging = 4
+	level.Set(slog.LevelInfo)
+	if c.Logging.Verbosity >= debugging {
+		level.Set(slog.LevelDebug)
+	}
+}
+
+// writeConfig writes the configuration in the latest version.
+func writeConfig(c *config.Config, path string) error {
+	data, err := configfile.Marshal(c)
+	if err != nil {
+		return err
+	}
+	const readable = 0o644
+	if err := os.WriteFile(path, data, readable); err != nil {
+		return fmt.Errorf("--write-config-to: %w", err)
+	}
+	return nil
+}
+
+// cleanupAll removes everything of ours and of kube-proxy from the kernel.
+func cleanupAll(ctx context.Context, stdout io.Writer) error {
+	removed, err := nftables.Cleanup(ctx)
+	if err != nil {
+		return explain(err)
+	}
+	if removed {
+		fmt.Fprintln(stdout, "removed Switchyard's tables")
+	}
+	items, err := leftovers.Remove(ctx)
+	for _, item := range items {
+		fmt.Fprintf(stdout, "removed of kube-proxy: %v\n", item)
+	}
+	if !removed && len(items) == 0 && err == nil {
+		fmt.Fprintln(stdout, "there was nothing to remove")
+	}
+	return err
+}
+
+// setUpNode writes the kernel's settings. What cannot be written, as on a nested or rootless node, is a warning.
+func setUpNode(c *config.Config, log *slog.Logger) {
+	ct := &c.Linux.Conntrack
+	oom := int(c.Linux.OOMScoreAdj)
+	for _, err := range nodesetup.Apply(nodesetup.Options{
+		Conntrack: nodesetup.Conntrack{
+			MaxPerCore: int(ct.MaxPerCore), Min: int(ct.Min),
+			TCPEstablishedTimeout: ct.TCPEstablishedTimeout.Duration, TCPCloseWaitTimeout: ct.TCPCloseWaitTimeout.Duration,
+			TCPBeLiberal: ct.TCPBeLiberal, UDPTimeout: ct.UDPTimeout.Duration, UDPStreamTimeout: ct.UDPStreamTimeout.Duration,
+		},
+		OOMScoreAdj: &oom,
+		Logger:      log,
+	}) {
+		log.Warn("a setting of the kernel stays as it is", "error", err)
+	}
+}
+
+// nodeName returns the name of this node: that of the configuration, or the host's.
+func nodeName(c *config.Config) (string, error) {
+	if c.HostnameOverride != "" {
+		return c.HostnameOverride, nil
+	}
+	name, err := os.Hostname()
+	if err != nil {
+		return "", fmt.Errorf("find this node's name: %w; give it with --hostname-override", err)
+	}
+	return strings.ToLower(strings.TrimSpace(name)), nil
+}
+
+// servedMode says which dataplane serves a mode.
+func servedMode(m config.Mode, log *slog.Logger) (config.Mode, error) {
+	switch m {
+	case "":
+		m = config.DefaultMode(runtime.GOOS)
+	case config.ModeIPTables, config.ModeIPVS, config.ModeEBPF, config.ModeUserspace:
+		log.Warn("the nftables dataplane serves this mode", "mode", m, "remedy", "set mode to nftables, or leave it blank")
+		m = config.ModeNFTables
+	}
+	if m != config.ModeNFTables {
+		return "", errors.New("mode " + string(m) + " has no dataplane in this release: set mode to nftables, on Linux")
+	}
+	return m, nil
+}
