@@ -9,12 +9,14 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 FUZZTIME ?= 20s
 # Time for the tests of one package. They are many real connections on what may be a slow machine.
 TIMEOUT ?= 12m
+# Random histories of make differential.
+SEEDS   ?= 20
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test check unit bench fuzz tools clean
+.PHONY: help build demo test check unit bench fuzz tools upstream e2e differential compare clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## Build bin/switchyard, one static binary
 	@echo "== build bin/switchyard $(VERSION)"
@@ -59,6 +61,20 @@ fuzz: ## Fuzz every target for a short time (FUZZTIME=20s each)
 			echo "== $$pkg $$target"; $(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) $$pkg; \
 		done; \
 	done
+
+upstream: ## Build etcd, Kubernetes' control plane and kube-proxy for the next three (8 minutes, once)
+	@GO=$(GO) sh e2e/upstream/build.sh
+
+e2e: upstream ## Let a real API server drive Switchyard, through every story of the conformance suite too (root, or user namespaces)
+	@echo "== Switchyard and a real API server"
+	@cd e2e && $(GO) vet ./... && $(GO) test -timeout $(TIMEOUT) -skip Differential ./...
+
+differential: upstream ## Compare the fate of packets with upstream kube-proxy, in SEEDS=20 random histories
+	@echo "== Switchyard and upstream kube-proxy, $(SEEDS) histories"
+	@cd e2e && $(GO) test -timeout 60m -run Differential . -seeds $(SEEDS)
+
+compare: build upstream ## Measure beside upstream kube-proxy, at 10,000 services; writes docs/benchmarks/
+	@cd e2e && $(GO) run ./compare -switchyard ../bin/switchyard -out ../docs/benchmarks
 
 clean: ## Remove what was built
 	@echo "== remove bin/"
