@@ -1,0 +1,80 @@
+package apicluster
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/switchyard-net/switchyard/internal/histories"
+	"github.com/switchyard-net/switchyard/internal/kubeconv"
+	"github.com/switchyard-net/switchyard/model"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// What objects become in the API's form, package kubeconv reads back as it was.
+func TestRoundTrip(t *testing.T) {
+	for seed := range uint64(100) {
+		h := histories.New(seed, histories.Options{})
+		for range 10 {
+			set, _ := h.Step()
+			for _, want := range set {
+				got, err := roundTrip(want)
+				if slice, ok := want.(*model.EndpointSlice); ok && foreign(slice) {
+					continue // the API has no form for it
+				}
+				if err != nil {
+					t.Fatalf("seed %d: %v: %v", seed, want.Ref(), err)
+				}
+				if service, ok := want.(*model.Service); ok {
+					forget(service)
+				}
+				if fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", want) {
+					t.Fatalf("seed %d:\n got %+v\nwant %+v", seed, got, want)
+				}
+			}
+		}
+	}
+}
+
+func roundTrip(object model.Object) (model.Object, error) {
+	var form any
+	switch o := object.(type) {
+	case *model.Service:
+		form = Service(o)
+	case *model.EndpointSlice:
+		form = EndpointSlice(o)
+	case *model.Node:
+		form = Node(o)
+	case *model.Namespace:
+		form = Namespace(o)
+	case *model.ServiceCIDR:
+		form = ServiceCIDR(o)
+	}
+	got, _, err := kubeconv.Object(form)
+	return got, err
+}
+
+// foreign says whether a slice has endpoints that do not belong into it.
+func foreign(s *model.EndpointSlice) bool {
+	for _, ep := range s.Endpoints {
+		if !ep.Addr.IsValid() || s.Family == 0 || state.FamilyOf(ep.Addr) != s.Family {
+			return true
+		}
+	}
+	return false
+}
+
+// forget takes from a service what does not count for its type, and what the API has no field for then.
+func forget(s *model.Service) {
+	for i, r := range s.SourceRanges {
+		s.SourceRanges[i] = r.Masked()
+	}
+	if s.Type == model.TypeExternalName {
+		s.InternalLocal, s.ExternalLocal, s.Headless, s.ClusterIPs = false, false, false, nil
+	}
+	if s.Headless {
+		s.ClusterIPs = nil
+	}
+	if s.Type == model.TypeClusterIP && len(s.ExternalIPs) == 0 {
+		s.ExternalLocal = false
+	}
+}
