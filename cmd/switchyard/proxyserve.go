@@ -38,13 +38,16 @@ func serveProxy(ctx context.Context, p *proxyFlags, c *config.Config, log *slog.
 	if _, err := servedMode(c.Mode, log); err != nil {
 		return err
 	}
+	var current atomic.Pointer[daemon]
+	registry := newRegistry(&current)
 	for {
 		setLevel(level, c)
 		setUpNode(c, log)
-		d, err := newDaemon(p, c, log)
+		d, err := newDaemon(p, c, log, registry)
 		if err != nil {
 			return err
 		}
+		current.Store(d)
 		next, err := d.run(ctx)
 		if next == nil || err != nil {
 			return err
@@ -73,7 +76,7 @@ type daemon struct {
 	moved      chan struct{} // has a value when node has changed
 }
 
-func newDaemon(p *proxyFlags, c *config.Config, log *slog.Logger) (d *daemon, err error) {
+func newDaemon(p *proxyFlags, c *config.Config, log *slog.Logger, registry *metrics.Registry) (d *daemon, err error) {
 	name, err := nodeName(c)
 	if err != nil {
 		return nil, err
@@ -86,7 +89,7 @@ func newDaemon(p *proxyFlags, c *config.Config, log *slog.Logger) (d *daemon, er
 	if err != nil {
 		return nil, err
 	}
-	d = &daemon{flags: p, c: c, log: log, programmed: make(chan struct{}), moved: make(chan struct{}, 1)}
+	d = &daemon{flags: p, c: c, log: log, registry: registry, programmed: make(chan struct{}), moved: make(chan struct{}, 1)}
 	d.source, err = kube.New(kube.Options{
 		Config: connection, NodeName: name, ResyncPeriod: c.ConfigSyncPeriod.Duration, Logger: log,
 	})
@@ -108,31 +111,39 @@ func newDaemon(p *proxyFlags, c *config.Config, log *slog.Logger) (d *daemon, er
 	if d.addresses, err = ifaddr.Open(ifaddr.Options{Logger: log}); err != nil {
 		return nil, errors.Join(err, d.dataplane.Close())
 	}
-	d.observe()
+	d.health = healthz.New(healthz.Options{
+		Families: families, Timeout: 2 * c.SyncPeriod.Duration, Newest: d.newest,
+		OnHealthz: registry.Healthz, OnLivez: registry.Livez,
+	})
+	d.health.AddProblems("source", d.source.Problems)
+	d.ports = servicehealth.New(servicehealth.Options{Logger: log, Healthy: d.health.Healthy})
 	return d, nil
 }
 
-// observe makes what shows how the process is doing.
-func (d *daemon) observe() {
-	d.registry = metrics.New(metrics.Options{
+// newRegistry returns the metrics of the process, which go on counting when the daemon is made anew.
+func newRegistry(current *atomic.Pointer[daemon]) *metrics.Registry {
+	count := func(of func(*daemon) int) func() int {
+		return func() int {
+			if d := current.Load(); d != nil {
+				return of(d)
+			}
+			return 0
+		}
+	}
+	registry := metrics.New(metrics.Options{
 		Mode: metrics.ModeNFTables, Families: families, Version: currentVersion(),
-		Services:            func() int { return d.store.Snapshot().Len() },
-		SourceProblems:      func() int { return len(d.source.Problems()) },
-		HealthCheckProblems: func() int { return len(d.ports.Problems()) },
+		Services:            count(func(d *daemon) int { return d.store.Snapshot().Len() }),
+		SourceProblems:      count(func(d *daemon) int { return len(d.source.Problems()) }),
+		HealthCheckProblems: count(func(d *daemon) int { return len(d.ports.Problems()) }),
 	})
-	requests := d.registry.RESTClient()
+	requests := registry.RESTClient()
 	kube.ObserveRequests(kube.RequestMetrics{
 		RequestLatency: requests.RequestLatency, RateLimiterLatency: requests.RateLimiterLatency,
 		RequestSize: requests.RequestSize, ResponseSize: requests.ResponseSize,
 		RequestResult: requests.RequestResult, RequestRetry: requests.RequestRetry,
 		TransportCreateCalls: requests.TransportCreateCalls, TransportCAReloads: requests.TransportCAReloads,
 	})
-	d.health = healthz.New(healthz.Options{
-		Families: families, Timeout: 2 * d.c.SyncPeriod.Duration, Newest: d.newest,
-		OnHealthz: d.registry.Healthz, OnLivez: d.registry.Livez,
-	})
-	d.health.AddProblems("source", d.source.Problems)
-	d.ports = servicehealth.New(servicehealth.Options{Logger: d.log, Healthy: d.health.Healthy})
+	return registry
 }
 
 func (d *daemon) newest() state.Revision { return d.store.Snapshot().Revision() }
