@@ -34,6 +34,13 @@ func (c *Config) Mend(faults []*field.Error, other *Config) {
 	}
 }
 
+// Revert gives the fields at the paths, as [Diff] names them, the values that they have in other.
+func (c *Config) Revert(paths []string, other *Config) {
+	for _, path := range paths {
+		mend(reflect.ValueOf(c).Elem(), reflect.ValueOf(other).Elem(), path)
+	}
+}
+
 func mend(v, other reflect.Value, path string) {
 	for name := range strings.SplitSeq(path, ".") {
 		name, _, indexed := strings.Cut(name, "[") // a list is mended as a whole

@@ -121,7 +121,7 @@ func (r *historyRun) start() {
 	// The kernel's table takes 10 ms to list, whatever is in it.
 	r.backend.udp.close()
 	r.backend.udp = newFlowCutter(r.flows, slog.New(slog.DiscardHandler)) // not started: the test cuts
-	r.flows.flows = nil // what was noted is gone, and so may be their frontends
+	r.flows.flows = nil                                                   // what was noted is gone, and so may be their frontends
 	r.applied = 0
 }
 

@@ -14,7 +14,6 @@ import (
 
 	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/config/configfile"
-	"github.com/switchyard-net/switchyard/config/field"
 )
 
 // settle is how long a configuration file must be left alone before it is read: editors and ConfigMaps write in steps.
@@ -89,11 +88,7 @@ func (d *daemon) reload(data []byte) (*config.Config, error) {
 	live, restart := config.Diff(d.c, loaded)
 	if len(restart) > 0 {
 		d.log.Warn("these changes take effect when the process is started again", "fields", strings.Join(restart, ", "))
-		var keep []*field.Error
-		for _, path := range restart {
-			keep = append(keep, &field.Error{Path: path})
-		}
-		loaded.Mend(keep, d.c)
+		loaded.Revert(restart, d.c)
 	}
 	if len(live) == 0 {
 		return nil, nil
