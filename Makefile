@@ -6,6 +6,8 @@ export PATH := $(PATH):/usr/local/go/bin:$(HOME)/go/bin
 GO      ?= go
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X main.version=$(VERSION)
+# The image's name; its tag is VERSION.
+IMAGE   ?= localhost/switchyard
 FUZZTIME ?= 20s
 # Time for the tests of one package. They are many real connections on what may be a slow machine.
 TIMEOUT ?= 12m
@@ -13,7 +15,7 @@ TIMEOUT ?= 12m
 SEEDS   ?= 20
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test check unit bench fuzz tools upstream e2e differential compare clean
+.PHONY: help build image manifests demo test check unit bench fuzz tools upstream e2e differential compare clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,6 +23,18 @@ help: ## List the targets
 build: ## Build bin/switchyard, one static binary
 	@echo "== build bin/switchyard $(VERSION)"
 	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/switchyard ./cmd/switchyard
+
+image: ## Build bin/switchyard-image.tar, an OCI image for amd64 and arm64 (IMAGE=registry/name, VERSION=tag)
+	@set -e; for arch in amd64 arm64; do \
+		echo "== build bin/$$arch/switchyard $(VERSION)"; \
+		CGO_ENABLED=0 GOOS=linux GOARCH=$$arch $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/$$arch/switchyard ./cmd/switchyard; \
+	done
+	@echo "== write bin/switchyard-image.tar, $(IMAGE):$(VERSION)"
+	@SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct 2>/dev/null || echo 0)} $(GO) run ./cmd/image \
+		-o bin/switchyard-image.tar -name $(IMAGE):$(VERSION) bin/amd64/switchyard bin/arm64/switchyard
+
+manifests: ## Check the chart and the manifests in deploy/ with the code of Helm and Kustomize (compiles them once)
+	@cd deploy/test && $(GO) vet ./... && $(GO) test ./...
 
 demo: build ## Run the example application in a throw-away node and connect to all of it (root, or user namespaces)
 	@echo "== run the application in examples/ in the lab"

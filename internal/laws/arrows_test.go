@@ -63,6 +63,7 @@ var arrows = []arrow{
 	{"internal/lab", []string{"state", "internal/netns"}},
 	{"internal/minicluster", []string{"state"}},
 	{"internal/laws", nil},
+	{"internal/ociimage", nil},
 
 	// These stand at the end of the way and wire everything.
 	{"examples", nil},
