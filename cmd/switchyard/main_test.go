@@ -9,7 +9,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"switchyard": main})
+	testscript.Main(m, map[string]func(){"switchyard": main, "kube-proxy": main})
 }
 
 // TestStories runs the command line as a person would; testdata has one story a file.

@@ -42,11 +42,11 @@ func serveProxy(ctx context.Context, p *proxyFlags, c *config.Config, log *slog.
 	registry := newRegistry(&current)
 	for {
 		setLevel(level, c)
-		setUpNode(c, log)
 		d, err := newDaemon(p, c, log, registry)
 		if err != nil {
 			return err
 		}
+		setUpNode(c, log) // not before it is certain that there is something to run
 		current.Store(d)
 		next, err := d.run(ctx)
 		if next == nil || err != nil {
