@@ -1,0 +1,112 @@
+#!/usr/bin/env bash
+# Runs the conformance suite of the nftables dataplane in another kernel than this machine's: that of Debian's cloud images, in
+# an emulated PC (QEMU without KVM, so that it works inside of virtual machines and containers too).
+#
+# That kernel is old (Linux 6.1 in Debian 12), and has SCTP, which many others lack. So this is where it shows that the
+# dataplane needs nothing newer, and that SCTP services serve SCTP connections.
+#
+# usage: kernel-test.sh [TEST FLAG...]   for example: kernel-test.sh -test.run TestConformance/stories/sctp
+#
+# The exit status is that of the tests. Downloads are kept in .cache/kernel-test; delete it to get newer ones.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+cache=.cache/kernel-test
+# The longest time that the machine may run, in seconds, and that of the tests in it. Emulation takes about ten times as long.
+machine_time=2700
+test_time=40m
+
+die() { echo "kernel-test: $*" >&2; exit 1; }
+
+# install_tools installs what is missing of the programs that the script runs on this machine.
+install_tools() {
+	local pair missing=()
+	for pair in qemu-system-x86_64:qemu-system-x86 nft:nftables modprobe:kmod; do
+		command -v "${pair%%:*}" >/dev/null || missing+=("${pair##*:}")
+	done
+	[ ${#missing[@]} -gt 0 ] || return 0
+	[ "$(id -u)" = 0 ] || die "not installed: ${missing[*]}. As root: apt-get install ${missing[*]}"
+	echo "== install ${missing[*]}"
+	export DEBIAN_FRONTEND=noninteractive
+	apt-get update -qq && apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null ||
+		die "apt-get could not install ${missing[*]}"
+}
+
+# download unpacks the kernel and a static busybox into the cache. Neither is installed.
+download() {
+	[ ! -e "$cache/complete" ] || return 0
+	local image
+	image=$(apt-cache depends linux-image-cloud-amd64 2>/dev/null | sed -n 's/^ *Depends: \(linux-image-[0-9].*\)/\1/p')
+	if [ -z "$image" ] && [ "$(id -u)" = 0 ]; then # a machine without package lists
+		apt-get update -qq
+		image=$(apt-cache depends linux-image-cloud-amd64 2>/dev/null | sed -n 's/^ *Depends: \(linux-image-[0-9].*\)/\1/p')
+	fi
+	[ -n "$image" ] || die "apt knows no package linux-image-cloud-amd64. Run apt-get update, on Debian"
+	echo "== download $image and busybox-static"
+	rm -rf "$cache"
+	mkdir -p "$cache/unpacked"
+	(cd "$cache" && apt-get download -qq "$image" busybox-static 2>&1 | sed '/unsandboxed/d')
+	local deb
+	for deb in "$cache"/*.deb; do dpkg-deb -x "$deb" "$cache/unpacked"; done
+	rm "$cache"/*.deb
+	touch "$cache/complete"
+}
+
+# build_initramfs makes the file system of the machine: busybox, the modules for networking, modprobe, nft and the tests.
+build_initramfs() {
+	local root=$cache/root modules from to file programs
+	rm -rf "$root"
+	mkdir -p "$root"/{bin,proc,sys,dev,tmp}
+	cp "$cache/unpacked/bin/busybox" "$root/bin"
+
+	modules=lib/modules/$release
+	for file in net lib crypto arch/x86/crypto drivers/net; do
+		from=$cache/unpacked/$modules/kernel/$file to=$root/$modules/kernel/$file
+		mkdir -p "$to"
+		cp -r "$from/." "$to"
+	done
+	cp "$cache/unpacked/$modules"/modules.builtin* "$root/$modules"
+	depmod -b "$root" "$release"
+
+	# The kernel calls /sbin/modprobe when it needs a module. That of busybox will not do: if the module is just being loaded
+	# for somebody else, it does not wait.
+	programs="$(command -v nft) /sbin/modprobe"
+	for file in $programs $(ldd $programs | grep -o '/lib[^ ]*' | sort -u); do
+		cp -L --parents "$file" "$root"
+	done
+
+	CGO_ENABLED=0 go test -c -o "$root/test" ./backend/nftables
+	printf '%s\n' "$@" >"$root/arguments"
+	cp scripts/kernel-test-init.sh "$root/init"
+	chmod +x "$root/init"
+	(cd "$root" && find . | ../unpacked/bin/busybox cpio -o -H newc 2>/dev/null) >"$cache/initramfs"
+}
+
+# run starts the machine and shows what it prints.
+run() {
+	local cpus
+	cpus=$(nproc)
+	timeout --foreground "$machine_time" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -m 3072 -smp "$((cpus < 4 ? cpus : 4))" \
+		-nodefaults -no-user-config -no-reboot -display none -serial stdio \
+		-kernel "$cache/unpacked/boot/vmlinuz-$release" -initrd "$cache/initramfs" \
+		-append "console=ttyS0 quiet panic=-1 mitigations=off nokaslr" </dev/null | tee "$cache/log"
+}
+
+[ "$(uname -m)" = x86_64 ] || die "the machine is an x86-64 PC; $(uname -m) cannot build its tests"
+command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null || die "needs Debian or Ubuntu: kernel and tools come from their packages"
+install_tools
+download
+release=$(ls "$cache/unpacked/lib/modules")
+# Sixteen random histories are for fast machines.
+[ $# -gt 0 ] || set -- -test.run '^TestConformance$' -test.skip '/random/seed-([3-9]|1.)$'
+# One story at a time: several at once make each other so slow that time-outs of the stories pass in the middle of a check.
+build_initramfs -test.v -test.parallel=1 "-test.timeout=$test_time" "$@"
+echo "== run in Linux $release, emulated"
+started=$SECONDS
+run || die "the machine was stopped after $machine_time seconds"
+echo "== $((SECONDS - started)) seconds"
+status=$(sed -n 's/^kernel-test: exit status \([0-9]*\).*/\1/p' "$cache/log")
+[ -n "$status" ] || die "the machine stopped before the tests ended"
+# All that the suite can check is to be checked here.
+if grep -q -- '--- SKIP' "$cache/log"; then die "these were skipped: $(grep -o -- '--- SKIP[^(]*' "$cache/log" | tr '\n' ' ')"; fi
+exit "$status"
