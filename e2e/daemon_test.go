@@ -12,10 +12,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/switchyard-net/switchyard/e2e/apicluster"
 	"github.com/switchyard-net/switchyard/e2e/controlplane"
@@ -94,6 +98,13 @@ func TestDaemon(t *testing.T) {
 	})
 	// What kube-proxy left goes once the new rules stand.
 	eventually(t, "the leftovers go", func() bool { return !strings.Contains(inNode(t, n, "iptables-nft-save"), "KUBE-SERVICES") })
+
+	eventually(t, "the start is an event", func() bool {
+		events, err := client.Kubernetes().EventsV1().Events("default").List(t.Context(), metav1.ListOptions{})
+		return err == nil && slices.ContainsFunc(events.Items, func(e eventsv1.Event) bool {
+			return e.Reason == "Starting" && e.Regarding.Kind == "Node" && e.Regarding.Name == "node"
+		})
+	})
 
 	// A change that can be applied is; one that cannot is named; the process stays the same.
 	write(t, file, strings.Replace(strings.Replace(text, "masqueradeAll: false", "masqueradeAll: true", 1),

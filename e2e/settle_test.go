@@ -106,7 +106,7 @@ func (m *marks) seen(ctx context.Context, n *node) error {
 	for i := range markIPs {
 		for !m.turnSeen(ctx, n, markIPs[i]) || !m.zoneSeen(ctx, n, zoneIPs[i]) {
 			if time.Now().After(deadline) {
-				return fmt.Errorf("%s does not show the latest change after %v (turn %v, zone %q %v): %w", n.name, settleTimeout,
+				return fmt.Errorf("%s does not show the latest change after %v (services and slices: %v, zone %q: %v): %w", n.name, settleTimeout,
 					m.turnSeen(ctx, n, markIPs[i]), m.zone, m.zoneSeen(ctx, n, zoneIPs[i]), n.trouble())
 			}
 			time.Sleep(5 * time.Millisecond)

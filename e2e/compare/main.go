@@ -7,11 +7,13 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/switchyard-net/switchyard/internal/netns"
@@ -27,6 +29,7 @@ type options struct {
 	load      time.Duration // how long
 	program   string        // Switchyard's
 	out       string
+	only      string // the proxy that is measured, empty for both
 }
 
 func main() {
@@ -39,6 +42,7 @@ func main() {
 	flag.DurationVar(&o.load, "load", time.Minute, "how long the load lasts")
 	flag.StringVar(&o.program, "switchyard", "../bin/switchyard", "Switchyard's program")
 	flag.StringVar(&o.out, "out", "../docs/benchmarks", "directory for compare.md and compare.json")
+	flag.StringVar(&o.only, "only", "", "measure only the proxy whose name begins like this, and write nothing")
 	flag.Parse()
 	os.Exit(netns.Main(run{&o}))
 }
@@ -70,11 +74,17 @@ func compare(ctx context.Context, o *options) error {
 	defer c.stop()
 	r := report{Machine: describeMachine(), Services: o.services, Endpoints: o.endpoints, Rate: o.rate, LoadSeconds: o.load.Seconds()}
 	for _, p := range []proxy{upstream(o), switchyard(o)} {
+		if !strings.HasPrefix(p.name, o.only) {
+			continue
+		}
 		result, err := measure(ctx, c, p, o)
 		if err != nil {
 			return fmt.Errorf("%s: %w", p.name, err)
 		}
 		r.Results = append(r.Results, *result)
+	}
+	if o.only != "" {
+		return json.NewEncoder(os.Stdout).Encode(r)
 	}
 	fmt.Print(r.table())
 	if err := os.MkdirAll(o.out, 0o755); err != nil {
