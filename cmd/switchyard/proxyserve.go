@@ -72,6 +72,7 @@ type daemon struct {
 
 	programmed chan struct{} // closed once the first state is programmed
 	once       sync.Once
+	events     chan kube.Event
 	node       atomic.Pointer[state.Node]
 	moved      chan struct{} // has a value when node has changed
 }
@@ -89,7 +90,7 @@ func newDaemon(p *proxyFlags, c *config.Config, log *slog.Logger, registry *metr
 	if err != nil {
 		return nil, err
 	}
-	d = &daemon{flags: p, c: c, log: log, registry: registry, programmed: make(chan struct{}), moved: make(chan struct{}, 1)}
+	d = &daemon{flags: p, c: c, log: log, registry: registry, programmed: make(chan struct{}), moved: make(chan struct{}, 1), events: make(chan kube.Event, maxEvents)}
 	d.source, err = kube.New(kube.Options{
 		Config: connection, NodeName: name, ResyncPeriod: c.ConfigSyncPeriod.Duration, Logger: log,
 	})
@@ -116,7 +117,11 @@ func newDaemon(p *proxyFlags, c *config.Config, log *slog.Logger, registry *metr
 		OnHealthz: registry.Healthz, OnLivez: registry.Livez,
 	})
 	d.health.AddProblems("source", d.source.Problems)
-	d.ports = servicehealth.New(servicehealth.Options{Logger: log, Healthy: d.health.Healthy})
+	d.ports = servicehealth.New(servicehealth.Options{Logger: log, Healthy: d.health.Healthy, OnProblem: func(p servicehealth.Problem) {
+		d.tell(kube.Event{Kind: "Service", Namespace: p.Service.Namespace, Name: p.Service.Name, Warning: true,
+			Reason: "FailedToStartServiceHealthcheck", Action: "Listen", Note: p.Error()})
+	}})
+	d.tell(kube.Event{Kind: "Node", Name: name, Reason: "Starting", Action: "StartKubeProxy"})
 	return d, nil
 }
 
@@ -164,6 +169,7 @@ func (d *daemon) run(ctx context.Context) (next *config.Config, err error) {
 		},
 		d.ports.Run,
 		d.followAddresses,
+		d.report,
 		d.removeLeftovers,
 		d.serve("health", "healthzBindAddress", d.c.HealthzBindAddress, d.healthHandler()),
 		d.serve("metrics", "metricsBindAddress", d.c.MetricsBindAddress, d.operatorHandler()),
@@ -203,6 +209,31 @@ func (d *daemon) status(s reconcile.Status) {
 			d.log.Info("the first state is programmed", "services", d.store.Snapshot().Len()-len(s.Failed))
 			close(d.programmed)
 		})
+	}
+}
+
+// maxEvents is how many events may wait to be reported. More than that are only logged where they occur.
+const maxEvents = 100
+
+// tell reports an event soon.
+func (d *daemon) tell(e kube.Event) {
+	select {
+	case d.events <- e:
+	default:
+	}
+}
+
+// report sends events to the API server, one after the other.
+func (d *daemon) report(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case e := <-d.events:
+			if err := d.source.Report(ctx, e); err != nil && ctx.Err() == nil {
+				d.log.Debug("an event could not be reported", "error", err)
+			}
+		}
 	}
 }
 

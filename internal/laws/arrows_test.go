@@ -48,7 +48,7 @@ var arrows = []arrow{
 	{"internal/conntrack", []string{"state"}},
 	{"internal/udpflows", []string{"state", "internal/conntrack"}},
 	{"internal/health", nil},
-	{"internal/nodesetup", nil},
+	{"internal/nodesetup", []string{"internal/conntrack", "state"}},
 	{"internal/leftovers", []string{"internal/nft"}},
 	{"internal/healthz", []string{"state", "internal/reconcile"}},
 	{"internal/servicehealth", []string{"state"}},

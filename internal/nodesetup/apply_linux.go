@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -12,6 +13,9 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/switchyard-net/switchyard/internal/conntrack"
+	"github.com/switchyard-net/switchyard/state"
 )
 
 // Files, as seen from the root directory.
@@ -25,7 +29,22 @@ const (
 
 // Apply writes what the options ask for, and returns a [*Warning] for each value that could not be written. It may be called
 // again at any time. Values of the network namespace are those of the calling thread's.
-func Apply(o Options) []error { return apply(o, "/") }
+func Apply(o Options) []error {
+	loadConntrack()
+	return apply(o, "/")
+}
+
+// loadConntrack makes the kernel load connection tracking, whose settings do not exist before. It loads it for the first who
+// asks it something over netlink. Where that is refused, what cannot be set says so.
+func loadConntrack() {
+	c, err := conntrack.Open()
+	if err != nil {
+		return
+	}
+	defer c.Close()
+	// The answer does not matter.
+	_, _ = c.Flows(conntrack.Filter{Family: state.IPv4, Protocol: state.SCTP, Dst: netip.IPv4Unspecified(), DstPort: 1})
+}
 
 func apply(o Options, root string) []error {
 	w := &writer{root: root, log: cmp.Or(o.Logger, slog.New(slog.DiscardHandler))}
