@@ -123,7 +123,6 @@ func granted(roles ...*rbacv1.ClusterRole) map[permission]bool {
 // reported is what the program says about its Node.
 var reported = map[permission]bool{
 	{"events.k8s.io", "events", "create"}: true,
-	{"events.k8s.io", "events", "patch"}:  true,
 }
 
 func TestRolesPermitWhatIsRequested(t *testing.T) {
