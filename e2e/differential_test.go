@@ -315,7 +315,7 @@ func (r *race) change(ctx context.Context) error {
 }
 
 // disown deletes a slice that is about to change its service: upstream would leave its endpoints with both. See
-// TestSliceChangesService.
+// sliceChangesService.
 func (r *race) disown(ctx context.Context, obj model.Object) error {
 	slice, ok := obj.(*model.EndpointSlice)
 	if !ok {
