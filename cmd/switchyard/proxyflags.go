@@ -1,6 +1,7 @@
 package main
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
@@ -26,6 +27,9 @@ type proxyFlags struct {
 	master           string // --master: address of the API server, instead of that of the kubeconfig
 	hostnameOverride string // --hostname-override
 	version          string // --version: "true" or "raw" to print the version
+
+	// read is the SHA-256 of what was last read from configFile.
+	read [sha256.Size]byte
 
 	file          *v1alpha1.KubeProxyConfiguration
 	masqueradeAll bool
@@ -196,6 +200,7 @@ func (p *proxyFlags) fromFile() (*config.Config, []string, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("--config: %w", err)
 	}
+	p.read = sha256.Sum256(data)
 	loaded, notes, broken := configfile.Load(data, configfile.Options{Name: p.configFile, Platform: runtime.GOOS})
 	c, err := config.Choose(nil, loaded, broken)
 	if err != nil {

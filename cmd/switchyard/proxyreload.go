@@ -38,9 +38,7 @@ func (d *daemon) awaitConfig(ctx context.Context) (*config.Config, error) {
 		<-ctx.Done()
 		return nil, nil
 	}
-	last, _ := os.ReadFile(path)
-	sum := sha256.Sum256(last)
-	var due <-chan time.Time
+	due := time.After(settle) // it may have changed between reading it and watching it
 	for {
 		select {
 		case <-ctx.Done():
@@ -55,8 +53,8 @@ func (d *daemon) awaitConfig(ctx context.Context) (*config.Config, error) {
 			if err != nil {
 				continue // between two versions
 			}
-			if now := sha256.Sum256(data); now != sum {
-				sum = now
+			if now := sha256.Sum256(data); now != d.flags.read {
+				d.flags.read = now
 				if c, err := d.reload(data); c != nil || err != nil {
 					return c, err
 				}
