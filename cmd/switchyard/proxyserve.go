@@ -182,7 +182,8 @@ func (d *daemon) run(ctx context.Context) (next *config.Config, err error) {
 			return err
 		},
 	}
-	return next, together(ctx, parts)
+	err = together(ctx, parts) // sets next
+	return next, err
 }
 
 // attempted takes down a call of the dataplane.
