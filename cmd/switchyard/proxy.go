@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -163,17 +162,18 @@ func nodeName(c *config.Config) (string, error) {
 	return strings.ToLower(strings.TrimSpace(name)), nil
 }
 
-// servedMode says which dataplane serves a mode.
-func servedMode(m config.Mode, log *slog.Logger) (config.Mode, error) {
+// checkMode says which modes are served by the nftables dataplane instead of one of their own, and fails for those that none
+// serves.
+func checkMode(m config.Mode, log *slog.Logger) error {
 	switch m {
 	case "":
 		m = config.DefaultMode(runtime.GOOS)
 	case config.ModeIPTables, config.ModeIPVS, config.ModeEBPF, config.ModeUserspace:
 		log.Warn("the nftables dataplane serves this mode", "mode", m, "remedy", "set mode to nftables, or leave it blank")
-		m = config.ModeNFTables
+		return nil
 	}
 	if m != config.ModeNFTables {
-		return "", errors.New("mode " + string(m) + " has no dataplane in this release: set mode to nftables, on Linux")
+		return fmt.Errorf("mode %s has no dataplane in this release: set mode to nftables, on Linux", m)
 	}
-	return m, nil
+	return nil
 }

@@ -35,7 +35,7 @@ var families = []state.Family{state.IPv4, state.IPv6}
 // serveProxy runs the daemon until ctx ends. When the configuration file changes, everything in the process is made anew with
 // it; the kernel keeps what it holds, and only differences are written.
 func serveProxy(ctx context.Context, p *proxyFlags, c *config.Config, log *slog.Logger, level *slog.LevelVar) error {
-	if _, err := servedMode(c.Mode, log); err != nil {
+	if err := checkMode(c.Mode, log); err != nil {
 		return err
 	}
 	var current atomic.Pointer[daemon]
