@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // Event is something that operators are told of through the API server. Its fields are those of events.k8s.io/v1.
@@ -45,6 +46,9 @@ func (s *Source) Report(ctx context.Context, e Event) error {
 		Note:                e.Note,
 		Type:                corev1.EventTypeNormal,
 		Regarding:           corev1.ObjectReference{Kind: e.Kind, Namespace: e.Namespace, Name: e.Name},
+	}
+	if e.Kind == "Node" {
+		event.Regarding.UID = types.UID(e.Name) // by which 'kubectl describe node' finds what kubelet and kube-proxy report
 	}
 	if e.Warning {
 		event.Type = corev1.EventTypeWarning
