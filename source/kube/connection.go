@@ -16,7 +16,8 @@ type Connection struct {
 	Master string
 	// AcceptContentTypes and ContentType are headers of requests. Empty: protobuf.
 	AcceptContentTypes, ContentType string
-	// QPS and Burst bound requests a second. 0: client-go's defaults.
+	// QPS is how many requests a second are sent on average, Burst how many at once. 0: client-go's defaults. A negative QPS:
+	// no limit.
 	QPS   float32
 	Burst int
 }
