@@ -292,7 +292,8 @@ func (b *Backend) commit(p *plan) (int, error) {
 // keepBatch is how many bytes a batch may keep for the next one.
 const keepBatch = 1 << 20
 
-// finish does what comes after a commit. What fails here is tried again later.
+// finish does what comes after a commit. What fails here is tried again later, but for route_localnet: that is reported once,
+// and left to the operator.
 func (b *Backend) finish(p *plan, notes []flowNote) {
 	b.udp.committed(b.mirror.nodePorts, notes...)
 	if b.mirror.shape.loopback {

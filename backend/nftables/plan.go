@@ -22,7 +22,7 @@ type plan struct {
 
 	tables []tablePlan
 	sets   map[tableSet]*setPlan
-	order  []*setPlan // deterministic
+	order  []*setPlan // the values of sets, in the order in which they were needed
 	// dead are alive elements that go: clients must forget these endpoints.
 	dead map[elementKey]bool
 	// forgotten are remembered clients whose endpoint goes.
