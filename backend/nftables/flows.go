@@ -2,6 +2,7 @@ package nftables
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -12,8 +13,8 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// flowCutter cuts stale UDP flows in the background, in the order of the commits that made them stale. A look at the
-// kernel's table takes some 10 ms for each frontend, for which the next commit need not wait.
+// flowCutter cuts stale UDP flows in the background. A look at the kernel's table takes some 10 ms for each frontend, for which
+// the next commit need not wait. It waits while flows are being cut, though: they are judged by what the kernel shows then.
 type flowCutter struct {
 	log     *slog.Logger
 	cleaner *udpflows.Cleaner // used by cut only
@@ -21,9 +22,16 @@ type flowCutter struct {
 	stop    context.CancelFunc
 	done    sync.WaitGroup
 
-	mu        sync.Mutex
+	// committing is held from before a commit until its notes are in the queue, and while flows are being cut.
+	committing sync.Mutex
+
+	mu        sync.Mutex // guards all below
 	queue     []flowNote
 	nodePorts []netip.Addr
+	// doubtful says that a commit failed, so that it is not certain what the kernel shows.
+	doubtful bool
+	// left says that flows were not cut for that reason.
+	left bool
 }
 
 // flowNote is what a commit means for UDP flows: one service that changed, or all that there are.
@@ -60,17 +68,30 @@ func (c *flowCutter) close() {
 	}
 }
 
-// committed takes down what a commit changed, and the addresses that serve NodePorts after it.
-func (c *flowCutter) committed(nodePorts []netip.Addr, notes ...flowNote) {
+// begin says that a commit is about to be made. One of committed and failed follows.
+func (c *flowCutter) begin() { c.committing.Lock() }
+
+// failed says that the commit failed, perhaps only its answer.
+func (c *flowCutter) failed() {
+	defer c.committing.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.nodePorts = nodePorts
+	c.doubtful = true
+}
+
+// committed takes down what a commit changed, and the addresses that serve NodePorts after it.
+func (c *flowCutter) committed(nodePorts []netip.Addr, notes ...flowNote) {
+	defer c.committing.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.nodePorts, c.doubtful = nodePorts, false
 	for _, n := range notes {
 		if n.all != nil || hasUDP(n.old) || hasUDP(n.new) {
 			c.queue = append(c.queue, n)
 		}
 	}
-	if len(c.queue) > 0 {
+	if len(c.queue) > 0 || c.left {
+		c.left = false
 		select {
 		case c.wake <- struct{}{}:
 		default:
@@ -104,9 +125,22 @@ func (c *flowCutter) run(ctx context.Context) {
 
 // cut cuts what has become stale so far. What fails is left for the next call.
 func (c *flowCutter) cut(ctx context.Context) error {
+	c.takeNotes()
+	found, err := c.cleaner.Look(ctx)
+	c.committing.Lock()
+	defer c.committing.Unlock()
+	if doubtful := c.takeNotes(); doubtful {
+		return err // the next commit that succeeds wakes us
+	}
+	_, cutErr := c.cleaner.Cut(ctx, found)
+	return errors.Join(err, cutErr)
+}
+
+// takeNotes hands the queue to the cleaner.
+func (c *flowCutter) takeNotes() (doubtful bool) {
 	c.mu.Lock()
-	queue := c.queue
-	c.queue = nil
+	queue, doubtful := c.queue, c.doubtful
+	c.queue, c.left = nil, c.left || doubtful
 	c.mu.Unlock()
 	for _, n := range queue {
 		if n.all != nil {
@@ -115,6 +149,5 @@ func (c *flowCutter) cut(ctx context.Context) error {
 			c.cleaner.Note(n.old, n.new)
 		}
 	}
-	_, err := c.cleaner.Clean(ctx)
-	return err
+	return doubtful
 }

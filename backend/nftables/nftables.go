@@ -159,16 +159,18 @@ func (b *Backend) apply(u *state.Update) (backend.Result, error) {
 			return backend.Result{}, err
 		}
 	}
-	written, err := b.commit(p)
+	written, err := b.commitNoted(p, func(int) []flowNote {
+		notes := make([]flowNote, 0, len(p.services))
+		for name, a := range p.services {
+			notes = append(notes, flowNote{old: b.mirror.services[name].record, new: a.record})
+		}
+		return notes
+	})
 	if err != nil {
 		return backend.Result{}, err
 	}
-	notes := make([]flowNote, 0, len(p.services))
-	for name, a := range p.services {
-		notes = append(notes, flowNote{old: b.mirror.services[name].record, new: a.record})
-	}
 	p.commit()
-	b.finish(p, notes)
+	b.finish(p)
 	return backend.Result{Written: written}, nil
 }
 
@@ -180,25 +182,25 @@ func (b *Backend) applyAll(want desired) (backend.Result, error) {
 		return backend.Result{}, fmt.Errorf("nftables: %w", err)
 	}
 	p := resync(&b.o, b.mirror, ks, want, b.selectNodePorts(want.node))
-	written, err := b.commit(p)
+	written, err := b.commitNoted(p, func(written int) (notes []flowNote) {
+		// Whatever was written: after a commit whose answer was lost nothing is left to write, but its changes count.
+		for name, a := range b.mirror.services {
+			if now := p.services[name].record; now != a.record {
+				notes = append(notes, flowNote{old: a.record, new: now})
+			}
+		}
+		if !b.applied || written > 0 {
+			notes = append(notes, flowNote{all: want.services})
+		}
+		return notes
+	})
 	if err != nil {
 		return backend.Result{}, err
 	}
-	former := b.mirror
 	b.mirror = p.m
 	p.commit()
-	// Whatever was written: after a commit whose answer was lost nothing is left to write, but its changes count.
-	var notes []flowNote
-	for name, a := range former.services {
-		if now := b.mirror.services[name].record; now != a.record {
-			notes = append(notes, flowNote{old: a.record, new: now})
-		}
-	}
-	if !b.applied || written > 0 {
-		notes = append(notes, flowNote{all: want.services})
-	}
 	b.known, b.applied = true, true
-	b.finish(p, notes)
+	b.finish(p)
 	return backend.Result{Written: written}, nil
 }
 
@@ -267,6 +269,18 @@ func (b *Backend) forgetEach(clients []client) error {
 	return nil
 }
 
+// commitNoted carries out a plan, and takes down what it means for UDP flows.
+func (b *Backend) commitNoted(p *plan, notes func(written int) []flowNote) (int, error) {
+	b.udp.begin()
+	written, err := b.commit(p)
+	if err != nil {
+		b.udp.failed()
+		return 0, err
+	}
+	b.udp.committed(p.nodePorts, notes(written)...)
+	return written, nil
+}
+
 // commit carries out a plan, and returns how many elements, chains and sets it wrote.
 func (b *Backend) commit(p *plan) (int, error) {
 	b.batch.Reset()
@@ -294,8 +308,7 @@ const keepBatch = 1 << 20
 
 // finish does what comes after a commit. What fails here is tried again later, but for route_localnet: that is reported once,
 // and left to the operator.
-func (b *Backend) finish(p *plan, notes []flowNote) {
-	b.udp.committed(b.mirror.nodePorts, notes...)
+func (b *Backend) finish(p *plan) {
 	if b.mirror.shape.loopback {
 		if err := b.local.enable(); err != nil {
 			b.log.Warn("NodePorts do not work on loopback addresses", "error", err,

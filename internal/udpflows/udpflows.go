@@ -48,6 +48,7 @@ type Cleaner struct {
 	nodePortAddr func(netip.Addr) bool
 	// pending are the frontends whose flows must be looked at.
 	pending map[frontend]serving
+	noted   int
 }
 
 // frontend is a UDP destination that clients send to. addr is the zero Addr for a NodePort.
@@ -63,6 +64,8 @@ type serving struct {
 	owner state.ServiceName
 	// endpoints are sorted. There are none if the frontend is gone.
 	endpoints []netip.AddrPort
+	// noted counts the notes up to the one that this is from.
+	noted int
 }
 
 func (s serving) has(addr netip.AddrPort) bool {
@@ -87,11 +90,13 @@ func New(t Table, o Options) *Cleaner {
 // frontend moves from one to another. They are best noted once the update is committed. What was noted before a commit that
 // failed must be noted again with what is committed in the end; until then the Cleaner takes the new state for real.
 func (c *Cleaner) Note(old, new *state.Service) {
+	c.noted++
 	before, after := frontends(old), frontends(new)
 	for f, s := range after {
 		was, existed := before[f]
 		_, isPending := c.pending[f]
 		if isPending || !existed || stale(was, s) {
+			s.noted = c.noted
 			c.pending[f] = s
 		}
 	}
@@ -101,7 +106,7 @@ func (c *Cleaner) Note(old, new *state.Service) {
 		}
 		// If another service has taken the frontend, its note came first.
 		if p, isPending := c.pending[f]; !isPending || p.owner == s.owner {
-			c.pending[f] = serving{owner: s.owner}
+			c.pending[f] = serving{owner: s.owner, noted: c.noted}
 		}
 	}
 }
@@ -109,8 +114,9 @@ func (c *Cleaner) Note(old, new *state.Service) {
 // NoteAll makes the frontends of all services pending, as it is due after a restart. services are all that there are: a
 // frontend that is pending already and in none of them is gone.
 func (c *Cleaner) NoteAll(services iter.Seq[*state.Service]) {
+	c.noted++
 	for f, s := range c.pending {
-		c.pending[f] = serving{owner: s.owner}
+		c.pending[f] = serving{owner: s.owner, noted: c.noted}
 	}
 	for s := range services {
 		c.Note(nil, s)
@@ -167,12 +173,67 @@ func endpoints(p *state.Port) []netip.AddrPort {
 // Clean deletes the flows to pending frontends that are answered by none of their endpoints, and forgets the frontends for
 // which that succeeded; the others are tried again by the next call. It must be called after a commit only: while the dataplane
 // shows the old state, a flow that is cut comes back as it was. It returns how many flows were deleted, also with an error.
+//
+// It is [Cleaner.Look] and [Cleaner.Cut] in one, for callers that make no commit meanwhile.
 func (c *Cleaner) Clean(ctx context.Context) (deleted int, err error) {
-	before := len(c.pending)
-	if before > bulk {
-		deleted, err = c.cleanAll(ctx)
+	found, err := c.Look(ctx)
+	deleted, cutErr := c.Cut(ctx, found)
+	return deleted, errors.Join(err, cutErr)
+}
+
+// Found are the flows to pending frontends, as they were listed.
+type Found struct {
+	flows []conntrack.Flow
+	// looked has the notes by which the frontends were pending whose flows are all in flows.
+	looked map[frontend]int
+}
+
+// Look lists the flows to pending frontends, and deletes nothing. It takes about 10 ms for each frontend or for all of them,
+// whichever is less. What it found is good also with an error, which says that some frontends could not be looked at.
+func (c *Cleaner) Look(ctx context.Context) (*Found, error) {
+	found := &Found{looked: make(map[frontend]int, len(c.pending))}
+	var filters []conntrack.Filter
+	if len(c.pending) > bulk {
+		for _, family := range []state.Family{state.IPv4, state.IPv6} {
+			filters = append(filters, conntrack.Filter{Family: family, Protocol: state.UDP})
+		}
 	} else {
-		deleted, err = c.cleanEach(ctx)
+		for f := range c.pending {
+			filters = append(filters, conntrack.Filter{Family: f.family, Protocol: state.UDP, Dst: f.addr, DstPort: f.port})
+		}
+	}
+	var errs []error
+	for _, filter := range filters {
+		flows, err := c.list(ctx, filter)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		found.flows = append(found.flows, flows...)
+		for f, s := range c.pending {
+			if f.family == filter.Family && (filter.DstPort == 0 || f.addr == filter.Dst && f.port == filter.DstPort) {
+				found.looked[f] = s.noted
+			}
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return found, fmt.Errorf("list the UDP flows of %d frontends, to be tried again: %w", len(c.pending)-len(found.looked), err)
+	}
+	return found, nil
+}
+
+// Cut deletes the flows in found that are wrong by what has been noted up to now, and forgets the frontends that were looked at
+// if nothing has been noted about them since. No commit may be under way that has not been noted yet: a flow that begins right
+// after it would be judged by what was before.
+func (c *Cleaner) Cut(ctx context.Context, found *Found) (deleted int, err error) {
+	before := len(c.pending)
+	deleted, err = c.cut(ctx, found.flows)
+	if err == nil {
+		for f, noted := range found.looked {
+			if c.pending[f].noted == noted {
+				delete(c.pending, f)
+			}
+		}
 	}
 	if deleted > 0 {
 		c.log.Info("deleted stale UDP flows", "flows", deleted, "frontends", before-len(c.pending))
@@ -181,53 +242,6 @@ func (c *Cleaner) Clean(ctx context.Context) (deleted int, err error) {
 		return deleted, fmt.Errorf("clean the UDP flows of %d frontends, to be tried again: %w", len(c.pending), err)
 	}
 	return deleted, nil
-}
-
-// cleanEach lists the flows of each pending frontend.
-func (c *Cleaner) cleanEach(ctx context.Context) (deleted int, err error) {
-	var errs []error
-	var done []frontend
-	for f := range c.pending {
-		flows, err := c.list(ctx, conntrack.Filter{Family: f.family, Protocol: state.UDP, Dst: f.addr, DstPort: f.port})
-		if err == nil {
-			var n int
-			n, err = c.cut(ctx, flows)
-			deleted += n
-		}
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		done = append(done, f)
-	}
-	// Not before all have been looked at: a NodePort's flows are judged by the address's frontend, too.
-	for _, f := range done {
-		delete(c.pending, f)
-	}
-	return deleted, errors.Join(errs...)
-}
-
-// cleanAll lists all UDP flows of each family.
-func (c *Cleaner) cleanAll(ctx context.Context) (deleted int, err error) {
-	var errs []error
-	for _, family := range []state.Family{state.IPv4, state.IPv6} {
-		var n int
-		flows, err := c.list(ctx, conntrack.Filter{Family: family, Protocol: state.UDP})
-		if err == nil {
-			n, err = c.cut(ctx, flows)
-			deleted += n
-		}
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		for f := range c.pending {
-			if f.family == family {
-				delete(c.pending, f)
-			}
-		}
-	}
-	return deleted, errors.Join(errs...)
 }
 
 func (c *Cleaner) list(ctx context.Context, f conntrack.Filter) ([]conntrack.Flow, error) {

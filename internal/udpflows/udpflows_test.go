@@ -271,3 +271,42 @@ func BenchmarkNote(b *testing.B) {
 		c.Note(one, two)
 	}
 }
+
+// TestCutJudgesByTheLatestNote lets the endpoints change between the listing and the deletion of flows.
+func TestCutJudgesByTheLatestNote(t *testing.T) {
+	table := &fakeTable{}
+	c := New(table, Options{})
+	one, two := udpService("10.0.0.1:53", "10.1.0.1:53"), udpService("10.0.0.1:53", "10.1.0.2:53")
+	none := udpService("10.0.0.1:53")
+	c.Note(one, none)
+	table.flows = []conntrack.Flow{flow("10.0.0.1:53", "10.1.0.1:53"), flow("10.0.0.1:53", "10.1.0.2:53")}
+	found, err := c.Look(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Note(none, two)
+	if n, err := c.Cut(t.Context(), found); n != 1 || err != nil || len(table.flows) != 1 || table.flows[0].Reply.Src != ap("10.1.0.2:53") {
+		t.Errorf("cut %d flows (%v), which leaves %v: want the one to the endpoint that is gone", n, err, table.flows)
+	}
+	// What began after the listing has not been looked at.
+	table.flows = append(table.flows, flow("10.0.0.1:53", "10.1.0.1:53"))
+	if n, err := c.Clean(t.Context()); n != 1 || err != nil {
+		t.Errorf("cut %d flows (%v) of a frontend that changed after it was looked at, want 1", n, err)
+	}
+	if n, err := c.Clean(t.Context()); n != 0 || err != nil || len(c.pending) != 0 {
+		t.Errorf("cut %d flows (%v) in the end, with %d frontends pending", n, err, len(c.pending))
+	}
+}
+
+// udpService has one UDP frontend with endpoints.
+func udpService(addr string, endpoints ...string) *state.Service {
+	r := state.Route{Verdict: state.Reject}
+	for _, e := range endpoints {
+		r.Verdict = state.Forward
+		r.Endpoints = append(r.Endpoints, state.Endpoint{Addr: ap(e)})
+	}
+	return &state.Service{Name: state.ServiceName{Namespace: "ns", Name: "udp"}, Ports: []state.Port{{
+		Protocol: state.UDP, Family: state.IPv4, Internal: state.Traffic{Inside: r, Outside: r},
+		Frontends: []state.Frontend{{Kind: state.ClusterIP, Addr: ap(addr).Addr(), Port: ap(addr).Port()}},
+	}}}
+}
