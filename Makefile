@@ -15,10 +15,10 @@ TIMEOUT ?= 12m
 SEEDS   ?= 20
 
 .DEFAULT_GOAL := help
-.PHONY: help build image manifests demo test check unit bench fuzz tools upstream e2e differential compare clean
+.PHONY: help build image manifests demo test test-kernel check unit bench fuzz tools upstream e2e differential compare clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## Build bin/switchyard, one static binary
 	@echo "== build bin/switchyard $(VERSION)"
@@ -41,6 +41,9 @@ demo: build ## Run the example application in a throw-away node and connect to a
 	@bin/switchyard lab --once --source examples/shop
 
 test: check unit ## Check and test everything
+
+test-kernel: ## Run the conformance suite in an emulated machine with Debian's Linux 6.1, which has SCTP (root on Debian)
+	@bash scripts/kernel-test.sh
 
 check: ## Formatting, vet, staticcheck and go fix
 	@echo "== gofmt"
