@@ -15,7 +15,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net/netip"
 	"slices"
 	"syscall"
@@ -238,8 +237,12 @@ func (b *Backend) selectNodePorts(node *state.Node) []netip.Addr {
 
 // forgetDead plans that clients of endpoints that go are forgotten in the same transaction.
 func (b *Backend) forgetDead(p *plan) error {
+	concerned := map[state.Family]bool{}
+	for k := range p.dead {
+		concerned[k.family] = true
+	}
 	for _, f := range families {
-		if !slices.ContainsFunc(slices.Collect(maps.Keys(p.dead)), func(k elementKey) bool { return k.family == f }) {
+		if !concerned[f] {
 			continue
 		}
 		clients, err := b.kernel.Elems(table(f), affinitySet)

@@ -59,14 +59,14 @@ func TestNodeNamesAreChecked(t *testing.T) {
 	if err := os.WriteFile(dir+"/nodes.yaml", []byte(node), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if err := checkNode(dir, "node-b"); err != nil {
+	if known, err := checkNode(dir, "node-b"); !known || err != nil {
 		t.Errorf("checkNode(node-b) = %v", err)
 	}
-	err := checkNode(dir, "node-c")
+	_, err := checkNode(dir, "node-c")
 	if err == nil || !strings.Contains(err.Error(), `there is no Node "node-c"`) || !strings.Contains(err.Error(), "only node-a, node-b; choose one") {
 		t.Errorf("checkNode(node-c) = %v", err)
 	}
-	if err := checkNode(t.TempDir(), "any"); err != nil {
+	if known, err := checkNode(t.TempDir(), "any"); known || err != nil {
 		t.Errorf("without any Node: %v", err)
 	}
 }

@@ -107,8 +107,7 @@ func writeConfig(c *config.Config, path string) error {
 	if err != nil {
 		return err
 	}
-	const readable = 0o644
-	if err := os.WriteFile(path, data, readable); err != nil {
+	if err := writeFile(path, data); err != nil {
 		return fmt.Errorf("--write-config-to: %w", err)
 	}
 	return nil

@@ -246,7 +246,7 @@ func (p *proxyFlags) override(c *config.Config) error {
 		to.FlushFrequency = from.FlushFrequency
 	}
 	if p.flags.Changed("vmodule") && p.configFile != "" {
-		to.VModule = append(from.VModule, to.VModule...) // the first that matches a file counts
+		to.VModule = slices.Concat(from.VModule, to.VModule) // the first that matches a file counts
 	}
 	for _, o := range []struct {
 		format   string

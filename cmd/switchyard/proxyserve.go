@@ -9,6 +9,7 @@ import (
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/spf13/pflag"
 
@@ -43,8 +44,17 @@ func serveProxy(ctx context.Context, p *proxyFlags, c *config.Config, log *slog.
 	for {
 		setLevel(level, c)
 		d, err := newDaemon(p, c, log, registry)
-		if err != nil {
+		switch remade := current.Load() != nil; {
+		case err != nil && remade && !c.ConfigHardFail:
+			log.Warn("the process cannot go on with the changed configuration yet; trying again", "error", err)
+			if pause(ctx, remakePause); ctx.Err() != nil {
+				return nil
+			}
+			continue
+		case err != nil:
 			return err
+		case !remade:
+			d.first = true
 		}
 		setUpNode(c, log) // not before it is certain that there is something to run
 		current.Store(d)
@@ -56,11 +66,24 @@ func serveProxy(ctx context.Context, p *proxyFlags, c *config.Config, log *slog.
 	}
 }
 
+// remakePause is the time between attempts to go on with a changed configuration.
+const remakePause = 5 * time.Second
+
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
 // daemon is the process with one configuration.
 type daemon struct {
 	flags *proxyFlags
 	c     *config.Config
 	log   *slog.Logger
+	// first says that the process has just been started.
+	first bool
+	name  string // of this node
 
 	source    *kube.Source
 	store     *store.Store
@@ -90,7 +113,7 @@ func newDaemon(p *proxyFlags, c *config.Config, log *slog.Logger, registry *metr
 	if err != nil {
 		return nil, err
 	}
-	d = &daemon{flags: p, c: c, log: log, registry: registry, programmed: make(chan struct{}), moved: make(chan struct{}, 1), events: make(chan kube.Event, maxEvents)}
+	d = &daemon{flags: p, c: c, log: log, name: name, registry: registry, programmed: make(chan struct{}), moved: make(chan struct{}, 1), events: make(chan kube.Event, maxEvents)}
 	d.source, err = kube.New(kube.Options{
 		Config: connection, NodeName: name, ResyncPeriod: c.ConfigSyncPeriod.Duration, Logger: log,
 	})
@@ -121,7 +144,6 @@ func newDaemon(p *proxyFlags, c *config.Config, log *slog.Logger, registry *metr
 		d.tell(kube.Event{Kind: "Service", Namespace: p.Service.Namespace, Name: p.Service.Name, Warning: true,
 			Reason: "FailedToStartServiceHealthcheck", Action: "Listen", Note: p.Error()})
 	}})
-	d.tell(kube.Event{Kind: "Node", Name: name, Reason: "Starting", Action: "StartKubeProxy"})
 	return d, nil
 }
 
@@ -207,6 +229,9 @@ func (d *daemon) status(s reconcile.Status) {
 	if s.Applied > 0 {
 		d.once.Do(func() {
 			debug.FreeOSMemory() // reading everything for the first time took far more than keeping it takes
+			if d.first {
+				d.tell(kube.Event{Kind: "Node", Name: d.name, Reason: "Starting", Action: "StartKubeProxy"})
+			}
 			d.log.Info("the first state is programmed", "services", d.store.Snapshot().Len()-len(s.Failed))
 			close(d.programmed)
 		})
@@ -244,6 +269,9 @@ func (d *daemon) removeLeftovers(ctx context.Context) error {
 	case <-ctx.Done():
 		return nil
 	case <-d.programmed:
+	}
+	if !d.first {
+		return nil
 	}
 	items, err := leftovers.Remove(ctx)
 	for _, item := range items {

@@ -89,8 +89,13 @@ func (o *runOptions) run(ctx context.Context, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if err := checkNode(o.source, o.node); err != nil {
+	known, err := checkNode(o.source, o.node)
+	if err != nil {
 		return err
+	}
+	if !known {
+		log.Warn("there is no Node in the source: no endpoint is local, and no node port is on a primary address", "source", o.source,
+			"remedy", "add a Node with this node's name and addresses")
 	}
 	parts, err := o.parts(src, stdout, log)
 	if err != nil {
@@ -149,9 +154,9 @@ func together(ctx context.Context, parts []func(context.Context) error) error {
 	return errors.Join(errs...)
 }
 
-// checkNode finds a misspelt node name before it silently makes every endpoint a remote one. Manifests without any Node are
-// allowed: then nothing is local.
-func checkNode(path, name string) error {
+// checkNode finds a misspelt node name before it silently makes every endpoint a remote one, and says whether the node is
+// known. Manifests without any Node are allowed: then nothing is local.
+func checkNode(path, name string) (known bool, err error) {
 	objs, _ := manifest.Load(path) // what is wrong with them, the source reports and keeps reporting
 	var names []string
 	for _, o := range objs {
@@ -160,10 +165,10 @@ func checkNode(path, name string) error {
 		}
 	}
 	if len(names) == 0 || slices.Contains(names, name) {
-		return nil
+		return len(names) > 0, nil
 	}
 	slices.Sort(names)
-	return fmt.Errorf("there is no Node %q in %s, only %s; choose one of them with --node, or add it", name, path, strings.Join(names, ", "))
+	return false, fmt.Errorf("there is no Node %q in %s, only %s; choose one of them with --node, or add it", name, path, strings.Join(names, ", "))
 }
 
 // progress follows the reconciler, and says once that the first state is programmed.
