@@ -21,7 +21,7 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## Build bin/switchyard, one static binary
-	@echo "== build bin/switchyard $(VERSION)"
+	@echo "== build bin/switchyard $(VERSION)" >&2
 	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/switchyard ./cmd/switchyard
 
 image: ## Build bin/switchyard-image.tar, an OCI image for amd64 and arm64 (IMAGE=registry/name, VERSION=tag)
