@@ -39,6 +39,7 @@ func serveProxy(ctx context.Context, p *proxyFlags, c *config.Config, log *slog.
 	if err := checkMode(c.Mode, log); err != nil {
 		return err
 	}
+	debug.SetGCPercent(startGCPercent)
 	var current atomic.Pointer[daemon]
 	registry := newRegistry(&current)
 	for {
@@ -65,6 +66,13 @@ func serveProxy(ctx context.Context, p *proxyFlags, c *config.Config, log *slog.
 		c = next
 	}
 }
+
+// Reading everything for the first time leaves several times as much garbage as it keeps. Collecting it over and over takes
+// time from the first state; until that is programmed, memory is spent instead.
+const (
+	startGCPercent = 400
+	usualGCPercent = 100
+)
 
 // remakePause is the time between attempts to go on with a changed configuration.
 const remakePause = 5 * time.Second
@@ -228,6 +236,7 @@ func (d *daemon) status(s reconcile.Status) {
 	d.health.Status(s)
 	if s.Applied > 0 {
 		d.once.Do(func() {
+			debug.SetGCPercent(usualGCPercent)
 			debug.FreeOSMemory() // reading everything for the first time took far more than keeping it takes
 			if d.first {
 				d.tell(kube.Event{Kind: "Node", Name: d.name, Reason: "Starting", Action: "StartKubeProxy"})
