@@ -36,7 +36,7 @@ type Table interface {
 type Options struct {
 	// Logger gets a message about what was deleted. Default: discard.
 	Logger *slog.Logger
-	// NodePortAddr says whether NodePorts are served on addr; Clean calls it. Default: on none.
+	// NodePortAddr says whether NodePorts are served on addr; Cut calls it. Default: on none.
 	NodePortAddr func(addr netip.Addr) bool
 }
 
@@ -170,17 +170,6 @@ func endpoints(p *state.Port) []netip.AddrPort {
 	return slices.Compact(all)
 }
 
-// Clean deletes the flows to pending frontends that are answered by none of their endpoints, and forgets the frontends for
-// which that succeeded; the others are tried again by the next call. It must be called after a commit only: while the dataplane
-// shows the old state, a flow that is cut comes back as it was. It returns how many flows were deleted, also with an error.
-//
-// It is [Cleaner.Look] and [Cleaner.Cut] in one, for callers that make no commit meanwhile.
-func (c *Cleaner) Clean(ctx context.Context) (deleted int, err error) {
-	found, err := c.Look(ctx)
-	deleted, cutErr := c.Cut(ctx, found)
-	return deleted, errors.Join(err, cutErr)
-}
-
 // Found are the flows to pending frontends, as they were listed.
 type Found struct {
 	flows []conntrack.Flow
@@ -222,9 +211,12 @@ func (c *Cleaner) Look(ctx context.Context) (*Found, error) {
 	return found, nil
 }
 
-// Cut deletes the flows in found that are wrong by what has been noted up to now, and forgets the frontends that were looked at
-// if nothing has been noted about them since. No commit may be under way that has not been noted yet: a flow that begins right
-// after it would be judged by what was before.
+// Cut deletes the flows in found that are wrong by what has been noted up to now, those to pending frontends that are answered
+// by none of their endpoints, and forgets the frontends that were looked at if nothing has been noted about them since. What
+// fails stays pending for the next Look. It returns how many flows were deleted, also with an error.
+//
+// It is for after a commit: while the dataplane shows the old state, a flow that is cut comes back as it was. And no commit may be
+// under way that has not been noted yet: a flow that begins right after it would be judged by what was before.
 func (c *Cleaner) Cut(ctx context.Context, found *Found) (deleted int, err error) {
 	before := len(c.pending)
 	deleted, err = c.cut(ctx, found.flows)

@@ -272,6 +272,13 @@ func BenchmarkNote(b *testing.B) {
 	}
 }
 
+// Clean looks and cuts, with no commit in between.
+func (c *Cleaner) Clean(ctx context.Context) (deleted int, err error) {
+	found, err := c.Look(ctx)
+	deleted, cutErr := c.Cut(ctx, found)
+	return deleted, errors.Join(err, cutErr)
+}
+
 // TestCutJudgesByTheLatestNote lets the endpoints change between the listing and the deletion of flows.
 func TestCutJudgesByTheLatestNote(t *testing.T) {
 	table := &fakeTable{}
