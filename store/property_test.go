@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -32,6 +33,9 @@ func TestHistoryDoesNotMatter(t *testing.T) {
 			if step == completeAt {
 				sink.Complete()
 			}
+			if rng.IntN(10) == 0 {
+				s.Reconfigure(brain.Config{MasqueradeAll: rng.IntN(2) == 0, DetectLocal: brain.Families{IPv4: rng.IntN(2) == 0, IPv6: rng.IntN(2) == 0}})
+			}
 			if before := held.revision; rng.IntN(3) == 0 && s.Snapshot().Revision() > before {
 				held.apply(t, s)
 			}
@@ -45,7 +49,9 @@ func TestHistoryDoesNotMatter(t *testing.T) {
 
 		all := slices.Collect(maps.Values(objects))
 		rng.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
-		fresh, freshSink := newStore(t)
+		fresh := New(Options{Brain: s.brain})
+		defer fresh.Close()
+		freshSink := fresh.Source("test")
 		freshSink.Update(all, nil)
 		freshSink.Complete()
 
@@ -60,6 +66,49 @@ func TestHistoryDoesNotMatter(t *testing.T) {
 		if err := sameStates(taken, s.Snapshot().Node(), want); err != nil {
 			t.Fatalf("seed %d: the snapshot is not that of a fresh store: %v", seed, err)
 		}
+	}
+}
+
+// TestReconfigure publishes what another configuration makes different, and nothing else.
+func TestReconfigure(t *testing.T) {
+	s, sink := newStore(t)
+	set(t, sink, "service ns/a 10.0.0.1:80; slice ns/a-1 a 10.1.0.1; namespace off disabled; service off/b 10.0.0.2:80")
+	s.Reconfigure(brain.Config{MasqueradeAll: true})
+	if r := s.Snapshot().Revision(); r != 0 {
+		t.Fatalf("revision %d was published before the source is complete", r)
+	}
+	sink.Complete()
+	masqueraded := func() bool {
+		return s.Snapshot().Get(state.ServiceName{Namespace: "ns", Name: "a"}).Ports[0].Internal.Masquerade == state.MasqueradeAlways
+	}
+	if !masqueraded() {
+		t.Error("what was configured before the first state does not count")
+	}
+	for _, step := range []struct {
+		c       brain.Config
+		changed bool
+	}{
+		{brain.Config{MasqueradeAll: true, NodeName: "other"}, false},
+		{brain.Config{}, true},
+		{brain.Config{MasqueradeAll: true}, true},
+	} {
+		before := s.Snapshot().Revision()
+		s.Reconfigure(step.c)
+		if changed := s.Snapshot().Revision() != before; changed != step.changed {
+			t.Errorf("%+v: published is %v, want %v", step.c, changed, step.changed)
+		}
+		if masqueraded() != step.c.MasqueradeAll {
+			t.Errorf("%+v: masqueraded is %v", step.c, masqueraded())
+		}
+		if !step.changed {
+			continue
+		}
+		if u, err := s.Next(t.Context(), before); err != nil || u.Full || len(u.Changed) != 1 {
+			t.Errorf("%+v: the update is %+v, %v, want one of the service a alone", step.c, u, err)
+		}
+	}
+	if s.Snapshot().Node().Name != "n1" {
+		t.Error("the store is another node's")
 	}
 }
 

@@ -77,6 +77,22 @@ func (s *Store) Source(name string) source.Sink {
 	return &sink{store: s, name: name}
 }
 
+// Reconfigure makes the store decide about routing by another configuration, as if it had been made with it: what comes out
+// different is published as one revision. The store stays the one of its node, whatever NodeName c has.
+func (s *Store) Reconfigure(c brain.Config) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c.NodeName = s.brain.NodeName
+	if c == s.brain {
+		return
+	}
+	s.brain = c
+	for _, ns := range s.objects.namespaces {
+		s.objects.markAll(ns)
+	}
+	s.publish()
+}
+
 // Next implements [state.Feed]. It fails with ErrClosed once the store is closed, also if there is a newer state.
 func (s *Store) Next(ctx context.Context, after state.Revision) (*state.Update, error) {
 	return s.feed.next(ctx, after)
