@@ -11,11 +11,13 @@ IMAGE   ?= localhost/switchyard
 FUZZTIME ?= 20s
 # Time for the tests of one package. They are many real connections on what may be a slow machine.
 TIMEOUT ?= 12m
+# Checks protocols and generates their code. It is in a module of its own: its needs are not ours.
+BUF     := $(GO) tool -modfile=tools/go.mod buf
 # Random histories of make differential.
 SEEDS   ?= 20
 
 .DEFAULT_GOAL := help
-.PHONY: help build image manifests demo test test-kernel check unit bench fuzz tools upstream e2e differential compare clean
+.PHONY: help build proto image manifests demo test test-kernel check unit bench fuzz tools upstream e2e differential compare clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,6 +25,10 @@ help: ## List the targets
 build: ## Build bin/switchyard, one static binary
 	@echo "== build bin/switchyard $(VERSION)" >&2
 	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/switchyard ./cmd/switchyard
+
+proto: ## Generate the code of the protocols from their .proto files
+	@echo "== buf generate"
+	@$(BUF) lint && $(BUF) generate
 
 image: ## Build bin/switchyard-image.tar, an OCI image for amd64 and arm64 (IMAGE=registry/name, VERSION=tag)
 	@set -e; for arch in amd64 arm64; do \

@@ -28,6 +28,18 @@ var arrows = []arrow{
 	{"backend", []string{"state", "internal/reconcile"}},
 	{"backend/nftables", []string{"state", "backend", "internal/nft", "internal/ifaddr", "internal/conntrack", "internal/udpflows", "config/field"}},
 
+	// The API: states over a wire, and back into states.
+	{"client/localnet/v1", nil},
+	{"internal/proto/cluster/v1", nil},
+	{"internal/wire", []string{"model", "state", "client/localnet/v1", "internal/proto/cluster/v1"}},
+	{"server", []string{"state", "internal/wire", "client/localnet/v1"}},
+	{"internal/replica", []string{"state"}},
+	{"internal/remote", []string{"state", "internal/wire", "internal/replica", "client", "client/localnet/v1"}},
+	{"internal/failover", []string{"state", "internal/replica", "internal/remote"}},
+	{"internal/objectfeed", []string{"model", "source"}},
+	{"internal/relayserver", []string{"model", "internal/objectfeed", "internal/wire", "internal/proto/cluster/v1"}},
+	{"source/relay", []string{"model", "source", "internal/wire", "internal/proto/cluster/v1"}},
+
 	// The configuration: each dataplane owns its section, and the versions of files do not know each other.
 	{"config/field", nil},
 	{"backend/iptables", []string{"config/field"}},
@@ -67,10 +79,10 @@ var arrows = []arrow{
 
 	// These stand at the end of the way and wire everything.
 	{"examples", nil},
-	{"conformance", []string{"model", "state", "source", "brain", "store", "backend", "internal"}},
+	{"conformance", []string{"model", "state", "source", "brain", "store", "backend", "internal", "server"}},
 	{"internal/labview", []string{"model", "state", "source", "brain", "store", "backend", "internal"}},
-	{"internal/bench", []string{"model", "state", "brain", "store", "backend", "internal"}},
-	{"cmd", []string{"model", "state", "source", "brain", "store", "backend", "internal", "examples", "config", "config/configfile", "config/v1alpha1", "config/v1alpha2"}},
+	{"internal/bench", []string{"model", "state", "source", "brain", "store", "backend", "internal", "server", "client", "client/localnet/v1"}},
+	{"cmd", []string{"model", "state", "source", "brain", "store", "backend", "internal", "examples", "server", "client", "client/localnet/v1", "config", "config/configfile", "config/v1alpha1", "config/v1alpha2"}},
 }
 
 const whyArrows = `
