@@ -5,7 +5,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"time"
@@ -37,9 +36,13 @@ func upstream(o *options) proxy {
 }
 
 // switchyard is started with the very configuration of kube-proxy.
-func switchyard(o *options) proxy {
-	return proxy{"Switchyard", o.changes, func(c *cluster, n *node, dir string) (*controlplane.Process, error) {
-		program, err := filepath.Abs(o.program)
+func switchyard(o *options, program string) proxy {
+	name := "Switchyard"
+	if program != o.program {
+		name += ", " + program // one of several
+	}
+	return proxy{name, o.changes, func(c *cluster, n *node, dir string) (*controlplane.Process, error) {
+		program, err := filepath.Abs(program)
 		if err != nil {
 			return nil, err
 		}
@@ -54,37 +57,15 @@ func measure(ctx context.Context, c *cluster, p proxy, o *options) (*result, err
 		return nil, err
 	}
 	defer n.close()
-	door, err := c.plane.Expose(n.Node())
-	if err != nil {
-		return nil, err
-	}
-	defer door.Close()
-	dir, err := os.MkdirTemp("", "proxy")
-	if err != nil {
-		return nil, err
-	}
-	defer os.RemoveAll(dir)
-	want, err := c.mark(ctx)
-	if err != nil {
-		return nil, err
-	}
-
 	logf("%s: first full sync", p.name)
-	start := time.Now()
-	process, err := p.start(c, n, dir)
+	begun, err := begin(ctx, c, n, p)
+	defer begun.end()
 	if err != nil {
 		return nil, err
 	}
-	defer process.Kill()
+	process := begun.process
 	m := &measurement{cluster: c, node: n, process: process, rounds: p.changes}
-	r := &result{Name: p.name}
-	if err := m.until(ctx, want); err != nil {
-		return nil, err
-	}
-	if err := m.allAnswer(ctx); err != nil {
-		return nil, err
-	}
-	r.SyncSeconds = time.Since(start).Seconds()
+	r := &result{Name: p.name, SyncSeconds: begun.synced.Seconds()}
 	time.Sleep(5 * time.Second) // what the start leaves to be collected
 	if r.RSSIdle, err = rss(process.PID()); err != nil {
 		return nil, err

@@ -80,7 +80,11 @@ func (n *node) serveAll() error {
 
 func (n *node) close() error { return errors.Join(n.server.Close(), n.Close()) }
 
+// attempt is how long a connection may take. It bounds the error of what is measured, since nobody answers before the proxy
+// has programmed anything.
+const attempt = 20 * time.Millisecond
+
 // answers returns who answers at a frontend, or nothing.
 func (n *node) answers(ctx context.Context, dst netip.AddrPort) string {
-	return n.client.Probe(ctx, state.TCP, dst, lab.ProbeOptions{Timeout: 250 * time.Millisecond}).Server
+	return n.client.Probe(ctx, state.TCP, dst, lab.ProbeOptions{Timeout: attempt}).Server
 }

@@ -14,18 +14,21 @@ import (
 )
 
 // rss returns the resident memory of a process in MiB.
-func rss(pid int) (float64, error) {
+func rss(pid int) (float64, error) { return status(pid, "VmRSS") }
+
+// status returns a line of a process's status in MiB.
+func status(pid int, field string) (float64, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return 0, err
 	}
 	for line := range strings.Lines(string(text)) {
-		if rest, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+		if rest, ok := strings.CutPrefix(line, field+":"); ok {
 			kb, err := strconv.ParseFloat(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 64)
 			return kb / 1024, err
 		}
 	}
-	return 0, fmt.Errorf("process %d has no VmRSS", pid)
+	return 0, fmt.Errorf("process %d has no %s", pid, field)
 }
 
 // cpu returns the processor time of a process and of the programs that it ran and waited for, such as nft.
