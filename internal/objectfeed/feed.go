@@ -52,7 +52,6 @@ type Feed struct {
 	closed chan struct{}
 
 	mu         sync.Mutex // guards all below
-	registered int        // sources
 	incomplete int        // sources that are not complete
 	revision   Revision   // 0 before all sources are complete
 	objects    map[model.Ref]model.Object
@@ -79,7 +78,6 @@ func New(o Options) *Feed {
 func (f *Feed) Source(name string) source.Sink {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.registered++
 	f.incomplete++
 	return &sink{feed: f, name: name}
 }
@@ -161,7 +159,7 @@ func compareRefs(a, b model.Ref) int {
 // publish makes a new revision of the objects if refs, which have changed, are any. The first set is always news. The caller
 // holds mu.
 func (f *Feed) publish(refs []model.Ref) {
-	if f.registered == 0 || f.incomplete > 0 || (f.revision > 0 && len(refs) == 0) {
+	if f.incomplete > 0 || (f.revision > 0 && len(refs) == 0) {
 		return
 	}
 	f.revision++

@@ -81,6 +81,8 @@ func TestFeed(t *testing.T) {
 	expect(1, "nothing")
 
 	one.Update([]model.Object{namespace("a"), disabled("c")}, refs("unknown"))
+	one.Update([]model.Object{namespace("a")}, refs("a"))
+	one.Update([]model.Object{disabled("a"), namespace("a")}, nil)
 	expect(1, "nothing") // no news
 
 	one.Update([]model.Object{disabled("a")}, refs("a", "b"))
@@ -95,6 +97,8 @@ func TestFeed(t *testing.T) {
 	expect(5, "4 full a! c!") // of another life
 	one.Update([]model.Object{namespace("x")}, refs("x"))
 	expect(4, "5 delta x")
+	one.Update([]model.Object{namespace("y"), namespace("y")}, nil)
+	expect(5, "6 delta y")
 
 	f.Close()
 	f.Close()
