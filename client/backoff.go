@@ -1,0 +1,47 @@
+package client
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+)
+
+// pacer paces attempts at one thing that fails.
+type pacer struct {
+	min, max time.Duration
+	failures int // in a row
+	// jitter picks the pause out of half of it to all of it.
+	jitter func(pause time.Duration) time.Duration
+}
+
+func newPacer(o *Options) *pacer {
+	return &pacer{min: o.MinBackoff, max: o.MaxBackoff, jitter: func(pause time.Duration) time.Duration {
+		return pause - rand.N(pause/2+1)
+	}}
+}
+
+// failed notes a failure and returns the pause until the next attempt.
+func (p *pacer) failed() time.Duration {
+	pause := p.min
+	for i := 0; i < p.failures && pause < p.max; i++ {
+		pause *= 2
+	}
+	p.failures++
+	return p.jitter(min(pause, p.max))
+}
+
+// refused notes a failure of the kind that only people can mend, and returns the pause until the next attempt.
+func (p *pacer) refused() time.Duration {
+	p.failures++
+	return p.jitter(p.max)
+}
+
+func (p *pacer) succeeded() { p.failures = 0 }
+
+// sleep waits for d, or less if ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}

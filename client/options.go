@@ -1,0 +1,107 @@
+package client
+
+import (
+	"cmp"
+	"crypto/tls"
+	"log/slog"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+)
+
+// DefaultTarget is where a server on the same node listens.
+const DefaultTarget = "unix:///run/switchyard/api.sock"
+
+// Options says which server to follow, and how. The zero value follows the server on this node.
+type Options struct {
+	// Target is where the server is: unix:///run/switchyard/api.sock, tcp://127.0.0.1:12345, 127.0.0.1:12345 or a target of
+	// gRPC, such as dns:///relay.example:8443. Default: [DefaultTarget].
+	Target string
+	// TLS is required for a server that is not on this host: whoever can answer in its place decides where the connections of
+	// all pods go. Without it, a target must be a unix socket or a loopback address. [TLSFiles.Config] makes one from files.
+	TLS *tls.Config
+	// Node is the node whose state is wanted. Default: the one that the server is for, or the one that the client's
+	// certificate names.
+	Node string
+	// Name is what the client calls itself in the server's log and metrics, such as "dns-balancer"; at most 63 bytes are kept.
+	Name string
+	// Resume is the position of an [Update] that the caller still has, with the state that it led to. Default: start anew.
+	Resume Position
+	// MinBackoff and MaxBackoff bound the pause after a failure, of the connection as of a [Sink]. It starts at the minimum
+	// and doubles with each further failure in a row; up to half of it is left off at random, so that clients that failed
+	// together do not come back together. Defaults: 100 ms and 5 s.
+	MinBackoff, MaxBackoff time.Duration
+	// Logger gets what goes wrong, and its end. Default: nothing is logged.
+	Logger *slog.Logger
+	// OnError gets each failure to get updates from the server, with a gRPC status (status.Code(err)). The client tries again
+	// after any of them; who would rather give up ends the context here. It is called by another goroutine and must return
+	// soon. It may be nil.
+	OnError func(error)
+	// DialOptions come after all others, such as a stats handler or the dialer of a test.
+	DialOptions []grpc.DialOption
+}
+
+func (o Options) withDefaults() Options {
+	o.Target = cmp.Or(o.Target, DefaultTarget)
+	o.MinBackoff = cmp.Or(o.MinBackoff, 100*time.Millisecond)
+	o.MaxBackoff = max(o.MinBackoff, cmp.Or(o.MaxBackoff, 5*time.Second))
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	return o
+}
+
+const (
+	// A window takes a whole state of some thousand services, so that the server need not wait for the client while it sends.
+	// It is fixed, because the estimate that would replace it starts at 64 KiB on each connection, when the state is largest.
+	window = 8 << 20
+	// A part of an update is small, but a single service is never split: this is one with a million endpoints.
+	maxMessage   = 64 << 20
+	readBuffer   = 128 << 10
+	writeBuffer  = 4 << 10
+	dialTimeout  = 10 * time.Second
+	pingInterval = 30 * time.Second
+	pingTimeout  = 10 * time.Second
+)
+
+// Dial prepares a connection to the server for who wants to call the API by [localnetv1.NewEndpointsClient]: it
+// understands the targets, insists on TLS where it must, and sets limits and windows for large states. Only Target, TLS and
+// DialOptions matter. It connects with the first call. An error means that the options are wrong.
+//
+// [localnetv1.NewEndpointsClient]: https://pkg.go.dev/github.com/switchyard-net/switchyard/client/localnet/v1#NewEndpointsClient
+func Dial(o Options) (*grpc.ClientConn, error) {
+	t, err := parseTarget(cmp.Or(o.Target, DefaultTarget))
+	if err != nil {
+		return nil, err
+	}
+	if err := t.mayBePlain(); err != nil && o.TLS == nil {
+		return nil, err
+	}
+	creds := insecure.NewCredentials()
+	if o.TLS != nil {
+		creds = credentials.NewTLS(o.TLS)
+	}
+	options := []grpc.DialOption{
+		grpc.WithTransportCredentials(creds),
+		// The state of a node does not belong into the hands of a proxy for the web.
+		grpc.WithNoProxy(),
+		grpc.WithDisableServiceConfig(),
+		grpc.WithStaticStreamWindowSize(window),
+		grpc.WithStaticConnWindowSize(2 * window),
+		grpc.WithReadBufferSize(readBuffer),
+		grpc.WithWriteBufferSize(writeBuffer),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: dialTimeout}),
+		// A long poll is quiet for hours, and must not be taken for idle.
+		grpc.WithIdleTimeout(0),
+	}
+	if !t.local {
+		// Of a host that has vanished nobody else tells; one's own kernel tells of a server on this one.
+		options = append(options, grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingInterval, Timeout: pingTimeout}))
+	}
+	return grpc.NewClient(t.grpc, append(options, o.DialOptions...)...)
+}

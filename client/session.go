@@ -1,0 +1,270 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	localnetv1 "github.com/switchyard-net/switchyard/client/localnet/v1"
+)
+
+// session is one run of [Watcher.Updates]: a goroutine that has, loses and restores the stream, beside the consumer. The
+// mutex of the Watcher guards what they share.
+type session struct {
+	w      *Watcher
+	cancel context.CancelFunc
+	done   sync.WaitGroup
+	pace   *pacer
+	logged string // the last failure that was logged, empty if there is a stream that works
+
+	// wanted: the consumer waits for an update that has not arrived. asked: the stream knows.
+	wanted, asked bool
+	// arrived is an update that was not fetched yet. There is room for one, because an update is asked for by one who waits.
+	arrived *Update
+	// position and node are those of the last update that has arrived.
+	position Position
+	node     *localnetv1.Node
+	// instance is the one whose updates this stream brings, 0 before the first.
+	instance uint64
+	// sent is the status that this stream has sent last.
+	sent *localnetv1.Status
+
+	// fetch has a value when arrived is set, speak when there may be something to say to the server.
+	fetch, speak chan struct{}
+}
+
+// start begins a session and its goroutine.
+func (w *Watcher) start(ctx context.Context) *session {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.session != nil {
+		panic("client: two loops over the updates of one Watcher at once")
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	s := &session{
+		w: w, cancel: cancel, pace: newPacer(&w.options),
+		position: w.position, node: w.node,
+		fetch: make(chan struct{}, 1), speak: make(chan struct{}, 1),
+	}
+	w.session = s
+	s.done.Go(func() { s.run(ctx) })
+	return s
+}
+
+// stop ends the session and its goroutine.
+func (s *session) stop() {
+	s.cancel()
+	s.done.Wait()
+	s.w.mu.Lock()
+	defer s.w.mu.Unlock()
+	s.w.session = nil
+}
+
+// next returns the next update, nil once ctx has ended. If ctx is that of this call alone, next may be called again.
+func (s *session) next(ctx context.Context) *Update {
+	for {
+		if ctx.Err() != nil {
+			return nil
+		}
+		if u := s.take(); u != nil {
+			return u
+		}
+		select {
+		case <-ctx.Done():
+		case <-s.fetch:
+		}
+	}
+}
+
+// take returns what has arrived. If nothing has, it asks for it.
+func (s *session) take() *Update {
+	s.w.mu.Lock()
+	defer s.w.mu.Unlock()
+	u := s.arrived
+	if u == nil {
+		s.wanted = true
+		s.speakUp()
+		return nil
+	}
+	s.arrived = nil
+	s.w.position, s.w.node = u.Position, u.Node
+	return u
+}
+
+// speakUp wakes up who sends. The mutex is held.
+func (s *session) speakUp() {
+	select {
+	case s.speak <- struct{}{}:
+	default: // it has been woken up and has not looked yet
+	}
+}
+
+// run has streams until ctx ends.
+func (s *session) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		began := time.Now()
+		err := s.attempt(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if time.Since(began) >= s.w.options.MaxBackoff {
+			// A stream over which nothing had to be said for long was no failure.
+			s.pace.succeeded()
+		}
+		err = fmt.Errorf("follow %s: %w", s.w.options.Target, err)
+		sleep(ctx, s.failed(err))
+	}
+}
+
+// failed tells of a failure and returns the pause after it.
+func (s *session) failed(err error) time.Duration {
+	pause, log := s.pace.failed, s.w.options.Logger.Warn
+	if isRefusal(err) {
+		pause, log = s.pace.refused, s.w.options.Logger.Error
+	}
+	if s.logged != err.Error() {
+		s.logged = err.Error()
+		log("cannot follow the server, trying again", "error", err)
+	}
+	if s.w.options.OnError != nil {
+		s.w.options.OnError(err)
+	}
+	return pause()
+}
+
+// isRefusal says whether the server works and does not want this client.
+func isRefusal(err error) bool {
+	switch status.Code(err) {
+	case codes.PermissionDenied, codes.Unauthenticated, codes.InvalidArgument, codes.Unimplemented:
+		return true
+	}
+	return false
+}
+
+// attempt has one connection with one stream, until it breaks. Each attempt has a new connection, so that it is paced by one
+// backoff only, not by that of gRPC too.
+func (s *session) attempt(ctx context.Context) error {
+	conn, err := Dial(s.w.options)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := localnetv1.NewEndpointsClient(conn).Watch(ctx)
+	if err != nil {
+		return err
+	}
+	s.reset()
+	var sending sync.WaitGroup
+	defer sending.Wait()
+	defer cancel()
+	sending.Go(func() { s.send(stream) })
+	return s.receive(stream)
+}
+
+// reset forgets what the last stream was told.
+func (s *session) reset() {
+	s.w.mu.Lock()
+	defer s.w.mu.Unlock()
+	s.asked, s.instance, s.sent = false, 0, nil
+}
+
+// send says what there is to say until the stream breaks; why it did is for receive to find out.
+func (s *session) send(stream grpc.BidiStreamingClient[localnetv1.WatchRequest, localnetv1.WatchResponse]) {
+	request := &localnetv1.WatchRequest{Subscribe: s.subscription()}
+	for {
+		if s.compose(request) && stream.Send(request) != nil {
+			return
+		}
+		request = &localnetv1.WatchRequest{}
+		select {
+		case <-stream.Context().Done():
+			return
+		case <-s.speak:
+		}
+	}
+}
+
+func (s *session) subscription() *localnetv1.Subscribe {
+	s.w.mu.Lock()
+	defer s.w.mu.Unlock()
+	sub := &localnetv1.Subscribe{Node: s.w.options.Node, Client: s.w.options.Name}
+	if s.position != (Position{}) {
+		sub.Resume = &localnetv1.Position{InstanceId: s.position.InstanceID, Rev: s.position.Rev}
+	}
+	return sub
+}
+
+// compose completes a request with what the stream does not know yet. It returns false if there is nothing.
+func (s *session) compose(request *localnetv1.WatchRequest) bool {
+	s.w.mu.Lock()
+	defer s.w.mu.Unlock()
+	if s.wanted && !s.asked {
+		s.asked = true
+		request.Ready = true
+	}
+	if s.w.status != nil {
+		if now := s.w.status.wire(s.instance); s.sent == nil || !proto.Equal(now, s.sent) {
+			s.sent = now
+			request.Status = now
+		}
+	}
+	return request.Subscribe != nil || request.Ready || request.Status != nil
+}
+
+// receive takes updates until the stream breaks.
+func (s *session) receive(stream grpc.BidiStreamingClient[localnetv1.WatchRequest, localnetv1.WatchResponse]) error {
+	var parts assembly
+	for {
+		part, err := stream.Recv()
+		if err == io.EOF {
+			return status.Error(codes.Unavailable, "the server has ended the stream")
+		}
+		if err != nil {
+			return err
+		}
+		u, err := parts.add(part)
+		if err == nil && u != nil {
+			err = s.arrive(u)
+		}
+		if err != nil {
+			return status.Error(codes.Internal, err.Error())
+		}
+	}
+}
+
+// arrive hands an update over to the consumer.
+func (s *session) arrive(u *Update) error {
+	s.w.mu.Lock()
+	defer s.w.mu.Unlock()
+	if !s.asked {
+		return fmt.Errorf("an update to revision %d came unasked", u.Position.Rev)
+	}
+	if u.Node == nil {
+		u.Node = s.node
+	}
+	s.wanted, s.asked = false, false
+	s.arrived, s.position, s.node = u, u.Position, u.Node
+	s.pace.succeeded()
+	if s.logged != "" {
+		s.logged = ""
+		s.w.options.Logger.Info("following the server again", "target", s.w.options.Target)
+	}
+	if s.instance != u.Position.InstanceID {
+		s.instance = u.Position.InstanceID
+		s.speakUp() // a status may say more now
+	}
+	select {
+	case s.fetch <- struct{}{}:
+	default: // one was taken without waiting for it
+	}
+	return nil
+}

@@ -1,0 +1,36 @@
+package client
+
+import (
+	"maps"
+	"slices"
+
+	localnetv1 "github.com/switchyard-net/switchyard/client/localnet/v1"
+)
+
+// maxFailed is how many failed services are named in a status, by the protocol.
+const maxFailed = 100
+
+// Status is how a dataplane is doing.
+type Status struct {
+	// Applied is the position of the update that the dataplane shows, but for the services in Failed.
+	Applied Position
+	// Failed are the services that cannot be programmed now, with the reasons: what is wrong and what would help.
+	Failed map[ServiceName]error
+}
+
+// wire returns the status for a server. To an instance other than that of Applied, a revision of the former says nothing.
+func (s *Status) wire(instance uint64) *localnetv1.Status {
+	w := &localnetv1.Status{FailedTotal: uint32(len(s.Failed))}
+	if s.Applied.InstanceID == instance {
+		w.Applied = s.Applied.Rev
+	}
+	names := slices.SortedFunc(maps.Keys(s.Failed), ServiceName.Compare)
+	for _, name := range names[:min(len(names), maxFailed)] {
+		e := &localnetv1.ServiceError{Service: &localnetv1.ServiceName{Namespace: name.Namespace, Name: name.Name}}
+		if err := s.Failed[name]; err != nil {
+			e.Message = err.Error()
+		}
+		w.Failed = append(w.Failed, e)
+	}
+	return w
+}

@@ -1,0 +1,68 @@
+package client
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"path"
+	"strings"
+)
+
+// target is where a server listens.
+type target struct {
+	text string
+	// grpc is the same for gRPC.
+	grpc string
+	// local: it is certainly on this host.
+	local bool
+}
+
+// parseTarget reads the way Docker writes addresses, and the targets of gRPC.
+func parseTarget(text string) (target, error) {
+	t := target{text: text, grpc: text}
+	scheme, rest, found := strings.Cut(text, ":")
+	switch {
+	case found && scheme == "unix":
+		// gRPC knows unix:path and unix:///path. Of unix://path it would take the first part of the path for a host.
+		if name, ok := strings.CutPrefix(rest, "//"); ok && !path.IsAbs(name) || strings.Trim(rest, "/") == "" {
+			return t, fmt.Errorf("target %q: want the absolute path of a socket, such as %s", text, DefaultTarget)
+		}
+		t.local = true
+		return t, nil
+	case found && scheme == "unix-abstract":
+		t.local = true
+		return t, nil
+	case found && scheme != "tcp" && strings.HasPrefix(rest, "//"):
+		_, endpoint, _ := strings.Cut(strings.TrimPrefix(rest, "//"), "/")
+		if host, _, err := net.SplitHostPort(endpoint); err == nil {
+			endpoint = host
+		}
+		t.local = (scheme == "dns" || scheme == "passthrough") && isLoopback(endpoint)
+		return t, nil
+	}
+	address := strings.TrimPrefix(text, "tcp://")
+	host, port, err := net.SplitHostPort(address)
+	if err != nil || host == "" || port == "" {
+		return t, fmt.Errorf("target %q: want unix:///path, tcp://host:port, host:port or a target of gRPC such as dns:///host:port", text)
+	}
+	t.grpc = "dns:///" + address
+	t.local = isLoopback(host)
+	return t, nil
+}
+
+// mayBePlain says why TLS is needed, if it is.
+func (t target) mayBePlain() error {
+	if t.local {
+		return nil
+	}
+	return fmt.Errorf("target %q is not on this host for certain, and without TLS anyone on the way could send the connections of all "+
+		"pods elsewhere: set the certificate authority (--tls-ca, or TLS in the options), or use a unix socket or a loopback address", t.text)
+}
+
+func isLoopback(host string) bool {
+	if host == "localhost" {
+		return true
+	}
+	addr, err := netip.ParseAddr(host)
+	return err == nil && addr.Unmap().IsLoopback()
+}
