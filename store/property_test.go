@@ -23,7 +23,7 @@ func TestHistoryDoesNotMatter(t *testing.T) {
 	for seed := range uint64(histories) {
 		rng := rand.New(rand.NewPCG(seed, 2))
 		s, sink := newStore(t)
-		s.feed.log.limit = 1 + rng.IntN(20)
+		s.feed.SetLimit(1 + rng.IntN(20))
 		objects := make(map[model.Ref]model.Object)
 		held := replica{}
 		completeAt := rng.IntN(10)

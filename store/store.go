@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/brain"
+	"github.com/switchyard-net/switchyard/internal/statelog"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/state"
@@ -34,7 +35,7 @@ type Options struct {
 type Store struct {
 	brain brain.Config
 	log   *slog.Logger
-	feed  feed
+	feed  *statelog.Feed
 
 	mu         sync.Mutex // guards all below
 	incomplete int        // sources that are not complete
@@ -47,21 +48,23 @@ type Store struct {
 
 var _ state.Feed = (*Store)(nil)
 
+// Snapshot is one published state. It is immutable and costs nothing to keep but the records that have changed since.
+type Snapshot = statelog.Snapshot
+
 // New returns an empty store. It publishes nothing before it has a source and all its sources are complete.
 func New(o Options) *Store {
 	log := o.Logger
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	s := &Store{
+	return &Store{
 		brain:     o.Brain,
 		log:       log,
 		objects:   newObjects(o.Brain.NodeName),
 		arbiter:   newArbiter(),
 		apiServer: lastKnown{log: log},
+		feed:      statelog.NewFeed(&state.Node{Name: o.Brain.NodeName}, ErrClosed),
 	}
-	s.feed.init(&state.Node{Name: o.Brain.NodeName})
-	return s
 }
 
 // Source registers a source and returns the sink that it delivers to. Sources are registered before any of them runs: as
@@ -95,14 +98,14 @@ func (s *Store) Reconfigure(c brain.Config) {
 
 // Next implements [state.Feed]. It fails with ErrClosed once the store is closed, also if there is a newer state.
 func (s *Store) Next(ctx context.Context, after state.Revision) (*state.Update, error) {
-	return s.feed.next(ctx, after)
+	return s.feed.Next(ctx, after)
 }
 
 // Snapshot returns the latest published state. Before the first one it is an empty snapshot with revision 0.
-func (s *Store) Snapshot() *Snapshot { return s.feed.latest() }
+func (s *Store) Snapshot() *Snapshot { return s.feed.Latest() }
 
 // Close ends all calls of Next. What sources still deliver is ignored.
-func (s *Store) Close() { s.feed.close() }
+func (s *Store) Close() { s.feed.Close() }
 
 // sink takes the objects of one source.
 type sink struct {
@@ -142,25 +145,25 @@ func (k *sink) Complete() {
 // publish computes the services that the latest objects concern and publishes a new state if any record, or the node, came
 // out different. The caller holds mu.
 func (s *Store) publish() {
-	if s.registered == 0 || s.incomplete > 0 || s.feed.isClosed() {
+	if s.registered == 0 || s.incomplete > 0 || s.feed.Closed() {
 		return
 	}
 	dirty := s.objects.takeDirty()
 	for _, svc := range dirty {
 		s.recompute(svc)
 	}
-	var changes []change
+	var changes []statelog.Change
 	for _, svc := range s.unsettled {
 		svc.unsettled = false
 		if s.settle(svc) {
-			changes = append(changes, change{svc.name, svc.published, svc.trigger})
+			changes = append(changes, statelog.Change{Name: svc.name, Record: svc.published, Trigger: svc.trigger})
 		}
 	}
 	for _, svc := range dirty {
 		svc.trigger = time.Time{} // also of changes that make no difference here
 	}
 	s.unsettled = nil
-	s.feed.publish(s.objects.stateNode(), changes)
+	s.feed.Publish(s.objects.stateNode(), changes)
 }
 
 // recompute asks the brain about a service and puts its claims to the arbiter.

@@ -93,7 +93,7 @@ func tell(t *testing.T, story string) string {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s.feed.log.limit = n
+			s.feed.SetLimit(n)
 		case verb == "logs":
 			for l := range strings.Lines(logs.String()) {
 				fmt.Fprint(&out, "  ", l)

@@ -1,4 +1,5 @@
-package store
+// Package statelog holds the states of one node under revisions, and hands out what changed between any two of them.
+package statelog
 
 import (
 	"iter"
@@ -26,7 +27,7 @@ func (s *Snapshot) Len() int { return s.records.Len() }
 
 // Get returns a service's record, or nil if there is none.
 func (s *Snapshot) Get(name state.ServiceName) *state.Service {
-	record, _ := s.records.Get(key(name))
+	record, _ := s.records.Get(Key(name))
 	return record
 }
 
@@ -42,8 +43,8 @@ func (s *Snapshot) Services() iter.Seq[*state.Service] {
 	}
 }
 
-// key orders like [state.ServiceName.Compare]: Kubernetes' names have no byte 0.
-func key(name state.ServiceName) []byte {
+// Key orders like [state.ServiceName.Compare]: Kubernetes' names have no byte 0.
+func Key(name state.ServiceName) []byte {
 	k := make([]byte, 0, len(name.Namespace)+1+len(name.Name))
 	k = append(k, name.Namespace...)
 	k = append(k, 0)
