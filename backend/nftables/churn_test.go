@@ -29,11 +29,13 @@ func TestChurn(t *testing.T) {
 	}
 	t.Cleanup(func() { l.Close() })
 	c := newChurn(t, l)
-	const period = 3 * time.Second
-	ctx, cancel := context.WithTimeout(ctx, period)
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var wg sync.WaitGroup
-	wg.Go(func() { c.change(ctx) })
+	wg.Go(func() {
+		defer cancel()
+		c.change()
+	})
 	for _, from := range []*lab.Host{l.Pod("client"), l.Client(), l.Node()} {
 		for _, proto := range []state.Protocol{state.TCP, state.UDP} {
 			wg.Go(func() { c.connect(ctx, from, proto) })
@@ -41,9 +43,6 @@ func TestChurn(t *testing.T) {
 	}
 	wg.Wait()
 	t.Logf("%d changes, %d connections of which %d were answered", c.changes.Load(), c.connections.Load(), c.answered.Load())
-	if c.changes.Load() < 100 || c.connections.Load() < 100 {
-		t.Error("too little happened to mean anything")
-	}
 }
 
 // noFlows is an empty connection tracking table.
@@ -209,8 +208,10 @@ func (c *churn) apply(full bool) {
 	}
 }
 
-func (c *churn) change(ctx context.Context) {
-	for ctx.Err() == nil {
+// change goes on for a while, and on a busy machine until enough has happened to mean anything.
+func (c *churn) change() {
+	end := time.Now().Add(3 * time.Second)
+	for time.Now().Before(end) || !c.t.Failed() && (c.changes.Load() < 100 || c.connections.Load() < 100) {
 		c.apply(false)
 		c.changes.Add(1)
 	}

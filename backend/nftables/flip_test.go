@@ -5,6 +5,7 @@ package nftables
 import (
 	"context"
 	"net/netip"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -13,61 +14,130 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// TestFlip gives a service its first endpoint and takes it away, as fast as it can. A connection is answered or refused: it must
-// not fall through between the two, which would be silence, as nobody else has the address.
-func TestFlip(t *testing.T) {
+// flipper is a frontend that changes between two states, as fast as it can.
+type flipper struct {
+	backend  *Backend
+	lab      *lab.Lab
+	frontend state.Frontend
+	dst      netip.AddrPort
+}
+
+func newFlipper(t *testing.T, frontend state.Frontend, pods ...lab.PodOptions) *flipper {
+	t.Helper()
 	l, err := lab.New(t.Context(), lab.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { l.Close() })
-	pod, err := l.AddPod(lab.PodOptions{Name: "server"})
-	if err == nil {
-		err = pod.Serve(state.TCP, netip.AddrPortFrom(netip.Addr{}, 8080), "server")
+	f := &flipper{lab: l, frontend: frontend, dst: netip.AddrPortFrom(frontend.Addr, frontend.Port)}
+	if frontend.Kind == state.NodePort {
+		f.dst = netip.AddrPortFrom(nodeAddr(state.IPv4), frontend.Port)
 	}
-	var b *Backend
-	if err == nil {
-		err = l.Node().Do(func() (err error) { b, err = New(Options{}); return err })
+	for _, o := range pods {
+		pod, err := l.AddPod(o)
+		if err == nil {
+			err = pod.Serve(state.TCP, netip.AddrPortFrom(netip.Addr{}, 8080), o.Name)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
-	if err != nil {
+	if err := l.Node().Do(func() (err error) { f.backend, err = New(Options{}); return err }); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { b.Close() })
-	frontend := state.Frontend{Kind: state.ExternalIP, Addr: addr("198.51.100.1"), Port: 80}
-	with := func(eps ...state.Endpoint) *state.Update {
-		r := forward(eps)
-		return delta(serviceOf("flipping", state.Port{
-			Name: "p", Protocol: state.TCP, Family: state.IPv4, Frontends: []state.Frontend{frontend},
-			External: state.Traffic{Inside: r, Outside: r, Masquerade: state.MasqueradeAlways},
-		}))
-	}
-	updates := []*state.Update{with(), with(state.Endpoint{Addr: netip.AddrPortFrom(pod.Addrs[0], 8080)})}
-	apply(t, b, updates[0])
+	t.Cleanup(func() { f.backend.Close() })
+	return f
+}
 
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+// route leads to pods.
+func (f *flipper) route(pods ...string) state.Route {
+	var eps []state.Endpoint
+	for _, name := range pods {
+		eps = append(eps, state.Endpoint{Addr: netip.AddrPortFrom(f.lab.Pod(name).Addrs[0], 8080)})
+	}
+	return forward(eps)
+}
+
+// run changes between external and other, and connects from outside meanwhile. It returns what became of the connections.
+func (f *flipper) run(t *testing.T, external, other state.Traffic, check func(lab.Answer) bool) (outcomes map[lab.Outcome]int) {
+	t.Helper()
+	var updates []*state.Update
+	for _, traffic := range []state.Traffic{external, other} {
+		updates = append(updates, delta(serviceOf("flipping", state.Port{
+			Name: "p", Protocol: state.TCP, Family: state.IPv4, Frontends: []state.Frontend{f.frontend}, External: traffic,
+		})))
+	}
+	apply(t, f.backend, updates[0])
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var wg sync.WaitGroup
 	changes := 0
 	wg.Go(func() {
-		for ; ctx.Err() == nil; changes++ {
-			if _, err := b.Apply(context.Background(), updates[changes%2]); err != nil {
+		defer cancel()
+		// On a busy machine it takes longer until enough has happened to mean anything.
+		for end := time.Now().Add(2 * time.Second); time.Now().Before(end) || changes < 100; changes++ {
+			if _, err := f.backend.Apply(context.Background(), updates[(changes+1)%2]); err != nil {
 				t.Error(err)
 				return
 			}
 		}
 	})
-	outcomes := map[lab.Outcome]int{}
+	outcomes = map[lab.Outcome]int{}
 	for ctx.Err() == nil {
-		a := l.Client().Probe(context.Background(), state.TCP, netip.AddrPortFrom(frontend.Addr, frontend.Port),
-			lab.ProbeOptions{Timeout: 900 * time.Millisecond})
+		a := f.lab.Client().Probe(context.Background(), state.TCP, f.dst, lab.ProbeOptions{Timeout: 900 * time.Millisecond})
 		outcomes[a.Outcome]++
-		if a.Outcome != lab.Answered && a.Outcome != lab.Refused {
-			t.Errorf("%v after %v: %v", a.Outcome, a.Latency, a.Err)
+		if !check(a) {
+			t.Errorf("%v by %q after %v: %v", a.Outcome, a.Server, a.Latency, a.Err)
 		}
 	}
 	wg.Wait()
 	t.Logf("%d changes, connections: %v", changes, outcomes)
-	if outcomes[lab.Answered] == 0 || outcomes[lab.Refused] == 0 || changes < 100 {
+	return outcomes
+}
+
+// TestFlip gives a service its first endpoint and takes it away, as fast as it can. A connection is answered or refused: it must
+// not fall through between the two, which would be silence, as nobody else has the address.
+func TestFlip(t *testing.T) {
+	f := newFlipper(t, state.Frontend{Kind: state.ExternalIP, Addr: addr("198.51.100.1"), Port: 80}, lab.PodOptions{Name: "server"})
+	without, with := f.route(), f.route("server")
+	outcomes := f.run(t, state.Traffic{Inside: without, Outside: without, Masquerade: state.MasqueradeAlways},
+		state.Traffic{Inside: with, Outside: with, Masquerade: state.MasqueradeAlways},
+		func(a lab.Answer) bool { return a.Outcome == lab.Answered || a.Outcome == lab.Refused })
+	if outcomes[lab.Answered] == 0 || outcomes[lab.Refused] == 0 {
 		t.Error("too little happened to mean anything")
+	}
+}
+
+// TestFlipPolicy changes a service between the external traffic policies Cluster and Local. A connection from outside goes by
+// the one or the other: it must not reach an endpoint that neither of them has for it, nor one elsewhere under its own address,
+// whose answer would come from a stranger. Some hundred rules that match nothing stand between the decisions, to make the time
+// long in which a commit can come in between.
+func TestFlipPolicy(t *testing.T) {
+	nodePort := state.Frontend{Kind: state.NodePort, Port: 30080}
+	pods := []lab.PodOptions{{Name: "near"}, {Name: "inside-only"}, {Name: "far", OtherNode: true}}
+	for name, test := range map[string]struct {
+		cluster, local, inside string
+		want                   []string
+	}{
+		"to other endpoints for clients inside": {cluster: "near", local: "near", inside: "inside-only", want: []string{"near"}},
+		"to the same endpoints for all clients": {cluster: "far", local: "near", inside: "near", want: []string{"near", "far"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFlipper(t, nodePort, pods...)
+			slow := serviceOf("slow")
+			for i := range 400 {
+				p := clusterIPPort(state.IPv4, state.TCP, i, endpointsOf(state.IPv4, 0, 1))
+				p.Affinity = time.Duration(i+1) * time.Second
+				slow.Ports = append(slow.Ports, p)
+			}
+			apply(t, f.backend, full(serviceOf("slow", slow.Ports...)))
+			to := f.route(test.cluster)
+			outcomes := f.run(t, state.Traffic{Inside: to, Outside: to, Masquerade: state.MasqueradeAlways},
+				state.Traffic{Inside: f.route(test.inside), Outside: f.route(test.local), Masquerade: state.MasqueradeNode},
+				func(a lab.Answer) bool { return a.Outcome == lab.Answered && slices.Contains(test.want, a.Server) })
+			if outcomes[lab.Answered] == 0 {
+				t.Error("too little happened to mean anything")
+			}
+		})
 	}
 }

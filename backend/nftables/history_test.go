@@ -374,10 +374,14 @@ func (r *historyRun) checkSlots(snapshot *store.Snapshot) error {
 					t = &p.External
 				}
 				got := filled[frontendKey(p, f)]
-				n, err := matchSlots(got, 0, t.Inside.Endpoints)
-				if err == nil && !t.Inside.Equal(&t.Outside) {
+				at := common
+				if isSplit(t) {
+					at = inside
+				}
+				n, err := matchSlots(got, at.slotOffset(), t.Inside.Endpoints)
+				if err == nil && isSplit(t) {
 					var m int
-					m, err = matchSlots(got, 1<<16, t.Outside.Endpoints)
+					m, err = matchSlots(got, outside.slotOffset(), t.Outside.Endpoints)
 					n += m
 				}
 				if err != nil {

@@ -30,23 +30,22 @@ func (s space) prefix() string {
 	return ""
 }
 
-// view is which of a frontend's routes a connection takes.
+// view is which of a frontend's routes a connection takes. A frontend is either split or not, and the views of the two have no
+// element in common: a packet that took a frontend for unsplit, just before a commit split it, must not find what is for clients
+// inside only. It finds nothing, and looks again.
 type view uint8
 
 const (
-	inside  view = iota // the main one
-	outside             // that of outside clients, for frontends in the split set
+	common   view = iota // that of all clients, for frontends that are not split
+	outside              // that of outside clients, for split frontends
+	inside               // that of all others, for split frontends
+	numViews = 3
 )
 
-// slotOffset separates the slots of the outside view from those of the inside one in the same map.
+// slotOffset separates the slots of the views in the same map.
 func (v view) slotOffset() uint32 { return uint32(v) << 16 }
 
-func (v view) infix() string {
-	if v == outside {
-		return "outside-"
-	}
-	return ""
-}
+func (v view) infix() string { return [numViews]string{"", "outside-", "inside-"}[v] }
 
 // kind is what a set is for.
 type kind uint8
@@ -62,7 +61,7 @@ const (
 	// Sets of both spaces. F is the space's key.
 	restricted // F: only clients in the allowed set may connect
 	allowed    // F . client range
-	split      // F: outside clients take the outside view
+	split      // F: outside clients take the outside view, others the inside one, and nobody the common one
 	masquerade // F: masquerade rule arg (a state.Masquerade) applies, not the space's usual one
 	endpoints  // F: the view has more than one and at most arg endpoints
 	slots      // F . index : endpoint
@@ -186,7 +185,7 @@ func classOf(n int) uint32 {
 // shape is what the skeleton depends on beside the options. It only grows while the dataplane is up.
 type shape struct {
 	// class is the largest class in use, by space and view; 0 if none is.
-	class [numSpaces][2]uint32
+	class [numSpaces][numViews]uint32
 	// timeouts are the affinity time-outs in use, in seconds, sorted.
 	timeouts []uint32
 	// loopback says that NodePorts are served on IPv4 loopback addresses, which takes a guard.
@@ -233,7 +232,7 @@ func shapeOf(names []string) shape {
 	var s shape
 	for _, name := range names {
 		for _, sp := range []space{service, nodePort} {
-			for _, v := range []view{inside, outside} {
+			for v := range view(numViews) {
 				id := setID{space: sp, view: v, kind: endpoints}
 				if n, ok := suffixNumber(name, id.space.prefix()+id.view.infix()+kindNames[endpoints]+"-"); ok &&
 					slices.Contains(classes, n) {
@@ -288,7 +287,7 @@ func allSetIDs(sh *shape) []setID {
 		for _, t := range sh.timeouts {
 			ids = append(ids, setID{space: s, kind: sticky, arg: t})
 		}
-		for _, v := range []view{inside, outside} {
+		for v := range view(numViews) {
 			ids = append(ids, setID{space: s, view: v, kind: reject}, setID{space: s, view: v, kind: drop})
 			for _, k := range classes {
 				if k <= sh.class[s][v] {

@@ -100,12 +100,11 @@ func (ks *kernelState) placements() map[elementKey][]state.Endpoint {
 		}
 		frontend, index := splitSlotKey(k)
 		ep := decodeEndpoint(k.family, data)
-		if index >= 1<<16 {
-			frontend.set.view, index = outside, index-1<<16
-		}
-		if index >= maxEndpoints {
+		v := index >> 16
+		if index &= 1<<16 - 1; v >= numViews || index >= maxEndpoints {
 			continue
 		}
+		frontend.set.view = view(v)
 		s := filled[frontend]
 		for int(index) >= len(s) {
 			s = append(s, state.Endpoint{})

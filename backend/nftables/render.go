@@ -91,8 +91,12 @@ func routes(p *state.Port) [numRoutes]*state.Route {
 	return rs
 }
 
-// isSplit says whether outside clients take another route than those inside.
-func isSplit(t *state.Traffic) bool { return !t.Inside.Equal(&t.Outside) }
+// isSplit says whether outside clients are treated differently from those inside: if they take another route, or could, because
+// only the node's own connections are masqueraded. So the masquerade rule of frontends that are not split does not change with
+// their policies.
+func isSplit(t *state.Traffic) bool {
+	return t.Masquerade == state.MasqueradeNode || !t.Inside.Equal(&t.Outside)
+}
 
 // checkService returns why a record cannot be programmed, or nil.
 func checkService(s *state.Service) error {
@@ -160,7 +164,7 @@ func (r *renderer) frontend(p *state.Port, f *state.Frontend, t *state.Traffic, 
 	b := frontendRenderer{renderer: r, base: base, keyLen: keyLen, space: s}
 
 	if f.Restricted {
-		b.add(inside, restricted, 0)
+		b.add(common, restricted, 0)
 		var last netip.Prefix
 		for _, src := range f.Sources {
 			// The kernel refuses ranges that overlap. Prefixes either nest or are disjoint, and the wider sorts first.
@@ -171,12 +175,14 @@ func (r *renderer) frontend(p *state.Port, f *state.Frontend, t *state.Traffic, 
 		}
 	}
 	if t.Masquerade != r.o.usualMasquerade(s, p.Family) {
-		b.add(inside, masquerade, uint32(t.Masquerade))
+		b.add(common, masquerade, uint32(t.Masquerade))
 	}
-	b.route(inside, &t.Inside, places[0])
 	if isSplit(t) {
-		b.add(inside, split, 0)
+		b.add(common, split, 0)
+		b.route(inside, &t.Inside, places[0])
 		b.route(outside, &t.Outside, places[1])
+	} else {
+		b.route(common, &t.Inside, places[0])
 	}
 	if p.Affinity > 0 {
 		b.affinity(p.Affinity, t)
@@ -235,7 +241,7 @@ func (b *frontendRenderer) add(v view, k kind, arg uint32) { b.element(v, k, arg
 
 // allow adds a range of clients. The range's last address stands in the data, from where it goes into the interval's end.
 func (b *frontendRenderer) allow(src netip.Prefix) {
-	e := b.element(inside, allowed, 0)
+	e := b.element(common, allowed, 0)
 	key := writer{buf: e.key[:], n: b.keyLen}
 	key.addr(src.Masked().Addr())
 	end := writer{buf: e.data[:]}
@@ -265,8 +271,8 @@ func (b *frontendRenderer) route(v view, r *state.Route, placed []state.Endpoint
 			if !ep.Addr.IsValid() {
 				continue
 			}
-			// The sets of both views are the same map; the view is in the index.
-			e := b.element(inside, slots, 0)
+			// The sets of all views are the same map; the view is in the index.
+			e := b.element(common, slots, 0)
 			key := writer{buf: e.key[:], n: b.keyLen}
 			key.mark(v.slotOffset() + uint32(i))
 			data := writer{buf: e.data[:]}
@@ -277,7 +283,7 @@ func (b *frontendRenderer) route(v view, r *state.Route, placed []state.Endpoint
 }
 
 func (b *frontendRenderer) affinity(d time.Duration, t *state.Traffic) {
-	b.add(inside, sticky, uint32(d/time.Second))
+	b.add(common, sticky, uint32(d/time.Second))
 	seen := make(map[netip.AddrPort]bool, len(t.Inside.Endpoints))
 	for _, r := range []*state.Route{&t.Inside, &t.Outside} {
 		for _, ep := range r.Endpoints {
@@ -285,7 +291,7 @@ func (b *frontendRenderer) affinity(d time.Duration, t *state.Traffic) {
 				continue
 			}
 			seen[ep.Addr] = true
-			e := b.element(inside, alive, 0)
+			e := b.element(common, alive, 0)
 			key := writer{buf: e.key[:], n: b.keyLen}
 			key.addr(ep.Addr.Addr())
 			key.port(ep.Addr.Port())
@@ -293,7 +299,7 @@ func (b *frontendRenderer) affinity(d time.Duration, t *state.Traffic) {
 	}
 }
 
-// splitSlotKey takes the index off the key of a slot, and leaves what is the frontend's key, in the inside view.
+// splitSlotKey takes the index off the key of a slot, and leaves what is the frontend's key, in the common view.
 func splitSlotKey(k elementKey) (frontend elementKey, index uint32) {
 	n := setID{space: k.set.space, kind: slots}.layout(k.family).key - 4
 	index = binary.NativeEndian.Uint32(k.key[n:])

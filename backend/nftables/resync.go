@@ -201,10 +201,13 @@ func fromKernel(s *state.Service, slots map[elementKey][]state.Endpoint) applied
 				at = externalInside
 			}
 			key := frontendKey(p, f)
-			for v, r := range []route{at, at + 1} {
-				key.set.view = view(v)
-				if a.places[i][r] == nil {
-					a.places[i][r] = localLike(slots[key], routes(p)[r])
+			for _, from := range []struct {
+				route route
+				view  view
+			}{{at, inside}, {at, common}, {at + 1, outside}} {
+				key.set.view = from.view
+				if a.places[i][from.route] == nil {
+					a.places[i][from.route] = localLike(slots[key], routes(p)[from.route])
 				}
 			}
 		}

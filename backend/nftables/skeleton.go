@@ -3,6 +3,7 @@ package nftables
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/switchyard-net/switchyard/internal/nft"
 	"github.com/switchyard-net/switchyard/state"
@@ -12,6 +13,7 @@ import (
 // are of type nat, which later packets do not enter.
 //
 //	prerouting, output ── services ─┬─ service ── [firewall] [service-split] service-masquerade … pick a slot, reject, drop
+//	                                │                  └─ service-masquerade, [service-inside] … pick a slot, reject, drop
 //	                                ├─ node-port ── the same with keys that have no address
 //	                                └─ strays
 //	postrouting, input ── learn (affinity); masquerade
@@ -202,6 +204,7 @@ func (sk *skeleton) spaceChain(s space) string {
 }
 
 func (sk *skeleton) splitChain(s space) string      { return s.prefix() + "split" }
+func (sk *skeleton) insideChain(s space) string     { return s.prefix() + "inside" }
 func (sk *skeleton) masqueradeChain(s space) string { return s.prefix() + "masquerade" }
 
 // spaceChains returns the chains that decide about connections to the frontends of a space.
@@ -213,16 +216,19 @@ func (sk *skeleton) spaceChains(s space) []nft.Chain {
 		rules = append(rules, join(sk.in(setID{space: s, kind: restricted}), one(nft.Jump(chainFirewall))))
 	}
 	// A frontend may become split, or cease to be, together with its masquerade rule. Looking twice makes sure that a
-	// client from outside never gets an endpoint elsewhere with the masquerade rule that is meant for local ones.
-	rules = append(rules, toSplit, mark, toSplit)
-	picks, big := sk.picks(s, inside)
-	rules = append(rules, picks...)
+	// client from outside never gets an endpoint elsewhere with the masquerade rule that is meant for local ones. Whichever
+	// view the packet looks at, it finds nothing there if a commit has changed that meanwhile, and comes to the other.
+	picks, big := sk.picks(s, common)
+	rules = append(append(rules, toSplit, mark, toSplit), picks...)
+	rules = append(rules, toSplit, sk.pick(s, common, 1))
 
-	split := nft.Chain{Name: sk.splitChain(s)}
-	split.Rules = append(split.Rules, sk.podRules()...)
-	split.Rules = append(split.Rules, join(sk.fromNode(), one(nft.Return())), mark)
-	splitPicks, splitBig := sk.picks(s, outside)
-	split.Rules = append(split.Rules, splitPicks...)
+	split := nft.Chain{Name: sk.splitChain(s), Rules: []rule{mark}}
+	for _, match := range append(sk.pods(), sk.fromNode()) {
+		split.Rules = append(split.Rules, join(match, one(nft.Goto(sk.insideChain(s)))))
+	}
+	outsidePicks, outsideBig := sk.picks(s, outside)
+	split.Rules = append(split.Rules, outsidePicks...)
+	insidePicks, insideBig := sk.picks(s, inside)
 
 	m := nft.Chain{Name: sk.masqueradeChain(s)}
 	usual := sk.o.usualMasquerade(s, sk.f)
@@ -234,8 +240,8 @@ func (sk *skeleton) spaceChains(s space) []nft.Chain {
 	if usual != state.MasqueradeNever {
 		m.Rules = append(m.Rules, sk.markOrReturn(usual))
 	}
-	chains := []nft.Chain{{Name: sk.spaceChain(s), Rules: rules}, split, m}
-	return append(append(chains, big...), splitBig...)
+	chains := []nft.Chain{{Name: sk.spaceChain(s), Rules: rules}, split, {Name: sk.insideChain(s), Rules: insidePicks}, m}
+	return slices.Concat(chains, big, outsideBig, insideBig)
 }
 
 // picks returns the rules that choose an endpoint, or the verdict where there is none, and the chains that they need.
