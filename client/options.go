@@ -41,6 +41,9 @@ type Options struct {
 	// after any of them; who would rather give up ends the context here. It is called by another goroutine and must return
 	// soon. It may be nil.
 	OnError func(error)
+	// OnConnect is called whenever a server that has a state of the node has taken the subscription, which is before an update
+	// comes, if there is one. It is called by another goroutine and must return soon. It may be nil.
+	OnConnect func()
 	// DialOptions come after all others, such as a stats handler or the dialer of a test.
 	DialOptions []grpc.DialOption
 }

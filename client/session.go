@@ -222,6 +222,10 @@ func (s *session) compose(request *localnetv1.WatchRequest) bool {
 
 // receive takes updates until the stream breaks.
 func (s *session) receive(stream grpc.BidiStreamingClient[localnetv1.WatchRequest, localnetv1.WatchResponse]) error {
+	// The header comes once there is a state to follow, the same as the client has or a newer one.
+	if header, err := stream.Header(); err == nil && header != nil && s.w.options.OnConnect != nil {
+		s.w.options.OnConnect()
+	}
 	var parts assembly
 	for {
 		part, err := stream.Recv()

@@ -53,7 +53,8 @@ type EndpointsClient interface {
 	// into its next update, so nothing is ever queued for a slow one.
 	//
 	// The first request subscribes. The first update is the whole state, or, if the position to resume from is still known,
-	// what has changed since.
+	// what has changed since. The server sends its header as soon as it has a state, so that a client that has the latest one
+	// already learns that it is connected.
 	Watch(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[WatchRequest, WatchResponse], error)
 }
 
@@ -116,7 +117,8 @@ type EndpointsServer interface {
 	// into its next update, so nothing is ever queued for a slow one.
 	//
 	// The first request subscribes. The first update is the whole state, or, if the position to resume from is still known,
-	// what has changed since.
+	// what has changed since. The server sends its header as soon as it has a state, so that a client that has the latest one
+	// already learns that it is connected.
 	Watch(grpc.BidiStreamingServer[WatchRequest, WatchResponse]) error
 	mustEmbedUnimplementedEndpointsServer()
 }
