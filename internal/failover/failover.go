@@ -1,0 +1,148 @@
+// Package failover lets a node have its state from a relay, and from a brain of its own as long as no relay answers.
+package failover
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/switchyard-net/switchyard/internal/remote"
+	"github.com/switchyard-net/switchyard/internal/replica"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// Options says between what to switch.
+type Options struct {
+	// Relay is preferred. It is run by the Switch. Required.
+	Relay *remote.Follower
+	// After is how long there may be no relay until the node helps itself. Default: 10 s.
+	After time.Duration
+	// Backup starts what the node helps itself with, and returns its states, and what waits for its end. It ends with ctx.
+	// Required.
+	Backup func(ctx context.Context) (feed state.Feed, wait func() error)
+	// Node is the name of the node. Required.
+	Node string
+	// Logger gets each switch. Default: nothing is logged.
+	Logger *slog.Logger
+}
+
+// Switch hands out the states of the relay or of the backup. A switch is one update with what is different between the two;
+// until the other one has a whole state, consumers keep the one that they have.
+type Switch struct {
+	Options
+	replica *replica.Replica
+	ledger  replica.Ledger[state.Revision] // of the relay's replica
+}
+
+// New returns a Switch. Run makes it work.
+func New(o Options) *Switch {
+	o.After = cmp.Or(o.After, 10*time.Second)
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Switch{Options: o, replica: replica.New(o.Node)}
+}
+
+// Replica holds the state.
+func (s *Switch) Replica() *replica.Replica { return s.replica }
+
+// Run works until ctx ends. It fails if the backup can never deliver.
+func (s *Switch) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan error, 1)
+	go func() { done <- s.Relay.Run(ctx) }()
+	defer func() {
+		cancel()
+		<-done
+		s.replica.Close()
+	}()
+	for ctx.Err() == nil {
+		s.followRelay(ctx)
+		if ctx.Err() != nil {
+			break
+		}
+		_, why := s.Relay.Lost()
+		s.Logger.Warn("no relay answers; this node follows the API server itself", "error", why)
+		s.Relay.Forget()
+		if err := s.followBackup(ctx); err != nil {
+			return err
+		}
+		if ctx.Err() == nil {
+			s.Logger.Info("a relay answers again; this node follows it")
+		}
+	}
+	return nil
+}
+
+// followRelay follows the relay until it has been lost for too long.
+func (s *Switch) followRelay(ctx context.Context) {
+	tooLong := func(lost time.Time) time.Time {
+		if lost.IsZero() {
+			return never
+		}
+		return lost.Add(s.After)
+	}
+	s.follow(ctx, s.Relay.Replica(), tooLong, s.ledger.Note)
+}
+
+// followBackup follows the backup until the relay is back.
+func (s *Switch) followBackup(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	feed, wait := s.Backup(ctx)
+	back := func(lost time.Time) time.Time {
+		if lost.IsZero() {
+			return time.Now()
+		}
+		return never
+	}
+	s.follow(ctx, feed, back, func(state.Revision, state.Revision) {})
+	cancel()
+	return wait()
+}
+
+var never time.Time
+
+// follow takes over the states of a feed, the first one whole, until ctx ends or the time comes that until returns: it is
+// asked again whenever the relay is lost or found.
+func (s *Switch) follow(ctx context.Context, feed state.Feed, until func(lost time.Time) time.Time, note func(shown, of state.Revision)) {
+	ctx, cancel := context.WithCancel(ctx)
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	defer cancel()
+	watching.Go(func() {
+		defer cancel()
+		for {
+			var over <-chan time.Time
+			lost, _ := s.Relay.Lost()
+			if at := until(lost); at != never {
+				over = time.After(time.Until(at))
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-over:
+				return
+			case <-s.Relay.Changed():
+			}
+		}
+	})
+	var after state.Revision
+	for {
+		u, err := feed.Next(ctx, after)
+		if err != nil {
+			return
+		}
+		s.replica.Apply(u)
+		after = u.Revision
+		note(s.replica.Snapshot().Revision(), after)
+	}
+}
+
+// Report tells the relay which revision of the replica the dataplane shows, and what cannot be programmed. failed must not be
+// modified any more.
+func (s *Switch) Report(applied state.Revision, failed map[state.ServiceName]error) {
+	s.Relay.Report(s.ledger.At(applied), failed)
+}
