@@ -237,7 +237,9 @@ func parseServiceCIDR(m *clusterv1.ServiceCIDR) (c *model.ServiceCIDR, err error
 	return c, err
 }
 
-func parseRange(m *clusterv1.Prefix) (netip.Prefix, error) { return parsePrefix(m.GetAddress(), m.GetLength()) }
+func parseRange(m *clusterv1.Prefix) (netip.Prefix, error) {
+	return parsePrefix(m.GetAddress(), m.GetLength())
+}
 
 func parseProtocol(n uint32) (state.Protocol, error) {
 	switch n {

@@ -26,9 +26,10 @@ func NextItem(e *Encoder, s *state.Service) *Raw {
 }
 
 // Parts splits an update into messages of type WatchResponse, each of about size bytes: one service more at most. node is sent
-// along unless it is nil. Messages are made as they are asked for. last is the position, which the last of them has.
-func Parts(e *Encoder, u *state.Update, node *state.Node, last Position, size int) iter.Seq[*Raw] {
-	return func(yield func(*Raw) bool) {
+// along unless it is nil. Messages are made as they are asked for. at is the position, which the last of
+// them has; the second value says that it is the last.
+func Parts(e *Encoder, u *state.Update, node *state.Node, at Position, size int) iter.Seq2[*Raw, bool] {
+	return func(yield func(part *Raw, last bool) bool) {
 		var b Builder
 		begin := func() {
 			if u.Full {
@@ -44,7 +45,7 @@ func Parts(e *Encoder, u *state.Update, node *state.Node, last Position, size in
 			if b.Size() < size {
 				return true
 			}
-			if !yield(b.Take()) {
+			if !yield(b.Take(), false) {
 				return false
 			}
 			begin()
@@ -78,8 +79,8 @@ func Parts(e *Encoder, u *state.Update, node *state.Node, last Position, size in
 			}
 			b.Merge(m)
 		}
-		b.Merge(&localnetv1.WatchResponse{Position: last.Message()})
-		yield(b.Take())
+		b.Merge(&localnetv1.WatchResponse{Position: at.Message()})
+		yield(b.Take(), true)
 	}
 }
 

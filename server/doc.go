@@ -1,0 +1,13 @@
+// Package server hands out the states of nodes by the node-local API, localnet.v1.
+//
+// A [Server] gets the states from feeds, one for each node, and serves them over gRPC to any number of clients: whole (Next), or
+// what has changed (Watch), at each client's pace. What it keeps for a client does not grow with the state, nor with how slow
+// the client is; a record is marshalled once, however many clients get it.
+//
+// Who may connect is decided by the socket. A unix socket is for those whom its permissions let in, and TCP on a loopback address
+// for everybody on the machine; both may ask for any node. On any other address the server speaks TLS only and asks for a
+// certificate, which says what its holder may have:
+//
+//   - common name "system:node:NAME", as kubelets' certificates have it: the state of node NAME.
+//   - organisation "switchyard:relays": the state of any node, and all other services.
+package server

@@ -1,0 +1,88 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	localnetv1 "github.com/switchyard-net/switchyard/client/localnet/v1"
+	"github.com/switchyard-net/switchyard/internal/wire"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// endpoints implements localnet.v1.Endpoints on one listener.
+type endpoints struct {
+	localnetv1.UnimplementedEndpointsServer
+	*listening
+}
+
+// feed returns the feed that a client may have who asks for a node, and that node's name.
+func (e *endpoints) feed(ctx context.Context, asked string) (state.Feed, string, error) {
+	node, err := callerOf(ctx, e.withTLS).nodeFor(asked, e.o.Node)
+	if err != nil {
+		return nil, "", err
+	}
+	feed, err := e.o.Feed(node)
+	switch {
+	case errors.Is(err, ErrNoNode):
+		return nil, "", status.Errorf(codes.NotFound, "node %q: %v", node, err)
+	case err != nil:
+		return nil, "", status.Errorf(codes.Unavailable, "node %q: %v", node, err)
+	}
+	return feed, node, nil
+}
+
+// known returns the revision to continue from: a client of another life of the server begins again.
+func (e *endpoints) known(p wire.Position) state.Revision {
+	if p.Instance != e.o.InstanceID {
+		return 0
+	}
+	return p.Revision
+}
+
+// Next implements the long poll.
+func (e *endpoints) Next(f *localnetv1.NextFilter, stream grpc.ServerStreamingServer[localnetv1.NextItem]) error {
+	ctx := stream.Context()
+	feed, node, err := e.feed(ctx, f.GetNode())
+	if err != nil {
+		return err
+	}
+	u, err := feed.Next(ctx, e.known(wire.Position{Instance: f.GetInstanceId(), Revision: state.Revision(f.GetRev())}))
+	if err == nil && !u.Full {
+		u, err = feed.Next(ctx, 0)
+	}
+	if err != nil {
+		return feedError(ctx, node, err)
+	}
+	next := &localnetv1.NextFilter{InstanceId: e.o.InstanceID, Rev: uint64(u.Revision), Node: node}
+	if err := stream.Send(&localnetv1.NextItem{Next: next, Node: wire.Node(u.Node)}); err != nil {
+		return err
+	}
+	for _, s := range u.Changed {
+		if err := stream.SendMsg(wire.NextItem(&e.encoder, s)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// feedError is what a client is told when the feed of its node fails, or ctx has ended.
+func feedError(ctx context.Context, node string, err error) error {
+	if ctx.Err() != nil {
+		return cause(ctx)
+	}
+	return status.Error(codes.Unavailable, fmt.Sprintf("node %q: %v", node, err))
+}
+
+// cause is why ctx has ended, as a status.
+func cause(ctx context.Context) error {
+	err := context.Cause(ctx)
+	if _, ok := status.FromError(err); ok {
+		return err
+	}
+	return status.FromContextError(err).Err()
+}

@@ -1,0 +1,160 @@
+package server
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Address is where a server listens.
+type Address struct {
+	// Network is "unix" or "tcp".
+	Network string
+	// Path is that of the unix socket, absolute.
+	Path string
+	// TCP is an IP address and port.
+	TCP netip.AddrPort
+}
+
+// ParseAddress reads an address: "unix:///run/switchyard/api.sock" or "tcp://127.0.0.1:12345". The host of a TCP address is an IP
+// address, because a name may come to mean another one.
+func ParseAddress(s string) (Address, error) {
+	if path, ok := strings.CutPrefix(s, "unix://"); ok {
+		if !filepath.IsAbs(path) {
+			return Address{}, fmt.Errorf("address %q: the path must be absolute, as in unix:///run/switchyard/api.sock", s)
+		}
+		return Address{Network: "unix", Path: filepath.Clean(path)}, nil
+	}
+	if hostPort, ok := strings.CutPrefix(s, "tcp://"); ok {
+		a, err := netip.ParseAddrPort(hostPort)
+		if err != nil {
+			return Address{}, fmt.Errorf("address %q: it must be an IP address and a port, as in tcp://127.0.0.1:12345", s)
+		}
+		return Address{Network: "tcp", TCP: a}, nil
+	}
+	return Address{}, fmt.Errorf("address %q: it must begin with unix:// or tcp://", s)
+}
+
+// String returns the address as ParseAddress reads it.
+func (a Address) String() string {
+	if a.Network == "unix" {
+		return "unix://" + a.Path
+	}
+	return "tcp://" + a.TCP.String()
+}
+
+// Exposed says that the address can be reached from other machines, so that it is served with TLS only.
+func (a Address) Exposed() bool { return a.Network == "tcp" && !a.TCP.Addr().Unmap().IsLoopback() }
+
+// Listen listens at an address, which must not be exposed if t is nil. mode is the permissions of a unix socket, 0 for 0600.
+func Listen(ctx context.Context, a Address, mode fs.FileMode, t *TLS) (net.Listener, error) {
+	switch {
+	case a.Network == "unix":
+		return ListenUnix(a.Path, mode)
+	case a.Exposed() && t == nil:
+		return nil, fmt.Errorf("listen on %v: %w", a, errExposed)
+	}
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", a.TCP.String())
+	if err != nil {
+		return nil, fmt.Errorf("listen on %v: %w", a, err)
+	}
+	return l, nil
+}
+
+var errExposed = errors.New("other machines can reach this address, and there are no certificates; " +
+	"choose a loopback address or a unix socket, or configure TLS")
+
+// ListenUnix listens on a unix socket with the permissions mode, 0 for 0600, whatever the process's umask is. The socket has
+// them from the moment that it is there. Its directory is made, with permissions 0755, if it is missing.
+//
+// A socket that a dead process has left behind is replaced. One that is served, and anything that is no socket, is an error.
+// Closing the listener removes the socket.
+func ListenUnix(path string, mode fs.FileMode) (net.Listener, error) {
+	l, err := listenUnix(path, cmp.Or(mode, 0o600))
+	if err != nil {
+		return nil, fmt.Errorf("listen on unix://%s: %w", path, err)
+	}
+	return l, nil
+}
+
+func listenUnix(path string, mode fs.FileMode) (net.Listener, error) {
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	if err := replaceable(path); err != nil {
+		return nil, err
+	}
+	// It is bound where nobody else can reach it, and moved to its place when it is finished.
+	private, err := os.MkdirTemp(dir, ".")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = os.RemoveAll(private) }()
+	temporary := filepath.Join(private, "s")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: temporary})
+	if err != nil {
+		return nil, err
+	}
+	l.SetUnlinkOnClose(false) // it would unlink where it was bound
+	var own fs.FileInfo
+	if err = os.Chmod(temporary, mode); err == nil {
+		if err = os.Rename(temporary, path); err == nil {
+			own, err = os.Lstat(path)
+		}
+	}
+	if err != nil {
+		_ = l.Close()
+		return nil, err
+	}
+	return &unixListener{UnixListener: l, path: path, own: own}, nil
+}
+
+// replaceable says why what is at path must not be replaced, if so.
+func replaceable(path string) error {
+	info, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if info.Mode().Type() != fs.ModeSocket {
+		return errors.New("there is something that is not a socket; remove it, or choose another path")
+	}
+	conn, err := net.DialTimeout("unix", path, time.Second)
+	switch {
+	case err == nil:
+		_ = conn.Close()
+		return errors.New("another process serves this socket; stop it, or choose another path")
+	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, fs.ErrNotExist):
+		return nil
+	}
+	return fmt.Errorf("there is a socket of which it is not known whether it is served; remove it if it is not: %w", err)
+}
+
+// unixListener removes its socket when it is closed, unless another one has taken its place.
+type unixListener struct {
+	*net.UnixListener
+	path string
+	own  fs.FileInfo
+}
+
+// Addr is the path of the socket, not where it was bound first.
+func (l *unixListener) Addr() net.Addr { return &net.UnixAddr{Net: "unix", Name: l.path} }
+
+func (l *unixListener) Close() error {
+	if now, err := os.Lstat(l.path); err == nil && os.SameFile(now, l.own) {
+		_ = os.Remove(l.path)
+	}
+	return l.UnixListener.Close()
+}

@@ -1,0 +1,118 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"sync/atomic"
+
+	"google.golang.org/grpc"
+
+	"github.com/switchyard-net/switchyard/internal/wire"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// ErrNoNode is what Options.Feed returns, wrapped or not, for a node that it has no feed for. Clients get NOT_FOUND.
+var ErrNoNode = errors.New("there is no such node")
+
+// defaultMaxClients is enough for the nodes of the largest clusters.
+const defaultMaxClients = 10_000
+
+// Options is what a [Server] needs.
+type Options struct {
+	// Feed returns the feed of a node, or ErrNoNode. It is called for each request, and must be quick: a feed without a state
+	// yet makes its callers wait in Next. Over the life of the server, a node's feeds must never give one revision to two
+	// different states. Required.
+	Feed func(node string) (state.Feed, error)
+	// Node is the node that clients get who name none. If it is empty, they must name one, or have a node's certificate.
+	Node string
+	// Ready is closed once there is a state to serve; until then grpc.health.v1 says NOT_SERVING. Default: once Node has a
+	// state; at once if Node is empty.
+	Ready <-chan struct{}
+	// InstanceID names the life of the server, in which revisions count. Default: a random number.
+	InstanceID uint64
+	// MaxClients is how many connections there may be at once, over all listeners; further ones are closed. Default: 10,000.
+	MaxClients int
+	// OnStatus is told how the dataplane of a watching client is doing, whenever the client says so. It must not block; for one
+	// client it is called by one goroutine at a time. Default: nobody is told.
+	OnStatus func(Client, Status)
+	// OnClose is told that a watching client is gone, after the last OnStatus for it. It must not block. Default: nobody is told.
+	OnClose func(Client)
+	// Register adds other services. Over TLS they are for relays only. What their handlers send may be a *wire.Raw; their contexts
+	// end when the server shuts down. Default: none.
+	Register func(grpc.ServiceRegistrar)
+	// Logger gets what is wrong with clients and certificates. Default: nothing is logged.
+	Logger *slog.Logger
+}
+
+// Client is who watches.
+type Client struct {
+	// ID is different for each Watch in the life of the server.
+	ID uint64
+	// Name is what the client calls itself, at most 63 bytes. It may be empty.
+	Name string
+	// Node is the node whose state it gets.
+	Node string
+	// Address is where it connects from. For unix sockets it says nothing.
+	Address string
+}
+
+// Status is how a client's dataplane is doing.
+type Status struct {
+	// Applied is the revision that the dataplane shows, but for the services in Failed; 0 if it shows none of this server.
+	Applied state.Revision
+	// Failed are services that cannot be programmed, with the reasons, a hundred at most.
+	Failed map[state.ServiceName]string
+	// FailedTotal is how many services cannot be programmed.
+	FailedTotal int
+}
+
+// Server serves states. Its methods may be called concurrently.
+type Server struct {
+	o       Options
+	log     *slog.Logger
+	encoder wire.Encoder
+	clients limiter
+	watches atomic.Uint64 // counts them, for Client.ID
+}
+
+// New returns a server that serves nowhere yet.
+func New(o Options) (*Server, error) {
+	if o.Feed == nil {
+		return nil, errors.New("server: Options.Feed is nil; it is required")
+	}
+	if o.MaxClients < 0 {
+		return nil, errors.New("server: Options.MaxClients is negative; it must be positive, or 0 for the default")
+	}
+	if o.MaxClients == 0 {
+		o.MaxClients = defaultMaxClients
+	}
+	for o.InstanceID == 0 {
+		o.InstanceID = rand.Uint64()
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	s := &Server{o: o, log: o.Logger}
+	s.clients = limiter{limit: o.MaxClients, log: o.Logger}
+	return s, nil
+}
+
+// InstanceID names the life of the server.
+func (s *Server) InstanceID() uint64 { return s.o.InstanceID }
+
+// Clients is the number of connections.
+func (s *Server) Clients() int { return s.clients.len() }
+
+// Serve serves clients that connect to l until ctx ends, and then returns nil. It closes l. Several listeners may be served at
+// once, each by a call of its own.
+//
+// With t nil, everybody who can connect is trusted; l must then be neither TCP on an address that is not loopback, nor anything
+// else that is reachable from other machines.
+//
+// When ctx ends, streams end with UNAVAILABLE, which tells clients to come back. What is not over after 2 s is cut.
+func (s *Server) Serve(ctx context.Context, l net.Listener, t *TLS) error {
+	return s.serve(ctx, l, t)
+}
