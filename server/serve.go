@@ -5,7 +5,9 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -116,9 +118,9 @@ func (v *listening) options() []grpc.ServerOption {
 // health serves the health of all services of g, which are healthy once there is a state.
 func (v *listening) health(g *grpc.Server) *health.Server {
 	h := health.NewServer()
+	names := append(slices.Collect(maps.Keys(g.GetServiceInfo())), "")
 	set := func(s healthv1.HealthCheckResponse_ServingStatus) {
-		h.SetServingStatus("", s)
-		for name := range g.GetServiceInfo() {
+		for _, name := range names {
 			h.SetServingStatus(name, s)
 		}
 	}
