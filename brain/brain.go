@@ -44,10 +44,17 @@ func (f Families) Has(family state.Family) bool {
 // addresses without a family) is ignored item by item, so that the rest of the service still works. A service of which
 // nothing is left to route is not routed.
 func Compute(cfg *Config, node *model.Node, svc *model.Service, slices []*model.EndpointSlice) *state.Service {
+	if svc == nil {
+		return nil
+	}
+	return compute(cfg, locate(cfg, node), admitted(svc, node), svc, slices)
+}
+
+// compute is Compute for a node that is here, and whose addresses the source ranges of svc contain in the families admitted.
+func compute(cfg *Config, here location, admitted Families, svc *model.Service, slices []*model.EndpointSlice) *state.Service {
 	if !handles(cfg, svc) {
 		return nil
 	}
-	here := locate(cfg, node)
 	ports := usablePorts(svc.Ports)
 	rec := &state.Service{
 		Name:  svc.Name,
@@ -58,7 +65,7 @@ func Compute(cfg *Config, node *model.Node, svc *model.Service, slices []*model.
 		if !hasFamily(svc, family) {
 			continue
 		}
-		guard := newSourceGuard(svc, node, family)
+		guard := newSourceGuard(svc, admitted.Has(family), family)
 		for i := range ports {
 			frontends := frontendsOf(svc, ports, i, family, guard)
 			if len(frontends) == 0 {

@@ -53,7 +53,7 @@ func (l location) traitsOf(ep *model.Endpoint) traits {
 	set(ep.Serving, serving)
 	set(l.node != "" && ep.NodeName == l.node, local)
 	set(len(ep.NodeHints) > 0, nodeHinted)
-	set(slices.Contains(ep.NodeHints, l.node), nodeHere)
+	set(l.node != "" && slices.Contains(ep.NodeHints, l.node), nodeHere)
 	set(len(ep.ZoneHints) > 0, zoneHinted)
 	// A node without a zone uses all endpoints, so that no hint, not even an empty one, names its zone.
 	set(l.zone != "" && slices.Contains(ep.ZoneHints, l.zone), zoneHere)

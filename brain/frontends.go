@@ -75,14 +75,15 @@ type sourceGuard struct {
 	admitsNode bool
 }
 
-// newSourceGuard reads the source ranges of svc for family. A /0 of the family admits everybody.
+// newSourceGuard reads the source ranges of svc for family, one of which contains an address of this node if admitsNode. A /0
+// of the family admits everybody.
 //
 // The ranges are filtered by family first, and a family that is left without any is not restricted, although the service
 // has ranges of the other family: so does kube-proxy (pkg/proxy/serviceport.go, newBaseServiceInfo; then
 // len(LoadBalancerSourceRanges()) == 0 makes no firewall chain), and IPv4 ranges written before a service became
 // dual-stack must not cut off its IPv6 clients.
-func newSourceGuard(svc *model.Service, node *model.Node, family state.Family) sourceGuard {
-	var g sourceGuard
+func newSourceGuard(svc *model.Service, admitsNode bool, family state.Family) sourceGuard {
+	g := sourceGuard{admitsNode: admitsNode}
 	for _, r := range svc.SourceRanges {
 		if !r.IsValid() || familyOf(r.Addr()) != family {
 			continue
@@ -92,7 +93,6 @@ func newSourceGuard(svc *model.Service, node *model.Node, family state.Family) s
 		}
 		g.restricted = true
 		g.sources = append(g.sources, r.Masked())
-		g.admitsNode = g.admitsNode || node != nil && slices.ContainsFunc(node.Addresses, r.Contains)
 	}
 	g.sources = sortedPrefixes(g.sources)
 	return g

@@ -1,0 +1,123 @@
+package brain
+
+import (
+	"slices"
+
+	"github.com/switchyard-net/switchyard/model"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// Viewpoint is all of a node that matters to one service: nodes with the same viewpoint have equal records of it. The zero
+// Viewpoint is that of a node of which nothing matters, as for most services on most nodes.
+type Viewpoint struct {
+	// Node is the node's name if an endpoint is on it or hinted for it.
+	Node string
+	// Zone is the node's zone if endpoints are hinted for it.
+	Zone string
+	// Admitted are the families of which the service's source ranges contain an address of the node.
+	Admitted Families
+}
+
+// View returns the viewpoint from which a node sees a service. The arguments are those of [Compute].
+func View(cfg *Config, node *model.Node, svc *model.Service, slices []*model.EndpointSlice) Viewpoint {
+	if !handles(cfg, svc) {
+		return Viewpoint{}
+	}
+	return FactsOf(svc, slices).View(cfg.NodeName, node)
+}
+
+// Compute is [Compute] for all nodes that see svc from v. The NodeName of cfg does not count.
+func (v Viewpoint) Compute(cfg *Config, svc *model.Service, slices []*model.EndpointSlice) *state.Service {
+	return compute(cfg, location{v.Node, v.Zone}, v.Admitted, svc, slices)
+}
+
+// Facts are what makes a difference between nodes for one service.
+type Facts struct {
+	// Nodes are the names, sorted, of the nodes that endpoints are on or hinted for, and Zones are those of the zones that
+	// endpoints are hinted for.
+	Nodes, Zones []string
+	// HintsForNodes says that there are hints for nodes.
+	HintsForNodes bool
+
+	guarded *model.Service // the service if it has source ranges that count, else nil
+}
+
+// FactsOf returns the facts about nodes that count for svc and its slices, which must not be modified as long as the facts
+// are in use.
+//
+// Endpoints that are neither ready nor serving get no connections, and whether they displace another one with the same
+// address depends on no node. Only the hints of ready endpoints count.
+func FactsOf(svc *model.Service, from []*model.EndpointSlice) *Facts {
+	f := &Facts{}
+	if svc == nil {
+		return f
+	}
+	if svc.Type == model.TypeLoadBalancer && len(svc.SourceRanges) > 0 && len(svc.LoadBalancerIPs) > 0 {
+		f.guarded = svc
+	}
+	for _, s := range from {
+		if s == nil || s.Headless || !hasFamily(svc, s.Family) {
+			continue
+		}
+		for i := range s.Endpoints {
+			ep := &s.Endpoints[i]
+			if ep.NodeName != "" && (ep.Ready || ep.Serving) {
+				f.Nodes = append(f.Nodes, ep.NodeName)
+			}
+			if ep.Ready {
+				f.Nodes = append(f.Nodes, ep.NodeHints...)
+				f.Zones = append(f.Zones, ep.ZoneHints...)
+				f.HintsForNodes = f.HintsForNodes || len(ep.NodeHints) > 0
+			}
+		}
+	}
+	f.Nodes, f.Zones = distinct(f.Nodes), distinct(f.Zones)
+	return f
+}
+
+// distinct sorts names, without duplicates, and returns them in no more memory than they take.
+func distinct(names []string) []string {
+	slices.Sort(names)
+	return slices.Clip(slices.Clone(slices.Compact(names)))
+}
+
+// View returns the viewpoint of the node of a name. node is its object, nil if there is none.
+func (f *Facts) View(name string, node *model.Node) Viewpoint {
+	var v Viewpoint
+	if len(f.Nodes) > 0 && has(f.Nodes, name) {
+		v.Node = name
+	}
+	if node == nil {
+		return v
+	}
+	if len(f.Zones) > 0 && has(f.Zones, node.Zone) {
+		v.Zone = node.Zone
+	}
+	if f.guarded != nil {
+		v.Admitted = admitted(f.guarded, node)
+	}
+	return v
+}
+
+func has(sorted []string, name string) bool {
+	_, found := slices.BinarySearch(sorted, name)
+	return found
+}
+
+// admitted are the families whose load balancer IPs take the node's own addresses for allowed clients.
+func admitted(svc *model.Service, node *model.Node) Families {
+	if node == nil || len(svc.SourceRanges) == 0 {
+		return Families{}
+	}
+	return Families{IPv4: admits(svc, node, state.IPv4), IPv6: admits(svc, node, state.IPv6)}
+}
+
+// admits says whether a source range of family contains an address of the node.
+func admits(svc *model.Service, node *model.Node, family state.Family) bool {
+	for _, r := range svc.SourceRanges {
+		if r.IsValid() && familyOf(r.Addr()) == family && slices.ContainsFunc(node.Addresses, r.Contains) {
+			return true
+		}
+	}
+	return false
+}
