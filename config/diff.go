@@ -40,11 +40,10 @@ func same(a, b reflect.Value) bool {
 type effect uint8
 
 const (
-	// effectLive fields are applied while the process runs: at once, or by making the dataplane anew in the process, which
-	// takes over what the kernel holds.
+	// effectLive fields are applied while the process runs: at once, or by replacing a part of the process, which takes over
+	// what the kernel holds.
 	effectLive effect = iota + 1
-	// effectRestart fields take effect when the process is started again: they belong to sockets, to the connection with
-	// the API server, to the identity of the node, or to the choice of a dataplane.
+	// effectRestart fields take effect when the process is started again.
 	effectRestart
 )
 
@@ -52,11 +51,11 @@ const (
 var effects = map[string]effect{
 	"featureGates": effectRestart,
 
-	"clientConnection.kubeconfig":         effectRestart,
-	"clientConnection.acceptContentTypes": effectRestart,
-	"clientConnection.contentType":        effectRestart,
-	"clientConnection.qps":                effectRestart,
-	"clientConnection.burst":              effectRestart,
+	"clientConnection.kubeconfig":         effectLive,
+	"clientConnection.acceptContentTypes": effectLive,
+	"clientConnection.contentType":        effectLive,
+	"clientConnection.qps":                effectLive,
+	"clientConnection.burst":              effectLive,
 
 	"logging.format":                      effectRestart,
 	"logging.flushFrequency":              effectRestart,
@@ -67,12 +66,12 @@ var effects = map[string]effect{
 	"logging.options.json.splitStream":    effectRestart,
 	"logging.options.json.infoBufferSize": effectRestart,
 
-	"hostnameOverride":            effectRestart,
-	"nodeIPOverride":              effectRestart,
+	"hostnameOverride":            effectLive,
+	"nodeIPOverride":              effectLive,
 	"ipFamilyPolicy":              effectRestart,
-	"healthzBindAddress":          effectRestart,
-	"metricsBindAddress":          effectRestart,
-	"bindAddressHardFail":         effectRestart,
+	"healthzBindAddress":          effectLive,
+	"metricsBindAddress":          effectLive,
+	"bindAddressHardFail":         effectLive,
 	"configHardFail":              effectLive,
 	"enableProfiling":             effectLive,
 	"showHiddenMetricsForVersion": effectRestart,
@@ -83,7 +82,7 @@ var effects = map[string]effect{
 	"detectLocal.bridgeInterface":     effectLive,
 	"detectLocal.interfaceNamePrefix": effectLive,
 	"nodePortAddresses":               effectLive,
-	"configSyncPeriod":                effectRestart,
+	"configSyncPeriod":                effectLive,
 	"syncPeriod":                      effectLive,
 	"minSyncPeriod":                   effectLive,
 

@@ -19,13 +19,12 @@ import (
 // settle is how long a configuration file must be left alone before it is read: editors and ConfigMaps write in steps.
 const settle = 100 * time.Millisecond
 
-// awaitConfig follows the configuration file, and returns the configuration with which the process is to go on, or nil when ctx
-// ends. It returns an error if the file is broken and configHardFail says that the process ends then.
-func (d *daemon) awaitConfig(ctx context.Context) (*config.Config, error) {
+// followConfig follows the configuration file until ctx ends, and lets the process go on with what it says. It returns an error if
+// it cannot and configHardFail says that the process ends then.
+func (d *daemon) followConfig(ctx context.Context, g *group) error {
 	path := d.flags.configFile
 	if path == "" {
-		<-ctx.Done()
-		return nil, nil
+		return nil
 	}
 	watcher, err := fsnotify.NewWatcher()
 	if err == nil {
@@ -35,14 +34,14 @@ func (d *daemon) awaitConfig(ctx context.Context) (*config.Config, error) {
 	}
 	if err != nil {
 		d.log.Warn("changes of the configuration file are not noticed", "file", path, "error", err)
-		<-ctx.Done()
-		return nil, nil
+		return nil
 	}
+	read := d.flags.read
 	due := time.After(settle) // it may have changed between reading it and watching it
 	for {
 		select {
 		case <-ctx.Done():
-			return nil, nil
+			return nil
 		case <-watcher.Events:
 			due = time.After(settle)
 		case <-watcher.Errors:
@@ -53,44 +52,94 @@ func (d *daemon) awaitConfig(ctx context.Context) (*config.Config, error) {
 			if err != nil {
 				continue // between two versions
 			}
-			if now := sha256.Sum256(data); now != d.flags.read {
-				d.flags.read = now
-				if c, err := d.reload(data); c != nil || err != nil {
-					return c, err
-				}
+			now := sha256.Sum256(data)
+			if now == read {
+				continue
+			}
+			read = now
+			switch again, err := d.reload(g, data); {
+			case err != nil:
+				return err
+			case again:
+				read, due = [sha256.Size]byte{}, time.After(reloadPause)
 			}
 		}
 	}
 }
 
-// reload returns the configuration of a changed file, as far as it can be applied to the running process, or nil if that is
-// none of it.
-func (d *daemon) reload(data []byte) (*config.Config, error) {
+// reloadPause is the time between attempts to go on with a changed configuration.
+const reloadPause = 5 * time.Second
+
+// reload lets the process go on with what a changed file says, as far as that can be while it runs. It says whether to try again
+// later, and returns an error if the process must end.
+func (d *daemon) reload(g *group, data []byte) (again bool, err error) {
+	was := d.config.Load()
 	loaded, notes, broken := configfile.Load(data, configfile.Options{Name: d.flags.configFile, Platform: runtime.GOOS})
-	if _, err := config.Choose(d.c, loaded, broken); err != nil {
-		return nil, fmt.Errorf("the configuration file has become invalid, and configHardFail is true: %w", err)
+	if _, err := config.Choose(was, loaded, broken); err != nil {
+		return false, fmt.Errorf("the configuration file has become invalid, and configHardFail is true: %w", err)
 	}
 	if broken != nil {
 		for _, line := range lines(broken) {
 			d.log.Warn(line)
 		}
 		d.log.Warn("the configuration file is broken; the process goes on with what it last said", "file", d.flags.configFile)
-		return nil, nil
+		return false, nil
 	}
 	for _, n := range notes {
 		d.log.Warn(d.flags.configFile + ": " + n.String())
 	}
 	if err := d.flags.override(loaded); err != nil {
-		return nil, err
+		return false, err
 	}
-	live, restart := config.Diff(d.c, loaded)
+	live, restart := config.Diff(was, loaded)
 	if len(restart) > 0 {
 		d.log.Warn("these changes take effect when the process is started again", "fields", strings.Join(restart, ", "))
-		loaded.Revert(restart, d.c)
+		loaded.Revert(restart, was)
 	}
 	if len(live) == 0 {
-		return nil, nil
+		return false, nil
+	}
+	if err := d.apply(g, loaded); err != nil {
+		if loaded.ConfigHardFail {
+			return false, fmt.Errorf("go on with the changed configuration: %w", err)
+		}
+		d.log.Warn("the process cannot go on with the changed configuration yet, and keeps to the old one; trying again",
+			"pause", reloadPause, "error", err)
+		return true, nil
 	}
 	d.log.Info("the configuration has changed", "fields", strings.Join(live, ", "))
-	return loaded, nil
+	return false, nil
+}
+
+// apply lets the process go on with another configuration. Only what a change concerns is touched: the kernel keeps what it holds,
+// ports stay open, and the API server is asked for everything again only if it, or this node, is another one. An error leaves
+// everything as it was.
+func (d *daemon) apply(g *group, now *config.Config) error {
+	was, old := d.config.Load(), d.line.Load()
+	from, _ := d.origin(was)
+	to, err := d.origin(now)
+	if err != nil {
+		return err
+	}
+	if from == to {
+		err = old.adapt(g, d, was, now)
+	} else if next, makeErr := d.newLine(now, to); makeErr != nil {
+		err = makeErr
+	} else {
+		old.stop()
+		d.line.Store(next)
+		next.start(g, d, now)
+	}
+	if err != nil {
+		return err
+	}
+	d.config.Store(now)
+	setLevel(d.level, now)
+	if was.Linux.Conntrack != now.Linux.Conntrack || was.Linux.OOMScoreAdj != now.Linux.OOMScoreAdj {
+		setUpNode(now, d.log)
+	}
+	d.health.SetTimeout(healthTimeout(now))
+	d.serveOn(now)
+	d.lookAgain()
+	return nil
 }

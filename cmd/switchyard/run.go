@@ -136,24 +136,6 @@ func (o *runOptions) parts(src *file.Source, stdout io.Writer, log *slog.Logger)
 		}), nil
 }
 
-// together runs all parts until ctx ends or one of them fails, and returns why.
-func together(ctx context.Context, parts []func(context.Context) error) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	errs := make([]error, len(parts))
-	var wg sync.WaitGroup
-	for i, part := range parts {
-		wg.Go(func() {
-			if err := part(ctx); err != nil && !errors.Is(err, context.Canceled) {
-				errs[i] = err
-				cancel()
-			}
-		})
-	}
-	wg.Wait()
-	return errors.Join(errs...)
-}
-
 // checkNode finds a misspelt node name before it silently makes every endpoint a remote one, and says whether the node is
 // known. Manifests without any Node are allowed: then nothing is local.
 func checkNode(path, name string) (known bool, err error) {

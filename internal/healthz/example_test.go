@@ -3,6 +3,7 @@ package healthz_test
 import (
 	"context"
 	"log/slog"
+	"net/http"
 	"time"
 
 	"github.com/switchyard-net/switchyard/internal/healthz"
@@ -57,6 +58,11 @@ func Example() {
 			Config:    func() any { return map[string]string{"kind": "KubeProxyConfiguration"} },
 			Flags:     func() map[string]string { return map[string]string{"v": "2"} },
 		})
+		serve := func(name, address string, h http.Handler) func(context.Context) error {
+			server := healthz.NewServer(h, healthz.ServeOptions{Name: name, Flag: "--" + name + "-bind-address", Logger: log})
+			server.SetAddress(address, false)
+			return server.Run
+		}
 		sink := registry.CountChanges(st.Source("kube"), newest)
 		return []func(context.Context) error{
 			func(ctx context.Context) error { return src.Run(ctx, sink) },
@@ -76,14 +82,8 @@ func Example() {
 				})
 			},
 			ports.Run,
-			func(ctx context.Context) error {
-				return healthz.ListenAndServe(ctx, "0.0.0.0:10256", health.Handler(),
-					healthz.ServeOptions{Name: "health", Flag: "--healthz-bind-address", Logger: log})
-			},
-			func(ctx context.Context) error {
-				return healthz.ListenAndServe(ctx, "127.0.0.1:10249", operator,
-					healthz.ServeOptions{Name: "metrics", Flag: "--metrics-bind-address", Logger: log})
-			},
+			serve("healthz", "0.0.0.0:10256", health.Handler()),
+			serve("metrics", "127.0.0.1:10249", operator),
 		}
 	}
 }

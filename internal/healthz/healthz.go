@@ -57,6 +57,13 @@ func New(o Options) *Health {
 	return &Health{o: o, updated: time.Now()}
 }
 
+// SetTimeout changes how long an update may wait. See [Options].
+func (h *Health) SetTimeout(d time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.o.Timeout = d
+}
+
 // Status takes down how the dataplane is doing. It is made to be the reconciler's OnStatus.
 func (h *Health) Status(s reconcile.Status) {
 	h.mu.Lock()

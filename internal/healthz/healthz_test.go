@@ -172,6 +172,21 @@ func TestHealthy(t *testing.T) {
 	}
 }
 
+func TestSetTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := New(Options{Families: both, Timeout: time.Minute})
+		h.Status(reconcile.Status{Pending: time.Now()})
+		time.Sleep(time.Minute)
+		if h.Healthy() {
+			t.Error("healthy after the timeout")
+		}
+		h.SetTimeout(2 * time.Minute)
+		if !h.Healthy() {
+			t.Error("unhealthy before the new timeout")
+		}
+	})
+}
+
 // TestVerificationOfAnOldState: a success while an update waits is not one of the newest state.
 func TestVerificationOfAnOldState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -26,8 +26,8 @@ type OperatorOptions struct {
 	// Flags returns what /flagz shows: the value of each command line flag, with secrets left out. It is called for each
 	// request, concurrently. If it is nil, there is no /flagz.
 	Flags func() map[string]string
-	// Profiling serves /debug/pprof.
-	Profiling bool
+	// Profiling says whether to serve /debug/pprof. It is called for each request to it, concurrently. Default: no.
+	Profiling func() bool
 }
 
 // configGroup is the key under which kube-proxy's /configz has the configuration.
@@ -64,11 +64,20 @@ func Operator(o OperatorOptions) http.Handler {
 		fmt.Fprintf(w, "Binary version: %s\n", o.Version)
 		fmt.Fprintf(w, "Paths: %s\n", strings.Join(paths, " "))
 	}))
-	if o.Profiling {
-		mux.HandleFunc("/debug/pprof/", pprof.Index) // also redirects from /debug/pprof
-		mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
-		mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
-		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	if o.Profiling != nil {
+		profile := func(path string, h http.HandlerFunc) {
+			mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
+				if !o.Profiling() {
+					http.NotFound(w, r)
+					return
+				}
+				h(w, r)
+			})
+		}
+		profile("/debug/pprof/", pprof.Index) // also redirects from /debug/pprof
+		profile("/debug/pprof/profile", pprof.Profile)
+		profile("/debug/pprof/symbol", pprof.Symbol)
+		profile("/debug/pprof/trace", pprof.Trace)
 	}
 	return mux
 }

@@ -65,7 +65,8 @@ func TestOptionalPaths(t *testing.T) {
 	if body := get(h, "/statusz").Body.String(); strings.Contains(body, "flagz") {
 		t.Errorf("/statusz lists what is not there: %s", body)
 	}
-	o.Profiling = true
+	profiling := true
+	o.Profiling = func() bool { return profiling }
 	h = Operator(o)
 	for path, want := range map[string]int{"/debug/pprof/": 200, "/debug/pprof/goroutine": 200, "/debug/pprof/symbol": 200, "/debug/pprof/cmdline": 404} {
 		if code := get(h, path).Code; code != want {
@@ -74,6 +75,12 @@ func TestOptionalPaths(t *testing.T) {
 	}
 	if code := get(h, "/debug/pprof").Code; code/100 != 3 {
 		t.Errorf("/debug/pprof = %d, want a redirect", code)
+	}
+	profiling = false
+	for _, path := range []string{"/debug/pprof/", "/debug/pprof/symbol"} {
+		if code := get(h, path).Code; code != http.StatusNotFound {
+			t.Errorf("%s = %d after profiling was switched off, want 404", path, code)
+		}
 	}
 }
 

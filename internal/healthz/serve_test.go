@@ -8,7 +8,9 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -92,7 +94,10 @@ func TestBindAgain(t *testing.T) {
 		}
 		var log bytes.Buffer
 		o := ServeOptions{Name: "health", Flag: "--healthz-bind-address", Logger: slog.New(slog.NewTextHandler(&log, nil))}
-		if err := listenAndServe(ctx, "0.0.0.0:10256", http.NotFoundHandler(), o, listen); err != nil {
+		s := NewServer(http.NotFoundHandler(), o)
+		s.listen = listen
+		s.SetAddress("0.0.0.0:10256", false)
+		if err := s.Run(ctx); err != nil {
 			t.Errorf("got %v, want nil after the end", err)
 		}
 		want := []time.Duration{0, 5 * time.Second, 10 * time.Second, 15 * time.Second}
@@ -121,8 +126,119 @@ func TestHardFail(t *testing.T) {
 	defer l.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	err = ListenAndServe(ctx, l.Addr().String(), http.NotFoundHandler(), ServeOptions{Name: "metrics", Flag: "--metrics-bind-address", HardFail: true})
+	s := NewServer(http.NotFoundHandler(), ServeOptions{Name: "metrics", Flag: "--metrics-bind-address"})
+	s.SetAddress(l.Addr().String(), true)
+	err = s.Run(ctx)
 	if err == nil || !strings.Contains(err.Error(), "address already in use; free the port or choose another address with --metrics-bind-address") {
 		t.Errorf("got %v", err)
 	}
+}
+
+// TestMove changes the address of a server that is asked all the time: the old address is given up only once the new one
+// answers, and stays for as long as the new one is somebody else's.
+func TestMove(t *testing.T) {
+	free := func() string {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		return l.Addr().String()
+	}
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	var mu sync.Mutex
+	var bound []string
+	warned := make(chan string, 10)
+	s := NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {}), ServeOptions{
+		Name: "health", Flag: "healthzBindAddress", Logger: slog.New(slog.NewTextHandler(lineWriter(warned), nil)),
+	})
+	listens := make(chan string, 10)
+	s.listen = func(ctx context.Context, network, address string) (net.Listener, error) {
+		mu.Lock()
+		old := slices.Clone(bound)
+		mu.Unlock()
+		for _, a := range old { // what was served still is while the new address is being bound
+			if port(a) != port(address) && !answers(a) {
+				t.Errorf("%s was closed before %s was bound", a, address)
+			}
+		}
+		l, err := (&net.ListenConfig{}).Listen(ctx, network, address)
+		if err == nil {
+			mu.Lock()
+			bound = []string{address}
+			mu.Unlock()
+			listens <- address
+		}
+		return l, err
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	first, second := free(), free()
+	for _, address := range []string{first, second} {
+		s.SetAddress(address, false)
+		if got := <-listens; got != address {
+			t.Fatalf("bound %s, want %s", got, address)
+		}
+	}
+	eventually(t, "the first address is closed", func() bool { return answers(second) && !answers(first) })
+
+	s.SetAddress(taken.Addr().String(), false)
+	if got := <-warned; !strings.Contains(got, "meanwhile="+second) {
+		t.Errorf("warning: %s", got)
+	}
+	if !answers(second) {
+		t.Error("the old address was given up for one that cannot be bound")
+	}
+
+	_, p, _ := net.SplitHostPort(second)
+	s.SetAddress("0.0.0.0:"+p, false) // excludes the old one
+	if got := <-listens; got != "0.0.0.0:"+p {
+		t.Errorf("bound %s", got)
+	}
+	eventually(t, "the port is served again", func() bool { return answers(second) })
+	s.SetAddress("192.0.2.1:"+p, false) // is nobody's here
+	if got := <-listens; got != "0.0.0.0:"+p {
+		t.Errorf("bound %s, want the old address again", got)
+	}
+	eventually(t, "the old address is served again", func() bool { return answers(second) })
+	s.SetAddress("", false)
+	eventually(t, "nothing is served", func() bool { return !answers(second) })
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+func answers(address string) bool {
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 5 * time.Second}
+	resp, err := client.Get("http://" + address)
+	if err != nil {
+		return false
+	}
+	resp.Body.Close()
+	return true
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for range 200 {
+		if ok() {
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	t.Fatalf("it never came to pass that %s", what)
+}
+
+// lineWriter sends what is written.
+type lineWriter chan<- string
+
+func (w lineWriter) Write(p []byte) (int, error) {
+	w <- string(p)
+	return len(p), nil
 }

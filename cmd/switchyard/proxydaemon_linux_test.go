@@ -1,0 +1,440 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// inNamespace runs the calling test in a process of its own, whose network is a namespace of its own, and says whether this is
+// that process.
+func inNamespace(t *testing.T) bool {
+	t.Helper()
+	const mark = "SWITCHYARD_TEST_NAMESPACE"
+	if os.Getenv(mark) == "" {
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=90s")
+		cmd.Env = append(os.Environ(), mark+"=1")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
+		if os.Getuid() != 0 {
+			cmd.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
+			cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}
+			cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}
+		}
+		out, err := cmd.CombinedOutput()
+		switch {
+		case len(out) == 0 && err != nil:
+			t.Skipf("no network namespace can be made: %v", err)
+		case err != nil:
+			t.Fatalf("%v\n%s", err, out)
+		}
+		return false
+	}
+	lo, err := netlink.LinkByName("lo")
+	if err == nil {
+		err = netlink.LinkSetUp(lo)
+	}
+	for _, a := range []string{endpointAddr, nodeAddr, otherAddr} {
+		if err == nil {
+			err = netlink.AddrAdd(lo, &netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP(a), Mask: net.CIDRMask(32, 32)}})
+		}
+	}
+	if err == nil { // a way to cluster IPs, for the dataplane to turn elsewhere
+		_, dst, _ := net.ParseCIDR("10.96.0.0/16")
+		err = netlink.RouteAdd(&netlink.Route{LinkIndex: lo.Attrs().Index, Dst: dst, Src: net.ParseIP(nodeAddr), Scope: netlink.SCOPE_LINK})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return true
+}
+
+const (
+	endpointAddr = "10.1.0.1"
+	nodeAddr     = "10.1.0.2"
+	otherAddr    = "10.1.0.3"
+	clusterAddr  = "10.96.0.10:80"
+	nodePort     = "30080"
+	healthPort   = "32000" // of the service
+)
+
+// objects are what the API server has, by resource.
+var objects = map[string]string{
+	"nodes": `{"metadata":{"name":"node-a","resourceVersion":"1"},
+		"status":{"addresses":[{"type":"InternalIP","address":"` + nodeAddr + `"}]}}`,
+	"services": `{"metadata":{"namespace":"default","name":"web","resourceVersion":"1"},
+		"spec":{"type":"LoadBalancer","externalTrafficPolicy":"Local","healthCheckNodePort":` + healthPort + `,"clusterIP":"10.96.0.10",
+			"clusterIPs":["10.96.0.10"],"ipFamilies":["IPv4"],"ports":[{"protocol":"TCP","port":80,"nodePort":` + nodePort + `}]}}`,
+	"endpointslices": `{"metadata":{"namespace":"default","name":"web-1","resourceVersion":"1","labels":{"kubernetes.io/service-name":"web"}},
+		"addressType":"IPv4","ports":[{"name":"","protocol":"TCP","port":8080}],
+		"endpoints":[{"addresses":["` + endpointAddr + `"],"nodeName":"node-a","conditions":{"ready":true}}]}`,
+}
+
+// apiServer serves the objects, and counts how often somebody asks for all of a resource.
+type apiServer struct {
+	*httptest.Server
+	asked atomic.Int32
+}
+
+func newAPIServer(t *testing.T) *apiServer {
+	a := &apiServer{}
+	kinds := map[string][2]string{"namespaces": {"v1", "Namespace"}, "nodes": {"v1", "Node"}, "services": {"v1", "Service"},
+		"servicecidrs": {"networking.k8s.io/v1", "ServiceCIDR"}, "endpointslices": {"discovery.k8s.io/v1", "EndpointSlice"}}
+	a.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		resource := r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]
+		kind, known := kinds[resource]
+		w.Header().Set("Content-Type", "application/json")
+		if !known {
+			w.WriteHeader(http.StatusNotFound)
+			return
+		}
+		if !r.URL.Query().Has("watch") {
+			a.asked.Add(1)
+			fmt.Fprintf(w, `{"apiVersion":%q,"kind":"%sList","metadata":{"resourceVersion":"1"},"items":[%s]}`, kind[0], kind[1], objects[resource])
+			return
+		}
+		send := func(event, object string) {
+			object = fmt.Sprintf(`{"apiVersion":%q,"kind":%q,%s`, kind[0], kind[1], object[1:])
+			var line bytes.Buffer
+			_ = json.Compact(&line, fmt.Appendf(nil, `{"type":%q,"object":%s}`, event, object))
+			fmt.Fprintln(w, line.String())
+		}
+		if r.URL.Query().Get("sendInitialEvents") == "true" {
+			a.asked.Add(1)
+			if o := objects[resource]; o != "" {
+				send("ADDED", o)
+			}
+			send("BOOKMARK", `{"metadata":{"resourceVersion":"1","annotations":{"k8s.io/initial-events-end":"true"}}}`)
+		}
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	}))
+	t.Cleanup(func() { a.CloseClientConnections(); a.Close() })
+	return a
+}
+
+// logBook holds what was logged.
+type logBook struct {
+	mu   sync.Mutex
+	text string
+}
+
+func (l *logBook) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.text += string(p)
+	return len(p), nil
+}
+
+// take returns what was logged since it was last called.
+func (l *logBook) take() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	defer func() { l.text = "" }()
+	return l.text
+}
+
+// proxyBench is a daemon with a configuration file, and a client that connects through it all the time.
+type proxyBench struct {
+	*testing.T
+	api    *apiServer
+	file   string
+	fields map[string]string // of the file
+	d      *daemon
+	log    *logBook
+	done   chan error
+	lost   atomic.Int32
+	made   atomic.Int32
+}
+
+func startProxy(t *testing.T) *proxyBench {
+	b := &proxyBench{T: t, api: newAPIServer(t), file: filepath.Join(t.TempDir(), "config.yaml"), log: &logBook{}, done: make(chan error, 1)}
+	b.fields = map[string]string{
+		"hostnameOverride": "node-a", "mode": "nftables", "configHardFail": "false", "bindAddressHardFail": "false",
+		"healthzBindAddress": `"127.0.0.1:10256"`, "metricsBindAddress": `"127.0.0.1:10249"`,
+		"clientConnection": "{contentType: application/json}",
+		"linux":            "{oomScoreAdj: 0, conntrack: {maxPerCore: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}}",
+	}
+	b.write()
+	p := parse(t, "--config", b.file, "--master", b.api.URL)
+	c, _, err := p.config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	level := new(slog.LevelVar)
+	if b.d, err = newDaemon(p, c, newProxyLog(b.log, c, level), level); err != nil {
+		t.Fatal(err)
+	}
+	endpoint, err := net.Listen("tcp", endpointAddr+":8080")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { endpoint.Close() })
+	go func() { _ = http.Serve(endpoint, http.NotFoundHandler()) }()
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() { defer close(ended); b.done <- b.d.run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		<-ended
+		if t.Failed() {
+			t.Logf("the log since it was last looked at:\n%s", b.log.take())
+		}
+	})
+	eventually(t, "the service is routed", func() bool { return connects(clusterAddr) })
+	eventually(t, "the health check port is served", func() bool { return connects(nodeAddr + ":" + healthPort) })
+	clients := make(chan struct{})
+	go func() {
+		defer close(clients)
+		for ctx.Err() == nil {
+			b.made.Add(1)
+			if !connects(clusterAddr) {
+				b.lost.Add(1)
+			}
+			time.Sleep(2 * time.Millisecond)
+		}
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-clients
+		if made, lost := b.made.Load(), b.lost.Load(); made < 10 || lost > 0 {
+			t.Errorf("%d of %d connections were lost", lost, made)
+		}
+	})
+	return b
+}
+
+// connects makes a connection, of which something must answer.
+func connects(addr string) bool {
+	c, err := net.DialTimeout("tcp", addr, 2*time.Second)
+	if err != nil {
+		return false
+	}
+	c.Close()
+	return true
+}
+
+// get returns what a path of the process says.
+func get(url string) string {
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 5 * time.Second}
+	resp, err := client.Get("http://" + url)
+	if err != nil {
+		return err.Error()
+	}
+	defer resp.Body.Close()
+	text, _ := io.ReadAll(resp.Body)
+	return resp.Status + " " + string(text)
+}
+
+// write replaces the configuration file, as a ConfigMap is.
+func (b *proxyBench) write() {
+	b.Helper()
+	text := "apiVersion: kubeproxy.config.k8s.io/v1alpha2\nkind: KubeProxyConfiguration\n"
+	for name, value := range b.fields {
+		text += name + ": " + value + "\n"
+	}
+	next := b.file + ".next"
+	if err := os.WriteFile(next, []byte(text), 0o600); err != nil {
+		b.Fatal(err)
+	}
+	if err := os.Rename(next, b.file); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// change sets a field of the file, and waits until the process says what.
+func (b *proxyBench) change(name, value, what string) (logged string) {
+	b.Helper()
+	b.fields[name] = value
+	b.write()
+	eventually(b.T, name+" leads to "+what, func() bool {
+		logged += b.log.take()
+		return strings.Contains(logged, what)
+	})
+	return logged
+}
+
+const changed = "the configuration has changed"
+
+// listening returns the sockets that listen: their inodes, by address.
+func listening(t *testing.T) map[string]string {
+	sockets := map[string]string{}
+	text, err := os.ReadFile("/proc/self/net/tcp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range regexp.MustCompile(`(?m)^ *\d+: (\S+) \S+ 0A .* (\d+) \d+ [0-9a-f]+ 100 .*$`).FindAllStringSubmatch(string(text), -1) {
+		sockets[m[1]] = m[2]
+	}
+	return sockets
+}
+
+func (b *proxyBench) port() *state.Port {
+	return &b.d.line.Load().store.Snapshot().Get(state.ServiceName{Namespace: "default", Name: "web"}).Ports[0]
+}
+
+// TestLiveChanges changes one setting after the other of a process that is in use: each takes effect, no connection through the
+// service is lost, no port that the setting does not concern is closed, and the API server is asked for nothing again.
+func TestLiveChanges(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	b := startProxy(t)
+	file := func(path, want string) func() bool {
+		return func() bool {
+			text, err := os.ReadFile(path)
+			return err == nil && strings.TrimSpace(string(text)) == want
+		}
+	}
+	oneOf := func(url, want string) func() bool { return func() bool { return strings.Contains(get(url), want) } }
+	steps := []struct {
+		field, value string
+		effect       func() bool
+	}{
+		{"logging", "{verbosity: 4}", func() bool { return b.d.log.Enabled(t.Context(), slog.LevelDebug) }},
+		{"logging", "{verbosity: 0}", func() bool { return !b.d.log.Enabled(t.Context(), slog.LevelDebug) }},
+		{"enableProfiling", "true", oneOf("127.0.0.1:10249/debug/pprof/", "200 OK")},
+		{"enableProfiling", "false", oneOf("127.0.0.1:10249/debug/pprof/", "404")},
+		{"linux", "{oomScoreAdj: 17, conntrack: {maxPerCore: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}}",
+			file("/proc/self/oom_score_adj", "17")},
+		{"linux", "{oomScoreAdj: 17, conntrack: {maxPerCore: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s, udpTimeout: 17s}}",
+			file("/proc/sys/net/netfilter/nf_conntrack_udp_timeout", "17")},
+		{"linux", "{masqueradeAll: true, oomScoreAdj: 17, conntrack: {maxPerCore: 0}}",
+			func() bool { return b.port().Internal.Masquerade == state.MasqueradeAlways }},
+		{"linux", "{oomScoreAdj: 17, conntrack: {maxPerCore: 0}}",
+			func() bool { return b.port().Internal.Masquerade != state.MasqueradeAlways }},
+		{"detectLocal", "{clusterCIDRs: [10.1.0.0/24]}", func() bool { return b.port().Internal.Masquerade == state.MasqueradeUnlessPod }},
+		{"nodePortAddresses", "[" + otherAddr + "/32]", func() bool { return connects(otherAddr+":"+nodePort) && !connects(nodeAddr+":"+nodePort) }},
+		{"nodePortAddresses", "[primary]", func() bool { return connects(nodeAddr+":"+nodePort) && !connects(otherAddr+":"+nodePort) }},
+		{"nodeIPOverride", "[" + otherAddr + "]", func() bool {
+			return slices.Equal(b.d.line.Load().store.Snapshot().Node().Addresses, []netip.Addr{netip.MustParseAddr(otherAddr)}) &&
+				connects(otherAddr+":"+nodePort)
+		}},
+		{"nodeIPOverride", "[]", func() bool { return connects(nodeAddr+":"+nodePort) && !connects(otherAddr+":"+nodePort) }},
+		{"nftables", "{masqueradeBit: 9}", oneOf("127.0.0.1:10249/configz", `"masqueradeBit":9`)},
+		{"syncPeriod", "70s", oneOf("127.0.0.1:10249/configz", `"syncPeriod":"1m10s"`)},
+		{"metricsBindAddress", `"127.0.0.1:10259"`, func() bool { return connects("127.0.0.1:10259") && !connects("127.0.0.1:10249") }},
+		{"healthzBindAddress", `"127.0.0.1:10266"`, func() bool { return connects("127.0.0.1:10266") && !connects("127.0.0.1:10256") }},
+	}
+	asked := b.api.asked.Load()
+	for _, s := range steps {
+		before := listening(t)
+		b.change(s.field, s.value, changed)
+		eventually(t, s.field+" "+s.value+" takes effect", s.effect)
+		eventually(t, "the health check port is where NodePorts are", func() bool {
+			return strings.Contains(s.field, "node") || connects(nodeAddr+":"+healthPort)
+		})
+		for address, inode := range listening(t) {
+			if was := before[address]; was != "" && was != inode {
+				t.Errorf("%s: %s closed the port %s for a moment", s.field, s.value, address)
+			}
+		}
+		if now := listening(t); !strings.HasPrefix(s.field, "node") && len(now) < len(before) {
+			t.Errorf("%s: %s closed a port; was %v, is %v", s.field, s.value, before, now)
+		}
+		if n := b.api.asked.Load() - asked; n != 0 {
+			t.Fatalf("%s: %s asks the API server for everything again (%d times)", s.field, s.value, n)
+		}
+		if !strings.HasPrefix(get("127.0.0.1:10256/healthz")+get("127.0.0.1:10266/healthz"), "200") && s.field != "healthzBindAddress" {
+			t.Errorf("%s: %s: not healthy", s.field, s.value)
+		}
+	}
+}
+
+// TestChangesOfTheOrigin: another way to the API server, or another Node, takes everything from the start, with ports open and
+// routes in place.
+func TestChangesOfTheOrigin(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	b := startProxy(t)
+	asked, before := b.api.asked.Load(), listening(t)
+	stillOpen := func(of string) {
+		t.Helper()
+		after := listening(t)
+		for address, inode := range before {
+			if after[address] != inode && strings.HasPrefix(address, of) {
+				t.Errorf("the port %s was closed", address)
+			}
+		}
+	}
+	b.change("clientConnection", "{contentType: application/json, qps: 50}", changed)
+	eventually(t, "everything is asked for again", func() bool { return b.api.asked.Load() == 2*asked })
+	eventually(t, "it is routed", func() bool { return b.d.line.Load().store.Snapshot().Len() == 1 })
+	stillOpen("")
+	b.change("hostnameOverride", "node-b", changed)
+	eventually(t, "the node is another one", func() bool { return b.d.line.Load().store.Snapshot().Node().Name == "node-b" })
+
+	// What cannot be gone on with is tried again, and meanwhile everything stays.
+	b.change("clientConnection", "{contentType: application/json, kubeconfig: "+b.file+".kubeconfig}", "keeps to the old one")
+	if b.d.line.Load().name != "node-b" || !strings.Contains(get("127.0.0.1:10249/configz"), `"kubeconfig":""`) {
+		t.Error("a kubeconfig that is missing is in use")
+	}
+	kubeconfig := fmt.Sprintf("apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: %q}}]\ncontexts: [{name: c, context: {cluster: c}}]\ncurrent-context: c\n", b.api.URL)
+	if err := os.WriteFile(b.file+".kubeconfig", []byte(kubeconfig), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the kubeconfig is taken when it is there", func() bool {
+		return strings.Contains(get("127.0.0.1:10249/configz"), "config.yaml.kubeconfig")
+	})
+	stillOpen("0100007F") // loopback: node-b has no addresses, and so no health check port
+}
+
+// TestChangesThatAreNotTaken: what cannot change while the process runs is named once, a broken file changes nothing, and ends
+// the process if configHardFail says so.
+func TestChangesThatAreNotTaken(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	b := startProxy(t)
+	b.fields["logging"] = "{format: json}"
+	b.fields["enableProfiling"] = "true"
+	logged := b.change("mode", "iptables", changed)
+	if strings.Count(logged, "level=WARN") != 1 || !strings.Contains(logged, `fields="logging.format, mode"`) {
+		t.Errorf("what waits for a restart is not named in one warning:\n%s", logged)
+	}
+	if text := get("127.0.0.1:10249/configz"); !strings.Contains(text, `"mode":"nftables"`) || !strings.Contains(text, `"enableProfiling":true`) {
+		t.Errorf("/configz shows what is not in use: %s", text)
+	}
+	before := b.d.config.Load()
+	b.change("frob", "true", "the process goes on with what it last said")
+	if b.d.config.Load() != before {
+		t.Error("a broken file changed the configuration")
+	}
+	delete(b.fields, "frob")
+	b.change("configHardFail", "true", changed)
+	b.fields["frob"] = "true"
+	b.write()
+	select {
+	case err := <-b.done:
+		if err == nil || !strings.Contains(err.Error(), "frob") {
+			t.Errorf("the process ended with %v", err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("the process goes on with a broken file")
+	}
+	if !connects(clusterAddr) {
+		t.Error("the routes did not outlive the process")
+	}
+}

@@ -1,0 +1,190 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"reflect"
+	"sync"
+	"time"
+
+	"github.com/switchyard-net/switchyard/backend/nftables"
+	"github.com/switchyard-net/switchyard/brain"
+	"github.com/switchyard-net/switchyard/config"
+	"github.com/switchyard-net/switchyard/internal/reconcile"
+	"github.com/switchyard-net/switchyard/model"
+	"github.com/switchyard-net/switchyard/source"
+	"github.com/switchyard-net/switchyard/source/kube"
+	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/store"
+)
+
+// line is the way of a change through the process, from the API server to the kernel. Its dataplane can be replaced while the
+// source goes on; another API server or node takes another line.
+type line struct {
+	name      string // of the node
+	source    *kube.Source
+	store     *store.Store
+	nodeIPs   *nodeIPs
+	dataplane *nftables.Backend // owned by run once it is started
+
+	stopSource, stopDataplane func()
+}
+
+// origin is what a line cannot change: where its objects come from, and for whom.
+type origin struct {
+	node    string
+	api     kube.Connection
+	refresh time.Duration
+}
+
+func (d *daemon) origin(c *config.Config) (origin, error) {
+	name, err := nodeName(c)
+	return origin{name, kube.Connection{
+		Kubeconfig: c.ClientConnection.Kubeconfig, Master: d.flags.master,
+		AcceptContentTypes: c.ClientConnection.AcceptContentTypes, ContentType: c.ClientConnection.ContentType,
+		QPS: c.ClientConnection.QPS, Burst: int(c.ClientConnection.Burst),
+	}, c.ConfigSyncPeriod.Duration}, err
+}
+
+// brainConfig returns what c says about routing. The node's name is left to the caller.
+func brainConfig(c *config.Config) brain.Config {
+	detector := c.LocalDetector()
+	return brain.Config{
+		MasqueradeAll: c.Linux.MasqueradeAll,
+		DetectLocal:   brain.Families{IPv4: detector.Detects(state.IPv4), IPv6: detector.Detects(state.IPv6)},
+	}
+}
+
+// dataplane is all that a dataplane and its reconciler are made with.
+type dataplane struct {
+	options nftables.Options
+	verify  time.Duration
+}
+
+func dataplaneOf(c *config.Config, log *slog.Logger) dataplane {
+	bit := int(c.NFTables.MasqueradeBit)
+	return dataplane{
+		options: nftables.Options{Logger: log, LocalDetector: c.LocalDetector(), NodePortAddresses: c.NodePorts(), MasqueradeBit: &bit},
+		verify:  c.SyncPeriod.Duration,
+	}
+}
+
+// newLine makes a line without starting it. Whoever does not start it must discard it.
+func (d *daemon) newLine(c *config.Config, o origin) (*line, error) {
+	api, err := o.api.Config()
+	if err != nil {
+		return nil, err
+	}
+	l := &line{name: o.node}
+	l.source, err = kube.New(kube.Options{Config: api, NodeName: o.node, ResyncPeriod: o.refresh, Logger: d.log})
+	if err != nil {
+		return nil, err
+	}
+	if l.dataplane, err = nftables.New(dataplaneOf(c, d.log).options); err != nil {
+		return nil, explain(err)
+	}
+	b := brainConfig(c)
+	b.NodeName = o.node
+	l.store = store.New(store.Options{Logger: d.log, Brain: b})
+	l.nodeIPs = &nodeIPs{Sink: l.store.Source("kube"), override: c.NodeIPOverride}
+	return l, nil
+}
+
+// discard releases a line that is not started.
+func (l *line) discard() error {
+	l.store.Close()
+	return l.dataplane.Close()
+}
+
+// start lets the line run as a part of g.
+func (l *line) start(g *group, d *daemon, c *config.Config) {
+	sink := d.registry.CountChanges(l.nodeIPs, func() state.Revision { return l.store.Snapshot().Revision() })
+	l.stopSource = g.start(func(ctx context.Context) error { return l.source.Run(ctx, sink) })
+	l.startDataplane(g, d, c)
+}
+
+func (l *line) startDataplane(g *group, d *daemon, c *config.Config) {
+	of, b := dataplaneOf(c, d.log), l.dataplane
+	l.stopDataplane = g.start(func(ctx context.Context) error {
+		err := reconcile.Run(ctx, l.store, b, reconcile.Options{
+			Logger: d.log, VerifyPeriod: of.verify, OnAttempt: d.attempted, OnStatus: d.status,
+		})
+		return errors.Join(err, b.Close())
+	})
+}
+
+// stop ends a line that is started. What is programmed stays.
+func (l *line) stop() {
+	l.stopSource()
+	l.stopDataplane()
+	l.store.Close()
+}
+
+// adapt makes a line that was started with a configuration go on with another that has the same origin. The objects stay as they
+// are, and the kernel keeps what it holds; only differences are written, those of routing and of the dataplane at once.
+func (l *line) adapt(g *group, d *daemon, was, now *config.Config) error {
+	replace := !reflect.DeepEqual(dataplaneOf(was, d.log), dataplaneOf(now, d.log))
+	if replace {
+		next, err := nftables.New(dataplaneOf(now, d.log).options)
+		if err != nil {
+			return explain(err)
+		}
+		l.stopDataplane()
+		l.dataplane = next
+	}
+	l.store.Reconfigure(brainConfig(now))
+	l.nodeIPs.set(now.NodeIPOverride)
+	if replace {
+		l.startDataplane(g, d, now)
+	}
+	return nil
+}
+
+// nodeIPs is a sink that puts the addresses of nodeIPOverride, if there are any, in the place of those of the Node.
+type nodeIPs struct {
+	source.Sink
+
+	mu       sync.Mutex // guards all below
+	override []netip.Addr
+	node     *model.Node // as it was delivered last, nil if there is none
+}
+
+// Update implements [source.Sink].
+func (s *nodeIPs) Update(set []model.Object, deleted []model.Ref) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, ref := range deleted {
+		if ref.Kind == model.KindNode {
+			s.node = nil
+		}
+	}
+	for i, o := range set {
+		if n, ok := o.(*model.Node); ok {
+			s.node = n
+			set[i] = s.decided()
+		}
+	}
+	s.Sink.Update(set, deleted)
+}
+
+// set changes the addresses, also those of the Node that has been delivered.
+func (s *nodeIPs) set(override []netip.Addr) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.override = override
+	if s.node != nil {
+		s.Sink.Update([]model.Object{s.decided()}, nil)
+	}
+}
+
+// decided returns the Node with the addresses that count. The caller holds mu.
+func (s *nodeIPs) decided() *model.Node {
+	if len(s.override) == 0 {
+		return s.node
+	}
+	n := *s.node
+	n.Addresses = s.override
+	return &n
+}
