@@ -17,7 +17,8 @@ import (
 // the next commit need not wait. It waits while flows are being cut, though: they are judged by what the kernel shows then.
 type flowCutter struct {
 	log     *slog.Logger
-	cleaner *udpflows.Cleaner // used by cut only
+	cleaner *udpflows.Cleaner                                     // used by cut only
+	onCut   func(f state.Family, took time.Duration, deleted int) // may be nil
 	wake    chan struct{}
 	stop    context.CancelFunc
 	done    sync.WaitGroup
@@ -49,6 +50,10 @@ func newFlowCutter(t udpflows.Table, log *slog.Logger) *flowCutter {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		return slices.Contains(c.nodePorts, a)
+	}, OnCut: func(f state.Family, took time.Duration, deleted int) {
+		if c.onCut != nil {
+			c.onCut(f, took, deleted)
+		}
 	}})
 	return c
 }

@@ -83,6 +83,7 @@ func open(o Options, k kernel) (*Backend, error) {
 		return nil, errors.Join(fmt.Errorf("nftables: %w", err), b.Close())
 	}
 	b.udp = newFlowCutter(b.flows, b.log)
+	b.udp.onCut = o.OnFlowsCut
 	b.udp.start()
 	return b, nil
 }

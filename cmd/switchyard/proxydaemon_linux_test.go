@@ -85,9 +85,9 @@ var objects = map[string]string{
 		"status":{"addresses":[{"type":"InternalIP","address":"` + nodeAddr + `"}]}}`,
 	"services": `{"metadata":{"namespace":"default","name":"web","resourceVersion":"1"},
 		"spec":{"type":"LoadBalancer","externalTrafficPolicy":"Local","healthCheckNodePort":` + healthPort + `,"clusterIP":"10.96.0.10",
-			"clusterIPs":["10.96.0.10"],"ipFamilies":["IPv4"],"ports":[{"protocol":"TCP","port":80,"nodePort":` + nodePort + `}]}}`,
+			"clusterIPs":["10.96.0.10"],"ipFamilies":["IPv4"],"ports":[{"name":"tcp","protocol":"TCP","port":80,"nodePort":` + nodePort + `},{"name":"udp","protocol":"UDP","port":53}]}}`,
 	"endpointslices": `{"metadata":{"namespace":"default","name":"web-1","resourceVersion":"1","labels":{"kubernetes.io/service-name":"web"}},
-		"addressType":"IPv4","ports":[{"name":"","protocol":"TCP","port":8080}],
+		"addressType":"IPv4","ports":[{"name":"tcp","protocol":"TCP","port":8080},{"name":"udp","protocol":"UDP","port":8053}],
 		"endpoints":[{"addresses":["` + endpointAddr + `"],"nodeName":"node-a","conditions":{"ready":true}}]}`,
 }
 
@@ -290,8 +290,9 @@ func listening(t *testing.T) map[string]string {
 	return sockets
 }
 
-func (b *proxyBench) port() *state.Port {
-	return &b.d.line.Load().store.Snapshot().Get(state.ServiceName{Namespace: "default", Name: "web"}).Ports[0]
+// masquerade says which connections inside the cluster are masqueraded now.
+func (b *proxyBench) masquerade() state.Masquerade {
+	return b.d.line.Load().store.Snapshot().Get(state.ServiceName{Namespace: "default", Name: "web"}).Ports[0].Internal.Masquerade
 }
 
 // TestLiveChanges changes one setting after the other of a process that is in use: each takes effect, no connection through the
@@ -321,10 +322,10 @@ func TestLiveChanges(t *testing.T) {
 		{"linux", "{oomScoreAdj: 17, conntrack: {maxPerCore: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s, udpTimeout: 17s}}",
 			file("/proc/sys/net/netfilter/nf_conntrack_udp_timeout", "17")},
 		{"linux", "{masqueradeAll: true, oomScoreAdj: 17, conntrack: {maxPerCore: 0}}",
-			func() bool { return b.port().Internal.Masquerade == state.MasqueradeAlways }},
+			func() bool { return b.masquerade() == state.MasqueradeAlways }},
 		{"linux", "{oomScoreAdj: 17, conntrack: {maxPerCore: 0}}",
-			func() bool { return b.port().Internal.Masquerade != state.MasqueradeAlways }},
-		{"detectLocal", "{clusterCIDRs: [10.1.0.0/24]}", func() bool { return b.port().Internal.Masquerade == state.MasqueradeUnlessPod }},
+			func() bool { return b.masquerade() != state.MasqueradeAlways }},
+		{"detectLocal", "{clusterCIDRs: [10.1.0.0/24]}", func() bool { return b.masquerade() == state.MasqueradeUnlessPod }},
 		{"nodePortAddresses", "[" + otherAddr + "/32]", func() bool { return connects(otherAddr+":"+nodePort) && !connects(nodeAddr+":"+nodePort) }},
 		{"nodePortAddresses", "[primary]", func() bool { return connects(nodeAddr+":"+nodePort) && !connects(otherAddr+":"+nodePort) }},
 		{"nodeIPOverride", "[" + otherAddr + "]", func() bool {
@@ -337,6 +338,9 @@ func TestLiveChanges(t *testing.T) {
 		{"metricsBindAddress", `"127.0.0.1:10259"`, func() bool { return connects("127.0.0.1:10259") && !connects("127.0.0.1:10249") }},
 		{"healthzBindAddress", `"127.0.0.1:10266"`, func() bool { return connects("127.0.0.1:10266") && !connects("127.0.0.1:10256") }},
 	}
+	eventually(t, "the look at UDP flows is counted", func() bool {
+		return strings.Contains(get("127.0.0.1:10249/metrics"), `kubeproxy_conntrack_reconciler_sync_duration_seconds_count{ip_family="IPv4"} 1`)
+	})
 	asked := b.api.asked.Load()
 	for _, s := range steps {
 		before := listening(t)

@@ -3,12 +3,12 @@ package main
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"net/netip"
 	"reflect"
 	"sync"
 	"time"
 
+	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/backend/nftables"
 	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/config"
@@ -57,18 +57,28 @@ func brainConfig(c *config.Config) brain.Config {
 	}
 }
 
-// dataplane is all that a dataplane and its reconciler are made with.
+// dataplane is what the configuration says about a dataplane and its reconciler.
 type dataplane struct {
-	options nftables.Options
-	verify  time.Duration
+	detector  backend.LocalDetector
+	nodePorts backend.NodePortAddresses
+	bit       int
+	verify    time.Duration
 }
 
-func dataplaneOf(c *config.Config, log *slog.Logger) dataplane {
-	bit := int(c.NFTables.MasqueradeBit)
-	return dataplane{
-		options: nftables.Options{Logger: log, LocalDetector: c.LocalDetector(), NodePortAddresses: c.NodePorts(), MasqueradeBit: &bit},
-		verify:  c.SyncPeriod.Duration,
+func dataplaneOf(c *config.Config) dataplane {
+	return dataplane{c.LocalDetector(), c.NodePorts(), int(c.NFTables.MasqueradeBit), c.SyncPeriod.Duration}
+}
+
+func (d *daemon) newDataplane(c *config.Config) (*nftables.Backend, error) {
+	of := dataplaneOf(c)
+	b, err := nftables.New(nftables.Options{
+		Logger: d.log, LocalDetector: of.detector, NodePortAddresses: of.nodePorts, MasqueradeBit: &of.bit,
+		OnFlowsCut: d.registry.Conntrack,
+	})
+	if err != nil {
+		return nil, explain(err)
 	}
+	return b, nil
 }
 
 // newLine makes a line without starting it. Whoever does not start it must discard it.
@@ -82,8 +92,8 @@ func (d *daemon) newLine(c *config.Config, o origin) (*line, error) {
 	if err != nil {
 		return nil, err
 	}
-	if l.dataplane, err = nftables.New(dataplaneOf(c, d.log).options); err != nil {
-		return nil, explain(err)
+	if l.dataplane, err = d.newDataplane(c); err != nil {
+		return nil, err
 	}
 	b := brainConfig(c)
 	b.NodeName = o.node
@@ -106,7 +116,7 @@ func (l *line) start(g *group, d *daemon, c *config.Config) {
 }
 
 func (l *line) startDataplane(g *group, d *daemon, c *config.Config) {
-	of, b := dataplaneOf(c, d.log), l.dataplane
+	b, of := l.dataplane, dataplaneOf(c)
 	l.stopDataplane = g.start(func(ctx context.Context) error {
 		err := reconcile.Run(ctx, l.store, b, reconcile.Options{
 			Logger: d.log, VerifyPeriod: of.verify, OnAttempt: d.attempted, OnStatus: d.status,
@@ -125,11 +135,11 @@ func (l *line) stop() {
 // adapt makes a line that was started with a configuration go on with another that has the same origin. The objects stay as they
 // are, and the kernel keeps what it holds; only differences are written, those of routing and of the dataplane at once.
 func (l *line) adapt(g *group, d *daemon, was, now *config.Config) error {
-	replace := !reflect.DeepEqual(dataplaneOf(was, d.log), dataplaneOf(now, d.log))
+	replace := !reflect.DeepEqual(dataplaneOf(was), dataplaneOf(now))
 	if replace {
-		next, err := nftables.New(dataplaneOf(now, d.log).options)
+		next, err := d.newDataplane(now)
 		if err != nil {
-			return explain(err)
+			return err
 		}
 		l.stopDataplane()
 		l.dataplane = next

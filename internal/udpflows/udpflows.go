@@ -14,6 +14,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/switchyard-net/switchyard/internal/conntrack"
 	"github.com/switchyard-net/switchyard/state"
@@ -38,6 +39,9 @@ type Options struct {
 	Logger *slog.Logger
 	// NodePortAddr says whether NodePorts are served on addr; Cut calls it. Default: on none.
 	NodePortAddr func(addr netip.Addr) bool
+	// OnCut is called by Cut for each family whose flows were looked at, with the time that it took to list and to delete them, and
+	// the number that was deleted. It must return soon. Default: nobody is told.
+	OnCut func(f state.Family, took time.Duration, deleted int)
 }
 
 // Cleaner remembers which frontends have changed and deletes their stale flows. Its methods must be called by one goroutine
@@ -46,6 +50,7 @@ type Cleaner struct {
 	table        Table
 	log          *slog.Logger
 	nodePortAddr func(netip.Addr) bool
+	onCut        func(state.Family, time.Duration, int)
 	// pending are the frontends whose flows must be looked at.
 	pending map[frontend]serving
 	noted   int
@@ -75,12 +80,15 @@ func (s serving) has(addr netip.AddrPort) bool {
 
 // New returns a Cleaner of t that has nothing to do yet.
 func New(t Table, o Options) *Cleaner {
-	c := &Cleaner{table: t, log: o.Logger, nodePortAddr: o.NodePortAddr, pending: map[frontend]serving{}}
+	c := &Cleaner{table: t, log: o.Logger, nodePortAddr: o.NodePortAddr, onCut: o.OnCut, pending: map[frontend]serving{}}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
 	}
 	if c.nodePortAddr == nil {
 		c.nodePortAddr = func(netip.Addr) bool { return false }
+	}
+	if c.onCut == nil {
+		c.onCut = func(state.Family, time.Duration, int) {}
 	}
 	return c
 }
@@ -175,12 +183,27 @@ type Found struct {
 	flows []conntrack.Flow
 	// looked has the notes by which the frontends were pending whose flows are all in flows.
 	looked map[frontend]int
+	// rounds has what was done by family.
+	rounds map[state.Family]*round
+}
+
+// round is what was done about the flows of one family.
+type round struct {
+	took    time.Duration
+	deleted int
+}
+
+func (f *Found) round(family state.Family) *round {
+	if f.rounds[family] == nil {
+		f.rounds[family] = &round{}
+	}
+	return f.rounds[family]
 }
 
 // Look lists the flows to pending frontends, and deletes nothing. It takes about 10 ms for each frontend or for all of them,
 // whichever is less. What it found is good also with an error, which says that some frontends could not be looked at.
 func (c *Cleaner) Look(ctx context.Context) (*Found, error) {
-	found := &Found{looked: make(map[frontend]int, len(c.pending))}
+	found := &Found{looked: make(map[frontend]int, len(c.pending)), rounds: map[state.Family]*round{}}
 	var filters []conntrack.Filter
 	if len(c.pending) > bulk {
 		for _, family := range []state.Family{state.IPv4, state.IPv6} {
@@ -193,7 +216,9 @@ func (c *Cleaner) Look(ctx context.Context) (*Found, error) {
 	}
 	var errs []error
 	for _, filter := range filters {
+		began := time.Now()
 		flows, err := c.list(ctx, filter)
+		found.round(filter.Family).took += time.Since(began)
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -219,7 +244,10 @@ func (c *Cleaner) Look(ctx context.Context) (*Found, error) {
 // under way that has not been noted yet: a flow that begins right after it would be judged by what was before.
 func (c *Cleaner) Cut(ctx context.Context, found *Found) (deleted int, err error) {
 	before := len(c.pending)
-	deleted, err = c.cut(ctx, found.flows)
+	deleted, err = c.cut(ctx, found)
+	for family, r := range found.rounds {
+		c.onCut(family, r.took, r.deleted)
+	}
 	if err == nil {
 		for f, noted := range found.looked {
 			if c.pending[f].noted == noted {
@@ -243,18 +271,22 @@ func (c *Cleaner) list(ctx context.Context, f conntrack.Filter) ([]conntrack.Flo
 	return c.table.Flows(f)
 }
 
-// cut deletes those of the flows that are wrong. It goes on after a failure, and returns the first.
-func (c *Cleaner) cut(ctx context.Context, flows []conntrack.Flow) (deleted int, first error) {
-	for _, flow := range flows {
+// cut deletes those of the flows found that are wrong. It goes on after a failure, and returns the first.
+func (c *Cleaner) cut(ctx context.Context, found *Found) (deleted int, first error) {
+	for _, flow := range found.flows {
 		if !c.wrong(flow) {
 			continue
 		}
 		if err := ctx.Err(); err != nil {
 			return deleted, err
 		}
-		switch err := c.table.Delete(flow); {
+		r, began := found.round(flow.Family), time.Now()
+		err := c.table.Delete(flow)
+		r.took += time.Since(began)
+		switch {
 		case err == nil:
 			deleted++
+			r.deleted++
 		case first == nil:
 			first = err
 		}

@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/switchyard-net/switchyard/internal/conntrack"
 	"github.com/switchyard-net/switchyard/state"
@@ -316,4 +319,68 @@ func udpService(addr string, endpoints ...string) *state.Service {
 		Protocol: state.UDP, Family: state.IPv4, Internal: state.Traffic{Inside: r, Outside: r},
 		Frontends: []state.Frontend{{Kind: state.ClusterIP, Addr: ap(addr).Addr(), Port: ap(addr).Port()}},
 	}}}
+}
+
+// slowTable takes its time.
+type slowTable struct{ *fakeTable }
+
+func (t slowTable) Flows(f conntrack.Filter) ([]conntrack.Flow, error) {
+	time.Sleep(10 * time.Millisecond)
+	return t.fakeTable.Flows(f)
+}
+
+func (t slowTable) Delete(f conntrack.Flow) error {
+	time.Sleep(time.Millisecond)
+	return t.fakeTable.Delete(f)
+}
+
+// TestOnCut: who counts is told of each family by itself, and of nothing that was not looked at.
+func TestOnCut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		type round struct {
+			took    time.Duration
+			deleted int
+		}
+		rounds := map[state.Family]round{}
+		table := &fakeTable{flows: []conntrack.Flow{
+			flow("10.0.0.1:53", "10.1.0.1:53"), flow("[fd00::1]:53", "[fd00:1::1]:53"), flow("[fd00::1]:53", "[fd00:1::2]:53"),
+		}}
+		table.flows[2].Orig.Src = ap("[fd00:244::9]:4001")
+		c := New(slowTable{table}, Options{OnCut: func(f state.Family, took time.Duration, deleted int) { rounds[f] = round{took, deleted} }})
+		gone := func(family state.Family, addr, endpoint string) {
+			s := func(endpoints ...state.Endpoint) *state.Service {
+				routes := state.Route{Endpoints: endpoints}
+				return &state.Service{Name: state.ServiceName{Namespace: "ns", Name: addr}, Ports: []state.Port{{
+					Family: family, Protocol: state.UDP, Frontends: []state.Frontend{{Addr: netip.MustParseAddr(addr), Port: 53}},
+					Internal: state.Traffic{Inside: routes, Outside: routes},
+				}}}
+			}
+			c.Note(s(state.Endpoint{Addr: ap(endpoint)}), s())
+		}
+		look := func() map[state.Family]round {
+			clear(rounds)
+			found, err := c.Look(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Hour) // between the two nothing is done
+			if _, err := c.Cut(t.Context(), found); err != nil {
+				t.Fatal(err)
+			}
+			return rounds
+		}
+		gone(state.IPv6, "fd00::1", "[fd00:1::1]:53")
+		if got, want := look(), (map[state.Family]round{state.IPv6: {12 * time.Millisecond, 2}}); !maps.Equal(got, want) {
+			t.Errorf("told of %v, want %v", got, want)
+		}
+		gone(state.IPv6, "fd00::1", "[fd00:1::1]:53")
+		gone(state.IPv4, "10.0.0.1", "10.1.0.1:53")
+		want := map[state.Family]round{state.IPv6: {10 * time.Millisecond, 0}, state.IPv4: {11 * time.Millisecond, 1}}
+		if got := look(); !maps.Equal(got, want) {
+			t.Errorf("told of %v, want %v", got, want)
+		}
+		if got := look(); len(got) > 0 {
+			t.Errorf("told of %v although there was nothing to look at", got)
+		}
+	})
 }
