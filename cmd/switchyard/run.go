@@ -5,43 +5,28 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
-	"maps"
-	"net"
-	"os"
-	"runtime/debug"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/switchyard-net/switchyard/backend"
-	"github.com/switchyard-net/switchyard/backend/nftables"
-	"github.com/switchyard-net/switchyard/brain"
-	"github.com/switchyard-net/switchyard/internal/health"
 	"github.com/switchyard-net/switchyard/internal/manifest"
-	"github.com/switchyard-net/switchyard/internal/reconcile"
 	"github.com/switchyard-net/switchyard/source/file"
-	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
 )
 
 // runOptions are the flags of 'switchyard run'.
 type runOptions struct {
-	source            string
-	node              string
-	clusterCIDRs      prefixes
-	masqueradeAll     bool
-	nodePortAddresses nodePortAddresses
-	serviceProxyName  string
-	healthAddress     string
-	log               logFlags
+	source    string
+	node      string
+	routing   routingFlags
+	dataplane dataplaneFlags
+	log       logFlags
 }
 
 func newRunCommand() *cobra.Command {
-	o := runOptions{nodePortAddresses: nodePortAddresses{backend.NodePortAddresses{Primary: true}}}
+	var o runOptions
 	cmd := &cobra.Command{
 		Use:   "run --source PATH [--node NAME]",
 		Short: "Route this node's connections as manifests say",
@@ -65,11 +50,8 @@ a gap. 'switchyard cleanup' removes everything.`,
 	f := cmd.Flags()
 	f.StringVar(&o.source, "source", "", "manifest or directory of manifests to read and follow (required)")
 	f.StringVar(&o.node, "node", "", "name of this node in the manifests (default: the host's name)")
-	f.Var(&o.clusterCIDRs, "cluster-cidr", "addresses of all pods; who connects from elsewhere is masqueraded on cluster IPs")
-	f.BoolVar(&o.masqueradeAll, "masquerade-all", false, "masquerade all connections to cluster IPs")
-	f.Var(&o.nodePortAddresses, "nodeport-addresses", "where node ports are served: CIDRs of local addresses, or the word primary for the Node's first address of each family")
-	f.StringVar(&o.serviceProxyName, "service-proxy-name", "", "handle the Services with this value of the label service.kubernetes.io/service-proxy-name, instead of those without it")
-	f.StringVar(&o.healthAddress, "healthz-bind-address", "127.0.0.1:10256", "address and port of /healthz and /livez; empty for none")
+	o.routing.register(f)
+	o.dataplane.register(f)
 	o.log.register(f)
 	return cmd
 }
@@ -79,11 +61,8 @@ func (o *runOptions) run(ctx context.Context, stdout, stderr io.Writer) error {
 	if err != nil {
 		return &usageError{"switchyard run", err}
 	}
-	if o.node == "" {
-		if o.node, err = os.Hostname(); err != nil {
-			return fmt.Errorf("find this node's name: %w; give it with --node", err)
-		}
-		o.node = strings.ToLower(o.node)
+	if o.node, err = nodeOrHost(o.node); err != nil {
+		return err
 	}
 	src, err := file.New(file.Options{Path: o.source, Logger: log})
 	if err != nil {
@@ -97,43 +76,17 @@ func (o *runOptions) run(ctx context.Context, stdout, stderr io.Writer) error {
 		log.Warn("there is no Node in the source: no endpoint is local, and no node port is on a primary address", "source", o.source,
 			"remedy", "add a Node with this node's name and addresses")
 	}
-	parts, err := o.parts(src, stdout, log)
+	config := o.routing.brain()
+	config.NodeName = o.node
+	st := store.New(store.Options{Logger: log, Brain: config})
+	sink := st.Source("file")
+	parts, err := o.dataplane.parts(feeding{
+		feed: st, snapshot: st.Snapshot, origin: "source", problems: src.Problems,
+	}, o.routing.detector(), stdout, log)
 	if err != nil {
 		return err
 	}
-	return together(ctx, parts)
-}
-
-// parts wires the process: the source, the store, the dataplane with its reconciler, and health.
-func (o *runOptions) parts(src *file.Source, stdout io.Writer, log *slog.Logger) ([]func(context.Context) error, error) {
-	detector := backend.LocalDetector{ClusterCIDRs: o.clusterCIDRs}
-	st := store.New(store.Options{Logger: log, Brain: brain.Config{
-		NodeName: o.node, ServiceProxyName: o.serviceProxyName, MasqueradeAll: o.masqueradeAll,
-		DetectLocal: brain.Families{IPv4: detector.Detects(state.IPv4), IPv6: detector.Detects(state.IPv6)},
-	}})
-	sink := st.Source("file")
-	progress := &progress{out: stdout, node: o.node, store: st}
-	var parts []func(context.Context) error
-	if o.healthAddress != "" {
-		l, err := net.Listen("tcp", o.healthAddress)
-		if err != nil {
-			return nil, fmt.Errorf("%w; choose another address with --healthz-bind-address", err)
-		}
-		var h health.Health
-		h.Add("source", src.Problems)
-		h.Add("dataplane", progress.problems)
-		parts = append(parts, func(ctx context.Context) error { return h.Serve(ctx, l) })
-	}
-	dataplane, err := nftables.New(nftables.Options{Logger: log, LocalDetector: detector, NodePortAddresses: o.nodePortAddresses.NodePortAddresses})
-	if err != nil {
-		return nil, explain(err)
-	}
-	return append(parts,
-		func(ctx context.Context) error { return src.Run(ctx, sink) },
-		func(ctx context.Context) error {
-			err := reconcile.Run(ctx, st, dataplane, reconcile.Options{Logger: log, OnStatus: progress.set})
-			return errors.Join(err, dataplane.Close())
-		}), nil
+	return together(ctx, append(parts, func(ctx context.Context) error { return src.Run(ctx, sink) }))
 }
 
 // checkNode finds a misspelt node name before it silently makes every endpoint a remote one, and says whether the node is
@@ -151,45 +104,4 @@ func checkNode(path, name string) (known bool, err error) {
 	}
 	slices.Sort(names)
 	return false, fmt.Errorf("there is no Node %q in %s, only %s; choose one of them with --node, or add it", name, path, strings.Join(names, ", "))
-}
-
-// progress follows the reconciler, and says once that the first state is programmed.
-type progress struct {
-	out   io.Writer
-	node  string
-	store *store.Store
-
-	mu   sync.Mutex
-	last reconcile.Status
-	told bool
-}
-
-func (p *progress) set(s reconcile.Status) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.last = s
-	if p.told || s.Applied == 0 {
-		return
-	}
-	p.told = true
-	debug.FreeOSMemory() // reading everything for the first time took far more than keeping it takes
-	n := p.store.Snapshot().Len() - len(s.Failed)
-	fmt.Fprintf(p.out, "switchyard: node %s routes %d %s\n", p.node, n, map[bool]string{true: "service", false: "services"}[n == 1])
-}
-
-// problems are the failures that the reconciler has not got over yet.
-func (p *progress) problems() []error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	var errs []error
-	switch {
-	case p.last.Err != nil:
-		errs = append(errs, p.last.Err)
-	case p.last.Applied == 0:
-		errs = append(errs, errors.New("nothing is programmed yet"))
-	}
-	for _, name := range slices.SortedFunc(maps.Keys(p.last.Failed), state.ServiceName.Compare) {
-		errs = append(errs, fmt.Errorf("service %v: %w", name, p.last.Failed[name]))
-	}
-	return errs
 }

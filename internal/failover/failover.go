@@ -48,7 +48,7 @@ func New(o Options) *Switch {
 // Replica holds the state.
 func (s *Switch) Replica() *replica.Replica { return s.replica }
 
-// Run works until ctx ends. It fails if the backup can never deliver.
+// Run works until ctx ends, and then returns nil.
 func (s *Switch) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan error, 1)
@@ -66,10 +66,11 @@ func (s *Switch) Run(ctx context.Context) error {
 		_, why := s.Relay.Lost()
 		s.Logger.Warn("no relay answers; this node follows the API server itself", "error", why)
 		s.Relay.Forget()
-		if err := s.followBackup(ctx); err != nil {
-			return err
-		}
-		if ctx.Err() == nil {
+		switch err := s.followBackup(ctx); {
+		case ctx.Err() != nil:
+		case err != nil:
+			s.Logger.Error("this node cannot follow the API server either; it keeps what it has, and tries again", "error", err)
+		default:
 			s.Logger.Info("a relay answers again; this node follows it")
 		}
 	}
@@ -78,9 +79,13 @@ func (s *Switch) Run(ctx context.Context) error {
 
 // followRelay follows the relay until it has been lost for too long.
 func (s *Switch) followRelay(ctx context.Context) {
+	began := time.Now()
 	tooLong := func(lost time.Time) time.Time {
-		if lost.IsZero() {
+		switch {
+		case lost.IsZero():
 			return never
+		case lost.Before(began): // the backup has failed, too
+			lost = began
 		}
 		return lost.Add(s.After)
 	}

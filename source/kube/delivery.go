@@ -194,13 +194,15 @@ func (d *delivery) put(i *item) {
 	d.pending.add(i.ref, i.object)
 }
 
-// delete has an object forgotten. A Node's is not: that it was deleted makes it no candidate for load balancers, but as
+// delete has an object forgotten. The own Node is not: that it was deleted makes it no candidate for load balancers, but as
 // long as this runs it is where it was, with the addresses and pods that it had.
 func (d *delivery) delete(ref model.Ref) {
 	switch ref.Kind {
 	case model.KindNode:
 		d.source.eligible.Store(false)
-		return
+		if !d.source.options.AllNodes {
+			return
+		}
 	case model.KindNamespace:
 		d.setDisabled(ref.Name, false)
 	}

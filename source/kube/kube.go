@@ -33,8 +33,10 @@ type Options struct {
 	// Config is how to reach the API server. Required; it is not modified. Objects travel as protobuf unless it names a
 	// content type.
 	Config *rest.Config
-	// NodeName is the name of this Node. Required.
+	// NodeName is the name of this Node, the only one that is delivered. Required, unless AllNodes is set.
 	NodeName string
+	// AllNodes makes the source deliver all Nodes, for a relay that serves them. NodeEligible then says nothing.
+	AllNodes bool
 	// ServiceProxyName makes the source deliver exactly the Services whose label service.kubernetes.io/service-proxy-name has
 	// this value. Empty means those without the label. EndpointSlices are chosen by the same label, which the EndpointSlice
 	// controller copies from the Service; slices that people write for a Service with a proxy name need it as well.
@@ -63,13 +65,13 @@ func New(o Options) (*Source, error) {
 	if o.Config == nil {
 		return nil, errors.New("no Config: say how to reach the API server")
 	}
-	if o.NodeName == "" {
-		return nil, errors.New("no NodeName: say which Node this is")
+	if (o.NodeName == "") != o.AllNodes {
+		return nil, errors.New("either NodeName or AllNodes must be set: say which Node this is, or that all are wanted")
 	}
 	if faults := validation.IsValidLabelValue(o.ServiceProxyName); len(faults) > 0 {
 		return nil, fmt.Errorf("ServiceProxyName %q cannot be the value of a label: %s", o.ServiceProxyName, strings.Join(faults, "; "))
 	}
-	if faults := validation.IsDNS1123Subdomain(o.NodeName); len(faults) > 0 {
+	if faults := validation.IsDNS1123Subdomain(o.NodeName); !o.AllNodes && len(faults) > 0 {
 		return nil, fmt.Errorf("NodeName %q cannot be the name of a Node: %s", o.NodeName, strings.Join(faults, "; "))
 	}
 	clients, err := newClients(o.Config)

@@ -31,9 +31,13 @@ type resource struct {
 	without string
 }
 
-// resources are what this source watches. The ones without a namespace come first.
+// resources are what this source watches. The ones without a namespace come first. An empty nodeName stands for all Nodes.
 func resources(nodeName, proxyName string) []*resource {
 	core := corev1.SchemeGroupVersion
+	nodes := ""
+	if nodeName != "" {
+		nodes = "metadata.name=" + nodeName
+	}
 	mine := "!" + proxyNameLabel
 	if proxyName != "" {
 		mine = proxyNameLabel + "=" + proxyName
@@ -48,7 +52,7 @@ func resources(nodeName, proxyName string) []*resource {
 		},
 		{
 			kind: model.KindNode, version: core, plural: "nodes", example: &corev1.Node{},
-			fields: "metadata.name=" + nodeName,
+			fields: nodes,
 		},
 		{
 			kind: model.KindServiceCIDR, version: networkingv1.SchemeGroupVersion, plural: "servicecidrs", example: &networkingv1.ServiceCIDR{},

@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/switchyard-net/switchyard/client"
+	"github.com/switchyard-net/switchyard/internal/failover"
+	"github.com/switchyard-net/switchyard/internal/remote"
+	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/store"
+)
+
+// applyOptions are the flags of 'switchyard apply nftables'.
+type applyOptions struct {
+	api           string
+	tls           client.TLSFiles
+	node          string
+	routing       routingFlags
+	dataplane     dataplaneFlags
+	fallback      bool
+	fallbackAfter time.Duration
+	kubeconfig    string
+	log           logFlags
+}
+
+func newApplyCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "apply",
+		Short: "Program this node with the state that an API serves",
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newApplyNFTablesCommand())
+	return cmd
+}
+
+func newApplyNFTablesCommand() *cobra.Command {
+	var o applyOptions
+	cmd := &cobra.Command{
+		Use:   "nftables",
+		Short: "Program this node's nftables with the state that an API serves",
+		Long: `Apply nftables follows the state of this node, which 'switchyard serve' or a relay serves, and
+programs the kernel accordingly. It needs root, and no access to Kubernetes.
+
+When the API is gone, the kernel keeps routing by the last state; when it comes back, only
+what has become different is written. With --fallback, a node whose relay does not answer
+for a while follows the API server itself, until a relay answers again.`,
+		Example: `  switchyard apply nftables --api unix:///run/switchyard/api.sock --cluster-cidr 10.244.0.0/16
+  switchyard apply nftables --api dns:///relay.example:8443 --node node-a --tls-ca ca.crt \
+    --tls-cert node-a.crt --tls-key node-a.key --fallback --kubeconfig /etc/kubernetes/kubelet.conf`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return o.run(cmd.Context(), cmd.CommandPath(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.api, "api", client.DefaultTarget, "where the API is served: unix:///PATH, tcp://IP:PORT or a name such as dns:///relay.example:8443")
+	f.StringVar(&o.tls.CA, "tls-ca", "", "authorities that vouch for the server, in PEM; without TLS, the API must be on this host")
+	f.StringVar(&o.tls.Cert, "tls-cert", "", "certificate to show, with the common name system:node:NAME; read again for each connection, as is its key")
+	f.StringVar(&o.tls.Key, "tls-key", "", "key of the certificate to show")
+	f.StringVar(&o.tls.ServerName, "tls-server-name", "", "name that the server's certificate must have (default: the host in --api)")
+	f.StringVar(&o.node, "node", "", "name of this node (default: the one that the server is for, or that the certificate names; with --fallback the host's name)")
+	o.routing.register(f)
+	o.dataplane.register(f)
+	f.BoolVar(&o.fallback, "fallback", false, "follow the API server while no relay answers; --masquerade-all and --service-proxy-name count only then")
+	f.DurationVar(&o.fallbackAfter, "fallback-after", 10*time.Second, "how long no relay may answer until then")
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the API server for --fallback (default: the pod's service account)")
+	o.log.register(f)
+	return cmd
+}
+
+func (o *applyOptions) run(ctx context.Context, command string, stdout, stderr io.Writer) error {
+	log, err := o.log.logger(stderr)
+	if err != nil {
+		return &usageError{command, err}
+	}
+	if o.fallbackAfter <= 0 {
+		return &usageError{command, errors.New("--fallback-after must be more than 0")}
+	}
+	if o.fallback {
+		if o.node, err = nodeOrHost(o.node); err != nil {
+			return err
+		}
+	}
+	options := client.Options{Target: o.api, Node: o.node, Name: "nftables", Logger: log}
+	if o.tls != (client.TLSFiles{}) {
+		if options.TLS, err = o.tls.Config(); err != nil {
+			return err
+		}
+	}
+	api, err := remote.New(remote.Options{Client: options, Logger: log})
+	if err != nil {
+		return err
+	}
+	follow, from := api.Run, feeding{
+		feed: api.Replica(), snapshot: api.Replica().Snapshot, origin: "api", problems: api.Problems, report: api.Report,
+	}
+	if o.fallback {
+		if err := o.checkFallback(log); err != nil {
+			return err
+		}
+		s := failover.New(failover.Options{Relay: api, After: o.fallbackAfter, Node: o.node, Logger: log, Backup: o.backup(log)})
+		follow, from.feed, from.snapshot, from.report = s.Run, s.Replica(), s.Replica().Snapshot, s.Report
+	}
+	parts, err := o.dataplane.parts(from, o.routing.detector(), stdout, log)
+	if err != nil {
+		return err
+	}
+	return together(ctx, append(parts, follow))
+}
+
+// checkFallback finds out now whether the API server is named in a way that can be used later.
+func (o *applyOptions) checkFallback(log *slog.Logger) error {
+	objects := objectFlags{kubeconfig: o.kubeconfig}
+	_, err := objects.source(o.node, o.routing.serviceProxyName, log)
+	return err
+}
+
+// backup returns what follows the API server in the place of a relay.
+func (o *applyOptions) backup(log *slog.Logger) func(context.Context) (state.Feed, func() error) {
+	return func(ctx context.Context) (state.Feed, func() error) {
+		config := o.routing.brain()
+		config.NodeName = o.node
+		s := store.New(store.Options{Brain: config, Logger: log})
+		sink := s.Source("kube")
+		objects := objectFlags{kubeconfig: o.kubeconfig}
+		done := make(chan error, 1)
+		go func() {
+			src, err := objects.source(o.node, o.routing.serviceProxyName, log)
+			if err == nil {
+				err = src.Run(ctx, sink)
+			}
+			s.Close()
+			done <- err
+		}()
+		return s, func() error { return <-done }
+	}
+}
