@@ -65,8 +65,11 @@ func New(o Options) (*Source, error) {
 	if o.Config == nil {
 		return nil, errors.New("no Config: say how to reach the API server")
 	}
-	if (o.NodeName == "") != o.AllNodes {
-		return nil, errors.New("either NodeName or AllNodes must be set: say which Node this is, or that all are wanted")
+	if o.NodeName == "" && !o.AllNodes {
+		return nil, errors.New("no NodeName: say which Node this is")
+	}
+	if o.NodeName != "" && o.AllNodes {
+		return nil, errors.New("NodeName and AllNodes exclude each other: either one Node is wanted, or all are")
 	}
 	if faults := validation.IsValidLabelValue(o.ServiceProxyName); len(faults) > 0 {
 		return nil, fmt.Errorf("ServiceProxyName %q cannot be the value of a label: %s", o.ServiceProxyName, strings.Join(faults, "; "))
