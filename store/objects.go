@@ -35,22 +35,31 @@ type namespace struct {
 
 // objects indexes the cluster's objects and notes which services a change concerns.
 type objects struct {
+	// nodeName is the only node that counts, empty if all do.
 	nodeName     string
-	node         *model.Node // nil if absent
+	nodes        map[string]*model.Node
 	namespaces   map[string]*namespace
 	serviceCIDRs map[string]*model.ServiceCIDR
 
-	dirty     []*service
-	rendered  *state.Node // what node and serviceCIDRs amount to
-	nodeDirty bool        // rendered must be made again
+	dirty        []*service
+	changedNodes map[string]*model.Node // nodes that have changed, as they were before, nil if absent
+	changedCIDRs bool
 }
 
-func newObjects(nodeName string) objects {
+// objectsOfNode returns objects for which only one node counts.
+func objectsOfNode(name string) objects {
+	o := objectsOfAll()
+	o.nodeName = name
+	return o
+}
+
+// objectsOfAll returns objects for which all nodes count.
+func objectsOfAll() objects {
 	return objects{
-		nodeName:     nodeName,
+		nodes:        make(map[string]*model.Node),
 		namespaces:   make(map[string]*namespace),
 		serviceCIDRs: make(map[string]*model.ServiceCIDR),
-		rendered:     &state.Node{Name: nodeName},
+		changedNodes: make(map[string]*model.Node),
 	}
 }
 
@@ -74,14 +83,12 @@ func (o *objects) put(obj model.Object) {
 		}
 		o.mark(svc)
 	case *model.Node:
-		if obj.Name == o.nodeName {
-			o.setNode(obj)
-		}
+		o.setNode(obj.Name, obj)
 	case *model.Namespace:
 		o.setDisabled(obj.Name, obj.ProxyDisabled)
 	case *model.ServiceCIDR:
 		o.serviceCIDRs[obj.Name] = obj
-		o.nodeDirty = true
+		o.changedCIDRs = true
 	}
 }
 
@@ -97,14 +104,12 @@ func (o *objects) remove(ref model.Ref) {
 	case model.KindEndpointSlice:
 		o.removeSlice(ref.Namespace, ref.Name)
 	case model.KindNode:
-		if ref.Name == o.nodeName {
-			o.setNode(nil)
-		}
+		o.setNode(ref.Name, nil)
 	case model.KindNamespace:
 		o.setDisabled(ref.Name, false)
 	case model.KindServiceCIDR:
 		delete(o.serviceCIDRs, ref.Name)
-		o.nodeDirty = true
+		o.changedCIDRs = true
 	}
 }
 
@@ -129,15 +134,19 @@ func (o *objects) removeSlice(namespace, name string) *model.EndpointSlice {
 	return slice
 }
 
-// setNode replaces this node's object. All services depend on it.
-func (o *objects) setNode(node *model.Node) {
-	if sameNode(o.node, node) {
+// setNode replaces the object of a node, nil if it is gone.
+func (o *objects) setNode(name string, node *model.Node) {
+	former := o.nodes[name]
+	if o.nodeName != "" && name != o.nodeName || sameNode(former, node) {
 		return
 	}
-	o.node = node
-	o.nodeDirty = true
-	for _, ns := range o.namespaces {
-		o.markAll(ns)
+	if _, known := o.changedNodes[name]; !known {
+		o.changedNodes[name] = former
+	}
+	if node == nil {
+		delete(o.nodes, name)
+	} else {
+		o.nodes[name] = node
 	}
 }
 
@@ -221,25 +230,34 @@ func (o *objects) dropNamespaceIfEmpty(name string) {
 	}
 }
 
-// stateNode returns the node as dataplanes see it, the same pointer as long as it is the same node.
-func (o *objects) stateNode() *state.Node {
-	if !o.nodeDirty {
-		return o.rendered
+// takeNodes returns the nodes that have changed since it was last called, each as it was before and nil if it was absent, and
+// whether service CIDRs have changed.
+func (o *objects) takeNodes() (former map[string]*model.Node, cidrs bool) {
+	former, cidrs = o.changedNodes, o.changedCIDRs
+	if len(former) > 0 {
+		o.changedNodes = make(map[string]*model.Node)
 	}
-	o.nodeDirty = false
-	node := &state.Node{Name: o.nodeName}
-	if o.node != nil {
-		node.Addresses = slices.Clone(o.node.Addresses)
-		node.PodCIDRs = sortedPrefixes(o.node.PodCIDRs)
-	}
+	o.changedCIDRs = false
+	return former, cidrs
+}
+
+// allServiceCIDRs are the ranges of all ServiceCIDRs, in order.
+func (o *objects) allServiceCIDRs() []netip.Prefix {
+	var cidrs []netip.Prefix
 	for _, c := range o.serviceCIDRs {
-		node.ServiceCIDRs = append(node.ServiceCIDRs, c.CIDRs...)
+		cidrs = append(cidrs, c.CIDRs...)
 	}
-	node.ServiceCIDRs = sortedPrefixes(node.ServiceCIDRs)
-	if !node.Equal(o.rendered) {
-		o.rendered = node
+	return sortedPrefixes(cidrs)
+}
+
+// stateNode returns a node as dataplanes see it. node is its object, nil if absent.
+func stateNode(name string, node *model.Node, serviceCIDRs []netip.Prefix) *state.Node {
+	n := &state.Node{Name: name, ServiceCIDRs: serviceCIDRs}
+	if node != nil {
+		n.Addresses = slices.Clip(node.Addresses)
+		n.PodCIDRs = sortedPrefixes(node.PodCIDRs)
 	}
-	return o.rendered
+	return n
 }
 
 // sortedPrefixes returns prefixes masked, sorted and without duplicates.
