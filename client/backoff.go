@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"math/rand/v2"
 	"time"
 )
 
@@ -10,14 +9,11 @@ import (
 type pacer struct {
 	min, max time.Duration
 	failures int // in a row
-	// jitter picks the pause out of half of it to all of it.
-	jitter func(pause time.Duration) time.Duration
+	jitter   func(pause time.Duration) time.Duration
 }
 
 func newPacer(o *Options) *pacer {
-	return &pacer{min: o.MinBackoff, max: o.MaxBackoff, jitter: func(pause time.Duration) time.Duration {
-		return pause - rand.N(pause/2+1)
-	}}
+	return &pacer{min: o.MinBackoff, max: o.MaxBackoff, jitter: o.jitter}
 }
 
 // failed notes a failure and returns the pause until the next attempt.

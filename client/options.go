@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"crypto/tls"
 	"log/slog"
+	"math/rand/v2"
 	"time"
 
 	"google.golang.org/grpc"
@@ -46,6 +47,8 @@ type Options struct {
 	OnConnect func()
 	// DialOptions come after all others, such as a stats handler or the dialer of a test.
 	DialOptions []grpc.DialOption
+
+	jitter func(pause time.Duration) time.Duration
 }
 
 func (o Options) withDefaults() Options {
@@ -54,6 +57,9 @@ func (o Options) withDefaults() Options {
 	o.MaxBackoff = max(o.MinBackoff, cmp.Or(o.MaxBackoff, 5*time.Second))
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.jitter == nil {
+		o.jitter = func(pause time.Duration) time.Duration { return pause - rand.N(pause/2+1) }
 	}
 	return o
 }
@@ -65,7 +71,6 @@ const (
 	// A part of an update is small, but a single service is never split: this is one with a million endpoints.
 	maxMessage   = 64 << 20
 	readBuffer   = 128 << 10
-	writeBuffer  = 4 << 10
 	dialTimeout  = 10 * time.Second
 	pingInterval = 30 * time.Second
 	pingTimeout  = 10 * time.Second
@@ -96,7 +101,6 @@ func Dial(o Options) (*grpc.ClientConn, error) {
 		grpc.WithStaticStreamWindowSize(window),
 		grpc.WithStaticConnWindowSize(2 * window),
 		grpc.WithReadBufferSize(readBuffer),
-		grpc.WithWriteBufferSize(writeBuffer),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: dialTimeout}),
 		// A long poll is quiet for hours, and must not be taken for idle.

@@ -1,0 +1,216 @@
+package client
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	"net/netip"
+
+	localnetv1 "github.com/switchyard-net/switchyard/client/localnet/v1"
+)
+
+// Check says what is wrong with a service, nil if all of it can be programmed. The error names the service and, for each port
+// with something wrong, the first field that is. A port that is wrong must be left alone: perhaps the server is newer
+// and means something by it. [CheckPort] tells which ones are right.
+func Check(s *localnetv1.ServiceEndpoints) error {
+	var errs []error
+	if s.GetName() == "" || s.GetNamespace() == "" {
+		errs = append(errs, errors.New("the name or namespace is empty"))
+	}
+	for _, p := range s.GetPorts() {
+		if err := CheckPort(p); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if s.GetHealthCheck() != nil {
+		if err := checkPortNumber("health_check.port", s.GetHealthCheck().GetPort()); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if len(errs) == 0 {
+		return nil
+	}
+	return fmt.Errorf("service %s: %w", NameOf(s), errors.Join(errs...))
+}
+
+// CheckPort says what is wrong with a port of a service, nil if it can be programmed: all enums are known, all addresses are
+// of the port's family, indices lead somewhere, and what must be set is. The error names the port and the field.
+func CheckPort(p *localnetv1.Port) error {
+	if err := checkPort(p); err != nil {
+		return fmt.Errorf("port %q %s %s: %w", p.GetName(), p.GetProtocol(), p.GetFamily(), err)
+	}
+	return nil
+}
+
+func checkPort(p *localnetv1.Port) error {
+	if err := checkEnum("protocol", p.GetProtocol(), localnetv1.Protocol_name); err != nil {
+		return err
+	}
+	if err := checkEnum("family", p.GetFamily(), localnetv1.Family_name); err != nil {
+		return err
+	}
+	if len(p.GetFrontends()) == 0 {
+		return errors.New("frontends: there are none")
+	}
+	var internal, external bool
+	for i, f := range p.GetFrontends() {
+		if err := checkFrontend(f, p.GetFamily()); err != nil {
+			return fmt.Errorf("frontends[%d].%w", i, err)
+		}
+		isInternal := f.GetKind() == localnetv1.FrontendKind_FRONTEND_KIND_CLUSTER_IP
+		internal, external = internal || isInternal, external || !isInternal
+	}
+	for i, e := range p.GetEndpoints() {
+		if err := checkAddress("address", e.GetAddress(), p.GetFamily()); err != nil {
+			return fmt.Errorf("endpoints[%d].%w", i, err)
+		}
+		if err := checkPortNumber("port", e.GetPort()); err != nil {
+			return fmt.Errorf("endpoints[%d].%w", i, err)
+		}
+	}
+	if internal {
+		if err := checkTraffic(p.GetInternal(), len(p.GetEndpoints())); err != nil {
+			return fmt.Errorf("internal.%w", err)
+		}
+	}
+	if external {
+		if err := checkTraffic(p.GetExternal(), len(p.GetEndpoints())); err != nil {
+			return fmt.Errorf("external.%w", err)
+		}
+	}
+	return checkIndices("lingering", p.GetLingering(), len(p.GetEndpoints()))
+}
+
+func checkFrontend(f *localnetv1.Frontend, family localnetv1.Family) error {
+	if err := checkEnum("kind", f.GetKind(), localnetv1.FrontendKind_name); err != nil {
+		return err
+	}
+	if f.GetKind() == localnetv1.FrontendKind_FRONTEND_KIND_NODE_PORT {
+		if len(f.GetAddress()) > 0 {
+			return errors.New("address: a node port has none of its own")
+		}
+	} else if err := checkAddress("address", f.GetAddress(), family); err != nil {
+		return err
+	}
+	if err := checkPortNumber("port", f.GetPort()); err != nil {
+		return err
+	}
+	for i, s := range f.GetSources() {
+		if err := checkAddress("address", s.GetAddress(), family); err != nil {
+			return fmt.Errorf("sources[%d].%w", i, err)
+		}
+		if prefix := Prefix(s); !prefix.IsValid() {
+			return fmt.Errorf("sources[%d].length: %d bits are too many for %s", i, s.GetLength(), Addr(s.GetAddress()))
+		} else if prefix != prefix.Masked() {
+			return fmt.Errorf("sources[%d].address: %s is not masked", i, prefix)
+		}
+	}
+	return nil
+}
+
+func checkTraffic(t *localnetv1.Traffic, endpoints int) error {
+	for _, r := range []struct {
+		field string
+		*localnetv1.Route
+	}{{"inside", t.GetInside()}, {"outside", t.GetOutside()}} {
+		if err := checkEnum("verdict", r.GetVerdict(), localnetv1.Verdict_name); err != nil {
+			return fmt.Errorf("%s.%w", r.field, err)
+		}
+		if forward := r.GetVerdict() == localnetv1.Verdict_VERDICT_FORWARD; forward != (len(r.GetEndpoints()) > 0) {
+			return fmt.Errorf("%s.verdict: %s with %d endpoints", r.field, r.GetVerdict(), len(r.GetEndpoints()))
+		}
+		if err := checkIndices("endpoints", r.GetEndpoints(), endpoints); err != nil {
+			return fmt.Errorf("%s.%w", r.field, err)
+		}
+	}
+	return checkEnum("masquerade", t.GetMasquerade(), localnetv1.Masquerade_name)
+}
+
+// checkEnum refuses values that are not set or not known.
+func checkEnum[E interface {
+	~int32
+	fmt.Stringer
+}](field string, value E, known map[int32]string) error {
+	if value == 0 {
+		return fmt.Errorf("%s: it is not set", field)
+	}
+	if _, ok := known[int32(value)]; !ok {
+		return fmt.Errorf("%s: %d is not known here: perhaps the server is newer, and this program must be updated", field, int32(value))
+	}
+	return nil
+}
+
+func checkAddress(field string, address []byte, family localnetv1.Family) error {
+	addr := Addr(address)
+	switch {
+	case !addr.IsValid():
+		return fmt.Errorf("%s: %d bytes make no address", field, len(address))
+	case addr.Is4() != (family == localnetv1.Family_FAMILY_IPV4) || addr.Is4In6():
+		return fmt.Errorf("%s: %s is not of the port's family", field, addr)
+	}
+	return nil
+}
+
+func checkPortNumber(field string, port uint32) error {
+	if port < 1 || port > 65535 {
+		return fmt.Errorf("%s: %d is not from 1 to 65535", field, port)
+	}
+	return nil
+}
+
+// checkIndices makes sure that indices lead to endpoints, and to none twice.
+func checkIndices(field string, indices []uint32, endpoints int) error {
+	for i, index := range indices {
+		if uint64(index) >= uint64(endpoints) {
+			return fmt.Errorf("%s[%d]: there is no endpoint %d, only %d", field, i, index, endpoints)
+		}
+		if i > 0 && index <= indices[i-1] {
+			return fmt.Errorf("%s[%d]: %d does not ascend from %d", field, i, index, indices[i-1])
+		}
+	}
+	return nil
+}
+
+// Addr returns an address of 4 or 16 bytes, the zero Addr if it has another length.
+func Addr(address []byte) netip.Addr {
+	addr, _ := netip.AddrFromSlice(address)
+	return addr
+}
+
+// AddrPort returns the address of an endpoint or frontend. It is not valid for a frontend of kind NODE_PORT, which has only a
+// port, nor for what [Check] would refuse.
+func AddrPort(e interface {
+	GetAddress() []byte
+	GetPort() uint32
+}) netip.AddrPort {
+	port := e.GetPort()
+	if port > 65535 {
+		return netip.AddrPort{}
+	}
+	return netip.AddrPortFrom(Addr(e.GetAddress()), uint16(port))
+}
+
+// Prefix returns a range of addresses, the zero Prefix for what [Check] would refuse.
+func Prefix(p *localnetv1.Prefix) netip.Prefix {
+	if p.GetLength() > 128 {
+		return netip.Prefix{}
+	}
+	prefix := netip.PrefixFrom(Addr(p.GetAddress()), int(p.GetLength()))
+	if !prefix.IsValid() {
+		return netip.Prefix{}
+	}
+	return prefix
+}
+
+// Endpoints returns those endpoints of a port to which indices lead: those of a route, or the port's lingering ones. Indices
+// that lead nowhere, which [Check] would refuse, are left out.
+func Endpoints(p *localnetv1.Port, indices []uint32) iter.Seq[*localnetv1.Endpoint] {
+	return func(yield func(*localnetv1.Endpoint) bool) {
+		all := p.GetEndpoints()
+		for _, i := range indices {
+			if uint64(i) < uint64(len(all)) && !yield(all[i]) {
+				return
+			}
+		}
+	}
+}
