@@ -2,12 +2,10 @@ package store
 
 import (
 	"log/slog"
-	"maps"
 	"slices"
-	"sync"
+	"time"
 
 	"github.com/switchyard-net/switchyard/brain"
-	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -22,105 +20,90 @@ type ClusterOptions struct {
 
 // Cluster turns objects into the published states of every node. For each node it says what a [Store] of that node would
 // say. All methods may be called concurrently.
+//
+// Nodes that see a service from the same viewpoint share its record, by pointer. So a change costs what it touches, times the
+// few viewpoints from which its services are seen, not the number of nodes; and only the nodes whose records it changes are
+// woken.
 type Cluster struct {
-	opts ClusterOptions
-
-	mu       sync.Mutex // guards all below
-	closed   bool
-	complete bool
-	objects  map[model.Ref]model.Object
-	stores   map[string]nodeStore
-	waiting  int // sources that are not complete
-}
-
-type nodeStore struct {
-	*Store
-	sink source.Sink
+	core
+	feed *clusterFeed
 }
 
 // NewCluster returns an empty cluster. It publishes nothing before it has a source and all its sources are complete.
 func NewCluster(o ClusterOptions) *Cluster {
-	return &Cluster{opts: o, objects: make(map[model.Ref]model.Object), stores: make(map[string]nodeStore)}
+	c := &Cluster{core: newCore(o.Brain, o.Logger, objectsOfAll()), feed: newClusterFeed()}
+	c.core.publish = c.publish
+	return c
 }
 
 // Source registers a source and returns the sink that it delivers to, as [Store.Source] does.
-func (c *Cluster) Source(string) source.Sink {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.waiting++
-	return &clusterSink{cluster: c}
-}
+func (c *Cluster) Source(name string) source.Sink { return c.core.source(name) }
 
 // Node returns the states of a node, by its name. A node without an object has no zone, no addresses, and only the endpoints
 // that name it. Revisions are those of the whole cluster: the updates of one node may skip some. After Close its Next fails
 // with ErrClosed.
-func (c *Cluster) Node(name string) state.Feed {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	s, ok := c.stores[name]
-	if !ok {
-		cfg := c.opts.Brain
-		cfg.NodeName = name
-		s.Store = New(Options{Brain: cfg, Logger: c.opts.Logger})
-		s.sink = s.Store.Source("cluster")
-		s.sink.Update(slices.Collect(maps.Values(c.objects)), nil)
-		if c.complete {
-			s.sink.Complete()
-		}
-		if c.closed {
-			s.Close()
-		}
-		c.stores[name] = s
-	}
-	return s.Store
-}
+func (c *Cluster) Node(name string) state.Feed { return &nodeFeed{c.feed, name} }
 
 // Close ends all calls of Next of all nodes. What sources still deliver is ignored.
-func (c *Cluster) Close() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.closed = true
-	for _, s := range c.stores {
-		s.Close()
-	}
-}
+func (c *Cluster) Close() { c.feed.close() }
 
-type clusterSink struct {
-	cluster  *Cluster
-	complete bool
-}
-
-// Update implements [source.Sink].
-func (k *clusterSink) Update(set []model.Object, deleted []model.Ref) {
-	c := k.cluster
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, ref := range deleted {
-		delete(c.objects, ref)
-	}
-	for _, obj := range set {
-		c.objects[obj.Ref()] = obj
-	}
-	for _, s := range c.stores {
-		s.sink.Update(set, deleted)
-	}
-}
-
-// Complete implements [source.Sink].
-func (k *clusterSink) Complete() {
-	c := k.cluster
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if k.complete {
+// publish computes the services that the latest objects concern and publishes a new state if it is different for any node.
+// The caller holds mu.
+func (c *Cluster) publish() {
+	if !c.complete() || c.feed.isClosed() {
 		return
 	}
-	k.complete = true
-	c.waiting--
-	if c.waiting > 0 {
+	var p publication
+	former, cidrs := c.objects.takeNodes()
+	for name, node := range former {
+		p.moved = append(p.moved, move{name: name, from: node, to: c.objects.nodes[name]})
+	}
+	if cidrs {
+		p.cidrs = c.objects.allServiceCIDRs()
+		p.cidrsChanged = true
+	}
+	dirty := c.objects.takeDirty()
+	for _, svc := range dirty {
+		c.recompute(svc)
+	}
+	for _, svc := range c.unsettled {
+		svc.unsettled = false
+		c.settle(svc, &p)
+	}
+	for _, svc := range dirty {
+		svc.trigger = time.Time{} // also of changes that make no difference anywhere
+	}
+	c.unsettled = nil
+	c.feed.publish(&p)
+}
+
+// recompute asks the brain about a service and puts its claims to the arbiter. Claims are the same from everywhere.
+func (c *Cluster) recompute(svc *service) {
+	object, endpoints := c.inputs(svc)
+	record := brain.Viewpoint{}.Compute(&c.brain, object, endpoints)
+	c.objects.dropIfEmpty(svc)
+	if sameRecord(svc.computed, record) {
+		c.unsettle(svc) // some node may see a difference
+	} else {
+		c.claim(svc, record)
+	}
+}
+
+// settle brings the answer for svc up to date after all claims have been placed.
+func (c *Cluster) settle(svc *service, p *publication) {
+	record, lost := c.award(svc)
+	former := svc.answer
+	svc.answer = nil
+	if record != nil {
+		object, endpoints := c.inputs(svc)
+		svc.answer = &answer{brain: &c.brain, object: object, slices: slices.Clone(endpoints), facts: brain.FactsOf(object, endpoints),
+			lost: lost, common: record}
+	}
+	if former == nil && svc.answer == nil {
 		return
 	}
-	c.complete = true
-	for _, s := range c.stores {
-		s.sink.Complete()
+	p.answers = append(p.answers, answered{svc.name, svc.answer})
+	if s := replace(former, svc.answer, c.objects.nodes); !s.none() {
+		p.events = append(p.events, event{name: svc.name, trigger: svc.trigger, scope: s})
 	}
 }

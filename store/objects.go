@@ -18,12 +18,14 @@ type service struct {
 	computed *state.Service
 	// published is computed without the frontends that other services hold; the two are the same pointer if there are none.
 	published *state.Service
+	// answer is what a Cluster has published.
+	answer *answer
 
 	// trigger is the earliest time that led to one of the slices' changes since the last publication, zero if none is known.
 	trigger time.Time
 
 	dirty     bool // in objects.dirty
-	unsettled bool // in Store.unsettled
+	unsettled bool // in core.unsettled
 }
 
 // namespace groups what is in one namespace, so that its label costs only its own services.

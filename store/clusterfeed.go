@@ -1,0 +1,364 @@
+package store
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	iradix "github.com/hashicorp/go-immutable-radix/v2"
+
+	"github.com/switchyard-net/switchyard/internal/statelog"
+	"github.com/switchyard-net/switchyard/model"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// clusterFeed holds the latest answers, and what changed in the revisions before them. All nodes share it.
+type clusterFeed struct {
+	mu       sync.Mutex
+	revision state.Revision
+	answers  *iradix.Tree[*answer]
+	cidrs    []netip.Prefix
+	log      statelog.Ring[event]
+	nodes    map[string]*clusterNode // those that have an object or that somebody waits for
+	// common is the latest revision that concerns all nodes.
+	common state.Revision
+	closed bool
+}
+
+// clusterNode is a node in the feed.
+type clusterNode struct {
+	name   string
+	object *model.Node // nil if absent
+	// state is the node as dataplanes see it, nil as long as nobody has asked.
+	state *state.Node
+	// latest is the latest revision that may concern this node but not all nodes.
+	latest  state.Revision
+	callers int           // of Next
+	wake    chan struct{} // closed when there is news, nil if nobody waits
+}
+
+func (n *clusterNode) zone() string {
+	if n.object == nil {
+		return ""
+	}
+	return n.object.Zone
+}
+
+// event is something that changed in a revision: a service if name is set, a node if moved is, else the service CIDRs.
+type event struct {
+	revision state.Revision
+	name     state.ServiceName
+	trigger  time.Time
+	scope    *scope
+	moved    *move
+}
+
+// At is the revision.
+func (e event) At() state.Revision { return e.revision }
+
+// move is a change of a node's object. Objects are nil if absent.
+type move struct {
+	name     string
+	from, to *model.Node
+}
+
+// answered is the new answer for a service, nil if it is no longer routed.
+type answered struct {
+	name   state.ServiceName
+	answer *answer
+}
+
+// publication is what is new.
+type publication struct {
+	answers []answered
+	events  []event // of services; there may be fewer of them than of answers
+	moved   []move
+
+	cidrs        []netip.Prefix
+	cidrsChanged bool
+}
+
+func newClusterFeed() *clusterFeed {
+	return &clusterFeed{
+		answers: iradix.New[*answer](),
+		log:     statelog.Ring[event]{Max: statelog.Limit},
+		nodes:   make(map[string]*clusterNode),
+	}
+}
+
+// publish makes a new revision of p, if it is news for any node. The first state is always news. It is called by one goroutine
+// at a time.
+func (f *clusterFeed) publish(p *publication) {
+	answers := f.answers.Txn() // only publish replaces them
+	for _, a := range p.answers {
+		if a.answer == nil {
+			answers.Delete(statelog.Key(a.name))
+		} else {
+			answers.Insert(statelog.Key(a.name), a.answer)
+		}
+	}
+	next := answers.Commit()
+
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
+		return
+	}
+	f.answers = next
+	for i, m := range p.moved {
+		p.events = append(p.events, event{scope: &scope{nodes: []string{m.name}}, moved: &p.moved[i]})
+		f.move(m)
+	}
+	if p.cidrsChanged && !slices.Equal(f.cidrs, p.cidrs) {
+		f.cidrs = p.cidrs
+		p.events = append(p.events, event{})
+		for _, n := range f.nodes {
+			n.state = nil
+		}
+	}
+	switch {
+	case f.revision == 0:
+		f.revision = 1
+		f.log.Forget(1) // who has nothing gets everything: no need to log it
+		f.notify(nil)
+	case len(p.events) > 0:
+		f.revision++
+		for _, e := range p.events {
+			e.revision = f.revision
+			f.log.Add(e)
+			f.notify(e.scope)
+		}
+	}
+}
+
+// move takes over a node's object.
+func (f *clusterFeed) move(m move) {
+	n := f.node(m.name)
+	n.object = m.to
+	if n.state != nil && !stateNode(m.name, m.to, f.cidrs).Equal(n.state) {
+		n.state = nil
+	}
+	f.dropIfIdle(n)
+}
+
+// notify wakes the nodes that a change concerns.
+func (f *clusterFeed) notify(s *scope) {
+	switch {
+	case s.few():
+		for _, name := range s.nodes {
+			if n := f.nodes[name]; n != nil {
+				f.touch(n)
+			}
+		}
+	case s == nil && f.common == f.revision: // all have been woken already
+	default:
+		if s == nil {
+			f.common = f.revision
+		}
+		for _, n := range f.nodes {
+			if n.latest != f.revision && s.concerns(n.name, n.zone()) {
+				f.touch(n)
+			}
+		}
+	}
+}
+
+func (f *clusterFeed) touch(n *clusterNode) {
+	n.latest = f.revision
+	if n.wake != nil {
+		close(n.wake)
+		n.wake = nil
+	}
+}
+
+// node returns a node. If it is new, any revision may concern it.
+func (f *clusterFeed) node(name string) *clusterNode {
+	n := f.nodes[name]
+	if n == nil {
+		n = &clusterNode{name: name, latest: f.revision}
+		f.nodes[name] = n
+	}
+	return n
+}
+
+func (f *clusterFeed) dropIfIdle(n *clusterNode) {
+	if n.object == nil && n.callers == 0 {
+		delete(f.nodes, n.name)
+	}
+}
+
+func (f *clusterFeed) isClosed() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.closed
+}
+
+func (f *clusterFeed) close() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.closed = true
+	for _, n := range f.nodes {
+		f.touch(n)
+	}
+}
+
+// nodeFeed is what one node gets.
+type nodeFeed struct {
+	feed *clusterFeed
+	name string
+}
+
+// Next implements [state.Feed].
+func (nf *nodeFeed) Next(ctx context.Context, after state.Revision) (*state.Update, error) {
+	f := nf.feed
+	f.mu.Lock()
+	defer f.mu.Unlock() // which is let go while there is something to compute or to wait for
+	n := f.node(nf.name)
+	n.callers++
+	defer func() {
+		n.callers--
+		f.dropIfIdle(n)
+	}()
+	for {
+		switch {
+		case f.closed:
+			return nil, ErrClosed
+		case f.revision == 0 || after == f.revision || 0 < after && after < f.revision && after >= max(n.latest, f.common):
+			if err := f.wait(ctx, n); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		now := f.look(n)
+		events, known := f.log.Since(after)
+		f.mu.Unlock()
+		u := now.update(after, events, known)
+		f.mu.Lock()
+		if u != nil {
+			return u, nil
+		}
+		after = now.revision // nothing was different for this node
+	}
+}
+
+// wait waits for news for n.
+func (f *clusterFeed) wait(ctx context.Context, n *clusterNode) error {
+	if n.wake == nil {
+		n.wake = make(chan struct{})
+	}
+	wake := n.wake
+	f.mu.Unlock()
+	defer f.mu.Lock()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-wake:
+		return nil
+	}
+}
+
+// look is the cluster at one revision, as one node sees it.
+type look struct {
+	revision state.Revision
+	answers  *iradix.Tree[*answer]
+	name     string
+	object   *model.Node
+	state    *state.Node
+}
+
+func (f *clusterFeed) look(n *clusterNode) *look {
+	if n.state == nil {
+		n.state = stateNode(n.name, n.object, f.cidrs)
+	}
+	return &look{f.revision, f.answers, n.name, n.object, n.state}
+}
+
+// update returns how to get here from a revision, after which there were those events, the latest first. It returns nil if
+// nothing is different.
+func (l *look) update(after state.Revision, events []event, known bool) *state.Update {
+	if after == 0 || after > l.revision || !known {
+		return l.full()
+	}
+	return l.delta(events)
+}
+
+func (l *look) full() *state.Update {
+	u := &state.Update{Revision: l.revision, Full: true, Node: l.state, Changed: make([]*state.Service, 0, l.answers.Len())}
+	for a := range l.all() {
+		u.Changed = append(u.Changed, a.at(a.view(l.name, l.object)))
+	}
+	return u
+}
+
+// all are all answers, ordered by name.
+func (l *look) all() func(yield func(*answer) bool) {
+	return func(yield func(*answer) bool) {
+		it := l.answers.Root().Iterator()
+		for _, a, ok := it.Next(); ok; _, a, ok = it.Next() {
+			if !yield(a) {
+				return
+			}
+		}
+	}
+}
+
+func (l *look) get(name state.ServiceName) *state.Service {
+	a, _ := l.answers.Get(statelog.Key(name))
+	return a.at(a.view(l.name, l.object))
+}
+
+func (l *look) delta(events []event) *state.Update {
+	var first *move // of this node, in events
+	for _, e := range events {
+		if e.moved != nil && e.moved.name == l.name {
+			first = e.moved
+		}
+	}
+	u := &state.Update{Revision: l.revision, Node: l.state}
+	var names []state.ServiceName
+	news := false
+	for _, e := range events {
+		switch {
+		case e.name != state.ServiceName{}:
+			// Scopes hold for the node as it was. If it was another one, all changes count.
+			if first == nil && !e.scope.concerns(l.name, l.zone()) {
+				continue
+			}
+			names = append(names, e.name)
+			if !e.trigger.IsZero() {
+				u.Triggers = append(u.Triggers, e.trigger)
+			}
+		case e.moved == nil:
+			news = true // service CIDRs
+		}
+	}
+	if first != nil {
+		names = append(names, l.seenAnew(first.from)...)
+		news = news || !stateNode(l.name, first.from, l.state.ServiceCIDRs).Equal(l.state)
+	}
+	if !news && len(names) == 0 {
+		return nil
+	}
+	statelog.Settle(u, names, l.get)
+	return u
+}
+
+func (l *look) zone() string {
+	if l.object == nil {
+		return ""
+	}
+	return l.object.Zone
+}
+
+// seenAnew returns the services of which the node has another record now than from would have.
+func (l *look) seenAnew(from *model.Node) (names []state.ServiceName) {
+	for a := range l.all() {
+		before, now := a.view(l.name, from), a.view(l.name, l.object)
+		if before != now && !sameRecord(a.at(before), a.at(now)) {
+			names = append(names, a.object.Name)
+		}
+	}
+	return names
+}
