@@ -73,23 +73,23 @@ func (a *nodePortAddresses) Set(s string) error {
 // Type names the value in the help text.
 func (a *nodePortAddresses) Type() string { return "CIDRs" }
 
+// verbosityUsage is the help text of -v, which means the same in all commands.
+const verbosityUsage = "log more: 0 for what an operator should know, 4 and above for debugging, as in Kubernetes"
+
 // logFlags are the flags about logging.
 type logFlags struct {
-	verbosity int
+	verbosity int32
 	format    string
 }
 
 func (l *logFlags) register(flags *pflag.FlagSet) {
-	flags.IntVarP(&l.verbosity, "v", "v", 0, "log more: 0 for what an operator should know, 1 and above for debugging")
+	flags.Int32VarP(&l.verbosity, "v", "v", 0, verbosityUsage)
 	flags.StringVar(&l.format, "logging-format", "text", "text or json")
 }
 
 // logger logs to w.
 func (l *logFlags) logger(w io.Writer) (*slog.Logger, error) {
-	options := &slog.HandlerOptions{Level: slog.LevelInfo}
-	if l.verbosity > 0 {
-		options.Level = slog.LevelDebug
-	}
+	options := &slog.HandlerOptions{Level: levelOf(l.verbosity)}
 	switch l.format {
 	case "text":
 		return slog.New(slog.NewTextHandler(w, options)), nil

@@ -66,8 +66,8 @@ func runProxy(ctx context.Context, p *proxyFlags, stdout, stderr io.Writer) erro
 	if err != nil {
 		return err
 	}
-	level := new(slog.LevelVar)
-	log := newProxyLog(stderr, c, level)
+	v := new(verbosity)
+	log := newProxyLog(stdout, stderr, c, v)
 	for _, w := range warnings {
 		log.Warn(w)
 	}
@@ -80,25 +80,7 @@ func runProxy(ctx context.Context, p *proxyFlags, stdout, stderr io.Writer) erro
 		setUpNode(c, log)
 		return nil
 	}
-	return serveProxy(ctx, p, c, log, level)
-}
-
-// newProxyLog logs as the configuration says. Verbosity 4 and more shows what is for debugging.
-func newProxyLog(w io.Writer, c *config.Config, level *slog.LevelVar) *slog.Logger {
-	setLevel(level, c)
-	o := &slog.HandlerOptions{Level: level}
-	if c.Logging.Format == "json" {
-		return slog.New(slog.NewJSONHandler(w, o))
-	}
-	return slog.New(slog.NewTextHandler(w, o))
-}
-
-func setLevel(level *slog.LevelVar, c *config.Config) {
-	const debugging = 4
-	level.Set(slog.LevelInfo)
-	if c.Logging.Verbosity >= debugging {
-		level.Set(slog.LevelDebug)
-	}
+	return serveProxy(ctx, p, c, log, v)
 }
 
 // writeConfig writes the configuration in the latest version.

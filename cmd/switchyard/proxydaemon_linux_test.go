@@ -182,8 +182,8 @@ func startProxy(t *testing.T) *proxyBench {
 	if err != nil {
 		t.Fatal(err)
 	}
-	level := new(slog.LevelVar)
-	if b.d, err = newDaemon(p, c, newProxyLog(b.log, c, level), level); err != nil {
+	v := new(verbosity)
+	if b.d, err = newDaemon(p, c, newProxyLog(b.log, b.log, c, v), v); err != nil {
 		t.Fatal(err)
 	}
 	endpoint, err := net.Listen("tcp", endpointAddr+":8080")
@@ -314,6 +314,7 @@ func TestLiveChanges(t *testing.T) {
 		effect       func() bool
 	}{
 		{"logging", "{verbosity: 4}", func() bool { return b.d.log.Enabled(t.Context(), slog.LevelDebug) }},
+		{"logging", "{vmodule: [{filePattern: kube, verbosity: 9}]}", func() bool { return b.d.log.Enabled(t.Context(), slog.LevelDebug) }},
 		{"logging", "{verbosity: 0}", func() bool { return !b.d.log.Enabled(t.Context(), slog.LevelDebug) }},
 		{"enableProfiling", "true", oneOf("127.0.0.1:10249/debug/pprof/", "200 OK")},
 		{"enableProfiling", "false", oneOf("127.0.0.1:10249/debug/pprof/", "404")},

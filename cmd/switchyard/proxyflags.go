@@ -125,7 +125,7 @@ func (p *proxyFlags) registerConntrack(fs *pflag.FlagSet) {
 
 func (p *proxyFlags) registerLogging(fs *pflag.FlagSet) {
 	l := &p.file.Logging
-	fs.Int32VarP(&l.Verbosity, "v", "v", 0, "log more: 0 for what an operator should know, higher numbers for debugging")
+	fs.Int32VarP(&l.Verbosity, "v", "v", 0, verbosityUsage)
 	fs.Var((*vmodule)(&l.VModule), "vmodule", "verbosity of single source files: pattern=N,...")
 	fs.StringVar(&l.Format, "logging-format", l.Format, "text or json")
 	duration(fs, &l.FlushFrequency.Duration, "log-flush-frequency", "how long a log line may be held back")

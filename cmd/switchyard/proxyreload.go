@@ -134,7 +134,7 @@ func (d *daemon) apply(g *group, now *config.Config) error {
 		return err
 	}
 	d.config.Store(now)
-	setLevel(d.level, now)
+	d.verbosity.set(&now.Logging)
 	if was.Linux.Conntrack != now.Linux.Conntrack || was.Linux.OOMScoreAdj != now.Linux.OOMScoreAdj {
 		setUpNode(now, d.log)
 	}

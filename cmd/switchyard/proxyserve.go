@@ -29,12 +29,12 @@ import (
 var families = []state.Family{state.IPv4, state.IPv6}
 
 // serveProxy runs the daemon until ctx ends.
-func serveProxy(ctx context.Context, p *proxyFlags, c *config.Config, log *slog.Logger, level *slog.LevelVar) error {
+func serveProxy(ctx context.Context, p *proxyFlags, c *config.Config, log *slog.Logger, v *verbosity) error {
 	if err := checkMode(c.Mode, log); err != nil {
 		return err
 	}
 	debug.SetGCPercent(startGCPercent)
-	d, err := newDaemon(p, c, log, level)
+	d, err := newDaemon(p, c, log, v)
 	if err != nil {
 		return err
 	}
@@ -51,9 +51,9 @@ const (
 
 // daemon is the process.
 type daemon struct {
-	flags *proxyFlags
-	log   *slog.Logger
-	level *slog.LevelVar
+	flags     *proxyFlags
+	log       *slog.Logger
+	verbosity *verbosity
 	// config is in use. It is never modified, but replaced, by the goroutine of followConfig.
 	config atomic.Pointer[config.Config]
 	line   atomic.Pointer[line] // likewise
@@ -71,9 +71,9 @@ type daemon struct {
 	moved      chan struct{} // has a value when node has changed, or where NodePorts are served
 }
 
-func newDaemon(p *proxyFlags, c *config.Config, log *slog.Logger, level *slog.LevelVar) (*daemon, error) {
+func newDaemon(p *proxyFlags, c *config.Config, log *slog.Logger, v *verbosity) (*daemon, error) {
 	d := &daemon{
-		flags: p, log: log, level: level,
+		flags: p, log: log, verbosity: v,
 		programmed: make(chan struct{}), moved: make(chan struct{}, 1), events: make(chan kube.Event, maxEvents),
 	}
 	d.config.Store(c)

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"math"
+	"path"
+	"runtime"
+	"strings"
+	"sync/atomic"
+
+	"github.com/switchyard-net/switchyard/config"
+)
+
+// newProxyLog logs as the configuration says, to stderr unless it splits the streams. v decides what is logged; it can be set anew.
+func newProxyLog(stdout, stderr io.Writer, c *config.Config, v *verbosity) *slog.Logger {
+	v.set(&c.Logging)
+	handler := func(w io.Writer) slog.Handler {
+		o := &slog.HandlerOptions{Level: slog.Level(math.MinInt)} // v decides
+		if c.Logging.Format == "json" {
+			return slog.NewJSONHandler(w, o)
+		}
+		return slog.NewTextHandler(w, o)
+	}
+	output := c.Logging.Options.Text
+	if c.Logging.Format == "json" {
+		output = c.Logging.Options.JSON
+	}
+	h := handler(stderr)
+	if output.SplitStream {
+		h = split{errors: h, rest: handler(stdout)}
+	}
+	return slog.New(&filter{h, v})
+}
+
+// levelOf returns the lowest level that is shown with a verbosity. Kubernetes' verbosity 4 is for debugging, as is slog's level -4:
+// one is the negative of the other.
+func levelOf(verbosity int32) slog.Level { return slog.Level(-verbosity) }
+
+// verbosity is how much is logged. It may be used concurrently.
+type verbosity struct{ now atomic.Pointer[levels] }
+
+type levels struct {
+	general, lowest slog.Level
+	modules         []config.VModule
+}
+
+func (v *verbosity) set(c *config.Logging) {
+	l := &levels{general: levelOf(c.Verbosity), lowest: levelOf(c.Verbosity), modules: c.VModule}
+	for _, m := range c.VModule {
+		l.lowest = min(l.lowest, levelOf(m.Verbosity))
+	}
+	v.now.Store(l)
+}
+
+// shows says whether a record is to be logged.
+func (l *levels) shows(r *slog.Record) bool {
+	if r.Level >= l.general {
+		return true
+	}
+	if r.Level < l.lowest || r.PC == 0 {
+		return false
+	}
+	frame, _ := runtime.CallersFrames([]uintptr{r.PC}).Next()
+	file := strings.TrimSuffix(frame.File, ".go")
+	for _, m := range l.modules {
+		name := path.Base(file)
+		if strings.Contains(m.FilePattern, "/") {
+			name = file
+		}
+		if ok, _ := path.Match(m.FilePattern, name); ok {
+			return r.Level >= levelOf(m.Verbosity)
+		}
+	}
+	return false
+}
+
+// filter hands on what the verbosity shows.
+type filter struct {
+	slog.Handler
+	v *verbosity
+}
+
+func (f *filter) Enabled(_ context.Context, level slog.Level) bool {
+	return level >= f.v.now.Load().lowest
+}
+
+func (f *filter) Handle(ctx context.Context, r slog.Record) error {
+	if !f.v.now.Load().shows(&r) {
+		return nil
+	}
+	return f.Handler.Handle(ctx, r)
+}
+
+func (f *filter) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return &filter{f.Handler.WithAttrs(attrs), f.v}
+}
+
+func (f *filter) WithGroup(name string) slog.Handler { return &filter{f.Handler.WithGroup(name), f.v} }
+
+// split hands errors to one handler and the rest to another.
+type split struct{ errors, rest slog.Handler }
+
+func (s split) Enabled(context.Context, slog.Level) bool { return true }
+
+func (s split) Handle(ctx context.Context, r slog.Record) error {
+	if r.Level >= slog.LevelError {
+		return s.errors.Handle(ctx, r)
+	}
+	return s.rest.Handle(ctx, r)
+}
+
+func (s split) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return split{s.errors.WithAttrs(attrs), s.rest.WithAttrs(attrs)}
+}
+
+func (s split) WithGroup(name string) slog.Handler {
+	return split{s.errors.WithGroup(name), s.rest.WithGroup(name)}
+}
