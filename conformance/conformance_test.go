@@ -61,7 +61,7 @@ func TestFaultsAreNoticed(t *testing.T) {
 		},
 		"stray ports pass":         {"stray"},
 		"UDP flows stay":           {"udp_endpoint_replaced", "udp_endpoints_lost", "udp_early_client", "udp_terminating"},
-		"UDP flows are cut":        {"udp_terminating"},
+		"UDP flows are cut":        {"udp_terminating", "under_load"},
 		"connections are cut":      {"established"},
 		"node ports do not follow": {"node_ports_cidr", "node_ports_all"},
 		"node ports everywhere":    {"node_ports_primary", "node_ports_cidr"},

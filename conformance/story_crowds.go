@@ -95,12 +95,20 @@ type load struct {
 // loadWorkers is how many connections of a load are under way for each address.
 const loadWorkers = 2
 
-// startLoad: load NAME FROM PROTO TO
+// startLoad: load NAME FROM PROTO TO [resending]
 //
-// It connects again and again, until unload.
+// It connects again and again, until unload. A resending load sends each datagram that is not answered a second time. That is for
+// endpoints that vanish without having been terminating: flows to them must be cut, and with a flow goes the datagram that is
+// under way on it, also the answer of an endpoint that still runs.
 func (s *story) startLoad(_ *testscript.TestScript, args []string) error {
-	if len(args) != 4 || s.hosts[args[1]] == nil || s.loads[args[0]] != nil {
-		return errors.New("usage: load NAME FROM PROTO TO, with a new name")
+	resending := len(args) == 5 && args[4] == "resending"
+	if len(args) != 4 && !resending || s.hosts[args[1]] == nil || s.loads[args[0]] != nil {
+		return errors.New("usage: load NAME FROM PROTO TO [resending], with a new name")
+	}
+	// The timeout is shorter than TCP's retransmission: a packet that is lost once counts.
+	options := lab.ProbeOptions{Timeout: lossTimeout}
+	if resending {
+		options.Resend = lossTimeout / 3
 	}
 	proto, err := parseProtocol(args[2])
 	if err != nil {
@@ -117,9 +125,7 @@ func (s *story) startLoad(_ *testscript.TestScript, args []string) error {
 		for range loadWorkers {
 			l.done.Go(func() {
 				for ctx.Err() == nil {
-					// The last probe is not cut short, and the timeout is shorter than TCP's retransmission: a packet that
-					// is lost once counts.
-					answer := l.host.Probe(context.Background(), proto, dst, lab.ProbeOptions{Timeout: lossTimeout})
+					answer := l.host.Probe(context.Background(), proto, dst, options) // the last one is not cut short
 					l.mu.Lock()
 					l.answers[dst] = append(l.answers[dst], answer)
 					l.mu.Unlock()

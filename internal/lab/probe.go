@@ -65,6 +65,8 @@ type ProbeOptions struct {
 	Source netip.Addr
 	// SourcePort is the client's port. Default: the kernel's choice.
 	SourcePort uint16
+	// Resend is when a datagram that has not been answered is sent again, once. Default: never. Streams send again anyway.
+	Resend time.Duration
 }
 
 // Answer says what became of a probe.
@@ -105,6 +107,10 @@ func (h *Host) probe(ctx context.Context, proto state.Protocol, dst netip.AddrPo
 		// EPERM says that this host's own rules stopped the datagram; whether they refuse or drop is still to be seen.
 		if _, err := conn.Write([]byte("hello\n")); err != nil && !errors.Is(err, unix.EPERM) {
 			return Answer{Outcome: OutcomeOf(err), Err: err}
+		}
+		if options.Resend > 0 {
+			again := time.AfterFunc(options.Resend, func() { _, _ = conn.Write([]byte("hello\n")) })
+			defer again.Stop()
 		}
 	}
 	answer, err := ReadAnswer(bufio.NewReader(conn))
