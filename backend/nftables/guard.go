@@ -2,6 +2,7 @@ package nftables
 
 import (
 	"errors"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -23,6 +24,7 @@ const (
 // we write.
 type guard struct {
 	disturbed chan struct{}
+	log       *slog.Logger
 	conn      generations
 	stop      chan struct{}
 	done      sync.WaitGroup
@@ -35,6 +37,9 @@ type guard struct {
 	suspicion time.Time
 	// lookAgain is when a full comparison may be made again for such a suspicion alone.
 	lookAgain time.Time
+	// failing is how long the generation is not asked for after the last failure; 0 if it could be read.
+	failing  time.Duration
+	askAgain time.Time
 }
 
 // generations is what the guard needs of the kernel, over a socket of its own.
@@ -49,14 +54,16 @@ type generations interface {
 const (
 	guardPeriod   = 25 * time.Millisecond
 	suspicionCost = 50
+	// guardPatience is the longest time that the generation is not asked for.
+	guardPatience = time.Minute
 )
 
-func newGuard(addresses <-chan struct{}) (*guard, error) {
+func newGuard(addresses <-chan struct{}, log *slog.Logger) (*guard, error) {
 	conn, err := nft.Dial()
 	if err != nil {
 		return nil, err
 	}
-	g := &guard{disturbed: make(chan struct{}, 1), conn: conn, stop: make(chan struct{})}
+	g := &guard{disturbed: make(chan struct{}, 1), log: log, conn: conn, stop: make(chan struct{})}
 	if g.generation, err = conn.Generation(); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
@@ -90,10 +97,17 @@ func (g *guard) watch(addresses <-chan struct{}) {
 
 // look compares the generation with that of our last commit.
 func (g *guard) look(now time.Time) {
+	if now.Before(g.askAgain) {
+		return
+	}
 	generation, err := g.conn.Generation()
 	if err != nil {
-		g.alert(foreignChange)
+		g.fail(now, err)
 		return
+	}
+	if g.failing > 0 {
+		g.log.Info("the generation of the kernel's rules can be read again")
+		g.failing = 0
 	}
 	if !g.armed {
 		g.generation = generation
@@ -114,6 +128,17 @@ func (g *guard) look(now time.Time) {
 	if !g.suspicion.IsZero() && now.After(g.lookAgain) {
 		g.alert(foreignChange)
 	}
+}
+
+// fail says once that the generation cannot be read, and asks for a comparison instead, less and less often.
+func (g *guard) fail(now time.Time, err error) {
+	if g.failing == 0 {
+		g.log.Warn("cannot tell whether something else changes the kernel's rules; they are compared from time to time instead",
+			"error", err)
+	}
+	g.failing = min(max(2*g.failing, guardPeriod), guardPatience)
+	g.askAgain = now.Add(g.failing)
+	g.alert(foreignChange)
 }
 
 func (g *guard) alert(a alarm) {
@@ -137,7 +162,7 @@ func (g *guard) take() alarm {
 	defer g.mu.Unlock()
 	g.look(time.Now())
 	a := g.pending
-	if !g.suspicion.IsZero() {
+	if !g.suspicion.IsZero() || g.failing > 0 {
 		a = foreignChange
 	}
 	g.pending, g.suspicion = quiet, time.Time{}

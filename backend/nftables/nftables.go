@@ -76,7 +76,7 @@ func open(o Options, k kernel) (*Backend, error) {
 	}
 	if b.flows, err = conntrack.Open(); err == nil {
 		if b.addrs, err = ifaddr.Open(ifaddr.Options{Logger: b.log}); err == nil {
-			b.guard, err = newGuard(b.addrs.Changed())
+			b.guard, err = newGuard(b.addrs.Changed(), b.log)
 		}
 	}
 	if err != nil {

@@ -1,0 +1,72 @@
+package nftables
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/switchyard-net/switchyard/internal/nft"
+)
+
+// brokenSocket answers nothing while it is broken.
+type brokenSocket struct {
+	broken bool
+	asked  int
+}
+
+func (s *brokenSocket) Generation() (uint32, error) {
+	s.asked++
+	if s.broken {
+		return 0, errors.New("no answer")
+	}
+	return 7, nil
+}
+
+func (s *brokenSocket) HasTable(nft.Table) (bool, error) { return true, nil }
+func (s *brokenSocket) Close() error                     { return nil }
+
+// TestGuardWithoutGeneration has a guard whose socket fails for ten minutes.
+func TestGuardWithoutGeneration(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		socket := &brokenSocket{broken: true}
+		g := &guard{
+			disturbed: make(chan struct{}, 1), stop: make(chan struct{}), conn: socket, armed: true, generation: 7,
+			log: slog.New(slog.NewTextHandler(&log, nil)),
+		}
+		g.done.Go(func() { g.watch(nil) })
+		alerts := 0
+		for end := time.Now().Add(10 * time.Minute); time.Now().Before(end); {
+			select {
+			case <-g.disturbed:
+				alerts++
+				if a := g.take(); a != foreignChange {
+					t.Fatalf("a Verify has to look for %v, want a foreign change, as nothing is known", a)
+				}
+			case <-time.After(guardPatience):
+			}
+		}
+		g.mu.Lock()
+		if socket.asked > 30 || alerts < 10 || alerts > 30 {
+			t.Errorf("in ten minutes the socket was asked %d times, with %d alerts", socket.asked, alerts)
+		}
+		if n := strings.Count(log.String(), "level=WARN"); n != 1 || !strings.Contains(log.String(), "no answer") {
+			t.Errorf("the failure was reported %d times, want once:\n%s", n, log.String())
+		}
+		socket.broken, socket.asked = false, 0
+		g.mu.Unlock()
+		time.Sleep(guardPatience + time.Second)
+		g.take()
+		time.Sleep(time.Second)
+		if err := g.close(); err != nil {
+			t.Error(err)
+		}
+		if len(g.disturbed) > 0 || g.pending != quiet || socket.asked < 40 {
+			t.Errorf("after the failure: %d alerts, %v to look for, asked %d times", len(g.disturbed), g.pending, socket.asked)
+		}
+	})
+}
