@@ -79,7 +79,7 @@ func endpointSlice(s *model.EndpointSlice) *clusterv1.EndpointSlice {
 			m.Name, m.Protocol, m.Port = text(p.Name), uint32(p.Protocol), uint32(p.Port)
 		}),
 		Endpoints: messages(s.Endpoints, func(e *model.Endpoint, m *clusterv1.Endpoint) {
-			m.Address, m.Ready, m.Serving, m.Terminating = e.Addr.AsSlice(), e.Ready, e.Serving, e.Terminating
+			m.Address, m.Ready, m.Serving, m.Terminating = bytesOf(e.Addr), e.Ready, e.Serving, e.Terminating
 			m.NodeName, m.ZoneHints, m.NodeHints = text(e.NodeName), texts(e.ZoneHints), texts(e.NodeHints)
 		}),
 		TriggerTime: timestamp(s.TriggerTime),

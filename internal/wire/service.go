@@ -44,14 +44,14 @@ func seconds(d time.Duration) uint32 {
 
 func fillFrontend(f *state.Frontend, m *localnetv1.Frontend) {
 	m.Kind = localnetv1.FrontendKind(f.Kind)
-	m.Address = f.Addr.AsSlice()
+	m.Address = bytesOf(f.Addr)
 	m.Port = uint32(f.Port)
 	m.Restricted = f.Restricted
 	m.Sources = messages(f.Sources, fillPrefix)
 }
 
 func fillEndpoint(e *state.Endpoint, m *localnetv1.Endpoint) {
-	m.Address = e.Addr.Addr().AsSlice()
+	m.Address = bytesOf(e.Addr.Addr())
 	m.Port = uint32(e.Addr.Port())
 	m.Local = e.Local
 }

@@ -149,7 +149,11 @@ func (a *Assembly) Add(m *localnetv1.WatchResponse) (*Received, error) {
 		if a.failed == nil {
 			a.failed = make(map[state.ServiceName]error)
 		}
-		a.failed[state.ServiceName{Namespace: c.GetNamespace(), Name: c.GetName()}] = err
+		name := state.ServiceName{Namespace: c.GetNamespace(), Name: c.GetName()}
+		if _, twice := a.failed[name]; twice {
+			return nil, errTwice(name)
+		}
+		a.failed[name] = err
 	}
 	for _, n := range m.GetRemoved() {
 		u.Removed = append(u.Removed, ParseServiceName(n))
@@ -185,12 +189,12 @@ func (a *Assembly) finish(at Position) (*Received, error) {
 	}
 	for i := 1; i < len(u.Changed); i++ {
 		if u.Changed[i].Name == u.Changed[i-1].Name {
-			return nil, fmt.Errorf("update: service %v occurs twice in changed; it must occur once", u.Changed[i].Name)
+			return nil, errTwice(u.Changed[i].Name)
 		}
 	}
 	for _, s := range u.Changed {
 		if _, twice := a.failed[s.Name]; twice {
-			return nil, fmt.Errorf("update: service %v occurs twice in changed; it must occur once", s.Name)
+			return nil, errTwice(s.Name)
 		}
 	}
 	for i, n := range u.Removed {
@@ -206,4 +210,8 @@ func (a *Assembly) finish(at Position) (*Received, error) {
 	a.Node = a.node
 	a.parts, a.update, a.failed = 0, nil, nil
 	return r, nil
+}
+
+func errTwice(name state.ServiceName) error {
+	return fmt.Errorf("update: service %v occurs twice in changed; it must occur once", name)
 }

@@ -97,9 +97,18 @@ func addresses(addrs []netip.Addr) [][]byte {
 	}
 	list := make([][]byte, len(addrs))
 	for i, a := range addrs {
-		list[i] = a.AsSlice()
+		list[i] = bytesOf(a)
 	}
 	return list
+}
+
+// bytesOf returns an address as it is in messages. One with a zone, which no source lets in, is left out: it would come back as
+// another address.
+func bytesOf(a netip.Addr) []byte {
+	if a.Zone() != "" {
+		return nil
+	}
+	return a.AsSlice()
 }
 
 // parseAddresses reads addresses of either family.

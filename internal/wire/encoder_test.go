@@ -1,0 +1,108 @@
+package wire
+
+import (
+	"bytes"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/switchyard-net/switchyard/model"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+func (c *cache[T]) len() int {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return len(c.made)
+}
+
+// TestEncoderMarshalsOnce: all who ask for a record share one piece of memory.
+func TestEncoderMarshalsOnce(t *testing.T) {
+	var e Encoder
+	s := &state.Service{Name: state.ServiceName{Namespace: "ns", Name: "a"}}
+	want, err := proto.Marshal(Service(s))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make([][]byte, 50)
+	var all sync.WaitGroup
+	for i := range got {
+		all.Go(func() { got[i] = e.Service(s).Bytes() })
+	}
+	all.Wait()
+	for _, b := range got {
+		if !bytes.Equal(b, want) {
+			t.Fatalf("got %x, want %x", b, want)
+		}
+		if &b[0] != &got[0][0] {
+			t.Fatal("the record was marshalled for more than one")
+		}
+	}
+	if other := e.Service(new(*s)).Bytes(); &other[0] == &got[0][0] {
+		t.Error("another record got the same memory")
+	}
+}
+
+// TestEncoderForgets what nobody has any more, and nothing else.
+func TestEncoderForgets(t *testing.T) {
+	var e Encoder
+	kept := &state.Service{Name: state.ServiceName{Name: "kept"}}
+	e.Service(kept)
+	for range 1000 {
+		e.Service(&state.Service{})
+		e.Object(&model.Service{})
+		e.Object(&model.EndpointSlice{})
+		e.Object(&model.Node{})
+		e.Object(&model.Namespace{})
+		e.Object(&model.ServiceCIDR{})
+	}
+	rest := func() int {
+		return e.services.len() + e.modelSvc.len() + e.slices.len() + e.nodes.len() + e.namespaces.len() + e.cidrs.len()
+	}
+	for range 100 {
+		runtime.GC()
+		if rest() == 1 {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if n := rest(); n != 1 {
+		t.Errorf("%d are remembered, want 1", n)
+	}
+	runtime.KeepAlive(kept)
+}
+
+// TestObjectsAreEncoded as they are marshalled, of whatever kind they are.
+func TestObjectsAreEncoded(t *testing.T) {
+	var e Encoder
+	for _, o := range []model.Object{
+		&model.Service{HasProxyName: true}, &model.EndpointSlice{Name: "s"}, &model.Node{Name: "n"}, &model.Namespace{Name: "n"}, &model.ServiceCIDR{Name: "c"},
+	} {
+		want, err := proto.Marshal(Object(o))
+		if got := e.Object(o).Bytes(); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("%v: got %x, want %x, %v", o.Ref(), got, want, err)
+		}
+		if a, b := e.Object(o).Bytes(), e.Object(o).Bytes(); &a[0] != &b[0] {
+			t.Errorf("%v was marshalled twice", o.Ref())
+		}
+	}
+}
+
+// TestTextIsAlwaysUTF8: a name that is not, which no source lets in, does not keep a record from being sent.
+func TestTextIsAlwaysUTF8(t *testing.T) {
+	var e Encoder
+	e.Service(&state.Service{Name: state.ServiceName{Namespace: "n\xff", Name: "a\xff"}, Ports: []state.Port{{Name: "p\xff"}}})
+	e.Object(&model.Service{Name: state.ServiceName{Namespace: "n\xff", Name: "a\xff"}, HasProxyName: true, ProxyName: "\xff", Ports: []model.ServicePort{{Name: "p\xff"}}})
+	e.Object(&model.EndpointSlice{Namespace: "\xff", Name: "\xff", Service: "\xff", Ports: []model.EndpointPort{{Name: "\xff"}},
+		Endpoints: []model.Endpoint{{NodeName: "\xff", ZoneHints: []string{"\xff"}, NodeHints: []string{"\xff"}}}})
+	e.Object(&model.Node{Name: "\xff", Zone: "\xff"})
+	e.Object(&model.Namespace{Name: "\xff"})
+	e.Object(&model.ServiceCIDR{Name: "\xff"})
+	var b Builder
+	b.Merge(Node(&state.Node{Name: "\xff"}))
+	b.Merge(ServiceName(state.ServiceName{Namespace: "\xff", Name: "\xff"}))
+	b.Merge(Ref(model.Ref{Namespace: "\xff", Name: "\xff"}))
+}
