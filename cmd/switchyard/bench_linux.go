@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
 
 	"github.com/spf13/cobra"
 
@@ -25,6 +28,10 @@ What needs a kernel is measured in a network namespace of its own.`,
 		newBench("store", "One changed endpoint, through model, brain and store", false, bench.Store),
 		newBench("nftables", "Cold load, warm restart and single changes in the kernel", true, bench.NFTables),
 		newBench("memory", "Resident memory with everything programmed", true, bench.Memory),
+		newBench("api", "The node-local API: whole states, and one changed endpoint", false, bench.API),
+		newBench("churn", "What a node is sent of an hour of a busy cluster", false, bench.Churn),
+		newBenchRelayCommand(),
+		newBenchNodesCommand(),
 	)
 	return cmd
 }
@@ -58,5 +65,40 @@ func newBench(name, short string, kernel bool, measure func(context.Context, *be
 	}
 	cmd.Flags().IntSliceVar(&o.Services, "services", nil, "numbers of services to measure with (default: those of the README)")
 	cmd.Flags().IntVar(&o.Endpoints, "endpoints", 0, "endpoints of each service (default 5)")
+	return cmd
+}
+
+func newBenchRelayCommand() *cobra.Command {
+	nodes := 0
+	cmd := newBench("relay", "One relay with thousands of nodes", false, func(ctx context.Context, r *bench.Reporter, o bench.Options) error {
+		self, err := os.Executable()
+		if err != nil {
+			return fmt.Errorf("find this program, to run it for the nodes: %w", err)
+		}
+		return bench.Relay(ctx, r, bench.RelayOptions{Options: o, Nodes: nodes, Clients: func(ctx context.Context, target string, nodes int) *exec.Cmd {
+			return exec.CommandContext(ctx, self, "bench", benchNodes, "--target", target, "--nodes", strconv.Itoa(nodes))
+		}})
+	})
+	cmd.Flags().IntVar(&nodes, "nodes", 0, "number of nodes (default 5000)")
+	return cmd
+}
+
+// benchNodes is the command that 'bench relay' runs in another process.
+const benchNodes = "relay-nodes"
+
+func newBenchNodesCommand() *cobra.Command {
+	var target string
+	var nodes int
+	cmd := &cobra.Command{
+		Use:    benchNodes,
+		Short:  "Follow a relay as many nodes",
+		Hidden: true,
+		Args:   cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return bench.RelayClients(cmd.Context(), target, nodes, cmd.InOrStdin(), cmd.OutOrStdout())
+		},
+	}
+	cmd.Flags().StringVar(&target, "target", "", "where the relay is")
+	cmd.Flags().IntVar(&nodes, "nodes", 0, "number of nodes")
 	return cmd
 }

@@ -118,5 +118,8 @@ func Percentile(durations []time.Duration, p float64) time.Duration {
 	return durations[max(rank, 1)-1]
 }
 
+// Milliseconds is d in the unit "ms" of results.
+func Milliseconds(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e6 }
+
 // Microseconds is d in the unit "us" of results.
 func Microseconds(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }

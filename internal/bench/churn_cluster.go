@@ -29,25 +29,23 @@ type noise struct {
 	name string
 	// hourly is how often it happens in an hour.
 	hourly int
-	// source says where the rate is from.
-	source string
 	// happen makes it happen.
 	happen func(c *churnCluster)
 }
 
-// usualNoise is an hour of a cluster of churnNodes nodes and churnServices services. Rates that Kubernetes sets by default have
-// its setting as the source; the others are those of a cluster whose operators deploy all day.
+// usualNoise is an hour of a cluster of churnNodes nodes and churnServices services. Rates that Kubernetes sets by default name
+// its setting; the others are assumed, for a cluster whose operators deploy all day.
 var usualNoise = []noise{
-	{"lease of a node", churnNodes * 360, "kubelet, nodeLeaseDurationSeconds: 40", (*churnCluster).unwatched},
-	{"lease of a leader", 3 * 1800, "leaderElection.retryPeriod: 2s, three components", (*churnCluster).unwatched},
-	{"heartbeat of a node", churnNodes * 12, "kubelet, nodeStatusReportFrequency: 5m", (*churnCluster).nodeHeartbeat},
-	{"status of a pod", churnServices * churnPodsEach, "once an hour each", (*churnCluster).unwatched},
-	{"status of a service", 50, "assumed", (*churnCluster).serviceStatus},
-	{"label or annotation of a service", 100, "assumed", (*churnCluster).serviceMetadata},
-	{"label or annotation of a slice", 400, "assumed", (*churnCluster).sliceMetadata},
-	{"flap of an endpoint that the node does not use", 200, "assumed", (*churnCluster).flapElsewhere},
-	{"flap of an endpoint that the node uses", 20, "assumed", (*churnCluster).flapHere},
-	{"rollout of a deployment of 5 pods", 10, "assumed", (*churnCluster).rollout},
+	{"lease of a node", churnNodes * 360, (*churnCluster).unwatched},        // kubelet, nodeLeaseDurationSeconds: 40
+	{"lease of a leader", 3 * 1800, (*churnCluster).unwatched},              // leaderElection.retryPeriod: 2s, three components
+	{"heartbeat of a node", churnNodes * 12, (*churnCluster).nodeHeartbeat}, // kubelet, nodeStatusReportFrequency: 5m
+	{"status of a pod", churnServices * churnPodsEach, (*churnCluster).unwatched},
+	{"status of a service", 50, (*churnCluster).serviceStatus},
+	{"label or annotation of a service", 100, (*churnCluster).serviceMetadata},
+	{"label or annotation of a slice", 400, (*churnCluster).sliceMetadata},
+	{"flap of an endpoint that the node does not use", 200, (*churnCluster).flapElsewhere},
+	{"flap of an endpoint that the node uses", 20, (*churnCluster).flapHere},
+	{"rollout of a deployment of 5 pods", 10, (*churnCluster).rollout},
 }
 
 // churnCluster is a cluster of Kubernetes objects, as its API server has them.
