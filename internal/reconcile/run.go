@@ -16,6 +16,8 @@ type Options struct {
 	Logger *slog.Logger
 	// VerifyPeriod is the time between two verifications. Default: 30 s.
 	VerifyPeriod time.Duration
+	// MinInterval is the least time between an Apply that succeeds and the next one. What changes meanwhile is merged. Default: none.
+	MinInterval time.Duration
 	// MinBackoff and MaxBackoff bound the pause after a failure. It starts at about the minimum and doubles with each
 	// further failure of the same kind. Defaults: 10 ms and 5 s.
 	MinBackoff, MaxBackoff time.Duration
@@ -75,6 +77,7 @@ type runner struct {
 
 	node     *state.Node // of the last applied update, nil before the first
 	applying retry
+	rested   time.Time // when MinInterval has passed since the last Apply
 
 	failing    map[state.ServiceName]failure
 	retrying   retry
@@ -87,12 +90,12 @@ type runner struct {
 
 func (r *runner) run(ctx context.Context) error {
 	for ctx.Err() == nil {
-		now := time.Now()
+		now, next := time.Now(), latest(r.applying.at, r.rested)
 		switch {
 		case isDue(r.verifyAt, now):
 			r.verify(ctx)
-		case r.applying.at.After(now):
-			r.pause(ctx, earliest(r.applying.at, r.verifyAt))
+		case next.After(now):
+			r.pause(ctx, earliest(next, r.verifyAt))
 		case isDue(r.retrying.at, now):
 			r.apply(ctx, r.retryUpdate(), true)
 		default:
@@ -179,6 +182,7 @@ func (r *runner) apply(ctx context.Context, u *state.Update, isRetry bool) {
 		return
 	}
 	r.applying.reset()
+	r.rested = time.Now().Add(r.MinInterval)
 	r.status.Applied = u.Revision
 	r.status.Pending = time.Time{}
 	if r.node == nil {

@@ -510,3 +510,31 @@ func TestClosedFeed(t *testing.T) {
 		}
 	})
 }
+
+// TestMinInterval: after a commit the next one waits, with all that has changed by then; verifications do not.
+func TestMinInterval(t *testing.T) {
+	start(t, reconcile.Options{MinInterval: 10 * time.Second, VerifyPeriod: 4 * time.Second, MinBackoff: time.Second, MaxBackoff: time.Second}, func(b *bench) {
+		began := time.Now()
+		b.publish(service("a", 1))
+		b.after(time.Second)
+		b.publish(service("b", 1))
+		b.after(time.Second)
+		b.publish(service("a", 2))
+		b.after(7 * time.Second)
+		b.wantCalls("apply 1 full a", "verify", "verify")
+		b.after(2 * time.Second)
+		starts := b.wantCalls("apply 3 a b")
+		if at := starts[0].Sub(began); at != 10*time.Second {
+			t.Errorf("the second commit came after %v, want 10 s", at)
+		}
+		b.after(time.Minute)
+		b.calls()
+		began = time.Now()
+		b.publish(service("a", 3))
+		b.after(0)
+		if starts := b.wantCalls("apply 4 a"); starts[0] != began {
+			t.Errorf("after a long time, a commit waited for %v", starts[0].Sub(began))
+		}
+		b.inStep()
+	})
+}
