@@ -236,3 +236,52 @@ func TestLocalDetector(t *testing.T) {
 		}
 	}
 }
+
+func TestCommitInterval(t *testing.T) {
+	for period, want := range map[time.Duration]time.Duration{0: 0, time.Second: 0, 2 * time.Second: 2 * time.Second} {
+		c := Default()
+		c.MinSyncPeriod = duration(period)
+		if got := c.CommitInterval(); got != want {
+			t.Errorf("minSyncPeriod %v: %v between commits, want %v", period, got, want)
+		}
+	}
+}
+
+func TestNodeIPs(t *testing.T) {
+	list := func(text string) (addrs []netip.Addr) {
+		for a := range strings.FieldsSeq(text) {
+			addrs = append(addrs, netip.MustParseAddr(a))
+		}
+		return addrs
+	}
+	tests := []struct {
+		policy               IPFamilyPolicy
+		node, override, want string
+		fault                bool
+	}{
+		{"", "10.0.0.1 fd00::1", "", "10.0.0.1 fd00::1", false},
+		{"", "10.0.0.1 fd00::1", "fd00::2", "fd00::2", false},
+		{PreferDualStack, "10.0.0.1", "", "10.0.0.1", false},
+		{PreferDualStack, "10.0.0.1 fd00::1", "", "10.0.0.1 fd00::1", false},
+		{SingleStack, "fd00::1 10.0.0.1 fd00::2", "", "fd00::1 fd00::2", false},
+		{SingleStack, "fd00::1", "10.0.0.1 fd00::1", "10.0.0.1", false},
+		{SingleStack, "", "", "", false},
+		{RequireDualStack, "10.0.0.1 fd00::1", "", "10.0.0.1 fd00::1", false},
+		{RequireDualStack, "10.0.0.1", "", "10.0.0.1", true},
+		{RequireDualStack, "fd00::1 fd00::2", "", "fd00::1 fd00::2", true},
+		{RequireDualStack, "10.0.0.1", "10.0.0.1 fd00::1", "10.0.0.1 fd00::1", false},
+		{RequireDualStack, "", "", "", false},
+	}
+	for _, tt := range tests {
+		c := Default()
+		c.IPFamilyPolicy, c.NodeIPOverride = tt.policy, list(tt.override)
+		node := list(tt.node)
+		got := c.NodeIPs(node)
+		if !slices.Equal(got, list(tt.want)) || !slices.Equal(node, list(tt.node)) {
+			t.Errorf("%+v: got %v", tt, got)
+		}
+		if err := c.CheckNodeIPs(got); (err != nil) != tt.fault {
+			t.Errorf("%+v: CheckNodeIPs = %v", tt, err)
+		}
+	}
+}

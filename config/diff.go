@@ -68,7 +68,7 @@ var effects = map[string]effect{
 
 	"hostnameOverride":            effectLive,
 	"nodeIPOverride":              effectLive,
-	"ipFamilyPolicy":              effectRestart,
+	"ipFamilyPolicy":              effectLive,
 	"healthzBindAddress":          effectLive,
 	"metricsBindAddress":          effectLive,
 	"bindAddressHardFail":         effectLive,

@@ -1,7 +1,10 @@
 package config
 
 import (
+	"fmt"
 	"net/netip"
+	"slices"
+	"time"
 
 	"github.com/switchyard-net/switchyard/backend"
 )
@@ -12,6 +15,40 @@ func DefaultMode(platform string) Mode {
 		return ModeKernelspace
 	}
 	return ModeNFTables
+}
+
+// CommitInterval returns the least time between two commits to the kernel that MinSyncPeriod asks for. Up to the default of 1 s, which
+// spares kube-proxy from writing everything too often, it is none: a commit is as large as the change.
+func (c *Config) CommitInterval() time.Duration {
+	if c.MinSyncPeriod.Duration <= Default().MinSyncPeriod.Duration {
+		return 0
+	}
+	return c.MinSyncPeriod.Duration
+}
+
+// NodeIPs returns the addresses that count as this node's, the primary one first, given those of the Node object: those of
+// NodeIPOverride in their place, if there are any, and with the policy SingleStack only those of the primary one's family. The result may
+// share memory with either.
+func (c *Config) NodeIPs(node []netip.Addr) []netip.Addr {
+	addrs := node
+	if len(c.NodeIPOverride) > 0 {
+		addrs = c.NodeIPOverride
+	}
+	if c.IPFamilyPolicy != SingleStack || len(addrs) == 0 {
+		return addrs
+	}
+	return slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool { return a.Is4() != addrs[0].Is4() })
+}
+
+// CheckNodeIPs returns an error if the node's addresses, as NodeIPs returns them, are not what IPFamilyPolicy demands. A node without
+// addresses has not got them yet.
+func (c *Config) CheckNodeIPs(addrs []netip.Addr) error {
+	if c.IPFamilyPolicy != RequireDualStack || len(addrs) == 0 ||
+		slices.ContainsFunc(addrs, netip.Addr.Is4) && slices.ContainsFunc(addrs, netip.Addr.Is6) {
+		return nil
+	}
+	return fmt.Errorf("ipFamilyPolicy is RequireDualStack, and this node has addresses of one family only: %v; "+
+		"give it one of each, here with nodeIPOverride or in the Node object, or set ipFamilyPolicy to PreferDualStack", addrs)
 }
 
 // LocalDetector returns what DetectLocalMode and DetectLocal mean for a dataplane.

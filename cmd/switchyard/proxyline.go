@@ -3,8 +3,8 @@ package main
 import (
 	"context"
 	"errors"
-	"net/netip"
 	"reflect"
+	"slices"
 	"sync"
 	"time"
 
@@ -63,10 +63,11 @@ type dataplane struct {
 	nodePorts backend.NodePortAddresses
 	bit       int
 	verify    time.Duration
+	interval  time.Duration
 }
 
 func dataplaneOf(c *config.Config) dataplane {
-	return dataplane{c.LocalDetector(), c.NodePorts(), int(c.NFTables.MasqueradeBit), c.SyncPeriod.Duration}
+	return dataplane{c.LocalDetector(), c.NodePorts(), int(c.NFTables.MasqueradeBit), c.SyncPeriod.Duration, c.CommitInterval()}
 }
 
 func (d *daemon) newDataplane(c *config.Config) (*nftables.Backend, error) {
@@ -98,7 +99,7 @@ func (d *daemon) newLine(c *config.Config, o origin) (*line, error) {
 	b := brainConfig(c)
 	b.NodeName = o.node
 	l.store = store.New(store.Options{Logger: d.log, Brain: b})
-	l.nodeIPs = &nodeIPs{Sink: l.store.Source("kube"), override: c.NodeIPOverride}
+	l.nodeIPs = &nodeIPs{Sink: l.store.Source("kube"), config: c, fault: d.nodeIPFault}
 	return l, nil
 }
 
@@ -119,7 +120,7 @@ func (l *line) startDataplane(g *group, d *daemon, c *config.Config) {
 	b, of := l.dataplane, dataplaneOf(c)
 	l.stopDataplane = g.start(func(ctx context.Context) error {
 		err := reconcile.Run(ctx, l.store, b, reconcile.Options{
-			Logger: d.log, VerifyPeriod: of.verify, OnAttempt: d.attempted, OnStatus: d.status,
+			Logger: d.log, VerifyPeriod: of.verify, MinInterval: of.interval, OnAttempt: d.attempted, OnStatus: d.status,
 		})
 		return errors.Join(err, b.Close())
 	})
@@ -145,20 +146,21 @@ func (l *line) adapt(g *group, d *daemon, was, now *config.Config) error {
 		l.dataplane = next
 	}
 	l.store.Reconfigure(brainConfig(now))
-	l.nodeIPs.set(now.NodeIPOverride)
+	l.nodeIPs.set(now)
 	if replace {
 		l.startDataplane(g, d, now)
 	}
 	return nil
 }
 
-// nodeIPs is a sink that puts the addresses of nodeIPOverride, if there are any, in the place of those of the Node.
+// nodeIPs is a sink that gives the Node the addresses that the configuration says count.
 type nodeIPs struct {
 	source.Sink
+	fault func(error) // is told if they are not what ipFamilyPolicy demands
 
-	mu       sync.Mutex // guards all below
-	override []netip.Addr
-	node     *model.Node // as it was delivered last, nil if there is none
+	mu     sync.Mutex // guards all below
+	config *config.Config
+	node   *model.Node // as it was delivered last, nil if there is none
 }
 
 // Update implements [source.Sink].
@@ -179,22 +181,24 @@ func (s *nodeIPs) Update(set []model.Object, deleted []model.Ref) {
 	s.Sink.Update(set, deleted)
 }
 
-// set changes the addresses, also those of the Node that has been delivered.
-func (s *nodeIPs) set(override []netip.Addr) {
+// set changes the configuration, and the addresses also of the Node that has been delivered.
+func (s *nodeIPs) set(c *config.Config) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.override = override
-	if s.node != nil {
-		s.Sink.Update([]model.Object{s.decided()}, nil)
+	before := s.config
+	s.config = c
+	if s.node == nil || slices.Equal(before.NodeIPOverride, c.NodeIPOverride) && before.IPFamilyPolicy == c.IPFamilyPolicy {
+		return
 	}
+	s.Sink.Update([]model.Object{s.decided()}, nil)
 }
 
 // decided returns the Node with the addresses that count. The caller holds mu.
 func (s *nodeIPs) decided() *model.Node {
-	if len(s.override) == 0 {
-		return s.node
-	}
 	n := *s.node
-	n.Addresses = s.override
+	n.Addresses = s.config.NodeIPs(n.Addresses)
+	if err := s.config.CheckNodeIPs(n.Addresses); err != nil {
+		s.fault(err)
+	}
 	return &n
 }

@@ -64,6 +64,7 @@ type daemon struct {
 	addresses                    *ifaddr.Watcher
 	healthServer, operatorServer *healthz.Server
 
+	fail       func(error)   // ends the process; set by run
 	programmed chan struct{} // closed once the first state is programmed
 	once       sync.Once
 	events     chan kube.Event
@@ -143,6 +144,7 @@ func (d *daemon) newest() state.Revision { return d.line.Load().store.Snapshot()
 // run runs the daemon until ctx ends.
 func (d *daemon) run(ctx context.Context) error {
 	g := newGroup(ctx)
+	d.fail = g.fail
 	for _, part := range []func(context.Context) error{
 		d.ports.Run, d.followAddresses, d.report, d.removeLeftovers, d.healthServer.Run, d.operatorServer.Run,
 	} {
@@ -151,6 +153,20 @@ func (d *daemon) run(ctx context.Context) error {
 	d.line.Load().start(g, d, d.config.Load())
 	g.start(func(ctx context.Context) error { return d.followConfig(ctx, g) })
 	return g.wait()
+}
+
+// nodeIPFault takes down that the node does not have the addresses that it must have. That ends the process before it routes
+// anything, if configHardFail says so; later, the routes are worth more.
+func (d *daemon) nodeIPFault(err error) {
+	select {
+	case <-d.programmed:
+	default:
+		if d.config.Load().ConfigHardFail {
+			d.fail(err)
+			return
+		}
+	}
+	d.log.Warn("the node does not have the addresses that it must have", "error", err)
 }
 
 // attempted takes down a call of the dataplane.
