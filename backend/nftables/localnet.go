@@ -11,22 +11,34 @@ import (
 type routeLocalnet struct {
 	file *os.File
 	err  error // why there is no file
-	done bool  // set, or tried and reported
+	on   bool  // it was seen to be set
+	// reported says that it could not be set, since when nothing has changed about that.
+	reported bool
 }
 
 // openRouteLocalnet opens the sysctl of the calling thread's network namespace. Failures show when it is needed.
 func openRouteLocalnet() *routeLocalnet {
-	f, err := os.OpenFile("/proc/sys/net/ipv4/conf/all/route_localnet", os.O_WRONLY, 0)
+	f, err := os.OpenFile("/proc/sys/net/ipv4/conf/all/route_localnet", os.O_RDWR, 0)
 	return &routeLocalnet{file: f, err: err}
 }
 
-// enable sets the sysctl, the first time that it is called.
-func (r *routeLocalnet) enable() error {
-	if r.done {
-		return nil
+// enable sets the sysctl if it is not set, and says whether somebody had reset it since the last time. A failure is returned
+// once, and again only after the sysctl was set meanwhile.
+func (r *routeLocalnet) enable() (again bool, err error) {
+	var value [1]byte
+	if r.err == nil {
+		if _, err := r.file.ReadAt(value[:], 0); err == nil && value[0] == '1' {
+			r.on, r.reported = true, false
+			return false, nil
+		}
 	}
-	r.done = true
-	return r.write("1")
+	err = r.write("1")
+	if err != nil && r.reported {
+		return false, nil
+	}
+	again = r.on && err == nil
+	r.on, r.reported = err == nil, err != nil
+	return again, err
 }
 
 func (r *routeLocalnet) disable() error { return r.write("0") }

@@ -310,13 +310,16 @@ func (b *Backend) commit(p *plan) (int, error) {
 // keepBatch is how many bytes a batch may keep for the next one.
 const keepBatch = 1 << 20
 
-// finish does what comes after a commit. What fails here is tried again later, but for route_localnet: that is reported once,
-// and left to the operator.
+// finish does what comes after a commit, and in each Verify. What fails here is tried again later.
 func (b *Backend) finish(p *plan) {
 	if b.mirror.shape.loopback {
-		if err := b.local.enable(); err != nil {
+		again, err := b.local.enable()
+		if err != nil {
 			b.log.Warn("NodePorts do not work on loopback addresses", "error", err,
 				"remedy", "set net.ipv4.conf.all.route_localnet to 1, or leave loopback ranges out of the node port addresses")
+		}
+		if again {
+			b.log.Warn("somebody has switched off net.ipv4.conf.all.route_localnet; it is on again, for NodePorts on loopback addresses")
 		}
 	}
 	if err := b.forgetRest(p); err != nil {
