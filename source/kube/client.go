@@ -21,8 +21,10 @@ type clients map[schema.GroupVersion]rest.Interface
 
 const protobuf = runtime.ContentTypeProtobuf
 
-func newClients(config *rest.Config) (clients, error) {
+func newClients(config *rest.Config, types *runtime.Scheme, codecs serializer.CodecFactory) (clients, error) {
 	config = rest.CopyConfig(config)
+	// The way to the API server is short, and packing takes the API server longer than sending.
+	config.DisableCompression = true
 	if config.ContentType == "" {
 		config.ContentType = protobuf
 		if config.AcceptContentTypes == "" {
@@ -43,11 +45,7 @@ func newClients(config *rest.Config) (clients, error) {
 		}
 		config.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(qps, burst)
 	}
-	types, err := scheme()
-	if err != nil {
-		return nil, fmt.Errorf("register the types of the API: %w", err)
-	}
-	config.NegotiatedSerializer = serializer.NewCodecFactory(types).WithoutConversion()
+	config.NegotiatedSerializer = codecs.WithoutConversion()
 	httpClient, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return nil, fmt.Errorf("make a client for the API server: %w", err)

@@ -108,6 +108,7 @@ func (d *delivery) watch(ctx context.Context, r *resource, fields string) {
 	w := &watcher{
 		resource: r,
 		client:   d.source.clients[r.version],
+		decoder:  d.source.decoder,
 		fields:   fields,
 		least:    d.held[r.kind].latest,
 		lasts:    d.source.options.ResyncPeriod,

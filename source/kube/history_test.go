@@ -22,7 +22,6 @@ func TestHistories(t *testing.T) {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
 			story(t, func(t *testing.T, a *apiServer) {
 				r := rand.New(rand.NewPCG(seed, 0))
-				a.noStream = r.IntN(2) == 0
 				w := begin(a)
 				for range 120 {
 					a.happen(r)

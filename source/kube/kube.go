@@ -22,6 +22,8 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/rest"
 
@@ -53,6 +55,7 @@ type Source struct {
 	options  Options
 	log      *slog.Logger
 	clients  clients
+	decoder  runtime.Decoder
 	health   health
 	eligible atomic.Bool
 }
@@ -77,11 +80,18 @@ func New(o Options) (*Source, error) {
 	if faults := validation.IsDNS1123Subdomain(o.NodeName); !o.AllNodes && len(faults) > 0 {
 		return nil, fmt.Errorf("NodeName %q cannot be the name of a Node: %s", o.NodeName, strings.Join(faults, "; "))
 	}
-	clients, err := newClients(o.Config)
+	types, err := scheme()
+	if err != nil {
+		return nil, fmt.Errorf("register the types of the API: %w", err)
+	}
+	codecs := serializer.NewCodecFactory(types)
+	clients, err := newClients(o.Config, types, codecs)
 	if err != nil {
 		return nil, err
 	}
-	s := &Source{options: o, log: cmp.Or(o.Logger, slog.New(slog.DiscardHandler)), clients: clients}
+	s := &Source{
+		options: o, log: cmp.Or(o.Logger, slog.New(slog.DiscardHandler)), clients: clients, decoder: codecs.UniversalDeserializer(),
+	}
 	s.health.log = s.log
 	s.eligible.Store(true)
 	return s, nil

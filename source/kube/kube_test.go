@@ -8,30 +8,21 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// TestDelivers goes through the life of objects in each way in which an API server can offer them.
+// TestDelivers goes through the life of objects in each encoding that they can have.
 func TestDelivers(t *testing.T) {
-	for title, c := range map[string]struct {
-		noStream bool
-		json     bool
-	}{
-		"streamed protobuf": {},
-		"streamed json":     {json: true},
-		"listed protobuf":   {noStream: true},
-		"listed json":       {noStream: true, json: true},
-	} {
+	for title, json := range map[string]bool{"protobuf": false, "json": true} {
 		t.Run(title, func(t *testing.T) {
 			story(t, func(t *testing.T, a *apiServer) {
-				a.noStream = c.noStream
 				a.put(service("a/x", 80), slice("a/x", "10.0.0.1"), slice("b/y", "10.0.0.2"), serviceCIDR("10.96.0.0/16"), node("other"), namespace("a"))
 				w := begin(a, func(o *Options) {
-					if c.json {
+					if json {
 						o.Config.ContentType = "application/json"
 					}
 				})
 				w.complete(true)
 				w.holds("a/x:80", "a/x>10.0.0.1", "b/y>10.0.0.2", "[10.96.0.0/16]", hereNode)
 				for _, r := range w.takeRequests() {
-					if want := map[bool]string{false: protobuf + ",application/json", true: "application/json"}[c.json]; r.accept != want && r.accept != want+", */*" {
+					if want := map[bool]string{false: protobuf + ",application/json", true: "application/json"}[json]; r.accept != want && r.accept != want+", */*" {
 						t.Errorf("%v accepts %q, want %q", r, r.accept, want)
 					}
 				}

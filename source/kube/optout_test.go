@@ -28,44 +28,39 @@ func (w *world) never(namespace string) {
 
 // TestOptOut puts the label on namespaces with services and takes it off again.
 func TestOptOut(t *testing.T) {
-	for title, noStream := range map[string]bool{"streamed": false, "listed": true} {
-		t.Run(title, func(t *testing.T) {
-			story(t, func(t *testing.T, a *apiServer) {
-				a.noStream = noStream
-				a.put(disabled("mesh"), service("mesh/x", 80), slice("mesh/x", "10.0.0.9"), namespace("b"),
-					service("a/x", 80), slice("a/x", "10.0.0.1"), service("b/x", 80), slice("b/x", "10.0.0.2"))
-				w := begin(a)
-				w.complete(true)
-				w.holds("a/x:80", "a/x>10.0.0.1", "b/x:80", "b/x>10.0.0.2", "mesh:disabled=true", hereNode)
-				w.never("mesh")
-				w.sink.updates = nil
+	story(t, func(t *testing.T, a *apiServer) {
+		a.put(disabled("mesh"), service("mesh/x", 80), slice("mesh/x", "10.0.0.9"), namespace("b"),
+			service("a/x", 80), slice("a/x", "10.0.0.1"), service("b/x", 80), slice("b/x", "10.0.0.2"))
+		w := begin(a)
+		w.complete(true)
+		w.holds("a/x:80", "a/x>10.0.0.1", "b/x:80", "b/x>10.0.0.2", "mesh:disabled=true", hereNode)
+		w.never("mesh")
+		w.sink.updates = nil
 
-				// Another one: its objects go in the same update, and nothing else happens to the others.
-				a.put(disabled("b"))
-				w.updates("-b/x:80 -b/x>10.0.0.2 b:disabled=true")
-				settle(longest)
-				w.never("b")
-				a.put(service("b/x", 81), slice("b/z", "10.0.0.3"), service("mesh/x", 81), service("a/x", 81))
-				w.updates("a/x:81")
-				w.never("mesh")
+		// Another one: its objects go in the same update, and nothing else happens to the others.
+		a.put(disabled("b"))
+		w.updates("-b/x:80 -b/x>10.0.0.2 b:disabled=true")
+		settle(longest)
+		w.never("b")
+		a.put(service("b/x", 81), slice("b/z", "10.0.0.3"), service("mesh/x", 81), service("a/x", 81))
+		w.updates("a/x:81")
+		w.never("mesh")
 
-				// Back again, with what has happened in the meantime.
-				a.put(namespace("b"))
-				w.updates("-b:disabled=true")
-				settle(longest)
-				w.holds("a/x:81", "a/x>10.0.0.1", "b/x:81", "b/x>10.0.0.2", "b/z>10.0.0.3", "mesh:disabled=true", hereNode)
-				if n := len(w.sink.updates); n > 2 {
-					t.Errorf("%d updates for two lists: %v", n, w.sink.updates)
-				}
-				if all := strings.Join(w.sink.updates, " "); strings.Contains(all, "a/x") {
-					t.Errorf("objects that nothing happened to were sent: %v", all)
-				}
-				w.never("mesh")
-				w.noProblems()
-				w.logged()
-			})
-		})
-	}
+		// Back again, with what has happened in the meantime.
+		a.put(namespace("b"))
+		w.updates("-b:disabled=true")
+		settle(longest)
+		w.holds("a/x:81", "a/x>10.0.0.1", "b/x:81", "b/x>10.0.0.2", "b/z>10.0.0.3", "mesh:disabled=true", hereNode)
+		if n := len(w.sink.updates); n > 2 {
+			t.Errorf("%d updates for two lists: %v", n, w.sink.updates)
+		}
+		if all := strings.Join(w.sink.updates, " "); strings.Contains(all, "a/x") {
+			t.Errorf("objects that nothing happened to were sent: %v", all)
+		}
+		w.never("mesh")
+		w.noProblems()
+		w.logged()
+	})
 }
 
 // TestOptOutAtOnce checks that a disabled namespace stays gone although the watches from before still bring its objects.
@@ -100,7 +95,7 @@ func TestOptOutFlips(t *testing.T) {
 		a.put(namespace("a"))
 		settle(longest)
 		w.updates("-a/x:80 a:disabled=true", "-a:disabled=true", "a/x:80")
-		w.asked("stream services", "stream endpointslices")
+		w.asked("list services", "list endpointslices", "watch services", "watch endpointslices")
 
 		// One renewal for many changes in a row, at least one each so often.
 		for i := range 10 {
@@ -108,13 +103,13 @@ func TestOptOutFlips(t *testing.T) {
 			settle(quiet / 2)
 		}
 		settle(longest)
-		w.asked("stream services", "stream endpointslices")
+		w.asked("list services", "list endpointslices", "watch services", "watch endpointslices")
 		for i := range 100 {
 			a.put(map[bool]object{true: disabled("a"), false: namespace("a")}[i%2 == 0])
 			settle(quiet / 2)
 		}
 		settle(longest)
-		if n := len(w.takeRequests()); n < 6 || n > 16 {
+		if n := len(w.takeRequests()); n < 12 || n > 32 {
 			t.Errorf("%d requests in %v of flipping", n, 100*quiet/2)
 		}
 		for i := range 10 {
@@ -243,7 +238,7 @@ func TestNamespacesForbidden(t *testing.T) {
 				n++
 			}
 		}
-		if n < 10 || n > 30 {
+		if n < 7 || n > 13 {
 			t.Errorf("asked for namespaces %d times in an hour", n)
 		}
 		a.do(func() { delete(a.status, "namespaces") })

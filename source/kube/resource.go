@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -24,6 +25,8 @@ type resource struct {
 	version schema.GroupVersion
 	plural  string
 	example runtime.Object
+	// read reads an object from protobuf. It does not keep b.
+	read func(b []byte) (metav1.Object, error)
 	// labels and fields select what is asked for. To fields comes what namespaces leave out, if namespaced.
 	labels, fields string
 	namespaced     bool
@@ -47,23 +50,28 @@ func resources(nodeName, proxyName string) []*resource {
 			// Only the namespaces that have the label: it arrives as an addition when it is put on a namespace, and as a
 			// deletion when it is taken off.
 			kind: model.KindNamespace, version: core, plural: "namespaces", example: &corev1.Namespace{},
+			read:    unmarshal[corev1.Namespace],
 			labels:  optOutLabel + "=disabled",
 			without: "namespaces labelled " + optOutLabel + "=disabled are served like all others",
 		},
 		{
 			kind: model.KindNode, version: core, plural: "nodes", example: &corev1.Node{},
+			read:   unmarshal[corev1.Node],
 			fields: nodes,
 		},
 		{
 			kind: model.KindServiceCIDR, version: networkingv1.SchemeGroupVersion, plural: "servicecidrs", example: &networkingv1.ServiceCIDR{},
+			read:    unmarshal[networkingv1.ServiceCIDR],
 			without: "connections to service addresses that no service owns are not dropped",
 		},
 		{
 			kind: model.KindService, version: core, plural: "services", example: &corev1.Service{},
+			read:   unmarshal[corev1.Service],
 			labels: mine, namespaced: true,
 		},
 		{
 			kind: model.KindEndpointSlice, version: discoveryv1.SchemeGroupVersion, plural: "endpointslices", example: &discoveryv1.EndpointSlice{},
+			read:   unmarshal[discoveryv1.EndpointSlice],
 			labels: strings.Join([]string{discoveryv1.LabelServiceName, "!" + corev1.IsHeadlessService, mine}, ","), namespaced: true,
 		},
 	}
@@ -77,4 +85,13 @@ func (r *resource) name() string {
 // rule is the RBAC rule that lets the resource be watched.
 func (r *resource) rule() string {
 	return fmt.Sprintf(`{apiGroups: [%q], resources: [%q], verbs: ["list", "watch"]}`, r.version.Group, r.plural)
+}
+
+func unmarshal[T any, P interface {
+	*T
+	metav1.Object
+	Unmarshal(b []byte) error
+}](b []byte) (metav1.Object, error) {
+	object := P(new(T))
+	return object, object.Unmarshal(b)
 }

@@ -12,7 +12,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
@@ -48,11 +47,11 @@ const (
 )
 
 // watcher lists and watches a resource under one selection until its context ends. The work is done by client-go's
-// Reflector: it streams the list where the API server offers that (WatchList), and else requests it; resumes from the last
-// version, or lists again where that is no longer there; and backs off.
+// Reflector: it resumes from the last version, or lists again where that is no longer there; and backs off.
 type watcher struct {
 	resource *resource
 	client   rest.Interface
+	decoder  runtime.Decoder
 	fields   string
 	// least is a resource version that lists must not be older than, empty if any will do.
 	least string
@@ -96,46 +95,50 @@ func (w *watcher) send(e event) {
 
 // listWatch makes the requests that the Reflector asks for, and watches what becomes of them.
 //
-// About versions: a streamed list is as new as the API server knows for certain. An ordinary first list may be what the API
-// server has in its memory ("0"), as old as that is: thousands of nodes that start at once must not all read from etcd. But
-// it must not be older than what the sink has already, or objects would come back to life.
-func (w *watcher) listWatch() *cache.ListWatch {
+// About versions: a first list may be what the API server has in its memory ("0"), as old as that is: thousands of nodes that
+// start at once must not all read from etcd. But it must not be older than what the sink has already, or objects would come
+// back to life.
+func (w *watcher) listWatch() cache.ListerWatcher {
 	request := func(options metav1.ListOptions) *rest.Request {
 		options.LabelSelector, options.FieldSelector = w.resource.labels, w.fields
 		return w.client.Get().Resource(w.resource.plural).VersionedParams(&options, metav1.ParameterCodec)
 	}
-	return &cache.ListWatch{
+	return listing{&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 			if options.ResourceVersion == "0" && w.least != "" {
 				options.ResourceVersion = w.least
 				options.ResourceVersionMatch = metav1.ResourceVersionMatchNotOlderThan
 				options.Limit = 0 // a limit would take the list from etcd, at exactly this version
 			}
-			objects, err := request(options).Do(ctx).Get()
+			list, err := w.list(ctx, request(options))
 			if err != nil {
 				w.failed(ctx, err)
+				return nil, err
 			}
-			return objects, err
+			return list, nil
 		},
 		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 			options.Watch = true
 			events, err := request(options).Watch(ctx)
-			streamed := options.SendInitialEvents != nil
 			switch _, alive := events.(*watch.StreamWatcher); {
 			case err == nil && alive:
 				w.health.mend(w.resource)
 			case err == nil:
 				// Where connections keep breaking, client-go returns a watch that has ended instead of an error.
 				w.failed(ctx, errBroken)
-			case streamed && !utilnet.IsConnectionRefused(err) && !apierrors.IsTooManyRequests(err):
-				// The Reflector asks for an ordinary list next, which shows whether it was only this kind of list.
 			default:
 				w.failed(ctx, err)
 			}
 			return events, err
 		},
-	}
+	}}
 }
+
+// listing keeps the Reflector from asking for a list as a stream of events, which takes longer: docs/adr/0007-lists.md.
+type listing struct{ *cache.ListWatch }
+
+// IsWatchListSemanticsUnSupported is what the Reflector asks for that.
+func (listing) IsWatchListSemanticsUnSupported() bool { return true }
 
 var errBroken = errors.New("the connection broke or timed out before there was an answer")
 
@@ -168,15 +171,15 @@ var tooLong = []int{http.StatusRequestURITooLong, http.StatusRequestHeaderFields
 // intake is the Reflector's store. It keeps nothing.
 type intake struct{ w *watcher }
 
-var _ cache.TransformingStore = intake{}
+var _ cache.ReflectorStore = intake{}
 
-// Add implements cache.Store.
+// Add implements cache.ReflectorStore.
 func (i intake) Add(obj any) error { return i.one(put, obj) }
 
-// Update implements cache.Store.
+// Update implements cache.ReflectorStore.
 func (i intake) Update(obj any) error { return i.one(put, obj) }
 
-// Delete implements cache.Store.
+// Delete implements cache.ReflectorStore.
 func (i intake) Delete(obj any) error { return i.one(deleted, obj) }
 
 func (i intake) one(what what, obj any) error {
@@ -189,7 +192,7 @@ func (i intake) one(what what, obj any) error {
 	return nil
 }
 
-// Replace implements cache.Store.
+// Replace implements cache.ReflectorStore.
 func (i intake) Replace(objects []any, version string) error {
 	items := make([]item, 0, len(objects))
 	for n, obj := range objects {
@@ -205,13 +208,8 @@ func (i intake) Replace(objects []any, version string) error {
 	return nil
 }
 
-// Resync implements cache.Store. What the sink got it has.
+// Resync implements cache.ReflectorStore. What the sink got it has.
 func (i intake) Resync() error { return nil }
-
-// Transformer implements cache.TransformingStore. While a list is streamed, the Reflector keeps what this makes of objects.
-func (i intake) Transformer() cache.TransformFunc {
-	return func(obj any) (any, error) { return i.item(obj) }
-}
 
 // item strips an object, if that has not been done.
 func (i intake) item(obj any) (*item, error) {

@@ -1,0 +1,216 @@
+package kube
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+)
+
+// itemList is a list of objects of which only items are left, in the form that client-go's Reflector takes.
+type itemList struct {
+	metav1.TypeMeta
+	metav1.ListMeta
+	Items []runtime.Object // each an *item
+}
+
+// DeepCopyObject implements runtime.Object. Nobody changes a list.
+func (l *itemList) DeepCopyObject() runtime.Object { return l }
+
+// DeepCopyObject implements runtime.Object. Nobody changes an item.
+func (i *item) DeepCopyObject() runtime.Object { return i }
+
+// GetObjectKind implements runtime.Object.
+func (i *item) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind }
+
+// list requests a list. Objects in protobuf are stripped one by one while the rest is on its way: neither all their bytes nor
+// all that they hold is in memory at once.
+func (w *watcher) list(ctx context.Context, request *rest.Request) (*itemList, error) {
+	body, err := request.Stream(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer body.Close()
+	list, err := w.readList(body)
+	if err != nil {
+		return nil, fmt.Errorf("read a list of %s: %w", w.resource.name(), err)
+	}
+	return list, nil
+}
+
+const (
+	// protobufMagic begins what is protobuf. A message of type runtime.Unknown follows, whose field raw is the list.
+	protobufMagic = "k8s\x00"
+	// listBuffer holds any object that is not unusually large.
+	listBuffer = 64 << 10
+)
+
+func (w *watcher) readList(body io.Reader) (*itemList, error) {
+	list := &itemList{Items: []runtime.Object{}}
+	in := bufio.NewReaderSize(body, listBuffer)
+	if start, _ := in.Peek(len(protobufMagic)); string(start) != protobufMagic {
+		return list, w.readAll(in, list)
+	}
+	s := stream{in: in}
+	_, err := s.take(uint64(len(protobufMagic)))
+	for err == nil {
+		var number, length uint64
+		if number, length, err = s.field(); err != nil {
+			break
+		}
+		switch number {
+		case 1:
+			err = w.readType(&s, length)
+		case 2:
+			err = w.readRaw(&s, length, list)
+		default:
+			_, err = s.take(length)
+		}
+	}
+	if err != io.EOF {
+		return nil, err
+	}
+	if list.ResourceVersion == "" {
+		return nil, io.ErrUnexpectedEOF // every list has one, and comes with all its objects or not at all
+	}
+	return list, nil
+}
+
+// readAll reads a list that is not in protobuf.
+func (w *watcher) readAll(in io.Reader, list *itemList) error {
+	text, err := io.ReadAll(in)
+	if err != nil {
+		return err
+	}
+	objects, err := runtime.Decode(w.decoder, text)
+	if err != nil {
+		return err
+	}
+	about, err := meta.ListAccessor(objects)
+	if err != nil {
+		return err
+	}
+	list.ResourceVersion, list.Continue = about.GetResourceVersion(), about.GetContinue()
+	return meta.EachListItem(objects, func(o runtime.Object) error {
+		object, err := meta.Accessor(o)
+		if err == nil {
+			w.add(list, object)
+		}
+		return err
+	})
+}
+
+func (w *watcher) add(list *itemList, object metav1.Object) {
+	i := strip(w.resource.kind, object)
+	list.Items = append(list.Items, &i)
+}
+
+// readType sees to it that the list is of what was asked for.
+func (w *watcher) readType(s *stream, length uint64) error {
+	b, err := s.take(length)
+	if err != nil {
+		return err
+	}
+	var got runtime.TypeMeta
+	if err := got.Unmarshal(b); err != nil {
+		return err
+	}
+	if want := w.resource.kind.String() + "List"; got.Kind != want {
+		return fmt.Errorf("the API server sent a %s instead of a %s", got.Kind, want)
+	}
+	return nil
+}
+
+// readRaw reads the list itself: field 1 is about it, and each field 2 an object.
+func (w *watcher) readRaw(s *stream, length uint64, list *itemList) error {
+	end := s.taken + length
+	for s.taken < end {
+		number, length, err := s.field()
+		if err != nil {
+			return unexpected(err)
+		}
+		b, err := s.take(length)
+		if err != nil {
+			return err
+		}
+		switch number {
+		case 1:
+			err = list.ListMeta.Unmarshal(b)
+		case 2:
+			var object metav1.Object
+			if object, err = w.resource.read(b); err == nil {
+				w.add(list, object)
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if s.taken != end {
+		return fmt.Errorf("a list of %d bytes has a field beyond its end", length)
+	}
+	return nil
+}
+
+// stream reads a protobuf message that is not all there yet. All fields of the messages that make a list have a length.
+type stream struct {
+	in    *bufio.Reader
+	taken uint64 // bytes
+}
+
+// ReadByte implements io.ByteReader.
+func (s *stream) ReadByte() (byte, error) {
+	b, err := s.in.ReadByte()
+	if err == nil {
+		s.taken++
+	}
+	return b, err
+}
+
+// field reads what precedes the content of a field. At the end of the stream it returns io.EOF.
+func (s *stream) field() (number, length uint64, err error) {
+	tag, err := binary.ReadUvarint(s)
+	if err != nil {
+		return 0, 0, err
+	}
+	const hasLength = 2
+	if tag&7 != hasLength {
+		return 0, 0, fmt.Errorf("protobuf field %d has wire type %d instead of %d", tag>>3, tag&7, hasLength)
+	}
+	length, err = binary.ReadUvarint(s)
+	return tag >> 3, length, unexpected(err)
+}
+
+// take reads the next n bytes. They are valid until the stream is read again.
+func (s *stream) take(n uint64) ([]byte, error) {
+	s.taken += n
+	if n <= listBuffer {
+		b, err := s.in.Peek(int(n))
+		_, _ = s.in.Discard(len(b))
+		return b, unexpected(err)
+	}
+	const tooLarge = 1 << 30 // the API server stores objects of up to about 1.5 MiB
+	if n > tooLarge {
+		return nil, fmt.Errorf("a protobuf field has %d bytes", n)
+	}
+	b, err := io.ReadAll(io.LimitReader(s.in, int64(n)))
+	if err == nil && uint64(len(b)) < n {
+		err = io.ErrUnexpectedEOF
+	}
+	return b, err
+}
+
+// unexpected is what the end of the stream is within something.
+func unexpected(err error) error {
+	if err == io.EOF {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
