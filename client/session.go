@@ -223,8 +223,8 @@ func (s *session) compose(request *localnetv1.WatchRequest) bool {
 // receive takes updates until the stream breaks.
 func (s *session) receive(stream grpc.BidiStreamingClient[localnetv1.WatchRequest, localnetv1.WatchResponse]) error {
 	// The header comes once there is a state to follow, the same as the client has or a newer one.
-	if header, err := stream.Header(); err == nil && header != nil && s.w.options.OnConnect != nil {
-		s.w.options.OnConnect()
+	if header, err := stream.Header(); err == nil && header != nil {
+		s.connected()
 	}
 	var parts assembly
 	for {
@@ -245,6 +245,17 @@ func (s *session) receive(stream grpc.BidiStreamingClient[localnetv1.WatchReques
 	}
 }
 
+// connected tells that there is a server that has a state of the node.
+func (s *session) connected() {
+	if s.logged != "" {
+		s.logged = ""
+		s.w.options.Logger.Info("following the server again", "target", s.w.options.Target)
+	}
+	if s.w.options.OnConnect != nil {
+		s.w.options.OnConnect()
+	}
+}
+
 // arrive hands an update over to the consumer.
 func (s *session) arrive(u *Update) error {
 	s.w.mu.Lock()
@@ -258,10 +269,6 @@ func (s *session) arrive(u *Update) error {
 	s.wanted, s.asked = false, false
 	s.arrived, s.position, s.node = u, u.Position, u.Node
 	s.pace.succeeded()
-	if s.logged != "" {
-		s.logged = ""
-		s.w.options.Logger.Info("following the server again", "target", s.w.options.Target)
-	}
 	if s.instance != u.Position.InstanceID {
 		s.instance = u.Position.InstanceID
 		s.speakUp() // a status may say more now

@@ -401,6 +401,44 @@ func TestRefusalsAreTriedAgainAfterTheLongestPause(t *testing.T) {
 	}
 }
 
+func TestAClientLearnsThatItIsConnected(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var net wire
+		srv := newScript()
+		net.serve(t, srv)
+		o := net.options()
+		var connected, failed atomic.Int32
+		o.OnConnect = func() { connected.Add(1) }
+		o.OnError = func(error) { failed.Add(1) }
+		var log strings.Builder
+		o.Logger = slog.New(slog.NewTextHandler(&log, nil))
+		c := consume(t, watcher(t, o))
+		want := func(connects, failures int32) {
+			t.Helper()
+			if synctest.Wait(); connected.Load() != connects || failed.Load() != failures {
+				t.Errorf("connected %d times and failed %d times, want %d and %d", connected.Load(), failed.Load(), connects, failures)
+			}
+		}
+		c.ask()
+		srv.watch(t).end(status.Error(codes.PermissionDenied, "not you"))
+		p := srv.watch(t)
+		want(0, 1)
+		// A server that has nothing new has only its header to send.
+		if err := p.stream.SendHeader(nil); err != nil {
+			t.Fatal(err)
+		}
+		want(1, 1)
+		if !strings.Contains(log.String(), "again\" target") {
+			t.Errorf("the log does not tell that the client is connected:\n%s", log.String())
+		}
+		p.send(whole(at(1, 1)))
+		want(1, 1)
+		p.end(errDown)
+		srv.watch(t).send()
+		want(1, 2)
+	})
+}
+
 func TestAToolMayGiveUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var net wire

@@ -1,0 +1,63 @@
+package client
+
+import (
+	"crypto/tls"
+	"strings"
+	"testing"
+)
+
+func TestTargets(t *testing.T) {
+	for _, c := range []struct {
+		target, grpc string
+		local        bool
+	}{
+		{DefaultTarget, DefaultTarget, true},
+		{"unix:relative.sock", "unix:relative.sock", true},
+		{"unix:/run/a.sock", "unix:/run/a.sock", true},
+		{"unix-abstract:a", "unix-abstract:a", true},
+		{"127.0.0.1:12345", "dns:///127.0.0.1:12345", true},
+		{"tcp://127.0.0.1:12345", "dns:///127.0.0.1:12345", true},
+		{"tcp://[::1]:12345", "dns:///[::1]:12345", true},
+		{"localhost:12345", "dns:///localhost:12345", true},
+		{"dns:///localhost:12345", "dns:///localhost:12345", true},
+		{"passthrough:///127.3.2.1:1", "passthrough:///127.3.2.1:1", true},
+		{"192.0.2.1:12345", "dns:///192.0.2.1:12345", false},
+		{"tcp://relay:12345", "dns:///relay:12345", false},
+		{"localhost.example:1", "dns:///localhost.example:1", false},
+		{"[2001:db8::1]:1", "dns:///[2001:db8::1]:1", false},
+		{"0.0.0.0:1", "dns:///0.0.0.0:1", false},
+		{"dns:///relay.example:8443", "dns:///relay.example:8443", false},
+		{"dns:///relay.example", "dns:///relay.example", false},
+		{"xds:///127.0.0.1:1", "xds:///127.0.0.1:1", false},
+	} {
+		got, err := parseTarget(c.target)
+		if err != nil || got.grpc != c.grpc || got.local != c.local {
+			t.Errorf("%s: got %+v, %v; want %q, local %v", c.target, got, err, c.grpc, c.local)
+		}
+	}
+	for _, bad := range []string{"unix://", "unix:", "unix:///", "unix://run/a.sock", "tcp://127.0.0.1", "127.0.0.1", ":12345", "relay", "tcp://:1", "tcp://relay:", "/run/a.sock"} {
+		if _, err := parseTarget(bad); err == nil || !strings.Contains(err.Error(), bad) || !strings.Contains(err.Error(), "want") {
+			t.Errorf("%s: error %v, want one that names it and says what would do", bad, err)
+		}
+	}
+}
+
+func TestOnlyTLSLeavesTheHost(t *testing.T) {
+	for target, local := range map[string]bool{"": true, "127.0.0.1:1": true, "192.0.2.1:1": false, "dns:///relay.example:1": false} {
+		conn, err := Dial(Options{Target: target})
+		if (err == nil) != local {
+			t.Errorf("%s without TLS: error %v", target, err)
+		}
+		if err == nil {
+			conn.Close()
+		} else if !strings.Contains(err.Error(), "--tls-ca") || !strings.Contains(err.Error(), target) {
+			t.Errorf("the error does not name the target or the remedy: %v", err)
+		}
+		conn, err = Dial(Options{Target: target, TLS: &tls.Config{}})
+		if err != nil {
+			t.Errorf("%s with TLS: %v", target, err)
+			continue
+		}
+		conn.Close()
+	}
+}
