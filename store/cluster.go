@@ -26,12 +26,13 @@ type ClusterOptions struct {
 // woken.
 type Cluster struct {
 	core
-	feed *clusterFeed
+	feed        *clusterFeed
+	maxCompared int
 }
 
 // NewCluster returns an empty cluster. It publishes nothing before it has a source and all its sources are complete.
 func NewCluster(o ClusterOptions) *Cluster {
-	c := &Cluster{core: newCore(o.Brain, o.Logger, objectsOfAll()), feed: newClusterFeed()}
+	c := &Cluster{core: newCore(o.Brain, o.Logger, objectsOfAll()), feed: newClusterFeed(), maxCompared: maxCompared}
 	c.core.publish = c.publish
 	return c
 }
@@ -103,7 +104,7 @@ func (c *Cluster) settle(svc *service, p *publication) {
 		return
 	}
 	p.answers = append(p.answers, answered{svc.name, svc.answer})
-	if s := replace(former, svc.answer, c.objects.nodes); !s.none() {
+	if s := compare(former, svc.answer, c.objects.nodes, c.maxCompared); !s.none() {
 		p.events = append(p.events, event{name: svc.name, trigger: svc.trigger, scope: s})
 	}
 }

@@ -156,7 +156,7 @@ func (f *fleet) shares() error {
 // TestClusterIsAStoreOfEachNode plays random histories, and wants each node to get what a store of that node would give it,
 // from wherever it resumes, and hardly ever more.
 func TestClusterIsAStoreOfEachNode(t *testing.T) {
-	runs := uint64(600)
+	runs := uint64(300)
 	if testing.Short() {
 		runs = 60
 	}
@@ -169,6 +169,10 @@ func TestClusterIsAStoreOfEachNode(t *testing.T) {
 			limit = 1 + rng.IntN(20)
 		}
 		f := newFleet(brain.Config{DetectLocal: brain.DualStack}, limit, "node-a", "node-b", "node-c", "ghost")
+		crude := rng.IntN(4) == 0
+		if crude {
+			f.cluster.maxCompared = 0
+		}
 		completeAt := rng.IntN(3)
 		for step := range 20 {
 			f.update(h.Step())
@@ -182,11 +186,13 @@ func TestClusterIsAStoreOfEachNode(t *testing.T) {
 				t.Fatalf("seed %d, step %d: %v", seed, step, err)
 			}
 		}
-		updates, needless = updates+f.updates, needless+f.needless
+		if !crude {
+			updates, needless = updates+f.updates, needless+f.needless
+		}
 		f.close()
 	}
 	t.Logf("%d updates, %d of them needless", updates, needless)
-	if needless > updates/20 {
+	if needless > updates/100 {
 		t.Errorf("%d of %d updates were needless", needless, updates)
 	}
 }
@@ -194,7 +200,7 @@ func TestClusterIsAStoreOfEachNode(t *testing.T) {
 // TestClusterInSmallWorld does the same where services fight for frontends, namespaces opt out, and default/kubernetes loses
 // its endpoints.
 func TestClusterInSmallWorld(t *testing.T) {
-	for seed := range uint64(200) {
+	for seed := range uint64(100) {
 		rng := rand.New(rand.NewPCG(seed, 5))
 		f := newFleet(brain.Config{}, 1+rng.IntN(50), "n1", "n2", "n3")
 		objects := make(map[model.Ref]model.Object)

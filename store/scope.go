@@ -1,6 +1,8 @@
 package store
 
 import (
+	"net/netip"
+	"reflect"
 	"slices"
 
 	"github.com/switchyard-net/switchyard/brain"
@@ -32,17 +34,21 @@ func (s *scope) few() bool { return s != nil && !s.others && len(s.zones) == 0 }
 // none says that the change concerns no node.
 func (s *scope) none() bool { return s.few() && len(s.nodes) == 0 }
 
-// replace compares the answers for a service before and after a change, of which at least one is not nil, and returns which
+// maxCompared bounds how many nodes of one service are looked at one by one where there is no quicker way to say which of
+// them a change concerns. Beyond, all of them count as concerned.
+const maxCompared = 64
+
+// compare compares the answers for a service before and after a change, of which at least one is not nil, and returns which
 // nodes the change concerns. nodes are all nodes. What is equal from some viewpoint is taken over into the new answer.
 //
 // There are three groups of nodes: those in no zone that counts, those in each zone that counts, and those that are named.
 // Source ranges make no groups of their own: they decide only who else is a source of a load balancer's frontends, and if
 // those are the same for the first group then they are the same for all.
-func replace(former, next *answer, nodes map[string]*model.Node) *scope {
+func compare(former, next *answer, nodes map[string]*model.Node, limit int) *scope {
 	if former == nil || next == nil {
 		return nil
 	}
-	c := comparison{former, next, nodes}
+	c := comparison{former, next, nodes, limit}
 	s := &scope{others: c.differs("", nil)}
 	for _, zone := range union(former.facts.Zones, next.facts.Zones) {
 		if zone != "" && c.differs("", &model.Node{Zone: zone}) != s.others {
@@ -60,6 +66,7 @@ func replace(former, next *answer, nodes map[string]*model.Node) *scope {
 type comparison struct {
 	former, next *answer
 	nodes        map[string]*model.Node
+	limit        int // see maxCompared
 }
 
 // differs says whether the record of a node is another one.
@@ -82,23 +89,100 @@ func (c *comparison) differs(name string, node *model.Node) bool {
 // nameNodes adds the nodes to s for which the answer is not that of their zone. A named node is one that the service's
 // endpoints are on or hinted for.
 //
-// Where connections go to the same endpoints from everywhere in a zone, or nowhere but to a node's own, a change that
-// concerns a zone concerns its named nodes, too. So it need not be computed for each of them. Only hints for nodes can make
-// a named node the only one that is not concerned.
+// Without hints for nodes, connections go to the same endpoints from everywhere in a zone, or nowhere but to a node's own. So
+// a change that concerns a zone concerns its named nodes, too, and one that does not concerns at most the nodes of the
+// endpoints that changed. The others need not be looked at, which would cost a large service too much.
 func (c *comparison) nameNodes(s *scope) {
+	names := union(c.former.facts.Nodes, c.next.facts.Nodes)
 	hints := c.former.facts.HintsForNodes || c.next.facts.HintsForNodes
-	for _, name := range union(c.former.facts.Nodes, c.next.facts.Nodes) {
+	if !hints && c.onlyEndpointsChanged() {
+		changed := nodesOfChanged(c.former.slices, c.next.slices)
+		names = slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !changed[name] })
+	}
+	for _, name := range names {
 		node := c.nodes[name]
 		zone := ""
 		if node != nil {
 			zone = node.Zone
 		}
-		if concerned := s.inZone(zone); !concerned || hints {
-			if c.differs(name, node) != concerned {
-				s.nodes = append(s.nodes, name)
+		concerned := s.inZone(zone)
+		if concerned && !hints {
+			continue
+		}
+		if (len(names) > c.limit || c.differs(name, node)) != concerned {
+			s.nodes = append(s.nodes, name)
+		}
+	}
+}
+
+// onlyEndpointsChanged says that the two answers are for the same service object and the same lost frontends.
+func (c *comparison) onlyEndpointsChanged() bool {
+	return slices.Equal(c.former.lost, c.next.lost) && (c.former.object == c.next.object || reflect.DeepEqual(c.former.object, c.next.object))
+}
+
+// nodesOfChanged returns the nodes of all endpoints that are not the same in both lists of slices, and of those that have an
+// address in common with them.
+func nodesOfChanged(former, next []*model.EndpointSlice) map[string]bool {
+	gone := make(map[string]*model.EndpointSlice)
+	for _, s := range former {
+		if !slices.Contains(next, s) {
+			gone[s.Name] = s
+		}
+	}
+	var changed []model.Endpoint
+	for _, s := range next {
+		if !slices.Contains(former, s) {
+			changed = append(changed, changedEndpoints(gone[s.Name], s)...)
+			delete(gone, s.Name)
+		}
+	}
+	for _, s := range gone {
+		changed = append(changed, s.Endpoints...)
+	}
+	addrs := make(map[netip.Addr]bool, len(changed))
+	for i := range changed {
+		addrs[changed[i].Addr] = true
+	}
+	nodes := make(map[string]bool)
+	for _, s := range slices.Concat(former, next) {
+		for i := range s.Endpoints {
+			if addrs[s.Endpoints[i].Addr] {
+				nodes[s.Endpoints[i].NodeName] = true
 			}
 		}
 	}
+	return nodes
+}
+
+// changedEndpoints returns the endpoints that are not the same in two versions of a slice. former may be nil.
+func changedEndpoints(former, next *model.EndpointSlice) []model.Endpoint {
+	if former == nil {
+		return next.Endpoints
+	}
+	before := make(map[netip.Addr]*model.Endpoint, len(former.Endpoints))
+	for i := range former.Endpoints {
+		before[former.Endpoints[i].Addr] = &former.Endpoints[i]
+	}
+	if len(before) < len(former.Endpoints) || former.Family != next.Family || former.Headless != next.Headless ||
+		!slices.Equal(former.Ports, next.Ports) {
+		return slices.Concat(former.Endpoints, next.Endpoints)
+	}
+	var changed []model.Endpoint
+	for _, e := range next.Endpoints {
+		if b := before[e.Addr]; b == nil || !sameEndpoint(b, &e) {
+			changed = append(changed, e)
+		}
+		delete(before, e.Addr)
+	}
+	for _, e := range before {
+		changed = append(changed, *e)
+	}
+	return changed
+}
+
+func sameEndpoint(a, b *model.Endpoint) bool {
+	return a.Addr == b.Addr && a.Ready == b.Ready && a.Serving == b.Serving && a.Terminating == b.Terminating && a.NodeName == b.NodeName &&
+		slices.Equal(a.ZoneHints, b.ZoneHints) && slices.Equal(a.NodeHints, b.NodeHints)
 }
 
 // union merges two sorted lists without duplicates.
