@@ -69,7 +69,7 @@ func (c caller) nodeFor(asked, byDefault string) (string, error) {
 	switch {
 	case asked == "" && c.node != "":
 		return c.node, nil
-	case asked == "" && !c.trusted && !c.relay, asked != "" && asked != c.node && !c.trusted && !c.relay:
+	case !c.trusted && !c.relay && (c.node == "" || asked != c.node):
 		return "", status.Errorf(codes.PermissionDenied, "certificate %q may not have the state of node %q; it would need the common name %q, "+
 			"or the organisation %q", c.subject, asked, nodePrefix+asked, relays)
 	case asked == "" && byDefault == "":

@@ -1,0 +1,143 @@
+package server_test
+
+import (
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/switchyard-net/switchyard/server"
+)
+
+func TestParseAddress(t *testing.T) {
+	for _, c := range []struct {
+		in, out string // out is empty for what is refused
+		exposed bool
+	}{
+		{"unix:///run/switchyard/api.sock", "unix:///run/switchyard/api.sock", false},
+		{"unix:///run//a/../b", "unix:///run/b", false},
+		{"tcp://127.0.0.1:12345", "tcp://127.0.0.1:12345", false},
+		{"tcp://127.1.2.3:1", "tcp://127.1.2.3:1", false},
+		{"tcp://[::1]:1", "tcp://[::1]:1", false},
+		{"tcp://[::ffff:127.0.0.1]:1", "tcp://[::ffff:127.0.0.1]:1", false},
+		{"tcp://0.0.0.0:1", "tcp://0.0.0.0:1", true},
+		{"tcp://[::]:1", "tcp://[::]:1", true},
+		{"tcp://192.0.2.1:1", "tcp://192.0.2.1:1", true},
+		{"tcp://localhost:1", "", false},
+		{"tcp://:1", "", false},
+		{"tcp://127.0.0.1", "", false},
+		{"unix://run/a", "", false},
+		{"unix:/run/a", "", false},
+		{"unix://", "", false},
+		{"/run/a", "", false},
+		{"", "", false},
+	} {
+		a, err := server.ParseAddress(c.in)
+		if c.out == "" {
+			if err == nil || !strings.Contains(err.Error(), `"`+c.in+`"`) {
+				t.Errorf("%q: got %v, %v; want an error that names it", c.in, a, err)
+			}
+			continue
+		}
+		if err != nil || a.String() != c.out || a.Exposed() != c.exposed {
+			t.Errorf("%q: got %v, exposed: %v, %v", c.in, a, a.Exposed(), err)
+		}
+	}
+}
+
+// TestExposedNeedsTLS, whoever makes the listener.
+func TestExposedNeedsTLS(t *testing.T) {
+	a, err := server.ParseAddress("tcp://0.0.0.0:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := server.Listen(t.Context(), a, 0, nil); err == nil || !strings.Contains(err.Error(), "configure TLS") {
+		t.Errorf("Listen: %v", err)
+	}
+	l, err := server.Listen(t.Context(), a, 0, &server.TLS{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := newWorld(t, nil).server.Serve(t.Context(), l, nil); err == nil || !strings.Contains(err.Error(), "configure TLS") {
+		t.Errorf("Serve: %v", err)
+	}
+	if _, err := l.Accept(); err == nil {
+		t.Error("Serve did not close the listener")
+	}
+}
+
+func TestUnixSocket(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "new", "api.sock")
+	a, err := server.ParseAddress("unix://" + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := server.Listen(t.Context(), a, 0, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mode := func(want fs.FileMode) {
+		t.Helper()
+		info, err := os.Lstat(path)
+		if err != nil || info.Mode() != want|fs.ModeSocket {
+			t.Fatalf("the socket is %v, %v", info, err)
+		}
+		if entries, err := os.ReadDir(filepath.Dir(path)); err != nil || len(entries) != 1 {
+			t.Errorf("there are %v beside the socket, %v", entries, err)
+		}
+	}
+	mode(0o600)
+	if got := l.Addr().String(); got != path {
+		t.Errorf("the listener is at %s", got)
+	}
+
+	if _, err := server.ListenUnix(path, 0); err == nil || !strings.Contains(err.Error(), "another process serves") {
+		t.Errorf("a socket that is served was taken: %v", err)
+	}
+	conn, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatalf("the socket that was served is so no more: %v", err)
+	}
+	_ = conn.Close()
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(path); !os.IsNotExist(err) {
+		t.Errorf("the closed listener left its socket: %v", err)
+	}
+
+	dead, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead.SetUnlinkOnClose(false)
+	_ = dead.Close()
+	first, err := server.ListenUnix(path, 0o666)
+	if err != nil {
+		t.Fatalf("a dead process's socket was not replaced: %v", err)
+	}
+	mode(0o666)
+
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	second, err := server.ListenUnix(path, 0o660)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = first.Close()
+	mode(0o660) // of the second one, which the first must not remove
+	_ = second.Close()
+
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := server.ListenUnix(path, 0); err == nil || !strings.Contains(err.Error(), "not a socket") {
+		t.Errorf("a file was taken for a socket: %v", err)
+	}
+	if _, err := os.Lstat(path); err != nil {
+		t.Errorf("the file is gone: %v", err)
+	}
+}

@@ -1,0 +1,233 @@
+package server_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"runtime/pprof"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	localnetv1 "github.com/switchyard-net/switchyard/client/localnet/v1"
+	"github.com/switchyard-net/switchyard/model"
+	"github.com/switchyard-net/switchyard/server"
+)
+
+// The clients of the tests here are in a process of their own, so that what they need is not taken for the server's. It is this
+// test binary with these variables, for the socket and the number of clients.
+const (
+	envSocket  = "SWITCHYARD_TEST_CLIENTS_SOCKET"
+	envClients = "SWITCHYARD_TEST_CLIENTS"
+)
+
+func TestMain(m *testing.M) {
+	if socket := os.Getenv(envSocket); socket != "" {
+		n, _ := strconv.Atoi(os.Getenv(envClients))
+		if err := watchers(socket, n); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// watchers watches with n clients, each on its own connection. It writes a line when all have the first update and have asked
+// for another, and a line after each further update that all have got, until its input ends.
+func watchers(socket string, n int) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	errs := make(chan error, 1)
+	fail := func(err error) {
+		select {
+		case errs <- err:
+		default:
+		}
+	}
+	updates := make(chan int, n)
+	for range n {
+		conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithSharedWriteBuffer(true), grpc.WithReadBufferSize(0))
+		if err != nil {
+			return err
+		}
+		stream, err := localnetv1.NewEndpointsClient(conn).Watch(ctx)
+		if err != nil {
+			return err
+		}
+		go func() {
+			request := &localnetv1.WatchRequest{Subscribe: &localnetv1.Subscribe{}, Ready: true}
+			for {
+				if err := stream.Send(request); err != nil {
+					fail(err)
+					return
+				}
+				request = &localnetv1.WatchRequest{Ready: true}
+				for whole := false; !whole; {
+					m, err := stream.Recv()
+					if err != nil {
+						fail(err)
+						return
+					}
+					whole = m.GetPosition() != nil
+				}
+				updates <- 1
+			}
+		}()
+	}
+	go func() {
+		for {
+			for range n {
+				<-updates
+			}
+			fmt.Println("all")
+		}
+	}()
+	go func() {
+		_, _ = bufio.NewReader(os.Stdin).ReadString('\n')
+		fail(nil)
+	}()
+	return <-errs
+}
+
+// crowd is a process of watching clients.
+type crowd struct {
+	t     testing.TB
+	lines chan string
+}
+
+func newCrowd(t testing.TB, socket string, n int) *crowd {
+	t.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), envSocket+"="+socket, envClients+"="+strconv.Itoa(n))
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	c := &crowd{t, make(chan string, 100)}
+	go func() {
+		for s := bufio.NewScanner(out); s.Scan(); {
+			c.lines <- s.Text()
+		}
+		close(c.lines)
+	}()
+	t.Cleanup(func() {
+		_ = in.Close()
+		_ = cmd.Wait()
+	})
+	return c
+}
+
+// all waits until every client has got an update.
+func (c *crowd) all() {
+	c.t.Helper()
+	select {
+	case line := <-c.lines:
+		if line != "all" {
+			c.t.Fatalf("the clients' process: %q", line)
+		}
+	case <-time.After(time.Minute):
+		c.t.Fatal("not all clients have got an update within a minute")
+	}
+}
+
+// memory is what this process holds: its heap and stacks, and its resident set, in bytes.
+func memory(t testing.TB) (inUse, resident int) {
+	t.Helper()
+	runtime.GC()
+	debug.FreeOSMemory()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	b, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		t.Skip(err)
+	}
+	pages, _ := strconv.Atoi(strings.Fields(string(b))[1])
+	return int(m.HeapInuse + m.StackInuse), pages * os.Getpagesize()
+}
+
+// BenchmarkIdleClients: what a watching client that waits for a change costs the server.
+func BenchmarkIdleClients(b *testing.B) {
+	for _, n := range []int{1000, 5000} {
+		b.Run(strconv.Itoa(n), func(b *testing.B) {
+			w := newWorld(b, nil)
+			w.sink.Update(services(1000, 5), nil)
+			w.sink.Complete()
+			socket := filepath.Join(b.TempDir(), "s")
+			serveAt(b, w, socket)
+			newCrowd(b, socket, 1).all()
+			inUse, resident := memory(b)
+			for b.Loop() {
+				newCrowd(b, socket, n).all()
+				time.Sleep(time.Second)
+				nowInUse, nowResident := memory(b)
+				b.ReportMetric(float64(nowInUse-inUse)/float64(n)/1024, "KiB/client")
+				b.ReportMetric(float64(nowResident-resident)/float64(n)/1024, "resident-KiB/client")
+			}
+			if os.Getenv("DUMP") != "" {
+				f, _ := os.Create("/tmp/heap.out")
+				_ = pprof.WriteHeapProfile(f)
+				f.Close()
+			}
+		})
+	}
+}
+
+// BenchmarkFanOut: one endpoint changes and 5,000 clients wait for it; until the last has it.
+func BenchmarkFanOut(b *testing.B) {
+	w := newWorld(b, nil)
+	w.sink.Update(services(1000, 5), nil)
+	w.sink.Complete()
+	socket := filepath.Join(b.TempDir(), "s")
+	serveAt(b, w, socket)
+	c := newCrowd(b, socket, 5000)
+	c.all()
+	n := 0
+	for b.Loop() {
+		n++
+		changed := *service("service-00471", 471, 5)[1].(*model.EndpointSlice)
+		changed.Endpoints[2].Addr = address(11, n)
+		w.sink.Update([]model.Object{&changed}, nil)
+		c.all()
+	}
+}
+
+func serveAt(t testing.TB, w *world, socket string) {
+	t.Helper()
+	l, err := server.ListenUnix(socket, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	serveOn(t, w, l)
+}
+
+func serveOn(t testing.TB, w *world, l net.Listener) {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- w.server.Serve(ctx, l, nil) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
