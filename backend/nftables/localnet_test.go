@@ -16,7 +16,9 @@ import (
 
 // TestRouteLocalnetComesBack resets the sysctl behind a dataplane's back: verification sets it again, where it is needed.
 func TestRouteLocalnetComesBack(t *testing.T) {
-	sysctl := func(value string) netns.Sysctl { return netns.Sysctl{Path: "net/ipv4/conf/all/route_localnet", Value: value} }
+	sysctl := func(value string) netns.Sysctl {
+		return netns.Sysctl{Path: "net/ipv4/conf/all/route_localnet", Value: value}
+	}
 	for name, test := range map[string]struct {
 		prefix string
 		want   string

@@ -1,6 +1,8 @@
 package nftables
 
 import (
+	"bytes"
+	"cmp"
 	"net/netip"
 
 	"github.com/switchyard-net/switchyard/state"
@@ -33,6 +35,10 @@ type sharedKey struct {
 	family state.Family
 	kind   kind
 	addr   [16]byte
+}
+
+func (s sharedKey) compare(o sharedKey) int {
+	return cmp.Or(cmp.Compare(s.family, o.family), cmp.Compare(s.kind, o.kind), bytes.Compare(s.addr[:], o.addr[:]))
 }
 
 func newSharedKey(k kind, addr netip.Addr) sharedKey {

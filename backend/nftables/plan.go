@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -157,9 +158,9 @@ func (p *plan) diff() {
 
 // settle plans the elements that depend on the whole of the update.
 func (p *plan) settle(nodePorts []netip.Addr) {
-	for k, d := range p.refs {
+	for _, k := range slices.SortedFunc(maps.Keys(p.refs), sharedKey.compare) { // the same change makes the same batch
 		before := p.m.refs[k]
-		switch after := before + d; {
+		switch after := before + p.refs[k]; {
 		case before == 0 && after > 0:
 			p.add(k.element())
 		case before > 0 && after == 0:

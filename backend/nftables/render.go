@@ -1,6 +1,8 @@
 package nftables
 
 import (
+	"bytes"
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"net/netip"
@@ -33,6 +35,12 @@ type elementKey struct {
 }
 
 func (e *element) id() elementKey { return elementKey{e.family, e.set, e.key} }
+
+// compare orders elements, so that what comes from a map is planned in the same order each time.
+func (k elementKey) compare(o elementKey) int {
+	return cmp.Or(cmp.Compare(k.family, o.family), cmp.Compare(k.set.space, o.set.space), cmp.Compare(k.set.view, o.set.view),
+		cmp.Compare(k.set.kind, o.set.kind), cmp.Compare(k.set.arg, o.set.arg), bytes.Compare(k.key[:], o.key[:]))
+}
 
 // writer fills the fields of a key or of data, each of which starts at a multiple of four bytes.
 type writer struct {

@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -50,7 +51,8 @@ func resync(o *Options, former *mirror, ks *kernelState, want desired, nodePorts
 		}
 	}
 	slots := ks.placements()
-	for _, s := range want.services {
+	byName := func(a, b *state.Service) int { return a.Name.Compare(b.Name) }
+	for _, s := range slices.SortedFunc(slices.Values(want.services), byName) { // the same change makes the same batch
 		next := applied{record: s}
 		before, ok := former.services[s.Name]
 		if !ok {
@@ -71,8 +73,8 @@ func resync(o *Options, former *mirror, ks *kernelState, want desired, nodePorts
 		p.new.own = append(p.new.own, newSharedKey(nodePortIPs, a).element())
 	}
 	p.compare(ks)
-	for k, data := range ks.elements {
-		p.del(element{k.family, k.set, k.key, data})
+	for _, k := range slices.SortedFunc(maps.Keys(ks.elements), elementKey.compare) {
+		p.del(element{k.family, k.set, k.key, ks.elements[k]})
 	}
 	for i := range ks.tables {
 		p.resyncTable(&ks.tables[i])
@@ -129,7 +131,8 @@ func (p *plan) replaceTable(t *tableState, sets []nft.Set, chains []nft.Chain) {
 			s.del, s.add = nil, nil
 		}
 	}
-	for _, a := range p.services {
+	for _, name := range slices.SortedFunc(maps.Keys(p.services), state.ServiceName.Compare) {
+		a := p.services[name]
 		p.new.reset()
 		p.new.service(a.record, a.places)
 		for i := range p.new.own {
@@ -138,7 +141,7 @@ func (p *plan) replaceTable(t *tableState, sets []nft.Set, chains []nft.Chain) {
 			}
 		}
 	}
-	for k := range p.refs {
+	for _, k := range slices.SortedFunc(maps.Keys(p.refs), sharedKey.compare) {
 		if k.family == t.family {
 			p.add(k.element())
 		}
