@@ -20,7 +20,7 @@ import (
 
 // Config is the configuration of a node's service proxy. [Default] returns one that is complete; the zero value is not.
 type Config struct {
-	// FeatureGates switches features by name.
+	// FeatureGates are those of Kubernetes, by name. None has an effect; see [Config.WithoutEffect] and [Config.UnknownGates].
 	FeatureGates map[string]bool
 	// ClientConnection says how the API server is reached.
 	ClientConnection ClientConnection
@@ -30,7 +30,7 @@ type Config struct {
 	HostnameOverride string
 	// NodeIPOverride takes the place of the addresses of the Node object, the primary one first.
 	NodeIPOverride []netip.Addr
-	// IPFamilyPolicy says which families this node must have.
+	// IPFamilyPolicy says which of the node's addresses count, and which there must be. See [Config.NodeIPs].
 	IPFamilyPolicy IPFamilyPolicy
 	// HealthzBindAddress is where /healthz and /livez are served. The zero value serves them nowhere.
 	HealthzBindAddress netip.AddrPort
@@ -56,8 +56,7 @@ type Config struct {
 	ConfigSyncPeriod field.Duration
 	// SyncPeriod is how often the kernel is compared with what it should hold.
 	SyncPeriod field.Duration
-	// MinSyncPeriod is the shortest time between two commits to the kernel, for dataplanes whose commits are dear. That of
-	// nftables commits at once.
+	// MinSyncPeriod is the shortest time between two commits to the kernel. See [Config.CommitInterval].
 	MinSyncPeriod field.Duration
 
 	// Linux and Windows have the settings of a platform that do not depend on the dataplane.

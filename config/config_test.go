@@ -105,7 +105,8 @@ func TestFaults(t *testing.T) {
 		if slices.Contains(withoutDefault, tt.path) && len(c.Validate("linux")) > 0 {
 			continue
 		}
-		if live, restart := Diff(Default(), c); len(c.Validate("linux")) > 0 || slices.Contains(append(live, restart...), strings.Split(tt.path, "[")[0]) {
+		live, restart, none := Diff(Default(), c)
+		if len(c.Validate("linux")) > 0 || slices.Contains(slices.Concat(live, restart, none), strings.Split(tt.path, "[")[0]) {
 			t.Errorf("%s is not mended: %v", tt.path, c.Validate("linux"))
 		}
 	}
@@ -136,8 +137,8 @@ func TestDiffSeesEveryField(t *testing.T) {
 		before := reflect.New(v.Type()).Elem()
 		before.Set(v)
 		change(t, path, v)
-		live, restart := Diff(Default(), changed)
-		if got := append(live, restart...); len(got) != 1 || !strings.EqualFold(got[0], path) {
+		live, restart, none := Diff(Default(), changed)
+		if got := slices.Concat(live, restart, none); len(got) != 1 || !strings.EqualFold(got[0], path) {
 			t.Errorf("a change of %s is seen as %v", path, got)
 		}
 		v.Set(before)
@@ -181,9 +182,10 @@ func TestDiff(t *testing.T) {
 	old, now := Default(), Default()
 	now.Mode, now.Linux.MasqueradeAll, now.SyncPeriod = ModeIPVS, true, duration(time.Minute)
 	now.IPVS.ExcludeCIDRs = []netip.Prefix{} // the same as none
-	live, restart := Diff(old, now)
-	if !slices.Equal(live, []string{"linux.masqueradeAll", "syncPeriod"}) || !slices.Equal(restart, []string{"mode"}) {
-		t.Errorf("Diff = %v, %v", live, restart)
+	now.EBPF.PinPath = "/elsewhere"
+	live, restart, none := Diff(old, now)
+	if !slices.Equal(none, []string{"ebpf.pinPath"}) || !slices.Equal(live, []string{"linux.masqueradeAll", "syncPeriod"}) || !slices.Equal(restart, []string{"mode"}) {
+		t.Errorf("Diff = %v, %v, %v", live, restart, none)
 	}
 }
 
@@ -282,6 +284,29 @@ func TestNodeIPs(t *testing.T) {
 		}
 		if err := c.CheckNodeIPs(got); (err != nil) != tt.fault {
 			t.Errorf("%+v: CheckNodeIPs = %v", tt, err)
+		}
+	}
+}
+
+func TestWithoutEffect(t *testing.T) {
+	c := Default()
+	if got := slices.Concat(c.WithoutEffect(), c.UnknownGates()); len(got) > 0 {
+		t.Errorf("defaults without effect are named: %v", got)
+	}
+	c.SyncPeriod, c.Mode = duration(time.Minute), ModeIPVS // have an effect
+	c.IPVS.StrictARP, c.ShowHiddenMetricsForVersion = true, "1.36"
+	c.FeatureGates = map[string]bool{"AllBeta": true, "KubeletFrob": true, "NFTablesProxyMode": true, "PreferSameTrafficDistribution": false}
+	c.IPTables.MasqueradeBit, c.NFTables.MasqueradeBit, c.IPVS.MasqueradeBit = 5, 5, 6
+	want := []string{"featureGates.PreferSameTrafficDistribution", "ipvs.masqueradeBit", "ipvs.strictARP", "showHiddenMetricsForVersion"}
+	if got := c.WithoutEffect(); !slices.Equal(got, want) {
+		t.Errorf("named are %v, want %v", got, want)
+	}
+	if got := c.UnknownGates(); !slices.Equal(got, []string{"KubeletFrob"}) {
+		t.Errorf("unknown are %v, want KubeletFrob", got)
+	}
+	for _, name := range alwaysOn {
+		if !knownGates()[name] {
+			t.Errorf("%s is no feature gate", name)
 		}
 	}
 }

@@ -8,8 +8,8 @@ import (
 )
 
 // Diff returns the paths of the fields that differ between two configurations, sorted: those that can be applied while the
-// process runs, and those that need a restart.
-func Diff(old, new *Config) (live, restart []string) {
+// process runs, those that need a restart, and those that have no effect in this release.
+func Diff(old, new *Config) (live, restart, none []string) {
 	values := map[string]reflect.Value{}
 	leaves(reflect.ValueOf(old).Elem(), "", func(path string, v reflect.Value) { values[path] = v })
 	leaves(reflect.ValueOf(new).Elem(), "", func(path string, v reflect.Value) {
@@ -21,11 +21,38 @@ func Diff(old, new *Config) (live, restart []string) {
 			live = append(live, name)
 		case effectRestart:
 			restart = append(restart, name)
+		case effectNone:
+			none = append(none, name)
 		}
 	})
 	slices.Sort(live)
 	slices.Sort(restart)
-	return live, restart
+	slices.Sort(none)
+	return live, restart, none
+}
+
+// WithoutEffect returns the paths of the fields of c that are not at their defaults and have no effect in this release, sorted. Of
+// featureGates, it names those that switch off what is always on here.
+func (c *Config) WithoutEffect() []string {
+	_, _, none := Diff(Default(), c)
+	none = slices.DeleteFunc(none, func(path string) bool {
+		switch path {
+		case "featureGates":
+			return true
+		case "iptables.masqueradeBit":
+			return c.IPTables.MasqueradeBit == c.NFTables.MasqueradeBit // is what counts
+		case "ipvs.masqueradeBit":
+			return c.IPVS.MasqueradeBit == c.NFTables.MasqueradeBit
+		}
+		return false
+	})
+	for _, name := range alwaysOn {
+		if on, set := c.FeatureGates[name]; set && !on {
+			none = append(none, "featureGates."+name)
+		}
+	}
+	slices.Sort(none)
+	return none
 }
 
 // same compares values. There is no difference between lists or maps that are empty and those that are not there.
@@ -45,11 +72,14 @@ const (
 	effectLive effect = iota + 1
 	// effectRestart fields take effect when the process is started again.
 	effectRestart
+	// effectNone fields are read, checked and converted, and that is all: they are about other platforms, about dataplanes that are
+	// not part of this release, or about what is not done here.
+	effectNone
 )
 
 // effects has every field. A test sees to it that none is forgotten.
 var effects = map[string]effect{
-	"featureGates": effectRestart,
+	"featureGates": effectNone,
 
 	"clientConnection.kubeconfig":         effectLive,
 	"clientConnection.acceptContentTypes": effectLive,
@@ -58,13 +88,13 @@ var effects = map[string]effect{
 	"clientConnection.burst":              effectLive,
 
 	"logging.format":                      effectRestart,
-	"logging.flushFrequency":              effectRestart,
+	"logging.flushFrequency":              effectNone,
 	"logging.verbosity":                   effectLive,
 	"logging.vmodule":                     effectLive,
 	"logging.options.text.splitStream":    effectRestart,
-	"logging.options.text.infoBufferSize": effectRestart,
+	"logging.options.text.infoBufferSize": effectNone,
 	"logging.options.json.splitStream":    effectRestart,
-	"logging.options.json.infoBufferSize": effectRestart,
+	"logging.options.json.infoBufferSize": effectNone,
 
 	"hostnameOverride":            effectLive,
 	"nodeIPOverride":              effectLive,
@@ -74,7 +104,7 @@ var effects = map[string]effect{
 	"bindAddressHardFail":         effectLive,
 	"configHardFail":              effectLive,
 	"enableProfiling":             effectLive,
-	"showHiddenMetricsForVersion": effectRestart,
+	"showHiddenMetricsForVersion": effectNone,
 
 	"mode":                            effectRestart,
 	"detectLocalMode":                 effectLive,
@@ -95,26 +125,26 @@ var effects = map[string]effect{
 	"linux.conntrack.udpStreamTimeout":      effectLive,
 	"linux.masqueradeAll":                   effectLive,
 	"linux.oomScoreAdj":                     effectLive,
-	"windows.runAsService":                  effectRestart,
+	"windows.runAsService":                  effectNone,
 
 	"nftables.masqueradeBit":          effectLive,
-	"iptables.masqueradeBit":          effectRestart,
+	"iptables.masqueradeBit":          effectNone,
 	"iptables.localhostNodePorts":     effectLive,
-	"ipvs.masqueradeBit":              effectRestart,
-	"ipvs.scheduler":                  effectRestart,
-	"ipvs.excludeCIDRs":               effectRestart,
-	"ipvs.strictARP":                  effectRestart,
-	"ipvs.tcpTimeout":                 effectRestart,
-	"ipvs.tcpFinTimeout":              effectRestart,
-	"ipvs.udpTimeout":                 effectRestart,
-	"ebpf.cgroupPath":                 effectRestart,
-	"ebpf.pinPath":                    effectRestart,
-	"userspace.udpIdleTimeout":        effectRestart,
-	"winkernel.networkName":           effectRestart,
-	"winkernel.sourceVip":             effectRestart,
-	"winkernel.enableDSR":             effectRestart,
-	"winkernel.rootHnsEndpointName":   effectRestart,
-	"winkernel.forwardHealthCheckVip": effectRestart,
+	"ipvs.masqueradeBit":              effectNone,
+	"ipvs.scheduler":                  effectNone,
+	"ipvs.excludeCIDRs":               effectNone,
+	"ipvs.strictARP":                  effectNone,
+	"ipvs.tcpTimeout":                 effectNone,
+	"ipvs.tcpFinTimeout":              effectNone,
+	"ipvs.udpTimeout":                 effectNone,
+	"ebpf.cgroupPath":                 effectNone,
+	"ebpf.pinPath":                    effectNone,
+	"userspace.udpIdleTimeout":        effectNone,
+	"winkernel.networkName":           effectNone,
+	"winkernel.sourceVip":             effectNone,
+	"winkernel.enableDSR":             effectNone,
+	"winkernel.rootHnsEndpointName":   effectNone,
+	"winkernel.forwardHealthCheckVip": effectNone,
 
 	"api.listen":       effectRestart,
 	"api.socketMode":   effectRestart,

@@ -139,8 +139,8 @@ func TestProxyFlagsLand(t *testing.T) {
 			t.Errorf("--%s=%s: %v", f.name, f.value, err)
 			continue
 		}
-		live, restart := config.Diff(before, c)
-		got := slices.Concat(live, restart)
+		live, restart, none := config.Diff(before, c)
+		got := slices.Concat(live, restart, none)
 		if f.name == "iptables-masquerade-bit" { // a blank mode and ipvs take it from there
 			got = slices.DeleteFunc(got, func(path string) bool {
 				return path == "nftables.masqueradeBit" || path == "ipvs.masqueradeBit"

@@ -9,7 +9,9 @@ import (
 
 // TestVerbosity logs from this file, whose name is proxylog_test.go.
 func TestVerbosity(t *testing.T) {
-	module := func(pattern string, v int32) config.VModule { return config.VModule{FilePattern: pattern, Verbosity: v} }
+	module := func(pattern string, v int32) config.VModule {
+		return config.VModule{FilePattern: pattern, Verbosity: v}
+	}
 	tests := []struct {
 		name      string
 		verbosity int32

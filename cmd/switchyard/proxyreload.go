@@ -4,9 +4,11 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -91,12 +93,15 @@ func (d *daemon) reload(g *group, data []byte) (again bool, err error) {
 	if err := d.flags.override(loaded); err != nil {
 		return false, err
 	}
-	live, restart := config.Diff(was, loaded)
+	live, restart, none := config.Diff(was, loaded)
+	if len(none) > 0 {
+		warnWithoutEffect(loaded, d.log)
+	}
 	if len(restart) > 0 {
 		d.log.Warn("these changes take effect when the process is started again", "fields", strings.Join(restart, ", "))
 		loaded.Revert(restart, was)
 	}
-	if len(live) == 0 {
+	if len(live)+len(none) == 0 {
 		return false, nil
 	}
 	if err := d.apply(g, loaded); err != nil {
@@ -107,8 +112,18 @@ func (d *daemon) reload(g *group, data []byte) (again bool, err error) {
 			"pause", reloadPause, "error", err)
 		return true, nil
 	}
-	d.log.Info("the configuration has changed", "fields", strings.Join(live, ", "))
+	d.log.Info("the configuration has changed", "fields", strings.Join(slices.Concat(live, none), ", "))
 	return false, nil
+}
+
+// warnWithoutEffect names what c sets to no effect.
+func warnWithoutEffect(c *config.Config, log *slog.Logger) {
+	if fields := c.WithoutEffect(); len(fields) > 0 {
+		log.Warn("settings that have no effect in this release", "fields", strings.Join(fields, ", "), "remedy", "leave them out; see docs/config-reference.md")
+	}
+	if gates := c.UnknownGates(); len(gates) > 0 {
+		log.Warn("feature gates that Kubernetes 1.36 does not have", "gates", strings.Join(gates, ", "), "remedy", "check the names, or leave them out")
+	}
 }
 
 // apply lets the process go on with another configuration. Only what a change concerns is touched: the kernel keeps what it holds,

@@ -33,6 +33,7 @@ func serveProxy(ctx context.Context, p *proxyFlags, c *config.Config, log *slog.
 	if err := checkMode(c.Mode, log); err != nil {
 		return err
 	}
+	warnWithoutEffect(c, log)
 	debug.SetGCPercent(startGCPercent)
 	d, err := newDaemon(p, c, log, v)
 	if err != nil {

@@ -26,8 +26,11 @@ func TestReferenceIsComplete(t *testing.T) {
 		def := at(t, base, path)
 		c, _ := load(t, file(t, v1alpha2.APIVersion, map[string]any{path: sample(t, path, typ, def)}))
 		when := "restart"
-		if live, _ := config.Diff(config.Default(), c); len(live) > 0 {
+		switch live, _, none := config.Diff(config.Default(), c); {
+		case len(live) > 0:
 			when = "live"
+		case len(none) > 0:
+			when = "none"
 		}
 		if want := reference(t, def); row.def != want || row.when != when || row.meaning == "" || row.typ == "" {
 			t.Errorf("docs/config-reference.md says of %s %+v; its default is %s, a change takes effect: %s", path, row, want, when)
