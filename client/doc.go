@@ -1,3 +1,57 @@
-// Package client follows what one node must route, as a Switchyard server on the node tells it. It is all that a dataplane needs:
-// Kubernetes' rules have been applied by the server, and nothing here knows an object of Kubernetes.
+// Package client follows what one node must route, as a Switchyard server tells it. It is all that a dataplane needs: the rules of
+// Kubernetes have been applied by the server, and nothing here knows an object of Kubernetes.
+//
+// A dataplane is a [Sink]. This is a whole one, but for the kernel:
+//
+//	type table map[client.ServiceName][]string
+//
+//	func (t table) Apply(_ context.Context, c *client.Change) (map[client.ServiceName]error, error) {
+//		if c.First {
+//			clear(t) // what an earlier run has left
+//		}
+//		failed := make(map[client.ServiceName]error)
+//		for _, s := range c.Changed {
+//			if err := client.Check(s); err != nil {
+//				failed[client.NameOf(s)] = err // it keeps what it has
+//				continue
+//			}
+//			t[client.NameOf(s)] = rules(s)
+//		}
+//		for _, name := range c.Removed {
+//			delete(t, name)
+//		}
+//		return failed, nil
+//	}
+//
+//	// rules says where connections from pods and from this node go.
+//	func rules(s *localnetv1.ServiceEndpoints) []string {
+//		var rules []string
+//		for _, p := range s.Ports {
+//			for _, f := range p.Frontends {
+//				traffic := p.External
+//				if f.Kind == localnetv1.FrontendKind_FRONTEND_KIND_CLUSTER_IP {
+//					traffic = p.Internal
+//				}
+//				var to []string
+//				for e := range client.Endpoints(p, traffic.Inside.Endpoints) {
+//					to = append(to, client.AddrPort(e).String())
+//				}
+//				rules = append(rules, fmt.Sprint(p.Protocol, " ", client.AddrPort(f), ": ", traffic.Inside.Verdict, to))
+//			}
+//		}
+//		return rules
+//	}
+//
+//	func main() {
+//		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+//		defer stop()
+//		if err := client.RunSink(ctx, client.Options{Name: "table"}, make(table)); err != nil {
+//			fmt.Fprintln(os.Stderr, err)
+//			os.Exit(2)
+//		}
+//	}
+//
+// [RunSink] sees to the rest: it reconnects, works out what has changed when the server was restarted, tries again what has failed,
+// and tells the server how the dataplane is doing. Who needs less takes a [Watcher], which hands out updates as they come, or an
+// [EndpointsClient], which gets the whole state each time. The simplest program is one call of [Run].
 package client

@@ -50,8 +50,13 @@ type Change struct {
 }
 
 // Services returns all services after this change, ordered by name. The slice does not change any more, but is shared. It may
-// be called only before Apply returns.
-func (c *Change) Services() []*localnetv1.ServiceEndpoints { return c.state.snapshot() }
+// be called only before Apply returns. In a Change that a test has made, it is Changed.
+func (c *Change) Services() []*localnetv1.ServiceEndpoints {
+	if c.state == nil {
+		return c.Changed
+	}
+	return c.state.snapshot()
+}
 
 // RunSink keeps a sink in step with the node's state until ctx ends, and then returns nil; what the sink shows stays. It
 // tells the server what the sink shows and which services failed. What changes while the sink is busy comes in one change.
