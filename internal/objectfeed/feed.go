@@ -50,6 +50,7 @@ type Options struct {
 type Feed struct {
 	log    *slog.Logger
 	closed chan struct{}
+	ready  chan struct{} // closed with the first revision
 
 	mu         sync.Mutex // guards all below
 	incomplete int        // sources that are not complete
@@ -64,6 +65,7 @@ func New(o Options) *Feed {
 	return &Feed{
 		log:     cmp.Or(o.Logger, slog.New(slog.DiscardHandler)),
 		closed:  make(chan struct{}),
+		ready:   make(chan struct{}),
 		objects: make(map[model.Ref]model.Object),
 		changes: changeLog{limit: logLimit},
 		wake:    make(chan struct{}),
@@ -93,6 +95,9 @@ func (f *Feed) Close() {
 
 // Closed returns a channel that is closed together with the feed.
 func (f *Feed) Closed() <-chan struct{} { return f.closed }
+
+// Ready returns a channel that is closed once all sources are complete, so that there is a set to hand out.
+func (f *Feed) Ready() <-chan struct{} { return f.ready }
 
 func (f *Feed) isClosed() bool {
 	select {
@@ -164,6 +169,7 @@ func (f *Feed) publish(refs []model.Ref) {
 	}
 	f.revision++
 	if f.revision == 1 {
+		close(f.ready)
 		f.changes.forgotten = f.revision // who has nothing gets everything: no need to log it
 	} else {
 		for _, ref := range refs {

@@ -76,7 +76,13 @@ func TestFeed(t *testing.T) {
 	one.Complete() // counts once
 	expect(0, "nothing")
 	two.Update([]model.Object{namespace("b"), disabled("c")}, nil)
+	select {
+	case <-f.Ready():
+		t.Error("the feed is ready before its second source is complete")
+	default:
+	}
 	two.Complete()
+	<-f.Ready()
 	expect(0, "1 full a b c!")
 	expect(1, "nothing")
 
