@@ -1,0 +1,136 @@
+package relay
+
+import (
+	"errors"
+	"log/slog"
+
+	"github.com/switchyard-net/switchyard/internal/wire"
+	"github.com/switchyard-net/switchyard/model"
+	"github.com/switchyard-net/switchyard/source"
+
+	clusterv1 "github.com/switchyard-net/switchyard/internal/proto/cluster/v1"
+)
+
+// update is what the parts of one update amount to.
+type update struct {
+	log   *slog.Logger
+	begun bool
+	full  bool
+	set   []model.Object
+	// faulty are objects that exist but cannot be used.
+	faulty  []model.Ref
+	deleted []model.Ref
+	// position is nil until the last part has come.
+	position *clusterv1.Position
+}
+
+// add adds the next part. It fails if that cannot be one. An object with a fault leaves its last good version in force, and
+// one of a kind that is not known here has come from a newer relay and decides nothing here.
+func (u *update) add(part *clusterv1.FollowResponse) error {
+	if u.begun && part.GetFull() != u.full {
+		return errors.New("it breaks the protocol: an update is full in some of its parts only")
+	}
+	u.begun, u.full = true, part.GetFull()
+	if u.full && len(part.GetDeleted()) > 0 {
+		return errors.New("it breaks the protocol: a full update names deleted objects")
+	}
+	for _, m := range part.GetSet() {
+		ref := refOf(m)
+		if ref.Kind == 0 {
+			u.log.Debug("object is of a kind that is not known here; it is left out")
+			continue
+		}
+		obj, err := wire.ParseObject(m)
+		if err != nil {
+			u.log.Error("object cannot be used; what it said last stays in force", "object", ref.String(), "error", err)
+			u.faulty = append(u.faulty, ref)
+			continue
+		}
+		u.set = append(u.set, obj)
+	}
+	for _, m := range part.GetDeleted() {
+		ref, err := wire.ParseRef(m)
+		if err != nil {
+			u.log.Debug("object that is not known here is deleted", "error", err)
+			continue
+		}
+		u.deleted = append(u.deleted, ref)
+	}
+	u.position = part.GetPosition()
+	return nil
+}
+
+// refOf names an object that may have faults. The kind is 0 if it is not known.
+func refOf(m *clusterv1.Object) model.Ref {
+	switch o := m.GetObject().(type) {
+	case *clusterv1.Object_Service:
+		return model.Ref{Kind: model.KindService, Namespace: o.Service.GetNamespace(), Name: o.Service.GetName()}
+	case *clusterv1.Object_EndpointSlice:
+		return model.Ref{Kind: model.KindEndpointSlice, Namespace: o.EndpointSlice.GetNamespace(), Name: o.EndpointSlice.GetName()}
+	case *clusterv1.Object_Node:
+		return model.Ref{Kind: model.KindNode, Name: o.Node.GetName()}
+	case *clusterv1.Object_Namespace:
+		return model.Ref{Kind: model.KindNamespace, Name: o.Namespace.GetName()}
+	case *clusterv1.Object_ServiceCidr:
+		return model.Ref{Kind: model.KindServiceCIDR, Name: o.ServiceCidr.GetName()}
+	}
+	return model.Ref{}
+}
+
+// delivery brings updates to the sink. It belongs to one goroutine.
+type delivery struct {
+	log  *slog.Logger
+	sink source.Sink
+	// refs are the objects that the sink has, which tell after a full update what has been deleted. Their names are shared with
+	// the objects.
+	refs map[model.Ref]struct{}
+	// position is what to resume from, nil as long as the sink has nothing.
+	position *clusterv1.Position
+}
+
+// take delivers a whole update.
+func (d *delivery) take(u *update) error {
+	deleted := u.deleted
+	switch {
+	case u.full:
+		deleted = d.replace(u)
+	case d.position == nil:
+		return errors.New("it breaks the protocol: the first update is not full")
+	default:
+		for _, ref := range deleted {
+			delete(d.refs, ref)
+		}
+		for _, obj := range u.set {
+			d.refs[obj.Ref()] = struct{}{}
+		}
+	}
+	if len(u.set)+len(deleted) > 0 {
+		d.sink.Update(u.set, deleted)
+	}
+	if d.position == nil {
+		d.log.Info("all objects of the cluster have been delivered", "objects", len(d.refs))
+		d.sink.Complete()
+	}
+	d.position = u.position
+	return nil
+}
+
+// replace notes what is there after a full update, and returns what no longer is.
+func (d *delivery) replace(u *update) (gone []model.Ref) {
+	before := d.refs
+	d.refs = make(map[model.Ref]struct{}, len(u.set))
+	for _, obj := range u.set {
+		d.refs[obj.Ref()] = struct{}{}
+	}
+	for _, ref := range u.faulty {
+		if _, ok := before[ref]; ok {
+			d.refs[ref] = struct{}{}
+		}
+	}
+	for ref := range before {
+		if _, ok := d.refs[ref]; !ok {
+			gone = append(gone, ref)
+		}
+	}
+	return gone
+}

@@ -1,0 +1,109 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
+
+	clusterv1 "github.com/switchyard-net/switchyard/internal/proto/cluster/v1"
+)
+
+const (
+	// connectTimeout is how long a connection may take.
+	connectTimeout = 10 * time.Second
+	// silence is how long a connection may be silent before it is probed, and probed how long the answer may take: nothing else
+	// would tell a relay that is gone from one that has no news.
+	silence = 30 * time.Second
+	probed  = 10 * time.Second
+	// patience is how long a relay may take to say that it has a full set. It takes one that has it no time.
+	patience = 30 * time.Second
+)
+
+var errSilent = errors.New("it has not answered for " + patience.String() + "; perhaps it has no full set of objects itself yet")
+
+// dial returns a new connection to a relay. Each is for one stream: that way nothing but the source itself decides when to try
+// again, and names are resolved each time.
+func (s *Source) dial(target string) (*grpc.ClientConn, error) {
+	options := []grpc.DialOption{
+		grpc.WithTransportCredentials(s.options.Credentials),
+		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: connectTimeout}),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: silence, Timeout: probed}),
+	}
+	return grpc.NewClient(target, append(options, s.options.DialOptions...)...)
+}
+
+// follow delivers what one relay has until the stream ends, and says why it did, and whether the relay was of use until then.
+func (s *Source) follow(ctx context.Context, target string, d *delivery) (useful bool, err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	impatience := time.AfterFunc(patience, func() { cancel(errSilent) })
+	defer func() {
+		if errors.Is(context.Cause(ctx), errSilent) {
+			err = errSilent
+		}
+		impatience.Stop()
+		cancel(nil)
+	}()
+	conn, err := s.dial(target)
+	if err != nil {
+		return false, err
+	}
+	defer conn.Close()
+	stream, err := clusterv1.NewObjectsClient(conn).Follow(ctx)
+	if err != nil {
+		return false, err
+	}
+	if err := ask(stream, d.position); err != nil {
+		return false, err
+	}
+	// A relay that has a full set says so with the header at once. It may have no news for long.
+	header, err := stream.Header()
+	if impatience.Stop(); err == nil && header != nil {
+		useful = true
+		s.health.mend(target)
+	}
+	for {
+		u, err := s.receive(stream)
+		if err != nil {
+			return useful, err
+		}
+		if err := d.take(u); err != nil {
+			return useful, err
+		}
+		if err := ask(stream, nil); err != nil {
+			return useful, err
+		}
+	}
+}
+
+type stream = grpc.BidiStreamingClient[clusterv1.FollowRequest, clusterv1.FollowResponse]
+
+// ask asks for an update.
+func ask(stream stream, resume *clusterv1.Position) error {
+	err := stream.Send(&clusterv1.FollowRequest{Resume: resume})
+	if errors.Is(err, io.EOF) {
+		return nil // the stream has ended; receiving says why
+	}
+	return err
+}
+
+// receive receives all parts of an update.
+func (s *Source) receive(stream stream) (*update, error) {
+	u := &update{log: s.log}
+	for u.position == nil {
+		part, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil, errors.New("it has ended the stream")
+		}
+		if err != nil {
+			return nil, err
+		}
+		if err := u.add(part); err != nil {
+			return nil, err
+		}
+	}
+	return u, nil
+}

@@ -1,0 +1,107 @@
+// Package relay is the source of cluster objects that follows a relay: an instance of Switchyard that has them itself, from an
+// API server or from another relay.
+//
+// Everything comes over one stream at the pace of the sink. A connection that is lost is made again, and continues where the
+// lost one ended if the relay still knows that; otherwise the full set comes anew, and what is not in it is deleted. While no
+// relay can be reached, everything stays as it was last known.
+package relay
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	"github.com/switchyard-net/switchyard/source"
+)
+
+// Options says which relay to follow, and how to reach it.
+type Options struct {
+	// Targets are relays that have the same objects, as gRPC names them: host:port, dns:///host:port, unix:///path. One of them
+	// is followed; when it fails, the next one, and after the last the first. At least one is required.
+	Targets []string
+	// Credentials are how to know the relay, and to be known. Required; insecure.NewCredentials is for unix sockets only.
+	Credentials credentials.TransportCredentials
+	// DialOptions are added to those that the source has for its connections.
+	DialOptions []grpc.DialOption
+	// Logger gets trouble with relays and with objects. Nil discards it.
+	Logger *slog.Logger
+}
+
+// Source implements [source.Source].
+type Source struct {
+	options Options
+	log     *slog.Logger
+	health  health
+}
+
+var _ source.Source = (*Source)(nil)
+
+// New returns a source that follows one of the targets. It does not talk to them yet. It returns an error if an option is
+// missing or a target cannot be understood.
+func New(o Options) (*Source, error) {
+	if len(o.Targets) == 0 {
+		return nil, errors.New("no Targets: name a relay to follow")
+	}
+	if o.Credentials == nil {
+		return nil, errors.New("no Credentials: say how to know the relay")
+	}
+	o.Targets = slices.Clone(o.Targets)
+	s := &Source{options: o, log: cmp.Or(o.Logger, slog.New(slog.DiscardHandler))}
+	s.health.log = s.log
+	for _, target := range o.Targets {
+		conn, err := s.dial(target)
+		if err != nil {
+			return nil, fmt.Errorf("target %q: %w", target, err)
+		}
+		conn.Close()
+	}
+	return s, nil
+}
+
+// Problems says why no relay can be followed now, since when, and what to do about it; nothing if all is well. What was known
+// before stays in force, so a problem is no reason to call the node unhealthy. It may be called at any time, from any
+// goroutine.
+func (s *Source) Problems() []error { return s.health.problems() }
+
+// After a stream has ended, the next one waits: shortest at first, twice as long each time, longest at most, and of that between
+// half and all, so that the followers of a relay that comes back do not all ask at once. A stream that lasted as long as that
+// was no failure.
+const (
+	shortest = 200 * time.Millisecond
+	longest  = 10 * time.Second
+)
+
+// Run delivers until ctx ends.
+func (s *Source) Run(ctx context.Context, sink source.Sink) error {
+	d := &delivery{log: s.log, sink: sink}
+	wait := shortest
+	for at := 0; ctx.Err() == nil; {
+		target := s.options.Targets[at%len(s.options.Targets)]
+		begun := time.Now()
+		useful, err := s.follow(ctx, target, d)
+		if ctx.Err() != nil {
+			break
+		}
+		s.health.fail(target, err)
+		if !useful {
+			at++ // one that was of use is tried again: it knows what we have
+		}
+		if time.Since(begun) >= longest {
+			wait = shortest
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(wait/2 + rand.N(wait/2)):
+		}
+		wait = min(2*wait, longest)
+	}
+	return nil
+}
