@@ -16,7 +16,7 @@ import (
 
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/backend/nftables"
-	"github.com/switchyard-net/switchyard/internal/health"
+	"github.com/switchyard-net/switchyard/internal/healthz"
 	"github.com/switchyard-net/switchyard/internal/reconcile"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
@@ -49,23 +49,31 @@ type feeding struct {
 // parts returns the parts of the process that program this node's kernel by nftables, and answer for its health.
 func (o *dataplaneFlags) parts(from feeding, detector backend.LocalDetector, stdout io.Writer, log *slog.Logger) ([]func(context.Context) error, error) {
 	progress := &progress{feeding: from, out: stdout}
+	onStatus := progress.set
 	var parts []func(context.Context) error
 	if o.healthAddress != "" {
 		l, err := net.Listen("tcp", o.healthAddress)
 		if err != nil {
 			return nil, fmt.Errorf("%w; choose another address with --healthz-bind-address", err)
 		}
-		var h health.Health
-		h.Add(from.origin, from.problems)
-		h.Add("dataplane", progress.failures)
-		parts = append(parts, func(ctx context.Context) error { return h.Serve(ctx, l) })
+		h := healthz.New(healthz.Options{
+			Families: families, Strict: true, Newest: func() state.Revision { return from.snapshot().Revision() },
+		})
+		h.SetNode(healthz.Node{Exists: true})
+		h.AddProblems(from.origin, from.problems)
+		h.AddProblems("dataplane", progress.failures)
+		onStatus = func(s reconcile.Status) {
+			h.Status(s)
+			progress.set(s)
+		}
+		parts = append(parts, func(ctx context.Context) error { return healthz.Serve(ctx, l, h.Handler(), log) })
 	}
 	dataplane, err := nftables.New(nftables.Options{Logger: log, LocalDetector: detector, NodePortAddresses: o.nodePortAddresses.NodePortAddresses})
 	if err != nil {
 		return nil, explain(err)
 	}
 	return append(parts, func(ctx context.Context) error {
-		err := reconcile.Run(ctx, from.feed, dataplane, reconcile.Options{Logger: log, OnStatus: progress.set})
+		err := reconcile.Run(ctx, from.feed, dataplane, reconcile.Options{Logger: log, OnStatus: onStatus})
 		return errors.Join(err, dataplane.Close())
 	}), nil
 }

@@ -4,7 +4,8 @@
 // Both answers say whether the dataplane keeps up: it does not if an update has been waiting for longer than two sync
 // periods. A lost API server, a bad manifest or one service that cannot be programmed do not make a node unhealthy, because
 // it goes on routing, and all nodes at once would be taken out of their load balancers. Such problems are listed in the answer,
-// in a field that kube-proxy's does not have.
+// in a field that kube-proxy's does not have. A process on its own, whose sources are in the hands of who looks at it, may be strict
+// about them.
 package healthz
 
 import (
@@ -27,6 +28,8 @@ type Options struct {
 	// Newest returns the newest revision that there is to apply. With it, a dataplane is found out that hangs and does not
 	// even look for updates. It is called concurrently and must not block. Default: only what the reconciler says counts.
 	Newest func() state.Revision
+	// Strict makes /healthz unhealthy as long as there is any problem.
+	Strict bool
 	// OnHealthz and OnLivez are called with the status code of each answer, concurrently. They may be nil.
 	OnHealthz, OnLivez func(code int)
 }
@@ -103,7 +106,7 @@ func (h *Health) SetNode(n Node) {
 }
 
 // AddProblems lets a part of the process list its current problems in the answers. check is called concurrently and must not
-// block. What it returns does not make the process unhealthy.
+// block. What it returns makes the process unhealthy only if it is strict.
 func (h *Health) AddProblems(part string, check func() []error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -199,6 +202,7 @@ func (h *Health) Handler() http.Handler {
 	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) {
 		a, eligible := h.report()
 		a.NodeEligible = &eligible
+		a.Healthy = a.Healthy && !(h.o.Strict && len(a.Problems) > 0)
 		a.write(w, a.Healthy && eligible, h.o.OnHealthz)
 	})
 	mux.HandleFunc("/livez", func(w http.ResponseWriter, _ *http.Request) {

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -169,6 +170,27 @@ func TestHealthy(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestStrict: problems make a strict process unhealthy, but not dead.
+func TestStrict(t *testing.T) {
+	var problems []error
+	h := New(Options{Families: both, Strict: true})
+	h.SetNode(Node{Exists: true})
+	h.AddProblems("source", func() []error { return problems })
+	for _, problems = range [][]error{nil, {errors.New("web.yaml:3: bad port")}, nil} {
+		want := 200
+		if len(problems) > 0 {
+			want = 503
+		}
+		w := get(h.Handler(), "/healthz")
+		if w.Code != want || strings.Contains(w.Body.String(), `"nodeEligible":true,"healthy":true`) != (want == 200) || strings.Contains(w.Body.String(), "web.yaml:3") != (want == 503) {
+			t.Errorf("with %d problems: %d %s", len(problems), w.Code, w.Body)
+		}
+		if code := get(h.Handler(), "/livez").Code; code != 200 || !h.Healthy() {
+			t.Errorf("/livez = %d with %d problems", code, len(problems))
+		}
 	}
 }
 

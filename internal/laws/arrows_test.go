@@ -60,7 +60,6 @@ var arrows = []arrow{
 	{"internal/ifaddr", []string{"state", "backend"}},
 	{"internal/conntrack", []string{"state"}},
 	{"internal/udpflows", []string{"state", "internal/conntrack"}},
-	{"internal/health", nil},
 	{"internal/nodesetup", []string{"internal/conntrack", "state"}},
 	{"internal/leftovers", []string{"internal/nft"}},
 	{"internal/healthz", []string{"state", "internal/reconcile"}},
