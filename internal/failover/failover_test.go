@@ -1,0 +1,320 @@
+package failover_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/switchyard-net/switchyard/client"
+	"github.com/switchyard-net/switchyard/internal/failover"
+	"github.com/switchyard-net/switchyard/internal/remote"
+	"github.com/switchyard-net/switchyard/internal/replica"
+	"github.com/switchyard-net/switchyard/server"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+const after = 10 * time.Second
+
+// world has a relay that comes and goes, and a node that follows it or helps itself.
+type world struct {
+	t *testing.T
+
+	mu       sync.Mutex
+	listener *bufconn.Listener // nil while there is no relay
+	stop     func()
+	reported []string
+
+	instances map[*replica.Replica]uint64
+
+	backups int // started
+	running int
+	own     *replica.Replica // the backup's states
+	broken  error            // why the backup cannot work
+
+	sw *failover.Switch
+}
+
+func newWorld(t *testing.T) *world {
+	w := &world{t: t, own: replica.New("here"), instances: make(map[*replica.Replica]uint64)}
+	api, err := remote.New(remote.Options{Client: client.Options{
+		Target: "unix:///relay", Node: "here", MinBackoff: 100 * time.Millisecond, MaxBackoff: time.Second,
+		DialOptions: []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			w.mu.Lock()
+			l := w.listener
+			w.mu.Unlock()
+			if l == nil {
+				return nil, errors.New("connection refused")
+			}
+			return l.DialContext(ctx)
+		})},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.sw = failover.New(failover.Options{Relay: api, After: after, Node: "here", Backup: w.backup})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- w.sw.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		w.down()
+	})
+	return w
+}
+
+func (w *world) backup(ctx context.Context) (state.Feed, func() error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.backups++
+	if w.broken != nil {
+		closed := replica.New("here")
+		closed.Close()
+		return closed, func() error { return w.broken }
+	}
+	w.running++
+	context.AfterFunc(ctx, func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.running--
+	})
+	return w.own, func() error { return nil }
+}
+
+// up starts a relay that serves what a feed has, and lets the node find it. With the same feed it is the same as before.
+func (w *world) up(feed *replica.Replica) {
+	defer time.Sleep(2 * time.Second)
+	w.mu.Lock()
+	if w.instances[feed] == 0 {
+		w.instances[feed] = uint64(len(w.instances)) + 1
+	}
+	instance := w.instances[feed]
+	w.mu.Unlock()
+	s, err := server.New(server.Options{
+		InstanceID: instance,
+		Feed:       func(string) (state.Feed, error) { return slow{feed}, nil },
+		OnStatus: func(_ server.Client, s server.Status) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.reported = append(w.reported, fmt.Sprintf("%d %v", s.Applied, s.Failed))
+		},
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	l := bufconn.Listen(1 << 20)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := s.Serve(ctx, l, nil); err != nil {
+			w.t.Error(err)
+		}
+	}()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.listener, w.stop = l, func() {
+		cancel()
+		<-done
+	}
+}
+
+// down ends the relay.
+func (w *world) down() {
+	w.mu.Lock()
+	stop := w.stop
+	w.listener, w.stop = nil, nil
+	w.mu.Unlock()
+	if stop != nil {
+		stop()
+	}
+}
+
+// shows expects the services that the node shows, once everything has settled.
+func (w *world) shows(want string) {
+	w.t.Helper()
+	synctest.Wait()
+	var names []string
+	for s := range w.sw.Replica().Snapshot().Services() {
+		names = append(names, s.Name.Name)
+	}
+	if got := strings.Join(names, " "); got != want {
+		w.t.Errorf("the node shows %q, want %q", got, want)
+	}
+}
+
+// backedUp expects how often the backup was started, and whether it runs.
+func (w *world) backedUp(times, running int) {
+	w.t.Helper()
+	synctest.Wait()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.backups != times || w.running != running {
+		w.t.Errorf("the backup was started %d times and %d run, want %d and %d", w.backups, w.running, times, running)
+	}
+}
+
+// slow is a feed that takes its time to say what has changed.
+type slow struct{ state.Feed }
+
+func (s slow) Next(ctx context.Context, after state.Revision) (*state.Update, error) {
+	if after > 0 {
+		time.Sleep(100 * time.Millisecond)
+	}
+	return s.Feed.Next(ctx, after)
+}
+
+func service(name string) *state.Service {
+	addr := netip.MustParseAddr("10.96.0.1")
+	return &state.Service{Name: state.ServiceName{Namespace: "default", Name: name}, Ports: []state.Port{{
+		Name: "http", Protocol: state.TCP, Family: state.IPv4,
+		Frontends: []state.Frontend{{Kind: state.ClusterIP, Addr: addr, Port: 80}},
+		Internal: state.Traffic{
+			Inside: state.Route{Verdict: state.Reject}, Outside: state.Route{Verdict: state.Reject}, Masquerade: state.MasqueradeNever,
+		},
+	}}}
+}
+
+// has makes a feed hold exactly these services.
+func has(r *replica.Replica, names ...string) {
+	u := &state.Update{Full: true, Node: &state.Node{Name: "here"}}
+	for _, n := range names {
+		u.Changed = append(u.Changed, service(n))
+	}
+	r.Apply(u)
+}
+
+func TestANodeHelpsItselfWhileNoRelayAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, relay := newWorld(t), replica.New("here")
+		has(relay, "a")
+		w.up(relay)
+		w.shows("a")
+
+		// A relay that is gone for a moment makes no difference, even if something has changed meanwhile.
+		w.down()
+		time.Sleep(after - 2*time.Second)
+		has(relay, "a", "b")
+		w.up(relay)
+		w.shows("a b")
+		w.backedUp(0, 0)
+
+		// One that is gone for longer is replaced. Until the backup has a state, the last one stays.
+		w.down()
+		time.Sleep(after - time.Millisecond)
+		w.backedUp(0, 0)
+		time.Sleep(2 * time.Millisecond)
+		w.backedUp(1, 1)
+		w.shows("a b")
+		has(w.own, "b", "c")
+		w.shows("b c")
+		has(w.own, "c")
+		w.shows("c")
+
+		// A relay that answers, but has no state yet, is no relay.
+		empty := replica.New("here")
+		w.up(empty)
+		time.Sleep(time.Minute)
+		w.backedUp(1, 1)
+		w.shows("c")
+		has(empty, "d")
+		w.shows("d")
+		w.backedUp(1, 0)
+		has(empty, "e")
+		time.Sleep(time.Second)
+		w.shows("e")
+	})
+}
+
+// The relay of before answers again. The node had its state once, and must not show that again on the way to the latest one.
+func TestANodeReturnsToTheRelayOfBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, relay := newWorld(t), replica.New("here")
+		has(relay, "old")
+		w.up(relay)
+		w.shows("old")
+		w.down()
+		time.Sleep(after + time.Second)
+		has(w.own, "new")
+		w.shows("new")
+		has(relay, "new", "newer")
+		go func() {
+			for after := w.sw.Replica().Snapshot().Revision(); ; {
+				u, err := w.sw.Replica().Next(t.Context(), after)
+				if err != nil {
+					return
+				}
+				after = u.Revision
+				if w.sw.Replica().Snapshot().Get(service("old").Name) != nil {
+					t.Error("the node shows again what it had from the relay before")
+				}
+			}
+		}()
+		w.up(relay)
+		w.shows("new newer")
+		w.backedUp(1, 0)
+	})
+}
+
+func TestANodeStartsWithoutARelay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		has(w.own, "a")
+		time.Sleep(after - time.Millisecond)
+		w.shows("")
+		time.Sleep(2 * time.Millisecond)
+		w.shows("a")
+	})
+}
+
+func TestABackupThatCannotWorkIsTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, relay := newWorld(t), replica.New("here")
+		has(relay, "a")
+		w.up(relay)
+		w.shows("a")
+		w.down()
+		w.mu.Lock()
+		w.broken = errors.New("no such file")
+		w.mu.Unlock()
+		time.Sleep(3*after + time.Second)
+		w.backedUp(3, 0)
+		w.shows("a")
+		w.up(relay)
+		has(relay, "b")
+		time.Sleep(time.Second)
+		w.shows("b")
+	})
+}
+
+// What the dataplane says about the replica's revisions reaches the relay in its own.
+func TestTheRelayLearnsWhatTheDataplaneShows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, relay := newWorld(t), replica.New("here")
+		for _, names := range [][]string{{"a"}, {"b"}, {"c"}} {
+			has(relay, names...)
+		}
+		w.up(relay)
+		w.shows("c")
+		name := state.ServiceName{Namespace: "default", Name: "c"}
+		w.sw.Report(w.sw.Replica().Snapshot().Revision(), map[state.ServiceName]error{name: errors.New("no room")})
+		synctest.Wait()
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if want := "3 map[default/c:no room]"; len(w.reported) == 0 || w.reported[len(w.reported)-1] != want {
+			t.Errorf("the relay was told %q, want %q at last", w.reported, want)
+		}
+	})
+}
