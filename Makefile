@@ -17,7 +17,7 @@ BUF     := $(GO) tool -modfile=tools/go.mod buf
 SEEDS   ?= 20
 
 .DEFAULT_GOAL := help
-.PHONY: help build proto image manifests demo test test-kernel check unit bench fuzz tools upstream e2e differential compare clean
+.PHONY: help build proto protocols image manifests demo test test-kernel check unit bench fuzz tools upstream e2e differential compare clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,7 +51,14 @@ test: check unit ## Check and test everything
 test-kernel: ## Run the conformance suite in an emulated machine with Debian's Linux 6.1, which has SCTP (root on Debian)
 	@bash scripts/kernel-test.sh
 
-check: ## Formatting, vet, staticcheck and go fix
+protocols: ## Check the protocols: style, no breaking change of what is published, generated code up to date
+	@echo "== buf lint, breaking, generate"
+	@$(BUF) lint
+	@$(BUF) breaking client --against client/localnet/v1/published.binpb
+	@tmp=$$(mktemp -d) && trap 'rm -rf "$$tmp"' EXIT && $(BUF) generate -o "$$tmp" && cd "$$tmp" && find . -name '*.go' | \
+		while read -r f; do cmp "$$f" "$(CURDIR)/$$f" || { echo "mend with: make proto" >&2; exit 1; }; done
+
+check: protocols ## Protocols, formatting, vet, staticcheck and go fix
 	@echo "== gofmt"
 	@out=$$(gofmt -l .); if [ -n "$$out" ]; then echo "not formatted (mend with: gofmt -w .):"; echo "$$out"; exit 1; fi
 	@echo "== go vet"
