@@ -188,7 +188,7 @@ func TestNextWaits(t *testing.T) {
 // TestHistories plays random histories to a feed with a short memory and wants consumers that look now and then to have, in the
 // end, what a dumb twin has, and no update to say what nobody needs to know.
 func TestHistories(t *testing.T) {
-	for seed := range uint64(200) {
+	for seed := range uint64(100) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		history := histories.New(seed, histories.Options{})
 		f := New(Options{})
