@@ -156,8 +156,8 @@ func (s *session) attempt(ctx context.Context) error {
 		return err
 	}
 	defer conn.Close()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	stream, err := localnetv1.NewEndpointsClient(conn).Watch(ctx)
 	if err != nil {
 		return err
@@ -165,9 +165,17 @@ func (s *session) attempt(ctx context.Context) error {
 	s.reset()
 	var sending sync.WaitGroup
 	defer sending.Wait()
-	defer cancel()
-	sending.Go(func() { s.send(stream) })
-	return s.receive(stream)
+	defer cancel(nil)
+	sending.Go(func() {
+		if err := s.send(stream); err != nil {
+			cancel(err)
+		}
+	})
+	err = s.receive(stream)
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	return err
 }
 
 // reset forgets what the last stream was told.
@@ -177,17 +185,20 @@ func (s *session) reset() {
 	s.asked, s.instance, s.sent = false, 0, nil
 }
 
-// send says what there is to say until the stream breaks; why it did is for receive to find out.
-func (s *session) send(stream grpc.BidiStreamingClient[localnetv1.WatchRequest, localnetv1.WatchResponse]) {
+// send says what there is to say until the stream breaks; why it did is for receive to find out. It returns an error if
+// something cannot be said.
+func (s *session) send(stream grpc.BidiStreamingClient[localnetv1.WatchRequest, localnetv1.WatchResponse]) error {
 	request := &localnetv1.WatchRequest{Subscribe: s.subscription()}
 	for {
-		if s.compose(request) && stream.Send(request) != nil {
-			return
+		if s.compose(request) {
+			if err := stream.Send(request); err != nil && err != io.EOF {
+				return err
+			}
 		}
 		request = &localnetv1.WatchRequest{}
 		select {
 		case <-stream.Context().Done():
-			return
+			return nil
 		case <-s.speak:
 		}
 	}

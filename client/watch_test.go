@@ -587,6 +587,49 @@ func TestReportsWithoutAServerAreMerged(t *testing.T) {
 	})
 }
 
+func TestAReportIsRepeatedToEachStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var net wire
+		srv := newScript()
+		net.serve(t, srv)
+		w := watcher(t, net.options())
+		consume(t, w).ask()
+		// Reasons come from anywhere: they may be long, and no text.
+		w.Report(Status{Failed: map[ServiceName]error{{"shop", "web"}: errors.New(strings.Repeat("ä", 1000) + "\xff"), {"shop", "x"}: errors.New("\xffa")}})
+		for range 2 {
+			p := srv.watch(t)
+			got := p.request().GetStatus().GetFailed()
+			if len(got) != 2 || got[0].Message != strings.Repeat("ä", 512) || got[1].Message != "a" {
+				t.Errorf("the status of a new stream has %v", got)
+			}
+			p.end(errDown)
+		}
+	})
+}
+
+func TestWhatCannotBeSaidIsAnError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var net wire
+		srv := newScript()
+		net.serve(t, srv)
+		errs := make(chan error, 10)
+		o := net.options()
+		o.OnError = func(err error) { errs <- err }
+		w := watcher(t, o)
+		consume(t, w).ask()
+		p := srv.watch(t)
+		p.request()
+		w.Report(Status{Failed: map[ServiceName]error{{"shop", "\xff"}: nil}})
+		if err := <-errs; !strings.Contains(err.Error(), "UTF-8") {
+			t.Errorf("failure: %v", err)
+		}
+		w.Report(Status{})
+		if got := srv.watch(t).request(); !got.Ready {
+			t.Errorf("the client comes back with %v", got)
+		}
+	})
+}
+
 // TestAVanishedHostIsNoticed cuts the line to a relay without closing the connection.
 func TestAVanishedHostIsNoticed(t *testing.T) {
 	pki := newPKI(t)
