@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/switchyard-net/switchyard/brain"
@@ -25,11 +26,12 @@ const nodeName = "node-a"
 
 // world is a store with one source, served to clients over connections in memory.
 type world struct {
-	t      testing.TB
-	store  *store.Store
-	sink   source.Sink
-	server *server.Server
-	dial   func() *grpc.ClientConn
+	t        testing.TB
+	store    *store.Store
+	sink     source.Sink
+	server   *server.Server
+	listener *bufconn.Listener
+	dial     func() *grpc.ClientConn
 	// stop ends the server and waits until it has ended.
 	stop func()
 }
@@ -54,6 +56,7 @@ func newWorld(t testing.TB, change func(*server.Options)) *world {
 	}
 	w.server = s
 	l := bufconn.Listen(64 << 10)
+	w.listener = l
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Serve(ctx, l, nil) }()
@@ -113,6 +116,30 @@ func services(n, endpoints int) (all []model.Object) {
 
 func address(first byte, n int) netip.Addr {
 	return netip.AddrFrom4([4]byte{first, byte(n >> 16), byte(n >> 8), byte(n)})
+}
+
+// onSocketAt returns a connection to the unix socket at path.
+func onSocketAt(t testing.TB, path string) *grpc.ClientConn {
+	t.Helper()
+	return dial(t, func(ctx context.Context, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", path)
+	})
+}
+
+// rawCodec makes a call send and receive bytes instead of messages.
+var rawCodec = grpc.ForceCodecV2(bytesCodec{})
+
+type bytesCodec struct{}
+
+func (bytesCodec) Name() string { return "proto" }
+
+func (bytesCodec) Marshal(v any) (mem.BufferSlice, error) {
+	return mem.BufferSlice{mem.SliceBuffer(v.([]byte))}, nil
+}
+
+func (bytesCodec) Unmarshal(data mem.BufferSlice, v any) error {
+	*v.(*[]byte) = data.Materialize()
+	return nil
 }
 
 // soon is the context of what must not take long.

@@ -105,7 +105,6 @@ func (v *listening) options() []grpc.ServerOption {
 		grpc.ConnectionTimeout(connectTimeout),
 		grpc.StaticStreamWindowSize(window),
 		grpc.StaticConnWindowSize(window),
-		grpc.SharedWriteBuffer(true),
 		grpc.WriteBufferSize(32 << 10),
 		grpc.ReadBufferSize(0),
 		grpc.WaitForHandlers(true),
