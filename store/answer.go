@@ -20,8 +20,9 @@ type answer struct {
 	// common is the record for the zero viewpoint.
 	common *state.Service
 
-	mu       sync.Mutex // guards variants
+	mu       sync.Mutex // guards all below
 	variants []variant  // the latest last
+	former   []variant  // those of the answer before, whose records live on where they are equal
 }
 
 // variant is a record that differs from the common one, or may do so.
@@ -52,38 +53,33 @@ func (a *answer) at(v brain.Viewpoint) *state.Service {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if i := a.index(v); i >= 0 {
+	isV := func(o variant) bool { return o.view == v }
+	if i := slices.IndexFunc(a.variants, isV); i >= 0 {
 		return a.variants[i].record
 	}
 	record := v.Compute(a.brain, a.object, a.slices)
 	if len(a.lost) > 0 {
 		record = without(record, a.lost)
 	}
-	if record.Equal(a.common) {
+	if i := slices.IndexFunc(a.former, isV); i >= 0 && record.Equal(a.former[i].record) {
+		record = a.former[i].record
+	} else if record.Equal(a.common) {
 		record = a.common
 	}
-	a.remember(variant{v, record})
-	return record
-}
-
-// keep makes a former record that is equal stand for a viewpoint, so that those who compare pointers see that it is.
-func (a *answer) keep(v brain.Viewpoint, record *state.Service) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if i := a.index(v); i >= 0 {
-		a.variants[i].record = record
-	} else {
-		a.remember(variant{v, record})
-	}
-}
-
-func (a *answer) index(v brain.Viewpoint) int {
-	return slices.IndexFunc(a.variants, func(o variant) bool { return o.view == v })
-}
-
-func (a *answer) remember(v variant) {
 	if len(a.variants) == maxVariants {
 		a.variants = slices.Delete(a.variants, 0, 1)
 	}
-	a.variants = append(a.variants, v)
+	a.variants = append(a.variants, variant{v, record})
+	return record
+}
+
+// succeed makes the records of a former answer live on in a where they are equal, so that those who compare pointers see that
+// they are. It is called before a is shared.
+func (a *answer) succeed(former *answer) {
+	if a.common.Equal(former.common) {
+		a.common = former.common
+	}
+	former.mu.Lock()
+	defer former.mu.Unlock()
+	a.former = slices.Clone(former.variants)
 }

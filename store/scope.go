@@ -5,7 +5,6 @@ import (
 	"reflect"
 	"slices"
 
-	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/model"
 )
 
@@ -39,7 +38,7 @@ func (s *scope) none() bool { return s.few() && len(s.nodes) == 0 }
 const maxCompared = 64
 
 // compare compares the answers for a service before and after a change, of which at least one is not nil, and returns which
-// nodes the change concerns. nodes are all nodes. What is equal from some viewpoint is taken over into the new answer.
+// nodes the change concerns. nodes are all nodes. What is equal from a viewpoint stays the same record.
 //
 // There are three groups of nodes: those in no zone that counts, those in each zone that counts, and those that are named.
 // Source ranges make no groups of their own: they decide only who else is a source of a load balancer's frontends, and if
@@ -48,6 +47,7 @@ func compare(former, next *answer, nodes map[string]*model.Node, limit int) *sco
 	if former == nil || next == nil {
 		return nil
 	}
+	next.succeed(former)
 	c := comparison{former, next, nodes, limit}
 	s := &scope{others: c.differs("", nil)}
 	for _, zone := range union(former.facts.Zones, next.facts.Zones) {
@@ -72,18 +72,7 @@ type comparison struct {
 // differs says whether the record of a node is another one.
 func (c *comparison) differs(name string, node *model.Node) bool {
 	from, to := c.former.view(name, node), c.next.view(name, node)
-	before, after := c.former.at(from), c.next.at(to)
-	if !sameRecord(before, after) {
-		return true
-	}
-	switch {
-	case before == after:
-	case to == brain.Viewpoint{}:
-		c.next.common = before
-	default:
-		c.next.keep(to, before)
-	}
-	return false
+	return !sameRecord(c.former.at(from), c.next.at(to))
 }
 
 // nameNodes adds the nodes to s for which the answer is not that of their zone. A named node is one that the service's
