@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 
@@ -93,48 +94,57 @@ func BenchmarkNextFullState(b *testing.B) {
 	})
 }
 
+// lone is a client that watches 10,000 services with 5 endpoints each, of which one endpoint changes at a time.
+type lone struct {
+	*world
+	*watcher
+	changes int
+	in, out atomic.Int64 // bytes, as the client sees them
+}
+
+func newLone(t testing.TB) *lone {
+	l := &lone{world: newWorld(t, nil)}
+	l.sink.Update(services(10_000, 5), nil)
+	l.sink.Complete()
+	l.watcher = watch(t, t.Context(), localnetv1.NewEndpointsClient(onSocket(t, l.world, &l.in, &l.out)), subscribe)
+	l.expectLong()
+	l.ready()
+	return l
+}
+
+// change makes one change, waits until the client has it, and asks for the next.
+func (l *lone) change() {
+	l.changes++
+	changed := *service("service-04711", 4711, 5)[1].(*model.EndpointSlice)
+	changed.Endpoints[2].Addr = address(11, l.changes)
+	changed.TriggerTime = time.Unix(1_700_000_000, int64(l.changes))
+	l.sink.Update([]model.Object{&changed}, nil)
+	r, err := l.receive()
+	if err != nil || r.Update.Full || len(r.Update.Changed) != 1 || len(r.Update.Triggers) != 1 || l.nodes != 0 {
+		l.watcher.t.Fatalf("got %+v, %v", r, err)
+	}
+	l.ready()
+}
+
+// TestOneEndpointIsSmallOnTheWire: however large the state is, with all that HTTP/2 adds in both directions.
+func TestOneEndpointIsSmallOnTheWire(t *testing.T) {
+	l := newLone(t)
+	const changes = 200
+	before := l.in.Load() + l.out.Load()
+	for range changes {
+		l.change()
+	}
+	if each := (l.in.Load() + l.out.Load() - before) / changes; each > 300 {
+		t.Errorf("a change of one endpoint takes %d bytes on the wire, want 300 at most", each)
+	}
+}
+
 // BenchmarkWatchOneEndpoint: one endpoint of 50,000 changes; from the store's sink until the client has the update.
 func BenchmarkWatchOneEndpoint(b *testing.B) {
-	w := newWorld(b, nil)
-	w.sink.Update(services(10_000, 5), nil)
-	w.sink.Complete()
-	var in, out atomic.Int64
-	stream, err := localnetv1.NewEndpointsClient(onSocket(b, w, &in, &out)).Watch(b.Context())
-	if err != nil {
-		b.Fatal(err)
-	}
-	var a wire.Assembly
-	update := func() *wire.Received {
-		for {
-			m, err := stream.Recv()
-			if err != nil {
-				b.Fatal(err)
-			}
-			r, err := a.Add(m)
-			if err != nil {
-				b.Fatal(err)
-			}
-			if r != nil {
-				return r
-			}
-		}
-	}
-	if err := stream.Send(&localnetv1.WatchRequest{Subscribe: &localnetv1.Subscribe{Client: "bench"}, Ready: true}); err != nil {
-		b.Fatal(err)
-	}
-	update()
-	_ = stream.Send(&localnetv1.WatchRequest{Ready: true})
-	before := in.Load() + out.Load()
-	n := 0
+	l := newLone(b)
+	before := l.in.Load() + l.out.Load()
 	for b.Loop() {
-		n++
-		changed := *service("service-04711", 4711, 5)[1].(*model.EndpointSlice)
-		changed.Endpoints[2].Addr = address(11, n)
-		w.sink.Update([]model.Object{&changed}, nil)
-		if u := update().Update; u.Full || len(u.Changed) != 1 {
-			b.Fatalf("got %d services, full: %v", len(u.Changed), u.Full)
-		}
-		_ = stream.Send(&localnetv1.WatchRequest{Ready: true})
+		l.change()
 	}
-	b.ReportMetric(float64(in.Load()+out.Load()-before)/float64(n), "wire-B/op")
+	b.ReportMetric(float64(l.in.Load()+l.out.Load()-before)/float64(l.changes), "wire-B/op")
 }
