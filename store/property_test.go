@@ -95,7 +95,7 @@ func TestReconfigure(t *testing.T) {
 		before := s.Snapshot().Revision()
 		s.Reconfigure(step.c)
 		if changed := s.Snapshot().Revision() != before; changed != step.changed {
-			t.Errorf("%+v: published is %v, want %v", step.c, changed, step.changed)
+			t.Fatalf("%+v: published is %v, want %v", step.c, changed, step.changed)
 		}
 		if masqueraded() != step.c.MasqueradeAll {
 			t.Errorf("%+v: masqueraded is %v", step.c, masqueraded())
