@@ -250,12 +250,13 @@ func get(url string) string {
 // write replaces the configuration file, as a ConfigMap is.
 func (b *proxyBench) write() {
 	b.Helper()
-	text := "apiVersion: kubeproxy.config.k8s.io/v1alpha2\nkind: KubeProxyConfiguration\n"
+	var text strings.Builder
+	text.WriteString("apiVersion: kubeproxy.config.k8s.io/v1alpha2\nkind: KubeProxyConfiguration\n")
 	for name, value := range b.fields {
-		text += name + ": " + value + "\n"
+		text.WriteString(name + ": " + value + "\n")
 	}
 	next := b.file + ".next"
-	if err := os.WriteFile(next, []byte(text), 0o600); err != nil {
+	if err := os.WriteFile(next, []byte(text.String()), 0o600); err != nil {
 		b.Fatal(err)
 	}
 	if err := os.Rename(next, b.file); err != nil {
