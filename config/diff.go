@@ -146,11 +146,11 @@ var effects = map[string]effect{
 	"winkernel.rootHnsEndpointName":   effectNone,
 	"winkernel.forwardHealthCheckVip": effectNone,
 
-	"api.listen":       effectRestart,
-	"api.socketMode":   effectRestart,
-	"api.tlsCertFile":  effectRestart,
-	"api.tlsKeyFile":   effectRestart,
-	"api.clientCAFile": effectRestart,
+	"api.listen":       effectLive,
+	"api.socketMode":   effectLive,
+	"api.tlsCertFile":  effectLive,
+	"api.tlsKeyFile":   effectLive,
+	"api.clientCAFile": effectLive,
 }
 
 // canonical maps paths in lower case to how files spell them.

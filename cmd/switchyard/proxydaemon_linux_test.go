@@ -25,6 +25,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/switchyard-net/switchyard/client"
+	localnetv1 "github.com/switchyard-net/switchyard/client/localnet/v1"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -338,6 +340,12 @@ func TestLiveChanges(t *testing.T) {
 		{"nftables", "{masqueradeBit: 9}", oneOf("127.0.0.1:10249/configz", `"masqueradeBit":9`)},
 		{"syncPeriod", "70s", oneOf("127.0.0.1:10249/configz", `"syncPeriod":"1m10s"`)},
 		{"metricsBindAddress", `"127.0.0.1:10259"`, func() bool { return connects("127.0.0.1:10259") && !connects("127.0.0.1:10249") }},
+		{"api", "{listen: [\"unix://" + b.file + ".sock\"]}", func() bool { return len(apiServices(t, b.file+".sock")) == 1 }},
+		{"api", "{listen: [\"unix://" + b.file + ".2.sock\"]}", func() bool { return len(apiServices(t, b.file+".2.sock")) == 1 }},
+		{"api", "{}", func() bool {
+			_, err := os.Stat(b.file + ".2.sock")
+			return os.IsNotExist(err)
+		}},
 		{"healthzBindAddress", `"127.0.0.1:10266"`, func() bool { return connects("127.0.0.1:10266") && !connects("127.0.0.1:10256") }},
 	}
 	eventually(t, "the look at UDP flows is counted", func() bool {
@@ -366,6 +374,20 @@ func TestLiveChanges(t *testing.T) {
 			t.Errorf("%s: %s: not healthy", s.field, s.value)
 		}
 	}
+}
+
+// apiServices returns what the node-local API has at a socket, nothing if it is not served yet.
+func apiServices(t *testing.T, socket string) []*localnetv1.ServiceEndpoints {
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	w, err := client.NewWatcher(client.Options{Target: "unix://" + socket})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for u := range w.Updates(ctx) {
+		return u.Changed
+	}
+	return nil
 }
 
 // TestChangesOfTheOrigin: another way to the API server, or another Node, takes everything from the start, with ports open and

@@ -29,7 +29,7 @@ type line struct {
 	nodeIPs   *nodeIPs
 	dataplane *nftables.Backend // owned by run once it is started
 
-	stopSource, stopDataplane func()
+	stopSource, stopDataplane, stopAPI func()
 }
 
 // origin is what a line cannot change: where its objects come from, and for whom.
@@ -114,6 +114,7 @@ func (l *line) start(g *group, d *daemon, c *config.Config) {
 	sink := d.registry.CountChanges(l.nodeIPs, func() state.Revision { return l.store.Snapshot().Revision() })
 	l.stopSource = g.start(func(ctx context.Context) error { return l.source.Run(ctx, sink) })
 	l.startDataplane(g, d, c)
+	l.startAPI(g, d, c)
 }
 
 func (l *line) startDataplane(g *group, d *daemon, c *config.Config) {
@@ -129,6 +130,7 @@ func (l *line) startDataplane(g *group, d *daemon, c *config.Config) {
 // stop ends a line that is started. What is programmed stays.
 func (l *line) stop() {
 	l.stopSource()
+	l.stopAPI()
 	l.stopDataplane()
 	l.store.Close()
 }
@@ -149,6 +151,10 @@ func (l *line) adapt(g *group, d *daemon, was, now *config.Config) error {
 	l.nodeIPs.set(now)
 	if replace {
 		l.startDataplane(g, d, now)
+	}
+	if !reflect.DeepEqual(was.API, now.API) {
+		l.stopAPI()
+		l.startAPI(g, d, now)
 	}
 	return nil
 }

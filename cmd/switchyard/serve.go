@@ -191,7 +191,7 @@ func (c *completion) Complete() {
 type door struct {
 	address server.Address
 	mode    fs.FileMode
-	tls     *server.TLS // nil if it is not for other machines
+	tls     *server.TLS // nil for plain connections
 }
 
 // doors reads the flags about where to serve.
@@ -210,11 +210,13 @@ func doorsOf(listen []string, mode string, tls server.TLS, listenName, modeName,
 		if d.address, err = server.ParseAddress(l); err != nil {
 			return nil, fmt.Errorf("%s: %w", listenName, err)
 		}
-		if d.address.Exposed() {
-			if tls.CertFile == "" || tls.KeyFile == "" || tls.ClientCAFile == "" {
-				return nil, fmt.Errorf("%s: other machines can reach %s, which takes TLS: give %s, or choose a loopback address or a unix socket", listenName, l, tlsName)
-			}
+		switch complete := tls.CertFile != "" && tls.KeyFile != "" && tls.ClientCAFile != ""; {
+		case d.address.Network == "tcp" && complete:
 			d.tls = &tls
+		case d.address.Exposed():
+			return nil, fmt.Errorf("%s: other machines can reach %s, which takes TLS: give %s, or choose a loopback address or a unix socket", listenName, l, tlsName)
+		case d.address.Network == "tcp" && tls != (server.TLS{}):
+			return nil, fmt.Errorf("%s: TLS on %s takes all of %s", listenName, l, tlsName)
 		}
 		doors = append(doors, d)
 	}
