@@ -76,9 +76,6 @@ func (a *answer) at(v brain.Viewpoint) *state.Service {
 // succeed makes the records of a former answer live on in a where they are equal, so that those who compare pointers see that
 // they are. It is called before a is shared.
 func (a *answer) succeed(former *answer) {
-	if a.common.Equal(former.common) {
-		a.common = former.common
-	}
 	former.mu.Lock()
 	defer former.mu.Unlock()
 	a.former = slices.Clone(former.variants)

@@ -97,8 +97,10 @@ func (c *Cluster) settle(svc *service, p *publication) {
 	svc.answer = nil
 	if record != nil {
 		object, endpoints := c.inputs(svc)
-		svc.answer = &answer{brain: &c.brain, object: object, slices: slices.Clone(endpoints), facts: brain.FactsOf(object, endpoints),
-			lost: lost, common: record}
+		svc.answer = &answer{
+			brain: &c.brain, object: object, slices: slices.Clone(endpoints),
+			facts: brain.FactsOf(object, endpoints), lost: lost, common: record,
+		}
 	}
 	if former == nil && svc.answer == nil {
 		return

@@ -90,6 +90,7 @@ func TestChangesReachOnlyWhomTheyConcern(t *testing.T) {
 		"an external endpoint":     {second("external-local"), all}, // pods use it from everywhere
 		"an endpoint that starts":  {inSlice(func(s slicesOf) { s["plain"].Endpoints = append(s["plain"].Endpoints, starting) }), nil},
 		"the order of endpoints":   {inSlice(func(s slicesOf) { slices.Reverse(s["internal-local"].Endpoints) }), nil},
+		"the port of local ones":   {inSlice(func(s slicesOf) { s["internal-local"].Ports[0].Port++ }), concernNodes[:2]},
 		"a trigger time":           {inSlice(func(s slicesOf) { s["plain"].TriggerTime = time.Unix(1, 0) }), nil},
 		"where an endpoint is":     {inSlice(func(s slicesOf) { s["plain"].Endpoints[0].NodeName = "n3" }), []string{"n1", "n3"}},
 		"a zone that is nobody's":  {inSlice(func(s slicesOf) { s["zonal"].Endpoints[0].ZoneHints = []string{"a", "c"} }), nil},
@@ -173,6 +174,64 @@ func TestLargeServiceReachesWhomItConcerns(t *testing.T) {
 		if u, _ := watchers[i].poll(t, c); (u != nil) != (i == 3 || i == 7) {
 			t.Errorf("node %d got %+v", i, u)
 		}
+	}
+}
+
+// TestNodeMovesAfterAChange: a node misses a change that concerned it only where it was before, and then moves to a zone for
+// which the record has been the same all the time.
+func TestNodeMovesAfterAChange(t *testing.T) {
+	c := NewCluster(ClusterOptions{})
+	defer c.Close()
+	sink := c.Source("test")
+	sink.Update(concernObjects(func(services, slicesOf, nodes) {}), nil)
+	sink.Complete()
+	w := watcher{node: "n3"}
+	w.poll(t, c)
+	second := func(s slicesOf) { // zone a gets the endpoint that zone b has
+		s["zonal"].Endpoints[0].ZoneHints, s["zonal"].Endpoints[1].ZoneHints = []string{"c"}, []string{"a", "b"}
+	}
+	sink.Update(concernObjects(func(_ services, s slicesOf, _ nodes) { second(s) }), nil)
+	sink.Update(concernObjects(func(_ services, s slicesOf, n nodes) {
+		second(s)
+		n["n3"].Zone = "b"
+	}), nil)
+	w.poll(t, c)
+	route := w.held.services[state.ServiceName{Namespace: "ns", Name: "zonal"}].Ports[0].Internal.Inside
+	if len(route.Endpoints) != 1 || route.Endpoints[0].Addr.Addr() != netip.MustParseAddr("10.1.3.1") {
+		t.Errorf("the node has the endpoints %v, want the second", route.Endpoints)
+	}
+}
+
+// TestViewpointsWithoutEffectShareTheRecord: hints that not all endpoints have do not count.
+func TestViewpointsWithoutEffectShareTheRecord(t *testing.T) {
+	c := NewCluster(ClusterOptions{})
+	defer c.Close()
+	sink := c.Source("test")
+	sink.Update(concernObjects(func(_ services, s slicesOf, _ nodes) { s["zonal"].Endpoints[1].ZoneHints = nil }), nil)
+	sink.Complete()
+	inZone, ghost := watcher{node: "n3"}, watcher{node: "ghost"}
+	inZone.poll(t, c)
+	ghost.poll(t, c)
+	name := state.ServiceName{Namespace: "ns", Name: "zonal"}
+	if a, b := inZone.held.services[name], ghost.held.services[name]; a != b {
+		t.Errorf("there are two records: %+v, %+v", a, b)
+	}
+}
+
+// TestNodesOfChanged: an address that occurs twice in a slice hides nothing.
+func TestNodesOfChanged(t *testing.T) {
+	slice := func(nodes ...string) []*model.EndpointSlice {
+		s := &model.EndpointSlice{Name: "s"}
+		for _, n := range nodes {
+			s.Endpoints = append(s.Endpoints, model.Endpoint{Addr: netip.MustParseAddr("10.1.0.1"), NodeName: n})
+		}
+		return []*model.EndpointSlice{s}
+	}
+	if got := nodesOfChanged(slice("a", "b"), slice("b")); !got["a"] {
+		t.Errorf("got %v, want a among them", got)
+	}
+	if got := nodesOfChanged(slice("a"), slice("a")); len(got) > 0 {
+		t.Errorf("got %v, want none", got)
 	}
 }
 

@@ -22,9 +22,7 @@ type clusterFeed struct {
 	cidrs    []netip.Prefix
 	log      statelog.Ring[event]
 	nodes    map[string]*clusterNode // those that have an object or that somebody waits for
-	// common is the latest revision that concerns all nodes.
-	common state.Revision
-	closed bool
+	closed   bool
 }
 
 // clusterNode is a node in the feed.
@@ -33,7 +31,7 @@ type clusterNode struct {
 	object *model.Node // nil if absent
 	// state is the node as dataplanes see it, nil as long as nobody has asked.
 	state *state.Node
-	// latest is the latest revision that may concern this node but not all nodes.
+	// latest is the latest revision that may concern this node.
 	latest  state.Revision
 	callers int           // of Next
 	wake    chan struct{} // closed when there is news, nil if nobody waits
@@ -122,14 +120,14 @@ func (f *clusterFeed) publish(p *publication) {
 	case f.revision == 0:
 		f.revision = 1
 		f.log.Forget(1) // who has nothing gets everything: no need to log it
-		f.notify(nil)
+		f.touchAll()
 	case len(p.events) > 0:
 		f.revision++
-		for _, e := range p.events {
-			e.revision = f.revision
-			f.log.Add(e)
-			f.notify(e.scope)
+		for i := range p.events {
+			p.events[i].revision = f.revision
+			f.log.Add(p.events[i])
 		}
+		f.notify(p.events)
 	}
 }
 
@@ -143,25 +141,32 @@ func (f *clusterFeed) move(m move) {
 	f.dropIfIdle(n)
 }
 
-// notify wakes the nodes that a change concerns.
-func (f *clusterFeed) notify(s *scope) {
-	switch {
-	case s.few():
-		for _, name := range s.nodes {
-			if n := f.nodes[name]; n != nil {
-				f.touch(n)
+// notify wakes the nodes that the events of the latest revision concern.
+func (f *clusterFeed) notify(events []event) {
+	if slices.ContainsFunc(events, func(e event) bool { return e.scope == nil }) {
+		f.touchAll()
+		return
+	}
+	for _, e := range events {
+		if e.scope.few() {
+			for _, name := range e.scope.nodes {
+				if n := f.nodes[name]; n != nil {
+					f.touch(n)
+				}
 			}
-		}
-	case s == nil && f.common == f.revision: // all have been woken already
-	default:
-		if s == nil {
-			f.common = f.revision
+			continue
 		}
 		for _, n := range f.nodes {
-			if n.latest != f.revision && s.concerns(n.name, n.zone()) {
+			if n.latest != f.revision && e.scope.concerns(n.name, n.zone()) {
 				f.touch(n)
 			}
 		}
+	}
+}
+
+func (f *clusterFeed) touchAll() {
+	for _, n := range f.nodes {
+		f.touch(n)
 	}
 }
 
@@ -199,9 +204,7 @@ func (f *clusterFeed) close() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.closed = true
-	for _, n := range f.nodes {
-		f.touch(n)
-	}
+	f.touchAll()
 }
 
 // nodeFeed is what one node gets.
@@ -225,7 +228,7 @@ func (nf *nodeFeed) Next(ctx context.Context, after state.Revision) (*state.Upda
 		switch {
 		case f.closed:
 			return nil, ErrClosed
-		case f.revision == 0 || after == f.revision || 0 < after && after < f.revision && after >= max(n.latest, f.common):
+		case f.revision == 0 || after == f.revision || 0 < after && after < f.revision && after >= n.latest:
 			if err := f.wait(ctx, n); err != nil {
 				return nil, err
 			}

@@ -104,9 +104,10 @@ func (c *comparison) nameNodes(s *scope) {
 	}
 }
 
-// onlyEndpointsChanged says that the two answers are for the same service object and the same lost frontends.
+// onlyEndpointsChanged says that the two answers are for the same service object. Frontends that were lost or won in between
+// change the record for everybody.
 func (c *comparison) onlyEndpointsChanged() bool {
-	return slices.Equal(c.former.lost, c.next.lost) && (c.former.object == c.next.object || reflect.DeepEqual(c.former.object, c.next.object))
+	return c.former.object == c.next.object || reflect.DeepEqual(c.former.object, c.next.object)
 }
 
 // nodesOfChanged returns the nodes of all endpoints that are not the same in both lists of slices, and of those that have an
@@ -170,7 +171,8 @@ func changedEndpoints(former, next *model.EndpointSlice) []model.Endpoint {
 }
 
 func sameEndpoint(a, b *model.Endpoint) bool {
-	return a.Addr == b.Addr && a.Ready == b.Ready && a.Serving == b.Serving && a.Terminating == b.Terminating && a.NodeName == b.NodeName &&
+	return a.Addr == b.Addr && a.NodeName == b.NodeName &&
+		a.Ready == b.Ready && a.Serving == b.Serving && a.Terminating == b.Terminating &&
 		slices.Equal(a.ZoneHints, b.ZoneHints) && slices.Equal(a.NodeHints, b.NodeHints)
 }
 
