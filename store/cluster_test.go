@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"sync"
 	"testing"
 
 	"github.com/switchyard-net/switchyard/brain"
@@ -237,4 +238,33 @@ func kubernetes(rng *rand.Rand) model.Object {
 			Ready: rng.IntN(2) == 0, NodeName: []string{"n1", "n2"}[rng.IntN(2)]})
 	}
 	return s
+}
+
+// TestClusterReadersDuringUpdates lets consumers of all nodes run against a source, and wants them to end up with the last state.
+func TestClusterReadersDuringUpdates(t *testing.T) {
+	nodes := []string{"node-a", "node-b", "node-c", "ghost"}
+	f := newFleet(brain.Config{DetectLocal: brain.DualStack}, 50, nodes...)
+	defer f.close()
+	f.complete()
+	last := state.ServiceName{Namespace: "last", Name: "last"}
+	var readers sync.WaitGroup
+	for i := range f.watchers {
+		w := &f.watchers[i]
+		readers.Go(func() {
+			for w.held.services[last] == nil && w.held.apply(t, f.cluster.Node(w.node)) {
+			}
+		})
+	}
+	h := histories.New(1, histories.Options{})
+	for range 500 {
+		f.update(h.Step())
+	}
+	f.update([]model.Object{&model.Service{Name: last, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.99.0.1")},
+		Ports: []model.ServicePort{{Protocol: state.TCP, Port: 80}}}}, nil)
+	readers.Wait()
+	for i := range f.watchers {
+		if err := f.follow(t, &f.watchers[i]); err != nil {
+			t.Error(err)
+		}
+	}
 }
