@@ -12,6 +12,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -104,6 +105,8 @@ func watchers(socket string, n int) error {
 type crowd struct {
 	t     testing.TB
 	lines chan string
+	// stop ends the process.
+	stop func()
 }
 
 func newCrowd(t testing.TB, socket string, n int) *crowd {
@@ -122,17 +125,17 @@ func newCrowd(t testing.TB, socket string, n int) *crowd {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	c := &crowd{t, make(chan string, 100)}
+	c := &crowd{t, make(chan string, 100), sync.OnceFunc(func() {
+		_ = in.Close()
+		_ = cmd.Wait()
+	})}
 	go func() {
 		for s := bufio.NewScanner(out); s.Scan(); {
 			c.lines <- s.Text()
 		}
 		close(c.lines)
 	}()
-	t.Cleanup(func() {
-		_ = in.Close()
-		_ = cmd.Wait()
-	})
+	t.Cleanup(c.stop)
 	return c
 }
 
@@ -169,19 +172,25 @@ func BenchmarkIdleClients(b *testing.B) {
 	for _, n := range []int{1000, 5000} {
 		b.Run(strconv.Itoa(n), func(b *testing.B) {
 			w := newWorld(b, nil)
-			w.sink.Update(services(1000, 5), nil)
+			w.sink.Update(services(100, 5), nil)
 			w.sink.Complete()
 			socket := filepath.Join(b.TempDir(), "s")
 			serveAt(b, w, socket)
-			newCrowd(b, socket, 1).all()
-			inUse, resident := memory(b)
+			c := newCrowd(b, socket, 1) // makes what is there once
+			c.all()
+			var inUse, resident int
 			for b.Loop() {
-				newCrowd(b, socket, n).all()
-				time.Sleep(time.Second)
-				nowInUse, nowResident := memory(b)
-				b.ReportMetric(float64(nowInUse-inUse)/float64(n)/1024, "KiB/client")
-				b.ReportMetric(float64(nowResident-resident)/float64(n)/1024, "resident-KiB/client")
+				beforeInUse, beforeResident := memory(b)
+				c := newCrowd(b, socket, n)
+				c.all()
+				time.Sleep(time.Second) // until the last request is there
+				afterInUse, afterResident := memory(b)
+				inUse, resident = inUse+afterInUse-beforeInUse, resident+afterResident-beforeResident
+				c.stop()
+				waitForClients(b, w, 1)
 			}
+			b.ReportMetric(float64(inUse)/float64(b.N*n)/1024, "KiB/client")
+			b.ReportMetric(float64(resident)/float64(b.N*n)/1024, "resident-KiB/client")
 		})
 	}
 }
@@ -189,7 +198,7 @@ func BenchmarkIdleClients(b *testing.B) {
 // BenchmarkFanOut: one endpoint changes and 5,000 clients wait for it; until the last has it.
 func BenchmarkFanOut(b *testing.B) {
 	w := newWorld(b, nil)
-	w.sink.Update(services(1000, 5), nil)
+	w.sink.Update(services(100, 5), nil)
 	w.sink.Complete()
 	socket := filepath.Join(b.TempDir(), "s")
 	serveAt(b, w, socket)
@@ -198,7 +207,7 @@ func BenchmarkFanOut(b *testing.B) {
 	n := 0
 	for b.Loop() {
 		n++
-		changed := *service("service-00471", 471, 5)[1].(*model.EndpointSlice)
+		changed := *service("service-00047", 47, 5)[1].(*model.EndpointSlice)
 		changed.Endpoints[2].Addr = address(11, n)
 		w.sink.Update([]model.Object{&changed}, nil)
 		c.all()
