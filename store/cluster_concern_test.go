@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -112,6 +113,7 @@ func TestChangesReachOnlyWhomTheyConcern(t *testing.T) {
 				sink := c.Source("test")
 				sink.Update(concernObjects(func(services, slicesOf, nodes) {}), nil)
 				sink.Complete()
+				var mu sync.Mutex // guards got
 				got := make(map[string]*state.Update)
 				first := make(map[string]*state.Update)
 				for _, node := range all {
@@ -119,6 +121,8 @@ func TestChangesReachOnlyWhomTheyConcern(t *testing.T) {
 					go func() {
 						u, err := c.Node(node).Next(t.Context(), first[node].Revision)
 						if err == nil {
+							mu.Lock()
+							defer mu.Unlock()
 							got[node] = u
 						}
 					}()
