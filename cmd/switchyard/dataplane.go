@@ -18,6 +18,7 @@ import (
 	"github.com/switchyard-net/switchyard/backend/nftables"
 	"github.com/switchyard-net/switchyard/internal/healthz"
 	"github.com/switchyard-net/switchyard/internal/reconcile"
+	"github.com/switchyard-net/switchyard/internal/servicehealth"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
 )
@@ -49,22 +50,23 @@ type feeding struct {
 // parts returns the parts of the process that program this node's kernel by nftables, and answer for its health.
 func (o *dataplaneFlags) parts(from feeding, detector backend.LocalDetector, stdout io.Writer, log *slog.Logger) ([]func(context.Context) error, error) {
 	progress := &progress{feeding: from, out: stdout}
-	onStatus := progress.set
-	var parts []func(context.Context) error
+	h := healthz.New(healthz.Options{
+		Families: families, Strict: true, Newest: func() state.Revision { return from.snapshot().Revision() },
+	})
+	nodePorts := func() backend.NodePortAddresses { return o.nodePortAddresses.NodePortAddresses }
+	ports, err := newHealthPorts(servicehealth.Options{Logger: log, Healthy: h.Healthy}, nodePorts)
+	if err != nil {
+		return nil, err
+	}
+	h.SetNode(healthz.Node{Exists: true})
+	h.AddProblems(from.origin, from.problems)
+	h.AddProblems("dataplane", progress.failures)
+	h.AddProblems("healthCheckNodePorts", ports.problems)
+	parts := []func(context.Context) error{ports.Run}
 	if o.healthAddress != "" {
 		l, err := net.Listen("tcp", o.healthAddress)
 		if err != nil {
 			return nil, fmt.Errorf("%w; choose another address with --healthz-bind-address", err)
-		}
-		h := healthz.New(healthz.Options{
-			Families: families, Strict: true, Newest: func() state.Revision { return from.snapshot().Revision() },
-		})
-		h.SetNode(healthz.Node{Exists: true})
-		h.AddProblems(from.origin, from.problems)
-		h.AddProblems("dataplane", progress.failures)
-		onStatus = func(s reconcile.Status) {
-			h.Status(s)
-			progress.set(s)
 		}
 		parts = append(parts, func(ctx context.Context) error { return healthz.Serve(ctx, l, h.Handler(), log) })
 	}
@@ -72,8 +74,12 @@ func (o *dataplaneFlags) parts(from feeding, detector backend.LocalDetector, std
 	if err != nil {
 		return nil, explain(err)
 	}
+	onStatus := func(s reconcile.Status) {
+		h.Status(s)
+		progress.set(s)
+	}
 	return append(parts, func(ctx context.Context) error {
-		err := reconcile.Run(ctx, from.feed, dataplane, reconcile.Options{Logger: log, OnStatus: onStatus})
+		err := reconcile.Run(ctx, from.feed, dataplane, reconcile.Options{Logger: log, OnAttempt: ports.attempted, OnStatus: onStatus})
 		return errors.Join(err, dataplane.Close())
 	}), nil
 }

@@ -155,6 +155,6 @@ func (d *daemon) apply(g *group, now *config.Config) error {
 	}
 	d.health.SetTimeout(healthTimeout(now))
 	d.serveOn(now)
-	d.lookAgain()
+	d.ports.lookAgain()
 	return nil
 }

@@ -17,7 +17,6 @@ import (
 	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/config/v1alpha2"
 	"github.com/switchyard-net/switchyard/internal/healthz"
-	"github.com/switchyard-net/switchyard/internal/ifaddr"
 	"github.com/switchyard-net/switchyard/internal/leftovers"
 	"github.com/switchyard-net/switchyard/internal/metrics"
 	"github.com/switchyard-net/switchyard/internal/reconcile"
@@ -61,22 +60,19 @@ type daemon struct {
 
 	registry                     *metrics.Registry
 	health                       *healthz.Health
-	ports                        *servicehealth.Server
-	addresses                    *ifaddr.Watcher
+	ports                        *healthPorts
 	healthServer, operatorServer *healthz.Server
 
 	fail       func(error)   // ends the process; set by run
 	programmed chan struct{} // closed once the first state is programmed
 	once       sync.Once
 	events     chan kube.Event
-	node       atomic.Pointer[state.Node]
-	moved      chan struct{} // has a value when node has changed, or where NodePorts are served
 }
 
 func newDaemon(p *proxyFlags, c *config.Config, log *slog.Logger, v *verbosity) (*daemon, error) {
 	d := &daemon{
 		flags: p, log: log, verbosity: v,
-		programmed: make(chan struct{}), moved: make(chan struct{}, 1), events: make(chan kube.Event, maxEvents),
+		programmed: make(chan struct{}), events: make(chan kube.Event, maxEvents),
 	}
 	d.config.Store(c)
 	d.registry = d.newRegistry()
@@ -89,18 +85,20 @@ func newDaemon(p *proxyFlags, c *config.Config, log *slog.Logger, v *verbosity) 
 		return nil, err
 	}
 	d.line.Store(l)
-	if d.addresses, err = ifaddr.Open(ifaddr.Options{Logger: log}); err != nil {
-		return nil, errors.Join(err, l.discard())
-	}
 	d.health = healthz.New(healthz.Options{
 		Families: families, Timeout: healthTimeout(c), Newest: d.newest,
 		OnHealthz: d.registry.Healthz, OnLivez: d.registry.Livez,
 	})
 	d.health.AddProblems("source", func() []error { return d.line.Load().source.Problems() })
-	d.ports = servicehealth.New(servicehealth.Options{Logger: log, Healthy: d.health.Healthy, OnProblem: func(p servicehealth.Problem) {
+	onProblem := func(p servicehealth.Problem) {
 		d.tell(kube.Event{Kind: "Service", Namespace: p.Service.Namespace, Name: p.Service.Name, Warning: true,
 			Reason: "FailedToStartServiceHealthcheck", Action: "Listen", Note: p.Error()})
-	}})
+	}
+	d.ports, err = newHealthPorts(servicehealth.Options{Logger: log, Healthy: d.health.Healthy, OnProblem: onProblem},
+		func() backend.NodePortAddresses { return d.config.Load().NodePorts() })
+	if err != nil {
+		return nil, errors.Join(err, l.discard())
+	}
 	d.healthServer = healthz.NewServer(d.healthHandler(), healthz.ServeOptions{Name: "health", Flag: "healthzBindAddress", Logger: log})
 	d.operatorServer = healthz.NewServer(d.operatorHandler(), healthz.ServeOptions{Name: "metrics", Flag: "metricsBindAddress", Logger: log})
 	d.serveOn(c)
@@ -147,7 +145,7 @@ func (d *daemon) run(ctx context.Context) error {
 	g := newGroup(ctx)
 	d.fail = g.fail
 	for _, part := range []func(context.Context) error{
-		d.ports.Run, d.followAddresses, d.report, d.removeLeftovers, d.healthServer.Run, d.operatorServer.Run,
+		d.ports.Run, d.report, d.removeLeftovers, d.healthServer.Run, d.operatorServer.Run,
 	} {
 		g.start(part)
 	}
@@ -173,21 +171,7 @@ func (d *daemon) nodeIPFault(err error) {
 // attempted takes down a call of the dataplane.
 func (d *daemon) attempted(a reconcile.Attempt) {
 	d.registry.Attempt(a)
-	if a.Update == nil || a.Err != nil {
-		return
-	}
-	d.ports.Update(a.Update)
-	if d.node.Swap(a.Update.Node) != a.Update.Node {
-		d.lookAgain()
-	}
-}
-
-// lookAgain lets followAddresses look again where health check node ports are served.
-func (d *daemon) lookAgain() {
-	select {
-	case d.moved <- struct{}{}:
-	default:
-	}
+	d.ports.attempted(a)
 }
 
 func (d *daemon) status(s reconcile.Status) {
@@ -246,37 +230,6 @@ func (d *daemon) removeLeftovers(ctx context.Context) error {
 			"remedy", "run kube-proxy --cleanup of its old version, or see docs/migrate-from-kube-proxy.md")
 	}
 	return nil
-}
-
-// followAddresses serves health check node ports on the addresses that serve NodePorts.
-func (d *daemon) followAddresses(ctx context.Context) error {
-	defer d.addresses.Close()
-	for {
-		on, node := d.config.Load().NodePorts(), d.node.Load()
-		switch {
-		case isEverywhere(on):
-			d.ports.SetAddresses(servicehealth.AllAddresses(families...))
-		case node != nil:
-			d.ports.SetAddresses(ifaddr.Select(d.addresses.Addrs(), on, node))
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-d.addresses.Changed():
-		case <-d.moved:
-		}
-	}
-}
-
-// isEverywhere says whether NodePorts are served on all addresses of both families.
-func isEverywhere(on backend.NodePortAddresses) bool {
-	all := map[bool]bool{}
-	for _, p := range on.CIDRs {
-		if p.Bits() == 0 {
-			all[p.Addr().Is4()] = true
-		}
-	}
-	return all[true] && all[false] || !on.Primary && len(on.CIDRs) == 0
 }
 
 // healthHandler answers with what the source knows of this node by then.

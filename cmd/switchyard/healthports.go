@@ -1,0 +1,92 @@
+package main
+
+import (
+	"context"
+	"sync/atomic"
+
+	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/internal/ifaddr"
+	"github.com/switchyard-net/switchyard/internal/reconcile"
+	"github.com/switchyard-net/switchyard/internal/servicehealth"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// healthPorts answer load balancers on the health check node ports of services, on the addresses that serve NodePorts.
+type healthPorts struct {
+	*servicehealth.Server
+	addresses *ifaddr.Watcher
+	nodePorts func() backend.NodePortAddresses
+	node      atomic.Pointer[state.Node]
+	moved     chan struct{} // has a value when node has changed, or what nodePorts returns
+}
+
+// newHealthPorts returns health ports that serve nowhere yet. nodePorts says where NodePorts are served.
+func newHealthPorts(o servicehealth.Options, nodePorts func() backend.NodePortAddresses) (*healthPorts, error) {
+	addresses, err := ifaddr.Open(ifaddr.Options{Logger: o.Logger})
+	if err != nil {
+		return nil, err
+	}
+	return &healthPorts{Server: servicehealth.New(o), addresses: addresses, nodePorts: nodePorts, moved: make(chan struct{}, 1)}, nil
+}
+
+// Run serves until ctx ends, and then returns nil. It is called once.
+func (h *healthPorts) Run(ctx context.Context) error {
+	return together(ctx, []func(context.Context) error{h.Server.Run, h.followAddresses})
+}
+
+// attempted takes down a call of the dataplane. Only what it shows is told to load balancers.
+func (h *healthPorts) attempted(a reconcile.Attempt) {
+	if a.Update == nil || a.Err != nil {
+		return
+	}
+	h.Update(a.Update)
+	if h.node.Swap(a.Update.Node) != a.Update.Node {
+		h.lookAgain()
+	}
+}
+
+// lookAgain is called when nodePorts returns something else than before.
+func (h *healthPorts) lookAgain() {
+	select {
+	case h.moved <- struct{}{}:
+	default:
+	}
+}
+
+func (h *healthPorts) followAddresses(ctx context.Context) error {
+	defer h.addresses.Close()
+	for {
+		on, node := h.nodePorts(), h.node.Load()
+		switch {
+		case isEverywhere(on):
+			h.SetAddresses(servicehealth.AllAddresses(families...))
+		case node != nil:
+			h.SetAddresses(ifaddr.Select(h.addresses.Addrs(), on, node))
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-h.addresses.Changed():
+		case <-h.moved:
+		}
+	}
+}
+
+// isEverywhere says whether NodePorts are served on all addresses of both families.
+func isEverywhere(on backend.NodePortAddresses) bool {
+	all := map[bool]bool{}
+	for _, p := range on.CIDRs {
+		if p.Bits() == 0 {
+			all[p.Addr().Is4()] = true
+		}
+	}
+	return all[true] && all[false] || !on.Primary && len(on.CIDRs) == 0
+}
+
+// problems are the ports that cannot be served.
+func (h *healthPorts) problems() (errs []error) {
+	for _, p := range h.Problems() {
+		errs = append(errs, p)
+	}
+	return errs
+}
