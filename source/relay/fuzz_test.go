@@ -18,9 +18,13 @@ func FuzzUpdate(f *testing.F) {
 		{},
 		{Full: true, Position: at(1)},
 		{Full: true, Set: []*clusterv1.Object{{}, namespaceMessage("a"), serviceMessage("web", 10, 0, 0, 1)}, Position: at(2)},
-		{Set: []*clusterv1.Object{serviceMessage("web", 1), namespaceMessage("b")}, Deleted: []*clusterv1.Ref{{Kind: 4, Name: "b"}, {}}},
+		{
+			Set:     []*clusterv1.Object{serviceMessage("web", 1), namespaceMessage("b")},
+			Deleted: []*clusterv1.Ref{{Kind: 4, Name: "b"}, {}},
+		},
 		{Set: []*clusterv1.Object{{Object: &clusterv1.Object_EndpointSlice{EndpointSlice: &clusterv1.EndpointSlice{
-			Namespace: "ns", Name: "s", Service: "web", Family: 4, Endpoints: []*clusterv1.Endpoint{{Address: []byte{10, 1, 0, 1}, Ready: true}},
+			Namespace: "ns", Name: "s", Service: "web", Family: 4,
+			Endpoints: []*clusterv1.Endpoint{{Address: []byte{10, 1, 0, 1}, Ready: true}},
 		}}}}},
 	} {
 		b, err := proto.Marshal(m)

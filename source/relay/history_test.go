@@ -2,10 +2,13 @@ package relay
 
 import (
 	"fmt"
+	"log/slog"
 	"maps"
 	"math"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -30,7 +33,8 @@ func TestHistories(t *testing.T) {
 
 func play(t *testing.T, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 2))
-	w := &stack{t: t, n: newNetwork(), history: histories.New(seed, histories.Options{}), objects: make(map[model.Ref]model.Object)}
+	log := &logs{}
+	w := &stack{t: t, n: newNetwork(), log: log.logger(), history: histories.New(seed, admissible()), objects: make(map[model.Ref]model.Object)}
 	cfg := brain.Config{NodeName: "node-a"}
 	direct, far := store.New(store.Options{Brain: cfg}), store.New(store.Options{Brain: cfg})
 	t.Cleanup(direct.Close)
@@ -40,7 +44,7 @@ func play(t *testing.T, seed uint64) {
 	w.direct.Complete()
 	w.restartTop()
 	w.restartMiddle()
-	run(t, w.n.source(t, nil, "middle"), far.Source("relay"))
+	run(t, w.n.source(t, w.log, "middle"), far.Source("relay"))
 	dice := rand.New(rand.NewPCG(seed, 3)) // used by the network alone
 	w.n.mu.Lock()
 	w.n.allowance = func() int {
@@ -64,12 +68,33 @@ func play(t *testing.T, seed uint64) {
 	w.step()
 	synctest.Wait()
 	equalSnapshots(t, far.Snapshot(), direct.Snapshot())
+	for _, line := range log.take() {
+		if strings.Contains(line, "level=ERROR") {
+			t.Error("an object did not come through:", line)
+		}
+	}
+}
+
+// admissible returns the pools of histories of objects that a real API server admits: all of them must come through.
+func admissible() histories.Options {
+	o := histories.Options{
+		Admissible:   true,
+		ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/24"), netip.MustParsePrefix("fd00:96::/112")},
+	}
+	for i := range byte(6) {
+		o.ClusterIPs = append(o.ClusterIPs, netip.AddrFrom4([4]byte{10, 96, 0, i + 1}), netip.MustParseAddr(fmt.Sprintf("fd00:96::%d", i+1)))
+	}
+	for i := range uint16(24) {
+		o.NodePorts = append(o.NodePorts, 30000+i)
+	}
+	return o
 }
 
 // stack is a cluster, a relay that has its objects, and a relay that follows that one.
 type stack struct {
 	t       *testing.T
 	n       *network
+	log     *slog.Logger
 	history *histories.History
 	objects map[model.Ref]model.Object // what there is
 	direct  source.Sink
@@ -155,7 +180,7 @@ func (w *stack) restartMiddle() {
 	}
 	feed := objectfeed.New(objectfeed.Options{})
 	w.middleFeed = feed
-	stopSource := run(w.t, w.n.source(w.t, nil, "top"), feed.Source("relay"))
+	stopSource := run(w.t, w.n.source(w.t, w.log, "top"), feed.Source("relay"))
 	stopServer := w.n.serve(w.t, "middle", feed)
 	w.stopMiddle = func() {
 		stopSource()

@@ -81,6 +81,9 @@ func TestResume(t *testing.T) {
 		r.expect() // not connected
 		settle()
 		r.expect("-b -d a!")
+		n.cut("top")
+		settle()
+		r.expect()
 	})
 }
 
@@ -344,7 +347,8 @@ func TestFaults(t *testing.T) {
 		run(t, n.source(t, log.logger(), "top"), r)
 		r.expect("a web", "complete", "b", "-a -b", "-web")
 		lines := log.take()
-		if len(lines) != 5 || !strings.Contains(lines[0], `object="Service ns/worse"`) || !strings.Contains(lines[2], `object="Service ns/web"`) {
+		if len(lines) != 5 || !strings.Contains(lines[0], `object="Service ns/worse"`) ||
+			!strings.Contains(lines[2], `object="Service ns/web"`) {
 			t.Errorf("logged was %s", strings.Join(lines, "\n"))
 		}
 	})
