@@ -260,6 +260,9 @@ func TestShutdown(t *testing.T) {
 		early.ask(nil)
 		synctest.Wait()
 		r.feed.Close()
+		if header, err := early.stream.Header(); header != nil || err != nil {
+			t.Errorf("a client of a feed that never had anything got the header %v, %v", header, err)
+		}
 		early.ends(codes.Unavailable)
 		r.stop()
 	})
@@ -280,6 +283,9 @@ func TestShutdown(t *testing.T) {
 		late := r.follow(t)
 		late.ask(nil)
 		late.ends(codes.Unavailable)
+		if header, err := late.stream.Header(); header != nil || err != nil {
+			t.Errorf("a client of a closed feed got the header %v, %v", header, err)
+		}
 		r.stop()
 	})
 }
