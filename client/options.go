@@ -70,7 +70,6 @@ const (
 	window = 8 << 20
 	// A part of an update is small, but a single service is never split: this is one with a million endpoints.
 	maxMessage   = 64 << 20
-	readBuffer   = 128 << 10
 	dialTimeout  = 10 * time.Second
 	pingInterval = 30 * time.Second
 	pingTimeout  = 10 * time.Second
@@ -100,7 +99,6 @@ func Dial(o Options) (*grpc.ClientConn, error) {
 		grpc.WithDisableServiceConfig(),
 		grpc.WithStaticStreamWindowSize(window),
 		grpc.WithStaticConnWindowSize(2 * window),
-		grpc.WithReadBufferSize(readBuffer),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: dialTimeout}),
 		// A long poll is quiet for hours, and must not be taken for idle.

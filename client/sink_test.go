@@ -112,11 +112,11 @@ func runSink(t *testing.T, o Options, sink Sink) {
 func TestASinkIsToldOnlyWhatChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var net wire
-		m := newMemory(1, service("a", 1, 1), service("b", 1, 1), service("c", 1, 1))
+		m := newMemory(1, service("a", 1, 1), service("b", 1, 1), service("c", 1, 1), service("e", 1, 1))
 		stop := net.serve(t, m)
 		var sink recorder
 		runSink(t, net.options(), &sink)
-		wantTold(t, &sink, "0s first +a +b +c")
+		wantTold(t, &sink, "0s first +a +b +c +e")
 		wantStatus(t, m, "applied 1, 0 failed")
 		m.set(service("b", 2, 1))
 		wantTold(t, &sink, "0s +b")
@@ -132,7 +132,7 @@ func TestASinkIsToldOnlyWhatChanges(t *testing.T) {
 		time.Sleep(time.Minute)
 		net.serve(t, m)
 		time.Sleep(time.Minute)
-		if got := sink.told(); !strings.HasSuffix(got, "s +c +d") || strings.Contains(got, ";") {
+		if got := sink.told(); !strings.HasSuffix(got, "s +c +d -e") || strings.Contains(got, ";") {
 			t.Errorf("after a restart of the server the sink is told %q", got)
 		}
 		wantStatus(t, m, "applied 1, 0 failed")
