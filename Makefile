@@ -11,6 +11,8 @@ IMAGE   ?= localhost/switchyard
 FUZZTIME ?= 20s
 # Time for the tests of one package. They are many real connections on what may be a slow machine.
 TIMEOUT ?= 12m
+# The modules that check and test look at. Those that build other people's programs have targets of their own.
+MODULES := . client
 # Checks protocols and generates their code. It is in a module of its own: its needs are not ours.
 BUF     := $(GO) tool -modfile=tools/go.mod buf
 # Random histories of make differential.
@@ -61,36 +63,41 @@ protocols: ## Check the protocols: style, no breaking change of what is publishe
 check: protocols ## Protocols, formatting, vet, staticcheck and go fix
 	@echo "== gofmt"
 	@out=$$(gofmt -l .); if [ -n "$$out" ]; then echo "not formatted (mend with: gofmt -w .):"; echo "$$out"; exit 1; fi
-	@echo "== go vet"
-	@$(GO) vet ./...
-	@echo "== staticcheck"
-	@$(GO) tool staticcheck ./...
-	@echo "== go fix"
-	@out=$$($(GO) fix -diff ./...); if [ -n "$$out" ]; then echo "$$out"; echo "mend with: go fix ./..."; exit 1; fi
+	@$(GO) build -o bin/staticcheck honnef.co/go/tools/cmd/staticcheck
+	@set -e; for module in $(MODULES); do cd $(CURDIR)/$$module; \
+		echo "== go vet, staticcheck and go fix in $$module"; \
+		$(GO) vet ./...; \
+		$(CURDIR)/bin/staticcheck ./...; \
+		out=$$($(GO) fix -diff ./...); if [ -n "$$out" ]; then echo "$$out"; echo "mend with: go fix ./... in $$module"; exit 1; fi; \
+	done
 
 unit: tools ## All tests, with the race detector where there is a C compiler
-	@if command -v $$($(GO) env CC) >/dev/null && [ "$$($(GO) env CGO_ENABLED)" = 1 ]; then \
-		echo "== go test -race"; $(GO) test -race -timeout $(TIMEOUT) ./...; \
-	else \
-		echo "== go test (without -race: it needs a C compiler, such as gcc)"; $(GO) test -timeout $(TIMEOUT) ./...; \
-	fi
+	@race=-race; if ! command -v $$($(GO) env CC) >/dev/null || [ "$$($(GO) env CGO_ENABLED)" != 1 ]; then \
+		race=; echo "== without -race: it needs a C compiler, such as gcc"; \
+	fi; \
+	set -e; for module in $(MODULES); do cd $(CURDIR)/$$module; \
+		echo "== go test $$race in $$module"; $(GO) test $$race -timeout $(TIMEOUT) ./...; \
+	done
 
 tools: ## Install or name what the tests check the kernel with
 	@sh scripts/tools.sh
 
 bench: build ## Measure; figures as JSON lines on stdout, tables on stderr
-	@echo "== brain, store, nftables and memory, on $$(nproc) CPUs, Linux $$(uname -r)" >&2
+	@echo "== every part of Switchyard, on $$(nproc) CPUs, Linux $$(uname -r)" >&2
 	@bin/switchyard bench brain
 	@bin/switchyard bench store
 	@bin/switchyard bench nftables
 	@bin/switchyard bench memory
+	@bin/switchyard bench api
+	@bin/switchyard bench churn
+	@bin/switchyard bench relay
 
 fuzz: ## Fuzz every target for a short time (FUZZTIME=20s each)
-	@set -e; for pkg in $$($(GO) list ./...); do \
+	@set -e; for module in $(MODULES); do cd $(CURDIR)/$$module; for pkg in $$($(GO) list ./...); do \
 		for target in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
 			echo "== $$pkg $$target"; $(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) $$pkg; \
 		done; \
-	done
+	done; done
 
 upstream: ## Build etcd, Kubernetes' control plane and kube-proxy for the next three (8 minutes, once)
 	@GO=$(GO) sh e2e/upstream/build.sh

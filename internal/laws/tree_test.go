@@ -50,7 +50,9 @@ func (p *pkg) sources() []string {
 }
 
 // isProgram says whether the package is a program, which may decide what libraries may not: it is in cmd, or an example.
-func (p *pkg) isProgram() bool { return in(p.rel(), "cmd") || in(p.rel(), "examples") && p.Name == "main" }
+func (p *pkg) isProgram() bool {
+	return in(p.rel(), "cmd") || in(p.rel(), "examples") && p.Name == "main"
+}
 
 var listOnce = sync.OnceValues(func() ([]pkg, error) {
 	cmd := exec.Command("go", "list", "-e", "-json=ImportPath,Dir,Name,Doc,GoFiles,TestGoFiles,XTestGoFiles,IgnoredGoFiles,Imports,Deps,Standard", "./...")
