@@ -192,9 +192,6 @@ func AddrPort(e interface {
 
 // Prefix returns a range of addresses, the zero Prefix for what [Check] would refuse.
 func Prefix(p *localnetv1.Prefix) netip.Prefix {
-	if p.GetLength() > 128 {
-		return netip.Prefix{}
-	}
 	prefix := netip.PrefixFrom(Addr(p.GetAddress()), int(p.GetLength()))
 	if !prefix.IsValid() {
 		return netip.Prefix{}

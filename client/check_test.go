@@ -98,6 +98,11 @@ func TestCheckNamesWhatIsWrong(t *testing.T) {
 			t.Errorf("the other port is wrong, too: %v", err)
 		}
 	}
+	s := full()
+	s.Ports[1].Frontends[0].Address = mapped
+	if err := Check(s); err == nil || !strings.Contains(err.Error(), "frontends[0].address: ::ffff:192.0.2.1") {
+		t.Errorf("an IPv4 address in the guise of IPv6: error %v", err)
+	}
 	if err := Check(nil); err == nil {
 		t.Error("no service at all is a good one")
 	}
