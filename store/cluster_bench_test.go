@@ -12,8 +12,7 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// The cluster that the benchmarks measure. The first of its services has internalTrafficPolicy Local; of the last,
-// which is as large as the cluster, each node has an endpoint.
+// The cluster that the benchmarks measure. The first of its services has internalTrafficPolicy Local.
 const (
 	benchServices  = 10_000
 	benchEndpoints = 5

@@ -1,4 +1,5 @@
-// Package store holds the objects that sources deliver and publishes what they mean for this node, under revisions.
+// Package store holds the objects that sources deliver and publishes what they mean for this node, or for every node, under
+// revisions.
 //
 // A change costs what it touches, not what the cluster holds: only the services that it concerns are computed again, and
 // only those whose record came out different are published. Nothing is queued for consumers; each asks for what is newer
