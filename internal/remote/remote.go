@@ -3,6 +3,7 @@
 package remote
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -176,10 +177,12 @@ func (f *Follower) take(from *client.Watcher, u *client.Update) {
 	f.ledger.Note(f.replica.Snapshot().Revision(), u.Position)
 	f.forgotten = false
 	f.setLost(time.Time{}, nil)
+	// Of what is no news to the dataplane it says nothing, and a server must hear all the same that it is shown.
+	noNews := f.replica.Snapshot().Revision() == held.Revision()
 	changed := len(unreadable) > 0 || len(f.unreadable) > 0
 	f.unreadable = unreadable
 	f.mu.Unlock()
-	if changed {
+	if noNews || changed {
 		f.tell()
 	}
 }
@@ -211,8 +214,12 @@ func (f *Follower) tell() {
 func (f *Follower) Problems() (problems []error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !f.lost.IsZero() && f.trouble != nil {
-		problems = append(problems, fmt.Errorf("no state from the API since %s: %w", f.lost.UTC().Format(time.RFC3339), f.trouble))
+	if !f.lost.IsZero() {
+		why := f.trouble
+		if why == nil {
+			why = fmt.Errorf("%s has none yet", cmp.Or(f.client.Target, client.DefaultTarget))
+		}
+		problems = append(problems, fmt.Errorf("no state from the API since %s: %w", f.lost.UTC().Format(time.RFC3339), why))
 	}
 	for name, err := range f.unreadable {
 		problems = append(problems, fmt.Errorf("service %s: %w", name, err))
