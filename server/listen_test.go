@@ -60,7 +60,7 @@ func TestExposedNeedsTLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := newWorld(t, nil).server.Serve(t.Context(), l, nil); err == nil || !strings.Contains(err.Error(), "configure TLS") {
+	if err := newWorld(t, nil).server.Serve(soon(t), l, nil); err == nil || !strings.Contains(err.Error(), "configure TLS") {
 		t.Errorf("Serve: %v", err)
 	}
 	if _, err := l.Accept(); err == nil {

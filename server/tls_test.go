@@ -221,10 +221,18 @@ func TestCertificatesDecide(t *testing.T) {
 	})
 	t.Run("old TLS", func(t *testing.T) {
 		c := ca.client("relay", "switchyard:relays", ca)
-		c.MinVersion, c.MaxVersion = tls.VersionTLS11, tls.VersionTLS11
-		if conn, err := tls.Dial("tcp", address, c); err == nil {
-			_ = conn.Close()
-			t.Error("TLS 1.1 was accepted")
+		c.MinVersion = tls.VersionTLS10
+		for version, want := range map[uint16]bool{tls.VersionTLS11: false, tls.VersionTLS12: true, tls.VersionTLS13: true} {
+			c.MaxVersion = version
+			conn, err := tls.Dial("tcp", address, c)
+			if err == nil {
+				_ = conn.Close()
+			} else if !strings.Contains(err.Error(), "protocol version") {
+				t.Error(err)
+			}
+			if (err == nil) != want {
+				t.Errorf("%s: got %v", tls.VersionName(version), err)
+			}
 		}
 	})
 	t.Run("no TLS", func(t *testing.T) {
