@@ -457,5 +457,5 @@ func (m *memory) lastStatus() string {
 		return "none"
 	}
 	s := m.statuses[len(m.statuses)-1]
-	return fmt.Sprintf("applied %d, %d failed", s.Applied, s.FailedTotal)
+	return fmt.Sprintf("applied %d, %d failed", s.Applied.GetRev(), s.FailedTotal)
 }

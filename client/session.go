@@ -31,8 +31,6 @@ type session struct {
 	// position and node are those of the last update that has arrived.
 	position Position
 	node     *localnetv1.Node
-	// instance is the one whose updates this stream brings, 0 before the first.
-	instance uint64
 	// sent is the status that this stream has sent last.
 	sent *localnetv1.Status
 
@@ -182,7 +180,7 @@ func (s *session) attempt(ctx context.Context) error {
 func (s *session) reset() {
 	s.w.mu.Lock()
 	defer s.w.mu.Unlock()
-	s.asked, s.instance, s.sent = false, 0, nil
+	s.asked, s.sent = false, nil
 }
 
 // send says what there is to say until the stream breaks; why it did is for receive to find out. It returns an error if
@@ -223,7 +221,7 @@ func (s *session) compose(request *localnetv1.WatchRequest) bool {
 		request.Ready = true
 	}
 	if s.w.status != nil {
-		if now := s.w.status.wire(s.instance); s.sent == nil || !proto.Equal(now, s.sent) {
+		if now := s.w.status.wire(); s.sent == nil || !proto.Equal(now, s.sent) {
 			s.sent = now
 			request.Status = now
 		}
@@ -280,10 +278,6 @@ func (s *session) arrive(u *Update) error {
 	s.wanted, s.asked = false, false
 	s.arrived, s.position, s.node = u, u.Position, u.Node
 	s.pace.succeeded()
-	if s.instance != u.Position.InstanceID {
-		s.instance = u.Position.InstanceID
-		s.speakUp() // a status may say more now
-	}
 	select {
 	case s.fetch <- struct{}{}:
 	default: // one was taken without waiting for it

@@ -24,11 +24,11 @@ type Status struct {
 	Failed map[ServiceName]error
 }
 
-// wire returns the status for a server. To an instance other than that of Applied, a revision of the former says nothing.
-func (s *Status) wire(instance uint64) *localnetv1.Status {
+// wire returns the status for a server.
+func (s *Status) wire() *localnetv1.Status {
 	w := &localnetv1.Status{FailedTotal: uint32(len(s.Failed))}
-	if s.Applied.InstanceID == instance {
-		w.Applied = s.Applied.Rev
+	if s.Applied != (Position{}) {
+		w.Applied = &localnetv1.Position{InstanceId: s.Applied.InstanceID, Rev: s.Applied.Rev}
 	}
 	names := slices.SortedFunc(maps.Keys(s.Failed), ServiceName.Compare)
 	for _, name := range names[:min(len(names), maxFailed)] {

@@ -159,7 +159,7 @@ func (w *watch) take(m *localnetv1.WatchRequest, client Client) error {
 			return err
 		}
 		if w.o.OnStatus != nil {
-			w.o.OnStatus(client, statusOf(s))
+			w.o.OnStatus(client, w.statusOf(s))
 		}
 	}
 	if m.GetReady() && w.asked.CompareAndSwap(false, true) {
@@ -168,8 +168,8 @@ func (w *watch) take(m *localnetv1.WatchRequest, client Client) error {
 	return nil
 }
 
-func statusOf(m *localnetv1.Status) Status {
-	s := Status{Applied: state.Revision(m.GetApplied()), FailedTotal: int(m.GetFailedTotal())}
+func (e *endpoints) statusOf(m *localnetv1.Status) Status {
+	s := Status{Applied: e.known(wire.ParsePosition(m.GetApplied())), FailedTotal: int(m.GetFailedTotal())}
 	if len(m.GetFailed()) > 0 {
 		s.Failed = make(map[state.ServiceName]string, len(m.GetFailed()))
 		for _, f := range m.GetFailed() {

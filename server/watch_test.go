@@ -288,9 +288,9 @@ func TestStatus(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		name := strings.Repeat("n", 62) + "é"
 		c := watch(t, ctx, w.client(), &localnetv1.WatchRequest{
-			Subscribe: &localnetv1.Subscribe{Client: name}, Status: &localnetv1.Status{Applied: 3},
+			Subscribe: &localnetv1.Subscribe{Client: name}, Status: &localnetv1.Status{Applied: &localnetv1.Position{InstanceId: 7, Rev: 3}},
 		})
-		c.send(&localnetv1.WatchRequest{Status: &localnetv1.Status{Applied: 4, FailedTotal: 1, Failed: []*localnetv1.ServiceError{{
+		c.send(&localnetv1.WatchRequest{Status: &localnetv1.Status{Applied: &localnetv1.Position{InstanceId: 6, Rev: 9}, FailedTotal: 1, Failed: []*localnetv1.ServiceError{{
 			Service: wire.ServiceName(state.ServiceName{Namespace: "ns", Name: "a"}), Message: "no room",
 		}}}})
 		synctest.Wait()
@@ -300,7 +300,7 @@ func TestStatus(t *testing.T) {
 		defer mu.Unlock()
 		want := []string{
 			"1 " + name[:62] + " node-a: {Applied:3 Failed:map[] FailedTotal:0}",
-			"1 " + name[:62] + " node-a: {Applied:4 Failed:map[ns/a:no room] FailedTotal:1}",
+			"1 " + name[:62] + " node-a: {Applied:0 Failed:map[ns/a:no room] FailedTotal:1}",
 			"1 is gone",
 		}
 		if fmt.Sprint(told) != fmt.Sprint(want) {

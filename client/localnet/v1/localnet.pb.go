@@ -621,9 +621,8 @@ func (x *Position) GetRev() uint64 {
 // Status is how a client's dataplane is doing. Each one replaces the last.
 type Status struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The revision that the dataplane shows, but for the services in failed. It belongs to the instance of this Watch; 0 if
-	// the dataplane does not show a state of this instance yet.
-	Applied uint64 `protobuf:"varint,1,opt,name=applied,proto3" json:"applied,omitempty"`
+	// The position of the update that the dataplane shows, but for the services in failed. Unset if it shows none yet.
+	Applied *Position `protobuf:"bytes,1,opt,name=applied,proto3" json:"applied,omitempty"`
 	// The services that cannot be programmed now; the first hundred if there are more.
 	Failed []*ServiceError `protobuf:"bytes,2,rep,name=failed,proto3" json:"failed,omitempty"`
 	// The number of services that cannot be programmed now.
@@ -662,11 +661,11 @@ func (*Status) Descriptor() ([]byte, []int) {
 	return file_localnet_v1_localnet_proto_rawDescGZIP(), []int{5}
 }
 
-func (x *Status) GetApplied() uint64 {
+func (x *Status) GetApplied() *Position {
 	if x != nil {
 		return x.Applied
 	}
-	return 0
+	return nil
 }
 
 func (x *Status) GetFailed() []*ServiceError {
@@ -1551,9 +1550,9 @@ const file_localnet_v1_localnet_proto_rawDesc = "" +
 	"\bPosition\x12\x1f\n" +
 	"\vinstance_id\x18\x01 \x01(\x04R\n" +
 	"instanceId\x12\x10\n" +
-	"\x03rev\x18\x02 \x01(\x04R\x03rev\"x\n" +
-	"\x06Status\x12\x18\n" +
-	"\aapplied\x18\x01 \x01(\x04R\aapplied\x121\n" +
+	"\x03rev\x18\x02 \x01(\x04R\x03rev\"\x8f\x01\n" +
+	"\x06Status\x12/\n" +
+	"\aapplied\x18\x01 \x01(\v2\x15.localnet.v1.PositionR\aapplied\x121\n" +
 	"\x06failed\x18\x02 \x03(\v2\x19.localnet.v1.ServiceErrorR\x06failed\x12!\n" +
 	"\ffailed_total\x18\x03 \x01(\rR\vfailedTotal\"\\\n" +
 	"\fServiceError\x122\n" +
@@ -1697,38 +1696,39 @@ var file_localnet_v1_localnet_proto_depIdxs = []int32{
 	8,  // 3: localnet.v1.WatchRequest.subscribe:type_name -> localnet.v1.Subscribe
 	10, // 4: localnet.v1.WatchRequest.status:type_name -> localnet.v1.Status
 	9,  // 5: localnet.v1.Subscribe.resume:type_name -> localnet.v1.Position
-	11, // 6: localnet.v1.Status.failed:type_name -> localnet.v1.ServiceError
-	13, // 7: localnet.v1.ServiceError.service:type_name -> localnet.v1.ServiceName
-	22, // 8: localnet.v1.WatchResponse.node:type_name -> localnet.v1.Node
-	14, // 9: localnet.v1.WatchResponse.changed:type_name -> localnet.v1.ServiceEndpoints
-	13, // 10: localnet.v1.WatchResponse.removed:type_name -> localnet.v1.ServiceName
-	23, // 11: localnet.v1.WatchResponse.triggers:type_name -> google.protobuf.Timestamp
-	9,  // 12: localnet.v1.WatchResponse.position:type_name -> localnet.v1.Position
-	15, // 13: localnet.v1.ServiceEndpoints.ports:type_name -> localnet.v1.Port
-	21, // 14: localnet.v1.ServiceEndpoints.health_check:type_name -> localnet.v1.HealthCheck
-	0,  // 15: localnet.v1.Port.protocol:type_name -> localnet.v1.Protocol
-	1,  // 16: localnet.v1.Port.family:type_name -> localnet.v1.Family
-	16, // 17: localnet.v1.Port.frontends:type_name -> localnet.v1.Frontend
-	17, // 18: localnet.v1.Port.endpoints:type_name -> localnet.v1.Endpoint
-	18, // 19: localnet.v1.Port.internal:type_name -> localnet.v1.Traffic
-	18, // 20: localnet.v1.Port.external:type_name -> localnet.v1.Traffic
-	2,  // 21: localnet.v1.Frontend.kind:type_name -> localnet.v1.FrontendKind
-	20, // 22: localnet.v1.Frontend.sources:type_name -> localnet.v1.Prefix
-	19, // 23: localnet.v1.Traffic.inside:type_name -> localnet.v1.Route
-	19, // 24: localnet.v1.Traffic.outside:type_name -> localnet.v1.Route
-	4,  // 25: localnet.v1.Traffic.masquerade:type_name -> localnet.v1.Masquerade
-	3,  // 26: localnet.v1.Route.verdict:type_name -> localnet.v1.Verdict
-	20, // 27: localnet.v1.Node.pod_cidrs:type_name -> localnet.v1.Prefix
-	20, // 28: localnet.v1.Node.service_cidrs:type_name -> localnet.v1.Prefix
-	5,  // 29: localnet.v1.Endpoints.Next:input_type -> localnet.v1.NextFilter
-	7,  // 30: localnet.v1.Endpoints.Watch:input_type -> localnet.v1.WatchRequest
-	6,  // 31: localnet.v1.Endpoints.Next:output_type -> localnet.v1.NextItem
-	12, // 32: localnet.v1.Endpoints.Watch:output_type -> localnet.v1.WatchResponse
-	31, // [31:33] is the sub-list for method output_type
-	29, // [29:31] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	9,  // 6: localnet.v1.Status.applied:type_name -> localnet.v1.Position
+	11, // 7: localnet.v1.Status.failed:type_name -> localnet.v1.ServiceError
+	13, // 8: localnet.v1.ServiceError.service:type_name -> localnet.v1.ServiceName
+	22, // 9: localnet.v1.WatchResponse.node:type_name -> localnet.v1.Node
+	14, // 10: localnet.v1.WatchResponse.changed:type_name -> localnet.v1.ServiceEndpoints
+	13, // 11: localnet.v1.WatchResponse.removed:type_name -> localnet.v1.ServiceName
+	23, // 12: localnet.v1.WatchResponse.triggers:type_name -> google.protobuf.Timestamp
+	9,  // 13: localnet.v1.WatchResponse.position:type_name -> localnet.v1.Position
+	15, // 14: localnet.v1.ServiceEndpoints.ports:type_name -> localnet.v1.Port
+	21, // 15: localnet.v1.ServiceEndpoints.health_check:type_name -> localnet.v1.HealthCheck
+	0,  // 16: localnet.v1.Port.protocol:type_name -> localnet.v1.Protocol
+	1,  // 17: localnet.v1.Port.family:type_name -> localnet.v1.Family
+	16, // 18: localnet.v1.Port.frontends:type_name -> localnet.v1.Frontend
+	17, // 19: localnet.v1.Port.endpoints:type_name -> localnet.v1.Endpoint
+	18, // 20: localnet.v1.Port.internal:type_name -> localnet.v1.Traffic
+	18, // 21: localnet.v1.Port.external:type_name -> localnet.v1.Traffic
+	2,  // 22: localnet.v1.Frontend.kind:type_name -> localnet.v1.FrontendKind
+	20, // 23: localnet.v1.Frontend.sources:type_name -> localnet.v1.Prefix
+	19, // 24: localnet.v1.Traffic.inside:type_name -> localnet.v1.Route
+	19, // 25: localnet.v1.Traffic.outside:type_name -> localnet.v1.Route
+	4,  // 26: localnet.v1.Traffic.masquerade:type_name -> localnet.v1.Masquerade
+	3,  // 27: localnet.v1.Route.verdict:type_name -> localnet.v1.Verdict
+	20, // 28: localnet.v1.Node.pod_cidrs:type_name -> localnet.v1.Prefix
+	20, // 29: localnet.v1.Node.service_cidrs:type_name -> localnet.v1.Prefix
+	5,  // 30: localnet.v1.Endpoints.Next:input_type -> localnet.v1.NextFilter
+	7,  // 31: localnet.v1.Endpoints.Watch:input_type -> localnet.v1.WatchRequest
+	6,  // 32: localnet.v1.Endpoints.Next:output_type -> localnet.v1.NextItem
+	12, // 33: localnet.v1.Endpoints.Watch:output_type -> localnet.v1.WatchResponse
+	32, // [32:34] is the sub-list for method output_type
+	30, // [30:32] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_localnet_v1_localnet_proto_init() }
