@@ -146,6 +146,7 @@ func (w *watch) subscribe(m *localnetv1.Subscribe, client *Client) error {
 	if p, ok := peer.FromContext(w.ctx); ok {
 		client.Address = p.Addr.String()
 	}
+	w.log.Debug("client watches", "client", client.Name, "node", node, "address", client.Address, "id", client.ID)
 	w.subscribed <- subscription{feed, *client, w.known(wire.ParsePosition(m.GetResume()))}
 	return nil
 }
