@@ -141,3 +141,37 @@ func TestFlipPolicy(t *testing.T) {
 		})
 	}
 }
+
+// TestPolicyChangeMovesClients: a client from outside is remembered with an endpoint elsewhere, until the policy becomes Local. It
+// goes to the endpoint on the node then, at once, and stays with that when the policy changes back.
+func TestPolicyChangeMovesClients(t *testing.T) {
+	nodePort := state.Frontend{Kind: state.NodePort, Port: 30080}
+	f := newFlipper(t, nodePort, lab.PodOptions{Name: "near"}, lab.PodOptions{Name: "far", OtherNode: true})
+	update := func(inside, outside state.Route, m state.Masquerade) {
+		t.Helper()
+		apply(t, f.backend, delta(serviceOf("moving", state.Port{
+			Name: "p", Protocol: state.TCP, Family: state.IPv4, Affinity: time.Hour, Frontends: []state.Frontend{nodePort},
+			External: state.Traffic{Inside: inside, Outside: outside, Masquerade: m},
+		})))
+	}
+	connects := func(want string) {
+		t.Helper()
+		for range 8 {
+			a := f.lab.Client().Probe(t.Context(), state.TCP, f.dst, lab.ProbeOptions{Timeout: 5 * time.Second})
+			if a.Outcome != lab.Answered || a.Server != want {
+				t.Fatalf("%v by %q: %v, want an answer by %q", a.Outcome, a.Server, a.Err, want)
+			}
+		}
+	}
+	both := f.route("near", "far")
+	slices.SortFunc(both.Endpoints, state.Endpoint.Compare)
+	apply(t, f.backend, full())
+	update(f.route("far"), f.route("far"), state.MasqueradeAlways)
+	connects("far")
+	update(both, both, state.MasqueradeAlways)
+	connects("far")
+	update(both, f.route("near"), state.MasqueradeNode)
+	connects("near")
+	update(both, both, state.MasqueradeAlways)
+	connects("near")
+}

@@ -268,25 +268,10 @@ func (r *historyRun) remember() error {
 		if ok, err := r.observer.HasTable(table(f)); err != nil || !ok {
 			return err
 		}
-		id := setID{space: service, kind: alive}
-		elems, err := r.observer.Elems(table(f), id.name())
-		if err != nil {
-			return err
-		}
-		slices.SortFunc(elems, func(a, b nft.Elem) int { return slices.Compare(a.Key, b.Key) })
-		for i, e := range elems {
-			if i%2 == r.rng.IntN(2) {
-				continue
+		for _, v := range affinityViews {
+			if err := r.rememberBy(&batch, f, v); err != nil {
+				return err
 			}
-			n := addrLen(f)
-			client := append(slices.Repeat([]byte{byte(r.rng.IntN(200))}, n), e.Key[:n+8]...)
-			planted := nft.Elem{Key: client, Data: e.Key[n+8:], Timeout: 3_600_000, Expires: 3_000_000}
-			key := fmt.Sprintf("%v %x", f, planted.Key)
-			if _, ok := r.remembered[key]; ok {
-				continue
-			}
-			r.remembered[key] = planted
-			batch.AddElem(table(f), affinitySet, planted)
 		}
 	}
 	err := r.observer.Commit(&batch)
@@ -294,6 +279,30 @@ func (r *historyRun) remember() error {
 		return nil // was forgotten by us only
 	}
 	return err
+}
+
+// rememberBy plants clients that are remembered by a view.
+func (r *historyRun) rememberBy(batch *nft.Batch, f state.Family, v view) error {
+	elems, err := r.observer.Elems(table(f), setID{space: service, view: v, kind: alive}.name())
+	if err != nil {
+		return err
+	}
+	slices.SortFunc(elems, func(a, b nft.Elem) int { return slices.Compare(a.Key, b.Key) })
+	for i, e := range elems {
+		if i%2 == r.rng.IntN(2) {
+			continue
+		}
+		n := addrLen(f)
+		client := append(slices.Repeat([]byte{byte(r.rng.IntN(200))}, n), e.Key[:n+8]...)
+		planted := nft.Elem{Key: client, Data: e.Key[n+8:], Timeout: 3_600_000, Expires: 3_000_000}
+		key := fmt.Sprintf("%v %v %x", f, v, planted.Key)
+		if _, ok := r.remembered[key]; ok {
+			continue
+		}
+		r.remembered[key] = planted
+		batch.AddElem(table(f), affinitySet(v), planted)
+	}
+	return nil
 }
 
 // check compares the kernel with the last state.
@@ -422,30 +431,39 @@ func matchSlots(got map[uint32]netip.AddrPort, offset uint32, want []state.Endpo
 // endpoint that went and came back.
 func (r *historyRun) checkRemembered() error {
 	for _, f := range families {
-		living := map[elementKey]bool{}
-		for _, s := range []space{service, nodePort} {
-			id := setID{space: s, kind: alive}
-			elems, err := r.observer.Elems(table(f), id.name())
-			if err != nil {
+		for _, v := range affinityViews {
+			if err := r.checkRememberedBy(f, v); err != nil {
 				return err
 			}
-			for _, in := range elems {
-				e := decode(f, id, in)
-				living[e.id()] = true
-			}
 		}
-		clients, err := r.observer.Elems(table(f), affinitySet)
+	}
+	r.forgotten += len(r.remembered)
+	return nil
+}
+
+func (r *historyRun) checkRememberedBy(f state.Family, v view) error {
+	living := map[elementKey]bool{}
+	for _, s := range []space{service, nodePort} {
+		id := setID{space: s, view: v, kind: alive}
+		elems, err := r.observer.Elems(table(f), id.name())
 		if err != nil {
 			return err
 		}
-		for _, c := range clients {
-			byAddr, byPort := aliveKeys(f, c)
-			if !living[byAddr] && !living[byPort] {
-				return fmt.Errorf("%v: client %x is remembered for a dead endpoint %x", f, c.Key, c.Data)
-			}
+		for _, in := range elems {
+			e := decode(f, id, in)
+			living[e.id()] = true
 		}
-		r.forgotten -= len(clients)
 	}
-	r.forgotten += len(r.remembered)
+	clients, err := r.observer.Elems(table(f), affinitySet(v))
+	if err != nil {
+		return err
+	}
+	for _, c := range clients {
+		byAddr, byPort := aliveKeys(f, v, c)
+		if !living[byAddr] && !living[byPort] {
+			return fmt.Errorf("%v: client %x is remembered for a dead endpoint %x", f, c.Key, c.Data)
+		}
+	}
+	r.forgotten -= len(clients)
 	return nil
 }

@@ -45,7 +45,14 @@ const (
 // slotOffset separates the slots of the views in the same map.
 func (v view) slotOffset() uint32 { return uint32(v) << 16 }
 
-func (v view) infix() string { return [numViews]string{"", "outside-", "inside-"}[v] }
+var viewNames = [numViews]string{"", "outside", "inside"}
+
+func (v view) infix() string {
+	if v == common {
+		return ""
+	}
+	return viewNames[v] + "-"
+}
 
 // kind is what a set is for.
 type kind uint8
@@ -56,7 +63,7 @@ const (
 	externalIPs                 // addresses of LoadBalancer and ExternalIP frontends
 	nodePortIPs                 // local addresses that serve NodePorts
 	hairpin                     // address . address, for each address of an endpoint
-	affinity                    // client . frontend address . protocol . port : endpoint. Filled by rules.
+	affinity                    // client . frontend address . protocol . port : endpoint, by view. Filled by rules.
 
 	// Sets of both spaces. F is the space's key.
 	restricted // F: only clients in the allowed set may connect
@@ -68,7 +75,7 @@ const (
 	reject     // F: the view has no endpoint
 	drop       // F: likewise
 	sticky     // F: client affinity of arg seconds
-	alive      // F . endpoint, for sticky frontends
+	alive      // F . endpoint, for sticky frontends, by view
 )
 
 // setID identifies a set within a table.
@@ -92,8 +99,13 @@ var masqueradeNames = [...]string{
 	state.MasqueradeNode:      "node",
 }
 
-// affinitySet is the name of the set that rules fill.
-var affinitySet = setID{kind: affinity}.name()
+// affinityViews are the views that clients are remembered by, each in a map of its own: clients outside and all others. That does
+// not depend on whether the frontend is split, so that a client stays with its endpoint when that changes, as far as its own route
+// still has the endpoint.
+var affinityViews = []view{outside, inside}
+
+// affinitySet is the name of a set that rules fill.
+func affinitySet(v view) string { return setID{view: v, kind: affinity}.name() }
 
 func (id setID) name() string {
 	name := id.space.prefix() + id.view.infix() + kindNames[id.kind]
@@ -277,10 +289,14 @@ func (o *Options) setIDs(f state.Family, sh *shape) []setID {
 
 // allSetIDs returns all sets that a table of the given shape has with any options.
 func allSetIDs(sh *shape) []setID {
-	ids := []setID{{kind: clusterIPs}, {kind: externalIPs}, {kind: nodePortIPs}, {kind: hairpin}, {kind: affinity},
+	ids := []setID{{kind: clusterIPs}, {kind: externalIPs}, {kind: nodePortIPs}, {kind: hairpin},
 		{space: service, kind: restricted}, {space: service, kind: allowed}}
+	for _, v := range affinityViews {
+		ids = append(ids, setID{view: v, kind: affinity}, setID{space: service, view: v, kind: alive},
+			setID{space: nodePort, view: v, kind: alive})
+	}
 	for _, s := range []space{service, nodePort} {
-		ids = append(ids, setID{space: s, kind: split}, setID{space: s, kind: slots}, setID{space: s, kind: alive})
+		ids = append(ids, setID{space: s, kind: split}, setID{space: s, kind: slots})
 		for m := range masqueradeNames {
 			ids = append(ids, setID{space: s, kind: masquerade, arg: uint32(m)})
 		}

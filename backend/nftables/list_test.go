@@ -74,7 +74,7 @@ func listAfter(t *testing.T, o Options, u *state.Update) {
 	if len(u.Changed) > 0 && u.Changed[0].Ports[0].Family == state.IPv4 {
 		s := u.Changed[0]
 		if s.Ports[0].Affinity > 0 {
-			plant(t, c, func(b *nft.Batch) { b.AddElem(table(state.IPv4), affinitySet, remembered(state.IPv4, s, 7, 0)) })
+			plant(t, c, func(b *nft.Batch) { b.AddElem(table(state.IPv4), affinitySet(inside), remembered(state.IPv4, s, 7, 0)) })
 		}
 	}
 	text := nftCommand(t, ns, "list", "ruleset")

@@ -277,7 +277,7 @@ func dump(t testing.TB, c *nft.Conn) map[string]string {
 	all := map[string]string{}
 	for _, f := range families {
 		for set, elems := range dumpTable(t, c, f) {
-			if set == affinitySet {
+			if set == affinitySet(inside) || set == affinitySet(outside) {
 				continue
 			}
 			for _, e := range elems {

@@ -238,22 +238,28 @@ func (b *Backend) selectNodePorts(node *state.Node) []netip.Addr {
 
 // forgetDead plans that clients of endpoints that go are forgotten in the same transaction.
 func (b *Backend) forgetDead(p *plan) error {
-	concerned := map[state.Family]bool{}
+	type affinity struct {
+		family state.Family
+		view   view
+	}
+	concerned := map[affinity]bool{}
 	for k := range p.dead {
-		concerned[k.family] = true
+		concerned[affinity{k.family, k.set.view}] = true
 	}
 	for _, f := range families {
-		if !concerned[f] {
-			continue
-		}
-		clients, err := b.kernel.Elems(table(f), affinitySet)
-		if err != nil {
-			b.known = false
-			return fmt.Errorf("nftables: reading remembered clients: %w", err)
-		}
-		for _, e := range clients {
-			if byAddr, byPort := aliveKeys(f, e); p.dead[byAddr] || p.dead[byPort] {
-				p.forgotten = append(p.forgotten, client{table(f), e})
+		for _, v := range affinityViews {
+			if !concerned[affinity{f, v}] {
+				continue
+			}
+			clients, err := b.kernel.Elems(table(f), affinitySet(v))
+			if err != nil {
+				b.known = false
+				return fmt.Errorf("nftables: reading remembered clients: %w", err)
+			}
+			for _, e := range clients {
+				if c := (client{f, v, e}); p.forgets(c) {
+					p.forgotten = append(p.forgotten, c)
+				}
 			}
 		}
 	}
@@ -264,7 +270,7 @@ func (b *Backend) forgetDead(p *plan) error {
 func (b *Backend) forgetEach(clients []client) error {
 	for _, c := range clients {
 		b.batch.Reset()
-		b.batch.DeleteElem(c.table, affinitySet, c.elem)
+		b.batch.DeleteElem(table(c.family), affinitySet(c.view), c.elem)
 		err := b.guard.commit(func() error { return b.kernel.Commit(&b.batch) })
 		if err != nil && !errors.Is(err, syscall.ENOENT) {
 			return fmt.Errorf("nftables: forgetting a client: %w", err)

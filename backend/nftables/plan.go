@@ -43,13 +43,14 @@ type tablePlan struct {
 	// flush are those of the chains that have rules to be deleted.
 	flush []string
 	// remembered are clients to be carried over into the new table.
-	remembered []nft.Elem
+	remembered []client
 }
 
-// client is an element of the affinity set.
+// client is an element of an affinity set.
 type client struct {
-	table nft.Table
-	elem  nft.Elem
+	family state.Family
+	view   view
+	elem   nft.Elem
 }
 
 type tableSet struct {
@@ -256,8 +257,8 @@ func (p *plan) write(b *nft.Batch) {
 				b.AddRule(t.table, t.chains[j].Name, r)
 			}
 		}
-		for _, e := range t.remembered {
-			b.AddElem(t.table, affinitySet, e)
+		for _, c := range t.remembered {
+			b.AddElem(t.table, affinitySet(c.view), c.elem)
 		}
 	}
 	for _, s := range p.order {
@@ -271,8 +272,14 @@ func (p *plan) write(b *nft.Batch) {
 // forget puts the clients to be forgotten into a batch. Any of them may be gone already, for its time-out.
 func (p *plan) forget(b *nft.Batch) {
 	for _, c := range p.forgotten {
-		b.DestroyElem(c.table, affinitySet, c.elem)
+		b.DestroyElem(table(c.family), affinitySet(c.view), c.elem)
 	}
+}
+
+// forgets says whether the endpoint of a remembered client goes.
+func (p *plan) forgets(c client) bool {
+	byAddr, byPort := aliveKeys(c.family, c.view, c.elem)
+	return p.dead[byAddr] || p.dead[byPort]
 }
 
 func (s *setPlan) write(b *nft.Batch, elements []element, put func(nft.Table, string, nft.Elem)) {

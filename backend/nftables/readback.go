@@ -32,7 +32,7 @@ type tableState struct {
 	family   state.Family
 	skeleton *nft.Skeleton // nil if there is no table
 	// affinity are the clients that rules have remembered.
-	affinity []nft.Elem
+	affinity []client
 }
 
 // kernelState is what the kernel holds.
@@ -80,7 +80,9 @@ func (ks *kernelState) readTable(k kernel, t *tableState) error {
 			return fmt.Errorf("reading set %s of table %s (%v): %w", set.Name, tableName, t.family, err)
 		}
 		if id.kind == affinity {
-			t.affinity = elems
+			for _, e := range elems {
+				t.affinity = append(t.affinity, client{t.family, id.view, e})
+			}
 			continue
 		}
 		for _, in := range elems {

@@ -193,7 +193,9 @@ func (r *renderer) frontend(p *state.Port, f *state.Frontend, t *state.Traffic, 
 		b.route(common, &t.Inside, places[0])
 	}
 	if p.Affinity > 0 {
-		b.affinity(p.Affinity, t)
+		b.add(common, sticky, uint32(p.Affinity/time.Second))
+		b.alive(inside, &t.Inside)
+		b.alive(outside, &t.Outside)
 	}
 }
 
@@ -219,13 +221,13 @@ func frontendKey(p *state.Port, f *state.Frontend) elementKey {
 	return e.id()
 }
 
-// aliveKeys returns the elements of which one has to exist if a remembered client's endpoint is alive: in the space of
-// addresses, or in that of NodePorts.
-func aliveKeys(f state.Family, client nft.Elem) (byAddr, byPort elementKey) {
+// aliveKeys returns the elements of which one has to exist if a client's endpoint, remembered by a view, is alive: in the space
+// of addresses, or in that of NodePorts.
+func aliveKeys(f state.Family, v view, client nft.Elem) (byAddr, byPort elementKey) {
 	n := addrLen(f)
-	byAddr = elementKey{family: f, set: setID{space: service, kind: alive}}
+	byAddr = elementKey{family: f, set: setID{space: service, view: v, kind: alive}}
 	copy(byAddr.key[copy(byAddr.key[:], client.Key[n:]):], client.Data)
-	byPort = elementKey{family: f, set: setID{space: nodePort, kind: alive}}
+	byPort = elementKey{family: f, set: setID{space: nodePort, view: v, kind: alive}}
 	copy(byPort.key[copy(byPort.key[:], client.Key[2*n:]):], client.Data)
 	return byAddr, byPort
 }
@@ -290,20 +292,13 @@ func (b *frontendRenderer) route(v view, r *state.Route, placed []state.Endpoint
 	}
 }
 
-func (b *frontendRenderer) affinity(d time.Duration, t *state.Traffic) {
-	b.add(common, sticky, uint32(d/time.Second))
-	seen := make(map[netip.AddrPort]bool, len(t.Inside.Endpoints))
-	for _, r := range []*state.Route{&t.Inside, &t.Outside} {
-		for _, ep := range r.Endpoints {
-			if seen[ep.Addr] {
-				continue
-			}
-			seen[ep.Addr] = true
-			e := b.element(common, alive, 0)
-			key := writer{buf: e.key[:], n: b.keyLen}
-			key.addr(ep.Addr.Addr())
-			key.port(ep.Addr.Port())
-		}
+// alive adds the endpoints that clients may be remembered with.
+func (b *frontendRenderer) alive(v view, r *state.Route) {
+	for _, ep := range r.Endpoints {
+		e := b.element(v, alive, 0)
+		key := writer{buf: e.key[:], n: b.keyLen}
+		key.addr(ep.Addr.Addr())
+		key.port(ep.Addr.Port())
 	}
 }
 

@@ -137,10 +137,10 @@ func TestRestartWithOtherOptions(t *testing.T) {
 		{"cluster CIDRs removed", Options{LocalDetector: pods(families...)}, Options{}, 0},
 		{"one cluster CIDR less", Options{LocalDetector: pods(families...)}, Options{LocalDetector: pods(state.IPv4)}, 0},
 		{"another cluster CIDR", Options{LocalDetector: pods(families...)},
-			Options{LocalDetector: backend.LocalDetector{ClusterCIDRs: []netip.Prefix{prefix("10.0.0.0/8"), prefix("fd00::/8")}}}, 60},
+			Options{LocalDetector: backend.LocalDetector{ClusterCIDRs: []netip.Prefix{prefix("10.0.0.0/8"), prefix("fd00::/8")}}}, 80},
 		{"another way to tell pods", Options{LocalDetector: pods(families...)},
-			Options{LocalDetector: backend.LocalDetector{BridgeInterface: "cni0"}}, 60},
-		{"masquerade bit", Options{}, Options{MasqueradeBit: &bit}, 60},
+			Options{LocalDetector: backend.LocalDetector{BridgeInterface: "cni0"}}, 80},
+		{"masquerade bit", Options{}, Options{MasqueradeBit: &bit}, 80},
 		{"node port addresses", Options{}, Options{NodePortAddresses: backend.NodePortAddresses{Primary: true}}, 10},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -269,7 +269,7 @@ func TestAffinitySurvives(t *testing.T) {
 				plant(t, c, func(b *nft.Batch) {
 					disturb(b, table(f))
 					for client := range byte(9) {
-						b.AddElem(table(f), affinitySet, remembered(f, sticky, client+1, int(client%3)))
+						b.AddElem(table(f), affinitySet(inside), remembered(f, sticky, client+1, int(client%3)))
 					}
 				})
 			}
@@ -279,7 +279,7 @@ func TestAffinitySurvives(t *testing.T) {
 				t.Error("nothing written")
 			}
 			for _, f := range families {
-				clients, err := c.Elems(table(f), affinitySet)
+				clients, err := c.Elems(table(f), affinitySet(inside))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -306,7 +306,7 @@ func TestAffinityFollowsEndpoints(t *testing.T) {
 	for _, f := range families {
 		plant(t, c, func(b *nft.Batch) {
 			for client := range byte(9) {
-				b.AddElem(table(f), affinitySet, remembered(f, sticky, client+1, int(client%3)))
+				b.AddElem(table(f), affinitySet(inside), remembered(f, sticky, client+1, int(client%3)))
 			}
 		})
 	}
@@ -322,7 +322,7 @@ func TestAffinityFollowsEndpoints(t *testing.T) {
 		}
 		apply(t, b, u)
 		for _, f := range families {
-			clients, err := c.Elems(table(f), affinitySet)
+			clients, err := c.Elems(table(f), affinitySet(inside))
 			if want := []int{9, 6, 6, 3, 0, 0}[step]; err != nil || len(clients) != want {
 				t.Errorf("step %d, %v: %d clients are remembered, %v, want %d", step, f, len(clients), err, want)
 			}

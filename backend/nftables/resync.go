@@ -160,13 +160,11 @@ func (p *plan) replaceTable(t *tableState, sets []nft.Set, chains []nft.Chain) {
 // forgetUnknown plans that clients whose endpoint is no longer one of their frontend are forgotten.
 func (p *plan) forgetUnknown(t *tableState) {
 	_, unknown := p.splitAffinity(t)
-	for _, e := range unknown {
-		p.forgotten = append(p.forgotten, client{table(t.family), e})
-	}
+	p.forgotten = append(p.forgotten, unknown...)
 }
 
 // splitAffinity tells remembered clients whose endpoint is alive from others.
-func (p *plan) splitAffinity(t *tableState) (known, unknown []nft.Elem) {
+func (p *plan) splitAffinity(t *tableState) (known, unknown []client) {
 	if len(t.affinity) == 0 {
 		return nil, nil
 	}
@@ -181,12 +179,12 @@ func (p *plan) splitAffinity(t *tableState) (known, unknown []nft.Elem) {
 		}
 	}
 	p.new.reset()
-	for _, e := range t.affinity {
-		byAddr, byPort := aliveKeys(t.family, e)
+	for _, c := range t.affinity {
+		byAddr, byPort := aliveKeys(c.family, c.view, c.elem)
 		if living[byAddr] || living[byPort] {
-			known = append(known, e)
+			known = append(known, c)
 		} else {
-			unknown = append(unknown, e)
+			unknown = append(unknown, c)
 		}
 	}
 	return known, unknown

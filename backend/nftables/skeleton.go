@@ -16,7 +16,7 @@ import (
 //	                                │                  └─ service-masquerade, [service-inside] … pick a slot, reject, drop
 //	                                ├─ node-port ── the same with keys that have no address
 //	                                └─ strays
-//	postrouting, input ── learn (affinity); masquerade
+//	postrouting, input ── learn ── learn-inside, learn-outside (affinity); masquerade
 //
 // Between the evaluation of two rules a commit may happen. So that no packet sees half of it, every decision that has to fit an
 // earlier one is either made by a single lookup or checked again; the odd repetitions below are for that.
@@ -33,7 +33,8 @@ const (
 	chainFirewall = "firewall"
 	chainReject   = "reject"
 	chainStrays   = "strays"
-	chainLearn    = "learn"
+	chainLearn    = "learn"  // and one for each view
+	chainRecall   = "recall" // likewise, for frontends that are not split
 	chainLoopback = "loopback"
 )
 
@@ -96,7 +97,13 @@ func (sk *skeleton) chains() []nft.Chain {
 			one(nft.RejectPort(family(sk.f))),
 		}},
 		sk.strays(),
-		sk.learn(),
+	}
+	for _, chain := range []string{chainRecall, chainLearn} {
+		chains = append(chains, nft.Chain{Name: chain, Rules: append(sk.insideGoto(chain+"-"+viewNames[inside]),
+			one(nft.Goto(chain+"-"+viewNames[outside])))})
+	}
+	for _, v := range affinityViews {
+		chains = append(chains, sk.learn(v), nft.Chain{Name: chainRecall + "-" + viewNames[v], Rules: []rule{sk.remembered(v)}})
 	}
 	if sk.shape.loopback && sk.f == state.IPv4 {
 		chains = append(chains, sk.loopback())
@@ -223,9 +230,7 @@ func (sk *skeleton) spaceChains(s space) []nft.Chain {
 	rules = append(rules, toSplit, sk.pick(s, common, 1))
 
 	split := nft.Chain{Name: sk.splitChain(s), Rules: []rule{mark}}
-	for _, match := range append(sk.pods(), sk.fromNode()) {
-		split.Rules = append(split.Rules, join(match, one(nft.Goto(sk.insideChain(s)))))
-	}
+	split.Rules = append(split.Rules, sk.insideGoto(sk.insideChain(s))...)
 	outsidePicks, outsideBig := sk.picks(s, outside)
 	split.Rules = append(split.Rules, outsidePicks...)
 	insidePicks, insideBig := sk.picks(s, inside)
@@ -247,12 +252,11 @@ func (sk *skeleton) spaceChains(s space) []nft.Chain {
 // picks returns the rules that choose an endpoint, or the verdict where there is none, and the chains that they need.
 func (sk *skeleton) picks(s space, v view) (rules []rule, chains []nft.Chain) {
 	for _, t := range sk.shape.timeouts {
-		fields := []field{srcAddr, dstAddr, proto, dstPort}
-		result := nft.Reg0 + 2*sk.addrRegs() + 2
-		rules = append(rules, join(sk.in(setID{space: s, kind: sticky, arg: t}), sk.load(nft.Reg0, fields...), one(
-			nft.MapLookup(nft.Reg0, result, setID{kind: affinity}.name()),
-			nft.DNAT(family(sk.f), result, result+sk.addrRegs()),
-		)))
+		then := one(nft.Jump(chainRecall)) // which tells clients outside from others
+		if v != common {
+			then = sk.remembered(v)
+		}
+		rules = append(rules, join(sk.in(setID{space: s, kind: sticky, arg: t}), then))
 	}
 	for _, k := range classes {
 		if k > sk.shape.class[s][v] {
@@ -278,6 +282,24 @@ func (sk *skeleton) picks(s space, v view) (rules []rule, chains []nft.Chain) {
 		join(sk.in(setID{space: s, view: v, kind: drop}), one(nft.Drop())),
 		slot0)
 	return rules, chains
+}
+
+// remembered translates the destination to the endpoint that the client is remembered with.
+func (sk *skeleton) remembered(v view) []nft.Expr {
+	result := nft.Reg0 + 2*sk.addrRegs() + 2
+	return join(sk.load(nft.Reg0, srcAddr, dstAddr, proto, dstPort), one(
+		nft.MapLookup(nft.Reg0, result, affinitySet(v)),
+		nft.DNAT(family(sk.f), result, result+sk.addrRegs()),
+	))
+}
+
+// insideGoto sends connections of all clients but those outside to a chain.
+func (sk *skeleton) insideGoto(chain string) []rule {
+	var rules []rule
+	for _, match := range append(sk.pods(), sk.fromNode()) {
+		rules = append(rules, join(match, one(nft.Goto(chain))))
+	}
+	return rules
 }
 
 // markOrReturn ends a masquerade chain with a rule carried out.
@@ -408,21 +430,21 @@ func (sk *skeleton) strays() nft.Chain {
 }
 
 // learn remembers which endpoint a client of a sticky frontend got, from the connection's translation, or refreshes what is
-// remembered. An endpoint that has just been taken out of service is not remembered.
-func (sk *skeleton) learn() nft.Chain {
-	c := nft.Chain{Name: chainLearn}
+// remembered. An endpoint that has just been taken out of the client's own route is not remembered.
+func (sk *skeleton) learn(v view) nft.Chain {
+	c := nft.Chain{Name: chainLearn + "-" + viewNames[v]}
 	for _, t := range sk.shape.timeouts {
 		for _, s := range []space{service, nodePort} {
 			// nft can only show a connection's port if the rule has settled the protocol.
 			for _, p := range []state.Protocol{state.TCP, state.UDP, state.SCTP} {
-				c.Rules = append(c.Rules, sk.learnRule(s, p, t))
+				c.Rules = append(c.Rules, sk.learnRule(s, v, p, t))
 			}
 		}
 	}
 	return c
 }
 
-func (sk *skeleton) learnRule(s space, p state.Protocol, seconds uint32) rule {
+func (sk *skeleton) learnRule(s space, v view, p state.Protocol, seconds uint32) rule {
 	_, endpoint := sk.key(s)
 	orig := []field{origDstAddr, proto, origDstPort}
 	var match []nft.Expr
@@ -436,8 +458,8 @@ func (sk *skeleton) learnRule(s space, p state.Protocol, seconds uint32) rule {
 		match,
 		sk.load(nft.Reg0, orig...), one(nft.InSet(nft.Reg0, setID{space: s, kind: sticky, arg: seconds}.name())),
 		sk.load(nft.Reg0, orig...), sk.load(endpoint, dstAddr, dstPort),
-		one(nft.InSet(nft.Reg0, setID{space: s, kind: alive}.name())),
+		one(nft.InSet(nft.Reg0, setID{space: s, view: v, kind: alive}.name())),
 		sk.load(nft.Reg0, origSrcAddr, origDstAddr, proto, origDstPort), sk.load(data, dstAddr, dstPort),
-		one(nft.UpdateMap(setID{kind: affinity}.name(), nft.Reg0, data, uint64(seconds)*1000), nft.Return()),
+		one(nft.UpdateMap(affinitySet(v), nft.Reg0, data, uint64(seconds)*1000), nft.Return()),
 	)
 }

@@ -1,0 +1,283 @@
+//go:build linux
+
+package nftables
+
+import (
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/switchyard-net/switchyard/internal/nft"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// world is a table at some moment.
+type world struct {
+	service  *state.Service // nil if there is none
+	mirror   *mirror
+	contents contents
+	rules    map[string]nft.Chain
+}
+
+func newWorld(o *Options) *world {
+	m := newMirror()
+	m.node = testNode
+	w := &world{mirror: m, contents: contents{}}
+	p := newPlan(o, m)
+	p.node = testNode
+	p.settle([]netip.Addr{nodeAddr(state.IPv4)})
+	p.commit()
+	w.contents = w.contents.carriedOut(p)
+	w.rules = rulesOf(o, m)
+	return w
+}
+
+func rulesOf(o *Options, m *mirror) map[string]nft.Chain {
+	sk := skeleton{o, state.IPv4, &m.shape, m.node}
+	chains := map[string]nft.Chain{}
+	for _, c := range sk.chains() {
+		chains[c.Name] = c
+	}
+	return chains
+}
+
+// changedTo returns the world after a commit that replaces the service.
+func (w *world) changedTo(o *Options, s *state.Service) *world {
+	m := *w.mirror
+	m.services, m.refs, m.shape = maps.Clone(m.services), maps.Clone(m.refs), m.shape.clone()
+	p := newPlan(o, &m)
+	u := &state.Update{Node: testNode}
+	if s != nil {
+		u.Changed = append(u.Changed, s)
+	} else if w.service != nil {
+		u.Removed = append(u.Removed, w.service.Name)
+	}
+	p.update(u)
+	p.settle(m.nodePorts)
+	next := &world{service: s, mirror: &m, contents: w.contents.carriedOut(p)}
+	for _, v := range affinityViews {
+		name := affinitySet(v)
+		for k, d := range next.contents[name] {
+			if p.forgets(client{state.IPv4, v, nft.Elem{Key: []byte(k), Data: []byte(d)}}) {
+				delete(next.contents[name], k)
+			}
+		}
+	}
+	p.commit()
+	next.rules = rulesOf(o, &m)
+	return next
+}
+
+// connection is one that a client makes.
+type connection struct {
+	name string
+	src  netip.Addr
+	dst  netip.AddrPort
+}
+
+func (c *connection) interpret(seed uint64, before, after *world, commitAt int) *interpreter {
+	return &interpreter{
+		rng: rand.New(rand.NewPCG(seed, 3)), before: before.contents, after: after.contents,
+		rules: [2]map[string]nft.Chain{before.rules, after.rules}, commitAt: commitAt,
+		src: netip.AddrPortFrom(c.src, 40000), origDst: c.dst, proto: state.TCP, local: []netip.Addr{nodeAddr(state.IPv4)},
+	}
+}
+
+// connects returns the world after the connection, and the endpoint that was remembered, if any.
+func (w *world) connects(c *connection, seed uint64) (next *world, remembered netip.AddrPort) {
+	in := c.interpret(seed, w, w, 0)
+	o := in.run()
+	if len(in.learnt) == 0 {
+		return w, netip.AddrPort{}
+	}
+	return w.with(in.learnt), o.endpoint
+}
+
+func (w *world) with(clients []learnt) *world {
+	n := *w
+	n.contents = w.contents.clone()
+	for _, l := range clients {
+		n.contents.update(l)
+	}
+	return &n
+}
+
+// want says whether the outcome is right in a world, told from the record alone. remembered is the endpoint of the client's last
+// connection, if it was one.
+func (w *world) want(o *Options, c *connection, got outcome, remembered netip.AddrPort) bool {
+	isPod := slices.ContainsFunc(o.LocalDetector.ClusterCIDRs, func(p netip.Prefix) bool { return p.Contains(c.src) })
+	isNode := c.src == nodeAddr(state.IPv4)
+	clusterIP := false
+	if w.service != nil {
+		for i := range w.service.Ports {
+			p := &w.service.Ports[i]
+			for _, f := range p.Frontends {
+				t := &p.External
+				if f.Kind == state.ClusterIP {
+					t = &p.Internal
+					clusterIP = clusterIP || f.Addr == c.dst.Addr()
+				}
+				if f.Port != c.dst.Port() || f.Addr != c.dst.Addr() && (f.Kind != state.NodePort || c.dst.Addr() != nodeAddr(state.IPv4)) {
+					continue
+				}
+				if f.Restricted && !slices.ContainsFunc(f.Sources, func(p netip.Prefix) bool { return p.Contains(c.src) }) {
+					return got == outcome{verdict: "dropped"}
+				}
+				r := &t.Outside
+				if isPod || isNode {
+					r = &t.Inside
+				}
+				masked := t.Masquerade == state.MasqueradeAlways || t.Masquerade == state.MasqueradeUnlessPod && !isPod ||
+					t.Masquerade == state.MasqueradeNode && isNode
+				return wantRoute(p, r, got, remembered, masked || got.endpoint.Addr() == c.src)
+			}
+		}
+	}
+	switch {
+	case clusterIP:
+		return got == outcome{verdict: "rejected"}
+	case slices.ContainsFunc(testNode.ServiceCIDRs, func(p netip.Prefix) bool { return p.Contains(c.dst.Addr()) }):
+		return got == outcome{verdict: "dropped"}
+	}
+	return got == outcome{verdict: "passed"}
+}
+
+func wantRoute(p *state.Port, r *state.Route, got outcome, remembered netip.AddrPort, masked bool) bool {
+	has := func(a netip.AddrPort) bool {
+		return slices.ContainsFunc(r.Endpoints, func(e state.Endpoint) bool { return e.Addr == a })
+	}
+	switch r.Verdict {
+	case state.Reject:
+		return got == outcome{verdict: "rejected"}
+	case state.Drop:
+		return got == outcome{verdict: "dropped"}
+	}
+	if p.Affinity > 0 && has(remembered) && got.endpoint != remembered {
+		return false
+	}
+	return got.verdict == "to" && has(got.endpoint) && got.masked == masked
+}
+
+// atomicStates are records of one service that commits change between.
+func atomicStates() map[string]*state.Service {
+	nodePort := state.Frontend{Kind: state.NodePort, Port: 30080}
+	balancer := state.Frontend{Kind: state.LoadBalancer, Addr: addr("203.0.113.1"), Port: 80}
+	clusterIP := state.Frontend{Kind: state.ClusterIP, Addr: addr("10.96.0.1"), Port: 80}
+	service := func(affinity time.Duration, internal, external state.Traffic, sources ...netip.Prefix) *state.Service {
+		lb := balancer
+		lb.Restricted, lb.Sources = len(sources) > 0, sources
+		return serviceOf("changing", state.Port{
+			Name: "p", Protocol: state.TCP, Family: state.IPv4, Affinity: affinity,
+			Frontends: []state.Frontend{clusterIP, lb, nodePort}, Internal: internal, External: external,
+		})
+	}
+	to := func(m state.Masquerade, inside, outside state.Route) state.Traffic {
+		return state.Traffic{Inside: inside, Outside: outside, Masquerade: m}
+	}
+	eps := func(n, count int) state.Route { return forward(endpointsOf(state.IPv4, n, count)) }
+	cluster := func(n, count int) state.Traffic { return to(state.MasqueradeAlways, eps(n, count), eps(n, count)) }
+	internal := func(n, count int) state.Traffic { return to(state.MasqueradeUnlessPod, eps(n, count), eps(n, count)) }
+	none, drop := eps(0, 0), state.Route{Verdict: state.Drop}
+	local := func(inside, outside state.Route) state.Traffic { return to(state.MasqueradeNode, inside, outside) }
+	const sticky = 10 * time.Second
+	return map[string]*state.Service{
+		"absent":           nil,
+		"no endpoints":     service(0, internal(0, 0), cluster(0, 0)),
+		"1":                service(0, internal(1, 1), cluster(1, 1)),
+		"1-3":              service(0, internal(1, 3), cluster(1, 3)),
+		"4-6":              service(0, internal(4, 3), cluster(4, 3)),
+		"1-18":             service(0, internal(1, 18), cluster(1, 18)),
+		"1-3 local 1":      service(0, internal(1, 3), local(eps(1, 3), eps(1, 1))),
+		"1-3 local 7-8":    service(0, internal(1, 3), local(eps(1, 3), eps(7, 2))),
+		"1 local 1":        service(0, to(state.MasqueradeUnlessPod, eps(1, 1), eps(1, 1)), local(eps(1, 1), eps(1, 1))),
+		"1-3 local none":   service(0, to(state.MasqueradeUnlessPod, drop, drop), local(eps(1, 3), drop)),
+		"local rejects":    service(0, internal(0, 0), local(none, none)),
+		"4-6 restricted":   service(0, internal(4, 3), cluster(4, 3), prefix("192.0.2.9/32")),
+		"1-3 restricted":   service(0, internal(1, 3), local(eps(1, 3), eps(1, 1)), prefix("192.0.2.100/32")),
+		"1-3 sticky":       service(sticky, internal(1, 3), cluster(1, 3)),
+		"3-6 sticky":       service(sticky, internal(3, 4), cluster(3, 4)),
+		"1-3 sticky local": service(sticky, internal(1, 3), local(eps(1, 3), eps(1, 1))),
+		"1-3 sticky 3-4":   service(sticky, internal(1, 3), local(eps(1, 3), eps(3, 2))),
+	}
+}
+
+func atomicConnections() []connection {
+	var list []connection
+	for from, src := range map[string]string{
+		"outside": "192.0.2.100", "also outside": "192.0.2.9", "pod": "10.244.9.9", "endpoint": "10.244.0.1", "node": "192.0.2.1",
+	} {
+		for to, dst := range map[string]string{
+			"node port": "192.0.2.1:30080", "load balancer": "203.0.113.1:80", "cluster IP": "10.96.0.1:80", "another port": "10.96.0.1:81",
+		} {
+			list = append(list, connection{from + " to " + to, addr(src), netip.MustParseAddrPort(dst)})
+		}
+	}
+	slices.SortFunc(list, func(a, b connection) int { return strings.Compare(a.name, b.name) })
+	return list
+}
+
+// TestRememberedClients changes a service after a client has connected. Where its next connection goes must be in its own route;
+// if that has the remembered endpoint, the connection must go there.
+func TestRememberedClients(t *testing.T) {
+	states := atomicStates()
+	for _, o := range []*Options{{LocalDetector: pods(state.IPv4)}, {}} {
+		stays := 0
+		for from, before := range states {
+			base := newWorld(o).changedTo(o, before)
+			for to, service := range states {
+				changed := base.changedTo(o, service)
+				for _, c := range atomicConnections() {
+					for seed := range uint64(3) {
+						world, remembered := base.connects(&c, seed)
+						after := changed
+						if remembered.IsValid() {
+							after = world.changedTo(o, service)
+						}
+						got := c.interpret(seed+1, after, after, 0).run()
+						if !after.want(o, &c, got, remembered) {
+							t.Errorf("%s: %q to %q: remembered %v, then %v", c.name, from, to, remembered, got)
+						}
+						if from != to && remembered.IsValid() && got.endpoint == remembered {
+							stays++
+						}
+					}
+				}
+			}
+		}
+		if stays == 0 {
+			t.Error("no client stayed with its endpoint")
+		}
+	}
+}
+
+// TestMovedClients: a client that becomes one of the node's own addresses, or ceases to be, takes the other view from then on, and
+// is not sent to an endpoint that only the former one has.
+func TestMovedClients(t *testing.T) {
+	o := &Options{}
+	c := connection{"moved", addr("192.0.2.100"), netip.MustParseAddrPort("192.0.2.1:30080")}
+	base := newWorld(o).changedTo(o, atomicStates()["1-3 sticky 3-4"])
+	locals := [][]netip.Addr{{nodeAddr(state.IPv4)}, {nodeAddr(state.IPv4), c.src}}
+	for seed := range uint64(20) {
+		for i := range locals {
+			in := c.interpret(seed, base, base, 0)
+			in.local = locals[i]
+			first := in.run()
+			after := base.with(in.learnt)
+			moved := c.interpret(seed, after, after, 0)
+			moved.local = locals[1-i]
+			second := moved.run()
+			inside, outside := endpointsOf(state.IPv4, 1, 3), endpointsOf(state.IPv4, 3, 2)
+			has := func(list []state.Endpoint, a netip.AddrPort) bool {
+				return slices.ContainsFunc(list, func(e state.Endpoint) bool { return e.Addr == a })
+			}
+			route := [][]state.Endpoint{inside, outside}[i]
+			if !has(route, second.endpoint) {
+				t.Errorf("first %v, and as a client of the other kind %v", first, second)
+			}
+		}
+	}
+}
