@@ -73,6 +73,7 @@ var arrows = []arrow{
 	{"internal/histories", []string{"model", "state", "internal/flow", "internal/oracle"}},
 	{"internal/netns", nil},
 	{"internal/lab", []string{"state", "internal/netns"}},
+	{"internal/flowcount", []string{"state", "internal/flow", "internal/oracle", "internal/lab"}},
 	{"internal/minicluster", []string{"state"}},
 	{"internal/laws", nil},
 	{"internal/ociimage", nil},

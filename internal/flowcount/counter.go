@@ -1,0 +1,273 @@
+//go:build linux
+
+package flowcount
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/switchyard-net/switchyard/internal/flow"
+	"github.com/switchyard-net/switchyard/internal/lab"
+)
+
+// Stream is a kind of connection that is made again and again. It has a thread of its own.
+type Stream struct {
+	// From is the host that connects, and Client what the oracle calls it.
+	From   *lab.Host
+	Client flow.Client
+	Target Target
+	// Judge says what may become of the connections.
+	Judge Judge
+	// Control says that no proxy has to do with the stream.
+	Control bool
+	// Sticky says that each new connection must go where the last one went, as long as that endpoint is allowed.
+	Sticky bool
+	// Every is the time between two new connections, each of which makes one request. 0 makes none.
+	Every time.Duration
+	// Flows is the number of connections that are kept open, and Pause the time between an answer on one of them and the next
+	// request.
+	Flows int
+	Pause time.Duration
+}
+
+// Options are the settings of a counter.
+type Options struct {
+	Streams []Stream
+	// Patience is how long a new connection or a datagram may stay without an answer until it counts as lost. Default: 900 ms, which
+	// is less than TCP's first retransmission, so that one lost packet is a lost connection.
+	Patience time.Duration
+	// EstablishedPatience is the same for requests on established TCP connections. Default: 5 s.
+	EstablishedPatience time.Duration
+	// CutPatience is how long an endpoint that serves no longer may go on getting datagrams of flows that it had. Such flows are
+	// cut after the change that took the endpoint away. Default: 1 s.
+	CutPatience time.Duration
+}
+
+// Counts are what became of connections.
+type Counts struct {
+	// Connections were tried, each with a number of its own. Requests were sent on them and had to be answered.
+	Connections, Requests int
+	// Lost got no answer in time. Reset were refused, or ended by somebody other than the server. Misdelivered were answered by a
+	// server that was not allowed to at that moment.
+	Lost, Reset, Misdelivered int
+	// Unserved failed as they had to. Ended were taken leave of by their server, or are UDP flows whose endpoint was gone.
+	Unserved, Ended int
+}
+
+// Bad is the number of connections that went wrong.
+func (c *Counts) Bad() int { return c.Lost + c.Reset + c.Misdelivered }
+
+func (c *Counts) add(o *Counts) {
+	c.Connections += o.Connections
+	c.Requests += o.Requests
+	c.Lost += o.Lost
+	c.Reset += o.Reset
+	c.Misdelivered += o.Misdelivered
+	c.Unserved += o.Unserved
+	c.Ended += o.Ended
+}
+
+// Report is the result of a counter. Counts and gaps are of what goes through the proxy, Control of the rest.
+type Report struct {
+	Counts
+	Control Counts
+	// New is the longest time in which no new connection of a stream succeeded although it had to: how long one took, or from the
+	// beginning of one that failed to the answer of one that began later. Established is the same of requests on open connections.
+	New, Established Gap
+	// Faults describe the first connections that went wrong.
+	Faults []string
+	Took   time.Duration
+}
+
+// maxFaults is how many faults are described.
+const maxFaults = 20
+
+// Counter is a running load.
+type Counter struct {
+	streams []*stream
+	began   time.Time
+	stop    context.CancelFunc
+	done    sync.WaitGroup
+
+	mu     sync.Mutex
+	faults []string
+	err    error
+}
+
+// numbers gives connections their numbers.
+var numbers atomic.Uint64
+
+// Start starts the load. Stop must be called.
+func Start(o Options) *Counter {
+	o.Patience = cmp.Or(o.Patience, 900*time.Millisecond)
+	o.EstablishedPatience = cmp.Or(o.EstablishedPatience, 5*time.Second)
+	o.CutPatience = cmp.Or(o.CutPatience, time.Second)
+	ctx, cancel := context.WithCancel(context.Background())
+	c := &Counter{began: time.Now(), stop: cancel}
+	for i := range o.Streams {
+		s := newStream(c, &o.Streams[i], &o)
+		c.streams = append(c.streams, s)
+		c.done.Go(func() {
+			if err := s.From.Do(func() error { return s.run(ctx) }); err != nil {
+				c.fail(fmt.Errorf("stream %v: %w", s, err))
+			}
+		})
+	}
+	return c
+}
+
+// Stop ends the load, once all that is under way has come to its end, and reports. It returns an error if the load itself was
+// hindered, so that the report says too little.
+func (c *Counter) Stop() (*Report, error) {
+	c.stop()
+	c.done.Wait()
+	r := &Report{Faults: c.faults, Took: time.Since(c.began)}
+	var fresh, established, controlFresh, controlEstablished []wait
+	for _, s := range c.streams {
+		if s.Control {
+			r.Control.add(&s.counts)
+			controlFresh = append(controlFresh, s.fresh.waits...)
+			controlEstablished = append(controlEstablished, s.established.waits...)
+		} else {
+			r.Counts.add(&s.counts)
+			fresh = append(fresh, s.fresh.waits...)
+			established = append(established, s.established.waits...)
+		}
+	}
+	r.New = longest(fresh, controlFresh, c.began)
+	r.Established = longest(established, controlEstablished, c.began)
+	return r, c.err
+}
+
+func (c *Counter) fail(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.err = errors.Join(c.err, err)
+}
+
+// fault describes a connection that went wrong.
+func (c *Counter) fault(text string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.faults) < maxFaults {
+		c.faults = append(c.faults, fmt.Sprintf("at %v: %s", time.Since(c.began).Round(time.Millisecond), text))
+	}
+}
+
+// Gap is a time without service. The same gap in connections that no proxy touches is the machine's.
+type Gap struct {
+	// Longest is the longest gap as measured, and Control the longest one of the control.
+	Longest, Control time.Duration
+	// Ours is the longest one after subtraction of the longest gap that the control had at the same moment, 10 ms before and after
+	// included: schedulers make one thread wait after the other.
+	Ours time.Duration
+	// At is when Ours began, from the beginning of the load. Stream is where.
+	At     time.Duration
+	Stream string
+}
+
+// wait is the time from the beginning of a connection, or of a request, to its answer.
+type wait struct {
+	stream       *stream
+	since, until time.Time
+}
+
+func (w *wait) length() time.Duration { return w.until.Sub(w.since) }
+
+// moment is what counts as the same moment in two streams.
+const moment = 10 * time.Millisecond
+
+// longest finds the longest of waits, and the longest that control does not explain.
+func longest(waits, control []wait, began time.Time) Gap {
+	var g Gap
+	longestFirst := func(a, b wait) int { return cmp.Compare(b.length(), a.length()) }
+	slices.SortFunc(waits, longestFirst)
+	slices.SortFunc(control, longestFirst)
+	if len(control) > 0 {
+		g.Control = control[0].length()
+	}
+	for i, w := range waits {
+		if i == 0 {
+			g.Longest = w.length()
+		}
+		if w.length() <= g.Ours {
+			break // no later one is longer
+		}
+		ours := w.length()
+		for _, c := range control {
+			if !c.since.After(w.until.Add(moment)) && !c.until.Before(w.since.Add(-moment)) {
+				ours -= c.length()
+				break
+			}
+		}
+		if ours > g.Ours {
+			g.Ours, g.At, g.Stream = ours, w.since.Sub(began), w.stream.String()
+		}
+	}
+	return g
+}
+
+// record collects the waits of one kind of connection in a stream.
+type record struct {
+	stream *stream
+	// waits are those that are long enough to be worth keeping.
+	waits []wait
+	// failed is when the first connection began that failed and has not been followed by one that succeeded; zero for none.
+	failed time.Time
+	// recent are successes that may follow a failure that has yet to be noticed.
+	recent []wait
+}
+
+// worthKeeping is the least wait that is kept.
+const worthKeeping = time.Millisecond
+
+// success notes a connection that was answered now.
+func (r *record) success(since, until time.Time, patience time.Duration) {
+	w := wait{r.stream, since, until}
+	r.keep(w)
+	if !r.failed.IsZero() && since.After(r.failed) {
+		r.keep(wait{r.stream, r.failed, until})
+		r.failed = time.Time{}
+	}
+	r.recent = append(r.recent, w)
+	old := 0
+	for old < len(r.recent) && until.Sub(r.recent[old].until) > 2*patience {
+		old++
+	}
+	if old > len(r.recent)/2 {
+		r.recent = slices.Delete(r.recent, 0, old)
+	}
+}
+
+// failure notes that a connection which began at a time has failed.
+func (r *record) failure(since time.Time) {
+	if !r.failed.IsZero() && !r.failed.After(since) {
+		return // part of a gap that goes on
+	}
+	for _, w := range r.recent { // in the order of their ends
+		if w.since.After(since) {
+			r.keep(wait{r.stream, since, w.until})
+			return
+		}
+	}
+	r.failed = since
+}
+
+// end closes the gap that is open.
+func (r *record) end(now time.Time) {
+	if !r.failed.IsZero() {
+		r.keep(wait{r.stream, r.failed, now})
+	}
+}
+
+func (r *record) keep(w wait) {
+	if w.length() >= worthKeeping {
+		r.waits = append(r.waits, w)
+	}
+}

@@ -1,0 +1,127 @@
+//go:build linux
+
+package flowcount
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/switchyard-net/switchyard/internal/flow"
+	"github.com/switchyard-net/switchyard/internal/lab"
+	"github.com/switchyard-net/switchyard/internal/oracle"
+	"github.com/switchyard-net/switchyard/model"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+var zero = time.Unix(1000, 0)
+
+func at(ms int) time.Time { return zero.Add(time.Duration(ms) * time.Millisecond) }
+
+func aStream() *stream { return &stream{Stream: &Stream{From: &lab.Host{Name: "x"}}} }
+
+// TestGapOfFailures: from the beginning of the first that fails to the answer of one that began later.
+func TestGapOfFailures(t *testing.T) {
+	r := record{stream: aStream()}
+	lengths := func() (list []int) {
+		for _, w := range r.waits {
+			list = append(list, int(w.length()/time.Millisecond))
+		}
+		return list
+	}
+	r.success(at(0), at(0), time.Second)
+	// Those that begin at 10 and 20 are lost, which is known at 110 and 120. One that begins at 40 takes 5.
+	r.failure(at(10))
+	r.failure(at(20))
+	r.success(at(5), at(30), time.Second) // began before
+	r.success(at(40), at(45), time.Second)
+	r.success(at(50), at(50), time.Second)
+	if got, want := lengths(), []int{25, 5, 35}; !slices.Equal(got, want) {
+		t.Errorf("noticed at once: %v, want %v", got, want)
+	}
+	r = record{stream: aStream()}
+	r.success(at(30), at(45), time.Second)
+	r.success(at(46), at(48), time.Second)
+	r.failure(at(10)) // noticed late
+	if got, want := lengths(), []int{15, 2, 35}; !slices.Equal(got, want) {
+		t.Errorf("noticed late: %v, want %v", got, want)
+	}
+	r.failure(at(100))
+	r.end(at(170))
+	if got, want := lengths(), []int{15, 2, 35, 70}; !slices.Equal(got, want) {
+		t.Errorf("not over: %v, want %v", got, want)
+	}
+}
+
+// TestControlExplains: a gap counts as far as the control had none at the moment.
+func TestControlExplains(t *testing.T) {
+	s := aStream()
+	w := func(since, until int) wait { return wait{s, at(since), at(until)} }
+	for _, c := range []struct {
+		name           string
+		waits, control []wait
+		longest, ours  int
+	}{
+		{"none", nil, nil, 0, 0},
+		{"no control", []wait{w(0, 7), w(50, 52)}, nil, 7, 7},
+		{"the machine's", []wait{w(0, 7), w(500, 502)}, []wait{w(1, 9)}, 7, 2},
+		{"partly", []wait{w(0, 7)}, []wait{w(1, 3), w(3, 8)}, 7, 2},
+		{"at another moment", []wait{w(0, 7)}, []wait{w(18, 100)}, 7, 7},
+		{"just before", []wait{w(100, 107)}, []wait{w(80, 91)}, 7, 0},
+	} {
+		g := longest(c.waits, c.control, zero)
+		if g.Longest != time.Duration(c.longest)*time.Millisecond || g.Ours != time.Duration(c.ours)*time.Millisecond {
+			t.Errorf("%s: %+v", c.name, g)
+		}
+	}
+}
+
+// TestLedger: while a change is under way both states count, and afterwards the new one.
+func TestLedger(t *testing.T) {
+	vip := netip.MustParseAddr("10.96.0.1")
+	world := func(pods ...string) *oracle.World {
+		name := state.ServiceName{Namespace: "default", Name: "web"}
+		slice := &model.EndpointSlice{Namespace: "default", Name: "web-1", Service: "web", Family: state.IPv4,
+			Ports: []model.EndpointPort{{Protocol: state.TCP, Port: 80}}}
+		for _, pod := range pods {
+			slice.Endpoints = append(slice.Endpoints, model.Endpoint{Addr: netip.MustParseAddr(pod), Ready: true, Serving: true})
+		}
+		return &oracle.World{
+			Services: []*model.Service{{Name: name, ClusterIPs: []netip.Addr{vip}, Ports: []model.ServicePort{{Protocol: state.TCP, Port: 80}}}},
+			Slices:   []*model.EndpointSlice{slice},
+		}
+	}
+	target := &Target{Protocol: state.TCP, Addr: netip.AddrPortFrom(vip, 80), Service: state.ServiceName{Namespace: "default", Name: "web"}}
+	var l Ledger
+	ask := func(since, until time.Time) (allowed []string) {
+		for _, s := range l.States(target, flow.FromPod, netip.MustParseAddr("10.0.0.9"), since, until) {
+			for _, a := range s.Allowed {
+				allowed = append(allowed, a.Addr().String())
+			}
+			if !slices.Equal(s.Allowed, s.Serving) {
+				t.Errorf("allowed %v, serving %v", s.Allowed, s.Serving)
+			}
+		}
+		return allowed
+	}
+	expect := func(when string, got []string, want ...string) {
+		t.Helper()
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", when, got, want)
+		}
+	}
+	l.Change(world("10.0.0.1"))
+	l.Acked()
+	before := time.Now()
+	expect("in peace", ask(before, before), "10.0.0.1")
+	time.Sleep(time.Millisecond)
+	l.Change(world("10.0.0.2"))
+	l.Change(world("10.0.0.3"))
+	expect("begun during changes", ask(time.Now(), time.Now()), "10.0.0.1", "10.0.0.2", "10.0.0.3")
+	expect("ended before", ask(before, before), "10.0.0.1")
+	l.Acked()
+	time.Sleep(time.Millisecond)
+	expect("begun before and ended after", ask(before, time.Now()), "10.0.0.1", "10.0.0.2", "10.0.0.3")
+	expect("begun after", ask(time.Now(), time.Now()), "10.0.0.3")
+}

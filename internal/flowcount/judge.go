@@ -1,0 +1,121 @@
+//go:build linux
+
+package flowcount
+
+import (
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/switchyard-net/switchyard/internal/flow"
+	"github.com/switchyard-net/switchyard/internal/oracle"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// Target is an address to which connections are made.
+type Target struct {
+	// Name is for reports.
+	Name     string
+	Protocol state.Protocol
+	Addr     netip.AddrPort
+	// Service and Port, a port's name, say whose frontend it is.
+	Service state.ServiceName
+	Port    string
+}
+
+// State is what may become of a connection at some moment.
+type State struct {
+	// Allowed are the endpoints that may get a new connection. If there are none, it must fail.
+	Allowed []netip.AddrPort
+	// Serving are the endpoints that may keep a flow that they have.
+	Serving []netip.AddrPort
+}
+
+// Judge says what may become of connections. It is asked by many goroutines at once.
+type Judge interface {
+	// States returns the states that counted at some moment from one time to another, at least one.
+	States(t *Target, from flow.Client, src netip.Addr, since, until time.Time) []State
+}
+
+// Plainly is the judge of connections to an address that no proxy touches.
+type Plainly struct{}
+
+// States returns the target's own address.
+func (Plainly) States(t *Target, _ flow.Client, _ netip.Addr, _, _ time.Time) []State {
+	self := []netip.AddrPort{t.Addr}
+	return []State{{self, self}}
+}
+
+// Ledger is the judge of connections through a cluster that changes: it asks the oracle about each state of the cluster that
+// counted. The zero value is empty; there must be a state before it is asked.
+type Ledger struct {
+	mu      sync.Mutex
+	periods []*period
+}
+
+// period is a state of the cluster and the time in which connections may go by it.
+type period struct {
+	world        *oracle.World
+	began, ended time.Time // ended is zero as long as the state counts
+	known        map[question]State
+}
+
+type question struct {
+	protocol state.Protocol
+	addr     netip.AddrPort
+	client   flow.Client
+	src      netip.Addr
+}
+
+// remember is how long states are kept that do not count any more: longer than any connection waits.
+const remember = time.Minute
+
+// Change is called before the proxy is told of a new state of the cluster, which must not be modified any more. From now on
+// connections may go by it. The first state of all counts alone at once.
+func (l *Ledger) Change(w *oracle.World) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	l.periods = slices.DeleteFunc(l.periods, func(p *period) bool { return !p.ended.IsZero() && now.Sub(p.ended) > remember })
+	l.periods = append(l.periods, &period{world: w, began: now, known: map[question]State{}})
+}
+
+// Acked is called when the proxy has taken over the latest state. From now on only that one counts.
+func (l *Ledger) Acked() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	for _, p := range l.periods[:len(l.periods)-1] {
+		if p.ended.IsZero() {
+			p.ended = now
+		}
+	}
+}
+
+// States asks the oracle.
+func (l *Ledger) States(t *Target, from flow.Client, src netip.Addr, since, until time.Time) []State {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var states []State
+	for _, p := range l.periods {
+		if !p.began.After(until) && (p.ended.IsZero() || !p.ended.Before(since)) {
+			states = append(states, p.ask(t, from, src))
+		}
+	}
+	return states
+}
+
+func (p *period) ask(t *Target, from flow.Client, src netip.Addr) State {
+	q := question{t.Protocol, t.Addr, from, src}
+	if s, ok := p.known[q]; ok {
+		return s
+	}
+	var s State
+	for _, c := range p.world.Ask(flow.Packet{From: from, Src: src, Dst: t.Addr, Protocol: t.Protocol}).Choices {
+		s.Allowed = append(s.Allowed, c.Endpoint)
+	}
+	s.Serving = p.world.Serving(t.Service, t.Port, t.Protocol, state.FamilyOf(t.Addr.Addr()))
+	p.known[q] = s
+	return s
+}
