@@ -55,7 +55,7 @@ func (o *objectFlags) register(f *pflag.FlagSet) {
 func (o *objectFlags) source(node, proxyName string, log *slog.Logger) (source.Source, error) {
 	switch {
 	case o.path != "":
-		return file.New(file.Options{Path: o.path, Logger: log})
+		return file.New(file.Options{Path: o.path, Whole: true, Logger: log})
 	case len(o.relays) > 0:
 		creds, err := credentialsFor(o.relays, o.relayTLS)
 		if err != nil {

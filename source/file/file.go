@@ -35,14 +35,18 @@ const (
 type Options struct {
 	// Path is a manifest or a directory of manifests. Required. See [manifest.OpenTree] for what counts in a directory.
 	Path string
+	// Whole keeps the set of objects from being complete before all files could be read without a fault. It is for a start in the
+	// place of who knew more: what is missing in a file that is broken just now must not look as if it did not exist.
+	Whole bool
 	// Logger gets what happens to the files. Nil discards it.
 	Logger *slog.Logger
 }
 
 // Source implements [source.Source].
 type Source struct {
-	path string
-	log  *slog.Logger
+	path  string
+	whole bool
+	log   *slog.Logger
 
 	mu       sync.Mutex
 	problems []error
@@ -69,7 +73,7 @@ func New(o Options) (*Source, error) {
 	errs := tree.Errs()
 	for _, file := range tree.Files {
 		if _, err := tree.Read(file); err == nil {
-			return &Source{path: o.Path, log: o.Logger}, nil
+			return &Source{path: o.Path, whole: o.Whole, log: o.Logger}, nil
 		} else {
 			errs = append(errs, err)
 		}
@@ -90,10 +94,23 @@ func (s *Source) Run(ctx context.Context, sink source.Sink) error {
 	w := newWatcher(s.path, s.log)
 	defer w.close()
 	state := newState(s.log)
-	complete := s.read(w, state, sink)
-	if complete {
-		sink.Complete()
+	complete, told := false, ""
+	read := func() {
+		// A path that vanished before it was first read has said nothing, which is not the same as having no objects.
+		there := s.read(w, state, sink)
+		switch broken := state.broken(); {
+		case complete || !there:
+		case s.whole && broken != "":
+			if broken != told {
+				told = broken
+				s.log.Error("nothing is complete before this file is mended", "file", broken)
+			}
+		default:
+			complete = true
+			sink.Complete()
+		}
 	}
+	read()
 	poll := time.NewTimer(w.interval())
 	defer poll.Stop()
 	for {
@@ -106,11 +123,7 @@ func (s *Source) Run(ctx context.Context, sink source.Sink) error {
 				return nil
 			}
 		}
-		// A path that vanished before it was first read has said nothing, which is not the same as having no objects.
-		if s.read(w, state, sink) && !complete {
-			complete = true
-			sink.Complete()
-		}
+		read()
 		poll.Reset(w.interval())
 	}
 }

@@ -101,6 +101,19 @@ func (s *state) update(tree *manifest.Tree) {
 	}
 }
 
+// broken returns the first file or directory of which something may be missing, empty if there is none.
+func (s *state) broken() string {
+	for _, err := range s.unreadable {
+		return cmp.Or(fileOf(err), err.Error())
+	}
+	for _, file := range slices.Sorted(maps.Keys(s.files)) {
+		if len(s.files[file].problems) > 0 {
+			return file
+		}
+	}
+	return ""
+}
+
 // isBelow reports whether file is in or below one of dirs.
 func isBelow(file string, dirs map[string]error) bool {
 	for dir := range dirs {
