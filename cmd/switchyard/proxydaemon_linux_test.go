@@ -36,7 +36,11 @@ func inNamespace(t *testing.T) bool {
 	t.Helper()
 	const mark = "SWITCHYARD_TEST_NAMESPACE"
 	if os.Getenv(mark) == "" {
-		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=90s")
+		timeout := 90 * time.Second
+		if deadline, ok := t.Deadline(); ok {
+			timeout = time.Until(deadline)
+		}
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout="+timeout.String())
 		cmd.Env = append(os.Environ(), mark+"=1")
 		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
 		if os.Getuid() != 0 {
@@ -50,6 +54,8 @@ func inNamespace(t *testing.T) bool {
 			t.Skipf("no network namespace can be made: %v", err)
 		case err != nil:
 			t.Fatalf("%v\n%s", err, out)
+		default:
+			t.Logf("%s", out)
 		}
 		return false
 	}

@@ -1,0 +1,144 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// following is a site whose dataplane shows what a server serves, under traffic, with nothing left to write.
+func following(t *testing.T) (s *site, server, dataplane *process, written uint32) {
+	s = newSite(t)
+	s.write("web.yaml", rendered("web", stableIP, "", endpointAddr))
+	for i := range 5 {
+		s.write(fmt.Sprintf("other-%d.yaml", i), rendered(fmt.Sprintf("other-%d", i), fmt.Sprintf("10.96.1.%d", 1+i), "", "10.1.1.1"))
+	}
+	server, dataplane = s.serve(), s.apply()
+	eventually(t, "the service is routed", dataplane.says(routing+"6 services"))
+	startTraffic(t)
+	return s, server, dataplane, quiet(t)
+}
+
+// nothingWritten expects that the kernel's rules have not been touched since.
+func nothingWritten(t *testing.T, since uint32, when string) {
+	t.Helper()
+	if now := quiet(t); now != since {
+		t.Errorf("%s: %d commits, want none", when, now-since)
+	}
+}
+
+// TestRestartsWriteNothing: who comes back, server or dataplane, after a kill or an orderly end, goes on with what the kernel has.
+func TestRestartsWriteNothing(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	s, server, dataplane, written := following(t)
+	end := map[string]func(p *process){
+		"a kill": func(p *process) { p.kill() },
+		"an end": func(p *process) {
+			_ = p.cmd.Process.Signal(syscall.SIGTERM)
+			<-p.done
+		},
+	}
+	for how, stop := range end {
+		stop(dataplane)
+		nothingWritten(t, written, how+" of the dataplane")
+		dataplane = s.apply()
+		eventually(t, "the dataplane takes over", dataplane.says(routing+"6 services\n"))
+		nothingWritten(t, written, "a start of the dataplane after "+how)
+
+		stop(server)
+		eventually(t, "the dataplane says that there is no server", dataplane.says("cannot follow the server, trying again"))
+		server = s.serve()
+		eventually(t, "the dataplane follows the new server", dataplane.says("following the server again"))
+		nothingWritten(t, written, "another server after "+how)
+
+		stop(server)
+		stop(dataplane)
+		dataplane, server = s.apply(), s.serve()
+		eventually(t, "the dataplane takes over", dataplane.says(routing+"6 services\n"))
+		nothingWritten(t, written, "another server and another dataplane after "+how)
+	}
+	if text := dataplane.log.all(); strings.Count(text, routing) != 1 {
+		t.Errorf("what is routed is not said once:\n%s", text)
+	}
+	s.write("last.yaml", rendered("last", "10.96.0.99", "", endpointAddr))
+	eventually(t, "a change is shown", func() bool { return once("tcp", "10.96.0.99:80") == nil })
+}
+
+// TestServersThatKnowNothingYet: a server that does not know yet what there is takes nothing away, neither from a dataplane that
+// shows something nor from one that starts.
+func TestServersThatKnowNothingYet(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	s, server, dataplane, written := following(t)
+	for _, broken := range []string{"all", "web.yaml"} {
+		server.kill()
+		files, err := filepath.Glob(s.dir + "/*.yaml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		good := map[string]string{}
+		for _, path := range files {
+			if name := filepath.Base(path); broken == "all" || name == broken {
+				text, err := os.ReadFile(path)
+				if err != nil {
+					t.Fatal(err)
+				}
+				good[name] = string(text)
+				s.write(name, "{ apiVersion: v1, kind:")
+			}
+		}
+		server = s.serve()
+		eventually(t, "the server says what it waits for", server.says("nothing is complete before this file is mended"))
+		nothingWritten(t, written, "a server with broken manifests: "+broken)
+		dataplane.kill()
+		dataplane = s.apply()
+		eventually(t, "the dataplane says what it waits for", func() bool {
+			return strings.Contains(get("127.0.0.1:10256/healthz"), "no state from the API since")
+		})
+		nothingWritten(t, written, "a dataplane that starts on a server with broken manifests: "+broken)
+		for name, text := range good {
+			s.write(name, text)
+		}
+		eventually(t, "the mended state is shown", dataplane.says(routing+"6 services"))
+		nothingWritten(t, written, "manifests mended: "+broken)
+	}
+
+	// An API server that takes its time for a part of the objects.
+	server.kill()
+	api := newAPIServer(t)
+	asked, answer := make(chan struct{}, 10), make(chan struct{})
+	slow := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/endpointslices") {
+			asked <- struct{}{}
+			select {
+			case <-answer:
+			case <-r.Context().Done():
+				return
+			}
+		}
+		api.Config.Handler.ServeHTTP(w, r)
+	}))
+	t.Cleanup(func() { slow.CloseClientConnections(); slow.Close() })
+	config := filepath.Join(filepath.Dir(s.dir), "kubeconfig")
+	text := fmt.Sprintf("apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: %q}}]\ncontexts: [{name: c, context: {cluster: c}}]\ncurrent-context: c\n", slow.URL)
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	server = start(t, "serve", "--kubeconfig", config, "--node", "node-a", "--listen", "unix://"+s.socket)
+	<-asked
+	time.Sleep(2 * time.Second)
+	nothingWritten(t, written, "a server whose API server takes its time")
+	close(answer)
+	eventually(t, "the state of the API server is shown, and its health check port", func() bool {
+		return strings.Contains(get(nodeAddr+":"+healthPort), `"localEndpoints":1`)
+	})
+}
