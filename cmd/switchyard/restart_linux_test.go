@@ -133,7 +133,7 @@ func TestServersThatKnowNothingYet(t *testing.T) {
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	server = start(t, "serve", "--kubeconfig", config, "--node", "node-a", "--listen", "unix://"+s.socket)
+	start(t, "serve", "--kubeconfig", config, "--node", "node-a", "--listen", "unix://"+s.socket)
 	<-asked
 	time.Sleep(2 * time.Second)
 	nothingWritten(t, written, "a server whose API server takes its time")
