@@ -1,8 +1,9 @@
-// Package backend holds what all dataplanes share: the contract with the reconciler, and the settings of a node that every
-// dataplane needs. Each dataplane is a package below this one.
+// Package backend holds what all dataplanes share: the contract, [Run], which keeps one in step with a feed of states, and the
+// settings of a node that every dataplane needs. Each dataplane is a package below this one.
 package backend
 
 import (
+	"context"
 	"net/netip"
 	"slices"
 
@@ -15,6 +16,25 @@ type Backend = reconcile.Backend
 
 // Result says what a call of a [Backend] did.
 type Result = reconcile.Result
+
+// RunOptions says how [Run] paces itself. The zero value has all defaults.
+type RunOptions = reconcile.Options
+
+// Status is how a dataplane is doing, as [RunOptions] has it reported.
+type Status = reconcile.Status
+
+// Attempt is one call of a [Backend], as [RunOptions] has it reported.
+type Attempt = reconcile.Attempt
+
+// Run keeps b in step with a feed, such as a store.Store, until ctx ends, and then returns nil; what is programmed stays. It
+// returns an error only if the feed is closed.
+//
+// What fails is tried again after a pause that grows, with what has changed meanwhile merged in. A single service that
+// fails is tried again by itself and holds up nothing else. Now and then, and when the backend is disturbed, the backend
+// compares what the kernel holds with what it should hold, and repairs it.
+func Run(ctx context.Context, feed state.Feed, b Backend, o RunOptions) error {
+	return reconcile.Run(ctx, feed, b, o)
+}
 
 // LocalDetector tells connections of pods from those of other clients. At most one of its ways is used, in the order of the
 // fields. The zero value takes no client for a pod.
