@@ -35,13 +35,15 @@ type cluster struct {
 	endSource context.CancelFunc
 	source    chan error // what the end of the API's Run returned
 
-	backend backend.Backend
-	stop    context.CancelFunc
-	stopped chan error
+	follower *follower       // nil if the dataplane does not follow the API
+	backend  backend.Backend // nil if it does
+	stop     context.CancelFunc
+	stopped  chan error
 
 	mu      sync.Mutex
 	status  reconcile.Status
-	changed chan struct{} // closed and replaced when status changes
+	ended   error         // why the dataplane has ended by itself
+	changed chan struct{} // closed and replaced when one of the two above changes
 }
 
 // clusterOptions are the node's configuration.
@@ -73,6 +75,11 @@ func newCluster(ctx context.Context, d Dataplane, o clusterOptions) (*cluster, e
 	})
 	if err := c.follow(d.NewAPI); err != nil {
 		return nil, errors.Join(err, l.Close())
+	}
+	if d.Follow != nil {
+		if c.follower, err = newFollower(c); err != nil {
+			return nil, errors.Join(err, c.leave(), l.Close())
+		}
 	}
 	if err := c.start(); err != nil {
 		return nil, errors.Join(err, c.leave(), l.Close())
@@ -132,6 +139,10 @@ func (c *cluster) nodes(zone string) []model.Object {
 
 // start makes the dataplane and lets it follow the store.
 func (c *cluster) start() error {
+	if c.follower != nil {
+		c.follower.start(c)
+		return nil
+	}
 	err := c.lab.Node().Do(func() (err error) { c.backend, err = c.dataplane.New(c.settings); return err })
 	if err != nil {
 		return fmt.Errorf("make dataplane %s: %w", c.dataplane.Name, err)
@@ -175,6 +186,9 @@ func (c *cluster) restart() error {
 
 func (c *cluster) close() error {
 	err := errors.Join(c.halt(), c.leave())
+	if c.follower != nil {
+		err = errors.Join(err, c.follower.close())
+	}
 	c.store.Close()
 	return errors.Join(err, c.lab.Close())
 }
@@ -196,8 +210,11 @@ func (c *cluster) wait() error {
 	want := c.store.Snapshot().Revision()
 	for {
 		c.mu.Lock()
-		status, changed := c.status, c.changed
+		status, changed, ended := c.status, c.changed, c.ended
 		c.mu.Unlock()
+		if ended != nil {
+			return fmt.Errorf("dataplane %s has ended: %w", c.dataplane.Name, ended)
+		}
 		if status.Applied >= want {
 			return failures(status.Failed)
 		}
@@ -213,6 +230,18 @@ func (c *cluster) setStatus(status reconcile.Status) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.status = status
+	c.announce()
+}
+
+func (c *cluster) setEnded(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ended = err
+	c.announce()
+}
+
+// announce wakes up who waits for the status. The caller holds mu.
+func (c *cluster) announce() {
 	close(c.changed)
 	c.changed = make(chan struct{})
 }

@@ -3,10 +3,12 @@
 package conformance
 
 import (
+	"context"
 	"log/slog"
 	"testing"
 
 	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/internal/netns"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/source"
 )
@@ -18,15 +20,24 @@ type Settings struct {
 	NodePortAddresses backend.NodePortAddresses
 }
 
-// Dataplane is what the suite checks.
+// Dataplane is what the suite checks. It has either New, if it runs in the process of the brain, or Follow, if it follows the
+// node-local API.
 type Dataplane struct {
 	// Name is for messages. Required.
 	Name string
 	// New makes the dataplane. It is called on a thread inside the namespace of the node under test, so the sockets that it
 	// opens there stay there; later calls come from anywhere. If what it returns has a method Close() error, that is called
 	// at the end. Making it again, after the first one was closed, must take over what the first one left in the kernel.
-	// Required.
 	New func(Settings) (backend.Backend, error)
+	// Follow keeps the node in step with the node-local API (localnet.v1) that is served at the target api, a unix socket,
+	// until ctx ends, and reports in WatchRequest.status what it shows. What it returns before is a failure; afterwards it does
+	// not count. It is called on a thread inside the namespace of the node under test. Processes that it starts from there are
+	// inside, too, and so is [client.Sink.Apply] if Follow is a call of [client.RunSink]; other goroutines are not. It may be
+	// called again after it has returned, and must then take over what it left in the kernel.
+	//
+	// [client.Sink.Apply]: https://pkg.go.dev/github.com/switchyard-net/switchyard/client#Sink
+	// [client.RunSink]: https://pkg.go.dev/github.com/switchyard-net/switchyard/client#RunSink
+	Follow func(ctx context.Context, api string, s Settings) error
 	// CheckHost is called at the end of each test, with the dataplane still in place, on a thread inside the node's
 	// namespace, for what is not to be seen with packets. Optional.
 	CheckHost func(t testing.TB)
@@ -49,7 +60,12 @@ type API interface {
 	Close() error
 }
 
-// Run runs the whole suite. The test's package needs a TestMain with netns.Main, so that it can make namespaces.
+// Main is for the TestMain function of a package whose tests call Run: os.Exit(conformance.Main(m)). The tests need network
+// namespaces: it runs them here if this process can make some, and otherwise, where the system allows that, again in a user
+// namespace.
+func Main(m *testing.M) int { return netns.Main(m) }
+
+// Run runs the whole suite. The test's package needs a TestMain with [Main].
 func Run(t *testing.T, d Dataplane) {
 	t.Run("stories", func(t *testing.T) { RunStories(t, d) })
 	t.Run("random", func(t *testing.T) { RunHistories(t, d) })
