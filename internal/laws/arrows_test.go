@@ -76,12 +76,18 @@ var arrows = []arrow{
 	{"internal/flowcount", []string{"state", "internal/flow", "internal/oracle", "internal/lab"}},
 	{"internal/minicluster", []string{"state"}},
 	{"internal/laws", nil},
+	{"internal/apitest", []string{"state", "source/file", "brain", "store", "server"}},
 	{"internal/ociimage", nil},
 
 	// These stand at the end of the way and wire everything.
+	// Those who copy a program that follows the API have nothing else of this repository.
+	{"examples/print-state", []string{"client", "client/localnet/v1"}},
+	{"examples/dns", []string{"client", "client/localnet/v1"}},
+	{"examples/tiny-dataplane", []string{"client", "client/localnet/v1"}},
 	{"examples", []string{"client", "client/localnet/v1", "server", "model", "state", "source", "brain", "store", "backend"}},
 	{"conformance", []string{"model", "state", "source", "brain", "store", "backend", "internal", "server"}},
 	{"internal/labview", []string{"model", "state", "source", "brain", "store", "backend", "internal"}},
+	{"internal/proof", []string{"model", "state", "source", "brain", "store", "backend", "internal", "server"}},
 	{"internal/bench", []string{"model", "state", "source", "brain", "store", "backend", "internal", "server", "client", "client/localnet/v1"}},
 	{"cmd", []string{"model", "state", "source", "brain", "store", "backend", "internal", "examples", "server", "client", "client/localnet/v1", "config", "config/configfile", "config/v1alpha1", "config/v1alpha2"}},
 }
