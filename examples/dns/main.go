@@ -1,0 +1,61 @@
+// Command dns answers for the names of the cluster's Services, on the node itself: no query leaves the node, and none is lost while
+// the cluster's DNS servers move. It follows the node-local API and needs no access to Kubernetes.
+//
+// It answers as Kubernetes' DNS specification says, for services with cluster IPs: A and AAAA for SERVICE.NAMESPACE.svc.DOMAIN, and
+// SRV for _PORT._PROTOCOL.SERVICE.NAMESPACE.svc.DOMAIN. What it cannot know, because a node need not route it and the API therefore
+// does not say it, are headless services and the names of their pods, ExternalName services, and services that opted out of the
+// service proxy: they do not exist here. It refuses names outside of the domain, as it is no resolver. Let a resolver on the node
+// ask it first, and the cluster's DNS after NXDOMAIN, if there are such services.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+
+	"github.com/switchyard-net/switchyard/client"
+)
+
+func main() {
+	api := flag.String("api", client.DefaultTarget, "where the node-local API is served")
+	listen := flag.String("listen", "127.0.0.1:10053", "address and port on which queries are answered, over UDP and TCP")
+	domain := flag.String("domain", "cluster.local", "the cluster's domain")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	if err := run(ctx, client.Options{Target: *api, Name: "dns", Logger: log}, *listen, *domain); err != nil {
+		fmt.Fprintln(os.Stderr, "dns:", err)
+		os.Exit(1)
+	}
+}
+
+// run answers until ctx ends.
+func run(ctx context.Context, o client.Options, listen, domain string) error {
+	z, err := newZone(domain)
+	if err != nil {
+		return err
+	}
+	packets, err := net.ListenPacket("udp", listen)
+	if err != nil {
+		return err
+	}
+	connections, err := net.Listen("tcp", packets.LocalAddr().String())
+	if err != nil {
+		return errors.Join(err, packets.Close())
+	}
+	var parts sync.WaitGroup
+	defer parts.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	parts.Go(func() { serveUDP(ctx, packets, z) })
+	parts.Go(func() { serveTCP(ctx, connections, z) })
+	return client.RunSink(ctx, o, z)
+}
