@@ -1,0 +1,38 @@
+//go:build linux
+
+// Command tiny-dataplane makes the kernel route what the node-local API says, by rules that it writes anew with each change, with
+// the program nft. Of Switchyard it knows nothing but the client module, and it passes the conformance suite.
+//
+// It is made to be read. Writing everything for each change is fine for some hundred services; backend/nftables shows what it
+// takes for a hundred thousand, and for rules that somebody else deletes: this program would not notice. It does not answer on
+// health check node ports either. It needs root and nft 1.0.6 or later.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/switchyard-net/switchyard/client"
+)
+
+func main() {
+	var d dataplane
+	api := flag.String("api", client.DefaultTarget, "where the node-local API is served")
+	flag.StringVar(&d.pods, "pods", "", "who is a pod: CIDRs such as 10.244.0.0/16,fd00:10:244::/56, or node for the node's own CIDRs, "+
+		"or dev:cni0 for what comes in on a device, or dev:veth* on devices whose name begins so; without it nobody is")
+	flag.StringVar(&d.nodePorts, "node-ports", "", "where node ports are served: CIDRs, or primary for the node's first addresses; "+
+		"without it on all addresses but loopback")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	if err := client.RunSink(ctx, client.Options{Target: *api, Name: "tiny-dataplane", Logger: log}, &d); err != nil {
+		fmt.Fprintln(os.Stderr, "tiny-dataplane:", err)
+		os.Exit(1)
+	}
+}
