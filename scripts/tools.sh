@@ -8,6 +8,8 @@ for pair in nft:nftables conntrack:conntrack iptables:iptables ipset:ipset; do
 done
 # The race detector is built with C.
 command -v gcc >/dev/null 2>&1 || command -v cc >/dev/null 2>&1 || missing="$missing gcc libc6-dev"
+# For the example of a client in Python.
+python3 -c 'import grpc' 2>/dev/null || /usr/bin/python3 -c 'import grpc' 2>/dev/null || missing="$missing python3-grpcio python3-protobuf"
 [ -n "$missing" ] || exit 0
 
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
