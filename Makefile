@@ -19,7 +19,7 @@ BUF     := $(GO) tool -modfile=tools/go.mod buf
 SEEDS   ?= 20
 
 .DEFAULT_GOAL := help
-.PHONY: help build proto protocols image manifests demo test test-kernel check unit bench fuzz tools upstream e2e differential compare clean
+.PHONY: help build proto protocols image manifests demo test test-kernel check vuln unit bench fuzz tools upstream e2e differential compare clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -70,6 +70,10 @@ check: protocols ## Protocols, formatting, vet, staticcheck and go fix
 		$(CURDIR)/bin/staticcheck ./...; \
 		out=$$($(GO) fix -diff ./...); if [ -n "$$out" ]; then echo "$$out"; echo "mend with: go fix ./... in $$module"; exit 1; fi; \
 	done
+
+vuln: ## Look for known vulnerabilities in what is called (needs a network; VULNDB=file:///path for a copy of the database)
+	@$(GO) build -modfile=tools/go.mod -o bin/govulncheck golang.org/x/vuln/cmd/govulncheck
+	@VULNDB=$(VULNDB) sh scripts/vuln.sh $(CURDIR)/bin/govulncheck $(MODULES)
 
 unit: tools ## All tests, with the race detector where there is a C compiler
 	@race=-race; if ! command -v $$($(GO) env CC) >/dev/null || [ "$$($(GO) env CGO_ENABLED)" != 1 ]; then \
