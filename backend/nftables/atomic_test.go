@@ -3,6 +3,7 @@
 package nftables
 
 import (
+	"fmt"
 	"maps"
 	"math/rand/v2"
 	"net/netip"
@@ -277,6 +278,48 @@ func TestMovedClients(t *testing.T) {
 			route := [][]state.Endpoint{inside, outside}[i]
 			if !has(route, second.endpoint) {
 				t.Errorf("first %v, and as a client of the other kind %v", first, second)
+			}
+		}
+	}
+}
+
+// TestCommitBetweenLookups changes a service between any two lookups of a packet. What becomes of the connection must be right
+// before the commit or after it.
+func TestCommitBetweenLookups(t *testing.T) {
+	states := atomicStates()
+	names := slices.Sorted(maps.Keys(states))
+	found := map[string]int{}
+	for _, o := range []*Options{{LocalDetector: pods(state.IPv4)}, {}} {
+		for _, from := range names {
+			base := newWorld(o).changedTo(o, states[from])
+			for _, to := range names {
+				changed := base.changedTo(o, states[to])
+				for _, c := range atomicConnections() {
+					for seed := range uint64(2) {
+						before, remembered := base.connects(&c, seed)
+						after := changed
+						if remembered.IsValid() {
+							after = before.changedTo(o, states[to])
+						}
+						for at, more := 0, true; more; at++ {
+							in := c.interpret(seed+1, before, after, at)
+							got := in.run()
+							more = in.lookups > at
+							if before.want(o, &c, got, remembered) || after.want(o, &c, got, remembered) {
+								continue
+							}
+							// ADR 6: an endpoint's connection to itself through a service that it has just left.
+							itself := outcome{"to", got.endpoint, true}
+							if got.endpoint.Addr() == c.src && before.want(o, &c, itself, remembered) && !after.want(o, &c, itself, remembered) {
+								continue
+							}
+							key := fmt.Sprintf("pods %v: %s: %q to %q: %v", len(o.LocalDetector.ClusterCIDRs) > 0, c.name, from, to, got)
+							if found[key]++; found[key] == 1 {
+								t.Errorf("%s, if the commit comes before lookup %d", key, at)
+							}
+						}
+					}
+				}
 			}
 		}
 	}

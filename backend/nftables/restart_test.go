@@ -140,7 +140,7 @@ func TestRestartWithOtherOptions(t *testing.T) {
 			Options{LocalDetector: backend.LocalDetector{ClusterCIDRs: []netip.Prefix{prefix("10.0.0.0/8"), prefix("fd00::/8")}}}, 80},
 		{"another way to tell pods", Options{LocalDetector: pods(families...)},
 			Options{LocalDetector: backend.LocalDetector{BridgeInterface: "cni0"}}, 80},
-		{"masquerade bit", Options{}, Options{MasqueradeBit: &bit}, 80},
+		{"masquerade bit", Options{}, Options{MasqueradeBit: &bit}, 60},
 		{"node port addresses", Options{}, Options{NodePortAddresses: backend.NodePortAddresses{Primary: true}}, 10},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -13,10 +13,11 @@ import (
 // are of type nat, which later packets do not enter.
 //
 //	prerouting, output ── services ─┬─ service ── [firewall] [service-split] service-masquerade … pick a slot, reject, drop
-//	                                │                  └─ service-masquerade, [service-inside] … pick a slot, reject, drop
-//	                                ├─ node-port ── the same with keys that have no address
+//	                                │                  └─ service-masquerade, [service-outside] ─ [service-inside] … pick a slot, reject, drop
+//	                                ├─ [cluster-ip] ── service, node-port, reject
+//	                                ├─ node-port ── the same as service with keys that have no address
 //	                                └─ strays
-//	postrouting, input ── learn ── learn-inside, learn-outside (affinity); masquerade
+//	postrouting, input ── translated ─ [firewall-again] learn ── learn-inside, learn-outside (affinity); masquerade
 //
 // Between the evaluation of two rules a commit may happen. So that no packet sees half of it, every decision that has to fit an
 // earlier one is either made by a single lookup or checked again; the odd repetitions below are for that.
@@ -29,13 +30,16 @@ type skeleton struct {
 
 // Names of chains.
 const (
-	chainServices = "services"
-	chainFirewall = "firewall"
-	chainReject   = "reject"
-	chainStrays   = "strays"
-	chainLearn    = "learn"  // and one for each view
-	chainRecall   = "recall" // likewise, for frontends that are not split
-	chainLoopback = "loopback"
+	chainServices      = "services"
+	chainClusterIP     = "cluster-ip"
+	chainFirewall      = "firewall"
+	chainFirewallAgain = "firewall-again"
+	chainReject        = "reject"
+	chainTranslated    = "translated"
+	chainStrays        = "strays"
+	chainLearn         = "learn"  // and one for each view
+	chainRecall        = "recall" // likewise, for frontends that are not split
+	chainLoopback      = "loopback"
 )
 
 // Priorities of hooks: before connection tracking, and where addresses are translated (NF_IP_PRI_RAW, NF_IP_PRI_NAT_DST and
@@ -66,14 +70,14 @@ func (sk *skeleton) chains() []nft.Chain {
 	}
 	dnatted := join(one(nft.Ct(nft.Reg0, nft.CtStatus), nft.Mask(nft.Reg0, nft.CtStatusDNAT, 0),
 		nft.NotEqual(nft.Reg0, []byte{0, 0, 0, 0})))
-	learn := join(dnatted, one(nft.Jump(chainLearn)))
+	translated := join(dnatted, one(nft.Jump(chainTranslated)))
 	chains := []nft.Chain{
 		nat("prerouting", nft.Prerouting, priorityDst, one(nft.Jump(chainServices))),
 		nat("output", nft.Output, priorityDst, one(nft.Jump(chainServices))),
 		// Connections to endpoints on the node itself end here, without passing postrouting.
-		nat("input", nft.Input, prioritySrc, learn),
+		nat("input", nft.Input, prioritySrc, translated),
 		nat("postrouting", nft.Postrouting, prioritySrc,
-			learn,
+			translated,
 			join(sk.marked(), dnatted, sk.setMark(0), one(nft.Masquerade())),
 			join(dnatted, sk.load(nft.Reg0, srcAddr, dstAddr), one(nft.InSet(nft.Reg0, setID{kind: hairpin}.name()),
 				nft.Masquerade())),
@@ -82,16 +86,27 @@ func (sk *skeleton) chains() []nft.Chain {
 			join(sk.load(nft.Reg0, dstAddr), one(nft.InSet(nft.Reg0, setID{kind: externalIPs}.name()),
 				nft.Jump(sk.spaceChain(service)))),
 			join(sk.load(nft.Reg0, dstAddr), one(nft.InSet(nft.Reg0, setID{kind: clusterIPs}.name()),
-				nft.Jump(sk.spaceChain(service)))),
-			join(sk.load(nft.Reg0, dstAddr), one(nft.InSet(nft.Reg0, setID{kind: nodePortIPs}.name()),
-				nft.Jump(sk.spaceChain(nodePort)))),
+				nft.Goto(chainClusterIP))),
+			sk.toNodePorts(),
+			one(nft.Goto(chainStrays)),
+		}},
+		// A connection to a service's address that no frontend took lacks the port, if the address is still a service's. To ask only
+		// here would refuse connections to a service that has just appeared, whose frontends were not there yet.
+		{Name: chainClusterIP, Rules: []rule{
+			one(nft.Jump(sk.spaceChain(service))),
+			sk.toNodePorts(),
+			join(sk.load(nft.Reg0, dstAddr), one(nft.InSet(nft.Reg0, setID{kind: clusterIPs}.name())), sk.notLocal(),
+				one(nft.Goto(chainReject))),
 			one(nft.Goto(chainStrays)),
 		}},
 		{Name: chainFirewall, Rules: []rule{
 			join(sk.load(nft.Reg0, dstAddr, proto, dstPort, srcAddr),
 				one(nft.InSet(nft.Reg0, setID{space: service, kind: allowed}.name()), nft.Return())),
-			one(nft.Drop()),
+			// The frontend may be open to everybody by now, with no allowed clients.
+			join(sk.in(setID{space: service, kind: restricted}), one(nft.Drop())),
 		}},
+		sk.translated(),
+		sk.firewallAgain(),
 		{Name: chainReject, Rules: []rule{
 			join(sk.load(nft.Reg0, proto), one(nft.Equal(nft.Reg0, []byte{byte(state.TCP)}), nft.RejectTCP())),
 			one(nft.RejectPort(family(sk.f))),
@@ -211,6 +226,7 @@ func (sk *skeleton) spaceChain(s space) string {
 }
 
 func (sk *skeleton) splitChain(s space) string      { return s.prefix() + "split" }
+func (sk *skeleton) outsideChain(s space) string    { return s.prefix() + "outside" }
 func (sk *skeleton) insideChain(s space) string     { return s.prefix() + "inside" }
 func (sk *skeleton) masqueradeChain(s space) string { return s.prefix() + "masquerade" }
 
@@ -229,10 +245,13 @@ func (sk *skeleton) spaceChains(s space) []nft.Chain {
 	rules = append(append(rules, toSplit, mark, toSplit), picks...)
 	rules = append(rules, toSplit, sk.pick(s, common, 1))
 
-	split := nft.Chain{Name: sk.splitChain(s), Rules: []rule{mark}}
-	split.Rules = append(split.Rules, sk.insideGoto(sk.insideChain(s))...)
+	// The packet may carry the mark of the rule for frontends that are not split. And remembered clients are in the same maps
+	// whether their frontend is split or not, so that here, too, the masquerade rule has to fit what is looked up after it.
+	splitChain := nft.Chain{Name: sk.splitChain(s), Rules: []rule{sk.setMark(0), mark,
+		join(sk.in(setID{space: s, kind: split}), one(nft.Goto(sk.outsideChain(s))))}}
+	outsideChain := nft.Chain{Name: sk.outsideChain(s), Rules: sk.insideGoto(sk.insideChain(s))}
 	outsidePicks, outsideBig := sk.picks(s, outside)
-	split.Rules = append(split.Rules, outsidePicks...)
+	outsideChain.Rules = append(outsideChain.Rules, outsidePicks...)
 	insidePicks, insideBig := sk.picks(s, inside)
 
 	m := nft.Chain{Name: sk.masqueradeChain(s)}
@@ -245,7 +264,7 @@ func (sk *skeleton) spaceChains(s space) []nft.Chain {
 	if usual != state.MasqueradeNever {
 		m.Rules = append(m.Rules, sk.markOrReturn(usual))
 	}
-	chains := []nft.Chain{{Name: sk.spaceChain(s), Rules: rules}, split, {Name: sk.insideChain(s), Rules: insidePicks}, m}
+	chains := []nft.Chain{{Name: sk.spaceChain(s), Rules: rules}, splitChain, outsideChain, {Name: sk.insideChain(s), Rules: insidePicks}, m}
 	return slices.Concat(chains, big, outsideBig, insideBig)
 }
 
@@ -275,13 +294,12 @@ func (sk *skeleton) picks(s space, v view) (rules []rule, chains []nft.Chain) {
 		rules = append(rules, join(class, one(nft.Jump(chain.Name))))
 	}
 	// Slot 0 is filled for every frontend that has endpoints. It serves those with one, and packets that found no slot above,
-	// also because a commit came in between. It is looked at again in case the frontend has just got its first endpoint.
+	// also because a commit came in between. It is looked at again in case the frontend has just got its first endpoint, and so is
+	// the reject verdict, which may have taken the place of drop.
 	slot0 := sk.pick(s, v, 1)
-	rules = append(rules, slot0,
-		join(sk.in(setID{space: s, view: v, kind: reject}), one(nft.Goto(chainReject))),
-		join(sk.in(setID{space: s, view: v, kind: drop}), one(nft.Drop())),
-		slot0)
-	return rules, chains
+	rejected := join(sk.in(setID{space: s, view: v, kind: reject}), one(nft.Goto(chainReject)))
+	dropped := join(sk.in(setID{space: s, view: v, kind: drop}), one(nft.Drop()))
+	return append(rules, slot0, rejected, dropped, slot0, rejected), chains
 }
 
 // remembered translates the destination to the endpoint that the client is remembered with.
@@ -414,17 +432,59 @@ func prefixMask(p netip.Prefix) []byte {
 	return mask
 }
 
-// strays answers connections to cluster addresses that no frontend took: with a reject if the address is a service's, which
-// lacks the port, and else with silence, lest the packet leave for the default route and come back (semantics.md, after
-// kube-proxy's cluster-ips-check). Addresses that are also local, as node-local caches have them, are left alone.
+// strays drops connections to addresses of the cluster that no service has, lest the packet leave for the default route and come
+// back (semantics.md, after kube-proxy's cluster-ips-check). Addresses that are also local, as node-local caches have them, are left
+// alone.
 func (sk *skeleton) strays() nft.Chain {
-	notLocal := one(nft.AddressType(nft.Reg0, nft.DestinationType), nft.NotEqual(nft.Reg0, nft.LocalType()))
-	c := nft.Chain{Name: chainStrays, Rules: []rule{
-		join(sk.load(nft.Reg0, dstAddr), one(nft.InSet(nft.Reg0, setID{kind: clusterIPs}.name())), notLocal,
-			one(nft.Goto(chainReject))),
-	}}
+	c := nft.Chain{Name: chainStrays}
 	for _, match := range sk.prefixes(dstAddr, sk.node.ServiceCIDRs) {
-		c.Rules = append(c.Rules, join(match, notLocal, one(nft.Drop())))
+		c.Rules = append(c.Rules, join(match, sk.notLocal(), one(nft.Drop())))
+	}
+	return c
+}
+
+// notLocal matches packets to addresses that are not the node's.
+func (sk *skeleton) notLocal() []nft.Expr {
+	return one(nft.AddressType(nft.Reg0, nft.DestinationType), nft.NotEqual(nft.Reg0, nft.LocalType()))
+}
+
+func (sk *skeleton) toNodePorts() rule {
+	return join(sk.load(nft.Reg0, dstAddr), one(nft.InSet(nft.Reg0, setID{kind: nodePortIPs}.name()),
+		nft.Jump(sk.spaceChain(nodePort))))
+}
+
+// nft can only show a connection's port if the rule has settled the protocol.
+var protocols = []state.Protocol{state.TCP, state.UDP, state.SCTP}
+
+func (sk *skeleton) isProto(p state.Protocol) []nft.Expr {
+	return one(nft.Meta(nft.Reg0, nft.MetaL4Proto), nft.Equal(nft.Reg0, []byte{byte(p)}))
+}
+
+// translated looks at connections whose endpoint has been picked. If the frontend became restricted before that, but after it was
+// seen to be open, the endpoint may be one that the client must not reach.
+func (sk *skeleton) translated() nft.Chain {
+	c := nft.Chain{Name: chainTranslated}
+	for _, p := range protocols {
+		c.Rules = append(c.Rules, join(sk.wasRestricted(p), one(nft.Jump(chainFirewallAgain))))
+	}
+	c.Rules = append(c.Rules, one(nft.Goto(chainLearn)))
+	return c
+}
+
+func (sk *skeleton) wasRestricted(p state.Protocol) []nft.Expr {
+	return join(sk.isProto(p), sk.load(nft.Reg0, origDstAddr, proto, origDstPort),
+		one(nft.InSet(nft.Reg0, setID{space: service, kind: restricted}.name())))
+}
+
+// firewallAgain is the firewall for connections that are translated already.
+func (sk *skeleton) firewallAgain() nft.Chain {
+	c := nft.Chain{Name: chainFirewallAgain}
+	for _, p := range protocols {
+		c.Rules = append(c.Rules, join(sk.isProto(p), sk.load(nft.Reg0, origDstAddr, proto, origDstPort, origSrcAddr),
+			one(nft.InSet(nft.Reg0, setID{space: service, kind: allowed}.name()), nft.Return())))
+	}
+	for _, p := range protocols {
+		c.Rules = append(c.Rules, join(sk.wasRestricted(p), one(nft.Drop())))
 	}
 	return c
 }
@@ -435,8 +495,7 @@ func (sk *skeleton) learn(v view) nft.Chain {
 	c := nft.Chain{Name: chainLearn + "-" + viewNames[v]}
 	for _, t := range sk.shape.timeouts {
 		for _, s := range []space{service, nodePort} {
-			// nft can only show a connection's port if the rule has settled the protocol.
-			for _, p := range []state.Protocol{state.TCP, state.UDP, state.SCTP} {
+			for _, p := range protocols {
 				c.Rules = append(c.Rules, sk.learnRule(s, v, p, t))
 			}
 		}
@@ -454,8 +513,7 @@ func (sk *skeleton) learnRule(s space, v view, p state.Protocol, seconds uint32)
 	}
 	data := nft.Reg0 + 2*sk.addrRegs() + 2
 	return join(
-		one(nft.Meta(nft.Reg0, nft.MetaL4Proto), nft.Equal(nft.Reg0, []byte{byte(p)})),
-		match,
+		sk.isProto(p), match,
 		sk.load(nft.Reg0, orig...), one(nft.InSet(nft.Reg0, setID{space: s, kind: sticky, arg: seconds}.name())),
 		sk.load(nft.Reg0, orig...), sk.load(endpoint, dstAddr, dstPort),
 		one(nft.InSet(nft.Reg0, setID{space: s, view: v, kind: alive}.name())),
