@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"time"
@@ -80,8 +81,8 @@ func (o *applyOptions) run(ctx context.Context, command string, stdout, stderr i
 	if err != nil {
 		return &usageError{command, err}
 	}
-	if o.fallbackAfter <= 0 {
-		return &usageError{command, errors.New("--fallback-after must be more than 0")}
+	if err := o.check(); err != nil {
+		return &usageError{command, err}
 	}
 	if o.fallback {
 		if o.node, err = nodeOrHost(o.node); err != nil {
@@ -96,7 +97,7 @@ func (o *applyOptions) run(ctx context.Context, command string, stdout, stderr i
 	}
 	api, err := remote.New(remote.Options{Client: options, Logger: log})
 	if err != nil {
-		return err
+		return &usageError{command, fmt.Errorf("--api: %w", err)}
 	}
 	follow, from := api.Run, feeding{
 		feed: api.Replica(), snapshot: api.Replica().Snapshot, origin: "api", problems: api.Problems, report: api.Report,
@@ -113,6 +114,19 @@ func (o *applyOptions) run(ctx context.Context, command string, stdout, stderr i
 		return err
 	}
 	return together(ctx, append(parts, follow))
+}
+
+// check finds flags that contradict each other.
+func (o *applyOptions) check() error {
+	switch {
+	case o.fallbackAfter <= 0:
+		return errors.New("--fallback-after must be more than 0")
+	case !o.fallback && o.kubeconfig != "":
+		return errors.New("--kubeconfig is for --fallback; give both, or leave it out")
+	case (o.tls.Cert == "") != (o.tls.Key == ""):
+		return errors.New("--tls-cert and --tls-key are needed together")
+	}
+	return nil
 }
 
 // checkFallback finds out now whether the API server is named in a way that can be used later.

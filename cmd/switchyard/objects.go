@@ -1,9 +1,12 @@
 package main
 
 import (
+	"crypto/tls"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -51,15 +54,59 @@ func (o *objectFlags) register(f *pflag.FlagSet) {
 	f.StringVar(&o.master, "master", "", "address of the API server, in place of the kubeconfig's")
 }
 
-// source makes the source. node is empty for objects of all nodes.
+// check finds flags that contradict each other, or that cannot be used.
+func (o *objectFlags) check() error {
+	var origins []string
+	for name, given := range map[string]bool{
+		"--source": o.path != "", "--relay": len(o.relays) > 0, "--kubeconfig and --master": o.kubeconfig != "" || o.master != "",
+	} {
+		if given {
+			origins = append(origins, name)
+		}
+	}
+	slices.Sort(origins)
+	switch {
+	case len(origins) > 1:
+		return fmt.Errorf("%s exclude each other: objects come from one place; leave out all but one", strings.Join(origins, ", "))
+	case len(o.relays) == 0 && o.relayTLS != (client.TLSFiles{}):
+		return errors.New("--relay-ca, --relay-cert and --relay-key are for relays; name one with --relay, or leave them out")
+	case (o.relayTLS.Cert == "") != (o.relayTLS.Key == ""):
+		return errors.New("--relay-cert and --relay-key are needed together")
+	}
+	for _, t := range o.relays {
+		if err := dialable(t, &tls.Config{}); err != nil {
+			return fmt.Errorf("--relay: %w", err)
+		}
+		if o.relayTLS == (client.TLSFiles{}) && dialable(t, nil) != nil {
+			return fmt.Errorf("--relay: %s is not on this host for certain, and takes TLS: give --relay-ca, --relay-cert and --relay-key, or choose "+
+				"a unix socket or a loopback address", t)
+		}
+	}
+	return nil
+}
+
+// dialable returns why the client refuses a target, nil if it does not.
+func dialable(target string, c *tls.Config) error {
+	conn, err := client.Dial(client.Options{Target: target, TLS: c})
+	if err == nil {
+		err = conn.Close()
+	}
+	return err
+}
+
+// source makes the source. check was called before. node is empty for objects of all nodes.
 func (o *objectFlags) source(node, proxyName string, log *slog.Logger) (source.Source, error) {
 	switch {
 	case o.path != "":
 		return file.New(file.Options{Path: o.path, Whole: true, Logger: log})
 	case len(o.relays) > 0:
-		creds, err := credentialsFor(o.relays, o.relayTLS)
-		if err != nil {
-			return nil, err
+		creds := insecure.NewCredentials() // on this host; see check
+		if o.relayTLS != (client.TLSFiles{}) {
+			config, err := o.relayTLS.Config()
+			if err != nil {
+				return nil, err
+			}
+			creds = credentials.NewTLS(config)
 		}
 		return relay.New(relay.Options{Targets: o.relays, Credentials: creds, Logger: log})
 	}
@@ -70,27 +117,6 @@ func (o *objectFlags) source(node, proxyName string, log *slog.Logger) (source.S
 		return nil, err
 	}
 	return kube.New(kube.Options{Config: config, NodeName: node, AllNodes: node == "", ServiceProxyName: proxyName, Logger: log})
-}
-
-// credentialsFor returns how to reach relays. Without certificates they must be on this host.
-func credentialsFor(targets []string, files client.TLSFiles) (credentials.TransportCredentials, error) {
-	if files != (client.TLSFiles{}) {
-		config, err := files.Config()
-		if err != nil {
-			return nil, err
-		}
-		return credentials.NewTLS(config), nil
-	}
-	for _, t := range targets {
-		conn, err := client.Dial(client.Options{Target: t}) // knows which targets may do without
-		if err != nil {
-			return nil, fmt.Errorf("--relay: %w", err)
-		}
-		if err := conn.Close(); err != nil {
-			return nil, err
-		}
-	}
-	return insecure.NewCredentials(), nil
 }
 
 // routingFlags are what the operator decides about routing.

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -83,6 +84,12 @@ func (o *serveOptions) run(ctx context.Context, command string, stdout, stderr i
 	}
 	if o.nodes && o.node != "" {
 		return &usageError{command, errors.New("--nodes and --node exclude each other: a relay serves all nodes")}
+	}
+	if err := o.objects.check(); err != nil {
+		return &usageError{command, err}
+	}
+	if o.clients < 0 {
+		return &usageError{command, fmt.Errorf("--max-clients: %d is negative; give a number of connections, or 0 for the default", o.clients)}
 	}
 	if !o.nodes {
 		if o.node, err = nodeOrHost(o.node); err != nil {
@@ -196,7 +203,12 @@ type door struct {
 
 // doors reads the flags about where to serve.
 func (o *serveOptions) doors() (doors []door, err error) {
-	return doorsOf(o.listen, o.mode, o.tls, "--listen", "--socket-mode", "--tls-cert, --tls-key and --client-ca")
+	const tlsNames = "--tls-cert, --tls-key and --client-ca"
+	doors, err = doorsOf(o.listen, o.mode, o.tls, "--listen", "--socket-mode", tlsNames)
+	if err == nil && o.tls != (server.TLS{}) && !slices.ContainsFunc(doors, func(d door) bool { return d.tls != nil }) {
+		err = fmt.Errorf("%s are for TCP, and no --listen is tcp://IP:PORT; add one, or leave them out", tlsNames)
+	}
+	return doors, err
 }
 
 // doorsOf reads addresses to serve on. The last three arguments are what those who gave the others call them.
