@@ -266,7 +266,7 @@ func (s *scripted) Watch(stream grpc.BidiStreamingServer[localnetv1.WatchRequest
 				return
 			}
 			if st := m.GetStatus(); st != nil {
-				s.world.heard(state.Revision(st.GetApplied()), int(st.GetFailedTotal()))
+				s.world.heard(state.Revision(st.GetApplied().GetRev()), int(st.GetFailedTotal()))
 			}
 			if m.GetReady() {
 				ready <- struct{}{}
