@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/internal/nft"
@@ -225,5 +226,147 @@ func TestIsolate(t *testing.T) {
 				t.Error("nothing was refused")
 			}
 		})
+	}
+}
+
+// watchfulKernel looks at the kernel after each commit.
+type watchfulKernel struct {
+	kernel
+	look func()
+}
+
+func (k *watchfulKernel) Commit(b *nft.Batch) error {
+	err := k.kernel.Commit(b)
+	k.look()
+	return err
+}
+
+// TestIsolateAfterRestart: a new process finds services in the kernel, and the kernel refuses what one of them has become. No
+// service loses its slots while it finds out which, and that one keeps what it had until it heals, or is deleted.
+func TestIsolateAfterRestart(t *testing.T) {
+	const badOne = 7
+	poison := endpointsOf(state.IPv4, 999, 1)
+	bytes := poison[0].Addr.Addr().As4()
+	numbered := func(n int, eps []state.Endpoint) *state.Service {
+		p := clusterIPPort(state.IPv4, state.TCP, n, eps)
+		p.Affinity = time.Hour
+		return serviceOf(fmt.Sprintf("s%d", n), p)
+	}
+	good := func(n, endpoints int) *state.Service { return numbered(n, endpointsOf(state.IPv4, 10*n, endpoints)) }
+	bad := numbered(badOne, append(endpointsOf(state.IPv4, 10*badOne, 1), poison...))
+	all := func(endpoints int) (list []*state.Service) {
+		for n := range 20 {
+			list = append(list, good(n, endpoints))
+		}
+		return list
+	}
+	next := slices.Replace(all(2), badOne, badOne+1, bad)
+	for name, replaced := range map[string]bool{"the same layout": false, "another layout": true} {
+		t.Run(name, func(t *testing.T) {
+			ns := newNS(t)
+			conn := dial(t, ns)
+			first := newBackend(t, ns, Options{})
+			apply(t, first, full(append(all(3), good(30, 3))...)) // 30 is gone when the next process starts
+			closeBackend(first)
+			before := dump(t, conn)
+			plant(t, conn, func(b *nft.Batch) {
+				e, _ := frontendElement(&bad.Ports[0], &bad.Ports[0].Frontends[0])
+				b.AddElem(table(state.IPv4), affinitySet(inside), nft.Elem{
+					Key: append([]byte{192, 0, 2, 100}, e.key[:12]...), Data: []byte{10, 244, 0, 10*badOne + 2, 0x1f, 0x90, 0, 0},
+					Timeout: 3_600_000, Expires: 3_000_000,
+				})
+				if replaced {
+					b.AddSet(table(state.IPv4), &nft.Set{Name: "of-another-version", Key: []nft.Type{nft.TypePort}})
+				}
+			})
+			picky := &pickyKernel{poison: []string{string(bytes[:])}}
+			b := openBackend(t, ns, Options{}, func(c *nft.Conn) kernel {
+				picky.kernel = c
+				return &watchfulKernel{picky, func() {
+					for n := range 20 {
+						if slotsOf(t, conn, good(n, 1)) == 0 {
+							t.Errorf("s%d has no slots", n)
+						}
+					}
+				}}
+			})
+			asItWas := func(when string) {
+				t.Helper()
+				now := dump(t, conn)
+				var theirs []string
+				for k := range before {
+					if strings.Contains(k, fmt.Sprintf("0a6000%02x", badOne)) || strings.Contains(k, fmt.Sprintf("hairpin 0af4%04x", 10*badOne+1)) {
+						theirs = append(theirs, k)
+					}
+				}
+				for _, k := range theirs {
+					if now[k] != before[k] {
+						t.Errorf("%s: %s was %q and is %q", when, k, before[k], now[k])
+					}
+				}
+				if clients, err := conn.Elems(table(state.IPv4), affinitySet(inside)); err != nil || len(clients) != 1 {
+					t.Errorf("%s: %d clients are remembered, %v", when, len(clients), err)
+				}
+				if len(theirs) < 5 || slotsOf(t, conn, good(30, 1)) != 0 {
+					t.Errorf("%s: looked at %q, and %d slots are left of a service that is gone", when, theirs, slotsOf(t, conn, good(30, 1)))
+				}
+			}
+			if r := apply(t, b, full(next...)); len(r.Failed) != 1 || r.Failed[bad.Name] == nil || picky.refused == 0 {
+				t.Fatalf("Failed is %v", r.Failed)
+			}
+			asItWas("after the search")
+			foreignCommit(t, conn)
+			disturbed(t, b)
+			if r := verify(t, b); r.Written != 0 {
+				t.Errorf("Verify writes %d objects", r.Written)
+			}
+			apply(t, b, delta(good(3, 5)))
+			asItWas("after a change of another")
+			if r := apply(t, b, delta(bad)); r.Failed[bad.Name] == nil {
+				t.Error("the kernel has taken it")
+			}
+			asItWas("after another try")
+			picky.poison = nil
+			healed := slices.Replace(slices.Clone(next), 3, 4, good(3, 5))
+			if replaced {
+				u := delta()
+				u.Removed = []state.ServiceName{bad.Name}
+				healed = slices.Delete(healed, badOne, badOne+1)
+				b.kernel.(*watchfulKernel).look = func() {}
+				apply(t, b, u)
+			} else {
+				apply(t, b, delta(bad))
+			}
+			closeBackend(b)
+			if r := apply(t, newBackend(t, ns, Options{}), full(healed...)); r.Written != 0 {
+				t.Errorf("a fresh start writes %d objects", r.Written)
+			}
+		})
+	}
+}
+
+// TestTooManyEndpointsAfterRestart: a new process finds a service in the kernel that has more endpoints by now than it programs.
+func TestTooManyEndpointsAfterRestart(t *testing.T) {
+	ns := newNS(t)
+	c := dial(t, ns)
+	b := newBackend(t, ns, Options{})
+	few, many := dualStack("big", 1, 3, 0), dualStack("big", 1, maxEndpoints+1, 0)
+	apply(t, b, full(few, dualStack("other", 2, 2, 0)))
+	closeBackend(b)
+	before := dump(t, c)
+	b = newBackend(t, ns, Options{})
+	if r := apply(t, b, full(many, dualStack("other", 2, 2, 0))); len(r.Failed) != 1 || r.Written != 0 {
+		t.Errorf("Failed is %v, %d objects written", r.Failed, r.Written)
+	}
+	apply(t, b, delta(many))
+	if diff := changesBetween(before, dump(t, c)); len(diff) > 0 {
+		t.Errorf("changed: %v", diff)
+	}
+	u := delta()
+	u.Removed = []state.ServiceName{few.Name}
+	apply(t, b, u)
+	closeBackend(b)
+	if r := apply(t, newBackend(t, ns, Options{}), full(dualStack("other", 2, 2, 0))); r.Written != 0 {
+		t.Errorf("a fresh start writes %d objects", r.Written)
 	}
 }

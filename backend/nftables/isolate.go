@@ -18,12 +18,16 @@ func refused(err error) bool {
 }
 
 // isolate applies an update that the kernel refuses as a whole in parts, so that only the services that it is refused for are
-// left as they were. These are added to failed. It takes about 2 log2(services) commits for each of them.
-func (b *Backend) isolate(u *state.Update, failed map[state.ServiceName]error) (backend.Result, error) {
-	services := map[state.ServiceName]*state.Service{}
+// left as they were. These are added to failed. It takes about 2 log2(services) commits for each of them. Meanwhile, nothing that
+// the kernel holds is taken away from services whose turn has not come; the last commit removes what belongs to none.
+func (b *Backend) isolate(u *state.Update, failed map[state.ServiceName]error, unknown records) (total backend.Result, err error) {
+	services := records{}
 	for name, a := range b.mirror.services {
 		services[name] = a.record
 	}
+	last := b.mirror.after(u).spared
+	last.all = false
+	maps.Copy(last.services, unknown)
 	if u.Full {
 		keep := map[state.ServiceName]bool{}
 		for _, s := range u.Changed {
@@ -34,16 +38,26 @@ func (b *Backend) isolate(u *state.Update, failed map[state.ServiceName]error) (
 	for _, name := range u.Removed {
 		delete(services, name)
 	}
-	var total backend.Result
+	// If something else goes wrong meanwhile, the mirror shows a part of what was searched.
+	incomplete := b.mirror.spared.all || u.Full
+	defer func() {
+		if err != nil {
+			b.mirror.spared = spared{services: last.services, all: incomplete}
+		}
+	}()
+	commit := func(services records, spared spared) error {
+		result, err := b.applyAll(desired{services: slices.Collect(maps.Values(services)), node: u.Node, spared: spared})
+		total.Written += result.Written
+		return err
+	}
 	try := func(group []*state.Service) error {
 		next := maps.Clone(services)
 		for _, s := range group {
 			next[s.Name] = s
 		}
-		result, err := b.applyAll(desired{services: slices.Collect(maps.Values(next)), node: u.Node})
+		err := commit(next, spared{all: true})
 		if err == nil {
 			services = next
-			total.Written += result.Written
 		}
 		return err
 	}
@@ -56,7 +70,11 @@ func (b *Backend) isolate(u *state.Update, failed map[state.ServiceName]error) (
 		case len(group) == 0:
 			return err // not for any of the services
 		case len(group) == 1:
-			failed[group[0].Name] = err
+			s := group[0]
+			failed[s.Name] = err
+			if services[s.Name] == nil {
+				last.services[s.Name] = s // what it has is from before this process
+			}
 			return nil
 		}
 		half := len(group) / 2
@@ -65,5 +83,8 @@ func (b *Backend) isolate(u *state.Update, failed map[state.ServiceName]error) (
 	if err := search(nil); err != nil {
 		return total, err
 	}
-	return total, search(u.Changed)
+	if err := search(u.Changed); err != nil {
+		return total, err
+	}
+	return total, commit(services, last)
 }

@@ -18,6 +18,62 @@ type mirror struct {
 	nodePorts []netip.Addr
 	node      *state.Node
 	shape     shape
+	// spared is what the kernel holds beside that, from before this process.
+	spared spared
+}
+
+// spared are elements that stay though no service of the state has them, because the kernel does not take what would replace them.
+// They are not written again if something else deletes them.
+type spared struct {
+	// services are records that the kernel refuses. What it holds of their frontends stays.
+	services records
+	// all says that all elements stay, except those of frontends that services of the state have. The mirror is incomplete then:
+	// whatever comes next compares it with the kernel.
+	all bool
+}
+
+// records are services by name.
+type records map[state.ServiceName]*state.Service
+
+// concerns says whether an update is about what is spared, so that the mirror does not tell what it changes.
+func (s *spared) concerns(u *state.Update) bool {
+	if s.all {
+		return true
+	}
+	if len(s.services) == 0 {
+		return false
+	}
+	frontends := map[elementKey]bool{}
+	for _, service := range s.services {
+		addFrontends(frontends, service)
+	}
+	for _, name := range u.Removed {
+		if s.services[name] != nil {
+			return true
+		}
+	}
+	for _, service := range u.Changed {
+		theirs := map[elementKey]bool{}
+		addFrontends(theirs, service)
+		for k := range theirs {
+			if frontends[k] {
+				return true
+			}
+		}
+		if s.services[service.Name] != nil {
+			return true
+		}
+	}
+	return false
+}
+
+func addFrontends(set map[elementKey]bool, s *state.Service) {
+	for i := range s.Ports {
+		p := &s.Ports[i]
+		for j := range p.Frontends {
+			set[frontendKey(p, &p.Frontends[j])] = true
+		}
+	}
 }
 
 // applied is a record as it is programmed.
@@ -44,6 +100,13 @@ func (s sharedKey) compare(o sharedKey) int {
 func newSharedKey(k kind, addr netip.Addr) sharedKey {
 	s := sharedKey{family: state.FamilyOf(addr), kind: k}
 	copy(s.addr[:], addr.AsSlice())
+	return s
+}
+
+// sharedOf is the reverse of sharedKey.element.
+func sharedOf(e *element) sharedKey {
+	s := sharedKey{family: e.family, kind: e.set.kind}
+	copy(s.addr[:], e.key[:addrLen(e.family)])
 	return s
 }
 

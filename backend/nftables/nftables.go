@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"syscall"
@@ -111,44 +112,57 @@ func (b *Backend) Disturbed() <-chan struct{} { return b.guard.disturbed }
 
 // Apply makes the tables show u. See [backend.Backend].
 func (b *Backend) Apply(_ context.Context, u *state.Update) (backend.Result, error) {
-	u, failed := programmable(u, b.mirror)
-	compared := u.Full || !b.known
-	result, err := b.apply(u)
+	u, failed, unknown := programmable(u, b.mirror)
+	compared := b.compares(u)
+	result, err := b.apply(u, unknown)
 	if err != nil && compared && refused(err) {
 		// Not even a comparison with the kernel's own state made a batch that it takes.
-		result, err = b.isolate(u, failed)
+		result, err = b.isolate(u, failed, unknown)
 	}
 	result.Failed = failed
 	return result, err
 }
 
+// compares says whether an update takes a comparison with what the kernel holds.
+func (b *Backend) compares(u *state.Update) bool {
+	return u.Full || !b.known || b.mirror.spared.concerns(u)
+}
+
 // programmable returns u without the records that cannot be programmed, and these. In a full update, what a service had
-// before takes its place.
-func programmable(u *state.Update, m *mirror) (*state.Update, map[state.ServiceName]error) {
-	failed := map[state.ServiceName]error{}
+// before takes its place; unknown are records of which the mirror does not know what they had.
+func programmable(u *state.Update, m *mirror) (good *state.Update, failed map[state.ServiceName]error, unknown records) {
+	failed, unknown = map[state.ServiceName]error{}, records{}
 	for _, s := range u.Changed {
 		if err := checkService(s); err != nil {
 			failed[s.Name] = err
 		}
 	}
 	if len(failed) == 0 {
-		return u, failed
+		return u, failed, unknown
 	}
-	good := *u
+	good = &state.Update{}
+	*good = *u
 	good.Changed = nil
 	for _, s := range u.Changed {
-		if failed[s.Name] == nil {
+		old := m.services[s.Name].record
+		switch {
+		case failed[s.Name] == nil:
 			good.Changed = append(good.Changed, s)
-		} else if old := m.services[s.Name].record; old != nil && u.Full {
+		case old == nil:
+			unknown[s.Name] = s
+		case u.Full:
 			good.Changed = append(good.Changed, old)
 		}
 	}
-	return &good, failed
+	return good, failed, unknown
 }
 
-func (b *Backend) apply(u *state.Update) (backend.Result, error) {
-	if u.Full || !b.known {
-		return b.applyAll(b.mirror.after(u))
+// apply makes the tables show u. What the kernel holds of unknown stays.
+func (b *Backend) apply(u *state.Update, unknown records) (backend.Result, error) {
+	if b.compares(u) {
+		want := b.mirror.after(u)
+		maps.Copy(want.spared.services, unknown)
+		return b.applyAll(want)
 	}
 	p := newPlan(&b.o, b.mirror)
 	p.update(u)
@@ -212,7 +226,7 @@ func (b *Backend) Verify(context.Context) (backend.Result, error) {
 	alarm := b.guard.take()
 	same := &state.Update{Node: b.mirror.node}
 	if b.known && alarm != foreignChange {
-		return b.apply(same) // a no-op, unless addresses changed
+		return b.apply(same, nil) // a no-op, unless addresses changed
 	}
 	began, sure := time.Now(), b.known
 	moved := !slices.Equal(b.selectNodePorts(b.mirror.node), b.mirror.nodePorts)

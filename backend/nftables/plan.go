@@ -28,6 +28,8 @@ type plan struct {
 	dead map[elementKey]bool
 	// forgotten are remembered clients whose endpoint goes.
 	forgotten []client
+	// kept are elements that are spared.
+	kept []element
 
 	old, new renderer
 	index    map[elementKey]int

@@ -221,6 +221,17 @@ func frontendKey(p *state.Port, f *state.Frontend) elementKey {
 	return e.id()
 }
 
+// frontend returns what frontendKey returns for the frontend that the element belongs to, if its set is not global.
+func (k elementKey) frontend() elementKey {
+	n := 8
+	if k.set.space == service {
+		n += addrLen(k.family)
+	}
+	k.set = setID{space: k.set.space, kind: slots}
+	clear(k.key[n:])
+	return k
+}
+
 // aliveKeys returns the elements of which one has to exist if a client's endpoint, remembered by a view, is alive: in the space
 // of addresses, or in that of NodePorts.
 func aliveKeys(f state.Family, v view, client nft.Elem) (byAddr, byPort elementKey) {

@@ -13,14 +13,17 @@ import (
 type desired struct {
 	services []*state.Service
 	node     *state.Node
+	spared   spared
 }
 
 // after returns what is desired once u is applied to what the mirror holds.
 func (m *mirror) after(u *state.Update) desired {
-	d := desired{services: u.Changed, node: u.Node}
+	d := desired{services: u.Changed, node: u.Node, spared: spared{services: records{}}}
 	if u.Full {
 		return d
 	}
+	d.spared.all = m.spared.all
+	maps.Copy(d.spared.services, m.spared.services)
 	touched := map[state.ServiceName]bool{}
 	for _, s := range u.Changed {
 		touched[s.Name] = true
@@ -28,6 +31,7 @@ func (m *mirror) after(u *state.Update) desired {
 	for _, name := range u.Removed {
 		touched[name] = true
 	}
+	maps.DeleteFunc(d.spared.services, func(name state.ServiceName, _ *state.Service) bool { return touched[name] })
 	d.services = slices.Clone(d.services)
 	for name, a := range m.services {
 		if !touched[name] {
@@ -73,6 +77,7 @@ func resync(o *Options, former *mirror, ks *kernelState, want desired, nodePorts
 		p.new.own = append(p.new.own, newSharedKey(nodePortIPs, a).element())
 	}
 	p.compare(ks)
+	p.spare(ks, want)
 	for _, k := range slices.SortedFunc(maps.Keys(ks.elements), elementKey.compare) {
 		p.del(element{k.family, k.set, k.key, ks.elements[k]})
 	}
@@ -98,6 +103,68 @@ func (p *plan) compare(ks *kernelState) {
 		}
 		p.add(*e)
 	}
+}
+
+// spare takes off ks what is spared.
+func (p *plan) spare(ks *kernelState, want desired) {
+	p.m.spared = want.spared
+	if !want.spared.all && len(want.spared.services) == 0 {
+		return
+	}
+	owned, theirs := map[elementKey]bool{}, map[elementKey]bool{}
+	for _, s := range want.services {
+		addFrontends(owned, s)
+	}
+	for _, s := range want.spared.services {
+		addFrontends(theirs, s)
+	}
+	for k, data := range ks.elements {
+		keep := want.spared.all
+		if k.set.space != global {
+			f := k.frontend()
+			keep = !owned[f] && (keep || theirs[f])
+		}
+		if keep {
+			p.keep(ks, element{k.family, k.set, k.key, data})
+		}
+	}
+	slices.SortFunc(p.kept, func(a, b element) int { return a.id().compare(b.id()) }) // the same change makes the same batch
+	// What the kept elements need of those that services have in common.
+	used := map[sharedKey]bool{}
+	for i := range p.kept {
+		if e := &p.kept[i]; e.set.kind == slots {
+			used[newSharedKey(hairpin, decodeEndpoint(e.family, e.data).Addr())] = true
+		}
+	}
+	for _, s := range want.spared.services {
+		for i := range s.Ports {
+			for _, f := range s.Ports[i].Frontends {
+				if f.Kind == state.ClusterIP {
+					used[newSharedKey(clusterIPs, f.Addr)] = true
+				} else if f.Kind != state.NodePort {
+					used[newSharedKey(externalIPs, f.Addr)] = true
+				}
+			}
+		}
+	}
+	for k := range used {
+		e := k.element()
+		data, left := ks.elements[e.id()]
+		if left {
+			e.data = data
+			p.keep(ks, e)
+		}
+		if left || p.refs[k] > 0 {
+			p.refs[k]++ // so that it stays when no other service needs it any longer
+		}
+	}
+}
+
+// keep takes an element off ks that stays.
+func (p *plan) keep(ks *kernelState, e element) {
+	p.kept = append(p.kept, e)
+	p.shape.needs(e.set)
+	delete(ks.elements, e.id())
 }
 
 // resyncTable plans the skeleton of one table. A table that something foreign lives in, or that is of another version, is
@@ -151,6 +218,12 @@ func (p *plan) replaceTable(t *tableState, sets []nft.Set, chains []nft.Chain) {
 			p.add(newSharedKey(nodePortIPs, a).element())
 		}
 	}
+	for _, e := range p.kept {
+		name, again := e.set.name(), e.set.space == global && p.refs[sharedOf(&e)] > 0
+		if e.family == t.family && !again && slices.ContainsFunc(sets, func(s nft.Set) bool { return s.Name == name }) {
+			p.add(e)
+		}
+	}
 	known, _ := p.splitAffinity(t)
 	p.tables = append(p.tables, tablePlan{
 		table: table(t.family), replace: true, sets: sets, chains: chains, remembered: known,
@@ -176,6 +249,11 @@ func (p *plan) splitAffinity(t *tableState) (known, unknown []client) {
 			if e := &p.new.own[i]; e.set.kind == alive {
 				living[e.id()] = true
 			}
+		}
+	}
+	for _, e := range p.kept {
+		if e.set.kind == alive {
+			living[e.id()] = true
 		}
 	}
 	p.new.reset()

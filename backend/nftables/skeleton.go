@@ -264,7 +264,8 @@ func (sk *skeleton) spaceChains(s space) []nft.Chain {
 	if usual != state.MasqueradeNever {
 		m.Rules = append(m.Rules, sk.markOrReturn(usual))
 	}
-	chains := []nft.Chain{{Name: sk.spaceChain(s), Rules: rules}, splitChain, outsideChain, {Name: sk.insideChain(s), Rules: insidePicks}, m}
+	chains := []nft.Chain{{Name: sk.spaceChain(s), Rules: rules}, splitChain, outsideChain,
+		{Name: sk.insideChain(s), Rules: insidePicks}, m}
 	return slices.Concat(chains, big, outsideBig, insideBig)
 }
 
