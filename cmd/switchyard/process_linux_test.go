@@ -22,9 +22,8 @@ type process struct {
 	done chan struct{}
 }
 
-// start runs the program with arguments until the end of the test, or until it is killed.
-func start(t testing.TB, args ...string) *process {
-	t.Helper()
+// newProcess runs the program with arguments, until it is killed.
+func newProcess(args []string) (*process, error) {
 	p := &process{cmd: exec.Command("/proc/self/exe", args...), done: make(chan struct{})}
 	p.cmd.Args[0] = "switchyard" // by which TestMain knows what to be
 	p.cmd.Stdout, p.cmd.Stderr = &p.log, &p.log
@@ -41,9 +40,15 @@ func start(t testing.TB, args ...string) *process {
 			_ = p.cmd.Wait()
 		}
 	}()
-	if err := <-started; err != nil {
+	return p, <-started
+}
+
+// start runs the program with arguments until the end of the test, or until it is killed.
+func start(t testing.TB, args ...string) *process {
+	t.Helper()
+	p, err := newProcess(args)
+	if err != nil {
 		t.Error(err)
-		return p
 	}
 	t.Cleanup(func() {
 		p.kill()

@@ -1,0 +1,155 @@
+package main
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+// TestAPIStories runs serve and apply as an operator would, in a network of their own; testdata/api has one story a file. They
+// have these commands beside those of testscript:
+//
+//	start NAME ARG...   starts switchyard in the background
+//	await NAME TEXT     waits until it has said a text
+//	count NAME TEXT N   expects that it has said a text N times
+//	end NAME [kill]     ends it in order, or at once
+//	certs               makes ca.crt, and NAME.crt and NAME.key for the server, the nodes node-a and node-b, and a user
+//	mode FILE MODE      expects a file's type and permissions
+//	ask URL TEXT...     waits until what answers at a URL says all texts
+func TestAPIStories(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata/api",
+		Setup: func(env *testscript.Env) error {
+			env.Values[storyKey{}] = map[string]*process{}
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"start": startInStory, "await": awaitInStory, "count": countInStory, "end": endInStory,
+			"certs": makeCerts, "mode": modeInStory, "ask": askInStory,
+		},
+	})
+}
+
+type storyKey struct{}
+
+func processes(ts *testscript.TestScript) map[string]*process {
+	return ts.Value(storyKey{}).(map[string]*process)
+}
+
+func named(ts *testscript.TestScript, args []string, n int) *process {
+	if len(args) < n || processes(ts)[args[0]] == nil {
+		ts.Fatalf("too few words, or no process that was started: %q", args)
+	}
+	return processes(ts)[args[0]]
+}
+
+func startInStory(ts *testscript.TestScript, _ bool, args []string) {
+	if len(args) < 2 {
+		ts.Fatalf("usage: start NAME ARG...")
+	}
+	p, err := newProcess(args[1:])
+	ts.Check(err)
+	ts.Defer(p.kill)
+	processes(ts)[args[0]] = p
+}
+
+func awaitInStory(ts *testscript.TestScript, _ bool, args []string) {
+	p, text := named(ts, args, 2), strings.Join(args[1:], " ")
+	for range 400 {
+		if p.says(text)() {
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	ts.Fatalf("%s never said %q, but\n%s", args[0], text, p.log.all())
+}
+
+func countInStory(ts *testscript.TestScript, _ bool, args []string) {
+	p := named(ts, args, 3)
+	if n := strings.Count(p.log.all(), args[1]); fmt.Sprint(n) != args[2] {
+		ts.Fatalf("%s said %q %d times:\n%s", args[0], args[1], n, p.log.all())
+	}
+}
+
+func endInStory(ts *testscript.TestScript, _ bool, args []string) {
+	p := named(ts, args, 1)
+	if len(args) > 1 {
+		p.kill()
+		return
+	}
+	ts.Check(p.cmd.Process.Signal(syscall.SIGTERM))
+	<-p.done
+	if code := p.cmd.ProcessState.ExitCode(); code != exitOK {
+		ts.Fatalf("%s ended with exit code %d:\n%s", args[0], code, p.log.all())
+	}
+}
+
+func modeInStory(ts *testscript.TestScript, _ bool, args []string) {
+	info, err := os.Lstat(ts.MkAbs(args[0]))
+	ts.Check(err)
+	if got := info.Mode().String(); got != args[1] {
+		ts.Fatalf("%s is %s, want %s", args[0], got, args[1])
+	}
+}
+
+func askInStory(ts *testscript.TestScript, _ bool, args []string) {
+	var answer string
+	for range 400 {
+		answer = get(args[0])
+		missing := false
+		for _, text := range args[1:] {
+			missing = missing || !strings.Contains(answer, text)
+		}
+		if !missing {
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	ts.Fatalf("%s never said all of %q, but %s", args[0], args[1:], answer)
+}
+
+func makeCerts(ts *testscript.TestScript, _ bool, _ []string) {
+	issue := func(file string, template, parent *x509.Certificate, signer *ecdsa.PrivateKey) *ecdsa.PrivateKey {
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		ts.Check(err)
+		if signer == nil {
+			signer = key
+		}
+		template.SerialNumber = big.NewInt(time.Now().UnixNano())
+		template.NotBefore, template.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
+		der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), signer)
+		ts.Check(err)
+		keyDER, err := x509.MarshalPKCS8PrivateKey(key)
+		ts.Check(err)
+		write := func(name, kind string, der []byte) {
+			ts.Check(os.WriteFile(ts.MkAbs(name), pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
+		}
+		write(file+".crt", "CERTIFICATE", der)
+		write(file+".key", "PRIVATE KEY", keyDER)
+		return key
+	}
+	ca := &x509.Certificate{Subject: pkix.Name{CommonName: "authority"}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
+	signer := issue("ca", ca, ca, nil)
+	for file, name := range map[string]string{"server": "server", "node-a": "system:node:node-a", "node-b": "system:node:node-b", "user": "somebody"} {
+		issue(file, &x509.Certificate{
+			Subject: pkix.Name{CommonName: name}, KeyUsage: x509.KeyUsageDigitalSignature, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+			ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
+		}, ca, signer)
+	}
+}
