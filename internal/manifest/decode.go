@@ -1,6 +1,7 @@
 package manifest
 
 import (
+	"errors"
 	"fmt"
 	"reflect"
 	"strings"
@@ -18,6 +19,8 @@ type decoder struct {
 	line    int
 	objects []Object
 	errs    []error
+	// faults counts the errors, also those beyond maxFaults, which are not kept.
+	faults int
 
 	// kind, name and path say where in which object the walk is.
 	kind, name string
@@ -28,12 +31,43 @@ type decoder struct {
 	following map[*yaml.Node]bool
 }
 
+// What is told of one file is bounded, because a megabyte of nested faults would make a gigabyte of paths otherwise.
+const (
+	// maxFaults is how many faults are told. Who mends these sees the rest.
+	maxFaults = 100
+	// maxText is how many bytes of a path, a name or a message are told. Kubernetes' own are shorter.
+	maxText = 1 << 10
+)
+
 // fail records a fault of n.
 func (d *decoder) fail(n *yaml.Node, format string, args ...any) {
+	if d.faults++; d.faults > maxFaults {
+		return
+	}
+	err := fmt.Errorf(format, args...)
+	if text := err.Error(); len(text) > maxText {
+		err = errors.New(shorten(text, maxText))
+	}
 	d.errs = append(d.errs, &Error{
-		File: d.file, Line: d.line + n.Line, Column: n.Column,
-		Kind: d.kind, Name: d.name, Field: pathString(d.path), Err: fmt.Errorf(format, args...),
+		File: d.file, Line: d.line + n.Line, Column: n.Column, Kind: shorten(d.kind, maxText), Name: shorten(d.name, maxText),
+		Field: shorten(pathString(d.path), maxText), Err: err,
 	})
+}
+
+// more says that there are faults that are not told, nil if all are.
+func (d *decoder) more() error {
+	if d.faults <= maxFaults {
+		return nil
+	}
+	return &Error{File: d.file, Err: fmt.Errorf("has %d more faults: mend those that are told first", d.faults-maxFaults)}
+}
+
+// shorten returns the first n bytes of a longer text, with dots.
+func shorten(text string, n int) string {
+	if len(text) <= n {
+		return text
+	}
+	return strings.ToValidUTF8(strings.Clone(text[:n]), "") + "..."
 }
 
 // within runs f one step further down the path.
@@ -86,17 +120,17 @@ func (d *decoder) document(n *yaml.Node, implied typeMeta) {
 
 // object reads an object of a known kind and keeps it if it has no fault.
 func (d *decoder) object(n *yaml.Node, m typeMeta, known knownKind) {
-	before := len(d.errs)
+	before := d.faults
 	v := reflect.New(known.typ)
 	d.value(n, v.Elem())
-	if len(d.errs) == before && v.Interface().(metav1.Object).GetName() == "" {
+	if d.faults == before && v.Interface().(metav1.Object).GetName() == "" {
 		d.within(segment{name: "metadata"}, func() {
 			d.within(segment{name: "name"}, func() {
 				d.fail(orElse(d.find(n, "metadata"), n), "is missing: nothing can refer to an object without a name")
 			})
 		})
 	}
-	if len(d.errs) > before {
+	if d.faults > before {
 		return
 	}
 	object := v.Interface().(runtime.Object)

@@ -8,8 +8,6 @@ import (
 	"sort"
 	"strconv"
 	"strings"
-
-	"go.yaml.in/yaml/v3"
 )
 
 var errUTF16 = errors.New("is UTF-16 text: save the file as UTF-8")
@@ -83,8 +81,7 @@ func syntaxError(file string, doc document, err error) *Error {
 	at := from
 	if len(doc.text) <= maxSearch {
 		at += sort.Search(len(ends)-from, func(i int) bool {
-			var n yaml.Node
-			err := yaml.Unmarshal(doc.text[:ends[from+i-1]], &n)
+			_, err := parseYAML(doc.text[:ends[from+i-1]])
 			if err == nil {
 				return false
 			}
@@ -96,5 +93,5 @@ func syntaxError(file string, doc document, err error) *Error {
 	if bytes.HasPrefix(line, []byte("\t")) {
 		message = "a tab cannot indent: use spaces"
 	}
-	return &Error{File: file, Line: doc.line + at - 1, Err: errors.New("not valid YAML: " + message)}
+	return &Error{File: file, Line: doc.line + at - 1, Err: errors.New("not valid YAML: " + shorten(message, maxText))}
 }

@@ -1,8 +1,10 @@
 package manifest
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -129,24 +131,51 @@ func (t *Tree) Errs() []error {
 	return errs
 }
 
+// maxFile is how large a manifest may be: some 300,000 services. Parsing takes a multiple of it in memory.
+const maxFile = 512 << 20
+
 // Read returns the content of a file of the tree. The error is fs.ErrNotExist only if the file is no longer there; a link
-// to a file that does not exist is another error.
+// to a file that does not exist is another error, and so is a file of more than 512 MiB.
 func (t *Tree) Read(file string) ([]byte, error) {
 	if t.root == nil {
-		data, err := os.ReadFile(file)
+		data, err := readFile(os.Open(file))
 		return data, fileError(file, err)
 	}
 	name, err := filepath.Rel(t.path, file)
 	if err != nil {
 		return nil, fileError(file, err)
 	}
-	data, err := t.root.ReadFile(name)
+	data, err := readFile(t.root.Open(name))
 	if errors.Is(err, fs.ErrNotExist) {
 		if _, lerr := t.root.Lstat(name); lerr == nil {
 			return nil, &Error{File: file, Err: errors.New("cannot be read: it is a link to a file that does not exist")}
 		}
 	}
 	return data, fileError(file, err)
+}
+
+var errTooLarge = fmt.Errorf("it has more than %d MiB: split it into several files", maxFile>>20)
+
+// readFile reads what opening a file has returned, to its end unless it is too large.
+func readFile(f *os.File, err error) ([]byte, error) {
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if info.Size() > maxFile {
+		return nil, errTooLarge
+	}
+	var b bytes.Buffer
+	b.Grow(int(info.Size()) + bytes.MinRead)
+	n, err := b.ReadFrom(io.LimitReader(f, maxFile+1)) // it may have grown
+	if err == nil && n > maxFile {
+		err = errTooLarge
+	}
+	return b.Bytes(), err
 }
 
 // Close releases the tree. It can no longer be read.

@@ -8,6 +8,8 @@ package manifest
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
+	"io"
 	"iter"
 	"regexp"
 	"slices"
@@ -34,8 +36,8 @@ type Object struct {
 const aliasAllowance = 100_000
 
 // Decode reads all documents of one file, whose name is used for positions only. It returns every object without fault,
-// in the order of the file, and one *Error for each fault in the others. The objects of a List (also ServiceList, and so
-// on) are returned one by one. Nothing returned refers to data.
+// in the order of the file, and one *Error for each fault in the others, a hundred at most and one that says how many more
+// there are. The objects of a List (also ServiceList, and so on) are returned one by one. Nothing returned refers to data.
 func Decode(file string, data []byte) (objects []Object, errs []error) {
 	for object, err := range Each(file, data) {
 		if err != nil {
@@ -59,7 +61,9 @@ func Each(file string, data []byte) iter.Seq2[Object, error] {
 			d.objects, d.errs = d.objects[:0], d.errs[:0]
 			root, err := doc.parse(file)
 			if err != nil {
-				d.errs = append(d.errs, err)
+				if d.faults++; d.faults <= maxFaults {
+					d.errs = append(d.errs, err)
+				}
 			} else if root != nil {
 				d.line = doc.line - 1
 				d.document(root, typeMeta{})
@@ -74,6 +78,9 @@ func Each(file string, data []byte) iter.Seq2[Object, error] {
 					return
 				}
 			}
+		}
+		if err := d.more(); err != nil {
+			yield(Object{}, err)
 		}
 	}
 }
@@ -133,14 +140,30 @@ func (doc document) parse(file string) (*yaml.Node, error) {
 	if onlyDirectives(doc.text) {
 		return nil, nil
 	}
-	var n yaml.Node
-	if err := yaml.Unmarshal(asYAML(doc.text), &n); err != nil {
+	n, err := parseYAML(asYAML(doc.text))
+	if err != nil {
 		return nil, syntaxError(file, doc, err)
 	}
 	if n.Kind != yaml.DocumentNode || len(n.Content) == 0 || isEmpty(n.Content[0]) {
 		return nil, nil
 	}
 	return n.Content[0], nil
+}
+
+// parseYAML parses text to its end. yaml.Unmarshal stops after the first value: of two JSON objects in a row, the second would
+// get lost without a word.
+func parseYAML(text []byte) (n yaml.Node, err error) {
+	in := yaml.NewDecoder(bytes.NewReader(text))
+	if err = in.Decode(&n); err == nil {
+		err = in.Decode(new(yaml.Node))
+	}
+	switch {
+	case err == nil:
+		err = errors.New("yaml: a second value follows the first")
+	case errors.Is(err, io.EOF):
+		err = nil
+	}
+	return n, err
 }
 
 // asYAML returns text, with those escapes of JSON replaced that YAML lacks if text is JSON: \/ and pairs of surrogates.
@@ -166,9 +189,12 @@ func asYAML(text []byte) []byte {
 // jsonEscape matches a pair of surrogates or any other escape, up to where its length matters.
 var jsonEscape = regexp.MustCompile(`(?i)\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}|\\ud[0-9a-f]{3}|\\.`)
 
-// onlyDirectives reports whether text, which precedes a "---", has nothing but blank lines, comments and directives such
-// as %YAML. Cut off from their document, the parser would take directives for a fault.
+// onlyDirectives reports whether text, which may begin with one "---" and precedes the next, has nothing but blank lines,
+// comments and directives such as %YAML. Cut off from their document, the parser would take directives for a fault.
 func onlyDirectives(text []byte) bool {
+	if isMarker(text, "---") {
+		text = text[len("---"):]
+	}
 	for line := range bytes.Lines(text) {
 		line = bytes.TrimSpace(line)
 		if len(line) > 0 && line[0] != '%' && line[0] != '#' {
@@ -198,10 +224,14 @@ const (
 	segKey
 )
 
-// pathString renders a path the way Kubernetes does: spec.ports[0].port, metadata.labels[app].
+// pathString renders a path the way Kubernetes does: spec.ports[0].port, metadata.labels[app]. It stops once a path is longer
+// than anybody reads.
 func pathString(path []segment) string {
 	var b []byte
 	for _, s := range path {
+		if len(b) > maxText {
+			break
+		}
 		switch s.kind {
 		case segField:
 			if len(b) > 0 {

@@ -101,9 +101,9 @@ func intOf(n *yaml.Node) (int64, bool) {
 
 // unmarshal reads n into v through JSON, for types that read their own.
 func (d *decoder) unmarshal(n *yaml.Node, v reflect.Value) {
-	before := len(d.errs)
+	before := d.faults
 	plain := d.plain(n)
-	if len(d.errs) > before {
+	if d.faults > before {
 		return
 	}
 	text, err := json.Marshal(plain)
@@ -165,15 +165,12 @@ func describe(n *yaml.Node) string {
 	case yaml.SequenceNode:
 		return "a list"
 	case yaml.AliasNode:
-		return "the alias *" + n.Value
+		return "the alias *" + shorten(n.Value, 60)
 	}
 	if n.Tag == "!!null" {
 		return "null"
 	}
-	text := n.Value
-	if len(text) > 60 {
-		text = text[:60] + "..."
-	}
+	text := shorten(n.Value, 60)
 	if _, isBool := boolOf(n); isBool {
 		return "the boolean " + text
 	}

@@ -59,8 +59,8 @@ func (d *Document) decoder() *decoder {
 }
 
 // Into reads the document, apiVersion and kind excepted, into the struct that v points to. Fields are matched by their JSON
-// names. What the document does not mention, or gives as null, keeps its value. It returns one *[Error] for each fault; the
-// rest has then been read nevertheless. Types with an UnmarshalJSON or UnmarshalText method are read by it.
+// names. What the document does not mention, or gives as null, keeps its value. It returns one *[Error] for each fault, as
+// [Decode] does; the rest has then been read nevertheless. Types with an UnmarshalJSON or UnmarshalText method are read by it.
 func (d *Document) Into(v any) []error {
 	content := *d.root
 	content.Content = nil
@@ -71,6 +71,9 @@ func (d *Document) Into(v any) []error {
 	}
 	dec := d.decoder()
 	dec.value(&content, reflect.ValueOf(v).Elem())
+	if err := dec.more(); err != nil {
+		dec.errs = append(dec.errs, err)
+	}
 	return dec.errs
 }
 
