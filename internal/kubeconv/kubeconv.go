@@ -2,7 +2,7 @@
 //
 // It fills in the API server's defaults, parses addresses and checks the form of what it reads, so that nothing behind it
 // has to. It takes any input, also one that no API server would store: what is wrong is returned as one [FieldError] for
-// each fault, joined. What is returned shares no memory with the input.
+// each fault, twenty at most, joined. What is returned shares no memory with the input.
 //
 // Addresses are read as Kubernetes always did: IPv4 addresses may have leading zeros, which are decimal (010.0.0.1 is
 // 10.0.0.1), and CIDRs may have bits set after the prefix. Objects of that kind are refused by newer API servers, but live
@@ -12,6 +12,7 @@ package kubeconv
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"unique"
 
 	corev1 "k8s.io/api/core/v1"
@@ -50,7 +51,7 @@ func result[T model.Object](o T, err error) (model.Object, bool, error) {
 type FieldError struct {
 	// Path is the field, for example spec.ports[0].port.
 	Path string
-	// Value is what the field holds, nil if nothing.
+	// Value is what the field holds, nil if nothing; of a long text the beginning.
 	Value any
 	// Problem says what is wrong, worded to follow the path.
 	Problem string
@@ -76,8 +77,30 @@ var errNil = errors.New("there is no object (nil)")
 // faults collects the errors of one object.
 type faults []error
 
+// Who reads a log learns nothing from the thousandth fault of an object, nor from a megabyte of text in one.
+const maxFaults, maxValue = 20, 100
+
 func (f *faults) add(path string, value any, problem string) {
+	if len(*f) == maxFaults {
+		*f = append(*f, errMore)
+	}
+	if len(*f) > maxFaults {
+		return
+	}
+	if text, ok := value.(string); ok {
+		value = shorten(text)
+	}
 	*f = append(*f, &FieldError{path, value, problem})
+}
+
+var errMore = errors.New("and more faults of this kind: mend these first")
+
+// shorten returns a copy of text, or of its beginning if it is too long for an error.
+func shorten(text string) string {
+	if len(text) <= maxValue {
+		return strings.Clone(text)
+	}
+	return strings.ToValidUTF8(strings.Clone(text[:maxValue]), "") + "..."
 }
 
 // err returns the faults joined, or nil if there are none.

@@ -70,7 +70,7 @@ func (f *faults) clusterIPs(m *model.Service, spec *corev1.ServiceSpec) {
 		}
 		list = []string{spec.ClusterIP}
 	} else if spec.ClusterIP != "" && spec.ClusterIP != list[0] {
-		f.add(path+"[0]", list[0], "must be the same as spec.clusterIP, "+strconv.Quote(spec.ClusterIP))
+		f.add(path+"[0]", list[0], "must be the same as spec.clusterIP, "+strconv.Quote(shorten(spec.ClusterIP)))
 		return
 	}
 	if list[0] == corev1.ClusterIPNone {

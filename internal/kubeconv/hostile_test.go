@@ -1,0 +1,114 @@
+package kubeconv
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/switchyard-net/switchyard/model"
+)
+
+// TestFaultsAreBounded: an object may be full of faults, each as long as it likes; an error about it may not.
+func TestFaultsAreBounded(t *testing.T) {
+	many := make([]string, 50_000)
+	for i := range many {
+		many[i] = fmt.Sprint("nothing ", i)
+	}
+	long := strings.Repeat("ä", 1<<20)
+	endpoints := make([]discoveryv1.Endpoint, 5000)
+	for name, c := range map[string]struct {
+		in     any
+		faults int
+		want   string
+	}{
+		"many addresses": {&corev1.Service{ObjectMeta: meta(), Spec: corev1.ServiceSpec{ExternalIPs: many}}, maxFaults + 1,
+			`spec.externalIPs[0]: must be an IP address, got "nothing 0"`},
+		"many ports": {&corev1.Service{ObjectMeta: meta(), Spec: corev1.ServiceSpec{Ports: make([]corev1.ServicePort, 70_000)}}, maxFaults + 1,
+			"spec.ports[0].port: must be a number from 1 to 65535, got 0"},
+		"many endpoints": {&discoveryv1.EndpointSlice{ObjectMeta: meta(), AddressType: "IPv6", Endpoints: endpoints}, maxFaults + 1,
+			"endpoints[0].addresses: must hold an address"},
+		"many ranges": {&networkingv1.ServiceCIDR{ObjectMeta: meta(), Spec: networkingv1.ServiceCIDRSpec{CIDRs: many}}, maxFaults + 1,
+			"spec.cidrs[0]: must be a CIDR"},
+		"as many as are told": {&corev1.Service{ObjectMeta: meta(), Spec: corev1.ServiceSpec{ExternalIPs: many[:maxFaults]}}, maxFaults,
+			"spec.externalIPs[0]"},
+		"long words": {&corev1.Service{ObjectMeta: meta(), Spec: corev1.ServiceSpec{
+			Type: corev1.ServiceType(long), SessionAffinity: corev1.ServiceAffinity(long), ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicy(long),
+			ClusterIPs: []string{long}, ClusterIP: long + "x", LoadBalancerSourceRanges: []string{long},
+		}}, 5, "spec.type: must be ClusterIP, NodePort, LoadBalancer or ExternalName"},
+	} {
+		_, ok, err := Object(c.in)
+		if !ok || err == nil {
+			t.Errorf("%s: %v, %v", name, ok, err)
+			continue
+		}
+		faults := strings.Split(err.Error(), "\n")
+		if len(faults) != c.faults || len(err.Error()) > 4096 || !strings.HasPrefix(faults[0], c.want) {
+			t.Errorf("%s: %d faults, %d bytes, want %d faults, the first %s\n%.300v", name, len(faults), len(err.Error()), c.faults, c.want, err)
+		}
+		if more := errors.Is(err, errMore); more != (c.faults > maxFaults) {
+			t.Errorf("%s: said that there are more: %v", name, more)
+		}
+	}
+}
+
+// TestNothingLargeIsKept converts objects with megabytes of annotations, labels and managed fields, which decide about nothing here.
+func TestNothingLargeIsKept(t *testing.T) {
+	const large = 4 << 20
+	// The names are pieces of one large text, as they are of the message that an object comes in.
+	text := strings.Repeat("x", large)
+	about := func() metav1.ObjectMeta {
+		own := strings.Clone(text)
+		return metav1.ObjectMeta{
+			Namespace: own[:4], Name: own[4:9],
+			Annotations:   map[string]string{"kubectl.kubernetes.io/last-applied-configuration": own, corev1.EndpointsLastChangeTriggerTime: own},
+			Labels:        map[string]string{"app": own, discoveryv1.LabelServiceName: own[:7], corev1.LabelTopologyZone: own[:8], proxyNameLabel: own[:6]},
+			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: own[:5], FieldsV1: &metav1.FieldsV1{Raw: []byte(own)}}},
+		}
+	}
+	var kept []model.Object
+	before := heapInUse()
+	for range 10 {
+		m := about()
+		own := m.Annotations["kubectl.kubernetes.io/last-applied-configuration"]
+		for _, in := range []any{
+			&corev1.Service{ObjectMeta: m, Spec: corev1.ServiceSpec{
+				Selector: map[string]string{"a": own}, ExternalName: own, Ports: []corev1.ServicePort{{Name: own[:3], Port: 80}},
+			}},
+			&discoveryv1.EndpointSlice{ObjectMeta: m, AddressType: "IPv4", Endpoints: []discoveryv1.Endpoint{{
+				Addresses: []string{"10.0.0.1", own}, NodeName: new(own[:9]), Zone: new(own), Hostname: new(own),
+				DeprecatedTopology: map[string]string{"a": own}, Hints: &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: own[:8]}}},
+			}}},
+			&corev1.Node{ObjectMeta: m, Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: "InternalIP", Address: own}}}},
+			&corev1.Namespace{ObjectMeta: m},
+			&networkingv1.ServiceCIDR{ObjectMeta: m},
+		} {
+			o, _, err := Object(in)
+			if err != nil {
+				t.Fatal(err)
+			}
+			kept = append(kept, o)
+		}
+		// Also what is told of a fault must not hold the text that it was found in.
+		_, err := Service(&corev1.Service{ObjectMeta: m, Spec: corev1.ServiceSpec{ExternalIPs: []string{own[:50], own}}})
+		defer runtime.KeepAlive(err)
+	}
+	if grown := heapInUse() - before; grown > large/4 {
+		t.Errorf("%d objects whose texts are of 4 MiB take %d KiB", len(kept), grown>>10)
+	}
+	runtime.KeepAlive(kept)
+}
+
+func heapInUse() int {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int(m.HeapAlloc)
+}
