@@ -54,9 +54,9 @@ func Load(data []byte, o Options) (*config.Config, []config.Note, error) {
 // wrongKind says that doc is not of the kind in one of the versions.
 func wrongKind(doc *manifest.Document, kind string, versions ...string) error {
 	if doc.Kind != kind {
-		return doc.Error("kind", fmt.Errorf("must be %s, got %q", kind, doc.Kind))
+		return doc.Error("kind", fmt.Errorf("must be %s, got %.60q", kind, doc.Kind))
 	}
-	return doc.Error("apiVersion", fmt.Errorf("must be %s, got %q", strings.Join(versions, " or "), doc.APIVersion))
+	return doc.Error("apiVersion", fmt.Errorf("must be %s, got %.60q", strings.Join(versions, " or "), doc.APIVersion))
 }
 
 func loadV1alpha2(doc *manifest.Document, o Options) (*config.Config, []config.Note, error) {
@@ -67,7 +67,7 @@ func loadV1alpha2(doc *manifest.Document, o Options) (*config.Config, []config.N
 	r.add(faults)
 	c.Mend(r.faults, config.Default())
 	r.add(c.Validate(o.Platform))
-	if len(r.faults) == 0 {
+	if len(r.errs) == 0 {
 		return c, nil, nil
 	}
 	c.Mend(r.faults, config.Default())
@@ -98,7 +98,7 @@ func loadV1alpha1(doc *manifest.Document, o Options) (*config.Config, []config.N
 		faults[i] = &field.Error{Path: file.Path(f.Path), Problem: f.Problem}
 	}
 	r.add(faults)
-	if len(r.faults) > 0 {
+	if len(r.errs) > 0 {
 		return nil, append(unknown, notes...), r.err()
 	}
 	return c, append(unknown, notes...), nil
@@ -126,9 +126,17 @@ func (r *report) decoded(errs []error) {
 	}
 }
 
+// maxFaults is how many faults of a file are told. With more of them it is no configuration.
+const maxFaults = 100
+
 // add adds faults at their positions. One that follows from a fault that is known of the same field is left out.
 func (r *report) add(faults []*field.Error) {
-	for _, f := range faults {
+	for i, f := range faults {
+		if len(r.faults) >= maxFaults {
+			r.unmendable = true
+			r.errs = append(r.errs, fmt.Errorf("there may be %d more faults: mend the others first", len(faults)-i))
+			return
+		}
 		known := func(k *field.Error) bool {
 			rest, found := strings.CutPrefix(f.Path, k.Path)
 			return found && (rest == "" || rest[0] == '[' || rest[0] == '.')

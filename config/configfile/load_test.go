@@ -213,8 +213,11 @@ func FuzzLoad(f *testing.F) {
 	}
 	f.Add([]byte(v2 + "nodePortAddresses: &a [*a]\nnodeIPOverride: [null]\nlinux: null\n<<: {mode: x}\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		c, _, err := configfile.Load(data, configfile.Options{})
-		if err != nil && c == nil {
+		c, _, err := configfile.Load(data, configfile.Options{Name: "f"})
+		if err != nil {
+			checkFaults(t, err)
+		}
+		if c == nil {
 			return
 		}
 		if errs := c.Validate(""); len(errs) > 0 {
