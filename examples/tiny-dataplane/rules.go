@@ -28,16 +28,28 @@ type writer struct {
 	frontends, nodePortMaps, strays elements
 }
 
+// elements are chains by value, by match.
 type elements map[string]map[string]string
 
-func (e *elements) add(match, value, verdict string) {
+func (e *elements) add(match, value, chain string) {
 	if *e == nil {
 		*e = make(elements)
 	}
 	if (*e)[match] == nil {
 		(*e)[match] = make(map[string]string)
 	}
-	(*e)[match][value] = verdict
+	(*e)[match][value] = chain
+}
+
+func (e elements) rules() (rules []string) {
+	for match, verdicts := range e {
+		var list []string
+		for value, chain := range verdicts {
+			list = append(list, value+" : goto "+chain)
+		}
+		rules = append(rules, fmt.Sprintf("%s vmap { %s }", match, strings.Join(list, ", ")))
+	}
+	return rules
 }
 
 // chain makes a chain of rules, of which empty ones do not count, and returns its name.
@@ -56,23 +68,18 @@ func (w *writer) hook(name, hook string, rules ...string) string {
 }
 
 func (w *writer) hooks() {
-	var rules []string
-	for _, e := range []elements{w.frontends, w.nodePortMaps, w.strays} {
-		for match, verdicts := range e {
-			var list []string
-			for value, verdict := range verdicts {
-				list = append(list, value+" : goto "+verdict)
-			}
-			rules = append(rules, fmt.Sprintf("%s vmap { %s }", match, strings.Join(list, ", ")))
-		}
-	}
+	w.chain("services", append(w.frontends.rules(), w.nodePortMaps.rules()...)...)
+	strays := w.strays.rules() // other ports of cluster IPs
 	for _, cidr := range w.node.ServiceCidrs {
 		p := client.Prefix(cidr)
-		rules = append(rules, fmt.Sprintf("%s daddr %s drop", ipOf(p.Addr()), p)) // no service has it
+		strays = append(strays, fmt.Sprintf("%s daddr %s drop", ipOf(p.Addr()), p)) // no service has it
 	}
-	w.chain("services", rules...)
-	w.hook("prerouting", "{ type nat hook prerouting priority -100; }", "jump services")
-	w.hook("output", "{ type nat hook output priority -100; }", "jump services")
+	// A packet keeps the rules that it has met first, but a commit takes the elements out of their maps at once. One that finds
+	// nothing for this reason meets the new rules in the next chain, and only who finds nothing there either is a stray.
+	for i, rules := range [][]string{{"jump services"}, {"jump services"}, strays} {
+		w.hook(fmt.Sprintf("prerouting%d", i), fmt.Sprintf("{ type nat hook prerouting priority %d; }", i-100), rules...)
+		w.hook(fmt.Sprintf("output%d", i), fmt.Sprintf("{ type nat hook output priority %d; }", i-100), rules...)
+	}
 	w.hook("postrouting", "{ type nat hook postrouting priority 100; }", "ct mark and 0x4000 == 0x4000 masquerade fully-random")
 }
 
