@@ -69,7 +69,7 @@ func TestNothingLargeIsKept(t *testing.T) {
 			Namespace: own[:4], Name: own[4:9],
 			Annotations:   map[string]string{"kubectl.kubernetes.io/last-applied-configuration": own, corev1.EndpointsLastChangeTriggerTime: own},
 			Labels:        map[string]string{"app": own, discoveryv1.LabelServiceName: own[:7], corev1.LabelTopologyZone: own[:8], proxyNameLabel: own[:6]},
-			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: own[:5], FieldsV1: &metav1.FieldsV1{Raw: []byte(own)}}},
+			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: own[:5], FieldsV1: metav1.NewFieldsV1(own)}},
 		}
 	}
 	var kept []model.Object

@@ -133,8 +133,18 @@ func (s *state) take(file string, c *content, data []byte) {
 	}
 }
 
-// read returns the objects in data that count, and everything that is wrong with data.
+// maxProblems is how many faults of one file are kept, and thus logged.
+const maxProblems = 100
+
+// read returns the objects in data that count, and what is wrong with data.
 func read(file string, data []byte) (claims []claim, problems []error) {
+	defer func() {
+		if more := len(problems) - maxProblems; more > 1 {
+			problems = append(problems[:maxProblems:maxProblems], &manifest.Error{
+				File: file, Err: fmt.Errorf("has %d more faults: mend those that are told first", more),
+			})
+		}
+	}()
 	var locator *manifest.Locator
 	for o, err := range manifest.Each(file, data) {
 		if err != nil {
