@@ -107,10 +107,11 @@ func TestDaemon(t *testing.T) {
 	})
 
 	// A change that can be applied is; one that cannot is named; the process stays the same.
-	write(t, file, strings.Replace(strings.Replace(text, "masqueradeAll: false", "masqueradeAll: true", 1),
-		"metricsBindAddress: \"\"", "metricsBindAddress: 127.0.0.1:20249", 1))
-	becomes(t, n, "10249/configz", func(s string) bool { return strings.Contains(s, `"masqueradeAll":true`) })
-	if log := p.Tail(); !strings.Contains(log, "metricsBindAddress") {
+	changed := strings.NewReplacer("masqueradeAll: false", "masqueradeAll: true",
+		"metricsBindAddress: \"\"", "metricsBindAddress: 127.0.0.1:20249", "mode: \"\"", "mode: iptables").Replace(text)
+	write(t, file, changed)
+	becomes(t, n, "20249/configz", func(s string) bool { return strings.Contains(s, `"masqueradeAll":true`) })
+	if log := p.Tail(); !strings.Contains(log, `fields=mode`) {
 		t.Errorf("the log does not name the change that needs a restart:\n%s", log)
 	}
 	reaches(t, n, frontend, "a")
