@@ -26,7 +26,7 @@ type Stream struct {
 	Judge Judge
 	// Control says that no proxy has to do with the stream.
 	Control bool
-	// Sticky says that each new connection must go where the last one went, as long as that endpoint is allowed.
+	// Sticky says that each new connection must go where the one before went, as long as that endpoint is allowed.
 	Sticky bool
 	// Every is the time between two new connections, each of which makes one request. 0 makes none.
 	Every time.Duration

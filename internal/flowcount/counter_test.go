@@ -247,11 +247,11 @@ func TestJudgement(t *testing.T) {
 		rule rule
 		bad  bool
 	}{
-		{"allowed", rule{{self, self}}, false},
-		{"allowed before a change", rule{{self, self}, {other, other}}, false},
-		{"another is", rule{{other, other}}, true},
+		{"allowed", rule{both(self)}, false},
+		{"allowed before a change", rule{both(self), both(other)}, false},
+		{"another is", rule{both(other)}, true},
 		{"nobody is", rule{{}}, true},
-		{"keeps its flows", rule{{self, other}, {other, self}}, false},
+		{"keeps its flows", rule{{Allowed: self, Serving: other}, {Allowed: other, Serving: self}}, false},
 	} {
 		for _, proto := range []state.Protocol{state.TCP, state.UDP} {
 			r := s.count(Options{Streams: []Stream{s.stream(proto, 0, c.rule)}}, awhile)
@@ -261,20 +261,29 @@ func TestJudgement(t *testing.T) {
 		}
 	}
 	// A UDP flow must not stay with an endpoint that does not serve, though new connections may still go there.
-	if r := s.count(Options{Streams: []Stream{s.stream(state.UDP, 0, rule{{self, other}})}}, awhile); r.Misdelivered == 0 {
+	if r := s.count(Options{Streams: []Stream{s.stream(state.UDP, 0, rule{{Allowed: self, Serving: other}})}}, awhile); r.Misdelivered == 0 {
 		t.Errorf("a stale flow: %+v", r.Counts)
 	}
 	if err := server.Close(); err != nil {
 		t.Fatal(err)
 	}
-	r := s.count(Options{Streams: []Stream{s.stream(state.TCP, 0, rule{{self, self}, {}})}}, awhile)
+	r := s.count(Options{Streams: []Stream{s.stream(state.TCP, 0, rule{both(self), {}})}}, awhile)
 	if r.Bad() > 0 || r.Unserved == 0 {
 		t.Errorf("refused, as one of two states wants it: %+v", r.Counts)
 	}
-	if r := s.count(Options{Streams: []Stream{s.stream(state.TCP, 0, rule{{self, self}})}}, awhile); r.Reset == 0 || r.Unserved > 0 {
+	if r := s.count(Options{Streams: []Stream{s.stream(state.TCP, 0, rule{both(self)})}}, awhile); r.Reset == 0 || r.Unserved > 0 {
 		t.Errorf("refused, though allowed: %+v", r.Counts)
 	}
+	interrupted := both(self)
+	interrupted.Interrupted = true
+	r = s.count(Options{Streams: []Stream{s.stream(state.TCP, 0, rule{interrupted})}}, awhile)
+	if r.Bad() > 0 || r.Unserved == 0 || r.New.Ours < 200*time.Millisecond {
+		t.Errorf("refused, as somebody else wants it: %+v", *r)
+	}
 }
+
+// both is a state in which endpoints are allowed and serve.
+func both(endpoints []netip.AddrPort) State { return State{Allowed: endpoints, Serving: endpoints} }
 
 // TestLeave: a server that ends as it should breaks no connection.
 func TestLeave(t *testing.T) {
@@ -309,14 +318,14 @@ func TestSticky(t *testing.T) {
 		}
 		return fmt.Sprintf("%v %d %d\n", server, connection, request), false
 	})
-	both := []netip.AddrPort{a, b}
-	st := s.stream(state.TCP, 0, rule{{both, both}})
+	all := []netip.AddrPort{a, b}
+	st := s.stream(state.TCP, 0, rule{both(all)})
 	st.Sticky, st.Flows = true, 0
-	if r := s.count(Options{Streams: []Stream{st}}, awhile); r.Misdelivered != 1 {
+	if r := s.count(Options{Streams: []Stream{st}}, awhile); r.Misdelivered == 0 || r.Misdelivered > 5 {
 		t.Errorf("%+v", r.Counts)
 	}
 	n.Store(0)
-	st.Judge = rule{{both, both}, {both[1:], both}}
+	st.Judge = rule{both(all), {Allowed: all[1:], Serving: all}}
 	if r := s.count(Options{Streams: []Stream{st}}, awhile); r.Misdelivered != 0 {
 		t.Errorf("after its endpoint has gone: %+v", r.Counts)
 	}

@@ -30,6 +30,8 @@ type State struct {
 	Allowed []netip.AddrPort
 	// Serving are the endpoints that may keep a flow that they have.
 	Serving []netip.AddrPort
+	// Interrupted says that somebody else has just taken the proxy's work away: connections may fail until it is repaired.
+	Interrupted bool
 }
 
 // Judge says what may become of connections. It is asked by many goroutines at once.
@@ -44,7 +46,7 @@ type Plainly struct{}
 // States returns the target's own address.
 func (Plainly) States(t *Target, _ flow.Client, _ netip.Addr, _, _ time.Time) []State {
 	self := []netip.AddrPort{t.Addr}
-	return []State{{self, self}}
+	return []State{{Allowed: self, Serving: self}}
 }
 
 // Ledger is the judge of connections through a cluster that changes: it asks the oracle about each state of the cluster that
@@ -52,6 +54,8 @@ func (Plainly) States(t *Target, _ flow.Client, _ netip.Addr, _, _ time.Time) []
 type Ledger struct {
 	mu      sync.Mutex
 	periods []*period
+	// interrupted is when somebody took the proxy's work away, and repaired until when that may be felt.
+	interrupted, repaired time.Time
 }
 
 // period is a state of the cluster and the time in which connections may go by it.
@@ -93,6 +97,19 @@ func (l *Ledger) Acked() {
 	}
 }
 
+// Interrupt is called before somebody other than the proxy takes its work away. Whatever is under way within the given time may
+// fail, and counts as unserved: open connections too, since the kernel does not translate their packets either while there are no
+// rules for NAT. How long none succeeds is measured all the same. A call within that time prolongs it.
+func (l *Ledger) Interrupt(d time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	if now.After(l.repaired) {
+		l.interrupted = now
+	}
+	l.repaired = now.Add(d)
+}
+
 // States asks the oracle.
 func (l *Ledger) States(t *Target, from flow.Client, src netip.Addr, since, until time.Time) []State {
 	l.mu.Lock()
@@ -100,7 +117,9 @@ func (l *Ledger) States(t *Target, from flow.Client, src netip.Addr, since, unti
 	var states []State
 	for _, p := range l.periods {
 		if !p.began.After(until) && (p.ended.IsZero() || !p.ended.Before(since)) {
-			states = append(states, p.ask(t, from, src))
+			s := p.ask(t, from, src)
+			s.Interrupted = !since.After(l.repaired) && !until.Before(l.interrupted)
+			states = append(states, s)
 		}
 	}
 	return states

@@ -25,7 +25,8 @@ type stream struct {
 	epoll   int
 	conns   map[int32]*conn // by file descriptor
 	flows   []*conn         // those that are kept open, also while they are not
-	last    netip.AddrPort  // who answered the last new connection
+	former  []former        // new connections that were answered lately, if they are to stick
+	port    int             // the last source port of a UDP socket
 
 	counts             Counts
 	fresh, established record
@@ -47,6 +48,7 @@ type conn struct {
 func newStream(c *Counter, s *Stream, o *Options) *stream {
 	st := &stream{Stream: s, o: o, counter: c, conns: map[int32]*conn{}}
 	st.fresh.stream, st.established.stream = st, st
+	st.port = firstPort + int(numbers.Add(997))%(lastPort-firstPort) // streams of one host do not get in each other's way
 	for _, a := range s.From.Addrs {
 		if !st.src.IsValid() && a.Is4() == s.Target.Addr.Addr().Is4() {
 			st.src = a
@@ -96,7 +98,7 @@ func (s *stream) run(ctx context.Context) (err error) {
 			}
 			s.runFlows(now)
 		}
-		s.expire(now)
+		now = time.Now()
 		n, err := unix.EpollWait(s.epoll, events, s.timeout(next))
 		if err != nil && !errors.Is(err, unix.EINTR) {
 			return os.NewSyscallError("epoll_wait", err)
@@ -105,6 +107,10 @@ func (s *stream) run(ctx context.Context) (err error) {
 			if c := s.conns[e.Fd]; c != nil {
 				s.progress(c)
 			}
+		}
+		if n < len(events) {
+			// After the events, and by the time before them: where this thread had to wait, answers wait too.
+			s.expire(now)
 		}
 	}
 }
@@ -173,7 +179,12 @@ func (s *stream) connect(c *conn) {
 		_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
 		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
 	}
-	err = unix.Connect(fd, to)
+	if kind == unix.SOCK_DGRAM {
+		err = s.bindFresh(fd, family)
+	}
+	if err == nil {
+		err = unix.Connect(fd, to)
+	}
 	if err != nil && !errors.Is(err, unix.EINPROGRESS) {
 		s.failed(c, err)
 		return
@@ -187,6 +198,27 @@ func (s *stream) connect(c *conn) {
 	event := &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLET, Fd: int32(fd)}
 	if err := unix.EpollCtl(s.epoll, unix.EPOLL_CTL_ADD, fd, event); err != nil {
 		s.failed(c, err)
+	}
+}
+
+// The source ports of UDP sockets.
+const firstPort, lastPort = 20000, 60000
+
+// bindFresh gives a UDP socket a port that this stream has not used for long. The node remembers flows of datagrams for half a
+// minute or more, so that the same port would be the same flow, and not a new one.
+func (s *stream) bindFresh(fd, family int) error {
+	for {
+		s.port++
+		if s.port < firstPort || s.port > lastPort {
+			s.port = firstPort
+		}
+		var at unix.Sockaddr = &unix.SockaddrInet6{Port: s.port}
+		if family == unix.AF_INET {
+			at = &unix.SockaddrInet4{Port: s.port}
+		}
+		if err := unix.Bind(fd, at); !errors.Is(err, unix.EADDRINUSE) {
+			return os.NewSyscallError("bind", err)
+		}
 	}
 }
 
@@ -292,7 +324,6 @@ func (s *stream) answered(c *conn, server netip.AddrPort) {
 	s.fresh.success(since, now, s.o.Patience)
 	c.server = server
 	s.judgeNew(c, since, now)
-	s.last = server
 	if !c.kept {
 		s.close(c, now)
 	}
@@ -304,10 +335,44 @@ func (s *stream) judgeNew(c *conn, since, now time.Time) {
 		s.bad(c, &s.counts.Misdelivered, fmt.Sprintf("was answered by %v; allowed are %v", c.server, states[len(states)-1].Allowed))
 		return
 	}
-	if s.Sticky && s.last.IsValid() && c.server != s.last &&
-		!slices.ContainsFunc(states, func(st State) bool { return !slices.Contains(st.Allowed, s.last) }) {
-		s.bad(c, &s.counts.Misdelivered, fmt.Sprintf("was answered by %v, although %v had this client and is still allowed", c.server, s.last))
+	if s.Sticky {
+		s.judgeSticky(c, since, now)
 	}
+}
+
+// former is a new connection that was answered.
+type former struct {
+	server       netip.AddrPort
+	since, until time.Time
+}
+
+// judgeSticky compares a connection with the last one that had been answered when it began, and with those that were under way at
+// the same time as that one: such may have been the first of the client side by side.
+func (s *stream) judgeSticky(c *conn, since, now time.Time) {
+	var last *former
+	for i := range s.former {
+		f := &s.former[i]
+		if f.until.Before(since) && (last == nil || f.since.After(last.since)) {
+			last = f
+		}
+	}
+	if last != nil {
+		free := false // to go elsewhere
+		states := s.states(last.since, now)
+		for _, f := range s.former {
+			beside := !f.since.After(last.until) && !f.until.Before(last.since)
+			gone := slices.ContainsFunc(states, func(st State) bool { return !slices.Contains(st.Allowed, f.server) || st.Interrupted })
+			free = free || beside && (gone || f.server == c.server)
+		}
+		if !free {
+			s.bad(c, &s.counts.Misdelivered, fmt.Sprintf("was answered by %v, although %v had this client and is still allowed", c.server, last.server))
+		}
+	}
+	const enough = 64
+	if len(s.former) == enough {
+		s.former = slices.Delete(s.former, 0, enough/2)
+	}
+	s.former = append(s.former, former{c.server, since, now})
 }
 
 // judgeEstablished: a TCP connection stays with its server. A flow of datagrams does as long as the endpoint serves.
@@ -354,9 +419,15 @@ func (s *stream) failed(c *conn, err error) {
 	switch {
 	case c.server.IsValid() && s.Target.Protocol == state.UDP && s.gone(c.server, since.Add(-s.o.CutPatience), now):
 		s.counts.Ended++ // the flow had to be cut, and what was under way goes with it
+	case c.server.IsValid() && s.interrupted(since, now):
+		s.established.failure(since)
+		s.counts.Unserved++
 	case c.server.IsValid():
 		s.established.failure(since)
 		s.bad(c, count, fmt.Sprintf("with %v %s", c.server, text))
+	case s.interrupted(since, now):
+		s.fresh.failure(since)
+		s.counts.Unserved++
 	case slices.ContainsFunc(s.states(since, now), func(st State) bool { return len(st.Allowed) == 0 }):
 		s.counts.Unserved++
 	default:
@@ -369,6 +440,11 @@ func (s *stream) failed(c *conn, err error) {
 // gone says whether there was a moment in which an endpoint did not serve.
 func (s *stream) gone(server netip.AddrPort, since, now time.Time) bool {
 	return slices.ContainsFunc(s.states(since, now), func(st State) bool { return !slices.Contains(st.Serving, server) })
+}
+
+// interrupted says whether a connection may have failed because of somebody other than the proxy.
+func (s *stream) interrupted(since, now time.Time) bool {
+	return slices.ContainsFunc(s.states(since, now), func(st State) bool { return st.Interrupted })
 }
 
 func (s *stream) states(since, until time.Time) []State {

@@ -1,0 +1,109 @@
+//go:build linux
+
+// Command proof makes trouble for Switchyard while thousands of connections a second go through it, and counts what became of them.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/switchyard-net/switchyard/internal/netns"
+	"github.com/switchyard-net/switchyard/internal/proof"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := inNamespace(func() error { return run(ctx) })
+	stop()
+	os.Exit(code)
+}
+
+// inNamespace runs fn where network namespaces can be made, and returns the exit code.
+func inNamespace(fn func() error) int {
+	err := netns.Check()
+	if _, denied := errors.AsType[*netns.PermissionError](err); denied {
+		var code int
+		if code, err = netns.Reexec(); err == nil {
+			return code
+		}
+	} else if err == nil {
+		err = fn()
+	}
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "proof: %v\n", err)
+		return 1
+	}
+	return 0
+}
+
+var errWrong = errors.New("not all is as promised; see above")
+
+func run(ctx context.Context) error {
+	o := proof.Options{Log: os.Stdout}
+	var names string
+	var took time.Duration
+	flag.StringVar(&o.Source, "source", ".", "root of the repository")
+	flag.StringVar(&names, "stories", "", "names of the stories to run, separated by commas (default: all): "+strings.Join(proof.Names(), ", "))
+	flag.Float64Var(&o.Scale, "scale", 1, "how much happens in each story; 1 has a thousand kills")
+	flag.IntVar(&o.Rate, "rate", 2400, "new connections a second")
+	flag.Uint64Var(&o.Seed, "seed", 1, "what decides about all that is random")
+	first := flag.Bool("first", true, "let the load run before all other programs on this machine, so that it does not measure them")
+	plants := flag.Bool("plants", false, "plant faults, which the stories must notice, and run nothing else")
+	keep := flag.Bool("keep", false, "keep the logs, and say where they are")
+	flag.Parse()
+	if flag.NArg() > 0 {
+		return fmt.Errorf("unexpected argument %q; run with -h for usage", flag.Arg(0))
+	}
+	if names != "" {
+		o.Stories = strings.Split(names, ",")
+	}
+	if *first {
+		if err := proof.GoFirst(); err != nil {
+			fmt.Fprintln(os.Stderr, "proof: warning:", err)
+		}
+	}
+	var err error
+	if o.Dir, err = os.MkdirTemp("", "switchyard-proof-"); err != nil {
+		return err
+	}
+	if *keep {
+		fmt.Println("logs are kept in", o.Dir)
+	} else {
+		defer os.RemoveAll(o.Dir)
+	}
+	began := time.Now()
+	defer func() { took = time.Since(began); fmt.Println("took", took.Round(time.Second)) }()
+	if *plants {
+		return runPlants(ctx, o)
+	}
+	results, err := proof.Run(ctx, o)
+	if err != nil {
+		return err
+	}
+	for i := range results {
+		if len(results[i].Wrong) > 0 {
+			return errWrong
+		}
+	}
+	return nil
+}
+
+func runPlants(ctx context.Context, o proof.Options) error {
+	list, err := proof.RunPlants(ctx, o)
+	if err != nil {
+		return err
+	}
+	for _, p := range list {
+		if !p.Noticed {
+			return fmt.Errorf("the story %q does not notice a Switchyard that %s", p.Story, p.Fault)
+		}
+	}
+	return nil
+}

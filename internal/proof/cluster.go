@@ -1,0 +1,257 @@
+//go:build linux
+
+package proof
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"time"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/switchyard-net/switchyard/internal/flowcount"
+	"github.com/switchyard-net/switchyard/internal/kubeconv"
+	"github.com/switchyard-net/switchyard/internal/lab"
+	"github.com/switchyard-net/switchyard/internal/oracle"
+	"github.com/switchyard-net/switchyard/model"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// The services of the load.
+var loaded = []serviceOf{
+	{name: "web", number: 10, nodePort: 30080, lb: true},
+	{name: "sticky", number: 20, sticky: true},
+	{name: "local", number: 30, nodePort: 30090, local: true},
+}
+
+// markService is changed with each change.
+var markService = serviceOf{name: "mark", number: 99}
+
+// markPorts is after how many changes the mark says the same again.
+const markPorts = 16
+
+// pod is one that serves.
+type pod struct {
+	*lab.Host
+	node    string
+	servers []*flowcount.Server
+}
+
+// member is a pod as an endpoint of all services of the load.
+type member struct {
+	*pod
+	terminating bool
+}
+
+// cluster is a small cluster in a lab: what it is, what the proxy was told of it, and what the oracle says of it. It is changed by
+// one goroutine.
+type cluster struct {
+	lab           *lab.Lab
+	subject       Subject
+	rng           *rand.Rand
+	ledger        flowcount.Ledger
+	client, plain *pod // plain is the control's server
+	marks         *lab.Host
+	members       []member
+	pods          int // how many there ever were
+	// background is the number of other services, and generation what their endpoints are.
+	background, generation int
+	changes                int               // how many there were, for the mark
+	told                   map[string]string // what the proxy was told, by kind and name
+}
+
+// newCluster fills a lab.
+func newCluster(l *lab.Lab, seed uint64) (*cluster, error) {
+	c := &cluster{lab: l, rng: rand.New(rand.NewPCG(seed, 0)), told: map[string]string{}}
+	var err error
+	if c.client, err = c.addPod("client", false); err != nil {
+		return nil, err
+	}
+	if c.plain, err = c.addPod("plain", false); err != nil {
+		return nil, err
+	}
+	if c.marks, err = l.AddPod(lab.PodOptions{Name: "marks"}); err != nil {
+		return nil, err
+	}
+	for i := range markPorts {
+		if err := c.marks.Serve(state.TCP, netip.AddrPortFrom(c.marks.Addrs[0], uint16(9000+i)), fmt.Sprint(i)); err != nil {
+			return nil, err
+		}
+	}
+	for i := range 6 {
+		if err := c.addMember(i%2 == 1); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// addPod starts a pod that serves on each of its addresses.
+func (c *cluster) addPod(name string, onOther bool) (*pod, error) {
+	host, err := c.lab.AddPod(lab.PodOptions{Name: name, OtherNode: onOther})
+	if err != nil {
+		return nil, err
+	}
+	p := &pod{Host: host, node: c.lab.Node().Name}
+	if onOther {
+		p.node = c.lab.OtherNode().Name
+	}
+	for _, a := range host.Addrs {
+		server, err := flowcount.Serve(host, netip.AddrPortFrom(a, servedPort))
+		if err != nil {
+			return nil, err
+		}
+		p.servers = append(p.servers, server)
+	}
+	return p, nil
+}
+
+// addMember starts a pod that is an endpoint of all services.
+func (c *cluster) addMember(onOther bool) error {
+	c.pods++
+	p, err := c.addPod(fmt.Sprintf("pod-%d", c.pods), onOther)
+	if err == nil {
+		c.members = append(c.members, member{pod: p})
+	}
+	return err
+}
+
+// remove ends a pod as a program ends that was asked to.
+func (c *cluster) remove(p *pod) error {
+	var errs []error
+	for _, s := range p.servers {
+		errs = append(errs, s.Close())
+	}
+	return errors.Join(append(errs, c.lab.RemovePod(p.Name))...)
+}
+
+// objects returns the load's part of the cluster, the mark last.
+func (c *cluster) objects() []Object {
+	list := clusterObjects(c.lab)
+	for i := range loaded {
+		list = append(list, loaded[i].object())
+		for _, f := range []state.Family{state.IPv4, state.IPv6} {
+			list = append(list, c.slice(loaded[i].name, f))
+		}
+	}
+	slice := newSlice(markService.name, state.IPv4, int32(9000+c.changes%markPorts))
+	slice.Endpoints = []discoveryv1.Endpoint{{Addresses: []string{c.marks.Addrs[0].String()}, NodeName: new(c.lab.Node().Name)}}
+	return append(list, markService.object(), slice)
+}
+
+// slice lists the members as endpoints.
+func (c *cluster) slice(service string, f state.Family) *discoveryv1.EndpointSlice {
+	slice := newSlice(service, f, servedPort)
+	for _, m := range c.members {
+		for _, a := range m.Addrs {
+			if state.FamilyOf(a) == f {
+				slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
+					Addresses: []string{a.String()}, NodeName: new(m.node), Conditions: discoveryv1.EndpointConditions{
+						Ready: new(!m.terminating), Serving: new(true), Terminating: new(m.terminating),
+					},
+				})
+			}
+		}
+	}
+	return slice
+}
+
+// world is what the oracle sees.
+func (c *cluster) world() (*oracle.World, error) {
+	w := &oracle.World{
+		NodeName: c.lab.Node().Name, DetectLocal: true,
+		NodePortAddrs: func(a netip.Addr) bool { return slices.Contains(c.lab.Node().Addrs, a) },
+	}
+	for _, object := range c.objects() {
+		o, _, err := kubeconv.Object(object)
+		if err != nil {
+			return nil, fmt.Errorf("%T %s: %w", object, object.GetName(), err)
+		}
+		switch o := o.(type) {
+		case *model.Service:
+			w.Services = append(w.Services, o)
+		case *model.EndpointSlice:
+			w.Slices = append(w.Slices, o)
+		case *model.Node:
+			w.Nodes = append(w.Nodes, o)
+		case *model.ServiceCIDR:
+			w.ServiceCIDRs = append(w.ServiceCIDRs, o)
+		}
+	}
+	return w, nil
+}
+
+// tell hands the cluster as it is now to the proxy, without waiting. Until [cluster.settle] connections may go by what was and by
+// what is.
+func (c *cluster) tell() error {
+	c.changes++
+	w, err := c.world()
+	if err != nil {
+		return err
+	}
+	c.ledger.Change(w)
+	var changed []Object
+	for _, o := range slices.Concat(backgroundObjects(c.background, c.generation), c.objects()) {
+		text, err := json.Marshal(o)
+		if err != nil {
+			return err
+		}
+		key := fmt.Sprintf("%T %s", o, o.GetName())
+		if c.told[key] != string(text) {
+			c.told[key] = string(text)
+			changed = append(changed, o)
+		}
+	}
+	return c.subject.Put(changed)
+}
+
+// patience is how long a change may take to arrive.
+const patience = 60 * time.Second
+
+// settle waits until the proxy has taken over what it was told last.
+func (c *cluster) settle(ctx context.Context) error {
+	want := fmt.Sprint(c.changes % markPorts)
+	dst := netip.AddrPortFrom(markService.clusterIPs()[0], tcpPort)
+	began := time.Now()
+	for time.Since(began) < patience {
+		answer := c.client.Probe(ctx, state.TCP, dst, lab.ProbeOptions{Timeout: 200 * time.Millisecond})
+		if answer.Outcome == lab.Answered && answer.Server == want {
+			c.ledger.Acked()
+			return nil
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err := c.subject.Failure(); err != nil {
+			return err
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+	return fmt.Errorf("change %d has not arrived after %v", c.changes, patience)
+}
+
+// change tells the proxy and waits.
+func (c *cluster) change(ctx context.Context) error {
+	if err := c.tell(); err != nil {
+		return err
+	}
+	return c.settle(ctx)
+}
+
+// shuffle lets random members terminate and the others be ready, so that two are ready on each node.
+func (c *cluster) shuffle() {
+	c.generation++
+	ready := map[string]int{}
+	for _, i := range c.rng.Perm(len(c.members)) {
+		m := &c.members[i]
+		m.terminating = ready[m.node] >= 2 && c.rng.IntN(2) == 0
+		if !m.terminating {
+			ready[m.node]++
+		}
+	}
+}

@@ -1,0 +1,305 @@
+//go:build linux
+
+package proof
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/switchyard-net/switchyard/internal/flowcount"
+	"github.com/switchyard-net/switchyard/internal/lab"
+)
+
+// Options are the settings of [Run].
+type Options struct {
+	// Source is the root of this repository, of which the programs are built. Required, unless there is a Subject.
+	Source string
+	// Dir is for programs, logs and sockets. Required.
+	Dir string
+	// Subject makes the proxy under test, before it is started. Default: Switchyard.
+	Subject func(l *lab.Lab, dir string) (Subject, error)
+	// Stories are the names of those to run. Default: all that the subject can take part in.
+	Stories []string
+	// Scale multiplies how much happens in each story. Default: 1, which has a thousand kills and minutes of changes.
+	Scale float64
+	// Rate is the number of new connections a second. Default: 2400.
+	Rate int
+	// Seed decides what is random. Default: 1.
+	Seed uint64
+	// Log gets a line for each story, and what is wrong. Required.
+	Log io.Writer
+}
+
+// Result is what came of a story.
+type Result struct {
+	Story string
+	// What happened, in words.
+	Happened string
+	// Allowed is the longest gap that new connections may have.
+	Allowed time.Duration
+	// Report counts the connections.
+	Report *flowcount.Report
+	// Wrong says what must not be, empty if all is well.
+	Wrong []string
+}
+
+// story is one kind of trouble.
+type story struct {
+	name string
+	// about says what happens, for readers.
+	about string
+	// feed makes the way on which Switchyard learns of the cluster. variant is the build that it starts with, nil for the usual.
+	feed    func(dir string, node *lab.Host) (feed, error)
+	variant *variant
+	// uses are other builds that it needs.
+	uses []*variant
+	// foreign says that other proxies can take part.
+	foreign bool
+	// allowed is the longest gap for new connections. Default: usualGap.
+	allowed time.Duration
+	// background is the number of services beside those of the load.
+	background int
+	// run makes the trouble and returns what happened.
+	run func(ctx context.Context, s *stage) (string, error)
+}
+
+// usualGap is the longest gap that new connections may have, and repairGap the one where somebody has deleted all rules.
+const (
+	usualGap  = 5 * time.Millisecond
+	repairGap = 200 * time.Millisecond
+)
+
+// stage is where a story plays.
+type stage struct {
+	*cluster
+	*Options
+	builder *builder
+	dir     string
+}
+
+// scaled returns how often something is to happen, at least once.
+func (s *stage) scaled(n int) int { return max(1, int(float64(n)*s.Scale)) }
+
+// Run runs stories, one after the other, and returns what came of each. It returns an error if a story could not be told to its end.
+func Run(ctx context.Context, o Options) ([]Result, error) {
+	if o.Scale == 0 {
+		o.Scale = 1
+	}
+	if o.Rate == 0 {
+		o.Rate = 2400
+	}
+	if o.Seed == 0 {
+		o.Seed = 1
+	}
+	b := &builder{source: o.Source, dir: o.Dir, built: map[string]string{}}
+	var results []Result
+	for _, name := range o.Stories {
+		if !slices.ContainsFunc(stories, func(s story) bool { return s.name == name }) {
+			return nil, fmt.Errorf("there is no story %q, only %s", name, strings.Join(Names(), ", "))
+		}
+	}
+	for i := range stories {
+		s := &stories[i]
+		if len(o.Stories) > 0 && !slices.Contains(o.Stories, s.name) || o.Subject != nil && !s.foreign {
+			continue
+		}
+		r, err := tell(ctx, &o, b, s, s.variant)
+		if err != nil {
+			return results, fmt.Errorf("story %q: %w", s.name, err)
+		}
+		results = append(results, *r)
+		fmt.Fprintln(o.Log, r)
+	}
+	return results, nil
+}
+
+// Names lists all stories.
+func Names() []string {
+	var names []string
+	for i := range stories {
+		names = append(names, stories[i].name)
+	}
+	return names
+}
+
+// Planted is what came of a story with a fault planted into Switchyard.
+type Planted struct {
+	Fault   string
+	Story   string
+	Noticed bool
+	Result  Result
+}
+
+// RunPlants runs the stories that must notice faults, each with a Switchyard that has the fault.
+func RunPlants(ctx context.Context, o Options) ([]Planted, error) {
+	b := &builder{source: o.Source, dir: o.Dir, built: map[string]string{}}
+	var list []Planted
+	for _, p := range plants {
+		i := slices.IndexFunc(stories, func(s story) bool { return s.name == p.story })
+		r, err := tell(ctx, &o, b, &stories[i], p.variant)
+		if err != nil {
+			return list, fmt.Errorf("story %q with a Switchyard that %s: %w", p.story, p.variant.what, err)
+		}
+		list = append(list, Planted{Fault: p.variant.what, Story: p.story, Noticed: len(r.Wrong) > 0, Result: *r})
+		fmt.Fprintf(o.Log, "planted: %s; noticed: %v\n%v\n", p.variant.what, len(r.Wrong) > 0, r)
+	}
+	return list, nil
+}
+
+// tell runs one story.
+func tell(ctx context.Context, o *Options, b *builder, st *story, v *variant) (result *Result, err error) {
+	if o.Subject == nil { // before there is a load that has to share the processors
+		for _, v := range slices.Concat(st.uses, []*variant{nil, v}) {
+			if _, err := b.program(v); err != nil {
+				return nil, err
+			}
+		}
+	}
+	dir, err := os.MkdirTemp(o.Dir, strings.ReplaceAll(st.name, " ", "-")+"-")
+	if err != nil {
+		return nil, err
+	}
+	l, err := lab.New(ctx, lab.Options{})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, l.Close()) }()
+	c, err := newCluster(l, o.Seed)
+	if err != nil {
+		return nil, err
+	}
+	c.background = st.background
+	if c.subject, err = newSubject(o, b, st, v, l, dir); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, c.subject.Close()) }()
+	s := &stage{cluster: c, Options: o, builder: b, dir: dir}
+	if err := c.tell(); err != nil {
+		return nil, err
+	}
+	if err := c.subject.Start(); err != nil {
+		return nil, err
+	}
+	if err := c.settle(ctx); err != nil {
+		return nil, err
+	}
+	counter := c.startLoad(o.Rate)
+	time.Sleep(time.Second)
+	happened, err := st.run(ctx, s)
+	if err == nil {
+		err = c.change(ctx) // whatever happened, a change must arrive afterwards
+	}
+	report, loadErr := counter.Stop()
+	if err := errors.Join(err, loadErr, c.subject.Failure()); err != nil {
+		return nil, errors.Join(err, errors.New(strings.Join(report.Faults, "\n")))
+	}
+	result = &Result{Story: st.name, Happened: happened, Allowed: st.allowed, Report: report}
+	if result.Allowed == 0 {
+		result.Allowed = usualGap
+	}
+	result.judge()
+	return result, nil
+}
+
+func newSubject(o *Options, b *builder, st *story, v *variant, l *lab.Lab, dir string) (Subject, error) {
+	if o.Subject != nil {
+		return o.Subject(l, dir)
+	}
+	program, err := b.program(v)
+	if err != nil {
+		return nil, err
+	}
+	f, err := st.feed(dir, l.Node())
+	if err != nil {
+		return nil, err
+	}
+	s := newSwitchyard(l, dir, program, f)
+	if api, ok := f.(*kubeFeed); ok {
+		return &kubeSwitchyard{s, api}, nil
+	}
+	return s, nil
+}
+
+// judge finds what must not be.
+func (r *Result) judge() {
+	c := &r.Report.Counts
+	for _, w := range []struct {
+		n    int
+		what string
+	}{{c.Lost, "lost"}, {c.Reset, "reset"}, {c.Misdelivered, "misdelivered"}} {
+		if w.n > 0 {
+			r.Wrong = append(r.Wrong, fmt.Sprintf("%d connections or requests were %s", w.n, w.what))
+		}
+	}
+	if r.Report.New.Ours > r.Allowed {
+		r.Wrong = append(r.Wrong, fmt.Sprintf("a gap of %v in new connections is more than %v", r.Report.New.Ours, r.Allowed))
+	}
+	if control := r.Report.Control.Bad(); control > 0 {
+		r.Wrong = append(r.Wrong, fmt.Sprintf("%d connections of the control went wrong: the machine is too busy for a judgement", control))
+	}
+}
+
+// String is a line about the counts, with one for each thing that is wrong.
+func (r *Result) String() string {
+	c, n := &r.Report.Counts, &r.Report.New
+	var text strings.Builder
+	fmt.Fprintf(&text, "%s: %s; %d connections, %d requests in %v; lost %d, reset %d, misdelivered %d; ended %d, unserved %d\n",
+		r.Story, r.Happened, c.Connections, c.Requests, r.Report.Took.Round(time.Second), c.Lost, c.Reset, c.Misdelivered, c.Ended, c.Unserved)
+	fmt.Fprintf(&text, "  longest gap: new %v, of which ours %v (control %v); established %v, of which ours %v (control %v)",
+		round(n.Longest), round(n.Ours), round(n.Control),
+		round(r.Report.Established.Longest), round(r.Report.Established.Ours), round(r.Report.Established.Control))
+	for _, w := range r.Wrong {
+		fmt.Fprintf(&text, "\n  WRONG: %s", w)
+	}
+	if len(r.Wrong) > 0 {
+		for _, f := range r.Report.Faults {
+			fmt.Fprintf(&text, "\n    %s", f)
+		}
+		fmt.Fprintf(&text, "\n    the gap was at %v, %s", r.Report.New.At.Round(time.Millisecond), n.Stream)
+	}
+	return text.String()
+}
+
+func round(d time.Duration) time.Duration { return d.Round(10 * time.Microsecond) }
+
+// fromFiles, fromStore and fromAPIServer are the ways on which Switchyard learns of a cluster.
+func fromFiles(dir string, node *lab.Host) (feed, error) { return newFileFeed(dir, node.Name) }
+
+func fromStore(dir string, node *lab.Host) (feed, error) { return newStoreFeed(dir, node.Name) }
+
+func fromAPIServer(dir string, node *lab.Host) (feed, error) { return newKubeFeed(dir, node) }
+
+// use makes the subject's next start one of a variant, nil being the usual build.
+func (s *stage) use(v *variant) error {
+	program, err := s.builder.program(v)
+	if err == nil {
+		s.subject.(*switchyard).program = program
+	}
+	return err
+}
+
+// config returns the file with the configuration of a Switchyard that follows the API server.
+func (s *stage) kube() *kubeFeed { return s.subject.(*kubeSwitchyard).api }
+
+// pause waits, or returns earlier with an error if ctx ends.
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// logOf returns all that a story's Switchyard has logged.
+func (s *stage) logged() (string, error) {
+	text, err := os.ReadFile(filepath.Join(s.dir, "switchyard.log"))
+	return string(text), err
+}

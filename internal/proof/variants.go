@@ -1,0 +1,219 @@
+//go:build linux
+
+package proof
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+)
+
+// edit replaces a text in a source file, which must have it exactly once. The file is given from the root of the repository, or by
+// its absolute path if it is the Go distribution's.
+type edit struct {
+	file, from, to string
+}
+
+// variant is a build of Switchyard from sources that differ: another version of it, or one with a fault planted.
+type variant struct {
+	name, what string
+	edits      []edit
+	// added are further files of packages.
+	added map[string]string
+}
+
+// builder builds the program and its variants.
+type builder struct {
+	// source is the root of the repository, dir where programs go.
+	source, dir string
+	built       map[string]string
+}
+
+// program returns the path of a variant, nil being Switchyard as it is. It is built when it is first asked for. The files in the
+// repository are left alone: the compiler is told to read others in their place (go build -overlay).
+func (b *builder) program(v *variant) (string, error) {
+	name := "switchyard"
+	if v != nil {
+		name += "-" + v.name
+	}
+	if path := b.built[name]; path != "" {
+		return path, nil
+	}
+	path := filepath.Join(b.dir, name)
+	args := []string{"build", "-trimpath", "-ldflags", "-s -w", "-o", path}
+	if v != nil {
+		overlay, err := b.overlay(v)
+		if err != nil {
+			return "", fmt.Errorf("variant %s: %w", v.name, err)
+		}
+		args = append(args, "-overlay", overlay)
+	}
+	cmd := exec.Command("go", append(args, "./cmd/switchyard")...)
+	cmd.Dir = b.source
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	err := asOthers(func() error {
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("build %s: %w\n%s", name, err, out)
+		}
+		return nil
+	})
+	if err != nil {
+		return "", err
+	}
+	b.built[name] = path
+	return path, nil
+}
+
+func (b *builder) path(file string) string {
+	if filepath.IsAbs(file) {
+		return file
+	}
+	return filepath.Join(b.source, file)
+}
+
+// overlay writes the files of a variant.
+func (b *builder) overlay(v *variant) (string, error) {
+	texts := map[string]string{}
+	for _, e := range v.edits {
+		if texts[e.file] == "" {
+			text, err := os.ReadFile(b.path(e.file))
+			if err != nil {
+				return "", err
+			}
+			texts[e.file] = string(text)
+		}
+		if n := strings.Count(texts[e.file], e.from); n != 1 {
+			return "", fmt.Errorf("%s has %q %d times, want once: adapt the variant to the code", e.file, e.from, n)
+		}
+		texts[e.file] = strings.Replace(texts[e.file], e.from, e.to, 1)
+	}
+	for file, text := range v.added {
+		texts[file] = text
+	}
+	replace := map[string]string{}
+	for file, text := range texts {
+		path := filepath.Join(b.dir, "overlay-"+v.name, file)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return "", err
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			return "", err
+		}
+		replace[b.path(file)] = path
+	}
+	text, err := json.Marshal(map[string]any{"Replace": replace})
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(b.dir, "overlay-"+v.name+".json")
+	return path, os.WriteFile(path, text, 0o600)
+}
+
+// next is Switchyard with another skeleton of rules: another version, which replaces the tables of the one before.
+var next = &variant{name: "next", what: "a version with another skeleton of rules", edits: []edit{
+	{"backend/nftables/skeleton.go", ` = "strays"`, ` = "strays-next"`},
+}}
+
+// faulty has a kernel that refuses one commit in five, and loses the answer to one in five of the others. Reading fails too, now and
+// then. What is done to open the dataplane works: without it the process ends, and is started again by others.
+var faulty = &variant{name: "faulty", what: "one netlink message in five fails", edits: []edit{
+	{"internal/nft/conn_linux.go", "func (c *Conn) commit(msg []byte, ack uint32) error {\n", `func (c *Conn) commit(msg []byte, ack uint32) error {
+	if err := injected(5); err != nil {
+		return err
+	}
+	if err := c.commitTruly(msg, ack); err != nil {
+		return err
+	}
+	return injected(5)
+}
+
+func (c *Conn) commitTruly(msg []byte, ack uint32) error {
+`},
+	{"internal/nft/conn_linux.go", "	c.seq++\n	var b Batch\n", `	if err := injected(1000); err != nil {
+		return err
+	}
+	c.seq++
+	var b Batch
+`},
+}, added: map[string]string{"internal/nft/injected_linux.go": `package nft
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+var operations atomic.Int64
+
+func injected(oneIn int) error {
+	const opening = 10
+	if operations.Add(1) <= opening || rand.IntN(oneIn) > 0 {
+		return nil
+	}
+	errnos := []unix.Errno{unix.ENOBUFS, unix.ENOMEM, unix.EINTR, unix.EEXIST, unix.EPERM}
+	return fmt.Errorf("injected: %w", errnos[rand.IntN(len(errnos))])
+}
+`}}
+
+// jumpy has a wall clock that jumps twice a second, up to a year back and forth.
+var jumpy = &variant{name: "jumpy", what: "the wall clock jumps twice a second, up to a year", edits: jumps()}
+
+// jumps edits the runtime of Go. On amd64 its clock is written in assembly, which gets another name.
+func jumps() []edit {
+	const jump = `
+	jumps := [...]int64{0, 3600, -3600, 365 * 86400, -365 * 86400, 5}
+	return sec + jumps[mono/5e8%6], nsec, mono
+}
+`
+	src := filepath.Join(runtime.GOROOT(), "src", "runtime")
+	if runtime.GOARCH != "amd64" {
+		return []edit{{filepath.Join(src, "timestub.go"), "\n	return sec, nsec, nanotime()\n}\n", "\n	mono = nanotime()" + jump}}
+	}
+	const signature = "() (sec int64, nsec int32, mono int64)"
+	return []edit{
+		{filepath.Join(src, "time_linux_amd64.s"), "TEXT time·now<ABIInternal>(SB)", "TEXT ·trueNow<ABIInternal>(SB)"},
+		{filepath.Join(src, "timeasm.go"), "func time_now" + signature, "func trueNow" + signature + "\n\nfunc time_now" + signature +
+			" {\n	sec, nsec, mono = trueNow()" + jump},
+	}
+}
+
+// plants are faults that the stories must notice.
+var plants = []struct {
+	variant *variant
+	story   string
+}{
+	{&variant{name: "flush-on-start", what: "deletes its tables before it starts", edits: []edit{
+		{"backend/nftables/nftables.go", "	b.guard.arm() // before the reading", `	for _, f := range families {
+		var flush nft.Batch
+		flush.DeleteTable(table(f))
+		if !b.applied {
+			_ = b.kernel.Commit(&flush)
+		}
+	}
+	b.guard.arm() // before the reading`},
+	}}, "restart"},
+	{&variant{name: "delete-before-add", what: "deletes elements in one transaction and adds others in the next", edits: []edit{
+		{"backend/nftables/nftables.go", "	p.write(&b.batch)\n", `	for _, s := range p.order {
+		s.write(&b.batch, s.del, b.batch.DeleteElem)
+		s.del = nil
+	}
+	if b.batch.Len() > 0 {
+		if err := b.guard.commit(func() error { return b.kernel.Commit(&b.batch) }); err != nil {
+			return 0, err
+		}
+		b.batch.Reset()
+	}
+	p.write(&b.batch)
+`},
+	}}, "rolling update"},
+	{&variant{name: "stale-affinity", what: "does not forget clients of endpoints that are gone", edits: []edit{
+		{"backend/nftables/nftables.go", "func (b *Backend) forgetDead(p *plan) error {\n", "func (b *Backend) forgetDead(p *plan) error {\n	if p != nil {\n		return nil\n	}\n"},
+	}}, "rolling update"},
+}
