@@ -25,8 +25,6 @@ const (
 	silence = 300 * time.Millisecond
 	// patience is how long an answer may take on a busy machine; it is only used up by a fault.
 	patience = 5 * time.Second
-	// lossTimeout is shorter than TCP's first retransmission, which would hide a lost packet.
-	lossTimeout = 900 * time.Millisecond
 	// parallel is how many connections are made at once.
 	parallel = 32
 	// perEndpoint is how many connections for each endpoint make a test of evenness, but there are atLeast that many in all.

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
@@ -95,6 +96,9 @@ type load struct {
 // loadWorkers is how many connections of a load are under way for each address.
 const loadWorkers = 2
 
+// resendAfter is when a resending load sends a datagram again.
+const resendAfter = 300 * time.Millisecond
+
 // startLoad: load NAME FROM PROTO TO [resending]
 //
 // It connects again and again, until unload. A resending load sends each datagram that is not answered a second time. That is for
@@ -105,10 +109,11 @@ func (s *story) startLoad(_ *testscript.TestScript, args []string) error {
 	if len(args) != 4 && !resending || s.hosts[args[1]] == nil || s.loads[args[0]] != nil {
 		return errors.New("usage: load NAME FROM PROTO TO [resending], with a new name")
 	}
-	// The timeout is shorter than TCP's retransmission: a packet that is lost once counts.
-	options := lab.ProbeOptions{Timeout: lossTimeout}
+	// A packet that is lost once counts: nobody sends a datagram again, and of TCP's segments it is known. So the timeout may be long
+	// enough for a busy machine.
+	options := lab.ProbeOptions{Timeout: patience}
 	if resending {
-		options.Resend = lossTimeout / 3
+		options.Resend = resendAfter
 	}
 	proto, err := parseProtocol(args[2])
 	if err != nil {
@@ -157,7 +162,11 @@ func (s *story) endLoad(_ *testscript.TestScript, args []string) error {
 	l.end()
 	for dst, answers := range l.answers {
 		for i, answer := range answers {
-			if err := s.checkAnswer(l.host, answer, want); err != nil {
+			err := s.checkAnswer(l.host, answer, want)
+			if err == nil && answer.Resent > 0 {
+				err = fmt.Errorf("answered after %v, and %d segments had to be sent again", answer.Latency, answer.Resent)
+			}
+			if err != nil {
 				return fmt.Errorf("connection %d of %d to %v: %w", i+1, len(answers), dst, err)
 			}
 		}

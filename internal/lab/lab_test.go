@@ -345,3 +345,28 @@ func openFiles(t *testing.T) int {
 	}
 	return len(files)
 }
+
+// TestResent loses the first packet of a connection.
+func TestResent(t *testing.T) {
+	path, err := exec.LookPath("nft")
+	if err != nil {
+		t.Skip("the nft tool is not installed")
+	}
+	l := newLab(t, Options{})
+	a := addPod(t, l, PodOptions{Name: "a"})
+	serve(t, a, state.TCP, netip.AddrPortFrom(netip.Addr{}, 8080), a.Name)
+	dst := netip.AddrPortFrom(a.Addrs[0], 8080)
+	if got := l.Client().Probe(t.Context(), state.TCP, dst, ProbeOptions{}); got.Outcome != Answered || got.Resent != 0 {
+		t.Errorf("nothing was lost: %+v", got)
+	}
+	err = l.Node().Do(func() error {
+		return exec.Command(path, "add table ip lossy; add chain ip lossy c { type filter hook prerouting priority 0; }; "+
+			"add rule ip lossy c tcp dport 8080 tcp flags syn numgen inc mod 2 == 0 drop").Run()
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := l.Client().Probe(t.Context(), state.TCP, dst, ProbeOptions{Timeout: 30 * time.Second}); got.Outcome != Answered || got.Resent != 1 {
+		t.Errorf("the first packet was lost: %+v", got)
+	}
+}

@@ -75,6 +75,9 @@ type Answer struct {
 	// Server and Source are the answering server's name and the client address that it saw, if Outcome is Answered.
 	Server string
 	Source netip.AddrPort
+	// Resent is how many segments of a TCP connection the client's kernel sent again, if Outcome is Answered: packets were lost on
+	// the way, or their answers.
+	Resent int
 	// Latency is the time to the outcome.
 	Latency time.Duration
 	// Err is why Outcome is not Answered.
@@ -97,7 +100,8 @@ func (h *Host) probe(ctx context.Context, proto state.Protocol, dst netip.AddrPo
 		return Answer{Outcome: OutcomeOf(err), Err: err}
 	}
 	defer conn.Close()
-	if tcp, ok := conn.(*net.TCPConn); ok {
+	tcp, isTCP := conn.(*net.TCPConn)
+	if isTCP {
 		// Close by a reset: no TIME_WAIT, so the same source port can be used again at once.
 		_ = tcp.SetLinger(0)
 	}
@@ -117,7 +121,26 @@ func (h *Host) probe(ctx context.Context, proto state.Protocol, dst netip.AddrPo
 	if err != nil {
 		return Answer{Outcome: OutcomeOf(err), Err: err}
 	}
+	if isTCP {
+		if answer.Resent, err = resent(tcp); err != nil {
+			return Answer{Outcome: Broken, Err: err}
+		}
+	}
 	return answer
+}
+
+// resent returns how many segments the kernel sent again.
+func resent(conn *net.TCPConn) (n int, err error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var info *unix.TCPInfo
+	ctlErr := raw.Control(func(fd uintptr) { info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) })
+	if err = errors.Join(ctlErr, err); err != nil {
+		return 0, fmt.Errorf("reading TCP_INFO: %w", err)
+	}
+	return int(info.Total_retrans), nil
 }
 
 // ReadAnswer reads one line of a server started by [Host.Serve]. The outcome is Answered unless it returns an error.
