@@ -146,13 +146,10 @@ func (m message) doneErrno() unix.Errno {
 	return unix.Errno(max(-int32(native.Uint32(m.payload)), 0))
 }
 
-// receive reads one datagram and calls fn for each message in it.
+// receive reads one datagram of the kernel and calls fn for each message in it. Other processes with CAP_NET_ADMIN can send to
+// the socket, too.
 func (c *Conn) receive(fn func(message) error) error {
-	var n int
-	err := retry(func() (err error) {
-		n, _, err = unix.Recvfrom(c.fd, c.buf, unix.MSG_TRUNC)
-		return err
-	})
+	n, err := c.receiveDatagram()
 	if err != nil {
 		c.stale = true
 		return fmt.Errorf("receiving from nf_tables: %w", err)
@@ -168,6 +165,20 @@ func (c *Conn) receive(fn func(message) error) error {
 	return nil
 }
 
+func (c *Conn) receiveDatagram() (n int, err error) {
+	for {
+		var from unix.Sockaddr
+		n, from, err = unix.Recvfrom(c.fd, c.buf, unix.MSG_TRUNC)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if sa, ok := from.(*unix.SockaddrNetlink); ok && sa.Pid != 0 {
+			continue
+		}
+		return n, err
+	}
+}
+
 func eachMessage(b []byte, fn func(message) error) error {
 	for len(b) >= unix.NLMSG_HDRLEN {
 		n := int(native.Uint32(b))
@@ -179,6 +190,9 @@ func eachMessage(b []byte, fn func(message) error) error {
 			return err
 		}
 		b = b[min(align4(n), len(b)):]
+	}
+	if len(b) > 0 {
+		return errTruncated
 	}
 	return nil
 }

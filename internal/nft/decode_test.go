@@ -161,7 +161,61 @@ func TestGrouping(t *testing.T) {
 	}
 }
 
-// FuzzDecode feeds garbage to all that reads what the kernel says. It must end, and not panic.
+// TestLyingLengths: what the kernel is cut short in must not pass for less than there is.
+func TestLyingLengths(t *testing.T) {
+	elem := func(key byte) Attr { return attrNest(1, attrNest(1, Attr{Type: 1, Value: []byte{key, 0, 0, 0}})) }
+	whole := encode(attrString(1, "t"), attrNest(3, elem(1), elem(2)))
+	if elems, err := decodeElems(whole, nil); err != nil || len(elems) != 2 {
+		t.Fatalf("whole: %v, %v", elems, err)
+	}
+	for n := range whole {
+		if elems, err := decodeElems(whole[:n], nil); err == nil && n != 0 && (n < 6 || n > 8) { // there the list is not begun
+			t.Errorf("cut after %d of %d bytes: %v passes for all", n, len(whole), elems)
+		}
+	}
+	for at := range len(whole) / 4 {
+		lie := slices.Clone(whole)
+		native.PutUint16(lie[4*at:], maxAttr)
+		if elems, err := decodeElems(lie, nil); err == nil && len(elems) < 1 {
+			t.Errorf("a lie at %d: %v passes for all", 4*at, elems)
+		}
+	}
+	one := datagram(subsystem|msgNewElem, 0, 1, whole)
+	twice := slices.Concat(one, one)
+	for n := range len(twice) + 1 {
+		err := eachMessage(twice[:n], func(message) error { return nil })
+		if boundary := n%len(one) == 0; (err == nil) != boundary {
+			t.Errorf("a datagram cut after %d of %d bytes: %v", n, len(twice), err)
+		}
+	}
+}
+
+// checkSame wants the elements that were put into a batch to be read from it as they were. Without a time-out there is no time
+// when it expires.
+func checkSame(t *testing.T, b *Batch, want []Elem) {
+	t.Helper()
+	sealed, _ := b.seal()
+	var got []Elem
+	for _, m := range messagesOf(t, sealed) {
+		if m.typ != subsystem|msgNewElem {
+			continue
+		}
+		var err error
+		if got, err = decodeElems(m.payload[4:], got); err != nil {
+			t.Error(err)
+		}
+	}
+	same := func(a, b Elem) bool {
+		return bytes.Equal(a.Key, b.Key) && bytes.Equal(a.KeyEnd, b.KeyEnd) && bytes.Equal(a.Data, b.Data) && a.Timeout == b.Timeout &&
+			(a.Timeout == 0 || a.Expires == b.Expires)
+	}
+	if !slices.EqualFunc(got, want, same) {
+		t.Errorf("went %v, came %v", want, got)
+	}
+}
+
+// FuzzDecode feeds garbage to all that reads what the kernel says. It must end, not panic, and take no more memory than it was
+// sent; and what it reads of elements can be written and read again.
 func FuzzDecode(f *testing.F) {
 	elems := encode(attrNest(3, attrNest(1, attrNest(1, Attr{Type: 1, Value: []byte("1234")}), attrU64(4, 1))))
 	f.Add(elems)
@@ -173,11 +227,21 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 0, 0, 0, 0, 0})
 	f.Add([]byte{4, 0, 3, 0, 4, 0, 0xff, 0xff})
 	f.Fuzz(func(t *testing.T, data []byte) {
-		elems, _ := decodeElems(data, nil)
+		elems, err := decodeElems(data, nil)
+		size := 0
+		var b Batch
 		for _, e := range elems {
 			if e.Key == nil {
 				t.Error("an element without a key")
 			}
+			size += len(e.Key) + len(e.KeyEnd) + len(e.Data)
+			b.AddElem(Table{IPv4, "t"}, "s", e)
+		}
+		if size > len(data) {
+			t.Errorf("%d bytes of elements in %d", size, len(data))
+		}
+		if err == nil && len(elems) > 0 && size < 1000 {
+			checkSame(t, &b, elems)
 		}
 		calls := 0
 		_ = eachAttr(data, func(uint16, []byte) error { calls++; return nil })

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	gnft "github.com/google/nftables"
+	"golang.org/x/sys/unix"
 
 	"github.com/switchyard-net/switchyard/internal/netns"
 )
@@ -486,5 +487,34 @@ func TestGeneration(t *testing.T) {
 	commit(t, c, func(b *Batch) { b.AddTable(Table{IPv4, "t0"}) })
 	if now, _ := c.Generation(); now != before+5 {
 		t.Errorf("a commit that changes nothing raised the generation by %d", now-before-5)
+	}
+}
+
+// TestForeignAnswers lets another process answer in the kernel's place: that a batch succeeded, which it does not.
+func TestForeignAnswers(t *testing.T) {
+	ns := newNS(t)
+	c := dial(t, ns)
+	own, err := unix.Getsockname(c.fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = ns.Do(func() error {
+		fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		for _, forged := range [][]byte{ack(2, 0), {1}, done(2, 0)} {
+			if err := unix.Sendto(fd, forged, 0, own); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Commit(oneElement()); !errors.Is(err, unix.ENOENT) {
+		t.Errorf("a batch for a table that does not exist: %v", err)
 	}
 }

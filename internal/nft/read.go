@@ -10,8 +10,17 @@ func beUint32(b []byte) uint32 { return binary.BigEndian.Uint32(b) }
 
 // decodeElems appends the elements of one message of a dump. Their values do not refer to attrs.
 func decodeElems(attrs []byte, elems []Elem) ([]Elem, error) {
-	list := findAttr(attrs, 3, 0)
-	err := eachAttr(list, func(_ uint16, elem []byte) error {
+	var list []byte
+	err := eachAttr(attrs, func(typ uint16, v []byte) error {
+		if typ == 3 {
+			list = v
+		}
+		return nil
+	})
+	if err != nil {
+		return elems, err // elements that got lost would pass for elements that are not there
+	}
+	err = eachAttr(list, func(_ uint16, elem []byte) error {
 		var e Elem
 		err := eachAttr(elem, func(typ uint16, v []byte) error {
 			switch typ {
