@@ -75,7 +75,8 @@ func (z *zone) find(name string, t dnsmessage.Type) (records []dnsmessage.Resour
 	switch {
 	case labels[0] == "": // the domain itself
 		if asks(t, dnsmessage.TypeSOA) {
-			records = append(records, &z.soa)
+			soa := z.soa // it changes with the next state
+			records = append(records, &soa)
 		}
 		return records, true
 	case labels[0] != "svc":
