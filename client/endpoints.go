@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 
 	localnetv1 "github.com/switchyard-net/switchyard/client/localnet/v1"
 )
@@ -123,6 +124,7 @@ func (epc *EndpointsClient) fetch(ctx context.Context) ([]*localnetv1.ServiceEnd
 	}
 	next := item.Next
 	items := make([]*localnetv1.ServiceEndpoints, 0, epc.size)
+	size := 0
 	for {
 		if err := stream.RecvMsg(&item); err == io.EOF {
 			break
@@ -131,6 +133,9 @@ func (epc *EndpointsClient) fetch(ctx context.Context) ([]*localnetv1.ServiceEnd
 		}
 		if item.Endpoints == nil {
 			return nil, fmt.Errorf("broken answer: item %d has no service", len(items)+1)
+		}
+		if size += proto.Size(item.Endpoints) + partOverhead; size > maxUpdate {
+			return nil, errTooLarge
 		}
 		items = append(items, item.Endpoints)
 	}

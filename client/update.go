@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	localnetv1 "github.com/switchyard-net/switchyard/client/localnet/v1"
 )
 
@@ -54,14 +56,27 @@ type Update struct {
 	Triggers []time.Time
 }
 
+// maxUpdate is how many bytes an update may have, over all parts, so that a broken server that never comes to an end does not
+// take all memory of the node. A state of 100,000 services with ten endpoints each has about 30 MiB.
+const maxUpdate = 256 << 20
+
+var errTooLarge = fmt.Errorf("broken update: it has more than %d MiB and does not end", maxUpdate>>20)
+
+// partOverhead is what a part counts beside its content, so that empty ones come to an end, too.
+const partOverhead = 64
+
 // assembly puts an update together from its parts.
 type assembly struct {
 	update *Update // nil between updates
+	size   int     // of its parts
 }
 
 // add takes a part. It returns the update if this was the last one, and an error if the parts do not make an update.
 func (a *assembly) add(part *localnetv1.WatchResponse) (*Update, error) {
 	u := a.update
+	if a.size += proto.Size(part) + partOverhead; a.size > maxUpdate {
+		return nil, errTooLarge
+	}
 	switch {
 	case u == nil && part.Full && part.Node == nil:
 		return nil, errors.New("broken update: the whole state comes without a node")
@@ -86,6 +101,6 @@ func (a *assembly) add(part *localnetv1.WatchResponse) (*Update, error) {
 		return nil, nil
 	}
 	u.Position = Position{part.Position.InstanceId, part.Position.Rev}
-	a.update = nil
+	a.update, a.size = nil, 0
 	return u, nil
 }

@@ -3,7 +3,7 @@ package relayserver
 import clusterv1 "github.com/switchyard-net/switchyard/internal/proto/cluster/v1"
 
 // A part is sent once it has enough, and never grows beyond tooMuch, unless with a single object: the API server admits
-// objects of up to 1.5 MiB, and gRPC messages of up to 4 MiB. Large parts cost memory at both ends, small ones time.
+// objects of up to 1.5 MiB, and followers take messages of up to 64 MiB. Large parts cost memory at both ends, small ones time.
 const (
 	enough  = 64 << 10
 	tooMuch = 128 << 10

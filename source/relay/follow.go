@@ -21,6 +21,9 @@ const (
 	probed  = 10 * time.Second
 	// patience is how long a relay may take to say that it has a full set. It takes one that has it no time.
 	patience = 30 * time.Second
+	// maxMessage is for a part with a single object, which is never split. An API server has none of more than 1.5 MiB, but
+	// manifests may: this is an EndpointSlice with a million endpoints.
+	maxMessage = 64 << 20
 )
 
 var errSilent = errors.New("it has not answered for " + patience.String() + "; perhaps it has no full set of objects itself yet")
@@ -32,6 +35,7 @@ func (s *Source) dial(target string) (*grpc.ClientConn, error) {
 		grpc.WithTransportCredentials(s.options.Credentials),
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: connectTimeout}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: silence, Timeout: probed}),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
 	}
 	return grpc.NewClient(target, append(options, s.options.DialOptions...)...)
 }
@@ -67,11 +71,11 @@ func (s *Source) follow(ctx context.Context, target string, d *delivery) (useful
 	}
 	for {
 		u, err := s.receive(stream)
-		if err != nil {
-			return useful, err
+		if err == nil {
+			err = d.take(u)
 		}
-		if err := d.take(u); err != nil {
-			return useful, err
+		if err != nil {
+			return useful && !errors.Is(err, errProtocol), err
 		}
 		if err := ask(stream, nil); err != nil {
 			return useful, err
