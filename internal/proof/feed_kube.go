@@ -55,7 +55,7 @@ type stored struct {
 func newKubeFeed(dir string, host *lab.Host) (*kubeFeed, error) {
 	f := &kubeFeed{dir: dir, host: host, version: 1, objects: map[string][]stored{}, changed: make(chan struct{})}
 	f.fields = map[string]string{
-		"hostnameOverride": host.Name, "mode": "nftables", "clientConnection": "{contentType: application/json}",
+		"hostnameOverride": host.Name, "mode": "nftables", "configHardFail": "false", "clientConnection": "{contentType: application/json}",
 		"detectLocal": "{clusterCIDRs: [10.244.0.0/16, \"fd00:10:244::/48\"]}",
 		"linux":       "{oomScoreAdj: 0, conntrack: {maxPerCore: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}}",
 	}

@@ -6,6 +6,8 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"sync"
+	"time"
 
 	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/internal/kubeconv"
@@ -19,6 +21,8 @@ import (
 // storeFeed is a store in this process, whose states are served over the node-local API.
 type storeFeed struct {
 	socket, node string
+	// slowly is the time that each object takes, if it is not 0. The source is complete then when complete is called.
+	slowly time.Duration
 	*brainServer
 }
 
@@ -26,6 +30,7 @@ type storeFeed struct {
 type brainServer struct {
 	store *store.Store
 	sink  source.Sink
+	once  sync.Once
 	stop  context.CancelFunc
 	done  chan error
 }
@@ -66,11 +71,22 @@ func (f *storeFeed) put(changed []Object) error {
 		if err != nil {
 			return fmt.Errorf("%T %s: %w", o, o.GetName(), err)
 		}
+		if f.slowly > 0 {
+			f.sink.Update([]model.Object{m}, nil)
+			time.Sleep(f.slowly)
+			continue
+		}
 		set = append(set, m)
 	}
-	f.sink.Update(set, nil)
+	if f.slowly == 0 {
+		f.sink.Update(set, nil)
+		f.complete()
+	}
 	return nil
 }
+
+// complete says that the source has delivered all that there is.
+func (f *storeFeed) complete() { f.once.Do(f.sink.Complete) }
 
 func (f *storeFeed) close() error {
 	f.stop()

@@ -36,6 +36,37 @@ var stories = []story{
 		name: "upgrade", uses: []*variant{next}, about: "A version with another skeleton of rules takes over, and later the first one again, with changes in between.",
 		feed: fromFiles, background: 300, run: upgrade,
 	},
+	{
+		name: "reload", about: "The configuration file changes, again and again: the mark's bit, addresses, time-outs, the way to the API server.",
+		feed: fromAPIServer, run: reload,
+	},
+	{
+		name: "full disk", about: "The disk is full when the configuration file is written: what is left of it is empty. The process goes on; " +
+			"started again it does not come up until there is a file.",
+		feed: fromAPIServer, run: fullDisk,
+	},
+	{
+		name: "API server away", about: "The API server is gone, and with it the process once; it comes back with changes, and has forgotten what " +
+			"changed meanwhile.",
+		feed: fromAPIServer, foreign: true, run: away,
+	},
+	{
+		name: "slow source", about: "The process is started again, and the cluster's objects come one by one, over seconds, before the source is complete.",
+		feed: fromStore, background: 300, run: slowSource,
+	},
+	{
+		name: "10,000 changes a second", about: "Endpoints of other services change, 10,000 times a second, and those of the services under load meanwhile.",
+		feed: fromStore, background: 300, run: churn,
+	},
+	{
+		name: "netlink errors", about: "The kernel refuses one commit in five, with ENOBUFS, ENOMEM, EINTR, EEXIST or EPERM, and the answer to one in five " +
+			"of the others is lost.",
+		feed: fromFiles, variant: faulty, background: 300, run: netlinkErrors,
+	},
+	{
+		name: "clock jumps", about: "The wall clock jumps twice a second, by up to a year back and forth, through changes and restarts.",
+		feed: fromFiles, variant: jumpy, background: 300, run: clockJumps,
+	},
 }
 
 // peace: changes alone.

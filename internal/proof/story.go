@@ -285,7 +285,7 @@ func (s *stage) use(v *variant) error {
 	return err
 }
 
-// config returns the file with the configuration of a Switchyard that follows the API server.
+// kube returns the API server and configuration of a Switchyard that follows them.
 func (s *stage) kube() *kubeFeed { return s.subject.(*kubeSwitchyard).api }
 
 // pause waits, or returns earlier with an error if ctx ends.
@@ -298,8 +298,22 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// logOf returns all that a story's Switchyard has logged.
-func (s *stage) logged() (string, error) {
-	text, err := os.ReadFile(filepath.Join(s.dir, "switchyard.log"))
-	return string(text), err
+// saidOf counts how often a text is in the log of Switchyard.
+func (s *stage) said(text string) (int, error) {
+	log, err := os.ReadFile(filepath.Join(s.dir, "switchyard.log"))
+	return strings.Count(string(log), text), err
+}
+
+// awaitSaid waits until a text is in the log so many times.
+func (s *stage) awaitSaid(ctx context.Context, text string, times int) error {
+	for began := time.Now(); time.Since(began) < patience; {
+		n, err := s.said(text)
+		if err != nil || n >= times {
+			return err
+		}
+		if err := errors.Join(pause(ctx, 10*time.Millisecond), s.subject.Failure()); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("switchyard has not said %q %d times after %v", text, times, patience)
 }

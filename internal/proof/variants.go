@@ -5,6 +5,7 @@ package proof
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,8 +13,8 @@ import (
 	"strings"
 )
 
-// edit replaces a text in a source file, which must have it exactly once. The file is given from the root of the repository, or by
-// its absolute path if it is the Go distribution's.
+// edit replaces a text in a source file, which must have it exactly once. The file is given from the root of the repository, or
+// after goroot from that of the Go distribution.
 type edit struct {
 	file, from, to string
 }
@@ -69,11 +70,14 @@ func (b *builder) program(v *variant) (string, error) {
 	return path, nil
 }
 
-func (b *builder) path(file string) string {
-	if filepath.IsAbs(file) {
-		return file
+const goroot = "GOROOT/"
+
+func (b *builder) path(file string) (string, error) {
+	if rest, ok := strings.CutPrefix(file, goroot); ok {
+		root, err := exec.Command("go", "env", "GOROOT").Output()
+		return filepath.Join(strings.TrimSpace(string(root)), rest), err
 	}
-	return filepath.Join(b.source, file)
+	return filepath.Abs(filepath.Join(b.source, file))
 }
 
 // overlay writes the files of a variant.
@@ -81,7 +85,11 @@ func (b *builder) overlay(v *variant) (string, error) {
 	texts := map[string]string{}
 	for _, e := range v.edits {
 		if texts[e.file] == "" {
-			text, err := os.ReadFile(b.path(e.file))
+			path, err := b.path(e.file)
+			if err != nil {
+				return "", err
+			}
+			text, err := os.ReadFile(path)
 			if err != nil {
 				return "", err
 			}
@@ -92,9 +100,7 @@ func (b *builder) overlay(v *variant) (string, error) {
 		}
 		texts[e.file] = strings.Replace(texts[e.file], e.from, e.to, 1)
 	}
-	for file, text := range v.added {
-		texts[file] = text
-	}
+	maps.Copy(texts, v.added)
 	replace := map[string]string{}
 	for file, text := range texts {
 		path := filepath.Join(b.dir, "overlay-"+v.name, file)
@@ -104,7 +110,11 @@ func (b *builder) overlay(v *variant) (string, error) {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			return "", err
 		}
-		replace[b.path(file)] = path
+		original, err := b.path(file)
+		if err != nil {
+			return "", err
+		}
+		replace[original] = path
 	}
 	text, err := json.Marshal(map[string]any{"Replace": replace})
 	if err != nil {
@@ -172,14 +182,14 @@ func jumps() []edit {
 	return sec + jumps[mono/5e8%6], nsec, mono
 }
 `
-	src := filepath.Join(runtime.GOROOT(), "src", "runtime")
+	const src = goroot + "src/runtime/"
 	if runtime.GOARCH != "amd64" {
-		return []edit{{filepath.Join(src, "timestub.go"), "\n	return sec, nsec, nanotime()\n}\n", "\n	mono = nanotime()" + jump}}
+		return []edit{{src + "timestub.go", "\n	return sec, nsec, nanotime()\n}\n", "\n	mono = nanotime()" + jump}}
 	}
 	const signature = "() (sec int64, nsec int32, mono int64)"
 	return []edit{
-		{filepath.Join(src, "time_linux_amd64.s"), "TEXT time·now<ABIInternal>(SB)", "TEXT ·trueNow<ABIInternal>(SB)"},
-		{filepath.Join(src, "timeasm.go"), "func time_now" + signature, "func trueNow" + signature + "\n\nfunc time_now" + signature +
+		{src + "time_linux_amd64.s", "TEXT time·now<ABIInternal>(SB)", "TEXT ·trueNow<ABIInternal>(SB)"},
+		{src + "timeasm.go", "func time_now" + signature, "func trueNow" + signature + "\n\nfunc time_now" + signature +
 			" {\n	sec, nsec, mono = trueNow()" + jump},
 	}
 }

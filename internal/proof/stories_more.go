@@ -1,0 +1,125 @@
+//go:build linux
+
+package proof
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/switchyard-net/switchyard/internal/kubeconv"
+	"github.com/switchyard-net/switchyard/model"
+)
+
+// slowSource begins new lives of the source.
+func slowSource(ctx context.Context, s *stage) (string, error) {
+	f := s.subject.(*switchyard).feed.(*storeFeed)
+	n := s.scaled(10)
+	for range n {
+		if err := s.subject.Kill(); err != nil {
+			return "", err
+		}
+		if err := errors.Join(f.close(), f.begin(), s.subject.Start()); err != nil {
+			return "", err
+		}
+		f.slowly = 5 * time.Millisecond
+		clear(s.told) // the new store knows nothing
+		s.shuffle()
+		if err := s.tell(); err != nil {
+			return "", err
+		}
+		if err := pause(ctx, time.Second); err != nil {
+			return "", err
+		}
+		f.slowly = 0
+		f.complete()
+		if err := s.settle(ctx); err != nil {
+			return "", err
+		}
+	}
+	return fmt.Sprintf("%d starts with a slow source", n), nil
+}
+
+// churn changes one endpoint of another service after the other.
+func churn(ctx context.Context, s *stage) (string, error) {
+	const perSecond, tick = 10_000, time.Millisecond
+	f := s.subject.(*switchyard).feed.(*storeFeed)
+	long := max(time.Duration(float64(time.Minute)*s.Scale), 2*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, long)
+	defer cancel()
+	type outcome struct {
+		changes int
+		err     error
+	}
+	made := make(chan outcome)
+	go func() {
+		o := outcome{}
+		for began := time.Now(); ctx.Err() == nil && o.err == nil; time.Sleep(tick) {
+			for due := int(time.Since(began).Seconds() * perSecond); o.changes < due; o.changes++ {
+				slice, _, err := kubeconv.Object(backgroundSlice(o.changes%s.background, o.changes))
+				if err != nil {
+					o.err = err
+					break
+				}
+				f.sink.Update([]model.Object{slice}, nil)
+			}
+		}
+		made <- o
+	}()
+	own, longest := 0, time.Duration(0)
+	for ctx.Err() == nil {
+		// The others change all the time, and are not told here.
+		s.shuffle()
+		s.generation--
+		began := time.Now()
+		if err := s.change(context.WithoutCancel(ctx)); err != nil {
+			cancel()
+			return "", errors.Join(err, (<-made).err)
+		}
+		own++
+		longest = max(longest, time.Since(began))
+		_ = pause(ctx, 300*time.Millisecond)
+	}
+	o := <-made
+	return fmt.Sprintf("%d changes in %v, beside them %d of the services under load, which took %v at most to arrive",
+		o.changes, long, own, longest.Round(time.Millisecond)), o.err
+}
+
+// netlinkErrors: what fails is tried again.
+func netlinkErrors(ctx context.Context, s *stage) (string, error) {
+	n := s.scaled(200)
+	for i := range n {
+		s.shuffle()
+		if i%10 == 9 {
+			if err := errors.Join(s.subject.Kill(), s.subject.Start()); err != nil {
+				return "", err
+			}
+		}
+		if err := s.change(ctx); err != nil {
+			return "", err
+		}
+	}
+	failures, err := s.said("injected")
+	if err == nil && failures == 0 {
+		err = errors.New("nothing failed")
+	}
+	return fmt.Sprintf("%d changes and %d restarts, in which %d failures were reported", n, n/10, failures), err
+}
+
+// clockJumps: the new starts are there because a process may keep what time it was.
+func clockJumps(ctx context.Context, s *stage) (string, error) {
+	n := s.scaled(20)
+	for range n {
+		for range 3 {
+			s.shuffle()
+			if err := errors.Join(s.change(ctx), pause(ctx, 300*time.Millisecond)); err != nil {
+				return "", err
+			}
+		}
+		if _, err := startTime(ctx, s); err != nil {
+			return "", err
+		}
+	}
+	return fmt.Sprintf("%d changes and %d restarts", 4*n, n), nil
+}
