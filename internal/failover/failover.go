@@ -34,6 +34,10 @@ type Switch struct {
 	Options
 	replica *replica.Replica
 	ledger  replica.Ledger[state.Revision] // of the relay's replica
+
+	mu      sync.Mutex
+	applied state.Revision // as reported last, with failed
+	failed  map[state.ServiceName]error
 }
 
 // New returns a Switch. Run makes it work.
@@ -89,7 +93,10 @@ func (s *Switch) followRelay(ctx context.Context) {
 		}
 		return lost.Add(s.After)
 	}
-	s.follow(ctx, s.Relay.Replica(), tooLong, s.ledger.Note)
+	s.follow(ctx, s.Relay.Replica(), tooLong, func(shown, of state.Revision) {
+		s.ledger.Note(shown, of)
+		s.tell() // an update that makes no difference is shown already
+	})
 }
 
 // followBackup follows the backup until the relay is back.
@@ -149,5 +156,14 @@ func (s *Switch) follow(ctx context.Context, feed state.Feed, until func(lost ti
 // Report tells the relay which revision of the replica the dataplane shows, and what cannot be programmed. failed must not be
 // modified any more.
 func (s *Switch) Report(applied state.Revision, failed map[state.ServiceName]error) {
-	s.Relay.Report(s.ledger.At(applied), failed)
+	s.mu.Lock()
+	s.applied, s.failed = applied, failed
+	s.mu.Unlock()
+	s.tell()
+}
+
+func (s *Switch) tell() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.Relay.Report(s.ledger.At(s.applied), s.failed)
 }

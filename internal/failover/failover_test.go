@@ -155,6 +155,17 @@ func (w *world) shows(want string) {
 	}
 }
 
+// told expects what a relay was told last.
+func (w *world) told(want string) {
+	w.t.Helper()
+	synctest.Wait()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.reported) == 0 || w.reported[len(w.reported)-1] != want {
+		w.t.Errorf("the relay was told %q, want %q at last", w.reported, want)
+	}
+}
+
 // backedUp expects how often the backup was started, and whether it runs.
 func (w *world) backedUp(times, running int) {
 	w.t.Helper()
@@ -311,10 +322,17 @@ func TestTheRelayLearnsWhatTheDataplaneShows(t *testing.T) {
 		name := state.ServiceName{Namespace: "default", Name: "c"}
 		w.sw.Report(w.sw.Replica().Snapshot().Revision(), map[state.ServiceName]error{name: errors.New("no room")})
 		synctest.Wait()
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		if want := "3 map[default/c:no room]"; len(w.reported) == 0 || w.reported[len(w.reported)-1] != want {
-			t.Errorf("the relay was told %q, want %q at last", w.reported, want)
-		}
+		w.told("3 map[default/c:no room]")
+
+		// Another relay, after a while without any, has the same: it hears that it is shown.
+		w.down()
+		time.Sleep(after + time.Second)
+		has(w.own, "c")
+		synctest.Wait()
+		other := replica.New("here")
+		has(other, "b")
+		has(other, "c")
+		w.up(other)
+		w.told("2 map[default/c:no room]")
 	})
 }
