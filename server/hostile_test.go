@@ -131,8 +131,12 @@ var rudeness = map[string]func(c *rawClient, round uint32) error{
 	"farewells": func(c *rawClient, round uint32) error {
 		return c.WriteGoAway(round, http2.ErrCodeEnhanceYourCalm, bytes.Repeat([]byte("x"), 10_000))
 	},
-	"unknown frames":  func(c *rawClient, round uint32) error { return c.WriteRawFrame(0xbe, 0xff, round, make([]byte, 16<<10)) },
-	"oversize frames": func(c *rawClient, round uint32) error { return c.WriteRawFrame(http2.FrameData, 0, 1, make([]byte, 1<<20)) },
+	"unknown frames": func(c *rawClient, round uint32) error {
+		return c.WriteRawFrame(0xbe, 0xff, round, make([]byte, 16<<10))
+	},
+	"oversize frames": func(c *rawClient, round uint32) error {
+		return c.WriteRawFrame(http2.FrameData, 0, 1, make([]byte, 1<<20))
+	},
 	"priorities": func(c *rawClient, round uint32) error {
 		return c.WritePriority(2*round+1, http2.PriorityParam{StreamDep: 2*round + 3})
 	},
