@@ -57,7 +57,7 @@ type Update struct {
 }
 
 // maxUpdate is how many bytes an update may have, over all parts, so that a broken server that never comes to an end does not
-// take all memory of the node. A state of 100,000 services with ten endpoints each has about 30 MiB.
+// take all memory of the node. A state of 100,000 services with ten endpoints each has about 20 MiB.
 const maxUpdate = 256 << 20
 
 var errTooLarge = fmt.Errorf("broken update: it has more than %d MiB and does not end", maxUpdate>>20)

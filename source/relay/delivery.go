@@ -15,7 +15,7 @@ import (
 )
 
 // maxUpdate is how many bytes an update may have, over all parts, so that a broken relay that never comes to an end does not
-// take all memory. The objects of 100,000 services with ten endpoints each have about 80 MiB.
+// take all memory. The objects of 100,000 services with ten endpoints each have about 70 MiB.
 const maxUpdate = 512 << 20
 
 // partOverhead is what a part counts beside its content, so that empty ones come to an end, too.

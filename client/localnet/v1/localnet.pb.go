@@ -739,8 +739,8 @@ func (x *ServiceError) GetMessage() string {
 // WatchResponse is an update, or a part of a large one. The parts of an update follow each other; the last has a position.
 // A client applies an update whole: with only some of its parts it has no consistent state.
 //
-// A client may break off an update that does not end: the client library does after 256 MiB, about eight times the state of
-// 100,000 services with ten endpoints each.
+// A client may break off an update that does not end: the client library does after 256 MiB, more than ten times the state
+// of 100,000 services with ten endpoints each.
 type WatchResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The update is the whole state: services that are not in it do not exist. Set in every part.
