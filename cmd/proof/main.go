@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -47,13 +48,16 @@ var errWrong = errors.New("not all is as promised; see above")
 
 func run(ctx context.Context) error {
 	o := proof.Options{Log: os.Stdout}
-	var names string
-	var took time.Duration
+	var names, out, beside string
+	var soak time.Duration
 	flag.StringVar(&o.Source, "source", ".", "root of the repository")
 	flag.StringVar(&names, "stories", "", "names of the stories to run, separated by commas (default: all): "+strings.Join(proof.Names(), ", "))
 	flag.Float64Var(&o.Scale, "scale", 1, "how much happens in each story; 1 has a thousand kills")
 	flag.IntVar(&o.Rate, "rate", 2400, "new connections a second")
 	flag.Uint64Var(&o.Seed, "seed", 1, "what decides about all that is random")
+	flag.StringVar(&out, "out", "", "page to write")
+	flag.StringVar(&beside, "beside", "", "results of another proxy for the page, from 'go run ./proof' in e2e")
+	flag.DurationVar(&soak, "soak", 0, "change a cluster at random for so long, and run nothing else")
 	first := flag.Bool("first", true, "let the load run before all other programs on this machine, so that it does not measure them")
 	plants := flag.Bool("plants", false, "plant faults, which the stories must notice, and run nothing else")
 	keep := flag.Bool("keep", false, "keep the logs, and say where they are")
@@ -63,6 +67,12 @@ func run(ctx context.Context) error {
 	}
 	if names != "" {
 		o.Stories = strings.Split(names, ",")
+	}
+	findings := &proof.Findings{Machine: proof.DescribeMachine(), Scale: o.Scale, Rate: o.Rate}
+	if beside != "" {
+		if err := readResults(beside, &findings.Upstream); err != nil {
+			return err
+		}
 	}
 	if *first {
 		if err := proof.GoFirst(); err != nil {
@@ -79,31 +89,72 @@ func run(ctx context.Context) error {
 		defer os.RemoveAll(o.Dir)
 	}
 	began := time.Now()
-	defer func() { took = time.Since(began); fmt.Println("took", took.Round(time.Second)) }()
-	if *plants {
-		return runPlants(ctx, o)
+	defer func() { fmt.Println("took", time.Since(began).Round(time.Second)) }()
+	switch {
+	case soak > 0:
+		return runSoak(ctx, o, soak)
+	case *plants:
+		return runPlants(ctx, o, findings)
 	}
-	results, err := proof.Run(ctx, o)
-	if err != nil {
+	return runAll(ctx, o, findings, out)
+}
+
+// runAll runs stories, and writes the page, if there is to be one, with the planted faults.
+func runAll(ctx context.Context, o proof.Options, findings *proof.Findings, out string) (err error) {
+	if findings.Ours, err = proof.Run(ctx, o); err != nil {
 		return err
 	}
-	for i := range results {
-		if len(results[i].Wrong) > 0 {
+	if out != "" {
+		const small = 0.1
+		scale := o.Scale
+		o.Scale = min(scale, small)
+		if err := runPlants(ctx, o, findings); err != nil {
+			return err
+		}
+		if err := os.WriteFile(out, []byte(findings.Write()), 0o644); err != nil {
+			return err
+		}
+	}
+	for i := range findings.Ours {
+		if len(findings.Ours[i].Wrong) > 0 {
 			return errWrong
 		}
 	}
 	return nil
 }
 
-func runPlants(ctx context.Context, o proof.Options) error {
-	list, err := proof.RunPlants(ctx, o)
-	if err != nil {
+func runPlants(ctx context.Context, o proof.Options, findings *proof.Findings) (err error) {
+	if findings.Plants, err = proof.RunPlants(ctx, o); err != nil {
 		return err
 	}
-	for _, p := range list {
+	for _, p := range findings.Plants {
 		if !p.Noticed {
 			return fmt.Errorf("the story %q does not notice a Switchyard that %s", p.Story, p.Fault)
 		}
+	}
+	return nil
+}
+
+func runSoak(ctx context.Context, o proof.Options, long time.Duration) error {
+	soaked, err := proof.Soak(ctx, o, long)
+	if err != nil {
+		return err
+	}
+	fmt.Println(soaked)
+	if len(soaked.Wrong) > 0 {
+		return errWrong
+	}
+	return nil
+}
+
+// readResults reads what another program has written of its stories.
+func readResults(path string, results *[]proof.Result) error {
+	text, err := os.ReadFile(path)
+	if err == nil {
+		err = json.Unmarshal(text, results)
+	}
+	if err != nil {
+		return fmt.Errorf("read results: %w", err)
 	}
 	return nil
 }

@@ -55,7 +55,7 @@ var stories = []story{
 		feed: fromStore, background: 300, run: slowSource,
 	},
 	{
-		name: "10,000 changes a second", about: "Endpoints of other services change, 10,000 times a second, and those of the services under load meanwhile.",
+		name: "10000 changes a second", about: "Endpoints of other services change, 10,000 times a second, and those of the services under load meanwhile.",
 		feed: fromStore, background: 300, run: churn,
 	},
 	{

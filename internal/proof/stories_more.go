@@ -88,7 +88,7 @@ func churn(ctx context.Context, s *stage) (string, error) {
 
 // netlinkErrors: what fails is tried again.
 func netlinkErrors(ctx context.Context, s *stage) (string, error) {
-	n := s.scaled(200)
+	n := s.scaled(100)
 	for i := range n {
 		s.shuffle()
 		if i%10 == 9 {

@@ -3,6 +3,7 @@
 package proof
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -89,15 +90,7 @@ func (s *stage) scaled(n int) int { return max(1, int(float64(n)*s.Scale)) }
 
 // Run runs stories, one after the other, and returns what came of each. It returns an error if a story could not be told to its end.
 func Run(ctx context.Context, o Options) ([]Result, error) {
-	if o.Scale == 0 {
-		o.Scale = 1
-	}
-	if o.Rate == 0 {
-		o.Rate = 2400
-	}
-	if o.Seed == 0 {
-		o.Seed = 1
-	}
+	o.fill()
 	b := &builder{source: o.Source, dir: o.Dir, built: map[string]string{}}
 	var results []Result
 	for _, name := range o.Stories {
@@ -120,6 +113,13 @@ func Run(ctx context.Context, o Options) ([]Result, error) {
 	return results, nil
 }
 
+// fill fills in defaults.
+func (o *Options) fill() {
+	o.Scale = cmp.Or(o.Scale, 1)
+	o.Rate = cmp.Or(o.Rate, 2400)
+	o.Seed = cmp.Or(o.Seed, 1)
+}
+
 // Names lists all stories.
 func Names() []string {
 	var names []string
@@ -139,6 +139,7 @@ type Planted struct {
 
 // RunPlants runs the stories that must notice faults, each with a Switchyard that has the fault.
 func RunPlants(ctx context.Context, o Options) ([]Planted, error) {
+	o.fill()
 	b := &builder{source: o.Source, dir: o.Dir, built: map[string]string{}}
 	var list []Planted
 	for _, p := range plants {
@@ -147,8 +148,8 @@ func RunPlants(ctx context.Context, o Options) ([]Planted, error) {
 		if err != nil {
 			return list, fmt.Errorf("story %q with a Switchyard that %s: %w", p.story, p.variant.what, err)
 		}
-		list = append(list, Planted{Fault: p.variant.what, Story: p.story, Noticed: len(r.Wrong) > 0, Result: *r})
-		fmt.Fprintf(o.Log, "planted: %s; noticed: %v\n%v\n", p.variant.what, len(r.Wrong) > 0, r)
+		list = append(list, Planted{Fault: p.variant.what, Story: p.story, Noticed: r.Report.Bad() > 0, Result: *r})
+		fmt.Fprintf(o.Log, "planted: %s; noticed: %v\n%v\n", p.variant.what, r.Report.Bad() > 0, r)
 	}
 	return list, nil
 }

@@ -1,0 +1,248 @@
+//go:build linux
+
+package proof
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/switchyard-net/switchyard/internal/flow"
+	"github.com/switchyard-net/switchyard/internal/flowcount"
+	"github.com/switchyard-net/switchyard/internal/lab"
+	"github.com/switchyard-net/switchyard/internal/netns"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+func TestMain(m *testing.M) { os.Exit(netns.Main(m)) }
+
+// TestVariantsFitTheCode: each variant still finds what it changes.
+func TestVariantsFitTheCode(t *testing.T) {
+	list := []*variant{next, faulty, jumpy}
+	for _, p := range plants {
+		list = append(list, p.variant)
+	}
+	b := &builder{source: "../..", dir: t.TempDir(), built: map[string]string{}}
+	for _, v := range list {
+		if _, err := b.overlay(v); err != nil {
+			t.Errorf("variant %s: %v", v.name, err)
+		}
+	}
+	missing := &variant{name: "missing", edits: []edit{{"go.mod", "no such text", ""}}}
+	if _, err := b.overlay(missing); err == nil || !strings.Contains(err.Error(), "go.mod") {
+		t.Errorf("a variant that does not fit: %v", err)
+	}
+}
+
+// TestPlantsAreAboutStories: each planted fault names a story.
+func TestPlantsAreAboutStories(t *testing.T) {
+	names := strings.Join(Names(), "\n")
+	for _, p := range plants {
+		if !strings.Contains(names, p.story) {
+			t.Errorf("%s: no story %q", p.variant.name, p.story)
+		}
+	}
+	if _, err := Run(t.Context(), Options{Dir: t.TempDir(), Log: io.Discard, Stories: []string{"no such"}}); err == nil {
+		t.Error("a story that does not exist was run")
+	}
+}
+
+func TestJudge(t *testing.T) {
+	good := func() *flowcount.Report {
+		return &flowcount.Report{New: flowcount.Gap{Longest: time.Second, Control: time.Second, Ours: 4 * time.Millisecond}}
+	}
+	for name, c := range map[string]struct {
+		spoil func(*flowcount.Report)
+		want  string
+	}{
+		"good":         {func(*flowcount.Report) {}, ""},
+		"lost":         {func(r *flowcount.Report) { r.Lost = 1 }, "1 connections or requests were lost"},
+		"reset":        {func(r *flowcount.Report) { r.Reset = 2 }, "2 connections or requests were reset"},
+		"misdelivered": {func(r *flowcount.Report) { r.Misdelivered = 3 }, "3 connections or requests were misdelivered"},
+		"gap":          {func(r *flowcount.Report) { r.New.Ours = 6 * time.Millisecond }, "a gap of 6ms"},
+		"busy":         {func(r *flowcount.Report) { r.Control.Lost = 1 }, "too busy"},
+	} {
+		r := Result{Report: good(), Allowed: usualGap}
+		c.spoil(r.Report)
+		r.judge()
+		if got := strings.Join(r.Wrong, "\n"); (c.want == "") != (got == "") || !strings.Contains(got, c.want) {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+func TestPage(t *testing.T) {
+	result := func(story string, gap time.Duration) Result {
+		r := Result{Story: story, Happened: "something", Report: &flowcount.Report{}, Allowed: usualGap}
+		r.Report.Connections, r.Report.New.Ours = 4711, gap
+		r.judge()
+		return r
+	}
+	f := Findings{
+		Machine: "a machine", Scale: 1, Rate: 2400,
+		Ours: []Result{result("kill", 2*time.Millisecond), result("flush", 40*time.Millisecond)}, Upstream: []Result{result("kill", 300*time.Millisecond)},
+		Plants: []Planted{{Fault: "does wrong", Story: "kill", Result: result("kill", 0)}},
+	}
+	page := f.Write()
+	for _, want := range []string{
+		"a machine; scale 1", "| kill | 4711 |", "kube-proxy, nftables mode", "Not as promised:\n\n- flush: a gap of 40ms", "does wrong | kill | 0 | 0 | 0 | **no** |",
+		"- **kill**: SIGKILL",
+	} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page lacks %q:\n%s", want, page)
+		}
+	}
+	if bars := strings.Count(page, "#######"); bars == 0 {
+		t.Error("there are no bars")
+	}
+}
+
+// TestFits: the soak compares what became of packets with what the oracle says.
+func TestFits(t *testing.T) {
+	choice := flow.Answer{Outcome: flow.Forward, Choices: []flow.Choice{{Endpoint: netip.MustParseAddrPort("10.0.0.1:80")}}}
+	for _, c := range []struct {
+		want flow.Answer
+		got  lab.Answer
+		ok   bool
+	}{
+		{choice, lab.Answer{Outcome: lab.Answered, Server: "10.0.0.1:80"}, true},
+		{choice, lab.Answer{Outcome: lab.Answered, Server: "10.0.0.2:80"}, false},
+		{choice, lab.Answer{Outcome: lab.Refused}, false},
+		{flow.Answer{Outcome: flow.Reject}, lab.Answer{Outcome: lab.Refused}, true},
+		{flow.Answer{Outcome: flow.Reject}, lab.Answer{Outcome: lab.TimedOut}, false},
+		{flow.Answer{Outcome: flow.Drop}, lab.Answer{Outcome: lab.TimedOut}, true},
+		{flow.Answer{Outcome: flow.Drop}, lab.Answer{Outcome: lab.Answered}, false},
+	} {
+		if err := fits(c.want, c.got); (err == nil) != c.ok {
+			t.Errorf("%+v, %+v: %v", c.want, c.got, err)
+		}
+	}
+}
+
+// TestAPIServer: it lists, watches, and says what it has forgotten.
+func TestAPIServer(t *testing.T) {
+	l, err := lab.New(t.Context(), lab.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	f, err := newKubeFeed(t.TempDir(), l.Node())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.close()
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return l.Node().Dial(ctx, state.TCP, netip.MustParseAddrPort(apiAddress), netip.AddrPort{})
+	}}}
+	get := func(path string, enough string) string {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		req, _ := http.NewRequestWithContext(ctx, http.MethodGet, "http://api"+path, nil)
+		resp, err := client.Do(req)
+		if err != nil {
+			return err.Error()
+		}
+		defer resp.Body.Close()
+		var text strings.Builder
+		for buf := make([]byte, 4096); !strings.Contains(text.String(), enough); {
+			n, err := resp.Body.Read(buf)
+			text.Write(buf[:n])
+			if err != nil {
+				break
+			}
+		}
+		return text.String()
+	}
+	expect := func(path, want string) {
+		t.Helper()
+		if got := get(path, want); !strings.Contains(got, want) {
+			t.Errorf("%s: %s, want %q", path, got, want)
+		}
+	}
+	put := func() {
+		t.Helper()
+		if err := f.put([]Object{loaded[0].object()}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put()
+	expect("/api/v1/services", `"metadata":{"resourceVersion":"2"},"items":[{`)
+	expect("/api/v1/nodes", `"items":[]`)
+	expect("/api/v1/services?watch=1&resourceVersion=1", `{"type":"ADDED"`)
+	put()
+	expect("/api/v1/services?watch=1&resourceVersion=2", `{"type":"MODIFIED"`)
+	expect("/api/v1/services?watch=1&resourceVersion=1&sendInitialEvents=true", `"k8s.io/initial-events-end":"true"`)
+	if err := f.leave(); err != nil {
+		t.Fatal(err)
+	}
+	expect("/api/v1/services", "refused")
+	if err := f.back(); err != nil {
+		t.Fatal(err)
+	}
+	expect("/api/v1/services?watch=1&resourceVersion=3", `"code":410`)
+	expect("/api/v1/services", `"items":[{`)
+}
+
+// TestPeace tells the story without trouble, and then one of a process that ends by itself.
+func TestPeace(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds Switchyard")
+	}
+	o := Options{Source: "../..", Dir: t.TempDir(), Scale: 0.1, Rate: 200, Log: io.Discard, Stories: []string{"peace"}}
+	results, err := Run(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := results[0].Report; r.Bad() > 0 || r.Connections < 100 || r.Control.Connections < 50 {
+		t.Errorf("%v", &results[0])
+	}
+	o.Subject = func(l *lab.Lab, dir string) (Subject, error) {
+		f, err := newFileFeed(dir, l.Node().Name)
+		return newSwitchyard(l, dir, "/bin/false", f), err
+	}
+	if _, err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), "has ended") {
+		t.Errorf("a proxy that ends at once: %v", err)
+	}
+}
+
+// TestProcess: what ends by itself is told apart from what was ended.
+func TestProcess(t *testing.T) {
+	l, err := lab.New(t.Context(), lab.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	log := filepath.Join(t.TempDir(), "log")
+	p, err := startProcess(l.Node(), log, "/bin/sh", "-c", "echo on $0; sleep 100", "purpose")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for tail(log).Error() == "" {
+		time.Sleep(time.Millisecond)
+	}
+	if err := p.end(15); err != nil {
+		t.Error(err)
+	}
+	if err := tail(log); !strings.Contains(err.Error(), "on purpose") {
+		t.Errorf("the log says %v", err)
+	}
+	if p, err = startProcess(l.Node(), log, "/bin/false"); err != nil {
+		t.Fatal(err)
+	}
+	<-p.exited
+	if err := p.end(15); err == nil || !strings.Contains(err.Error(), "by itself") {
+		t.Errorf("a process that had ended: %v", err)
+	}
+	if _, err := startProcess(l.Node(), log, "/no/such/program"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("no such program: %v", err)
+	}
+}

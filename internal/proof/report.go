@@ -1,0 +1,161 @@
+//go:build linux
+
+package proof
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Findings are all that a report is written of.
+type Findings struct {
+	// Machine describes what the stories ran on.
+	Machine string
+	// Scale and Rate are those of [Options].
+	Scale float64
+	Rate  int
+	Ours  []Result
+	// Upstream are kube-proxy's results, of the stories in which it can take part. It may be empty.
+	Upstream []Result
+	Plants   []Planted
+}
+
+// DescribeMachine names what figures depend on.
+func DescribeMachine() string {
+	var name unix.Utsname
+	if err := unix.Uname(&name); err != nil {
+		return err.Error()
+	}
+	load, _ := os.ReadFile("/proc/loadavg")
+	average, _, _ := strings.Cut(string(load), " ")
+	return fmt.Sprintf("%d CPUs, Linux %s, %s, load average before the run %s",
+		runtime.NumCPU(), unix.ByteSliceToString(name.Release[:]), runtime.Version(), average)
+}
+
+const intro = `# Proof
+
+What became of connections through Switchyard while there was trouble. ` + "`make proof`" + ` writes this page; it takes about 20 minutes.
+
+`
+
+const how = `
+## How it is counted
+
+Each story has a lab of network namespaces: a node with the proxy, another node, pods on both, a client outside. Three services of
+six pods each are called over TCP and UDP, IPv4 and IPv6, by a pod and by the node at cluster IPs, and from outside at NodePorts
+and a load balancer's IP; one has client affinity, one externalTrafficPolicy Local. New connections are made at a steady pace
+whether the earlier ones were answered or not. Others stay open and are used all the time. Connections and requests have numbers,
+and servers say who they are and repeat the numbers.
+
+- **Connections** were tried; **requests** are those on them.
+- **Lost** had no answer within 900 ms, which is less than TCP's first retransmission: one lost packet is a lost connection. On an
+  open TCP connection it is 5 s.
+- **Reset** were refused, or ended by somebody other than the server.
+- **Misdelivered** were answered by an endpoint that the oracle (internal/oracle) does not allow. A change is under way from
+  before the proxy is told until a connection to a service that was changed with it shows the change. A connection that was open
+  at some moment of that time may go by the old or the new state. A client with affinity that moves although its endpoint is
+  still allowed counts here too, and so does a UDP flow that is still with an endpoint 1 s after it has ceased to serve.
+- **Unserved** failed as they had to: in the story of the flush, within 200 ms after somebody deleted all rules. That includes open
+  connections, since the kernel translates no packets while there are no rules for it.
+- **Longest gap**: the longest time in which no new connection of one client to one address succeeded although it had to. That is how
+  long one took, until its answer; or from the beginning of the first that failed to the answer of one that began later.
+- **Longest echo** is the same for requests on open connections.
+
+A machine with few processors makes gaps of its own. The load runs before all other programs (SCHED_RR), and beside it runs a
+control: the same connections, half as many, from the same clients to a pod, which no proxy touches. Of each gap, the longest gap of
+the control that overlaps it, or comes within 10 ms of it, is taken off. The rest is *ours*. The table has it, and in parentheses
+the gap as it was measured and the longest one of the control in the whole story.
+`
+
+// Write returns the report as a page in Markdown.
+func (f *Findings) Write() string {
+	var b strings.Builder
+	b.WriteString(intro)
+	fmt.Fprintf(&b, "Measured on %s; scale %v, %d new connections a second.\n", f.Machine, f.Scale, f.Rate)
+	wrong := 0
+	for i := range f.Ours {
+		wrong += len(f.Ours[i].Wrong)
+	}
+	b.WriteString("\n## Switchyard\n\n")
+	writeTable(&b, f.Ours)
+	if wrong > 0 {
+		b.WriteString("\nNot as promised:\n\n")
+		for i := range f.Ours {
+			for _, w := range f.Ours[i].Wrong {
+				fmt.Fprintf(&b, "- %s: %s\n", f.Ours[i].Story, w)
+			}
+		}
+	}
+	if len(f.Upstream) > 0 {
+		b.WriteString("\n## Upstream kube-proxy, nftables mode, in the same stories\n\n")
+		writeTable(&b, f.Upstream)
+	}
+	b.WriteString("\n## Longest gaps that are the proxy's\n\n```\n")
+	writeBars(&b, "Switchyard", f.Ours)
+	writeBars(&b, "kube-proxy", f.Upstream)
+	b.WriteString("```\n")
+	b.WriteString("\n## The stories\n\n")
+	for i := range f.Ours {
+		fmt.Fprintf(&b, "- **%s**: %s Here: %s.\n", f.Ours[i].Story, aboutOf(f.Ours[i].Story), f.Ours[i].Happened)
+	}
+	if len(f.Plants) > 0 {
+		b.WriteString("\n## Faults that were planted\n\nA Switchyard with a fault must fail the story that is about it.\n\n" +
+			"| Switchyard that ... | Story | Lost | Reset | Misdelivered | Noticed |\n|---|---|---:|---:|---:|---|\n")
+		for _, p := range f.Plants {
+			c := &p.Result.Report.Counts
+			fmt.Fprintf(&b, "| %s | %s | %d | %d | %d | %s |\n", p.Fault, p.Story, c.Lost, c.Reset, c.Misdelivered, yes(p.Noticed))
+		}
+	}
+	b.WriteString(how)
+	return b.String()
+}
+
+func yes(is bool) string {
+	if is {
+		return "yes"
+	}
+	return "**no**"
+}
+
+func aboutOf(name string) string {
+	for i := range stories {
+		if stories[i].name == name {
+			return stories[i].about
+		}
+	}
+	return ""
+}
+
+func writeTable(b *strings.Builder, results []Result) {
+	b.WriteString("| Story | Connections | Requests | Lost | Reset | Misdelivered | Unserved | Longest gap, ms | Longest echo, ms |\n" +
+		"|---|---:|---:|---:|---:|---:|---:|---:|---:|\n")
+	for i := range results {
+		r := &results[i]
+		c := &r.Report.Counts
+		gap := func(ours, longest, control time.Duration) string {
+			return fmt.Sprintf("**%s** (%s, control %s)", milliseconds(ours), milliseconds(longest), milliseconds(control))
+		}
+		n, e := &r.Report.New, &r.Report.Established
+		fmt.Fprintf(b, "| %s | %d | %d | %d | %d | %d | %d | %s | %s |\n", r.Story, c.Connections, c.Requests, c.Lost, c.Reset, c.Misdelivered,
+			c.Unserved, gap(n.Ours, n.Longest, n.Control), gap(e.Ours, e.Longest, e.Control))
+	}
+}
+
+func milliseconds(d time.Duration) string { return fmt.Sprintf("%.1f", d.Seconds()*1e3) }
+
+// writeBars draws gaps on a logarithmic scale: each step is half as long again.
+func writeBars(b *strings.Builder, who string, results []Result) {
+	for i := range results {
+		r := &results[i]
+		bar := 0
+		for limit := 500 * time.Microsecond; limit < r.Report.New.Ours; limit += limit / 2 {
+			bar++
+		}
+		fmt.Fprintf(b, "%-10s  %-22s  %8s ms  %s\n", who, r.Story, milliseconds(r.Report.New.Ours), strings.Repeat("#", bar))
+	}
+}
