@@ -69,7 +69,7 @@ func (d *dataplane) write() error {
 		}
 	}
 	w.hooks()
-	old, _ := run("", "nft", "--terse", "list", "table", "inet", "tiny") // it fails if there is none
+	old, _ := run("", "nft", "--terse", "list", "table", "inet", "example") // it fails if there is none
 	for _, m := range regexp.MustCompile(`(?m)^\t(chain|set) (\w+) \{`).FindAllStringSubmatch(old, -1) {
 		if !w.used[m[2]] {
 			fmt.Fprintf(w, "delete %s %s %s\n", m[1], table, m[2])

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	table = "inet tiny" // all that is ours
+	table = "inet example" // all that is ours
 	mark  = "ct mark set ct mark or 0x4000"
 )
 

@@ -8,6 +8,6 @@ import (
 )
 
 func main() {
-	fmt.Fprintln(os.Stderr, "tiny-dataplane: it can program Linux only")
+	fmt.Fprintln(os.Stderr, "nft-dataplane: it can program Linux only")
 	os.Exit(1)
 }

@@ -1,6 +1,6 @@
 //go:build linux
 
-// Command tiny-dataplane makes the kernel route what the node-local API says, by rules that it writes anew with each change, with
+// Command nft-dataplane makes the kernel route what the node-local API says, by rules that it writes anew with each change, with
 // the program nft. Of Switchyard it knows nothing but the client module, and it passes the conformance suite.
 //
 // It is made to be read. Writing everything for each change is fine for some hundred services; backend/nftables shows what it
@@ -31,8 +31,8 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	if err := client.RunSink(ctx, client.Options{Target: *api, Name: "tiny-dataplane", Logger: log}, &d); err != nil {
-		fmt.Fprintln(os.Stderr, "tiny-dataplane:", err)
+	if err := client.RunSink(ctx, client.Options{Target: *api, Name: "nft-dataplane", Logger: log}, &d); err != nil {
+		fmt.Fprintln(os.Stderr, "nft-dataplane:", err)
 		os.Exit(1)
 	}
 }

@@ -20,7 +20,7 @@ func TestConformance(t *testing.T) {
 	if _, err := exec.LookPath("nft"); err != nil {
 		t.Skip("this dataplane needs the program nft: apt-get install nftables")
 	}
-	conformance.Run(t, conformance.Dataplane{Name: "tiny", Follow: follow, Seeds: 4})
+	conformance.Run(t, conformance.Dataplane{Name: "nft", Follow: follow, Seeds: 1})
 }
 
 func follow(ctx context.Context, api string, s conformance.Settings) error {
@@ -37,7 +37,7 @@ func follow(ctx context.Context, api string, s conformance.Settings) error {
 	if s.NodePortAddresses.Primary {
 		d.nodePorts = "primary"
 	}
-	return client.RunSink(ctx, client.Options{Target: api, Name: "tiny", Logger: s.Logger}, &d)
+	return client.RunSink(ctx, client.Options{Target: api, Name: "nft", Logger: s.Logger}, &d)
 }
 
 func join(prefixes []netip.Prefix) string {
