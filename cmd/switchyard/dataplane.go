@@ -43,6 +43,8 @@ type feeding struct {
 	// origin is what problems are about: where the states come from.
 	origin   string
 	problems func() []error
+	// grave says that the process is unhealthy as long as there are some.
+	grave bool
 	// report is told of each status of the dataplane. It must not block, and may be nil.
 	report func(applied state.Revision, failed map[state.ServiceName]error)
 }
@@ -51,7 +53,7 @@ type feeding struct {
 func (o *dataplaneFlags) parts(from feeding, detector backend.LocalDetector, stdout io.Writer, log *slog.Logger) ([]func(context.Context) error, error) {
 	progress := &progress{feeding: from, out: stdout}
 	h := healthz.New(healthz.Options{
-		Families: families, Strict: true, Newest: func() state.Revision { return from.snapshot().Revision() },
+		Families: families, Newest: func() state.Revision { return from.snapshot().Revision() },
 	})
 	nodePorts := func() backend.NodePortAddresses { return o.nodePortAddresses.NodePortAddresses }
 	ports, err := newHealthPorts(servicehealth.Options{Logger: log, Healthy: h.Healthy}, nodePorts)
@@ -59,9 +61,13 @@ func (o *dataplaneFlags) parts(from feeding, detector backend.LocalDetector, std
 		return nil, err
 	}
 	h.SetNode(healthz.Node{Exists: true})
-	h.AddProblems(from.origin, from.problems)
-	h.AddProblems("dataplane", progress.failures)
-	h.AddProblems("healthCheckNodePorts", ports.problems)
+	if from.grave {
+		h.AddFaults(from.origin, from.problems)
+	} else {
+		h.AddProblems(from.origin, from.problems)
+	}
+	h.AddFaults("dataplane", progress.failures)
+	h.AddFaults("healthCheckNodePorts", ports.problems)
 	parts := []func(context.Context) error{ports.Run}
 	if o.healthAddress != "" {
 		l, err := net.Listen("tcp", o.healthAddress)

@@ -81,7 +81,7 @@ func (o *runOptions) run(ctx context.Context, stdout, stderr io.Writer) error {
 	st := store.New(store.Options{Logger: log, Brain: config})
 	sink := st.Source("file")
 	parts, err := o.dataplane.parts(feeding{
-		feed: st, snapshot: st.Snapshot, origin: "source", problems: src.Problems,
+		feed: st, snapshot: st.Snapshot, origin: "source", problems: src.Problems, grave: true,
 	}, o.routing.detector(), stdout, log)
 	if err != nil {
 		return err

@@ -28,8 +28,6 @@ type Options struct {
 	// Newest returns the newest revision that there is to apply. With it, a dataplane is found out that hangs and does not
 	// even look for updates. It is called concurrently and must not block. Default: only what the reconciler says counts.
 	Newest func() state.Revision
-	// Strict makes /healthz unhealthy as long as there is any problem.
-	Strict bool
 	// OnHealthz and OnLivez are called with the status code of each answer, concurrently. They may be nil.
 	OnHealthz, OnLivez func(code int)
 }
@@ -50,6 +48,7 @@ type Health struct {
 type namedCheck struct {
 	part  string
 	check func() []error
+	grave bool
 }
 
 // New returns the health of a process that starts now, and is healthy for the time being. Its node does not exist yet.
@@ -105,12 +104,19 @@ func (h *Health) SetNode(n Node) {
 	h.node = n
 }
 
-// AddProblems lets a part of the process list its current problems in the answers. check is called concurrently and must not
-// block. What it returns makes the process unhealthy only if it is strict.
+// AddProblems lets a part of the process list its current problems in the answers. They make no process unhealthy: that
+// what tells of changes is lost is no reason to send connections elsewhere. check is called concurrently and must not block.
 func (h *Health) AddProblems(part string, check func() []error) {
+	h.add(namedCheck{part, check, false})
+}
+
+// AddFaults is like AddProblems, for problems as long as which /healthz is unhealthy.
+func (h *Health) AddFaults(part string, check func() []error) { h.add(namedCheck{part, check, true}) }
+
+func (h *Health) add(c namedCheck) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.checks = append(h.checks, namedCheck{part, check})
+	h.checks = append(h.checks, c)
 }
 
 // Healthy says whether the dataplane keeps up, whatever has become of the node. It is what health check node ports call
@@ -155,6 +161,8 @@ type answer struct {
 	Healthy      bool                    `json:"healthy"`
 	Status       map[string]familyStatus `json:"status,omitempty"`
 	Problems     []problem               `json:"problems,omitempty"`
+
+	faulty bool // some of the problems are faults
 }
 
 type familyStatus struct {
@@ -186,6 +194,7 @@ func (h *Health) report() (a answer, eligible bool) {
 	for _, c := range checks {
 		for _, err := range c.check() {
 			a.Problems = append(a.Problems, problem{c.part, err.Error()})
+			a.faulty = a.faulty || c.grave
 		}
 	}
 	return a, eligible
@@ -202,7 +211,7 @@ func (h *Health) Handler() http.Handler {
 	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) {
 		a, eligible := h.report()
 		a.NodeEligible = &eligible
-		a.Healthy = a.Healthy && !(h.o.Strict && len(a.Problems) > 0)
+		a.Healthy = a.Healthy && !a.faulty
 		a.write(w, a.Healthy && eligible, h.o.OnHealthz)
 	})
 	mux.HandleFunc("/livez", func(w http.ResponseWriter, _ *http.Request) {

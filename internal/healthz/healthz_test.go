@@ -173,12 +173,13 @@ func TestHealthy(t *testing.T) {
 	}
 }
 
-// TestStrict: problems make a strict process unhealthy, but not dead.
-func TestStrict(t *testing.T) {
+// TestFaults: they make a process unhealthy, but not dead. Other problems are only told.
+func TestFaults(t *testing.T) {
 	var problems []error
-	h := New(Options{Families: both, Strict: true})
+	h := New(Options{Families: both})
 	h.SetNode(Node{Exists: true})
-	h.AddProblems("source", func() []error { return problems })
+	h.AddProblems("api", func() []error { return []error{errors.New("nobody is there")} })
+	h.AddFaults("source", func() []error { return problems })
 	for _, problems = range [][]error{nil, {errors.New("web.yaml:3: bad port")}, nil} {
 		want := 200
 		if len(problems) > 0 {
