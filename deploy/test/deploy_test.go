@@ -40,8 +40,20 @@ func deployments(t *testing.T) map[string]objects {
 		"kustomize/example":    kustomize(t, "example"),
 		"helm":                 rendered(t, nil),
 		"helm, other settings": rendered(t, otherSettings),
+		"helm, restricted":     rendered(t, restricted),
+		"kustomize/restricted": kustomize(t, restrictedDir),
 	}
 }
+
+// restricted has the chart be what the component of Kustomize makes of the base.
+var restricted = values{
+	"capabilities":   []any{"NET_ADMIN"},
+	"kernelSettings": values{"enabled": false},
+	"seccompProfile": values{"type": "Localhost", "localhostProfile": "switchyard.json"},
+}
+
+// restrictedDir is the base with the component, as seen from deploy/kustomize.
+const restrictedDir = "../test/testdata/restricted"
 
 var otherSettings = values{
 	"image":            values{"repository": "registry.example.org/switchyard", "tag": "v1.2.3", "pullPolicy": "Always"},
@@ -62,7 +74,8 @@ var otherSettings = values{
 // TestSame compares what the chart and the base make, but for Helm's own labels.
 func TestSame(t *testing.T) {
 	for title, c := range map[string]struct{ helm, kustomize objects }{
-		"base": {rendered(t, nil), kustomize(t, "base")},
+		"base":       {rendered(t, nil), kustomize(t, "base")},
+		"restricted": {rendered(t, restricted), kustomize(t, restrictedDir)},
 	} {
 		for _, o := range c.helm {
 			labels := o.GetLabels()
@@ -239,12 +252,17 @@ func TestPrivileges(t *testing.T) {
 	for title, all := range deployments(t) {
 		pod := into[appsv1.DaemonSet](t, all["DaemonSet switchyard"]).Spec.Template.Spec
 		s := pod.Containers[0].SecurityContext
+		capabilities, seccomp, isRestricted := []corev1.Capability{"NET_ADMIN", "NET_RAW"}, corev1.SeccompProfileTypeRuntimeDefault, strings.Contains(title, "restricted")
+		if isRestricted {
+			capabilities, seccomp = capabilities[:1], corev1.SeccompProfileTypeLocalhost
+			checkLocalhost(t, title, &pod)
+		}
 		if *s.Privileged || *s.AllowPrivilegeEscalation || !*s.ReadOnlyRootFilesystem || *s.RunAsUser != 0 ||
 			!slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) ||
-			!slices.Equal(s.Capabilities.Add, []corev1.Capability{"NET_ADMIN", "NET_RAW"}) {
+			!slices.Equal(s.Capabilities.Add, capabilities) {
 			t.Errorf("%s: the container has %+v", title, s)
 		}
-		if pod.SecurityContext.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault || pod.HostPID || pod.HostIPC {
+		if pod.SecurityContext.SeccompProfile.Type != seccomp || pod.HostPID || pod.HostIPC {
 			t.Errorf("%s: the pod has %+v", title, pod.SecurityContext)
 		}
 		for _, c := range pod.InitContainers {
@@ -252,8 +270,25 @@ func TestPrivileges(t *testing.T) {
 				t.Errorf("%s: a privileged container runs %v", title, c.Args)
 			}
 		}
-		if want := title != "helm, other settings"; want != (len(pod.InitContainers) == 1) {
+		if want := title != "helm, other settings" && !isRestricted; want != (len(pod.InitContainers) == 1) {
 			t.Errorf("%s: there are %d init containers", title, len(pod.InitContainers))
+		}
+	}
+}
+
+// checkLocalhost checks that the pod has the profile in deploy/seccomp, and nothing of the host.
+func checkLocalhost(t *testing.T, title string, pod *corev1.PodSpec) {
+	t.Helper()
+	name := pod.SecurityContext.SeccompProfile.LocalhostProfile
+	if name == nil {
+		t.Fatalf("%s: the profile of seccomp has no name", title)
+	}
+	if _, err := os.Stat(filepath.Join("..", "seccomp", *name)); err != nil {
+		t.Errorf("%s: %v", title, err)
+	}
+	for _, v := range pod.Volumes {
+		if v.HostPath != nil {
+			t.Errorf("%s: the pod has %s of the host", title, v.HostPath.Path)
 		}
 	}
 }
