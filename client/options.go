@@ -3,6 +3,7 @@ package client
 import (
 	"cmp"
 	"crypto/tls"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"time"
@@ -108,5 +109,9 @@ func Dial(o Options) (*grpc.ClientConn, error) {
 		// Of a host that has vanished nobody else tells; one's own kernel tells of a server on this one.
 		options = append(options, grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingInterval, Timeout: pingTimeout}))
 	}
-	return grpc.NewClient(t.grpc, append(options, o.DialOptions...)...)
+	conn, err := grpc.NewClient(t.grpc, append(options, o.DialOptions...)...)
+	if err != nil {
+		return nil, fmt.Errorf("target %q: %w", t.text, err)
+	}
+	return conn, nil
 }

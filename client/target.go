@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"path"
 	"strings"
+
+	"google.golang.org/grpc/resolver"
 )
 
 // target is where a server listens.
@@ -33,6 +35,10 @@ func parseTarget(text string) (target, error) {
 		t.local = true
 		return t, nil
 	case found && scheme != "tcp" && strings.HasPrefix(rest, "//"):
+		if resolver.Get(scheme) == nil {
+			return t, fmt.Errorf("target %q: gRPC does not know the scheme %q: want unix:///path, tcp://host:port, host:port or dns:///host:port",
+				text, scheme)
+		}
 		_, endpoint, _ := strings.Cut(strings.TrimPrefix(rest, "//"), "/")
 		if host, _, err := net.SplitHostPort(endpoint); err == nil {
 			endpoint = host

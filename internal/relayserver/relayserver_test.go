@@ -31,6 +31,7 @@ const instance = 42
 type relay struct {
 	feed   *objectfeed.Feed
 	sink   source.Sink
+	conn   *grpc.ClientConn
 	client clusterv1.ObjectsClient
 	// sent is how many messages have left the handlers.
 	sent atomic.Int64
@@ -55,7 +56,7 @@ func newRelay(t *testing.T) *relay {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.client = clusterv1.NewObjectsClient(conn)
+	r.conn, r.client = conn, clusterv1.NewObjectsClient(conn)
 	r.stop = server.GracefulStop
 	t.Cleanup(func() {
 		conn.Close()

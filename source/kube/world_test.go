@@ -214,8 +214,14 @@ func (r *recorder) Complete() {
 func render(o model.Object) string {
 	switch o := o.(type) {
 	case *model.Service:
+		if len(o.Ports) == 0 {
+			return fmt.Sprintf("%+v", *o)
+		}
 		return fmt.Sprintf("%s:%d", o.Name, o.Ports[0].Port)
 	case *model.EndpointSlice:
+		if len(o.Endpoints) == 0 {
+			return fmt.Sprintf("%+v", *o)
+		}
 		return fmt.Sprintf("%s/%s>%s", o.Namespace, o.Name, o.Endpoints[0].Addr)
 	case *model.Node:
 		return fmt.Sprintf("node:%s%v%v", o.Zone, o.Addresses, o.PodCIDRs)

@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/switchyard-net/switchyard/internal/objectfeed"
 	"github.com/switchyard-net/switchyard/internal/relayserver"
@@ -76,7 +75,6 @@ func benchRelay(b *testing.B) (sink interface {
 	return s, func(ctx context.Context) arrivals {
 		source, err := New(Options{
 			Targets:     []string{"passthrough:///" + l.Addr().String()},
-			Credentials: insecure.NewCredentials(),
 			DialOptions: []grpc.DialOption{grpc.WithContextDialer(dial)},
 		})
 		if err != nil {

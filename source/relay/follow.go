@@ -7,37 +7,20 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/keepalive"
 
+	"github.com/switchyard-net/switchyard/client"
 	clusterv1 "github.com/switchyard-net/switchyard/internal/proto/cluster/v1"
 )
 
-const (
-	// connectTimeout is how long a connection may take.
-	connectTimeout = 10 * time.Second
-	// silence is how long a connection may be silent before it is probed, and probed how long the answer may take: nothing else
-	// would tell a relay that is gone from one that has no news.
-	silence = 30 * time.Second
-	probed  = 10 * time.Second
-	// patience is how long a relay may take to say that it has a full set. It takes one that has it no time.
-	patience = 30 * time.Second
-	// maxMessage is for a part with a single object, which is never split. An API server has none of more than 1.5 MiB, but
-	// manifests may: this is an EndpointSlice with a million endpoints.
-	maxMessage = 64 << 20
-)
+// patience is how long a relay may take to say that it has a full set. It takes one that has it no time.
+const patience = 30 * time.Second
 
 var errSilent = errors.New("it has not answered for " + patience.String() + "; perhaps it has no full set of objects itself yet")
 
 // dial returns a new connection to a relay. Each is for one stream: that way nothing but the source itself decides when to try
 // again, and names are resolved each time.
 func (s *Source) dial(target string) (*grpc.ClientConn, error) {
-	options := []grpc.DialOption{
-		grpc.WithTransportCredentials(s.options.Credentials),
-		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: connectTimeout}),
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: silence, Timeout: probed}),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
-	}
-	return grpc.NewClient(target, append(options, s.options.DialOptions...)...)
+	return client.Dial(client.Options{Target: target, TLS: s.options.TLS, DialOptions: s.options.DialOptions})
 }
 
 // follow delivers what one relay has until the stream ends, and says why it did, and whether the relay was of use until then.

@@ -9,27 +9,27 @@ package relay
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
-	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"slices"
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
 
 	"github.com/switchyard-net/switchyard/source"
 )
 
 // Options says which relay to follow, and how to reach it.
 type Options struct {
-	// Targets are relays that have the same objects, as gRPC names them: host:port, dns:///host:port, unix:///path. One of them
-	// is followed; when it fails, the next one, and after the last the first. At least one is required.
+	// Targets are relays that have the same objects, written as for [client.Options]: tcp://host:port, host:port,
+	// dns:///host:port, unix:///path. One of them is followed; when it fails, the next one, and after the last the first. At
+	// least one is required.
 	Targets []string
-	// Credentials are how to know the relay, and to be known. Required; insecure.NewCredentials is for unix sockets only.
-	Credentials credentials.TransportCredentials
-	// DialOptions are added to those that the source has for its connections.
+	// TLS is how to know the relay, and to be known. Without it, targets must be unix sockets or loopback addresses.
+	TLS *tls.Config
+	// DialOptions come after those of [client.Dial].
 	DialOptions []grpc.DialOption
 	// Logger gets trouble with relays and with objects. Nil discards it.
 	Logger *slog.Logger
@@ -44,22 +44,22 @@ type Source struct {
 
 var _ source.Source = (*Source)(nil)
 
-// New returns a source that follows one of the targets. It does not talk to them yet. It returns an error if an option is
-// missing or a target cannot be understood.
+// New returns a source that follows one of the targets. It does not talk to them yet. It returns an error if there is no
+// target, one cannot be understood, or one needs TLS.
 func New(o Options) (*Source, error) {
 	if len(o.Targets) == 0 {
 		return nil, errors.New("no Targets: name a relay to follow")
-	}
-	if o.Credentials == nil {
-		return nil, errors.New("no Credentials: say how to know the relay")
 	}
 	o.Targets = slices.Clone(o.Targets)
 	s := &Source{options: o, log: cmp.Or(o.Logger, slog.New(slog.DiscardHandler))}
 	s.health.log = s.log
 	for _, target := range o.Targets {
+		if target == "" {
+			return nil, errors.New("one of Targets is empty: name a relay, or leave it out")
+		}
 		conn, err := s.dial(target)
 		if err != nil {
-			return nil, fmt.Errorf("target %q: %w", target, err)
+			return nil, err
 		}
 		conn.Close()
 	}

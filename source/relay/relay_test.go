@@ -1,8 +1,10 @@
 package relay
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -10,11 +12,11 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
 	"github.com/switchyard-net/switchyard/internal/objectfeed"
 	clusterv1 "github.com/switchyard-net/switchyard/internal/proto/cluster/v1"
+	"github.com/switchyard-net/switchyard/internal/relayserver"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -223,7 +225,7 @@ func TestSilentConnection(t *testing.T) {
 		c.mu.Lock()
 		c.deaf = true
 		c.mu.Unlock()
-		time.Sleep(2 * (silence + probed))
+		time.Sleep(2 * time.Minute)
 		settle()
 		n.mu.Lock()
 		defer n.mu.Unlock()
@@ -395,13 +397,48 @@ func TestBrokenProtocol(t *testing.T) {
 
 func TestOptions(t *testing.T) {
 	for want, o := range map[string]Options{
-		"no Targets":     {Credentials: insecure.NewCredentials()},
-		"no Credentials": {Targets: []string{"unix:///run/x"}},
-		`target "%zz"`:   {Targets: []string{"localhost:1", "%zz"}, Credentials: insecure.NewCredentials()},
+		"no Targets":              {},
+		"one of Targets is empty": {Targets: []string{"localhost:1", ""}},
+		`target "%zz"`:            {Targets: []string{"localhost:1", "%zz"}},
+		`scheme "https"`:          {Targets: []string{"https://relay.example:8443"}, TLS: &tls.Config{}},
+		`"192.0.2.1:1" is not on`: {Targets: []string{"localhost:1", "192.0.2.1:1"}},
 	} {
 		if _, err := New(o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("the error is %v, want one with %q", err, want)
 		}
+	}
+}
+
+// TestTargets follows a relay on loopback however its address is written, and past the proxies of the environment.
+func TestTargets(t *testing.T) {
+	t.Setenv("HTTPS_PROXY", "http://192.0.2.1:1")
+	feed, _ := newFeed(t, "a")
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	relayserver.Register(server, relayserver.Options{Feed: feed})
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(l) }()
+	defer func() { server.Stop(); <-served }()
+	for _, scheme := range []string{"tcp://", "", "dns:///"} {
+		s, err := New(Options{Targets: []string{scheme + l.Addr().String()}})
+		if err != nil {
+			t.Errorf("%s: %v", scheme, err)
+			continue
+		}
+		a := make(arrivals, 1)
+		stop := run(t, s, a)
+		select {
+		case n := <-a:
+			if n != 1 {
+				t.Errorf("%s: %d objects have come, want 1", scheme, n)
+			}
+		case <-time.After(10 * time.Second):
+			t.Errorf("%s: nothing has come: %v", scheme, s.Problems())
+		}
+		stop()
 	}
 }
 

@@ -3,6 +3,7 @@ package relay
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -111,7 +112,7 @@ func (n *network) cut(to string) {
 // listen has a gRPC server at an address until stop is called, which the end of the test does too.
 func (n *network) listen(t testing.TB, at string, register func(*grpc.Server)) (stop func()) {
 	l := bufconn.Listen(64 << 10)
-	server := grpc.NewServer(grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: silence / 2}))
+	server := grpc.NewServer(grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 15 * time.Second}))
 	register(server)
 	n.mu.Lock()
 	n.listeners[at] = l
@@ -139,8 +140,9 @@ func (n *network) serve(t testing.TB, at string, feed *objectfeed.Feed) (stop fu
 // source returns a source that follows the relays at some addresses.
 func (n *network) source(t testing.TB, log *slog.Logger, at ...string) *Source {
 	o := Options{
-		Credentials: insecure.NewCredentials(),
-		DialOptions: []grpc.DialOption{grpc.WithContextDialer(n.dial)},
+		// They are elsewhere, but there is nobody on the way.
+		TLS:         &tls.Config{},
+		DialOptions: []grpc.DialOption{grpc.WithContextDialer(n.dial), grpc.WithTransportCredentials(insecure.NewCredentials())},
 		Logger:      log,
 	}
 	for _, a := range at {
