@@ -70,26 +70,43 @@ func (s *Switch) Run(ctx context.Context) error {
 		_, why := s.Relay.Lost()
 		s.Logger.Warn("no relay answers; this node follows the API server itself", "error", why)
 		s.Relay.Forget()
-		switch err := s.followBackup(ctx); {
-		case ctx.Err() != nil:
-		case err != nil:
-			s.Logger.Error("this node cannot follow the API server either; it keeps what it has, and tries again", "error", err)
-		default:
+		for ctx.Err() == nil && s.isLost() {
+			if err := s.followBackup(ctx); err != nil && ctx.Err() == nil {
+				s.Logger.Error("this node cannot follow the API server either; it keeps what it has, and tries again", "error", err)
+				s.pause(ctx)
+			}
+		}
+		if ctx.Err() == nil {
 			s.Logger.Info("a relay answers again; this node follows it")
 		}
 	}
 	return nil
 }
 
+func (s *Switch) isLost() bool {
+	since, _ := s.Relay.Lost()
+	return !since.IsZero()
+}
+
+// pause waits for a while, or until the relay is back.
+func (s *Switch) pause(ctx context.Context) {
+	over := time.After(s.After)
+	for s.isLost() {
+		select {
+		case <-ctx.Done():
+			return
+		case <-over:
+			return
+		case <-s.Relay.Changed():
+		}
+	}
+}
+
 // followRelay follows the relay until it has been lost for too long.
 func (s *Switch) followRelay(ctx context.Context) {
-	began := time.Now()
 	tooLong := func(lost time.Time) time.Time {
-		switch {
-		case lost.IsZero():
+		if lost.IsZero() {
 			return never
-		case lost.Before(began): // the backup has failed, too
-			lost = began
 		}
 		return lost.Add(s.After)
 	}
@@ -110,7 +127,7 @@ func (s *Switch) followBackup(ctx context.Context) error {
 		}
 		return never
 	}
-	s.follow(ctx, feed, back, func(state.Revision, state.Revision) {})
+	s.follow(ctx, feed, back, func(shown, _ state.Revision) { s.ledger.Note(shown, 0) }) // not a state of the relay
 	cancel()
 	return wait()
 }

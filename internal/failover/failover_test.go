@@ -85,12 +85,17 @@ func (w *world) backup(ctx context.Context) (state.Feed, func() error) {
 		return closed, func() error { return w.broken }
 	}
 	w.running++
+	own := w.own
 	context.AfterFunc(ctx, func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.running--
 	})
-	return w.own, func() error { return nil }
+	return own, func() error {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return w.broken
+	}
 }
 
 // up starts a relay that serves what a feed has, and lets the node find it. With the same feed it is the same as before.
@@ -303,6 +308,20 @@ func TestABackupThatCannotWorkIsTriedAgain(t *testing.T) {
 		time.Sleep(3*after + time.Second)
 		w.backedUp(3, 0)
 		w.shows("a")
+
+		// One that ends after it has worked leaves the node with what it said last, not with what the relay said before.
+		w.mu.Lock()
+		w.broken = nil
+		w.mu.Unlock()
+		has(w.own, "z")
+		time.Sleep(after)
+		w.shows("z")
+		w.mu.Lock()
+		w.broken = errors.New("no such file")
+		w.mu.Unlock()
+		w.own.Close()
+		time.Sleep(after / 2)
+		w.shows("z")
 		w.up(relay)
 		has(relay, "b")
 		time.Sleep(time.Second)
