@@ -89,9 +89,10 @@ func measureRelay(ctx context.Context, r *Reporter, services int, o RelayOptions
 	sent, cpu := out.bytes(), processCPU()
 	var took []time.Duration
 	for n := range relayChanges {
-		changing[n] = withoutFirst(changing[n], n, services*o.Endpoints)
+		i := n % len(changing)
+		changing[i] = withoutFirst(changing[i], n, services*o.Endpoints)
 		start := time.Now()
-		sink.Update([]model.Object{changing[n]}, nil)
+		sink.Update([]model.Object{changing[i]}, nil)
 		all, err := clients.next()
 		if err != nil {
 			return err
