@@ -17,9 +17,12 @@ MODULES := . client
 BUF     := $(GO) tool -modfile=tools/go.mod buf
 # Random histories of make differential.
 SEEDS   ?= 20
+# How much happens in make proof: 1 is a thousand kills, and 20 minutes. How long make soak goes on.
+SCALE   ?= 1
+MINUTES ?= 20
 
 .DEFAULT_GOAL := help
-.PHONY: help build proto protocols image manifests demo test test-kernel check vuln unit bench fuzz tools upstream e2e differential compare clean
+.PHONY: help build proto protocols image manifests demo test test-kernel check vuln unit bench fuzz tools upstream e2e differential compare proof soak clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -117,6 +120,17 @@ differential: upstream ## Compare the fate of packets with upstream kube-proxy, 
 
 compare: build upstream ## Measure beside upstream kube-proxy, at 10,000 services; writes docs/benchmarks/
 	@cd e2e && $(GO) run ./compare -switchyard ../bin/switchyard -out ../docs/benchmarks
+
+proof: ## Make trouble for Switchyard, and for kube-proxy if it was built, under load; writes docs/proof.md (SCALE=1, 20 minutes)
+	@mkdir -p .cache && rm -f .cache/proof-upstream.json
+	@if [ -x .cache/upstream/upstream ]; then echo "== upstream kube-proxy"; \
+		(cd e2e && $(GO) run ./proof -out ../.cache/proof-upstream.json); fi
+	@echo "== Switchyard"
+	@$(GO) run ./cmd/proof -scale $(SCALE) -out docs/proof.md \
+		$$(if [ -e .cache/proof-upstream.json ]; then echo -beside .cache/proof-upstream.json; fi)
+
+soak: ## Change a cluster at random for MINUTES=20 under load, and look at memory, open files and the end state
+	@$(GO) run ./cmd/proof -soak $(MINUTES)m
 
 clean: ## Remove what was built
 	@echo "== remove bin/"

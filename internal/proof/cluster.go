@@ -79,7 +79,7 @@ func newCluster(l *lab.Lab, seed uint64) (*cluster, error) {
 		return nil, err
 	}
 	for i := range markPorts {
-		if err := c.marks.Serve(state.TCP, netip.AddrPortFrom(c.marks.Addrs[0], uint16(9000+i)), fmt.Sprint(i)); err != nil {
+		if err := c.marks.Serve(state.TCP, netip.AddrPortFrom(netip.Addr{}, uint16(9000+i)), fmt.Sprint(i)); err != nil {
 			return nil, err
 		}
 	}
@@ -139,9 +139,13 @@ func (c *cluster) objects() []Object {
 			list = append(list, c.slice(loaded[i].name, f))
 		}
 	}
-	slice := newSlice(markService.name, state.IPv4, int32(9000+c.changes%markPorts))
-	slice.Endpoints = []discoveryv1.Endpoint{{Addresses: []string{c.marks.Addrs[0].String()}, NodeName: new(c.lab.Node().Name)}}
-	return append(list, markService.object(), slice)
+	list = append(list, markService.object())
+	for _, a := range c.marks.Addrs {
+		slice := newSlice(markService.name, state.FamilyOf(a), int32(9000+c.changes%markPorts))
+		slice.Endpoints = []discoveryv1.Endpoint{{Addresses: []string{a.String()}, NodeName: new(c.lab.Node().Name)}}
+		list = append(list, slice)
+	}
+	return list
 }
 
 // slice lists the members as endpoints.
@@ -216,23 +220,26 @@ const patience = 60 * time.Second
 // settle waits until the proxy has taken over what it was told last.
 func (c *cluster) settle(ctx context.Context) error {
 	want := fmt.Sprint(c.changes % markPorts)
-	dst := netip.AddrPortFrom(markService.clusterIPs()[0], tcpPort)
 	began := time.Now()
-	for time.Since(began) < patience {
-		answer := c.client.Probe(ctx, state.TCP, dst, lab.ProbeOptions{Timeout: 200 * time.Millisecond})
-		if answer.Outcome == lab.Answered && answer.Server == want {
-			c.ledger.Acked()
-			return nil
+	for _, vip := range markService.clusterIPs() { // each family, since proxies may take them over one after the other
+		for !c.shows(ctx, vip, want) {
+			if err := errors.Join(ctx.Err(), c.subject.Failure()); err != nil {
+				return err
+			}
+			if time.Since(began) > patience {
+				return fmt.Errorf("change %d has not arrived after %v", c.changes, patience)
+			}
+			time.Sleep(2 * time.Millisecond)
 		}
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		if err := c.subject.Failure(); err != nil {
-			return err
-		}
-		time.Sleep(2 * time.Millisecond)
 	}
-	return fmt.Errorf("change %d has not arrived after %v", c.changes, patience)
+	c.ledger.Acked()
+	return nil
+}
+
+// shows says whether the mark is what it is to be.
+func (c *cluster) shows(ctx context.Context, vip netip.Addr, want string) bool {
+	answer := c.client.Probe(ctx, state.TCP, netip.AddrPortFrom(vip, tcpPort), lab.ProbeOptions{Timeout: 200 * time.Millisecond})
+	return answer.Outcome == lab.Answered && answer.Server == want
 }
 
 // change tells the proxy and waits.

@@ -3,6 +3,7 @@
 package proof
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -13,15 +14,20 @@ import (
 
 // GoFirst lets the threads of this process, those that it has and those that it will have, run before all others: the load is to
 // measure the proxy, and not how long itself has to wait for a processor. Processes that are started by a story are not preferred.
-func GoFirst() error {
-	tasks, err := os.ReadDir("/proc/self/task")
+func GoFirst() error { return schedulePID(os.Getpid(), unix.SCHED_RR) }
+
+// AsOthers takes from a process the priority that it has inherited from this one. It is called right after the start.
+func AsOthers(pid int) error { return schedulePID(pid, unix.SCHED_NORMAL) }
+
+func schedulePID(pid, policy int) error {
+	tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
 	if err != nil {
 		return err
 	}
 	for _, task := range tasks {
 		if tid, err := strconv.Atoi(task.Name()); err == nil {
-			if err := schedule(tid, unix.SCHED_RR); err != nil {
-				return fmt.Errorf("run before other programs (CAP_SYS_NICE is required): %w", err)
+			if err := schedule(tid, policy); err != nil && !errors.Is(err, unix.ESRCH) {
+				return fmt.Errorf("change who runs first (CAP_SYS_NICE is required): %w", err)
 			}
 		}
 	}

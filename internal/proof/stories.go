@@ -48,7 +48,7 @@ var stories = []story{
 	{
 		name: "API server away", about: "The API server is gone, and with it the process once; it comes back with changes, and has forgotten what " +
 			"changed meanwhile.",
-		feed: fromAPIServer, foreign: true, run: away,
+		feed: fromAPIServer, run: away,
 	},
 	{
 		name: "slow source", about: "The process is started again, and the cluster's objects come one by one, over seconds, before the source is complete.",

@@ -176,7 +176,9 @@ func tell(ctx context.Context, o *Options, b *builder, st *story, v *variant) (r
 	if err != nil {
 		return nil, err
 	}
-	c.background = st.background
+	if o.Subject == nil { // others may get each object by a request of its own, which takes too long
+		c.background = st.background
+	}
 	if c.subject, err = newSubject(o, b, st, v, l, dir); err != nil {
 		return nil, err
 	}

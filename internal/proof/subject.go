@@ -5,7 +5,9 @@ package proof
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	"github.com/switchyard-net/switchyard/internal/lab"
@@ -102,5 +104,16 @@ func (s *switchyard) PID() int { return s.running.cmd.Process.Pid }
 // Close implements [Subject].
 func (s *switchyard) Close() error { return errors.Join(s.Kill(), s.close()) }
 
-// podArgs are how the node tells pods.
-func podArgs() []string { return []string{"--cluster-cidr", "10.244.0.0/16,fd00:10:244::/48"} }
+// ClusterCIDRs are how a proxy tells pods.
+func ClusterCIDRs() []netip.Prefix {
+	return []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/48")}
+}
+
+// podArgs are how a switchyard process is told.
+func podArgs() []string {
+	var texts []string
+	for _, p := range ClusterCIDRs() {
+		texts = append(texts, p.String())
+	}
+	return []string{"--cluster-cidr", strings.Join(texts, ",")}
+}

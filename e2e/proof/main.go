@@ -1,0 +1,170 @@
+//go:build linux
+
+// Command proof lets upstream kube-proxy take part in the stories of Switchyard's proof, and writes what came of them.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/switchyard-net/switchyard/e2e/apicluster"
+	"github.com/switchyard-net/switchyard/e2e/controlplane"
+	"github.com/switchyard-net/switchyard/e2e/kubeproxy"
+	"github.com/switchyard-net/switchyard/internal/kubeconv"
+	"github.com/switchyard-net/switchyard/internal/lab"
+	"github.com/switchyard-net/switchyard/internal/netns"
+	"github.com/switchyard-net/switchyard/internal/proof"
+	"github.com/switchyard-net/switchyard/model"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code, err := 0, netns.Check()
+	if _, denied := errors.AsType[*netns.PermissionError](err); denied {
+		code, err = netns.Reexec()
+	} else if err == nil {
+		err = run(ctx)
+	}
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "proof: %v\n", err)
+		code = 1
+	}
+	stop()
+	os.Exit(code)
+}
+
+func run(ctx context.Context) error {
+	o := proof.Options{Log: os.Stdout, Subject: newUpstream}
+	var names, out string
+	flag.StringVar(&names, "stories", "", "names of the stories to run, separated by commas (default: all in which it can take part)")
+	flag.Float64Var(&o.Scale, "scale", 0.05, "how much happens in each story; 1 has a thousand kills")
+	flag.IntVar(&o.Rate, "rate", 2400, "new connections a second")
+	flag.Uint64Var(&o.Seed, "seed", 1, "what decides about all that is random")
+	flag.StringVar(&out, "out", "", "file for the results, for -beside of cmd/proof")
+	flag.Parse()
+	if names != "" {
+		o.Stories = strings.Split(names, ",")
+	}
+	if _, err := controlplane.Binary(); err != nil {
+		return err
+	}
+	if err := proof.GoFirst(); err != nil {
+		fmt.Fprintln(os.Stderr, "proof: warning:", err)
+	}
+	var err error
+	if o.Dir, err = os.MkdirTemp("", "upstream-proof-"); err != nil {
+		return err
+	}
+	defer os.RemoveAll(o.Dir)
+	results, err := proof.Run(ctx, o)
+	if err != nil || out == "" {
+		return err
+	}
+	text, err := json.Marshal(results)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(out, text, 0o644)
+}
+
+// upstream is kube-proxy, with a real API server.
+type upstream struct {
+	lab     *lab.Lab
+	dir     string
+	plane   *controlplane.ControlPlane
+	exposed io.Closer
+	client  *apicluster.Client
+	running *controlplane.Process // nil if it is not meant to run
+}
+
+func newUpstream(l *lab.Lab, dir string) (proof.Subject, error) {
+	plane, err := controlplane.Start(context.Background(), controlplane.Options{Dir: dir, ServiceCIDRs: "10.96.0.0/16,fd00:10:96::/112"})
+	if err != nil {
+		return nil, err
+	}
+	u := &upstream{lab: l, dir: dir, plane: plane}
+	for _, name := range []string{"etcd", "kube-apiserver"} {
+		err = errors.Join(err, proof.AsOthers(plane.Process(name).PID()))
+	}
+	if err == nil {
+		u.client, err = apicluster.NewClient(plane.Config())
+	}
+	if err == nil {
+		u.exposed, err = plane.Expose(l.Node())
+	}
+	if err != nil {
+		plane.Stop()
+		return nil, err
+	}
+	return u, nil
+}
+
+// Put implements [proof.Subject].
+func (u *upstream) Put(changed []proof.Object) error {
+	for _, o := range changed {
+		m, _, err := kubeconv.Object(o)
+		if err != nil {
+			return err
+		}
+		if _, ok := m.(*model.ServiceCIDR); ok {
+			continue // the API server has made it itself
+		}
+		if _, err := u.client.Set(context.Background(), m); err != nil {
+			return fmt.Errorf("%v: %w", m.Ref(), err)
+		}
+	}
+	return nil
+}
+
+// Start implements [proof.Subject].
+func (u *upstream) Start() (err error) {
+	u.running, err = kubeproxy.Start(u.lab.Node(), kubeproxy.Options{
+		Dir: u.dir, Kubeconfig: u.plane.Kubeconfig(), Node: u.lab.Node().Name, ClusterCIDRs: proof.ClusterCIDRs(),
+	})
+	if err != nil {
+		return err
+	}
+	return proof.AsOthers(u.running.PID())
+}
+
+// Kill implements [proof.Subject].
+func (u *upstream) Kill() error { return u.end((*controlplane.Process).Kill) }
+
+// Stop implements [proof.Subject].
+func (u *upstream) Stop() error { return u.end((*controlplane.Process).Stop) }
+
+func (u *upstream) end(how func(*controlplane.Process)) error {
+	if u.running == nil {
+		return nil
+	}
+	err := u.running.Failure()
+	how(u.running)
+	u.running = nil
+	return err
+}
+
+// Failure implements [proof.Subject].
+func (u *upstream) Failure() error {
+	if u.running == nil {
+		return nil
+	}
+	return u.running.Failure()
+}
+
+// PID implements [proof.Subject].
+func (u *upstream) PID() int { return u.running.PID() }
+
+// Close implements [proof.Subject].
+func (u *upstream) Close() error {
+	err := errors.Join(u.Kill(), u.exposed.Close())
+	u.plane.Stop()
+	return err
+}
