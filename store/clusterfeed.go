@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"iter"
 	"net/netip"
 	"slices"
 	"sync"
@@ -280,7 +281,7 @@ func (f *clusterFeed) look(n *clusterNode) *look {
 
 // update returns how to get here from a revision, after which there were those events, the latest first. It returns nil if
 // nothing is different.
-func (l *look) update(after state.Revision, events []event, known bool) *state.Update {
+func (l *look) update(after state.Revision, events iter.Seq[event], known bool) *state.Update {
 	if after == 0 || after > l.revision || !known {
 		return l.full()
 	}
@@ -312,9 +313,9 @@ func (l *look) get(name state.ServiceName) *state.Service {
 	return a.at(a.view(l.name, l.object))
 }
 
-func (l *look) delta(events []event) *state.Update {
+func (l *look) delta(events iter.Seq[event]) *state.Update {
 	var first *move // of this node, in events
-	for _, e := range events {
+	for e := range events {
 		if e.moved != nil && e.moved.name == l.name {
 			first = e.moved
 		}
@@ -322,7 +323,7 @@ func (l *look) delta(events []event) *state.Update {
 	u := &state.Update{Revision: l.revision, Node: l.state}
 	var names []state.ServiceName
 	news := false
-	for _, e := range events {
+	for e := range events {
 		switch {
 		case e.name != state.ServiceName{}:
 			// Scopes hold for the node as it was. If it was another one, all changes count.

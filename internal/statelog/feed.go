@@ -2,6 +2,7 @@ package statelog
 
 import (
 	"context"
+	"iter"
 	"slices"
 	"sync"
 	"time"
@@ -118,7 +119,7 @@ func (f *Feed) Next(ctx context.Context, after state.Revision) (*state.Update, e
 	for {
 		f.mu.Lock()
 		closed, snapshot, wake := f.closed, f.snapshot, f.wake
-		var changed []logged
+		var changed iter.Seq[logged]
 		var known bool
 		if snapshot.revision != after {
 			changed, known = f.log.Since(after)
@@ -152,10 +153,10 @@ func full(s *Snapshot) *state.Update {
 }
 
 // delta leads to s from a state that differs from it in no other services than those that changed.
-func delta(s *Snapshot, changed []logged) *state.Update {
+func delta(s *Snapshot, changed iter.Seq[logged]) *state.Update {
 	u := &state.Update{Revision: s.revision, Node: s.node}
-	names := make([]state.ServiceName, 0, len(changed))
-	for _, c := range changed {
+	var names []state.ServiceName
+	for c := range changed {
 		if c.name != (state.ServiceName{}) {
 			names = append(names, c.name)
 		}
