@@ -27,7 +27,8 @@ func (l *line) serveAPI(ctx context.Context, c *config.API, log *slog.Logger) er
 	if err != nil {
 		return err
 	}
-	s, err := server.New(server.Options{Node: l.name, Logger: log, Feed: func(node string) (state.Feed, error) {
+	followers := newWatchers(log)
+	s, err := server.New(server.Options{OnStatus: followers.status, OnClose: followers.gone, Node: l.name, Logger: log, Feed: func(node string) (state.Feed, error) {
 		if node != l.name {
 			return nil, fmt.Errorf("%w here; this server has node %q only", server.ErrNoNode, l.name)
 		}

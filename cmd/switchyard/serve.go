@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,6 +19,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/switchyard-net/switchyard/client"
+	"github.com/switchyard-net/switchyard/internal/healthz"
 	"github.com/switchyard-net/switchyard/internal/objectfeed"
 	"github.com/switchyard-net/switchyard/internal/relayserver"
 	"github.com/switchyard-net/switchyard/server"
@@ -36,6 +38,7 @@ type serveOptions struct {
 	mode    string
 	tls     server.TLS
 	clients int
+	health  string
 	log     logFlags
 }
 
@@ -72,6 +75,7 @@ state of node NAME, and the organisation switchyard:relays may have everything.`
 	f.StringVar(&o.tls.CertFile, "tls-cert", "", "certificate of the server, in PEM; read again when it changes, as are the next two")
 	f.StringVar(&o.tls.KeyFile, "tls-key", "", "key of the certificate")
 	f.StringVar(&o.tls.ClientCAFile, "client-ca", "", "authorities that sign clients' certificates")
+	f.StringVar(&o.health, "healthz-bind-address", "", "address and port of /healthz and /livez, such as 0.0.0.0:10256; empty for none")
 	f.IntVar(&o.clients, "max-clients", 0, "how many connections there may be at once; 0 for 10000")
 	o.log.register(f)
 	return cmd
@@ -108,6 +112,8 @@ func (o *serveOptions) run(ctx context.Context, command string, stdout, stderr i
 	defer brain.close()
 	options := brain.options
 	options.MaxClients, options.Logger = o.clients, log
+	followers := newWatchers(log)
+	options.OnStatus, options.OnClose = followers.status, followers.gone
 	srv, err := server.New(options)
 	if err != nil {
 		return err
@@ -117,6 +123,15 @@ func (o *serveOptions) run(ctx context.Context, command string, stdout, stderr i
 		if err := d.open(g, srv, log); err != nil {
 			g.fail(err)
 			break
+		}
+	}
+	if o.health != "" {
+		l, err := net.Listen("tcp", o.health)
+		if err != nil {
+			g.fail(fmt.Errorf("%w; choose another address with --healthz-bind-address", err))
+		} else {
+			h := o.healthOf(src, followers, options.Ready)
+			g.start(func(ctx context.Context) error { return healthz.Serve(ctx, l, h, log) })
 		}
 	}
 	g.start(func(ctx context.Context) error { return src.Run(ctx, brain.sink) })
@@ -129,6 +144,26 @@ func (o *serveOptions) run(ctx context.Context, command string, stdout, stderr i
 		return nil
 	})
 	return g.wait()
+}
+
+// healthOf answers for the health of the process: it is healthy once it has a state to serve. What is wrong with the source, and
+// what dataplanes cannot program, is told.
+func (o *serveOptions) healthOf(src source.Source, followers *watchers, ready <-chan struct{}) http.Handler {
+	h := healthz.New(healthz.Options{})
+	h.SetNode(healthz.Node{Exists: true})
+	h.AddFaults("state", func() []error {
+		select {
+		case <-ready:
+			return nil
+		default:
+			return []error{errors.New("there is no state to serve yet: not all objects of the cluster are known")}
+		}
+	})
+	if s, ok := src.(interface{ Problems() []error }); ok {
+		h.AddProblems("source", s.Problems)
+	}
+	h.AddProblems("dataplanes", followers.problems)
+	return h.Handler()
 }
 
 func (o *serveOptions) whose() string {
