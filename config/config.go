@@ -215,11 +215,11 @@ type API struct {
 	Listen []string
 	// SocketMode are the permissions of unix sockets, in octal.
 	SocketMode string
-	// TLSCertFile has the server's certificate. TCP needs it.
+	// TLSCertFile has the server's certificate. TCP on addresses other than loopback needs it.
 	TLSCertFile string
-	// TLSKeyFile has the key of the certificate. TCP needs it.
+	// TLSKeyFile has the key of the certificate, which needs it.
 	TLSKeyFile string
-	// ClientCAFile has the authorities of clients' certificates. TCP needs it.
+	// ClientCAFile has the authorities of clients' certificates. TLS needs it.
 	ClientCAFile string
 }
 

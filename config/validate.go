@@ -175,14 +175,14 @@ func (l *Linux) validate(errs *field.Errors) {
 }
 
 func (a *API) validate(errs *field.Errors) {
-	tcp := false
+	exposed := false
 	for i, l := range a.Listen {
 		scheme, rest, _ := strings.Cut(l, "://")
 		addr, err := netip.ParseAddrPort(rest)
 		switch {
 		case scheme == "unix" && path.IsAbs(rest):
 		case scheme == "tcp" && err == nil && addr.Port() > 0:
-			tcp = true
+			exposed = exposed || !addr.Addr().Unmap().IsLoopback()
 		default:
 			errs.Add(field.Index("api.listen", i), "must look like unix:///run/switchyard/api.sock or tcp://192.0.2.10:10250, got %q", l)
 		}
@@ -190,14 +190,14 @@ func (a *API) validate(errs *field.Errors) {
 	if mode, err := strconv.ParseUint(a.SocketMode, 8, 32); err != nil || mode > 0o777 {
 		errs.Add("api.socketMode", "must be permissions in octal such as 0600, got %q", a.SocketMode)
 	}
-	if !tcp {
+	if !exposed && a.TLSCertFile == "" && a.TLSKeyFile == "" && a.ClientCAFile == "" {
 		return
 	}
 	for _, f := range []struct{ name, value string }{
 		{"tlsCertFile", a.TLSCertFile}, {"tlsKeyFile", a.TLSKeyFile}, {"clientCAFile", a.ClientCAFile},
 	} {
 		if f.value == "" {
-			errs.Add("api."+f.name, "must not be empty: the API is served over TCP only with TLS and clients' certificates")
+			errs.Add("api."+f.name, "must not be empty: beyond this host, the API is served only with TLS and clients' certificates, which take all three files")
 		}
 	}
 }
