@@ -290,3 +290,53 @@ func TestClusterClose(t *testing.T) {
 		}
 	})
 }
+
+// TestQuietNodesNeedNoFullState: more happens elsewhere than the log remembers, and then something that concerns a node twice.
+// It gets what has changed, whether it waited all the time, or comes back with the revision that it got long ago.
+func TestQuietNodesNeedNoFullState(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := NewCluster(ClusterOptions{})
+		defer c.Close()
+		c.feed.log.Max = 10
+		sink := c.Source("test")
+		ready := true
+		elsewhere := func(_ services, s slicesOf, _ nodes) { s["internal-local"].Endpoints[1].Ready = ready } // on n2
+		sink.Update(concernObjects(elsewhere), nil)
+		sink.Complete()
+		waiting, away := watcher{node: "n1"}, watcher{node: "n3"}
+		waiting.poll(t, c)
+		away.poll(t, c)
+		woken := make(chan *state.Update, 1)
+		go func() {
+			u, _ := c.Node("n1").Next(t.Context(), waiting.held.revision)
+			woken <- u
+		}()
+		synctest.Wait()
+		for range 25 {
+			ready = !ready
+			sink.Update(concernObjects(elsewhere), nil)
+		}
+		// The waiter may come to look after the second change only.
+		c.feed.mu.Lock()
+		first := c.feed.revision
+		c.feed.mu.Unlock()
+		for port := range 2 {
+			sink.Update(concernObjects(func(s services, e slicesOf, n nodes) {
+				elsewhere(s, e, n)
+				s["plain"].Ports[0].Port = uint16(81 + port)
+			}), nil)
+		}
+		u := <-woken
+		if u == nil || u.Full || len(u.Changed) != 1 || u.Revision <= first {
+			t.Errorf("who has waited got %+v", u)
+		}
+		resumed, _ := c.Node("n3").Next(t.Context(), away.held.revision)
+		if resumed == nil || resumed.Full || len(resumed.Changed) != 1 || resumed.Changed[0].Ports[0].Frontends[0].Port != 82 {
+			t.Errorf("who comes back got %+v", resumed)
+		}
+		busy, _ := c.Node("n2").Next(t.Context(), away.held.revision)
+		if busy == nil || !busy.Full {
+			t.Errorf("who has missed more than is remembered got %+v", busy)
+		}
+	})
+}

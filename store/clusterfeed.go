@@ -33,10 +33,15 @@ type clusterNode struct {
 	// state is the node as dataplanes see it, nil as long as nobody has asked.
 	state *state.Node
 	// latest is the latest revision that may concern this node.
-	latest  state.Revision
+	latest state.Revision
+	// quiet is a time in which nothing concerned this node.
+	quiet   span
 	callers int           // of Next
 	wake    chan struct{} // closed when there is news, nil if nobody waits
 }
+
+// span is all revisions after one and up to another.
+type span struct{ after, until state.Revision }
 
 func (n *clusterNode) zone() string {
 	if n.object == nil {
@@ -171,8 +176,16 @@ func (f *clusterFeed) touchAll() {
 	}
 }
 
+// touch notes that the latest revision concerns a node, and wakes it.
 func (f *clusterFeed) touch(n *clusterNode) {
-	n.latest = f.revision
+	if n.latest < f.revision {
+		// The log helps who has a revision that it still knows. Who has an older one needs to hear of a quiet time that leads
+		// from there to where the log begins, or there is no way but the full state; such a one is kept as long as it does.
+		if f.log.Knows(n.quiet.after) || !f.log.Knows(n.quiet.until) {
+			n.quiet = span{n.latest, f.revision - 1}
+		}
+		n.latest = f.revision
+	}
 	if n.wake != nil {
 		close(n.wake)
 		n.wake = nil
@@ -234,6 +247,9 @@ func (nf *nodeFeed) Next(ctx context.Context, after state.Revision) (*state.Upda
 				return nil, err
 			}
 			continue
+		}
+		if n.quiet.after <= after && after < n.quiet.until {
+			after = n.quiet.until
 		}
 		now := f.look(n)
 		events, known := f.log.Since(after)
