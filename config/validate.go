@@ -175,14 +175,14 @@ func (l *Linux) validate(errs *field.Errors) {
 }
 
 func (a *API) validate(errs *field.Errors) {
-	exposed := false
+	tcp, exposed := false, false
 	for i, l := range a.Listen {
 		scheme, rest, _ := strings.Cut(l, "://")
 		addr, err := netip.ParseAddrPort(rest)
 		switch {
 		case scheme == "unix" && path.IsAbs(rest):
 		case scheme == "tcp" && err == nil && addr.Port() > 0:
-			exposed = exposed || !addr.Addr().Unmap().IsLoopback()
+			tcp, exposed = true, exposed || !addr.Addr().Unmap().IsLoopback()
 		default:
 			errs.Add(field.Index("api.listen", i), "must look like unix:///run/switchyard/api.sock or tcp://192.0.2.10:10250, got %q", l)
 		}
@@ -190,7 +190,8 @@ func (a *API) validate(errs *field.Errors) {
 	if mode, err := strconv.ParseUint(a.SocketMode, 8, 32); err != nil || mode > 0o777 {
 		errs.Add("api.socketMode", "must be permissions in octal such as 0600, got %q", a.SocketMode)
 	}
-	if !exposed && a.TLSCertFile == "" && a.TLSKeyFile == "" && a.ClientCAFile == "" {
+	plain := !exposed && a.TLSCertFile == "" && a.TLSKeyFile == "" && a.ClientCAFile == ""
+	if !tcp || plain {
 		return
 	}
 	for _, f := range []struct{ name, value string }{
