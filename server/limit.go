@@ -3,69 +3,101 @@ package server
 import (
 	"log/slog"
 	"net"
+	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
-// warnPause is the least time between two warnings about too many clients.
-const warnPause = time.Minute
+const (
+	// warnPause is the least time between two warnings about too many clients.
+	warnPause = time.Minute
+	// minShare is how many connections a remote address may have however low the limit is, if the limit is not lower yet. Many
+	// clients may share an address: those on one node, or behind one gateway.
+	minShare = 64
+)
 
-// limiter bounds the number of connections over all listeners.
+// limiter bounds the number of connections of one listener, in all and from each remote address.
 type limiter struct {
-	limit int
-	log   *slog.Logger
+	net.Listener
+	limit, share int
+	log          *slog.Logger
+	total        *atomic.Int64 // of all listeners
 
 	mu      sync.Mutex // guards all below
 	open    int
+	from    map[netip.Addr]int
 	refused int // since the last warning
 	warned  time.Time
 }
 
-func (m *limiter) len() int {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.open
+func limit(l net.Listener, s *Server) *limiter {
+	return &limiter{
+		Listener: l, limit: s.o.MaxClients, share: max(s.o.MaxClients/4, minShare), log: s.log, total: &s.clients,
+		from: make(map[netip.Addr]int),
+	}
+}
+
+// Accept returns the next connection within the limits, and closes those before it.
+func (m *limiter) Accept() (net.Conn, error) {
+	for {
+		c, err := m.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		remote := remoteOf(c)
+		if m.admit(remote) {
+			return &limitedConn{Conn: c, release: sync.OnceFunc(func() { m.release(remote) })}, nil
+		}
+		_ = c.Close()
+	}
+}
+
+// remoteOf returns from which machine a connection comes, the zero Addr if from this one.
+func remoteOf(c net.Conn) netip.Addr {
+	a, ok := c.RemoteAddr().(*net.TCPAddr)
+	if !ok || a.IP.IsLoopback() {
+		return netip.Addr{}
+	}
+	return a.AddrPort().Addr().Unmap()
 }
 
 // admit counts one more connection, unless there are too many.
-func (m *limiter) admit(l net.Listener) bool {
+func (m *limiter) admit(remote netip.Addr) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.open < m.limit {
+	limit := m.limit
+	if m.open < limit && remote.IsValid() {
+		limit = m.share
+	}
+	if m.open < m.limit && (!remote.IsValid() || m.from[remote] < m.share) {
 		m.open++
+		m.total.Add(1)
+		if remote.IsValid() {
+			m.from[remote]++
+		}
 		return true
 	}
 	m.refused++
 	if now := time.Now(); now.Sub(m.warned) >= warnPause {
-		m.log.Warn("too many clients; new connections are closed", "listener", l.Addr().String(), "limit", m.limit,
-			"refusedSinceLastWarning", m.refused, "remedy", "find out who connects so often, or raise the limit")
+		m.log.Warn("too many clients; new connections are closed", "listener", m.Addr().String(), "limit", limit,
+			"refusedSinceLastWarning", m.refused, "from", remote.String(), "connectionsFromThere", m.from[remote],
+			"remedy", "find out who connects so often, or raise the limit")
 		m.warned, m.refused = now, 0
 	}
 	return false
 }
 
-func (m *limiter) release() {
+func (m *limiter) release(remote netip.Addr) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.open--
-}
-
-// limitedListener accepts connections as far as the limiter lets it.
-type limitedListener struct {
-	net.Listener
-	limiter *limiter
-}
-
-func (l limitedListener) Accept() (net.Conn, error) {
-	for {
-		c, err := l.Listener.Accept()
-		if err != nil {
-			return nil, err
-		}
-		if l.limiter.admit(l.Listener) {
-			return &limitedConn{Conn: c, release: sync.OnceFunc(l.limiter.release)}, nil
-		}
-		_ = c.Close()
+	m.total.Add(-1)
+	if !remote.IsValid() {
+		return
+	}
+	if m.from[remote]--; m.from[remote] == 0 {
+		delete(m.from, remote)
 	}
 }
 

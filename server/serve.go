@@ -50,7 +50,9 @@ type listening struct {
 	receivers sync.WaitGroup // goroutines beside the handlers
 }
 
-func (s *Server) serve(ctx context.Context, l net.Listener, t *TLS) error {
+func (s *Server) serve(caller context.Context, l net.Listener, t *TLS) error {
+	ctx, cancel := context.WithCancel(caller) // also ends if the listener fails
+	defer cancel()
 	v := &listening{Server: s, ctx: ctx, withTLS: t != nil}
 	options := v.options()
 	if t != nil {
@@ -82,13 +84,14 @@ func (s *Server) serve(ctx context.Context, l net.Listener, t *TLS) error {
 		defer cut.Stop()
 		g.GracefulStop()
 	})
-	err := g.Serve(limitedListener{l, &s.clients})
+	err := g.Serve(limit(l, s))
 	if !stop() {
 		<-drained
 	}
+	cancel()
 	g.Stop()
 	v.receivers.Wait()
-	if ctx.Err() != nil || errors.Is(err, grpc.ErrServerStopped) {
+	if caller.Err() != nil || errors.Is(err, grpc.ErrServerStopped) {
 		return nil
 	}
 	return fmt.Errorf("serve on %v: %w", l.Addr(), err)

@@ -33,7 +33,9 @@ type Options struct {
 	Ready <-chan struct{}
 	// InstanceID names the life of the server, in which revisions count. Default: a random number.
 	InstanceID uint64
-	// MaxClients is how many connections there may be at once, over all listeners; further ones are closed. Default: 10,000.
+	// MaxClients is how many connections there may be at once on each listener; further ones are closed. One remote IP address
+	// may have a quarter of them, or 64 if that is more; connections from this machine are not counted so. A connection counts
+	// from when it is accepted; if it does not finish its handshakes within 10 s, it is closed. Default: 10,000.
 	MaxClients int
 	// OnStatus is told how the dataplane of a watching client is doing, whenever the client says so. It must not block; for one
 	// client it is called by one goroutine at a time. Default: nobody is told.
@@ -74,7 +76,7 @@ type Server struct {
 	o       Options
 	log     *slog.Logger
 	encoder wire.Encoder
-	clients limiter
+	clients atomic.Int64  // connections of all listeners
 	watches atomic.Uint64 // counts them, for Client.ID
 }
 
@@ -95,16 +97,14 @@ func New(o Options) (*Server, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{o: o, log: o.Logger}
-	s.clients = limiter{limit: o.MaxClients, log: o.Logger}
-	return s, nil
+	return &Server{o: o, log: o.Logger}, nil
 }
 
 // InstanceID names the life of the server.
 func (s *Server) InstanceID() uint64 { return s.o.InstanceID }
 
-// Clients is the number of connections.
-func (s *Server) Clients() int { return s.clients.len() }
+// Clients is the number of connections, over all listeners.
+func (s *Server) Clients() int { return int(s.clients.Load()) }
 
 // Serve serves clients that connect to l until ctx ends, and then returns nil. It closes l. Several listeners may be served at
 // once, each by a call of its own.
