@@ -28,14 +28,13 @@ func TestTargets(t *testing.T) {
 		{"0.0.0.0:1", "dns:///0.0.0.0:1", false},
 		{"dns:///relay.example:8443", "dns:///relay.example:8443", false},
 		{"dns:///relay.example", "dns:///relay.example", false},
-		{"xds:///127.0.0.1:1", "xds:///127.0.0.1:1", false},
 	} {
 		got, err := parseTarget(c.target)
 		if err != nil || got.grpc != c.grpc || got.local != c.local {
 			t.Errorf("%s: got %+v, %v; want %q, local %v", c.target, got, err, c.grpc, c.local)
 		}
 	}
-	for _, bad := range []string{"unix://", "unix:", "unix:///", "unix://run/a.sock", "tcp://127.0.0.1", "127.0.0.1", ":12345", "relay", "tcp://:1", "tcp://relay:", "/run/a.sock"} {
+	for _, bad := range []string{"unix://", "unix:", "unix:///", "unix://run/a.sock", "tcp://127.0.0.1", "127.0.0.1", ":12345", "relay", "https://127.0.0.1:1", "xds:///127.0.0.1:1", "tcp://:1", "tcp://relay:", "/run/a.sock"} {
 		if _, err := parseTarget(bad); err == nil || !strings.Contains(err.Error(), bad) || !strings.Contains(err.Error(), "want") {
 			t.Errorf("%s: error %v, want one that names it and says what would do", bad, err)
 		}

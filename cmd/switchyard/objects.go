@@ -10,8 +10,6 @@ import (
 	"strings"
 
 	"github.com/spf13/pflag"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/brain"
@@ -100,15 +98,14 @@ func (o *objectFlags) source(node, proxyName string, log *slog.Logger) (source.S
 	case o.path != "":
 		return file.New(file.Options{Path: o.path, Whole: true, Logger: log})
 	case len(o.relays) > 0:
-		creds := insecure.NewCredentials() // on this host; see check
+		var config *tls.Config // none on this host; see check
 		if o.relayTLS != (client.TLSFiles{}) {
-			config, err := o.relayTLS.Config()
-			if err != nil {
+			var err error
+			if config, err = o.relayTLS.Config(); err != nil {
 				return nil, err
 			}
-			creds = credentials.NewTLS(config)
 		}
-		return relay.New(relay.Options{Targets: o.relays, Credentials: creds, Logger: log})
+		return relay.New(relay.Options{Targets: o.relays, TLS: config, Logger: log})
 	}
 	config, err := (&kube.Connection{
 		Kubeconfig: o.kubeconfig, Master: o.master, ContentType: "application/vnd.kubernetes.protobuf", QPS: 5, Burst: 10,

@@ -39,7 +39,8 @@ var arrows = []arrow{
 	{"internal/failover", []string{"state", "internal/replica", "internal/remote"}},
 	{"internal/objectfeed", []string{"model", "source"}},
 	{"internal/relayserver", []string{"model", "internal/objectfeed", "internal/wire", "internal/proto/cluster/v1"}},
-	{"source/relay", []string{"model", "source", "internal/wire", "internal/proto/cluster/v1"}},
+	// client: it dials a relay as any other client does.
+	{"source/relay", []string{"model", "source", "client", "internal/wire", "internal/proto/cluster/v1"}},
 
 	// The configuration: each dataplane owns its section, and the versions of files do not know each other.
 	{"config/field", nil},
