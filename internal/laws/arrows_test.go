@@ -84,6 +84,7 @@ var arrows = []arrow{
 	// Those who copy a program that follows the API have nothing else of this repository.
 	{"examples/print-state", []string{"client", "client/localnet/v1"}},
 	{"examples/dns", []string{"client", "client/localnet/v1"}},
+	{"examples/tiny-dataplane", []string{"client", "client/localnet/v1"}},
 	{"examples/nft-dataplane", []string{"client", "client/localnet/v1"}},
 	{"examples", []string{"client", "client/localnet/v1", "server", "model", "state", "source", "brain", "store", "backend"}},
 	{"conformance", []string{"model", "state", "source", "brain", "store", "backend", "internal", "server"}},
