@@ -28,8 +28,9 @@ type Options struct {
 	Feed func(node string) (state.Feed, error)
 	// Node is the node that clients get who name none. If it is empty, they must name one, or have a node's certificate.
 	Node string
-	// Ready is closed once there is a state to serve; until then grpc.health.v1 says NOT_SERVING. Default: once Node has a
-	// state; at once if Node is empty.
+	// Ready is closed once all feeds have a state; until then grpc.health.v1 says NOT_SERVING, and clients that watch without
+	// asking for an update yet get no header. Default: for health once Node has a state, at once if Node is empty; for a client
+	// that watches once its node has a state, which costs a full update if there is no Ready.
 	Ready <-chan struct{}
 	// InstanceID names the life of the server, in which revisions count. Default: a random number.
 	InstanceID uint64

@@ -47,6 +47,7 @@ type subscription struct {
 	feed   state.Feed
 	client Client
 	after  state.Revision
+	ready  bool // an update is wanted at once
 }
 
 // Watch implements the paced stream of updates.
@@ -57,16 +58,34 @@ func (e *endpoints) Watch(stream watchStream) error {
 	e.receivers.Go(w.receive)
 	select {
 	case sub := <-w.subscribed:
-		if sub.after != 0 {
-			// There may be nothing to send for long; the header says that there is a state to follow.
-			if err := stream.SendHeader(nil); err != nil {
-				return err
-			}
+		if err := w.header(sub); err != nil {
+			return err
 		}
 		return w.send(sub)
 	case <-w.ctx.Done():
 		return cause(w.ctx)
 	}
+}
+
+// header sends the header as soon as there is a state to follow, and not before: clients that get none go elsewhere, and those
+// that get one stay, also while there is nothing to send for long.
+func (w *watch) header(sub subscription) error {
+	switch {
+	case sub.after != 0: // it is of this server, which has had a state then
+	case sub.ready:
+		return nil // it comes with the update, which is full and so is sent as soon as there is a state
+	case w.o.Ready != nil:
+		select {
+		case <-w.o.Ready:
+		case <-w.ctx.Done():
+			return cause(w.ctx)
+		}
+	default:
+		if _, err := sub.feed.Next(w.ctx, 0); err != nil {
+			return feedError(w.ctx, sub.client.Node, err)
+		}
+	}
+	return w.stream.SendHeader(nil)
 }
 
 // send sends an update whenever one is wanted.
@@ -115,7 +134,7 @@ func (w *watch) receive() {
 		case err != nil:
 			w.end(err)
 		case first:
-			if err = w.subscribe(m.GetSubscribe(), &client); err != nil {
+			if err = w.subscribe(m, &client); err != nil {
 				w.end(err)
 			} else if w.o.OnClose != nil {
 				defer w.o.OnClose(client)
@@ -134,7 +153,8 @@ func (w *watch) receive() {
 }
 
 // subscribe begins to send updates.
-func (w *watch) subscribe(m *localnetv1.Subscribe, client *Client) error {
+func (w *watch) subscribe(first *localnetv1.WatchRequest, client *Client) error {
+	m := first.GetSubscribe()
 	if m == nil {
 		return status.Error(codes.InvalidArgument, "subscribe is not set in the first request")
 	}
@@ -147,7 +167,7 @@ func (w *watch) subscribe(m *localnetv1.Subscribe, client *Client) error {
 		client.Address = p.Addr.String()
 	}
 	w.log.Debug("client watches", "client", client.Name, "node", node, "address", client.Address, "id", client.ID)
-	w.subscribed <- subscription{feed, *client, w.known(wire.ParsePosition(m.GetResume()))}
+	w.subscribed <- subscription{feed, *client, w.known(wire.ParsePosition(m.GetResume())), first.GetReady()}
 	return nil
 }
 

@@ -358,3 +358,50 @@ func TestShutdownCutsStuckClients(t *testing.T) {
 		}
 	})
 }
+
+// TestHeaderSaysThatThereIsAState: clients get it once there is one, however little they ask for, and not before.
+func TestHeaderSaysThatThereIsAState(t *testing.T) {
+	var ready chan struct{}
+	for name, change := range map[string]func(*server.Options){
+		"told when":     func(o *server.Options) { o.Ready = ready },
+		"not told when": nil,
+	} {
+		for asks, first := range map[string]*localnetv1.WatchRequest{
+			"only subscribes":    {Subscribe: &localnetv1.Subscribe{}},
+			"asks for an update": {Subscribe: &localnetv1.Subscribe{}, Ready: true},
+			"resumes elsewhere's": {Subscribe: &localnetv1.Subscribe{
+				Resume: &localnetv1.Position{InstanceId: 99, Rev: 3},
+			}},
+		} {
+			t.Run(name+", "+asks, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					ready = make(chan struct{})
+					w := newWorld(t, change)
+					c := watch(t, t.Context(), w.client(), first)
+					came := make(chan error, 1)
+					go func() {
+						_, err := c.stream.Header()
+						came <- err
+					}()
+					time.Sleep(time.Hour)
+					if len(came) > 0 {
+						t.Fatal("it came before there was a state")
+					}
+					w.sink.Complete()
+					close(ready)
+					synctest.Wait()
+					if len(came) == 0 {
+						t.Fatal("it has not come")
+					}
+					if err := <-came; err != nil {
+						t.Fatal(err)
+					}
+					if !first.GetReady() {
+						c.ready()
+					}
+					c.expect("1 full node")
+				})
+			})
+		}
+	}
+}
