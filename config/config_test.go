@@ -82,9 +82,6 @@ func TestFaults(t *testing.T) {
 		{"api.listen[0]", func(c *Config) { c.API.Listen = []string{"http://192.0.2.1:80"} }},
 		{"api.socketMode", func(c *Config) { c.API.SocketMode = "rw" }},
 		{"api.socketMode", func(c *Config) { c.API.SocketMode = "1777" }},
-		{"api.tlsKeyFile", func(c *Config) {
-			c.API = API{Listen: []string{"tcp://127.0.0.1:1"}, SocketMode: "0600", TLSCertFile: "c", ClientCAFile: "a"}
-		}},
 		{"api.clientCAFile", func(c *Config) {
 			c.API = API{Listen: []string{"tcp://192.0.2.1:1"}, SocketMode: "0600", TLSCertFile: "c", TLSKeyFile: "k"}
 		}},
