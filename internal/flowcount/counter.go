@@ -45,7 +45,7 @@ type Options struct {
 	// EstablishedPatience is the same for requests on established TCP connections. Default: 5 s.
 	EstablishedPatience time.Duration
 	// CutPatience is how long an endpoint that serves no longer may go on getting datagrams of flows that it had. Such flows are
-	// cut after the change that took the endpoint away. Default: 1 s.
+	// cut after the change that took the endpoint away. Default: 2 s.
 	CutPatience time.Duration
 }
 
@@ -107,7 +107,7 @@ var numbers atomic.Uint64
 func Start(o Options) *Counter {
 	o.Patience = cmp.Or(o.Patience, 900*time.Millisecond)
 	o.EstablishedPatience = cmp.Or(o.EstablishedPatience, 5*time.Second)
-	o.CutPatience = cmp.Or(o.CutPatience, time.Second)
+	o.CutPatience = cmp.Or(o.CutPatience, 2*time.Second)
 	ctx, cancel := context.WithCancel(context.Background())
 	c := &Counter{began: time.Now(), stop: cancel}
 	for i := range o.Streams {

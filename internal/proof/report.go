@@ -59,7 +59,7 @@ and servers say who they are and repeat the numbers.
 - **Misdelivered** were answered by an endpoint that the oracle (internal/oracle) does not allow. A change is under way from
   before the proxy is told until a connection to a service that was changed with it shows the change. A connection that was open
   at some moment of that time may go by the old or the new state. A client with affinity that moves although its endpoint is
-  still allowed counts here too, and so does a UDP flow that is still with an endpoint 1 s after it has ceased to serve.
+  still allowed counts here too, and so does a UDP flow that is still with an endpoint 2 s after it has ceased to serve.
 - **Unserved** failed as they had to: in the story of the flush, within 200 ms after somebody deleted all rules. That includes open
   connections, since the kernel translates no packets while there are no rules for it.
 - **Longest gap**: the longest time in which no new connection of one client to one address succeeded although it had to. That is how

@@ -169,8 +169,8 @@ func rollingUpdate(ctx context.Context, s *stage) (string, error) {
 		if err := s.change(ctx); err != nil {
 			return "", err
 		}
-		// Flows of datagrams are cut soon after the change. What serves until then breaks none.
-		if err := pause(ctx, time.Second); err != nil {
+		// Flows of datagrams are cut soon after the change. What serves until then breaks none, and one that is not cut is noticed.
+		if err := pause(ctx, 2500*time.Millisecond); err != nil {
 			return "", err
 		}
 		if err := s.remove(old); err != nil {

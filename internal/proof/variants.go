@@ -209,7 +209,7 @@ var plants = []struct {
 	}
 	b.guard.arm() // before the reading`},
 	}}, "restart"},
-	{&variant{name: "delete-before-add", what: "deletes elements in one transaction and adds others in the next", edits: []edit{
+	{&variant{name: "delete-before-add", what: "deletes elements in one transaction and adds others in the next, a millisecond later", edits: []edit{
 		{"backend/nftables/nftables.go", "	p.write(&b.batch)\n", `	for _, s := range p.order {
 		s.write(&b.batch, s.del, b.batch.DeleteElem)
 		s.del = nil
@@ -219,6 +219,7 @@ var plants = []struct {
 			return 0, err
 		}
 		b.batch.Reset()
+		time.Sleep(time.Millisecond)
 	}
 	p.write(&b.batch)
 `},
