@@ -6,8 +6,11 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"iter"
 	"log/slog"
 	"maps"
+	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -135,8 +138,8 @@ func (f *Follower) Run(ctx context.Context) error {
 	return nil
 }
 
-// take brings the replica to the state after u. What cannot be read in it stays as it was: later updates lead on from u, so
-// the rest of it must not get lost.
+// take brings the replica to the state after u. What cannot be read in it stays as it was, unless another service has got one
+// of its frontends: later updates lead on from u, so the rest of it must not get lost.
 func (f *Follower) take(from *client.Watcher, u *client.Update) {
 	held := f.replica.Snapshot()
 	update := &state.Update{Full: u.Full, Triggers: u.Triggers}
@@ -158,16 +161,18 @@ func (f *Follower) take(from *client.Watcher, u *client.Update) {
 		if err != nil {
 			unreadable[name] = err
 			f.log.Error("a service cannot be read and stays as it was", "service", name.String(), "error", err)
-			record = held.Get(name) // in a full update, what is not listed would be removed
+			if record = held.Get(name); record != nil { // in a full update, what is not listed would be removed
+				update.Changed = append(update.Changed, record)
+			}
+			continue
 		}
-		if record != nil {
-			update.Changed = append(update.Changed, record)
-		}
+		update.Changed = append(update.Changed, record)
 	}
 	for _, name := range u.Removed {
 		delete(unreadable, state.ServiceName(name))
 		update.Removed = append(update.Removed, state.ServiceName(name))
 	}
+	f.dropOusted(update, held.Get, unreadable)
 	f.mu.Lock()
 	if from != f.watcher { // what is to come will be whole, and newer
 		f.mu.Unlock()
@@ -184,6 +189,63 @@ func (f *Follower) take(from *client.Watcher, u *client.Update) {
 	f.mu.Unlock()
 	if noNews || changed {
 		f.tell()
+	}
+}
+
+// dropOusted makes update remove the old records of unreadable services that have lost a frontend to a service in it. Who has
+// the others of their frontends now is not known either.
+func (f *Follower) dropOusted(update *state.Update, old func(state.ServiceName) *state.Service,
+	unreadable map[state.ServiceName]error) {
+	if len(unreadable) == 0 {
+		return
+	}
+	holders := make(map[frontend]state.ServiceName)
+	for _, s := range update.Changed {
+		if unreadable[s.Name] == nil {
+			for key := range frontends(s) {
+				holders[key] = s.Name
+			}
+		}
+	}
+	ousted := make(map[state.ServiceName]bool)
+	for name := range unreadable {
+		record := old(name)
+		if record == nil {
+			continue
+		}
+		for key := range frontends(record) {
+			if by, ok := holders[key]; ok {
+				f.log.Error("a service that cannot be read is dropped: another one has its frontend now", "service", name.String(), "by", by.String())
+				ousted[name] = true
+				break
+			}
+		}
+	}
+	update.Changed = slices.DeleteFunc(update.Changed, func(s *state.Service) bool { return ousted[s.Name] })
+	if !update.Full {
+		update.Removed = slices.AppendSeq(update.Removed, maps.Keys(ousted))
+		slices.SortFunc(update.Removed, state.ServiceName.Compare)
+	}
+}
+
+// frontend is what only one service may hold.
+type frontend struct {
+	protocol state.Protocol
+	family   state.Family
+	addr     netip.Addr // zero for node ports
+	port     uint16
+}
+
+func frontends(s *state.Service) iter.Seq[frontend] {
+	return func(yield func(frontend) bool) {
+		for i := range s.Ports {
+			p := &s.Ports[i]
+			for _, f := range p.Frontends {
+				if !yield(frontend{p.Protocol, p.Family, f.Addr, f.Port}) {
+					return
+				}
+			}
+		}
 	}
 }
 

@@ -290,28 +290,33 @@ func (s *scripted) Watch(stream grpc.BidiStreamingServer[localnetv1.WatchRequest
 	}
 }
 
+// script starts a server that sends what the returned function is given, which is then reported as applied.
+func (w *world) script() (send func(full bool, services ...*localnetv1.ServiceEndpoints)) {
+	s := &scripted{world: w, send: make(chan *localnetv1.WatchResponse)}
+	w.serve(func(ctx context.Context, l net.Listener) error {
+		g := grpc.NewServer()
+		localnetv1.RegisterEndpointsServer(g, s)
+		context.AfterFunc(ctx, g.Stop)
+		return g.Serve(l)
+	})
+	rev := uint64(0)
+	return func(full bool, services ...*localnetv1.ServiceEndpoints) {
+		rev++
+		m := &localnetv1.WatchResponse{Full: full, Changed: services, Position: &localnetv1.Position{InstanceId: 9, Rev: rev}}
+		if rev == 1 || full {
+			m.Node = &localnetv1.Node{Name: "here"}
+		}
+		s.send <- m
+		synctest.Wait()
+		w.applies()
+	}
+}
+
 // TestWhatCannotBeReadStays: a service in words that are not known yet stays as it was, the others go on, and both ends say so.
 func TestWhatCannotBeReadStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		s := &scripted{world: w, send: make(chan *localnetv1.WatchResponse)}
-		w.serve(func(ctx context.Context, l net.Listener) error {
-			g := grpc.NewServer()
-			localnetv1.RegisterEndpointsServer(g, s)
-			context.AfterFunc(ctx, g.Stop)
-			return g.Serve(l)
-		})
-		rev := uint64(0)
-		send := func(full bool, services ...*localnetv1.ServiceEndpoints) {
-			rev++
-			m := &localnetv1.WatchResponse{Full: full, Changed: services, Position: &localnetv1.Position{InstanceId: 9, Rev: rev}}
-			if rev == 1 || full {
-				m.Node = &localnetv1.Node{Name: "here"}
-			}
-			s.send <- m
-			synctest.Wait()
-			w.applies()
-		}
+		send := w.script()
 		service := func(name string, port uint32) *localnetv1.ServiceEndpoints {
 			return &localnetv1.ServiceEndpoints{Namespace: "ns", Name: name, HealthCheck: &localnetv1.HealthCheck{Port: port}}
 		}
@@ -340,4 +345,42 @@ func TestWhatCannotBeReadStays(t *testing.T) {
 		w.shows("a:4")
 		w.reports("6, 0 failed")
 	})
+}
+
+// TestFrontendsOfWhatCannotBeReadGoToOthers: a service stays as it was only as long as no other one gets a frontend of it.
+func TestFrontendsOfWhatCannotBeReadGoToOthers(t *testing.T) {
+	for name, full := range map[string]bool{"a full update": true, "an update": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				send := w.script()
+				service := func(name string, ports ...uint32) *localnetv1.ServiceEndpoints {
+					s := &localnetv1.ServiceEndpoints{Namespace: "ns", Name: name}
+					for _, p := range ports {
+						route := &localnetv1.Route{Verdict: localnetv1.Verdict_VERDICT_DROP}
+						s.Ports = append(s.Ports, &localnetv1.Port{
+							Name: fmt.Sprint(p), Protocol: localnetv1.Protocol_PROTOCOL_TCP, Family: localnetv1.Family_FAMILY_IPV4,
+							Frontends: []*localnetv1.Frontend{{Kind: localnetv1.FrontendKind_FRONTEND_KIND_CLUSTER_IP, Address: []byte{10, 0, 0, 1}, Port: p}},
+							Internal:  &localnetv1.Traffic{Inside: route, Outside: route, Masquerade: localnetv1.Masquerade_MASQUERADE_NEVER},
+						})
+					}
+					return s
+				}
+				unknown := func(name string) *localnetv1.ServiceEndpoints {
+					return &localnetv1.ServiceEndpoints{Namespace: "ns", Name: name, HealthCheck: &localnetv1.HealthCheck{Port: 1 << 20}}
+				}
+				send(true, service("a", 80, 81), service("b", 90), service("c", 70))
+				w.shows("a:0 b:0 c:0")
+				send(full, unknown("a"), service("b", 90, 91), unknown("c"))
+				w.shows("a:0 b:0 c:0")
+				if full {
+					send(true, unknown("a"), service("b", 81), unknown("c"))
+				} else {
+					send(false, service("b", 81))
+				}
+				w.shows("b:0 c:0")
+				w.reports("3, 2 failed")
+			})
+		})
+	}
 }
