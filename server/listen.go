@@ -74,10 +74,12 @@ var errExposed = errors.New("other machines can reach this address, and there ar
 	"choose a loopback address or a unix socket, or configure TLS")
 
 // ListenUnix listens on a unix socket with the permissions mode, 0 for 0600, whatever the process's umask is. The socket has
-// them from the moment that it is there. Its directory is made, with permissions 0755, if it is missing.
+// them from the moment that it is there. Its directory is made, with permissions 0755, if it is missing. The path may have 107
+// bytes.
 //
 // A socket that a dead process has left behind is replaced. One that is served, and anything that is no socket, is an error.
-// Closing the listener removes the socket.
+// Closing the listener removes the socket. Of two processes that begin to listen on one path in the same instant, both may
+// succeed, and only the last one is reached; what starts servers must not start two at once on one path.
 func ListenUnix(path string, mode fs.FileMode) (net.Listener, error) {
 	l, err := listenUnix(path, cmp.Or(mode, 0o600))
 	if err != nil {
@@ -86,7 +88,13 @@ func ListenUnix(path string, mode fs.FileMode) (net.Listener, error) {
 	return l, nil
 }
 
+// maxPath is how long a path to bind a unix socket at may be on Linux, which has 108 bytes for it with the 0 at its end.
+const maxPath = 107
+
 func listenUnix(path string, mode fs.FileMode) (net.Listener, error) {
+	if len(path) > maxPath {
+		return nil, fmt.Errorf("the path has %d bytes, and unix sockets may have %d; choose a shorter one", len(path), maxPath)
+	}
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
@@ -101,7 +109,7 @@ func listenUnix(path string, mode fs.FileMode) (net.Listener, error) {
 	}
 	defer func() { _ = os.RemoveAll(private) }()
 	temporary := filepath.Join(private, "s")
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: temporary})
+	l, err := bind(private, "s")
 	if err != nil {
 		return nil, err
 	}
@@ -117,6 +125,20 @@ func listenUnix(path string, mode fs.FileMode) (net.Listener, error) {
 		return nil, err
 	}
 	return &unixListener{UnixListener: l, path: path, own: own}, nil
+}
+
+// bind listens on a new socket in a directory, whose path may be too long for that.
+func bind(dir, name string) (*net.UnixListener, error) {
+	path := filepath.Join(dir, name)
+	if len(path) > maxPath {
+		d, err := os.Open(dir)
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _ = d.Close() }()
+		path = fmt.Sprintf("/proc/self/fd/%d/%s", d.Fd(), name)
+	}
+	return net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path})
 }
 
 // replaceable says why what is at path must not be replaced, if so.

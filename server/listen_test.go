@@ -141,3 +141,35 @@ func TestUnixSocket(t *testing.T) {
 		t.Errorf("the file is gone: %v", err)
 	}
 }
+
+// TestLongPaths: all paths that a client can connect to can be listened on, and of longer ones it is said what is wrong.
+func TestLongPaths(t *testing.T) {
+	dir, err := os.MkdirTemp("", "s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	for _, n := range []int{94, 95, 106, 107} {
+		path := filepath.Join(dir, strings.Repeat("d", n-len(dir)-len("/")-len("/s")), "s")
+		l, err := server.ListenUnix(path, 0)
+		if err != nil {
+			t.Errorf("%d bytes: %v", len(path), err)
+			continue
+		}
+		conn, err := net.Dial("unix", path)
+		if err != nil {
+			t.Errorf("%d bytes: %v", len(path), err)
+		} else {
+			_ = conn.Close()
+		}
+		_ = l.Close()
+		if entries, _ := os.ReadDir(filepath.Dir(path)); len(entries) > 0 {
+			t.Errorf("%d bytes: it leaves %v", len(path), entries)
+		}
+	}
+	long := filepath.Join(dir, strings.Repeat("d", 108-len(dir)-len("/")))
+	_, err = server.ListenUnix(long, 0)
+	if err == nil || !strings.Contains(err.Error(), "unix://"+long) || !strings.Contains(err.Error(), "107") {
+		t.Errorf("108 bytes: %v", err)
+	}
+}
