@@ -48,6 +48,7 @@ func (o *objectFlags) register(f *pflag.FlagSet) {
 	f.StringVar(&o.relayTLS.CA, "relay-ca", "", "authorities that vouch for relays, in PEM")
 	f.StringVar(&o.relayTLS.Cert, "relay-cert", "", "certificate to show to relays, of the organisation switchyard:relays")
 	f.StringVar(&o.relayTLS.Key, "relay-key", "", "key of the certificate to show to relays")
+	f.StringVar(&o.relayTLS.ServerName, "relay-server-name", "", "name that relays' certificates must have (default: the host in --relay)")
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the API server (default: the pod's service account)")
 	f.StringVar(&o.master, "master", "", "address of the API server, in place of the kubeconfig's")
 }
@@ -67,7 +68,7 @@ func (o *objectFlags) check() error {
 	case len(origins) > 1:
 		return fmt.Errorf("%s exclude each other: objects come from one place; leave out all but one", strings.Join(origins, ", "))
 	case len(o.relays) == 0 && o.relayTLS != (client.TLSFiles{}):
-		return errors.New("--relay-ca, --relay-cert and --relay-key are for relays; name one with --relay, or leave them out")
+		return errors.New("--relay-ca, --relay-cert, --relay-key and --relay-server-name are for relays; name one with --relay, or leave them out")
 	case (o.relayTLS.Cert == "") != (o.relayTLS.Key == ""):
 		return errors.New("--relay-cert and --relay-key are needed together")
 	}
