@@ -41,12 +41,7 @@ func newWorld(t testing.TB, change func(*server.Options)) *world {
 	t.Helper()
 	w := &world{t: t, store: store.New(store.Options{Brain: brain.Config{NodeName: nodeName}})}
 	w.sink = w.store.Source("test")
-	o := server.Options{Node: nodeName, InstanceID: 7, Feed: func(node string) (state.Feed, error) {
-		if node != nodeName {
-			return nil, server.ErrNoNode
-		}
-		return w.store, nil
-	}}
+	o := server.Options{Node: nodeName, InstanceID: 7, Feed: server.Only(nodeName, w.store)}
 	if change != nil {
 		change(&o)
 	}

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"net"
@@ -16,6 +17,16 @@ import (
 
 // ErrNoNode is what Options.Feed returns, wrapped or not, for a node that it has no feed for. Clients get NOT_FOUND.
 var ErrNoNode = errors.New("there is no such node")
+
+// Only returns an Options.Feed for a server that has the feed of one node.
+func Only(node string, feed state.Feed) func(string) (state.Feed, error) {
+	return func(asked string) (state.Feed, error) {
+		if asked != node {
+			return nil, fmt.Errorf("%w here; this server has node %q only", ErrNoNode, node)
+		}
+		return feed, nil
+	}
+}
 
 // defaultMaxClients is enough for the nodes of the largest clusters.
 const defaultMaxClients = 10_000

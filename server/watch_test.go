@@ -242,7 +242,7 @@ func TestWatchRefuses(t *testing.T) {
 	}{
 		{"no subscribe", []*localnetv1.WatchRequest{{Ready: true}}, codes.InvalidArgument, "subscribe is not set"},
 		{"subscribe twice", []*localnetv1.WatchRequest{{Subscribe: sub}, {Subscribe: sub}}, codes.InvalidArgument, "after the first"},
-		{"no such node", []*localnetv1.WatchRequest{{Subscribe: &localnetv1.Subscribe{Node: "other"}}}, codes.NotFound, `node "other"`},
+		{"no such node", []*localnetv1.WatchRequest{{Subscribe: &localnetv1.Subscribe{Node: "other"}}}, codes.NotFound, `this server has node "node-a" only`},
 		{"long status", []*localnetv1.WatchRequest{{Subscribe: sub, Status: long}}, codes.InvalidArgument, "names 101 services"},
 		{"large request", []*localnetv1.WatchRequest{{Subscribe: &localnetv1.Subscribe{Client: strings.Repeat("x", 200<<10)}}}, codes.ResourceExhausted, "larger"},
 	} {

@@ -2,13 +2,11 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"time"
 
 	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/server"
-	"github.com/switchyard-net/switchyard/state"
 )
 
 // startAPI serves the line's states over the node-local API, if c says where.
@@ -28,12 +26,7 @@ func (l *line) serveAPI(ctx context.Context, c *config.API, log *slog.Logger) er
 		return err
 	}
 	followers := newWatchers(log)
-	s, err := server.New(server.Options{OnStatus: followers.status, OnClose: followers.gone, Node: l.name, Logger: log, Feed: func(node string) (state.Feed, error) {
-		if node != l.name {
-			return nil, fmt.Errorf("%w here; this server has node %q only", server.ErrNoNode, l.name)
-		}
-		return l.store, nil
-	}})
+	s, err := server.New(server.Options{OnStatus: followers.status, OnClose: followers.gone, Node: l.name, Logger: log, Feed: server.Only(l.name, l.store)})
 	if err != nil {
 		return err
 	}

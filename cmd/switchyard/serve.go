@@ -189,14 +189,9 @@ func (o *serveOptions) brain(log *slog.Logger) served {
 		config.NodeName = o.node
 		s := store.New(store.Options{Brain: config, Logger: log})
 		return served{
-			sink: &completion{Sink: s.Source("objects"), ready: ready},
-			options: server.Options{InstanceID: instance, Node: o.node, Ready: ready, Feed: func(node string) (state.Feed, error) {
-				if node != o.node {
-					return nil, fmt.Errorf("%w here; this server has node %q only", server.ErrNoNode, o.node)
-				}
-				return s, nil
-			}},
-			close: s.Close,
+			sink:    &completion{Sink: s.Source("objects"), ready: ready},
+			options: server.Options{InstanceID: instance, Node: o.node, Ready: ready, Feed: server.Only(o.node, s)},
+			close:   s.Close,
 		}
 	}
 	c := store.NewCluster(store.ClusterOptions{Brain: config, Logger: log})
