@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -146,6 +147,11 @@ func isRefusal(err error) bool {
 	return false
 }
 
+// patience is how long a server may take to connect and to say that it has a state of the node. It takes one that has it no time.
+const patience = 30 * time.Second
+
+var errNoState = status.Error(codes.Unavailable, "the server has not answered for "+patience.String()+"; perhaps it has no state of the node yet")
+
 // attempt has one connection with one stream, until it breaks. Each attempt has a new connection, so that it is paced by one
 // backoff only, not by that of gRPC too.
 func (s *session) attempt(ctx context.Context) error {
@@ -156,9 +162,11 @@ func (s *session) attempt(ctx context.Context) error {
 	defer conn.Close()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	impatience := time.AfterFunc(patience, func() { cancel(errNoState) })
+	defer impatience.Stop()
 	stream, err := localnetv1.NewEndpointsClient(conn).Watch(ctx)
 	if err != nil {
-		return err
+		return cmp.Or(context.Cause(ctx), err)
 	}
 	s.reset()
 	var sending sync.WaitGroup
@@ -169,6 +177,11 @@ func (s *session) attempt(ctx context.Context) error {
 			cancel(err)
 		}
 	})
+	// The header comes once there is a state to follow, the same as the client has or a newer one.
+	header, err := stream.Header()
+	if impatience.Stop() && err == nil && header != nil {
+		s.connected()
+	}
 	err = s.receive(stream)
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
@@ -231,10 +244,6 @@ func (s *session) compose(request *localnetv1.WatchRequest) bool {
 
 // receive takes updates until the stream breaks.
 func (s *session) receive(stream grpc.BidiStreamingClient[localnetv1.WatchRequest, localnetv1.WatchResponse]) error {
-	// The header comes once there is a state to follow, the same as the client has or a newer one.
-	if header, err := stream.Header(); err == nil && header != nil {
-		s.connected()
-	}
 	var parts assembly
 	for {
 		part, err := stream.Recv()

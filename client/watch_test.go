@@ -154,6 +154,9 @@ func TestALongQuietStreamIsNoFailure(t *testing.T) {
 			srv.watch(t).end(errDown)
 		}
 		p := srv.watch(t)
+		if err := p.stream.SendHeader(nil); err != nil { // there is a state
+			t.Fatal(err)
+		}
 		time.Sleep(time.Minute)
 		at := since()
 		p.end(errDown)
