@@ -43,7 +43,7 @@ type Change struct {
 	Changed []*localnetv1.ServiceEndpoints
 	// Removed are services that no longer exist, ordered by name. Of one that failed the sink may have nothing.
 	Removed []ServiceName
-	// Triggers are as in [Update].
+	// Triggers are as in [Update]; of more than 1,024 that came while the sink failed, the first.
 	Triggers []time.Time
 
 	state *replica
@@ -71,7 +71,7 @@ func RunSink(ctx context.Context, o Options, sink Sink) error {
 	defer s.stop()
 	r := &runner{
 		sink: sink, report: w.Report, log: w.options.Logger, pace: newPacer(&w.options),
-		state: newReplica(), first: true, dirty: make(map[ServiceName]bool),
+		state: newReplica(), first: true, dirty: make(map[ServiceName]bool), known: make(map[ServiceName]bool),
 	}
 	for ctx.Err() == nil {
 		u := r.wait(ctx, s)
@@ -100,8 +100,10 @@ type runner struct {
 	node        *localnetv1.Node
 	nodeChanged bool
 	dirty       map[ServiceName]bool
-	triggers    []time.Time
-	position    Position
+	// known are the services of which the sink may have something: it was told of them, by whatever came of it.
+	known    map[ServiceName]bool
+	triggers []time.Time
+	position Position
 
 	failed map[ServiceName]error // by the last Apply
 	broken bool                  // it returned an error
@@ -127,10 +129,17 @@ func (r *runner) take(u *Update) {
 		r.node, r.nodeChanged = u.Node, true
 	}
 	for _, name := range r.state.update(u) {
+		if r.state.services[name] == nil && !r.known[name] {
+			delete(r.dirty, name) // it has come and gone, and the sink never heard of it
+			continue
+		}
 		r.dirty[name] = true
 	}
-	r.triggers = append(r.triggers, u.Triggers...)
+	r.triggers = append(r.triggers, u.Triggers[:min(len(u.Triggers), maxTriggers-len(r.triggers))]...)
 }
+
+// maxTriggers is how many triggers are kept for a sink that fails. The oldest tell how far it is behind.
+const maxTriggers = 1024
 
 // isDue says whether to call the sink now. If there is nothing to do for it, it shows the newer state already.
 func (r *runner) isDue() bool {
@@ -153,6 +162,7 @@ func (r *runner) apply(ctx context.Context) {
 	for _, name := range slices.SortedFunc(maps.Keys(r.dirty), ServiceName.Compare) {
 		if s, ok := r.state.services[name]; ok {
 			c.Changed = append(c.Changed, s)
+			r.known[name] = true
 		} else {
 			c.Removed = append(c.Removed, name)
 		}
@@ -169,6 +179,11 @@ func (r *runner) apply(ctx context.Context) {
 		return
 	}
 	r.broken, r.first, r.nodeChanged, r.triggers = false, false, false, nil
+	for _, name := range c.Removed {
+		if _, again := failed[name]; !again {
+			delete(r.known, name)
+		}
+	}
 	r.noteFailed(failed)
 	r.report(Status{Applied: r.position, Failed: failed})
 }
