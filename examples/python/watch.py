@@ -73,18 +73,21 @@ def follow(target, state, once):
     options = [("grpc.max_receive_message_length", 64 << 20)]
     with grpc.insecure_channel(target, options) as channel:
         parts = []
-        for part in localnet_pb2_grpc.EndpointsStub(channel).Watch(iter(requests.get, None)):
-            parts.append(part)
-            if not part.HasField("position"):
-                continue  # there is more of this update
-            show(state, state.take(parts))
-            parts = []
-            if once:
-                requests.put(None)
-                return
-            # What has changed while we were busy comes in one update, now that we ask for it. A dataplane says here what it shows.
-            status = api.Status(applied=state.position)
-            requests.put(api.WatchRequest(ready=True, status=status))
+        try:
+            for part in localnet_pb2_grpc.EndpointsStub(channel).Watch(iter(requests.get, None)):
+                parts.append(part)
+                if not part.HasField("position"):
+                    continue  # there is more of this update
+                show(state, state.take(parts))
+                parts = []
+                if once:
+                    return
+                # What has changed while we were busy comes in one update, now that we ask for it. A dataplane says here what
+                # it shows.
+                status = api.Status(applied=state.position)
+                requests.put(api.WatchRequest(ready=True, status=status))
+        finally:
+            requests.put(None)  # ends the thread that waits for requests
 
 
 def show(state, names):
