@@ -333,9 +333,9 @@ func TestSticky(t *testing.T) {
 		{"somebody has deleted what was remembered", rule{all, interrupted}, []step{{a, 0, 1}, {b, 2, 3}}, 0},
 	} {
 		s := aStream()
-		s.Judge, s.counter = x.rule, &Counter{began: zero}
+		s.Sticky, s.Judge, s.counter = true, x.rule, &Counter{began: zero}
 		for _, step := range x.steps {
-			s.judgeSticky(&conn{server: step.server}, at(step.since), at(step.until))
+			s.judgeNew(&conn{server: step.server}, at(step.since), at(step.until))
 		}
 		if s.counts.Misdelivered != x.bad {
 			t.Errorf("%s: %d faults, want %d", x.name, s.counts.Misdelivered, x.bad)
