@@ -50,7 +50,9 @@ func (s *Source) follow(ctx context.Context, target string, d *delivery) (useful
 	header, err := stream.Header()
 	if impatience.Stop(); err == nil && header != nil {
 		useful = true
-		s.health.mend(target)
+		if !s.health.broke(target) {
+			s.health.mend(target)
+		}
 	}
 	for {
 		u, err := s.receive(stream)
@@ -60,6 +62,7 @@ func (s *Source) follow(ctx context.Context, target string, d *delivery) (useful
 		if err != nil {
 			return useful && !errors.Is(err, errProtocol), err
 		}
+		s.health.mend(target)
 		if err := ask(stream, nil); err != nil {
 			return useful, err
 		}

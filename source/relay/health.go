@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -43,6 +44,14 @@ func (h *health) fail(target string, err error) {
 	if before == nil || status.Code(before.err) != status.Code(err) {
 		h.log.Warn("relay cannot be followed; what it said last stays in force", "error", now.Error())
 	}
+}
+
+// broke says whether a relay last broke the protocol: then only a whole update shows that it can be followed.
+func (h *health) broke(target string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	t := h.troubles[target]
+	return t != nil && errors.Is(t.err, errProtocol)
 }
 
 // mend notes that a relay can be followed: then it does not matter that others cannot.

@@ -409,6 +409,24 @@ func TestOptions(t *testing.T) {
 	}
 }
 
+// TestBrokenProtocolStaysTrouble has a relay that errs each time: it is logged once, not as followed again and again.
+func TestBrokenProtocolStaysTrouble(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, r, log := newNetwork(), &recorder{t: t}, &logs{}
+		relay := &scripted{}
+		for range 100 {
+			relay.answers = append(relay.answers, []*clusterv1.FollowResponse{{Position: at(9)}})
+		}
+		n.listen(t, "top", func(s *grpc.Server) { clusterv1.RegisterObjectsServer(s, relay) })
+		run(t, n.source(t, log.logger(), "top"), r)
+		settle()
+		if lines := log.take(); len(lines) != 1 || len(relay.asked) < 4 {
+			t.Errorf("asked %d times; logged was %q, want one line", len(relay.asked), lines)
+		}
+		r.expect()
+	})
+}
+
 // TestTargets follows a relay on loopback however its address is written, and past the proxies of the environment.
 func TestTargets(t *testing.T) {
 	t.Setenv("HTTPS_PROXY", "http://192.0.2.1:1")
