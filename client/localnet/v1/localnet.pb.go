@@ -506,7 +506,7 @@ type Subscribe struct {
 	Node string `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
 	// The position of the last update that the client has taken, unset at first.
 	Resume *Position `protobuf:"bytes,2,opt,name=resume,proto3" json:"resume,omitempty"`
-	// What the client calls itself, for the server's log and metrics; at most 63 bytes are kept. Optional.
+	// What the client calls itself, for those who look after the server; at most 63 bytes are kept. Optional.
 	Client        string `protobuf:"bytes,3,opt,name=client,proto3" json:"client,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -745,7 +745,8 @@ type WatchResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The update is the whole state: services that are not in it do not exist. Set in every part.
 	Full bool `protobuf:"varint,1,opt,name=full,proto3" json:"full,omitempty"`
-	// The node. Set in the first part of an update that is full, and of one in which the node has changed.
+	// The node. Set in the first part of an update that is full, of the first update after a subscription, and of one in which the
+	// node has changed.
 	Node *Node `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
 	// New and changed services, each whole. A service occurs once in an update. It may equal what the client has.
 	Changed []*ServiceEndpoints `protobuf:"bytes,3,rep,name=changed,proto3" json:"changed,omitempty"`

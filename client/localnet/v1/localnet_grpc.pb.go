@@ -41,8 +41,9 @@ const (
 // Endpoints hands out the state of one node.
 //
 // A server serves nothing before its own sources are complete: a client that connects early waits, it never sees a partial
-// state. It fails with PERMISSION_DENIED for a node that the client may not have, and with UNAVAILABLE while it shuts down;
-// the client keeps what it has and comes back.
+// state. It fails with PERMISSION_DENIED for a node that the client may not have, with NOT_FOUND for one that it does not serve,
+// with INVALID_ARGUMENT for a request that makes no sense, and with UNAVAILABLE while it shuts down. Whatever the failure, the
+// client keeps what it has and comes back.
 type EndpointsClient interface {
 	// Next returns the whole state as soon as there is one other than that which the filter names: a long poll.
 	//
@@ -105,8 +106,9 @@ type Endpoints_WatchClient = grpc.BidiStreamingClient[WatchRequest, WatchRespons
 // Endpoints hands out the state of one node.
 //
 // A server serves nothing before its own sources are complete: a client that connects early waits, it never sees a partial
-// state. It fails with PERMISSION_DENIED for a node that the client may not have, and with UNAVAILABLE while it shuts down;
-// the client keeps what it has and comes back.
+// state. It fails with PERMISSION_DENIED for a node that the client may not have, with NOT_FOUND for one that it does not serve,
+// with INVALID_ARGUMENT for a request that makes no sense, and with UNAVAILABLE while it shuts down. Whatever the failure, the
+// client keeps what it has and comes back.
 type EndpointsServer interface {
 	// Next returns the whole state as soon as there is one other than that which the filter names: a long poll.
 	//
