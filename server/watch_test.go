@@ -16,6 +16,7 @@ import (
 
 	localnetv1 "github.com/switchyard-net/switchyard/client/localnet/v1"
 	"github.com/switchyard-net/switchyard/internal/wire"
+	"github.com/switchyard-net/switchyard/internal/wire/wiretest"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/server"
 	"github.com/switchyard-net/switchyard/state"
@@ -25,7 +26,7 @@ import (
 type watcher struct {
 	t        testing.TB
 	stream   localnetv1.Endpoints_WatchClient
-	assembly wire.Assembly
+	assembly wiretest.Assembly
 	// parts counts the messages of the last update, and nodes those that had a node.
 	parts, nodes int
 }
@@ -52,7 +53,7 @@ func (w *watcher) send(m *localnetv1.WatchRequest) {
 func (w *watcher) ready() { w.t.Helper(); w.send(&localnetv1.WatchRequest{Ready: true}) }
 
 // receive returns the next update, or the error that ends the stream.
-func (w *watcher) receive() (*wire.Received, error) {
+func (w *watcher) receive() (*wiretest.Received, error) {
 	w.t.Helper()
 	for w.parts, w.nodes = 0, 0; ; {
 		m, err := w.stream.Recv()

@@ -9,21 +9,15 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// Encoder marshals records and objects, each once, however many clients get it: what it made is kept as long as the record
+// Encoder marshals records, each once, however many clients get it: what it made is kept as long as the record
 // itself is, and goes with it. The zero Encoder is ready. Its methods may be called concurrently.
 //
 // It knows a record by its address, so a record must not be modified once it has been encoded.
 type Encoder struct {
-	services   cache[state.Service]
-	modelSvc   cache[model.Service]
-	slices     cache[model.EndpointSlice]
-	nodes      cache[model.Node]
-	namespaces cache[model.Namespace]
-	cidrs      cache[model.ServiceCIDR]
+	services cache[state.Service]
 }
 
 // Encoded is a marshalled message after its length, as it stands in a field of another message. It is shared and immutable.
@@ -38,24 +32,6 @@ func (e Encoded) Bytes() []byte {
 // Service returns a record as a localnet.v1.ServiceEndpoints.
 func (e *Encoder) Service(s *state.Service) Encoded {
 	return e.services.get(s, func() proto.Message { return Service(s) })
-}
-
-// Object returns an object as a cluster.v1.Object.
-func (e *Encoder) Object(o model.Object) Encoded {
-	message := func() proto.Message { return Object(o) }
-	switch o := o.(type) {
-	case *model.Service:
-		return e.modelSvc.get(o, message)
-	case *model.EndpointSlice:
-		return e.slices.get(o, message)
-	case *model.Node:
-		return e.nodes.get(o, message)
-	case *model.Namespace:
-		return e.namespaces.get(o, message)
-	case *model.ServiceCIDR:
-		return e.cidrs.get(o, message)
-	}
-	return encode(message())
 }
 
 // encode marshals a message that this package made: its strings are UTF-8, so it cannot fail.

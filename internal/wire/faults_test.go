@@ -9,6 +9,7 @@ import (
 	localnetv1 "github.com/switchyard-net/switchyard/client/localnet/v1"
 	clusterv1 "github.com/switchyard-net/switchyard/internal/proto/cluster/v1"
 	"github.com/switchyard-net/switchyard/internal/wire"
+	"github.com/switchyard-net/switchyard/internal/wire/wiretest"
 	"github.com/switchyard-net/switchyard/model"
 )
 
@@ -177,7 +178,7 @@ func TestFaultsOfAnUpdate(t *testing.T) {
 		{"trigger", parts{{Node: node, Triggers: []*timestamppb.Timestamp{{Nanos: -1}}}}, "triggers[0] is not a time"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			var a wire.Assembly
+			var a wiretest.Assembly
 			for i, p := range c.parts {
 				r, err := a.Add(p)
 				if i == len(c.parts)-1 {
@@ -191,7 +192,7 @@ func TestFaultsOfAnUpdate(t *testing.T) {
 	t.Run("a bad service", func(t *testing.T) {
 		good := wire.Service(fullService())
 		good.Name = "a"
-		a := wire.Assembly{Node: fullNode()}
+		a := wiretest.Assembly{Node: fullNode()}
 		r, err := a.Add(&localnetv1.WatchResponse{Changed: []*localnetv1.ServiceEndpoints{bad, good}, Position: at})
 		if err != nil || len(r.Update.Changed) != 1 || r.Update.Changed[0].Name.Name != "a" || len(r.Failed) != 1 || !r.Update.Node.Equal(fullNode()) {
 			t.Fatalf("got %+v, %v", r, err)

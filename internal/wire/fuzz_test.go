@@ -8,6 +8,7 @@ import (
 	localnetv1 "github.com/switchyard-net/switchyard/client/localnet/v1"
 	clusterv1 "github.com/switchyard-net/switchyard/internal/proto/cluster/v1"
 	"github.com/switchyard-net/switchyard/internal/wire"
+	"github.com/switchyard-net/switchyard/internal/wire/wiretest"
 )
 
 // The fuzz targets here give any bytes to what reads messages. It must not panic, and what it takes must come back as it went.
@@ -35,7 +36,7 @@ func FuzzAssembly(f *testing.F) {
 	last, _ := proto.Marshal(&localnetv1.WatchResponse{Full: true, Position: wire.Position{Instance: 1, Revision: 2}.Message()})
 	f.Add(first, last)
 	f.Fuzz(func(t *testing.T, first, last []byte) {
-		var a wire.Assembly
+		var a wiretest.Assembly
 		for _, data := range [][]byte{first, last} {
 			m := new(localnetv1.WatchResponse)
 			if proto.Unmarshal(data, m) != nil {
@@ -48,7 +49,7 @@ func FuzzAssembly(f *testing.F) {
 			if r == nil {
 				continue
 			}
-			var again wire.Assembly
+			var again wiretest.Assembly
 			var e wire.Encoder
 			sameUpdate(t, assemble(t, &again, wire.Parts(&e, r.Update, r.Update.Node, r.Position, 100)).Update, r.Update)
 		}

@@ -10,6 +10,7 @@ import (
 	localnetv1 "github.com/switchyard-net/switchyard/client/localnet/v1"
 	"github.com/switchyard-net/switchyard/internal/histories"
 	"github.com/switchyard-net/switchyard/internal/wire"
+	"github.com/switchyard-net/switchyard/internal/wire/wiretest"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
 )
@@ -28,7 +29,7 @@ func TestHistoriesComeBack(t *testing.T) {
 		sink := s.Source("history")
 		sink.Complete()
 		var encoder wire.Encoder
-		var a wire.Assembly
+		var a wiretest.Assembly
 		var after state.Revision
 		for range steps {
 			set, deleted := h.Step()
@@ -69,7 +70,7 @@ func TestHistoriesComeBack(t *testing.T) {
 }
 
 // assemble sends all parts and returns the update that comes of it.
-func assemble(t testing.TB, a *wire.Assembly, parts iter.Seq2[*wire.Raw, bool]) *wire.Received {
+func assemble(t testing.TB, a *wiretest.Assembly, parts iter.Seq2[*wire.Raw, bool]) *wiretest.Received {
 	t.Helper()
 	for part, last := range parts {
 		m := new(localnetv1.WatchResponse)
