@@ -37,7 +37,7 @@ var arrows = []arrow{
 	{"internal/replica", []string{"state", "internal/statelog"}},
 	{"internal/remote", []string{"state", "internal/wire", "internal/replica", "client", "client/localnet/v1"}},
 	{"internal/failover", []string{"state", "internal/replica", "internal/remote"}},
-	{"internal/objectfeed", []string{"model", "source"}},
+	{"internal/objectfeed", []string{"model", "state", "source", "internal/statelog"}},
 	{"internal/relayserver", []string{"model", "internal/objectfeed", "internal/wire", "internal/proto/cluster/v1"}},
 	// client: it dials a relay as any other client does.
 	{"source/relay", []string{"model", "source", "client", "internal/wire", "internal/proto/cluster/v1"}},

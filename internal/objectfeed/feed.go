@@ -14,8 +14,10 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/switchyard-net/switchyard/internal/statelog"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/source"
+	"github.com/switchyard-net/switchyard/state"
 )
 
 // ErrClosed is what [Feed.Next] returns once the feed is closed.
@@ -56,7 +58,7 @@ type Feed struct {
 	incomplete int        // sources that are not complete
 	revision   Revision   // 0 before all sources are complete
 	objects    map[model.Ref]model.Object
-	changes    changeLog
+	changes    statelog.Ring[logged]
 	wake       chan struct{} // closed and replaced with each revision
 }
 
@@ -67,7 +69,7 @@ func New(o Options) *Feed {
 		closed:  make(chan struct{}),
 		ready:   make(chan struct{}),
 		objects: make(map[model.Ref]model.Object),
-		changes: changeLog{limit: logLimit},
+		changes: statelog.Ring[logged]{Max: statelog.Limit},
 		wake:    make(chan struct{}),
 	}
 }
@@ -137,7 +139,7 @@ func (f *Feed) newer(after Revision) (*Update, <-chan struct{}) {
 		return nil, f.wake
 	}
 	u := &Update{Revision: f.revision}
-	refs, ok := f.changes.since(after)
+	changes, ok := f.changes.Since(state.Revision(after))
 	if after == 0 || after > f.revision || !ok {
 		u.Full = true
 		u.Set = make([]model.Object, 0, len(f.objects))
@@ -145,6 +147,10 @@ func (f *Feed) newer(after Revision) (*Update, <-chan struct{}) {
 			u.Set = append(u.Set, obj)
 		}
 		return u, nil
+	}
+	var refs []model.Ref
+	for change := range changes {
+		refs = append(refs, change.ref)
 	}
 	slices.SortFunc(refs, compareRefs)
 	for _, ref := range slices.Compact(refs) {
@@ -170,10 +176,10 @@ func (f *Feed) publish(refs []model.Ref) {
 	f.revision++
 	if f.revision == 1 {
 		close(f.ready)
-		f.changes.forgotten = f.revision // who has nothing gets everything: no need to log it
+		f.changes.Forget(state.Revision(f.revision)) // who has nothing gets everything: no need to log it
 	} else {
 		for _, ref := range refs {
-			f.changes.add(f.revision, ref)
+			f.changes.Add(logged{f.revision, ref})
 		}
 	}
 	close(f.wake)

@@ -124,7 +124,7 @@ func TestEmptyClusterIsHandedOut(t *testing.T) {
 
 func TestConsumerThatIsFarBehindGetsEverything(t *testing.T) {
 	f := New(Options{})
-	f.changes.limit = 3
+	f.changes.Max = 3
 	s := f.Source("")
 	s.Complete()
 	for _, name := range []string{"a", "b", "c", "d"} {
@@ -192,7 +192,7 @@ func TestHistories(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		history := histories.New(seed, histories.Options{})
 		f := New(Options{})
-		f.changes.limit = 1 + rng.IntN(40)
+		f.changes.Max = 1 + rng.IntN(40)
 		sinks := []source.Sink{f.Source("a"), f.Source("b")}
 		twin := make(map[model.Ref]model.Object)
 		consumers := make([]consumer, 4)
