@@ -103,7 +103,10 @@ type Counter struct {
 // numbers gives connections their numbers.
 var numbers atomic.Uint64
 
-// Start starts the load. Stop must be called.
+// stagger is the time from the beginning of one stream to that of the next.
+const stagger = 7 * time.Millisecond
+
+// Start starts the load, all of which has begun after 7 ms for each stream. Stop must be called.
 func Start(o Options) *Counter {
 	o.Patience = cmp.Or(o.Patience, 900*time.Millisecond)
 	o.EstablishedPatience = cmp.Or(o.EstablishedPatience, 5*time.Second)
@@ -114,7 +117,8 @@ func Start(o Options) *Counter {
 		s := newStream(c, &o.Streams[i], &o)
 		c.streams = append(c.streams, s)
 		c.done.Go(func() {
-			if err := s.From.Do(func() error { return s.run(ctx) }); err != nil {
+			// One after the other: all at once they would wait for each other, and for the addresses of their neighbours.
+			if err := s.From.Do(func() error { return s.run(ctx, c.began.Add(time.Duration(i)*stagger)) }); err != nil {
 				c.fail(fmt.Errorf("stream %v: %w", s, err))
 			}
 		})

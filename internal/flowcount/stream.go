@@ -67,8 +67,8 @@ func (s *stream) String() string {
 // tick is how precisely streams are paced. What happens in a socket is noticed at once.
 const tick = time.Millisecond
 
-// run runs inside the host's namespace until ctx ends and nothing is under way any more.
-func (s *stream) run(ctx context.Context) (err error) {
+// run runs inside the host's namespace from a time until ctx ends and nothing is under way any more.
+func (s *stream) run(ctx context.Context, next time.Time) (err error) {
 	if s.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return os.NewSyscallError("epoll_create", err)
 	}
@@ -78,8 +78,9 @@ func (s *stream) run(ctx context.Context) (err error) {
 			unix.Close(c.fd)
 		}
 	}()
-	// The streams do not start in step.
-	next := time.Now().Add(time.Duration(numbers.Add(1)) * tick % max(s.Every, tick))
+	for i, c := range s.flows {
+		c.due = next.Add(s.Pause * time.Duration(i) / time.Duration(s.Flows))
+	}
 	events := make([]unix.EpollEvent, 64)
 	for {
 		now := time.Now()

@@ -195,10 +195,13 @@ func tell(ctx context.Context, o *Options, b *builder, st *story, v *variant) (r
 	}
 	counter := c.startLoad(o.Rate)
 	time.Sleep(time.Second)
-	happened, err := st.run(ctx, s)
-	if err == nil {
-		err = c.change(ctx) // whatever happened, a change must arrive afterwards
-	}
+	var happened string
+	err = asOthers(func() (err error) {
+		if happened, err = st.run(ctx, s); err == nil {
+			err = c.change(ctx) // whatever happened, a change must arrive afterwards
+		}
+		return err
+	})
 	report, loadErr := counter.Stop()
 	if err := errors.Join(err, loadErr, c.subject.Failure()); err != nil {
 		return nil, errors.Join(err, errors.New(strings.Join(report.Faults, "\n")))
