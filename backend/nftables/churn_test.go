@@ -98,7 +98,7 @@ func newChurn(t *testing.T, l *lab.Lab) *churn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.backend.Close() })
-	// Listing the kernel's flows takes 10 ms for each UDP frontend. Every connection here is a new flow.
+	// Listing the kernel's flows takes 10 ms. Every connection here is a new flow.
 	c.backend.udp.close()
 	c.backend.udp = newFlowCutter(noFlows{}, slog.New(slog.DiscardHandler))
 	c.backend.udp.start()

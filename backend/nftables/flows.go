@@ -13,8 +13,8 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// flowCutter cuts stale UDP flows in the background. A look at the kernel's table takes some 10 ms for each frontend, for which
-// the next commit need not wait. It waits while flows are being cut, though: they are judged by what the kernel shows then.
+// flowCutter cuts stale UDP flows in the background. A look at the kernel's table takes some 10 ms, for which the next commit need
+// not wait. It waits while flows are being cut, though: they are judged by what the kernel shows then.
 type flowCutter struct {
 	log     *slog.Logger
 	cleaner *udpflows.Cleaner                                     // used by cut only
@@ -43,6 +43,10 @@ type flowNote struct {
 
 // cutAgain is how long a failure is left alone, unless another commit comes first.
 const cutAgain = time.Second
+
+// lookPause is the least time between the end of one look at the kernel's flows and the next: while it is being looked, one CPU
+// handles no packets. What is committed meanwhile is looked at together, so stale flows last little longer than this.
+const lookPause = 500 * time.Millisecond
 
 func newFlowCutter(t udpflows.Table, log *slog.Logger) *flowCutter {
 	c := &flowCutter{log: log, wake: make(chan struct{}, 1)}
@@ -124,6 +128,10 @@ func (c *flowCutter) run(ctx context.Context) {
 			if !failing {
 				c.log.Warn("stale UDP flows could not be deleted; will try again", "error", err)
 			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(lookPause):
 		}
 	}
 }

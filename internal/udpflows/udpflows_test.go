@@ -1,6 +1,7 @@
 package udpflows
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,8 +19,8 @@ import (
 
 // fakeTable is a Table in memory.
 type fakeTable struct {
-	flows []conntrack.Flow
-	dumps int
+	flows   []conntrack.Flow
+	filters []conntrack.Filter // of the listings so far
 	// fail, if set, decides whether a call fails.
 	fail func() bool
 }
@@ -27,7 +28,7 @@ type fakeTable struct {
 var errFake = errors.New("injected")
 
 func (t *fakeTable) Flows(f conntrack.Filter) ([]conntrack.Flow, error) {
-	t.dumps++
+	t.filters = append(t.filters, f)
 	if t.fail != nil && t.fail() {
 		return nil, errFake
 	}
@@ -160,14 +161,14 @@ func TestNothingToDo(t *testing.T) {
 	c.Note(one, one)
 	c.Note(one, two)
 	mustClean(t, c, 0)
-	if table.dumps != 0 {
-		t.Errorf("%d listings, want none", table.dumps)
+	if len(table.filters) != 0 {
+		t.Errorf("%d listings, want none", len(table.filters))
 	}
 	c.Note(two, one)
 	mustClean(t, c, 0)
 	mustClean(t, c, 0)
-	if table.dumps != 1 {
-		t.Errorf("%d listings for one change, want 1", table.dumps)
+	if len(table.filters) != 1 {
+		t.Errorf("%d listings for one change, want 1", len(table.filters))
 	}
 }
 
@@ -235,14 +236,14 @@ func TestFailureIsNotForgotten(t *testing.T) {
 	if want := []conntrack.Flow{flow(vip, "10.0.0.2:53"), flow(vip, "10.0.0.3:53")}; !slices.Equal(table.flows, want) {
 		t.Errorf("left %v, want %v", table.flows, want)
 	}
-	table.dumps = 0
+	table.filters = nil
 	mustClean(t, c, 0)
-	if table.dumps != 0 {
-		t.Errorf("%d listings after all was cleaned", table.dumps)
+	if len(table.filters) != 0 {
+		t.Errorf("%d listings after all was cleaned", len(table.filters))
 	}
 }
 
-// TestNoteAll: after a restart, all flows are looked at, with one listing for each family.
+// TestNoteAll: after a restart, all flows are looked at, with one listing.
 func TestNoteAll(t *testing.T) {
 	table := &fakeTable{}
 	var services []*state.Service
@@ -257,8 +258,8 @@ func TestNoteAll(t *testing.T) {
 	c.Note(nil, service("gone", "10.97.0.1:53", "10.0.0.1:53")) // pending, and then not among all
 	c.NoteAll(slices.Values(services))
 	mustClean(t, c, 1001)
-	if table.dumps != 2 {
-		t.Errorf("%d listings, want one for each family", table.dumps)
+	if len(table.filters) != 1 {
+		t.Errorf("%d listings, want one for the family that has anything to look at", len(table.filters))
 	}
 	if len(table.flows) != 1000 || slices.Contains(table.flows, pending) {
 		t.Errorf("%d flows left, want 1000", len(table.flows))
@@ -319,6 +320,45 @@ func udpService(addr string, endpoints ...string) *state.Service {
 		Protocol: state.UDP, Family: state.IPv4, Internal: state.Traffic{Inside: r, Outside: r},
 		Frontends: []state.Frontend{{Kind: state.ClusterIP, Addr: ap(addr).Addr(), Port: ap(addr).Port()}},
 	}}}
+}
+
+// TestOneListingPerFamily: every listing keeps a CPU of the node from handling packets, whatever is asked for.
+func TestOneListingPerFamily(t *testing.T) {
+	v4, v6, nodePort := service("v4", "10.96.0.1:53", "10.0.0.1:53"), service("v6", "[fd96::1]:53", "[fd00::2]:53"), service("np", ":30000", "10.0.0.1:53")
+	both := service("both", "10.96.0.2:53 10.96.0.2:54 10.96.0.3:53", "10.0.0.1:53")
+	one := func(f state.Family, dst string, port uint16) conntrack.Filter {
+		filter := conntrack.Filter{Family: f, Protocol: state.UDP, DstPort: port}
+		if dst != "" {
+			filter.Dst = netip.MustParseAddr(dst)
+		}
+		return filter
+	}
+	allV4, oneV6 := conntrack.Filter{Family: state.IPv4, Protocol: state.UDP}, one(state.IPv6, "fd96::1", 53)
+	for name, c := range map[string]struct {
+		gone []*state.Service
+		want []conntrack.Filter
+	}{
+		"one frontend":                      {[]*state.Service{v4}, []conntrack.Filter{one(state.IPv4, "10.96.0.1", 53)}},
+		"one NodePort":                      {[]*state.Service{nodePort}, []conntrack.Filter{one(state.IPv4, "", 30000)}},
+		"one in each family":                {[]*state.Service{v4, v6}, []conntrack.Filter{one(state.IPv4, "10.96.0.1", 53), oneV6}},
+		"two, and one of the other family":  {[]*state.Service{v4, nodePort, v6}, []conntrack.Filter{allV4, oneV6}},
+		"three of a service":                {[]*state.Service{both}, []conntrack.Filter{allV4}},
+		"five, and one of the other family": {[]*state.Service{v4, both, nodePort, v6}, []conntrack.Filter{allV4, oneV6}},
+	} {
+		table := &fakeTable{}
+		cleaner := New(table, Options{NodePortAddr: nodePortAddr})
+		for _, s := range c.gone {
+			cleaner.Note(s, nil)
+		}
+		mustClean(t, cleaner, 0)
+		slices.SortFunc(table.filters, func(a, b conntrack.Filter) int { return cmp.Compare(a.Family, b.Family) })
+		if !slices.Equal(table.filters, c.want) {
+			t.Errorf("%s: listed %v, want %v", name, table.filters, c.want)
+		}
+		if len(cleaner.pending) > 0 {
+			t.Errorf("%s: %d frontends are left", name, len(cleaner.pending))
+		}
+	}
 }
 
 // slowTable takes its time.

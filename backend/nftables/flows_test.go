@@ -1,0 +1,108 @@
+//go:build linux
+
+package nftables
+
+import (
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/switchyard-net/switchyard/internal/conntrack"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// timedTable is a connection tracking table that takes its time to be listed, and remembers when it was.
+type timedTable struct {
+	took time.Duration
+
+	mu    sync.Mutex
+	flows []conntrack.Flow
+	// began and ended are the times of listings, cut when the flows to endpoints were deleted.
+	began, ended []time.Time
+	cut          map[netip.AddrPort]time.Time
+}
+
+func (t *timedTable) Flows(f conntrack.Filter) ([]conntrack.Flow, error) {
+	began := time.Now()
+	t.mu.Lock()
+	flows := slices.DeleteFunc(slices.Clone(t.flows), func(flow conntrack.Flow) bool { return !f.Match(flow) })
+	t.mu.Unlock()
+	time.Sleep(t.took)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.began, t.ended = append(t.began, began), append(t.ended, time.Now())
+	return flows, nil
+}
+
+func (t *timedTable) Delete(flow conntrack.Flow) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.flows = slices.DeleteFunc(t.flows, func(f conntrack.Flow) bool { return f == flow })
+	t.cut[flow.Reply.Src] = time.Now()
+	return nil
+}
+
+// TestLooksArePaced commits changes all the time. Each makes one flow stale.
+func TestLooksArePaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const commits, pace = 200, 50 * time.Millisecond
+		table := &timedTable{took: 10 * time.Millisecond, cut: map[netip.AddrPort]time.Time{}}
+		c := newFlowCutter(table, slog.New(slog.DiscardHandler))
+		c.start()
+		defer c.close()
+		committed := map[netip.AddrPort]time.Time{}
+		first := time.Now()
+		version := func(i int) *state.Service {
+			return serviceOf("dns", clusterIPPort(state.IPv4, state.UDP, 1, endpointsOf(state.IPv4, i, 1)))
+		}
+		for i := range commits {
+			old, now := version(i), version(i+1)
+			client, stale := addr("10.244.9.9"), old.Ports[0].Internal.Inside.Endpoints[0].Addr
+			src := netip.AddrPortFrom(client, uint16(1024+i))
+			table.mu.Lock()
+			table.flows = append(table.flows, conntrack.Flow{
+				Family: state.IPv4, Protocol: state.UDP,
+				Orig:  conntrack.Tuple{Src: src, Dst: netip.AddrPortFrom(old.Ports[0].Frontends[0].Addr, 80)},
+				Reply: conntrack.Tuple{Src: stale, Dst: src},
+			})
+			table.mu.Unlock()
+			c.begin()
+			committed[stale] = time.Now()
+			c.committed(nil, flowNote{old: old, new: now})
+			time.Sleep(pace)
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if !table.began[0].Equal(first) {
+			t.Errorf("the first look came %v after the first commit, want at once", table.began[0].Sub(first))
+		}
+		for i := range table.began[1:] {
+			if pause := table.began[i+1].Sub(table.ended[i]); pause < 500*time.Millisecond {
+				t.Errorf("look %d began %v after the end of the one before, want 500ms or more", i+1, pause)
+			}
+		}
+		for endpoint, at := range committed {
+			if cut, ok := table.cut[endpoint]; !ok || cut.Sub(at) > time.Second {
+				t.Errorf("the flow to %v: cut %v (%v after the commit), want within a second", endpoint, ok, cut.Sub(at))
+			}
+		}
+		looks := len(table.began)
+		time.Sleep(time.Hour)
+		if len(table.began) != looks {
+			t.Errorf("%d more looks in an hour without commits", len(table.began)-looks)
+		}
+		c.begin()
+		again := time.Now()
+		c.committed(nil, flowNote{old: version(0), new: version(1)})
+		synctest.Wait()
+		time.Sleep(table.took)
+		synctest.Wait()
+		if last := table.began[len(table.began)-1]; !last.Equal(again) {
+			t.Errorf("the look after an hour of peace came %v after the commit, want at once", last.Sub(again))
+		}
+	})
+}
