@@ -132,6 +132,7 @@ func parseConfigMap(t *testing.T, o *unstructured.Unstructured) {
 func TestAccepted(t *testing.T) {
 	strict := serializer.NewCodecFactory(scheme.Scheme, serializer.EnableStrict).UniversalDeserializer()
 	deployments := deployments(t)
+	maps.Copy(deployments, apart(t))
 	for _, path := range []string{"namespaces.yaml"} {
 		text, err := os.ReadFile(filepath.Join("..", "kubeadm", path))
 		if err != nil {

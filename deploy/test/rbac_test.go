@@ -73,15 +73,19 @@ type discard struct{}
 func (discard) Update([]model.Object, []model.Ref) {}
 func (discard) Complete()                          {}
 
-// requested is what source/kube asks an API server for.
-func requested(t *testing.T) map[permission]bool {
+// requested is what source/kube asks an API server for, about one node or all.
+func requested(t *testing.T, allNodes bool) map[permission]bool {
 	t.Helper()
 	r := &recorder{asked: make(map[permission]bool)}
 	server := httptest.NewServer(r)
 	t.Cleanup(server.Close)
+	node := "node-a"
+	if allNodes {
+		node = ""
+	}
 	src, err := kube.New(kube.Options{
 		Config:   &rest.Config{Host: server.URL, QPS: -1, ContentConfig: rest.ContentConfig{ContentType: "application/json"}},
-		NodeName: "node-a",
+		NodeName: node, AllNodes: allNodes,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -126,7 +130,7 @@ var reported = map[permission]bool{
 }
 
 func TestRolesPermitWhatIsRequested(t *testing.T) {
-	want := requested(t)
+	want := requested(t, false)
 	maps.Copy(want, reported)
 	for title, all := range deployments(t) {
 		has := granted(into[rbacv1.ClusterRole](t, all["ClusterRole switchyard"]))
@@ -146,7 +150,7 @@ func TestKubeadmRoles(t *testing.T) {
 	ours := read(t, text)
 	role := into[rbacv1.ClusterRole](t, ours["ClusterRole switchyard-namespaces"])
 	has := granted(role, into[rbacv1.ClusterRole](t, kubeadm(t)["ClusterRole system:node-proxier"]))
-	want := requested(t)
+	want := requested(t, false)
 	maps.Copy(want, reported)
 	if missing := less(want, has); len(missing) > 0 {
 		t.Errorf("the roles lack %v", missing)

@@ -1,0 +1,281 @@
+package test
+
+import (
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// relayedDir is the split pod with the component that has it ask a relay, as seen from deploy/kustomize.
+const relayedDir = "../test/testdata/relayed"
+
+// apart are the ways to deploy the program in several processes.
+func apart(t *testing.T) map[string]objects {
+	return map[string]objects{
+		"kustomize/relay":   kustomize(t, "relay"),
+		"kustomize/split":   kustomize(t, "split"),
+		"kustomize/relayed": kustomize(t, relayedDir),
+	}
+}
+
+// podOf returns the pods of the only workload.
+func podOf(t *testing.T, all objects) *corev1.PodSpec {
+	t.Helper()
+	if o := all["Deployment switchyard-relay"]; o != nil {
+		return &into[appsv1.Deployment](t, o).Spec.Template.Spec
+	}
+	return &into[appsv1.DaemonSet](t, all["DaemonSet switchyard"]).Spec.Template.Spec
+}
+
+// TestApartRoles compares the roles with what is asked for. `serve` reports nothing, and below a relay nobody asks.
+func TestApartRoles(t *testing.T) {
+	for title, c := range map[string]struct {
+		name     string
+		allNodes bool
+	}{"kustomize/relay": {"switchyard-relay", true}, "kustomize/split": {"switchyard", false}} {
+		all := apart(t)[title]
+		want, has := requested(t, c.allNodes), granted(into[rbacv1.ClusterRole](t, all["ClusterRole "+c.name]))
+		if missing, extra := less(want, has), less(has, want); len(missing)+len(extra) > 0 {
+			t.Errorf("%s: the role lacks %v, and permits %v, which nobody asks for", title, missing, extra)
+		}
+		checkBinding(t, into[rbacv1.ClusterRoleBinding](t, all["ClusterRoleBinding "+c.name]), c.name)
+		if got := podOf(t, all).ServiceAccountName; got != c.name || all["ServiceAccount "+c.name] == nil {
+			t.Errorf("%s: the pods have the service account %q", title, got)
+		}
+	}
+	for name := range kustomize(t, relayedDir) {
+		if name != "DaemonSet switchyard" && name != "ConfigMap switchyard" {
+			t.Errorf("kustomize/relayed has %s, which nobody needs", name)
+		}
+	}
+}
+
+// TestApartPrivileges holds each container to what it needs: NET_ADMIN and no credential, or a credential and no capability.
+func TestApartPrivileges(t *testing.T) {
+	for title, all := range apart(t) {
+		pod := podOf(t, all)
+		if pod.SecurityContext.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault || pod.HostPID || pod.HostIPC || len(pod.InitContainers) > 0 {
+			t.Errorf("%s: the pod has %+v, and %d init containers", title, pod.SecurityContext, len(pod.InitContainers))
+		}
+		for _, v := range pod.Volumes {
+			if v.HostPath != nil {
+				t.Errorf("%s: the pod has %s of the host", title, v.HostPath.Path)
+			}
+		}
+		for _, c := range pod.Containers {
+			s, applies := c.SecurityContext, c.Args[0] == "apply"
+			if *s.Privileged || *s.AllowPrivilegeEscalation || !*s.ReadOnlyRootFilesystem || !slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) {
+				t.Errorf("%s: %s has %+v", title, c.Name, s)
+			}
+			var mounted []string
+			for _, m := range c.VolumeMounts {
+				mounted = append(mounted, m.Name)
+				if writable := !applies && m.MountPath == "/run/switchyard"; m.ReadOnly == writable {
+					t.Errorf("%s: %s has %s, read-only: %v", title, c.Name, m.MountPath, m.ReadOnly)
+				}
+			}
+			user := pod.SecurityContext.RunAsUser
+			if s.RunAsUser != nil {
+				user = s.RunAsUser
+			}
+			if applies {
+				if *user != 0 || !slices.Equal(s.Capabilities.Add, []corev1.Capability{"NET_ADMIN"}) || !slices.Equal(mounted, []string{"api"}) {
+					t.Errorf("%s: %s is user %d, has %v and the volumes %v", title, c.Name, *user, s.Capabilities.Add, mounted)
+				}
+			} else if *user == 0 || len(s.Capabilities.Add) > 0 {
+				t.Errorf("%s: %s is user %d, has %v", title, c.Name, *user, s.Capabilities.Add)
+			}
+		}
+		// A token that is mounted by itself is in all containers.
+		if automatic := pod.AutomountServiceAccountToken == nil || *pod.AutomountServiceAccountToken; automatic != (len(pod.Containers) == 1) {
+			t.Errorf("%s: the token is mounted into all containers: %v", title, automatic)
+		}
+	}
+}
+
+// TestApartFits checks that flags, ports, probes, volumes and files name each other.
+func TestApartFits(t *testing.T) {
+	for title, all := range apart(t) {
+		t.Run(title, func(t *testing.T) {
+			pod := podOf(t, all)
+			ports := make(map[int32]string)
+			for _, c := range pod.Containers {
+				checkFlags(t, all, pod, &c)
+				for _, p := range c.Ports {
+					if other := ports[p.ContainerPort]; other != "" {
+						t.Errorf("%s and %s have the port %d of the host", other, c.Name, p.ContainerPort)
+					}
+					ports[p.ContainerPort] = c.Name
+				}
+			}
+			if !pod.HostNetwork {
+				t.Error("the pod is not in the network of the host")
+			}
+		})
+	}
+}
+
+// checkFlags checks what the flags of a container name.
+func checkFlags(t *testing.T, all objects, pod *corev1.PodSpec, c *corev1.Container) {
+	t.Helper()
+	ports := make(map[int32]bool)
+	for _, arg := range c.Args {
+		flag, value, _ := strings.Cut(arg, "=")
+		switch flag {
+		case "--listen", "--api", "--relay":
+			value = strings.TrimPrefix(strings.TrimPrefix(value, "unix://"), "tcp://")
+		case "--healthz-bind-address":
+			checkProbes(t, c, netip.MustParseAddrPort(value))
+		}
+		if address, err := netip.ParseAddrPort(value); err == nil {
+			ports[int32(address.Port())] = true
+		}
+		if strings.HasPrefix(value, "$(") {
+			checkVariable(t, all, c, strings.Trim(value, "$()"))
+		}
+		if filepath.IsAbs(value) {
+			checkMounted(t, all, pod, c, value)
+		}
+	}
+	for _, p := range c.Ports {
+		if !ports[p.ContainerPort] {
+			t.Errorf("%s: nothing listens on port %d", c.Name, p.ContainerPort)
+		}
+		delete(ports, p.ContainerPort)
+	}
+	if len(ports) > 0 {
+		t.Errorf("%s: the ports %v are not declared", c.Name, ports)
+	}
+}
+
+// checkProbes checks that the kubelet asks where the container answers.
+func checkProbes(t *testing.T, c *corev1.Container, address netip.AddrPort) {
+	t.Helper()
+	host := ""
+	if !address.Addr().IsUnspecified() {
+		host = address.Addr().String()
+	}
+	for path, probe := range map[string]*corev1.Probe{"/livez": c.LivenessProbe, "/healthz": c.ReadinessProbe} {
+		if probe == nil || probe.HTTPGet == nil || probe.HTTPGet.Path != path || probe.HTTPGet.Host != host {
+			t.Fatalf("%s: %s is not asked at %v: %+v", c.Name, path, address, probe)
+		}
+		at := slices.IndexFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.Name == probe.HTTPGet.Port.String() })
+		if at < 0 || c.Ports[at].ContainerPort != int32(address.Port()) {
+			t.Errorf("%s: %s is asked at port %v, and %v answers", c.Name, path, probe.HTTPGet.Port.String(), address)
+		}
+	}
+}
+
+// checkVariable checks that a variable has a value.
+func checkVariable(t *testing.T, all objects, c *corev1.Container, name string) {
+	t.Helper()
+	at := slices.IndexFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == name })
+	if at < 0 {
+		t.Errorf("%s: %s has no value", c.Name, name)
+		return
+	}
+	from := c.Env[at].ValueFrom
+	switch ref := from.ConfigMapKeyRef; {
+	case from.FieldRef != nil && from.FieldRef.FieldPath == "spec.nodeName" && name == "NODE_NAME":
+	case ref != nil && name == "CLUSTER_CIDR":
+		value := into[corev1.ConfigMap](t, all["ConfigMap "+ref.Name]).Data[ref.Key]
+		if _, err := netip.ParsePrefix(value); err != nil {
+			t.Errorf("%s: %s in ConfigMap %s: %v", c.Name, ref.Key, ref.Name, err)
+		}
+	default:
+		t.Errorf("%s: %s is from %+v", c.Name, name, from)
+	}
+}
+
+// checkMounted checks that a file is in a volume of the container.
+func checkMounted(t *testing.T, all objects, pod *corev1.PodSpec, c *corev1.Container, file string) {
+	t.Helper()
+	at := slices.IndexFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == filepath.Dir(file) && m.SubPath == "" })
+	if at < 0 {
+		t.Errorf("%s: nothing is mounted at %s", c.Name, filepath.Dir(file))
+		return
+	}
+	v := pod.Volumes[slices.IndexFunc(pod.Volumes, func(v corev1.Volume) bool { return v.Name == c.VolumeMounts[at].Name })]
+	switch {
+	case v.EmptyDir != nil:
+	case v.Secret != nil:
+		// The user gets at it by its group.
+		if mode := *v.Secret.DefaultMode; mode != 0o440 || pod.SecurityContext.FSGroup == nil || *pod.SecurityContext.FSGroup != *pod.SecurityContext.RunAsGroup {
+			t.Errorf("%s: %s has the permissions %s", c.Name, file, strconv.FormatInt(int64(mode), 8))
+		}
+		if name := filepath.Base(file); !slices.Contains([]string{corev1.TLSCertKey, corev1.TLSPrivateKeyKey, "ca.crt"}, name) {
+			t.Errorf("%s: %s is not in a Secret of the type kubernetes.io/tls", c.Name, name)
+		}
+	case v.ConfigMap != nil:
+		text := into[corev1.ConfigMap](t, all["ConfigMap "+v.ConfigMap.Name]).Data[filepath.Base(file)]
+		if _, err := clientcmd.Load([]byte(text)); err != nil || text == "" {
+			t.Errorf("%s: %s: %v", c.Name, file, err)
+		}
+	default:
+		t.Errorf("%s: %s is in %+v", c.Name, file, v)
+	}
+}
+
+// TestSplitSame checks that both containers of a node, and its relay, mean the same pods, and the same socket.
+func TestSplitSame(t *testing.T) {
+	var pods []string
+	for _, all := range apart(t) {
+		for _, name := range []string{"ConfigMap switchyard", "ConfigMap switchyard-relay"} {
+			if o := all[name]; o != nil {
+				pods = append(pods, into[corev1.ConfigMap](t, o).Data["cluster-cidr"])
+			}
+		}
+		for _, c := range podOf(t, all).Containers {
+			if !slices.Contains(c.Args, "--cluster-cidr=$(CLUSTER_CIDR)") {
+				t.Errorf("%s does not know the addresses of pods: %v", c.Name, c.Args)
+			}
+			if c.Name != "relay" && !slices.ContainsFunc(c.Args, func(a string) bool { return strings.HasSuffix(a, "=unix:///run/switchyard/api.sock") }) {
+				t.Errorf("%s does not name the socket: %v", c.Name, c.Args)
+			}
+		}
+	}
+	if len(pods) != 3 || len(slices.Compact(pods)) != 1 {
+		t.Errorf("the addresses of pods are %v", pods)
+	}
+}
+
+// TestRelayIsReplaced checks what keeps a relay there while hosts go and versions change.
+func TestRelayIsReplaced(t *testing.T) {
+	all := kustomize(t, "relay")
+	d := into[appsv1.Deployment](t, all["Deployment switchyard-relay"])
+	budget := into[policyv1.PodDisruptionBudget](t, all["PodDisruptionBudget switchyard-relay"])
+	service := into[corev1.Service](t, all["Service switchyard-relay"])
+	labels := d.Spec.Template.Labels
+	for what, selector := range map[string]map[string]string{
+		"Deployment": d.Spec.Selector.MatchLabels, "PodDisruptionBudget": budget.Spec.Selector.MatchLabels, "Service": service.Spec.Selector,
+	} {
+		if diff := cmp.Diff(labels, selector); diff != "" {
+			t.Errorf("the %s does not select the relays (-):\n%s", what, diff)
+		}
+	}
+	nodes := into[appsv1.DaemonSet](t, kustomize(t, "base")["DaemonSet switchyard"]).Spec.Template.Labels
+	if cmp.Equal(labels, nodes) {
+		t.Errorf("relays have the labels of the pods that program nodes: %v", labels)
+	}
+	if *d.Spec.Replicas < 2 || *budget.Spec.MaxUnavailable != intstr.FromInt32(1) {
+		t.Errorf("%d relays, of which %v may go", *d.Spec.Replicas, budget.Spec.MaxUnavailable)
+	}
+	update := d.Spec.Strategy.RollingUpdate
+	if *update.MaxSurge != intstr.FromInt32(0) || *update.MaxUnavailable != intstr.FromInt32(1) {
+		t.Errorf("two relays on one host want the same port: %+v", update)
+	}
+	if p := service.Spec.Ports[0]; p.TargetPort.String() != d.Spec.Template.Spec.Containers[0].Ports[0].Name || service.Spec.ClusterIP != corev1.ClusterIPNone {
+		t.Errorf("the Service has %+v", service.Spec)
+	}
+}
