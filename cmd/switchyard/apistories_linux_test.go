@@ -19,8 +19,13 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// TestAPIStories runs serve and apply as an operator would, in a network of their own; testdata/api has one story a file. They
-// have these commands beside those of testscript:
+// TestAPIStories runs serve and apply as an operator would, in a network of their own; testdata/api has one story a file.
+func TestAPIStories(t *testing.T) { tellStories(t, "testdata/api") }
+
+// TestRunStories does the same with run, whose stories have a kernel for themselves.
+func TestRunStories(t *testing.T) { tellStories(t, "testdata/run") }
+
+// tellStories runs the stories of a directory. They have these commands beside those of testscript:
 //
 //	start NAME ARG...   starts switchyard in the background
 //	await NAME TEXT     waits until it has said a text
@@ -29,12 +34,14 @@ import (
 //	certs               makes ca.crt, and NAME.crt and NAME.key for the server, the nodes node-a and node-b, and a user
 //	mode FILE MODE      expects a file's type and permissions
 //	ask URL TEXT...     waits until what answers at a URL says all texts
-func TestAPIStories(t *testing.T) {
+//	endpoint ADDR       accepts connections at an address and port until the end of the story
+//	[!] reaches ADDR    waits until an address and port can be connected to, or expects that it cannot
+func tellStories(t *testing.T, dir string) {
 	if !inNamespace(t) {
 		return
 	}
 	testscript.Run(t, testscript.Params{
-		Dir: "testdata/api",
+		Dir: dir,
 		Setup: func(env *testscript.Env) error {
 			env.Values[storyKey{}] = map[string]*process{}
 			return nil
@@ -42,6 +49,7 @@ func TestAPIStories(t *testing.T) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"start": startInStory, "await": awaitInStory, "count": countInStory, "end": endInStory,
 			"certs": makeCerts, "mode": modeInStory, "ask": askInStory,
+			"endpoint": endpointInStory, "reaches": reachesInStory,
 		},
 	})
 }
@@ -122,6 +130,34 @@ func askInStory(ts *testscript.TestScript, _ bool, args []string) {
 		time.Sleep(50 * time.Millisecond)
 	}
 	ts.Fatalf("%s never said all of %q, but %s", args[0], args[1:], answer)
+}
+
+func endpointInStory(ts *testscript.TestScript, _ bool, args []string) {
+	l, err := net.Listen("tcp", args[0])
+	ts.Check(err)
+	ts.Defer(func() { l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			conn.Close()
+		}
+	}()
+}
+
+func reachesInStory(ts *testscript.TestScript, neg bool, args []string) {
+	for range 10 { // of which each takes two seconds if nobody answers
+		switch reached := connects(args[0]); {
+		case reached && neg:
+			ts.Fatalf("%s can be connected to", args[0])
+		case reached || neg:
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	ts.Fatalf("%s can never be connected to", args[0])
 }
 
 func makeCerts(ts *testscript.TestScript, _ bool, _ []string) {

@@ -66,6 +66,12 @@ func TestNodeNamesAreChecked(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), `there is no Node "node-c"`) || !strings.Contains(err.Error(), "only node-a, node-b; choose one") {
 		t.Errorf("checkNode(node-c) = %v", err)
 	}
+	if err := os.WriteFile(dir+"/broken.yaml", []byte("{"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if known, err := checkNode(dir, "node-c"); known || err != nil {
+		t.Errorf("where it may be in a broken manifest: checkNode(node-c) = %v, %v", known, err)
+	}
 	if known, err := checkNode(t.TempDir(), "any"); known || err != nil {
 		t.Errorf("without any Node: %v", err)
 	}

@@ -97,7 +97,7 @@ func TestServersThatKnowNothingYet(t *testing.T) {
 			}
 		}
 		server = s.serve()
-		eventually(t, "the server says what it waits for", server.says("nothing is complete before this file is mended"))
+		eventually(t, "the server says what it waits for", server.says("waiting until this file is mended"))
 		nothingWritten(t, written, "a server with broken manifests: "+broken)
 		dataplane.kill()
 		dataplane = s.apply()

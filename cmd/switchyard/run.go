@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/switchyard-net/switchyard/backend/nftables"
 	"github.com/switchyard-net/switchyard/internal/manifest"
 	"github.com/switchyard-net/switchyard/source/file"
 	"github.com/switchyard-net/switchyard/store"
@@ -34,7 +35,11 @@ func newRunCommand() *cobra.Command {
 node's kernel accordingly, and follows every change of the files. It needs root.
 
 When it is stopped, the kernel keeps routing as before; a new start takes over without
-a gap. 'switchyard cleanup' removes everything.`,
+a gap. 'switchyard cleanup' removes everything.
+
+A manifest that is broken changes nothing until it is mended. A start while the kernel still
+routes by an earlier one waits until all manifests are good, because it does not know what
+the broken ones said; a start on an empty kernel begins with what is good.`,
 		Example: `  switchyard run --source /etc/switchyard --node node-a --cluster-cidr 10.244.0.0/16`,
 		Args:    cobra.NoArgs,
 		PreRunE: func(cmd *cobra.Command, _ []string) error {
@@ -64,7 +69,10 @@ func (o *runOptions) run(ctx context.Context, stdout, stderr io.Writer) error {
 	if o.node, err = nodeOrHost(o.node); err != nil {
 		return err
 	}
-	src, err := file.New(file.Options{Path: o.source, Logger: log})
+	// What is missing in a broken manifest must not be removed from a kernel that routes it. Where nothing is routed, some services
+	// are better than none. Who may not look into the kernel is told so when it is to be programmed.
+	held, err := nftables.Programmed()
+	src, err := file.New(file.Options{Path: o.source, Whole: held || err != nil, Logger: log})
 	if err != nil {
 		return err
 	}
@@ -73,8 +81,8 @@ func (o *runOptions) run(ctx context.Context, stdout, stderr io.Writer) error {
 		return err
 	}
 	if !known {
-		log.Warn("there is no Node in the source: no endpoint is local, and no node port is on a primary address", "source", o.source,
-			"remedy", "add a Node with this node's name and addresses")
+		log.Warn("this Node is not in the source: no endpoint is local, and no node port is on a primary address", "source", o.source,
+			"node", o.node, "remedy", "add a Node with this node's name and addresses, or mend the manifest that has it")
 	}
 	config := o.routing.brain()
 	config.NodeName = o.node
@@ -90,17 +98,20 @@ func (o *runOptions) run(ctx context.Context, stdout, stderr io.Writer) error {
 }
 
 // checkNode finds a misspelt node name before it silently makes every endpoint a remote one, and says whether the node is
-// known. Manifests without any Node are allowed: then nothing is local.
+// known. Manifests without any Node are allowed: then nothing is local. So are broken ones, which may be mended while this runs.
 func checkNode(path, name string) (known bool, err error) {
-	objs, _ := manifest.Load(path) // what is wrong with them, the source reports and keeps reporting
+	objs, broken := manifest.Load(path) // what is wrong with them, the source reports and keeps reporting
 	var names []string
 	for _, o := range objs {
 		if n, ok := o.Object.(*corev1.Node); ok {
 			names = append(names, n.Name)
 		}
 	}
-	if len(names) == 0 || slices.Contains(names, name) {
-		return len(names) > 0, nil
+	if slices.Contains(names, name) {
+		return true, nil
+	}
+	if len(names) == 0 || broken != nil { // the Node may be in what is broken
+		return false, nil
 	}
 	slices.Sort(names)
 	return false, fmt.Errorf("there is no Node %q in %s, only %s; choose one of them with --node, or add it", name, path, strings.Join(names, ", "))

@@ -103,7 +103,7 @@ func (s *Source) Run(ctx context.Context, sink source.Sink) error {
 		case s.whole && broken != "":
 			if broken != told {
 				told = broken
-				s.log.Error("nothing is complete before this file is mended", "file", broken)
+				s.log.Error("waiting until this file is mended; until then, what was in force before this start stays", "file", broken)
 			}
 		default:
 			complete = true

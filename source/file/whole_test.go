@@ -23,11 +23,11 @@ func TestWhole(t *testing.T) {
 	done.Go(func() { l.check(l.source.Run(ctx, l)) })
 	t.Cleanup(func() { cancel(); done.Wait() })
 	l.expect([]string{"a:1", "c:1"}, nil)
-	l.expectLog("ERROR nothing is complete before this file is mended file=" + l.path("a.yaml"))
+	l.expectLog("ERROR waiting until this file is mended; until then, what was in force before this start stays file=" + l.path("a.yaml"))
 
 	l.write("a.yaml", service("a", 2))
 	l.expect([]string{"a:2"}, nil)
-	l.expectLog("ERROR nothing is complete before this file is mended file=" + l.path("b.yaml"))
+	l.expectLog("ERROR waiting until this file is mended; until then, what was in force before this start stays file=" + l.path("b.yaml"))
 	select {
 	case u := <-l.updates:
 		t.Fatalf("while b.yaml is broken, there came %+v", u)

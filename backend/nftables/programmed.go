@@ -1,0 +1,27 @@
+package nftables
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/switchyard-net/switchyard/internal/nft"
+)
+
+// Programmed says whether the kernel holds tables of this dataplane, in the calling thread's network namespace: whether there is
+// something that a start would take over. It needs CAP_NET_ADMIN.
+func Programmed() (held bool, err error) {
+	conn, err := nft.Dial()
+	if err != nil {
+		return false, fmt.Errorf("nftables: %w", err)
+	}
+	defer func() { err = errors.Join(err, conn.Close()) }()
+	for _, f := range families {
+		if held, err = conn.HasTable(table(f)); held || err != nil {
+			break
+		}
+	}
+	if err != nil {
+		return false, fmt.Errorf("nftables: looking for tables %s: %w", tableName, err)
+	}
+	return held, nil
+}
