@@ -29,6 +29,7 @@ func BenchmarkCompute(b *testing.B) {
 			s.SourceRanges = prefixes("198.51.100.0/24")
 		}},
 		{"1000-endpoints", 1000, func(*model.Service) {}},
+		{"10000-ports", typical, func(s *model.Service) { s.Ports = servicePorts(10_000) }},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			svc := service()

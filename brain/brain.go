@@ -42,7 +42,7 @@ func (f Families) Has(family state.Family) bool {
 //
 // A nil svc and nil slices count as absent. What Kubernetes' API server would never admit (unknown protocols, ports 0,
 // addresses without a family) is ignored item by item, so that the rest of the service still works. A service of which
-// nothing is left to route is not routed.
+// nothing is left to route is not routed. [ExcessOf] tells what is left out of a record that would be too large.
 func Compute(cfg *Config, node *model.Node, svc *model.Service, slices []*model.EndpointSlice) *state.Service {
 	if svc == nil {
 		return nil
@@ -55,34 +55,27 @@ func compute(cfg *Config, here location, admitted Families, svc *model.Service, 
 	if !handles(cfg, svc) {
 		return nil
 	}
-	ports := usablePorts(svc.Ports)
-	rec := &state.Service{
-		Name:  svc.Name,
-		Ports: make([]state.Port, 0, len(ports)*min(len(svc.ClusterIPs), 2)),
-	}
-	scratch := make(candidates, 0, 16) // A constant keeps it off the heap; most services have no more endpoints.
-	for _, family := range [...]state.Family{state.IPv4, state.IPv6} {
-		if !hasFamily(svc, family) {
-			continue
-		}
-		guard := newSourceGuard(svc, admitted.Has(family), family)
-		for i := range ports {
-			frontends := frontendsOf(svc, ports, i, family, guard)
-			if len(frontends) == 0 {
-				continue
-			}
-			scratch = join(scratch[:0], here, ports[i].Name, ports[i].Protocol, family, slices)
-			p := state.Port{Name: ports[i].Name, Protocol: ports[i].Protocol, Family: family, Frontends: frontends}
-			// Kubernetes counts the time-out in whole seconds, and so does the record.
-			p.Affinity = max(svc.Affinity.Truncate(time.Second), 0)
-			setTraffic(&p, cfg, svc, scratch)
-			rec.Ports = append(rec.Ports, p)
-		}
-	}
-	if len(rec.Ports) == 0 {
+	b := budget{room: MaxEntries}
+	ports := frame(svc, admitted, &b)
+	if len(ports) == 0 {
 		return nil
 	}
-	sortPorts(rec.Ports)
-	rec.HealthCheck = healthCheck(here, svc, rec.Ports, slices)
-	return rec
+	// Constants keep these off the heap; most services have no more.
+	scratch, parts := make(candidates, 0, 16), make([]part, 0, 4)
+	from := newSupply(slices, len(svc.Ports))
+	health := newHealth(svc)
+	for i := range ports {
+		p := &ports[i]
+		// Kubernetes counts the time-out in whole seconds, and so does the record.
+		p.Affinity = max(svc.Affinity.Truncate(time.Second), 0)
+		parts = from.of(parts[:0], p)
+		scratch = scratch[:0]
+		if b.endpoints(p, parts) {
+			scratch = join(scratch, here, p.Family, parts)
+		}
+		setTraffic(p, cfg, svc, scratch)
+		health.count(scratch)
+	}
+	sortPorts(ports)
+	return &state.Service{Name: svc.Name, Ports: ports, HealthCheck: health.check()}
 }

@@ -69,23 +69,76 @@ type candidate struct {
 // candidates are the endpoints of one service port in one family, ready or not, ordered by address and distinct.
 type candidates []candidate
 
-// join collects the endpoints of the service port (name, protocol) in family, into buf. Slices of headless services and of
-// other address types do not count, nor do addresses that are not of their slice's family. The port number is the slice's
-// (pkg/proxy/endpointslicecache.go, endpointInfoByServicePort).
-func join(buf candidates, here location, name string, protocol state.Protocol, family state.Family, from []*model.EndpointSlice) candidates {
-	for _, s := range from {
-		if s == nil || s.Headless || s.Family != family {
+// part is what a slice says about a service port: all of its endpoints, at a port number (pkg/proxy/endpointslicecache.go,
+// endpointInfoByServicePort).
+type part struct {
+	slice *model.EndpointSlice
+	port  uint16
+}
+
+// supply finds what slices say about service ports. Slices of headless services and of other address types say nothing.
+type supply struct {
+	slices []*model.EndpointSlice
+	index  map[portKey][]part // nil if looking through all slices for each port is quick
+}
+
+// portKey is what joins the ports of services and slices.
+type portKey struct {
+	name     string
+	protocol state.Protocol
+	family   state.Family
+}
+
+// fewPorts is up to how many ports an index costs more than it saves.
+const fewPorts = 8
+
+// newSupply makes slices ready to be asked about a number of ports.
+func newSupply(slices []*model.EndpointSlice, ports int) supply {
+	su := supply{slices: slices}
+	if ports <= fewPorts {
+		return su
+	}
+	su.index = make(map[portKey][]part)
+	for _, s := range slices {
+		if s == nil || s.Headless {
 			continue
 		}
-		for _, port := range s.Ports {
-			if port.Name != name || port.Protocol != protocol || port.Port == 0 {
-				continue
+		for _, p := range s.Ports {
+			if p.Port != 0 {
+				key := portKey{p.Name, p.Protocol, s.Family}
+				su.index[key] = append(su.index[key], part{s, p.Port})
 			}
-			for i := range s.Endpoints {
-				ep := &s.Endpoints[i]
-				if familyOf(ep.Addr) == family {
-					buf = append(buf, candidate{netip.AddrPortFrom(ep.Addr, port.Port), here.traitsOf(ep)})
-				}
+		}
+	}
+	return su
+}
+
+// of returns what the slices say about p, in no order, perhaps in buf.
+func (su *supply) of(buf []part, p *state.Port) []part {
+	if su.index != nil {
+		return su.index[portKey{p.Name, p.Protocol, p.Family}]
+	}
+	for _, s := range su.slices {
+		if s == nil || s.Headless || s.Family != p.Family {
+			continue
+		}
+		for i := range s.Ports {
+			if sp := &s.Ports[i]; sp.Port != 0 && sp.Name == p.Name && sp.Protocol == p.Protocol {
+				buf = append(buf, part{s, sp.Port})
+			}
+		}
+	}
+	return buf
+}
+
+// join collects the endpoints of a service port in family from parts, into buf. Addresses that are not of their slice's family do
+// not count.
+func join(buf candidates, here location, family state.Family, parts []part) candidates {
+	for _, part := range parts {
+		for i := range part.slice.Endpoints {
+			ep := &part.slice.Endpoints[i]
+			if familyOf(ep.Addr) == family {
+				buf = append(buf, candidate{netip.AddrPortFrom(ep.Addr, part.port), here.traitsOf(ep)})
 			}
 		}
 	}

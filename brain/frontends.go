@@ -8,62 +8,112 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// frontendsOf returns the frontends of ports[i] in family, in order (pkg/proxy/serviceport.go, newBaseServiceInfo):
+// frame returns the ports of svc, in both families, with their frontends (pkg/proxy/serviceport.go, newBaseServiceInfo):
 //
 //   - the cluster IPs,
-//   - for type LoadBalancer its IPs, restricted by guard,
+//   - for type LoadBalancer its IPs, restricted by source ranges,
 //   - the externalIPs, for any type,
 //   - for types NodePort and LoadBalancer the node port, if there is one.
 //
-// No frontend occurs twice in a service. Of the ports that want the same one, the first in spec order gets it. Within a
-// port, ClusterIP comes first, because each service must be reachable on its cluster IP by the internal policy; then
-// LoadBalancer before ExternalIP, because the other way round an externalIP would lift the load balancer's source ranges.
-func frontendsOf(svc *model.Service, ports []model.ServicePort, i int, family state.Family, guard sourceGuard) []state.Frontend {
-	port, earlier := &ports[i], ports[:i]
-	var out []state.Frontend
-	add := func(kind state.FrontendKind, ip netip.Addr) {
-		if familyOf(ip) != family || slices.ContainsFunc(out, func(f state.Frontend) bool { return f.Addr == ip }) {
-			return
+// No frontend occurs twice in a service. Of the ports that want the same one, the first in spec order gets it. Ports that b has no
+// room for are left out. The ports are in spec order, IPv4 before IPv6.
+func frame(svc *model.Service, admitted Families, b *budget) []state.Port {
+	var addresses [2]vips
+	families := 0
+	buf := make([]state.Frontend, 0, 4) // A constant keeps it off the heap; most services have no more.
+	for _, family := range [...]state.Family{state.IPv4, state.IPv6} {
+		if hasFamily(svc, family) {
+			v := vipsOf(buf, svc, family, admitted.Has(family))
+			buf = v.frontends[len(v.frontends):]
+			addresses[families] = v
+			families++
 		}
-		f := state.Frontend{Kind: kind, Addr: ip, Port: port.Port}
-		if kind == state.LoadBalancer {
-			f.Restricted, f.Sources = guard.restricted, guard.sourcesFor(ip)
-		}
-		out = append(out, f)
 	}
-	// All ports of a service have the same addresses, so an earlier port with this number has taken them all.
-	taken := slices.ContainsFunc(earlier, func(e model.ServicePort) bool {
-		return e.Protocol == port.Protocol && e.Port == port.Port
-	})
-	if !taken {
-		for _, ip := range svc.ClusterIPs {
-			add(state.ClusterIP, ip)
+	ports := usablePorts(svc.Ports)
+	out := make([]state.Port, 0, len(ports)*families)
+	var numbers, nodePorts seen[portNumber]
+	for i := range ports {
+		port := &ports[i]
+		// All ports of a service have the same addresses, so an earlier port with this number has taken them all.
+		hasVIPs := numbers.add(portNumber{port.Protocol, port.Port})
+		hasNodePort := wantsNodePort(svc, port) && nodePorts.add(portNumber{port.Protocol, port.NodePort})
+		if !hasVIPs && !hasNodePort {
+			continue
 		}
-		if svc.Type == model.TypeLoadBalancer {
-			for _, ip := range svc.LoadBalancerIPs {
-				add(state.LoadBalancer, ip)
+		for _, v := range addresses[:families] {
+			if !hasVIPs {
+				v = vips{family: v.family}
 			}
-		}
-		for _, ip := range svc.ExternalIPs {
-			add(state.ExternalIP, ip)
+			nodePort := 0
+			if hasNodePort {
+				nodePort = 1
+			}
+			if !b.frontends(port, v.entries+int64(nodePort)) {
+				continue
+			}
+			frontends := append(make([]state.Frontend, 0, len(v.frontends)+nodePort), v.frontends...)
+			for k := range frontends {
+				frontends[k].Port = port.Port
+			}
+			if hasNodePort {
+				frontends = append(frontends, state.Frontend{Kind: state.NodePort, Port: port.NodePort})
+			}
+			out = append(out, state.Port{Name: port.Name, Protocol: port.Protocol, Family: v.family, Frontends: frontends})
 		}
 	}
-	if hasNodePort(svc, earlier, port) {
-		out = append(out, state.Frontend{Kind: state.NodePort, Port: port.NodePort})
-	}
-	slices.SortFunc(out, state.Frontend.Compare)
 	return out
 }
 
-// hasNodePort says whether port is reachable on a node port of its own. It has none if
-// allocateLoadBalancerNodePorts is false.
-func hasNodePort(svc *model.Service, earlier []model.ServicePort, port *model.ServicePort) bool {
-	if port.NodePort == 0 || svc.Type != model.TypeNodePort && svc.Type != model.TypeLoadBalancer {
-		return false
+// portNumber is what one port of a service can have at an address.
+type portNumber struct {
+	protocol state.Protocol
+	number   uint16
+}
+
+// wantsNodePort says whether port is to be reachable on a node port. It has none if allocateLoadBalancerNodePorts is false.
+func wantsNodePort(svc *model.Service, port *model.ServicePort) bool {
+	return port.NodePort != 0 && (svc.Type == model.TypeNodePort || svc.Type == model.TypeLoadBalancer)
+}
+
+// vips are the frontends with an address that each port of a service has in one family, in order, without their port number.
+type vips struct {
+	family    state.Family
+	frontends []state.Frontend
+	entries   int64 // which the frontends take; if it is more than MaxEntries, not all of them are there
+}
+
+// vipsOf returns the frontends with an address of svc in family, perhaps in buf. admitsNode is as for newSourceGuard.
+//
+// ClusterIP comes first, because each service must be reachable on its cluster IP by the internal policy; then LoadBalancer
+// before ExternalIP, because the other way round an externalIP would lift the load balancer's source ranges.
+func vipsOf(buf []state.Frontend, svc *model.Service, family state.Family, admitsNode bool) vips {
+	v := vips{family: family, frontends: buf}
+	guard := newSourceGuard(svc, admitsNode, family)
+	var known seen[netip.Addr]
+	add := func(kind state.FrontendKind, ips []netip.Addr) {
+		for _, ip := range ips {
+			if v.entries > MaxEntries || familyOf(ip) != family || !known.add(ip) {
+				continue
+			}
+			v.entries++
+			f := state.Frontend{Kind: kind, Addr: ip}
+			if kind == state.LoadBalancer && guard.restricted {
+				// One more, because it may be among its own sources on some nodes.
+				if v.entries += int64(len(guard.sources)) + 1; v.entries > MaxEntries {
+					continue
+				}
+				f.Restricted, f.Sources = true, guard.sourcesFor(ip)
+			}
+			v.frontends = append(v.frontends, f)
+		}
 	}
-	return !slices.ContainsFunc(earlier, func(e model.ServicePort) bool {
-		return e.Protocol == port.Protocol && e.NodePort == port.NodePort
-	})
+	add(state.ClusterIP, svc.ClusterIPs)
+	if svc.Type == model.TypeLoadBalancer {
+		add(state.LoadBalancer, svc.LoadBalancerIPs)
+	}
+	add(state.ExternalIP, svc.ExternalIPs)
+	slices.SortFunc(v.frontends, state.Frontend.Compare)
+	return v
 }
 
 // sourceGuard is what spec.loadBalancerSourceRanges means for the load balancer IPs of one family.

@@ -8,25 +8,37 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// healthCheck returns what the healthCheckNodePort of svc must answer. Only services of type LoadBalancer with
+// health collects what the healthCheckNodePort of a service must answer. Only services of type LoadBalancer with
 // externalTrafficPolicy Local have one (pkg/api/v1/service, NeedsHealthCheck). It counts the distinct addresses of ready
 // endpoints on this node, over all ports of the record (pkg/proxy, EndpointsMap.LocalReadyEndpoints).
-func healthCheck(here location, svc *model.Service, ports []state.Port, from []*model.EndpointSlice) state.HealthCheck {
-	if svc.Type != model.TypeLoadBalancer || !svc.ExternalLocal || svc.HealthCheckNodePort == 0 {
-		return state.HealthCheck{}
+type health struct {
+	port  uint16 // 0 if the service has none
+	addrs []netip.Addr
+}
+
+func newHealth(svc *model.Service) health {
+	if svc.Type != model.TypeLoadBalancer || !svc.ExternalLocal {
+		return health{}
 	}
-	var addrs []netip.Addr
-	for i := range ports {
-		for _, e := range join(nil, here, ports[i].Name, ports[i].Protocol, ports[i].Family, from) {
-			if e.is&(ready|local) == ready|local {
-				addrs = append(addrs, e.addr.Addr())
-			}
+	return health{port: svc.HealthCheckNodePort}
+}
+
+// count adds the endpoints of a port.
+func (h *health) count(eps candidates) {
+	if h.port == 0 {
+		return
+	}
+	for _, e := range eps {
+		if e.is&(ready|local) == ready|local {
+			h.addrs = append(h.addrs, e.addr.Addr())
 		}
 	}
-	slices.SortFunc(addrs, netip.Addr.Compare)
-	addrs = slices.Compact(addrs)
-	hc := state.HealthCheck{Port: svc.HealthCheckNodePort}
-	for _, ip := range addrs {
+}
+
+func (h *health) check() state.HealthCheck {
+	slices.SortFunc(h.addrs, netip.Addr.Compare)
+	hc := state.HealthCheck{Port: h.port}
+	for _, ip := range slices.Compact(h.addrs) {
 		if ip.Is4() {
 			hc.LocalIPv4++
 		} else {

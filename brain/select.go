@@ -40,8 +40,9 @@ func familyOf(ip netip.Addr) state.Family {
 // usablePorts returns the ports that can be routed: those with a number and a known protocol. Of several ports of one name
 // and protocol, which no API server admits, it is the first, because name and protocol are a port's identity.
 func usablePorts(ports []model.ServicePort) []model.ServicePort {
+	var names seen[portKey]
 	for i := range ports {
-		if !usable(ports[:i], &ports[i]) {
+		if !usable(&ports[i], &names) {
 			return filterPorts(ports)
 		}
 	}
@@ -51,24 +52,23 @@ func usablePorts(ports []model.ServicePort) []model.ServicePort {
 // filterPorts is usablePorts for the rare service that has an unusable one. It makes a new slice.
 func filterPorts(ports []model.ServicePort) []model.ServicePort {
 	kept := make([]model.ServicePort, 0, len(ports))
+	var names seen[portKey]
 	for i := range ports {
-		if usable(kept, &ports[i]) {
+		if usable(&ports[i], &names) {
 			kept = append(kept, ports[i])
 		}
 	}
 	return kept
 }
 
-// usable says whether port can be routed beside earlier.
-func usable(earlier []model.ServicePort, port *model.ServicePort) bool {
+// usable says whether port can be routed beside earlier ones of those names.
+func usable(port *model.ServicePort, names *seen[portKey]) bool {
 	switch port.Protocol {
 	case state.TCP, state.UDP, state.SCTP:
 	default:
 		return false
 	}
-	return port.Port != 0 && !slices.ContainsFunc(earlier, func(e model.ServicePort) bool {
-		return e.Name == port.Name && e.Protocol == port.Protocol
-	})
+	return port.Port != 0 && names.add(portKey{name: port.Name, protocol: port.Protocol})
 }
 
 // sortPorts puts the ports of a record in their order.

@@ -1,0 +1,222 @@
+package brain_test
+
+import (
+	"fmt"
+	"net/netip"
+	"runtime"
+	"slices"
+	"testing"
+
+	"github.com/switchyard-net/switchyard/brain"
+	"github.com/switchyard-net/switchyard/model"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// servicePorts are n ports p0, p1, ... with the numbers from 1, one protocol after the other.
+func servicePorts(n int) []model.ServicePort {
+	ports := make([]model.ServicePort, n)
+	protocols := []state.Protocol{state.TCP, state.UDP, state.SCTP}
+	for i := range ports {
+		ports[i] = model.ServicePort{Name: fmt.Sprint("p", i), Protocol: protocols[i/65535], Port: uint16(1 + i%65535)}
+	}
+	return ports
+}
+
+// slicesOf are slices with so many endpoints in all, 1000 in each, with a port for each of the service's.
+func slicesOf(family state.Family, ports []model.ServicePort, endpoints int) []*model.EndpointSlice {
+	var out []*model.EndpointSlice
+	for first := 0; first < endpoints; first += 1000 {
+		s := &model.EndpointSlice{Namespace: "ns", Name: fmt.Sprint("slice", first), Service: "svc", Family: family}
+		for _, p := range ports {
+			s.Ports = append(s.Ports, model.EndpointPort{Name: p.Name, Protocol: p.Protocol, Port: p.Port})
+		}
+		for i := first; i < min(first+1000, endpoints); i++ {
+			s.Endpoints = append(s.Endpoints, model.Endpoint{Addr: numbered(family, i), Ready: true, Serving: true, NodeName: "other"})
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+func numbered(family state.Family, i int) netip.Addr {
+	last := [4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}
+	if family == state.IPv4 {
+		return netip.AddrFrom4(last)
+	}
+	a := [16]byte{0: 0xfd}
+	copy(a[12:], last[:])
+	return netip.AddrFrom16(a)
+}
+
+func numberedAddrs(from, n int) []netip.Addr {
+	out := make([]netip.Addr, n)
+	for i := range out {
+		out[i] = numbered(state.IPv4, from+i)
+	}
+	return out
+}
+
+// entriesOf counts what a record of a service without local policies holds.
+func entriesOf(rec *state.Service) (n int) {
+	for _, p := range rec.Ports {
+		n += len(p.Frontends) + 5
+		for _, f := range p.Frontends {
+			n += len(f.Sources)
+		}
+		n += max(len(p.Internal.Inside.Endpoints), len(p.External.Inside.Endpoints))
+	}
+	return n
+}
+
+// verdicts counts the ports of a record by what happens to connections from inside.
+func verdicts(rec *state.Service) map[state.Verdict]int {
+	n := map[state.Verdict]int{}
+	for _, p := range rec.Ports {
+		n[p.Internal.Inside.Verdict]++
+	}
+	return n
+}
+
+// TestRecordsAreBounded computes services of all sizes: those that somebody may have come out whole, and of the others the record
+// and what it takes to make it are bounded.
+func TestRecordsAreBounded(t *testing.T) {
+	many := func(ports, endpoints int) func() (*model.Service, []*model.EndpointSlice) {
+		return func() (*model.Service, []*model.EndpointSlice) {
+			svc := service()
+			svc.Ports = servicePorts(ports)
+			return svc, slicesOf(state.IPv4, svc.Ports, endpoints)
+		}
+	}
+	for _, c := range []struct {
+		name                       string
+		make                       func() (*model.Service, []*model.EndpointSlice)
+		forward, refused, unrouted int
+		entries                    int64  // of the whole service, if it is too large
+		port                       string // the first that is
+	}{
+		{name: "hundreds of ports, thousands of endpoints", make: many(300, 5000), forward: 300},
+		{name: "one port, a slice at the limit, and many of them", make: many(1, 250_000), forward: 1},
+		{name: "one port, one slice far beyond the limit", make: func() (*model.Service, []*model.EndpointSlice) {
+			s := slicesOf(state.IPv4, servicePorts(1), 100_000)
+			for _, other := range s[1:] {
+				s[0].Endpoints = append(s[0].Endpoints, other.Endpoints...)
+			}
+			svc := service()
+			svc.Ports = servicePorts(1)
+			return svc, s[:1]
+		}, forward: 1},
+		// 10,000 ports and frontends take 60,000, which leaves room for the endpoints of 1,540 ports.
+		{name: "thousands of ports and endpoints", make: many(10_000, 1000), forward: 1540, refused: 8460, entries: 10_060_000, port: "p1540"},
+		{name: "the same twenty times", make: many(10_000, 20_000), forward: 77, refused: 9923, entries: 200_060_000, port: "p77"},
+		{name: "all numbers and protocols, in both families", make: func() (*model.Service, []*model.EndpointSlice) {
+			svc := service()
+			svc.ClusterIPs = addrs("10.96.0.1 fd96::1")
+			svc.Ports = servicePorts(3 * 65535)
+			return svc, append(slicesOf(state.IPv4, svc.Ports[:1], 1), slicesOf(state.IPv6, svc.Ports[:1], 1)...)
+		}, forward: 2, unrouted: 2*3*65535 - 1_600_000/6, entries: 2*3*65535*6 + 2, port: "p133333"},
+		{name: "one port of a slice many times", make: func() (*model.Service, []*model.EndpointSlice) {
+			svc := service()
+			svc.Ports = servicePorts(2)
+			s := slicesOf(state.IPv4, svc.Ports, 1000)
+			for i := range 20_000 {
+				s[0].Ports = append(s[0].Ports, model.EndpointPort{Name: "p0", Protocol: state.TCP, Port: uint16(10_000 + i)})
+			}
+			return svc, s
+		}, forward: 1, refused: 1, entries: 20_002_012, port: "p0"},
+		{name: "as many addresses as ports", make: func() (*model.Service, []*model.EndpointSlice) {
+			svc := service()
+			svc.ExternalIPs = numberedAddrs(0, 10_000)
+			svc.Ports = servicePorts(10_000)
+			return svc, slicesOf(state.IPv4, svc.Ports[:1], 1)
+		}, forward: 1, unrouted: 10_000 - 159, entries: 10_000*(1+10_000+5) + 1, port: "p159"},
+		{name: "source ranges", make: func() (*model.Service, []*model.EndpointSlice) {
+			svc := service()
+			svc.Type = model.TypeLoadBalancer
+			svc.LoadBalancerIPs = numberedAddrs(0, 10_000)
+			for _, a := range numberedAddrs(1<<20, 10_000) {
+				svc.SourceRanges = append(svc.SourceRanges, netip.PrefixFrom(a, 32))
+			}
+			svc.SourceRanges = append(svc.SourceRanges, prefixes("172.16.0.0/24")...) // of the node
+			return svc, slicesOf(state.IPv4, svc.Ports, 1)
+		}, unrouted: 1, entries: 0, port: "http"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			svc, from := c.make()
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			rec := brain.Compute(config(), thisNode(), svc, from)
+			excess := brain.ExcessOf(config(), svc, from)
+			runtime.ReadMemStats(&after)
+			if n := (after.TotalAlloc - before.TotalAlloc) >> 20; n > 512 {
+				t.Errorf("took %d MiB", n)
+			}
+			if rec == nil {
+				rec = &state.Service{}
+			}
+			if n := entriesOf(rec); n > brain.MaxEntries {
+				t.Errorf("%d entries", n)
+			}
+			got := verdicts(rec)
+			if got[state.Forward] != c.forward || excess.Refused != c.refused || excess.Unrouted != c.unrouted {
+				t.Errorf("%v, %+v; want %d to forward, %d refused, %d not routed", got, excess, c.forward, c.refused, c.unrouted)
+			}
+			if excess.Port.Name != c.port || c.entries != 0 && excess.Entries != c.entries {
+				t.Errorf("%+v, want the first port %q and %d entries", excess, c.port, c.entries)
+			}
+			if got[state.Reject] < c.refused {
+				t.Errorf("%v, want %d to reject", got, c.refused)
+			}
+		})
+	}
+}
+
+// TestManyPortsAreAsGoodAsFew: a port among many has the record that it has alone, and the first of several that want one name or
+// one number has it.
+func TestManyPortsAreAsGoodAsFew(t *testing.T) {
+	svc := service()
+	svc.Type = model.TypeLoadBalancer
+	svc.ClusterIPs = addrs("10.96.0.1 fd96::1")
+	svc.ExternalIPs = addrs("192.0.2.9 192.0.2.1 192.0.2.9 fd01::1")
+	svc.LoadBalancerIPs = addrs("192.0.2.5 192.0.2.1")
+	svc.ExternalLocal, svc.HealthCheckNodePort = true, 32000
+	svc.Ports = servicePorts(20)
+	var from []*model.EndpointSlice
+	for _, family := range []state.Family{state.IPv4, state.IPv6} {
+		from = append(from, slicesOf(family, svc.Ports[:15], 3)...)
+		from = append(from, slicesOf(family, svc.Ports[5:], 5)...)
+	}
+	from[1].Endpoints[4].NodeName = "node1"
+	from[0].Ports[3].Port = 0
+	from[0].Ports = append(from[0].Ports, model.EndpointPort{Name: "p2", Protocol: state.TCP, Port: 9999})
+	from = append(from, nil, &model.EndpointSlice{Headless: true, Family: state.IPv4, Ports: from[0].Ports, Endpoints: from[0].Endpoints})
+	for i := range svc.Ports {
+		svc.Ports[i].NodePort = uint16(30000 + i)
+	}
+	whole := compute(t, config(), thisNode(), svc, from...)
+	var parts []state.Port
+	for i := range svc.Ports {
+		alone := *svc
+		alone.Ports = svc.Ports[i : i+1]
+		parts = append(parts, compute(t, config(), thisNode(), &alone, from...).Ports...)
+	}
+	slices.SortFunc(parts, func(a, b state.Port) int { return a.Compare(&b) })
+	if !whole.Equal(&state.Service{Name: whole.Name, Ports: parts, HealthCheck: state.HealthCheck{Port: 32000, LocalIPv4: 1}}) {
+		t.Errorf("got\n%+v\nwant the ports\n%+v", whole, parts)
+	}
+
+	twice := *svc
+	twice.Ports = slices.Concat(svc.Ports, []model.ServicePort{
+		{Name: "p7", Protocol: state.TCP, Port: 777},                    // a name twice
+		{Name: "number", Protocol: state.TCP, Port: 8},                  // a number twice
+		{Name: "node", Protocol: state.TCP, Port: 8, NodePort: 30008},   // all taken
+		{Name: "x", Protocol: state.TCP, Port: 8, NodePort: 30100},      // only a node port left
+		{Name: "nothing", Protocol: 99, Port: 9}, {Protocol: state.TCP}, // neither protocol nor number
+	})
+	got := compute(t, config(), thisNode(), &twice, from...)
+	got.Ports = slices.DeleteFunc(got.Ports, func(p state.Port) bool {
+		return p.Name == "x" && len(p.Frontends) == 1 && p.Frontends[0].Port == 30100
+	})
+	if !got.Equal(whole) {
+		t.Errorf("got\n%v\nwant\n%v", showFrontends(got), showFrontends(whole))
+	}
+}

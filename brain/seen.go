@@ -1,0 +1,33 @@
+package brain
+
+// seen is a set of what has been seen. The few keys of an ordinary service need no memory of their own.
+type seen[K comparable] struct {
+	few  [4]K
+	n    int
+	many map[K]struct{} // all of them if they are not few
+}
+
+// add says whether k is new to the set, which then has it.
+func (s *seen[K]) add(k K) bool {
+	if s.many == nil {
+		for i := range s.n {
+			if s.few[i] == k {
+				return false
+			}
+		}
+		if s.n < len(s.few) {
+			s.few[s.n] = k
+			s.n++
+			return true
+		}
+		s.many = make(map[K]struct{})
+		for _, f := range s.few {
+			s.many[f] = struct{}{}
+		}
+	}
+	if _, has := s.many[k]; has {
+		return false
+	}
+	s.many[k] = struct{}{}
+	return true
+}
