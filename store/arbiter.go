@@ -14,7 +14,7 @@ import (
 type arbiter struct {
 	sole      map[claim]bid   // claims that one service makes
 	contested map[claim][]bid // claims of several services, best first
-	lost      map[*service][]claim
+	lost      map[*service]map[claim]bool
 }
 
 // claim is what one service at a time can hold: an address and port, or a node port of one family.
@@ -59,7 +59,7 @@ type loss struct {
 }
 
 func newArbiter() arbiter {
-	return arbiter{sole: make(map[claim]bid), contested: make(map[claim][]bid), lost: make(map[*service][]claim)}
+	return arbiter{sole: make(map[claim]bid), contested: make(map[claim][]bid), lost: make(map[*service]map[claim]bool)}
 }
 
 // replace puts the claims of svc's new record in the place of those of its former one; either may be nil. It returns the
@@ -189,12 +189,17 @@ func (a *arbiter) award(svc *service, record *state.Service) (*state.Service, []
 func (a *arbiter) newLosses(svc *service, lost []loss) (fresh []loss) {
 	known := a.lost[svc]
 	delete(a.lost, svc)
+	if len(lost) == 0 {
+		return nil
+	}
+	now := make(map[claim]bool, len(lost))
 	for _, l := range lost {
-		if !slices.Contains(known, l.claim) {
+		if !known[l.claim] {
 			fresh = append(fresh, l)
 		}
-		a.lost[svc] = append(a.lost[svc], l.claim)
+		now[l.claim] = true
 	}
+	a.lost[svc] = now
 	return fresh
 }
 
@@ -233,8 +238,12 @@ func dropUnusedTraffic(p *state.Port) {
 		return
 	}
 	routed := append(endpointsOf(&p.Internal), endpointsOf(&p.External)...)
+	slices.SortFunc(routed, state.Endpoint.Compare)
 	lingering := append(slices.Clone(p.Lingering), stranded...)
-	lingering = slices.DeleteFunc(lingering, func(e state.Endpoint) bool { return slices.Contains(routed, e) })
+	lingering = slices.DeleteFunc(lingering, func(e state.Endpoint) bool {
+		_, is := slices.BinarySearchFunc(routed, e, state.Endpoint.Compare)
+		return is
+	})
 	slices.SortFunc(lingering, state.Endpoint.Compare)
 	p.Lingering = slices.Compact(lingering)
 }

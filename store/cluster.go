@@ -14,7 +14,7 @@ import (
 type ClusterOptions struct {
 	// Brain decides about routing on all nodes. Its NodeName does not count.
 	Brain brain.Config
-	// Logger gets conflicts between services. Default: nothing is logged.
+	// Logger gets conflicts between services, and services that are too large. Default: nothing is logged.
 	Logger *slog.Logger
 }
 
@@ -82,6 +82,7 @@ func (c *Cluster) publish() {
 func (c *Cluster) recompute(svc *service) {
 	object, endpoints := c.inputs(svc)
 	record := brain.Viewpoint{}.Compute(&c.brain, object, endpoints)
+	c.checkSize(svc, object, endpoints)
 	c.objects.dropIfEmpty(svc)
 	if sameRecord(svc.computed, record) {
 		c.unsettle(svc) // some node may see a difference

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
@@ -94,6 +95,23 @@ func (c *core) inputs(svc *service) (*model.Service, []*model.EndpointSlice) {
 	return svc.object, endpoints
 }
 
+// checkSize logs that a service has become too large, or no longer is.
+func (c *core) checkSize(svc *service, object *model.Service, endpoints []*model.EndpointSlice) {
+	x := brain.ExcessOf(&c.brain, object, endpoints)
+	tooLarge := x != brain.Excess{}
+	switch {
+	case tooLarge && !svc.tooLarge:
+		c.log.Warn("service is too large; connections to some of its ports are refused, or not routed at all",
+			"service", svc.name.String(), "field", "spec.ports", "firstPort", fmt.Sprintf("%s %d/%v", x.Port.Name, x.Port.Port, x.Port.Protocol),
+			"refused", x.Refused, "notRouted", x.Unrouted, "entries", x.Entries, "limit", brain.MaxEntries,
+			"remedy", "split the service into several, each with fewer ports or endpoints; "+
+				"or give it fewer externalIPs, load balancer addresses or source ranges")
+	case svc.tooLarge && !tooLarge:
+		c.log.Info("service is no longer too large", "service", svc.name.String())
+	}
+	svc.tooLarge = tooLarge
+}
+
 // claim puts the claims of a service's new record to the arbiter.
 func (c *core) claim(svc *service, record *state.Service) {
 	moved := c.arbiter.replace(svc, svc.computed, record)
@@ -111,13 +129,21 @@ func (c *core) unsettle(svc *service) {
 	}
 }
 
+// maxLossesLogged bounds what is logged at once of the frontends that a service has lost, of which it may have any number.
+const maxLossesLogged = 10
+
 // award is the arbiter's, with new losses logged.
 func (c *core) award(svc *service) (*state.Service, []loss) {
 	record, lost := c.arbiter.award(svc, svc.computed)
-	for _, l := range c.arbiter.newLosses(svc, lost) {
+	fresh := c.arbiter.newLosses(svc, lost)
+	for _, l := range fresh[:min(len(fresh), maxLossesLogged)] {
 		c.log.Warn("two services claim the same frontend; the service is published without it",
 			"service", svc.name.String(), "frontend", l.claim.String(), "heldBy", l.holder.name.String(),
 			"remedy", "give one of the two services another address or port")
+	}
+	if more := len(fresh) - maxLossesLogged; more > 0 {
+		c.log.Warn("other services hold more frontends of the service; it is published without them",
+			"service", svc.name.String(), "frontends", more)
 	}
 	return record, lost
 }

@@ -24,6 +24,7 @@ type service struct {
 	// trigger is the earliest time that led to one of the slices' changes since the last publication, zero if none is known.
 	trigger time.Time
 
+	tooLarge  bool // see [brain.ExcessOf]
 	dirty     bool // in objects.dirty
 	unsettled bool // in core.unsettled
 }

@@ -12,19 +12,24 @@ import (
 type scope struct {
 	// others says whether it concerns a node of which nothing is said below.
 	others bool
-	// zones and nodes are exceptions: for a node in one of zones the answer is the other one, and for one of nodes it is the
-	// other one once more.
+	// zones and nodes, sorted, are exceptions: for a node in one of zones the answer is the other one, and for one of nodes it is
+	// the other one once more.
 	zones, nodes []string
 }
 
 // concerns says whether a change concerns the node of a name in a zone.
 func (s *scope) concerns(name, zone string) bool {
-	return s == nil || s.inZone(zone) != slices.Contains(s.nodes, name)
+	return s == nil || s.inZone(zone) != has(s.nodes, name)
 }
 
 // inZone says whether the change concerns the nodes in a zone that are no exceptions.
 func (s *scope) inZone(zone string) bool {
-	return s.others != slices.Contains(s.zones, zone)
+	return s.others != has(s.zones, zone)
+}
+
+func has(sorted []string, name string) bool {
+	_, found := slices.BinarySearch(sorted, name)
+	return found
 }
 
 // few says that the change concerns none but the nodes that it names.
@@ -34,7 +39,8 @@ func (s *scope) few() bool { return s != nil && !s.others && len(s.zones) == 0 }
 func (s *scope) none() bool { return s.few() && len(s.nodes) == 0 }
 
 // maxCompared bounds how many nodes of one service are looked at one by one where there is no quicker way to say which of
-// them a change concerns. Beyond, all of them count as concerned.
+// them a change concerns, and how many zones. Beyond, all of them count as concerned: all named nodes, or with too many zones, of
+// which no cluster has that many, all nodes.
 const maxCompared = 64
 
 // compare compares the answers for a service before and after a change, of which at least one is not nil, and returns which
@@ -50,7 +56,11 @@ func compare(former, next *answer, nodes map[string]*model.Node, limit int) *sco
 	next.succeed(former)
 	c := comparison{former, next, nodes, limit}
 	s := &scope{others: c.differs("", nil)}
-	for _, zone := range union(former.facts.Zones, next.facts.Zones) {
+	zones := union(former.facts.Zones, next.facts.Zones)
+	if len(zones) > limit {
+		return nil
+	}
+	for _, zone := range zones {
 		if zone != "" && c.differs("", &model.Node{Zone: zone}) != s.others {
 			s.zones = append(s.zones, zone)
 		}

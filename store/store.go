@@ -25,7 +25,7 @@ var ErrClosed = errors.New("store is closed")
 type Options struct {
 	// Brain decides about routing. Its NodeName is required.
 	Brain brain.Config
-	// Logger gets conflicts between services. Default: nothing is logged.
+	// Logger gets conflicts between services, and services that are too large. Default: nothing is logged.
 	Logger *slog.Logger
 }
 
@@ -134,6 +134,7 @@ func (s *Store) updateNode() {
 func (s *Store) recompute(svc *service) {
 	object, endpoints := s.inputs(svc)
 	record := brain.Compute(&s.brain, s.objects.nodes[s.brain.NodeName], object, endpoints)
+	s.checkSize(svc, object, endpoints)
 	s.objects.dropIfEmpty(svc)
 	if !sameRecord(svc.computed, record) {
 		s.claim(svc, record)
