@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"syscall"
@@ -21,6 +22,18 @@ type confinement struct {
 	Caps []int
 	// Filter is for seccomp; none if it is empty.
 	Filter []bpf.RawInstruction
+	// Root is an empty directory that becomes the root of a file system of its own, which cannot be written and has Mounts only;
+	// none if it is empty. The program is at its place below it.
+	Root   string
+	Mounts []mount
+	// Probe has the process try system calls instead of becoming another program.
+	Probe bool
+}
+
+// mount has a file or directory at another place.
+type mount struct {
+	Source, Target string
+	Writable       bool
 }
 
 // confineMark is an environment variable that holds a confinement for a copy of this program, which is to become another one.
@@ -44,6 +57,11 @@ func confine(text string) error {
 	}
 	if err := os.Unsetenv(confineMark); err != nil {
 		return err
+	}
+	if c.Root != "" {
+		if err := c.enterRoot(); err != nil {
+			return fmt.Errorf("file system: %w", err)
+		}
 	}
 	for b := range unix.CAP_LAST_CAP + 1 {
 		if !slices.Contains(c.Caps, b) {
@@ -77,7 +95,51 @@ func confine(text string) error {
 	if err := c.applyFilter(); err != nil {
 		return err
 	}
+	if c.Probe {
+		return probe()
+	}
 	return fmt.Errorf("%s: %w", path, syscall.Exec(path, args, env))
+}
+
+// enterRoot gives the thread a file system as containers have it whose root is read-only.
+func (c *confinement) enterRoot() error {
+	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+		return err
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return err
+	}
+	if err := unix.Mount("tmpfs", c.Root, "tmpfs", 0, "mode=0755"); err != nil {
+		return err
+	}
+	for _, m := range c.Mounts {
+		info, err := os.Stat(m.Source)
+		if err != nil {
+			return err
+		}
+		target := filepath.Join(c.Root, m.Target)
+		if err = os.MkdirAll(filepath.Dir(target), 0o755); err == nil && info.IsDir() {
+			err = os.MkdirAll(target, 0o755)
+		} else if err == nil {
+			err = os.WriteFile(target, nil, 0o644)
+		}
+		if err == nil {
+			err = unix.Mount(m.Source, target, "", unix.MS_BIND, "")
+		}
+		if err == nil && !m.Writable {
+			err = unix.Mount("", target, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, "")
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", m.Target, err)
+		}
+	}
+	if err := unix.Mount("", c.Root, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""); err != nil {
+		return err
+	}
+	if err := unix.Chroot(c.Root); err != nil {
+		return err
+	}
+	return unix.Chdir("/")
 }
 
 // keepCapabilities leaves the thread with its capabilities only, and has a user who is not root keep them over execve.

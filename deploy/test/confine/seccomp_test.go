@@ -93,11 +93,22 @@ const (
 	archARM  = 0xc00000b7
 	retAllow = 0x7fff0000
 	retErrno = 0x00050000
+	retTrap  = 0x00030000
 	retKill  = 0x80000000
 )
 
 // filter turns the profile into a program for this machine.
 func (p *profile) filter(t *testing.T) []bpf.RawInstruction {
+	return p.filterElse(t, retErrno|p.DefaultErrnoRet)
+}
+
+// strict is a filter that has a program crash, and say where, at calls that are not in the profile: Go tries another way after an
+// error, and nobody would hear of it.
+func (p *profile) strict(t *testing.T) []bpf.RawInstruction { return p.filterElse(t, retTrap) }
+
+// filterElse makes a filter that answers what is not allowed.
+func (p *profile) filterElse(t *testing.T, otherwise uint32) []bpf.RawInstruction {
+	t.Helper()
 	t.Helper()
 	arch := map[string]uint32{"amd64": archX86, "arm64": archARM}[runtime.GOARCH]
 	if arch == 0 {
@@ -145,7 +156,7 @@ func (p *profile) filter(t *testing.T) []bpf.RawInstruction {
 			program = append(program, then...)
 		}
 	}
-	raw, err := bpf.Assemble(append(program, bpf.RetConstant{Val: retErrno | p.DefaultErrnoRet}))
+	raw, err := bpf.Assemble(append(program, bpf.RetConstant{Val: otherwise}))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -75,6 +75,7 @@ type node struct {
 	dir    string
 	binary string
 	filter confinement
+	env    []string
 }
 
 // binary builds the program once. It is below /tmp, where users who are not root can reach it.
@@ -194,13 +195,19 @@ func (n *node) start(user, group int, caps []int, args ...string) *process {
 	n.Helper()
 	c := n.filter
 	c.UID, c.GID, c.Caps = user, group, caps
+	return n.startAs(c, append([]string{n.binary}, args...)...)
+}
+
+// startAs runs a program in the node's network, confined.
+func (n *node) startAs(c confinement, args ...string) *process {
+	n.Helper()
 	text, err := json.Marshal(c)
 	if err != nil {
 		n.Fatal(err)
 	}
 	p := &process{node: n, done: make(chan error, 1)}
-	p.cmd = exec.Command("/proc/self/exe", append([]string{n.binary}, args...)...)
-	p.cmd.Env = append(os.Environ(), confineMark+"="+string(text))
+	p.cmd = exec.Command("/proc/self/exe", args...)
+	p.cmd.Env = append(append(os.Environ(), n.env...), confineMark+"="+string(text))
 	p.cmd.Stdout, p.cmd.Stderr = p, p
 	if err := n.ns.Do(p.cmd.Start); err != nil {
 		n.Fatal(err)
