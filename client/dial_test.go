@@ -52,11 +52,18 @@ func TestOnlyTLSLeavesTheHost(t *testing.T) {
 		} else if !strings.Contains(err.Error(), "--tls-ca") || !strings.Contains(err.Error(), target) {
 			t.Errorf("the error does not name the target or the remedy: %v", err)
 		}
-		conn, err = Dial(Options{Target: target, TLS: &tls.Config{}})
+		certificates, err := NewCertificates(TLSFiles{}, nil)
 		if err != nil {
-			t.Errorf("%s with TLS: %v", target, err)
-			continue
+			t.Fatal(err)
 		}
-		conn.Close()
+		for _, o := range []Options{{TLS: &tls.Config{}}, {Certificates: certificates}} {
+			o.Target = target
+			conn, err = Dial(o)
+			if err != nil {
+				t.Errorf("%s with TLS: %v", target, err)
+				continue
+			}
+			conn.Close()
+		}
 	}
 }

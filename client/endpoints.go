@@ -48,6 +48,8 @@ type EndpointsClient struct {
 	ctx    context.Context // until Cancel; nil before it is needed
 	cancel context.CancelFunc
 	conn   *grpc.ClientConn // nil if there is none
+	// certificates are those of files, nil before they could be read
+	certificates *Certificates
 }
 
 // FlagSet is where flags can be defined: a *flag.FlagSet or a *pflag.FlagSet.
@@ -171,14 +173,13 @@ func (epc *EndpointsClient) connect(ctx context.Context) (*grpc.ClientConn, erro
 	if epc.conn != nil || ctx.Err() != nil {
 		return epc.conn, ctx.Err()
 	}
-	o := Options{Target: epc.Target, TLS: epc.TLS, DialOptions: epc.DialOptions}
-	if o.TLS == nil && epc.files != (TLSFiles{}) {
-		config, err := epc.files.Config()
-		if err != nil {
+	if epc.TLS == nil && epc.certificates == nil && epc.files != (TLSFiles{}) {
+		var err error
+		if epc.certificates, err = NewCertificates(epc.files, epc.Logger); err != nil {
 			return nil, err
 		}
-		o.TLS = config
 	}
+	o := Options{Target: epc.Target, TLS: epc.TLS, Certificates: epc.certificates, DialOptions: epc.DialOptions}
 	conn, err := Dial(o)
 	epc.conn = conn
 	return conn, err

@@ -24,8 +24,10 @@ type Options struct {
 	// gRPC, such as dns:///relay.example:8443. Default: [DefaultTarget].
 	Target string
 	// TLS is required for a server that is not on this host: whoever can answer in its place decides where the connections of
-	// all pods go. Without it, a target must be a unix socket or a loopback address. [TLSFiles.Config] makes one from files.
+	// all pods go. Without it, and without Certificates, a target must be a unix socket or a loopback address.
 	TLS *tls.Config
+	// Certificates are TLS by files that may be replaced while the client runs. They count if TLS is nil.
+	Certificates *Certificates
 	// Node is the node whose state is wanted. Default: the one that the server is for, or the one that the client's
 	// certificate names.
 	Node string
@@ -77,8 +79,8 @@ const (
 )
 
 // Dial prepares a connection to the server for who wants to call the API by [localnetv1.NewEndpointsClient]: it
-// understands the targets, insists on TLS where it must, and sets limits and windows for large states. Only Target, TLS and
-// DialOptions matter. It connects with the first call. An error means that the options are wrong.
+// understands the targets, insists on TLS where it must, and sets limits and windows for large states. Only Target, TLS,
+// Certificates and DialOptions matter. It connects with the first call. An error means that the options are wrong.
 //
 // [localnetv1.NewEndpointsClient]: https://pkg.go.dev/github.com/switchyard-net/switchyard/client/localnet/v1#NewEndpointsClient
 func Dial(o Options) (*grpc.ClientConn, error) {
@@ -86,12 +88,14 @@ func Dial(o Options) (*grpc.ClientConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := t.mayBePlain(); err != nil && o.TLS == nil {
-		return nil, err
-	}
 	creds := insecure.NewCredentials()
-	if o.TLS != nil {
+	switch err := t.mayBePlain(); {
+	case o.TLS != nil:
 		creds = credentials.NewTLS(o.TLS)
+	case o.Certificates != nil:
+		creds = o.Certificates.credentials()
+	case err != nil:
+		return nil, err
 	}
 	options := []grpc.DialOption{
 		grpc.WithTransportCredentials(creds),

@@ -8,7 +8,9 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"log/slog"
 	"math/big"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -88,29 +90,89 @@ func write(t *testing.T, cert tls.Certificate, certFile, keyFile string) {
 	writePEM(t, keyFile, "PRIVATE KEY", der)
 }
 
-func TestTLSFiles(t *testing.T) {
-	p, dir := newPKI(t), t.TempDir()
+// handshake connects a client to a server of p, which demands certificates of p. It returns the name that the client showed.
+func (p *pki) handshake(t *testing.T, c *Certificates) (name string, err error) {
+	t.Helper()
+	here, there := net.Pipe()
+	defer here.Close()
+	server := tls.Server(there, &tls.Config{
+		Certificates: []tls.Certificate{p.server}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: p.pool, NextProtos: []string{"h2"},
+	})
+	done := make(chan error, 1)
+	go func() {
+		defer there.Close()
+		done <- server.HandshakeContext(t.Context())
+	}()
+	creds := c.credentials().Clone()
+	conn, _, err := creds.ClientHandshake(t.Context(), creds.Info().ServerName, here) // as gRPC does it
+	if err != nil {
+		here.Close()
+		<-done
+		return "", err
+	}
+	go func() { _, _ = conn.Read(make([]byte, 1)) }() // what the server says after its handshake
+	if err := <-done; err != nil {
+		return "", err
+	}
+	return server.ConnectionState().PeerCertificates[0].Subject.CommonName, nil
+}
+
+// TestCertificatesAreReadAgain replaces the files of a client that runs, all of them, as when an authority is replaced.
+func TestCertificatesAreReadAgain(t *testing.T) {
+	dir := t.TempDir()
 	f := TLSFiles{CA: filepath.Join(dir, "ca.pem"), Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem"), ServerName: "relay.example"}
-	writePEM(t, f.CA, "CERTIFICATE", p.ca.Raw)
-	write(t, p.sign(t, "node-a"), f.Cert, f.Key)
-	c, err := f.Config()
+	replace := func(p *pki, name string) {
+		writePEM(t, f.CA, "CERTIFICATE", p.ca.Raw)
+		write(t, p.sign(t, name), f.Cert, f.Key)
+	}
+	first, second := newPKI(t), newPKI(t)
+	replace(first, "node-a")
+	var log strings.Builder
+	c, err := NewCertificates(f, slog.New(slog.NewTextHandler(&log, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.ServerName != "relay.example" || !c.RootCAs.Equal(p.pool) || c.InsecureSkipVerify {
-		t.Errorf("config: %+v", c)
+	shows := func(p *pki, want string) {
+		t.Helper()
+		if name, err := p.handshake(t, c); err != nil || name != want {
+			t.Errorf("the client shows the certificate of %q, want %q; %v\n%s", name, want, err, &log)
+		}
 	}
-	for _, name := range []string{"node-a", "node-b"} {
-		// The files are replaced while the client runs.
-		write(t, p.sign(t, name), f.Cert, f.Key)
-		cert, err := c.GetClientCertificate(nil)
-		if err != nil {
+	shows(first, "node-a")
+	write(t, first.sign(t, "node-b"), f.Cert, f.Key)
+	shows(first, "node-b")
+	if _, err := second.handshake(t, c); err == nil {
+		t.Error("a server of an authority that nobody vouches for was taken")
+	}
+	replace(second, "node-c")
+	shows(second, "node-c")
+	if _, err := first.handshake(t, c); err == nil {
+		t.Error("a server of the authority that was replaced was taken")
+	}
+	if log.Len() > 0 {
+		t.Errorf("without trouble, it was logged:\n%s", &log)
+	}
+
+	// What cannot be used changes nothing, and is said once.
+	for file, broken := range map[string]func() error{
+		f.CA:   func() error { return os.WriteFile(f.CA, []byte("nonsense"), 0o600) },
+		f.Cert: func() error { return os.Remove(f.Cert) },
+		f.Key:  func() error { write(t, first.sign(t, "node-d"), filepath.Join(dir, "other.pem"), f.Key); return nil },
+	} {
+		if err := broken(); err != nil {
 			t.Fatal(err)
 		}
-		if cert.Leaf.Subject.CommonName != name {
-			t.Errorf("the client shows the certificate of %s, want %s", cert.Leaf.Subject.CommonName, name)
+		shows(second, "node-c")
+		shows(second, "node-c")
+		if n := strings.Count(log.String(), "cannot read the certificates again"); n != 1 || !strings.Contains(log.String(), file) {
+			t.Errorf("%s is broken; it was said %d times:\n%s", file, n, &log)
 		}
+		log.Reset()
+		replace(second, "node-c")
+		shows(second, "node-c")
 	}
+	replace(first, "node-e")
+	shows(first, "node-e")
 }
 
 func TestTLSFilesThatDoNotWork(t *testing.T) {
@@ -127,7 +189,7 @@ func TestTLSFilesThatDoNotWork(t *testing.T) {
 		{TLSFiles{Key: file("key.pem")}, "--tls-cert"},
 		{TLSFiles{Cert: file("key.pem"), Key: file("cert.pem")}, "key.pem"},
 	} {
-		if _, err := c.files.Config(); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := NewCertificates(c.files, nil); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%+v: error %v, want one with %q", c.files, err, c.want)
 		}
 	}

@@ -62,8 +62,8 @@ for a while follows the API server itself, until a relay answers again.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.api, "api", client.DefaultTarget, "where the API is served: unix:///PATH, tcp://IP:PORT or a name such as dns:///relay.example:8443")
-	f.StringVar(&o.tls.CA, "tls-ca", "", "authorities that vouch for the server, in PEM; without TLS, the API must be on this host")
-	f.StringVar(&o.tls.Cert, "tls-cert", "", "certificate to show, with the common name system:node:NAME; read again for each connection, as is its key")
+	f.StringVar(&o.tls.CA, "tls-ca", "", "authorities that vouch for the server, in PEM, read again for each connection, as are the next two; without TLS, the API must be on this host")
+	f.StringVar(&o.tls.Cert, "tls-cert", "", "certificate to show, with the common name system:node:NAME")
 	f.StringVar(&o.tls.Key, "tls-key", "", "key of the certificate to show")
 	f.StringVar(&o.tls.ServerName, "tls-server-name", "", "name that the server's certificate must have (default: the host in --api)")
 	f.StringVar(&o.node, "node", "", "name of this node (default: the one that the server is for, or that the certificate names; with --fallback the host's name)")
@@ -91,7 +91,7 @@ func (o *applyOptions) run(ctx context.Context, command string, stdout, stderr i
 	}
 	options := client.Options{Target: o.api, Node: o.node, Name: "nftables", Logger: log}
 	if o.tls != (client.TLSFiles{}) {
-		if options.TLS, err = o.tls.Config(); err != nil {
+		if options.Certificates, err = client.NewCertificates(o.tls, log); err != nil {
 			return err
 		}
 	}

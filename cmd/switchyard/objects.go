@@ -45,7 +45,7 @@ type objectFlags struct {
 func (o *objectFlags) register(f *pflag.FlagSet) {
 	f.StringVar(&o.path, "source", "", "manifest or directory of manifests to read and follow, instead of an API server")
 	f.StringSliceVar(&o.relays, "relay", nil, "relays to have the cluster's objects from, instead of an API server, such as dns:///relay.example:8443; the next one is tried when one fails")
-	f.StringVar(&o.relayTLS.CA, "relay-ca", "", "authorities that vouch for relays, in PEM")
+	f.StringVar(&o.relayTLS.CA, "relay-ca", "", "authorities that vouch for relays, in PEM; read again for each connection, as are the next two")
 	f.StringVar(&o.relayTLS.Cert, "relay-cert", "", "certificate to show to relays, of the organisation switchyard:relays")
 	f.StringVar(&o.relayTLS.Key, "relay-key", "", "key of the certificate to show to relays")
 	f.StringVar(&o.relayTLS.ServerName, "relay-server-name", "", "name that relays' certificates must have (default: the host in --relay)")
@@ -99,14 +99,14 @@ func (o *objectFlags) source(node, proxyName string, log *slog.Logger) (source.S
 	case o.path != "":
 		return file.New(file.Options{Path: o.path, Whole: true, Logger: log})
 	case len(o.relays) > 0:
-		var config *tls.Config // none on this host; see check
+		var certificates *client.Certificates // none on this host; see check
 		if o.relayTLS != (client.TLSFiles{}) {
 			var err error
-			if config, err = o.relayTLS.Config(); err != nil {
+			if certificates, err = client.NewCertificates(o.relayTLS, log); err != nil {
 				return nil, err
 			}
 		}
-		return relay.New(relay.Options{Targets: o.relays, TLS: config, Logger: log})
+		return relay.New(relay.Options{Targets: o.relays, Certificates: certificates, Logger: log})
 	}
 	config, err := (&kube.Connection{
 		Kubeconfig: o.kubeconfig, Master: o.master, ContentType: "application/vnd.kubernetes.protobuf", QPS: 5, Burst: 10,

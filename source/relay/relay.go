@@ -18,6 +18,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/switchyard-net/switchyard/client"
 	"github.com/switchyard-net/switchyard/source"
 )
 
@@ -27,8 +28,11 @@ type Options struct {
 	// dns:///host:port, unix:///path. One of them is followed; when it fails, the next one, and after the last the first. At
 	// least one is required.
 	Targets []string
-	// TLS is how to know the relay, and to be known. Without it, targets must be unix sockets or loopback addresses.
+	// TLS is how to know the relay, and to be known. Without it, and without Certificates, targets must be unix sockets or
+	// loopback addresses.
 	TLS *tls.Config
+	// Certificates are TLS by files that may be replaced while the source runs. They count if TLS is nil.
+	Certificates *client.Certificates
 	// DialOptions come after those of [client.Dial].
 	DialOptions []grpc.DialOption
 	// Logger gets trouble with relays and with objects. Nil discards it.

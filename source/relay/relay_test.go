@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/switchyard-net/switchyard/client"
 	"github.com/switchyard-net/switchyard/internal/objectfeed"
 	clusterv1 "github.com/switchyard-net/switchyard/internal/proto/cluster/v1"
 	"github.com/switchyard-net/switchyard/internal/relayserver"
@@ -405,6 +406,16 @@ func TestOptions(t *testing.T) {
 	} {
 		if _, err := New(o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("the error is %v, want one with %q", err, want)
+		}
+	}
+	certificates, err := client.NewCertificates(client.TLSFiles{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range []Options{{TLS: &tls.Config{}}, {Certificates: certificates}} {
+		o.Targets = []string{"192.0.2.1:1"}
+		if _, err := New(o); err != nil {
+			t.Errorf("with TLS: %v", err)
 		}
 	}
 }
