@@ -17,7 +17,7 @@ func Node(n *corev1.Node) (*model.Node, error) {
 		return nil, errNil
 	}
 	var f faults
-	m := &model.Node{Name: f.name(n.Name), Zone: intern(n.Labels[corev1.LabelTopologyZone])}
+	m := &model.Node{Name: f.name(n.Name), Zone: f.label(n.Labels, corev1.LabelTopologyZone)}
 	for _, kind := range []corev1.NodeAddressType{corev1.NodeInternalIP, corev1.NodeExternalIP} {
 		for _, address := range n.Status.Addresses {
 			if address.Type != kind {

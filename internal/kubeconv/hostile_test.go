@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -54,6 +55,52 @@ func TestFaultsAreBounded(t *testing.T) {
 		}
 		if more := errors.Is(err, errMore); more != (c.faults > maxFaults) {
 			t.Errorf("%s: said that there are more: %v", name, more)
+		}
+	}
+}
+
+// TestLongNames: names, which are kept and sent along, may be as long as the API server takes them.
+func TestLongNames(t *testing.T) {
+	name, label := strings.Repeat("n", 253), strings.Repeat("l", 63)
+	about := func(name, label string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Name: name, Namespace: label,
+			Labels: map[string]string{proxyNameLabel: label, discoveryv1.LabelServiceName: label, corev1.LabelTopologyZone: label}}
+	}
+	objects := func(name, label string) []any {
+		return []any{
+			&corev1.Service{ObjectMeta: about(name, label), Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: label, Port: 80}}}},
+			&discoveryv1.EndpointSlice{ObjectMeta: about(name, label), AddressType: "IPv4", Ports: []discoveryv1.EndpointPort{{Name: &label}},
+				Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.0.0.1"}, NodeName: &name}}},
+			&corev1.Node{ObjectMeta: about(name, label)},
+			&corev1.Namespace{ObjectMeta: about(name, label)},
+			&networkingv1.ServiceCIDR{ObjectMeta: about(name, label)},
+		}
+	}
+	for _, in := range objects(name, label) {
+		if _, _, err := Object(in); err != nil {
+			t.Error(err)
+		}
+	}
+	const labels = "metadata.labels[service.kubernetes.io/service-proxy-name]"
+	want := [][]string{
+		{"metadata.namespace", "metadata.name", labels, "spec.ports[0].name"},
+		{"metadata.namespace", "metadata.name", "metadata.labels[kubernetes.io/service-name]", "ports[0].name", "endpoints[0].nodeName"},
+		{"metadata.name", "metadata.labels[topology.kubernetes.io/zone]"},
+		{"metadata.name"},
+		{"metadata.name"},
+	}
+	for i, in := range objects(name+"n", label+"l") {
+		_, _, err := Object(in)
+		var paths []string
+		for line := range strings.Lines(fmt.Sprint(err)) {
+			path, fault, _ := strings.Cut(line, ": ")
+			paths = append(paths, path)
+			if !strings.HasPrefix(fault, "must be no longer than ") {
+				t.Error(line)
+			}
+		}
+		if !slices.Equal(paths, want[i]) {
+			t.Errorf("%T: faults of %v, want %v", in, paths, want[i])
 		}
 	}
 }

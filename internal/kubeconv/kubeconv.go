@@ -106,12 +106,29 @@ func shorten(text string) string {
 // err returns the faults joined, or nil if there are none.
 func (f faults) err() error { return errors.Join(f...) }
 
+// The longest names of objects, and the longest of namespaces, ports and labels' values, that the API server takes.
+const maxName, maxLabel = 253, 63
+
 // name checks the name of an object and returns it.
 func (f *faults) name(name string) string {
 	if name == "" {
 		f.add("metadata.name", nil, "is missing")
 	}
-	return intern(name)
+	return f.text("metadata.name", name, maxName)
+}
+
+// text checks the length of a text that is kept, and returns it. Nothing else about it matters here.
+func (f *faults) text(path, s string, longest int) string {
+	if len(s) > longest {
+		f.add(path, s, fmt.Sprintf("must be no longer than %d bytes", longest))
+		return ""
+	}
+	return intern(s)
+}
+
+// label checks the value of a label and returns it, empty if there is none.
+func (f *faults) label(labels map[string]string, key string) string {
+	return f.text("metadata.labels["+key+"]", labels[key], maxLabel)
 }
 
 // intern returns a copy of s that equal strings share, so that s, which may be part of something large, can be freed.

@@ -23,7 +23,7 @@ func Service(s *corev1.Service) (*model.Service, error) {
 	}
 	var f faults
 	m := &model.Service{
-		Name:                state.ServiceName{Namespace: intern(s.Namespace), Name: f.name(s.Name)},
+		Name:                state.ServiceName{Namespace: f.text("metadata.namespace", s.Namespace, maxLabel), Name: f.name(s.Name)},
 		Type:                f.serviceType(s.Spec.Type),
 		ExternalIPs:         f.addrs("spec.externalIPs", s.Spec.ExternalIPs),
 		SourceRanges:        f.prefixes("spec.loadBalancerSourceRanges", s.Spec.LoadBalancerSourceRanges),
@@ -31,8 +31,8 @@ func Service(s *corev1.Service) (*model.Service, error) {
 		ExternalLocal:       f.isLocal("spec.externalTrafficPolicy", string(s.Spec.ExternalTrafficPolicy)),
 		Affinity:            f.affinity(&s.Spec),
 	}
-	proxyName, has := s.Labels[proxyNameLabel]
-	m.ProxyName, m.HasProxyName = intern(proxyName), has
+	m.ProxyName = f.label(s.Labels, proxyNameLabel)
+	_, m.HasProxyName = s.Labels[proxyNameLabel]
 	if p := s.Spec.InternalTrafficPolicy; p != nil {
 		m.InternalLocal = f.isLocal("spec.internalTrafficPolicy", string(*p))
 	}
@@ -40,7 +40,7 @@ func Service(s *corev1.Service) (*model.Service, error) {
 	for i, p := range s.Spec.Ports {
 		path := index("spec.ports", i)
 		m.Ports = append(m.Ports, model.ServicePort{
-			Name:     intern(p.Name),
+			Name:     f.text(path+".name", p.Name, maxLabel),
 			Protocol: f.protocol(path+".protocol", p.Protocol),
 			Port:     f.port(path+".port", p.Port, 1),
 			NodePort: f.port(path+".nodePort", p.NodePort, 0),

@@ -20,9 +20,9 @@ func EndpointSlice(s *discoveryv1.EndpointSlice) (*model.EndpointSlice, error) {
 	var f faults
 	_, headless := s.Labels[corev1.IsHeadlessService]
 	m := &model.EndpointSlice{
-		Namespace: intern(s.Namespace),
+		Namespace: f.text("metadata.namespace", s.Namespace, maxLabel),
 		Name:      f.name(s.Name),
-		Service:   intern(s.Labels[discoveryv1.LabelServiceName]),
+		Service:   f.label(s.Labels, discoveryv1.LabelServiceName),
 		Headless:  headless,
 	}
 	// A controller's slip in a time that only measures is not worth an error.
@@ -66,7 +66,7 @@ func (f *faults) endpointPort(path string, p discoveryv1.EndpointPort) (model.En
 		port.Port = f.port(path+".port", *p.Port, 0)
 	}
 	if p.Name != nil {
-		port.Name = intern(*p.Name)
+		port.Name = f.text(path+".name", *p.Name, maxLabel)
 	}
 	return port, p.Name != nil && port.Port != 0
 }
@@ -77,7 +77,11 @@ func (f *faults) endpoint(i int, family state.Family, e *discoveryv1.Endpoint) m
 		Serving:     isTrue(e.Conditions.Serving, true),
 		Terminating: isTrue(e.Conditions.Terminating, false),
 	}
+	path := "endpoints" // with the index only when it is told: there are many endpoints
 	if e.NodeName != nil {
+		if len(*e.NodeName) > maxName {
+			f.text(index(path, i)+".nodeName", *e.NodeName, maxName)
+		}
 		m.NodeName = intern(*e.NodeName)
 	}
 	if e.Hints != nil {
@@ -88,7 +92,6 @@ func (f *faults) endpoint(i int, family state.Family, e *discoveryv1.Endpoint) m
 			m.NodeHints = append(m.NodeHints, intern(node.Name))
 		}
 	}
-	path := "endpoints"
 	if len(e.Addresses) == 0 {
 		f.add(index(path, i)+".addresses", nil, "must hold an address")
 		return m
