@@ -13,7 +13,7 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// flowCutter cuts stale UDP flows in the background. A look at the kernel's table takes some 10 ms, for which the next commit need
+// flowCutter cuts stale flows in the background. A look at the kernel's table takes some 10 ms, for which the next commit need
 // not wait. It waits while flows are being cut, though: they are judged by what the kernel shows then.
 type flowCutter struct {
 	log     *slog.Logger
@@ -35,10 +35,12 @@ type flowCutter struct {
 	left bool
 }
 
-// flowNote is what a commit means for UDP flows: one service that changed, or all that there are.
+// flowNote is what a commit means for flows: one service that changed, or all that there are.
 type flowNote struct {
 	old, new *state.Service
 	all      []*state.Service // if it is not nil
+	// gap says that before the commit, connections to any of all may have begun that were not translated.
+	gap bool
 }
 
 // cutAgain is how long a failure is left alone, unless another commit comes first.
@@ -126,7 +128,7 @@ func (c *flowCutter) run(ctx context.Context) {
 		if err := c.cut(ctx); err != nil && ctx.Err() == nil {
 			again = time.After(cutAgain)
 			if !failing {
-				c.log.Warn("stale UDP flows could not be deleted; will try again", "error", err)
+				c.log.Warn("stale flows could not be deleted; will try again", "error", err)
 			}
 		}
 		select {
@@ -156,10 +158,13 @@ func (c *flowCutter) takeNotes() (doubtful bool) {
 	c.queue, c.left = nil, c.left || doubtful
 	c.mu.Unlock()
 	for _, n := range queue {
-		if n.all != nil {
-			c.cleaner.NoteAll(slices.Values(n.all))
-		} else {
+		switch {
+		case n.all == nil:
 			c.cleaner.Note(n.old, n.new)
+		case n.gap:
+			c.cleaner.NoteGap(slices.Values(n.all))
+		default:
+			c.cleaner.NoteAll(slices.Values(n.all))
 		}
 	}
 	return doubtful

@@ -204,7 +204,7 @@ func (b *Backend) applyAll(want desired) (backend.Result, error) {
 			}
 		}
 		if !b.applied || written > 0 {
-			notes = append(notes, flowNote{all: want.services})
+			notes = append(notes, flowNote{all: want.services, gap: written > 0})
 		}
 		return notes
 	})
@@ -293,7 +293,7 @@ func (b *Backend) forgetEach(clients []client) error {
 	return nil
 }
 
-// commitNoted carries out a plan, and takes down what it means for UDP flows.
+// commitNoted carries out a plan, and takes down what it means for flows.
 func (b *Backend) commitNoted(p *plan, notes func(written int) []flowNote) (int, error) {
 	b.udp.begin()
 	written, err := b.commit(p)

@@ -19,7 +19,7 @@ type Options struct {
 	// MasqueradeBit is the number of the bit of packet marks, 0 to 31, that marks connections for masquerading between two
 	// hooks. Default 14, as kube-proxy's.
 	MasqueradeBit *int
-	// OnFlowsCut is told of each round in which stale UDP flows of a family were looked for: how long it took, and how many were
+	// OnFlowsCut is told of each round in which stale flows of a family were looked for: how long it took, and how many were
 	// deleted. It is called by a goroutine of its own and must return soon. It may be nil.
 	OnFlowsCut func(f state.Family, took time.Duration, deleted int)
 }

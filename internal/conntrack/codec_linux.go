@@ -19,8 +19,11 @@ const (
 
 	ctaTupleOrig  = 1
 	ctaTupleReply = 2
+	ctaStatus     = 3
+	ctaProtoInfo  = 4
 	ctaZone       = 18
 	ctaFilter     = 25
+	ctaStatusMask = 26
 
 	ctaTupleIP    = 1
 	ctaTupleProto = 2
@@ -35,7 +38,22 @@ const (
 	ctaProtoSrcPort = 2
 	ctaProtoDstPort = 3
 
+	// In ctaProtoInfo, each with the state as its first attribute.
+	ctaProtoInfoTCP  = 1
+	ctaProtoInfoSCTP = 3
+	ctaProtoState    = 1
+
 	ctaFilterOrigFlags = 1
+)
+
+// Values of ctaStatus and ctaProtoState (linux/netfilter/nf_conntrack_common.h, _tcp.h and _sctp.h).
+const (
+	statusAssured = 1 << 2
+
+	tcpSynSent     = 1
+	tcpClose       = 7
+	sctpClosed     = 1
+	sctpCookieWait = 2
 )
 
 // Bits of ctaFilterOrigFlags: the fields of ctaTupleOrig that a flow must equal (CTA_FILTER_F_* in the kernel's
@@ -71,6 +89,10 @@ func encodeDump(f Filter, useFilter bool) []byte {
 		if f.DstPort != 0 {
 			flags |= filterProtoDstPort
 		}
+	}
+	if f.Unconnected { // which nothing assured is
+		b = appendAttr(b, ctaStatus, binary.BigEndian.AppendUint32(nil, 0))
+		b = appendAttr(b, ctaStatusMask, binary.BigEndian.AppendUint32(nil, statusAssured))
 	}
 	if flags == 0 {
 		return b
@@ -180,6 +202,7 @@ func decodeFlow(b []byte) (Flow, error) {
 		return Flow{}, fmt.Errorf("a flow of %d bytes", len(b))
 	}
 	var f Flow
+	assured := false
 	for typ, data := range attrs(b[nfgenLen:]) {
 		switch typ {
 		case ctaTupleOrig:
@@ -191,8 +214,13 @@ func decodeFlow(b []byte) (Flow, error) {
 			f.Reply = decodeTuple(data).Tuple
 		case ctaZone:
 			f.Zone = max(f.Zone, be16(data))
+		case ctaStatus:
+			assured = len(data) == 4 && binary.BigEndian.Uint32(data)&statusAssured != 0
+		case ctaProtoInfo:
+			f.Unconnected = unconnected(data)
 		}
 	}
+	f.Unconnected = f.Unconnected && !assured
 	f.Family = state.FamilyOf(f.Orig.Dst.Addr())
 	for _, addr := range []netip.Addr{f.Orig.Src.Addr(), f.Orig.Dst.Addr(), f.Reply.Src.Addr(), f.Reply.Dst.Addr()} {
 		if !addr.IsValid() || state.FamilyOf(addr) != f.Family {
@@ -200,6 +228,24 @@ func decodeFlow(b []byte) (Flow, error) {
 		}
 	}
 	return f, nil
+}
+
+// unconnected says whether a state is one in which no connection has begun. An entry in the state "close" was one if it is assured.
+func unconnected(protoInfo []byte) bool {
+	for protocol, data := range attrs(protoInfo) {
+		for typ, value := range attrs(data) {
+			if typ != ctaProtoState || len(value) != 1 {
+				continue
+			}
+			switch protocol {
+			case ctaProtoInfoTCP:
+				return value[0] == tcpSynSent || value[0] == tcpClose
+			case ctaProtoInfoSCTP:
+				return value[0] == sctpClosed || value[0] == sctpCookieWait
+			}
+		}
+	}
+	return false
 }
 
 // tuple is a decoded tuple with what the kernel nests in it beside addresses and ports.

@@ -34,7 +34,17 @@ func encodeFlow(f Flow) []byte {
 	if f.Zone != 0 {
 		b = appendAttr(b, ctaZone, binary.BigEndian.AppendUint16(nil, f.Zone))
 	}
+	if f.Unconnected {
+		b = appendState(b, ctaProtoInfoTCP, tcpSynSent)
+	}
 	return b
+}
+
+// appendState says in which state an entry is; protocol is one of ctaProtoInfo.
+func appendState(b []byte, protocol uint16, value byte) []byte {
+	return appendNested(b, ctaProtoInfo, func(b []byte) []byte {
+		return appendNested(b, protocol, func(b []byte) []byte { return appendAttr(b, ctaProtoState, []byte{value}) })
+	})
 }
 
 // replyHeader is the head of a reply tuple that claims a length of n bytes.
@@ -46,10 +56,18 @@ func TestDecodeFlow(t *testing.T) {
 	v4 := dnat(state.UDP, "10.0.0.1:1000", "10.96.0.10:53", "10.244.0.2:5353")
 	v6 := dnat(state.TCP, "[fd00::1]:1000", "[fd00:96::10]:80", "[fd00:244::2]:8080")
 	v6.Zone = 7
-	for _, want := range []Flow{v4, v6} {
+	syn := v6
+	syn.Unconnected = true
+	for _, want := range []Flow{v4, v6, syn} {
 		got, err := decodeFlow(encodeFlow(want))
 		if err != nil || got != want {
 			t.Errorf("got  %+v, %v\nwant %+v", got, err, want)
+		}
+	}
+	for value := range byte(9) { // SCTP may be missing in the kernel
+		got, err := decodeFlow(appendState(encodeFlow(v4), ctaProtoInfoSCTP, value))
+		if want := value == sctpClosed || value == sctpCookieWait; err != nil || got.Unconnected != want {
+			t.Errorf("SCTP in state %d: unconnected %v, %v; want %v", value, got.Unconnected, err, want)
 		}
 	}
 	noReply := appendTuple(appendGenmsg(nil, state.IPv4), ctaTupleOrig, state.IPv4, state.UDP, v4.Orig)
@@ -132,6 +150,8 @@ func TestParse(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	flow := dnat(state.UDP, "10.0.0.1:1000", "10.96.0.10:53", "10.244.0.2:5353")
 	flow.Zone = 3
+	f.Add(appendMessage(nil, msgGet, unix.NLM_F_MULTI, 1, encodeFlow(flow)))
+	flow.Unconnected = true
 	f.Add(appendMessage(nil, msgGet, unix.NLM_F_MULTI, 1, encodeFlow(flow)))
 	f.Add(appendMessage(nil, unix.NLMSG_DONE, unix.NLM_F_MULTI, 1, []byte{0, 0, 0, 0}))
 	f.Fuzz(func(t *testing.T, b []byte) {

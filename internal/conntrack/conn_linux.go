@@ -40,7 +40,8 @@ func (c *Conn) Close() error {
 }
 
 // Flows lists the flows that f admits. The kernel walks its whole table, but copies out little more than those flows if it
-// knows CTA_FILTER (from Linux 5.8 on); a kernel that ignores or rejects the filter copies out all. Flows that begin or end
+// knows CTA_FILTER (from Linux 5.8 on; CTA_STATUS_MASK, for Unconnected, is younger); a kernel that ignores or rejects the filter
+// copies out all. Flows that begin or end
 // meanwhile may or may not be in the list, and one may be there twice.
 func (c *Conn) Flows(f Filter) ([]Flow, error) {
 	c.mu.Lock()

@@ -41,11 +41,16 @@ func open(t testing.TB) *Conn {
 
 func create(t testing.TB, c *Conn, flow Flow) {
 	t.Helper()
+	createEntry(t, c, encodeFlow(flow))
+}
+
+func createEntry(t testing.TB, c *Conn, entry []byte) {
+	t.Helper()
 	const (
 		msgNew     = unix.NFNL_SUBSYS_CTNETLINK << 8
 		ctaTimeout = 7
 	)
-	request := appendAttr(encodeFlow(flow), ctaTimeout, binary.BigEndian.AppendUint32(nil, 600))
+	request := appendAttr(entry, ctaTimeout, binary.BigEndian.AppendUint32(nil, 600))
 	if err := c.sock.send(msgNew, unix.NLM_F_ACK|unix.NLM_F_CREATE|unix.NLM_F_EXCL, request); err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +59,7 @@ func create(t testing.TB, c *Conn, flow Flow) {
 		_, err = parse(b, c.sock.seq, func([]byte) {})
 	}
 	if err != nil {
-		t.Fatalf("create %v: %v", flow, err)
+		t.Fatalf("create %x: %v", entry, err)
 	}
 }
 
@@ -128,6 +133,73 @@ func TestFlows(t *testing.T) {
 		if err != nil || !slices.Equal(sorted(got), want) {
 			t.Errorf("%s, without the kernel's filter:\ngot  %v, %v\nwant %v", name, got, err, want)
 		}
+	}
+}
+
+// TestUnconnected tells entries by what has come of them, each as the kernel has it.
+func TestUnconnected(t *testing.T) {
+	const confirmed, answered = 1 << 3, 1 << 1
+	conn := open(t)
+	for _, c := range []struct {
+		name   string
+		vip    string
+		state  byte
+		status uint32
+		want   bool
+	}{
+		{"a SYN", "10.96.0.10:80", 1, confirmed, true},
+		{"a SYN over IPv6", "[fd00:96::10]:80", 1, confirmed, true},
+		{"a SYN after a reset", "10.96.0.10:80", 1, confirmed | answered, true},
+		{"a SYN and its answer", "10.96.0.10:80", 2, confirmed | answered, false},
+		{"a connection", "10.96.0.10:80", 3, confirmed | answered | statusAssured, false},
+		{"a connection seen from the middle on", "10.96.0.10:80", 3, confirmed, false},
+		{"a connection seen from the middle on over IPv6", "[fd00:96::10]:80", 3, confirmed, false},
+		{"a connection that ends", "10.96.0.10:80", 4, confirmed | answered | statusAssured, false},
+		{"an ended connection", "10.96.0.10:80", 6, confirmed | answered | statusAssured, false},
+		{"a SYN and a reset", "10.96.0.10:80", 7, confirmed | answered, true},
+		{"a connection that was reset", "10.96.0.10:80", 7, confirmed | answered | statusAssured, false},
+		{"two SYN that cross", "10.96.0.10:80", 9, confirmed | answered, false},
+	} {
+		want := dnat(state.TCP, "10.0.0.1:1000", c.vip, c.vip)
+		if want.Family == state.IPv6 {
+			want = dnat(state.TCP, "[fd00::1]:1000", c.vip, c.vip)
+		}
+		entry := appendState(encodeFlow(want), ctaProtoInfoTCP, c.state)
+		createEntry(t, conn, appendAttr(entry, ctaStatus, binary.BigEndian.AppendUint32(nil, c.status)))
+		want.Unconnected = c.want
+		if got := list(t, conn, Filter{Family: want.Family}); !slices.Equal(got, []Flow{want}) {
+			t.Errorf("%s: got %+v, want %+v", c.name, got, want)
+		}
+		for _, useFilter := range []bool{true, false} {
+			got, err := conn.flows(Filter{Family: want.Family, Unconnected: true}, useFilter)
+			if err != nil || (len(got) == 1) != c.want {
+				t.Errorf("%s: %d flows are unconnected (%v, filter of the kernel %v), want %v", c.name, len(got), err, useFilter, c.want)
+			}
+		}
+		if err := conn.Delete(want); err != nil || len(list(t, conn, Filter{})) > 0 {
+			t.Errorf("%s: not deleted (%v)", c.name, err)
+		}
+	}
+}
+
+// TestKernelFiltersAssured shows that it is the kernel that leaves out connections.
+func TestKernelFiltersAssured(t *testing.T) {
+	c := open(t)
+	const confirmed, answered = 1 << 3, 1 << 1
+	for i := range 10 {
+		entry := encodeFlow(dnat(state.TCP, fmt.Sprintf("10.0.0.1:%d", 1000+i), "10.96.0.10:80", "10.96.0.10:80"))
+		entry = appendAttr(appendState(entry, ctaProtoInfoTCP, 3), ctaStatus, binary.BigEndian.AppendUint32(nil, confirmed|answered|statusAssured))
+		createEntry(t, c, entry)
+	}
+	got := 0
+	if err := c.sock.dump(msgGet, encodeDump(Filter{Family: state.IPv4, Unconnected: true}, true), func([]byte) { got++ }); err != nil {
+		t.Fatal(err)
+	}
+	if got == 10 {
+		t.Skip("this kernel ignores CTA_STATUS_MASK")
+	}
+	if got != 0 {
+		t.Errorf("the kernel sends %d flows, want none", got)
 	}
 }
 

@@ -18,6 +18,8 @@ type Filter struct {
 	// Dst and DstPort are the destination of the flow's first packet, as its client sent it.
 	Dst     netip.Addr
 	DstPort uint16
+	// Unconnected admits only flows that are so.
+	Unconnected bool
 }
 
 // Flow is one tracked connection.
@@ -29,6 +31,9 @@ type Flow struct {
 	// Orig is the flow as its client sends it, Reply as the answers to it arrive: its source is who answers. Ports are 0 for
 	// protocols without ports.
 	Orig, Reply Tuple
+	// Unconnected says of TCP and SCTP that nobody has answered the client as yet, or that it was turned away before there was a
+	// connection. All else, also a connection that has been answered but not confirmed, is not.
+	Unconnected bool
 }
 
 // Tuple is one direction of a flow.
@@ -47,5 +52,6 @@ func (f Filter) Match(flow Flow) bool {
 	return (f.Family == 0 || f.Family == flow.Family) &&
 		(f.Protocol == 0 || f.Protocol == flow.Protocol) &&
 		(!f.Dst.IsValid() || f.Dst == flow.Orig.Dst.Addr()) &&
-		(f.DstPort == 0 || f.DstPort == flow.Orig.Dst.Port())
+		(f.DstPort == 0 || f.DstPort == flow.Orig.Dst.Port()) &&
+		(!f.Unconnected || flow.Unconnected)
 }

@@ -98,7 +98,7 @@ func (w *world) service(id int, free []netip.AddrPort) *state.Service {
 			}
 			f = state.Frontend{Kind: state.NodePort, Port: dst.Port()}
 		}
-		key := frontend{state.FamilyOf(dst.Addr()), f.Addr, f.Port}
+		key := frontend{family: state.FamilyOf(dst.Addr()), addr: f.Addr, port: f.Port}
 		if taken[key] {
 			continue
 		}

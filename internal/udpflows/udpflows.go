@@ -1,9 +1,14 @@
-// Package udpflows cuts the UDP flows that lead to the wrong place after services have changed.
+// Package udpflows cuts the flows that lead to the wrong place after services, or the dataplane itself, have changed.
 //
 // The kernel keeps sending a UDP flow to the endpoint that its first packet was sent to, for as long as its client goes on
 // sending. So when an endpoint stops serving, or a frontend gets its first one, the conntrack entries of the flows that
 // are answered by somebody else must be deleted; the next packet of each then counts as the first of a new flow. Flows to
 // endpoints that still serve are left alone.
+//
+// TCP and SCTP connections end with their endpoint, so nothing needs to be cut. But a client that begins to connect while the
+// dataplane is missing leaves an entry that is not translated, and never will be: for two minutes, whatever it sends again from
+// the same port is lost, also after a repair. Such an entry is deleted if nobody has answered as yet, or the client was turned
+// away. A connection that has got through to somebody is left alone: it may be older than the service.
 package udpflows
 
 import (
@@ -12,6 +17,7 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -51,18 +57,19 @@ type Cleaner struct {
 	noted   int
 }
 
-// frontend is a UDP destination that clients send to. addr is the zero Addr for a NodePort.
+// frontend is a destination that clients send to. addr is the zero Addr for a NodePort.
 type frontend struct {
-	family state.Family
-	addr   netip.Addr
-	port   uint16
+	family   state.Family
+	protocol state.Protocol
+	addr     netip.Addr
+	port     uint16
 }
 
 // serving says who may answer a frontend's flows.
 type serving struct {
 	// owner is the service that had the frontend last.
 	owner state.ServiceName
-	// endpoints are sorted. There are none if the frontend is gone.
+	// endpoints are sorted. There are none if the frontend is gone. Only those of UDP matter.
 	endpoints []netip.AddrPort
 	// noted counts the notes up to the one that this is from.
 	noted int
@@ -88,7 +95,7 @@ func New(t Table, o Options) *Cleaner {
 	return c
 }
 
-// Note takes down what a change from old to new means for UDP flows; nil stands for a service that does not exist, and old is
+// Note takes down what a change from old to new means for UDP flows, the only ones that a change of services makes stale; nil stands for a service that does not exist, and old is
 // what the dataplane showed before. It costs O(service). The services of one update may be noted in any order, also if a
 // frontend moves from one to another. They are best noted once the update is committed. What was noted before a commit that
 // failed must be noted again with what is committed in the end; until then the Cleaner takes the new state for real.
@@ -126,6 +133,23 @@ func (c *Cleaner) NoteAll(services iter.Seq[*state.Service]) {
 	}
 }
 
+// NoteGap is for when the dataplane was missing, or parts of it, until now. Beside what NoteAll does, it makes the TCP and SCTP
+// frontends of all services pending.
+func (c *Cleaner) NoteGap(services iter.Seq[*state.Service]) {
+	maps.DeleteFunc(c.pending, func(f frontend, _ serving) bool { return f.protocol != state.UDP })
+	c.NoteAll(services)
+	for s := range services {
+		for i := range s.Ports {
+			p := &s.Ports[i]
+			for _, f := range p.Frontends {
+				if p.Protocol != state.UDP {
+					c.pending[frontend{p.Family, p.Protocol, f.Addr, f.Port}] = serving{owner: s.Name, noted: c.noted}
+				}
+			}
+		}
+	}
+}
+
 // stale says whether flows that were right before are wrong now.
 func stale(before, after serving) bool {
 	if len(before.endpoints) == 0 && len(after.endpoints) > 0 {
@@ -150,7 +174,7 @@ func frontends(s *state.Service) map[frontend]serving {
 		}
 		v := serving{owner: s.Name, endpoints: endpoints(p)}
 		for _, f := range p.Frontends {
-			found[frontend{p.Family, f.Addr, f.Port}] = v
+			found[frontend{p.Family, p.Protocol, f.Addr, f.Port}] = v
 		}
 	}
 	return found
@@ -198,38 +222,39 @@ func (f *Found) round(family state.Family) *round {
 // Look lists the flows to pending frontends, and deletes nothing. What it found is good also with an error, which says that some
 // frontends could not be looked at.
 //
-// It makes one listing for each family that has anything pending, however many frontends that are. The kernel walks its whole
-// table for a listing, whatever is asked for, and one CPU does nothing else meanwhile: with 262,144 buckets, packets that this
-// CPU should handle wait for 7 to 9 ms (Linux 6.18). A listing for each of a few frontends has less to copy, but such pauses in
-// a row add up for a new connection, of which several packets meet one.
+// It makes one listing for each family that has anything pending, however many frontends that are, and another one after a gap. The
+// kernel walks its whole table for a listing, whatever is asked for, and one CPU does nothing else meanwhile: with 262,144 buckets,
+// packets that this CPU should handle wait for 7 to 9 ms (Linux 6.18). A listing for each of a few frontends has less to copy, but
+// such pauses in a row add up for a new connection, of which several packets meet one.
 func (c *Cleaner) Look(ctx context.Context) (*Found, error) {
 	found := &Found{looked: make(map[frontend]int, len(c.pending)), rounds: map[state.Family]*round{}}
-	filters := map[state.Family]conntrack.Filter{}
+	filters := map[listing]conntrack.Filter{}
 	for f := range c.pending {
-		filter := conntrack.Filter{Family: f.family, Protocol: state.UDP, Dst: f.addr, DstPort: f.port}
-		if _, several := filters[f.family]; several {
-			filter = conntrack.Filter{Family: f.family, Protocol: state.UDP}
+		l := listingOf(f)
+		if _, several := filters[l]; several {
+			filters[l] = l.all()
+		} else {
+			filters[l] = l.one(f)
 		}
-		filters[f.family] = filter
 	}
 	var errs []error
-	for _, filter := range filters {
+	for l, filter := range filters {
 		began := time.Now()
 		flows, err := c.list(ctx, filter)
-		found.round(filter.Family).took += time.Since(began)
+		found.round(l.family).took += time.Since(began)
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
 		found.flows = append(found.flows, flows...)
 		for f, s := range c.pending {
-			if f.family == filter.Family {
+			if listingOf(f) == l {
 				found.looked[f] = s.noted
 			}
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
-		return found, fmt.Errorf("list the UDP flows of %d frontends, to be tried again: %w", len(c.pending)-len(found.looked), err)
+		return found, fmt.Errorf("list the flows of %d frontends, to be tried again: %w", len(c.pending)-len(found.looked), err)
 	}
 	return found, nil
 }
@@ -254,12 +279,35 @@ func (c *Cleaner) Cut(ctx context.Context, found *Found) (deleted int, err error
 		}
 	}
 	if deleted > 0 {
-		c.log.Info("deleted stale UDP flows", "flows", deleted, "frontends", before-len(c.pending))
+		c.log.Info("deleted stale flows", "flows", deleted, "frontends", before-len(c.pending))
 	}
 	if err != nil {
-		return deleted, fmt.Errorf("clean the UDP flows of %d frontends, to be tried again: %w", len(c.pending), err)
+		return deleted, fmt.Errorf("clean the flows of %d frontends, to be tried again: %w", len(c.pending), err)
 	}
 	return deleted, nil
+}
+
+// listing is what is listed at once: the UDP flows of a family, or what has not become a connection of any other protocol.
+type listing struct {
+	family state.Family
+	udp    bool
+}
+
+func listingOf(f frontend) listing { return listing{f.family, f.protocol == state.UDP} }
+
+// all returns the filter for the listing of several frontends.
+func (l listing) all() conntrack.Filter {
+	if l.udp {
+		return conntrack.Filter{Family: l.family, Protocol: state.UDP}
+	}
+	return conntrack.Filter{Family: l.family, Unconnected: true}
+}
+
+// one returns the filter for a listing of f alone.
+func (l listing) one(f frontend) conntrack.Filter {
+	filter := l.all()
+	filter.Protocol, filter.Dst, filter.DstPort = f.protocol, f.addr, f.port
+	return filter
 }
 
 func (c *Cleaner) list(ctx context.Context, f conntrack.Filter) ([]conntrack.Flow, error) {
@@ -292,13 +340,17 @@ func (c *Cleaner) cut(ctx context.Context, found *Found) (deleted int, first err
 	return deleted, first
 }
 
-// wrong says whether a flow goes to a pending frontend and somebody else answers it. Where an address and port is a frontend
-// and also on a NodePort, it is the frontend's.
+// wrong says whether a flow goes to a pending frontend and the wrong one answers it, or nobody. Where an address and port is a
+// frontend and also on a NodePort, it is the frontend's.
 func (c *Cleaner) wrong(flow conntrack.Flow) bool {
 	dst := flow.Orig.Dst
-	if s, isPending := c.pending[frontend{flow.Family, dst.Addr(), dst.Port()}]; isPending {
-		return !s.has(flow.Reply.Src)
+	s, isPending := c.pending[frontend{flow.Family, flow.Protocol, dst.Addr(), dst.Port()}]
+	if !isPending {
+		s, isPending = c.pending[frontend{flow.Family, flow.Protocol, netip.Addr{}, dst.Port()}]
+		isPending = isPending && c.nodePortAddr(dst.Addr())
 	}
-	s, isPending := c.pending[frontend{flow.Family, netip.Addr{}, dst.Port()}]
-	return isPending && c.nodePortAddr(dst.Addr()) && !s.has(flow.Reply.Src)
+	if flow.Protocol != state.UDP {
+		return isPending && flow.Unconnected && flow.Reply.Src == dst
+	}
+	return isPending && !s.has(flow.Reply.Src)
 }

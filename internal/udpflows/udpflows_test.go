@@ -361,6 +361,90 @@ func TestOneListingPerFamily(t *testing.T) {
 	}
 }
 
+// looseTable lists everything, whatever it is asked for.
+type looseTable struct{ *fakeTable }
+
+func (t looseTable) Flows(conntrack.Filter) ([]conntrack.Flow, error) {
+	return t.fakeTable.Flows(conntrack.Filter{})
+}
+
+// TestGap is about entries of connections to frontends that were made while nothing was translated.
+func TestGap(t *testing.T) {
+	of := func(s *state.Service, p state.Protocol) *state.Service {
+		s.Ports[0].Protocol = p
+		return s
+	}
+	services := []*state.Service{
+		of(service("tcp", "10.96.0.1:80 :30000", "10.0.0.1:80"), state.TCP),
+		of(service("tcp6", "[fd96::1]:80", "[fd00::2]:80"), state.TCP),
+		of(service("sctp", "10.96.0.1:81", "10.0.0.1:80"), state.SCTP),
+		of(service("none", "10.96.0.2:80", ""), state.TCP),
+		service("udp", "10.96.0.1:53", "10.0.0.1:53"),
+	}
+	gone := of(service("gone", "10.96.0.3:80", ""), state.TCP)
+	for _, c := range []struct {
+		name        string
+		protocol    state.Protocol
+		dst, from   string
+		established bool
+		gone        bool
+	}{
+		{"to an address", state.TCP, "10.96.0.1:80", "10.96.0.1:80", false, true},
+		{"to an address of IPv6", state.TCP, "[fd96::1]:80", "[fd96::1]:80", false, true},
+		{"over SCTP", state.SCTP, "10.96.0.1:81", "10.96.0.1:81", false, true},
+		{"to a node port", state.TCP, "192.168.0.1:30000", "192.168.0.1:30000", false, true},
+		{"to a service without endpoints", state.TCP, "10.96.0.2:80", "10.96.0.2:80", false, true},
+		{"to somebody else at the address", state.TCP, "10.96.0.1:80", "10.96.0.1:80", true, false},
+		{"to a process on the node port", state.TCP, "192.168.0.1:30000", "192.168.0.1:30000", true, false},
+		{"to an endpoint, as yet without an answer", state.TCP, "10.96.0.1:80", "10.0.0.1:80", false, false},
+		{"to an endpoint that is gone", state.TCP, "10.96.0.1:80", "10.0.0.9:80", false, false},
+		{"to an endpoint", state.TCP, "10.96.0.1:80", "10.0.0.1:80", true, false},
+		{"to another port", state.TCP, "10.96.0.1:81", "10.96.0.1:81", false, false},
+		{"over another protocol", state.SCTP, "10.96.0.1:80", "10.96.0.1:80", false, false},
+		{"to the node port's number on another address", state.TCP, "192.168.0.2:30000", "192.168.0.2:30000", false, false},
+		{"to a service that is gone", state.TCP, "10.96.0.3:80", "10.96.0.3:80", false, false},
+		{"over UDP", state.UDP, "10.96.0.1:53", "10.96.0.1:53", false, true},
+		{"over UDP to an endpoint", state.UDP, "10.96.0.1:53", "10.0.0.1:53", false, false},
+	} {
+		entry := flow(c.dst, c.from)
+		entry.Protocol, entry.Unconnected = c.protocol, !c.established && c.protocol != state.UDP
+		for name, gap := range map[string]bool{"after a gap": true, "after a restart": false} {
+			table := &fakeTable{flows: []conntrack.Flow{entry}}
+			cleaner := New(looseTable{table}, Options{NodePortAddr: nodePortAddr})
+			if gap {
+				cleaner.NoteGap(slices.Values([]*state.Service{gone})) // and before it could be looked
+				cleaner.NoteGap(slices.Values(services))
+			} else {
+				cleaner.NoteAll(slices.Values(services))
+			}
+			if _, err := cleaner.Clean(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			want := c.gone && (gap || c.protocol == state.UDP)
+			if gone := len(table.flows) == 0; gone != want {
+				t.Errorf("%s, %s: the entry is gone: %v, want %v", c.name, name, gone, want)
+			}
+			if len(cleaner.pending) > 0 {
+				t.Errorf("%s, %s: %d frontends are left", c.name, name, len(cleaner.pending))
+			}
+		}
+	}
+	table := &fakeTable{}
+	cleaner := New(table, Options{})
+	cleaner.NoteGap(slices.Values(services))
+	mustClean(t, cleaner, 0)
+	slices.SortFunc(table.filters, func(a, b conntrack.Filter) int {
+		return cmp.Or(cmp.Compare(a.Family, b.Family), -cmp.Compare(a.Protocol, b.Protocol))
+	})
+	if want := []conntrack.Filter{
+		{Family: state.IPv4, Protocol: state.UDP, Dst: netip.MustParseAddr("10.96.0.1"), DstPort: 53},
+		{Family: state.IPv4, Unconnected: true},
+		{Family: state.IPv6, Unconnected: true, Protocol: state.TCP, Dst: netip.MustParseAddr("fd96::1"), DstPort: 80},
+	}; !slices.Equal(table.filters, want) {
+		t.Errorf("listed %v, want %v", table.filters, want)
+	}
+}
+
 // slowTable takes its time.
 type slowTable struct{ *fakeTable }
 

@@ -1,0 +1,277 @@
+//go:build linux
+
+package nftables
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/switchyard-net/switchyard/internal/conntrack"
+	"github.com/switchyard-net/switchyard/internal/lab"
+	"github.com/switchyard-net/switchyard/internal/netns"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// gap is a lab with a service, whose tables go and come back.
+type gap struct {
+	t       *testing.T
+	lab     *lab.Lab
+	ns      *netns.NS // the node's
+	conn    *conntrack.Conn
+	options Options
+	backend *Backend
+}
+
+func newGap(t *testing.T) *gap {
+	l, err := lab.New(t.Context(), lab.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	g := &gap{t: t, lab: l}
+	for _, name := range []string{"server", "client"} {
+		pod, err := l.AddPod(lab.PodOptions{Name: name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if name == "server" {
+			g.serve(pod, netip.AddrPortFrom(netip.Addr{}, 8080))
+		}
+	}
+	if err := l.Node().Do(func() (err error) {
+		if g.ns, err = netns.Current(); err == nil {
+			g.conn, err = conntrack.Open()
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { g.ns.Close(); g.conn.Close() })
+	g.options.LocalDetector.ClusterCIDRs = slices.Concat(l.Options().NodePodCIDRs, l.Options().OtherPodCIDRs)
+	return g
+}
+
+func (g *gap) serve(h *lab.Host, at netip.AddrPort) {
+	g.t.Helper()
+	if err := h.Serve(state.TCP, at, h.Name); err != nil {
+		g.t.Fatal(err)
+	}
+}
+
+// start opens a dataplane that shows the service.
+func (g *gap) start() {
+	g.t.Helper()
+	g.backend = newBackend(g.t, g.ns, g.options)
+	var ports []state.Port
+	for _, f := range families {
+		p := clusterIPPort(f, state.TCP, 1, nil)
+		p.Frontends = churnFrontends(f)
+		p.Frontends = append(p.Frontends, state.Frontend{Kind: state.LoadBalancer, Addr: gapLoadBalancer[f], Port: 80})
+		for _, a := range g.lab.Pod("server").Addrs {
+			if state.FamilyOf(a) == f {
+				p.Internal.Inside = forward([]state.Endpoint{{Addr: netip.AddrPortFrom(a, 8080), Local: true}})
+			}
+		}
+		p.Internal.Outside = p.Internal.Inside
+		p.External = p.Internal
+		p.External.Masquerade = state.MasqueradeNode
+		ports = append(ports, p)
+	}
+	node := &state.Node{Name: "node", ServiceCIDRs: g.lab.Options().ServiceCIDRs, Addresses: g.lab.Node().Addrs}
+	if _, err := g.backend.Apply(g.t.Context(), &state.Update{Full: true, Node: node, Changed: []*state.Service{serviceOf("web", ports...)}}); err != nil {
+		g.t.Fatal(err)
+	}
+}
+
+var gapLoadBalancer = map[state.Family]netip.Addr{state.IPv4: addr("203.0.113.1"), state.IPv6: addr("2001:db8:113::1")}
+
+// flush does what somebody does who loads rules of his own that begin with "flush ruleset". Something in them needs connection
+// tracking, as there nearly always is on a node.
+func (g *gap) flush() {
+	g.t.Helper()
+	nftCommand(g.t, g.ns, "flush ruleset; add table inet own; add chain inet own c { type filter hook prerouting priority 0; };"+
+		"add chain inet own d { type filter hook output priority 0; }; add rule inet own c ct state invalid counter; add rule inet own d ct state invalid counter")
+}
+
+// way is a connection that a client of the service makes, from a port of its own.
+type way struct {
+	from *lab.Host
+	dst  netip.AddrPort
+	port uint16
+}
+
+func (w way) String() string { return fmt.Sprintf("%s:%d to %v", w.from.Name, w.port, w.dst) }
+
+func (g *gap) ways() (all []way) {
+	node := g.lab.Node()
+	for _, f := range families {
+		dsts := []netip.AddrPort{netip.AddrPortFrom(gapLoadBalancer[f], 80)}
+		for _, fe := range churnFrontends(f) {
+			a := fe.Addr
+			if fe.Kind == state.NodePort {
+				a = node.Addrs[slices.IndexFunc(node.Addrs, func(a netip.Addr) bool { return state.FamilyOf(a) == f })]
+			}
+			dsts = append(dsts, netip.AddrPortFrom(a, fe.Port))
+		}
+		for _, from := range []*lab.Host{g.lab.Pod("client"), g.lab.Client(), node} {
+			for _, dst := range dsts {
+				if from == g.lab.Client() && dst.Addr() == churnFrontends(f)[1].Addr {
+					continue // it will have the address itself
+				}
+				all = append(all, way{from, dst, uint16(20000 + len(all))})
+			}
+		}
+	}
+	return all
+}
+
+// connect makes connections on all ways at once.
+func (g *gap) connect(ways []way, timeout time.Duration) map[way]lab.Answer {
+	answers := map[way]lab.Answer{}
+	var mu sync.Mutex
+	var done sync.WaitGroup
+	for _, w := range ways {
+		done.Go(func() {
+			a := w.from.Probe(g.t.Context(), state.TCP, w.dst, lab.ProbeOptions{Timeout: timeout, SourcePort: w.port})
+			mu.Lock()
+			defer mu.Unlock()
+			answers[w] = a
+		})
+	}
+	done.Wait()
+	return answers
+}
+
+// begin starts connections on all ways, which go on trying until done is called.
+func (g *gap) begin(ways []way) (done func() map[way]lab.Answer) {
+	answers := make(chan map[way]lab.Answer, 1)
+	go func() { answers <- g.connect(ways, 20*time.Second) }()
+	g.eventually("the connections have begun", func() bool {
+		begun := map[netip.AddrPort]bool{}
+		for _, f := range g.unconnected() {
+			begun[f.Orig.Dst] = begun[f.Orig.Dst] || slices.ContainsFunc(ways, func(w way) bool { return w.port == f.Orig.Src.Port() })
+		}
+		return !slices.ContainsFunc(ways, func(w way) bool { return !begun[w.dst] })
+	})
+	return func() map[way]lab.Answer { return <-answers }
+}
+
+func (g *gap) unconnected() []conntrack.Flow {
+	g.t.Helper()
+	var all []conntrack.Flow
+	for _, f := range families {
+		flows, err := g.conn.Flows(conntrack.Filter{Family: f, Protocol: state.TCP, Unconnected: true})
+		if err != nil {
+			g.t.Fatal(err)
+		}
+		all = append(all, flows...)
+	}
+	return all
+}
+
+func (g *gap) eventually(what string, check func() bool) {
+	g.t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); !check(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			g.t.Fatalf("after 10 s it is not so: %s", what)
+		}
+	}
+}
+
+// stranger is a connection to a frontend's address that somebody else serves, begun while the dataplane was missing.
+type stranger struct {
+	way
+	conn  net.Conn
+	lines *bufio.Reader
+}
+
+// meet makes another host, and the node itself, serve what are frontends, and connects.
+func (g *gap) meet() (all []stranger) {
+	g.t.Helper()
+	client, node := g.lab.Client(), g.lab.Node()
+	for i, f := range families {
+		fe := churnFrontends(f)[1] // the external IP
+		if err := client.AddAddr(netip.PrefixFrom(fe.Addr, fe.Addr.BitLen())); err != nil {
+			g.t.Fatal(err)
+		}
+		external := netip.AddrPortFrom(fe.Addr, fe.Port)
+		g.serve(client, external)
+		nodePort := netip.AddrPortFrom(node.Addrs[slices.IndexFunc(node.Addrs, func(a netip.Addr) bool { return state.FamilyOf(a) == f })], 30080)
+		g.serve(node, nodePort)
+		for j, w := range []way{{from: g.lab.Pod("client"), dst: external}, {from: client, dst: nodePort}} {
+			w.port = uint16(25000 + 2*i + j)
+			c, err := w.from.Dial(g.t.Context(), state.TCP, w.dst, netip.AddrPortFrom(netip.Addr{}, w.port))
+			if err != nil {
+				g.t.Fatal(err)
+			}
+			g.t.Cleanup(func() { c.Close() })
+			s := stranger{w, c, bufio.NewReader(c)}
+			if a, err := lab.ReadAnswer(s.lines); err != nil || a.Server == "server" {
+				g.t.Fatalf("%v: %+v, %v; want an answer of somebody else", w, a, err)
+			}
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// TestConnectionsBegunWithoutTables is about clients that begin to connect while somebody has flushed the ruleset, each from a port
+// that it had used before and uses again. Those that still try get through after the repair, and so does who comes back. Those
+// that got through to somebody else stay with him.
+func TestConnectionsBegunWithoutTables(t *testing.T) {
+	for name, repair := range map[string]func(*gap){
+		"repair": func(g *gap) { verify(g.t, g.backend) },
+		"start":  func(g *gap) { closeBackend(g.backend); g.start() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := newGap(t)
+			g.start()
+			ways := g.ways()
+			check := func(when string, answers map[way]lab.Answer, again bool) {
+				t.Helper()
+				for w, a := range answers {
+					if a.Outcome != lab.Answered || a.Server != "server" || !again && a.Resent > 0 {
+						t.Errorf("%s, %v: %v by %q, %d segments sent again, %v", when, w, a.Outcome, a.Server, a.Resent, a.Err)
+					}
+				}
+			}
+			check("at first", g.connect(ways, lab.DefaultTimeout), false)
+
+			g.flush()
+			for w, a := range g.connect(ways, 200*time.Millisecond) {
+				if a.Outcome == lab.Answered {
+					t.Errorf("without tables, %v is answered by %q", w, a.Server)
+				}
+			}
+			var patient []way
+			for _, w := range ways {
+				if w.dst.Port() == 80 { // node ports are refused
+					patient = append(patient, way{w.from, w.dst, w.port + 1000})
+				}
+			}
+			tried := g.begin(patient)
+			strangers := g.meet()
+
+			repair(g)
+			g.eventually("no entry is left of connections that have not come about", func() bool { return len(g.unconnected()) == 0 })
+			check("after the repair", g.connect(ways, lab.DefaultTimeout), false)
+			check("over the repair", tried(), true)
+			for _, s := range strangers {
+				_ = s.conn.SetDeadline(time.Now().Add(5 * time.Second))
+				if _, err := s.conn.Write([]byte("still there?\n")); err != nil {
+					t.Error(err)
+				}
+				if a, err := lab.ReadAnswer(s.lines); err != nil || a.Server == "server" {
+					t.Errorf("%v, after the repair: %q answers, %v; want the one who answered before", s.way, a.Server, err)
+				}
+			}
+		})
+	}
+}
