@@ -4,8 +4,9 @@
 // with real packets. It is written from the rules of Kubernetes' service proxies, one short function per rule, and shares
 // nothing with the code that it checks: each question walks over all objects again, nothing is remembered.
 //
-// One rule needs memory and is therefore not here: the service default/kubernetes keeps its last endpoints when it would
-// fall to none.
+// Two rules are not here. One needs memory: the service default/kubernetes keeps its last endpoints when it would fall to none.
+// The other is about records and not about services: one that is larger than brain.MaxEntries is cut, which takes a service
+// that this package would need hours for.
 package oracle
 
 import (
