@@ -3,13 +3,18 @@
 package nftables
 
 import (
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/switchyard-net/switchyard/internal/conntrack"
 	"github.com/switchyard-net/switchyard/state"
@@ -18,6 +23,8 @@ import (
 // timedTable is a connection tracking table that takes its time to be listed, and remembers when it was.
 type timedTable struct {
 	took time.Duration
+	// listErr and deleteErr are what listings and deletions end with, if they are set. No deletion is done then.
+	listErr, deleteErr error
 
 	mu    sync.Mutex
 	flows []conntrack.Flow
@@ -35,12 +42,18 @@ func (t *timedTable) Flows(f conntrack.Filter) ([]conntrack.Flow, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.began, t.ended = append(t.began, began), append(t.ended, time.Now())
+	if t.listErr != nil {
+		return nil, t.listErr
+	}
 	return flows, nil
 }
 
 func (t *timedTable) Delete(flow conntrack.Flow) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.deleteErr != nil {
+		return t.deleteErr
+	}
 	t.flows = slices.DeleteFunc(t.flows, func(f conntrack.Flow) bool { return f == flow })
 	t.cut[flow.Reply.Src] = time.Now()
 	return nil
@@ -105,4 +118,76 @@ func TestLooksArePaced(t *testing.T) {
 			t.Errorf("the look after an hour of peace came %v after the commit, want at once", last.Sub(again))
 		}
 	})
+}
+
+// TestFailuresAreTriedAgain lets the kernel's table fail for some time: in every second the flows are looked at again, those of
+// changed services and those of a gap, and the log says so once.
+func TestFailuresAreTriedAgain(t *testing.T) {
+	for _, errno := range []syscall.Errno{syscall.ENOBUFS, syscall.EINTR, syscall.EPERM, syscall.EMSGSIZE} {
+		for _, op := range []string{"list", "delete"} {
+			t.Run(op+" "+unix.ErrnoName(errno), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) { failForAWhile(t, op, fmt.Errorf("%s: %w", op, errno)) })
+			})
+		}
+	}
+}
+
+func failForAWhile(t *testing.T, op string, failure error) {
+	const outage = 10 * time.Second
+	udp := serviceOf("dns", clusterIPPort(state.IPv4, state.UDP, 1, endpointsOf(state.IPv4, 1, 1)))
+	tcp := serviceOf("web", clusterIPPort(state.IPv6, state.TCP, 1, endpointsOf(state.IPv6, 1, 1)))
+	none := serviceOf("dns", clusterIPPort(state.IPv4, state.UDP, 1, nil))
+	to := func(s *state.Service, client string, from netip.AddrPort) conntrack.Flow {
+		p := &s.Ports[0]
+		src, dst := netip.MustParseAddrPort(client), netip.AddrPortFrom(p.Frontends[0].Addr, p.Frontends[0].Port)
+		if !from.IsValid() {
+			from = dst
+		}
+		return conntrack.Flow{
+			Family: p.Family, Protocol: p.Protocol, Unconnected: p.Protocol == state.TCP,
+			Orig: conntrack.Tuple{Src: src, Dst: dst}, Reply: conntrack.Tuple{Src: from, Dst: src},
+		}
+	}
+	table := &timedTable{took: 10 * time.Millisecond, cut: map[netip.AddrPort]time.Time{}, flows: []conntrack.Flow{
+		to(udp, "10.244.9.9:1024", udp.Ports[0].Internal.Inside.Endpoints[0].Addr),
+		to(tcp, "[fd00:244::9]:1024", netip.AddrPort{}),
+	}}
+	if op == "list" {
+		table.listErr = failure
+	} else {
+		table.deleteErr = failure
+	}
+	var log strings.Builder
+	c := newFlowCutter(table, slog.New(slog.NewTextHandler(&log, nil)))
+	c.start()
+	defer c.close()
+	c.begin()
+	c.committed(nil, flowNote{all: []*state.Service{udp, tcp}, gap: true})
+	time.Sleep(outage / 2)
+	c.begin()
+	c.committed(nil, flowNote{old: udp, new: none})
+	time.Sleep(outage / 2)
+	synctest.Wait()
+	if len(table.flows) != 2 {
+		t.Fatalf("%d flows are left while nothing works, want 2", len(table.flows))
+	}
+	if n := len(table.began); n < 2*9 || n > 2*12 {
+		t.Errorf("%d listings in %v, want two in a second", n, outage)
+	}
+	if n := strings.Count(log.String(), "level=WARN"); n != 1 || !strings.Contains(log.String(), failure.Error()) {
+		t.Errorf("%d warnings, want one with %q:\n%s", n, failure, log.String())
+	}
+	table.mu.Lock()
+	table.listErr, table.deleteErr = nil, nil
+	table.mu.Unlock()
+	time.Sleep(2 * time.Second)
+	synctest.Wait()
+	if len(table.flows) != 0 {
+		t.Errorf("left: %v", table.flows)
+	}
+	looks := len(table.began)
+	time.Sleep(time.Hour)
+	if len(table.began) != looks {
+		t.Errorf("%d more looks after all was done", len(table.began)-looks)
+	}
 }
