@@ -23,16 +23,20 @@ type profile struct {
 	DefaultAction   string
 	DefaultErrnoRet uint32
 	Architectures   []string
-	Syscalls        []struct {
-		Comment string
-		Names   []string
-		Action  string
-		Args    []struct {
-			Index           uint32
-			Value, ValueTwo uint64
-			Op              string
-		}
-	}
+	Syscalls        []rule
+}
+
+type rule struct {
+	Comment string
+	Names   []string
+	Action  string
+	Args    []condition
+}
+
+type condition struct {
+	Index           uint32
+	Value, ValueTwo uint64
+	Op              string
 }
 
 const profileFile = "../../seccomp/switchyard.json"
