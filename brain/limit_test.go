@@ -206,6 +206,8 @@ func TestManyPortsAreAsGoodAsFew(t *testing.T) {
 
 	twice := *svc
 	twice.Ports = slices.Concat(svc.Ports, []model.ServicePort{
+		{Name: "p0", Protocol: state.TCP, Port: 776},
+		{Name: "zero", Protocol: state.TCP, Port: 1},
 		{Name: "p7", Protocol: state.TCP, Port: 777},                    // a name twice
 		{Name: "number", Protocol: state.TCP, Port: 8},                  // a number twice
 		{Name: "node", Protocol: state.TCP, Port: 8, NodePort: 30008},   // all taken
