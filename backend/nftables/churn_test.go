@@ -99,9 +99,9 @@ func newChurn(t *testing.T, l *lab.Lab) *churn {
 	}
 	t.Cleanup(func() { c.backend.Close() })
 	// Listing the kernel's flows takes 10 ms. Every connection here is a new flow.
-	c.backend.udp.close()
-	c.backend.udp = newFlowCutter(noFlows{}, slog.New(slog.DiscardHandler))
-	c.backend.udp.start()
+	c.backend.cutter.close()
+	c.backend.cutter = newFlowCutter(noFlows{}, slog.New(slog.DiscardHandler))
+	c.backend.cutter.start()
 	c.apply(true)
 	return c
 }

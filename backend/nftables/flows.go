@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/switchyard-net/switchyard/internal/udpflows"
+	"github.com/switchyard-net/switchyard/internal/staleflows"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -17,7 +17,7 @@ import (
 // not wait. It waits while flows are being cut, though: they are judged by what the kernel shows then.
 type flowCutter struct {
 	log     *slog.Logger
-	cleaner *udpflows.Cleaner                                     // used by cut only
+	cleaner *staleflows.Cleaner                                   // used by cut only
 	onCut   func(f state.Family, took time.Duration, deleted int) // may be nil
 	wake    chan struct{}
 	stop    context.CancelFunc
@@ -50,9 +50,9 @@ const cutAgain = time.Second
 // handles no packets. What is committed meanwhile is looked at together, so stale flows last little longer than this.
 const lookPause = 500 * time.Millisecond
 
-func newFlowCutter(t udpflows.Table, log *slog.Logger) *flowCutter {
+func newFlowCutter(t staleflows.Table, log *slog.Logger) *flowCutter {
 	c := &flowCutter{log: log, wake: make(chan struct{}, 1)}
-	c.cleaner = udpflows.New(t, udpflows.Options{Logger: log, NodePortAddr: func(a netip.Addr) bool {
+	c.cleaner = staleflows.New(t, staleflows.Options{Logger: log, NodePortAddr: func(a netip.Addr) bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		return slices.Contains(c.nodePorts, a)

@@ -119,9 +119,9 @@ func (r *historyRun) start() {
 	r.restarts++
 	r.backend = openBackend(r.t, r.ns, r.options, func(c *nft.Conn) kernel { r.kernel.kernel = c; return r.kernel })
 	// The kernel's table takes 10 ms to list, whatever is in it.
-	r.backend.udp.close()
-	r.backend.udp = newFlowCutter(r.flows, slog.New(slog.DiscardHandler)) // not started: the test cuts
-	r.flows.flows = nil                                                   // what was noted is gone, and so may be their frontends
+	r.backend.cutter.close()
+	r.backend.cutter = newFlowCutter(r.flows, slog.New(slog.DiscardHandler)) // not started: the test cuts
+	r.flows.flows = nil                                                      // what was noted is gone, and so may be their frontends
 	r.applied = 0
 }
 
@@ -251,7 +251,7 @@ func (r *historyRun) apply() error {
 	if err != nil {
 		return err
 	}
-	if err := r.backend.udp.cut(r.t.Context()); err != nil && !isInjected(err) {
+	if err := r.backend.cutter.cut(r.t.Context()); err != nil && !isInjected(err) {
 		return err
 	}
 	if len(result.Failed) > 0 {
@@ -309,7 +309,7 @@ func (r *historyRun) rememberBy(batch *nft.Batch, f state.Family, v view) error 
 func (r *historyRun) check() error {
 	ctx, snapshot := r.t.Context(), r.store.Snapshot()
 	for { // what failed is cut later
-		if err := r.backend.udp.cut(ctx); err == nil {
+		if err := r.backend.cutter.cut(ctx); err == nil {
 			break
 		} else if !isInjected(err) {
 			return err

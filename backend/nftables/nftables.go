@@ -35,7 +35,7 @@ type Backend struct {
 	kernel kernel
 	flows  *conntrack.Conn
 	addrs  *ifaddr.Watcher
-	udp    *flowCutter
+	cutter *flowCutter
 	guard  *guard
 	batch  nft.Batch
 	local  *routeLocalnet
@@ -83,17 +83,17 @@ func open(o Options, k kernel) (*Backend, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("nftables: %w", err), b.Close())
 	}
-	b.udp = newFlowCutter(b.flows, b.log)
-	b.udp.onCut = o.OnFlowsCut
-	b.udp.start()
+	b.cutter = newFlowCutter(b.flows, b.log)
+	b.cutter.onCut = o.OnFlowsCut
+	b.cutter.start()
 	return b, nil
 }
 
 // Close releases the sockets. What is programmed stays.
 func (b *Backend) Close() error {
 	var errs []error
-	if b.udp != nil {
-		b.udp.close()
+	if b.cutter != nil {
+		b.cutter.close()
 	}
 	if b.guard != nil {
 		errs = append(errs, b.guard.close())
@@ -295,13 +295,13 @@ func (b *Backend) forgetEach(clients []client) error {
 
 // commitNoted carries out a plan, and takes down what it means for flows.
 func (b *Backend) commitNoted(p *plan, notes func(written int) []flowNote) (int, error) {
-	b.udp.begin()
+	b.cutter.begin()
 	written, err := b.commit(p)
 	if err != nil {
-		b.udp.failed()
+		b.cutter.failed()
 		return 0, err
 	}
-	b.udp.committed(p.nodePorts, notes(written)...)
+	b.cutter.committed(p.nodePorts, notes(written)...)
 	return written, nil
 }
 

@@ -27,7 +27,7 @@ var arrows = []arrow{
 	{"store", []string{"model", "state", "source", "brain", "internal/statelog"}},
 	{"internal/reconcile", []string{"state"}},
 	{"backend", []string{"state", "internal/reconcile"}},
-	{"backend/nftables", []string{"state", "backend", "internal/nft", "internal/ifaddr", "internal/conntrack", "internal/udpflows", "config/field"}},
+	{"backend/nftables", []string{"state", "backend", "internal/nft", "internal/ifaddr", "internal/conntrack", "internal/staleflows", "config/field"}},
 
 	// The API: states over a wire, and back into states.
 	{"client/localnet/v1", nil},
@@ -60,7 +60,7 @@ var arrows = []arrow{
 	{"internal/nft", nil},
 	{"internal/ifaddr", []string{"state", "backend"}},
 	{"internal/conntrack", []string{"state"}},
-	{"internal/udpflows", []string{"state", "internal/conntrack"}},
+	{"internal/staleflows", []string{"state", "internal/conntrack"}},
 	{"internal/nodesetup", []string{"internal/conntrack", "state"}},
 	{"internal/leftovers", []string{"internal/nft"}},
 	{"internal/healthz", []string{"state", "internal/reconcile"}},

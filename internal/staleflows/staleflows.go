@@ -1,4 +1,4 @@
-// Package udpflows cuts the flows that lead to the wrong place after services, or the dataplane itself, have changed.
+// Package staleflows cuts the flows that lead to the wrong place after services, or the dataplane itself, have changed.
 //
 // The kernel keeps sending a UDP flow to the endpoint that its first packet was sent to, for as long as its client goes on
 // sending. So when an endpoint stops serving, or a frontend gets its first one, the conntrack entries of the flows that
@@ -9,7 +9,7 @@
 // dataplane is missing leaves an entry that is not translated, and never will be: for two minutes, whatever it sends again from
 // the same port is lost, also after a repair. Such an entry is deleted if nobody has answered as yet, or the client was turned
 // away. A connection that has got through to somebody is left alone: it may be older than the service.
-package udpflows
+package staleflows
 
 import (
 	"context"
@@ -95,10 +95,11 @@ func New(t Table, o Options) *Cleaner {
 	return c
 }
 
-// Note takes down what a change from old to new means for UDP flows, the only ones that a change of services makes stale; nil stands for a service that does not exist, and old is
-// what the dataplane showed before. It costs O(service). The services of one update may be noted in any order, also if a
-// frontend moves from one to another. They are best noted once the update is committed. What was noted before a commit that
-// failed must be noted again with what is committed in the end; until then the Cleaner takes the new state for real.
+// Note takes down what a change from old to new means for UDP flows, the only ones that a change of services makes stale; nil
+// stands for a service that does not exist, and old is what the dataplane showed before. It costs O(service). The services of one
+// update may be noted in any order, also if a frontend moves from one to another. They are best noted once the update is
+// committed. What was noted before a commit that failed must be noted again with what is committed in the end; until then the
+// Cleaner takes the new state for real.
 func (c *Cleaner) Note(old, new *state.Service) {
 	c.noted++
 	before, after := frontends(old), frontends(new)

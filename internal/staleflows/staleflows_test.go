@@ -1,4 +1,4 @@
-package udpflows
+package staleflows
 
 import (
 	"cmp"

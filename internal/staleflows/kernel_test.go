@@ -1,6 +1,6 @@
 //go:build linux
 
-package udpflows
+package staleflows
 
 import (
 	"cmp"
