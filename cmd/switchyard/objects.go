@@ -49,7 +49,7 @@ func (o *objectFlags) register(f *pflag.FlagSet) {
 	f.StringVar(&o.relayTLS.Cert, "relay-cert", "", "certificate to show to relays, of the organisation switchyard:relays")
 	f.StringVar(&o.relayTLS.Key, "relay-key", "", "key of the certificate to show to relays")
 	f.StringVar(&o.relayTLS.ServerName, "relay-server-name", "", "name that relays' certificates must have (default: the host in --relay)")
-	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the API server (default: the pod's service account)")
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the API server, followed when it changes (default: the pod's service account)")
 	f.StringVar(&o.master, "master", "", "address of the API server, in place of the kubeconfig's")
 }
 
@@ -108,13 +108,13 @@ func (o *objectFlags) source(node, proxyName string, log *slog.Logger) (source.S
 		}
 		return relay.New(relay.Options{Targets: o.relays, Certificates: certificates, Logger: log})
 	}
-	config, err := (&kube.Connection{
+	config, renew, err := (&kube.Connection{
 		Kubeconfig: o.kubeconfig, Master: o.master, ContentType: "application/vnd.kubernetes.protobuf", QPS: 5, Burst: 10,
-	}).Config()
+	}).Follow()
 	if err != nil {
 		return nil, err
 	}
-	return kube.New(kube.Options{Config: config, NodeName: node, AllNodes: node == "", ServiceProxyName: proxyName, Logger: log})
+	return kube.New(kube.Options{Config: config, Renew: renew, NodeName: node, AllNodes: node == "", ServiceProxyName: proxyName, Logger: log})
 }
 
 // routingFlags are what the operator decides about routing.

@@ -84,12 +84,12 @@ func (d *daemon) newDataplane(c *config.Config) (*nftables.Backend, error) {
 
 // newLine makes a line without starting it. Whoever does not start it must discard it.
 func (d *daemon) newLine(c *config.Config, o origin) (*line, error) {
-	api, err := o.api.Config()
+	api, renew, err := o.api.Follow()
 	if err != nil {
 		return nil, err
 	}
 	l := &line{name: o.node}
-	l.source, err = kube.New(kube.Options{Config: api, NodeName: o.node, ResyncPeriod: o.refresh, Logger: d.log})
+	l.source, err = kube.New(kube.Options{Config: api, Renew: renew, NodeName: o.node, ResyncPeriod: o.refresh, Logger: d.log})
 	if err != nil {
 		return nil, err
 	}

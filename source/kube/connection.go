@@ -1,7 +1,9 @@
 package kube
 
 import (
+	"bytes"
 	"fmt"
+	"os"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -39,6 +41,39 @@ func (c Connection) load() (*rest.Config, error) {
 		return rest.InClusterConfig()
 	}
 	return clientcmd.BuildConfigFromFlags(c.Master, c.Kubeconfig)
+}
+
+// Follow returns the connection in client-go's terms, and a function for [Options.Renew], which notices that the kubeconfig says
+// something else. The function is nil if there is no kubeconfig.
+func (c Connection) Follow() (config *rest.Config, renew func() (*rest.Config, error), err error) {
+	if c.Kubeconfig == "" {
+		config, err = c.Config()
+		return config, nil, err
+	}
+	used, _ := os.ReadFile(c.Kubeconfig) // before it counts: what is written in between is noticed later
+	if config, err = c.Config(); err != nil {
+		return nil, nil, err
+	}
+	seen := used
+	return config, func() (*rest.Config, error) {
+		now, err := os.ReadFile(c.Kubeconfig)
+		if err != nil {
+			return nil, err
+		}
+		before := seen
+		seen = now
+		if bytes.Equal(now, used) || !bytes.Equal(now, before) {
+			return nil, nil // it is as it was, or still being written
+		}
+		if len(bytes.TrimSpace(now)) == 0 { // for which client-go would take a pod's service account
+			return nil, fmt.Errorf("kubeconfig %s is empty", c.Kubeconfig)
+		}
+		config, err := c.Config()
+		if err == nil {
+			used = now
+		}
+		return config, err
+	}, nil
 }
 
 // RequestMetrics are what client-go observes of requests to the API server.

@@ -22,6 +22,7 @@ type delivery struct {
 	missing map[model.Kind]bool
 	optOut  optOut
 	pending pending
+	refused string // the last error of renew that was logged
 }
 
 // backlog is how many events may wait while the sink is busy. They then reach it as one.
@@ -56,10 +57,19 @@ func (d *delivery) run(ctx context.Context) {
 			d.watch(ctx, r, r.fields)
 		}
 	}
+	var renewal <-chan time.Time
+	if d.source.options.Renew != nil {
+		ticker := time.NewTicker(renewPeriod)
+		defer ticker.Stop()
+		renewal = ticker.C
+	}
 	for complete := false; ; {
 		select {
 		case <-ctx.Done():
 			return
+		case <-renewal:
+			d.renew(ctx)
+			continue
 		case <-d.optOut.settled.C:
 			d.watchNamespaced(ctx)
 			continue
@@ -76,6 +86,37 @@ func (d *delivery) run(ctx context.Context) {
 			d.source.log.Info("all objects of the cluster have been delivered", "services", d.held[model.KindService].len(),
 				"endpointSlices", d.held[model.KindEndpointSlice].len(), "disabledNamespaces", len(d.optOut.disabled))
 			d.sink.Complete()
+		}
+	}
+}
+
+// renewPeriod is how often it is asked whether the API server is to be reached in another way.
+const renewPeriod = 5 * time.Second
+
+// renew goes over to another way to the API server, if there is one. What the sink has stays there until the first lists say
+// otherwise. They are not older than what it has, as long as it is the same cluster's: an API server that does not know the
+// version is asked for the latest list.
+func (d *delivery) renew(ctx context.Context) {
+	config, err := d.source.options.Renew()
+	if err == nil && config != nil {
+		err = d.source.connect(config)
+	}
+	if err != nil {
+		if text := err.Error(); text != d.refused {
+			d.refused = text
+			d.source.log.Error("the new way to the API server cannot be used; going on with the last one", "error", err)
+		}
+		return
+	}
+	d.refused = ""
+	if config == nil {
+		return
+	}
+	d.source.log.Info("going over to another way to the API server", "host", config.Host)
+	for _, r := range d.resources {
+		if w := d.watchers[r.kind]; w != nil {
+			d.held[r.kind].distrust()
+			d.watch(ctx, r, w.fields)
 		}
 	}
 }
@@ -107,7 +148,7 @@ func (d *delivery) watch(ctx context.Context, r *resource, fields string) {
 	ctx, stop := context.WithCancel(ctx)
 	w := &watcher{
 		resource: r,
-		client:   d.source.clients[r.version],
+		client:   (*d.source.clients.Load())[r.version],
 		decoder:  d.source.decoder,
 		fields:   fields,
 		least:    d.held[r.kind].latest,

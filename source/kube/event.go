@@ -53,7 +53,7 @@ func (s *Source) Report(ctx context.Context, e Event) error {
 	if e.Warning {
 		event.Type = corev1.EventTypeWarning
 	}
-	err = s.clients[eventsv1.SchemeGroupVersion].Post().Namespace(namespace).Resource("events").Body(event).Do(ctx).Error()
+	err = (*s.clients.Load())[eventsv1.SchemeGroupVersion].Post().Namespace(namespace).Resource("events").Body(event).Do(ctx).Error()
 	if err != nil {
 		return fmt.Errorf("report the event %s about %s %s: %w", e.Reason, e.Kind, e.Name, err)
 	}

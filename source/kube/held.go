@@ -80,6 +80,15 @@ func (h *held) replace(items iter.Seq[*item]) (news []*item, gone []model.Ref) {
 	return news, gone
 }
 
+// distrust makes every object pass for news when it is listed next: another cluster may count versions otherwise.
+func (h *held) distrust() {
+	for _, names := range h.versions {
+		for name := range names {
+			names[name] = 0
+		}
+	}
+}
+
 // len is the number of objects.
 func (h *held) len() int {
 	n := 0

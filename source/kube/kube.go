@@ -8,7 +8,9 @@
 //
 // While the API server cannot be reached, everything stays as it was last known. Token, client certificate and CA files
 // that the rest.Config names are read again by client-go: the token every minute, certificates every five. (CA files depend
-// on client-go's feature gate ClientsAllowCARotation, which is on unless KUBE_FEATURE_ClientsAllowCARotation=false.)
+// on client-go's feature gate ClientsAllowCARotation, which is on unless KUBE_FEATURE_ClientsAllowCARotation=false.) What a
+// kubeconfig says itself is followed by [Options.Renew]: everything is listed again then, and only what has become different is
+// delivered as gone.
 package kube
 
 import (
@@ -35,6 +37,9 @@ type Options struct {
 	// Config is how to reach the API server. Required; it is not modified. Objects travel as protobuf unless it names a
 	// content type.
 	Config *rest.Config
+	// Renew is asked every 5 seconds whether the API server is to be reached in another way, and returns that way; nil if there is
+	// nothing new. An error is logged, and changes nothing. It may be nil. See [Connection.Follow].
+	Renew func() (*rest.Config, error)
 	// NodeName is the name of this Node, the only one that is delivered. Required, unless AllNodes is set.
 	NodeName string
 	// AllNodes makes the source deliver all Nodes, for a relay that serves them. NodeEligible then says nothing.
@@ -54,7 +59,9 @@ type Options struct {
 type Source struct {
 	options  Options
 	log      *slog.Logger
-	clients  clients
+	types    *runtime.Scheme
+	codecs   serializer.CodecFactory
+	clients  atomic.Pointer[clients] // replaced by the goroutine of Run
 	decoder  runtime.Decoder
 	health   health
 	eligible atomic.Bool
@@ -85,16 +92,25 @@ func New(o Options) (*Source, error) {
 		return nil, fmt.Errorf("register the types of the API: %w", err)
 	}
 	codecs := serializer.NewCodecFactory(types)
-	clients, err := newClients(o.Config, types, codecs)
-	if err != nil {
-		return nil, err
-	}
 	s := &Source{
-		options: o, log: cmp.Or(o.Logger, slog.New(slog.DiscardHandler)), clients: clients, decoder: codecs.UniversalDeserializer(),
+		options: o, log: cmp.Or(o.Logger, slog.New(slog.DiscardHandler)),
+		types: types, codecs: codecs, decoder: codecs.UniversalDeserializer(),
+	}
+	if err := s.connect(o.Config); err != nil {
+		return nil, err
 	}
 	s.health.log = s.log
 	s.eligible.Store(true)
 	return s, nil
+}
+
+// connect makes the clients by which the API server is asked from now on.
+func (s *Source) connect(config *rest.Config) error {
+	c, err := newClients(config, s.types, s.codecs)
+	if err == nil {
+		s.clients.Store(&c)
+	}
+	return err
 }
 
 // Run delivers until ctx ends.
