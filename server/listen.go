@@ -78,8 +78,9 @@ var errExposed = errors.New("other machines can reach this address, and there ar
 // bytes.
 //
 // A socket that a dead process has left behind is replaced. One that is served, and anything that is no socket, is an error.
-// Closing the listener removes the socket. Of two processes that begin to listen on one path in the same instant, both may
-// succeed, and only the last one is reached; what starts servers must not start two at once on one path.
+// Closing the listener removes the socket. Of several that begin to listen on one path in the same instant, one succeeds, and the
+// others get an error; they agree by a lock on the file path.lock, which is there only meanwhile. (On Windows, Solaris and AIX,
+// where there is no such lock, more than one may succeed, and only the last one is reached.)
 func ListenUnix(path string, mode fs.FileMode) (net.Listener, error) {
 	l, err := listenUnix(path, cmp.Or(mode, 0o600))
 	if err != nil {
@@ -99,6 +100,11 @@ func listenUnix(path string, mode fs.FileMode) (net.Listener, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
+	unlock, err := lock(path)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
 	if err := replaceable(path); err != nil {
 		return nil, err
 	}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/switchyard-net/switchyard/server"
@@ -139,6 +140,75 @@ func TestUnixSocket(t *testing.T) {
 	}
 	if _, err := os.Lstat(path); err != nil {
 		t.Errorf("the file is gone: %v", err)
+	}
+}
+
+// TestOneOfMany: of servers that begin at the same moment on one path, one serves and all others say so, whether the path is free or
+// a dead process has left its socket there.
+func TestOneOfMany(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	for round := range 50 {
+		if round%2 == 1 {
+			dead, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path})
+			if err != nil {
+				t.Fatal(err)
+			}
+			dead.SetUnlinkOnClose(false)
+			_ = dead.Close()
+		}
+		const many = 8
+		var (
+			begin, done sync.WaitGroup
+			listeners   [many]net.Listener
+			errs        [many]error
+		)
+		begin.Add(many)
+		for i := range many {
+			done.Go(func() {
+				begin.Done()
+				begin.Wait()
+				listeners[i], errs[i] = server.ListenUnix(path, 0)
+			})
+		}
+		done.Wait()
+		serving := 0
+		for i, l := range listeners {
+			if l != nil {
+				serving++
+			} else if !strings.Contains(errs[i].Error(), "another process serves this socket") {
+				t.Error(errs[i])
+			}
+		}
+		if serving != 1 {
+			t.Fatalf("round %d: %d of %d serve one path, want 1: %v", round, serving, many, errs)
+		}
+		for _, l := range listeners {
+			if l != nil {
+				_ = l.Close()
+			}
+		}
+		if entries, err := os.ReadDir(filepath.Dir(path)); err != nil || len(entries) > 0 {
+			t.Fatalf("they leave %v, %v", entries, err)
+		}
+	}
+}
+
+// TestLockOfTheDead: the file of a lock that nobody holds is in nobody's way, and one that cannot be locked is named.
+func TestLockOfTheDead(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	if err := os.WriteFile(path+".lock", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l, err := server.ListenUnix(path, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = l.Close()
+	if err := os.Mkdir(path+".lock", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := server.ListenUnix(path, 0); err == nil || !strings.Contains(err.Error(), path+".lock") {
+		t.Errorf("a directory in the place of the lock: %v", err)
 	}
 }
 
