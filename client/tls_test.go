@@ -104,7 +104,7 @@ func (p *pki) handshake(t *testing.T, c *Certificates) (name string, err error) 
 		done <- server.HandshakeContext(t.Context())
 	}()
 	creds := c.credentials().Clone()
-	conn, _, err := creds.ClientHandshake(t.Context(), creds.Info().ServerName, here) // as gRPC does it
+	conn, _, err := creds.ClientHandshake(t.Context(), c.files.ServerName, here)
 	if err != nil {
 		here.Close()
 		<-done
