@@ -4,17 +4,20 @@ package nftables
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"slices"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/switchyard-net/switchyard/internal/conntrack"
 	"github.com/switchyard-net/switchyard/internal/lab"
 	"github.com/switchyard-net/switchyard/internal/netns"
+	"github.com/switchyard-net/switchyard/internal/nft"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -26,6 +29,22 @@ type gap struct {
 	conn    *conntrack.Conn
 	options Options
 	backend *Backend
+	// lose makes the next commit fail although it is carried out.
+	lose bool
+}
+
+// losing is the kernel of a gap, of which answers get lost.
+type losing struct {
+	kernel
+	g *gap
+}
+
+func (k losing) Commit(b *nft.Batch) error {
+	err := k.kernel.Commit(b)
+	if err == nil && k.g.lose {
+		k.g.lose, err = false, syscall.ENOBUFS
+	}
+	return err
 }
 
 func newGap(t *testing.T) *gap {
@@ -67,7 +86,7 @@ func (g *gap) serve(h *lab.Host, at netip.AddrPort) {
 // start opens a dataplane that shows the service.
 func (g *gap) start() {
 	g.t.Helper()
-	g.backend = newBackend(g.t, g.ns, g.options)
+	g.backend = openBackend(g.t, g.ns, g.options, func(c *nft.Conn) kernel { return losing{c, g} })
 	var ports []state.Port
 	for _, f := range families {
 		p := clusterIPPort(f, state.TCP, 1, nil)
@@ -228,6 +247,15 @@ func TestConnectionsBegunWithoutTables(t *testing.T) {
 	for name, repair := range map[string]func(*gap){
 		"repair": func(g *gap) { verify(g.t, g.backend) },
 		"start":  func(g *gap) { closeBackend(g.backend); g.start() },
+		"repair whose answer is lost": func(g *gap) {
+			g.lose = true
+			if _, err := g.backend.Verify(g.t.Context()); !errors.Is(err, syscall.ENOBUFS) {
+				g.t.Errorf("Verify: %v, want the error of the commit", err)
+			}
+			if r := verify(g.t, g.backend); r.Written > 0 {
+				g.t.Errorf("the next Verify: %+v, want nothing left to write", r)
+			}
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -48,6 +48,8 @@ type Backend struct {
 	known bool
 	// applied says that there was an Apply, without which there is nothing to verify.
 	applied bool
+	// unanswered says that a commit failed, which may have been carried out, and what it means for flows was not noted.
+	unanswered bool
 }
 
 var _ backend.Backend = (*Backend)(nil)
@@ -203,8 +205,9 @@ func (b *Backend) applyAll(want desired) (backend.Result, error) {
 				notes = append(notes, flowNote{old: a.record, new: now})
 			}
 		}
-		if !b.applied || written > 0 {
-			notes = append(notes, flowNote{all: want.services, gap: written > 0})
+		wrote := written > 0 || b.unanswered
+		if !b.applied || wrote {
+			notes = append(notes, flowNote{all: want.services, gap: wrote})
 		}
 		return notes
 	})
@@ -299,9 +302,11 @@ func (b *Backend) commitNoted(p *plan, notes func(written int) []flowNote) (int,
 	written, err := b.commit(p)
 	if err != nil {
 		b.cutter.failed()
+		b.unanswered = true
 		return 0, err
 	}
 	b.cutter.committed(p.nodePorts, notes(written)...)
+	b.unanswered = false
 	return written, nil
 }
 
