@@ -69,8 +69,9 @@ func run(ctx context.Context) error {
 		o.Stories = strings.Split(names, ",")
 	}
 	findings := &proof.Findings{Machine: proof.DescribeMachine(), Scale: o.Scale, Rate: o.Rate}
+	var err error
 	if beside != "" {
-		if err := readResults(beside, &findings.Upstream); err != nil {
+		if findings.Upstream, err = readBeside(beside); err != nil {
 			return err
 		}
 	}
@@ -79,7 +80,6 @@ func run(ctx context.Context) error {
 			fmt.Fprintln(os.Stderr, "proof: warning:", err)
 		}
 	}
-	var err error
 	if o.Dir, err = os.MkdirTemp("", "switchyard-proof-"); err != nil {
 		return err
 	}
@@ -108,10 +108,8 @@ func runAll(ctx context.Context, o proof.Options, findings *proof.Findings, out 
 		const small = 0.1
 		scale := o.Scale
 		o.Scale = min(scale, small)
-		if err := runPlants(ctx, o, findings); err != nil {
-			return err
-		}
-		if err := os.WriteFile(out, []byte(findings.Write()), 0o644); err != nil {
+		err = runPlants(ctx, o, findings)
+		if err := errors.Join(err, os.WriteFile(out, []byte(findings.Write()), 0o644)); err != nil {
 			return err
 		}
 	}
@@ -129,7 +127,7 @@ func runPlants(ctx context.Context, o proof.Options, findings *proof.Findings) (
 	}
 	for _, p := range findings.Plants {
 		if !p.Noticed {
-			return fmt.Errorf("the story %q does not notice a Switchyard that %s", p.Story, p.Fault)
+			return fmt.Errorf("the story %q does not notice a Switchyard that %s", p.Result.Story, p.Fault)
 		}
 	}
 	return nil
@@ -147,14 +145,15 @@ func runSoak(ctx context.Context, o proof.Options, long time.Duration) error {
 	return nil
 }
 
-// readResults reads what another program has written of its stories.
-func readResults(path string, results *[]proof.Result) error {
+// readBeside reads what another program has written of its stories.
+func readBeside(path string) (*proof.Beside, error) {
+	b := &proof.Beside{}
 	text, err := os.ReadFile(path)
 	if err == nil {
-		err = json.Unmarshal(text, results)
+		err = json.Unmarshal(text, b)
 	}
 	if err != nil {
-		return fmt.Errorf("read results: %w", err)
+		return nil, fmt.Errorf("read results of another proxy: %w", err)
 	}
-	return nil
+	return b, nil
 }

@@ -64,11 +64,12 @@ func run(ctx context.Context) error {
 		return err
 	}
 	defer os.RemoveAll(o.Dir)
-	results, err := proof.Run(ctx, o)
+	beside := proof.Beside{Machine: proof.DescribeMachine(), Scale: o.Scale, Rate: o.Rate}
+	beside.Results, err = proof.Run(ctx, o)
 	if err != nil || out == "" {
 		return err
 	}
-	text, err := json.Marshal(results)
+	text, err := json.Marshal(beside)
 	if err != nil {
 		return err
 	}

@@ -45,7 +45,7 @@ type Options struct {
 	// EstablishedPatience is the same for requests on established TCP connections. Default: 5 s.
 	EstablishedPatience time.Duration
 	// CutPatience is how long an endpoint that serves no longer may go on getting datagrams of flows that it had. Such flows are
-	// cut after the change that took the endpoint away. Default: 2 s.
+	// cut after the change that took the endpoint away. Default: 1 s.
 	CutPatience time.Duration
 }
 
@@ -58,6 +58,10 @@ type Counts struct {
 	Lost, Reset, Misdelivered int
 	// Unserved failed as they had to. Ended were taken leave of by their server, or are UDP flows whose endpoint was gone.
 	Unserved, Ended int
+	// Strict are the new connections that were answered while only one state of the cluster counted, not one of two.
+	Strict int
+	// Skipped were not made, because the load itself had stood still.
+	Skipped int
 }
 
 // Bad is the number of connections that went wrong.
@@ -71,6 +75,8 @@ func (c *Counts) add(o *Counts) {
 	c.Misdelivered += o.Misdelivered
 	c.Unserved += o.Unserved
 	c.Ended += o.Ended
+	c.Strict += o.Strict
+	c.Skipped += o.Skipped
 }
 
 // Report is the result of a counter. Counts and gaps are of what goes through the proxy, Control of the rest.
@@ -79,6 +85,7 @@ type Report struct {
 	Control Counts
 	// New is the longest time in which no new connection of a stream succeeded although it had to: how long one took, or from the
 	// beginning of one that failed to the answer of one that began later. Established is the same of requests on open connections.
+	// What began before all streams had is left out: neighbours are resolved then.
 	New, Established Gap
 	// Faults describe the first connections that went wrong.
 	Faults []string
@@ -103,14 +110,14 @@ type Counter struct {
 // numbers gives connections their numbers.
 var numbers atomic.Uint64
 
-// stagger is the time from the beginning of one stream to that of the next.
-const stagger = 7 * time.Millisecond
+// stagger is the time from the beginning of one stream to that of the next, and settled how long the last one takes to begin.
+const stagger, settled = 7 * time.Millisecond, 50 * time.Millisecond
 
 // Start starts the load, all of which has begun after 7 ms for each stream. Stop must be called.
 func Start(o Options) *Counter {
 	o.Patience = cmp.Or(o.Patience, 900*time.Millisecond)
 	o.EstablishedPatience = cmp.Or(o.EstablishedPatience, 5*time.Second)
-	o.CutPatience = cmp.Or(o.CutPatience, 2*time.Second)
+	o.CutPatience = cmp.Or(o.CutPatience, time.Second)
 	ctx, cancel := context.WithCancel(context.Background())
 	c := &Counter{began: time.Now(), stop: cancel}
 	for i := range o.Streams {
@@ -144,6 +151,11 @@ func (c *Counter) Stop() (*Report, error) {
 			established = append(established, s.established.waits...)
 		}
 	}
+	begun := c.began.Add(time.Duration(len(c.streams))*stagger + settled)
+	early := func(w wait) bool { return w.since.Before(begun) }
+	for _, waits := range []*[]wait{&fresh, &controlFresh, &established, &controlEstablished} {
+		*waits = slices.DeleteFunc(*waits, early)
+	}
 	r.New = longest(fresh, controlFresh, c.began)
 	r.Established = longest(established, controlEstablished, c.began)
 	return r, c.err
@@ -174,7 +186,12 @@ type Gap struct {
 	// At is when Ours began, from the beginning of the load. Stream is where.
 	At     time.Duration
 	Stream string
+	// Slow is how many waits were longer than [Slow], with nothing taken off, and ControlSlow how many of the control.
+	Slow, ControlSlow int
 }
+
+// Slow is how long a wait must be to be counted as such.
+const Slow = 5 * time.Millisecond
 
 // wait is the time from the beginning of a connection, or of a request, to its answer.
 type wait struct {
@@ -196,6 +213,7 @@ func longest(waits, control []wait, began time.Time) Gap {
 	if len(control) > 0 {
 		g.Control = control[0].length()
 	}
+	g.Slow, g.ControlSlow = slow(waits), slow(control)
 	for i, w := range waits {
 		if i == 0 {
 			g.Longest = w.length()
@@ -215,6 +233,15 @@ func longest(waits, control []wait, began time.Time) Gap {
 		}
 	}
 	return g
+}
+
+// slow counts the waits that are slow. They are sorted, the longest first.
+func slow(waits []wait) int {
+	n := slices.IndexFunc(waits, func(w wait) bool { return w.length() <= Slow })
+	if n < 0 {
+		return len(waits)
+	}
+	return n
 }
 
 // record collects the waits of one kind of connection in a stream.

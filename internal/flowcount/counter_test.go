@@ -202,6 +202,24 @@ func TestFaultsAreCounted(t *testing.T) {
 			}
 			return right(s, c, r), false
 		}, func(r *Report) int { return r.Misdelivered }, "10.9.9.9"},
+		{"takes leave of a new connection", state.TCP, func(s *stage, c, r uint64) (string, bool) {
+			if r == 1 && often() {
+				return fmt.Sprintf("%v bye\n", s.at(0)), false
+			}
+			return right(s, c, r), false
+		}, func(r *Report) int { return r.Reset }, "which was ending"},
+		{"another takes leave", state.TCP, func(s *stage, c, r uint64) (string, bool) {
+			if r == 5 {
+				return "10.9.9.9:1 bye\n", false
+			}
+			return right(s, c, r), false
+		}, func(r *Report) int { return r.Reset }, "which was ending"},
+		{"an earlier answer again", state.UDP, func(s *stage, c, r uint64) (string, bool) {
+			if r == 5 {
+				r = 4
+			}
+			return right(s, c, r), false
+		}, func(r *Report) int { return r.Misdelivered }, "of which 5 was the last"},
 		{"an established connection moves", state.TCP, func(s *stage, c, r uint64) (string, bool) {
 			if r == 5 {
 				return fmt.Sprintf("10.9.9.9:1 %d %d\n", c, r), false
@@ -256,6 +274,9 @@ func TestJudgement(t *testing.T) {
 	} {
 		for _, proto := range []state.Protocol{state.TCP, state.UDP} {
 			r := s.count(Options{Streams: []Stream{s.stream(proto, 0, c.rule)}}, awhile)
+			if strict := r.Strict > 0; strict != (len(c.rule) == 1) {
+				t.Errorf("%s, %v: %d were judged by one state", c.name, proto, r.Strict)
+			}
 			if bad := r.Misdelivered > 0; bad != c.bad || r.Lost+r.Reset > 0 {
 				t.Errorf("%s, %v: %+v", c.name, proto, r.Counts)
 			}
@@ -280,6 +301,15 @@ func TestJudgement(t *testing.T) {
 	r = s.count(Options{Streams: []Stream{s.stream(state.TCP, 0, rule{interrupted})}}, awhile)
 	if r.Bad() > 0 || r.Unserved == 0 || r.New.Ours < 100*time.Millisecond {
 		t.Errorf("refused, as somebody else wants it: %+v", *r)
+	}
+	s.serveRogue(func(connection, request uint64) (string, bool) {
+		if request == 5 {
+			return "", false
+		}
+		return fmt.Sprintf("%v %d %d\n", s.at(0), connection, request), false
+	})
+	if r := s.count(Options{Streams: []Stream{s.stream(state.TCP, 0, rule{interrupted})}}, awhile); r.Lost == 0 {
+		t.Errorf("an established connection falls silent for good, which nobody else wants: %+v", r.Counts)
 	}
 }
 

@@ -74,6 +74,56 @@ func TestControlExplains(t *testing.T) {
 		if g.Longest != time.Duration(c.longest)*time.Millisecond || g.Ours != time.Duration(c.ours)*time.Millisecond {
 			t.Errorf("%s: %+v", c.name, g)
 		}
+		if g.Slow != min(len(c.waits), 1) || g.ControlSlow > len(c.control) {
+			t.Errorf("%s: %d were slow, and %d of the control", c.name, g.Slow, g.ControlSlow)
+		}
+	}
+}
+
+// TestInterruption: what begins or ends while somebody has taken the proxy's work away, or was under way then.
+func TestInterruption(t *testing.T) {
+	i := interruption{began: at(1000), ended: at(1200)}
+	open := interruption{began: at(1000)}
+	for _, c := range []struct {
+		since, until int
+		covered      bool
+		coveredOpen  bool
+	}{
+		{0, 500, false, false},
+		{0, 1100, true, true},
+		{0, 5000, false, true},
+		{899, 5000, false, true},
+		{900, 5000, true, true},
+		{1100, 5000, true, true},
+		{1201, 5000, false, true},
+	} {
+		if got := i.covers(at(c.since), at(c.until)); got != c.covered {
+			t.Errorf("from %d to %d: %v", c.since, c.until, got)
+		}
+		if got := open.covers(at(c.since), at(c.until)); got != c.coveredOpen {
+			t.Errorf("from %d to %d, while it goes on: %v", c.since, c.until, got)
+		}
+	}
+	var l Ledger
+	l.Change(&oracle.World{})
+	interrupted := func(since, until time.Time) bool {
+		return l.States(&Target{Addr: netip.MustParseAddrPort("10.96.0.1:80")}, flow.FromPod, netip.Addr{}, since, until)[0].Interrupted
+	}
+	if interrupted(time.Now(), time.Now()) {
+		t.Error("there was none yet")
+	}
+	done := l.Interrupt()
+	if !interrupted(time.Now(), time.Now()) {
+		t.Error("it is not noticed")
+	}
+	done(time.Millisecond)
+	time.Sleep(2 * time.Millisecond)
+	if interrupted(time.Now(), time.Now()) {
+		t.Error("it has no end")
+	}
+	l.Interrupt()
+	if !interrupted(time.Now(), time.Now()) {
+		t.Error("the second one is not noticed")
 	}
 }
 

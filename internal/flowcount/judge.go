@@ -54,8 +54,20 @@ func (Plainly) States(t *Target, _ flow.Client, _ netip.Addr, _, _ time.Time) []
 type Ledger struct {
 	mu      sync.Mutex
 	periods []*period
-	// interrupted is when somebody took the proxy's work away, and repaired until when that may be felt.
-	interrupted, repaired time.Time
+	// interruptions are the times in which somebody had taken the proxy's work away. The last one may have no end yet.
+	interruptions []interruption
+}
+
+type interruption struct{ began, ended time.Time }
+
+// underWay is how long before an interruption something may have begun that it hits.
+const underWay = 100 * time.Millisecond
+
+// covers says whether the interruption may be felt by what began and ended at some times: it was begun by then, or shortly before, or
+// ended by it.
+func (i *interruption) covers(since, until time.Time) bool {
+	within := func(t, began time.Time) bool { return !t.Before(began) && (i.ended.IsZero() || !t.After(i.ended)) }
+	return within(since, i.began.Add(-underWay)) || within(until, i.began)
 }
 
 // period is a state of the cluster and the time in which connections may go by it.
@@ -97,17 +109,20 @@ func (l *Ledger) Acked() {
 	}
 }
 
-// Interrupt is called before somebody other than the proxy takes its work away. Whatever is under way within the given time may
-// fail, and counts as unserved: open connections too, since the kernel does not translate their packets either while there are no
-// rules for NAT. How long none succeeds is measured all the same. A call within that time prolongs it.
-func (l *Ledger) Interrupt(d time.Duration) {
+// Interrupt is called before somebody other than the proxy takes its work away. Done is called afterwards, with the time that the
+// proxy has for a repair. What begins or ends until then may fail, and counts as unserved: open connections too, since the kernel does
+// not translate their packets either while there are no rules for NAT. How long none succeeds is measured all the same. What an
+// open TCP connection sent must arrive in the end.
+func (l *Ledger) Interrupt() (done func(time.Duration)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := time.Now()
-	if now.After(l.repaired) {
-		l.interrupted = now
+	n := len(l.interruptions)
+	l.interruptions = append(l.interruptions, interruption{began: time.Now()})
+	return func(d time.Duration) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.interruptions[n].ended = time.Now().Add(d)
 	}
-	l.repaired = now.Add(d)
 }
 
 // States asks the oracle.
@@ -118,7 +133,7 @@ func (l *Ledger) States(t *Target, from flow.Client, src netip.Addr, since, unti
 	for _, p := range l.periods {
 		if !p.began.After(until) && (p.ended.IsZero() || !p.ended.Before(since)) {
 			s := p.ask(t, from, src)
-			s.Interrupted = !since.After(l.repaired) && !until.Before(l.interrupted)
+			s.Interrupted = slices.ContainsFunc(l.interruptions, func(i interruption) bool { return i.covers(since, until) })
 			states = append(states, s)
 		}
 	}

@@ -92,8 +92,9 @@ func (s *stream) run(ctx context.Context, next time.Time) (err error) {
 		}
 		if !stopping {
 			for ; s.Every > 0 && !next.After(now); next = next.Add(s.Every) {
-				if now.Sub(next) > time.Second {
+				if late := now.Sub(next); late > time.Second {
 					next = now // this thread has slept; connections are not made up for
+					s.counts.Skipped += int(late / s.Every)
 				}
 				s.connect(&conn{fd: -1})
 			}
@@ -286,14 +287,20 @@ func (s *stream) take(c *conn, data []byte) {
 		case err != nil:
 			s.bad(c, &s.counts.Misdelivered, err.Error())
 			s.close(c, time.Now())
-		case a.bye:
+		case a.bye && c.server.IsValid() && a.server == c.server:
 			s.counts.Ended++
+			s.close(c, time.Now())
+		case a.bye:
+			s.bad(c, &s.counts.Reset, fmt.Sprintf("was given to %v, which was ending", a.server))
 			s.close(c, time.Now())
 		case a.connection != c.number:
 			s.bad(c, &s.counts.Misdelivered, fmt.Sprintf("got the answer of %v to connection %d", a.server, a.connection))
 			s.close(c, time.Now())
 		case a.request == c.request && !c.since.IsZero():
 			s.answered(c, a.server)
+		default:
+			s.bad(c, &s.counts.Misdelivered, fmt.Sprintf("got an answer of %v to request %d, of which %d was the last", a.server, a.request, c.request))
+			s.close(c, time.Now())
 		}
 	}
 }
@@ -322,7 +329,12 @@ func (s *stream) answered(c *conn, server netip.AddrPort) {
 		c.server = server
 		return
 	}
-	s.fresh.success(since, now, s.o.Patience)
+	if now.Sub(since) > interruptedLate && s.interrupted(since, now) {
+		// What it sent got lost, and was sent again by TCP. How long others had to wait is what counts.
+		s.fresh.failure(since)
+	} else {
+		s.fresh.success(since, now, s.o.Patience)
+	}
 	c.server = server
 	s.judgeNew(c, since, now)
 	if !c.kept {
@@ -330,8 +342,14 @@ func (s *stream) answered(c *conn, server netip.AddrPort) {
 	}
 }
 
+// interruptedLate is less than the time after which TCP sends something again, which is 200 ms.
+const interruptedLate = 150 * time.Millisecond
+
 func (s *stream) judgeNew(c *conn, since, now time.Time) {
 	states := s.states(since, now)
+	if len(states) == 1 {
+		s.counts.Strict++
+	}
 	if !slices.ContainsFunc(states, func(st State) bool { return slices.Contains(st.Allowed, c.server) }) {
 		s.bad(c, &s.counts.Misdelivered, fmt.Sprintf("was answered by %v; allowed are %v", c.server, states[len(states)-1].Allowed))
 		return
@@ -420,7 +438,8 @@ func (s *stream) failed(c *conn, err error) {
 	switch {
 	case c.server.IsValid() && s.Target.Protocol == state.UDP && s.gone(c.server, since.Add(-s.o.CutPatience), now):
 		s.counts.Ended++ // the flow had to be cut, and what was under way goes with it
-	case c.server.IsValid() && s.interrupted(since, now):
+	case c.server.IsValid() && s.interrupted(since, now) && (err != errTimeout || s.Target.Protocol == state.UDP):
+		// An open TCP connection may be reset while there are no rules, but what it sent must arrive after the repair.
 		s.established.failure(since)
 		s.counts.Unserved++
 	case c.server.IsValid():

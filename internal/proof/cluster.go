@@ -25,9 +25,12 @@ import (
 // The services of the load.
 var loaded = []serviceOf{
 	{name: "web", number: 10, nodePort: 30080, lb: true},
-	{name: "sticky", number: 20, sticky: true},
+	{name: "sticky", number: 20, nodePort: 30100, sticky: true},
 	{name: "local", number: 30, nodePort: 30090, local: true},
 }
+
+// fadingService is there only while the cluster says so.
+var fadingService = serviceOf{name: "fading", number: 40}
 
 // markService is changed with each change.
 var markService = serviceOf{name: "mark", number: 99}
@@ -46,23 +49,33 @@ type pod struct {
 type member struct {
 	*pod
 	terminating bool
+	// gone says that the pod is no endpoint, though it goes on serving. unready says that it is one that is neither ready nor serving.
+	gone, unready bool
 }
 
 // cluster is a small cluster in a lab: what it is, what the proxy was told of it, and what the oracle says of it. It is changed by
 // one goroutine.
 type cluster struct {
-	lab           *lab.Lab
-	subject       Subject
-	rng           *rand.Rand
-	ledger        flowcount.Ledger
-	client, plain *pod // plain is the control's server
-	marks         *lab.Host
-	members       []member
-	pods          int // how many there ever were
+	lab     *lab.Lab
+	subject Subject
+	rng     *rand.Rand
+	ledger  flowcount.Ledger
+	client  *pod // it is an endpoint too, so that some of its connections come back to itself
+	plain   *pod // the control's server, on the other node
+	decoy   *pod // an endpoint that is never ready
+	marks   *lab.Host
+	members []member
+	pods    int  // how many there ever were
+	fading  bool // whether fadingService is there
+	// slack is how long after the mark other services may change.
+	slack time.Duration
 	// background is the number of other services, and generation what their endpoints are.
 	background, generation int
 	changes                int               // how many there were, for the mark
 	told                   map[string]string // what the proxy was told, by kind and name
+	// toldAt is when the proxy was told last, and slowest the longest that it has taken to take over what it was told.
+	toldAt  time.Time
+	slowest time.Duration
 }
 
 // newCluster fills a lab.
@@ -72,7 +85,10 @@ func newCluster(l *lab.Lab, seed uint64) (*cluster, error) {
 	if c.client, err = c.addPod("client", false); err != nil {
 		return nil, err
 	}
-	if c.plain, err = c.addPod("plain", false); err != nil {
+	if c.plain, err = c.addPod("plain", true); err != nil {
+		return nil, err
+	}
+	if c.decoy, err = c.addPod("decoy", false); err != nil {
 		return nil, err
 	}
 	if c.marks, err = l.AddPod(lab.PodOptions{Name: "marks"}); err != nil {
@@ -139,9 +155,17 @@ func (c *cluster) objects() []Object {
 			list = append(list, c.slice(loaded[i].name, f))
 		}
 	}
-	list = append(list, markService.object())
+	if c.fading {
+		list = append(list, c.marked(&fadingService, 0)...)
+	}
+	return append(list, c.marked(&markService, c.changes%markPorts)...)
+}
+
+// marked returns a service whose endpoint says a number.
+func (c *cluster) marked(service *serviceOf, number int) []Object {
+	list := []Object{service.object()}
 	for _, a := range c.marks.Addrs {
-		slice := newSlice(markService.name, state.FamilyOf(a), int32(9000+c.changes%markPorts))
+		slice := newSlice(service.name, state.FamilyOf(a), int32(9000+number))
 		slice.Endpoints = []discoveryv1.Endpoint{{Addresses: []string{a.String()}, NodeName: new(c.lab.Node().Name)}}
 		list = append(list, slice)
 	}
@@ -151,12 +175,12 @@ func (c *cluster) objects() []Object {
 // slice lists the members as endpoints.
 func (c *cluster) slice(service string, f state.Family) *discoveryv1.EndpointSlice {
 	slice := newSlice(service, f, servedPort)
-	for _, m := range c.members {
+	for _, m := range append([]member{{pod: c.client}, {pod: c.decoy, unready: true}}, c.members...) {
 		for _, a := range m.Addrs {
-			if state.FamilyOf(a) == f {
+			if state.FamilyOf(a) == f && !m.gone {
 				slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
 					Addresses: []string{a.String()}, NodeName: new(m.node), Conditions: discoveryv1.EndpointConditions{
-						Ready: new(!m.terminating), Serving: new(true), Terminating: new(m.terminating),
+						Ready: new(!m.terminating && !m.unready), Serving: new(!m.unready), Terminating: new(m.terminating),
 					},
 				})
 			}
@@ -199,6 +223,7 @@ func (c *cluster) tell() error {
 		return err
 	}
 	c.ledger.Change(w)
+	c.toldAt = time.Now()
 	var changed []Object
 	for _, o := range slices.Concat(backgroundObjects(c.background, c.generation), c.objects()) {
 		text, err := json.Marshal(o)
@@ -214,10 +239,13 @@ func (c *cluster) tell() error {
 	return c.subject.Put(changed)
 }
 
-// patience is how long a change may take to arrive.
+// patience is how long is waited for a change.
 const patience = 60 * time.Second
 
-// settle waits until the proxy has taken over what it was told last.
+// rest is how long only one state counts after a change, at least.
+const rest = 100 * time.Millisecond
+
+// settle waits until the proxy has taken over what it was told last, and rests.
 func (c *cluster) settle(ctx context.Context) error {
 	want := fmt.Sprint(c.changes % markPorts)
 	began := time.Now()
@@ -232,8 +260,12 @@ func (c *cluster) settle(ctx context.Context) error {
 			time.Sleep(2 * time.Millisecond)
 		}
 	}
+	if err := pause(ctx, c.slack); err != nil {
+		return err
+	}
 	c.ledger.Acked()
-	return nil
+	c.slowest = max(c.slowest, time.Since(c.toldAt))
+	return pause(ctx, rest)
 }
 
 // shows says whether the mark is what it is to be.
@@ -250,15 +282,22 @@ func (c *cluster) change(ctx context.Context) error {
 	return c.settle(ctx)
 }
 
-// shuffle lets random members terminate and the others be ready, so that two are ready on each node.
+// shuffle lets random members terminate or be no endpoints at all, and the others be ready, so that two are ready on each node.
 func (c *cluster) shuffle() {
 	c.generation++
 	ready := map[string]int{}
 	for _, i := range c.rng.Perm(len(c.members)) {
 		m := &c.members[i]
-		m.terminating = ready[m.node] >= 2 && c.rng.IntN(2) == 0
-		if !m.terminating {
+		m.terminating, m.gone = false, false
+		if ready[m.node] < 2 {
 			ready[m.node]++
+			continue
+		}
+		switch c.rng.IntN(3) {
+		case 0:
+			m.terminating = true
+		case 1:
+			m.gone = true
 		}
 	}
 }

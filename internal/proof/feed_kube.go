@@ -150,6 +150,14 @@ func (f *kubeFeed) put(changed []Object) error {
 	return nil
 }
 
+// remove removes objects, by resource and name, while the server is away: those who watch are not told.
+func (f *kubeFeed) remove(resource, name string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.version++
+	f.objects[resource] = slices.DeleteFunc(f.objects[resource], func(s stored) bool { return s.name == name })
+}
+
 // since returns what is newer than a version, the version now, and what is closed when there is more.
 func (f *kubeFeed) since(resource string, after int) (list []stored, version int, more <-chan struct{}) {
 	f.mu.Lock()
@@ -228,17 +236,3 @@ func (f *kubeFeed) forgotten(version int) bool {
 	defer f.mu.Unlock()
 	return version < f.oldest
 }
-
-// kubeSwitchyard is a switchyard process that follows the API server.
-type kubeSwitchyard struct {
-	*switchyard
-	api *kubeFeed
-}
-
-var _ Absence = (*kubeSwitchyard)(nil)
-
-// Leave implements [Absence].
-func (s *kubeSwitchyard) Leave() error { return s.api.leave() }
-
-// Return implements [Absence].
-func (s *kubeSwitchyard) Return() error { return s.api.back() }

@@ -24,8 +24,11 @@ var routes = []route{
 	{&loaded[0], "cluster IP", flow.FromPod},
 	{&loaded[0], "cluster IP", flow.FromNode},
 	{&loaded[0], "NodePort", flow.FromOutside},
+	{&loaded[0], "NodePort", flow.FromPod},
 	{&loaded[0], "load balancer IP", flow.FromOutside},
+	{&loaded[0], "load balancer IP", flow.FromNode},
 	{&loaded[1], "cluster IP", flow.FromPod},
+	{&loaded[1], "NodePort", flow.FromOutside},
 	{&loaded[2], "NodePort", flow.FromOutside},
 }
 
@@ -35,8 +38,8 @@ const (
 	flowPause      = 40 * time.Millisecond
 )
 
-// startLoad starts a load of new connections a second in all, and of requests on open ones. Beside it goes a control, half as
-// dense, of connections from the same clients to a pod.
+// startLoad starts a load of new connections a second in all, and of requests on open ones. Beside it goes a control: connections
+// from outside and from the other node to a pod there, whose packets never come to the node with the proxy.
 func (c *cluster) startLoad(perSecond int) *flowcount.Counter {
 	var list []flowcount.Stream
 	streams := len(routes) * 4
@@ -54,9 +57,11 @@ func (c *cluster) startLoad(perSecond int) *flowcount.Counter {
 					From: hosts[r.client], Client: r.client, Target: r.target(c.lab, proto, family), Judge: &c.ledger, Sticky: r.service.sticky,
 				})
 			}
-			for client, host := range hosts {
+			for _, host := range []*lab.Host{c.lab.Client(), c.lab.OtherNode()} {
 				plain := flowcount.Target{Name: "plain pod", Protocol: proto, Addr: netip.AddrPortFrom(c.plain.Addrs[family], servedPort)}
-				add(flowcount.Stream{From: host, Client: client, Target: plain, Judge: flowcount.Plainly{}, Control: true})
+				for range 2 {
+					add(flowcount.Stream{From: host, Target: plain, Judge: flowcount.Plainly{}, Control: true})
+				}
 			}
 		}
 	}

@@ -15,12 +15,12 @@ import (
 
 // GoFirst lets the threads of this process, those that it has and those that it will have, run before all others: the load is to
 // measure the proxy, and not how long itself has to wait for a processor. Processes that are started by a story are not preferred,
-// and neither is the story itself.
+// and neither is what a story itself does in its own goroutine.
 //
 // For the same reason it leaves the sharing of processors to the kernel, which shares them by the microsecond where Go's scheduler
 // takes 10 ms, and collects garbage only when there is much of it.
 func GoFirst() error {
-	const threads, heap = 64, 512 << 20 // more threads than streams
+	const threads, heap = 64, 2 << 30 // more threads than streams
 	runtime.GOMAXPROCS(threads)
 	debug.SetGCPercent(-1)
 	debug.SetMemoryLimit(heap)

@@ -26,7 +26,7 @@ func TestMain(m *testing.M) { os.Exit(netns.Main(m)) }
 
 // TestVariantsFitTheCode: each variant still finds what it changes.
 func TestVariantsFitTheCode(t *testing.T) {
-	list := []*variant{next, faulty, jumpy}
+	list := []*variant{next, faulty, jumpy, doomed}
 	for _, p := range plants {
 		list = append(list, p.variant)
 	}
@@ -57,12 +57,16 @@ func TestPlantsAreAboutStories(t *testing.T) {
 
 func TestJudge(t *testing.T) {
 	good := func() *flowcount.Report {
-		return &flowcount.Report{New: flowcount.Gap{Longest: time.Second, Control: time.Second, Ours: 4 * time.Millisecond}}
+		return &flowcount.Report{New: flowcount.Gap{Longest: time.Second, Control: 19 * time.Millisecond, Ours: 4 * time.Millisecond}}
 	}
 	for name, c := range map[string]struct {
 		spoil func(*flowcount.Report)
 		want  string
 	}{
+		"unserved":     {func(r *flowcount.Report) { r.Unserved = 4 }, "4 connections or requests failed as if they had to"},
+		"echo":         {func(r *flowcount.Report) { r.Established.Ours = 200 * time.Millisecond }, "a gap of 200ms in open connections"},
+		"idle":         {func(r *flowcount.Report) { r.Control.Skipped = 1 }, "1 connections were not made in time"},
+		"noise":        {func(r *flowcount.Report) { r.New.Control = time.Second }, "the control had a gap of 1s"},
 		"good":         {func(*flowcount.Report) {}, ""},
 		"lost":         {func(r *flowcount.Report) { r.Lost = 1 }, "1 connections or requests were lost"},
 		"reset":        {func(r *flowcount.Report) { r.Reset = 2 }, "2 connections or requests were reset"},
@@ -77,6 +81,15 @@ func TestJudge(t *testing.T) {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 	}
+	slow := Result{Report: good(), Allowed: usualGap, Slowest: 11 * time.Second, AllowedChange: usualChange}
+	if slow.judge(); !strings.Contains(strings.Join(slow.Wrong, "\n"), "a change took 11s") {
+		t.Errorf("a slow change: %q", slow.Wrong)
+	}
+	flushed := Result{Report: good(), Allowed: repairGap}
+	flushed.Report.Unserved, flushed.Report.Established.Ours = 100, time.Second
+	if flushed.judge(); len(flushed.Wrong) > 0 {
+		t.Errorf("flushed: %q", flushed.Wrong)
+	}
 }
 
 func TestPage(t *testing.T) {
@@ -88,12 +101,12 @@ func TestPage(t *testing.T) {
 	}
 	f := Findings{
 		Machine: "a machine", Scale: 1, Rate: 2400,
-		Ours: []Result{result("kill", 2*time.Millisecond), result("flush", 40*time.Millisecond)}, Upstream: []Result{result("kill", 300*time.Millisecond)},
-		Plants: []Planted{{Fault: "does wrong", Story: "kill", Result: result("kill", 0)}},
+		Ours: []Result{result("kill", 2*time.Millisecond), result("flush", 40*time.Millisecond)}, Upstream: &Beside{Machine: "another", Results: []Result{result("kill", 300*time.Millisecond)}},
+		Plants: []Planted{{Fault: "does wrong", Result: result("kill", 0)}},
 	}
 	page := f.Write()
 	for _, want := range []string{
-		"a machine; scale 1", "| kill | 4711 |", "kube-proxy, nftables mode", "Not as promised:\n\n- flush: a gap of 40ms", "does wrong | kill | 0 | 0 | 0 | **no** |",
+		"a machine; scale 1", "| kill | 4711 |", "kube-proxy, nftables mode\n\nMeasured on another", "Not as promised:\n\n- flush: a gap of 40ms", "does wrong | kill | 0 | 0 | 0 | **no** |",
 		"- **kill**: SIGKILL",
 	} {
 		if !strings.Contains(page, want) {
@@ -209,8 +222,12 @@ func TestPeace(t *testing.T) {
 		f, err := newFileFeed(dir, l.Node().Name)
 		return newSwitchyard(l, dir, "/bin/false", f), err
 	}
-	if _, err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), "has ended") {
-		t.Errorf("a proxy that ends at once: %v", err)
+	results, err = Run(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if wrong := strings.Join(results[0].Wrong, "\n"); !strings.Contains(wrong, "has ended") {
+		t.Errorf("a proxy that ends at once: %q", wrong)
 	}
 }
 

@@ -3,7 +3,9 @@
 package proof
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os/exec"
 	"time"
@@ -16,8 +18,9 @@ var stories = []story{
 		feed: fromFiles, foreign: true, run: peace,
 	},
 	{
-		name: "kill", about: "SIGKILL at random moments, while it starts, while it waits and while it commits changes; started again at once.",
-		feed: fromFiles, foreign: true, background: 300, run: kill,
+		name: "kill", about: "SIGKILL at random moments, while it starts, while it waits and while it commits changes; started again at once. A third " +
+			"of the kills come 0 to 4 ms after the beginning of a commit.",
+		feed: fromFiles, uses: []*variant{doomed}, foreign: true, background: 300, run: kill,
 	},
 	{
 		name: "restart", about: "SIGTERM and a new start, with changes in between.",
@@ -30,7 +33,7 @@ var stories = []story{
 	},
 	{
 		name: "flush", about: "Somebody runs `nft flush ruleset`.",
-		feed: fromFiles, foreign: true, allowed: repairGap, run: flush,
+		feed: fromStore, foreign: true, allowed: repairGap, background: 1000, run: flush,
 	},
 	{
 		name: "upgrade", uses: []*variant{next}, about: "A version with another skeleton of rules takes over, and later the first one again, with changes in between.",
@@ -46,12 +49,13 @@ var stories = []story{
 		feed: fromAPIServer, run: fullDisk,
 	},
 	{
-		name: "API server away", about: "The API server is gone, and with it the process once; it comes back with changes, and has forgotten what " +
-			"changed meanwhile.",
-		feed: fromAPIServer, run: away,
+		name: "API server away", about: "The API server is gone, and with it the process once; it comes back with changes and without a service that " +
+			"it had, and has forgotten what changed meanwhile. How soon a client asks again, 30 s at most, client-go decides.",
+		feed: fromAPIServer, slowest: time.Minute, run: away,
 	},
 	{
-		name: "slow source", about: "The process is started again, and the cluster's objects come one by one, over seconds, before the source is complete.",
+		name: "slow source", about: "A new source knows nothing at first. The cluster's objects come one by one, over seconds, before it is complete. Every " +
+			"second time the process is started again, too.",
 		feed: fromStore, background: 300, run: slowSource,
 	},
 	{
@@ -60,8 +64,8 @@ var stories = []story{
 	},
 	{
 		name: "netlink errors", about: "The kernel refuses one commit in five, with ENOBUFS, ENOMEM, EINTR, EEXIST or EPERM, and the answer to one in five " +
-			"of the others is lost.",
-		feed: fromFiles, variant: faulty, background: 300, run: netlinkErrors,
+			"of the others is lost. What was refused is tried again service by service, so that a change counts 500 ms after its mark.",
+		feed: fromFiles, variant: faulty, background: 300, slack: 500 * time.Millisecond, run: netlinkErrors,
 	},
 	{
 		name: "clock jumps", about: "The wall clock jumps twice a second, by up to a year back and forth, through changes and restarts.",
@@ -91,31 +95,42 @@ func startTime(ctx context.Context, s *stage) (time.Duration, error) {
 	}
 	began := time.Now()
 	s.shuffle()
-	if err := s.tell(); err != nil {
-		return 0, err
-	}
-	if err := s.subject.Start(); err != nil {
-		return 0, err
-	}
-	err := s.settle(ctx)
+	err := inTurn(s.tell, s.subject.Start, func() error { return s.settle(ctx) })
 	return time.Since(began), err
 }
 
-// kill: half of the kills hit a process that starts, half one that has a change to make.
+// inTurn calls functions up to the first that fails.
+func inTurn(list ...func() error) error {
+	for _, fn := range list {
+		if err := fn(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// kill: a third of the kills hit a process that starts, a third one that has a change to make, and a third one that commits.
 func kill(ctx context.Context, s *stage) (string, error) {
 	start, err := startTime(ctx, s)
 	if err != nil {
 		return "", err
 	}
+	ours, _ := s.subject.(*switchyard)
 	n := s.scaled(1000)
 	for i := range n {
 		s.shuffle()
 		if err := s.tell(); err != nil {
 			return "", err
 		}
+		if i%3 == 2 && ours != nil {
+			if err := s.doom(ctx, ours); err != nil {
+				return "", err
+			}
+			continue
+		}
 		// Files are read after they have been left alone for 50 ms.
 		longest := 120 * time.Millisecond
-		if i%2 == 0 {
+		if i%3 == 0 {
 			longest = start + start/2
 		}
 		if err := pause(ctx, time.Duration(s.rng.Int64N(int64(longest)))); err != nil {
@@ -127,13 +142,39 @@ func kill(ctx context.Context, s *stage) (string, error) {
 		if err := s.subject.Start(); err != nil {
 			return "", err
 		}
-		if i%2 == 0 {
+		if i%3 == 0 {
 			if err := s.settle(ctx); err != nil {
 				return "", err
 			}
 		}
 	}
-	return fmt.Sprintf("%d kills, %d changes", n, n), nil
+	happened := fmt.Sprintf("%d kills, %d changes", n, n)
+	if ours == nil {
+		return happened, nil
+	}
+	began, err := s.said(commitBegins)
+	if err != nil {
+		return "", err
+	}
+	ended, err := s.said(commitEnds)
+	if err == nil && n >= 30 && began == ended {
+		err = errors.New("no kill came in the middle of a commit")
+	}
+	return fmt.Sprintf("%s; %d right after the beginning of a commit, of which %d before its end", happened, began, began-ended), err
+}
+
+// doom lets a process take over that kills itself when it commits, and the usual one after it.
+func (s *stage) doom(ctx context.Context, ours *switchyard) error {
+	if err := s.use(doomed); err != nil {
+		return err
+	}
+	if err := inTurn(ours.Kill, ours.Start, ours.awaitEnd); err != nil {
+		return err
+	}
+	if err := s.use(nil); err != nil {
+		return err
+	}
+	return inTurn(ours.Start, func() error { return s.settle(ctx) })
 }
 
 // restart: what changes while there is no process is found by the new one.
@@ -170,7 +211,7 @@ func rollingUpdate(ctx context.Context, s *stage) (string, error) {
 			return "", err
 		}
 		// Flows of datagrams are cut soon after the change. What serves until then breaks none, and one that is not cut is noticed.
-		if err := pause(ctx, 2500*time.Millisecond); err != nil {
+		if err := pause(ctx, 1500*time.Millisecond); err != nil {
 			return "", err
 		}
 		if err := s.remove(old); err != nil {
@@ -184,14 +225,14 @@ func rollingUpdate(ctx context.Context, s *stage) (string, error) {
 func flush(ctx context.Context, s *stage) (string, error) {
 	n := s.scaled(20)
 	for range n {
-		s.ledger.Interrupt(repairGap)
+		repaired := s.ledger.Interrupt()
 		err := s.lab.Node().Do(func() error {
 			if out, err := exec.Command("nft", "flush", "ruleset").CombinedOutput(); err != nil {
 				return fmt.Errorf("nft flush ruleset: %w: %s", err, out)
 			}
 			return nil
 		})
-		s.ledger.Interrupt(repairGap) // it took the program some time
+		repaired(repairGap)
 		if err != nil {
 			return "", err
 		}
@@ -220,6 +261,23 @@ func upgrade(ctx context.Context, s *stage) (string, error) {
 		if _, err := startTime(ctx, s); err != nil {
 			return "", err
 		}
+		if err := s.expectSkeleton(v == next); err != nil {
+			return "", err
+		}
 	}
 	return fmt.Sprintf("%d upgrades, %d downgrades", n, n), nil
+}
+
+// expectSkeleton looks whose skeleton of rules is in the kernel.
+func (s *stage) expectSkeleton(wantNext bool) error {
+	return s.lab.Node().Do(func() error {
+		out, err := exec.Command("nft", "list", "chains").CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("nft list chains: %w: %s", err, out)
+		}
+		if has := bytes.Contains(out, []byte(nextChain)); has != wantNext {
+			return fmt.Errorf("a chain %s in the kernel: %v, want %v:\n%s", nextChain, has, wantNext, out)
+		}
+		return nil
+	})
 }

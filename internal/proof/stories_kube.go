@@ -6,11 +6,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/switchyard-net/switchyard/internal/lab"
+	"github.com/switchyard-net/switchyard/state"
 )
 
 // settings are changes of the configuration that must not be felt.
@@ -74,7 +79,7 @@ func fullDisk(ctx context.Context, s *stage) (string, error) {
 func (s *stage) fillDisk(ctx context.Context, dir string) (times int, err error) {
 	n := s.scaled(10)
 	for i := range n {
-		if err := errors.Join(s.kube().writeConfig(), s.subject.Start(), s.change(ctx)); err != nil {
+		if err := inTurn(s.kube().writeConfig, s.subject.Start, func() error { return s.change(ctx) }); err != nil {
 			return 0, err
 		}
 		filler := filepath.Join(dir, "filler")
@@ -85,11 +90,12 @@ func (s *stage) fillDisk(ctx context.Context, dir string) (times int, err error)
 			return 0, err
 		}
 		s.shuffle()
-		if err := errors.Join(s.change(ctx), s.subject.Kill(), s.subject.Start(), pause(ctx, time.Second)); err != nil {
+		change := func() error { return s.change(ctx) }
+		wait := func() error { return pause(ctx, time.Second) } // flows of datagrams are cut meanwhile
+		awaitEnd := s.subject.(*switchyard).awaitEnd
+		if err := inTurn(change, wait, s.subject.Kill, s.subject.Start, awaitEnd, wait); err != nil {
 			return 0, err
 		}
-		// It has ended, or has not: there must be nothing to say against either, as long as the kernel routes.
-		_ = s.subject.Kill()
 		if err := os.Remove(filler); err != nil {
 			return 0, err
 		}
@@ -120,32 +126,53 @@ func (s *stage) emptyConfig(filler string) error {
 
 // away takes the API server away. Meanwhile the cluster changes, and the proxy is started again.
 func away(ctx context.Context, s *stage) (string, error) {
-	api, ok := s.subject.(Absence)
-	if !ok {
-		return "", fmt.Errorf("the API server of %T cannot be taken away", s.subject)
-	}
 	const times = 2
-	long := max(time.Duration(float64(2*time.Minute)*s.Scale), 3*time.Second) / times
+	long := max(time.Duration(float64(2*time.Minute)*s.Scale), 2*time.Second)
+	half := func() error { return pause(ctx, long/2) }
 	for i := range times {
-		if err := api.Leave(); err != nil {
-			return "", err
-		}
-		if err := pause(ctx, long/2); err != nil {
+		s.fading = true
+		if err := inTurn(func() error { return s.change(ctx) }, func() error { return s.expectFading(ctx, true) }, s.kube().leave, half); err != nil {
 			return "", err
 		}
 		if i == 1 {
-			if err := errors.Join(s.subject.Kill(), s.subject.Start()); err != nil {
+			if err := inTurn(s.subject.Kill, s.subject.Start); err != nil {
 				return "", err
 			}
 		}
-		if err := pause(ctx, long/2); err != nil {
+		if err := half(); err != nil {
 			return "", err
 		}
 		s.shuffle()
+		s.fading = false
+		s.forget("services", fadingService.name)
+		for _, f := range []state.Family{state.IPv4, state.IPv6} {
+			s.forget("endpointslices", newSlice(fadingService.name, f, 0).Name)
+		}
 		// A real API server takes no changes while it is away; all that counts is that nobody hears of them.
-		if err := errors.Join(api.Return(), s.change(ctx)); err != nil {
+		back := func() error { return s.settle(ctx) }
+		if err := inTurn(s.tell, s.kube().back, back, func() error { return s.expectFading(ctx, false) }); err != nil {
 			return "", err
 		}
 	}
-	return fmt.Sprintf("%d times, for %v each", times, long), nil
+	return fmt.Sprintf("%d times, for %v each, in which one service was deleted", times, long), nil
+}
+
+// forget removes an object from the API server.
+func (s *stage) forget(resource, name string) {
+	s.kube().remove(resource, name)
+	for key := range s.told {
+		if strings.HasSuffix(key, " "+name) {
+			delete(s.told, key)
+		}
+	}
+}
+
+// expectFading connects to the service that is deleted while the API server is away.
+func (s *stage) expectFading(ctx context.Context, answered bool) error {
+	for _, vip := range fadingService.clusterIPs() {
+		if got := s.client.Probe(ctx, state.TCP, netip.AddrPortFrom(vip, tcpPort), lab.ProbeOptions{}); (got.Outcome == lab.Answered) != answered {
+			return fmt.Errorf("%v of service %s, which is there: %v, is %v", vip, fadingService.name, answered, got.Outcome)
+		}
+	}
+	return nil
 }

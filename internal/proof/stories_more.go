@@ -6,21 +6,24 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"regexp"
 	"time"
 
 	"github.com/switchyard-net/switchyard/internal/kubeconv"
 	"github.com/switchyard-net/switchyard/model"
 )
 
-// slowSource begins new lives of the source.
+// slowSource begins new lives of the source, with and without a new process.
 func slowSource(ctx context.Context, s *stage) (string, error) {
 	f := s.subject.(*switchyard).feed.(*storeFeed)
 	n := s.scaled(10)
-	for range n {
-		if err := s.subject.Kill(); err != nil {
-			return "", err
+	for i := range n {
+		renew := []func() error{f.close, f.begin}
+		if i%2 == 0 {
+			renew = []func() error{s.subject.Kill, f.close, f.begin, s.subject.Start}
 		}
-		if err := errors.Join(f.close(), f.begin(), s.subject.Start()); err != nil {
+		if err := inTurn(renew...); err != nil {
 			return "", err
 		}
 		f.slowly = 5 * time.Millisecond
@@ -38,7 +41,7 @@ func slowSource(ctx context.Context, s *stage) (string, error) {
 			return "", err
 		}
 	}
-	return fmt.Sprintf("%d starts with a slow source", n), nil
+	return fmt.Sprintf("%d slow sources, %d new processes", n, (n+1)/2), nil
 }
 
 // churn changes one endpoint of another service after the other.
@@ -55,16 +58,18 @@ func churn(ctx context.Context, s *stage) (string, error) {
 	made := make(chan outcome)
 	go func() {
 		o := outcome{}
-		for began := time.Now(); ctx.Err() == nil && o.err == nil; time.Sleep(tick) {
-			for due := int(time.Since(began).Seconds() * perSecond); o.changes < due; o.changes++ {
-				slice, _, err := kubeconv.Object(backgroundSlice(o.changes%s.background, o.changes))
-				if err != nil {
-					o.err = err
-					break
+		o.err = asOthers(func() error {
+			for began := time.Now(); ctx.Err() == nil; time.Sleep(tick) {
+				for due := int(time.Since(began).Seconds() * perSecond); o.changes < due; o.changes++ {
+					slice, _, err := kubeconv.Object(backgroundSlice(o.changes%s.background, o.changes/s.background))
+					if err != nil {
+						return err
+					}
+					f.sink.Update([]model.Object{slice}, nil)
 				}
-				f.sink.Update([]model.Object{slice}, nil)
 			}
-		}
+			return nil
+		})
 		made <- o
 	}()
 	own, longest := 0, time.Duration(0)
@@ -82,8 +87,8 @@ func churn(ctx context.Context, s *stage) (string, error) {
 		_ = pause(ctx, 300*time.Millisecond)
 	}
 	o := <-made
-	return fmt.Sprintf("%d changes in %v, beside them %d of the services under load, which took %v at most to arrive",
-		o.changes, long, own, longest.Round(time.Millisecond)), o.err
+	return fmt.Sprintf("%d changes in %v, of which the store makes some thousands of states; beside them %d of the services under load, "+
+		"which took %v at most to arrive", o.changes, long, own, longest.Round(time.Millisecond)), o.err
 }
 
 // netlinkErrors: what fails is tried again.
@@ -92,7 +97,7 @@ func netlinkErrors(ctx context.Context, s *stage) (string, error) {
 	for i := range n {
 		s.shuffle()
 		if i%10 == 9 {
-			if err := errors.Join(s.subject.Kill(), s.subject.Start()); err != nil {
+			if err := inTurn(s.subject.Kill, s.subject.Start); err != nil {
 				return "", err
 			}
 		}
@@ -113,7 +118,10 @@ func clockJumps(ctx context.Context, s *stage) (string, error) {
 	for range n {
 		for range 3 {
 			s.shuffle()
-			if err := errors.Join(s.change(ctx), pause(ctx, 300*time.Millisecond)); err != nil {
+			if err := s.change(ctx); err != nil {
+				return "", err
+			}
+			if err := pause(ctx, 300*time.Millisecond); err != nil {
 				return "", err
 			}
 		}
@@ -121,5 +129,13 @@ func clockJumps(ctx context.Context, s *stage) (string, error) {
 			return "", err
 		}
 	}
-	return fmt.Sprintf("%d changes and %d restarts", 4*n, n), nil
+	log, err := os.ReadFile(s.logPath())
+	years := map[string]bool{}
+	for _, year := range regexp.MustCompile(theYearIs+` \d+`).FindAll(log, -1) {
+		years[string(year)] = true
+	}
+	if err == nil && n >= 8 && len(years) < 2 {
+		err = fmt.Errorf("the clock has not jumped: %v", years)
+	}
+	return fmt.Sprintf("%d changes and %d restarts, in %d different years", 4*n, n, len(years)), err
 }

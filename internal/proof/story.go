@@ -47,6 +47,9 @@ type Result struct {
 	Allowed time.Duration
 	// Report counts the connections.
 	Report *flowcount.Report
+	// Slowest is the longest that the proxy took to take over a change, the time when it did not run included, and AllowedChange how
+	// long it may take.
+	Slowest, AllowedChange time.Duration
 	// Wrong says what must not be, empty if all is well.
 	Wrong []string
 }
@@ -65,8 +68,12 @@ type story struct {
 	foreign bool
 	// allowed is the longest gap for new connections. Default: usualGap.
 	allowed time.Duration
+	// slowest is how long a change may take to arrive. Default: usualChange.
+	slowest time.Duration
 	// background is the number of services beside those of the load.
 	background int
+	// slack is how long after the mark other services may change.
+	slack time.Duration
 	// run makes the trouble and returns what happened.
 	run func(ctx context.Context, s *stage) (string, error)
 }
@@ -75,6 +82,16 @@ type story struct {
 const (
 	usualGap  = 5 * time.Millisecond
 	repairGap = 200 * time.Millisecond
+)
+
+const (
+	// echoGap is the longest gap that requests on open connections may have. It is less than the time after which TCP sends something
+	// again, so that a single lost packet is noticed.
+	echoGap = 100 * time.Millisecond
+	// usualChange is the longest that a proxy may take to take over a change.
+	usualChange = 10 * time.Second
+	// noise is the longest gap of the control with which gaps of the proxy can be told.
+	noise = 20 * time.Millisecond
 )
 
 // stage is where a story plays.
@@ -88,7 +105,7 @@ type stage struct {
 // scaled returns how often something is to happen, at least once.
 func (s *stage) scaled(n int) int { return max(1, int(float64(n)*s.Scale)) }
 
-// Run runs stories, one after the other, and returns what came of each. It returns an error if a story could not be told to its end.
+// Run runs stories, one after the other, and returns what came of each. That a story could not be told to its end is wrong, too.
 func Run(ctx context.Context, o Options) ([]Result, error) {
 	o.fill()
 	b := &builder{source: o.Source, dir: o.Dir, built: map[string]string{}}
@@ -104,8 +121,11 @@ func Run(ctx context.Context, o Options) ([]Result, error) {
 			continue
 		}
 		r, err := tell(ctx, &o, b, s, s.variant)
-		if err != nil {
+		if ctx.Err() != nil {
 			return results, fmt.Errorf("story %q: %w", s.name, err)
+		}
+		if err != nil { // the others are told all the same
+			r = &Result{Story: s.name, Happened: "not told to its end", Report: &flowcount.Report{}, Wrong: []string{err.Error()}}
 		}
 		results = append(results, *r)
 		fmt.Fprintln(o.Log, r)
@@ -131,8 +151,8 @@ func Names() []string {
 
 // Planted is what came of a story with a fault planted into Switchyard.
 type Planted struct {
-	Fault   string
-	Story   string
+	Fault string
+	// Noticed says that what the fault does was counted.
 	Noticed bool
 	Result  Result
 }
@@ -148,8 +168,9 @@ func RunPlants(ctx context.Context, o Options) ([]Planted, error) {
 		if err != nil {
 			return list, fmt.Errorf("story %q with a Switchyard that %s: %w", p.story, p.variant.what, err)
 		}
-		list = append(list, Planted{Fault: p.variant.what, Story: p.story, Noticed: r.Report.Bad() > 0, Result: *r})
-		fmt.Fprintf(o.Log, "planted: %s; noticed: %v\n%v\n", p.variant.what, r.Report.Bad() > 0, r)
+		noticed := p.noticed(r.Report) && r.Report.Control.Bad() == 0
+		list = append(list, Planted{Fault: p.variant.what, Noticed: noticed, Result: *r})
+		fmt.Fprintf(o.Log, "planted: %s; noticed: %v\n%v\n", p.variant.what, noticed, r)
 	}
 	return list, nil
 }
@@ -179,6 +200,7 @@ func tell(ctx context.Context, o *Options, b *builder, st *story, v *variant) (r
 	if o.Subject == nil { // others may get each object by a request of its own, which takes too long
 		c.background = st.background
 	}
+	c.slack = st.slack
 	if c.subject, err = newSubject(o, b, st, v, l, dir); err != nil {
 		return nil, err
 	}
@@ -206,9 +228,9 @@ func tell(ctx context.Context, o *Options, b *builder, st *story, v *variant) (r
 	if err := errors.Join(err, loadErr, c.subject.Failure()); err != nil {
 		return nil, errors.Join(err, errors.New(strings.Join(report.Faults, "\n")))
 	}
-	result = &Result{Story: st.name, Happened: happened, Allowed: st.allowed, Report: report}
-	if result.Allowed == 0 {
-		result.Allowed = usualGap
+	result = &Result{
+		Story: st.name, Happened: happened, Allowed: cmp.Or(st.allowed, usualGap), Report: report,
+		Slowest: c.slowest, AllowedChange: cmp.Or(st.slowest, usualChange),
 	}
 	result.judge()
 	return result, nil
@@ -226,41 +248,42 @@ func newSubject(o *Options, b *builder, st *story, v *variant, l *lab.Lab, dir s
 	if err != nil {
 		return nil, err
 	}
-	s := newSwitchyard(l, dir, program, f)
-	if api, ok := f.(*kubeFeed); ok {
-		return &kubeSwitchyard{s, api}, nil
-	}
-	return s, nil
+	return newSwitchyard(l, dir, program, f), nil
 }
 
 // judge finds what must not be.
 func (r *Result) judge() {
-	c := &r.Report.Counts
-	for _, w := range []struct {
-		n    int
-		what string
-	}{{c.Lost, "lost"}, {c.Reset, "reset"}, {c.Misdelivered, "misdelivered"}} {
-		if w.n > 0 {
-			r.Wrong = append(r.Wrong, fmt.Sprintf("%d connections or requests were %s", w.n, w.what))
+	c, control := &r.Report.Counts, &r.Report.Control
+	flushed := r.Allowed > usualGap
+	wrong := func(is bool, format string, args ...any) {
+		if is {
+			r.Wrong = append(r.Wrong, fmt.Sprintf(format, args...))
 		}
 	}
-	if r.Report.New.Ours > r.Allowed {
-		r.Wrong = append(r.Wrong, fmt.Sprintf("a gap of %v in new connections is more than %v", r.Report.New.Ours, r.Allowed))
-	}
-	if control := r.Report.Control.Bad(); control > 0 {
-		r.Wrong = append(r.Wrong, fmt.Sprintf("%d connections of the control went wrong: the machine is too busy for a judgement", control))
-	}
+	wrong(c.Lost > 0, "%d connections or requests were lost", c.Lost)
+	wrong(c.Reset > 0, "%d connections or requests were reset", c.Reset)
+	wrong(c.Misdelivered > 0, "%d connections or requests were misdelivered", c.Misdelivered)
+	wrong(c.Unserved > 0 && !flushed, "%d connections or requests failed as if they had to", c.Unserved)
+	wrong(r.Report.New.Ours > r.Allowed, "a gap of %v in new connections is more than %v", r.Report.New.Ours, r.Allowed)
+	wrong(r.Report.Established.Ours > echoGap && !flushed, "a gap of %v in open connections is more than %v", r.Report.Established.Ours, echoGap)
+	wrong(r.Slowest > r.AllowedChange, "a change took %v, more than %v", r.Slowest, r.AllowedChange)
+	busy := "the machine is too busy for a judgement"
+	wrong(control.Bad() > 0, "%d connections of the control went wrong: %s", control.Bad(), busy)
+	wrong(c.Skipped+control.Skipped > 0, "%d connections were not made in time: %s", c.Skipped+control.Skipped, busy)
+	wrong(r.Report.New.Control > noise, "the control had a gap of %v, more than %v: %s", r.Report.New.Control, noise, busy)
 }
 
 // String is a line about the counts, with one for each thing that is wrong.
 func (r *Result) String() string {
 	c, n := &r.Report.Counts, &r.Report.New
 	var text strings.Builder
-	fmt.Fprintf(&text, "%s: %s; %d connections, %d requests in %v; lost %d, reset %d, misdelivered %d; ended %d, unserved %d\n",
-		r.Story, r.Happened, c.Connections, c.Requests, r.Report.Took.Round(time.Second), c.Lost, c.Reset, c.Misdelivered, c.Ended, c.Unserved)
-	fmt.Fprintf(&text, "  longest gap: new %v, of which ours %v (control %v); established %v, of which ours %v (control %v)",
+	fmt.Fprintf(&text, "%s: %s; %d connections, %d requests in %v; lost %d, reset %d, misdelivered %d; ended %d, unserved %d; one state judged %d\n",
+		r.Story, r.Happened, c.Connections, c.Requests, r.Report.Took.Round(time.Second), c.Lost, c.Reset, c.Misdelivered, c.Ended, c.Unserved, c.Strict)
+	fmt.Fprintf(&text, "  longest gap: new %v, of which ours %v (control %v); established %v, of which ours %v (control %v)\n",
 		round(n.Longest), round(n.Ours), round(n.Control),
 		round(r.Report.Established.Longest), round(r.Report.Established.Ours), round(r.Report.Established.Control))
+	fmt.Fprintf(&text, "  longer than %v: %d of new (control %d of %d); slowest change %v",
+		flowcount.Slow, n.Slow, n.ControlSlow, r.Report.Control.Connections, round(r.Slowest))
 	for _, w := range r.Wrong {
 		fmt.Fprintf(&text, "\n  WRONG: %s", w)
 	}
@@ -292,7 +315,7 @@ func (s *stage) use(v *variant) error {
 }
 
 // kube returns the API server and configuration of a Switchyard that follows them.
-func (s *stage) kube() *kubeFeed { return s.subject.(*kubeSwitchyard).api }
+func (s *stage) kube() *kubeFeed { return s.subject.(*switchyard).feed.(*kubeFeed) }
 
 // pause waits, or returns earlier with an error if ctx ends.
 func pause(ctx context.Context, d time.Duration) error {
@@ -304,9 +327,11 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// saidOf counts how often a text is in the log of Switchyard.
+func (s *stage) logPath() string { return filepath.Join(s.dir, "switchyard.log") }
+
+// said counts how often a text is in the log of Switchyard.
 func (s *stage) said(text string) (int, error) {
-	log, err := os.ReadFile(filepath.Join(s.dir, "switchyard.log"))
+	log, err := os.ReadFile(s.logPath())
 	return strings.Count(string(log), text), err
 }
 

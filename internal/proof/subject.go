@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/switchyard-net/switchyard/internal/lab"
 )
@@ -27,14 +28,6 @@ type Subject interface {
 	PID() int
 	// Close ends everything.
 	Close() error
-}
-
-// Absence is a subject whose source of objects can be away for a while. What is put meanwhile, it has when it is back.
-type Absence interface {
-	Subject
-	// Leave takes the source away: its connections break, and it accepts none. Return brings it back.
-	Leave() error
-	Return() error
 }
 
 // feed is the way on which a switchyard process learns of the cluster.
@@ -83,6 +76,17 @@ func (s *switchyard) end(signal syscall.Signal) error {
 		return errors.Join(err, tail(s.log))
 	}
 	return nil
+}
+
+// awaitEnd waits until the process has ended by itself, as it was meant to.
+func (s *switchyard) awaitEnd() error {
+	select {
+	case <-s.running.exited:
+		s.running = nil
+		return nil
+	case <-time.After(patience):
+		return errors.Join(fmt.Errorf("switchyard has not ended by itself after %v", patience), tail(s.log))
+	}
 }
 
 // Failure implements [Subject].

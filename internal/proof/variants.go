@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+
+	"github.com/switchyard-net/switchyard/internal/flowcount"
 )
 
 // edit replaces a text in a source file, which must have it exactly once. The file is given from the root of the repository, or
@@ -126,8 +128,39 @@ func (b *builder) overlay(v *variant) (string, error) {
 
 // next is Switchyard with another skeleton of rules: another version, which replaces the tables of the one before.
 var next = &variant{name: "next", what: "a version with another skeleton of rules", edits: []edit{
-	{"backend/nftables/skeleton.go", ` = "strays"`, ` = "strays-next"`},
+	{"backend/nftables/skeleton.go", ` = "strays"`, ` = "` + nextChain + `"`},
 }}
+
+const nextChain = "strays-next"
+
+// doomed kills itself soon after the beginning of a commit. It says when that begins and, if it comes so far, ends.
+var doomed = &variant{name: "doomed", what: "kills itself while it commits", edits: []edit{
+	{"internal/nft/conn_linux.go", "func (c *Conn) commit(msg []byte, ack uint32) error {\n", `func (c *Conn) commit(msg []byte, ack uint32) error {
+	defer doom()()
+`},
+}, added: map[string]string{"internal/nft/doom_linux.go": `package nft
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func doom() (ended func()) {
+	unix.Write(2, []byte("` + commitBegins + `\n"))
+	go func() {
+		time.Sleep(rand.N(4 * time.Millisecond))
+		unix.Kill(unix.Getpid(), unix.SIGKILL)
+	}()
+	return func() { unix.Write(2, []byte("` + commitEnds + `\n")) }
+}
+`}}
+
+const (
+	commitBegins = "a commit begins"
+	commitEnds   = "the commit has ended"
+)
 
 // faulty has a kernel that refuses one commit in five, and loses the answer to one in five of the others. Reading fails too, now and
 // then. What is done to open the dataplane works: without it the process ends, and is started again by others.
@@ -173,7 +206,19 @@ func injected(oneIn int) error {
 `}}
 
 // jumpy has a wall clock that jumps twice a second, up to a year back and forth.
-var jumpy = &variant{name: "jumpy", what: "the wall clock jumps twice a second, up to a year", edits: jumps()}
+var jumpy = &variant{name: "jumpy", what: "the wall clock jumps twice a second, up to a year", edits: jumps(), added: map[string]string{
+	"cmd/switchyard/year.go": `package main
+
+import (
+	"fmt"
+	"os"
+	"time"
+)
+
+func init() { fmt.Fprintln(os.Stderr, "` + theYearIs + `", time.Now().Year()) }
+`}}
+
+const theYearIs = "the year is"
 
 // jumps edits the runtime of Go. On amd64 its clock is written in assembly, which gets another name.
 func jumps() []edit {
@@ -194,10 +239,15 @@ func jumps() []edit {
 	}
 }
 
+// broken and misled say what a fault must lead to.
+func broken(r *flowcount.Report) bool { return r.Lost+r.Reset > 0 }
+func misled(r *flowcount.Report) bool { return r.Misdelivered > 0 }
+
 // plants are faults that the stories must notice.
 var plants = []struct {
 	variant *variant
 	story   string
+	noticed func(*flowcount.Report) bool
 }{
 	{&variant{name: "flush-on-start", what: "deletes its tables before it starts", edits: []edit{
 		{"backend/nftables/nftables.go", "	b.guard.arm() // before the reading", `	for _, f := range families {
@@ -208,7 +258,7 @@ var plants = []struct {
 		}
 	}
 	b.guard.arm() // before the reading`},
-	}}, "restart"},
+	}}, "restart", broken},
 	{&variant{name: "delete-before-add", what: "deletes elements in one transaction and adds others in the next, a millisecond later", edits: []edit{
 		{"backend/nftables/nftables.go", "	p.write(&b.batch)\n", `	for _, s := range p.order {
 		s.write(&b.batch, s.del, b.batch.DeleteElem)
@@ -223,8 +273,15 @@ var plants = []struct {
 	}
 	p.write(&b.batch)
 `},
-	}}, "rolling update"},
+	}}, "rolling update", broken},
 	{&variant{name: "stale-affinity", what: "does not forget clients of endpoints that are gone", edits: []edit{
 		{"backend/nftables/nftables.go", "func (b *Backend) forgetDead(p *plan) error {\n", "func (b *Backend) forgetDead(p *plan) error {\n	if p != nil {\n		return nil\n	}\n"},
-	}}, "rolling update"},
+	}}, "rolling update", misled},
+	{&variant{name: "uncut", what: "leaves flows of datagrams with endpoints that are gone", edits: []edit{
+		{"backend/nftables/flows.go", "func (c *flowCutter) cut(ctx context.Context) error {\n", "func (c *flowCutter) cut(ctx context.Context) error {\n" +
+			"	if c.wake != nil {\n		c.takeNotes()\n		return nil\n	}\n"},
+	}}, "peace", misled},
+	{&variant{name: "blind", what: "looks once an hour whether somebody has changed its rules", edits: []edit{
+		{"backend/nftables/guard.go", "= 25 * time.Millisecond\n", "= time.Hour\n"},
+	}}, "flush", broken},
 }
