@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -104,6 +105,7 @@ type Counter struct {
 
 	mu     sync.Mutex
 	faults []string
+	stalls []wait
 	err    error
 }
 
@@ -130,6 +132,17 @@ func Start(o Options) *Counter {
 			}
 		})
 	}
+	for cpu := range runtime.NumCPU() {
+		c.done.Go(func() {
+			stalls, err := stallsOf(ctx, cpu)
+			if err != nil {
+				c.fail(fmt.Errorf("watch processor %d: %w", cpu, err))
+			}
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.stalls = append(c.stalls, stalls...)
+		})
+	}
 	return c
 }
 
@@ -152,12 +165,8 @@ func (c *Counter) Stop() (*Report, error) {
 		}
 	}
 	begun := c.began.Add(time.Duration(len(c.streams))*stagger + settled)
-	early := func(w wait) bool { return w.since.Before(begun) }
-	for _, waits := range []*[]wait{&fresh, &controlFresh, &established, &controlEstablished} {
-		*waits = slices.DeleteFunc(*waits, early)
-	}
-	r.New = longest(fresh, controlFresh, c.began)
-	r.Established = longest(established, controlEstablished, c.began)
+	r.New = longest(after(begun, fresh), after(begun, controlFresh), c.stalls, c.began)
+	r.Established = longest(after(begun, established), after(begun, controlEstablished), c.stalls, c.began)
 	return r, c.err
 }
 
@@ -176,13 +185,16 @@ func (c *Counter) fault(text string) {
 	}
 }
 
-// Gap is a time without service. The same gap in connections that no proxy touches is the machine's.
+// Gap is a time without service. The same gap in connections that no proxy touches is the machine's, and so is a time in which a
+// thread of the load that does nothing but sleep does not get a processor.
 type Gap struct {
-	// Longest is the longest gap as measured, and Control the longest one of the control.
-	Longest, Control time.Duration
-	// Ours is the longest one after subtraction of the longest gap that the control had at the same moment, 10 ms before and after
-	// included: schedulers make one thread wait after the other.
-	Ours time.Duration
+	// Longest is the longest gap as measured, Control the longest one of the control, and Stall the longest time in which such a
+	// thread had to wait.
+	Longest, Control, Stall time.Duration
+	// Ours is the longest one after subtraction of the longest gap or stall of the control and the machine at the same moment, 10 ms
+	// before and after included: schedulers make one thread wait after the other. Unexplained is the same of the control: its longest
+	// gap after subtraction of stalls.
+	Ours, Unexplained time.Duration
 	// At is when Ours began, from the beginning of the load. Stream is where.
 	At     time.Duration
 	Stream string
@@ -201,38 +213,65 @@ type wait struct {
 
 func (w *wait) length() time.Duration { return w.until.Sub(w.since) }
 
+// after returns waits as far as they are after a time.
+func after(t time.Time, waits []wait) []wait {
+	var list []wait
+	for _, w := range waits {
+		if w.until.After(t) {
+			if w.since.Before(t) {
+				w.since = t
+			}
+			list = append(list, w)
+		}
+	}
+	return list
+}
+
 // moment is what counts as the same moment in two streams.
 const moment = 10 * time.Millisecond
 
-// longest finds the longest of waits, and the longest that control does not explain.
-func longest(waits, control []wait, began time.Time) Gap {
-	var g Gap
-	longestFirst := func(a, b wait) int { return cmp.Compare(b.length(), a.length()) }
-	slices.SortFunc(waits, longestFirst)
-	slices.SortFunc(control, longestFirst)
-	if len(control) > 0 {
-		g.Control = control[0].length()
+// longest finds the longest of waits, and the longest that control and stalls do not explain.
+func longest(waits, control, stalls []wait, began time.Time) Gap {
+	for _, list := range [][]wait{waits, control, stalls} {
+		slices.SortFunc(list, longestFirst)
 	}
-	g.Slow, g.ControlSlow = slow(waits), slow(control)
-	for i, w := range waits {
-		if i == 0 {
-			g.Longest = w.length()
-		}
-		if w.length() <= g.Ours {
-			break // no later one is longer
-		}
-		ours := w.length()
-		for _, c := range control {
-			if !c.since.After(w.until.Add(moment)) && !c.until.Before(w.since.Add(-moment)) {
-				ours -= c.length()
-				break
-			}
-		}
-		if ours > g.Ours {
-			g.Ours, g.At, g.Stream = ours, w.since.Sub(began), w.stream.String()
-		}
+	g := Gap{Longest: first(waits), Control: first(control), Stall: first(stalls), Slow: slow(waits), ControlSlow: slow(control)}
+	_, g.Unexplained = unexplained(control, stalls)
+	machine := slices.Concat(control, stalls)
+	slices.SortFunc(machine, longestFirst)
+	var w wait
+	if w, g.Ours = unexplained(waits, machine); g.Ours > 0 {
+		g.At, g.Stream = w.since.Sub(began), w.stream.String()
 	}
 	return g
+}
+
+func longestFirst(a, b wait) int { return cmp.Compare(b.length(), a.length()) }
+
+func first(waits []wait) time.Duration {
+	if len(waits) == 0 {
+		return 0
+	}
+	return waits[0].length()
+}
+
+// unexplained returns the wait of which most is left after subtraction of the longest of others at the same moment, and what is left.
+// Both lists are sorted, the longest first.
+func unexplained(waits, others []wait) (most wait, left time.Duration) {
+	for _, w := range waits {
+		if w.length() <= left {
+			break // no later one is longer
+		}
+		rest := w.length()
+		i := slices.IndexFunc(others, func(o wait) bool { return !o.since.After(w.until.Add(moment)) && !o.until.Before(w.since.Add(-moment)) })
+		if i >= 0 {
+			rest -= others[i].length()
+		}
+		if rest > left {
+			most, left = w, rest
+		}
+	}
+	return most, left
 }
 
 // slow counts the waits that are slow. They are sorted, the longest first.

@@ -7,6 +7,6 @@
 // both the old and the new one do. Nothing here knows what kind of proxy is in between.
 //
 // Times are the client's, monotonic. On a busy machine its scheduler makes gaps too. So some streams are a control: they connect to
-// a plain address, the same way and at the same time, and a gap is only held against the proxy as far as the control had none then;
-// see [Gap]. The package exists on Linux only.
+// a plain address, the same way and at the same time, and on each processor a thread sleeps and looks how late it wakes up. A gap is
+// only held against the proxy as far as neither had one then; see [Gap]. The package exists on Linux only.
 package flowcount

@@ -59,18 +59,22 @@ func TestControlExplains(t *testing.T) {
 	s := aStream()
 	w := func(since, until int) wait { return wait{s, at(since), at(until)} }
 	for _, c := range []struct {
-		name           string
-		waits, control []wait
-		longest, ours  int
+		name                       string
+		waits, control, stalls     []wait
+		longest, ours, unexplained int
 	}{
-		{"none", nil, nil, 0, 0},
-		{"no control", []wait{w(0, 7), w(50, 52)}, nil, 7, 7},
-		{"the machine's", []wait{w(0, 7), w(500, 502)}, []wait{w(1, 9)}, 7, 2},
-		{"partly", []wait{w(0, 7)}, []wait{w(1, 3), w(3, 8)}, 7, 2},
-		{"at another moment", []wait{w(0, 7)}, []wait{w(18, 100)}, 7, 7},
-		{"just before", []wait{w(100, 107)}, []wait{w(80, 91)}, 7, 0},
+		{"none", nil, nil, nil, 0, 0, 0},
+		{"no control", []wait{w(0, 7), w(50, 52)}, nil, nil, 7, 7, 0},
+		{"the machine's", []wait{w(0, 7), w(500, 502)}, []wait{w(1, 9)}, nil, 7, 2, 8},
+		{"partly", []wait{w(0, 7)}, []wait{w(1, 3), w(3, 8)}, nil, 7, 2, 5},
+		{"at another moment", []wait{w(0, 7)}, []wait{w(18, 100)}, nil, 7, 7, 82},
+		{"just before", []wait{w(100, 107)}, []wait{w(80, 91)}, nil, 7, 0, 11},
+		{"a processor stood still", []wait{w(0, 7), w(50, 52)}, []wait{w(0, 5)}, []wait{w(0, 6)}, 7, 2, 0},
 	} {
-		g := longest(c.waits, c.control, zero)
+		g := longest(c.waits, c.control, c.stalls, zero)
+		if g.Unexplained != time.Duration(c.unexplained)*time.Millisecond {
+			t.Errorf("%s: %v of the control are unexplained", c.name, g.Unexplained)
+		}
 		if g.Longest != time.Duration(c.longest)*time.Millisecond || g.Ours != time.Duration(c.ours)*time.Millisecond {
 			t.Errorf("%s: %+v", c.name, g)
 		}

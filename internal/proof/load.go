@@ -35,7 +35,7 @@ var routes = []route{
 // flowsPerStream and flowPause make about as many requests on open connections as there are new ones at the default rate.
 const (
 	flowsPerStream = 4
-	flowPause      = 40 * time.Millisecond
+	flowPause      = 80 * time.Millisecond
 )
 
 // startLoad starts a load of new connections a second in all, and of requests on open ones. Beside it goes a control: connections
@@ -59,9 +59,7 @@ func (c *cluster) startLoad(perSecond int) *flowcount.Counter {
 			}
 			for _, host := range []*lab.Host{c.lab.Client(), c.lab.OtherNode()} {
 				plain := flowcount.Target{Name: "plain pod", Protocol: proto, Addr: netip.AddrPortFrom(c.plain.Addrs[family], servedPort)}
-				for range 2 {
-					add(flowcount.Stream{From: host, Target: plain, Judge: flowcount.Plainly{}, Control: true})
-				}
+				add(flowcount.Stream{From: host, Target: plain, Judge: flowcount.Plainly{}, Control: true})
 			}
 		}
 	}

@@ -57,7 +57,7 @@ func TestPlantsAreAboutStories(t *testing.T) {
 
 func TestJudge(t *testing.T) {
 	good := func() *flowcount.Report {
-		return &flowcount.Report{New: flowcount.Gap{Longest: time.Second, Control: 19 * time.Millisecond, Ours: 4 * time.Millisecond}}
+		return &flowcount.Report{New: flowcount.Gap{Longest: time.Second, Control: time.Second, Unexplained: 19 * time.Millisecond, Ours: 4 * time.Millisecond}}
 	}
 	for name, c := range map[string]struct {
 		spoil func(*flowcount.Report)
@@ -66,7 +66,7 @@ func TestJudge(t *testing.T) {
 		"unserved":     {func(r *flowcount.Report) { r.Unserved = 4 }, "4 connections or requests failed as if they had to"},
 		"echo":         {func(r *flowcount.Report) { r.Established.Ours = 200 * time.Millisecond }, "a gap of 200ms in open connections"},
 		"idle":         {func(r *flowcount.Report) { r.Control.Skipped = 1 }, "1 connections were not made in time"},
-		"noise":        {func(r *flowcount.Report) { r.New.Control = time.Second }, "the control had a gap of 1s"},
+		"noise":        {func(r *flowcount.Report) { r.New.Unexplained = time.Second }, "the control had a gap of 1s"},
 		"good":         {func(*flowcount.Report) {}, ""},
 		"lost":         {func(r *flowcount.Report) { r.Lost = 1 }, "1 connections or requests were lost"},
 		"reset":        {func(r *flowcount.Report) { r.Reset = 2 }, "2 connections or requests were reset"},
