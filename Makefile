@@ -52,7 +52,7 @@ demo: build ## Run the example application in a throw-away node and connect to a
 	@echo "== run the application in examples/ in the lab"
 	@bin/switchyard lab --once --source examples/shop
 
-test: check unit ## Check and test everything
+test: check unit manifests ## Check and test everything
 
 test-kernel: ## Run the conformance suite in an emulated machine with Debian's Linux 6.1, which has SCTP (root on Debian)
 	@bash scripts/kernel-test.sh

@@ -3,7 +3,7 @@
 set -eu
 
 missing=
-for pair in nft:nftables conntrack:conntrack iptables:iptables ipset:ipset; do
+for pair in nft:nftables conntrack:conntrack iptables:iptables ipset:ipset systemd-analyze:systemd; do
 	command -v "${pair%%:*}" >/dev/null 2>&1 || [ -x "/usr/sbin/${pair%%:*}" ] || missing="$missing ${pair##*:}"
 done
 # The race detector is built with C.
