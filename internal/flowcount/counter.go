@@ -191,10 +191,10 @@ type Gap struct {
 	// Longest is the longest gap as measured, Control the longest one of the control, and Stall the longest time in which such a
 	// thread had to wait.
 	Longest, Control, Stall time.Duration
-	// Ours is the longest one after subtraction of the longest gap or stall of the control and the machine at the same moment, 10 ms
+	// Ours is the longest one after subtraction of the time in which the control or such a thread waited at the same moment, 10 ms
 	// before and after included: schedulers make one thread wait after the other. Unexplained is the same of the control: its longest
-	// gap after subtraction of stalls.
-	Ours, Unexplained time.Duration
+	// gap after subtraction of stalls. Stalled is for how long there was a stall, all in all.
+	Ours, Unexplained, Stalled time.Duration
 	// At is when Ours began, from the beginning of the load. Stream is where.
 	At     time.Duration
 	Stream string
@@ -236,14 +236,32 @@ func longest(waits, control, stalls []wait, began time.Time) Gap {
 		slices.SortFunc(list, longestFirst)
 	}
 	g := Gap{Longest: first(waits), Control: first(control), Stall: first(stalls), Slow: slow(waits), ControlSlow: slow(control)}
-	_, g.Unexplained = unexplained(control, stalls)
-	machine := slices.Concat(control, stalls)
-	slices.SortFunc(machine, longestFirst)
+	stood := merge(stalls)
+	for _, w := range stood {
+		g.Stalled += w.length()
+	}
+	_, g.Unexplained = unexplained(control, stood)
 	var w wait
-	if w, g.Ours = unexplained(waits, machine); g.Ours > 0 {
+	if w, g.Ours = unexplained(waits, merge(control, stalls)); g.Ours > 0 {
 		g.At, g.Stream = w.since.Sub(began), w.stream.String()
 	}
 	return g
+}
+
+// merge returns the times in which there was at least one of the waits, in order.
+func merge(lists ...[]wait) (merged []wait) {
+	all := slices.Concat(lists...)
+	slices.SortFunc(all, func(a, b wait) int { return a.since.Compare(b.since) })
+	for _, w := range all {
+		if last := len(merged) - 1; last >= 0 && !w.since.After(merged[last].until) {
+			if w.until.After(merged[last].until) {
+				merged[last].until = w.until
+			}
+			continue
+		}
+		merged = append(merged, w)
+	}
+	return merged
 }
 
 func longestFirst(a, b wait) int { return cmp.Compare(b.length(), a.length()) }
@@ -255,23 +273,37 @@ func first(waits []wait) time.Duration {
 	return waits[0].length()
 }
 
-// unexplained returns the wait of which most is left after subtraction of the longest of others at the same moment, and what is left.
-// Both lists are sorted, the longest first.
+// unexplained returns the wait of which most is left after subtraction of the others at the same moment, and what is left. The waits
+// are sorted, the longest first, and the others are merged.
 func unexplained(waits, others []wait) (most wait, left time.Duration) {
 	for _, w := range waits {
 		if w.length() <= left {
 			break // no later one is longer
 		}
-		rest := w.length()
-		i := slices.IndexFunc(others, func(o wait) bool { return !o.since.After(w.until.Add(moment)) && !o.until.Before(w.since.Add(-moment)) })
-		if i >= 0 {
-			rest -= others[i].length()
-		}
-		if rest > left {
+		if rest := w.length() - during(others, w.since.Add(-moment), w.until.Add(moment)); rest > left {
 			most, left = w, rest
 		}
 	}
 	return most, left
+}
+
+// during returns how much of the time from one moment to another is in merged waits.
+func during(merged []wait, from, to time.Time) (sum time.Duration) {
+	i, _ := slices.BinarySearchFunc(merged, from, func(w wait, t time.Time) int { return w.until.Compare(t) })
+	for _, w := range merged[i:] {
+		if !w.since.Before(to) {
+			break
+		}
+		begun, ended := w.since, w.until
+		if begun.Before(from) {
+			begun = from
+		}
+		if ended.After(to) {
+			ended = to
+		}
+		sum += ended.Sub(begun)
+	}
+	return sum
 }
 
 // slow counts the waits that are slow. They are sorted, the longest first.

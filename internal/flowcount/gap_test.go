@@ -66,9 +66,10 @@ func TestControlExplains(t *testing.T) {
 		{"none", nil, nil, nil, 0, 0, 0},
 		{"no control", []wait{w(0, 7), w(50, 52)}, nil, nil, 7, 7, 0},
 		{"the machine's", []wait{w(0, 7), w(500, 502)}, []wait{w(1, 9)}, nil, 7, 2, 8},
-		{"partly", []wait{w(0, 7)}, []wait{w(1, 3), w(3, 8)}, nil, 7, 2, 5},
+		{"partly", []wait{w(0, 7)}, []wait{w(1, 3), w(4, 5)}, nil, 7, 4, 2},
+		{"one upon the other", []wait{w(0, 17)}, []wait{w(1, 5), w(3, 8), w(4, 6)}, []wait{w(2, 10)}, 17, 8, 0},
 		{"at another moment", []wait{w(0, 7)}, []wait{w(18, 100)}, nil, 7, 7, 82},
-		{"just before", []wait{w(100, 107)}, []wait{w(80, 91)}, nil, 7, 0, 11},
+		{"just before", []wait{w(100, 107)}, []wait{w(80, 95)}, nil, 7, 2, 15},
 		{"a processor stood still", []wait{w(0, 7), w(50, 52)}, []wait{w(0, 5)}, []wait{w(0, 6)}, 7, 2, 0},
 	} {
 		g := longest(c.waits, c.control, c.stalls, zero)

@@ -38,6 +38,7 @@ type conn struct {
 	number  uint64
 	kept    bool           // open after the first answer
 	server  netip.AddrPort // who has answered; invalid before the first answer
+	heard   time.Time      // when that was last
 	request uint64
 	since   time.Time // when the connection, or the request, began; zero if none is under way
 	due     time.Time // of a kept connection: when to send the next request, or to connect again
@@ -323,6 +324,7 @@ func (s *stream) answered(c *conn, server netip.AddrPort) {
 	now, since := time.Now(), c.since
 	c.since = time.Time{}
 	c.due = now.Add(s.Pause)
+	defer func() { c.heard = now }()
 	if c.server.IsValid() {
 		s.established.success(since, now, s.o.EstablishedPatience)
 		s.judgeEstablished(c, server, since, now)
@@ -408,7 +410,7 @@ func (s *stream) judgeEstablished(c *conn, server netip.AddrPort, since, now tim
 		}
 		return
 	}
-	states := s.states(since, now)
+	states := s.states(c.heard, now) // it may have been cut as soon as it had been answered the last time
 	gone := slices.ContainsFunc(states, func(st State) bool { return !slices.Contains(st.Serving, c.server) })
 	allowed := slices.ContainsFunc(states, func(st State) bool { return slices.Contains(st.Allowed, server) })
 	if gone && allowed {

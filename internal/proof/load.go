@@ -63,7 +63,7 @@ func (c *cluster) startLoad(perSecond int) *flowcount.Counter {
 			}
 		}
 	}
-	return flowcount.Start(flowcount.Options{Streams: list})
+	return flowcount.Start(flowcount.Options{Streams: list, CutPatience: c.cutPatience})
 }
 
 func (r *route) target(l *lab.Lab, proto state.Protocol, family int) flowcount.Target {

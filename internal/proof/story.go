@@ -74,6 +74,8 @@ type story struct {
 	background int
 	// slack is how long after the mark other services may change.
 	slack time.Duration
+	// cutPatience is how long flows of datagrams may be left uncut. Default: that of flowcount.
+	cutPatience time.Duration
 	// run makes the trouble and returns what happened.
 	run func(ctx context.Context, s *stage) (string, error)
 }
@@ -200,7 +202,7 @@ func tell(ctx context.Context, o *Options, b *builder, st *story, v *variant) (r
 	if o.Subject == nil { // others may get each object by a request of its own, which takes too long
 		c.background = st.background
 	}
-	c.slack = st.slack
+	c.slack, c.cutPatience = st.slack, st.cutPatience
 	if c.subject, err = newSubject(o, b, st, v, l, dir); err != nil {
 		return nil, err
 	}
@@ -282,8 +284,8 @@ func (r *Result) String() string {
 	fmt.Fprintf(&text, "  longest gap: new %v, of which ours %v (control %v); established %v, of which ours %v (control %v)\n",
 		round(n.Longest), round(n.Ours), round(n.Control),
 		round(r.Report.Established.Longest), round(r.Report.Established.Ours), round(r.Report.Established.Control))
-	fmt.Fprintf(&text, "  longer than %v: %d of new (control %d of %d); longest stall of a processor %v; slowest change %v",
-		flowcount.Slow, n.Slow, n.ControlSlow, r.Report.Control.Connections, round(n.Stall), round(r.Slowest))
+	fmt.Fprintf(&text, "  longer than %v: %d of new (control %d of %d); longest stall of a processor %v (in all %.1f%% of the time); "+
+		"slowest change %v", flowcount.Slow, n.Slow, n.ControlSlow, r.Report.Control.Connections, round(n.Stall), r.stalled(), round(r.Slowest))
 	for _, w := range r.Wrong {
 		fmt.Fprintf(&text, "\n  WRONG: %s", w)
 	}
@@ -294,6 +296,11 @@ func (r *Result) String() string {
 		fmt.Fprintf(&text, "\n    the gap was at %v, %s", r.Report.New.At.Round(time.Millisecond), n.Stream)
 	}
 	return text.String()
+}
+
+// stalled is the share of the time in which there was a stall, in percent.
+func (r *Result) stalled() float64 {
+	return 100 * r.Report.New.Stalled.Seconds() / max(r.Report.Took.Seconds(), 1e-9)
 }
 
 func round(d time.Duration) time.Duration { return d.Round(10 * time.Microsecond) }
