@@ -17,7 +17,7 @@ MODULES := . client
 BUF     := $(GO) tool -modfile=tools/go.mod buf
 # Random histories of make differential.
 SEEDS   ?= 20
-# How much happens in make proof: 1 is a thousand kills, and 20 minutes. How long make soak goes on.
+# How much happens in make proof: 1 is a thousand kills, and half an hour. How long make soak goes on.
 SCALE   ?= 1
 MINUTES ?= 20
 
@@ -121,7 +121,7 @@ differential: upstream ## Compare the fate of packets with upstream kube-proxy, 
 compare: build upstream ## Measure beside upstream kube-proxy, at 10,000 services; writes docs/benchmarks/
 	@cd e2e && $(GO) run ./compare -switchyard ../bin/switchyard -out ../docs/benchmarks
 
-proof: ## Make trouble for Switchyard, and for kube-proxy if it was built, under load; writes docs/proof.md (SCALE=1, 20 minutes)
+proof: ## Make trouble for Switchyard, and for kube-proxy if it was built, under load; writes docs/proof.md (SCALE=1, half an hour)
 	@mkdir -p .cache && rm -f .cache/proof-upstream.json
 	@if [ -x .cache/upstream/upstream ]; then echo "== upstream kube-proxy"; \
 		(cd e2e && $(GO) run ./proof -out ../.cache/proof-upstream.json); fi

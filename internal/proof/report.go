@@ -47,7 +47,7 @@ func DescribeMachine() string {
 
 const intro = `# Proof
 
-What became of connections through Switchyard while there was trouble. ` + "`make proof`" + ` writes this page; it takes about 25 minutes.
+What became of connections through Switchyard while there was trouble. ` + "`make proof`" + ` writes this page; it takes about half an hour.
 
 `
 
