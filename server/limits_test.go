@@ -116,9 +116,7 @@ func TestLargeObjects(t *testing.T) {
 		{"many ports", 300, 1, 100},
 		{"very many ports", 3000, 1, 1},
 		{"many slices", 1, 10_000, 10},
-		{strings.Repeat("n", 63), 1, 1, 1},
-		{strings.Repeat("n", 64), 1, 1, 1},
-		{strings.Repeat("n", 100_000), 1, 1, 1},
+		{strings.Repeat("n", 63), 1, 1, 1}, // internal/kubeconv refuses longer ones
 	} {
 		t.Run(fmt.Sprintf("%.40s", c.name), func(t *testing.T) {
 			w := newWorld(t, nil)
