@@ -90,10 +90,27 @@ func write(t *testing.T, cert tls.Certificate, certFile, keyFile string) {
 	writePEM(t, keyFile, "PRIVATE KEY", der)
 }
 
+// connected returns the ends of a connection. That is not a net.Pipe, in which two that write at the same time wait for ever.
+func connected(t *testing.T) (here, there net.Conn) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if here, err = net.Dial("tcp", l.Addr().String()); err != nil {
+		t.Fatal(err)
+	}
+	if there, err = l.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	return here, there
+}
+
 // handshake connects a client to a server of p, which demands certificates of p. It returns the name that the client showed.
 func (p *pki) handshake(t *testing.T, c *Certificates) (name string, err error) {
 	t.Helper()
-	here, there := net.Pipe()
+	here, there := connected(t)
 	defer here.Close()
 	server := tls.Server(there, &tls.Config{
 		Certificates: []tls.Certificate{p.server}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: p.pool, NextProtos: []string{"h2"},
