@@ -45,16 +45,22 @@ func decodeElems(attrs []byte, elems []Elem) ([]Elem, error) {
 	return elems, err
 }
 
-// repeats says whether a key stands in elems more than once.
-func repeats(elems []Elem) bool {
-	seed := maphash.MakeSeed()
+// repeated returns hashes of the keys that stand in elems more than once, sorted.
+func repeated(elems []Elem) (twice []uint64) {
 	hashes := make([]uint64, len(elems))
 	for i := range elems {
-		hashes[i] = maphash.Bytes(seed, elems[i].Key)
+		hashes[i] = maphash.Bytes(hashSeed, elems[i].Key)
 	}
 	slices.Sort(hashes)
-	return len(slices.Compact(hashes)) < len(elems)
+	for i := 1; i < len(hashes); i++ {
+		if hashes[i] == hashes[i-1] {
+			twice = append(twice, hashes[i])
+		}
+	}
+	return twice
 }
+
+var hashSeed = maphash.MakeSeed()
 
 func beUint64(b []byte) uint64 {
 	if len(b) != 8 {
