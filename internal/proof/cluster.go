@@ -240,7 +240,7 @@ func (c *cluster) tell() error {
 }
 
 // patience is how long is waited for a change.
-const patience = 60 * time.Second
+const patience = 2 * time.Minute
 
 // rest is how long only one state counts after a change, at least.
 const rest = 100 * time.Millisecond

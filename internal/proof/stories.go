@@ -51,8 +51,8 @@ var stories = []story{
 	},
 	{
 		name: "API server away", about: "The API server is gone, and with it the process once; it comes back with changes and without a service that " +
-			"it had, and has forgotten what changed meanwhile. How soon a client asks again, 30 s at most, client-go decides.",
-		feed: fromAPIServer, slowest: time.Minute, run: away,
+			"it had, and has forgotten what changed meanwhile. How soon a client asks again, 60 s at most, client-go decides.",
+		feed: fromAPIServer, slowest: 90 * time.Second, run: away,
 	},
 	{
 		name: "slow source", about: "A new source knows nothing at first. The cluster's objects come one by one, over seconds, before it is complete. Every " +
