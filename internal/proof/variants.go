@@ -259,7 +259,7 @@ var plants = []struct {
 	}
 	b.guard.arm() // before the reading`},
 	}}, "restart", broken},
-	{&variant{name: "delete-before-add", what: "deletes elements in one transaction and adds others in the next, a millisecond later", edits: []edit{
+	{&variant{name: "delete-before-add", what: "deletes elements in one transaction and adds others in the next, ten milliseconds later", edits: []edit{
 		{"backend/nftables/nftables.go", "	p.write(&b.batch)\n", `	for _, s := range p.order {
 		s.write(&b.batch, s.del, b.batch.DeleteElem)
 		s.del = nil
@@ -269,7 +269,7 @@ var plants = []struct {
 			return 0, err
 		}
 		b.batch.Reset()
-		time.Sleep(time.Millisecond)
+		time.Sleep(10 * time.Millisecond)
 	}
 	p.write(&b.batch)
 `},
@@ -280,7 +280,7 @@ var plants = []struct {
 	{&variant{name: "uncut", what: "leaves flows of datagrams with endpoints that are gone", edits: []edit{
 		{"backend/nftables/flows.go", "func (c *flowCutter) cut(ctx context.Context) error {\n", "func (c *flowCutter) cut(ctx context.Context) error {\n" +
 			"	if c.wake != nil {\n		c.takeNotes()\n		return nil\n	}\n"},
-	}}, "peace", misled},
+	}}, "rolling update", misled},
 	{&variant{name: "blind", what: "looks once an hour whether somebody has changed its rules", edits: []edit{
 		{"backend/nftables/guard.go", "= 25 * time.Millisecond\n", "= time.Hour\n"},
 	}}, "flush", broken},
