@@ -43,6 +43,9 @@ type flowNote struct {
 	gap bool
 }
 
+// lastPatience is how long it may take to close.
+const lastPatience = time.Second
+
 // cutAgain is how long a failure is left alone, unless another commit comes first.
 const cutAgain = time.Second
 
@@ -71,7 +74,7 @@ func (c *flowCutter) start() {
 	c.done.Go(func() { c.run(ctx) })
 }
 
-// close waits for what is being done, and leaves undone what is not: the next process looks at all flows anyway.
+// close cuts what has become stale, within lastPatience: it may be long until a next process looks at all flows.
 func (c *flowCutter) close() {
 	if c.stop != nil {
 		c.stop()
@@ -115,6 +118,13 @@ func hasUDP(s *state.Service) bool {
 }
 
 func (c *flowCutter) run(ctx context.Context) {
+	defer func() {
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastPatience)
+		defer cancel()
+		if err := c.cut(last); err != nil {
+			c.log.Warn("stale flows could not be deleted; the next process will try again", "error", err)
+		}
+	}()
 	var again <-chan time.Time // set while something is left from a failure
 	for {
 		select {

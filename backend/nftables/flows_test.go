@@ -117,6 +117,22 @@ func TestLooksArePaced(t *testing.T) {
 		if last := table.began[len(table.began)-1]; !last.Equal(again) {
 			t.Errorf("the look after an hour of peace came %v after the commit, want at once", last.Sub(again))
 		}
+		// What is committed in the pause after it is not left to the next process.
+		stale := netip.MustParseAddrPort("10.244.77.77:80")
+		src := netip.AddrPortFrom(addr("10.244.9.9"), 999)
+		table.mu.Lock()
+		table.flows = append(table.flows, conntrack.Flow{
+			Family: state.IPv4, Protocol: state.UDP,
+			Orig:  conntrack.Tuple{Src: src, Dst: netip.AddrPortFrom(version(0).Ports[0].Frontends[0].Addr, 80)},
+			Reply: conntrack.Tuple{Src: stale, Dst: src},
+		})
+		table.mu.Unlock()
+		c.begin()
+		c.committed(nil, flowNote{old: version(1), new: version(2)})
+		c.close()
+		if _, cut := table.cut[stale]; !cut {
+			t.Error("a stale flow is left when the process ends")
+		}
 	})
 }
 
