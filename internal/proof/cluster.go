@@ -81,6 +81,12 @@ type cluster struct {
 // newCluster fills a lab.
 func newCluster(l *lab.Lab, seed uint64) (*cluster, error) {
 	c := &cluster{lab: l, rng: rand.New(rand.NewPCG(seed, 0)), told: map[string]string{}}
+	// Those that are replaced come first: a proxy may fall back on the first endpoint, which must not be one that stays for good.
+	for i := range 6 {
+		if err := c.addMember(i%2 == 1); err != nil {
+			return nil, err
+		}
+	}
 	var err error
 	if c.client, err = c.addPod("client", false); err != nil {
 		return nil, err
@@ -96,11 +102,6 @@ func newCluster(l *lab.Lab, seed uint64) (*cluster, error) {
 	}
 	for i := range markPorts {
 		if err := c.marks.Serve(state.TCP, netip.AddrPortFrom(netip.Addr{}, uint16(9000+i)), fmt.Sprint(i)); err != nil {
-			return nil, err
-		}
-	}
-	for i := range 6 {
-		if err := c.addMember(i%2 == 1); err != nil {
 			return nil, err
 		}
 	}
