@@ -14,7 +14,7 @@ import (
 // protocols, cluster IPs that nobody owns, addresses that have nothing to do with services. Some sources are hard to send
 // from with real packets, such as a load balancer's address: callers leave out what they cannot send.
 func (h *History) Packets() []flow.Packet {
-	b := packets{h: h, list: make([]flow.Packet, 0, 512)}
+	b := packets{h: h, list: make([]flow.Packet, 0, 512), has: make(map[flow.Packet]bool, 512)}
 	for _, s := range kind[*model.Service](h) {
 		for _, port := range s.Ports {
 			for _, dst := range slices.Concat(s.ClusterIPs, s.ExternalIPs, s.LoadBalancerIPs) {
@@ -33,6 +33,7 @@ func (h *History) Packets() []flow.Packet {
 type packets struct {
 	h    *History
 	list []flow.Packet
+	has  map[flow.Packet]bool
 }
 
 // toFrontend adds packets of all clients to a frontend of s, and near misses.
@@ -144,9 +145,11 @@ func (b *packets) astray() {
 	}
 }
 
-// add adds a packet if its addresses are of one family.
+// add adds a packet if its addresses are of one family. Each is there once: of two clients that are the same one, and connect at
+// the same time, nobody could say which affinity has to heed.
 func (b *packets) add(from flow.Client, src netip.Addr, dst netip.AddrPort, proto state.Protocol) {
-	if src.IsValid() && state.FamilyOf(src) == state.FamilyOf(dst.Addr()) {
-		b.list = append(b.list, flow.Packet{From: from, Src: src, Dst: dst, Protocol: proto})
+	p := flow.Packet{From: from, Src: src, Dst: dst, Protocol: proto}
+	if src.IsValid() && state.FamilyOf(src) == state.FamilyOf(dst.Addr()) && !b.has[p] {
+		b.list, b.has[p] = append(b.list, p), true
 	}
 }

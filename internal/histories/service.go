@@ -169,7 +169,8 @@ func (h *History) drawPolicies(s *model.Service) {
 func (h *History) drawAffinity(s *model.Service) {
 	s.Affinity = 0
 	if h.chance(0.3) {
-		s.Affinity = pick(h, []time.Duration{time.Second, 10800 * time.Second})
+		// A minute is the shortest that does not pass between two packets on a slow machine.
+		s.Affinity = pick(h, []time.Duration{time.Minute, 3 * time.Hour})
 	}
 }
 
