@@ -51,7 +51,7 @@ const (
 	statusAssured = 1 << 2
 
 	tcpSynSent     = 1
-	tcpClose       = 7
+	tcpClose       = 8
 	sctpClosed     = 1
 	sctpCookieWait = 2
 )

@@ -155,9 +155,11 @@ func TestUnconnected(t *testing.T) {
 		{"a connection seen from the middle on", "10.96.0.10:80", 3, confirmed, false},
 		{"a connection seen from the middle on over IPv6", "[fd00:96::10]:80", 3, confirmed, false},
 		{"a connection that ends", "10.96.0.10:80", 4, confirmed | answered | statusAssured, false},
-		{"an ended connection", "10.96.0.10:80", 6, confirmed | answered | statusAssured, false},
-		{"a SYN and a reset", "10.96.0.10:80", 7, confirmed | answered, true},
-		{"a connection that was reset", "10.96.0.10:80", 7, confirmed | answered | statusAssured, false},
+		{"a connection whose server ends it", "10.96.0.10:80", 5, confirmed | answered | statusAssured, false},
+		{"an ended connection", "10.96.0.10:80", 7, confirmed | answered | statusAssured, false},
+		{"an ended connection seen from the middle on", "10.96.0.10:80", 7, confirmed | answered, false},
+		{"a SYN and a reset", "10.96.0.10:80", 8, confirmed | answered, true},
+		{"a connection that was reset", "10.96.0.10:80", 8, confirmed | answered | statusAssured, false},
 		{"two SYN that cross", "10.96.0.10:80", 9, confirmed | answered, false},
 	} {
 		want := dnat(state.TCP, "10.0.0.1:1000", c.vip, c.vip)
