@@ -5,6 +5,8 @@ import (
 	"iter"
 	"time"
 
+	"k8s.io/client-go/rest"
+
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/source"
 )
@@ -22,7 +24,8 @@ type delivery struct {
 	missing map[model.Kind]bool
 	optOut  optOut
 	pending pending
-	refused string // the last error of renew that was logged
+	next    *rest.Config // another way to the API server, which has not been gone over to yet
+	refused string       // the last error of renew that was logged
 }
 
 // backlog is how many events may wait while the sink is busy. They then reach it as one.
@@ -98,8 +101,11 @@ const renewPeriod = 5 * time.Second
 // version is asked for the latest list.
 func (d *delivery) renew(ctx context.Context) {
 	config, err := d.source.options.Renew()
-	if err == nil && config != nil {
-		err = d.source.connect(config)
+	if config != nil {
+		d.next = config
+	}
+	if err == nil && d.next != nil {
+		err = d.source.connect(d.next) // again and again: it may name a file that is mended later
 	}
 	if err != nil {
 		if text := err.Error(); text != d.refused {
@@ -109,9 +115,10 @@ func (d *delivery) renew(ctx context.Context) {
 		return
 	}
 	d.refused = ""
-	if config == nil {
+	if d.next == nil {
 		return
 	}
+	config, d.next = d.next, nil
 	d.source.log.Info("going over to another way to the API server", "host", config.Host)
 	for _, r := range d.resources {
 		if w := d.watchers[r.kind]; w != nil {

@@ -26,7 +26,7 @@ current-context: c
 }
 
 // TestKubeconfigIsFollowed replaces the kubeconfig's token and authority, then the API server by another one, while the source
-// runs. A broken one changes nothing.
+// runs. A broken one changes nothing, until it is mended, or what it names.
 func TestKubeconfigIsFollowed(t *testing.T) {
 	story(t, func(t *testing.T, a *apiServer) {
 		certificate, ca := authority(t)
@@ -77,7 +77,12 @@ func TestKubeconfigIsFollowed(t *testing.T) {
 		settle(time.Minute)
 		w.logged("no such file")
 		w.updates()
-		write(t, file, kubeconfig(a.host, ca, "second"))
+		caFile := write(t, "ca.pem", "nonsense")
+		write(t, file, strings.Replace(kubeconfig(a.host, "", "second"), "certificate-authority-data:", "certificate-authority: "+caFile, 1))
+		settle(time.Minute)
+		w.logged("unable to load root certificates")
+		w.updates()
+		write(t, caFile, ca)
 		settle(2 * renewPeriod)
 		w.noProblems()
 		w.holds("a/x:80", "a/y:80", hereNode)
