@@ -17,72 +17,55 @@ import (
 //
 // It knows a record by its address, so a record must not be modified once it has been encoded.
 type Encoder struct {
-	services cache[state.Service]
+	mu   sync.RWMutex
+	made map[weak.Pointer[state.Service]]mem.Buffer
 }
 
-// Encoded is a marshalled message after its length, as it stands in a field of another message. It is shared and immutable.
-type Encoded struct{ buffer mem.Buffer }
-
-// Bytes returns the message without its length. The caller must not modify it.
-func (e Encoded) Bytes() []byte {
-	b, _ := protowire.ConsumeBytes(e.buffer.ReadOnlyData())
+// service returns a record as a localnet.v1.ServiceEndpoints after its length, as it stands in a field of another message. It is
+// shared and immutable.
+func (e *Encoder) service(s *state.Service) mem.Buffer {
+	key := weak.Make(s)
+	e.mu.RLock()
+	b, ok := e.made[key]
+	e.mu.RUnlock()
+	if ok {
+		return b
+	}
+	b = encode(Service(s))
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if made, ok := e.made[key]; ok { // meanwhile
+		return made
+	}
+	if e.made == nil {
+		e.made = make(map[weak.Pointer[state.Service]]mem.Buffer)
+	}
+	e.made[key] = b
+	runtime.AddCleanup(s, e.forget, key)
 	return b
 }
 
-// Service returns a record as a localnet.v1.ServiceEndpoints.
-func (e *Encoder) Service(s *state.Service) Encoded {
-	return e.services.get(s, func() proto.Message { return Service(s) })
+func (e *Encoder) forget(key weak.Pointer[state.Service]) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.made, key)
 }
 
-// encode marshals a message that this package made: its strings are UTF-8, so it cannot fail.
-func encode(m proto.Message) Encoded {
+// encode marshals a message that this package made, after its length: its strings are UTF-8, so it cannot fail.
+func encode(m proto.Message) mem.Buffer {
 	size := proto.Size(m)
 	b := protowire.AppendVarint(make([]byte, 0, protowire.SizeBytes(size)), uint64(size))
 	b, err := proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(b, m)
 	if err != nil {
 		panic("wire: cannot marshal " + string(m.ProtoReflect().Descriptor().FullName()) + ": " + err.Error())
 	}
-	return Encoded{mem.SliceBuffer(b)}
+	return mem.SliceBuffer(b)
 }
 
-// cache holds what was made of each T that is still in use.
-type cache[T any] struct {
-	mu   sync.RWMutex
-	made map[weak.Pointer[T]]Encoded
-}
-
-func (c *cache[T]) get(p *T, message func() proto.Message) Encoded {
-	key := weak.Make(p)
-	c.mu.RLock()
-	e, ok := c.made[key]
-	c.mu.RUnlock()
-	if ok {
-		return e
-	}
-	e = encode(message())
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if made, ok := c.made[key]; ok { // meanwhile
-		return made
-	}
-	if c.made == nil {
-		c.made = make(map[weak.Pointer[T]]Encoded)
-	}
-	c.made[key] = e
-	runtime.AddCleanup(p, c.forget, key)
-	return e
-}
-
-func (c *cache[T]) forget(key weak.Pointer[T]) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.made, key)
-}
-
-// Builder puts a message together from pieces that are marshalled already. The zero Builder is an empty message.
-type Builder struct {
+// builder puts a message together from pieces that are marshalled already. The zero builder is an empty message.
+type builder struct {
 	buffers mem.BufferSlice
-	size    int
+	size    int // of the message in bytes
 }
 
 // tags are the beginnings of fields 1 to 15 of type message.
@@ -93,14 +76,14 @@ var tags = func() (tags [16]mem.Buffer) {
 	return tags
 }()
 
-// Field appends a field, 1 to 15, that holds a message.
-func (b *Builder) Field(number int, e Encoded) {
-	b.buffers = append(b.buffers, tags[number], e.buffer)
-	b.size += 1 + e.buffer.Len()
+// field appends a field, 1 to 15, that holds a message, which comes after its length.
+func (b *builder) field(number int, m mem.Buffer) {
+	b.buffers = append(b.buffers, tags[number], m)
+	b.size += 1 + m.Len()
 }
 
-// Merge appends all fields of m, which must be of the type that is being built and made by this package.
-func (b *Builder) Merge(m proto.Message) {
+// merge appends all fields of m, which must be of the type that is being built and made by this package.
+func (b *builder) merge(m proto.Message) {
 	bytes, err := proto.Marshal(m)
 	if err != nil {
 		panic("wire: cannot marshal " + string(m.ProtoReflect().Descriptor().FullName()) + ": " + err.Error())
@@ -109,13 +92,10 @@ func (b *Builder) Merge(m proto.Message) {
 	b.size += len(bytes)
 }
 
-// Size is the size of the message in bytes.
-func (b *Builder) Size() int { return b.size }
-
-// Take returns the message and leaves the builder empty.
-func (b *Builder) Take() *Raw {
+// take returns the message and leaves the builder empty.
+func (b *builder) take() *Raw {
 	m := &Raw{b.buffers}
-	*b = Builder{}
+	*b = builder{}
 	return m
 }
 

@@ -7,16 +7,23 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
 )
 
-func (c *cache[T]) len() int {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return len(c.made)
+func (e *Encoder) len() int {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	return len(e.made)
+}
+
+// bytesOf returns the message of a record, without its length.
+func (e *Encoder) bytesOf(s *state.Service) []byte {
+	b, _ := protowire.ConsumeBytes(e.service(s).ReadOnlyData())
+	return b
 }
 
 // TestEncoderMarshalsOnce: all who ask for a record share one piece of memory.
@@ -30,7 +37,7 @@ func TestEncoderMarshalsOnce(t *testing.T) {
 	got := make([][]byte, 50)
 	var all sync.WaitGroup
 	for i := range got {
-		all.Go(func() { got[i] = e.Service(s).Bytes() })
+		all.Go(func() { got[i] = e.bytesOf(s) })
 	}
 	all.Wait()
 	for _, b := range got {
@@ -41,7 +48,7 @@ func TestEncoderMarshalsOnce(t *testing.T) {
 			t.Fatal("the record was marshalled for more than one")
 		}
 	}
-	if other := e.Service(new(*s)).Bytes(); &other[0] == &got[0][0] {
+	if other := e.bytesOf(new(*s)); &other[0] == &got[0][0] {
 		t.Error("another record got the same memory")
 	}
 }
@@ -50,18 +57,18 @@ func TestEncoderMarshalsOnce(t *testing.T) {
 func TestEncoderForgets(t *testing.T) {
 	var e Encoder
 	kept := &state.Service{Name: state.ServiceName{Name: "kept"}}
-	e.Service(kept)
+	e.service(kept)
 	for range 1000 {
-		e.Service(&state.Service{})
+		e.service(&state.Service{})
 	}
 	for range 100 {
 		runtime.GC()
-		if e.services.len() == 1 {
+		if e.len() == 1 {
 			break
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	if n := e.services.len(); n != 1 {
+	if n := e.len(); n != 1 {
 		t.Errorf("%d are remembered, want 1", n)
 	}
 	runtime.KeepAlive(kept)
@@ -70,15 +77,15 @@ func TestEncoderForgets(t *testing.T) {
 // TestTextIsAlwaysUTF8: a name that is not, which no source lets in, does not keep a record from being sent.
 func TestTextIsAlwaysUTF8(t *testing.T) {
 	var e Encoder
-	e.Service(&state.Service{Name: state.ServiceName{Namespace: "n\xff", Name: "a\xff"}, Ports: []state.Port{{Name: "p\xff"}}})
+	e.service(&state.Service{Name: state.ServiceName{Namespace: "n\xff", Name: "a\xff"}, Ports: []state.Port{{Name: "p\xff"}}})
 	encode(Object(&model.Service{Name: state.ServiceName{Namespace: "n\xff", Name: "a\xff"}, HasProxyName: true, ProxyName: "\xff", Ports: []model.ServicePort{{Name: "p\xff"}}}))
 	encode(Object(&model.EndpointSlice{Namespace: "\xff", Name: "\xff", Service: "\xff", Ports: []model.EndpointPort{{Name: "\xff"}},
 		Endpoints: []model.Endpoint{{NodeName: "\xff", ZoneHints: []string{"\xff"}, NodeHints: []string{"\xff"}}}}))
 	encode(Object(&model.Node{Name: "\xff", Zone: "\xff"}))
 	encode(Object(&model.Namespace{Name: "\xff"}))
 	encode(Object(&model.ServiceCIDR{Name: "\xff"}))
-	var b Builder
-	b.Merge(Node(&state.Node{Name: "\xff"}))
-	b.Merge(ServiceName(state.ServiceName{Namespace: "\xff", Name: "\xff"}))
-	b.Merge(Ref(model.Ref{Namespace: "\xff", Name: "\xff"}))
+	var b builder
+	b.merge(Node(&state.Node{Name: "\xff"}))
+	b.merge(ServiceName(state.ServiceName{Namespace: "\xff", Name: "\xff"}))
+	b.merge(Ref(model.Ref{Namespace: "\xff", Name: "\xff"}))
 }

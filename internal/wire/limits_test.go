@@ -69,7 +69,7 @@ func TestObjectsAtTheLimits(t *testing.T) {
 	}
 	var e Encoder
 	m := &localnetv1.ServiceEndpoints{}
-	if err := proto.Unmarshal(e.Service(u.Changed[0]).Bytes(), m); err != nil {
+	if err := proto.Unmarshal(e.bytesOf(u.Changed[0]), m); err != nil {
 		t.Fatal(err)
 	}
 	got, err := ParseService(m)

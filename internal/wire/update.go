@@ -19,9 +19,9 @@ const (
 
 // NextItem returns an item of the answer to Next that has a service.
 func NextItem(e *Encoder, s *state.Service) *Raw {
-	var b Builder
-	b.Field(fieldNextEndpoints, e.Service(s))
-	return b.Take()
+	var b builder
+	b.field(fieldNextEndpoints, e.service(s))
+	return b.take()
 }
 
 // Parts splits an update into messages of type WatchResponse, each of about size bytes: one service more at most. node is sent
@@ -29,22 +29,22 @@ func NextItem(e *Encoder, s *state.Service) *Raw {
 // them has; the second value says that it is the last.
 func Parts(e *Encoder, u *state.Update, node *state.Node, at Position, size int) iter.Seq2[*Raw, bool] {
 	return func(yield func(part *Raw, last bool) bool) {
-		var b Builder
+		var b builder
 		begin := func() {
 			if u.Full {
-				b.Merge(&localnetv1.WatchResponse{Full: true})
+				b.merge(&localnetv1.WatchResponse{Full: true})
 			}
 		}
 		begin()
 		if node != nil {
-			b.Merge(&localnetv1.WatchResponse{Node: Node(node)})
+			b.merge(&localnetv1.WatchResponse{Node: Node(node)})
 		}
 		// room hands over what there is if it is enough for a part.
 		room := func() bool {
-			if b.Size() < size {
+			if b.size < size {
 				return true
 			}
-			if !yield(b.Take(), false) {
+			if !yield(b.take(), false) {
 				return false
 			}
 			begin()
@@ -54,7 +54,7 @@ func Parts(e *Encoder, u *state.Update, node *state.Node, at Position, size int)
 			if !room() {
 				return
 			}
-			b.Field(fieldChanged, e.Service(s))
+			b.field(fieldChanged, e.service(s))
 		}
 		for names := range slices.Chunk(u.Removed, namesAtOnce) {
 			if !room() {
@@ -64,7 +64,7 @@ func Parts(e *Encoder, u *state.Update, node *state.Node, at Position, size int)
 			for _, n := range names {
 				m.Removed = append(m.Removed, ServiceName(n))
 			}
-			b.Merge(m)
+			b.merge(m)
 		}
 		for times := range slices.Chunk(u.Triggers, namesAtOnce) {
 			if !room() {
@@ -76,10 +76,10 @@ func Parts(e *Encoder, u *state.Update, node *state.Node, at Position, size int)
 					m.Triggers = append(m.Triggers, ts)
 				}
 			}
-			b.Merge(m)
+			b.merge(m)
 		}
-		b.Merge(&localnetv1.WatchResponse{Position: at.Message()})
-		yield(b.Take(), true)
+		b.merge(&localnetv1.WatchResponse{Position: at.Message()})
+		yield(b.take(), true)
 	}
 }
 
