@@ -20,9 +20,7 @@ var errSilent = errors.New("it has not answered for " + patience.String() + "; p
 // dial returns a new connection to a relay. Each is for one stream: that way nothing but the source itself decides when to try
 // again, and names are resolved each time.
 func (s *Source) dial(target string) (*grpc.ClientConn, error) {
-	return client.Dial(client.Options{
-		Target: target, TLS: s.options.TLS, Certificates: s.options.Certificates, DialOptions: s.options.DialOptions,
-	})
+	return client.Dial(client.Options{Target: target, Certificates: s.options.Certificates, DialOptions: s.options.DialOptions})
 }
 
 // follow delivers what one relay has until the stream ends, and says why it did, and whether the relay was of use until then.

@@ -9,7 +9,6 @@ package relay
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"log/slog"
 	"math/rand/v2"
@@ -28,10 +27,8 @@ type Options struct {
 	// dns:///host:port, unix:///path. One of them is followed; when it fails, the next one, and after the last the first. At
 	// least one is required.
 	Targets []string
-	// TLS is how to know the relay, and to be known. Without it, and without Certificates, targets must be unix sockets or
-	// loopback addresses.
-	TLS *tls.Config
-	// Certificates are TLS by files that may be replaced while the source runs. They count if TLS is nil.
+	// Certificates are how to know the relay, and to be known: TLS by files that may be replaced while the source runs. Without
+	// them, targets must be unix sockets or loopback addresses.
 	Certificates *client.Certificates
 	// DialOptions come after those of [client.Dial].
 	DialOptions []grpc.DialOption

@@ -1,7 +1,6 @@
 package relay
 
 import (
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -14,7 +13,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/switchyard-net/switchyard/client"
 	"github.com/switchyard-net/switchyard/internal/objectfeed"
 	clusterv1 "github.com/switchyard-net/switchyard/internal/proto/cluster/v1"
 	"github.com/switchyard-net/switchyard/internal/relayserver"
@@ -401,22 +399,15 @@ func TestOptions(t *testing.T) {
 		"no Targets":              {},
 		"one of Targets is empty": {Targets: []string{"localhost:1", ""}},
 		`target "%zz"`:            {Targets: []string{"localhost:1", "%zz"}},
-		`scheme "https"`:          {Targets: []string{"https://relay.example:8443"}, TLS: &tls.Config{}},
+		`scheme "https"`:          {Targets: []string{"https://relay.example:8443"}, Certificates: certificates(t)},
 		`"192.0.2.1:1" is not on`: {Targets: []string{"localhost:1", "192.0.2.1:1"}},
 	} {
 		if _, err := New(o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("the error is %v, want one with %q", err, want)
 		}
 	}
-	certificates, err := client.NewCertificates(client.TLSFiles{}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, o := range []Options{{TLS: &tls.Config{}}, {Certificates: certificates}} {
-		o.Targets = []string{"192.0.2.1:1"}
-		if _, err := New(o); err != nil {
-			t.Errorf("with TLS: %v", err)
-		}
+	if _, err := New(Options{Targets: []string{"192.0.2.1:1"}, Certificates: certificates(t)}); err != nil {
+		t.Errorf("with TLS: %v", err)
 	}
 }
 

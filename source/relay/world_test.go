@@ -3,7 +3,6 @@ package relay
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -21,6 +20,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/test/bufconn"
 
+	"github.com/switchyard-net/switchyard/client"
 	"github.com/switchyard-net/switchyard/internal/objectfeed"
 	"github.com/switchyard-net/switchyard/internal/relayserver"
 	"github.com/switchyard-net/switchyard/model"
@@ -137,13 +137,23 @@ func (n *network) serve(t testing.TB, at string, feed *objectfeed.Feed) (stop fu
 	return n.listen(t, at, func(s *grpc.Server) { relayserver.Register(s, relayserver.Options{Feed: feed}) })
 }
 
+// certificates are those of a client that shows none.
+func certificates(t testing.TB) *client.Certificates {
+	t.Helper()
+	c, err := client.NewCertificates(client.TLSFiles{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
 // source returns a source that follows the relays at some addresses.
 func (n *network) source(t testing.TB, log *slog.Logger, at ...string) *Source {
 	o := Options{
 		// They are elsewhere, but there is nobody on the way.
-		TLS:         &tls.Config{},
-		DialOptions: []grpc.DialOption{grpc.WithContextDialer(n.dial), grpc.WithTransportCredentials(insecure.NewCredentials())},
-		Logger:      log,
+		Certificates: certificates(t),
+		DialOptions:  []grpc.DialOption{grpc.WithContextDialer(n.dial), grpc.WithTransportCredentials(insecure.NewCredentials())},
+		Logger:       log,
 	}
 	for _, a := range at {
 		o.Targets = append(o.Targets, "passthrough:///"+a)
