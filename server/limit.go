@@ -53,7 +53,7 @@ func (m *limiter) Accept() (net.Conn, error) {
 	}
 }
 
-// remoteOf returns from which machine a connection comes, the zero Addr if from this one.
+// remoteOf returns from which machine a connection comes, the zero Addr if it is a unix socket's or a loopback address's.
 func remoteOf(c net.Conn) netip.Addr {
 	a, ok := c.RemoteAddr().(*net.TCPAddr)
 	if !ok || a.IP.IsLoopback() {
@@ -80,9 +80,12 @@ func (m *limiter) admit(remote netip.Addr) bool {
 	}
 	m.refused++
 	if now := time.Now(); now.Sub(m.warned) >= warnPause {
+		from := "this machine"
+		if remote.IsValid() {
+			from = remote.String()
+		}
 		m.log.Warn("too many clients; new connections are closed", "listener", m.Addr().String(), "limit", limit,
-			"refusedSinceLastWarning", m.refused, "from", remote.String(), "connectionsFromThere", m.from[remote],
-			"remedy", "find out who connects so often, or raise the limit")
+			"refusedSinceLastWarning", m.refused, "from", from, "remedy", "find out who connects so often, or raise the limit")
 		m.warned, m.refused = now, 0
 	}
 	return false

@@ -46,7 +46,7 @@ type Options struct {
 	// InstanceID names the life of the server, in which revisions count. Default: a random number.
 	InstanceID uint64
 	// MaxClients is how many connections there may be at once on each listener; further ones are closed. One remote IP address
-	// may have a quarter of them, or 64 if that is more; connections from this machine are not counted so. A connection counts
+	// may have a quarter of them, or 64 if that is more; those over loopback and unix sockets are not counted so. A connection counts
 	// from when it is accepted; if it does not finish its handshakes within 10 s, it is closed. Default: 10,000.
 	MaxClients int
 	// OnStatus is told how the dataplane of a watching client is doing, whenever the client says so. It must not block; for one

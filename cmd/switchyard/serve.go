@@ -76,7 +76,7 @@ state of node NAME, and the organisation switchyard:relays may have everything.`
 	f.StringVar(&o.tls.KeyFile, "tls-key", "", "key of the certificate")
 	f.StringVar(&o.tls.ClientCAFile, "client-ca", "", "authorities that sign clients' certificates")
 	f.StringVar(&o.health, "healthz-bind-address", "", "address and port of /healthz and /livez, such as 0.0.0.0:10256; empty for none")
-	f.IntVar(&o.clients, "max-clients", 0, "how many connections there may be at once at each address of --listen, a quarter of them from one host; 0 for 10000")
+	f.IntVar(&o.clients, "max-clients", 0, "how many connections there may be at once at each address of --listen, a quarter of them, or 64 if that is more, from one host; 0 for 10000")
 	o.log.register(f)
 	return cmd
 }
