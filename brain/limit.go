@@ -24,15 +24,15 @@ type Excess struct {
 	// Refused is the number of ports, those of two families counted twice, to which connections are refused because there is no
 	// room for their endpoints. Unrouted are those without room even for their frontends.
 	Refused, Unrouted int
-	// Port is the first such port.
+	// Port is the first unrouted port, or the first refused one if there is none.
 	Port model.ServicePort
 }
 
 // ExcessOf returns what [Compute] leaves out of the record of a service, because the record would be too large.
 //
 // First all ports get their frontends, in the order of the spec and IPv4 before IPv6, then they get their endpoints in that order,
-// all of them or none, as long as there is room. So a frontend never falls to another service, and nobody is sent to fewer
-// endpoints than there are.
+// all of them or none, as long as there is room. So nobody is sent to fewer endpoints than there are, and a frontend
+// falls to another service only if there is no room even for frontends.
 func ExcessOf(cfg *Config, svc *model.Service, slices []*model.EndpointSlice) Excess {
 	if !handles(cfg, svc) || surelyFits(svc, slices) {
 		return Excess{}

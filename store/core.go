@@ -106,7 +106,7 @@ func (c *core) checkSize(svc *service, object *model.Service, endpoints []*model
 			"refused", x.Refused, "notRouted", x.Unrouted, "entries", x.Entries, "limit", brain.MaxEntries,
 			"remedy", "split the service into several, each with fewer ports or endpoints; "+
 				"or give it fewer externalIPs, load balancer addresses or source ranges")
-	case svc.tooLarge && !tooLarge:
+	case svc.tooLarge && !tooLarge && object != nil:
 		c.log.Info("service is no longer too large", "service", svc.name.String())
 	}
 	svc.tooLarge = tooLarge
