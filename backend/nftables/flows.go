@@ -93,6 +93,13 @@ func (c *flowCutter) failed() {
 	c.doubtful = true
 }
 
+// isDoubtful says that the last commit failed: it may have been carried out, and what it means for flows was not taken down.
+func (c *flowCutter) isDoubtful() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.doubtful
+}
+
 // committed takes down what a commit changed, and the addresses that serve NodePorts after it.
 func (c *flowCutter) committed(nodePorts []netip.Addr, notes ...flowNote) {
 	defer c.committing.Unlock()

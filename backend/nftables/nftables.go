@@ -48,8 +48,6 @@ type Backend struct {
 	known bool
 	// applied says that there was an Apply, without which there is nothing to verify.
 	applied bool
-	// unanswered says that a commit failed, which may have been carried out, and what it means for flows was not noted.
-	unanswered bool
 }
 
 var _ backend.Backend = (*Backend)(nil)
@@ -205,7 +203,7 @@ func (b *Backend) applyAll(want desired) (backend.Result, error) {
 				notes = append(notes, flowNote{old: a.record, new: now})
 			}
 		}
-		wrote := written > 0 || b.unanswered
+		wrote := written > 0 || b.cutter.isDoubtful()
 		if !b.applied || wrote {
 			notes = append(notes, flowNote{all: want.services, gap: wrote})
 		}
@@ -302,11 +300,9 @@ func (b *Backend) commitNoted(p *plan, notes func(written int) []flowNote) (int,
 	written, err := b.commit(p)
 	if err != nil {
 		b.cutter.failed()
-		b.unanswered = true
 		return 0, err
 	}
 	b.cutter.committed(p.nodePorts, notes(written)...)
-	b.unanswered = false
 	return written, nil
 }
 
