@@ -43,7 +43,7 @@ type Change struct {
 	Changed []*localnetv1.ServiceEndpoints
 	// Removed are services that no longer exist, ordered by name. Of one that failed the sink may have nothing.
 	Removed []ServiceName
-	// Triggers are as in [Update]; of more than 1,024 that came while the sink failed, the first.
+	// Triggers are as in [Update]; of more than 1,024, the first.
 	Triggers []time.Time
 
 	state *replica
@@ -138,7 +138,7 @@ func (r *runner) take(u *Update) {
 	r.triggers = append(r.triggers, u.Triggers[:min(len(u.Triggers), maxTriggers-len(r.triggers))]...)
 }
 
-// maxTriggers is how many triggers are kept for a sink that fails. The oldest tell how far it is behind.
+// maxTriggers is how many triggers a sink is told at most. The oldest tell how far it is behind.
 const maxTriggers = 1024
 
 // isDue says whether to call the sink now. If there is nothing to do for it, it shows the newer state already.

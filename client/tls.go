@@ -43,7 +43,7 @@ type Certificates struct {
 // discards it.
 func NewCertificates(files TLSFiles, log *slog.Logger) (*Certificates, error) {
 	if (files.Cert == "") != (files.Key == "") {
-		return nil, errors.New("a client's certificate and its key are needed together: --tls-cert and --tls-key")
+		return nil, errors.New("a client's certificate and its key are needed together: set both Cert and Key of TLSFiles, or neither")
 	}
 	c := &Certificates{files: files, log: cmp.Or(log, slog.New(slog.DiscardHandler))}
 	if err := c.reload(); err != nil {
