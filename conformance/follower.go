@@ -37,13 +37,8 @@ func newFollower(c *cluster) (*follower, error) {
 	path := filepath.Join(dir, "api.sock")
 	f.target = "unix://" + path
 	s, err := server.New(server.Options{
-		Node: c.lab.Node().Name,
-		Feed: func(node string) (state.Feed, error) {
-			if node != c.lab.Node().Name {
-				return nil, server.ErrNoNode
-			}
-			return c.store, nil
-		},
+		Node:     c.lab.Node().Name,
+		Feed:     server.Only(c.lab.Node().Name, c.store),
 		OnStatus: func(from server.Client, s server.Status) { f.heard(c, from.ID, s) },
 		Logger:   c.settings.Logger,
 	})
