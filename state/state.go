@@ -115,6 +115,25 @@ type Port struct {
 	Lingering []Endpoint
 }
 
+// Key tells one of the port's frontends from all others.
+func (p *Port) Key(f *Frontend) FrontendKey { return FrontendKey{p.Family, p.Protocol, f.Addr, f.Port} }
+
+// FrontendKey is what at most one Service has in the state of a node: an address and port, or a node port of one family.
+type FrontendKey struct {
+	Family   Family
+	Protocol Protocol
+	// Addr is the zero Addr for node ports.
+	Addr netip.Addr
+	Port uint16
+}
+
+func (k FrontendKey) String() string {
+	if !k.Addr.IsValid() {
+		return fmt.Sprintf("%v node port %d/%v", k.Family, k.Port, k.Protocol)
+	}
+	return fmt.Sprintf("%v/%v", netip.AddrPortFrom(k.Addr, k.Port), k.Protocol)
+}
+
 // Compare orders the ports of a service: by name, then by protocol, then by family.
 func (p *Port) Compare(o *Port) int {
 	return cmp.Or(cmp.Compare(p.Name, o.Name), cmp.Compare(p.Protocol, o.Protocol), cmp.Compare(p.Family, o.Family))

@@ -1,8 +1,6 @@
 package store
 
 import (
-	"fmt"
-	"net/netip"
 	"slices"
 
 	"github.com/switchyard-net/switchyard/state"
@@ -12,28 +10,9 @@ import (
 // claim as cluster IP beats all others, because the API server gives each cluster IP away only once; then the service
 // whose name comes first wins. The answer depends on the claims only, not on the order in which they came.
 type arbiter struct {
-	sole      map[claim]bid   // claims that one service makes
-	contested map[claim][]bid // claims of several services, best first
-	lost      map[*service]map[claim]bool
-}
-
-// claim is what one service at a time can hold: an address and port, or a node port of one family.
-type claim struct {
-	addr     netip.Addr // zero for node ports
-	family   state.Family
-	protocol state.Protocol
-	port     uint16
-}
-
-func claimOf(p *state.Port, f *state.Frontend) claim {
-	return claim{f.Addr, p.Family, p.Protocol, f.Port}
-}
-
-func (c claim) String() string {
-	if !c.addr.IsValid() {
-		return fmt.Sprintf("%v node port %d/%v", c.family, c.port, c.protocol)
-	}
-	return fmt.Sprintf("%v/%v", netip.AddrPortFrom(c.addr, c.port), c.protocol)
+	sole      map[state.FrontendKey]bid   // claims that one service makes
+	contested map[state.FrontendKey][]bid // claims of several services, best first
+	lost      map[*service]map[state.FrontendKey]bool
 }
 
 // bid is one service's claim.
@@ -54,12 +33,12 @@ func (b bid) compare(o bid) int {
 
 // loss is a claim that another service holds.
 type loss struct {
-	claim  claim
+	claim  state.FrontendKey
 	holder *service
 }
 
 func newArbiter() arbiter {
-	return arbiter{sole: make(map[claim]bid), contested: make(map[claim][]bid), lost: make(map[*service]map[claim]bool)}
+	return arbiter{sole: make(map[state.FrontendKey]bid), contested: make(map[state.FrontendKey][]bid), lost: make(map[*service]map[state.FrontendKey]bool)}
 }
 
 // replace puts the claims of svc's new record in the place of those of its former one; either may be nil. It returns the
@@ -69,12 +48,12 @@ func (a *arbiter) replace(svc *service, former, record *state.Service) (moved []
 		return nil
 	}
 	eachFrontend(former, func(p *state.Port, f *state.Frontend) {
-		if heir := a.withdraw(claimOf(p, f), svc); heir != nil {
+		if heir := a.withdraw(p.Key(f), svc); heir != nil {
 			moved = append(moved, heir)
 		}
 	})
 	eachFrontend(record, func(p *state.Port, f *state.Frontend) {
-		if rival := a.place(claimOf(p, f), bid{svc, f.Kind == state.ClusterIP}); rival != nil {
+		if rival := a.place(p.Key(f), bid{svc, f.Kind == state.ClusterIP}); rival != nil {
 			moved = append(moved, rival)
 		}
 	})
@@ -105,7 +84,7 @@ func sameFrontends(a, b *state.Service) bool {
 }
 
 // place adds a bid. If it beats another service's, that service is returned.
-func (a *arbiter) place(c claim, b bid) (rival *service) {
+func (a *arbiter) place(c state.FrontendKey, b bid) (rival *service) {
 	bids := a.contested[c]
 	if bids == nil {
 		sole, ok := a.sole[c]
@@ -131,7 +110,7 @@ func (a *arbiter) place(c claim, b bid) (rival *service) {
 }
 
 // withdraw removes a service's bid, if there is one. If another service now holds the claim instead, it is returned.
-func (a *arbiter) withdraw(c claim, svc *service) (heir *service) {
+func (a *arbiter) withdraw(c state.FrontendKey, svc *service) (heir *service) {
 	bids := a.contested[c]
 	if bids == nil {
 		if a.sole[c].service == svc {
@@ -152,7 +131,7 @@ func (a *arbiter) withdraw(c claim, svc *service) (heir *service) {
 }
 
 // store keeps one or more bids where they belong.
-func (a *arbiter) store(c claim, bids []bid) {
+func (a *arbiter) store(c state.FrontendKey, bids []bid) {
 	if len(bids) > 1 {
 		delete(a.sole, c)
 		a.contested[c] = bids
@@ -174,7 +153,7 @@ func (a *arbiter) award(svc *service, record *state.Service) (*state.Service, []
 	}
 	var lost []loss
 	eachFrontend(record, func(p *state.Port, f *state.Frontend) {
-		c := claimOf(p, f)
+		c := p.Key(f)
 		if bids := a.contested[c]; bids != nil && bids[0].service != svc {
 			lost = append(lost, loss{c, bids[0].service})
 		}
@@ -192,7 +171,7 @@ func (a *arbiter) newLosses(svc *service, lost []loss) (fresh []loss) {
 	if len(lost) == 0 {
 		return nil
 	}
-	now := make(map[claim]bool, len(lost))
+	now := make(map[state.FrontendKey]bool, len(lost))
 	for _, l := range lost {
 		if !known[l.claim] {
 			fresh = append(fresh, l)
@@ -205,13 +184,13 @@ func (a *arbiter) newLosses(svc *service, lost []loss) (fresh []loss) {
 
 // without returns a copy of record that lacks the lost frontends, and the ports that have no frontend but those.
 func without(record *state.Service, lost []loss) *state.Service {
-	taken := make(map[claim]bool, len(lost))
+	taken := make(map[state.FrontendKey]bool, len(lost))
 	for _, l := range lost {
 		taken[l.claim] = true
 	}
 	out := &state.Service{Name: record.Name, HealthCheck: record.HealthCheck}
 	for _, p := range record.Ports {
-		p.Frontends = slices.DeleteFunc(slices.Clone(p.Frontends), func(f state.Frontend) bool { return taken[claimOf(&p, &f)] })
+		p.Frontends = slices.DeleteFunc(slices.Clone(p.Frontends), func(f state.Frontend) bool { return taken[p.Key(&f)] })
 		if len(p.Frontends) > 0 {
 			dropUnusedTraffic(&p)
 			out.Ports = append(out.Ports, p)

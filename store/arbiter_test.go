@@ -77,7 +77,7 @@ func TestWithout(t *testing.T) {
 			before.Ports = []state.Port{test.port}
 			var lost []loss
 			for _, f := range test.lost {
-				lost = append(lost, loss{claim: claimOf(&test.port, &f)})
+				lost = append(lost, loss{claim: test.port.Key(&f)})
 			}
 			got := without(record, lost)
 			want := &state.Service{Name: record.Name, Ports: test.want, HealthCheck: record.HealthCheck}
@@ -106,9 +106,10 @@ func TestClaimsDoNotCollide(t *testing.T) {
 		{state.IPv4, state.SCTP, frontend(state.ClusterIP, "10.0.0.1", 80)},
 		{state.IPv6, state.TCP, frontend(state.ClusterIP, "fd00::1", 80)},
 	}
-	seen := make(map[claim]bool)
+	seen := make(map[state.FrontendKey]bool)
 	for _, p := range ports {
-		c := claimOf(&state.Port{Family: p.family, Protocol: p.protocol}, &p.frontend)
+		port := state.Port{Family: p.family, Protocol: p.protocol}
+		c := port.Key(&p.frontend)
 		if seen[c] {
 			t.Errorf("%v is the claim of two different frontends", c)
 		}
@@ -163,9 +164,9 @@ func recount(records map[*service]*state.Service, svc *service) *state.Service {
 	if record == nil {
 		return nil
 	}
-	best := func(s *service, c claim) (b bid, ok bool) {
+	best := func(s *service, c state.FrontendKey) (b bid, ok bool) {
 		eachFrontend(records[s], func(p *state.Port, f *state.Frontend) {
-			if claimOf(p, f) == c {
+			if p.Key(f) == c {
 				b, ok = bid{s, b.clusterIP || f.Kind == state.ClusterIP}, true
 			}
 		})
@@ -173,7 +174,7 @@ func recount(records map[*service]*state.Service, svc *service) *state.Service {
 	}
 	var lost []loss
 	eachFrontend(record, func(p *state.Port, f *state.Frontend) {
-		c := claimOf(p, f)
+		c := p.Key(f)
 		mine, _ := best(svc, c)
 		for other := range records {
 			if theirs, ok := best(other, c); ok && other != svc && theirs.compare(mine) < 0 {

@@ -183,10 +183,10 @@ func sameStates(got map[state.ServiceName]*state.Service, node *state.Node, want
 }
 
 func noFrontendTwice(t *testing.T, s *Snapshot) {
-	holders := make(map[claim]state.ServiceName)
+	holders := make(map[state.FrontendKey]state.ServiceName)
 	for r := range s.Services() {
 		eachFrontend(r, func(p *state.Port, f *state.Frontend) {
-			c := claimOf(p, f)
+			c := p.Key(f)
 			if other, ok := holders[c]; ok && other != r.Name {
 				t.Errorf("%v is held by %v and %v", c, other, r.Name)
 			}

@@ -178,7 +178,7 @@ func describe(p *state.Port, f *state.Frontend) string {
 		}
 		to = strings.Join(addrs, " ")
 	}
-	return fmt.Sprintf("%v %v -> %s", f.Kind, claimOf(p, f), to)
+	return fmt.Sprintf("%v %v -> %s", f.Kind, p.Key(f), to)
 }
 
 func parseObjects(t *testing.T, text string) (set []model.Object, deleted []model.Ref) {

@@ -9,7 +9,6 @@ import (
 	"iter"
 	"log/slog"
 	"maps"
-	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -199,7 +198,7 @@ func (f *Follower) dropOusted(update *state.Update, old func(state.ServiceName) 
 	if len(unreadable) == 0 {
 		return
 	}
-	holders := make(map[frontend]state.ServiceName)
+	holders := make(map[state.FrontendKey]state.ServiceName)
 	for _, s := range update.Changed {
 		if unreadable[s.Name] == nil {
 			for key := range frontends(s) {
@@ -228,20 +227,13 @@ func (f *Follower) dropOusted(update *state.Update, old func(state.ServiceName) 
 	}
 }
 
-// frontend is what only one service may hold.
-type frontend struct {
-	protocol state.Protocol
-	family   state.Family
-	addr     netip.Addr // zero for node ports
-	port     uint16
-}
-
-func frontends(s *state.Service) iter.Seq[frontend] {
-	return func(yield func(frontend) bool) {
+// frontends are those of a service.
+func frontends(s *state.Service) iter.Seq[state.FrontendKey] {
+	return func(yield func(state.FrontendKey) bool) {
 		for i := range s.Ports {
 			p := &s.Ports[i]
-			for _, f := range p.Frontends {
-				if !yield(frontend{p.Protocol, p.Family, f.Addr, f.Port}) {
+			for j := range p.Frontends {
+				if !yield(p.Key(&p.Frontends[j])) {
 					return
 				}
 			}

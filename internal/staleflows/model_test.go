@@ -85,7 +85,7 @@ func (w *world) service(id int, free []netip.AddrPort) *state.Service {
 	if w.r.IntN(8) == 0 {
 		protocol = state.TCP
 	}
-	taken := map[frontend]bool{}
+	taken := map[state.FrontendKey]bool{}
 	for range 1 + w.r.IntN(3) {
 		if len(free) == 0 {
 			break
@@ -98,7 +98,7 @@ func (w *world) service(id int, free []netip.AddrPort) *state.Service {
 			}
 			f = state.Frontend{Kind: state.NodePort, Port: dst.Port()}
 		}
-		key := frontend{family: state.FamilyOf(dst.Addr()), addr: f.Addr, port: f.Port}
+		key := state.FrontendKey{Family: state.FamilyOf(dst.Addr()), Addr: f.Addr, Port: f.Port}
 		if taken[key] {
 			continue
 		}

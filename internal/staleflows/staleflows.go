@@ -53,16 +53,8 @@ type Cleaner struct {
 	nodePortAddr func(netip.Addr) bool
 	onCut        func(state.Family, time.Duration, int)
 	// pending are the frontends whose flows must be looked at.
-	pending map[frontend]serving
+	pending map[state.FrontendKey]serving
 	noted   int
-}
-
-// frontend is a destination that clients send to. addr is the zero Addr for a NodePort.
-type frontend struct {
-	family   state.Family
-	protocol state.Protocol
-	addr     netip.Addr
-	port     uint16
 }
 
 // serving says who may answer a frontend's flows.
@@ -82,7 +74,7 @@ func (s serving) has(addr netip.AddrPort) bool {
 
 // New returns a Cleaner of t that has nothing to do yet.
 func New(t Table, o Options) *Cleaner {
-	c := &Cleaner{table: t, log: o.Logger, nodePortAddr: o.NodePortAddr, onCut: o.OnCut, pending: map[frontend]serving{}}
+	c := &Cleaner{table: t, log: o.Logger, nodePortAddr: o.NodePortAddr, onCut: o.OnCut, pending: map[state.FrontendKey]serving{}}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
 	}
@@ -137,14 +129,14 @@ func (c *Cleaner) NoteAll(services iter.Seq[*state.Service]) {
 // NoteGap is for when the dataplane was missing, or parts of it, until now. Beside what NoteAll does, it makes the TCP and SCTP
 // frontends of all services pending.
 func (c *Cleaner) NoteGap(services iter.Seq[*state.Service]) {
-	maps.DeleteFunc(c.pending, func(f frontend, _ serving) bool { return f.protocol != state.UDP })
+	maps.DeleteFunc(c.pending, func(f state.FrontendKey, _ serving) bool { return f.Protocol != state.UDP })
 	c.NoteAll(services)
 	for s := range services {
 		for i := range s.Ports {
 			p := &s.Ports[i]
 			for _, f := range p.Frontends {
 				if p.Protocol != state.UDP {
-					c.pending[frontend{p.Family, p.Protocol, f.Addr, f.Port}] = serving{owner: s.Name, noted: c.noted}
+					c.pending[p.Key(&f)] = serving{owner: s.Name, noted: c.noted}
 				}
 			}
 		}
@@ -160,22 +152,22 @@ func stale(before, after serving) bool {
 }
 
 // frontends returns the UDP frontends of a service.
-func frontends(s *state.Service) map[frontend]serving {
+func frontends(s *state.Service) map[state.FrontendKey]serving {
 	if s == nil {
 		return nil
 	}
-	var found map[frontend]serving
+	var found map[state.FrontendKey]serving
 	for i := range s.Ports {
 		p := &s.Ports[i]
 		if p.Protocol != state.UDP {
 			continue
 		}
 		if found == nil {
-			found = map[frontend]serving{}
+			found = map[state.FrontendKey]serving{}
 		}
 		v := serving{owner: s.Name, endpoints: endpoints(p)}
 		for _, f := range p.Frontends {
-			found[frontend{p.Family, p.Protocol, f.Addr, f.Port}] = v
+			found[p.Key(&f)] = v
 		}
 	}
 	return found
@@ -202,7 +194,7 @@ func endpoints(p *state.Port) []netip.AddrPort {
 type Found struct {
 	flows []conntrack.Flow
 	// looked has the notes by which the frontends were pending whose flows are all in flows.
-	looked map[frontend]int
+	looked map[state.FrontendKey]int
 	// rounds has what was done by family.
 	rounds map[state.Family]*round
 }
@@ -228,7 +220,7 @@ func (f *Found) round(family state.Family) *round {
 // packets that this CPU should handle wait for 7 to 9 ms (Linux 6.18). A listing for each of a few frontends has less to copy, but
 // such pauses in a row add up for a new connection, of which several packets meet one.
 func (c *Cleaner) Look(ctx context.Context) (*Found, error) {
-	found := &Found{looked: make(map[frontend]int, len(c.pending)), rounds: map[state.Family]*round{}}
+	found := &Found{looked: make(map[state.FrontendKey]int, len(c.pending)), rounds: map[state.Family]*round{}}
 	filters := map[listing]conntrack.Filter{}
 	for f := range c.pending {
 		l := listingOf(f)
@@ -294,7 +286,7 @@ type listing struct {
 	udp    bool
 }
 
-func listingOf(f frontend) listing { return listing{f.family, f.protocol == state.UDP} }
+func listingOf(f state.FrontendKey) listing { return listing{f.Family, f.Protocol == state.UDP} }
 
 // all returns the filter for the listing of several frontends.
 func (l listing) all() conntrack.Filter {
@@ -305,9 +297,9 @@ func (l listing) all() conntrack.Filter {
 }
 
 // one returns the filter for a listing of f alone.
-func (l listing) one(f frontend) conntrack.Filter {
+func (l listing) one(f state.FrontendKey) conntrack.Filter {
 	filter := l.all()
-	filter.Protocol, filter.Dst, filter.DstPort = f.protocol, f.addr, f.port
+	filter.Protocol, filter.Dst, filter.DstPort = f.Protocol, f.Addr, f.Port
 	return filter
 }
 
@@ -345,9 +337,9 @@ func (c *Cleaner) cut(ctx context.Context, found *Found) (deleted int, first err
 // frontend and also on a NodePort, it is the frontend's.
 func (c *Cleaner) wrong(flow conntrack.Flow) bool {
 	dst := flow.Orig.Dst
-	s, isPending := c.pending[frontend{flow.Family, flow.Protocol, dst.Addr(), dst.Port()}]
+	s, isPending := c.pending[state.FrontendKey{Family: flow.Family, Protocol: flow.Protocol, Addr: dst.Addr(), Port: dst.Port()}]
 	if !isPending {
-		s, isPending = c.pending[frontend{flow.Family, flow.Protocol, netip.Addr{}, dst.Port()}]
+		s, isPending = c.pending[state.FrontendKey{Family: flow.Family, Protocol: flow.Protocol, Port: dst.Port()}]
 		isPending = isPending && c.nodePortAddr(dst.Addr())
 	}
 	if flow.Protocol != state.UDP {
