@@ -21,27 +21,15 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := inNamespace(func() error { return run(ctx) })
+	code := netns.Run(func() int {
+		if err := run(ctx); err != nil {
+			fmt.Fprintf(os.Stderr, "proof: %v\n", err)
+			return 1
+		}
+		return 0
+	})
 	stop()
 	os.Exit(code)
-}
-
-// inNamespace runs fn where network namespaces can be made, and returns the exit code.
-func inNamespace(fn func() error) int {
-	err := netns.Check()
-	if _, denied := errors.AsType[*netns.PermissionError](err); denied {
-		var code int
-		if code, err = netns.Reexec(); err == nil {
-			return code
-		}
-	} else if err == nil {
-		err = fn()
-	}
-	if err != nil {
-		fmt.Fprintf(os.Stderr, "proof: %v\n", err)
-		return 1
-	}
-	return 0
 }
 
 var errWrong = errors.New("not all is as promised; see above")
@@ -75,10 +63,16 @@ func run(ctx context.Context) error {
 			return err
 		}
 	}
-	if *first {
-		if err := proof.GoFirst(); err != nil {
-			fmt.Fprintln(os.Stderr, "proof: warning:", err)
+	if !*first {
+		err = errors.New("the load does not run before all other programs")
+	} else if err = proof.GoFirst(); err != nil {
+		err = fmt.Errorf("the load cannot run before all other programs: %w", err)
+	}
+	if err != nil {
+		if out != "" {
+			return fmt.Errorf("%w, as it must for a page; run as root, with -first, or without -out", err)
 		}
+		fmt.Fprintln(os.Stderr, "proof: warning:", err)
 	}
 	if o.Dir, err = os.MkdirTemp("", "switchyard-proof-"); err != nil {
 		return err

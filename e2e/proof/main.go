@@ -27,16 +27,13 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code, err := 0, netns.Check()
-	if _, denied := errors.AsType[*netns.PermissionError](err); denied {
-		code, err = netns.Reexec()
-	} else if err == nil {
-		err = run(ctx)
-	}
-	if err != nil {
-		fmt.Fprintf(os.Stderr, "proof: %v\n", err)
-		code = 1
-	}
+	code := netns.Run(func() int {
+		if err := run(ctx); err != nil {
+			fmt.Fprintf(os.Stderr, "proof: %v\n", err)
+			return 1
+		}
+		return 0
+	})
 	stop()
 	os.Exit(code)
 }
@@ -57,7 +54,7 @@ func run(ctx context.Context) error {
 		return err
 	}
 	if err := proof.GoFirst(); err != nil {
-		fmt.Fprintln(os.Stderr, "proof: warning:", err)
+		return fmt.Errorf("the load cannot run before all other programs: %w", err)
 	}
 	var err error
 	if o.Dir, err = os.MkdirTemp("", "upstream-proof-"); err != nil {

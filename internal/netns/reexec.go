@@ -81,15 +81,17 @@ func Reexec() (code int, err error) {
 	return 0, nil
 }
 
-// Main is for TestMain functions of packages whose tests need network namespaces: os.Exit(netns.Main(m)). It runs the tests
-// here if this process can make namespaces, and otherwise through [Reexec]. If neither is possible it says so and fails.
-func Main(m interface{ Run() int }) int {
+// Main is for TestMain functions of packages whose tests need network namespaces: os.Exit(netns.Main(m)). It is [Run] of the tests.
+func Main(m interface{ Run() int }) int { return Run(m.Run) }
+
+// Run is for programs that need network namespaces. It calls fn if this process can make some, and otherwise runs the program again
+// through [Reexec]. It returns the exit code. If neither is possible it says so on stderr, and returns 1.
+func Run(fn func() int) (code int) {
 	err := Check()
 	if err == nil {
-		return m.Run()
+		return fn()
 	}
 	if _, ok := errors.AsType[*PermissionError](err); ok {
-		var code int
 		if code, err = Reexec(); err == nil {
 			return code
 		}
