@@ -7,11 +7,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/switchyard-net/switchyard/internal/flow"
 	"github.com/switchyard-net/switchyard/internal/lab"
@@ -132,7 +134,14 @@ func Start(o Options) *Counter {
 			}
 		})
 	}
-	for cpu := range runtime.NumCPU() {
+	var processors unix.CPUSet // on which the load may run
+	if err := unix.SchedGetaffinity(0, &processors); err != nil {
+		c.fail(os.NewSyscallError("sched_getaffinity", err))
+	}
+	for cpu := range 64 * len(processors) {
+		if !processors.IsSet(cpu) {
+			continue
+		}
 		c.done.Go(func() {
 			stalls, err := stallsOf(ctx, cpu)
 			if err != nil {
@@ -193,8 +202,8 @@ type Gap struct {
 	Longest, Control, Stall time.Duration
 	// Ours is the longest one after subtraction of the time in which the control or such a thread waited at the same moment, 10 ms
 	// before and after included: schedulers make one thread wait after the other. Unexplained is the same of the control: its longest
-	// gap after subtraction of stalls. Stalled is for how long there was a stall, all in all.
-	Ours, Unexplained, Stalled time.Duration
+	// gap after subtraction of stalls. Excused is how much of the time can be subtracted from gaps, all in all: in it, nothing is seen.
+	Ours, Unexplained, Excused time.Duration
 	// At is when Ours began, from the beginning of the load. Stream is where.
 	At     time.Duration
 	Stream string
@@ -236,13 +245,13 @@ func longest(waits, control, stalls []wait, began time.Time) Gap {
 		slices.SortFunc(list, longestFirst)
 	}
 	g := Gap{Longest: first(waits), Control: first(control), Stall: first(stalls), Slow: slow(waits), ControlSlow: slow(control)}
-	stood := merge(stalls)
-	for _, w := range stood {
-		g.Stalled += w.length()
+	_, g.Unexplained = unexplained(control, merge(stalls))
+	excuses := merge(control, stalls)
+	for _, w := range excuses {
+		g.Excused += w.length()
 	}
-	_, g.Unexplained = unexplained(control, stood)
 	var w wait
-	if w, g.Ours = unexplained(waits, merge(control, stalls)); g.Ours > 0 {
+	if w, g.Ours = unexplained(waits, excuses); g.Ours > 0 {
 		g.At, g.Stream = w.since.Sub(began), w.stream.String()
 	}
 	return g

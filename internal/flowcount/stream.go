@@ -438,8 +438,8 @@ func (s *stream) failed(c *conn, err error) {
 	}
 	text := fmt.Sprintf("%s after %v: %v", verb, now.Sub(since).Round(time.Microsecond), err)
 	switch {
-	case c.server.IsValid() && s.Target.Protocol == state.UDP && s.gone(c.server, since.Add(-s.o.CutPatience), now):
-		s.counts.Ended++ // the flow had to be cut, and what was under way goes with it
+	case c.server.IsValid() && s.Target.Protocol == state.UDP && s.gone(c.server, c.heard, now):
+		s.counts.Ended++ // the flow had to be cut, perhaps as soon as it had been answered the last time, and what was under way goes with it
 	case c.server.IsValid() && s.interrupted(since, now) && (err != errTimeout || s.Target.Protocol == state.UDP):
 		// An open TCP connection may be reset while there are no rules, but what it sent must arrive after the repair.
 		s.established.failure(since)

@@ -67,8 +67,8 @@ type cluster struct {
 	members []member
 	pods    int  // how many there ever were
 	fading  bool // whether fadingService is there
-	// slack is how long after the mark other services may change, and cutPatience how long flows of datagrams may be left uncut.
-	slack, cutPatience time.Duration
+	// slack is how long after the mark other services may change.
+	slack time.Duration
 	// background is the number of other services, and generation what their endpoints are.
 	background, generation int
 	changes                int               // how many there were, for the mark

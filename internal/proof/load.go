@@ -38,10 +38,9 @@ const (
 	flowPause      = 80 * time.Millisecond
 )
 
-// startLoad starts a load of new connections a second in all, and of requests on open ones. Beside it goes a control: connections
+// startLoad starts a load of new connections a second in all, and of requests on open ones; o has the rest of its settings. Beside it goes a control: connections
 // from outside and from the other node to a pod there, whose packets never come to the node with the proxy.
-func (c *cluster) startLoad(perSecond int) *flowcount.Counter {
-	var list []flowcount.Stream
+func (c *cluster) startLoad(perSecond int, o flowcount.Options) *flowcount.Counter {
 	streams := len(routes) * 4
 	every := time.Second * time.Duration(streams) / time.Duration(perSecond)
 	hosts := map[flow.Client]*lab.Host{flow.FromPod: c.client.Host, flow.FromNode: c.lab.Node(), flow.FromOutside: c.lab.Client()}
@@ -49,7 +48,7 @@ func (c *cluster) startLoad(perSecond int) *flowcount.Counter {
 		for _, proto := range []state.Protocol{state.TCP, state.UDP} {
 			add := func(s flowcount.Stream) {
 				s.Every, s.Flows, s.Pause = every, flowsPerStream, flowPause
-				list = append(list, s)
+				o.Streams = append(o.Streams, s)
 			}
 			for i := range routes {
 				r := &routes[i]
@@ -63,7 +62,7 @@ func (c *cluster) startLoad(perSecond int) *flowcount.Counter {
 			}
 		}
 	}
-	return flowcount.Start(flowcount.Options{Streams: list, CutPatience: c.cutPatience})
+	return flowcount.Start(o)
 }
 
 func (r *route) target(l *lab.Lab, proto state.Protocol, family int) flowcount.Target {

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -44,9 +45,8 @@ func TestVariantsFitTheCode(t *testing.T) {
 
 // TestPlantsAreAboutStories: each planted fault names a story.
 func TestPlantsAreAboutStories(t *testing.T) {
-	names := strings.Join(Names(), "\n")
 	for _, p := range plants {
-		if !strings.Contains(names, p.story) {
+		if !slices.Contains(Names(), p.story) {
 			t.Errorf("%s: no story %q", p.variant.name, p.story)
 		}
 	}
@@ -57,7 +57,7 @@ func TestPlantsAreAboutStories(t *testing.T) {
 
 func TestJudge(t *testing.T) {
 	good := func() *flowcount.Report {
-		return &flowcount.Report{New: flowcount.Gap{Longest: time.Second, Control: time.Second, Unexplained: 19 * time.Millisecond, Ours: 4 * time.Millisecond}}
+		return &flowcount.Report{Counts: flowcount.Counts{Connections: 100, Strict: 5}, Took: time.Second, New: flowcount.Gap{Longest: time.Second, Control: time.Second, Unexplained: 19 * time.Millisecond, Ours: 4 * time.Millisecond}}
 	}
 	for name, c := range map[string]struct {
 		spoil func(*flowcount.Report)
@@ -66,6 +66,9 @@ func TestJudge(t *testing.T) {
 		"unserved":     {func(r *flowcount.Report) { r.Unserved = 4 }, "4 connections or requests failed as if they had to"},
 		"echo":         {func(r *flowcount.Report) { r.Established.Ours = 200 * time.Millisecond }, "a gap of 200ms in open connections"},
 		"idle":         {func(r *flowcount.Report) { r.Control.Skipped = 1 }, "1 connections were not made in time"},
+		"open noise":   {func(r *flowcount.Report) { r.Established.Unexplained = 200 * time.Millisecond }, "the control had a gap of 200ms in open"},
+		"excused":      {func(r *flowcount.Report) { r.New.Excused = 110 * time.Millisecond }, "for 11% of the time a gap would have been excused"},
+		"lax":          {func(r *flowcount.Report) { r.Strict = 4 }, "4% of the new connections were judged by a single state"},
 		"noise":        {func(r *flowcount.Report) { r.New.Unexplained = time.Second }, "the control had a gap of 1s"},
 		"good":         {func(*flowcount.Report) {}, ""},
 		"lost":         {func(r *flowcount.Report) { r.Lost = 1 }, "1 connections or requests were lost"},
@@ -95,7 +98,7 @@ func TestJudge(t *testing.T) {
 func TestPage(t *testing.T) {
 	result := func(story string, gap time.Duration) Result {
 		r := Result{Story: story, Happened: "something", Report: &flowcount.Report{}, Allowed: usualGap}
-		r.Report.Connections, r.Report.New.Ours = 4711, gap
+		r.Report.Connections, r.Report.Strict, r.Report.New.Ours = 4711, 4711, gap
 		r.judge()
 		return r
 	}
@@ -106,7 +109,7 @@ func TestPage(t *testing.T) {
 	}
 	page := f.Write()
 	for _, want := range []string{
-		"a machine; scale 1", "| kill | 4711 |", "kube-proxy, nftables mode\n\nMeasured on another", "Not as promised:\n\n- flush: a gap of 40ms", "does wrong | kill | 0 | 0 | 0 | **no** |",
+		"a machine; scale 1", "| kill | 4711 |", "kube-proxy, nftables mode\n\nMeasured on another", "Not as promised:\n\n- flush: a gap of 40ms", "does wrong | kill | 0 | 0 | 0 | **0.0** | **no** |",
 		"- **kill**: SIGKILL",
 	} {
 		if !strings.Contains(page, want) {
@@ -210,7 +213,7 @@ func TestPeace(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds Switchyard")
 	}
-	o := Options{Source: "../..", Dir: t.TempDir(), Scale: 0.1, Rate: 200, Log: io.Discard, Stories: []string{"peace"}}
+	o := Options{Source: "../..", Dir: t.TempDir(), Scale: 0.1, Rate: 200, Log: io.Discard, Stories: []string{"peace"}, patience: 10 * time.Second}
 	results, err := Run(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)

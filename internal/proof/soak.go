@@ -191,12 +191,19 @@ func (s *stage) compare(ctx context.Context, h *histories.History) (int, error) 
 			errs = append(errs, fmt.Errorf("at the end, %v: %w", p, err))
 		}
 	}
+	if n == 0 {
+		errs = append(errs, errors.New("at the end there is no packet to compare"))
+	}
 	return n, errors.Join(errs...)
 }
 
 // bypassed says whether an endpoint on the other node may get a packet of the client outside that is not masqueraded.
 func (s *stage) bypassed(p flow.Packet, want flow.Answer) bool {
-	return slices.Contains(s.lab.Client().Addrs, p.Src) && slices.ContainsFunc(want.Choices, func(c flow.Choice) bool { return !c.Masquerade })
+	return slices.Contains(s.lab.Client().Addrs, p.Src) && slices.ContainsFunc(want.Choices, func(c flow.Choice) bool {
+		return !c.Masquerade && slices.ContainsFunc(s.members, func(m member) bool {
+			return m.node != s.lab.Node().Name && slices.Contains(m.Addrs, c.Endpoint.Addr())
+		})
+	})
 }
 
 // fits says what is wrong with the fate of a packet.

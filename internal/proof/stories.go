@@ -169,7 +169,7 @@ func (s *stage) doom(ctx context.Context, ours *switchyard) error {
 	if err := s.use(doomed); err != nil {
 		return err
 	}
-	if err := inTurn(ours.Kill, ours.Start, ours.awaitEnd); err != nil {
+	if err := inTurn(ours.Kill, ours.Start, func() error { return ours.awaitEnd(ctx) }); err != nil {
 		return err
 	}
 	if err := s.use(nil); err != nil {

@@ -92,7 +92,7 @@ func (s *stage) fillDisk(ctx context.Context, dir string) (times int, err error)
 		s.shuffle()
 		change := func() error { return s.change(ctx) }
 		wait := func() error { return pause(ctx, time.Second) } // flows of datagrams are cut meanwhile
-		awaitEnd := s.subject.(*switchyard).awaitEnd
+		awaitEnd := func() error { return s.subject.(*switchyard).awaitEnd(ctx) }
 		if err := inTurn(change, wait, s.subject.Kill, s.subject.Start, awaitEnd, wait); err != nil {
 			return 0, err
 		}
@@ -131,7 +131,7 @@ func away(ctx context.Context, s *stage) (string, error) {
 	half := func() error { return pause(ctx, long/2) }
 	for i := range times {
 		s.fading = true
-		if err := inTurn(func() error { return s.change(ctx) }, func() error { return s.expectFading(ctx, true) }, s.kube().leave, half); err != nil {
+		if err := inTurn(func() error { return s.change(ctx) }, func() error { return s.expectFading(ctx, lab.Answered) }, s.kube().leave, half); err != nil {
 			return "", err
 		}
 		if i == 1 {
@@ -150,7 +150,7 @@ func away(ctx context.Context, s *stage) (string, error) {
 		}
 		// A real API server takes no changes while it is away; all that counts is that nobody hears of them.
 		back := func() error { return s.settle(ctx) }
-		if err := inTurn(s.tell, s.kube().back, back, func() error { return s.expectFading(ctx, false) }); err != nil {
+		if err := inTurn(s.tell, s.kube().back, back, func() error { return s.expectFading(ctx, lab.TimedOut) }); err != nil {
 			return "", err
 		}
 	}
@@ -167,11 +167,21 @@ func (s *stage) forget(resource, name string) {
 	}
 }
 
-// expectFading connects to the service that is deleted while the API server is away.
-func (s *stage) expectFading(ctx context.Context, answered bool) error {
+// expectFading waits until connections to the service that is deleted while the API server is away end as they should: unanswered
+// once it is gone, as those to any address that nobody has.
+func (s *stage) expectFading(ctx context.Context, want lab.Outcome) error {
 	for _, vip := range fadingService.clusterIPs() {
-		if got := s.client.Probe(ctx, state.TCP, netip.AddrPortFrom(vip, tcpPort), lab.ProbeOptions{}); (got.Outcome == lab.Answered) != answered {
-			return fmt.Errorf("%v of service %s, which is there: %v, is %v", vip, fadingService.name, answered, got.Outcome)
+		for began := time.Now(); ; {
+			got := s.client.Probe(ctx, state.TCP, netip.AddrPortFrom(vip, tcpPort), lab.ProbeOptions{Timeout: 200 * time.Millisecond})
+			if got.Outcome == want {
+				break
+			}
+			if err := pause(ctx, 10*time.Millisecond); err != nil {
+				return err
+			}
+			if time.Since(began) > patience {
+				return fmt.Errorf("connections to %v of service %s: %v, want %v", vip, fadingService.name, got.Outcome, want)
+			}
 		}
 	}
 	return nil

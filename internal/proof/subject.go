@@ -3,6 +3,7 @@
 package proof
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -79,8 +80,10 @@ func (s *switchyard) end(signal syscall.Signal) error {
 }
 
 // awaitEnd waits until the process has ended by itself, as it was meant to.
-func (s *switchyard) awaitEnd() error {
+func (s *switchyard) awaitEnd(ctx context.Context) error {
 	select {
+	case <-ctx.Done():
+		return ctx.Err()
 	case <-s.running.exited:
 		s.running = nil
 		return nil

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"time"
 
 	"github.com/switchyard-net/switchyard/internal/flowcount"
 )
@@ -239,8 +240,10 @@ func jumps() []edit {
 	}
 }
 
-// broken and misled say what a fault must lead to.
-func broken(r *flowcount.Report) bool { return r.Lost+r.Reset > 0 }
+// halted and misled say what a fault must lead to: connections that break, and too long a gap, or the wrong endpoint.
+func halted(allowed time.Duration) func(*flowcount.Report) bool {
+	return func(r *flowcount.Report) bool { return r.Lost+r.Reset > 0 && r.New.Ours > allowed }
+}
 func misled(r *flowcount.Report) bool { return r.Misdelivered > 0 }
 
 // plants are faults that the stories must notice.
@@ -258,7 +261,7 @@ var plants = []struct {
 		}
 	}
 	b.guard.arm() // before the reading`},
-	}}, "restart", broken},
+	}}, "restart", halted(usualGap)},
 	{&variant{name: "delete-before-add", what: "deletes elements in one transaction and adds others in the next, ten milliseconds later", edits: []edit{
 		{"backend/nftables/nftables.go", "	p.write(&b.batch)\n", `	for _, s := range p.order {
 		s.write(&b.batch, s.del, b.batch.DeleteElem)
@@ -273,7 +276,7 @@ var plants = []struct {
 	}
 	p.write(&b.batch)
 `},
-	}}, "rolling update", broken},
+	}}, "rolling update", halted(usualGap)},
 	{&variant{name: "stale-affinity", what: "does not forget clients of endpoints that are gone", edits: []edit{
 		{"backend/nftables/nftables.go", "func (b *Backend) forgetDead(p *plan) error {\n", "func (b *Backend) forgetDead(p *plan) error {\n	if p != nil {\n		return nil\n	}\n"},
 	}}, "rolling update", misled},
@@ -283,5 +286,5 @@ var plants = []struct {
 	}}, "rolling update", misled},
 	{&variant{name: "blind", what: "looks once an hour whether somebody has changed its rules", edits: []edit{
 		{"backend/nftables/guard.go", "= 25 * time.Millisecond\n", "= time.Hour\n"},
-	}}, "flush", broken},
+	}}, "flush", halted(repairGap)},
 }
