@@ -113,7 +113,6 @@ func (p *profile) strict(t *testing.T) []bpf.RawInstruction { return p.filterEls
 // filterElse makes a filter that answers what is not allowed.
 func (p *profile) filterElse(t *testing.T, otherwise uint32) []bpf.RawInstruction {
 	t.Helper()
-	t.Helper()
 	arch := map[string]uint32{"amd64": archX86, "arm64": archARM}[runtime.GOARCH]
 	if arch == 0 {
 		t.Skipf("the profile is for x86-64 and arm64; this is %s", runtime.GOARCH)
