@@ -1,19 +1,17 @@
 package client
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
-	"os"
-	"sync"
 
 	"google.golang.org/grpc/credentials"
+
+	"github.com/switchyard-net/switchyard/client/tlsfiles"
 )
 
 // TLSFiles names files with what a client needs for TLS. All are PEM.
@@ -29,15 +27,7 @@ type TLSFiles struct {
 
 // Certificates is what TLSFiles say. They are read again for each connection, so they can be replaced at any time; connections
 // stay. Files that cannot be used any more are logged, and what they said before counts until they are mended.
-type Certificates struct {
-	files TLSFiles
-	log   *slog.Logger
-
-	mu     sync.Mutex // guards all below
-	read   [3][]byte
-	config *tls.Config
-	failed string // the last error that was logged
-}
+type Certificates struct{ files *tlsfiles.Config }
 
 // NewCertificates reads the files for the first time. An error names the file. log gets trouble with reading them again; nil
 // discards it.
@@ -45,78 +35,46 @@ func NewCertificates(files TLSFiles, log *slog.Logger) (*Certificates, error) {
 	if (files.Cert == "") != (files.Key == "") {
 		return nil, errors.New("a client's certificate and its key are needed together: set both Cert and Key of TLSFiles, or neither")
 	}
-	c := &Certificates{files: files, log: cmp.Or(log, slog.New(slog.DiscardHandler))}
-	if err := c.reload(); err != nil {
+	compose := func(contents [][]byte) (config *tls.Config, err error) {
+		config = &tls.Config{MinVersion: tls.VersionTLS13, ServerName: files.ServerName}
+		if files.CA != "" {
+			if config.RootCAs, err = tlsfiles.Authorities(files.CA, contents[0]); err != nil {
+				return nil, err
+			}
+		}
+		if files.Cert != "" {
+			pair, err := tls.X509KeyPair(contents[1], contents[2])
+			if err != nil {
+				return nil, fmt.Errorf("client's certificate %s with key %s: %w", files.Cert, files.Key, err)
+			}
+			// Shown whatever authorities the server names, so that it is the server that says what it does not like about it.
+			config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
+		}
+		return config, nil
+	}
+	f, err := tlsfiles.New(cmp.Or(log, slog.New(slog.DiscardHandler)), compose, files.CA, files.Cert, files.Key)
+	if err != nil {
 		return nil, err
 	}
-	return c, nil
-}
-
-// current returns the configuration for the next handshake. It must not be modified.
-func (c *Certificates) current() *tls.Config {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	err := c.reload()
-	switch {
-	case err == nil:
-		c.failed = ""
-	case err.Error() != c.failed:
-		c.failed = err.Error()
-		c.log.Error("cannot read the certificates again; going on with the last ones", "error", err)
-	}
-	return c.config
-}
-
-// reload reads the files, which are small beside the cost of a handshake, and takes them if they have changed.
-func (c *Certificates) reload() error {
-	var read [3][]byte
-	for i, f := range []string{c.files.CA, c.files.Cert, c.files.Key} {
-		if f == "" {
-			continue
-		}
-		var err error
-		if read[i], err = os.ReadFile(f); err != nil {
-			return fmt.Errorf("TLS: %w", err)
-		}
-	}
-	if c.config != nil && bytes.Equal(read[0], c.read[0]) && bytes.Equal(read[1], c.read[1]) && bytes.Equal(read[2], c.read[2]) {
-		return nil
-	}
-	config := &tls.Config{MinVersion: tls.VersionTLS13, ServerName: c.files.ServerName}
-	if c.files.CA != "" {
-		config.RootCAs = x509.NewCertPool()
-		if !config.RootCAs.AppendCertsFromPEM(read[0]) {
-			return fmt.Errorf("certificate authorities: %s has no certificate in PEM", c.files.CA)
-		}
-	}
-	if c.files.Cert != "" {
-		pair, err := tls.X509KeyPair(read[1], read[2])
-		if err != nil {
-			return fmt.Errorf("client's certificate %s with key %s: %w", c.files.Cert, c.files.Key, err)
-		}
-		// Shown whatever authorities the server names, so that it is the server that says what it does not like about it.
-		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
-	}
-	c.read, c.config = read, config
-	return nil
+	return &Certificates{f}, nil
 }
 
 // credentials are those of a connection whose handshakes use the certificates of their time.
 func (c *Certificates) credentials() credentials.TransportCredentials {
-	return following{credentials.NewTLS(c.current()), c}
+	return following{credentials.NewTLS(c.files.Current()), c.files}
 }
 
 type following struct {
 	credentials.TransportCredentials // of the beginning, for all but handshakes
-	certificates                     *Certificates
+	files                            *tlsfiles.Config
 }
 
 // ClientHandshake implements [credentials.TransportCredentials].
 func (f following) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	return credentials.NewTLS(f.certificates.current()).ClientHandshake(ctx, authority, conn)
+	return credentials.NewTLS(f.files.Current()).ClientHandshake(ctx, authority, conn)
 }
 
 // Clone implements [credentials.TransportCredentials].
 func (f following) Clone() credentials.TransportCredentials {
-	return following{f.TransportCredentials.Clone(), f.certificates}
+	return following{f.TransportCredentials.Clone(), f.files}
 }

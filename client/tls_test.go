@@ -121,7 +121,7 @@ func (p *pki) handshake(t *testing.T, c *Certificates) (name string, err error) 
 		done <- server.HandshakeContext(t.Context())
 	}()
 	creds := c.credentials().Clone()
-	conn, _, err := creds.ClientHandshake(t.Context(), c.files.ServerName, here)
+	conn, _, err := creds.ClientHandshake(t.Context(), "relay.example", here)
 	if err != nil {
 		here.Close()
 		<-done
@@ -202,8 +202,8 @@ func TestTLSFilesThatDoNotWork(t *testing.T) {
 	}{
 		{TLSFiles{CA: file("none.pem")}, "none.pem"},
 		{TLSFiles{CA: file("key.pem")}, "key.pem has no certificate"},
-		{TLSFiles{Cert: file("cert.pem")}, "--tls-key"},
-		{TLSFiles{Key: file("key.pem")}, "--tls-cert"},
+		{TLSFiles{Cert: file("cert.pem")}, "both Cert and Key"},
+		{TLSFiles{Key: file("key.pem")}, "both Cert and Key"},
 		{TLSFiles{Cert: file("key.pem"), Key: file("cert.pem")}, "key.pem"},
 	} {
 		if _, err := NewCertificates(c.files, nil); err == nil || !strings.Contains(err.Error(), c.want) {

@@ -56,13 +56,13 @@ func (s *Server) serve(caller context.Context, l net.Listener, t *TLS) error {
 	v := &listening{Server: s, ctx: ctx, withTLS: t != nil}
 	options := v.options()
 	if t != nil {
-		certs, err := newCertificates(t, s.log)
+		files, err := t.follow(s.log)
 		if err != nil {
 			_ = l.Close()
 			return err
 		}
 		config := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2"}}
-		config.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return certs.current(), nil }
+		config.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return files.Current(), nil }
 		options = append(options, grpc.Creds(credentials.NewTLS(config)))
 	} else if a, ok := l.Addr().(*net.TCPAddr); ok && !a.IP.IsLoopback() {
 		_ = l.Close()

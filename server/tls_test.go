@@ -2,16 +2,10 @@ package server_test
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/pem"
 	"fmt"
 	"log/slog"
-	"math/big"
 	"net"
 	"os"
 	"path/filepath"
@@ -26,62 +20,24 @@ import (
 	"google.golang.org/grpc/status"
 
 	localnetv1 "github.com/switchyard-net/switchyard/client/localnet/v1"
+	"github.com/switchyard-net/switchyard/internal/certtest"
 	"github.com/switchyard-net/switchyard/server"
 	"github.com/switchyard-net/switchyard/state"
 
 	clusterv1 "github.com/switchyard-net/switchyard/internal/proto/cluster/v1"
 )
 
-// authority signs certificates.
+// authority is one, in a test.
 type authority struct {
-	t    testing.TB
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-	pem  []byte
+	*certtest.Authority
+	t testing.TB
 }
 
-func newAuthority(t testing.TB) *authority {
-	a := &authority{t: t}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority"}, IsCA: true, BasicConstraintsValid: true,
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign,
-	}
-	a.key = newKey(t)
-	der, err := x509.CreateCertificate(rand.Reader, template, template, a.key.Public(), a.key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	a.cert, _ = x509.ParseCertificate(der)
-	a.pem = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	return a
-}
-
-func newKey(t testing.TB) *ecdsa.PrivateKey {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return key
-}
+func newAuthority(t testing.TB) *authority { return &authority{certtest.NewAuthority(), t} }
 
 // issue returns a certificate and its key in PEM.
 func (a *authority) issue(name, organisation string, expires time.Duration) (cert, key []byte) {
-	a.t.Helper()
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: name, Organization: []string{organisation}},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(expires), KeyUsage: x509.KeyUsageDigitalSignature,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-	}
-	k := newKey(a.t)
-	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, k.Public(), a.key)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	keyDER, err := x509.MarshalPKCS8PrivateKey(k)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})
+	return a.Issue(expires, pkix.Name{CommonName: name, Organization: []string{organisation}}, "127.0.0.1")
 }
 
 // client is the TLS of a client that has a certificate by a, and trusts servers by trusted.
@@ -90,10 +46,9 @@ func (a *authority) client(name, organisation string, trusted *authority) *tls.C
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	c := &tls.Config{RootCAs: x509.NewCertPool()}
+	c := &tls.Config{RootCAs: trusted.Pool()}
 	// Unlike with Certificates, it is shown also if the server does not name its authority.
 	c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
-	c.RootCAs.AddCert(trusted.cert)
 	return c
 }
 
@@ -102,7 +57,7 @@ func (a *authority) files(dir string, clients *authority) *server.TLS {
 	a.t.Helper()
 	t := &server.TLS{CertFile: filepath.Join(dir, "crt"), KeyFile: filepath.Join(dir, "key"), ClientCAFile: filepath.Join(dir, "ca")}
 	cert, key := a.issue("server", "", time.Hour)
-	for f, b := range map[string][]byte{t.CertFile: cert, t.KeyFile: key, t.ClientCAFile: clients.pem} {
+	for f, b := range map[string][]byte{t.CertFile: cert, t.KeyFile: key, t.ClientCAFile: clients.PEM} {
 		if err := os.WriteFile(f, b, 0o600); err != nil {
 			a.t.Fatal(err)
 		}

@@ -33,7 +33,7 @@ var arrows = []arrow{
 	{"client/localnet/v1", nil},
 	{"internal/proto/cluster/v1", nil},
 	{"internal/wire", []string{"model", "state", "client/localnet/v1", "internal/proto/cluster/v1"}},
-	{"server", []string{"state", "internal/wire", "client/localnet/v1"}},
+	{"server", []string{"state", "internal/wire", "client/localnet/v1", "client/tlsfiles"}},
 	{"internal/replica", []string{"state", "internal/statelog"}},
 	{"internal/remote", []string{"state", "internal/wire", "internal/replica", "client", "client/localnet/v1"}},
 	{"internal/failover", []string{"state", "internal/replica", "internal/remote"}},
@@ -78,6 +78,7 @@ var arrows = []arrow{
 	{"internal/minicluster", []string{"state"}},
 	{"internal/laws", nil},
 	{"internal/apitest", []string{"state", "source/file", "brain", "store", "server"}},
+	{"internal/certtest", nil},
 	{"internal/ociimage", nil},
 
 	// These stand at the end of the way and wire everything.

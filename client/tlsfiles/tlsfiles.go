@@ -1,0 +1,83 @@
+// Package tlsfiles keeps a TLS configuration that is made of files, and follows them when they are replaced.
+package tlsfiles
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"sync"
+)
+
+// Config is a configuration made of files. Its methods may be called concurrently.
+type Config struct {
+	files   []string
+	compose func(contents [][]byte) (*tls.Config, error)
+	log     *slog.Logger
+
+	mu     sync.Mutex // guards all below
+	read   [][]byte
+	config *tls.Config
+	failed string // the last error that was logged
+}
+
+// New reads the files for the first time, and has a configuration composed of their contents, in the same order. An empty name
+// stands for no file, and has no contents. Errors name the file; those of compose must. log gets trouble with reading the files again.
+func New(log *slog.Logger, compose func(contents [][]byte) (*tls.Config, error), files ...string) (*Config, error) {
+	c := &Config{files: files, compose: compose, log: log}
+	if err := c.reload(); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// Current returns the configuration for the next handshake. It must not be modified. Files that cannot be used any more are logged,
+// and what they said before counts until they are mended.
+func (c *Config) Current() *tls.Config {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	err := c.reload()
+	switch {
+	case err == nil:
+		c.failed = ""
+	case err.Error() != c.failed:
+		c.failed = err.Error()
+		c.log.Error("cannot read the certificates again; going on with the last ones", "error", err)
+	}
+	return c.config
+}
+
+// reload reads the files, which are small beside the cost of a handshake, and takes them if they have changed.
+func (c *Config) reload() error {
+	read := make([][]byte, len(c.files))
+	for i, f := range c.files {
+		if f == "" {
+			continue
+		}
+		var err error
+		if read[i], err = os.ReadFile(f); err != nil {
+			return fmt.Errorf("TLS: %w", err)
+		}
+	}
+	if c.config != nil && slices.EqualFunc(read, c.read, bytes.Equal) {
+		return nil
+	}
+	config, err := c.compose(read)
+	if err != nil {
+		return fmt.Errorf("TLS: %w", err)
+	}
+	c.read, c.config = read, config
+	return nil
+}
+
+// Authorities returns the certificates in the contents of a file.
+func Authorities(file string, contents []byte) (*x509.CertPool, error) {
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(contents) {
+		return nil, fmt.Errorf("authorities: %s has no certificate in PEM", file)
+	}
+	return pool, nil
+}
