@@ -1,14 +1,8 @@
 package main
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/pem"
 	"fmt"
-	"math/big"
 	"net"
 	"os"
 	"strings"
@@ -17,6 +11,8 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/switchyard-net/switchyard/internal/certtest"
 )
 
 // TestAPIStories runs serve and apply as an operator would, in a network of their own; testdata/api has one story a file.
@@ -161,31 +157,12 @@ func reachesInStory(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 func makeCerts(ts *testscript.TestScript, _ bool, _ []string) {
-	issue := func(file string, template, parent *x509.Certificate, signer *ecdsa.PrivateKey) *ecdsa.PrivateKey {
-		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-		ts.Check(err)
-		if signer == nil {
-			signer = key
-		}
-		template.SerialNumber = big.NewInt(time.Now().UnixNano())
-		template.NotBefore, template.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
-		der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), signer)
-		ts.Check(err)
-		keyDER, err := x509.MarshalPKCS8PrivateKey(key)
-		ts.Check(err)
-		write := func(name, kind string, der []byte) {
-			ts.Check(os.WriteFile(ts.MkAbs(name), pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
-		}
-		write(file+".crt", "CERTIFICATE", der)
-		write(file+".key", "PRIVATE KEY", keyDER)
-		return key
-	}
-	ca := &x509.Certificate{Subject: pkix.Name{CommonName: "authority"}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
-	signer := issue("ca", ca, ca, nil)
+	write := func(name string, text []byte) { ts.Check(os.WriteFile(ts.MkAbs(name), text, 0o600)) }
+	ca := certtest.NewAuthority()
+	write("ca.crt", ca.PEM)
 	for file, name := range map[string]string{"server": "server", "node-a": "system:node:node-a", "node-b": "system:node:node-b", "user": "somebody"} {
-		issue(file, &x509.Certificate{
-			Subject: pkix.Name{CommonName: name}, KeyUsage: x509.KeyUsageDigitalSignature, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-			ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
-		}, ca, signer)
+		cert, key := ca.Issue(time.Hour, pkix.Name{CommonName: name}, "127.0.0.1")
+		write(file+".crt", cert)
+		write(file+".key", key)
 	}
 }

@@ -1,15 +1,9 @@
 package confine
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
-	"math/big"
 	"net"
 	"net/http"
 	"os"
@@ -25,6 +19,8 @@ import (
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 	"sigs.k8s.io/yaml"
+
+	"github.com/switchyard-net/switchyard/internal/certtest"
 )
 
 // The names and the group in the manifests.
@@ -69,52 +65,16 @@ func readManifests(t *testing.T, dir string) *manifests {
 	return m
 }
 
-// authority signs certificates.
-type authority struct {
-	*testing.T
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-}
-
-// issue makes a certificate and its key, in PEM. The first one is the authority's own.
-func (a *authority) issue(subject pkix.Name, hosts ...string) (cert, key []byte) {
-	a.Helper()
-	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		a.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: subject, DNSNames: hosts,
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageDigitalSignature,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
-	}
-	if a.cert == nil {
-		template.IsCA, template.BasicConstraintsValid, template.KeyUsage = true, true, x509.KeyUsageCertSign
-		a.cert, a.key = template, k
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, k.Public(), a.key)
-	if err != nil {
-		a.Fatal(err)
-	}
-	keyDER, err := x509.MarshalPKCS8PrivateKey(k)
-	if err != nil {
-		a.Fatal(err)
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})
-}
-
 // deployed is a node on which pods run as manifests say.
 type deployed struct {
 	*node
-	ca    *authority
-	caPEM []byte
+	ca *certtest.Authority
 }
 
 // deploy starts a node with an API server that has the name in the manifests.
 func deploy(t *testing.T) *deployed {
-	d := &deployed{node: newNode(t), ca: &authority{T: t}}
-	d.caPEM, _ = d.ca.issue(pkix.Name{CommonName: "authority"})
-	cert, key := d.ca.issue(pkix.Name{CommonName: "api"}, apiServerName)
+	d := &deployed{node: newNode(t), ca: certtest.NewAuthority()}
+	cert, key := d.ca.Issue(time.Hour, pkix.Name{CommonName: "api"}, apiServerName)
 	pair, err := tls.X509KeyPair(cert, key)
 	if err != nil {
 		t.Fatal(err)
@@ -159,14 +119,14 @@ func (d *deployed) volume(files map[string]string, mode os.FileMode) string {
 func (d *deployed) volumes(m *manifests, subject pkix.Name, hosts ...string) map[string]string {
 	d.Helper()
 	places := make(map[string]string)
-	token := map[string]string{"token": "secret", "ca.crt": string(d.caPEM)}
+	token := map[string]string{"token": "secret", "ca.crt": string(d.ca.PEM)}
 	for _, v := range m.pod.Volumes {
 		switch {
 		case v.EmptyDir != nil:
 			places[v.Name] = d.volume(nil, 0)
 		case v.Secret != nil:
-			cert, key := d.ca.issue(subject, hosts...)
-			places[v.Name] = d.volume(map[string]string{"tls.crt": string(cert), "tls.key": string(key), "ca.crt": string(d.caPEM)},
+			cert, key := d.ca.Issue(time.Hour, subject, hosts...)
+			places[v.Name] = d.volume(map[string]string{"tls.crt": string(cert), "tls.key": string(key), "ca.crt": string(d.ca.PEM)},
 				os.FileMode(*v.Secret.DefaultMode))
 		case v.ConfigMap != nil:
 			places[v.Name] = d.volume(m.configs[v.ConfigMap.Name], 0o644)
