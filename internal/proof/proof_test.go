@@ -67,7 +67,7 @@ func TestJudge(t *testing.T) {
 		"echo":         {func(r *flowcount.Report) { r.Established.Ours = 200 * time.Millisecond }, "a gap of 200ms in open connections"},
 		"idle":         {func(r *flowcount.Report) { r.Control.Skipped = 1 }, "1 connections were not made in time"},
 		"open noise":   {func(r *flowcount.Report) { r.Established.Unexplained = 200 * time.Millisecond }, "the control had a gap of 200ms in open"},
-		"excused":      {func(r *flowcount.Report) { r.New.Excused = 110 * time.Millisecond }, "for 11% of the time a gap would have been excused"},
+		"excused":      {func(r *flowcount.Report) { r.New.Excused = 210 * time.Millisecond }, "for 21% of the time a gap would have been excused"},
 		"lax":          {func(r *flowcount.Report) { r.Strict = 4 }, "4% of the new connections were judged by a single state"},
 		"noise":        {func(r *flowcount.Report) { r.New.Unexplained = time.Second }, "the control had a gap of 1s"},
 		"good":         {func(*flowcount.Report) {}, ""},

@@ -37,7 +37,8 @@ func slowSource(ctx context.Context, s *stage) (string, error) {
 		}
 		f.slowly = 0
 		f.complete()
-		if err := s.settle(ctx); err != nil {
+		// A while with a single state shows that what has been told at last is also what counts.
+		if err := inTurn(func() error { return s.settle(ctx) }, func() error { return pause(ctx, 2*time.Second) }); err != nil {
 			return "", err
 		}
 	}

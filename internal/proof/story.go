@@ -97,7 +97,7 @@ const (
 	// noise is the longest gap of the control, without what processors had stood still, with which gaps of the proxy can be told.
 	noise = 20 * time.Millisecond
 	// mostExcused is the largest share of the time in which nothing may be seen of the proxy, as the machine itself stood still.
-	mostExcused = 0.1
+	mostExcused = 0.2
 	// leastStrict is the least share of new connections that must have been judged by a single state of the cluster.
 	leastStrict = 0.05
 )
