@@ -80,9 +80,17 @@ func TestJudge(t *testing.T) {
 		r := Result{Report: good(), Allowed: usualGap}
 		c.spoil(r.Report)
 		r.judge()
+		if busy := slices.Contains([]string{"idle", "open noise", "excused", "noise", "busy"}, name); r.Busy != busy {
+			t.Errorf("%s: busy is %v", name, r.Busy)
+		}
 		if got := strings.Join(r.Wrong, "\n"); (c.want == "") != (got == "") || !strings.Contains(got, c.want) {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
+	}
+	both := Result{Report: good(), Allowed: usualGap}
+	both.Report.Lost, both.Report.Control.Lost = 1, 1
+	if both.judge(); both.Busy || len(both.Wrong) != 2 {
+		t.Errorf("a loss on a busy machine: busy is %v, %q", both.Busy, both.Wrong)
 	}
 	slow := Result{Report: good(), Allowed: usualGap, Slowest: 11 * time.Second, AllowedChange: usualChange}
 	if slow.judge(); !strings.Contains(strings.Join(slow.Wrong, "\n"), "a change took 11s") {

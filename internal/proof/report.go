@@ -87,8 +87,8 @@ each processor, a thread of the load sleeps for half a millisecond again and aga
 millisecond or more: a stall. Of each gap, the time in which the control waited or a processor stalled, meanwhile or within 10 ms, is
 taken off. The rest is in bold. In parentheses are the gap as it was measured, and the longest one of the control in the whole story.
 **Excused** is the share of the time that could be taken off: what happens then is not seen in gaps. If it is more than 20%, or if more
-than 20 ms of a gap of the control are not explained by stalls, the machine was too busy for a judgement. How many of 100,000 new
-connections took longer than 5 ms is told with nothing taken off, of the proxy's and of the control's: what the proxy does to all
+than 20 ms of a gap of the control are not explained by stalls, the machine was too busy for a judgement, and the story is told again, three times at
+most, if nothing else was wrong. How many of 100,000 new connections took longer than 5 ms is told with nothing taken off, of the proxy's and of the control's: what the proxy does to all
 packets alike, for example by keeping a processor busy in the kernel, must show there. A kernel that is not preemptible looks through its connection tracking table in one go, for itself or for whoever lists
 it, which takes it 7 to 30 ms here.
 
