@@ -221,12 +221,14 @@ func (s stale) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
 	return flow.Forward.Protocol == unix.IPPROTO_UDP && (isNow && (!serving[src] || s.fault == "UDP flows are cut") || !isNow && wasThen && src != dst)
 }
 
+// localAddrs are without those of links, which come with each pod: all rules would be written anew while connections are made, and
+// a packet may find the old ones in one chain and the new ones in the next.
 func (n *naive) localAddrs() []netip.Addr {
 	var list []netip.Addr
 	_ = n.ns.Do(func() error {
 		addrs, err := net.InterfaceAddrs()
 		for _, a := range addrs {
-			if addr, ok := netip.AddrFromSlice(a.(*net.IPNet).IP); ok {
+			if addr, ok := netip.AddrFromSlice(a.(*net.IPNet).IP); ok && !addr.IsLinkLocalUnicast() {
 				list = append(list, addr.Unmap())
 			}
 		}
