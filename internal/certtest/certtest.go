@@ -2,7 +2,6 @@
 package certtest
 
 import (
-	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -19,7 +18,7 @@ type Authority struct {
 	// PEM is its own certificate.
 	PEM  []byte
 	cert *x509.Certificate
-	key  crypto.Signer
+	key  *ecdsa.PrivateKey
 }
 
 // NewAuthority makes an authority of its own, which is good for a day.
@@ -54,15 +53,15 @@ func (a *Authority) Issue(expires time.Duration, subject pkix.Name, hosts ...str
 		}
 	}
 	cert, _, signer := sign(a, template)
-	der, err := x509.MarshalPKCS8PrivateKey(signer)
+	der, err := x509.MarshalECPrivateKey(signer) // in the form that an API server reads public keys from, too
 	if err != nil {
 		panic(err)
 	}
-	return cert, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
+	return cert, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der})
 }
 
 // sign signs a template, which is an authority's own if there is none. It panics if the template makes no sense.
-func sign(a *Authority, template *x509.Certificate) ([]byte, *x509.Certificate, crypto.Signer) {
+func sign(a *Authority, template *x509.Certificate) ([]byte, *x509.Certificate, *ecdsa.PrivateKey) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		panic(err)
