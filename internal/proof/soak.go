@@ -44,13 +44,18 @@ const (
 	mayGrowFiles = 2
 )
 
-// String tells of the soak.
+// String tells of the soak, with twenty samples of the memory or somewhat fewer: two would not tell growth from chance.
 func (s *Soaked) String() string {
 	first, last := s.Samples[0], s.Samples[len(s.Samples)-1]
-	const mib = 1 << 20
-	return fmt.Sprintf("%v\n  memory %.1f MiB at first, %.1f MiB at the end; open files %d and %d; at the end %d packets had the fate that the oracle says",
-		&s.Result, float64(first.RSS)/mib, float64(last.RSS)/mib, first.Files, last.Files, s.Asked)
+	var memory []string
+	for i := 0; i < len(s.Samples); i += (len(s.Samples) + 19) / 20 {
+		memory = append(memory, fmt.Sprintf("%.1f after %v", mib(s.Samples[i].RSS), s.Samples[i].At.Round(time.Second)))
+	}
+	return fmt.Sprintf("%v\n  memory %.1f MiB at first, %.1f MiB at the end; open files %d and %d; at the end %d packets had the fate that the oracle says\n  memory in MiB: %s",
+		&s.Result, mib(first.RSS), mib(last.RSS), first.Files, last.Files, s.Asked, strings.Join(memory, ", "))
 }
+
+func mib(bytes int64) float64 { return float64(bytes) / (1 << 20) }
 
 // Soak lets a random history change a cluster for so long, as fast as the proxy takes the changes over, while the load goes on.
 func Soak(ctx context.Context, o Options, long time.Duration) (*Soaked, error) {
