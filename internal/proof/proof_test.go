@@ -103,6 +103,31 @@ func TestJudge(t *testing.T) {
 	}
 }
 
+func TestStolen(t *testing.T) {
+	before, err := parseProcessors("cpu  10 20 30 40 50 60 70 80 0 0\ncpu0 1 2 3 4 5 6 7 8 0 0\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	after, err := parseProcessors("cpu  20 30 40 50 60 70 80 110 900 0\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := after.stolenSince(before); got != 0.3 {
+		t.Errorf("30 ticks of 100 were stolen, got %v", got)
+	}
+	if got := before.stolenSince(before); got != 0 {
+		t.Errorf("in no time, %v was stolen", got)
+	}
+	for _, text := range []string{"", "cpu 1 2 3", "cpu 1 2 3 4 5 6 7 x", "intr 1 2 3 4 5 6 7 8"} {
+		if _, err := parseProcessors(text); err == nil {
+			t.Errorf("%q is taken", text)
+		}
+	}
+	if now, err := readProcessors(); err != nil || now.all == 0 {
+		t.Errorf("this machine: %+v, %v", now, err)
+	}
+}
+
 func TestPage(t *testing.T) {
 	result := func(story string, gap time.Duration) Result {
 		r := Result{Story: story, Happened: "something", Report: &flowcount.Report{}, Allowed: usualGap}

@@ -88,7 +88,7 @@ millisecond or more: a stall. Of each gap, the time in which the control waited 
 taken off. The rest is in bold. In parentheses are the gap as it was measured, and the longest one of the control in the whole story.
 **Excused** is the share of the time that could be taken off: what happens then is not seen in gaps. If it is more than 20%, or if more
 than 20 ms of a gap of the control are not explained by stalls, the machine was too busy for a judgement, and the story is told again, three times at
-most, if nothing else was wrong. How many of 100,000 new connections took longer than 5 ms is told with nothing taken off, of the proxy's and of the control's: what the proxy does to all
+most, if nothing else was wrong. **Stolen** is the share of the processors that the machine under this one gave to others. How many of 100,000 new connections took longer than 5 ms is told with nothing taken off, of the proxy's and of the control's: what the proxy does to all
 packets alike, for example by keeping a processor busy in the kernel, must show there. A kernel that is not preemptible looks through its connection tracking table in one go, for itself or for whoever lists
 it, which takes it 7 to 30 ms here.
 
@@ -164,7 +164,7 @@ func aboutOf(name string) string {
 
 func writeTable(b *strings.Builder, results []Result) {
 	b.WriteString("| Story | Connections | Requests | Lost | Reset | Misdelivered | Ended | Unserved | Longest gap, ms | Longest echo, ms | " +
-		"Over 5 ms, of 100,000 | Excused | One state | Slowest change |\n|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n")
+		"Over 5 ms, of 100,000 | Excused | Stolen | One state | Slowest change |\n|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n")
 	for i := range results {
 		r := &results[i]
 		c := &r.Report.Counts
@@ -173,9 +173,9 @@ func writeTable(b *strings.Builder, results []Result) {
 		}
 		n, e := &r.Report.New, &r.Report.Established
 		over := func(n, of int) string { return fmt.Sprintf("%.1f", float64(n)*100_000/float64(max(of, 1))) }
-		fmt.Fprintf(b, "| %s | %d | %d | %d | %d | %d | %d | %d | %s | %s | %s (control %s) | %.1f%% | %.0f%% | %.2f s |\n", r.Story, c.Connections, c.Requests,
+		fmt.Fprintf(b, "| %s | %d | %d | %d | %d | %d | %d | %d | %s | %s | %s (control %s) | %.1f%% | %.1f%% | %.0f%% | %.2f s |\n", r.Story, c.Connections, c.Requests,
 			c.Lost, c.Reset, c.Misdelivered, c.Ended, c.Unserved, gap(n.Ours, n.Longest, n.Control), gap(e.Ours, e.Longest, e.Control),
-			over(n.Slow, c.Connections), over(n.ControlSlow, r.Report.Control.Connections), 100*r.excused(n), 100*r.strict(), r.Slowest.Seconds())
+			over(n.Slow, c.Connections), over(n.ControlSlow, r.Report.Control.Connections), 100*r.excused(n), 100*r.Stolen, 100*r.strict(), r.Slowest.Seconds())
 	}
 }
 

@@ -52,6 +52,8 @@ type Result struct {
 	// Slowest is the longest that the proxy took to take over a change, the time when it did not run included, and AllowedChange how
 	// long it may take.
 	Slowest, AllowedChange time.Duration
+	// Stolen is the share of the processors' time that the machine under this one gave to others.
+	Stolen float64
 	// Wrong says what must not be, empty if all is well.
 	Wrong []string
 	// Busy says that nothing is wrong but that the machine was too busy for a judgement.
@@ -236,6 +238,10 @@ func tell(ctx context.Context, o *Options, b *builder, st *story, v *variant) (r
 	if err := c.settle(ctx); err != nil {
 		return nil, err
 	}
+	before, err := readProcessors()
+	if err != nil {
+		return nil, err
+	}
 	counter := c.startLoad(o.Rate, flowcount.Options{Patience: o.patience, CutPatience: cmp.Or(o.patience, st.cutPatience)})
 	time.Sleep(time.Second)
 	var happened string
@@ -246,12 +252,14 @@ func tell(ctx context.Context, o *Options, b *builder, st *story, v *variant) (r
 		return err
 	})
 	report, loadErr := counter.Stop()
+	after, statErr := readProcessors()
 	result = &Result{
 		Story: st.name, Happened: happened, Allowed: cmp.Or(st.allowed, usualGap), Report: report,
 		Slowest: c.slowest, AllowedChange: cmp.Or(st.slowest, usualChange),
+		Stolen: after.stolenSince(before),
 	}
 	result.judge()
-	return result, errors.Join(err, loadErr, c.subject.Failure())
+	return result, errors.Join(err, loadErr, statErr, c.subject.Failure())
 }
 
 func newSubject(o *Options, b *builder, st *story, v *variant, l *lab.Lab, dir string) (Subject, error) {
@@ -293,7 +301,8 @@ func (r *Result) judge() {
 	wrong(r.Report.New.Unexplained > noise, "the control had a gap of %v, more than %v: %s", r.Report.New.Unexplained, noise, busy)
 	wrong(r.Report.Established.Unexplained > echoGap, "the control had a gap of %v in open connections: %s", r.Report.Established.Unexplained, busy)
 	for _, g := range []*flowcount.Gap{&r.Report.New, &r.Report.Established} {
-		wrong(r.excused(g) > mostExcused, "for %.0f%% of the time a gap would have been excused: %s", 100*r.excused(g), busy)
+		wrong(r.excused(g) > mostExcused, "for %.0f%% of the time a gap would have been excused, while %.0f%% of the processors was stolen: %s",
+			100*r.excused(g), 100*r.Stolen, busy)
 	}
 	r.Busy = ours == 0 && len(r.Wrong) > 0
 }
@@ -308,8 +317,8 @@ func (r *Result) String() string {
 		round(n.Longest), round(n.Ours), round(n.Control),
 		round(r.Report.Established.Longest), round(r.Report.Established.Ours), round(r.Report.Established.Control))
 	fmt.Fprintf(&text, "  longer than %v: %d of new (control %d of %d); longest stall of a processor %v; excused %.1f%% of the time (%.1f%% for open ones); "+
-		"slowest change %v", flowcount.Slow, n.Slow, n.ControlSlow, r.Report.Control.Connections, round(n.Stall),
-		100*r.excused(n), 100*r.excused(&r.Report.Established), round(r.Slowest))
+		"stolen %.1f%%; slowest change %v", flowcount.Slow, n.Slow, n.ControlSlow, r.Report.Control.Connections, round(n.Stall),
+		100*r.excused(n), 100*r.excused(&r.Report.Established), 100*r.Stolen, round(r.Slowest))
 	for _, w := range r.Wrong {
 		fmt.Fprintf(&text, "\n  WRONG: %s", w)
 	}
