@@ -82,15 +82,17 @@ while they all go on serving; one pod is never ready, and never allowed.
   proxy did not run.
 
 A machine with few processors makes gaps of its own. The load runs before all other programs (SCHED_RR), and beside it runs a
-control: connections from outside and from the other node to a pod there, whose packets never come to the node with the proxy. On
-each processor, a thread of the load sleeps for half a millisecond again and again, and notes how late it wakes up, if it is a
-millisecond or more: a stall. Of each gap, the time in which the control waited or a processor stalled, meanwhile or within 10 ms, is
-taken off. The rest is in bold. In parentheses are the gap as it was measured, and the longest one of the control in the whole story.
-**Excused** is the share of the time that could be taken off: what happens then is not seen in gaps. If it is more than 20%, or if more
-than 20 ms of a gap of the control are not explained by stalls, the machine was too busy for a judgement, and the story is told again, three times at
-most, if nothing else was wrong. **Stolen** is the share of the processors that the machine under this one gave to others. How many of 100,000 new connections took longer than 5 ms is told with nothing taken off, of the proxy's and of the control's: what the proxy does to all
-packets alike, for example by keeping a processor busy in the kernel, must show there. A kernel that is not preemptible looks through its connection tracking table in one go, for itself or for whoever lists
-it, which takes it 7 to 30 ms here.
+control: connections from outside and from the other node to a pod there, whose packets never come to the node with the
+proxy. On each processor, a thread of the load sleeps for half a millisecond again and again, and notes how late it wakes up,
+if it is a millisecond or more: a stall. Of each gap, the time in which the control waited or a processor stalled, meanwhile
+or within 10 ms, is taken off. The rest is in bold. In parentheses are the gap as it was measured, and the longest one of the
+control in the whole story. **Excused** is the share of the time that could be taken off: what happens then is not seen in
+gaps. If it is more than 20%, or if more than 20 ms of a gap of the control are not explained by stalls, the machine was too
+busy for a judgement, and the story is told again, three times at most, if nothing else was wrong. **Stolen** is the share of
+the processors that the machine under this one gave to others. How many of 100,000 new connections took longer than 5 ms is
+told with nothing taken off, of the proxy's and of the control's: what the proxy does to all packets alike, for example by
+keeping a processor busy in the kernel, must show there. A kernel that is not preemptible looks through its connection
+tracking table in one go, for itself or for whoever lists it, which takes it 7 to 30 ms here.
 
 Not in it: SCTP, connections that are closed with FIN, affinity that expires, Services without endpoints. The suite in
 [conformance](../conformance) has them, without this load. In the stories of the slow source, of the 10,000 changes and of the flush,
