@@ -41,12 +41,12 @@ image: ## Build bin/switchyard-image.tar, an OCI image for amd64 and arm64 (IMAG
 		CGO_ENABLED=0 GOOS=linux GOARCH=$$arch $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/$$arch/switchyard ./cmd/switchyard; \
 	done
 	@echo "== write bin/switchyard-image.tar, $(IMAGE):$(VERSION)"
-	@SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct 2>/dev/null || echo 0)} $(GO) run ./cmd/image \
-		-o bin/switchyard-image.tar -name $(IMAGE):$(VERSION) bin/amd64/switchyard bin/arm64/switchyard
+	@cd deploy && SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct 2>/dev/null || echo 0)} $(GO) run ./cmd/image \
+		-o ../bin/switchyard-image.tar -name $(IMAGE):$(VERSION) ../bin/amd64/switchyard ../bin/arm64/switchyard
 
 # -count=1: a result that is kept does not notice that a manifest has changed, for they are outside of the module.
-manifests: ## Check the chart and the manifests in deploy/ with the code of Helm and Kustomize (compiles them once)
-	@cd deploy/test && $(GO) vet ./... && $(GO) test -count=1 ./...
+manifests: ## Check the image, the chart and the manifests in deploy/ with the code of others who read them (compiles it once)
+	@cd deploy && $(GO) vet ./... && $(GO) test -count=1 ./...
 
 demo: build ## Run the example application in a throw-away node and connect to all of it (root, or user namespaces)
 	@echo "== run the application in examples/ in the lab"
@@ -99,6 +99,7 @@ bench: build ## Measure; figures as JSON lines on stdout, tables on stderr
 	@bin/switchyard bench api
 	@bin/switchyard bench churn
 	@bin/switchyard bench relay
+	@bin/switchyard bench scaling
 
 fuzz: ## Fuzz every target for a short time (FUZZTIME=20s each)
 	@set -e; for module in $(MODULES); do cd $(CURDIR)/$$module; for pkg in $$($(GO) list ./...); do \

@@ -5,6 +5,8 @@
 package brain
 
 import (
+	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/switchyard-net/switchyard/model"
@@ -23,6 +25,19 @@ type Config struct {
 	DetectLocal Families
 	// MasqueradeAll masquerades all connections to cluster IPs.
 	MasqueradeAll bool
+	// ExternalIPs are the ranges that externalIPs of services may be in. Empty: they may be any address. See [AdmitExternalIPs].
+	ExternalIPs []netip.Prefix
+	// NodeExternalIPs allows externalIPs that are addresses of nodes.
+	NodeExternalIPs bool
+	// MaxEntries is how many entries one service may have; see [MaxEntries], which is the most and what 0 stands for.
+	MaxEntries int64
+}
+
+// Equal reports whether two configurations are the same in every field.
+func (c *Config) Equal(o *Config) bool {
+	return c.NodeName == o.NodeName && c.ServiceProxyName == o.ServiceProxyName && c.DetectLocal == o.DetectLocal &&
+		c.MasqueradeAll == o.MasqueradeAll && slices.Equal(c.ExternalIPs, o.ExternalIPs) && c.NodeExternalIPs == o.NodeExternalIPs &&
+		c.MaxEntries == o.MaxEntries
 }
 
 // Families is a set of IP families.
@@ -42,7 +57,7 @@ func (f Families) Has(family state.Family) bool {
 //
 // A nil svc and nil slices count as absent. What Kubernetes' API server would never admit (unknown protocols, ports 0,
 // addresses without a family) is ignored item by item, so that the rest of the service still works. A service of which
-// nothing is left to route is not routed. [ExcessOf] tells what is left out of a record that would be too large.
+// nothing is left to route is not routed. [SizeOf] returns what is left out of a record that would be too large.
 func Compute(cfg *Config, node *model.Node, svc *model.Service, slices []*model.EndpointSlice) *state.Service {
 	if svc == nil {
 		return nil
@@ -51,26 +66,27 @@ func Compute(cfg *Config, node *model.Node, svc *model.Service, slices []*model.
 }
 
 // compute is Compute for a node that is here, and whose addresses the source ranges of svc contain in the families admitted.
-func compute(cfg *Config, here location, admitted Families, svc *model.Service, slices []*model.EndpointSlice) *state.Service {
+func compute(cfg *Config, here location, admitted Families, svc *model.Service, from []*model.EndpointSlice) *state.Service {
 	if !handles(cfg, svc) {
 		return nil
 	}
-	b := budget{room: MaxEntries}
-	ports := frame(svc, admitted, &b)
-	if len(ports) == 0 {
-		return nil
-	}
+	b := newBudget(cfg)
 	// Constants keep these off the heap; most services have no more.
 	scratch, parts := make(candidates, 0, 16), make([]part, 0, 4)
-	from := newSupply(slices, len(svc.Ports))
+	claims, addresses := claimsOf(make([]claim, 0, 8), make([]state.Frontend, 0, 4), cfg, svc, admitted, &b)
+	if len(claims) == 0 {
+		return nil
+	}
+	ports := frame(claims, &addresses)
+	supply := newSupply(from, len(svc.Ports))
 	health := newHealth(svc)
 	for i := range ports {
 		p := &ports[i]
 		// Kubernetes counts the time-out in whole seconds, and so does the record.
 		p.Affinity = max(svc.Affinity.Truncate(time.Second), 0)
-		parts = from.of(parts[:0], p)
+		parts = supply.of(parts[:0], portKey{p.Name, p.Protocol, p.Family})
 		scratch = scratch[:0]
-		if b.endpoints(p, parts) {
+		if b.endpoints(&claims[i], parts) {
 			scratch = join(scratch, here, p.Family, parts)
 		}
 		setTraffic(p, cfg, svc, scratch)

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -126,6 +127,9 @@ func checkTraffic(family state.Family, t *state.Traffic, used bool) error {
 func checkEndpoints(family state.Family, eps []state.Endpoint) error {
 	if !ascending(eps, state.Endpoint.Compare) {
 		return errors.New("endpoints are not in order or not distinct")
+	}
+	if slices.ContainsFunc(eps, func(e state.Endpoint) bool { return model.Special(e.Addr.Addr()) != "" }) {
+		return errors.New("an endpoint has an address that no endpoint can have")
 	}
 	for _, e := range eps {
 		if e.Addr.Port() == 0 || !proper(family, e.Addr.Addr()) {

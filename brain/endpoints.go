@@ -113,17 +113,17 @@ func newSupply(slices []*model.EndpointSlice, ports int) supply {
 	return su
 }
 
-// of returns what the slices say about p, in no order, perhaps in buf.
-func (su *supply) of(buf []part, p *state.Port) []part {
+// of returns what the slices say about a port, in no order, perhaps in buf.
+func (su *supply) of(buf []part, key portKey) []part {
 	if su.index != nil {
-		return su.index[portKey{p.Name, p.Protocol, p.Family}]
+		return su.index[key]
 	}
 	for _, s := range su.slices {
-		if s == nil || s.Headless || s.Family != p.Family {
+		if s == nil || s.Headless || s.Family != key.family {
 			continue
 		}
 		for i := range s.Ports {
-			if sp := &s.Ports[i]; sp.Port != 0 && sp.Name == p.Name && sp.Protocol == p.Protocol {
+			if sp := &s.Ports[i]; sp.Port != 0 && sp.Name == key.name && sp.Protocol == key.protocol {
 				buf = append(buf, part{s, sp.Port})
 			}
 		}
@@ -132,12 +132,12 @@ func (su *supply) of(buf []part, p *state.Port) []part {
 }
 
 // join collects the endpoints of a service port in family from parts, into buf. Addresses that are not of their slice's family do
-// not count.
+// not count, nor do special ones (pkg/apis/discovery/validation, which has the API server refuse them).
 func join(buf candidates, here location, family state.Family, parts []part) candidates {
 	for _, part := range parts {
 		for i := range part.slice.Endpoints {
 			ep := &part.slice.Endpoints[i]
-			if familyOf(ep.Addr) == family {
+			if familyOf(ep.Addr) == family && model.Special(ep.Addr) == "" {
 				buf = append(buf, candidate{netip.AddrPortFrom(ep.Addr, part.port), here.traitsOf(ep)})
 			}
 		}

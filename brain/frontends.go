@@ -1,6 +1,7 @@
 package brain
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
@@ -8,29 +9,56 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// frame returns the ports of svc, in both families, with their frontends (pkg/proxy/serviceport.go, newBaseServiceInfo):
+// frame returns the ports of claims, with their frontends. addresses are those of the service, by family.
+func frame(claims []claim, addresses *[2]vips) []state.Port {
+	out := make([]state.Port, 0, len(claims))
+	for i := range claims {
+		c := &claims[i]
+		frontends := make([]state.Frontend, 0, c.frontends)
+		if c.hasVIPs {
+			frontends = append(frontends, addresses[indexOf(c.family)].frontends...)
+		}
+		for k := range frontends {
+			frontends[k].Port = c.port.Port
+		}
+		if c.hasNodePort {
+			frontends = append(frontends, state.Frontend{Kind: state.NodePort, Port: c.port.NodePort})
+		}
+		out = append(out, state.Port{Name: c.port.Name, Protocol: c.port.Protocol, Family: c.family, Frontends: frontends})
+	}
+	return out
+}
+
+// indexOf is the place of a family in arrays of both.
+func indexOf(family state.Family) int {
+	if family == state.IPv4 {
+		return 0
+	}
+	return 1
+}
+
+// claimsOf appends to buf the ports of svc, in both families, with what they are reached at (pkg/proxy/serviceport.go,
+// newBaseServiceInfo):
 //
 //   - the cluster IPs,
 //   - for type LoadBalancer its IPs, restricted by source ranges,
-//   - the externalIPs, for any type,
+//   - the externalIPs that cfg allows, for any type,
 //   - for types NodePort and LoadBalancer the node port, if there is one.
 //
 // No frontend occurs twice in a service. Of the ports that want the same one, the first in spec order gets it. Ports that b has no
-// room for are left out. The ports are in spec order, IPv4 before IPv6.
-func frame(svc *model.Service, admitted Families, b *budget) []state.Port {
+// room for are left out. The ports are in spec order, IPv4 before IPv6. The addresses, by family, may be in frontends.
+func claimsOf(buf []claim, frontends []state.Frontend, cfg *Config, svc *model.Service, admitted Families, b *budget) ([]claim, [2]vips) {
 	var addresses [2]vips
-	families := 0
-	buf := make([]state.Frontend, 0, 4) // A constant keeps it off the heap; most services have no more.
+	families := make([]state.Family, 0, 2)
 	for _, family := range [...]state.Family{state.IPv4, state.IPv6} {
 		if hasFamily(svc, family) {
-			v := vipsOf(buf, svc, family, admitted.Has(family))
-			buf = v.frontends[len(v.frontends):]
-			addresses[families] = v
-			families++
+			v := vipsOf(frontends, cfg, svc, family, admitted.Has(family), b.max)
+			frontends = v.frontends[len(v.frontends):]
+			addresses[indexOf(family)] = v
+			families = append(families, family)
 		}
 	}
 	ports := usablePorts(svc.Ports)
-	out := make([]state.Port, 0, len(ports)*families)
 	var numbers, nodePorts seen[portNumber]
 	for i := range ports {
 		port := &ports[i]
@@ -40,28 +68,23 @@ func frame(svc *model.Service, admitted Families, b *budget) []state.Port {
 		if !hasVIPs && !hasNodePort {
 			continue
 		}
-		for _, v := range addresses[:families] {
-			if !hasVIPs {
-				v = vips{family: v.family}
-			}
-			nodePort := 0
-			if hasNodePort {
-				nodePort = 1
-			}
-			if !b.frontends(port, v.entries+int64(nodePort)) {
-				continue
-			}
-			frontends := append(make([]state.Frontend, 0, len(v.frontends)+nodePort), v.frontends...)
-			for k := range frontends {
-				frontends[k].Port = port.Port
+		for _, family := range families {
+			c := claim{port: port, family: family, hasVIPs: hasVIPs, hasNodePort: hasNodePort}
+			var n int64
+			if hasVIPs {
+				v := &addresses[indexOf(family)]
+				c.frontends, n = len(v.frontends), v.entries
 			}
 			if hasNodePort {
-				frontends = append(frontends, state.Frontend{Kind: state.NodePort, Port: port.NodePort})
+				c.frontends++
+				n++
 			}
-			out = append(out, state.Port{Name: port.Name, Protocol: port.Protocol, Family: v.family, Frontends: frontends})
+			if b.frontends(port, n) {
+				buf = append(buf, c)
+			}
 		}
 	}
-	return out
+	return buf, addresses
 }
 
 // portNumber is what one port of a service can have at an address.
@@ -77,29 +100,29 @@ func wantsNodePort(svc *model.Service, port *model.ServicePort) bool {
 
 // vips are the frontends with an address that each port of a service has in one family, in order, without their port number.
 type vips struct {
-	family    state.Family
 	frontends []state.Frontend
-	entries   int64 // which the frontends take; if it is more than MaxEntries, not all of them are there
+	entries   int64 // which the frontends take; if it is more than a service may have, not all of them are there
 }
 
-// vipsOf returns the frontends with an address of svc in family, perhaps in buf. admitsNode is as for newSourceGuard.
+// vipsOf returns the frontends with an address of svc in family, perhaps in buf. admitsNode is as for newSourceGuard. It stops where
+// they take more than most entries.
 //
 // ClusterIP comes first, because each service must be reachable on its cluster IP by the internal policy; then LoadBalancer
 // before ExternalIP, because the other way round an externalIP would lift the load balancer's source ranges.
-func vipsOf(buf []state.Frontend, svc *model.Service, family state.Family, admitsNode bool) vips {
-	v := vips{family: family, frontends: buf}
+func vipsOf(buf []state.Frontend, cfg *Config, svc *model.Service, family state.Family, admitsNode bool, most int64) vips {
+	v := vips{frontends: buf}
 	guard := newSourceGuard(svc, admitsNode, family)
 	var known seen[netip.Addr]
 	add := func(kind state.FrontendKind, ips []netip.Addr) {
 		for _, ip := range ips {
-			if v.entries > MaxEntries || familyOf(ip) != family || !known.add(ip) {
+			if v.entries > most || familyOf(ip) != family || kind == state.ExternalIP && !cfg.routesExternalIP(ip) || !known.add(ip) {
 				continue
 			}
 			v.entries++
 			f := state.Frontend{Kind: kind, Addr: ip}
 			if kind == state.LoadBalancer && guard.restricted {
 				// One more, because it may be among its own sources on some nodes.
-				if v.entries += int64(len(guard.sources)) + 1; v.entries > MaxEntries {
+				if v.entries += int64(len(guard.sources)) + 1; v.entries > most {
 					continue
 				}
 				f.Restricted, f.Sources = true, guard.sourcesFor(ip)
@@ -159,8 +182,11 @@ func (g sourceGuard) sourcesFor(vip netip.Addr) []netip.Prefix {
 	return sortedPrefixes(append(slices.Clone(g.sources), netip.PrefixFrom(vip, vip.BitLen())))
 }
 
-// sortedPrefixes sorts p in place and drops duplicates.
+// sortedPrefixes sorts p in place, in the order of [netip.Prefix.Compare], and drops duplicates. The prefixes are masked already, which
+// that function would do again for each comparison.
 func sortedPrefixes(p []netip.Prefix) []netip.Prefix {
-	slices.SortFunc(p, netip.Prefix.Compare)
+	slices.SortFunc(p, func(a, b netip.Prefix) int {
+		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
+	})
 	return slices.Compact(p)
 }

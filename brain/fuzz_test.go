@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -50,6 +51,7 @@ func FuzzCompute(f *testing.F) {
 		if err := check(rec); err != nil {
 			t.Fatalf("%v\n%+v", err, rec)
 		}
+		checkSize(t, in, rec)
 		if !reflect.DeepEqual(in, pristine) {
 			t.Fatal("Compute modified its arguments")
 		}
@@ -58,6 +60,27 @@ func FuzzCompute(f *testing.F) {
 			t.Fatalf("the record depends on the order of its input:\n%s\n%s", text(rec), text(again))
 		}
 	})
+}
+
+// checkSize: a record holds what SizeOf says and no more than it may, and all of the service if that fits.
+func checkSize(t *testing.T, in *input, rec *state.Service) {
+	size := brain.SizeOf(in.cfg, in.svc, in.slices)
+	limit := in.cfg.MaxEntries
+	if limit == 0 {
+		limit = brain.MaxEntries
+	}
+	if n := entriesOf(rec); n > size.Entries || size.Entries > limit || size.Entries > size.Wanted || (size.Entries == 0) != (n == 0) {
+		t.Fatalf("the record has %d entries of %d, counted as %+v", n, limit, size)
+	}
+	if size.Fits() != (size.Entries == size.Wanted) {
+		t.Fatalf("%+v, which fits: %v", size, size.Fits())
+	}
+	whole := *in
+	unlimited := *in.cfg
+	unlimited.MaxEntries, whole.cfg = 0, &unlimited
+	if rest := whole.compute(); size.Fits() && !equal(rec, rest) {
+		t.Fatalf("%+v, and yet the record\n%s\nis not the whole one\n%s", size, text(rec), text(rest))
+	}
 }
 
 // TestEqualIsExact: a change of the input makes the records unequal exactly if it changes the answer. (Lesson from kpng: its

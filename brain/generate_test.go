@@ -103,6 +103,12 @@ func (g *generator) input() *input {
 		in.svc = g.service()
 	}
 	in.slices = list(g, g.slice)
+	if g.bool() {
+		in.cfg.MaxEntries = int64(g.byte())
+	}
+	if g.byte()%4 == 1 {
+		in.cfg.ExternalIPs = list(g, func() netip.Prefix { return one(g, anyPrefix) })
+	}
 	return in
 }
 

@@ -56,14 +56,21 @@ func numberedAddrs(from, n int) []netip.Addr {
 	return out
 }
 
-// entriesOf counts what a record of a service without local policies holds.
-func entriesOf(rec *state.Service) (n int) {
+// entriesOf counts what a dataplane has to program of a record: the most of any kind of client.
+func entriesOf(rec *state.Service) (n int64) {
+	if rec == nil {
+		return 0
+	}
 	for _, p := range rec.Ports {
-		n += len(p.Frontends) + 5
+		n += int64(len(p.Frontends)) + 5
 		for _, f := range p.Frontends {
-			n += len(f.Sources)
+			n += int64(len(f.Sources))
 		}
-		n += max(len(p.Internal.Inside.Endpoints), len(p.External.Inside.Endpoints))
+		endpoints := 0
+		for _, r := range []state.Route{p.Internal.Inside, p.Internal.Outside, p.External.Inside, p.External.Outside} {
+			endpoints = max(endpoints, len(r.Endpoints))
+		}
+		n += int64(len(p.Frontends)) * int64(endpoints)
 	}
 	return n
 }
@@ -128,7 +135,13 @@ func TestRecordsAreBounded(t *testing.T) {
 			svc.ExternalIPs = numberedAddrs(0, 10_000)
 			svc.Ports = servicePorts(10_000)
 			return svc, slicesOf(state.IPv4, svc.Ports[:1], 1)
-		}, forward: 1, unrouted: 10_000 - 159, entries: 10_000*(1+10_000+5) + 1, port: "p159"},
+		}, refused: 1, unrouted: 10_000 - 159, entries: 10_000*(1+10_000+5) + 10_001, port: "p159"},
+		{name: "as many addresses as endpoints", make: func() (*model.Service, []*model.EndpointSlice) {
+			svc := service()
+			svc.ExternalIPs = numberedAddrs(0, 1000)
+			svc.Ports = servicePorts(2)
+			return svc, append(slicesOf(state.IPv4, svc.Ports[:1], 1590), slicesOf(state.IPv4, svc.Ports[1:], 10)...)
+		}, forward: 1, refused: 1, entries: 2*(1+1000+5) + 1001*1600, port: "p1"},
 		{name: "source ranges", make: func() (*model.Service, []*model.EndpointSlice) {
 			svc := service()
 			svc.Type = model.TypeLoadBalancer
@@ -145,7 +158,7 @@ func TestRecordsAreBounded(t *testing.T) {
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
 			rec := brain.Compute(config(), thisNode(), svc, from)
-			excess := brain.ExcessOf(config(), svc, from)
+			size := brain.SizeOf(config(), svc, from)
 			runtime.ReadMemStats(&after)
 			if n := (after.TotalAlloc - before.TotalAlloc) >> 20; n > 512 {
 				t.Errorf("took %d MiB", n)
@@ -153,15 +166,15 @@ func TestRecordsAreBounded(t *testing.T) {
 			if rec == nil {
 				rec = &state.Service{}
 			}
-			if n := entriesOf(rec); n > brain.MaxEntries {
-				t.Errorf("%d entries", n)
+			if n := entriesOf(rec); n > size.Entries || size.Entries > brain.MaxEntries {
+				t.Errorf("%d entries, which counted as %d", n, size.Entries)
 			}
 			got := verdicts(rec)
-			if got[state.Forward] != c.forward || excess.Refused != c.refused || excess.Unrouted != c.unrouted {
-				t.Errorf("%v, %+v; want %d to forward, %d refused, %d not routed", got, excess, c.forward, c.refused, c.unrouted)
+			if got[state.Forward] != c.forward || size.Refused != c.refused || size.Unrouted != c.unrouted {
+				t.Errorf("%v, %+v; want %d to forward, %d refused, %d not routed", got, size, c.forward, c.refused, c.unrouted)
 			}
-			if excess.Port.Name != c.port || c.entries != 0 && excess.Entries != c.entries {
-				t.Errorf("%+v, want the first port %q and %d entries", excess, c.port, c.entries)
+			if size.Port.Name != c.port || c.entries != 0 && size.Wanted != c.entries {
+				t.Errorf("%+v, want the first port %q and %d entries", size, c.port, c.entries)
 			}
 			if got[state.Reject] < c.refused {
 				t.Errorf("%v, want %d to reject", got, c.refused)

@@ -68,6 +68,11 @@ func TestWhichEndpoints(t *testing.T) {
 			"Forward 10.1.0.1:8080* 10.1.0.2:8080", "Forward 10.1.0.1:8080*",
 		},
 		{
+			// pkg/apis/core/validation, ValidateNonSpecialIP. Pods in the node's network have its address.
+			"special addresses, and the node's", []string{"0.0.0.0", "127.0.0.1 here", "169.254.169.254", "224.1.2.3 here", "172.16.0.1 here"},
+			"Forward 172.16.0.1:8080*", "Forward 172.16.0.1:8080*",
+		},
+		{
 			"none local", []string{"10.1.0.1"},
 			"Forward 10.1.0.1:8080", "Drop",
 		},

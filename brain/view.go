@@ -1,6 +1,7 @@
 package brain
 
 import (
+	"net/netip"
 	"slices"
 
 	"github.com/switchyard-net/switchyard/model"
@@ -41,6 +42,9 @@ type Facts struct {
 
 	guarded *model.Service // the service if it has source ranges that count, else nil
 }
+
+// Guarded reports whether source ranges make a difference between nodes, by their addresses.
+func (f *Facts) Guarded() bool { return f.guarded != nil }
 
 // FactsOf returns the facts about nodes that count for svc and its slices, which must not be modified as long as the facts
 // are in use.
@@ -112,12 +116,41 @@ func admitted(svc *model.Service, node *model.Node) Families {
 	return Families{IPv4: admits(svc, node, state.IPv4), IPv6: admits(svc, node, state.IPv6)}
 }
 
-// admits says whether a source range of family contains an address of the node.
+// admits reports whether a source range of family contains an address of the node.
 func admits(svc *model.Service, node *model.Node, family state.Family) bool {
+	// Each address is compared with each range, unless that could be many times many.
+	const few = 8
+	if len(node.Addresses) > few {
+		return admitsOneOfMany(svc, node, family)
+	}
 	for _, r := range svc.SourceRanges {
 		if r.IsValid() && familyOf(r.Addr()) == family && slices.ContainsFunc(node.Addresses, r.Contains) {
 			return true
 		}
 	}
 	return false
+}
+
+// admitsOneOfMany is admits for a node with many addresses: it takes as long as there are ranges and addresses, not their product.
+func admitsOneOfMany(svc *model.Service, node *model.Node, family state.Family) bool {
+	ranges := make(map[netip.Prefix]struct{}, len(svc.SourceRanges))
+	var lengths []int
+	var known [129]bool
+	for _, r := range svc.SourceRanges {
+		if !r.IsValid() || familyOf(r.Addr()) != family {
+			continue
+		}
+		ranges[r.Masked()] = struct{}{}
+		if !known[r.Bits()] {
+			known[r.Bits()] = true
+			lengths = append(lengths, r.Bits())
+		}
+	}
+	return slices.ContainsFunc(node.Addresses, func(a netip.Addr) bool {
+		return a.Zone() == "" && slices.ContainsFunc(lengths, func(n int) bool {
+			p, err := a.Prefix(n)
+			_, ok := ranges[p]
+			return err == nil && ok
+		})
+	})
 }

@@ -1,9 +1,17 @@
 package client
 
 import (
+	"context"
 	"crypto/tls"
+	"errors"
+	"net"
 	"strings"
 	"testing"
+	"testing/synctest"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/resolver"
+	"google.golang.org/grpc/resolver/manual"
 )
 
 func TestTargets(t *testing.T) {
@@ -66,4 +74,39 @@ func TestOnlyTLSLeavesTheHost(t *testing.T) {
 			conn.Close()
 		}
 	}
+}
+
+// TestNameWithManyAddresses: connections to a name are spread over its addresses, whichever comes first.
+func TestNameWithManyAddresses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		addresses := manual.NewBuilderWithScheme("unix") // in place of the usual one
+		addresses.InitialState(resolver.State{Addresses: []resolver.Address{{Addr: "a"}, {Addr: "b"}, {Addr: "c"}}})
+		first := make(map[string]int)
+		const dials = 300
+		for range dials {
+			tried := make(chan string, 1)
+			conn, err := Dial(Options{Target: DefaultTarget, DialOptions: []grpc.DialOption{
+				grpc.WithContextDialer(func(_ context.Context, address string) (net.Conn, error) {
+					select {
+					case tried <- address:
+					default:
+					}
+					return nil, errors.New("there is no server")
+				}),
+				grpc.WithResolvers(addresses),
+			}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			conn.Connect()
+			first[<-tried]++
+			conn.Close()
+			synctest.Wait()
+		}
+		for _, a := range []string{"a", "b", "c"} {
+			if first[a] < dials/6 {
+				t.Errorf("of %d connections, %d were tried at %s first, want about a third: %v", dials, first[a], a, first)
+			}
+		}
+	})
 }

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -35,12 +36,15 @@ type EndpointsClient struct {
 	Node string
 	// TLS is required for a server that is not on this host, as in [Options].
 	TLS *tls.Config
+	// SocketUsers are users whose processes may serve a unix socket, as in [Options].
+	SocketUsers []string
 	// Logger gets the errors after which Next tries again. Default: nothing is logged.
 	Logger *slog.Logger
 	// DialOptions are as in [Options].
 	DialOptions []grpc.DialOption
 
 	files  TLSFiles // from flags; used if TLS is nil
+	users  string   // from flags; used if SocketUsers is empty
 	logged string   // the last error that was logged, empty after a success
 	size   int      // of the last state
 
@@ -73,6 +77,7 @@ func (epc *EndpointsClient) DefaultFlags(flags FlagSet) {
 	flags.Uint64Var(&epc.Rev, "rev", epc.Rev, "revision of the state to resume from")
 	flags.DurationVar(&epc.ErrorDelay, "error-delay", cmp.Or(epc.ErrorDelay, time.Second), "pause before trying again after an error")
 	flags.StringVar(&epc.Node, "node", epc.Node, "node whose state is wanted (default: the one that the server is for)")
+	flags.StringVar(&epc.users, "socket-users", "", "users, by name or number, separated by commas, whose processes may serve a unix socket, beside root and this process's own")
 	flags.StringVar(&epc.files.CA, "tls-ca", "", "file with the certificate authorities that may vouch for the server; any --tls flag turns TLS on")
 	flags.StringVar(&epc.files.Cert, "tls-cert", "", "file with the client's certificate")
 	flags.StringVar(&epc.files.Key, "tls-key", "", "file with the key of the client's certificate")
@@ -85,6 +90,7 @@ func (epc *EndpointsClient) DefaultFlags(flags FlagSet) {
 func (epc *EndpointsClient) Next() (items []*localnetv1.ServiceEndpoints, canceled bool) {
 	ctx := epc.context()
 	for {
+		began := time.Now()
 		items, err := epc.fetch(ctx)
 		if err == nil {
 			epc.logged = ""
@@ -94,6 +100,9 @@ func (epc *EndpointsClient) Next() (items []*localnetv1.ServiceEndpoints, cancel
 			return nil, true
 		}
 		epc.disconnect()
+		if err == errEmpty && time.Since(began) >= cmp.Or(epc.ErrorDelay, time.Second) {
+			continue // The connection had lasted long enough.
+		}
 		if epc.Logger != nil && epc.logged != err.Error() {
 			epc.logged = err.Error()
 			epc.Logger.Warn("cannot get the state, trying again", "target", epc.Target, "error", err)
@@ -145,9 +154,11 @@ func (epc *EndpointsClient) fetch(ctx context.Context) ([]*localnetv1.ServiceEnd
 	return items, nil
 }
 
+var errEmpty = errors.New("the server has ended the call without an answer")
+
 func unexpected(err error) error {
 	if err == io.EOF {
-		return errors.New("broken answer: it is empty")
+		return errEmpty
 	}
 	return err
 }
@@ -179,7 +190,11 @@ func (epc *EndpointsClient) connect(ctx context.Context) (*grpc.ClientConn, erro
 			return nil, err
 		}
 	}
-	o := Options{Target: epc.Target, TLS: epc.TLS, Certificates: epc.certificates, DialOptions: epc.DialOptions}
+	users := epc.SocketUsers
+	if len(users) == 0 && epc.users != "" {
+		users = strings.Split(epc.users, ",")
+	}
+	o := Options{Target: epc.Target, TLS: epc.TLS, Certificates: epc.certificates, SocketUsers: users, DialOptions: epc.DialOptions}
 	conn, err := Dial(o)
 	epc.conn = conn
 	return conn, err

@@ -13,6 +13,8 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
+
+	"github.com/switchyard-net/switchyard/client/peeruser"
 )
 
 // DefaultTarget is where a server on the same node listens.
@@ -28,6 +30,11 @@ type Options struct {
 	TLS *tls.Config
 	// Certificates are TLS by files that may be replaced while the client runs. They count if TLS is nil.
 	Certificates *Certificates
+	// SocketUsers are users whose processes may serve a unix socket, by name or number, beside root and the user of this process:
+	// whoever can replace a socket at a path must not thereby decide where connections go. With TLS, certificates
+	// decide instead. Users can be checked on Linux only: elsewhere a list is an error that wraps [errors.ErrUnsupported], and
+	// without a list nothing is checked. A dialer in DialOptions that wraps connections of unix sockets must give them a method NetConn() net.Conn.
+	SocketUsers []string
 	// Node is the node whose state is wanted. Default: the one that the server is for, or the one that the client's
 	// certificate names.
 	Node string
@@ -78,9 +85,13 @@ const (
 	pingTimeout  = 10 * time.Second
 )
 
+// anyAddress has gRPC try the addresses of a name in random order: servers that stand beside each other behind one name get about
+// as many clients each, whatever order the name's server and the resolver's own rules give them.
+const anyAddress = `{"loadBalancingConfig": [{"pick_first": {"shuffleAddressList": true}}]}`
+
 // Dial prepares a connection to the server for who wants to call the API by [localnetv1.NewEndpointsClient]: it
 // understands the targets, insists on TLS where it must, and sets limits and windows for large states. Only Target, TLS,
-// Certificates and DialOptions matter. It connects with the first call. An error means that the options are wrong.
+// Certificates, SocketUsers and DialOptions matter. It connects with the first call. An error means that the options are wrong.
 //
 // [localnetv1.NewEndpointsClient]: https://pkg.go.dev/github.com/switchyard-net/switchyard/client/localnet/v1#NewEndpointsClient
 func Dial(o Options) (*grpc.ClientConn, error) {
@@ -96,12 +107,19 @@ func Dial(o Options) (*grpc.ClientConn, error) {
 		creds = o.Certificates.credentials()
 	case err != nil:
 		return nil, err
+	case t.socket:
+		users, err := peeruser.Parse(o.SocketUsers)
+		if err != nil {
+			return nil, fmt.Errorf("target %q: SocketUsers: %w", t.text, err)
+		}
+		creds = socketCredentials{creds, t.text, users}
 	}
 	options := []grpc.DialOption{
 		grpc.WithTransportCredentials(creds),
 		// The state of a node does not belong into the hands of a proxy for the web.
 		grpc.WithNoProxy(),
 		grpc.WithDisableServiceConfig(),
+		grpc.WithDefaultServiceConfig(anyAddress),
 		grpc.WithStaticStreamWindowSize(window),
 		grpc.WithStaticConnWindowSize(2 * window),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),

@@ -116,6 +116,9 @@ func (s *session) run(ctx context.Context) {
 		if time.Since(began) >= s.w.options.MaxBackoff {
 			// A stream over which nothing had to be said for long was no failure.
 			s.pace.succeeded()
+			if err == errEnded {
+				continue // The connection had lasted long enough; the server lets no two clients go at the same time.
+			}
 		}
 		err = fmt.Errorf("follow %s: %w", s.w.options.Target, err)
 		sleep(ctx, s.failed(err))
@@ -151,6 +154,8 @@ func isRefusal(err error) bool {
 const patience = 30 * time.Second
 
 var errNoState = status.Error(codes.Unavailable, "the server has not answered for "+patience.String()+"; perhaps it has no state of the node yet")
+
+var errEnded = status.Error(codes.Unavailable, "the server has ended the stream")
 
 // attempt has one connection with one stream, until it breaks. Each attempt has a new connection, so that it is paced by one
 // backoff only, not by that of gRPC too.
@@ -248,7 +253,7 @@ func (s *session) receive(stream grpc.BidiStreamingClient[localnetv1.WatchReques
 	for {
 		part, err := stream.Recv()
 		if err == io.EOF {
-			return status.Error(codes.Unavailable, "the server has ended the stream")
+			return errEnded
 		}
 		if err != nil {
 			return err

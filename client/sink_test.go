@@ -164,9 +164,10 @@ func TestAChangeOfTheNodeIsAChange(t *testing.T) {
 		runSink(t, net.options(), sink)
 		p := srv.watch(t)
 		for i, name := range []string{"a", "a", "b"} {
+			synctest.Wait() // until the update is asked for
 			p.send(&localnetv1.WatchResponse{Full: i == 0, Node: node(name), Position: at(1, uint64(i+1))})
-			synctest.Wait()
 		}
+		synctest.Wait()
 		if !slices.Equal(nodes, []string{"a", "b"}) {
 			t.Errorf("the sink is told of the nodes %q", nodes)
 		}

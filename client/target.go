@@ -17,6 +17,8 @@ type target struct {
 	grpc string
 	// local: it is certainly on this host.
 	local bool
+	// socket: it is a unix socket.
+	socket bool
 }
 
 // parseTarget reads the way Docker writes addresses, and the targets of gRPC.
@@ -29,10 +31,10 @@ func parseTarget(text string) (target, error) {
 		if name, ok := strings.CutPrefix(rest, "//"); ok && !path.IsAbs(name) || strings.Trim(rest, "/") == "" {
 			return t, fmt.Errorf("target %q: want the absolute path of a socket, such as %s", text, DefaultTarget)
 		}
-		t.local = true
+		t.local, t.socket = true, true
 		return t, nil
 	case found && scheme == "unix-abstract":
-		t.local = true
+		t.local, t.socket = true, true
 		return t, nil
 	case found && scheme != "tcp" && strings.HasPrefix(rest, "//"):
 		if resolver.Get(scheme) == nil {

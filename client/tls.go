@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -25,8 +26,9 @@ type TLSFiles struct {
 	ServerName string
 }
 
-// Certificates is what TLSFiles say. They are read again for each connection, so they can be replaced at any time; connections
-// stay. Files that cannot be used any more are logged, and what they said before counts until they are mended.
+// Certificates is what TLSFiles say. They are read again for each connection, so they can be replaced at any time. A connection ends
+// when the server's certificate expires, or is no longer verified by the authorities in the file, and stays otherwise. Files that
+// cannot be used any more are logged, and what they said before counts until they are fixed.
 type Certificates struct{ files *tlsfiles.Config }
 
 // NewCertificates reads the files for the first time. An error names the file. log gets trouble with reading them again; nil
@@ -71,7 +73,17 @@ type following struct {
 
 // ClientHandshake implements [credentials.TransportCredentials].
 func (f following) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	return credentials.NewTLS(f.files.Current()).ClientHandshake(ctx, authority, conn)
+	config := f.files.Current()
+	secure, info, err := credentials.NewTLS(config).ClientHandshake(ctx, authority, conn)
+	if err != nil {
+		return nil, nil, err
+	}
+	if server, ok := info.(credentials.TLSInfo); ok {
+		secure = f.files.Guard(secure, tlsfiles.Peer{Config: config, State: server.State, Options: func(c *tls.Config) x509.VerifyOptions {
+			return x509.VerifyOptions{Roots: c.RootCAs} // its name was verified before, and it is to be a server's by default
+		}})
+	}
+	return secure, info, nil
 }
 
 // Clone implements [credentials.TransportCredentials].

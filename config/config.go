@@ -52,6 +52,8 @@ type Config struct {
 	DetectLocal DetectLocal
 	// NodePortAddresses say where NodePorts are served. See [Config.NodePorts] for what the zero value means.
 	NodePortAddresses NodePortAddresses
+	// Services bounds what Services may ask for.
+	Services Services
 	// ConfigSyncPeriod is how often everything is asked from the API server again.
 	ConfigSyncPeriod field.Duration
 	// SyncPeriod is how often the kernel is compared with what it should hold.
@@ -175,6 +177,21 @@ type NodePortAddresses struct {
 	CIDRs []netip.Prefix
 }
 
+// Services bounds what Services may ask for, so that the owner of one takes nothing from the others.
+type Services struct {
+	// AllowedExternalIPs are the ranges that externalIPs may be in. Empty: they may be any address.
+	AllowedExternalIPs []netip.Prefix
+	// NodeExternalIPs allows externalIPs that are addresses of nodes.
+	NodeExternalIPs bool
+	// MaxEntries is how many frontends, endpoints behind them and sources that they admit are routed for one Service,
+	// MaxEntriesPerNamespace for those of a namespace together, and MaxEntriesPerNode for all. 0 stands for no bound; for one
+	// Service, that is MostEntries.
+	MaxEntries, MaxEntriesPerNamespace, MaxEntriesPerNode int64
+}
+
+// MostEntries is the most that MaxEntries of [Services] can be.
+const MostEntries = 1_600_000
+
 // Linux has the settings of Linux that do not depend on the dataplane.
 type Linux struct {
 	Conntrack Conntrack
@@ -215,6 +232,8 @@ type API struct {
 	Listen []string
 	// SocketMode are the permissions of unix sockets, in octal.
 	SocketMode string
+	// SocketUsers are users whose processes may connect to unix sockets, by name or number, beside root and the process's own.
+	SocketUsers []string
 	// TLSCertFile has the server's certificate. TCP on addresses other than loopback needs it.
 	TLSCertFile string
 	// TLSKeyFile has the key of the certificate, which needs it.
@@ -235,6 +254,7 @@ func Default() *Config {
 		ConfigSyncPeriod:    duration(15 * time.Minute),
 		SyncPeriod:          duration(30 * time.Second),
 		MinSyncPeriod:       duration(time.Second),
+		Services:            Services{MaxEntries: 200_000, MaxEntriesPerNamespace: 1_000_000, MaxEntriesPerNode: 4_000_000},
 		Linux: Linux{
 			Conntrack: Conntrack{
 				MaxPerCore: 32 * 1024, Min: 128 * 1024,

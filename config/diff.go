@@ -112,6 +112,11 @@ var effects = map[string]effect{
 	"detectLocal.bridgeInterface":     effectLive,
 	"detectLocal.interfaceNamePrefix": effectLive,
 	"nodePortAddresses":               effectLive,
+	"services.allowedExternalIPs":     effectLive,
+	"services.nodeExternalIPs":        effectLive,
+	"services.maxEntries":             effectLive,
+	"services.maxEntriesPerNamespace": effectLive,
+	"services.maxEntriesPerNode":      effectLive,
 	"configSyncPeriod":                effectLive,
 	"syncPeriod":                      effectLive,
 	"minSyncPeriod":                   effectLive,
@@ -128,6 +133,7 @@ var effects = map[string]effect{
 	"windows.runAsService":                  effectNone,
 
 	"nftables.masqueradeBit":          effectLive,
+	"nftables.maxAffinityClients":     effectLive,
 	"iptables.masqueradeBit":          effectNone,
 	"iptables.localhostNodePorts":     effectLive,
 	"ipvs.masqueradeBit":              effectNone,
@@ -148,6 +154,7 @@ var effects = map[string]effect{
 
 	"api.listen":       effectLive,
 	"api.socketMode":   effectLive,
+	"api.socketUsers":  effectLive,
 	"api.tlsCertFile":  effectLive,
 	"api.tlsKeyFile":   effectLive,
 	"api.clientCAFile": effectLive,

@@ -29,6 +29,7 @@ func (c *Config) Validate(platform string) []*field.Error {
 	c.validatePeriods(&errs)
 	c.validateAddresses(&errs)
 	c.validateDetectLocal(&errs)
+	c.Services.validate(&errs)
 	c.Linux.validate(&errs)
 	c.API.validate(&errs)
 	return slices.Concat(errs,
@@ -157,6 +158,25 @@ func (c *Config) validateDetectLocal(errs *field.Errors) {
 	}
 }
 
+func (s *Services) validate(errs *field.Errors) {
+	for i, p := range s.AllowedExternalIPs {
+		if !p.IsValid() {
+			errs.Add(field.Index("services.allowedExternalIPs", i), "must be a CIDR such as 192.0.2.0/24")
+		}
+	}
+	if s.MaxEntries < 0 || s.MaxEntries > MostEntries {
+		errs.Add("services.maxEntries", "must be from 0 to %d, got %d", MostEntries, s.MaxEntries)
+	}
+	for _, f := range []struct {
+		name  string
+		value int64
+	}{{"maxEntriesPerNamespace", s.MaxEntriesPerNamespace}, {"maxEntriesPerNode", s.MaxEntriesPerNode}} {
+		if f.value < 0 {
+			errs.Add("services."+f.name, "must not be negative, got %d", f.value)
+		}
+	}
+}
+
 func (l *Linux) validate(errs *field.Errors) {
 	const at = "linux.conntrack."
 	if l.Conntrack.MaxPerCore < 0 {
@@ -189,6 +209,11 @@ func (a *API) validate(errs *field.Errors) {
 	}
 	if mode, err := strconv.ParseUint(a.SocketMode, 8, 32); err != nil || mode > 0o777 {
 		errs.Add("api.socketMode", "must be permissions in octal such as 0600, got %q", a.SocketMode)
+	}
+	for i, user := range a.SocketUsers {
+		if user == "" {
+			errs.Add(field.Index("api.socketUsers", i), "must be the name or number of a user, got nothing")
+		}
 	}
 	plain := !exposed && a.TLSCertFile == "" && a.TLSKeyFile == "" && a.ClientCAFile == ""
 	if !tcp || plain {

@@ -30,6 +30,7 @@ type cluster struct {
 	dataplane Dataplane
 	settings  Settings
 	lab       *lab.Lab
+	recorder  *lab.Recorder // of the node
 	store     *store.Store
 	api       API
 	endSource context.CancelFunc
@@ -62,7 +63,11 @@ func newCluster(ctx context.Context, d Dataplane, o clusterOptions) (*cluster, e
 	if o.settings.Logger == nil {
 		o.settings.Logger = slog.New(slog.DiscardHandler)
 	}
-	c := &cluster{dataplane: d, settings: o.settings, lab: l, changed: make(chan struct{})}
+	recorder, err := l.Node().Record()
+	if err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	c := &cluster{dataplane: d, settings: o.settings, lab: l, recorder: recorder, changed: make(chan struct{})}
 	c.store = store.New(store.Options{
 		Brain: brain.Config{
 			NodeName: l.Node().Name,
@@ -74,15 +79,15 @@ func newCluster(ctx context.Context, d Dataplane, o clusterOptions) (*cluster, e
 		Logger: o.settings.Logger,
 	})
 	if err := c.follow(d.NewAPI); err != nil {
-		return nil, errors.Join(err, l.Close())
+		return nil, errors.Join(err, c.closeLab())
 	}
 	if d.Follow != nil {
 		if c.follower, err = newFollower(c); err != nil {
-			return nil, errors.Join(err, c.leave(), l.Close())
+			return nil, errors.Join(err, c.leave(), c.closeLab())
 		}
 	}
 	if err := c.start(); err != nil {
-		return nil, errors.Join(err, c.leave(), l.Close())
+		return nil, errors.Join(err, c.leave(), c.closeLab())
 	}
 	return c, nil
 }
@@ -190,8 +195,10 @@ func (c *cluster) close() error {
 		err = errors.Join(err, c.follower.close())
 	}
 	c.store.Close()
-	return errors.Join(err, c.lab.Close())
+	return errors.Join(err, c.closeLab())
 }
+
+func (c *cluster) closeLab() error { return errors.Join(c.recorder.Close(), c.lab.Close()) }
 
 // update changes objects and waits until the dataplane shows them.
 func (c *cluster) update(set []model.Object, deleted []model.Ref) error {

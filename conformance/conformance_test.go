@@ -50,6 +50,7 @@ func TestFaultsAreNoticed(t *testing.T) {
 		"no masquerade":             {"node_port", "masquerade_detector", "masquerade_all"},
 		"no hairpin":                {"hairpin"},
 		"no affinity":               {"affinity", "affinity_timeout", "affinity_local"},
+		"affinity by address":       {"affinity", "affinity_timeout", "affinity_local"},
 		"affinity does not end":     {"affinity_timeout"},
 		"affinity is not prolonged": {"affinity_timeout"},
 		"resets are ICMP":           {"refused"},

@@ -54,6 +54,20 @@ type walk struct {
 	owners  map[netip.Addr]*lab.Host // of all addresses that exist
 	port    uint16
 	asked   map[flow.Outcome]int // how many of the packets the oracle has which answer for
+	visits  map[visitor]*visits  // of this step
+}
+
+// visitor is a client and the Service port that it stays with an endpoint of.
+type visitor struct {
+	client netip.Addr
+	port   string
+}
+
+// visits are the servers that have answered a visitor. It connects once at a time: two first connections at once may go to two
+// endpoints.
+type visits struct {
+	mu      sync.Mutex
+	servers []string
 }
 
 func runHistory(t *testing.T, d Dataplane, seed uint64) {
@@ -91,7 +105,7 @@ func runHistory(t *testing.T, d Dataplane, seed uint64) {
 			t.Fatalf("seed %d, step %d: %v", seed, step, err)
 		}
 		if wrong := w.try(t.Context()); len(wrong) > 0 {
-			t.Fatalf("seed %d, step %d: %d packets went wrong:\n%s", seed, step, len(wrong), strings.Join(wrong, "\n"))
+			t.Fatalf("seed %d, step %d: %d packets went wrong:\n%s\n%s", seed, step, len(wrong), strings.Join(wrong, "\n"), c.recorder.Explain())
 		}
 	}
 	t.Logf("packets sent: %v", w.asked)
@@ -189,6 +203,7 @@ func (w *walk) try(ctx context.Context) []string {
 	var wrong []string
 	var wg sync.WaitGroup
 	taken := map[flow.Outcome]int{}
+	w.visits = map[visitor]*visits{}
 	for _, p := range packets {
 		want := world.Ask(p)
 		if taken[want.Outcome] == samples[want.Outcome] {
@@ -197,8 +212,15 @@ func (w *walk) try(ctx context.Context) []string {
 		taken[want.Outcome]++
 		w.asked[want.Outcome]++
 		ports := []uint16{w.nextPort(), w.nextPort(), w.nextPort()}
+		send := w.send
+		if v := (visitor{p.Src, want.Affinity}); want.Affinity != "" {
+			if w.visits[v] == nil {
+				w.visits[v] = &visits{}
+			}
+			send = w.visits[v].send(w)
+		}
 		wg.Go(func() {
-			if err := w.send(ctx, p, want, ports); err != nil {
+			if err := send(ctx, p, want, ports); err != nil {
 				mu.Lock()
 				defer mu.Unlock()
 				wrong = append(wrong, fmt.Sprintf("%v: %v; the oracle says %+v", p, err, want))
@@ -215,27 +237,53 @@ func (w *walk) nextPort() uint16 {
 	return w.port
 }
 
-// send sends a packet, several times if it should stay with one endpoint, and compares.
+// send sends a packet and compares.
 func (w *walk) send(ctx context.Context, p flow.Packet, want flow.Answer, ports []uint16) error {
-	if want.Outcome != flow.Forward || !want.Affinity {
-		ports = ports[:1]
+	_, err := w.sendOnce(ctx, p, want, ports[0])
+	return err
+}
+
+// sendOnce also returns the server that answered, if one did.
+func (w *walk) sendOnce(ctx context.Context, p flow.Packet, want flow.Answer, port uint16) (server string, err error) {
+	options := lab.ProbeOptions{Source: p.Src, SourcePort: port, Timeout: patience}
+	if w.mayBeSilent(p, want) {
+		options.Timeout = silence
 	}
-	server := ""
-	for _, port := range ports {
-		options := lab.ProbeOptions{Source: p.Src, SourcePort: port, Timeout: patience}
-		if w.mayBeSilent(p, want) {
-			options.Timeout = silence
-		}
-		got := w.senders[p.Src].Probe(ctx, p.Protocol, p.Dst, options)
-		if err := w.compare(p, want, got); err != nil {
-			return err
-		}
-		if server != "" && got.Server != server && got.Outcome == lab.Answered {
-			return fmt.Errorf("answered by %s after %s in spite of affinity", got.Server, server)
-		}
-		server = cmp.Or(server, got.Server)
+	got := w.senders[p.Src].Probe(ctx, p.Protocol, p.Dst, options)
+	if got.Outcome == lab.Answered {
+		server = got.Server
 	}
-	return nil
+	return server, w.compare(p, want, got)
+}
+
+// send returns what sends a packet several times, and sees whether the client stays with its endpoint: with the last one that
+// answered it through whichever frontend of the Service port, or with one before that, if there were several because the last had not
+// all of them.
+func (v *visits) send(w *walk) func(context.Context, flow.Packet, flow.Answer, []uint16) error {
+	return func(ctx context.Context, p flow.Packet, want flow.Answer, ports []uint16) error {
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		for _, port := range ports {
+			server, err := w.sendOnce(ctx, p, want, port)
+			if err != nil {
+				return err
+			}
+			if server == "" {
+				v.servers = nil // it has an endpoint now that we do not know
+				continue
+			}
+			if n := len(v.servers); n > 0 && !slices.Contains(v.servers, server) && offers(want, v.servers[n-1]) {
+				return fmt.Errorf("answered by %s after %v in spite of affinity", server, v.servers)
+			}
+			v.servers = append(v.servers, server)
+		}
+		return nil
+	}
+}
+
+// offers says whether a server is among the choices.
+func offers(want flow.Answer, server string) bool {
+	return slices.ContainsFunc(want.Choices, func(c flow.Choice) bool { return c.Endpoint.String() == server })
 }
 
 // mayBeSilent says whether it can be right that no answer comes.

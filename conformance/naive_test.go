@@ -286,11 +286,15 @@ func (g *generator) rule(chain, format string, args ...any) {
 func (g *generator) table() {
 	g.add("add table %s naive", g.ip)
 	g.chain("services", "")
-	g.chain("pre", "{ type nat hook prerouting priority -100; }")
-	g.chain("out", "{ type nat hook output priority -100; }")
+	// Every rule stands twice. A commit in the middle of the first chain takes the elements of the old rules' maps away, and the packet
+	// falls out of it untranslated. The second chain is begun with the new rules.
+	for i := range 2 {
+		pre := g.chain(fmt.Sprint("pre", i), fmt.Sprintf("{ type nat hook prerouting priority %d; }", i-100))
+		out := g.chain(fmt.Sprint("out", i), fmt.Sprintf("{ type nat hook output priority %d; }", i-100))
+		g.rule(pre, "jump services")
+		g.rule(out, "jump services")
+	}
 	g.chain("post", "{ type nat hook postrouting priority 100; }")
-	g.rule("pre", "jump services")
-	g.rule("out", "jump services")
 	g.rule("post", "ct mark and 0x4000 == 0x4000 masquerade fully-random")
 	g.chain("reject_now", "")
 	if g.fault == "resets are ICMP" {
@@ -352,7 +356,7 @@ func (g *generator) port(s *state.Service, p *state.Port) (chains [2]string) {
 		id := hash(s.Name, p.Name, p.Protocol, i)
 		for side, route := range map[string]*state.Route{"inside": &traffic.Inside, "outside": &traffic.Outside} {
 			g.chain(side+id, "")
-			g.route(side+id, id, p, route)
+			g.route(side+id, id, hash(s.Name, p.Name, p.Protocol), p, route)
 		}
 		chains[i] = g.chain("port"+id, "")
 		g.masquerade(chains[i], traffic.Masquerade)
@@ -407,7 +411,7 @@ func (g *generator) pods() []string {
 	return list
 }
 
-func (g *generator) route(chain, id string, p *state.Port, r *state.Route) {
+func (g *generator) route(chain, id, port string, p *state.Port, r *state.Route) {
 	verdict := r.Verdict
 	switch {
 	case g.fault == "rejects are drops" && verdict == state.Reject:
@@ -428,7 +432,10 @@ func (g *generator) route(chain, id string, p *state.Port, r *state.Route) {
 				g.rule(ep, "%s saddr %s ct mark set ct mark or 0x4000", g.ip, e.Addr.Addr())
 			}
 			if p.Affinity > 0 && g.fault != "no affinity" {
-				set := "aff" + hash(id, e.Addr)
+				set := "aff" + hash(port, e.Addr)
+				if g.fault == "affinity by address" {
+					set = "aff" + hash(id, e.Addr)
+				}
 				g.sets[g.ip+" naive "+set] = true
 				g.add("add set %s naive %s { type %s; flags dynamic, timeout; }", g.ip, set, map[string]string{"ip": "ipv4_addr", "ip6": "ipv6_addr"}[g.ip])
 				g.rule(chain, "%s saddr @%s goto %s", g.ip, set, ep)

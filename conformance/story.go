@@ -167,6 +167,9 @@ func commands() map[string]func(ts *testscript.TestScript, neg bool, args []stri
 				ts.Fatalf("%s: a story begins with: cluster", name)
 			}
 			if err := run(s, ts, args); err != nil {
+				if s.cluster != nil {
+					ts.Logf("%s", s.cluster.recorder.Explain())
+				}
 				ts.Fatalf("%s: %v", name, err)
 			}
 		}

@@ -36,6 +36,7 @@ type expectation struct {
 	outcome lab.Outcome
 	servers []string // all of them are reached, and no others
 	sticky  bool     // one of servers is reached, always the same
+	across  bool     // that is also the same at all addresses of a family
 	evenly  bool
 	source  string // kept, node, an address, or empty for any
 	count   int
@@ -46,7 +47,8 @@ type expectation struct {
 
 // connect: connect FROM PROTO[,PROTO] TO[,TO] EXPECTATION...
 //
-// Each protocol and each address that TO stands for is tried, and must fulfil the expectation by itself.
+// Each protocol and each address that TO stands for is tried, and must fulfil the expectation by itself. With "sticks-to-one-of LIST
+// across", the same one also answers at all addresses of a family.
 func (s *story) connect(_ *testscript.TestScript, args []string) error {
 	if len(args) < 4 || s.hosts[args[0]] == nil {
 		return fmt.Errorf("no host in %q; usage: connect FROM PROTO TO EXPECTATION…", args)
@@ -61,6 +63,11 @@ func (s *story) connect(_ *testscript.TestScript, args []string) error {
 		return err
 	}
 	var checks []func() error
+	type destinations struct {
+		proto state.Protocol
+		ipv4  bool
+	}
+	answered := map[destinations]string{}
 	for name := range strings.SplitSeq(args[1], ",") {
 		proto, err := parseProtocol(name)
 		if err != nil {
@@ -71,7 +78,14 @@ func (s *story) connect(_ *testscript.TestScript, args []string) error {
 				continue
 			}
 			checks = append(checks, func() error {
-				if err := s.check(host, proto, dst, want); err != nil {
+				server, err := s.check(host, proto, dst, want)
+				if d := (destinations{proto, dst.Addr().Is4()}); want.across && err == nil {
+					if answered[d] != "" && answered[d] != server {
+						err = fmt.Errorf("answered by %s, and at another address of the Service port by %s", server, answered[d])
+					}
+					answered[d] = server
+				}
+				if err != nil {
 					return fmt.Errorf("%s to %s %v: %w", host.Name, name, dst, err)
 				}
 				return nil
@@ -114,6 +128,8 @@ func (s *story) parseExpectation(words []string) (expectation, error) {
 			e.outcome = lab.Refused
 		case "dropped":
 			e.outcome = lab.TimedOut
+		case "across":
+			e.across = true
 		case "evenly":
 			e.evenly = true
 		case "at-once":
@@ -134,6 +150,9 @@ func (s *story) parseExpectation(words []string) (expectation, error) {
 		if err != nil {
 			return e, fmt.Errorf("%s: %w", word, err)
 		}
+	}
+	if e.across && !e.sticky {
+		return e, errors.New("across: use it with sticks-to-one-of")
 	}
 	if e.outcome == lab.Broken {
 		return e, errors.New("say what is expected: reaches, sticks-to-one-of, refused or dropped")
@@ -222,8 +241,8 @@ func (s *story) addresses(name, kind string) ([]netip.Addr, error) {
 	return list, nil
 }
 
-// check makes connections to one address and compares.
-func (s *story) check(host *lab.Host, proto state.Protocol, dst netip.AddrPort, want expectation) error {
+// check makes connections to one address and compares. It returns a server that answered, if one did.
+func (s *story) check(host *lab.Host, proto state.Protocol, dst netip.AddrPort, want expectation) (server string, err error) {
 	options := lab.ProbeOptions{Timeout: patience, Source: want.from}
 	count := 3
 	switch {
@@ -251,13 +270,14 @@ func (s *story) check(host *lab.Host, proto state.Protocol, dst netip.AddrPort, 
 		}
 		for i, answer := range host.ProbeMany(context.Background(), batch, batch, proto, dst, options) {
 			if err := s.checkAnswer(host, answer, want); err != nil {
-				return fmt.Errorf("connection %d of %d: %w", done+i+1, count, err)
+				return "", fmt.Errorf("connection %d of %d: %w", done+i+1, count, err)
 			}
-			seen[answer.Server]++
+			server = answer.Server
+			seen[server]++
 		}
 		done += batch
 	}
-	return checkSpread(seen, want)
+	return server, checkSpread(seen, want)
 }
 
 // freshPorts returns the first of count source ports that connect has not used on this host yet. The kernel

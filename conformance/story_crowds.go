@@ -22,14 +22,19 @@ type visit struct {
 	to   netip.AddrPort
 }
 
-// survey: survey NAME FROM PROTO TO [unchanged|changed|unchanged-except=HOST]
+// survey: survey NAME FROM PROTO TO [unchanged|changed|unchanged-except=HOST] [across]
 //
 // It connects once from each of the host's addresses, in turn, and notes who answered. Then it compares with the last survey
 // of that name: nobody, or somebody, was answered by another server than before. With unchanged-except, all that HOST
-// answered before are answered by others now, and all the others by the same.
+// answered before are answered by others now, and all the others by the same. With across, each client is answered by the same
+// server at all addresses.
 func (s *story) survey(_ *testscript.TestScript, args []string) error {
+	across := len(args) > 4 && args[len(args)-1] == "across"
+	if across {
+		args = args[:len(args)-1]
+	}
 	if len(args) < 4 || len(args) > 5 || s.hosts[args[1]] == nil {
-		return errors.New("usage: survey NAME FROM PROTO TO [unchanged|changed|unchanged-except=HOST]")
+		return errors.New("usage: survey NAME FROM PROTO TO [unchanged|changed|unchanged-except=HOST] [across]")
 	}
 	host := s.hosts[args[1]]
 	proto, err := parseProtocol(args[2])
@@ -40,7 +45,7 @@ func (s *story) survey(_ *testscript.TestScript, args []string) error {
 	if err != nil {
 		return err
 	}
-	before, now := s.surveys[args[0]], map[visit]string{}
+	before, now, servers := s.surveys[args[0]], map[visit]string{}, map[netip.Addr]string{}
 	for _, dst := range dsts {
 		for _, addr := range host.Addrs {
 			if addr.Is4() != dst.Addr().Is4() {
@@ -51,6 +56,10 @@ func (s *story) survey(_ *testscript.TestScript, args []string) error {
 				return fmt.Errorf("%v to %v %v: %v (%w)", addr, proto, dst, answer.Outcome, answer.Err)
 			}
 			now[visit{addr, dst}] = answer.Server
+			if across && servers[addr] != "" && servers[addr] != answer.Server {
+				return fmt.Errorf("%v to %v was answered by %s, and at another address of the Service port by %s", addr, dst, answer.Server, servers[addr])
+			}
+			servers[addr] = answer.Server
 		}
 	}
 	s.surveys[args[0]] = now

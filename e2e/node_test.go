@@ -74,14 +74,14 @@ func startOurs(ctx context.Context, plane *controlplane.ControlPlane, s settings
 	if err != nil {
 		return nil, err
 	}
-	source, err := kube.New(kube.Options{Config: plane.Config(), NodeName: n.Node().Name})
+	source, err := kube.New(kube.Options{Config: plane.Config(), NodeName: n.Node().Name, ListSpread: time.Millisecond})
 	if err != nil {
 		return nil, errors.Join(err, n.Close())
 	}
 	detector := backend.LocalDetector{ClusterCIDRs: s.clusterCIDRs}
 	var dataplane *nftables.Backend
 	err = n.Node().Do(func() (err error) {
-		dataplane, err = nftables.New(nftables.Options{LocalDetector: detector, NodePortAddresses: backend.NodePortAddresses{Primary: true}})
+		dataplane, err = nftables.New(ctx, nftables.Options{LocalDetector: detector, NodePortAddresses: backend.NodePortAddresses{Primary: true}})
 		return err
 	})
 	if err != nil {

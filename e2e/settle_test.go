@@ -30,12 +30,22 @@ const (
 	zoneFrontend  = 1
 )
 
+// turnIPs are the addresses of the markers of services and slices, by namespace: one of its own, and the histories' ones, which
+// opt out and in.
+var turnIPs = map[string][]netip.Addr{
+	markNamespace: markIPs,
+	"blue":        {netip.MustParseAddr("10.96.1.3"), netip.MustParseAddr("fd00:10:96::103")},
+	"green":       {netip.MustParseAddr("10.96.1.4"), netip.MustParseAddr("fd00:10:96::104")},
+}
+
 // marks are services that are changed after everything else, so that real connections to them show when a proxy has seen it
 // all. A proxy watches each kind of object separately, and programs each family separately.
 type marks struct {
 	client *apicluster.Client
-	turn   uint16
-	zone   string
+	// optedOut are the namespaces whose markers Switchyard does not show.
+	optedOut func() map[string]bool
+	turn     uint16
+	zone     string
 }
 
 // begin makes the marker of the zone: an endpoint in each zone, and hints.
@@ -44,7 +54,7 @@ func (m *marks) begin(ctx context.Context, n *node) error {
 		Ports: []model.ServicePort{{Protocol: state.TCP, Port: zoneFrontend}}}
 	objects := []model.Object{service}
 	for _, family := range []state.Family{state.IPv4, state.IPv6} {
-		slice := markSlice(n, "zones", family, zonePort, "east", "west")
+		slice := markSlice(n, markNamespace, "zones", family, zonePort, "east", "west")
 		for i, zone := range []string{"east", "west"} {
 			slice.Endpoints[i].ZoneHints = []string{zone}
 		}
@@ -73,10 +83,13 @@ func (m *marks) set(ctx context.Context, o model.Object) error {
 // change changes the markers of services and slices.
 func (m *marks) change(ctx context.Context, n *node) error {
 	m.turn++
-	objects := []model.Object{&model.Service{Name: state.ServiceName{Namespace: markNamespace, Name: "turn"}, ClusterIPs: markIPs,
-		Ports: []model.ServicePort{{Protocol: state.TCP, Port: 1000 + m.turn}}}}
-	for _, family := range []state.Family{state.IPv4, state.IPv6} {
-		objects = append(objects, markSlice(n, "turn", family, markPort+m.turn%2, "east"))
+	var objects []model.Object
+	for namespace, ips := range turnIPs {
+		objects = append(objects, &model.Service{Name: state.ServiceName{Namespace: namespace, Name: "turn"}, ClusterIPs: ips,
+			Ports: []model.ServicePort{{Protocol: state.TCP, Port: 1000 + m.turn}}})
+		for _, family := range []state.Family{state.IPv4, state.IPv6} {
+			objects = append(objects, markSlice(n, namespace, "turn", family, markPort+m.turn%2, "east"))
+		}
 	}
 	for _, o := range objects {
 		if err := m.set(ctx, o); err != nil {
@@ -86,9 +99,9 @@ func (m *marks) change(ctx context.Context, n *node) error {
 	return nil
 }
 
-func markSlice(n *node, service string, family state.Family, port uint16, pods ...string) *model.EndpointSlice {
+func markSlice(n *node, namespace, service string, family state.Family, port uint16, pods ...string) *model.EndpointSlice {
 	slice := &model.EndpointSlice{
-		Namespace: markNamespace, Service: service, Family: family,
+		Namespace: namespace, Service: service, Family: family,
 		Ports: []model.EndpointPort{{Protocol: state.TCP, Port: port}},
 	}
 	slice.Name = map[state.Family]string{state.IPv4: service + "-4", state.IPv6: service + "-6"}[family]
@@ -100,14 +113,22 @@ func markSlice(n *node, service string, family state.Family, port uint16, pods .
 	return slice
 }
 
-// seen waits until connections on a node show the latest markers.
+// seen waits until connections on a node show the latest markers, but for those in namespaces that have opted out.
 func (m *marks) seen(ctx context.Context, n *node) error {
 	deadline := time.Now().Add(settleTimeout)
+	optedOut := m.optedOut()
 	for i := range markIPs {
-		for !m.turnSeen(ctx, n, markIPs[i]) || !m.zoneSeen(ctx, n, zoneIPs[i]) {
+		for namespace, ips := range turnIPs {
+			for !optedOut[namespace] && !m.turnSeen(ctx, n, ips[i]) {
+				if time.Now().After(deadline) {
+					return fmt.Errorf("%s does not show the latest change of services and slices in %s after %v: %w", n.name, namespace, settleTimeout, n.trouble())
+				}
+				time.Sleep(5 * time.Millisecond)
+			}
+		}
+		for !m.zoneSeen(ctx, n, zoneIPs[i]) {
 			if time.Now().After(deadline) {
-				return fmt.Errorf("%s does not show the latest change after %v (services and slices: %v, zone %q: %v): %w", n.name, settleTimeout,
-					m.turnSeen(ctx, n, markIPs[i]), m.zone, m.zoneSeen(ctx, n, zoneIPs[i]), n.trouble())
+				return fmt.Errorf("%s does not show the zone %q after %v: %w", n.name, m.zone, settleTimeout, n.trouble())
 			}
 			time.Sleep(5 * time.Millisecond)
 		}

@@ -26,7 +26,7 @@ func TestStories(t *testing.T) {
 	conformance.RunStories(t, conformance.Dataplane{
 		Name: "nftables",
 		New: func(s conformance.Settings) (backend.Backend, error) {
-			return nftables.New(nftables.Options{
+			return nftables.New(t.Context(), nftables.Options{
 				Logger: s.Logger, LocalDetector: s.LocalDetector, NodePortAddresses: s.NodePortAddresses,
 			})
 		},

@@ -63,6 +63,9 @@ func (r Ref) String() string {
 // Service is a Kubernetes Service.
 type Service struct {
 	Name state.ServiceName
+	// Created is metadata.creationTimestamp, in UTC and whole seconds, zero if it is not known. It decides between Services that
+	// want the same address.
+	Created time.Time
 	// ProxyName is the value of the label service.kubernetes.io/service-proxy-name; HasProxyName says that it is there.
 	ProxyName    string
 	HasProxyName bool

@@ -22,7 +22,7 @@ type endpoints struct {
 
 // feed returns the feed that a client may have who asks for a node, and that node's name.
 func (e *endpoints) feed(ctx context.Context, asked string) (state.Feed, string, error) {
-	node, err := callerOf(ctx, e.withTLS).nodeFor(asked, e.o.Node)
+	node, err := identityOf(ctx).nodeFor(asked, e.o.Node)
 	if err != nil {
 		return nil, "", err
 	}

@@ -76,8 +76,9 @@ func TestSilentStrangers(t *testing.T) {
 			{"192.0.2.1", 150, 100},
 			{"::ffff:192.0.2.1", 10, 0}, // the same
 			{"2001:db8::1", 150, 100},
-			{"127.0.0.1", 190, 190}, // no share
-			{"192.0.2.2", 50, 10},   // what is left
+			{"2001:db8::ffff:1", 10, 0}, // the same /64
+			{"127.0.0.1", 190, 190},     // no share
+			{"192.0.2.2", 50, 10},       // what is left
 			{"127.0.0.1", 10, 0},
 		} {
 			if open := c.come(t, e.n, e.from); open != e.open {

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -34,7 +35,11 @@ const (
 func TestMain(m *testing.M) {
 	if socket := os.Getenv(envSocket); socket != "" {
 		n, _ := strconv.Atoi(os.Getenv(envClients))
-		if err := watchers(socket, n); err != nil {
+		run := watchers
+		if os.Getenv(envFiles) != "" {
+			run = reporters
+		}
+		if err := run(socket, n); err != nil {
 			fmt.Println(err)
 			os.Exit(1)
 		}
@@ -69,7 +74,7 @@ func watchers(socket string, n int) error {
 		go func() {
 			request := &localnetv1.WatchRequest{Subscribe: &localnetv1.Subscribe{}, Ready: true}
 			for {
-				if err := stream.Send(request); err != nil {
+				if err := stream.Send(request); err != nil && err != io.EOF { // receiving tells why it has ended
 					fail(err)
 					return
 				}

@@ -1,21 +1,23 @@
 package server
 
 import (
-	"context"
+	"crypto/tls"
 	"slices"
 	"strings"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 )
 
 // What certificates say.
 const (
 	nodePrefix = "system:node:"      // of a common name
+	nodes      = "system:nodes"      // an organisation
 	relays     = "switchyard:relays" // an organisation
 )
+
+// A node has both, as the node authorizer of Kubernetes demands it: an authority that signs any common name for users who ask
+// does not thereby make them nodes. See NewDefaultNodeIdentifier in k8s.io/kubernetes/pkg/auth/nodeidentifier.
 
 // open are the services that nodes may use.
 var open = []string{"localnet.v1.Endpoints", "grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection"}
@@ -26,40 +28,41 @@ type caller struct {
 	relay   bool   // by its certificate
 	node    string // by its certificate, empty if it is no node's
 	subject string // of the certificate, for people
+	denied  error  // why it may call nothing at all, as a status; nil if the rest decides
 }
 
-// callerOf returns who calls. Without TLS it is whoever can connect.
-func callerOf(ctx context.Context, withTLS bool) caller {
-	if !withTLS {
-		return caller{trusted: true}
-	}
-	p, _ := peer.FromContext(ctx)
-	if p == nil {
+// maxNode is how long the name of a Node can be in Kubernetes, maxSubject how many bytes of a certificate's subject are told.
+const maxNode, maxSubject = 253, 256
+
+// certified returns who has the certificate of a connection over TLS.
+func certified(state tls.ConnectionState) caller {
+	if len(state.VerifiedChains) == 0 {
 		return caller{}
 	}
-	info, _ := p.AuthInfo.(credentials.TLSInfo)
-	if len(info.State.VerifiedChains) == 0 {
-		return caller{}
-	}
-	subject := info.State.VerifiedChains[0][0].Subject
+	subject := state.VerifiedChains[0][0].Subject
 	node, isNode := strings.CutPrefix(subject.CommonName, nodePrefix)
-	if !isNode {
+	if !isNode || len(node) > maxNode || !slices.Contains(subject.Organization, nodes) {
 		node = ""
 	}
-	return caller{relay: slices.Contains(subject.Organization, relays), node: node, subject: subject.String()}
+	return caller{relay: slices.Contains(subject.Organization, relays), node: node, subject: shorten(subject.String(), maxSubject)}
 }
 
-// mayCall says whether a method, "/package.Service/Method", may be called at all.
+// isSomebody reports whether there is anything that c may call.
+func (c caller) isSomebody() bool { return c.denied == nil && (c.trusted || c.relay || c.node != "") }
+
+// mayCall reports whether a method, "/package.Service/Method", may be called at all, by an error that names what is missing.
 func (c caller) mayCall(method string) error {
 	service, _, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
 	switch {
+	case c.denied != nil:
+		return c.denied
 	case c.trusted, c.relay:
 		return nil
 	case !slices.Contains(open, service):
 		return status.Errorf(codes.PermissionDenied, "certificate %q may not use %s; it would need the organisation %q", c.subject, service, relays)
 	case c.node == "":
-		return status.Errorf(codes.PermissionDenied, "certificate %q is neither a node's nor a relay's; it would need the common name %q, "+
-			"or the organisation %q", c.subject, nodePrefix+"NAME", relays)
+		return status.Errorf(codes.PermissionDenied, "certificate %q is neither a node's nor a relay's; it would need the common name %q "+
+			"and the organisation %q, or the organisation %q", c.subject, nodePrefix+"NAME", nodes, relays)
 	}
 	return nil
 }
@@ -70,8 +73,8 @@ func (c caller) nodeFor(asked, byDefault string) (string, error) {
 	case asked == "" && c.node != "":
 		return c.node, nil
 	case !c.trusted && !c.relay && (c.node == "" || asked != c.node):
-		return "", status.Errorf(codes.PermissionDenied, "certificate %q may not have the state of node %q; it would need the common name %q, "+
-			"or the organisation %q", c.subject, asked, nodePrefix+asked, relays)
+		return "", status.Errorf(codes.PermissionDenied, "certificate %q may not have the state of node %q; it would need the common name %q "+
+			"and the organisation %q, or the organisation %q", c.subject, asked, nodePrefix+asked, nodes, relays)
 	case asked == "" && byDefault == "":
 		return "", status.Error(codes.InvalidArgument, "node is empty; name one, for this server has the states of many")
 	case asked == "":

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,9 +9,11 @@ import (
 	"math/rand/v2"
 	"net"
 	"sync/atomic"
+	"time"
 
 	"google.golang.org/grpc"
 
+	"github.com/switchyard-net/switchyard/client/peeruser"
 	"github.com/switchyard-net/switchyard/internal/wire"
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -28,8 +31,12 @@ func Only(node string, feed state.Feed) func(string) (state.Feed, error) {
 	}
 }
 
-// defaultMaxClients is enough for the nodes of the largest clusters.
-const defaultMaxClients = 10_000
+// DefaultMaxClients is what [Options.MaxClients] is by default: enough for the nodes of the largest clusters.
+const DefaultMaxClients = 10_000
+
+// defaultMaxAge is the time between two looks at a certificate, after which several servers also share their clients again. The price
+// is a whole state for each client that comes to another server (ADR 12).
+const defaultMaxAge = time.Hour
 
 // Options is what a [Server] needs.
 type Options struct {
@@ -45,10 +52,22 @@ type Options struct {
 	Ready <-chan struct{}
 	// InstanceID names the life of the server, in which revisions count. Default: a random number.
 	InstanceID uint64
-	// MaxClients is how many connections there may be at once on each listener; further ones are closed. One remote IP address
-	// may have a quarter of them, or 64 if that is more; those over loopback and unix sockets are not counted so. A connection counts
-	// from when it is accepted; if it does not finish its handshakes within 10 s, it is closed. Default: 10,000.
+	// MaxClients is how many clients' connections there may be at once on each listener; further ones are refused. One remote IPv4
+	// address or IPv6 /64 may have a quarter of them, or 64 if that is more; those over loopback and unix sockets are not counted so.
+	//
+	// Until it has shown a certificate or a user that may call something, a connection counts elsewhere: there may be a quarter of
+	// MaxClients more of these, or 64 if that is more and not more than four times MaxClients. When there are as many, a new one
+	// takes the place of one that waits: of the address or /64 with most of them. They are closed after 10 s. Default: 10,000.
 	MaxClients int
+	// MaxAge is how long a connection over TLS lasts: then a client shows its certificate again, and may find another one of several
+	// servers. Its calls end with OK between two updates, at a random time in the last fifth, so that clients that have come
+	// together do not go together. A connection that is not left by then is closed within a quarter of MaxAge and five minutes
+	// more. Negative: for ever. Default: an hour.
+	MaxAge time.Duration
+	// SocketUsers are users whose processes may use unix sockets, by name or number, beside root and the user of this process. Those of
+	// others may connect, if the permissions of the socket let them, and may call nothing. Users can be checked on Linux only:
+	// elsewhere a list is an error that wraps [errors.ErrUnsupported], and without a list nothing is checked. Default: none.
+	SocketUsers []string
 	// OnStatus is told how the dataplane of a watching client is doing, whenever the client says so. It must not block; for one
 	// client it is called by one goroutine at a time. Default: nobody is told.
 	OnStatus func(Client, Status)
@@ -77,7 +96,8 @@ type Client struct {
 type Status struct {
 	// Applied is the revision that the dataplane shows, but for the services in Failed; 0 if it shows none of this server.
 	Applied state.Revision
-	// Failed are services that cannot be programmed, with the reasons, a hundred at most.
+	// Failed are services that cannot be programmed, ten at most, with the reasons, of 256 bytes at most: all of a status together has
+	// less than 4 KiB, whatever the client says.
 	Failed map[state.ServiceName]string
 	// FailedTotal is how many services cannot be programmed.
 	FailedTotal int
@@ -88,8 +108,11 @@ type Server struct {
 	o       Options
 	log     *slog.Logger
 	encoder wire.Encoder
+	users   peeruser.Users
 	clients atomic.Int64  // connections of all listeners
 	watches atomic.Uint64 // counts them, for Client.ID
+
+	nodeConns, nodeStreams newest // by node, of those who have a node's certificate
 }
 
 // New returns a server that serves nowhere yet.
@@ -101,7 +124,12 @@ func New(o Options) (*Server, error) {
 		return nil, errors.New("server: Options.MaxClients is negative; it must be positive, or 0 for the default")
 	}
 	if o.MaxClients == 0 {
-		o.MaxClients = defaultMaxClients
+		o.MaxClients = DefaultMaxClients
+	}
+	o.MaxAge = cmp.Or(o.MaxAge, defaultMaxAge)
+	users, err := peeruser.Parse(o.SocketUsers)
+	if err != nil {
+		return nil, fmt.Errorf("server: Options.SocketUsers: %w", err)
 	}
 	for o.InstanceID == 0 {
 		o.InstanceID = rand.Uint64()
@@ -109,7 +137,7 @@ func New(o Options) (*Server, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Server{o: o, log: o.Logger}, nil
+	return &Server{o: o, log: o.Logger, users: users, nodeConns: newest{most: maxPerNode}, nodeStreams: newest{most: maxPerNode}}, nil
 }
 
 // InstanceID names the life of the server.

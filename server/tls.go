@@ -8,7 +8,8 @@ import (
 	"github.com/switchyard-net/switchyard/client/tlsfiles"
 )
 
-// TLS are the files, in PEM, by which a listener speaks TLS. They are read again when they have changed; connections stay.
+// TLS are the files, in PEM, by which a listener speaks TLS. They are read again when they have
+// changed. A connection ends when the client's certificate expires, and within 15 seconds after its authority has left the file.
 type TLS struct {
 	// CertFile has the server's certificate, followed by intermediate ones if there are any. Required.
 	CertFile string

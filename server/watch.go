@@ -20,10 +20,10 @@ import (
 const (
 	// partSize is about how large a part of an update is: little to keep for a slow client, and enough for a fast one.
 	partSize = 64 << 10
-	// maxName and maxReason are how many bytes are kept of what clients say.
-	maxName, maxReason = 63, 1 << 10
-	// maxFailed is how many failed services a status may name.
-	maxFailed = 100
+	// maxName and maxReason are how many bytes are kept of what clients say. Names of Services and namespaces have no more.
+	maxName, maxReason = 63, 256
+	// maxFailed is how many failed services a status may name, and maxKept how many of them are kept.
+	maxFailed, maxKept = 100, 10
 )
 
 type watchStream = grpc.BidiStreamingServer[localnetv1.WatchRequest, localnetv1.WatchResponse]
@@ -36,7 +36,10 @@ type watch struct {
 	ctx    context.Context
 	end    context.CancelCauseFunc
 
-	subscribed chan subscription
+	// first has the first request, and subscribed whether it was a subscription, by client.
+	first      chan *localnetv1.WatchRequest
+	subscribed chan bool
+	client     Client
 	// ready has a value when an update is wanted, and is closed after the client's last request.
 	ready chan struct{}
 	asked atomic.Bool // and not yet answered
@@ -44,20 +47,27 @@ type watch struct {
 
 // subscription is what a client has asked for with its first request.
 type subscription struct {
-	feed   state.Feed
-	client Client
-	after  state.Revision
-	ready  bool // an update is wanted at once
+	feed  state.Feed
+	after state.Revision
+	ready bool // an update is wanted at once
 }
 
 // Watch implements the paced stream of updates.
 func (e *endpoints) Watch(stream watchStream) error {
-	w := &watch{endpoints: e, stream: stream, subscribed: make(chan subscription, 1), ready: make(chan struct{}, 1)}
+	w := &watch{
+		endpoints: e, stream: stream, ready: make(chan struct{}, 1),
+		first: make(chan *localnetv1.WatchRequest, 1), subscribed: make(chan bool, 1),
+	}
+	defer close(w.subscribed)
 	w.ctx, w.end = context.WithCancelCause(stream.Context())
 	defer w.end(nil)
 	e.receivers.Go(w.receive)
 	select {
-	case sub := <-w.subscribed:
+	case first := <-w.first:
+		sub, err := w.subscribe(first)
+		if err != nil {
+			return err
+		}
 		if err := w.header(sub); err != nil {
 			return err
 		}
@@ -72,17 +82,17 @@ func (e *endpoints) Watch(stream watchStream) error {
 func (w *watch) header(sub subscription) error {
 	switch {
 	case sub.after != 0: // it is of this server, which has had a state then
-	case sub.ready:
-		return nil // it comes with the update, which is full and so is sent as soon as there is a state
 	case w.o.Ready != nil:
 		select {
 		case <-w.o.Ready:
 		case <-w.ctx.Done():
 			return cause(w.ctx)
 		}
+	case sub.ready:
+		return nil // it comes with the update, which is full and so is sent as soon as there is a state
 	default:
 		if _, err := sub.feed.Next(w.ctx, 0); err != nil {
-			return feedError(w.ctx, sub.client.Node, err)
+			return feedError(w.ctx, w.client.Node, err)
 		}
 	}
 	return w.stream.SendHeader(nil)
@@ -102,14 +112,16 @@ func (w *watch) send(sub subscription) error {
 		}
 		u, err := sub.feed.Next(w.ctx, sub.after)
 		if err != nil {
-			return feedError(w.ctx, sub.client.Node, err)
+			return feedError(w.ctx, w.client.Node, err)
 		}
 		changed := u.Node
 		if !u.Full && node != nil && (node == u.Node || node.Equal(u.Node)) {
 			changed = nil
 		}
-		at := wire.Position{Instance: w.o.InstanceID, Revision: u.Revision}
-		for part, last := range wire.Parts(&w.encoder, u, changed, at, partSize) {
+		node, sub.after = u.Node, u.Revision
+		parts := wire.Parts(&w.encoder, u, changed, wire.Position{Instance: w.o.InstanceID, Revision: sub.after}, partSize)
+		u = nil // the list of a full state is not kept for a slow client
+		for part, last := range parts {
 			if last {
 				w.asked.Store(false) // The client may ask again as soon as it has this.
 			}
@@ -117,70 +129,73 @@ func (w *watch) send(sub subscription) error {
 				return err
 			}
 		}
-		node, sub.after = u.Node, u.Revision
 	}
 }
 
-// receive reads requests until there are no more.
+// receive reads requests until there are no more. It leaves the first one to the handler, and so takes half of the stack.
 func (w *watch) receive() {
-	var client Client
-	for first := true; ; first = false {
+	m, err := w.stream.Recv()
+	switch {
+	case errors.Is(err, io.EOF):
+		w.end(status.Error(codes.InvalidArgument, "the stream ended before a request with subscribe"))
+		return
+	case err != nil:
+		w.end(err)
+		return
+	}
+	w.first <- m
+	if !<-w.subscribed {
+		return
+	}
+	if w.o.OnClose != nil {
+		defer w.o.OnClose(w.client)
+	}
+	for {
 		m, err := w.stream.Recv()
 		switch {
-		case errors.Is(err, io.EOF) && !first:
-			close(w.ready)
 		case errors.Is(err, io.EOF):
-			w.end(status.Error(codes.InvalidArgument, "the stream ended before a request with subscribe"))
-		case err != nil:
-			w.end(err)
-		case first:
-			if err = w.subscribe(m, &client); err != nil {
-				w.end(err)
-			} else if w.o.OnClose != nil {
-				defer w.o.OnClose(client)
-			}
-		case m.GetSubscribe() != nil:
+			close(w.ready)
+			return
+		case err == nil && m.GetSubscribe() != nil:
 			err = status.Error(codes.InvalidArgument, "subscribe is set in a request after the first; open another stream for another node")
-			w.end(err)
-		}
-		if err == nil {
-			err = w.take(m, client)
+		case err == nil:
+			err = w.take(m)
 		}
 		if err != nil {
+			w.end(err)
 			return
 		}
 	}
 }
 
-// subscribe begins to send updates.
-func (w *watch) subscribe(first *localnetv1.WatchRequest, client *Client) error {
+// subscribe takes the first request.
+func (w *watch) subscribe(first *localnetv1.WatchRequest) (sub subscription, err error) {
 	m := first.GetSubscribe()
 	if m == nil {
-		return status.Error(codes.InvalidArgument, "subscribe is not set in the first request")
+		return sub, status.Error(codes.InvalidArgument, "subscribe is not set in the first request")
 	}
 	feed, node, err := w.feed(w.ctx, m.GetNode())
 	if err != nil {
-		return err
+		return sub, err
 	}
-	*client = Client{ID: w.watches.Add(1), Name: shorten(m.GetClient(), maxName), Node: node}
+	w.client = Client{ID: w.watches.Add(1), Name: shorten(m.GetClient(), maxName), Node: node}
 	if p, ok := peer.FromContext(w.ctx); ok {
-		client.Address = p.Addr.String()
+		w.client.Address = p.Addr.String()
 	}
-	w.log.Debug("client watches", "client", client.Name, "node", node, "address", client.Address, "id", client.ID)
-	w.subscribed <- subscription{feed, *client, w.known(wire.ParsePosition(m.GetResume())), first.GetReady()}
-	return nil
+	w.log.Debug("client watches", "client", w.client.Name, "node", node, "address", w.client.Address, "id", w.client.ID)
+	err = w.take(first)
+	w.subscribed <- true
+	return subscription{feed, w.known(wire.ParsePosition(m.GetResume())), first.GetReady()}, err
 }
 
 // take does what a request asks for beside a subscription.
-func (w *watch) take(m *localnetv1.WatchRequest, client Client) error {
+func (w *watch) take(m *localnetv1.WatchRequest) error {
 	if s := m.GetStatus(); s != nil {
 		if n := len(s.GetFailed()); n > maxFailed {
-			err := status.Errorf(codes.InvalidArgument, "status.failed names %d services; it must name the first %d, and failed_total their number", n, maxFailed)
-			w.end(err)
-			return err
+			return status.Errorf(codes.InvalidArgument, "status.failed names %d services; it must name the first %d, and failed_total their number", n, maxFailed)
 		}
 		if w.o.OnStatus != nil {
-			w.o.OnStatus(client, w.statusOf(s))
+			w.o.OnStatus(w.client, w.statusOf(s))
 		}
 	}
 	if m.GetReady() && w.asked.CompareAndSwap(false, true) {
@@ -191,10 +206,12 @@ func (w *watch) take(m *localnetv1.WatchRequest, client Client) error {
 
 func (e *endpoints) statusOf(m *localnetv1.Status) Status {
 	s := Status{Applied: e.known(wire.ParsePosition(m.GetApplied())), FailedTotal: int(m.GetFailedTotal())}
-	if len(m.GetFailed()) > 0 {
-		s.Failed = make(map[state.ServiceName]string, len(m.GetFailed()))
-		for _, f := range m.GetFailed() {
-			s.Failed[wire.ParseServiceName(f.GetService())] = shorten(f.GetMessage(), maxReason)
+	if failed := m.GetFailed(); len(failed) > 0 {
+		s.Failed = make(map[state.ServiceName]string, min(len(failed), maxKept))
+		for _, f := range failed[:min(len(failed), maxKept)] {
+			name := wire.ParseServiceName(f.GetService())
+			name.Namespace, name.Name = shorten(name.Namespace, maxName), shorten(name.Name, maxName)
+			s.Failed[name] = shorten(f.GetMessage(), maxReason)
 		}
 	}
 	return s

@@ -29,6 +29,8 @@ type watcher struct {
 	assembly wiretest.Assembly
 	// parts counts the messages of the last update, and nodes those that had a node.
 	parts, nodes int
+	// ended has why the stream has ended, once open was called.
+	ended chan error
 }
 
 // watch opens a Watch with a first request.

@@ -107,8 +107,8 @@ type Port struct {
 	Internal Traffic
 	// External is for connections to all other kinds of frontend. Its routes are [Unused] if there are none.
 	External Traffic
-	// Affinity is how long a client address (ClientIP affinity) stays with its endpoint after its last new connection.
-	// It is a whole number of seconds. 0 means none.
+	// Affinity is how long a client address (ClientIP affinity) stays with its endpoint after its last new connection, whichever of
+	// the port's frontends it uses. It is a whole number of seconds. 0 means none.
 	Affinity time.Duration
 	// Lingering are serving endpoints of a UDP port that are in no route: they get no new connections here, but UDP flows
 	// that they already have must not be cut. Always empty for other protocols, ordered as [Route.Endpoints].

@@ -3,6 +3,7 @@ package store
 import (
 	"slices"
 	"sync"
+	"weak"
 
 	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/model"
@@ -22,13 +23,15 @@ type answer struct {
 
 	mu       sync.Mutex // guards all below
 	variants []variant  // the latest last
-	former   []variant  // those of the answer before, whose records live on where they are equal
+	former   []variant  // those of the answer before, which live on where they are equal
 }
 
 // variant is a record that differs from the common one, or may do so.
 type variant struct {
 	view   brain.Viewpoint
-	record *state.Service
+	record weak.Pointer[state.Service]
+	// kept is the record, unless it is that of a single node, which needs it once: it goes when nobody has it any more.
+	kept *state.Service
 }
 
 // maxVariants bounds the records that an answer remembers, so that a service with an endpoint on each of thousands of nodes
@@ -53,24 +56,38 @@ func (a *answer) at(v brain.Viewpoint) *state.Service {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	isV := func(o variant) bool { return o.view == v }
-	if i := slices.IndexFunc(a.variants, isV); i >= 0 {
-		return a.variants[i].record
+	if record := find(a.variants, v); record != nil {
+		return record
 	}
 	record := v.Compute(a.brain, a.object, a.slices)
 	if len(a.lost) > 0 {
 		record = without(record, a.lost)
 	}
-	if i := slices.IndexFunc(a.former, isV); i >= 0 && record.Equal(a.former[i].record) {
-		record = a.former[i].record
+	if former := find(a.former, v); former != nil && record.Equal(former) {
+		record = former
 	} else if record.Equal(a.common) {
 		record = a.common
 	}
+	a.variants = slices.DeleteFunc(a.variants, func(o variant) bool { return o.record.Value() == nil })
 	if len(a.variants) == maxVariants {
 		a.variants = slices.Delete(a.variants, 0, 1)
 	}
-	a.variants = append(a.variants, variant{v, record})
+	made := variant{view: v, record: weak.Make(record)}
+	if v.Node == "" {
+		made.kept = record
+	}
+	a.variants = append(a.variants, made)
 	return record
+}
+
+// find returns the record for a viewpoint, nil if it is not among variants or gone.
+func find(variants []variant, v brain.Viewpoint) *state.Service {
+	for _, o := range variants {
+		if o.view == v {
+			return o.record.Value()
+		}
+	}
+	return nil
 }
 
 // succeed makes the records of a former answer live on in a where they are equal, so that those who compare pointers see that

@@ -3,6 +3,7 @@ package store
 import (
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -127,12 +128,19 @@ func TestArbiterAgainstRecount(t *testing.T) {
 		records := make(map[*service]*state.Service)
 		awards := make(map[*service]*state.Service)
 		for i := range services {
-			services[i] = &service{name: state.ServiceName{Name: string(rune('a' + i))}}
+			services[i] = &service{name: state.ServiceName{Name: string(rune('a' + i))}, born: bornUnknown}
 		}
+		births := []int64{1000, 2000, bornUnknown}
 		for range 60 {
 			svc := services[rng.IntN(len(services))]
 			record := randomRecord(rng, svc.name)
-			for _, other := range append(a.replace(svc, records[svc], record), svc) {
+			var moved []*service
+			if rng.IntN(4) == 0 { // deleted and created again
+				moved = a.replace(svc, records[svc], nil)
+				records[svc], svc.born = nil, births[rng.IntN(len(births))]
+			}
+			moved = append(moved, a.replace(svc, records[svc], record)...)
+			for _, other := range append(moved, svc) {
 				awards[other] = nil // may change
 			}
 			records[svc] = record
@@ -164,21 +172,35 @@ func recount(records map[*service]*state.Service, svc *service) *state.Service {
 	if record == nil {
 		return nil
 	}
-	best := func(s *service, c state.FrontendKey) (b bid, ok bool) {
+	// claimed returns the kinds as which a service claims a frontend.
+	claimed := func(s *service, c state.FrontendKey) (kinds []state.FrontendKind) {
 		eachFrontend(records[s], func(p *state.Port, f *state.Frontend) {
 			if p.Key(f) == c {
-				b, ok = bid{s, b.clusterIP || f.Kind == state.ClusterIP}, true
+				kinds = append(kinds, f.Kind)
 			}
 		})
-		return b, ok
+		return kinds
+	}
+	beats := func(a, b *service, c state.FrontendKey) bool {
+		as, bs := claimed(a, c), claimed(b, c)
+		if len(as) == 0 {
+			return false
+		}
+		for _, kind := range []state.FrontendKind{state.ClusterIP, state.LoadBalancer} {
+			if has := slices.Contains(as, kind); has != slices.Contains(bs, kind) {
+				return has
+			} else if has {
+				break
+			}
+		}
+		return a.born < b.born || a.born == b.born && a.name.Name < b.name.Name
 	}
 	var lost []loss
 	eachFrontend(record, func(p *state.Port, f *state.Frontend) {
 		c := p.Key(f)
-		mine, _ := best(svc, c)
 		for other := range records {
-			if theirs, ok := best(other, c); ok && other != svc && theirs.compare(mine) < 0 {
-				lost = append(lost, loss{c, other})
+			if beats(other, svc, c) {
+				lost = append(lost, loss{claim: c, holder: other})
 			}
 		}
 	})

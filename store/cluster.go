@@ -14,8 +14,13 @@ import (
 type ClusterOptions struct {
 	// Brain decides about routing on all nodes. Its NodeName does not count.
 	Brain brain.Config
-	// Logger gets conflicts between services, and services that are too large. Default: nothing is logged.
+	// Budgets bound what services may want together. Default: there is no bound.
+	Budgets Budgets
+	// Logger gets the problems of services. Default: nothing is logged.
 	Logger *slog.Logger
+	// OnProblem is called when a service begins to have a problem for one of the [Reasons], one call at a time. It must return soon, and not
+	// call the cluster. It may be nil.
+	OnProblem func(Problem)
 }
 
 // Cluster turns objects into the published states of every node. For each node it says what a [Store] of that node would
@@ -32,13 +37,19 @@ type Cluster struct {
 
 // NewCluster returns an empty cluster. It publishes nothing before it has a source and all its sources are complete.
 func NewCluster(o ClusterOptions) *Cluster {
-	c := &Cluster{core: newCore(o.Brain, o.Logger, objectsOfAll()), feed: newClusterFeed(), maxCompared: maxCompared}
+	c := &Cluster{core: newCore(o.Brain, o.Budgets, o.Logger, o.OnProblem, objectsOfAll()), feed: newClusterFeed(), maxCompared: maxCompared}
 	c.core.publish = c.publish
 	return c
 }
 
 // Source registers a source and returns the sink that it delivers to, as [Store.Source] does.
 func (c *Cluster) Source(name string) source.Sink { return c.core.source(name) }
+
+// Problems lists why parts of services are not routed, some of them if there are many. It does not wait for changes that are being taken in.
+func (c *Cluster) Problems() []error { return c.problems.list() }
+
+// Limited returns the number of services with problems, by reason. It does not wait for changes that are being taken in.
+func (c *Cluster) Limited() map[Reason]int { return c.problems.limited() }
 
 // Node returns the states of a node, by its name. A node without an object has no zone, no addresses, and only the endpoints
 // that name it. Revisions are those of the whole cluster: the updates of one node may skip some. After Close its Next fails
@@ -63,7 +74,7 @@ func (c *Cluster) publish() {
 		p.cidrs = c.objects.allServiceCIDRs()
 		p.cidrsChanged = true
 	}
-	dirty := c.objects.takeDirty()
+	dirty := c.takeDirty()
 	for _, svc := range dirty {
 		c.recompute(svc)
 	}
@@ -75,19 +86,20 @@ func (c *Cluster) publish() {
 		svc.trigger = time.Time{} // also of changes that make no difference anywhere
 	}
 	c.unsettled = nil
+	c.problems.endReport()
 	c.feed.publish(&p)
 }
 
 // recompute asks the brain about a service and puts its claims to the arbiter. Claims are the same from everywhere.
 func (c *Cluster) recompute(svc *service) {
-	object, endpoints := c.inputs(svc)
-	record := brain.Viewpoint{}.Compute(&c.brain, object, endpoints)
-	c.checkSize(svc, object, endpoints)
+	in := c.granted(svc)
+	record := brain.Viewpoint{}.Compute(in.brain, in.object, in.slices)
+	c.noteOwn(svc, c.ownProblems(svc, &in))
 	c.objects.dropIfEmpty(svc)
-	if sameRecord(svc.computed, record) {
-		c.unsettle(svc) // some node may see a difference
-	} else {
+	if !sameRecord(svc.computed, record) {
 		c.claim(svc, record)
+	} else {
+		c.unsettle(svc) // some node may see a difference
 	}
 }
 
@@ -97,10 +109,10 @@ func (c *Cluster) settle(svc *service, p *publication) {
 	former := svc.answer
 	svc.answer = nil
 	if record != nil {
-		object, endpoints := c.inputs(svc)
+		in := c.granted(svc)
 		svc.answer = &answer{
-			brain: &c.brain, object: object, slices: slices.Clone(endpoints),
-			facts: brain.FactsOf(object, endpoints), lost: lost, common: record,
+			brain: in.brain, object: in.object, slices: slices.Clone(in.slices),
+			facts: brain.FactsOf(in.object, in.slices), lost: lost, common: record,
 		}
 	}
 	if former == nil && svc.answer == nil {

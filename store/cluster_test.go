@@ -58,13 +58,13 @@ type fleet struct {
 	updates, needless int
 }
 
-func newFleet(cfg brain.Config, limit int, nodes ...string) *fleet {
-	f := &fleet{cluster: NewCluster(ClusterOptions{Brain: cfg}), stores: make(map[string]*Store)}
+func newFleet(cfg brain.Config, budgets Budgets, limit int, nodes ...string) *fleet {
+	f := &fleet{cluster: NewCluster(ClusterOptions{Brain: cfg, Budgets: budgets}), stores: make(map[string]*Store)}
 	f.cluster.feed.log.Max = limit
 	f.sinks = append(f.sinks, f.cluster.Source("test"))
 	for _, name := range nodes {
 		cfg.NodeName = name
-		f.stores[name] = New(Options{Brain: cfg})
+		f.stores[name] = New(Options{Brain: cfg, Budgets: budgets})
 		f.sinks = append(f.sinks, f.stores[name].Source("test"))
 		f.watchers = append(f.watchers, watcher{node: name}, watcher{node: name})
 	}
@@ -142,7 +142,7 @@ func (f *fleet) shares() error {
 	records := make(map[key]*state.Service)
 	for node := range f.stores {
 		now := f.cluster.feed.look(&clusterNode{name: node, object: f.cluster.objects.nodes[node]})
-		for a := range now.all() {
+		for a := range now.answers.Values() {
 			k := key{a.object.Name, a.view(now.name, now.object)}
 			r := a.at(k.view)
 			if other := records[k]; other != nil && other != r {
@@ -169,7 +169,9 @@ func TestClusterIsAStoreOfEachNode(t *testing.T) {
 		if rng.IntN(3) == 0 {
 			limit = 1 + rng.IntN(20)
 		}
-		f := newFleet(brain.Config{DetectLocal: brain.DualStack}, limit, "node-a", "node-b", "node-c", "ghost")
+		cfg, budgets := randomBudgets(rng)
+		cfg.DetectLocal = brain.DualStack
+		f := newFleet(cfg, budgets, limit, "node-a", "node-b", "node-c", "ghost")
 		crude := rng.IntN(4) == 0
 		if crude {
 			f.cluster.maxCompared = 0
@@ -203,7 +205,8 @@ func TestClusterIsAStoreOfEachNode(t *testing.T) {
 func TestClusterInSmallWorld(t *testing.T) {
 	for seed := range uint64(100) {
 		rng := rand.New(rand.NewPCG(seed, 5))
-		f := newFleet(brain.Config{}, 1+rng.IntN(50), "n1", "n2", "n3")
+		cfg, budgets := randomBudgets(rng)
+		f := newFleet(cfg, budgets, 1+rng.IntN(50), "n1", "n2", "n3")
 		objects := make(map[model.Ref]model.Object)
 		completeAt := rng.IntN(5)
 		for step := range 60 {
@@ -225,6 +228,15 @@ func TestClusterInSmallWorld(t *testing.T) {
 	}
 }
 
+// randomBudgets returns no budgets, or budgets that are small enough to count.
+func randomBudgets(rng *rand.Rand) (cfg brain.Config, b Budgets) {
+	if rng.IntN(2) == 0 {
+		return cfg, b
+	}
+	cfg.MaxEntries = []int64{0, 10, 20, 50}[rng.IntN(4)]
+	return cfg, Budgets{PerNamespace: []int64{0, 20, 60}[rng.IntN(3)], PerNode: []int64{0, 30, 100}[rng.IntN(3)]}
+}
+
 // kubernetes is the service of the API server, or its slice, often without a usable endpoint.
 func kubernetes(rng *rand.Rand) model.Object {
 	if rng.IntN(3) == 0 {
@@ -243,7 +255,7 @@ func kubernetes(rng *rand.Rand) model.Object {
 // TestClusterReadersDuringUpdates lets consumers of all nodes run against a source, and wants them to end up with the last state.
 func TestClusterReadersDuringUpdates(t *testing.T) {
 	nodes := []string{"node-a", "node-b", "node-c", "ghost"}
-	f := newFleet(brain.Config{DetectLocal: brain.DualStack}, 50, nodes...)
+	f := newFleet(brain.Config{DetectLocal: brain.DualStack}, Budgets{}, 50, nodes...)
 	defer f.close()
 	f.complete()
 	last := state.ServiceName{Namespace: "last", Name: "last"}

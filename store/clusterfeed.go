@@ -8,8 +8,6 @@ import (
 	"sync"
 	"time"
 
-	iradix "github.com/hashicorp/go-immutable-radix/v2"
-
 	"github.com/switchyard-net/switchyard/internal/statelog"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
@@ -19,7 +17,7 @@ import (
 type clusterFeed struct {
 	mu       sync.Mutex
 	revision state.Revision
-	answers  *iradix.Tree[*answer]
+	latest   *overview
 	cidrs    []netip.Prefix
 	log      statelog.Ring[event]
 	nodes    map[string]*clusterNode // those that have an object or that somebody waits for
@@ -86,31 +84,33 @@ type publication struct {
 
 func newClusterFeed() *clusterFeed {
 	return &clusterFeed{
-		answers: iradix.New[*answer](),
-		log:     statelog.Ring[event]{Max: statelog.Limit},
-		nodes:   make(map[string]*clusterNode),
+		latest: new(overview),
+		log:    statelog.Ring[event]{Max: statelog.Limit},
+		nodes:  make(map[string]*clusterNode),
 	}
 }
 
 // publish makes a new revision of p, if it is news for any node. The first state is always news. It is called by one goroutine
 // at a time.
 func (f *clusterFeed) publish(p *publication) {
-	answers := f.answers.Txn() // only publish replaces them
-	for _, a := range p.answers {
-		if a.answer == nil {
-			answers.Delete(statelog.Key(a.name))
-		} else {
-			answers.Insert(statelog.Key(a.name), a.answer)
+	next := f.latest // only publish replaces it
+	if len(p.answers) > 0 {
+		next = &overview{answers: next.answers.Clone()}
+		for _, a := range p.answers {
+			if a.answer == nil {
+				next.answers.Delete(a.name)
+			} else {
+				next.answers.Set(a.name, a.answer)
+			}
 		}
 	}
-	next := answers.Commit()
 
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.closed {
 		return
 	}
-	f.answers = next
+	f.latest = next
 	for i, m := range p.moved {
 		p.events = append(p.events, event{scope: &scope{nodes: []string{m.name}}, moved: &p.moved[i]})
 		f.move(m)
@@ -281,8 +281,8 @@ func (f *clusterFeed) wait(ctx context.Context, n *clusterNode) error {
 
 // look is the cluster at one revision, as one node sees it.
 type look struct {
+	*overview
 	revision state.Revision
-	answers  *iradix.Tree[*answer]
 	name     string
 	object   *model.Node
 	state    *state.Node
@@ -292,7 +292,7 @@ func (f *clusterFeed) look(n *clusterNode) *look {
 	if n.state == nil {
 		n.state = stateNode(n.name, n.object, f.cidrs)
 	}
-	return &look{f.revision, f.answers, n.name, n.object, n.state}
+	return &look{f.latest, f.revision, n.name, n.object, n.state}
 }
 
 // update returns how to get here from a revision, after which there were those events, the latest first. It returns nil if
@@ -305,27 +305,11 @@ func (l *look) update(after state.Revision, events iter.Seq[event], known bool) 
 }
 
 func (l *look) full() *state.Update {
-	u := &state.Update{Revision: l.revision, Full: true, Node: l.state, Changed: make([]*state.Service, 0, l.answers.Len())}
-	for a := range l.all() {
-		u.Changed = append(u.Changed, a.at(a.view(l.name, l.object)))
-	}
-	return u
-}
-
-// all are all answers, ordered by name.
-func (l *look) all() func(yield func(*answer) bool) {
-	return func(yield func(*answer) bool) {
-		it := l.answers.Root().Iterator()
-		for _, a, ok := it.Next(); ok; _, a, ok = it.Next() {
-			if !yield(a) {
-				return
-			}
-		}
-	}
+	return &state.Update{Revision: l.revision, Full: true, Node: l.state, Changed: l.records(l.name, l.object)}
 }
 
 func (l *look) get(name state.ServiceName) *state.Service {
-	a, _ := l.answers.Get(statelog.Key(name))
+	a := l.answers.Get(name)
 	return a.at(a.view(l.name, l.object))
 }
 
@@ -374,7 +358,7 @@ func (l *look) zone() string {
 
 // seenAnew returns the services of which the node has another record now than from would have.
 func (l *look) seenAnew(from *model.Node) (names []state.ServiceName) {
-	for a := range l.all() {
+	for a := range l.answers.Values() {
 		before, now := a.view(l.name, from), a.view(l.name, l.object)
 		if before != now && !sameRecord(a.at(before), a.at(now)) {
 			names = append(names, a.object.Name)

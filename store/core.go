@@ -1,7 +1,6 @@
 package store
 
 import (
-	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
@@ -25,15 +24,24 @@ type core struct {
 	registered int        // sources
 	objects    objects
 	arbiter    arbiter
+	ledger     ledger
+	excess     map[*service]brain.Size // of services that are too large for themselves
 	apiServer  lastKnown
 	unsettled  []*service // services whose published answer may have to change
+	// own are the problems that services have for themselves, without regard to others.
+	own      map[*service][]Problem
+	problems *problems
 }
 
-func newCore(cfg brain.Config, log *slog.Logger, objects objects) core {
+func newCore(cfg brain.Config, budgets Budgets, log *slog.Logger, onProblem func(Problem), objects objects) core {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return core{brain: cfg, log: log, objects: objects, arbiter: newArbiter(), apiServer: lastKnown{log: log}}
+	return core{
+		brain: cfg, log: log, objects: objects, arbiter: newArbiter(), apiServer: lastKnown{log: log},
+		ledger: newLedger(budgets), excess: make(map[*service]brain.Size),
+		own: make(map[*service][]Problem), problems: newProblems(log, onProblem),
+	}
 }
 
 func (c *core) source(name string) source.Sink {
@@ -82,34 +90,96 @@ func (k *sink) Complete() {
 // complete says that there are sources, and that they have delivered all they have.
 func (c *core) complete() bool { return c.registered > 0 && c.incomplete == 0 }
 
-// inputs returns what the answer for svc is to be computed from. The object is nil if the service is not to be routed. The
-// slices are valid until the next change.
-func (c *core) inputs(svc *service) (*model.Service, []*model.EndpointSlice) {
-	endpoints := svc.slices
-	if svc.name == apiServerName {
-		endpoints = c.apiServer.resolve(svc)
-	}
-	if c.objects.disabled(svc.name.Namespace) {
-		return nil, nil
-	}
-	return svc.object, endpoints
+// inputs are what the answer for a service is computed from. The object is nil if the service is not to be routed. The slices are valid
+// until the next change.
+type inputs struct {
+	brain    *brain.Config
+	object   *model.Service
+	slices   []*model.EndpointSlice
+	refusals []brain.Refusal // externalIPs that are left out of the object
 }
 
-// checkSize logs that a service has become too large, or no longer is.
-func (c *core) checkSize(svc *service, object *model.Service, endpoints []*model.EndpointSlice) {
-	x := brain.ExcessOf(&c.brain, object, endpoints)
-	tooLarge := x != brain.Excess{}
-	switch {
-	case tooLarge && !svc.tooLarge:
-		c.log.Warn("service is too large; connections to some of its ports are refused, or not routed at all",
-			"service", svc.name.String(), "field", "spec.ports", "firstPort", fmt.Sprintf("%s %d/%v", x.Port.Name, x.Port.Port, x.Port.Protocol),
-			"refused", x.Refused, "notRouted", x.Unrouted, "entries", x.Entries, "limit", brain.MaxEntries,
-			"remedy", "split the service into several, each with fewer ports or endpoints; "+
-				"or give it fewer externalIPs, load balancer addresses or source ranges")
-	case svc.tooLarge && !tooLarge && object != nil:
-		c.log.Info("service is no longer too large", "service", svc.name.String())
+// wanted returns what the answer for svc is to be computed from as long as there is room for all of it.
+func (c *core) wanted(svc *service) inputs {
+	in := inputs{brain: &c.brain, slices: svc.slices}
+	if svc.name == apiServerName {
+		in.slices = c.apiServer.resolve(svc)
 	}
-	svc.tooLarge = tooLarge
+	if c.objects.disabled(svc.name.Namespace) {
+		return inputs{brain: &c.brain}
+	}
+	in.object, in.refusals = brain.AdmitExternalIPs(&c.brain, svc.object, c.objects.addresses.isNode)
+	return in
+}
+
+// granted returns what the answer for svc is to be computed from.
+func (c *core) granted(svc *service) inputs {
+	in := c.wanted(svc)
+	switch room, short := c.ledger.room(svc); {
+	case short && room == 0:
+		in.object = nil
+	case short:
+		cfg := c.brain
+		cfg.MaxEntries, in.brain = room, &cfg
+	}
+	return in
+}
+
+// takeDirty returns the services that are to be computed again: those that the latest objects concern, and those that have more or less
+// room by that.
+func (c *core) takeDirty() []*service {
+	for _, svc := range c.objects.dirty {
+		in := c.wanted(svc)
+		if born := birth(in.object); born != svc.born {
+			c.forget(svc)
+			svc.born = born
+		}
+		size := brain.SizeOf(in.brain, in.object, in.slices)
+		if size.Fits() {
+			delete(c.excess, svc)
+		} else {
+			c.excess[svc] = size
+		}
+		c.ledger.set(svc, size.Entries)
+	}
+	c.ledger.settle(c.objects.servicesOf, c.objects.mark)
+	return c.objects.takeDirty()
+}
+
+// forget takes back what was decided for a service, as if it were new: it has been deleted, or another one of the same name has taken
+// its place.
+func (c *core) forget(svc *service) {
+	if svc.computed != nil {
+		c.claim(svc, nil)
+	}
+	c.ledger.set(svc, 0)
+}
+
+// noteOwn takes down the problems that a service has for itself.
+func (c *core) noteOwn(svc *service, own []Problem) {
+	if slices.Equal(c.own[svc], own) {
+		return
+	}
+	if len(own) == 0 {
+		delete(c.own, svc)
+	} else {
+		c.own[svc] = own
+	}
+	c.unsettle(svc)
+}
+
+// ownProblems returns the problems that a service has for itself, and for the room that there is.
+func (c *core) ownProblems(svc *service, in *inputs) (own []Problem) {
+	if len(in.refusals) > 0 {
+		own = append(own, refused(svc, in.refusals))
+	}
+	if size, ok := c.excess[svc]; ok {
+		own = append(own, tooLarge(svc, &c.brain, &size))
+	}
+	if room, short := c.ledger.room(svc); short {
+		own = append(own, noRoom(svc, room, &c.ledger))
+	}
+	return own
 }
 
 // claim puts the claims of a service's new record to the arbiter.
@@ -129,23 +199,32 @@ func (c *core) unsettle(svc *service) {
 	}
 }
 
-// maxLossesLogged bounds what is logged at once of the frontends that a service has lost, of which it may have any number.
-const maxLossesLogged = 10
-
-// award is the arbiter's, with new losses logged.
+// award is the arbiter's. It reports the problems of the service.
 func (c *core) award(svc *service) (*state.Service, []loss) {
 	record, lost := c.arbiter.award(svc, svc.computed)
-	fresh := c.arbiter.newLosses(svc, lost)
-	for _, l := range fresh[:min(len(fresh), maxLossesLogged)] {
-		c.log.Warn("two services claim the same frontend; the service is published without it",
-			"service", svc.name.String(), "frontend", l.claim.String(), "heldBy", l.holder.name.String(),
-			"remedy", "give one of the two services another address or port")
+	now := c.own[svc]
+	if len(lost) > 0 {
+		now = append(slices.Clip(now), conflict(svc, lost))
 	}
-	if more := len(fresh) - maxLossesLogged; more > 0 {
-		c.log.Warn("other services hold more frontends of the service; it is published without them",
-			"service", svc.name.String(), "frontends", more)
+	if len(now) > 0 || svc.hasProblems {
+		svc.hasProblems = len(now) > 0
+		c.problems.set(svc.name, now, func() bool { return c.reports(svc) })
 	}
 	return record, lost
+}
+
+// reports returns whether this node is the one to report problems of svc to others. Of all nodes, which have the same problems, it should
+// be one.
+func (c *core) reports(svc *service) bool {
+	var first *model.Endpoint
+	for _, s := range svc.slices {
+		for i := range s.Endpoints {
+			if e := &s.Endpoints[i]; e.NodeName != "" && (first == nil || e.Addr.Less(first.Addr)) {
+				first = e
+			}
+		}
+	}
+	return first != nil && first.NodeName == c.objects.nodeName
 }
 
 func sameRecord(a, b *state.Service) bool {
@@ -185,5 +264,5 @@ func (k *lastKnown) resolve(svc *service) []*model.EndpointSlice {
 
 func hasUsableEndpoint(s *model.EndpointSlice) bool {
 	return !s.Headless && s.Family != 0 &&
-		slices.ContainsFunc(s.Endpoints, func(e model.Endpoint) bool { return e.Ready || e.Serving })
+		slices.ContainsFunc(s.Endpoints, func(e model.Endpoint) bool { return (e.Ready || e.Serving) && model.Special(e.Addr) == "" })
 }

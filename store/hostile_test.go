@@ -68,8 +68,9 @@ func TestTooLargeService(t *testing.T) {
 				}
 			}
 			check(412) // 2,000 ports and frontends take 12,000, which leaves room for the endpoints of 1,588 ports
-			const want = `level=WARN msg="service is too large; connections to some of its ports are refused, or not routed at all" ` +
-				`service=ns/large field=spec.ports firstPort="p01588 1589/TCP" refused=412 notRouted=0 entries=2012000 limit=1600000 remedy="split the service`
+			const want = `level=WARN msg="a part of a service is not routed" service=ns/large reason=ServiceTooLarge field=spec.ports ` +
+				`problem="the service has 2012000 entries, and 1600000 may be routed: connections to 412 ports are refused, ` +
+				`and 0 ports are not routed, the first of them p01588 1589/TCP" remedy="split the service`
 			if n := strings.Count(logged.String(), "\n"); n != 1 || !strings.Contains(logged.String(), want) {
 				t.Errorf("%d lines of log, want one with\n%s\ngot\n%.2000s", n, want, &logged)
 			}
@@ -84,7 +85,7 @@ func TestTooLargeService(t *testing.T) {
 			small := again
 			run.sink.Update([]model.Object{&small}, nil)
 			check(0)
-			if !strings.Contains(logged.String(), `msg="service is no longer too large" service=ns/large`) {
+			if !strings.Contains(logged.String(), `msg="a service is routed as it should be" service=ns/large`) {
 				t.Errorf("not told that it is small: %.2000s", &logged)
 			}
 		})
@@ -100,13 +101,13 @@ func TestManyConflicts(t *testing.T) {
 	a, sliceA := wide("a", 65535, 1)
 	b, sliceB := wide("b", 65535, 1)
 	sink.Update([]model.Object{a, b, sliceA, sliceB}, nil)
-	if n := strings.Count(logged.String(), "\n"); n != 11 || !strings.Contains(logged.String(), "service=ns/b frontends=65525\n") {
+	if n := strings.Count(logged.String(), "\n"); n != 1 || !strings.Contains(logged.String(), "10.96.0.1:1/TCP belongs to another service, and so do 65534 more") {
 		t.Errorf("%d lines: %.5000s", n, &logged)
 	}
 	sliceB2 := *sliceB
 	sliceB2.Endpoints = nil
 	sink.Update([]model.Object{&sliceB2}, nil)
-	if n := strings.Count(logged.String(), "\n"); n != 11 {
+	if n := strings.Count(logged.String(), "\n"); n != 1 {
 		t.Errorf("%d lines: %.5000s", n, &logged)
 	}
 }

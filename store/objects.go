@@ -14,6 +14,9 @@ type service struct {
 	name   state.ServiceName
 	object *model.Service         // nil if only slices are known
 	slices []*model.EndpointSlice // in no order
+	// born is when the service was created, in seconds since 1970, and entries is how many it wants. See [birth] and [ledger].
+	born    int64
+	entries int64
 	// computed is what the brain last said, nil if the service is not routed here.
 	computed *state.Service
 	// published is computed without the frontends that other services hold; the two are the same pointer if there are none.
@@ -24,9 +27,9 @@ type service struct {
 	// trigger is the earliest time that led to one of the slices' changes since the last publication, zero if none is known.
 	trigger time.Time
 
-	tooLarge  bool // see [brain.ExcessOf]
-	dirty     bool // in objects.dirty
-	unsettled bool // in core.unsettled
+	hasProblems bool // in core.problems
+	dirty       bool // in objects.dirty
+	unsettled   bool // in core.unsettled
 }
 
 // namespace groups what is in one namespace, so that its label costs only its own services.
@@ -43,6 +46,7 @@ type objects struct {
 	nodes        map[string]*model.Node
 	namespaces   map[string]*namespace
 	serviceCIDRs map[string]*model.ServiceCIDR
+	addresses    addresses
 
 	dirty        []*service
 	changedNodes map[string]*model.Node // nodes that have changed, as they were before, nil if absent
@@ -63,6 +67,7 @@ func objectsOfAll() objects {
 		namespaces:   make(map[string]*namespace),
 		serviceCIDRs: make(map[string]*model.ServiceCIDR),
 		changedNodes: make(map[string]*model.Node),
+		addresses:    newAddresses(),
 	}
 }
 
@@ -70,9 +75,7 @@ func objectsOfAll() objects {
 func (o *objects) put(obj model.Object) {
 	switch obj := obj.(type) {
 	case *model.Service:
-		svc := o.service(obj.Name)
-		svc.object = obj
-		o.mark(svc)
+		o.setObject(o.service(obj.Name), obj)
 	case *model.EndpointSlice:
 		former := o.removeSlice(obj.Namespace, obj.Name)
 		if obj.Service == "" {
@@ -100,9 +103,7 @@ func (o *objects) remove(ref model.Ref) {
 	switch ref.Kind {
 	case model.KindService:
 		if ns := o.namespaces[ref.Namespace]; ns != nil && ns.services[ref.Name] != nil {
-			svc := ns.services[ref.Name]
-			svc.object = nil
-			o.mark(svc)
+			o.setObject(ns.services[ref.Name], nil)
 		}
 	case model.KindEndpointSlice:
 		o.removeSlice(ref.Namespace, ref.Name)
@@ -114,6 +115,20 @@ func (o *objects) remove(ref model.Ref) {
 		delete(o.serviceCIDRs, ref.Name)
 		o.changedCIDRs = true
 	}
+}
+
+// setObject replaces the object of a service, nil if it is gone.
+func (o *objects) setObject(svc *service, object *model.Service) {
+	o.addresses.setExternals(svc, externalIPs(svc.object), externalIPs(object))
+	svc.object = object
+	o.mark(svc)
+}
+
+func externalIPs(object *model.Service) []netip.Addr {
+	if object == nil {
+		return nil
+	}
+	return object.ExternalIPs
 }
 
 // triggered notes the time of a change.
@@ -139,6 +154,15 @@ func (o *objects) removeSlice(namespace, name string) *model.EndpointSlice {
 
 // setNode replaces the object of a node, nil if it is gone.
 func (o *objects) setNode(name string, node *model.Node) {
+	var addrs []netip.Addr
+	if node != nil {
+		addrs = node.Addresses
+	}
+	o.addresses.setNode(name, addrs, func(addr netip.Addr) {
+		for svc := range o.addresses.externals[addr] {
+			o.mark(svc)
+		}
+	})
 	former := o.nodes[name]
 	if o.nodeName != "" && name != o.nodeName || sameNode(former, node) {
 		return
@@ -189,7 +213,7 @@ func (o *objects) service(name state.ServiceName) *service {
 	ns := o.namespace(name.Namespace)
 	svc := ns.services[name.Name]
 	if svc == nil {
-		svc = &service{name: name}
+		svc = &service{name: name, born: bornUnknown}
 		ns.services[name.Name] = svc
 	}
 	return svc
@@ -206,6 +230,14 @@ func (o *objects) markAll(ns *namespace) {
 	for _, svc := range ns.services {
 		o.mark(svc)
 	}
+}
+
+// servicesOf returns the services of a namespace, by name. They must not be modified.
+func (o *objects) servicesOf(namespace string) map[string]*service {
+	if ns := o.namespaces[namespace]; ns != nil {
+		return ns.services
+	}
+	return nil
 }
 
 // takeDirty returns the services that have been marked since it was last called.

@@ -34,7 +34,10 @@ func TestHistoryDoesNotMatter(t *testing.T) {
 				sink.Complete()
 			}
 			if rng.IntN(10) == 0 {
-				s.Reconfigure(brain.Config{MasqueradeAll: rng.IntN(2) == 0, DetectLocal: brain.Families{IPv4: rng.IntN(2) == 0, IPv6: rng.IntN(2) == 0}})
+				cfg, budgets := randomBudgets(rng)
+				cfg.MasqueradeAll = rng.IntN(2) == 0
+				cfg.DetectLocal = brain.Families{IPv4: rng.IntN(2) == 0, IPv6: rng.IntN(2) == 0}
+				s.Reconfigure(cfg, budgets)
 			}
 			if before := held.revision; rng.IntN(3) == 0 && s.Snapshot().Revision() > before {
 				held.apply(t, s)
@@ -49,7 +52,7 @@ func TestHistoryDoesNotMatter(t *testing.T) {
 
 		all := slices.Collect(maps.Values(objects))
 		rng.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
-		fresh := New(Options{Brain: s.brain})
+		fresh := New(Options{Brain: s.brain, Budgets: s.ledger.budgets})
 		defer fresh.Close()
 		freshSink := fresh.Source("test")
 		freshSink.Update(all, nil)
@@ -66,6 +69,9 @@ func TestHistoryDoesNotMatter(t *testing.T) {
 		if err := sameStates(taken, s.Snapshot().Node(), want); err != nil {
 			t.Fatalf("seed %d: the snapshot is not that of a fresh store: %v", seed, err)
 		}
+		if was, is := s.problems.of, fresh.problems.of; !maps.EqualFunc(was, is, slices.Equal) {
+			t.Fatalf("seed %d: the problems are\n%v\nthose of a fresh store\n%v", seed, was, is)
+		}
 	}
 }
 
@@ -73,7 +79,7 @@ func TestHistoryDoesNotMatter(t *testing.T) {
 func TestReconfigure(t *testing.T) {
 	s, sink := newStore(t)
 	set(t, sink, "service ns/a 10.0.0.1:80; slice ns/a-1 a 10.1.0.1; namespace off disabled; service off/b 10.0.0.2:80")
-	s.Reconfigure(brain.Config{MasqueradeAll: true})
+	s.Reconfigure(brain.Config{MasqueradeAll: true}, Budgets{})
 	if r := s.Snapshot().Revision(); r != 0 {
 		t.Fatalf("revision %d was published before the source is complete", r)
 	}
@@ -93,7 +99,7 @@ func TestReconfigure(t *testing.T) {
 		{brain.Config{MasqueradeAll: true}, true},
 	} {
 		before := s.Snapshot().Revision()
-		s.Reconfigure(step.c)
+		s.Reconfigure(step.c, Budgets{})
 		if changed := s.Snapshot().Revision() != before; changed != step.changed {
 			t.Fatalf("%+v: published is %v, want %v", step.c, changed, step.changed)
 		}
@@ -127,8 +133,9 @@ func TestNothingIsLeft(t *testing.T) {
 			t.Errorf("seed %d: %d services are still published", seed, n)
 		}
 		o, a := &s.objects, &s.arbiter
-		if n := len(o.namespaces) + len(o.serviceCIDRs) + len(o.dirty) + len(a.sole) + len(a.contested) + len(a.lost); n > 0 {
-			t.Errorf("seed %d: left over: %v %v %v", seed, o, a, a.lost)
+		if n := len(o.namespaces) + len(o.serviceCIDRs) + len(o.dirty) + len(a.sole) + len(a.contested) +
+			len(o.addresses.of) + len(o.addresses.nodes) + len(o.addresses.externals) + len(s.own) + len(s.problems.of) + len(s.ledger.accounts) + len(s.excess); n > 0 {
+			t.Errorf("seed %d: left over: %v %v %v %v", seed, o, a, s.own, s.problems.of)
 		}
 	}
 }

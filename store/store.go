@@ -25,8 +25,13 @@ var ErrClosed = errors.New("store is closed")
 type Options struct {
 	// Brain decides about routing. Its NodeName is required.
 	Brain brain.Config
-	// Logger gets conflicts between services, and services that are too large. Default: nothing is logged.
+	// Budgets bound what services may want together. Default: there is no bound.
+	Budgets Budgets
+	// Logger gets the problems of services. Default: nothing is logged.
 	Logger *slog.Logger
+	// OnProblem is called when a service begins to have a problem for one of the [Reasons], one call at a time. It must return soon, and not
+	// call the store. It may be nil.
+	OnProblem func(Problem)
 }
 
 // Store turns objects into published states. It implements [state.Feed]. All methods may be called concurrently.
@@ -45,7 +50,7 @@ type Snapshot = statelog.Snapshot
 func New(o Options) *Store {
 	node := &state.Node{Name: o.Brain.NodeName}
 	s := &Store{
-		core: newCore(o.Brain, o.Logger, objectsOfNode(o.Brain.NodeName)),
+		core: newCore(o.Brain, o.Budgets, o.Logger, o.OnProblem, objectsOfNode(o.Brain.NodeName)),
 		feed: statelog.NewFeed(node, ErrClosed),
 		node: node,
 	}
@@ -64,14 +69,15 @@ func (s *Store) Source(name string) source.Sink {
 
 // Reconfigure makes the store decide about routing by another configuration, as if it had been made with it: what comes out
 // different is published as one revision. The store stays the one of its node, whatever NodeName c has.
-func (s *Store) Reconfigure(c brain.Config) {
+func (s *Store) Reconfigure(c brain.Config, b Budgets) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c.NodeName = s.brain.NodeName
-	if c == s.brain {
+	if c.Equal(&s.brain) && b == s.ledger.budgets {
 		return
 	}
 	s.brain = c
+	s.ledger.reset(b)
 	for _, ns := range s.objects.namespaces {
 		s.objects.markAll(ns)
 	}
@@ -86,6 +92,12 @@ func (s *Store) Next(ctx context.Context, after state.Revision) (*state.Update, 
 // Snapshot returns the latest published state. Before the first one it is an empty snapshot with revision 0.
 func (s *Store) Snapshot() *Snapshot { return s.feed.Latest() }
 
+// Problems lists why parts of services are not routed, some of them if there are many. It does not wait for changes that are being taken in.
+func (s *Store) Problems() []error { return s.problems.list() }
+
+// Limited returns the number of services with problems, by reason. It does not wait for changes that are being taken in.
+func (s *Store) Limited() map[Reason]int { return s.problems.limited() }
+
 // Close ends all calls of Next. What sources still deliver is ignored.
 func (s *Store) Close() { s.feed.Close() }
 
@@ -96,7 +108,7 @@ func (s *Store) publish() {
 		return
 	}
 	s.updateNode()
-	dirty := s.objects.takeDirty()
+	dirty := s.takeDirty()
 	for _, svc := range dirty {
 		s.recompute(svc)
 	}
@@ -111,6 +123,7 @@ func (s *Store) publish() {
 		svc.trigger = time.Time{} // also of changes that make no difference here
 	}
 	s.unsettled = nil
+	s.problems.endReport()
 	s.feed.Publish(s.node, changes)
 }
 
@@ -132,9 +145,9 @@ func (s *Store) updateNode() {
 
 // recompute asks the brain about a service and puts its claims to the arbiter.
 func (s *Store) recompute(svc *service) {
-	object, endpoints := s.inputs(svc)
-	record := brain.Compute(&s.brain, s.objects.nodes[s.brain.NodeName], object, endpoints)
-	s.checkSize(svc, object, endpoints)
+	in := s.granted(svc)
+	record := brain.Compute(in.brain, s.objects.nodes[s.brain.NodeName], in.object, in.slices)
+	s.noteOwn(svc, s.ownProblems(svc, &in))
 	s.objects.dropIfEmpty(svc)
 	if !sameRecord(svc.computed, record) {
 		s.claim(svc, record)

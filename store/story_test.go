@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/model"
@@ -195,7 +196,7 @@ func parseObjects(t *testing.T, text string) (set []model.Object, deleted []mode
 
 // parseObject reads one of
 //
-//	service NS/NAME ADDR:PORT... [proxy=NAME] [headless] [udp] [external=ADDR] [nodePort=PORT] [local]
+//	service NS/NAME ADDR:PORT... [proxy=NAME] [headless] [udp] [external=ADDR] [balancer=ADDR] [created=SECONDS] [nodePort=PORT] [local]
 //	slice NS/NAME SERVICE ADDR... [ADDR!unready] [ADDR@NODE]
 //	namespace NAME [disabled]
 //	node NAME [zone=ZONE] [ADDR...] [PREFIX...]
@@ -248,6 +249,15 @@ func parseService(t *testing.T, name string, words []string) *model.Service {
 			s.Ports[0].Protocol = state.UDP
 		case "proxy":
 			s.HasProxyName, s.ProxyName = true, value
+		case "created":
+			seconds, err := strconv.ParseInt(value, 10, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.Created = time.Unix(seconds, 0).UTC()
+		case "balancer":
+			s.Type = model.TypeLoadBalancer
+			s.LoadBalancerIPs = append(s.LoadBalancerIPs, netip.MustParseAddr(value))
 		case "external":
 			s.ExternalIPs = append(s.ExternalIPs, netip.MustParseAddr(value))
 		case "nodePort":

@@ -49,7 +49,7 @@ func rulesOf(o *Options, m *mirror) map[string]nft.Chain {
 // changedTo returns the world after a commit that replaces the service.
 func (w *world) changedTo(o *Options, s *state.Service) *world {
 	m := *w.mirror
-	m.services, m.refs, m.shape = maps.Clone(m.services), maps.Clone(m.refs), m.shape.clone()
+	m.services, m.refs, m.numbers, m.shape = maps.Clone(m.services), maps.Clone(m.refs), maps.Clone(m.numbers), m.shape.clone()
 	p := newPlan(o, &m)
 	u := &state.Update{Node: testNode}
 	if s != nil {
@@ -60,17 +60,19 @@ func (w *world) changedTo(o *Options, s *state.Service) *world {
 	p.update(u)
 	p.settle(m.nodePorts)
 	next := &world{service: s, mirror: &m, contents: w.contents.carriedOut(p)}
-	for _, v := range affinityViews {
-		name := affinitySet(v)
-		for k, d := range next.contents[name] {
-			if p.forgets(client{state.IPv4, v, nft.Elem{Key: []byte(k), Data: []byte(d)}}) {
-				delete(next.contents[name], k)
-			}
-		}
-	}
 	p.commit()
 	next.rules = rulesOf(o, &m)
 	return next
+}
+
+// lengthened returns the world after the commit that comes ahead of another (writeAhead).
+func (w *world) lengthened(o *Options, next *world) *world {
+	m := *w.mirror
+	m.shape = m.shape.clone()
+	m.shape.lengths = next.mirror.shape.lengths
+	ahead := *w
+	ahead.rules = rulesOf(o, &m)
+	return &ahead
 }
 
 // connection is one that a client makes.
@@ -81,29 +83,30 @@ type connection struct {
 }
 
 func (c *connection) interpret(seed uint64, before, after *world, commitAt int) *interpreter {
-	return &interpreter{
+	in := &interpreter{
 		rng: rand.New(rand.NewPCG(seed, 3)), before: before.contents, after: after.contents,
 		rules: [2]map[string]nft.Chain{before.rules, after.rules}, commitAt: commitAt,
 		src: netip.AddrPortFrom(c.src, 40000), origDst: c.dst, proto: state.TCP, local: []netip.Addr{nodeAddr(state.IPv4)},
+		affinity: map[string]string{}, mark: foreignMark,
 	}
+	maps.Copy(in.affinity, before.contents[affinitySet])
+	return in
 }
 
 // connects returns the world after the connection, and the endpoint that was remembered, if any.
 func (w *world) connects(c *connection, seed uint64) (next *world, remembered netip.AddrPort) {
 	in := c.interpret(seed, w, w, 0)
 	o := in.run()
-	if len(in.learnt) == 0 {
+	if !in.learnt {
 		return w, netip.AddrPort{}
 	}
-	return w.with(in.learnt), o.endpoint
+	return w.with(in.affinity), o.endpoint
 }
 
-func (w *world) with(clients []learnt) *world {
+func (w *world) with(affinity map[string]string) *world {
 	n := *w
-	n.contents = w.contents.clone()
-	for _, l := range clients {
-		n.contents.update(l)
-	}
+	n.contents = maps.Clone(w.contents)
+	n.contents[affinitySet] = affinity
 	return &n
 }
 
@@ -200,10 +203,14 @@ func atomicStates() map[string]*state.Service {
 		"local rejects":    service(0, internal(0, 0), local(none, none)),
 		"4-6 restricted":   service(0, internal(4, 3), cluster(4, 3), prefix("192.0.2.9/32")),
 		"1-3 restricted":   service(0, internal(1, 3), local(eps(1, 3), eps(1, 1)), prefix("192.0.2.100/32")),
+		"4-6 wider":        service(0, internal(4, 3), cluster(4, 3), prefix("192.0.2.96/27"), prefix("198.51.100.0/25")),
+		"4-6 for all":      service(0, internal(4, 3), cluster(4, 3), prefix("0.0.0.0/0")),
+		"4-6 for nobody":   service(0, internal(4, 3), cluster(4, 3), prefix("198.51.100.0/24")),
 		"1-3 sticky":       service(sticky, internal(1, 3), cluster(1, 3)),
 		"3-6 sticky":       service(sticky, internal(3, 4), cluster(3, 4)),
 		"1-3 sticky local": service(sticky, internal(1, 3), local(eps(1, 3), eps(1, 1))),
 		"1-3 sticky 3-4":   service(sticky, internal(1, 3), local(eps(1, 3), eps(3, 2))),
+		"1-3 sticky none":  service(sticky, to(state.MasqueradeUnlessPod, drop, drop), local(eps(1, 3), none)),
 	}
 }
 
@@ -225,8 +232,8 @@ func atomicConnections() []connection {
 	return list
 }
 
-// TestRememberedClients changes a service after a client has connected. Where its next connection goes must be in its own route;
-// if that has the remembered endpoint, the connection must go there.
+// TestRememberedClients changes a service after a client has connected. Where its next connection goes, to whichever of the service's
+// frontends, must be in that one's route; if the route has the remembered endpoint, the connection must go there.
 func TestRememberedClients(t *testing.T) {
 	states := atomicStates()
 	for _, o := range []*Options{{LocalDetector: pods(state.IPv4)}, {}} {
@@ -242,12 +249,26 @@ func TestRememberedClients(t *testing.T) {
 						if remembered.IsValid() {
 							after = world.changedTo(o, service)
 						}
-						got := c.interpret(seed+1, after, after, 0).run()
-						if !after.want(o, &c, got, remembered) {
-							t.Errorf("%s: %q to %q: remembered %v, then %v", c.name, from, to, remembered, got)
-						}
-						if from != to && remembered.IsValid() && got.endpoint == remembered {
-							stays++
+						for _, again := range atomicConnections() {
+							if again.src != c.src {
+								continue
+							}
+							in := again.interpret(seed+1, after, after, 0)
+							got := in.run()
+							if !after.want(o, &again, got, remembered) {
+								t.Errorf("%s, then %s: %q to %q: remembered %v, then %v", c.name, again.name, from, to, remembered, got)
+							}
+							next := after.with(in.affinity)
+							if in.learnt && again.interpret(seed+2, next, next, 0).run() != got {
+								t.Errorf("%s, then %s: %q to %q: %v is not learnt", c.name, again.name, from, to, got)
+							}
+							third := c.interpret(seed+2, next, next, 0).run()
+							if !in.learnt && !next.want(o, &c, third, remembered) {
+								t.Errorf("%s, then %s (%v): %q to %q: remembered %v, then %v", c.name, again.name, got, from, to, remembered, third)
+							}
+							if (from != to || c.dst != again.dst) && remembered.IsValid() && got.endpoint == remembered {
+								stays++
+							}
 						}
 					}
 				}
@@ -271,7 +292,7 @@ func TestMovedClients(t *testing.T) {
 			in := c.interpret(seed, base, base, 0)
 			in.local = locals[i]
 			first := in.run()
-			after := base.with(in.learnt)
+			after := base.with(in.affinity)
 			moved := c.interpret(seed, after, after, 0)
 			moved.local = locals[1-i]
 			second := moved.run()
@@ -305,6 +326,7 @@ func TestCommitBetweenLookups(t *testing.T) {
 						if remembered.IsValid() {
 							after = before.changedTo(o, states[to])
 						}
+						before = before.lengthened(o, after)
 						for at, more := 0, true; more; at++ {
 							in := c.interpret(seed+1, before, after, at)
 							got := in.run()

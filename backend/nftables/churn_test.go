@@ -48,8 +48,9 @@ func TestChurn(t *testing.T) {
 // noFlows is an empty connection tracking table.
 type noFlows struct{}
 
-func (noFlows) Flows(conntrack.Filter) ([]conntrack.Flow, error) { return nil, nil }
-func (noFlows) Delete(conntrack.Flow) error                      { return nil }
+func (noFlows) Flows(conntrack.Filter, func([]conntrack.Flow) error) error { return nil }
+func (noFlows) Delete(conntrack.Flow) error                                { return nil }
+func (noFlows) DeleteAll(conntrack.Filter) (int, error)                    { return 0, nil }
 
 type churn struct {
 	t       *testing.T
@@ -93,7 +94,7 @@ func newChurn(t *testing.T, l *lab.Lab) *churn {
 	}
 	var o Options
 	o.LocalDetector.ClusterCIDRs = slices.Concat(l.Options().NodePodCIDRs, l.Options().OtherPodCIDRs)
-	err := l.Node().Do(func() (err error) { c.backend, err = New(o); return err })
+	err := l.Node().Do(func() (err error) { c.backend, err = New(t.Context(), o); return err })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,19 +4,24 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 
 	"github.com/switchyard-net/switchyard/internal/nft"
 )
 
 // Cleanup removes all that this dataplane ever puts into the kernel, in the calling thread's network namespace, and says
 // whether there was anything. Connections that are established stay translated. If NodePorts were served on loopback addresses,
-// the sysctl route_localnet, which that takes, is switched off, because what guarded it is gone.
-func Cleanup(context.Context) (removed bool, err error) {
+// the sysctl route_localnet, which that takes, is switched off, because what guarded it is gone. If another process programs the
+// network namespace, and does not end within two seconds, nothing is removed, and the error wraps an [InUseError].
+func Cleanup(ctx context.Context) (removed bool, err error) {
 	conn, err := nft.Dial()
 	if err != nil {
 		return false, fmt.Errorf("nftables: %w", err)
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
+	if err := lock(ctx, conn, slog.New(slog.DiscardHandler), "", cleanupWait); err != nil {
+		return false, fmt.Errorf("nftables: %w", err)
+	}
 	var batch nft.Batch
 	loopback := false
 	for _, f := range families {

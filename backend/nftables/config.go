@@ -10,10 +10,15 @@ type Config struct {
 	// MasqueradeBit is the number of the bit of packet marks, 0 to 31, that marks connections for masquerading between two
 	// hooks.
 	MasqueradeBit int32 `json:"masqueradeBit"`
+	// MaxAffinityClients is how many clients of Services with sessionAffinity are remembered in each IP family. A client counts once
+	// for each Service port that it uses.
+	MaxAffinityClients int32 `json:"maxAffinityClients"`
 }
 
 // DefaultConfig returns the section as it is when nothing is configured.
-func DefaultConfig() Config { return Config{MasqueradeBit: defaultMasqueradeBit} }
+func DefaultConfig() Config {
+	return Config{MasqueradeBit: defaultMasqueradeBit, MaxAffinityClients: defaultMaxAffinityClients}
+}
 
 // Kind is the kind of a file that holds the section alone.
 func (Config) Kind() string { return "NFTablesConfiguration" }
@@ -22,5 +27,8 @@ func (Config) Kind() string { return "NFTablesConfiguration" }
 func (c Config) Validate(path string) []*fielderr.Error {
 	var errs fielderr.Errors
 	errs.Bit(fielderr.Join(path, "masqueradeBit"), c.MasqueradeBit)
+	if n := c.MaxAffinityClients; n < 1 || n > greatestMaxAffinityClients {
+		errs.Add(fielderr.Join(path, "maxAffinityClients"), "must be from 1 to %d, got %d", greatestMaxAffinityClients, n)
+	}
 	return errs
 }

@@ -15,7 +15,7 @@ func TestConformance(t *testing.T) {
 	conformance.Run(t, conformance.Dataplane{
 		Name: "nftables",
 		New: func(s conformance.Settings) (backend.Backend, error) {
-			return nftables.New(nftables.Options{
+			return nftables.New(t.Context(), nftables.Options{
 				Logger: s.Logger, LocalDetector: s.LocalDetector, NodePortAddresses: s.NodePortAddresses,
 			})
 		},

@@ -80,6 +80,13 @@ func TestDrift(t *testing.T) {
 			e.Data[0]++
 			b.AddElem(table(f), slotSet.name(), e)
 		}), false},
+		{"exchanged element", edit(func(t *testing.T, c *nft.Conn, f state.Family, b *nft.Batch) {
+			e := anElement(t, c, f, slotSet)
+			b.DeleteElem(table(f), slotSet.name(), e)
+			e.Key = slices.Clone(e.Key)
+			e.Key[len(e.Key)-2] = 0xff
+			b.AddElem(table(f), slotSet.name(), e)
+		}), false},
 		{"flushed set", tool("flush", "map", "ip6", tableName, slotSet.name()), false},
 		{"flushed chain", tool("flush", "chain", "ip", tableName, chainServices), false},
 		{"added rule", tool("insert", "rule", "ip", tableName, chainServices, "accept"), false},
@@ -93,44 +100,49 @@ func TestDrift(t *testing.T) {
 		{"flushed table", tool("flush", "table", "ip", tableName), false},
 		{"flushed ruleset", tool("flush", "ruleset"), true},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			ns := newNS(t)
-			conn := dial(t, ns)
-			nftCommand(t, ns, `add table ip foreign; add set ip foreign s { type ipv4_addr; elements = { 10.0.0.1 } };`+
-				`add chain ip foreign c { type filter hook input priority 0; }; add rule ip foreign c ip saddr @s accept;`+
-				`add table inet switchyard; add chain inet switchyard c;`)
-			foreign := func() string {
-				return nftCommand(t, ns, "list", "table", "ip", "foreign") + nftCommand(t, ns, "list", "table", "inet", tableName)
-			}
-			foreignBefore := foreign()
-			b := newBackend(t, ns, Options{LocalDetector: pods(families...)})
-			apply(t, b, full(someServices()...))
-			undisturbed(t, b)
-			before := dump(t, conn)
-			if c.disturb == nil {
-				deleteARule(t, func(args ...string) string { return nftCommand(t, ns, args...) })
-			} else {
-				c.disturb(t, conn, func(args ...string) { nftCommand(t, ns, args...) })
-			}
-			disturbed(t, b)
-			if r := verify(t, b); r.Repaired == 0 || r.Repaired != r.Written {
-				t.Errorf("Verify: %+v", r)
-			}
-			if diff := changesBetween(before, dump(t, conn)); len(diff) > 0 {
-				t.Errorf("not repaired: %v", diff)
-			}
-			foreignCommit(t, conn) // the next alarm may take a while, which is a matter of cost, but it is not needed
-			if r := verify(t, b); r.Written != 0 || r.Repaired != 0 {
-				t.Errorf("the next Verify: %+v", r)
-			}
-			closeBackend(b)
-			if r := apply(t, newBackend(t, ns, Options{LocalDetector: pods(families...)}), full(someServices()...)); r.Written != 0 {
-				t.Errorf("a fresh start writes %d objects", r.Written)
-			}
-			if !c.gone && foreign() != foreignBefore {
-				t.Errorf("foreign tables have changed:\n%s\n%s", foreignBefore, foreign())
-			}
-		})
+		for way, limits := range waysToRead {
+			t.Run(c.name+", "+way, func(t *testing.T) {
+				ns := newNS(t)
+				conn := dial(t, ns)
+				nftCommand(t, ns, `add table ip foreign; add set ip foreign s { type ipv4_addr; elements = { 10.0.0.1 } };`+
+					`add chain ip foreign c { type filter hook input priority 0; }; add rule ip foreign c ip saddr @s accept;`+
+					`add table inet switchyard; add chain inet switchyard c;`)
+				foreign := func() string {
+					return nftCommand(t, ns, "list", "table", "ip", "foreign") + nftCommand(t, ns, "list", "table", "inet", tableName)
+				}
+				foreignBefore := foreign()
+				b := newSharedBackend(t, ns, Options{LocalDetector: pods(families...)})
+				b.limits = limits
+				apply(t, b, full(someServices()...))
+				undisturbed(t, b)
+				before := dump(t, conn)
+				if c.disturb == nil {
+					deleteARule(t, func(args ...string) string { return nftCommand(t, ns, args...) })
+				} else {
+					c.disturb(t, conn, func(args ...string) { nftCommand(t, ns, args...) })
+				}
+				disturbed(t, b)
+				if r := verify(t, b); r.Repaired == 0 || r.Repaired != r.Written {
+					t.Errorf("Verify: %+v", r)
+				}
+				if diff := changesBetween(before, dump(t, conn)); len(diff) > 0 {
+					t.Errorf("not repaired: %v", diff)
+				}
+				foreignCommit(t, conn) // the next alarm may take a while, which is a matter of cost, but it is not needed
+				if r := verify(t, b); r.Written != 0 || r.Repaired != 0 {
+					t.Errorf("the next Verify: %+v", r)
+				}
+				closeBackend(b)
+				next := newSharedBackend(t, ns, Options{LocalDetector: pods(families...)})
+				next.limits = limits
+				if r := apply(t, next, full(someServices()...)); r.Written != 0 {
+					t.Errorf("a fresh start writes %d objects", r.Written)
+				}
+				if !c.gone && foreign() != foreignBefore {
+					t.Errorf("foreign tables have changed:\n%s\n%s", foreignBefore, foreign())
+				}
+			})
+		}
 	}
 }
 
@@ -150,7 +162,7 @@ func TestForeignChanges(t *testing.T) {
 	ns := newNS(t)
 	conn := dial(t, ns)
 	counting := &countingKernel{}
-	b := openBackend(t, ns, Options{}, func(c *nft.Conn) kernel { counting.kernel = c; return counting })
+	b := openBackend(t, ns, Options{}, func(c *nft.Conn) kernel { counting.kernel = sharedKernel{c}; return counting })
 	apply(t, b, full(someServices()...))
 	apply(t, b, delta(dualStack("sticky", 3, 2, time.Hour)))
 	undisturbed(t, b)

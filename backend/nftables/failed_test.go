@@ -51,14 +51,16 @@ func TestCleanup(t *testing.T) {
 
 func TestBadOptions(t *testing.T) {
 	for _, bit := range []int{-1, 32} {
-		b, err := New(Options{MasqueradeBit: &bit})
+		b, err := New(t.Context(), Options{MasqueradeBit: &bit})
 		if err == nil || !strings.Contains(err.Error(), "MasqueradeBit") || !strings.Contains(err.Error(), fmt.Sprint(bit)) {
 			t.Errorf("MasqueradeBit %d: %v, %v", bit, b, err)
 		}
 	}
 	ns := newNS(t)
 	for _, bit := range []int{0, 31} {
-		apply(t, newBackend(t, ns, Options{MasqueradeBit: &bit}), full(someServices()...))
+		b := newBackend(t, ns, Options{MasqueradeBit: &bit})
+		apply(t, b, full(someServices()...))
+		closeBackend(b)
 	}
 }
 
@@ -270,11 +272,8 @@ func TestIsolateAfterRestart(t *testing.T) {
 			closeBackend(first)
 			before := dump(t, conn)
 			plant(t, conn, func(b *nft.Batch) {
-				e, _ := frontendElement(&bad.Ports[0], &bad.Ports[0].Frontends[0])
-				b.AddElem(table(state.IPv4), affinitySet(inside), nft.Elem{
-					Key: append([]byte{192, 0, 2, 100}, e.key[:12]...), Data: []byte{10, 244, 0, 10*badOne + 2, 0x1f, 0x90, 0, 0},
-					Timeout: 3_600_000, Expires: 3_000_000,
-				})
+				h := held(t, conn, state.IPv4)
+				b.AddElem(table(state.IPv4), affinitySet, remembered(h, state.IPv4, bad, 100, good(badOne, 3).Ports[0].Internal.Inside.Endpoints[2].Addr))
 				if replaced {
 					b.AddSet(table(state.IPv4), &nft.Set{Name: "of-another-version", Key: []nft.Type{nft.TypePort}})
 				}
@@ -304,8 +303,8 @@ func TestIsolateAfterRestart(t *testing.T) {
 						t.Errorf("%s: %s was %q and is %q", when, k, before[k], now[k])
 					}
 				}
-				if clients, err := conn.Elems(table(state.IPv4), affinitySet(inside)); err != nil || len(clients) != 1 {
-					t.Errorf("%s: %d clients are remembered, %v", when, len(clients), err)
+				if n := recalled(t, conn, state.IPv4, bad); n != 1 {
+					t.Errorf("%s: %d clients come to their endpoint", when, n)
 				}
 				if len(theirs) < 5 || slotsOf(t, conn, good(30, 1)) != 0 {
 					t.Errorf("%s: looked at %q, and %d slots are left of a service that is gone", when, theirs, slotsOf(t, conn, good(30, 1)))
@@ -315,8 +314,7 @@ func TestIsolateAfterRestart(t *testing.T) {
 				t.Fatalf("Failed is %v", r.Failed)
 			}
 			asItWas("after the search")
-			foreignCommit(t, conn)
-			disturbed(t, b)
+			b.guard.raise(foreignChange)
 			if r := verify(t, b); r.Written != 0 {
 				t.Errorf("Verify writes %d objects", r.Written)
 			}

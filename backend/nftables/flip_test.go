@@ -44,7 +44,7 @@ func newFlipper(t *testing.T, frontend state.Frontend, pods ...lab.PodOptions) *
 			t.Fatal(err)
 		}
 	}
-	if err := l.Node().Do(func() (err error) { f.backend, err = New(Options{}); return err }); err != nil {
+	if err := l.Node().Do(func() (err error) { f.backend, err = New(t.Context(), Options{}); return err }); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { f.backend.Close() })

@@ -13,18 +13,19 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// flowCutter cuts stale flows in the background. A look at the kernel's table takes some 10 ms, for which the next commit need
-// not wait. It waits while flows are being cut, though: they are judged by what the kernel shows then.
+// flowCutter deletes stale flows in the background. A look at the kernel's table takes from 10 ms to a second, for which no
+// commit waits. It waits while a few flows are judged and deleted: they are judged by what the kernel shows then.
 type flowCutter struct {
 	log     *slog.Logger
-	cleaner *staleflows.Cleaner                                   // used by cut only
+	cleaner *staleflows.Cleaner                                   // used by cut only, except for Removing
 	onCut   func(f state.Family, took time.Duration, deleted int) // may be nil
 	wake    chan struct{}
 	stop    context.CancelFunc
 	done    sync.WaitGroup
 
-	// committing is held from before a commit until its notes are in the queue, and while flows are being cut.
-	committing sync.Mutex
+	// committing has room for one value, which is in it from before a commit until its notes are in the queue, and while flows are
+	// judged. Unlike a mutex, it serves those who wait in turn.
+	committing chan struct{}
 
 	mu        sync.Mutex // guards all below
 	queue     []flowNote
@@ -53,13 +54,18 @@ const cutAgain = time.Second
 // handles no packets. What is committed meanwhile is looked at together, so stale flows last little longer than this.
 const lookPause = 500 * time.Millisecond
 
+// lookShare is how many times as long as a look the pause after it is at least. A look takes a second of one CPU if somebody has
+// filled the kernel's table with flows; more than a quarter of a CPU is not spent on that.
+const lookShare = 3
+
+// removalPatience is how long a commit waits for the end of a removal of flows to a frontend that it concerns. With 10,000 flows in
+// the kernel's table, a removal takes 3 ms. With so many that it takes longer, others must not wait: then a flow to an endpoint
+// that comes back at this very moment may have to begin once more.
+const removalPatience = 5 * time.Millisecond
+
 func newFlowCutter(t staleflows.Table, log *slog.Logger) *flowCutter {
-	c := &flowCutter{log: log, wake: make(chan struct{}, 1)}
-	c.cleaner = staleflows.New(t, staleflows.Options{Logger: log, NodePortAddr: func(a netip.Addr) bool {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		return slices.Contains(c.nodePorts, a)
-	}, OnCut: func(f state.Family, took time.Duration, deleted int) {
+	c := &flowCutter{log: log, wake: make(chan struct{}, 1), committing: make(chan struct{}, 1)}
+	c.cleaner = staleflows.New(t, staleflows.Options{Logger: log, OnClean: func(f state.Family, took time.Duration, deleted int) {
 		if c.onCut != nil {
 			c.onCut(f, took, deleted)
 		}
@@ -82,12 +88,23 @@ func (c *flowCutter) close() {
 	}
 }
 
-// begin says that a commit is about to be made. One of committed and failed follows.
-func (c *flowCutter) begin() { c.committing.Lock() }
+// begin waits until a commit may be made that changes these services. One of committed and failed follows.
+func (c *flowCutter) begin(changes ...flowNote) {
+	c.committing <- struct{}{}
+	for _, n := range changes {
+		if removed := c.cleaner.Removing(n.new); removed != nil {
+			select {
+			case <-removed:
+			case <-time.After(removalPatience):
+			}
+			return // the next removal begins after the commit
+		}
+	}
+}
 
 // failed says that the commit failed, perhaps only its answer.
 func (c *flowCutter) failed() {
-	defer c.committing.Unlock()
+	defer func() { <-c.committing }()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.doubtful = true
@@ -100,9 +117,9 @@ func (c *flowCutter) isDoubtful() bool {
 	return c.doubtful
 }
 
-// committed takes down what a commit changed, and the addresses that serve NodePorts after it.
+// committed takes down what a commit changed, and the addresses that serve NodePorts after it, which are sorted.
 func (c *flowCutter) committed(nodePorts []netip.Addr, notes ...flowNote) {
-	defer c.committing.Unlock()
+	defer func() { <-c.committing }()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.nodePorts, c.doubtful = nodePorts, false
@@ -142,6 +159,7 @@ func (c *flowCutter) run(ctx context.Context) {
 		}
 		failing := again != nil
 		again = nil
+		began := time.Now()
 		if err := c.cut(ctx); err != nil && ctx.Err() == nil {
 			again = time.After(cutAgain)
 			if !failing {
@@ -150,22 +168,30 @@ func (c *flowCutter) run(ctx context.Context) {
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(lookPause):
+		case <-time.After(max(lookPause, lookShare*time.Since(began))):
 		}
 	}
 }
 
+// errDoubtful ends a look when it is not certain what the kernel shows.
+var errDoubtful = errors.New("a commit has failed")
+
 // cut cuts what has become stale so far. What fails is left for the next call.
 func (c *flowCutter) cut(ctx context.Context) error {
 	c.takeNotes()
-	found, err := c.cleaner.Look(ctx)
-	c.committing.Lock()
-	defer c.committing.Unlock()
-	if doubtful := c.takeNotes(); doubtful {
-		return err // the next commit that succeeds wakes us
+	_, err := c.cleaner.Clean(ctx, func(fn func() error) error {
+		c.takeNotes() // those of all services take long
+		c.committing <- struct{}{}
+		defer func() { <-c.committing }()
+		if doubtful := c.takeNotes(); doubtful {
+			return errDoubtful
+		}
+		return fn()
+	})
+	if errors.Is(err, errDoubtful) {
+		return nil // the next commit that succeeds wakes us
 	}
-	_, cutErr := c.cleaner.Cut(ctx, found)
-	return errors.Join(err, cutErr)
+	return err
 }
 
 // takeNotes hands the queue to the cleaner.
@@ -173,6 +199,7 @@ func (c *flowCutter) takeNotes() (doubtful bool) {
 	c.mu.Lock()
 	queue, doubtful := c.queue, c.doubtful
 	c.queue, c.left = nil, c.left || doubtful
+	c.cleaner.SetNodePortAddrs(c.nodePorts)
 	c.mu.Unlock()
 	for _, n := range queue {
 		switch {

@@ -86,7 +86,7 @@ func (g *gap) serve(h *lab.Host, at netip.AddrPort) {
 // start opens a dataplane that shows the service.
 func (g *gap) start() {
 	g.t.Helper()
-	g.backend = openBackend(g.t, g.ns, g.options, func(c *nft.Conn) kernel { return losing{c, g} })
+	g.backend = openBackend(g.t, g.ns, g.options, func(c *nft.Conn) kernel { return losing{sharedKernel{c}, g} })
 	var ports []state.Port
 	for _, f := range families {
 		p := clusterIPPort(f, state.TCP, 1, nil)
@@ -185,11 +185,12 @@ func (g *gap) unconnected() []conntrack.Flow {
 	g.t.Helper()
 	var all []conntrack.Flow
 	for _, f := range families {
-		flows, err := g.conn.Flows(conntrack.Filter{Family: f, Protocol: state.TCP, Unconnected: true})
-		if err != nil {
+		if err := g.conn.Flows(conntrack.Filter{Family: f, Protocol: state.TCP, Unconnected: true}, func(flows []conntrack.Flow) error {
+			all = append(all, flows...)
+			return nil
+		}); err != nil {
 			g.t.Fatal(err)
 		}
-		all = append(all, flows...)
 	}
 	return all
 }

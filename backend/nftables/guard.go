@@ -18,14 +18,14 @@ const (
 	foreignChange
 )
 
-// guard notices that something else has changed the kernel's rules. Every commit raises the ruleset's generation, ours too:
-// a number that our own commits explain proves that nothing else was committed, so that there is no drift to look for. Asking
-// for it costs about a microsecond, where a subscription to nf_tables' events would make the kernel report every element that
-// we write.
+// guard notices that something else has changed the kernel's rules, where the kernel does not keep others from them. Every commit
+// raises the ruleset's generation, ours too: a number that our own commits explain proves that nothing else was committed, so that
+// there is no drift to look for. Asking for it costs about a microsecond, where a subscription to nf_tables' events would make the
+// kernel report every element that we write.
 type guard struct {
 	disturbed chan struct{}
 	log       *slog.Logger
-	conn      generations
+	conn      generations // nil if nothing else can change our tables
 	stop      chan struct{}
 	done      sync.WaitGroup
 
@@ -58,14 +58,17 @@ const (
 	guardPatience = time.Minute
 )
 
-func newGuard(addresses <-chan struct{}, log *slog.Logger) (*guard, error) {
-	conn, err := nft.Dial()
-	if err != nil {
-		return nil, err
-	}
-	g := &guard{disturbed: make(chan struct{}, 1), log: log, conn: conn, stop: make(chan struct{})}
-	if g.generation, err = conn.Generation(); err != nil {
-		return nil, errors.Join(err, conn.Close())
+func newGuard(addresses <-chan struct{}, log *slog.Logger, owned bool) (*guard, error) {
+	g := &guard{disturbed: make(chan struct{}, 1), log: log, stop: make(chan struct{})}
+	if !owned {
+		conn, err := nft.Dial()
+		if err != nil {
+			return nil, err
+		}
+		if g.generation, err = conn.Generation(); err != nil {
+			return nil, errors.Join(err, conn.Close())
+		}
+		g.conn = conn
 	}
 	g.done.Go(func() { g.watch(addresses) })
 	return g, nil
@@ -74,6 +77,9 @@ func newGuard(addresses <-chan struct{}, log *slog.Logger) (*guard, error) {
 func (g *guard) close() error {
 	close(g.stop)
 	g.done.Wait()
+	if g.conn == nil {
+		return nil
+	}
 	return g.conn.Close()
 }
 
@@ -97,7 +103,7 @@ func (g *guard) watch(addresses <-chan struct{}) {
 
 // look compares the generation with that of our last commit.
 func (g *guard) look(now time.Time) {
-	if now.Before(g.askAgain) {
+	if g.conn == nil || now.Before(g.askAgain) {
 		return
 	}
 	generation, err := g.conn.Generation()

@@ -7,13 +7,14 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 
 	"github.com/switchyard-net/switchyard/backend"
@@ -45,7 +46,7 @@ func TestHistories(t *testing.T) {
 	if testing.Short() {
 		limit /= 10
 	}
-	var next, failures, lost, restarts, forgotten atomic.Int64
+	var next, failures, lost, restarts, remembered atomic.Int64
 	var wg sync.WaitGroup
 	for range runtime.GOMAXPROCS(0) {
 		ns := newNS(t)
@@ -59,14 +60,14 @@ func TestHistories(t *testing.T) {
 				failures.Add(int64(r.kernel.failures))
 				lost.Add(int64(r.kernel.lost))
 				restarts.Add(int64(r.restarts))
-				forgotten.Add(int64(r.forgotten))
+				remembered.Add(int64(len(r.remembered)))
 			}
 		})
 	}
 	wg.Wait()
-	t.Logf("%d histories, %d injected failures, %d of them after the commit, %d restarts, %d clients forgotten",
-		limit, failures.Load(), lost.Load(), restarts.Load(), forgotten.Load())
-	if failures.Load() == 0 || lost.Load() == 0 || restarts.Load() == 0 || forgotten.Load() == 0 {
+	t.Logf("%d histories, %d injected failures, %d of them after the commit, %d restarts, %d clients remembered",
+		limit, failures.Load(), lost.Load(), restarts.Load(), remembered.Load())
+	if failures.Load() == 0 || lost.Load() == 0 || restarts.Load() == 0 || remembered.Load() == 0 {
 		t.Error("something that was to be tested never happened")
 	}
 }
@@ -80,16 +81,19 @@ type historyRun struct {
 	store   *store.Store
 	sink    source.Sink
 	options Options
+	limits  readLimits
 
+	// shared says that others can change our tables.
+	shared   bool
 	observer *nft.Conn
 	kernel   *faulty
 	backend  *Backend
 	applied  state.Revision
 	flows    *flowTable
-	// remembered are planted clients that may be there, by family and key.
+	// remembered are planted clients, by family and key.
 	remembered map[string]nft.Elem
 
-	restarts, forgotten int
+	restarts int
 }
 
 func playHistory(t testing.TB, ns *netns.NS, seed uint64) (*historyRun, error) {
@@ -107,17 +111,27 @@ func playHistory(t testing.TB, ns *netns.NS, seed uint64) (*historyRun, error) {
 	defer r.store.Close()
 	r.sink = r.store.Source("history")
 	r.observer = dial(t, ns)
-	r.kernel = &faulty{rng: r.rng, rate: 0.1}
+	r.kernel, r.shared = &faulty{rng: r.rng}, seed%2 == 0
+	ways := slices.Sorted(maps.Keys(waysToRead))
+	r.limits = waysToRead[ways[r.rng.IntN(len(ways))]]
 	r.flows = &flowTable{rng: r.rng}
 	inNS(t, ns, func() error { _, err := Cleanup(t.Context()); return err })
 	r.start()
+	defer func() { closeBackend(r.backend) }()
 	return r, r.play()
 }
 
 // start starts the dataplane anew.
 func (r *historyRun) start() {
 	r.restarts++
-	r.backend = openBackend(r.t, r.ns, r.options, func(c *nft.Conn) kernel { r.kernel.kernel = c; return r.kernel })
+	r.kernel.rate = 0 // a process that does not come up is started again
+	r.backend = openBackend(r.t, r.ns, r.options, func(c *nft.Conn) kernel {
+		if r.kernel.kernel = c; r.shared {
+			r.kernel.kernel = sharedKernel{c}
+		}
+		return r.kernel
+	})
+	r.kernel.rate, r.backend.limits = 0.1, r.limits
 	// The kernel's table takes 10 ms to list, whatever is in it.
 	r.backend.cutter.close()
 	r.backend.cutter = newFlowCutter(r.flows, slog.New(slog.DiscardHandler)) // not started: the test cuts
@@ -131,11 +145,26 @@ type flowTable struct {
 	flows []conntrack.Flow
 }
 
-func (f *flowTable) Flows(filter conntrack.Filter) ([]conntrack.Flow, error) {
-	if f.rng.IntN(10) == 0 {
-		return nil, errInjected
+func (f *flowTable) Flows(filter conntrack.Filter, each func([]conntrack.Flow) error) error {
+	found := slices.DeleteFunc(slices.Clone(f.flows), func(flow conntrack.Flow) bool { return !filter.Match(flow) })
+	for flows := range slices.Chunk(found, 10) {
+		if err := each(flows); err != nil {
+			return err
+		}
 	}
-	return slices.DeleteFunc(slices.Clone(f.flows), func(flow conntrack.Flow) bool { return !filter.Match(flow) }), nil
+	if f.rng.IntN(10) == 0 {
+		return errInjected
+	}
+	return nil
+}
+
+func (f *flowTable) DeleteAll(filter conntrack.Filter) (int, error) {
+	if f.rng.IntN(10) == 0 {
+		return 0, errInjected
+	}
+	before := len(f.flows)
+	f.flows = slices.DeleteFunc(f.flows, filter.Match)
+	return before - len(f.flows), nil
 }
 
 func (f *flowTable) Delete(flow conntrack.Flow) error {
@@ -261,48 +290,32 @@ func (r *historyRun) apply() error {
 	return nil
 }
 
-// remember plants a client of a random sticky frontend's endpoint, as rules do it.
+// remember plants clients of random endpoints of ports with affinity, as rules do it.
 func (r *historyRun) remember() error {
 	var batch nft.Batch
 	for _, f := range families {
 		if ok, err := r.observer.HasTable(table(f)); err != nil || !ok {
 			return err
 		}
-		for _, v := range affinityViews {
-			if err := r.rememberBy(&batch, f, v); err != nil {
-				return err
+		elems, err := r.observer.Elems(table(f), setID{kind: endpointNumbers}.name())
+		if err != nil {
+			return err
+		}
+		slices.SortFunc(elems, func(a, b nft.Elem) int { return slices.Compare(a.Key, b.Key) })
+		for _, e := range elems {
+			client := slices.Repeat([]byte{byte(r.rng.IntN(200))}, addrLen(f))
+			planted := nft.Elem{Key: append(e.Key[:4:4], client...), Data: e.Data, Timeout: 3_600_000, Expires: 3_000_000}
+			if key := fmt.Sprintf("%v %x", f, planted.Key); r.rng.IntN(2) == 0 && r.remembered[key].Key == nil {
+				r.remembered[key] = planted
+				batch.AddElem(table(f), affinitySet, planted)
 			}
 		}
 	}
-	err := r.observer.Commit(&batch)
-	if errors.Is(err, syscall.EEXIST) {
-		return nil // was forgotten by us only
+	commit := r.kernel.kernel.Commit // as rules do it, whoever owns the table
+	if r.shared {
+		commit = r.observer.Commit
 	}
-	return err
-}
-
-// rememberBy plants clients that are remembered by a view.
-func (r *historyRun) rememberBy(batch *nft.Batch, f state.Family, v view) error {
-	elems, err := r.observer.Elems(table(f), setID{space: service, view: v, kind: alive}.name())
-	if err != nil {
-		return err
-	}
-	slices.SortFunc(elems, func(a, b nft.Elem) int { return slices.Compare(a.Key, b.Key) })
-	for i, e := range elems {
-		if i%2 == r.rng.IntN(2) {
-			continue
-		}
-		n := addrLen(f)
-		client := append(slices.Repeat([]byte{byte(r.rng.IntN(200))}, n), e.Key[:n+8]...)
-		planted := nft.Elem{Key: client, Data: e.Key[n+8:], Timeout: 3_600_000, Expires: 3_000_000}
-		key := fmt.Sprintf("%v %v %x", f, v, planted.Key)
-		if _, ok := r.remembered[key]; ok {
-			continue
-		}
-		r.remembered[key] = planted
-		batch.AddElem(table(f), affinitySet(v), planted)
-	}
-	return nil
+	return commit(&batch)
 }
 
 // check compares the kernel with the last state.
@@ -317,10 +330,10 @@ func (r *historyRun) check() error {
 	}
 	// The dataplane is sure of what the kernel holds: a comparison must agree.
 	r.kernel.rate = 0
-	foreignCommit(r.t, r.observer)
+	r.backend.guard.raise(foreignChange)
 	result, err := r.backend.Verify(ctx)
 	if err != nil || result.Repaired != 0 || result.Written != 0 {
-		return fmt.Errorf("Verify after a foreign commit: %+v, %w", result, err)
+		return fmt.Errorf("Verify with a comparison: %+v, %w", result, err)
 	}
 	for range 20 { // deletions that failed are tried again
 		if result := verify(r.t, r.backend); result.Written != 0 {
@@ -337,8 +350,15 @@ func (r *historyRun) check() error {
 	if err := r.checkRemembered(); err != nil {
 		return err
 	}
+	if err := r.checkNumbers(snapshot); err != nil {
+		return err
+	}
 	before := dump(r.t, r.observer)
-	fresh := newBackend(r.t, r.ns, r.options)
+	open := newBackend
+	if r.shared {
+		open = newSharedBackend
+	}
+	fresh := open(r.t, r.ns, r.options)
 	defer closeBackend(fresh)
 	u, err := r.store.Next(ctx, 0)
 	if err != nil {
@@ -383,20 +403,21 @@ func (r *historyRun) checkSlots(snapshot *store.Snapshot) error {
 					t = &p.External
 				}
 				got := filled[frontendKey(p, f)]
-				at := common
+				views := map[view]*state.Route{common: &t.Inside}
 				if isSplit(t) {
-					at = inside
+					views = map[view]*state.Route{inside: &t.Inside, outside: &t.Outside}
 				}
-				n, err := matchSlots(got, at.slotOffset(), t.Inside.Endpoints)
-				if err == nil && isSplit(t) {
-					var m int
-					m, err = matchSlots(got, outside.slotOffset(), t.Outside.Endpoints)
-					n += m
+				for v, route := range views {
+					n, err := matchSlots(got, v.slotOffset(), route.Endpoints)
+					if err == nil && p.Affinity > 0 {
+						n *= 2
+						err = matchNumbered(got, v.numberedSlots(), route.Endpoints)
+					}
+					if err != nil {
+						return fmt.Errorf("%v frontend %+v: %w", s.Name, f, err)
+					}
+					count -= n
 				}
-				if err != nil {
-					return fmt.Errorf("%v frontend %+v: %w", s.Name, f, err)
-				}
-				count -= n
 			}
 		}
 	}
@@ -427,43 +448,131 @@ func matchSlots(got map[uint32]netip.AddrPort, offset uint32, want []state.Endpo
 	return len(want), nil
 }
 
-// checkRemembered checks that a planted client is remembered exactly if its endpoint is alive, unless it was planted for an
-// endpoint that went and came back.
-func (r *historyRun) checkRemembered() error {
-	for _, f := range families {
-		for _, v := range affinityViews {
-			if err := r.checkRememberedBy(f, v); err != nil {
-				return err
-			}
+// matchNumbered checks that the endpoints have slots at their numbers.
+func matchNumbered(got map[uint32]netip.AddrPort, offset uint32, want []state.Endpoint) error {
+	for _, e := range want {
+		if at := offset | endpointNumber(e.Addr, map[uint32]bool{}); got[at] != e.Addr {
+			return fmt.Errorf("slot %#x has %v, want %v", at, got[at], e.Addr)
 		}
 	}
-	r.forgotten += len(r.remembered)
 	return nil
 }
 
-func (r *historyRun) checkRememberedBy(f state.Family, v view) error {
-	living := map[elementKey]bool{}
-	for _, s := range []space{service, nodePort} {
-		id := setID{space: s, view: v, kind: alive}
-		elems, err := r.observer.Elems(table(f), id.name())
+// checkRemembered checks that nothing has touched the planted clients.
+func (r *historyRun) checkRemembered() error {
+	count := 0
+	for _, f := range families {
+		clients, err := r.observer.Elems(table(f), affinitySet)
 		if err != nil {
 			return err
 		}
-		for _, in := range elems {
-			e := decode(f, id, in)
-			living[e.id()] = true
+		count += len(clients)
+		for _, c := range clients {
+			if planted := r.remembered[fmt.Sprintf("%v %x", f, c.Key)]; !slices.Equal(planted.Data, c.Data) {
+				return fmt.Errorf("%v: client %x is remembered with %x, and was with %x", f, c.Key, c.Data, planted.Data)
+			}
 		}
 	}
-	clients, err := r.observer.Elems(table(f), affinitySet(v))
-	if err != nil {
-		return err
+	if count != len(r.remembered) {
+		return fmt.Errorf("%d clients are remembered, want %d", count, len(r.remembered))
 	}
-	for _, c := range clients {
-		byAddr, byPort := aliveKeys(f, v, c)
-		if !living[byAddr] && !living[byPort] {
-			return fmt.Errorf("%v: client %x is remembered for a dead endpoint %x", f, c.Key, c.Data)
-		}
-	}
-	r.forgotten -= len(clients)
 	return nil
+}
+
+// checkNumbers compares lists of allowed clients and the numbers of ports with affinity with the records, straight from the kernel.
+func (r *historyRun) checkNumbers(snapshot *store.Snapshot) error {
+	for _, f := range families {
+		h := held(r.t, r.observer, f)
+		owners, sticky := map[string]string{}, 0
+		for s := range snapshot.Services() {
+			for i := range s.Ports {
+				p := &s.Ports[i]
+				if p.Family != f {
+					continue
+				}
+				for j := range p.Frontends {
+					if err := checkFrontend(h, owners, s.Name, p, &p.Frontends[j]); err != nil {
+						return fmt.Errorf("%v port %q frontend %+v: %w", s.Name, p.Name, p.Frontends[j], err)
+					}
+				}
+				if p.Affinity > 0 {
+					sticky += len(distinctEndpoints(p))
+				}
+			}
+		}
+		if n := len(h[setID{kind: endpointNumbers}.name()]); n != sticky {
+			return fmt.Errorf("%v: %d endpoints have numbers, want %d", f, n, sticky)
+		}
+		for set, elems := range h {
+			for k := range elems {
+				if strings.HasPrefix(set, "allowed-") && owners[k[:4]] == "" {
+					return fmt.Errorf("%v: %s has %x, of a list that no frontend has", f, set, k)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func distinctEndpoints(p *state.Port) map[netip.AddrPort]bool {
+	all := map[netip.AddrPort]bool{}
+	for _, rt := range routes(p) {
+		if rt != nil {
+			for _, e := range rt.Endpoints {
+				all[e.Addr] = true
+			}
+		}
+	}
+	return all
+}
+
+// checkFrontend compares what the kernel holds of a frontend's sources and affinity. owners are what the numbers seen so far are for.
+func checkFrontend(h holdings, owners map[string]string, name state.ServiceName, p *state.Port, f *state.Frontend) error {
+	e, n := frontendElement(p, f)
+	key, space := e.key[:n], service
+	if f.Kind == state.NodePort {
+		space = nodePort
+	}
+	own := func(number []byte, what string) error {
+		if owner := owners[string(number)]; number == nil || owner != "" && owner != what {
+			return fmt.Errorf("the number %x for %q is that of %q", number, what, owner)
+		}
+		owners[string(number)] = what
+		return nil
+	}
+	if list := h[setID{space: service, kind: restricted}.name()][string(key)]; f.Restricted {
+		if err := own(list, fmt.Sprint(name, f.Sources)); err != nil {
+			return err
+		}
+		count := 0
+		for set, elems := range h {
+			for k := range elems {
+				if strings.HasPrefix(set, "allowed-") && k[:4] == string(list) {
+					count++
+				}
+			}
+		}
+		for _, src := range f.Sources {
+			k := string(list) + string(src.Addr().AsSlice())
+			if _, ok := h[fmt.Sprintf("allowed-%d", src.Bits())][k]; !ok {
+				return fmt.Errorf("%v is not allowed", src)
+			}
+		}
+		if count != len(f.Sources) {
+			return fmt.Errorf("%d ranges are allowed, want %d", count, len(f.Sources))
+		}
+	} else if list != nil {
+		return errors.New("is restricted")
+	}
+	number := h[setID{space: space, kind: sticky}.name()][string(key)]
+	if p.Affinity == 0 {
+		if number != nil {
+			return errors.New("has affinity")
+		}
+		return nil
+	}
+	if _, ok := h[setID{space: space, kind: stickyFor, arg: uint32(p.Affinity.Seconds())}.name()][string(key)]; !ok {
+		return errors.New("has no time-out")
+	}
+	return own(number, fmt.Sprint(name, p.Name, p.Protocol))
 }

@@ -23,13 +23,6 @@ func (c contents) put(set string, key, data []byte) {
 	c[set][string(key)] = string(data)
 }
 
-// update is what dynset does: it refreshes what is there.
-func (c contents) update(l learnt) {
-	if _, ok := c[l.set][string(l.key)]; !ok {
-		c.put(l.set, l.key, l.data)
-	}
-}
-
 func (c contents) clone() contents {
 	n := contents{}
 	for set, elems := range c {
@@ -49,19 +42,17 @@ func (c contents) carriedOut(p *plan) contents {
 			continue
 		}
 		for _, e := range s.del {
-			delete(n[name], string(e.storedKey(l)))
+			delete(n[name], string(e.key[:l.key]))
 		}
 		for _, e := range s.add {
-			n.put(name, e.storedKey(l), e.data[:l.data])
+			n.put(name, e.key[:l.key], e.data[:l.data])
 		}
 	}
 	return n
 }
 
-// storedKey is the key, and for ranges their end, too.
-func (e *element) storedKey(l layout) []byte {
-	return slices.Concat(e.key[:l.key], e.encode(l).KeyEnd)
-}
+// affinitySet is the name of the set that rules fill.
+var affinitySet = affinityName()
 
 // interpreter carries out the rules of an IPv4 table for the first packet of a connection. Before the lookup number commitAt, a
 // commit replaces what the table holds.
@@ -77,15 +68,13 @@ type interpreter struct {
 	local             []netip.Addr // of the node
 	mark              uint32
 	outcome           outcome
-	learnt            []learnt
+	affinity          map[string]string // the elements of the set that rules fill
+	learnt            bool              // whether a rule has filled it
 	regs              [64]byte
 }
 
-// learnt is what a rule wrote into a set.
-type learnt struct {
-	set       string
-	key, data []byte
-}
+// foreignMark are bits of the packet's mark that others have set.
+const foreignMark = 0x5eed0001
 
 // outcome is what becomes of a connection.
 type outcome struct {
@@ -150,6 +139,11 @@ func (in *interpreter) call(chains map[string]nft.Chain, name string) (done bool
 
 func (in *interpreter) rule(r rule) (code, chain string) {
 	in.regs = [64]byte{} // NFT_BREAK or the next rule: nothing is handed on
+	defer func() {
+		if in.mark&^(1<<defaultMasqueradeBit) != foreignMark {
+			panic("a rule has changed the mark of others")
+		}
+	}()
 	for _, e := range r {
 		if code, chain := in.expr(attrs{e.Attrs}, e.Name); code != "" {
 			return code, chain
@@ -271,8 +265,16 @@ func (in *interpreter) expr(a attrs, name string) (code, chain string) {
 			copy(in.reg(a, 3), data)
 		}
 	case "dynset":
-		set := a.str(1)
-		in.learnt = append(in.learnt, learnt{set, bytes.Clone(in.reg(a, 4)[:16]), bytes.Clone(in.reg(a, 5)[:8])})
+		if a.str(1) != affinitySet {
+			panic("a rule fills " + a.str(1))
+		}
+		key, data := string(in.reg(a, 4)[:8]), string(in.reg(a, 5)[:4])
+		if a.u32(3) == 2 {
+			delete(in.affinity, key)
+		} else if _, ok := in.affinity[key]; !ok { // an update leaves what is there
+			in.affinity[key] = data
+		}
+		in.learnt = in.learnt || a.u32(3) == 1
 	default:
 		return in.verdict(a, name)
 	}
@@ -328,18 +330,12 @@ func (in *interpreter) lookup(set string, key []byte) (data string, ok bool) {
 		c = in.after
 	}
 	in.lookups++
-	if set == (setID{space: service, kind: allowed}).name() {
-		const frontend, size = 12, 16 // the key is followed by its end
-		for k := range c[set] {
-			if k[:frontend] == string(key[:frontend]) && k[frontend:size] <= string(key[frontend:size]) &&
-				string(key[frontend:size]) <= k[size+frontend:] {
-				return "", true
-			}
-		}
-		return "", false
+	elems := c[set]
+	if set == affinitySet {
+		elems = in.affinity
 	}
-	for k := range c[set] { // all keys of a set are as long
-		data, ok = c[set][string(key[:len(k)])]
+	for k := range elems { // all keys of a set are as long
+		data, ok = elems[string(key[:len(k)])]
 		return data, ok
 	}
 	return "", false

@@ -45,6 +45,13 @@ const (
 // slotOffset separates the slots of the views in the same map.
 func (v view) slotOffset() uint32 { return uint32(v) << 16 }
 
+// numberedSlots separates the slots at the numbers of endpoints from those to draw from, and those of the views. Frontends with
+// affinity have them.
+func (v view) numberedSlots() uint32 { return 1<<31 | uint32(v)<<endpointNumberBits }
+
+// endpointNumberBits is how many bits the numbers of endpoints have.
+const endpointNumberBits = 28
+
 var viewNames = [numViews]string{"", "outside", "inside"}
 
 func (v view) infix() string {
@@ -59,23 +66,24 @@ type kind uint8
 
 const (
 	// Global sets.
-	clusterIPs  kind = iota + 1 // addresses of ClusterIP frontends
-	externalIPs                 // addresses of LoadBalancer and ExternalIP frontends
-	nodePortIPs                 // local addresses that serve NodePorts
-	hairpin                     // address . address, for each address of an endpoint
-	affinity                    // client . frontend address . protocol . port : endpoint, by view. Filled by rules.
+	clusterIPs      kind = iota + 1 // addresses of ClusterIP frontends
+	externalIPs                     // addresses of LoadBalancer and ExternalIP frontends
+	nodePortIPs                     // local addresses that serve NodePorts
+	hairpin                         // address . address, for each address of an endpoint
+	allowed                         // number of a list . client range of prefix length arg
+	endpointNumbers                 // number of a port with affinity . endpoint : number of the endpoint
+	affinity                        // number of a port with affinity . client : number of an endpoint. Filled by rules.
 
 	// Sets of both spaces. F is the space's key.
-	restricted // F: only clients in the allowed set may connect
-	allowed    // F . client range
+	restricted // F : number of the list of clients that may connect, and nobody else
 	split      // F: outside clients take the outside view, others the inside one, and nobody the common one
 	masquerade // F: masquerade rule arg (a state.Masquerade) applies, not the space's usual one
 	endpoints  // F: the view has more than one and at most arg endpoints
 	slots      // F . index : endpoint
 	reject     // F: the view has no endpoint
 	drop       // F: likewise
-	sticky     // F: client affinity of arg seconds
-	alive      // F . endpoint, for sticky frontends, by view
+	sticky     // F : number of its port, which has client affinity
+	stickyFor  // F: client affinity of arg seconds
 )
 
 // setID identifies a set within a table.
@@ -87,9 +95,9 @@ type setID struct {
 }
 
 var kindNames = map[kind]string{
-	clusterIPs: "cluster-ips", externalIPs: "external-ips", nodePortIPs: "node-port-ips", hairpin: "hairpin",
-	affinity: "affinity", restricted: "restricted", allowed: "allowed", split: "split", masquerade: "masquerade",
-	endpoints: "endpoints", slots: "slots", reject: "reject", drop: "drop", sticky: "sticky", alive: "alive",
+	clusterIPs: "cluster-ips", externalIPs: "external-ips", nodePortIPs: "node-port-ips", hairpin: "hairpin", allowed: "allowed",
+	endpointNumbers: "endpoint-numbers", affinity: "affinity", restricted: "restricted", split: "split", masquerade: "masquerade",
+	endpoints: "endpoints", slots: "slots", reject: "reject", drop: "drop", sticky: "sticky", stickyFor: "sticky",
 }
 
 var masqueradeNames = [...]string{
@@ -99,27 +107,16 @@ var masqueradeNames = [...]string{
 	state.MasqueradeNode:      "node",
 }
 
-// affinityViews are the views that clients are remembered by, each in a map of its own: clients outside and all others. That does
-// not depend on whether the frontend is split, so that a client stays with its endpoint when that changes, as far as its own route
-// still has the endpoint.
-var affinityViews = []view{outside, inside}
-
-// affinitySet is the name of a set that rules fill.
-func affinitySet(v view) string { return setID{view: v, kind: affinity}.name() }
-
 func (id setID) name() string {
 	name := id.space.prefix() + id.view.infix() + kindNames[id.kind]
 	switch id.kind {
 	case masquerade:
 		name += "-" + masqueradeNames[id.arg]
-	case endpoints, sticky:
+	case endpoints, stickyFor, allowed:
 		name += "-" + strconv.Itoa(int(id.arg))
 	}
 	return name
 }
-
-// maxAffinity bounds the number of remembered clients of each family. A full map leaves further clients without affinity.
-const maxAffinity = 1 << 20
 
 func addrType(f state.Family) nft.Type {
 	if f == state.IPv6 {
@@ -138,6 +135,7 @@ func (s space) keyTypes(f state.Family) []nft.Type {
 	return nil
 }
 
+// set returns the set as any options make it, but for the size of that which rules fill.
 func (id setID) set(f state.Family) nft.Set {
 	addr := addrType(f)
 	key := id.space.keyTypes(f)
@@ -147,17 +145,20 @@ func (id setID) set(f state.Family) nft.Set {
 		s.Key = []nft.Type{addr}
 	case hairpin:
 		s.Key = []nft.Type{addr, addr}
-	case affinity:
-		s.Key = []nft.Type{addr, addr, nft.TypeProto, nft.TypePort}
-		s.Data = []nft.Type{addr, nft.TypePort}
-		s.Dynamic, s.MaxSize = true, maxAffinity
 	case allowed:
-		s.Key, s.Interval = append(key, addr), true
+		s.Key = []nft.Type{nft.TypeMark, addr}
+	case endpointNumbers:
+		s.Key = []nft.Type{nft.TypeMark, addr, nft.TypePort}
+		s.Data = []nft.Type{nft.TypeMark}
+	case affinity:
+		s.Key = []nft.Type{nft.TypeMark, addr}
+		s.Data = []nft.Type{nft.TypeMark}
+		s.Dynamic = true
 	case slots:
 		s.Key = append(key, nft.TypeMark)
 		s.Data = []nft.Type{addr, nft.TypePort}
-	case alive:
-		s.Key = append(key, addr, nft.TypePort)
+	case restricted, sticky:
+		s.Data = []nft.Type{nft.TypeMark}
 	}
 	return s
 }
@@ -198,10 +199,23 @@ func classOf(n int) uint32 {
 type shape struct {
 	// class is the largest class in use, by space and view; 0 if none is.
 	class [numSpaces][numViews]uint32
+	// lengths are the prefix lengths of allowed clients in use, by family.
+	lengths [2]lengths
 	// timeouts are the affinity time-outs in use, in seconds, sorted.
 	timeouts []uint32
 	// loopback says that NodePorts are served on IPv4 loopback addresses, which takes a guard.
 	loopback bool
+}
+
+// lengths is a set of prefix lengths, 0 to 128.
+type lengths [129]bool
+
+// of returns the prefix lengths of a family.
+func (s *shape) of(f state.Family) *lengths {
+	if f == state.IPv6 {
+		return &s.lengths[1]
+	}
+	return &s.lengths[0]
 }
 
 func (s shape) clone() shape {
@@ -210,20 +224,54 @@ func (s shape) clone() shape {
 }
 
 func (s *shape) equal(o *shape) bool {
-	return s.class == o.class && s.loopback == o.loopback && slices.Equal(s.timeouts, o.timeouts)
+	return s.class == o.class && s.lengths == o.lengths && s.loopback == o.loopback && slices.Equal(s.timeouts, o.timeouts)
 }
 
-// needs makes sure that the shape has room for a set.
-func (s *shape) needs(id setID) {
+// needs makes sure that the shape has room for a set of a family.
+func (s *shape) needs(f state.Family, id setID) {
 	switch id.kind {
 	case endpoints:
 		c := &s.class[id.space][id.view]
 		*c = max(*c, id.arg)
-	case sticky:
+	case allowed:
+		s.of(f)[id.arg] = true
+	case stickyFor:
 		if i, found := slices.BinarySearch(s.timeouts, id.arg); !found {
 			s.timeouts = slices.Insert(s.timeouts, i, id.arg)
 		}
 	}
+}
+
+// maxExactTimeouts is how many different affinity time-outs are kept as they are: each takes rules that all connections with
+// affinity pass. Further ones are rounded up to one of timeoutSteps.
+const maxExactTimeouts = 64
+
+// timeoutSteps grow by a second, later by a fifth, up to Kubernetes' longest time-out, a day.
+var timeoutSteps = func() []uint32 {
+	const longest = 86_400
+	var steps []uint32
+	for t := uint32(1); t < longest; t += max(1, t/5) {
+		steps = append(steps, t)
+	}
+	return append(steps, longest)
+}()
+
+// timeout returns the time-out that stands for one of so many seconds. A time-out that is in use stays what it is.
+func (s *shape) timeout(seconds uint32) uint32 {
+	if _, ok := slices.BinarySearch(s.timeouts, seconds); ok {
+		return seconds
+	}
+	step, isStep := slices.BinarySearch(timeoutSteps, seconds)
+	exact := 0
+	for _, t := range s.timeouts {
+		if _, ok := slices.BinarySearch(timeoutSteps, t); !ok {
+			exact++
+		}
+	}
+	if isStep || exact < maxExactTimeouts {
+		return seconds
+	}
+	return timeoutSteps[min(step, len(timeoutSteps)-1)]
 }
 
 // merge makes sure that the shape has room for all that another has room for.
@@ -233,27 +281,35 @@ func (s *shape) merge(o shape) {
 			s.class[sp][v] = max(s.class[sp][v], o.class[sp][v])
 		}
 	}
+	for f := range s.lengths {
+		for n, used := range o.lengths[f] {
+			s.lengths[f][n] = s.lengths[f][n] || used
+		}
+	}
 	for _, t := range o.timeouts {
-		s.needs(setID{kind: sticky, arg: t})
+		s.needs(0, setID{kind: stickyFor, arg: t})
 	}
 	s.loopback = s.loopback || o.loopback
 }
 
-// shapeOf reads the shape off the names of a table's sets.
-func shapeOf(names []string) shape {
+// shapeOf reads the shape off the names of the sets of a family's table.
+func shapeOf(f state.Family, names []string) shape {
 	var s shape
 	for _, name := range names {
+		if n, ok := suffixNumber(name, kindNames[allowed]+"-"); ok && int(n) <= 8*addrLen(f) {
+			s.needs(f, setID{kind: allowed, arg: n})
+		}
 		for _, sp := range []space{service, nodePort} {
 			for v := range view(numViews) {
 				id := setID{space: sp, view: v, kind: endpoints}
 				if n, ok := suffixNumber(name, id.space.prefix()+id.view.infix()+kindNames[endpoints]+"-"); ok &&
 					slices.Contains(classes, n) {
 					id.arg = n
-					s.needs(id)
+					s.needs(f, id)
 				}
 			}
-			if n, ok := suffixNumber(name, sp.prefix()+kindNames[sticky]+"-"); ok {
-				s.needs(setID{space: sp, kind: sticky, arg: n})
+			if n, ok := suffixNumber(name, sp.prefix()+kindNames[stickyFor]+"-"); ok {
+				s.needs(f, setID{space: sp, kind: stickyFor, arg: n})
 			}
 		}
 	}
@@ -280,28 +336,39 @@ func (o *Options) usualMasquerade(s space, f state.Family) state.Masquerade {
 	return state.MasqueradeNever
 }
 
-// setIDs returns all sets of a table of the given shape.
-func (o *Options) setIDs(f state.Family, sh *shape) []setID {
-	return slices.DeleteFunc(allSetIDs(sh), func(id setID) bool {
-		return id.kind == masquerade && state.Masquerade(id.arg) == o.usualMasquerade(id.space, f)
-	})
+// affinityName is the name of the set that rules fill.
+func affinityName() string { return setID{kind: affinity}.name() }
+
+// sets returns all sets of a table of the given shape.
+func (o *Options) sets(f state.Family, sh *shape) []nft.Set {
+	ids := setIDs(f, sh)
+	sets := make([]nft.Set, len(ids))
+	for i, id := range ids {
+		sets[i] = id.set(f)
+		if id.kind == affinity {
+			sets[i].MaxSize = o.maxAffinityClients()
+		}
+	}
+	return sets
 }
 
-// allSetIDs returns all sets that a table of the given shape has with any options.
-func allSetIDs(sh *shape) []setID {
-	ids := []setID{{kind: clusterIPs}, {kind: externalIPs}, {kind: nodePortIPs}, {kind: hairpin},
-		{space: service, kind: restricted}, {space: service, kind: allowed}}
-	for _, v := range affinityViews {
-		ids = append(ids, setID{view: v, kind: affinity}, setID{space: service, view: v, kind: alive},
-			setID{space: nodePort, view: v, kind: alive})
+// setIDs returns all sets of a table of the given shape. They do not depend on the options, so that a table can be kept when
+// these change.
+func setIDs(f state.Family, sh *shape) []setID {
+	ids := []setID{{kind: clusterIPs}, {kind: externalIPs}, {kind: nodePortIPs}, {kind: hairpin}, {kind: endpointNumbers},
+		{kind: affinity}, {space: service, kind: restricted}}
+	for n, used := range sh.of(f) {
+		if used {
+			ids = append(ids, setID{kind: allowed, arg: uint32(n)})
+		}
 	}
 	for _, s := range []space{service, nodePort} {
-		ids = append(ids, setID{space: s, kind: split}, setID{space: s, kind: slots})
+		ids = append(ids, setID{space: s, kind: split}, setID{space: s, kind: slots}, setID{space: s, kind: sticky})
 		for m := range masqueradeNames {
 			ids = append(ids, setID{space: s, kind: masquerade, arg: uint32(m)})
 		}
 		for _, t := range sh.timeouts {
-			ids = append(ids, setID{space: s, kind: sticky, arg: t})
+			ids = append(ids, setID{space: s, kind: stickyFor, arg: t})
 		}
 		for v := range view(numViews) {
 			ids = append(ids, setID{space: s, view: v, kind: reject}, setID{space: s, view: v, kind: drop})

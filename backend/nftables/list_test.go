@@ -4,7 +4,11 @@ package nftables
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/netip"
+	"os"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -45,6 +49,16 @@ func TestListRuleset(t *testing.T) {
 		}
 		p.Frontends = append(p.Frontends[:last:last], lb, p.Frontends[last])
 	}
+	everyLength := everyKind("every-length", 8, 2, time.Hour)
+	for i := range everyLength.Ports {
+		p := &everyLength.Ports[i]
+		lb := &p.Frontends[2]
+		lb.Sources = nil
+		for n := range lb.Addr.BitLen() + 1 {
+			lb.Sources = append(lb.Sources, netip.PrefixFrom(lb.Addr, n).Masked())
+		}
+		slices.SortFunc(lb.Sources, netip.Prefix.Compare)
+	}
 	udp := serviceOf("protocols",
 		clusterIPPort(state.IPv4, state.UDP, 1, endpointsOf(state.IPv4, 1, 2)),
 		clusterIPPort(state.IPv6, state.SCTP, 2, endpointsOf(state.IPv6, 1, 2)))
@@ -57,6 +71,7 @@ func TestListRuleset(t *testing.T) {
 		"40 endpoints":  full(everyKind("a", 1, 40, 0)),
 		"1000":          full(dualStack("a", 1, 1000, 0)),
 		"source ranges": full(restricted),
+		"every length":  full(everyLength, dualStack("b", 2, 2, time.Minute)),
 		"protocols":     full(udp),
 	} {
 		t.Run(name, func(t *testing.T) { listAfter(t, Options{LocalDetector: pods(families...)}, u) })
@@ -66,18 +81,24 @@ func TestListRuleset(t *testing.T) {
 func listAfter(t *testing.T, o Options, u *state.Update) {
 	t.Helper()
 	ns := newNS(t)
-	c := dial(t, ns)
-	if r := apply(t, newBackend(t, ns, o), u); len(r.Failed) > 0 {
+	b := newBackend(t, ns, o)
+	if r := apply(t, b, u); len(r.Failed) > 0 {
 		t.Fatal(r.Failed)
 	}
 	// A remembered client, as rules would add it.
-	if len(u.Changed) > 0 && u.Changed[0].Ports[0].Family == state.IPv4 {
-		s := u.Changed[0]
-		if s.Ports[0].Affinity > 0 {
-			plant(t, c, func(b *nft.Batch) { b.AddElem(table(state.IPv4), affinitySet(inside), remembered(state.IPv4, s, 7, 0)) })
+	for _, s := range u.Changed {
+		if s.Ports[0].Affinity > 0 && s.Ports[0].Family == state.IPv4 {
+			own := b.kernel.(*nft.Conn)
+			h := held(t, own, state.IPv4)
+			plant(t, own, func(b *nft.Batch) {
+				b.AddElem(table(state.IPv4), affinitySet, remembered(h, state.IPv4, s, 7, s.Ports[0].Internal.Inside.Endpoints[0].Addr))
+			})
 		}
 	}
 	text := nftCommand(t, ns, "list", "ruleset")
+	if !strings.Contains(text, "table ip switchyard-lock {") || !strings.Contains(text, fmt.Sprintf("PID %d", os.Getpid())) {
+		t.Error("nft list ruleset does not show who programs the namespace")
+	}
 	for _, want := range []string{"table ip switchyard {", "table ip6 switchyard {", "chain prerouting {", "masquerade fully-random"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("nft list ruleset does not show %q", want)
@@ -92,5 +113,33 @@ func listAfter(t *testing.T, o Options, u *state.Update) {
 	var objects struct{ Nftables []map[string]any }
 	if err := json.Unmarshal([]byte(nftCommand(t, ns, "-j", "list", "ruleset")), &objects); err != nil || len(objects.Nftables) < 20 {
 		t.Errorf("nft -j list ruleset: %d objects, %v", len(objects.Nftables), err)
+	}
+	closeBackend(b)
+	if after := nftCommand(t, ns, "list", "ruleset"); strings.Count(after, "\n") < strings.Count(text, "\n")-10 {
+		t.Errorf("nft list ruleset of a stopped dataplane shows less:\n%s", after)
+	}
+}
+
+// TestNumbersAreShown: a number looks the same wherever the nft tool shows it, and can be asked for so.
+func TestNumbersAreShown(t *testing.T) {
+	ns := newNS(t)
+	s := restrictedService("a", ranges("10.0.0.0/24"))
+	apply(t, newBackend(t, ns, Options{}), full(s))
+	shown := func(set, pattern string) string {
+		t.Helper()
+		text := nftCommand(t, ns, "list", "map", "ip", tableName, set)
+		found := regexp.MustCompile(pattern).FindStringSubmatch(text)
+		if found == nil {
+			t.Fatalf("%s does not show %q:\n%s", set, pattern, text)
+		}
+		return found[1]
+	}
+	list := shown("service-restricted", `203.0.113.1 . tcp . 1 : (0x\w+)`)
+	nftCommand(t, ns, "get", "element", "ip", tableName, "allowed-24", "{ "+list+" . 10.0.0.0 }")
+	port := shown("service-sticky", `203.0.113.1 . tcp . 1 : (0x\w+)`)
+	endpoint := s.Ports[0].External.Inside.Endpoints[0].Addr
+	number := shown("endpoint-numbers", fmt.Sprintf(`%s . %v . %d : 0x0(\w+)`, port, endpoint.Addr(), endpoint.Port()))
+	if slot := shown("service-slots", `203.0.113.1 . tcp . 1 . 0x8`+number+` : (\S+)`); slot != endpoint.Addr().String() {
+		t.Errorf("the slot of number %s has %s, want %v", number, slot, endpoint)
 	}
 }

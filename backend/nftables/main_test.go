@@ -57,6 +57,17 @@ func newBackend(t testing.TB, ns *netns.NS, o Options) *Backend {
 	return openBackend(t, ns, o, func(c *nft.Conn) kernel { return c })
 }
 
+// sharedKernel cannot keep others from changing our tables, as Linux could not before 6.9.
+type sharedKernel struct{ kernel }
+
+func (sharedKernel) Has(nft.Feature) (bool, error) { return false, nil }
+
+// newSharedBackend opens a dataplane whose tables the test may change.
+func newSharedBackend(t testing.TB, ns *netns.NS, o Options) *Backend {
+	t.Helper()
+	return openBackend(t, ns, o, func(c *nft.Conn) kernel { return sharedKernel{c} })
+}
+
 // openBackend opens a dataplane on the real kernel with something put in between.
 func openBackend(t testing.TB, ns *netns.NS, o Options, wrap func(*nft.Conn) kernel) *Backend {
 	t.Helper()
@@ -64,7 +75,7 @@ func openBackend(t testing.TB, ns *netns.NS, o Options, wrap func(*nft.Conn) ker
 	inNS(t, ns, func() error {
 		c, err := nft.Dial()
 		if err == nil {
-			b, err = open(o, wrap(c))
+			b, err = open(t.Context(), o, wrap(c))
 		}
 		return err
 	})
@@ -277,7 +288,7 @@ func dump(t testing.TB, c *nft.Conn) map[string]string {
 	all := map[string]string{}
 	for _, f := range families {
 		for set, elems := range dumpTable(t, c, f) {
-			if set == affinitySet(inside) || set == affinitySet(outside) {
+			if set == affinitySet {
 				continue
 			}
 			for _, e := range elems {
@@ -355,6 +366,13 @@ func (k *faulty) Commit(b *nft.Batch) error {
 	return failure
 }
 
+func (k *faulty) Table(t nft.Table) (nft.TableInfo, error) {
+	if err := k.fail(1); err != nil {
+		return nft.TableInfo{}, err
+	}
+	return k.kernel.Table(t)
+}
+
 func (k *faulty) HasTable(t nft.Table) (bool, error) {
 	if err := k.fail(1); err != nil {
 		return false, err
@@ -374,4 +392,17 @@ func (k *faulty) Elems(t nft.Table, set string) ([]nft.Elem, error) {
 		return nil, err
 	}
 	return k.kernel.Elems(t, set)
+}
+
+func (k *faulty) Find(t nft.Table, set string, keys [][]byte, found func(i int, data []byte)) error {
+	if err := k.fail(1. / 50); err != nil {
+		return err
+	}
+	return k.kernel.Find(t, set, keys, found)
+}
+
+// waysToRead are limits that make small sets be read as large ones are.
+var waysToRead = map[string]readLimits{
+	"dumped": usualReadLimits, "looked up or dumped": {find: 0, rewrite: 1 << 30}, "looked up or rewritten": {find: 0, rewrite: 0},
+	"some of each": {find: 2, rewrite: 6},
 }

@@ -14,6 +14,8 @@ type mirror struct {
 	services map[state.ServiceName]applied
 	// refs counts the users of elements that services may have in common.
 	refs map[sharedKey]int32
+	// numbers are those that lists and ports have, of services of the state or of what is spared.
+	numbers map[uint32]struct{}
 	// nodePorts are the elements of node-port-ips, sorted.
 	nodePorts []netip.Addr
 	node      *state.Node
@@ -31,6 +33,9 @@ type spared struct {
 	// whatever comes next compares it with the kernel.
 	all bool
 }
+
+// none reports whether nothing is spared.
+func (s *spared) none() bool { return !s.all && len(s.services) == 0 }
 
 // records are services by name.
 type records map[state.ServiceName]*state.Service
@@ -80,10 +85,14 @@ func addFrontends(set map[elementKey]bool, s *state.Service) {
 type applied struct {
 	record *state.Service
 	places []placement // of record.Ports
+	// numbers are those of the record's lists and ports, nil if there are none.
+	numbers map[owner]uint32
 }
 
 func newMirror() *mirror {
-	return &mirror{services: map[state.ServiceName]applied{}, refs: map[sharedKey]int32{}, node: &state.Node{}}
+	return &mirror{
+		services: map[state.ServiceName]applied{}, refs: map[sharedKey]int32{}, numbers: map[uint32]struct{}{}, node: &state.Node{},
+	}
 }
 
 // sharedKey is an element of a set whose keys consist of one address (twice, in the hairpin set).

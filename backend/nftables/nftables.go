@@ -7,7 +7,7 @@
 // Only [Backend] talks to the kernel. The tables belong to this package: "switchyard" in the families ip and ip6. Other
 // tables are never touched.
 //
-// Client affinity is per frontend address and port.
+// Clients with affinity are remembered with the number of an endpoint, by a map that rules fill and that is never read.
 package nftables
 
 import (
@@ -17,8 +17,8 @@ import (
 	"log/slog"
 	"maps"
 	"net/netip"
+	"os"
 	"slices"
-	"syscall"
 	"time"
 
 	"github.com/switchyard-net/switchyard/backend"
@@ -37,10 +37,14 @@ type Backend struct {
 	addrs  *ifaddr.Watcher
 	cutter *flowCutter
 	guard  *guard
-	batch  nft.Batch
-	local  *routeLocalnet
-	// destroys says that clients can be forgotten within a transaction (DestroyElem).
-	destroys bool
+	// intruders is nil if nobody else can change our tables.
+	intruders *intruders
+	batch     nft.Batch
+	local     *routeLocalnet
+	// flags are those of our tables. If they are owned, nobody else can change them while this process runs.
+	flags nft.TableFlags
+
+	limits readLimits
 
 	mirror *mirror
 	// known says that the mirror shows what the kernel holds. It is not before the first Apply, and after a failure that
@@ -52,32 +56,35 @@ type Backend struct {
 
 var _ backend.Backend = (*Backend)(nil)
 
-// New makes the dataplane of the calling thread's network namespace; it can be used from any thread afterwards. Nothing in the
-// kernel changes before the first Apply. It needs CAP_NET_ADMIN and Linux 5.13 or later. The caller must Close it.
-func New(o Options) (*Backend, error) {
-	if o.MasqueradeBit != nil && (*o.MasqueradeBit < 0 || *o.MasqueradeBit > 31) {
-		return nil, fmt.Errorf("nftables: MasqueradeBit is %d, must be from 0 to 31", *o.MasqueradeBit)
+// New makes the dataplane of the calling thread's network namespace; it can be used from any thread afterwards. Connections go where
+// they went before, until the first Apply. It needs CAP_NET_ADMIN and Linux 5.13 or later. The caller must Close it.
+//
+// There is one dataplane for each network namespace. If another process has one, New waits for its end (Options.TakeOver), or
+// until ctx ends, and then returns an error that wraps an [InUseError].
+func New(ctx context.Context, o Options) (*Backend, error) {
+	if err := o.check(); err != nil {
+		return nil, fmt.Errorf("nftables: %w", err)
 	}
 	conn, err := nft.Dial()
 	if err != nil {
 		return nil, fmt.Errorf("nftables: %w", err)
 	}
-	return open(o, conn)
+	return open(ctx, o, conn)
 }
 
 // open takes over k.
-func open(o Options, k kernel) (*Backend, error) {
-	b := &Backend{o: o, log: o.Logger, kernel: k, mirror: newMirror(), local: openRouteLocalnet()}
+func open(ctx context.Context, o Options, k kernel) (*Backend, error) {
+	b := &Backend{o: o, log: o.Logger, kernel: k, mirror: newMirror(), local: openRouteLocalnet(), limits: usualReadLimits}
 	if b.log == nil {
 		b.log = slog.New(slog.DiscardHandler)
 	}
-	var err error
-	if b.destroys, err = k.HasDestroy(); err != nil {
-		return nil, errors.Join(fmt.Errorf("nftables: asking the kernel for its features: %w", err), b.Close())
+	if err := retried(ctx, b.log, b.own); err != nil {
+		return nil, errors.Join(fmt.Errorf("nftables: %w", err), b.Close())
 	}
+	var err error
 	if b.flows, err = conntrack.Open(); err == nil {
 		if b.addrs, err = ifaddr.Open(ifaddr.Options{Logger: b.log}); err == nil {
-			b.guard, err = newGuard(b.addrs.Changed(), b.log)
+			err = b.watch()
 		}
 	}
 	if err != nil {
@@ -89,6 +96,131 @@ func open(o Options, k kernel) (*Backend, error) {
 	return b, nil
 }
 
+const (
+	// openAttempts is how often the kernel may refuse to make this process the one that programs, with a pause in between that doubles.
+	openAttempts   = 6
+	firstOpenPause = 10 * time.Millisecond
+)
+
+// retried calls f again if it fails, unless it is for another process: what the kernel refuses for a moment, for want of memory or
+// because of another commit, must not end a start.
+func retried(ctx context.Context, log *slog.Logger, f func(context.Context) error) error {
+	for attempt, pause := 1, firstOpenPause; ; attempt, pause = attempt+1, 2*pause {
+		err := f(ctx)
+		_, inUse := errors.AsType[*InUseError](err)
+		if err == nil || inUse || attempt == openAttempts {
+			return err
+		}
+		log.Warn("cannot open the tables, trying again", "pause", pause, "error", err)
+		select {
+		case <-ctx.Done():
+			return errors.Join(context.Cause(ctx), err)
+		case <-time.After(pause):
+		}
+	}
+}
+
+// own makes this process the only one that programs the network namespace. Tables that it finds become its own, if the kernel can
+// keep others from changing them.
+func (b *Backend) own(ctx context.Context) error {
+	if err := lock(ctx, b.kernel, b.log, b.o.Program, b.o.TakeOver); err != nil {
+		return err
+	}
+	persistent, err := b.kernel.Has(nft.PersistentTables)
+	if err != nil {
+		return err
+	}
+	if persistent {
+		b.flags = nft.Owned | nft.Persistent
+	} else {
+		b.log.Info("this kernel cannot keep others from changing tables; changes of ours are found and repaired",
+			"lacks", nft.PersistentTables.Name, "since", nft.PersistentTables.Since)
+	}
+	b.batch.Reset()
+	for _, f := range families {
+		info, err := b.kernel.Table(table(f))
+		switch {
+		case errors.Is(err, os.ErrNotExist):
+			continue
+		case err != nil:
+			return err
+		case info.Flags&nft.Owned != 0:
+			err := ownedBy(b.kernel, info)
+			if inUse, ok := errors.AsType[*InUseError](err); ok {
+				inUse.Holder = fmt.Sprintf("that which owns table %s (%v), %s", tableName, f, inUse.Holder)
+			}
+			if err != nil {
+				return err
+			}
+			continue
+		case !persistent || info.Flags&nft.Persistent == 0:
+			continue // of a version or kernel that left it to everybody
+		}
+		b.batch.AddTableAs(table(f), b.flags)
+	}
+	if b.batch.Len() == 0 {
+		return nil
+	}
+	if err := b.kernel.Commit(&b.batch); err != nil {
+		return fmt.Errorf("taking over tables %s: %w", tableName, err)
+	}
+	return nil
+}
+
+// intact reports whether our tables are still there and ours.
+func (b *Backend) intact() (bool, error) {
+	for _, f := range families {
+		info, err := b.kernel.Table(table(f))
+		if errors.Is(err, os.ErrNotExist) || err == nil && info.Flags != b.flags {
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// Reconfigure replaces the options, except for Logger, TakeOver, Program and OnFlowsCut. Nothing in the kernel changes before the next
+// Apply, which must be of a full update. No other method may be called meanwhile.
+func (b *Backend) Reconfigure(o Options) error {
+	if err := o.check(); err != nil {
+		return fmt.Errorf("nftables: %w", err)
+	}
+	o.Logger, o.TakeOver, o.Program, o.OnFlowsCut = b.o.Logger, b.o.TakeOver, b.o.Program, b.o.OnFlowsCut
+	b.o, b.known = o, false
+	return nil
+}
+
+// watch starts what notices changes by others.
+func (b *Backend) watch() (err error) {
+	if b.guard, err = newGuard(b.addrs.Changed(), b.log, b.flags&nft.Owned != 0); err != nil || b.flags&nft.Owned != 0 {
+		return err
+	}
+	port, err := b.kernel.Port()
+	if err != nil {
+		return err
+	}
+	m, err := nft.OpenMonitor(table(state.IPv4), table(state.IPv6))
+	if err != nil {
+		return err
+	}
+	b.intruders = newIntruders(b.log, port, m)
+	return nil
+}
+
+// Faults returns what an operator has to put right: that another process changes our tables again and again, where the kernel cannot
+// keep it from that. It may be called at any time.
+func (b *Backend) Faults() []error {
+	if b.intruders == nil {
+		return nil
+	}
+	if err := b.intruders.fault(); err != nil {
+		return []error{err}
+	}
+	return nil
+}
+
 // Close releases the sockets. What is programmed stays.
 func (b *Backend) Close() error {
 	var errs []error
@@ -97,6 +229,9 @@ func (b *Backend) Close() error {
 	}
 	if b.guard != nil {
 		errs = append(errs, b.guard.close())
+	}
+	if b.intruders != nil {
+		errs = append(errs, b.intruders.close())
 	}
 	if b.addrs != nil {
 		errs = append(errs, b.addrs.Close())
@@ -165,58 +300,64 @@ func (b *Backend) apply(u *state.Update, unknown records) (backend.Result, error
 		return b.applyAll(want)
 	}
 	p := newPlan(&b.o, b.mirror)
+	p.flags = b.flags
 	p.update(u)
 	p.settle(b.selectNodePorts(u.Node))
 	p.grow()
-	if b.destroys {
-		if err := b.forgetDead(p); err != nil {
-			return backend.Result{}, err
-		}
+	notes := make([]flowNote, 0, len(p.services))
+	for name, a := range p.services {
+		notes = append(notes, flowNote{old: b.mirror.services[name].record, new: a.record})
 	}
-	written, err := b.commitNoted(p, func(int) []flowNote {
-		notes := make([]flowNote, 0, len(p.services))
-		for name, a := range p.services {
-			notes = append(notes, flowNote{old: b.mirror.services[name].record, new: a.record})
-		}
-		return notes
-	})
+	written, err := b.commitNoted(p, notes, func(int) []flowNote { return nil })
 	if err != nil {
 		return backend.Result{}, err
 	}
 	p.commit()
-	b.finish(p)
+	b.finish()
 	return backend.Result{Written: written}, nil
 }
 
 // applyAll makes the tables show what is desired, whatever they show now.
 func (b *Backend) applyAll(want desired) (backend.Result, error) {
 	b.guard.arm() // before the reading: whatever changes after it is drift
-	ks, err := readKernel(b.kernel)
+	ks, err := b.readKernel(want)
 	if err != nil {
 		return backend.Result{}, fmt.Errorf("nftables: %w", err)
 	}
 	p := resync(&b.o, b.mirror, ks, want, b.selectNodePorts(want.node))
-	written, err := b.commitNoted(p, func(written int) (notes []flowNote) {
-		// Whatever was written: after a commit whose answer was lost nothing is left to write, but its changes count.
-		for name, a := range b.mirror.services {
-			if now := p.services[name].record; now != a.record {
-				notes = append(notes, flowNote{old: a.record, new: now})
-			}
+	// Whatever is written: after a commit whose answer was lost nothing is left to write, but its changes count.
+	var notes []flowNote
+	for name, a := range b.mirror.services {
+		if now := p.services[name].record; now != a.record {
+			notes = append(notes, flowNote{old: a.record, new: now})
 		}
+	}
+	written, err := b.commitNoted(p, notes, func(written int) []flowNote {
 		wrote := written > 0 || b.cutter.isDoubtful()
-		if !b.applied || wrote {
-			notes = append(notes, flowNote{all: want.services, gap: wrote})
+		if b.applied && !wrote {
+			return nil
 		}
-		return notes
+		return []flowNote{{all: want.services, gap: wrote}}
 	})
 	if err != nil {
 		return backend.Result{}, err
 	}
+	b.logReplaced(p)
 	b.mirror = p.m
 	p.commit()
 	b.known, b.applied = true, true
-	b.finish(p)
+	b.finish()
 	return backend.Result{Written: written}, nil
+}
+
+// logReplaced says once what a replaced table means. Everything else in it is as before.
+func (b *Backend) logReplaced(p *plan) {
+	for i := range p.tables {
+		if t := &p.tables[i]; t.replace != nil && !t.keepsClients && len(p.shape.timeouts) > 0 {
+			b.log.Info("the tables were replaced, because their layout or options have changed: clients with affinity may get other endpoints")
+			return
+		}
+	}
 }
 
 // Verify compares the tables with what was applied last and repairs them. See [backend.Backend].
@@ -225,6 +366,16 @@ func (b *Backend) Verify(context.Context) (backend.Result, error) {
 		return backend.Result{}, nil
 	}
 	alarm := b.guard.take()
+	if b.known && b.flags&nft.Owned != 0 {
+		intact, err := b.intact()
+		if err != nil {
+			b.guard.raise(alarm)
+			return backend.Result{}, fmt.Errorf("nftables: %w", err)
+		}
+		if !intact {
+			alarm = foreignChange
+		}
+	}
 	same := &state.Update{Node: b.mirror.node}
 	if b.known && alarm != foreignChange {
 		return b.apply(same, nil) // a no-op, unless addresses changed
@@ -239,6 +390,9 @@ func (b *Backend) Verify(context.Context) (backend.Result, error) {
 	}
 	if sure && !moved { // else it may be what we ourselves left undone
 		result.Repaired = result.Written
+		if result.Repaired > 0 && b.intruders != nil {
+			b.intruders.repaired()
+		}
 	}
 	return result, nil
 }
@@ -251,68 +405,32 @@ func (b *Backend) selectNodePorts(node *state.Node) []netip.Addr {
 	})
 }
 
-// forgetDead plans that clients of endpoints that go are forgotten in the same transaction.
-func (b *Backend) forgetDead(p *plan) error {
-	type affinity struct {
-		family state.Family
-		view   view
-	}
-	concerned := map[affinity]bool{}
-	for k := range p.dead {
-		concerned[affinity{k.family, k.set.view}] = true
-	}
-	for _, f := range families {
-		for _, v := range affinityViews {
-			if !concerned[affinity{f, v}] {
-				continue
-			}
-			clients, err := b.kernel.Elems(table(f), affinitySet(v))
-			if err != nil {
-				b.known = false
-				return fmt.Errorf("nftables: reading remembered clients: %w", err)
-			}
-			for _, e := range clients {
-				if c := (client{f, v, e}); p.forgets(c) {
-					p.forgotten = append(p.forgotten, c)
-				}
-			}
-		}
-	}
-	return nil
-}
-
-// forgetEach forgets clients one by one, for kernels that cannot leave it to the batch whether they are still there.
-func (b *Backend) forgetEach(clients []client) error {
-	for _, c := range clients {
-		b.batch.Reset()
-		b.batch.DeleteElem(table(c.family), affinitySet(c.view), c.elem)
-		err := b.guard.commit(func() error { return b.kernel.Commit(&b.batch) })
-		if err != nil && !errors.Is(err, syscall.ENOENT) {
-			return fmt.Errorf("nftables: forgetting a client: %w", err)
-		}
-	}
-	return nil
-}
-
-// commitNoted carries out a plan, and takes down what it means for flows.
-func (b *Backend) commitNoted(p *plan, notes func(written int) []flowNote) (int, error) {
-	b.cutter.begin()
+// commitNoted carries out a plan, and takes down what it means for flows: notes, and what more returns after it.
+func (b *Backend) commitNoted(p *plan, notes []flowNote, more func(written int) []flowNote) (int, error) {
+	b.cutter.begin(notes...)
 	written, err := b.commit(p)
 	if err != nil {
 		b.cutter.failed()
 		return 0, err
 	}
-	b.cutter.committed(p.nodePorts, notes(written)...)
+	b.cutter.committed(p.nodePorts, append(notes, more(written)...)...)
 	return written, nil
 }
 
 // commit carries out a plan, and returns how many elements, chains and sets it wrote.
 func (b *Backend) commit(p *plan) (int, error) {
-	b.batch.Reset()
-	p.write(&b.batch)
-	if b.destroys {
-		p.forget(&b.batch)
+	ahead, err := b.commitBatch(p.writeAhead)
+	if err != nil {
+		return 0, err
 	}
+	n, err := b.commitBatch(p.write)
+	return ahead + n, err
+}
+
+// commitBatch commits what fill puts into a batch, and returns how many objects that are.
+func (b *Backend) commitBatch(fill func(*nft.Batch)) (int, error) {
+	b.batch.Reset()
+	fill(&b.batch)
 	n := b.batch.Len()
 	if n == 0 {
 		return 0, nil
@@ -332,34 +450,16 @@ func (b *Backend) commit(p *plan) (int, error) {
 const keepBatch = 1 << 20
 
 // finish does what comes after a commit, and in each Verify. What fails here is tried again later.
-func (b *Backend) finish(p *plan) {
-	if b.mirror.shape.loopback {
-		again, err := b.local.enable()
-		if err != nil {
-			b.log.Warn("NodePorts do not work on loopback addresses", "error", err,
-				"remedy", "set net.ipv4.conf.all.route_localnet to 1, or leave loopback ranges out of the node port addresses")
-		}
-		if again {
-			b.log.Warn("somebody has switched off net.ipv4.conf.all.route_localnet; it is on again, for NodePorts on loopback addresses")
-		}
+func (b *Backend) finish() {
+	if !b.mirror.shape.loopback {
+		return
 	}
-	if err := b.forgetRest(p); err != nil {
-		b.log.Warn("clients of deleted endpoints could not be forgotten; will try again", "error", err)
-		b.guard.raise(foreignChange)
+	again, err := b.local.enable()
+	if err != nil {
+		b.log.Warn("NodePorts do not work on loopback addresses", "error", err,
+			"remedy", "set net.ipv4.conf.all.route_localnet to 1, or leave loopback ranges out of the node port addresses")
 	}
-}
-
-// forgetRest forgets, after the commit of p, the clients that could not be forgotten in it: those that rules remembered
-// between the reading and the commit, or all of them if the kernel is too old.
-func (b *Backend) forgetRest(p *plan) error {
-	rest := newPlan(&b.o, b.mirror)
-	rest.dead = p.dead
-	if err := b.forgetDead(rest); err != nil {
-		return err
+	if again {
+		b.log.Warn("somebody has switched off net.ipv4.conf.all.route_localnet; it is on again, for NodePorts on loopback addresses")
 	}
-	if !b.destroys {
-		return b.forgetEach(append(p.forgotten, rest.forgotten...))
-	}
-	_, err := b.commit(rest)
-	return err
 }

@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -19,9 +20,31 @@ type Options struct {
 	// MasqueradeBit is the number of the bit of packet marks, 0 to 31, that marks connections for masquerading between two
 	// hooks. Default 14, as kube-proxy's.
 	MasqueradeBit *int
-	// OnFlowsCut is told of each round in which stale flows of a family were looked for: how long it took, and how many were
-	// deleted. It is called by a goroutine of its own and must return soon. It may be nil.
+	// MaxAffinityClients is how many clients are remembered in each family, for affinity: a client counts once for each Service
+	// port that it uses. Further clients get no affinity until others time out. Each takes about 150 bytes of the kernel's
+	// memory. Default 1,048,576.
+	MaxAffinityClients int
+	// TakeOver is how long New waits for the end of another process that programs the network namespace. The kernel goes on routing
+	// meanwhile. Default: it does not wait.
+	TakeOver time.Duration
+	// Program is how this process is called, with its version, for the message to a second one. Default: the name of its executable.
+	Program string
+	// OnFlowsCut is called after each round in which stale flows of a family were looked for, with how long it took and how many
+	// were deleted, which is an estimate where the kernel deletes them by a filter. It is called by a goroutine of its own and must
+	// return soon. It may be nil.
 	OnFlowsCut func(f state.Family, took time.Duration, deleted int)
+}
+
+// check returns what is wrong with the options.
+func (o *Options) check() error {
+	if o.MaxAffinityClients < 0 || o.MaxAffinityClients > greatestMaxAffinityClients {
+		return fmt.Errorf("MaxAffinityClients is %d, must be from 1 to %d, or 0 for the default",
+			o.MaxAffinityClients, greatestMaxAffinityClients)
+	}
+	if o.MasqueradeBit != nil && (*o.MasqueradeBit < 0 || *o.MasqueradeBit > 31) {
+		return fmt.Errorf("MasqueradeBit is %d, must be from 0 to 31", *o.MasqueradeBit)
+	}
+	return nil
 }
 
 // defaultMasqueradeBit is kube-proxy's default for masqueradeBit.
@@ -33,4 +56,18 @@ func (o *Options) mark() uint32 {
 		return 1 << defaultMasqueradeBit
 	}
 	return 1 << *o.MasqueradeBit
+}
+
+// The number of remembered clients of each family.
+const (
+	defaultMaxAffinityClients = 1 << 20
+	// greatestMaxAffinityClients bounds the kernel's memory that a typing error costs.
+	greatestMaxAffinityClients = 1 << 26
+)
+
+func (o *Options) maxAffinityClients() uint32 {
+	if o.MaxAffinityClients == 0 {
+		return defaultMaxAffinityClients
+	}
+	return uint32(o.MaxAffinityClients)
 }

@@ -35,7 +35,7 @@ func TestBatchesRepeat(t *testing.T) {
 		c := dial(t, ns)
 		var r batchRecorder
 		record := func(c *nft.Conn) kernel {
-			r.kernel = c
+			r.kernel = sharedKernel{c}
 			return &r
 		}
 		b := openBackend(t, ns, Options{}, record)
@@ -51,8 +51,8 @@ func TestBatchesRepeat(t *testing.T) {
 		return r.batches
 	}
 	first := run()
-	if len(first) != 4 {
-		t.Fatalf("%d batches, want one for each change", len(first))
+	if len(first) != 6 {
+		t.Fatalf("%d batches, want one for each change, and one for the lock of each dataplane", len(first))
 	}
 	for range 4 {
 		for i, batch := range run() {

@@ -79,3 +79,16 @@ func sameSlots(old, endpoints []state.Endpoint) bool {
 	}
 	return true
 }
+
+// fillHoles puts some endpoint into each slot that has none.
+func (a *applied) fillHoles() {
+	for i := range a.places {
+		for _, slots := range a.places[i] {
+			for j := range slots {
+				if !slots[j].Addr.IsValid() {
+					slots[j] = slots[0]
+				}
+			}
+		}
+	}
+}

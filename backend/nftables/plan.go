@@ -17,17 +17,18 @@ type plan struct {
 
 	services  map[state.ServiceName]applied // new values; a nil record is a removal
 	refs      map[sharedKey]int32           // changes of the counts
+	numbers   map[uint32]bool               // true if taken now, false if free again
 	nodePorts []netip.Addr
 	node      *state.Node
 	shape     shape
 
+	// flags are those of our tables.
+	flags  nft.TableFlags
 	tables []tablePlan
-	sets   map[tableSet]*setPlan
-	order  []*setPlan // the values of sets, in the order in which they were needed
-	// dead are alive elements that go: clients must forget these endpoints.
-	dead map[elementKey]bool
-	// forgotten are remembered clients whose endpoint goes.
-	forgotten []client
+	// lengthens says that there are ranges of prefix lengths that the firewall of a table does not ask for yet.
+	lengthens bool
+	sets      map[tableSet]*setPlan
+	order     []*setPlan // the values of sets, in the order in which they were needed
 	// kept are elements that are spared.
 	kept []element
 
@@ -38,21 +39,13 @@ type plan struct {
 // tablePlan is what changes in a table beside elements.
 type tablePlan struct {
 	table nft.Table
-	// replace deletes the table first, and with it all that it holds.
-	replace bool
-	sets    []nft.Set
-	chains  []nft.Chain // new, or to be filled anew
+	// replace deletes all that the table holds first, as it was found: but not the clients with affinity if keepsClients.
+	replace      *nft.Skeleton
+	keepsClients bool
+	sets         []nft.Set
+	chains       []nft.Chain // new, or to be filled anew
 	// flush are those of the chains that have rules to be deleted.
 	flush []string
-	// remembered are clients to be carried over into the new table.
-	remembered []client
-}
-
-// client is an element of an affinity set.
-type client struct {
-	family state.Family
-	view   view
-	elem   nft.Elem
 }
 
 type tableSet struct {
@@ -62,15 +55,18 @@ type tableSet struct {
 
 type setPlan struct {
 	tableSet
+	flush    bool // deletes all that the set holds
 	del, add []element
 }
 
 func newPlan(o *Options, m *mirror) *plan {
-	return &plan{
-		o: o, m: m, services: map[state.ServiceName]applied{}, refs: map[sharedKey]int32{}, nodePorts: m.nodePorts,
-		node: m.node, shape: m.shape.clone(), sets: map[tableSet]*setPlan{}, dead: map[elementKey]bool{},
-		old: renderer{o: o}, new: renderer{o: o}, index: map[elementKey]int{},
+	p := &plan{
+		o: o, m: m, services: map[state.ServiceName]applied{}, refs: map[sharedKey]int32{}, numbers: map[uint32]bool{},
+		nodePorts: m.nodePorts, node: m.node, shape: m.shape.clone(), sets: map[tableSet]*setPlan{}, index: map[elementKey]int{},
 	}
+	p.old = renderer{o: o, shape: &m.shape}
+	p.new = renderer{o: o, shape: &p.shape}
+	return p
 }
 
 func (p *plan) set(f state.Family, id setID) *setPlan {
@@ -80,7 +76,8 @@ func (p *plan) set(f state.Family, id setID) *setPlan {
 		s = &setPlan{tableSet: ts}
 		p.sets[ts] = s
 		p.order = append(p.order, s)
-		p.shape.needs(id)
+		p.lengthens = p.lengthens || id.kind == allowed && !p.shape.of(f)[id.arg]
+		p.shape.needs(f, id)
 	}
 	return s
 }
@@ -88,17 +85,11 @@ func (p *plan) set(f state.Family, id setID) *setPlan {
 func (p *plan) add(e element) {
 	s := p.set(e.family, e.set)
 	s.add = append(s.add, e)
-	if e.set.kind == alive {
-		delete(p.dead, e.id())
-	}
 }
 
 func (p *plan) del(e element) {
 	s := p.set(e.family, e.set)
 	s.del = append(s.del, e)
-	if e.set.kind == alive {
-		p.dead[e.id()] = true
-	}
 }
 
 // update plans the way from the mirror to the state after u.
@@ -118,15 +109,18 @@ func (p *plan) replace(name state.ServiceName, s *state.Service) {
 	next := applied{record: s}
 	p.old.reset()
 	p.new.reset()
+	next.numbers = p.number(name, former.numbers, s)
 	if former.record != nil {
-		p.old.service(former.record, former.places)
+		p.old.service(&former)
 	}
 	if s != nil {
 		next.places = placeService(former, s)
-		p.new.service(s, next.places)
+		p.new.own = slices.Grow(p.new.own, len(p.old.own)) // most likely as many
+		p.new.service(&next)
 	}
 	p.services[name] = next
 	p.diff()
+	p.diffLists()
 	for _, k := range p.old.shared {
 		p.refs[k]--
 	}
@@ -137,24 +131,83 @@ func (p *plan) replace(name state.ServiceName, s *state.Service) {
 
 // diff plans the way from the elements in p.old to those in p.new.
 func (p *plan) diff() {
+	was, now := trimSame(p.old.own, p.new.own)
 	clear(p.index)
-	for i := range p.old.own {
-		p.index[p.old.own[i].id()] = i
+	for i := range was {
+		p.index[was[i].id()] = i
 	}
-	for i := range p.new.own {
-		e := &p.new.own[i]
+	for i := range now {
+		e := &now[i]
 		if j, ok := p.index[e.id()]; ok {
 			delete(p.index, e.id())
-			if p.old.own[j].data == e.data {
+			if was[j].data == e.data {
 				continue
 			}
-			p.del(p.old.own[j])
+			p.del(was[j])
 		}
 		p.add(*e)
 	}
-	for i := range p.old.own { // in order, so that the same change makes the same batch
-		if j, ok := p.index[p.old.own[i].id()]; ok && i == j {
-			p.del(p.old.own[i])
+	for i := range was { // in order, so that the same change makes the same batch
+		if j, ok := p.index[was[i].id()]; ok && i == j {
+			p.del(was[i])
+		}
+	}
+}
+
+// trimSame takes off what both lists begin and end with. In a large service, a change is about a small part.
+func trimSame(a, b []element) (restA, restB []element) {
+	n := 0
+	for n < len(a) && n < len(b) && a[n] == b[n] {
+		n++
+	}
+	a, b = a[n:], b[n:]
+	n = 0
+	for n < len(a) && n < len(b) && a[len(a)-1-n] == b[len(b)-1-n] {
+		n++
+	}
+	return a[:len(a)-n], b[:len(b)-n]
+}
+
+// diffLists plans the way from the lists in p.old to those in p.new.
+func (p *plan) diffLists() {
+	if len(p.old.lists)+len(p.new.lists) == 0 {
+		return
+	}
+	former := map[uint32]*allowedList{}
+	for i := range p.old.lists {
+		former[p.old.lists[i].number] = &p.old.lists[i]
+	}
+	for i := range p.new.lists {
+		l := &p.new.lists[i]
+		if was := former[l.number]; was != nil {
+			delete(former, l.number)
+			p.diffList(l, was.sources, l.sources)
+			continue
+		}
+		p.diffList(l, nil, l.sources)
+	}
+	for i := range p.old.lists { // in order, so that the same change makes the same batch
+		if l := &p.old.lists[i]; former[l.number] == l {
+			p.diffList(l, l.sources, nil)
+		}
+	}
+}
+
+// diffList plans the way from one sorted list of ranges to another. A change of a long list takes little more than going along it.
+func (p *plan) diffList(l *allowedList, from, to []netip.Prefix) {
+	if sameSources(from, to) {
+		return
+	}
+	for len(from) > 0 || len(to) > 0 {
+		switch {
+		case len(from) > 0 && len(to) > 0 && from[0] == to[0]:
+			from, to = from[1:], to[1:]
+		case len(to) == 0 || len(from) > 0 && from[0].Compare(to[0]) < 0:
+			p.del(l.element(from[0]))
+			from = from[1:]
+		default:
+			p.add(l.element(to[0]))
+			to = to[1:]
 		}
 	}
 }
@@ -171,16 +224,28 @@ func (p *plan) settle(nodePorts []netip.Addr) {
 		}
 	}
 	p.serveOn(nodePorts)
+	if slices.Equal(nodePorts, p.m.nodePorts) {
+		return // as nearly always; a node may have many addresses
+	}
+	was, is := addrSet(p.m.nodePorts), addrSet(nodePorts)
 	for _, a := range p.m.nodePorts {
-		if !slices.Contains(nodePorts, a) {
+		if !is[a] {
 			p.del(newSharedKey(nodePortIPs, a).element())
 		}
 	}
 	for _, a := range nodePorts {
-		if !slices.Contains(p.m.nodePorts, a) {
+		if !was[a] {
 			p.add(newSharedKey(nodePortIPs, a).element())
 		}
 	}
+}
+
+func addrSet(addrs []netip.Addr) map[netip.Addr]bool {
+	set := make(map[netip.Addr]bool, len(addrs))
+	for _, a := range addrs {
+		set[a] = true
+	}
+	return set
 }
 
 // serveOn takes down the addresses that serve NodePorts.
@@ -197,7 +262,7 @@ func (p *plan) grow() {
 	for _, f := range families {
 		was := skeleton{p.o, f, &p.m.shape, p.m.node}
 		sets := map[string]bool{}
-		for _, id := range p.o.setIDs(f, &p.m.shape) {
+		for _, id := range setIDs(f, &p.m.shape) {
 			sets[id.name()] = true
 		}
 		chains := map[string]nft.Chain{}
@@ -214,8 +279,8 @@ func (p *plan) grow() {
 // skeleton plans the sets and chains of a table, as far as they do not exist as they should.
 func (p *plan) skeleton(f state.Family, hasSet func(*nft.Set) bool, hasChain func(*nft.Chain) (exists, same bool)) {
 	t := tablePlan{table: table(f)}
-	for _, id := range p.o.setIDs(f, &p.shape) {
-		if s := id.set(f); !hasSet(&s) {
+	for _, s := range p.o.sets(f, &p.shape) {
+		if !hasSet(&s) {
 			t.sets = append(t.sets, s)
 		}
 	}
@@ -235,35 +300,31 @@ func (p *plan) skeleton(f state.Family, hasSet func(*nft.Set) bool, hasChain fun
 	}
 }
 
+// writeAhead puts into a batch what has to be committed before the rest: the firewall's rules for new prefix lengths. A packet stays
+// with the rules that it has met first, but sees elements at once. Without the rule, it would miss a range that allows it.
+func (p *plan) writeAhead(b *nft.Batch) {
+	if !p.lengthens {
+		return
+	}
+	p.tables = slices.DeleteFunc(p.tables, func(t tablePlan) bool {
+		changes := len(t.flush) > 0 // else there was no such table
+		if changes {
+			t.write(b, p.flags)
+		}
+		return changes
+	})
+}
+
 // write puts the plan into a batch. Sets and chains come before what refers to them, deletions before additions, because an
 // element may replace another with the same key.
 func (p *plan) write(b *nft.Batch) {
 	for i := range p.tables {
-		t := &p.tables[i]
-		b.AddTable(t.table)
-		if t.replace {
-			b.DeleteTable(t.table)
-			b.AddTable(t.table)
-		}
-		for j := range t.sets {
-			b.AddSet(t.table, &t.sets[j])
-		}
-		for j := range t.chains {
-			b.AddChain(t.table, &t.chains[j])
-		}
-		for _, name := range t.flush {
-			b.FlushChain(t.table, name)
-		}
-		for j := range t.chains {
-			for _, r := range t.chains[j].Rules {
-				b.AddRule(t.table, t.chains[j].Name, r)
-			}
-		}
-		for _, c := range t.remembered {
-			b.AddElem(t.table, affinitySet(c.view), c.elem)
-		}
+		p.tables[i].write(b, p.flags)
 	}
 	for _, s := range p.order {
+		if s.flush {
+			b.FlushSet(table(s.family), s.set.name())
+		}
 		s.write(b, s.del, b.DeleteElem)
 	}
 	for _, s := range p.order {
@@ -271,17 +332,30 @@ func (p *plan) write(b *nft.Batch) {
 	}
 }
 
-// forget puts the clients to be forgotten into a batch. Any of them may be gone already, for its time-out.
-func (p *plan) forget(b *nft.Batch) {
-	for _, c := range p.forgotten {
-		b.DestroyElem(table(c.family), affinitySet(c.view), c.elem)
+func (t *tablePlan) write(b *nft.Batch, flags nft.TableFlags) {
+	switch {
+	case t.replace == nil:
+	case t.keepsClients:
+		b.Strip(t.table, t.replace, affinityName())
+	default:
+		b.AddTableAs(t.table, t.replace.Flags()) // it may be gone by now
+		b.DeleteTable(t.table)
 	}
-}
-
-// forgets says whether the endpoint of a remembered client goes.
-func (p *plan) forgets(c client) bool {
-	byAddr, byPort := aliveKeys(c.family, c.view, c.elem)
-	return p.dead[byAddr] || p.dead[byPort]
+	b.AddTableAs(t.table, flags)
+	for j := range t.sets {
+		b.AddSet(t.table, &t.sets[j])
+	}
+	for j := range t.chains {
+		b.AddChain(t.table, &t.chains[j])
+	}
+	for _, name := range t.flush {
+		b.FlushChain(t.table, name)
+	}
+	for j := range t.chains {
+		for _, r := range t.chains[j].Rules {
+			b.AddRule(t.table, t.chains[j].Name, r)
+		}
+	}
 }
 
 func (s *setPlan) write(b *nft.Batch, elements []element, put func(nft.Table, string, nft.Elem)) {
@@ -308,6 +382,13 @@ func (p *plan) commit() {
 			delete(p.m.refs, k)
 		} else {
 			p.m.refs[k] = n
+		}
+	}
+	for n, taken := range p.numbers {
+		if taken {
+			p.m.numbers[n] = struct{}{}
+		} else {
+			delete(p.m.numbers, n)
 		}
 	}
 	p.m.nodePorts, p.m.node, p.m.shape = p.nodePorts, p.node, p.shape

@@ -20,10 +20,10 @@ type element struct {
 	data   [maxData]byte
 }
 
-// The longest key is IPv6 address . protocol . port . IPv6 address (. port), the longest data an IPv6 address and a port. Sets
-// are read and written with the lengths that their types have.
+// The longest key is two IPv6 addresses, the longest data an IPv6 address and a port. Sets are read and written with the lengths
+// that their types have.
 const (
-	maxKey  = 16 + 4 + 4 + 16 + 4
+	maxKey  = 16 + 16
 	maxData = 16 + 4
 )
 
@@ -123,29 +123,72 @@ func checkService(s *state.Service) error {
 // renderer turns records into elements.
 type renderer struct {
 	o *Options
-	// own receives elements that belong to one service alone.
+	// shape decides which time-outs there are.
+	shape *shape
+	// own receives elements that belong to one service alone, but for those of lists.
 	own []element
-	// shared receives those that services may have in common.
+	// lists receives the service's lists of allowed clients, which may be long and are compared in their own way.
+	lists []allowedList
+	// shared receives elements that services may have in common.
 	shared []sharedKey
 }
 
-func (r *renderer) reset() { r.own, r.shared = r.own[:0], r.shared[:0] }
+// allowedList is a list of allowed clients.
+type allowedList struct {
+	family state.Family
+	number uint32
+	// sources are sorted.
+	sources []netip.Prefix
+}
+
+// element returns the element of one range.
+func (l *allowedList) element(src netip.Prefix) element {
+	e := element{family: l.family, set: setID{kind: allowed, arg: uint32(src.Bits())}}
+	w := writer{buf: e.key[:]}
+	w.mark(l.number)
+	w.addr(src.Masked().Addr())
+	return e
+}
+
+func (r *renderer) reset() { r.own, r.lists, r.shared = r.own[:0], r.lists[:0], r.shared[:0] }
 
 // service appends the elements of a record.
-func (r *renderer) service(s *state.Service, places []placement) {
-	for i := range s.Ports {
-		r.port(&s.Ports[i], &places[i])
+func (r *renderer) service(a *applied) {
+	var lists sourceLists
+	for i := range a.record.Ports {
+		r.port(a, &a.record.Ports[i], &a.places[i], &lists)
 	}
 }
 
-func (r *renderer) port(p *state.Port, place *placement) {
+// whole is service with the elements of lists among the others.
+func (r *renderer) whole(a *applied) {
+	r.service(a)
+	for i := range r.lists {
+		for _, src := range r.lists[i].sources {
+			r.own = append(r.own, r.lists[i].element(src))
+		}
+	}
+}
+
+func (r *renderer) port(a *applied, p *state.Port, place *placement, lists *sourceLists) {
+	affinity := r.affinity(a, p)
 	for i := range p.Frontends {
 		f := &p.Frontends[i]
-		t, places := &p.Internal, place[internalInside:externalInside]
-		if f.Kind != state.ClusterIP {
-			t, places = &p.External, place[externalInside:]
+		b := r.begin(p, f)
+		b.affinity = affinity
+		if f.Restricted {
+			list, isNew := lists.index(p.Family, f.Sources)
+			number := a.numbers[listOwner(p.Family, list)]
+			b.number(restricted, number)
+			if isNew {
+				r.lists = append(r.lists, allowedList{p.Family, number, f.Sources})
+			}
 		}
-		r.frontend(p, f, t, places)
+		if f.Kind == state.ClusterIP {
+			b.frontend(p, &p.Internal, place[internalInside:externalInside])
+		} else {
+			b.frontend(p, &p.External, place[externalInside:])
+		}
 	}
 	for _, rt := range routes(p) {
 		if rt == nil {
@@ -157,46 +200,42 @@ func (r *renderer) port(p *state.Port, place *placement) {
 	}
 }
 
-func (r *renderer) frontend(p *state.Port, f *state.Frontend, t *state.Traffic, places [][]state.Endpoint) {
-	s := service
-	if f.Kind == state.NodePort {
-		s = nodePort
-	} else {
-		guard := externalIPs
-		if f.Kind == state.ClusterIP {
-			guard = clusterIPs
-		}
-		r.shared = append(r.shared, newSharedKey(guard, f.Addr))
-	}
-	base, keyLen := frontendElement(p, f)
-	b := frontendRenderer{renderer: r, base: base, keyLen: keyLen, space: s}
+// portAffinity is what the frontends of a port with affinity have in common.
+type portAffinity struct {
+	number, timeout uint32
+	endpoints       map[netip.AddrPort]uint32
+}
 
-	if f.Restricted {
-		b.add(common, restricted, 0)
-		var last netip.Prefix
-		for _, src := range f.Sources {
-			// The kernel refuses ranges that overlap. Prefixes either nest or are disjoint, and the wider sorts first.
-			if !last.IsValid() || !last.Overlaps(src) {
-				b.allow(src)
-				last = src
+// affinity appends the numbers of a port's endpoints. It returns nil for a port without affinity.
+func (r *renderer) affinity(a *applied, p *state.Port) *portAffinity {
+	if p.Affinity == 0 {
+		return nil
+	}
+	timeout := r.shape.timeout(uint32(p.Affinity / time.Second))
+	r.shape.needs(p.Family, setID{kind: stickyFor, arg: timeout}) // for what is rendered next
+	of := &portAffinity{number: a.numbers[portOwner(p)], timeout: timeout, endpoints: map[netip.AddrPort]uint32{}}
+	taken := map[uint32]bool{}
+	for _, rt := range routes(p) {
+		if rt == nil {
+			continue
+		}
+		for _, ep := range rt.Endpoints {
+			if _, ok := of.endpoints[ep.Addr]; ok {
+				continue
 			}
+			n := endpointNumber(ep.Addr, taken)
+			of.endpoints[ep.Addr] = n
+			e := element{family: p.Family, set: setID{kind: endpointNumbers}}
+			key := writer{buf: e.key[:]}
+			key.mark(of.number)
+			key.addr(ep.Addr.Addr())
+			key.port(ep.Addr.Port())
+			data := writer{buf: e.data[:]}
+			data.mark(n)
+			r.own = append(r.own, e)
 		}
 	}
-	if t.Masquerade != r.o.usualMasquerade(s, p.Family) {
-		b.add(common, masquerade, uint32(t.Masquerade))
-	}
-	if isSplit(t) {
-		b.add(common, split, 0)
-		b.route(inside, &t.Inside, places[0])
-		b.route(outside, &t.Outside, places[1])
-	} else {
-		b.route(common, &t.Inside, places[0])
-	}
-	if p.Affinity > 0 {
-		b.add(common, sticky, uint32(p.Affinity/time.Second))
-		b.alive(inside, &t.Inside)
-		b.alive(outside, &t.Outside)
-	}
+	return of
 }
 
 // frontendElement returns an element with the key of a frontend, and the key's length.
@@ -232,23 +271,29 @@ func (k elementKey) frontend() elementKey {
 	return k
 }
 
-// aliveKeys returns the elements of which one has to exist if a client's endpoint, remembered by a view, is alive: in the space
-// of addresses, or in that of NodePorts.
-func aliveKeys(f state.Family, v view, client nft.Elem) (byAddr, byPort elementKey) {
-	n := addrLen(f)
-	byAddr = elementKey{family: f, set: setID{space: service, view: v, kind: alive}}
-	copy(byAddr.key[copy(byAddr.key[:], client.Key[n:]):], client.Data)
-	byPort = elementKey{family: f, set: setID{space: nodePort, view: v, kind: alive}}
-	copy(byPort.key[copy(byPort.key[:], client.Key[2*n:]):], client.Data)
-	return byAddr, byPort
+// begin begins with the elements of a frontend.
+func (r *renderer) begin(p *state.Port, f *state.Frontend) frontendRenderer {
+	s := service
+	if f.Kind == state.NodePort {
+		s = nodePort
+	} else {
+		guard := externalIPs
+		if f.Kind == state.ClusterIP {
+			guard = clusterIPs
+		}
+		r.shared = append(r.shared, newSharedKey(guard, f.Addr))
+	}
+	base, keyLen := frontendElement(p, f)
+	return frontendRenderer{renderer: r, base: base, keyLen: keyLen, space: s}
 }
 
 // frontendRenderer renders the elements of one frontend, whose key all of them start with.
 type frontendRenderer struct {
 	*renderer
-	base   element
-	keyLen int
-	space  space
+	base     element
+	keyLen   int
+	space    space
+	affinity *portAffinity // nil if there is none
 }
 
 func (b *frontendRenderer) element(v view, k kind, arg uint32) *element {
@@ -260,22 +305,27 @@ func (b *frontendRenderer) element(v view, k kind, arg uint32) *element {
 
 func (b *frontendRenderer) add(v view, k kind, arg uint32) { b.element(v, k, arg) }
 
-// allow adds a range of clients. The range's last address stands in the data, from where it goes into the interval's end.
-func (b *frontendRenderer) allow(src netip.Prefix) {
-	e := b.element(common, allowed, 0)
-	key := writer{buf: e.key[:], n: b.keyLen}
-	key.addr(src.Masked().Addr())
-	end := writer{buf: e.data[:]}
-	end.addr(lastAddr(src))
+// number adds an element that gives the frontend a number.
+func (b *frontendRenderer) number(k kind, n uint32) {
+	data := writer{buf: b.element(common, k, 0).data[:]}
+	data.mark(n)
 }
 
-func lastAddr(p netip.Prefix) netip.Addr {
-	b := p.Masked().Addr().AsSlice()
-	for i, m := range prefixMask(p) {
-		b[i] |= ^m
+func (b *frontendRenderer) frontend(p *state.Port, t *state.Traffic, places [][]state.Endpoint) {
+	if t.Masquerade != b.o.usualMasquerade(b.space, p.Family) {
+		b.add(common, masquerade, uint32(t.Masquerade))
 	}
-	last, _ := netip.AddrFromSlice(b)
-	return last
+	if isSplit(t) {
+		b.add(common, split, 0)
+		b.route(inside, &t.Inside, places[0])
+		b.route(outside, &t.Outside, places[1])
+	} else {
+		b.route(common, &t.Inside, places[0])
+	}
+	if b.affinity != nil {
+		b.number(sticky, b.affinity.number)
+		b.add(common, stickyFor, b.affinity.timeout)
+	}
 }
 
 func (b *frontendRenderer) route(v view, r *state.Route, placed []state.Endpoint) {
@@ -289,29 +339,33 @@ func (b *frontendRenderer) route(v view, r *state.Route, placed []state.Endpoint
 			b.add(v, endpoints, class)
 		}
 		for i, ep := range placed {
-			if !ep.Addr.IsValid() {
-				continue
+			if ep.Addr.IsValid() {
+				b.slot(v.slotOffset()+uint32(i), ep.Addr)
 			}
-			// The sets of all views are the same map; the view is in the index.
-			e := b.element(common, slots, 0)
-			key := writer{buf: e.key[:], n: b.keyLen}
-			key.mark(v.slotOffset() + uint32(i))
-			data := writer{buf: e.data[:]}
-			data.addr(ep.Addr.Addr())
-			data.port(ep.Addr.Port())
+		}
+		if b.affinity != nil {
+			for _, ep := range r.Endpoints {
+				b.slot(v.numberedSlots()|b.affinity.endpoints[ep.Addr], ep.Addr)
+			}
 		}
 	}
 }
 
-// alive adds the endpoints that clients may be remembered with.
-func (b *frontendRenderer) alive(v view, r *state.Route) {
-	for _, ep := range r.Endpoints {
-		e := b.element(v, alive, 0)
-		key := writer{buf: e.key[:], n: b.keyLen}
-		key.addr(ep.Addr.Addr())
-		key.port(ep.Addr.Port())
-	}
+// slot adds an endpoint at an index. The sets of all views are the same map; the view is in the index.
+func (b *frontendRenderer) slot(index uint32, ep netip.AddrPort) {
+	e := b.element(common, slots, 0)
+	key := writer{buf: e.key[:], n: b.keyLen}
+	key.mark(index)
+	data := writer{buf: e.data[:]}
+	data.addr(ep.Addr())
+	data.port(ep.Port())
 }
+
+// numberIn returns the number that the key of an element of a list or of endpoint-numbers begins with.
+func (k *elementKey) numberIn() uint32 { return binary.NativeEndian.Uint32(k.key[:]) }
+
+// numberOf returns the number that is an element's data.
+func numberOf(data [maxData]byte) uint32 { return binary.NativeEndian.Uint32(data[:]) }
 
 // splitSlotKey takes the index off the key of a slot, and leaves what is the frontend's key, in the common view.
 func splitSlotKey(k elementKey) (frontend elementKey, index uint32) {
@@ -340,11 +394,7 @@ func (id setID) layout(f state.Family) layout {
 // encode returns the element as it goes to the kernel. The result refers to e.
 func (e *element) encode(l layout) nft.Elem {
 	out := nft.Elem{Key: e.key[:l.key]}
-	switch {
-	case e.set.kind == allowed:
-		n := addrLen(e.family)
-		out.KeyEnd = append(append(make([]byte, 0, l.key), e.key[:l.key-n]...), e.data[:n]...)
-	case l.data > 0:
+	if l.data > 0 {
 		out.Data = e.data[:l.data]
 	}
 	return out
@@ -355,10 +405,6 @@ func decode(f state.Family, id setID, in nft.Elem) element {
 	e := element{family: f, set: id}
 	copy(e.key[:], in.Key)
 	copy(e.data[:], in.Data)
-	if id.kind == allowed {
-		n := addrLen(f)
-		copy(e.data[:], in.KeyEnd[max(len(in.KeyEnd)-n, 0):])
-	}
 	return e
 }
 

@@ -3,8 +3,11 @@
 package nftables
 
 import (
+	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"os"
 	"slices"
@@ -210,24 +213,76 @@ func watchSlots(t *testing.T, c *nft.Conn) (done func()) {
 	}
 }
 
-// remembered plants a client of endpoint n of a service's ClusterIP in a family.
-func remembered(f state.Family, s *state.Service, client byte, n int) nft.Elem {
-	for i := range s.Ports {
-		p := &s.Ports[i]
-		if p.Family != f {
-			continue
+// holdings are the elements of an IPv4 or IPv6 table in the kernel: data by set and key.
+type holdings map[string]map[string][]byte
+
+func held(t testing.TB, c *nft.Conn, f state.Family) holdings {
+	t.Helper()
+	h := holdings{}
+	for set, elems := range dumpTable(t, c, f) {
+		h[set] = map[string][]byte{}
+		for _, e := range elems {
+			h[set][string(e.Key)] = e.Data
 		}
-		e, _ := frontendElement(p, &p.Frontends[0])
-		size := addrLen(f)
-		key := append(slices.Repeat([]byte{client}, size), e.key[:size+8]...)
-		var data [maxData]byte
-		w := writer{buf: data[:]}
-		ep := endpointsOf(f, 3, n+1)[n].Addr
-		w.addr(ep.Addr())
-		w.port(ep.Port())
-		return nft.Elem{Key: key, Data: data[:w.n], Timeout: 3_600_000, Expires: 1_800_000}
+	}
+	return h
+}
+
+// portIn returns a service's first port in a family, and the key of its first frontend, which has an address.
+func portIn(f state.Family, s *state.Service) (p *state.Port, frontend string) {
+	for i := range s.Ports {
+		if p = &s.Ports[i]; p.Family == f {
+			e, n := frontendElement(p, &p.Frontends[0])
+			return p, string(e.key[:n])
+		}
 	}
 	panic("no such family")
+}
+
+// remembered is how rules would remember a client of a service with one of its endpoints.
+func remembered(h holdings, f state.Family, s *state.Service, client byte, ep netip.AddrPort) nft.Elem {
+	_, frontend := portIn(f, s)
+	number := h[setID{space: service, kind: sticky}.name()][frontend]
+	var addr [maxKey]byte
+	w := writer{buf: addr[:]}
+	w.addr(ep.Addr())
+	w.port(ep.Port())
+	data := h[setID{kind: endpointNumbers}.name()][string(number)+string(addr[:w.n])]
+	if number == nil || data == nil {
+		panic(fmt.Sprintf("%v is no endpoint of a port with affinity", ep))
+	}
+	key := append(slices.Clone(number), slices.Repeat([]byte{client}, addrLen(f))...)
+	return nft.Elem{Key: key, Data: data, Timeout: 3_600_000, Expires: 1_800_000}
+}
+
+// rememberNine plants nine clients of a service's ClusterIP, three for each of its endpoints.
+func rememberNine(t *testing.T, c *nft.Conn, s *state.Service) {
+	t.Helper()
+	for _, f := range families {
+		h := held(t, c, f)
+		p, _ := portIn(f, s)
+		plant(t, c, func(b *nft.Batch) {
+			for client := range byte(9) {
+				b.AddElem(table(f), affinitySet, remembered(h, f, s, client+1, p.Internal.Inside.Endpoints[client%3].Addr))
+			}
+		})
+	}
+}
+
+// recalled counts the remembered clients that would come to an endpoint again, as the rules find it.
+func recalled(t *testing.T, c *nft.Conn, f state.Family, s *state.Service) (clients int) {
+	t.Helper()
+	h := held(t, c, f)
+	_, frontend := portIn(f, s)
+	number := h[setID{space: service, kind: sticky}.name()][frontend]
+	for k, data := range h[affinitySet] {
+		index := common.numberedSlots() | binary.NativeEndian.Uint32(data)
+		slot := binary.NativeEndian.AppendUint32([]byte(frontend), index)
+		if _, ok := h[setID{space: service, kind: slots}.name()][string(slot)]; ok && strings.HasPrefix(k, string(number)) {
+			clients++
+		}
+	}
+	return clients
 }
 
 func plant(t *testing.T, c *nft.Conn, fill func(*nft.Batch)) {
@@ -239,52 +294,74 @@ func plant(t *testing.T, c *nft.Conn, fill func(*nft.Batch)) {
 	}
 }
 
-// TestAffinitySurvives restarts with remembered clients, some of an endpoint that has gone, and with a table that has to be
-// replaced as a whole.
+// TestAffinitySurvives restarts with remembered clients, some of an endpoint that has gone. They stay also if all else in the table has
+// to be replaced. If they have to go themselves, that is logged once.
 func TestAffinitySurvives(t *testing.T) {
 	foreignSet := nft.Set{Name: "of-another-version", Key: []nft.Type{nft.TypePort}}
-	otherSlots := nft.Set{Name: "of-another-version", Key: []nft.Type{nft.TypePort}, Dynamic: true, MaxSize: 5}
-	for name, disturb := range map[string]func(*nft.Batch, nft.Table){
-		"the same table": func(*nft.Batch, nft.Table) {},
-		"another set":    func(b *nft.Batch, tb nft.Table) { b.AddSet(tb, &foreignSet) },
-		"another dynamic set": func(b *nft.Batch, tb nft.Table) {
-			b.AddSet(tb, &otherSlots)
-		},
-		"another chain": func(b *nft.Batch, tb nft.Table) { b.AddChain(tb, &nft.Chain{Name: "of-another-version"}) },
-		"a set that has changed": func(b *nft.Batch, tb nft.Table) {
+	foreignMap := nft.Set{Name: "of-another-version", Key: []nft.Type{nft.TypePort}, Dynamic: true, MaxSize: 5}
+	for name, c := range map[string]struct {
+		disturb  func(*nft.Batch, nft.Table)
+		after    Options
+		recalled int
+	}{
+		"the same table": {func(*nft.Batch, nft.Table) {}, Options{}, 6},
+		"other options":  {func(*nft.Batch, nft.Table) {}, Options{LocalDetector: pods(families...)}, 6},
+		"another size":   {func(*nft.Batch, nft.Table) {}, Options{MaxAffinityClients: 1000}, 0},
+		"another set":    {func(b *nft.Batch, tb nft.Table) { b.AddSet(tb, &foreignSet) }, Options{}, 6},
+		"another map":    {func(b *nft.Batch, tb nft.Table) { b.AddSet(tb, &foreignMap) }, Options{}, 6},
+		"another chain": {func(b *nft.Batch, tb nft.Table) { b.AddChain(tb, &nft.Chain{Name: "of-another-version"}) },
+			Options{}, 6},
+		"a set that has changed": {func(b *nft.Batch, tb nft.Table) {
 			// Too many slots: a set of ours by its name, but not as we make it.
 			s := setID{space: nodePort, view: outside, kind: endpoints, arg: 9}.set(state.IPv4)
 			s.Key = []nft.Type{nft.TypeMark}
 			b.AddSet(tb, &s)
-		},
+		}, Options{}, 6},
+		"rules that refer to each other and to a set": {func(b *nft.Batch, tb nft.Table) {
+			b.AddSet(tb, &foreignSet)
+			for _, name := range []string{"a-foreign-chain", "z-foreign-chain"} {
+				b.AddChain(tb, &nft.Chain{Name: name})
+			}
+			b.AddRule(tb, "a-foreign-chain", []nft.Expr{nft.Jump("z-foreign-chain")})
+			b.AddRule(tb, "a-foreign-chain", []nft.Expr{nft.Jump(chainServices)})
+		}, Options{}, 6},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ns := newNS(t)
-			c := dial(t, ns)
+			conn := dial(t, ns)
 			sticky := dualStack("sticky", 3, 3, time.Hour)
 			b := newBackend(t, ns, Options{})
 			apply(t, b, full(sticky))
 			closeBackend(b)
-			for _, f := range families {
-				plant(t, c, func(b *nft.Batch) {
-					disturb(b, table(f))
-					for client := range byte(9) {
-						b.AddElem(table(f), affinitySet(inside), remembered(f, sticky, client+1, int(client%3)))
-					}
-				})
-			}
-			fewer := dualStack("sticky", 3, 2, time.Hour) // endpoint 2 is gone
-			r := apply(t, newBackend(t, ns, Options{}), full(fewer))
-			if r.Written == 0 {
+			rememberNine(t, conn, sticky)
+			plant(t, conn, func(b *nft.Batch) {
+				for _, f := range families {
+					c.disturb(b, table(f))
+				}
+			})
+			var log bytes.Buffer
+			c.after.Logger = slog.New(slog.NewTextHandler(&log, nil))
+			b = newBackend(t, ns, c.after)
+			if r := apply(t, b, full(dualStack("sticky", 3, 2, time.Hour))); r.Written == 0 { // endpoint 2 is gone
 				t.Error("nothing written")
 			}
+			closeBackend(b)
+			want := map[bool]int{true: 1}[c.recalled == 0]
+			if n := strings.Count(log.String(), "clients with affinity may get other endpoints"); n != want {
+				t.Errorf("logged %d times, want %d:\n%s", n, want, log.String())
+			}
 			for _, f := range families {
-				clients, err := c.Elems(table(f), affinitySet(inside))
-				if err != nil {
-					t.Fatal(err)
+				if n := recalled(t, conn, f, sticky); n != c.recalled {
+					t.Errorf("%v: %d clients come to their endpoint, want %d of 9", f, n, c.recalled)
 				}
-				if len(clients) != 6 {
-					t.Errorf("%v: %d clients are remembered, want 6 of 9", f, len(clients))
+			}
+			if c.recalled == 0 {
+				return
+			}
+			for _, f := range families { // and nothing touched them
+				clients, err := conn.Elems(table(f), affinitySet)
+				if err != nil || len(clients) != 9 {
+					t.Fatalf("%v: %d clients are remembered, %v", f, len(clients), err)
 				}
 				for _, e := range clients {
 					if e.Timeout != 3_600_000 || e.Expires > 1_800_000 || e.Expires < 1_700_000 {
@@ -303,16 +380,10 @@ func TestAffinityFollowsEndpoints(t *testing.T) {
 	b := newBackend(t, ns, Options{})
 	sticky := dualStack("sticky", 3, 3, time.Hour)
 	apply(t, b, full(sticky))
-	for _, f := range families {
-		plant(t, c, func(b *nft.Batch) {
-			for client := range byte(9) {
-				b.AddElem(table(f), affinitySet(inside), remembered(f, sticky, client+1, int(client%3)))
-			}
-		})
-	}
+	rememberNine(t, b.kernel.(*nft.Conn), sticky)
 	for step, s := range []*state.Service{
 		dualStack("sticky", 3, 3, time.Minute), dualStack("sticky", 3, 2, time.Hour), dualStack("sticky", 3, 40, time.Hour),
-		dualStack("sticky", 3, 1, time.Hour), dualStack("sticky", 3, 1, 0), nil,
+		dualStack("sticky", 3, 1, time.Hour), dualStack("sticky", 3, 1, 0), nil, sticky,
 	} {
 		u := delta()
 		if s == nil {
@@ -322,9 +393,8 @@ func TestAffinityFollowsEndpoints(t *testing.T) {
 		}
 		apply(t, b, u)
 		for _, f := range families {
-			clients, err := c.Elems(table(f), affinitySet(inside))
-			if want := []int{9, 6, 6, 3, 0, 0}[step]; err != nil || len(clients) != want {
-				t.Errorf("step %d, %v: %d clients are remembered, %v, want %d", step, f, len(clients), err, want)
+			if n, want := recalled(t, c, f, sticky), []int{9, 6, 9, 3, 0, 0, 9}[step]; n != want {
+				t.Errorf("step %d, %v: %d clients come to their endpoint, want %d", step, f, n, want)
 			}
 		}
 	}

@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -46,25 +47,26 @@ func (m *mirror) after(u *state.Update) desired {
 // one: former stays as it is.
 func resync(o *Options, former *mirror, ks *kernelState, want desired, nodePorts []netip.Addr) *plan {
 	p := newPlan(o, newMirror())
-	p.node = want.node
+	p.node, p.flags = want.node, ks.flags
 	p.serveOn(nodePorts)
 	for i := range ks.tables {
 		if sk := ks.tables[i].skeleton; sk != nil {
-			p.shape.merge(shapeOf(sk.Sets()))
+			p.shape.merge(shapeOf(ks.tables[i].family, sk.Sets()))
 			p.shape.loopback = p.shape.loopback || sk.HasChainNamed(chainLoopback)
 		}
 	}
+	kept := p.spareNumbers(ks, want)
 	slots := ks.placements()
-	byName := func(a, b *state.Service) int { return a.Name.Compare(b.Name) }
-	for _, s := range slices.SortedFunc(slices.Values(want.services), byName) { // the same change makes the same batch
+	p.rewrite(ks)
+	for s, before := range want.sorted(p, former) {
 		next := applied{record: s}
-		before, ok := former.services[s.Name]
-		if !ok {
+		if before.record == nil {
 			before = fromKernel(s, slots)
 		}
 		next.places = placeService(before, s)
+		next.numbers = p.number(s.Name, kept.without(before.numbers), s)
 		p.services[s.Name] = next
-		p.new.service(s, next.places)
+		p.new.whole(&next)
 		for _, k := range p.new.shared {
 			if p.refs[k]++; p.refs[k] == 1 {
 				p.new.own = append(p.new.own, k.element())
@@ -77,7 +79,7 @@ func resync(o *Options, former *mirror, ks *kernelState, want desired, nodePorts
 		p.new.own = append(p.new.own, newSharedKey(nodePortIPs, a).element())
 	}
 	p.compare(ks)
-	p.spare(ks, want)
+	p.spare(ks, want, kept)
 	for _, k := range slices.SortedFunc(maps.Keys(ks.elements), elementKey.compare) {
 		p.del(element{k.family, k.set, k.key, ks.elements[k]})
 	}
@@ -85,6 +87,39 @@ func resync(o *Options, former *mirror, ks *kernelState, want desired, nodePorts
 		p.resyncTable(&ks.tables[i])
 	}
 	return p
+}
+
+// sorted returns the services by name, so that the same change makes the same batch, each with what the mirror shows of it. The numbers
+// that the mirror shows are not given to others.
+func (d *desired) sorted(p *plan, former *mirror) iter.Seq2[*state.Service, applied] {
+	for _, s := range d.services {
+		for _, n := range former.services[s.Name].numbers {
+			p.m.numbers[n] = struct{}{}
+		}
+	}
+	services := slices.SortedFunc(slices.Values(d.services), func(a, b *state.Service) int { return a.Name.Compare(b.Name) })
+	return func(yield func(*state.Service, applied) bool) {
+		for _, s := range services {
+			if !yield(s, former.services[s.Name]) {
+				return
+			}
+		}
+	}
+}
+
+// rewrite plans that sets which are only read partly are emptied and filled again, in one transaction.
+func (p *plan) rewrite(ks *kernelState) {
+	if len(ks.partly) == 0 {
+		return
+	}
+	for _, f := range families { // the same change makes the same batch
+		for _, id := range setIDs(f, &p.shape) {
+			if ks.partly[tableSet{f, id}] {
+				p.set(f, id).flush = true
+			}
+		}
+	}
+	maps.DeleteFunc(ks.elements, func(k elementKey, _ [maxData]byte) bool { return ks.partly[tableSet{k.family, k.set}] })
 }
 
 // compare plans the elements in p.new that the kernel lacks, and takes those that it has off ks.
@@ -96,7 +131,7 @@ func (p *plan) compare(ks *kernelState) {
 		if ok {
 			delete(ks.elements, k)
 			if data == e.data {
-				p.shape.needs(e.set)
+				p.shape.needs(e.family, e.set)
 				continue
 			}
 			p.del(element{k.family, k.set, k.key, data})
@@ -105,26 +140,67 @@ func (p *plan) compare(ks *kernelState) {
 	}
 }
 
-// spare takes off ks what is spared.
-func (p *plan) spare(ks *kernelState, want desired) {
-	p.m.spared = want.spared
+// keptFrontends decides which frontends' elements stay though no service of the state has them.
+type keptFrontends struct {
+	all           bool
+	owned, theirs map[elementKey]bool
+	// numbers are those of their lists and ports.
+	numbers map[uint32]bool
+}
+
+// spareNumbers finds what is spared of frontends, and keeps their numbers from being given to others.
+func (p *plan) spareNumbers(ks *kernelState, want desired) *keptFrontends {
 	if !want.spared.all && len(want.spared.services) == 0 {
-		return
+		return nil
 	}
-	owned, theirs := map[elementKey]bool{}, map[elementKey]bool{}
+	kept := &keptFrontends{
+		all: want.spared.all, owned: map[elementKey]bool{}, theirs: map[elementKey]bool{}, numbers: map[uint32]bool{},
+	}
 	for _, s := range want.services {
-		addFrontends(owned, s)
+		addFrontends(kept.owned, s)
 	}
 	for _, s := range want.spared.services {
-		addFrontends(theirs, s)
+		addFrontends(kept.theirs, s)
 	}
 	for k, data := range ks.elements {
-		keep := want.spared.all
-		if k.set.space != global {
-			f := k.frontend()
-			keep = !owned[f] && (keep || theirs[f])
+		if (k.set.kind == restricted || k.set.kind == sticky) && kept.has(k) {
+			kept.numbers[numberOf(data)] = true
+			p.m.numbers[numberOf(data)] = struct{}{}
 		}
-		if keep {
+	}
+	return kept
+}
+
+// has says whether an element stays, which nothing in the state needs.
+func (f *keptFrontends) has(k elementKey) bool {
+	switch {
+	case k.set.kind == allowed || k.set.kind == endpointNumbers:
+		return f.numbers[k.numberIn()]
+	case k.set.space == global:
+		return f.all
+	}
+	frontend := k.frontend()
+	return !f.owned[frontend] && (f.all || f.theirs[frontend])
+}
+
+// without returns numbers that a service may keep. It may not share one with a frontend that stays as it is.
+func (f *keptFrontends) without(numbers map[owner]uint32) map[owner]uint32 {
+	if f == nil {
+		return numbers
+	}
+	numbers = maps.Clone(numbers)
+	maps.DeleteFunc(numbers, func(_ owner, n uint32) bool { return f.numbers[n] })
+	return numbers
+}
+
+// spare takes off ks what is spared.
+func (p *plan) spare(ks *kernelState, want desired, frontends *keptFrontends) {
+	p.m.spared = want.spared
+	if frontends == nil {
+		return
+	}
+	for k, data := range ks.elements {
+		if frontends.has(k) {
 			p.keep(ks, element{k.family, k.set, k.key, data})
 		}
 	}
@@ -163,12 +239,12 @@ func (p *plan) spare(ks *kernelState, want desired) {
 // keep takes an element off ks that stays.
 func (p *plan) keep(ks *kernelState, e element) {
 	p.kept = append(p.kept, e)
-	p.shape.needs(e.set)
+	p.shape.needs(e.family, e.set)
 	delete(ks.elements, e.id())
 }
 
 // resyncTable plans the skeleton of one table. A table that something foreign lives in, or that is of another version, is
-// replaced with everything in it: in one transaction, so that no packet misses it.
+// replaced with everything in it, up to the clients with affinity: in one transaction, so that no packet misses it.
 func (p *plan) resyncTable(t *tableState) {
 	if t.skeleton == nil {
 		p.skeleton(t.family, func(*nft.Set) bool { return false },
@@ -177,15 +253,11 @@ func (p *plan) resyncTable(t *tableState) {
 	}
 	tb := table(t.family)
 	sk := skeleton{p.o, t.family, &p.shape, p.node}
-	var sets []nft.Set
-	for _, id := range p.o.setIDs(t.family, &p.shape) {
-		sets = append(sets, id.set(t.family))
-	}
+	sets := p.o.sets(t.family, &p.shape)
 	chains := sk.chains()
-	if t.skeleton.Fits(tb, sets, chains) {
+	if t.skeleton.Fits(tb, p.flags, sets, chains) {
 		p.skeleton(t.family, func(s *nft.Set) bool { return t.skeleton.HasSet(tb, s) },
 			func(c *nft.Chain) (bool, bool) { return t.skeleton.HasChain(tb, c) })
-		p.forgetUnknown(t)
 		return
 	}
 	p.replaceTable(t, sets, chains)
@@ -195,13 +267,13 @@ func (p *plan) replaceTable(t *tableState, sets []nft.Set, chains []nft.Chain) {
 	// All that was found equal goes with the old table, and has to be written again.
 	for _, s := range p.order {
 		if s.family == t.family {
-			s.del, s.add = nil, nil
+			s.flush, s.del, s.add = false, nil, nil
 		}
 	}
 	for _, name := range slices.SortedFunc(maps.Keys(p.services), state.ServiceName.Compare) {
 		a := p.services[name]
 		p.new.reset()
-		p.new.service(a.record, a.places)
+		p.new.whole(&a)
 		for i := range p.new.own {
 			if p.new.own[i].family == t.family {
 				p.add(p.new.own[i])
@@ -224,48 +296,17 @@ func (p *plan) replaceTable(t *tableState, sets []nft.Set, chains []nft.Chain) {
 			p.add(e)
 		}
 	}
-	known, _ := p.splitAffinity(t)
-	p.tables = append(p.tables, tablePlan{
-		table: table(t.family), replace: true, sets: sets, chains: chains, remembered: known,
-	})
+	next := tablePlan{table: table(t.family), replace: t.skeleton, sets: sets, chains: chains}
+	if i := slices.IndexFunc(sets, func(s nft.Set) bool { return s.Name == affinityName() }); p.canKeep(t, &sets[i]) {
+		next.keepsClients, next.sets = true, slices.Delete(sets, i, i+1)
+	}
+	p.tables = append(p.tables, next)
 }
 
-// forgetUnknown plans that clients whose endpoint is no longer one of their frontend are forgotten.
-func (p *plan) forgetUnknown(t *tableState) {
-	_, unknown := p.splitAffinity(t)
-	p.forgotten = append(p.forgotten, unknown...)
-}
-
-// splitAffinity tells remembered clients whose endpoint is alive from others.
-func (p *plan) splitAffinity(t *tableState) (known, unknown []client) {
-	if len(t.affinity) == 0 {
-		return nil, nil
-	}
-	living := map[elementKey]bool{}
-	for _, a := range p.services {
-		p.new.reset()
-		p.new.service(a.record, a.places)
-		for i := range p.new.own {
-			if e := &p.new.own[i]; e.set.kind == alive {
-				living[e.id()] = true
-			}
-		}
-	}
-	for _, e := range p.kept {
-		if e.set.kind == alive {
-			living[e.id()] = true
-		}
-	}
-	p.new.reset()
-	for _, c := range t.affinity {
-		byAddr, byPort := aliveKeys(c.family, c.view, c.elem)
-		if living[byAddr] || living[byPort] {
-			known = append(known, c)
-		} else {
-			unknown = append(unknown, c)
-		}
-	}
-	return known, unknown
+// canKeep reports whether the set of clients with affinity can stay when all else in the table is replaced: what it holds are numbers that
+// follow from names, so that they mean the same to any version that has the same set.
+func (p *plan) canKeep(t *tableState, clients *nft.Set) bool {
+	return t.skeleton.Flags() == p.flags && t.skeleton.HasSet(table(t.family), clients)
 }
 
 // fromKernel reads the placements of a record's routes off the kernel's slots: from those of the first frontend that has any.

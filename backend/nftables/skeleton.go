@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/switchyard-net/switchyard/internal/nft"
 	"github.com/switchyard-net/switchyard/state"
@@ -17,7 +18,9 @@ import (
 //	                                ├─ [cluster-ip] ── service, node-port, reject
 //	                                ├─ node-port ── the same as service with keys that have no address
 //	                                └─ strays
-//	postrouting, input ── translated ─ [firewall-again] learn ── learn-inside, learn-outside (affinity); masquerade
+//	postrouting, input ── translated ─ [firewall-again-…] [learn-…] (affinity); masquerade
+//
+// Wherever connections pick a slot, those to frontends with affinity have passed service-…recall before.
 //
 // Between the evaluation of two rules a commit may happen. So that no packet sees half of it, every decision that has to fit an
 // earlier one is either made by a single lookup or checked again; the odd repetitions below are for that.
@@ -33,12 +36,12 @@ const (
 	chainServices      = "services"
 	chainClusterIP     = "cluster-ip"
 	chainFirewall      = "firewall"
-	chainFirewallAgain = "firewall-again"
+	chainFirewallAgain = "firewall-again" // and one for each protocol
 	chainReject        = "reject"
 	chainTranslated    = "translated"
 	chainStrays        = "strays"
-	chainLearn         = "learn"  // and one for each view
-	chainRecall        = "recall" // likewise, for frontends that are not split
+	chainLearn         = "learn"  // likewise, in each space
+	chainRecall        = "recall" // in each space and view
 	chainLoopback      = "loopback"
 )
 
@@ -99,26 +102,19 @@ func (sk *skeleton) chains() []nft.Chain {
 				one(nft.Goto(chainReject))),
 			one(nft.Goto(chainStrays)),
 		}},
-		{Name: chainFirewall, Rules: []rule{
-			join(sk.load(nft.Reg0, dstAddr, proto, dstPort, srcAddr),
-				one(nft.InSet(nft.Reg0, setID{space: service, kind: allowed}.name()), nft.Return())),
-			// The frontend may be open to everybody by now, with no allowed clients.
-			join(sk.in(setID{space: service, kind: restricted}), one(nft.Drop())),
-		}},
+		sk.firewall(),
 		sk.translated(),
-		sk.firewallAgain(),
 		{Name: chainReject, Rules: []rule{
 			join(sk.load(nft.Reg0, proto), one(nft.Equal(nft.Reg0, []byte{byte(state.TCP)}), nft.RejectTCP())),
 			one(nft.RejectPort(family(sk.f))),
 		}},
 		sk.strays(),
 	}
-	for _, chain := range []string{chainRecall, chainLearn} {
-		chains = append(chains, nft.Chain{Name: chain, Rules: append(sk.insideGoto(chain+"-"+viewNames[inside]),
-			one(nft.Goto(chain+"-"+viewNames[outside])))})
-	}
-	for _, v := range affinityViews {
-		chains = append(chains, sk.learn(v), nft.Chain{Name: chainRecall + "-" + viewNames[v], Rules: []rule{sk.remembered(v)}})
+	for _, p := range protocols {
+		chains = append(chains, sk.firewallAgain(p))
+		if len(sk.shape.timeouts) > 0 {
+			chains = append(chains, sk.learn(service, p), sk.learn(nodePort, p))
+		}
 	}
 	if sk.shape.loopback && sk.f == state.IPv4 {
 		chains = append(chains, sk.loopback())
@@ -207,6 +203,23 @@ func (sk *skeleton) in(id setID) []nft.Expr {
 	return join(sk.load(nft.Reg0, fields...), one(nft.InSet(nft.Reg0, id.name())))
 }
 
+// savedMark holds the packet's mark for the moment in which a number passes through it.
+const savedMark = nft.Reg0 + 15
+
+// numbered matches packets whose key is in a map, and puts the number that it has there into dst. lookup ends with the number in dst.
+// The nft tool cannot show a key that contains the result of a map, but one that contains the packet's mark. So the number
+// passes through the mark, which is as it was before anything else happens to the packet.
+func (sk *skeleton) numbered(dst uint32, lookup ...[]nft.Expr) []nft.Expr {
+	return join(one(nft.Meta(savedMark, nft.MetaMark)), join(lookup...),
+		one(nft.SetMeta(dst, nft.MetaMark), nft.Meta(dst, nft.MetaMark), nft.SetMeta(savedMark, nft.MetaMark)))
+}
+
+// hasNumber is numbered for the number of a frontend, which is at fields, into the first register.
+func (sk *skeleton) hasNumber(s space, k kind, fields ...field) []nft.Expr {
+	return sk.numbered(nft.Reg0, sk.load(nft.Reg0, fields...),
+		one(nft.MapLookup(nft.Reg0, nft.Reg0, setID{space: s, kind: k}.name())))
+}
+
 // pick translates the destination to that in a random one of mod slots.
 func (sk *skeleton) pick(s space, v view, mod uint32) []nft.Expr {
 	fields, index := sk.key(s)
@@ -236,7 +249,7 @@ func (sk *skeleton) spaceChains(s space) []nft.Chain {
 	mark := one(nft.Jump(sk.masqueradeChain(s)))
 	var rules []rule
 	if s == service {
-		rules = append(rules, join(sk.in(setID{space: s, kind: restricted}), one(nft.Jump(chainFirewall))))
+		rules = append(rules, join(sk.hasNumber(s, restricted, dstAddr, proto, dstPort), one(nft.Jump(chainFirewall))))
 	}
 	// A frontend may become split, or cease to be, together with its masquerade rule. Looking twice makes sure that a
 	// client from outside never gets an endpoint elsewhere with the masquerade rule that is meant for local ones. Whichever
@@ -245,8 +258,7 @@ func (sk *skeleton) spaceChains(s space) []nft.Chain {
 	rules = append(append(rules, toSplit, mark, toSplit), picks...)
 	rules = append(rules, toSplit, sk.pick(s, common, 1))
 
-	// The packet may carry the mark of the rule for frontends that are not split. And remembered clients are in the same maps
-	// whether their frontend is split or not, so that here, too, the masquerade rule has to fit what is looked up after it.
+	// The packet may carry the mark of the rule for frontends that are not split.
 	splitChain := nft.Chain{Name: sk.splitChain(s), Rules: []rule{sk.setMark(0), mark,
 		join(sk.in(setID{space: s, kind: split}), one(nft.Goto(sk.outsideChain(s))))}}
 	outsideChain := nft.Chain{Name: sk.outsideChain(s), Rules: sk.insideGoto(sk.insideChain(s))}
@@ -271,12 +283,11 @@ func (sk *skeleton) spaceChains(s space) []nft.Chain {
 
 // picks returns the rules that choose an endpoint, or the verdict where there is none, and the chains that they need.
 func (sk *skeleton) picks(s space, v view) (rules []rule, chains []nft.Chain) {
-	for _, t := range sk.shape.timeouts {
-		then := one(nft.Jump(chainRecall)) // which tells clients outside from others
-		if v != common {
-			then = sk.remembered(v)
-		}
-		rules = append(rules, join(sk.in(setID{space: s, kind: sticky, arg: t}), then))
+	if len(sk.shape.timeouts) > 0 {
+		chain := sk.recall(s, v)
+		chains = append(chains, chain)
+		fields, _ := sk.key(s)
+		rules = append(rules, join(sk.hasNumber(s, sticky, fields...), one(nft.Jump(chain.Name))))
 	}
 	for _, k := range classes {
 		if k > sk.shape.class[s][v] {
@@ -303,13 +314,32 @@ func (sk *skeleton) picks(s space, v view) (rules []rule, chains []nft.Chain) {
 	return append(rules, slot0, rejected, dropped, slot0, rejected), chains
 }
 
-// remembered translates the destination to the endpoint that the client is remembered with.
-func (sk *skeleton) remembered(v view) []nft.Expr {
-	result := nft.Reg0 + 2*sk.addrRegs() + 2
-	return join(sk.load(nft.Reg0, srcAddr, dstAddr, proto, dstPort), one(
-		nft.MapLookup(nft.Reg0, result, affinitySet(v)),
-		nft.DNAT(family(sk.f), result, result+sk.addrRegs()),
-	))
+// recall makes the chain that translates the destination to the endpoint that the client is remembered with, if the frontend has it
+// still: the number leads to it through the frontend's own slots. If not, it is forgotten, so that the endpoint that the client
+// gets now can be learnt: learning does not change what is there. It is not forgotten if the client gets none, and neither if the
+// frontend has just become split, or has ceased to be: the other view may have the endpoint.
+func (sk *skeleton) recall(s space, v view) nft.Chain {
+	fields, index := sk.key(s)
+	result := index + 1
+	remembered := join(
+		sk.hasNumber(s, sticky, fields...),
+		sk.numbered(index, sk.load(nft.Reg0+1, srcAddr), one(nft.MapLookup(nft.Reg0, index, setID{kind: affinity}.name()))),
+		one(nft.Mask(index, 1<<endpointNumberBits-1, v.numberedSlots())), sk.load(nft.Reg0, fields...),
+		one(nft.MapLookup(nft.Reg0, result, setID{space: s, kind: slots}.name()), nft.DNAT(family(sk.f), result, result+sk.addrRegs())),
+	)
+	forget := join(sk.hasNumber(s, sticky, fields...), sk.load(nft.Reg0+1, srcAddr),
+		one(nft.DeleteFromMap(setID{kind: affinity}.name(), nft.Reg0, nft.Reg0)))
+	rules := []rule{remembered}
+	for _, k := range []kind{reject, drop} {
+		rules = append(rules, join(sk.in(setID{space: s, view: v, kind: k}), one(nft.Return())))
+	}
+	inSplit := sk.in(setID{space: s, kind: split})
+	if v == common {
+		rules = append(rules, join(inSplit, one(nft.Return())), forget)
+	} else {
+		rules = append(rules, join(inSplit, forget))
+	}
+	return nft.Chain{Name: s.prefix() + v.infix() + chainRecall, Rules: rules}
 }
 
 // insideGoto sends connections of all clients but those outside to a chain.
@@ -418,16 +448,17 @@ func (sk *skeleton) prefixes(f field, prefixes []netip.Prefix) [][]nft.Expr {
 		}
 		match := sk.load(nft.Reg0, f)
 		if p.Bits() < p.Addr().BitLen() {
-			match = append(match, nft.MaskBytes(nft.Reg0, prefixMask(p)))
+			match = append(match, nft.MaskBytes(nft.Reg0, lengthMask(p.Bits(), p.Addr().BitLen())))
 		}
 		matches = append(matches, append(match, nft.Equal(nft.Reg0, p.Masked().Addr().AsSlice())))
 	}
 	return matches
 }
 
-func prefixMask(p netip.Prefix) []byte {
-	mask := make([]byte, p.Addr().BitLen()/8)
-	for i := range p.Bits() {
+// lengthMask returns a mask of so many of an address's bits.
+func lengthMask(n, bits int) []byte {
+	mask := make([]byte, bits/8)
+	for i := range n {
 		mask[i/8] |= 0x80 >> (i % 8)
 	}
 	return mask
@@ -461,64 +492,88 @@ func (sk *skeleton) isProto(p state.Protocol) []nft.Expr {
 	return one(nft.Meta(nft.Reg0, nft.MetaL4Proto), nft.Equal(nft.Reg0, []byte{byte(p)}))
 }
 
+func protocolChain(name string, p state.Protocol) string {
+	return name + "-" + strings.ToLower(p.String())
+}
+
+// firewall returns if the client may connect to a frontend that is restricted.
+func (sk *skeleton) firewall() nft.Chain {
+	key := []field{dstAddr, proto, dstPort}
+	return nft.Chain{Name: chainFirewall, Rules: sk.onlyAllowed(nil, key, srcAddr)}
+}
+
+// firewallAgain is the firewall for connections that are translated already.
+func (sk *skeleton) firewallAgain(p state.Protocol) nft.Chain {
+	key := []field{origDstAddr, proto, origDstPort}
+	return nft.Chain{Name: protocolChain(chainFirewallAgain, p), Rules: sk.onlyAllowed(sk.isProto(p), key, origSrcAddr)}
+}
+
+// onlyAllowed returns rules that return for clients in a frontend's list and drop connections of others. A list has its ranges in
+// one set for each prefix length.
+func (sk *skeleton) onlyAllowed(match []nft.Expr, frontend []field, client field) []rule {
+	var rules []rule
+	bits := 8 * addrLen(sk.f)
+	for n, used := range sk.shape.of(sk.f) {
+		if !used {
+			continue
+		}
+		masked := sk.load(nft.Reg0+1, client)
+		if n < bits {
+			masked = append(masked, nft.MaskBytes(nft.Reg0+1, lengthMask(n, bits)))
+		}
+		rules = append(rules, join(match, sk.hasNumber(service, restricted, frontend...), masked,
+			one(nft.InSet(nft.Reg0, setID{kind: allowed, arg: uint32(n)}.name()), nft.Return())))
+	}
+	// A commit may replace a range by one of a length that has been asked for already. So all are asked again before the drop; and the
+	// frontend may be open to everybody by now, with no list.
+	rules = append(rules, rules...)
+	return append(rules, join(match, sk.hasNumber(service, restricted, frontend...), one(nft.Drop())))
+}
+
 // translated looks at connections whose endpoint has been picked. If the frontend became restricted before that, but after it was
 // seen to be open, the endpoint may be one that the client must not reach.
 func (sk *skeleton) translated() nft.Chain {
 	c := nft.Chain{Name: chainTranslated}
+	key := []field{origDstAddr, proto, origDstPort}
 	for _, p := range protocols {
-		c.Rules = append(c.Rules, join(sk.wasRestricted(p), one(nft.Jump(chainFirewallAgain))))
+		c.Rules = append(c.Rules, join(sk.isProto(p), sk.hasNumber(service, restricted, key...),
+			one(nft.Jump(protocolChain(chainFirewallAgain, p)))))
 	}
-	c.Rules = append(c.Rules, one(nft.Goto(chainLearn)))
-	return c
-}
-
-func (sk *skeleton) wasRestricted(p state.Protocol) []nft.Expr {
-	return join(sk.isProto(p), sk.load(nft.Reg0, origDstAddr, proto, origDstPort),
-		one(nft.InSet(nft.Reg0, setID{space: service, kind: restricted}.name())))
-}
-
-// firewallAgain is the firewall for connections that are translated already.
-func (sk *skeleton) firewallAgain() nft.Chain {
-	c := nft.Chain{Name: chainFirewallAgain}
-	for _, p := range protocols {
-		c.Rules = append(c.Rules, join(sk.isProto(p), sk.load(nft.Reg0, origDstAddr, proto, origDstPort, origSrcAddr),
-			one(nft.InSet(nft.Reg0, setID{space: service, kind: allowed}.name()), nft.Return())))
+	if len(sk.shape.timeouts) == 0 {
+		return c
 	}
 	for _, p := range protocols {
-		c.Rules = append(c.Rules, join(sk.wasRestricted(p), one(nft.Drop())))
+		c.Rules = append(c.Rules, join(sk.isProto(p), sk.hasNumber(service, sticky, key...), one(nft.Goto(sk.learnChain(service, p)))))
+	}
+	for _, p := range protocols {
+		c.Rules = append(c.Rules, join(sk.isProto(p), sk.load(nft.Reg0, origDstAddr), one(nft.InSet(nft.Reg0, setID{kind: nodePortIPs}.name())),
+			sk.hasNumber(nodePort, sticky, key[1:]...), one(nft.Goto(sk.learnChain(nodePort, p)))))
 	}
 	return c
 }
 
-// learn remembers which endpoint a client of a sticky frontend got, from the connection's translation, or refreshes what is
-// remembered. An endpoint that has just been taken out of the client's own route is not remembered.
-func (sk *skeleton) learn(v view) nft.Chain {
-	c := nft.Chain{Name: chainLearn + "-" + viewNames[v]}
-	for _, t := range sk.shape.timeouts {
-		for _, s := range []space{service, nodePort} {
-			for _, p := range protocols {
-				c.Rules = append(c.Rules, sk.learnRule(s, v, p, t))
-			}
-		}
-	}
-	return c
+func (sk *skeleton) learnChain(s space, p state.Protocol) string {
+	return protocolChain(s.prefix()+chainLearn, p)
 }
 
-func (sk *skeleton) learnRule(s space, v view, p state.Protocol, seconds uint32) rule {
-	_, endpoint := sk.key(s)
+// learn remembers which endpoint a client of a port with affinity got, from the connection's translation, or goes on remembering it.
+// An endpoint that has just left the port has no number any longer, and is not remembered.
+func (sk *skeleton) learn(s space, p state.Protocol) nft.Chain {
+	c := nft.Chain{Name: sk.learnChain(s, p)}
 	orig := []field{origDstAddr, proto, origDstPort}
-	var match []nft.Expr
 	if s == nodePort {
 		orig = orig[1:]
-		match = join(sk.load(nft.Reg0, origDstAddr), one(nft.InSet(nft.Reg0, setID{kind: nodePortIPs}.name())))
 	}
-	data := nft.Reg0 + 2*sk.addrRegs() + 2
-	return join(
-		sk.isProto(p), match,
-		sk.load(nft.Reg0, orig...), one(nft.InSet(nft.Reg0, setID{space: s, kind: sticky, arg: seconds}.name())),
-		sk.load(nft.Reg0, orig...), sk.load(endpoint, dstAddr, dstPort),
-		one(nft.InSet(nft.Reg0, setID{space: s, view: v, kind: alive}.name())),
-		sk.load(nft.Reg0, origSrcAddr, origDstAddr, proto, origDstPort), sk.load(data, dstAddr, dstPort),
-		one(nft.UpdateMap(affinitySet(v), nft.Reg0, data, uint64(seconds)*1000), nft.Return()),
-	)
+	number := nft.Reg0 + sk.addrRegs() + 2
+	for _, t := range sk.shape.timeouts {
+		c.Rules = append(c.Rules, join(
+			sk.isProto(p), sk.load(nft.Reg0, orig...), one(nft.InSet(nft.Reg0, setID{space: s, kind: stickyFor, arg: t}.name())),
+			sk.hasNumber(s, sticky, orig...),
+			sk.numbered(number, sk.load(nft.Reg0+1, dstAddr, dstPort),
+				one(nft.MapLookup(nft.Reg0, number, setID{kind: endpointNumbers}.name()))),
+			sk.load(nft.Reg0+1, origSrcAddr),
+			one(nft.UpdateMap(setID{kind: affinity}.name(), nft.Reg0, number, uint64(t)*1000), nft.Return()),
+		))
+	}
+	return c
 }

@@ -7,10 +7,15 @@ import (
 	"crypto/x509"
 	"fmt"
 	"log/slog"
-	"os"
 	"slices"
 	"sync"
+	"time"
+
+	"github.com/switchyard-net/switchyard/client/regularfile"
 )
+
+// maxFile is how many bytes a file may have: some 5,000 authorities.
+const maxFile = 8 << 20
 
 // Config is a configuration made of files. Its methods may be called concurrently.
 type Config struct {
@@ -21,7 +26,10 @@ type Config struct {
 	mu     sync.Mutex // guards all below
 	read   [][]byte
 	config *tls.Config
-	failed string // the last error that was logged
+	failed string    // the last error that was logged
+	tried  time.Time // when the files were read last, or could not be
+	warned time.Time // when the end of a connection was logged last
+	broken int       // connections that have ended since
 }
 
 // New reads the files for the first time, and has a configuration composed of their contents, in the same order. An empty name
@@ -35,10 +43,37 @@ func New(log *slog.Logger, compose func(contents [][]byte) (*tls.Config, error),
 }
 
 // Current returns the configuration for the next handshake. It must not be modified. Files that cannot be used any more are logged,
-// and what they said before counts until they are mended.
+// and what they said before counts until they are fixed.
 func (c *Config) Current() *tls.Config {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return c.current()
+}
+
+// recent is like Current, with files that were read up to readPause ago.
+func (c *Config) recent() *tls.Config {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if time.Since(c.tried) < readPause {
+		return c.config
+	}
+	return c.current()
+}
+
+// ended logs that a connection is closed, once a minute.
+func (c *Config) ended(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.broken++
+	if now := time.Now(); now.Sub(c.warned) >= time.Minute {
+		c.log.Warn("connections are closed whose certificates are no longer good", "error", err, "connectionsSinceLastWarning", c.broken)
+		c.warned, c.broken = now, 0
+	}
+}
+
+// current reads the files. The caller holds mu.
+func (c *Config) current() *tls.Config {
+	c.tried = time.Now()
 	err := c.reload()
 	switch {
 	case err == nil:
@@ -58,7 +93,7 @@ func (c *Config) reload() error {
 			continue
 		}
 		var err error
-		if read[i], err = os.ReadFile(f); err != nil {
+		if read[i], err = regularfile.ReadFile(f, maxFile); err != nil {
 			return fmt.Errorf("TLS: %w", err)
 		}
 	}

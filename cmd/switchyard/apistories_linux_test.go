@@ -161,7 +161,11 @@ func makeCerts(ts *testscript.TestScript, _ bool, _ []string) {
 	ca := certtest.NewAuthority()
 	write("ca.crt", ca.PEM)
 	for file, name := range map[string]string{"server": "server", "node-a": "system:node:node-a", "node-b": "system:node:node-b", "user": "somebody"} {
-		cert, key := ca.Issue(time.Hour, pkix.Name{CommonName: name}, "127.0.0.1")
+		subject := pkix.Name{CommonName: name}
+		if strings.HasPrefix(name, "system:node:") {
+			subject.Organization = []string{"system:nodes"}
+		}
+		cert, key := ca.Issue(time.Hour, subject, "127.0.0.1")
 		write(file+".crt", cert)
 		write(file+".key", key)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/switchyard-net/switchyard/client"
+	"github.com/switchyard-net/switchyard/client/peeruser"
 	"github.com/switchyard-net/switchyard/internal/failover"
 	"github.com/switchyard-net/switchyard/internal/remote"
 	"github.com/switchyard-net/switchyard/state"
@@ -21,6 +22,7 @@ import (
 type applyOptions struct {
 	api           string
 	tls           client.TLSFiles
+	users         []string
 	node          string
 	routing       routingFlags
 	dataplane     dataplaneFlags
@@ -63,13 +65,14 @@ for a while follows the API server itself, until a relay answers again.`,
 	f := cmd.Flags()
 	f.StringVar(&o.api, "api", client.DefaultTarget, "where the API is served: unix:///PATH, tcp://IP:PORT or a name such as dns:///relay.example:8443")
 	f.StringVar(&o.tls.CA, "tls-ca", "", "authorities that vouch for the server, in PEM, read again for each connection, as are the next two; without TLS, the API must be on this host")
-	f.StringVar(&o.tls.Cert, "tls-cert", "", "certificate to show, with the common name system:node:NAME")
+	f.StringVar(&o.tls.Cert, "tls-cert", "", "certificate to show, with the common name system:node:NAME and the organisation system:nodes")
 	f.StringVar(&o.tls.Key, "tls-key", "", "key of the certificate to show")
 	f.StringVar(&o.tls.ServerName, "tls-server-name", "", "name that the server's certificate must have (default: the host in --api)")
+	f.StringSliceVar(&o.users, "socket-users", nil, "users whose processes may serve a unix socket in --api, by name or number, beside root and this process's own")
 	f.StringVar(&o.node, "node", "", "name of this node (default: the one that the server is for, or that the certificate names; with --fallback the host's name)")
 	o.routing.register(f)
 	o.dataplane.register(f)
-	f.BoolVar(&o.fallback, "fallback", false, "follow the API server while no relay answers; --masquerade-all and --service-proxy-name count only then")
+	f.BoolVar(&o.fallback, "fallback", false, "follow the API server while no relay answers; of the flags about routing, all but --cluster-cidr count only then")
 	f.DurationVar(&o.fallbackAfter, "fallback-after", 10*time.Second, "how long no relay may answer until then")
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the API server for --fallback (default: the pod's service account)")
 	o.log.register(f)
@@ -89,7 +92,7 @@ func (o *applyOptions) run(ctx context.Context, command string, stdout, stderr i
 			return err
 		}
 	}
-	options := client.Options{Target: o.api, Node: o.node, Name: "nftables", Logger: log}
+	options := client.Options{Target: o.api, Node: o.node, Name: "nftables", SocketUsers: o.users, Logger: log}
 	if o.tls != (client.TLSFiles{}) {
 		if options.Certificates, err = client.NewCertificates(o.tls, log); err != nil {
 			return err
@@ -109,7 +112,7 @@ func (o *applyOptions) run(ctx context.Context, command string, stdout, stderr i
 		s := failover.New(failover.Options{Relay: api, After: o.fallbackAfter, Node: o.node, Logger: log, Backup: o.backup(log)})
 		follow, from.feed, from.snapshot, from.report = s.Run, s.Replica(), s.Replica().Snapshot, s.Report
 	}
-	parts, err := o.dataplane.parts(from, o.routing.detector(), stdout, log)
+	parts, err := o.dataplane.parts(ctx, from, o.routing.detector(), stdout, log)
 	if err != nil {
 		return err
 	}
@@ -126,7 +129,10 @@ func (o *applyOptions) check() error {
 	case (o.tls.Cert == "") != (o.tls.Key == ""):
 		return errors.New("--tls-cert and --tls-key are needed together")
 	}
-	return nil
+	if _, err := peeruser.Parse(o.users); err != nil {
+		return fmt.Errorf("--socket-users: %w", err)
+	}
+	return o.routing.check()
 }
 
 // checkFallback finds out now whether the API server is named in a way that can be used later.
@@ -141,7 +147,7 @@ func (o *applyOptions) backup(log *slog.Logger) func(context.Context) (state.Fee
 	return func(ctx context.Context) (state.Feed, func() error) {
 		config := o.routing.brain()
 		config.NodeName = o.node
-		s := store.New(store.Options{Brain: config, Logger: log})
+		s := store.New(store.Options{Brain: config, Budgets: budgets(&o.routing.services), Logger: log})
 		sink := s.Source("kube")
 		objects := objectFlags{kubeconfig: o.kubeconfig}
 		done := make(chan error, 1)

@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
-	"strconv"
 
 	"github.com/spf13/cobra"
 
@@ -26,12 +26,15 @@ What needs a kernel is measured in a network namespace of its own.`,
 	cmd.AddCommand(
 		newBench("brain", "Services computed from scratch in a second", false, bench.Brain),
 		newBench("store", "One changed endpoint, through model, brain and store", false, bench.Store),
-		newBench("nftables", "Cold load, warm restart and single changes in the kernel", true, bench.NFTables),
+		newBenchNFTablesCommand(),
 		newBench("memory", "Resident memory with everything programmed", true, bench.Memory),
 		newBench("api", "The node-local API: whole states, and one changed endpoint", false, bench.API),
 		newBench("churn", "What a node is sent of an hour of a busy cluster", false, bench.Churn),
+		newBenchScalingCommand(),
 		newBenchRelayCommand(),
+		newBenchInternetCommand(),
 		newBenchNodesCommand(),
+		newBenchServeCommand(),
 	)
 	return cmd
 }
@@ -68,37 +71,120 @@ func newBench(name, short string, kernel bool, measure func(context.Context, *be
 	return cmd
 }
 
+func newBenchNFTablesCommand() *cobra.Command {
+	var of bench.NFTablesOptions
+	cmd := newBench("nftables", "Cold load, warm restart and single changes in the kernel", true,
+		func(ctx context.Context, r *bench.Reporter, o bench.Options) error {
+			of.Options = o
+			return bench.NFTables(ctx, r, of)
+		})
+	cmd.Flags().IntSliceVar(&of.Ranges, "ranges", nil, "total numbers of source ranges to measure with (default 1000,100000)")
+	cmd.Flags().IntSliceVar(&of.Clients, "clients", nil, "numbers of clients with affinity to measure with (default 1000,1000000)")
+	return cmd
+}
+
+func newBenchScalingCommand() *cobra.Command {
+	var o bench.ScalingOptions
+	var dir string
+	cmd := &cobra.Command{
+		Use:   "scaling",
+		Short: "How the time of every operation grows with everything that there may be many of",
+		Long: `Scaling measures every operation with ten times more and more of everything that objects or
+packets can make more of. Each is one line of JSON on stdout; a table follows on stderr, which
+marks what grows faster than it may, and why. It takes up to 8 minutes.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := enterNamespaces(); err != nil {
+				return err
+			}
+			all, err := bench.Scaling(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), o)
+			if err != nil || dir == "" {
+				return err
+			}
+			return bench.WriteGrowths(dir, all)
+		},
+	}
+	cmd.Flags().BoolVar(&o.Quick, "quick", false, "measure small sizes only: it shows that all operations work, and nothing about how they grow")
+	cmd.Flags().StringVar(&o.Only, "only", "", "one part (brain, store, cluster, wire, server, relay, nftables, conntrack) or dimension")
+	cmd.Flags().StringVar(&dir, "out", "", "directory for scaling.md and scaling.svg")
+	return cmd
+}
+
 func newBenchRelayCommand() *cobra.Command {
 	nodes := 0
-	cmd := newBench("relay", "One relay with thousands of nodes", false, func(ctx context.Context, r *bench.Reporter, o bench.Options) error {
-		self, err := os.Executable()
+	cmd := newBench("relay", "Relays with thousands of nodes: changes, slow nodes, restarts, replicas", false, func(ctx context.Context, r *bench.Reporter, o bench.Options) error {
+		relays, err := benchRelays(o, nodes)
 		if err != nil {
-			return fmt.Errorf("find this program, to run it for the nodes: %w", err)
+			return err
 		}
-		return bench.Relay(ctx, r, bench.RelayOptions{Options: o, Nodes: nodes, Clients: func(ctx context.Context, target string, nodes int) *exec.Cmd {
-			return exec.CommandContext(ctx, self, "bench", benchNodes, "--target", target, "--nodes", strconv.Itoa(nodes))
-		}})
+		return bench.Relay(ctx, r, relays)
 	})
 	cmd.Flags().IntVar(&nodes, "nodes", 0, "number of nodes (default 5000)")
 	return cmd
 }
 
-// benchNodes is the command that 'bench relay' runs in another process.
-const benchNodes = "relay-nodes"
+func newBenchInternetCommand() *cobra.Command {
+	nodes, costs := 0, ""
+	cmd := newBench("internet", "A model of trees of relays for more nodes than there is room for, with measured costs", false, func(ctx context.Context, r *bench.Reporter, o bench.Options) error {
+		relays, err := benchRelays(o, nodes)
+		if err != nil {
+			return err
+		}
+		return bench.Internet(ctx, r, bench.InternetOptions{RelayOptions: relays, Costs: costs})
+	})
+	cmd.Flags().IntVar(&nodes, "nodes", 0, "number of nodes (default 50000)")
+	cmd.Flags().StringVar(&costs, "costs", "", "file with the results of an earlier run, whose costs are taken instead of measured")
+	return cmd
+}
+
+// benchRelays has relays and nodes run as processes of this program.
+func benchRelays(o bench.Options, nodes int) (bench.RelayOptions, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return bench.RelayOptions{}, fmt.Errorf("find this program, to run it for relays and nodes: %w", err)
+	}
+	return bench.RelayOptions{
+		Options: o, Nodes: nodes,
+		Relay: func(ctx context.Context, args ...string) *exec.Cmd {
+			return exec.CommandContext(ctx, self, append([]string{"bench", benchServe, "--"}, args...)...)
+		},
+		Fleet: func(ctx context.Context) *exec.Cmd { return exec.CommandContext(ctx, self, "bench", benchNodes) },
+	}, nil
+}
+
+// The commands that 'bench relay' runs in other processes.
+const benchNodes, benchServe = "relay-nodes", "relay-serve"
 
 func newBenchNodesCommand() *cobra.Command {
-	var target string
-	var nodes int
-	cmd := &cobra.Command{
+	return &cobra.Command{
 		Use:    benchNodes,
-		Short:  "Follow a relay as many nodes",
+		Short:  "Follow relays as many nodes",
 		Hidden: true,
 		Args:   cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return bench.RelayClients(cmd.Context(), target, nodes, cmd.InOrStdin(), cmd.OutOrStdout())
+			return bench.FleetNodes(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout())
 		},
 	}
-	cmd.Flags().StringVar(&target, "target", "", "where the relay is")
-	cmd.Flags().IntVar(&nodes, "nodes", 0, "number of nodes")
-	return cmd
+}
+
+func newBenchServeCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:    benchServe + " -- FLAGS",
+		Short:  "Run 'switchyard serve' until stdin ends, and answer there what it uses",
+		Hidden: true,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx, cancel := context.WithCancelCause(cmd.Context())
+			defer cancel(nil)
+			go func() { cancel(bench.AnswerRelay(cmd.InOrStdin(), cmd.OutOrStdout())) }()
+			serve := newServeCommand()
+			serve.SetArgs(args)
+			serve.SetOut(io.Discard)
+			serve.SetErr(cmd.ErrOrStderr())
+			err := serve.ExecuteContext(ctx)
+			if cause := context.Cause(ctx); err == nil && !errors.Is(cause, context.Canceled) {
+				err = cause
+			}
+			return err
+		},
+	}
 }

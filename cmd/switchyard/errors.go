@@ -4,7 +4,17 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+
+	"github.com/switchyard-net/switchyard/backend/nftables"
 )
+
+// explainStart adds the remedy to what keeps a dataplane from starting.
+func explainStart(err error) error {
+	if _, inUse := errors.AsType[*nftables.InUseError](err); inUse {
+		return fmt.Errorf("%w, or give --take-over the time in which it will end", err)
+	}
+	return explain(err)
+}
 
 // explain adds the remedy to what the kernel refuses for want of rights.
 func explain(err error) error {

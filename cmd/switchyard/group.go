@@ -26,17 +26,24 @@ func newGroup(ctx context.Context) *group {
 func (g *group) start(part func(context.Context) error) (stop func()) {
 	ctx, cancel := context.WithCancel(g.ctx)
 	done := make(chan struct{})
-	g.parts.Go(func() {
+	g.run(ctx, func(ctx context.Context) error {
 		defer close(done)
 		defer cancel()
-		if err := part(ctx); err != nil && !errors.Is(err, context.Canceled) {
-			g.fail(err)
-		}
+		return part(ctx)
 	})
 	return func() {
 		cancel()
 		<-done
 	}
+}
+
+// run runs a part with a context of the group.
+func (g *group) run(ctx context.Context, part func(context.Context) error) {
+	g.parts.Go(func() {
+		if err := part(ctx); err != nil && !errors.Is(err, context.Canceled) {
+			g.fail(err)
+		}
+	})
 }
 
 // fail ends all parts, with err as the reason.
@@ -57,10 +64,13 @@ func (g *group) wait() error {
 }
 
 // together runs all parts until ctx ends or one of them fails, and returns why.
+//
+// They share one context: contexts of their own would end one after the other, so that a part might meet the end of another one
+// before its own.
 func together(ctx context.Context, parts []func(context.Context) error) error {
 	g := newGroup(ctx)
 	for _, part := range parts {
-		g.start(part)
+		g.run(g.ctx, part)
 	}
 	return g.wait()
 }

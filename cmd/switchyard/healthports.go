@@ -20,8 +20,10 @@ type healthPorts struct {
 	moved     chan struct{} // has a value when node has changed, or what nodePorts returns
 }
 
-// newHealthPorts returns health ports that serve nowhere yet. nodePorts says where NodePorts are served.
-func newHealthPorts(o servicehealth.Options, nodePorts func() backend.NodePortAddresses) (*healthPorts, error) {
+// newHealthPorts returns health ports that serve nowhere yet, with their share of open files. nodePorts says where NodePorts are
+// served.
+func newHealthPorts(o servicehealth.Options, files shares, nodePorts func() backend.NodePortAddresses) (*healthPorts, error) {
+	o.MaxConnections, o.MaxSockets = files.ports, files.portSockets
 	addresses, err := ifaddr.Open(ifaddr.Options{Logger: o.Logger})
 	if err != nil {
 		return nil, err

@@ -85,7 +85,7 @@ func (o *labOptions) run(ctx context.Context, stdout, stderr io.Writer) (err err
 	options := labview.Options{
 		Path: path, Out: stdout, Size: size, Colour: width > 0 && os.Getenv("NO_COLOR") == "", Logger: log,
 		Dataplane: func(d backend.LocalDetector, a backend.NodePortAddresses) (labview.Dataplane, error) {
-			return nftables.New(nftables.Options{Logger: log, LocalDetector: d, NodePortAddresses: a})
+			return nftables.New(ctx, nftables.Options{Logger: log, LocalDetector: d, NodePortAddresses: a})
 		},
 	}
 	if !o.once {

@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/KimMachineGun/automemlimit/memlimit"
 	"github.com/spf13/cobra"
 )
 
@@ -21,6 +22,7 @@ const (
 )
 
 func main() {
+	limitMemory(memlimit.FromCgroup, os.Stderr)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	code := run(ctx, proxyArgs(os.Args), os.Stdout, os.Stderr)
 	stop()

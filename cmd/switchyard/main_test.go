@@ -9,7 +9,13 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"switchyard": main, "kube-proxy": main})
+	testscript.Main(m, map[string]func(){"switchyard": program, "kube-proxy": program})
+}
+
+// program is the program, beginning with the limits that a test sets.
+func program() {
+	limitOpenFiles()
+	main()
 }
 
 // TestStories runs the command line as a person would; testdata has one story a file.

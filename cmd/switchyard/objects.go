@@ -8,12 +8,15 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
 
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/client"
+	"github.com/switchyard-net/switchyard/client/peeruser"
+	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/source/file"
 	"github.com/switchyard-net/switchyard/source/kube"
@@ -36,21 +39,39 @@ func nodeOrHost(node string) (string, error) {
 // objectFlags say where the cluster's objects come from: files, a relay, or an API server.
 type objectFlags struct {
 	path       string
+	grace      time.Duration
 	relays     []string
 	relayTLS   client.TLSFiles
+	relayUsers []string
 	kubeconfig string
 	master     string
 }
 
 func (o *objectFlags) register(f *pflag.FlagSet) {
 	f.StringVar(&o.path, "source", "", "manifest or directory of manifests to read and follow, instead of an API server")
+	f.DurationVar(&o.grace, "source-grace", sourceGrace, sourceGraceUsage)
 	f.StringSliceVar(&o.relays, "relay", nil, "relays to have the cluster's objects from, instead of an API server, such as dns:///relay.example:8443; the next one is tried when one fails")
 	f.StringVar(&o.relayTLS.CA, "relay-ca", "", "authorities that vouch for relays, in PEM; read again for each connection, as are the next two")
 	f.StringVar(&o.relayTLS.Cert, "relay-cert", "", "certificate to show to relays, of the organisation switchyard:relays")
 	f.StringVar(&o.relayTLS.Key, "relay-key", "", "key of the certificate to show to relays")
 	f.StringVar(&o.relayTLS.ServerName, "relay-server-name", "", "name that relays' certificates must have (default: the host in --relay)")
+	f.StringSliceVar(&o.relayUsers, "relay-socket-users", nil, "users whose processes may serve unix sockets in --relay, by name or number, beside root and this process's own")
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the API server, followed when it changes (default: the pod's service account)")
 	f.StringVar(&o.master, "master", "", "address of the API server, in place of the kubeconfig's")
+}
+
+// sourceGrace is the default of --source-grace, which 'switchyard run' has as well.
+const (
+	sourceGrace      = 10 * time.Second
+	sourceGraceUsage = "how long a manifest that has lost objects while it was written in place must be left alone before they are withdrawn; 0: not at all"
+)
+
+// graceOf is a grace time in the terms of package file, where 0 stands for the default.
+func graceOf(d time.Duration) time.Duration {
+	if d <= 0 {
+		return -1
+	}
+	return d
 }
 
 // check finds flags that contradict each other, or that cannot be used.
@@ -71,6 +92,9 @@ func (o *objectFlags) check() error {
 		return errors.New("--relay-ca, --relay-cert, --relay-key and --relay-server-name are for relays; name one with --relay, or leave them out")
 	case (o.relayTLS.Cert == "") != (o.relayTLS.Key == ""):
 		return errors.New("--relay-cert and --relay-key are needed together")
+	}
+	if _, err := peeruser.Parse(o.relayUsers); err != nil {
+		return fmt.Errorf("--relay-socket-users: %w", err)
 	}
 	for _, t := range o.relays {
 		if err := dialable(t, &tls.Config{}); err != nil {
@@ -97,7 +121,7 @@ func dialable(target string, c *tls.Config) error {
 func (o *objectFlags) source(node, proxyName string, log *slog.Logger) (source.Source, error) {
 	switch {
 	case o.path != "":
-		return file.New(file.Options{Path: o.path, Whole: true, Logger: log})
+		return file.New(file.Options{Path: o.path, Whole: true, Grace: graceOf(o.grace), Logger: log})
 	case len(o.relays) > 0:
 		var certificates *client.Certificates // none on this host; see check
 		if o.relayTLS != (client.TLSFiles{}) {
@@ -106,7 +130,7 @@ func (o *objectFlags) source(node, proxyName string, log *slog.Logger) (source.S
 				return nil, err
 			}
 		}
-		return relay.New(relay.Options{Targets: o.relays, Certificates: certificates, Logger: log})
+		return relay.New(relay.Options{Targets: o.relays, Certificates: certificates, SocketUsers: o.relayUsers, Logger: log})
 	}
 	config, renew, err := (&kube.Connection{
 		Kubeconfig: o.kubeconfig, Master: o.master, ContentType: "application/vnd.kubernetes.protobuf", QPS: 5, Burst: 10,
@@ -122,11 +146,18 @@ type routingFlags struct {
 	clusterCIDRs     prefixes
 	masqueradeAll    bool
 	serviceProxyName string
+	services         config.Services
 }
 
 func (r *routingFlags) register(f *pflag.FlagSet) {
 	f.Var(&r.clusterCIDRs, "cluster-cidr", "addresses of all pods; who connects from elsewhere is masqueraded on cluster IPs. Dataplanes need the same setting")
 	f.BoolVar(&r.masqueradeAll, "masquerade-all", false, "masquerade all connections to cluster IPs")
+	defaults := config.Default().Services
+	f.Var((*prefixes)(&r.services.AllowedExternalIPs), "allowed-external-ips", "ranges that externalIPs of Services may be in; empty for any address, 0.0.0.0/32 for none")
+	f.BoolVar(&r.services.NodeExternalIPs, "node-external-ips", false, "allow externalIPs that are addresses of Nodes")
+	f.Int64Var(&r.services.MaxEntries, "max-entries-per-service", defaults.MaxEntries, "how many frontends, endpoints behind them and source ranges are routed for one Service; 0 for the most, 1600000")
+	f.Int64Var(&r.services.MaxEntriesPerNamespace, "max-entries-per-namespace", defaults.MaxEntriesPerNamespace, "how many of them for the Services of a namespace; 0 for no bound")
+	f.Int64Var(&r.services.MaxEntriesPerNode, "max-entries-per-node", defaults.MaxEntriesPerNode, "how many of them in all; 0 for no bound")
 	f.StringVar(&r.serviceProxyName, "service-proxy-name", "", "handle the Services with this value of the label service.kubernetes.io/service-proxy-name, instead of those without it")
 }
 
@@ -136,7 +167,20 @@ func (r *routingFlags) brain() brain.Config {
 	return brain.Config{
 		ServiceProxyName: r.serviceProxyName, MasqueradeAll: r.masqueradeAll,
 		DetectLocal: brain.Families{IPv4: detector.Detects(state.IPv4), IPv6: detector.Detects(state.IPv6)},
+		ExternalIPs: r.services.AllowedExternalIPs, NodeExternalIPs: r.services.NodeExternalIPs, MaxEntries: r.services.MaxEntries,
 	}
+}
+
+// check finds flags that cannot be used.
+func (r *routingFlags) check() error {
+	s := &r.services
+	if s.MaxEntries < 0 || s.MaxEntries > config.MostEntries {
+		return fmt.Errorf("--max-entries-per-service must be from 0 to %d, got %d", config.MostEntries, s.MaxEntries)
+	}
+	if s.MaxEntriesPerNamespace < 0 || s.MaxEntriesPerNode < 0 {
+		return errors.New("--max-entries-per-namespace and --max-entries-per-node must not be negative; 0 stands for no bound")
+	}
+	return nil
 }
 
 func (r *routingFlags) detector() backend.LocalDetector {

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/internal/loglimit"
 )
 
 // primaryAddresses is the value of --nodeport-addresses that stands for the node's first address of each family.
@@ -87,14 +88,19 @@ func (l *logFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&l.format, "logging-format", "text", "text or json")
 }
 
-// logger logs to w.
+// logger logs to w, within bounds.
 func (l *logFlags) logger(w io.Writer) (*slog.Logger, error) {
 	options := &slog.HandlerOptions{Level: levelOf(l.verbosity)}
+	var h slog.Handler
 	switch l.format {
 	case "text":
-		return slog.New(slog.NewTextHandler(w, options)), nil
+		h = slog.NewTextHandler(w, options)
 	case "json":
-		return slog.New(slog.NewJSONHandler(w, options)), nil
+		h = slog.NewJSONHandler(w, options)
+	default:
+		return nil, fmt.Errorf("--logging-format: %q is neither text nor json", l.format)
 	}
-	return nil, fmt.Errorf("--logging-format: %q is neither text nor json", l.format)
+	log := slog.New(loglimit.New().Handler(h))
+	logLibraries(log)
+	return log, nil
 }

@@ -66,10 +66,11 @@ func runProxy(ctx context.Context, p *proxyFlags, stdout, stderr io.Writer) erro
 	if err != nil {
 		return err
 	}
-	v := new(verbosity)
+	v := newVerbosity()
 	log := newProxyLog(stdout, stderr, c, v)
+	logLibraries(log)
 	for _, w := range warnings {
-		log.Warn(w)
+		log.Warn("the configuration needs a look", "problem", w)
 	}
 	switch {
 	case p.writeConfigTo != "":

@@ -15,20 +15,25 @@ func (l *line) startAPI(g *group, d *daemon, c *config.Config) {
 		if len(c.API.Listen) == 0 {
 			return nil
 		}
-		return l.serveAPI(ctx, &c.API, d.log)
+		return l.serveAPI(ctx, &c.API, d.files, d.log)
 	})
 }
 
-func (l *line) serveAPI(ctx context.Context, c *config.API, log *slog.Logger) error {
+func (l *line) serveAPI(ctx context.Context, c *config.API, files shares, log *slog.Logger) error {
 	tls := server.TLS{CertFile: c.TLSCertFile, KeyFile: c.TLSKeyFile, ClientCAFile: c.ClientCAFile}
 	doors, err := doorsOf(c.Listen, c.SocketMode, tls, "api.listen", "api.socketMode", "api.tlsCertFile, api.tlsKeyFile and api.clientCAFile")
 	if err != nil {
 		return err
 	}
 	followers := newWatchers(log)
-	s, err := server.New(server.Options{OnStatus: followers.status, OnClose: followers.gone, Node: l.name, Logger: log, Feed: server.Only(l.name, l.store)})
+	s, err := server.New(server.Options{
+		OnStatus: followers.status, OnClose: followers.gone, Node: l.name, SocketUsers: c.SocketUsers, Logger: log,
+		Feed: server.Only(l.name, l.store), MaxClients: files.apiClients(0, len(doors), log),
+	})
 	if err != nil {
-		return err
+		// A user that this host does not have is no reason to end the process, which routes as well without the API.
+		log.Error("cannot serve the node-local API; correct api.socketUsers", "error", err)
+		return nil
 	}
 	g := newGroup(ctx)
 	for _, door := range doors {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -99,20 +100,33 @@ var objects = map[string]string{
 		"endpoints":[{"addresses":["` + endpointAddr + `"],"nodeName":"node-a","conditions":{"ready":true}}]}`,
 }
 
-// apiServer serves the objects, and counts how often somebody asks for all of a resource.
+// apiServer serves the objects, and counts how often somebody asks for all of a resource, and how often for changes. It keeps the events
+// that it gets.
 type apiServer struct {
 	*httptest.Server
-	asked atomic.Int32
+	asked, watched atomic.Int32
+	added          map[string]chan string // objects that are new, by resource, for who watches it
+	events         logBook
 }
 
 func newAPIServer(t *testing.T) *apiServer {
-	a := &apiServer{}
+	a := &apiServer{added: map[string]chan string{}}
+	for resource := range objects {
+		a.added[resource] = make(chan string, 1)
+	}
 	kinds := map[string][2]string{"namespaces": {"v1", "Namespace"}, "nodes": {"v1", "Node"}, "services": {"v1", "Service"},
 		"servicecidrs": {"networking.k8s.io/v1", "ServiceCIDR"}, "endpointslices": {"discovery.k8s.io/v1", "EndpointSlice"}}
 	a.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		resource := r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]
 		kind, known := kinds[resource]
 		w.Header().Set("Content-Type", "application/json")
+		if r.Method == http.MethodPost && resource == "events" {
+			event, _ := io.ReadAll(r.Body)
+			_, _ = a.events.Write(append(event, '\n'))
+			w.WriteHeader(http.StatusCreated)
+			_, _ = w.Write(event)
+			return
+		}
 		if !known {
 			w.WriteHeader(http.StatusNotFound)
 			return
@@ -135,8 +149,16 @@ func newAPIServer(t *testing.T) *apiServer {
 			}
 			send("BOOKMARK", `{"metadata":{"resourceVersion":"1","annotations":{"k8s.io/initial-events-end":"true"}}}`)
 		}
-		_ = http.NewResponseController(w).Flush()
-		<-r.Context().Done()
+		a.watched.Add(1)
+		for {
+			_ = http.NewResponseController(w).Flush()
+			select {
+			case object := <-a.added[resource]:
+				send("ADDED", object)
+			case <-r.Context().Done():
+				return
+			}
+		}
 	}))
 	t.Cleanup(func() { a.CloseClientConnections(); a.Close() })
 	return a
@@ -190,8 +212,8 @@ func startProxy(t *testing.T) *proxyBench {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v := new(verbosity)
-	if b.d, err = newDaemon(p, c, newProxyLog(b.log, b.log, c, v), v); err != nil {
+	v := newVerbosity()
+	if b.d, err = newDaemon(t.Context(), p, c, newProxyLog(b.log, b.log, c, v), v); err != nil {
 		t.Fatal(err)
 	}
 	endpoint, err := net.Listen("tcp", endpointAddr+":8080")
@@ -344,6 +366,7 @@ func TestLiveChanges(t *testing.T) {
 		}},
 		{"nodeIPOverride", "[]", func() bool { return connects(nodeAddr+":"+nodePort) && !connects(otherAddr+":"+nodePort) }},
 		{"nftables", "{masqueradeBit: 9}", oneOf("127.0.0.1:10249/configz", `"masqueradeBit":9`)},
+		{"nftables", "{masqueradeBit: 9, maxAffinityClients: 7}", oneOf("127.0.0.1:10249/configz", `"maxAffinityClients":7`)},
 		{"syncPeriod", "70s", oneOf("127.0.0.1:10249/configz", `"syncPeriod":"1m10s"`)},
 		{"metricsBindAddress", `"127.0.0.1:10259"`, func() bool { return connects("127.0.0.1:10259") && !connects("127.0.0.1:10249") }},
 		{"api", "{listen: [\"unix://" + b.file + ".sock\"]}", func() bool { return len(apiServices(t, b.file+".sock")) == 1 }},
@@ -460,6 +483,12 @@ func TestChangesThatAreNotTaken(t *testing.T) {
 	if b.d.config.Load() != before {
 		t.Error("a broken file changed the configuration")
 	}
+	if err := errors.Join(syscall.Mkfifo(b.file+".next", 0o600), os.Rename(b.file+".next", b.file)); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a named pipe in the file's place is reported", func() bool {
+		return strings.Contains(b.log.take(), b.file+": it is a named pipe: put a regular file in its place")
+	})
 	delete(b.fields, "frob")
 	b.change("configHardFail", "true", changed)
 	b.fields["frob"] = "true"

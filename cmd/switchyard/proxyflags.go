@@ -20,13 +20,14 @@ import (
 // proxyFlags are the flags of kube-proxy: their names, types and defaults are those of kube-proxy 1.37. Settings are kept as a
 // v1alpha1 file, whose shape they have; [proxyFlags.config] makes a configuration of them.
 type proxyFlags struct {
-	configFile       string // --config
-	writeConfigTo    string // --write-config-to
-	cleanup          bool   // --cleanup
-	initOnly         bool   // --init-only
-	master           string // --master: address of the API server, instead of that of the kubeconfig
-	hostnameOverride string // --hostname-override
-	version          string // --version: "true" or "raw" to print the version
+	configFile       string        // --config
+	writeConfigTo    string        // --write-config-to
+	cleanup          bool          // --cleanup
+	takeOver         time.Duration // --take-over
+	initOnly         bool          // --init-only
+	master           string        // --master: address of the API server, instead of that of the kubeconfig
+	hostnameOverride string        // --hostname-override
+	version          string        // --version: "true" or "raw" to print the version
 
 	// read is the SHA-256 of what was last read from configFile.
 	read [sha256.Size]byte
@@ -40,7 +41,7 @@ type proxyFlags struct {
 
 // beside are the flags that count beside --config.
 var beside = map[string]bool{
-	"config": true, "hostname-override": true, "master": true, "cleanup": true, "init-only": true, "write-config-to": true,
+	"config": true, "hostname-override": true, "master": true, "cleanup": true, "take-over": true, "init-only": true, "write-config-to": true,
 	"version": true, "v": true, "vmodule": true, "logging-format": true, "log-flush-frequency": true,
 	"log-text-split-stream": true, "log-text-info-buffer-size": true, "log-json-split-stream": true, "log-json-info-buffer-size": true,
 }
@@ -61,6 +62,7 @@ func (p *proxyFlags) registerGeneral(fs *pflag.FlagSet) {
 	fs.StringVar(&p.configFile, "config", "", "configuration file; most other flags are ignored beside it")
 	fs.StringVar(&p.writeConfigTo, "write-config-to", "", "write the configuration to this file, in the latest version, and exit")
 	fs.BoolVar(&p.cleanup, "cleanup", false, "remove all rules from the kernel, those of kube-proxy included, and exit")
+	takeOverFlag(fs, &p.takeOver)
 	fs.BoolVar(&p.initOnly, "init-only", false, "do what needs full root rights, and exit; CAP_NET_ADMIN is enough afterwards")
 	fs.StringVar(&p.version, "version", "false", "print the version and exit")
 	fs.Lookup("version").NoOptDefVal = "true"

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"reflect"
 	"slices"
 	"sync"
@@ -20,14 +19,13 @@ import (
 	"github.com/switchyard-net/switchyard/store"
 )
 
-// line is the way of a change through the process, from the API server to the kernel. Its dataplane can be replaced while the
-// source goes on; another API server or node takes another line.
+// line is the way of a change through the process, from the API server to the dataplane, which is the daemon's. Another API server or
+// node takes another line.
 type line struct {
-	name      string // of the node
-	source    *kube.Source
-	store     *store.Store
-	nodeIPs   *nodeIPs
-	dataplane *nftables.Backend // owned by run once it is started
+	name    string // of the node
+	source  *kube.Source
+	store   *store.Store
+	nodeIPs *nodeIPs
 
 	stopSource, stopDataplane, stopAPI func()
 }
@@ -54,7 +52,13 @@ func brainConfig(c *config.Config) brain.Config {
 	return brain.Config{
 		MasqueradeAll: c.Linux.MasqueradeAll,
 		DetectLocal:   brain.Families{IPv4: detector.Detects(state.IPv4), IPv6: detector.Detects(state.IPv6)},
+		ExternalIPs:   c.Services.AllowedExternalIPs, NodeExternalIPs: c.Services.NodeExternalIPs, MaxEntries: c.Services.MaxEntries,
 	}
+}
+
+// budgets returns what c says about services together.
+func budgets(s *config.Services) store.Budgets {
+	return store.Budgets{PerNamespace: s.MaxEntriesPerNamespace, PerNode: s.MaxEntriesPerNode}
 }
 
 // dataplane is what the configuration says about a dataplane and its reconciler.
@@ -62,27 +66,28 @@ type dataplane struct {
 	detector  backend.LocalDetector
 	nodePorts backend.NodePortAddresses
 	bit       int
+	clients   int
 	verify    time.Duration
 	interval  time.Duration
 }
 
 func dataplaneOf(c *config.Config) dataplane {
-	return dataplane{c.LocalDetector(), c.NodePorts(), int(c.NFTables.MasqueradeBit), c.SyncPeriod.Duration, c.CommitInterval()}
-}
-
-func (d *daemon) newDataplane(c *config.Config) (*nftables.Backend, error) {
-	of := dataplaneOf(c)
-	b, err := nftables.New(nftables.Options{
-		Logger: d.log, LocalDetector: of.detector, NodePortAddresses: of.nodePorts, MasqueradeBit: &of.bit,
-		OnFlowsCut: d.registry.Conntrack,
-	})
-	if err != nil {
-		return nil, explain(err)
+	return dataplane{
+		c.LocalDetector(), c.NodePorts(), int(c.NFTables.MasqueradeBit), int(c.NFTables.MaxAffinityClients), c.SyncPeriod.Duration,
+		c.CommitInterval(),
 	}
-	return b, nil
 }
 
-// newLine makes a line without starting it. Whoever does not start it must discard it.
+// options returns what the dataplane is opened with, and configured anew.
+func (d *daemon) options(c *config.Config) nftables.Options {
+	of := dataplaneOf(c)
+	return nftables.Options{
+		Logger: d.log, LocalDetector: of.detector, NodePortAddresses: of.nodePorts, MasqueradeBit: &of.bit,
+		MaxAffinityClients: of.clients, OnFlowsCut: d.registry.Conntrack, TakeOver: d.flags.takeOver, Program: programName(),
+	}
+}
+
+// newLine makes a line without starting it.
 func (d *daemon) newLine(c *config.Config, o origin) (*line, error) {
 	api, renew, err := o.api.Follow()
 	if err != nil {
@@ -93,20 +98,11 @@ func (d *daemon) newLine(c *config.Config, o origin) (*line, error) {
 	if err != nil {
 		return nil, err
 	}
-	if l.dataplane, err = d.newDataplane(c); err != nil {
-		return nil, err
-	}
 	b := brainConfig(c)
 	b.NodeName = o.node
-	l.store = store.New(store.Options{Logger: d.log, Brain: b})
+	l.store = store.New(store.Options{Logger: d.log, Brain: b, Budgets: budgets(&c.Services), OnProblem: d.reportProblem})
 	l.nodeIPs = &nodeIPs{Sink: l.store.Source("kube"), config: c, fault: d.nodeIPFault}
 	return l, nil
-}
-
-// discard releases a line that is not started.
-func (l *line) discard() error {
-	l.store.Close()
-	return l.dataplane.Close()
 }
 
 // start lets the line run as a part of g.
@@ -118,12 +114,11 @@ func (l *line) start(g *group, d *daemon, c *config.Config) {
 }
 
 func (l *line) startDataplane(g *group, d *daemon, c *config.Config) {
-	b, of := l.dataplane, dataplaneOf(c)
+	of := dataplaneOf(c)
 	l.stopDataplane = g.start(func(ctx context.Context) error {
-		err := reconcile.Run(ctx, l.store, b, reconcile.Options{
+		return reconcile.Run(ctx, l.store, d.backend, reconcile.Options{
 			Logger: d.log, VerifyPeriod: of.verify, MinInterval: of.interval, OnAttempt: d.attempted, OnStatus: d.status,
 		})
-		return errors.Join(err, b.Close())
 	})
 }
 
@@ -140,14 +135,13 @@ func (l *line) stop() {
 func (l *line) adapt(g *group, d *daemon, was, now *config.Config) error {
 	replace := !reflect.DeepEqual(dataplaneOf(was), dataplaneOf(now))
 	if replace {
-		next, err := d.newDataplane(now)
-		if err != nil {
+		l.stopDataplane()
+		if err := d.backend.Reconfigure(d.options(now)); err != nil {
+			l.startDataplane(g, d, was)
 			return err
 		}
-		l.stopDataplane()
-		l.dataplane = next
 	}
-	l.store.Reconfigure(brainConfig(now))
+	l.store.Reconfigure(brainConfig(now), budgets(&now.Services))
 	l.nodeIPs.set(now)
 	if replace {
 		l.startDataplane(g, d, now)

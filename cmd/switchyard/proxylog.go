@@ -10,10 +10,18 @@ import (
 	"strings"
 	"sync/atomic"
 
+	"k8s.io/klog/v2"
+
 	"github.com/switchyard-net/switchyard/config"
+	"github.com/switchyard-net/switchyard/internal/loglimit"
 )
 
-// newProxyLog logs as the configuration says, to stderr unless it splits the streams. v decides what is logged; it can be set anew.
+// logLibraries makes what libraries log by themselves, those of Kubernetes by klog, lines of log. It is called before there are
+// goroutines that may log.
+func logLibraries(log *slog.Logger) { klog.SetSlogLogger(log) }
+
+// newProxyLog logs as the configuration says, to stderr unless it splits the streams. v decides what is logged, and how much of it; the
+// former can be set anew.
 func newProxyLog(stdout, stderr io.Writer, c *config.Config, v *verbosity) *slog.Logger {
 	v.set(&c.Logging)
 	handler := func(w io.Writer) slog.Handler {
@@ -31,7 +39,7 @@ func newProxyLog(stdout, stderr io.Writer, c *config.Config, v *verbosity) *slog
 	if output.SplitStream {
 		h = split{errors: h, rest: handler(stdout)}
 	}
-	return slog.New(&filter{h, v})
+	return slog.New(&filter{v.limiter.Handler(h), v})
 }
 
 // levelOf returns the lowest level that is shown with a verbosity. Kubernetes' verbosity 4 is for debugging, as is slog's level -4:
@@ -39,7 +47,12 @@ func newProxyLog(stdout, stderr io.Writer, c *config.Config, v *verbosity) *slog
 func levelOf(verbosity int32) slog.Level { return slog.Level(-verbosity) }
 
 // verbosity is how much is logged. It may be used concurrently.
-type verbosity struct{ now atomic.Pointer[levels] }
+type verbosity struct {
+	now     atomic.Pointer[levels]
+	limiter *loglimit.Limiter
+}
+
+func newVerbosity() *verbosity { return &verbosity{limiter: loglimit.New()} }
 
 type levels struct {
 	general, lowest slog.Level

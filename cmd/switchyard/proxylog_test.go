@@ -1,8 +1,12 @@
 package main
 
 import (
+	"io"
+	"log/slog"
 	"strings"
 	"testing"
+
+	"k8s.io/klog/v2"
 
 	"github.com/switchyard-net/switchyard/config"
 )
@@ -32,8 +36,8 @@ func TestVerbosity(t *testing.T) {
 	for _, tt := range tests {
 		var stdout, stderr strings.Builder
 		c := config.Default()
-		var v verbosity
-		log := newProxyLog(&stdout, &stderr, c, &v).With("a", 1).WithGroup("g")
+		v := newVerbosity()
+		log := newProxyLog(&stdout, &stderr, c, v).With("a", 1).WithGroup("g")
 		log.Debug("early")
 		c.Logging.Verbosity, c.Logging.VModule = tt.verbosity, tt.modules
 		v.set(&c.Logging)
@@ -56,12 +60,43 @@ func TestSplitStream(t *testing.T) {
 		c := config.Default()
 		c.Logging.Format = format
 		c.Logging.Options.Text.SplitStream, c.Logging.Options.JSON.SplitStream = format == "text", format == "json"
-		log := newProxyLog(&stdout, &stderr, c, &verbosity{}).With("a", 1)
+		log := newProxyLog(&stdout, &stderr, c, newVerbosity()).With("a", 1)
 		log.Error("bad")
 		log.Warn("so-so")
 		if out, err := stdout.String(), stderr.String(); !strings.Contains(out, "so-so") || strings.Contains(out, "bad") ||
 			!strings.Contains(err, "bad") || strings.Contains(err, "so-so") || (format == "json") != strings.HasPrefix(err, "{") {
 			t.Errorf("%s: stdout %q, stderr %q", format, out, err)
 		}
+	}
+}
+
+// TestLogsAreBounded: lines that somebody else can cause are counted instead, in the logs of all commands, and those of libraries.
+func TestLogsAreBounded(t *testing.T) {
+	loggers := map[string]func(w io.Writer) *slog.Logger{
+		"proxy": func(w io.Writer) *slog.Logger { return newProxyLog(w, w, config.Default(), newVerbosity()) },
+		"others": func(w io.Writer) *slog.Logger {
+			log, err := (&logFlags{format: "text"}).logger(w)
+			if err != nil {
+				t.Error(err)
+			}
+			return log
+		},
+	}
+	for name, logger := range loggers {
+		t.Run(name, func(t *testing.T) {
+			var text strings.Builder
+			log := logger(&text)
+			logLibraries(log)
+			defer klog.ClearLogger()
+			for i := range 1000 {
+				log.Warn("ignoring an object", "name", i)
+				klog.ErrorS(nil, "message of a library", "number", i)
+			}
+			for _, message := range []string{"ignoring an object", "message of a library"} {
+				if n := strings.Count(text.String(), message); n == 0 || n > 50 {
+					t.Errorf("%q is in the log %d times", message, n)
+				}
+			}
+		})
 	}
 }

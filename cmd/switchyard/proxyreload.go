@@ -3,9 +3,10 @@ package main
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -14,12 +15,16 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 
+	"github.com/switchyard-net/switchyard/client/regularfile"
 	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/config/configfile"
 )
 
 // settle is how long a configuration file must be left alone before it is read: editors and ConfigMaps write in steps.
 const settle = 100 * time.Millisecond
+
+// maxConfigFile is how many bytes a configuration file may have.
+const maxConfigFile = 8 << 20
 
 // followConfig follows the configuration file until ctx ends, and lets the process go on with what it says. It returns an error if
 // it cannot and configHardFail says that the process ends then.
@@ -38,7 +43,7 @@ func (d *daemon) followConfig(ctx context.Context, g *group) error {
 		d.log.Warn("changes of the configuration file are not noticed", "file", path, "error", err)
 		return nil
 	}
-	read := d.flags.read
+	read, unreadable := d.flags.read, ""
 	due := time.After(settle) // it may have changed between reading it and watching it
 	for {
 		select {
@@ -50,10 +55,15 @@ func (d *daemon) followConfig(ctx context.Context, g *group) error {
 			due = time.After(settle)
 		case <-due:
 			due = nil
-			data, err := os.ReadFile(path)
+			data, err := regularfile.ReadFile(path, maxConfigFile)
 			if err != nil {
-				continue // between two versions
+				if text := err.Error(); !errors.Is(err, fs.ErrNotExist) && text != unreadable { // otherwise it is between two versions
+					unreadable = text
+					d.log.Warn("the configuration file cannot be read; the process goes on with what it last said", "error", err)
+				}
+				continue
 			}
+			unreadable = ""
 			now := sha256.Sum256(data)
 			if now == read {
 				continue
@@ -82,13 +92,13 @@ func (d *daemon) reload(g *group, data []byte) (again bool, err error) {
 	}
 	if broken != nil {
 		for _, line := range lines(broken) {
-			d.log.Warn(line)
+			d.log.Warn("the configuration file has a fault", "error", line)
 		}
 		d.log.Warn("the configuration file is broken; the process goes on with what it last said", "file", d.flags.configFile)
 		return false, nil
 	}
 	for _, n := range notes {
-		d.log.Warn(d.flags.configFile + ": " + n.String())
+		d.log.Warn("the configuration needs a look", "problem", d.flags.configFile+": "+n.String())
 	}
 	if err := d.flags.override(loaded); err != nil {
 		return false, err
@@ -138,12 +148,8 @@ func (d *daemon) apply(g *group, now *config.Config) error {
 	}
 	if from == to {
 		err = old.adapt(g, d, was, now)
-	} else if next, makeErr := d.newLine(now, to); makeErr != nil {
-		err = makeErr
 	} else {
-		old.stop()
-		d.line.Store(next)
-		next.start(g, d, now)
+		err = d.replace(g, was, now, to)
 	}
 	if err != nil {
 		return err
@@ -156,5 +162,24 @@ func (d *daemon) apply(g *group, now *config.Config) error {
 	d.health.SetTimeout(healthTimeout(now))
 	d.serveOn(now)
 	d.ports.lookAgain()
+	return nil
+}
+
+// replace goes on with another line.
+func (d *daemon) replace(g *group, was, now *config.Config, to origin) error {
+	old := d.line.Load()
+	next, err := d.newLine(now, to)
+	if err != nil {
+		return err
+	}
+	old.stopDataplane()
+	if err := d.backend.Reconfigure(d.options(now)); err != nil {
+		next.store.Close()
+		old.startDataplane(g, d, was)
+		return err
+	}
+	old.stop()
+	d.line.Store(next)
+	next.start(g, d, now)
 	return nil
 }

@@ -6,23 +6,27 @@ import (
 	"log/slog"
 	"net/http"
 	"net/netip"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/spf13/pflag"
+	"golang.org/x/time/rate"
 
 	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/backend/nftables"
 	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/config/v1alpha2"
 	"github.com/switchyard-net/switchyard/internal/healthz"
+	"github.com/switchyard-net/switchyard/internal/httpserver"
 	"github.com/switchyard-net/switchyard/internal/leftovers"
 	"github.com/switchyard-net/switchyard/internal/metrics"
 	"github.com/switchyard-net/switchyard/internal/reconcile"
+	"github.com/switchyard-net/switchyard/internal/resident"
 	"github.com/switchyard-net/switchyard/internal/servicehealth"
 	"github.com/switchyard-net/switchyard/source/kube"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/store"
 )
 
 var families = []state.Family{state.IPv4, state.IPv6}
@@ -33,21 +37,13 @@ func serveProxy(ctx context.Context, p *proxyFlags, c *config.Config, log *slog.
 		return err
 	}
 	warnWithoutEffect(c, log)
-	debug.SetGCPercent(startGCPercent)
-	d, err := newDaemon(p, c, log, v)
+	d, err := newDaemon(ctx, p, c, log, v)
 	if err != nil {
 		return err
 	}
 	setUpNode(c, log) // not before it is certain that there is something to run
 	return d.run(ctx)
 }
-
-// Reading everything for the first time leaves several times as much garbage as it keeps. Collecting it over and over takes
-// time from the first state; until that is programmed, memory is spent instead.
-const (
-	startGCPercent = 400
-	usualGCPercent = 100
-)
 
 // daemon is the process.
 type daemon struct {
@@ -57,22 +53,31 @@ type daemon struct {
 	// config is in use. It is never modified, but replaced, by the goroutine of followConfig.
 	config atomic.Pointer[config.Config]
 	line   atomic.Pointer[line] // likewise
+	// backend is the dataplane of all lines, one after the other: the kernel keeps others from its tables while it is open.
+	backend *nftables.Backend
 
+	files                        shares
 	registry                     *metrics.Registry
 	health                       *healthz.Health
 	ports                        *healthPorts
-	healthServer, operatorServer *healthz.Server
+	dataplane                    dataplaneStatus
+	healthServer, operatorServer *httpserver.Server
+	// The connections of the three.
+	healthConnections, operatorConnections, portConnections connections
 
 	fail       func(error)   // ends the process; set by run
 	programmed chan struct{} // closed once the first state is programmed
 	once       sync.Once
 	events     chan kube.Event
+	// problemEvents limits events about problems of services.
+	problemEvents *rate.Limiter
 }
 
-func newDaemon(p *proxyFlags, c *config.Config, log *slog.Logger, v *verbosity) (*daemon, error) {
+func newDaemon(ctx context.Context, p *proxyFlags, c *config.Config, log *slog.Logger, v *verbosity) (*daemon, error) {
 	d := &daemon{
 		flags: p, log: log, verbosity: v,
-		programmed: make(chan struct{}), events: make(chan kube.Event, maxEvents),
+		programmed: make(chan struct{}), events: make(chan kube.Event, maxEvents), files: openShares(log),
+		problemEvents: rate.NewLimiter(rate.Every(problemEventPause), problemEventBurst),
 	}
 	d.config.Store(c)
 	d.registry = d.newRegistry()
@@ -85,6 +90,11 @@ func newDaemon(p *proxyFlags, c *config.Config, log *slog.Logger, v *verbosity) 
 		return nil, err
 	}
 	d.line.Store(l)
+	// Before anything is served: a predecessor that is still running uses the same ports.
+	if d.backend, err = nftables.New(ctx, d.options(c)); err != nil {
+		l.store.Close()
+		return nil, explainStart(err)
+	}
 	d.health = healthz.New(healthz.Options{
 		Families: families, Timeout: healthTimeout(c), Newest: d.newest,
 		OnHealthz: d.registry.Healthz, OnLivez: d.registry.Livez,
@@ -94,13 +104,27 @@ func newDaemon(p *proxyFlags, c *config.Config, log *slog.Logger, v *verbosity) 
 		d.tell(kube.Event{Kind: "Service", Namespace: p.Service.Namespace, Name: p.Service.Name, Warning: true,
 			Reason: "FailedToStartServiceHealthcheck", Action: "Listen", Note: p.Error()})
 	}
-	d.ports, err = newHealthPorts(servicehealth.Options{Logger: log, Healthy: d.health.Healthy, OnProblem: onProblem},
-		func() backend.NodePortAddresses { return d.config.Load().NodePorts() })
+	d.ports, err = newHealthPorts(servicehealth.Options{
+		Logger: log, Healthy: d.health.Healthy, OnProblem: onProblem,
+		OpenConnections: &d.portConnections.open, ClosedConnections: &d.portConnections.closed,
+	}, d.files, func() backend.NodePortAddresses { return d.config.Load().NodePorts() })
 	if err != nil {
-		return nil, errors.Join(err, l.discard())
+		l.store.Close()
+		return nil, errors.Join(err, d.backend.Close())
 	}
-	d.healthServer = healthz.NewServer(d.healthHandler(), healthz.ServeOptions{Name: "health", Flag: "healthzBindAddress", Logger: log})
-	d.operatorServer = healthz.NewServer(d.operatorHandler(), healthz.ServeOptions{Name: "metrics", Flag: "metricsBindAddress", Logger: log})
+	d.health.AddProblems("objects", func() []error { return d.line.Load().store.Problems() })
+	d.health.AddProblems("dataplane", d.dataplane.faults)
+	d.health.AddProblems("tables", d.backend.Faults)
+	d.health.AddProblems("services", d.dataplane.problems)
+	d.health.AddProblems("healthCheckNodePorts", d.ports.problems)
+	d.healthServer = httpserver.NewServer(d.healthHandler(), httpserver.Options{
+		Name: "health", Flag: "healthzBindAddress", Logger: log,
+		Connections: d.healthConnections.pool("health", d.files.health, d.files.healthOwn, log),
+	})
+	d.operatorServer = httpserver.NewServer(d.operatorHandler(), httpserver.Options{
+		Name: "metrics", Flag: "metricsBindAddress", Logger: log,
+		Connections: d.operatorConnections.pool("metrics", d.files.metrics, d.files.metricsOwn, log),
+	})
 	d.serveOn(c)
 	return d, nil
 }
@@ -127,6 +151,11 @@ func (d *daemon) newRegistry() *metrics.Registry {
 		Services:            func() int { return d.line.Load().store.Snapshot().Len() },
 		SourceProblems:      func() int { return len(d.line.Load().source.Problems()) },
 		HealthCheckProblems: func() int { return len(d.ports.Problems()) },
+		LogLinesSuppressed:  d.verbosity.limiter.Suppressed,
+		Connections: map[string]metrics.Connections{
+			"health": d.healthConnections.count, "metrics": d.operatorConnections.count, "health-check-node-ports": d.portConnections.count,
+		},
+		LimitedServices: d.limitedServices,
 	})
 	requests := registry.RESTClient()
 	kube.ObserveRequests(kube.RequestMetrics{
@@ -151,7 +180,7 @@ func (d *daemon) run(ctx context.Context) error {
 	}
 	d.line.Load().start(g, d, d.config.Load())
 	g.start(func(ctx context.Context) error { return d.followConfig(ctx, g) })
-	return g.wait()
+	return errors.Join(g.wait(), d.backend.Close())
 }
 
 // nodeIPFault takes down that the node does not have the addresses that it must have. That ends the process before it routes
@@ -177,15 +206,40 @@ func (d *daemon) attempted(a reconcile.Attempt) {
 func (d *daemon) status(s reconcile.Status) {
 	d.registry.Status(s)
 	d.health.Status(s)
+	d.dataplane.set(s)
 	if s.Applied > 0 {
 		d.once.Do(func() {
-			debug.SetGCPercent(usualGCPercent)
-			debug.FreeOSMemory() // reading everything for the first time took far more than keeping it takes
+			resident.Trim() // reading everything for the first time took far more than keeping it takes
 			l := d.line.Load()
 			d.tell(kube.Event{Kind: "Node", Name: l.name, Reason: "Starting", Action: "StartKubeProxy"})
 			d.log.Info("the first state is programmed", "services", l.store.Snapshot().Len()-len(s.Failed))
 			close(d.programmed)
 		})
+	}
+}
+
+// limitedServices counts the services of which a part is not routed, by reason.
+func (d *daemon) limitedServices() map[string]int {
+	counts := map[string]int{}
+	limited := d.line.Load().store.Limited()
+	for _, reason := range store.Reasons() {
+		counts[string(reason)] = limited[reason]
+	}
+	return counts
+}
+
+// Events about services go to the API server at this rate at most: anyone may cause any number of problems, and requests for what is to be
+// routed must not wait.
+const (
+	problemEventPause = 10 * time.Second
+	problemEventBurst = 20
+)
+
+// reportProblem reports a problem of a service as an event, if this is the node to do so.
+func (d *daemon) reportProblem(p store.Problem) {
+	if p.Here && d.problemEvents.Allow() {
+		d.tell(kube.Event{Kind: "Service", Namespace: p.Service.Namespace, Name: p.Service.Name, Warning: true,
+			Reason: string(p.Reason), Action: "Route", Note: p.Error()})
 	}
 }
 

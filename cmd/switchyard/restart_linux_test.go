@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/switchyard-net/switchyard/internal/nft"
 )
 
 // following is a site whose dataplane shows what a server serves, under traffic, with nothing left to write.
@@ -23,6 +25,25 @@ func following(t *testing.T) (s *site, server, dataplane *process, written uint3
 	eventually(t, "the service is routed", dataplane.says(routing+"6 services"))
 	startTraffic(t)
 	return s, server, dataplane, quiet(t)
+}
+
+// takeOver is how many commits it takes a dataplane to make tables that it finds its own: that of its lock, and, where the kernel can
+// keep others from them, one that says so.
+func takeOver(t *testing.T) uint32 {
+	t.Helper()
+	c, err := nft.Dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	persistent, err := c.Has(nft.PersistentTables)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if persistent {
+		return 2
+	}
+	return 1
 }
 
 // nothingWritten expects that the kernel's rules have not been touched since.
@@ -51,6 +72,7 @@ func TestRestartsWriteNothing(t *testing.T) {
 		nothingWritten(t, written, how+" of the dataplane")
 		dataplane = s.apply()
 		eventually(t, "the dataplane takes over", dataplane.says(routing+"6 services\n"))
+		written += takeOver(t)
 		nothingWritten(t, written, "a start of the dataplane after "+how)
 
 		stop(server)
@@ -63,6 +85,7 @@ func TestRestartsWriteNothing(t *testing.T) {
 		stop(dataplane)
 		dataplane, server = s.apply(), s.serve()
 		eventually(t, "the dataplane takes over", dataplane.says(routing+"6 services\n"))
+		written += takeOver(t)
 		nothingWritten(t, written, "another server and another dataplane after "+how)
 	}
 	if text := dataplane.log.all(); strings.Count(text, routing) != 1 {
@@ -104,6 +127,7 @@ func TestServersThatKnowNothingYet(t *testing.T) {
 		eventually(t, "the dataplane says what it waits for", func() bool {
 			return strings.Contains(get("127.0.0.1:10256/healthz"), "no state from the API since")
 		})
+		written += takeOver(t)
 		nothingWritten(t, written, "a dataplane that starts on a server with broken manifests: "+broken)
 		for name, text := range good {
 			s.write(name, text)

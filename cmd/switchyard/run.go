@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
@@ -20,6 +21,7 @@ import (
 // runOptions are the flags of 'switchyard run'.
 type runOptions struct {
 	source    string
+	grace     time.Duration
 	node      string
 	routing   routingFlags
 	dataplane dataplaneFlags
@@ -37,7 +39,9 @@ node's kernel accordingly, and follows every change of the files. It needs root.
 When it is stopped, the kernel keeps routing as before; a new start takes over without
 a gap. 'switchyard cleanup' removes everything.
 
-A manifest that is broken changes nothing until it is mended. A start while the kernel still
+A manifest that is broken changes nothing until it is mended. One that loses objects while it
+is written in place may be half written: what it said stays until it has been left alone for
+--source-grace. Replacing it by a rename, and deleting it, counts at once. A start while the kernel still
 routes by an earlier one waits until all manifests are good, because it does not know what
 the broken ones said; a start on an empty kernel begins with what is good.`,
 		Example: `  switchyard run --source /etc/switchyard --node node-a --cluster-cidr 10.244.0.0/16`,
@@ -54,6 +58,7 @@ the broken ones said; a start on an empty kernel begins with what is good.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.source, "source", "", "manifest or directory of manifests to read and follow (required)")
+	f.DurationVar(&o.grace, "source-grace", sourceGrace, sourceGraceUsage)
 	f.StringVar(&o.node, "node", "", "name of this node in the manifests (default: the host's name)")
 	o.routing.register(f)
 	o.dataplane.register(f)
@@ -66,13 +71,16 @@ func (o *runOptions) run(ctx context.Context, stdout, stderr io.Writer) error {
 	if err != nil {
 		return &usageError{"switchyard run", err}
 	}
+	if err := o.routing.check(); err != nil {
+		return &usageError{"switchyard run", err}
+	}
 	if o.node, err = nodeOrHost(o.node); err != nil {
 		return err
 	}
 	// What is missing in a broken manifest must not be removed from a kernel that routes it. Where nothing is routed, some services
 	// are better than none. Who may not look into the kernel is told so when it is to be programmed.
 	held, err := nftables.Programmed()
-	src, err := file.New(file.Options{Path: o.source, Whole: held || err != nil, Logger: log})
+	src, err := file.New(file.Options{Path: o.source, Whole: held || err != nil, Grace: graceOf(o.grace), Logger: log})
 	if err != nil {
 		return err
 	}
@@ -84,12 +92,12 @@ func (o *runOptions) run(ctx context.Context, stdout, stderr io.Writer) error {
 		log.Warn("this Node is not in the source: no endpoint is local, and no node port is on a primary address", "source", o.source,
 			"node", o.node, "remedy", "add a Node with this node's name and addresses, or mend the manifest that has it")
 	}
-	config := o.routing.brain()
-	config.NodeName = o.node
-	st := store.New(store.Options{Logger: log, Brain: config})
+	brain := o.routing.brain()
+	brain.NodeName = o.node
+	st := store.New(store.Options{Logger: log, Brain: brain, Budgets: budgets(&o.routing.services)})
 	sink := st.Source("file")
-	parts, err := o.dataplane.parts(feeding{
-		feed: st, snapshot: st.Snapshot, origin: "source", problems: src.Problems, grave: true,
+	parts, err := o.dataplane.parts(ctx, feeding{
+		feed: st, snapshot: st.Snapshot, origin: "source", problems: src.Problems, grave: true, objects: st.Problems,
 	}, o.routing.detector(), stdout, log)
 	if err != nil {
 		return err

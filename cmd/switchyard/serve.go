@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,7 +10,6 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
-	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,9 +19,11 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/switchyard-net/switchyard/client"
+	"github.com/switchyard-net/switchyard/client/peeruser"
 	"github.com/switchyard-net/switchyard/internal/healthz"
 	"github.com/switchyard-net/switchyard/internal/objectfeed"
 	"github.com/switchyard-net/switchyard/internal/relayserver"
+	"github.com/switchyard-net/switchyard/internal/resident"
 	"github.com/switchyard-net/switchyard/server"
 	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/state"
@@ -36,8 +38,10 @@ type serveOptions struct {
 	nodes   bool
 	listen  []string
 	mode    string
+	users   []string
 	tls     server.TLS
 	clients int
+	maxAge  time.Duration
 	health  string
 	log     logFlags
 }
@@ -54,9 +58,11 @@ With --nodes it is a relay: it watches the cluster once and serves each node its
 so that the nodes need not watch, and need not parse what does not concern them. A relay may
 have the cluster's objects from another relay (--relay).
 
-A unix socket is protected by its permissions. TCP is served in plain on loopback only; on
-other addresses clients need certificates: system:node:NAME, as kubelets have, may have the
-state of node NAME, and the organisation switchyard:relays may have everything.`,
+A unix socket is protected by its permissions, and only root, the server's own user and those of
+--socket-users may use it. TCP is served in plain on loopback only; on
+other addresses clients need certificates: the common name system:node:NAME in the organisation
+system:nodes, as kubelets have, may have the state of node NAME, and the organisation
+switchyard:relays may have everything.`,
 		Example: `  switchyard serve --kubeconfig /etc/kubernetes/kubelet.conf --node node-a
   switchyard serve --source manifests/ --node node-a --listen unix:///tmp/api.sock
   switchyard serve --nodes --listen tcp://192.0.2.10:8443 --tls-cert relay.crt --tls-key relay.key --client-ca ca.crt`,
@@ -72,11 +78,13 @@ state of node NAME, and the organisation switchyard:relays may have everything.`
 	f.BoolVar(&o.nodes, "nodes", false, "serve the states of all nodes, and the cluster's objects to relays below")
 	f.StringSliceVar(&o.listen, "listen", []string{client.DefaultTarget}, "where to serve: unix:///PATH or tcp://IP:PORT; may be repeated")
 	f.StringVar(&o.mode, "socket-mode", "0600", "permissions of unix sockets")
+	f.StringSliceVar(&o.users, "socket-users", nil, "users whose processes may use unix sockets, by name or number, beside root and this process's own")
 	f.StringVar(&o.tls.CertFile, "tls-cert", "", "certificate of the server, in PEM; read again when it changes, as are the next two")
 	f.StringVar(&o.tls.KeyFile, "tls-key", "", "key of the certificate")
 	f.StringVar(&o.tls.ClientCAFile, "client-ca", "", "authorities that sign clients' certificates")
 	f.StringVar(&o.health, "healthz-bind-address", "", "address and port of /healthz and /livez, such as 0.0.0.0:10256; empty for none")
-	f.IntVar(&o.clients, "max-clients", 0, "how many connections there may be at once at each address of --listen, a quarter of them, or 64 if that is more, from one host; 0 for 10000")
+	f.IntVar(&o.clients, "max-clients", 0, "how many clients there may be at once at each address of --listen, a quarter of them, or 64 if that is more, from one IPv4 address or IPv6 /64; as many may be about to show a certificate; 0 for 10000")
+	f.DurationVar(&o.maxAge, "max-connection-age", time.Hour, "how long a connection over TLS lasts, or a fifth less at random, until its client connects again; 0 for ever")
 	o.log.register(f)
 	return cmd
 }
@@ -89,11 +97,17 @@ func (o *serveOptions) run(ctx context.Context, command string, stdout, stderr i
 	if o.nodes && o.node != "" {
 		return &usageError{command, errors.New("--nodes and --node exclude each other: a relay serves all nodes")}
 	}
-	if err := o.objects.check(); err != nil {
+	if err := errors.Join(o.objects.check(), o.routing.check()); err != nil {
 		return &usageError{command, err}
 	}
 	if o.clients < 0 {
 		return &usageError{command, fmt.Errorf("--max-clients: %d is negative; give a number of connections, or 0 for the default", o.clients)}
+	}
+	if o.maxAge < 0 || o.maxAge > 0 && o.maxAge < time.Minute {
+		return &usageError{command, fmt.Errorf("--max-connection-age: %v is too short; give a minute or more, or 0 for connections that last", o.maxAge)}
+	}
+	if _, err := peeruser.Parse(o.users); err != nil {
+		return &usageError{command, fmt.Errorf("--socket-users: %w", err)}
 	}
 	if !o.nodes {
 		if o.node, err = nodeOrHost(o.node); err != nil {
@@ -111,7 +125,9 @@ func (o *serveOptions) run(ctx context.Context, command string, stdout, stderr i
 	brain := o.brain(log)
 	defer brain.close()
 	options := brain.options
-	options.MaxClients, options.Logger = o.clients, log
+	files := openShares(log).forServe()
+	options.MaxClients, options.SocketUsers, options.Logger = files.apiClients(o.clients, len(doors), log), o.users, log
+	options.MaxAge = cmp.Or(o.maxAge, -1)
 	followers := newWatchers(log)
 	options.OnStatus, options.OnClose = followers.status, followers.gone
 	srv, err := server.New(options)
@@ -130,14 +146,14 @@ func (o *serveOptions) run(ctx context.Context, command string, stdout, stderr i
 		if err != nil {
 			g.fail(fmt.Errorf("%w; choose another address with --healthz-bind-address", err))
 		} else {
-			h := o.healthOf(src, followers, options.Ready)
-			g.start(func(ctx context.Context) error { return healthz.Serve(ctx, l, h, log) })
+			g.start(serveHealth(l, o.healthOf(src, brain.problems, followers, options.Ready), files, log))
 		}
 	}
 	g.start(func(ctx context.Context) error { return src.Run(ctx, brain.sink) })
 	g.start(func(ctx context.Context) error {
 		select {
 		case <-options.Ready:
+			resident.Trim() // reading everything for the first time took far more than keeping it takes
 			fmt.Fprintf(stdout, "switchyard: serving %s on %s\n", o.whose(), strings.Join(o.listen, ", "))
 		case <-ctx.Done():
 		}
@@ -148,7 +164,7 @@ func (o *serveOptions) run(ctx context.Context, command string, stdout, stderr i
 
 // healthOf answers for the health of the process: it is healthy once it has a state to serve. What is wrong with the source, and
 // what dataplanes cannot program, is told.
-func (o *serveOptions) healthOf(src source.Source, followers *watchers, ready <-chan struct{}) http.Handler {
+func (o *serveOptions) healthOf(src source.Source, objects func() []error, followers *watchers, ready <-chan struct{}) *healthz.Health {
 	h := healthz.New(healthz.Options{})
 	h.SetNode(healthz.Node{Exists: true})
 	h.AddFaults("state", func() []error {
@@ -162,8 +178,9 @@ func (o *serveOptions) healthOf(src source.Source, followers *watchers, ready <-
 	if s, ok := src.(interface{ Problems() []error }); ok {
 		h.AddProblems("source", s.Problems)
 	}
+	h.AddProblems("objects", objects)
 	h.AddProblems("dataplanes", followers.problems)
-	return h.Handler()
+	return h
 }
 
 func (o *serveOptions) whose() string {
@@ -177,7 +194,9 @@ func (o *serveOptions) whose() string {
 type served struct {
 	sink    source.Sink
 	options server.Options
-	close   func()
+	// problems are those of single objects.
+	problems func() []error
+	close    func()
 }
 
 // brain makes what turns objects into the states to serve: of one node, or of all.
@@ -187,17 +206,19 @@ func (o *serveOptions) brain(log *slog.Logger) served {
 	ready := make(chan struct{})
 	if !o.nodes {
 		config.NodeName = o.node
-		s := store.New(store.Options{Brain: config, Logger: log})
+		s := store.New(store.Options{Brain: config, Budgets: budgets(&o.routing.services), Logger: log})
 		return served{
-			sink:    &completion{Sink: s.Source("objects"), ready: ready},
-			options: server.Options{InstanceID: instance, Node: o.node, Ready: ready, Feed: server.Only(o.node, s)},
-			close:   s.Close,
+			sink:     &completion{Sink: s.Source("objects"), ready: ready},
+			problems: s.Problems,
+			options:  server.Options{InstanceID: instance, Node: o.node, Ready: ready, Feed: server.Only(o.node, s)},
+			close:    s.Close,
 		}
 	}
-	c := store.NewCluster(store.ClusterOptions{Brain: config, Logger: log})
+	c := store.NewCluster(store.ClusterOptions{Brain: config, Budgets: budgets(&o.routing.services), Logger: log})
 	objects := objectfeed.New(objectfeed.Options{Logger: log})
 	return served{
-		sink: &completion{Sink: objectfeed.Tee(c.Source("objects"), objects.Source("objects")), ready: ready},
+		problems: c.Problems,
+		sink:     &completion{Sink: objectfeed.Tee(c.Source("objects"), objects.Source("objects")), ready: ready},
 		options: server.Options{
 			InstanceID: instance, Ready: ready,
 			Feed: func(node string) (state.Feed, error) { return c.Node(node), nil },

@@ -23,6 +23,9 @@ func newVersionCommand() *cobra.Command {
 	}
 }
 
+// programName is how this process is called where others see it.
+func programName() string { return "switchyard " + currentVersion() }
+
 // currentVersion is what the linker was told, else what the go command knows: the module's version or the commit.
 func currentVersion() string {
 	if version != "" {

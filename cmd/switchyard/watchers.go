@@ -8,68 +8,125 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/switchyard-net/switchyard/server"
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// watchers knows which dataplanes that follow the API cannot program something. It is for those who look after the server: the
-// node's own log may be far away.
+// watchers knows on which nodes dataplanes that follow the API cannot program something. It is for those who look after the server:
+// the node's own log may be far away.
+//
+// Of each node it keeps one status, and logs few of its changes: whatever its dataplanes report, a node takes a few KiB here and
+// of the log. If several dataplanes of a node fail, the status is that of the one that reported last.
 type watchers struct {
 	log *slog.Logger
 
-	mu      sync.Mutex
-	failing map[uint64]failing // by client
+	mu    sync.Mutex // guards all below
+	nodes map[string]*nodeStatus
+	swept time.Time // when nodes was last looked through for those to forget
 }
 
-type failing struct {
-	client server.Client
-	status server.Status
+// nodeStatus is how a node is doing whose dataplanes have failed.
+type nodeStatus struct {
+	client server.Client // that has reported
+	status server.Status // FailedTotal is 0 if all is well again
+	// Lines of the log in the minute since began, and those left out.
+	began           time.Time
+	logged, leftOut int
 }
 
-// maxTold is how many services or dataplanes are named at once.
-const maxTold = 20
+const (
+	// maxTold is how many services or dataplanes are named at once.
+	maxTold = 20
+	// maxLines is how many lines of the log a node gets in each linePeriod.
+	maxLines, linePeriod = 4, time.Minute
+)
 
 func newWatchers(log *slog.Logger) *watchers {
-	return &watchers{log: log, failing: make(map[uint64]failing)}
+	return &watchers{log: log, nodes: make(map[string]*nodeStatus)}
 }
 
-// status takes down what a client says.
+// status takes down what a client reports.
 func (w *watchers) status(c server.Client, s server.Status) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	was, failed := w.failing[c.ID]
-	switch {
-	case s.FailedTotal > 0:
-		w.failing[c.ID] = failing{c, s}
-		if !maps.Equal(was.status.Failed, s.Failed) {
-			w.log.Warn("a dataplane cannot program all services", "node", c.Node, "client", c.Name, "services", s.FailedTotal, "failed", told(s.Failed))
+	n := w.nodes[c.Node]
+	if s.FailedTotal == 0 {
+		if n != nil && n.client.ID == c.ID && n.status.FailedTotal > 0 {
+			n.status = server.Status{}
+			n.log(w.log.Info, "a dataplane can program all services again", "node", c.Node, "client", c.Name)
 		}
-	case failed:
-		delete(w.failing, c.ID)
-		w.log.Info("a dataplane can program all services again", "node", c.Node, "client", c.Name)
+		return
+	}
+	if n == nil {
+		w.sweep()
+		n = &nodeStatus{}
+		w.nodes[c.Node] = n
+	}
+	changed := n.status.FailedTotal == 0 || !maps.Equal(n.status.Failed, s.Failed)
+	n.client, n.status = c, s
+	if changed {
+		n.log(w.log.Warn, "a dataplane cannot program all services", "node", c.Node, "client", c.Name, "services", s.FailedTotal, "failed", told(s.Failed))
 	}
 }
 
-// gone forgets a client.
+// log logs a line, unless the node has had enough.
+func (n *nodeStatus) log(log func(string, ...any), message string, attributes ...any) {
+	if now := time.Now(); now.Sub(n.began) >= linePeriod {
+		n.began, n.logged = now, 0
+	}
+	if n.logged == maxLines {
+		n.leftOut++
+		return
+	}
+	n.logged++
+	if n.leftOut > 0 {
+		attributes = append(attributes, "leftOutOfThisNode", n.leftOut)
+		n.leftOut = 0
+	}
+	log(message, attributes...)
+}
+
+// gone forgets what a client has reported.
 func (w *watchers) gone(c server.Client) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	delete(w.failing, c.ID)
+	if n := w.nodes[c.Node]; n != nil && n.client.ID == c.ID {
+		n.status = server.Status{}
+	}
+}
+
+// sweep forgets nodes that are well, but for those that may not log yet: who comes back must not thereby log more. The mutex is
+// held.
+func (w *watchers) sweep() {
+	now := time.Now()
+	if now.Sub(w.swept) < linePeriod {
+		return
+	}
+	w.swept = now
+	maps.DeleteFunc(w.nodes, func(_ string, n *nodeStatus) bool {
+		return n.status.FailedTotal == 0 && now.Sub(n.began) >= linePeriod
+	})
 }
 
 // problems are what dataplanes cannot program now.
 func (w *watchers) problems() (problems []error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	byNode := func(a, b failing) int {
-		return cmp.Or(cmp.Compare(a.client.Node, b.client.Node), cmp.Compare(a.client.ID, b.client.ID))
-	}
-	for i, f := range slices.SortedFunc(maps.Values(w.failing), byNode) {
-		if i == maxTold {
-			return append(problems, fmt.Errorf("and %d dataplanes more", len(w.failing)-maxTold))
+	more := 0
+	for _, node := range slices.Sorted(maps.Keys(w.nodes)) {
+		n := w.nodes[node]
+		switch {
+		case n.status.FailedTotal == 0:
+		case len(problems) == maxTold:
+			more++
+		default:
+			problems = append(problems, fmt.Errorf("node %s: %s cannot program %d services: %s", node, cmp.Or(n.client.Name, "a client"), n.status.FailedTotal, told(n.status.Failed)))
 		}
-		problems = append(problems, fmt.Errorf("node %s: %s cannot program %d services: %s", f.client.Node, cmp.Or(f.client.Name, "a client"), f.status.FailedTotal, told(f.status.Failed)))
+	}
+	if more > 0 {
+		problems = append(problems, fmt.Errorf("and %d nodes more", more))
 	}
 	return problems
 }

@@ -36,12 +36,14 @@ var samples = map[string]any{
 	"mode":                                "nftables",
 	"nodeIPOverride":                      []any{"192.0.2.10", "2001:db8::1"},
 	"nodePortAddresses":                   []any{"localhost", "192.0.2.0/24"},
+	"services.allowedExternalIPs":         []any{"192.0.2.0/24"},
 	"showHiddenMetricsForVersion":         "1.36",
 	"winkernel.sourceVip":                 "192.0.2.11",
 	"ebpf.cgroupPath":                     "/cgroup",
 	"ebpf.pinPath":                        "/pins",
 	"api.listen":                          []any{"unix:///run/api.sock"},
 	"api.socketMode":                      "0660",
+	"api.socketUsers":                     []any{"65532", "switchyard"},
 }
 
 // fields yields the path and the type of each field that a file of type t can have.
@@ -78,7 +80,7 @@ func sample(t *testing.T, path string, typ reflect.Type, def any) any {
 		return "17s"
 	case typ.Kind() == reflect.Bool:
 		return def != true
-	case typ.Kind() == reflect.Int32, typ.Kind() == reflect.Float32:
+	case typ.Kind() == reflect.Int32, typ.Kind() == reflect.Int64, typ.Kind() == reflect.Float32:
 		return 7
 	case typ.Kind() == reflect.String:
 		return "some"
@@ -236,10 +238,10 @@ func TestNewDefaults(t *testing.T) {
 			different = append(different, path)
 		}
 	})
-	if want := []string{"bindAddressHardFail", "iptables.localhostNodePorts"}; !slices.Equal(different, want) {
+	if want := []string{"bindAddressHardFail", "services.nodeExternalIPs", "iptables.localhostNodePorts"}; !slices.Equal(different, want) {
 		t.Errorf("defaults of %v differ, want %v", different, want)
 	}
-	if !c.BindAddressHardFail || c.IPTables.LocalhostNodePorts || !c.ConfigHardFail || c.IPVS.MasqueradeBit != 14 {
+	if !c.BindAddressHardFail || c.IPTables.LocalhostNodePorts || c.Services.NodeExternalIPs || !c.ConfigHardFail || c.IPVS.MasqueradeBit != 14 {
 		t.Error("the defaults are not those of KEP-784")
 	}
 }

@@ -62,6 +62,8 @@ func (v *converter) general() {
 	out.ShowHiddenMetricsForVersion = in.ShowHiddenMetricsForVersion
 	out.Mode = config.Mode(in.Mode)
 	out.ConfigSyncPeriod = in.ConfigSyncPeriod
+	// kube-proxy routes them, and clusters on bare metal rely on it.
+	out.Services.NodeExternalIPs = true
 	out.Windows.RunAsService = in.WindowsRunAsService
 	if in.PortRange != "" {
 		v.note("portRange", "is dropped: nothing uses it")
@@ -135,7 +137,8 @@ func (v *converter) linux() {
 func (v *converter) dataplanes() {
 	in, out := v.in, v.out
 	out.IPTables = iptables.Config{MasqueradeBit: *in.IPTables.MasqueradeBit, LocalhostNodePorts: *in.IPTables.LocalhostNodePorts}
-	out.NFTables = nftables.Config{MasqueradeBit: *in.NFTables.MasqueradeBit}
+	out.NFTables = nftables.DefaultConfig()
+	out.NFTables.MasqueradeBit = *in.NFTables.MasqueradeBit
 	if in.lendsBit() {
 		out.NFTables.MasqueradeBit = *in.IPTables.MasqueradeBit
 		v.note("iptables.masqueradeBit", "is also nftables.masqueradeBit: the empty mode, iptables in kube-proxy, stands for nftables here")

@@ -34,6 +34,7 @@ func (c *KubeProxyConfiguration) Convert() (*config.Config, []*field.Error) {
 		DetectLocalMode:             c.DetectLocalMode,
 		DetectLocal:                 config.DetectLocal(c.DetectLocal),
 		NodePortAddresses:           nodePorts,
+		Services:                    config.Services(c.Services),
 		ConfigSyncPeriod:            c.ConfigSyncPeriod,
 		SyncPeriod:                  c.SyncPeriod,
 		MinSyncPeriod:               c.MinSyncPeriod,
@@ -49,9 +50,10 @@ func (c *KubeProxyConfiguration) Convert() (*config.Config, []*field.Error) {
 		Winkernel: c.Winkernel,
 		API:       config.API(c.API),
 	}
+	out.Services.AllowedExternalIPs = slices.Clone(c.Services.AllowedExternalIPs)
 	out.DetectLocal.ClusterCIDRs = slices.Clone(c.DetectLocal.ClusterCIDRs)
 	out.IPVS.ExcludeCIDRs = slices.Clone(c.IPVS.ExcludeCIDRs)
-	out.API.Listen = slices.Clone(c.API.Listen)
+	out.API.Listen, out.API.SocketUsers = slices.Clone(c.API.Listen), slices.Clone(c.API.SocketUsers)
 	return out, errs
 }
 
@@ -76,6 +78,7 @@ func From(c *config.Config) *KubeProxyConfiguration {
 		DetectLocalMode:             c.DetectLocalMode,
 		DetectLocal:                 DetectLocal(c.DetectLocal),
 		NodePortAddresses:           c.NodePortAddresses.Strings(),
+		Services:                    Services(c.Services),
 		ConfigSyncPeriod:            c.ConfigSyncPeriod,
 		SyncPeriod:                  c.SyncPeriod,
 		MinSyncPeriod:               c.MinSyncPeriod,
@@ -91,9 +94,10 @@ func From(c *config.Config) *KubeProxyConfiguration {
 		Winkernel: c.Winkernel,
 		API:       API(c.API),
 	}
+	out.Services.AllowedExternalIPs = clone(c.Services.AllowedExternalIPs)
 	out.DetectLocal.ClusterCIDRs = clone(c.DetectLocal.ClusterCIDRs)
 	out.IPVS.ExcludeCIDRs = clone(c.IPVS.ExcludeCIDRs)
-	out.API.Listen = clone(c.API.Listen)
+	out.API.Listen, out.API.SocketUsers = clone(c.API.Listen), clone(c.API.SocketUsers)
 	return out
 }
 

@@ -49,6 +49,7 @@ type KubeProxyConfiguration struct {
 	DetectLocalMode             config.LocalMode      `json:"detectLocalMode"`
 	DetectLocal                 DetectLocal           `json:"detectLocal"`
 	NodePortAddresses           []string              `json:"nodePortAddresses"`
+	Services                    Services              `json:"services"`
 	ConfigSyncPeriod            field.Duration        `json:"configSyncPeriod"`
 	SyncPeriod                  field.Duration        `json:"syncPeriod"`
 	MinSyncPeriod               field.Duration        `json:"minSyncPeriod"`
@@ -109,6 +110,15 @@ type DetectLocal struct {
 	InterfaceNamePrefix string         `json:"interfaceNamePrefix"`
 }
 
+// Services is the section services.
+type Services struct {
+	AllowedExternalIPs     []netip.Prefix `json:"allowedExternalIPs"`
+	NodeExternalIPs        bool           `json:"nodeExternalIPs"`
+	MaxEntries             int64          `json:"maxEntries"`
+	MaxEntriesPerNamespace int64          `json:"maxEntriesPerNamespace"`
+	MaxEntriesPerNode      int64          `json:"maxEntriesPerNode"`
+}
+
 // Linux is the section linux.
 type Linux struct {
 	Conntrack     Conntrack `json:"conntrack"`
@@ -136,6 +146,7 @@ type Windows struct {
 type API struct {
 	Listen       []string `json:"listen"`
 	SocketMode   string   `json:"socketMode"`
+	SocketUsers  []string `json:"socketUsers"`
 	TLSCertFile  string   `json:"tlsCertFile"`
 	TLSKeyFile   string   `json:"tlsKeyFile"`
 	ClientCAFile string   `json:"clientCAFile"`

@@ -226,7 +226,7 @@ func checkFiles(t *testing.T, pod *corev1.PodSpec, kubeconfig string, data map[s
 			if path, ok := strings.CutPrefix(arg, "--config="); ok {
 				files = append(files, path)
 			}
-			if strings.Contains(arg, "$(") && (arg != "--hostname-override=$(NODE_NAME)" || len(c.Env) != 1 ||
+			if strings.Contains(arg, "$(") && (arg != "--hostname-override=$(NODE_NAME)" || len(c.Env) == 0 ||
 				c.Env[0].Name != "NODE_NAME" || c.Env[0].ValueFrom.FieldRef.FieldPath != "spec.nodeName") {
 				t.Errorf("%s: %s has no value", c.Name, arg)
 			}

@@ -16,10 +16,10 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/validate"
 
-	"github.com/switchyard-net/switchyard/internal/ociimage"
+	"github.com/switchyard-net/switchyard/deploy/ociimage"
 )
 
-// TestOthersReadImages has images read by an implementation that is not ours.
+// TestOthersReadImages has the archive read as engines and registries read it.
 func TestOthersReadImages(t *testing.T) {
 	dir := t.TempDir()
 	archive := filepath.Join(dir, "image.tar")

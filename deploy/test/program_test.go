@@ -16,7 +16,7 @@ import (
 	sigsyaml "sigs.k8s.io/yaml"
 
 	"github.com/switchyard-net/switchyard/config/configfile"
-	"github.com/switchyard-net/switchyard/internal/ociimage"
+	"github.com/switchyard-net/switchyard/deploy/ociimage"
 )
 
 // kubeadm are the objects of a cluster that kubeadm has made.

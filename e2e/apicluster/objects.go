@@ -25,7 +25,7 @@ const (
 // Service is the API's form of a service: what package kubeconv would make the same model.Service of.
 func Service(s *model.Service) *corev1.Service {
 	o := &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: s.Name.Namespace, Name: s.Name.Name},
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.Name.Namespace, Name: s.Name.Name, CreationTimestamp: metav1.NewTime(s.Created)},
 		Spec: corev1.ServiceSpec{
 			Type:                     serviceTypes[s.Type],
 			ExternalIPs:              texts(s.ExternalIPs),

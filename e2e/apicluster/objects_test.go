@@ -53,10 +53,10 @@ func roundTrip(object model.Object) (model.Object, error) {
 	return got, err
 }
 
-// foreign says whether a slice has endpoints that do not belong into it.
+// foreign reports whether a slice has endpoints that do not belong into it, or that no pod can have.
 func foreign(s *model.EndpointSlice) bool {
 	for _, ep := range s.Endpoints {
-		if !ep.Addr.IsValid() || s.Family == 0 || state.FamilyOf(ep.Addr) != s.Family {
+		if !ep.Addr.IsValid() || s.Family == 0 || state.FamilyOf(ep.Addr) != s.Family || model.Special(ep.Addr) != "" {
 			return true
 		}
 	}

@@ -24,14 +24,18 @@ import (
 )
 
 func main() {
-	api := flag.String("api", client.DefaultTarget, "where the node-local API is served")
+	o := client.Options{Name: "dns", Logger: slog.New(slog.NewTextHandler(os.Stderr, nil))}
+	flag.StringVar(&o.Target, "api", client.DefaultTarget, "where the node-local API is served")
+	flag.Func("socket-user", "a user who may serve it on a unix socket, by name or number, beside root and this process's own; may be repeated", func(u string) error {
+		o.SocketUsers = append(o.SocketUsers, u)
+		return nil
+	})
 	listen := flag.String("listen", "127.0.0.1:10053", "address and port on which queries are answered, over UDP and TCP")
 	domain := flag.String("domain", "cluster.local", "the cluster's domain")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	if err := run(ctx, client.Options{Target: *api, Name: "dns", Logger: log}, *listen, *domain); err != nil {
+	if err := run(ctx, o, *listen, *domain); err != nil {
 		fmt.Fprintln(os.Stderr, "dns:", err)
 		os.Exit(1)
 	}

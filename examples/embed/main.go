@@ -62,7 +62,7 @@ func run(ctx context.Context, manifests, node, pods string) error {
 	defer states.Close()
 	objects := states.Source("manifests")
 	// and the dataplane programs that.
-	dataplane, err := nftables.New(nftables.Options{Logger: log, LocalDetector: detector})
+	dataplane, err := nftables.New(ctx, nftables.Options{Logger: log, LocalDetector: detector})
 	if err != nil {
 		return err
 	}

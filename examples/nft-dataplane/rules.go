@@ -88,7 +88,7 @@ func (w *writer) port(service client.ServiceName, p *api.Port) {
 	if p.Family == api.Family_FAMILY_IPV6 {
 		ip = "ip6"
 	}
-	internal, external := w.traffic(ip, "internal "+id, p, p.Internal), w.traffic(ip, "external "+id, p, p.External)
+	internal, external := w.traffic(ip, "internal", id, p, p.Internal), w.traffic(ip, "external", id, p, p.External)
 	for i, f := range p.Frontends {
 		addr, chain := client.Addr(f.Address).String(), external
 		if f.Kind == api.FrontendKind_FRONTEND_KIND_CLUSTER_IP {
@@ -114,10 +114,11 @@ func (w *writer) port(service client.ServiceName, p *api.Port) {
 }
 
 // traffic makes the chain that tells the kinds of client apart.
-func (w *writer) traffic(ip, id string, p *api.Port, t *api.Traffic) string {
+func (w *writer) traffic(ip, kind, port string, p *api.Port, t *api.Traffic) string {
 	if t == nil {
 		return ""
 	}
+	id := kind + " " + port
 	masquerade := func(when ...api.Masquerade) string {
 		if slices.Contains(when, t.Masquerade) {
 			return mark
@@ -125,7 +126,7 @@ func (w *writer) traffic(ip, id string, p *api.Port, t *api.Traffic) string {
 		return ""
 	}
 	const always, unlessPod, node = api.Masquerade_MASQUERADE_ALWAYS, api.Masquerade_MASQUERADE_UNLESS_POD, api.Masquerade_MASQUERADE_NODE
-	inside, outside := w.route(ip, hash("inside", id), id, p, t.Inside), w.route(ip, hash("outside", id), id, p, t.Outside)
+	inside, outside := w.route(ip, hash("inside", id), id, port, p, t.Inside), w.route(ip, hash("outside", id), id, port, p, t.Outside)
 	fromPod := w.chain(hash("pod", id), masquerade(always), "goto "+inside)
 	fromNode := w.chain(hash("node", id), masquerade(always, unlessPod, node), "goto "+inside)
 	var rules []string
@@ -137,7 +138,7 @@ func (w *writer) traffic(ip, id string, p *api.Port, t *api.Traffic) string {
 }
 
 // route makes the chain of a route.
-func (w *writer) route(ip, name, id string, p *api.Port, r *api.Route) string {
+func (w *writer) route(ip, name, id, port string, p *api.Port, r *api.Route) string {
 	switch r.Verdict {
 	case api.Verdict_VERDICT_REJECT:
 		return w.chain(name, "goto refuse")
@@ -147,8 +148,8 @@ func (w *writer) route(ip, name, id string, p *api.Port, r *api.Route) string {
 	var bound, choices []string
 	for e := range client.Endpoints(p, r.Endpoints) {
 		to := client.AddrPort(e)
-		rules := []string{fmt.Sprintf("%s saddr %s %s", ip, to.Addr(), mark)} // to itself: hairpin
-		endpoint, set := hash("endpoint", id, to), hash("clients_of", id, to)
+		rules := []string{fmt.Sprintf("%s saddr %s %s", ip, to.Addr(), mark)}   // to itself: hairpin
+		endpoint, set := hash("endpoint", id, to), hash("clients_of", port, to) // internal and external ones
 		if p.AffinitySeconds > 0 {
 			w.used[set] = true
 			fmt.Fprintf(w, "add set %s %s { type %s; flags dynamic, timeout; }\n", table, set, map[string]string{"ip": "ipv4_addr", "ip6": "ipv6_addr"}[ip])

@@ -35,9 +35,13 @@ const idle = time.Minute // how long a UDP session lasts without a packet
 var networks = map[api.Protocol]string{api.Protocol_PROTOCOL_TCP: "tcp", api.Protocol_PROTOCOL_UDP: "udp"}
 
 func main() {
-	target := flag.String("api", client.DefaultTarget, "where the node-local API is served")
+	o := client.Options{Name: "tiny-dataplane", Logger: slog.Default()}
+	flag.StringVar(&o.Target, "api", client.DefaultTarget, "where the node-local API is served")
+	flag.Func("socket-user", "a user who may serve it on a unix socket, by name or number, beside root and this process's own; may be repeated", func(u string) error {
+		o.SocketUsers = append(o.SocketUsers, u)
+		return nil
+	})
 	flag.Parse()
-	o := client.Options{Target: *target, Name: "tiny-dataplane", Logger: slog.Default()}
 	log.Fatal(client.RunSink(context.Background(), o, make(dataplane))) // it returns only if the options are wrong
 }
 

@@ -51,7 +51,7 @@ func measureAPI(ctx context.Context, r *Reporter, services, endpoints int) error
 	sink.Update(objects, nil)
 	sink.Complete()
 	var wire traffic
-	api, err := serveAPI(ctx, func(string) (state.Feed, error) { return s, nil }, &wire)
+	api, err := serveAPI(ctx, server.Options{Feed: func(string) (state.Feed, error) { return s, nil }, Node: NodeName}, &wire)
 	if err != nil {
 		return err
 	}
@@ -102,9 +102,9 @@ type servedAPI struct {
 	close  func()
 }
 
-// serveAPI serves feeds, and counts what goes over its connections.
-func serveAPI(ctx context.Context, feed func(node string) (state.Feed, error), count *traffic) (*servedAPI, error) {
-	s, err := server.New(server.Options{Feed: feed, Node: NodeName})
+// serveAPI serves, and counts what goes over its connections.
+func serveAPI(ctx context.Context, o server.Options, count *traffic) (*servedAPI, error) {
+	s, err := server.New(o)
 	if err != nil {
 		return nil, err
 	}

@@ -32,6 +32,17 @@ type Options struct {
 	Endpoints int
 }
 
+// NFTablesOptions are those of [NFTables].
+type NFTablesOptions struct {
+	Options
+	// Ranges are the total numbers of source ranges to measure with, of many Services. Default: 1,000 and 100,000. Empty but not
+	// nil: none.
+	Ranges []int
+	// Clients are the numbers of remembered clients of one Service with affinity. Default: 1,000 and 1,000,000. Empty but not
+	// nil: none.
+	Clients []int
+}
+
 // withDefaults fills in what is not set.
 func (o Options) withDefaults(services ...int) Options {
 	if len(o.Services) == 0 {
@@ -78,6 +89,13 @@ func (r *Reporter) Step(format string, args ...any) (done func()) {
 		fmt.Fprintf(r.table, format+" ...\n", args...)
 	})
 	return func() { timer.Stop() }
+}
+
+// Note says something for people.
+func (r *Reporter) Note(format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	fmt.Fprintf(r.table, format+"\n", args...)
 }
 
 // Close writes the table. It returns the first error of writing results.

@@ -9,6 +9,7 @@ import (
 	"github.com/switchyard-net/switchyard/client"
 	"github.com/switchyard-net/switchyard/internal/kubeconv"
 	"github.com/switchyard-net/switchyard/model"
+	"github.com/switchyard-net/switchyard/server"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
 )
@@ -29,7 +30,7 @@ func Churn(ctx context.Context, r *Reporter, _ Options) error {
 	}
 	sink.Complete()
 	var wire traffic
-	api, err := serveAPI(ctx, func(string) (state.Feed, error) { return s, nil }, &wire)
+	api, err := serveAPI(ctx, server.Options{Feed: func(string) (state.Feed, error) { return s, nil }, Node: NodeName}, &wire)
 	if err != nil {
 		return err
 	}

@@ -9,7 +9,7 @@ import (
 )
 
 // NFTables fails: nf_tables exists on Linux only.
-func NFTables(context.Context, *Reporter, Options) error {
+func NFTables(context.Context, *Reporter, NFTablesOptions) error {
 	return fmt.Errorf("benchmark nftables: %w", errors.ErrUnsupported)
 }
 

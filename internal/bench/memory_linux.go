@@ -3,11 +3,11 @@ package bench
 import (
 	"context"
 	"errors"
-	"runtime/debug"
 
 	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/internal/netns"
 	"github.com/switchyard-net/switchyard/internal/reconcile"
+	"github.com/switchyard-net/switchyard/internal/resident"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
 )
@@ -23,7 +23,7 @@ func Memory(ctx context.Context, r *Reporter, o Options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, ns.Close()) }()
-	dataplane, err := openNFTables(ns)
+	dataplane, err := openNFTables(ctx, ns)
 	if err != nil {
 		return err
 	}
@@ -56,7 +56,7 @@ func Memory(ctx context.Context, r *Reporter, o Options) (err error) {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	debug.FreeOSMemory() // as the daemon does once it is up
+	resident.Trim() // as the daemon does once it is up
 	rss, err := RSS()
 	if err != nil {
 		return err

@@ -20,9 +20,16 @@ import (
 const nftablesChanges = 5_000
 
 // NFTables measures the nftables dataplane in a network namespace of its own: a cold load, a warm restart, the addition of one
-// service, and the change of one endpoint, each until the kernel has committed it.
-func NFTables(ctx context.Context, r *Reporter, o Options) error {
-	o = o.withDefaults(1_000, 10_000, 100_000)
+// service, and the change of one endpoint, each until the kernel has committed it. Then it measures what single tenants can fill:
+// source ranges and remembered clients.
+func NFTables(ctx context.Context, r *Reporter, o NFTablesOptions) error {
+	o.Options = o.withDefaults(1_000, 10_000, 100_000)
+	if o.Ranges == nil {
+		o.Ranges = []int{1_000, 100_000}
+	}
+	if o.Clients == nil {
+		o.Clients = []int{1_000, 1_000_000}
+	}
 	for _, services := range o.Services {
 		done := r.Step("nftables: %d services with %d endpoints", services, o.Endpoints)
 		err := measureNFTables(ctx, r, services, o.Endpoints)
@@ -31,6 +38,30 @@ func NFTables(ctx context.Context, r *Reporter, o Options) error {
 			return err
 		}
 		runtime.GC() // what the last size left is not the next one's
+	}
+	report := func(name string, services int, value float64, unit string) {
+		r.Report(Result{"nftables/" + name, services, tenantEndpoints, value, unit})
+	}
+	for _, total := range o.Ranges {
+		done := r.Step("nftables: %d source ranges", total)
+		err := sourceRanges(ctx, report, total)
+		done()
+		if err != nil {
+			return err
+		}
+	}
+	if len(o.Ranges) > 0 {
+		if err := rangesAttack(ctx, report); err != nil {
+			return err
+		}
+	}
+	for _, clients := range o.Clients {
+		done := r.Step("nftables: %d clients with affinity", clients)
+		err := stickyClients(ctx, report, clients)
+		done()
+		if err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -49,7 +80,7 @@ func measureNFTables(ctx context.Context, r *Reporter, services, endpoints int) 
 		r.Report(Result{"nftables/" + name, services, endpoints, value, unit})
 	}
 
-	dataplane, err := openNFTables(ns)
+	dataplane, err := openNFTables(ctx, ns)
 	if err != nil {
 		return err
 	}
@@ -80,7 +111,7 @@ func measureNFTables(ctx context.Context, r *Reporter, services, endpoints int) 
 	if err := dataplane.Close(); err != nil {
 		return err
 	}
-	if dataplane, err = openNFTables(ns); err != nil {
+	if dataplane, err = openNFTables(ctx, ns); err != nil {
 		return err
 	}
 	start = time.Now()
@@ -93,9 +124,9 @@ func measureNFTables(ctx context.Context, r *Reporter, services, endpoints int) 
 	return dataplane.Close()
 }
 
-func openNFTables(ns *netns.NS) (b *nftables.Backend, err error) {
+func openNFTables(ctx context.Context, ns *netns.NS) (b *nftables.Backend, err error) {
 	err = ns.Do(func() error {
-		b, err = nftables.New(nftables.Options{})
+		b, err = nftables.New(ctx, nftables.Options{})
 		return err
 	})
 	return b, err

@@ -16,6 +16,7 @@ import (
 const (
 	msgGet    = unix.NFNL_SUBSYS_CTNETLINK<<8 | 1
 	msgDelete = unix.NFNL_SUBSYS_CTNETLINK<<8 | 2
+	msgStats  = unix.NFNL_SUBSYS_CTNETLINK<<8 | 5
 
 	ctaTupleOrig  = 1
 	ctaTupleReply = 2
@@ -43,7 +44,10 @@ const (
 	ctaProtoInfoSCTP = 3
 	ctaProtoState    = 1
 
-	ctaFilterOrigFlags = 1
+	ctaFilterOrigFlags  = 1
+	ctaFilterReplyFlags = 2
+
+	ctaStatsEntries = 1
 )
 
 // Values of ctaStatus and ctaProtoState (linux/netfilter/nf_conntrack_common.h, _tcp.h and _sctp.h).
@@ -56,11 +60,13 @@ const (
 	sctpCookieWait = 2
 )
 
-// Bits of ctaFilterOrigFlags: the fields of ctaTupleOrig that a flow must equal (CTA_FILTER_F_* in the kernel's
-// nf_internals.h, which has no user space header). The kernel refuses a port without the protocol.
+// Bits of ctaFilterOrigFlags and ctaFilterReplyFlags: the fields of ctaTupleOrig and ctaTupleReply that a flow must equal
+// (CTA_FILTER_F_* in the kernel's nf_internals.h, which has no user space header). The kernel refuses a port without the protocol.
 const (
+	filterIPSrc        = 1 << 0
 	filterIPDst        = 1 << 1
 	filterProtoNum     = 1 << 3
+	filterProtoSrcPort = 1 << 4
 	filterProtoDstPort = 1 << 5
 )
 
@@ -113,6 +119,42 @@ func encodeDump(f Filter, useFilter bool) []byte {
 	})
 	return appendNested(b, ctaFilter, func(b []byte) []byte {
 		return appendAttr(b, ctaFilterOrigFlags, binary.NativeEndian.AppendUint32(nil, flags))
+	})
+}
+
+// encodeDeleteAll returns the payload that deletes what f admits. Linux knows it from 6.12 on. Older kernels see a message that
+// names one flow by an incomplete tuple, and refuse it: what they do not know must not make them flush the table. So f must
+// name a frontend; what else it says must be what the kernel compares: not an address of IPv6 (see encodeDump), nor ports of
+// SCTP.
+func encodeDeleteAll(f Filter) ([]byte, error) {
+	switch {
+	case f.Family != state.IPv4 || f.Protocol != state.UDP:
+		return nil, fmt.Errorf("%w for anything but UDP over IPv4", errors.ErrUnsupported)
+	case !f.Dst.Is4() || f.DstPort == 0 || f.Unconnected || f.From.IsValid() && (!f.From.Addr().Is4() || f.From.Port() == 0):
+		return nil, errors.New("the filter must name an address and a port, and may only name the source of answers beside")
+	}
+	b := appendGenmsg(nil, f.Family)
+	b = appendEnd(b, ctaTupleOrig, f.Protocol, ctaIPv4Dst, ctaProtoDstPort, netip.AddrPortFrom(f.Dst, f.DstPort))
+	if f.From.IsValid() {
+		b = appendEnd(b, ctaTupleReply, f.Protocol, ctaIPv4Src, ctaProtoSrcPort, f.From)
+	}
+	return appendNested(b, ctaFilter, func(b []byte) []byte {
+		b = appendAttr(b, ctaFilterOrigFlags, binary.NativeEndian.AppendUint32(nil, filterIPDst|filterProtoNum|filterProtoDstPort))
+		if f.From.IsValid() {
+			b = appendAttr(b, ctaFilterReplyFlags, binary.NativeEndian.AppendUint32(nil, filterIPSrc|filterProtoNum|filterProtoSrcPort))
+		}
+		return b
+	}), nil
+}
+
+// appendEnd appends a tuple with one of its ends alone; addr and port are the attributes of that end.
+func appendEnd(b []byte, typ uint16, protocol state.Protocol, addr, port uint16, end netip.AddrPort) []byte {
+	return appendNested(b, typ, func(b []byte) []byte {
+		b = appendNested(b, ctaTupleIP, func(b []byte) []byte { return appendAttr(b, addr, end.Addr().AsSlice()) })
+		return appendNested(b, ctaTupleProto, func(b []byte) []byte {
+			b = appendAttr(b, ctaProtoNum, []byte{byte(protocol)})
+			return appendAttr(b, port, binary.BigEndian.AppendUint16(nil, end.Port()))
+		})
 	})
 }
 
@@ -194,6 +236,19 @@ func attrs(b []byte) iter.Seq2[uint16, []byte] {
 			b = b[min(align(n), len(b)):]
 		}
 	}
+}
+
+// decodeEntries reads from the payload of a message how many entries the table of the namespace has.
+func decodeEntries(b []byte) (entries int, ok bool) {
+	if len(b) < nfgenLen {
+		return 0, false
+	}
+	for typ, data := range attrs(b[nfgenLen:]) {
+		if typ == ctaStatsEntries && len(data) == 4 {
+			return int(binary.BigEndian.Uint32(data)), true
+		}
+	}
+	return 0, false
 }
 
 // decodeFlow reads the payload of a message that describes a flow.

@@ -18,10 +18,13 @@ func Open() (*Conn, error) { return nil, unsupported() }
 func (*Conn) Close() error { return unsupported() }
 
 // Flows returns an error that wraps errors.ErrUnsupported.
-func (*Conn) Flows(Filter) ([]Flow, error) { return nil, unsupported() }
+func (*Conn) Flows(Filter, func([]Flow) error) error { return unsupported() }
 
 // Delete returns an error that wraps errors.ErrUnsupported.
 func (*Conn) Delete(Flow) error { return unsupported() }
+
+// DeleteAll returns an error that wraps errors.ErrUnsupported.
+func (*Conn) DeleteAll(Filter) (int, error) { return 0, unsupported() }
 
 func unsupported() error {
 	return fmt.Errorf("connection tracking over ctnetlink on %s: %w", runtime.GOOS, errors.ErrUnsupported)

@@ -1,4 +1,5 @@
-// Package conntrack lists and deletes entries of the kernel's connection tracking table, over ctnetlink.
+// Package conntrack lists and deletes entries of the kernel's connection tracking table, over ctnetlink: one by one, or all that
+// a filter admits.
 //
 // It knows no more than what a dataplane needs to cut flows that lead to the wrong place. A [Conn] works on the network
 // namespace in which it was opened. The package exists on all platforms; outside Linux [Open] says that it is unsupported.
@@ -11,13 +12,15 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// Filter says which flows to list. A field that is zero admits all.
+// Filter says which flows to list or to delete. A field that is zero admits all.
 type Filter struct {
 	Family   state.Family
 	Protocol state.Protocol
 	// Dst and DstPort are the destination of the flow's first packet, as its client sent it.
 	Dst     netip.Addr
 	DstPort uint16
+	// From is the source of the answers: the endpoint that a flow is translated to, or its destination if it is not translated.
+	From netip.AddrPort
 	// Unconnected admits only flows that are so.
 	Unconnected bool
 }
@@ -47,11 +50,12 @@ func (f Flow) String() string {
 	return fmt.Sprintf("%v %v, answered %v", f.Protocol, f.Orig, f.Reply)
 }
 
-// Match says whether the filter admits the flow.
+// Match reports whether the filter admits the flow.
 func (f Filter) Match(flow Flow) bool {
 	return (f.Family == 0 || f.Family == flow.Family) &&
 		(f.Protocol == 0 || f.Protocol == flow.Protocol) &&
 		(!f.Dst.IsValid() || f.Dst == flow.Orig.Dst.Addr()) &&
 		(f.DstPort == 0 || f.DstPort == flow.Orig.Dst.Port()) &&
+		(!f.From.IsValid() || f.From == flow.Reply.Src) &&
 		(!f.Unconnected || flow.Unconnected)
 }

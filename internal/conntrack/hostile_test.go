@@ -32,7 +32,7 @@ func TestForeignAnswers(t *testing.T) {
 		defer c.Close()
 		actual := dnat(state.UDP, "10.0.0.1:1000", "10.96.0.10:53", "10.244.0.2:5353")
 		create(t, c, actual)
-		own, err := unix.Getsockname(c.sock.fd)
+		own, err := unix.Getsockname(c.lists.sock.fd)
 		if err != nil {
 			return err
 		}
@@ -41,7 +41,7 @@ func TestForeignAnswers(t *testing.T) {
 			return err
 		}
 		defer unix.Close(fd)
-		seq := c.sock.seq + 1
+		seq := c.lists.sock.seq + 1
 		forged := actual
 		forged.Orig.Src = netip.MustParseAddrPort("10.0.0.66:1")
 		message := appendMessage(nil, msgGet, unix.NLM_F_MULTI, seq, encodeFlow(forged))

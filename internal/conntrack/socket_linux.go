@@ -46,8 +46,12 @@ func openSocket() (*socket, error) {
 
 func (s *socket) close() error { return os.NewSyscallError("close", unix.Close(s.fd)) }
 
-// request sends one message and waits until the kernel has acknowledged it, or refused it with an errno.
-func (s *socket) request(typ uint16, payload []byte) error {
+// request sends one message and waits until the kernel has acknowledged it, or refused it with an errno. each is called with
+// the payload of an answer before that, and may be nil.
+func (s *socket) request(typ uint16, payload []byte, each func([]byte)) error {
+	if each == nil {
+		each = func([]byte) {}
+	}
 	if err := s.send(typ, unix.NLM_F_ACK, payload); err != nil {
 		return err
 	}
@@ -56,7 +60,7 @@ func (s *socket) request(typ uint16, payload []byte) error {
 		if err != nil {
 			return err
 		}
-		if done, err := parse(b, s.seq, func([]byte) {}); done || err != nil {
+		if done, err := parse(b, s.seq, each); done || err != nil {
 			return err
 		}
 	}

@@ -74,8 +74,14 @@ type Answer struct {
 	Outcome Outcome
 	// Choices are the endpoints that may get the connection, ordered by address; empty unless Outcome is Forward.
 	Choices []Choice
-	// Affinity says that further connections of the same client stay with the same endpoint.
-	Affinity bool
+	// Affinity is the Service port (see [ServicePort]) whose connections of the same client stay with the same endpoint, whichever of
+	// its frontends they are made to. Empty if there is no affinity.
+	Affinity string
+}
+
+// ServicePort names a port of a Service in one family.
+func ServicePort(service state.ServiceName, port string, proto state.Protocol, f state.Family) string {
+	return fmt.Sprintf("%v:%s/%v/%v", service, port, proto, f)
 }
 
 // Choice is an endpoint that may get a connection.

@@ -6,7 +6,9 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/switchyard-net/switchyard/internal/connlimit"
 	"github.com/switchyard-net/switchyard/internal/healthz"
+	"github.com/switchyard-net/switchyard/internal/httpserver"
 	"github.com/switchyard-net/switchyard/internal/metrics"
 	"github.com/switchyard-net/switchyard/internal/reconcile"
 	"github.com/switchyard-net/switchyard/internal/servicehealth"
@@ -59,7 +61,10 @@ func Example() {
 			Flags:     func() map[string]string { return map[string]string{"v": "2"} },
 		})
 		serve := func(name, address string, h http.Handler) func(context.Context) error {
-			server := healthz.NewServer(h, healthz.ServeOptions{Name: name, Flag: "--" + name + "-bind-address", Logger: log})
+			server := httpserver.NewServer(h, httpserver.Options{
+				Name: name, Flag: "--" + name + "-bind-address", Logger: log,
+				Connections: connlimit.New(connlimit.Options{Name: name, Max: 128, PerClient: 16, ThisMachine: 32, Replace: true, Logger: log}),
+			})
 			server.SetAddress(address, false)
 			return server.Run
 		}

@@ -3,14 +3,17 @@
 //
 // Both answers say whether the dataplane keeps up: it does not if an update has been waiting for longer than two sync
 // periods. A lost API server, a bad manifest or one service that cannot be programmed do not make a node unhealthy, because
-// it goes on routing, and all nodes at once would be taken out of their load balancers. Such problems are listed in the answer,
-// in a field that kube-proxy's does not have. A process on its own, whose sources are in the hands of who looks at it, may be strict
-// about them.
+// it goes on routing, and all nodes at once would be taken out of their load balancers. Such problems are listed in the answers
+// to clients on this machine, in a field that kube-proxy's do not have. They name services and addresses of the cluster; other
+// clients, such as pods, get kube-proxy's fields and no more. A process on its own, whose sources are in the hands of who looks at
+// it, may be strict about problems.
 package healthz
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -160,7 +163,8 @@ type answer struct {
 	NodeEligible *bool                   `json:"nodeEligible,omitempty"`
 	Healthy      bool                    `json:"healthy"`
 	Status       map[string]familyStatus `json:"status,omitempty"`
-	Problems     []problem               `json:"problems,omitempty"`
+	// Problems are for clients on this machine only.
+	Problems []problem `json:"problems,omitempty"`
 
 	faulty bool // some of the problems are faults
 }
@@ -177,8 +181,8 @@ type problem struct {
 	Message string `json:"message"`
 }
 
-// report returns the answer of /livez, and whether the node is eligible.
-func (h *Health) report() (a answer, eligible bool) {
+// report returns the answer of /livez to a request, and whether the node is eligible.
+func (h *Health) report(r *http.Request) (a answer, eligible bool) {
 	newest := h.newest()
 	h.mu.Lock()
 	now := time.Now()
@@ -191,13 +195,37 @@ func (h *Health) report() (a answer, eligible bool) {
 	eligible = h.node.Eligible()
 	checks := h.checks
 	h.mu.Unlock()
+	local := overLoopback(r)
 	for _, c := range checks {
-		for _, err := range c.check() {
-			a.Problems = append(a.Problems, problem{c.part, err.Error()})
-			a.faulty = a.faulty || c.grave
+		if !local && !c.grave {
+			continue
+		}
+		errs := c.check()
+		a.faulty = a.faulty || c.grave && len(errs) > 0
+		if local {
+			a.list(c.part, errs)
 		}
 	}
 	return a, eligible
+}
+
+// maxListed is how many problems of a part are listed. Others can cause any number of them.
+const maxListed = 100
+
+func (a *answer) list(part string, errs []error) {
+	for i, err := range errs {
+		if i == maxListed {
+			a.Problems = append(a.Problems, problem{part, fmt.Sprintf("and %d more", len(errs)-maxListed)})
+			return
+		}
+		a.Problems = append(a.Problems, problem{part, err.Error()})
+	}
+}
+
+// overLoopback reports whether a request came over the loopback interface, which no packet from elsewhere does.
+func overLoopback(r *http.Request) bool {
+	remote, err := netip.ParseAddrPort(r.RemoteAddr)
+	return err == nil && remote.Addr().Unmap().IsLoopback()
 }
 
 // Handler serves /healthz and /livez, for the port that load balancers and the kubelet ask: 200 or 503, and JSON like
@@ -205,17 +233,18 @@ func (h *Health) report() (a answer, eligible bool) {
 //	{"lastUpdated":"...","currentTime":"...","nodeEligible":true,"healthy":true,
 //	 "status":{"IPv4":{"lastUpdated":"...","healthy":true}},"problems":[{"part":"source","message":"..."}]}
 //
-// /healthz is also 503 while new connections should not be sent to the node; /livez, which has no nodeEligible, is not.
+// /healthz is also 503 while new connections should not be sent to the node; /livez, which has no nodeEligible, is not. Only
+// clients that connect over loopback get problems.
 func (h *Health) Handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) {
-		a, eligible := h.report()
+	mux.HandleFunc("/healthz", func(w http.ResponseWriter, r *http.Request) {
+		a, eligible := h.report(r)
 		a.NodeEligible = &eligible
 		a.Healthy = a.Healthy && !a.faulty
 		a.write(w, a.Healthy && eligible, h.o.OnHealthz)
 	})
-	mux.HandleFunc("/livez", func(w http.ResponseWriter, _ *http.Request) {
-		a, _ := h.report()
+	mux.HandleFunc("/livez", func(w http.ResponseWriter, r *http.Request) {
+		a, _ := h.report(r)
 		a.write(w, a.Healthy, h.o.OnLivez)
 	})
 	return mux

@@ -3,6 +3,7 @@ package healthz
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -18,9 +19,16 @@ import (
 
 var both = []state.Family{state.IPv4, state.IPv6}
 
+// get asks over loopback.
 func get(h http.Handler, path string) *httptest.ResponseRecorder {
+	return getFrom(h, path, "127.0.0.1:1234")
+}
+
+func getFrom(h http.Handler, path, remote string) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
-	h.ServeHTTP(w, httptest.NewRequest("GET", path, nil))
+	r := httptest.NewRequest("GET", path, nil)
+	r.RemoteAddr = remote
+	h.ServeHTTP(w, r)
 	return w
 }
 
@@ -250,6 +258,62 @@ func TestProblemsAreOnlyListed(t *testing.T) {
 	}
 	if _, ok := keys["problems"]; ok {
 		t.Errorf("without problems, the answer has the fields %v", slices.Sorted(maps.Keys(keys)))
+	}
+}
+
+// TestOthersGetNoProblems: what does not come over loopback gets the fields of kube-proxy, and the same codes. It has nobody look
+// for problems that are no faults.
+func TestOthersGetNoProblems(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var looked int
+		h := New(Options{Families: both[:1]})
+		h.SetNode(Node{Exists: true})
+		h.AddProblems("source", func() []error {
+			looked++
+			return []error{errors.New("service shop/web: invalid port")}
+		})
+		var faults []error
+		h.AddFaults("dataplane", func() []error { return faults })
+		const at = `"2000-01-01T00:00:00Z"`
+		const status = `"status":{"IPv4":{"lastUpdated":` + at + `,"healthy":true}}}`
+		for _, remote := range []string{"10.244.0.7:50000", "[fd00::7]:50000", "[fe80::7%eth0]:1", "192.0.2.1:1", "somewhere", ""} {
+			for _, faults = range [][]error{nil, {errors.New("service shop/db: refused by the kernel")}} {
+				code, healthy := 200, "true"
+				if faults != nil {
+					code, healthy = 503, "false"
+				}
+				want := `{"lastUpdated":` + at + `,"currentTime":` + at + `,"nodeEligible":true,"healthy":` + healthy + `,` + status
+				if w := getFrom(h.Handler(), "/healthz", remote); w.Code != code || w.Body.String() != want {
+					t.Errorf("/healthz to %q = %d\n%s\nwant %d\n%s", remote, w.Code, w.Body, code, want)
+				}
+				want = `{"lastUpdated":` + at + `,"currentTime":` + at + `,"healthy":true,` + status
+				if w := getFrom(h.Handler(), "/livez", remote); w.Code != 200 || w.Body.String() != want {
+					t.Errorf("/livez to %q = %d\n%s\nwant\n%s", remote, w.Code, w.Body, want)
+				}
+			}
+		}
+		if looked > 0 {
+			t.Errorf("problems were looked for %d times in vain", looked)
+		}
+		for _, remote := range []string{"127.0.0.1:1", "[::1]:1", "127.9.9.9:1", "[::ffff:127.0.0.1]:1"} {
+			if w := getFrom(h.Handler(), "/healthz", remote); !strings.Contains(w.Body.String(), "shop/web") || !strings.Contains(w.Body.String(), "shop/db") {
+				t.Errorf("/healthz to %q lacks the problems: %s", remote, w.Body)
+			}
+		}
+	})
+}
+
+func TestManyProblems(t *testing.T) {
+	h := New(Options{})
+	h.AddProblems("source", func() (errs []error) {
+		for i := range 1000 {
+			errs = append(errs, fmt.Errorf("number %d", i))
+		}
+		return errs
+	})
+	text := get(h.Handler(), "/healthz").Body.String()
+	if n := strings.Count(text, "number "); n != 100 || !strings.Contains(text, `{"part":"source","message":"and 900 more"}`) {
+		t.Errorf("%d of 1000 problems are listed: %s", n, text)
 	}
 }
 

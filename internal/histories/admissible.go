@@ -17,7 +17,7 @@ func (h *History) admissible(obj model.Object) {
 	case *model.EndpointSlice:
 		o.Ports = unique(o.Ports, func(a, b model.EndpointPort) bool { return a.Name == b.Name })
 		o.Endpoints = slices.DeleteFunc(o.Endpoints, func(ep model.Endpoint) bool {
-			return !ep.Addr.IsValid() || state.FamilyOf(ep.Addr) != o.Family
+			return !ep.Addr.IsValid() || state.FamilyOf(ep.Addr) != o.Family || model.Special(ep.Addr) != ""
 		})
 	}
 }
@@ -42,7 +42,7 @@ func (h *History) admissibleService(s *model.Service) {
 			s.ClusterIPs = append(s.ClusterIPs, pool[index%len(pool)])
 		}
 	}
-	s.ExternalIPs = slices.DeleteFunc(s.ExternalIPs, func(a netip.Addr) bool { return h.taken(s, a) })
+	s.ExternalIPs = slices.DeleteFunc(s.ExternalIPs, func(a netip.Addr) bool { return h.taken(s, a) || model.Special(a) != "" })
 	s.LoadBalancerIPs = slices.DeleteFunc(s.LoadBalancerIPs, func(a netip.Addr) bool { return h.taken(s, a) })
 	if s.HealthCheckNodePort != 0 {
 		s.HealthCheckNodePort = 32000 + uint16(index)

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/switchyard-net/switchyard/internal/oracle"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -17,7 +18,7 @@ type Options struct {
 	// FixedNodes keeps all Nodes in the cluster with all their addresses. Otherwise they come and go. Zones always change.
 	FixedNodes bool
 	// Endpoints are what slices may list: each is an address and port on a node. An address is always on the same node,
-	// though it may have several ports.
+	// though it may have several ports. Rarely a slice lists an address that no endpoint can have, such as 127.0.0.1.
 	Endpoints []Endpoint
 	// ServiceCIDRs come and go, one object each. Those that are there at a time may be none.
 	ServiceCIDRs []netip.Prefix
@@ -29,7 +30,7 @@ type Options struct {
 	// ClusterIPs are given to services, to several at once where the dice say so.
 	ClusterIPs []netip.Addr
 	// LoadBalancerIPs and ExternalIPs are shared between services. The default for ExternalIPs has load balancer IPs, a
-	// cluster IP and a node's address in it.
+	// cluster IP, addresses of nodes and a multicast address in it.
 	LoadBalancerIPs []netip.Addr
 	ExternalIPs     []netip.Addr
 	// SourceRanges are for load balancers.
@@ -50,7 +51,11 @@ type Options struct {
 	ServiceProxyName string
 	DetectLocal      bool
 	MasqueradeAll    bool
-	NodePortAddrs    func(netip.Addr) bool
+	// AllowedExternalIPs are the ranges that external IPs may be in, none for all addresses.
+	AllowedExternalIPs []netip.Prefix
+	NodeExternalIPs    bool
+	Budgets            oracle.Budgets
+	NodePortAddrs      func(netip.Addr) bool
 }
 
 // Node is a node of the cluster.
@@ -102,7 +107,7 @@ func (o Options) withDefaults() Options {
 		"fd00:96::1", "fd00:96::2", "fd00:96::3", "fd00:98::1"))
 	orDefault(&o.LoadBalancerIPs, addrs("203.0.113.1", "203.0.113.2", "fd00:113::1", "fd00:113::2"))
 	orDefault(&o.ExternalIPs, slices.Concat(addrs("203.0.113.9", "fd00:113::9"), o.LoadBalancerIPs, o.ClusterIPs[:1],
-		o.Nodes[0].Addresses[:1]))
+		o.Nodes[0].Addresses[:1], o.Nodes[len(o.Nodes)-1].Addresses[:1], addrs("239.1.1.1")))
 	orDefault(&o.SourceRanges, prefixes("0.0.0.0/0", "::/0", "192.0.2.0/24", "192.0.2.5/32", "192.0.2.77/25",
 		"172.16.0.0/24", "172.16.0.0/16", "172.16.9.1/32", "10.244.0.0/16", "203.0.113.0/24", "fd00:2::/64", "fd00:2::5/128",
 		"fd00:16::/64", "fd00:16::/32", "fd00:244::/32"))

@@ -44,7 +44,9 @@ func (b *packets) toFrontend(s *model.Service, dst netip.AddrPort, proto state.P
 			continue
 		}
 		for _, ep := range slice.Endpoints {
-			b.add(b.owner(ep.Addr), ep.Addr, dst, proto)
+			if model.Special(ep.Addr) == "" {
+				b.add(b.owner(ep.Addr), ep.Addr, dst, proto)
+			}
 		}
 	}
 	b.fromEverywhere(dst, proto)

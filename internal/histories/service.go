@@ -28,8 +28,16 @@ func (h *History) newService() *model.Service {
 	for _, draw := range serviceParts {
 		draw(h, s)
 	}
+	h.drawCreated(s)
 	h.admit(s)
 	return s
+}
+
+// drawCreated draws one of few times, so that services are often equally old, and rarely none.
+func (h *History) drawCreated(s *model.Service) {
+	if !h.chance(0.2) {
+		s.Created = time.Date(2026, 1, 2, 3, 4, h.rng.IntN(3), 0, time.UTC)
+	}
 }
 
 // tweakService draws one part of a service again.

@@ -71,7 +71,8 @@ func (h *History) drawSlicePorts(s *model.EndpointSlice) {
 	h.drawEndpoints(s)
 }
 
-// drawEndpoints draws up to four endpoints, rarely with one twice or one that does not belong into the slice.
+// drawEndpoints draws up to four endpoints, rarely with one twice, or one that does not belong into the slice or has an address that
+// no pod can have.
 func (h *History) drawEndpoints(s *model.EndpointSlice) {
 	s.Endpoints = nil
 	for _, p := range some(h, h.rng.IntN(5), h.candidates(s)) {
@@ -84,6 +85,10 @@ func (h *History) drawEndpoints(s *model.EndpointSlice) {
 	}
 	if h.chance(0.02) {
 		s.Endpoints = append(s.Endpoints, h.newEndpoint(pick(h, h.pods)), h.newEndpoint(pod{}))
+	}
+	if h.chance(0.05) {
+		special := addrs("0.0.0.0", "127.0.0.1", "169.254.169.254", "239.1.1.1", "::", "::1", "fe80::1", "ff0e::1")
+		s.Endpoints = append(s.Endpoints, h.newEndpoint(pod{addr: pick(h, special), node: h.opts.NodeName}))
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	netutils "k8s.io/utils/net"
 
+	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -17,6 +18,17 @@ func (f *faults) addr(path, s string) netip.Addr {
 		f.add(path, s, "must be an IP address")
 	}
 	return a
+}
+
+// specialProblem returns why an address cannot be that of an endpoint or an externalIP, empty if it can, as the API server sees it
+// (pkg/apis/core/validation, ValidateNonSpecialIP). Multicast addresses beyond the link-local ones, which it admits, are left to
+// package brain.
+func specialProblem(a netip.Addr) string {
+	kind := model.Special(a)
+	if kind == "" || a.IsMulticast() && !a.IsLinkLocalMulticast() {
+		return ""
+	}
+	return "must not be " + kind
 }
 
 // addrs parses a list of addresses and leaves out those with a fault.

@@ -210,6 +210,25 @@ spec.ports[0].nodePort: must be a number from 1 to 65535 or absent, got 65536
 spec.ports[1].port: must be a number from 1 to 65535, got 70000
 status.loadBalancer.ingress[0].ip: must be an IP address, got "x"`,
 		},
+		"special externalIPs": {
+			&corev1.Service{ObjectMeta: meta(), Spec: corev1.ServiceSpec{
+				ExternalIPs: []string{"0.0.0.0", "::1", "192.0.2.1", "169.254.169.254", "ff02::5", "239.1.1.1"},
+			}}, `
+spec.externalIPs[0]: must not be unspecified, got "0.0.0.0"
+spec.externalIPs[1]: must not be a loopback address, got "::1"
+spec.externalIPs[3]: must not be a link-local address, got "169.254.169.254"
+spec.externalIPs[4]: must not be a multicast address, got "ff02::5"`,
+		},
+		"special endpoints": {
+			&discoveryv1.EndpointSlice{ObjectMeta: meta(), AddressType: "IPv4", Endpoints: []discoveryv1.Endpoint{
+				{Addresses: []string{"10.0.0.1"}}, {Addresses: []string{"127.0.0.1"}}, {Addresses: []string{"::ffff:0.0.0.0"}},
+				{Addresses: []string{"169.254.0.1"}}, {Addresses: []string{"224.0.0.1"}}, {Addresses: []string{"224.0.1.1"}},
+			}}, `
+endpoints[1].addresses[0]: must not be a loopback address, got "127.0.0.1"
+endpoints[2].addresses[0]: must not be unspecified, got "::ffff:0.0.0.0"
+endpoints[3].addresses[0]: must not be a link-local address, got "169.254.0.1"
+endpoints[4].addresses[0]: must not be a multicast address, got "224.0.0.1"`,
+		},
 		"two cluster IPs": {
 			&corev1.Service{ObjectMeta: meta(), Spec: corev1.ServiceSpec{ClusterIP: "10.0.0.1", ClusterIPs: []string{"None"}, SessionAffinity: "x"}}, `
 spec.sessionAffinity: must be ClientIP or None, got "x"
@@ -302,6 +321,24 @@ func checkForm(t *testing.T, addrs []netip.Addr, prefixes []netip.Prefix) {
 	for _, p := range prefixes {
 		if !p.IsValid() || p.Addr().Is4In6() || p != p.Masked() {
 			t.Errorf("prefix %v", p)
+		}
+	}
+}
+
+// TestCreated: the decoders of k8s.io/api turn times into the local time zone. Equal times must be equal values all the same, because
+// objects are compared as values.
+func TestCreated(t *testing.T) {
+	at := time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC)
+	for title, in := range map[string]metav1.Time{
+		"UTC":        metav1.NewTime(at),
+		"local":      metav1.NewTime(at.In(time.FixedZone("here", 3600))),
+		"subseconds": metav1.NewTime(at.Add(time.Millisecond)),
+	} {
+		m := meta()
+		m.CreationTimestamp = in
+		s, err := Service(&corev1.Service{ObjectMeta: m})
+		if err != nil || s.Created != at {
+			t.Errorf("%s: created %#v, %v, want %#v", title, s.Created, err, at)
 		}
 	}
 }

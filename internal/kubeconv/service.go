@@ -1,6 +1,7 @@
 package kubeconv
 
 import (
+	"net/netip"
 	"strconv"
 	"time"
 
@@ -24,8 +25,9 @@ func Service(s *corev1.Service) (*model.Service, error) {
 	var f faults
 	m := &model.Service{
 		Name:                state.ServiceName{Namespace: f.text("metadata.namespace", s.Namespace, maxLabel), Name: f.name(s.Name)},
+		Created:             created(s),
 		Type:                f.serviceType(s.Spec.Type),
-		ExternalIPs:         f.addrs("spec.externalIPs", s.Spec.ExternalIPs),
+		ExternalIPs:         f.externalIPs(s.Spec.ExternalIPs),
 		SourceRanges:        f.prefixes("spec.loadBalancerSourceRanges", s.Spec.LoadBalancerSourceRanges),
 		HealthCheckNodePort: f.port("spec.healthCheckNodePort", s.Spec.HealthCheckNodePort, 0),
 		ExternalLocal:       f.isLocal("spec.externalTrafficPolicy", string(s.Spec.ExternalTrafficPolicy)),
@@ -59,6 +61,29 @@ func Service(s *corev1.Service) (*model.Service, error) {
 		return nil, f.err()
 	}
 	return m, nil
+}
+
+// created returns the creationTimestamp. The decoders of k8s.io/api leave it in the local time zone, which would make equal times
+// different values.
+func created(s *corev1.Service) time.Time {
+	if s.CreationTimestamp.IsZero() {
+		return time.Time{}
+	}
+	return s.CreationTimestamp.UTC().Truncate(time.Second)
+}
+
+// externalIPs reads spec.externalIPs.
+func (f *faults) externalIPs(list []string) []netip.Addr {
+	const path = "spec.externalIPs"
+	addrs := f.addrs(path, list)
+	if len(addrs) == len(list) { // or there are faults already
+		for i, a := range addrs {
+			if problem := specialProblem(a); problem != "" {
+				f.add(index(path, i), list[i], problem)
+			}
+		}
+	}
+	return addrs
 }
 
 // clusterIPs reads spec.clusterIPs, or spec.clusterIP if there are none.

@@ -100,6 +100,9 @@ func (f *faults) endpoint(i int, family state.Family, e *discoveryv1.Endpoint) m
 	if !ok || state.FamilyOf(a) != family {
 		f.add(index(path, i)+".addresses[0]", e.Addresses[0], "must be an "+family.String()+" address, as addressType says")
 	}
+	if problem := specialProblem(a); problem != "" {
+		f.add(index(path, i)+".addresses[0]", e.Addresses[0], problem)
+	}
 	m.Addr = a
 	return m
 }

@@ -30,8 +30,8 @@ type Options struct {
 	OtherPodCIDRs []netip.Prefix
 	// ServiceCIDRs are for cluster IPs. The lab itself does not use them. Default: 10.96.0.0/16 and fd00:10:96::/112.
 	ServiceCIDRs []netip.Prefix
-	// LimitICMP leaves the kernel's rate limit for ICMP errors in place on the nodes. By default it is lifted, so that
-	// each rejected packet is answered.
+	// LimitICMP leaves the kernel's rate limit for ICMP errors in place on the nodes. By default it is lifted, as it always is on
+	// other hosts, so that each rejected packet is answered.
 	LimitICMP bool
 }
 
@@ -188,8 +188,8 @@ func nth(prefix netip.Prefix, n byte) netip.Addr {
 }
 
 var (
-	// hostSysctls are for every host. Redirects would teach the client a way around the node under test.
-	hostSysctls = []netns.Sysctl{
+	// linkSysctls are for every host. Redirects would teach the client a way around the node under test.
+	linkSysctls = []netns.Sysctl{
 		{Path: "net/ipv6/conf/all/disable_ipv6", Value: "0"},
 		{Path: "net/ipv6/conf/default/disable_ipv6", Value: "0"},
 		{Path: "net/ipv6/conf/all/accept_dad", Value: "0"},
@@ -208,7 +208,10 @@ var (
 		{Path: "net/ipv6/conf/all/forwarding", Value: "1"},
 		{Path: "net/ipv4/conf/all/send_redirects", Value: "0"},
 		{Path: "net/ipv4/conf/default/send_redirects", Value: "0"},
-	}, hostSysctls)
+	}, linkSysctls)
+	// hostSysctls are for hosts that are no nodes. They refuse each datagram to a port without a server: the kernel's limit can hit the
+	// very first ones to a client, if two CPUs send them at the same time (inet_peer_xrlim_allow reads and writes without a lock).
+	hostSysctls   = slices.Concat(linkSysctls, unlimitedICMP)
 	unlimitedICMP = []netns.Sysctl{
 		{Path: "net/ipv4/icmp_ratemask", Value: "0"},
 		{Path: "net/ipv6/icmp/ratelimit", Value: "0"},

@@ -95,17 +95,24 @@ func TestProbeStopsWithItsContext(t *testing.T) {
 
 // TestRejectsAreNotLimited sends more rejected datagrams at once than the kernel would answer by itself.
 func TestRejectsAreNotLimited(t *testing.T) {
+	refused := func(l *Lab, addr netip.Addr) (n int) {
+		for _, answer := range l.Client().ProbeMany(t.Context(), 50, 50, state.UDP, netip.AddrPortFrom(addr, 81), ProbeOptions{Timeout: time.Second}) {
+			if answer.Outcome == Refused {
+				n++
+			}
+		}
+		return n
+	}
 	for _, limited := range []bool{false, true} {
 		l := newLab(t, Options{LimitICMP: limited})
 		for _, addr := range l.Node().Addrs {
-			refused := 0
-			for _, answer := range l.Client().ProbeMany(t.Context(), 50, 50, state.UDP, netip.AddrPortFrom(addr, 81), ProbeOptions{Timeout: time.Second}) {
-				if answer.Outcome == Refused {
-					refused++
-				}
+			if n := refused(l, addr); (n == 50) == limited {
+				t.Errorf("LimitICMP %v: %d of 50 datagrams to %v were refused", limited, n, addr)
 			}
-			if (refused == 50) == limited {
-				t.Errorf("LimitICMP %v: %d of 50 datagrams to %v were refused", limited, refused, addr)
+		}
+		for _, addr := range addPod(t, l, PodOptions{Name: "a"}).Addrs {
+			if n := refused(l, addr); n != 50 {
+				t.Errorf("LimitICMP %v: %d of 50 datagrams to a pod, %v, were refused", limited, n, addr)
 			}
 		}
 	}

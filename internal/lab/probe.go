@@ -100,10 +100,10 @@ func (h *Host) probe(ctx context.Context, proto state.Protocol, dst netip.AddrPo
 		return Answer{Outcome: OutcomeOf(err), Err: err}
 	}
 	defer conn.Close()
-	tcp, isTCP := conn.(*net.TCPConn)
-	if isTCP {
+	stream, isStream := conn.(*net.TCPConn) // SCTP's, too: package net knows it by no other name
+	if isStream {
 		// Close by a reset: no TIME_WAIT, so the same source port can be used again at once.
-		_ = tcp.SetLinger(0)
+		_ = stream.SetLinger(0)
 	}
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
@@ -121,8 +121,8 @@ func (h *Host) probe(ctx context.Context, proto state.Protocol, dst netip.AddrPo
 	if err != nil {
 		return Answer{Outcome: OutcomeOf(err), Err: err}
 	}
-	if isTCP {
-		if answer.Resent, err = resent(tcp); err != nil {
+	if isStream && proto == state.TCP {
+		if answer.Resent, err = resent(stream); err != nil {
 			return Answer{Outcome: Broken, Err: err}
 		}
 	}

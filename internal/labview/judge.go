@@ -130,9 +130,9 @@ func (r *result) judgeServers(servers directory) {
 		delete(missing, name)
 	}
 	switch {
-	case r.expect.Affinity && len(r.servers) > 1:
+	case r.expect.Affinity != "" && len(r.servers) > 1:
 		r.surprise("%d endpoints answered one client in spite of sessionAffinity", len(r.servers))
-	case !r.expect.Affinity && len(missing) > 0:
+	case r.expect.Affinity == "" && len(missing) > 0:
 		r.surprise("%s never answered", strings.Join(slices.Sorted(maps.Keys(missing)), ", "))
 	}
 }

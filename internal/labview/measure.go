@@ -65,7 +65,7 @@ func (s *stage) connect(ctx context.Context, c call) []lab.Answer {
 		probe(3, lab.Refused, answerTimeout)
 	default:
 		for range maxRounds {
-			if !probe(perEndpoint*len(c.expect.Choices), lab.Answered, answerTimeout) || c.expect.Affinity || allHeard(&c, answers) {
+			if !probe(perEndpoint*len(c.expect.Choices), lab.Answered, answerTimeout) || c.expect.Affinity != "" || allHeard(&c, answers) {
 				break
 			}
 		}

@@ -23,18 +23,18 @@ func TestMain(m *testing.M) { os.Exit(netns.Main(m)) }
 
 const shop = "../../examples/shop"
 
-func testOptions(path string, out io.Writer) Options {
+func testOptions(t *testing.T, path string, out io.Writer) Options {
 	return Options{
 		Path: path, Out: out, Size: func() (int, int) { return 0, 0 },
 		Dataplane: func(d backend.LocalDetector, a backend.NodePortAddresses) (Dataplane, error) {
-			return nftables.New(nftables.Options{LocalDetector: d, NodePortAddresses: a})
+			return nftables.New(t.Context(), nftables.Options{LocalDetector: d, NodePortAddresses: a})
 		},
 	}
 }
 
 func TestTheExampleIsAsItMustBe(t *testing.T) {
 	var out strings.Builder
-	if err := Once(t.Context(), testOptions(shop, &out)); err != nil {
+	if err := Once(t.Context(), testOptions(t, shop, &out)); err != nil {
 		t.Fatalf("%v\n%s", err, out.String())
 	}
 	for _, want := range []string{"shop/storefront  storefront-[1 2 3 4]  LoadBalancer, externalTrafficPolicy Local", "refused", "dropped", "203.0.113.77×", "✓ all "} {
@@ -107,7 +107,7 @@ func TestWrongDataplanesAreFound(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			o := testOptions(part, io.Discard)
+			o := testOptions(t, part, io.Discard)
 			sound := o.Dataplane
 			o.Dataplane = func(d backend.LocalDetector, a backend.NodePortAddresses) (Dataplane, error) {
 				b, err := sound(d, a)
@@ -160,7 +160,7 @@ spec: {selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}
 	ctx, cancel := context.WithCancel(t.Context())
 	var out lines
 	done := make(chan error, 1)
-	go func() { done <- Live(ctx, testOptions(dir, &out)) }()
+	go func() { done <- Live(ctx, testOptions(t, dir, &out)) }()
 	shows := func(want string) {
 		t.Helper()
 		for range 300 {
@@ -186,7 +186,7 @@ spec: {selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}
 
 func TestNothingToRun(t *testing.T) {
 	dir := t.TempDir()
-	err := Once(t.Context(), testOptions(dir, io.Discard))
+	err := Once(t.Context(), testOptions(t, dir, io.Discard))
 	if err == nil || !strings.Contains(err.Error(), "put files named *.yaml") {
 		t.Errorf("error = %v", err)
 	}

@@ -67,7 +67,7 @@ func answered(server string, source netip.Addr) lab.Answer {
 func TestJudge(t *testing.T) {
 	const one, two = "shop/web-1|8080", "shop/web-2|8080"
 	forward := func(masquerade, affinity bool) flow.Answer {
-		return flow.Answer{Outcome: flow.Forward, Affinity: affinity, Choices: []flow.Choice{{Endpoint: endpoint1, Masquerade: masquerade}, {Endpoint: endpoint2, Masquerade: masquerade}}}
+		return flow.Answer{Outcome: flow.Forward, Affinity: map[bool]string{true: "shop/web:/TCP/IPv4"}[affinity], Choices: []flow.Choice{{Endpoint: endpoint1, Masquerade: masquerade}, {Endpoint: endpoint2, Masquerade: masquerade}}}
 	}
 	refused, silent := lab.Answer{Outcome: lab.Refused}, lab.Answer{Outcome: lab.TimedOut}
 	tests := []struct {

@@ -20,8 +20,8 @@ var arrows = []arrow{
 	{"state", nil},
 	{"model", []string{"state"}},
 	{"source", []string{"model"}},
-	{"source/file", []string{"model", "source", "internal/manifest", "internal/kubeconv"}},
-	{"source/kube", []string{"model", "source", "internal/kubeconv"}},
+	{"source/file", []string{"model", "source", "internal/manifest", "internal/kubeconv", "client/regularfile"}},
+	{"source/kube", []string{"model", "source", "internal/kubeconv", "client/regularfile"}},
 	{"brain", []string{"model", "state"}},
 	{"internal/statelog", []string{"state"}},
 	{"store", []string{"model", "state", "source", "brain", "internal/statelog"}},
@@ -33,7 +33,10 @@ var arrows = []arrow{
 	{"client/localnet/v1", nil},
 	{"internal/proto/cluster/v1", nil},
 	{"internal/wire", []string{"model", "state", "client/localnet/v1", "internal/proto/cluster/v1"}},
-	{"server", []string{"state", "internal/wire", "client/localnet/v1", "client/tlsfiles"}},
+	{"internal/connlimit", nil},
+	{"internal/loglimit", nil},
+	{"internal/httpserver", []string{"internal/connlimit"}},
+	{"server", []string{"state", "internal/wire", "internal/connlimit", "client/localnet/v1", "client/tlsfiles", "client/peeruser"}},
 	{"internal/replica", []string{"state", "internal/statelog"}},
 	{"internal/remote", []string{"state", "internal/wire", "internal/replica", "client", "client/localnet/v1"}},
 	{"internal/failover", []string{"state", "internal/replica", "internal/remote"}},
@@ -55,7 +58,7 @@ var arrows = []arrow{
 	{"config/configfile", []string{"config", "config/field", "config/v1alpha1", "config/v1alpha2", "internal/manifest"}},
 
 	// What sources and dataplanes are made of.
-	{"internal/manifest", nil},
+	{"internal/manifest", []string{"client/regularfile"}},
 	{"internal/kubeconv", []string{"model", "state"}},
 	{"internal/nft", nil},
 	{"internal/ifaddr", []string{"state", "backend"}},
@@ -63,8 +66,9 @@ var arrows = []arrow{
 	{"internal/staleflows", []string{"state", "internal/conntrack"}},
 	{"internal/nodesetup", []string{"internal/conntrack", "state"}},
 	{"internal/leftovers", []string{"internal/nft"}},
+	{"internal/resident", nil},
 	{"internal/healthz", []string{"state", "internal/reconcile"}},
-	{"internal/servicehealth", []string{"state"}},
+	{"internal/servicehealth", []string{"state", "internal/connlimit", "internal/httpserver"}},
 	{"internal/metrics", []string{"model", "state", "source", "internal/reconcile"}},
 
 	// Yardsticks: they must not know what they measure.
@@ -79,7 +83,6 @@ var arrows = []arrow{
 	{"internal/laws", nil},
 	{"internal/apitest", []string{"state", "source/file", "brain", "store", "server"}},
 	{"internal/certtest", nil},
-	{"internal/ociimage", nil},
 
 	// These stand at the end of the way and wire everything.
 	// Those who copy a program that follows the API have nothing else of this repository.
@@ -92,7 +95,7 @@ var arrows = []arrow{
 	{"internal/labview", []string{"model", "state", "source", "brain", "store", "backend", "internal"}},
 	{"internal/proof", []string{"model", "state", "source", "brain", "store", "backend", "internal", "server"}},
 	{"internal/bench", []string{"model", "state", "source", "brain", "store", "backend", "internal", "server", "client", "client/localnet/v1"}},
-	{"cmd", []string{"model", "state", "source", "brain", "store", "backend", "internal", "examples", "server", "client", "client/localnet/v1", "config", "config/configfile", "config/v1alpha1", "config/v1alpha2"}},
+	{"cmd", []string{"model", "state", "source", "brain", "store", "backend", "internal", "examples", "server", "client", "client/localnet/v1", "client/peeruser", "client/regularfile", "config", "config/configfile", "config/v1alpha1", "config/v1alpha2"}},
 }
 
 const whyArrows = `

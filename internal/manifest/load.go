@@ -1,15 +1,15 @@
 package manifest
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/switchyard-net/switchyard/client/regularfile"
 )
 
 // Load decodes the manifests at path, a file or a directory as [OpenTree] describes it. It returns all objects without
@@ -23,7 +23,7 @@ func Load(path string) ([]Object, []error) {
 	var objects []Object
 	errs := tree.Errs()
 	for _, file := range tree.Files {
-		data, err := tree.Read(file)
+		data, _, err := tree.Read(file)
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -66,18 +66,18 @@ func OpenTree(path string) (*Tree, error) {
 	}
 	path = filepath.Clean(path)
 	if !info.IsDir() {
-		if !info.Mode().IsRegular() {
-			return nil, &Error{File: path, Err: errNotRegular}
+		if err := regularfile.Check(info); err != nil {
+			return nil, fileError(path, err)
 		}
 		return &Tree{Files: []string{path}, path: path}, nil
 	}
-	root, err := os.OpenRoot(path)
+	root, err := os.OpenRoot(path + string(filepath.Separator) + ".") // which fails, and does not wait, if it is no directory any more
 	if err != nil {
 		return nil, fileError(path, err)
 	}
 	t := &Tree{path: path, root: root, Unreadable: map[string]error{}}
 	// The function given never returns an error, so neither does WalkDir.
-	_ = fs.WalkDir(root.FS(), ".", t.visit)
+	_ = fs.WalkDir(dirFS{root.FS(), root}, ".", t.visit)
 	if err := t.Unreadable[path]; err != nil {
 		t.Close()
 		return nil, err
@@ -86,7 +86,14 @@ func OpenTree(path string) (*Tree, error) {
 	return t, nil
 }
 
-var errNotRegular = errors.New("is neither a regular file nor a directory")
+// dirFS lists directories without waiting for what may be in their place.
+type dirFS struct {
+	fs.FS
+	root *os.Root
+}
+
+// ReadDir implements [fs.ReadDirFS].
+func (d dirFS) ReadDir(name string) ([]fs.DirEntry, error) { return regularfile.ReadDir(d.root, name) }
 
 // visit is called for everything in the tree, name being relative to the root.
 func (t *Tree) visit(name string, entry fs.DirEntry, err error) error {
@@ -105,15 +112,18 @@ func (t *Tree) visit(name string, entry fs.DirEntry, err error) error {
 	case entry.IsDir():
 		t.Dirs = append(t.Dirs, full)
 	case hidden || !isManifestName(name):
-	case entry.Type().IsRegular():
+	case entry.Type() == fs.ModeSymlink && t.isDir(name):
+	default:
+		// What cannot be read, such as a named pipe or a link that leads nowhere, is listed, so that reading it reports what is wrong.
 		t.Files = append(t.Files, full)
-	case entry.Type() == fs.ModeSymlink:
-		// A link that leads nowhere is listed, so that reading it tells what is wrong.
-		if info, err := t.root.Stat(name); err != nil || info.Mode().IsRegular() {
-			t.Files = append(t.Files, full)
-		}
 	}
 	return nil
+}
+
+// isDir reports whether name, relative to the root, is a directory or a link to one.
+func (t *Tree) isDir(name string) bool {
+	info, err := t.root.Stat(name)
+	return err == nil && info.IsDir()
 }
 
 func isManifestName(name string) bool {
@@ -134,48 +144,38 @@ func (t *Tree) Errs() []error {
 // maxFile is how large a manifest may be: some 300,000 services. Parsing takes a multiple of it in memory.
 const maxFile = 512 << 20
 
-// Read returns the content of a file of the tree. The error is fs.ErrNotExist only if the file is no longer there; a link
-// to a file that does not exist is another error, and so is a file of more than 512 MiB.
-func (t *Tree) Read(file string) ([]byte, error) {
+// Read returns the content of a file of the tree, and what was read, which [os.SameFile] compares. The error is fs.ErrNotExist only
+// if the file is no longer there; a link to a file that does not exist is another error, and so is what is not a regular file, or
+// has more than 512 MiB. Nothing is waited for.
+func (t *Tree) Read(file string) ([]byte, fs.FileInfo, error) {
 	if t.root == nil {
-		data, err := readFile(os.Open(file))
-		return data, fileError(file, err)
+		data, info, err := regularfile.ReadIn(regularfile.System{}, file, maxFile)
+		return data, info, fileError(file, err)
 	}
 	name, err := filepath.Rel(t.path, file)
 	if err != nil {
-		return nil, fileError(file, err)
+		return nil, nil, fileError(file, err)
 	}
-	data, err := readFile(t.root.Open(name))
+	data, info, err := regularfile.ReadIn(t.root, name, maxFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		if _, lerr := t.root.Lstat(name); lerr == nil {
-			return nil, &Error{File: file, Err: errors.New("cannot be read: it is a link to a file that does not exist")}
+			return nil, nil, &Error{File: file, Err: errors.New("cannot be read: it is a link to a file that does not exist")}
 		}
 	}
-	return data, fileError(file, err)
+	return data, info, fileError(file, err)
 }
 
-var errTooLarge = fmt.Errorf("it has more than %d MiB: split it into several files", maxFile>>20)
-
-// readFile reads what opening a file has returned, to its end unless it is too large.
-func readFile(f *os.File, err error) ([]byte, error) {
-	if err != nil {
-		return nil, err
+// Occupied returns an error if a directory is in the place of a file that was in an earlier tree of the same path, and nil if
+// nothing is there that could be read as a file.
+func (t *Tree) Occupied(file string) error {
+	if t.root == nil {
+		return nil
 	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
+	name, err := filepath.Rel(t.path, file)
+	if err != nil || !t.isDir(name) {
+		return nil
 	}
-	if info.Size() > maxFile {
-		return nil, errTooLarge
-	}
-	var b bytes.Buffer
-	b.Grow(int(info.Size()) + bytes.MinRead)
-	n, err := b.ReadFrom(io.LimitReader(f, maxFile+1)) // it may have grown
-	if err == nil && n > maxFile {
-		err = errTooLarge
-	}
-	return b.Bytes(), err
+	return fileError(file, &regularfile.NotRegularError{Type: fs.ModeDir})
 }
 
 // Close releases the tree. It can no longer be read.
@@ -192,6 +192,9 @@ func fileError(file string, err error) error {
 	}
 	if inner, ok := errors.AsType[*fs.PathError](err); ok {
 		err = inner.Err
+	}
+	if _, ok := errors.AsType[*regularfile.TooLargeError](err); ok {
+		err = fmt.Errorf("it has more than %d MiB: split it into several files", maxFile>>20)
 	}
 	return &Error{File: file, Err: fmt.Errorf("cannot be read: %w", err)}
 }

@@ -50,7 +50,7 @@ error: out.yaml: cannot be read: path escapes from parent
 		dir + "/b.yaml":          "b.yaml:1: Namespace b\n",
 		dir + "/none":            "error: none: cannot be read: no such file or directory\n",
 		dir + "/.git/none":       "error: .git/none: cannot be read: no such file or directory\n",
-		"/dev/null":              "error: /dev/null: is neither a regular file nor a directory\n",
+		"/dev/null":              "error: /dev/null: cannot be read: it is a device: put a regular file in its place\n",
 	} {
 		got := strings.ReplaceAll(report(Load(path)), dir+"/", "")
 		got = strings.ReplaceAll(got, filepath.Dir(dir)+"/outside", "../outside")

@@ -82,7 +82,7 @@ func (k *kubeProxy) register(registry *prometheus.Registry, o *Options, families
 		partialSync:      d.histogram("sync_partial_proxy_rules_duration_seconds", "How long a sync of what had changed took.", syncBuckets),
 		programming:      d.histogram("network_programming_duration_seconds", "Time from a change of endpoints in the cluster until the dataplane showed it.", programmingBuckets()),
 		conntrack:        d.histogram("conntrack_reconciler_sync_duration_seconds", "How long it took to find and delete stale conntrack entries.", syncBuckets),
-		conntrackDeleted: d.counterByFamily("conntrack_reconciler_deleted_entries_total", "Stale conntrack entries that were deleted."),
+		conntrackDeleted: d.counterByFamily("conntrack_reconciler_deleted_entries_total", "Stale conntrack entries that were deleted, an estimate where the kernel deletes them by a filter."),
 		lastSync:         d.gauge("sync_proxy_rules_last_timestamp_seconds", "When the dataplane was last seen to show the state.", byFamily),
 		lastQueued:       d.gauge("sync_proxy_rules_last_queued_timestamp_seconds", "When a sync was last asked for.", byFamily),
 		endpointsPending: d.gauge("sync_proxy_rules_endpoint_changes_pending", "Changes of EndpointSlices that are not applied yet.").WithLabelValues(),

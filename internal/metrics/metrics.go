@@ -51,11 +51,20 @@ type Options struct {
 	SourceProblems func() int
 	// HealthCheckProblems returns the number of health check node ports that cannot be served.
 	HealthCheckProblems func() int
+	// Connections are those of the process's servers, by the names of the servers.
+	Connections map[string]Connections
+	// LogLinesSuppressed returns the number of lines that were left out of the log because there were too many.
+	LogLinesSuppressed func() uint64
+	// LimitedServices returns the number of services of which a part is not routed, for each of a fixed set of reasons.
+	LimitedServices func() map[string]int
 	// IPTablesInvalidDropped and IPTablesLocalhostAccepted return packets counted by the kernel, in mode iptables: those
 	// dropped because conntrack does not know their connection, and those to NodePorts on loopback addresses.
 	IPTablesInvalidDropped    func() uint64
 	IPTablesLocalhostAccepted func() uint64
 }
+
+// Connections returns how many connections are open, and how many were closed because there were too many.
+type Connections func() (open, closed int64)
 
 // Registry holds the metrics of one process. Its methods may be called concurrently.
 type Registry struct {
@@ -140,6 +149,23 @@ func (r *Registry) registerOwn(o *Options) {
 	register(r.registry, prometheus.NewGaugeVec(info, []string{"version", "go_version", "platform"})).
 		WithLabelValues(cmp.Or(o.Version, "unknown"), runtime.Version(), runtime.GOOS+"/"+runtime.GOARCH).Set(1)
 
+	for server, count := range o.Connections {
+		labels := prometheus.Labels{"server": server}
+		r.registry.MustRegister(
+			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+				Namespace: "switchyard", Name: "server_connections", Help: "Connections that are open, by server.", ConstLabels: labels,
+			}, func() float64 { open, _ := count(); return float64(open) }),
+			prometheus.NewCounterFunc(prometheus.CounterOpts{
+				Namespace: "switchyard", Name: "server_connections_closed_total", ConstLabels: labels,
+				Help: "Connections that were closed because there were too many, by server.",
+			}, func() float64 { _, closed := count(); return float64(closed) }),
+		)
+	}
+	if ask := o.LogLinesSuppressed; ask != nil {
+		r.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Namespace: "switchyard", Name: "log_lines_suppressed_total", Help: "Lines that were left out of the log because there were too many like them.",
+		}, func() float64 { return float64(ask()) }))
+	}
 	asked := func(name, help string, ask func() int) {
 		if ask != nil {
 			opts := prometheus.GaugeOpts{Namespace: "switchyard", Name: name, Help: help}
@@ -149,6 +175,25 @@ func (r *Registry) registerOwn(o *Options) {
 	asked("services", "Services in the newest state.", o.Services)
 	asked("source_problems", "Problems that the sources of cluster objects have.", o.SourceProblems)
 	asked("health_check_port_problems", "Health check node ports that cannot be served.", o.HealthCheckProblems)
+	if o.LimitedServices != nil {
+		r.registry.MustRegister(limited{o.LimitedServices})
+	}
+}
+
+// limited shows the services of which a part is not routed.
+type limited struct{ ask func() map[string]int }
+
+var limitedDesc = prometheus.NewDesc("switchyard_limited_services",
+	"Services of which a part is not routed, for asking for too much or for what is not theirs, by reason.", []string{"reason"}, nil)
+
+// Describe implements [prometheus.Collector].
+func (l limited) Describe(to chan<- *prometheus.Desc) { to <- limitedDesc }
+
+// Collect implements [prometheus.Collector].
+func (l limited) Collect(to chan<- prometheus.Metric) {
+	for reason, n := range l.ask() {
+		to <- prometheus.MustNewConstMetric(limitedDesc, prometheus.GaugeValue, float64(n), reason)
+	}
 }
 
 // register registers c, whose name is not taken, and returns it.

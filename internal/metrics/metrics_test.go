@@ -54,7 +54,11 @@ switchyard_dataplane_verify_duration_seconds histogram
 switchyard_dataplane_written_total counter
 switchyard_failed_services gauge
 switchyard_health_check_port_problems gauge
+switchyard_limited_services gauge reason
+switchyard_log_lines_suppressed_total counter
 switchyard_network_programming_duration_seconds histogram
+switchyard_server_connections gauge server
+switchyard_server_connections_closed_total counter server
 switchyard_services gauge
 switchyard_source_problems gauge
 `
@@ -90,6 +94,9 @@ func TestNamesTypesAndLabels(t *testing.T) {
 			one := func() int { return 1 }
 			packets := func() uint64 { return 7 }
 			r := New(Options{Mode: mode, Families: both, Services: one, SourceProblems: one, HealthCheckProblems: one,
+				Connections:            map[string]Connections{"health": func() (open, closed int64) { return 2, 3 }},
+				LogLinesSuppressed:     func() uint64 { return 4 },
+				LimitedServices:        func() map[string]int { return map[string]int{"NodeFull": 3} },
 				IPTablesInvalidDropped: packets, IPTablesLocalhostAccepted: packets})
 			c := r.RESTClient()
 			host := url.URL{Host: "api"}

@@ -1,6 +1,9 @@
 package nft
 
-import "reflect"
+import (
+	"errors"
+	"reflect"
+)
 
 // Family is a netfilter protocol family.
 type Family uint8
@@ -23,10 +26,12 @@ const (
 	msgGetRule     = 7
 	msgDelRule     = 8
 	msgNewSet      = 9
+	msgDelSet      = 11
 	msgGetSet      = 10
 	msgNewElem     = 12
 	msgGetElem     = 13
 	msgDelElem     = 14
+	msgNewGen      = 15
 	msgGetGen      = 16
 	msgDestroyElem = 30
 )
@@ -43,6 +48,9 @@ const (
 	flagAppend = 0x800   // NLM_F_APPEND
 	flagDump   = 0x300   // NLM_F_DUMP
 )
+
+// ErrNoRoom reports that a batch was too much for the socket's buffer or for the kernel's memory.
+var ErrNoRoom = errors.New("no room for a batch of this size")
 
 // Batch collects changes that are committed in one transaction: all of them or none, and no packet sees some of them. The
 // zero Batch is empty. A Batch may be used again after Reset.
@@ -117,11 +125,26 @@ func (b *Batch) seal() ([]byte, uint32) {
 	return b.buf, ack
 }
 
-// AddTable adds a table; it is no error if it is there.
-func (b *Batch) AddTable(t Table) {
-	b.begin(msgNewTable, flagCreate, t.Family)
+// AddTable adds a table without flags; it is no error if such a table is there.
+func (b *Batch) AddTable(t Table) { b.AddTableAs(t, 0) }
+
+// AddTableAs adds a table with flags. If the table is there, it gets them: so a socket takes over a [Persistent] table that has no
+// owner. Other changes of [Owned] and [Persistent] are errors.
+func (b *Batch) AddTableAs(t Table, flags TableFlags) { b.table(t, 0, flags, "") }
+
+// CreateTable creates a table with a comment, which "nft list" shows and [Conn.Table] returns. It is an error that wraps EEXIST if
+// the table is there. Comments have at most [MaxComment] bytes.
+func (b *Batch) CreateTable(t Table, flags TableFlags, comment string) {
+	b.table(t, flagExcl, flags, comment)
+}
+
+func (b *Batch) table(t Table, op uint16, flags TableFlags, comment string) {
+	b.begin(msgNewTable, flagCreate|op, t.Family)
 	b.buf = appendAttrString(b.buf, 1, t.Name)
-	b.buf = appendAttr(b.buf, attrU32(2, 0))
+	b.buf = appendAttr(b.buf, attrU32(2, uint32(flags)))
+	if comment != "" {
+		b.buf = appendAttrBytes(b.buf, 6, encodeComment(comment))
+	}
 	b.count++
 }
 
@@ -278,10 +301,26 @@ func (s *Set) attrs(t Table) []Attr {
 	if s.Dynamic {
 		attrs = append(attrs, attrNest(9, attrU32(1, s.MaxSize)))
 	}
+	if order := s.byteOrder(); order != nil {
+		attrs = append(attrs, Attr{Type: 13, Value: order})
+	}
 	if flags := s.flags(); flags != 0 { // the kernel does not show flags that are 0
 		attrs = append(attrs, attrU32(3, flags))
 	}
 	return attrs
+}
+
+// byteOrder tells the nft tool of keys and data that begin in host byte order, as user data that the kernel keeps: the tool would
+// show their numbers backwards (NFTNL_UDATA_SET_KEYBYTEORDER and …DATABYTEORDER of libnftnl).
+func (s *Set) byteOrder() (tlv []byte) {
+	const keyOrder, dataOrder, hostEndian = 0, 1, 1
+	for typ, types := range [][]Type{keyOrder: s.Key, dataOrder: s.Data} {
+		if len(types) > 0 && types[0] == TypeMark {
+			tlv = append(tlv, byte(typ), 4)
+			tlv = native.AppendUint32(tlv, hostEndian)
+		}
+	}
+	return tlv
 }
 
 // AddSet adds a set; it is no error if it is there.
@@ -301,6 +340,14 @@ type Elem struct {
 	Data   []byte
 	// Timeout and Expires are in milliseconds: the whole time, and what is left of it. 0 for none.
 	Timeout, Expires uint64
+}
+
+// FlushSet deletes all elements of a set or map.
+func (b *Batch) FlushSet(t Table, set string) {
+	b.begin(msgDelElem, 0, t.Family)
+	b.buf = appendAttrString(b.buf, 1, t.Name)
+	b.buf = appendAttrString(b.buf, 2, set)
+	b.count++
 }
 
 // AddElem adds an element. It is an error if the key is there with other data.

@@ -17,6 +17,9 @@ type Conn struct {
 	buf []byte
 	// stale says that answers may be left in the socket by a call that failed.
 	stale bool
+	// room is how many elements Find asks for at once. Their answers wait in the socket's buffer.
+	room int
+	out  []byte // the last request of Find
 }
 
 // A batch travels in one datagram, so the socket's buffers bound its size: 120,000 elements take about 8 MiB. The kernel
@@ -31,6 +34,8 @@ func Dial() (*Conn, error) {
 	}
 	err = errors.Join(
 		unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}),
+		// So the socket takes nothing from other processes, which can send to it, too, with CAP_NET_ADMIN.
+		unix.Connect(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}),
 		setBuffer(fd, unix.SO_SNDBUFFORCE, unix.SO_SNDBUF),
 		setBuffer(fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF),
 		// The original request is not needed in error messages: sequence numbers name it.
@@ -40,13 +45,15 @@ func Dial() (*Conn, error) {
 		unix.Close(fd)
 		return nil, fmt.Errorf("setting up a netfilter netlink socket: %w", err)
 	}
-	c := &Conn{fd: fd, buf: make([]byte, 64<<10)}
+	c := newConn(fd)
 	if _, err := c.Generation(); err != nil { // the simplest request: none is answered without the right
 		unix.Close(fd)
 		return nil, fmt.Errorf("asking nf_tables (CAP_NET_ADMIN is required): %w", err)
 	}
 	return c, nil
 }
+
+func newConn(fd int) *Conn { return &Conn{fd: fd, buf: make([]byte, 64<<10), room: maxRoom} }
 
 // setBuffer sizes one of a socket's buffers. To exceed the system's limit takes CAP_NET_ADMIN in the first user namespace; in
 // others the limit, net.core.wmem_max or rmem_max, bounds what fits into one batch.
@@ -62,7 +69,8 @@ func setBuffer(fd, force, option int) error {
 func (c *Conn) Close() error { return unix.Close(c.fd) }
 
 // Commit carries out a batch in one transaction. An empty batch does nothing. If it fails, nothing was changed; the error
-// wraps the kernel's error number.
+// wraps the kernel's error number, and [ErrNoRoom] if a smaller batch may fare better. Only if the answer cannot be received, which
+// wraps neither, it is not known whether the batch was carried out.
 func (c *Conn) Commit(b *Batch) error {
 	if b.Len() == 0 {
 		return nil
@@ -79,6 +87,14 @@ func (c *Conn) Commit(b *Batch) error {
 	return err
 }
 
+// noRoom marks what smaller batches may be spared.
+func noRoom(err error) error {
+	if errors.Is(err, unix.EMSGSIZE) || errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.ENOMEM) {
+		return fmt.Errorf("%w: %w", ErrNoRoom, err)
+	}
+	return err
+}
+
 func (c *Conn) commit(msg []byte, ack uint32) error {
 	if err := c.send(msg); err != nil {
 		return err
@@ -91,7 +107,7 @@ func (c *Conn) commit(msg []byte, ack uint32) error {
 				return err
 			}
 			if errno != 0 && failed == nil {
-				failed = fmt.Errorf("nf_tables refused message %d of the batch: %w", m.seq, errno)
+				failed = fmt.Errorf("nf_tables refused message %d of the batch: %w", m.seq, noRoom(errno))
 			}
 			// A batch that fails as a whole is answered to its first message, which has sequence number 1. Where that is for
 			// the commit itself, answers to the other messages are queued behind.
@@ -116,11 +132,11 @@ func (c *Conn) send(msg []byte) error {
 		c.stale = err == nil || errors.Is(err, unix.EINTR) || errors.Is(err, unix.ENOBUFS)
 	}
 	err := retry(func() error {
-		_, err := unix.Write(c.fd, msg) // an unconnected netlink socket writes to the kernel
+		_, err := unix.Write(c.fd, msg)
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("sending %d bytes to nf_tables: %w", len(msg), err)
+		return fmt.Errorf("sending %d bytes to nf_tables: %w", len(msg), noRoom(err))
 	}
 	return nil
 }
@@ -128,7 +144,7 @@ func (c *Conn) send(msg []byte) error {
 // message is one netlink message of an answer.
 type message struct {
 	typ, flags uint16
-	seq        uint32
+	seq, port  uint32
 	payload    []byte
 }
 
@@ -147,37 +163,21 @@ func (m message) doneErrno() unix.Errno {
 	return unix.Errno(max(-int32(native.Uint32(m.payload)), 0))
 }
 
-// receive reads one datagram of the kernel and calls fn for each message in it. Other processes with CAP_NET_ADMIN can send to
-// the socket, too.
+// receive reads one datagram of the kernel and calls fn for each message in it.
 func (c *Conn) receive(fn func(message) error) error {
-	n, err := c.receiveDatagram()
+	var n int
+	err := retry(func() (err error) { n, err = unix.Read(c.fd, c.buf); return err })
+	if err == nil && n == len(c.buf) {
+		err = fmt.Errorf("datagram is larger than the buffer of %d bytes", n) // the rest of it is lost
+	}
+	if err == nil {
+		err = eachMessage(c.buf[:n], fn)
+	}
 	if err != nil {
 		c.stale = true
 		return fmt.Errorf("receiving from nf_tables: %w", err)
 	}
-	if n > len(c.buf) {
-		c.stale = true
-		return fmt.Errorf("receiving from nf_tables: datagram of %d bytes is larger than the buffer", n)
-	}
-	if err := eachMessage(c.buf[:n], fn); err != nil {
-		c.stale = true
-		return fmt.Errorf("receiving from nf_tables: %w", err)
-	}
 	return nil
-}
-
-func (c *Conn) receiveDatagram() (n int, err error) {
-	for {
-		var from unix.Sockaddr
-		n, from, err = unix.Recvfrom(c.fd, c.buf, unix.MSG_TRUNC)
-		if errors.Is(err, unix.EINTR) {
-			continue
-		}
-		if sa, ok := from.(*unix.SockaddrNetlink); ok && sa.Pid != 0 {
-			continue
-		}
-		return n, err
-	}
 }
 
 func eachMessage(b []byte, fn func(message) error) error {
@@ -186,7 +186,9 @@ func eachMessage(b []byte, fn func(message) error) error {
 		if n < unix.NLMSG_HDRLEN || n > len(b) {
 			return errTruncated
 		}
-		m := message{typ: native.Uint16(b[4:]), flags: native.Uint16(b[6:]), seq: native.Uint32(b[8:]), payload: b[16:n]}
+		m := message{
+			typ: native.Uint16(b[4:]), flags: native.Uint16(b[6:]), seq: native.Uint32(b[8:]), port: native.Uint32(b[12:]), payload: b[16:n],
+		}
 		if err := fn(m); err != nil {
 			return err
 		}
@@ -291,6 +293,61 @@ func (c *Conn) HasDestroy() (bool, error) {
 	return false, err
 }
 
+// Has reports whether the kernel has a feature. It changes nothing.
+func (c *Conn) Has(f Feature) (bool, error) {
+	var has, lacks unix.Errno
+	var err error
+	none := Table{IPv4, "no-such-table"}
+	switch f {
+	case PersistentTables:
+		// The second message makes the batch fail, so that there is no such table afterwards, either.
+		var b Batch
+		b.AddTableAs(none, Owned|Persistent)
+		b.DeleteChain(none, "no-such-chain")
+		has, lacks, err = unix.ENOENT, unix.EOPNOTSUPP, c.Commit(&b)
+	case ElementCounts:
+		// Kernels that know the attribute refuse it in requests; others do not look at it.
+		has, lacks = unix.EINVAL, unix.ENOENT
+		err = c.request(msgGetSet, 0, none.Family, []Attr{attrString(1, none.Name), attrString(2, "no-such-set"), attrU32(20, 0)},
+			func([]byte) error { return nil })
+	}
+	switch {
+	case has != 0 && errors.Is(err, has):
+		return true, nil
+	case lacks != 0 && errors.Is(err, lacks):
+		return false, nil
+	}
+	return false, fmt.Errorf("finding out whether the kernel has %s (Linux %s): unexpected answer: %w", f.Name, f.Since, err)
+}
+
+// Port returns the socket's netlink port, by which the kernel names the owner of tables.
+func (c *Conn) Port() (uint32, error) {
+	sa, err := unix.Getsockname(c.fd)
+	if err != nil {
+		return 0, fmt.Errorf("netlink port: %w", err)
+	}
+	nl, ok := sa.(*unix.SockaddrNetlink)
+	if !ok {
+		return 0, fmt.Errorf("netlink port: unexpected address %v", sa)
+	}
+	return nl.Pid, nil
+}
+
+// Table returns what a table itself shows. A table that does not exist is an error that wraps [os.ErrNotExist].
+func (c *Conn) Table(t Table) (info TableInfo, err error) {
+	err = c.request(msgGetTable, 0, t.Family, []Attr{attrString(1, t.Name)}, func(attrs []byte) error {
+		info = decodeTable(attrs)
+		return nil
+	})
+	if errors.Is(err, unix.ENOENT) {
+		err = os.ErrNotExist
+	}
+	if err != nil {
+		return TableInfo{}, fmt.Errorf("table %s: %w", t.Name, err)
+	}
+	return info, nil
+}
+
 // HasTable says whether a table exists.
 func (c *Conn) HasTable(t Table) (bool, error) {
 	err := c.request(msgGetTable, 0, t.Family, []Attr{attrString(1, t.Name)}, func([]byte) error { return nil })
@@ -381,6 +438,24 @@ func whole(read func() error, repeated func() []uint64) error {
 		before = twice
 	}
 	return fmt.Errorf("the kernel resized the set in each of %d attempts", dumpAttempts)
+}
+
+// Counts returns how many elements each set of a table holds. It is nil if the kernel does not count ([ElementCounts]).
+// Elements that have timed out count until the kernel collects them.
+func (c *Conn) Counts(t Table) (counts map[string]int, err error) {
+	err = c.dump(msgGetSet, t, []Attr{attrString(1, t.Name)}, func() { counts = nil }, func(attrs []byte) error {
+		if n, ok := setCount(attrs); ok && attrStr(attrs, 1) == t.Name {
+			if counts == nil {
+				counts = map[string]int{}
+			}
+			counts[attrStr(attrs, 2)] = n
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("counting the elements of table %s: %w", t.Name, err)
+	}
+	return counts, nil
 }
 
 // ReadSkeleton reads what a table holds beside elements. A table that does not exist is an error that wraps

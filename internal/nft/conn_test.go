@@ -41,7 +41,7 @@ func fakeKernel(t *testing.T, answer func(request []message) [][]byte) *Conn {
 		unix.Close(fds[0])
 		<-done
 	})
-	return &Conn{fd: fds[0], buf: make([]byte, 64<<10)}
+	return newConn(fds[0])
 }
 
 // datagram is one message of an answer.

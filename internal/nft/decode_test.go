@@ -265,6 +265,6 @@ func FuzzDecode(f *testing.F) {
 		s.Sets()
 		s.HasSet(tb, &set)
 		s.HasChain(tb, &chain)
-		s.Fits(tb, []Set{set}, []Chain{chain})
+		s.Fits(tb, 0, []Set{set}, []Chain{chain})
 	})
 }

@@ -63,3 +63,27 @@ func (b *Batch) DeleteChain(t Table, chain string) {
 	b.buf = appendAttrString(b.buf, 3, chain)
 	b.count++
 }
+
+// DeleteSet deletes a set and its elements. It is an error if it is not there.
+func (b *Batch) DeleteSet(t Table, set string) {
+	b.begin(msgDelSet, 0, t.Family)
+	b.buf = appendAttrString(b.buf, 1, t.Name)
+	b.buf = appendAttrString(b.buf, 2, set)
+	b.count++
+}
+
+// Strip deletes all rules, chains and sets of a table but one set, whose elements stay. The order is that of what refers to what.
+func (b *Batch) Strip(t Table, s *Skeleton, kept string) {
+	const anonymous = 1 // goes with its rule
+	for _, chain := range s.ChainNames() {
+		b.FlushChain(t, chain)
+	}
+	for _, set := range slices.Sorted(maps.Keys(s.sets)) {
+		if set != kept && attrUint32(s.sets[set], 3)&anonymous == 0 {
+			b.DeleteSet(t, set)
+		}
+	}
+	for _, chain := range s.ChainNames() {
+		b.DeleteChain(t, chain)
+	}
+}

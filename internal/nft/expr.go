@@ -178,12 +178,19 @@ func AddressType(reg uint32, t AddrType) Expr {
 	return Expr{"fib", []Attr{attrReg(1, reg), attrU32(2, addrType), attrU32(3, uint32(t))}}
 }
 
-// UpdateMap adds key and data to a dynamic map, or refreshes the timeout, in milliseconds, of the key that is there.
+// UpdateMap adds key and data to a dynamic map, or refreshes the timeout, in milliseconds, of the key that is there, which keeps its
+// data.
 func UpdateMap(set string, key, data uint32, timeoutMillis uint64) Expr {
 	const update = 1
 	return Expr{"dynset", []Attr{
 		attrString(1, set), attrU32(3, update), attrReg(4, key), attrReg(5, data), attrU64(6, timeoutMillis),
 	}}
+}
+
+// DeleteFromMap deletes a key of a dynamic map, if it is there. The register for data must hold something, which does not matter.
+func DeleteFromMap(set string, key, data uint32) Expr {
+	const del = 2
+	return Expr{"dynset", []Attr{attrString(1, set), attrU32(3, del), attrReg(4, key), attrReg(5, data)}}
 }
 
 // Verdicts (enum nft_verdicts and NF_DROP).

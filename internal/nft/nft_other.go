@@ -27,11 +27,41 @@ func (*Conn) Generation() (uint32, error) { return 0, errNotLinux }
 // HasDestroy fails.
 func (*Conn) HasDestroy() (bool, error) { return false, errNotLinux }
 
+// Has fails.
+func (*Conn) Has(Feature) (bool, error) { return false, errNotLinux }
+
+// Port fails.
+func (*Conn) Port() (uint32, error) { return 0, errNotLinux }
+
+// Table fails.
+func (*Conn) Table(Table) (TableInfo, error) { return TableInfo{}, errNotLinux }
+
 // HasTable fails.
 func (*Conn) HasTable(Table) (bool, error) { return false, errNotLinux }
 
 // Elems fails.
 func (*Conn) Elems(Table, string) ([]Elem, error) { return nil, errNotLinux }
 
+// Find fails.
+func (*Conn) Find(Table, string, [][]byte, func(int, []byte)) error { return errNotLinux }
+
+// Counts fails.
+func (*Conn) Counts(Table) (map[string]int, error) { return nil, errNotLinux }
+
 // ReadSkeleton fails.
 func (*Conn) ReadSkeleton(Table) (*Skeleton, error) { return nil, errNotLinux }
+
+// Monitor receives what is committed to tables, which only Linux has.
+type Monitor struct{}
+
+// OpenMonitor fails.
+func OpenMonitor(...Table) (*Monitor, error) { return nil, errNotLinux }
+
+// Listen fails.
+func (*Monitor) Listen(bool) error { return errNotLinux }
+
+// Close does nothing.
+func (*Monitor) Close() error { return nil }
+
+// Next fails.
+func (*Monitor) Next() (Change, error) { return Change{}, errNotLinux }

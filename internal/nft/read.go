@@ -21,28 +21,34 @@ func decodeElems(attrs []byte, elems []Elem) ([]Elem, error) {
 		return elems, err // elements that got lost would pass for elements that are not there
 	}
 	err = eachAttr(list, func(_ uint16, elem []byte) error {
-		var e Elem
-		err := eachAttr(elem, func(typ uint16, v []byte) error {
-			switch typ {
-			case 1:
-				e.Key = slices.Clone(findAttr(v, 1, 0))
-			case 2:
-				e.Data = slices.Clone(findAttr(v, 1, 0))
-			case 10:
-				e.KeyEnd = slices.Clone(findAttr(v, 1, 0))
-			case 4:
-				e.Timeout = beUint64(v)
-			case 5:
-				e.Expires = beUint64(v)
-			}
-			return nil
-		})
+		e, err := decodeElem(elem)
 		if e.Key != nil {
+			e.Key, e.KeyEnd, e.Data = slices.Clone(e.Key), slices.Clone(e.KeyEnd), slices.Clone(e.Data)
 			elems = append(elems, e)
 		}
 		return err
 	})
 	return elems, err
+}
+
+// decodeElem returns an element that refers to attrs.
+func decodeElem(attrs []byte) (e Elem, err error) {
+	err = eachAttr(attrs, func(typ uint16, v []byte) error {
+		switch typ {
+		case 1:
+			e.Key = findAttr(v, 1, 0)
+		case 2:
+			e.Data = findAttr(v, 1, 0)
+		case 10:
+			e.KeyEnd = findAttr(v, 1, 0)
+		case 4:
+			e.Timeout = beUint64(v)
+		case 5:
+			e.Expires = beUint64(v)
+		}
+		return nil
+	})
+	return e, err
 }
 
 // repeated returns hashes of the keys that stand in elems more than once, sorted.
@@ -71,8 +77,7 @@ func beUint64(b []byte) uint64 {
 
 // Skeleton is what a table holds beside elements, as read from the kernel.
 type Skeleton struct {
-	// flags are the table's. One of them makes it dormant.
-	flags  uint32
+	flags  TableFlags
 	sets   map[string][]byte
 	chains map[string][]byte
 	rules  map[string][][]byte // by chain, in order
@@ -82,7 +87,7 @@ func newSkeleton() *Skeleton {
 	return &Skeleton{sets: map[string][]byte{}, chains: map[string][]byte{}, rules: map[string][][]byte{}}
 }
 
-func (s *Skeleton) setTable(attrs []byte) { s.flags = attrUint32(attrs, 2) }
+func (s *Skeleton) setTable(attrs []byte) { s.flags = TableFlags(attrUint32(attrs, 2)) }
 
 func (s *Skeleton) addSet(attrs []byte) { s.sets[attrStr(attrs, 2)] = slices.Clone(attrs) }
 
@@ -92,6 +97,9 @@ func (s *Skeleton) addRule(attrs []byte) {
 	chain := attrStr(attrs, 2)
 	s.rules[chain] = append(s.rules[chain], slices.Clone(attrs))
 }
+
+// Flags returns the table's flags.
+func (s *Skeleton) Flags() TableFlags { return s.flags }
 
 // Sets returns the names of all sets, in no particular order.
 func (s *Skeleton) Sets() []string {
@@ -105,10 +113,22 @@ func (s *Skeleton) Sets() []string {
 // HasChainNamed says whether the table has a chain of this name.
 func (s *Skeleton) HasChainNamed(name string) bool { return s.chains[name] != nil }
 
-// Fits says whether the table is in force and holds no sets and chains but those given, and each as it should be, up to the
-// chains' rules. If it does not fit, it has to be replaced.
-func (s *Skeleton) Fits(t Table, sets []Set, chains []Chain) bool {
-	if s.flags != 0 {
+// Count returns how many elements a set holds. ok is false if there is no such set, or if the kernel does not count
+// ([ElementCounts]). Elements that have timed out count until the kernel collects them.
+func (s *Skeleton) Count(set string) (n int, ok bool) { return setCount(s.sets[set]) }
+
+func setCount(attrs []byte) (n int, ok bool) {
+	v := findAttr(attrs, 20, 0)
+	if len(v) != 4 {
+		return 0, false
+	}
+	return int(beUint32(v)), true
+}
+
+// Fits reports whether the table has exactly these flags, and holds no sets and chains but those given, and each as it should be,
+// up to the chains' rules. If it does not fit, it has to be replaced.
+func (s *Skeleton) Fits(t Table, flags TableFlags, sets []Set, chains []Chain) bool {
+	if s.flags != flags {
 		return false
 	}
 	found := 0

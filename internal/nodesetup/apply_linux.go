@@ -43,7 +43,8 @@ func loadConntrack() {
 	}
 	defer c.Close()
 	// The answer does not matter.
-	_, _ = c.Flows(conntrack.Filter{Family: state.IPv4, Protocol: state.SCTP, Dst: netip.IPv4Unspecified(), DstPort: 1})
+	_ = c.Flows(conntrack.Filter{Family: state.IPv4, Protocol: state.SCTP, Dst: netip.IPv4Unspecified(), DstPort: 1},
+		func([]conntrack.Flow) error { return nil })
 }
 
 func apply(o Options, root string) []error {

@@ -35,7 +35,7 @@ func equal(a, b model.Object) bool {
 }
 
 func equalServices(a, b *model.Service) bool {
-	return a.Name == b.Name && a.ProxyName == b.ProxyName && a.HasProxyName == b.HasProxyName && a.Type == b.Type &&
+	return a.Name == b.Name && a.Created.Equal(b.Created) && a.ProxyName == b.ProxyName && a.HasProxyName == b.HasProxyName && a.Type == b.Type &&
 		a.Headless == b.Headless && slices.Equal(a.ClusterIPs, b.ClusterIPs) && slices.Equal(a.ExternalIPs, b.ExternalIPs) &&
 		slices.Equal(a.LoadBalancerIPs, b.LoadBalancerIPs) && slices.Equal(a.SourceRanges, b.SourceRanges) &&
 		slices.Equal(a.Ports, b.Ports) && a.InternalLocal == b.InternalLocal && a.ExternalLocal == b.ExternalLocal &&

@@ -20,7 +20,7 @@ func samples() []model.Object {
 	prefixes := func() []netip.Prefix { return []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")} }
 	return []model.Object{
 		&model.Service{
-			Name: state.ServiceName{Namespace: "ns", Name: "a"}, ProxyName: "p", HasProxyName: true, Type: model.TypeNodePort,
+			Name: state.ServiceName{Namespace: "ns", Name: "a"}, Created: at, ProxyName: "p", HasProxyName: true, Type: model.TypeNodePort,
 			Headless: true, ClusterIPs: addrs(), ExternalIPs: addrs(), LoadBalancerIPs: addrs(), SourceRanges: prefixes(),
 			Ports:         []model.ServicePort{{Name: "http", Protocol: state.TCP, Port: 80, NodePort: 30080}},
 			InternalLocal: true, ExternalLocal: true, Affinity: time.Hour, HealthCheckNodePort: 30081,

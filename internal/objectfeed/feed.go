@@ -11,8 +11,10 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
+	"weak"
 
 	"github.com/switchyard-net/switchyard/internal/statelog"
 	"github.com/switchyard-net/switchyard/model"
@@ -27,7 +29,8 @@ var ErrClosed = errors.New("object feed is closed")
 // for knowing nothing.
 type Revision uint64
 
-// Update leads from one set of objects to a newer one. It is immutable, and its objects are shared.
+// Update leads from one set of objects to a newer one. It is immutable and shared by all consumers that need the same one, and so
+// are its objects.
 type Update struct {
 	// Revision is that of the set after this update.
 	Revision Revision
@@ -39,6 +42,15 @@ type Update struct {
 	// Deleted are objects that no longer exist, each once and in no order; always empty in a full update. It may name an object
 	// that the consumer never saw.
 	Deleted []model.Ref
+
+	once sync.Once
+	memo any
+}
+
+// Memo returns what of makes of the update. It is called once, for whichever consumer comes first.
+func (u *Update) Memo(of func(*Update) any) any {
+	u.once.Do(func() { u.memo = of(u) })
+	return u.memo
 }
 
 // Options is what a [Feed] needs. The zero value will do.
@@ -60,7 +72,14 @@ type Feed struct {
 	objects    map[model.Ref]model.Object
 	changes    statelog.Ring[logged]
 	wake       chan struct{} // closed and replaced with each revision
+	// full and deltas are what consumers have been given in this revision, deltas by the revision that they lead on from. A full
+	// update takes a lot of memory, and is kept by those who are busy with it.
+	full   weak.Pointer[Update]
+	deltas map[Revision]*Update
 }
+
+// maxDeltas is how many updates are kept for consumers that come with the same revision as others.
+const maxDeltas = 64
 
 // New returns an empty feed. It hands out nothing before it has a source and all its sources are complete.
 func New(o Options) *Feed {
@@ -71,6 +90,7 @@ func New(o Options) *Feed {
 		objects: make(map[model.Ref]model.Object),
 		changes: statelog.Ring[logged]{Max: statelog.Limit},
 		wake:    make(chan struct{}),
+		deltas:  make(map[Revision]*Update),
 	}
 }
 
@@ -138,16 +158,14 @@ func (f *Feed) newer(after Revision) (*Update, <-chan struct{}) {
 	if f.revision == 0 || f.revision == after {
 		return nil, f.wake
 	}
-	u := &Update{Revision: f.revision}
 	changes, ok := f.changes.Since(state.Revision(after))
 	if after == 0 || after > f.revision || !ok {
-		u.Full = true
-		u.Set = make([]model.Object, 0, len(f.objects))
-		for _, obj := range f.objects {
-			u.Set = append(u.Set, obj)
-		}
+		return f.everything(), nil
+	}
+	if u := f.deltas[after]; u != nil {
 		return u, nil
 	}
+	u := &Update{Revision: f.revision}
 	var refs []model.Ref
 	for change := range changes {
 		refs = append(refs, change.ref)
@@ -160,7 +178,21 @@ func (f *Feed) newer(after Revision) (*Update, <-chan struct{}) {
 			u.Deleted = append(u.Deleted, ref)
 		}
 	}
+	if len(f.deltas) == maxDeltas {
+		clear(f.deltas)
+	}
+	f.deltas[after] = u
 	return u, nil
+}
+
+// everything returns the full update. The caller holds mu.
+func (f *Feed) everything() *Update {
+	if u := f.full.Value(); u != nil && u.Revision == f.revision {
+		return u
+	}
+	u := &Update{Revision: f.revision, Full: true, Set: slices.AppendSeq(make([]model.Object, 0, len(f.objects)), maps.Values(f.objects))}
+	f.full = weak.Make(u)
+	return u
 }
 
 func compareRefs(a, b model.Ref) int {
@@ -174,6 +206,7 @@ func (f *Feed) publish(refs []model.Ref) {
 		return
 	}
 	f.revision++
+	clear(f.deltas)
 	if f.revision == 1 {
 		close(f.ready)
 		f.changes.Forget(state.Revision(f.revision)) // who has nothing gets everything: no need to log it
@@ -200,6 +233,15 @@ func (k *sink) Update(set []model.Object, deleted []model.Ref) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.isClosed() {
+		return
+	}
+	if f.incomplete > 0 { // no consumer has anything yet, so that it does not matter what changes
+		for _, ref := range deleted {
+			delete(f.objects, ref)
+		}
+		for _, obj := range set {
+			f.objects[obj.Ref()] = obj
+		}
 		return
 	}
 	before := make(map[model.Ref]model.Object, len(set)+len(deleted))

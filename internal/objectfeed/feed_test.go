@@ -310,3 +310,46 @@ func TestNothingIsLeft(t *testing.T) {
 		t.Errorf("left over: %v", f.objects)
 	}
 }
+
+// TestUpdatesAreShared: consumers with the same revision get the same update, so that what is made of it is made once.
+func TestUpdatesAreShared(t *testing.T) {
+	f := New(Options{})
+	s := f.Source("")
+	s.Complete()
+	for _, name := range []string{"a", "b", "c"} {
+		s.Update([]model.Object{namespace(name)}, nil)
+	}
+	next := func(after Revision) *Update {
+		u, err := f.Next(t.Context(), after)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return u
+	}
+	full, delta := next(0), next(2)
+	if next(0) != full || next(9) != full || next(2) != delta || next(1) == delta {
+		t.Error("consumers with the same revision got different updates, or others the same")
+	}
+	calls := 0
+	for range 2 {
+		if got := delta.Memo(func(u *Update) any { calls++; return u.Revision }); got != Revision(4) || calls != 1 {
+			t.Errorf("got %v after %d calls", got, calls)
+		}
+	}
+	s.Update([]model.Object{namespace("d")}, nil)
+	if next(0) == full || next(2) == delta || len(next(0).Set) != 4 || len(next(2).Set) != 3 {
+		t.Error("an update of an older revision is handed out")
+	}
+	for after := range Revision(4) {
+		next(after)
+	}
+	for n := range 3 * maxDeltas {
+		s.Update([]model.Object{namespace(strings.Repeat("x", n))}, nil)
+	}
+	for after := range Revision(3 * maxDeltas) {
+		next(after)
+		if len(f.deltas) > maxDeltas {
+			t.Fatalf("%d updates are kept", len(f.deltas))
+		}
+	}
+}

@@ -49,10 +49,10 @@ func (w *World) slicesOf(name state.ServiceName, f state.Family) []*model.Endpoi
 
 // addEndpoints adds the endpoints of a slice on a port to those found before. Of two with the same address and port the one
 // that is not terminating stays, and the earlier one if that does not decide. An address that is not of the slice's family
-// is no endpoint.
+// is no endpoint, and neither is one that no pod can have.
 func addEndpoints(eps []endpoint, slice *model.EndpointSlice, port uint16) []endpoint {
 	for _, ep := range slice.Endpoints {
-		if state.FamilyOf(ep.Addr) != slice.Family {
+		if state.FamilyOf(ep.Addr) != slice.Family || isSpecial(ep.Addr) {
 			continue
 		}
 		at := netip.AddrPortFrom(ep.Addr, port)
@@ -65,6 +65,19 @@ func addEndpoints(eps []endpoint, slice *model.EndpointSlice, port uint16) []end
 		}
 	}
 	return eps
+}
+
+// specialRanges are the addresses that neither pods nor externalIPs can have: those that stand for no host or for the host that
+// uses them, those that mean something on one link only, and those of groups of hosts.
+var specialRanges = []netip.Prefix{
+	netip.MustParsePrefix("0.0.0.0/32"), netip.MustParsePrefix("::/128"),
+	netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128"),
+	netip.MustParsePrefix("169.254.0.0/16"), netip.MustParsePrefix("fe80::/10"),
+	netip.MustParsePrefix("224.0.0.0/4"), netip.MustParsePrefix("ff00::/8"),
+}
+
+func isSpecial(addr netip.Addr) bool {
+	return slices.ContainsFunc(specialRanges, func(r netip.Prefix) bool { return r.Contains(addr) })
 }
 
 // clusterEndpoints are those for traffic policy Cluster: the ready ones, by hints if these are of use. Without any ready
@@ -118,7 +131,8 @@ func (w *World) zone() string {
 // HealthCheckPort is the port on which the node must answer health checks of a service, 0 for none.
 func (w *World) HealthCheckPort(name state.ServiceName) uint16 {
 	for _, s := range w.Services {
-		if s.Name == name && w.handles(s) && s.Type == model.TypeLoadBalancer && s.ExternalLocal {
+		if s.Name == name && s.Type == model.TypeLoadBalancer && s.ExternalLocal &&
+			len(w.routed(s, state.IPv4))+len(w.routed(s, state.IPv6)) > 0 {
 			return s.HealthCheckNodePort
 		}
 	}
@@ -130,11 +144,14 @@ func (w *World) HealthCheckPort(name state.ServiceName) uint16 {
 func (w *World) LocalReady(name state.ServiceName, f state.Family) int {
 	addrs := make(map[netip.Addr]bool)
 	for _, s := range w.Services {
-		if s.Name != name || !w.handles(s) || !hasFamily(s, f) {
+		if s.Name != name {
 			continue
 		}
-		for _, port := range s.Ports {
-			for _, ep := range w.endpointsOf(s, port, f) {
+		for _, part := range w.routed(s, f) {
+			if part.refuses {
+				continue
+			}
+			for _, ep := range w.endpointsOf(s, s.Ports[part.index], f) {
 				if ep.Ready && ep.NodeName == w.NodeName {
 					addrs[ep.Addr] = true
 				}
@@ -152,9 +169,14 @@ func (w *World) Serving(name state.ServiceName, port string, proto state.Protoco
 		if s.Name != name {
 			continue
 		}
-		for _, ep := range w.endpointsOf(s, model.ServicePort{Name: port, Protocol: proto}, f) {
-			if ep.Serving {
-				serving = append(serving, ep.at)
+		for _, part := range w.routed(s, f) {
+			if p := s.Ports[part.index]; part.refuses || p.Name != port || p.Protocol != proto {
+				continue
+			}
+			for _, ep := range w.endpointsOf(s, model.ServicePort{Name: port, Protocol: proto}, f) {
+				if ep.Serving {
+					serving = append(serving, ep.at)
+				}
 			}
 		}
 	}

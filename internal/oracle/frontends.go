@@ -2,6 +2,7 @@ package oracle
 
 import (
 	"cmp"
+	"net/netip"
 	"slices"
 
 	"github.com/switchyard-net/switchyard/internal/flow"
@@ -52,6 +53,7 @@ type claim struct {
 	port    model.ServicePort
 	index   int // of port in service.Ports
 	kind    state.FrontendKind
+	refuses bool // there is no room for its endpoints
 }
 
 // addressClaim finds the service port that gets packets to p's destination address: as its cluster IP, load balancer IP or
@@ -60,25 +62,43 @@ func (w *World) addressClaim(p flow.Packet) (claim, bool) {
 	var claims []claim
 	dst := p.Dst.Addr()
 	for _, s := range w.Services {
-		if !w.handles(s) || !hasFamily(s, state.FamilyOf(dst)) {
+		if !slices.Contains(slices.Concat(s.ClusterIPs, s.LoadBalancerIPs, s.ExternalIPs), dst) {
 			continue
 		}
-		for i, port := range s.Ports {
-			if port.Port != p.Dst.Port() || port.Protocol != p.Protocol {
+		for _, part := range w.routed(s, state.FamilyOf(dst)) {
+			port := s.Ports[part.index]
+			if !part.hasVIPs || port.Port != p.Dst.Port() || port.Protocol != p.Protocol {
 				continue
 			}
 			if slices.Contains(s.ClusterIPs, dst) {
-				claims = append(claims, claim{s, port, i, state.ClusterIP})
+				claims = append(claims, claim{s, port, part.index, state.ClusterIP, part.refuses})
 			}
 			if slices.Contains(s.LoadBalancerIPs, dst) {
-				claims = append(claims, claim{s, port, i, state.LoadBalancer})
+				claims = append(claims, claim{s, port, part.index, state.LoadBalancer, part.refuses})
 			}
-			if slices.Contains(s.ExternalIPs, dst) {
-				claims = append(claims, claim{s, port, i, state.ExternalIP})
+			if slices.Contains(s.ExternalIPs, dst) && w.mayBeExternal(dst) {
+				claims = append(claims, claim{s, port, part.index, state.ExternalIP, part.refuses})
 			}
 		}
 	}
 	return winner(claims)
+}
+
+// mayBeExternal: an external IP is the address of a host somewhere, in the ranges that the operator gives to services, and none of a
+// node unless the operator wants that.
+func (w *World) mayBeExternal(addr netip.Addr) bool {
+	if isSpecial(addr) {
+		return false
+	}
+	if len(w.ExternalIPs) > 0 && !slices.ContainsFunc(w.ExternalIPs, func(r netip.Prefix) bool { return r.Contains(addr) }) {
+		return false
+	}
+	for _, n := range w.Nodes {
+		if slices.Contains(n.Addresses, addr) && !w.NodeExternalIPs {
+			return false
+		}
+	}
+	return true
 }
 
 // nodePortClaim finds the service port that gets packets to p's destination as a node port.
@@ -88,20 +108,23 @@ func (w *World) nodePortClaim(p flow.Packet) (claim, bool) {
 	}
 	var claims []claim
 	for _, s := range w.Services {
-		if !w.handles(s) || !hasFamily(s, state.FamilyOf(p.Dst.Addr())) {
+		wants := func(port model.ServicePort) bool {
+			return port.NodePort != 0 && port.NodePort == p.Dst.Port() && port.Protocol == p.Protocol
+		}
+		if !slices.ContainsFunc(s.Ports, wants) {
 			continue
 		}
-		for i, port := range s.Ports {
-			if port.NodePort != 0 && port.NodePort == p.Dst.Port() && port.Protocol == p.Protocol {
-				claims = append(claims, claim{s, port, i, state.NodePort})
+		for _, part := range w.routed(s, state.FamilyOf(p.Dst.Addr())) {
+			if port := s.Ports[part.index]; part.hasNodePort && wants(port) {
+				claims = append(claims, claim{s, port, part.index, state.NodePort, part.refuses})
 			}
 		}
 	}
 	return winner(claims)
 }
 
-// winner decides between claims on one frontend: a cluster IP beats all other kinds; then the service that is first by
-// name wins; then the first of its ports; then a load balancer IP beats an external IP.
+// winner decides between claims on one frontend: a cluster IP beats a load balancer IP, which beats an external IP; then the oldest
+// service wins, and one whose age is not known is the youngest; then the one that is first by name; then the first of its ports.
 func winner(claims []claim) (claim, bool) {
 	if len(claims) == 0 {
 		return claim{}, false
@@ -109,11 +132,20 @@ func winner(claims []claim) (claim, bool) {
 	return slices.MinFunc(claims, func(a, b claim) int {
 		return cmp.Or(
 			cmp.Compare(rank(a.kind == state.ClusterIP), rank(b.kind == state.ClusterIP)),
+			cmp.Compare(rank(a.kind == state.LoadBalancer), rank(b.kind == state.LoadBalancer)),
+			older(a.service, b.service),
 			a.service.Name.Compare(b.service.Name),
 			cmp.Compare(a.index, b.index),
-			cmp.Compare(rank(a.kind == state.LoadBalancer), rank(b.kind == state.LoadBalancer)),
 		)
 	}), true
+}
+
+// older orders services by age, the oldest first.
+func older(a, b *model.Service) int {
+	return cmp.Or(
+		cmp.Compare(rank(!a.Created.IsZero()), rank(!b.Created.IsZero())),
+		a.Created.Compare(b.Created),
+	)
 }
 
 // rank orders those that have a preferred property before those that do not.

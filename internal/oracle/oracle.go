@@ -4,9 +4,7 @@
 // with real packets. It is written from the rules of Kubernetes' service proxies, one short function per rule, and shares
 // nothing with the code that it checks: each question walks over all objects again, nothing is remembered.
 //
-// Two rules are not here. One needs memory: the service default/kubernetes keeps its last endpoints when it would fall to none.
-// The other is about records and not about services: one that is larger than brain.MaxEntries is cut, which takes a service
-// that this package would need hours for.
+// One rule is not here, because it needs memory: the service default/kubernetes keeps its last endpoints when it would fall to none.
 package oracle
 
 import (
@@ -28,6 +26,12 @@ type World struct {
 	DetectLocal bool
 	// MasqueradeAll says that all connections to cluster IPs get a new source address.
 	MasqueradeAll bool
+	// ExternalIPs are the ranges that external IPs may be in, none for all addresses. NodeExternalIPs says that they may be
+	// addresses of nodes.
+	ExternalIPs     []netip.Prefix
+	NodeExternalIPs bool
+	// Budgets bound what is routed.
+	Budgets Budgets
 	// NodePortAddrs says whether node ports are served on an address. nil means on none.
 	NodePortAddrs func(netip.Addr) bool
 
@@ -51,7 +55,10 @@ func (w *World) Ask(p flow.Packet) flow.Answer {
 		return flow.Answer{Outcome: flow.Drop}
 	}
 
-	eps := w.endpointsOf(c.service, c.port, state.FamilyOf(p.Dst.Addr()))
+	var eps []endpoint
+	if !c.refuses {
+		eps = w.endpointsOf(c.service, c.port, state.FamilyOf(p.Dst.Addr()))
+	}
 	cluster := w.clusterEndpoints(eps)
 	if len(cluster) == 0 {
 		return flow.Answer{Outcome: flow.Reject}
@@ -64,7 +71,10 @@ func (w *World) Ask(p flow.Packet) flow.Answer {
 		return flow.Answer{Outcome: flow.Drop}
 	}
 
-	answer := flow.Answer{Outcome: flow.Forward, Affinity: c.service.Affinity > 0}
+	answer := flow.Answer{Outcome: flow.Forward}
+	if c.service.Affinity > 0 {
+		answer.Affinity = flow.ServicePort(c.service.Name, c.port.Name, c.port.Protocol, state.FamilyOf(p.Dst.Addr()))
+	}
 	for _, ep := range chosen {
 		hairpin := ep.at.Addr() == p.Src
 		answer.Choices = append(answer.Choices, flow.Choice{Endpoint: ep.at, Masquerade: hairpin || w.masquerades(c, p)})
@@ -77,7 +87,8 @@ func (w *World) Ask(p flow.Packet) flow.Answer {
 // service CIDR, and otherwise none of the proxy's business.
 func (w *World) stray(dst netip.Addr) flow.Outcome {
 	for _, s := range w.Services {
-		if w.handles(s) && slices.Contains(s.ClusterIPs, dst) {
+		hasVIPs := func(p portPart) bool { return p.hasVIPs }
+		if slices.Contains(s.ClusterIPs, dst) && slices.ContainsFunc(w.routed(s, state.FamilyOf(dst)), hasVIPs) {
 			return flow.Reject
 		}
 	}

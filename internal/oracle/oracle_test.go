@@ -73,7 +73,8 @@ func TestRules(t *testing.T) {
 		{"node port on another address", nil, flow.FromOutside, "", "172.16.9.1:30080", "pass"},
 		{"node port of a family without cluster IP", nil, flow.FromOutside, "", "[fd00:16::1]:30080", "pass"},
 		{"load balancer IP of a family without cluster IP", nil, flow.FromOutside, "", "[fd00:113::1]:80", "pass"},
-		{"affinity", func(w *oracle.World) { w.Services[0].Affinity = time.Second }, flow.FromPod, "", clusterIP, both + " affinity"},
+		{"affinity", func(w *oracle.World) { w.Services[0].Affinity = time.Second }, flow.FromPod, "", clusterIP, both + " affinity=shop/web:http/TCP/IPv4"},
+		{"affinity at a node port", func(w *oracle.World) { w.Services[0].Affinity = time.Second }, flow.FromOutside, "", nodePort, bothMasq + " affinity=shop/web:http/TCP/IPv4"},
 
 		{"internal local", internalLocal, flow.FromPod, "", clusterIP, local},
 		{"internal local does not concern others", internalLocal, flow.FromOutside, "", lbIP, bothMasq},
@@ -162,7 +163,38 @@ func TestRules(t *testing.T) {
 		{"first by name keeps a node port", rival("a", func(s *model.Service) {}), flow.FromOutside, "", nodePort, "reject"},
 		{"external IP before node port", rival("z", func(s *model.Service) {
 			s.ExternalIPs, s.Ports[0].Port = []netip.Addr{addr("172.16.0.1")}, 30080
-		}), flow.FromOutside, "", nodePort, "reject"},
+		}), flow.FromOutside, "", nodePort, bothMasq},
+		{"external IP before node port, if nodes' addresses may be external IPs", with(nodeExternals, rival("z", func(s *model.Service) {
+			s.ExternalIPs, s.Ports[0].Port = []netip.Addr{addr("172.16.0.1")}, 30080
+		})), flow.FromOutside, "", nodePort, "reject"},
+		{"the older keeps an external IP", rival("a", func(s *model.Service) {
+			s.ExternalIPs = []netip.Addr{addr("203.0.113.9")}
+		}, time.Unix(3, 0)), flow.FromOutside, "", externalIP, bothMasq},
+		{"the younger does not get it", rival("z", func(s *model.Service) {
+			s.ExternalIPs = []netip.Addr{addr("203.0.113.9")}
+		}, time.Unix(1, 0)), flow.FromOutside, "", externalIP, "reject"},
+		{"a load balancer IP beats an older external IP", rival("z", func(s *model.Service) {
+			s.LoadBalancerIPs = []netip.Addr{addr("203.0.113.9")}
+		}, time.Unix(5, 0)), flow.FromOutside, "", externalIP, "reject"},
+		{"external IP in a range", allowed("203.0.113.8/31"), flow.FromOutside, "", externalIP, bothMasq},
+		{"external IP in no range", allowed("203.0.113.0/29"), flow.FromOutside, "", externalIP, "pass"},
+		{"ranges do not concern load balancers", allowed("192.0.2.0/24"), flow.FromOutside, "", lbIP, bothMasq},
+		{"an endpoint that no pod can be", func(w *oracle.World) { ep(w, 1).Addr = addr("127.0.0.1") }, flow.FromPod, "", clusterIP, local},
+		{"a pod in the node's network", func(w *oracle.World) { ep(w, 0).Addr = addr("172.16.0.1") }, flow.FromPod, "", clusterIP,
+			"forward 10.244.0.2:8080 172.16.0.1:8080"},
+
+		// The service takes 5 and 4 frontends, and 4 times 2 endpoints.
+		{"a service in its budget", budgets(17, 0, 0), flow.FromPod, "", clusterIP, both},
+		{"without room for endpoints", budgets(16, 0, 0), flow.FromPod, "", clusterIP, "reject"},
+		{"without room for frontends", budgets(8, 0, 0), flow.FromPod, "", clusterIP, "drop"},
+		{"in the namespace's budget", with(budgets(0, 24, 0), rival("a", func(*model.Service) {})), flow.FromPod, "", clusterIP, both},
+		{"behind another one", with(budgets(0, 23, 0), rival("a", func(*model.Service) {})), flow.FromPod, "", clusterIP, "reject"},
+		{"before another one", with(budgets(0, 23, 0), rival("a", func(*model.Service) {}, time.Unix(3, 0))), flow.FromPod, "", clusterIP, both},
+		{"behind one that takes all", with(budgets(0, 7, 0), rival("a", func(*model.Service) {})), flow.FromPod, "", clusterIP, "drop"},
+		{"beside another namespace", with(budgets(0, 17, 0), rival("a", foreign)), flow.FromPod, "", clusterIP, both},
+		{"in the node's budget", with(budgets(0, 0, 24), rival("a", foreign)), flow.FromPod, "", clusterIP, both},
+		{"beyond the node's budget", with(budgets(0, 0, 20), rival("a", foreign)), flow.FromPod, "", clusterIP, "reject"}, // 20, 15, 12
+		{"small beside one beyond the node's budget", with(budgets(0, 0, 20), rival("a", foreign)), flow.FromPod, "", "10.96.0.7:80", "reject"},
 		{"load balancer before external IP of one service", with(ranges("192.0.3.0/24"), func(w *oracle.World) {
 			w.Services[0].ExternalIPs = w.Services[0].LoadBalancerIPs
 		}), flow.FromOutside, "", lbIP, "drop"},
@@ -223,6 +255,8 @@ func with(changes ...func(*oracle.World)) func(*oracle.World) {
 }
 
 func internalLocal(w *oracle.World) { w.Services[0].InternalLocal = true }
+func nodeExternals(w *oracle.World) { w.NodeExternalIPs = true }
+func foreign(s *model.Service)      { s.Name.Namespace = "other" }
 func externalLocal(w *oracle.World) { w.Services[0].ExternalLocal = true }
 func none(w *oracle.World)          { w.Slices = nil }
 func noneHere(w *oracle.World)      { ep(w, 0).Ready, ep(w, 0).Serving = false, false }
@@ -241,8 +275,9 @@ func ranges(texts ...string) func(*oracle.World) {
 	}
 }
 
-// rival adds a service without endpoints that has the same ports.
-func rival(name string, change func(*model.Service)) func(*oracle.World) {
+// rival adds a service without endpoints that has the same ports. If a time is given, that is when it was created, and the service of
+// base at second 2.
+func rival(name string, change func(*model.Service), created ...time.Time) func(*oracle.World) {
 	return func(w *oracle.World) {
 		s := &model.Service{
 			Name:       state.ServiceName{Namespace: "shop", Name: name},
@@ -251,8 +286,19 @@ func rival(name string, change func(*model.Service)) func(*oracle.World) {
 			Ports:      slices.Clone(w.Services[0].Ports),
 		}
 		change(s)
+		if len(created) > 0 {
+			s.Created, w.Services[0].Created = created[0], time.Unix(2, 0)
+		}
 		w.Services = append(w.Services, s)
 	}
+}
+
+func allowed(cidr string) func(*oracle.World) {
+	return func(w *oracle.World) { w.ExternalIPs = []netip.Prefix{netip.MustParsePrefix(cidr)} }
+}
+
+func budgets(service, namespace, node int64) func(*oracle.World) {
+	return func(w *oracle.World) { w.Budgets = oracle.Budgets{Service: service, Namespace: namespace, Node: node} }
 }
 
 func ep(w *oracle.World, i int) *model.Endpoint { return &w.Slices[0].Endpoints[i] }
@@ -283,8 +329,8 @@ func line(a flow.Answer) string {
 		}
 		words = append(words, word)
 	}
-	if a.Affinity {
-		words = append(words, "affinity")
+	if a.Affinity != "" {
+		words = append(words, "affinity="+a.Affinity)
 	}
 	return strings.Join(words, " ")
 }

@@ -72,12 +72,12 @@ while they all go on serving; one pod is never ready, and never allowed.
   still allowed counts here too, and so does a UDP flow that is still with an endpoint 1 s after it has ceased to serve. **One
   state** is the share of new connections that no change was under way for, so that a single state judges them.
 - **Ended** were taken leave of by their server, or are UDP flows that had to be cut, since their endpoint was gone.
-- **Unserved** failed as they had to: in the story of the flush, within 200 ms after somebody deleted all rules. That includes resets
+- **Unserved** failed as they had to: in the story of the flush on an older kernel, within 200 ms after somebody deleted all rules. That includes resets
   of open connections, since the kernel translates no packets while there are no rules for it. What an open TCP connection has sent
   must arrive after the repair.
 - **Longest gap**: the longest time in which no new connection of one client to one address succeeded although it had to. That is how
   long one took, until its answer; or from the beginning of the first that failed to the answer of one that began later.
-- **Longest echo** is the same for requests on open connections. It may be 100 ms, but after a flush.
+- **Longest echo** is the same for requests on open connections. It may be 100 ms, but after a flush on an older kernel.
 - **Slowest change** is the longest time from telling the proxy to the first connection that shows it, with the time in which the
   proxy did not run.
 
@@ -95,7 +95,7 @@ keeping a processor busy in the kernel, must show there. A kernel that is not pr
 tracking table in one go, for itself or for whoever lists it, which takes it 7 to 30 ms here.
 
 Not in it: SCTP, connections that are closed with FIN, affinity that expires, Services without endpoints. The suite in
-[conformance](../conformance) has them, without this load. In the stories of the slow source, of the 10,000 changes and of the flush,
+[conformance](../conformance) has them, without this load. In the stories of the slow source, of the 10,000 changes and of the flushes,
 brain and store are in the load's process, and the dataplane gets states over the node-local API.
 `
 

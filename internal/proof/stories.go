@@ -8,7 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"regexp"
+	"strings"
 	"time"
+
+	"github.com/switchyard-net/switchyard/internal/nft"
 )
 
 // stories are all of them, in the order in which they run.
@@ -33,8 +37,12 @@ var stories = []story{
 		feed: fromFiles, foreign: true, run: rollingUpdate,
 	},
 	{
-		name: "flush", about: "Somebody runs `nft flush ruleset`.",
-		feed: fromStore, foreign: true, allowed: repairGap, background: 1000, run: flush,
+		name: "flush", about: "Somebody runs `nft flush ruleset`. Since Linux 6.9, the kernel leaves Switchyard's tables alone then.",
+		feed: fromStore, foreign: true, background: 1000, run: flush,
+	},
+	{
+		name: "flush on an older kernel", about: "The same on a kernel that cannot keep others from changing tables: the rules go, and are written again.",
+		feed: fromStore, variant: shared, background: 1000, run: flushRules,
 	},
 	{
 		name: "upgrade", uses: []*variant{next}, about: "A version with another skeleton of rules takes over, and later the first one again, with changes in between.",
@@ -222,17 +230,60 @@ func rollingUpdate(ctx context.Context, s *stage) (string, error) {
 	return fmt.Sprintf("%d pods replaced", n), nil
 }
 
-// flush: while there are no rules, new connections cannot succeed. What they are given is the time for a repair.
+// flush: where the kernel can keep others from tables, Switchyard's are its own.
 func flush(ctx context.Context, s *stage) (string, error) {
+	if _, ours := s.subject.(*switchyard); ours {
+		persistent, rules := false, []byte(nil)
+		err := s.lab.Node().Do(func() error {
+			conn, err := nft.Dial()
+			if err != nil {
+				return err
+			}
+			persistent, err = conn.Has(nft.PersistentTables)
+			return errors.Join(err, conn.Close())
+		})
+		if err == nil {
+			rules, err = s.nft("list", "ruleset")
+		}
+		if err == nil && persistent && !ownedTables.Match(rules) {
+			err = errors.New("the tables belong to nobody, though this kernel can keep others from them")
+		}
+		if err != nil {
+			return "", err
+		}
+	}
+	return flushRules(ctx, s)
+}
+
+// nft runs the nft tool on the node.
+func (s *stage) nft(args ...string) (out []byte, err error) {
+	err = s.lab.Node().Do(func() (err error) {
+		if out, err = exec.Command("nft", args...).CombinedOutput(); err != nil {
+			err = fmt.Errorf("nft %s: %w: %s", strings.Join(args, " "), err, out)
+		}
+		return err
+	})
+	return out, err
+}
+
+// flushRules: rules that belong to their process stay. While there are no rules, new connections cannot succeed; what they are given is
+// the time for a repair.
+func flushRules(ctx context.Context, s *stage) (string, error) {
+	rules, err := s.nft("list", "ruleset")
+	if err != nil {
+		return "", err
+	}
+	owned := ownedTables.Match(rules)
+	if !owned {
+		s.allowed = repairGap
+	}
 	n := s.scaled(20)
 	for range n {
-		repaired := s.ledger.Interrupt()
-		err := s.lab.Node().Do(func() error {
-			if out, err := exec.Command("nft", "flush", "ruleset").CombinedOutput(); err != nil {
-				return fmt.Errorf("nft flush ruleset: %w: %s", err, out)
-			}
-			return nil
-		})
+		repaired := func(time.Duration) {}
+		if !owned {
+			repaired = s.ledger.Interrupt()
+		}
+		_, err := s.nft("flush", "ruleset")
 		repaired(repairGap)
 		if err != nil {
 			return "", err
@@ -245,8 +296,11 @@ func flush(ctx context.Context, s *stage) (string, error) {
 			return "", err
 		}
 	}
-	return fmt.Sprintf("%d flushes", n), nil
+	return fmt.Sprintf("%d flushes; rules belonged to their process: %v", n, owned), nil
 }
+
+// ownedTables is in a listing if both of Switchyard's tables are there and nobody else can change them.
+var ownedTables = regexp.MustCompile(`(?s)\ntable ip switchyard \{[^\n]*\n\tflags owner.*\ntable ip6 switchyard \{[^\n]*\n\tflags owner`)
 
 // upgrade: the tables of one version are not what the other one wants.
 func upgrade(ctx context.Context, s *stage) (string, error) {

@@ -72,8 +72,6 @@ type story struct {
 	uses []*variant
 	// foreign says that other proxies can take part.
 	foreign bool
-	// allowed is the longest gap for new connections. Default: usualGap.
-	allowed time.Duration
 	// slowest is how long a change may take to arrive. Default: usualChange.
 	slowest time.Duration
 	// background is the number of services beside those of the load.
@@ -114,6 +112,8 @@ type stage struct {
 	*Options
 	builder *builder
 	dir     string
+	// allowed is the longest gap for new connections.
+	allowed time.Duration
 }
 
 // scaled returns how often something is to happen, at least once.
@@ -228,7 +228,7 @@ func tell(ctx context.Context, o *Options, b *builder, st *story, v *variant) (r
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, c.subject.Close()) }()
-	s := &stage{cluster: c, Options: o, builder: b, dir: dir}
+	s := &stage{cluster: c, Options: o, builder: b, dir: dir, allowed: usualGap}
 	if err := c.tell(); err != nil {
 		return nil, err
 	}
@@ -254,7 +254,7 @@ func tell(ctx context.Context, o *Options, b *builder, st *story, v *variant) (r
 	report, loadErr := counter.Stop()
 	after, statErr := readProcessors()
 	result = &Result{
-		Story: st.name, Happened: happened, Allowed: cmp.Or(st.allowed, usualGap), Report: report,
+		Story: st.name, Happened: happened, Allowed: s.allowed, Report: report,
 		Slowest: c.slowest, AllowedChange: cmp.Or(st.slowest, usualChange),
 		Stolen: after.stolenSince(before),
 	}

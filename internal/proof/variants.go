@@ -137,7 +137,7 @@ const nextChain = "strays-next"
 // doomed kills itself soon after the beginning of a commit. It says when that begins and, if it comes so far, ends.
 var doomed = &variant{name: "doomed", what: "kills itself while it commits", edits: []edit{
 	{"internal/nft/conn_linux.go", "func (c *Conn) commit(msg []byte, ack uint32) error {\n", `func (c *Conn) commit(msg []byte, ack uint32) error {
-	defer doom()()
+	defer doom(msg)()
 `},
 }, added: map[string]string{"internal/nft/doom_linux.go": `package nft
 
@@ -148,7 +148,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func doom() (ended func()) {
+// doom leaves alone what opens the dataplane, in which there is no element.
+func doom(msg []byte) (ended func()) {
+	elements := false
+	_ = eachMessage(msg, func(m message) error {
+		elements = elements || m.typ == subsystem|msgNewElem || m.typ == subsystem|msgDelElem
+		return nil
+	})
+	if !elements {
+		return func() {}
+	}
 	unix.Write(2, []byte("` + commitBegins + `\n"))
 	go func() {
 		time.Sleep(rand.N(4 * time.Millisecond))
@@ -240,6 +249,11 @@ func jumps() []edit {
 	}
 }
 
+// shared is Switchyard on a kernel before Linux 6.9, as far as tables go.
+var shared = &variant{name: "shared", what: "finds a kernel that cannot keep others from changing tables", edits: []edit{cannotOwn}}
+
+var cannotOwn = edit{"backend/nftables/nftables.go", "	if persistent {\n", "	if persistent = false; persistent {\n"}
+
 // halted and misled say what a fault must lead to: connections that break, and too long a gap, or the wrong endpoint.
 func halted(allowed time.Duration) func(*flowcount.Report) bool {
 	return func(r *flowcount.Report) bool { return r.Lost+r.Reset > 0 && r.New.Ours > allowed }
@@ -263,28 +277,33 @@ var plants = []struct {
 	b.guard.arm() // before the reading`},
 	}}, "restart", halted(usualGap)},
 	{&variant{name: "delete-before-add", what: "deletes elements in one transaction and adds others in the next, ten milliseconds later", edits: []edit{
-		{"backend/nftables/nftables.go", "	p.write(&b.batch)\n", `	for _, s := range p.order {
-		s.write(&b.batch, s.del, b.batch.DeleteElem)
-		s.del = nil
-	}
-	if b.batch.Len() > 0 {
-		if err := b.guard.commit(func() error { return b.kernel.Commit(&b.batch) }); err != nil {
-			return 0, err
+		{"backend/nftables/nftables.go", "	n, err := b.commitBatch(p.write)\n", `	deleted, err := b.commitBatch(func(batch *nft.Batch) {
+		for _, s := range p.order {
+			s.write(batch, s.del, batch.DeleteElem)
+			s.del = nil
 		}
-		b.batch.Reset()
+	})
+	if err != nil {
+		return 0, err
+	}
+	if deleted > 0 {
 		time.Sleep(10 * time.Millisecond)
 	}
-	p.write(&b.batch)
+	n, err := b.commitBatch(p.write)
 `},
 	}}, "rolling update", halted(usualGap)},
-	{&variant{name: "stale-affinity", what: "does not forget clients of endpoints that are gone", edits: []edit{
-		{"backend/nftables/nftables.go", "func (b *Backend) forgetDead(p *plan) error {\n", "func (b *Backend) forgetDead(p *plan) error {\n	if p != nil {\n		return nil\n	}\n"},
+	{&variant{name: "stale-affinity", what: "leaves endpoints that are gone where clients with affinity are remembered with them", edits: []edit{
+		{"backend/nftables/plan.go", "func (p *plan) del(e element) {\n", "func (p *plan) del(e element) {\n" +
+			"	if e.set.kind == slots {\n		if _, index := splitSlotKey(e.id()); index>>31 == 1 {\n			return\n		}\n	}\n"},
 	}}, "rolling update", misled},
 	{&variant{name: "uncut", what: "leaves flows of datagrams with endpoints that are gone", edits: []edit{
 		{"backend/nftables/flows.go", "func (c *flowCutter) cut(ctx context.Context) error {\n", "func (c *flowCutter) cut(ctx context.Context) error {\n" +
 			"	if c.wake != nil {\n		c.takeNotes()\n		return nil\n	}\n"},
 	}}, "rolling update", misled},
 	{&variant{name: "blind", what: "looks once an hour whether somebody has changed its rules", edits: []edit{
-		{"backend/nftables/guard.go", "= 25 * time.Millisecond\n", "= time.Hour\n"},
-	}}, "flush", halted(repairGap)},
+		cannotOwn, {"backend/nftables/guard.go", "= 25 * time.Millisecond\n", "= time.Hour\n"},
+	}}, "flush on an older kernel", halted(repairGap)},
+	{&variant{name: "orphan", what: "leaves its tables to everybody although the kernel could keep others from them", edits: []edit{
+		{"backend/nftables/nftables.go", "b.flags = nft.Owned | nft.Persistent\n", "b.flags = nft.Persistent\n"},
+	}}, "flush", halted(usualGap)},
 }

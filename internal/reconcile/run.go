@@ -112,12 +112,13 @@ func (r *runner) run(ctx context.Context) error {
 }
 
 // next waits for an update until something else is due, at the time until or because of a disturbance; it is nil then.
-func (r *runner) next(ctx context.Context, until time.Time) (*state.Update, error) {
+func (r *runner) next(run context.Context, until time.Time) (*state.Update, error) {
+	var ctx context.Context
 	var cancel context.CancelFunc
 	if until.IsZero() {
-		ctx, cancel = context.WithCancel(ctx)
+		ctx, cancel = context.WithCancel(run)
 	} else {
-		ctx, cancel = context.WithDeadline(ctx, until)
+		ctx, cancel = context.WithDeadline(run, until)
 	}
 	defer cancel()
 
@@ -138,7 +139,8 @@ func (r *runner) next(ctx context.Context, until time.Time) (*state.Update, erro
 		cancel()
 		a = <-answers
 	}
-	if a.err != nil && ctx.Err() != nil {
+	// A feed may be closed because run has ended, and before ctx has.
+	if a.err != nil && (ctx.Err() != nil || run.Err() != nil) {
 		return nil, nil
 	}
 	return a.update, a.err

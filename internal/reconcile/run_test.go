@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -507,6 +508,36 @@ func TestClosedFeed(t *testing.T) {
 		feed.Close()
 		if err := <-done; !errors.Is(err, reconciletest.ErrClosed) {
 			t.Errorf("Run returned %v, want that the feed is closed", err)
+		}
+	})
+}
+
+// endedContext has ended, but those that derive from it do not know yet.
+type endedContext struct {
+	context.Context
+	ended atomic.Bool
+}
+
+func (c *endedContext) Err() error {
+	if c.ended.Load() {
+		return context.Canceled
+	}
+	return nil
+}
+
+// TestClosedFeedAtTheEnd: a feed that is closed because all ends is no failure.
+func TestClosedFeedAtTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		feed := &reconciletest.Feed{}
+		feed.Publish([]*state.Service{service("a", 1)})
+		ctx := &endedContext{Context: t.Context()}
+		done := make(chan error, 1)
+		go func() { done <- reconcile.Run(ctx, feed, reconciletest.New(1), reconcile.Options{}) }()
+		synctest.Wait()
+		ctx.ended.Store(true)
+		feed.Close()
+		if err := <-done; err != nil {
+			t.Errorf("Run returned %v", err)
 		}
 	})
 }

@@ -1,7 +1,8 @@
 // Package relayserver hands out the cluster's objects to the relays below, over gRPC.
 //
 // It implements cluster.v1 and leaves to others who may connect and how. Clients set the pace: for one that does not read,
-// one update is held, whose objects are shared with the feed, and as many of its messages as fit into gRPC's windows.
+// one update is held, whose objects are shared with the feed, and as many of its messages as fit into gRPC's windows. What several
+// clients need is marshalled once.
 package relayserver
 
 import (
@@ -13,7 +14,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/switchyard-net/switchyard/internal/objectfeed"
 	clusterv1 "github.com/switchyard-net/switchyard/internal/proto/cluster/v1"
@@ -29,7 +29,7 @@ type Options struct {
 	InstanceID uint64
 }
 
-// Register makes registrar, a gRPC server, hand out the objects of a feed.
+// Register makes registrar, a gRPC server with the codec of package wire, hand out the objects of a feed.
 func Register(registrar grpc.ServiceRegistrar, o Options) {
 	for o.InstanceID == 0 {
 		o.InstanceID = rand.Uint64()
@@ -39,8 +39,9 @@ func Register(registrar grpc.ServiceRegistrar, o Options) {
 
 type server struct {
 	clusterv1.UnimplementedObjectsServer
-	feed     *objectfeed.Feed
-	instance uint64
+	feed       *objectfeed.Feed
+	instance   uint64
+	partitions partitions
 }
 
 type stream = grpc.BidiStreamingServer[clusterv1.FollowRequest, clusterv1.FollowResponse]
@@ -136,22 +137,12 @@ func (s *server) known(p *clusterv1.Position) objectfeed.Revision {
 
 // send sends an update in parts.
 func (s *server) send(stream stream, u *objectfeed.Update) error {
-	p := parts{stream: stream, full: u.Full}
-	for _, obj := range u.Set {
-		m := wire.Object(obj)
-		if err := p.makeRoom(proto.Size(m)); err != nil {
+	p, done := s.partitions.begin(u, s.instance)
+	defer done()
+	for i := 0; ; i++ {
+		part := p.part(i)
+		if err := stream.SendMsg(wire.NewRaw(part.bytes)); err != nil || part.last {
 			return err
 		}
-		p.part.Set = append(p.part.Set, m)
 	}
-	for _, ref := range u.Deleted {
-		m := wire.Ref(ref)
-		if err := p.makeRoom(proto.Size(m)); err != nil {
-			return err
-		}
-		p.part.Deleted = append(p.part.Deleted, m)
-	}
-	p.begin()
-	p.part.Position = &clusterv1.Position{InstanceId: s.instance, Rev: uint64(u.Revision)}
-	return stream.Send(p.part)
 }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/switchyard-net/switchyard/internal/objectfeed"
 	clusterv1 "github.com/switchyard-net/switchyard/internal/proto/cluster/v1"
+	"github.com/switchyard-net/switchyard/internal/wire"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/source"
 )
@@ -45,7 +46,7 @@ func newRelay(t *testing.T) *relay {
 	count := func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 		return handler(srv, &counting{stream, &r.sent})
 	}
-	server := grpc.NewServer(grpc.StreamInterceptor(count))
+	server := grpc.NewServer(grpc.StreamInterceptor(count), grpc.ForceServerCodecV2(wire.Codec()))
 	Register(server, Options{Feed: r.feed, InstanceID: instance})
 	l := bufconn.Listen(64 << 10)
 	served := make(chan error, 1)

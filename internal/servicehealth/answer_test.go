@@ -15,8 +15,10 @@ import (
 )
 
 // serve runs a server on real loopback addresses.
-func serve(t *testing.T, healthy func() bool) *Server {
-	s := New(Options{Healthy: healthy})
+func serve(t *testing.T, healthy func() bool) *Server { return serveWith(t, Options{Healthy: healthy}) }
+
+func serveWith(t *testing.T, o Options) *Server {
+	s := New(o)
 	s.SetAddresses(addrs("127.0.0.1", "::1"))
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
@@ -141,7 +143,7 @@ func TestClosedServiceAnswers503(t *testing.T) {
 	// The server has accepted this connection once it answers a later one.
 	get(t, "127.0.0.1", port)
 
-	s.Update(without("web"))
+	s.Update(removed("web"))
 	eventually(t, func() error {
 		c, err := net.Dial("tcp", addr)
 		if err != nil {
@@ -169,7 +171,7 @@ func TestPortChangesHands(t *testing.T) {
 	port := freePort(t)
 	s.Update(full(record("old", port, 1, 1)))
 	get(t, "127.0.0.1", port)
-	u := without("old")
+	u := removed("old")
 	u.Changed = full(record("new", port, 2, 2)).Changed
 	s.Update(u)
 	if _, body := get(t, "127.0.0.1", port); !strings.Contains(body, `"name":"new"},"localEndpoints":2`) {

@@ -1,10 +1,11 @@
 package servicehealth
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
@@ -13,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/switchyard-net/switchyard/internal/httpserver"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -23,6 +25,9 @@ const (
 	// stopTimeout is how long requests to a port that was closed may go on.
 	stopTimeout = time.Second
 )
+
+// errTooManySockets is why a socket is not bound beyond [Options.MaxSockets].
+var errTooManySockets = errors.New("so many health check node ports are listened on that no file descriptors are left for this one")
 
 // Run serves until ctx ends, and then returns nil with all ports closed. It is called once.
 func (s *Server) Run(ctx context.Context) error {
@@ -50,6 +55,7 @@ func (s *Server) Run(ctx context.Context) error {
 type runner struct {
 	*Server
 	sockets map[netip.AddrPort]*socket
+	bound   int // sockets that are
 	// serving has the servers, also those that are about to stop.
 	serving sync.WaitGroup
 }
@@ -80,10 +86,11 @@ func (r *runner) bind(ctx context.Context) (next time.Time) {
 	}
 	r.forget(ports)
 	now := time.Now()
-	for addr, p := range wanted {
+	// By port, so that it is certain which ones have no socket if there are too many.
+	for _, addr := range slices.SortedFunc(maps.Keys(wanted), byPort) {
 		sock := r.sockets[addr]
 		if sock == nil {
-			sock = &socket{addr: addr, port: p}
+			sock = &socket{addr: addr, port: wanted[addr]}
 			r.sockets[addr] = sock
 		}
 		r.open(ctx, sock, now)
@@ -93,6 +100,10 @@ func (r *runner) bind(ctx context.Context) (next time.Time) {
 	}
 	r.report()
 	return next
+}
+
+func byPort(a, b netip.AddrPort) int {
+	return cmp.Or(cmp.Compare(a.Port(), b.Port()), a.Addr().Compare(b.Addr()))
 }
 
 // wanted returns where to serve, and the ports that nobody wants any more.
@@ -138,6 +149,10 @@ func (r *runner) open(ctx context.Context, sock *socket, now time.Time) {
 	if sock.retry.After(now) {
 		return
 	}
+	if r.bound == r.o.MaxSockets {
+		r.failed(sock, errTooManySockets, now)
+		return
+	}
 	network, family := "tcp4", state.IPv4
 	if sock.addr.Addr().Is6() {
 		network, family = "tcp6", state.IPv6
@@ -148,17 +163,13 @@ func (r *runner) open(ctx context.Context, sock *socket, now time.Time) {
 		return
 	}
 	sock.listener = l
+	r.bound++
 	sock.err, sock.pause, sock.retry = nil, 0, time.Time{}
-	sock.server = &http.Server{
-		Handler:           r.handler(sock.port, family),
-		ReadHeaderTimeout: 5 * time.Second,
-		IdleTimeout:       time.Minute,
-		ErrorLog:          slog.NewLogLogger(r.o.Logger.Handler(), slog.LevelDebug),
-	}
+	sock.server = httpserver.New(r.handler(sock.port, family), r.o.Logger)
 	sock.broken = make(chan error, 1)
-	server, broken := sock.server, sock.broken
+	server, broken, bounded := sock.server, sock.broken, sock.port.connections.Listener(l)
 	r.serving.Go(func() {
-		broken <- server.Serve(l)
+		broken <- server.Serve(bounded)
 		r.wakeUp()
 	})
 }
@@ -175,6 +186,7 @@ func (r *runner) close(ctx context.Context, sock *socket) {
 		return
 	}
 	_ = sock.listener.Close()
+	r.bound--
 	server := sock.server
 	// It closes idle connections. Shutdown would also drop requests that have arrived in part.
 	server.SetKeepAlivesEnabled(false)
@@ -201,22 +213,29 @@ func (r *runner) report() {
 	is := r.problems
 	r.mu.Unlock()
 
-	for _, p := range is {
-		if !slices.ContainsFunc(was, p.same) {
-			r.o.Logger.Warn("health check node port cannot be served", "service", p.Service.String(), "port", p.Port, "error", p.Err)
-			if r.o.OnProblem != nil {
-				r.o.OnProblem(p)
-			}
+	for _, p := range without(is, was) {
+		r.o.Logger.Warn("health check node port cannot be served", "service", p.Service.String(), "port", p.Port, "error", p.Err)
+		if r.o.OnProblem != nil {
+			r.o.OnProblem(p)
 		}
 	}
-	for _, p := range was {
-		if !slices.ContainsFunc(is, p.same) {
-			r.o.Logger.Info("a problem of a health check node port is over", "service", p.Service.String(), "port", p.Port, "was", p.Err)
-		}
+	for _, p := range without(was, is) {
+		r.o.Logger.Info("a problem of a health check node port is over", "service", p.Service.String(), "port", p.Port, "was", p.Err)
 	}
 }
 
-func (p Problem) same(o Problem) bool { return compareProblems(p, o) == 0 }
+// without returns the problems of a that are not in b. Both are sorted.
+func without(a, b []Problem) (rest []Problem) {
+	for _, p := range a {
+		for len(b) > 0 && compareProblems(b[0], p) < 0 {
+			b = b[1:]
+		}
+		if len(b) == 0 || compareProblems(b[0], p) != 0 {
+			rest = append(rest, p)
+		}
+	}
+	return rest
+}
 
 // conflicts returns the services whose port another service has. The caller holds mu.
 func (s *Server) conflicts() []Problem {
@@ -235,6 +254,8 @@ func (s *Server) conflicts() []Problem {
 func explain(sock *socket) error {
 	remedy := "will be tried again"
 	switch {
+	case sock.err == errTooManySockets:
+		remedy = "raise the process's limit of open files (LimitNOFILE= of a systemd unit, ulimit -n), or have fewer such services"
 	case errors.Is(sock.err, syscall.EADDRINUSE):
 		remedy = fmt.Sprintf("stop what listens on TCP port %d of this node, or give the service another healthCheckNodePort; %s", sock.addr.Port(), remedy)
 	case errors.Is(sock.err, syscall.EADDRNOTAVAIL):

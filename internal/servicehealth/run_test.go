@@ -98,13 +98,15 @@ func (n *network) takeOpened() string {
 }
 
 // start runs a server on a network that is not real until the end of the test's bubble.
-func start(t *testing.T) (*Server, *network, *[]string) {
+func start(t *testing.T) (*Server, *network, *[]string) { return startWith(t, Options{}) }
+
+// startWith is like start, with other options than the callbacks.
+func startWith(t *testing.T, o Options) (*Server, *network, *[]string) {
 	n := &network{open: map[string]*listener{}, errs: map[string]error{}}
 	var events []string
-	s := New(Options{
-		Healthy:   func() bool { return true },
-		OnProblem: func(p Problem) { events = append(events, p.Error()) },
-	})
+	o.Healthy = func() bool { return true }
+	o.OnProblem = func(p Problem) { events = append(events, p.Error()) }
+	s := New(o)
 	s.listen = n.listen
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
@@ -135,7 +137,7 @@ func full(records ...*state.Service) *state.Update {
 
 func delta(records ...*state.Service) *state.Update { return &state.Update{Changed: records} }
 
-func without(name string) *state.Update {
+func removed(name string) *state.Update {
 	return &state.Update{Removed: []state.ServiceName{{Namespace: "d", Name: name}}}
 }
 
@@ -178,9 +180,9 @@ func TestListensWhereItShould(t *testing.T) {
 		expect("another service", "tcp4 10.0.0.1:102, tcp4 10.0.0.1:103", "tcp4 10.0.0.1:103")
 		s.Update(&state.Update{Changed: []*state.Service{record("a", 103), record("c", 102)}})
 		expect("two that swap ports", "tcp4 10.0.0.1:102, tcp4 10.0.0.1:103", "")
-		s.Update(without("a"))
+		s.Update(removed("a"))
 		expect("one gone", "tcp4 10.0.0.1:102", "")
-		s.Update(&state.Update{Changed: []*state.Service{record("d", 102)}, Removed: without("c").Removed})
+		s.Update(&state.Update{Changed: []*state.Service{record("d", 102)}, Removed: removed("c").Removed})
 		expect("renamed", "tcp4 10.0.0.1:102", "")
 		s.Update(full(record("e", 104)))
 		expect("all others gone", "tcp4 10.0.0.1:104", "tcp4 10.0.0.1:104")
@@ -272,7 +274,7 @@ func TestTwoServicesWantOnePort(t *testing.T) {
 		if !slices.Equal(*events, told) {
 			t.Errorf("problems: %q\nwant %q", *events, told)
 		}
-		s.Update(without("b"))
+		s.Update(removed("b"))
 		synctest.Wait()
 		if owner() != "a" || len(s.Problems()) != 1 {
 			t.Errorf("%s has the port, problems %v", owner(), s.Problems())

@@ -16,7 +16,9 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 
+	"github.com/switchyard-net/switchyard/internal/connlimit"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -30,6 +32,14 @@ type Options struct {
 	// OnProblem is called when something begins to be wrong with a service's port, for an event about the Service (kube-proxy's
 	// has the reason FailedToStartServiceHealthcheck). It is called by the goroutine of Run and must return soon. It may be nil.
 	OnProblem func(Problem)
+	// MaxConnections bounds the connections to all ports together. One port may have a quarter of them, or 8 if that is more, and
+	// one client an eighth of those, so that a flood at the port of one service leaves room at the others. Default: 512.
+	MaxConnections int
+	// OpenConnections counts those, and ClosedConnections the ones that were closed for want of room. They may be nil.
+	OpenConnections, ClosedConnections *atomic.Int64
+	// MaxSockets bounds on how many addresses and ports to listen, because each takes a file descriptor. What is beyond is a problem
+	// of its service, and no other port is concerned: what is served stays so. Default: 16384.
+	MaxSockets int
 }
 
 // Problem is a health check node port that is not served as it should be.
@@ -50,6 +60,8 @@ func (p Problem) Unwrap() error { return p.Err }
 type Server struct {
 	o      Options
 	listen func(ctx context.Context, network, address string) (net.Listener, error)
+	// connections are those to all ports.
+	connections *connlimit.Pool
 	// wake has a value if there is something for Run to do.
 	wake chan struct{}
 
@@ -66,19 +78,43 @@ type port struct {
 	owner state.ServiceName
 	// claimants are all services with this port. The API server gives a port to one service only; manifests may not.
 	claimants map[state.ServiceName]bool
+	// connections are those to the port.
+	connections *connlimit.Pool
 }
+
+const (
+	defaultConnections = 512
+	defaultSockets     = 16384
+)
 
 // New returns a server without services and addresses. It serves while [Server.Run] runs.
 func New(o Options) *Server {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
+	o.MaxConnections = cmp.Or(o.MaxConnections, defaultConnections)
+	o.MaxSockets = cmp.Or(o.MaxSockets, defaultSockets)
 	return &Server{
-		o:        o,
-		listen:   (&net.ListenConfig{}).Listen,
+		o:      o,
+		listen: (&net.ListenConfig{}).Listen,
+		connections: connlimit.New(connlimit.Options{
+			Name: "health check node ports", Max: o.MaxConnections, Replace: true, Logger: o.Logger,
+			Open: o.OpenConnections, Closed: o.ClosedConnections,
+		}),
 		wake:     make(chan struct{}, 1),
 		services: map[state.ServiceName]state.HealthCheck{},
 		ports:    map[uint16]*port{},
+	}
+}
+
+// newPort returns a port that nobody wants yet.
+func (s *Server) newPort(number uint16) *port {
+	most := max(s.o.MaxConnections/4, 8)
+	return &port{
+		claimants: map[state.ServiceName]bool{},
+		connections: s.connections.Part(connlimit.Options{
+			Name: fmt.Sprintf("health check node port %d", number), Max: most, PerClient: most / 8, Replace: true, Logger: s.o.Logger,
+		}),
 	}
 }
 
@@ -155,7 +191,7 @@ func (s *Server) set(name state.ServiceName, check state.HealthCheck) bool {
 	if check.Port != 0 {
 		p := s.ports[check.Port]
 		if p == nil {
-			p = &port{claimants: map[state.ServiceName]bool{}}
+			p = s.newPort(check.Port)
 			s.ports[check.Port] = p
 		}
 		// Who has a port keeps it. Of two services in one update, the updates' order by name decides.

@@ -3,7 +3,6 @@
 package staleflows
 
 import (
-	"cmp"
 	"errors"
 	"net/netip"
 	"os"
@@ -75,7 +74,7 @@ func TestKernel(t *testing.T) {
 	for _, frontends := range []int{1, 16} {
 		t.Run(strconv.Itoa(frontends), func(t *testing.T) {
 			k := newKernel(t)
-			c := New(k, Options{NodePortAddr: nodePortAddr})
+			c := newCleaner(k)
 			var left []conntrack.Flow
 			clients := uint16(1000)
 			add := func(dst, from string, stays bool) {
@@ -105,16 +104,87 @@ func TestKernel(t *testing.T) {
 			}
 			add("10.97.0.1:53", "10.0.0.2:53", true)
 			mustClean(t, c, wrong)
-			got, err := k.Flows(conntrack.Filter{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			byClient := func(a, b conntrack.Flow) int { return cmp.Compare(a.Orig.Src.Port(), b.Orig.Src.Port()) }
-			slices.SortFunc(got, byClient)
-			slices.SortFunc(left, byClient)
-			if !slices.Equal(got, left) {
+			if got := k.list(t, conntrack.Filter{}); !slices.Equal(got, byClient(left)) {
 				t.Errorf("left\n%v\nwant\n%v", got, left)
 			}
 		})
+	}
+}
+
+// bothTables does everything with the kernel's table and with one in memory, which must agree but for flows of TCP: the kernel has
+// none.
+type bothTables struct {
+	t      *testing.T
+	kernel kernel
+	fake   *fakeTable
+}
+
+func (b *bothTables) Flows(f conntrack.Filter, each func([]conntrack.Flow) error) error {
+	want := slices.DeleteFunc(b.udp(), func(flow conntrack.Flow) bool { return !f.Match(flow) })
+	if got := b.kernel.list(b.t, f); !slices.Equal(got, want) {
+		b.t.Errorf("%+v: listed\n%v\nwant\n%v", f, got, want)
+	}
+	return b.kernel.Flows(f, each)
+}
+
+func (b *bothTables) Delete(f conntrack.Flow) error {
+	return errors.Join(b.fake.Delete(f), b.kernel.Delete(f))
+}
+
+func (b *bothTables) DeleteAll(f conntrack.Filter) (int, error) {
+	deleted, err := b.kernel.DeleteAll(f)
+	if err == nil {
+		_, err = b.fake.DeleteAll(f)
+	}
+	return deleted, err
+}
+
+func (b *bothTables) udp() []conntrack.Flow {
+	return byClient(slices.DeleteFunc(slices.Clone(b.fake.flows), func(f conntrack.Flow) bool { return f.Protocol != state.UDP }))
+}
+
+// list returns the flows that f admits, in the order of byClient.
+func (k kernel) list(t *testing.T, f conntrack.Filter) []conntrack.Flow {
+	var all []conntrack.Flow
+	if err := k.Flows(f, func(some []conntrack.Flow) error {
+		all = append(all, some...)
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+	return byClient(all)
+}
+
+func byClient(flows []conntrack.Flow) []conntrack.Flow {
+	slices.SortFunc(flows, func(a, b conntrack.Flow) int { return a.Orig.Src.Compare(b.Orig.Src) })
+	return flows
+}
+
+// TestKernelAgainstModel is TestAgainstModel with the kernel's own table.
+func TestKernelAgainstModel(t *testing.T) {
+	for seed := range uint64(5) {
+		w := newWorld(seed)
+		w.table.old = false
+		both := &bothTables{t, newKernel(t), w.table}
+		w.cleaner = newCleaner(both)
+		for round := range 10 {
+			w.commit(1 + w.r.IntN(1+w.r.IntN(10)))
+			w.note()
+			want := w.right()
+			if _, err := clean(t.Context(), w.cleaner); err != nil {
+				t.Fatal(err)
+			}
+			w.check(t, seed, round, want)
+			if got, want := both.kernel.list(t, conntrack.Filter{}), both.udp(); !slices.Equal(got, want) {
+				t.Fatalf("seed %d, round %d: the kernel has\n%v\nwant\n%v", seed, round, got, want)
+			}
+			before := len(w.table.flows)
+			w.send(true)
+			for _, f := range w.table.flows[before:] {
+				if f.Protocol == state.UDP {
+					both.kernel.create(t, f)
+				}
+			}
+		}
 	}
 }

@@ -17,20 +17,23 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// fakeTable is a Table in memory.
+// fakeTable is a Table in memory. It knows filters to delete by as the kernel does: only such as name a frontend of UDP over IPv4.
 type fakeTable struct {
 	flows   []conntrack.Flow
 	filters []conntrack.Filter // of the listings so far
+	removed []conntrack.Filter // of the deletions by filter so far
+	// old: the kernel cannot delete by a filter.
+	old bool
 	// fail, if set, decides whether a call fails.
 	fail func() bool
 }
 
 var errFake = errors.New("injected")
 
-func (t *fakeTable) Flows(f conntrack.Filter) ([]conntrack.Flow, error) {
+func (t *fakeTable) Flows(f conntrack.Filter, each func([]conntrack.Flow) error) error {
 	t.filters = append(t.filters, f)
 	if t.fail != nil && t.fail() {
-		return nil, errFake
+		return errFake
 	}
 	var found []conntrack.Flow
 	for _, flow := range t.flows {
@@ -38,7 +41,16 @@ func (t *fakeTable) Flows(f conntrack.Filter) ([]conntrack.Flow, error) {
 			found = append(found, flow)
 		}
 	}
-	return found, nil
+	for some := range slices.Chunk(found, 3) {
+		if err := each(some); err != nil {
+			return err
+		}
+		clear(some) // valid during the call only
+		if t.fail != nil && t.fail() {
+			return errFake
+		}
+	}
+	return nil
 }
 
 func (t *fakeTable) Delete(flow conntrack.Flow) error {
@@ -48,6 +60,25 @@ func (t *fakeTable) Delete(flow conntrack.Flow) error {
 	t.flows = slices.DeleteFunc(t.flows, func(f conntrack.Flow) bool { return f == flow })
 	return nil
 }
+
+func (t *fakeTable) DeleteAll(f conntrack.Filter) (int, error) {
+	if t.old {
+		return 0, fmt.Errorf("delete by a filter: %w", errors.ErrUnsupported)
+	}
+	if f.Family != state.IPv4 || f.Protocol != state.UDP || !f.Dst.Is4() || f.DstPort == 0 || f.Unconnected {
+		return 0, fmt.Errorf("%+v does not name a frontend of UDP over IPv4", f)
+	}
+	t.removed = append(t.removed, f)
+	if t.fail != nil && t.fail() {
+		return 0, errFake
+	}
+	before := len(t.flows)
+	t.flows = slices.DeleteFunc(t.flows, f.Match)
+	return before - len(t.flows), nil
+}
+
+// looks is how often the kernel would have walked through its table.
+func (t *fakeTable) looks() int { return len(t.filters) + len(t.removed) }
 
 func ap(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
 
@@ -89,13 +120,24 @@ func service(name, frontends, endpoints string) *state.Service {
 	return &state.Service{Name: state.ServiceName{Namespace: "default", Name: name}, Ports: []state.Port{p}}
 }
 
-func nodePortAddr(addr netip.Addr) bool {
-	return addr == netip.MustParseAddr("192.168.0.1") || addr == netip.MustParseAddr("fd00::1")
+// nodePortAddrs are sorted.
+var nodePortAddrs = []netip.Addr{netip.MustParseAddr("192.168.0.1"), netip.MustParseAddr("fd00::1")}
+
+// newCleaner returns a Cleaner of t for a node that serves NodePorts on nodePortAddrs.
+func newCleaner(t Table) *Cleaner {
+	c := New(t, Options{})
+	c.SetNodePortAddrs(nodePortAddrs)
+	return c
+}
+
+// clean cleans with no commit in between.
+func clean(ctx context.Context, c *Cleaner) (deleted int, err error) {
+	return c.Clean(ctx, func(fn func() error) error { return fn() })
 }
 
 func mustClean(t *testing.T, c *Cleaner, want int) {
 	t.Helper()
-	if got, err := c.Clean(t.Context()); got != want || err != nil {
+	if got, err := clean(t.Context(), c); got != want || err != nil {
 		t.Errorf("deleted %d flows, error %v; want %d, nil", got, err, want)
 	}
 }
@@ -132,6 +174,8 @@ func TestClean(t *testing.T) {
 		{"no endpoint is left on a NodePort", service("a", ":30000", "10.0.0.1:53"), service("a", ":30000", ""), flow("192.168.0.1:30000", "10.0.0.1:53"), true},
 		{"a first endpoint", service("a", vip, ""), service("a", vip, "10.0.0.1:53"), flow(vip, vip), true},
 		{"the service appears", nil, service("a", vip, "10.0.0.1:53"), flow(vip, vip), true},
+		{"the service appears where another process had one", nil, service("a", vip, "10.0.0.1:53"), flow(vip, "10.0.0.9:53"), true},
+		{"a first endpoint at the frontend itself", service("a", vip, ""), service("a", vip, vip), flow(vip, vip), false},
 		{"the service goes", service("a", vip, "10.0.0.1:53"), nil, flow(vip, "10.0.0.1:53"), true},
 		{"the NodePort goes", service("a", vip+" :30000", "10.0.0.1:53"), service("a", vip, "10.0.0.1:53"), flow("192.168.0.1:30000", "10.0.0.1:53"), true},
 		{"the frontend beside the NodePort", service("a", vip+" :30000", "10.0.0.1:53"), service("a", vip, "10.0.0.1:53"), flow(vip, "10.0.0.1:53"), false},
@@ -142,12 +186,17 @@ func TestClean(t *testing.T) {
 		{"the NodePort's number in the other family", service("a", ":30000", "10.0.0.1:53"), nil, flow("[fd00::1]:30000", "[fd00::2]:53"), false},
 		{"TCP", tcp(service("a", vip, "10.0.0.1:53")), nil, flow(vip, "10.0.0.1:53"), false},
 	} {
-		table := &fakeTable{flows: []conntrack.Flow{c.flow}}
-		cleaner := New(table, Options{NodePortAddr: nodePortAddr})
-		cleaner.Note(c.old, c.new)
-		n, err := cleaner.Clean(t.Context())
-		if gone := len(table.flows) == 0; gone != c.gone || err != nil || (n == 1) != gone {
-			t.Errorf("%s: the flow is gone: %v, want %v; deleted %d, error %v", c.name, gone, c.gone, n, err)
+		for _, old := range []bool{false, true} {
+			table := &fakeTable{flows: []conntrack.Flow{c.flow}, old: old}
+			cleaner := newCleaner(table)
+			cleaner.Note(c.old, c.new)
+			n, err := clean(t.Context(), cleaner)
+			if gone := len(table.flows) == 0; gone != c.gone || err != nil || (n == 1) != gone {
+				t.Errorf("%s: the flow is gone: %v, want %v; deleted %d, error %v (old kernel: %v)", c.name, gone, c.gone, n, err, old)
+			}
+			if byFilter := !old && c.flow.Family == state.IPv4 && c.old != nil; byFilter && len(table.filters) > 0 {
+				t.Errorf("%s: listed %v, want a deletion by filters", c.name, table.filters)
+			}
 		}
 	}
 }
@@ -155,20 +204,65 @@ func TestClean(t *testing.T) {
 // TestNothingToDo: what cannot make a flow wrong must not cost a look at the table.
 func TestNothingToDo(t *testing.T) {
 	table := &fakeTable{}
-	c := New(table, Options{})
+	c := newCleaner(table)
 	one, two := service("a", "10.96.0.1:53", "10.0.0.1:53"), service("a", "10.96.0.1:53", "10.0.0.1:53 10.0.0.2:53")
 	c.Note(nil, nil)
 	c.Note(one, one)
 	c.Note(one, two)
 	mustClean(t, c, 0)
-	if len(table.filters) != 0 {
-		t.Errorf("%d listings, want none", len(table.filters))
+	if table.looks() != 0 {
+		t.Errorf("%d looks at the table, want none", table.looks())
 	}
 	c.Note(two, one)
 	mustClean(t, c, 0)
 	mustClean(t, c, 0)
-	if len(table.filters) != 1 {
-		t.Errorf("%d listings for one change, want 1", len(table.filters))
+	if table.looks() != 1 {
+		t.Errorf("%d looks at the table for one change, want 1", table.looks())
+	}
+}
+
+// TestManyLeave: endpoints leave one by one, more of them than are remembered by name.
+func TestManyLeave(t *testing.T) {
+	const vip = "10.96.0.1:53"
+	for n := range 2 * maxGone {
+		table := &fakeTable{}
+		c := newCleaner(table)
+		var endpoints []string
+		for i := range n + 2 {
+			endpoints = append(endpoints, fmt.Sprintf("10.0.0.%d:53", i))
+			table.flows = append(table.flows, flow(vip, endpoints[i]))
+		}
+		for i := range n + 1 {
+			c.Note(udpService(vip, endpoints[i:]...), udpService(vip, endpoints[i+1:]...))
+		}
+		mustClean(t, c, n+1)
+		if len(table.flows) != 1 || table.flows[0].Reply.Src != ap(endpoints[n+1]) {
+			t.Errorf("left %v, want the flow to %s", table.flows, endpoints[n+1])
+		}
+		if byFilter := n+1 <= maxWalks; byFilter != (len(table.filters) == 0) || table.looks() > maxWalks {
+			t.Errorf("%d listings and %d deletions by filter for %d endpoints", len(table.filters), len(table.removed), n+1)
+		}
+	}
+}
+
+// TestFewWalks: the kernel walks through its table a few times at most, or once for all.
+func TestFewWalks(t *testing.T) {
+	for _, c := range []struct{ gone, appear, listings, removals int }{
+		{1, 0, 0, 1}, {maxWalks, 0, 0, maxWalks}, {maxWalks + 1, 0, 1, 0}, {0, 1, 1, 0}, {0, 2, 1, 0}, {3, 1, 1, 3}, {maxWalks, 1, 1, 0}, {1, 2, 1, 0},
+	} {
+		table := &fakeTable{}
+		cleaner := newCleaner(table)
+		for i := range c.gone {
+			cleaner.Note(service(fmt.Sprint(i), fmt.Sprintf("10.96.0.%d:53", i), "10.0.0.1:53"), nil)
+		}
+		for i := range c.appear {
+			cleaner.Note(nil, service(fmt.Sprint("new", i), fmt.Sprintf("10.96.1.%d:53", i), "10.0.0.1:53"))
+		}
+		mustClean(t, cleaner, 0)
+		if len(table.filters) != c.listings || len(table.removed) != c.removals || len(cleaner.pending) > 0 {
+			t.Errorf("%d services gone, %d new: %d listings and %d deletions by filter, want %d and %d; %d are left", c.gone, c.appear,
+				len(table.filters), len(table.removed), c.listings, c.removals, len(cleaner.pending))
+		}
 	}
 }
 
@@ -180,7 +274,7 @@ func TestMove(t *testing.T) {
 	for _, newFirst := range []bool{false, true} {
 		t.Run(fmt.Sprintf("newFirst=%v", newFirst), func(t *testing.T) {
 			table := &fakeTable{flows: []conntrack.Flow{fromA, fromB}}
-			c := New(table, Options{})
+			c := newCleaner(table)
 			move := func(from, to *state.Service) {
 				if newFirst {
 					c.Note(nil, to)
@@ -218,16 +312,16 @@ func TestFailureIsNotForgotten(t *testing.T) {
 	broken := true
 	table := &fakeTable{fail: func() bool { return broken }}
 	table.flows = []conntrack.Flow{flow(vip, "10.0.0.1:53"), flow(vip, "10.0.0.2:53"), flow(vip, "10.0.0.3:53"), flow(other, "10.0.0.9:53")}
-	c := New(table, Options{})
+	c := newCleaner(table)
 	c.Note(one, service("a", vip, "10.0.0.2:53"))
 	c.Note(service("b", other, "10.0.0.9:53"), nil)
-	if n, err := c.Clean(t.Context()); n != 0 || !errors.Is(err, errFake) {
+	if n, err := clean(t.Context(), c); n != 0 || !errors.Is(err, errFake) {
 		t.Fatalf("deleted %d flows, error %v; want the injected error", n, err)
 	}
 	broken = false
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if n, err := c.Clean(ctx); n != 0 || !errors.Is(err, context.Canceled) {
+	if n, err := clean(ctx, c); n != 0 || !errors.Is(err, context.Canceled) {
 		t.Fatalf("deleted %d flows, error %v; want context.Canceled", n, err)
 	}
 	// It has only gained an endpoint since, but its flows were not cleaned yet.
@@ -236,10 +330,10 @@ func TestFailureIsNotForgotten(t *testing.T) {
 	if want := []conntrack.Flow{flow(vip, "10.0.0.2:53"), flow(vip, "10.0.0.3:53")}; !slices.Equal(table.flows, want) {
 		t.Errorf("left %v, want %v", table.flows, want)
 	}
-	table.filters = nil
+	looks := table.looks()
 	mustClean(t, c, 0)
-	if len(table.filters) != 0 {
-		t.Errorf("%d listings after all was cleaned", len(table.filters))
+	if table.looks() != looks {
+		t.Errorf("%d looks at the table after all was cleaned", table.looks()-looks)
 	}
 }
 
@@ -254,7 +348,7 @@ func TestNoteAll(t *testing.T) {
 	}
 	pending := flow("10.97.0.1:53", "10.0.0.1:53")
 	table.flows = append(table.flows, pending)
-	c := New(table, Options{})
+	c := newCleaner(table)
 	c.Note(nil, service("gone", "10.97.0.1:53", "10.0.0.1:53")) // pending, and then not among all
 	c.NoteAll(slices.Values(services))
 	mustClean(t, c, 1001)
@@ -276,37 +370,111 @@ func BenchmarkNote(b *testing.B) {
 	}
 }
 
-// Clean looks and cuts, with no commit in between.
-func (c *Cleaner) Clean(ctx context.Context) (deleted int, err error) {
-	found, err := c.Look(ctx)
-	deleted, cutErr := c.Cut(ctx, found)
-	return deleted, errors.Join(err, cutErr)
+// TestJudgedByTheLatestNote lets the endpoints change between the beginning of a look and the deletion of flows.
+func TestJudgedByTheLatestNote(t *testing.T) {
+	for _, old := range []bool{false, true} {
+		table := &fakeTable{old: old}
+		c := newCleaner(table)
+		one, two := udpService("10.0.0.1:53", "10.1.0.1:53"), udpService("10.0.0.1:53", "10.1.0.2:53")
+		none := udpService("10.0.0.1:53")
+		c.Note(one, none)
+		table.flows = []conntrack.Flow{flow("10.0.0.1:53", "10.1.0.1:53"), flow("10.0.0.1:53", "10.1.0.2:53")}
+		committed := false
+		n, err := c.Clean(t.Context(), func(fn func() error) error {
+			if !committed {
+				c.Note(none, two)
+				committed = true
+			}
+			return fn()
+		})
+		if n != 1 || err != nil || len(table.flows) != 1 || table.flows[0].Reply.Src != ap("10.1.0.2:53") {
+			t.Errorf("cut %d flows (%v), which leaves %v: want the one to the endpoint that is gone", n, err, table.flows)
+		}
+		if n, err := clean(t.Context(), c); n != 0 || err != nil || len(c.pending) != 0 {
+			t.Errorf("cut %d flows (%v) in the end, with %d frontends pending", n, err, len(c.pending))
+		}
+	}
 }
 
-// TestCutJudgesByTheLatestNote lets the endpoints change between the listing and the deletion of flows.
-func TestCutJudgesByTheLatestNote(t *testing.T) {
-	table := &fakeTable{}
-	c := New(table, Options{})
-	one, two := udpService("10.0.0.1:53", "10.1.0.1:53"), udpService("10.0.0.1:53", "10.1.0.2:53")
-	none := udpService("10.0.0.1:53")
-	c.Note(one, none)
-	table.flows = []conntrack.Flow{flow("10.0.0.1:53", "10.1.0.1:53"), flow("10.0.0.1:53", "10.1.0.2:53")}
-	found, err := c.Look(t.Context())
-	if err != nil {
-		t.Fatal(err)
+// TestNotedMeanwhile notes a change after the flows of its frontend have been looked at: it is looked at again.
+func TestNotedMeanwhile(t *testing.T) {
+	for _, old := range []bool{false, true} {
+		table := &fakeTable{old: old}
+		c := newCleaner(table)
+		one, two := udpService("10.0.0.1:53", "10.1.0.1:53"), udpService("10.0.0.1:53", "10.1.0.2:53")
+		c.Note(one, two)
+		judged := 0
+		n, err := c.Clean(t.Context(), func(fn func() error) error {
+			if judged++; judged == 2 { // to forget the frontend; the first is to find out what to delete
+				c.Note(two, one)
+				table.flows = []conntrack.Flow{flow("10.0.0.1:53", "10.1.0.1:53"), flow("10.0.0.1:53", "10.1.0.2:53")}
+			}
+			return fn()
+		})
+		if n != 0 || err != nil || len(table.flows) != 2 {
+			t.Fatalf("cut %d flows (%v), of which %v are left", n, err, table.flows)
+		}
+		if n, err := clean(t.Context(), c); n != 1 || err != nil || table.flows[0].Reply.Src != ap("10.1.0.1:53") || len(c.pending) != 0 {
+			t.Errorf("cut %d flows (%v) of a frontend that changed after it was looked at, want 1; left %v", n, err, table.flows)
+		}
 	}
-	c.Note(none, two)
-	if n, err := c.Cut(t.Context(), found); n != 1 || err != nil || len(table.flows) != 1 || table.flows[0].Reply.Src != ap("10.1.0.2:53") {
-		t.Errorf("cut %d flows (%v), which leaves %v: want the one to the endpoint that is gone", n, err, table.flows)
+}
+
+// TestUncertain: nothing is judged, and nothing forgotten, while it is not certain what the dataplane shows.
+func TestUncertain(t *testing.T) {
+	for _, old := range []bool{false, true} {
+		table := &fakeTable{old: old, flows: []conntrack.Flow{flow("10.0.0.1:53", "10.1.0.1:53")}}
+		c := newCleaner(table)
+		c.Note(udpService("10.0.0.1:53", "10.1.0.1:53"), nil)
+		if n, err := c.Clean(t.Context(), func(func() error) error { return errFake }); n != 0 || !errors.Is(err, errFake) {
+			t.Errorf("cut %d flows, error %v; want none, and the error of the caller", n, err)
+		}
+		if len(table.flows) != 1 || len(c.pending) != 1 {
+			t.Errorf("%d flows are left and %d frontends pending, want one of each", len(table.flows), len(c.pending))
+		}
+		mustClean(t, c, 1)
 	}
-	// What began after the listing has not been looked at.
-	table.flows = append(table.flows, flow("10.0.0.1:53", "10.1.0.1:53"))
-	if n, err := c.Clean(t.Context()); n != 1 || err != nil {
-		t.Errorf("cut %d flows (%v) of a frontend that changed after it was looked at, want 1", n, err)
+}
+
+// TestRemoving: who gives a frontend an endpoint again can wait while flows to it are deleted by a filter, and nobody else need.
+func TestRemoving(t *testing.T) {
+	one, other := service("a", "10.0.0.1:53 :30000", "10.1.0.1:53"), service("b", "10.0.0.2:53", "10.1.0.2:53")
+	tcp := service("a", "10.0.0.1:53 :30000", "10.1.0.1:53")
+	tcp.Ports[0].Protocol = state.TCP
+	var c *Cleaner
+	var waits []<-chan struct{}
+	removing := func() {
+		done := c.Removing(one)
+		if done == nil || c.Removing(other) != nil || c.Removing(tcp) != nil || c.Removing(nil) != nil {
+			t.Fatal("flows of one are being deleted, but that is not reported, or for others too")
+		}
+		select {
+		case <-done:
+			t.Error("the deletion has ended before its end")
+		default:
+		}
+		waits = append(waits, done)
 	}
-	if n, err := c.Clean(t.Context()); n != 0 || err != nil || len(c.pending) != 0 {
-		t.Errorf("cut %d flows (%v) in the end, with %d frontends pending", n, err, len(c.pending))
+	c = newCleaner(&hookedTable{Table: &fakeTable{}, deleting: removing})
+	c.Note(one, nil)
+	mustClean(t, c, 0)
+	if len(waits) != 2 || c.Removing(one) != nil {
+		t.Errorf("%d deletions, want those for an address and a node port; after them one must wait: %v", len(waits), c.Removing(one) != nil)
 	}
+	for _, done := range waits {
+		<-done
+	}
+}
+
+// hookedTable calls deleting in each deletion by filter.
+type hookedTable struct {
+	Table
+	deleting func()
+}
+
+func (t *hookedTable) DeleteAll(f conntrack.Filter) (int, error) {
+	t.deleting()
+	return t.Table.DeleteAll(f)
 }
 
 // udpService has one UDP frontend with endpoints.
@@ -322,7 +490,8 @@ func udpService(addr string, endpoints ...string) *state.Service {
 	}}}
 }
 
-// TestOneListingPerFamily: every listing keeps a CPU of the node from handling packets, whatever is asked for.
+// TestOneListingPerFamily: every listing keeps a CPU of the node from handling packets, whatever is asked for. That is where the kernel
+// cannot delete by a filter.
 func TestOneListingPerFamily(t *testing.T) {
 	v4, v6, nodePort := service("v4", "10.96.0.1:53", "10.0.0.1:53"), service("v6", "[fd96::1]:53", "[fd00::2]:53"), service("np", ":30000", "10.0.0.1:53")
 	both := service("both", "10.96.0.2:53 10.96.0.2:54 10.96.0.3:53", "10.0.0.1:53")
@@ -345,8 +514,8 @@ func TestOneListingPerFamily(t *testing.T) {
 		"three of a service":                {[]*state.Service{both}, []conntrack.Filter{allV4}},
 		"five, and one of the other family": {[]*state.Service{v4, both, nodePort, v6}, []conntrack.Filter{allV4, oneV6}},
 	} {
-		table := &fakeTable{}
-		cleaner := New(table, Options{NodePortAddr: nodePortAddr})
+		table := &fakeTable{old: true}
+		cleaner := newCleaner(table)
 		for _, s := range c.gone {
 			cleaner.Note(s, nil)
 		}
@@ -364,8 +533,8 @@ func TestOneListingPerFamily(t *testing.T) {
 // looseTable lists everything, whatever it is asked for.
 type looseTable struct{ *fakeTable }
 
-func (t looseTable) Flows(conntrack.Filter) ([]conntrack.Flow, error) {
-	return t.fakeTable.Flows(conntrack.Filter{})
+func (t looseTable) Flows(_ conntrack.Filter, each func([]conntrack.Flow) error) error {
+	return t.fakeTable.Flows(conntrack.Filter{}, each)
 }
 
 // TestGap is about entries of connections to frontends that were made while nothing was translated.
@@ -410,14 +579,14 @@ func TestGap(t *testing.T) {
 		entry.Protocol, entry.Unconnected = c.protocol, !c.established && c.protocol != state.UDP
 		for name, gap := range map[string]bool{"after a gap": true, "after a restart": false} {
 			table := &fakeTable{flows: []conntrack.Flow{entry}}
-			cleaner := New(looseTable{table}, Options{NodePortAddr: nodePortAddr})
+			cleaner := newCleaner(looseTable{table})
 			if gap {
 				cleaner.NoteGap(slices.Values([]*state.Service{gone})) // and before it could be looked
 				cleaner.NoteGap(slices.Values(services))
 			} else {
 				cleaner.NoteAll(slices.Values(services))
 			}
-			if _, err := cleaner.Clean(t.Context()); err != nil {
+			if _, err := clean(t.Context(), cleaner); err != nil {
 				t.Fatal(err)
 			}
 			want := c.gone && (gap || c.protocol == state.UDP)
@@ -430,7 +599,7 @@ func TestGap(t *testing.T) {
 		}
 	}
 	table := &fakeTable{}
-	cleaner := New(table, Options{})
+	cleaner := newCleaner(table)
 	cleaner.NoteGap(slices.Values(services))
 	mustClean(t, cleaner, 0)
 	slices.SortFunc(table.filters, func(a, b conntrack.Filter) int {
@@ -448,9 +617,14 @@ func TestGap(t *testing.T) {
 // slowTable takes its time.
 type slowTable struct{ *fakeTable }
 
-func (t slowTable) Flows(f conntrack.Filter) ([]conntrack.Flow, error) {
+func (t slowTable) Flows(f conntrack.Filter, each func([]conntrack.Flow) error) error {
 	time.Sleep(10 * time.Millisecond)
-	return t.fakeTable.Flows(f)
+	return t.fakeTable.Flows(f, each)
+}
+
+func (t slowTable) DeleteAll(f conntrack.Filter) (int, error) {
+	time.Sleep(3 * time.Millisecond)
+	return t.fakeTable.DeleteAll(f)
 }
 
 func (t slowTable) Delete(f conntrack.Flow) error {
@@ -458,8 +632,8 @@ func (t slowTable) Delete(f conntrack.Flow) error {
 	return t.fakeTable.Delete(f)
 }
 
-// TestOnCut: who counts is told of each family by itself, and of nothing that was not looked at.
-func TestOnCut(t *testing.T) {
+// TestOnClean: each family is reported by itself, and nothing that was not looked at.
+func TestOnClean(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		type round struct {
 			took    time.Duration
@@ -470,7 +644,7 @@ func TestOnCut(t *testing.T) {
 			flow("10.0.0.1:53", "10.1.0.1:53"), flow("[fd00::1]:53", "[fd00:1::1]:53"), flow("[fd00::1]:53", "[fd00:1::2]:53"),
 		}}
 		table.flows[2].Orig.Src = ap("[fd00:244::9]:4001")
-		c := New(slowTable{table}, Options{OnCut: func(f state.Family, took time.Duration, deleted int) { rounds[f] = round{took, deleted} }})
+		c := New(slowTable{table}, Options{OnClean: func(f state.Family, took time.Duration, deleted int) { rounds[f] = round{took, deleted} }})
 		gone := func(family state.Family, addr, endpoint string) {
 			s := func(endpoints ...state.Endpoint) *state.Service {
 				routes := state.Route{Endpoints: endpoints}
@@ -483,28 +657,26 @@ func TestOnCut(t *testing.T) {
 		}
 		look := func() map[state.Family]round {
 			clear(rounds)
-			found, err := c.Look(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			time.Sleep(time.Hour) // between the two nothing is done
-			if _, err := c.Cut(t.Context(), found); err != nil {
+			if _, err := c.Clean(t.Context(), func(fn func() error) error {
+				time.Sleep(time.Hour) // for a commit
+				return fn()
+			}); err != nil {
 				t.Fatal(err)
 			}
 			return rounds
 		}
 		gone(state.IPv6, "fd00::1", "[fd00:1::1]:53")
 		if got, want := look(), (map[state.Family]round{state.IPv6: {12 * time.Millisecond, 2}}); !maps.Equal(got, want) {
-			t.Errorf("told of %v, want %v", got, want)
+			t.Errorf("reported %v, want %v", got, want)
 		}
 		gone(state.IPv6, "fd00::1", "[fd00:1::1]:53")
 		gone(state.IPv4, "10.0.0.1", "10.1.0.1:53")
-		want := map[state.Family]round{state.IPv6: {10 * time.Millisecond, 0}, state.IPv4: {11 * time.Millisecond, 1}}
+		want := map[state.Family]round{state.IPv6: {10 * time.Millisecond, 0}, state.IPv4: {3 * time.Millisecond, 1}}
 		if got := look(); !maps.Equal(got, want) {
-			t.Errorf("told of %v, want %v", got, want)
+			t.Errorf("reported %v, want %v", got, want)
 		}
 		if got := look(); len(got) > 0 {
-			t.Errorf("told of %v although there was nothing to look at", got)
+			t.Errorf("reported %v although there was nothing to look at", got)
 		}
 	})
 }

@@ -7,8 +7,6 @@ import (
 	"sync"
 	"time"
 
-	iradix "github.com/hashicorp/go-immutable-radix/v2"
-
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -44,7 +42,7 @@ func (l logged) At() state.Revision { return l.revision }
 func NewFeed(node *state.Node, closed error) *Feed {
 	return &Feed{
 		closedErr: closed,
-		snapshot:  &Snapshot{node: node, records: iradix.New[*state.Service]()},
+		snapshot:  &Snapshot{node: node},
 		log:       Ring[logged]{Max: Limit},
 		wake:      make(chan struct{}),
 	}
@@ -60,15 +58,15 @@ func (f *Feed) Publish(node *state.Node, changes []Change, triggers ...time.Time
 	if last.revision > 0 && len(changes) == 0 && node == last.node {
 		return
 	}
-	records := last.records.Txn()
+	records := last.records.Clone()
 	for _, c := range changes {
 		if c.Record == nil {
-			records.Delete(Key(c.Name))
+			records.Delete(c.Name)
 		} else {
-			records.Insert(Key(c.Name), c.Record)
+			records.Set(c.Name, c.Record)
 		}
 	}
-	next := &Snapshot{revision: last.revision + 1, node: node, records: records.Commit()}
+	next := &Snapshot{revision: last.revision + 1, node: node, records: records}
 
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -4,8 +4,6 @@ package statelog
 import (
 	"iter"
 
-	iradix "github.com/hashicorp/go-immutable-radix/v2"
-
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -13,7 +11,7 @@ import (
 type Snapshot struct {
 	revision state.Revision
 	node     *state.Node
-	records  *iradix.Tree[*state.Service]
+	records  ByName[*state.Service]
 }
 
 // Revision is the revision of the state, 0 if nothing has been published yet.
@@ -26,27 +24,7 @@ func (s *Snapshot) Node() *state.Node { return s.node }
 func (s *Snapshot) Len() int { return s.records.Len() }
 
 // Get returns a service's record, or nil if there is none.
-func (s *Snapshot) Get(name state.ServiceName) *state.Service {
-	record, _ := s.records.Get(Key(name))
-	return record
-}
+func (s *Snapshot) Get(name state.ServiceName) *state.Service { return s.records.Get(name) }
 
 // Services are all records, ordered by name.
-func (s *Snapshot) Services() iter.Seq[*state.Service] {
-	return func(yield func(*state.Service) bool) {
-		it := s.records.Root().Iterator()
-		for _, record, ok := it.Next(); ok; _, record, ok = it.Next() {
-			if !yield(record) {
-				return
-			}
-		}
-	}
-}
-
-// Key orders like [state.ServiceName.Compare]: Kubernetes' names have no byte 0.
-func Key(name state.ServiceName) []byte {
-	k := make([]byte, 0, len(name.Namespace)+1+len(name.Name))
-	k = append(k, name.Namespace...)
-	k = append(k, 0)
-	return append(k, name.Name...)
-}
+func (s *Snapshot) Services() iter.Seq[*state.Service] { return s.records.Values() }

@@ -23,7 +23,7 @@ type State struct {
 
 // Trace returns what becomes of p.
 func (s *State) Trace(p flow.Packet) flow.Answer {
-	port, frontend := s.lookup(p)
+	name, port, frontend := s.lookup(p)
 	if frontend == nil {
 		return flow.Answer{Outcome: s.stray(p.Dst.Addr())}
 	}
@@ -40,11 +40,11 @@ func (s *State) Trace(p flow.Packet) flow.Answer {
 	}
 	switch route.Verdict {
 	case state.Forward:
-		return flow.Answer{
-			Outcome:  flow.Forward,
-			Choices:  choices(route.Endpoints, p, masquerades(traffic.Masquerade, p.From)),
-			Affinity: port.Affinity > 0,
+		a := flow.Answer{Outcome: flow.Forward, Choices: choices(route.Endpoints, p, masquerades(traffic.Masquerade, p.From))}
+		if port.Affinity > 0 {
+			a.Affinity = flow.ServicePort(name, port.Name, port.Protocol, port.Family)
 		}
+		return a
 	case state.Reject:
 		return flow.Answer{Outcome: flow.Reject}
 	case state.Drop:
@@ -53,15 +53,15 @@ func (s *State) Trace(p flow.Packet) flow.Answer {
 	return flow.Answer{Outcome: flow.Pass} // Nothing is programmed for an unused route.
 }
 
-// lookup finds the frontend that p connects to and its port, or nil. A frontend with an address goes before a node port.
-func (s *State) lookup(p flow.Packet) (*state.Port, *state.Frontend) {
-	if port, f := s.find(p.Protocol, state.FamilyOf(p.Dst.Addr()), func(f *state.Frontend) bool {
+// lookup finds the frontend that p connects to, its port and service, or nil. A frontend with an address goes before a node port.
+func (s *State) lookup(p flow.Packet) (state.ServiceName, *state.Port, *state.Frontend) {
+	if name, port, f := s.find(p.Protocol, state.FamilyOf(p.Dst.Addr()), func(f *state.Frontend) bool {
 		return f.Kind != state.NodePort && netip.AddrPortFrom(f.Addr, f.Port) == p.Dst
 	}); f != nil {
-		return port, f
+		return name, port, f
 	}
 	if s.NodePortAddrs == nil || !s.NodePortAddrs(p.Dst.Addr()) {
-		return nil, nil
+		return state.ServiceName{}, nil, nil
 	}
 	return s.find(p.Protocol, state.FamilyOf(p.Dst.Addr()), func(f *state.Frontend) bool {
 		return f.Kind == state.NodePort && f.Port == p.Dst.Port()
@@ -69,8 +69,10 @@ func (s *State) lookup(p flow.Packet) (*state.Port, *state.Frontend) {
 }
 
 // find returns the frontend of a protocol and family that matches. In one state there is at most one.
-func (s *State) find(protocol state.Protocol, family state.Family, match func(*state.Frontend) bool) (*state.Port, *state.Frontend) {
-	for _, svc := range s.Services {
+func (s *State) find(
+	protocol state.Protocol, family state.Family, match func(*state.Frontend) bool,
+) (state.ServiceName, *state.Port, *state.Frontend) {
+	for name, svc := range s.Services {
 		for i := range svc.Ports {
 			port := &svc.Ports[i]
 			if port.Protocol != protocol || port.Family != family {
@@ -78,12 +80,12 @@ func (s *State) find(protocol state.Protocol, family state.Family, match func(*s
 			}
 			for j := range port.Frontends {
 				if match(&port.Frontends[j]) {
-					return port, &port.Frontends[j]
+					return name, port, &port.Frontends[j]
 				}
 			}
 		}
 	}
-	return nil, nil
+	return state.ServiceName{}, nil, nil
 }
 
 // stray is what becomes of a connection that no frontend takes: a cluster IP refuses the ports that it does not have, the

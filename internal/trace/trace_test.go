@@ -77,7 +77,7 @@ func forward(endpoints string) state.Route {
 	return r
 }
 
-// show writes an answer as "forward 10.1.0.1:8080 10.1.0.2:8080~ affinity", with ~ for masqueraded connections.
+// show writes an answer as "forward 10.1.0.1:8080 10.1.0.2:8080~ affinity=ns/web:http/TCP/IPv4", with ~ for masqueraded connections.
 func show(a flow.Answer) string {
 	var b strings.Builder
 	b.WriteString(a.Outcome.String())
@@ -87,8 +87,8 @@ func show(a flow.Answer) string {
 			b.WriteByte('~')
 		}
 	}
-	if a.Affinity {
-		b.WriteString(" affinity")
+	if a.Affinity != "" {
+		b.WriteString(" affinity=" + a.Affinity)
 	}
 	return b.String()
 }
@@ -112,7 +112,7 @@ func TestTrace(t *testing.T) {
 		{"pod to node port", flow.FromPod, pod, "172.16.0.1:30081", state.TCP, "forward 10.1.0.1:8080 10.1.0.2:8080"},
 		{"node to node port", flow.FromNode, host, "172.16.0.1:30081", state.TCP, "forward 10.1.0.1:8080~ 10.1.0.2:8080~"},
 		{"outside to node port", flow.FromOutside, outside, "172.16.0.1:30081", state.TCP, "forward 10.1.0.1:8080"},
-		{"pod to IPv6 cluster IP", flow.FromPod, "fd10::7", "[fd96::1]:53", state.UDP, "forward [fd10::1]:53 affinity"},
+		{"pod to IPv6 cluster IP", flow.FromPod, "fd10::7", "[fd96::1]:53", state.UDP, "forward [fd10::1]:53 affinity=ns/dns:dns/UDP/IPv6"},
 		{"hairpin", flow.FromPod, "10.1.0.2", "10.96.0.1:80", state.TCP, "forward 10.1.0.1:8080 10.1.0.2:8080~"},
 		// Verdicts.
 		{"reject", flow.FromPod, pod, "10.96.0.2:80", state.TCP, "reject"},

@@ -12,13 +12,16 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// Encoder marshals records, each once, however many clients get it: what it made is kept as long as the record
-// itself is, and goes with it. The zero Encoder is ready. Its methods may be called concurrently.
+// Encoder marshals records, each once, however many clients get it: what it made of a single record is kept as long as the record
+// itself is, and goes with it; of full states it keeps one. The zero Encoder is ready. Its methods may be called concurrently.
 //
-// It knows a record by its address, so a record must not be modified once it has been encoded.
+// It knows a record by its address, so a record, and the list of a full state, must not be modified once it has been encoded.
 type Encoder struct {
 	mu   sync.RWMutex
 	made map[weak.Pointer[state.Service]]mem.Buffer
+
+	sheets sheets
+	deltas deltas
 }
 
 // service returns a record as a localnet.v1.ServiceEndpoints after its length, as it stands in a field of another message. It is
@@ -82,14 +85,22 @@ func (b *builder) field(number int, m mem.Buffer) {
 	b.size += 1 + m.Len()
 }
 
+// raw appends fields that are marshalled already.
+func (b *builder) raw(fields []byte) {
+	b.buffers = append(b.buffers, mem.SliceBuffer(fields))
+	b.size += len(fields)
+}
+
 // merge appends all fields of m, which must be of the type that is being built and made by this package.
-func (b *builder) merge(m proto.Message) {
+func (b *builder) merge(m proto.Message) { b.raw(Marshal(m)) }
+
+// Marshal marshals a message that is made of this package's: their strings are UTF-8, so it cannot fail.
+func Marshal(m proto.Message) []byte {
 	bytes, err := proto.Marshal(m)
 	if err != nil {
 		panic("wire: cannot marshal " + string(m.ProtoReflect().Descriptor().FullName()) + ": " + err.Error())
 	}
-	b.buffers = append(b.buffers, mem.SliceBuffer(bytes))
-	b.size += len(bytes)
+	return bytes
 }
 
 // take returns the message and leaves the builder empty.
@@ -101,6 +112,9 @@ func (b *builder) take() *Raw {
 
 // Raw is a marshalled message that a stream with the [Codec] sends as it is. It may be sent once.
 type Raw struct{ buffers mem.BufferSlice }
+
+// NewRaw returns a message that is marshalled already. Its bytes may be shared, and must not be modified.
+func NewRaw(message []byte) *Raw { return &Raw{mem.BufferSlice{mem.SliceBuffer(message)}} }
 
 // Bytes returns a copy of the message.
 func (r *Raw) Bytes() []byte { return r.buffers.Materialize() }

@@ -109,8 +109,10 @@ func TestFaultsOfAnObject(t *testing.T) {
 		m    *clusterv1.Object
 		want []string
 	}{
-		"no kind":    {&clusterv1.Object{}, []string{"kind that is not known"}},
-		"unset":      {nil, []string{"kind that is not known"}},
+		"no kind": {&clusterv1.Object{}, []string{"kind that is not known"}},
+		"unset":   {nil, []string{"kind that is not known"}},
+		"created": {service(func(m *clusterv1.Service) { m.Created = &timestamppb.Timestamp{Nanos: -1} }),
+			[]string{"Service ns/dns: created is not a time"}},
 		"type":       {service(func(m *clusterv1.Service) { m.Type = 0 }), []string{"Service ns/dns: type is SERVICE_TYPE_UNSPECIFIED"}},
 		"new type":   {service(func(m *clusterv1.Service) { m.Type = 5 }), []string{"type is 5"}},
 		"cluster IP": {service(func(m *clusterv1.Service) { m.ClusterIps[1] = []byte{1} }), []string{"cluster_ips[1] has 1 bytes"}},

@@ -61,6 +61,7 @@ func clusterService(s *model.Service) *clusterv1.Service {
 		ExternalLocal:       s.ExternalLocal,
 		AffinitySeconds:     seconds(s.Affinity),
 		HealthCheckNodePort: uint32(s.HealthCheckNodePort),
+		Created:             timestamp(s.Created),
 	}
 	if s.HasProxyName {
 		m.ProxyName = new(text(s.ProxyName))
@@ -150,6 +151,12 @@ func parseClusterService(m *clusterv1.Service) (s *model.Service, err error) {
 	}
 	if t := m.GetType(); t < clusterv1.ServiceType_SERVICE_TYPE_CLUSTER_IP || t > clusterv1.ServiceType_SERVICE_TYPE_EXTERNAL_NAME {
 		return s, fmt.Errorf("type is %v, which is not known here", t)
+	}
+	if t := m.GetCreated(); t != nil {
+		if err := t.CheckValid(); err != nil {
+			return s, fmt.Errorf("created is not a time: %w", err)
+		}
+		s.Created = t.AsTime()
 	}
 	s.Type = model.ServiceType(m.GetType() - clusterv1.ServiceType_SERVICE_TYPE_CLUSTER_IP)
 	if s.ClusterIPs, err = parseAddresses("cluster_ips", m.GetClusterIps()); err != nil {

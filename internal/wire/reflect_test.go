@@ -38,7 +38,7 @@ func TestNothingOfANodeIsLost(t *testing.T) {
 
 func TestNothingOfAnObjectIsLost(t *testing.T) {
 	testObject(t, fullModelService, []string{
-		".Name.Name", ".ProxyName", ".Type", ".Headless", ".ClusterIPs (order)", ".SourceRanges (order)", ".Ports[0].NodePort", ".Ports (order)",
+		".Name.Name", ".Created", ".ProxyName", ".Type", ".Headless", ".ClusterIPs (order)", ".SourceRanges (order)", ".Ports[0].NodePort", ".Ports (order)",
 		".InternalLocal", ".ExternalLocal", ".Affinity", ".HealthCheckNodePort",
 	})
 	testObject(t, fullSlice, []string{
@@ -261,7 +261,7 @@ func fullNode() *state.Node {
 
 func fullModelService() *model.Service {
 	return &model.Service{
-		Name: state.ServiceName{Namespace: "ns", Name: "dns"}, HasProxyName: true, Type: model.TypeLoadBalancer, Headless: true,
+		Name: state.ServiceName{Namespace: "ns", Name: "dns"}, Created: time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC), HasProxyName: true, Type: model.TypeLoadBalancer, Headless: true,
 		ClusterIPs: addrs("10.96.0.1", "fd96::1"), ExternalIPs: addrs("192.0.2.1", "192.0.2.3"), LoadBalancerIPs: addrs("192.0.2.5", "192.0.2.7"),
 		SourceRanges: prefixes("10.0.0.1/8", "fd00::/8"),
 		Ports: []model.ServicePort{

@@ -4,10 +4,18 @@
 // A file's objects are those that it said last without a fault. A broken edit changes nothing: it is logged, and shows in
 // [Source.Problems] until it is mended. Only a file that has said nothing yet contributes what is good in it although the
 // rest is broken. A file that vanishes takes its objects with it; a path that vanishes altogether, or a file or directory
-// that cannot be read, keeps what it said.
+// that cannot be read, keeps what it said. So does a file in whose place there is something else, such as a named pipe or a
+// directory: nothing is waited for.
+//
+// A file that has lost objects while it was written in place may be half written. It keeps what it said until it has been left alone
+// for [Options.Grace], and is a problem meanwhile. What counts at once is a file put in the place of another one by a rename, as
+// editors and kubelet do it, and a file that is deleted. In place means that the same file, by device and inode, has another text.
+// Lost are objects that the text before had, and the end of the last line if it had one: a text that is cut off there may have all
+// objects, but not all of the last one.
 package file
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -29,6 +37,8 @@ const (
 	resync = 30 * time.Second
 	// retry is the same while something cannot be watched, such as a path that has vanished.
 	retry = time.Second
+	// defaultGrace is that of Options.
+	defaultGrace = 10 * time.Second
 )
 
 // Options says what to read.
@@ -38,6 +48,9 @@ type Options struct {
 	// Whole keeps the set of objects from being complete before all files could be read without a fault. It is for a start in the
 	// place of who knew more: what is missing in a file that is broken just now must not look as if it did not exist.
 	Whole bool
+	// Grace is how long a file that has lost objects while it was written in place must be left alone before they are withdrawn. Default:
+	// 10 seconds. Negative: they are withdrawn at once.
+	Grace time.Duration
 	// Logger gets what happens to the files. Nil discards it.
 	Logger *slog.Logger
 }
@@ -46,6 +59,7 @@ type Options struct {
 type Source struct {
 	path  string
 	whole bool
+	grace time.Duration
 	log   *slog.Logger
 
 	mu       sync.Mutex
@@ -72,8 +86,8 @@ func New(o Options) (*Source, error) {
 	}
 	errs := tree.Errs()
 	for _, file := range tree.Files {
-		if _, err := tree.Read(file); err == nil {
-			return &Source{path: o.Path, whole: o.Whole, log: o.Logger}, nil
+		if _, _, err := tree.Read(file); err == nil {
+			return &Source{path: o.Path, whole: o.Whole, grace: cmp.Or(o.Grace, defaultGrace), log: o.Logger}, nil
 		} else {
 			errs = append(errs, err)
 		}
@@ -93,7 +107,7 @@ func (s *Source) Problems() []error {
 func (s *Source) Run(ctx context.Context, sink source.Sink) error {
 	w := newWatcher(s.path, s.log)
 	defer w.close()
-	state := newState(s.log)
+	state := newState(s.log, s.grace)
 	complete, told := false, ""
 	read := func() {
 		// A path that vanished before it was first read has said nothing, which is not the same as having no objects.
@@ -111,7 +125,13 @@ func (s *Source) Run(ctx context.Context, sink source.Sink) error {
 		}
 	}
 	read()
-	poll := time.NewTimer(w.interval())
+	next := func() time.Duration {
+		if state.due.IsZero() {
+			return w.interval()
+		}
+		return min(w.interval(), max(0, time.Until(state.due)))
+	}
+	poll := time.NewTimer(next())
 	defer poll.Stop()
 	for {
 		select {
@@ -124,7 +144,7 @@ func (s *Source) Run(ctx context.Context, sink source.Sink) error {
 			}
 		}
 		read()
-		poll.Reset(w.interval())
+		poll.Reset(next())
 	}
 }
 
@@ -136,7 +156,7 @@ func (s *Source) read(w *watcher, state *state, sink source.Sink) bool {
 	if err != nil {
 		state.pathGone(err)
 	} else {
-		state.update(tree)
+		state.update(tree, time.Now())
 		tree.Close()
 	}
 	s.report(state.problems())

@@ -33,6 +33,7 @@ func service(name string, port int) string {
 type lab struct {
 	t       *testing.T
 	dir     string
+	grace   time.Duration
 	source  *Source
 	updates chan update
 	logs    chan string
@@ -88,7 +89,7 @@ func newLab(t *testing.T) *lab {
 func (l *lab) run(path string, want ...string) {
 	l.t.Helper()
 	var err error
-	l.source, err = New(Options{Path: filepath.Join(l.dir, path), Logger: slog.New(handler{slog.DiscardHandler, l.logs})})
+	l.source, err = New(Options{Path: filepath.Join(l.dir, path), Grace: l.grace, Logger: slog.New(handler{slog.DiscardHandler, l.logs})})
 	l.check(err)
 	ctx, cancel := context.WithCancel(context.Background())
 	var done sync.WaitGroup
@@ -217,7 +218,7 @@ func TestFollowsFiles(t *testing.T) {
 	l.expect([]string{"e:5"}, nil)
 	l.write("deep/f.yaml", service("f", 1))
 	l.expect([]string{"f:1"}, nil)
-	l.write("a.yaml", "")
+	l.replace("a.yaml", "")
 	l.expect(nil, []string{"a"})
 	l.expectProblems()
 }
@@ -303,7 +304,7 @@ func TestLogsOnce(t *testing.T) {
 	slices.Sort(got)
 	want := []string{
 		`ERROR manifest has a problem error=a.yaml:1:1: must be an object with apiVersion and kind, got "nonsense"`,
-		`WARN Service default/c has no spec.clusterIP: it gets no address outside a cluster; add one or use switchyard lab file=b.yaml line=7`,
+		`WARN service has no spec.clusterIP: it gets no address outside a cluster; add one or use switchyard lab service=default/c file=b.yaml line=7`,
 	}
 	if diff := gocmp.Diff(want, got); diff != "" {
 		t.Errorf("want (-), got (+):\n%s", diff)
@@ -398,9 +399,9 @@ func TestUnreadableDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tree.Close()
-	s := newState(slog.New(slog.DiscardHandler))
-	s.update(tree)
-	s.update(&manifest.Tree{Unreadable: map[string]error{filepath.Join(dir, "sub"): os.ErrPermission}})
+	s := newState(slog.New(slog.DiscardHandler), 0)
+	s.update(tree, time.Now())
+	s.update(&manifest.Tree{Unreadable: map[string]error{filepath.Join(dir, "sub"): os.ErrPermission}}, time.Now())
 	if got := slices.Collect(maps.Keys(s.files)); len(got) != 1 || got[0] != filepath.Join(dir, "sub/a.yaml") {
 		t.Errorf("only the file in the directory should be left, got %v", got)
 	}

@@ -24,7 +24,7 @@ func TestManyFaults(t *testing.T) {
 	if last, want := problems[maxProblems].Error(), "f: has 11900 more faults: mend those that are told first"; last != want {
 		t.Errorf("the last problem is %s, want %s", last, want)
 	}
-	s := newState(slog.New(slog.DiscardHandler))
+	s := newState(slog.New(slog.DiscardHandler), 0)
 	s.claim("f", &content{}, claims)
 	if set, _ := s.changes(); len(set) != 1 || set[0].Ref().Name != "good" {
 		t.Errorf("what counts is %v", set)

@@ -8,15 +8,18 @@ import (
 	"io/fs"
 	"log/slog"
 	"maps"
+	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/switchyard-net/switchyard/client/regularfile"
 	"github.com/switchyard-net/switchyard/internal/kubeconv"
 	"github.com/switchyard-net/switchyard/internal/manifest"
 	"github.com/switchyard-net/switchyard/model"
@@ -24,7 +27,11 @@ import (
 
 // state is what the files have said, and what of it has been delivered.
 type state struct {
-	log   *slog.Logger
+	log *slog.Logger
+	// grace is how long a file that has shrunk in place must be left alone before that counts.
+	grace time.Duration
+	// due is when the next of these times is over, zero if none is running.
+	due   time.Time
 	files map[string]*content
 	// claims has, for every object, the files that contain it, in the order of their names. The first one counts.
 	claims map[model.Ref][]claim
@@ -44,6 +51,12 @@ type content struct {
 	// sum is of the text that was read last, broken or not. It is not valid if the file could not be read.
 	sum   [sha256.Size]byte
 	valid bool
+	// info is the file that was read last: another one has been put in its place, this one has been written. Nil if none was.
+	info fs.FileInfo
+	// shrunk is when the text read last was first seen, if it does not count yet because the file has shrunk in place.
+	shrunk time.Time
+	// whole reports that the last line of the text that counts has an end.
+	whole bool
 	// refs are the objects that the file contains.
 	refs []model.Ref
 	// problems is what is wrong with the text read last.
@@ -57,24 +70,30 @@ type claim struct {
 	object model.Object
 }
 
-func newState(log *slog.Logger) *state {
+func newState(log *slog.Logger, grace time.Duration) *state {
 	return &state{
-		log: log, files: map[string]*content{}, claims: map[model.Ref][]claim{}, touched: map[model.Ref]model.Object{},
+		log: log, grace: grace, files: map[string]*content{}, claims: map[model.Ref][]claim{}, touched: map[model.Ref]model.Object{},
 		shared: map[model.Ref]bool{}, hinted: map[model.Ref]bool{},
 	}
 }
 
 // pathGone records that nothing at the path can be read now. Everything said stays.
 func (s *state) pathGone(err error) {
-	s.gone = fmt.Errorf("%w; what was read last stays in force until it is back", err)
+	s.gone, s.due = fmt.Errorf("%w; what was read last stays in force until it is back", err), time.Time{}
+	_, replaced := errors.AsType[*regularfile.NotRegularError](err)
+	if replaced || errors.Is(err, fs.ErrNotExist) {
+		for _, c := range s.files {
+			c.info = nil // what comes next is another file
+		}
+	}
 }
 
 // update reads what has changed in the tree.
-func (s *state) update(tree *manifest.Tree) {
-	s.gone, s.unreadable = nil, tree.Errs()
+func (s *state) update(tree *manifest.Tree, now time.Time) {
+	s.gone, s.unreadable, s.due = nil, tree.Errs(), time.Time{}
 	seen := map[string]bool{}
 	for _, file := range tree.Files {
-		data, err := tree.Read(file)
+		data, info, err := tree.Read(file)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // it vanished after the tree was listed
 		}
@@ -85,19 +104,53 @@ func (s *state) update(tree *manifest.Tree) {
 			s.files[file] = c
 		}
 		if err != nil {
-			c.valid, c.problems = false, []error{err}
+			c.fail(err)
 			continue
 		}
-		if sum := sha256.Sum256(data); !c.valid || c.sum != sum {
-			c.sum, c.valid = sum, true
-			s.take(file, c, data)
-		}
+		s.look(file, c, data, info, now)
 	}
-	for file := range s.files {
-		if !seen[file] && !isBelow(file, tree.Unreadable) {
-			s.claim(file, s.files[file], nil)
-			delete(s.files, file)
+	for file, c := range s.files {
+		if seen[file] || isBelow(file, tree.Unreadable) {
+			continue
 		}
+		if err := tree.Occupied(file); err != nil {
+			c.fail(err)
+			continue
+		}
+		s.claim(file, c, nil)
+		delete(s.files, file)
+	}
+}
+
+// fail notes that a file cannot be read. What it said last stays.
+func (c *content) fail(err error) {
+	c.valid, c.shrunk, c.problems = false, time.Time{}, []error{err}
+	if _, ok := errors.AsType[*regularfile.NotRegularError](err); ok {
+		c.info = nil // what comes next is another file, even if it has the same inode
+	}
+}
+
+// look takes what a file says now, if that is news.
+func (s *state) look(file string, c *content, data []byte, info fs.FileInfo, now time.Time) {
+	sum := sha256.Sum256(data)
+	inPlace := c.info != nil && os.SameFile(c.info, info)
+	same := c.valid && c.sum == sum
+	c.sum, c.valid, c.info = sum, true, info
+	switch {
+	case same && c.shrunk.IsZero():
+	case same && inPlace && now.Before(c.shrunk.Add(s.grace)):
+		s.wait(c)
+	default:
+		mayWait := inPlace && !same
+		c.shrunk = time.Time{}
+		s.take(file, c, data, mayWait, now)
+	}
+}
+
+// wait has the files read again when the time for one is over.
+func (s *state) wait(c *content) {
+	if at := c.shrunk.Add(s.grace); s.due.IsZero() || at.Before(s.due) {
+		s.due = at
 	}
 }
 
@@ -124,13 +177,41 @@ func isBelow(file string, dirs map[string]error) bool {
 	return false
 }
 
-// take makes data what the file says, unless it is broken and the file has said something before.
-func (s *state) take(file string, c *content, data []byte) {
-	var claims []claim
-	claims, c.problems = read(file, data)
-	if len(c.problems) == 0 || len(c.refs) == 0 {
-		s.claim(file, c, claims)
+// take makes data what the file says, unless it is broken and the file has said something before, or it may wait and has shrunk.
+func (s *state) take(file string, c *content, data []byte, mayWait bool, now time.Time) {
+	claims, problems := read(file, data)
+	c.problems = problems
+	if len(problems) > 0 && len(c.refs) > 0 {
+		return
 	}
+	whole := len(data) == 0 || data[len(data)-1] == '\n'
+	if what := c.lost(claims, whole); mayWait && what != "" && s.grace > 0 {
+		c.shrunk = now
+		c.problems = []error{&manifest.Error{File: file, Err: fmt.Errorf("%s in place, as a write that is not finished leaves it: what it said "+
+			"before stays in force until it has been left alone for %v; finish the write, or replace or delete the file, which counts at once", what, s.grace)}}
+		s.wait(c)
+		return
+	}
+	c.whole = whole
+	s.claim(file, c, claims)
+}
+
+// lost says how a text with these objects is less than what the file says, nothing if it is not.
+func (c *content) lost(claims []claim, whole bool) string {
+	there := make(map[model.Ref]bool, len(claims))
+	for _, claim := range claims {
+		there[claim.object.Ref()] = true
+	}
+	missing := slices.DeleteFunc(slices.Clone(c.refs), func(ref model.Ref) bool { return there[ref] })
+	switch {
+	case len(missing) > 0 && len(claims) == 0:
+		return "has lost all objects"
+	case len(missing) > 0:
+		return fmt.Sprintf("has lost %d of %d objects, such as %v,", len(missing), len(c.refs), missing[0])
+	case c.whole && !whole && len(c.refs) > 0:
+		return "has lost the end of its last line"
+	}
+	return ""
 }
 
 // maxProblems is how many faults of one file are kept, and thus logged.
@@ -276,8 +357,8 @@ func (s *state) hint(c claim) {
 	}
 	if ref := service.Ref(); !s.hinted[ref] {
 		s.hinted[ref] = true
-		s.log.Warn(ref.String()+" has no spec.clusterIP: it gets no address outside a cluster; add one or use switchyard lab",
-			"file", c.file, "line", c.line)
+		s.log.Warn("service has no spec.clusterIP: it gets no address outside a cluster; add one or use switchyard lab",
+			"service", ref.Namespace+"/"+ref.Name, "file", c.file, "line", c.line)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"io"
 	"log"
 	"maps"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/url"
@@ -50,8 +51,8 @@ type apiServer struct {
 	changed  chan struct{} // closed with each change of anything
 	open     []net.Conn
 	down     bool              // connections are refused
-	status   map[string]int    // answers for a resource, instead of the right one
-	held     map[string]bool   // resources whose requests are not answered yet
+	status   map[string]int    // answers for a resource or request, instead of the right one
+	held     map[string]bool   // resources or requests that are not answered yet
 	longest  int               // URLs that are longer are refused, if not 0
 	ready    map[string][]byte // answers to lists, made before, so that making them takes no time
 	half     bool              // lists end in the middle
@@ -59,8 +60,10 @@ type apiServer struct {
 	tls      *tls.Config       // speaks TLS, if not nil
 	token    string            // is demanded, if not empty
 	stale    uint64            // what the memory lags behind: lists that may be of any age are of this version's time
+	lag      *rand.Rand        // lists are of any version that may be asked for, if not nil
 	requests []request
-	sent     []string // what has been sent of namespaced objects: resource namespace/name
+	sent     []string       // what has been sent of namespaced objects: resource namespace/name
+	bytes    map[string]int // what has been sent, by request
 }
 
 type object interface {
@@ -77,15 +80,21 @@ type past struct {
 
 // request is what a client asked for.
 type request struct {
-	resource string
-	verb     string // list or watch
-	labels   string
-	fields   string
-	url      url.Values
-	accept   string
+	resource  string
+	verb      string // list or watch
+	namespace string // empty: all
+	labels    string
+	fields    string
+	url       url.Values
+	accept    string
 }
 
-func (r request) String() string { return r.verb + " " + r.resource }
+func (r request) String() string {
+	if r.namespace != "" {
+		return r.verb + " " + r.resource + " in " + r.namespace
+	}
+	return r.verb + " " + r.resource
+}
 
 func newAPIServer(t testing.TB) *apiServer {
 	types, err := scheme()
@@ -104,6 +113,7 @@ func newAPIServer(t testing.TB) *apiServer {
 		changed: make(chan struct{}),
 		status:  make(map[string]int),
 		held:    make(map[string]bool),
+		bytes:   make(map[string]int),
 	}
 	a.server.Handler = a
 	a.server.ErrorLog = log.New(io.Discard, "", 0)
@@ -248,40 +258,76 @@ func (a *apiServer) takeSent() []string {
 	return taken
 }
 
-// selection is what a request asks for.
-type selection struct {
-	resource string
-	labels   labels.Selector
-	fields   fields.Selector
+// takeBytes returns the bytes of answers since it was last called, by request.
+func (a *apiServer) takeBytes() map[string]int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	taken := a.bytes
+	a.bytes = make(map[string]int)
+	return taken
 }
 
-func (s *selection) matches(o object) bool {
-	return o != nil && s.labels.Matches(labels.Set(o.GetLabels())) &&
+// counted counts the bytes of an answer.
+type counted struct {
+	http.ResponseWriter
+	server  *apiServer
+	request string
+}
+
+func (c counted) Write(b []byte) (int, error) {
+	c.server.mu.Lock()
+	c.server.bytes[c.request] += len(b)
+	c.server.mu.Unlock()
+	return c.ResponseWriter.Write(b)
+}
+
+// Unwrap is for http.ResponseController.
+func (c counted) Unwrap() http.ResponseWriter { return c.ResponseWriter }
+
+func parse(version string) uint64 {
+	n, _ := strconv.ParseUint(version, 10, 64)
+	return n
+}
+
+// query is what a request asks for.
+type query struct {
+	resource  string
+	namespace string // empty: all
+	labels    labels.Selector
+	fields    fields.Selector
+}
+
+func (s *query) matches(o object) bool {
+	return o != nil && (s.namespace == "" || s.namespace == o.GetNamespace()) && s.labels.Matches(labels.Set(o.GetLabels())) &&
 		s.fields.Matches(fields.Set{"metadata.name": o.GetName(), "metadata.namespace": o.GetNamespace()})
 }
 
 func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	path := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
-	s := selection{resource: path[len(path)-1]}
+	s := query{resource: path[len(path)-1]}
+	if n := len(path) - 3; n > 0 && path[n] == "namespaces" {
+		s.namespace = path[n+1]
+	}
 	var err1, err2 error
 	s.labels, err1 = labels.Parse(q.Get("labelSelector"))
 	s.fields, err2 = fields.ParseSelector(q.Get("fieldSelector"))
-	req := request{resource: s.resource, verb: "list", labels: q.Get("labelSelector"), fields: q.Get("fieldSelector"), url: q, accept: r.Header.Get("Accept")}
+	req := request{resource: s.resource, verb: "list", namespace: s.namespace, labels: q.Get("labelSelector"), fields: q.Get("fieldSelector"), url: q, accept: r.Header.Get("Accept")}
 	if q.Has("watch") {
 		req.verb = "watch"
 	}
 	if q.Has("sendInitialEvents") {
 		a.t.Error("a list was asked for as a stream of events")
 	}
+	w = counted{w, a, req.String()}
 	a.mu.Lock()
 	a.requests = append(a.requests, req)
-	status := a.status[s.resource]
+	status := max(a.status[s.resource], a.status[req.String()])
 	if a.slam {
 		a.mu.Unlock()
 		panic(http.ErrAbortHandler)
 	}
-	for a.held[s.resource] {
+	for a.held[s.resource] || a.held[req.String()] {
 		changed := a.changed
 		a.mu.Unlock()
 		select {
@@ -351,7 +397,7 @@ func (a *apiServer) at(resource string, version uint64) []object {
 	return slices.SortedFunc(maps.Values(objects), func(x, y object) int { return strings.Compare(name(x), name(y)) })
 }
 
-func (a *apiServer) list(w http.ResponseWriter, s *selection, q url.Values, version schema.GroupVersion, info runtime.SerializerInfo) {
+func (a *apiServer) list(w http.ResponseWriter, s *query, q url.Values, version schema.GroupVersion, info runtime.SerializerInfo) {
 	w.Header().Set("Content-Type", info.MediaType)
 	a.mu.Lock()
 	if answer := a.ready[s.resource]; answer != nil {
@@ -363,6 +409,9 @@ func (a *apiServer) list(w http.ResponseWriter, s *selection, q url.Values, vers
 	now := a.version
 	if a.stale != 0 && q.Get("resourceVersion") == "0" {
 		now = a.stale
+	}
+	if least := parse(q.Get("resourceVersion")); a.lag != nil && least > 0 && least < now {
+		now = least + a.lag.Uint64N(now-least+1)
 	}
 	var items []runtime.Object
 	var kind string
@@ -402,7 +451,7 @@ func (a *apiServer) note(resource string, o object) {
 	}
 }
 
-func (a *apiServer) watch(w http.ResponseWriter, r *http.Request, s *selection, q url.Values, version schema.GroupVersion,
+func (a *apiServer) watch(w http.ResponseWriter, r *http.Request, s *query, q url.Values, version schema.GroupVersion,
 	info runtime.SerializerInfo) {
 	seconds, _ := strconv.Atoi(q.Get("timeoutSeconds"))
 	timeout := time.NewTimer(time.Duration(seconds) * time.Second)
@@ -418,7 +467,7 @@ func (a *apiServer) watch(w http.ResponseWriter, r *http.Request, s *selection, 
 			panic(http.ErrAbortHandler) // the client has gone
 		}
 	}
-	from, _ := strconv.ParseUint(q.Get("resourceVersion"), 10, 64)
+	from := parse(q.Get("resourceVersion"))
 	a.mu.Lock()
 	flush := func() { _ = http.NewResponseController(w).Flush() }
 	if from < a.oldest {

@@ -81,7 +81,7 @@ func (a *apiServer) prepare() {
 		"services": corev1.SchemeGroupVersion, "endpointslices": discoveryv1.SchemeGroupVersion,
 	} {
 		w := httptest.NewRecorder()
-		a.list(w, &selection{resource, labels.Everything(), fields.Everything()}, nil, version, info)
+		a.list(w, &query{resource: resource, labels: labels.Everything(), fields: fields.Everything()}, nil, version, info)
 		ready[resource] = w.Body.Bytes()
 	}
 	a.ready = ready

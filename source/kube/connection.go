@@ -3,11 +3,12 @@ package kube
 import (
 	"bytes"
 	"fmt"
-	"os"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientmetrics "k8s.io/client-go/tools/metrics"
+
+	"github.com/switchyard-net/switchyard/client/regularfile"
 )
 
 // Connection says how to reach the API server, in the terms of kube-proxy's configuration.
@@ -40,8 +41,16 @@ func (c Connection) load() (*rest.Config, error) {
 	if c.Kubeconfig == "" && c.Master == "" {
 		return rest.InClusterConfig()
 	}
+	if c.Kubeconfig != "" { // which client-go would wait for, or read to no end, if it is no file
+		if _, err := regularfile.ReadFile(c.Kubeconfig, maxKubeconfig); err != nil {
+			return nil, err
+		}
+	}
 	return clientcmd.BuildConfigFromFlags(c.Master, c.Kubeconfig)
 }
+
+// maxKubeconfig is how many bytes a kubeconfig may have.
+const maxKubeconfig = 8 << 20
 
 // Follow returns the connection in client-go's terms, and a function for [Options.Renew], which notices that the kubeconfig says
 // something else. The function is nil if there is no kubeconfig.
@@ -50,13 +59,13 @@ func (c Connection) Follow() (config *rest.Config, renew func() (*rest.Config, e
 		config, err = c.Config()
 		return config, nil, err
 	}
-	used, _ := os.ReadFile(c.Kubeconfig) // before it counts: what is written in between is noticed later
+	used, _ := regularfile.ReadFile(c.Kubeconfig, maxKubeconfig) // before it counts: what is written in between is noticed later
 	if config, err = c.Config(); err != nil {
 		return nil, nil, err
 	}
 	seen := used
 	return config, func() (*rest.Config, error) {
-		now, err := os.ReadFile(c.Kubeconfig)
+		now, err := regularfile.ReadFile(c.Kubeconfig, maxKubeconfig)
 		if err != nil {
 			return nil, err
 		}

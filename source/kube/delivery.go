@@ -1,8 +1,11 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"iter"
+	"maps"
+	"slices"
 	"time"
 
 	"k8s.io/client-go/rest"
@@ -13,6 +16,7 @@ import (
 
 // delivery brings what watchers say to the sink. All of it belongs to one goroutine.
 type delivery struct {
+	ctx    context.Context // that of run
 	source *Source
 	sink   source.Sink
 	events chan event
@@ -22,7 +26,13 @@ type delivery struct {
 	held      map[model.Kind]*held
 	// missing are the kinds that are neither listed yet nor known to be denied.
 	missing map[model.Kind]bool
-	optOut  optOut
+	optOut  *optOut
+	// asked is what the watch of a kind under way asks for, or the last list if it is later. Of namespaced kinds only.
+	asked map[model.Kind]*selection
+	// optIns are the namespaces that are no longer disabled, and not listed yet.
+	optIns  map[string]*optIn
+	spreads spreads
+	slots   chan struct{}
 	pending pending
 	next    *rest.Config // another way to the API server, which has not been gone over to yet
 	refused string       // the last error of renew that was logged
@@ -41,6 +51,10 @@ func newDelivery(s *Source, sink source.Sink) *delivery {
 		held:      make(map[model.Kind]*held),
 		missing:   make(map[model.Kind]bool),
 		optOut:    newOptOut(s.log),
+		asked:     make(map[model.Kind]*selection),
+		optIns:    make(map[string]*optIn),
+		spreads:   spreads{shortest: cmp.Or(s.options.ListSpread, spread), last: make(map[string]spreadAt)},
+		slots:     make(chan struct{}, maxListing),
 		pending:   newPending(),
 	}
 	for _, r := range d.resources {
@@ -55,9 +69,10 @@ func newDelivery(s *Source, sink source.Sink) *delivery {
 // It does not wait for its watchers to end: client-go sleeps through the end of its context while it backs off, for up to a
 // minute. They have nobody to talk to then.
 func (d *delivery) run(ctx context.Context) {
+	d.ctx = ctx
 	for _, r := range d.resources {
 		if !r.namespaced {
-			d.watch(ctx, r, r.fields)
+			d.watch(r)
 		}
 	}
 	var renewal <-chan time.Time
@@ -71,18 +86,14 @@ func (d *delivery) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-renewal:
-			d.renew(ctx)
-			continue
-		case <-d.optOut.settled.C:
-			d.watchNamespaced(ctx)
-			continue
+			d.renew()
 		case e := <-d.events:
 			d.take(&e)
+			d.takeWaiting()
+			d.flush()
 		}
-		d.takeWaiting()
-		d.flush()
 		if !d.missing[model.KindNamespace] && d.watchers[model.KindService] == nil {
-			d.watchNamespaced(ctx)
+			d.watchNamespaced()
 		}
 		if !complete && len(d.missing) == 0 {
 			complete = true
@@ -99,7 +110,7 @@ const renewPeriod = 5 * time.Second
 // renew goes over to another way to the API server, if there is one. What the sink has stays there until the first lists say
 // otherwise. They are not older than what it has, as long as it is the same cluster's: an API server that does not know the
 // version is asked for the latest list.
-func (d *delivery) renew(ctx context.Context) {
+func (d *delivery) renew() {
 	config, err := d.source.options.Renew()
 	if config != nil {
 		d.next = config
@@ -123,8 +134,11 @@ func (d *delivery) renew(ctx context.Context) {
 	for _, r := range d.resources {
 		if w := d.watchers[r.kind]; w != nil {
 			d.held[r.kind].distrust()
-			d.watch(ctx, r, w.fields)
+			d.watch(r)
 		}
+	}
+	for _, namespace := range slices.Collect(maps.Keys(d.optIns)) { // what they wait for is not the same any more
+		d.beginOptIn(namespace)
 	}
 }
 
@@ -136,34 +150,33 @@ func (d *delivery) takeWaiting() {
 	}
 }
 
-// watchNamespaced watches the Services and EndpointSlices of all namespaces but the disabled ones, from now on. What the
-// sink has stays there until the first list of the new watch says otherwise.
-func (d *delivery) watchNamespaced(ctx context.Context) {
-	fields := d.optOut.selector()
+// watchNamespaced watches the Services and EndpointSlices of all namespaces but the disabled ones, from now on.
+func (d *delivery) watchNamespaced() {
 	for _, r := range d.resources {
 		if r.namespaced {
-			d.watch(ctx, r, fields)
+			d.watch(r)
 		}
 	}
 }
 
-// watch starts a watcher, in place of the one before.
-func (d *delivery) watch(ctx context.Context, r *resource, fields string) {
+// watch starts a watcher, in place of the one before. What the sink has stays there until the first list says otherwise.
+func (d *delivery) watch(r *resource) {
 	if before := d.watchers[r.kind]; before != nil {
 		before.stop()
 	}
-	ctx, stop := context.WithCancel(ctx)
+	delete(d.asked, r.kind)
+	ctx, stop := context.WithCancel(d.ctx)
 	w := &watcher{
-		resource: r,
-		client:   (*d.source.clients.Load())[r.version],
-		decoder:  d.source.decoder,
-		fields:   fields,
-		least:    d.held[r.kind].latest,
-		lasts:    d.source.options.ResyncPeriod,
-		events:   d.events,
-		health:   &d.source.health,
-		stop:     stop,
-		done:     ctx.Done(),
+		listReader: listReader{r, (*d.source.clients.Load())[r.version], d.source.decoder},
+		least:      d.held[r.kind].latest,
+		lasts:      d.source.options.ResyncPeriod,
+		events:     d.events,
+		health:     &d.source.health,
+		stop:       stop,
+		done:       ctx.Done(),
+	}
+	if r.namespaced {
+		w.optOut = d.optOut
 	}
 	d.watchers[r.kind] = w
 	go w.run(ctx)
@@ -171,57 +184,97 @@ func (d *delivery) watch(ctx context.Context, r *resource, fields string) {
 
 // take works in one event. What it means for the sink is pending or has been delivered afterwards.
 func (d *delivery) take(e *event) {
+	if e.optIn != nil {
+		d.takeOptIn(e)
+		return
+	}
 	kind := e.from.resource.kind
 	if d.watchers[kind] != e.from {
 		return // said before it was stopped
 	}
+	if e.what == denied {
+		delete(d.missing, kind)
+		return
+	}
 	held := d.held[kind]
+	held.latest = e.version
 	switch e.what {
-	case denied:
-		delete(d.missing, kind)
-	case refused:
-		d.optOut.refuse(e.from.fields)
 	case list:
-		held.latest = e.version
-		d.takeList(kind, e.items)
+		d.takeList(kind, e)
 		delete(d.missing, kind)
-	case put:
-		held.latest = e.version
-		for i := range d.wanted(e.items) {
-			if held.put(i) {
-				d.put(i)
+	case opened:
+		if e.from.resource.namespaced {
+			d.asks(kind, e.selection)
+			for _, o := range d.optIns {
+				d.advance(o)
 			}
 		}
-	case deleted:
-		held.latest = e.version
-		for _, i := range e.items {
-			if held.remove(i.ref) {
-				d.delete(i.ref)
-			}
+	case put, deleted:
+		for n := range e.items {
+			d.takeItem(kind, e.what, &e.items[n])
 		}
 	}
 }
 
+// takeItem works in an object that was put or deleted. Watches may bring objects of disabled namespaces: those that were begun
+// before, or whose selector would be too long.
+func (d *delivery) takeItem(kind model.Kind, what what, i *item) {
+	held := d.held[kind]
+	if d.optOut.disabled[i.ref.Namespace] {
+		return
+	}
+	if o := d.optIns[i.ref.Namespace]; o != nil && !o.done[kind] {
+		d.queue(o, kind, what, i)
+		return
+	}
+	switch {
+	case held.past(i):
+	case what == put && held.put(i):
+		d.put(i)
+	case what == deleted && held.remove(i.ref):
+		d.delete(i.ref)
+	}
+}
+
 // takeList works in the list of all objects of a kind.
-func (d *delivery) takeList(kind model.Kind, items []item) {
-	news, gone := d.held[kind].replace(d.wanted(items))
+func (d *delivery) takeList(kind model.Kind, e *event) {
+	news, gone := d.held[kind].replace(d.wanted(e.items), e.version, e.selection.excludes)
+	d.relisted(news, gone)
+	if kind == model.KindNode && len(e.items) == 0 {
+		d.source.eligible.Store(false)
+	}
+	if e.from.resource.namespaced {
+		d.listedAll(kind, e.selection)
+		d.asks(kind, e.selection)
+	}
+}
+
+// relisted has delivered what a list has changed.
+func (d *delivery) relisted(news []*item, gone []model.Ref) {
 	for _, i := range news {
 		d.put(i)
 	}
 	for _, ref := range gone {
 		d.delete(ref)
 	}
-	if kind == model.KindNode && len(items) == 0 {
-		d.source.eligible.Store(false)
-	}
 }
 
-// wanted are the items that are not in a disabled namespace: such as a watch brings that was begun before it was, or one
-// whose selector would be too long.
+// wanted are the items that are not in a disabled namespace.
 func (d *delivery) wanted(items []item) iter.Seq[*item] {
 	return func(yield func(*item) bool) {
 		for n := range items {
 			if i := &items[n]; !d.optOut.disabled[i.ref.Namespace] && !yield(i) {
+				return
+			}
+		}
+	}
+}
+
+// itemsOf are the items of a list.
+func itemsOf(l *itemList) iter.Seq[*item] {
+	return func(yield func(*item) bool) {
+		for _, o := range l.Items {
+			if !yield(o.(*item)) {
 				return
 			}
 		}
@@ -258,10 +311,17 @@ func (d *delivery) delete(ref model.Ref) {
 	d.pending.add(ref, nil)
 }
 
-// setDisabled takes a namespace from the proxy, at once, or gives it back, with the next list.
+// setDisabled takes a namespace from the proxy, at once and without a request, or gives it back when it has been listed.
 func (d *delivery) setDisabled(namespace string, disabled bool) {
-	if !d.optOut.set(namespace, disabled, time.Now()) || !disabled {
+	if !d.optOut.set(namespace, disabled) {
 		return
+	}
+	if !disabled {
+		d.beginOptIn(namespace)
+		return
+	}
+	if o := d.optIns[namespace]; o != nil {
+		d.endOptIn(o)
 	}
 	for _, r := range d.resources {
 		if r.namespaced {

@@ -77,6 +77,13 @@ func (h *health) mend(r *resource) {
 	}
 }
 
+// forget notes that a resource is not wanted any more.
+func (h *health) forget(r *resource) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.troubles, r.name())
+}
+
 // unreachable says whether the API server cannot be reached for some resource.
 func (h *health) unreachable() bool {
 	for _, t := range h.troubles {

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"iter"
+	"strconv"
 
 	"github.com/switchyard-net/switchyard/model"
 )
@@ -11,12 +12,42 @@ import (
 type held struct {
 	kind     model.Kind
 	versions map[string]map[string]uint64
-	// latest is the resource version of the last list or event.
+	// latest is the resource version that lists and events of all namespaces have come to.
 	latest string
+	// ahead are the namespaces that have been listed by themselves, with the versions of those lists, until latest has come as far.
+	// farthest is the highest of them.
+	ahead    map[string]uint64
+	farthest uint64
 }
 
 func newHeld(kind model.Kind) *held {
-	return &held{kind: kind, versions: make(map[string]map[string]uint64)}
+	return &held{kind: kind, versions: make(map[string]map[string]uint64), ahead: make(map[string]uint64)}
+}
+
+// least returns the version that a list of a namespace must not be older than.
+func (h *held) least(namespace string) string {
+	if ahead := h.ahead[namespace]; ahead > versionNumber(h.latest) {
+		return strconv.FormatUint(ahead, 10)
+	}
+	return h.latest
+}
+
+// past reports whether an event is included already in what its namespace has been listed with. Events come in the order of their
+// versions.
+func (h *held) past(i *item) bool {
+	if h.farthest == 0 {
+		return false
+	}
+	version := versionNumber(i.version)
+	if version > h.farthest {
+		h.caughtUp()
+	}
+	return version != 0 && version <= h.ahead[i.ref.Namespace]
+}
+
+func (h *held) caughtUp() {
+	clear(h.ahead)
+	h.farthest = 0
 }
 
 // put notes an object and says whether it is news.
@@ -53,35 +84,73 @@ func (h *held) remove(ref model.Ref) bool {
 
 // removeNamespace forgets all objects of a namespace and returns them.
 func (h *held) removeNamespace(name string) []model.Ref {
-	var refs []model.Ref
-	for object := range h.versions[name] {
-		refs = append(refs, model.Ref{Kind: h.kind, Namespace: name, Name: object})
-	}
+	refs := h.refs(name, h.versions[name], nil)
 	delete(h.versions, name)
 	return refs
 }
 
-// replace takes items for all objects that there are. It returns those that are news, and what is no longer there.
-func (h *held) replace(items iter.Seq[*item]) (news []*item, gone []model.Ref) {
+// replace takes items, a list of a version, for all objects that there are, but for those in namespaces that are to be kept or have
+// been listed later. It returns the items that are news, and what is no longer there.
+func (h *held) replace(items iter.Seq[*item], version string, keep func(namespace string) bool) (news []*item, gone []model.Ref) {
+	number := versionNumber(version)
+	if number >= h.farthest {
+		h.caughtUp()
+	}
+	kept := func(namespace string) bool { return keep(namespace) || h.ahead[namespace] > number }
 	before := h.versions
 	h.versions = make(map[string]map[string]uint64, len(before))
+	for namespace, names := range before {
+		if kept(namespace) {
+			h.versions[namespace] = names
+			delete(before, namespace)
+		}
+	}
 	for i := range items {
-		known, ok := before[i.ref.Namespace][i.ref.Name]
-		delete(before[i.ref.Namespace], i.ref.Name)
-		if h.note(i, known, ok) {
-			news = append(news, i)
+		if !kept(i.ref.Namespace) {
+			news = h.relisted(i, before, news)
 		}
 	}
 	for namespace, names := range before {
-		for name := range names {
-			gone = append(gone, model.Ref{Kind: h.kind, Namespace: namespace, Name: name})
-		}
+		gone = h.refs(namespace, names, gone)
 	}
 	return news, gone
 }
 
+// replaceNamespace does the same for the objects of one namespace.
+func (h *held) replaceNamespace(name string, items iter.Seq[*item], version string) (news []*item, gone []model.Ref) {
+	before := map[string]map[string]uint64{name: h.versions[name]}
+	delete(h.versions, name)
+	for i := range items {
+		news = h.relisted(i, before, news)
+	}
+	if number := versionNumber(version); number > 0 {
+		h.ahead[name] = number
+		h.farthest = max(h.farthest, number)
+	}
+	return news, h.refs(name, before[name], nil)
+}
+
+// relisted moves an object from before to what is held now, and appends it to news if it is any.
+func (h *held) relisted(i *item, before map[string]map[string]uint64, news []*item) []*item {
+	known, ok := before[i.ref.Namespace][i.ref.Name]
+	delete(before[i.ref.Namespace], i.ref.Name)
+	if h.note(i, known, ok) {
+		news = append(news, i)
+	}
+	return news
+}
+
+// refs appends the names of a namespace's objects to refs.
+func (h *held) refs(namespace string, names map[string]uint64, refs []model.Ref) []model.Ref {
+	for name := range names {
+		refs = append(refs, model.Ref{Kind: h.kind, Namespace: namespace, Name: name})
+	}
+	return refs
+}
+
 // distrust makes every object pass for news when it is listed next: another cluster may count versions otherwise.
 func (h *held) distrust() {
+	h.caughtUp()
 	for _, names := range h.versions {
 		for name := range names {
 			names[name] = 0

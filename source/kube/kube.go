@@ -1,10 +1,11 @@
 // Package kube is the source of cluster objects that watches a Kubernetes API server.
 //
-// It delivers Services, EndpointSlices, ServiceCIDRs, this Node and the namespaces that are taken from the proxy. What the
-// label networking.k8s.io/kube-proxy=disabled takes from it is never asked for: Services and EndpointSlices are each
-// watched by one request for the whole cluster whose field selector leaves those namespaces out, and which is made anew
-// when they change. Objects become values of package model one by one as they arrive; what is kept here of each is its name
-// and its version, which is what tells after a lost connection what has been deleted and what is news.
+// It delivers Services, EndpointSlices, ServiceCIDRs, this Node and the namespaces that are taken from the proxy by the label
+// networking.k8s.io/kube-proxy=disabled. Services and EndpointSlices are each watched by one request for the whole cluster, whose
+// field selector leaves out the namespaces that have the label when it begins. When the label is put on another namespace, its
+// objects are dropped without a request; when it is taken off, that namespace is listed, and no other one: docs/adr/0014-opt-out.md.
+// Objects become values of package model one by one as they arrive; what is kept here of each is its name and its version, which is
+// what tells after a lost connection what has been deleted and what is news.
 //
 // While the API server cannot be reached, everything stays as it was last known. Token, client certificate and CA files
 // that the rest.Config names are read again by client-go: the token every minute, certificates every five. (CA files depend
@@ -51,6 +52,10 @@ type Options struct {
 	// ResyncPeriod is how long a watch lasts at least before it is opened again, from where it ended. It ends after once or
 	// twice that time. The default, and the least, is 5 minutes.
 	ResyncPeriod time.Duration
+	// ListSpread is the time within which a namespace is listed, at random, from which the label networking.k8s.io/kube-proxy=disabled
+	// has been taken, so that thousands of nodes do not ask at once. It doubles while the label keeps flipping, and grows with the
+	// number of such namespaces. Default: 2 seconds.
+	ListSpread time.Duration
 	// Logger gets trouble with the API server and with objects. Nil discards it.
 	Logger *slog.Logger
 }
@@ -86,6 +91,9 @@ func New(o Options) (*Source, error) {
 	}
 	if faults := validation.IsDNS1123Subdomain(o.NodeName); !o.AllNodes && len(faults) > 0 {
 		return nil, fmt.Errorf("NodeName %q cannot be the name of a Node: %s", o.NodeName, strings.Join(faults, "; "))
+	}
+	if o.ListSpread < 0 {
+		return nil, fmt.Errorf("ListSpread is %v: choose a time that is not negative, or 0 for the default", o.ListSpread)
 	}
 	types, err := scheme()
 	if err != nil {

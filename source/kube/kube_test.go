@@ -62,6 +62,7 @@ func TestNewErrors(t *testing.T) {
 		"no Config: say how to reach the API server":  {NodeName: "here"},
 		"no NodeName: say which Node this is":         {Config: config},
 		`NodeName "a,b" cannot be the name of a Node`: {Config: config, NodeName: "a,b"},
+		"ListSpread is -1s: choose a time":            {Config: config, NodeName: "here", ListSpread: -time.Second},
 		`ServiceProxyName "a,b" cannot be the value`:  {Config: config, NodeName: "here", ServiceProxyName: "a,b"},
 		"no/such/file": {NodeName: "here", Config: &rest.Config{
 			Host: "https://192.0.2.1", TLSClientConfig: rest.TLSClientConfig{CAFile: "no/such/file"},

@@ -30,17 +30,34 @@ func (i *item) DeepCopyObject() runtime.Object { return i }
 // GetObjectKind implements runtime.Object.
 func (i *item) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind }
 
+// listReader requests and reads lists of a resource.
+type listReader struct {
+	resource *resource
+	client   rest.Interface
+	decoder  runtime.Decoder
+}
+
+// request is one for objects of the resource. fields is its field selector.
+func (r *listReader) request(options metav1.ListOptions, fields string) *rest.Request {
+	options.LabelSelector, options.FieldSelector = r.resource.labels, fields
+	request := r.client.Get().Resource(r.resource.plural).VersionedParams(&options, metav1.ParameterCodec)
+	if r.resource.namespace != "" {
+		request = request.Namespace(r.resource.namespace)
+	}
+	return request
+}
+
 // list requests a list. Objects in protobuf are stripped one by one while the rest is on its way: neither all their bytes nor
 // all that they hold is in memory at once.
-func (w *watcher) list(ctx context.Context, request *rest.Request) (*itemList, error) {
+func (r *listReader) list(ctx context.Context, request *rest.Request) (*itemList, error) {
 	body, err := request.Stream(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer body.Close()
-	list, err := w.readList(body)
+	list, err := r.readList(body)
 	if err != nil {
-		return nil, fmt.Errorf("read a list of %s: %w", w.resource.name(), err)
+		return nil, fmt.Errorf("read a list of %s: %w", r.resource.name(), err)
 	}
 	return list, nil
 }
@@ -52,11 +69,11 @@ const (
 	listBuffer = 64 << 10
 )
 
-func (w *watcher) readList(body io.Reader) (*itemList, error) {
+func (r *listReader) readList(body io.Reader) (*itemList, error) {
 	list := &itemList{Items: []runtime.Object{}}
 	in := bufio.NewReaderSize(body, listBuffer)
 	if start, _ := in.Peek(len(protobufMagic)); string(start) != protobufMagic {
-		return list, w.readAll(in, list)
+		return list, r.readAll(in, list)
 	}
 	s := stream{in: in}
 	_, err := s.take(uint64(len(protobufMagic)))
@@ -67,9 +84,9 @@ func (w *watcher) readList(body io.Reader) (*itemList, error) {
 		}
 		switch number {
 		case 1:
-			err = w.readType(&s, length)
+			err = r.readType(&s, length)
 		case 2:
-			err = w.readRaw(&s, length, list)
+			err = r.readRaw(&s, length, list)
 		default:
 			_, err = s.take(length)
 		}
@@ -84,12 +101,12 @@ func (w *watcher) readList(body io.Reader) (*itemList, error) {
 }
 
 // readAll reads a list that is not in protobuf.
-func (w *watcher) readAll(in io.Reader, list *itemList) error {
+func (r *listReader) readAll(in io.Reader, list *itemList) error {
 	text, err := io.ReadAll(in)
 	if err != nil {
 		return err
 	}
-	objects, err := runtime.Decode(w.decoder, text)
+	objects, err := runtime.Decode(r.decoder, text)
 	if err != nil {
 		return err
 	}
@@ -101,19 +118,19 @@ func (w *watcher) readAll(in io.Reader, list *itemList) error {
 	return meta.EachListItem(objects, func(o runtime.Object) error {
 		object, err := meta.Accessor(o)
 		if err == nil {
-			w.add(list, object)
+			r.add(list, object)
 		}
 		return err
 	})
 }
 
-func (w *watcher) add(list *itemList, object metav1.Object) {
-	i := strip(w.resource.kind, object)
+func (r *listReader) add(list *itemList, object metav1.Object) {
+	i := strip(r.resource.kind, object)
 	list.Items = append(list.Items, &i)
 }
 
 // readType sees to it that the list is of what was asked for.
-func (w *watcher) readType(s *stream, length uint64) error {
+func (r *listReader) readType(s *stream, length uint64) error {
 	b, err := s.take(length)
 	if err != nil {
 		return err
@@ -122,14 +139,14 @@ func (w *watcher) readType(s *stream, length uint64) error {
 	if err := got.Unmarshal(b); err != nil {
 		return err
 	}
-	if want := w.resource.kind.String() + "List"; got.Kind != want {
+	if want := r.resource.kind.String() + "List"; got.Kind != want {
 		return fmt.Errorf("the API server sent a %s instead of a %s", got.Kind, want)
 	}
 	return nil
 }
 
 // readRaw reads the list itself: field 1 is about it, and each field 2 an object.
-func (w *watcher) readRaw(s *stream, length uint64, list *itemList) error {
+func (r *listReader) readRaw(s *stream, length uint64, list *itemList) error {
 	end := s.taken + length
 	for s.taken < end {
 		number, length, err := s.field()
@@ -145,8 +162,8 @@ func (w *watcher) readRaw(s *stream, length uint64, list *itemList) error {
 			err = list.ListMeta.Unmarshal(b)
 		case 2:
 			var object metav1.Object
-			if object, err = w.resource.read(b); err == nil {
-				w.add(list, object)
+			if object, err = r.resource.read(b); err == nil {
+				r.add(list, object)
 			}
 		}
 		if err != nil {

@@ -22,8 +22,8 @@ import (
 	"github.com/switchyard-net/switchyard/model"
 )
 
-// lister is a watcher that can do no more than read lists.
-func lister(t testing.TB, kind model.Kind) (*watcher, serializer.CodecFactory) {
+// lister reads lists.
+func lister(t testing.TB, kind model.Kind) (*listReader, serializer.CodecFactory) {
 	t.Helper()
 	types, err := scheme()
 	if err != nil {
@@ -32,7 +32,7 @@ func lister(t testing.TB, kind model.Kind) (*watcher, serializer.CodecFactory) {
 	codecs := serializer.NewCodecFactory(types)
 	all := resources("here", "")
 	r := all[slices.IndexFunc(all, func(r *resource) bool { return r.kind == kind })]
-	return &watcher{resource: r, decoder: codecs.UniversalDeserializer()}, codecs
+	return &listReader{resource: r, decoder: codecs.UniversalDeserializer()}, codecs
 }
 
 // encoded is a list as an API server sends it.
@@ -188,7 +188,7 @@ func FuzzReadList(f *testing.F) {
 	f.Add(encoded(f, codecs, model.KindService, protobuf))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		text = append([]byte(protobufMagic), bytes.TrimPrefix(text, []byte(protobufMagic))...)
-		for _, w := range []*watcher{services, endpointSlices} {
+		for _, w := range []*listReader{services, endpointSlices} {
 			list, err := w.readList(bytes.NewReader(text))
 			if err != nil {
 				continue

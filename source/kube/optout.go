@@ -6,90 +6,90 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"time"
+	"sync"
 )
 
-const (
-	// quiet is how long namespaces must have been left alone before Services and EndpointSlices are listed anew, longest how
-	// long that is put off at most. Labels are often put on many namespaces in a row.
-	quiet   = 250 * time.Millisecond
-	longest = 2 * time.Second
+// longestSelector is how long a field selector may be in a URL, in bytes: enough for some 1,400 namespaces. The API server
+// takes requests of up to 1 MiB, but compares each object that changes with each namespace, for each node that watches.
+const longestSelector = 64 << 10
 
-	// longestSelector is how long a field selector may be in a URL, in bytes: enough for some 1,400 namespaces. The API server
-	// takes requests of up to 1 MiB, but compares each object that changes with each namespace, for each node that watches.
-	longestSelector = 64 << 10
-)
-
-// optOut knows the namespaces that are taken from the proxy.
+// optOut knows the namespaces that are taken from the proxy, and which of them requests leave out.
 type optOut struct {
-	log      *slog.Logger
+	log *slog.Logger
+	// disabled belongs to the goroutine of the delivery, which holds mu while it writes.
 	disabled map[string]bool
-	// settled fires when they have changed and then been left alone.
-	settled *time.Timer
-	// since is when the change began that settled waits for the end of.
-	since time.Time
+
+	mu sync.Mutex // guards all below
+	// current is nil if it has to be made.
+	current *selection
 	// limit is how long a selector may be, in bytes.
 	limit int
-	// everything says that the last selector was too long.
+	// everything reports that the last selector was too long.
 	everything bool
 }
 
-func newOptOut(log *slog.Logger) optOut {
-	settled := time.NewTimer(0)
-	settled.Stop()
-	return optOut{log: log, disabled: make(map[string]bool), settled: settled, limit: longestSelector}
+// selection is what a request asks for. It is not modified.
+type selection struct {
+	fields string
+	// excluded are the namespaces that fields leaves out.
+	excluded map[string]bool
 }
 
-// set notes whether a namespace is disabled, and says whether that is news.
-func (o *optOut) set(namespace string, disabled bool, now time.Time) bool {
+func (s *selection) excludes(namespace string) bool { return s.excluded[namespace] }
+
+func newOptOut(log *slog.Logger) *optOut {
+	return &optOut{log: log, disabled: make(map[string]bool), limit: longestSelector}
+}
+
+// set notes whether a namespace is disabled, and reports whether that is news. Requests under way stay as they are.
+func (o *optOut) set(namespace string, disabled bool) bool {
 	if o.disabled[namespace] == disabled {
 		return false
 	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	if disabled {
 		o.disabled[namespace] = true
 	} else {
 		delete(o.disabled, namespace)
 	}
-	o.changed(now)
+	o.current = nil
 	return true
 }
 
-// changed puts off the end of the change. That all is as it was before does not call it off: objects of a namespace that
-// was disabled for a moment only have been forgotten, and must be listed.
-func (o *optOut) changed(now time.Time) {
-	if o.since.IsZero() {
-		o.since = now
+// selection returns what to ask for now: all but the disabled namespaces. If a field selector for them would be too long, which
+// is logged, all objects are asked for, and dropped on arrival. It may be called from any goroutine.
+func (o *optOut) selection() *selection {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.current != nil {
+		return o.current
 	}
-	o.settled.Reset(max(0, min(quiet, o.since.Add(longest).Sub(now))))
-}
-
-// selector returns the field selector that leaves the disabled namespaces out. It is empty if it would be too long, which
-// is logged: then all objects are asked for, and thrown away on arrival.
-func (o *optOut) selector() string {
-	o.settled.Stop()
-	o.since = time.Time{}
 	var terms []string
 	for _, namespace := range slices.Sorted(maps.Keys(o.disabled)) {
 		terms = append(terms, "metadata.namespace!="+namespace)
 	}
-	selector := strings.Join(terms, ",")
-	everything := inURL(selector) > o.limit
+	fields := strings.Join(terms, ",")
+	everything := inURL(fields) > o.limit
 	if everything && !o.everything {
 		o.log.Warn("too many namespaces are disabled to leave them out of requests: their objects are asked for, and ignored",
-			"label", optOutLabel, "namespaces", len(terms), "bytes", inURL(selector), "limit", o.limit)
+			"label", optOutLabel, "namespaces", len(terms), "bytes", inURL(fields), "limit", o.limit)
 	}
 	o.everything = everything
-	if everything {
-		return ""
+	o.current = &selection{}
+	if !everything {
+		o.current = &selection{fields: fields, excluded: maps.Clone(o.disabled)}
 	}
-	return selector
+	return o.current
 }
 
-// refuse notes that a selector was too long for the API server, or for a proxy on the way to it. One of half the length is
-// tried next, so that a limit which is not known is not run into with each namespace more or less.
-func (o *optOut) refuse(selector string) {
-	o.limit = inURL(selector) / 2
-	o.settled.Reset(0)
+// refuse notes that a selector was too long for the API server, or for a proxy on the way to it. The next one may have half the
+// length, so that an unknown limit is not hit again with each namespace more or less. It may be called from any goroutine.
+func (o *optOut) refuse(s *selection) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.limit = min(o.limit, inURL(s.fields)/2)
+	o.current = nil
 }
 
 func inURL(selector string) int { return len(url.QueryEscape(selector)) }

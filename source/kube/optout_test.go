@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
 )
 
 // never checks that nothing of a namespace has been sent since the API server was last asked, and that no request that
@@ -19,11 +21,38 @@ func (w *world) never(namespace string) {
 		}
 	}
 	for _, r := range w.takeRequests() {
-		if (r.resource == "services" || r.resource == "endpointslices") &&
+		if (r.resource == "services" || r.resource == "endpointslices") && (r.namespace == "" || r.namespace == namespace) &&
 			!slices.Contains(strings.Split(r.fields, ","), "metadata.namespace!="+namespace) {
 			w.t.Errorf("%v asks for fields %q, which include namespace %s", r, r.fields, namespace)
 		}
 	}
+}
+
+const (
+	// back is the time within which a namespace is back that is no longer disabled, and is the only one.
+	back = spread + shortWatch
+	// renewed is the time within which all watches have been opened anew.
+	renewed = 11 * time.Minute
+)
+
+// rewatch ends all watches, as they end from time to time. What disabled namespaces have is not asked for from then on.
+func (w *world) rewatch() {
+	settle(shortWatch)
+	w.cut(false)
+	settle(time.Second)
+	w.takeRequests()
+	w.takeSent()
+	w.takeBytes()
+}
+
+// rewatched and listedIn are the requests for Services and EndpointSlices that continue watches, and list a namespace.
+var rewatched = []string{"watch services", "watch endpointslices"}
+
+func listedIn(namespaces ...string) (requests []string) {
+	for _, n := range namespaces {
+		requests = append(requests, "list services in "+n, "list endpointslices in "+n)
+	}
+	return requests
 }
 
 // TestOptOut puts the label on namespaces with services and takes it off again.
@@ -37,25 +66,41 @@ func TestOptOut(t *testing.T) {
 		w.never("mesh")
 		w.sink.updates = nil
 
-		// Another one: its objects go in the same update, and nothing else happens to the others.
+		// Another one: its objects go in the same update, without a request, and nothing else happens to the others.
 		a.put(disabled("b"))
 		w.updates("-b/x:80 -b/x>10.0.0.2 b:disabled=true")
-		settle(longest)
-		w.never("b")
+		settle(time.Minute)
+		w.asked()
 		a.put(service("b/x", 81), slice("b/z", "10.0.0.3"), service("mesh/x", 81), service("a/x", 81))
 		w.updates("a/x:81")
-		w.never("mesh")
 
-		// Back again, with what has happened in the meantime.
+		// Back again, with what has happened in the meantime, all at once. The watches have brought that anyway.
 		a.put(namespace("b"))
 		w.updates("-b:disabled=true")
-		settle(longest)
-		w.holds("a/x:81", "a/x>10.0.0.1", "b/x:81", "b/x>10.0.0.2", "b/z>10.0.0.3", "mesh:disabled=true", hereNode)
-		if n := len(w.sink.updates); n > 2 {
-			t.Errorf("%d updates for two lists: %v", n, w.sink.updates)
-		}
-		if all := strings.Join(w.sink.updates, " "); strings.Contains(all, "a/x") {
-			t.Errorf("objects that nothing happened to were sent: %v", all)
+		settle(back)
+		w.updates("b/x:81 b/x>10.0.0.2 b/z>10.0.0.3")
+		w.asked(listedIn("b")...)
+
+		// Watches that begin later leave the namespace out. When it is back, they continue with it, and are not begun with a list.
+		a.put(disabled("b"))
+		w.rewatch()
+		w.sink.updates = nil
+		a.put(service("b/x", 82), service("a/x", 82))
+		w.updates("a/x:82")
+		w.never("b")
+		a.put(namespace("b"))
+		settle(2 * back)
+		w.updates("-b:disabled=true", "b/x:82 b/x>10.0.0.2 b/z>10.0.0.3")
+		w.asked(slices.Concat(rewatched, listedIn("b"))...)
+		a.put(service("b/x", 83))
+		w.updates("b/x:83")
+		a.put(disabled("b"))
+		settle(renewed)
+		w.takeSent()
+		a.put(service("b/x", 84), service("mesh/x", 82))
+		settle(renewed)
+		if sent := w.takeSent(); len(sent) > 0 {
+			t.Errorf("the API server has sent %v", sent)
 		}
 		w.never("mesh")
 		w.noProblems()
@@ -77,12 +122,12 @@ func TestOptOutAtOnce(t *testing.T) {
 			t.Fatal("the watch of before has ended already: nothing was tested")
 		}
 		a.remove(service("a/x", 0))
-		settle(longest)
+		settle(renewed)
 		w.holds("a:disabled=true", hereNode)
 	})
 }
 
-// TestOptOutFlips flips the label faster than watches are renewed.
+// TestOptOutFlips flips labels faster than namespaces are listed, and many at once.
 func TestOptOutFlips(t *testing.T) {
 	story(t, func(t *testing.T, a *apiServer) {
 		a.put(service("a/x", 80), service("b/x", 80))
@@ -93,30 +138,59 @@ func TestOptOutFlips(t *testing.T) {
 		a.put(disabled("a"))
 		settle(0)
 		a.put(namespace("a"))
-		settle(longest)
+		settle(back)
 		w.updates("-a/x:80 a:disabled=true", "-a:disabled=true", "a/x:80")
-		w.asked("list services", "list endpointslices", "watch services", "watch endpointslices")
+		w.asked(listedIn("a")...)
 
-		// One renewal for many changes in a row, at least one each so often.
-		for i := range 10 {
-			a.put(disabled(fmt.Sprint("n", i)))
-			settle(quiet / 2)
+		// However often it flips, a list twice a minute is the most, and the last label counts.
+		for range 1000 {
+			a.put(disabled("a"))
+			settle(60 * time.Millisecond)
+			a.put(namespace("a"))
+			settle(6 * time.Second)
 		}
-		settle(longest)
-		w.asked("list services", "list endpointslices", "watch services", "watch endpointslices")
-		for i := range 100 {
-			a.put(map[bool]object{true: disabled("a"), false: namespace("a")}[i%2 == 0])
-			settle(quiet / 2)
+		if n, most := len(w.takeRequests()), 2*2*1000*6/60; n < 10 || n > most {
+			t.Errorf("%d requests in 100 minutes of flipping, want at most %d", n, most)
 		}
-		settle(longest)
-		if n := len(w.takeRequests()); n < 12 || n > 32 {
-			t.Errorf("%d requests in %v of flipping", n, 100*quiet/2)
-		}
-		for i := range 10 {
-			a.put(namespace(fmt.Sprint("n", i)))
-		}
-		settle(longest)
+		settle(2 * maxSpreads * spread)
 		w.holds("a/x:80", "b/x:80", hereNode)
+		w.noProblems()
+	})
+}
+
+// TestOptInMany takes the label off many namespaces at once: each is listed once, not all at the same time, and the watches are
+// continued for all of them together.
+func TestOptInMany(t *testing.T) {
+	story(t, func(t *testing.T, a *apiServer) {
+		var names []string
+		for i := range 100 {
+			names = append(names, fmt.Sprint("n", i))
+			a.put(service(names[i]+"/x", 80), disabled(names[i]))
+		}
+		w := begin(a)
+		w.rewatch()
+		for _, n := range names {
+			a.put(namespace(n))
+		}
+		settle(spread)
+		early := w.takeRequests()
+		if n := len(early); n > 100 {
+			t.Errorf("%d requests within the time for one namespace", n)
+		}
+		settle(100*pace + shortWatch)
+		if n := len(w.sink.objects); n != 101 {
+			t.Errorf("%d objects", n)
+		}
+		want, got := slices.Concat(rewatched, listedIn(names...)), []string(nil)
+		for _, r := range append(early, w.takeRequests()...) {
+			got = append(got, r.String())
+		}
+		slices.Sort(want)
+		slices.Sort(got)
+		if diff := gocmp.Diff(want, got); diff != "" {
+			t.Errorf("the API server should have been asked for (-), was (+):\n%s", diff)
+		}
+		w.noProblems()
 	})
 }
 
@@ -155,15 +229,16 @@ func TestOptOutNamespaceDeleted(t *testing.T) {
 		a.put(disabled("a"), service("a/x", 80))
 		w := begin(a)
 		a.remove(service("a/x", 0), namespace("a"))
-		settle(longest)
+		settle(back)
 		w.holds(hereNode)
 		a.put(namespace("a"), service("a/x", 81))
 		w.holds("a/x:81", hereNode)
 		a.remove(service("a/x", 0), namespace("a"))
 		w.holds(hereNode)
 		a.put(disabled("a"), service("a/x", 82))
-		settle(longest)
+		settle(back)
 		w.holds("a:disabled=true", hereNode)
+		settle(renewed)
 		w.takeSent()
 		w.takeRequests()
 		a.put(service("a/x", 83))
@@ -186,7 +261,7 @@ func TestManyNamespaces(t *testing.T) {
 					a.put(disabled(fmt.Sprint("ns-", i)))
 				}
 				w := begin(a)
-				settle(longest)
+				settle(back)
 				w.complete(true)
 				w.logged("too many namespaces are disabled to leave them out of requests")
 				if w.sink.objects[service7] != "" || w.sink.objects[service7a] == "" {
@@ -194,7 +269,7 @@ func TestManyNamespaces(t *testing.T) {
 				}
 				// A change says it no second time, and works.
 				a.put(namespace("ns-7"), service("ns-8/x", 80))
-				settle(longest)
+				settle(back)
 				if w.sink.objects[service7] == "" || len(w.sink.objects) != c.namespaces+2 {
 					t.Errorf("ns-7/x should be there, and it alone; there are %d objects", len(w.sink.objects))
 				}
@@ -205,7 +280,7 @@ func TestManyNamespaces(t *testing.T) {
 						a.remove(namespace(fmt.Sprint("ns-", i)))
 					}
 				}
-				settle(longest)
+				settle(back)
 				w.takeRequests()
 				w.takeSent()
 				a.cut(false)
@@ -246,6 +321,7 @@ func TestNamespacesForbidden(t *testing.T) {
 		w.holds("a:disabled=true", hereNode)
 		w.noProblems()
 		w.logged("resource can be watched again")
+		settle(renewed)
 		w.takeSent()
 		w.takeRequests()
 		a.put(service("a/x", 81))

@@ -30,6 +30,8 @@ type resource struct {
 	// labels and fields select what is asked for. To fields comes what namespaces leave out, if namespaced.
 	labels, fields string
 	namespaced     bool
+	// namespace is the only one that objects are asked for in. Empty: all.
+	namespace string
 	// without says what it means not to have this resource, if that is bearable. Empty if nothing can be done without it.
 	without string
 }
@@ -77,9 +79,20 @@ func resources(nodeName, proxyName string) []*resource {
 	}
 }
 
-// name is the resource's name as RBAC and error messages of the API server have it.
+// in returns the resource in a single namespace.
+func (r *resource) in(namespace string) *resource {
+	only := *r
+	only.namespace = namespace
+	return &only
+}
+
+// name is the resource's name as RBAC and error messages of the API server have it, and the namespace if it is of one.
 func (r *resource) name() string {
-	return schema.GroupResource{Group: r.version.Group, Resource: r.plural}.String()
+	name := schema.GroupResource{Group: r.version.Group, Resource: r.plural}.String()
+	if r.namespace != "" {
+		name += " in namespace " + r.namespace
+	}
+	return name
 }
 
 // rule is the RBAC rule that lets the resource be watched.

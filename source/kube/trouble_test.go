@@ -159,12 +159,13 @@ func TestStoppedWatcher(t *testing.T) {
 		}
 		d := newDelivery(source, nil)
 		services := d.resources[3]
-		before, now := &watcher{resource: services}, &watcher{resource: services}
+		reader := listReader{resource: services}
+		before, now := &watcher{listReader: reader}, &watcher{listReader: reader}
 		x := item{ref: service7, version: "5", object: &model.Service{}}
 		d.watchers[model.KindService] = now
-		d.take(&event{from: now, what: list, items: []item{x}, version: "5"})
+		d.take(&event{from: now, what: list, items: []item{x}, version: "5", selection: &selection{}})
 		d.pending.take()
-		d.take(&event{from: before, what: list, version: "4"})
+		d.take(&event{from: before, what: list, version: "4", selection: &selection{}})
 		d.take(&event{from: before, what: deleted, items: []item{x}, version: "4"})
 		if set, deleted := d.pending.take(); len(set)+len(deleted) > 0 || d.held[model.KindService].latest != "5" {
 			t.Errorf("set %v, deleted %v", set, deleted)
@@ -341,7 +342,7 @@ func TestNotBackInTime(t *testing.T) {
 		w.holds("b/x:81", hereNode)
 		w.sink.updates = nil
 		a.put(disabled("c"))
-		settle(longest)
+		settle(back)
 		w.updates("c:disabled=true")
 		w.holds("b/x:81", "c:disabled=true", hereNode)
 		for _, r := range w.takeRequests() {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -14,22 +15,28 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/switchyard-net/switchyard/model"
 )
 
 // deniedRetry is how long to wait, or up to half as long again, before asking again for a resource that the API server does
 // not have or does not let be seen, if that is bearable: it will not change by itself.
 const deniedRetry = 5 * time.Minute
 
-// event is what a watcher has to say.
+// event is what a watcher or an optIn reports.
 type event struct {
-	from *watcher
-	what what
+	from  *watcher
+	optIn *optIn // if it is from one
+	what  what
 	// items are those that were put or deleted, or all that there are.
 	items []item
-	// version is the resource version of the list or the last item.
+	// version is the resource version of the list or the last item, or the one that a watch begins after.
 	version string
+	// selection is what was asked for by the list or watch.
+	selection *selection
+	// lists are the objects of the optIn's namespace.
+	lists map[model.Kind]*itemList
 }
 
 type what uint8
@@ -37,24 +44,29 @@ type what uint8
 const (
 	put what = iota
 	deleted
-	// list says that items are all that there are.
+	// list reports that items are all that there are.
 	list
-	// denied says that the API server does not have the resource or does not let it be seen, and that the watcher will not
+	// opened reports that a watch has begun.
+	opened
+	// denied reports that the API server does not have the resource or does not let it be seen, and that the watcher will not
 	// ask again for a while.
 	denied
-	// refused says that the request is too long.
-	refused
+	// due reports that the time has come to list the objects of a namespace.
+	due
+	// listed reports that they have been.
+	listed
 )
 
-// watcher lists and watches a resource under one selection until its context ends. The work is done by client-go's
-// Reflector: it resumes from the last version, or lists again where that is no longer there; and backs off.
+// watcher lists and watches a resource until its context ends. The work is done by client-go's Reflector: it resumes from the
+// last version, or lists again where that is no longer there; and backs off.
 type watcher struct {
-	resource *resource
-	client   rest.Interface
-	decoder  runtime.Decoder
-	fields   string
+	listReader
+	// optOut is what requests leave out, nil if the resource has no namespaces.
+	optOut *optOut
 	// least is a resource version that lists must not be older than, empty if any will do.
 	least string
+	// listed is what the last list asked for.
+	listed *selection
 	// lasts is how long one watch lasts at least.
 	lasts  time.Duration
 	events chan<- event
@@ -63,6 +75,10 @@ type watcher struct {
 	stop   context.CancelFunc
 	done   <-chan struct{}    // closed by stop
 	giveUp context.CancelFunc // ends the present Reflector
+
+	mu sync.Mutex // guards all below
+	// present is the watch under way, nil if there is none or it is about to end.
+	present *openWatch
 }
 
 // run watches until ctx ends, which is what stop does.
@@ -99,10 +115,6 @@ func (w *watcher) send(e event) {
 // start at once must not all read from etcd. But it must not be older than what the sink has already, or objects would come
 // back to life.
 func (w *watcher) listWatch() cache.ListerWatcher {
-	request := func(options metav1.ListOptions) *rest.Request {
-		options.LabelSelector, options.FieldSelector = w.resource.labels, w.fields
-		return w.client.Get().Resource(w.resource.plural).VersionedParams(&options, metav1.ParameterCodec)
-	}
 	return listing{&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 			if options.ResourceVersion == "0" && w.least != "" {
@@ -110,19 +122,31 @@ func (w *watcher) listWatch() cache.ListerWatcher {
 				options.ResourceVersionMatch = metav1.ResourceVersionMatchNotOlderThan
 				options.Limit = 0 // a limit would take the list from etcd, at exactly this version
 			}
-			list, err := w.list(ctx, request(options))
+			if options.Continue == "" { // the pages of a list are of one selection
+				w.listed = w.selection()
+			}
+			list := &itemList{}
+			err := w.ask(&w.listed, func(fields string) (err error) {
+				list, err = w.list(ctx, w.request(options, fields))
+				return err
+			})
 			if err != nil {
 				w.failed(ctx, err)
 				return nil, err
 			}
 			return list, nil
 		},
-		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (events watch.Interface, err error) {
 			options.Watch = true
-			events, err := request(options).Watch(ctx)
+			began, selection := time.Now(), w.selection()
+			err = w.ask(&selection, func(fields string) (err error) {
+				events, err = w.request(options, fields).Watch(ctx)
+				return err
+			})
 			switch _, alive := events.(*watch.StreamWatcher); {
 			case err == nil && alive:
 				w.health.mend(w.resource)
+				return w.open(events, began, options.ResourceVersion, selection), nil
 			case err == nil:
 				// Where connections keep breaking, client-go returns a watch that has ended instead of an error.
 				w.failed(ctx, errBroken)
@@ -132,6 +156,88 @@ func (w *watcher) listWatch() cache.ListerWatcher {
 			return events, err
 		},
 	}}
+}
+
+// selection is what to ask for now.
+func (w *watcher) selection() *selection {
+	if w.optOut == nil {
+		return &selection{fields: w.resource.fields}
+	}
+	return w.optOut.selection()
+}
+
+// ask makes a request with a selection, and makes it again with another one if that proves too long.
+func (w *watcher) ask(s **selection, request func(fields string) error) error {
+	err := request((*s).fields)
+	if w.optOut == nil || (*s).fields == "" || !slices.Contains(tooLong, statusOf(err)) {
+		return err
+	}
+	w.optOut.refuse(*s)
+	*s = w.selection()
+	return request((*s).fields)
+}
+
+// open reports a watch that has begun, and makes it one that reopen can end.
+func (w *watcher) open(events watch.Interface, began time.Time, version string, selection *selection) watch.Interface {
+	s := &openWatch{from: events, selection: selection, began: began, to: make(chan watch.Event), over: make(chan struct{})}
+	go s.run()
+	w.mu.Lock()
+	w.present = s
+	w.mu.Unlock()
+	w.send(event{what: opened, version: version, selection: selection})
+	return s
+}
+
+// shortWatch is how long a watch without an event must have lasted so that the Reflector continues where it ended. It takes a
+// shorter one for a failure, and lists everything again.
+const shortWatch = time.Second
+
+// reopen ends the watch under way if it leaves a namespace out, so that it continues from where it is with the present selection. No
+// list is needed for that. Without a watch under way there is nothing to do: the next one will have the present selection.
+func (w *watcher) reopen(namespace string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if s := w.present; s != nil && s.selection.excludes(namespace) {
+		time.AfterFunc(max(0, shortWatch-time.Since(s.began)), s.Stop)
+		w.present = nil
+	}
+}
+
+// openWatch is a watch that ends without an error when it is stopped, and not in the middle of reading.
+type openWatch struct {
+	from      watch.Interface
+	selection *selection
+	began     time.Time
+	to        chan watch.Event
+	stop      sync.Once
+	over      chan struct{} // closed by Stop
+}
+
+// ResultChan implements watch.Interface.
+func (s *openWatch) ResultChan() <-chan watch.Event { return s.to }
+
+// Stop implements watch.Interface.
+func (s *openWatch) Stop() { s.stop.Do(func() { close(s.over) }) }
+
+// run passes on what comes. What it has in hand at the end comes again with the next watch.
+func (s *openWatch) run() {
+	defer close(s.to)
+	defer s.from.Stop()
+	for {
+		select {
+		case <-s.over:
+			return
+		case e, ok := <-s.from.ResultChan():
+			if !ok {
+				return
+			}
+			select {
+			case <-s.over:
+				return
+			case s.to <- e:
+			}
+		}
+	}
 }
 
 // listing keeps the Reflector from asking for a list as a stream of events, which takes longer: docs/adr/0007-lists.md.
@@ -150,8 +256,6 @@ func (w *watcher) failed(ctx context.Context, err error) {
 		// It was not the API server that ended it.
 	case status == http.StatusGone || apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge):
 		// The version is not there any more, or not yet. The Reflector asks for another one.
-	case w.resource.namespaced && w.fields != "" && slices.Contains(tooLong, status):
-		w.send(event{what: refused})
 	case w.resource.without != "" && (status == http.StatusForbidden || status == http.StatusNotFound):
 		if status == http.StatusForbidden {
 			w.health.fail(w.resource, err)
@@ -204,7 +308,7 @@ func (i intake) Replace(objects []any, version string) error {
 		objects[n] = nil // which lets it be freed
 	}
 	i.w.least = version
-	i.w.send(event{what: list, items: items, version: version})
+	i.w.send(event{what: list, items: items, version: version, selection: i.w.listed})
 	return nil
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/switchyard-net/switchyard/internal/objectfeed"
 	"github.com/switchyard-net/switchyard/internal/relayserver"
+	"github.com/switchyard-net/switchyard/internal/wire"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -63,7 +64,7 @@ func benchRelay(b *testing.B) (sink interface {
 	if err != nil {
 		b.Fatal(err)
 	}
-	server := grpc.NewServer()
+	server := grpc.NewServer(grpc.ForceServerCodecV2(wire.Codec()))
 	relayserver.Register(server, relayserver.Options{Feed: feed})
 	go server.Serve(l)
 	b.Cleanup(server.Stop)

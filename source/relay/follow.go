@@ -17,10 +17,14 @@ const patience = 30 * time.Second
 
 var errSilent = errors.New("it has not answered for " + patience.String() + "; perhaps it has no full set of objects itself yet")
 
+var errEnded = errors.New("it has ended the stream")
+
 // dial returns a new connection to a relay. Each is for one stream: that way nothing but the source itself decides when to try
 // again, and names are resolved each time.
 func (s *Source) dial(target string) (*grpc.ClientConn, error) {
-	return client.Dial(client.Options{Target: target, Certificates: s.options.Certificates, DialOptions: s.options.DialOptions})
+	return client.Dial(client.Options{
+		Target: target, Certificates: s.options.Certificates, SocketUsers: s.options.SocketUsers, DialOptions: s.options.DialOptions,
+	})
 }
 
 // follow delivers what one relay has until the stream ends, and says why it did, and whether the relay was of use until then.
@@ -86,7 +90,7 @@ func (s *Source) receive(stream stream) (*update, error) {
 	for u.position == nil {
 		part, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
-			return nil, errors.New("it has ended the stream")
+			return nil, errEnded
 		}
 		if err != nil {
 			return nil, err

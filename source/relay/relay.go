@@ -30,6 +30,8 @@ type Options struct {
 	// Certificates are how to know the relay, and to be known: TLS by files that may be replaced while the source runs. Without
 	// them, targets must be unix sockets or loopback addresses.
 	Certificates *client.Certificates
+	// SocketUsers are users whose processes may serve a unix socket, as for [client.Options].
+	SocketUsers []string
 	// DialOptions come after those of [client.Dial].
 	DialOptions []grpc.DialOption
 	// Logger gets trouble with relays and with objects. Nil discards it.
@@ -90,6 +92,10 @@ func (s *Source) Run(ctx context.Context, sink source.Sink) error {
 		useful, err := s.follow(ctx, target, d)
 		if ctx.Err() != nil {
 			break
+		}
+		if useful && err == errEnded && time.Since(begun) >= longest {
+			wait = shortest
+			continue // The connection had lasted long enough; the relay lets no two followers go at the same time.
 		}
 		s.health.fail(target, err)
 		if !useful {

@@ -16,6 +16,7 @@ import (
 	"github.com/switchyard-net/switchyard/internal/objectfeed"
 	clusterv1 "github.com/switchyard-net/switchyard/internal/proto/cluster/v1"
 	"github.com/switchyard-net/switchyard/internal/relayserver"
+	"github.com/switchyard-net/switchyard/internal/wire"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -437,7 +438,7 @@ func TestTargets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := grpc.NewServer()
+	server := grpc.NewServer(grpc.ForceServerCodecV2(wire.Codec()))
 	relayserver.Register(server, relayserver.Options{Feed: feed})
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(l) }()

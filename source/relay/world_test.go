@@ -23,6 +23,7 @@ import (
 	"github.com/switchyard-net/switchyard/client"
 	"github.com/switchyard-net/switchyard/internal/objectfeed"
 	"github.com/switchyard-net/switchyard/internal/relayserver"
+	"github.com/switchyard-net/switchyard/internal/wire"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/source"
 )
@@ -110,9 +111,10 @@ func (n *network) cut(to string) {
 }
 
 // listen has a gRPC server at an address until stop is called, which the end of the test does too.
-func (n *network) listen(t testing.TB, at string, register func(*grpc.Server)) (stop func()) {
+func (n *network) listen(t testing.TB, at string, register func(*grpc.Server), options ...grpc.ServerOption) (stop func()) {
 	l := bufconn.Listen(64 << 10)
-	server := grpc.NewServer(grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 15 * time.Second}))
+	server := grpc.NewServer(append(options, grpc.ForceServerCodecV2(wire.Codec()),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 15 * time.Second}))...)
 	register(server)
 	n.mu.Lock()
 	n.listeners[at] = l

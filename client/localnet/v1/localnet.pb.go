@@ -972,7 +972,8 @@ type Port struct {
 	Internal *Traffic `protobuf:"bytes,6,opt,name=internal,proto3" json:"internal,omitempty"`
 	// What happens to new connections to all other frontends. Unset if there are none.
 	External *Traffic `protobuf:"bytes,7,opt,name=external,proto3" json:"external,omitempty"`
-	// ClientIP affinity: for how many seconds after its last new connection a client address stays with its endpoint. 0: none.
+	// ClientIP affinity: for how many seconds after its last new connection a client address stays with its endpoint, whichever of
+	// the port's frontends it uses. 0: none.
 	AffinitySeconds uint32 `protobuf:"varint,8,opt,name=affinity_seconds,json=affinitySeconds,proto3" json:"affinity_seconds,omitempty"`
 	// Only for UDP: indices of endpoints that get no new connections here but whose flows must not be cut, because they still
 	// serve. Flows to endpoints in neither a route nor this list are to be cut, so that clients who go on sending reach another.

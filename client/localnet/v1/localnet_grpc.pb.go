@@ -42,8 +42,11 @@ const (
 //
 // A server serves nothing before its own sources are complete: a client that connects early waits, it never sees a partial
 // state. It fails with PERMISSION_DENIED for a node that the client may not have, with NOT_FOUND for one that it does not serve,
-// with INVALID_ARGUMENT for a request that makes no sense, and with UNAVAILABLE while it shuts down. Whatever the failure, the
-// client keeps what it has and comes back.
+// with INVALID_ARGUMENT for a request that makes no sense, with RESOURCE_EXHAUSTED for a client too many, and with UNAVAILABLE while
+// it shuts down. Whatever the failure, the client keeps what it has and comes back.
+//
+// A server may end a call with OK before it has anything to send, or between two updates: when the connection has lasted long enough.
+// The client opens another connection at once and continues there.
 type EndpointsClient interface {
 	// Next returns the whole state as soon as there is one other than that which the filter names: a long poll.
 	//
@@ -107,8 +110,11 @@ type Endpoints_WatchClient = grpc.BidiStreamingClient[WatchRequest, WatchRespons
 //
 // A server serves nothing before its own sources are complete: a client that connects early waits, it never sees a partial
 // state. It fails with PERMISSION_DENIED for a node that the client may not have, with NOT_FOUND for one that it does not serve,
-// with INVALID_ARGUMENT for a request that makes no sense, and with UNAVAILABLE while it shuts down. Whatever the failure, the
-// client keeps what it has and comes back.
+// with INVALID_ARGUMENT for a request that makes no sense, with RESOURCE_EXHAUSTED for a client too many, and with UNAVAILABLE while
+// it shuts down. Whatever the failure, the client keeps what it has and comes back.
+//
+// A server may end a call with OK before it has anything to send, or between two updates: when the connection has lasted long enough.
+// The client opens another connection at once and continues there.
 type EndpointsServer interface {
 	// Next returns the whole state as soon as there is one other than that which the filter names: a long poll.
 	//

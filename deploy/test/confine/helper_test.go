@@ -26,6 +26,10 @@ type confinement struct {
 	// none if it is empty. The program is at its place below it.
 	Root   string
 	Mounts []mount
+	// Env are variables that the process has beside those of the test.
+	Env []string
+	// Cgroup is a directory of a cgroup in which the process runs; that of the test if it is empty.
+	Cgroup string
 	// Probe has the process try system calls instead of becoming another program.
 	Probe bool
 }
@@ -57,6 +61,11 @@ func confine(text string) error {
 	}
 	if err := os.Unsetenv(confineMark); err != nil {
 		return err
+	}
+	if c.Cgroup != "" {
+		if err := os.WriteFile(filepath.Join(c.Cgroup, "cgroup.procs"), []byte("0"), 0); err != nil {
+			return err
+		}
 	}
 	if c.Root != "" {
 		if err := c.enterRoot(); err != nil {
@@ -91,7 +100,7 @@ func confine(text string) error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("no new privileges: %w", err)
 	}
-	path, args, env := os.Args[1], os.Args[1:], os.Environ()
+	path, args, env := os.Args[1], os.Args[1:], append(os.Environ(), c.Env...)
 	if err := c.applyFilter(); err != nil {
 		return err
 	}

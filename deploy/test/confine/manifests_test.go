@@ -69,10 +69,19 @@ func readManifests(t *testing.T, dir string) *manifests {
 type deployed struct {
 	*node
 	ca *certtest.Authority
+	// cgroups are where the containers of pods run, by name; nil for where the test does.
+	cgroups map[string]string
 }
 
 // deploy starts a node with an API server that has the name in the manifests.
 func deploy(t *testing.T) *deployed {
+	t.Helper()
+	return deployBeside(t, http.HandlerFunc(answer))
+}
+
+// deployBeside is the same with any API server.
+func deployBeside(t *testing.T, api http.Handler) *deployed {
+	t.Helper()
 	d := &deployed{node: newNode(t), ca: certtest.NewAuthority()}
 	cert, key := d.ca.Issue(time.Hour, pkix.Name{CommonName: "api"}, apiServerName)
 	pair, err := tls.X509KeyPair(cert, key)
@@ -88,7 +97,7 @@ func deploy(t *testing.T) *deployed {
 			w.WriteHeader(http.StatusUnauthorized)
 			return
 		}
-		answer(w, r)
+		api.ServeHTTP(w, r)
 	})}
 	go func() {
 		_ = s.Serve(tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}))
@@ -140,16 +149,21 @@ func (d *deployed) volumes(m *manifests, subject pkix.Name, hosts ...string) map
 	return places
 }
 
-// runPod starts the containers of a pod with exactly their arguments, user, capabilities and files, and nothing more.
+// runPod starts the containers of a pod with exactly their arguments, variables, user, capabilities and files, and nothing more.
 func (d *deployed) runPod(m *manifests, volumes map[string]string) map[string]*process {
 	d.Helper()
 	processes := make(map[string]*process)
 	for _, c := range m.pod.Containers {
-		values := []string{"$(NODE_NAME)", "node-a"}
+		values, to := []string{"$(NODE_NAME)", "node-a"}, d.filter
 		for _, e := range c.Env {
-			if ref := e.ValueFrom.ConfigMapKeyRef; ref != nil {
+			if e.ValueFrom == nil {
+				to.Env = append(to.Env, e.Name+"="+e.Value)
+			} else if ref := e.ValueFrom.ConfigMapKeyRef; ref != nil {
 				values = append(values, "$("+e.Name+")", m.configs[ref.Name][ref.Key])
 			}
+		}
+		if d.cgroups != nil {
+			to.Cgroup = d.cgroups[c.Name]
 		}
 		args := []string{"/switchyard"}
 		for _, a := range c.Args {
@@ -159,7 +173,6 @@ func (d *deployed) runPod(m *manifests, volumes map[string]string) map[string]*p
 		if err != nil {
 			d.Fatal(err)
 		}
-		to := d.filter
 		to.Root, to.Mounts = root, []mount{{d.binary, "/switchyard", false}, {"/proc", "/proc", false}, {filepath.Join(d.dir, "hosts"), "/etc/hosts", false}}
 		for _, v := range c.VolumeMounts {
 			to.Mounts = append(to.Mounts, mount{volumes[v.Name], v.MountPath, !v.ReadOnly})
@@ -171,7 +184,10 @@ func (d *deployed) runPod(m *manifests, volumes map[string]string) map[string]*p
 		if c.SecurityContext.RunAsUser != nil {
 			user = c.SecurityContext.RunAsUser
 		}
-		to.UID, to.GID = int(*user), int(*m.pod.SecurityContext.RunAsGroup)
+		to.UID = int(*user)
+		if group := m.pod.SecurityContext.RunAsGroup; group != nil {
+			to.GID = int(*group)
+		}
 		for _, name := range c.SecurityContext.Capabilities.Add {
 			to.Caps = append(to.Caps, map[corev1.Capability]int{"NET_ADMIN": unix.CAP_NET_ADMIN, "NET_RAW": unix.CAP_NET_RAW}[name])
 		}

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -386,13 +387,13 @@ func TestInitOnly(t *testing.T) {
 // socket is for a group.
 func TestServeAndApply(t *testing.T) {
 	n := newNode(t)
-	const group, stranger = 65530, 65533
+	const group, stranger, unknown = 65530, 65533, 65531
 	if err := errors.Join(os.Mkdir(filepath.Join(n.dir, "run"), 0o750), os.Chown(filepath.Join(n.dir, "run"), somebody, group)); err != nil {
 		t.Fatal(err)
 	}
 	socket := filepath.Join(n.dir, "run", "api.sock")
 	serve := n.start(somebody, group, nil, "serve", "--source", filepath.Join(n.dir, "web.yaml"), "--node", "node-a",
-		"--listen", "unix://"+socket, "--socket-mode", "0660")
+		"--listen", "unix://"+socket, "--socket-mode", "0660", "--socket-users", strconv.Itoa(stranger))
 	n.eventually("the socket is there", func() bool { _, err := os.Stat(socket); return err == nil })
 	info, err := os.Stat(socket)
 	if err != nil {
@@ -410,7 +411,16 @@ func TestServeAndApply(t *testing.T) {
 		t.Error("a stranger gets the state")
 	}
 	refused.stop()
-	apply := n.start(stranger, group, netAdmin, "apply", "nftables", "--api", "unix://"+socket)
+	doubtful := n.start(stranger, group, netAdmin, "apply", "nftables", "--api", "unix://"+socket, "--healthz-bind-address", "127.0.0.1:10266")
+	n.eventually("a server of an unknown user is refused", func() bool { return strings.Contains(n.get("127.0.0.1:10266", "/healthz"), "is one of user 65532") })
+	doubtful.stop()
+	unlisted := n.start(unknown, group, netAdmin, "apply", "nftables", "--api", "unix://"+socket, "--socket-users", "65532", "--healthz-bind-address", "127.0.0.1:10266")
+	n.eventually("a client of an unknown user is refused", func() bool { return strings.Contains(n.get("127.0.0.1:10266", "/healthz"), "is one of user 65531") })
+	unlisted.stop()
+	if n.routes(clusterAddr)() {
+		t.Error("a refused client has programmed the kernel")
+	}
+	apply := n.start(stranger, group, netAdmin, "apply", "nftables", "--api", "unix://"+socket, "--socket-users", "65532")
 	n.eventually("connections are routed", n.routes(clusterAddr))
 	if got := apply.status("CapEff"); got != "0000000000001000" {
 		t.Errorf("apply has the capabilities %s", got)

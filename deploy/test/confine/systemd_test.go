@@ -3,6 +3,7 @@ package confine
 import (
 	"bufio"
 	"crypto/x509/pkix"
+	"fmt"
 	"maps"
 	"os"
 	"os/exec"
@@ -206,7 +207,7 @@ func (d *deployed) startUnit(name, config, runtime, secrets string) *process {
 	_, protected := u["ProtectKernelTunables"]
 	c := confinement{UID: users[u["User"][0]], GID: unitGroup, Filter: u.profile(d.T).strict(d.T), Root: root, Mounts: []mount{
 		{d.binary, "/usr/local/bin/switchyard", false}, {"/proc", "/proc", !protected}, {runtime, "/run/switchyard", ownRuntime},
-		{filepath.Join(d.dir, "hosts"), "/etc/hosts", false}, {secrets, "/var/run/secrets/kubernetes.io/serviceaccount", false},
+		{filepath.Join(d.dir, "hosts"), "/etc/hosts", false}, {filepath.Join(d.dir, "passwd"), "/etc/passwd", false}, {secrets, "/var/run/secrets/kubernetes.io/serviceaccount", false},
 	}}
 	if _, hidden := u["InaccessiblePaths"]; !hidden {
 		c.Mounts = append(c.Mounts, mount{config, "/etc/switchyard", false})
@@ -243,17 +244,22 @@ func TestUnitsRun(t *testing.T) {
 	if err := os.Chmod(runtime, 0o750); err != nil {
 		t.Fatal(err)
 	}
+	var passwd strings.Builder
+	for name, number := range users {
+		fmt.Fprintf(&passwd, "%s:x:%d:%d::/:/bin/false\n", name, number, unitGroup)
+	}
+	d.file("passwd", passwd.String())
 	serve := d.startUnit("switchyard-serve.service", config, runtime, secrets)
 	apply := d.startUnit("switchyard-apply.service", config, runtime, secrets)
 	d.eventually("connections are routed", d.routes(clusterAddr))
 	d.flush()
-	d.eventually("the rules are there again", d.routes(clusterAddr))
+	d.eventually("the rules are there", d.routes(clusterAddr))
 	apply.stop()
 	serve.stop()
 	proxy := d.startUnit("switchyard.service", config, runtime, secrets)
 	d.eventually("the time-out is set", func() bool { return d.sysctl("nf_conntrack_tcp_timeout_established") == "75600" })
 	d.flush()
-	d.eventually("the rules are there again", d.routes(clusterAddr))
+	d.eventually("the rules are there", d.routes(clusterAddr))
 	proxy.stop()
 }
 

@@ -27,6 +27,21 @@ env:
     valueFrom:
       fieldRef:
         fieldPath: spec.nodeName
+  {{- with include "switchyard.goMemoryLimit" . }}
+  - name: GOMEMLIMIT
+    value: {{ . }}
+  {{- end }}
+resources:
+  {{- toYaml .Values.resources | nindent 2 }}
+{{- end }}
+
+{{- /* 60% of the limit of memory, as the program takes by itself; nothing for limits in other units than Mi and Gi. */}}
+{{- define "switchyard.goMemoryLimit" -}}
+{{- $limit := dig "limits" "memory" "" .Values.resources | toString }}
+{{- if regexMatch "^[0-9]+[MG]i$" $limit }}
+{{- $mebibytes := regexFind "^[0-9]+" $limit | int64 | mul (hasSuffix "Gi" $limit | ternary 1024 1) }}
+{{- div (mul $mebibytes 3) 5 }}MiB
+{{- end }}
 {{- end }}
 
 {{- define "switchyard.args" -}}

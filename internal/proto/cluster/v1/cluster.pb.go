@@ -526,8 +526,10 @@ type Service struct {
 	ExternalLocal       bool           `protobuf:"varint,12,opt,name=external_local,json=externalLocal,proto3" json:"external_local,omitempty"`
 	AffinitySeconds     uint32         `protobuf:"varint,13,opt,name=affinity_seconds,json=affinitySeconds,proto3" json:"affinity_seconds,omitempty"`
 	HealthCheckNodePort uint32         `protobuf:"varint,14,opt,name=health_check_node_port,json=healthCheckNodePort,proto3" json:"health_check_node_port,omitempty"`
-	unknownFields       protoimpl.UnknownFields
-	sizeCache           protoimpl.SizeCache
+	// metadata.creationTimestamp; unset if it is not known. Of two Services that want the same address, the older one may get it.
+	Created       *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=created,proto3" json:"created,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Service) Reset() {
@@ -656,6 +658,13 @@ func (x *Service) GetHealthCheckNodePort() uint32 {
 		return x.HealthCheckNodePort
 	}
 	return 0
+}
+
+func (x *Service) GetCreated() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Created
+	}
+	return nil
 }
 
 // ServicePort is a port of a Service.
@@ -1244,7 +1253,7 @@ const file_cluster_v1_cluster_proto_rawDesc = "" +
 	"\x03Ref\x12$\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x10.cluster.v1.KindR\x04kind\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
-	"\x04name\x18\x03 \x01(\tR\x04name\"\xbd\x04\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\"\xf3\x04\n" +
 	"\aService\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\"\n" +
@@ -1262,7 +1271,8 @@ const file_cluster_v1_cluster_proto_rawDesc = "" +
 	"\x0einternal_local\x18\v \x01(\bR\rinternalLocal\x12%\n" +
 	"\x0eexternal_local\x18\f \x01(\bR\rexternalLocal\x12)\n" +
 	"\x10affinity_seconds\x18\r \x01(\rR\x0faffinitySeconds\x123\n" +
-	"\x16health_check_node_port\x18\x0e \x01(\rR\x13healthCheckNodePortB\r\n" +
+	"\x16health_check_node_port\x18\x0e \x01(\rR\x13healthCheckNodePort\x124\n" +
+	"\acreated\x18\x0f \x01(\v2\x1a.google.protobuf.TimestampR\acreatedB\r\n" +
 	"\v_proxy_name\"n\n" +
 	"\vServicePort\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
@@ -1369,18 +1379,19 @@ var file_cluster_v1_cluster_proto_depIdxs = []int32{
 	1,  // 10: cluster.v1.Service.type:type_name -> cluster.v1.ServiceType
 	15, // 11: cluster.v1.Service.source_ranges:type_name -> cluster.v1.Prefix
 	8,  // 12: cluster.v1.Service.ports:type_name -> cluster.v1.ServicePort
-	10, // 13: cluster.v1.EndpointSlice.ports:type_name -> cluster.v1.EndpointPort
-	11, // 14: cluster.v1.EndpointSlice.endpoints:type_name -> cluster.v1.Endpoint
-	16, // 15: cluster.v1.EndpointSlice.trigger_time:type_name -> google.protobuf.Timestamp
-	15, // 16: cluster.v1.Node.pod_cidrs:type_name -> cluster.v1.Prefix
-	15, // 17: cluster.v1.ServiceCIDR.cidrs:type_name -> cluster.v1.Prefix
-	2,  // 18: cluster.v1.Objects.Follow:input_type -> cluster.v1.FollowRequest
-	4,  // 19: cluster.v1.Objects.Follow:output_type -> cluster.v1.FollowResponse
-	19, // [19:20] is the sub-list for method output_type
-	18, // [18:19] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	16, // 13: cluster.v1.Service.created:type_name -> google.protobuf.Timestamp
+	10, // 14: cluster.v1.EndpointSlice.ports:type_name -> cluster.v1.EndpointPort
+	11, // 15: cluster.v1.EndpointSlice.endpoints:type_name -> cluster.v1.Endpoint
+	16, // 16: cluster.v1.EndpointSlice.trigger_time:type_name -> google.protobuf.Timestamp
+	15, // 17: cluster.v1.Node.pod_cidrs:type_name -> cluster.v1.Prefix
+	15, // 18: cluster.v1.ServiceCIDR.cidrs:type_name -> cluster.v1.Prefix
+	2,  // 19: cluster.v1.Objects.Follow:input_type -> cluster.v1.FollowRequest
+	4,  // 20: cluster.v1.Objects.Follow:output_type -> cluster.v1.FollowResponse
+	20, // [20:21] is the sub-list for method output_type
+	19, // [19:20] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_cluster_v1_cluster_proto_init() }

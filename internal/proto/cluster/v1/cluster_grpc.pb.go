@@ -37,7 +37,8 @@ type ObjectsClient interface {
 	// Follow sends updates, each when the client says that it is ready for it; what changes while the client is busy is merged
 	// into its next update. The first update is the whole set, or what has changed since the position to resume from.
 	//
-	// A server sends nothing before its own sources are complete.
+	// A server sends nothing before its own sources are complete. It may end the call with OK between two updates, when the connection
+	// has lasted long enough; the client opens another one and resumes.
 	Follow(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[FollowRequest, FollowResponse], error)
 }
 
@@ -71,7 +72,8 @@ type ObjectsServer interface {
 	// Follow sends updates, each when the client says that it is ready for it; what changes while the client is busy is merged
 	// into its next update. The first update is the whole set, or what has changed since the position to resume from.
 	//
-	// A server sends nothing before its own sources are complete.
+	// A server sends nothing before its own sources are complete. It may end the call with OK between two updates, when the connection
+	// has lasted long enough; the client opens another one and resumes.
 	Follow(grpc.BidiStreamingServer[FollowRequest, FollowResponse]) error
 	mustEmbedUnimplementedObjectsServer()
 }

@@ -1,0 +1,67 @@
+//go:build linux
+
+package nftables
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/switchyard-net/switchyard/internal/nft"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// TestLengthsComeAhead: when a Service brings the first range of some length, the firewall asks for that length before any frontend
+// is restricted to it. A start has everything at once: there is no packet that must meet a half.
+func TestLengthsComeAhead(t *testing.T) {
+	ns := newNS(t)
+	conn := dial(t, ns)
+	var seen []string // after each commit
+	var b *Backend
+	b = openBackend(t, ns, Options{}, func(c *nft.Conn) kernel {
+		return &watchfulKernel{sharedKernel{c}, func() {
+			if b == nil {
+				return // it is being opened
+			}
+			h := held(t, conn, state.IPv4)
+			what := "nothing"
+			switch sk := (&skeleton{o: &Options{}, f: state.IPv4, shape: &shape{lengths: [2]lengths{{24: true}}}, node: testNode}); {
+			case len(h["allowed-24"]) > 0 && len(h["service-restricted"]) > 0:
+				what = "elements"
+			case len(h["allowed-24"])+len(h["service-restricted"]) > 0:
+				what = "some elements"
+			case h["allowed-24"] != nil:
+				what = "a set"
+				if s, err := conn.ReadSkeleton(table(state.IPv4)); err == nil {
+					if firewall := sk.firewall(); sameRules(s, &firewall) {
+						what = "rules"
+					}
+				}
+			}
+			seen = append(seen, what)
+		}}
+	})
+	open := restrictedService("a", nil)
+	open.Ports[0].Frontends[1].Restricted = false
+	restricted := restrictedService("a", ranges("192.0.2.0/24"))
+	apply(t, b, full(open))
+	apply(t, b, delta(restricted))
+	apply(t, b, delta(restrictedService("a", ranges("198.51.100.0/24"))))
+	if want := []string{"nothing", "rules", "elements", "elements"}; !slices.Equal(seen, want) {
+		t.Errorf("after each commit there were %q, want %q", seen, want)
+	}
+	plant(t, conn, func(b *nft.Batch) {
+		for _, f := range families {
+			b.DeleteTable(table(f))
+		}
+	})
+	seen = nil
+	apply(t, b, full(restricted))
+	if want := []string{"elements"}; !slices.Equal(seen, want) {
+		t.Errorf("a start: after each commit there were %q, want %q", seen, want)
+	}
+}
+
+func sameRules(s *nft.Skeleton, c *nft.Chain) bool {
+	_, same := s.HasChain(table(state.IPv4), c)
+	return same
+}

@@ -1,0 +1,132 @@
+package nftables
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/switchyard-net/switchyard/internal/nft"
+)
+
+// intruders finds out which process changes our tables again and again. A change that is repaired may be anybody's mistake; when
+// repairs go on, it listens for a while to what the kernel reports of commits.
+type intruders struct {
+	log     *slog.Logger
+	port    uint32 // that of our own commits
+	monitor monitor
+	done    sync.WaitGroup
+
+	mu      sync.Mutex
+	repairs []time.Time // of the last intruderMemory
+	stop    *time.Timer // ends the listening; nil if nothing is listened to
+	last    nft.Change  // the last that was not ours, of which process
+	at      time.Time
+}
+
+// monitor is what intruders needs of *nft.Monitor.
+type monitor interface {
+	Listen(on bool) error
+	Next() (nft.Change, error)
+	Close() error
+}
+
+const (
+	// manyRepairs within intruderMemory are a fault. One less, and it is found out who makes them necessary.
+	manyRepairs    = 3
+	intruderMemory = 5 * time.Minute
+	// listenTime is how long it listens after a repair.
+	listenTime = time.Minute
+)
+
+func newIntruders(log *slog.Logger, port uint32, m monitor) *intruders {
+	i := &intruders{log: log, port: port, monitor: m}
+	i.done.Go(i.follow)
+	return i
+}
+
+func (i *intruders) follow() {
+	for {
+		change, err := i.monitor.Next()
+		if err != nil {
+			return
+		}
+		if change.Port != i.port {
+			i.note(change)
+		}
+	}
+}
+
+func (i *intruders) note(change nft.Change) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if time.Since(i.at) > intruderMemory {
+		i.log.Warn("another process changes the tables", "process", change.Process, "pid", change.PID,
+			"remedy", "keep it from tables "+tableName+", for example from 'nft flush ruleset'")
+	}
+	i.last, i.at = change, time.Now()
+}
+
+// repaired takes down that tables had to be repaired.
+func (i *intruders) repaired() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.repairs = append(i.recent(), time.Now())
+	if len(i.repairs) < manyRepairs-1 {
+		return
+	}
+	if i.stop != nil {
+		i.stop.Reset(listenTime)
+		return
+	}
+	if err := i.monitor.Listen(true); err != nil {
+		i.log.Warn("cannot find out which process changes the tables", "error", err)
+		return
+	}
+	i.stop = time.AfterFunc(listenTime, i.rest)
+}
+
+// rest ends the listening.
+func (i *intruders) rest() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.stop = nil
+	_ = i.monitor.Listen(false) // fails only if it is closed
+}
+
+// recent returns the repairs that count. The caller holds mu.
+func (i *intruders) recent() []time.Time {
+	for len(i.repairs) > 0 && time.Since(i.repairs[0]) > intruderMemory {
+		i.repairs = i.repairs[1:]
+	}
+	return i.repairs
+}
+
+// fault returns what is wrong if repairs go on.
+func (i *intruders) fault() error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	repairs := i.recent()
+	if len(repairs) < manyRepairs {
+		return nil
+	}
+	who := errors.New("find the process that changes them, for example with 'nft monitor', and stop it")
+	if !i.at.IsZero() && time.Since(i.at) <= intruderMemory {
+		who = fmt.Errorf("process %q changes them, with PID %d in the node's first PID namespace; stop it, or keep it from these tables",
+			i.last.Process, i.last.PID)
+	}
+	return fmt.Errorf("tables %s had to be repaired %d times within %v, last at %s: %w", tableName, len(repairs), intruderMemory,
+		repairs[len(repairs)-1].UTC().Format(time.TimeOnly), who)
+}
+
+func (i *intruders) close() error {
+	i.mu.Lock()
+	if i.stop != nil {
+		i.stop.Stop()
+	}
+	i.mu.Unlock()
+	err := i.monitor.Close()
+	i.done.Wait()
+	return err
+}

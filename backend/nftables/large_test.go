@@ -1,0 +1,107 @@
+//go:build linux
+
+package nftables
+
+import (
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/switchyard-net/switchyard/internal/nft"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// readingKernel takes down which sets are dumped.
+type readingKernel struct {
+	kernel
+	dumped map[string]bool
+}
+
+func (k *readingKernel) Elems(t nft.Table, set string) ([]nft.Elem, error) {
+	k.dumped[set] = true
+	return k.kernel.Elems(t, set)
+}
+
+// TestLargeSetsAreLookedUp restarts on sets that hold what is expected, and then on one that holds one element more, in a slot of a
+// Service that is gone. Only that one is dumped, or written anew.
+func TestLargeSetsAreLookedUp(t *testing.T) {
+	for name, limits := range map[string]readLimits{"dump": {0, 1 << 30}, "rewrite": {0, 0}} {
+		t.Run(name, func(t *testing.T) {
+			ns := newNS(t)
+			conn := dial(t, ns)
+			if ok, err := conn.Has(nft.ElementCounts); err != nil || !ok {
+				t.Skipf("this kernel does not have %s, as Linux %s has: %v", nft.ElementCounts.Name, nft.ElementCounts.Since, err)
+			}
+			reading := &readingKernel{}
+			start := func(services ...*state.Service) int {
+				t.Helper()
+				reading.dumped = map[string]bool{}
+				b := openBackend(t, ns, Options{}, func(c *nft.Conn) kernel { reading.kernel = c; return reading })
+				defer closeBackend(b)
+				b.limits = limits
+				return apply(t, b, full(services...)).Written
+			}
+			// Endpoints that leave a large Service leave holes.
+			services := append(someServices(), dualStack("large", 6, 40, 0), dualStack("clients", 7, 20, time.Hour))
+			b := newBackend(t, ns, Options{})
+			apply(t, b, full(services...))
+			services[len(services)-2] = without(dualStack("large", 6, 40, 0), 3, 17)
+			apply(t, b, delta(services[len(services)-2]))
+			closeBackend(b)
+			before := dump(t, conn)
+
+			empty := map[string]bool{} // of sets without elements there is nothing to look up
+			for _, f := range families {
+				for set, elems := range held(t, conn, f) {
+					if len(elems) == 0 {
+						empty[set] = true
+					}
+				}
+			}
+			if written := start(services...); written != 0 {
+				t.Errorf("%d objects written", written)
+			}
+			maps.DeleteFunc(reading.dumped, func(set string, _ bool) bool { return empty[set] })
+			if len(reading.dumped) > 0 {
+				t.Errorf("sets that hold what is expected were dumped: %v", slices.Sorted(maps.Keys(reading.dumped)))
+			}
+			if diff := changesBetween(before, dump(t, conn)); len(diff) > 0 {
+				t.Errorf("changed: %v", diff)
+			}
+
+			start(services[1:]...)
+			slots := setID{space: service, kind: slots}.name()
+			if reading.dumped[slots] != (limits.rewrite > 0) {
+				t.Errorf("%s was dumped: %v", slots, reading.dumped[slots])
+			}
+			after := dump(t, conn)
+			closeBackend(b)
+			if written := start(services[1:]...); written != 0 {
+				t.Errorf("%d objects written when one Service is gone", written)
+			}
+			if len(changesBetween(before, after)) == 0 || len(changesBetween(after, dump(t, conn))) > 0 {
+				t.Error("what belonged to the Service that is gone is still there")
+			}
+		})
+	}
+}
+
+// without returns a record without some of its endpoints.
+func without(s *state.Service, indexes ...int) *state.Service {
+	for i := range s.Ports {
+		for _, r := range routes(&s.Ports[i]) {
+			if r == nil {
+				continue
+			}
+			var left []state.Endpoint
+			for j, e := range r.Endpoints {
+				if !slices.Contains(indexes, j) {
+					left = append(left, e)
+				}
+			}
+			r.Endpoints = left
+		}
+	}
+	return s
+}

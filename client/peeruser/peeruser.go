@@ -1,0 +1,88 @@
+// Package peeruser decides by user who may be at the other end of a unix socket.
+//
+// The permissions of a socket decide who may connect to it, and not who serves it: that depends on who could put it there. What
+// counts here is what the kernel reports about the process at the other end (SO_PEERCRED, see unix(7)): who it ran as when it
+// connected, or when it began to listen.
+package peeruser
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/user"
+	"runtime"
+	"slices"
+	"strconv"
+)
+
+// Error is that of a connection with a process of a user who may not be there.
+type Error struct {
+	// User is the number of that user.
+	User int
+}
+
+// Error implements [error].
+func (e *Error) Error() string {
+	return fmt.Sprintf("the process at the other end of the socket is one of user %d, which is neither root nor user %d as this process, "+
+		"and is not listed", e.User, os.Geteuid())
+}
+
+// Users are users whose processes may be at the other end, beside root and the user of this process. The zero value has no others.
+type Users struct{ numbers []int }
+
+// Parse reads users that are given by name or by number, such as "switchyard" or "65532". Names are looked up once, here. A user
+// outside of the process's user namespace appears as 65534: to list that number lists all of them. Where the system does not report
+// users, which is everywhere but on Linux, Parse fails with [errors.ErrUnsupported] if there are any.
+func Parse(users []string) (Users, error) {
+	var u Users
+	for _, name := range users {
+		if !supported {
+			return u, fmt.Errorf("user %q: who is at the other end of a unix socket: %w on %s; list nobody", name, errors.ErrUnsupported, runtime.GOOS)
+		}
+		number, err := strconv.ParseUint(name, 10, 31)
+		if err != nil {
+			found, err := user.Lookup(name)
+			if err == nil {
+				number, err = strconv.ParseUint(found.Uid, 10, 31)
+			}
+			if err != nil {
+				return u, fmt.Errorf("user %q: %w; name a user of this host, or give the number", name, err)
+			}
+		}
+		u.numbers = append(u.numbers, int(number))
+	}
+	return u, nil
+}
+
+// Check returns an [*Error] unless the process at the other end of a unix socket is one of root, of this process's own user, or of
+// one of the users. Root could change this process anyway, and one of its own user is as good as this one. Where the system does not
+// report users, and for what is no connection of a unix socket, Check checks nothing. A connection that wraps another one needs
+// a method NetConn() net.Conn that returns it.
+func (u Users) Check(conn net.Conn) error {
+	if !supported {
+		return nil
+	}
+	for {
+		wrapped, ok := conn.(interface{ NetConn() net.Conn })
+		if !ok {
+			break
+		}
+		conn = wrapped.NetConn()
+	}
+	socket, ok := conn.(*net.UnixConn)
+	if !ok {
+		if a, ok := conn.LocalAddr().(*net.UnixAddr); ok && a != nil {
+			return fmt.Errorf("user at the other end of the socket: a connection of type %T does not tell it; it needs a method NetConn", conn)
+		}
+		return nil
+	}
+	number, err := userOf(socket)
+	if err != nil {
+		return fmt.Errorf("user at the other end of the socket: %w", err)
+	}
+	if number == 0 || number == os.Geteuid() || slices.Contains(u.numbers, number) {
+		return nil
+	}
+	return &Error{User: number}
+}

@@ -1,0 +1,57 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/switchyard-net/switchyard/internal/reconcile"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// dataplaneStatus keeps the last status of the reconciler, for /healthz. Its methods may be called concurrently.
+type dataplaneStatus struct {
+	mu     sync.Mutex // guards all below
+	last   reconcile.Status
+	listed []error // problems of last, nil until they are asked for
+}
+
+func (d *dataplaneStatus) set(s reconcile.Status) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.last, d.listed = s, nil
+}
+
+// faults are what keeps the dataplane from showing any Service: nothing is programmed yet, or the last commit failed as a whole.
+func (d *dataplaneStatus) faults() []error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case d.last.Err != nil:
+		return []error{d.last.Err}
+	case d.last.Applied == 0:
+		return []error{errors.New("nothing is programmed yet")}
+	}
+	return nil
+}
+
+// problems are the Services that the dataplane cannot program. They are no faults: the node routes all others, and the owner of one
+// Service must not be able to take a node out of the load balancers of everybody else. The list is made once for each status,
+// because anyone who reaches /healthz can ask for it.
+func (d *dataplaneStatus) problems() []error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.listed != nil || len(d.last.Failed) == 0 {
+		return d.listed
+	}
+	for i, name := range slices.SortedFunc(maps.Keys(d.last.Failed), state.ServiceName.Compare) {
+		if i == maxTold {
+			d.listed = append(d.listed, fmt.Errorf("and %d services more", len(d.last.Failed)-maxTold))
+			break
+		}
+		d.listed = append(d.listed, fmt.Errorf("service %v: %w", name, d.last.Failed[name]))
+	}
+	return d.listed
+}

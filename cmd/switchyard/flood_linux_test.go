@@ -1,0 +1,251 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+)
+
+// openFilesVariable is the environment variable by which a test sets the limit of open files of the program.
+const openFilesVariable = "SWITCHYARD_TEST_OPEN_FILES"
+
+func limitOpenFiles() {
+	n, err := strconv.ParseUint(os.Getenv(openFilesVariable), 10, 64)
+	if err == nil {
+		err = syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: n, Max: n})
+	}
+	if os.Getenv(openFilesVariable) != "" && err != nil {
+		panic(err)
+	}
+}
+
+// flood makes connections all the time until the test ends, each from the next of some addresses and to the next of some others. What
+// it writes on a connection is the beginning of a request, or a whole one, or nothing.
+type flood struct{ made atomic.Int64 }
+
+const (
+	// keptOpen is how many connections each worker of a flood has open at the same time.
+	keptOpen = 150
+	// floodPause is the time between two connections of a worker: so many that the server's places are taken over and over, but no
+	// more than it can accept on a machine that is busy, because those that wait to be accepted are the kernel's to keep.
+	floodPause = 4 * time.Millisecond
+	// floodPauseVariable is the environment variable that sets another pause: 1ns for floods as fast as the machine can.
+	floodPauseVariable = "SWITCHYARD_TEST_FLOOD_PAUSE"
+)
+
+func startFlood(t *testing.T, workers int, from, to []string) *flood {
+	f, every := &flood{}, floodPause
+	if d, err := time.ParseDuration(os.Getenv(floodPauseVariable)); err == nil {
+		every = d
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	t.Cleanup(func() {
+		cancel()
+		wg.Wait()
+	})
+	texts := []string{"", "GET /livez HTTP/1.1\r\nHost: x\r\nX: ", "GET /livez HTTP/1.1\r\nHost: x\r\n\r\n", "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n"}
+	for worker := range workers {
+		wg.Go(func() {
+			pause := time.NewTicker(every)
+			defer pause.Stop()
+			var open []net.Conn
+			defer func() {
+				for _, c := range open {
+					_ = c.Close()
+				}
+			}()
+			for i := worker; ctx.Err() == nil; i++ {
+				<-pause.C
+				source, target := from[i%len(from)], to[i/len(from)%len(to)]
+				if strings.Contains(source, ":") {
+					target = strings.Replace(target, nodeAddr, "["+nodeAddr6+"]", 1)
+				}
+				d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(source)}, Timeout: time.Second}
+				c, err := d.DialContext(ctx, "tcp", target)
+				if err != nil {
+					continue // it may be refused or take too long
+				}
+				f.made.Add(1)
+				_, _ = io.WriteString(c, texts[i%len(texts)])
+				if open = append(open, c); len(open) > keptOpen {
+					_ = open[0].Close()
+					open = open[1:]
+				}
+			}
+		})
+	}
+	return f
+}
+
+// nodeAddr6 is another address of the node.
+const nodeAddr6 = "fd00::2"
+
+// addAddresses adds addresses to the loopback interface, beside those of the namespace: ones of the same /64, and ones of others.
+func addAddresses(t *testing.T) (same, others []string) {
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 32 {
+		same = append(same, fmt.Sprintf("fd00:0:0:1::%x", i+1))
+	}
+	for i := range 4 { // fewer clients than the smallest server has room for
+		others = append(others, fmt.Sprintf("fd00:0:1:%x::1", i+1))
+	}
+	for _, a := range append(append([]string{nodeAddr6}, same...), others...) {
+		addr := &netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP(a), Mask: net.CIDRMask(128, 128)}, Flags: syscall.IFA_F_NODAD}
+		if err := netlink.AddrAdd(lo, addr); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return same, others
+}
+
+// askTimeout is long: a machine that is busy is no failure.
+const askTimeout = 30 * time.Second
+
+// askFrom asks once, on a connection of its own.
+func askFrom(source, target, path string) error {
+	d := net.Dialer{Timeout: askTimeout}
+	if source != "" {
+		d.LocalAddr = &net.TCPAddr{IP: net.ParseIP(source)}
+	}
+	c, err := d.Dial("tcp", target)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(askTimeout))
+	if _, err := fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", path); err != nil {
+		return err
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if _, err := io.Copy(io.Discard, resp.Body); err != nil || resp.StatusCode != 200 {
+		return fmt.Errorf("%s, %w", resp.Status, err)
+	}
+	return nil
+}
+
+// floodEverything floods the ports of the program from one client, from one /64, from some clients and over loopback, and waits until
+// all their places must be taken.
+func floodEverything(t *testing.T, same, others []string) (made func() int64) {
+	targets := []string{nodeAddr + ":10256", nodeAddr + ":10249", nodeAddr + ":" + healthPort}
+	floods := []*flood{
+		startFlood(t, 2, []string{endpointAddr}, targets),
+		startFlood(t, 2, same, targets),
+		startFlood(t, 2, others, targets),
+		startFlood(t, 1, []string{"127.0.0.1"}, []string{"127.0.0.1:12345"}),
+	}
+	eventually(t, "the ports are flooded", func() bool {
+		n := int64(500)
+		for _, f := range floods {
+			n = min(n, f.made.Load())
+		}
+		return n == 500
+	})
+	return func() (sum int64) {
+		for _, f := range floods {
+			sum += f.made.Load()
+		}
+		return sum
+	}
+}
+
+// answered asks every port from this machine and from a client that floods nothing, and notes how long it takes.
+func answered(t *testing.T, when string, took *[]time.Duration) {
+	t.Helper()
+	for i := range 10 {
+		for _, e := range []struct{ source, target, path string }{
+			{"", "127.0.0.1:10256", "/livez"}, {"", nodeAddr + ":10256", "/livez"}, // the kubelet's
+			{otherAddr, nodeAddr + ":10256", "/livez"}, {otherAddr, nodeAddr + ":10256", "/healthz"},
+			{"", "127.0.0.1:10249", "/metrics"}, {otherAddr, nodeAddr + ":10249", "/healthz"},
+			{otherAddr, nodeAddr + ":" + healthPort, "/"},
+		} {
+			began := time.Now()
+			err := askFrom(e.source, e.target, e.path)
+			*took = append(*took, time.Since(began))
+			if err != nil {
+				t.Errorf("%s, round %d: %s from %q: %v", when, i, e.target+e.path, e.source, err)
+			}
+		}
+	}
+}
+
+// TestFloodedPorts floods all ports of the program with connections, while it may have few files open: others are answered, a lost
+// connection to the API server is made again, and what is new there is routed.
+func TestFloodedPorts(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	const limit = 256
+	t.Setenv(openFilesVariable, strconv.Itoa(limit))
+	same, others := addAddresses(t)
+	api := newAPIServer(t)
+	file := filepath.Join(t.TempDir(), "config.yaml")
+	config := fmt.Sprintf(`{apiVersion: kubeproxy.config.k8s.io/v1alpha2, kind: KubeProxyConfiguration, hostnameOverride: node-a, mode: nftables,
+  healthzBindAddress: "[::]:10256", metricsBindAddress: "[::]:10249", clientConnection: {contentType: application/json},
+  api: {listen: ["tcp://127.0.0.1:12345"]}, nodePortAddresses: ["%s/32", "%s/128"],
+  linux: {oomScoreAdj: 0, conntrack: {maxPerCore: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}}}`, nodeAddr, nodeAddr6)
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	endpoint, err := net.Listen("tcp", endpointAddr+":8080")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer endpoint.Close()
+	go func() { _ = http.Serve(endpoint, http.NotFoundHandler()) }()
+	p := start(t, "proxy", "--config", file, "--master", api.URL)
+	eventually(t, "the service is routed", func() bool { return connects(clusterAddr) })
+	eventually(t, "the health check port is served", func() bool { return connects(nodeAddr + ":" + healthPort) })
+
+	made := floodEverything(t, same, others)
+	var took []time.Duration
+	answered(t, "while it is flooded", &took)
+
+	watched := api.watched.Load()
+	api.CloseClientConnections()
+	eventually(t, "the API server is watched again", func() bool { return api.watched.Load() >= watched+int32(len(objects)) })
+	api.added["endpointslices"] <- strings.NewReplacer("web", "new", `"1"`, `"2"`).Replace(objects["endpointslices"])
+	api.added["services"] <- strings.NewReplacer("web", "new", `"1"`, `"2"`, "10.96.0.10", "10.96.0.11", nodePort, "30081", healthPort, "32001").Replace(objects["services"])
+	eventually(t, "a new service is routed", func() bool { return connects("10.96.0.11:80") })
+	eventually(t, "the new health check port is served", func() bool { return askFrom(otherAddr, nodeAddr+":32001", "/") == nil })
+	answered(t, "after a change", &took)
+
+	open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.cmd.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(took)
+	t.Logf("%d connections were made; the program has %d of %d files open; %d answers took %v (median) and %v (99 of 100)",
+		made(), len(open), limit, len(took), took[len(took)/2], took[len(took)*99/100])
+	if len(open) > limit-limit/4 {
+		t.Errorf("%d of %d files are open, want a quarter left", len(open), limit)
+	}
+	if text := get("127.0.0.1:10249/metrics"); !strings.Contains(text, `switchyard_server_connections_closed_total{server="health"}`) {
+		t.Errorf("metrics do not say how many connections were closed: %.500s", text)
+	}
+	if n := strings.Count(p.log.all(), "\n"); n > 200 {
+		t.Errorf("the log has %d lines", n)
+	}
+}

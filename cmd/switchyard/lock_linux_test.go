@@ -1,0 +1,139 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/switchyard-net/switchyard/internal/nft"
+)
+
+// routed is a site under traffic, and the process that routes it, which was run with the given arguments.
+func routed(t *testing.T) (s *site, first *process) {
+	s = newSite(t)
+	s.write("web.yaml", rendered("web", stableIP, "", endpointAddr))
+	first = s.run("127.0.0.1:10256")
+	eventually(t, "the service is routed", first.says(routing+"1 service"))
+	startTraffic(t)
+	return s, first
+}
+
+// run routes the site's manifests in a process.
+func (s *site) run(health string, args ...string) *process {
+	return start(s, append([]string{"run", "--source", s.dir, "--node", "node-a", "--healthz-bind-address", health}, args...)...)
+}
+
+// TestSecondProcess: of two processes the second refuses, and says which the first is and what to do. The first is not disturbed.
+func TestSecondProcess(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	s, first := routed(t)
+	written := quiet(t)
+	for _, args := range [][]string{
+		{"run", "--source", s.dir, "--node", "node-a", "--take-over", "0"},
+		{"apply", "nftables", "--api", "unix://" + s.socket, "--take-over", "100ms"},
+		{"proxy", "--master", "http://127.0.0.1:1", "--take-over", "0", "--hostname-override", "node-a"},
+		{"cleanup"},
+	} {
+		second := start(t, args...)
+		<-second.done
+		code, text := second.cmd.ProcessState.ExitCode(), second.log.all()
+		t.Logf("%s:\n%s", strings.Join(args[:1], " "), text)
+		for _, want := range []string{fmt.Sprintf("PID %d", first.cmd.Process.Pid), "switchyard " + currentVersion(), "stop it first"} {
+			if code == 0 || !strings.Contains(text, want) {
+				t.Errorf("%s ends with exit code %d, and does not say %q:\n%s", args[0], code, want, text)
+			}
+		}
+		if waits := strings.Contains(text, "--take-over"); waits != (args[0] != "cleanup") {
+			t.Errorf("%s says that --take-over helps: %v", args[0], waits)
+		}
+	}
+	if now := quiet(t); now != written {
+		t.Errorf("%d commits by those who refused", now-written)
+	}
+	if path, err := exec.LookPath("nft"); err == nil {
+		out, err := exec.Command(path, "list", "ruleset").CombinedOutput()
+		if err != nil || !bytes.Contains(out, fmt.Appendf(nil, "PID %d", first.cmd.Process.Pid)) {
+			t.Errorf("nft list ruleset does not show who routes: %v\n%.500s", err, out)
+		}
+	}
+	s.write("last.yaml", rendered("last", "10.96.0.99", "", endpointAddr))
+	eventually(t, "the first goes on", func() bool { return once("tcp", "10.96.0.99:80") == nil })
+}
+
+// TestTakeOver has a process wait for the end of another, and the next for its, however they end: no connection is concerned.
+func TestTakeOver(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	s, process := routed(t)
+	for i, end := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM, syscall.SIGKILL} {
+		// As with overlapping restarts, both have the same ports.
+		next := s.run("127.0.0.1:10256", "--take-over", "1m")
+		eventually(t, "the next process waits", next.says("waiting for the end"))
+		if next.says(routing)() {
+			t.Fatal("two processes route")
+		}
+		began := time.Now()
+		if err := process.cmd.Process.Signal(end); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the next process routes", next.says(routing))
+		t.Logf("%v: the next process routes %v after the signal", end, time.Since(began).Round(time.Millisecond))
+		<-process.done
+		process = next
+		name := fmt.Sprintf("after-%d", i)
+		s.write(name+".yaml", rendered(name, fmt.Sprintf("10.96.0.%d", 100+i), "", endpointAddr))
+		eventually(t, "the next process routes what is new", func() bool { return once("tcp", fmt.Sprintf("10.96.0.%d:80", 100+i)) == nil })
+	}
+}
+
+// TestOneOfMany starts processes at the same time: one of them routes, and when it is killed, another, until none is left.
+func TestOneOfMany(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	s := newSite(t)
+	s.write("web.yaml", rendered("web", stableIP, "", endpointAddr))
+	const n = 5
+	var processes [n]*process
+	var starts sync.WaitGroup
+	for i := range n {
+		starts.Go(func() { processes[i] = s.run(fmt.Sprintf("127.0.0.1:%d", 11000+i), "--take-over", "1m") })
+	}
+	starts.Wait()
+	for left := n; left > 0; left-- {
+		var holder *process
+		eventually(t, "one of them routes", func() bool {
+			for _, p := range processes {
+				if p != nil && p.says(routing)() {
+					holder = p
+				}
+			}
+			return holder != nil
+		})
+		for i, p := range processes {
+			if p != nil && p != holder && p.says(routing)() {
+				t.Fatal("two processes route")
+			}
+			if p == holder {
+				processes[i] = nil
+			}
+		}
+		holder.kill()
+	}
+	c, err := nft.Dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if ok, err := c.HasTable(nft.Table{Family: nft.IPv4, Name: "switchyard-lock"}); ok || err != nil {
+		t.Errorf("after the end of all there is a lock: %v, %v", ok, err)
+	}
+}

@@ -1,0 +1,78 @@
+package main
+
+import (
+	"log/slog"
+	"sync/atomic"
+
+	"github.com/switchyard-net/switchyard/internal/connlimit"
+	"github.com/switchyard-net/switchyard/server"
+)
+
+// fewFiles is the limit of open files below which there is a warning: a common default that nobody chose for a server.
+const fewFiles = 1024
+
+// shares are how many file descriptors the servers of a process may have. Together they leave enough to the rest of it: connections
+// to the API server or a relay, files, netlink and logs. However many connections others make, changes arrive and are programmed.
+type shares struct {
+	health, healthOwn   int // connections from elsewhere, and from this machine
+	metrics, metricsOwn int
+	ports, portSockets  int // of health check node ports: connections, and what is listened on
+	api                 int // connections to the node-local API, at all its addresses, of clients and of those that are not known yet
+	serve               int // the same in a process that serves nothing else beside its health
+}
+
+// sharesOf divides a limit of open files.
+func sharesOf(limit uint64) shares {
+	files := int(min(limit, 1<<20))
+	kept := min(max(files/4, 64), 1024) // for the rest of the process
+	part := func(sixteenths, most int) int {
+		return max(min((files-kept)*sixteenths/16, most), 1)
+	}
+	return shares{
+		health: part(2, 128), healthOwn: part(1, 32),
+		metrics: part(1, 64), metricsOwn: part(1, 32),
+		ports: part(2, 512), portSockets: part(4, 16384),
+		api: part(5, 1<<20), serve: part(13, 1<<20),
+	}
+}
+
+// openShares divides the limit of this process. Go has raised it as far as it goes.
+func openShares(log *slog.Logger) shares {
+	limit := openFilesLimit()
+	if limit < fewFiles {
+		log.Warn("the limit of open files is low: servers of this process take few connections", "limit", limit,
+			"remedy", "raise the hard limit, LimitNOFILE= of a systemd unit or ulimit -n")
+	}
+	return sharesOf(limit)
+}
+
+// forServe returns the shares of a process that serves the node-local API and its health: a relay has a connection of each node.
+func (s shares) forServe() shares {
+	return shares{health: s.health, healthOwn: s.healthOwn, api: s.serve, serve: s.serve}
+}
+
+// apiClients returns how many connections there may be at each of n addresses of the node-local API, if asked for most, 0 for as many
+// as usual.
+func (s shares) apiClients(most, n int, log *slog.Logger) int {
+	there := server.ClientsOf(s.api / max(n, 1))
+	switch {
+	case most == 0:
+		return min(server.DefaultMaxClients, there)
+	case most > there:
+		log.Warn("the limit of open files allows fewer connections to the node-local API", "allows", there, "wanted", most,
+			"remedy", "raise the hard limit, LimitNOFILE= of a systemd unit or ulimit -n")
+	}
+	return min(most, there)
+}
+
+// connections counts the connections of a server.
+type connections struct{ open, closed atomic.Int64 }
+
+func (c *connections) count() (open, closed int64) { return c.open.Load(), c.closed.Load() }
+
+// pool bounds the connections of a server that answers at once, to most from elsewhere and own from this machine.
+func (c *connections) pool(name string, most, own int, log *slog.Logger) *connlimit.Pool {
+	return connlimit.New(connlimit.Options{
+		Name: name, Max: most, PerClient: max(most/8, 1), ThisMachine: own, Replace: true, Logger: log, Open: &c.open, Closed: &c.closed,
+	})
+}

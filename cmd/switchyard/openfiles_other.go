@@ -1,0 +1,6 @@
+//go:build !linux
+
+package main
+
+// openFilesLimit is how many files this process may have open, as far as is known here.
+func openFilesLimit() uint64 { return fewFiles }

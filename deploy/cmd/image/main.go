@@ -1,0 +1,75 @@
+// Command image puts builds of one program for several platforms into a container image, as an archive.
+package main
+
+import (
+	"bufio"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/switchyard-net/switchyard/deploy/ociimage"
+)
+
+func main() {
+	out := flag.String("o", "", "file to write")
+	name := flag.String("name", "", "name and tag of the image, such as localhost/switchyard:v1.2.3")
+	flag.Usage = func() {
+		fmt.Fprintln(flag.CommandLine.Output(), "usage: image -o FILE -name NAME:TAG EXECUTABLE...\nSOURCE_DATE_EPOCH is the time of the image, in seconds since 1970.")
+		flag.PrintDefaults()
+	}
+	flag.Parse()
+	digest, err := build(*out, *name, flag.Args())
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "image: %v\n", err)
+		os.Exit(1)
+	}
+	fmt.Println(digest)
+}
+
+// build writes the archive, under its name only once it is complete.
+func build(out, name string, executables []string) (digest string, err error) {
+	if out == "" {
+		return "", errors.New("say which file to write with -o")
+	}
+	o := ociimage.Options{Name: name, Labels: map[string]string{
+		"org.opencontainers.image.title":       "switchyard",
+		"org.opencontainers.image.description": "A node-local service proxy for Kubernetes",
+		"org.opencontainers.image.source":      "https://github.com/switchyard-net/switchyard",
+		"org.opencontainers.image.licenses":    "Apache-2.0",
+	}}
+	if epoch := os.Getenv("SOURCE_DATE_EPOCH"); epoch != "" {
+		seconds, err := strconv.ParseInt(epoch, 10, 64)
+		if err != nil {
+			return "", fmt.Errorf("SOURCE_DATE_EPOCH: %w; it must be a number of seconds since 1970", err)
+		}
+		o.Created = time.Unix(seconds, 0)
+	}
+	var contents [][]byte
+	for _, path := range executables {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return "", err
+		}
+		contents = append(contents, content)
+	}
+	partial := out + ".partial"
+	f, err := os.Create(partial)
+	if err != nil {
+		return "", err
+	}
+	digest, err = write(f, o, contents)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return "", errors.Join(err, os.Remove(partial))
+	}
+	return digest, os.Rename(partial, out)
+}
+
+func write(f io.Writer, o ociimage.Options, executables [][]byte) (digest string, err error) {
+	w := bufio.NewWriter(f)
+	digest, err = ociimage.Write(w, o, executables...)
+	return digest, errors.Join(err, w.Flush())
+}

@@ -1,0 +1,237 @@
+// Package ociimage writes a container image that holds one static binary, for several platforms, without a container engine.
+//
+// The archive is an OCI image layout (image-spec 1.1) as a tar file, and a docker archive at the same time. The same binaries and options
+// make the same archive, byte for byte: every list is sorted, and every time is that of the options.
+package ociimage
+
+import (
+	"archive/tar"
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+)
+
+// Binary is where the program is in the image, KubeProxy a link to it: kubeadm's DaemonSet runs that path.
+const (
+	Binary    = "/switchyard"
+	KubeProxy = "/usr/local/bin/kube-proxy"
+)
+
+// Options say what an image is called.
+type Options struct {
+	// Name is the full name with a tag, such as localhost/switchyard:v1.2.3. Required. The tag is also the version in the
+	// image's labels.
+	Name string
+	// Labels are put on the image beside its version.
+	Labels map[string]string
+	// Created is the time of the image and of all files in it. Default: the beginning of 1970.
+	Created time.Time
+}
+
+// fullName is a name as containerd and the kubelet store it: a registry (or localhost), a path and a tag.
+var fullName = regexp.MustCompile(`^(?:localhost|[a-z0-9-]+(?:\.[a-z0-9-]+)+|[a-z0-9.-]+:[0-9]+)(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)+:(\w[\w.-]{0,127})$`)
+
+// Write writes the archive of an image with one of the ELF executables for each platform, and returns the digest of the image,
+// which names it whatever archive or registry it is in. It returns an error for an executable that would not run in an image
+// which holds nothing else, and for two of the same platform.
+func Write(w io.Writer, o Options, executables ...[]byte) (digest string, err error) {
+	tag := fullName.FindStringSubmatch(o.Name)
+	if tag == nil {
+		return "", fmt.Errorf("image name %q: must have a registry (or localhost), a path and a tag, such as localhost/switchyard:v1.2.3", o.Name)
+	}
+	if o.Created.IsZero() {
+		o.Created = time.Unix(0, 0)
+	}
+	o.Created = o.Created.UTC().Truncate(time.Second)
+	images, err := imagesOf(o, tag[1], executables)
+	if err != nil {
+		return "", err
+	}
+	var index v1.ImageIndex = mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
+	var docker tarball.Manifest
+	for _, i := range images {
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: i.image, Descriptor: v1.Descriptor{Platform: i.platform}})
+		d, err := dockerImage(o.Name+"-"+i.platform.Architecture, i.image)
+		if err != nil {
+			return "", err
+		}
+		docker = append(docker, d)
+	}
+	hash, err := index.Digest()
+	if err != nil {
+		return "", fmt.Errorf("image index: %w", err)
+	}
+	dir, err := os.MkdirTemp("", "ociimage")
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	top, err := layout.Write(dir, empty.Index)
+	if err != nil {
+		return "", fmt.Errorf("image layout: %w", err)
+	}
+	// The first annotation is what OCI tools go by, the second what containerd calls the image.
+	if err := top.AppendIndex(index, layout.WithAnnotations(map[string]string{
+		"org.opencontainers.image.ref.name": tag[1], "io.containerd.image.name": o.Name,
+	})); err != nil {
+		return "", fmt.Errorf("image layout: %w", err)
+	}
+	text, err := json.Marshal(docker)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, "manifest.json"), text, 0o600)
+	}
+	if err != nil {
+		return "", err
+	}
+	return hash.String(), archive(w, dir, o.Created)
+}
+
+// forPlatform is an image for one platform.
+type forPlatform struct {
+	platform *v1.Platform
+	image    v1.Image
+}
+
+func imagesOf(o Options, version string, executables [][]byte) ([]forPlatform, error) {
+	if len(executables) == 0 {
+		return nil, errors.New("there is no executable")
+	}
+	var images []forPlatform
+	for n, exe := range executables {
+		p, err := platformOf(exe)
+		if err != nil {
+			return nil, fmt.Errorf("executable %d: %w", n+1, err)
+		}
+		image, err := imageOf(exe, p, o, version)
+		if err != nil {
+			return nil, fmt.Errorf("image for %s: %w", p, err)
+		}
+		images = append(images, forPlatform{p, image})
+	}
+	slices.SortFunc(images, func(a, b forPlatform) int { return cmp.Compare(a.platform.String(), b.platform.String()) })
+	if len(slices.CompactFunc(slices.Clone(images), func(a, b forPlatform) bool { return a.platform.Equals(*b.platform) })) != len(images) {
+		return nil, errors.New("there are two executables for the same platform")
+	}
+	return images, nil
+}
+
+func imageOf(exe []byte, p *v1.Platform, o Options, version string) (v1.Image, error) {
+	files, err := layer(exe, o.Created)
+	if err != nil {
+		return nil, err
+	}
+	l, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(files)), nil },
+		tarball.WithMediaType(types.OCILayer))
+	if err != nil {
+		return nil, err
+	}
+	labels := map[string]string{"org.opencontainers.image.version": version}
+	maps.Copy(labels, o.Labels)
+	created := v1.Time{Time: o.Created}
+	image, err := mutate.ConfigFile(mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON), &v1.ConfigFile{
+		Architecture: p.Architecture, OS: p.OS, Created: created,
+		Config: v1.Config{
+			User: "0:0", Env: []string{"PATH=/usr/local/bin:/"}, Entrypoint: []string{Binary}, WorkingDir: "/", Labels: labels,
+		},
+		RootFS: v1.RootFS{Type: "layers"},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return mutate.Append(image, mutate.Addendum{Layer: l, History: v1.History{Created: created, CreatedBy: "one static binary"}})
+}
+
+// dockerImage is the item of a docker archive for an image that is in an image layout. An engine whose images are of one platform gets
+// the choice by tag.
+func dockerImage(tag string, image v1.Image) (tarball.Descriptor, error) {
+	m, err := image.Manifest()
+	if err != nil {
+		return tarball.Descriptor{}, err
+	}
+	d := tarball.Descriptor{Config: blobPath(m.Config.Digest), RepoTags: []string{tag}}
+	for _, l := range m.Layers {
+		d.Layers = append(d.Layers, blobPath(l.Digest))
+	}
+	return d, nil
+}
+
+func blobPath(h v1.Hash) string { return "blobs/" + h.Algorithm + "/" + h.Hex }
+
+// archive writes a directory as a tar file: first the files that say what it is, so that a reader knows early.
+func archive(w io.Writer, dir string, created time.Time) error {
+	t := tar.NewWriter(w)
+	add := func(path string) error {
+		content, err := os.ReadFile(filepath.Join(dir, filepath.FromSlash(path)))
+		if err != nil {
+			return err
+		}
+		return addFile(t, path, 0o644, content, created)
+	}
+	first := []string{"oci-layout", "index.json", "manifest.json"}
+	for _, path := range first {
+		if err := add(path); err != nil {
+			return err
+		}
+	}
+	err := fs.WalkDir(os.DirFS(dir), ".", func(path string, d fs.DirEntry, err error) error { // in lexical order
+		switch {
+		case err != nil || path == "." || slices.Contains(first, path):
+			return err
+		case d.IsDir():
+			return addDirectory(t, path+"/", created)
+		}
+		return add(path)
+	})
+	return errors.Join(err, t.Close())
+}
+
+// layer is the file system of the image as a tar file.
+func layer(exe []byte, created time.Time) ([]byte, error) {
+	var b bytes.Buffer
+	t := tar.NewWriter(&b)
+	errs := []error{addFile(t, strings.TrimPrefix(Binary, "/"), 0o755, exe, created)}
+	link := strings.TrimPrefix(KubeProxy, "/")
+	for i, c := range link {
+		if c == '/' {
+			errs = append(errs, addDirectory(t, link[:i+1], created))
+		}
+	}
+	errs = append(errs, t.WriteHeader(&tar.Header{
+		Typeflag: tar.TypeSymlink, Name: link, Linkname: Binary, Mode: 0o777, ModTime: created, Format: tar.FormatUSTAR,
+	}), t.Close())
+	err := errors.Join(errs...)
+	return b.Bytes(), err
+}
+
+func addFile(t *tar.Writer, name string, mode int64, content []byte, created time.Time) error {
+	err := t.WriteHeader(&tar.Header{
+		Typeflag: tar.TypeReg, Name: name, Size: int64(len(content)), Mode: mode, ModTime: created, Format: tar.FormatUSTAR,
+	})
+	if err != nil {
+		return err
+	}
+	_, err = t.Write(content)
+	return err
+}
+
+func addDirectory(t *tar.Writer, name string, created time.Time) error {
+	return t.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: name, Mode: 0o755, ModTime: created, Format: tar.FormatUSTAR})
+}

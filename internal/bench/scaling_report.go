@@ -1,0 +1,57 @@
+package bench
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// writeGrowths writes a table for people, in which STEEP marks what grows faster than it may.
+func writeGrowths(out io.Writer, all []Growth) error {
+	var table bytes.Buffer
+	w := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "operation\tdimension\ttime of one at each size\tslope\tlast\tat most\t")
+	for _, g := range all {
+		var times []string
+		for i, n := range g.Sizes {
+			times = append(times, fmt.Sprintf("%s %s", short(n), rounded(g.Seconds[i])))
+		}
+		mark := ""
+		if g.Steep {
+			mark = "STEEP: " + cmp.Or(g.Explained, "not explained")
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%.2f\t%.2f\t%.2f\t%s\n", g.Operation, g.Dimension, strings.Join(times, ", "), g.Slope, g.Last, g.limit(), mark)
+	}
+	err := w.Flush()
+	for line := range strings.Lines(table.String()) {
+		if err == nil {
+			_, err = fmt.Fprintln(out, strings.TrimRight(line, " \n"))
+		}
+	}
+	return err
+}
+
+// short is a size for people: 1000 is 1k.
+func short(n int) string {
+	switch {
+	case n >= 1_000_000 && n%1_000_000 == 0:
+		return fmt.Sprintf("%dM", n/1_000_000)
+	case n >= 1000 && n%100 == 0:
+		return fmt.Sprintf("%gk", float64(n)/1000)
+	}
+	return fmt.Sprint(n)
+}
+
+// rounded is a time with three significant digits.
+func rounded(seconds float64) string {
+	d := time.Duration(seconds * 1e9)
+	unit := time.Nanosecond
+	for unit*1000 <= d {
+		unit *= 10
+	}
+	return d.Round(unit).String()
+}

@@ -1,0 +1,171 @@
+//go:build linux
+
+package conntrack
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// TestDeleteAll deletes from random tables what random filters admit, which must be what Match says.
+func TestDeleteAll(t *testing.T) {
+	for seed := range uint64(5) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		c := open(t)
+		pick := func(from ...string) netip.AddrPort { return ap(from[rng.IntN(len(from))]) }
+		vip4 := func() netip.AddrPort { return pick("10.96.0.1:53", "10.96.0.1:54", "10.96.0.2:53", "10.96.0.2:54") }
+		from4 := func() netip.AddrPort { return pick("10.244.0.1:53", "10.244.0.1:54", "10.244.0.2:53", "10.96.0.1:53") }
+		for i := range 200 {
+			vip, from := vip4().String(), from4().String()
+			client := fmt.Sprintf("10.0.0.1:%d", 1000+i)
+			if rng.IntN(4) == 0 {
+				vip, client = "[fd00::1]:53", fmt.Sprintf("[fd00:1::1]:%d", 1000+i)
+				from = pick("[fd00::1]:53", "[fd00::2]:53").String()
+			}
+			flow := dnat(state.UDP, client, vip, from)
+			if rng.IntN(4) == 0 {
+				flow.Zone = uint16(rng.IntN(3))
+			}
+			if rng.IntN(4) == 0 {
+				flow.Protocol = state.TCP
+			}
+			create(t, c, flow)
+		}
+		for range 6 {
+			dst := vip4()
+			f := Filter{Family: state.IPv4, Protocol: state.UDP, Dst: dst.Addr(), DstPort: dst.Port()}
+			if rng.IntN(3) > 0 {
+				f.From = from4()
+			}
+			before := list(t, c, Filter{})
+			want := slices.DeleteFunc(slices.Clone(before), f.Match)
+			deleted, err := c.DeleteAll(f)
+			if errors.Is(err, errors.ErrUnsupported) {
+				if got := list(t, c, Filter{}); !slices.Equal(got, before) {
+					t.Fatalf("%v, and left %v of %v", err, got, before)
+				}
+				t.Skip(err)
+			}
+			if err != nil || deleted != len(before)-len(want) {
+				t.Errorf("seed %d, %+v: deleted %d, %v; want %d", seed, f, deleted, err, len(before)-len(want))
+			}
+			if got := list(t, c, Filter{}); !slices.Equal(got, want) {
+				t.Fatalf("seed %d, %+v:\ngot  %v\nwant %v", seed, f, got, want)
+			}
+		}
+	}
+}
+
+// TestDeleteAllNeedsAFrontend: what the kernel might understand as more than the flows of a frontend is not sent to it.
+func TestDeleteAllNeedsAFrontend(t *testing.T) {
+	good := Filter{Family: state.IPv4, Protocol: state.UDP, Dst: netip.MustParseAddr("10.96.0.1"), DstPort: 53}
+	for name, change := range map[string]func(*Filter){
+		"nothing":               func(f *Filter) { *f = Filter{} },
+		"no family":             func(f *Filter) { f.Family = 0 },
+		"no protocol":           func(f *Filter) { f.Protocol = 0 },
+		"no address":            func(f *Filter) { f.Dst = netip.Addr{} },
+		"no port":               func(f *Filter) { f.DstPort = 0 },
+		"TCP":                   func(f *Filter) { f.Protocol = state.TCP },
+		"IPv6":                  func(f *Filter) { f.Family, f.Dst = state.IPv6, netip.MustParseAddr("fd00::1") },
+		"an address of IPv6":    func(f *Filter) { f.Dst = netip.MustParseAddr("fd00::1") },
+		"unconnected":           func(f *Filter) { f.Unconnected = true },
+		"from IPv6":             func(f *Filter) { f.From = ap("[fd00::1]:53") },
+		"from no port":          func(f *Filter) { f.From = ap("10.0.0.1:0") },
+		"from an address of v6": func(f *Filter) { f.From = ap("[::ffff:10.0.0.1]:53") },
+	} {
+		f := good
+		change(&f)
+		if b, err := encodeDeleteAll(f); err == nil {
+			t.Errorf("%s: %x, want an error", name, b)
+		}
+	}
+	if _, err := encodeDeleteAll(good); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestUnknownFilterDeletesNothing sends what a kernel sees that does not know filters, which are those before Linux 6.12.
+func TestUnknownFilterDeletesNothing(t *testing.T) {
+	c := open(t)
+	for _, f := range table {
+		create(t, c, f)
+	}
+	before := list(t, c, Filter{})
+	for _, from := range []netip.AddrPort{{}, table[0].Reply.Src} {
+		dst := table[0].Orig.Dst
+		request, err := encodeDeleteAll(Filter{Family: state.IPv4, Protocol: state.UDP, Dst: dst.Addr(), DstPort: dst.Port(), From: from})
+		if err != nil {
+			t.Fatal(err)
+		}
+		known := request[:nfgenLen:nfgenLen]
+		for typ, data := range attrs(request[nfgenLen:]) {
+			if typ != ctaFilter {
+				known = appendAttr(known, typ|unix.NLA_F_NESTED, data)
+			}
+		}
+		if err := c.changes.sock.request(msgDelete, known, nil); !errors.Is(err, unix.EINVAL) {
+			t.Errorf("error %v, want EINVAL", err)
+		}
+		if left := list(t, c, Filter{}); !slices.Equal(left, before) {
+			t.Errorf("left %v of %v", left, before)
+		}
+	}
+}
+
+// TestCrowd: what is listed is the same in a crowded table.
+func TestCrowd(t *testing.T) {
+	c := open(t)
+	lone := dnat(state.UDP, "[fd00::1]:1000", "[fd00:96::10]:53", "[fd00:244::2]:53")
+	create(t, c, lone)
+	for _, want := range []bool{false, true} {
+		if crowded, err := c.tooCrowded(); crowded != want || err != nil {
+			t.Errorf("crowded: %v (%v), want %v", crowded, err, want)
+		}
+		if got := list(t, c, Filter{Family: state.IPv6, Protocol: state.UDP, DstPort: 53}); !slices.Equal(got, []Flow{lone}) {
+			t.Errorf("crowded %v: got %v, want %v", want, got, lone)
+		}
+		if !want {
+			fill(t, c, crowd)
+		}
+	}
+}
+
+// TestFlowsEnd ends a listing in the middle. The next one is not disturbed, and what is listed can be deleted meanwhile.
+func TestFlowsEnd(t *testing.T) {
+	c := open(t)
+	const n = 3000
+	fill(t, c, n)
+	enough, got := errors.New("enough"), 0
+	err := c.Flows(Filter{Family: state.IPv4}, func(flows []Flow) error {
+		if got += len(flows); got > 1000 {
+			return enough
+		}
+		return nil
+	})
+	if !errors.Is(err, enough) || got < 1000 || got > 1000+batchSize {
+		t.Errorf("%d flows and error %v, want a little more than 1000, and the error of the caller", got, err)
+	}
+	deleted := map[Flow]bool{}
+	if err := c.Flows(Filter{Family: state.IPv4}, func(flows []Flow) error {
+		for _, f := range flows {
+			if err := c.Delete(f); err != nil {
+				return err
+			}
+			deleted[f] = true
+		}
+		return nil
+	}); err != nil || len(deleted) != n {
+		t.Errorf("listed and deleted %d flows (%v), want %d", len(deleted), err, n)
+	}
+	if left := list(t, c, Filter{}); len(left) > 0 {
+		t.Errorf("%d flows are left", len(left))
+	}
+}

@@ -1,0 +1,171 @@
+package httpserver
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// bindPause is the time between two attempts to bind, as in kube-proxy.
+const bindPause = 5 * time.Second
+
+// Server serves a handler on a TCP address that may change meanwhile. Its methods may be called concurrently.
+type Server struct {
+	o       Options
+	handler http.Handler
+	listen  listenFunc
+	changed chan struct{} // has a value when the address has changed
+	open    sync.WaitGroup
+
+	mu       sync.Mutex // guards all below
+	address  string
+	hardFail bool
+}
+
+type listenFunc func(ctx context.Context, network, address string) (net.Listener, error)
+
+// NewServer returns a server that serves h nowhere yet.
+func NewServer(h http.Handler, o Options) *Server {
+	return &Server{o: o, handler: h, listen: (&net.ListenConfig{}).Listen, changed: make(chan struct{}, 1)}
+}
+
+// SetAddress says where to serve from now on: on an IP address and port, or nowhere if it is empty. hardFail makes an address that
+// cannot be bound an error (kube-proxy's bindAddressHardFail); otherwise it is tried again every 5 s.
+//
+// What is served is served on: the new address is bound before the old one is given up, unless both have the same port, which may
+// make them exclude each other. While the new one cannot be bound, the old one stays.
+func (s *Server) SetAddress(address string, hardFail bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.address == address && s.hardFail == hardFail {
+		return
+	}
+	s.address, s.hardFail = address, hardFail
+	select {
+	case s.changed <- struct{}{}:
+	default:
+	}
+}
+
+// wanted returns what the last SetAddress said.
+func (s *Server) wanted() (address string, hardFail bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	select {
+	case <-s.changed:
+	default:
+	}
+	return s.address, s.hardFail
+}
+
+// Run serves until ctx ends, and then returns nil, having let requests that are under way come to their end for 2 s. It returns an
+// error only if the last SetAddress said hardFail. It is called once.
+func (s *Server) Run(ctx context.Context) error {
+	ctx, end := context.WithCancel(ctx)
+	defer s.open.Wait()
+	defer end()
+	var now *serving
+	for ctx.Err() == nil {
+		address, hardFail := s.wanted()
+		var err error
+		if address != now.at() {
+			now, err = s.move(ctx, now, address)
+		}
+		if err == nil {
+			select {
+			case <-ctx.Done():
+			case <-s.changed:
+			case err = <-now.broken():
+				now = nil
+			}
+		}
+		if err == nil || ctx.Err() != nil {
+			continue
+		}
+		err = fmt.Errorf("serve %s on %s: %w; free the port or choose another address with %s", s.o.Name, address, err, s.o.Flag)
+		if hardFail {
+			return err
+		}
+		s.o.Logger.Warn("cannot serve, trying again", "pause", bindPause, "meanwhile", cmp.Or(now.at(), "nowhere"), "error", err)
+		select {
+		case <-ctx.Done():
+		case <-s.changed:
+		case <-time.After(bindPause):
+		}
+	}
+	return nil
+}
+
+// move serves on address, if it is not empty, and no longer where it did. If that fails, it goes on as before.
+func (s *Server) move(ctx context.Context, from *serving, address string) (*serving, error) {
+	if address == "" {
+		from.stop()
+		return nil, nil
+	}
+	first := from != nil && port(from.address) == port(address)
+	if first {
+		from.stop()
+	}
+	l, err := s.listen(ctx, "tcp", address)
+	if err == nil {
+		from.stop()
+		return s.serve(ctx, l, address), nil
+	}
+	if !first {
+		return from, err
+	}
+	if l, gone := s.listen(ctx, "tcp", from.address); gone == nil {
+		return s.serve(ctx, l, from.address), err
+	}
+	return nil, err
+}
+
+func port(address string) string {
+	_, port, _ := net.SplitHostPort(address)
+	return port
+}
+
+// serving is a listener that is served. A nil one is none.
+type serving struct {
+	address  string
+	listener net.Listener
+	cancel   context.CancelFunc
+	ended    chan error // gets why it ended, unless it was stopped
+}
+
+func (s *Server) serve(ctx context.Context, l net.Listener, address string) *serving {
+	ctx, cancel := context.WithCancel(ctx)
+	v := &serving{address, l, cancel, make(chan error, 1)}
+	s.open.Go(func() {
+		if err := Serve(ctx, l, s.handler, s.o); ctx.Err() == nil {
+			v.ended <- err
+		}
+	})
+	return v
+}
+
+func (v *serving) at() string {
+	if v == nil {
+		return ""
+	}
+	return v.address
+}
+
+func (v *serving) broken() <-chan error {
+	if v == nil {
+		return nil
+	}
+	return v.ended
+}
+
+// stop takes no further connections; requests that are under way come to their end.
+func (v *serving) stop() {
+	if v != nil {
+		v.cancel()
+		_ = v.listener.Close() // at once: the port may be wanted
+	}
+}

@@ -1,0 +1,94 @@
+// Package httpserver serves HTTP to clients that are not authenticated: health, metrics and health check node ports. What a client can
+// delay has a time-out, and connections are bounded, in all and from each client.
+package httpserver
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/switchyard-net/switchyard/internal/connlimit"
+)
+
+const (
+	// headerTimeout and readTimeout are for the header of a request and for all of it, which nobody here looks at.
+	headerTimeout = 5 * time.Second
+	readTimeout   = 10 * time.Second
+	// writeTimeout is from the header to the end of the answer. Profiles, which take as long as they are asked to, prolong it.
+	writeTimeout = 30 * time.Second
+	// idleTimeout is how long a connection may wait for its next request: longer than load balancers pause between checks.
+	idleTimeout = time.Minute
+	// maxHeader is how large the header of a request may be, beside the 4 KiB that net/http adds.
+	maxHeader = 8 << 10
+	// stopTimeout is how long requests may go on after the end, until they are cut.
+	stopTimeout = 2 * time.Second
+)
+
+// Options say how to serve.
+type Options struct {
+	// Name is what is served, in messages. Flag is the setting that chooses the address, for the remedy. Both are for a [Server].
+	Name, Flag string
+	// Connections bounds them. It may be that of other servers, too. Required.
+	Connections *connlimit.Pool
+	// Logger gets a warning if an address cannot be bound, and what is wrong with single connections, at level debug. Required.
+	Logger *slog.Logger
+}
+
+// New returns a server of h that serves nowhere yet, for callers that stop it in a way of their own. It takes connections from
+// listeners of a [connlimit.Pool].
+func New(h http.Handler, logger *slog.Logger) *http.Server {
+	return &http.Server{
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			c, _ := r.Context().Value(connKey{}).(net.Conn)
+			connlimit.Used(c)
+			h.ServeHTTP(w, r)
+			connlimit.Used(c) // the end of the answer is still to be sent
+		}),
+		ConnContext:       func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) },
+		ReadHeaderTimeout: headerTimeout,
+		ReadTimeout:       readTimeout,
+		WriteTimeout:      writeTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeader,
+		ErrorLog:          log.New(errorLog{logger}, "", 0),
+	}
+}
+
+// connKey is the key of a request's connection in its context.
+type connKey struct{}
+
+// errorLog takes lines of net/http, whose texts name clients, as attributes of messages that are all the same.
+type errorLog struct{ logger *slog.Logger }
+
+func (l errorLog) Write(line []byte) (int, error) {
+	l.logger.Debug("trouble with an HTTP connection", "error", string(bytes.TrimSpace(line)))
+	return len(line), nil
+}
+
+// Serve serves h on l until ctx ends, and then returns nil, having let requests that are under way come to their end for 2 s.
+// It closes l.
+func Serve(ctx context.Context, l net.Listener, h http.Handler, o Options) error {
+	srv := New(h, o.Logger)
+	stopped := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(stopped)
+		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+		defer cancel()
+		if srv.Shutdown(grace) != nil {
+			_ = srv.Close()
+		}
+	})
+	err := srv.Serve(o.Connections.Listener(l))
+	if !stop() {
+		<-stopped
+	}
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,93 @@
+package nft
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxRoom is how many elements are asked for at once, if the socket's buffer has room for the answers. More would not be faster.
+const maxRoom = 512
+
+// Find looks elements of a set up by their keys, and calls found for each that is there, in order, with its place among the keys
+// and its data, which is only valid during the call. It takes about 3 microseconds for each key. A dump takes less for sets of up to
+// about 100,000 elements; above, its time is quadratic. A set that does not exist has no elements.
+//
+// The kernel answers each element in a message of its own, and stops at the first key that is not there.
+func (c *Conn) Find(t Table, set string, keys [][]byte, found func(i int, data []byte)) error {
+	for at := 0; at < len(keys); {
+		asked := keys[at:min(at+c.room, len(keys))]
+		n, err := c.findEach(t, set, asked, func(i int, data []byte) { found(at+i, data) })
+		at += n
+		switch {
+		case errors.Is(err, unix.ENOENT):
+			at++
+		case errors.Is(err, unix.ENOBUFS) && c.room > 1:
+			// In a user namespace the buffer holds what net.core.rmem_max says: some 250 answers.
+			c.room /= 2
+		case err != nil:
+			return fmt.Errorf("set %s of table %s: %w", set, t.Name, err)
+		}
+	}
+	return nil
+}
+
+// findEach asks for elements in one message and returns how many were found before the first that was not.
+func (c *Conn) findEach(t Table, set string, keys [][]byte, found func(i int, data []byte)) (n int, err error) {
+	c.seq++
+	b := Batch{seq: c.seq - 1, buf: c.out[:0]}
+	b.message(subsystem|msgGetElem, unix.NLM_F_REQUEST|unix.NLM_F_ACK, t.Family, 0)
+	b.buf = appendAttrString(b.buf, 1, t.Name)
+	b.buf = appendAttrString(b.buf, 2, set)
+	var list, elem int
+	b.buf, list = beginNest(b.buf, 3)
+	for _, key := range keys {
+		b.buf, elem = beginNest(b.buf, 1)
+		b.buf = endNest(appendData(b.buf, 1, key), elem)
+	}
+	b.buf = endNest(b.buf, list)
+	b.finish()
+	c.out = b.buf
+	if err := c.send(b.buf); err != nil {
+		return 0, err
+	}
+	for done := false; !done; {
+		var failed error
+		err := c.receive(func(m message) error {
+			if m.seq != c.seq || done {
+				return nil // left over from a request that was given up
+			}
+			if m.typ == unix.NLMSG_ERROR {
+				done = true
+				errno, err := m.errno()
+				if errno != 0 {
+					err = errno
+				}
+				failed = err
+				return nil
+			}
+			if len(m.payload) < 4 || n >= len(keys) {
+				return errTruncated
+			}
+			e, err := decodeElem(findAttr(findAttr(m.payload[4:], 3, 0), 1, 0))
+			if err != nil {
+				return err
+			}
+			if !bytes.Equal(e.Key, keys[n]) {
+				return fmt.Errorf("asked for the element with key %x, got %x", keys[n], e.Key)
+			}
+			found(n, e.Data)
+			n++
+			return nil
+		})
+		if err = errors.Join(err, failed); err != nil {
+			return n, err
+		}
+	}
+	if n < len(keys) {
+		return n, errTruncated
+	}
+	return n, nil
+}

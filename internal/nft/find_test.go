@@ -1,0 +1,99 @@
+//go:build linux
+
+package nft
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestFind looks up keys of which some are there.
+func TestFind(t *testing.T) {
+	c := dial(t, newNS(t))
+	plain := Set{Name: "plain", Key: testMap.Key}
+	commit(t, c, func(b *Batch) {
+		b.AddTable(testTable)
+		b.AddSet(testTable, &testMap)
+		b.AddSet(testTable, &plain)
+		for i := range uint32(2000) {
+			if i%7 != 3 {
+				b.AddElem(testTable, "m", entry(i, i+1))
+				b.AddElem(testTable, "plain", Elem{Key: entry(i, 0).Key})
+			}
+		}
+	})
+	keys := func(from, to uint32) (list [][]byte) {
+		for i := from; i < to; i++ {
+			list = append(list, entry(i, 0).Key)
+		}
+		return list
+	}
+	for _, set := range []string{"m", "plain"} {
+		for _, r := range [][2]uint32{{0, 2000}, {3, 4}, {0, 1}, {1990, 3000}, {4000, 4010}, {5, 5}} {
+			var got, want []string
+			err := c.Find(testTable, set, keys(r[0], r[1]), func(i int, data []byte) { got = append(got, fmt.Sprintf("%d %x", i, data)) })
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := r[0]; i < min(r[1], 2000); i++ {
+				if i%7 != 3 {
+					data := entry(0, i+1).Data
+					if set == "plain" {
+						data = nil
+					}
+					want = append(want, fmt.Sprintf("%d %x", i-r[0], data))
+				}
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("%s, keys %d to %d: got %d elements, want %d", set, r[0], r[1], len(got), len(want))
+			}
+		}
+	}
+	for _, missing := range []func() error{
+		func() error {
+			return c.Find(testTable, "no-such-set", keys(0, 3), func(int, []byte) { t.Error("found") })
+		},
+		func() error {
+			return c.Find(Table{IPv6, "no"}, "m", keys(0, 3), func(int, []byte) { t.Error("found") })
+		},
+	} {
+		if err := missing(); err != nil {
+			t.Errorf("a set that does not exist: %v", err)
+		}
+	}
+}
+
+// TestFindWithASmallBuffer is about a socket that cannot take the answers to many keys at once.
+func TestFindWithASmallBuffer(t *testing.T) {
+	c := dial(t, newNS(t))
+	const n = 3000
+	var keys [][]byte
+	commit(t, c, func(b *Batch) {
+		b.AddTable(testTable)
+		b.AddSet(testTable, &testMap)
+		for i := range uint32(n) {
+			b.AddElem(testTable, "m", entry(i, i))
+			keys = append(keys, entry(i, 0).Key)
+		}
+	})
+	if err := unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 4096); err != nil {
+		t.Fatal(err)
+	}
+	next := 0
+	err := c.Find(testTable, "m", keys, func(i int, data []byte) {
+		if i != next || !bytes.Equal(data, entry(0, uint32(i)).Data) {
+			t.Fatalf("got element %d with data %x, want element %d", i, data, next)
+		}
+		next++
+	})
+	if err != nil || next != n {
+		t.Errorf("found %d elements, %v", next, err)
+	}
+	if c.room == maxRoom {
+		t.Error("the buffer was large enough")
+	}
+}

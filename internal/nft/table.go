@@ -1,0 +1,73 @@
+package nft
+
+import "strings"
+
+// TableFlags are a table's (enum nft_table_flags).
+type TableFlags uint32
+
+// Flags of tables.
+const (
+	// Dormant switches a table's rules off.
+	Dormant TableFlags = 1
+	// Owned tables belong to the socket that made them: nobody else can change or delete them, and a flush of the whole ruleset
+	// passes them by. They vanish with their socket. Linux 5.12 or later.
+	Owned TableFlags = 2
+	// Persistent tables stay when their owner's socket is closed. They have no owner then, and anybody may change them, or own them
+	// with AddTableAs. See [PersistentTables].
+	Persistent TableFlags = 4
+)
+
+// TableInfo is what a table itself shows.
+type TableInfo struct {
+	Flags TableFlags
+	// Owner is the netlink port of the socket that owns the table, 0 if none does.
+	Owner   uint32
+	Comment string
+}
+
+// MaxComment is how long a comment may be, in bytes. The nft program shows no longer ones.
+const MaxComment = 127
+
+// Comments are user data as libnftnl lays it out: a type, which is 0 for a table's comment, a length, and a string that ends with a
+// zero byte.
+func encodeComment(comment string) []byte {
+	comment = comment[:min(len(comment), MaxComment)]
+	data := append([]byte{0, byte(len(comment) + 1)}, comment...)
+	return append(data, 0)
+}
+
+func decodeComment(data []byte) string {
+	for len(data) >= 2 {
+		typ, n := data[0], int(data[1])
+		if data = data[2:]; n > len(data) {
+			break
+		}
+		if typ == 0 {
+			comment, _, _ := strings.Cut(string(data[:n]), "\x00")
+			return comment
+		}
+		data = data[n:]
+	}
+	return ""
+}
+
+func decodeTable(attrs []byte) TableInfo {
+	return TableInfo{
+		Flags: TableFlags(attrUint32(attrs, 2)), Owner: attrUint32(attrs, 7), Comment: decodeComment(findAttr(attrs, 6, 0)),
+	}
+}
+
+// Feature is something that only newer kernels can do. [Conn.Has] asks for it.
+type Feature struct {
+	Name string
+	// Since is the first version of Linux that has it.
+	Since string
+}
+
+// The features that are asked for.
+var (
+	// PersistentTables: a table can be both [Owned] and [Persistent].
+	PersistentTables = Feature{"persistent tables with an owner", "6.9"}
+	// ElementCounts: [Skeleton.Count] knows how many elements a set holds.
+	ElementCounts = Feature{"numbers of elements", "6.18"}
+)

@@ -1,0 +1,57 @@
+package resident
+
+import (
+	"bufio"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// unmapProgram unmaps what is mapped from files and cannot have changed. That it cannot is no fault: only memory that the kernel can
+// take back by itself stays resident.
+func unmapProgram() {
+	f, err := os.Open("/proc/self/smaps")
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	for _, m := range clean(f) {
+		_, _, _ = syscall.Syscall(syscall.SYS_MADVISE, m.start, m.end-m.start, syscall.MADV_DONTNEED)
+	}
+}
+
+// mapping is a range of addresses.
+type mapping struct{ start, end uintptr }
+
+// clean returns the mappings of files, from smaps of proc(5), that are not writable and without an anonymous page. What a linker has
+// relocated has anonymous pages, and so has code with a debugger's breakpoints: unmapping would lose them.
+func clean(smaps io.Reader) (found []mapping) {
+	var m mapping
+	var candidate bool
+	for lines := bufio.NewScanner(smaps); lines.Scan(); {
+		fields := strings.Fields(lines.Text())
+		if len(fields) == 0 {
+			continue
+		}
+		if start, end, ok := addresses(fields[0]); ok {
+			m = mapping{start, end}
+			candidate = len(fields) == 6 && fields[1][0] == 'r' && fields[1][1] == '-' && strings.HasPrefix(fields[5], "/")
+		} else if candidate && len(fields) > 1 && fields[0] == "Anonymous:" && fields[1] == "0" {
+			found = append(found, m)
+		}
+	}
+	return found
+}
+
+// addresses parses the range at the start of a mapping.
+func addresses(text string) (start, end uintptr, ok bool) {
+	from, to, ok := strings.Cut(text, "-")
+	if !ok {
+		return 0, 0, false
+	}
+	a, errA := strconv.ParseUint(from, 16, strconv.IntSize)
+	b, errB := strconv.ParseUint(to, 16, strconv.IntSize)
+	return uintptr(a), uintptr(b), errA == nil && errB == nil
+}

@@ -1,0 +1,55 @@
+package server
+
+import (
+	"net"
+	"sync"
+)
+
+// connection is one that was accepted. gRPC closes some connections before they are its own, without what a handshake has put around
+// them: so what has to end with a connection is known here.
+type connection struct {
+	net.Conn // counts in the rooms
+
+	mu     sync.Mutex // guards all below
+	closed bool
+	after  []func()
+}
+
+// NetConn returns the connection as it was accepted.
+func (c *connection) NetConn() net.Conn { return c.Conn }
+
+// afterwards has f called once the connection is closed, at once if it is.
+func (c *connection) afterwards(f func()) {
+	c.mu.Lock()
+	if !c.closed {
+		c.after = append(c.after, f)
+		f = func() {}
+	}
+	c.mu.Unlock()
+	f()
+}
+
+// Close implements [net.Conn].
+func (c *connection) Close() error {
+	c.mu.Lock()
+	after := c.after
+	c.closed, c.after = true, nil
+	c.mu.Unlock()
+	err := c.Conn.Close()
+	for _, f := range after {
+		f()
+	}
+	return err
+}
+
+// accepting is a listener that returns a *connection each time.
+type accepting struct{ net.Listener }
+
+// Accept implements [net.Listener].
+func (l accepting) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return &connection{Conn: c}, nil
+}

@@ -1,0 +1,147 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"math/rand/v2"
+	"net"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"github.com/switchyard-net/switchyard/client/tlsfiles"
+	"github.com/switchyard-net/switchyard/internal/connlimit"
+)
+
+// rooms are how many connections a listener has. Those of clients that have not shown who they are have room of their own, so that
+// they cannot take it from those that have: until it is known who connects, everybody does.
+type rooms struct{ clients, strangers *connlimit.Pool }
+
+// shareOf is how many connections one address may have of so many clients', and how many there may be beside theirs.
+func shareOf(clients int) int { return max(clients/4, min(4*clients, minShare)) }
+
+// ClientsOf returns the largest [Options.MaxClients], at least 1, with which a listener has so many connections at most.
+func ClientsOf(connections int) int {
+	// A share is four times few clients, minShare for more, and a quarter of many.
+	return max(min((connections*4+3)/5, max(connections/5, connections-minShare)), 1)
+}
+
+func (s *Server) rooms(listener string) rooms {
+	share := shareOf(s.o.MaxClients)
+	whole := connlimit.New(connlimit.Options{Name: listener, Max: s.o.MaxClients + share, Open: &s.clients, Logger: s.log})
+	return rooms{
+		clients: whole.Part(connlimit.Options{Name: listener, Max: s.o.MaxClients, PerClient: share, Logger: s.log}),
+		// A new one takes the place of one that waits already: who fills it keeps nobody else waiting.
+		strangers: whole.Part(connlimit.Options{Name: listener + ", before a certificate", Max: share, Replace: true, Logger: s.log}),
+	}
+}
+
+// room is where a connection counts that has just been accepted.
+func (v *listening) room(conn net.Conn) *connlimit.Pool {
+	if v.files != nil || v.users.Check(conn) != nil {
+		return v.rooms.strangers
+	}
+	return v.rooms.clients
+}
+
+// identifying are credentials that find out who a client is.
+type identifying struct {
+	credentials.TransportCredentials // of a plain connection
+	v                                *listening
+}
+
+func (v *listening) credentials() credentials.TransportCredentials {
+	return identifying{insecure.NewCredentials(), v}
+}
+
+// handshake is that of TLS, if the listener has it.
+func (c identifying) handshake(raw *connection) (net.Conn, credentials.AuthInfo, error) {
+	files := c.v.files
+	if files == nil {
+		return c.TransportCredentials.ServerHandshake(raw)
+	}
+	conn, info, config, err := c.v.handshakes.shake(raw)
+	if err != nil {
+		return nil, nil, err
+	}
+	guarded := files.Guard(conn, tlsfiles.Peer{Config: config, State: info.(credentials.TLSInfo).State, Options: verifyClient})
+	raw.afterwards(guarded.Stop)
+	return guarded, info, nil
+}
+
+// verifyClient is how crypto/tls verifies clients' certificates.
+func verifyClient(c *tls.Config) x509.VerifyOptions {
+	return x509.VerifyOptions{Roots: c.ClientCAs, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
+}
+
+// identity is what is known of a connection, for its calls.
+type identity struct {
+	credentials.AuthInfo
+	caller
+	// until is when the calls of the connection end, zero for never.
+	until time.Time
+	conn  *connection
+}
+
+// ServerHandshake implements [credentials.TransportCredentials]. A connection of one who may call nothing is answered for as long as a
+// handshake may take, so that the reason is read, and then closed.
+func (c identifying) ServerHandshake(accepted net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	v, raw := c.v, accepted.(*connection)
+	conn, info, err := c.handshake(raw)
+	if err != nil {
+		return nil, nil, err
+	}
+	who := v.callerBy(raw, info)
+	if who.node != "" && !who.relay {
+		raw.afterwards(v.nodeConns.enter(who.node, func() { _ = raw.Close() }))
+	}
+	if who.isSomebody() && !connlimit.Move(raw.Conn, v.rooms.clients) {
+		who = caller{denied: status.Error(codes.ResourceExhausted, "the server has as many clients as it may have; come back later")}
+	}
+	if !who.isSomebody() {
+		impatience := time.AfterFunc(connectTimeout, func() { _ = raw.Close() })
+		raw.afterwards(func() { impatience.Stop() })
+	}
+	return conn, identity{info, who, v.until(), raw}, nil
+}
+
+// callerBy returns who a connection comes from.
+func (v *listening) callerBy(raw net.Conn, info credentials.AuthInfo) caller {
+	if secure, ok := info.(credentials.TLSInfo); ok {
+		return certified(secure.State)
+	}
+	err := v.users.Check(raw)
+	if err == nil {
+		return caller{trusted: true}
+	}
+	v.log.Warn("a process of another user has connected to the unix socket and may do nothing", "address", v.address, "error", err)
+	return caller{denied: status.Errorf(codes.PermissionDenied, "%v: %v; who may use the socket lists its user (--socket-users, api.socketUsers)", v.address, err)}
+}
+
+// until is when the calls of a new connection end, zero for never.
+func (v *listening) until() time.Time {
+	if v.files == nil || v.o.MaxAge < 0 {
+		return time.Time{}
+	}
+	return time.Now().Add(v.o.MaxAge - rand.N(v.o.MaxAge/5+1))
+}
+
+// Clone implements [credentials.TransportCredentials].
+func (c identifying) Clone() credentials.TransportCredentials {
+	return identifying{c.TransportCredentials.Clone(), c.v}
+}
+
+// identityOf returns what is known of the connection of a call.
+func identityOf(ctx context.Context) identity {
+	if p, ok := peer.FromContext(ctx); ok {
+		if id, ok := p.AuthInfo.(identity); ok {
+			return id
+		}
+	}
+	return identity{}
+}

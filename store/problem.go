@@ -1,0 +1,237 @@
+package store
+
+import (
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/switchyard-net/switchyard/brain"
+	"github.com/switchyard-net/switchyard/model"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// Problem is why a part of a service is not routed although its object asks for it. The rest of the service is routed, and so are all
+// others.
+type Problem struct {
+	Service state.ServiceName
+	Reason  Reason
+	// Field is the field of the Service that asks for too much.
+	Field string
+	// Note says what is not routed, and why.
+	Note string
+	// Remedy is what the owner of the service or the operator can do about it.
+	Remedy string
+	// Holder is the service that has the address of an [AddressConflict] when the problem begins. In lists it is left out: it may be
+	// another one by then.
+	Holder state.ServiceName
+	// Here is set on one node of the cluster, which is the one to report the problem to others: the node that the first of the
+	// service's endpoints is on. Without endpoints it is set nowhere. It is never set by a [Cluster].
+	Here bool
+}
+
+// Error names the service, the field and the remedy.
+func (p Problem) Error() string {
+	holder := ""
+	if p.Holder != (state.ServiceName{}) {
+		holder = fmt.Sprintf(" (%v)", p.Holder)
+	}
+	return fmt.Sprintf("service %v: %s: %s%s; %s", p.Service, p.Field, p.Note, holder, p.Remedy)
+}
+
+// Reason is a word for the kind of a [Problem].
+type Reason string
+
+// The reasons.
+const (
+	// AddressConflict: another service has the same address and port, and a better claim to it.
+	AddressConflict Reason = "AddressConflict"
+	// ExternalIPRefused: an externalIP must not be routed. See [brain.AdmitExternalIPs].
+	ExternalIPRefused Reason = "ExternalIPRefused"
+	// ServiceTooLarge: the service has more entries than one service may have. See [brain.SizeOf].
+	ServiceTooLarge Reason = "ServiceTooLarge"
+	// NamespaceFull: the namespace has more entries than one namespace may have. See [Budgets].
+	NamespaceFull Reason = "NamespaceFull"
+	// NodeFull: the namespace has more entries than it may have because all of them have more than a node takes. See [Budgets].
+	NodeFull Reason = "NodeFull"
+)
+
+// Reasons returns all reasons.
+func Reasons() []Reason {
+	return []Reason{AddressConflict, ExternalIPRefused, ServiceTooLarge, NamespaceFull, NodeFull}
+}
+
+// problems holds the problems of all services. It has a lock of its own, so that those who ask do not wait for a publication.
+type problems struct {
+	log *slog.Logger
+	// onProblem is called for each problem that begins. It may be nil.
+	onProblem func(Problem)
+	logged    int // since the last call of endReport
+
+	mu     sync.Mutex // guards all below
+	of     map[state.ServiceName][]Problem
+	counts map[Reason]int // of services
+}
+
+func newProblems(log *slog.Logger, onProblem func(Problem)) *problems {
+	return &problems{log: log, onProblem: onProblem, of: make(map[state.ServiceName][]Problem), counts: make(map[Reason]int)}
+}
+
+// maxListed bounds how many problems are logged or listed at once: anyone may cause any number of them.
+const maxListed = 20
+
+// set replaces the problems of a service, and reports those for a reason for which it had none. here is called only if there are such.
+func (ps *problems) set(name state.ServiceName, now []Problem, here func() bool) {
+	former := ps.replace(name, now)
+	for _, p := range now {
+		if slices.ContainsFunc(former, func(f Problem) bool { return f.Reason == p.Reason }) {
+			continue // what changes about it is in the list
+		}
+		p.Here = here()
+		if ps.onProblem != nil {
+			ps.onProblem(p)
+		}
+		if ps.logged++; ps.logged <= maxListed {
+			args := []any{"service", name.String(), "reason", string(p.Reason), "field", p.Field, "problem", p.Note}
+			if p.Holder != (state.ServiceName{}) {
+				args = append(args, "heldBy", p.Holder.String())
+			}
+			ps.log.Warn("a part of a service is not routed", append(args, "remedy", p.Remedy)...)
+		}
+	}
+	if len(former) > 0 && len(now) == 0 {
+		if ps.logged++; ps.logged <= maxListed {
+			ps.log.Info("a service is routed as it should be", "service", name.String())
+		}
+	}
+}
+
+// replace keeps now, and returns what it kept before.
+func (ps *problems) replace(name state.ServiceName, now []Problem) (former []Problem) {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	former = ps.of[name]
+	for _, p := range former {
+		ps.counts[p.Reason]--
+	}
+	for _, p := range now {
+		ps.counts[p.Reason]++
+	}
+	if len(now) == 0 {
+		delete(ps.of, name)
+	} else {
+		ps.of[name] = slices.Clone(now)
+		for i := range now {
+			ps.of[name][i].Holder = state.ServiceName{}
+		}
+	}
+	return former
+}
+
+// endReport ends what is reported at once.
+func (ps *problems) endReport() {
+	if more := ps.logged - maxListed; more > 0 {
+		ps.log.Warn("parts of more services are not routed, or are again", "changes", more)
+	}
+	ps.logged = 0
+}
+
+// list returns some of the problems, in the order of their services if these are all.
+func (ps *problems) list() []error {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	var some []state.ServiceName // going through all of them would let anyone who may ask keep the process busy
+	for name := range ps.of {
+		if some = append(some, name); len(some) == maxListed {
+			break
+		}
+	}
+	slices.SortFunc(some, state.ServiceName.Compare)
+	var list []error
+	for _, name := range some {
+		for _, p := range ps.of[name] {
+			list = append(list, p)
+		}
+	}
+	if more := len(ps.of) - len(some); more > 0 {
+		list = append(list, fmt.Errorf("parts of %d more services are not routed; the log names some of them", more))
+	}
+	return list
+}
+
+// limited returns the number of services with a problem, by reason.
+func (ps *problems) limited() map[Reason]int {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	return maps.Clone(ps.counts)
+}
+
+// conflict is the problem of a service that has lost frontends to others.
+func conflict(svc *service, lost []loss) Problem {
+	first := lost[0]
+	note := fmt.Sprintf("%v belongs to another service", first.claim)
+	if more := len(lost) - 1; more > 0 {
+		note += fmt.Sprintf(", and so do %d more frontends", more)
+	}
+	return Problem{Service: svc.name, Reason: AddressConflict, Field: fieldOf(first.kind), Note: note, Holder: first.holder.name,
+		Remedy: "give one of the two services another address or port"}
+}
+
+// fieldOf names the field that frontends of a kind come from.
+func fieldOf(kind state.FrontendKind) string {
+	switch kind {
+	case state.ClusterIP:
+		return "spec.clusterIPs"
+	case state.LoadBalancer:
+		return "status.loadBalancer"
+	case state.NodePort:
+		return "spec.ports[].nodePort"
+	}
+	return "spec.externalIPs"
+}
+
+// refused is the problem of a service with externalIPs that are not routed.
+func refused(svc *service, refusals []brain.Refusal) Problem {
+	first := refusals[0]
+	note := fmt.Sprintf("%v %s", first.Addr, first.Why)
+	if more := len(refusals) - 1; more > 0 {
+		note += fmt.Sprintf(", and %d more are refused", more)
+	}
+	return Problem{Service: svc.name, Reason: ExternalIPRefused, Field: "spec.externalIPs", Note: note, Remedy: first.Remedy}
+}
+
+// tooLarge is the problem of a service of which a part has no room.
+func tooLarge(svc *service, cfg *brain.Config, size *brain.Size) Problem {
+	limit := cfg.MaxEntries
+	if limit <= 0 || limit > brain.MaxEntries {
+		limit = brain.MaxEntries
+	}
+	return Problem{Service: svc.name, Reason: ServiceTooLarge, Field: "spec.ports",
+		Note: fmt.Sprintf("the service has %d entries, and %d may be routed: connections to %d ports are refused, and %d ports are not routed, the first of them %s",
+			size.Wanted, limit, size.Refused, size.Unrouted, portText(&size.Port)),
+		Remedy: "split the service into several, each with fewer ports or endpoints; " +
+			"or give it fewer externalIPs, load balancer addresses or source ranges"}
+}
+
+// noRoom is the problem of a service for which its namespace has not as much room as it wants.
+func noRoom(svc *service, room int64, l *ledger) Problem {
+	p := Problem{Service: svc.name, Reason: NamespaceFull, Field: "metadata.namespace",
+		Remedy: "delete services, ports or endpoints of the namespace, or have the operator raise its budget"}
+	limit, ofNode := l.limit()
+	if ofNode {
+		p.Reason, p.Remedy = NodeFull, "delete services, ports or endpoints of the namespace, or have the operator raise the budget of the node"
+	}
+	p.Note = fmt.Sprintf("the namespace may have %d entries, of which older services leave room for %d of the %d of this one", limit, room, svc.entries)
+	if room == 0 {
+		p.Note = fmt.Sprintf("the namespace may have %d entries, which older services take: this one is not routed", limit)
+	}
+	return p
+}
+
+func portText(p *model.ServicePort) string {
+	if p.Name == "" {
+		return fmt.Sprintf("%d/%v", p.Port, p.Protocol)
+	}
+	return fmt.Sprintf("%s %d/%v", p.Name, p.Port, p.Protocol)
+}
