@@ -4,69 +4,31 @@ package backend
 
 import (
 	"context"
-	"net/netip"
-	"slices"
 
-	"github.com/switchyard-net/switchyard/internal/reconcile"
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// Backend programs one dataplane.
-type Backend = reconcile.Backend
-
-// Result says what a call of a [Backend] did.
-type Result = reconcile.Result
-
-// RunOptions says how [Run] paces itself. The zero value has all defaults.
-type RunOptions = reconcile.Options
-
-// Status is how a dataplane is doing, as [RunOptions] has it reported.
-type Status = reconcile.Status
-
-// Attempt is one call of a [Backend], as [RunOptions] has it reported.
-type Attempt = reconcile.Attempt
-
-// Run keeps b in step with a feed, such as a store.Store, until ctx ends, and then returns nil; what is programmed stays. It
-// returns an error only if the feed is closed.
-//
-// What fails is tried again after a pause that grows, with what has changed meanwhile merged in. A single service that
-// fails is tried again by itself and holds up nothing else. Now and then, and when the backend is disturbed, the backend
-// compares what the kernel holds with what it should hold, and repairs it.
-func Run(ctx context.Context, feed state.Feed, b Backend, o RunOptions) error {
-	return reconcile.Run(ctx, feed, b, o)
+// Backend programs one dataplane. Its methods are called by one goroutine at a time.
+type Backend interface {
+	// Apply makes the dataplane show u. It is atomic: if it returns an error, the dataplane shows what it did before, and
+	// the same or a merged update is applied again later. If u is full, whatever the dataplane holds beyond u is removed,
+	// and only differences are written. A service that cannot be programmed is named in the result, keeps what it had, and
+	// does not keep others from being programmed.
+	Apply(ctx context.Context, u *state.Update) (Result, error)
+	// Verify compares all that the dataplane holds with what was last applied and repairs any difference. It does nothing
+	// before the first Apply.
+	Verify(ctx context.Context) (Result, error)
+	// Disturbed gets a value when something outside changed the dataplane, or what it depends on (interface addresses),
+	// so that a Verify should come soon. It may be nil.
+	Disturbed() <-chan struct{}
 }
 
-// LocalDetector tells connections of pods from those of other clients. At most one of its ways is used, in the order of the
-// fields. The zero value takes no client for a pod.
-type LocalDetector struct {
-	// ClusterCIDRs: a source address in one of them is a pod's.
-	ClusterCIDRs []netip.Prefix
-	// NodeCIDR: a source address in the node's own pod CIDRs (state.Node.PodCIDRs) is a pod's.
-	NodeCIDR bool
-	// BridgeInterface: what comes in on this interface comes from a pod.
-	BridgeInterface string
-	// InterfacePrefix: what comes in on an interface whose name starts with it comes from a pod.
-	InterfacePrefix string
-}
-
-// Enabled says whether the detector can see pods at all.
-func (d LocalDetector) Enabled() bool {
-	return len(d.ClusterCIDRs) > 0 || d.NodeCIDR || d.BridgeInterface != "" || d.InterfacePrefix != ""
-}
-
-// Detects says whether the detector can see the pods of an IP family: with cluster CIDRs, only if one is of that family.
-func (d LocalDetector) Detects(f state.Family) bool {
-	if len(d.ClusterCIDRs) == 0 {
-		return d.Enabled()
-	}
-	return slices.ContainsFunc(d.ClusterCIDRs, func(p netip.Prefix) bool { return state.FamilyOf(p.Addr()) == f })
-}
-
-// NodePortAddresses says on which addresses of the node NodePorts are served. The set follows the node's interfaces.
-type NodePortAddresses struct {
-	// Primary serves on the first address of each family in state.Node.Addresses.
-	Primary bool
-	// CIDRs serves on the local addresses in one of these ranges. If it is empty and Primary is false, NodePorts are served
-	// on all local addresses but loopback ones.
-	CIDRs []netip.Prefix
+// Result says what an Apply or Verify did.
+type Result struct {
+	// Written counts the kernel objects that were added, replaced or deleted.
+	Written int
+	// Repaired counts those of them that had drifted: something else had changed or deleted them.
+	Repaired int
+	// Failed are the services that could not be programmed, each with the reason and, where there is one, the remedy.
+	Failed map[state.ServiceName]error
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/internal/lab"
-	"github.com/switchyard-net/switchyard/internal/reconcile"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/state"
@@ -42,7 +41,7 @@ type cluster struct {
 	stopped  chan error
 
 	mu      sync.Mutex
-	status  reconcile.Status
+	status  backend.Status
 	ended   error         // why the dataplane has ended by itself
 	changed chan struct{} // closed and replaced when one of the two above changes
 }
@@ -154,9 +153,9 @@ func (c *cluster) start() error {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	c.stop, c.stopped = cancel, make(chan error, 1)
-	c.setStatus(reconcile.Status{})
+	c.setStatus(backend.Status{})
 	go func() {
-		c.stopped <- reconcile.Run(ctx, c.store, c.backend, reconcile.Options{
+		c.stopped <- backend.Run(ctx, c.store, c.backend, backend.RunOptions{
 			Logger:   c.settings.Logger,
 			OnStatus: c.setStatus,
 		})
@@ -233,7 +232,7 @@ func (c *cluster) wait() error {
 	}
 }
 
-func (c *cluster) setStatus(status reconcile.Status) {
+func (c *cluster) setStatus(status backend.Status) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.status = status

@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"sync"
 
-	"github.com/switchyard-net/switchyard/internal/reconcile"
+	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/server"
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -63,7 +63,7 @@ func (f *follower) heard(c *cluster, client uint64, s server.Status) {
 	if client <= f.old {
 		return
 	}
-	status := reconcile.Status{Applied: s.Applied, Failed: make(map[state.ServiceName]error)}
+	status := backend.Status{Applied: s.Applied, Failed: make(map[state.ServiceName]error)}
 	for name, why := range s.Failed {
 		status.Failed[name] = errors.New(why)
 	}
@@ -74,7 +74,7 @@ func (f *follower) heard(c *cluster, client uint64, s server.Status) {
 func (f *follower) start(c *cluster) {
 	f.mu.Lock()
 	f.old = f.last
-	c.setStatus(reconcile.Status{})
+	c.setStatus(backend.Status{})
 	f.mu.Unlock()
 	ctx, cancel := context.WithCancel(context.Background())
 	c.stop, c.stopped = cancel, make(chan error, 1)

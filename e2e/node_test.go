@@ -16,7 +16,6 @@ import (
 	"github.com/switchyard-net/switchyard/e2e/controlplane"
 	"github.com/switchyard-net/switchyard/e2e/kubeproxy"
 	"github.com/switchyard-net/switchyard/internal/lab"
-	"github.com/switchyard-net/switchyard/internal/reconcile"
 	"github.com/switchyard-net/switchyard/source/kube"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
@@ -99,7 +98,7 @@ func startOurs(ctx context.Context, plane *controlplane.ControlPlane, s settings
 	ended := make(chan error, 2)
 	sink := feed.Source("kube")
 	go func() { ended <- source.Run(running, sink) }()
-	go func() { ended <- reconcile.Run(running, feed, wrapped, reconcile.Options{}) }()
+	go func() { ended <- backend.Run(running, feed, wrapped, backend.RunOptions{}) }()
 	n.trouble = func() error { return errors.Join(source.Problems()...) }
 	n.stop = func() error {
 		cancel()

@@ -15,7 +15,6 @@ import (
 	"github.com/switchyard-net/switchyard/backend/nftables"
 	"github.com/switchyard-net/switchyard/internal/healthz"
 	"github.com/switchyard-net/switchyard/internal/httpserver"
-	"github.com/switchyard-net/switchyard/internal/reconcile"
 	"github.com/switchyard-net/switchyard/internal/resident"
 	"github.com/switchyard-net/switchyard/internal/servicehealth"
 	"github.com/switchyard-net/switchyard/state"
@@ -107,12 +106,12 @@ func (o *dataplaneFlags) servedBy(dataplane *nftables.Backend, from feeding, std
 		}
 		parts = append(parts, serveHealth(l, h, files, log))
 	}
-	onStatus := func(s reconcile.Status) {
+	onStatus := func(s backend.Status) {
 		h.Status(s)
 		progress.set(s)
 	}
 	return append(parts, func(ctx context.Context) error {
-		err := reconcile.Run(ctx, from.feed, dataplane, reconcile.Options{Logger: log, OnAttempt: ports.attempted, OnStatus: onStatus})
+		err := backend.Run(ctx, from.feed, dataplane, backend.RunOptions{Logger: log, OnAttempt: ports.attempted, OnStatus: onStatus})
 		return errors.Join(err, dataplane.Close())
 	}), nil
 }
@@ -131,7 +130,7 @@ type progress struct {
 	begun  bool // used by the reconciler's goroutine only
 }
 
-func (p *progress) set(s reconcile.Status) {
+func (p *progress) set(s backend.Status) {
 	p.status.set(s)
 	if p.report != nil {
 		p.report(s.Applied, s.Failed)

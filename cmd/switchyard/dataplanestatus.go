@@ -7,18 +7,18 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/switchyard-net/switchyard/internal/reconcile"
+	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/state"
 )
 
 // dataplaneStatus keeps the last status of the reconciler, for /healthz. Its methods may be called concurrently.
 type dataplaneStatus struct {
 	mu     sync.Mutex // guards all below
-	last   reconcile.Status
+	last   backend.Status
 	listed []error // problems of last, nil until they are asked for
 }
 
-func (d *dataplaneStatus) set(s reconcile.Status) {
+func (d *dataplaneStatus) set(s backend.Status) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.last, d.listed = s, nil

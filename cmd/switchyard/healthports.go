@@ -6,7 +6,6 @@ import (
 
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/internal/ifaddr"
-	"github.com/switchyard-net/switchyard/internal/reconcile"
 	"github.com/switchyard-net/switchyard/internal/servicehealth"
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -37,7 +36,7 @@ func (h *healthPorts) Run(ctx context.Context) error {
 }
 
 // attempted takes down a call of the dataplane. Only what it shows is told to load balancers.
-func (h *healthPorts) attempted(a reconcile.Attempt) {
+func (h *healthPorts) attempted(a backend.Attempt) {
 	if a.Update == nil || a.Err != nil {
 		return
 	}

@@ -11,7 +11,6 @@ import (
 	"github.com/switchyard-net/switchyard/backend/nftables"
 	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/config"
-	"github.com/switchyard-net/switchyard/internal/reconcile"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/source/kube"
@@ -116,7 +115,7 @@ func (l *line) start(g *group, d *daemon, c *config.Config) {
 func (l *line) startDataplane(g *group, d *daemon, c *config.Config) {
 	of := dataplaneOf(c)
 	l.stopDataplane = g.start(func(ctx context.Context) error {
-		return reconcile.Run(ctx, l.store, d.backend, reconcile.Options{
+		return backend.Run(ctx, l.store, d.backend, backend.RunOptions{
 			Logger: d.log, VerifyPeriod: of.verify, MinInterval: of.interval, OnAttempt: d.attempted, OnStatus: d.status,
 		})
 	})

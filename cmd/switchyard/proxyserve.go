@@ -21,7 +21,6 @@ import (
 	"github.com/switchyard-net/switchyard/internal/httpserver"
 	"github.com/switchyard-net/switchyard/internal/leftovers"
 	"github.com/switchyard-net/switchyard/internal/metrics"
-	"github.com/switchyard-net/switchyard/internal/reconcile"
 	"github.com/switchyard-net/switchyard/internal/resident"
 	"github.com/switchyard-net/switchyard/internal/servicehealth"
 	"github.com/switchyard-net/switchyard/source/kube"
@@ -198,12 +197,12 @@ func (d *daemon) nodeIPFault(err error) {
 }
 
 // attempted takes down a call of the dataplane.
-func (d *daemon) attempted(a reconcile.Attempt) {
+func (d *daemon) attempted(a backend.Attempt) {
 	d.registry.Attempt(a)
 	d.ports.attempted(a)
 }
 
-func (d *daemon) status(s reconcile.Status) {
+func (d *daemon) status(s backend.Status) {
 	d.registry.Status(s)
 	d.health.Status(s)
 	d.dataplane.set(s)

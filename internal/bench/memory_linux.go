@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 
+	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/internal/netns"
-	"github.com/switchyard-net/switchyard/internal/reconcile"
 	"github.com/switchyard-net/switchyard/internal/resident"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
@@ -40,7 +40,7 @@ func Memory(ctx context.Context, r *Reporter, o Options) (err error) {
 	applied := make(chan state.Revision, 1)
 	ended := make(chan error, 1)
 	go func() {
-		ended <- reconcile.Run(running, s, dataplane, reconcile.Options{OnStatus: func(st reconcile.Status) {
+		ended <- backend.Run(running, s, dataplane, backend.RunOptions{OnStatus: func(st backend.Status) {
 			if st.Applied > 0 {
 				select {
 				case applied <- st.Applied:

@@ -6,11 +6,11 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/internal/connlimit"
 	"github.com/switchyard-net/switchyard/internal/healthz"
 	"github.com/switchyard-net/switchyard/internal/httpserver"
 	"github.com/switchyard-net/switchyard/internal/metrics"
-	"github.com/switchyard-net/switchyard/internal/reconcile"
 	"github.com/switchyard-net/switchyard/internal/servicehealth"
 	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/state"
@@ -20,7 +20,7 @@ import (
 // Example wires health, metrics and health check node ports into a proxy. The daemon beside it runs all the functions that
 // are returned.
 func Example() {
-	_ = func(log *slog.Logger, st *store.Store, src source.Source, problems func() []error, dataplane reconcile.Backend) []func(context.Context) error {
+	_ = func(log *slog.Logger, st *store.Store, src source.Source, problems func() []error, dataplane backend.Backend) []func(context.Context) error {
 		families := []state.Family{state.IPv4, state.IPv6} // those that the dataplane programs
 		syncPeriod := 30 * time.Second                     // of the configuration
 		newest := func() state.Revision { return st.Snapshot().Revision() }
@@ -72,15 +72,15 @@ func Example() {
 		return []func(context.Context) error{
 			func(ctx context.Context) error { return src.Run(ctx, sink) },
 			func(ctx context.Context) error {
-				return reconcile.Run(ctx, st, dataplane, reconcile.Options{
+				return backend.Run(ctx, st, dataplane, backend.RunOptions{
 					Logger: log,
-					OnAttempt: func(a reconcile.Attempt) {
+					OnAttempt: func(a backend.Attempt) {
 						registry.Attempt(a)
 						if a.Update != nil && a.Err == nil {
 							ports.Update(a.Update)
 						}
 					},
-					OnStatus: func(s reconcile.Status) {
+					OnStatus: func(s backend.Status) {
 						registry.Status(s)
 						health.Status(s)
 					},

@@ -18,7 +18,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/switchyard-net/switchyard/internal/reconcile"
+	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -70,7 +70,7 @@ func (h *Health) SetTimeout(d time.Duration) {
 }
 
 // Status takes down how the dataplane is doing. It is made to be the reconciler's OnStatus.
-func (h *Health) Status(s reconcile.Status) {
+func (h *Health) Status(s backend.Status) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.applied = s.Applied

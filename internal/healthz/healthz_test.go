@@ -13,7 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/switchyard-net/switchyard/internal/reconcile"
+	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -58,12 +58,12 @@ func TestExactAnswers(t *testing.T) {
 		expect("/livez", 200, `{"lastUpdated":`+at("00:01")+`,"currentTime":`+at("00:01")+`,"healthy":true,`+
 			`"status":{"IPv4":{"lastUpdated":`+at("00:00")+`,"healthy":true},"IPv6":{"lastUpdated":`+at("00:00")+`,"healthy":true}}}`)
 
-		h.Status(reconcile.Status{Pending: time.Now()})
+		h.Status(backend.Status{Pending: time.Now()})
 		time.Sleep(time.Minute)
 		expect("/livez", 503, `{"lastUpdated":`+at("00:00")+`,"currentTime":`+at("01:01")+`,"healthy":false,`+
 			`"status":{"IPv4":{"lastUpdated":`+at("00:00")+`,"healthy":false},"IPv6":{"lastUpdated":`+at("00:00")+`,"healthy":false}}}`)
 
-		h.Status(reconcile.Status{Applied: 1, LastSuccess: time.Now()})
+		h.Status(backend.Status{Applied: 1, LastSuccess: time.Now()})
 		h.AddProblems("source", func() []error { return []error{errors.New("no API server")} })
 		h.SetNode(Node{})
 		expect("/healthz", 503, `{"lastUpdated":`+at("01:01")+`,"currentTime":`+at("01:01")+`,"nodeEligible":false,"healthy":true,`+
@@ -101,7 +101,7 @@ func TestEligible(t *testing.T) {
 func TestHealthy(t *testing.T) {
 	type step struct {
 		after  time.Duration
-		status reconcile.Status
+		status backend.Status
 		newest state.Revision
 		silent bool // the reconciler says nothing
 		begins bool // an update begins to wait
@@ -119,33 +119,33 @@ func TestHealthy(t *testing.T) {
 			{begins: true, want: true},
 			{after: limit - 1, silent: true, want: true},
 			{after: 1, silent: true, want: false},
-			{status: reconcile.Status{Applied: 1}, want: true},
+			{status: backend.Status{Applied: 1}, want: true},
 		},
 		"attempts that fail do not help": {
 			{begins: true, want: true},
-			{after: limit / 2, status: reconcile.Status{Failures: 1, Err: err}, still: true, want: true},
-			{after: limit / 2, status: reconcile.Status{Failures: 2, Err: err}, still: true, want: false},
+			{after: limit / 2, status: backend.Status{Failures: 1, Err: err}, still: true, want: true},
+			{after: limit / 2, status: backend.Status{Failures: 2, Err: err}, still: true, want: false},
 		},
 		"a service that fails is no reason": {
-			{status: reconcile.Status{Applied: 1, Failed: map[state.ServiceName]error{{}: err}}, want: true},
+			{status: backend.Status{Applied: 1, Failed: map[state.ServiceName]error{{}: err}}, want: true},
 			{after: time.Hour, silent: true, want: true},
 		},
 		"a verification that fails is no reason": {
-			{status: reconcile.Status{Applied: 1, Failures: 7, Err: err}, want: true},
+			{status: backend.Status{Applied: 1, Failures: 7, Err: err}, want: true},
 			{after: time.Hour, silent: true, want: true},
 		},
 		"the reconciler hangs": {
-			{status: reconcile.Status{Applied: 1}, newest: 1, want: true},
+			{status: backend.Status{Applied: 1}, newest: 1, want: true},
 			{after: time.Hour, newest: 2, silent: true, want: true},
 			{after: limit - 1, newest: 3, silent: true, want: true},
 			{after: 1, newest: 3, silent: true, want: false},
-			{status: reconcile.Status{Applied: 3}, newest: 3, want: true},
+			{status: backend.Status{Applied: 3}, newest: 3, want: true},
 		},
 		"the reconciler is always a little behind": {
-			{status: reconcile.Status{Applied: 1}, newest: 2, want: true},
-			{after: limit / 2, status: reconcile.Status{Applied: 2}, newest: 3, want: true},
-			{after: limit / 2, status: reconcile.Status{Applied: 3}, newest: 4, want: true},
-			{after: limit / 2, status: reconcile.Status{Applied: 4}, newest: 5, want: true},
+			{status: backend.Status{Applied: 1}, newest: 2, want: true},
+			{after: limit / 2, status: backend.Status{Applied: 2}, newest: 3, want: true},
+			{after: limit / 2, status: backend.Status{Applied: 3}, newest: 4, want: true},
+			{after: limit / 2, status: backend.Status{Applied: 4}, newest: 5, want: true},
 		},
 	}
 	for name, steps := range tests {
@@ -206,7 +206,7 @@ func TestFaults(t *testing.T) {
 func TestSetTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := New(Options{Families: both, Timeout: time.Minute})
-		h.Status(reconcile.Status{Pending: time.Now()})
+		h.Status(backend.Status{Pending: time.Now()})
 		time.Sleep(time.Minute)
 		if h.Healthy() {
 			t.Error("healthy after the timeout")
@@ -224,7 +224,7 @@ func TestVerificationOfAnOldState(t *testing.T) {
 		h := New(Options{Families: both[:1]})
 		start := time.Now()
 		time.Sleep(2 * time.Minute)
-		h.Status(reconcile.Status{Pending: start, LastSuccess: time.Now()})
+		h.Status(backend.Status{Pending: start, LastSuccess: time.Now()})
 		var got struct{ LastUpdated time.Time }
 		if err := json.Unmarshal(get(h.Handler(), "/livez").Body.Bytes(), &got); err != nil {
 			t.Fatal(err)

@@ -19,7 +19,6 @@ import (
 	"github.com/switchyard-net/switchyard/internal/kubeconv"
 	"github.com/switchyard-net/switchyard/internal/minicluster"
 	"github.com/switchyard-net/switchyard/internal/oracle"
-	"github.com/switchyard-net/switchyard/internal/reconcile"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/state"
@@ -69,7 +68,7 @@ func newSession(ctx context.Context, o Options) (*session, error) {
 	s.sink = s.store.Source("lab")
 	ctx, s.stop = context.WithCancel(ctx)
 	s.done.Go(func() {
-		s.status.fail(reconcile.Run(ctx, s.store, s.dataplane, reconcile.Options{Logger: o.Logger, OnStatus: s.status.set}))
+		s.status.fail(backend.Run(ctx, s.store, s.dataplane, backend.RunOptions{Logger: o.Logger, OnStatus: s.status.set}))
 	})
 	return s, nil
 }
@@ -196,7 +195,7 @@ const programTimeout = 20 * time.Second
 type status struct {
 	mu      sync.Mutex
 	changed chan struct{} // closed and replaced with each change
-	last    reconcile.Status
+	last    backend.Status
 	err     error
 	ended   bool
 }
@@ -211,7 +210,7 @@ func (s *status) update(change func()) {
 	s.changed = make(chan struct{})
 }
 
-func (s *status) set(st reconcile.Status) { s.update(func() { s.last = st }) }
+func (s *status) set(st backend.Status) { s.update(func() { s.last = st }) }
 
 func (s *status) fail(err error) { s.update(func() { s.err, s.ended = err, true }) }
 

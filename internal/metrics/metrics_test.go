@@ -14,7 +14,7 @@ import (
 
 	dto "github.com/prometheus/client_model/go"
 
-	"github.com/switchyard-net/switchyard/internal/reconcile"
+	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -108,7 +108,7 @@ func TestNamesTypesAndLabels(t *testing.T) {
 			c.RequestRetry.IncrementRetry(t.Context(), "500", "GET", "api")
 			c.TransportCreateCalls.Increment("hit")
 			c.TransportCAReloads.Increment("success", "ca-file")
-			r.Attempt(reconcile.Attempt{Update: &state.Update{Revision: 1, Full: true}})
+			r.Attempt(backend.Attempt{Update: &state.Update{Revision: 1, Full: true}})
 			r.IPTablesRules("nat", state.IPv4, 10, 2)
 			for op := range WinKernelDelete + 1 {
 				r.WinKernelFailure(op, state.IPv4, "cluster_ip", "not_found")
@@ -264,8 +264,8 @@ func TestAttempts(t *testing.T) {
 
 		time.Sleep(time.Second)
 		began := time.Now()
-		r.Status(reconcile.Status{Pending: began})
-		r.Attempt(reconcile.Attempt{Update: &state.Update{Revision: 1, Full: true}, Began: began, Took: time.Second, Err: errors.New("refused")})
+		r.Status(backend.Status{Pending: began})
+		r.Attempt(backend.Attempt{Update: &state.Update{Revision: 1, Full: true}, Began: began, Took: time.Second, Err: errors.New("refused")})
 		check(t, r, "after a failed sync", map[string]float64{
 			"kubeproxy_sync_full_proxy_rules_duration_seconds ip_family=IPv4":         1,
 			"kubeproxy_sync_partial_proxy_rules_duration_seconds ip_family=IPv4":      0,
@@ -276,7 +276,7 @@ func TestAttempts(t *testing.T) {
 			"switchyard_dataplane_attempts_total call=apply result=error":             1,
 		})
 
-		r.Attempt(reconcile.Attempt{Began: began, Took: time.Second})
+		r.Attempt(backend.Attempt{Began: began, Took: time.Second})
 		check(t, r, "after a verification while an update waits", map[string]float64{
 			"kubeproxy_sync_proxy_rules_last_timestamp_seconds ip_family=IPv4": -1,
 			"switchyard_dataplane_attempts_total call=verify result=success":   1,
@@ -286,9 +286,9 @@ func TestAttempts(t *testing.T) {
 
 		queued := began
 		began = time.Now()
-		r.Attempt(reconcile.Attempt{Update: &state.Update{Revision: 2}, Began: began, Took: time.Second,
-			Result: reconcile.Result{Written: 5, Repaired: 2}})
-		r.Status(reconcile.Status{Applied: 2, Failed: map[state.ServiceName]error{{Name: "web"}: errors.New("x")}})
+		r.Attempt(backend.Attempt{Update: &state.Update{Revision: 2}, Began: began, Took: time.Second,
+			Result: backend.Result{Written: 5, Repaired: 2}})
+		r.Status(backend.Status{Applied: 2, Failed: map[state.ServiceName]error{{Name: "web"}: errors.New("x")}})
 		check(t, r, "after a sync", map[string]float64{
 			"kubeproxy_sync_proxy_rules_duration_seconds ip_family=IPv6":              2,
 			"kubeproxy_sync_partial_proxy_rules_duration_seconds ip_family=IPv6":      1,
@@ -302,8 +302,8 @@ func TestAttempts(t *testing.T) {
 
 		time.Sleep(time.Minute)
 		began = time.Now()
-		r.Attempt(reconcile.Attempt{Began: began})
-		r.Attempt(reconcile.Attempt{Update: &state.Update{Revision: 2}, Retry: true, Began: began})
+		r.Attempt(backend.Attempt{Began: began})
+		r.Attempt(backend.Attempt{Update: &state.Update{Revision: 2}, Retry: true, Began: began})
 		check(t, r, "after a verification", map[string]float64{
 			"kubeproxy_sync_proxy_rules_last_timestamp_seconds ip_family=IPv4": unix(began),
 			"switchyard_dataplane_attempts_total call=retry result=success":    1,
@@ -313,9 +313,9 @@ func TestAttempts(t *testing.T) {
 
 func TestRestoreFailures(t *testing.T) {
 	r := New(Options{Mode: ModeIPTables, Families: both[:1]})
-	r.Attempt(reconcile.Attempt{Update: &state.Update{Full: true}, Err: errors.New("x")})
-	r.Attempt(reconcile.Attempt{Update: &state.Update{}, Err: errors.New("x")})
-	r.Attempt(reconcile.Attempt{Update: &state.Update{}, Err: errors.New("x")})
+	r.Attempt(backend.Attempt{Update: &state.Update{Full: true}, Err: errors.New("x")})
+	r.Attempt(backend.Attempt{Update: &state.Update{}, Err: errors.New("x")})
+	r.Attempt(backend.Attempt{Update: &state.Update{}, Err: errors.New("x")})
 	r.IPTablesRules("nat", state.IPv4, 10, 2)
 	check(t, r, "iptables", map[string]float64{
 		"kubeproxy_sync_proxy_rules_iptables_restore_failures_total ip_family=IPv4":         3,
@@ -335,9 +335,9 @@ func TestProgrammingLatency(t *testing.T) {
 		trigger := time.Now()
 		time.Sleep(time.Second)
 		u := &state.Update{Revision: 2, Triggers: []time.Time{before, trigger, trigger.Add(time.Hour)}}
-		r.Attempt(reconcile.Attempt{Update: u, Began: time.Now(), Took: time.Second, Err: errors.New("not yet")})
+		r.Attempt(backend.Attempt{Update: u, Began: time.Now(), Took: time.Second, Err: errors.New("not yet")})
 		check(t, r, "failed", map[string]float64{"kubeproxy_network_programming_duration_seconds ip_family=IPv4": 0})
-		r.Attempt(reconcile.Attempt{Update: u, Began: time.Now(), Took: time.Second})
+		r.Attempt(backend.Attempt{Update: u, Began: time.Now(), Took: time.Second})
 		// One is older than the process, one comes from a clock that is ahead.
 		check(t, r, "applied", map[string]float64{
 			"kubeproxy_network_programming_duration_seconds ip_family=IPv4": 2,
@@ -379,7 +379,7 @@ func TestPendingChanges(t *testing.T) {
 			})
 		}
 		apply := func(rev state.Revision, err error) {
-			r.Attempt(reconcile.Attempt{Update: &state.Update{Revision: rev}, Began: time.Now(), Err: err})
+			r.Attempt(backend.Attempt{Update: &state.Update{Revision: rev}, Began: time.Now(), Err: err})
 		}
 		slice, service, node := &model.EndpointSlice{}, &model.Service{}, &model.Node{}
 
@@ -466,7 +466,7 @@ func TestNoLocalEndpoints(t *testing.T) {
 		{state.Update{Full: true, Changed: []*state.Service{service("a", internal)}}, 1, 0},
 	}
 	for i, s := range steps {
-		r.Attempt(reconcile.Attempt{Update: &s.update})
+		r.Attempt(backend.Attempt{Update: &s.update})
 		check(t, r, fmt.Sprintf("step %d", i), map[string]float64{
 			"kubeproxy_sync_proxy_rules_no_local_endpoints_total ip_family=IPv4 traffic_policy=internal": s.internal,
 			"kubeproxy_sync_proxy_rules_no_local_endpoints_total ip_family=IPv6 traffic_policy=external": s.external,

@@ -4,7 +4,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/switchyard-net/switchyard/internal/reconcile"
+	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -16,7 +16,7 @@ const (
 )
 
 // Attempt counts a call of the dataplane. It is made to be the reconciler's OnAttempt.
-func (r *Registry) Attempt(a reconcile.Attempt) {
+func (r *Registry) Attempt(a backend.Attempt) {
 	call := callApply
 	switch {
 	case a.Update == nil:
@@ -46,7 +46,7 @@ func (r *Registry) Attempt(a reconcile.Attempt) {
 	}
 }
 
-func (r *Registry) observeSync(family string, a reconcile.Attempt) {
+func (r *Registry) observeSync(family string, a backend.Attempt) {
 	seconds := a.Took.Seconds()
 	r.kube.sync.WithLabelValues(family).Observe(seconds)
 	if a.Update.Full {
@@ -60,7 +60,7 @@ func (r *Registry) observeSync(family string, a reconcile.Attempt) {
 }
 
 // programmed takes down what an update meant that is in the kernel now. The caller holds mu.
-func (r *Registry) programmed(a reconcile.Attempt) {
+func (r *Registry) programmed(a backend.Attempt) {
 	done := a.Began.Add(a.Took)
 	r.noteSynced(done)
 	for _, trigger := range a.Update.Triggers {
@@ -85,7 +85,7 @@ func (r *Registry) programmed(a reconcile.Attempt) {
 }
 
 // verified takes down a verification. The caller holds mu.
-func (r *Registry) verified(a reconcile.Attempt) {
+func (r *Registry) verified(a backend.Attempt) {
 	r.own.verify.Observe(a.Took.Seconds())
 	// While an update waits, the dataplane only shows an older state.
 	if a.Err == nil && r.pendingSince.IsZero() {
@@ -94,7 +94,7 @@ func (r *Registry) verified(a reconcile.Attempt) {
 }
 
 // Status shows how the dataplane is doing. It is made to be the reconciler's OnStatus.
-func (r *Registry) Status(s reconcile.Status) {
+func (r *Registry) Status(s backend.Status) {
 	r.own.revision.Set(float64(s.Applied))
 	r.own.failed.Set(float64(len(s.Failed)))
 	r.mu.Lock()

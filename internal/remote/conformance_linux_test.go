@@ -6,10 +6,10 @@ import (
 	"os"
 	"testing"
 
+	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/backend/nftables"
 	"github.com/switchyard-net/switchyard/client"
 	"github.com/switchyard-net/switchyard/conformance"
-	"github.com/switchyard-net/switchyard/internal/reconcile"
 	"github.com/switchyard-net/switchyard/internal/remote"
 )
 
@@ -35,8 +35,8 @@ func follow(ctx context.Context, api string, s conformance.Settings) error {
 	}
 	done := make(chan error, 1)
 	go func() { done <- f.Run(ctx) }()
-	err = reconcile.Run(ctx, f.Replica(), dataplane, reconcile.Options{
-		Logger: s.Logger, OnStatus: func(s reconcile.Status) { f.Report(s.Applied, s.Failed) },
+	err = backend.Run(ctx, f.Replica(), dataplane, backend.RunOptions{
+		Logger: s.Logger, OnStatus: func(s backend.Status) { f.Report(s.Applied, s.Failed) },
 	})
 	return errors.Join(err, <-done, dataplane.Close())
 }

@@ -1,4 +1,4 @@
-package reconcile_test
+package backend_test
 
 import (
 	"context"
@@ -13,36 +13,36 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/switchyard-net/switchyard/internal/reconcile"
-	"github.com/switchyard-net/switchyard/internal/reconcile/reconciletest"
+	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/backend/backendtest"
 	"github.com/switchyard-net/switchyard/state"
 )
 
 // bench is a feed, a dataplane and a Run between them, in a synctest bubble.
 type bench struct {
 	*testing.T
-	feed    *reconciletest.Feed
-	backend *reconciletest.Backend
+	feed    *backendtest.Feed
+	backend *backendtest.Backend
 	cancel  context.CancelFunc
 	done    chan error
 
 	mu     sync.Mutex
-	status reconcile.Status
+	status backend.Status
 }
 
 // start runs test in a bubble. The backend never fails unless the test says so.
-func start(t *testing.T, o reconcile.Options, test func(b *bench)) {
+func start(t *testing.T, o backend.RunOptions, test func(b *bench)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		b := &bench{T: t, feed: &reconciletest.Feed{}, backend: reconciletest.New(1), cancel: cancel, done: make(chan error, 1)}
+		b := &bench{T: t, feed: &backendtest.Feed{}, backend: backendtest.New(1), cancel: cancel, done: make(chan error, 1)}
 		b.backend.SetFailureRate(0)
-		o.OnStatus = func(s reconcile.Status) {
+		o.OnStatus = func(s backend.Status) {
 			b.mu.Lock()
 			defer b.mu.Unlock()
 			b.status = s
 		}
-		go func() { b.done <- reconcile.Run(ctx, b.feed, b.backend, o) }()
+		go func() { b.done <- backend.Run(ctx, b.feed, b.backend, o) }()
 		test(b)
 		cancel()
 		synctest.Wait()
@@ -66,7 +66,7 @@ func (b *bench) after(d time.Duration) {
 	synctest.Wait()
 }
 
-func (b *bench) currentStatus() reconcile.Status {
+func (b *bench) currentStatus() backend.Status {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.status
@@ -125,7 +125,7 @@ func (b *bench) publish(services ...*state.Service) { b.feed.Publish(services) }
 
 func TestConvergesUnderFailures(t *testing.T) {
 	for seed := range uint64(20) {
-		start(t, reconcile.Options{VerifyPeriod: time.Second}, func(b *bench) {
+		start(t, backend.RunOptions{VerifyPeriod: time.Second}, func(b *bench) {
 			rng := rand.New(rand.NewPCG(seed, 7))
 			b.backend.SetFailureRate(0.1)
 			b.backend.SetLatency(time.Millisecond)
@@ -165,7 +165,7 @@ func TestConvergesUnderFailures(t *testing.T) {
 }
 
 func TestFirstApplyIsFull(t *testing.T) {
-	start(t, reconcile.Options{}, func(b *bench) {
+	start(t, backend.RunOptions{}, func(b *bench) {
 		b.after(time.Hour)
 		b.backend.Disturb()
 		b.after(time.Hour)
@@ -183,7 +183,7 @@ func TestFirstApplyIsFull(t *testing.T) {
 
 // TestBackoff wants each pause to be between half of the nominal one and all of it.
 func TestBackoff(t *testing.T) {
-	o := reconcile.Options{MinBackoff: 10 * time.Millisecond, MaxBackoff: 100 * time.Millisecond, VerifyPeriod: time.Hour}
+	o := backend.RunOptions{MinBackoff: 10 * time.Millisecond, MaxBackoff: 100 * time.Millisecond, VerifyPeriod: time.Hour}
 	start(t, o, func(b *bench) {
 		b.backend.SetFailureRate(1)
 		b.publish(service("a", 1))
@@ -210,7 +210,7 @@ func TestBackoff(t *testing.T) {
 		if !jittered {
 			b.Error("the pauses are not spread")
 		}
-		if status.Failures != len(did)-1 || !errors.Is(status.Err, reconciletest.ErrInjected) || status.Applied != 0 {
+		if status.Failures != len(did)-1 || !errors.Is(status.Err, backendtest.ErrInjected) || status.Applied != 0 {
 			b.Errorf("status while failing is %+v, want %d failures", status, len(did)-1)
 		}
 		if s := b.currentStatus(); s.Failures != 0 || s.Err != nil || s.Applied != 2 || s.Written != 2 || !s.LastSuccess.Equal(starts[len(starts)-1]) {
@@ -227,7 +227,7 @@ func TestBackoff(t *testing.T) {
 }
 
 func TestCoalescesOnlyWhileBusy(t *testing.T) {
-	start(t, reconcile.Options{}, func(b *bench) {
+	start(t, backend.RunOptions{}, func(b *bench) {
 		b.backend.SetLatency(50 * time.Millisecond)
 		b.publish(service("a", 1))
 		b.after(10 * time.Millisecond)
@@ -249,7 +249,7 @@ func TestCoalescesOnlyWhileBusy(t *testing.T) {
 }
 
 func TestFailingServiceHealsAlone(t *testing.T) {
-	o := reconcile.Options{MinBackoff: 10 * time.Millisecond, MaxBackoff: 40 * time.Millisecond, VerifyPeriod: time.Hour}
+	o := backend.RunOptions{MinBackoff: 10 * time.Millisecond, MaxBackoff: 40 * time.Millisecond, VerifyPeriod: time.Hour}
 	start(t, o, func(b *bench) {
 		b.publish(service("a", 1), service("b", 1), service("c", 1))
 		b.after(0)
@@ -285,7 +285,7 @@ func TestFailingServiceHealsAlone(t *testing.T) {
 
 // TestFailingServiceIsSuperseded is about failing services whose newer records do not fail, or that are gone.
 func TestFailingServiceIsSuperseded(t *testing.T) {
-	start(t, reconcile.Options{MinBackoff: time.Second, VerifyPeriod: time.Hour}, func(b *bench) {
+	start(t, backend.RunOptions{MinBackoff: time.Second, VerifyPeriod: time.Hour}, func(b *bench) {
 		for _, n := range []string{"a", "b", "c"} {
 			b.backend.Break(name(n))
 		}
@@ -313,7 +313,7 @@ func TestFailingServiceIsSuperseded(t *testing.T) {
 }
 
 func TestVerifies(t *testing.T) {
-	start(t, reconcile.Options{VerifyPeriod: time.Minute, MinBackoff: time.Second, MaxBackoff: time.Second}, func(b *bench) {
+	start(t, backend.RunOptions{VerifyPeriod: time.Minute, MinBackoff: time.Second, MaxBackoff: time.Second}, func(b *bench) {
 		b.publish(service("a", 1), service("b", 1))
 		began := time.Now()
 		b.after(0)
@@ -346,7 +346,7 @@ func TestVerifies(t *testing.T) {
 
 // TestVerifyAndApplyFailApart wants updates to be applied while verification fails, and the other way round.
 func TestVerifyAndApplyFailApart(t *testing.T) {
-	start(t, reconcile.Options{VerifyPeriod: time.Minute, MinBackoff: 10 * time.Second, MaxBackoff: 10 * time.Second}, func(b *bench) {
+	start(t, backend.RunOptions{VerifyPeriod: time.Minute, MinBackoff: 10 * time.Second, MaxBackoff: 10 * time.Second}, func(b *bench) {
 		b.publish(service("a", 1))
 		b.after(0)
 		b.backend.SetFailureRate(1)
@@ -372,7 +372,7 @@ func TestVerifyAndApplyFailApart(t *testing.T) {
 
 // TestUnrepairedServices is about services that a verification cannot repair: a newer record heals b, mending heals a.
 func TestUnrepairedServices(t *testing.T) {
-	start(t, reconcile.Options{VerifyPeriod: time.Hour, MinBackoff: time.Second, MaxBackoff: 2 * time.Second}, func(b *bench) {
+	start(t, backend.RunOptions{VerifyPeriod: time.Hour, MinBackoff: time.Second, MaxBackoff: 2 * time.Second}, func(b *bench) {
 		wantFailed := func(want ...string) {
 			b.Helper()
 			s := b.currentStatus()
@@ -410,7 +410,7 @@ func TestUnrepairedServices(t *testing.T) {
 // TestVerifyLeavesFailingServicesAlone is about a service that fails to apply and has drifted too: it is tried again by
 // itself, and verification keeps its period.
 func TestVerifyLeavesFailingServicesAlone(t *testing.T) {
-	o := reconcile.Options{VerifyPeriod: time.Minute, MinBackoff: time.Hour, MaxBackoff: time.Hour}
+	o := backend.RunOptions{VerifyPeriod: time.Minute, MinBackoff: time.Hour, MaxBackoff: time.Hour}
 	start(t, o, func(b *bench) {
 		b.publish(service("a", 1))
 		b.after(0)
@@ -428,7 +428,7 @@ func TestVerifyLeavesFailingServicesAlone(t *testing.T) {
 }
 
 func TestDisturbancesAreRateLimited(t *testing.T) {
-	start(t, reconcile.Options{MinDisturbedInterval: 100 * time.Millisecond}, func(b *bench) {
+	start(t, backend.RunOptions{MinDisturbedInterval: 100 * time.Millisecond}, func(b *bench) {
 		b.publish(service("a", 1))
 		b.after(time.Second)
 		began := time.Now()
@@ -448,7 +448,7 @@ func TestDisturbancesAreRateLimited(t *testing.T) {
 
 // TestDisturbedDuringSteadyUpdates keeps the feed from ever being idle, and wants a disturbance to be noticed all the same.
 func TestDisturbedDuringSteadyUpdates(t *testing.T) {
-	start(t, reconcile.Options{}, func(b *bench) {
+	start(t, backend.RunOptions{}, func(b *bench) {
 		b.backend.SetLatency(time.Millisecond)
 		for i := range 100 {
 			b.publish(service("a", i))
@@ -474,7 +474,7 @@ func TestDisturbedDuringSteadyUpdates(t *testing.T) {
 // TestCancellation ends the context at every moment of a busy second.
 func TestCancellation(t *testing.T) {
 	for at := range 200 {
-		start(t, reconcile.Options{VerifyPeriod: 30 * time.Millisecond}, func(b *bench) {
+		start(t, backend.RunOptions{VerifyPeriod: 30 * time.Millisecond}, func(b *bench) {
 			b.backend.SetFailureRate(0.3)
 			b.backend.SetLatency(3 * time.Millisecond)
 			b.backend.Break(name("s3"))
@@ -500,13 +500,13 @@ func TestCancellation(t *testing.T) {
 
 func TestClosedFeed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		feed := &reconciletest.Feed{}
+		feed := &backendtest.Feed{}
 		feed.Publish([]*state.Service{service("a", 1)})
 		done := make(chan error, 1)
-		go func() { done <- reconcile.Run(t.Context(), feed, reconciletest.New(1), reconcile.Options{}) }()
+		go func() { done <- backend.Run(t.Context(), feed, backendtest.New(1), backend.RunOptions{}) }()
 		synctest.Wait()
 		feed.Close()
-		if err := <-done; !errors.Is(err, reconciletest.ErrClosed) {
+		if err := <-done; !errors.Is(err, backendtest.ErrClosed) {
 			t.Errorf("Run returned %v, want that the feed is closed", err)
 		}
 	})
@@ -528,11 +528,11 @@ func (c *endedContext) Err() error {
 // TestClosedFeedAtTheEnd: a feed that is closed because all ends is no failure.
 func TestClosedFeedAtTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		feed := &reconciletest.Feed{}
+		feed := &backendtest.Feed{}
 		feed.Publish([]*state.Service{service("a", 1)})
 		ctx := &endedContext{Context: t.Context()}
 		done := make(chan error, 1)
-		go func() { done <- reconcile.Run(ctx, feed, reconciletest.New(1), reconcile.Options{}) }()
+		go func() { done <- backend.Run(ctx, feed, backendtest.New(1), backend.RunOptions{}) }()
 		synctest.Wait()
 		ctx.ended.Store(true)
 		feed.Close()
@@ -544,7 +544,7 @@ func TestClosedFeedAtTheEnd(t *testing.T) {
 
 // TestMinInterval: after a commit the next one waits, with all that has changed by then; verifications do not.
 func TestMinInterval(t *testing.T) {
-	start(t, reconcile.Options{MinInterval: 10 * time.Second, VerifyPeriod: 4 * time.Second, MinBackoff: time.Second, MaxBackoff: time.Second}, func(b *bench) {
+	start(t, backend.RunOptions{MinInterval: 10 * time.Second, VerifyPeriod: 4 * time.Second, MinBackoff: time.Second, MaxBackoff: time.Second}, func(b *bench) {
 		began := time.Now()
 		b.publish(service("a", 1))
 		b.after(time.Second)

@@ -1,17 +1,17 @@
-package reconcile_test
+package backend_test
 
 import (
 	"testing"
 	"time"
 
-	"github.com/switchyard-net/switchyard/internal/reconcile"
+	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/state"
 )
 
 // TestAttempts follows one update that takes its time and one that fails at first.
 func TestAttempts(t *testing.T) {
-	var attempts []reconcile.Attempt
-	o := reconcile.Options{OnAttempt: func(a reconcile.Attempt) { attempts = append(attempts, a) }, VerifyPeriod: time.Hour}
+	var attempts []backend.Attempt
+	o := backend.RunOptions{OnAttempt: func(a backend.Attempt) { attempts = append(attempts, a) }, VerifyPeriod: time.Hour}
 	start(t, o, func(b *bench) {
 		name := state.ServiceName{Namespace: "ns", Name: "a"}
 		b.backend.SetLatency(time.Second)

@@ -1,4 +1,4 @@
-package reconcile
+package backend
 
 import (
 	"cmp"
@@ -10,8 +10,8 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// Options says how [Run] paces itself. The zero value has all defaults.
-type Options struct {
+// RunOptions says how [Run] paces itself. The zero value has all defaults.
+type RunOptions struct {
 	// Logger gets failures, services that cannot be programmed and repairs. Default: nothing is logged.
 	Logger *slog.Logger
 	// VerifyPeriod is the time between two verifications. Default: 30 s.
@@ -49,7 +49,7 @@ type Attempt struct {
 // What fails is tried again after a pause that grows, with what has changed meanwhile merged in. A single service that
 // fails is tried again by itself and holds up nothing else. Failing services share one pause: one that starts to fail may
 // wait as long as those that have failed for long.
-func Run(ctx context.Context, feed state.Feed, b Backend, o Options) error {
+func Run(ctx context.Context, feed state.Feed, b Backend, o RunOptions) error {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -58,18 +58,18 @@ func Run(ctx context.Context, feed state.Feed, b Backend, o Options) error {
 	o.MaxBackoff = cmp.Or(o.MaxBackoff, 5*time.Second)
 	o.MinDisturbedInterval = cmp.Or(o.MinDisturbedInterval, 100*time.Millisecond)
 	r := &runner{
-		Options:   o,
-		feed:      feed,
-		backend:   b,
-		disturbed: b.Disturbed(),
-		failing:   make(map[state.ServiceName]failure),
+		RunOptions: o,
+		feed:       feed,
+		backend:    b,
+		disturbed:  b.Disturbed(),
+		failing:    make(map[state.ServiceName]failure),
 	}
 	return r.run(ctx)
 }
 
 // runner is one call of Run. It is used by one goroutine only.
 type runner struct {
-	Options
+	RunOptions
 	feed      state.Feed
 	backend   Backend
 	disturbed <-chan struct{} // nil once it is closed
@@ -177,7 +177,7 @@ func (r *runner) apply(ctx context.Context, u *state.Update, isRetry bool) {
 	result, err := r.attempt(Attempt{Update: u, Retry: isRetry}, func() (Result, error) { return r.backend.Apply(ctx, u) })
 	if err != nil {
 		if ctx.Err() == nil {
-			pause := r.applying.failed(err, &r.Options)
+			pause := r.applying.failed(err, &r.RunOptions)
 			r.Logger.Warn("cannot apply, trying again", "revision", u.Revision, "failures", r.applying.failures, "pause", pause, "error", err)
 			r.report()
 		}
@@ -211,7 +211,7 @@ func (r *runner) verify(ctx context.Context) {
 	r.verifiedAt = time.Now()
 	if err != nil {
 		if ctx.Err() == nil {
-			pause := r.verifying.failed(err, &r.Options)
+			pause := r.verifying.failed(err, &r.RunOptions)
 			r.verifyAt = r.verifying.at
 			r.Logger.Warn("cannot verify, trying again", "failures", r.verifying.failures, "pause", pause, "error", err)
 			r.report()

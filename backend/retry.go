@@ -1,4 +1,4 @@
-package reconcile
+package backend
 
 import (
 	"math/rand/v2"
@@ -14,7 +14,7 @@ type retry struct {
 
 // failed notes a failure and returns the pause until the next attempt. It doubles with each failure in a row, up to the
 // maximum. A random half of it is taken off at most, so that nodes that fail together do not try again together.
-func (r *retry) failed(err error, o *Options) time.Duration {
+func (r *retry) failed(err error, o *RunOptions) time.Duration {
 	pause := o.MinBackoff
 	for i := 0; i < r.failures && pause < o.MaxBackoff; i++ {
 		pause *= 2

@@ -1,5 +1,5 @@
-// Package reconciletest provides a dataplane and a feed in memory, for tests of what reconciles the one with the other.
-package reconciletest
+// Package backendtest provides a dataplane and a feed in memory, for tests of what reconciles the one with the other.
+package backendtest
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/switchyard-net/switchyard/internal/reconcile"
+	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -22,7 +22,7 @@ var ErrInjected = errors.New("injected failure")
 type Call struct {
 	Start  time.Time
 	Update *state.Update // nil for Verify
-	Result reconcile.Result
+	Result backend.Result
 	Err    error
 }
 
@@ -52,11 +52,11 @@ func New(seed uint64) *Backend {
 	}
 }
 
-var _ reconcile.Backend = (*Backend)(nil)
+var _ backend.Backend = (*Backend)(nil)
 
-// Apply implements [reconcile.Backend].
-func (b *Backend) Apply(ctx context.Context, u *state.Update) (reconcile.Result, error) {
-	return b.operate(ctx, u, func() (result reconcile.Result) {
+// Apply implements [backend.Backend].
+func (b *Backend) Apply(ctx context.Context, u *state.Update) (backend.Result, error) {
+	return b.operate(ctx, u, func() (result backend.Result) {
 		if b.wanted == nil {
 			b.wanted = make(map[state.ServiceName]*state.Service)
 			if !u.Full {
@@ -92,9 +92,9 @@ func (b *Backend) Apply(ctx context.Context, u *state.Update) (reconcile.Result,
 	})
 }
 
-// Verify implements [reconcile.Backend].
-func (b *Backend) Verify(ctx context.Context) (reconcile.Result, error) {
-	return b.operate(ctx, nil, func() (result reconcile.Result) {
+// Verify implements [backend.Backend].
+func (b *Backend) Verify(ctx context.Context) (backend.Result, error) {
+	return b.operate(ctx, nil, func() (result backend.Result) {
 		if b.wanted == nil {
 			b.breach("Verify before the first Apply")
 		}
@@ -116,7 +116,7 @@ func (b *Backend) Verify(ctx context.Context) (reconcile.Result, error) {
 	})
 }
 
-// Disturbed implements [reconcile.Backend].
+// Disturbed implements [backend.Backend].
 func (b *Backend) Disturbed() <-chan struct{} { return b.disturbed }
 
 // Disturb signals that something outside changed the dataplane.
@@ -198,7 +198,7 @@ func (b *Backend) Breaches() error {
 }
 
 // operate does one operation, unless it fails or ctx ends while it takes its time.
-func (b *Backend) operate(ctx context.Context, u *state.Update, do func() reconcile.Result) (result reconcile.Result, err error) {
+func (b *Backend) operate(ctx context.Context, u *state.Update, do func() backend.Result) (result backend.Result, err error) {
 	start := time.Now()
 	latency := b.begin()
 	select {
@@ -231,7 +231,7 @@ func (b *Backend) begin() (latency time.Duration) {
 
 func (b *Backend) breach(what string) { b.breaches = append(b.breaches, errors.New(what)) }
 
-func (b *Backend) fail(r *reconcile.Result, name state.ServiceName, err error) {
+func (b *Backend) fail(r *backend.Result, name state.ServiceName, err error) {
 	if r.Failed == nil {
 		r.Failed = make(map[state.ServiceName]error)
 	}

@@ -1,4 +1,4 @@
-package reconciletest
+package backendtest
 
 import (
 	"cmp"

@@ -1,4 +1,4 @@
-package reconcile
+package backend
 
 import (
 	"maps"
@@ -32,7 +32,7 @@ func (r *runner) noteServices(u *state.Update, failed map[state.ServiceName]erro
 	case len(r.failing) == 0:
 		r.retrying.reset()
 	case isRetry || r.retrying.at.IsZero():
-		r.retrying.failed(nil, &r.Options)
+		r.retrying.failed(nil, &r.RunOptions)
 	}
 }
 
@@ -102,6 +102,6 @@ func (r *runner) noteUnrepaired(failed map[state.ServiceName]error) {
 		r.verifying.reset()
 		return
 	}
-	r.verifying.failed(nil, &r.Options)
+	r.verifying.failed(nil, &r.RunOptions)
 	r.verifyAt = r.verifying.at
 }
