@@ -400,7 +400,7 @@ func (b *Backend) Verify(context.Context) (backend.Result, error) {
 // selectNodePorts returns the addresses that serve NodePorts now. IPv6 has no counterpart to route_localnet: connections from
 // ::1 cannot be translated.
 func (b *Backend) selectNodePorts(node *state.Node) []netip.Addr {
-	return slices.DeleteFunc(ifaddr.Select(b.addrs.Addrs(), b.o.NodePortAddresses, node), func(a netip.Addr) bool {
+	return slices.DeleteFunc(b.o.NodePortAddresses.Select(b.addrs.Addrs(), node), func(a netip.Addr) bool {
 		return a.Is6() && a.IsLoopback()
 	})
 }

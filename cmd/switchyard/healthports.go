@@ -62,7 +62,7 @@ func (h *healthPorts) followAddresses(ctx context.Context) error {
 		case isEverywhere(on):
 			h.SetAddresses(servicehealth.AllAddresses(families...))
 		case node != nil:
-			h.SetAddresses(ifaddr.Select(h.addresses.Addrs(), on, node))
+			h.SetAddresses(on.Select(h.addresses.Addrs(), node))
 		}
 		select {
 		case <-ctx.Done():

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -232,4 +233,12 @@ func TestClose(t *testing.T) {
 	if err := w.Close(); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("closing twice: %v, want os.ErrClosed", err)
 	}
+}
+
+func addrs(s string) []netip.Addr {
+	var a []netip.Addr
+	for f := range strings.FieldsSeq(s) {
+		a = append(a, netip.MustParseAddr(f))
+	}
+	return a
 }

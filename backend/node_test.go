@@ -1,4 +1,4 @@
-package ifaddr
+package backend
 
 import (
 	"net/netip"
@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -18,7 +17,7 @@ func addrs(s string) []netip.Addr {
 	return a
 }
 
-func TestSelect(t *testing.T) {
+func TestSelectNodePortAddresses(t *testing.T) {
 	const local = "10.0.0.5 127.0.0.1 127.0.0.53 192.168.1.5 ::1 fd00::5 fe80::5"
 	for _, c := range []struct {
 		name    string
@@ -45,16 +44,16 @@ func TestSelect(t *testing.T) {
 		{"primary and a range", true, "192.168.0.0/16", "10.0.0.5", "10.0.0.5 192.168.1.5"},
 		{"primary within the range", true, "10.0.0.0/8", "10.0.0.5", "10.0.0.5"},
 	} {
-		npa := backend.NodePortAddresses{Primary: c.primary}
+		npa := NodePortAddresses{Primary: c.primary}
 		for f := range strings.FieldsSeq(c.cidrs) {
 			npa.CIDRs = append(npa.CIDRs, netip.MustParsePrefix(f))
 		}
 		node := &state.Node{Addresses: addrs(c.node)}
-		if got, want := Select(addrs(local), npa, node), addrs(c.want); !slices.Equal(got, want) {
+		if got, want := npa.Select(addrs(local), node), addrs(c.want); !slices.Equal(got, want) {
 			t.Errorf("%s: got %v, want %v", c.name, got, want)
 		}
 	}
-	if got := Select(nil, backend.NodePortAddresses{Primary: true}, nil); len(got) != 0 {
+	if got := (NodePortAddresses{Primary: true}).Select(nil, nil); len(got) != 0 {
 		t.Errorf("without a node: got %v", got)
 	}
 }
