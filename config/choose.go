@@ -4,7 +4,7 @@ import (
 	"reflect"
 	"strings"
 
-	"github.com/switchyard-net/switchyard/config/field"
+	"github.com/switchyard-net/switchyard/field"
 )
 
 // Choose decides which configuration to go on with after a file has been read, as ConfigHardFail demands. Running is the

@@ -15,7 +15,7 @@ import (
 	"github.com/switchyard-net/switchyard/backend/nftables"
 	"github.com/switchyard-net/switchyard/backend/userspace"
 	"github.com/switchyard-net/switchyard/backend/winkernel"
-	"github.com/switchyard-net/switchyard/config/field"
+	"github.com/switchyard-net/switchyard/field"
 )
 
 // Config is the configuration of a node's service proxy. [Default] returns one that is complete; the zero value is not.

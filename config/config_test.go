@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/switchyard-net/switchyard/backend"
-	"github.com/switchyard-net/switchyard/config/field"
+	"github.com/switchyard-net/switchyard/field"
 )
 
 var compareNets = cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })

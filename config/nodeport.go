@@ -3,7 +3,7 @@ package config
 import (
 	"net/netip"
 
-	"github.com/switchyard-net/switchyard/config/field"
+	"github.com/switchyard-net/switchyard/field"
 )
 
 // The keywords among the ranges of nodePortAddresses.

@@ -1,7 +1,7 @@
 // Package iptables owns the configuration section of the iptables dataplane; the dataplane itself is not part of this release.
 package iptables
 
-import "github.com/switchyard-net/switchyard/config/field"
+import "github.com/switchyard-net/switchyard/field"
 
 // Config is the dataplane's section of the configuration.
 type Config struct {

@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"regexp"
 
-	"github.com/switchyard-net/switchyard/config/field"
+	"github.com/switchyard-net/switchyard/field"
 )
 
 // Config is the dataplane's section of the configuration.

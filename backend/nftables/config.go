@@ -2,7 +2,7 @@ package nftables
 
 import (
 	// Renamed because this package has a function field.
-	fielderr "github.com/switchyard-net/switchyard/config/field"
+	fielderr "github.com/switchyard-net/switchyard/field"
 )
 
 // Config is the dataplane's section of the configuration.

@@ -4,7 +4,7 @@ package userspace
 import (
 	"time"
 
-	"github.com/switchyard-net/switchyard/config/field"
+	"github.com/switchyard-net/switchyard/field"
 )
 
 // Config is the dataplane's section of the configuration.

@@ -13,9 +13,9 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/switchyard-net/switchyard/config"
-	"github.com/switchyard-net/switchyard/config/field"
 	"github.com/switchyard-net/switchyard/config/v1alpha1"
 	"github.com/switchyard-net/switchyard/config/v1alpha2"
+	"github.com/switchyard-net/switchyard/field"
 	"github.com/switchyard-net/switchyard/internal/manifest"
 )
 

@@ -3,7 +3,7 @@ package configfile
 import (
 	"errors"
 
-	"github.com/switchyard-net/switchyard/config/field"
+	"github.com/switchyard-net/switchyard/field"
 	"github.com/switchyard-net/switchyard/internal/manifest"
 )
 

@@ -10,7 +10,7 @@ import (
 	"github.com/switchyard-net/switchyard/backend/nftables"
 	"github.com/switchyard-net/switchyard/backend/winkernel"
 	"github.com/switchyard-net/switchyard/config"
-	"github.com/switchyard-net/switchyard/config/field"
+	"github.com/switchyard-net/switchyard/field"
 )
 
 // Convert returns what c, which has its defaults, says; what became of the fields that did not land where they were, or not at

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/config"
-	"github.com/switchyard-net/switchyard/config/field"
+	"github.com/switchyard-net/switchyard/field"
 )
 
 // Default returns the file that has nothing but defaults.

@@ -26,7 +26,7 @@ var arrows = []arrow{
 	{"internal/statelog", []string{"state"}},
 	{"store", []string{"model", "state", "source", "brain", "internal/statelog"}},
 	{"backend", []string{"state"}},
-	{"backend/nftables", []string{"state", "backend", "internal/nft", "internal/ifaddr", "internal/conntrack", "internal/staleflows", "config/field"}},
+	{"backend/nftables", []string{"state", "backend", "internal/nft", "internal/ifaddr", "internal/conntrack", "internal/staleflows", "field"}},
 
 	// The API: states over a wire, and back into states.
 	{"client/localnet/v1", nil},
@@ -45,16 +45,16 @@ var arrows = []arrow{
 	{"source/relay", []string{"model", "source", "client", "internal/wire", "internal/proto/cluster/v1"}},
 
 	// The configuration: each dataplane owns its section, and the versions of files do not know each other.
-	{"config/field", nil},
-	{"backend/iptables", []string{"config/field"}},
-	{"backend/ipvs", []string{"config/field"}},
-	{"backend/ebpf", []string{"config/field"}},
-	{"backend/userspace", []string{"config/field"}},
-	{"backend/winkernel", []string{"config/field"}},
-	{"config", []string{"backend", "config/field"}},
-	{"config/v1alpha1", []string{"backend", "config", "config/field"}},
-	{"config/v1alpha2", []string{"backend", "config", "config/field"}},
-	{"config/configfile", []string{"config", "config/field", "config/v1alpha1", "config/v1alpha2", "internal/manifest"}},
+	{"field", nil},
+	{"backend/iptables", []string{"field"}},
+	{"backend/ipvs", []string{"field"}},
+	{"backend/ebpf", []string{"field"}},
+	{"backend/userspace", []string{"field"}},
+	{"backend/winkernel", []string{"field"}},
+	{"config", []string{"backend", "field"}},
+	{"config/v1alpha1", []string{"backend", "config", "field"}},
+	{"config/v1alpha2", []string{"backend", "config", "field"}},
+	{"config/configfile", []string{"config", "field", "config/v1alpha1", "config/v1alpha2", "internal/manifest"}},
 
 	// What sources and dataplanes are made of.
 	{"internal/manifest", []string{"client/regularfile"}},
