@@ -127,11 +127,11 @@ proof: ## Make trouble for Switchyard, and for kube-proxy if it was built, under
 	@if [ -x .cache/upstream/upstream ]; then echo "== upstream kube-proxy"; \
 		(cd e2e && $(GO) run ./proof -out ../.cache/proof-upstream.json); fi
 	@echo "== Switchyard"
-	@$(GO) run ./cmd/proof -scale $(SCALE) -out docs/proof.md \
+	@$(GO) run ./test/cmd/proof -scale $(SCALE) -out docs/proof.md \
 		$$(if [ -e .cache/proof-upstream.json ]; then echo -beside .cache/proof-upstream.json; fi)
 
 soak: ## Change a cluster at random for MINUTES=20 under load, and look at memory, open files and the end state
-	@$(GO) run ./cmd/proof -soak $(MINUTES)m
+	@$(GO) run ./test/cmd/proof -soak $(MINUTES)m
 
 clean: ## Remove what was built
 	@echo "== remove bin/"

@@ -14,11 +14,11 @@ import (
 
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/brain"
-	"github.com/switchyard-net/switchyard/internal/lab"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
+	"github.com/switchyard-net/switchyard/test/topology"
 )
 
 // applyTimeout is how long a dataplane may take for one change.
@@ -28,8 +28,8 @@ const applyTimeout = 20 * time.Second
 type cluster struct {
 	dataplane Dataplane
 	settings  Settings
-	lab       *lab.Lab
-	recorder  *lab.Recorder // of the node
+	lab       *topology.Lab
+	recorder  *topology.Recorder // of the node
 	store     *store.Store
 	api       API
 	endSource context.CancelFunc
@@ -48,14 +48,14 @@ type cluster struct {
 
 // clusterOptions are the node's configuration.
 type clusterOptions struct {
-	lab           lab.Options
+	lab           topology.Options
 	settings      Settings
 	masqueradeAll bool
 }
 
 // newCluster starts a cluster that has nodes, but no services.
 func newCluster(ctx context.Context, d Dataplane, o clusterOptions) (*cluster, error) {
-	l, err := lab.New(ctx, o.lab)
+	l, err := topology.New(ctx, o.lab)
 	if err != nil {
 		return nil, err
 	}

@@ -8,9 +8,9 @@ import (
 	"testing"
 
 	"github.com/switchyard-net/switchyard/backend"
-	"github.com/switchyard-net/switchyard/internal/netns"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/source"
+	"github.com/switchyard-net/switchyard/test/netns"
 )
 
 // Settings are what a dataplane is configured with for one test.

@@ -18,7 +18,7 @@ import (
 
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/conformance"
-	"github.com/switchyard-net/switchyard/internal/netns"
+	"github.com/switchyard-net/switchyard/test/netns"
 )
 
 func TestMain(m *testing.M) { os.Exit(netns.Main(m)) }

@@ -14,10 +14,10 @@ import (
 	"testing"
 
 	"github.com/switchyard-net/switchyard/backend"
-	"github.com/switchyard-net/switchyard/internal/flow"
-	"github.com/switchyard-net/switchyard/internal/histories"
-	"github.com/switchyard-net/switchyard/internal/lab"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/probe"
+	"github.com/switchyard-net/switchyard/test/randcluster"
+	"github.com/switchyard-net/switchyard/test/topology"
 )
 
 const (
@@ -29,7 +29,7 @@ const (
 
 // samples is how many packets are sent in each state at most, by what the oracle says of them: most of those that are worth
 // asking about are refused or none of the dataplane's business, and forwarding is where most can go wrong.
-var samples = map[flow.Outcome]int{flow.Forward: 60, flow.Reject: 20, flow.Drop: 25, flow.Pass: 15}
+var samples = map[probe.Outcome]int{probe.Forward: 60, probe.Reject: 20, probe.Drop: 25, probe.Pass: 15}
 
 // servedPorts are where every host that may be an endpoint serves.
 var servedPorts = []uint16{53, 8080, 8081}
@@ -48,13 +48,13 @@ func RunHistories(t *testing.T, d Dataplane) {
 // walk is a history that is being tried with real packets.
 type walk struct {
 	*cluster
-	history *histories.History
+	history *randcluster.History
 	rng     *rand.Rand
-	senders map[netip.Addr]*lab.Host
-	owners  map[netip.Addr]*lab.Host // of all addresses that exist
+	senders map[netip.Addr]*topology.Host
+	owners  map[netip.Addr]*topology.Host // of all addresses that exist
 	port    uint16
-	asked   map[flow.Outcome]int // how many of the packets the oracle has which answer for
-	visits  map[visitor]*visits  // of this step
+	asked   map[probe.Outcome]int // how many of the packets the oracle has which answer for
+	visits  map[visitor]*visits   // of this step
 }
 
 // visitor is a client and the Service port that it stays with an endpoint of.
@@ -92,14 +92,14 @@ func runHistory(t *testing.T, d Dataplane, seed uint64) {
 			t.Error(err)
 		}
 	})
-	w := &walk{cluster: c, rng: rng, senders: map[netip.Addr]*lab.Host{}, owners: map[netip.Addr]*lab.Host{}, port: 20000, asked: map[flow.Outcome]int{}}
+	w := &walk{cluster: c, rng: rng, senders: map[netip.Addr]*topology.Host{}, owners: map[netip.Addr]*topology.Host{}, port: 20000, asked: map[probe.Outcome]int{}}
 	options, err := w.populate()
 	if err != nil {
 		t.Fatal(err)
 	}
 	options.DetectLocal, options.MasqueradeAll = o.settings.LocalDetector.Enabled(), o.masqueradeAll
 	options.NodePortAddrs = func(addr netip.Addr) bool { return slices.Contains(c.lab.Node().Addrs, addr) }
-	w.history = histories.New(seed, options)
+	w.history = randcluster.New(seed, options)
 	for step := range steps {
 		if err := c.update(w.history.Step()); err != nil {
 			t.Fatalf("seed %d, step %d: %v", seed, step, err)
@@ -112,10 +112,10 @@ func runHistory(t *testing.T, d Dataplane, seed uint64) {
 }
 
 // populate starts pods and servers and returns what histories may make of them.
-func (w *walk) populate() (histories.Options, error) {
+func (w *walk) populate() (randcluster.Options, error) {
 	node, other, client := w.lab.Node(), w.lab.OtherNode(), w.lab.Client()
-	o := histories.Options{
-		Nodes:           []histories.Node{{Name: node.Name, Addresses: node.Addrs}, {Name: other.Name, Addresses: other.Addrs}},
+	o := randcluster.Options{
+		Nodes:           []randcluster.Node{{Name: node.Name, Addresses: node.Addrs}, {Name: other.Name, Addresses: other.Addrs}},
 		FixedNodes:      true,
 		ServiceCIDRs:    w.lab.Options().ServiceCIDRs,
 		ClusterIPs:      addrs("10.96.0.1", "10.96.0.2", "10.96.0.3", "10.98.0.1", "fd00:10:96::1", "fd00:10:96::2", "fd00:10:98::1"),
@@ -127,16 +127,16 @@ func (w *walk) populate() (histories.Options, error) {
 		OutsideClients:  client.Addrs,
 		Foreign:         addrs("198.51.100.200", "2001:db8:51::200"),
 	}
-	if lab.HasSCTP() {
+	if topology.HasSCTP() {
 		o.Protocols = append(o.Protocols, state.SCTP)
 	}
-	for _, host := range []*lab.Host{node, other, client} {
+	for _, host := range []*topology.Host{node, other, client} {
 		w.own(host, host != other)
 	}
-	endpoints := []*lab.Host{node, other}
-	onOther := map[*lab.Host]bool{other: true}
+	endpoints := []*topology.Host{node, other}
+	onOther := map[*topology.Host]bool{other: true}
 	for i := range 6 {
-		pod, err := w.lab.AddPod(lab.PodOptions{Name: fmt.Sprintf("pod-%d", i), OtherNode: i%2 == 1})
+		pod, err := w.lab.AddPod(topology.PodOptions{Name: fmt.Sprintf("pod-%d", i), OtherNode: i%2 == 1})
 		if err != nil {
 			return o, err
 		}
@@ -144,7 +144,7 @@ func (w *walk) populate() (histories.Options, error) {
 		onOther[pod] = i%2 == 1
 		endpoints = append(endpoints, pod)
 	}
-	bystander, err := w.lab.AddPod(lab.PodOptions{Name: "bystander"})
+	bystander, err := w.lab.AddPod(topology.PodOptions{Name: "bystander"})
 	if err != nil {
 		return o, err
 	}
@@ -158,7 +158,7 @@ func (w *walk) populate() (histories.Options, error) {
 		for _, addr := range host.Addrs {
 			for _, port := range servedPorts {
 				endpoint := netip.AddrPortFrom(addr, port)
-				o.Endpoints = append(o.Endpoints, histories.Endpoint{Addr: endpoint, Node: on.Name})
+				o.Endpoints = append(o.Endpoints, randcluster.Endpoint{Addr: endpoint, Node: on.Name})
 				for _, proto := range o.Protocols {
 					if err := host.Serve(proto, endpoint, endpoint.String()); err != nil {
 						return o, err
@@ -171,7 +171,7 @@ func (w *walk) populate() (histories.Options, error) {
 }
 
 // own notes whose addresses a host's are, and whether packets that it sends to services pass the node under test.
-func (w *walk) own(host *lab.Host, sends bool) {
+func (w *walk) own(host *topology.Host, sends bool) {
 	for _, addr := range host.Addrs {
 		w.owners[addr] = host
 		if sends {
@@ -183,7 +183,7 @@ func (w *walk) own(host *lab.Host, sends bool) {
 // sourceRanges are some that clients are in, and some that they are not in.
 func (w *walk) sourceRanges() []netip.Prefix {
 	list := slices.Concat(w.lab.Options().Underlay, w.lab.Options().NodePodCIDRs)
-	for _, host := range []*lab.Host{w.lab.Node(), w.lab.Client()} {
+	for _, host := range []*topology.Host{w.lab.Node(), w.lab.Client()} {
 		for _, addr := range host.Addrs {
 			list = append(list, netip.PrefixFrom(addr, addr.BitLen()))
 		}
@@ -197,12 +197,12 @@ func (w *walk) sourceRanges() []netip.Prefix {
 // try sends a sample of the packets that are worth it, all at once, and describes those that went wrong.
 func (w *walk) try(ctx context.Context) []string {
 	world := w.history.World()
-	packets := slices.DeleteFunc(w.history.Packets(), func(p flow.Packet) bool { return w.senders[p.Src] == nil })
+	packets := slices.DeleteFunc(w.history.Packets(), func(p probe.Packet) bool { return w.senders[p.Src] == nil })
 	w.rng.Shuffle(len(packets), func(i, j int) { packets[i], packets[j] = packets[j], packets[i] })
 	var mu sync.Mutex
 	var wrong []string
 	var wg sync.WaitGroup
-	taken := map[flow.Outcome]int{}
+	taken := map[probe.Outcome]int{}
 	w.visits = map[visitor]*visits{}
 	for _, p := range packets {
 		want := world.Ask(p)
@@ -238,19 +238,19 @@ func (w *walk) nextPort() uint16 {
 }
 
 // send sends a packet and compares.
-func (w *walk) send(ctx context.Context, p flow.Packet, want flow.Answer, ports []uint16) error {
+func (w *walk) send(ctx context.Context, p probe.Packet, want probe.Answer, ports []uint16) error {
 	_, err := w.sendOnce(ctx, p, want, ports[0])
 	return err
 }
 
 // sendOnce also returns the server that answered, if one did.
-func (w *walk) sendOnce(ctx context.Context, p flow.Packet, want flow.Answer, port uint16) (server string, err error) {
-	options := lab.ProbeOptions{Source: p.Src, SourcePort: port, Timeout: patience}
+func (w *walk) sendOnce(ctx context.Context, p probe.Packet, want probe.Answer, port uint16) (server string, err error) {
+	options := topology.ProbeOptions{Source: p.Src, SourcePort: port, Timeout: patience}
 	if w.mayBeSilent(p, want) {
 		options.Timeout = silence
 	}
 	got := w.senders[p.Src].Probe(ctx, p.Protocol, p.Dst, options)
-	if got.Outcome == lab.Answered {
+	if got.Outcome == topology.Answered {
 		server = got.Server
 	}
 	return server, w.compare(p, want, got)
@@ -259,8 +259,8 @@ func (w *walk) sendOnce(ctx context.Context, p flow.Packet, want flow.Answer, po
 // send returns what sends a packet several times, and sees whether the client stays with its endpoint: with the last one that
 // answered it through whichever frontend of the Service port, or with one before that, if there were several because the last had not
 // all of them.
-func (v *visits) send(w *walk) func(context.Context, flow.Packet, flow.Answer, []uint16) error {
-	return func(ctx context.Context, p flow.Packet, want flow.Answer, ports []uint16) error {
+func (v *visits) send(w *walk) func(context.Context, probe.Packet, probe.Answer, []uint16) error {
+	return func(ctx context.Context, p probe.Packet, want probe.Answer, ports []uint16) error {
 		v.mu.Lock()
 		defer v.mu.Unlock()
 		for _, port := range ports {
@@ -282,18 +282,18 @@ func (v *visits) send(w *walk) func(context.Context, flow.Packet, flow.Answer, [
 }
 
 // offers says whether a server is among the choices.
-func offers(want flow.Answer, server string) bool {
-	return slices.ContainsFunc(want.Choices, func(c flow.Choice) bool { return c.Endpoint.String() == server })
+func offers(want probe.Answer, server string) bool {
+	return slices.ContainsFunc(want.Choices, func(c probe.Choice) bool { return c.Endpoint.String() == server })
 }
 
 // mayBeSilent says whether it can be right that no answer comes.
-func (w *walk) mayBeSilent(p flow.Packet, want flow.Answer) bool {
+func (w *walk) mayBeSilent(p probe.Packet, want probe.Answer) bool {
 	switch want.Outcome {
-	case flow.Reject:
+	case probe.Reject:
 		return false
-	case flow.Forward:
-		return slices.ContainsFunc(want.Choices, func(c flow.Choice) bool { return w.bypassed(p, c) })
-	case flow.Pass:
+	case probe.Forward:
+		return slices.ContainsFunc(want.Choices, func(c probe.Choice) bool { return w.bypassed(p, c) })
+	case probe.Pass:
 		return w.owners[p.Dst.Addr()] == nil
 	}
 	return true
@@ -301,25 +301,25 @@ func (w *walk) mayBeSilent(p flow.Packet, want flow.Answer) bool {
 
 // bypassed says whether the endpoint's answer goes to the client past the node under test, which therefore cannot give it
 // the source address that the client expects.
-func (w *walk) bypassed(p flow.Packet, c flow.Choice) bool {
+func (w *walk) bypassed(p probe.Packet, c probe.Choice) bool {
 	owner := w.owners[c.Endpoint.Addr()]
 	return !c.Masquerade && w.senders[p.Src] == w.lab.Client() && owner != nil && w.senders[c.Endpoint.Addr()] == nil
 }
 
-func (w *walk) compare(p flow.Packet, want flow.Answer, got lab.Answer) error {
-	outcome := lab.TimedOut
+func (w *walk) compare(p probe.Packet, want probe.Answer, got topology.Answer) error {
+	outcome := topology.TimedOut
 	switch want.Outcome {
-	case flow.Reject:
-		outcome = lab.Refused
-	case flow.Forward:
-		if got.Outcome == lab.Answered {
+	case probe.Reject:
+		outcome = topology.Refused
+	case probe.Forward:
+		if got.Outcome == topology.Answered {
 			return w.compareChoice(p, want, got)
 		}
-		if got.Outcome == lab.TimedOut && w.mayBeSilent(p, want) {
+		if got.Outcome == topology.TimedOut && w.mayBeSilent(p, want) {
 			return nil
 		}
-		outcome = lab.Answered
-	case flow.Pass:
+		outcome = topology.Answered
+	case probe.Pass:
 		outcome = w.untouched(p)
 	}
 	if got.Outcome != outcome {
@@ -328,7 +328,7 @@ func (w *walk) compare(p flow.Packet, want flow.Answer, got lab.Answer) error {
 	return nil
 }
 
-func (w *walk) compareChoice(p flow.Packet, want flow.Answer, got lab.Answer) error {
+func (w *walk) compareChoice(p probe.Packet, want probe.Answer, got topology.Answer) error {
 	for _, c := range want.Choices {
 		if c.Endpoint.String() != got.Server {
 			continue
@@ -346,15 +346,15 @@ func (w *walk) compareChoice(p flow.Packet, want flow.Answer, got lab.Answer) er
 }
 
 // untouched is what becomes of a packet that the dataplane leaves alone.
-func (w *walk) untouched(p flow.Packet) lab.Outcome {
+func (w *walk) untouched(p probe.Packet) topology.Outcome {
 	owner := w.owners[p.Dst.Addr()]
 	switch {
 	case owner == nil:
-		return lab.TimedOut
+		return topology.TimedOut
 	case owner != w.lab.Client() && slices.Contains(servedPorts, p.Dst.Port()):
-		return lab.Answered
+		return topology.Answered
 	}
-	return lab.Refused
+	return topology.Refused
 }
 
 func addrs(texts ...string) []netip.Addr {

@@ -19,8 +19,8 @@ import (
 
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/conformance"
-	"github.com/switchyard-net/switchyard/internal/netns"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/netns"
 )
 
 // naive is the plainest dataplane that is right: with each change it writes all rules anew through the nft program. It shows

@@ -13,8 +13,8 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/switchyard-net/switchyard/internal/lab"
 	"github.com/switchyard-net/switchyard/model"
+	"github.com/switchyard-net/switchyard/test/topology"
 )
 
 //go:embed stories/*.txtar
@@ -31,7 +31,7 @@ func storyParams(dir string, d Dataplane) testscript.Params {
 		RequireUniqueNames: true,
 		Condition: func(name string) (bool, error) {
 			if name == "sctp" {
-				return lab.HasSCTP(), nil
+				return topology.HasSCTP(), nil
 			}
 			return false, fmt.Errorf("unknown condition %q", name)
 		},
@@ -71,11 +71,11 @@ type storyKey struct{}
 type story struct {
 	dataplane Dataplane
 	cluster   *cluster
-	hosts     map[string]*lab.Host
+	hosts     map[string]*topology.Host
 	otherNode map[string]bool           // pods that are on the other node
 	manyUsed  int                       // addresses of pods with several
 	mu        sync.Mutex                // guards nextPorts
-	nextPorts map[*lab.Host]uint16      // the next source port for connect
+	nextPorts map[*topology.Host]uint16 // the next source port for connect
 	servers   map[string][]string       // names of the servers on each host
 	services  map[string]*model.Service // by name, in namespace default
 	flows     map[string][]*openFlow
@@ -86,10 +86,10 @@ type story struct {
 func newStory(d Dataplane) *story {
 	return &story{
 		dataplane: d,
-		hosts:     map[string]*lab.Host{},
+		hosts:     map[string]*topology.Host{},
 		otherNode: map[string]bool{},
 		servers:   map[string][]string{},
-		nextPorts: map[*lab.Host]uint16{},
+		nextPorts: map[*topology.Host]uint16{},
 		services:  map[string]*model.Service{},
 		flows:     map[string][]*openFlow{},
 		surveys:   map[string]map[visit]string{},

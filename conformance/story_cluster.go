@@ -17,11 +17,11 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/switchyard-net/switchyard/backend"
-	"github.com/switchyard-net/switchyard/internal/kubeconv"
-	"github.com/switchyard-net/switchyard/internal/lab"
 	"github.com/switchyard-net/switchyard/internal/manifest"
+	"github.com/switchyard-net/switchyard/kubeconv"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/topology"
 )
 
 // startCluster: cluster [detect=none|cluster-cidr|node-cidr|prefix:P|bridge:DEV] [masquerade-all] [limit-icmp]
@@ -60,7 +60,7 @@ func (s *story) startCluster(ts *testscript.TestScript, args []string) error {
 		return err
 	}
 	s.cluster = c
-	for _, host := range []*lab.Host{c.lab.Node(), c.lab.OtherNode(), c.lab.Client()} {
+	for _, host := range []*topology.Host{c.lab.Node(), c.lab.OtherNode(), c.lab.Client()} {
 		s.hosts[host.Name] = host
 	}
 	s.otherNode[c.lab.OtherNode().Name] = true
@@ -109,7 +109,7 @@ func (s *story) addPod(_ *testscript.TestScript, args []string) error {
 	if len(args) == 0 {
 		return errors.New("usage: pod NAME [on=other] [addresses=N] PROTO:PORT…")
 	}
-	o := lab.PodOptions{Name: args[0]}
+	o := topology.PodOptions{Name: args[0]}
 	var serve []string
 	for _, arg := range args[1:] {
 		key, value, _ := strings.Cut(arg, "=")
@@ -187,7 +187,7 @@ func (s *story) serve(_ *testscript.TestScript, args []string) error {
 }
 
 // serverName is the host's name, with a number if it has several addresses of a family: a.1, a.2.
-func serverName(host *lab.Host, i int) string {
+func serverName(host *topology.Host, i int) string {
 	if len(host.Addrs) <= 2 {
 		return host.Name
 	}

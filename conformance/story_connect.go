@@ -16,8 +16,8 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/switchyard-net/switchyard/internal/lab"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/topology"
 )
 
 const (
@@ -33,7 +33,7 @@ const (
 
 // expectation is what a line of a story says must happen to connections.
 type expectation struct {
-	outcome lab.Outcome
+	outcome topology.Outcome
 	servers []string // all of them are reached, and no others
 	sticky  bool     // one of servers is reached, always the same
 	across  bool     // that is also the same at all addresses of a family
@@ -122,12 +122,12 @@ func (s *story) parseExpectation(words []string) (expectation, error) {
 			if i++; i == len(words) {
 				return e, fmt.Errorf("%s whom?", word)
 			}
-			e.outcome, e.sticky = lab.Answered, key != "reaches"
+			e.outcome, e.sticky = topology.Answered, key != "reaches"
 			e.servers, err = s.parseServers(words[i])
 		case "refused":
-			e.outcome = lab.Refused
+			e.outcome = topology.Refused
 		case "dropped":
-			e.outcome = lab.TimedOut
+			e.outcome = topology.TimedOut
 		case "across":
 			e.across = true
 		case "evenly":
@@ -154,7 +154,7 @@ func (s *story) parseExpectation(words []string) (expectation, error) {
 	if e.across && !e.sticky {
 		return e, errors.New("across: use it with sticks-to-one-of")
 	}
-	if e.outcome == lab.Broken {
+	if e.outcome == topology.Broken {
 		return e, errors.New("say what is expected: reaches, sticks-to-one-of, refused or dropped")
 	}
 	return e, nil
@@ -182,7 +182,7 @@ func (s *story) parseServers(text string) ([]string, error) {
 
 // parseHosts reads HOST or HOST.FROM-TO, which are some of a host's addresses in each family, counted from 1. from and to
 // are 0 for all.
-func (s *story) parseHosts(text string) (host *lab.Host, from, to int, err error) {
+func (s *story) parseHosts(text string) (host *topology.Host, from, to int, err error) {
 	name, numbers, ranged := strings.Cut(text, ".")
 	host = s.hosts[name]
 	if host == nil {
@@ -242,17 +242,17 @@ func (s *story) addresses(name, kind string) ([]netip.Addr, error) {
 }
 
 // check makes connections to one address and compares. It returns a server that answered, if one did.
-func (s *story) check(host *lab.Host, proto state.Protocol, dst netip.AddrPort, want expectation) (server string, err error) {
-	options := lab.ProbeOptions{Timeout: patience, Source: want.from}
+func (s *story) check(host *topology.Host, proto state.Protocol, dst netip.AddrPort, want expectation) (server string, err error) {
+	options := topology.ProbeOptions{Timeout: patience, Source: want.from}
 	count := 3
 	switch {
-	case want.outcome == lab.TimedOut:
+	case want.outcome == topology.TimedOut:
 		options.Timeout = silence
 	case want.sticky:
 		count = 10
 	case want.evenly:
 		count = max(enoughToSee(len(want.servers)), atLeast, perEndpoint*len(want.servers))
-	case want.outcome == lab.Answered:
+	case want.outcome == topology.Answered:
 		count = enoughToSee(len(want.servers))
 	}
 	count = cmp.Or(want.count, count)
@@ -282,7 +282,7 @@ func (s *story) check(host *lab.Host, proto state.Protocol, dst netip.AddrPort, 
 
 // freshPorts returns the first of count source ports that connect has not used on this host yet. The kernel
 // remembers UDP flows and SCTP connections for a while, so one with the ports of an earlier one would not count as new.
-func (s *story) freshPorts(host *lab.Host, count int) uint16 {
+func (s *story) freshPorts(host *topology.Host, count int) uint16 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	first := max(s.nextPorts[host], 2000)
@@ -290,21 +290,21 @@ func (s *story) freshPorts(host *lab.Host, count int) uint16 {
 	return first
 }
 
-func (s *story) checkAnswer(host *lab.Host, got lab.Answer, want expectation) error {
+func (s *story) checkAnswer(host *topology.Host, got topology.Answer, want expectation) error {
 	switch {
-	case got.Outcome != want.outcome && got.Outcome == lab.Answered:
+	case got.Outcome != want.outcome && got.Outcome == topology.Answered:
 		return fmt.Errorf("answered by %s, want it %v", got.Server, want.outcome)
 	case got.Outcome != want.outcome:
 		return fmt.Errorf("%v (%w), want it %v", got.Outcome, got.Err, want.outcome)
 	case want.within > 0 && got.Latency > want.within:
 		return fmt.Errorf("%v after %v, want it within %v", got.Outcome, got.Latency, want.within)
-	case got.Outcome == lab.Answered:
+	case got.Outcome == topology.Answered:
 		return s.checkSource(host, got, want)
 	}
 	return nil
 }
 
-func (s *story) checkSource(host *lab.Host, got lab.Answer, want expectation) error {
+func (s *story) checkSource(host *topology.Host, got topology.Answer, want expectation) error {
 	if !slices.Contains(want.servers, got.Server) {
 		return fmt.Errorf("answered by %s, want one of %v", got.Server, want.servers)
 	}
@@ -327,7 +327,7 @@ func (s *story) checkSource(host *lab.Host, got lab.Answer, want expectation) er
 
 // checkSpread compares how often each server answered.
 func checkSpread(seen map[string]int, want expectation) error {
-	if want.outcome != lab.Answered {
+	if want.outcome != topology.Answered {
 		return nil
 	}
 	if want.sticky {

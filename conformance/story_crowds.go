@@ -13,7 +13,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/switchyard-net/switchyard/internal/lab"
+	"github.com/switchyard-net/switchyard/test/topology"
 )
 
 // visit is a client address and where it connects to.
@@ -51,8 +51,8 @@ func (s *story) survey(_ *testscript.TestScript, args []string) error {
 			if addr.Is4() != dst.Addr().Is4() {
 				continue
 			}
-			answer := host.Probe(context.Background(), proto, dst, lab.ProbeOptions{Source: addr, Timeout: patience})
-			if answer.Outcome != lab.Answered {
+			answer := host.Probe(context.Background(), proto, dst, topology.ProbeOptions{Source: addr, Timeout: patience})
+			if answer.Outcome != topology.Answered {
 				return fmt.Errorf("%v to %v %v: %v (%w)", addr, proto, dst, answer.Outcome, answer.Err)
 			}
 			now[visit{addr, dst}] = answer.Server
@@ -95,11 +95,11 @@ func compareSurveys(before, now map[visit]string, how string) error {
 
 // load is a stream of connections that goes on while the story does.
 type load struct {
-	host    *lab.Host
+	host    *topology.Host
 	quit    context.CancelFunc
 	done    sync.WaitGroup
 	mu      sync.Mutex
-	answers map[netip.AddrPort][]lab.Answer
+	answers map[netip.AddrPort][]topology.Answer
 }
 
 // loadWorkers is how many connections of a load are under way for each address.
@@ -120,7 +120,7 @@ func (s *story) startLoad(_ *testscript.TestScript, args []string) error {
 	}
 	// A packet that is lost once counts: nobody sends a datagram again, and of TCP's segments it is known. So the timeout may be long
 	// enough for a busy machine.
-	options := lab.ProbeOptions{Timeout: patience}
+	options := topology.ProbeOptions{Timeout: patience}
 	if resending {
 		options.Resend = resendAfter
 	}
@@ -133,7 +133,7 @@ func (s *story) startLoad(_ *testscript.TestScript, args []string) error {
 		return err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	l := &load{host: s.hosts[args[1]], quit: cancel, answers: map[netip.AddrPort][]lab.Answer{}}
+	l := &load{host: s.hosts[args[1]], quit: cancel, answers: map[netip.AddrPort][]topology.Answer{}}
 	s.loads[args[0]] = l
 	for _, dst := range dsts {
 		for range loadWorkers {

@@ -10,9 +10,9 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/switchyard-net/switchyard/internal/lab"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/topology"
 )
 
 // endpoints: endpoints SERVICE [NAME=]PROTO:PORT... HOST[.FROM-TO][+MARK]...
@@ -71,7 +71,7 @@ func parseEndpointPort(text string) (model.EndpointPort, error) {
 
 // endpoint makes an endpoint of a host. marks are separated by +: unready, terminating (which still serves), gone (which no
 // longer does), zone=NAME and node=NAME (hints).
-func (s *story) endpoint(host *lab.Host, addr netip.Addr, marks string) (model.Endpoint, error) {
+func (s *story) endpoint(host *topology.Host, addr netip.Addr, marks string) (model.Endpoint, error) {
 	node := s.cluster.lab.Node()
 	if s.otherNode[host.Name] {
 		node = s.cluster.lab.OtherNode()

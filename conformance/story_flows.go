@@ -15,13 +15,13 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/switchyard-net/switchyard/internal/lab"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/topology"
 )
 
 // openFlow is a connection, or a UDP socket, that stays open.
 type openFlow struct {
-	host  *lab.Host
+	host  *topology.Host
 	proto state.Protocol
 	dst   netip.AddrPort
 	conn  net.Conn
@@ -95,10 +95,10 @@ func (s *story) talk(_ *testscript.TestScript, args []string) error {
 	var err error
 	switch args[1] {
 	case "stays":
-		want.outcome = lab.Answered
+		want.outcome = topology.Answered
 	case "broken", "unserved":
 	case "unanswered":
-		want.outcome = lab.TimedOut
+		want.outcome = topology.TimedOut
 	default:
 		if want, err = s.parseExpectation(args[1:]); err != nil {
 			return err
@@ -109,8 +109,8 @@ func (s *story) talk(_ *testscript.TestScript, args []string) error {
 		if stays {
 			expected.servers = []string{flow.last}
 		}
-		answer := flow.talk(expected.outcome == lab.TimedOut || unserved)
-		if unserved && answer.Outcome != lab.Answered {
+		answer := flow.talk(expected.outcome == topology.TimedOut || unserved)
+		if unserved && answer.Outcome != topology.Answered {
 			continue
 		}
 		if err := s.checkAnswer(flow.host, answer, expected); err != nil {
@@ -122,7 +122,7 @@ func (s *story) talk(_ *testscript.TestScript, args []string) error {
 }
 
 // talk sends a line and returns the answer to it.
-func (f *openFlow) talk(expectSilence bool) lab.Answer {
+func (f *openFlow) talk(expectSilence bool) topology.Answer {
 	timeout := patience
 	if f.proto == state.UDP {
 		timeout = time.Second // nothing is sent again
@@ -133,11 +133,11 @@ func (f *openFlow) talk(expectSilence bool) lab.Answer {
 	f.drain()
 	_ = f.conn.SetDeadline(time.Now().Add(timeout))
 	if _, err := f.conn.Write([]byte("hello\n")); err != nil {
-		return lab.Answer{Outcome: lab.OutcomeOf(err), Err: err}
+		return topology.Answer{Outcome: topology.OutcomeOf(err), Err: err}
 	}
-	answer, err := lab.ReadAnswer(f.lines)
+	answer, err := topology.ReadAnswer(f.lines)
 	if err != nil {
-		return lab.Answer{Outcome: lab.OutcomeOf(err), Err: err}
+		return topology.Answer{Outcome: topology.OutcomeOf(err), Err: err}
 	}
 	return answer
 }

@@ -19,10 +19,10 @@ import (
 
 	"github.com/switchyard-net/switchyard/e2e/apicluster"
 	"github.com/switchyard-net/switchyard/e2e/controlplane"
-	"github.com/switchyard-net/switchyard/internal/flow"
-	"github.com/switchyard-net/switchyard/internal/lab"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/probe"
+	"github.com/switchyard-net/switchyard/test/topology"
 )
 
 // The endpoint slice controller makes slices of pods, which lead to the pods of the lab.
@@ -41,7 +41,7 @@ func TestRealEndpointSlices(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, node := range []*lab.Host{n.Node(), n.OtherNode()} {
+	for _, node := range []*topology.Host{n.Node(), n.OtherNode()} {
 		if _, err := client.Set(t.Context(), &model.Node{Name: node.Name, Zone: "zone", Addresses: node.Addrs}); err != nil {
 			t.Fatal(err)
 		}
@@ -50,7 +50,7 @@ func TestRealEndpointSlices(t *testing.T) {
 	api := client.Kubernetes()
 	ip := makeSelectingService(t, api)
 	for name, other := range map[string]bool{"a": false, "b": true} {
-		host, err := n.AddPod(lab.PodOptions{Name: name, OtherNode: other})
+		host, err := n.AddPod(topology.PodOptions{Name: name, OtherNode: other})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -93,7 +93,7 @@ func makeSelectingService(t *testing.T, api kubernetes.Interface) string {
 }
 
 // runPod makes the object of a pod, and says in the place of a kubelet that it runs.
-func runPod(t *testing.T, api kubernetes.Interface, host *lab.Host, node string, ready bool) {
+func runPod(t *testing.T, api kubernetes.Interface, host *topology.Host, node string, ready bool) {
 	t.Helper()
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: host.Name, Labels: map[string]string{"app": "web"}},
@@ -148,7 +148,7 @@ func reaches(t *testing.T, n *node, dst string, servers ...string) {
 // answers lists who answers 20 connections from outside.
 func answers(ctx context.Context, n *node, dst string) []string {
 	var o observation
-	p := flow.Packet{From: flow.FromOutside, Src: n.Client().Addrs[0], Dst: netip.MustParseAddrPort(dst), Protocol: state.TCP}
+	p := probe.Packet{From: probe.FromOutside, Src: n.Client().Addrs[0], Dst: netip.MustParseAddrPort(dst), Protocol: state.TCP}
 	n.observe(ctx, &o, p, 0, 20, silence)
 	list := slices.Sorted(maps.Keys(o.servers))
 	if len(o.others) > 0 {

@@ -23,9 +23,9 @@ import (
 
 	"github.com/switchyard-net/switchyard/e2e/apicluster"
 	"github.com/switchyard-net/switchyard/e2e/controlplane"
-	"github.com/switchyard-net/switchyard/internal/lab"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/topology"
 )
 
 // TestDaemon runs the program as kubeadm's DaemonSet runs kube-proxy: by its name, with its ConfigMap, which is changed and
@@ -52,7 +52,7 @@ func TestDaemon(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pod, err := n.AddPod(lab.PodOptions{Name: "a"})
+	pod, err := n.AddPod(topology.PodOptions{Name: "a"})
 	if err != nil {
 		t.Fatal(err)
 	}

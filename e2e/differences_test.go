@@ -5,9 +5,9 @@ package e2e
 import (
 	"slices"
 
-	"github.com/switchyard-net/switchyard/internal/flow"
-	"github.com/switchyard-net/switchyard/internal/lab"
-	"github.com/switchyard-net/switchyard/internal/oracle"
+	"github.com/switchyard-net/switchyard/test/oracle"
+	"github.com/switchyard-net/switchyard/test/probe"
+	"github.com/switchyard-net/switchyard/test/topology"
 )
 
 // difference is one that is meant. docs/differences.md says of each why Switchyard is right.
@@ -17,13 +17,13 @@ type difference struct {
 	// mode is the mode of upstream kube-proxy that differs, empty for both.
 	mode string
 	// is says whether a packet's way differs for this reason; want is what the oracle says.
-	is func(w *oracle.World, p flow.Packet, want flow.Answer, upstream, ours observation) bool
+	is func(w *oracle.World, p probe.Packet, want probe.Answer, upstream, ours observation) bool
 }
 
 var differences = []difference{
 	{
 		name: "Namespaces that opt out",
-		is: func(w *oracle.World, p flow.Packet, want flow.Answer, upstream, ours observation) bool {
+		is: func(w *oracle.World, p probe.Packet, want probe.Answer, upstream, ours observation) bool {
 			all := *w
 			all.Namespaces = nil
 			return !sameAnswer(want, all.Ask(p))
@@ -32,22 +32,22 @@ var differences = []difference{
 	{
 		name: "Ports that a cluster IP does not have",
 		mode: "iptables",
-		is: func(w *oracle.World, p flow.Packet, want flow.Answer, upstream, ours observation) bool {
-			return want.Outcome == flow.Reject && only(upstream, lab.TimedOut) && isStray(w, p)
+		is: func(w *oracle.World, p probe.Packet, want probe.Answer, upstream, ours observation) bool {
+			return want.Outcome == probe.Reject && only(upstream, topology.TimedOut) && isStray(w, p)
 		},
 	},
 	{
 		name: "Source ranges of a load balancer without endpoints",
 		mode: "iptables",
-		is: func(w *oracle.World, p flow.Packet, want flow.Answer, upstream, ours observation) bool {
-			return want.Outcome == flow.Drop && only(upstream, lab.Refused) && withoutRanges(w).Ask(p).Outcome == flow.Reject
+		is: func(w *oracle.World, p probe.Packet, want probe.Answer, upstream, ours observation) bool {
+			return want.Outcome == probe.Drop && only(upstream, topology.Refused) && withoutRanges(w).Ask(p).Outcome == probe.Reject
 		},
 	},
 	{
 		name: "Refusals that the node itself does not see",
 		mode: "iptables",
-		is: func(w *oracle.World, p flow.Packet, want flow.Answer, upstream, ours observation) bool {
-			return want.Outcome == flow.Reject && p.From == flow.FromNode && only(upstream, lab.TimedOut) && only(ours, lab.Refused)
+		is: func(w *oracle.World, p probe.Packet, want probe.Answer, upstream, ours observation) bool {
+			return want.Outcome == probe.Reject && p.From == probe.FromNode && only(upstream, topology.TimedOut) && only(ours, topology.Refused)
 		},
 	},
 }
@@ -65,7 +65,7 @@ func withoutRanges(w *oracle.World) *oracle.World {
 }
 
 // isStray says whether nobody has a frontend that fits a packet.
-func isStray(w *oracle.World, p flow.Packet) bool {
+func isStray(w *oracle.World, p probe.Packet) bool {
 	for _, s := range w.Services {
 		for _, port := range s.Ports {
 			has := slices.Contains(slices.Concat(s.ClusterIPs, s.ExternalIPs, s.LoadBalancerIPs), p.Dst.Addr())
@@ -78,6 +78,6 @@ func isStray(w *oracle.World, p flow.Packet) bool {
 }
 
 // only says whether all connections had one outcome.
-func only(o observation, outcome lab.Outcome) bool {
+func only(o observation, outcome topology.Outcome) bool {
 	return len(o.servers) == 0 && len(o.others) == 1 && o.others[outcome] > 0
 }

@@ -19,12 +19,12 @@ import (
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/e2e/apicluster"
 	"github.com/switchyard-net/switchyard/e2e/controlplane"
-	"github.com/switchyard-net/switchyard/internal/flow"
-	"github.com/switchyard-net/switchyard/internal/histories"
-	"github.com/switchyard-net/switchyard/internal/lab"
-	"github.com/switchyard-net/switchyard/internal/oracle"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/oracle"
+	"github.com/switchyard-net/switchyard/test/probe"
+	"github.com/switchyard-net/switchyard/test/randcluster"
+	"github.com/switchyard-net/switchyard/test/topology"
 )
 
 var (
@@ -40,7 +40,7 @@ const (
 )
 
 // samples is how many packets are sent in each state at most, by what the oracle says of them.
-var samples = map[flow.Outcome]int{flow.Forward: 50, flow.Reject: 12, flow.Drop: 14, flow.Pass: 6}
+var samples = map[probe.Outcome]int{probe.Forward: 50, probe.Reject: 12, probe.Drop: 14, probe.Pass: 6}
 
 // TestDifferential lets upstream kube-proxy and Switchyard follow the same API server through random histories. The same
 // packets must have the same fate with both, unless the difference is one that is meant.
@@ -131,15 +131,15 @@ type race struct {
 	client         *apicluster.Client
 	upstream, ours *node
 	marks          marks
-	history        *histories.History
+	history        *randcluster.History
 	anchors        []*model.EndpointSlice
 	rng            *rand.Rand
 	ports          ports
 	mode           string
 	owners         map[model.Ref]string // the services that slices had at last
 
-	compared map[flow.Outcome]int // packets, by what the oracle says
-	meant    map[string]int       // packets with a difference that is meant, by its name
+	compared map[probe.Outcome]int // packets, by what the oracle says
+	meant    map[string]int        // packets with a difference that is meant, by its name
 }
 
 func newRace(t *testing.T, plane *controlplane.ControlPlane, seed uint64, mode string, wrap func(backend.Backend) backend.Backend) (*race, error) {
@@ -150,7 +150,7 @@ func newRace(t *testing.T, plane *controlplane.ControlPlane, seed uint64, mode s
 		return nil, err
 	}
 	r := &race{client: client, rng: rng, mode: mode, marks: marks{client: client}, owners: map[model.Ref]string{},
-		compared: map[flow.Outcome]int{}, meant: map[string]int{}}
+		compared: map[probe.Outcome]int{}, meant: map[string]int{}}
 	t.Cleanup(func() {
 		if err := client.Wipe(context.Background()); err != nil {
 			t.Error(err)
@@ -174,7 +174,7 @@ func newRace(t *testing.T, plane *controlplane.ControlPlane, seed uint64, mode s
 		return nil, err
 	}
 	options.DetectLocal, options.MasqueradeAll = true, s.masqueradeAll
-	r.history = histories.New(seed, options)
+	r.history = randcluster.New(seed, options)
 	r.marks.optedOut = r.optedOut
 	for i, cidr := range options.ServiceCIDRs {
 		if _, err := client.Set(t.Context(), &model.ServiceCIDR{Name: fmt.Sprintf("cidr-%d", i), CIDRs: []netip.Prefix{cidr}}); err != nil {
@@ -194,12 +194,12 @@ func closeNode(t *testing.T, n *node) {
 }
 
 // populate starts pods and servers and returns what histories may make of them.
-func (r *race) populate() (histories.Options, error) {
+func (r *race) populate() (randcluster.Options, error) {
 	l := r.ours.Lab
 	node, other := l.Node(), l.OtherNode()
-	o := histories.Options{
+	o := randcluster.Options{
 		Admissible:        true,
-		Nodes:             []histories.Node{{Name: node.Name, Addresses: node.Addrs}, {Name: other.Name, Addresses: other.Addrs}},
+		Nodes:             []randcluster.Node{{Name: node.Name, Addresses: node.Addrs}, {Name: other.Name, Addresses: other.Addrs}},
 		FixedNodes:        true,
 		ServiceCIDRs:      l.Options().ServiceCIDRs,
 		FixedServiceCIDRs: true,
@@ -216,7 +216,7 @@ func (r *race) populate() (histories.Options, error) {
 	for i := range uint16(24) {
 		o.NodePorts = append(o.NodePorts, 30080+i)
 	}
-	if lab.HasSCTP() {
+	if topology.HasSCTP() {
 		o.Protocols = append(o.Protocols, state.SCTP)
 	}
 	if _, err := r.upstream.populate(o.Protocols); err != nil {
@@ -229,20 +229,20 @@ func (r *race) populate() (histories.Options, error) {
 	for host, on := range endpoints {
 		for _, addr := range host.Addrs {
 			for _, port := range servedPorts {
-				o.Endpoints = append(o.Endpoints, histories.Endpoint{Addr: netip.AddrPortFrom(addr, port), Node: on.Name})
+				o.Endpoints = append(o.Endpoints, randcluster.Endpoint{Addr: netip.AddrPortFrom(addr, port), Node: on.Name})
 			}
 		}
 	}
 	r.anchors = anchors(r.ours, o.Protocols)
-	slices.SortFunc(o.Endpoints, func(a, b histories.Endpoint) int { return a.Addr.Compare(b.Addr) })
+	slices.SortFunc(o.Endpoints, func(a, b randcluster.Endpoint) int { return a.Addr.Compare(b.Addr) })
 	o.PodClients = l.Pod(clientPod).Addrs
 	return o, nil
 }
 
 // sourceRanges are some that clients are in, and some that they are not in.
-func sourceRanges(l *lab.Lab) []netip.Prefix {
+func sourceRanges(l *topology.Lab) []netip.Prefix {
 	list := slices.Concat(l.Options().Underlay, l.Options().NodePodCIDRs)
-	for _, host := range []*lab.Host{l.Node(), l.Client()} {
+	for _, host := range []*topology.Host{l.Node(), l.Client()} {
 		for _, addr := range host.Addrs {
 			list = append(list, netip.PrefixFrom(addr, addr.BitLen()))
 		}
@@ -354,12 +354,12 @@ func (r *race) disown(ctx context.Context, obj model.Object) error {
 func (r *race) compare(ctx context.Context) []string {
 	world := r.history.World()
 	world.Slices = append(world.Slices, r.anchors...)
-	packets := slices.DeleteFunc(r.history.Packets(), func(p flow.Packet) bool { return r.ours.senders[p.Src] == nil })
+	packets := slices.DeleteFunc(r.history.Packets(), func(p probe.Packet) bool { return r.ours.senders[p.Src] == nil })
 	r.rng.Shuffle(len(packets), func(i, j int) { packets[i], packets[j] = packets[j], packets[i] })
 	var mu sync.Mutex
 	var wrong []string
 	var wg sync.WaitGroup
-	taken := map[flow.Outcome]int{}
+	taken := map[probe.Outcome]int{}
 	// A client whose first two connections to a Service port come at once may get two endpoints.
 	type visitor struct {
 		client netip.Addr
@@ -404,8 +404,8 @@ const maxConnections = 250
 // comparison is one packet on both nodes.
 type comparison struct {
 	r         *race
-	packet    flow.Packet
-	want      flow.Answer
+	packet    probe.Packet
+	want      probe.Answer
 	firstPort uint16
 }
 
@@ -428,7 +428,7 @@ func (c *comparison) run(ctx context.Context, world *oracle.World) (meant, wrong
 }
 
 // concerned prints the services that may have to do with a packet, and their slices.
-func concerned(w *oracle.World, p flow.Packet) string {
+func concerned(w *oracle.World, p probe.Packet) string {
 	var text strings.Builder
 	for _, s := range w.Services {
 		hasPort := func(sp model.ServicePort) bool { return sp.NodePort == p.Dst.Port() }
@@ -456,7 +456,7 @@ func (c *comparison) observe(ctx context.Context, patient bool) (upstream, ours 
 	}
 	choices := max(1, len(c.want.Choices))
 	batch := 1
-	if c.want.Outcome == flow.Forward {
+	if c.want.Outcome == probe.Forward {
 		batch = min(4*choices, 40)
 	}
 	for done := 0; done < min(24*choices, maxConnections-batch); done += batch {
@@ -487,7 +487,7 @@ func (c *comparison) observeAffinity(ctx context.Context, timeout time.Duration)
 			return upstream, ours, false
 		}
 		for server, source := range o.servers {
-			if !slices.ContainsFunc(c.want.Choices, func(choice flow.Choice) bool {
+			if !slices.ContainsFunc(c.want.Choices, func(choice probe.Choice) bool {
 				return choice.Endpoint.String() == server && (c.atHome(choice) || c.sourceOf(choice) == source)
 			}) {
 				return upstream, ours, false
@@ -499,11 +499,11 @@ func (c *comparison) observeAffinity(ctx context.Context, timeout time.Duration)
 
 // atHome says whether an endpoint is the node itself: what the node delivers to itself does not pass the place where sources
 // are changed.
-func (c *comparison) atHome(choice flow.Choice) bool {
+func (c *comparison) atHome(choice probe.Choice) bool {
 	return slices.Contains(c.r.ours.Node().Addrs, choice.Endpoint.Addr())
 }
 
-func (c *comparison) sourceOf(choice flow.Choice) string {
+func (c *comparison) sourceOf(choice probe.Choice) string {
 	if choice.Masquerade {
 		return "node"
 	}
@@ -513,15 +513,15 @@ func (c *comparison) sourceOf(choice flow.Choice) string {
 // maybeSilent says whether no answer is expected, or its way back leads past the node.
 func (c *comparison) maybeSilent() bool {
 	switch c.want.Outcome {
-	case flow.Reject:
+	case probe.Reject:
 		return false
-	case flow.Forward:
+	case probe.Forward:
 		return c.r.ours.senders[c.packet.Src] == c.r.ours.Client()
 	}
 	return true
 }
 
-func sameAnswer(a, b flow.Answer) bool {
+func sameAnswer(a, b probe.Answer) bool {
 	return a.Outcome == b.Outcome && a.Affinity == b.Affinity && slices.Equal(a.Choices, b.Choices)
 }
 

@@ -7,10 +7,10 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/switchyard-net/switchyard/internal/flow"
-	"github.com/switchyard-net/switchyard/internal/lab"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/probe"
+	"github.com/switchyard-net/switchyard/test/topology"
 )
 
 // The differences that histories avoid, because they would never end, each by itself.
@@ -58,7 +58,7 @@ func (r *race) apply(t *testing.T, upstream bool, objects ...model.Object) {
 // fate returns what becomes of a connection from the client outside.
 func fate(ctx context.Context, n *node, dst string) string {
 	var o observation
-	p := flow.Packet{From: flow.FromOutside, Src: n.Client().Addrs[0], Dst: netip.MustParseAddrPort(dst), Protocol: state.TCP}
+	p := probe.Packet{From: probe.FromOutside, Src: n.Client().Addrs[0], Dst: netip.MustParseAddrPort(dst), Protocol: state.TCP}
 	n.observe(ctx, &o, p, 0, 1, patience)
 	return o.String()
 }
@@ -78,10 +78,10 @@ func sliceChangesService(t *testing.T, r *race) {
 	a, b := simpleService("a", "10.96.0.1"), simpleService("b", "10.96.0.2")
 	r.apply(t, true, a, b, simpleSlice(r.ours, "a", "pod-0"))
 	r.apply(t, true, simpleSlice(r.ours, "b", "pod-0"))
-	if got := fate(t.Context(), r.ours, "10.96.0.1:80"); got != lab.Refused.String() {
+	if got := fate(t.Context(), r.ours, "10.96.0.1:80"); got != topology.Refused.String() {
 		t.Errorf("the slice has gone to another service, but the first one's fate is: %s", got)
 	}
-	if got := fate(t.Context(), r.upstream, "10.96.0.1:80"); got == lab.Refused.String() {
+	if got := fate(t.Context(), r.upstream, "10.96.0.1:80"); got == topology.Refused.String() {
 		t.Error("kube-proxy does the same now: take it from docs/differences.md, and let the histories do it")
 	}
 }
@@ -103,7 +103,7 @@ func nodeGetsAnotherAddress(t *testing.T, r *race) {
 	if err := r.marks.seen(t.Context(), r.upstream); err != nil {
 		t.Fatal(err)
 	}
-	if got := fate(t.Context(), r.upstream, "192.0.2.7:30080"); got != lab.Refused.String() {
+	if got := fate(t.Context(), r.upstream, "192.0.2.7:30080"); got != topology.Refused.String() {
 		t.Errorf("kube-proxy follows its node now (%s): take it from docs/differences.md", got)
 	}
 }

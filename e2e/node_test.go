@@ -15,10 +15,10 @@ import (
 	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/e2e/controlplane"
 	"github.com/switchyard-net/switchyard/e2e/kubeproxy"
-	"github.com/switchyard-net/switchyard/internal/lab"
 	"github.com/switchyard-net/switchyard/source/kube"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
+	"github.com/switchyard-net/switchyard/test/topology"
 )
 
 // podCIDRs are those of all pods of a lab.
@@ -36,10 +36,10 @@ type settings struct {
 // node is a lab whose node under test has a proxy at work.
 type node struct {
 	name string
-	*lab.Lab
-	senders map[netip.Addr]*lab.Host // hosts whose packets to services pass the node under test
-	trouble func() error             // what the proxy has to say, if it ended or failed
-	stop    func() error             // ends the proxy
+	*topology.Lab
+	senders map[netip.Addr]*topology.Host // hosts whose packets to services pass the node under test
+	trouble func() error                  // what the proxy has to say, if it ended or failed
+	stop    func() error                  // ends the proxy
 }
 
 // startUpstream lets upstream kube-proxy follow the API server.
@@ -110,15 +110,15 @@ func startOurs(ctx context.Context, plane *controlplane.ControlPlane, s settings
 }
 
 func newNode(ctx context.Context, name string) (*node, error) {
-	l, err := lab.New(ctx, lab.Options{})
+	l, err := topology.New(ctx, topology.Options{})
 	if err != nil {
 		return nil, err
 	}
-	return &node{name: name, Lab: l, senders: map[netip.Addr]*lab.Host{}}, nil
+	return &node{name: name, Lab: l, senders: map[netip.Addr]*topology.Host{}}, nil
 }
 
 // own notes whose addresses a host's are.
-func (n *node) own(host *lab.Host) {
+func (n *node) own(host *topology.Host) {
 	for _, addr := range host.Addrs {
 		n.senders[addr] = host
 	}
@@ -140,11 +140,11 @@ const (
 var anchorPods = []string{"anchor-node", "anchor-other"}
 
 // populate starts the same pods and servers on every node, and returns those that may be endpoints and whose they are.
-func (n *node) populate(protocols []state.Protocol) (map[*lab.Host]*lab.Host, error) {
-	endpoints := map[*lab.Host]*lab.Host{n.Node(): n.Node(), n.OtherNode(): n.OtherNode()}
+func (n *node) populate(protocols []state.Protocol) (map[*topology.Host]*topology.Host, error) {
+	endpoints := map[*topology.Host]*topology.Host{n.Node(): n.Node(), n.OtherNode(): n.OtherNode()}
 	for i := range 2 * podsOnEach {
 		other := i%2 == 1
-		pod, err := n.AddPod(lab.PodOptions{Name: fmt.Sprintf("pod-%d", i), OtherNode: other})
+		pod, err := n.AddPod(topology.PodOptions{Name: fmt.Sprintf("pod-%d", i), OtherNode: other})
 		if err != nil {
 			return nil, err
 		}
@@ -154,16 +154,16 @@ func (n *node) populate(protocols []state.Protocol) (map[*lab.Host]*lab.Host, er
 			n.own(pod)
 		}
 	}
-	bystander, err := n.AddPod(lab.PodOptions{Name: clientPod})
+	bystander, err := n.AddPod(topology.PodOptions{Name: clientPod})
 	if err != nil {
 		return nil, err
 	}
-	for _, host := range []*lab.Host{n.Node(), n.Client(), bystander} {
+	for _, host := range []*topology.Host{n.Node(), n.Client(), bystander} {
 		n.own(host)
 	}
 	serving := maps.Clone(endpoints)
-	for i, node := range []*lab.Host{n.Node(), n.OtherNode()} {
-		anchor, err := n.AddPod(lab.PodOptions{Name: anchorPods[i], OtherNode: node == n.OtherNode()})
+	for i, node := range []*topology.Host{n.Node(), n.OtherNode()} {
+		anchor, err := n.AddPod(topology.PodOptions{Name: anchorPods[i], OtherNode: node == n.OtherNode()})
 		if err != nil {
 			return nil, err
 		}
@@ -187,7 +187,7 @@ func (n *node) populate(protocols []state.Protocol) (map[*lab.Host]*lab.Host, er
 
 // serveMarkers starts the pod that the markers lead to in one zone.
 func (n *node) serveMarkers(zone string) error {
-	pod, err := n.AddPod(lab.PodOptions{Name: zone})
+	pod, err := n.AddPod(topology.PodOptions{Name: zone})
 	if err != nil {
 		return err
 	}

@@ -12,8 +12,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/switchyard-net/switchyard/internal/flow"
-	"github.com/switchyard-net/switchyard/internal/lab"
+	"github.com/switchyard-net/switchyard/test/probe"
+	"github.com/switchyard-net/switchyard/test/topology"
 )
 
 const (
@@ -28,7 +28,7 @@ type observation struct {
 	// servers are those that answered, with the kind of source address that they saw.
 	servers map[string]string
 	// others counts the other outcomes.
-	others map[lab.Outcome]int
+	others map[topology.Outcome]int
 }
 
 func (o observation) String() string {
@@ -44,7 +44,7 @@ func (o observation) String() string {
 
 // same says whether two observations are of the same behaviour.
 func (o observation) same(p observation) bool {
-	outcomes := func(o observation) []lab.Outcome { return slices.Sorted(maps.Keys(o.others)) }
+	outcomes := func(o observation) []topology.Outcome { return slices.Sorted(maps.Keys(o.others)) }
 	return maps.Equal(o.servers, p.servers) && slices.Equal(outcomes(o), outcomes(p))
 }
 
@@ -67,15 +67,15 @@ func (p *ports) take(n int) uint16 {
 }
 
 // observe makes connections one after the other and adds what became of them to o.
-func (n *node) observe(ctx context.Context, o *observation, p flow.Packet, firstPort uint16, count int, timeout time.Duration) {
+func (n *node) observe(ctx context.Context, o *observation, p probe.Packet, firstPort uint16, count int, timeout time.Duration) {
 	if o.servers == nil {
-		o.servers, o.others = map[string]string{}, map[lab.Outcome]int{}
+		o.servers, o.others = map[string]string{}, map[topology.Outcome]int{}
 	}
 	for i := range count {
-		answer := n.senders[p.Src].Probe(ctx, p.Protocol, p.Dst, lab.ProbeOptions{
+		answer := n.senders[p.Src].Probe(ctx, p.Protocol, p.Dst, topology.ProbeOptions{
 			Source: p.Src, SourcePort: firstPort + uint16(i), Timeout: timeout,
 		})
-		if answer.Outcome != lab.Answered {
+		if answer.Outcome != topology.Answered {
 			o.others[answer.Outcome]++
 			continue
 		}

@@ -12,9 +12,9 @@ import (
 
 	"github.com/switchyard-net/switchyard/e2e/apicluster"
 	"github.com/switchyard-net/switchyard/e2e/controlplane"
-	"github.com/switchyard-net/switchyard/internal/lab"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/topology"
 )
 
 // flipped is how many services the namespace has whose label comes and goes.
@@ -37,7 +37,7 @@ func TestNamespaceFlips(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pod, err := n.AddPod(lab.PodOptions{Name: "a"})
+	pod, err := n.AddPod(topology.PodOptions{Name: "a"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +60,7 @@ func TestNamespaceFlips(t *testing.T) {
 	var without int
 	for range 3 {
 		flip(t, client, true)
-		reaches(t, n, last, fmt.Sprintf("map[%v:20]", lab.TimedOut))
+		reaches(t, n, last, fmt.Sprintf("map[%v:20]", topology.TimedOut))
 		reaches(t, n, pairIP(0).String()+":80", "a")
 		got := settled(t, n)
 		if without == 0 {
@@ -92,7 +92,7 @@ func flip(t *testing.T, client *apicluster.Client, disabled bool) {
 func pairIP(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 96, byte(1 + i>>8), byte(i)}) }
 
 // pair is a service and its slice.
-func pair(namespace string, i int, pod *lab.Host) []model.Object {
+func pair(namespace string, i int, pod *topology.Host) []model.Object {
 	name := fmt.Sprintf("service-%d", i)
 	return []model.Object{
 		&model.Service{Name: state.ServiceName{Namespace: namespace, Name: name}, ClusterIPs: []netip.Addr{pairIP(i)},

@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/e2e/apicluster"
-	"github.com/switchyard-net/switchyard/internal/lab"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/topology"
 )
 
 // settleTimeout is how long a proxy may take to show a change.
@@ -154,5 +154,5 @@ func (m *marks) zoneSeen(ctx context.Context, n *node, ip netip.Addr) bool {
 }
 
 func markAnswer(ctx context.Context, n *node, dst netip.AddrPort) string {
-	return n.Pod(clientPod).Probe(ctx, state.TCP, dst, lab.ProbeOptions{Timeout: 200 * time.Millisecond}).Server
+	return n.Pod(clientPod).Probe(ctx, state.TCP, dst, topology.ProbeOptions{Timeout: 200 * time.Millisecond}).Server
 }

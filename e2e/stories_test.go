@@ -14,8 +14,8 @@ import (
 	"github.com/switchyard-net/switchyard/conformance"
 	"github.com/switchyard-net/switchyard/e2e/apicluster"
 	"github.com/switchyard-net/switchyard/e2e/controlplane"
-	"github.com/switchyard-net/switchyard/internal/netns"
 	"github.com/switchyard-net/switchyard/source/kube"
+	"github.com/switchyard-net/switchyard/test/netns"
 )
 
 func TestMain(m *testing.M) { os.Exit(netns.Main(m)) }

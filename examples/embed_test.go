@@ -15,9 +15,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/switchyard-net/switchyard/internal/lab"
-	"github.com/switchyard-net/switchyard/internal/netns"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/netns"
+	"github.com/switchyard-net/switchyard/test/topology"
 )
 
 func TestMain(m *testing.M) { os.Exit(netns.Main(m)) }
@@ -43,7 +43,7 @@ func TestEmbed(t *testing.T) {
 	inModule(t, "embed", "vet", ".")
 	inModule(t, "embed", "build", "-o", bin, ".")
 
-	l, err := lab.New(t.Context(), lab.Options{})
+	l, err := topology.New(t.Context(), topology.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,11 +52,11 @@ func TestEmbed(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	server, err := l.AddPod(lab.PodOptions{Name: "server"})
+	server, err := l.AddPod(topology.PodOptions{Name: "server"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	visitor, err := l.AddPod(lab.PodOptions{Name: "visitor"})
+	visitor, err := l.AddPod(topology.PodOptions{Name: "visitor"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +68,7 @@ func TestEmbed(t *testing.T) {
 		t.Fatal(err)
 	}
 	clusterIP := netip.MustParseAddrPort("10.96.0.10:80")
-	if a := visitor.Probe(t.Context(), state.TCP, clusterIP, lab.ProbeOptions{Timeout: 200 * time.Millisecond}); a.Outcome == lab.Answered {
+	if a := visitor.Probe(t.Context(), state.TCP, clusterIP, topology.ProbeOptions{Timeout: 200 * time.Millisecond}); a.Outcome == topology.Answered {
 		t.Fatalf("%s answers before the program runs", clusterIP)
 	}
 
@@ -97,9 +97,9 @@ func TestEmbed(t *testing.T) {
 	checkAnswer(t, visitor, clusterIP, "server") // what it programmed stays
 }
 
-func checkAnswer(t *testing.T, from *lab.Host, to netip.AddrPort, want string) {
+func checkAnswer(t *testing.T, from *topology.Host, to netip.AddrPort, want string) {
 	t.Helper()
-	if a := from.Probe(context.Background(), state.TCP, to, lab.ProbeOptions{}); a.Outcome != lab.Answered || a.Server != want {
+	if a := from.Probe(context.Background(), state.TCP, to, topology.ProbeOptions{}); a.Outcome != topology.Answered || a.Server != want {
 		t.Errorf("%s from %s: %v by %q (%v), want an answer of %s", to, from.Name, a.Outcome, a.Server, a.Err, want)
 	}
 }

@@ -22,7 +22,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	localnetv1 "github.com/switchyard-net/switchyard/client/localnet/v1"
-	"github.com/switchyard-net/switchyard/internal/wire"
+	"github.com/switchyard-net/switchyard/internal/protoconv"
 	"github.com/switchyard-net/switchyard/server"
 )
 
@@ -85,8 +85,8 @@ func TestDeafClients(t *testing.T) {
 		t.Fatal(err)
 	}
 	size := 0
-	var e wire.Encoder
-	for part := range wire.Parts(&e, u, nil, wire.Position{}, 1<<20) {
+	var e protoconv.Encoder
+	for part := range protoconv.Parts(&e, u, nil, protoconv.Position{}, 1<<20) {
 		size += len(part.Bytes())
 	}
 	socket := filepath.Join(t.TempDir(), "s")

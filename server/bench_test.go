@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc"
 
 	localnetv1 "github.com/switchyard-net/switchyard/client/localnet/v1"
-	"github.com/switchyard-net/switchyard/internal/wire"
+	"github.com/switchyard-net/switchyard/internal/protoconv"
 	"github.com/switchyard-net/switchyard/model"
 )
 
@@ -70,7 +70,7 @@ func BenchmarkNextFullState(b *testing.B) {
 			if e := item.GetEndpoints(); e != nil {
 				n++
 				if parse {
-					if _, err := wire.ParseService(e); err != nil {
+					if _, err := protoconv.ParseService(e); err != nil {
 						b.Fatal(err)
 					}
 				}

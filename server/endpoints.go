@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	localnetv1 "github.com/switchyard-net/switchyard/client/localnet/v1"
-	"github.com/switchyard-net/switchyard/internal/wire"
+	"github.com/switchyard-net/switchyard/internal/protoconv"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -37,7 +37,7 @@ func (e *endpoints) feed(ctx context.Context, asked string) (state.Feed, string,
 }
 
 // known returns the revision to continue from: a client of another life of the server begins again.
-func (e *endpoints) known(p wire.Position) state.Revision {
+func (e *endpoints) known(p protoconv.Position) state.Revision {
 	if p.Instance != e.o.InstanceID {
 		return 0
 	}
@@ -51,7 +51,7 @@ func (e *endpoints) Next(f *localnetv1.NextFilter, stream grpc.ServerStreamingSe
 	if err != nil {
 		return err
 	}
-	u, err := feed.Next(ctx, e.known(wire.Position{Instance: f.GetInstanceId(), Revision: state.Revision(f.GetRev())}))
+	u, err := feed.Next(ctx, e.known(protoconv.Position{Instance: f.GetInstanceId(), Revision: state.Revision(f.GetRev())}))
 	if err == nil && !u.Full {
 		u, err = feed.Next(ctx, 0)
 	}
@@ -59,11 +59,11 @@ func (e *endpoints) Next(f *localnetv1.NextFilter, stream grpc.ServerStreamingSe
 		return feedError(ctx, node, err)
 	}
 	next := &localnetv1.NextFilter{InstanceId: e.o.InstanceID, Rev: uint64(u.Revision), Node: node}
-	if err := stream.Send(&localnetv1.NextItem{Next: next, Node: wire.Node(u.Node)}); err != nil {
+	if err := stream.Send(&localnetv1.NextItem{Next: next, Node: protoconv.Node(u.Node)}); err != nil {
 		return err
 	}
 	for _, s := range u.Changed {
-		if err := stream.SendMsg(wire.NextItem(&e.encoder, s)); err != nil {
+		if err := stream.SendMsg(protoconv.NextItem(&e.encoder, s)); err != nil {
 			return err
 		}
 	}

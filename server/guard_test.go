@@ -16,8 +16,8 @@ import (
 
 	"github.com/switchyard-net/switchyard/client"
 	localnetv1 "github.com/switchyard-net/switchyard/client/localnet/v1"
-	"github.com/switchyard-net/switchyard/internal/certtest"
 	"github.com/switchyard-net/switchyard/server"
+	"github.com/switchyard-net/switchyard/test/certtest"
 )
 
 // open reports whether a stream is still open, once all is quiet. Nothing must be on its way.

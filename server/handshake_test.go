@@ -13,7 +13,7 @@ import (
 
 	"google.golang.org/grpc/test/bufconn"
 
-	"github.com/switchyard-net/switchyard/internal/certtest"
+	"github.com/switchyard-net/switchyard/test/certtest"
 )
 
 // shaking is a server's handshakes.

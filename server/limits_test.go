@@ -15,8 +15,8 @@ import (
 
 	"github.com/switchyard-net/switchyard/client"
 	localnetv1 "github.com/switchyard-net/switchyard/client/localnet/v1"
-	"github.com/switchyard-net/switchyard/internal/kubeconv"
-	"github.com/switchyard-net/switchyard/internal/wire"
+	"github.com/switchyard-net/switchyard/internal/protoconv"
+	"github.com/switchyard-net/switchyard/kubeconv"
 	"github.com/switchyard-net/switchyard/model"
 )
 
@@ -116,7 +116,7 @@ func TestLargeObjects(t *testing.T) {
 		{"many ports", 300, 1, 100},
 		{"very many ports", 3000, 1, 1},
 		{"many slices", 1, 10_000, 10},
-		{strings.Repeat("n", 63), 1, 1, 1}, // internal/kubeconv refuses longer ones
+		{strings.Repeat("n", 63), 1, 1, 1}, // kubeconv refuses longer ones
 	} {
 		t.Run(fmt.Sprintf("%.40s", c.name), func(t *testing.T) {
 			w := newWorld(t, nil)
@@ -171,8 +171,8 @@ func TestHundredThousandServices(t *testing.T) {
 		t.Fatal(err)
 	}
 	size := 0
-	var e wire.Encoder
-	for part := range wire.Parts(&e, u, nil, wire.Position{}, 1<<20) {
+	var e protoconv.Encoder
+	for part := range protoconv.Parts(&e, u, nil, protoconv.Position{}, 1<<20) {
 		size += len(part.Bytes())
 	}
 	t.Logf("%d services of 10 endpoints: computed in %v, in the store %d MiB; shown after %v, with the messages at both ends %d MiB; the update has %d MiB",

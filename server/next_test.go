@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	localnetv1 "github.com/switchyard-net/switchyard/client/localnet/v1"
-	"github.com/switchyard-net/switchyard/internal/wire"
+	"github.com/switchyard-net/switchyard/internal/protoconv"
 	"github.com/switchyard-net/switchyard/server"
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -40,7 +40,7 @@ func next(t testing.TB, ctx context.Context, c localnetv1.EndpointsClient, f *lo
 		if err != nil {
 			return nil, "", err
 		}
-		s, err := wire.ParseService(item.GetEndpoints())
+		s, err := protoconv.ParseService(item.GetEndpoints())
 		if err != nil || item.GetNext() != nil || item.GetNode() != nil {
 			t.Fatalf("item %v: %v", item, err)
 		}

@@ -21,7 +21,7 @@ import (
 	localnetv1 "github.com/switchyard-net/switchyard/client/localnet/v1"
 	"github.com/switchyard-net/switchyard/client/tlsfiles"
 	"github.com/switchyard-net/switchyard/internal/connlimit"
-	"github.com/switchyard-net/switchyard/internal/wire"
+	"github.com/switchyard-net/switchyard/internal/protoconv"
 )
 
 const (
@@ -117,7 +117,7 @@ func (s *Server) serve(caller context.Context, l net.Listener, t *TLS) error {
 func (v *listening) options() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.Creds(v.credentials()),
-		grpc.ForceServerCodecV2(wire.Codec()),
+		grpc.ForceServerCodecV2(protoconv.Codec()),
 		grpc.ChainUnaryInterceptor(v.unary),
 		grpc.ChainStreamInterceptor(v.stream),
 		grpc.MaxConcurrentStreams(maxStreams),

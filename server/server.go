@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/switchyard-net/switchyard/client/peeruser"
-	"github.com/switchyard-net/switchyard/internal/wire"
+	"github.com/switchyard-net/switchyard/internal/protoconv"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -73,7 +73,7 @@ type Options struct {
 	OnStatus func(Client, Status)
 	// OnClose is told that a watching client is gone, after the last OnStatus for it. It must not block. Default: nobody is told.
 	OnClose func(Client)
-	// Register adds other services. Over TLS they are for relays only. What their handlers send may be a *wire.Raw; their contexts
+	// Register adds other services. Over TLS they are for relays only. What their handlers send may be a *protoconv.Raw; their contexts
 	// end when the server shuts down. Default: none.
 	Register func(grpc.ServiceRegistrar)
 	// Logger gets what is wrong with clients and certificates. Default: nothing is logged.
@@ -107,7 +107,7 @@ type Status struct {
 type Server struct {
 	o       Options
 	log     *slog.Logger
-	encoder wire.Encoder
+	encoder protoconv.Encoder
 	users   peeruser.Users
 	clients atomic.Int64  // connections of all listeners
 	watches atomic.Uint64 // counts them, for Client.ID

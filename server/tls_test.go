@@ -20,9 +20,9 @@ import (
 	"google.golang.org/grpc/status"
 
 	localnetv1 "github.com/switchyard-net/switchyard/client/localnet/v1"
-	"github.com/switchyard-net/switchyard/internal/certtest"
 	"github.com/switchyard-net/switchyard/server"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/certtest"
 
 	clusterv1 "github.com/switchyard-net/switchyard/internal/proto/cluster/v1"
 )

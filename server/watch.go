@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	localnetv1 "github.com/switchyard-net/switchyard/client/localnet/v1"
-	"github.com/switchyard-net/switchyard/internal/wire"
+	"github.com/switchyard-net/switchyard/internal/protoconv"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -119,7 +119,7 @@ func (w *watch) send(sub subscription) error {
 			changed = nil
 		}
 		node, sub.after = u.Node, u.Revision
-		parts := wire.Parts(&w.encoder, u, changed, wire.Position{Instance: w.o.InstanceID, Revision: sub.after}, partSize)
+		parts := protoconv.Parts(&w.encoder, u, changed, protoconv.Position{Instance: w.o.InstanceID, Revision: sub.after}, partSize)
 		u = nil // the list of a full state is not kept for a slow client
 		for part, last := range parts {
 			if last {
@@ -185,7 +185,7 @@ func (w *watch) subscribe(first *localnetv1.WatchRequest) (sub subscription, err
 	w.log.Debug("client watches", "client", w.client.Name, "node", node, "address", w.client.Address, "id", w.client.ID)
 	err = w.take(first)
 	w.subscribed <- true
-	return subscription{feed, w.known(wire.ParsePosition(m.GetResume())), first.GetReady()}, err
+	return subscription{feed, w.known(protoconv.ParsePosition(m.GetResume())), first.GetReady()}, err
 }
 
 // take does what a request asks for beside a subscription.
@@ -205,11 +205,11 @@ func (w *watch) take(m *localnetv1.WatchRequest) error {
 }
 
 func (e *endpoints) statusOf(m *localnetv1.Status) Status {
-	s := Status{Applied: e.known(wire.ParsePosition(m.GetApplied())), FailedTotal: int(m.GetFailedTotal())}
+	s := Status{Applied: e.known(protoconv.ParsePosition(m.GetApplied())), FailedTotal: int(m.GetFailedTotal())}
 	if failed := m.GetFailed(); len(failed) > 0 {
 		s.Failed = make(map[state.ServiceName]string, min(len(failed), maxKept))
 		for _, f := range failed[:min(len(failed), maxKept)] {
-			name := wire.ParseServiceName(f.GetService())
+			name := protoconv.ParseServiceName(f.GetService())
 			name.Namespace, name.Name = shorten(name.Namespace, maxName), shorten(name.Name, maxName)
 			s.Failed[name] = shorten(f.GetMessage(), maxReason)
 		}

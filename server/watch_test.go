@@ -15,8 +15,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	localnetv1 "github.com/switchyard-net/switchyard/client/localnet/v1"
-	"github.com/switchyard-net/switchyard/internal/wire"
-	"github.com/switchyard-net/switchyard/internal/wire/wiretest"
+	"github.com/switchyard-net/switchyard/internal/protoconv"
+	"github.com/switchyard-net/switchyard/internal/protoconv/protoconvtest"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/server"
 	"github.com/switchyard-net/switchyard/state"
@@ -26,7 +26,7 @@ import (
 type watcher struct {
 	t        testing.TB
 	stream   localnetv1.Endpoints_WatchClient
-	assembly wiretest.Assembly
+	assembly protoconvtest.Assembly
 	// parts counts the messages of the last update, and nodes those that had a node.
 	parts, nodes int
 	// ended has why the stream has ended, once open was called.
@@ -55,7 +55,7 @@ func (w *watcher) send(m *localnetv1.WatchRequest) {
 func (w *watcher) ready() { w.t.Helper(); w.send(&localnetv1.WatchRequest{Ready: true}) }
 
 // receive returns the next update, or the error that ends the stream.
-func (w *watcher) receive() (*wiretest.Received, error) {
+func (w *watcher) receive() (*protoconvtest.Received, error) {
 	w.t.Helper()
 	for w.parts, w.nodes = 0, 0; ; {
 		m, err := w.stream.Recv()
@@ -194,13 +194,13 @@ func TestWatchResumes(t *testing.T) {
 	w.sink.Complete()
 	w.sink.Update(service("b", 2, 2), nil)
 	for _, c := range []struct {
-		from wire.Position
+		from protoconv.Position
 		want string
 	}{
-		{wire.Position{}, "2 full node +a +b"},
-		{wire.Position{Instance: 7, Revision: 1}, "2 node +b"},
-		{wire.Position{Instance: 8, Revision: 1}, "2 full node +a +b"},
-		{wire.Position{Instance: 7, Revision: 9}, "2 full node +a +b"},
+		{protoconv.Position{}, "2 full node +a +b"},
+		{protoconv.Position{Instance: 7, Revision: 1}, "2 node +b"},
+		{protoconv.Position{Instance: 8, Revision: 1}, "2 full node +a +b"},
+		{protoconv.Position{Instance: 7, Revision: 9}, "2 full node +a +b"},
 	} {
 		first := &localnetv1.WatchRequest{Subscribe: &localnetv1.Subscribe{Resume: c.from.Message()}, Ready: true}
 		watch(t, soon(t), w.client(), first).expect(c.want)
@@ -294,7 +294,7 @@ func TestStatus(t *testing.T) {
 			Subscribe: &localnetv1.Subscribe{Client: name}, Status: &localnetv1.Status{Applied: &localnetv1.Position{InstanceId: 7, Rev: 3}},
 		})
 		c.send(&localnetv1.WatchRequest{Status: &localnetv1.Status{Applied: &localnetv1.Position{InstanceId: 6, Rev: 9}, FailedTotal: 1, Failed: []*localnetv1.ServiceError{{
-			Service: wire.ServiceName(state.ServiceName{Namespace: "ns", Name: "a"}), Message: "no room",
+			Service: protoconv.ServiceName(state.ServiceName{Namespace: "ns", Name: "a"}), Message: "no room",
 		}}}})
 		synctest.Wait()
 		cancel()

@@ -12,10 +12,10 @@ import (
 	"testing"
 
 	"github.com/switchyard-net/switchyard/brain"
-	"github.com/switchyard-net/switchyard/internal/histories"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/randcluster"
 )
 
 // watcher follows the feed of one node of a cluster. It is a value, so that a copy resumes from an earlier revision.
@@ -164,7 +164,7 @@ func TestClusterIsAStoreOfEachNode(t *testing.T) {
 	updates, needless := 0, 0
 	for seed := range runs {
 		rng := rand.New(rand.NewPCG(seed, 4))
-		h := histories.New(seed, histories.Options{})
+		h := randcluster.New(seed, randcluster.Options{})
 		limit := 1000
 		if rng.IntN(3) == 0 {
 			limit = 1 + rng.IntN(20)
@@ -267,7 +267,7 @@ func TestClusterReadersDuringUpdates(t *testing.T) {
 			}
 		})
 	}
-	h := histories.New(1, histories.Options{})
+	h := randcluster.New(1, randcluster.Options{})
 	for range 500 {
 		f.update(h.Step())
 	}

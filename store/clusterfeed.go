@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/switchyard-net/switchyard/internal/statelog"
+	"github.com/switchyard-net/switchyard/internal/revlog"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -19,7 +19,7 @@ type clusterFeed struct {
 	revision state.Revision
 	latest   *overview
 	cidrs    []netip.Prefix
-	log      statelog.Ring[event]
+	log      revlog.Ring[event]
 	nodes    map[string]*clusterNode // those that have an object or that somebody waits for
 	closed   bool
 }
@@ -85,7 +85,7 @@ type publication struct {
 func newClusterFeed() *clusterFeed {
 	return &clusterFeed{
 		latest: new(overview),
-		log:    statelog.Ring[event]{Max: statelog.Limit},
+		log:    revlog.Ring[event]{Max: revlog.Limit},
 		nodes:  make(map[string]*clusterNode),
 	}
 }
@@ -345,7 +345,7 @@ func (l *look) delta(events iter.Seq[event]) *state.Update {
 	if !news && len(names) == 0 {
 		return nil
 	}
-	statelog.Settle(u, names, l.get)
+	revlog.Settle(u, names, l.get)
 	return u
 }
 

@@ -5,7 +5,7 @@ import (
 	"sync"
 
 	"github.com/switchyard-net/switchyard/brain"
-	"github.com/switchyard-net/switchyard/internal/statelog"
+	"github.com/switchyard-net/switchyard/internal/revlog"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -14,7 +14,7 @@ import (
 // a relay has been restarted: most services look the same from most nodes, so a node's state is a copy of a common list with a few
 // records replaced.
 type overview struct {
-	answers statelog.ByName[*answer]
+	answers revlog.ByName[*answer]
 
 	arranged sync.Once // what follows is immutable afterwards
 	list     []*answer

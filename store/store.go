@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/brain"
-	"github.com/switchyard-net/switchyard/internal/statelog"
+	"github.com/switchyard-net/switchyard/internal/revlog"
 	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -37,21 +37,21 @@ type Options struct {
 // Store turns objects into published states. It implements [state.Feed]. All methods may be called concurrently.
 type Store struct {
 	core
-	feed *statelog.Feed
+	feed *revlog.Feed
 	node *state.Node // the node as dataplanes see it, the same pointer as long as it is the same node; guarded by mu
 }
 
 var _ state.Feed = (*Store)(nil)
 
 // Snapshot is one published state. It is immutable and costs nothing to keep but the records that have changed since.
-type Snapshot = statelog.Snapshot
+type Snapshot = revlog.Snapshot
 
 // New returns an empty store. It publishes nothing before it has a source and all its sources are complete.
 func New(o Options) *Store {
 	node := &state.Node{Name: o.Brain.NodeName}
 	s := &Store{
 		core: newCore(o.Brain, o.Budgets, o.Logger, o.OnProblem, objectsOfNode(o.Brain.NodeName)),
-		feed: statelog.NewFeed(node, ErrClosed),
+		feed: revlog.NewFeed(node, ErrClosed),
 		node: node,
 	}
 	s.core.publish = s.publish
@@ -112,11 +112,11 @@ func (s *Store) publish() {
 	for _, svc := range dirty {
 		s.recompute(svc)
 	}
-	var changes []statelog.Change
+	var changes []revlog.Change
 	for _, svc := range s.unsettled {
 		svc.unsettled = false
 		if s.settle(svc) {
-			changes = append(changes, statelog.Change{Name: svc.name, Record: svc.published, Trigger: svc.trigger})
+			changes = append(changes, revlog.Change{Name: svc.name, Record: svc.published, Trigger: svc.trigger})
 		}
 	}
 	for _, svc := range dirty {

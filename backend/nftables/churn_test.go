@@ -14,16 +14,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/switchyard-net/switchyard/internal/conntrack"
-	"github.com/switchyard-net/switchyard/internal/lab"
+	"github.com/switchyard-net/switchyard/internal/kernel/conntrack"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/topology"
 )
 
 // TestChurn changes services as fast as it can, while clients of all kinds connect to frontends that always have an endpoint.
 // Every connection must be answered, by an endpoint that was allowed at some moment while it was set up.
 func TestChurn(t *testing.T) {
 	ctx := t.Context()
-	l, err := lab.New(ctx, lab.Options{})
+	l, err := topology.New(ctx, topology.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +36,7 @@ func TestChurn(t *testing.T) {
 		defer cancel()
 		c.change()
 	})
-	for _, from := range []*lab.Host{l.Pod("client"), l.Client(), l.Node()} {
+	for _, from := range []*topology.Host{l.Pod("client"), l.Client(), l.Node()} {
 		for _, proto := range []state.Protocol{state.TCP, state.UDP} {
 			wg.Go(func() { c.connect(ctx, from, proto) })
 		}
@@ -57,7 +57,7 @@ type churn struct {
 	backend *Backend
 	rng     *rand.Rand
 	// pods are the endpoints, the first half of them on the node under test.
-	pods []*lab.Host
+	pods []*topology.Host
 
 	mu sync.Mutex
 	// allowed says since when, and until when, an endpoint was last allowed for a port; a zero until means now.
@@ -75,10 +75,10 @@ type churnKey struct {
 
 type span struct{ until time.Time }
 
-func newChurn(t *testing.T, l *lab.Lab) *churn {
+func newChurn(t *testing.T, l *topology.Lab) *churn {
 	c := &churn{t: t, rng: rand.New(rand.NewPCG(1, 1)), allowed: map[churnKey]span{}}
 	for i := range 40 {
-		pod, err := l.AddPod(lab.PodOptions{Name: fmt.Sprintf("server-%d", i), OtherNode: i >= 20})
+		pod, err := l.AddPod(topology.PodOptions{Name: fmt.Sprintf("server-%d", i), OtherNode: i >= 20})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -89,7 +89,7 @@ func newChurn(t *testing.T, l *lab.Lab) *churn {
 			}
 		}
 	}
-	if _, err := l.AddPod(lab.PodOptions{Name: "client"}); err != nil {
+	if _, err := l.AddPod(topology.PodOptions{Name: "client"}); err != nil {
 		t.Fatal(err)
 	}
 	var o Options
@@ -218,9 +218,9 @@ func (c *churn) change() {
 	}
 }
 
-func (c *churn) connect(ctx context.Context, from *lab.Host, proto state.Protocol) {
+func (c *churn) connect(ctx context.Context, from *topology.Host, proto state.Protocol) {
 	failures := 0
-	var options lab.ProbeOptions
+	var options topology.ProbeOptions
 	for ctx.Err() == nil && failures < 10 {
 		for _, f := range families {
 			for _, fe := range churnFrontends(f) {
@@ -238,7 +238,7 @@ func (c *churn) connect(ctx context.Context, from *lab.Host, proto state.Protoco
 				a := from.Probe(context.Background(), proto, dst, options)
 				c.connections.Add(1)
 				outside := from.Name == "client" && from.NodeInterface == "" && fe.Kind != state.ClusterIP
-				if a.Outcome != lab.Answered {
+				if a.Outcome != topology.Answered {
 					failures++
 					c.t.Errorf("%s to %v %v (%v): %v after %v: %v", from.Name, proto, dst, fe.Kind, a.Outcome, a.Latency, a.Err)
 					continue

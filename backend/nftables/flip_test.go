@@ -10,23 +10,23 @@ import (
 	"testing"
 	"time"
 
-	"github.com/switchyard-net/switchyard/internal/lab"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/topology"
 )
 
 // flipper is a frontend that changes between two states, as fast as it can.
 type flipper struct {
 	backend  *Backend
-	lab      *lab.Lab
+	lab      *topology.Lab
 	frontend state.Frontend
 	dst      netip.AddrPort
 	// pause is the time between two changes.
 	pause time.Duration
 }
 
-func newFlipper(t *testing.T, frontend state.Frontend, pods ...lab.PodOptions) *flipper {
+func newFlipper(t *testing.T, frontend state.Frontend, pods ...topology.PodOptions) *flipper {
 	t.Helper()
-	l, err := lab.New(t.Context(), lab.Options{})
+	l, err := topology.New(t.Context(), topology.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +61,7 @@ func (f *flipper) route(pods ...string) state.Route {
 }
 
 // run changes between external and other, and connects from outside meanwhile. It returns what became of the connections.
-func (f *flipper) run(t *testing.T, external, other state.Traffic, check func(lab.Answer) bool) (outcomes map[lab.Outcome]int) {
+func (f *flipper) run(t *testing.T, external, other state.Traffic, check func(topology.Answer) bool) (outcomes map[topology.Outcome]int) {
 	t.Helper()
 	var updates []*state.Update
 	for _, traffic := range []state.Traffic{external, other} {
@@ -85,9 +85,9 @@ func (f *flipper) run(t *testing.T, external, other state.Traffic, check func(la
 			time.Sleep(f.pause)
 		}
 	})
-	outcomes = map[lab.Outcome]int{}
+	outcomes = map[topology.Outcome]int{}
 	for ctx.Err() == nil {
-		a := f.lab.Client().Probe(context.Background(), state.TCP, f.dst, lab.ProbeOptions{Timeout: 900 * time.Millisecond})
+		a := f.lab.Client().Probe(context.Background(), state.TCP, f.dst, topology.ProbeOptions{Timeout: 900 * time.Millisecond})
 		outcomes[a.Outcome]++
 		if !check(a) {
 			t.Errorf("%v by %q after %v: %v", a.Outcome, a.Server, a.Latency, a.Err)
@@ -101,12 +101,12 @@ func (f *flipper) run(t *testing.T, external, other state.Traffic, check func(la
 // TestFlip gives a service its first endpoint and takes it away, as fast as it can. A connection is answered or refused: it must
 // not fall through between the two, which would be silence, as nobody else has the address.
 func TestFlip(t *testing.T) {
-	f := newFlipper(t, state.Frontend{Kind: state.ExternalIP, Addr: addr("198.51.100.1"), Port: 80}, lab.PodOptions{Name: "server"})
+	f := newFlipper(t, state.Frontend{Kind: state.ExternalIP, Addr: addr("198.51.100.1"), Port: 80}, topology.PodOptions{Name: "server"})
 	without, with := f.route(), f.route("server")
 	outcomes := f.run(t, state.Traffic{Inside: without, Outside: without, Masquerade: state.MasqueradeAlways},
 		state.Traffic{Inside: with, Outside: with, Masquerade: state.MasqueradeAlways},
-		func(a lab.Answer) bool { return a.Outcome == lab.Answered || a.Outcome == lab.Refused })
-	if outcomes[lab.Answered] == 0 || outcomes[lab.Refused] == 0 {
+		func(a topology.Answer) bool { return a.Outcome == topology.Answered || a.Outcome == topology.Refused })
+	if outcomes[topology.Answered] == 0 || outcomes[topology.Refused] == 0 {
 		t.Error("too little happened to mean anything")
 	}
 }
@@ -117,7 +117,7 @@ func TestFlip(t *testing.T) {
 // long in which a commit can come in between, though not two: what a packet finds then may be nothing, as ADR 6 says.
 func TestFlipPolicy(t *testing.T) {
 	nodePort := state.Frontend{Kind: state.NodePort, Port: 30080}
-	pods := []lab.PodOptions{{Name: "near"}, {Name: "inside-only"}, {Name: "far", OtherNode: true}}
+	pods := []topology.PodOptions{{Name: "near"}, {Name: "inside-only"}, {Name: "far", OtherNode: true}}
 	for name, test := range map[string]struct {
 		cluster, local, inside string
 		want                   []string
@@ -138,8 +138,10 @@ func TestFlipPolicy(t *testing.T) {
 			to := f.route(test.cluster)
 			outcomes := f.run(t, state.Traffic{Inside: to, Outside: to, Masquerade: state.MasqueradeAlways},
 				state.Traffic{Inside: f.route(test.inside), Outside: f.route(test.local), Masquerade: state.MasqueradeNode},
-				func(a lab.Answer) bool { return a.Outcome == lab.Answered && slices.Contains(test.want, a.Server) })
-			if outcomes[lab.Answered] == 0 {
+				func(a topology.Answer) bool {
+					return a.Outcome == topology.Answered && slices.Contains(test.want, a.Server)
+				})
+			if outcomes[topology.Answered] == 0 {
 				t.Error("too little happened to mean anything")
 			}
 		})
@@ -150,7 +152,7 @@ func TestFlipPolicy(t *testing.T) {
 // goes to the endpoint on the node then, at once, and stays with that when the policy changes back.
 func TestPolicyChangeMovesClients(t *testing.T) {
 	nodePort := state.Frontend{Kind: state.NodePort, Port: 30080}
-	f := newFlipper(t, nodePort, lab.PodOptions{Name: "near"}, lab.PodOptions{Name: "far", OtherNode: true})
+	f := newFlipper(t, nodePort, topology.PodOptions{Name: "near"}, topology.PodOptions{Name: "far", OtherNode: true})
 	update := func(inside, outside state.Route, m state.Masquerade) {
 		t.Helper()
 		apply(t, f.backend, delta(serviceOf("moving", state.Port{
@@ -161,8 +163,8 @@ func TestPolicyChangeMovesClients(t *testing.T) {
 	connects := func(want string) {
 		t.Helper()
 		for range 8 {
-			a := f.lab.Client().Probe(t.Context(), state.TCP, f.dst, lab.ProbeOptions{Timeout: 5 * time.Second})
-			if a.Outcome != lab.Answered || a.Server != want {
+			a := f.lab.Client().Probe(t.Context(), state.TCP, f.dst, topology.ProbeOptions{Timeout: 5 * time.Second})
+			if a.Outcome != topology.Answered || a.Server != want {
 				t.Fatalf("%v by %q: %v, want an answer by %q", a.Outcome, a.Server, a.Err, want)
 			}
 		}

@@ -17,9 +17,9 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/switchyard-net/switchyard/internal/conntrack"
-	"github.com/switchyard-net/switchyard/internal/netns"
+	"github.com/switchyard-net/switchyard/internal/kernel/conntrack"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/netns"
 )
 
 // BenchmarkFlood fills the kernel's table with as many UDP flows as fit into it by default, to one service that loses an endpoint and

@@ -14,17 +14,17 @@ import (
 	"testing"
 	"time"
 
-	"github.com/switchyard-net/switchyard/internal/conntrack"
-	"github.com/switchyard-net/switchyard/internal/lab"
-	"github.com/switchyard-net/switchyard/internal/netns"
-	"github.com/switchyard-net/switchyard/internal/nft"
+	"github.com/switchyard-net/switchyard/internal/kernel/conntrack"
+	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/netns"
+	"github.com/switchyard-net/switchyard/test/topology"
 )
 
 // gap is a lab with a service, whose tables go and come back.
 type gap struct {
 	t       *testing.T
-	lab     *lab.Lab
+	lab     *topology.Lab
 	ns      *netns.NS // the node's
 	conn    *conntrack.Conn
 	options Options
@@ -48,14 +48,14 @@ func (k losing) Commit(b *nft.Batch) error {
 }
 
 func newGap(t *testing.T) *gap {
-	l, err := lab.New(t.Context(), lab.Options{})
+	l, err := topology.New(t.Context(), topology.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { l.Close() })
 	g := &gap{t: t, lab: l}
 	for _, name := range []string{"server", "client"} {
-		pod, err := l.AddPod(lab.PodOptions{Name: name})
+		pod, err := l.AddPod(topology.PodOptions{Name: name})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -76,7 +76,7 @@ func newGap(t *testing.T) *gap {
 	return g
 }
 
-func (g *gap) serve(h *lab.Host, at netip.AddrPort) {
+func (g *gap) serve(h *topology.Host, at netip.AddrPort) {
 	g.t.Helper()
 	if err := h.Serve(state.TCP, at, h.Name); err != nil {
 		g.t.Fatal(err)
@@ -120,7 +120,7 @@ func (g *gap) flush() {
 
 // way is a connection that a client of the service makes, from a port of its own.
 type way struct {
-	from *lab.Host
+	from *topology.Host
 	dst  netip.AddrPort
 	port uint16
 }
@@ -138,7 +138,7 @@ func (g *gap) ways() (all []way) {
 			}
 			dsts = append(dsts, netip.AddrPortFrom(a, fe.Port))
 		}
-		for _, from := range []*lab.Host{g.lab.Pod("client"), g.lab.Client(), node} {
+		for _, from := range []*topology.Host{g.lab.Pod("client"), g.lab.Client(), node} {
 			for _, dst := range dsts {
 				if from == g.lab.Client() && dst.Addr() == churnFrontends(f)[1].Addr {
 					continue // it will have the address itself
@@ -151,13 +151,13 @@ func (g *gap) ways() (all []way) {
 }
 
 // connect makes connections on all ways at once.
-func (g *gap) connect(ways []way, timeout time.Duration) map[way]lab.Answer {
-	answers := map[way]lab.Answer{}
+func (g *gap) connect(ways []way, timeout time.Duration) map[way]topology.Answer {
+	answers := map[way]topology.Answer{}
 	var mu sync.Mutex
 	var done sync.WaitGroup
 	for _, w := range ways {
 		done.Go(func() {
-			a := w.from.Probe(g.t.Context(), state.TCP, w.dst, lab.ProbeOptions{Timeout: timeout, SourcePort: w.port})
+			a := w.from.Probe(g.t.Context(), state.TCP, w.dst, topology.ProbeOptions{Timeout: timeout, SourcePort: w.port})
 			mu.Lock()
 			defer mu.Unlock()
 			answers[w] = a
@@ -168,8 +168,8 @@ func (g *gap) connect(ways []way, timeout time.Duration) map[way]lab.Answer {
 }
 
 // begin starts connections on all ways, which go on trying until done is called.
-func (g *gap) begin(ways []way) (done func() map[way]lab.Answer) {
-	answers := make(chan map[way]lab.Answer, 1)
+func (g *gap) begin(ways []way) (done func() map[way]topology.Answer) {
+	answers := make(chan map[way]topology.Answer, 1)
 	go func() { answers <- g.connect(ways, 20*time.Second) }()
 	g.eventually("the connections have begun", func() bool {
 		begun := map[netip.AddrPort]bool{}
@@ -178,7 +178,7 @@ func (g *gap) begin(ways []way) (done func() map[way]lab.Answer) {
 		}
 		return !slices.ContainsFunc(ways, func(w way) bool { return !begun[w.dst] })
 	})
-	return func() map[way]lab.Answer { return <-answers }
+	return func() map[way]topology.Answer { return <-answers }
 }
 
 func (g *gap) unconnected() []conntrack.Flow {
@@ -232,7 +232,7 @@ func (g *gap) meet() (all []stranger) {
 			}
 			g.t.Cleanup(func() { c.Close() })
 			s := stranger{w, c, bufio.NewReader(c)}
-			if a, err := lab.ReadAnswer(s.lines); err != nil || a.Server == "server" {
+			if a, err := topology.ReadAnswer(s.lines); err != nil || a.Server == "server" {
 				g.t.Fatalf("%v: %+v, %v; want an answer of somebody else", w, a, err)
 			}
 			all = append(all, s)
@@ -263,19 +263,19 @@ func TestConnectionsBegunWithoutTables(t *testing.T) {
 			g := newGap(t)
 			g.start()
 			ways := g.ways()
-			check := func(when string, answers map[way]lab.Answer, again bool) {
+			check := func(when string, answers map[way]topology.Answer, again bool) {
 				t.Helper()
 				for w, a := range answers {
-					if a.Outcome != lab.Answered || a.Server != "server" || !again && a.Resent > 0 {
+					if a.Outcome != topology.Answered || a.Server != "server" || !again && a.Resent > 0 {
 						t.Errorf("%s, %v: %v by %q, %d segments sent again, %v", when, w, a.Outcome, a.Server, a.Resent, a.Err)
 					}
 				}
 			}
-			check("at first", g.connect(ways, lab.DefaultTimeout), false)
+			check("at first", g.connect(ways, topology.DefaultTimeout), false)
 
 			g.flush()
 			for w, a := range g.connect(ways, 200*time.Millisecond) {
-				if a.Outcome == lab.Answered {
+				if a.Outcome == topology.Answered {
 					t.Errorf("without tables, %v is answered by %q", w, a.Server)
 				}
 			}
@@ -290,14 +290,14 @@ func TestConnectionsBegunWithoutTables(t *testing.T) {
 
 			repair(g)
 			g.eventually("no entry is left of connections that have not come about", func() bool { return len(g.unconnected()) == 0 })
-			check("after the repair", g.connect(ways, lab.DefaultTimeout), false)
+			check("after the repair", g.connect(ways, topology.DefaultTimeout), false)
 			check("over the repair", tried(), true)
 			for _, s := range strangers {
 				_ = s.conn.SetDeadline(time.Now().Add(5 * time.Second))
 				if _, err := s.conn.Write([]byte("still there?\n")); err != nil {
 					t.Error(err)
 				}
-				if a, err := lab.ReadAnswer(s.lines); err != nil || a.Server == "server" {
+				if a, err := topology.ReadAnswer(s.lines); err != nil || a.Server == "server" {
 					t.Errorf("%v, after the repair: %q answers, %v; want the one who answered before", s.way, a.Server, err)
 				}
 			}

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/switchyard-net/switchyard/internal/nft"
+	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 )
 
 // alarm is what a Verify should look for.

@@ -19,13 +19,13 @@ import (
 
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/brain"
-	"github.com/switchyard-net/switchyard/internal/conntrack"
-	"github.com/switchyard-net/switchyard/internal/histories"
-	"github.com/switchyard-net/switchyard/internal/netns"
-	"github.com/switchyard-net/switchyard/internal/nft"
+	"github.com/switchyard-net/switchyard/internal/kernel/conntrack"
+	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
+	"github.com/switchyard-net/switchyard/test/netns"
+	"github.com/switchyard-net/switchyard/test/randcluster"
 )
 
 var (
@@ -77,7 +77,7 @@ type historyRun struct {
 	t       testing.TB
 	ns      *netns.NS
 	rng     *rand.Rand
-	history *histories.History
+	history *randcluster.History
 	store   *store.Store
 	sink    source.Sink
 	options Options
@@ -99,12 +99,12 @@ type historyRun struct {
 func playHistory(t testing.TB, ns *netns.NS, seed uint64) (*historyRun, error) {
 	r := &historyRun{t: t, ns: ns, rng: rand.New(rand.NewPCG(seed, 2)), remembered: map[string]nft.Elem{}}
 	pods := r.rng.IntN(3) > 0
-	opts := histories.Options{DetectLocal: pods, MasqueradeAll: r.rng.IntN(4) == 0}
+	opts := randcluster.Options{DetectLocal: pods, MasqueradeAll: r.rng.IntN(4) == 0}
 	if pods {
 		r.options.LocalDetector.ClusterCIDRs = []netip.Prefix{prefix("10.244.0.0/16"), prefix("fd00:244::/32")}
 	}
 	r.options.NodePortAddresses = backend.NodePortAddresses{Primary: r.rng.IntN(2) == 0}
-	r.history = histories.New(seed, opts)
+	r.history = randcluster.New(seed, opts)
 	r.store = store.New(store.Options{Brain: brain.Config{
 		NodeName: "node-a", DetectLocal: brain.Families{IPv4: pods, IPv6: pods}, MasqueradeAll: opts.MasqueradeAll,
 	}})

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/switchyard-net/switchyard/internal/nft"
+	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 )
 
 // intruders finds out which process changes our tables again and again. A change that is repaired may be anybody's mistake; when

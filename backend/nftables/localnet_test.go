@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/switchyard-net/switchyard/backend"
-	"github.com/switchyard-net/switchyard/internal/netns"
+	"github.com/switchyard-net/switchyard/test/netns"
 )
 
 // TestRouteLocalnetComesBack resets the sysctl behind a dataplane's back: verification sets it again, where it is needed.

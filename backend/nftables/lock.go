@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/switchyard-net/switchyard/internal/nft"
+	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 )
 
 // lockTable is what the process that programs a network namespace holds: a table without rules that belongs to its socket, vanishes

@@ -18,9 +18,9 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/switchyard-net/switchyard/backend"
-	"github.com/switchyard-net/switchyard/internal/netns"
-	"github.com/switchyard-net/switchyard/internal/nft"
+	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/netns"
 )
 
 func TestMain(m *testing.M) { os.Exit(netns.Main(m)) }

@@ -22,9 +22,9 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/backend"
-	"github.com/switchyard-net/switchyard/internal/conntrack"
-	"github.com/switchyard-net/switchyard/internal/ifaddr"
-	"github.com/switchyard-net/switchyard/internal/nft"
+	"github.com/switchyard-net/switchyard/internal/kernel/conntrack"
+	"github.com/switchyard-net/switchyard/internal/kernel/ifaddr"
+	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
 )
 

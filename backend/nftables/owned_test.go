@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/backend"
-	"github.com/switchyard-net/switchyard/internal/netns"
-	"github.com/switchyard-net/switchyard/internal/nft"
+	"github.com/switchyard-net/switchyard/internal/kernel/nft"
+	"github.com/switchyard-net/switchyard/test/netns"
 )
 
 // needsOwnedTables skips a test on kernels that cannot keep others from changing our tables.

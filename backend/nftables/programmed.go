@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/switchyard-net/switchyard/internal/nft"
+	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 )
 
 // Programmed says whether the kernel holds tables of this dataplane, in the calling thread's network namespace: whether there is

@@ -17,9 +17,9 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/backend"
-	"github.com/switchyard-net/switchyard/internal/netns"
-	"github.com/switchyard-net/switchyard/internal/nft"
+	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/netns"
 )
 
 // someServices is a small cluster with everything in it.

@@ -12,7 +12,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/switchyard-net/switchyard/internal/certtest"
+	"github.com/switchyard-net/switchyard/test/certtest"
 )
 
 // TestAPIStories runs serve and apply as an operator would, in a network of their own; testdata/api has one story a file.

@@ -12,8 +12,8 @@ import (
 
 	"github.com/switchyard-net/switchyard/client"
 	"github.com/switchyard-net/switchyard/client/peeruser"
+	"github.com/switchyard-net/switchyard/internal/apifollower"
 	"github.com/switchyard-net/switchyard/internal/failover"
-	"github.com/switchyard-net/switchyard/internal/remote"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
 )
@@ -98,7 +98,7 @@ func (o *applyOptions) run(ctx context.Context, command string, stdout, stderr i
 			return err
 		}
 	}
-	api, err := remote.New(remote.Options{Client: options, Logger: log})
+	api, err := apifollower.New(apifollower.Options{Client: options, Logger: log})
 	if err != nil {
 		return &usageError{command, fmt.Errorf("--api: %w", err)}
 	}

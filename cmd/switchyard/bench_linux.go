@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/switchyard-net/switchyard/internal/bench"
+	"github.com/switchyard-net/switchyard/test/bench"
 )
 
 func newBenchCommand() *cobra.Command {

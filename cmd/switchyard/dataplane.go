@@ -13,10 +13,10 @@ import (
 
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/backend/nftables"
-	"github.com/switchyard-net/switchyard/internal/healthz"
 	"github.com/switchyard-net/switchyard/internal/httpserver"
 	"github.com/switchyard-net/switchyard/internal/resident"
-	"github.com/switchyard-net/switchyard/internal/servicehealth"
+	"github.com/switchyard-net/switchyard/ops/healthz"
+	"github.com/switchyard-net/switchyard/ops/servicehealth"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
 )

@@ -15,9 +15,9 @@ import (
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/backend/nftables"
 	"github.com/switchyard-net/switchyard/examples"
-	"github.com/switchyard-net/switchyard/internal/labview"
 	"github.com/switchyard-net/switchyard/internal/manifest"
-	"github.com/switchyard-net/switchyard/internal/netns"
+	"github.com/switchyard-net/switchyard/lab"
+	"github.com/switchyard-net/switchyard/test/netns"
 )
 
 // labOptions are the flags of 'switchyard lab'.
@@ -82,16 +82,16 @@ func (o *labOptions) run(ctx context.Context, stdout, stderr io.Writer) (err err
 	}
 	size := terminalSize(stdout)
 	width, _ := size()
-	options := labview.Options{
+	options := lab.Options{
 		Path: path, Out: stdout, Size: size, Colour: width > 0 && os.Getenv("NO_COLOR") == "", Logger: log,
-		Dataplane: func(d backend.LocalDetector, a backend.NodePortAddresses) (labview.Dataplane, error) {
+		Dataplane: func(d backend.LocalDetector, a backend.NodePortAddresses) (lab.Dataplane, error) {
 			return nftables.New(ctx, nftables.Options{Logger: log, LocalDetector: d, NodePortAddresses: a})
 		},
 	}
 	if !o.once {
-		return labview.Live(ctx, options)
+		return lab.Live(ctx, options)
 	}
-	return labview.Once(ctx, options)
+	return lab.Once(ctx, options)
 }
 
 // enterNamespaces returns nil in a process that may make network namespaces. Where only a user namespace gives that right,

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/switchyard-net/switchyard/internal/nft"
+	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 )
 
 // routed is a site under traffic, and the process that routes it, which was run with the given arguments.

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/switchyard-net/switchyard/internal/nft"
+	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 )
 
 // process is this program in a process of its own.

@@ -16,8 +16,8 @@ import (
 	"github.com/switchyard-net/switchyard/backend/nftables"
 	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/config/configfile"
-	"github.com/switchyard-net/switchyard/internal/leftovers"
-	"github.com/switchyard-net/switchyard/internal/nodesetup"
+	"github.com/switchyard-net/switchyard/internal/kernel/leftovers"
+	"github.com/switchyard-net/switchyard/ops/nodesetup"
 )
 
 // kubeProxyName is the name under which the program takes kube-proxy's command line.

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/switchyard-net/switchyard/internal/nft"
+	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 )
 
 // following is a site whose dataplane shows what a server serves, under traffic, with nothing left to write.

@@ -16,7 +16,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/switchyard-net/switchyard/internal/netns"
+	"github.com/switchyard-net/switchyard/test/netns"
 )
 
 const manifests = `apiVersion: v1

@@ -20,10 +20,10 @@ import (
 
 	"github.com/switchyard-net/switchyard/client"
 	"github.com/switchyard-net/switchyard/client/peeruser"
-	"github.com/switchyard-net/switchyard/internal/healthz"
-	"github.com/switchyard-net/switchyard/internal/objectfeed"
-	"github.com/switchyard-net/switchyard/internal/relayserver"
+	"github.com/switchyard-net/switchyard/internal/clusterserver"
+	"github.com/switchyard-net/switchyard/internal/objectlog"
 	"github.com/switchyard-net/switchyard/internal/resident"
+	"github.com/switchyard-net/switchyard/ops/healthz"
 	"github.com/switchyard-net/switchyard/server"
 	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/state"
@@ -215,15 +215,15 @@ func (o *serveOptions) brain(log *slog.Logger) served {
 		}
 	}
 	c := store.NewCluster(store.ClusterOptions{Brain: config, Budgets: budgets(&o.routing.services), Logger: log})
-	objects := objectfeed.New(objectfeed.Options{Logger: log})
+	objects := objectlog.New(objectlog.Options{Logger: log})
 	return served{
 		problems: c.Problems,
-		sink:     &completion{Sink: objectfeed.Tee(c.Source("objects"), objects.Source("objects")), ready: ready},
+		sink:     &completion{Sink: objectlog.Tee(c.Source("objects"), objects.Source("objects")), ready: ready},
 		options: server.Options{
 			InstanceID: instance, Ready: ready,
 			Feed: func(node string) (state.Feed, error) { return c.Node(node), nil },
 			Register: func(r grpc.ServiceRegistrar) {
-				relayserver.Register(r, relayserver.Options{Feed: objects, InstanceID: instance})
+				clusterserver.Register(r, clusterserver.Options{Feed: objects, InstanceID: instance})
 			},
 		},
 		close: func() {

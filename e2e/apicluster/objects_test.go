@@ -4,16 +4,16 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/switchyard-net/switchyard/internal/histories"
-	"github.com/switchyard-net/switchyard/internal/kubeconv"
+	"github.com/switchyard-net/switchyard/kubeconv"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/randcluster"
 )
 
 // What objects become in the API's form, package kubeconv reads back as it was.
 func TestRoundTrip(t *testing.T) {
 	for seed := range uint64(100) {
-		h := histories.New(seed, histories.Options{})
+		h := randcluster.New(seed, randcluster.Options{})
 		for range 10 {
 			set, _ := h.Step()
 			for _, want := range set {

@@ -16,7 +16,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/switchyard-net/switchyard/internal/netns"
+	"github.com/switchyard-net/switchyard/test/netns"
 )
 
 // options are the size of what is measured.

@@ -14,8 +14,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/switchyard-net/switchyard/internal/lab"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/topology"
 )
 
 var (
@@ -25,18 +25,18 @@ var (
 
 // node is a lab in which every endpoint of the cluster answers.
 type node struct {
-	*lab.Lab
-	client *lab.Host
+	*topology.Lab
+	client *topology.Host
 	server net.Listener
 }
 
 func newNode(ctx context.Context) (*node, error) {
-	l, err := lab.New(ctx, lab.Options{OtherPodCIDRs: []netip.Prefix{endpointCIDR, netip.MustParsePrefix("fd00:10:244:2::/64")}})
+	l, err := topology.New(ctx, topology.Options{OtherPodCIDRs: []netip.Prefix{endpointCIDR, netip.MustParsePrefix("fd00:10:244:2::/64")}})
 	if err != nil {
 		return nil, err
 	}
 	n := &node{Lab: l}
-	if n.client, err = l.AddPod(lab.PodOptions{Name: "client"}); err == nil {
+	if n.client, err = l.AddPod(topology.PodOptions{Name: "client"}); err == nil {
 		err = l.OtherNode().Do(n.serveAll)
 	}
 	if err != nil {
@@ -86,5 +86,5 @@ const attempt = 20 * time.Millisecond
 
 // answers returns who answers at a frontend, or nothing.
 func (n *node) answers(ctx context.Context, dst netip.AddrPort) string {
-	return n.client.Probe(ctx, state.TCP, dst, lab.ProbeOptions{Timeout: attempt}).Server
+	return n.client.Probe(ctx, state.TCP, dst, topology.ProbeOptions{Timeout: attempt}).Server
 }

@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/switchyard-net/switchyard/internal/certtest"
+	"github.com/switchyard-net/switchyard/test/certtest"
 )
 
 // writeKeys makes the API server's key and a certificate for it, server.key and server.crt in dir, and returns that of the authority

@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/switchyard-net/switchyard/internal/netns"
+	"github.com/switchyard-net/switchyard/test/netns"
 )
 
 // grace is how long a program may take to end when it is asked to.

@@ -18,11 +18,11 @@ import (
 	"github.com/switchyard-net/switchyard/e2e/apicluster"
 	"github.com/switchyard-net/switchyard/e2e/controlplane"
 	"github.com/switchyard-net/switchyard/e2e/kubeproxy"
-	"github.com/switchyard-net/switchyard/internal/kubeconv"
-	"github.com/switchyard-net/switchyard/internal/lab"
-	"github.com/switchyard-net/switchyard/internal/netns"
-	"github.com/switchyard-net/switchyard/internal/proof"
+	"github.com/switchyard-net/switchyard/kubeconv"
 	"github.com/switchyard-net/switchyard/model"
+	"github.com/switchyard-net/switchyard/test/chaos"
+	"github.com/switchyard-net/switchyard/test/netns"
+	"github.com/switchyard-net/switchyard/test/topology"
 )
 
 func main() {
@@ -39,13 +39,13 @@ func main() {
 }
 
 func run(ctx context.Context) error {
-	o := proof.Options{Log: os.Stdout, Subject: newUpstream}
+	o := chaos.Options{Log: os.Stdout, Subject: newUpstream}
 	var names, out string
 	flag.StringVar(&names, "stories", "", "names of the stories to run, separated by commas (default: all in which it can take part)")
 	flag.Float64Var(&o.Scale, "scale", 0.05, "how much happens in each story; 1 has a thousand kills")
 	flag.IntVar(&o.Rate, "rate", 2400, "new connections a second")
 	flag.Uint64Var(&o.Seed, "seed", 1, "what decides about all that is random")
-	flag.StringVar(&out, "out", "", "file for the results, for -beside of cmd/proof")
+	flag.StringVar(&out, "out", "", "file for the results, for -beside of test/cmd/proof")
 	flag.Parse()
 	if names != "" {
 		o.Stories = strings.Split(names, ",")
@@ -53,7 +53,7 @@ func run(ctx context.Context) error {
 	if _, err := controlplane.Binary(); err != nil {
 		return err
 	}
-	if err := proof.GoFirst(); err != nil {
+	if err := chaos.GoFirst(); err != nil {
 		return fmt.Errorf("the load cannot run before all other programs: %w", err)
 	}
 	var err error
@@ -61,8 +61,8 @@ func run(ctx context.Context) error {
 		return err
 	}
 	defer os.RemoveAll(o.Dir)
-	beside := proof.Beside{Machine: proof.DescribeMachine(), Scale: o.Scale, Rate: o.Rate}
-	beside.Results, err = proof.Run(ctx, o)
+	beside := chaos.Beside{Machine: chaos.DescribeMachine(), Scale: o.Scale, Rate: o.Rate}
+	beside.Results, err = chaos.Run(ctx, o)
 	if err != nil || out == "" {
 		return err
 	}
@@ -75,7 +75,7 @@ func run(ctx context.Context) error {
 
 // upstream is kube-proxy, with a real API server.
 type upstream struct {
-	lab     *lab.Lab
+	lab     *topology.Lab
 	dir     string
 	plane   *controlplane.ControlPlane
 	exposed io.Closer
@@ -83,14 +83,14 @@ type upstream struct {
 	running *controlplane.Process // nil if it is not meant to run
 }
 
-func newUpstream(l *lab.Lab, dir string) (proof.Subject, error) {
+func newUpstream(l *topology.Lab, dir string) (chaos.Subject, error) {
 	plane, err := controlplane.Start(context.Background(), controlplane.Options{Dir: dir, ServiceCIDRs: "10.96.0.0/16,fd00:10:96::/112"})
 	if err != nil {
 		return nil, err
 	}
 	u := &upstream{lab: l, dir: dir, plane: plane}
 	for _, name := range []string{"etcd", "kube-apiserver"} {
-		err = errors.Join(err, proof.AsOthers(plane.Process(name).PID()))
+		err = errors.Join(err, chaos.AsOthers(plane.Process(name).PID()))
 	}
 	if err == nil {
 		u.client, err = apicluster.NewClient(plane.Config())
@@ -105,8 +105,8 @@ func newUpstream(l *lab.Lab, dir string) (proof.Subject, error) {
 	return u, nil
 }
 
-// Put implements [proof.Subject].
-func (u *upstream) Put(changed []proof.Object) error {
+// Put implements [chaos.Subject].
+func (u *upstream) Put(changed []chaos.Object) error {
 	for _, o := range changed {
 		m, _, err := kubeconv.Object(o)
 		if err != nil {
@@ -122,21 +122,21 @@ func (u *upstream) Put(changed []proof.Object) error {
 	return nil
 }
 
-// Start implements [proof.Subject].
+// Start implements [chaos.Subject].
 func (u *upstream) Start() (err error) {
 	u.running, err = kubeproxy.Start(u.lab.Node(), kubeproxy.Options{
-		Dir: u.dir, Kubeconfig: u.plane.Kubeconfig(), Node: u.lab.Node().Name, ClusterCIDRs: proof.ClusterCIDRs(),
+		Dir: u.dir, Kubeconfig: u.plane.Kubeconfig(), Node: u.lab.Node().Name, ClusterCIDRs: chaos.ClusterCIDRs(),
 	})
 	if err != nil {
 		return err
 	}
-	return proof.AsOthers(u.running.PID())
+	return chaos.AsOthers(u.running.PID())
 }
 
-// Kill implements [proof.Subject].
+// Kill implements [chaos.Subject].
 func (u *upstream) Kill() error { return u.end((*controlplane.Process).Kill) }
 
-// Stop implements [proof.Subject].
+// Stop implements [chaos.Subject].
 func (u *upstream) Stop() error { return u.end((*controlplane.Process).Stop) }
 
 func (u *upstream) end(how func(*controlplane.Process)) error {
@@ -149,7 +149,7 @@ func (u *upstream) end(how func(*controlplane.Process)) error {
 	return err
 }
 
-// Failure implements [proof.Subject].
+// Failure implements [chaos.Subject].
 func (u *upstream) Failure() error {
 	if u.running == nil {
 		return nil
@@ -157,10 +157,10 @@ func (u *upstream) Failure() error {
 	return u.running.Failure()
 }
 
-// PID implements [proof.Subject].
+// PID implements [chaos.Subject].
 func (u *upstream) PID() int { return u.running.PID() }
 
-// Close implements [proof.Subject].
+// Close implements [chaos.Subject].
 func (u *upstream) Close() error {
 	err := errors.Join(u.Kill(), u.exposed.Close())
 	u.plane.Stop()

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 
 	"github.com/switchyard-net/switchyard/client"
-	"github.com/switchyard-net/switchyard/internal/apitest"
 	"github.com/switchyard-net/switchyard/server"
+	"github.com/switchyard-net/switchyard/test/apitest"
 )
 
 const manifest = `

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/switchyard-net/switchyard/internal/apitest"
+	"github.com/switchyard-net/switchyard/test/apitest"
 )
 
 // TestMain is the program itself if the test has started it so.

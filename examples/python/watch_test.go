@@ -14,8 +14,8 @@ import (
 	"google.golang.org/protobuf/types/descriptorpb"
 
 	localnetv1 "github.com/switchyard-net/switchyard/client/localnet/v1"
-	"github.com/switchyard-net/switchyard/internal/apitest"
 	"github.com/switchyard-net/switchyard/server"
+	"github.com/switchyard-net/switchyard/test/apitest"
 )
 
 // python returns a command of a Python that has gRPC. Debian's is not always the first on PATH.

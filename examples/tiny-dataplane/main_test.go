@@ -15,9 +15,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/switchyard-net/switchyard/internal/apitest"
-	"github.com/switchyard-net/switchyard/internal/netns"
 	"github.com/switchyard-net/switchyard/server"
+	"github.com/switchyard-net/switchyard/test/apitest"
+	"github.com/switchyard-net/switchyard/test/netns"
 )
 
 // TestMain is the program itself if a test has started it so.

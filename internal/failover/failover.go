@@ -8,15 +8,15 @@ import (
 	"sync"
 	"time"
 
-	"github.com/switchyard-net/switchyard/internal/remote"
-	"github.com/switchyard-net/switchyard/internal/replica"
+	"github.com/switchyard-net/switchyard/internal/apifollower"
+	"github.com/switchyard-net/switchyard/internal/statecopy"
 	"github.com/switchyard-net/switchyard/state"
 )
 
 // Options says between what to switch.
 type Options struct {
 	// Relay is preferred. It is run by the Switch. Required.
-	Relay *remote.Follower
+	Relay *apifollower.Follower
 	// After is how long there may be no relay until the node helps itself. Default: 10 s.
 	After time.Duration
 	// Backup starts what the node helps itself with, and returns its states, and what waits for its end. It ends with ctx.
@@ -32,8 +32,8 @@ type Options struct {
 // until the other one has a whole state, consumers keep the one that they have.
 type Switch struct {
 	Options
-	replica *replica.Replica
-	ledger  replica.Ledger[state.Revision] // of the relay's replica
+	replica *statecopy.Replica
+	ledger  statecopy.Ledger[state.Revision] // of the relay's replica
 
 	mu      sync.Mutex
 	applied state.Revision // as reported last, with failed
@@ -46,11 +46,11 @@ func New(o Options) *Switch {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Switch{Options: o, replica: replica.New(o.Node)}
+	return &Switch{Options: o, replica: statecopy.New(o.Node)}
 }
 
 // Replica holds the state.
-func (s *Switch) Replica() *replica.Replica { return s.replica }
+func (s *Switch) Replica() *statecopy.Replica { return s.replica }
 
 // Run works until ctx ends, and then returns nil.
 func (s *Switch) Run(ctx context.Context) error {

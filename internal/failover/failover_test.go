@@ -16,9 +16,9 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/switchyard-net/switchyard/client"
+	"github.com/switchyard-net/switchyard/internal/apifollower"
 	"github.com/switchyard-net/switchyard/internal/failover"
-	"github.com/switchyard-net/switchyard/internal/remote"
-	"github.com/switchyard-net/switchyard/internal/replica"
+	"github.com/switchyard-net/switchyard/internal/statecopy"
 	"github.com/switchyard-net/switchyard/server"
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -34,19 +34,19 @@ type world struct {
 	stop     func()
 	reported []string
 
-	instances map[*replica.Replica]uint64
+	instances map[*statecopy.Replica]uint64
 
 	backups int // started
 	running int
-	own     *replica.Replica // the backup's states
-	broken  error            // why the backup cannot work
+	own     *statecopy.Replica // the backup's states
+	broken  error              // why the backup cannot work
 
 	sw *failover.Switch
 }
 
 func newWorld(t *testing.T) *world {
-	w := &world{t: t, own: replica.New("here"), instances: make(map[*replica.Replica]uint64)}
-	api, err := remote.New(remote.Options{Client: client.Options{
+	w := &world{t: t, own: statecopy.New("here"), instances: make(map[*statecopy.Replica]uint64)}
+	api, err := apifollower.New(apifollower.Options{Client: client.Options{
 		Target: "unix:///relay", Node: "here", MinBackoff: 100 * time.Millisecond, MaxBackoff: time.Second,
 		DialOptions: []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			w.mu.Lock()
@@ -80,7 +80,7 @@ func (w *world) backup(ctx context.Context) (state.Feed, func() error) {
 	defer w.mu.Unlock()
 	w.backups++
 	if w.broken != nil {
-		closed := replica.New("here")
+		closed := statecopy.New("here")
 		closed.Close()
 		return closed, func() error { return w.broken }
 	}
@@ -99,7 +99,7 @@ func (w *world) backup(ctx context.Context) (state.Feed, func() error) {
 }
 
 // up starts a relay that serves what a feed has, and lets the node find it. With the same feed it is the same as before.
-func (w *world) up(feed *replica.Replica) {
+func (w *world) up(feed *statecopy.Replica) {
 	defer time.Sleep(2 * time.Second)
 	w.mu.Lock()
 	if w.instances[feed] == 0 {
@@ -204,7 +204,7 @@ func service(name string) *state.Service {
 }
 
 // has makes a feed hold exactly these services.
-func has(r *replica.Replica, names ...string) {
+func has(r *statecopy.Replica, names ...string) {
 	u := &state.Update{Full: true, Node: &state.Node{Name: "here"}}
 	for _, n := range names {
 		u.Changed = append(u.Changed, service(n))
@@ -214,7 +214,7 @@ func has(r *replica.Replica, names ...string) {
 
 func TestANodeHelpsItselfWhileNoRelayAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w, relay := newWorld(t), replica.New("here")
+		w, relay := newWorld(t), statecopy.New("here")
 		has(relay, "a")
 		w.up(relay)
 		w.shows("a")
@@ -240,7 +240,7 @@ func TestANodeHelpsItselfWhileNoRelayAnswers(t *testing.T) {
 		w.shows("c")
 
 		// A relay that answers, but has no state yet, is no relay.
-		empty := replica.New("here")
+		empty := statecopy.New("here")
 		w.up(empty)
 		time.Sleep(time.Minute)
 		w.backedUp(1, 1)
@@ -257,7 +257,7 @@ func TestANodeHelpsItselfWhileNoRelayAnswers(t *testing.T) {
 // The relay of before answers again. The node had its state once, and must not show that again on the way to the latest one.
 func TestANodeReturnsToTheRelayOfBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w, relay := newWorld(t), replica.New("here")
+		w, relay := newWorld(t), statecopy.New("here")
 		has(relay, "old")
 		w.up(relay)
 		w.shows("old")
@@ -297,7 +297,7 @@ func TestANodeStartsWithoutARelay(t *testing.T) {
 
 func TestABackupThatCannotWorkIsTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w, relay := newWorld(t), replica.New("here")
+		w, relay := newWorld(t), statecopy.New("here")
 		has(relay, "a")
 		w.up(relay)
 		w.shows("a")
@@ -332,7 +332,7 @@ func TestABackupThatCannotWorkIsTriedAgain(t *testing.T) {
 // What the dataplane says about the replica's revisions reaches the relay in its own.
 func TestTheRelayLearnsWhatTheDataplaneShows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w, relay := newWorld(t), replica.New("here")
+		w, relay := newWorld(t), statecopy.New("here")
 		for _, names := range [][]string{{"a"}, {"b"}, {"c"}} {
 			has(relay, names...)
 		}
@@ -349,7 +349,7 @@ func TestTheRelayLearnsWhatTheDataplaneShows(t *testing.T) {
 		has(w.own, "d")
 		w.shows("d")
 		w.sw.Report(w.sw.Replica().Snapshot().Revision(), nil)
-		other := replica.New("here")
+		other := statecopy.New("here")
 		has(other, "b")
 		has(other, "d")
 		w.up(other)

@@ -20,8 +20,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/switchyard-net/switchyard/client/regularfile"
-	"github.com/switchyard-net/switchyard/internal/kubeconv"
 	"github.com/switchyard-net/switchyard/internal/manifest"
+	"github.com/switchyard-net/switchyard/kubeconv"
 	"github.com/switchyard-net/switchyard/model"
 )
 

@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/switchyard-net/switchyard/internal/kubeconv"
+	"github.com/switchyard-net/switchyard/kubeconv"
 	"github.com/switchyard-net/switchyard/model"
 )
 

@@ -10,9 +10,9 @@ import (
 
 	"google.golang.org/grpc"
 
-	"github.com/switchyard-net/switchyard/internal/objectfeed"
-	"github.com/switchyard-net/switchyard/internal/relayserver"
-	"github.com/switchyard-net/switchyard/internal/wire"
+	"github.com/switchyard-net/switchyard/internal/clusterserver"
+	"github.com/switchyard-net/switchyard/internal/objectlog"
+	"github.com/switchyard-net/switchyard/internal/protoconv"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -54,7 +54,7 @@ func (a arrivals) Complete() {}
 func benchRelay(b *testing.B) (sink interface {
 	Update([]model.Object, []model.Ref)
 }, follow func(context.Context) arrivals, read *atomic.Int64) {
-	feed := objectfeed.New(objectfeed.Options{})
+	feed := objectlog.New(objectlog.Options{})
 	s := feed.Source("bench")
 	for i := range benchServices {
 		s.Update(benchService(i, 1), nil)
@@ -64,8 +64,8 @@ func benchRelay(b *testing.B) (sink interface {
 	if err != nil {
 		b.Fatal(err)
 	}
-	server := grpc.NewServer(grpc.ForceServerCodecV2(wire.Codec()))
-	relayserver.Register(server, relayserver.Options{Feed: feed})
+	server := grpc.NewServer(grpc.ForceServerCodecV2(protoconv.Codec()))
+	clusterserver.Register(server, clusterserver.Options{Feed: feed})
 	go server.Serve(l)
 	b.Cleanup(server.Stop)
 	read = new(atomic.Int64)

@@ -7,7 +7,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"github.com/switchyard-net/switchyard/internal/wire"
+	"github.com/switchyard-net/switchyard/internal/protoconv"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/source"
 
@@ -57,7 +57,7 @@ func (u *update) add(part *clusterv1.FollowResponse) error {
 			u.log.Debug("object is of a kind that is not known here; it is left out")
 			continue
 		}
-		obj, err := wire.ParseObject(m)
+		obj, err := protoconv.ParseObject(m)
 		if err != nil {
 			u.log.Error("object cannot be used; what it said last stays in force", "object", ref.String(), "error", err)
 			u.faulty = append(u.faulty, ref)
@@ -66,7 +66,7 @@ func (u *update) add(part *clusterv1.FollowResponse) error {
 		u.set = append(u.set, obj)
 	}
 	for _, m := range part.GetDeleted() {
-		ref, err := wire.ParseRef(m)
+		ref, err := protoconv.ParseRef(m)
 		if err != nil {
 			u.log.Debug("object that is not known here is deleted", "error", err)
 			continue

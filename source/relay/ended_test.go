@@ -9,7 +9,7 @@ import (
 
 	"google.golang.org/grpc"
 
-	"github.com/switchyard-net/switchyard/internal/relayserver"
+	"github.com/switchyard-net/switchyard/internal/clusterserver"
 )
 
 // endingStreams ends each call with OK after a while.
@@ -45,7 +45,7 @@ func TestEndedStream(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n, r, log, calls := newNetwork(), &recorder{t: t}, &logs{}, 0
 				feed, sink := newFeed(t, "a")
-				n.listen(t, "top", func(s *grpc.Server) { relayserver.Register(s, relayserver.Options{Feed: feed}) }, endingStreams(c.after, &calls))
+				n.listen(t, "top", func(s *grpc.Server) { clusterserver.Register(s, clusterserver.Options{Feed: feed}) }, endingStreams(c.after, &calls))
 				s := n.source(t, log.logger(), "top", "elsewhere")
 				run(t, s, r)
 				r.expect("a", "complete")

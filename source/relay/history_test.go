@@ -14,11 +14,11 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/brain"
-	"github.com/switchyard-net/switchyard/internal/histories"
-	"github.com/switchyard-net/switchyard/internal/objectfeed"
+	"github.com/switchyard-net/switchyard/internal/objectlog"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/store"
+	"github.com/switchyard-net/switchyard/test/randcluster"
 )
 
 // TestHistories has two relays between the cluster and a store, and lets anything happen to objects, relays and connections in
@@ -34,7 +34,7 @@ func TestHistories(t *testing.T) {
 func play(t *testing.T, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 2))
 	log := &logs{}
-	w := &stack{t: t, n: newNetwork(), log: log.logger(), history: histories.New(seed, admissible()), objects: make(map[model.Ref]model.Object)}
+	w := &stack{t: t, n: newNetwork(), log: log.logger(), history: randcluster.New(seed, admissible()), objects: make(map[model.Ref]model.Object)}
 	cfg := brain.Config{NodeName: "node-a"}
 	direct, far := store.New(store.Options{Brain: cfg}), store.New(store.Options{Brain: cfg})
 	t.Cleanup(direct.Close)
@@ -76,8 +76,8 @@ func play(t *testing.T, seed uint64) {
 }
 
 // admissible returns the pools of histories of objects that a real API server admits: all of them must come through.
-func admissible() histories.Options {
-	o := histories.Options{
+func admissible() randcluster.Options {
+	o := randcluster.Options{
 		Admissible:   true,
 		ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/24"), netip.MustParsePrefix("fd00:96::/112")},
 	}
@@ -95,11 +95,11 @@ type stack struct {
 	t       *testing.T
 	n       *network
 	log     *slog.Logger
-	history *histories.History
+	history *randcluster.History
 	objects map[model.Ref]model.Object // what there is
 	direct  source.Sink
 
-	topFeed, middleFeed *objectfeed.Feed
+	topFeed, middleFeed *objectlog.Feed
 	topSink             source.Sink
 	topWaits            bool // the source of the top relay is not complete
 	stopTop, stopMiddle func()
@@ -149,7 +149,7 @@ func (w *stack) step() {
 		w.direct.Update(set, deleted)
 		return
 	}
-	objectfeed.Tee(w.direct, w.topSink).Update(set, deleted)
+	objectlog.Tee(w.direct, w.topSink).Update(set, deleted)
 }
 
 // newTop puts a feed in the place of that of the top relay, which has all objects but does not know yet that it has.
@@ -157,7 +157,7 @@ func (w *stack) newTop() {
 	if w.topFeed != nil {
 		w.topFeed.Close()
 	}
-	w.topFeed = objectfeed.New(objectfeed.Options{})
+	w.topFeed = objectlog.New(objectlog.Options{})
 	w.t.Cleanup(w.topFeed.Close)
 	w.topSink = w.topFeed.Source("cluster")
 	w.topSink.Update(slices.Collect(maps.Values(w.objects)), nil)
@@ -178,7 +178,7 @@ func (w *stack) restartMiddle() {
 	if w.stopMiddle != nil {
 		w.stopMiddle()
 	}
-	feed := objectfeed.New(objectfeed.Options{})
+	feed := objectlog.New(objectlog.Options{})
 	w.middleFeed = feed
 	stopSource := run(w.t, w.n.source(w.t, w.log, "top"), feed.Source("relay"))
 	stopServer := w.n.serve(w.t, "middle", feed)

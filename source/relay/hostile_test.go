@@ -10,9 +10,9 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/switchyard-net/switchyard/internal/objectfeed"
+	"github.com/switchyard-net/switchyard/internal/objectlog"
 	clusterv1 "github.com/switchyard-net/switchyard/internal/proto/cluster/v1"
-	"github.com/switchyard-net/switchyard/internal/wire"
+	"github.com/switchyard-net/switchyard/internal/protoconv"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -83,12 +83,12 @@ func TestLargeObject(t *testing.T) {
 			Addr: netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), Ready: true, Serving: true, NodeName: "node-with-quite-a-long-name",
 		})
 	}
-	if size := proto.Size(wire.Object(slice)); size < 4<<20 {
+	if size := proto.Size(protoconv.Object(slice)); size < 4<<20 {
 		t.Fatalf("it has only %d bytes", size)
 	}
 	synctest.Test(t, func(t *testing.T) {
 		n, r := newNetwork(), &recorder{t: t}
-		feed := objectfeed.New(objectfeed.Options{})
+		feed := objectlog.New(objectlog.Options{})
 		t.Cleanup(feed.Close)
 		sink := feed.Source("test")
 		sink.Update(append(namespaces("a"), slice), nil)

@@ -13,19 +13,19 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/switchyard-net/switchyard/internal/objectfeed"
+	"github.com/switchyard-net/switchyard/internal/clusterserver"
+	"github.com/switchyard-net/switchyard/internal/objectlog"
 	clusterv1 "github.com/switchyard-net/switchyard/internal/proto/cluster/v1"
-	"github.com/switchyard-net/switchyard/internal/relayserver"
-	"github.com/switchyard-net/switchyard/internal/wire"
+	"github.com/switchyard-net/switchyard/internal/protoconv"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
 )
 
 // newFeed returns a feed of namespaces, and the sink to change them.
-func newFeed(t testing.TB, names ...string) (*objectfeed.Feed, interface {
+func newFeed(t testing.TB, names ...string) (*objectlog.Feed, interface {
 	Update([]model.Object, []model.Ref)
 }) {
-	feed := objectfeed.New(objectfeed.Options{})
+	feed := objectlog.New(objectlog.Options{})
 	t.Cleanup(feed.Close)
 	sink := feed.Source("test")
 	sink.Update(namespaces(names...), nil)
@@ -179,7 +179,7 @@ func TestFallback(t *testing.T) {
 		n, r := newNetwork(), &recorder{t: t}
 		one, sinkOne := newFeed(t, "a", "b")
 		two, sinkTwo := newFeed(t, "a", "b")
-		three := objectfeed.New(objectfeed.Options{}) // has nothing
+		three := objectlog.New(objectlog.Options{}) // has nothing
 		t.Cleanup(three.Close)
 		three.Source("silent")
 		stop := n.serve(t, "one", one)
@@ -438,8 +438,8 @@ func TestTargets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := grpc.NewServer(grpc.ForceServerCodecV2(wire.Codec()))
-	relayserver.Register(server, relayserver.Options{Feed: feed})
+	server := grpc.NewServer(grpc.ForceServerCodecV2(protoconv.Codec()))
+	clusterserver.Register(server, clusterserver.Options{Feed: feed})
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(l) }()
 	defer func() { server.Stop(); <-served }()
@@ -475,9 +475,9 @@ func TestEqualObjectsAreNoNewsBelow(t *testing.T) {
 		feed, sink := newFeed(t)
 		sink.Update(slice(), nil)
 		stop := n.serve(t, "top", feed)
-		below := objectfeed.New(objectfeed.Options{})
+		below := objectlog.New(objectlog.Options{})
 		t.Cleanup(below.Close)
-		run(t, n.source(t, nil, "top"), objectfeed.Tee(r, below.Source("relay")))
+		run(t, n.source(t, nil, "top"), objectlog.Tee(r, below.Source("relay")))
 		r.expect("s", "complete")
 		stop()
 		feed, sink = newFeed(t)

@@ -21,9 +21,9 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/switchyard-net/switchyard/client"
-	"github.com/switchyard-net/switchyard/internal/objectfeed"
-	"github.com/switchyard-net/switchyard/internal/relayserver"
-	"github.com/switchyard-net/switchyard/internal/wire"
+	"github.com/switchyard-net/switchyard/internal/clusterserver"
+	"github.com/switchyard-net/switchyard/internal/objectlog"
+	"github.com/switchyard-net/switchyard/internal/protoconv"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/source"
 )
@@ -113,7 +113,7 @@ func (n *network) cut(to string) {
 // listen has a gRPC server at an address until stop is called, which the end of the test does too.
 func (n *network) listen(t testing.TB, at string, register func(*grpc.Server), options ...grpc.ServerOption) (stop func()) {
 	l := bufconn.Listen(64 << 10)
-	server := grpc.NewServer(append(options, grpc.ForceServerCodecV2(wire.Codec()),
+	server := grpc.NewServer(append(options, grpc.ForceServerCodecV2(protoconv.Codec()),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 15 * time.Second}))...)
 	register(server)
 	n.mu.Lock()
@@ -135,8 +135,8 @@ func (n *network) listen(t testing.TB, at string, register func(*grpc.Server), o
 }
 
 // serve hands out a feed at an address.
-func (n *network) serve(t testing.TB, at string, feed *objectfeed.Feed) (stop func()) {
-	return n.listen(t, at, func(s *grpc.Server) { relayserver.Register(s, relayserver.Options{Feed: feed}) })
+func (n *network) serve(t testing.TB, at string, feed *objectlog.Feed) (stop func()) {
+	return n.listen(t, at, func(s *grpc.Server) { clusterserver.Register(s, clusterserver.Options{Feed: feed}) })
 }
 
 // certificates are those of a client that shows none.

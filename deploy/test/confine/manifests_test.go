@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 	"sigs.k8s.io/yaml"
 
-	"github.com/switchyard-net/switchyard/internal/certtest"
+	"github.com/switchyard-net/switchyard/test/certtest"
 )
 
 // The names and the group in the manifests.

@@ -1,0 +1,282 @@
+// Package apifollower follows the state of a node over the node-local API and keeps it in a replica, from which a dataplane in this
+// process is programmed as if its brain were here, too.
+package apifollower
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"iter"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/switchyard-net/switchyard/client"
+	"github.com/switchyard-net/switchyard/internal/protoconv"
+	"github.com/switchyard-net/switchyard/internal/statecopy"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// Options says which server to follow.
+type Options struct {
+	// Client says where the server is. Its OnError and OnConnect are the Follower's own.
+	Client client.Options
+	// Logger gets services that cannot be read. Default: nothing is logged.
+	Logger *slog.Logger
+}
+
+// Follower follows a server. All methods may be called concurrently.
+type Follower struct {
+	client  client.Options
+	replica *statecopy.Replica
+	ledger  statecopy.Ledger[client.Position]
+	log     *slog.Logger
+	changed chan struct{} // has a value when lost has changed
+
+	mu         sync.Mutex
+	watcher    *client.Watcher
+	restart    context.CancelFunc // ends the loop over the watcher's updates, nil before Run
+	forgotten  bool               // Forget was called and no state has come since
+	lost       time.Time          // since when there is no server, zero if there is one
+	trouble    error              // why, nil if there is a server or none has been tried yet
+	unreadable map[state.ServiceName]error
+	applied    state.Revision // as reported last, with failed
+	failed     map[state.ServiceName]error
+}
+
+// New returns a Follower. It does not connect yet. An error means that the options are wrong.
+func New(o Options) (*Follower, error) {
+	f := &Follower{
+		replica: statecopy.New(o.Client.Node), log: o.Logger, changed: make(chan struct{}, 1), lost: time.Now(),
+	}
+	if f.log == nil {
+		f.log = slog.New(slog.DiscardHandler)
+	}
+	o.Client.OnError = f.disconnected
+	o.Client.OnConnect = f.connected
+	f.client = o.Client
+	var err error
+	f.watcher, err = client.NewWatcher(o.Client)
+	return f, err
+}
+
+// Replica holds the state. It keeps it while there is no server.
+func (f *Follower) Replica() *statecopy.Replica { return f.replica }
+
+// Lost returns since when there has been no server that has a state of the node, and why; the zero time if there is one. It
+// is the time of [New] as long as there has never been one.
+func (f *Follower) Lost() (since time.Time, why error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.lost, f.trouble
+}
+
+// Changed gets a value when Lost may have changed.
+func (f *Follower) Changed() <-chan struct{} { return f.changed }
+
+// Forget makes the Follower start anew: it counts as lost until the whole state has come again. The replica keeps what it has
+// until then. It is for who goes elsewhere meanwhile, and must not come back to a state of before.
+func (f *Follower) Forget() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	watcher, err := client.NewWatcher(f.client)
+	if err != nil {
+		f.log.Error("cannot start anew", "error", err) // the same options were right before
+		return
+	}
+	f.watcher, f.forgotten = watcher, true
+	f.setLost(time.Now(), f.trouble)
+	if f.restart != nil {
+		f.restart()
+	}
+}
+
+func (f *Follower) connected() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.forgotten {
+		f.setLost(time.Time{}, nil)
+	}
+}
+
+func (f *Follower) disconnected(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.setLost(time.Now(), err)
+}
+
+// setLost notes that there is a server, or none. The caller holds mu.
+func (f *Follower) setLost(at time.Time, why error) {
+	f.trouble = why
+	if f.lost.IsZero() == at.IsZero() {
+		return // still the same trouble, or none
+	}
+	f.lost = at
+	select {
+	case f.changed <- struct{}{}:
+	default:
+	}
+}
+
+// Run follows the server until ctx ends.
+func (f *Follower) Run(ctx context.Context) error {
+	defer f.replica.Close()
+	for ctx.Err() == nil {
+		f.mu.Lock()
+		loop, cancel := context.WithCancel(ctx)
+		f.restart = cancel
+		watcher := f.watcher
+		f.mu.Unlock()
+		for u := range watcher.Updates(loop) {
+			f.take(watcher, u)
+		}
+		cancel()
+	}
+	return nil
+}
+
+// take brings the replica to the state after u. What cannot be read in it stays as it was, unless another service has got one
+// of its frontends: later updates lead on from u, so the rest of it must not get lost.
+func (f *Follower) take(from *client.Watcher, u *client.Update) {
+	held := f.replica.Snapshot()
+	update := &state.Update{Full: u.Full, Triggers: u.Triggers}
+	var err error
+	if update.Node, err = protoconv.ParseNode(u.Node); err != nil {
+		f.log.Error("the node cannot be read and stays as it was", "error", err)
+		update.Node = held.Node()
+	}
+	unreadable := make(map[state.ServiceName]error)
+	if !u.Full {
+		f.mu.Lock()
+		maps.Copy(unreadable, f.unreadable)
+		f.mu.Unlock()
+	}
+	for _, m := range u.Changed {
+		name := state.ServiceName(client.NameOf(m))
+		delete(unreadable, name)
+		record, err := protoconv.ParseService(m)
+		if err != nil {
+			unreadable[name] = err
+			f.log.Error("a service cannot be read and stays as it was", "service", name.String(), "error", err)
+			if record = held.Get(name); record != nil { // in a full update, what is not listed would be removed
+				update.Changed = append(update.Changed, record)
+			}
+			continue
+		}
+		update.Changed = append(update.Changed, record)
+	}
+	for _, name := range u.Removed {
+		delete(unreadable, state.ServiceName(name))
+		update.Removed = append(update.Removed, state.ServiceName(name))
+	}
+	f.dropOusted(update, held.Get, unreadable)
+	f.mu.Lock()
+	if from != f.watcher { // what is to come will be whole, and newer
+		f.mu.Unlock()
+		return
+	}
+	f.replica.Apply(update)
+	f.ledger.Note(f.replica.Snapshot().Revision(), u.Position)
+	f.forgotten = false
+	f.setLost(time.Time{}, nil)
+	// Of what is no news to the dataplane it says nothing, and a server must hear all the same that it is shown.
+	noNews := f.replica.Snapshot().Revision() == held.Revision()
+	changed := len(unreadable) > 0 || len(f.unreadable) > 0
+	f.unreadable = unreadable
+	f.mu.Unlock()
+	if noNews || changed {
+		f.tell()
+	}
+}
+
+// dropOusted makes update remove the old records of unreadable services that have lost a frontend to a service in it. Who has
+// the others of their frontends now is not known either.
+func (f *Follower) dropOusted(update *state.Update, old func(state.ServiceName) *state.Service,
+	unreadable map[state.ServiceName]error) {
+	if len(unreadable) == 0 {
+		return
+	}
+	holders := make(map[state.FrontendKey]state.ServiceName)
+	for _, s := range update.Changed {
+		if unreadable[s.Name] == nil {
+			for key := range frontends(s) {
+				holders[key] = s.Name
+			}
+		}
+	}
+	ousted := make(map[state.ServiceName]bool)
+	for name := range unreadable {
+		record := old(name)
+		if record == nil {
+			continue
+		}
+		for key := range frontends(record) {
+			if by, ok := holders[key]; ok {
+				f.log.Error("a service that cannot be read is dropped: another one has its frontend now", "service", name.String(), "by", by.String())
+				ousted[name] = true
+				break
+			}
+		}
+	}
+	update.Changed = slices.DeleteFunc(update.Changed, func(s *state.Service) bool { return ousted[s.Name] })
+	if !update.Full {
+		update.Removed = slices.AppendSeq(update.Removed, maps.Keys(ousted))
+		slices.SortFunc(update.Removed, state.ServiceName.Compare)
+	}
+}
+
+// frontends are those of a service.
+func frontends(s *state.Service) iter.Seq[state.FrontendKey] {
+	return func(yield func(state.FrontendKey) bool) {
+		for i := range s.Ports {
+			p := &s.Ports[i]
+			for j := range p.Frontends {
+				if !yield(p.Key(&p.Frontends[j])) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Report tells the server which revision of the replica the dataplane shows, and what cannot be programmed. It returns at
+// once. failed must not be modified any more.
+func (f *Follower) Report(applied state.Revision, failed map[state.ServiceName]error) {
+	f.mu.Lock()
+	f.applied, f.failed = applied, failed
+	f.mu.Unlock()
+	f.tell()
+}
+
+// tell tells the server what has been reported, and what cannot be read.
+func (f *Follower) tell() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s := client.Status{Applied: f.ledger.At(f.applied), Failed: make(map[client.ServiceName]error, len(f.failed)+len(f.unreadable))}
+	for name, err := range f.failed {
+		s.Failed[client.ServiceName(name)] = err
+	}
+	for name, err := range f.unreadable {
+		s.Failed[client.ServiceName(name)] = err
+	}
+	f.watcher.Report(s)
+}
+
+// Problems are why the node may not show what it should: there is no server, or services that cannot be read.
+func (f *Follower) Problems() (problems []error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.lost.IsZero() {
+		why := f.trouble
+		if why == nil {
+			why = fmt.Errorf("%s has none yet", cmp.Or(f.client.Target, client.DefaultTarget))
+		}
+		problems = append(problems, fmt.Errorf("no state from the API since %s: %w", f.lost.UTC().Format(time.RFC3339), why))
+	}
+	for name, err := range f.unreadable {
+		problems = append(problems, fmt.Errorf("service %s: %w", name, err))
+	}
+	return problems
+}

@@ -1,0 +1,223 @@
+package staleconntrack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/switchyard-net/switchyard/internal/kernel/conntrack"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// maxWalks is how often the kernel is made to walk through its table for the flows of one family, rather than to list them all.
+// It walks for each filter to delete by, and for a listing, too, but a listing copies out every flow that any frontend may be
+// concerned by: with UDP flows alone in the table it costs as much as 12 to 30 walks (docs/adr/0016-delete-flows-by-filter.md).
+const maxWalks = 8
+
+// Judge calls fn between two commits, when all that has been committed is noted, and returns its error. It returns an error
+// without calling fn if it is not certain what the dataplane shows.
+type Judge func(fn func() error) error
+
+// Clean deletes the flows to pending frontends that are wrong by what has been noted, those that are answered by none of their
+// endpoints, and forgets the frontends whose flows have been cleaned if nothing has been noted about them since. What fails
+// stays pending for the next call. It returns how many flows were deleted, also with an error.
+//
+// What is to be deleted is decided within judge, for the dataplane must show what has been noted: while it shows an older state, a
+// flow that is deleted comes back as it was, and one that begins right after a newer commit would be judged by what was before. fn
+// deletes a few flows at a time at most, so that a commit need not wait for long. Only what is deleted by a filter goes on
+// outside of it: see Removing.
+func (c *Cleaner) Clean(ctx context.Context, judge Judge) (deleted int, err error) {
+	before := len(c.pending)
+	groups := map[group][]state.FrontendKey{}
+	for f := range c.pending {
+		g := groupOf(f)
+		groups[g] = append(groups[g], f)
+	}
+	type round struct {
+		took    time.Duration
+		deleted int
+	}
+	rounds := map[state.Family]round{}
+	var waited time.Duration
+	inTurn := func(fn func() error) error {
+		asked := time.Now()
+		return judge(func() error {
+			waited += time.Since(asked)
+			return fn()
+		})
+	}
+	var errs []error
+	for g, frontends := range groups {
+		began := time.Now()
+		waited = 0
+		n, err := c.clean(ctx, inTurn, g, frontends)
+		r := rounds[g.family]
+		rounds[g.family] = round{r.took + time.Since(began) - waited, r.deleted + n}
+		deleted += n
+		errs = append(errs, err)
+	}
+	for family, r := range rounds {
+		c.onClean(family, r.took, r.deleted)
+	}
+	if deleted > 0 {
+		c.log.Info("deleted stale flows", "flows", deleted, "frontends", before-len(c.pending))
+	}
+	if len(c.pending) == 0 {
+		c.pending = map[state.FrontendKey]suspect{} // an emptied map keeps the memory of all frontends, which were pending after the start
+	}
+	if err := errors.Join(errs...); err != nil {
+		return deleted, fmt.Errorf("clean the flows of %d frontends, to be tried again: %w", len(c.pending), err)
+	}
+	return deleted, nil
+}
+
+// group is what is listed at once: the UDP flows of a family, or what has not become a connection of any other protocol.
+type group struct {
+	family state.Family
+	udp    bool
+}
+
+func groupOf(f state.FrontendKey) group { return group{f.Family, f.Protocol == state.UDP} }
+
+// all returns the filter for the listing of several frontends.
+func (g group) all() conntrack.Filter {
+	if g.udp {
+		return conntrack.Filter{Family: g.family, Protocol: state.UDP}
+	}
+	return conntrack.Filter{Family: g.family, Unconnected: true}
+}
+
+// one returns the filter for a listing of f alone.
+func (g group) one(f state.FrontendKey) conntrack.Filter {
+	filter := g.all()
+	filter.Protocol, filter.Dst, filter.DstPort = f.Protocol, f.Addr, f.Port
+	return filter
+}
+
+// clean cleans the flows to frontends of one group, in the cheapest way.
+func (c *Cleaner) clean(ctx context.Context, judge Judge, g group, frontends []state.FrontendKey) (deleted int, err error) {
+	listed, removed := c.divide(g, frontends)
+	if len(listed) > 0 {
+		if deleted, err = c.list(ctx, judge, g, listed); err != nil {
+			return deleted, err
+		}
+	}
+	for i, f := range removed {
+		n, ok, err := c.remove(ctx, judge, f)
+		deleted += n
+		switch {
+		case errors.Is(err, errors.ErrUnsupported):
+			c.unfiltered = true
+			n, err = c.list(ctx, judge, g, removed[i:])
+			return deleted + n, err
+		case err == nil && !ok:
+			n, err = c.list(ctx, judge, g, []state.FrontendKey{f})
+			deleted += n
+		}
+		if err != nil {
+			return deleted, err
+		}
+	}
+	return deleted, nil
+}
+
+// divide says to which frontends flows are better listed, and to which they are better deleted by filters. They are all listed
+// unless one at most must be.
+func (c *Cleaner) divide(g group, frontends []state.FrontendKey) (listed, removed []state.FrontendKey) {
+	if c.unfiltered || g != (group{state.IPv4, true}) {
+		return frontends, nil // the kernel compares addresses of IPv6 the wrong way round
+	}
+	walks := 0
+	for _, f := range frontends {
+		if filters, ok := c.filters(f, c.pending[f]); ok {
+			removed = append(removed, f)
+			walks += len(filters)
+		} else {
+			listed = append(listed, f)
+			walks++
+		}
+		if len(listed) > 1 || walks > maxWalks {
+			return frontends, nil
+		}
+	}
+	return listed, removed
+}
+
+// list makes one listing for all frontends of a group, however many those are, and deletes what is wrong. The kernel walks its
+// whole table for a listing, whatever is asked for, and one CPU handles no packets meanwhile: with 262,144 buckets for 7 to 13 ms,
+// and longer if there are many flows that are not asked for (Linux 6.18). A listing for each of a few frontends has less
+// to copy, but such pauses in a row add up for a new connection, of which several packets meet one.
+func (c *Cleaner) list(ctx context.Context, judge Judge, g group, frontends []state.FrontendKey) (deleted int, err error) {
+	filter := g.all()
+	if len(frontends) == 1 {
+		filter = g.one(frontends[0])
+	}
+	looked := make(map[state.FrontendKey]int, len(frontends))
+	for _, f := range frontends {
+		looked[f] = c.pending[f].noted
+	}
+	var first error
+	if err := c.table.Flows(filter, func(flows []conntrack.Flow) error {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		// What becomes wrong by a note from now on is looked at once more.
+		if !slices.ContainsFunc(flows, c.wrong) {
+			return nil
+		}
+		return judge(func() error {
+			for _, flow := range flows {
+				if !c.wrong(flow) {
+					continue
+				}
+				if err := c.table.Delete(flow); err == nil {
+					deleted++
+				} else if first == nil {
+					first = err
+				}
+			}
+			return nil
+		})
+	}); err != nil {
+		return deleted, err
+	}
+	if first != nil {
+		return deleted, first
+	}
+	return deleted, judge(func() error {
+		for f, noted := range looked {
+			c.forget(f, noted)
+		}
+		return nil
+	})
+}
+
+// forget ends that f is pending, unless something has been noted about it since.
+func (c *Cleaner) forget(f state.FrontendKey, noted int) {
+	if c.pending[f].noted == noted {
+		delete(c.pending, f)
+	}
+}
+
+// wrong reports whether a flow goes to a pending frontend and the wrong one answers it, or nobody. Where an address and port is a
+// frontend and also on a NodePort, it is the frontend's.
+func (c *Cleaner) wrong(flow conntrack.Flow) bool {
+	dst := flow.Orig.Dst
+	s, isPending := c.pending[state.FrontendKey{Family: flow.Family, Protocol: flow.Protocol, Addr: dst.Addr(), Port: dst.Port()}]
+	if !isPending {
+		s, isPending = c.pending[state.FrontendKey{Family: flow.Family, Protocol: flow.Protocol, Port: dst.Port()}]
+		isPending = isPending && c.servesNodePorts(dst.Addr())
+	}
+	if flow.Protocol != state.UDP {
+		return isPending && flow.Unconnected && flow.Reply.Src == dst
+	}
+	return isPending && !s.has(flow.Reply.Src)
+}
+
+func (c *Cleaner) servesNodePorts(addr netip.Addr) bool {
+	_, found := slices.BinarySearchFunc(c.nodePorts, addr, netip.Addr.Compare)
+	return found
+}

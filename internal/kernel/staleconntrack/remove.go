@@ -1,0 +1,105 @@
+package staleconntrack
+
+import (
+	"context"
+	"net/netip"
+
+	"github.com/switchyard-net/switchyard/internal/kernel/conntrack"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// filters returns what admits the wrong flows to f, maxWalks filters at most. ok is false if that cannot be said by filters.
+func (c *Cleaner) filters(f state.FrontendKey, s suspect) (filters []conntrack.Filter, ok bool) {
+	if s.anybody && len(s.endpoints) > 0 {
+		return nil, false
+	}
+	addrs := []netip.Addr{f.Addr}
+	if !f.Addr.IsValid() {
+		addrs = c.nodePorts
+	}
+	for _, addr := range addrs {
+		exact := state.FrontendKey{Family: f.Family, Protocol: f.Protocol, Addr: addr, Port: f.Port}
+		if _, isPending := c.pending[exact]; state.FamilyOf(addr) != f.Family || isPending && exact != f {
+			continue // flows to it are those of that frontend
+		}
+		dst := conntrack.Filter{Family: f.Family, Protocol: f.Protocol, Dst: addr, DstPort: f.Port}
+		from := s.gone
+		if s.untranslated {
+			from = append(from[:len(from):len(from)], netip.AddrPortFrom(addr, f.Port))
+		}
+		if len(s.endpoints) == 0 {
+			filters = append(filters, dst)
+			from = nil
+		}
+		for _, e := range from {
+			if e.Addr().Is4() && !s.has(e) {
+				dst.From = e
+				filters = append(filters, dst)
+			}
+		}
+		if len(filters) > maxWalks {
+			return nil, false
+		}
+	}
+	return filters, true
+}
+
+// remove deletes the wrong flows to f by filters. ok is false, and nothing was done, if what has been noted since divide made it
+// too much for that.
+func (c *Cleaner) remove(ctx context.Context, judge Judge, f state.FrontendKey) (deleted int, ok bool, err error) {
+	var filters []conntrack.Filter
+	var noted int
+	r := &removal{of: f, done: make(chan struct{})}
+	if err := judge(func() error {
+		if filters, ok = c.filters(f, c.pending[f]); ok {
+			noted = c.pending[f].noted
+			c.removal.Store(r)
+		}
+		return nil
+	}); err != nil || !ok {
+		return 0, ok, err
+	}
+	for _, filter := range filters {
+		var n int
+		if err = ctx.Err(); err == nil {
+			n, err = c.table.DeleteAll(filter)
+		}
+		if deleted += n; err != nil {
+			break
+		}
+	}
+	c.removal.Store(nil)
+	close(r.done)
+	if err != nil {
+		return deleted, true, err
+	}
+	return deleted, true, judge(func() error {
+		c.forget(f, noted)
+		return nil
+	})
+}
+
+// removal is when flows to a frontend are deleted by filters.
+type removal struct {
+	of   state.FrontendKey
+	done chan struct{}
+}
+
+// Removing returns a channel that is closed once flows to a UDP frontend of s are no longer deleted by a filter, nil if none are.
+// A commit that gives the frontend an endpoint again should wait for it, for a flow to that endpoint that begins after the commit
+// may be deleted until then. It may be called by any goroutine; within it, nothing may be judged.
+func (c *Cleaner) Removing(s *state.Service) <-chan struct{} {
+	r := c.removal.Load()
+	if r == nil || s == nil {
+		return nil
+	}
+	for i := range s.Ports {
+		p := &s.Ports[i]
+		for _, f := range p.Frontends {
+			if p.Key(&f) == r.of {
+				return r.done
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,239 @@
+// Package staleconntrack cuts the flows that lead to the wrong place after services, or the dataplane itself, have changed.
+//
+// The kernel keeps sending a UDP flow to the endpoint that its first packet was sent to, for as long as its client goes on
+// sending. So when an endpoint stops serving, or a frontend gets its first one, the conntrack entries of the flows that
+// are answered by somebody else must be deleted; the next packet of each then counts as the first of a new flow. Flows to
+// endpoints that still serve are left alone.
+//
+// Anyone may fill the kernel's table with flows, by spoofed packets too. So no more of them than a few are ever held in memory or
+// judged at once, commits never wait for more than that, and where the kernel can, it deletes by a filter what is wrong (clean.go).
+//
+// TCP and SCTP connections end with their endpoint, so nothing needs to be cut. But a client that begins to connect while the
+// dataplane is missing leaves an entry that is not translated, and never will be: for two minutes, whatever it sends again from
+// the same port is lost, also after a repair. Such an entry is deleted if nobody has answered as yet, or the client was turned
+// away. A connection that has got through to somebody is left alone: it may be older than the service.
+package staleconntrack
+
+import (
+	"iter"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/switchyard-net/switchyard/internal/kernel/conntrack"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// Table is a connection tracking table. A [conntrack.Conn] is one.
+type Table interface {
+	// Flows calls each with the flows that the filter admits, with a few at a time.
+	Flows(f conntrack.Filter, each func([]conntrack.Flow) error) error
+	// Delete removes a flow. That it is gone already is not an error.
+	Delete(conntrack.Flow) error
+	// DeleteAll removes the flows that the filter admits, and returns about how many they were. The error wraps
+	// errors.ErrUnsupported if the table cannot do it.
+	DeleteAll(conntrack.Filter) (int, error)
+}
+
+// Options are the settings of a [Cleaner].
+type Options struct {
+	// Logger gets a message about what was deleted. Default: discard.
+	Logger *slog.Logger
+	// OnClean is called by Clean for each family whose flows were looked at, with the time that it took to list and to delete
+	// them, and the number that was deleted, of which some may be estimated. It must return soon. Default: no callback.
+	OnClean func(f state.Family, took time.Duration, deleted int)
+}
+
+// Cleaner remembers which frontends have changed and deletes their stale flows. All its methods but Removing must be called by
+// one goroutine at a time.
+type Cleaner struct {
+	table   Table
+	log     *slog.Logger
+	onClean func(state.Family, time.Duration, int)
+	// nodePorts are sorted.
+	nodePorts []netip.Addr
+	// pending are the frontends whose flows must be looked at.
+	pending map[state.FrontendKey]suspect
+	noted   int
+	// unfiltered is set once the table cannot delete by a filter.
+	unfiltered bool
+	removal    atomic.Pointer[removal]
+}
+
+// serving says who may answer a frontend's flows.
+type serving struct {
+	// owner is the service that had the frontend last.
+	owner state.ServiceName
+	// endpoints are sorted. There are none if the frontend is gone. Only those of UDP matter.
+	endpoints []netip.AddrPort
+}
+
+func (s serving) has(addr netip.AddrPort) bool {
+	_, found := slices.BinarySearchFunc(s.endpoints, addr, netip.AddrPort.Compare)
+	return found
+}
+
+// suspect is a pending frontend: who may answer its flows, and who else may be answering some.
+type suspect struct {
+	serving
+	// gone are endpoints that have left since its flows were looked at, maxGone at most.
+	gone []netip.AddrPort
+	// untranslated: flows may have begun while it had no endpoints.
+	untranslated bool
+	// anybody may be answering its flows: it is not known what was there before it.
+	anybody bool
+	// noted counts the notes up to the one that this is from.
+	noted int
+}
+
+// maxGone is how many endpoints that have left are remembered by name.
+const maxGone = maxWalks
+
+// leave takes down that endpoints have left, those of them that serve no more.
+func (s *suspect) leave(endpoints []netip.AddrPort) {
+	for _, e := range endpoints {
+		if s.anybody || s.has(e) || slices.Contains(s.gone, e) {
+			continue
+		}
+		if len(s.gone) == maxGone {
+			s.gone, s.anybody = nil, true
+			return
+		}
+		s.gone = append(s.gone, e)
+	}
+}
+
+// New returns a Cleaner of t that has nothing to do yet.
+func New(t Table, o Options) *Cleaner {
+	c := &Cleaner{table: t, log: o.Logger, onClean: o.OnClean, pending: map[state.FrontendKey]suspect{}}
+	if c.log == nil {
+		c.log = slog.New(slog.DiscardHandler)
+	}
+	if c.onClean == nil {
+		c.onClean = func(state.Family, time.Duration, int) {}
+	}
+	return c
+}
+
+// SetNodePortAddrs says which addresses serve NodePorts. They are sorted; the Cleaner keeps them and does not change them.
+func (c *Cleaner) SetNodePortAddrs(addrs []netip.Addr) { c.nodePorts = addrs }
+
+// Note takes down what a change from old to new means for UDP flows, the only ones that a change of services makes stale; nil
+// stands for a service that does not exist, and old is what the dataplane showed before. It costs O(service). The services of one
+// update may be noted in any order, also if a frontend moves from one to another. They are best noted once the update is
+// committed. What was noted before a commit that failed must be noted again with what is committed in the end; until then the
+// Cleaner takes the new state for real.
+func (c *Cleaner) Note(old, new *state.Service) {
+	c.noted++
+	before, after := frontends(old), frontends(new)
+	for f, s := range after {
+		was, existed := before[f]
+		_, isPending := c.pending[f]
+		if isPending || !existed || stale(was, s) {
+			c.suspect(f, s, was, existed)
+		}
+	}
+	for f, s := range before {
+		if _, exists := after[f]; exists {
+			continue
+		}
+		// If another service has taken the frontend, its note came first.
+		now := serving{owner: s.owner}
+		if p, isPending := c.pending[f]; isPending && p.owner != s.owner {
+			now = p.serving
+		}
+		c.suspect(f, now, s, true)
+	}
+}
+
+// suspect makes a frontend pending, with who serves it now and did before, if it existed.
+func (c *Cleaner) suspect(f state.FrontendKey, now, was serving, existed bool) {
+	p := c.pending[f]
+	s := suspect{
+		serving: now, noted: c.noted, anybody: p.anybody || !existed, untranslated: p.untranslated || len(was.endpoints) == 0,
+	}
+	s.leave(p.gone)
+	s.leave(was.endpoints)
+	c.pending[f] = s
+}
+
+// NoteAll makes the frontends of all services pending, as it is due after a restart. services are all that there are: a
+// frontend that is pending already and in none of them is gone.
+func (c *Cleaner) NoteAll(services iter.Seq[*state.Service]) {
+	c.noted++
+	for f, s := range c.pending {
+		c.pending[f] = suspect{serving: serving{owner: s.owner}, anybody: true, noted: c.noted}
+	}
+	for service := range services {
+		for f, s := range frontends(service) {
+			c.pending[f] = suspect{serving: s, anybody: true, noted: c.noted}
+		}
+	}
+}
+
+// NoteGap is for when the dataplane was missing, or parts of it, until now. Beside what NoteAll does, it makes the TCP and SCTP
+// frontends of all services pending.
+func (c *Cleaner) NoteGap(services iter.Seq[*state.Service]) {
+	maps.DeleteFunc(c.pending, func(f state.FrontendKey, _ suspect) bool { return f.Protocol != state.UDP })
+	c.NoteAll(services)
+	for s := range services {
+		for i := range s.Ports {
+			p := &s.Ports[i]
+			for _, f := range p.Frontends {
+				if p.Protocol != state.UDP {
+					c.pending[p.Key(&f)] = suspect{serving: serving{owner: s.Name}, anybody: true, noted: c.noted}
+				}
+			}
+		}
+	}
+}
+
+// stale reports whether flows that were right before are wrong now.
+func stale(before, after serving) bool {
+	if len(before.endpoints) == 0 && len(after.endpoints) > 0 {
+		return true
+	}
+	return slices.ContainsFunc(before.endpoints, func(e netip.AddrPort) bool { return !after.has(e) })
+}
+
+// frontends returns the UDP frontends of a service.
+func frontends(s *state.Service) map[state.FrontendKey]serving {
+	if s == nil {
+		return nil
+	}
+	var found map[state.FrontendKey]serving
+	for i := range s.Ports {
+		p := &s.Ports[i]
+		if p.Protocol != state.UDP {
+			continue
+		}
+		if found == nil {
+			found = map[state.FrontendKey]serving{}
+		}
+		v := serving{owner: s.Name, endpoints: endpoints(p)}
+		for _, f := range p.Frontends {
+			found[p.Key(&f)] = v
+		}
+	}
+	return found
+}
+
+// endpoints returns all that may answer a flow to p, sorted. A flow stays right as long as its endpoint serves the port,
+// whatever route it came by.
+func endpoints(p *state.Port) []netip.AddrPort {
+	var all []netip.AddrPort
+	for _, list := range [][]state.Endpoint{
+		p.Internal.Inside.Endpoints, p.Internal.Outside.Endpoints,
+		p.External.Inside.Endpoints, p.External.Outside.Endpoints,
+		p.Lingering,
+	} {
+		for _, e := range list {
+			all = append(all, e.Addr)
+		}
+	}
+	slices.SortFunc(all, netip.AddrPort.Compare)
+	return slices.Compact(all)
+}

@@ -1,0 +1,54 @@
+package objectlog
+
+import (
+	"slices"
+
+	"github.com/switchyard-net/switchyard/model"
+)
+
+// equal says whether two objects agree in all their fields; either may be nil. A slice that is nil and one that is empty
+// agree, and so do times at which it is the same moment. A trigger time counts although it decides nothing about routing:
+// those who get the object later must not take it for another one's.
+func equal(a, b model.Object) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	switch a := a.(type) {
+	case *model.Service:
+		b, ok := b.(*model.Service)
+		return ok && (a == b || equalServices(a, b))
+	case *model.EndpointSlice:
+		b, ok := b.(*model.EndpointSlice)
+		return ok && (a == b || equalSlices(a, b))
+	case *model.Node:
+		b, ok := b.(*model.Node)
+		return ok && a.Name == b.Name && a.Zone == b.Zone && slices.Equal(a.Addresses, b.Addresses) &&
+			slices.Equal(a.PodCIDRs, b.PodCIDRs)
+	case *model.Namespace:
+		b, ok := b.(*model.Namespace)
+		return ok && *a == *b
+	case *model.ServiceCIDR:
+		b, ok := b.(*model.ServiceCIDR)
+		return ok && a.Name == b.Name && slices.Equal(a.CIDRs, b.CIDRs)
+	}
+	return false
+}
+
+func equalServices(a, b *model.Service) bool {
+	return a.Name == b.Name && a.Created.Equal(b.Created) && a.ProxyName == b.ProxyName && a.HasProxyName == b.HasProxyName && a.Type == b.Type &&
+		a.Headless == b.Headless && slices.Equal(a.ClusterIPs, b.ClusterIPs) && slices.Equal(a.ExternalIPs, b.ExternalIPs) &&
+		slices.Equal(a.LoadBalancerIPs, b.LoadBalancerIPs) && slices.Equal(a.SourceRanges, b.SourceRanges) &&
+		slices.Equal(a.Ports, b.Ports) && a.InternalLocal == b.InternalLocal && a.ExternalLocal == b.ExternalLocal &&
+		a.Affinity == b.Affinity && a.HealthCheckNodePort == b.HealthCheckNodePort
+}
+
+func equalSlices(a, b *model.EndpointSlice) bool {
+	return a.Namespace == b.Namespace && a.Name == b.Name && a.Service == b.Service && a.Headless == b.Headless &&
+		a.Family == b.Family && slices.Equal(a.Ports, b.Ports) && slices.EqualFunc(a.Endpoints, b.Endpoints, equalEndpoints) &&
+		a.TriggerTime.Equal(b.TriggerTime)
+}
+
+func equalEndpoints(a, b model.Endpoint) bool {
+	return a.Addr == b.Addr && a.Ready == b.Ready && a.Serving == b.Serving && a.Terminating == b.Terminating &&
+		a.NodeName == b.NodeName && slices.Equal(a.ZoneHints, b.ZoneHints) && slices.Equal(a.NodeHints, b.NodeHints)
+}

@@ -1,0 +1,303 @@
+// Package objectlog keeps the cluster's objects and hands them out under revisions, to any number of consumers, each at its
+// own pace.
+//
+// It stands where package store stands when a node's state is wanted, and takes what sources deliver in the same way; [Tee]
+// lets both have the same objects, which are shared. Nothing is queued for consumers: each asks for what is newer than what
+// it has.
+package objectlog
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"weak"
+
+	"github.com/switchyard-net/switchyard/internal/revlog"
+	"github.com/switchyard-net/switchyard/model"
+	"github.com/switchyard-net/switchyard/source"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// ErrClosed is what [Feed.Next] returns once the feed is closed.
+var ErrClosed = errors.New("object feed is closed")
+
+// Revision numbers the sets of objects of a [Feed]. It grows by one with each set that differs from the one before. 0 stands
+// for knowing nothing.
+type Revision uint64
+
+// Update leads from one set of objects to a newer one. It is immutable and shared by all consumers that need the same one, and so
+// are its objects.
+type Update struct {
+	// Revision is that of the set after this update.
+	Revision Revision
+	// Full says that Set is the whole set: objects that are not in it do not exist.
+	Full bool
+	// Set are new and changed objects, each once and in no order. Where the update merges several revisions, an object may
+	// equal the one that the consumer already has.
+	Set []model.Object
+	// Deleted are objects that no longer exist, each once and in no order; always empty in a full update. It may name an object
+	// that the consumer never saw.
+	Deleted []model.Ref
+
+	once sync.Once
+	memo any
+}
+
+// Memo returns what of makes of the update. It is called once, for whichever consumer comes first.
+func (u *Update) Memo(of func(*Update) any) any {
+	u.once.Do(func() { u.memo = of(u) })
+	return u.memo
+}
+
+// Options is what a [Feed] needs. The zero value will do.
+type Options struct {
+	// Logger gets the progress of sources, for those who debug. Default: nothing is logged.
+	Logger *slog.Logger
+}
+
+// Feed holds the latest set of objects, and which objects changed in the revisions before it. All methods may be called
+// concurrently.
+type Feed struct {
+	log    *slog.Logger
+	closed chan struct{}
+	ready  chan struct{} // closed with the first revision
+
+	mu         sync.Mutex // guards all below
+	incomplete int        // sources that are not complete
+	revision   Revision   // 0 before all sources are complete
+	objects    map[model.Ref]model.Object
+	changes    revlog.Ring[logged]
+	wake       chan struct{} // closed and replaced with each revision
+	// full and deltas are what consumers have been given in this revision, deltas by the revision that they lead on from. A full
+	// update takes a lot of memory, and is kept by those who are busy with it.
+	full   weak.Pointer[Update]
+	deltas map[Revision]*Update
+}
+
+// maxDeltas is how many updates are kept for consumers that come with the same revision as others.
+const maxDeltas = 64
+
+// New returns an empty feed. It hands out nothing before it has a source and all its sources are complete.
+func New(o Options) *Feed {
+	return &Feed{
+		log:     cmp.Or(o.Logger, slog.New(slog.DiscardHandler)),
+		closed:  make(chan struct{}),
+		ready:   make(chan struct{}),
+		objects: make(map[model.Ref]model.Object),
+		changes: revlog.Ring[logged]{Max: revlog.Limit},
+		wake:    make(chan struct{}),
+		deltas:  make(map[Revision]*Update),
+	}
+}
+
+// Source registers a source and returns the sink that it delivers to. Sources are registered before any of them runs: as
+// long as one is not complete, nothing is handed out. name is for the log only.
+//
+// Sources share one set of objects. If two of them deliver the same object, the last one to do so wins, and it is gone as
+// soon as either deletes it.
+func (f *Feed) Source(name string) source.Sink {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.incomplete++
+	return &sink{feed: f, name: name}
+}
+
+// Close ends all calls of Next. What sources still deliver is ignored.
+func (f *Feed) Close() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.isClosed() {
+		close(f.closed)
+	}
+}
+
+// Closed returns a channel that is closed together with the feed.
+func (f *Feed) Closed() <-chan struct{} { return f.closed }
+
+// Ready returns a channel that is closed once all sources are complete, so that there is a set to hand out.
+func (f *Feed) Ready() <-chan struct{} { return f.ready }
+
+func (f *Feed) isClosed() bool {
+	select {
+	case <-f.closed:
+		return true
+	default:
+		return false
+	}
+}
+
+// Next blocks until there is a set newer than after and returns how to get there from after. With after = 0, or an after
+// that the feed does not remember, the update is full. It fails with ErrClosed once the feed is closed, also if there is a
+// newer set, and with the error of ctx if that ends first.
+func (f *Feed) Next(ctx context.Context, after Revision) (*Update, error) {
+	for {
+		if f.isClosed() {
+			return nil, ErrClosed
+		}
+		update, wake := f.newer(after)
+		if update != nil {
+			return update, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-f.closed:
+		case <-wake:
+		}
+	}
+}
+
+// newer returns the update that leads on from after, or what to wait for if there is none.
+func (f *Feed) newer(after Revision) (*Update, <-chan struct{}) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.revision == 0 || f.revision == after {
+		return nil, f.wake
+	}
+	changes, ok := f.changes.Since(state.Revision(after))
+	if after == 0 || after > f.revision || !ok {
+		return f.everything(), nil
+	}
+	if u := f.deltas[after]; u != nil {
+		return u, nil
+	}
+	u := &Update{Revision: f.revision}
+	var refs []model.Ref
+	for change := range changes {
+		refs = append(refs, change.ref)
+	}
+	slices.SortFunc(refs, compareRefs)
+	for _, ref := range slices.Compact(refs) {
+		if obj := f.objects[ref]; obj != nil {
+			u.Set = append(u.Set, obj)
+		} else {
+			u.Deleted = append(u.Deleted, ref)
+		}
+	}
+	if len(f.deltas) == maxDeltas {
+		clear(f.deltas)
+	}
+	f.deltas[after] = u
+	return u, nil
+}
+
+// everything returns the full update. The caller holds mu.
+func (f *Feed) everything() *Update {
+	if u := f.full.Value(); u != nil && u.Revision == f.revision {
+		return u
+	}
+	u := &Update{Revision: f.revision, Full: true, Set: slices.AppendSeq(make([]model.Object, 0, len(f.objects)), maps.Values(f.objects))}
+	f.full = weak.Make(u)
+	return u
+}
+
+func compareRefs(a, b model.Ref) int {
+	return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+}
+
+// publish makes a new revision of the objects if refs, which have changed, are any. The first set is always news. The caller
+// holds mu.
+func (f *Feed) publish(refs []model.Ref) {
+	if f.incomplete > 0 || (f.revision > 0 && len(refs) == 0) {
+		return
+	}
+	f.revision++
+	clear(f.deltas)
+	if f.revision == 1 {
+		close(f.ready)
+		f.changes.Forget(state.Revision(f.revision)) // who has nothing gets everything: no need to log it
+	} else {
+		for _, ref := range refs {
+			f.changes.Add(logged{f.revision, ref})
+		}
+	}
+	close(f.wake)
+	f.wake = make(chan struct{})
+}
+
+// sink takes the objects of one source.
+type sink struct {
+	feed     *Feed
+	name     string
+	complete bool // guarded by feed.mu
+}
+
+// Update implements [source.Sink]. An object that is both deleted and set is set; of two with the same ref the later wins.
+// What equals an object that is there, in all its fields, is no change.
+func (k *sink) Update(set []model.Object, deleted []model.Ref) {
+	f := k.feed
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.isClosed() {
+		return
+	}
+	if f.incomplete > 0 { // no consumer has anything yet, so that it does not matter what changes
+		for _, ref := range deleted {
+			delete(f.objects, ref)
+		}
+		for _, obj := range set {
+			f.objects[obj.Ref()] = obj
+		}
+		return
+	}
+	before := make(map[model.Ref]model.Object, len(set)+len(deleted))
+	note := func(ref model.Ref) {
+		if _, noted := before[ref]; !noted {
+			before[ref] = f.objects[ref]
+		}
+	}
+	for _, ref := range deleted {
+		note(ref)
+		delete(f.objects, ref)
+	}
+	for _, obj := range set {
+		ref := obj.Ref()
+		note(ref)
+		f.objects[ref] = obj
+	}
+	var changed []model.Ref
+	for ref, old := range before {
+		if !equal(old, f.objects[ref]) {
+			changed = append(changed, ref)
+		}
+	}
+	f.publish(changed)
+}
+
+// Complete implements [source.Sink].
+func (k *sink) Complete() {
+	f := k.feed
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if k.complete || f.isClosed() {
+		return
+	}
+	k.complete = true
+	f.incomplete--
+	f.log.Debug("source is complete", "source", k.name, "waitingFor", f.incomplete)
+	f.publish(nil)
+}
+
+// Tee returns a sink that hands everything to all of sinks, in their order. They share the objects, and the slices that name
+// them, so none of sinks may modify either.
+func Tee(sinks ...source.Sink) source.Sink { return tee(slices.Clone(sinks)) }
+
+type tee []source.Sink
+
+// Update implements [source.Sink].
+func (t tee) Update(set []model.Object, deleted []model.Ref) {
+	for _, s := range t {
+		s.Update(set, deleted)
+	}
+}
+
+// Complete implements [source.Sink].
+func (t tee) Complete() {
+	for _, s := range t {
+		s.Complete()
+	}
+}

@@ -1,0 +1,120 @@
+package protoconv
+
+import (
+	"runtime"
+	"sync"
+	"weak"
+
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// Encoder marshals records, each once, however many clients get it: what it made of a single record is kept as long as the record
+// itself is, and goes with it; of full states it keeps one. The zero Encoder is ready. Its methods may be called concurrently.
+//
+// It knows a record by its address, so a record, and the list of a full state, must not be modified once it has been encoded.
+type Encoder struct {
+	mu   sync.RWMutex
+	made map[weak.Pointer[state.Service]]mem.Buffer
+
+	sheets sheets
+	deltas deltas
+}
+
+// service returns a record as a localnet.v1.ServiceEndpoints after its length, as it stands in a field of another message. It is
+// shared and immutable.
+func (e *Encoder) service(s *state.Service) mem.Buffer {
+	key := weak.Make(s)
+	e.mu.RLock()
+	b, ok := e.made[key]
+	e.mu.RUnlock()
+	if ok {
+		return b
+	}
+	b = encode(Service(s))
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if made, ok := e.made[key]; ok { // meanwhile
+		return made
+	}
+	if e.made == nil {
+		e.made = make(map[weak.Pointer[state.Service]]mem.Buffer)
+	}
+	e.made[key] = b
+	runtime.AddCleanup(s, e.forget, key)
+	return b
+}
+
+func (e *Encoder) forget(key weak.Pointer[state.Service]) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.made, key)
+}
+
+// encode marshals a message that this package made, after its length: its strings are UTF-8, so it cannot fail.
+func encode(m proto.Message) mem.Buffer {
+	size := proto.Size(m)
+	b := protowire.AppendVarint(make([]byte, 0, protowire.SizeBytes(size)), uint64(size))
+	b, err := proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(b, m)
+	if err != nil {
+		panic("wire: cannot marshal " + string(m.ProtoReflect().Descriptor().FullName()) + ": " + err.Error())
+	}
+	return mem.SliceBuffer(b)
+}
+
+// builder puts a message together from pieces that are marshalled already. The zero builder is an empty message.
+type builder struct {
+	buffers mem.BufferSlice
+	size    int // of the message in bytes
+}
+
+// tags are the beginnings of fields 1 to 15 of type message.
+var tags = func() (tags [16]mem.Buffer) {
+	for n := range tags {
+		tags[n] = mem.SliceBuffer(protowire.AppendTag(nil, protowire.Number(n), protowire.BytesType))
+	}
+	return tags
+}()
+
+// field appends a field, 1 to 15, that holds a message, which comes after its length.
+func (b *builder) field(number int, m mem.Buffer) {
+	b.buffers = append(b.buffers, tags[number], m)
+	b.size += 1 + m.Len()
+}
+
+// raw appends fields that are marshalled already.
+func (b *builder) raw(fields []byte) {
+	b.buffers = append(b.buffers, mem.SliceBuffer(fields))
+	b.size += len(fields)
+}
+
+// merge appends all fields of m, which must be of the type that is being built and made by this package.
+func (b *builder) merge(m proto.Message) { b.raw(Marshal(m)) }
+
+// Marshal marshals a message that is made of this package's: their strings are UTF-8, so it cannot fail.
+func Marshal(m proto.Message) []byte {
+	bytes, err := proto.Marshal(m)
+	if err != nil {
+		panic("wire: cannot marshal " + string(m.ProtoReflect().Descriptor().FullName()) + ": " + err.Error())
+	}
+	return bytes
+}
+
+// take returns the message and leaves the builder empty.
+func (b *builder) take() *Raw {
+	m := &Raw{b.buffers}
+	*b = builder{}
+	return m
+}
+
+// Raw is a marshalled message that a stream with the [Codec] sends as it is. It may be sent once.
+type Raw struct{ buffers mem.BufferSlice }
+
+// NewRaw returns a message that is marshalled already. Its bytes may be shared, and must not be modified.
+func NewRaw(message []byte) *Raw { return &Raw{mem.BufferSlice{mem.SliceBuffer(message)}} }
+
+// Bytes returns a copy of the message.
+func (r *Raw) Bytes() []byte { return r.buffers.Materialize() }

@@ -1,0 +1,216 @@
+package protoconv_test
+
+import (
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	localnetv1 "github.com/switchyard-net/switchyard/client/localnet/v1"
+	clusterv1 "github.com/switchyard-net/switchyard/internal/proto/cluster/v1"
+	"github.com/switchyard-net/switchyard/internal/protoconv"
+	"github.com/switchyard-net/switchyard/internal/protoconv/protoconvtest"
+	"github.com/switchyard-net/switchyard/model"
+)
+
+// fault is one thing that the protocol does not allow. The error names the object, the field, and what is wrong.
+type fault[M any] struct {
+	name string
+	make func(*M)
+	want []string
+}
+
+func TestFaultsOfAService(t *testing.T) {
+	const udp, tcp = 0, 1
+	for _, c := range []fault[localnetv1.ServiceEndpoints]{
+		{"protocol", func(m *localnetv1.ServiceEndpoints) { m.Ports[udp].Protocol = 1 }, []string{"protocol is 1", "not known"}},
+		{"family", func(m *localnetv1.ServiceEndpoints) { m.Ports[udp].Family = 0 }, []string{"family is FAMILY_UNSPECIFIED"}},
+		{"order of ports", func(m *localnetv1.ServiceEndpoints) { m.Ports[0], m.Ports[1] = m.Ports[1], m.Ports[0] }, []string{`port "dns"`, "ordered by name"}},
+		{"a port twice", func(m *localnetv1.ServiceEndpoints) { m.Ports[1] = m.Ports[0] }, []string{"occur once"}},
+		{"no frontend", func(m *localnetv1.ServiceEndpoints) { m.Ports[tcp].Frontends = nil }, []string{`port "http"`, "frontends is empty"}},
+		{"kind", func(m *localnetv1.ServiceEndpoints) { m.Ports[udp].Frontends[1].Kind = 9 }, []string{"frontends[1].kind is 9"}},
+		{"short address", func(m *localnetv1.ServiceEndpoints) { m.Ports[udp].Frontends[0].Address = []byte{1, 2, 3} }, []string{"frontends[0].address has 3 bytes"}},
+		{"other family", func(m *localnetv1.ServiceEndpoints) { m.Ports[udp].Frontends[0].Address = make([]byte, 16) }, []string{"frontends[0].address is ::", "family IPv4"}},
+		{"mapped address", func(m *localnetv1.ServiceEndpoints) {
+			m.Ports[tcp].Frontends[0].Address = []byte{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 1, 2, 3, 4}
+		}, []string{"must have 4 bytes"}},
+		{"address of a node port", func(m *localnetv1.ServiceEndpoints) { m.Ports[udp].Frontends[4].Address = make([]byte, 4) }, []string{"frontends[4].address has 4 bytes", "NODE_PORT"}},
+		{"port 0", func(m *localnetv1.ServiceEndpoints) { m.Ports[udp].Frontends[0].Port = 0 }, []string{"frontends[0].port is 0"}},
+		{"port 65536", func(m *localnetv1.ServiceEndpoints) { m.Ports[udp].Endpoints[0].Port = 65536 }, []string{"endpoints[0].port is 65536"}},
+		{"order of frontends", func(m *localnetv1.ServiceEndpoints) { f := m.Ports[udp].Frontends; f[0], f[1] = f[1], f[0] }, []string{"frontends[1] must come before frontends[0]"}},
+		{"a frontend twice", func(m *localnetv1.ServiceEndpoints) { f := m.Ports[udp].Frontends; f[1] = f[0] }, []string{"frontends[1] is the same"}},
+		{"sources without restriction", func(m *localnetv1.ServiceEndpoints) { m.Ports[udp].Frontends[3].Restricted = false }, []string{"frontends[3].sources is not empty"}},
+		{"unmasked source", func(m *localnetv1.ServiceEndpoints) { m.Ports[udp].Frontends[3].Sources[0].Address[3] = 1 }, []string{"sources[0] is 10.0.0.1/8", "masked"}},
+		{"long source", func(m *localnetv1.ServiceEndpoints) { m.Ports[udp].Frontends[3].Sources[1].Length = 33 }, []string{"sources[1].length is 33"}},
+		{"order of sources", func(m *localnetv1.ServiceEndpoints) { s := m.Ports[udp].Frontends[3].Sources; s[0], s[1] = s[1], s[0] }, []string{"sources[1] must come before"}},
+		{"source of another family", func(m *localnetv1.ServiceEndpoints) {
+			m.Ports[udp].Frontends[3].Sources[1] = &localnetv1.Prefix{Address: make([]byte, 16)}
+		}, []string{"sources[1] is ::/0", "family IPv4"}},
+		{"order of endpoints", func(m *localnetv1.ServiceEndpoints) { e := m.Ports[udp].Endpoints; e[0], e[1] = e[1], e[0] }, []string{"endpoints[1] must come before endpoints[0]"}},
+		{"an endpoint twice", func(m *localnetv1.ServiceEndpoints) { e := m.Ports[udp].Endpoints; e[1] = e[0] }, []string{"endpoints[1] is the same"}},
+		{"no internal", func(m *localnetv1.ServiceEndpoints) { m.Ports[udp].Internal = nil }, []string{"internal is not set"}},
+		{"no external", func(m *localnetv1.ServiceEndpoints) { m.Ports[udp].External = nil }, []string{"external is not set"}},
+		{"external without frontends", func(m *localnetv1.ServiceEndpoints) { m.Ports[tcp].External = m.Ports[tcp].Internal }, []string{"external is set"}},
+		{"internal without frontends", func(m *localnetv1.ServiceEndpoints) { m.Ports[udp].Frontends = m.Ports[udp].Frontends[1:] }, []string{"internal is set"}},
+		{"verdict", func(m *localnetv1.ServiceEndpoints) { m.Ports[tcp].Internal.Inside.Verdict = 7 }, []string{"internal.inside.verdict is 7"}},
+		{"no verdict", func(m *localnetv1.ServiceEndpoints) { m.Ports[tcp].Internal.Outside = nil }, []string{"internal.outside.verdict is VERDICT_UNSPECIFIED"}},
+		{"forward to nothing", func(m *localnetv1.ServiceEndpoints) { m.Ports[tcp].Internal.Outside.Verdict = 1 }, []string{"internal.outside has the verdict VERDICT_FORWARD and 0 endpoints"}},
+		{"endpoints of a drop", func(m *localnetv1.ServiceEndpoints) { m.Ports[udp].External.Outside.Endpoints = []uint32{0} }, []string{"VERDICT_DROP and 1 endpoints"}},
+		{"index", func(m *localnetv1.ServiceEndpoints) { m.Ports[udp].Internal.Inside.Endpoints[1] = 5 }, []string{"internal.inside.endpoints[1] is 5", "has 5 endpoints"}},
+		{"order of indices", func(m *localnetv1.ServiceEndpoints) { m.Ports[udp].Internal.Inside.Endpoints = []uint32{1, 1} }, []string{"endpoints[1] is 1 after 1", "ascending"}},
+		{"masquerade", func(m *localnetv1.ServiceEndpoints) { m.Ports[udp].External.Masquerade = 5 }, []string{"external.masquerade is 5"}},
+		{"no masquerade", func(m *localnetv1.ServiceEndpoints) { m.Ports[udp].External.Masquerade = 0 }, []string{"external.masquerade is MASQUERADE_UNSPECIFIED"}},
+		{"lingering index", func(m *localnetv1.ServiceEndpoints) { m.Ports[udp].Lingering = []uint32{1 << 31} }, []string{"lingering[0] is 2147483648"}},
+		{"lingering TCP", func(m *localnetv1.ServiceEndpoints) { m.Ports[tcp].Lingering = []uint32{0} }, []string{`port "http"`, "only those of UDP"}},
+		{"health check port", func(m *localnetv1.ServiceEndpoints) { m.HealthCheck.Port = 0 }, []string{"health_check.port is 0"}},
+		{"health check count", func(m *localnetv1.ServiceEndpoints) { m.HealthCheck.LocalIpv6 = 1 << 31 }, []string{"health_check"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m := protoconv.Service(fullService())
+			c.make(m)
+			s, err := protoconv.ParseService(m)
+			expect(t, err, append(c.want, "service ns/dns: "))
+			if s != nil {
+				t.Error("there is a record beside the error")
+			}
+		})
+	}
+}
+
+func TestFaultsOfANode(t *testing.T) {
+	for _, c := range []fault[localnetv1.Node]{
+		{"address", func(m *localnetv1.Node) { m.Addresses[1] = nil }, []string{"addresses[1] has 0 bytes"}},
+		{"pod CIDR", func(m *localnetv1.Node) { m.PodCidrs[0].Length = 64 }, []string{"pod_cidrs[0].length is 64"}},
+		{"order", func(m *localnetv1.Node) { c := m.ServiceCidrs; c[0], c[1] = c[1], c[0] }, []string{"service_cidrs[1] must come before"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m := protoconv.Node(fullNode())
+			c.make(m)
+			_, err := protoconv.ParseNode(m)
+			expect(t, err, append(c.want, `node "node-a": `))
+		})
+	}
+	_, err := protoconv.ParseNode(nil)
+	expect(t, err, []string{"not set"})
+}
+
+func TestFaultsOfAnObject(t *testing.T) {
+	service := func(change func(*clusterv1.Service)) *clusterv1.Object {
+		m := protoconv.Object(fullModelService())
+		change(m.GetService())
+		return m
+	}
+	slice := func(change func(*clusterv1.EndpointSlice)) *clusterv1.Object {
+		m := protoconv.Object(fullSlice())
+		change(m.GetEndpointSlice())
+		return m
+	}
+	for name, c := range map[string]struct {
+		m    *clusterv1.Object
+		want []string
+	}{
+		"no kind": {&clusterv1.Object{}, []string{"kind that is not known"}},
+		"unset":   {nil, []string{"kind that is not known"}},
+		"created": {service(func(m *clusterv1.Service) { m.Created = &timestamppb.Timestamp{Nanos: -1} }),
+			[]string{"Service ns/dns: created is not a time"}},
+		"type":       {service(func(m *clusterv1.Service) { m.Type = 0 }), []string{"Service ns/dns: type is SERVICE_TYPE_UNSPECIFIED"}},
+		"new type":   {service(func(m *clusterv1.Service) { m.Type = 5 }), []string{"type is 5"}},
+		"cluster IP": {service(func(m *clusterv1.Service) { m.ClusterIps[1] = []byte{1} }), []string{"cluster_ips[1] has 1 bytes"}},
+		"external":   {service(func(m *clusterv1.Service) { m.ExternalIps[0] = nil }), []string{"external_ips[0]"}},
+		"balancer":   {service(func(m *clusterv1.Service) { m.LoadBalancerIps[0] = nil }), []string{"load_balancer_ips[0]"}},
+		"range":      {service(func(m *clusterv1.Service) { m.SourceRanges[0].Length = 33 }), []string{"source_ranges[0].length is 33"}},
+		"protocol":   {service(func(m *clusterv1.Service) { m.Ports[1].Protocol = 262 }), []string{"ports[1].protocol is 262"}},
+		"port":       {service(func(m *clusterv1.Service) { m.Ports[1].Port = 0 }), []string{"ports[1].port is 0"}},
+		"node port":  {service(func(m *clusterv1.Service) { m.Ports[1].NodePort = 65536 }), []string{"ports[1].node_port is 65536"}},
+		"health":     {service(func(m *clusterv1.Service) { m.HealthCheckNodePort = 70000 }), []string{"health_check_node_port is 70000"}},
+		"family":     {slice(func(m *clusterv1.EndpointSlice) { m.Family = 260 }), []string{"EndpointSlice ns/dns-1: family is 260"}},
+		"endpoint":   {slice(func(m *clusterv1.EndpointSlice) { m.Endpoints[1].Address = make([]byte, 16) }), []string{"endpoints[1].address"}},
+		"no family":  {slice(func(m *clusterv1.EndpointSlice) { m.Family = 0 }), []string{"endpoints is not empty"}},
+		"slice port": {slice(func(m *clusterv1.EndpointSlice) { m.Ports[0].Port = 65536 }), []string{"ports[0].port is 65536"}},
+		"trigger": {slice(func(m *clusterv1.EndpointSlice) { m.TriggerTime = &timestamppb.Timestamp{Nanos: -1} }),
+			[]string{"trigger_time is not a time"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := protoconv.ParseObject(c.m)
+			expect(t, err, c.want)
+		})
+	}
+	for _, c := range []struct {
+		m    *clusterv1.Ref
+		want string
+	}{
+		{&clusterv1.Ref{Kind: 0, Name: "a"}, "KIND_UNSPECIFIED"}, {&clusterv1.Ref{Kind: 6}, "kind is 6"}, {&clusterv1.Ref{Kind: 257, Name: "a"}, "kind is 257"},
+		{&clusterv1.Ref{Kind: clusterv1.Kind_KIND_NODE, Namespace: "ns", Name: "a"}, "namespace must be empty"},
+	} {
+		_, err := protoconv.ParseRef(c.m)
+		expect(t, err, []string{c.want})
+	}
+	if got := protoconv.Object(model.Object(nil)); got.GetObject() != nil {
+		t.Errorf("no object became %v", got)
+	}
+}
+
+// TestFaultsOfAnUpdate: faults of the whole end it; faults of a service are told of, and the rest of the update goes on.
+func TestFaultsOfAnUpdate(t *testing.T) {
+	node := protoconv.Node(fullNode())
+	at := protoconv.Position{Instance: 1, Revision: 2}.Message()
+	svc := protoconv.Service(fullService())
+	name := protoconv.ServiceName(fullService().Name)
+	bad := protoconv.Service(fullService())
+	bad.Ports[0].Protocol = 1
+	type parts = []*localnetv1.WatchResponse
+	for _, c := range []struct {
+		name  string
+		parts parts
+		want  string
+	}{
+		{"full in one part only", parts{{Full: true, Node: node}, {Position: at}}, "part 2: full is false"},
+		{"late node", parts{{Full: true, Node: node}, {Full: true, Node: node, Position: at}}, "part 2: node is set"},
+		{"no node", parts{{Full: true, Position: at}}, "node is not set"},
+		{"no node ever", parts{{Position: at}}, "node is not set"},
+		{"bad node", parts{{Node: &localnetv1.Node{Name: "n", Addresses: [][]byte{{1}}}}}, `node "n": addresses[0]`},
+		{"no revision", parts{{Full: true, Node: node, Position: &localnetv1.Position{InstanceId: 1}}}, "position.rev is 0"},
+		{"removed and full", parts{{Full: true, Node: node, Removed: []*localnetv1.ServiceName{name}, Position: at}}, "it is full, but has 1 removed"},
+		{"twice", parts{{Node: node, Changed: []*localnetv1.ServiceEndpoints{svc}}, {Changed: []*localnetv1.ServiceEndpoints{svc}, Position: at}}, "ns/dns occurs twice in changed"},
+		{"twice, once bad", parts{{Node: node, Changed: []*localnetv1.ServiceEndpoints{svc, bad}, Position: at}}, "ns/dns occurs twice in changed"},
+		{"twice, both bad", parts{{Node: node, Changed: []*localnetv1.ServiceEndpoints{bad, bad}, Position: at}}, "ns/dns occurs twice in changed"},
+		{"removed twice", parts{{Node: node, Removed: []*localnetv1.ServiceName{name, name}, Position: at}}, "ns/dns occurs twice in removed"},
+		{"changed and removed", parts{{Node: node, Changed: []*localnetv1.ServiceEndpoints{svc}, Removed: []*localnetv1.ServiceName{name}, Position: at}}, "both in changed and in removed"},
+		{"bad and removed", parts{{Node: node, Changed: []*localnetv1.ServiceEndpoints{bad}, Removed: []*localnetv1.ServiceName{name}, Position: at}}, "both in changed and in removed"},
+		{"trigger", parts{{Node: node, Triggers: []*timestamppb.Timestamp{{Nanos: -1}}}}, "triggers[0] is not a time"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var a protoconvtest.Assembly
+			for i, p := range c.parts {
+				r, err := a.Add(p)
+				if i == len(c.parts)-1 {
+					expect(t, err, []string{"update: ", c.want})
+				} else if r != nil || err != nil {
+					t.Fatalf("part %d: %v, %v", i, r, err)
+				}
+			}
+		})
+	}
+	t.Run("a bad service", func(t *testing.T) {
+		good := protoconv.Service(fullService())
+		good.Name = "a"
+		a := protoconvtest.Assembly{Node: fullNode()}
+		r, err := a.Add(&localnetv1.WatchResponse{Changed: []*localnetv1.ServiceEndpoints{bad, good}, Position: at})
+		if err != nil || len(r.Update.Changed) != 1 || r.Update.Changed[0].Name.Name != "a" || len(r.Failed) != 1 || !r.Update.Node.Equal(fullNode()) {
+			t.Fatalf("got %+v, %v", r, err)
+		}
+		expect(t, r.Failed[fullService().Name], []string{"service ns/dns: ", "protocol is 1"})
+	})
+}
+
+func expect(t *testing.T, err error, want []string) {
+	t.Helper()
+	if err == nil {
+		t.Fatalf("there is no error; want %q", want)
+	}
+	for _, w := range want {
+		if !strings.Contains(err.Error(), w) {
+			t.Errorf("the error is %q; want %q in it", err, w)
+		}
+	}
+}

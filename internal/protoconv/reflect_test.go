@@ -1,0 +1,285 @@
+package protoconv_test
+
+import (
+	"fmt"
+	"net/netip"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/switchyard-net/switchyard/internal/protoconv"
+	"github.com/switchyard-net/switchyard/model"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// The tests here change every single value of a record or object that has them all, found by reflection, so that a new field is
+// covered, or fails for want of a rule, as soon as it exists. Whatever the change, what comes back either equals what went in,
+// or an error says why it does not. Nothing is lost without a word.
+
+func TestNothingOfAServiceIsLost(t *testing.T) {
+	testEveryChange(t, fullService, func(s *state.Service) (*state.Service, error) {
+		return protoconv.ParseService(transmit(t, protoconv.Service(s)))
+	}, (*state.Service).Equal, []string{
+		".Name.Namespace", ".Name.Name", ".Ports[0].Name", ".Ports[0].Affinity", ".Ports[0].Frontends[0].Addr", ".Ports[0].Frontends[0].Port",
+		".Ports[0].Frontends[2].Restricted", ".Ports[0].Internal.Inside.Endpoints[0].Addr (address)", ".Ports[0].External.Masquerade",
+		".HealthCheck.Port", ".HealthCheck.LocalIPv4", ".HealthCheck.LocalIPv6",
+	})
+}
+
+func TestNothingOfANodeIsLost(t *testing.T) {
+	testEveryChange(t, fullNode, func(n *state.Node) (*state.Node, error) {
+		return protoconv.ParseNode(transmit(t, protoconv.Node(n)))
+	}, (*state.Node).Equal, []string{".Name", ".Addresses[0]", ".Addresses (order)", ".PodCIDRs (one less)"})
+}
+
+func TestNothingOfAnObjectIsLost(t *testing.T) {
+	testObject(t, fullModelService, []string{
+		".Name.Name", ".Created", ".ProxyName", ".Type", ".Headless", ".ClusterIPs (order)", ".SourceRanges (order)", ".Ports[0].NodePort", ".Ports (order)",
+		".InternalLocal", ".ExternalLocal", ".Affinity", ".HealthCheckNodePort",
+	})
+	testObject(t, fullSlice, []string{
+		".Service", ".Headless", ".Ports[1].Name", ".Endpoints[0].Addr", ".Endpoints[0].Ready", ".Endpoints[0].Serving", ".Endpoints[0].Terminating",
+		".Endpoints[0].NodeName", ".Endpoints[0].ZoneHints[0]", ".Endpoints[0].NodeHints (one less)", ".TriggerTime",
+	})
+	testObject(t, func() *model.Node {
+		return &model.Node{Name: "n", Zone: "z", Addresses: addrs("192.0.2.1", "2001:db8::1"), PodCIDRs: prefixes("10.1.0.0/24", "fd00::/64")}
+	}, []string{".Name", ".Zone", ".Addresses (order)", ".PodCIDRs (order)"})
+	testObject(t, func() *model.Namespace { return &model.Namespace{Name: "n", ProxyDisabled: true} }, []string{".Name", ".ProxyDisabled"})
+	testObject(t, func() *model.ServiceCIDR {
+		return &model.ServiceCIDR{Name: "c", CIDRs: prefixes("10.1.0.0/24", "fd00::/64")}
+	}, []string{".Name", ".CIDRs (order)"})
+}
+
+func testObject[T any, P interface {
+	*T
+	model.Object
+}](t *testing.T, full func() P, survive []string) {
+	testEveryChange(t, func() *T { return full() }, func(o *T) (*T, error) {
+		got, err := protoconv.ParseObject(transmit(t, protoconv.Object(P(o))))
+		if err != nil {
+			return nil, err
+		}
+		return (*T)(got.(P)), nil
+	}, func(a, b *T) bool { return sameObject(a, b) }, survive)
+}
+
+// sameObject says whether two objects are the same in every field. Empty and nil lists are the same.
+func sameObject(a, b any) bool {
+	return cmp.Equal(a, b, cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}))
+}
+
+// testEveryChange makes every possible change of what full returns. survive are changes that must come back without an error.
+func testEveryChange[T any](t *testing.T, full func() *T, there func(*T) (*T, error), equal func(a, b *T) bool, survive []string) {
+	t.Helper()
+	name := reflect.TypeFor[T]().String()
+	if got, err := there(full()); err != nil || !equal(got, full()) {
+		t.Fatalf("%s: unchanged it is %+v, %v", name, got, err)
+	}
+	survived := make(map[string]bool)
+	n := 0
+	for ; ; n++ {
+		changed, at, path := full(), 0, ""
+		visit(t, reflect.ValueOf(changed).Elem(), "", func(where string, change func()) {
+			if at == n {
+				path = where
+				change()
+			}
+			at++
+		})
+		if n == at {
+			break
+		}
+		if equal(changed, full()) {
+			t.Errorf("%s: a change of %s makes no difference", name, path)
+		}
+		got, err := there(changed)
+		if err == nil && !equal(got, changed) {
+			t.Errorf("%s: a change of %s is lost:\nwent %+v\ncame %+v", name, path, changed, got)
+		}
+		if err == nil {
+			survived[path] = true
+		}
+	}
+	for _, path := range survive {
+		if !survived[path] {
+			t.Errorf("%s: a change of %s is refused, or was never made", name, path)
+		}
+	}
+	t.Logf("%s: %d changes, %d of them allowed", name, n, len(survived))
+}
+
+// visit calls f for each possible change of v and of everything in it, with the place it is made.
+func visit(t *testing.T, v reflect.Value, path string, f func(path string, change func())) {
+	set := func(what string, x any) {
+		f(path+what, func() { v.Set(reflect.ValueOf(x)) })
+	}
+	switch x := v.Interface().(type) {
+	case netip.Addr:
+		if !x.IsValid() {
+			set("", netip.MustParseAddr("10.0.0.1"))
+			return
+		}
+		set("", x.Next())
+		set(" (none)", netip.Addr{})
+		set(" (mapped)", netip.MustParseAddr("::ffff:10.0.0.1"))
+		set(" (zone)", netip.MustParseAddr("fe80::1%eth0"))
+		return
+	case netip.AddrPort:
+		set(" (address)", netip.AddrPortFrom(x.Addr().Next(), x.Port()))
+		set(" (port)", netip.AddrPortFrom(x.Addr(), x.Port()+1))
+		set(" (no port)", netip.AddrPortFrom(x.Addr(), 0))
+		return
+	case netip.Prefix:
+		set(" (address)", netip.PrefixFrom(x.Addr().Next(), x.Bits()))
+		set(" (length)", netip.PrefixFrom(x.Addr(), x.Bits()+1))
+		set(" (none)", netip.Prefix{})
+		return
+	case time.Time:
+		set("", x.Add(time.Nanosecond))
+		set(" (none)", time.Time{})
+		return
+	case time.Duration:
+		set("", x+time.Second)
+		if x != 0 {
+			set(" (none)", time.Duration(0))
+		}
+		return
+	}
+	switch v.Kind() {
+	case reflect.Struct:
+		for field, value := range v.Fields() {
+			visit(t, value, path+"."+field.Name, f)
+		}
+	case reflect.Slice:
+		for i := range v.Len() {
+			visit(t, v.Index(i), fmt.Sprintf("%s[%d]", path, i), f)
+		}
+		if v.Len() == 0 {
+			return
+		}
+		f(path+" (one less)", func() { v.SetLen(v.Len() - 1) })
+		f(path+" (one more)", func() { v.Set(reflect.Append(v, v.Index(v.Len()-1))) })
+		if v.Len() > 1 {
+			f(path+" (order)", func() { reflect.Swapper(v.Interface())(0, 1) })
+		}
+	case reflect.String:
+		f(path, func() { v.SetString(v.String() + "x") })
+	case reflect.Bool:
+		f(path, func() { v.SetBool(!v.Bool()) })
+	case reflect.Int:
+		f(path, func() { v.SetInt(v.Int() + 1) })
+	case reflect.Uint8, reflect.Uint16:
+		f(path, func() { v.SetUint(v.Uint() + 1) })
+		if v.Uint() != 0 {
+			f(path+" (zero)", func() { v.SetUint(0) })
+		}
+		f(path+" (large)", func() { v.SetUint(200) })
+	default:
+		t.Fatalf("%v needs a rule in visit", v.Type())
+	}
+}
+
+// transmit marshals m and reads it again.
+func transmit[M any, P interface {
+	*M
+	proto.Message
+}](t testing.TB, m P) P {
+	t.Helper()
+	b, err := proto.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := P(new(M))
+	if err := proto.Unmarshal(b, out); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func addrs(list ...string) (out []netip.Addr) {
+	for _, s := range list {
+		out = append(out, netip.MustParseAddr(s))
+	}
+	return out
+}
+
+func prefixes(list ...string) (out []netip.Prefix) {
+	for _, s := range list {
+		out = append(out, netip.MustParsePrefix(s))
+	}
+	return out
+}
+
+func endpoints(list ...string) (out []state.Endpoint) {
+	for i, s := range list {
+		out = append(out, state.Endpoint{Addr: netip.MustParseAddrPort(s), Local: i%2 == 0})
+	}
+	return out
+}
+
+func forward(list ...string) state.Route {
+	return state.Route{Verdict: state.Forward, Endpoints: endpoints(list...)}
+}
+
+// fullService has something in every field. Its lists share no memory.
+func fullService() *state.Service {
+	return &state.Service{
+		Name: state.ServiceName{Namespace: "ns", Name: "dns"},
+		Ports: []state.Port{
+			{
+				Name: "dns", Protocol: state.UDP, Family: state.IPv4, Affinity: 3 * time.Hour,
+				Frontends: []state.Frontend{
+					{Kind: state.ClusterIP, Addr: netip.MustParseAddr("10.96.0.1"), Port: 53},
+					{Kind: state.ExternalIP, Addr: netip.MustParseAddr("192.0.2.1"), Port: 53},
+					{Kind: state.LoadBalancer, Addr: netip.MustParseAddr("192.0.2.2"), Port: 53, Restricted: true},
+					{Kind: state.LoadBalancer, Addr: netip.MustParseAddr("192.0.2.4"), Port: 53, Restricted: true,
+						Sources: prefixes("10.0.0.0/8", "192.0.2.0/24")},
+					{Kind: state.NodePort, Port: 30053},
+				},
+				Internal:  state.Traffic{Inside: forward("10.1.0.1:53", "10.1.0.3:53"), Outside: forward("10.1.0.1:53", "10.1.0.3:53"), Masquerade: state.MasqueradeUnlessPod},
+				External:  state.Traffic{Inside: forward("10.1.0.5:53"), Outside: state.Route{Verdict: state.Drop}, Masquerade: state.MasqueradeAlways},
+				Lingering: endpoints("10.1.0.7:53", "10.1.0.9:53"),
+			},
+			{
+				Name: "http", Protocol: state.TCP, Family: state.IPv6,
+				Frontends: []state.Frontend{{Kind: state.ClusterIP, Addr: netip.MustParseAddr("fd96::1"), Port: 80}},
+				Internal:  state.Traffic{Inside: state.Route{Verdict: state.Reject}, Outside: state.Route{Verdict: state.Reject}},
+			},
+		},
+		HealthCheck: state.HealthCheck{Port: 30000, LocalIPv4: 1, LocalIPv6: 2},
+	}
+}
+
+func fullNode() *state.Node {
+	return &state.Node{Name: "node-a", Addresses: addrs("192.0.2.1", "2001:db8::1"), PodCIDRs: prefixes("10.1.0.0/24", "fd00:1::/64"),
+		ServiceCIDRs: prefixes("10.96.0.0/12", "fd96::/108")}
+}
+
+func fullModelService() *model.Service {
+	return &model.Service{
+		Name: state.ServiceName{Namespace: "ns", Name: "dns"}, Created: time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC), HasProxyName: true, Type: model.TypeLoadBalancer, Headless: true,
+		ClusterIPs: addrs("10.96.0.1", "fd96::1"), ExternalIPs: addrs("192.0.2.1", "192.0.2.3"), LoadBalancerIPs: addrs("192.0.2.5", "192.0.2.7"),
+		SourceRanges: prefixes("10.0.0.1/8", "fd00::/8"),
+		Ports: []model.ServicePort{
+			{Name: "dns", Protocol: state.UDP, Port: 53, NodePort: 30053}, {Name: "http", Protocol: state.TCP, Port: 80, NodePort: 30080},
+		},
+		InternalLocal: true, ExternalLocal: true, Affinity: 3 * time.Hour, HealthCheckNodePort: 30000,
+	}
+}
+
+func fullSlice() *model.EndpointSlice {
+	return &model.EndpointSlice{
+		Namespace: "ns", Name: "dns-1", Service: "dns", Headless: true, Family: state.IPv4,
+		Ports: []model.EndpointPort{{Name: "dns", Protocol: state.UDP, Port: 53}, {Name: "http", Protocol: state.TCP, Port: 80}},
+		Endpoints: []model.Endpoint{
+			{Addr: netip.MustParseAddr("10.1.0.1"), Ready: true, Serving: true, Terminating: true, NodeName: "n",
+				ZoneHints: []string{"a", "b"}, NodeHints: []string{"n", "m"}},
+			{Addr: netip.MustParseAddr("10.1.0.3")},
+		},
+		TriggerTime: time.Date(2026, 5, 4, 3, 2, 1, 7, time.UTC),
+	}
+}

@@ -1,0 +1,149 @@
+package protoconv
+
+import (
+	"cmp"
+	"math"
+	"net/netip"
+	"slices"
+	"time"
+
+	localnetv1 "github.com/switchyard-net/switchyard/client/localnet/v1"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// Service returns the message of a record. It shares no memory with the record.
+func Service(s *state.Service) *localnetv1.ServiceEndpoints {
+	m := &localnetv1.ServiceEndpoints{
+		Namespace: text(s.Name.Namespace),
+		Name:      text(s.Name.Name),
+		Ports:     messages(s.Ports, fillPort),
+	}
+	if h := s.HealthCheck; h != (state.HealthCheck{}) {
+		m.HealthCheck = &localnetv1.HealthCheck{Port: uint32(h.Port), LocalIpv4: uint32(h.LocalIPv4), LocalIpv6: uint32(h.LocalIPv6)}
+	}
+	return m
+}
+
+func fillPort(p *state.Port, m *localnetv1.Port) {
+	all := endpointsOf(p)
+	m.Name = text(p.Name)
+	m.Protocol = localnetv1.Protocol(p.Protocol)
+	m.Family = localnetv1.Family(p.Family)
+	m.Frontends = messages(p.Frontends, fillFrontend)
+	m.Endpoints = messages(all, fillEndpoint)
+	m.Internal = traffic(&p.Internal, all)
+	m.External = traffic(&p.External, all)
+	m.AffinitySeconds = seconds(p.Affinity)
+	m.Lingering = indices(p.Lingering, all)
+}
+
+// seconds returns a time-out in whole seconds. Kubernetes' longest is a day.
+func seconds(d time.Duration) uint32 {
+	return uint32(min(max(d/time.Second, 0), math.MaxUint32))
+}
+
+func fillFrontend(f *state.Frontend, m *localnetv1.Frontend) {
+	m.Kind = localnetv1.FrontendKind(f.Kind)
+	m.Address = bytesOf(f.Addr)
+	m.Port = uint32(f.Port)
+	m.Restricted = f.Restricted
+	m.Sources = messages(f.Sources, fillPrefix)
+}
+
+func fillEndpoint(e *state.Endpoint, m *localnetv1.Endpoint) {
+	m.Address = bytesOf(e.Addr.Addr())
+	m.Port = uint32(e.Addr.Port())
+	m.Local = e.Local
+}
+
+func fillPrefix(p *netip.Prefix, m *localnetv1.Prefix) {
+	m.Address = p.Addr().AsSlice()
+	m.Length = uint32(max(p.Bits(), 0))
+}
+
+// traffic returns nil if there is no frontend to which t applies.
+func traffic(t *state.Traffic, all []state.Endpoint) *localnetv1.Traffic {
+	if t.Equal(&state.Traffic{}) {
+		return nil
+	}
+	return &localnetv1.Traffic{
+		Inside:     route(&t.Inside, all),
+		Outside:    route(&t.Outside, all),
+		Masquerade: localnetv1.Masquerade(t.Masquerade) + localnetv1.Masquerade_MASQUERADE_NEVER,
+	}
+}
+
+func route(r *state.Route, all []state.Endpoint) *localnetv1.Route {
+	return &localnetv1.Route{Verdict: localnetv1.Verdict(r.Verdict), Endpoints: indices(r.Endpoints, all)}
+}
+
+// indices returns where in all each of some is.
+func indices(some, all []state.Endpoint) []uint32 {
+	if len(some) == 0 {
+		return nil
+	}
+	list := make([]uint32, len(some))
+	for i, e := range some {
+		at := i
+		if !same(some, all) {
+			at, _ = slices.BinarySearchFunc(all, e, compareWhole)
+		}
+		list[i] = uint32(at)
+	}
+	return list
+}
+
+// endpointsOf returns the endpoints that occur in a port, in order, each once. It may be one of the port's own lists.
+func endpointsOf(p *state.Port) []state.Endpoint {
+	var all []state.Endpoint
+	merged := false
+	for _, list := range [...][]state.Endpoint{
+		p.Internal.Inside.Endpoints, p.Internal.Outside.Endpoints, p.External.Inside.Endpoints, p.External.Outside.Endpoints, p.Lingering,
+	} {
+		switch {
+		case len(list) == 0 || same(list, all):
+		case all == nil:
+			all = list
+		default:
+			all = append(slices.Clip(all), list...)
+			merged = true
+		}
+	}
+	if !merged && slices.IsSortedFunc(all, compareWhole) && !hasTwins(all) {
+		return all
+	}
+	if !merged {
+		all = slices.Clone(all)
+	}
+	slices.SortFunc(all, compareWhole)
+	return slices.Compact(all)
+}
+
+func hasTwins(sorted []state.Endpoint) bool {
+	for i := 1; i < len(sorted); i++ {
+		if sorted[i-1] == sorted[i] {
+			return true
+		}
+	}
+	return false
+}
+
+// same says that two lists are one and the same piece of memory, as the brain makes those of equal routes.
+func same(a, b []state.Endpoint) bool {
+	return len(a) == len(b) && len(a) > 0 && &a[0] == &b[0]
+}
+
+// compareWhole tells apart endpoints that differ in anything.
+func compareWhole(a, b state.Endpoint) int {
+	if c := a.Compare(b); c != 0 || a.Local == b.Local {
+		return c
+	}
+	return cmp.Compare(bit(a.Local), bit(b.Local))
+}
+
+func bit(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,77 @@
+package revlog
+
+import (
+	"iter"
+	"slices"
+
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// Limit is how many changes a log remembers by default. At some 80 bytes each they are 5 MiB at most. A consumer that is
+// further behind gets the full state, which it could hardly apply slower than that many changes.
+const Limit = 1 << 16
+
+// chunks is into how many pieces a full log is cut: it forgets one of them at a time.
+const chunks = 64
+
+// Entry is an item of a [Ring].
+type Entry interface {
+	// At is the revision that the item belongs to.
+	At() state.Revision
+}
+
+// Ring remembers what changed in which revision, up to a limit. It must not be copied.
+//
+// Items are never overwritten: so who looks at them needs no copy, and no lock, however many there are and however many look.
+type Ring[E Entry] struct {
+	// Max is how many items are remembered at most. It is set before the first one is added.
+	Max    int
+	chunks [][]E // the oldest first
+	// forgotten is the newest revision of which items may be missing.
+	forgotten state.Revision
+}
+
+// Add remembers an item. Its revision is not before that of any other.
+func (r *Ring[E]) Add(item E) {
+	size := max(1, r.Max/chunks)
+	last := len(r.chunks) - 1
+	if last < 0 || len(r.chunks[last]) == size {
+		if (len(r.chunks)+1)*size > r.Max && last >= 0 {
+			r.forgotten = r.chunks[0][size-1].At()
+			r.chunks = slices.Delete(r.chunks, 0, 1)
+		}
+		r.chunks = append(r.chunks, nil)
+		last = len(r.chunks) - 1
+	}
+	r.chunks[last] = append(r.chunks[last], item)
+}
+
+// Forget makes the ring know nothing of the changes up to a revision.
+func (r *Ring[E]) Forget(until state.Revision) { r.forgotten = until }
+
+// Knows says whether all changes after a revision are remembered.
+func (r *Ring[E]) Knows(after state.Revision) bool { return after >= r.forgotten }
+
+// Since returns the items after a revision, newest first. They can be looked at, more than once, while others are added. ok is
+// false if some may have been forgotten.
+func (r *Ring[E]) Since(after state.Revision) (items iter.Seq[E], ok bool) {
+	if !r.Knows(after) {
+		return nil, false
+	}
+	first := len(r.chunks)
+	for first > 0 && last(r.chunks[first-1]).At() > after {
+		first--
+	}
+	seen := slices.Clone(r.chunks[first:])
+	return func(yield func(E) bool) {
+		for _, chunk := range slices.Backward(seen) {
+			for _, item := range slices.Backward(chunk) {
+				if item.At() <= after || !yield(item) {
+					return
+				}
+			}
+		}
+	}, true
+}
+
+func last[E any](chunk []E) E { return chunk[len(chunk)-1] }

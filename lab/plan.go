@@ -1,0 +1,88 @@
+//go:build linux
+
+package lab
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/switchyard-net/switchyard/model"
+	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/oracle"
+	"github.com/switchyard-net/switchyard/test/probe"
+)
+
+// call is one way to reach a Service: a client and a frontend.
+type call struct {
+	service *model.Service
+	kind    state.FrontendKind
+	packet  probe.Packet
+	// expect is what the oracle says.
+	expect probe.Answer
+}
+
+// client is somebody who connects to Services.
+type client struct {
+	from  probe.Client
+	addrs []netip.Addr
+}
+
+// plan lists every call of every client to every frontend that the node under test serves, ordered by service, port,
+// frontend and client. nodeAddrs are the addresses that node ports are tried on.
+func plan(world *oracle.World, clients []client, nodeAddrs []netip.Addr) []call {
+	services := slices.SortedFunc(slices.Values(world.Services), func(a, b *model.Service) int { return a.Name.Compare(b.Name) })
+	var calls []call
+	for _, svc := range services {
+		for _, port := range svc.Ports {
+			for _, f := range frontends(svc, port, nodeAddrs) {
+				for _, c := range clients {
+					src, ok := ofFamily(c.addrs, state.FamilyOf(f.addr.Addr()))
+					if !ok {
+						continue
+					}
+					p := probe.Packet{From: c.from, Src: src, Dst: f.addr, Protocol: port.Protocol}
+					if expect := world.Ask(p); expect.Outcome != probe.Pass {
+						calls = append(calls, call{svc, f.kind, p, expect})
+					}
+				}
+			}
+		}
+	}
+	return calls
+}
+
+type frontend struct {
+	kind state.FrontendKind
+	addr netip.AddrPort
+}
+
+// frontends are the addresses that an object offers for one of its ports. Which of them are served, and how, is the oracle's
+// business.
+func frontends(svc *model.Service, port model.ServicePort, nodeAddrs []netip.Addr) []frontend {
+	var list []frontend
+	add := func(kind state.FrontendKind, addrs []netip.Addr, port uint16) {
+		for _, a := range addrs {
+			list = append(list, frontend{kind, netip.AddrPortFrom(a, port)})
+		}
+	}
+	add(state.ClusterIP, svc.ClusterIPs, port.Port)
+	add(state.ExternalIP, svc.ExternalIPs, port.Port)
+	add(state.LoadBalancer, svc.LoadBalancerIPs, port.Port)
+	if port.NodePort != 0 {
+		for _, ip := range svc.ClusterIPs {
+			if a, ok := ofFamily(nodeAddrs, state.FamilyOf(ip)); ok {
+				add(state.NodePort, []netip.Addr{a}, port.NodePort)
+			}
+		}
+	}
+	return list
+}
+
+// ofFamily returns the first address of a family.
+func ofFamily(addrs []netip.Addr, family state.Family) (netip.Addr, bool) {
+	i := slices.IndexFunc(addrs, func(a netip.Addr) bool { return state.FamilyOf(a) == family })
+	if i < 0 {
+		return netip.Addr{}, false
+	}
+	return addrs[i], true
+}

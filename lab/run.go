@@ -1,0 +1,233 @@
+//go:build linux
+
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"reflect"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/internal/manifest"
+	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/topology"
+)
+
+// Options say what to show, and where.
+type Options struct {
+	// Path is a manifest or a directory of manifests. Required.
+	Path string
+	// Dataplane makes the dataplane of the calling thread's network namespace, which is that of the node under test. It must
+	// be usable from any thread afterwards. Required.
+	Dataplane func(backend.LocalDetector, backend.NodePortAddresses) (Dataplane, error)
+	// Out gets the table. Required.
+	Out io.Writer
+	// Size returns the terminal's columns and rows; zeros mean that Out is no terminal. Required.
+	Size func() (width, height int)
+	// Colour allows colours.
+	Colour bool
+	// Logger gets what the pipeline logs. Default: nothing is logged.
+	Logger *slog.Logger
+}
+
+// Dataplane is a backend that holds on to something.
+type Dataplane interface {
+	backend.Backend
+	io.Closer
+}
+
+// SurpriseError says that something was not as the oracle says.
+type SurpriseError struct {
+	// Surprises are sentences, each with the Service, the frontend and the client.
+	Surprises []string
+}
+
+func (e *SurpriseError) Error() string {
+	return fmt.Sprintf("%d surprises:\n  %s", len(e.Surprises), strings.Join(e.Surprises, "\n  "))
+}
+
+const (
+	// defaultWidth is for output that goes to no terminal.
+	defaultWidth = 120
+	// pause is between two rounds of the live view.
+	pause = time.Second
+)
+
+// Once runs the manifests, makes every call once and prints the table. It returns a [*SurpriseError] if anything was not as
+// it must be, and the manifests' own errors if there are any.
+func Once(ctx context.Context, o Options) error {
+	s, err := newSession(ctx, o)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	objs, errs := load(o.Path)
+	if len(objs) == 0 && len(errs) == 0 {
+		return fmt.Errorf("%s: there is nothing to run: no Service and no workload", o.Path)
+	}
+	if len(objs) == 0 {
+		return errors.Join(errs...)
+	}
+	if err := s.apply(ctx, objs); err != nil {
+		errs = append(errs, err)
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	v := s.round(ctx)
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	width, _ := o.Size()
+	if width == 0 {
+		width = defaultWidth
+	}
+	for _, line := range v.lines(palette{o.Colour}, width) {
+		fmt.Fprintln(o.Out, line)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	if list := v.surprises(); len(list) > 0 {
+		return &SurpriseError{list}
+	}
+	return nil
+}
+
+// Live shows the table again and again until ctx ends, and follows the manifests.
+func Live(ctx context.Context, o Options) error {
+	s, err := newSession(ctx, o)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	scr := newScreen(o)
+	defer scr.close()
+	var last []runtime.Object
+	for {
+		objs, errs := load(o.Path)
+		changed := last == nil || !reflect.DeepEqual(objs, last)
+		if changed {
+			last = objs
+			s.problem = s.apply(ctx, objs)
+		}
+		v := s.round(ctx)
+		if err := s.failed(); err != nil {
+			return err
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		v.problems = errs
+		if s.problem != nil {
+			v.problems = append(v.problems, s.problem)
+		}
+		scr.show(v, changed)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(pause):
+		}
+	}
+}
+
+func load(path string) ([]runtime.Object, []error) {
+	list, errs := manifest.Load(path)
+	objs := make([]runtime.Object, len(list))
+	for i, o := range list {
+		objs[i] = o.Object
+	}
+	return objs, errs
+}
+
+// view is one round of calls.
+type view struct {
+	path     string
+	results  []result
+	services int
+	pods     int
+	revision state.Revision
+	calls    int // connections
+	took     time.Duration
+	warnings []string
+	problems []error
+	notes    []string
+}
+
+// surprises are all surprises, each with its Service, frontend and client.
+func (v *view) surprises() []string {
+	var list []string
+	for i := range v.results {
+		r := &v.results[i]
+		for _, s := range r.surprises {
+			list = append(list, fmt.Sprintf("%s: %s: %s", r.service.Name, r.place(), s))
+		}
+	}
+	return list
+}
+
+// lines draws the whole view: the table, and what there is to say about it.
+func (v *view) lines(p palette, width int) []string {
+	lines := []string{
+		p.bold("switchyard lab") + p.dim(fmt.Sprintf("  %s: %s, %s on two nodes; clients: a pod, the node, one outside",
+			v.path, count(v.services, "service"), count(v.pods, "pod"))),
+		"",
+	}
+	if len(v.results) > 0 {
+		lines = append(append(lines, table{p, width}.lines(groups(v.results))...), "")
+	}
+	for _, w := range v.warnings {
+		lines = append(lines, p.warn("! "+w))
+	}
+	for _, n := range v.notes {
+		lines = append(lines, p.warn("! "+n))
+	}
+	for _, e := range v.problems {
+		for text := range strings.Lines(e.Error()) {
+			lines = append(lines, p.bad("✗ "+strings.TrimSuffix(text, "\n")))
+		}
+	}
+	if len(v.results) == 0 {
+		return append(lines, p.warn("! there is no Service to connect to"))
+	}
+	bad := 0
+	for i := range v.results {
+		bad += min(len(v.results[i].surprises), 1)
+	}
+	if bad > 0 {
+		return append(lines, p.bad(fmt.Sprintf("✗ %d of %d paths are not as they must be", bad, len(v.results))))
+	}
+	return append(lines, p.good("✓")+fmt.Sprintf(" all %d paths are as they must be (%s in %.1fs)", len(v.results), count(v.calls, "connection"), v.took.Seconds()))
+}
+
+func count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+// sctpNote is what the view says on kernels without SCTP.
+const sctpNote = "this kernel has no SCTP, so SCTP ports are left out; load it with: modprobe sctp"
+
+func withoutSCTP(calls []call) (kept []call, note string) {
+	if topology.HasSCTP() {
+		return calls, ""
+	}
+	for _, c := range calls {
+		if c.packet.Protocol != state.SCTP {
+			kept = append(kept, c)
+		}
+	}
+	if len(kept) < len(calls) {
+		note = sctpNote
+	}
+	return kept, note
+}

@@ -1,0 +1,75 @@
+//go:build linux
+
+package lab
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+)
+
+// pageTime is how long one page of a table that is longer than the terminal is shown.
+const pageTime = 6 * time.Second
+
+// screen shows one view after the other: in place on a terminal, one below the other elsewhere.
+type screen struct {
+	out   io.Writer
+	size  func() (width, height int)
+	paint palette
+	// terminal says that the alternate screen is on.
+	terminal bool
+	begun    time.Time
+}
+
+func newScreen(o Options) *screen {
+	s := &screen{out: o.Out, size: o.Size, paint: palette{o.Colour}, begun: time.Now()}
+	if width, _ := o.Size(); width > 0 {
+		s.terminal = true
+		fmt.Fprint(s.out, "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J") // alternate screen, no cursor, no wrapping, clear
+	}
+	return s
+}
+
+// close gives the terminal back as it was.
+func (s *screen) close() {
+	if s.terminal {
+		fmt.Fprint(s.out, "\x1b[?7h\x1b[?25h\x1b[?1049l")
+	}
+}
+
+// show draws a view. Where there is no terminal, only views after a change are drawn.
+func (s *screen) show(v *view, changed bool) {
+	width, height := s.size()
+	if !s.terminal || width == 0 {
+		if changed {
+			fmt.Fprintln(s.out, strings.Join(v.lines(s.paint, defaultWidth), "\n"))
+		}
+		return
+	}
+	lines := v.lines(s.paint, width)
+	footer := s.paint.dim(fmt.Sprintf("revision %d, %d connections in %.1fs. Edit %s to change the lab; Ctrl-C ends it.",
+		v.revision, v.calls, v.took.Seconds(), v.path))
+	page, pages := s.page(len(lines), height-1)
+	if pages > 1 {
+		first := page * (height - 1)
+		lines = lines[first:min(first+height-1, len(lines))]
+		footer = s.paint.dim(fmt.Sprintf("page %d of %d. ", page+1, pages)) + footer
+	}
+	// One write, and no clearing before it: nothing flickers.
+	var b strings.Builder
+	b.WriteString("\x1b[H")
+	for _, line := range append(lines, footer) {
+		b.WriteString(line + "\x1b[K\r\n")
+	}
+	fmt.Fprint(s.out, strings.TrimSuffix(b.String(), "\r\n")+"\x1b[J")
+}
+
+// page says which part of so many lines is to be shown now.
+func (s *screen) page(lines, height int) (page, pages int) {
+	if height < 1 || lines <= height {
+		return 0, 1
+	}
+	pages = (lines + height - 1) / height
+	return int(time.Since(s.begun)/pageTime) % pages, pages
+}

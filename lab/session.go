@@ -1,0 +1,247 @@
+//go:build linux
+
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/brain"
+	"github.com/switchyard-net/switchyard/kubeconv"
+	"github.com/switchyard-net/switchyard/lab/minicluster"
+	"github.com/switchyard-net/switchyard/model"
+	"github.com/switchyard-net/switchyard/source"
+	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/store"
+	"github.com/switchyard-net/switchyard/test/oracle"
+)
+
+// session is a lab with the whole pipeline in it, from the store to the kernel.
+type session struct {
+	options Options
+	stage   *stage
+	// dataplane is nil if it could not be made.
+	dataplane Dataplane
+	store     *store.Store
+	sink      source.Sink
+	refs      []model.Ref // that the store has
+	stop      context.CancelFunc
+	done      sync.WaitGroup
+	status    status
+
+	cluster *minicluster.Cluster
+	world   *oracle.World
+	servers directory
+	// problem is why the last apply did not succeed altogether, nil if it did.
+	problem error
+}
+
+// newSession builds the lab and starts the pipeline.
+func newSession(ctx context.Context, o Options) (*session, error) {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	stage, err := newStage(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s := &session{options: o, stage: stage, stop: func() {}}
+	s.status.init()
+	err = stage.lab.Node().Do(func() (err error) {
+		s.dataplane, err = o.Dataplane(backend.LocalDetector{ClusterCIDRs: stage.podCIDRs()}, backend.NodePortAddresses{Primary: true})
+		return err
+	})
+	if err != nil {
+		s.dataplane = nil // it may be a typed nil
+		return nil, errors.Join(err, s.close())
+	}
+	s.store = store.New(store.Options{Brain: brain.Config{NodeName: nodeName, DetectLocal: brain.DualStack}, Logger: o.Logger})
+	s.sink = s.store.Source("lab")
+	ctx, s.stop = context.WithCancel(ctx)
+	s.done.Go(func() {
+		s.status.fail(backend.Run(ctx, s.store, s.dataplane, backend.RunOptions{Logger: o.Logger, OnStatus: s.status.set}))
+	})
+	return s, nil
+}
+
+// close stops the pipeline and removes the lab.
+func (s *session) close() error {
+	s.stop()
+	s.done.Wait()
+	var err error
+	if s.dataplane != nil {
+		err = s.dataplane.Close()
+	}
+	return errors.Join(err, s.stage.close())
+}
+
+// failed is why the pipeline has ended, nil if it runs.
+func (s *session) failed() error { return s.status.failed() }
+
+// apply makes the lab run the manifests and waits until the dataplane shows them. The error says what could not be done; the
+// rest has been.
+func (s *session) apply(ctx context.Context, objs []runtime.Object) error {
+	var errs []error
+	cluster, err := minicluster.Build(objs, s.stage.clusterOptions())
+	errs = append(errs, err)
+	servers, err := s.stage.apply(cluster)
+	errs = append(errs, err)
+
+	first := s.world == nil
+	s.cluster, s.servers = cluster, servers
+	s.world = &oracle.World{
+		NodeName:      nodeName,
+		DetectLocal:   true,
+		NodePortAddrs: func(a netip.Addr) bool { return slices.Contains(s.stage.lab.Node().Addrs, a) },
+		ServiceCIDRs:  []*model.ServiceCIDR{{Name: "kubernetes", CIDRs: s.stage.lab.Options().ServiceCIDRs}},
+	}
+	set, err := s.convert(cluster)
+	errs = append(errs, err)
+	var refs, gone []model.Ref
+	for _, o := range set {
+		refs = append(refs, o.Ref())
+	}
+	for _, ref := range s.refs {
+		if !slices.Contains(refs, ref) {
+			gone = append(gone, ref)
+		}
+	}
+	s.refs = refs
+	s.sink.Update(set, gone)
+	if first {
+		s.sink.Complete()
+	}
+	return errors.Join(append(errs, s.status.wait(ctx, s.store.Snapshot().Revision()))...)
+}
+
+// convert returns the cluster's objects for the store, and puts them before the oracle.
+func (s *session) convert(c *minicluster.Cluster) ([]model.Object, error) {
+	var objs []any
+	for _, o := range c.Services {
+		objs = append(objs, o)
+	}
+	for _, o := range c.Slices {
+		objs = append(objs, o)
+	}
+	for _, o := range c.Nodes {
+		objs = append(objs, o)
+	}
+	for _, o := range c.Namespaces {
+		objs = append(objs, o)
+	}
+	set := []model.Object{s.world.ServiceCIDRs[0]}
+	var errs []error
+	for _, obj := range objs {
+		o, _, err := kubeconv.Object(obj)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", describe(obj), err))
+			continue
+		}
+		switch o := o.(type) {
+		case *model.Service:
+			s.world.Services = append(s.world.Services, o)
+		case *model.EndpointSlice:
+			s.world.Slices = append(s.world.Slices, o)
+		case *model.Node:
+			s.world.Nodes = append(s.world.Nodes, o)
+		case *model.Namespace:
+			s.world.Namespaces = append(s.world.Namespaces, o)
+		}
+		set = append(set, o)
+	}
+	return set, errors.Join(errs...)
+}
+
+func describe(obj any) string {
+	if o, ok := obj.(interface {
+		GetNamespace() string
+		GetName() string
+	}); ok {
+		return o.GetNamespace() + "/" + o.GetName()
+	}
+	return fmt.Sprintf("%T", obj)
+}
+
+// round makes every call once.
+func (s *session) round(ctx context.Context) *view {
+	calls, note := withoutSCTP(plan(s.world, s.stage.clients(), s.stage.lab.Node().Addrs))
+	v := &view{path: s.options.Path, services: len(s.cluster.Services), pods: len(s.cluster.Pods), warnings: s.cluster.Warnings,
+		revision: s.store.Snapshot().Revision()}
+	if note != "" {
+		v.notes = append(v.notes, note)
+	}
+	start := time.Now()
+	v.results = s.stage.measure(ctx, calls, s.servers)
+	v.took = time.Since(start)
+	for i := range v.results {
+		v.calls += v.results[i].connections
+	}
+	return v
+}
+
+// programTimeout is how long the dataplane may take for what is, for it, a small change.
+const programTimeout = 20 * time.Second
+
+// status is what the reconciler said last.
+type status struct {
+	mu      sync.Mutex
+	changed chan struct{} // closed and replaced with each change
+	last    backend.Status
+	err     error
+	ended   bool
+}
+
+func (s *status) init() { s.changed = make(chan struct{}) }
+
+func (s *status) update(change func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change()
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+func (s *status) set(st backend.Status) { s.update(func() { s.last = st }) }
+
+func (s *status) fail(err error) { s.update(func() { s.err, s.ended = err, true }) }
+
+func (s *status) failed() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
+}
+
+// wait returns when the dataplane shows a revision, with the services that could not be programmed.
+func (s *status) wait(ctx context.Context, revision state.Revision) error {
+	ctx, cancel := context.WithTimeout(ctx, programTimeout)
+	defer cancel()
+	for {
+		s.mu.Lock()
+		last, err, ended, changed := s.last, s.err, s.ended, s.changed
+		s.mu.Unlock()
+		switch {
+		case ended:
+			return err
+		case last.Applied >= revision:
+			var errs []error
+			for name, err := range last.Failed {
+				errs = append(errs, fmt.Errorf("service %v: %w", name, err))
+			}
+			return errors.Join(errs...)
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return errors.Join(fmt.Errorf("the dataplane was not programmed within %v", programTimeout), last.Err)
+		}
+	}
+}

@@ -1,0 +1,193 @@
+//go:build linux
+
+package lab
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/backend/nftables"
+	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/netns"
+)
+
+func TestMain(m *testing.M) { os.Exit(netns.Main(m)) }
+
+const shop = "../examples/shop"
+
+func testOptions(t *testing.T, path string, out io.Writer) Options {
+	return Options{
+		Path: path, Out: out, Size: func() (int, int) { return 0, 0 },
+		Dataplane: func(d backend.LocalDetector, a backend.NodePortAddresses) (Dataplane, error) {
+			return nftables.New(t.Context(), nftables.Options{LocalDetector: d, NodePortAddresses: a})
+		},
+	}
+}
+
+func TestTheExampleIsAsItMustBe(t *testing.T) {
+	var out strings.Builder
+	if err := Once(t.Context(), testOptions(t, shop, &out)); err != nil {
+		t.Fatalf("%v\n%s", err, out.String())
+	}
+	for _, want := range []string{"shop/storefront  storefront-[1 2 3 4]  LoadBalancer, externalTrafficPolicy Local", "refused", "dropped", "203.0.113.77×", "✓ all "} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("the table lacks %q:\n%s", want, out.String())
+		}
+	}
+}
+
+// bent is a dataplane that programs something else than it is told.
+type bent struct {
+	Dataplane
+	bend func(*state.Port)
+}
+
+func (b bent) Apply(ctx context.Context, u *state.Update) (backend.Result, error) {
+	wrong := *u
+	wrong.Changed = nil
+	for _, svc := range u.Changed {
+		s := *svc
+		s.Ports = append([]state.Port(nil), svc.Ports...)
+		for i := range s.Ports {
+			b.bend(&s.Ports[i])
+		}
+		wrong.Changed = append(wrong.Changed, &s)
+	}
+	return b.Dataplane.Apply(ctx, &wrong)
+}
+
+// TestWrongDataplanesAreFound makes sure that the lab would notice.
+func TestWrongDataplanesAreFound(t *testing.T) {
+	routes := func(p *state.Port) []*state.Route {
+		return []*state.Route{&p.Internal.Inside, &p.Internal.Outside, &p.External.Inside, &p.External.Outside}
+	}
+	tests := map[string]struct {
+		bend func(*state.Port)
+		want string
+	}{
+		"keeps all sources":      {func(p *state.Port) { p.Internal.Masquerade = state.MasqueradeNever }, "must be replaced by the node's"},
+		"masquerades everything": {func(p *state.Port) { p.Internal.Masquerade = state.MasqueradeAlways }, "must be kept"},
+		"drops instead of rejecting": {func(p *state.Port) {
+			for _, r := range routes(p) {
+				if r.Verdict == state.Reject {
+					r.Verdict = state.Drop
+				}
+			}
+		}, "timed out, want refused"},
+		"forgets an endpoint": {func(p *state.Port) {
+			for _, r := range routes(p) {
+				if len(r.Endpoints) > 1 {
+					r.Endpoints = r.Endpoints[1:]
+				}
+			}
+		}, "never answered"},
+		"has no affinity": {func(p *state.Port) { p.Affinity = 0 }, "in spite of sessionAffinity"},
+		// The other node's pods answer the client directly, and not as the service: nothing arrives.
+		"ignores local policy": {func(p *state.Port) { p.External.Outside = p.External.Inside }, "timed out, want answered"},
+	}
+	// A part of the example is enough: each wrong connection costs a time-out.
+	part := t.TempDir()
+	for _, name := range []string{"storefront.yaml", "cart.yaml", "newsletter.yaml"} {
+		text, err := os.ReadFile(filepath.Join(shop, name))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(part, name), text, 0o644)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := testOptions(t, part, io.Discard)
+			sound := o.Dataplane
+			o.Dataplane = func(d backend.LocalDetector, a backend.NodePortAddresses) (Dataplane, error) {
+				b, err := sound(d, a)
+				return bent{b, tt.bend}, err
+			}
+			err := Once(t.Context(), o)
+			surprise, ok := errors.AsType[*SurpriseError](err)
+			if !ok || !strings.Contains(strings.Join(surprise.Surprises, "\n"), tt.want) {
+				t.Errorf("error = %v, want a surprise that contains %q", err, tt.want)
+			}
+		})
+	}
+}
+
+// lines collects what is written.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+func TestEditsChangeTheLab(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const service = `apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec: {selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}
+`
+	pod := func(name string) string {
+		return "apiVersion: v1\nkind: Pod\nmetadata: {name: " + name + ", labels: {app: web}}\nspec: {containers: [{name: c, image: x, ports: [{containerPort: 8080}]}]}\n"
+	}
+	write("service.yaml", service)
+	ctx, cancel := context.WithCancel(t.Context())
+	var out lines
+	done := make(chan error, 1)
+	go func() { done <- Live(ctx, testOptions(t, dir, &out)) }()
+	shows := func(want string) {
+		t.Helper()
+		for range 300 {
+			if strings.Contains(out.String(), want) {
+				return
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		t.Fatalf("the lab never showed %q:\n%s", want, out.String())
+	}
+	shows("refused")
+	write("pods.yaml", pod("first"))
+	shows("first×")
+	write("pods.yaml", pod("second"))
+	shows("second×")
+	write("pods.yaml", "kind: [")
+	shows("pods.yaml:")
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("Live = %v, want nil after cancellation", err)
+	}
+}
+
+func TestNothingToRun(t *testing.T) {
+	dir := t.TempDir()
+	err := Once(t.Context(), testOptions(t, dir, io.Discard))
+	if err == nil || !strings.Contains(err.Error(), "put files named *.yaml") {
+		t.Errorf("error = %v", err)
+	}
+}

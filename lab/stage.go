@@ -1,0 +1,252 @@
+//go:build linux
+
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/switchyard-net/switchyard/kubeconv"
+	"github.com/switchyard-net/switchyard/lab/minicluster"
+	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/probe"
+	"github.com/switchyard-net/switchyard/test/topology"
+)
+
+// The names of the lab's nodes, for manifests that name them. The first is the one under test.
+const (
+	nodeName  = "node-a"
+	otherName = "node-b"
+)
+
+// prober is the pod on the node under test that stands for all pods as clients.
+const prober = "prober"
+
+// stage is a lab in which the pods of a cluster run.
+type stage struct {
+	lab    *topology.Lab
+	prober *topology.Host
+	pods   map[string]minicluster.Pod // by "namespace/name"
+	// outside are the endpoints that belong to no pod, as servers on a node or on the client.
+	outside map[endpointKey]outsideServer
+}
+
+type outsideServer struct {
+	host  *topology.Host
+	proto state.Protocol
+	addr  netip.AddrPort
+}
+
+func newStage(ctx context.Context) (*stage, error) {
+	l, err := topology.New(ctx, topology.Options{})
+	if err != nil {
+		return nil, err
+	}
+	s := &stage{lab: l, pods: make(map[string]minicluster.Pod), outside: make(map[endpointKey]outsideServer)}
+	if s.prober, err = l.AddPod(topology.PodOptions{Name: prober}); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return s, nil
+}
+
+func (s *stage) close() error { return s.lab.Close() }
+
+func (s *stage) clusterOptions() minicluster.Options {
+	o := s.lab.Options()
+	return minicluster.Options{
+		Nodes: []minicluster.Node{
+			{Name: nodeName, Zone: "zone-a", Addrs: s.lab.Node().Addrs, PodCIDRs: o.NodePodCIDRs},
+			{Name: otherName, Zone: "zone-b", Addrs: s.lab.OtherNode().Addrs, PodCIDRs: o.OtherPodCIDRs},
+		},
+		ServiceCIDRs: o.ServiceCIDRs,
+		LoadBalancerCIDRs: []netip.Prefix{
+			netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("2001:db8:0:2::/64"),
+		},
+	}
+}
+
+func (s *stage) podCIDRs() []netip.Prefix {
+	o := s.lab.Options()
+	return slices.Concat(o.NodePodCIDRs, o.OtherPodCIDRs)
+}
+
+func (s *stage) clients() []client {
+	return []client{
+		{probe.FromPod, s.prober.Addrs}, {probe.FromNode, s.lab.Node().Addrs}, {probe.FromOutside, s.lab.Client().Addrs},
+	}
+}
+
+func (s *stage) host(c probe.Client) *topology.Host {
+	switch c {
+	case probe.FromPod:
+		return s.prober
+	case probe.FromNode:
+		return s.lab.Node()
+	}
+	return s.lab.Client()
+}
+
+// apply makes the lab run the cluster's pods, and servers for endpoints that are not pods, and says who serves where. What is
+// the same as before keeps running. Errors name what could not be started.
+func (s *stage) apply(c *minicluster.Cluster) (directory, error) {
+	var errs []error
+	wanted := make(map[string]minicluster.Pod)
+	for _, p := range c.Pods {
+		wanted[p.Namespace+"/"+p.Name] = p
+	}
+	for name, p := range s.pods {
+		if w, ok := wanted[name]; !ok || !reflect.DeepEqual(p, w) {
+			errs = append(errs, s.stop(name, p))
+		}
+	}
+	servers := make(directory)
+	for _, p := range c.Pods {
+		name := p.Namespace + "/" + p.Name
+		if _, running := s.pods[name]; !running {
+			errs = append(errs, s.start(name, p))
+		}
+		for _, port := range p.Ports {
+			for _, a := range p.Addrs {
+				servers[endpointKey{port.Protocol.String(), netip.AddrPortFrom(a, port.Port)}] = serverName(name, port.Port)
+			}
+		}
+	}
+	errs = append(errs, s.serveOutside(c.Slices, servers))
+	return servers, errors.Join(errs...)
+}
+
+func serverName(owner string, port uint16) string { return fmt.Sprintf("%s|%d", owner, port) }
+
+// hostOf returns the host whose network a pod has.
+func (s *stage) hostOf(name string, p minicluster.Pod) *topology.Host {
+	switch {
+	case !p.HostNetwork:
+		return s.lab.Pod(name)
+	case p.Node == nodeName:
+		return s.lab.Node()
+	}
+	return s.lab.OtherNode()
+}
+
+func (s *stage) start(name string, p minicluster.Pod) error {
+	if !p.HostNetwork {
+		if _, err := s.lab.AddPod(topology.PodOptions{Name: name, OtherNode: p.Node != nodeName, Addrs: p.Addrs}); err != nil {
+			return err
+		}
+	}
+	s.pods[name] = p
+	host := s.hostOf(name, p)
+	var errs []error
+	for _, port := range distinct(p.Ports) {
+		if !served(port.Protocol) {
+			continue
+		}
+		if err := host.Serve(port.Protocol, netip.AddrPortFrom(netip.Addr{}, port.Port), serverName(name, port.Port)); err != nil {
+			errs = append(errs, fmt.Errorf("pod %s: %w", name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (s *stage) stop(name string, p minicluster.Pod) error {
+	delete(s.pods, name)
+	if !p.HostNetwork {
+		return s.lab.RemovePod(name)
+	}
+	var errs []error
+	for _, port := range distinct(p.Ports) {
+		if served(port.Protocol) {
+			errs = append(errs, s.hostOf(name, p).StopServing(port.Protocol, netip.AddrPortFrom(netip.Addr{}, port.Port)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// served says whether the kernel has a protocol. The view says so if it has not.
+func served(p state.Protocol) bool { return p != state.SCTP || topology.HasSCTP() }
+
+// distinct leaves out ports that are declared again under another name.
+func distinct(ports []minicluster.ContainerPort) []minicluster.ContainerPort {
+	var list []minicluster.ContainerPort
+	for _, p := range ports {
+		p.Name = ""
+		if !slices.Contains(list, p) {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
+// serveOutside runs servers for the endpoints of slices that were written by hand: on the node that has the address, and on
+// the client, which stands for the rest of the world, for all other addresses. It adds them to servers.
+func (s *stage) serveOutside(all []*discoveryv1.EndpointSlice, servers directory) error {
+	var errs []error
+	wanted := make(map[endpointKey]outsideServer)
+	for _, slice := range all {
+		if slice.Labels[discoveryv1.LabelManagedBy] == minicluster.SliceController {
+			continue // its endpoints are pods
+		}
+		m, err := kubeconv.EndpointSlice(slice)
+		if err != nil {
+			continue // said where the objects go to the store
+		}
+		for _, e := range m.Endpoints {
+			for _, port := range m.Ports {
+				key := endpointKey{port.Protocol.String(), netip.AddrPortFrom(e.Addr, port.Port)}
+				if _, isPod := servers[key]; !isPod && !s.ownedByPod(e.Addr) && served(port.Protocol) {
+					wanted[key] = outsideServer{s.worldHost(e.Addr), port.Protocol, key.addr}
+				}
+			}
+		}
+	}
+	for key, o := range s.outside {
+		if _, ok := wanted[key]; !ok {
+			errs = append(errs, o.host.StopServing(o.proto, o.addr))
+			delete(s.outside, key)
+		}
+	}
+	for key, o := range wanted {
+		servers[key] = serverName(o.addr.Addr().String(), o.addr.Port())
+		if _, running := s.outside[key]; running {
+			continue
+		}
+		var err error
+		if a := o.addr.Addr(); !slices.Contains(o.host.Addrs, a) {
+			err = o.host.AddAddr(netip.PrefixFrom(a, a.BitLen()))
+		}
+		if err == nil {
+			err = o.host.Serve(o.proto, o.addr, servers[key])
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("endpoint %v: %w", o.addr, err))
+			continue
+		}
+		s.outside[key] = o
+	}
+	return errors.Join(errs...)
+}
+
+// ownedByPod says whether an address is a pod's: if that pod does not listen, nobody does so in its place.
+func (s *stage) ownedByPod(addr netip.Addr) bool {
+	for _, p := range s.pods {
+		if !p.HostNetwork && slices.Contains(p.Addrs, addr) {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *stage) worldHost(addr netip.Addr) *topology.Host {
+	for _, h := range []*topology.Host{s.lab.Node(), s.lab.OtherNode()} {
+		if slices.Contains(h.Addrs, addr) {
+			return h
+		}
+	}
+	return s.lab.Client()
+}

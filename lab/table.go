@@ -1,0 +1,345 @@
+//go:build linux
+
+package lab
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/switchyard-net/switchyard/model"
+	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/probe"
+	"github.com/switchyard-net/switchyard/test/topology"
+)
+
+// minWidth is the narrowest table that can be read; on narrower terminals lines wrap.
+const minWidth = 80
+
+// group is the part of the table about one Service.
+type group struct {
+	service *model.Service
+	rows    []row
+}
+
+// row shows the clients of one frontend to whom the same happened.
+type row struct {
+	first   *result // of its clients
+	clients []probe.Client
+	servers map[string]int
+	p50     time.Duration
+	good    bool
+	// again says that the row above is about the same frontend.
+	again bool
+}
+
+// groups folds results, which are ordered as plan orders calls, into what is shown.
+func groups(results []result) []group {
+	var list []group
+	for i := range results {
+		r := &results[i]
+		if len(list) == 0 || list[len(list)-1].service.Name != r.service.Name {
+			list = append(list, group{service: r.service})
+		}
+		g := &list[len(list)-1]
+		if j := slices.IndexFunc(g.rows, func(o row) bool { return o.joins(r) }); j >= 0 {
+			g.rows[j].add(r)
+			continue
+		}
+		again := len(g.rows) > 0 && sameFrontend(g.rows[len(g.rows)-1].first, r)
+		g.rows = append(g.rows, row{first: r, clients: []probe.Client{r.packet.From}, servers: maps.Clone(r.servers), p50: r.p50,
+			good: len(r.surprises) == 0, again: again})
+	}
+	return list
+}
+
+func sameFrontend(a, b *result) bool {
+	return a.kind == b.kind && a.packet.Dst == b.packet.Dst && a.packet.Protocol == b.packet.Protocol
+}
+
+// joins says whether what happened to r is what the row shows already. With affinity, clients may have different servers.
+func (o *row) joins(r *result) bool {
+	sameServers := maps.EqualFunc(o.first.servers, r.servers, func(int, int) bool { return true }) || r.expect.Affinity != ""
+	return sameFrontend(o.first, r) && o.first.outcome == r.outcome && o.first.source == r.source && sameServers &&
+		o.good == (len(r.surprises) == 0)
+}
+
+func (o *row) add(r *result) {
+	o.clients = append(o.clients, r.packet.From)
+	for name, n := range r.servers {
+		o.servers[name] += n
+	}
+	o.p50 = max(o.p50, r.p50)
+}
+
+// table draws groups in a given width.
+type table struct {
+	paint palette
+	width int
+}
+
+// columns are the widths of the columns. That of the answers gets what the others leave.
+type columns struct {
+	kind, proto, addr, from, source, p50, answers int
+	// stacked puts frontends on lines of their own, because the terminal is too narrow for all columns.
+	stacked bool
+}
+
+// frontendWidth is the width of the columns that name a frontend, with the spaces between and behind them.
+func (c *columns) frontendWidth() int { return c.kind + 1 + c.proto + 1 + c.addr + 2 }
+
+func (t table) columns(list []group) columns {
+	c := columns{kind: len("load balancer"), proto: 3, addr: len("ADDRESS"), from: len("FROM"), source: 6, p50: 6}
+	for _, g := range list {
+		for _, o := range g.rows {
+			c.addr = max(c.addr, len(o.first.packet.Dst.String()))
+			c.from = max(c.from, len(clientNames(o.clients)))
+			c.proto = max(c.proto, len(o.first.packet.Protocol.String()))
+		}
+	}
+	// The margin, and the spaces before and after the columns, with the mark at the end.
+	c.answers = max(t.width, minWidth) - (2 + c.frontendWidth() + c.from + 2 + 1 + c.source + 1 + c.p50 + 2)
+	if c.answers < barWidth+minLegend {
+		c.stacked = true
+		c.answers += c.frontendWidth() - 2
+	}
+	return c
+}
+
+// lines draws the table: for each Service a heading and its rows.
+func (t table) lines(list []group) []string {
+	c := t.columns(list)
+	lines := []string{t.paint.dim(c.join("  "+c.frontend("FRONTEND", "", "ADDRESS"),
+		"FROM", pad("ANSWERED BY", c.answers), "SOURCE", "P50"))}
+	for _, g := range list {
+		names := namesOf(&g)
+		lines = append(lines, t.heading(&g, &names))
+		for i := range g.rows {
+			lines = append(lines, t.row(&g.rows[i], c, &names)...)
+		}
+		for _, o := range g.rows {
+			for _, s := range o.first.surprises {
+				lines = append(lines, t.paint.bad("    ✗ "+o.first.place()+": "+s))
+			}
+		}
+	}
+	return lines
+}
+
+func (c *columns) frontend(kind, proto, addr string) string {
+	if c.stacked {
+		return "  "
+	}
+	return fmt.Sprintf("%-*s %-*s %-*s  ", c.kind, kind, c.proto, proto, c.addr, addr)
+}
+
+// join makes a line of its parts; answers have their width already.
+func (c *columns) join(frontend, from, answers, source, p50 string) string {
+	return fmt.Sprintf("%s%-*s  %s %-*s %*s", frontend, c.from, from, answers, c.source, source, c.p50, p50)
+}
+
+// place names a call for a sentence.
+func (r *result) place() string {
+	return fmt.Sprintf("%v %v %v from the %s", kindName(r.kind), r.packet.Protocol, r.packet.Dst, clientName(r.packet.From))
+}
+
+func (t table) heading(g *group, names *naming) string {
+	facts := []string{}
+	svc := g.service
+	switch {
+	case svc.Type == model.TypeNodePort:
+		facts = append(facts, "NodePort")
+	case svc.Type == model.TypeLoadBalancer:
+		facts = append(facts, "LoadBalancer")
+	}
+	if svc.InternalLocal {
+		facts = append(facts, "internalTrafficPolicy Local")
+	}
+	if svc.ExternalLocal {
+		facts = append(facts, "externalTrafficPolicy Local")
+	}
+	if svc.Affinity > 0 {
+		facts = append(facts, "affinity "+svc.Affinity.String())
+	}
+	if len(svc.SourceRanges) > 0 {
+		facts = append(facts, "only for "+strings.Trim(fmt.Sprint(svc.SourceRanges), "[]"))
+	}
+	line := t.paint.bold(svc.Name.String())
+	if pods := names.String(); pods != "" {
+		line += "  " + pods
+	}
+	if len(facts) > 0 {
+		line += t.paint.dim("  " + strings.Join(facts, ", "))
+	}
+	return line
+}
+
+// naming is how the servers of one group are shown: each has one colour in all rows, and what all names have in common is
+// left to the heading.
+type naming struct {
+	pods   []string // sorted
+	prefix string   // of all pods, empty if there are fewer than two
+}
+
+func namesOf(g *group) naming {
+	all := make(map[string]bool)
+	for _, o := range g.rows {
+		for server := range o.servers {
+			all[podName(server)] = true
+		}
+	}
+	n := naming{pods: slices.Sorted(maps.Keys(all))}
+	if len(n.pods) < 2 {
+		return n
+	}
+	n.prefix = n.pods[0]
+	for _, p := range n.pods {
+		for !strings.HasPrefix(p, n.prefix) {
+			n.prefix = n.prefix[:len(n.prefix)-1]
+		}
+	}
+	n.prefix = n.prefix[:strings.LastIndexByte(n.prefix, '-')+1]
+	return n
+}
+
+// String lists the pods: storefront-[1 2 3].
+func (n *naming) String() string {
+	if n.prefix == "" {
+		return strings.Join(n.pods, " ")
+	}
+	return n.prefix + "[" + strings.ReplaceAll(strings.Join(n.pods, " "), n.prefix, "") + "]"
+}
+
+// shares counts the answers of a row by pod.
+func (n *naming) shares(o *row) []int {
+	counts := make([]int, len(n.pods))
+	for server, k := range o.servers {
+		i, _ := slices.BinarySearch(n.pods, podName(server))
+		counts[i] += k
+	}
+	return counts
+}
+
+// podName leaves out the namespace and the port of a server: both follow from the Service.
+func podName(server string) string {
+	if _, rest, ok := strings.Cut(server, "/"); ok {
+		server = rest
+	}
+	name, _, _ := strings.Cut(server, "|")
+	return name
+}
+
+func (t table) row(o *row, c columns, names *naming) []string {
+	kind, proto, addr := kindName(o.first.kind), o.first.packet.Protocol.String(), o.first.packet.Dst.String()
+	var lines []string
+	if c.stacked && !o.again {
+		lines = append(lines, fmt.Sprintf("  %s %s %s", kind, proto, addr))
+	}
+	if o.again {
+		kind, proto, addr = "", "", ""
+	}
+	mark := t.paint.good("✓")
+	if !o.good {
+		mark = t.paint.bad("✗")
+	}
+	line := c.join("  "+c.frontend(kind, proto, addr), clientNames(o.clients), t.answers(o, c.answers, names), o.first.source.String(), o.latency())
+	return append(lines, line+" "+mark)
+}
+
+func (o *row) latency() string {
+	switch {
+	case o.first.outcome == topology.TimedOut:
+		return "-"
+	case o.p50 < time.Millisecond:
+		return fmt.Sprintf("%dµs", o.p50.Microseconds())
+	}
+	return fmt.Sprintf("%.1fms", float64(o.p50.Microseconds())/1000)
+}
+
+const (
+	// barWidth is the width of the bar that shows the distribution.
+	barWidth = 12
+	// minLegend is the least room that a legend needs beside it.
+	minLegend = 14
+)
+
+// answers shows who answered, in exactly width columns.
+func (t table) answers(o *row, width int, names *naming) string {
+	switch o.first.outcome {
+	case topology.Answered:
+	case topology.Refused:
+		return t.paint.warn(pad("refused", width))
+	case topology.TimedOut:
+		return t.paint.quiet(pad("dropped", width))
+	default:
+		return t.paint.bad(pad(o.first.outcome.String(), width))
+	}
+	shares := names.shares(o)
+	return t.bar(shares) + " " + t.legend(names, shares, width-barWidth-1)
+}
+
+// bar shows each pod's share of the answers as a stretch of one colour.
+func (t table) bar(shares []int) string {
+	total := 0
+	for _, n := range shares {
+		total += n
+	}
+	var b strings.Builder
+	sum, drawn := 0, 0
+	for i, n := range shares {
+		sum += n
+		end := (sum*barWidth + total/2) / total
+		b.WriteString(t.paint.share(i, strings.Repeat(t.paint.cell(i), end-drawn)))
+		drawn = end
+	}
+	return b.String()
+}
+
+// legend lists the pods with the number of their answers, as far as there is room, in exactly room columns.
+func (t table) legend(names *naming, shares []int, room int) string {
+	var items []string
+	for i, n := range shares {
+		if n > 0 {
+			items = append(items, fmt.Sprintf("%s×%d", strings.TrimPrefix(names.pods[i], names.prefix), n))
+		}
+	}
+	text := strings.Join(items, " ")
+	for kept := len(items) - 1; utf8.RuneCountInString(text) > room && kept > 0; kept-- {
+		text = strings.Join(append(items[:kept:kept], fmt.Sprintf("+%d", len(items)-kept)), " ")
+	}
+	return pad(text, room)
+}
+
+// pad brings text to exactly width columns.
+func pad(text string, width int) string {
+	n := utf8.RuneCountInString(text)
+	if n > width {
+		return string([]rune(text)[:max(width-1, 0)]) + "…"
+	}
+	return text + strings.Repeat(" ", width-n)
+}
+
+func kindName(k state.FrontendKind) string {
+	return cmp.Or(map[state.FrontendKind]string{
+		state.ClusterIP: "cluster IP", state.ExternalIP: "external IP", state.LoadBalancer: "load balancer", state.NodePort: "node port",
+	}[k], k.String())
+}
+
+func clientName(c probe.Client) string {
+	if c == probe.FromOutside {
+		return "client"
+	}
+	return c.String()
+}
+
+func clientNames(list []probe.Client) string {
+	var names []string
+	for _, c := range list {
+		names = append(names, clientName(c))
+	}
+	return strings.Join(names, ", ")
+}

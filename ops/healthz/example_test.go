@@ -1,0 +1,94 @@
+package healthz_test
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/internal/connlimit"
+	"github.com/switchyard-net/switchyard/internal/httpserver"
+	"github.com/switchyard-net/switchyard/ops/healthz"
+	"github.com/switchyard-net/switchyard/ops/metrics"
+	"github.com/switchyard-net/switchyard/ops/servicehealth"
+	"github.com/switchyard-net/switchyard/source"
+	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/store"
+)
+
+// Example wires health, metrics and health check node ports into a proxy. The daemon beside it runs all the functions that
+// are returned.
+func Example() {
+	_ = func(log *slog.Logger, st *store.Store, src source.Source, problems func() []error, dataplane backend.Backend) []func(context.Context) error {
+		families := []state.Family{state.IPv4, state.IPv6} // those that the dataplane programs
+		syncPeriod := 30 * time.Second                     // of the configuration
+		newest := func() state.Revision { return st.Snapshot().Revision() }
+
+		var ports *servicehealth.Server
+		registry := metrics.New(metrics.Options{
+			Mode:                metrics.ModeNFTables,
+			Families:            families,
+			Version:             "v1.0.0",
+			Services:            func() int { return st.Snapshot().Len() },
+			SourceProblems:      func() int { return len(problems()) },
+			HealthCheckProblems: func() int { return len(ports.Problems()) },
+		})
+		health := healthz.New(healthz.Options{
+			Families:  families,
+			Timeout:   2 * syncPeriod,
+			Newest:    newest,
+			OnHealthz: registry.Healthz,
+			OnLivez:   registry.Livez,
+		})
+		health.AddProblems("source", problems)
+		ports = servicehealth.New(servicehealth.Options{
+			Logger:    log,
+			Healthy:   health.Healthy,
+			OnProblem: func(p servicehealth.Problem) { /* an event: FailedToStartServiceHealthcheck about p.Service */ },
+		})
+		// Without nodePortAddresses all addresses; else what backend.NodePortAddresses.Select returns, again after each change of the interfaces
+		// and of the node.
+		ports.SetAddresses(servicehealth.AllAddresses(families...))
+		// The source of cluster objects calls this after each change of the Node; one without a cluster calls it once.
+		health.SetNode(healthz.Node{Exists: true})
+
+		operator := healthz.Operator(healthz.OperatorOptions{
+			Metrics:   registry.Handler(),
+			ProxyMode: metrics.ModeNFTables,
+			Version:   "v1.0.0",
+			Config:    func() any { return map[string]string{"kind": "KubeProxyConfiguration"} },
+			Flags:     func() map[string]string { return map[string]string{"v": "2"} },
+		})
+		serve := func(name, address string, h http.Handler) func(context.Context) error {
+			server := httpserver.NewServer(h, httpserver.Options{
+				Name: name, Flag: "--" + name + "-bind-address", Logger: log,
+				Connections: connlimit.New(connlimit.Options{Name: name, Max: 128, PerClient: 16, ThisMachine: 32, Replace: true, Logger: log}),
+			})
+			server.SetAddress(address, false)
+			return server.Run
+		}
+		sink := registry.CountChanges(st.Source("kube"), newest)
+		return []func(context.Context) error{
+			func(ctx context.Context) error { return src.Run(ctx, sink) },
+			func(ctx context.Context) error {
+				return backend.Run(ctx, st, dataplane, backend.RunOptions{
+					Logger: log,
+					OnAttempt: func(a backend.Attempt) {
+						registry.Attempt(a)
+						if a.Update != nil && a.Err == nil {
+							ports.Update(a.Update)
+						}
+					},
+					OnStatus: func(s backend.Status) {
+						registry.Status(s)
+						health.Status(s)
+					},
+				})
+			},
+			ports.Run,
+			serve("healthz", "0.0.0.0:10256", health.Handler()),
+			serve("metrics", "127.0.0.1:10249", operator),
+		}
+	}
+}

@@ -1,0 +1,192 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/switchyard-net/switchyard/backend/nftables"
+	"github.com/switchyard-net/switchyard/brain"
+	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/store"
+	"github.com/switchyard-net/switchyard/test/netns"
+)
+
+// nftablesChanges is how many single changes of each sort are measured.
+const nftablesChanges = 5_000
+
+// NFTables measures the nftables dataplane in a network namespace of its own: a cold load, a warm restart, the addition of one
+// service, and the change of one endpoint, each until the kernel has committed it. Then it measures what single tenants can fill:
+// source ranges and remembered clients.
+func NFTables(ctx context.Context, r *Reporter, o NFTablesOptions) error {
+	o.Options = o.withDefaults(1_000, 10_000, 100_000)
+	if o.Ranges == nil {
+		o.Ranges = []int{1_000, 100_000}
+	}
+	if o.Clients == nil {
+		o.Clients = []int{1_000, 1_000_000}
+	}
+	for _, services := range o.Services {
+		done := r.Step("nftables: %d services with %d endpoints", services, o.Endpoints)
+		err := measureNFTables(ctx, r, services, o.Endpoints)
+		done()
+		if err != nil {
+			return err
+		}
+		runtime.GC() // what the last size left is not the next one's
+	}
+	report := func(name string, services int, value float64, unit string) {
+		r.Report(Result{"nftables/" + name, services, tenantEndpoints, value, unit})
+	}
+	for _, total := range o.Ranges {
+		done := r.Step("nftables: %d source ranges", total)
+		err := sourceRanges(ctx, report, total)
+		done()
+		if err != nil {
+			return err
+		}
+	}
+	if len(o.Ranges) > 0 {
+		if err := rangesAttack(ctx, report); err != nil {
+			return err
+		}
+	}
+	for _, clients := range o.Clients {
+		done := r.Step("nftables: %d clients with affinity", clients)
+		err := stickyClients(ctx, report, clients)
+		done()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func measureNFTables(ctx context.Context, r *Reporter, services, endpoints int) (err error) {
+	ns, err := netns.New()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, ns.Close()) }()
+	first, added, err := records(ctx, services, endpoints)
+	if err != nil {
+		return err
+	}
+	report := func(name string, value float64, unit string) {
+		r.Report(Result{"nftables/" + name, services, endpoints, value, unit})
+	}
+
+	dataplane, err := openNFTables(ctx, ns)
+	if err != nil {
+		return err
+	}
+	start := time.Now()
+	if _, err := dataplane.Apply(ctx, first); err != nil {
+		return err
+	}
+	report("cold-load", time.Since(start).Seconds(), "s")
+
+	adds, err := timeEach(ctx, dataplane, first.Node, added)
+	if err != nil {
+		return err
+	}
+	report("add-service-p50", Microseconds(Percentile(adds, 50)), "us")
+	report("add-service-p99", Microseconds(Percentile(adds, 99)), "us")
+
+	changes, err := timeEach(ctx, dataplane, first.Node, withNewEndpoint(first.Changed))
+	if err != nil {
+		return err
+	}
+	report("endpoint-change-p50", Microseconds(Percentile(changes, 50)), "us")
+	report("endpoint-change-p99", Microseconds(Percentile(changes, 99)), "us")
+
+	// Back to the first state, so that a restart finds no difference.
+	if _, err := dataplane.Apply(ctx, first); err != nil {
+		return err
+	}
+	if err := dataplane.Close(); err != nil {
+		return err
+	}
+	if dataplane, err = openNFTables(ctx, ns); err != nil {
+		return err
+	}
+	start = time.Now()
+	result, err := dataplane.Apply(ctx, first)
+	if err != nil {
+		return err
+	}
+	report("warm-restart", time.Since(start).Seconds(), "s")
+	report("warm-restart-written", float64(result.Written), "elements")
+	return dataplane.Close()
+}
+
+func openNFTables(ctx context.Context, ns *netns.NS) (b *nftables.Backend, err error) {
+	err = ns.Do(func() error {
+		b, err = nftables.New(ctx, nftables.Options{})
+		return err
+	})
+	return b, err
+}
+
+// records returns the full state of a synthetic cluster, and the records of services that it does not have yet.
+func records(ctx context.Context, services, endpoints int) (first *state.Update, added []*state.Service, err error) {
+	s := store.New(store.Options{Brain: brain.Config{NodeName: NodeName}})
+	defer s.Close()
+	sink := s.Source("bench")
+	sink.Update(Cluster(services+nftablesChanges, endpoints), nil)
+	sink.Complete()
+	all, err := s.Next(ctx, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	u := *all
+	u.Changed = nil
+	for _, svc := range all.Changed {
+		var n int
+		if _, err := fmt.Sscanf(svc.Name.Name, "service-%d", &n); err != nil {
+			return nil, nil, err
+		}
+		if n < services {
+			u.Changed = append(u.Changed, svc)
+		} else {
+			added = append(added, svc)
+		}
+	}
+	return &u, added, nil
+}
+
+// timeEach applies each record by itself, and returns how long each took.
+func timeEach(ctx context.Context, b *nftables.Backend, node *state.Node, changed []*state.Service) ([]time.Duration, error) {
+	took := make([]time.Duration, 0, len(changed))
+	for _, s := range changed {
+		u := &state.Update{Node: node, Changed: []*state.Service{s}}
+		start := time.Now()
+		if _, err := b.Apply(ctx, u); err != nil {
+			return nil, err
+		}
+		took = append(took, time.Since(start))
+	}
+	return took, nil
+}
+
+// withNewEndpoint returns records of which one endpoint has been replaced.
+func withNewEndpoint(records []*state.Service) []*state.Service {
+	changed := make([]*state.Service, 0, nftablesChanges)
+	step := max(len(records)/nftablesChanges, 1)
+	for i := 0; i < len(records); i += step {
+		s := *records[i]
+		s.Ports = slices.Clone(s.Ports)
+		route := s.Ports[0].Internal.Inside
+		route.Endpoints = slices.Clone(route.Endpoints)
+		// An address that no pod of the synthetic cluster has.
+		route.Endpoints[0].Addr = netip.AddrPortFrom(nth(ranges4.services, 1<<19+i), route.Endpoints[0].Addr.Port())
+		slices.SortFunc(route.Endpoints, state.Endpoint.Compare)
+		s.Ports[0].Internal.Inside, s.Ports[0].Internal.Outside = route, route
+		changed = append(changed, &s)
+	}
+	return changed
+}

@@ -1,0 +1,304 @@
+//go:build linux
+
+package chaos
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"time"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/switchyard-net/switchyard/kubeconv"
+	"github.com/switchyard-net/switchyard/model"
+	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/loadcheck"
+	"github.com/switchyard-net/switchyard/test/oracle"
+	"github.com/switchyard-net/switchyard/test/topology"
+)
+
+// The services of the load.
+var loaded = []serviceOf{
+	{name: "web", number: 10, nodePort: 30080, lb: true},
+	{name: "sticky", number: 20, nodePort: 30100, sticky: true},
+	{name: "local", number: 30, nodePort: 30090, local: true},
+}
+
+// fadingService is there only while the cluster says so.
+var fadingService = serviceOf{name: "fading", number: 40}
+
+// markService is changed with each change.
+var markService = serviceOf{name: "mark", number: 99}
+
+// markPorts is after how many changes the mark says the same again.
+const markPorts = 16
+
+// pod is one that serves.
+type pod struct {
+	*topology.Host
+	node    string
+	servers []*loadcheck.Server
+}
+
+// member is a pod as an endpoint of all services of the load.
+type member struct {
+	*pod
+	terminating bool
+	// gone says that the pod is no endpoint, though it goes on serving. unready says that it is one that is neither ready nor serving.
+	gone, unready bool
+}
+
+// cluster is a small cluster in a lab: what it is, what the proxy was told of it, and what the oracle says of it. It is changed by
+// one goroutine.
+type cluster struct {
+	lab     *topology.Lab
+	subject Subject
+	rng     *rand.Rand
+	ledger  loadcheck.Ledger
+	client  *pod // it is an endpoint too, so that some of its connections come back to itself
+	plain   *pod // the control's server, on the other node
+	decoy   *pod // an endpoint that is never ready
+	marks   *topology.Host
+	members []member
+	pods    int  // how many there ever were
+	fading  bool // whether fadingService is there
+	// slack is how long after the mark other services may change.
+	slack time.Duration
+	// background is the number of other services, and generation what their endpoints are.
+	background, generation int
+	changes                int               // how many there were, for the mark
+	told                   map[string]string // what the proxy was told, by kind and name
+	// toldAt is when the proxy was told last, and slowest the longest that it has taken to take over what it was told.
+	toldAt  time.Time
+	slowest time.Duration
+}
+
+// newCluster fills a lab.
+func newCluster(l *topology.Lab, seed uint64) (*cluster, error) {
+	c := &cluster{lab: l, rng: rand.New(rand.NewPCG(seed, 0)), told: map[string]string{}}
+	// Those that are replaced come first: a proxy may fall back on the first endpoint, which must not be one that stays for good.
+	for i := range 6 {
+		if err := c.addMember(i%2 == 1); err != nil {
+			return nil, err
+		}
+	}
+	var err error
+	if c.client, err = c.addPod("client", false); err != nil {
+		return nil, err
+	}
+	if c.plain, err = c.addPod("plain", true); err != nil {
+		return nil, err
+	}
+	if c.decoy, err = c.addPod("decoy", false); err != nil {
+		return nil, err
+	}
+	if c.marks, err = l.AddPod(topology.PodOptions{Name: "marks"}); err != nil {
+		return nil, err
+	}
+	for i := range markPorts {
+		if err := c.marks.Serve(state.TCP, netip.AddrPortFrom(netip.Addr{}, uint16(9000+i)), fmt.Sprint(i)); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// addPod starts a pod that serves on each of its addresses.
+func (c *cluster) addPod(name string, onOther bool) (*pod, error) {
+	host, err := c.lab.AddPod(topology.PodOptions{Name: name, OtherNode: onOther})
+	if err != nil {
+		return nil, err
+	}
+	p := &pod{Host: host, node: c.lab.Node().Name}
+	if onOther {
+		p.node = c.lab.OtherNode().Name
+	}
+	for _, a := range host.Addrs {
+		server, err := loadcheck.Serve(host, netip.AddrPortFrom(a, servedPort))
+		if err != nil {
+			return nil, err
+		}
+		p.servers = append(p.servers, server)
+	}
+	return p, nil
+}
+
+// addMember starts a pod that is an endpoint of all services.
+func (c *cluster) addMember(onOther bool) error {
+	c.pods++
+	p, err := c.addPod(fmt.Sprintf("pod-%d", c.pods), onOther)
+	if err == nil {
+		c.members = append(c.members, member{pod: p})
+	}
+	return err
+}
+
+// remove ends a pod as a program ends that was asked to.
+func (c *cluster) remove(p *pod) error {
+	var errs []error
+	for _, s := range p.servers {
+		errs = append(errs, s.Close())
+	}
+	return errors.Join(append(errs, c.lab.RemovePod(p.Name))...)
+}
+
+// objects returns the load's part of the cluster, the mark last.
+func (c *cluster) objects() []Object {
+	list := clusterObjects(c.lab)
+	for i := range loaded {
+		list = append(list, loaded[i].object())
+		for _, f := range []state.Family{state.IPv4, state.IPv6} {
+			list = append(list, c.slice(loaded[i].name, f))
+		}
+	}
+	if c.fading {
+		list = append(list, c.marked(&fadingService, 0)...)
+	}
+	return append(list, c.marked(&markService, c.changes%markPorts)...)
+}
+
+// marked returns a service whose endpoint says a number.
+func (c *cluster) marked(service *serviceOf, number int) []Object {
+	list := []Object{service.object()}
+	for _, a := range c.marks.Addrs {
+		slice := newSlice(service.name, state.FamilyOf(a), int32(9000+number))
+		slice.Endpoints = []discoveryv1.Endpoint{{Addresses: []string{a.String()}, NodeName: new(c.lab.Node().Name)}}
+		list = append(list, slice)
+	}
+	return list
+}
+
+// slice lists the members as endpoints.
+func (c *cluster) slice(service string, f state.Family) *discoveryv1.EndpointSlice {
+	slice := newSlice(service, f, servedPort)
+	for _, m := range append([]member{{pod: c.client}, {pod: c.decoy, unready: true}}, c.members...) {
+		for _, a := range m.Addrs {
+			if state.FamilyOf(a) == f && !m.gone {
+				slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
+					Addresses: []string{a.String()}, NodeName: new(m.node), Conditions: discoveryv1.EndpointConditions{
+						Ready: new(!m.terminating && !m.unready), Serving: new(!m.unready), Terminating: new(m.terminating),
+					},
+				})
+			}
+		}
+	}
+	return slice
+}
+
+// world is what the oracle sees.
+func (c *cluster) world() (*oracle.World, error) {
+	w := &oracle.World{
+		NodeName: c.lab.Node().Name, DetectLocal: true,
+		NodePortAddrs: func(a netip.Addr) bool { return slices.Contains(c.lab.Node().Addrs, a) },
+	}
+	for _, object := range c.objects() {
+		o, _, err := kubeconv.Object(object)
+		if err != nil {
+			return nil, fmt.Errorf("%T %s: %w", object, object.GetName(), err)
+		}
+		switch o := o.(type) {
+		case *model.Service:
+			w.Services = append(w.Services, o)
+		case *model.EndpointSlice:
+			w.Slices = append(w.Slices, o)
+		case *model.Node:
+			w.Nodes = append(w.Nodes, o)
+		case *model.ServiceCIDR:
+			w.ServiceCIDRs = append(w.ServiceCIDRs, o)
+		}
+	}
+	return w, nil
+}
+
+// tell hands the cluster as it is now to the proxy, without waiting. Until [cluster.settle] connections may go by what was and by
+// what is.
+func (c *cluster) tell() error {
+	c.changes++
+	w, err := c.world()
+	if err != nil {
+		return err
+	}
+	c.ledger.Change(w)
+	c.toldAt = time.Now()
+	var changed []Object
+	for _, o := range slices.Concat(backgroundObjects(c.background, c.generation), c.objects()) {
+		text, err := json.Marshal(o)
+		if err != nil {
+			return err
+		}
+		key := fmt.Sprintf("%T %s", o, o.GetName())
+		if c.told[key] != string(text) {
+			c.told[key] = string(text)
+			changed = append(changed, o)
+		}
+	}
+	return c.subject.Put(changed)
+}
+
+// patience is how long is waited for a change.
+const patience = 2 * time.Minute
+
+// rest is how long only one state counts after a change, at least.
+const rest = 100 * time.Millisecond
+
+// settle waits until the proxy has taken over what it was told last, and rests.
+func (c *cluster) settle(ctx context.Context) error {
+	want := fmt.Sprint(c.changes % markPorts)
+	began := time.Now()
+	for _, vip := range markService.clusterIPs() { // each family, since proxies may take them over one after the other
+		for !c.shows(ctx, vip, want) {
+			if err := errors.Join(ctx.Err(), c.subject.Failure()); err != nil {
+				return err
+			}
+			if time.Since(began) > patience {
+				return fmt.Errorf("change %d has not arrived after %v", c.changes, patience)
+			}
+			time.Sleep(2 * time.Millisecond)
+		}
+	}
+	if err := pause(ctx, c.slack); err != nil {
+		return err
+	}
+	c.ledger.Acked()
+	c.slowest = max(c.slowest, time.Since(c.toldAt))
+	return pause(ctx, rest)
+}
+
+// shows says whether the mark is what it is to be.
+func (c *cluster) shows(ctx context.Context, vip netip.Addr, want string) bool {
+	answer := c.client.Probe(ctx, state.TCP, netip.AddrPortFrom(vip, tcpPort), topology.ProbeOptions{Timeout: 200 * time.Millisecond})
+	return answer.Outcome == topology.Answered && answer.Server == want
+}
+
+// change tells the proxy and waits.
+func (c *cluster) change(ctx context.Context) error {
+	if err := c.tell(); err != nil {
+		return err
+	}
+	return c.settle(ctx)
+}
+
+// shuffle lets random members terminate or be no endpoints at all, and the others be ready, so that two are ready on each node.
+func (c *cluster) shuffle() {
+	c.generation++
+	ready := map[string]int{}
+	for _, i := range c.rng.Perm(len(c.members)) {
+		m := &c.members[i]
+		m.terminating, m.gone = false, false
+		if ready[m.node] < 2 {
+			ready[m.node]++
+			continue
+		}
+		switch c.rng.IntN(3) {
+		case 0:
+			m.terminating = true
+		case 1:
+			m.gone = true
+		}
+	}
+}

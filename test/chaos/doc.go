@@ -1,0 +1,10 @@
+// Package chaos makes trouble for a proxy while thousands of connections a second go through it, and reports what became of them.
+//
+// A story is one kind of trouble: the process is killed, its rules are flushed, every endpoint is replaced. Each story has a lab of
+// its own, with a small cluster whose services are called by pods, by the node and from outside. A [Subject] is the proxy under
+// test, a real process on the lab's node, and the way on which it learns of the cluster. Package flowcount makes the load and
+// counts; the oracle says, for each connection, who may answer.
+//
+// Whether a change has arrived is asked with packets: each change also moves a service called mark, and when connections to it show
+// that, whatever was changed before it counts. So all kinds of proxies are measured alike. The package exists on Linux only.
+package chaos

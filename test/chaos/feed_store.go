@@ -1,0 +1,96 @@
+//go:build linux
+
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/switchyard-net/switchyard/brain"
+	"github.com/switchyard-net/switchyard/kubeconv"
+	"github.com/switchyard-net/switchyard/model"
+	"github.com/switchyard-net/switchyard/server"
+	"github.com/switchyard-net/switchyard/source"
+	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/store"
+)
+
+// storeFeed is a store in this process, whose states are served over the node-local API.
+type storeFeed struct {
+	socket, node string
+	// slowly is the time that each object takes, if it is not 0. The source is complete then when complete is called.
+	slowly time.Duration
+	*brainServer
+}
+
+// brainServer makes states of objects and serves them. It has lives: each begins with a store that knows nothing.
+type brainServer struct {
+	store *store.Store
+	sink  source.Sink
+	once  sync.Once
+	stop  context.CancelFunc
+	done  chan error
+}
+
+func newStoreFeed(dir, node string) (*storeFeed, error) {
+	f := &storeFeed{socket: filepath.Join(dir, "api.sock"), node: node}
+	return f, f.begin()
+}
+
+// begin begins a life.
+func (f *storeFeed) begin() error {
+	config := brain.Config{NodeName: f.node, DetectLocal: brain.Families{IPv4: true, IPv6: true}}
+	s := &brainServer{store: store.New(store.Options{Brain: config}), done: make(chan error, 1)}
+	s.sink = s.store.Source("proof")
+	srv, err := server.New(server.Options{Node: f.node, Feed: func(string) (state.Feed, error) { return s.store, nil }})
+	if err != nil {
+		return err
+	}
+	l, err := server.ListenUnix(f.socket, 0o600)
+	if err != nil {
+		return err
+	}
+	var ctx context.Context
+	ctx, s.stop = context.WithCancel(context.Background())
+	go func() { s.done <- srv.Serve(ctx, l, nil) }()
+	f.brainServer = s
+	return nil
+}
+
+func (f *storeFeed) args() []string {
+	return append([]string{"apply", "nftables", "--api", "unix://" + f.socket}, podArgs()...)
+}
+
+func (f *storeFeed) put(changed []Object) error {
+	var set []model.Object
+	for _, o := range changed {
+		m, _, err := kubeconv.Object(o)
+		if err != nil {
+			return fmt.Errorf("%T %s: %w", o, o.GetName(), err)
+		}
+		if f.slowly > 0 {
+			f.sink.Update([]model.Object{m}, nil)
+			time.Sleep(f.slowly)
+			continue
+		}
+		set = append(set, m)
+	}
+	if f.slowly == 0 {
+		f.sink.Update(set, nil)
+		f.complete()
+	}
+	return nil
+}
+
+// complete says that the source has delivered all that there is.
+func (f *storeFeed) complete() { f.once.Do(f.sink.Complete) }
+
+func (f *storeFeed) close() error {
+	f.stop()
+	err := <-f.done
+	f.store.Close()
+	return err
+}

@@ -1,0 +1,86 @@
+//go:build linux
+
+package chaos
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/loadcheck"
+	"github.com/switchyard-net/switchyard/test/probe"
+	"github.com/switchyard-net/switchyard/test/topology"
+)
+
+// route is a way into a service: who connects to which kind of its addresses.
+type route struct {
+	service *serviceOf
+	kind    string
+	client  probe.Client
+}
+
+var routes = []route{
+	{&loaded[0], "cluster IP", probe.FromPod},
+	{&loaded[0], "cluster IP", probe.FromNode},
+	{&loaded[0], "NodePort", probe.FromOutside},
+	{&loaded[0], "NodePort", probe.FromPod},
+	{&loaded[0], "load balancer IP", probe.FromOutside},
+	{&loaded[0], "load balancer IP", probe.FromNode},
+	{&loaded[1], "cluster IP", probe.FromPod},
+	{&loaded[1], "NodePort", probe.FromOutside},
+	{&loaded[2], "NodePort", probe.FromOutside},
+}
+
+// flowsPerStream and flowPause make about as many requests on open connections as there are new ones at the default rate.
+const (
+	flowsPerStream = 4
+	flowPause      = 80 * time.Millisecond
+)
+
+// startLoad starts a load of new connections a second in all, and of requests on open ones; o has the rest of its settings. Beside it goes a control: connections
+// from outside and from the other node to a pod there, whose packets never come to the node with the proxy.
+func (c *cluster) startLoad(perSecond int, o loadcheck.Options) *loadcheck.Counter {
+	streams := len(routes) * 4
+	every := time.Second * time.Duration(streams) / time.Duration(perSecond)
+	hosts := map[probe.Client]*topology.Host{probe.FromPod: c.client.Host, probe.FromNode: c.lab.Node(), probe.FromOutside: c.lab.Client()}
+	for family := range 2 {
+		for _, proto := range []state.Protocol{state.TCP, state.UDP} {
+			add := func(s loadcheck.Stream) {
+				s.Every, s.Flows, s.Pause = every, flowsPerStream, flowPause
+				o.Streams = append(o.Streams, s)
+			}
+			for i := range routes {
+				r := &routes[i]
+				add(loadcheck.Stream{
+					From: hosts[r.client], Client: r.client, Target: r.target(c.lab, proto, family), Judge: &c.ledger, Sticky: r.service.sticky,
+				})
+			}
+			for _, host := range []*topology.Host{c.lab.Client(), c.lab.OtherNode()} {
+				plain := loadcheck.Target{Name: "plain pod", Protocol: proto, Addr: netip.AddrPortFrom(c.plain.Addrs[family], servedPort)}
+				add(loadcheck.Stream{From: host, Target: plain, Judge: loadcheck.Plainly{}, Control: true})
+			}
+		}
+	}
+	return loadcheck.Start(o)
+}
+
+func (r *route) target(l *topology.Lab, proto state.Protocol, family int) loadcheck.Target {
+	t := loadcheck.Target{
+		Name: fmt.Sprintf("%s, %s", r.service.name, r.kind), Protocol: proto, Port: "tcp",
+		Service: state.ServiceName{Namespace: namespace, Name: r.service.name},
+	}
+	port, offset := uint16(tcpPort), uint16(0)
+	if proto == state.UDP {
+		port, offset, t.Port = udpPort, 1, "udp"
+	}
+	addr := r.service.clusterIPs()[family]
+	switch r.kind {
+	case "NodePort":
+		addr, port = l.Node().Addrs[family], uint16(r.service.nodePort)+offset
+	case "load balancer IP":
+		addr = r.service.lbIPs()[family]
+	}
+	t.Addr = netip.AddrPortFrom(addr, port)
+	return t
+}

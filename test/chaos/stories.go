@@ -1,0 +1,338 @@
+//go:build linux
+
+package chaos
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/switchyard-net/switchyard/internal/kernel/nft"
+)
+
+// stories are all of them, in the order in which they run.
+var stories = []story{
+	{
+		name: "peace", about: "Nothing happens but the load, and a change now and then.",
+		feed: fromFiles, foreign: true, run: peace,
+	},
+	{
+		name: "kill", about: "SIGKILL at random moments, while it starts, while it waits and while it commits changes; started again at once. A third " +
+			"of the kills come 0 to 4 ms after the beginning of a commit. Flows of datagrams may be cut 3 s late, as several processes in " +
+			"a row may not live to do it.",
+		feed: fromFiles, uses: []*variant{doomed}, foreign: true, background: 300, cutPatience: 3 * time.Second, run: kill,
+	},
+	{
+		name: "restart", about: "SIGTERM and a new start, with changes in between.",
+		feed: fromFiles, foreign: true, background: 300, run: restart,
+	},
+	{
+		name: "rolling update", about: "Every pod of the services is replaced, one after the other: the new one gets ready, the old one " +
+			"terminates, its endpoint goes, it takes leave of its connections.",
+		feed: fromFiles, foreign: true, run: rollingUpdate,
+	},
+	{
+		name: "flush", about: "Somebody runs `nft flush ruleset`. Since Linux 6.9, the kernel leaves Switchyard's tables alone then.",
+		feed: fromStore, foreign: true, background: 1000, run: flush,
+	},
+	{
+		name: "flush on an older kernel", about: "The same on a kernel that cannot keep others from changing tables: the rules go, and are written again.",
+		feed: fromStore, variant: shared, background: 1000, run: flushRules,
+	},
+	{
+		name: "upgrade", uses: []*variant{next}, about: "A version with another skeleton of rules takes over, and later the first one again, with changes in between.",
+		feed: fromFiles, background: 300, run: upgrade,
+	},
+	{
+		name: "reload", about: "The configuration file changes, again and again: the mark's bit, addresses, time-outs, the way to the API server.",
+		feed: fromAPIServer, run: reload,
+	},
+	{
+		name: "full disk", about: "The disk is full when the configuration file is written: what is left of it is empty. The process goes on; " +
+			"started again it does not come up until there is a file.",
+		feed: fromAPIServer, run: fullDisk,
+	},
+	{
+		name: "API server away", about: "The API server is gone, and with it the process once; it comes back with changes and without a service that " +
+			"it had, and has forgotten what changed meanwhile. How soon a client asks again, 60 s at most, client-go decides.",
+		feed: fromAPIServer, slowest: 90 * time.Second, run: away,
+	},
+	{
+		name: "slow source", about: "A new source knows nothing at first. The cluster's objects come one by one, over seconds, before it is complete. Every " +
+			"second time the process is started again, too.",
+		feed: fromStore, background: 300, run: slowSource,
+	},
+	{
+		name: "10000 changes a second", about: "Endpoints of other services change, 10,000 times a second, and those of the services under load meanwhile.",
+		feed: fromStore, background: 300, run: churn,
+	},
+	{
+		name: "netlink errors", about: "The kernel refuses one commit in five, with ENOBUFS, ENOMEM, EINTR, EEXIST or EPERM, and the answer to one in five " +
+			"of the others is lost. What was refused is tried again service by service, so that a change counts 500 ms after its mark.",
+		feed: fromFiles, variant: faulty, background: 300, slack: 500 * time.Millisecond, run: netlinkErrors,
+	},
+	{
+		name: "clock jumps", about: "The wall clock jumps twice a second, by up to a year back and forth, through changes and restarts.",
+		feed: fromFiles, variant: jumpy, background: 300, run: clockJumps,
+	},
+}
+
+// peace: changes alone.
+func peace(ctx context.Context, s *stage) (string, error) {
+	n := s.scaled(20)
+	for range n {
+		s.shuffle()
+		if err := s.change(ctx); err != nil {
+			return "", err
+		}
+		if err := pause(ctx, 500*time.Millisecond); err != nil {
+			return "", err
+		}
+	}
+	return fmt.Sprintf("%d changes", n), nil
+}
+
+// startTime measures how long it takes from a start until a change shows.
+func startTime(ctx context.Context, s *stage) (time.Duration, error) {
+	if err := s.subject.Stop(); err != nil {
+		return 0, err
+	}
+	began := time.Now()
+	s.shuffle()
+	err := inTurn(s.tell, s.subject.Start, func() error { return s.settle(ctx) })
+	return time.Since(began), err
+}
+
+// inTurn calls functions up to the first that fails.
+func inTurn(list ...func() error) error {
+	for _, fn := range list {
+		if err := fn(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// kill: a third of the kills hit a process that starts, a third one that has a change to make, and a third one that commits.
+func kill(ctx context.Context, s *stage) (string, error) {
+	start, err := startTime(ctx, s)
+	if err != nil {
+		return "", err
+	}
+	ours, _ := s.subject.(*switchyard)
+	n := s.scaled(1000)
+	for i := range n {
+		s.shuffle()
+		if err := s.tell(); err != nil {
+			return "", err
+		}
+		if i%3 == 2 && ours != nil {
+			if err := s.doom(ctx, ours); err != nil {
+				return "", err
+			}
+			continue
+		}
+		// Files are read after they have been left alone for 50 ms.
+		longest := 120 * time.Millisecond
+		if i%3 == 0 {
+			longest = start + start/2
+		}
+		if err := pause(ctx, time.Duration(s.rng.Int64N(int64(longest)))); err != nil {
+			return "", err
+		}
+		if err := s.subject.Kill(); err != nil {
+			return "", err
+		}
+		if err := s.subject.Start(); err != nil {
+			return "", err
+		}
+		if i%3 == 0 {
+			if err := s.settle(ctx); err != nil {
+				return "", err
+			}
+		}
+	}
+	happened := fmt.Sprintf("%d kills, %d changes", n, n)
+	if ours == nil {
+		return happened, nil
+	}
+	began, err := s.said(commitBegins)
+	if err != nil {
+		return "", err
+	}
+	ended, err := s.said(commitEnds)
+	if err == nil && n >= 30 && began == ended {
+		err = errors.New("no kill came in the middle of a commit")
+	}
+	return fmt.Sprintf("%s; %d right after the beginning of a commit, of which %d before its end", happened, began, began-ended), err
+}
+
+// doom lets a process take over that kills itself when it commits, and the usual one after it.
+func (s *stage) doom(ctx context.Context, ours *switchyard) error {
+	if err := s.use(doomed); err != nil {
+		return err
+	}
+	if err := inTurn(ours.Kill, ours.Start, func() error { return ours.awaitEnd(ctx) }); err != nil {
+		return err
+	}
+	if err := s.use(nil); err != nil {
+		return err
+	}
+	return inTurn(ours.Start, func() error { return s.settle(ctx) })
+}
+
+// restart: what changes while there is no process is found by the new one.
+func restart(ctx context.Context, s *stage) (string, error) {
+	n := s.scaled(50)
+	for range n {
+		if _, err := startTime(ctx, s); err != nil {
+			return "", err
+		}
+	}
+	return fmt.Sprintf("%d restarts", n), nil
+}
+
+// rollingUpdate replaces pods.
+func rollingUpdate(ctx context.Context, s *stage) (string, error) {
+	n := s.scaled(3) * len(s.members)
+	for range n {
+		old := s.members[0].pod
+		if err := s.addMember(old.node == s.lab.OtherNode().Name); err != nil {
+			return "", err
+		}
+		if err := s.change(ctx); err != nil {
+			return "", err
+		}
+		s.members[0].terminating = true
+		if err := s.change(ctx); err != nil {
+			return "", err
+		}
+		if err := pause(ctx, 300*time.Millisecond); err != nil {
+			return "", err
+		}
+		s.members = s.members[1:]
+		if err := s.change(ctx); err != nil {
+			return "", err
+		}
+		// Flows of datagrams are cut soon after the change. What serves until then breaks none, and one that is not cut is noticed.
+		if err := pause(ctx, 1500*time.Millisecond); err != nil {
+			return "", err
+		}
+		if err := s.remove(old); err != nil {
+			return "", err
+		}
+	}
+	return fmt.Sprintf("%d pods replaced", n), nil
+}
+
+// flush: where the kernel can keep others from tables, Switchyard's are its own.
+func flush(ctx context.Context, s *stage) (string, error) {
+	if _, ours := s.subject.(*switchyard); ours {
+		persistent, rules := false, []byte(nil)
+		err := s.lab.Node().Do(func() error {
+			conn, err := nft.Dial()
+			if err != nil {
+				return err
+			}
+			persistent, err = conn.Has(nft.PersistentTables)
+			return errors.Join(err, conn.Close())
+		})
+		if err == nil {
+			rules, err = s.nft("list", "ruleset")
+		}
+		if err == nil && persistent && !ownedTables.Match(rules) {
+			err = errors.New("the tables belong to nobody, though this kernel can keep others from them")
+		}
+		if err != nil {
+			return "", err
+		}
+	}
+	return flushRules(ctx, s)
+}
+
+// nft runs the nft tool on the node.
+func (s *stage) nft(args ...string) (out []byte, err error) {
+	err = s.lab.Node().Do(func() (err error) {
+		if out, err = exec.Command("nft", args...).CombinedOutput(); err != nil {
+			err = fmt.Errorf("nft %s: %w: %s", strings.Join(args, " "), err, out)
+		}
+		return err
+	})
+	return out, err
+}
+
+// flushRules: rules that belong to their process stay. While there are no rules, new connections cannot succeed; what they are given is
+// the time for a repair.
+func flushRules(ctx context.Context, s *stage) (string, error) {
+	rules, err := s.nft("list", "ruleset")
+	if err != nil {
+		return "", err
+	}
+	owned := ownedTables.Match(rules)
+	if !owned {
+		s.allowed = repairGap
+	}
+	n := s.scaled(20)
+	for range n {
+		repaired := func(time.Duration) {}
+		if !owned {
+			repaired = s.ledger.Interrupt()
+		}
+		_, err := s.nft("flush", "ruleset")
+		repaired(repairGap)
+		if err != nil {
+			return "", err
+		}
+		if err := pause(ctx, 2*time.Second); err != nil {
+			return "", err
+		}
+		s.shuffle()
+		if err := s.change(ctx); err != nil {
+			return "", err
+		}
+	}
+	return fmt.Sprintf("%d flushes; rules belonged to their process: %v", n, owned), nil
+}
+
+// ownedTables is in a listing if both of Switchyard's tables are there and nobody else can change them.
+var ownedTables = regexp.MustCompile(`(?s)\ntable ip switchyard \{[^\n]*\n\tflags owner.*\ntable ip6 switchyard \{[^\n]*\n\tflags owner`)
+
+// upgrade: the tables of one version are not what the other one wants.
+func upgrade(ctx context.Context, s *stage) (string, error) {
+	n := s.scaled(20)
+	for i := range 2 * n {
+		v := next
+		if i%2 == 1 {
+			v = nil
+		}
+		if err := s.use(v); err != nil {
+			return "", err
+		}
+		if _, err := startTime(ctx, s); err != nil {
+			return "", err
+		}
+		if err := s.expectSkeleton(v == next); err != nil {
+			return "", err
+		}
+	}
+	return fmt.Sprintf("%d upgrades, %d downgrades", n, n), nil
+}
+
+// expectSkeleton looks whose skeleton of rules is in the kernel.
+func (s *stage) expectSkeleton(wantNext bool) error {
+	return s.lab.Node().Do(func() error {
+		out, err := exec.Command("nft", "list", "chains").CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("nft list chains: %w: %s", err, out)
+		}
+		if has := bytes.Contains(out, []byte(nextChain)); has != wantNext {
+			return fmt.Errorf("a chain %s in the kernel: %v, want %v:\n%s", nextChain, has, wantNext, out)
+		}
+		return nil
+	})
+}

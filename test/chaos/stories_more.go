@@ -1,0 +1,145 @@
+//go:build linux
+
+package chaos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"time"
+
+	"github.com/switchyard-net/switchyard/kubeconv"
+	"github.com/switchyard-net/switchyard/model"
+)
+
+// slowSource begins new lives of the source, with and without a new process.
+func slowSource(ctx context.Context, s *stage) (string, error) {
+	f := s.subject.(*switchyard).feed.(*storeFeed)
+	n := s.scaled(10)
+	for i := range n {
+		renew := []func() error{f.close, f.begin}
+		if i%2 == 0 {
+			renew = []func() error{s.subject.Kill, f.close, f.begin, s.subject.Start}
+		}
+		if err := inTurn(renew...); err != nil {
+			return "", err
+		}
+		f.slowly = 5 * time.Millisecond
+		clear(s.told) // the new store knows nothing
+		s.shuffle()
+		if err := s.tell(); err != nil {
+			return "", err
+		}
+		if err := pause(ctx, time.Second); err != nil {
+			return "", err
+		}
+		f.slowly = 0
+		f.complete()
+		// A while with a single state shows that what has been told at last is also what counts.
+		if err := inTurn(func() error { return s.settle(ctx) }, func() error { return pause(ctx, 2*time.Second) }); err != nil {
+			return "", err
+		}
+	}
+	return fmt.Sprintf("%d slow sources, %d new processes", n, (n+1)/2), nil
+}
+
+// churn changes one endpoint of another service after the other.
+func churn(ctx context.Context, s *stage) (string, error) {
+	const perSecond, tick = 10_000, time.Millisecond
+	f := s.subject.(*switchyard).feed.(*storeFeed)
+	long := max(time.Duration(float64(time.Minute)*s.Scale), 2*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, long)
+	defer cancel()
+	type outcome struct {
+		changes int
+		err     error
+	}
+	made := make(chan outcome)
+	go func() {
+		o := outcome{}
+		o.err = asOthers(func() error {
+			for began := time.Now(); ctx.Err() == nil; time.Sleep(tick) {
+				for due := int(time.Since(began).Seconds() * perSecond); o.changes < due; o.changes++ {
+					slice, _, err := kubeconv.Object(backgroundSlice(o.changes%s.background, o.changes/s.background))
+					if err != nil {
+						return err
+					}
+					f.sink.Update([]model.Object{slice}, nil)
+				}
+			}
+			return nil
+		})
+		made <- o
+	}()
+	own, longest := 0, time.Duration(0)
+	for ctx.Err() == nil {
+		// The others change all the time, and are not told here.
+		s.shuffle()
+		s.generation--
+		began := time.Now()
+		if err := s.change(context.WithoutCancel(ctx)); err != nil {
+			cancel()
+			return "", errors.Join(err, (<-made).err)
+		}
+		own++
+		longest = max(longest, time.Since(began))
+		_ = pause(ctx, 300*time.Millisecond)
+	}
+	o := <-made
+	if enough := int(0.9 * perSecond * long.Seconds()); o.err == nil && o.changes < enough {
+		o.err = fmt.Errorf("%d changes in %v, which are not %d: the machine is too slow for the story", o.changes, long, enough)
+	}
+	return fmt.Sprintf("%d changes in %v, of which the store makes some thousands of states; beside them %d of the services under load, "+
+		"which took %v at most to arrive", o.changes, long, own, longest.Round(time.Millisecond)), o.err
+}
+
+// netlinkErrors: what fails is tried again.
+func netlinkErrors(ctx context.Context, s *stage) (string, error) {
+	n := s.scaled(100)
+	for i := range n {
+		s.shuffle()
+		if i%10 == 9 {
+			if err := inTurn(s.subject.Kill, s.subject.Start); err != nil {
+				return "", err
+			}
+		}
+		if err := s.change(ctx); err != nil {
+			return "", err
+		}
+	}
+	failures, err := s.said("injected")
+	if err == nil && failures == 0 {
+		err = errors.New("nothing failed")
+	}
+	return fmt.Sprintf("%d changes and %d restarts, in which %d failures were reported", n, n/10, failures), err
+}
+
+// clockJumps: the new starts are there because a process may keep what time it was.
+func clockJumps(ctx context.Context, s *stage) (string, error) {
+	n := s.scaled(20)
+	for range n {
+		for range 3 {
+			s.shuffle()
+			if err := s.change(ctx); err != nil {
+				return "", err
+			}
+			if err := pause(ctx, 300*time.Millisecond); err != nil {
+				return "", err
+			}
+		}
+		if _, err := startTime(ctx, s); err != nil {
+			return "", err
+		}
+	}
+	log, err := os.ReadFile(s.subject.(*switchyard).log)
+	years := map[string]bool{}
+	for _, year := range regexp.MustCompile(theYearIs+` \d+`).FindAll(log, -1) {
+		years[string(year)] = true
+	}
+	if err == nil && n >= 20 && len(years) < 2 {
+		err = fmt.Errorf("the clock has not jumped: %v", years)
+	}
+	return fmt.Sprintf("%d changes and %d restarts, in %d different years", 4*n, n, len(years)), err
+}

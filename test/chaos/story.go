@@ -1,0 +1,393 @@
+//go:build linux
+
+package chaos
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/switchyard-net/switchyard/test/loadcheck"
+	"github.com/switchyard-net/switchyard/test/topology"
+)
+
+// Options are the settings of [Run].
+type Options struct {
+	// Source is the root of this repository, of which the programs are built. Required, unless there is a Subject.
+	Source string
+	// Dir is for programs, logs and sockets. Required.
+	Dir string
+	// Subject makes the proxy under test, before it is started. Default: Switchyard.
+	Subject func(l *topology.Lab, dir string) (Subject, error)
+	// Stories are the names of those to run. Default: all that the subject can take part in.
+	Stories []string
+	// Scale multiplies how much happens in each story. Default: 1, which has a thousand kills and minutes of changes.
+	Scale float64
+	// Rate is the number of new connections a second. Default: 2400.
+	Rate int
+	// Seed decides what is random. Default: 1.
+	Seed uint64
+	// Log gets a line for each story, and what is wrong. Required.
+	Log io.Writer
+	// patience is how long a connection or a datagram may take, on a machine that may be busy with other tests. Default: the strict
+	// ones of flowcount and of the story.
+	patience time.Duration
+}
+
+// Result is what came of a story.
+type Result struct {
+	Story string
+	// What happened, in words.
+	Happened string
+	// Allowed is the longest gap that new connections may have.
+	Allowed time.Duration
+	// Report counts the connections.
+	Report *loadcheck.Report
+	// Slowest is the longest that the proxy took to take over a change, the time when it did not run included, and AllowedChange how
+	// long it may take.
+	Slowest, AllowedChange time.Duration
+	// Stolen is the share of the processors' time that the machine under this one gave to others.
+	Stolen float64
+	// Wrong says what must not be, empty if all is well.
+	Wrong []string
+	// Busy says that nothing is wrong but that the machine was too busy for a judgement.
+	Busy bool
+}
+
+// story is one kind of trouble.
+type story struct {
+	name string
+	// about says what happens, for readers.
+	about string
+	// feed makes the way on which Switchyard learns of the cluster. variant is the build that it starts with, nil for the usual.
+	feed    func(dir string, node *topology.Host) (feed, error)
+	variant *variant
+	// uses are other builds that it needs.
+	uses []*variant
+	// foreign says that other proxies can take part.
+	foreign bool
+	// slowest is how long a change may take to arrive. Default: usualChange.
+	slowest time.Duration
+	// background is the number of services beside those of the load.
+	background int
+	// slack is how long after the mark other services may change.
+	slack time.Duration
+	// cutPatience is how long flows of datagrams may be left uncut. Default: that of flowcount.
+	cutPatience time.Duration
+	// run makes the trouble and returns what happened.
+	run func(ctx context.Context, s *stage) (string, error)
+}
+
+// usualGap is the longest gap that new connections may have, and repairGap the one where somebody has deleted all rules.
+const (
+	usualGap  = 5 * time.Millisecond
+	repairGap = 200 * time.Millisecond
+)
+
+const (
+	// echoGap is the longest gap that requests on open connections may have. It is less than the time after which TCP sends something
+	// again, so that a single lost packet is noticed.
+	echoGap = 100 * time.Millisecond
+	// usualChange is the longest that a proxy may take to take over a change.
+	usualChange = 10 * time.Second
+	// noise is the longest gap of the control, without what processors had stood still, with which gaps of the proxy can be told.
+	noise = 20 * time.Millisecond
+	// mostExcused is the largest share of the time in which nothing may be seen of the proxy, as the machine itself stood still.
+	mostExcused = 0.2
+	// leastStrict is the least share of new connections that must have been judged by a single state of the cluster.
+	leastStrict = 0.05
+	// mostTold is how often a story is told until there is a judgement.
+	mostTold = 3
+)
+
+// stage is where a story plays.
+type stage struct {
+	*cluster
+	*Options
+	builder *builder
+	dir     string
+	// allowed is the longest gap for new connections.
+	allowed time.Duration
+}
+
+// scaled returns how often something is to happen, at least once.
+func (s *stage) scaled(n int) int { return max(1, int(float64(n)*s.Scale)) }
+
+// Run runs stories, one after the other, and returns what came of each. That a story could not be told to its end is wrong, too.
+func Run(ctx context.Context, o Options) ([]Result, error) {
+	o.fill()
+	b := &builder{source: o.Source, dir: o.Dir, built: map[string]string{}}
+	var results []Result
+	for _, name := range o.Stories {
+		if !slices.ContainsFunc(stories, func(s story) bool { return s.name == name }) {
+			return nil, fmt.Errorf("there is no story %q, only %s", name, strings.Join(Names(), ", "))
+		}
+	}
+	for i := range stories {
+		s := &stories[i]
+		if len(o.Stories) > 0 && !slices.Contains(o.Stories, s.name) || o.Subject != nil && !s.foreign {
+			continue
+		}
+		r, err := tell(ctx, &o, b, s, s.variant)
+		for told := 1; err == nil && r.Busy && told < mostTold; told++ {
+			fmt.Fprintf(o.Log, "%v\n  told again\n", r)
+			if r, err = tell(ctx, &o, b, s, s.variant); err == nil {
+				r.Happened += fmt.Sprintf("; told again, as the machine had been too busy for a judgement %d times", told)
+			}
+		}
+		if ctx.Err() != nil {
+			return results, fmt.Errorf("story %q: %w", s.name, err)
+		}
+		if err != nil { // the others are told all the same
+			if r == nil {
+				r = &Result{Story: s.name, Report: &loadcheck.Report{}}
+			}
+			r.Happened, r.Wrong = "not told to its end", append([]string{err.Error()}, r.Wrong...)
+		}
+		results = append(results, *r)
+		fmt.Fprintln(o.Log, r)
+	}
+	return results, nil
+}
+
+// fill fills in defaults.
+func (o *Options) fill() {
+	o.Scale = cmp.Or(o.Scale, 1)
+	o.Rate = cmp.Or(o.Rate, 2400)
+	o.Seed = cmp.Or(o.Seed, 1)
+}
+
+// Names lists all stories.
+func Names() []string {
+	var names []string
+	for i := range stories {
+		names = append(names, stories[i].name)
+	}
+	return names
+}
+
+// Planted is what came of a story with a fault planted into Switchyard.
+type Planted struct {
+	Fault string
+	// Noticed says that what the fault does was counted.
+	Noticed bool
+	Result  Result
+}
+
+// RunPlants runs the stories that must notice faults, each with a Switchyard that has the fault.
+func RunPlants(ctx context.Context, o Options) ([]Planted, error) {
+	o.fill()
+	b := &builder{source: o.Source, dir: o.Dir, built: map[string]string{}}
+	var list []Planted
+	for _, p := range plants {
+		i := slices.IndexFunc(stories, func(s story) bool { return s.name == p.story })
+		r, err := tell(ctx, &o, b, &stories[i], p.variant)
+		if err != nil {
+			return list, fmt.Errorf("story %q with a Switchyard that %s: %w", p.story, p.variant.what, err)
+		}
+		noticed := p.noticed(r.Report) && r.Report.Control.Bad() == 0
+		list = append(list, Planted{Fault: p.variant.what, Noticed: noticed, Result: *r})
+		fmt.Fprintf(o.Log, "planted: %s; noticed: %v\n%v\n", p.variant.what, noticed, r)
+	}
+	return list, nil
+}
+
+// tell runs one story. With an error there may be a result, of what was counted before.
+func tell(ctx context.Context, o *Options, b *builder, st *story, v *variant) (result *Result, err error) {
+	if o.Subject == nil { // before there is a load that has to share the processors
+		for _, v := range slices.Concat(st.uses, []*variant{nil, v}) {
+			if _, err := b.program(v); err != nil {
+				return nil, err
+			}
+		}
+	}
+	dir, err := os.MkdirTemp(o.Dir, strings.ReplaceAll(st.name, " ", "-")+"-")
+	if err != nil {
+		return nil, err
+	}
+	l, err := topology.New(ctx, topology.Options{})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, l.Close()) }()
+	c, err := newCluster(l, o.Seed)
+	if err != nil {
+		return nil, err
+	}
+	if o.Subject == nil { // others may get each object by a request of its own, which takes too long
+		c.background = st.background
+	}
+	c.slack = st.slack
+	if c.subject, err = newSubject(o, b, st, v, l, dir); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, c.subject.Close()) }()
+	s := &stage{cluster: c, Options: o, builder: b, dir: dir, allowed: usualGap}
+	if err := c.tell(); err != nil {
+		return nil, err
+	}
+	if err := c.subject.Start(); err != nil {
+		return nil, err
+	}
+	if err := c.settle(ctx); err != nil {
+		return nil, err
+	}
+	before, err := readProcessors()
+	if err != nil {
+		return nil, err
+	}
+	counter := c.startLoad(o.Rate, loadcheck.Options{Patience: o.patience, CutPatience: cmp.Or(o.patience, st.cutPatience)})
+	time.Sleep(time.Second)
+	var happened string
+	err = asOthers(func() (err error) {
+		if happened, err = st.run(ctx, s); err == nil {
+			err = c.change(ctx) // whatever happened, a change must arrive afterwards
+		}
+		return err
+	})
+	report, loadErr := counter.Stop()
+	after, statErr := readProcessors()
+	result = &Result{
+		Story: st.name, Happened: happened, Allowed: s.allowed, Report: report,
+		Slowest: c.slowest, AllowedChange: cmp.Or(st.slowest, usualChange),
+		Stolen: after.stolenSince(before),
+	}
+	result.judge()
+	return result, errors.Join(err, loadErr, statErr, c.subject.Failure())
+}
+
+func newSubject(o *Options, b *builder, st *story, v *variant, l *topology.Lab, dir string) (Subject, error) {
+	if o.Subject != nil {
+		return o.Subject(l, dir)
+	}
+	program, err := b.program(v)
+	if err != nil {
+		return nil, err
+	}
+	f, err := st.feed(dir, l.Node())
+	if err != nil {
+		return nil, err
+	}
+	return newSwitchyard(l, dir, program, f), nil
+}
+
+// judge finds what must not be.
+func (r *Result) judge() {
+	c, control := &r.Report.Counts, &r.Report.Control
+	flushed := r.Allowed > usualGap
+	wrong := func(is bool, format string, args ...any) {
+		if is {
+			r.Wrong = append(r.Wrong, fmt.Sprintf(format, args...))
+		}
+	}
+	wrong(c.Lost > 0, "%d connections or requests were lost", c.Lost)
+	wrong(c.Reset > 0, "%d connections or requests were reset", c.Reset)
+	wrong(c.Misdelivered > 0, "%d connections or requests were misdelivered", c.Misdelivered)
+	wrong(c.Unserved > 0 && !flushed, "%d connections or requests failed as if they had to", c.Unserved)
+	wrong(r.Report.New.Ours > r.Allowed, "a gap of %v in new connections is more than %v", r.Report.New.Ours, r.Allowed)
+	wrong(r.Report.Established.Ours > echoGap && !flushed, "a gap of %v in open connections is more than %v", r.Report.Established.Ours, echoGap)
+	wrong(r.Slowest > r.AllowedChange, "a change took %v, more than %v", r.Slowest, r.AllowedChange)
+	wrong(r.strict() < leastStrict, "%.0f%% of the new connections were judged by a single state of the cluster, which shows too little", 100*r.strict())
+	ours := len(r.Wrong)
+	busy := "the machine is too busy for a judgement"
+	wrong(control.Bad() > 0, "%d connections of the control went wrong: %s", control.Bad(), busy)
+	wrong(c.Skipped+control.Skipped > 0, "%d connections were not made in time: %s", c.Skipped+control.Skipped, busy)
+	wrong(r.Report.New.Unexplained > noise, "the control had a gap of %v, more than %v: %s", r.Report.New.Unexplained, noise, busy)
+	wrong(r.Report.Established.Unexplained > echoGap, "the control had a gap of %v in open connections: %s", r.Report.Established.Unexplained, busy)
+	for _, g := range []*loadcheck.Gap{&r.Report.New, &r.Report.Established} {
+		wrong(r.excused(g) > mostExcused, "for %.0f%% of the time a gap would have been excused, while %.0f%% of the processors was stolen: %s",
+			100*r.excused(g), 100*r.Stolen, busy)
+	}
+	r.Busy = ours == 0 && len(r.Wrong) > 0
+}
+
+// String is a line about the counts, with one for each thing that is wrong.
+func (r *Result) String() string {
+	c, n := &r.Report.Counts, &r.Report.New
+	var text strings.Builder
+	fmt.Fprintf(&text, "%s: %s; %d connections, %d requests in %v; lost %d, reset %d, misdelivered %d; ended %d, unserved %d; one state judged %d\n",
+		r.Story, r.Happened, c.Connections, c.Requests, r.Report.Took.Round(time.Second), c.Lost, c.Reset, c.Misdelivered, c.Ended, c.Unserved, c.Strict)
+	fmt.Fprintf(&text, "  longest gap: new %v, of which ours %v (control %v); established %v, of which ours %v (control %v)\n",
+		round(n.Longest), round(n.Ours), round(n.Control),
+		round(r.Report.Established.Longest), round(r.Report.Established.Ours), round(r.Report.Established.Control))
+	fmt.Fprintf(&text, "  longer than %v: %d of new (control %d of %d); longest stall of a processor %v; excused %.1f%% of the time (%.1f%% for open ones); "+
+		"stolen %.1f%%; slowest change %v", loadcheck.Slow, n.Slow, n.ControlSlow, r.Report.Control.Connections, round(n.Stall),
+		100*r.excused(n), 100*r.excused(&r.Report.Established), 100*r.Stolen, round(r.Slowest))
+	for _, w := range r.Wrong {
+		fmt.Fprintf(&text, "\n  WRONG: %s", w)
+	}
+	if len(r.Wrong) > 0 {
+		for _, f := range r.Report.Faults {
+			fmt.Fprintf(&text, "\n    %s", f)
+		}
+		fmt.Fprintf(&text, "\n    the gap was at %v, %s", r.Report.New.At.Round(time.Millisecond), n.Stream)
+	}
+	return text.String()
+}
+
+// excused is the share of the time that can be subtracted from gaps.
+func (r *Result) excused(g *loadcheck.Gap) float64 {
+	return g.Excused.Seconds() / max(r.Report.Took.Seconds(), 1e-9)
+}
+
+// strict is the share of new connections that were judged by a single state of the cluster.
+func (r *Result) strict() float64 {
+	return float64(r.Report.Strict) / float64(max(r.Report.Connections, 1))
+}
+
+func round(d time.Duration) time.Duration { return d.Round(10 * time.Microsecond) }
+
+// fromFiles, fromStore and fromAPIServer are the ways on which Switchyard learns of a cluster.
+func fromFiles(dir string, node *topology.Host) (feed, error) { return newFileFeed(dir, node.Name) }
+
+func fromStore(dir string, node *topology.Host) (feed, error) { return newStoreFeed(dir, node.Name) }
+
+func fromAPIServer(dir string, node *topology.Host) (feed, error) { return newKubeFeed(dir, node) }
+
+// use makes the subject's next start one of a variant, nil being the usual build.
+func (s *stage) use(v *variant) error {
+	program, err := s.builder.program(v)
+	if err == nil {
+		s.subject.(*switchyard).program = program
+	}
+	return err
+}
+
+// kube returns the API server and configuration of a Switchyard that follows them.
+func (s *stage) kube() *kubeFeed { return s.subject.(*switchyard).feed.(*kubeFeed) }
+
+// pause waits, or returns earlier with an error if ctx ends.
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// said counts how often a text is in the log of Switchyard.
+func (s *stage) said(text string) (int, error) {
+	log, err := os.ReadFile(s.subject.(*switchyard).log)
+	return strings.Count(string(log), text), err
+}
+
+// awaitSaid waits until a text is in the log so many times.
+func (s *stage) awaitSaid(ctx context.Context, text string, times int) error {
+	for began := time.Now(); time.Since(began) < patience; {
+		n, err := s.said(text)
+		if err != nil || n >= times {
+			return err
+		}
+		if err := errors.Join(pause(ctx, 10*time.Millisecond), s.subject.Failure()); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("switchyard has not said %q %d times after %v", text, times, patience)
+}

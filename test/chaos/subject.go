@@ -1,0 +1,126 @@
+//go:build linux
+
+package chaos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/switchyard-net/switchyard/test/topology"
+)
+
+// Subject is a proxy under test, with the way on which it learns of the cluster. It is used by one goroutine.
+type Subject interface {
+	// Put adds objects to the cluster or replaces them, in this order. It does not wait until the proxy has noticed.
+	Put(changed []Object) error
+	// Start starts the proxy's process on the lab's node. Kill ends it by SIGKILL, Stop by SIGTERM, and both wait for the end.
+	Start() error
+	Kill() error
+	Stop() error
+	// Failure returns why the process has ended although nobody asked it to, nil if it has not.
+	Failure() error
+	// PID is the number of the process.
+	PID() int
+	// Close ends everything.
+	Close() error
+}
+
+// feed is the way on which a switchyard process learns of the cluster.
+type feed interface {
+	put(changed []Object) error
+	// args are the arguments of the process.
+	args() []string
+	close() error
+}
+
+// switchyard is a real process of Switchyard.
+type switchyard struct {
+	feed
+	lab     *topology.Lab
+	program string
+	log     string
+	running *process // nil if it is not meant to run
+}
+
+func newSwitchyard(l *topology.Lab, dir, program string, f feed) *switchyard {
+	return &switchyard{feed: f, lab: l, program: program, log: filepath.Join(dir, "switchyard.log")}
+}
+
+// Put implements [Subject].
+func (s *switchyard) Put(changed []Object) error { return s.put(changed) }
+
+// Start implements [Subject].
+func (s *switchyard) Start() (err error) {
+	s.running, err = startProcess(s.lab.Node(), s.log, s.program, s.args()...)
+	return err
+}
+
+// Kill implements [Subject].
+func (s *switchyard) Kill() error { return s.end(syscall.SIGKILL) }
+
+// Stop implements [Subject].
+func (s *switchyard) Stop() error { return s.end(syscall.SIGTERM) }
+
+func (s *switchyard) end(signal syscall.Signal) error {
+	if s.running == nil {
+		return nil
+	}
+	p := s.running
+	s.running = nil
+	if err := p.end(signal); err != nil {
+		return errors.Join(err, tail(s.log))
+	}
+	return nil
+}
+
+// awaitEnd waits until the process has ended by itself, as it was meant to.
+func (s *switchyard) awaitEnd(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-s.running.exited:
+		s.running = nil
+		return nil
+	case <-time.After(patience):
+		return errors.Join(fmt.Errorf("switchyard has not ended by itself after %v", patience), tail(s.log))
+	}
+}
+
+// Failure implements [Subject].
+func (s *switchyard) Failure() error {
+	if s.running == nil {
+		return nil
+	}
+	select {
+	case <-s.running.exited:
+		return errors.Join(fmt.Errorf("switchyard has ended: %w", s.running.err), tail(s.log))
+	default:
+		return nil
+	}
+}
+
+// PID implements [Subject].
+func (s *switchyard) PID() int { return s.running.cmd.Process.Pid }
+
+// Close implements [Subject].
+func (s *switchyard) Close() error { return errors.Join(s.Kill(), s.close()) }
+
+// ClusterCIDRs are how a proxy tells pods.
+func ClusterCIDRs() []netip.Prefix {
+	return []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/48")}
+}
+
+// podArgs are how a switchyard process is told.
+func podArgs() []string {
+	var texts []string
+	for _, p := range ClusterCIDRs() {
+		texts = append(texts, p.String())
+	}
+	return []string{"--cluster-cidr", strings.Join(texts, ",")}
+}

@@ -1,0 +1,153 @@
+//go:build linux
+
+// Command proof makes trouble for Switchyard while thousands of connections a second go through it, and counts what became of them.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/switchyard-net/switchyard/test/chaos"
+	"github.com/switchyard-net/switchyard/test/netns"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := netns.Run(func() int {
+		if err := run(ctx); err != nil {
+			fmt.Fprintf(os.Stderr, "proof: %v\n", err)
+			return 1
+		}
+		return 0
+	})
+	stop()
+	os.Exit(code)
+}
+
+var errWrong = errors.New("not all is as promised; see above")
+
+func run(ctx context.Context) error {
+	o := chaos.Options{Log: os.Stdout}
+	var names, out, beside string
+	var soak time.Duration
+	flag.StringVar(&o.Source, "source", ".", "root of the repository")
+	flag.StringVar(&names, "stories", "", "names of the stories to run, separated by commas (default: all): "+strings.Join(chaos.Names(), ", "))
+	flag.Float64Var(&o.Scale, "scale", 1, "how much happens in each story; 1 has a thousand kills")
+	flag.IntVar(&o.Rate, "rate", 2400, "new connections a second")
+	flag.Uint64Var(&o.Seed, "seed", 1, "what decides about all that is random")
+	flag.StringVar(&out, "out", "", "page to write")
+	flag.StringVar(&beside, "beside", "", "results of another proxy for the page, from 'go run ./proof' in e2e")
+	flag.DurationVar(&soak, "soak", 0, "change a cluster at random for so long, and run nothing else")
+	first := flag.Bool("first", true, "let the load run before all other programs on this machine, so that it does not measure them")
+	plants := flag.Bool("plants", false, "plant faults, which the stories must notice, and run nothing else")
+	keep := flag.Bool("keep", false, "keep the logs, and say where they are")
+	flag.Parse()
+	if flag.NArg() > 0 {
+		return fmt.Errorf("unexpected argument %q; run with -h for usage", flag.Arg(0))
+	}
+	if names != "" {
+		o.Stories = strings.Split(names, ",")
+	}
+	findings := &chaos.Findings{Machine: chaos.DescribeMachine(), Scale: o.Scale, Rate: o.Rate}
+	var err error
+	if beside != "" {
+		if findings.Upstream, err = readBeside(beside); err != nil {
+			return err
+		}
+	}
+	if !*first {
+		err = errors.New("the load does not run before all other programs")
+	} else if err = chaos.GoFirst(); err != nil {
+		err = fmt.Errorf("the load cannot run before all other programs: %w", err)
+	}
+	if err != nil {
+		if out != "" {
+			return fmt.Errorf("%w, as it must for a page; run as root, with -first, or without -out", err)
+		}
+		fmt.Fprintln(os.Stderr, "proof: warning:", err)
+	}
+	if o.Dir, err = os.MkdirTemp("", "switchyard-proof-"); err != nil {
+		return err
+	}
+	if *keep {
+		fmt.Println("logs are kept in", o.Dir)
+	} else {
+		defer os.RemoveAll(o.Dir)
+	}
+	began := time.Now()
+	defer func() { fmt.Println("took", time.Since(began).Round(time.Second)) }()
+	switch {
+	case soak > 0:
+		return runSoak(ctx, o, soak)
+	case *plants:
+		return runPlants(ctx, o, findings)
+	}
+	return runAll(ctx, o, findings, out)
+}
+
+// runAll runs stories, and writes the page, if there is to be one, with the planted faults.
+func runAll(ctx context.Context, o chaos.Options, findings *chaos.Findings, out string) (err error) {
+	if findings.Ours, err = chaos.Run(ctx, o); err != nil {
+		return err
+	}
+	if out != "" {
+		const small = 0.1
+		scale := o.Scale
+		o.Scale = min(scale, small)
+		err = runPlants(ctx, o, findings)
+		if err := errors.Join(err, os.WriteFile(out, []byte(findings.Write()), 0o644)); err != nil {
+			return err
+		}
+	}
+	for i := range findings.Ours {
+		if len(findings.Ours[i].Wrong) > 0 {
+			return errWrong
+		}
+	}
+	return nil
+}
+
+func runPlants(ctx context.Context, o chaos.Options, findings *chaos.Findings) (err error) {
+	if findings.Plants, err = chaos.RunPlants(ctx, o); err != nil {
+		return err
+	}
+	for _, p := range findings.Plants {
+		if !p.Noticed {
+			return fmt.Errorf("the story %q does not notice a Switchyard that %s", p.Result.Story, p.Fault)
+		}
+	}
+	return nil
+}
+
+func runSoak(ctx context.Context, o chaos.Options, long time.Duration) error {
+	soaked, err := chaos.Soak(ctx, o, long)
+	if err != nil {
+		return err
+	}
+	fmt.Println(soaked)
+	if len(soaked.Wrong) > 0 {
+		return errWrong
+	}
+	return nil
+}
+
+// readBeside reads what another program has written of its stories.
+func readBeside(path string) (*chaos.Beside, error) {
+	b := &chaos.Beside{}
+	text, err := os.ReadFile(path)
+	if err == nil {
+		err = json.Unmarshal(text, b)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read results of another proxy: %w", err)
+	}
+	return b, nil
+}

@@ -1,0 +1,288 @@
+package laws
+
+import (
+	"go/ast"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// arrow says what the packages of a tree may import of this module. Trees are matched by the longest path.
+type arrow struct {
+	from string
+	to   []string
+}
+
+// arrows is the way of a change, from sources to the kernel, in one direction only. A tree that is not listed may not exist:
+// whoever adds one decides here where it stands.
+var arrows = []arrow{
+	{"state", nil},
+	{"model", []string{"state"}},
+	{"source", []string{"model"}},
+	{"source/file", []string{"model", "source", "internal/manifest", "kubeconv", "client/regularfile"}},
+	{"source/kube", []string{"model", "source", "kubeconv", "client/regularfile"}},
+	{"brain", []string{"model", "state"}},
+	{"internal/revlog", []string{"state"}},
+	{"store", []string{"model", "state", "source", "brain", "internal/revlog"}},
+	{"backend", []string{"state"}},
+	{"backend/nftables", []string{"state", "backend", "internal/kernel/nft", "internal/kernel/ifaddr", "internal/kernel/conntrack", "internal/kernel/staleconntrack", "field"}},
+
+	// The API: states over a wire, and back into states.
+	{"client/localnet/v1", nil},
+	{"internal/proto/cluster/v1", nil},
+	{"internal/protoconv", []string{"model", "state", "client/localnet/v1", "internal/proto/cluster/v1"}},
+	{"internal/connlimit", nil},
+	{"internal/loglimit", nil},
+	{"internal/httpserver", []string{"internal/connlimit"}},
+	{"server", []string{"state", "internal/protoconv", "internal/connlimit", "client/localnet/v1", "client/tlsfiles", "client/peeruser"}},
+	{"internal/statecopy", []string{"state", "internal/revlog"}},
+	{"internal/apifollower", []string{"state", "internal/protoconv", "internal/statecopy", "client", "client/localnet/v1"}},
+	{"internal/failover", []string{"state", "internal/statecopy", "internal/apifollower"}},
+	{"internal/objectlog", []string{"model", "state", "source", "internal/revlog"}},
+	{"internal/clusterserver", []string{"model", "internal/objectlog", "internal/protoconv", "internal/proto/cluster/v1"}},
+	// client: it dials a relay as any other client does.
+	{"source/relay", []string{"model", "source", "client", "internal/protoconv", "internal/proto/cluster/v1"}},
+
+	// The configuration: each dataplane owns its section, and the versions of files do not know each other.
+	{"field", nil},
+	{"backend/iptables", []string{"field"}},
+	{"backend/ipvs", []string{"field"}},
+	{"backend/ebpf", []string{"field"}},
+	{"backend/userspace", []string{"field"}},
+	{"backend/winkernel", []string{"field"}},
+	{"config", []string{"backend", "field"}},
+	{"config/v1alpha1", []string{"backend", "config", "field"}},
+	{"config/v1alpha2", []string{"backend", "config", "field"}},
+	{"config/configfile", []string{"config", "field", "config/v1alpha1", "config/v1alpha2", "internal/manifest"}},
+
+	// What sources and dataplanes are made of.
+	{"internal/manifest", []string{"client/regularfile"}},
+	{"kubeconv", []string{"model", "state"}},
+	{"internal/kernel/nft", nil},
+	{"internal/kernel/ifaddr", nil},
+	{"internal/kernel/conntrack", []string{"state"}},
+	{"internal/kernel/staleconntrack", []string{"state", "internal/kernel/conntrack"}},
+	{"ops/nodesetup", []string{"internal/kernel/conntrack", "state"}},
+	{"internal/kernel/leftovers", []string{"internal/kernel/nft"}},
+	{"internal/resident", nil},
+	{"ops/healthz", []string{"state", "backend"}},
+	{"ops/servicehealth", []string{"state", "internal/connlimit", "internal/httpserver"}},
+	{"ops/metrics", []string{"model", "state", "source", "backend"}},
+
+	// The lab that people try, behind one package that nothing on a node's path imports.
+	{"lab/minicluster", []string{"state"}},
+	{"lab", []string{"model", "state", "source", "brain", "store", "backend", "internal", "kubeconv", "ops", "test"}},
+
+	// Yardsticks: they must not know what they measure.
+	{"test/probe", []string{"state"}},
+	{"test/refdataplane", []string{"state", "test/probe"}},
+	{"test/oracle", []string{"model", "state", "test/probe"}},
+	{"test/randcluster", []string{"model", "state", "test/probe", "test/oracle"}},
+	{"test/netns", nil},
+	{"test/topology", []string{"state", "test/netns"}},
+	{"test/loadcheck", []string{"state", "test/probe", "test/oracle", "test/topology"}},
+	{"test/laws", nil},
+	{"test/apitest", []string{"state", "source/file", "brain", "store", "server"}},
+	{"test/certtest", nil},
+
+	// These stand at the end of the way and wire everything.
+	// Those who copy a program that follows the API have nothing else of this repository.
+	{"examples/print-state", []string{"client", "client/localnet/v1"}},
+	{"examples/dns", []string{"client", "client/localnet/v1"}},
+	{"examples/tiny-dataplane", []string{"client", "client/localnet/v1"}},
+	{"examples/nft-dataplane", []string{"client", "client/localnet/v1"}},
+	{"examples", []string{"client", "client/localnet/v1", "server", "model", "state", "source", "brain", "store", "backend"}},
+	{"conformance", []string{"model", "state", "source", "brain", "store", "backend", "internal", "server", "kubeconv", "lab/minicluster", "test"}},
+	{"test/chaos", []string{"model", "state", "source", "brain", "store", "backend", "internal", "server", "kubeconv", "lab/minicluster", "test"}},
+	{"test/bench", []string{"model", "state", "source", "brain", "store", "backend", "internal", "server", "client", "client/localnet/v1", "kubeconv", "ops", "test"}},
+	{"test/cmd", []string{"test"}},
+	{"cmd", []string{"model", "state", "source", "brain", "store", "backend", "internal", "examples", "server", "client", "client/localnet/v1", "client/peeruser", "client/regularfile", "config", "config/configfile", "config/v1alpha1", "config/v1alpha2", "kubeconv", "ops", "lab", "test"}},
+}
+
+const whyArrows = `
+Law 1: the arrows are the only imports allowed. A change goes one way, sources -> model -> brain -> store -> backend ->
+kernel, so that each step can be tested, replaced and embedded without the others. If the import is right and
+the arrow is missing, add it to arrows in test/laws/arrows_test.go and to ARCHITECTURE.md.`
+
+func TestArrowsAreTheOnlyImports(t *testing.T) {
+	for _, p := range packages(t) {
+		a := arrowOf(p.rel())
+		if a == nil {
+			t.Errorf("package %s has no place in the architecture.%s", p.rel(), whyArrows)
+			continue
+		}
+		for _, f := range parse(t, &p, p.sources()) {
+			f.imports(func(path string, spec *ast.ImportSpec) {
+				to, ours := strings.CutPrefix(path, module+"/")
+				if !ours || in(to, a.from) || slices.ContainsFunc(a.to, func(tree string) bool { return allowed(tree, to) }) {
+					return
+				}
+				t.Errorf("%s: %s must not import %s.%s", f.line(spec), p.rel(), to, whyArrows)
+			})
+		}
+	}
+}
+
+// allowed says whether an arrow to tree covers the package to. An arrow to a single package does not cover those below it.
+func allowed(tree, to string) bool {
+	if slices.Contains([]string{"source", "backend", "internal", "ops", "test"}, tree) {
+		return in(to, tree)
+	}
+	return to == tree
+}
+
+func arrowOf(rel string) *arrow {
+	var best *arrow
+	for i, a := range arrows {
+		if in(rel, a.from) && (best == nil || len(a.from) > len(best.from)) {
+			best = &arrows[i]
+		}
+	}
+	return best
+}
+
+// bans are imports that only some trees may have, directly or through others.
+var bans = []struct {
+	what string
+	why  string
+	// banned says whether an import path is meant.
+	banned func(path string) bool
+	// from says whether a package, by its path in the module, is under the ban.
+	from func(rel string) bool
+	// linked bans what comes in through other packages, too.
+	linked bool
+}{
+	{
+		what: "client-go outside source/kube",
+		why: `Law: source/kube is the only place where client-go lives. It brings a thousand packages, its own idea of logging and
+caching, and a version that must follow the cluster's; whoever embeds another part of Switchyard must not pay for it.`,
+		banned: func(path string) bool { return in(path, "k8s.io/client-go") },
+		from:   func(rel string) bool { return !in(rel, "source/kube", "cmd") },
+		linked: true,
+	},
+	{
+		what:   "k8s.io/kubernetes",
+		why:    `Law 9: nothing imports k8s.io/kubernetes. It is not made to be a library: its go.mod replaces half of its own dependencies.`,
+		banned: func(path string) bool { return in(path, "k8s.io/kubernetes") },
+		from:   func(string) bool { return true },
+		linked: true,
+	},
+	{
+		what: "gRPC in a backend",
+		why: `Law 1: a backend knows the state vocabulary and its kernel, not how a state reaches it. The same backend runs in the process of
+the brain and behind the API.`,
+		banned: func(path string) bool { return in(path, "google.golang.org/grpc") },
+		from:   func(rel string) bool { return in(rel, "backend") },
+		linked: true,
+	},
+	{
+		what: "the Kubernetes API in a backend",
+		why: `Law 2: the semantics live in the brain and cannot be ignored or read again. A backend that can see a Kubernetes object will some
+day re-interpret one of its fields, and then two dataplanes differ.`,
+		banned: func(path string) bool { return in(path, "k8s.io", module+"/model") },
+		from:   func(rel string) bool { return in(rel, "backend", "state") },
+		linked: true,
+	},
+	{
+		what: "command line flags in a library",
+		why: `Law 8: libraries never own flags. Two libraries that both define -v cannot be linked into one program; whoever embeds a package
+passes an Options struct.`,
+		banned: func(path string) bool { return path == "flag" || in(path, "github.com/spf13") },
+		from:   func(rel string) bool { return !in(rel, "cmd", "test/cmd", "examples") },
+	},
+}
+
+func TestBannedImports(t *testing.T) {
+	for _, ban := range bans {
+		t.Run(ban.what, func(t *testing.T) {
+			for _, p := range packages(t) {
+				if !ban.from(p.rel()) {
+					continue
+				}
+				for _, f := range parse(t, &p, p.sources()) {
+					f.imports(func(path string, spec *ast.ImportSpec) {
+						if ban.banned(path) {
+							t.Errorf("%s imports %s.\n%s", f.line(spec), path, ban.why)
+						}
+					})
+				}
+			}
+		})
+	}
+}
+
+// TestBannedDependencies looks at all that is linked, not only at what is imported here.
+func TestBannedDependencies(t *testing.T) {
+	for _, p := range packages(t) {
+		for _, ban := range bans {
+			if !ban.linked || !ban.from(p.rel()) {
+				continue
+			}
+			for _, dep := range p.Deps {
+				if ban.banned(dep) {
+					t.Errorf("%s depends on %s, through another package.\n%s", p.rel(), dep, ban.why)
+				}
+			}
+		}
+	}
+}
+
+func TestBackendsDoNotImportEachOther(t *testing.T) {
+	for _, p := range packages(t) {
+		rel := p.rel()
+		if !strings.HasPrefix(rel, "backend/") {
+			continue
+		}
+		own := strings.Split(rel, "/")[1]
+		for _, dep := range p.Deps {
+			to, ok := strings.CutPrefix(dep, module+"/backend/")
+			if ok && !in(to, own) {
+				t.Errorf("%s depends on %s.\nLaw 1: a backend never imports another one. Each must be removable, and a change of one must "+
+					"not need a test of all; what two of them share belongs into package backend or internal/.", rel, filepath.Join("backend", to))
+			}
+		}
+	}
+}
+
+// pure are the only packages of the standard library that the brain may import, itself or through the vocabulary: none of
+// them can wait, look at a clock, log, or reach the world outside.
+var pure = []string{
+	"bytes", "cmp", "errors", "fmt", "hash/maphash", "iter", "maps", "math", "math/bits", "net/netip", "slices", "sort", "strconv", "strings", "unique", "encoding/binary",
+}
+
+const whyPure = `
+Law: the brain is pure. The same objects give the same record everywhere and always: that is what lets it be tested against
+an oracle in 50,000 random histories, run for many nodes in one process, and be embedded without surprises. Whatever waits,
+measures time, logs or does I/O belongs into the store or the caller.`
+
+func TestBrainIsPure(t *testing.T) {
+	for _, p := range packages(t) {
+		if p.rel() != "brain" && p.rel() != "model" && p.rel() != "state" {
+			continue
+		}
+		for _, f := range parse(t, &p, p.sources()) {
+			f.imports(func(path string, spec *ast.ImportSpec) {
+				switch {
+				case slices.Contains(pure, path) || strings.HasPrefix(path, module+"/"):
+				case path == "time": // for values of time, not for the clock; see the selectors below
+				case p.rel() == "state" && path == "context": // in the signature of Feed
+				default:
+					t.Errorf("%s imports %s.%s", f.line(spec), path, whyPure)
+				}
+			})
+			ast.Inspect(f.File, func(n ast.Node) bool {
+				if sel, ok := n.(*ast.SelectorExpr); ok {
+					x, ok := sel.X.(*ast.Ident)
+					if ok && x.Name == "time" && !slices.Contains([]string{"Time", "Duration", "Second", "Millisecond", "Minute", "Hour"}, sel.Sel.Name) {
+						t.Errorf("%s uses time.%s.%s", f.line(n), sel.Sel.Name, whyPure)
+					}
+				}
+				if g, ok := n.(*ast.GoStmt); ok {
+					t.Errorf("%s starts a goroutine.%s", f.line(g), whyPure)
+				}
+				return true
+			})
+		}
+	}
+}

@@ -1,0 +1,89 @@
+package laws
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// testRooms hold yardsticks and tools. cmd wires them, the suite and the lab are made of them, and nothing else imports them.
+var testRooms = []string{"test", "lab", "conformance"}
+
+// TestProductImportsNoTestRoom looks at everything that a product package links.
+func TestProductImportsNoTestRoom(t *testing.T) {
+	for _, p := range packages(t) {
+		if in(p.rel(), testRooms...) || p.isProgram() {
+			continue
+		}
+		for _, dep := range p.Deps {
+			if to, ours := strings.CutPrefix(dep, module+"/"); ours && in(to, testRooms...) {
+				t.Errorf("%s depends on %s.\nLaw: product code imports no test room. What both need belongs into a package of the product.", p.rel(), to)
+			}
+		}
+	}
+}
+
+// room is the first element of a package's path, or the first two in internal, whose packages have nothing else in common.
+func room(rel string) string {
+	parts := strings.Split(rel, "/")
+	if parts[0] == "internal" && len(parts) > 1 {
+		return parts[0] + "/" + parts[1]
+	}
+	return parts[0]
+}
+
+// TestRoomsHaveNoCycle: if a package of one room imports one of another, no import leads back, through any packages.
+func TestRoomsHaveNoCycle(t *testing.T) {
+	imports := make(map[string][]string) // of rooms
+	for _, p := range packages(t) {
+		for _, path := range p.Imports {
+			to, ours := strings.CutPrefix(path, module+"/")
+			if from := room(p.rel()); ours && room(to) != from && !slices.Contains(imports[from], room(to)) {
+				imports[from] = append(imports[from], room(to))
+			}
+		}
+	}
+	for start := range imports {
+		seen, queue := map[string]bool{}, slices.Clone(imports[start])
+		for len(queue) > 0 {
+			r := queue[0]
+			queue = queue[1:]
+			if r == start {
+				t.Errorf("the imports of room %s lead back to it.\nLaw: there is an order of rooms, and no import leads up.", start)
+				break
+			}
+			if !seen[r] {
+				seen[r] = true
+				queue = append(queue, imports[r]...)
+			}
+		}
+	}
+}
+
+// maxShare is the largest part of all lines of Go that one room may hold, in percent.
+const maxShare = 30
+
+func TestNoRoomIsAWarehouse(t *testing.T) {
+	lines, all := make(map[string]int), 0
+	for _, p := range packages(t) {
+		top, _, _ := strings.Cut(p.rel(), "/")
+		for _, name := range slices.Concat(p.GoFiles, p.IgnoredGoFiles, p.TestGoFiles, p.XTestGoFiles) {
+			text, err := os.ReadFile(filepath.Join(p.Dir, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			n := bytes.Count(text, []byte("\n"))
+			lines[top] += n
+			all += n
+		}
+	}
+	for top, n := range lines {
+		t.Logf("%s: %d lines, %.1f%%", top, n, 100*float64(n)/float64(all))
+		if 100*n > maxShare*all {
+			t.Errorf("room %s holds %d of %d lines, over %d%%.\nLaw: a house is rooms, each with a purpose.", top, n, all, maxShare)
+		}
+	}
+}

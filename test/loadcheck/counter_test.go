@@ -1,0 +1,371 @@
+//go:build linux
+
+package loadcheck
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/netns"
+	"github.com/switchyard-net/switchyard/test/probe"
+	"github.com/switchyard-net/switchyard/test/topology"
+)
+
+func TestMain(m *testing.M) { os.Exit(netns.Main(m)) }
+
+const port = 8080
+
+// stage is a lab with a server, which connections reach without any proxy, and a client.
+type stage struct {
+	*testing.T
+	lab            *topology.Lab
+	server, client *topology.Host
+}
+
+func newStage(t *testing.T) *stage {
+	l, err := topology.New(t.Context(), topology.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	s := &stage{T: t, lab: l}
+	for name, host := range map[string]**topology.Host{"server": &s.server, "client": &s.client} {
+		if *host, err = l.AddPod(topology.PodOptions{Name: name}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s
+}
+
+func (s *stage) at(family int) netip.AddrPort {
+	return netip.AddrPortFrom(s.server.Addrs[family], port)
+}
+
+// stream connects to the server.
+func (s *stage) stream(proto state.Protocol, family int, judge Judge) Stream {
+	target := Target{Name: "server", Protocol: proto, Addr: s.at(family)}
+	return Stream{From: s.client, Client: probe.FromPod, Target: target, Judge: judge, Every: 2 * time.Millisecond, Flows: 3, Pause: 2 * time.Millisecond}
+}
+
+// count runs streams for a while.
+func (s *stage) count(o Options, during func()) *Report {
+	s.Helper()
+	// Long enough for a busy machine; what is lost is only waited for at the end.
+	o.Patience, o.EstablishedPatience, o.CutPatience = 2*time.Second, 3*time.Second, 50*time.Millisecond
+	c := Start(o)
+	during()
+	r, err := c.Stop()
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.Logf("%+v", *r)
+	return r
+}
+
+func awhile() { time.Sleep(300 * time.Millisecond) }
+
+// TestAllIsWell: nothing is counted where nothing is wrong.
+func TestAllIsWell(t *testing.T) {
+	s := newStage(t)
+	var streams []Stream
+	for family := range 2 {
+		server, err := Serve(s.server, s.at(family))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer server.Close()
+		for _, proto := range []state.Protocol{state.TCP, state.UDP} {
+			streams = append(streams, s.stream(proto, family, Plainly{}))
+		}
+	}
+	control := s.stream(state.TCP, 0, Plainly{})
+	control.Control = true
+	r := s.count(Options{Streams: append(streams, control)}, awhile)
+	if r.Bad() > 0 || r.Unserved+r.Ended > 0 || r.Connections < 20 || r.Requests < r.Connections || r.Control.Connections < 5 {
+		t.Errorf("%+v", r)
+	}
+}
+
+// rogue is a server that does what its answer function says: with what to answer, which may be nothing, and whether to reset.
+type rogue func(connection, request uint64) (line string, reset bool)
+
+func (s *stage) serveRogue(answer rogue) {
+	s.Helper()
+	var l net.Listener
+	var p net.PacketConn
+	err := s.server.Do(func() (err error) {
+		if l, err = net.Listen("tcp", s.at(0).String()); err == nil {
+			p, err = net.ListenPacket("udp", s.at(0).String())
+		}
+		return err
+	})
+	if err != nil {
+		s.Fatal(err)
+	}
+	var done sync.WaitGroup
+	s.Cleanup(func() { l.Close(); p.Close(); done.Wait() })
+	parse := func(text string) (string, bool) {
+		var connection, request uint64
+		fmt.Sscanf(text, "%d %d", &connection, &request)
+		return answer(connection, request)
+	}
+	done.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			done.Go(func() {
+				defer conn.Close()
+				for requests := bufio.NewScanner(conn); requests.Scan(); {
+					line, reset := parse(requests.Text())
+					if reset {
+						conn.(*net.TCPConn).SetLinger(0)
+						return
+					}
+					conn.Write([]byte(line))
+				}
+			})
+		}
+	})
+	done.Go(func() {
+		buf := make([]byte, 512)
+		for {
+			n, from, err := p.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			if line, _ := parse(string(buf[:n])); line != "" {
+				p.WriteTo([]byte(line), from)
+			}
+		}
+	})
+}
+
+// TestFaultsAreCounted has servers that do wrong.
+func TestFaultsAreCounted(t *testing.T) {
+	var asked atomic.Uint64
+	often := func() bool { return asked.Add(1)%10 == 0 }
+	right := func(s *stage, connection, request uint64) string {
+		return fmt.Sprintf("%v %d %d\n", s.at(0), connection, request)
+	}
+	cases := []struct {
+		name   string
+		proto  state.Protocol
+		answer func(s *stage, connection, request uint64) (string, bool)
+		count  func(*Report) int
+		text   string
+	}{
+		{"lost", state.TCP, func(s *stage, c, r uint64) (string, bool) {
+			if r == 1 && often() {
+				return "", false
+			}
+			return right(s, c, r), false
+		}, func(r *Report) int { return r.Lost }, "no answer"},
+		{"lost datagram", state.UDP, func(s *stage, c, r uint64) (string, bool) {
+			if often() {
+				return "", false
+			}
+			return right(s, c, r), false
+		}, func(r *Report) int { return r.Lost }, "no answer"},
+		{"established falls silent", state.TCP, func(s *stage, c, r uint64) (string, bool) {
+			if r == 5 {
+				return "", false
+			}
+			return right(s, c, r), false
+		}, func(r *Report) int { return r.Lost }, "with "},
+		{"reset", state.TCP, func(s *stage, c, r uint64) (string, bool) { return right(s, c, r), r == 1 && often() },
+			func(r *Report) int { return r.Reset }, "was reset"},
+		{"established reset", state.TCP, func(s *stage, c, r uint64) (string, bool) { return right(s, c, r), r == 5 },
+			func(r *Report) int { return r.Reset }, "with "},
+		{"another connection's answer", state.TCP, func(s *stage, c, r uint64) (string, bool) {
+			if often() {
+				c++
+			}
+			return right(s, c, r), false
+		}, func(r *Report) int { return r.Misdelivered }, "got the answer"},
+		{"another server", state.TCP, func(s *stage, c, r uint64) (string, bool) {
+			if often() {
+				return fmt.Sprintf("10.9.9.9:1 %d %d\n", c, r), false
+			}
+			return right(s, c, r), false
+		}, func(r *Report) int { return r.Misdelivered }, "10.9.9.9"},
+		{"takes leave of a new connection", state.TCP, func(s *stage, c, r uint64) (string, bool) {
+			if r == 1 && often() {
+				return fmt.Sprintf("%v bye\n", s.at(0)), false
+			}
+			return right(s, c, r), false
+		}, func(r *Report) int { return r.Reset }, "which was ending"},
+		{"another takes leave", state.TCP, func(s *stage, c, r uint64) (string, bool) {
+			if r == 5 {
+				return "10.9.9.9:1 bye\n", false
+			}
+			return right(s, c, r), false
+		}, func(r *Report) int { return r.Reset }, "which was ending"},
+		{"an earlier answer again", state.UDP, func(s *stage, c, r uint64) (string, bool) {
+			if r == 5 {
+				r = 4
+			}
+			return right(s, c, r), false
+		}, func(r *Report) int { return r.Misdelivered }, "of which 5 was the last"},
+		{"an established connection moves", state.TCP, func(s *stage, c, r uint64) (string, bool) {
+			if r == 5 {
+				return fmt.Sprintf("10.9.9.9:1 %d %d\n", c, r), false
+			}
+			return right(s, c, r), false
+		}, func(r *Report) int { return r.Misdelivered }, "was with"},
+		{"an established flow moves", state.UDP, func(s *stage, c, r uint64) (string, bool) {
+			if r == 5 {
+				return fmt.Sprintf("10.9.9.9:1 %d %d\n", c, r), false
+			}
+			return right(s, c, r), false
+		}, func(r *Report) int { return r.Misdelivered }, "was with"},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			s := newStage(t)
+			s.serveRogue(func(connection, request uint64) (string, bool) { return c.answer(s, connection, request) })
+			r := s.count(Options{Streams: []Stream{s.stream(c.proto, 0, Plainly{})}}, func() { time.Sleep(800 * time.Millisecond) })
+			if n := c.count(r); n == 0 || n != r.Bad() {
+				t.Errorf("%d are counted, and %d in all went wrong", n, r.Bad())
+			}
+			if !strings.Contains(strings.Join(r.Faults, "\n"), c.text) {
+				t.Errorf("no fault says %q: %s", c.text, strings.Join(r.Faults, "\n"))
+			}
+		})
+	}
+}
+
+// rule is a judge that always says the same.
+type rule []State
+
+func (r rule) States(*Target, probe.Client, netip.Addr, time.Time, time.Time) []State { return r }
+
+// TestJudgement: what is right depends on the states that count.
+func TestJudgement(t *testing.T) {
+	s := newStage(t)
+	server, err := Serve(s.server, s.at(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	self, other := []netip.AddrPort{s.at(0)}, []netip.AddrPort{netip.MustParseAddrPort("10.9.9.9:1")}
+	for _, c := range []struct {
+		name string
+		rule rule
+		bad  bool
+	}{
+		{"allowed", rule{both(self)}, false},
+		{"allowed before a change", rule{both(self), both(other)}, false},
+		{"another is", rule{both(other)}, true},
+		{"nobody is", rule{{}}, true},
+		{"keeps its flows", rule{{Allowed: self, Serving: other}, {Allowed: other, Serving: self}}, false},
+	} {
+		for _, proto := range []state.Protocol{state.TCP, state.UDP} {
+			r := s.count(Options{Streams: []Stream{s.stream(proto, 0, c.rule)}}, awhile)
+			if strict := r.Strict > 0; strict != (len(c.rule) == 1) {
+				t.Errorf("%s, %v: %d were judged by one state", c.name, proto, r.Strict)
+			}
+			if bad := r.Misdelivered > 0; bad != c.bad || r.Lost+r.Reset > 0 {
+				t.Errorf("%s, %v: %+v", c.name, proto, r.Counts)
+			}
+		}
+	}
+	// A UDP flow must not stay with an endpoint that does not serve, though new connections may still go there.
+	if r := s.count(Options{Streams: []Stream{s.stream(state.UDP, 0, rule{{Allowed: self, Serving: other}})}}, awhile); r.Misdelivered == 0 {
+		t.Errorf("a stale flow: %+v", r.Counts)
+	}
+	if err := server.Close(); err != nil {
+		t.Fatal(err)
+	}
+	r := s.count(Options{Streams: []Stream{s.stream(state.TCP, 0, rule{both(self), {}})}}, awhile)
+	if r.Bad() > 0 || r.Unserved == 0 {
+		t.Errorf("refused, as one of two states wants it: %+v", r.Counts)
+	}
+	if r := s.count(Options{Streams: []Stream{s.stream(state.TCP, 0, rule{both(self)})}}, awhile); r.Reset == 0 || r.Unserved > 0 {
+		t.Errorf("refused, though allowed: %+v", r.Counts)
+	}
+	interrupted := both(self)
+	interrupted.Interrupted = true
+	r = s.count(Options{Streams: []Stream{s.stream(state.TCP, 0, rule{interrupted})}}, awhile)
+	if r.Bad() > 0 || r.Unserved == 0 || r.New.Longest < 100*time.Millisecond {
+		t.Errorf("refused, as somebody else wants it: %+v", *r)
+	}
+	s.serveRogue(func(connection, request uint64) (string, bool) {
+		if request == 5 {
+			return "", false
+		}
+		return fmt.Sprintf("%v %d %d\n", s.at(0), connection, request), false
+	})
+	if r := s.count(Options{Streams: []Stream{s.stream(state.TCP, 0, rule{interrupted})}}, awhile); r.Lost == 0 {
+		t.Errorf("an established connection falls silent for good, which nobody else wants: %+v", r.Counts)
+	}
+}
+
+// both is a state in which endpoints are allowed and serve.
+func both(endpoints []netip.AddrPort) State { return State{Allowed: endpoints, Serving: endpoints} }
+
+// TestLeave: a server that ends as it should breaks no connection.
+func TestLeave(t *testing.T) {
+	s := newStage(t)
+	first, err := Serve(s.server, s.at(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	st := s.stream(state.TCP, 0, Plainly{})
+	st.Every = 0
+	r := s.count(Options{Streams: []Stream{st}}, func() {
+		awhile()
+		first.Close()
+	})
+	if r.Ended < st.Flows {
+		t.Errorf("%d of %d connections noticed the end", r.Ended, st.Flows)
+	}
+	if r.Misdelivered+r.Lost > 0 {
+		t.Errorf("%+v", r.Counts)
+	}
+}
+
+// TestSticky: a client that moves although nothing made it is a fault.
+func TestSticky(t *testing.T) {
+	a, b, c := netip.MustParseAddrPort("10.9.9.1:1"), netip.MustParseAddrPort("10.9.9.2:1"), netip.MustParseAddrPort("10.9.9.3:1")
+	all := both([]netip.AddrPort{a, b, c})
+	interrupted := all
+	interrupted.Interrupted = true
+	type step struct {
+		server       netip.AddrPort
+		since, until int
+	}
+	for _, x := range []struct {
+		name  string
+		rule  rule
+		steps []step
+		bad   int
+	}{
+		{"stays", rule{all}, []step{{a, 0, 1}, {a, 2, 3}, {a, 4, 5}}, 0},
+		{"moves", rule{all}, []step{{a, 0, 1}, {b, 2, 3}}, 1},
+		{"has moved", rule{all}, []step{{a, 0, 1}, {b, 2, 3}, {b, 4, 5}}, 1},
+		{"begins side by side", rule{all}, []step{{a, 0, 3}, {b, 1, 4}, {a, 5, 6}}, 0},
+		{"begins side by side and goes to a third", rule{all}, []step{{a, 0, 3}, {b, 1, 4}, {c, 5, 6}}, 1},
+		{"an earlier one is answered late", rule{all}, []step{{a, 3, 4}, {b, 0, 5}, {a, 6, 7}}, 0},
+		{"its endpoint is gone", rule{all, both([]netip.AddrPort{b, c})}, []step{{a, 0, 1}, {b, 2, 3}}, 0},
+		{"somebody has deleted what was remembered", rule{all, interrupted}, []step{{a, 0, 1}, {b, 2, 3}}, 0},
+	} {
+		s := aStream()
+		s.Sticky, s.Judge, s.counter = true, x.rule, &Counter{began: zero}
+		for _, step := range x.steps {
+			s.judgeNew(&conn{server: step.server}, at(step.since), at(step.until))
+		}
+		if s.counts.Misdelivered != x.bad {
+			t.Errorf("%s: %d faults, want %d", x.name, s.counts.Misdelivered, x.bad)
+		}
+	}
+}

@@ -1,0 +1,155 @@
+//go:build linux
+
+package loadcheck
+
+import (
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/oracle"
+	"github.com/switchyard-net/switchyard/test/probe"
+)
+
+// Target is an address to which connections are made.
+type Target struct {
+	// Name is for reports.
+	Name     string
+	Protocol state.Protocol
+	Addr     netip.AddrPort
+	// Service and Port, a port's name, say whose frontend it is.
+	Service state.ServiceName
+	Port    string
+}
+
+// State is what may become of a connection at some moment.
+type State struct {
+	// Allowed are the endpoints that may get a new connection. If there are none, it must fail.
+	Allowed []netip.AddrPort
+	// Serving are the endpoints that may keep a flow that they have.
+	Serving []netip.AddrPort
+	// Interrupted says that somebody else has just taken the proxy's work away: connections may fail until it is repaired.
+	Interrupted bool
+}
+
+// Judge says what may become of connections. It is asked by many goroutines at once.
+type Judge interface {
+	// States returns the states that counted at some moment from one time to another, at least one.
+	States(t *Target, from probe.Client, src netip.Addr, since, until time.Time) []State
+}
+
+// Plainly is the judge of connections to an address that no proxy touches.
+type Plainly struct{}
+
+// States returns the target's own address.
+func (Plainly) States(t *Target, _ probe.Client, _ netip.Addr, _, _ time.Time) []State {
+	self := []netip.AddrPort{t.Addr}
+	return []State{{Allowed: self, Serving: self}}
+}
+
+// Ledger is the judge of connections through a cluster that changes: it asks the oracle about each state of the cluster that
+// counted. The zero value is empty; there must be a state before it is asked.
+type Ledger struct {
+	mu      sync.Mutex
+	periods []*period
+	// interruptions are the times in which somebody had taken the proxy's work away. The last one may have no end yet.
+	interruptions []interruption
+}
+
+type interruption struct{ began, ended time.Time }
+
+// underWay is how long before an interruption something may have begun that it hits.
+const underWay = 100 * time.Millisecond
+
+// covers says whether the interruption may be felt by what began and ended at some times: it was begun by then, or shortly before, or
+// ended by it.
+func (i *interruption) covers(since, until time.Time) bool {
+	within := func(t, began time.Time) bool { return !t.Before(began) && (i.ended.IsZero() || !t.After(i.ended)) }
+	return within(since, i.began.Add(-underWay)) || within(until, i.began)
+}
+
+// period is a state of the cluster and the time in which connections may go by it.
+type period struct {
+	world        *oracle.World
+	began, ended time.Time // ended is zero as long as the state counts
+	known        map[question]State
+}
+
+type question struct {
+	protocol state.Protocol
+	addr     netip.AddrPort
+	client   probe.Client
+	src      netip.Addr
+}
+
+// remember is how long states are kept that do not count any more: longer than any connection waits.
+const remember = time.Minute
+
+// Change is called before the proxy is told of a new state of the cluster, which must not be modified any more. From now on
+// connections may go by it. The first state of all counts alone at once.
+func (l *Ledger) Change(w *oracle.World) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	l.periods = slices.DeleteFunc(l.periods, func(p *period) bool { return !p.ended.IsZero() && now.Sub(p.ended) > remember })
+	l.periods = append(l.periods, &period{world: w, began: now, known: map[question]State{}})
+}
+
+// Acked is called when the proxy has taken over the latest state. From now on only that one counts.
+func (l *Ledger) Acked() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	for _, p := range l.periods[:len(l.periods)-1] {
+		if p.ended.IsZero() {
+			p.ended = now
+		}
+	}
+}
+
+// Interrupt is called before somebody other than the proxy takes its work away. Done is called afterwards, with the time that the
+// proxy has for a repair. What begins or ends until then may fail, and counts as unserved: open connections too, since the kernel does
+// not translate their packets either while there are no rules for NAT. How long none succeeds is measured all the same. What an
+// open TCP connection sent must arrive in the end.
+func (l *Ledger) Interrupt() (done func(time.Duration)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := len(l.interruptions)
+	l.interruptions = append(l.interruptions, interruption{began: time.Now()})
+	return func(d time.Duration) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.interruptions[n].ended = time.Now().Add(d)
+	}
+}
+
+// States asks the oracle.
+func (l *Ledger) States(t *Target, from probe.Client, src netip.Addr, since, until time.Time) []State {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var states []State
+	for _, p := range l.periods {
+		if !p.began.After(until) && (p.ended.IsZero() || !p.ended.Before(since)) {
+			s := p.ask(t, from, src)
+			s.Interrupted = slices.ContainsFunc(l.interruptions, func(i interruption) bool { return i.covers(since, until) })
+			states = append(states, s)
+		}
+	}
+	return states
+}
+
+func (p *period) ask(t *Target, from probe.Client, src netip.Addr) State {
+	q := question{t.Protocol, t.Addr, from, src}
+	if s, ok := p.known[q]; ok {
+		return s
+	}
+	var s State
+	for _, c := range p.world.Ask(probe.Packet{From: from, Src: src, Dst: t.Addr, Protocol: t.Protocol}).Choices {
+		s.Allowed = append(s.Allowed, c.Endpoint)
+	}
+	s.Serving = p.world.Serving(t.Service, t.Port, t.Protocol, state.FamilyOf(t.Addr.Addr()))
+	p.known[q] = s
+	return s
+}

@@ -1,0 +1,137 @@
+//go:build linux
+
+package loadcheck
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/switchyard-net/switchyard/test/topology"
+)
+
+// Requests are lines "CONNECTION REQUEST", both numbers. Answers are lines "SERVER CONNECTION REQUEST", or "SERVER bye" on a
+// connection that the server ends.
+const bye = "bye"
+
+// Server answers TCP connections and datagrams at one address.
+type Server struct {
+	addr     netip.AddrPort
+	listener *net.TCPListener
+	packets  *net.UDPConn
+
+	mu    sync.Mutex
+	conns map[*net.TCPConn]bool // nil once the server is closed
+	done  sync.WaitGroup
+}
+
+// Serve starts a server at an address of the host. Its name is the address. The caller must Close it.
+func Serve(h *topology.Host, addr netip.AddrPort) (*Server, error) {
+	s := &Server{addr: addr, conns: map[*net.TCPConn]bool{}}
+	err := h.Do(func() (err error) {
+		if s.listener, err = net.ListenTCP("tcp", net.TCPAddrFromAddrPort(addr)); err != nil {
+			return err
+		}
+		s.packets, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(addr))
+		return err
+	})
+	if err != nil {
+		if s.listener != nil {
+			s.listener.Close()
+		}
+		return nil, fmt.Errorf("%s: serve at %v: %w", h.Name, addr, err)
+	}
+	s.done.Go(s.accept)
+	s.done.Go(s.answerPackets)
+	return s, nil
+}
+
+func (s *Server) accept() {
+	for {
+		conn, err := s.listener.AcceptTCP()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			continue // the client has gone while it waited
+		}
+		s.mu.Lock()
+		if s.conns == nil {
+			conn.Close()
+		} else {
+			s.conns[conn] = true
+			s.done.Go(func() { s.answer(conn) })
+		}
+		s.mu.Unlock()
+	}
+}
+
+func (s *Server) answer(conn *net.TCPConn) {
+	defer func() {
+		conn.Close()
+		s.mu.Lock()
+		delete(s.conns, conn)
+		s.mu.Unlock()
+	}()
+	for requests := bufio.NewScanner(conn); requests.Scan(); {
+		if _, err := fmt.Fprintf(conn, "%v %s\n", s.addr, requests.Bytes()); err != nil {
+			return
+		}
+	}
+}
+
+func (s *Server) answerPackets() {
+	buf := make([]byte, 512)
+	for {
+		n, from, err := s.packets.ReadFromUDPAddrPort(buf)
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err == nil { // other errors are ICMP messages about earlier answers
+			_, _ = s.packets.WriteToUDPAddrPort(fmt.Appendf(nil, "%v %s", s.addr, buf[:n]), from)
+		}
+	}
+}
+
+// Close ends the server as a well-behaved program ends: it takes leave of each connection, and waits a moment for the client to
+// close it.
+func (s *Server) Close() error {
+	err := errors.Join(s.listener.Close(), s.packets.Close())
+	s.mu.Lock()
+	for conn := range s.conns {
+		fmt.Fprintf(conn, "%v %s\n", s.addr, bye)
+		_ = conn.CloseWrite()
+		_ = conn.SetReadDeadline(time.Now().Add(time.Second))
+	}
+	s.conns = nil
+	s.mu.Unlock()
+	s.done.Wait()
+	return err
+}
+
+// answerLine is a line of a server, taken apart.
+type answerLine struct {
+	server              netip.AddrPort
+	connection, request uint64
+	bye                 bool
+}
+
+func parseAnswer(line string) (a answerLine, err error) {
+	name, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
+	if a.server, err = netip.ParseAddrPort(name); err != nil {
+		return a, fmt.Errorf("no server of this package answers %q", line)
+	}
+	if rest == bye {
+		a.bye = true
+		return a, nil
+	}
+	if _, err := fmt.Sscanf(rest, "%d %d", &a.connection, &a.request); err != nil {
+		return a, fmt.Errorf("no server of this package answers %q", line)
+	}
+	return a, nil
+}

@@ -1,0 +1,170 @@
+// Package oracle answers what must happen to a connection straight from the cluster's objects, slowly and plainly.
+//
+// It is the yardstick for everything fast: the brain and the store are checked against it in random histories, backends
+// with real packets. It is written from the rules of Kubernetes' service proxies, one short function per rule, and shares
+// nothing with the code that it checks: each question walks over all objects again, nothing is remembered.
+//
+// One rule is not here, because it needs memory: the service default/kubernetes keeps its last endpoints when it would fall to none.
+package oracle
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/switchyard-net/switchyard/model"
+	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/probe"
+)
+
+// World is a cluster as one of its nodes sees it. The order of the objects does not matter; no two may have the same Ref.
+type World struct {
+	// NodeName is the node on which packets arrive.
+	NodeName string
+	// ServiceProxyName is the instance name whose services are handled, empty for those without any.
+	ServiceProxyName string
+	// DetectLocal says that the node can tell pods by their source addresses.
+	DetectLocal bool
+	// MasqueradeAll says that all connections to cluster IPs get a new source address.
+	MasqueradeAll bool
+	// ExternalIPs are the ranges that external IPs may be in, none for all addresses. NodeExternalIPs says that they may be
+	// addresses of nodes.
+	ExternalIPs     []netip.Prefix
+	NodeExternalIPs bool
+	// Budgets bound what is routed.
+	Budgets Budgets
+	// NodePortAddrs says whether node ports are served on an address. nil means on none.
+	NodePortAddrs func(netip.Addr) bool
+
+	Services     []*model.Service
+	Slices       []*model.EndpointSlice
+	Nodes        []*model.Node
+	Namespaces   []*model.Namespace
+	ServiceCIDRs []*model.ServiceCIDR
+}
+
+// Ask says what must happen to a connection.
+func (w *World) Ask(p probe.Packet) probe.Answer {
+	c, ok := w.addressClaim(p)
+	if !ok {
+		c, ok = w.nodePortClaim(p)
+	}
+	if !ok {
+		return probe.Answer{Outcome: w.stray(p.Dst.Addr())}
+	}
+	if c.kind == state.LoadBalancer && !w.sourceAllowed(c.service, p) {
+		return probe.Answer{Outcome: probe.Drop}
+	}
+
+	var eps []endpoint
+	if !c.refuses {
+		eps = w.endpointsOf(c.service, c.port, state.FamilyOf(p.Dst.Addr()))
+	}
+	cluster := w.clusterEndpoints(eps)
+	if len(cluster) == 0 {
+		return probe.Answer{Outcome: probe.Reject}
+	}
+	chosen := cluster
+	if w.usesLocal(c, p) {
+		chosen = w.localEndpoints(eps)
+	}
+	if len(chosen) == 0 {
+		return probe.Answer{Outcome: probe.Drop}
+	}
+
+	answer := probe.Answer{Outcome: probe.Forward}
+	if c.service.Affinity > 0 {
+		answer.Affinity = probe.ServicePort(c.service.Name, c.port.Name, c.port.Protocol, state.FamilyOf(p.Dst.Addr()))
+	}
+	for _, ep := range chosen {
+		hairpin := ep.at.Addr() == p.Src
+		answer.Choices = append(answer.Choices, probe.Choice{Endpoint: ep.at, Masquerade: hairpin || w.masquerades(c, p)})
+	}
+	slices.SortFunc(answer.Choices, func(a, b probe.Choice) int { return a.Endpoint.Compare(b.Endpoint) })
+	return answer
+}
+
+// stray: a packet to no frontend is rejected if a handled service has the address as a cluster IP, dropped if it is in a
+// service CIDR, and otherwise none of the proxy's business.
+func (w *World) stray(dst netip.Addr) probe.Outcome {
+	for _, s := range w.Services {
+		hasVIPs := func(p portPart) bool { return p.hasVIPs }
+		if slices.Contains(s.ClusterIPs, dst) && slices.ContainsFunc(w.routed(s, state.FamilyOf(dst)), hasVIPs) {
+			return probe.Reject
+		}
+	}
+	for _, c := range w.ServiceCIDRs {
+		for _, cidr := range c.CIDRs {
+			if cidr.Contains(dst) {
+				return probe.Drop
+			}
+		}
+	}
+	return probe.Pass
+}
+
+// usesLocal says whether a connection may only go to endpoints on this node: internalTrafficPolicy Local for whoever
+// connects to the cluster IP; externalTrafficPolicy Local for connections to the other frontends, but not those of pods
+// and of this node.
+func (w *World) usesLocal(c claim, p probe.Packet) bool {
+	if c.kind == state.ClusterIP {
+		return c.service.InternalLocal
+	}
+	return w.externalLocal(c.service) && !w.fromPod(p) && p.From != probe.FromNode
+}
+
+// masquerades says whether a connection gets a source address of this node, hairpins aside.
+func (w *World) masquerades(c claim, p probe.Packet) bool {
+	if c.kind == state.ClusterIP {
+		if w.MasqueradeAll {
+			return true
+		}
+		return w.DetectLocal && !w.fromPod(p)
+	}
+	if w.externalLocal(c.service) {
+		return p.From == probe.FromNode
+	}
+	return true
+}
+
+// fromPod says whether the node takes the client for a pod: it never does without a detector.
+func (w *World) fromPod(p probe.Packet) bool {
+	return w.DetectLocal && p.From == probe.FromPod
+}
+
+// externalLocal: externalTrafficPolicy Local is only honoured on services that can be reached from outside.
+func (w *World) externalLocal(s *model.Service) bool {
+	accessible := s.Type == model.TypeNodePort || s.Type == model.TypeLoadBalancer || len(s.ExternalIPs) > 0
+	return s.ExternalLocal && accessible
+}
+
+// sourceAllowed: loadBalancerSourceRanges of the packet's family admit its source. Without such a range everybody is
+// admitted, and so they are by a /0, which contains them all. A range with one of this node's addresses in it also admits
+// the address of the load balancer itself, which is the source that this node's own connections may have.
+func (w *World) sourceAllowed(s *model.Service, p probe.Packet) bool {
+	family := state.FamilyOf(p.Dst.Addr())
+	var ranges []netip.Prefix
+	for _, r := range s.SourceRanges {
+		if state.FamilyOf(r.Addr()) == family {
+			ranges = append(ranges, r)
+		}
+	}
+	if len(ranges) == 0 {
+		return true
+	}
+	for _, r := range ranges {
+		if r.Contains(p.Src) {
+			return true
+		}
+	}
+	return p.Src == p.Dst.Addr() && slices.ContainsFunc(ranges, w.holdsThisNode)
+}
+
+// holdsThisNode says whether an address of this node is in r.
+func (w *World) holdsThisNode(r netip.Prefix) bool {
+	for _, n := range w.Nodes {
+		if n.Name == w.NodeName && slices.ContainsFunc(n.Addresses, r.Contains) {
+			return true
+		}
+	}
+	return false
+}

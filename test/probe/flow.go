@@ -1,0 +1,92 @@
+// Package probe is the vocabulary for questions about single connections: who connects where, and what must happen.
+// The oracle answers them from the cluster's objects, the tracer from a node's state, the lab with real packets.
+package probe
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// Client is the kind of client that opens a connection, as in [state.Traffic].
+type Client uint8
+
+// The kinds of client.
+const (
+	FromPod Client = iota + 1
+	FromNode
+	FromOutside
+)
+
+func (c Client) String() string {
+	switch c {
+	case FromPod:
+		return "pod"
+	case FromNode:
+		return "node"
+	case FromOutside:
+		return "outside"
+	}
+	return fmt.Sprintf("Client(%d)", uint8(c))
+}
+
+// Packet is the first packet of a connection, as it reaches this node.
+type Packet struct {
+	From     Client
+	Src      netip.Addr
+	Dst      netip.AddrPort
+	Protocol state.Protocol
+}
+
+func (p Packet) String() string {
+	return fmt.Sprintf("%v %v from %v to %v", p.From, p.Protocol, p.Src, p.Dst)
+}
+
+// Outcome is what becomes of a connection.
+type Outcome uint8
+
+// The outcomes.
+const (
+	// Pass: the packet is none of the proxy's business.
+	Pass Outcome = iota + 1
+	Forward
+	Reject
+	Drop
+)
+
+func (o Outcome) String() string {
+	switch o {
+	case Pass:
+		return "pass"
+	case Forward:
+		return "forward"
+	case Reject:
+		return "reject"
+	case Drop:
+		return "drop"
+	}
+	return fmt.Sprintf("Outcome(%d)", uint8(o))
+}
+
+// Answer says what must happen to a connection.
+type Answer struct {
+	Outcome Outcome
+	// Choices are the endpoints that may get the connection, ordered by address; empty unless Outcome is Forward.
+	Choices []Choice
+	// Affinity is the Service port (see [ServicePort]) whose connections of the same client stay with the same endpoint, whichever of
+	// its frontends they are made to. Empty if there is no affinity.
+	Affinity string
+}
+
+// ServicePort names a port of a Service in one family.
+func ServicePort(service state.ServiceName, port string, proto state.Protocol, f state.Family) string {
+	return fmt.Sprintf("%v:%s/%v/%v", service, port, proto, f)
+}
+
+// Choice is an endpoint that may get a connection.
+type Choice struct {
+	Endpoint netip.AddrPort
+	// Masquerade says that the endpoint sees an address of this node instead of the client's.
+	Masquerade bool
+}
