@@ -109,23 +109,23 @@ fuzz: ## Fuzz every target for a short time (FUZZTIME=20s each)
 	done; done
 
 upstream: ## Build etcd, Kubernetes' control plane and kube-proxy for the next three (8 minutes, once)
-	@GO=$(GO) sh e2e/upstream/build.sh
+	@GO=$(GO) sh test/e2e/upstream/build.sh
 
 e2e: upstream ## Let a real API server drive Switchyard, through every story of the conformance suite too (root, or user namespaces)
 	@echo "== Switchyard and a real API server"
-	@cd e2e && $(GO) vet ./... && $(GO) test -timeout $(TIMEOUT) -skip Differential ./...
+	@cd test/e2e && $(GO) vet ./... && $(GO) test -timeout $(TIMEOUT) -skip Differential ./...
 
 differential: upstream ## Compare the fate of packets with upstream kube-proxy, in SEEDS=20 random histories
 	@echo "== Switchyard and upstream kube-proxy, $(SEEDS) histories"
-	@cd e2e && $(GO) test -timeout 60m -run Differential . -seeds $(SEEDS)
+	@cd test/e2e && $(GO) test -timeout 60m -run Differential . -seeds $(SEEDS)
 
 compare: build upstream ## Measure beside upstream kube-proxy, at 10,000 services; writes docs/benchmarks/
-	@cd e2e && $(GO) run ./compare -switchyard ../bin/switchyard -out ../docs/benchmarks
+	@cd test/e2e && $(GO) run ./compare -switchyard ../../bin/switchyard -out ../../docs/benchmarks
 
 proof: ## Make trouble for Switchyard, and for kube-proxy if it was built, under load; writes docs/proof.md (SCALE=1, half an hour)
 	@mkdir -p .cache && rm -f .cache/proof-upstream.json
 	@if [ -x .cache/upstream/upstream ]; then echo "== upstream kube-proxy"; \
-		(cd e2e && $(GO) run ./proof -out ../.cache/proof-upstream.json); fi
+		(cd test/e2e && $(GO) run ./proof -out ../../.cache/proof-upstream.json); fi
 	@echo "== Switchyard"
 	@$(GO) run ./test/cmd/proof -scale $(SCALE) -out docs/proof.md \
 		$$(if [ -e .cache/proof-upstream.json ]; then echo -beside .cache/proof-upstream.json; fi)

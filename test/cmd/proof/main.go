@@ -44,7 +44,7 @@ func run(ctx context.Context) error {
 	flag.IntVar(&o.Rate, "rate", 2400, "new connections a second")
 	flag.Uint64Var(&o.Seed, "seed", 1, "what decides about all that is random")
 	flag.StringVar(&out, "out", "", "page to write")
-	flag.StringVar(&beside, "beside", "", "results of another proxy for the page, from 'go run ./proof' in e2e")
+	flag.StringVar(&beside, "beside", "", "results of another proxy for the page, from 'go run ./proof' in test/e2e")
 	flag.DurationVar(&soak, "soak", 0, "change a cluster at random for so long, and run nothing else")
 	first := flag.Bool("first", true, "let the load run before all other programs on this machine, so that it does not measure them")
 	plants := flag.Bool("plants", false, "plant faults, which the stories must notice, and run nothing else")

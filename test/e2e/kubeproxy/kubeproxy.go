@@ -12,7 +12,7 @@ import (
 	"text/template"
 	"time"
 
-	"github.com/switchyard-net/switchyard/e2e/controlplane"
+	"github.com/switchyard-net/switchyard/test/e2e/controlplane"
 )
 
 // Options are kube-proxy's configuration.

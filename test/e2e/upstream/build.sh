@@ -4,7 +4,7 @@
 # Go's build cache.
 set -eu
 cd "$(dirname "$0")"
-cache=../../.cache/upstream
+cache=../../../.cache/upstream
 name=upstream-$(cat go.mod go.sum main.go | sha256sum | cut -c1-16)
 version=$(awk '$1 == "k8s.io/kubernetes" { print $2; exit }' go.mod)
 if [ ! -x "$cache/$name" ]; then

@@ -1,5 +1,5 @@
 // Builds etcd, kube-apiserver, kube-controller-manager and kube-proxy for the end-to-end tests.
-module github.com/switchyard-net/switchyard/e2e/upstream
+module github.com/switchyard-net/switchyard/test/e2e/upstream
 
 go 1.26.0
 

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/switchyard-net/switchyard/e2e/controlplane"
+	"github.com/switchyard-net/switchyard/test/e2e/controlplane"
 )
 
 // start is one start of a proxy on an empty node.

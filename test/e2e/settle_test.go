@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/switchyard-net/switchyard/e2e/apicluster"
+	"github.com/switchyard-net/switchyard/test/e2e/apicluster"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/topology"

@@ -9,8 +9,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/switchyard-net/switchyard/e2e/controlplane"
-	"github.com/switchyard-net/switchyard/e2e/kubeproxy"
+	"github.com/switchyard-net/switchyard/test/e2e/controlplane"
+	"github.com/switchyard-net/switchyard/test/e2e/kubeproxy"
 )
 
 const (

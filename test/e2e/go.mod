@@ -1,5 +1,5 @@
 // The end-to-end tests: what needs a real control plane, or upstream kube-proxy beside Switchyard. Nothing imports it.
-module github.com/switchyard-net/switchyard/e2e
+module github.com/switchyard-net/switchyard/test/e2e
 
 go 1.26.0
 
@@ -66,6 +66,6 @@ require (
 	sigs.k8s.io/yaml v1.6.0 // indirect
 )
 
-replace github.com/switchyard-net/switchyard => ../
+replace github.com/switchyard-net/switchyard => ../../
 
-replace github.com/switchyard-net/switchyard/client => ../client
+replace github.com/switchyard-net/switchyard/client => ../../client

@@ -21,8 +21,8 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/switchyard-net/switchyard/e2e/apicluster"
-	"github.com/switchyard-net/switchyard/e2e/controlplane"
+	"github.com/switchyard-net/switchyard/test/e2e/apicluster"
+	"github.com/switchyard-net/switchyard/test/e2e/controlplane"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/topology"
@@ -71,12 +71,12 @@ func TestDaemon(t *testing.T) {
 	dir := t.TempDir()
 	program := filepath.Join(dir, "kube-proxy")
 	build := exec.Command("go", "build", "-o", program, "./cmd/switchyard")
-	build.Dir = ".."
+	build.Dir = "../.."
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	file := filepath.Join(dir, "config.conf")
-	kubeadm, err := os.ReadFile("../config/configfile/testdata/kubeadm.v1alpha1.yaml")
+	kubeadm, err := os.ReadFile("../../config/configfile/testdata/kubeadm.v1alpha1.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,7 @@ import (
 	"sync"
 )
 
-// BinaryVariable is the environment variable that names the binary built from e2e/upstream, if it is not in its usual place.
+// BinaryVariable is the environment variable that names the binary built from test/e2e/upstream, if it is not in its usual place.
 const BinaryVariable = "SWITCHYARD_UPSTREAM"
 
 // usualPlace is where `make upstream` puts a link to the binary, relative to the repository.
