@@ -10,7 +10,7 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 IMAGE   ?= localhost/switchyard
 FUZZTIME ?= 20s
 # Time for the tests of one package. They are many real connections on what may be a slow machine.
-TIMEOUT ?= 12m
+TIMEOUT ?= 30m
 # The modules that check and test look at. Those that build other people's programs have targets of their own.
 MODULES := . client
 # Checks protocols and generates their code. It is in a module of its own: its needs are not ours.

@@ -89,7 +89,7 @@ func TestHijackedSocket(t *testing.T) {
 		believed bool
 	}{"nobody is listed": {}, "others are listed": {users: []string{"1", "65532"}}, "the user is listed": {[]string{other}, true}} {
 		t.Run(name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			refused := ""
 			w, err := NewWatcher(Options{Target: "unix://" + path, SocketUsers: c.users, OnError: func(err error) {

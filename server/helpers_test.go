@@ -139,7 +139,7 @@ func (bytesCodec) Unmarshal(data mem.BufferSlice, v any) error {
 
 // soon is the context of what must not take long.
 func soon(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }

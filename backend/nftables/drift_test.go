@@ -19,7 +19,7 @@ func disturbed(t *testing.T, b *Backend) {
 	t.Helper()
 	select {
 	case <-b.Disturbed():
-	case <-time.After(5 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("not disturbed")
 	}
 }
@@ -210,7 +210,7 @@ func TestNodePortAddressesFollow(t *testing.T) {
 	reads := counting.skeletons
 	check := func(want ...string) {
 		t.Helper()
-		for deadline := time.Now().Add(5 * time.Second); ; {
+		for deadline := time.Now().Add(time.Minute); ; {
 			disturbed(t, b)
 			verify(t, b)
 			var got []string

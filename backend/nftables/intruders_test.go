@@ -119,7 +119,7 @@ func TestIntruderIsNamed(t *testing.T) {
 		}
 		b.guard.spent(0) // how soon the next change is looked into is a matter of cost
 	}
-	for end := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		faults := b.Faults()
 		if len(faults) == 1 && strings.Contains(faults[0].Error(), `process "nft" changes them, with PID `) {
 			t.Log(faults[0])

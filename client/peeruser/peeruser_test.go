@@ -79,7 +79,7 @@ func runAs(t *testing.T, user uint32, path string) {
 
 func dial(t *testing.T, path string) *net.UnixConn {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		conn, err := net.Dial("unix", path)
 		if err == nil {
 			t.Cleanup(func() { _ = conn.Close() })

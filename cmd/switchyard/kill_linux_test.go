@@ -167,7 +167,7 @@ func once(network, addr string) error {
 
 // talk sends a line and wants it back.
 func talk(conn net.Conn) error {
-	if err := conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		return err
 	}
 	line := fmt.Appendf(nil, "%016x", rand.Uint64())

@@ -407,7 +407,7 @@ func TestLiveChanges(t *testing.T) {
 
 // apiServices returns what the node-local API has at a socket, nothing if it is not served yet.
 func apiServices(t *testing.T, socket string) []*localnetv1.ServiceEndpoints {
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	w, err := client.NewWatcher(client.Options{Target: "unix://" + socket})
 	if err != nil {
@@ -498,7 +498,7 @@ func TestChangesThatAreNotTaken(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "frob") {
 			t.Errorf("the process ended with %v", err)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("the process goes on with a broken file")
 	}
 	if !connects(clusterAddr) {

@@ -94,7 +94,7 @@ func requested(t *testing.T, allNodes bool) map[permission]bool {
 	done := make(chan error)
 	go func() { done <- src.Run(ctx, discard{}) }()
 	defer func() { cancel(); <-done }()
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		r.mu.Lock()
 		asked := maps.Clone(r.asked)
 		r.mu.Unlock()

@@ -83,7 +83,7 @@ func TestWatch(t *testing.T) {
 			if got != want {
 				t.Errorf("it reported that it shows revision %d, want %d", got, want)
 			}
-		case <-time.After(20 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatalf("it did not report that it shows revision %d", want)
 		}
 	}

@@ -141,7 +141,7 @@ func (n *node) serve(address, name string) {
 // shown waits until the program shows the revision, and returns what it says is wrong with the service shop/web.
 func (n *node) shown(revision int) string {
 	n.Helper()
-	timeout := time.After(20 * time.Second)
+	timeout := time.After(time.Minute)
 	for {
 		select {
 		case s := <-n.statuses:
@@ -164,7 +164,7 @@ func (n *node) dial(network, address string) (c net.Conn) {
 	n.inside(func() (err error) {
 		if c, err = net.DialTimeout(network, address, 10*time.Second); err == nil {
 			n.Cleanup(func() { c.Close() })
-			err = c.SetDeadline(time.Now().Add(10 * time.Second))
+			err = c.SetDeadline(time.Now().Add(time.Minute))
 		}
 		return err
 	})

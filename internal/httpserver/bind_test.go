@@ -134,7 +134,7 @@ func TestHardFail(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	s := NewServer(http.NotFoundHandler(), options("metrics", "--metrics-bind-address", quiet))
 	s.SetAddress(l.Addr().String(), true)

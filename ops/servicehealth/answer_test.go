@@ -71,7 +71,7 @@ func get(t *testing.T, host string, port uint16) (*http.Response, string) {
 
 func eventually(t *testing.T, try func() error) {
 	t.Helper()
-	end := time.Now().Add(10 * time.Second)
+	end := time.Now().Add(time.Minute)
 	for {
 		err := try()
 		if err == nil {

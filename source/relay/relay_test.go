@@ -456,7 +456,7 @@ func TestTargets(t *testing.T) {
 			if n != 1 {
 				t.Errorf("%s: %d objects have come, want 1", scheme, n)
 			}
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			t.Errorf("%s: nothing has come: %v", scheme, s.Problems())
 		}
 		stop()

@@ -193,7 +193,7 @@ func TestAPIServer(t *testing.T) {
 	}}}
 	get := func(path string, enough string) string {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		req, _ := http.NewRequestWithContext(ctx, http.MethodGet, "http://api"+path, nil)
 		resp, err := client.Do(req)

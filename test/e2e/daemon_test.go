@@ -21,10 +21,10 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/switchyard-net/switchyard/test/e2e/apicluster"
-	"github.com/switchyard-net/switchyard/test/e2e/controlplane"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/e2e/apicluster"
+	"github.com/switchyard-net/switchyard/test/e2e/controlplane"
 	"github.com/switchyard-net/switchyard/test/topology"
 )
 
@@ -122,7 +122,7 @@ func TestDaemon(t *testing.T) {
 	}
 	select {
 	case <-p.Exited():
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("the program does not end on SIGTERM")
 	}
 	reaches(t, n, frontend, "a")

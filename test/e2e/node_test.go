@@ -13,11 +13,11 @@ import (
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/backend/nftables"
 	"github.com/switchyard-net/switchyard/brain"
-	"github.com/switchyard-net/switchyard/test/e2e/controlplane"
-	"github.com/switchyard-net/switchyard/test/e2e/kubeproxy"
 	"github.com/switchyard-net/switchyard/source/kube"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
+	"github.com/switchyard-net/switchyard/test/e2e/controlplane"
+	"github.com/switchyard-net/switchyard/test/e2e/kubeproxy"
 	"github.com/switchyard-net/switchyard/test/topology"
 )
 

@@ -10,10 +10,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/switchyard-net/switchyard/test/e2e/apicluster"
-	"github.com/switchyard-net/switchyard/test/e2e/controlplane"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/e2e/apicluster"
+	"github.com/switchyard-net/switchyard/test/e2e/controlplane"
 	"github.com/switchyard-net/switchyard/test/topology"
 )
 

@@ -10,9 +10,9 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/switchyard-net/switchyard/test/e2e/apicluster"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/e2e/apicluster"
 	"github.com/switchyard-net/switchyard/test/topology"
 )
 
@@ -70,7 +70,7 @@ func (m *marks) begin(ctx context.Context, n *node) error {
 
 // set tries for a while: the API server may not know the service CIDR yet, which has just been made.
 func (m *marks) set(ctx context.Context, o model.Object) error {
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for {
 		_, err := m.client.Set(ctx, o)
 		if err == nil || time.Now().After(deadline) {

@@ -12,9 +12,9 @@ import (
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/backend/nftables"
 	"github.com/switchyard-net/switchyard/conformance"
+	"github.com/switchyard-net/switchyard/source/kube"
 	"github.com/switchyard-net/switchyard/test/e2e/apicluster"
 	"github.com/switchyard-net/switchyard/test/e2e/controlplane"
-	"github.com/switchyard-net/switchyard/source/kube"
 	"github.com/switchyard-net/switchyard/test/netns"
 )
 

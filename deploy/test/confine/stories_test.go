@@ -229,7 +229,7 @@ func (p *process) wait() int {
 	p.Helper()
 	select {
 	case <-p.done:
-	case <-time.After(30 * time.Second):
+	case <-time.After(time.Minute):
 		p.Fatalf("the process does not end")
 	}
 	return p.cmd.ProcessState.ExitCode()
@@ -264,7 +264,7 @@ func (p *process) status(name string) string {
 // eventually waits for what another process brings about.
 func (n *node) eventually(what string, ok func() bool) {
 	n.Helper()
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
 		if ok() {
 			return
 		}

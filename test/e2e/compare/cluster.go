@@ -13,10 +13,10 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/switchyard-net/switchyard/test/e2e/apicluster"
-	"github.com/switchyard-net/switchyard/test/e2e/controlplane"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/e2e/apicluster"
+	"github.com/switchyard-net/switchyard/test/e2e/controlplane"
 )
 
 // The addresses of the cluster. All endpoints are on the other node, which answers for the whole of endpointCIDR.

@@ -15,12 +15,12 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/switchyard-net/switchyard/test/e2e/apicluster"
-	"github.com/switchyard-net/switchyard/test/e2e/controlplane"
-	"github.com/switchyard-net/switchyard/test/e2e/kubeproxy"
 	"github.com/switchyard-net/switchyard/kubeconv"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/test/chaos"
+	"github.com/switchyard-net/switchyard/test/e2e/apicluster"
+	"github.com/switchyard-net/switchyard/test/e2e/controlplane"
+	"github.com/switchyard-net/switchyard/test/e2e/kubeproxy"
 	"github.com/switchyard-net/switchyard/test/netns"
 	"github.com/switchyard-net/switchyard/test/topology"
 )
