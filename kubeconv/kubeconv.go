@@ -109,21 +109,31 @@ func (f faults) err() error { return errors.Join(f...) }
 // The longest names of objects, and the longest of namespaces, ports and labels' values, that the API server takes.
 const maxName, maxLabel = 253, 63
 
-// name checks the name of an object and returns it.
+// name checks the name of an object and returns a copy. Few objects have the same.
 func (f *faults) name(name string) string {
 	if name == "" {
 		f.add("metadata.name", nil, "is missing")
 	}
-	return f.text("metadata.name", name, maxName)
+	if !f.fits("metadata.name", name, maxName) {
+		return ""
+	}
+	return strings.Clone(name)
 }
 
-// text checks the length of a text that is kept, and returns it. Nothing else about it matters here.
+// text checks the length of a text that many objects have, and returns it. Nothing else about it matters here.
 func (f *faults) text(path, s string, longest int) string {
-	if len(s) > longest {
-		f.add(path, s, fmt.Sprintf("must be no longer than %d bytes", longest))
+	if !f.fits(path, s, longest) {
 		return ""
 	}
 	return intern(s)
+}
+
+func (f *faults) fits(path, s string, longest int) bool {
+	if len(s) > longest {
+		f.add(path, s, fmt.Sprintf("must be no longer than %d bytes", longest))
+		return false
+	}
+	return true
 }
 
 // label checks the value of a label and returns it, empty if there is none.
@@ -131,7 +141,17 @@ func (f *faults) label(labels map[string]string, key string) string {
 	return f.text("metadata.labels["+key+"]", labels[key], maxLabel)
 }
 
-// intern returns a copy of s that equal strings share, so that s, which may be part of something large, can be freed.
+// serviceName returns a copy of the label of an EndpointSlice that names its Service.
+func (f *faults) serviceName(labels map[string]string) string {
+	name := labels[discoveryv1.LabelServiceName]
+	if !f.fits("metadata.labels["+discoveryv1.LabelServiceName+"]", name, maxLabel) {
+		return ""
+	}
+	return strings.Clone(name)
+}
+
+// intern returns a copy of s that equal strings share, so that s, which may be part of something large, can be freed. A string that
+// nothing shares takes several times the memory of a copy.
 func intern(s string) string {
 	if s == "" {
 		return ""

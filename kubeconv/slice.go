@@ -22,7 +22,7 @@ func EndpointSlice(s *discoveryv1.EndpointSlice) (*model.EndpointSlice, error) {
 	m := &model.EndpointSlice{
 		Namespace: f.text("metadata.namespace", s.Namespace, maxLabel),
 		Name:      f.name(s.Name),
-		Service:   f.label(s.Labels, discoveryv1.LabelServiceName),
+		Service:   f.serviceName(s.Labels),
 		Headless:  headless,
 	}
 	// A controller's slip in a time that only measures is not worth an error.

@@ -251,6 +251,7 @@ func (d *delivery) takeList(kind model.Kind, e *event) {
 
 // relisted has delivered what a list has changed.
 func (d *delivery) relisted(news []*item, gone []model.Ref) {
+	d.pending.expect(len(news) + len(gone))
 	for _, i := range news {
 		d.put(i)
 	}
@@ -353,6 +354,13 @@ type change struct {
 
 func newPending() pending { return pending{index: make(map[model.Ref]int)} }
 
+// expect makes room for n changes, if there are none yet.
+func (p *pending) expect(n int) {
+	if len(p.objects) == 0 {
+		p.objects, p.index = make([]change, 0, n), make(map[model.Ref]int, n)
+	}
+}
+
 func (p *pending) add(ref model.Ref, object model.Object) {
 	if i, ok := p.index[ref]; ok {
 		p.objects[i].object = object
@@ -364,6 +372,10 @@ func (p *pending) add(ref model.Ref, object model.Object) {
 
 // take returns what has been added since it was last called.
 func (p *pending) take() (set []model.Object, deleted []model.Ref) {
+	if len(p.objects) == 0 {
+		return nil, nil
+	}
+	set = make([]model.Object, 0, len(p.objects))
 	for _, c := range p.objects {
 		if c.object == nil {
 			deleted = append(deleted, c.ref)

@@ -147,7 +147,7 @@ func (r *listReader) readType(s *stream, length uint64) error {
 
 // readRaw reads the list itself: field 1 is about it, and each field 2 an object.
 func (r *listReader) readRaw(s *stream, length uint64, list *itemList) error {
-	end := s.taken + length
+	end, read := s.taken+length, r.resource.newReader()
 	for s.taken < end {
 		number, length, err := s.field()
 		if err != nil {
@@ -162,7 +162,7 @@ func (r *listReader) readRaw(s *stream, length uint64, list *itemList) error {
 			err = list.ListMeta.Unmarshal(b)
 		case 2:
 			var object metav1.Object
-			if object, err = r.resource.read(b); err == nil {
+			if object, err = read(b); err == nil {
 				r.add(list, object)
 			}
 		}

@@ -25,8 +25,8 @@ type resource struct {
 	version schema.GroupVersion
 	plural  string
 	example runtime.Object
-	// read reads an object from protobuf. It does not keep b.
-	read func(b []byte) (metav1.Object, error)
+	// newReader returns a function that reads objects from protobuf. It does not keep b. An object is valid until the next is read.
+	newReader func() func(b []byte) (metav1.Object, error)
 	// labels and fields select what is asked for. To fields comes what namespaces leave out, if namespaced.
 	labels, fields string
 	namespaced     bool
@@ -52,28 +52,32 @@ func resources(nodeName, proxyName string) []*resource {
 			// Only the namespaces that have the label: it arrives as an addition when it is put on a namespace, and as a
 			// deletion when it is taken off.
 			kind: model.KindNamespace, version: core, plural: "namespaces", example: &corev1.Namespace{},
-			read:    unmarshal[corev1.Namespace],
-			labels:  optOutLabel + "=disabled",
-			without: "namespaces labelled " + optOutLabel + "=disabled are served like all others",
+			newReader: reader(namespaceFields, empty[corev1.Namespace]),
+			labels:    optOutLabel + "=disabled",
+			without:   "namespaces labelled " + optOutLabel + "=disabled are served like all others",
 		},
 		{
 			kind: model.KindNode, version: core, plural: "nodes", example: &corev1.Node{},
-			read:   unmarshal[corev1.Node],
-			fields: nodes,
+			newReader: reader(nodeFields, empty[corev1.Node]),
+			fields:    nodes,
 		},
 		{
 			kind: model.KindServiceCIDR, version: networkingv1.SchemeGroupVersion, plural: "servicecidrs", example: &networkingv1.ServiceCIDR{},
-			read:    unmarshal[networkingv1.ServiceCIDR],
-			without: "connections to service addresses that no service owns are not dropped",
+			newReader: reader(serviceCIDRFields, empty[networkingv1.ServiceCIDR]),
+			without:   "connections to service addresses that no service owns are not dropped",
 		},
 		{
 			kind: model.KindService, version: core, plural: "services", example: &corev1.Service{},
-			read:   unmarshal[corev1.Service],
+			newReader: reader(serviceFields, func(o *corev1.Service) {
+				*o = corev1.Service{Spec: corev1.ServiceSpec{Ports: o.Spec.Ports[:0]}}
+			}),
 			labels: mine, namespaced: true,
 		},
 		{
 			kind: model.KindEndpointSlice, version: discoveryv1.SchemeGroupVersion, plural: "endpointslices", example: &discoveryv1.EndpointSlice{},
-			read:   unmarshal[discoveryv1.EndpointSlice],
+			newReader: reader(endpointSliceFields, func(o *discoveryv1.EndpointSlice) {
+				*o = discoveryv1.EndpointSlice{Endpoints: o.Endpoints[:0], Ports: o.Ports[:0]}
+			}),
 			labels: strings.Join([]string{discoveryv1.LabelServiceName, "!" + corev1.IsHeadlessService, mine}, ","), namespaced: true,
 		},
 	}
@@ -100,11 +104,29 @@ func (r *resource) rule() string {
 	return fmt.Sprintf(`{apiGroups: [%q], resources: [%q], verbs: ["list", "watch"]}`, r.version.Group, r.plural)
 }
 
-func unmarshal[T any, P interface {
+// reader returns a resource's newReader for objects of which some fields are decoded. They are one and the same object, which reset
+// empties: slices and maps keep their capacity.
+func reader[T any, P interface {
 	*T
 	metav1.Object
 	Unmarshal(b []byte) error
-}](b []byte) (metav1.Object, error) {
-	object := P(new(T))
-	return object, object.Unmarshal(b)
+}](decoded *fieldSet, reset func(P)) func() func(b []byte) (metav1.Object, error) {
+	return func() func(b []byte) (metav1.Object, error) {
+		object := P(new(T))
+		var rest []byte
+		return func(b []byte) (_ metav1.Object, err error) {
+			if rest, err = decoded.appendTo(rest[:0], b); err != nil {
+				return nil, err
+			}
+			labels, annotations := object.GetLabels(), object.GetAnnotations()
+			clear(labels)
+			clear(annotations)
+			reset(object)
+			object.SetLabels(labels)
+			object.SetAnnotations(annotations)
+			return object, object.Unmarshal(rest)
+		}
+	}
 }
+
+func empty[T any](object *T) { *object = *new(T) }
