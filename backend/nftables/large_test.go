@@ -3,6 +3,7 @@
 package nftables
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"testing"
@@ -84,6 +85,79 @@ func TestLargeSetsAreLookedUp(t *testing.T) {
 				t.Error("what belonged to the Service that is gone is still there")
 			}
 		})
+	}
+}
+
+// TestWrongElementInALargeSet restarts on sets of which one element is not what it should be, deep in what is looked up on several
+// sockets for some services at a time. Far-off services have endpoints in common.
+func TestWrongElementInALargeSet(t *testing.T) {
+	const wrong = 431 // the service that it is about
+	var services []*state.Service
+	for i := range 800 {
+		endpoints := 10 * i
+		if i%100 == 0 {
+			endpoints = 1
+		}
+		var ports []state.Port
+		for _, f := range families {
+			ports = append(ports, clusterIPPort(f, state.TCP, 1+i, endpointsOf(f, endpoints, 5)))
+		}
+		services = append(services, serviceOf(fmt.Sprintf("service-%03d", i), ports...))
+	}
+	slot := func(f state.Family, index uint32, port uint16) (setID, nft.Elem) {
+		p := clusterIPPort(f, state.TCP, 1+wrong, endpointsOf(f, 10*wrong, 5))
+		k := frontendKey(&p, &p.Frontends[0]).slot(index)
+		e := element{family: f, set: k.set, key: k.key}
+		w := writer{buf: e.data[:]}
+		w.addr(p.Internal.Inside.Endpoints[min(int(index), 4)].Addr.Addr())
+		w.port(port)
+		return k.set, e.encode(k.set.layout(f))
+	}
+	hair := func(f state.Family, endpoint int) (setID, nft.Elem) {
+		e := newSharedKey(hairpin, endpointsOf(f, endpoint, 1)[0].Addr.Addr()).element()
+		return e.set, e.encode(e.set.layout(f))
+	}
+	cases := map[string]func(f state.Family, add, del func(setID, nft.Elem)){
+		"nothing":         func(state.Family, func(setID, nft.Elem), func(setID, nft.Elem)) {},
+		"other endpoint":  func(f state.Family, add, del func(setID, nft.Elem)) { del(slot(f, 2, 8080)); add(slot(f, 2, 8081)) },
+		"missing slot":    func(f state.Family, _, del func(setID, nft.Elem)) { del(slot(f, 2, 8080)) },
+		"foreign slot":    func(f state.Family, add, _ func(setID, nft.Elem)) { add(slot(f, 5, 8080)) },
+		"missing address": func(f state.Family, _, del func(setID, nft.Elem)) { del(hair(f, 10*wrong)) },
+		"shared address":  func(f state.Family, _, del func(setID, nft.Elem)) { del(hair(f, 1)) },
+		"foreign address": func(f state.Family, add, _ func(setID, nft.Elem)) { add(hair(f, 9999)) },
+		"other address":   func(f state.Family, add, del func(setID, nft.Elem)) { del(hair(f, 1)); add(hair(f, 9999)) },
+	}
+	ns := newNS(t)
+	conn := dial(t, ns)
+	b := newBackend(t, ns, Options{})
+	apply(t, b, full(services...))
+	before := dump(t, conn)
+	for name, disturb := range cases {
+		for way, limits := range map[string]readLimits{"dump": {0, 1 << 30}, "rewrite": {0, 0}} {
+			for _, f := range families {
+				t.Run(fmt.Sprint(name, ", ", way, ", ", f), func(t *testing.T) {
+					closeBackend(b) // while it runs, nobody else can change the tables
+					commit := func(change func(*nft.Batch, nft.Table, string, nft.Elem)) func(setID, nft.Elem) {
+						return func(set setID, e nft.Elem) {
+							var batch nft.Batch
+							change(&batch, table(f), set.name(), e)
+							if err := conn.Commit(&batch); err != nil {
+								t.Fatal(err)
+							}
+						}
+					}
+					disturb(f, commit((*nft.Batch).AddElem), commit((*nft.Batch).DeleteElem))
+					b = newBackend(t, ns, Options{})
+					b.limits = limits
+					if written := apply(t, b, full(services...)).Written; (written > 0) != (name != "nothing") {
+						t.Errorf("%d objects written", written)
+					}
+					if diff := changesBetween(before, dump(t, conn)); len(diff) > 0 {
+						t.Errorf("changed: %v", diff)
+					}
+				})
+			}
+		}
 	}
 }
 

@@ -3,6 +3,7 @@
 package nftables
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -74,9 +75,14 @@ func openBackend(t testing.TB, ns *netns.NS, o Options, wrap func(*nft.Conn) ker
 	var b *Backend
 	inNS(t, ns, func() error {
 		c, err := nft.Dial()
-		if err == nil {
-			b, err = open(t.Context(), o, wrap(c))
+		if err != nil {
+			return err
 		}
+		more, err := nft.Dial()
+		if err != nil {
+			return errors.Join(err, c.Close())
+		}
+		b, err = open(t.Context(), o, wrap(c), more)
 		return err
 	})
 	t.Cleanup(func() { closeBackend(b) })
@@ -394,15 +400,21 @@ func (k *faulty) Elems(t nft.Table, set string) ([]nft.Elem, error) {
 	return k.kernel.Elems(t, set)
 }
 
-func (k *faulty) Find(t nft.Table, set string, keys [][]byte, found func(i int, data []byte)) error {
+func (k *faulty) Find(t nft.Table, set string, width int, keys []byte, found func(i int, data []byte)) error {
 	if err := k.fail(1. / 50); err != nil {
 		return err
 	}
-	return k.kernel.Find(t, set, keys, found)
+	return k.kernel.Find(t, set, width, keys, found)
 }
 
 // waysToRead are limits that make small sets be read as large ones are.
 var waysToRead = map[string]readLimits{
 	"dumped": usualReadLimits, "looked up or dumped": {find: 0, rewrite: 1 << 30}, "looked up or rewritten": {find: 0, rewrite: 0},
 	"some of each": {find: 2, rewrite: 6},
+}
+
+// splitSlotKey takes the index off the key of a slot, and leaves what is the frontend's key, in the common view.
+func splitSlotKey(k elementKey) (frontend elementKey, index uint32) {
+	index = binary.NativeEndian.Uint32(k.key[frontendLen(k.family, k.set.space):])
+	return k.frontend(), index
 }

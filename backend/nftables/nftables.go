@@ -18,6 +18,7 @@ import (
 	"maps"
 	"net/netip"
 	"os"
+	"runtime"
 	"slices"
 	"time"
 
@@ -33,10 +34,12 @@ type Backend struct {
 	o      Options
 	log    *slog.Logger
 	kernel kernel
-	flows  *conntrack.Conn
-	addrs  *ifaddr.Watcher
-	cutter *flowCutter
-	guard  *guard
+	// finders are kernel, and more sockets to ask at the same time.
+	finders []finder
+	flows   *conntrack.Conn
+	addrs   *ifaddr.Watcher
+	cutter  *flowCutter
+	guard   *guard
 	// intruders is nil if nobody else can change our tables.
 	intruders *intruders
 	batch     nft.Batch
@@ -69,12 +72,29 @@ func New(ctx context.Context, o Options) (*Backend, error) {
 	if err != nil {
 		return nil, fmt.Errorf("nftables: %w", err)
 	}
-	return open(ctx, o, conn)
+	var more []finder
+	for range min(runtime.GOMAXPROCS(0), maxFinders) - 1 {
+		f, err := nft.Dial()
+		if err != nil {
+			for _, f := range more {
+				err = errors.Join(err, f.Close())
+			}
+			return nil, errors.Join(fmt.Errorf("nftables: %w", err), conn.Close())
+		}
+		more = append(more, f)
+	}
+	return open(ctx, o, conn, more...)
 }
 
-// open takes over k.
-func open(ctx context.Context, o Options, k kernel) (*Backend, error) {
-	b := &Backend{o: o, log: o.Logger, kernel: k, mirror: newMirror(), local: openRouteLocalnet(), limits: usualReadLimits}
+// maxFinders is how many sockets are asked at the same time. What compares the answers cannot follow more.
+const maxFinders = 4
+
+// open takes over k, and more sockets to read with.
+func open(ctx context.Context, o Options, k kernel, more ...finder) (*Backend, error) {
+	b := &Backend{
+		o: o, log: o.Logger, kernel: k, finders: append([]finder{k}, more...), mirror: newMirror(), local: openRouteLocalnet(),
+		limits: usualReadLimits,
+	}
 	if b.log == nil {
 		b.log = slog.New(slog.DiscardHandler)
 	}
@@ -239,7 +259,10 @@ func (b *Backend) Close() error {
 	if b.flows != nil {
 		errs = append(errs, b.flows.Close())
 	}
-	return errors.Join(append(errs, b.local.close(), b.kernel.Close())...)
+	for _, f := range b.finders {
+		errs = append(errs, f.Close())
+	}
+	return errors.Join(append(errs, b.local.close())...)
 }
 
 // Disturbed gets a value when addresses of the node have changed, or when something else changed the kernel's rules.
@@ -320,11 +343,11 @@ func (b *Backend) apply(u *state.Update, unknown records) (backend.Result, error
 // applyAll makes the tables show what is desired, whatever they show now.
 func (b *Backend) applyAll(want desired) (backend.Result, error) {
 	b.guard.arm() // before the reading: whatever changes after it is drift
-	ks, err := b.readKernel(want)
+	slices.SortFunc(want.services, func(a, b *state.Service) int { return a.Name.Compare(b.Name) })
+	p, err := b.compareAll(want)
 	if err != nil {
 		return backend.Result{}, fmt.Errorf("nftables: %w", err)
 	}
-	p := resync(&b.o, b.mirror, ks, want, b.selectNodePorts(want.node))
 	// Whatever is written: after a commit whose answer was lost nothing is left to write, but its changes count.
 	var notes []flowNote
 	for name, a := range b.mirror.services {
@@ -348,6 +371,33 @@ func (b *Backend) applyAll(want desired) (backend.Result, error) {
 	b.known, b.applied = true, true
 	b.finish()
 	return backend.Result{Written: written}, nil
+}
+
+// compareAll plans the difference between what the tables hold and what is desired.
+func (b *Backend) compareAll(want desired) (*plan, error) {
+	for whole := map[tableSet]bool{}; ; {
+		p, unexpected, err := b.compareOnce(want, whole)
+		if err != nil || len(unexpected) == 0 {
+			return p, err
+		}
+		for _, s := range unexpected {
+			whole[s.tableSet] = true
+		}
+	}
+}
+
+// compareOnce is compareAll, and returns the sets that have to be dumped first, if there are any.
+func (b *Backend) compareOnce(want desired, whole map[tableSet]bool) (*plan, []*largeSet, error) {
+	ks, err := b.readKernel(want, whole)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer ks.close()
+	p, err := resync(&b.o, b.mirror, ks, want, b.selectNodePorts(want.node))
+	if err != nil {
+		return nil, nil, err
+	}
+	return p, slices.DeleteFunc(ks.lookups.unexpected(), func(s *largeSet) bool { return s.rewrite }), nil
 }
 
 // logReplaced says once what a replaced table means. Everything else in it is as before.

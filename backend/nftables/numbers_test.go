@@ -107,7 +107,7 @@ func TestNumbersInAComparison(t *testing.T) {
 	planned(former, delta(b))
 	theirs := former.services[b.Name].numbers
 	maps.Copy(theirs, firstNumbers(a)) // as after a collision
-	p := resync(&Options{}, former, &kernelState{}, desired{services: []*state.Service{a, b}, node: testNode}, nil)
+	p := resynced(t, former, &kernelState{}, desired{services: []*state.Service{a, b}, node: testNode})
 	p.commit()
 	if now := p.m.services[b.Name].numbers; !maps.Equal(now, theirs) {
 		t.Errorf("b has the numbers %v, had %v", now, theirs)
@@ -120,6 +120,15 @@ func TestNumbersInAComparison(t *testing.T) {
 	if len(p.m.numbers) != 4 {
 		t.Errorf("%d numbers are taken, want 4", len(p.m.numbers))
 	}
+}
+
+func resynced(t *testing.T, former *mirror, ks *kernelState, want desired) *plan {
+	t.Helper()
+	p, err := resync(&Options{}, former, ks, want, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
 }
 
 // TestSparedNumbers: a frontend that stays as it is in the kernel keeps its list for itself.
@@ -138,8 +147,8 @@ func TestSparedNumbers(t *testing.T) {
 		"all":      {all: true},
 		"all, one": {all: true, services: records{gone.Name: gone}},
 	} {
-		p := resync(&Options{}, newMirror(), &kernelState{elements: maps.Clone(ks.elements)},
-			desired{services: []*state.Service{a}, node: testNode, spared: spared}, nil)
+		p := resynced(t, newMirror(), &kernelState{elements: maps.Clone(ks.elements)},
+			desired{services: []*state.Service{a}, node: testNode, spared: spared})
 		p.commit()
 		for _, s := range p.order {
 			for i := range s.del {
@@ -152,8 +161,8 @@ func TestSparedNumbers(t *testing.T) {
 			}
 		}
 	}
-	p := resync(&Options{}, newMirror(), &kernelState{elements: maps.Clone(ks.elements)},
-		desired{services: []*state.Service{a}, node: testNode}, nil)
+	p := resynced(t, newMirror(), &kernelState{elements: maps.Clone(ks.elements)},
+		desired{services: []*state.Service{a}, node: testNode})
 	if now := p.services[a.Name].numbers; !maps.Equal(now, first) {
 		t.Errorf("numbers %v when nothing is spared, want %v", now, first)
 	}

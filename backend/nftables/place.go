@@ -18,7 +18,7 @@ func place(old []state.Endpoint, targets []target) []state.Endpoint {
 	for _, t := range targets {
 		total += t.weight
 	}
-	size := max(int(classOf(total)), min(total, 1))
+	size := slotsFor(total)
 	placed := make([]state.Endpoint, size)
 	missing := make(map[state.Endpoint]int, len(targets)) // slots that an endpoint still has to get
 	for _, t := range targets {
@@ -49,6 +49,9 @@ func place(old []state.Endpoint, targets []target) []state.Endpoint {
 	}
 	return placed
 }
+
+// slotsFor returns how many slots a view has for endpoints of a weight sum.
+func slotsFor(total int) int { return max(int(classOf(total)), min(total, 1)) }
 
 // placeRoute places the endpoints of a route evenly. If that is the order in which they stand there, the route's own memory is
 // returned.

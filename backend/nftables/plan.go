@@ -370,6 +370,12 @@ func (s *setPlan) write(b *nft.Batch, elements []element, put func(nft.Table, st
 
 // commit makes the plan part of the mirror.
 func (p *plan) commit() {
+	if len(p.m.services)+len(p.m.refs) == 0 { // as when all was compared
+		p.m.services, p.services = p.services, p.m.services
+		p.m.refs, p.refs = p.refs, p.m.refs
+		maps.DeleteFunc(p.m.services, func(_ state.ServiceName, a applied) bool { return a.record == nil })
+		maps.DeleteFunc(p.m.refs, func(_ sharedKey, n int32) bool { return n == 0 })
+	}
 	for name, a := range p.services {
 		if a.record == nil {
 			delete(p.m.services, name)

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
@@ -25,9 +24,14 @@ type kernel interface {
 	Table(nft.Table) (nft.TableInfo, error)
 	ReadSkeleton(nft.Table) (*nft.Skeleton, error)
 	Elems(nft.Table, string) ([]nft.Elem, error)
-	Find(t nft.Table, set string, keys [][]byte, found func(i int, data []byte)) error
+	finder
 	Generation() (uint32, error)
 	Port() (uint32, error)
+}
+
+// finder looks elements up. Several may do so at once.
+type finder interface {
+	Find(t nft.Table, set string, width int, keys []byte, found func(i int, data []byte)) error
 	Close() error
 }
 
@@ -40,11 +44,11 @@ type tableState struct {
 // kernelState is what the kernel holds.
 type kernelState struct {
 	// flags are those that our tables should have.
-	flags    nft.TableFlags
-	tables   []tableState
+	flags  nft.TableFlags
+	tables []tableState
+	// elements are those of the sets that were dumped, and of large sets those that reach has looked up.
 	elements map[elementKey][maxData]byte
-	// partly are sets that hold more than elements shows of them.
-	partly map[tableSet]bool
+	lookups  *lookups // nil if there are no large sets
 }
 
 // readLimits are numbers of elements. A dump of a set takes time that grows with their square.
@@ -58,10 +62,11 @@ type readLimits struct {
 
 var usualReadLimits = readLimits{find: 50_000, rewrite: 100_000}
 
-// readKernel reads our tables with all their elements, up to those of sets that are only read partly.
-func (b *Backend) readKernel(want desired) (*kernelState, error) {
-	ks := &kernelState{flags: b.flags, elements: map[elementKey][maxData]byte{}, partly: map[tableSet]bool{}}
-	large := map[tableSet]*largeSet{}
+// readKernel reads our tables with all their elements, up to those of large sets. Sets in whole do not count as large. The caller
+// must close the result before it uses the kernel again.
+func (b *Backend) readKernel(want desired, whole map[tableSet]bool) (*kernelState, error) {
+	ks := &kernelState{flags: b.flags, elements: map[elementKey][maxData]byte{}}
+	var large []*largeSet
 	for _, f := range families {
 		t := tableState{family: f}
 		exists, err := b.kernel.HasTable(table(f))
@@ -69,29 +74,24 @@ func (b *Backend) readKernel(want desired) (*kernelState, error) {
 			return nil, fmt.Errorf("looking for table %s (%v): %w", tableName, f, err)
 		}
 		if exists {
-			if err := b.readTable(ks, &t, large); err != nil {
+			found, err := b.readTable(ks, &t, whole)
+			if err != nil {
 				return nil, err
 			}
+			large = append(large, found...)
 		}
 		ks.tables = append(ks.tables, t)
 	}
-	if len(large) == 0 {
-		return ks, nil
-	}
-	b.expect(ks, want, large)
-	for ts, l := range large {
-		if err := b.readLarge(ks, ts, l, want.spared.none()); err != nil {
-			return nil, err
-		}
+	if len(large) > 0 {
+		ks.lookups = b.lookUp(ks, want, large)
 	}
 	return ks, nil
 }
 
-// readTable reads a table up to the elements of large sets, which it adds to large.
-func (b *Backend) readTable(ks *kernelState, t *tableState, large map[tableSet]*largeSet) error {
-	var err error
+// readTable reads a table up to the elements of large sets, which it returns.
+func (b *Backend) readTable(ks *kernelState, t *tableState, whole map[tableSet]bool) (large []*largeSet, err error) {
 	if t.skeleton, err = b.kernel.ReadSkeleton(table(t.family)); err != nil {
-		return fmt.Errorf("reading table %s (%v): %w", tableName, t.family, err)
+		return nil, fmt.Errorf("reading table %s (%v): %w", tableName, t.family, err)
 	}
 	sh := shapeOf(t.family, t.skeleton.Sets())
 	// Only sets that are as this version makes them are read, and not the one that others fill: what it holds is never compared.
@@ -101,15 +101,15 @@ func (b *Backend) readTable(ks *kernelState, t *tableState, large map[tableSet]*
 			continue
 		}
 		ts := tableSet{t.family, id}
-		if n, ok := t.skeleton.Count(set.Name); ok && n > b.limits.find {
-			large[ts] = &largeSet{count: n}
+		if n, ok := t.skeleton.Count(set.Name); ok && n > b.limits.find && !whole[ts] {
+			large = append(large, &largeSet{tableSet: ts, layout: id.layout(t.family), count: n})
 			continue
 		}
 		if err := b.dump(ks, ts); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return nil
+	return large, nil
 }
 
 // dump reads a whole set.
@@ -130,101 +130,4 @@ func (b *Backend) dump(ks *kernelState, ts tableSet) error {
 
 func (ts tableSet) failed(err error) error {
 	return fmt.Errorf("reading set %s of table %s (%v): %w", ts.set.name(), tableName, ts.family, err)
-}
-
-// largeSet is a set that is not dumped, unless it holds something else than what is expected.
-type largeSet struct {
-	count    int // of all its elements
-	expected [][maxKey]byte
-}
-
-// expect collects the keys that large sets most likely have: those that the state has, in slots that are filled without gaps. What
-// it does not foresee takes longer to read.
-func (b *Backend) expect(ks *kernelState, want desired, large map[tableSet]*largeSet) {
-	expect := func(e *element) {
-		if l := large[tableSet{e.family, e.set}]; l != nil {
-			l.expected = append(l.expected, e.key)
-		}
-	}
-	p := newPlan(&b.o, newMirror())
-	for i := range ks.tables {
-		if sk := ks.tables[i].skeleton; sk != nil {
-			p.shape.merge(shapeOf(ks.tables[i].family, sk.Sets()))
-		}
-	}
-	for _, a := range b.selectNodePorts(want.node) {
-		e := newSharedKey(nodePortIPs, a).element()
-		expect(&e)
-	}
-	for s, former := range want.sorted(p, b.mirror) {
-		next := applied{record: s, places: placeService(former, s), numbers: p.number(s.Name, former.numbers, s)}
-		if former.record == nil {
-			next.fillHoles()
-		}
-		p.new.reset()
-		p.new.whole(&next)
-		for i := range p.new.own {
-			expect(&p.new.own[i])
-		}
-		for _, k := range p.new.shared {
-			e := k.element()
-			expect(&e)
-		}
-	}
-}
-
-// findAtOnce is how many keys are handed over together.
-const findAtOnce = 4096
-
-// readLarge looks up what is expected in a set. If the set holds more than that, it is dumped, or read only partly if it may be
-// written anew.
-func (b *Backend) readLarge(ks *kernelState, ts tableSet, l *largeSet, mayRewrite bool) error {
-	before, layout := len(ks.elements), ts.set.layout(ts.family)
-	keys := make([][]byte, 0, findAtOnce)
-	for expected := range slices.Chunk(l.expected, findAtOnce) {
-		keys = keys[:0]
-		for i := range expected {
-			keys = append(keys, expected[i][:layout.key])
-		}
-		err := b.kernel.Find(table(ts.family), ts.set.name(), keys, func(i int, data []byte) {
-			e := element{family: ts.family, set: ts.set, key: expected[i]}
-			copy(e.data[:], data)
-			ks.elements[e.id()] = e.data
-		})
-		if err != nil {
-			return ts.failed(err)
-		}
-	}
-	switch {
-	case len(ks.elements)-before == l.count:
-		return nil
-	case mayRewrite && l.count > b.limits.rewrite:
-		ks.partly[ts] = true
-		return nil
-	}
-	return b.dump(ks, ts)
-}
-
-// placements collects how the kernel's slots are filled, by frontend and view.
-func (ks *kernelState) placements() map[elementKey][]state.Endpoint {
-	filled := map[elementKey][]state.Endpoint{}
-	for k, data := range ks.elements {
-		if k.set.kind != slots {
-			continue
-		}
-		frontend, index := splitSlotKey(k)
-		ep := decodeEndpoint(k.family, data)
-		v := index >> 16
-		if index &= 1<<16 - 1; v >= numViews || index >= maxEndpoints {
-			continue
-		}
-		frontend.set.view = view(v)
-		s := filled[frontend]
-		for int(index) >= len(s) {
-			s = append(s, state.Endpoint{})
-		}
-		s[index] = state.Endpoint{Addr: ep}
-		filled[frontend] = s
-	}
-	return filled
 }

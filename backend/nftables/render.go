@@ -262,13 +262,18 @@ func frontendKey(p *state.Port, f *state.Frontend) elementKey {
 
 // frontend returns what frontendKey returns for the frontend that the element belongs to, if its set is not global.
 func (k elementKey) frontend() elementKey {
-	n := 8
-	if k.set.space == service {
-		n += addrLen(k.family)
-	}
+	clear(k.key[frontendLen(k.family, k.set.space):])
 	k.set = setID{space: k.set.space, kind: slots}
-	clear(k.key[n:])
 	return k
+}
+
+// frontendLen returns how long the keys of frontends are.
+func frontendLen(f state.Family, s space) int {
+	const protoAndPort = 8
+	if s == service {
+		return addrLen(f) + protoAndPort
+	}
+	return protoAndPort
 }
 
 // begin begins with the elements of a frontend.
@@ -367,12 +372,11 @@ func (k *elementKey) numberIn() uint32 { return binary.NativeEndian.Uint32(k.key
 // numberOf returns the number that is an element's data.
 func numberOf(data [maxData]byte) uint32 { return binary.NativeEndian.Uint32(data[:]) }
 
-// splitSlotKey takes the index off the key of a slot, and leaves what is the frontend's key, in the common view.
-func splitSlotKey(k elementKey) (frontend elementKey, index uint32) {
-	n := setID{space: k.set.space, kind: slots}.layout(k.family).key - 4
-	index = binary.NativeEndian.Uint32(k.key[n:])
-	clear(k.key[n:])
-	return k, index
+// slot returns the key of the slot with an index of the frontend that k is the key of.
+func (k elementKey) slot(index uint32) elementKey {
+	key := writer{buf: k.key[:], n: frontendLen(k.family, k.set.space)}
+	key.mark(index)
+	return k
 }
 
 func decodeEndpoint(f state.Family, data [maxData]byte) netip.AddrPort {

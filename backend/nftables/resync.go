@@ -1,7 +1,6 @@
 package nftables
 
 import (
-	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -19,7 +18,7 @@ type desired struct {
 
 // after returns what is desired once u is applied to what the mirror holds.
 func (m *mirror) after(u *state.Update) desired {
-	d := desired{services: u.Changed, node: u.Node, spared: spared{services: records{}}}
+	d := desired{services: slices.Clone(u.Changed), node: u.Node, spared: spared{services: records{}}}
 	if u.Full {
 		return d
 	}
@@ -33,7 +32,6 @@ func (m *mirror) after(u *state.Update) desired {
 		touched[name] = true
 	}
 	maps.DeleteFunc(d.spared.services, func(name state.ServiceName, _ *state.Service) bool { return touched[name] })
-	d.services = slices.Clone(d.services)
 	for name, a := range m.services {
 		if !touched[name] {
 			d.services = append(d.services, a.record)
@@ -44,8 +42,8 @@ func (m *mirror) after(u *state.Update) desired {
 
 // resync plans the difference between what the kernel holds and what is desired. former is asked for placements, so that
 // endpoints stay in their slots; those of services that it does not know are taken from the kernel. The plan's mirror is a new
-// one: former stays as it is.
-func resync(o *Options, former *mirror, ks *kernelState, want desired, nodePorts []netip.Addr) *plan {
+// one: former stays as it is. The services must be sorted, so that the same change makes the same batch.
+func resync(o *Options, former *mirror, ks *kernelState, want desired, nodePorts []netip.Addr) (*plan, error) {
 	p := newPlan(o, newMirror())
 	p.node, p.flags = want.node, ks.flags
 	p.serveOn(nodePorts)
@@ -55,30 +53,50 @@ func resync(o *Options, former *mirror, ks *kernelState, want desired, nodePorts
 			p.shape.loopback = p.shape.loopback || sk.HasChainNamed(chainLoopback)
 		}
 	}
+	p.keepNumbers(want.services, former)
+	if !want.spared.none() { // what is spared can be anywhere
+		if err := ks.reach(everything(want)); err != nil {
+			return nil, err
+		}
+	}
 	kept := p.spareNumbers(ks, want)
-	slots := ks.placements()
-	p.rewrite(ks)
-	for s, before := range want.sorted(p, former) {
-		next := applied{record: s}
+	p.services = make(map[state.ServiceName]applied, len(want.services))
+	var again []sharedKey
+	for i, s := range want.services {
+		if err := ks.reach(i + 1); err != nil {
+			return nil, err
+		}
+		next, before := applied{record: s}, former.services[s.Name]
 		if before.record == nil {
-			before = fromKernel(s, slots)
+			before = ks.fromKernel(s)
 		}
 		next.places = placeService(before, s)
 		next.numbers = p.number(s.Name, kept.without(before.numbers), s)
 		p.services[s.Name] = next
 		p.new.whole(&next)
+		again = again[:0]
 		for _, k := range p.new.shared {
-			if p.refs[k]++; p.refs[k] == 1 {
+			n := p.refs[k] + 1
+			if p.refs[k] = n; n == 1 {
 				p.new.own = append(p.new.own, k.element())
+			} else {
+				again = append(again, k)
 			}
 		}
 		p.compare(ks)
+		for _, k := range again {
+			ks.forget(k)
+		}
 		p.new.reset()
+	}
+	if err := ks.reach(everything(want)); err != nil {
+		return nil, err
 	}
 	for _, a := range nodePorts {
 		p.new.own = append(p.new.own, newSharedKey(nodePortIPs, a).element())
 	}
 	p.compare(ks)
+	p.rewrite(ks)
 	p.spare(ks, want, kept)
 	for _, k := range slices.SortedFunc(maps.Keys(ks.elements), elementKey.compare) {
 		p.del(element{k.family, k.set, k.key, ks.elements[k]})
@@ -86,40 +104,56 @@ func resync(o *Options, former *mirror, ks *kernelState, want desired, nodePorts
 	for i := range ks.tables {
 		p.resyncTable(&ks.tables[i])
 	}
-	return p
+	return p, nil
 }
 
-// sorted returns the services by name, so that the same change makes the same batch, each with what the mirror shows of it. The numbers
-// that the mirror shows are not given to others.
-func (d *desired) sorted(p *plan, former *mirror) iter.Seq2[*state.Service, applied] {
-	for _, s := range d.services {
+// keepNumbers sees to it that the numbers which the mirror shows of services are not given to others.
+func (p *plan) keepNumbers(services []*state.Service, former *mirror) {
+	for _, s := range services {
 		for _, n := range former.services[s.Name].numbers {
 			p.m.numbers[n] = struct{}{}
 		}
 	}
-	services := slices.SortedFunc(slices.Values(d.services), func(a, b *state.Service) int { return a.Name.Compare(b.Name) })
-	return func(yield func(*state.Service, applied) bool) {
-		for _, s := range services {
-			if !yield(s, former.services[s.Name]) {
-				return
-			}
-		}
-	}
 }
 
-// rewrite plans that sets which are only read partly are emptied and filled again, in one transaction.
+// rewrite plans that sets of which something was not looked up are emptied and filled again, in one transaction.
 func (p *plan) rewrite(ks *kernelState) {
-	if len(ks.partly) == 0 {
-		return
-	}
-	for _, f := range families { // the same change makes the same batch
-		for _, id := range setIDs(f, &p.shape) {
-			if ks.partly[tableSet{f, id}] {
-				p.set(f, id).flush = true
-			}
+	sets := map[tableSet]bool{}
+	for _, l := range ks.lookups.unexpected() {
+		if l.rewrite {
+			s := p.set(l.family, l.set)
+			s.flush, s.del, s.add = true, nil, nil
+			sets[l.tableSet] = true
 		}
 	}
-	maps.DeleteFunc(ks.elements, func(k elementKey, _ [maxData]byte) bool { return ks.partly[tableSet{k.family, k.set}] })
+	if len(sets) == 0 {
+		return
+	}
+	maps.DeleteFunc(ks.elements, func(k elementKey, _ [maxData]byte) bool { return sets[tableSet{k.family, k.set}] })
+	p.writeAnew(func(ts tableSet) bool { return sets[ts] })
+}
+
+// writeAnew plans all elements of some sets, up to those that are spared.
+func (p *plan) writeAnew(of func(tableSet) bool) {
+	write := func(e element) {
+		if of(tableSet{e.family, e.set}) {
+			p.add(e)
+		}
+	}
+	for _, name := range slices.SortedFunc(maps.Keys(p.services), state.ServiceName.Compare) {
+		a := p.services[name]
+		p.new.reset()
+		p.new.whole(&a)
+		for i := range p.new.own {
+			write(p.new.own[i])
+		}
+	}
+	for _, k := range slices.SortedFunc(maps.Keys(p.refs), sharedKey.compare) {
+		write(k.element())
+	}
+	for _, a := range p.nodePorts {
+		write(newSharedKey(nodePortIPs, a).element())
+	}
 }
 
 // compare plans the elements in p.new that the kernel lacks, and takes those that it has off ks.
@@ -270,26 +304,7 @@ func (p *plan) replaceTable(t *tableState, sets []nft.Set, chains []nft.Chain) {
 			s.flush, s.del, s.add = false, nil, nil
 		}
 	}
-	for _, name := range slices.SortedFunc(maps.Keys(p.services), state.ServiceName.Compare) {
-		a := p.services[name]
-		p.new.reset()
-		p.new.whole(&a)
-		for i := range p.new.own {
-			if p.new.own[i].family == t.family {
-				p.add(p.new.own[i])
-			}
-		}
-	}
-	for _, k := range slices.SortedFunc(maps.Keys(p.refs), sharedKey.compare) {
-		if k.family == t.family {
-			p.add(k.element())
-		}
-	}
-	for _, a := range p.nodePorts {
-		if state.FamilyOf(a) == t.family {
-			p.add(newSharedKey(nodePortIPs, a).element())
-		}
-	}
+	p.writeAnew(func(ts tableSet) bool { return ts.family == t.family })
 	for _, e := range p.kept {
 		name, again := e.set.name(), e.set.space == global && p.refs[sharedOf(&e)] > 0
 		if e.family == t.family && !again && slices.ContainsFunc(sets, func(s nft.Set) bool { return s.Name == name }) {
@@ -310,24 +325,23 @@ func (p *plan) canKeep(t *tableState, clients *nft.Set) bool {
 }
 
 // fromKernel reads the placements of a record's routes off the kernel's slots: from those of the first frontend that has any.
-func fromKernel(s *state.Service, slots map[elementKey][]state.Endpoint) applied {
+func (ks *kernelState) fromKernel(s *state.Service) applied {
 	a := applied{record: s, places: make([]placement, len(s.Ports))}
 	for i := range s.Ports {
 		p := &s.Ports[i]
+		routes := routes(p)
 		for j := range p.Frontends {
 			f := &p.Frontends[j]
 			at := internalInside
 			if f.Kind != state.ClusterIP {
 				at = externalInside
 			}
-			key := frontendKey(p, f)
 			for _, from := range []struct {
 				route route
 				view  view
-			}{{at, inside}, {at, common}, {at + 1, outside}} {
-				key.set.view = from.view
-				if a.places[i][from.route] == nil {
-					a.places[i][from.route] = localLike(slots[key], routes(p)[from.route])
+			}{{at, common}, {at, inside}, {at + 1, outside}} {
+				if r := routes[from.route]; r != nil && a.places[i][from.route] == nil {
+					a.places[i][from.route] = ks.placed(p, f, from.view, r)
 				}
 			}
 		}
@@ -335,13 +349,21 @@ func fromKernel(s *state.Service, slots map[elementKey][]state.Endpoint) applied
 	return a
 }
 
-// localLike fills in what the kernel does not know of endpoints, whether they are local, from a route's endpoints.
-func localLike(placed []state.Endpoint, r *state.Route) []state.Endpoint {
-	if r == nil {
-		return nil
-	}
-	for i, e := range placed {
-		if j, ok := slices.BinarySearchFunc(r.Endpoints, e, state.Endpoint.Compare); ok {
+// placed returns how a view's slots are filled, as far as its route has use for them. It is nil if they are empty.
+func (ks *kernelState) placed(p *state.Port, f *state.Frontend, v view, r *state.Route) (placed []state.Endpoint) {
+	frontend := frontendKey(p, f)
+	size := slotsFor(len(r.Endpoints))
+	for i := range size {
+		data, ok := ks.elements[frontend.slot(v.slotOffset()+uint32(i))]
+		if !ok {
+			continue
+		}
+		if placed == nil {
+			placed = make([]state.Endpoint, size)
+		}
+		placed[i] = state.Endpoint{Addr: decodeEndpoint(p.Family, data)}
+		// The kernel does not know whether an endpoint is local.
+		if j, ok := slices.BinarySearchFunc(r.Endpoints, placed[i], state.Endpoint.Compare); ok {
 			placed[i] = r.Endpoints[j]
 		}
 	}

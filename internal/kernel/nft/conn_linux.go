@@ -20,6 +20,7 @@ type Conn struct {
 	// room is how many elements Find asks for at once. Their answers wait in the socket's buffer.
 	room int
 	out  []byte // the last request of Find
+	many *many  // for the answers to Find, nil before the first
 }
 
 // A batch travels in one datagram, so the socket's buffers bound its size: 120,000 elements take about 8 MiB. The kernel

@@ -12,18 +12,19 @@ import (
 const maxRoom = 512
 
 // Find looks elements of a set up by their keys, and calls found for each that is there, in order, with its place among the keys
-// and its data, which is only valid during the call. It takes about 3 microseconds for each key. A dump takes less for sets of up to
-// about 100,000 elements; above, its time is quadratic. A set that does not exist has no elements.
+// and its data, which is only valid during the call. keys holds the keys one after another, each of width bytes. It takes about 2
+// microseconds for each key. A dump takes less for sets of up to some ten thousand elements; above, its time is quadratic. A set
+// that does not exist has no elements.
 //
 // The kernel answers each element in a message of its own, and stops at the first key that is not there.
-func (c *Conn) Find(t Table, set string, keys [][]byte, found func(i int, data []byte)) error {
+func (c *Conn) Find(t Table, set string, width int, keys []byte, found func(i int, data []byte)) error {
 	for at := 0; at < len(keys); {
-		asked := keys[at:min(at+c.room, len(keys))]
-		n, err := c.findEach(t, set, asked, func(i int, data []byte) { found(at+i, data) })
-		at += n
+		asked := keys[at:min(at+c.room*width, len(keys))]
+		n, err := c.findEach(t, set, width, asked, func(i int, data []byte) { found(at/width+i, data) })
+		at += n * width
 		switch {
 		case errors.Is(err, unix.ENOENT):
-			at++
+			at += width
 		case errors.Is(err, unix.ENOBUFS) && c.room > 1:
 			// In a user namespace the buffer holds what net.core.rmem_max says: some 250 answers.
 			c.room /= 2
@@ -35,7 +36,7 @@ func (c *Conn) Find(t Table, set string, keys [][]byte, found func(i int, data [
 }
 
 // findEach asks for elements in one message and returns how many were found before the first that was not.
-func (c *Conn) findEach(t Table, set string, keys [][]byte, found func(i int, data []byte)) (n int, err error) {
+func (c *Conn) findEach(t Table, set string, width int, keys []byte, found func(i int, data []byte)) (n int, err error) {
 	c.seq++
 	b := Batch{seq: c.seq - 1, buf: c.out[:0]}
 	b.message(subsystem|msgGetElem, unix.NLM_F_REQUEST|unix.NLM_F_ACK, t.Family, 0)
@@ -43,9 +44,9 @@ func (c *Conn) findEach(t Table, set string, keys [][]byte, found func(i int, da
 	b.buf = appendAttrString(b.buf, 2, set)
 	var list, elem int
 	b.buf, list = beginNest(b.buf, 3)
-	for _, key := range keys {
+	for at := 0; at < len(keys); at += width {
 		b.buf, elem = beginNest(b.buf, 1)
-		b.buf = endNest(appendData(b.buf, 1, key), elem)
+		b.buf = endNest(appendData(b.buf, 1, keys[at:at+width]), elem)
 	}
 	b.buf = endNest(b.buf, list)
 	b.finish()
@@ -55,7 +56,7 @@ func (c *Conn) findEach(t Table, set string, keys [][]byte, found func(i int, da
 	}
 	for done := false; !done; {
 		var failed error
-		err := c.receive(func(m message) error {
+		err := c.receiveMany(func(m message) error {
 			if m.seq != c.seq || done {
 				return nil // left over from a request that was given up
 			}
@@ -68,15 +69,15 @@ func (c *Conn) findEach(t Table, set string, keys [][]byte, found func(i int, da
 				failed = err
 				return nil
 			}
-			if len(m.payload) < 4 || n >= len(keys) {
+			if len(m.payload) < 4 || n*width >= len(keys) {
 				return errTruncated
 			}
 			e, err := decodeElem(findAttr(findAttr(m.payload[4:], 3, 0), 1, 0))
 			if err != nil {
 				return err
 			}
-			if !bytes.Equal(e.Key, keys[n]) {
-				return fmt.Errorf("asked for the element with key %x, got %x", keys[n], e.Key)
+			if !bytes.Equal(e.Key, keys[n*width:(n+1)*width]) {
+				return fmt.Errorf("asked for the element with key %x, got %x", keys[n*width:(n+1)*width], e.Key)
 			}
 			found(n, e.Data)
 			n++
@@ -86,7 +87,7 @@ func (c *Conn) findEach(t Table, set string, keys [][]byte, found func(i int, da
 			return n, err
 		}
 	}
-	if n < len(keys) {
+	if n*width < len(keys) {
 		return n, errTruncated
 	}
 	return n, nil

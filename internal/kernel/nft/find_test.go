@@ -26,16 +26,17 @@ func TestFind(t *testing.T) {
 			}
 		}
 	})
-	keys := func(from, to uint32) (list [][]byte) {
+	width := len(entry(0, 0).Key)
+	keys := func(from, to uint32) (list []byte) {
 		for i := from; i < to; i++ {
-			list = append(list, entry(i, 0).Key)
+			list = append(list, entry(i, 0).Key...)
 		}
 		return list
 	}
 	for _, set := range []string{"m", "plain"} {
 		for _, r := range [][2]uint32{{0, 2000}, {3, 4}, {0, 1}, {1990, 3000}, {4000, 4010}, {5, 5}} {
 			var got, want []string
-			err := c.Find(testTable, set, keys(r[0], r[1]), func(i int, data []byte) { got = append(got, fmt.Sprintf("%d %x", i, data)) })
+			err := c.Find(testTable, set, width, keys(r[0], r[1]), func(i int, data []byte) { got = append(got, fmt.Sprintf("%d %x", i, data)) })
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -55,10 +56,10 @@ func TestFind(t *testing.T) {
 	}
 	for _, missing := range []func() error{
 		func() error {
-			return c.Find(testTable, "no-such-set", keys(0, 3), func(int, []byte) { t.Error("found") })
+			return c.Find(testTable, "no-such-set", width, keys(0, 3), func(int, []byte) { t.Error("found") })
 		},
 		func() error {
-			return c.Find(Table{IPv6, "no"}, "m", keys(0, 3), func(int, []byte) { t.Error("found") })
+			return c.Find(Table{IPv6, "no"}, "m", width, keys(0, 3), func(int, []byte) { t.Error("found") })
 		},
 	} {
 		if err := missing(); err != nil {
@@ -71,20 +72,20 @@ func TestFind(t *testing.T) {
 func TestFindWithASmallBuffer(t *testing.T) {
 	c := dial(t, newNS(t))
 	const n = 3000
-	var keys [][]byte
+	var keys []byte
 	commit(t, c, func(b *Batch) {
 		b.AddTable(testTable)
 		b.AddSet(testTable, &testMap)
 		for i := range uint32(n) {
 			b.AddElem(testTable, "m", entry(i, i))
-			keys = append(keys, entry(i, 0).Key)
+			keys = append(keys, entry(i, 0).Key...)
 		}
 	})
 	if err := unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 4096); err != nil {
 		t.Fatal(err)
 	}
 	next := 0
-	err := c.Find(testTable, "m", keys, func(i int, data []byte) {
+	err := c.Find(testTable, "m", len(keys)/n, keys, func(i int, data []byte) {
 		if i != next || !bytes.Equal(data, entry(0, uint32(i)).Data) {
 			t.Fatalf("got element %d with data %x, want element %d", i, data, next)
 		}

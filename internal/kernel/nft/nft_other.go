@@ -43,7 +43,7 @@ func (*Conn) HasTable(Table) (bool, error) { return false, errNotLinux }
 func (*Conn) Elems(Table, string) ([]Elem, error) { return nil, errNotLinux }
 
 // Find fails.
-func (*Conn) Find(Table, string, [][]byte, func(int, []byte)) error { return errNotLinux }
+func (*Conn) Find(Table, string, int, []byte, func(int, []byte)) error { return errNotLinux }
 
 // Counts fails.
 func (*Conn) Counts(Table) (map[string]int, error) { return nil, errNotLinux }
