@@ -3,8 +3,10 @@
 package e2e
 
 import (
+	"net/netip"
 	"slices"
 
+	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/test/oracle"
 	"github.com/switchyard-net/switchyard/test/probe"
 	"github.com/switchyard-net/switchyard/test/topology"
@@ -50,6 +52,25 @@ var differences = []difference{
 			return want.Outcome == probe.Reject && p.From == probe.FromNode && only(upstream, topology.TimedOut) && only(ours, topology.Refused)
 		},
 	},
+	{
+		name: "Hairpins of endpoints without a node",
+		mode: "nftables",
+		is: func(w *oracle.World, p probe.Packet, want probe.Answer, upstream, ours observation) bool {
+			toItself := slices.ContainsFunc(want.Choices, func(c probe.Choice) bool {
+				_, answered := upstream.servers[c.Endpoint.String()]
+				return c.Endpoint.Addr() == p.Src && !answered
+			})
+			timedOut := len(upstream.others) == 1 && upstream.others[topology.TimedOut] > 0
+			return toItself && timedOut && len(ours.others) == 0 && hasNoNode(w, p.Src)
+		},
+	},
+}
+
+// hasNoNode reports whether a slice does not name the node of an endpoint.
+func hasNoNode(w *oracle.World, addr netip.Addr) bool {
+	return slices.ContainsFunc(w.Slices, func(s *model.EndpointSlice) bool {
+		return slices.ContainsFunc(s.Endpoints, func(e model.Endpoint) bool { return e.Addr == addr && e.NodeName == "" })
+	})
 }
 
 // withoutRanges is the cluster with load balancers that admit everybody.
