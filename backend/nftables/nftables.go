@@ -270,14 +270,35 @@ func (b *Backend) Disturbed() <-chan struct{} { return b.guard.disturbed }
 
 // Apply makes the tables show u. See [backend.Backend].
 func (b *Backend) Apply(_ context.Context, u *state.Update) (backend.Result, error) {
-	u, failed, unknown := programmable(u, b.mirror)
+	failed := map[state.ServiceName]error{}
+	for _, s := range u.Changed {
+		if err := checkService(s); err != nil {
+			failed[s.Name] = err
+		}
+	}
+	for {
+		result, err := b.applyWithout(u, failed)
+		tooLarge, ok := errors.AsType[*tooLargeError](err)
+		if before := len(failed); ok {
+			maps.Copy(failed, tooLarge.services)
+			if len(failed) > before {
+				continue // they are left as they were, and what is to be deleted after others can be
+			}
+		}
+		result.Failed = failed
+		return result, err
+	}
+}
+
+// applyWithout makes the tables show u, but for services that have failed. It adds those that the kernel refuses.
+func (b *Backend) applyWithout(u *state.Update, failed map[state.ServiceName]error) (backend.Result, error) {
+	u, unknown := programmable(u, failed, b.mirror)
 	compared := b.compares(u)
 	result, err := b.apply(u, unknown)
 	if err != nil && compared && refused(err) {
 		// Not even a comparison with the kernel's own state made a batch that it takes.
 		result, err = b.isolate(u, failed, unknown)
 	}
-	result.Failed = failed
 	return result, err
 }
 
@@ -286,17 +307,12 @@ func (b *Backend) compares(u *state.Update) bool {
 	return u.Full || !b.known || b.mirror.spared.concerns(u)
 }
 
-// programmable returns u without the records that cannot be programmed, and these. In a full update, what a service had
-// before takes its place; unknown are records of which the mirror does not know what they had.
-func programmable(u *state.Update, m *mirror) (good *state.Update, failed map[state.ServiceName]error, unknown records) {
-	failed, unknown = map[state.ServiceName]error{}, records{}
-	for _, s := range u.Changed {
-		if err := checkService(s); err != nil {
-			failed[s.Name] = err
-		}
-	}
+// programmable returns u without the records of services that have failed. In a full update, what a service had before takes its
+// place; unknown are records of which the mirror does not know what they had.
+func programmable(u *state.Update, failed map[state.ServiceName]error, m *mirror) (good *state.Update, unknown records) {
+	unknown = records{}
 	if len(failed) == 0 {
-		return u, failed, unknown
+		return u, unknown
 	}
 	good = &state.Update{}
 	*good = *u
@@ -312,7 +328,7 @@ func programmable(u *state.Update, m *mirror) (good *state.Update, failed map[st
 			good.Changed = append(good.Changed, old)
 		}
 	}
-	return good, failed, unknown
+	return good, unknown
 }
 
 // apply makes the tables show u. What the kernel holds of unknown stays.
@@ -473,7 +489,12 @@ func (b *Backend) commit(p *plan) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	known := b.known
 	n, err := b.commitBatch(p.write)
+	if errors.Is(err, nft.ErrNoRoom) && p.divisible() {
+		n, err = b.commitParts(p)
+		b.known = known && (err == nil || ahead+n == 0)
+	}
 	return ahead + n, err
 }
 

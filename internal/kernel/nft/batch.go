@@ -16,24 +16,23 @@ const (
 
 // Message types of the nf_tables subsystem (enum nf_tables_msg_types).
 const (
-	msgNewTable    = 0
-	msgGetTable    = 1
-	msgDelTable    = 2
-	msgNewChain    = 3
-	msgGetChain    = 4
-	msgDelChain    = 5
-	msgNewRule     = 6
-	msgGetRule     = 7
-	msgDelRule     = 8
-	msgNewSet      = 9
-	msgDelSet      = 11
-	msgGetSet      = 10
-	msgNewElem     = 12
-	msgGetElem     = 13
-	msgDelElem     = 14
-	msgNewGen      = 15
-	msgGetGen      = 16
-	msgDestroyElem = 30
+	msgNewTable = 0
+	msgGetTable = 1
+	msgDelTable = 2
+	msgNewChain = 3
+	msgGetChain = 4
+	msgDelChain = 5
+	msgNewRule  = 6
+	msgGetRule  = 7
+	msgDelRule  = 8
+	msgNewSet   = 9
+	msgDelSet   = 11
+	msgGetSet   = 10
+	msgNewElem  = 12
+	msgGetElem  = 13
+	msgDelElem  = 14
+	msgNewGen   = 15
+	msgGetGen   = 16
 )
 
 const (
@@ -355,9 +354,6 @@ func (b *Batch) AddElem(t Table, set string, e Elem) { b.elem(msgNewElem, flagCr
 
 // DeleteElem deletes an element by its key. It is an error if it is not there.
 func (b *Batch) DeleteElem(t Table, set string, e Elem) { b.elem(msgDelElem, 0, t, set, e) }
-
-// DestroyElem deletes an element by its key if it is there. Linux 6.3 or later.
-func (b *Batch) DestroyElem(t Table, set string, e Elem) { b.elem(msgDestroyElem, 0, t, set, e) }
 
 // elem puts elements of the same set into one message, as long as the list's 16-bit length allows.
 func (b *Batch) elem(op, flags uint16, t Table, set string, e Elem) {

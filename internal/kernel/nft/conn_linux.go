@@ -279,21 +279,6 @@ func (c *Conn) Generation() (uint32, error) {
 	return id, err
 }
 
-// HasDestroy says whether the kernel knows DestroyElem, which it does since Linux 6.3. A kernel that does not calls the message
-// invalid; one that does finds that there is no such table.
-func (c *Conn) HasDestroy() (bool, error) {
-	var b Batch
-	b.DestroyElem(Table{IPv4, "no-such-table"}, "no-such-set", Elem{Key: make([]byte, 4)})
-	err := c.Commit(&b)
-	switch {
-	case errors.Is(err, unix.ENOENT):
-		return true, nil
-	case errors.Is(err, unix.EINVAL):
-		return false, nil
-	}
-	return false, err
-}
-
 // Has reports whether the kernel has a feature. It changes nothing.
 func (c *Conn) Has(f Feature) (bool, error) {
 	var has, lacks unix.Errno

@@ -340,17 +340,10 @@ func TestRefusals(t *testing.T) {
 			}
 		}
 	}
-	destroys, err := c.HasDestroy()
-	if err != nil {
-		t.Fatal(err)
-	}
 	commit(t, c, func(b *Batch) {
 		b.AddElem(testTable, "m", entry(1, 1)) // the same data is no error
 		b.DeleteElem(testTable, "m", entry(1, 1))
 		b.AddElem(testTable, "m", entry(1, 2))
-		if destroys {
-			b.DestroyElem(testTable, "m", entry(9, 9))
-		}
 	})
 	if after := sortedElems(t, c, "m"); len(after) != 1 || native.Uint32(after[0].Data) != 2 {
 		t.Errorf("after the refusals the set cannot be changed: %v", after)

@@ -24,9 +24,6 @@ func (*Conn) Commit(*Batch) error { return errNotLinux }
 // Generation fails.
 func (*Conn) Generation() (uint32, error) { return 0, errNotLinux }
 
-// HasDestroy fails.
-func (*Conn) HasDestroy() (bool, error) { return false, errNotLinux }
-
 // Has fails.
 func (*Conn) Has(Feature) (bool, error) { return false, errNotLinux }
 

@@ -1,0 +1,309 @@
+//go:build linux
+
+package nftables
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/internal/kernel/nft"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// narrowKernel has no room for batches of more than so many objects.
+type narrowKernel struct {
+	kernel
+	room    int // 0 for any
+	errno   syscall.Errno
+	refused int
+	reads   int
+	look    func() // called after each commit
+}
+
+func (k *narrowKernel) Commit(b *nft.Batch) error {
+	if k.room > 0 && b.Len() > k.room {
+		k.refused++
+		return fmt.Errorf("injected: %w: %w", nft.ErrNoRoom, k.errno)
+	}
+	err := k.kernel.Commit(b)
+	if k.look != nil {
+		k.look()
+	}
+	return err
+}
+
+func (k *narrowKernel) ReadSkeleton(t nft.Table) (*nft.Skeleton, error) {
+	k.reads++
+	return k.kernel.ReadSkeleton(t)
+}
+
+func newNarrowBackend(t *testing.T, k *narrowKernel) (*Backend, *nft.Conn, func() *Backend) {
+	t.Helper()
+	ns := newNS(t)
+	start := func() *Backend {
+		return openBackend(t, ns, Options{}, func(c *nft.Conn) kernel { k.kernel = c; return k })
+	}
+	return start(), dial(t, ns), start
+}
+
+// shown is what the kernel shows at some moment of the frontend at an address.
+func shown(dump map[string]string, address netip.Addr) map[string]string {
+	of := map[string]string{}
+	for k, v := range dump {
+		if strings.Contains(k, service.prefix()) && strings.Contains(k, fmt.Sprintf(" %x", address.AsSlice())) {
+			of[k] = v
+		}
+	}
+	return of
+}
+
+// TestNoRoomForABatch applies updates for which there is no room in one transaction. After each part, each service is wholly as it was or
+// wholly as it will be; what is shared is there as long as it is needed; and in the end nothing is missing, left over or unknown.
+func TestNoRoomForABatch(t *testing.T) {
+	const most = 12
+	services := func(change func(n int) *state.Service) (list []*state.Service) {
+		for n := range most {
+			if s := change(n); s != nil {
+				list = append(list, s)
+			}
+		}
+		return list
+	}
+	name := func(n int) string { return fmt.Sprintf("s%02d", n) }
+	old := services(func(n int) *state.Service {
+		return everyKind(name(n), n, 3, time.Duration(n%2)*time.Hour)
+	})
+	var addresses []netip.Addr
+	for _, s := range old {
+		for i := range s.Ports {
+			addresses = append(addresses, s.Ports[i].Frontends[0].Addr)
+		}
+	}
+	removed := func(services ...*state.Service) *state.Update {
+		u := delta()
+		for _, s := range services {
+			u.Removed = append(u.Removed, s.Name)
+		}
+		return u
+	}
+	more := services(func(n int) *state.Service { return everyKind(name(n), n, 5, time.Duration(n%3)*time.Hour) })
+	none := services(func(n int) *state.Service { return everyKind(name(n), n, 0, 0) })
+	// Each takes over the addresses and ports of the one before it.
+	moved := services(func(n int) *state.Service { return everyKind(name(n), (n+1)%most, 4, 0) })
+	for what, u := range map[string]*state.Update{
+		"first": nil, "delta": delta(more...), "full": full(more...), "no endpoints": delta(none...), "moved": delta(moved...),
+		"all moved": full(moved...), "removed": removed(old...), "some remain": full(more[:2]...),
+	} {
+		for i, errno := range []syscall.Errno{syscall.EMSGSIZE, syscall.ENOBUFS, syscall.ENOMEM} {
+			for _, restarted := range []bool{false, true} {
+				if (restarted || what != "delta") && i > 0 || restarted && (u == nil || !u.Full) {
+					continue // nothing that others do not show
+				}
+				t.Run(fmt.Sprintf("%s, %v, restarted %v", what, errno, restarted), func(t *testing.T) {
+					k := &narrowKernel{errno: errno}
+					b, conn, start := newNarrowBackend(t, k)
+					before := map[string]string{}
+					if u != nil {
+						apply(t, b, full(old...))
+						before = dump(t, conn)
+					}
+					if restarted {
+						closeBackend(b)
+						b = start()
+					}
+					update := u
+					if u == nil {
+						update = full(old...)
+					}
+					var during []map[string]string
+					if u == nil { // the rules and sets for it have to be there
+						apply(t, b, full(old...))
+						apply(t, b, full())
+					}
+					k.room, k.reads = 150, 0
+					if strings.Contains(what, "moved") {
+						k.room = 250
+					}
+					k.look = func() { during = append(during, dump(t, conn)) }
+					r := apply(t, b, update)
+					k.look = nil
+					if len(r.Failed) > 0 || k.refused == 0 || len(during) < 3 {
+						t.Fatalf("Failed is %v; %d batches refused, %d committed", r.Failed, k.refused, len(during))
+					}
+					if !update.Full && k.reads > 0 {
+						t.Error("a difference was read back")
+					}
+					after := during[len(during)-1]
+					mixed := 0
+					for step, now := range during {
+						for _, a := range addresses {
+							was, is, will := shown(before, a), shown(now, a), shown(after, a)
+							if !maps.Equal(is, was) && !maps.Equal(is, will) {
+								t.Errorf("commit %d: %v is neither as before nor as after: %v", step, a, changesBetween(is, will))
+							}
+							if !maps.Equal(is, was) && step < len(during)-1 {
+								mixed++
+							}
+						}
+						for key := range before {
+							_, stays := after[key]
+							if _, is := now[key]; stays && !is && !strings.Contains(key, "service-") {
+								t.Errorf("commit %d: %s is gone for a while", step, key)
+							}
+						}
+						for key := range now {
+							if strings.HasPrefix(key, "IPv4 service-slots ") {
+								hairpin := fmt.Sprintf("IPv4 hairpin %[1]s%[1]s-", now[key][:8])
+								if _, ok := now[hairpin]; !ok {
+									t.Errorf("commit %d: %s leads to an endpoint without %s", step, key, hairpin)
+								}
+							}
+						}
+					}
+					if mixed == 0 {
+						t.Error("nothing was committed in parts")
+					}
+					k.reads, k.room = 0, 0
+					apply(t, b, delta(everyKind("another", 40, 2, 0)))
+					if k.reads > 0 {
+						t.Error("the next difference was read back")
+					}
+					last := full(everyKind("another", 40, 2, 0))
+					for name, a := range b.mirror.services {
+						if name.Name != "another" {
+							last.Changed = append(last.Changed, a.record)
+						}
+					}
+					slices.SortFunc(last.Changed, func(a, b *state.Service) int { return a.Name.Compare(b.Name) })
+					closeBackend(b)
+					if r := apply(t, start(), last); r.Written != 0 {
+						t.Errorf("a fresh start writes %d objects", r.Written)
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestNoRoomForAService: a service that does not fit into a transaction stays as it was, and all others are programmed.
+func TestNoRoomForAService(t *testing.T) {
+	small := func(n, endpoints int) *state.Service { return dualStack(fmt.Sprintf("s%02d", n), n, endpoints, 0) }
+	for what, first := range map[string]bool{"in the first update": true, "later": false} {
+		for _, errno := range []syscall.Errno{syscall.EMSGSIZE, syscall.ENOBUFS, syscall.ENOMEM} {
+			t.Run(fmt.Sprintf("%s, %v", what, errno), func(t *testing.T) {
+				k := &narrowKernel{errno: errno}
+				b, conn, start := newNarrowBackend(t, k)
+				large := small(3, 200)
+				apply(t, b, full(large)) // the rules and sets for it have to be there
+				apply(t, b, full())
+				had := 0
+				if !first {
+					apply(t, b, full(small(3, 2), small(9, 2)))
+					had = 2
+				}
+				k.room = 100
+				var next []*state.Service
+				for n := range 8 {
+					next = append(next, small(n, 3))
+				}
+				next[3] = large
+				check := func(r backend.Result) {
+					t.Helper()
+					if err := r.Failed[large.Name]; len(r.Failed) != 1 || !errors.Is(err, errno) || !strings.Contains(err.Error(), "net.core.wmem_max") {
+						t.Fatalf("Failed is %v", r.Failed)
+					}
+				}
+				check(apply(t, b, full(next...)))
+				for n := range 10 {
+					want := 3
+					switch {
+					case n == 3:
+						want = had
+					case n >= 8:
+						want = 0
+					}
+					if got := slotsOf(t, conn, small(n, 1)); got != want {
+						t.Errorf("service %d has %d slots, want %d", n, got, want)
+					}
+				}
+				check(apply(t, b, delta(large)))
+				k.room = 0
+				if r := apply(t, b, delta(large)); len(r.Failed) > 0 || slotsOf(t, conn, large) != 200 {
+					t.Errorf("not healed: %v", r.Failed)
+				}
+				closeBackend(b)
+				if r := apply(t, start(), full(next...)); r.Written != 0 {
+					t.Errorf("a fresh start writes %d objects", r.Written)
+				}
+			})
+		}
+	}
+}
+
+// TestNoMemoryAtAll: a kernel that has no memory for any service is a fault of the node, not of the services. It heals by itself.
+func TestNoMemoryAtAll(t *testing.T) {
+	k := &narrowKernel{errno: syscall.ENOMEM}
+	b, _, _ := newNarrowBackend(t, k)
+	apply(t, b, full())
+	var all []*state.Service
+	for n := range 3 * mostWithoutRoom {
+		all = append(all, dualStack(fmt.Sprintf("s%02d", n), n, 3, 0))
+	}
+	k.room = 1
+	if r, err := b.Apply(t.Context(), delta(all...)); !errors.Is(err, syscall.ENOMEM) || len(r.Failed) > 0 {
+		t.Errorf("Failed is %v, error %v", r.Failed, err)
+	}
+	if tries := k.refused; tries > 3*mostWithoutRoom {
+		t.Errorf("%d batches were tried", tries)
+	}
+	k.room = 0
+	apply(t, b, delta(all...))
+}
+
+// TestSmallSocketBuffer loads, changes and removes services through a socket whose buffer has room for a small part of them.
+func TestSmallSocketBuffer(t *testing.T) {
+	k := &narrowKernel{}
+	b, conn, start := newNarrowBackend(t, k)
+	large := dualStack("large", 500, 2000, 0)
+	apply(t, b, full(large)) // the rules and sets for it have to be there
+	apply(t, b, full())
+	fd := int(reflect.ValueOf(k.kernel).Elem().FieldByName("fd").Int())
+	if err := syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_SNDBUF, 8<<10); err != nil {
+		t.Fatal(err)
+	}
+	commits := 0
+	k.look = func() { commits++ }
+	all := func(endpoints int) (list []*state.Service) {
+		for n := range 200 {
+			list = append(list, dualStack(fmt.Sprintf("s%03d", n), n, endpoints, 0))
+		}
+		return list
+	}
+	if r := apply(t, b, full(append(all(4), large)...)); len(r.Failed) != 1 || !errors.Is(r.Failed[large.Name], syscall.EMSGSIZE) {
+		t.Errorf("Failed is %v", r.Failed)
+	}
+	if commits < 10 {
+		t.Errorf("%d commits", commits)
+	}
+	apply(t, b, delta(all(6)...))
+	for _, s := range all(6) {
+		if n := slotsOf(t, conn, s); n != 6 {
+			t.Errorf("%v has %d slots", s.Name, n)
+		}
+	}
+	apply(t, b, full(all(6)[:3]...))
+	closeBackend(b)
+	k.look = nil
+	if r := apply(t, start(), full(all(6)[:3]...)); r.Written != 0 {
+		t.Errorf("a fresh start writes %d objects", r.Written)
+	}
+}
