@@ -285,7 +285,7 @@ func TestClusterClose(t *testing.T) {
 				t.Errorf("got %v, want ErrClosed", err)
 			}
 		}
-		if n := len(c.feed.nodes); n > 0 {
+		if n := len(c.feed.nodes) + len(c.feed.followed); n > 0 {
 			t.Errorf("%d nodes are left that nobody waits for", n)
 		}
 	})

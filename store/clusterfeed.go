@@ -21,6 +21,8 @@ type clusterFeed struct {
 	cidrs    []netip.Prefix
 	log      revlog.Ring[event]
 	nodes    map[string]*clusterNode // those that have an object or that somebody waits for
+	// followed are those of nodes whose states anybody has asked for. Only these are looked at when a change concerns many nodes.
+	followed map[*clusterNode]struct{}
 	closed   bool
 }
 
@@ -86,7 +88,7 @@ func newClusterFeed() *clusterFeed {
 	return &clusterFeed{
 		latest: new(overview),
 		log:    revlog.Ring[event]{Max: revlog.Limit},
-		nodes:  make(map[string]*clusterNode),
+		nodes:  make(map[string]*clusterNode), followed: make(map[*clusterNode]struct{}),
 	}
 }
 
@@ -112,13 +114,15 @@ func (f *clusterFeed) publish(p *publication) {
 	}
 	f.latest = next
 	for i, m := range p.moved {
-		p.events = append(p.events, event{scope: &scope{nodes: []string{m.name}}, moved: &p.moved[i]})
+		if f.revision > 0 {
+			p.events = append(p.events, event{scope: &scope{nodes: []string{m.name}}, moved: &p.moved[i]})
+		}
 		f.move(m)
 	}
 	if p.cidrsChanged && !slices.Equal(f.cidrs, p.cidrs) {
 		f.cidrs = p.cidrs
 		p.events = append(p.events, event{})
-		for _, n := range f.nodes {
+		for n := range f.followed {
 			n.state = nil
 		}
 	}
@@ -162,7 +166,7 @@ func (f *clusterFeed) notify(events []event) {
 			}
 			continue
 		}
-		for _, n := range f.nodes {
+		for n := range f.followed {
 			if n.latest != f.revision && e.scope.concerns(n.name, n.zone()) {
 				f.touch(n)
 			}
@@ -171,7 +175,7 @@ func (f *clusterFeed) notify(events []event) {
 }
 
 func (f *clusterFeed) touchAll() {
-	for _, n := range f.nodes {
+	for n := range f.followed {
 		f.touch(n)
 	}
 }
@@ -192,12 +196,21 @@ func (f *clusterFeed) touch(n *clusterNode) {
 	}
 }
 
-// node returns a node. If it is new, any revision may concern it.
 func (f *clusterFeed) node(name string) *clusterNode {
 	n := f.nodes[name]
 	if n == nil {
-		n = &clusterNode{name: name, latest: f.revision}
+		n = &clusterNode{name: name}
 		f.nodes[name] = n
+	}
+	return n
+}
+
+// follow returns a node whose state is asked for. The first time, any revision may concern it.
+func (f *clusterFeed) follow(name string) *clusterNode {
+	n := f.node(name)
+	if _, ok := f.followed[n]; !ok {
+		f.followed[n] = struct{}{}
+		n.latest, n.quiet = f.revision, span{}
 	}
 	return n
 }
@@ -205,6 +218,7 @@ func (f *clusterFeed) node(name string) *clusterNode {
 func (f *clusterFeed) dropIfIdle(n *clusterNode) {
 	if n.object == nil && n.callers == 0 {
 		delete(f.nodes, n.name)
+		delete(f.followed, n)
 	}
 }
 
@@ -232,7 +246,7 @@ func (nf *nodeFeed) Next(ctx context.Context, after state.Revision) (*state.Upda
 	f := nf.feed
 	f.mu.Lock()
 	defer f.mu.Unlock() // which is let go while there is something to compute or to wait for
-	n := f.node(nf.name)
+	n := f.follow(nf.name)
 	n.callers++
 	defer func() {
 		n.callers--

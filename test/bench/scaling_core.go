@@ -41,6 +41,9 @@ var (
 	manyNodeAddrs = dimension{"node addresses", []int{10, 100, 1000}, []int{1, 10}, func(n int) scaledCluster {
 		return scaledCluster{nodeAddrs: n, ranges: 100, nodePort: true, endpoints: 5}
 	}, false}
+	manyNodes = dimension{"nodes", []int{1000, 10_000, 100_000}, []int{10, 100}, func(n int) scaledCluster {
+		return scaledCluster{nodes: n, endpoints: 5}
+	}, false}
 	manyOptOuts = dimension{"namespaces that opt out", []int{100, 1000, 10_000}, []int{10, 100}, func(n int) scaledCluster {
 		return scaledCluster{services: 100, endpoints: 5, optedOut: n}
 	}, false}
@@ -86,7 +89,7 @@ func coreScalings() (all []scaling) {
 	for _, d := range []dimension{manyEndpoints, manySlices, manyPorts, manyRanges} {
 		all = append(all, d.scaling("store", scaledStore).because(sorted, "load", "changed endpoint"))
 	}
-	return append(all, manyServices.scaling("cluster", scaledClusterStore))
+	return append(all, manyServices.scaling("cluster", scaledClusterStore), manyNodes.scaling("cluster", scaledClusterStore))
 }
 
 func scaledBrain(_ context.Context, c scaledCluster) (*scaled, error) {

@@ -20,6 +20,7 @@ type scaledCluster struct {
 	perSlice  int
 	ranges    int // source ranges of each service
 	nodeAddrs int
+	nodes     int // others, without addresses
 	optedOut  int // namespaces that opt out, each with a service
 	rivals    int // services that all claim one external IP
 	sticky    int // remembered clients of the services, which have affinity then
@@ -56,6 +57,9 @@ func (c scaledCluster) objects() []model.Object {
 	c = c.filled()
 	r := rangesOf(c.family)
 	objects := []model.Object{c.node(), &model.ServiceCIDR{Name: "kubernetes", CIDRs: []netip.Prefix{r.services}}}
+	for i := range c.nodes {
+		objects = append(objects, &model.Node{Name: nodeNameOf(i), Zone: "zone-b"})
+	}
 	for i := range c.services {
 		objects = append(objects, c.service(i, 0))
 		for first := 0; first < c.endpoints; first += c.perSlice {
