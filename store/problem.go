@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -68,6 +69,10 @@ type problems struct {
 	// onProblem is called for each problem that begins. It may be nil.
 	onProblem func(Problem)
 	logged    int // since the last call of endReport
+	// full counts the services of each namespace that has no room for them. shortages are those that have changed since the last
+	// call of endReport.
+	full      map[fullNamespace]int
+	shortages map[fullNamespace]*shortage
 
 	mu     sync.Mutex // guards all below
 	of     map[state.ServiceName][]Problem
@@ -75,7 +80,39 @@ type problems struct {
 }
 
 func newProblems(log *slog.Logger, onProblem func(Problem)) *problems {
-	return &problems{log: log, onProblem: onProblem, of: make(map[state.ServiceName][]Problem), counts: make(map[Reason]int)}
+	return &problems{
+		log: log, onProblem: onProblem, full: make(map[fullNamespace]int), shortages: make(map[fullNamespace]*shortage),
+		of: make(map[state.ServiceName][]Problem), counts: make(map[Reason]int),
+	}
+}
+
+// fullNamespace is a namespace that has no room for all of its services. It is logged once for all of them.
+type fullNamespace struct {
+	namespace string
+	reason    Reason
+}
+
+// shortage is what has changed about a fullNamespace.
+type shortage struct {
+	before int     // services without room
+	last   Problem // that has begun, if any
+}
+
+// ofNamespace reports whether a problem is that of a namespace as a whole.
+func (p *Problem) ofNamespace() bool { return p.Reason == NamespaceFull || p.Reason == NodeFull }
+
+// countFull counts the services of a namespace without room.
+func (ps *problems) countFull(p *Problem, by int) *shortage {
+	key := fullNamespace{p.Service.Namespace, p.Reason}
+	s := ps.shortages[key]
+	if s == nil {
+		s = &shortage{before: ps.full[key]}
+		ps.shortages[key] = s
+	}
+	if ps.full[key] += by; ps.full[key] == 0 {
+		delete(ps.full, key)
+	}
+	return s
 }
 
 // maxListed bounds how many problems are logged or listed at once: anyone may cause any number of them.
@@ -84,6 +121,19 @@ const maxListed = 20
 // set replaces the problems of a service, and reports those for a reason for which it had none. here is called only if there are such.
 func (ps *problems) set(name state.ServiceName, now []Problem, here func() bool) {
 	former := ps.replace(name, now)
+	healed := false // from what is logged for each service
+	for i := range former {
+		if former[i].ofNamespace() {
+			ps.countFull(&former[i], -1)
+		} else {
+			healed = len(now) == 0
+		}
+	}
+	for i := range now {
+		if now[i].ofNamespace() {
+			ps.countFull(&now[i], 1).last = now[i]
+		}
+	}
 	for _, p := range now {
 		if slices.ContainsFunc(former, func(f Problem) bool { return f.Reason == p.Reason }) {
 			continue // what changes about it is in the list
@@ -91,6 +141,9 @@ func (ps *problems) set(name state.ServiceName, now []Problem, here func() bool)
 		p.Here = here()
 		if ps.onProblem != nil {
 			ps.onProblem(p)
+		}
+		if p.ofNamespace() {
+			continue
 		}
 		if ps.logged++; ps.logged <= maxListed {
 			args := []any{"service", name.String(), "reason", string(p.Reason), "field", p.Field, "problem", p.Note}
@@ -100,7 +153,7 @@ func (ps *problems) set(name state.ServiceName, now []Problem, here func() bool)
 			ps.log.Warn("a part of a service is not routed", append(args, "remedy", p.Remedy)...)
 		}
 	}
-	if len(former) > 0 && len(now) == 0 {
+	if healed {
 		if ps.logged++; ps.logged <= maxListed {
 			ps.log.Info("a service is routed as it should be", "service", name.String())
 		}
@@ -131,10 +184,36 @@ func (ps *problems) replace(name state.ServiceName, now []Problem) (former []Pro
 
 // endReport ends what is reported at once.
 func (ps *problems) endReport() {
+	if len(ps.shortages) > 0 {
+		ps.reportShortages()
+	}
 	if more := ps.logged - maxListed; more > 0 {
 		ps.log.Warn("parts of more services are not routed, or are again", "changes", more)
 	}
 	ps.logged = 0
+}
+
+// reportShortages logs which namespaces have begun or ceased to be full.
+func (ps *problems) reportShortages() {
+	changed := slices.SortedFunc(maps.Keys(ps.shortages), func(a, b fullNamespace) int {
+		return cmp.Or(cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.reason, b.reason))
+	})
+	for _, key := range changed {
+		s, services := ps.shortages[key], ps.full[key]
+		if (s.before == 0) == (services == 0) {
+			continue
+		}
+		if ps.logged++; ps.logged > maxListed {
+			continue
+		}
+		if services == 0 {
+			ps.log.Info("a namespace has room for its services again", "namespace", key.namespace, "reason", string(key.reason))
+			continue
+		}
+		ps.log.Warn("a namespace has no room for some of its services", "namespace", key.namespace, "reason", string(key.reason),
+			"services", services, "oneOfThem", s.last.Service.Name, "problem", s.last.Note, "remedy", s.last.Remedy)
+	}
+	clear(ps.shortages)
 }
 
 // list returns some of the problems, in the order of their services if these are all.

@@ -200,3 +200,43 @@ func TestBudgets(t *testing.T) {
 	p.expect("")
 	routed("evil/0 Reject, evil/a Forward, evil/b Forward, evil/c Reject, good/a Forward")
 }
+
+// TestAFullNamespaceIsLoggedOnce: whoever has a namespace can let any number of its services find no room. Each is listed, but they share
+// a line of the log when the first of them finds none, and one when the last has room.
+func TestAFullNamespaceIsLoggedOnce(t *testing.T) {
+	p := newProblemStore(t, brain.Config{})
+	p.Reconfigure(brain.Config{NodeName: "n1"}, Budgets{PerNamespace: 20})
+	deliver := func(what string, from, to int) {
+		var list []string
+		for i := from; i < to; i++ {
+			list = append(list, fmt.Sprintf(what, i, i))
+		}
+		p.deliver(strings.Join(list, "; "))
+	}
+	for _, step := range []struct {
+		name    string
+		deliver func()
+		without int
+		want    string
+	}{
+		{"as many as there is room for", func() { deliver("service evil/s%02d 10.96.1.%d:80 created=1", 0, 3) }, 0, ""},
+		{"too many", func() { deliver("service evil/s%02d 10.96.1.%d:80 created=2", 3, 15) }, 12,
+			`level=WARN msg="a namespace has no room for some of its services" namespace=evil reason=NamespaceFull services=12 oneOfThem=`},
+		{"still more", func() { deliver("service evil/s%02d 10.96.1.%d:80 created=3", 15, 25) }, 22, ""},
+		{"another namespace", func() { deliver("service worse/s%02d 10.96.2.%d:80 created=3", 0, 5) }, 24,
+			`level=WARN msg="a namespace has no room for some of its services" namespace=worse reason=NamespaceFull services=2 oneOfThem=`},
+		{"fewer", func() { deliver("delete service evil/s%02[1]d", 10, 25) }, 9, ""},
+		{"few", func() { deliver("delete service evil/s%02[1]d", 2, 10) }, 2,
+			`level=INFO msg="a namespace has room for its services again" namespace=evil reason=NamespaceFull`},
+	} {
+		p.logged.Reset()
+		step.deliver()
+		if n := p.Limited()[NamespaceFull]; n != step.without {
+			t.Errorf("%s: %d services without room, want %d", step.name, n, step.without)
+		}
+		lines := strings.Count(p.logged.String(), "\n")
+		if want := min(len(step.want), 1); lines != want || !strings.Contains(p.logged.String(), step.want) {
+			t.Errorf("%s: logged %q, want %q", step.name, p.logged.String(), step.want)
+		}
+	}
+}
