@@ -41,10 +41,10 @@ func (c contents) carriedOut(p *plan) contents {
 		if s.family != state.IPv4 {
 			continue
 		}
-		for _, e := range s.del {
+		for e := range s.del.all() {
 			delete(n[name], string(e.key[:l.key]))
 		}
-		for _, e := range s.add {
+		for e := range s.add.all() {
 			n.put(name, e.key[:l.key], e.data[:l.data])
 		}
 	}

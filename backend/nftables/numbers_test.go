@@ -151,8 +151,8 @@ func TestSparedNumbers(t *testing.T) {
 			desired{services: []*state.Service{a}, node: testNode, spared: spared})
 		p.commit()
 		for _, s := range p.order {
-			for i := range s.del {
-				t.Errorf("%s: %s loses %x", name, s.set.name(), s.del[i].key)
+			for e := range s.del.all() {
+				t.Errorf("%s: %s loses %x", name, s.set.name(), e.key)
 			}
 		}
 		for o, n := range p.m.services[a.Name].numbers {
@@ -210,21 +210,21 @@ func TestListChanges(t *testing.T) {
 			writes := 0
 			p := planned(m, delta(restrictedService("a", lists...)))
 			for _, s := range p.order {
-				for i := range s.del {
+				for e := range s.del.all() {
 					if s.set.kind == allowed {
 						writes++
-						if k := s.del[i].id(); !held[k] {
+						if k := e.id(); !held[k] {
 							t.Fatalf("seed %d step %d: %v is not there to be deleted", seed, step, k)
 						}
-						delete(held, s.del[i].id())
+						delete(held, e.id())
 					}
 				}
 			}
 			for _, s := range p.order {
-				for i := range s.add {
+				for e := range s.add.all() {
 					if s.set.kind == allowed {
 						writes++
-						held[s.add[i].id()] = true
+						held[e.id()] = true
 					}
 				}
 			}
@@ -319,7 +319,7 @@ func TestManyFrontendsShareAList(t *testing.T) {
 	count := func(p *plan) map[string]int {
 		n := map[string]int{}
 		for _, s := range p.order {
-			n[s.set.name()] += len(s.add)
+			n[s.set.name()] += s.add.len()
 		}
 		return n
 	}

@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -56,7 +57,47 @@ type tableSet struct {
 type setPlan struct {
 	tableSet
 	flush    bool // deletes all that the set holds
-	del, add []element
+	del, add elements
+}
+
+// elements is a list that grows without being copied: a first plan has a hundred thousand.
+type elements struct{ parts [][]element }
+
+// The first part of a list is short, because most changes are; each later one has room for twice as many, up to a bound.
+const shortestPart, longestPart = 4, 1024
+
+func (l *elements) append(e element) {
+	last := len(l.parts) - 1
+	if last < 0 || len(l.parts[last]) == cap(l.parts[last]) {
+		size := shortestPart
+		if last >= 0 {
+			size = min(2*cap(l.parts[last]), longestPart)
+		}
+		l.parts = append(l.parts, make([]element, 0, size))
+		last++
+	}
+	l.parts[last] = append(l.parts[last], e)
+}
+
+func (l *elements) len() int {
+	n := 0
+	for _, part := range l.parts {
+		n += len(part)
+	}
+	return n
+}
+
+// all yields the elements in order.
+func (l *elements) all() iter.Seq[*element] {
+	return func(yield func(*element) bool) {
+		for _, part := range l.parts {
+			for i := range part {
+				if !yield(&part[i]) {
+					return
+				}
+			}
+		}
+	}
 }
 
 func newPlan(o *Options, m *mirror) *plan {
@@ -84,12 +125,12 @@ func (p *plan) set(f state.Family, id setID) *setPlan {
 
 func (p *plan) add(e element) {
 	s := p.set(e.family, e.set)
-	s.add = append(s.add, e)
+	s.add.append(e)
 }
 
 func (p *plan) del(e element) {
 	s := p.set(e.family, e.set)
-	s.del = append(s.del, e)
+	s.del.append(e)
 }
 
 // update plans the way from the mirror to the state after u.
@@ -321,14 +362,20 @@ func (p *plan) write(b *nft.Batch) {
 	for i := range p.tables {
 		p.tables[i].write(b, p.flags)
 	}
+	size := 0
+	for _, s := range p.order {
+		l := s.set.layout(s.family)
+		size += (s.del.len() + s.add.len()) * (l.key + l.data + nft.ElemOverhead)
+	}
+	b.Grow(size)
 	for _, s := range p.order {
 		if s.flush {
 			b.FlushSet(table(s.family), s.set.name())
 		}
-		s.write(b, s.del, b.DeleteElem)
+		s.write(b, &s.del, b.DeleteElem)
 	}
 	for _, s := range p.order {
-		s.write(b, s.add, b.AddElem)
+		s.write(b, &s.add, b.AddElem)
 	}
 }
 
@@ -358,13 +405,10 @@ func (t *tablePlan) write(b *nft.Batch, flags nft.TableFlags) {
 	}
 }
 
-func (s *setPlan) write(b *nft.Batch, elements []element, put func(nft.Table, string, nft.Elem)) {
-	if len(elements) == 0 {
-		return
-	}
+func (s *setPlan) write(b *nft.Batch, elements *elements, put func(nft.Table, string, nft.Elem)) {
 	t, name, l := table(s.family), s.set.name(), s.set.layout(s.family)
-	for i := range elements {
-		put(t, name, elements[i].encode(l))
+	for e := range elements.all() {
+		put(t, name, e.encode(l))
 	}
 }
 

@@ -122,7 +122,7 @@ func (p *plan) rewrite(ks *kernelState) {
 	for _, l := range ks.lookups.unexpected() {
 		if l.rewrite {
 			s := p.set(l.family, l.set)
-			s.flush, s.del, s.add = true, nil, nil
+			s.flush, s.del, s.add = true, elements{}, elements{}
 			sets[l.tableSet] = true
 		}
 	}
@@ -301,7 +301,7 @@ func (p *plan) replaceTable(t *tableState, sets []nft.Set, chains []nft.Chain) {
 	// All that was found equal goes with the old table, and has to be written again.
 	for _, s := range p.order {
 		if s.family == t.family {
-			s.flush, s.del, s.add = false, nil, nil
+			s.flush, s.del, s.add = false, elements{}, elements{}
 		}
 	}
 	p.writeAnew(func(ts tableSet) bool { return ts.family == t.family })

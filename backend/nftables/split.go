@@ -105,17 +105,18 @@ func (p *plan) divide() *division {
 		}
 	}
 	seen := map[unit]struct{}{}
-	divide := func(elements []element, deletion bool) []ofUnit {
-		list := make([]ofUnit, len(elements))
-		for i := range elements {
-			list[i] = ofUnit{of(&elements[i], deletion), &elements[i]}
-			seen[list[i].unit] = struct{}{}
+	divide := func(elements *elements, deletion bool) []ofUnit {
+		list := make([]ofUnit, 0, elements.len())
+		for e := range elements.all() {
+			u := of(e, deletion)
+			list = append(list, ofUnit{u, e})
+			seen[u] = struct{}{}
 		}
 		slices.SortStableFunc(list, func(a, b ofUnit) int { return a.unit.compare(b.unit) })
 		return list
 	}
 	for _, s := range p.order {
-		d.sets = append(d.sets, dividedSet{s, divide(s.del, true), divide(s.add, false)})
+		d.sets = append(d.sets, dividedSet{s, divide(&s.del, true), divide(&s.add, false)})
 	}
 	d.units = slices.SortedFunc(maps.Keys(seen), unit.compare)
 	return d

@@ -3,6 +3,7 @@ package nft
 import (
 	"errors"
 	"reflect"
+	"slices"
 )
 
 // Family is a netfilter protocol family.
@@ -78,6 +79,12 @@ func (b *Batch) Reset() { *b = Batch{buf: b.buf[:0]} }
 
 // Len returns how many objects the batch adds, changes or deletes.
 func (b *Batch) Len() int { return b.count }
+
+// Grow makes room for so many bytes. Without it, a large batch is copied several times while it grows.
+func (b *Batch) Grow(bytes int) { b.buf = slices.Grow(b.buf, bytes) }
+
+// ElemOverhead is how many bytes an element takes beside those of its key and data.
+const ElemOverhead = 5*attrHeader + 4
 
 // Cap returns how many bytes of memory the batch holds.
 func (b *Batch) Cap() int { return cap(b.buf) }
