@@ -173,7 +173,7 @@ func (d *daemon) run(ctx context.Context) error {
 	g := newGroup(ctx)
 	d.fail = g.fail
 	for _, part := range []func(context.Context) error{
-		d.ports.Run, d.report, d.removeLeftovers, d.healthServer.Run, d.operatorServer.Run,
+		d.ports.Run, d.report, d.removeLeftovers, d.trimLater, d.healthServer.Run, d.operatorServer.Run,
 	} {
 		g.start(part)
 	}
@@ -265,6 +265,24 @@ func (d *daemon) report(ctx context.Context) error {
 			}
 		}
 	}
+}
+
+// settled is how long after the first state the work is over that follows it: leftovers, events and flows.
+const settled = 3 * time.Second
+
+// trimLater gives back what that work needed. The first state alone is not the end of the start.
+func (d *daemon) trimLater(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-d.programmed:
+	}
+	select {
+	case <-ctx.Done():
+	case <-time.After(settled):
+		resident.Trim()
+	}
+	return nil
 }
 
 // removeLeftovers removes what kube-proxy has left in the kernel, once it is not needed any more.
