@@ -236,6 +236,9 @@ func (k *sink) Update(set []model.Object, deleted []model.Ref) {
 		return
 	}
 	if f.incomplete > 0 { // no consumer has anything yet, so that it does not matter what changes
+		if len(f.objects) == 0 {
+			f.objects = make(map[model.Ref]model.Object, len(set)) // most likely all there are; growing to that takes half as long again
+		}
 		for _, ref := range deleted {
 			delete(f.objects, ref)
 		}

@@ -45,9 +45,9 @@ func wireScalings() (all []scaling) {
 	all = append(all, manyClients.scaling("server", scaledClients))
 	all = append(all, manyServices.scaling("relay", scaledRelay).because(cached, "load", "all objects to a follower"))
 	for _, d := range []dimension{manyOptOuts, manyEndpoints, manySlices, manyPorts, manyRanges} {
-		all = append(all, d.scaling("relay", scaledRelay))
+		all = append(all, d.scaling("relay", scaledRelay).because(cached, "load"))
 	}
-	return append(all, manyFollowers.scaling("relay", scaledFollowers))
+	return append(all, manyFollowers.scaling("relay", scaledFollowers).because(connected, "changed service to all"))
 }
 
 // scaledMessages encodes and decodes the record and the objects of one service.
