@@ -60,7 +60,7 @@ test-kernel: ## Run the conformance suite in an emulated machine with Debian's L
 protocols: ## Check the protocols: style, no breaking change of what is published, generated code up to date
 	@echo "== buf lint, breaking, generate"
 	@$(BUF) lint
-	@$(BUF) breaking client --against client/localnet/v1/published.binpb
+	@$(BUF) breaking client/proto --against client/proto/published.binpb
 	@tmp=$$(mktemp -d) && trap 'rm -rf "$$tmp"' EXIT && $(BUF) generate -o "$$tmp" && cd "$$tmp" && find . -name '*.go' | \
 		while read -r f; do cmp "$$f" "$(CURDIR)/$$f" || { echo "mend with: make proto" >&2; exit 1; }; done
 

@@ -9,8 +9,8 @@ import (
 // program: each frontend, each endpoint behind a frontend, and each source that a frontend admits. A port of a family counts as
 // five more.
 //
-// A record travels in one piece, in a message of localnet.v1 that clients take up to a size of 64 MiB. An entry takes 38 bytes at
-// most, which is an IPv6 endpoint on this node in all four routes of a port with one frontend: so a record takes less than 61 MB.
+// A record travels in one piece, in a message of switchyard.localnet.v1 that clients take up to a size of 64 MiB. An entry takes
+// 38 bytes at most, which is an IPv6 endpoint on this node in all four routes of a port with one frontend: so a record takes less than 61 MB.
 const MaxEntries = 1_600_000
 
 // portEntries is what a port counts for its name, its verdicts, and the beginnings of its lists.

@@ -29,7 +29,7 @@ type Dataplane struct {
 	// opens there stay there; later calls come from anywhere. If what it returns has a method Close() error, that is called
 	// at the end. Making it again, after the first one was closed, must take over what the first one left in the kernel.
 	New func(Settings) (backend.Backend, error)
-	// Follow keeps the node in step with the node-local API (localnet.v1) that is served at the target api, a unix socket,
+	// Follow keeps the node in step with the node-local API (switchyard.localnet.v1) that is served at the target api, a unix socket,
 	// until ctx ends, and reports in WatchRequest.status what it shows. What it returns before is a failure; afterwards it does
 	// not count. It is called on a thread inside the namespace of the node under test. Processes that it starts from there are
 	// inside, too, and so is [client.Sink.Apply] if Follow is a call of [client.RunSink]; other goroutines are not. It may be

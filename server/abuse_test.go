@@ -62,8 +62,8 @@ func (c *rawClient) call(stream uint32, method string) error {
 }
 
 const (
-	watchMethod = "/localnet.v1.Endpoints/Watch"
-	nextMethod  = "/localnet.v1.Endpoints/Next"
+	watchMethod = "/switchyard.localnet.v1.Endpoints/Watch"
+	nextMethod  = "/switchyard.localnet.v1.Endpoints/Next"
 )
 
 // heap is what this process has in use.

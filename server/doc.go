@@ -1,4 +1,4 @@
-// Package server hands out the states of nodes by the node-local API, localnet.v1.
+// Package server hands out the states of nodes by the node-local API, switchyard.localnet.v1.
 //
 // A [Server] gets the states from feeds, one for each node, and serves them over gRPC to any number of clients: whole (Next), or
 // what has changed (Watch), at each client's pace. What it keeps for a client does not grow with the state, nor with how slow

@@ -14,7 +14,7 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// endpoints implements localnet.v1.Endpoints on one listener.
+// endpoints implements switchyard.localnet.v1.Endpoints on one listener.
 type endpoints struct {
 	localnetv1.UnimplementedEndpointsServer
 	*listening

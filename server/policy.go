@@ -20,7 +20,7 @@ const (
 // does not thereby make them nodes. See NewDefaultNodeIdentifier in k8s.io/kubernetes/pkg/auth/nodeidentifier.
 
 // open are the services that nodes may use.
-var open = []string{"localnet.v1.Endpoints", "grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection"}
+var open = []string{"switchyard.localnet.v1.Endpoints", "grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection"}
 
 // caller is who calls.
 type caller struct {

@@ -9,9 +9,9 @@ import (
 )
 
 const (
-	methodWatch  = "/localnet.v1.Endpoints/Watch"
+	methodWatch  = "/switchyard.localnet.v1.Endpoints/Watch"
 	methodHealth = "/grpc.health.v1.Health/Check"
-	methodOther  = "/cluster.v1.Objects/Follow"
+	methodOther  = "/switchyard.cluster.v1.Objects/Follow"
 )
 
 func TestWhoMayCallWhat(t *testing.T) {

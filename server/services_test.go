@@ -41,7 +41,7 @@ func TestHealth(t *testing.T) {
 				h := healthv1.NewHealthClient(w.dial())
 				check := func(want healthv1.HealthCheckResponse_ServingStatus) {
 					t.Helper()
-					for _, service := range []string{"", "localnet.v1.Endpoints"} {
+					for _, service := range []string{"", "switchyard.localnet.v1.Endpoints"} {
 						r, err := h.Check(t.Context(), &healthv1.HealthCheckRequest{Service: service})
 						if err != nil || r.GetStatus() != want {
 							t.Errorf("service %q: got %v, %v; want %v", service, r, err, want)
@@ -80,7 +80,7 @@ func TestReflection(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = stream.Send(&reflectionv1.ServerReflectionRequest{MessageRequest: &reflectionv1.ServerReflectionRequest_FileContainingSymbol{
-		FileContainingSymbol: "localnet.v1.Endpoints",
+		FileContainingSymbol: "switchyard.localnet.v1.Endpoints",
 	}})
 	r, err := stream.Recv()
 	if err != nil || len(r.GetFileDescriptorResponse().GetFileDescriptorProto()) == 0 {

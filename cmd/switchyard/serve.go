@@ -52,7 +52,7 @@ func newServeCommand() *cobra.Command {
 		Use:   "serve",
 		Short: "Serve the state of this node, or of all nodes, over the node-local API",
 		Long: `Serve works out what a node must route and serves it to dataplanes, over the API of
-client/localnet/v1/localnet.proto. It programs nothing itself.
+client/proto/switchyard/localnet/v1/localnet.proto. It programs nothing itself.
 
 With --nodes it is a relay: it watches the cluster once and serves each node its own state,
 so that the nodes need not watch, and need not parse what does not concern them. A relay may

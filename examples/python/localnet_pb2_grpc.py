@@ -9,8 +9,12 @@ class EndpointsStub(object):
     """Endpoints hands out the state of one node.
 
     A server serves nothing before its own sources are complete: a client that connects early waits, it never sees a partial
-    state. It fails with PERMISSION_DENIED for a node that the client may not have, and with UNAVAILABLE while it shuts down;
-    the client keeps what it has and comes back.
+    state. It fails with PERMISSION_DENIED for a node that the client may not have, with NOT_FOUND for one that it does not serve,
+    with INVALID_ARGUMENT for a request that makes no sense, with RESOURCE_EXHAUSTED for a client too many, and with UNAVAILABLE while
+    it shuts down. Whatever the failure, the client keeps what it has and comes back.
+
+    A server may end a call with OK before it has anything to send, or between two updates: when the connection has lasted long enough.
+    The client opens another connection at once and continues there.
     """
 
     def __init__(self, channel):
@@ -20,12 +24,12 @@ class EndpointsStub(object):
             channel: A grpc.Channel.
         """
         self.Next = channel.unary_stream(
-                '/localnet.v1.Endpoints/Next',
+                '/switchyard.localnet.v1.Endpoints/Next',
                 request_serializer=localnet__pb2.NextFilter.SerializeToString,
                 response_deserializer=localnet__pb2.NextItem.FromString,
                 )
         self.Watch = channel.stream_stream(
-                '/localnet.v1.Endpoints/Watch',
+                '/switchyard.localnet.v1.Endpoints/Watch',
                 request_serializer=localnet__pb2.WatchRequest.SerializeToString,
                 response_deserializer=localnet__pb2.WatchResponse.FromString,
                 )
@@ -35,8 +39,12 @@ class EndpointsServicer(object):
     """Endpoints hands out the state of one node.
 
     A server serves nothing before its own sources are complete: a client that connects early waits, it never sees a partial
-    state. It fails with PERMISSION_DENIED for a node that the client may not have, and with UNAVAILABLE while it shuts down;
-    the client keeps what it has and comes back.
+    state. It fails with PERMISSION_DENIED for a node that the client may not have, with NOT_FOUND for one that it does not serve,
+    with INVALID_ARGUMENT for a request that makes no sense, with RESOURCE_EXHAUSTED for a client too many, and with UNAVAILABLE while
+    it shuts down. Whatever the failure, the client keeps what it has and comes back.
+
+    A server may end a call with OK before it has anything to send, or between two updates: when the connection has lasted long enough.
+    The client opens another connection at once and continues there.
     """
 
     def Next(self, request, context):
@@ -76,7 +84,7 @@ def add_EndpointsServicer_to_server(servicer, server):
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
-            'localnet.v1.Endpoints', rpc_method_handlers)
+            'switchyard.localnet.v1.Endpoints', rpc_method_handlers)
     server.add_generic_rpc_handlers((generic_handler,))
 
 
@@ -85,8 +93,12 @@ class Endpoints(object):
     """Endpoints hands out the state of one node.
 
     A server serves nothing before its own sources are complete: a client that connects early waits, it never sees a partial
-    state. It fails with PERMISSION_DENIED for a node that the client may not have, and with UNAVAILABLE while it shuts down;
-    the client keeps what it has and comes back.
+    state. It fails with PERMISSION_DENIED for a node that the client may not have, with NOT_FOUND for one that it does not serve,
+    with INVALID_ARGUMENT for a request that makes no sense, with RESOURCE_EXHAUSTED for a client too many, and with UNAVAILABLE while
+    it shuts down. Whatever the failure, the client keeps what it has and comes back.
+
+    A server may end a call with OK before it has anything to send, or between two updates: when the connection has lasted long enough.
+    The client opens another connection at once and continues there.
     """
 
     @staticmethod
@@ -100,7 +112,7 @@ class Endpoints(object):
             wait_for_ready=None,
             timeout=None,
             metadata=None):
-        return grpc.experimental.unary_stream(request, target, '/localnet.v1.Endpoints/Next',
+        return grpc.experimental.unary_stream(request, target, '/switchyard.localnet.v1.Endpoints/Next',
             localnet__pb2.NextFilter.SerializeToString,
             localnet__pb2.NextItem.FromString,
             options, channel_credentials,
@@ -117,7 +129,7 @@ class Endpoints(object):
             wait_for_ready=None,
             timeout=None,
             metadata=None):
-        return grpc.experimental.stream_stream(request_iterator, target, '/localnet.v1.Endpoints/Watch',
+        return grpc.experimental.stream_stream(request_iterator, target, '/switchyard.localnet.v1.Endpoints/Watch',
             localnet__pb2.WatchRequest.SerializeToString,
             localnet__pb2.WatchResponse.FromString,
             options, channel_credentials,

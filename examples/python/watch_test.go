@@ -99,7 +99,7 @@ func TestGeneratedCodeIsCurrent(t *testing.T) {
 	if err := proto.Unmarshal(out, &theirs); err != nil {
 		t.Fatal(err)
 	}
-	own := protodesc.ToFileDescriptorProto(localnetv1.File_localnet_v1_localnet_proto)
+	own := protodesc.ToFileDescriptorProto(localnetv1.File_switchyard_localnet_v1_localnet_proto)
 	for _, d := range []*descriptorpb.FileDescriptorProto{own, &theirs} { // these depend on who has generated the code
 		d.Name = nil
 		for _, m := range d.MessageType {

@@ -30,7 +30,7 @@ func (rawCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	return nil
 }
 
-const method = "/cluster.v1.Objects/Follow"
+const method = "/switchyard.cluster.v1.Objects/Follow"
 
 // goroutines returns the stacks of all goroutines. runtime.NumGoroutine also counts those that have ended and are not put away yet.
 func goroutines() []string {

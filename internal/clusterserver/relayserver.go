@@ -1,7 +1,7 @@
 // Package clusterserver hands out the cluster's objects to the relays below, over gRPC.
 //
-// It implements cluster.v1 and leaves to others who may connect and how. Clients set the pace: for one that does not read,
-// one update is held, whose objects are shared with the feed, and as many of its messages as fit into gRPC's windows. What several
+// It implements switchyard.cluster.v1 and leaves to others who may connect and how. Clients set the pace: for one that
+// does not read, one update is held, whose objects are shared with the feed, and as many of its messages as fit into gRPC's windows. What several
 // clients need is marshalled once.
 package clusterserver
 

@@ -24,8 +24,8 @@ type Encoder struct {
 	deltas deltas
 }
 
-// service returns a record as a localnet.v1.ServiceEndpoints after its length, as it stands in a field of another message. It is
-// shared and immutable.
+// service returns a record as a switchyard.localnet.v1.ServiceEndpoints after its length, as it stands in a field of another
+// message. It is shared and immutable.
 func (e *Encoder) service(s *state.Service) mem.Buffer {
 	key := weak.Make(s)
 	e.mu.RLock()

@@ -1,4 +1,5 @@
-// Package protoconv turns what the packages state and model hold into messages of the protocols localnet.v1 and cluster.v1, and back.
+// Package protoconv turns what the packages state and model hold into messages of the node-local API and of the protocol
+// between relays, and back.
 //
 // The way there never fails. The way back trusts nothing: whatever a message says that the protocol does not allow is an error
 // that names the object, the field, and what would be right. What both ways together return equals what went in, for every

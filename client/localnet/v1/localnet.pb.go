@@ -13,7 +13,7 @@
 // versions:
 // 	protoc-gen-go v1.36.12
 // 	protoc        (unknown)
-// source: localnet/v1/localnet.proto
+// source: switchyard/localnet/v1/localnet.proto
 
 package localnetv1
 
@@ -70,11 +70,11 @@ func (x Protocol) String() string {
 }
 
 func (Protocol) Descriptor() protoreflect.EnumDescriptor {
-	return file_localnet_v1_localnet_proto_enumTypes[0].Descriptor()
+	return file_switchyard_localnet_v1_localnet_proto_enumTypes[0].Descriptor()
 }
 
 func (Protocol) Type() protoreflect.EnumType {
-	return &file_localnet_v1_localnet_proto_enumTypes[0]
+	return &file_switchyard_localnet_v1_localnet_proto_enumTypes[0]
 }
 
 func (x Protocol) Number() protoreflect.EnumNumber {
@@ -83,7 +83,7 @@ func (x Protocol) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Protocol.Descriptor instead.
 func (Protocol) EnumDescriptor() ([]byte, []int) {
-	return file_localnet_v1_localnet_proto_rawDescGZIP(), []int{0}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{0}
 }
 
 // Family is an IP family, by the version field of its header.
@@ -120,11 +120,11 @@ func (x Family) String() string {
 }
 
 func (Family) Descriptor() protoreflect.EnumDescriptor {
-	return file_localnet_v1_localnet_proto_enumTypes[1].Descriptor()
+	return file_switchyard_localnet_v1_localnet_proto_enumTypes[1].Descriptor()
 }
 
 func (Family) Type() protoreflect.EnumType {
-	return &file_localnet_v1_localnet_proto_enumTypes[1]
+	return &file_switchyard_localnet_v1_localnet_proto_enumTypes[1]
 }
 
 func (x Family) Number() protoreflect.EnumNumber {
@@ -133,7 +133,7 @@ func (x Family) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Family.Descriptor instead.
 func (Family) EnumDescriptor() ([]byte, []int) {
-	return file_localnet_v1_localnet_proto_rawDescGZIP(), []int{1}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{1}
 }
 
 // FrontendKind says where a frontend comes from.
@@ -176,11 +176,11 @@ func (x FrontendKind) String() string {
 }
 
 func (FrontendKind) Descriptor() protoreflect.EnumDescriptor {
-	return file_localnet_v1_localnet_proto_enumTypes[2].Descriptor()
+	return file_switchyard_localnet_v1_localnet_proto_enumTypes[2].Descriptor()
 }
 
 func (FrontendKind) Type() protoreflect.EnumType {
-	return &file_localnet_v1_localnet_proto_enumTypes[2]
+	return &file_switchyard_localnet_v1_localnet_proto_enumTypes[2]
 }
 
 func (x FrontendKind) Number() protoreflect.EnumNumber {
@@ -189,7 +189,7 @@ func (x FrontendKind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use FrontendKind.Descriptor instead.
 func (FrontendKind) EnumDescriptor() ([]byte, []int) {
-	return file_localnet_v1_localnet_proto_rawDescGZIP(), []int{2}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{2}
 }
 
 // Verdict is what happens to a new connection.
@@ -232,11 +232,11 @@ func (x Verdict) String() string {
 }
 
 func (Verdict) Descriptor() protoreflect.EnumDescriptor {
-	return file_localnet_v1_localnet_proto_enumTypes[3].Descriptor()
+	return file_switchyard_localnet_v1_localnet_proto_enumTypes[3].Descriptor()
 }
 
 func (Verdict) Type() protoreflect.EnumType {
-	return &file_localnet_v1_localnet_proto_enumTypes[3]
+	return &file_switchyard_localnet_v1_localnet_proto_enumTypes[3]
 }
 
 func (x Verdict) Number() protoreflect.EnumNumber {
@@ -245,7 +245,7 @@ func (x Verdict) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Verdict.Descriptor instead.
 func (Verdict) EnumDescriptor() ([]byte, []int) {
-	return file_localnet_v1_localnet_proto_rawDescGZIP(), []int{3}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{3}
 }
 
 // Masquerade says which forwarded connections get a source address of this node.
@@ -290,11 +290,11 @@ func (x Masquerade) String() string {
 }
 
 func (Masquerade) Descriptor() protoreflect.EnumDescriptor {
-	return file_localnet_v1_localnet_proto_enumTypes[4].Descriptor()
+	return file_switchyard_localnet_v1_localnet_proto_enumTypes[4].Descriptor()
 }
 
 func (Masquerade) Type() protoreflect.EnumType {
-	return &file_localnet_v1_localnet_proto_enumTypes[4]
+	return &file_switchyard_localnet_v1_localnet_proto_enumTypes[4]
 }
 
 func (x Masquerade) Number() protoreflect.EnumNumber {
@@ -303,7 +303,7 @@ func (x Masquerade) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Masquerade.Descriptor instead.
 func (Masquerade) EnumDescriptor() ([]byte, []int) {
-	return file_localnet_v1_localnet_proto_rawDescGZIP(), []int{4}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{4}
 }
 
 // NextFilter names a state.
@@ -321,7 +321,7 @@ type NextFilter struct {
 
 func (x *NextFilter) Reset() {
 	*x = NextFilter{}
-	mi := &file_localnet_v1_localnet_proto_msgTypes[0]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[0]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -333,7 +333,7 @@ func (x *NextFilter) String() string {
 func (*NextFilter) ProtoMessage() {}
 
 func (x *NextFilter) ProtoReflect() protoreflect.Message {
-	mi := &file_localnet_v1_localnet_proto_msgTypes[0]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[0]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -346,7 +346,7 @@ func (x *NextFilter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NextFilter.ProtoReflect.Descriptor instead.
 func (*NextFilter) Descriptor() ([]byte, []int) {
-	return file_localnet_v1_localnet_proto_rawDescGZIP(), []int{0}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{0}
 }
 
 func (x *NextFilter) GetInstanceId() uint64 {
@@ -385,7 +385,7 @@ type NextItem struct {
 
 func (x *NextItem) Reset() {
 	*x = NextItem{}
-	mi := &file_localnet_v1_localnet_proto_msgTypes[1]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -397,7 +397,7 @@ func (x *NextItem) String() string {
 func (*NextItem) ProtoMessage() {}
 
 func (x *NextItem) ProtoReflect() protoreflect.Message {
-	mi := &file_localnet_v1_localnet_proto_msgTypes[1]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -410,7 +410,7 @@ func (x *NextItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NextItem.ProtoReflect.Descriptor instead.
 func (*NextItem) Descriptor() ([]byte, []int) {
-	return file_localnet_v1_localnet_proto_rawDescGZIP(), []int{1}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{1}
 }
 
 func (x *NextItem) GetNext() *NextFilter {
@@ -450,7 +450,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_localnet_v1_localnet_proto_msgTypes[2]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -462,7 +462,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_localnet_v1_localnet_proto_msgTypes[2]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -475,7 +475,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_localnet_v1_localnet_proto_rawDescGZIP(), []int{2}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *WatchRequest) GetSubscribe() *Subscribe {
@@ -514,7 +514,7 @@ type Subscribe struct {
 
 func (x *Subscribe) Reset() {
 	*x = Subscribe{}
-	mi := &file_localnet_v1_localnet_proto_msgTypes[3]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -526,7 +526,7 @@ func (x *Subscribe) String() string {
 func (*Subscribe) ProtoMessage() {}
 
 func (x *Subscribe) ProtoReflect() protoreflect.Message {
-	mi := &file_localnet_v1_localnet_proto_msgTypes[3]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -539,7 +539,7 @@ func (x *Subscribe) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Subscribe.ProtoReflect.Descriptor instead.
 func (*Subscribe) Descriptor() ([]byte, []int) {
-	return file_localnet_v1_localnet_proto_rawDescGZIP(), []int{3}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Subscribe) GetNode() string {
@@ -576,7 +576,7 @@ type Position struct {
 
 func (x *Position) Reset() {
 	*x = Position{}
-	mi := &file_localnet_v1_localnet_proto_msgTypes[4]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -588,7 +588,7 @@ func (x *Position) String() string {
 func (*Position) ProtoMessage() {}
 
 func (x *Position) ProtoReflect() protoreflect.Message {
-	mi := &file_localnet_v1_localnet_proto_msgTypes[4]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -601,7 +601,7 @@ func (x *Position) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Position.ProtoReflect.Descriptor instead.
 func (*Position) Descriptor() ([]byte, []int) {
-	return file_localnet_v1_localnet_proto_rawDescGZIP(), []int{4}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Position) GetInstanceId() uint64 {
@@ -633,7 +633,7 @@ type Status struct {
 
 func (x *Status) Reset() {
 	*x = Status{}
-	mi := &file_localnet_v1_localnet_proto_msgTypes[5]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -645,7 +645,7 @@ func (x *Status) String() string {
 func (*Status) ProtoMessage() {}
 
 func (x *Status) ProtoReflect() protoreflect.Message {
-	mi := &file_localnet_v1_localnet_proto_msgTypes[5]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -658,7 +658,7 @@ func (x *Status) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Status.ProtoReflect.Descriptor instead.
 func (*Status) Descriptor() ([]byte, []int) {
-	return file_localnet_v1_localnet_proto_rawDescGZIP(), []int{5}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Status) GetApplied() *Position {
@@ -694,7 +694,7 @@ type ServiceError struct {
 
 func (x *ServiceError) Reset() {
 	*x = ServiceError{}
-	mi := &file_localnet_v1_localnet_proto_msgTypes[6]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -706,7 +706,7 @@ func (x *ServiceError) String() string {
 func (*ServiceError) ProtoMessage() {}
 
 func (x *ServiceError) ProtoReflect() protoreflect.Message {
-	mi := &file_localnet_v1_localnet_proto_msgTypes[6]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -719,7 +719,7 @@ func (x *ServiceError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceError.ProtoReflect.Descriptor instead.
 func (*ServiceError) Descriptor() ([]byte, []int) {
-	return file_localnet_v1_localnet_proto_rawDescGZIP(), []int{6}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ServiceError) GetService() *ServiceName {
@@ -763,7 +763,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_localnet_v1_localnet_proto_msgTypes[7]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -775,7 +775,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_localnet_v1_localnet_proto_msgTypes[7]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -788,7 +788,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_localnet_v1_localnet_proto_rawDescGZIP(), []int{7}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *WatchResponse) GetFull() bool {
@@ -844,7 +844,7 @@ type ServiceName struct {
 
 func (x *ServiceName) Reset() {
 	*x = ServiceName{}
-	mi := &file_localnet_v1_localnet_proto_msgTypes[8]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -856,7 +856,7 @@ func (x *ServiceName) String() string {
 func (*ServiceName) ProtoMessage() {}
 
 func (x *ServiceName) ProtoReflect() protoreflect.Message {
-	mi := &file_localnet_v1_localnet_proto_msgTypes[8]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -869,7 +869,7 @@ func (x *ServiceName) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceName.ProtoReflect.Descriptor instead.
 func (*ServiceName) Descriptor() ([]byte, []int) {
-	return file_localnet_v1_localnet_proto_rawDescGZIP(), []int{8}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ServiceName) GetNamespace() string {
@@ -901,7 +901,7 @@ type ServiceEndpoints struct {
 
 func (x *ServiceEndpoints) Reset() {
 	*x = ServiceEndpoints{}
-	mi := &file_localnet_v1_localnet_proto_msgTypes[9]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -913,7 +913,7 @@ func (x *ServiceEndpoints) String() string {
 func (*ServiceEndpoints) ProtoMessage() {}
 
 func (x *ServiceEndpoints) ProtoReflect() protoreflect.Message {
-	mi := &file_localnet_v1_localnet_proto_msgTypes[9]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -926,7 +926,7 @@ func (x *ServiceEndpoints) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceEndpoints.ProtoReflect.Descriptor instead.
 func (*ServiceEndpoints) Descriptor() ([]byte, []int) {
-	return file_localnet_v1_localnet_proto_rawDescGZIP(), []int{9}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ServiceEndpoints) GetNamespace() string {
@@ -962,8 +962,8 @@ type Port struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The port's name in the Service; it may be empty if the service has only one.
 	Name     string   `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Protocol Protocol `protobuf:"varint,2,opt,name=protocol,proto3,enum=localnet.v1.Protocol" json:"protocol,omitempty"`
-	Family   Family   `protobuf:"varint,3,opt,name=family,proto3,enum=localnet.v1.Family" json:"family,omitempty"`
+	Protocol Protocol `protobuf:"varint,2,opt,name=protocol,proto3,enum=switchyard.localnet.v1.Protocol" json:"protocol,omitempty"`
+	Family   Family   `protobuf:"varint,3,opt,name=family,proto3,enum=switchyard.localnet.v1.Family" json:"family,omitempty"`
 	// The addresses that clients connect to, at least one.
 	Frontends []*Frontend `protobuf:"bytes,4,rep,name=frontends,proto3" json:"frontends,omitempty"`
 	// The endpoints that occur in this port, each once, ordered by address and port. Routes name them by their index here.
@@ -984,7 +984,7 @@ type Port struct {
 
 func (x *Port) Reset() {
 	*x = Port{}
-	mi := &file_localnet_v1_localnet_proto_msgTypes[10]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -996,7 +996,7 @@ func (x *Port) String() string {
 func (*Port) ProtoMessage() {}
 
 func (x *Port) ProtoReflect() protoreflect.Message {
-	mi := &file_localnet_v1_localnet_proto_msgTypes[10]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1009,7 +1009,7 @@ func (x *Port) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Port.ProtoReflect.Descriptor instead.
 func (*Port) Descriptor() ([]byte, []int) {
-	return file_localnet_v1_localnet_proto_rawDescGZIP(), []int{10}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Port) GetName() string {
@@ -1078,7 +1078,7 @@ func (x *Port) GetLingering() []uint32 {
 // Frontend is an address and port that clients connect to.
 type Frontend struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Kind  FrontendKind           `protobuf:"varint,1,opt,name=kind,proto3,enum=localnet.v1.FrontendKind" json:"kind,omitempty"`
+	Kind  FrontendKind           `protobuf:"varint,1,opt,name=kind,proto3,enum=switchyard.localnet.v1.FrontendKind" json:"kind,omitempty"`
 	// Empty for NODE_PORT: the frontend then exists on each of the node's node port addresses, which the dataplane is told by
 	// its own configuration.
 	Address []byte `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
@@ -1093,7 +1093,7 @@ type Frontend struct {
 
 func (x *Frontend) Reset() {
 	*x = Frontend{}
-	mi := &file_localnet_v1_localnet_proto_msgTypes[11]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1105,7 +1105,7 @@ func (x *Frontend) String() string {
 func (*Frontend) ProtoMessage() {}
 
 func (x *Frontend) ProtoReflect() protoreflect.Message {
-	mi := &file_localnet_v1_localnet_proto_msgTypes[11]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1118,7 +1118,7 @@ func (x *Frontend) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Frontend.ProtoReflect.Descriptor instead.
 func (*Frontend) Descriptor() ([]byte, []int) {
-	return file_localnet_v1_localnet_proto_rawDescGZIP(), []int{11}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Frontend) GetKind() FrontendKind {
@@ -1169,7 +1169,7 @@ type Endpoint struct {
 
 func (x *Endpoint) Reset() {
 	*x = Endpoint{}
-	mi := &file_localnet_v1_localnet_proto_msgTypes[12]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1181,7 +1181,7 @@ func (x *Endpoint) String() string {
 func (*Endpoint) ProtoMessage() {}
 
 func (x *Endpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_localnet_v1_localnet_proto_msgTypes[12]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1194,7 +1194,7 @@ func (x *Endpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoint.ProtoReflect.Descriptor instead.
 func (*Endpoint) Descriptor() ([]byte, []int) {
-	return file_localnet_v1_localnet_proto_rawDescGZIP(), []int{12}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Endpoint) GetAddress() []byte {
@@ -1229,14 +1229,14 @@ type Traffic struct {
 	Outside *Route `protobuf:"bytes,2,opt,name=outside,proto3" json:"outside,omitempty"`
 	// Which connections get a new source address. A connection of an endpoint to itself through the service (hairpin) is
 	// masqueraded in any case.
-	Masquerade    Masquerade `protobuf:"varint,3,opt,name=masquerade,proto3,enum=localnet.v1.Masquerade" json:"masquerade,omitempty"`
+	Masquerade    Masquerade `protobuf:"varint,3,opt,name=masquerade,proto3,enum=switchyard.localnet.v1.Masquerade" json:"masquerade,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Traffic) Reset() {
 	*x = Traffic{}
-	mi := &file_localnet_v1_localnet_proto_msgTypes[13]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1248,7 +1248,7 @@ func (x *Traffic) String() string {
 func (*Traffic) ProtoMessage() {}
 
 func (x *Traffic) ProtoReflect() protoreflect.Message {
-	mi := &file_localnet_v1_localnet_proto_msgTypes[13]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1261,7 +1261,7 @@ func (x *Traffic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Traffic.ProtoReflect.Descriptor instead.
 func (*Traffic) Descriptor() ([]byte, []int) {
-	return file_localnet_v1_localnet_proto_rawDescGZIP(), []int{13}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Traffic) GetInside() *Route {
@@ -1289,7 +1289,7 @@ func (x *Traffic) GetMasquerade() Masquerade {
 type Route struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// FORWARD exactly if there are endpoints.
-	Verdict Verdict `protobuf:"varint,1,opt,name=verdict,proto3,enum=localnet.v1.Verdict" json:"verdict,omitempty"`
+	Verdict Verdict `protobuf:"varint,1,opt,name=verdict,proto3,enum=switchyard.localnet.v1.Verdict" json:"verdict,omitempty"`
 	// Indices into the port's endpoints, ascending. They share new connections evenly.
 	Endpoints     []uint32 `protobuf:"varint,2,rep,packed,name=endpoints,proto3" json:"endpoints,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1298,7 +1298,7 @@ type Route struct {
 
 func (x *Route) Reset() {
 	*x = Route{}
-	mi := &file_localnet_v1_localnet_proto_msgTypes[14]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1310,7 +1310,7 @@ func (x *Route) String() string {
 func (*Route) ProtoMessage() {}
 
 func (x *Route) ProtoReflect() protoreflect.Message {
-	mi := &file_localnet_v1_localnet_proto_msgTypes[14]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1323,7 +1323,7 @@ func (x *Route) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Route.ProtoReflect.Descriptor instead.
 func (*Route) Descriptor() ([]byte, []int) {
-	return file_localnet_v1_localnet_proto_rawDescGZIP(), []int{14}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Route) GetVerdict() Verdict {
@@ -1352,7 +1352,7 @@ type Prefix struct {
 
 func (x *Prefix) Reset() {
 	*x = Prefix{}
-	mi := &file_localnet_v1_localnet_proto_msgTypes[15]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1364,7 +1364,7 @@ func (x *Prefix) String() string {
 func (*Prefix) ProtoMessage() {}
 
 func (x *Prefix) ProtoReflect() protoreflect.Message {
-	mi := &file_localnet_v1_localnet_proto_msgTypes[15]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1377,7 +1377,7 @@ func (x *Prefix) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Prefix.ProtoReflect.Descriptor instead.
 func (*Prefix) Descriptor() ([]byte, []int) {
-	return file_localnet_v1_localnet_proto_rawDescGZIP(), []int{15}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Prefix) GetAddress() []byte {
@@ -1408,7 +1408,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_localnet_v1_localnet_proto_msgTypes[16]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1420,7 +1420,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_localnet_v1_localnet_proto_msgTypes[16]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1433,7 +1433,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_localnet_v1_localnet_proto_rawDescGZIP(), []int{16}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *HealthCheck) GetPort() uint32 {
@@ -1473,7 +1473,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_localnet_v1_localnet_proto_msgTypes[17]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1485,7 +1485,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_localnet_v1_localnet_proto_msgTypes[17]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1498,7 +1498,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_localnet_v1_localnet_proto_rawDescGZIP(), []int{17}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Node) GetName() string {
@@ -1529,85 +1529,85 @@ func (x *Node) GetServiceCidrs() []*Prefix {
 	return nil
 }
 
-var File_localnet_v1_localnet_proto protoreflect.FileDescriptor
+var File_switchyard_localnet_v1_localnet_proto protoreflect.FileDescriptor
 
-const file_localnet_v1_localnet_proto_rawDesc = "" +
+const file_switchyard_localnet_v1_localnet_proto_rawDesc = "" +
 	"\n" +
-	"\x1alocalnet/v1/localnet.proto\x12\vlocalnet.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"S\n" +
+	"%switchyard/localnet/v1/localnet.proto\x12\x16switchyard.localnet.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"S\n" +
 	"\n" +
 	"NextFilter\x12\x1f\n" +
 	"\vinstance_id\x18\x01 \x01(\x04R\n" +
 	"instanceId\x12\x10\n" +
 	"\x03rev\x18\x02 \x01(\x04R\x03rev\x12\x12\n" +
-	"\x04node\x18\x03 \x01(\tR\x04node\"\x9b\x01\n" +
-	"\bNextItem\x12+\n" +
-	"\x04next\x18\x01 \x01(\v2\x17.localnet.v1.NextFilterR\x04next\x12;\n" +
-	"\tendpoints\x18\x02 \x01(\v2\x1d.localnet.v1.ServiceEndpointsR\tendpoints\x12%\n" +
-	"\x04node\x18\x03 \x01(\v2\x11.localnet.v1.NodeR\x04node\"\x87\x01\n" +
-	"\fWatchRequest\x124\n" +
-	"\tsubscribe\x18\x01 \x01(\v2\x16.localnet.v1.SubscribeR\tsubscribe\x12\x14\n" +
-	"\x05ready\x18\x02 \x01(\bR\x05ready\x12+\n" +
-	"\x06status\x18\x03 \x01(\v2\x13.localnet.v1.StatusR\x06status\"f\n" +
+	"\x04node\x18\x03 \x01(\tR\x04node\"\xbc\x01\n" +
+	"\bNextItem\x126\n" +
+	"\x04next\x18\x01 \x01(\v2\".switchyard.localnet.v1.NextFilterR\x04next\x12F\n" +
+	"\tendpoints\x18\x02 \x01(\v2(.switchyard.localnet.v1.ServiceEndpointsR\tendpoints\x120\n" +
+	"\x04node\x18\x03 \x01(\v2\x1c.switchyard.localnet.v1.NodeR\x04node\"\x9d\x01\n" +
+	"\fWatchRequest\x12?\n" +
+	"\tsubscribe\x18\x01 \x01(\v2!.switchyard.localnet.v1.SubscribeR\tsubscribe\x12\x14\n" +
+	"\x05ready\x18\x02 \x01(\bR\x05ready\x126\n" +
+	"\x06status\x18\x03 \x01(\v2\x1e.switchyard.localnet.v1.StatusR\x06status\"q\n" +
 	"\tSubscribe\x12\x12\n" +
-	"\x04node\x18\x01 \x01(\tR\x04node\x12-\n" +
-	"\x06resume\x18\x02 \x01(\v2\x15.localnet.v1.PositionR\x06resume\x12\x16\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x128\n" +
+	"\x06resume\x18\x02 \x01(\v2 .switchyard.localnet.v1.PositionR\x06resume\x12\x16\n" +
 	"\x06client\x18\x03 \x01(\tR\x06client\"=\n" +
 	"\bPosition\x12\x1f\n" +
 	"\vinstance_id\x18\x01 \x01(\x04R\n" +
 	"instanceId\x12\x10\n" +
-	"\x03rev\x18\x02 \x01(\x04R\x03rev\"\x8f\x01\n" +
-	"\x06Status\x12/\n" +
-	"\aapplied\x18\x01 \x01(\v2\x15.localnet.v1.PositionR\aapplied\x121\n" +
-	"\x06failed\x18\x02 \x03(\v2\x19.localnet.v1.ServiceErrorR\x06failed\x12!\n" +
-	"\ffailed_total\x18\x03 \x01(\rR\vfailedTotal\"\\\n" +
-	"\fServiceError\x122\n" +
-	"\aservice\x18\x01 \x01(\v2\x18.localnet.v1.ServiceNameR\aservice\x12\x18\n" +
-	"\amessage\x18\x02 \x01(\tR\amessage\"\xa2\x02\n" +
+	"\x03rev\x18\x02 \x01(\x04R\x03rev\"\xa5\x01\n" +
+	"\x06Status\x12:\n" +
+	"\aapplied\x18\x01 \x01(\v2 .switchyard.localnet.v1.PositionR\aapplied\x12<\n" +
+	"\x06failed\x18\x02 \x03(\v2$.switchyard.localnet.v1.ServiceErrorR\x06failed\x12!\n" +
+	"\ffailed_total\x18\x03 \x01(\rR\vfailedTotal\"g\n" +
+	"\fServiceError\x12=\n" +
+	"\aservice\x18\x01 \x01(\v2#.switchyard.localnet.v1.ServiceNameR\aservice\x12\x18\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage\"\xce\x02\n" +
 	"\rWatchResponse\x12\x12\n" +
-	"\x04full\x18\x01 \x01(\bR\x04full\x12%\n" +
-	"\x04node\x18\x02 \x01(\v2\x11.localnet.v1.NodeR\x04node\x127\n" +
-	"\achanged\x18\x03 \x03(\v2\x1d.localnet.v1.ServiceEndpointsR\achanged\x122\n" +
-	"\aremoved\x18\x04 \x03(\v2\x18.localnet.v1.ServiceNameR\aremoved\x126\n" +
-	"\btriggers\x18\x05 \x03(\v2\x1a.google.protobuf.TimestampR\btriggers\x121\n" +
-	"\bposition\x18\x06 \x01(\v2\x15.localnet.v1.PositionR\bposition\"?\n" +
+	"\x04full\x18\x01 \x01(\bR\x04full\x120\n" +
+	"\x04node\x18\x02 \x01(\v2\x1c.switchyard.localnet.v1.NodeR\x04node\x12B\n" +
+	"\achanged\x18\x03 \x03(\v2(.switchyard.localnet.v1.ServiceEndpointsR\achanged\x12=\n" +
+	"\aremoved\x18\x04 \x03(\v2#.switchyard.localnet.v1.ServiceNameR\aremoved\x126\n" +
+	"\btriggers\x18\x05 \x03(\v2\x1a.google.protobuf.TimestampR\btriggers\x12<\n" +
+	"\bposition\x18\x06 \x01(\v2 .switchyard.localnet.v1.PositionR\bposition\"?\n" +
 	"\vServiceName\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
-	"\x04name\x18\x02 \x01(\tR\x04name\"\xaa\x01\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\"\xc0\x01\n" +
 	"\x10ServiceEndpoints\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
-	"\x04name\x18\x02 \x01(\tR\x04name\x12'\n" +
-	"\x05ports\x18\x03 \x03(\v2\x11.localnet.v1.PortR\x05ports\x12;\n" +
-	"\fhealth_check\x18\x04 \x01(\v2\x18.localnet.v1.HealthCheckR\vhealthCheck\"\x91\x03\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x122\n" +
+	"\x05ports\x18\x03 \x03(\v2\x1c.switchyard.localnet.v1.PortR\x05ports\x12F\n" +
+	"\fhealth_check\x18\x04 \x01(\v2#.switchyard.localnet.v1.HealthCheckR\vhealthCheck\"\xd3\x03\n" +
 	"\x04Port\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\x121\n" +
-	"\bprotocol\x18\x02 \x01(\x0e2\x15.localnet.v1.ProtocolR\bprotocol\x12+\n" +
-	"\x06family\x18\x03 \x01(\x0e2\x13.localnet.v1.FamilyR\x06family\x123\n" +
-	"\tfrontends\x18\x04 \x03(\v2\x15.localnet.v1.FrontendR\tfrontends\x123\n" +
-	"\tendpoints\x18\x05 \x03(\v2\x15.localnet.v1.EndpointR\tendpoints\x120\n" +
-	"\binternal\x18\x06 \x01(\v2\x14.localnet.v1.TrafficR\binternal\x120\n" +
-	"\bexternal\x18\a \x01(\v2\x14.localnet.v1.TrafficR\bexternal\x12)\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12<\n" +
+	"\bprotocol\x18\x02 \x01(\x0e2 .switchyard.localnet.v1.ProtocolR\bprotocol\x126\n" +
+	"\x06family\x18\x03 \x01(\x0e2\x1e.switchyard.localnet.v1.FamilyR\x06family\x12>\n" +
+	"\tfrontends\x18\x04 \x03(\v2 .switchyard.localnet.v1.FrontendR\tfrontends\x12>\n" +
+	"\tendpoints\x18\x05 \x03(\v2 .switchyard.localnet.v1.EndpointR\tendpoints\x12;\n" +
+	"\binternal\x18\x06 \x01(\v2\x1f.switchyard.localnet.v1.TrafficR\binternal\x12;\n" +
+	"\bexternal\x18\a \x01(\v2\x1f.switchyard.localnet.v1.TrafficR\bexternal\x12)\n" +
 	"\x10affinity_seconds\x18\b \x01(\rR\x0faffinitySeconds\x12\x1c\n" +
-	"\tlingering\x18\t \x03(\rR\tlingering\"\xb6\x01\n" +
-	"\bFrontend\x12-\n" +
-	"\x04kind\x18\x01 \x01(\x0e2\x19.localnet.v1.FrontendKindR\x04kind\x12\x18\n" +
+	"\tlingering\x18\t \x03(\rR\tlingering\"\xcc\x01\n" +
+	"\bFrontend\x128\n" +
+	"\x04kind\x18\x01 \x01(\x0e2$.switchyard.localnet.v1.FrontendKindR\x04kind\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\fR\aaddress\x12\x12\n" +
 	"\x04port\x18\x03 \x01(\rR\x04port\x12\x1e\n" +
 	"\n" +
 	"restricted\x18\x04 \x01(\bR\n" +
-	"restricted\x12-\n" +
-	"\asources\x18\x05 \x03(\v2\x13.localnet.v1.PrefixR\asources\"N\n" +
+	"restricted\x128\n" +
+	"\asources\x18\x05 \x03(\v2\x1e.switchyard.localnet.v1.PrefixR\asources\"N\n" +
 	"\bEndpoint\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\fR\aaddress\x12\x12\n" +
 	"\x04port\x18\x02 \x01(\rR\x04port\x12\x14\n" +
-	"\x05local\x18\x03 \x01(\bR\x05local\"\x9c\x01\n" +
-	"\aTraffic\x12*\n" +
-	"\x06inside\x18\x01 \x01(\v2\x12.localnet.v1.RouteR\x06inside\x12,\n" +
-	"\aoutside\x18\x02 \x01(\v2\x12.localnet.v1.RouteR\aoutside\x127\n" +
+	"\x05local\x18\x03 \x01(\bR\x05local\"\xbd\x01\n" +
+	"\aTraffic\x125\n" +
+	"\x06inside\x18\x01 \x01(\v2\x1d.switchyard.localnet.v1.RouteR\x06inside\x127\n" +
+	"\aoutside\x18\x02 \x01(\v2\x1d.switchyard.localnet.v1.RouteR\aoutside\x12B\n" +
 	"\n" +
-	"masquerade\x18\x03 \x01(\x0e2\x17.localnet.v1.MasqueradeR\n" +
-	"masquerade\"U\n" +
-	"\x05Route\x12.\n" +
-	"\averdict\x18\x01 \x01(\x0e2\x14.localnet.v1.VerdictR\averdict\x12\x1c\n" +
+	"masquerade\x18\x03 \x01(\x0e2\".switchyard.localnet.v1.MasqueradeR\n" +
+	"masquerade\"`\n" +
+	"\x05Route\x129\n" +
+	"\averdict\x18\x01 \x01(\x0e2\x1f.switchyard.localnet.v1.VerdictR\averdict\x12\x1c\n" +
 	"\tendpoints\x18\x02 \x03(\rR\tendpoints\":\n" +
 	"\x06Prefix\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\fR\aaddress\x12\x16\n" +
@@ -1617,12 +1617,12 @@ const file_localnet_v1_localnet_proto_rawDesc = "" +
 	"\n" +
 	"local_ipv4\x18\x02 \x01(\rR\tlocalIpv4\x12\x1d\n" +
 	"\n" +
-	"local_ipv6\x18\x03 \x01(\rR\tlocalIpv6\"\xa4\x01\n" +
+	"local_ipv6\x18\x03 \x01(\rR\tlocalIpv6\"\xba\x01\n" +
 	"\x04Node\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
-	"\taddresses\x18\x02 \x03(\fR\taddresses\x120\n" +
-	"\tpod_cidrs\x18\x03 \x03(\v2\x13.localnet.v1.PrefixR\bpodCidrs\x128\n" +
-	"\rservice_cidrs\x18\x04 \x03(\v2\x13.localnet.v1.PrefixR\fserviceCidrs*\\\n" +
+	"\taddresses\x18\x02 \x03(\fR\taddresses\x12;\n" +
+	"\tpod_cidrs\x18\x03 \x03(\v2\x1e.switchyard.localnet.v1.PrefixR\bpodCidrs\x12C\n" +
+	"\rservice_cidrs\x18\x04 \x03(\v2\x1e.switchyard.localnet.v1.PrefixR\fserviceCidrs*\\\n" +
 	"\bProtocol\x12\x18\n" +
 	"\x14PROTOCOL_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fPROTOCOL_TCP\x10\x06\x12\x10\n" +
@@ -1649,86 +1649,86 @@ const file_localnet_v1_localnet_proto_rawDesc = "" +
 	"\x10MASQUERADE_NEVER\x10\x01\x12\x15\n" +
 	"\x11MASQUERADE_ALWAYS\x10\x02\x12\x19\n" +
 	"\x15MASQUERADE_UNLESS_POD\x10\x03\x12\x13\n" +
-	"\x0fMASQUERADE_NODE\x10\x042\x89\x01\n" +
-	"\tEndpoints\x128\n" +
-	"\x04Next\x12\x17.localnet.v1.NextFilter\x1a\x15.localnet.v1.NextItem0\x01\x12B\n" +
-	"\x05Watch\x12\x19.localnet.v1.WatchRequest\x1a\x1a.localnet.v1.WatchResponse(\x010\x01BDZBgithub.com/switchyard-net/switchyard/client/localnet/v1;localnetv1b\x06proto3"
+	"\x0fMASQUERADE_NODE\x10\x042\xb5\x01\n" +
+	"\tEndpoints\x12N\n" +
+	"\x04Next\x12\".switchyard.localnet.v1.NextFilter\x1a .switchyard.localnet.v1.NextItem0\x01\x12X\n" +
+	"\x05Watch\x12$.switchyard.localnet.v1.WatchRequest\x1a%.switchyard.localnet.v1.WatchResponse(\x010\x01BDZBgithub.com/switchyard-net/switchyard/client/localnet/v1;localnetv1b\x06proto3"
 
 var (
-	file_localnet_v1_localnet_proto_rawDescOnce sync.Once
-	file_localnet_v1_localnet_proto_rawDescData []byte
+	file_switchyard_localnet_v1_localnet_proto_rawDescOnce sync.Once
+	file_switchyard_localnet_v1_localnet_proto_rawDescData []byte
 )
 
-func file_localnet_v1_localnet_proto_rawDescGZIP() []byte {
-	file_localnet_v1_localnet_proto_rawDescOnce.Do(func() {
-		file_localnet_v1_localnet_proto_rawDescData = protoimpl.X.CompressGZIP(unsafe.Slice(unsafe.StringData(file_localnet_v1_localnet_proto_rawDesc), len(file_localnet_v1_localnet_proto_rawDesc)))
+func file_switchyard_localnet_v1_localnet_proto_rawDescGZIP() []byte {
+	file_switchyard_localnet_v1_localnet_proto_rawDescOnce.Do(func() {
+		file_switchyard_localnet_v1_localnet_proto_rawDescData = protoimpl.X.CompressGZIP(unsafe.Slice(unsafe.StringData(file_switchyard_localnet_v1_localnet_proto_rawDesc), len(file_switchyard_localnet_v1_localnet_proto_rawDesc)))
 	})
-	return file_localnet_v1_localnet_proto_rawDescData
+	return file_switchyard_localnet_v1_localnet_proto_rawDescData
 }
 
-var file_localnet_v1_localnet_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_localnet_v1_localnet_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
-var file_localnet_v1_localnet_proto_goTypes = []any{
-	(Protocol)(0),                 // 0: localnet.v1.Protocol
-	(Family)(0),                   // 1: localnet.v1.Family
-	(FrontendKind)(0),             // 2: localnet.v1.FrontendKind
-	(Verdict)(0),                  // 3: localnet.v1.Verdict
-	(Masquerade)(0),               // 4: localnet.v1.Masquerade
-	(*NextFilter)(nil),            // 5: localnet.v1.NextFilter
-	(*NextItem)(nil),              // 6: localnet.v1.NextItem
-	(*WatchRequest)(nil),          // 7: localnet.v1.WatchRequest
-	(*Subscribe)(nil),             // 8: localnet.v1.Subscribe
-	(*Position)(nil),              // 9: localnet.v1.Position
-	(*Status)(nil),                // 10: localnet.v1.Status
-	(*ServiceError)(nil),          // 11: localnet.v1.ServiceError
-	(*WatchResponse)(nil),         // 12: localnet.v1.WatchResponse
-	(*ServiceName)(nil),           // 13: localnet.v1.ServiceName
-	(*ServiceEndpoints)(nil),      // 14: localnet.v1.ServiceEndpoints
-	(*Port)(nil),                  // 15: localnet.v1.Port
-	(*Frontend)(nil),              // 16: localnet.v1.Frontend
-	(*Endpoint)(nil),              // 17: localnet.v1.Endpoint
-	(*Traffic)(nil),               // 18: localnet.v1.Traffic
-	(*Route)(nil),                 // 19: localnet.v1.Route
-	(*Prefix)(nil),                // 20: localnet.v1.Prefix
-	(*HealthCheck)(nil),           // 21: localnet.v1.HealthCheck
-	(*Node)(nil),                  // 22: localnet.v1.Node
+var file_switchyard_localnet_v1_localnet_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
+var file_switchyard_localnet_v1_localnet_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_switchyard_localnet_v1_localnet_proto_goTypes = []any{
+	(Protocol)(0),                 // 0: switchyard.localnet.v1.Protocol
+	(Family)(0),                   // 1: switchyard.localnet.v1.Family
+	(FrontendKind)(0),             // 2: switchyard.localnet.v1.FrontendKind
+	(Verdict)(0),                  // 3: switchyard.localnet.v1.Verdict
+	(Masquerade)(0),               // 4: switchyard.localnet.v1.Masquerade
+	(*NextFilter)(nil),            // 5: switchyard.localnet.v1.NextFilter
+	(*NextItem)(nil),              // 6: switchyard.localnet.v1.NextItem
+	(*WatchRequest)(nil),          // 7: switchyard.localnet.v1.WatchRequest
+	(*Subscribe)(nil),             // 8: switchyard.localnet.v1.Subscribe
+	(*Position)(nil),              // 9: switchyard.localnet.v1.Position
+	(*Status)(nil),                // 10: switchyard.localnet.v1.Status
+	(*ServiceError)(nil),          // 11: switchyard.localnet.v1.ServiceError
+	(*WatchResponse)(nil),         // 12: switchyard.localnet.v1.WatchResponse
+	(*ServiceName)(nil),           // 13: switchyard.localnet.v1.ServiceName
+	(*ServiceEndpoints)(nil),      // 14: switchyard.localnet.v1.ServiceEndpoints
+	(*Port)(nil),                  // 15: switchyard.localnet.v1.Port
+	(*Frontend)(nil),              // 16: switchyard.localnet.v1.Frontend
+	(*Endpoint)(nil),              // 17: switchyard.localnet.v1.Endpoint
+	(*Traffic)(nil),               // 18: switchyard.localnet.v1.Traffic
+	(*Route)(nil),                 // 19: switchyard.localnet.v1.Route
+	(*Prefix)(nil),                // 20: switchyard.localnet.v1.Prefix
+	(*HealthCheck)(nil),           // 21: switchyard.localnet.v1.HealthCheck
+	(*Node)(nil),                  // 22: switchyard.localnet.v1.Node
 	(*timestamppb.Timestamp)(nil), // 23: google.protobuf.Timestamp
 }
-var file_localnet_v1_localnet_proto_depIdxs = []int32{
-	5,  // 0: localnet.v1.NextItem.next:type_name -> localnet.v1.NextFilter
-	14, // 1: localnet.v1.NextItem.endpoints:type_name -> localnet.v1.ServiceEndpoints
-	22, // 2: localnet.v1.NextItem.node:type_name -> localnet.v1.Node
-	8,  // 3: localnet.v1.WatchRequest.subscribe:type_name -> localnet.v1.Subscribe
-	10, // 4: localnet.v1.WatchRequest.status:type_name -> localnet.v1.Status
-	9,  // 5: localnet.v1.Subscribe.resume:type_name -> localnet.v1.Position
-	9,  // 6: localnet.v1.Status.applied:type_name -> localnet.v1.Position
-	11, // 7: localnet.v1.Status.failed:type_name -> localnet.v1.ServiceError
-	13, // 8: localnet.v1.ServiceError.service:type_name -> localnet.v1.ServiceName
-	22, // 9: localnet.v1.WatchResponse.node:type_name -> localnet.v1.Node
-	14, // 10: localnet.v1.WatchResponse.changed:type_name -> localnet.v1.ServiceEndpoints
-	13, // 11: localnet.v1.WatchResponse.removed:type_name -> localnet.v1.ServiceName
-	23, // 12: localnet.v1.WatchResponse.triggers:type_name -> google.protobuf.Timestamp
-	9,  // 13: localnet.v1.WatchResponse.position:type_name -> localnet.v1.Position
-	15, // 14: localnet.v1.ServiceEndpoints.ports:type_name -> localnet.v1.Port
-	21, // 15: localnet.v1.ServiceEndpoints.health_check:type_name -> localnet.v1.HealthCheck
-	0,  // 16: localnet.v1.Port.protocol:type_name -> localnet.v1.Protocol
-	1,  // 17: localnet.v1.Port.family:type_name -> localnet.v1.Family
-	16, // 18: localnet.v1.Port.frontends:type_name -> localnet.v1.Frontend
-	17, // 19: localnet.v1.Port.endpoints:type_name -> localnet.v1.Endpoint
-	18, // 20: localnet.v1.Port.internal:type_name -> localnet.v1.Traffic
-	18, // 21: localnet.v1.Port.external:type_name -> localnet.v1.Traffic
-	2,  // 22: localnet.v1.Frontend.kind:type_name -> localnet.v1.FrontendKind
-	20, // 23: localnet.v1.Frontend.sources:type_name -> localnet.v1.Prefix
-	19, // 24: localnet.v1.Traffic.inside:type_name -> localnet.v1.Route
-	19, // 25: localnet.v1.Traffic.outside:type_name -> localnet.v1.Route
-	4,  // 26: localnet.v1.Traffic.masquerade:type_name -> localnet.v1.Masquerade
-	3,  // 27: localnet.v1.Route.verdict:type_name -> localnet.v1.Verdict
-	20, // 28: localnet.v1.Node.pod_cidrs:type_name -> localnet.v1.Prefix
-	20, // 29: localnet.v1.Node.service_cidrs:type_name -> localnet.v1.Prefix
-	5,  // 30: localnet.v1.Endpoints.Next:input_type -> localnet.v1.NextFilter
-	7,  // 31: localnet.v1.Endpoints.Watch:input_type -> localnet.v1.WatchRequest
-	6,  // 32: localnet.v1.Endpoints.Next:output_type -> localnet.v1.NextItem
-	12, // 33: localnet.v1.Endpoints.Watch:output_type -> localnet.v1.WatchResponse
+var file_switchyard_localnet_v1_localnet_proto_depIdxs = []int32{
+	5,  // 0: switchyard.localnet.v1.NextItem.next:type_name -> switchyard.localnet.v1.NextFilter
+	14, // 1: switchyard.localnet.v1.NextItem.endpoints:type_name -> switchyard.localnet.v1.ServiceEndpoints
+	22, // 2: switchyard.localnet.v1.NextItem.node:type_name -> switchyard.localnet.v1.Node
+	8,  // 3: switchyard.localnet.v1.WatchRequest.subscribe:type_name -> switchyard.localnet.v1.Subscribe
+	10, // 4: switchyard.localnet.v1.WatchRequest.status:type_name -> switchyard.localnet.v1.Status
+	9,  // 5: switchyard.localnet.v1.Subscribe.resume:type_name -> switchyard.localnet.v1.Position
+	9,  // 6: switchyard.localnet.v1.Status.applied:type_name -> switchyard.localnet.v1.Position
+	11, // 7: switchyard.localnet.v1.Status.failed:type_name -> switchyard.localnet.v1.ServiceError
+	13, // 8: switchyard.localnet.v1.ServiceError.service:type_name -> switchyard.localnet.v1.ServiceName
+	22, // 9: switchyard.localnet.v1.WatchResponse.node:type_name -> switchyard.localnet.v1.Node
+	14, // 10: switchyard.localnet.v1.WatchResponse.changed:type_name -> switchyard.localnet.v1.ServiceEndpoints
+	13, // 11: switchyard.localnet.v1.WatchResponse.removed:type_name -> switchyard.localnet.v1.ServiceName
+	23, // 12: switchyard.localnet.v1.WatchResponse.triggers:type_name -> google.protobuf.Timestamp
+	9,  // 13: switchyard.localnet.v1.WatchResponse.position:type_name -> switchyard.localnet.v1.Position
+	15, // 14: switchyard.localnet.v1.ServiceEndpoints.ports:type_name -> switchyard.localnet.v1.Port
+	21, // 15: switchyard.localnet.v1.ServiceEndpoints.health_check:type_name -> switchyard.localnet.v1.HealthCheck
+	0,  // 16: switchyard.localnet.v1.Port.protocol:type_name -> switchyard.localnet.v1.Protocol
+	1,  // 17: switchyard.localnet.v1.Port.family:type_name -> switchyard.localnet.v1.Family
+	16, // 18: switchyard.localnet.v1.Port.frontends:type_name -> switchyard.localnet.v1.Frontend
+	17, // 19: switchyard.localnet.v1.Port.endpoints:type_name -> switchyard.localnet.v1.Endpoint
+	18, // 20: switchyard.localnet.v1.Port.internal:type_name -> switchyard.localnet.v1.Traffic
+	18, // 21: switchyard.localnet.v1.Port.external:type_name -> switchyard.localnet.v1.Traffic
+	2,  // 22: switchyard.localnet.v1.Frontend.kind:type_name -> switchyard.localnet.v1.FrontendKind
+	20, // 23: switchyard.localnet.v1.Frontend.sources:type_name -> switchyard.localnet.v1.Prefix
+	19, // 24: switchyard.localnet.v1.Traffic.inside:type_name -> switchyard.localnet.v1.Route
+	19, // 25: switchyard.localnet.v1.Traffic.outside:type_name -> switchyard.localnet.v1.Route
+	4,  // 26: switchyard.localnet.v1.Traffic.masquerade:type_name -> switchyard.localnet.v1.Masquerade
+	3,  // 27: switchyard.localnet.v1.Route.verdict:type_name -> switchyard.localnet.v1.Verdict
+	20, // 28: switchyard.localnet.v1.Node.pod_cidrs:type_name -> switchyard.localnet.v1.Prefix
+	20, // 29: switchyard.localnet.v1.Node.service_cidrs:type_name -> switchyard.localnet.v1.Prefix
+	5,  // 30: switchyard.localnet.v1.Endpoints.Next:input_type -> switchyard.localnet.v1.NextFilter
+	7,  // 31: switchyard.localnet.v1.Endpoints.Watch:input_type -> switchyard.localnet.v1.WatchRequest
+	6,  // 32: switchyard.localnet.v1.Endpoints.Next:output_type -> switchyard.localnet.v1.NextItem
+	12, // 33: switchyard.localnet.v1.Endpoints.Watch:output_type -> switchyard.localnet.v1.WatchResponse
 	32, // [32:34] is the sub-list for method output_type
 	30, // [30:32] is the sub-list for method input_type
 	30, // [30:30] is the sub-list for extension type_name
@@ -1736,27 +1736,27 @@ var file_localnet_v1_localnet_proto_depIdxs = []int32{
 	0,  // [0:30] is the sub-list for field type_name
 }
 
-func init() { file_localnet_v1_localnet_proto_init() }
-func file_localnet_v1_localnet_proto_init() {
-	if File_localnet_v1_localnet_proto != nil {
+func init() { file_switchyard_localnet_v1_localnet_proto_init() }
+func file_switchyard_localnet_v1_localnet_proto_init() {
+	if File_switchyard_localnet_v1_localnet_proto != nil {
 		return
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
-			RawDescriptor: unsafe.Slice(unsafe.StringData(file_localnet_v1_localnet_proto_rawDesc), len(file_localnet_v1_localnet_proto_rawDesc)),
+			RawDescriptor: unsafe.Slice(unsafe.StringData(file_switchyard_localnet_v1_localnet_proto_rawDesc), len(file_switchyard_localnet_v1_localnet_proto_rawDesc)),
 			NumEnums:      5,
 			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
-		GoTypes:           file_localnet_v1_localnet_proto_goTypes,
-		DependencyIndexes: file_localnet_v1_localnet_proto_depIdxs,
-		EnumInfos:         file_localnet_v1_localnet_proto_enumTypes,
-		MessageInfos:      file_localnet_v1_localnet_proto_msgTypes,
+		GoTypes:           file_switchyard_localnet_v1_localnet_proto_goTypes,
+		DependencyIndexes: file_switchyard_localnet_v1_localnet_proto_depIdxs,
+		EnumInfos:         file_switchyard_localnet_v1_localnet_proto_enumTypes,
+		MessageInfos:      file_switchyard_localnet_v1_localnet_proto_msgTypes,
 	}.Build()
-	File_localnet_v1_localnet_proto = out.File
-	file_localnet_v1_localnet_proto_goTypes = nil
-	file_localnet_v1_localnet_proto_depIdxs = nil
+	File_switchyard_localnet_v1_localnet_proto = out.File
+	file_switchyard_localnet_v1_localnet_proto_goTypes = nil
+	file_switchyard_localnet_v1_localnet_proto_depIdxs = nil
 }

@@ -13,7 +13,7 @@
 // versions:
 // - protoc-gen-go-grpc v1.6.2
 // - protoc             (unknown)
-// source: localnet/v1/localnet.proto
+// source: switchyard/localnet/v1/localnet.proto
 
 package localnetv1
 
@@ -30,8 +30,8 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Endpoints_Next_FullMethodName  = "/localnet.v1.Endpoints/Next"
-	Endpoints_Watch_FullMethodName = "/localnet.v1.Endpoints/Watch"
+	Endpoints_Next_FullMethodName  = "/switchyard.localnet.v1.Endpoints/Next"
+	Endpoints_Watch_FullMethodName = "/switchyard.localnet.v1.Endpoints/Watch"
 )
 
 // EndpointsClient is the client API for Endpoints service.
@@ -187,7 +187,7 @@ type Endpoints_WatchServer = grpc.BidiStreamingServer[WatchRequest, WatchRespons
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
 var Endpoints_ServiceDesc = grpc.ServiceDesc{
-	ServiceName: "localnet.v1.Endpoints",
+	ServiceName: "switchyard.localnet.v1.Endpoints",
 	HandlerType: (*EndpointsServer)(nil),
 	Methods:     []grpc.MethodDesc{},
 	Streams: []grpc.StreamDesc{
@@ -203,5 +203,5 @@ var Endpoints_ServiceDesc = grpc.ServiceDesc{
 			ClientStreams: true,
 		},
 	},
-	Metadata: "localnet/v1/localnet.proto",
+	Metadata: "switchyard/localnet/v1/localnet.proto",
 }
