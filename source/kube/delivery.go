@@ -210,8 +210,8 @@ func (d *delivery) take(e *event) {
 			}
 		}
 	case put, deleted:
-		for n := range e.items {
-			d.takeItem(kind, e.what, &e.items[n])
+		for _, i := range e.items {
+			d.takeItem(kind, e.what, i)
 		}
 	}
 }
@@ -261,10 +261,10 @@ func (d *delivery) relisted(news []*item, gone []model.Ref) {
 }
 
 // wanted are the items that are not in a disabled namespace.
-func (d *delivery) wanted(items []item) iter.Seq[*item] {
+func (d *delivery) wanted(items []*item) iter.Seq[*item] {
 	return func(yield func(*item) bool) {
-		for n := range items {
-			if i := &items[n]; !d.optOut.disabled[i.ref.Namespace] && !yield(i) {
+		for _, i := range items {
+			if !d.optOut.disabled[i.ref.Namespace] && !yield(i) {
 				return
 			}
 		}

@@ -261,7 +261,7 @@ func TestOptInManyEvents(t *testing.T) {
 			if n == 1 {
 				o.least = map[model.Kind]string{} // it is covered
 			}
-			d.take(&event{from: services, what: put, items: []item{{ref: service7, version: "5", object: &model.Service{}}}, version: "5"})
+			d.take(&event{from: services, what: put, items: []*item{{ref: service7, version: "5", object: &model.Service{}}}, version: "5"})
 		}
 		if n := len(o.queued); n != maxQueued {
 			t.Errorf("%d events are queued", n)

@@ -161,12 +161,12 @@ func TestStoppedWatcher(t *testing.T) {
 		services := d.resources[3]
 		reader := listReader{resource: services}
 		before, now := &watcher{listReader: reader}, &watcher{listReader: reader}
-		x := item{ref: service7, version: "5", object: &model.Service{}}
+		x := &item{ref: service7, version: "5", object: &model.Service{}}
 		d.watchers[model.KindService] = now
-		d.take(&event{from: now, what: list, items: []item{x}, version: "5", selection: &selection{}})
+		d.take(&event{from: now, what: list, items: []*item{x}, version: "5", selection: &selection{}})
 		d.pending.take()
 		d.take(&event{from: before, what: list, version: "4", selection: &selection{}})
-		d.take(&event{from: before, what: deleted, items: []item{x}, version: "4"})
+		d.take(&event{from: before, what: deleted, items: []*item{x}, version: "4"})
 		if set, deleted := d.pending.take(); len(set)+len(deleted) > 0 || d.held[model.KindService].latest != "5" {
 			t.Errorf("set %v, deleted %v", set, deleted)
 		}

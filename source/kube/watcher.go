@@ -30,7 +30,7 @@ type event struct {
 	optIn *optIn // if it is from one
 	what  what
 	// items are those that were put or deleted, or all that there are.
-	items []item
+	items []*item
 	// version is the resource version of the list or the last item, or the one that a watch begins after.
 	version string
 	// selection is what was asked for by the list or watch.
@@ -292,20 +292,19 @@ func (i intake) one(what what, obj any) error {
 		return err
 	}
 	i.w.least = it.version
-	i.w.send(event{what: what, items: []item{*it}, version: it.version})
+	i.w.send(event{what: what, items: []*item{it}, version: it.version})
 	return nil
 }
 
 // Replace implements cache.ReflectorStore.
 func (i intake) Replace(objects []any, version string) error {
-	items := make([]item, 0, len(objects))
-	for n, obj := range objects {
+	items := make([]*item, 0, len(objects))
+	for _, obj := range objects {
 		it, err := i.item(obj)
 		if err != nil {
 			return err
 		}
-		items = append(items, *it)
-		objects[n] = nil // which lets it be freed
+		items = append(items, it)
 	}
 	i.w.least = version
 	i.w.send(event{what: list, items: items, version: version, selection: i.w.listed})
