@@ -280,7 +280,7 @@ func (s *story) check(host *topology.Host, proto state.Protocol, dst netip.AddrP
 	return server, checkSpread(seen, want)
 }
 
-// freshPorts returns the first of count source ports that connect has not used on this host yet. The kernel
+// freshPorts returns the first of count source ports that nothing has used on this host yet. The kernel
 // remembers UDP flows and SCTP connections for a while, so one with the ports of an earlier one would not count as new.
 func (s *story) freshPorts(host *topology.Host, count int) uint16 {
 	s.mu.Lock()

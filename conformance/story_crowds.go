@@ -13,6 +13,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/topology"
 )
 
@@ -51,7 +52,11 @@ func (s *story) survey(_ *testscript.TestScript, args []string) error {
 			if addr.Is4() != dst.Addr().Is4() {
 				continue
 			}
-			answer := host.Probe(context.Background(), proto, dst, topology.ProbeOptions{Source: addr, Timeout: patience})
+			options := topology.ProbeOptions{Source: addr, Timeout: patience}
+			if proto != state.TCP {
+				options.SourcePort = s.freshPorts(host, 1) // what the kernel remembers of a flow outlives affinity
+			}
+			answer := host.Probe(context.Background(), proto, dst, options)
 			if answer.Outcome != topology.Answered {
 				return fmt.Errorf("%v to %v %v: %v (%w)", addr, proto, dst, answer.Outcome, answer.Err)
 			}
