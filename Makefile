@@ -90,16 +90,10 @@ unit: tools ## All tests, with the race detector where there is a C compiler
 tools: ## Install or name what the tests check the kernel with
 	@sh scripts/tools.sh
 
-bench: build ## Measure; figures as JSON lines on stdout, tables on stderr
+bench: ## Measure; figures as JSON lines on stdout, tables on stderr
+	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/bench ./test/cmd/bench
 	@echo "== every part of Switchyard, on $$(nproc) CPUs, Linux $$(uname -r)" >&2
-	@bin/switchyard bench brain
-	@bin/switchyard bench store
-	@bin/switchyard bench nftables
-	@bin/switchyard bench memory
-	@bin/switchyard bench api
-	@bin/switchyard bench churn
-	@bin/switchyard bench relay
-	@bin/switchyard bench scaling
+	@set -e; for part in brain store nftables memory api churn relay scaling; do bin/bench $$part; done
 
 fuzz: ## Fuzz every target for a short time (FUZZTIME=20s each)
 	@set -e; for module in $(MODULES); do cd $(CURDIR)/$$module; for pkg in $$($(GO) list ./...); do \

@@ -26,6 +26,9 @@ type Config struct {
 	ClientConnection ClientConnection
 	// Logging says what is logged, and how.
 	Logging Logging
+	// ServiceProxyName selects the Services that have this value in their label service.kubernetes.io/service-proxy-name. Empty
+	// selects those without the label.
+	ServiceProxyName string
 	// HostnameOverride is the name of this Node. Empty means the host's name.
 	HostnameOverride string
 	// NodeIPOverride takes the place of the addresses of the Node object, the primary one first.
@@ -46,6 +49,9 @@ type Config struct {
 	ShowHiddenMetricsForVersion string
 	// Mode selects the dataplane.
 	Mode Mode
+	// AllowModeFallback lets the nftables dataplane take the place of the modes iptables and ipvs where they have no dataplane. If it
+	// is false, the process ends at its start instead. Files of kube-proxy, v1alpha1, are read as if it were true.
+	AllowModeFallback bool
 	// DetectLocalMode says how connections of pods are told from others. Empty means ClusterCIDR.
 	DetectLocalMode LocalMode
 	// DetectLocal has what DetectLocalMode needs.

@@ -300,11 +300,11 @@ func TestWithoutEffect(t *testing.T) {
 	if got := slices.Concat(c.WithoutEffect(), c.UnknownGates()); len(got) > 0 {
 		t.Errorf("defaults without effect are named: %v", got)
 	}
-	c.SyncPeriod, c.Mode = duration(time.Minute), ModeIPVS // have an effect
+	c.SyncPeriod, c.Mode, c.AllowModeFallback = duration(time.Minute), ModeIPVS, true // have an effect
 	c.IPVS.StrictARP, c.ShowHiddenMetricsForVersion = true, "1.36"
 	c.FeatureGates = map[string]bool{"AllBeta": true, "KubeletFrob": true, "NFTablesProxyMode": true, "PreferSameTrafficDistribution": false}
 	c.IPTables.MasqueradeBit, c.NFTables.MasqueradeBit, c.IPVS.MasqueradeBit = 5, 5, 6
-	want := []string{"featureGates.PreferSameTrafficDistribution", "ipvs.masqueradeBit", "ipvs.strictARP", "showHiddenMetricsForVersion"}
+	want := []string{"featureGates.PreferSameTrafficDistribution", "iptables.masqueradeBit", "ipvs.strictARP", "nftables.masqueradeBit", "showHiddenMetricsForVersion"}
 	if got := c.WithoutEffect(); !slices.Equal(got, want) {
 		t.Errorf("named are %v, want %v", got, want)
 	}
@@ -314,6 +314,17 @@ func TestWithoutEffect(t *testing.T) {
 	for _, name := range alwaysOn {
 		if !knownGates()[name] {
 			t.Errorf("%s is no feature gate", name)
+		}
+	}
+}
+
+// TestMasqueradeBit: the bit is that of the section of the mode, also where nftables takes the mode's place.
+func TestMasqueradeBit(t *testing.T) {
+	c := Default()
+	c.NFTables.MasqueradeBit, c.IPTables.MasqueradeBit, c.IPVS.MasqueradeBit = 1, 2, 3
+	for mode, want := range map[Mode]int32{"": 1, ModeNFTables: 1, ModeIPTables: 2, ModeIPVS: 3, ModeEBPF: 1} {
+		if c.Mode = mode; c.MasqueradeBit() != want {
+			t.Errorf("mode %q: bit %d, want %d", mode, c.MasqueradeBit(), want)
 		}
 	}
 }

@@ -35,17 +35,16 @@ func Diff(old, new *Config) (live, restart, none []string) {
 // featureGates, it names those that switch off what is always on here.
 func (c *Config) WithoutEffect() []string {
 	_, _, none := Diff(Default(), c)
-	none = slices.DeleteFunc(none, func(path string) bool {
-		switch path {
-		case "featureGates":
-			return true
-		case "iptables.masqueradeBit":
-			return c.IPTables.MasqueradeBit == c.NFTables.MasqueradeBit // is what counts
-		case "ipvs.masqueradeBit":
-			return c.IPVS.MasqueradeBit == c.NFTables.MasqueradeBit
+	none = slices.DeleteFunc(none, func(path string) bool { return path == "featureGates" })
+	for path, bit := range map[string]int32{
+		"nftables.masqueradeBit": c.NFTables.MasqueradeBit,
+		"iptables.masqueradeBit": c.IPTables.MasqueradeBit,
+		"ipvs.masqueradeBit":     c.IPVS.MasqueradeBit,
+	} {
+		if bit != c.MasqueradeBit() && bit != Default().MasqueradeBit() {
+			none = append(none, path)
 		}
-		return false
-	})
+	}
 	for _, name := range alwaysOn {
 		if on, set := c.FeatureGates[name]; set && !on {
 			none = append(none, "featureGates."+name)
@@ -96,6 +95,7 @@ var effects = map[string]effect{
 	"logging.options.json.splitStream":    effectRestart,
 	"logging.options.json.infoBufferSize": effectNone,
 
+	"serviceProxyName":            effectLive,
 	"hostnameOverride":            effectLive,
 	"nodeIPOverride":              effectLive,
 	"ipFamilyPolicy":              effectLive,
@@ -107,6 +107,7 @@ var effects = map[string]effect{
 	"showHiddenMetricsForVersion": effectNone,
 
 	"mode":                            effectRestart,
+	"allowModeFallback":               effectRestart,
 	"detectLocalMode":                 effectLive,
 	"detectLocal.clusterCIDRs":        effectLive,
 	"detectLocal.bridgeInterface":     effectLive,
@@ -134,9 +135,9 @@ var effects = map[string]effect{
 
 	"nftables.masqueradeBit":          effectLive,
 	"nftables.maxAffinityClients":     effectLive,
-	"iptables.masqueradeBit":          effectNone,
+	"iptables.masqueradeBit":          effectLive,
 	"iptables.localhostNodePorts":     effectLive,
-	"ipvs.masqueradeBit":              effectNone,
+	"ipvs.masqueradeBit":              effectLive,
 	"ipvs.scheduler":                  effectNone,
 	"ipvs.excludeCIDRs":               effectNone,
 	"ipvs.strictARP":                  effectNone,

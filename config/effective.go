@@ -17,6 +17,18 @@ func DefaultMode(platform string) Mode {
 	return ModeNFTables
 }
 
+// MasqueradeBit returns the number of the bit of packet marks that the section of the mode chooses, also where the nftables dataplane
+// takes its place: other programs on the node may know the bit.
+func (c *Config) MasqueradeBit() int32 {
+	switch c.Mode {
+	case ModeIPTables:
+		return c.IPTables.MasqueradeBit
+	case ModeIPVS:
+		return c.IPVS.MasqueradeBit
+	}
+	return c.NFTables.MasqueradeBit
+}
+
 // CommitInterval returns the least time between two commits to the kernel that MinSyncPeriod asks for. Up to the default of 1 s, which
 // spares kube-proxy from writing everything too often, it is none: a commit is as large as the change.
 func (c *Config) CommitInterval() time.Duration {

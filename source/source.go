@@ -26,3 +26,34 @@ type Sink interface {
 	// Complete says that the first full set has been delivered. Nothing is published before all sources are complete.
 	Complete()
 }
+
+// What follows is optional: a [Source] that implements it is asked by package node.
+
+// WithProblems is a Source that knows why it may not deliver what it should.
+type WithProblems interface {
+	// Problems returns what is wrong now. It may be called concurrently with Run, and must not block.
+	Problems() []error
+}
+
+// WithEligibility is a Source that knows whether the cluster wants load balancers to use this node.
+type WithEligibility interface {
+	// NodeEligible reports whether load balancers should send connections to this node: it exists, and is not about to go. It may be
+	// called concurrently with Run, and must not block.
+	NodeEligible() bool
+}
+
+// WithEvents is a Source that can report events to the cluster.
+type WithEvents interface {
+	// Report reports an event. It may be called concurrently with Run. An error changes nothing for routing.
+	Report(ctx context.Context, e Event) error
+}
+
+// Event is reported to operators through the API server. Its fields are those of events.k8s.io/v1.
+type Event struct {
+	// Kind, Namespace and Name say what it is about: a Node (without a namespace) or a Service.
+	Kind, Namespace, Name string
+	// Reason is a word for machines, such as Starting; Action says what was being done; Note is for people.
+	Reason, Action, Note string
+	// Warning says that it is not as it should be.
+	Warning bool
+}

@@ -12,8 +12,10 @@ import (
 
 	"github.com/switchyard-net/switchyard/client"
 	"github.com/switchyard-net/switchyard/client/peeruser"
+	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/internal/apifollower"
 	"github.com/switchyard-net/switchyard/internal/failover"
+	"github.com/switchyard-net/switchyard/node"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
 )
@@ -25,7 +27,7 @@ type applyOptions struct {
 	users         []string
 	node          string
 	routing       routingFlags
-	dataplane     dataplaneFlags
+	dataplane     programmingFlags
 	fallback      bool
 	fallbackAfter time.Duration
 	kubeconfig    string
@@ -102,21 +104,31 @@ func (o *applyOptions) run(ctx context.Context, command string, stdout, stderr i
 	if err != nil {
 		return &usageError{command, fmt.Errorf("--api: %w", err)}
 	}
-	follow, from := api.Run, feeding{
-		feed: api.Replica(), snapshot: api.Replica().Snapshot, origin: "api", problems: api.Problems, report: api.Report,
-	}
+	c := o.config()
+	replica, states := api.Replica(), &node.States{Run: api.Run, Problems: api.Problems, Report: api.Report}
 	if o.fallback {
-		if err := o.checkFallback(log); err != nil {
+		if _, err := kubeSource(c, "", o.node, log); err != nil { // finds out now whether the API server is named in a way that can be used later
 			return err
 		}
-		s := failover.New(failover.Options{Relay: api, After: o.fallbackAfter, Node: o.node, Logger: log, Backup: o.backup(log)})
-		follow, from.feed, from.snapshot, from.report = s.Run, s.Replica(), s.Replica().Snapshot, s.Report
+		s := failover.New(failover.Options{Relay: api, After: o.fallbackAfter, Node: o.node, Logger: log, Backup: o.backup(c, log)})
+		replica, states.Run, states.Report = s.Replica(), s.Run, s.Report
 	}
-	parts, err := o.dataplane.parts(ctx, from, o.routing.detector(), stdout, log)
-	if err != nil {
-		return err
+	states.Feed = replica
+	states.Name = func() string { return replica.Snapshot().Node().Name }
+	states.Latest = func() (state.Revision, int) {
+		snapshot := replica.Snapshot()
+		return snapshot.Revision(), snapshot.Len()
 	}
-	return together(ctx, append(parts, follow))
+	return o.dataplane.run(ctx, node.Options{Config: c, States: states}, stdout, log)
+}
+
+// config returns what the flags mean.
+func (o *applyOptions) config() *config.Config {
+	c := flagConfig()
+	c.HostnameOverride, c.ClientConnection.Kubeconfig = o.node, o.kubeconfig
+	o.routing.set(c)
+	o.dataplane.set(c)
+	return c
 }
 
 // check finds flags that contradict each other.
@@ -135,24 +147,14 @@ func (o *applyOptions) check() error {
 	return o.routing.check()
 }
 
-// checkFallback finds out now whether the API server is named in a way that can be used later.
-func (o *applyOptions) checkFallback(log *slog.Logger) error {
-	objects := objectFlags{kubeconfig: o.kubeconfig}
-	_, err := objects.source(o.node, o.routing.serviceProxyName, log)
-	return err
-}
-
 // backup returns what follows the API server in the place of a relay.
-func (o *applyOptions) backup(log *slog.Logger) func(context.Context) (state.Feed, func() error) {
+func (o *applyOptions) backup(c *config.Config, log *slog.Logger) func(context.Context) (state.Feed, func() error) {
 	return func(ctx context.Context) (state.Feed, func() error) {
-		config := o.routing.brain()
-		config.NodeName = o.node
-		s := store.New(store.Options{Brain: config, Budgets: budgets(&o.routing.services), Logger: log})
+		s := store.New(store.Options{Brain: node.BrainConfig(c, o.node), Budgets: node.Budgets(c), Logger: log})
 		sink := s.Source("kube")
-		objects := objectFlags{kubeconfig: o.kubeconfig}
 		done := make(chan error, 1)
 		go func() {
-			src, err := objects.source(o.node, o.routing.serviceProxyName, log)
+			src, err := kubeSource(c, "", o.node, log)
 			if err == nil {
 				err = src.Run(ctx, sink)
 			}

@@ -2,10 +2,11 @@ package main
 
 import (
 	"fmt"
+	"runtime"
 
 	"github.com/spf13/cobra"
 
-	"github.com/switchyard-net/switchyard/backend/nftables"
+	"github.com/switchyard-net/switchyard/node"
 )
 
 func newCleanupCommand() *cobra.Command {
@@ -17,7 +18,7 @@ end or fail from then on, unless another proxy takes over. Nothing else is touch
 needs root, and may be repeated.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			removed, err := nftables.Cleanup(cmd.Context())
+			removed, err := node.Cleanup(cmd.Context(), runtime.GOOS)
 			if err != nil {
 				return explain(err)
 			}

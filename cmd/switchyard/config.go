@@ -62,10 +62,14 @@ func newConfigValidateCommand() *cobra.Command {
 		Short: "Name everything that is wrong in a configuration file",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if _, err := readConfig(cmd, args[0]); err != nil {
+			c, err := readConfig(cmd, args[0])
+			if err != nil {
 				return err
 			}
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "switchyard: %s is valid\n", args[0])
+			if note := modeNote(c); note != "" {
+				fmt.Fprintf(cmd.ErrOrStderr(), "switchyard: %s: %s\n", args[0], note)
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "switchyard: %s is valid\n", args[0])
 			return err
 		},
 	}

@@ -6,10 +6,14 @@ import (
 	"io/fs"
 
 	"github.com/switchyard-net/switchyard/backend/nftables"
+	"github.com/switchyard-net/switchyard/node"
 )
 
-// explainStart adds the remedy to what keeps a dataplane from starting.
+// explainStart adds the remedy to what keeps a node from starting.
 func explainStart(err error) error {
+	if _, ok := errors.AsType[*node.DataplaneError](err); !ok {
+		return err
+	}
 	if _, inUse := errors.AsType[*nftables.InUseError](err); inUse {
 		return fmt.Errorf("%w, or give --take-over the time in which it will end", err)
 	}

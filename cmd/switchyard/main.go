@@ -64,7 +64,7 @@ and shows who answers whom.`,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(newRunCommand(), newProxyCommand(), newServeCommand(), newApplyCommand(), newLabCommand(), newCleanupCommand(), newBenchCommand(), newConfigCommand(), newVersionCommand())
+	root.AddCommand(newRunCommand(), newProxyCommand(), newServeCommand(), newApplyCommand(), newLabCommand(), newCleanupCommand(), newConfigCommand(), newVersionCommand())
 	asUsage(root)
 	return root
 }

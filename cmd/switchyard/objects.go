@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -12,16 +14,13 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/switchyard-net/switchyard/backend"
-	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/client"
 	"github.com/switchyard-net/switchyard/client/peeruser"
 	"github.com/switchyard-net/switchyard/config"
+	"github.com/switchyard-net/switchyard/field"
 	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/source/file"
-	"github.com/switchyard-net/switchyard/source/kube"
 	"github.com/switchyard-net/switchyard/source/relay"
-	"github.com/switchyard-net/switchyard/state"
 )
 
 // nodeOrHost returns the name of this node, which is the host's if none is given.
@@ -117,8 +116,8 @@ func dialable(target string, c *tls.Config) error {
 	return err
 }
 
-// source makes the source. check was called before. node is empty for objects of all nodes.
-func (o *objectFlags) source(node, proxyName string, log *slog.Logger) (source.Source, error) {
+// source makes the source. check was called before. name is empty for objects of all nodes.
+func (o *objectFlags) source(c *config.Config, name string, log *slog.Logger) (source.Source, error) {
 	switch {
 	case o.path != "":
 		return file.New(file.Options{Path: o.path, Whole: true, Grace: graceOf(o.grace), Logger: log})
@@ -132,13 +131,7 @@ func (o *objectFlags) source(node, proxyName string, log *slog.Logger) (source.S
 		}
 		return relay.New(relay.Options{Targets: o.relays, Certificates: certificates, SocketUsers: o.relayUsers, Logger: log})
 	}
-	config, renew, err := (&kube.Connection{
-		Kubeconfig: o.kubeconfig, Master: o.master, ContentType: "application/vnd.kubernetes.protobuf", QPS: 5, Burst: 10,
-	}).Follow()
-	if err != nil {
-		return nil, err
-	}
-	return kube.New(kube.Options{Config: config, Renew: renew, NodeName: node, AllNodes: node == "", ServiceProxyName: proxyName, Logger: log})
+	return kubeSource(c, o.master, name, log)
 }
 
 // routingFlags are what the operator decides about routing.
@@ -161,14 +154,10 @@ func (r *routingFlags) register(f *pflag.FlagSet) {
 	f.StringVar(&r.serviceProxyName, "service-proxy-name", "", "handle the Services with this value of the label service.kubernetes.io/service-proxy-name, instead of those without it")
 }
 
-// brain returns what the flags mean to the brain. The node's name is left to the caller.
-func (r *routingFlags) brain() brain.Config {
-	detector := r.detector()
-	return brain.Config{
-		ServiceProxyName: r.serviceProxyName, MasqueradeAll: r.masqueradeAll,
-		DetectLocal: brain.Families{IPv4: detector.Detects(state.IPv4), IPv6: detector.Detects(state.IPv6)},
-		ExternalIPs: r.services.AllowedExternalIPs, NodeExternalIPs: r.services.NodeExternalIPs, MaxEntries: r.services.MaxEntries,
-	}
+// set gives c what the flags mean.
+func (r *routingFlags) set(c *config.Config) {
+	c.DetectLocal.ClusterCIDRs, c.ServiceProxyName, c.Services = r.clusterCIDRs, r.serviceProxyName, r.services
+	c.Linux.MasqueradeAll = r.masqueradeAll
 }
 
 // check finds flags that cannot be used.
@@ -183,6 +172,19 @@ func (r *routingFlags) check() error {
 	return nil
 }
 
-func (r *routingFlags) detector() backend.LocalDetector {
-	return backend.LocalDetector{ClusterCIDRs: r.clusterCIDRs}
+// flagConfig returns the configuration of a command without a configuration file: kernel settings stay as they are, nothing is asked from
+// the API server again at intervals, and there are no metrics.
+func flagConfig() *config.Config {
+	c := config.Default()
+	c.Mode, c.MetricsBindAddress, c.ConfigSyncPeriod = config.ModeNFTables, netip.AddrPort{}, field.Duration{}
+	return c
 }
+
+// commandFlags are the flags of run, serve and apply for fields of the configuration.
+var commandFlags = map[string]string{
+	"healthzBindAddress": "--healthz-bind-address", "api.listen": "--listen", "api.socketMode": "--socket-mode",
+	"api.tlsCertFile": "--tls-cert", "api.tlsKeyFile": "--tls-key", "api.clientCAFile": "--client-ca",
+}
+
+// flagFor returns the flag for a field of the configuration.
+func flagFor(path string) string { return cmp.Or(commandFlags[path], path) }

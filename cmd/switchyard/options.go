@@ -74,6 +74,36 @@ func (a *nodePortAddresses) Set(s string) error {
 // Type names the value in the help text.
 func (a *nodePortAddresses) Type() string { return "CIDRs" }
 
+// addressAndPort is a flag: an IP address and a port, the latter alone for all addresses, or nothing.
+type addressAndPort struct{ netip.AddrPort }
+
+var _ pflag.Value = (*addressAndPort)(nil)
+
+func (a *addressAndPort) String() string {
+	if !a.IsValid() {
+		return ""
+	}
+	return a.AddrPort.String()
+}
+
+// Set replaces the value.
+func (a *addressAndPort) Set(s string) (err error) {
+	if s == "" {
+		a.AddrPort = netip.AddrPort{}
+		return nil
+	}
+	if s[0] == ':' {
+		s = "[::]" + s
+	}
+	if a.AddrPort, err = netip.ParseAddrPort(s); err != nil || a.Port() == 0 {
+		return fmt.Errorf("%q is not an IP address and port such as 127.0.0.1:10256", s)
+	}
+	return nil
+}
+
+// Type names the value in the help text.
+func (a *addressAndPort) Type() string { return "IP:port" }
+
 // verbosityUsage is the help text of -v, which means the same in all commands.
 const verbosityUsage = "log more: 0 for what an operator should know, 4 and above for debugging, as in Kubernetes"
 

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"log/slog"
-	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -13,11 +11,10 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/switchyard-net/switchyard/backend/nftables"
 	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/config/configfile"
 	"github.com/switchyard-net/switchyard/internal/kernel/leftovers"
-	"github.com/switchyard-net/switchyard/ops/nodesetup"
+	"github.com/switchyard-net/switchyard/node"
 )
 
 // kubeProxyName is the name under which the program takes kube-proxy's command line.
@@ -41,8 +38,8 @@ func newProxyCommand() *cobra.Command {
 files, answers on the same ports, and shows the same metrics. It is also what the program does when
 it is called by the name kube-proxy.
 
-All modes are served by the nftables dataplane. Once the first state is programmed, it removes what
-kube-proxy has left in the kernel.`,
+The dataplane is nftables, also for the modes iptables and ipvs of kube-proxy's files. Once the first
+state is programmed, it removes what kube-proxy has left in the kernel.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return runProxy(cmd.Context(), &p, cmd.OutOrStdout(), cmd.ErrOrStderr())
@@ -78,10 +75,15 @@ func runProxy(ctx context.Context, p *proxyFlags, stdout, stderr io.Writer) erro
 	case p.cleanup:
 		return cleanupAll(ctx, stdout)
 	case p.initOnly:
-		setUpNode(c, log)
+		node.SetUp(c, log)
 		return nil
 	}
-	return serveProxy(ctx, p, c, log, v)
+	warnWithoutEffect(c, log)
+	d, err := newDaemon(ctx, p, c, log, v)
+	if err != nil {
+		return explainStart(err)
+	}
+	return d.run(ctx)
 }
 
 // writeConfig writes the configuration in the latest version.
@@ -98,7 +100,7 @@ func writeConfig(c *config.Config, path string) error {
 
 // cleanupAll removes everything of ours and of kube-proxy from the kernel.
 func cleanupAll(ctx context.Context, stdout io.Writer) error {
-	removed, err := nftables.Cleanup(ctx)
+	removed, err := node.Cleanup(ctx, runtime.GOOS)
 	if err != nil {
 		return explain(err)
 	}
@@ -113,49 +115,4 @@ func cleanupAll(ctx context.Context, stdout io.Writer) error {
 		fmt.Fprintln(stdout, "there was nothing to remove")
 	}
 	return err
-}
-
-// setUpNode writes the kernel's settings. What cannot be written, as on a nested or rootless node, is a warning.
-func setUpNode(c *config.Config, log *slog.Logger) {
-	ct := &c.Linux.Conntrack
-	oom := int(c.Linux.OOMScoreAdj)
-	for _, err := range nodesetup.Apply(nodesetup.Options{
-		Conntrack: nodesetup.Conntrack{
-			MaxPerCore: int(ct.MaxPerCore), Min: int(ct.Min),
-			TCPEstablishedTimeout: ct.TCPEstablishedTimeout.Duration, TCPCloseWaitTimeout: ct.TCPCloseWaitTimeout.Duration,
-			TCPBeLiberal: ct.TCPBeLiberal, UDPTimeout: ct.UDPTimeout.Duration, UDPStreamTimeout: ct.UDPStreamTimeout.Duration,
-		},
-		OOMScoreAdj: &oom,
-		Logger:      log,
-	}) {
-		log.Warn("a setting of the kernel stays as it is", "error", err)
-	}
-}
-
-// nodeName returns the name of this node: that of the configuration, or the host's.
-func nodeName(c *config.Config) (string, error) {
-	if c.HostnameOverride != "" {
-		return c.HostnameOverride, nil
-	}
-	name, err := os.Hostname()
-	if err != nil {
-		return "", fmt.Errorf("find this node's name: %w; give it with --hostname-override", err)
-	}
-	return strings.ToLower(strings.TrimSpace(name)), nil
-}
-
-// checkMode says which modes are served by the nftables dataplane instead of one of their own, and fails for those that none
-// serves.
-func checkMode(m config.Mode, log *slog.Logger) error {
-	switch m {
-	case "":
-		m = config.DefaultMode(runtime.GOOS)
-	case config.ModeIPTables, config.ModeIPVS, config.ModeEBPF, config.ModeUserspace:
-		log.Warn("the nftables dataplane serves this mode", "mode", m, "remedy", "set mode to nftables, or leave it blank")
-		return nil
-	}
-	if m != config.ModeNFTables {
-		return fmt.Errorf("mode %s has no dataplane in this release: set mode to nftables, on Linux", m)
-	}
-	return nil
 }

@@ -323,7 +323,22 @@ func listening(t *testing.T) map[string]string {
 
 // masquerade says which connections inside the cluster are masqueraded now.
 func (b *proxyBench) masquerade() state.Masquerade {
-	return b.d.line.Load().store.Snapshot().Get(state.ServiceName{Namespace: "default", Name: "web"}).Ports[0].Internal.Masquerade
+	for _, s := range b.states().Changed {
+		if s.Name.Name == "web" {
+			return s.Ports[0].Internal.Masquerade
+		}
+	}
+	b.Fatal("the service web is not routed")
+	return 0
+}
+
+// states returns all that is routed now.
+func (b *proxyBench) states() *state.Update {
+	u, err := b.d.node.Feed().Next(b.Context(), 0)
+	if err != nil { // another source is about to take its place
+		return &state.Update{Node: &state.Node{}}
+	}
+	return u
 }
 
 // TestLiveChanges changes one setting after the other of a process that is in use: each takes effect, no connection through the
@@ -361,7 +376,7 @@ func TestLiveChanges(t *testing.T) {
 		{"nodePortAddresses", "[" + otherAddr + "/32]", func() bool { return connects(otherAddr+":"+nodePort) && !connects(nodeAddr+":"+nodePort) }},
 		{"nodePortAddresses", "[primary]", func() bool { return connects(nodeAddr+":"+nodePort) && !connects(otherAddr+":"+nodePort) }},
 		{"nodeIPOverride", "[" + otherAddr + "]", func() bool {
-			return slices.Equal(b.d.line.Load().store.Snapshot().Node().Addresses, []netip.Addr{netip.MustParseAddr(otherAddr)}) &&
+			return slices.Equal(b.states().Node.Addresses, []netip.Addr{netip.MustParseAddr(otherAddr)}) &&
 				connects(otherAddr+":"+nodePort)
 		}},
 		{"nodeIPOverride", "[]", func() bool { return connects(nodeAddr+":"+nodePort) && !connects(otherAddr+":"+nodePort) }},
@@ -438,14 +453,14 @@ func TestChangesOfTheOrigin(t *testing.T) {
 	}
 	b.change("clientConnection", "{contentType: application/json, qps: 50}", changed)
 	eventually(t, "everything is asked for again", func() bool { return b.api.asked.Load() == 2*asked })
-	eventually(t, "it is routed", func() bool { return b.d.line.Load().store.Snapshot().Len() == 1 })
+	eventually(t, "it is routed", func() bool { return len(b.states().Changed) == 1 })
 	stillOpen("")
 	b.change("hostnameOverride", "node-b", changed)
-	eventually(t, "the node is another one", func() bool { return b.d.line.Load().store.Snapshot().Node().Name == "node-b" })
+	eventually(t, "the node is another one", func() bool { return b.states().Node.Name == "node-b" })
 
 	// What cannot be gone on with is tried again, and meanwhile everything stays.
 	b.change("clientConnection", "{contentType: application/json, kubeconfig: "+b.file+".kubeconfig}", "keeps to the old one")
-	if b.d.line.Load().name != "node-b" || !strings.Contains(get("127.0.0.1:10249/configz"), `"kubeconfig":""`) {
+	if b.d.node.Name() != "node-b" || !strings.Contains(get("127.0.0.1:10249/configz"), `"kubeconfig":""`) {
 		t.Error("a kubeconfig that is missing is in use")
 	}
 	kubeconfig := fmt.Sprintf("apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: %q}}]\ncontexts: [{name: c, context: {cluster: c}}]\ncurrent-context: c\n", b.api.URL)
@@ -478,9 +493,9 @@ func TestChangesThatAreNotTaken(t *testing.T) {
 	if !strings.Contains(logged, "no effect") || !strings.Contains(logged, "ipvs.strictARP") {
 		t.Errorf("what has no effect is not named:\n%s", logged)
 	}
-	before := b.d.config.Load()
+	before := b.d.node.Config()
 	b.change("frob", "true", "the process goes on with what it last said")
-	if b.d.config.Load() != before {
+	if b.d.node.Config() != before {
 		t.Error("a broken file changed the configuration")
 	}
 	if err := errors.Join(syscall.Mkfifo(b.file+".next", 0o600), os.Rename(b.file+".next", b.file)); err != nil {

@@ -28,7 +28,7 @@ const maxConfigFile = 8 << 20
 
 // followConfig follows the configuration file until ctx ends, and lets the process go on with what it says. It returns an error if
 // it cannot and configHardFail says that the process ends then.
-func (d *daemon) followConfig(ctx context.Context, g *group) error {
+func (d *daemon) followConfig(ctx context.Context) error {
 	path := d.flags.configFile
 	if path == "" {
 		return nil
@@ -69,7 +69,7 @@ func (d *daemon) followConfig(ctx context.Context, g *group) error {
 				continue
 			}
 			read = now
-			switch again, err := d.reload(g, data); {
+			switch again, err := d.reload(data); {
 			case err != nil:
 				return err
 			case again:
@@ -84,8 +84,8 @@ const reloadPause = 5 * time.Second
 
 // reload lets the process go on with what a changed file says, as far as that can be while it runs. It says whether to try again
 // later, and returns an error if the process must end.
-func (d *daemon) reload(g *group, data []byte) (again bool, err error) {
-	was := d.config.Load()
+func (d *daemon) reload(data []byte) (again bool, err error) {
+	was := d.node.Config()
 	loaded, notes, broken := configfile.Load(data, configfile.Options{Name: d.flags.configFile, Platform: runtime.GOOS})
 	if _, err := config.Choose(was, loaded, broken); err != nil {
 		return false, fmt.Errorf("the configuration file has become invalid, and configHardFail is true: %w", err)
@@ -114,7 +114,7 @@ func (d *daemon) reload(g *group, data []byte) (again bool, err error) {
 	if len(live)+len(none) == 0 {
 		return false, nil
 	}
-	if err := d.apply(g, loaded); err != nil {
+	if err := d.node.Reconfigure(loaded); err != nil {
 		if loaded.ConfigHardFail {
 			return false, fmt.Errorf("go on with the changed configuration: %w", err)
 		}
@@ -122,6 +122,7 @@ func (d *daemon) reload(g *group, data []byte) (again bool, err error) {
 			"pause", reloadPause, "error", err)
 		return true, nil
 	}
+	d.verbosity.set(&loaded.Logging)
 	d.log.Info("the configuration has changed", "fields", strings.Join(slices.Concat(live, none), ", "))
 	return false, nil
 }
@@ -134,52 +135,4 @@ func warnWithoutEffect(c *config.Config, log *slog.Logger) {
 	if gates := c.UnknownGates(); len(gates) > 0 {
 		log.Warn("feature gates that Kubernetes 1.36 does not have", "gates", strings.Join(gates, ", "), "remedy", "check the names, or leave them out")
 	}
-}
-
-// apply lets the process go on with another configuration. Only what a change concerns is touched: the kernel keeps what it holds,
-// ports stay open, and the API server is asked for everything again only if it, or this node, is another one. An error leaves
-// everything as it was.
-func (d *daemon) apply(g *group, now *config.Config) error {
-	was, old := d.config.Load(), d.line.Load()
-	from, _ := d.origin(was)
-	to, err := d.origin(now)
-	if err != nil {
-		return err
-	}
-	if from == to {
-		err = old.adapt(g, d, was, now)
-	} else {
-		err = d.replace(g, was, now, to)
-	}
-	if err != nil {
-		return err
-	}
-	d.config.Store(now)
-	d.verbosity.set(&now.Logging)
-	if was.Linux.Conntrack != now.Linux.Conntrack || was.Linux.OOMScoreAdj != now.Linux.OOMScoreAdj {
-		setUpNode(now, d.log)
-	}
-	d.health.SetTimeout(healthTimeout(now))
-	d.serveOn(now)
-	d.ports.lookAgain()
-	return nil
-}
-
-// replace goes on with another line.
-func (d *daemon) replace(g *group, was, now *config.Config, to origin) error {
-	old := d.line.Load()
-	next, err := d.newLine(now, to)
-	if err != nil {
-		return err
-	}
-	old.stopDataplane()
-	if err := d.backend.Reconfigure(d.options(now)); err != nil {
-		next.store.Close()
-		old.startDataplane(g, d, was)
-		return err
-	}
-	old.stop()
-	d.line.Store(next)
-	next.start(g, d, now)
-	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -12,10 +13,11 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/switchyard-net/switchyard/backend/nftables"
+	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/internal/manifest"
+	"github.com/switchyard-net/switchyard/node"
+	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/source/file"
-	"github.com/switchyard-net/switchyard/store"
 )
 
 // runOptions are the flags of 'switchyard run'.
@@ -24,7 +26,7 @@ type runOptions struct {
 	grace     time.Duration
 	node      string
 	routing   routingFlags
-	dataplane dataplaneFlags
+	dataplane programmingFlags
 	log       logFlags
 }
 
@@ -79,7 +81,7 @@ func (o *runOptions) run(ctx context.Context, stdout, stderr io.Writer) error {
 	}
 	// What is missing in a broken manifest must not be removed from a kernel that routes it. Where nothing is routed, some services
 	// are better than none. Who may not look into the kernel is told so when it is to be programmed.
-	held, err := nftables.Programmed()
+	held, err := node.Programmed(runtime.GOOS)
 	src, err := file.New(file.Options{Path: o.source, Whole: held || err != nil, Grace: graceOf(o.grace), Logger: log})
 	if err != nil {
 		return err
@@ -92,17 +94,13 @@ func (o *runOptions) run(ctx context.Context, stdout, stderr io.Writer) error {
 		log.Warn("this Node is not in the source: no endpoint is local, and no node port is on a primary address", "source", o.source,
 			"node", o.node, "remedy", "add a Node with this node's name and addresses, or mend the manifest that has it")
 	}
-	brain := o.routing.brain()
-	brain.NodeName = o.node
-	st := store.New(store.Options{Logger: log, Brain: brain, Budgets: budgets(&o.routing.services)})
-	sink := st.Source("file")
-	parts, err := o.dataplane.parts(ctx, feeding{
-		feed: st, snapshot: st.Snapshot, origin: "source", problems: src.Problems, grave: true, objects: st.Problems,
-	}, o.routing.detector(), stdout, log)
-	if err != nil {
-		return err
-	}
-	return together(ctx, append(parts, func(ctx context.Context) error { return src.Run(ctx, sink) }))
+	c := flagConfig()
+	c.HostnameOverride = o.node
+	o.routing.set(c)
+	o.dataplane.set(c)
+	return o.dataplane.run(ctx, node.Options{
+		Config: c, Source: func(*config.Config, string) (source.Source, error) { return src, nil },
+	}, stdout, log)
 }
 
 // checkNode finds a misspelt node name before it silently makes every endpoint a remote one, and says whether the node is

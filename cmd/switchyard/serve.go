@@ -6,28 +6,18 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"log/slog"
-	"math/rand/v2"
-	"net"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc"
 
 	"github.com/switchyard-net/switchyard/client"
 	"github.com/switchyard-net/switchyard/client/peeruser"
-	"github.com/switchyard-net/switchyard/internal/clusterserver"
-	"github.com/switchyard-net/switchyard/internal/objectlog"
-	"github.com/switchyard-net/switchyard/internal/resident"
-	"github.com/switchyard-net/switchyard/ops/healthz"
+	"github.com/switchyard-net/switchyard/config"
+	"github.com/switchyard-net/switchyard/node"
 	"github.com/switchyard-net/switchyard/server"
 	"github.com/switchyard-net/switchyard/source"
-	"github.com/switchyard-net/switchyard/state"
-	"github.com/switchyard-net/switchyard/store"
 )
 
 // serveOptions are the flags of 'switchyard serve'.
@@ -42,7 +32,7 @@ type serveOptions struct {
 	tls     server.TLS
 	clients int
 	maxAge  time.Duration
-	health  string
+	health  addressAndPort
 	log     logFlags
 }
 
@@ -82,7 +72,7 @@ switchyard:relays may have everything.`,
 	f.StringVar(&o.tls.CertFile, "tls-cert", "", "certificate of the server, in PEM; read again when it changes, as are the next two")
 	f.StringVar(&o.tls.KeyFile, "tls-key", "", "key of the certificate")
 	f.StringVar(&o.tls.ClientCAFile, "client-ca", "", "authorities that sign clients' certificates")
-	f.StringVar(&o.health, "healthz-bind-address", "", "address and port of /healthz and /livez, such as 0.0.0.0:10256; empty for none")
+	f.Var(&o.health, "healthz-bind-address", "address and port of /healthz and /livez, such as 0.0.0.0:10256; empty for none")
 	f.IntVar(&o.clients, "max-clients", 0, "how many clients there may be at once at each address of --listen, a quarter of them, or 64 if that is more, from one IPv4 address or IPv6 /64; as many may be about to show a certificate; 0 for 10000")
 	f.DurationVar(&o.maxAge, "max-connection-age", time.Hour, "how long a connection over TLS lasts, or a fifth less at random, until its client connects again; 0 for ever")
 	o.log.register(f)
@@ -114,73 +104,44 @@ func (o *serveOptions) run(ctx context.Context, command string, stdout, stderr i
 			return err
 		}
 	}
-	doors, err := o.doors()
+	c, err := o.config()
 	if err != nil {
 		return &usageError{command, err}
 	}
-	src, err := o.objects.source(o.node, o.routing.serviceProxyName, log)
-	if err != nil {
-		return err
-	}
-	brain := o.brain(log)
-	defer brain.close()
-	options := brain.options
-	files := openShares(log).forServe()
-	options.MaxClients, options.SocketUsers, options.Logger = files.apiClients(o.clients, len(doors), log), o.users, log
-	options.MaxAge = cmp.Or(o.maxAge, -1)
-	followers := newWatchers(log)
-	options.OnStatus, options.OnClose = followers.status, followers.gone
-	srv, err := server.New(options)
-	if err != nil {
-		return err
-	}
-	g := newGroup(ctx)
-	for _, d := range doors {
-		if err := d.open(g, srv, log); err != nil {
-			g.fail(err)
-			break
-		}
-	}
-	if o.health != "" {
-		l, err := net.Listen("tcp", o.health)
-		if err != nil {
-			g.fail(fmt.Errorf("%w; choose another address with --healthz-bind-address", err))
-		} else {
-			g.start(serveHealth(l, o.healthOf(src, brain.problems, followers, options.Ready), files, log))
-		}
-	}
-	g.start(func(ctx context.Context) error { return src.Run(ctx, brain.sink) })
-	g.start(func(ctx context.Context) error {
-		select {
-		case <-options.Ready:
-			resident.Trim() // reading everything for the first time took far more than keeping it takes
+	options := node.Options{
+		Config: c, Role: node.Server, Logger: log, Program: programName(), Version: currentVersion(), FieldName: flagFor,
+		Source:     func(c *config.Config, name string) (source.Source, error) { return o.objects.source(c, name, log) },
+		MaxClients: o.clients, MaxConnectionAge: cmp.Or(o.maxAge, -1),
+		OnReady: func(int) {
 			fmt.Fprintf(stdout, "switchyard: serving %s on %s\n", o.whose(), strings.Join(o.listen, ", "))
-		case <-ctx.Done():
-		}
-		return nil
-	})
-	return g.wait()
+		},
+	}
+	if o.nodes {
+		options.Role = node.Relay
+	}
+	n, err := node.New(ctx, options)
+	if err != nil {
+		return err
+	}
+	return n.Run(ctx)
 }
 
-// healthOf answers for the health of the process: it is healthy once it has a state to serve. What is wrong with the source, and
-// what dataplanes cannot program, is told.
-func (o *serveOptions) healthOf(src source.Source, objects func() []error, followers *watchers, ready <-chan struct{}) *healthz.Health {
-	h := healthz.New(healthz.Options{})
-	h.SetNode(healthz.Node{Exists: true})
-	h.AddFaults("state", func() []error {
-		select {
-		case <-ready:
-			return nil
-		default:
-			return []error{errors.New("there is no state to serve yet: not all objects of the cluster are known")}
-		}
-	})
-	if s, ok := src.(interface{ Problems() []error }); ok {
-		h.AddProblems("source", s.Problems)
+// config returns what the flags mean.
+func (o *serveOptions) config() (*config.Config, error) {
+	c := flagConfig()
+	c.HostnameOverride, c.ClientConnection.Kubeconfig, c.HealthzBindAddress = o.node, o.objects.kubeconfig, o.health.AddrPort
+	o.routing.set(c)
+	c.API = config.API{
+		Listen: o.listen, SocketMode: o.mode, SocketUsers: o.users,
+		TLSCertFile: o.tls.CertFile, TLSKeyFile: o.tls.KeyFile, ClientCAFile: o.tls.ClientCAFile,
 	}
-	h.AddProblems("objects", objects)
-	h.AddProblems("dataplanes", followers.problems)
-	return h
+	if err := node.CheckAPI(&c.API, flagFor); err != nil {
+		return nil, err
+	}
+	if o.tls != (server.TLS{}) && !slices.ContainsFunc(o.listen, func(l string) bool { return strings.HasPrefix(l, "tcp://") }) {
+		return nil, errors.New("--tls-cert, --tls-key and --client-ca are for TCP, and no --listen is tcp://IP:PORT; add one, or leave them out")
+	}
+	return c, nil
 }
 
 func (o *serveOptions) whose() string {
@@ -188,112 +149,4 @@ func (o *serveOptions) whose() string {
 		return "all nodes"
 	}
 	return "node " + o.node
-}
-
-// served is what makes states of objects, and how they are served.
-type served struct {
-	sink    source.Sink
-	options server.Options
-	// problems are those of single objects.
-	problems func() []error
-	close    func()
-}
-
-// brain makes what turns objects into the states to serve: of one node, or of all.
-func (o *serveOptions) brain(log *slog.Logger) served {
-	config := o.routing.brain()
-	instance := rand.Uint64()
-	ready := make(chan struct{})
-	if !o.nodes {
-		config.NodeName = o.node
-		s := store.New(store.Options{Brain: config, Budgets: budgets(&o.routing.services), Logger: log})
-		return served{
-			sink:     &completion{Sink: s.Source("objects"), ready: ready},
-			problems: s.Problems,
-			options:  server.Options{InstanceID: instance, Node: o.node, Ready: ready, Feed: server.Only(o.node, s)},
-			close:    s.Close,
-		}
-	}
-	c := store.NewCluster(store.ClusterOptions{Brain: config, Budgets: budgets(&o.routing.services), Logger: log})
-	objects := objectlog.New(objectlog.Options{Logger: log})
-	return served{
-		problems: c.Problems,
-		sink:     &completion{Sink: objectlog.Tee(c.Source("objects"), objects.Source("objects")), ready: ready},
-		options: server.Options{
-			InstanceID: instance, Ready: ready,
-			Feed: func(node string) (state.Feed, error) { return c.Node(node), nil },
-			Register: func(r grpc.ServiceRegistrar) {
-				clusterserver.Register(r, clusterserver.Options{Feed: objects, InstanceID: instance})
-			},
-		},
-		close: func() {
-			c.Close()
-			objects.Close()
-		},
-	}
-}
-
-// completion is a sink that says when its source is complete.
-type completion struct {
-	source.Sink
-	ready chan struct{}
-}
-
-// Complete implements [source.Sink].
-func (c *completion) Complete() {
-	c.Sink.Complete()
-	close(c.ready)
-}
-
-// door is one place where clients come in.
-type door struct {
-	address server.Address
-	mode    fs.FileMode
-	tls     *server.TLS // nil for plain connections
-}
-
-// doors reads the flags about where to serve.
-func (o *serveOptions) doors() (doors []door, err error) {
-	const tlsNames = "--tls-cert, --tls-key and --client-ca"
-	doors, err = doorsOf(o.listen, o.mode, o.tls, "--listen", "--socket-mode", tlsNames)
-	if err == nil && o.tls != (server.TLS{}) && !slices.ContainsFunc(doors, func(d door) bool { return d.tls != nil }) {
-		err = fmt.Errorf("%s are for TCP, and no --listen is tcp://IP:PORT; add one, or leave them out", tlsNames)
-	}
-	return doors, err
-}
-
-// doorsOf reads addresses to serve on. The last three arguments are what those who gave the others call them.
-func doorsOf(listen []string, mode string, tls server.TLS, listenName, modeName, tlsName string) (doors []door, err error) {
-	permissions, err := strconv.ParseUint(mode, 8, 32)
-	if err != nil || permissions > 0o777 {
-		return nil, fmt.Errorf("%s: %q is not permissions in octal such as 0600", modeName, mode)
-	}
-	for _, l := range listen {
-		d := door{mode: fs.FileMode(permissions)}
-		if d.address, err = server.ParseAddress(l); err != nil {
-			return nil, fmt.Errorf("%s: %w", listenName, err)
-		}
-		switch complete := tls.CertFile != "" && tls.KeyFile != "" && tls.ClientCAFile != ""; {
-		case d.address.Network == "tcp" && complete:
-			d.tls = &tls
-		case d.address.Exposed():
-			return nil, fmt.Errorf("%s: other machines can reach %s, which takes TLS: give %s, or choose a loopback address or a unix socket", listenName, l, tlsName)
-		case d.address.Network == "tcp" && tls != (server.TLS{}):
-			return nil, fmt.Errorf("%s: TLS on %s takes all of %s", listenName, l, tlsName)
-		}
-		doors = append(doors, d)
-	}
-	return doors, nil
-}
-
-// open serves on the door, as a part of g.
-func (d *door) open(g *group, s *server.Server, log *slog.Logger) error {
-	var l net.Listener
-	var err error
-	if l, err = server.Listen(g.ctx, d.address, d.mode, d.tls); err != nil {
-		return err
-	}
-	log.Debug("serving the node-local API", "address", d.address.String(), "tls", d.tls != nil, "since", time.Now().UTC())
-	g.start(func(ctx context.Context) error { return s.Serve(ctx, l, d.tls) })
-	return nil
 }

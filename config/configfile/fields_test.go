@@ -238,7 +238,7 @@ func TestNewDefaults(t *testing.T) {
 			different = append(different, path)
 		}
 	})
-	if want := []string{"bindAddressHardFail", "services.nodeExternalIPs", "iptables.localhostNodePorts"}; !slices.Equal(different, want) {
+	if want := []string{"bindAddressHardFail", "allowModeFallback", "services.nodeExternalIPs", "iptables.localhostNodePorts"}; !slices.Equal(different, want) {
 		t.Errorf("defaults of %v differ, want %v", different, want)
 	}
 	if !c.BindAddressHardFail || c.IPTables.LocalhostNodePorts || c.Services.NodeExternalIPs || !c.ConfigHardFail || c.IPVS.MasqueradeBit != 14 {

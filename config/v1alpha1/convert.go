@@ -60,7 +60,7 @@ func (v *converter) general() {
 	out.BindAddressHardFail = in.BindAddressHardFail
 	out.EnableProfiling = in.EnableProfiling
 	out.ShowHiddenMetricsForVersion = in.ShowHiddenMetricsForVersion
-	out.Mode = config.Mode(in.Mode)
+	out.Mode, out.AllowModeFallback = config.Mode(in.Mode), true
 	out.ConfigSyncPeriod = in.ConfigSyncPeriod
 	// kube-proxy routes them, and clusters on bare metal rely on it.
 	out.Services.NodeExternalIPs = true

@@ -36,6 +36,7 @@ type KubeProxyConfiguration struct {
 	FeatureGates                map[string]bool       `json:"featureGates,omitempty"`
 	ClientConnection            ClientConnection      `json:"clientConnection"`
 	Logging                     Logging               `json:"logging"`
+	ServiceProxyName            string                `json:"serviceProxyName"`
 	HostnameOverride            string                `json:"hostnameOverride"`
 	NodeIPOverride              []netip.Addr          `json:"nodeIPOverride"`
 	IPFamilyPolicy              config.IPFamilyPolicy `json:"ipFamilyPolicy"`
@@ -46,6 +47,7 @@ type KubeProxyConfiguration struct {
 	EnableProfiling             bool                  `json:"enableProfiling"`
 	ShowHiddenMetricsForVersion string                `json:"showHiddenMetricsForVersion"`
 	Mode                        config.Mode           `json:"mode"`
+	AllowModeFallback           bool                  `json:"allowModeFallback"`
 	DetectLocalMode             config.LocalMode      `json:"detectLocalMode"`
 	DetectLocal                 DetectLocal           `json:"detectLocal"`
 	NodePortAddresses           []string              `json:"nodePortAddresses"`

@@ -1,14 +1,11 @@
-// Command embed routes the services of a node as 'switchyard run' does, out of Switchyard's packages as libraries: a source, the
-// store with its brain, and a dataplane. It is what a program looks like that brings a service proxy of its own, such as the
-// agent of a network plugin. None of it needs k8s.io/kubernetes, and nothing else than source/kube needs client-go.
+// Command embed routes the services of a node as 'switchyard run' does, with package node as a library. It is what a program looks like
+// that brings a service proxy of its own, such as the agent of a network plugin.
 //
-// An API server in the place of manifests is one line: source/kube has the same interface as source/file. So is another
-// dataplane: it implements backend.Backend.
+// An API server in the place of manifests is one line: source/kube has the same interface as source/file. Only it needs client-go.
 package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
@@ -17,69 +14,46 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/switchyard-net/switchyard/backend"
-	"github.com/switchyard-net/switchyard/backend/nftables"
-	"github.com/switchyard-net/switchyard/brain"
+	"github.com/switchyard-net/switchyard/config"
+	"github.com/switchyard-net/switchyard/node"
+	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/source/file"
-	"github.com/switchyard-net/switchyard/state"
-	"github.com/switchyard-net/switchyard/store"
 )
 
 func main() {
 	manifests := flag.String("manifests", "", "manifest or directory of manifests with Services and EndpointSlices")
-	node := flag.String("node", "", "name of this node")
+	name := flag.String("node", "", "name of this node")
 	pods := flag.String("pods", "", "a source address in this CIDR is a pod's")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, *manifests, *node, *pods); err != nil {
+	if err := run(ctx, *manifests, *name, *pods); err != nil {
 		fmt.Fprintln(os.Stderr, "embed:", err)
 		os.Exit(1)
 	}
 }
 
 // run routes until ctx ends. What is programmed stays, so that a restart is not noticed.
-func run(ctx context.Context, manifests, node, pods string) error {
+func run(ctx context.Context, manifests, name, pods string) error {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	var detector backend.LocalDetector
+	c := config.Default() // or configfile.Load
+	c.HostnameOverride = name
 	if pods != "" {
 		cidr, err := netip.ParsePrefix(pods)
 		if err != nil {
 			return err
 		}
-		detector.ClusterCIDRs = []netip.Prefix{cidr}
+		c.DetectLocal.ClusterCIDRs = []netip.Prefix{cidr}
 	}
-
-	// The source delivers objects,
-	src, err := file.New(file.Options{Path: manifests, Logger: log})
+	n, err := node.New(ctx, node.Options{
+		Config: c, Logger: log, Program: "embed",
+		Source: func(*config.Config, string) (source.Source, error) {
+			return file.New(file.Options{Path: manifests, Logger: log})
+		},
+		OnReady: func(services int) { fmt.Printf("the kernel routes %d services\n", services) },
+	})
 	if err != nil {
 		return err
 	}
-	// the store lets the brain work out what they mean for this node,
-	states := store.New(store.Options{Logger: log, Brain: brain.Config{NodeName: node, DetectLocal: brain.Families{
-		IPv4: detector.Detects(state.IPv4), IPv6: detector.Detects(state.IPv6),
-	}}})
-	defer states.Close()
-	objects := states.Source("manifests")
-	// and the dataplane programs that.
-	dataplane, err := nftables.New(ctx, nftables.Options{Logger: log, LocalDetector: detector})
-	if err != nil {
-		return err
-	}
-	defer dataplane.Close()
-
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	delivered := make(chan error, 1)
-	go func() {
-		delivered <- src.Run(ctx, objects)
-		cancel()
-	}()
-	err = backend.Run(ctx, states, dataplane, backend.RunOptions{Logger: log, OnStatus: func(s backend.Status) {
-		if s.Applied > 0 && s.Pending.IsZero() {
-			fmt.Printf("the kernel shows revision %d\n", s.Applied)
-		}
-	}})
-	cancel()
-	return errors.Join(err, <-delivered)
+	return n.Run(ctx)
 }

@@ -20,6 +20,7 @@ type Server struct {
 	listen  listenFunc
 	changed chan struct{} // has a value when the address has changed
 	open    sync.WaitGroup
+	bound   bound // by Bind
 
 	mu       sync.Mutex // guards all below
 	address  string
@@ -62,6 +63,42 @@ func (s *Server) wanted() (address string, hardFail bool) {
 	return s.address, s.hardFail
 }
 
+// bound is a listener, and its address.
+type bound struct {
+	net.Listener
+	address string
+}
+
+// Bind binds the address of the last SetAddress ahead of Run, so that nothing else of a process needs to begin if it cannot: then it
+// returns an error, if that SetAddress said hardFail. It is called before Run, once at most; after an error, Run is not called.
+func (s *Server) Bind(ctx context.Context) error {
+	address, hardFail := s.wanted()
+	if address == "" {
+		return nil
+	}
+	l, err := s.listen(ctx, "tcp", address)
+	switch {
+	case err == nil:
+		s.bound = bound{l, address}
+	case hardFail:
+		return s.failed(address, err)
+	}
+	return nil
+}
+
+// Close gives up what Bind has bound, in the place of Run.
+func (s *Server) Close() error {
+	if s.bound.Listener == nil {
+		return nil
+	}
+	return s.bound.Close()
+}
+
+// failed names the address that cannot be served on, and the remedy.
+func (s *Server) failed(address string, err error) error {
+	return fmt.Errorf("serve %s on %s: %w; free the port or choose another address with %s", s.o.Name, address, err, s.o.Flag)
+}
+
 // Run serves until ctx ends, and then returns nil, having let requests that are under way come to their end for 2 s. It returns an
 // error only if the last SetAddress said hardFail. It is called once.
 func (s *Server) Run(ctx context.Context) error {
@@ -69,6 +106,9 @@ func (s *Server) Run(ctx context.Context) error {
 	defer s.open.Wait()
 	defer end()
 	var now *serving
+	if s.bound.Listener != nil {
+		now = s.serve(ctx, s.bound.Listener, s.bound.address)
+	}
 	for ctx.Err() == nil {
 		address, hardFail := s.wanted()
 		var err error
@@ -86,7 +126,7 @@ func (s *Server) Run(ctx context.Context) error {
 		if err == nil || ctx.Err() != nil {
 			continue
 		}
-		err = fmt.Errorf("serve %s on %s: %w; free the port or choose another address with %s", s.o.Name, address, err, s.o.Flag)
+		err = s.failed(address, err)
 		if hardFail {
 			return err
 		}

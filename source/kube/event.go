@@ -10,23 +10,17 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-)
 
-// Event is something that operators are told of through the API server. Its fields are those of events.k8s.io/v1.
-type Event struct {
-	// Kind, Namespace and Name say what it is about: a Node (without a namespace) or a Service.
-	Kind, Namespace, Name string
-	// Reason is a word for machines, such as Starting; Action says what was being done; Note is for people.
-	Reason, Action, Note string
-	// Warning says that it is not as it should be.
-	Warning bool
-}
+	"github.com/switchyard-net/switchyard/source"
+)
 
 // reporter names who reports events, as kube-proxy does, so that filters that operators have go on working.
 const reporter = "kube-proxy"
 
+var _ source.WithEvents = (*Source)(nil)
+
 // Report creates an event. Whether that succeeds changes nothing for routing: callers log the error and go on.
-func (s *Source) Report(ctx context.Context, e Event) error {
+func (s *Source) Report(ctx context.Context, e source.Event) error {
 	host, err := os.Hostname()
 	if err != nil {
 		host = s.options.NodeName

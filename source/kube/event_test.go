@@ -9,6 +9,7 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/source/kube"
 )
 
@@ -27,18 +28,18 @@ func TestReport(t *testing.T) {
 	}))
 	defer server.Close()
 	config := &rest.Config{Host: server.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}
-	source, err := kube.New(kube.Options{Config: config, NodeName: "node-a"})
+	reporter, err := kube.New(kube.Options{Config: config, NodeName: "node-a"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
-		event                kube.Event
+		event                source.Event
 		namespace, uid, kind string // kind is Normal or Warning
 	}{
-		{kube.Event{Kind: "Node", Name: "node-a", Reason: "Starting", Action: "Start"}, "default", "node-a", "Normal"},
-		{kube.Event{Kind: "Service", Namespace: "shop", Name: "web", Reason: "Broken", Action: "Listen", Note: "n", Warning: true}, "shop", "", "Warning"},
+		{source.Event{Kind: "Node", Name: "node-a", Reason: "Starting", Action: "Start"}, "default", "node-a", "Normal"},
+		{source.Event{Kind: "Service", Namespace: "shop", Name: "web", Reason: "Broken", Action: "Listen", Note: "n", Warning: true}, "shop", "", "Warning"},
 	} {
-		if err := source.Report(t.Context(), c.event); err != nil {
+		if err := reporter.Report(t.Context(), c.event); err != nil {
 			t.Fatal(err)
 		}
 		if want := "/apis/events.k8s.io/v1/namespaces/" + c.namespace + "/events"; path != want {

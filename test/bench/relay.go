@@ -22,7 +22,7 @@ type RelayOptions struct {
 	Options
 	// Nodes is how many nodes there are. Default: 5,000.
 	Nodes int
-	// Relay returns the command that runs 'switchyard serve' with arguments, and [AnswerRelay] with the command's input and output.
+	// Relay returns the command that is a relay with flags of 'switchyard serve --nodes', and [AnswerRelay] with its input and output.
 	// Required.
 	Relay func(ctx context.Context, args ...string) *exec.Cmd
 	// Fleet returns the command that runs [FleetNodes]. Required.

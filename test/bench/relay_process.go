@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// A relay that is measured is 'switchyard serve' in a process of its own, with [AnswerRelay] beside it.
+// A relay that is measured is a process of its own, with [AnswerRelay] beside it.
 
 // relayOrder asks a relay's process for its relayStats.
 type relayOrder struct {
@@ -70,7 +70,7 @@ type relayProcess struct {
 
 // relayOptions say where a relay is and what is above it.
 type relayOptions struct {
-	// Relay makes the command that runs 'switchyard serve' with arguments, and [AnswerRelay].
+	// Relay makes the command that is a relay with flags of 'switchyard serve --nodes', and [AnswerRelay].
 	Relay func(ctx context.Context, args ...string) *exec.Cmd
 	// Directory has certificates.
 	Directory string
@@ -85,7 +85,7 @@ type relayOptions struct {
 func startRelay(ctx context.Context, o relayOptions) (*relayProcess, error) {
 	file := func(name string) string { return filepath.Join(o.Directory, name) }
 	address := addressOf(o.Port)
-	args := []string{"--nodes", "--relay", o.Above, "--listen", "tcp://" + address, "--healthz-bind-address", fmt.Sprintf("127.0.0.1:%d", o.Port+1),
+	args := []string{"--relay", o.Above, "--listen", "tcp://" + address, "--healthz-bind-address", fmt.Sprintf("127.0.0.1:%d", o.Port+1),
 		"--tls-cert", file("relay.crt"), "--tls-key", file("relay.key"), "--client-ca", file("ca.crt")}
 	if o.AboveTLS {
 		args = append(args, "--relay-ca", file("ca.crt"), "--relay-cert", file("relay.crt"), "--relay-key", file("relay.key"), "--relay-server-name", fleetName)

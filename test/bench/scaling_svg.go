@@ -15,7 +15,7 @@ import (
 
 const growthsText = `# How time grows
 
-Written by ` + "`switchyard bench scaling --out docs/benchmarks`" + ` (%d CPUs, %s, %s). Each operation is measured with ten times more and more of
+Written by ` + "`bench scaling --out docs/benchmarks`" + ` (%d CPUs, %s, %s). Each operation is measured with ten times more and more of
 everything that objects or packets can make more of. Its time is the shortest of several rounds, each of at least a millisecond.
 
 - **slope** is that of the straight line that fits best on a log-log scale: 0 for a time that stays, 1 for one that grows as the size, 2

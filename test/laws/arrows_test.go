@@ -86,7 +86,10 @@ var arrows = []arrow{
 	{"test/apitest", []string{"state", "source/file", "brain", "store", "server"}},
 	{"test/certtest", nil},
 
-	// These stand at the end of the way and wire everything.
+	// The runtime of a node. It wires everything but the sources: client-go comes in by whoever hands it source/kube.
+	{"node", []string{"model", "state", "source", "brain", "store", "backend", "server", "config", "config/v1alpha2", "internal", "ops"}},
+
+	// These stand at the end of the way.
 	// Those who copy a program that follows the API have nothing else of this repository.
 	{"examples/print-state", []string{"client", "client/localnet/v1"}},
 	{"examples/dns", []string{"client", "client/localnet/v1"}},
@@ -96,8 +99,8 @@ var arrows = []arrow{
 	{"conformance", []string{"model", "state", "source", "brain", "store", "backend", "internal", "server", "kubeconv", "lab/minicluster", "test"}},
 	{"test/chaos", []string{"model", "state", "source", "brain", "store", "backend", "internal", "server", "kubeconv", "lab/minicluster", "test"}},
 	{"test/bench", []string{"model", "state", "source", "brain", "store", "backend", "internal", "server", "client", "client/localnet/v1", "kubeconv", "ops", "test"}},
-	{"test/cmd", []string{"test"}},
-	{"cmd", []string{"model", "state", "source", "brain", "store", "backend", "internal", "examples", "server", "client", "client/localnet/v1", "client/peeruser", "client/regularfile", "config", "config/configfile", "config/v1alpha1", "config/v1alpha2", "kubeconv", "ops", "lab", "test"}},
+	{"test/cmd", []string{"test", "client", "config", "node", "source"}},
+	{"cmd", []string{"model", "state", "source", "brain", "store", "backend", "internal", "examples", "server", "client", "client/localnet/v1", "client/peeruser", "client/regularfile", "config", "config/configfile", "config/v1alpha1", "config/v1alpha2", "field", "kubeconv", "node", "ops", "lab", "test"}},
 }
 
 const whyArrows = `

@@ -2,6 +2,7 @@ package laws
 
 import (
 	"bytes"
+	"go/ast"
 	"os"
 	"path/filepath"
 	"slices"
@@ -21,6 +22,36 @@ func TestProductImportsNoTestRoom(t *testing.T) {
 		for _, dep := range p.Deps {
 			if to, ours := strings.CutPrefix(dep, module+"/"); ours && in(to, testRooms...) {
 				t.Errorf("%s depends on %s.\nLaw: product code imports no test room. What both need belongs into a package of the product.", p.rel(), to)
+			}
+		}
+	}
+}
+
+// onlyLab is the only file of cmd/switchyard that may import what is not needed to run a node.
+const onlyLab = "lab_linux.go"
+
+// TestNodeLinksWhatItNeeds: what runs on every node is package node, a source, and the flags of cmd/switchyard.
+func TestNodeLinksWhatItNeeds(t *testing.T) {
+	needless := func(path string) bool {
+		to, ours := strings.CutPrefix(path, module+"/")
+		return ours && in(to, append(testRooms, "examples")...)
+	}
+	for _, p := range packages(t) {
+		switch p.rel() {
+		case "node":
+			t.Logf("node links %d packages", len(p.Deps))
+			for _, dep := range p.Deps {
+				if needless(dep) || in(dep, "k8s.io/client-go", module+"/source/kube", module+"/source/file", module+"/source/relay") {
+					t.Errorf("node depends on %s.\nLaw: the runtime of a node links no lab, oracle or benchmark, and no source: the caller hands it in.", dep)
+				}
+			}
+		case "cmd/switchyard":
+			for _, f := range parse(t, &p, p.GoFiles) {
+				f.imports(func(path string, spec *ast.ImportSpec) {
+					if needless(path) && !strings.Contains(f.line(spec), onlyLab) {
+						t.Errorf("%s imports %s.\nLaw: only %s may, so that nothing on a node's path needs the lab.", f.line(spec), path, onlyLab)
+					}
+				})
 			}
 		}
 	}

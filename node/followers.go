@@ -1,4 +1,4 @@
-package main
+package node
 
 import (
 	"cmp"
@@ -14,12 +14,12 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// watchers knows on which nodes dataplanes that follow the API cannot program something. It is for those who look after the server:
+// followers knows on which nodes dataplanes that follow the API cannot program something. It is for those who look after the server:
 // the node's own log may be far away.
 //
 // Of each node it keeps one status, and logs few of its changes: whatever its dataplanes report, a node takes a few KiB here and
 // of the log. If several dataplanes of a node fail, the status is that of the one that reported last.
-type watchers struct {
+type followers struct {
 	log *slog.Logger
 
 	mu    sync.Mutex // guards all below
@@ -37,18 +37,18 @@ type nodeStatus struct {
 }
 
 const (
-	// maxTold is how many services or dataplanes are named at once.
-	maxTold = 20
+	// maxListed is how many services or dataplanes are named at once.
+	maxListed = 20
 	// maxLines is how many lines of the log a node gets in each linePeriod.
 	maxLines, linePeriod = 4, time.Minute
 )
 
-func newWatchers(log *slog.Logger) *watchers {
-	return &watchers{log: log, nodes: make(map[string]*nodeStatus)}
+func newFollowers(log *slog.Logger) *followers {
+	return &followers{log: log, nodes: make(map[string]*nodeStatus)}
 }
 
 // status takes down what a client reports.
-func (w *watchers) status(c server.Client, s server.Status) {
+func (w *followers) status(c server.Client, s server.Status) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	n := w.nodes[c.Node]
@@ -67,7 +67,7 @@ func (w *watchers) status(c server.Client, s server.Status) {
 	changed := n.status.FailedTotal == 0 || !maps.Equal(n.status.Failed, s.Failed)
 	n.client, n.status = c, s
 	if changed {
-		n.log(w.log.Warn, "a dataplane cannot program all services", "node", c.Node, "client", c.Name, "services", s.FailedTotal, "failed", told(s.Failed))
+		n.log(w.log.Warn, "a dataplane cannot program all services", "node", c.Node, "client", c.Name, "services", s.FailedTotal, "failed", listed(s.Failed))
 	}
 }
 
@@ -89,7 +89,7 @@ func (n *nodeStatus) log(log func(string, ...any), message string, attributes ..
 }
 
 // gone forgets what a client has reported.
-func (w *watchers) gone(c server.Client) {
+func (w *followers) gone(c server.Client) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if n := w.nodes[c.Node]; n != nil && n.client.ID == c.ID {
@@ -99,7 +99,7 @@ func (w *watchers) gone(c server.Client) {
 
 // sweep forgets nodes that are well, but for those that may not log yet: who comes back must not thereby log more. The mutex is
 // held.
-func (w *watchers) sweep() {
+func (w *followers) sweep() {
 	now := time.Now()
 	if now.Sub(w.swept) < linePeriod {
 		return
@@ -111,7 +111,7 @@ func (w *watchers) sweep() {
 }
 
 // problems are what dataplanes cannot program now.
-func (w *watchers) problems() (problems []error) {
+func (w *followers) problems() (problems []error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	more := 0
@@ -119,10 +119,10 @@ func (w *watchers) problems() (problems []error) {
 		n := w.nodes[node]
 		switch {
 		case n.status.FailedTotal == 0:
-		case len(problems) == maxTold:
+		case len(problems) == maxListed:
 			more++
 		default:
-			problems = append(problems, fmt.Errorf("node %s: %s cannot program %d services: %s", node, cmp.Or(n.client.Name, "a client"), n.status.FailedTotal, told(n.status.Failed)))
+			problems = append(problems, fmt.Errorf("node %s: %s cannot program %d services: %s", node, cmp.Or(n.client.Name, "a client"), n.status.FailedTotal, listed(n.status.Failed)))
 		}
 	}
 	if more > 0 {
@@ -131,11 +131,11 @@ func (w *watchers) problems() (problems []error) {
 	return problems
 }
 
-// told lists services with reasons.
-func told(failed map[state.ServiceName]string) string {
+// listed lists services with reasons.
+func listed(failed map[state.ServiceName]string) string {
 	var list []string
 	for _, name := range slices.SortedFunc(maps.Keys(failed), state.ServiceName.Compare) {
-		if len(list) == maxTold {
+		if len(list) == maxListed {
 			list = append(list, "...")
 			break
 		}

@@ -1,4 +1,4 @@
-package main
+package node
 
 import (
 	"log/slog"
@@ -18,7 +18,7 @@ type shares struct {
 	metrics, metricsOwn int
 	ports, portSockets  int // of health check node ports: connections, and what is listened on
 	api                 int // connections to the node-local API, at all its addresses, of clients and of those that are not known yet
-	serve               int // the same in a process that serves nothing else beside its health
+	serve               int // the same in a process that serves nothing else beside its health and metrics
 }
 
 // sharesOf divides a limit of open files.
@@ -32,7 +32,7 @@ func sharesOf(limit uint64) shares {
 		health: part(2, 128), healthOwn: part(1, 32),
 		metrics: part(1, 64), metricsOwn: part(1, 32),
 		ports: part(2, 512), portSockets: part(4, 16384),
-		api: part(5, 1<<20), serve: part(13, 1<<20),
+		api: part(5, 1<<20), serve: part(11, 1<<20),
 	}
 }
 
@@ -46,9 +46,9 @@ func openShares(log *slog.Logger) shares {
 	return sharesOf(limit)
 }
 
-// forServe returns the shares of a process that serves the node-local API and its health: a relay has a connection of each node.
+// forServe returns the shares of a process that serves the node-local API, its health and metrics: a relay has a connection of each node.
 func (s shares) forServe() shares {
-	return shares{health: s.health, healthOwn: s.healthOwn, api: s.serve, serve: s.serve}
+	return shares{health: s.health, healthOwn: s.healthOwn, metrics: s.metrics, metricsOwn: s.metricsOwn, api: s.serve, serve: s.serve}
 }
 
 // apiClients returns how many connections there may be at each of n addresses of the node-local API, if asked for most, 0 for as many

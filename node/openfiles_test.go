@@ -1,4 +1,4 @@
-package main
+package node
 
 import (
 	"bytes"
@@ -24,7 +24,7 @@ func TestShares(t *testing.T) {
 			sum += n
 		}
 		files := int(min(limit, 1<<20))
-		for _, sum := range []int{sum, s.health + s.healthOwn + s.serve} {
+		for _, sum := range []int{sum, s.health + s.healthOwn + s.metrics + s.metricsOwn + s.serve} {
 			if kept := files - sum; kept < 64 || kept < min(files/4, 1024) {
 				t.Errorf("of %d, servers have %d and leave %d", limit, sum, kept)
 			}

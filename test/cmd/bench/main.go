@@ -1,22 +1,61 @@
+//go:build linux
+
+// Command bench measures Switchyard on this machine.
 package main
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
+	"os/signal"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"github.com/switchyard-net/switchyard/test/bench"
+	"github.com/switchyard-net/switchyard/test/netns"
 )
 
-func newBenchCommand() *cobra.Command {
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := newCommand().ExecuteContext(ctx)
+	stop()
+	if code, ok := errors.AsType[exitCode](err); ok {
+		os.Exit(int(code))
+	}
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "bench: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+// exitCode is that of this program, run again in another namespace.
+type exitCode int
+
+func (e exitCode) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
+
+// enterNamespaces returns nil in a process that may make network namespaces. Where only a user namespace gives that right,
+// it runs this program again in one and returns that program's exit code.
+func enterNamespaces() error {
+	err := netns.Check()
+	if _, ok := errors.AsType[*netns.PermissionError](err); !ok {
+		return err
+	}
+	code, err := netns.Reexec()
+	if err != nil {
+		return fmt.Errorf("%w; or run it with sudo", err)
+	}
+	return exitCode(code)
+}
+
+func newCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "bench",
-		Short: "Measure Switchyard on this machine",
+		Use:           "bench",
+		Short:         "Measure Switchyard on this machine",
+		SilenceErrors: true, // main prints them, once
+		SilenceUsage:  true,
 		Long: `Bench measures one part of Switchyard with synthetic clusters. Each figure is one line of
 JSON on stdout, {"name","services","endpoints","value","unit"}; a table follows on stderr.
 What needs a kernel is measured in a network namespace of its own.`,
@@ -33,8 +72,8 @@ What needs a kernel is measured in a network namespace of its own.`,
 		newBenchScalingCommand(),
 		newBenchRelayCommand(),
 		newBenchInternetCommand(),
-		newBenchNodesCommand(),
-		newBenchServeCommand(),
+		newNodesCommand(),
+		newRelayServeCommand(),
 	)
 	return cmd
 }
@@ -48,11 +87,11 @@ func newBench(name, short string, kernel bool, measure func(context.Context, *be
 		PreRunE: func(cmd *cobra.Command, _ []string) error {
 			for _, n := range o.Services {
 				if n < 1 {
-					return &usageError{cmd.CommandPath(), fmt.Errorf("--services: %d is less than 1", n)}
+					return fmt.Errorf("--services: %d is less than 1", n)
 				}
 			}
 			if o.Endpoints < 0 {
-				return &usageError{cmd.CommandPath(), fmt.Errorf("--endpoints: %d is less than 0", o.Endpoints)}
+				return fmt.Errorf("--endpoints: %d is less than 0", o.Endpoints)
 			}
 			return nil
 		},
@@ -146,16 +185,16 @@ func benchRelays(o bench.Options, nodes int) (bench.RelayOptions, error) {
 	return bench.RelayOptions{
 		Options: o, Nodes: nodes,
 		Relay: func(ctx context.Context, args ...string) *exec.Cmd {
-			return exec.CommandContext(ctx, self, append([]string{"bench", benchServe, "--"}, args...)...)
+			return exec.CommandContext(ctx, self, append([]string{benchServe}, args...)...)
 		},
-		Fleet: func(ctx context.Context) *exec.Cmd { return exec.CommandContext(ctx, self, "bench", benchNodes) },
+		Fleet: func(ctx context.Context) *exec.Cmd { return exec.CommandContext(ctx, self, benchNodes) },
 	}, nil
 }
 
 // The commands that 'bench relay' runs in other processes.
 const benchNodes, benchServe = "relay-nodes", "relay-serve"
 
-func newBenchNodesCommand() *cobra.Command {
+func newNodesCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:    benchNodes,
 		Short:  "Follow relays as many nodes",
@@ -163,28 +202,6 @@ func newBenchNodesCommand() *cobra.Command {
 		Args:   cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return bench.FleetNodes(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout())
-		},
-	}
-}
-
-func newBenchServeCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:    benchServe + " -- FLAGS",
-		Short:  "Run 'switchyard serve' until stdin ends, and answer there what it uses",
-		Hidden: true,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx, cancel := context.WithCancelCause(cmd.Context())
-			defer cancel(nil)
-			go func() { cancel(bench.AnswerRelay(cmd.InOrStdin(), cmd.OutOrStdout())) }()
-			serve := newServeCommand()
-			serve.SetArgs(args)
-			serve.SetOut(io.Discard)
-			serve.SetErr(cmd.ErrOrStderr())
-			err := serve.ExecuteContext(ctx)
-			if cause := context.Cause(ctx); err == nil && !errors.Is(cause, context.Canceled) {
-				err = cause
-			}
-			return err
 		},
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package node
 
 import (
 	"bytes"
@@ -13,9 +13,9 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-func TestWatchers(t *testing.T) {
+func TestFollowers(t *testing.T) {
 	var log bytes.Buffer
-	w := newWatchers(slog.New(slog.NewTextHandler(&log, nil)))
+	w := newFollowers(slog.New(slog.NewTextHandler(&log, nil)))
 	expect := func(when, logged string, problems ...string) {
 		t.Helper()
 		if lines := strings.Count(log.String(), "\n"); (logged == "") != (lines == 0) || lines > 1 || !strings.Contains(log.String(), logged) {
@@ -49,7 +49,7 @@ func TestWatchers(t *testing.T) {
 	for i := range 100 {
 		w.status(server.Client{ID: uint64(i) + 10, Node: fmt.Sprintf("n%03d", i)}, failed)
 	}
-	if got := w.problems(); len(got) != maxTold+1 || !strings.Contains(got[maxTold].Error(), "80 nodes more") {
+	if got := w.problems(); len(got) != maxListed+1 || !strings.Contains(got[maxListed].Error(), "80 nodes more") {
 		t.Errorf("with 100 failing dataplanes, problems are %q", got)
 	}
 }
@@ -59,7 +59,7 @@ func TestWatchers(t *testing.T) {
 func TestStatusFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-		w := newWatchers(slog.New(slog.NewTextHandler(&log, nil)))
+		w := newFollowers(slog.New(slog.NewTextHandler(&log, nil)))
 		statusOf := func(i int) server.Status { // as large as package server lets them be
 			failed := make(map[state.ServiceName]string)
 			for n := range 10 {

@@ -1,4 +1,4 @@
-package main
+package node
 
 import (
 	"errors"
@@ -97,16 +97,15 @@ func TestNodeIPFault(t *testing.T) {
 		{"at the start, softly", false, false, false},
 		{"later", true, true, false},
 	} {
-		var ended error
-		d := &daemon{programmed: make(chan struct{}), log: slog.New(slog.DiscardHandler), fail: func(err error) { ended = err }}
+		n := &Node{ready: make(chan struct{}), log: slog.New(slog.DiscardHandler), group: newGroup(t.Context())}
 		c := config.Default()
 		c.ConfigHardFail = tt.hard
-		d.config.Store(c)
+		n.config.Store(c)
 		if tt.programmed {
-			close(d.programmed)
+			close(n.ready)
 		}
-		d.nodeIPFault(errors.New("one family only"))
-		if (ended != nil) != tt.ends {
+		n.nodeIPFault(errors.New("one family only"))
+		if ended := n.group.wait(); (ended != nil) != tt.ends {
 			t.Errorf("%s: the process ended with %v", tt.name, ended)
 		}
 	}

@@ -1,4 +1,4 @@
-package main
+package node
 
 import (
 	"errors"
@@ -47,8 +47,8 @@ func (d *dataplaneStatus) problems() []error {
 		return d.listed
 	}
 	for i, name := range slices.SortedFunc(maps.Keys(d.last.Failed), state.ServiceName.Compare) {
-		if i == maxTold {
-			d.listed = append(d.listed, fmt.Errorf("and %d services more", len(d.last.Failed)-maxTold))
+		if i == maxListed {
+			d.listed = append(d.listed, fmt.Errorf("and %d services more", len(d.last.Failed)-maxListed))
 			break
 		}
 		d.listed = append(d.listed, fmt.Errorf("service %v: %w", name, d.last.Failed[name]))

@@ -1,0 +1,25 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/switchyard-net/switchyard/config"
+	"github.com/switchyard-net/switchyard/node"
+)
+
+// modeNote returns what an operator should know about the mode of c, empty if there is nothing: what 'switchyard proxy' would warn of or
+// refuse at its start.
+func modeNote(c *config.Config) string {
+	platform := "linux"
+	if c.Mode == config.ModeKernelspace {
+		platform = "windows"
+	}
+	mode, err := node.SelectMode(c, platform)
+	switch {
+	case err != nil:
+		return "'switchyard proxy' does not start with it: " + err.Error()
+	case c.Mode != "" && mode != c.Mode:
+		return fmt.Sprintf("mode: %s has no dataplane in this release, and %s takes its place: set mode to %s, or leave it blank", c.Mode, mode, mode)
+	}
+	return ""
+}

@@ -1,0 +1,57 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/config"
+	"github.com/switchyard-net/switchyard/node"
+)
+
+// programmingFlags are what the operator decides about programming a node.
+type programmingFlags struct {
+	nodePortAddresses nodePortAddresses
+	health            addressAndPort
+	takeOver          time.Duration
+}
+
+// takeOverFlag lets a command wait for its predecessor.
+func takeOverFlag(f *pflag.FlagSet, wait *time.Duration) {
+	f.DurationVar(wait, "take-over", 2*time.Second, "how long to wait until another process that programs this kernel has ended, before giving up; the kernel goes on routing meanwhile")
+}
+
+func (o *programmingFlags) register(f *pflag.FlagSet) {
+	o.nodePortAddresses = nodePortAddresses{backend.NodePortAddresses{Primary: true}}
+	f.Var(&o.nodePortAddresses, "nodeport-addresses", "where node ports are served: CIDRs of local addresses, or the word primary for the Node's first address of each family")
+	takeOverFlag(f, &o.takeOver)
+	o.health.AddrPort = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), config.HealthzPort)
+	f.Var(&o.health, "healthz-bind-address", "address and port of /healthz and /livez; empty for none")
+}
+
+// set gives c what the flags mean.
+func (o *programmingFlags) set(c *config.Config) {
+	c.NodePortAddresses = config.NodePortAddresses{Primary: o.nodePortAddresses.Primary, CIDRs: o.nodePortAddresses.CIDRs}
+	c.HealthzBindAddress = o.health.AddrPort
+}
+
+// run programs this node until ctx ends, and says when it routes.
+func (o *programmingFlags) run(ctx context.Context, options node.Options, stdout io.Writer, log *slog.Logger) error {
+	var n *node.Node
+	options.Logger, options.Program, options.Version, options.TakeOver = log, programName(), currentVersion(), o.takeOver
+	options.StrictHealth, options.FieldName = true, flagFor
+	options.OnReady = func(services int) {
+		fmt.Fprintf(stdout, "switchyard: node %s routes %d %s\n", n.Name(), services, map[bool]string{true: "service", false: "services"}[services == 1])
+	}
+	n, err := node.New(ctx, options)
+	if err != nil {
+		return explainStart(err)
+	}
+	return n.Run(ctx)
+}

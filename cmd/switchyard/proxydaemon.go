@@ -1,0 +1,78 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/spf13/pflag"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/switchyard-net/switchyard/config"
+	"github.com/switchyard-net/switchyard/node"
+	"github.com/switchyard-net/switchyard/source"
+	"github.com/switchyard-net/switchyard/source/kube"
+)
+
+// daemon is the process of 'switchyard proxy': a node, and the configuration file that it follows.
+type daemon struct {
+	flags     *proxyFlags
+	log       *slog.Logger
+	verbosity *verbosity
+	node      *node.Node
+}
+
+func newDaemon(ctx context.Context, p *proxyFlags, c *config.Config, log *slog.Logger, v *verbosity) (*daemon, error) {
+	d := &daemon{flags: p, log: log, verbosity: v}
+	var err error
+	d.node, err = node.New(ctx, node.Options{
+		Config: c, Logger: log, Program: programName(), Version: currentVersion(), TakeOver: p.takeOver, ReplaceKubeProxy: true,
+		Source:  func(c *config.Config, name string) (source.Source, error) { return kubeSource(c, p.master, name, log) },
+		OnReady: func(services int) { log.Info("the first state is programmed", "services", services) },
+		Flags: func() map[string]string {
+			flags := map[string]string{}
+			p.flags.VisitAll(func(f *pflag.Flag) { flags[f.Name] = f.Value.String() })
+			return flags
+		},
+		LogLinesSuppressed: v.limiter.Suppressed,
+	})
+	if err != nil {
+		return nil, err
+	}
+	observeRequests(d.node)
+	return d, nil
+}
+
+// run runs the daemon until ctx ends.
+func (d *daemon) run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return d.node.Run(ctx) })
+	g.Go(func() error { return d.followConfig(ctx) })
+	return g.Wait()
+}
+
+// kubeSource makes a source of the objects that an API server has, at master if that is not empty. name is empty for objects of all nodes.
+func kubeSource(c *config.Config, master, name string, log *slog.Logger) (source.Source, error) {
+	api, renew, err := kube.Connection{
+		Kubeconfig: c.ClientConnection.Kubeconfig, Master: master,
+		AcceptContentTypes: c.ClientConnection.AcceptContentTypes, ContentType: c.ClientConnection.ContentType,
+		QPS: c.ClientConnection.QPS, Burst: int(c.ClientConnection.Burst),
+	}.Follow()
+	if err != nil {
+		return nil, err
+	}
+	return kube.New(kube.Options{
+		Config: api, Renew: renew, NodeName: name, AllNodes: name == "", ServiceProxyName: c.ServiceProxyName,
+		ResyncPeriod: c.ConfigSyncPeriod.Duration, Logger: log,
+	})
+}
+
+// observeRequests lets the metrics of a node show the requests of this process to the API server.
+func observeRequests(n *node.Node) {
+	requests := n.Metrics().RESTClient()
+	kube.ObserveRequests(kube.RequestMetrics{
+		RequestLatency: requests.RequestLatency, RateLimiterLatency: requests.RateLimiterLatency,
+		RequestSize: requests.RequestSize, ResponseSize: requests.ResponseSize,
+		RequestResult: requests.RequestResult, RequestRetry: requests.RequestRetry,
+		TransportCreateCalls: requests.TransportCreateCalls, TransportCAReloads: requests.TransportCAReloads,
+	})
+}

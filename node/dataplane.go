@@ -1,0 +1,171 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/backend/nftables"
+	"github.com/switchyard-net/switchyard/config"
+	"github.com/switchyard-net/switchyard/ops/metrics"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// Dataplane is what a [Node] needs of a dataplane beside [backend.Backend].
+type Dataplane interface {
+	backend.Backend
+	// Reconfigure makes the dataplane go on with another configuration, of the same mode. Nothing in the kernel changes before the next
+	// Apply, which is of a full update. No other method is called meanwhile. After an error it goes on as before.
+	Reconfigure(c *config.Config) error
+	// Faults returns what keeps the dataplane from holding what was applied, such as another program that changes its rules. It is
+	// called concurrently.
+	Faults() []error
+	// Close ends the dataplane. What is programmed stays.
+	Close() error
+}
+
+// DataplaneOptions are what a dataplane is opened with beside the configuration.
+type DataplaneOptions struct {
+	// Logger gets what an operator may want to know. Required.
+	Logger *slog.Logger
+	// Program is how this process is called, with its version, for the message to a second one.
+	Program string
+	// TakeOver is how long to wait for the end of another process that programs this kernel.
+	TakeOver time.Duration
+	// OnFlowsCut is called after each round in which stale flows of a family were looked for. See [nftables.Options].
+	OnFlowsCut func(f state.Family, took time.Duration, deleted int)
+}
+
+// DataplaneError is why [New] cannot open the dataplane of a mode: for want of rights, of something in the kernel, or because another
+// process has it.
+type DataplaneError struct {
+	Mode config.Mode
+	Err  error
+}
+
+func (e *DataplaneError) Error() string { return e.Err.Error() }
+func (e *DataplaneError) Unwrap() error { return e.Err }
+
+// dataplane is the dataplane of one mode.
+type dataplane struct {
+	mode config.Mode
+	// metrics is what /proxyMode and the metrics call the mode.
+	metrics string
+	// open makes the dataplane of the calling thread's network namespace.
+	open func(ctx context.Context, c *config.Config, o DataplaneOptions) (Dataplane, error)
+	// cleanup removes all that the dataplane ever puts into the kernel, and reports whether there was anything.
+	cleanup func(ctx context.Context) (removed bool, err error)
+	// programmed reports whether the kernel holds anything of the dataplane.
+	programmed func() (bool, error)
+}
+
+// dataplanes lists the dataplanes of an operating system, named as in runtime.GOOS. A mode that is not in the list cannot run there.
+func dataplanes(goos string) []dataplane {
+	switch goos {
+	case "linux":
+		return []dataplane{
+			{config.ModeNFTables, metrics.ModeNFTables, openNFTables, nftables.Cleanup, nftables.Programmed},
+		}
+	}
+	return nil
+}
+
+// dataplaneOf returns the dataplane of a mode on an operating system.
+func dataplaneOf(mode config.Mode, goos string) (dataplane, bool) {
+	for _, d := range dataplanes(goos) {
+		if d.mode == mode {
+			return d, true
+		}
+	}
+	return dataplane{}, false
+}
+
+// SelectMode returns the mode whose dataplane serves c on an operating system, named as in runtime.GOOS. An empty mode stands for the
+// best one. Where the mode has no dataplane, it is an error with a remedy, unless [config.Config.AllowModeFallback] lets nftables take
+// its place: then the mode that is returned is another one than c.Mode.
+func SelectMode(c *config.Config, goos string) (config.Mode, error) {
+	mode := c.Mode
+	if mode == "" {
+		mode = config.DefaultMode(goos)
+	}
+	if _, ok := dataplaneOf(mode, goos); ok {
+		return mode, nil
+	}
+	if len(dataplanes(goos)) == 0 {
+		return "", fmt.Errorf("mode %s has no dataplane in this release: set mode to nftables, on Linux", mode)
+	}
+	remedy := "set mode to nftables, or leave it blank"
+	if mode == config.ModeIPTables || mode == config.ModeIPVS {
+		if c.AllowModeFallback {
+			return config.ModeNFTables, nil
+		}
+		remedy += ", or set allowModeFallback to true, so that nftables takes its place"
+	}
+	return "", fmt.Errorf("mode %s has no dataplane in this release: %s", mode, remedy)
+}
+
+// Cleanup removes all that the dataplanes of an operating system ever put into the kernel, in the calling thread's network namespace,
+// and reports whether there was anything. Connections that are established stay translated. It fails while another process programs
+// the network namespace.
+func Cleanup(ctx context.Context, goos string) (removed bool, err error) {
+	for _, d := range dataplanes(goos) {
+		there, failed := d.cleanup(ctx)
+		removed, err = removed || there, errors.Join(err, failed)
+	}
+	return removed, err
+}
+
+// Programmed reports whether the kernel holds anything of a dataplane of an operating system, in the calling thread's network
+// namespace: whether there is something that a start would take over.
+func Programmed(goos string) (bool, error) {
+	for _, d := range dataplanes(goos) {
+		if held, err := d.programmed(); held || err != nil {
+			return held, err
+		}
+	}
+	return false, nil
+}
+
+// nftablesDataplane is the nftables dataplane, in terms of the configuration.
+type nftablesDataplane struct {
+	*nftables.Backend
+	options DataplaneOptions
+}
+
+func openNFTables(ctx context.Context, c *config.Config, o DataplaneOptions) (Dataplane, error) {
+	b, err := nftables.New(ctx, nftablesOptions(c, o))
+	if err != nil {
+		return nil, err
+	}
+	return nftablesDataplane{b, o}, nil
+}
+
+// Reconfigure implements [Dataplane].
+func (d nftablesDataplane) Reconfigure(c *config.Config) error {
+	return d.Backend.Reconfigure(nftablesOptions(c, d.options))
+}
+
+func nftablesOptions(c *config.Config, o DataplaneOptions) nftables.Options {
+	return nftables.Options{
+		Logger: o.Logger, Program: o.Program, TakeOver: o.TakeOver, OnFlowsCut: o.OnFlowsCut,
+		LocalDetector: c.LocalDetector(), NodePortAddresses: c.NodePorts(),
+		MasqueradeBit: new(int(c.MasqueradeBit())), MaxAffinityClients: int(c.NFTables.MaxAffinityClients),
+	}
+}
+
+// dataplaneSettings are those of c that a dataplane and [backend.Run] go by: if none of them changes, they go on undisturbed.
+type dataplaneSettings struct {
+	detector         backend.LocalDetector
+	nodePorts        backend.NodePortAddresses
+	bit, clients     int32
+	verify, interval time.Duration
+}
+
+func settingsOf(c *config.Config) dataplaneSettings {
+	return dataplaneSettings{
+		c.LocalDetector(), c.NodePorts(), c.MasqueradeBit(), c.NFTables.MaxAffinityClients, c.SyncPeriod.Duration, c.CommitInterval(),
+	}
+}

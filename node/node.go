@@ -1,0 +1,478 @@
+// Package node is the runtime of a node: everything between the cluster's objects and the kernel, in one piece to embed.
+//
+//	Source ──▶ store ──▶ dataplane of config.Mode     switchyard proxy, switchyard run
+//	States ────────────▶ dataplane of config.Mode     switchyard apply
+//	Source ──▶ store ──▶ node-local API               switchyard serve
+//
+// Beside that, a [Node] does what a service proxy owes its operators: /healthz, /livez and /metrics, health check node ports, events, the
+// kernel's connection tracking settings, and the removal of what kube-proxy has left. All of it goes by one [config.Config], which
+// can be replaced while the node runs ([Node.Reconfigure]).
+//
+// A Node owns no flags, signals or files: the caller reads the configuration, makes the source, and ends the context. What is programmed
+// stays when a Node ends; [Cleanup] removes it.
+package node
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/config"
+	"github.com/switchyard-net/switchyard/internal/httpserver"
+	"github.com/switchyard-net/switchyard/internal/kernel/leftovers"
+	"github.com/switchyard-net/switchyard/internal/resident"
+	"github.com/switchyard-net/switchyard/ops/healthz"
+	"github.com/switchyard-net/switchyard/ops/metrics"
+	"github.com/switchyard-net/switchyard/ops/nodesetup"
+	"github.com/switchyard-net/switchyard/ops/servicehealth"
+	"github.com/switchyard-net/switchyard/source"
+	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/store"
+)
+
+// Role is what a [Node] does with the states that it has.
+type Role int
+
+// The roles.
+const (
+	// Proxy programs this node's kernel, and serves the states over the API if config.API.Listen has addresses.
+	Proxy Role = iota
+	// Server serves the states of this node over the API, and programs nothing.
+	Server
+	// Relay serves the states of all nodes over the API, and the cluster's objects to relays below. It programs nothing.
+	Relay
+)
+
+// Options are what a [Node] is made of. Config is required, and so is one of Source and States.
+type Options struct {
+	// Config is the whole configuration, as [config.Default] or package configfile return it. It must be valid
+	// ([config.Config.Validate]), and must not be modified any more.
+	Config *config.Config
+	// Source makes the source of the cluster's objects for a configuration and the name of the node, which is empty for a Relay: that
+	// needs the objects of all nodes. It is called by New, and by Reconfigure if clientConnection, configSyncPeriod, serviceProxyName
+	// or the node's name have changed. What the source implements of [source.WithProblems], [source.WithEligibility] and
+	// [source.WithEvents] is used.
+	Source func(c *config.Config, node string) (source.Source, error)
+	// States are states that are made elsewhere, for the role Proxy.
+	States *States
+	// Role is what the node does with the states. Default: Proxy.
+	Role Role
+	// Dataplane makes the dataplane of a Proxy, in the place of that of config.Mode. Metrics and /proxyMode call it custom.
+	Dataplane func(ctx context.Context, c *config.Config, o DataplaneOptions) (Dataplane, error)
+	// Logger gets what an operator should know. Default: nothing is logged.
+	Logger *slog.Logger
+	// Program and Version are how the process is called where others see it. Defaults: the name of the executable, and unknown.
+	Program, Version string
+	// TakeOver is how long New waits for the end of another process that programs this kernel, which goes on routing meanwhile.
+	// Default: it does not wait.
+	TakeOver time.Duration
+	// ReplaceKubeProxy makes the node take kube-proxy's place: it writes the settings that [SetUp] writes, and removes what kube-proxy
+	// has left in the kernel once the first state is programmed.
+	ReplaceKubeProxy bool
+	// StrictHealth makes /healthz fail as soon as the source has problems, nothing is programmed yet or a commit has failed. Default: as
+	// with kube-proxy, it fails once an update has been waiting for two sync periods, and the rest is listed as problems.
+	StrictHealth bool
+	// OnReady is called once: when the first state is programmed, with the number of services, or when a Server or Relay has states to
+	// serve. It must return soon. It may be nil.
+	OnReady func(services int)
+	// FieldName returns what messages call the field of the configuration with a path such as api.listen. Default: its path.
+	FieldName func(path string) string
+	// Flags returns what /flagz shows. If it is nil, there is no /flagz.
+	Flags func() map[string]string
+	// LogLinesSuppressed returns the number of lines that were left out of the log, for the metrics. It may be nil.
+	LogLinesSuppressed func() uint64
+	// MaxClients and MaxConnectionAge bound the connections to the API; see [server.Options].
+	MaxClients       int
+	MaxConnectionAge time.Duration
+}
+
+// States are states of one node that are made elsewhere, such as those of the node-local API.
+type States struct {
+	// Feed hands them out. Required.
+	Feed state.Feed
+	// Latest returns the newest revision, and how many services it has. It is called concurrently and must not block. Required.
+	Latest func() (state.Revision, int)
+	// Run keeps Feed up to date until its context ends, and then returns nil. It may be nil.
+	Run func(ctx context.Context) error
+	// Name returns the name of the node, empty if it is not known yet. It may be nil.
+	Name func() string
+	// Problems returns why the states may be old. It may be nil.
+	Problems func() []error
+	// Report is called with each status of the dataplane. It must not block. It may be nil.
+	Report func(applied state.Revision, failed map[state.ServiceName]error)
+}
+
+func (o *Options) check() error {
+	switch {
+	case o.Config == nil:
+		return errors.New("node: Options.Config is missing")
+	case (o.Source == nil) == (o.States == nil):
+		return errors.New("node: one of Options.Source and Options.States is needed")
+	case o.States != nil && (o.States.Feed == nil || o.States.Latest == nil):
+		return errors.New("node: States.Feed or States.Latest is missing")
+	case o.States != nil && o.Role != Proxy:
+		return errors.New("node: only the role Proxy takes Options.States")
+	}
+	return nil
+}
+
+var families = []state.Family{state.IPv4, state.IPv6}
+
+// Node is the runtime of a node. Its methods may be called concurrently.
+type Node struct {
+	o   Options
+	log *slog.Logger
+	// config is in use. It is never modified, but replaced, by the goroutine of followRequests, and so is pipeline.
+	config   atomic.Pointer[config.Config]
+	pipeline atomic.Pointer[pipeline]
+	// mode is that of dataplane, which serves all pipelines, one after the other: the kernel keeps others from its tables while it is
+	// open. In a Server or Relay it is nil.
+	mode      string
+	dataplane Dataplane
+
+	files                        shares
+	registry                     *metrics.Registry
+	health                       *healthz.Health
+	ports                        *healthPorts // nil in a Server or Relay
+	followers                    *followers
+	status                       dataplaneStatus
+	healthServer, operatorServer *httpserver.Server
+	// The connections of the three.
+	healthConnections, operatorConnections, portConnections connections
+
+	group    *group        // of Run
+	requests chan request  // of Reconfigure
+	ended    chan struct{} // closed when Run has returned
+
+	ready  chan struct{} // closed when OnReady is called
+	once   sync.Once
+	events chan source.Event
+	// problemEvents limits events about problems of services.
+	problemEvents *rate.Limiter
+}
+
+// New makes a node, in the calling thread's network namespace, without starting it. It opens the dataplane that config.Mode selects
+// ([SelectMode]); connections go where they went before until Run has the first state. Run must be called, and ends what New has opened.
+func New(ctx context.Context, o Options) (*Node, error) {
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	n := &Node{
+		o: o, log: o.Logger, requests: make(chan request), ended: make(chan struct{}),
+		ready: make(chan struct{}), events: make(chan source.Event, maxEvents),
+		problemEvents: rate.NewLimiter(rate.Every(problemEventPause), problemEventBurst),
+	}
+	if n.log == nil {
+		n.log = slog.New(slog.DiscardHandler)
+	}
+	n.files = openShares(n.log)
+	if o.Role != Proxy {
+		n.files = n.files.forServe()
+	}
+	n.followers = newFollowers(n.log)
+	n.config.Store(o.Config)
+	chosen, err := n.choose(o.Config)
+	if err != nil {
+		return nil, err
+	}
+	origin, err := n.originOf(o.Config)
+	if err != nil {
+		return nil, err
+	}
+	n.registry = n.newRegistry()
+	p, err := n.newPipeline(o.Config, origin)
+	if err != nil {
+		return nil, err
+	}
+	n.pipeline.Store(p)
+	if chosen != nil {
+		// Before anything is served: a predecessor that is still running uses the same ports.
+		n.dataplane, err = chosen.open(ctx, o.Config, DataplaneOptions{
+			Logger: n.log, Program: o.Program, TakeOver: o.TakeOver, OnFlowsCut: n.registry.Conntrack,
+		})
+		if err != nil {
+			p.close()
+			return nil, &DataplaneError{chosen.mode, err}
+		}
+	}
+	n.health = n.newHealth()
+	if n.dataplane != nil {
+		if err := n.addDataplane(); err != nil {
+			p.close()
+			return nil, errors.Join(err, n.dataplane.Close())
+		}
+	}
+	n.addServers()
+	return n, nil
+}
+
+// choose returns the dataplane for c, nil for a role that has none.
+func (n *Node) choose(c *config.Config) (*dataplane, error) {
+	if n.o.Role != Proxy {
+		n.mode = "none"
+		return nil, nil
+	}
+	if n.o.Dataplane != nil {
+		n.mode = "custom"
+		return &dataplane{mode: c.Mode, open: n.o.Dataplane}, nil
+	}
+	mode, err := SelectMode(c, runtime.GOOS)
+	if err != nil {
+		return nil, err
+	}
+	if c.Mode != "" && mode != c.Mode {
+		n.log.Warn("another dataplane serves this mode", "mode", c.Mode, "dataplane", mode, "remedy", "set mode to "+string(mode)+", or leave it blank")
+	}
+	chosen, _ := dataplaneOf(mode, runtime.GOOS)
+	n.mode = chosen.metrics
+	return &chosen, nil
+}
+
+// addDataplane adds what there is beside a dataplane: its share of the health, and health check node ports.
+func (n *Node) addDataplane() (err error) {
+	n.ports, err = newHealthPorts(servicehealth.Options{
+		Logger: n.log, Healthy: n.health.Healthy, OnProblem: n.reportPort,
+		OpenConnections: &n.portConnections.open, ClosedConnections: &n.portConnections.closed,
+	}, n.files, func() backend.NodePortAddresses { return n.config.Load().NodePorts() })
+	if err != nil {
+		return err
+	}
+	add := n.health.AddProblems
+	if n.o.StrictHealth {
+		add = n.health.AddFaults
+	}
+	add("dataplane", n.status.faults)
+	add("tables", n.dataplane.Faults)
+	n.health.AddProblems("services", n.status.problems)
+	n.health.AddProblems("healthCheckNodePorts", n.ports.problems)
+	return nil
+}
+
+// Name returns the name of the node, empty for a Relay, and as long as it is not known.
+func (n *Node) Name() string { return n.pipeline.Load().name() }
+
+// Config returns the configuration in use. It must not be modified.
+func (n *Node) Config() *config.Config { return n.config.Load() }
+
+// Feed returns the states of this node, for consumers beside the dataplane. It is closed when Reconfigure takes another source; then there
+// is another one. It is nil in a Relay.
+func (n *Node) Feed() state.Feed { return n.pipeline.Load().feed }
+
+// Metrics returns the metrics of the node, to observe what the caller adds to it. The node serves them where config.MetricsBindAddress
+// says.
+func (n *Node) Metrics() *metrics.Registry { return n.registry }
+
+// Run runs the node until ctx ends, and then returns nil. It returns an error if the node cannot go on. It is called once.
+func (n *Node) Run(ctx context.Context) error {
+	defer close(n.ended)
+	err := errors.Join(n.healthServer.Bind(ctx), n.operatorServer.Bind(ctx))
+	if err != nil {
+		err = errors.Join(err, n.healthServer.Close(), n.operatorServer.Close())
+	} else {
+		err = n.run(ctx)
+	}
+	n.pipeline.Load().close()
+	if n.dataplane != nil {
+		err = errors.Join(err, n.dataplane.Close())
+	}
+	return err
+}
+
+func (n *Node) run(ctx context.Context) error {
+	if n.o.ReplaceKubeProxy {
+		SetUp(n.config.Load(), n.log)
+	}
+	n.group = newGroup(ctx)
+	for _, part := range []func(context.Context) error{n.healthServer.Run, n.operatorServer.Run, n.reportEvents, n.trimLater} {
+		n.group.start(part)
+	}
+	if n.ports != nil {
+		n.group.start(n.ports.Run)
+	}
+	if n.o.ReplaceKubeProxy {
+		n.group.start(n.removeLeftovers)
+	}
+	n.pipeline.Load().start(n, n.config.Load())
+	if n.dataplane == nil {
+		n.group.start(n.awaitStates)
+	}
+	n.group.start(n.followRequests)
+	return n.group.wait()
+}
+
+// awaitStates waits until there is something to serve.
+func (n *Node) awaitStates(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+	case <-n.pipeline.Load().ready:
+		n.becomeReady(0)
+	}
+	return nil
+}
+
+// becomeReady is called once the node does what it is for, and later.
+func (n *Node) becomeReady(failed int) {
+	n.once.Do(func() {
+		resident.Trim() // reading everything for the first time took far more than keeping it takes
+		p := n.pipeline.Load()
+		if n.o.Role == Proxy {
+			n.tell(source.Event{Kind: "Node", Name: p.name(), Reason: "Starting", Action: "StartKubeProxy"})
+		}
+		if n.o.OnReady != nil {
+			_, services := p.latest()
+			n.o.OnReady(services - failed)
+		}
+		close(n.ready)
+	})
+}
+
+// nodeIPFault is called if the node does not have the addresses that it must have. That ends the process before it routes anything, if
+// configHardFail says so; later, the routes are worth more.
+func (n *Node) nodeIPFault(err error) {
+	select {
+	case <-n.ready:
+	default:
+		if n.config.Load().ConfigHardFail {
+			n.group.fail(err)
+			return
+		}
+	}
+	n.log.Warn("the node does not have the addresses that it must have", "error", err)
+}
+
+// attempted takes down a call of the dataplane.
+func (n *Node) attempted(a backend.Attempt) {
+	n.registry.Attempt(a)
+	n.ports.attempted(a)
+}
+
+// statusChanged takes down how the dataplane is doing.
+func (n *Node) statusChanged(s backend.Status) {
+	n.registry.Status(s)
+	n.health.Status(s)
+	n.status.set(s)
+	if n.o.States != nil && n.o.States.Report != nil {
+		n.o.States.Report(s.Applied, s.Failed)
+	}
+	if s.Applied > 0 {
+		n.becomeReady(len(s.Failed))
+	}
+}
+
+// Events about services are reported at this rate at most: anyone may cause any number of problems, and requests for what is to be routed
+// must not wait.
+const (
+	problemEventPause = 10 * time.Second
+	problemEventBurst = 20
+)
+
+// reportProblem reports a problem of a service as an event, if this is the node to do so.
+func (n *Node) reportProblem(p store.Problem) {
+	if n.o.Role == Proxy && p.Here && n.problemEvents.Allow() {
+		n.tell(source.Event{Kind: "Service", Namespace: p.Service.Namespace, Name: p.Service.Name, Warning: true,
+			Reason: string(p.Reason), Action: "Route", Note: p.Error()})
+	}
+}
+
+// reportPort reports a health check node port that cannot be served.
+func (n *Node) reportPort(p servicehealth.Problem) {
+	n.tell(source.Event{Kind: "Service", Namespace: p.Service.Namespace, Name: p.Service.Name, Warning: true,
+		Reason: "FailedToStartServiceHealthcheck", Action: "Listen", Note: p.Error()})
+}
+
+// maxEvents is how many events may wait to be reported. More than that are only logged where they occur.
+const maxEvents = 100
+
+// tell reports an event soon.
+func (n *Node) tell(e source.Event) {
+	select {
+	case n.events <- e:
+	default:
+	}
+}
+
+// reportEvents hands events to the source, one after the other.
+func (n *Node) reportEvents(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case e := <-n.events:
+			s, ok := n.pipeline.Load().source.(source.WithEvents)
+			if !ok {
+				continue
+			}
+			if err := s.Report(ctx, e); err != nil && ctx.Err() == nil {
+				n.log.Debug("an event could not be reported", "error", err)
+			}
+		}
+	}
+}
+
+// settled is how long after the first state the work is over that follows it: leftovers, events and flows.
+const settled = 3 * time.Second
+
+// trimLater gives back what that work needed. The first state alone is not the end of the start.
+func (n *Node) trimLater(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-n.ready:
+	}
+	select {
+	case <-ctx.Done():
+	case <-time.After(settled):
+		resident.Trim()
+	}
+	return nil
+}
+
+// removeLeftovers removes what kube-proxy has left in the kernel, once it is not needed any more.
+func (n *Node) removeLeftovers(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-n.ready:
+	}
+	items, err := leftovers.Remove(ctx)
+	for _, item := range items {
+		n.log.Info("removed what kube-proxy had left", "what", item.String())
+	}
+	if err != nil && ctx.Err() == nil {
+		n.log.Warn("rules of kube-proxy may be left in the kernel", "error", err,
+			"remedy", "run kube-proxy --cleanup of its old version, or see docs/migrate-from-kube-proxy.md")
+	}
+	return nil
+}
+
+// SetUp writes the kernel's settings that c has in its section linux: limits and time-outs of connection tracking, and the OOM score of
+// this process. What cannot be written, as on a nested or rootless node, is a warning.
+func SetUp(c *config.Config, log *slog.Logger) {
+	ct := &c.Linux.Conntrack
+	for _, err := range nodesetup.Apply(nodesetup.Options{
+		Conntrack: nodesetup.Conntrack{
+			MaxPerCore: int(ct.MaxPerCore), Min: int(ct.Min),
+			TCPEstablishedTimeout: ct.TCPEstablishedTimeout.Duration, TCPCloseWaitTimeout: ct.TCPCloseWaitTimeout.Duration,
+			TCPBeLiberal: ct.TCPBeLiberal, UDPTimeout: ct.UDPTimeout.Duration, UDPStreamTimeout: ct.UDPStreamTimeout.Duration,
+		},
+		OOMScoreAdj: new(int(c.Linux.OOMScoreAdj)),
+		Logger:      log,
+	}) {
+		log.Warn("a setting of the kernel stays as it is", "error", err)
+	}
+}
+
+// fieldName returns what messages call a field of the configuration.
+func (n *Node) fieldName(path string) string {
+	if n.o.FieldName == nil {
+		return path
+	}
+	return n.o.FieldName(path)
+}

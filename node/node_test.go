@@ -1,0 +1,240 @@
+package node_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/switchyard-net/switchyard/backend/backendtest"
+	"github.com/switchyard-net/switchyard/client"
+	"github.com/switchyard-net/switchyard/config"
+	"github.com/switchyard-net/switchyard/model"
+	"github.com/switchyard-net/switchyard/node"
+	"github.com/switchyard-net/switchyard/source"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// fakeSource delivers a Node and a Service when it is let go, and reports a problem.
+type fakeSource struct {
+	name string
+	goOn chan struct{}
+}
+
+func (s *fakeSource) Run(ctx context.Context, sink source.Sink) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-s.goOn:
+	}
+	sink.Update([]model.Object{
+		&model.Node{Name: s.name, Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}},
+		&model.Service{
+			Name: state.ServiceName{Namespace: "shop", Name: "web"}, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")},
+			Ports: []model.ServicePort{{Protocol: state.TCP, Port: 80}},
+		},
+	}, nil)
+	sink.Complete()
+	<-ctx.Done()
+	return nil
+}
+
+func (s *fakeSource) Problems() []error { return []error{errors.New("the source is a fake")} }
+
+func freeAddress(t *testing.T) netip.AddrPort {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return netip.MustParseAddrPort(l.Addr().String())
+}
+
+func get(t *testing.T, address netip.AddrPort, path string) string {
+	resp, err := http.Get("http://" + address.String() + path)
+	if err != nil {
+		return err.Error()
+	}
+	defer resp.Body.Close()
+	text, _ := io.ReadAll(resp.Body)
+	return resp.Status + " " + string(text)
+}
+
+// TestServer runs a node without a dataplane: it is ready, healthy and measured once the source is complete, serves the API, goes on
+// with another configuration, and with another source if the node's name changes.
+func TestServer(t *testing.T) {
+	c := config.Default()
+	c.HostnameOverride, c.HealthzBindAddress, c.MetricsBindAddress = "node-a", freeAddress(t), freeAddress(t)
+	socket := "unix://" + filepath.Join(t.TempDir(), "api.sock")
+	c.API.Listen = []string{socket}
+	goOn, ready := make(chan struct{}), make(chan int, 1)
+	var made []string
+	n, err := node.New(t.Context(), node.Options{
+		Config: c, Role: node.Server, Version: "v1.2.3", OnReady: func(services int) { ready <- services },
+		Source: func(_ *config.Config, name string) (source.Source, error) {
+			made = append(made, name)
+			return &fakeSource{name, goOn}, nil
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- n.Run(ctx) }()
+	if err := n.Reconfigure(c); err != nil { // waits for Run
+		t.Error(err)
+	}
+	if text := get(t, c.HealthzBindAddress, "/healthz"); !strings.HasPrefix(text, "503 ") || !strings.Contains(text, "no state to serve yet") {
+		t.Errorf("before the source is complete: %s", text)
+	}
+	close(goOn)
+	if services := <-ready; services != 1 {
+		t.Errorf("ready with %d services, want 1", services)
+	}
+	if text := get(t, c.HealthzBindAddress, "/healthz"); !strings.HasPrefix(text, "200 ") || !strings.Contains(text, "the source is a fake") {
+		t.Errorf("after it: %s", text)
+	}
+	if text := get(t, c.MetricsBindAddress, "/metrics"); !strings.Contains(text, "v1.2.3") {
+		t.Error("the metrics do not have the version")
+	}
+
+	again := *c
+	again.HostnameOverride, again.MetricsBindAddress = "node-b", netip.AddrPort{}
+	if err := n.Reconfigure(&again); err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(made, " "); got != "node-a node-b" || n.Name() != "node-b" || n.Config() != &again {
+		t.Errorf("sources were made for %s, the node is %s", got, n.Name())
+	}
+	next, stop := context.WithTimeout(t.Context(), 10*time.Second)
+	defer stop()
+	if u, err := n.Feed().Next(next, 0); err != nil || u.Node.Name != "node-b" || len(u.Changed) != 1 {
+		t.Errorf("the states are %+v, %v, want those of node-b", u, err)
+	}
+	conn, err := client.Dial(client.Options{Target: socket})
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.Close()
+	cancel()
+	if err := <-ended; err != nil {
+		t.Errorf("Run ended with %v", err)
+	}
+	if err := n.Reconfigure(c); err == nil {
+		t.Error("a node that has ended was reconfigured")
+	}
+}
+
+// TestAddressInUse: an address that cannot be bound ends Run before anything else begins, and the message has the caller's name for it.
+func TestAddressInUse(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	c := config.Default()
+	c.HostnameOverride, c.HealthzBindAddress, c.MetricsBindAddress = "node-a", netip.MustParseAddrPort(l.Addr().String()), netip.AddrPort{}
+	n, err := node.New(t.Context(), node.Options{
+		Config: c, Role: node.Server, FieldName: func(path string) string { return "--" + path },
+		Source: func(*config.Config, string) (source.Source, error) { return &fakeSource{}, nil },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "choose another address with --healthzBindAddress") {
+		t.Errorf("Run ended with %v", err)
+	}
+}
+
+func TestOptions(t *testing.T) {
+	src := func(*config.Config, string) (source.Source, error) { return &fakeSource{}, nil }
+	ebpf := config.Default()
+	ebpf.Mode = config.ModeEBPF
+	for _, tt := range []struct {
+		o    node.Options
+		want string
+	}{
+		{node.Options{Source: src}, "Config is missing"},
+		{node.Options{Config: config.Default()}, "one of Options.Source and Options.States"},
+		{node.Options{Config: config.Default(), Source: src, States: &node.States{}}, "one of Options.Source and Options.States"},
+		{node.Options{Config: config.Default(), States: &node.States{}}, "States.Feed or States.Latest"},
+		{node.Options{Config: ebpf, Source: src}, "mode ebpf has no dataplane in this release: set mode to nftables"},
+	} {
+		if _, err := node.New(t.Context(), tt.o); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("got %v, want %q", err, tt.want)
+		}
+	}
+}
+
+// memory is a dataplane in memory.
+type memory struct {
+	*backendtest.Backend
+	bits   chan int32 // gets the bit of each configuration
+	closed chan struct{}
+}
+
+func (m *memory) Reconfigure(c *config.Config) error {
+	m.bits <- c.MasqueradeBit()
+	return nil
+}
+func (m *memory) Faults() []error { return nil }
+func (m *memory) Close() error    { close(m.closed); return nil }
+
+// TestDataplaneOfOnesOwn runs a node with ready states and a dataplane of the caller's: what is programmed and fails is reported, and a
+// changed setting reaches the dataplane, but no other one.
+func TestDataplaneOfOnesOwn(t *testing.T) {
+	c := config.Default()
+	c.HealthzBindAddress, c.MetricsBindAddress = freeAddress(t), netip.AddrPort{}
+	m := &memory{backendtest.New(1), make(chan int32, 1), make(chan struct{})}
+	feed := &backendtest.Feed{}
+	feed.Publish([]*state.Service{{Name: state.ServiceName{Namespace: "shop", Name: "web"}}, {Name: state.ServiceName{Namespace: "shop", Name: "bad"}}})
+	m.Break(state.ServiceName{Namespace: "shop", Name: "bad"})
+	ready, failed := make(chan int, 1), make(chan int, 100)
+	n, err := node.New(t.Context(), node.Options{
+		Config: c, StrictHealth: true, OnReady: func(services int) { ready <- services },
+		Dataplane: func(context.Context, *config.Config, node.DataplaneOptions) (node.Dataplane, error) { return m, nil },
+		States: &node.States{
+			Feed: feed, Latest: func() (state.Revision, int) { return feed.Revision(), len(feed.Services()) },
+			Report: func(_ state.Revision, f map[state.ServiceName]error) { failed <- len(f) },
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- n.Run(ctx) }()
+	if services := <-ready; services != 1 {
+		t.Errorf("ready with %d services, want 1", services)
+	}
+	for f := range failed {
+		if f == 1 {
+			break
+		}
+	}
+	if text := get(t, c.HealthzBindAddress, "/healthz"); !strings.HasPrefix(text, "200 ") || !strings.Contains(text, "shop/bad") {
+		t.Errorf("a service that cannot be programmed is no problem: %s", text)
+	}
+	same, other := *c, *c
+	same.EnableProfiling, other.NFTables.MasqueradeBit = true, 3
+	for _, next := range []*config.Config{&same, &other} {
+		if err := n.Reconfigure(next); err != nil {
+			t.Error(err)
+		}
+	}
+	if bit := <-m.bits; bit != 3 || len(m.bits) > 0 {
+		t.Errorf("the dataplane got bit %d first, want 3 and nothing else", bit)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	<-m.closed
+}

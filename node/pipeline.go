@@ -1,0 +1,309 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/brain"
+	"github.com/switchyard-net/switchyard/config"
+	"github.com/switchyard-net/switchyard/internal/clusterserver"
+	"github.com/switchyard-net/switchyard/internal/objectlog"
+	"github.com/switchyard-net/switchyard/model"
+	"github.com/switchyard-net/switchyard/server"
+	"github.com/switchyard-net/switchyard/source"
+	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/store"
+)
+
+// pipeline is the way of a change through the process, up to the dataplane, which is the node's. Another API server or name of the node
+// takes another pipeline.
+type pipeline struct {
+	origin origin
+	// source is nil where states are made elsewhere.
+	source source.Source
+	sink   source.Sink
+	// follow keeps feed up to date where there is no source. It may be nil.
+	follow func(context.Context) error
+	// nodeIPs is nil if the addresses of nodes are left as they are.
+	nodeIPs *nodeIPs
+
+	// name returns the name of the node.
+	name func() string
+	// feed has the states of this node. It is nil in a relay.
+	feed state.Feed
+	// latest returns the newest revision, and how many services it has.
+	latest func() (state.Revision, int)
+	// problems and limited are about single services.
+	problems func() []error
+	limited  func() map[store.Reason]int
+	// ready is closed once there is a first state. It is nil where states are made elsewhere.
+	ready chan struct{}
+	// reconfigure makes what comes after the source go by another configuration.
+	reconfigure func(c *config.Config)
+	// serve has what the node-local API serves.
+	serve server.Options
+	close func()
+
+	stopSource, stopDataplane, stopAPI func()
+}
+
+// origin is what a pipeline cannot change: where its objects come from, and for whom.
+type origin struct {
+	node      string
+	api       config.ClientConnection
+	refresh   time.Duration
+	proxyName string
+}
+
+func (n *Node) originOf(c *config.Config) (o origin, err error) {
+	if n.o.States != nil {
+		return origin{}, nil
+	}
+	o = origin{api: c.ClientConnection, refresh: c.ConfigSyncPeriod.Duration, proxyName: c.ServiceProxyName}
+	if n.o.Role != Relay {
+		o.node, err = Name(c)
+	}
+	return o, err
+}
+
+// Name returns the name of the node that c is for: hostnameOverride, or the host's name in lower case.
+func Name(c *config.Config) (string, error) {
+	if c.HostnameOverride != "" {
+		return c.HostnameOverride, nil
+	}
+	name, err := os.Hostname()
+	if err != nil {
+		return "", fmt.Errorf("find this node's name: %w; set hostnameOverride", err)
+	}
+	return strings.ToLower(strings.TrimSpace(name)), nil
+}
+
+// BrainConfig returns what c says about routing on a node.
+func BrainConfig(c *config.Config, node string) brain.Config {
+	detector := c.LocalDetector()
+	return brain.Config{
+		NodeName: node, ServiceProxyName: c.ServiceProxyName, MasqueradeAll: c.Linux.MasqueradeAll,
+		DetectLocal: brain.Families{IPv4: detector.Detects(state.IPv4), IPv6: detector.Detects(state.IPv6)},
+		ExternalIPs: c.Services.AllowedExternalIPs, NodeExternalIPs: c.Services.NodeExternalIPs, MaxEntries: c.Services.MaxEntries,
+	}
+}
+
+// Budgets returns what c says about services together.
+func Budgets(c *config.Config) store.Budgets {
+	return store.Budgets{PerNamespace: c.Services.MaxEntriesPerNamespace, PerNode: c.Services.MaxEntriesPerNode}
+}
+
+// newPipeline makes a pipeline without starting it.
+func (n *Node) newPipeline(c *config.Config, o origin) (*pipeline, error) {
+	if n.o.States != nil {
+		return n.followStates(), nil
+	}
+	src, err := n.o.Source(c, o.node)
+	if err != nil {
+		return nil, err
+	}
+	p := &pipeline{origin: o, source: src, name: func() string { return o.node }, ready: make(chan struct{})}
+	if n.o.Role == Relay {
+		n.addCluster(p, c)
+	} else {
+		n.addStore(p, c)
+	}
+	p.serve.Ready, p.serve.Node = p.ready, o.node
+	p.sink = &completion{Sink: p.sink, ready: p.ready}
+	return p, nil
+}
+
+// addStore has the states of this node made.
+func (n *Node) addStore(p *pipeline, c *config.Config) {
+	s := store.New(store.Options{Logger: n.log, Brain: BrainConfig(c, p.origin.node), Budgets: Budgets(c), OnProblem: n.reportProblem})
+	p.nodeIPs = &nodeIPs{Sink: s.Source("objects"), config: c, fault: n.nodeIPFault}
+	p.feed, p.sink, p.problems, p.limited, p.close = s, p.nodeIPs, s.Problems, s.Limited, s.Close
+	p.latest = func() (state.Revision, int) {
+		snapshot := s.Snapshot()
+		return snapshot.Revision(), snapshot.Len()
+	}
+	p.reconfigure = func(c *config.Config) {
+		s.Reconfigure(BrainConfig(c, p.origin.node), Budgets(c))
+		p.nodeIPs.set(c)
+	}
+	p.serve.Feed = server.Only(p.origin.node, s)
+}
+
+// addCluster has the states of all nodes made, and keeps the objects for relays below.
+func (n *Node) addCluster(p *pipeline, c *config.Config) {
+	states := store.NewCluster(store.ClusterOptions{Brain: BrainConfig(c, ""), Budgets: Budgets(c), Logger: n.log})
+	objects := objectlog.New(objectlog.Options{Logger: n.log})
+	p.sink = objectlog.Tee(states.Source("objects"), objects.Source("objects"))
+	p.problems, p.limited = states.Problems, states.Limited
+	p.latest = func() (state.Revision, int) { return 0, 0 }
+	p.reconfigure = func(*config.Config) {} // see Node.sameWay
+	p.close = func() {
+		states.Close()
+		objects.Close()
+	}
+	instance := rand.Uint64() // the two count revisions of their own, under one name
+	p.serve.InstanceID = instance
+	p.serve.Feed = func(node string) (state.Feed, error) { return states.Node(node), nil }
+	p.serve.Register = func(r grpc.ServiceRegistrar) {
+		clusterserver.Register(r, clusterserver.Options{Feed: objects, InstanceID: instance})
+	}
+}
+
+// followStates has the states that are made elsewhere.
+func (n *Node) followStates() *pipeline {
+	s := n.o.States
+	p := &pipeline{follow: s.Run, name: s.Name, feed: s.Feed, latest: s.Latest, reconfigure: func(*config.Config) {}, close: func() {}}
+	if p.name == nil {
+		p.name = func() string { return "" }
+	}
+	p.problems = func() []error { return nil }
+	p.limited = func() map[store.Reason]int { return nil }
+	return p
+}
+
+// sourceProblems are those of where the pipeline begins.
+func (n *Node) sourceProblems() []error {
+	if n.o.States != nil {
+		if n.o.States.Problems == nil {
+			return nil
+		}
+		return n.o.States.Problems()
+	}
+	if s, ok := n.pipeline.Load().source.(source.WithProblems); ok {
+		return s.Problems()
+	}
+	return nil
+}
+
+// start lets the pipeline run.
+func (p *pipeline) start(n *Node, c *config.Config) {
+	p.stopSource = n.group.start(func(ctx context.Context) error {
+		switch {
+		case p.source != nil:
+			return p.source.Run(ctx, n.registry.CountChanges(p.sink, func() state.Revision {
+				newest, _ := p.latest()
+				return newest
+			}))
+		case p.follow != nil:
+			return p.follow(ctx)
+		}
+		return nil
+	})
+	p.startDataplane(n, c)
+	p.startAPI(n, c)
+}
+
+func (p *pipeline) startDataplane(n *Node, c *config.Config) {
+	if n.dataplane == nil {
+		p.stopDataplane = func() {}
+		return
+	}
+	o := settingsOf(c)
+	p.stopDataplane = n.group.start(func(ctx context.Context) error {
+		return backend.Run(ctx, p.feed, n.dataplane, backend.RunOptions{
+			Logger: n.log, VerifyPeriod: o.verify, MinInterval: o.interval, OnAttempt: n.attempted, OnStatus: n.statusChanged,
+		})
+	})
+}
+
+// stop ends a pipeline that is started. What is programmed stays.
+func (p *pipeline) stop() {
+	p.stopSource()
+	p.stopAPI()
+	p.stopDataplane()
+	p.close()
+}
+
+// adapt makes a pipeline that was started with a configuration go on with another that has the same origin. The objects stay as they
+// are, and the kernel keeps what it holds; only differences are written, those of routing and of the dataplane at once.
+func (p *pipeline) adapt(n *Node, was, now *config.Config) error {
+	replace := n.dataplane != nil && !reflect.DeepEqual(settingsOf(was), settingsOf(now))
+	if replace {
+		p.stopDataplane()
+		if err := n.dataplane.Reconfigure(now); err != nil {
+			p.startDataplane(n, was)
+			return err
+		}
+	}
+	p.reconfigure(now)
+	if replace {
+		p.startDataplane(n, now)
+	}
+	if !reflect.DeepEqual(was.API, now.API) {
+		p.stopAPI()
+		p.startAPI(n, now)
+	}
+	return nil
+}
+
+// completion is a sink that closes ready when its source is complete.
+type completion struct {
+	source.Sink
+	ready chan struct{}
+}
+
+// Complete implements [source.Sink].
+func (c *completion) Complete() {
+	c.Sink.Complete()
+	close(c.ready)
+}
+
+// nodeIPs is a sink that gives the Node the addresses that the configuration says count.
+type nodeIPs struct {
+	source.Sink
+	fault func(error) // is called if they are not what ipFamilyPolicy demands
+
+	mu     sync.Mutex // guards all below
+	config *config.Config
+	node   *model.Node // as it was delivered last, nil if there is none
+}
+
+// Update implements [source.Sink].
+func (s *nodeIPs) Update(set []model.Object, deleted []model.Ref) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, ref := range deleted {
+		if ref.Kind == model.KindNode {
+			s.node = nil
+		}
+	}
+	for i, o := range set {
+		if n, ok := o.(*model.Node); ok {
+			s.node = n
+			set[i] = s.decided()
+		}
+	}
+	s.Sink.Update(set, deleted)
+}
+
+// set changes the configuration, and the addresses also of the Node that has been delivered.
+func (s *nodeIPs) set(c *config.Config) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := s.config
+	s.config = c
+	if s.node == nil || slices.Equal(before.NodeIPOverride, c.NodeIPOverride) && before.IPFamilyPolicy == c.IPFamilyPolicy {
+		return
+	}
+	s.Sink.Update([]model.Object{s.decided()}, nil)
+}
+
+// decided returns the Node with the addresses that count. The caller holds mu.
+func (s *nodeIPs) decided() *model.Node {
+	n := *s.node
+	n.Addresses = s.config.NodeIPs(n.Addresses)
+	if err := s.config.CheckNodeIPs(n.Addresses); err != nil {
+		s.fault(err)
+	}
+	return &n
+}

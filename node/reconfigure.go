@@ -1,0 +1,97 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"reflect"
+
+	"github.com/switchyard-net/switchyard/config"
+)
+
+// request is a call of [Node.Reconfigure].
+type request struct {
+	config *config.Config
+	done   chan error // has room for the answer
+}
+
+// Reconfigure makes the node go on with another configuration, which must be valid, and must not be modified any more. It returns when that
+// is done; before Run is called, it waits. Only what a change concerns is touched: the kernel keeps what it holds, ports stay open,
+// and Options.Source is called only if the way to the cluster's objects, or this node, is another one. After an error, everything is as
+// it was, and the call may be repeated.
+//
+// [config.Diff] names the fields that take effect only when a node is made anew, such as mode: the caller sees to it that they stay
+// the same ([config.Config.Revert]).
+func (n *Node) Reconfigure(c *config.Config) error {
+	r := request{c, make(chan error, 1)}
+	select {
+	case n.requests <- r:
+		return <-r.done
+	case <-n.ended:
+		return errors.New("node: it has ended, and cannot be reconfigured")
+	}
+}
+
+// followRequests does what Reconfigure asks for until ctx ends, one after the other.
+func (n *Node) followRequests(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case r := <-n.requests:
+			r.done <- n.reconfigure(r.config)
+		}
+	}
+}
+
+func (n *Node) reconfigure(now *config.Config) error {
+	was, old := n.config.Load(), n.pipeline.Load()
+	to, err := n.originOf(now)
+	if err != nil {
+		return err
+	}
+	if old.origin == to && n.sameWay(was, now) {
+		err = old.adapt(n, was, now)
+	} else {
+		err = n.replace(was, now, to)
+	}
+	if err != nil {
+		return err
+	}
+	n.config.Store(now)
+	if n.o.ReplaceKubeProxy && (was.Linux.Conntrack != now.Linux.Conntrack || was.Linux.OOMScoreAdj != now.Linux.OOMScoreAdj) {
+		SetUp(now, n.log)
+	}
+	n.health.SetTimeout(healthTimeout(now))
+	n.serveOn(now)
+	if n.ports != nil {
+		n.ports.lookAgain()
+	}
+	return nil
+}
+
+// sameWay reports whether a pipeline can go on with another configuration, but for its origin. That of a relay cannot go by other rules of
+// routing: the states of all nodes are made anew.
+func (n *Node) sameWay(was, now *config.Config) bool {
+	return n.o.Role != Relay || reflect.DeepEqual(BrainConfig(was, ""), BrainConfig(now, "")) && Budgets(was) == Budgets(now)
+}
+
+// replace goes on with another pipeline.
+func (n *Node) replace(was, now *config.Config, to origin) error {
+	old := n.pipeline.Load()
+	next, err := n.newPipeline(now, to)
+	if err != nil {
+		return err
+	}
+	if n.dataplane != nil {
+		old.stopDataplane()
+		if err := n.dataplane.Reconfigure(now); err != nil {
+			next.close()
+			old.startDataplane(n, was)
+			return err
+		}
+	}
+	old.stop()
+	n.pipeline.Store(next)
+	next.start(n, now)
+	return nil
+}

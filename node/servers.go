@@ -1,0 +1,137 @@
+package node
+
+import (
+	"errors"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"github.com/switchyard-net/switchyard/config"
+	"github.com/switchyard-net/switchyard/config/v1alpha2"
+	"github.com/switchyard-net/switchyard/internal/httpserver"
+	"github.com/switchyard-net/switchyard/ops/healthz"
+	"github.com/switchyard-net/switchyard/ops/metrics"
+	"github.com/switchyard-net/switchyard/source"
+	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/store"
+)
+
+// newHealth returns the health of the node, but for what [Node.addDataplane] adds.
+func (n *Node) newHealth() *healthz.Health {
+	o := healthz.Options{OnHealthz: n.registry.Healthz, OnLivez: n.registry.Livez}
+	if n.dataplane != nil {
+		o.Families, o.Timeout, o.Newest = families, healthTimeout(n.config.Load()), n.newest
+	}
+	h := healthz.New(o)
+	h.SetNode(healthz.Node{Exists: true})
+	switch {
+	case n.o.States != nil:
+		h.AddProblems("api", n.sourceProblems)
+		return h
+	case n.o.StrictHealth:
+		h.AddFaults("source", n.sourceProblems)
+	default:
+		h.AddProblems("source", n.sourceProblems)
+	}
+	h.AddProblems("objects", func() []error { return n.pipeline.Load().problems() })
+	if n.dataplane == nil {
+		h.AddFaults("state", n.missingState)
+		h.AddProblems("dataplanes", n.followers.problems)
+	}
+	return h
+}
+
+// missingState is the fault of a node that has nothing to serve.
+func (n *Node) missingState() []error {
+	select {
+	case <-n.pipeline.Load().ready:
+		return nil
+	default:
+		return []error{errors.New("there is no state to serve yet: not all objects of the cluster are known")}
+	}
+}
+
+// healthTimeout is how long an update may wait until the node is unhealthy.
+func healthTimeout(c *config.Config) time.Duration { return 2 * c.SyncPeriod.Duration }
+
+func (n *Node) newest() state.Revision {
+	newest, _ := n.pipeline.Load().latest()
+	return newest
+}
+
+// addServers adds what answers for the health, and to operators.
+func (n *Node) addServers() {
+	n.healthServer = httpserver.NewServer(n.healthHandler(), httpserver.Options{
+		Name: "health", Flag: n.fieldName("healthzBindAddress"), Logger: n.log,
+		Connections: n.healthConnections.pool("health", n.files.health, n.files.healthOwn, n.log),
+	})
+	n.operatorServer = httpserver.NewServer(n.operatorHandler(), httpserver.Options{
+		Name: "metrics", Flag: n.fieldName("metricsBindAddress"), Logger: n.log,
+		Connections: n.operatorConnections.pool("metrics", n.files.metrics, n.files.metricsOwn, n.log),
+	})
+	n.serveOn(n.config.Load())
+}
+
+// serveOn moves health and metrics to where c has them.
+func (n *Node) serveOn(c *config.Config) {
+	text := func(a netip.AddrPort) string {
+		if !a.IsValid() {
+			return ""
+		}
+		return a.String()
+	}
+	n.healthServer.SetAddress(text(c.HealthzBindAddress), c.BindAddressHardFail)
+	n.operatorServer.SetAddress(text(c.MetricsBindAddress), c.BindAddressHardFail)
+}
+
+// newRegistry returns the metrics of the process. They are not asked for before there is a pipeline.
+func (n *Node) newRegistry() *metrics.Registry {
+	o := metrics.Options{
+		Mode: n.mode, Families: families, Version: n.o.Version,
+		SourceProblems:     func() int { return len(n.sourceProblems()) },
+		LogLinesSuppressed: n.o.LogLinesSuppressed,
+		Connections:        map[string]metrics.Connections{"health": n.healthConnections.count, "metrics": n.operatorConnections.count},
+		LimitedServices:    n.limitedServices,
+	}
+	if n.o.Role != Relay {
+		o.Services = func() int {
+			_, services := n.pipeline.Load().latest()
+			return services
+		}
+	}
+	if n.o.Role == Proxy {
+		o.HealthCheckProblems = func() int { return len(n.ports.Problems()) }
+		o.Connections["health-check-node-ports"] = n.portConnections.count
+	}
+	return metrics.New(o)
+}
+
+// limitedServices counts the services of which a part is not routed, by reason.
+func (n *Node) limitedServices() map[string]int {
+	counts := map[string]int{}
+	limited := n.pipeline.Load().limited()
+	for _, reason := range store.Reasons() {
+		counts[string(reason)] = limited[reason]
+	}
+	return counts
+}
+
+// healthHandler answers with what the source knows of this node by then.
+func (n *Node) healthHandler() http.Handler {
+	h := n.health.Handler()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if s, ok := n.pipeline.Load().source.(source.WithEligibility); ok {
+			n.health.SetNode(healthz.Node{Exists: s.NodeEligible()})
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+func (n *Node) operatorHandler() http.Handler {
+	return healthz.Operator(healthz.OperatorOptions{
+		Metrics: n.registry.Handler(), ProxyMode: n.mode, Version: n.o.Version,
+		Profiling: func() bool { return n.config.Load().EnableProfiling },
+		Config:    func() any { return v1alpha2.From(n.config.Load()) },
+		Flags:     n.o.Flags,
+	})
+}
