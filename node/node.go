@@ -8,6 +8,21 @@
 // kernel's connection tracking settings, and the removal of what kube-proxy has left. All of it goes by one [config.Config], which
 // can be replaced while the node runs ([Node.Reconfigure]).
 //
+// A program that routes what manifests say, in whole:
+//
+//	c := config.Default() // or configfile.Load
+//	c.HostnameOverride = "node-a"
+//	n, err := node.New(ctx, node.Options{
+//		Config: c,
+//		Source: func(*config.Config, string) (source.Source, error) {
+//			return file.New(file.Options{Path: "manifests"}) // or kube.New
+//		},
+//	})
+//	if err != nil {
+//		return err
+//	}
+//	return n.Run(ctx)
+//
 // A Node owns no flags, signals or files: the caller reads the configuration, makes the source, and ends the context. What is programmed
 // stays when a Node ends; [Cleanup] removes it.
 package node
