@@ -9,44 +9,15 @@ import (
 // Family is a netfilter protocol family.
 type Family uint8
 
-// The families in use (NFPROTO_*).
+// The families in use.
 const (
-	IPv4 Family = 2
-	IPv6 Family = 10
-)
-
-// Message types of the nf_tables subsystem (enum nf_tables_msg_types).
-const (
-	msgNewTable = 0
-	msgGetTable = 1
-	msgDelTable = 2
-	msgNewChain = 3
-	msgGetChain = 4
-	msgDelChain = 5
-	msgNewRule  = 6
-	msgGetRule  = 7
-	msgDelRule  = 8
-	msgNewSet   = 9
-	msgDelSet   = 11
-	msgGetSet   = 10
-	msgNewElem  = 12
-	msgGetElem  = 13
-	msgDelElem  = 14
-	msgNewGen   = 15
-	msgGetGen   = 16
+	IPv4 Family = nfprotoIPv4
+	IPv6 Family = nfprotoIPv6
 )
 
 const (
-	subsystem  = 10 << 8 // NFNL_SUBSYS_NFTABLES
-	msgBegin   = 16      // NFNL_MSG_BATCH_BEGIN
-	msgEnd     = 17      // NFNL_MSG_BATCH_END
-	headerSize = 16 + 4  // nlmsghdr and nfgenmsg
-	flagReq    = 1       // NLM_F_REQUEST
-	flagAck    = 4       // NLM_F_ACK
-	flagExcl   = 0x200   // NLM_F_EXCL
-	flagCreate = 0x400   // NLM_F_CREATE
-	flagAppend = 0x800   // NLM_F_APPEND
-	flagDump   = 0x300   // NLM_F_DUMP
+	subsystem  = nfnlSubsysNftables << 8
+	headerSize = 16 + 4 // nlmsghdr and nfgenmsg
 )
 
 // ErrNoRoom reports that a batch was too much for the socket's buffer or for the kernel's memory.
@@ -92,9 +63,9 @@ func (b *Batch) Cap() int { return cap(b.buf) }
 func (b *Batch) begin(typ uint16, flags uint16, f Family) {
 	b.finish()
 	if len(b.buf) == 0 {
-		b.message(msgBegin, flagReq, 0, 10) // resource id: the subsystem
+		b.message(nfnlMsgBatchBegin, nlmFRequest, 0, nfnlSubsysNftables)
 	}
-	b.message(subsystem|typ, flagReq|flags, f, 0)
+	b.message(subsystem|typ, nlmFRequest|flags, f, 0)
 }
 
 // message appends a message header; finish fills in its length.
@@ -125,9 +96,9 @@ func (b *Batch) finish() {
 // seal ends the batch and returns its bytes and the sequence number of the message whose acknowledgement ends the answer.
 func (b *Batch) seal() ([]byte, uint32) {
 	b.finish()
-	native.PutUint16(b.buf[b.last+6:], native.Uint16(b.buf[b.last+6:])|flagAck)
+	native.PutUint16(b.buf[b.last+6:], native.Uint16(b.buf[b.last+6:])|nlmFAck)
 	ack := b.seq
-	b.message(msgEnd, flagReq, 0, 10)
+	b.message(nfnlMsgBatchEnd, nlmFRequest, 0, nfnlSubsysNftables)
 	return b.buf, ack
 }
 
@@ -141,28 +112,25 @@ func (b *Batch) AddTableAs(t Table, flags TableFlags) { b.table(t, 0, flags, "")
 // CreateTable creates a table with a comment, which "nft list" shows and [Conn.Table] returns. It is an error that wraps EEXIST if
 // the table is there. Comments have at most [MaxComment] bytes.
 func (b *Batch) CreateTable(t Table, flags TableFlags, comment string) {
-	b.table(t, flagExcl, flags, comment)
+	b.table(t, nlmFExcl, flags, comment)
 }
 
 func (b *Batch) table(t Table, op uint16, flags TableFlags, comment string) {
-	b.begin(msgNewTable, flagCreate|op, t.Family)
-	b.buf = appendAttrString(b.buf, 1, t.Name)
-	b.buf = appendAttr(b.buf, attrU32(2, uint32(flags)))
+	b.begin(nftMsgNewTable, nlmFCreate|op, t.Family)
+	b.buf = appendAttrString(b.buf, nftaTableName, t.Name)
+	b.buf = appendAttr(b.buf, attrU32(nftaTableFlags, uint32(flags)))
 	if comment != "" {
-		b.buf = appendAttrBytes(b.buf, 6, encodeComment(comment))
+		b.buf = appendAttrBytes(b.buf, nftaTableUserdata, encodeComment(comment))
 	}
 	b.count++
 }
 
 // DeleteTable deletes a table and all that is in it.
 func (b *Batch) DeleteTable(t Table) {
-	b.begin(msgDelTable, 0, t.Family)
-	b.buf = appendAttrString(b.buf, 1, t.Name)
+	b.begin(nftMsgDelTable, 0, t.Family)
+	b.buf = appendAttrString(b.buf, nftaTableName, t.Name)
 	b.count++
 }
-
-// policyAccept is what becomes of packets that reach the end of a base chain.
-const policyAccept = 1 // NF_ACCEPT
 
 // Hook makes a chain a base chain. Packets that reach its end are accepted.
 type Hook struct {
@@ -191,17 +159,18 @@ type Chain struct {
 func (c *Chain) Equal(o *Chain) bool { return reflect.DeepEqual(c, o) }
 
 func (c *Chain) attrs(t Table) []Attr {
-	attrs := []Attr{attrString(1, t.Name), attrString(3, c.Name)}
+	attrs := []Attr{attrString(nftaChainTable, t.Name), attrString(nftaChainName, c.Name)}
 	if c.Hook != nil {
-		attrs = append(attrs, attrNest(4, attrU32(1, c.Hook.Number), attrU32(2, uint32(c.Hook.Priority))),
-			attrU32(5, policyAccept), attrString(7, c.Hook.Type))
+		attrs = append(attrs,
+			attrNest(nftaChainHook, attrU32(nftaHookHooknum, c.Hook.Number), attrU32(nftaHookPriority, uint32(c.Hook.Priority))),
+			attrU32(nftaChainPolicy, nfAccept), attrString(nftaChainType, c.Hook.Type))
 	}
 	return attrs
 }
 
 // AddChain adds a chain without its rules; it is no error if it is there.
 func (b *Batch) AddChain(t Table, c *Chain) {
-	b.begin(msgNewChain, flagCreate, t.Family)
+	b.begin(nftMsgNewChain, nlmFCreate, t.Family)
 	for _, a := range c.attrs(t) {
 		b.buf = appendAttr(b.buf, a)
 	}
@@ -210,9 +179,9 @@ func (b *Batch) AddChain(t Table, c *Chain) {
 
 // FlushChain deletes all rules of a chain.
 func (b *Batch) FlushChain(t Table, chain string) {
-	b.begin(msgDelRule, 0, t.Family)
-	b.buf = appendAttrString(b.buf, 1, t.Name)
-	b.buf = appendAttrString(b.buf, 2, chain)
+	b.begin(nftMsgDelRule, 0, t.Family)
+	b.buf = appendAttrString(b.buf, nftaRuleTable, t.Name)
+	b.buf = appendAttrString(b.buf, nftaRuleChain, chain)
 	b.count++
 }
 
@@ -221,14 +190,14 @@ func ruleExprs(exprs []Expr) Attr {
 	for i, e := range exprs {
 		list[i] = e.attr()
 	}
-	return attrNest(4, list...)
+	return attrNest(nftaRuleExpressions, list...)
 }
 
 // AddRule appends a rule to a chain.
 func (b *Batch) AddRule(t Table, chain string, exprs []Expr) {
-	b.begin(msgNewRule, flagCreate|flagAppend, t.Family)
-	b.buf = appendAttrString(b.buf, 1, t.Name)
-	b.buf = appendAttrString(b.buf, 2, chain)
+	b.begin(nftMsgNewRule, nlmFCreate|nlmFAppend, t.Family)
+	b.buf = appendAttrString(b.buf, nftaRuleTable, t.Name)
+	b.buf = appendAttrString(b.buf, nftaRuleChain, chain)
 	b.buf = appendAttr(b.buf, ruleExprs(exprs))
 	b.count++
 }
@@ -274,56 +243,55 @@ type Set struct {
 	MaxSize uint32
 }
 
-// flags are the set's (enum nft_set_flags).
 func (s *Set) flags() uint32 {
-	const interval, isMap, timeout, eval, concatenation = 0x4, 0x8, 0x10, 0x20, 0x80
 	var flags uint32
 	if len(s.Data) > 0 {
-		flags |= isMap
+		flags |= nftSetMap
 	}
 	if s.Interval {
-		flags |= interval | concatenation
+		flags |= nftSetInterval | nftSetConcat
 	}
 	if s.Dynamic {
-		flags |= timeout | eval
+		flags |= nftSetTimeout | nftSetEval
 	}
 	return flags
 }
 
 func (s *Set) attrs(t Table) []Attr {
 	keyType, keyLen := concat(s.Key)
-	attrs := []Attr{attrString(1, t.Name), attrString(2, s.Name), attrU32(4, keyType), attrU32(5, keyLen)}
+	attrs := []Attr{
+		attrString(nftaSetTable, t.Name), attrString(nftaSetName, s.Name), attrU32(nftaSetKeyType, keyType), attrU32(nftaSetKeyLen, keyLen),
+	}
 	if len(s.Data) > 0 {
 		dataType, dataLen := concat(s.Data)
-		attrs = append(attrs, attrU32(6, dataType), attrU32(7, dataLen))
+		attrs = append(attrs, attrU32(nftaSetDataType, dataType), attrU32(nftaSetDataLen, dataLen))
 	}
 	if s.Interval {
 		fields := make([]Attr, len(s.Key))
 		for i, k := range s.Key {
-			fields[i] = attrNest(1, attrU32(1, k.size()))
+			fields[i] = attrNest(nftaListElem, attrU32(nftaSetFieldLen, k.size()))
 		}
-		attrs = append(attrs, attrNest(9, attrNest(2, fields...)))
+		attrs = append(attrs, attrNest(nftaSetDesc, attrNest(nftaSetDescConcat, fields...)))
 	}
 	if s.Dynamic {
-		attrs = append(attrs, attrNest(9, attrU32(1, s.MaxSize)))
+		attrs = append(attrs, attrNest(nftaSetDesc, attrU32(nftaSetDescSize, s.MaxSize)))
 	}
 	if order := s.byteOrder(); order != nil {
-		attrs = append(attrs, Attr{Type: 13, Value: order})
+		attrs = append(attrs, Attr{Type: nftaSetUserdata, Value: order})
 	}
 	if flags := s.flags(); flags != 0 { // the kernel does not show flags that are 0
-		attrs = append(attrs, attrU32(3, flags))
+		attrs = append(attrs, attrU32(nftaSetFlags, flags))
 	}
 	return attrs
 }
 
 // byteOrder tells the nft tool of keys and data that begin in host byte order, as user data that the kernel keeps: the tool would
-// show their numbers backwards (NFTNL_UDATA_SET_KEYBYTEORDER and …DATABYTEORDER of libnftnl).
+// show their numbers backwards.
 func (s *Set) byteOrder() (tlv []byte) {
-	const keyOrder, dataOrder, hostEndian = 0, 1, 1
-	for typ, types := range [][]Type{keyOrder: s.Key, dataOrder: s.Data} {
+	for typ, types := range [][]Type{nftnlUdataSetKeyByteOrder: s.Key, nftnlUdataSetDataByteOrder: s.Data} {
 		if len(types) > 0 && types[0] == TypeMark {
 			tlv = append(tlv, byte(typ), 4)
-			tlv = native.AppendUint32(tlv, hostEndian)
+			tlv = native.AppendUint32(tlv, byteorderHostEndian)
 		}
 	}
 	return tlv
@@ -331,11 +299,11 @@ func (s *Set) byteOrder() (tlv []byte) {
 
 // AddSet adds a set; it is no error if it is there.
 func (b *Batch) AddSet(t Table, s *Set) {
-	b.begin(msgNewSet, flagCreate, t.Family)
+	b.begin(nftMsgNewSet, nlmFCreate, t.Family)
 	for _, a := range s.attrs(t) {
 		b.buf = appendAttr(b.buf, a)
 	}
-	b.buf = appendAttr(b.buf, attrU32(10, b.seq)) // an id is required, but not used: names find it
+	b.buf = appendAttr(b.buf, attrU32(nftaSetID, b.seq)) // an id is required, but not used: names find it
 	b.count++
 }
 
@@ -350,17 +318,17 @@ type Elem struct {
 
 // FlushSet deletes all elements of a set or map.
 func (b *Batch) FlushSet(t Table, set string) {
-	b.begin(msgDelElem, 0, t.Family)
-	b.buf = appendAttrString(b.buf, 1, t.Name)
-	b.buf = appendAttrString(b.buf, 2, set)
+	b.begin(nftMsgDelSetElem, 0, t.Family)
+	b.buf = appendAttrString(b.buf, nftaSetElemListTable, t.Name)
+	b.buf = appendAttrString(b.buf, nftaSetElemListSet, set)
 	b.count++
 }
 
 // AddElem adds an element. It is an error if the key is there with other data.
-func (b *Batch) AddElem(t Table, set string, e Elem) { b.elem(msgNewElem, flagCreate, t, set, e) }
+func (b *Batch) AddElem(t Table, set string, e Elem) { b.elem(nftMsgNewSetElem, nlmFCreate, t, set, e) }
 
 // DeleteElem deletes an element by its key. It is an error if it is not there.
-func (b *Batch) DeleteElem(t Table, set string, e Elem) { b.elem(msgDelElem, 0, t, set, e) }
+func (b *Batch) DeleteElem(t Table, set string, e Elem) { b.elem(nftMsgDelSetElem, 0, t, set, e) }
 
 // elem puts elements of the same set into one message, as long as the list's 16-bit length allows.
 func (b *Batch) elem(op, flags uint16, t Table, set string, e Elem) {
@@ -368,23 +336,23 @@ func (b *Batch) elem(op, flags uint16, t Table, set string, e Elem) {
 	o := &b.open
 	if o.list == 0 || o.op != op || o.set != set || o.table != t || len(b.buf)-o.list > maxAttr-room {
 		b.begin(op, flags, t.Family)
-		b.buf = appendAttrString(b.buf, 1, t.Name)
-		b.buf = appendAttrString(b.buf, 2, set)
+		b.buf = appendAttrString(b.buf, nftaSetElemListTable, t.Name)
+		b.buf = appendAttrString(b.buf, nftaSetElemListSet, set)
 		o.op, o.set, o.table = op, set, t
-		b.buf, o.list = beginNest(b.buf, 3)
+		b.buf, o.list = beginNest(b.buf, nftaSetElemListElements)
 	}
 	var at int
-	b.buf, at = beginNest(b.buf, 1)
-	b.buf = appendData(b.buf, 1, e.Key)
+	b.buf, at = beginNest(b.buf, nftaListElem)
+	b.buf = appendData(b.buf, nftaSetElemKey, e.Key)
 	if e.KeyEnd != nil {
-		b.buf = appendData(b.buf, 10, e.KeyEnd)
+		b.buf = appendData(b.buf, nftaSetElemKeyEnd, e.KeyEnd)
 	}
 	if e.Data != nil {
-		b.buf = appendData(b.buf, 2, e.Data)
+		b.buf = appendData(b.buf, nftaSetElemData, e.Data)
 	}
 	if e.Timeout != 0 {
-		b.buf = appendAttr(b.buf, attrU64(4, e.Timeout))
-		b.buf = appendAttr(b.buf, attrU64(5, e.Expires))
+		b.buf = appendAttr(b.buf, attrU64(nftaSetElemTimeout, e.Timeout))
+		b.buf = appendAttr(b.buf, attrU64(nftaSetElemExpiration, e.Expires))
 	}
 	b.buf = endNest(b.buf, at)
 	b.count++
@@ -392,7 +360,7 @@ func (b *Batch) elem(op, flags uint16, t Table, set string, e Elem) {
 
 func appendData(b []byte, typ uint16, v []byte) []byte {
 	b, at := beginNest(b, typ)
-	b = appendAttrBytes(b, 1, v)
+	b = appendAttrBytes(b, nftaDataValue, v)
 	return endNest(b, at)
 }
 

@@ -270,8 +270,8 @@ func (c *Conn) request(typ, flags uint16, f Family, attrs []Attr, fn func(attrs 
 // Generation returns the number of the ruleset's generation in this namespace. Every commit, by anybody, raises it.
 func (c *Conn) Generation() (uint32, error) {
 	var id uint32
-	err := c.request(msgGetGen, 0, 0, nil, func(attrs []byte) error {
-		if v := findAttr(attrs, 1, 0); len(v) == 4 {
+	err := c.request(nftMsgGetGen, 0, 0, nil, func(attrs []byte) error {
+		if v := findAttr(attrs, nftaGenID, 0); len(v) == 4 {
 			id = beUint32(v)
 		}
 		return nil
@@ -294,7 +294,8 @@ func (c *Conn) Has(f Feature) (bool, error) {
 	case ElementCounts:
 		// Kernels that know the attribute refuse it in requests; others do not look at it.
 		has, lacks = unix.EINVAL, unix.ENOENT
-		err = c.request(msgGetSet, 0, none.Family, []Attr{attrString(1, none.Name), attrString(2, "no-such-set"), attrU32(20, 0)},
+		err = c.request(nftMsgGetSet, 0, none.Family,
+			[]Attr{attrString(nftaSetTable, none.Name), attrString(nftaSetName, "no-such-set"), attrU32(nftaSetCount, 0)},
 			func([]byte) error { return nil })
 	}
 	switch {
@@ -321,7 +322,7 @@ func (c *Conn) Port() (uint32, error) {
 
 // Table returns what a table itself shows. A table that does not exist is an error that wraps [os.ErrNotExist].
 func (c *Conn) Table(t Table) (info TableInfo, err error) {
-	err = c.request(msgGetTable, 0, t.Family, []Attr{attrString(1, t.Name)}, func(attrs []byte) error {
+	err = c.request(nftMsgGetTable, 0, t.Family, []Attr{attrString(nftaTableName, t.Name)}, func(attrs []byte) error {
 		info = decodeTable(attrs)
 		return nil
 	})
@@ -336,7 +337,7 @@ func (c *Conn) Table(t Table) (info TableInfo, err error) {
 
 // HasTable says whether a table exists.
 func (c *Conn) HasTable(t Table) (bool, error) {
-	err := c.request(msgGetTable, 0, t.Family, []Attr{attrString(1, t.Name)}, func([]byte) error { return nil })
+	err := c.request(nftMsgGetTable, 0, t.Family, []Attr{attrString(nftaTableName, t.Name)}, func([]byte) error { return nil })
 	if errors.Is(err, unix.ENOENT) {
 		return false, nil
 	}
@@ -393,7 +394,8 @@ func (c *Conn) dump(typ uint16, t Table, attrs []Attr, again func(), fn func(att
 func (c *Conn) Elems(t Table, set string) ([]Elem, error) {
 	var elems []Elem
 	read := func() error {
-		return c.dump(msgGetElem, t, []Attr{attrString(1, t.Name), attrString(2, set)}, func() { elems = elems[:0] },
+		return c.dump(nftMsgGetSetElem, t, []Attr{attrString(nftaSetElemListTable, t.Name), attrString(nftaSetElemListSet, set)},
+			func() { elems = elems[:0] },
 			func(attrs []byte) error {
 				var err error
 				elems, err = decodeElems(attrs, elems)
@@ -429,12 +431,12 @@ func whole(read func() error, repeated func() []uint64) error {
 // Counts returns how many elements each set of a table holds. It is nil if the kernel does not count ([ElementCounts]).
 // Elements that have timed out count until the kernel collects them.
 func (c *Conn) Counts(t Table) (counts map[string]int, err error) {
-	err = c.dump(msgGetSet, t, []Attr{attrString(1, t.Name)}, func() { counts = nil }, func(attrs []byte) error {
-		if n, ok := setCount(attrs); ok && attrStr(attrs, 1) == t.Name {
+	err = c.dump(nftMsgGetSet, t, []Attr{attrString(nftaSetTable, t.Name)}, func() { counts = nil }, func(attrs []byte) error {
+		if n, ok := setCount(attrs); ok && attrStr(attrs, nftaSetTable) == t.Name {
 			if counts == nil {
 				counts = map[string]int{}
 			}
-			counts[attrStr(attrs, 2)] = n
+			counts[attrStr(attrs, nftaSetName)] = n
 		}
 		return nil
 	})
@@ -448,20 +450,20 @@ func (c *Conn) Counts(t Table) (counts map[string]int, err error) {
 // [os.ErrNotExist].
 func (c *Conn) ReadSkeleton(t Table) (*Skeleton, error) {
 	s := newSkeleton()
-	table := []Attr{attrString(1, t.Name)}
+	table := []Attr{attrString(nameOfTable, t.Name)}
 	ours := func(add func([]byte)) func([]byte) error {
 		return func(attrs []byte) error {
-			if attrStr(attrs, 1) == t.Name { // the kernel does not filter chains by table
+			if attrStr(attrs, nameOfTable) == t.Name { // the kernel does not filter chains by table
 				add(attrs)
 			}
 			return nil
 		}
 	}
 	err := errors.Join(
-		c.request(msgGetTable, 0, t.Family, table, func(attrs []byte) error { s.setTable(attrs); return nil }),
-		c.dump(msgGetSet, t, table, func() { clear(s.sets) }, ours(s.addSet)),
-		c.dump(msgGetChain, t, table, func() { clear(s.chains) }, ours(s.addChain)),
-		c.dump(msgGetRule, t, table, func() { clear(s.rules) }, ours(s.addRule)),
+		c.request(nftMsgGetTable, 0, t.Family, table, func(attrs []byte) error { s.setTable(attrs); return nil }),
+		c.dump(nftMsgGetSet, t, table, func() { clear(s.sets) }, ours(s.addSet)),
+		c.dump(nftMsgGetChain, t, table, func() { clear(s.chains) }, ours(s.addChain)),
+		c.dump(nftMsgGetRule, t, table, func() { clear(s.rules) }, ours(s.addRule)),
 	)
 	if errors.Is(err, unix.ENOENT) {
 		return nil, fmt.Errorf("table %s: %w", t.Name, os.ErrNotExist)

@@ -114,8 +114,8 @@ func TestUnexpectedAnswer(t *testing.T) {
 
 // elemDump is one message of a dump with one element.
 func elemDump(seq uint32, flags uint16, key byte) []byte {
-	payload := append([]byte{2, 0, 0, 0}, encode(attrNest(3, attrNest(1, attrNest(1, Attr{Type: 1, Value: []byte{key, 0, 0, 0}}))))...)
-	return datagram(subsystem|msgNewElem, unix.NLM_F_MULTI|flags, seq, payload)
+	payload := append([]byte{2, 0, 0, 0}, encode(elemList(key))...)
+	return datagram(subsystem|nftMsgNewSetElem, unix.NLM_F_MULTI|flags, seq, payload)
 }
 
 func done(seq uint32, errno unix.Errno) []byte {
@@ -128,7 +128,7 @@ func TestInterruptedDump(t *testing.T) {
 	var round atomic.Int32
 	c := fakeKernel(t, func(request []message) [][]byte {
 		seq := request[0].seq
-		if request[0].typ == subsystem|msgGetGen {
+		if request[0].typ == subsystem|nftMsgGetGen {
 			return [][]byte{generation(seq, 5)}
 		}
 		if round.Add(1) == 1 {
@@ -143,7 +143,7 @@ func TestInterruptedDump(t *testing.T) {
 
 	c = fakeKernel(t, func(request []message) [][]byte {
 		seq := request[0].seq
-		if request[0].typ == subsystem|msgGetGen {
+		if request[0].typ == subsystem|nftMsgGetGen {
 			return [][]byte{generation(seq, 5)}
 		}
 		return [][]byte{elemDump(seq, 0, 1), done(seq, unix.ENOENT)}
@@ -154,7 +154,7 @@ func TestInterruptedDump(t *testing.T) {
 
 	c = fakeKernel(t, func(request []message) [][]byte {
 		seq := request[0].seq
-		if request[0].typ == subsystem|msgGetGen {
+		if request[0].typ == subsystem|nftMsgGetGen {
 			return [][]byte{generation(seq, 5)}
 		}
 		return [][]byte{elemDump(seq, unix.NLM_F_DUMP_INTR, 1), done(seq, 0)}
@@ -166,7 +166,7 @@ func TestInterruptedDump(t *testing.T) {
 	round.Store(0)
 	c = fakeKernel(t, func(request []message) [][]byte { // no flag, but a commit all the same
 		seq := request[0].seq
-		if request[0].typ == subsystem|msgGetGen {
+		if request[0].typ == subsystem|nftMsgGetGen {
 			return [][]byte{generation(seq, min(uint32(round.Add(1)), 3))}
 		}
 		return [][]byte{elemDump(seq, 0, byte(round.Load())), done(seq, 0)}
@@ -178,7 +178,7 @@ func TestInterruptedDump(t *testing.T) {
 
 // generation is the answer to a question for it.
 func generation(seq, n uint32) []byte {
-	return datagram(subsystem|msgGetGen, 0, seq, append([]byte{0, 0, 0, 0}, encode(attrU32(1, n))...))
+	return datagram(subsystem|nftMsgGetGen, 0, seq, append([]byte{0, 0, 0, 0}, encode(attrU32(nftaGenID, n))...))
 }
 
 // FuzzAnswers lets a fake kernel answer with garbage, and then that the request failed: every call must return, and none that

@@ -103,15 +103,15 @@ func TestSplit(t *testing.T) {
 		buf, _ := b.seal()
 		next := uint32(0)
 		for _, m := range messagesOf(t, buf) {
-			if m.typ != subsystem|msgNewElem {
+			if m.typ != subsystem|nftMsgNewSetElem {
 				continue
 			}
 			attrs := m.payload[4:]
-			if n := len(findAttr(attrs, 3, 0)); n+attrHeader > maxAttr {
+			if n := len(findAttr(attrs, nftaSetElemListElements, 0)); n+attrHeader > maxAttr {
 				t.Errorf("an element list of %d bytes", n)
 			}
-			if attrStr(attrs, 1) != "t" || attrStr(attrs, 2) != "s" {
-				t.Errorf("message for %q %q", attrStr(attrs, 1), attrStr(attrs, 2))
+			if attrStr(attrs, nftaSetElemListTable) != "t" || attrStr(attrs, nftaSetElemListSet) != "s" {
+				t.Errorf("message for %q %q", attrStr(attrs, nftaSetElemListTable), attrStr(attrs, nftaSetElemListSet))
 			}
 			elems, err := decodeElems(attrs, nil)
 			if err != nil {
@@ -147,7 +147,7 @@ func TestGrouping(t *testing.T) {
 		var got []string
 		for _, m := range messagesOf(t, buf) {
 			n := 0
-			_ = eachAttr(findAttr(m.payload[4:], 3, 0), func(uint16, []byte) error { n++; return nil })
+			_ = eachAttr(findAttr(m.payload[4:], nftaSetElemListElements, 0), func(uint16, []byte) error { n++; return nil })
 			got = append(got, fmt.Sprintf("%d:%d*%d", m.seq, m.typ&0xff, n))
 		}
 		want := strings.Fields("1:16*0 2:12*2 3:12*1 4:14*1 5:14*1 6:0*0 7:14*1 8:17*0")
@@ -161,10 +161,18 @@ func TestGrouping(t *testing.T) {
 	}
 }
 
+// elemList is a list of elements with keys of four bytes, each of which begins with one that is given.
+func elemList(keys ...byte) Attr {
+	list := make([]Attr, len(keys))
+	for i, k := range keys {
+		list[i] = attrNest(nftaListElem, attrNest(nftaSetElemKey, Attr{Type: nftaDataValue, Value: []byte{k, 0, 0, 0}}))
+	}
+	return attrNest(nftaSetElemListElements, list...)
+}
+
 // TestLyingLengths: what the kernel is cut short in must not pass for less than there is.
 func TestLyingLengths(t *testing.T) {
-	elem := func(key byte) Attr { return attrNest(1, attrNest(1, Attr{Type: 1, Value: []byte{key, 0, 0, 0}})) }
-	whole := encode(attrString(1, "t"), attrNest(3, elem(1), elem(2)))
+	whole := encode(attrString(nftaSetElemListTable, "t"), elemList(1, 2))
 	if elems, err := decodeElems(whole, nil); err != nil || len(elems) != 2 {
 		t.Fatalf("whole: %v, %v", elems, err)
 	}
@@ -180,7 +188,7 @@ func TestLyingLengths(t *testing.T) {
 			t.Errorf("a lie at %d: %v passes for all", 4*at, elems)
 		}
 	}
-	one := datagram(subsystem|msgNewElem, 0, 1, whole)
+	one := datagram(subsystem|nftMsgNewSetElem, 0, 1, whole)
 	twice := slices.Concat(one, one)
 	for n := range len(twice) + 1 {
 		err := eachMessage(twice[:n], func(message) error { return nil })
@@ -197,7 +205,7 @@ func checkSame(t *testing.T, b *Batch, want []Elem) {
 	sealed, _ := b.seal()
 	var got []Elem
 	for _, m := range messagesOf(t, sealed) {
-		if m.typ != subsystem|msgNewElem {
+		if m.typ != subsystem|nftMsgNewSetElem {
 			continue
 		}
 		var err error
@@ -260,8 +268,8 @@ func FuzzDecode(f *testing.F) {
 		s.addChain(data)
 		s.addRule(data)
 		tb := Table{IPv4, "t"}
-		set := Set{Name: attrStr(data, 2), Key: []Type{TypeIPv4}, Interval: true}
-		chain := Chain{Name: attrStr(data, 3), Hook: &Hook{Type: "nat"}, Rules: [][]Expr{{Masquerade()}}}
+		set := Set{Name: attrStr(data, nftaSetName), Key: []Type{TypeIPv4}, Interval: true}
+		chain := Chain{Name: attrStr(data, nftaChainName), Hook: &Hook{Type: "nat"}, Rules: [][]Expr{{Masquerade()}}}
 		s.Sets()
 		s.HasSet(tb, &set)
 		s.HasChain(tb, &chain)

@@ -19,13 +19,18 @@ type Rule struct {
 func (s *Skeleton) ChainNames() []string { return slices.Sorted(maps.Keys(s.chains)) }
 
 // IsBase says whether a chain is called from a hook.
-func (s *Skeleton) IsBase(chain string) bool { return findAttr(s.chains[chain], 4, 0) != nil }
+func (s *Skeleton) IsBase(chain string) bool {
+	return findAttr(s.chains[chain], nftaChainHook, 0) != nil
+}
 
 // Rules returns the rules of a chain in order.
 func (s *Skeleton) Rules(chain string) []Rule {
 	rules := make([]Rule, 0, len(s.rules[chain]))
 	for _, attrs := range s.rules[chain] {
-		rules = append(rules, Rule{Handle: beUint64(findAttr(attrs, 3, 0)), Targets: targets(findAttr(attrs, 4, 0))})
+		rules = append(rules, Rule{
+			Handle:  beUint64(findAttr(attrs, nftaRuleHandle, 0)),
+			Targets: targets(findAttr(attrs, nftaRuleExpressions, 0)),
+		})
 	}
 	return rules
 }
@@ -35,11 +40,11 @@ func targets(exprs []byte) []string {
 	var chains []string
 	// Attributes that cannot be read hold nothing that can be found: the kernel refuses to delete a chain that is in use.
 	_ = eachAttr(exprs, func(_ uint16, expr []byte) error {
-		if attrStr(expr, 1) != "immediate" {
+		if attrStr(expr, nftaExprName) != "immediate" {
 			return nil
 		}
-		verdict := findAttr(findAttr(findAttr(expr, 2, 0), 2, 0), 2, 0)
-		if chain := attrStr(verdict, 2); chain != "" {
+		verdict := findAttr(findAttr(findAttr(expr, nftaExprData, 0), nftaImmediateData, 0), nftaDataVerdict, 0)
+		if chain := attrStr(verdict, nftaVerdictChain); chain != "" {
 			chains = append(chains, chain)
 		}
 		return nil
@@ -49,37 +54,36 @@ func targets(exprs []byte) []string {
 
 // DeleteRule deletes a rule. It is an error if it is not there.
 func (b *Batch) DeleteRule(t Table, chain string, handle uint64) {
-	b.begin(msgDelRule, 0, t.Family)
-	b.buf = appendAttrString(b.buf, 1, t.Name)
-	b.buf = appendAttrString(b.buf, 2, chain)
-	b.buf = appendAttr(b.buf, attrU64(3, handle))
+	b.begin(nftMsgDelRule, 0, t.Family)
+	b.buf = appendAttrString(b.buf, nftaRuleTable, t.Name)
+	b.buf = appendAttrString(b.buf, nftaRuleChain, chain)
+	b.buf = appendAttr(b.buf, attrU64(nftaRuleHandle, handle))
 	b.count++
 }
 
 // DeleteChain deletes a chain, whose rules have to be deleted before, as all that lead to it. It is an error if it is not there.
 func (b *Batch) DeleteChain(t Table, chain string) {
-	b.begin(msgDelChain, 0, t.Family)
-	b.buf = appendAttrString(b.buf, 1, t.Name)
-	b.buf = appendAttrString(b.buf, 3, chain)
+	b.begin(nftMsgDelChain, 0, t.Family)
+	b.buf = appendAttrString(b.buf, nftaChainTable, t.Name)
+	b.buf = appendAttrString(b.buf, nftaChainName, chain)
 	b.count++
 }
 
 // DeleteSet deletes a set and its elements. It is an error if it is not there.
 func (b *Batch) DeleteSet(t Table, set string) {
-	b.begin(msgDelSet, 0, t.Family)
-	b.buf = appendAttrString(b.buf, 1, t.Name)
-	b.buf = appendAttrString(b.buf, 2, set)
+	b.begin(nftMsgDelSet, 0, t.Family)
+	b.buf = appendAttrString(b.buf, nftaSetTable, t.Name)
+	b.buf = appendAttrString(b.buf, nftaSetName, set)
 	b.count++
 }
 
 // Strip deletes all rules, chains and sets of a table but one set, whose elements stay. The order is that of what refers to what.
 func (b *Batch) Strip(t Table, s *Skeleton, kept string) {
-	const anonymous = 1 // goes with its rule
 	for _, chain := range s.ChainNames() {
 		b.FlushChain(t, chain)
 	}
 	for _, set := range slices.Sorted(maps.Keys(s.sets)) {
-		if set != kept && attrUint32(s.sets[set], 3)&anonymous == 0 {
+		if set != kept && attrUint32(s.sets[set], nftaSetFlags)&nftSetAnonymous == 0 { // those go with their rules
 			b.DeleteSet(t, set)
 		}
 	}

@@ -1,17 +1,15 @@
 package nft
 
-// Register numbers (enum nft_registers). Data registers are 4 bytes wide; wider values take consecutive ones.
-const (
-	regVerdict = 0
-	// Reg0 is the first of 16 data registers.
-	Reg0 = 8
-)
+// Data registers are 4 bytes wide; wider values take consecutive ones.
+
+// Reg0 is the first of 16 data registers.
+const Reg0 = nftReg32_00
 
 // attrReg is a register. The first of every four data registers also has a number as a 16-byte register, 1 to 4, and that is
 // how the kernel dumps it (nft_dump_register), so that is how it is sent.
 func attrReg(typ uint16, reg uint32) Attr {
 	if reg >= Reg0 && (reg-Reg0)%4 == 0 {
-		reg = (reg-Reg0)/4 + 1
+		reg = (reg-Reg0)/4 + nftReg1
 	}
 	return attrU32(typ, reg)
 }
@@ -23,83 +21,85 @@ type Expr struct {
 }
 
 func (e Expr) attr() Attr {
-	// NFTA_LIST_ELEM{NFTA_EXPR_NAME, NFTA_EXPR_DATA}
-	return attrNest(1, attrString(1, e.Name), attrNest(2, e.Attrs...))
+	return attrNest(nftaListElem, attrString(nftaExprName, e.Name), attrNest(nftaExprData, e.Attrs...))
 }
 
 // Header is a part of the packet that a Payload expression reads from.
 type Header uint32
 
-// The headers (enum nft_payload_bases).
+// The headers in use.
 const (
-	NetworkHeader   Header = 1
-	TransportHeader Header = 2
+	NetworkHeader   Header = nftPayloadNetworkHeader
+	TransportHeader Header = nftPayloadTransportHeader
 )
 
 // Payload loads n bytes at an offset of a header.
 func Payload(reg uint32, h Header, offset, n uint32) Expr {
-	return Expr{"payload", []Attr{attrReg(1, reg), attrU32(2, uint32(h)), attrU32(3, offset), attrU32(4, n)}}
+	return Expr{"payload", []Attr{
+		attrReg(nftaPayloadDreg, reg), attrU32(nftaPayloadBase, uint32(h)), attrU32(nftaPayloadOffset, offset), attrU32(nftaPayloadLen, n),
+	}}
 }
 
-// MetaKey is a property of a packet (enum nft_meta_keys).
+// MetaKey is a property of a packet.
 type MetaKey uint32
 
 // The properties in use.
 const (
-	MetaMark    MetaKey = 3
-	MetaIIFName MetaKey = 6
-	MetaL4Proto MetaKey = 16
+	MetaMark    MetaKey = nftMetaMark
+	MetaIIFName MetaKey = nftMetaIIFName
+	MetaL4Proto MetaKey = nftMetaL4Proto
 )
 
 // Meta loads a property of the packet.
 func Meta(reg uint32, k MetaKey) Expr {
-	return Expr{"meta", []Attr{attrReg(1, reg), attrU32(2, uint32(k))}}
+	return Expr{"meta", []Attr{attrReg(nftaMetaDreg, reg), attrU32(nftaMetaKey, uint32(k))}}
 }
 
 // SetMeta sets a property of the packet from a register.
 func SetMeta(reg uint32, k MetaKey) Expr {
-	return Expr{"meta", []Attr{attrU32(2, uint32(k)), attrReg(3, reg)}}
+	return Expr{"meta", []Attr{attrU32(nftaMetaKey, uint32(k)), attrReg(nftaMetaSreg, reg)}}
 }
 
-// CtKey is a property of a connection (enum nft_ct_keys).
+// CtKey is a property of a connection.
 type CtKey uint32
 
 // The properties in use. Address and port keys take a direction.
 const (
-	CtStatus   CtKey = 2
-	CtProtoDst CtKey = 12
-	CtSrcIP    CtKey = 19
-	CtDstIP    CtKey = 20
-	CtSrcIP6   CtKey = 21
-	CtDstIP6   CtKey = 22
+	CtStatus   CtKey = nftCtStatus
+	CtProtoDst CtKey = nftCtProtoDst
+	CtSrcIP    CtKey = nftCtSrcIP
+	CtDstIP    CtKey = nftCtDstIP
+	CtSrcIP6   CtKey = nftCtSrcIP6
+	CtDstIP6   CtKey = nftCtDstIP6
 )
 
-// CtStatusDNAT is IPS_DST_NAT: the connection's destination was translated.
-const CtStatusDNAT = 1 << 5
+// CtStatusDNAT is the bit of [CtStatus] of connections whose destination was translated.
+const CtStatusDNAT = ipsDstNAT
 
 // Ct loads a property of the packet's connection.
 func Ct(reg uint32, k CtKey) Expr {
-	return Expr{"ct", []Attr{attrReg(1, reg), attrU32(2, uint32(k))}}
+	return Expr{"ct", []Attr{attrReg(nftaCtDreg, reg), attrU32(nftaCtKey, uint32(k))}}
 }
 
 // CtOriginal loads a property of the connection's original direction, as it was before any translation.
 func CtOriginal(reg uint32, k CtKey) Expr {
-	const original = 0
-	return Expr{"ct", []Attr{attrReg(1, reg), attrU32(2, uint32(k)), {Type: 3, Value: []byte{original}}}}
+	return Expr{"ct", []Attr{
+		attrReg(nftaCtDreg, reg), attrU32(nftaCtKey, uint32(k)), {Type: nftaCtDirection, Value: []byte{ipCtDirOriginal}},
+	}}
 }
 
 func dataValue(typ uint16, v []byte) Attr {
-	return attrNest(typ, Attr{Type: 1, Value: v})
+	return attrNest(typ, Attr{Type: nftaDataValue, Value: v})
 }
 
 // Equal goes on if the register holds v.
-func Equal(reg uint32, v []byte) Expr { return cmp(reg, 0, v) }
+func Equal(reg uint32, v []byte) Expr { return cmp(reg, nftCmpEq, v) }
 
 // NotEqual goes on if the register does not hold v.
-func NotEqual(reg uint32, v []byte) Expr { return cmp(reg, 1, v) }
+func NotEqual(reg uint32, v []byte) Expr { return cmp(reg, nftCmpNeq, v) }
 
 func cmp(reg, op uint32, v []byte) Expr {
-	return Expr{"cmp", []Attr{attrReg(1, reg), attrU32(2, op), dataValue(3, v)}}
+	return Expr{"cmp", []Attr{attrReg(nftaCmpSreg, reg), attrU32(nftaCmpOp, op), dataValue(nftaCmpData, v)}}
 }
 
 // Mask computes reg = reg & mask ^ xor, over four bytes in host byte order.
@@ -110,7 +110,8 @@ func MaskBytes(reg uint32, mask []byte) Expr { return bitwise(reg, mask, make([]
 
 func bitwise(reg uint32, mask, xor []byte) Expr {
 	return Expr{"bitwise", []Attr{
-		attrReg(1, reg), attrReg(2, reg), attrU32(3, uint32(len(mask))), dataValue(4, mask), dataValue(5, xor),
+		attrReg(nftaBitwiseSreg, reg), attrReg(nftaBitwiseDreg, reg), attrU32(nftaBitwiseLen, uint32(len(mask))),
+		dataValue(nftaBitwiseMask, mask), dataValue(nftaBitwiseXor, xor),
 	}}
 }
 
@@ -118,105 +119,101 @@ func hostU32(v uint32) []byte { return native.AppendUint32(nil, v) }
 
 // InSet goes on if the value that starts in the register is in the set.
 func InSet(reg uint32, set string) Expr {
-	return Expr{"lookup", []Attr{attrString(1, set), attrReg(2, reg)}}
+	return Expr{"lookup", []Attr{attrString(nftaLookupSet, set), attrReg(nftaLookupSreg, reg)}}
 }
 
 // MapLookup goes on if the value that starts in the register is a key of the map, with the data in dst.
 func MapLookup(reg, dst uint32, set string) Expr {
-	return Expr{"lookup", []Attr{attrString(1, set), attrReg(2, reg), attrReg(3, dst)}}
+	return Expr{"lookup", []Attr{attrString(nftaLookupSet, set), attrReg(nftaLookupSreg, reg), attrReg(nftaLookupDreg, dst)}}
 }
 
 // Random loads a random number in [offset, offset+mod), in host byte order.
 func Random(reg, mod, offset uint32) Expr {
-	const random = 1
-	return Expr{"numgen", []Attr{attrReg(1, reg), attrU32(2, mod), attrU32(3, random), attrU32(4, offset)}}
+	return Expr{"numgen", []Attr{
+		attrReg(nftaNgDreg, reg), attrU32(nftaNgModulus, mod), attrU32(nftaNgType, nftNgRandom), attrU32(nftaNgOffset, offset),
+	}}
 }
 
 // DNAT translates the destination to the address and port in two registers.
 func DNAT(f Family, addr, port uint32) Expr {
-	const dnat, mapAddr, protoSpecified = 1, 1 << 0, 1 << 1
 	return Expr{"nat", []Attr{
-		attrU32(1, dnat), attrU32(2, uint32(f)), attrReg(3, addr), attrReg(5, port), attrU32(7, mapAddr|protoSpecified),
+		attrU32(nftaNatType, nftNatDNAT), attrU32(nftaNatFamily, uint32(f)),
+		attrReg(nftaNatRegAddrMin, addr), attrReg(nftaNatRegProtoMin, port),
+		attrU32(nftaNatFlags, nfNatRangeMapIPs|nfNatRangeProtoSpecified),
 	}}
 }
 
 // Masquerade gives the connection a source address of this host and a random source port.
 func Masquerade() Expr {
-	const fullyRandom = 1 << 4
-	return Expr{"masq", []Attr{attrU32(1, fullyRandom)}}
+	return Expr{"masq", []Attr{attrU32(nftaMasqFlags, nfNatRangeProtoRandomFully)}}
 }
 
 // RejectTCP answers with a TCP reset.
 func RejectTCP() Expr {
-	return Expr{"reject", []Attr{attrU32(1, 1)}}
+	return Expr{"reject", []Attr{attrU32(nftaRejectType, nftRejectTCPRst)}}
 }
 
 // RejectPort answers with the family's ICMP port unreachable.
 func RejectPort(f Family) Expr {
-	code := byte(3) // ICMP_PORT_UNREACH
+	code := byte(icmpPortUnreach)
 	if f == IPv6 {
-		code = 4 // ICMPV6_PORT_UNREACH
+		code = icmpv6PortUnreach
 	}
-	return Expr{"reject", []Attr{attrU32(1, 0), {Type: 2, Value: []byte{code}}}}
+	return Expr{"reject", []Attr{attrU32(nftaRejectType, nftRejectICMPUnreach), {Type: nftaRejectICMPCode, Value: []byte{code}}}}
 }
 
 // AddrType selects the address whose type AddressType loads.
 type AddrType uint32
 
-// The selectors (enum nft_fib_flags).
+// The selectors.
 const (
-	SourceType      AddrType = 1
-	DestinationType AddrType = 2
+	SourceType      AddrType = nftaFibFSaddr
+	DestinationType AddrType = nftaFibFDaddr
 )
 
-// LocalType is RTN_LOCAL, as AddressType loads it: the address is one of this host.
-func LocalType() []byte { return hostU32(2) }
+// LocalType is what AddressType loads for addresses of this host.
+func LocalType() []byte { return hostU32(rtnLocal) }
 
 // AddressType loads the routing type of the packet's source or destination address.
 func AddressType(reg uint32, t AddrType) Expr {
-	const addrType = 3
-	return Expr{"fib", []Attr{attrReg(1, reg), attrU32(2, addrType), attrU32(3, uint32(t))}}
+	return Expr{"fib", []Attr{attrReg(nftaFibDreg, reg), attrU32(nftaFibResult, nftFibResultAddrtype), attrU32(nftaFibFlags, uint32(t))}}
 }
 
 // UpdateMap adds key and data to a dynamic map, or refreshes the timeout, in milliseconds, of the key that is there, which keeps its
 // data.
 func UpdateMap(set string, key, data uint32, timeoutMillis uint64) Expr {
-	const update = 1
 	return Expr{"dynset", []Attr{
-		attrString(1, set), attrU32(3, update), attrReg(4, key), attrReg(5, data), attrU64(6, timeoutMillis),
+		attrString(nftaDynsetSetName, set), attrU32(nftaDynsetOp, nftDynsetOpUpdate),
+		attrReg(nftaDynsetSregKey, key), attrReg(nftaDynsetSregData, data), attrU64(nftaDynsetTimeout, timeoutMillis),
 	}}
 }
 
 // DeleteFromMap deletes a key of a dynamic map, if it is there. The register for data must hold something, which does not matter.
 func DeleteFromMap(set string, key, data uint32) Expr {
-	const del = 2
-	return Expr{"dynset", []Attr{attrString(1, set), attrU32(3, del), attrReg(4, key), attrReg(5, data)}}
+	return Expr{"dynset", []Attr{
+		attrString(nftaDynsetSetName, set), attrU32(nftaDynsetOp, nftDynsetOpDelete),
+		attrReg(nftaDynsetSregKey, key), attrReg(nftaDynsetSregData, data),
+	}}
 }
 
-// Verdicts (enum nft_verdicts and NF_DROP).
-const (
-	verdictDrop   = 0
-	verdictJump   = -3
-	verdictGoto   = -4
-	verdictReturn = -5
-)
-
 // Drop ends with the packet dropped.
-func Drop() Expr { return verdict(verdictDrop, "") }
+func Drop() Expr { return verdict(nfDrop, "") }
 
 // Return goes back to the calling chain.
-func Return() Expr { return verdict(verdictReturn, "") }
+func Return() Expr { return verdict(nftReturn, "") }
 
 // Jump calls a chain.
-func Jump(chain string) Expr { return verdict(verdictJump, chain) }
+func Jump(chain string) Expr { return verdict(nftJump, chain) }
 
 // Goto continues in a chain and does not come back to this one.
-func Goto(chain string) Expr { return verdict(verdictGoto, chain) }
+func Goto(chain string) Expr { return verdict(nftGoto, chain) }
 
 func verdict(code int32, chain string) Expr {
-	v := []Attr{attrU32(1, uint32(code))}
+	v := []Attr{attrU32(nftaVerdictCode, uint32(code))}
 	if chain != "" {
-		v = append(v, attrString(2, chain))
+		v = append(v, attrString(nftaVerdictChain, chain))
 	}
-	return Expr{"immediate", []Attr{attrU32(1, regVerdict), attrNest(2, attrNest(2, v...))}}
+	return Expr{"immediate", []Attr{
+		attrU32(nftaImmediateDreg, nftRegVerdict), attrNest(nftaImmediateData, attrNest(nftaDataVerdict, v...)),
+	}}
 }

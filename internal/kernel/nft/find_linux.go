@@ -39,14 +39,14 @@ func (c *Conn) Find(t Table, set string, width int, keys []byte, found func(i in
 func (c *Conn) findEach(t Table, set string, width int, keys []byte, found func(i int, data []byte)) (n int, err error) {
 	c.seq++
 	b := Batch{seq: c.seq - 1, buf: c.out[:0]}
-	b.message(subsystem|msgGetElem, unix.NLM_F_REQUEST|unix.NLM_F_ACK, t.Family, 0)
-	b.buf = appendAttrString(b.buf, 1, t.Name)
-	b.buf = appendAttrString(b.buf, 2, set)
+	b.message(subsystem|nftMsgGetSetElem, unix.NLM_F_REQUEST|unix.NLM_F_ACK, t.Family, 0)
+	b.buf = appendAttrString(b.buf, nftaSetElemListTable, t.Name)
+	b.buf = appendAttrString(b.buf, nftaSetElemListSet, set)
 	var list, elem int
-	b.buf, list = beginNest(b.buf, 3)
+	b.buf, list = beginNest(b.buf, nftaSetElemListElements)
 	for at := 0; at < len(keys); at += width {
-		b.buf, elem = beginNest(b.buf, 1)
-		b.buf = endNest(appendData(b.buf, 1, keys[at:at+width]), elem)
+		b.buf, elem = beginNest(b.buf, nftaListElem)
+		b.buf = endNest(appendData(b.buf, nftaSetElemKey, keys[at:at+width]), elem)
 	}
 	b.buf = endNest(b.buf, list)
 	b.finish()
@@ -72,7 +72,7 @@ func (c *Conn) findEach(t Table, set string, width int, keys []byte, found func(
 			if len(m.payload) < 4 || n*width >= len(keys) {
 				return errTruncated
 			}
-			e, err := decodeElem(findAttr(findAttr(m.payload[4:], 3, 0), 1, 0))
+			e, err := decodeElem(findAttr(findAttr(m.payload[4:], nftaSetElemListElements, 0), nftaListElem, 0))
 			if err != nil {
 				return err
 			}

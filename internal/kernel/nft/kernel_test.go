@@ -282,9 +282,9 @@ func TestSkeletonSeesTheTableAndPolicies(t *testing.T) {
 		t.Error("a chain whose policy was put back does not fit")
 	}
 	commit(t, c, func(b *Batch) {
-		b.begin(msgNewTable, flagCreate, testTable.Family)
-		b.buf = appendAttrString(b.buf, 1, testTable.Name)
-		b.buf = appendAttr(b.buf, attrU32(2, 1)) // NFT_TABLE_F_DORMANT
+		b.begin(nftMsgNewTable, nlmFCreate, testTable.Family)
+		b.buf = appendAttrString(b.buf, nftaTableName, testTable.Name)
+		b.buf = appendAttr(b.buf, attrU32(nftaTableFlags, nftTableFDormant))
 		b.count++
 	})
 	if fits() {

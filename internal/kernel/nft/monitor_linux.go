@@ -97,9 +97,8 @@ func (m *Monitor) message(msg message) *Change {
 		return nil
 	}
 	family, attrs := Family(msg.payload[0]), msg.payload[4:]
-	if msg.typ&0xff != msgNewGen {
-		// The first attribute of all other messages that concern a table is its name.
-		t := Table{family, attrStr(attrs, 1)}
+	if msg.typ&0xff != nftMsgNewGen {
+		t := Table{family, attrStr(attrs, nameOfTable)}
 		if slices.Contains(m.tables, t) && !slices.Contains(m.changed, t) {
 			m.changed, m.port = append(m.changed, t), msg.port
 		}
@@ -108,7 +107,7 @@ func (m *Monitor) message(msg message) *Change {
 	if len(m.changed) == 0 {
 		return nil
 	}
-	c := &Change{Tables: m.changed, Port: m.port, PID: int(attrUint32(attrs, 2)), Process: attrStr(attrs, 3)}
+	c := &Change{Tables: m.changed, Port: m.port, PID: int(attrUint32(attrs, nftaGenProcPID)), Process: attrStr(attrs, nftaGenProcName)}
 	m.changed = nil
 	return c
 }

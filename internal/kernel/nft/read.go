@@ -12,7 +12,7 @@ func beUint32(b []byte) uint32 { return binary.BigEndian.Uint32(b) }
 func decodeElems(attrs []byte, elems []Elem) ([]Elem, error) {
 	var list []byte
 	err := eachAttr(attrs, func(typ uint16, v []byte) error {
-		if typ == 3 {
+		if typ == nftaSetElemListElements {
 			list = v
 		}
 		return nil
@@ -35,15 +35,15 @@ func decodeElems(attrs []byte, elems []Elem) ([]Elem, error) {
 func decodeElem(attrs []byte) (e Elem, err error) {
 	err = eachAttr(attrs, func(typ uint16, v []byte) error {
 		switch typ {
-		case 1:
-			e.Key = findAttr(v, 1, 0)
-		case 2:
-			e.Data = findAttr(v, 1, 0)
-		case 10:
-			e.KeyEnd = findAttr(v, 1, 0)
-		case 4:
+		case nftaSetElemKey:
+			e.Key = findAttr(v, nftaDataValue, 0)
+		case nftaSetElemData:
+			e.Data = findAttr(v, nftaDataValue, 0)
+		case nftaSetElemKeyEnd:
+			e.KeyEnd = findAttr(v, nftaDataValue, 0)
+		case nftaSetElemTimeout:
 			e.Timeout = beUint64(v)
-		case 5:
+		case nftaSetElemExpiration:
 			e.Expires = beUint64(v)
 		}
 		return nil
@@ -87,14 +87,16 @@ func newSkeleton() *Skeleton {
 	return &Skeleton{sets: map[string][]byte{}, chains: map[string][]byte{}, rules: map[string][][]byte{}}
 }
 
-func (s *Skeleton) setTable(attrs []byte) { s.flags = TableFlags(attrUint32(attrs, 2)) }
+func (s *Skeleton) setTable(attrs []byte) { s.flags = TableFlags(attrUint32(attrs, nftaTableFlags)) }
 
-func (s *Skeleton) addSet(attrs []byte) { s.sets[attrStr(attrs, 2)] = slices.Clone(attrs) }
+func (s *Skeleton) addSet(attrs []byte) { s.sets[attrStr(attrs, nftaSetName)] = slices.Clone(attrs) }
 
-func (s *Skeleton) addChain(attrs []byte) { s.chains[attrStr(attrs, 3)] = slices.Clone(attrs) }
+func (s *Skeleton) addChain(attrs []byte) {
+	s.chains[attrStr(attrs, nftaChainName)] = slices.Clone(attrs)
+}
 
 func (s *Skeleton) addRule(attrs []byte) {
-	chain := attrStr(attrs, 2)
+	chain := attrStr(attrs, nftaRuleChain)
 	s.rules[chain] = append(s.rules[chain], slices.Clone(attrs))
 }
 
@@ -118,7 +120,7 @@ func (s *Skeleton) HasChainNamed(name string) bool { return s.chains[name] != ni
 func (s *Skeleton) Count(set string) (n int, ok bool) { return setCount(s.sets[set]) }
 
 func setCount(attrs []byte) (n int, ok bool) {
-	v := findAttr(attrs, 20, 0)
+	v := findAttr(attrs, nftaSetCount, 0)
 	if len(v) != 4 {
 		return 0, false
 	}
@@ -158,17 +160,17 @@ func (s *Skeleton) Fits(t Table, flags TableFlags, sets []Set, chains []Chain) b
 // HasSet says whether the table has exactly this set.
 func (s *Skeleton) HasSet(t Table, set *Set) bool {
 	attrs, ok := s.sets[set.Name]
-	return ok && contains(attrs, set.attrs(t)) && attrUint32(attrs, 3) == set.flags()
+	return ok && contains(attrs, set.attrs(t)) && attrUint32(attrs, nftaSetFlags) == set.flags()
 }
 
 // HasChain says whether the table has a chain of this name and hook, and whether it has the same rules in the same order.
 func (s *Skeleton) HasChain(t Table, c *Chain) (exists, same bool) {
 	attrs, ok := s.chains[c.Name]
-	if !ok || !contains(attrs, c.attrs(t)) || (c.Hook == nil) != (findAttr(attrs, 4, 0) == nil) {
+	if !ok || !contains(attrs, c.attrs(t)) || (c.Hook == nil) != (findAttr(attrs, nftaChainHook, 0) == nil) {
 		return false, false
 	}
 	return true, slices.EqualFunc(s.rules[c.Name], c.Rules, func(got []byte, want []Expr) bool {
-		return sameExprs(findAttr(got, 4, 0), want)
+		return sameExprs(findAttr(got, nftaRuleExpressions, 0), want)
 	})
 }
 

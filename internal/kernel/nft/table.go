@@ -2,19 +2,19 @@ package nft
 
 import "strings"
 
-// TableFlags are a table's (enum nft_table_flags).
+// TableFlags are a table's.
 type TableFlags uint32
 
 // Flags of tables.
 const (
 	// Dormant switches a table's rules off.
-	Dormant TableFlags = 1
+	Dormant TableFlags = nftTableFDormant
 	// Owned tables belong to the socket that made them: nobody else can change or delete them, and a flush of the whole ruleset
 	// passes them by. They vanish with their socket. Linux 5.12 or later.
-	Owned TableFlags = 2
+	Owned TableFlags = nftTableFOwner
 	// Persistent tables stay when their owner's socket is closed. They have no owner then, and anybody may change them, or own them
 	// with AddTableAs. See [PersistentTables].
-	Persistent TableFlags = 4
+	Persistent TableFlags = nftTableFPersist
 )
 
 // TableInfo is what a table itself shows.
@@ -28,11 +28,10 @@ type TableInfo struct {
 // MaxComment is how long a comment may be, in bytes. The nft program shows no longer ones.
 const MaxComment = 127
 
-// Comments are user data as libnftnl lays it out: a type, which is 0 for a table's comment, a length, and a string that ends with a
-// zero byte.
+// Comments are user data as libnftnl lays it out: a type, a length, and a string that ends with a zero byte.
 func encodeComment(comment string) []byte {
 	comment = comment[:min(len(comment), MaxComment)]
-	data := append([]byte{0, byte(len(comment) + 1)}, comment...)
+	data := append([]byte{nftnlUdataTableComment, byte(len(comment) + 1)}, comment...)
 	return append(data, 0)
 }
 
@@ -42,7 +41,7 @@ func decodeComment(data []byte) string {
 		if data = data[2:]; n > len(data) {
 			break
 		}
-		if typ == 0 {
+		if typ == nftnlUdataTableComment {
 			comment, _, _ := strings.Cut(string(data[:n]), "\x00")
 			return comment
 		}
@@ -53,7 +52,9 @@ func decodeComment(data []byte) string {
 
 func decodeTable(attrs []byte) TableInfo {
 	return TableInfo{
-		Flags: TableFlags(attrUint32(attrs, 2)), Owner: attrUint32(attrs, 7), Comment: decodeComment(findAttr(attrs, 6, 0)),
+		Flags:   TableFlags(attrUint32(attrs, nftaTableFlags)),
+		Owner:   attrUint32(attrs, nftaTableOwner),
+		Comment: decodeComment(findAttr(attrs, nftaTableUserdata, 0)),
 	}
 }
 

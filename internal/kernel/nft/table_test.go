@@ -119,7 +119,7 @@ func TestOwnedTable(t *testing.T) {
 
 // flushRuleset deletes all tables of all families, as "nft flush ruleset" does.
 func flushRuleset(b *Batch) {
-	b.begin(msgDelTable, 0, 0)
+	b.begin(nftMsgDelTable, 0, 0)
 	b.count++
 }
 
