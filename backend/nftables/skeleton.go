@@ -22,6 +22,9 @@ import (
 //
 // Wherever connections pick a slot, those to frontends with affinity have passed service-…recall before.
 //
+// A comment that begins with "nft:" shows a rule, or a part of one, as "nft list ruleset" shows it in the table of family ip, with … for
+// what differs. testdata/skeleton.nft has all of them in order; tests compare both with the code.
+//
 // Between the evaluation of two rules a commit may happen. So that no packet sees half of it, every decision that has to fit an
 // earlier one is either made by a single lookup or checked again; the odd repetitions below are for that.
 type skeleton struct {
@@ -71,33 +74,43 @@ func (sk *skeleton) chains() []nft.Chain {
 	nat := func(name string, hook uint32, priority int32, rules ...rule) nft.Chain {
 		return nft.Chain{Name: name, Hook: &nft.Hook{Type: "nat", Number: hook, Priority: priority}, Rules: rules}
 	}
+	// nft: … ct status dnat …
 	dnatted := join(one(nft.Ct(nft.Reg0, nft.CtStatus), nft.Mask(nft.Reg0, nft.CtStatusDNAT, 0),
 		nft.NotEqual(nft.Reg0, []byte{0, 0, 0, 0})))
+	// nft: ct status dnat jump translated
 	translated := join(dnatted, one(nft.Jump(chainTranslated)))
 	chains := []nft.Chain{
+		// nft: jump services
 		nat("prerouting", nft.Prerouting, priorityDst, one(nft.Jump(chainServices))),
 		nat("output", nft.Output, priorityDst, one(nft.Jump(chainServices))),
 		// Connections to endpoints on the node itself end here, without passing postrouting.
 		nat("input", nft.Input, prioritySrc, translated),
 		nat("postrouting", nft.Postrouting, prioritySrc,
 			translated,
+			// nft: meta mark & 0x00004000 != 0x00000000 ct status dnat meta mark set meta mark & 0xffffbfff masquerade fully-random
 			join(sk.marked(), dnatted, sk.setMark(0), one(nft.Masquerade())),
+			// nft: ct status dnat ip saddr . ip daddr @hairpin masquerade fully-random
 			join(dnatted, sk.load(nft.Reg0, srcAddr, dstAddr), one(nft.InSet(nft.Reg0, setID{kind: hairpin}.name()),
 				nft.Masquerade())),
 		),
 		{Name: chainServices, Rules: []rule{
+			// nft: ip daddr @external-ips jump service
 			join(sk.load(nft.Reg0, dstAddr), one(nft.InSet(nft.Reg0, setID{kind: externalIPs}.name()),
 				nft.Jump(sk.spaceChain(service)))),
+			// nft: ip daddr @cluster-ips goto cluster-ip
 			join(sk.load(nft.Reg0, dstAddr), one(nft.InSet(nft.Reg0, setID{kind: clusterIPs}.name()),
 				nft.Goto(chainClusterIP))),
 			sk.toNodePorts(),
+			// nft: goto strays
 			one(nft.Goto(chainStrays)),
 		}},
 		// A connection to a service's address that no frontend took lacks the port, if the address is still a service's. To ask only
 		// here would refuse connections to a service that has just appeared, whose frontends were not there yet.
 		{Name: chainClusterIP, Rules: []rule{
+			// nft: jump service
 			one(nft.Jump(sk.spaceChain(service))),
 			sk.toNodePorts(),
+			// nft: ip daddr @cluster-ips fib daddr type != local goto reject
 			join(sk.load(nft.Reg0, dstAddr), one(nft.InSet(nft.Reg0, setID{kind: clusterIPs}.name())), sk.notLocal(),
 				one(nft.Goto(chainReject))),
 			one(nft.Goto(chainStrays)),
@@ -105,7 +118,9 @@ func (sk *skeleton) chains() []nft.Chain {
 		sk.firewall(),
 		sk.translated(),
 		{Name: chainReject, Rules: []rule{
+			// nft: reject with tcp reset
 			join(sk.load(nft.Reg0, proto), one(nft.Equal(nft.Reg0, []byte{byte(state.TCP)}), nft.RejectTCP())),
+			// nft: reject
 			one(nft.RejectPort(family(sk.f))),
 		}},
 		sk.strays(),
@@ -198,6 +213,9 @@ func (sk *skeleton) key(s space) ([]field, uint32) {
 }
 
 // in matches packets whose key is in a set of the space.
+//
+//	nft: … ip daddr . meta l4proto . th dport @service-… …
+//	nft: … meta l4proto . th dport @node-port-… …
 func (sk *skeleton) in(id setID) []nft.Expr {
 	fields, _ := sk.key(id.space)
 	return join(sk.load(nft.Reg0, fields...), one(nft.InSet(nft.Reg0, id.name())))
@@ -209,18 +227,26 @@ const savedMark = nft.Reg0 + 15
 // numbered matches packets whose key is in a map, and puts the number that it has there into dst. lookup ends with the number in dst.
 // The nft tool cannot show a key that contains the result of a map, but one that contains the packet's mark. So the number
 // passes through the mark, which is as it was before anything else happens to the packet.
+//
+//	nft: … meta mark set … map @… meta mark set meta mark …
 func (sk *skeleton) numbered(dst uint32, lookup ...[]nft.Expr) []nft.Expr {
 	return join(one(nft.Meta(savedMark, nft.MetaMark)), join(lookup...),
 		one(nft.SetMeta(dst, nft.MetaMark), nft.Meta(dst, nft.MetaMark), nft.SetMeta(savedMark, nft.MetaMark)))
 }
 
 // hasNumber is numbered for the number of a frontend, which is at fields, into the first register.
+//
+//	nft: … meta mark set ip daddr . meta l4proto . th dport map @service-restricted meta mark set meta mark …
+//	nft: … meta mark set ct original ip daddr . meta l4proto . ct original proto-dst map @service-sticky meta mark set meta mark …
 func (sk *skeleton) hasNumber(s space, k kind, fields ...field) []nft.Expr {
 	return sk.numbered(nft.Reg0, sk.load(nft.Reg0, fields...),
 		one(nft.MapLookup(nft.Reg0, nft.Reg0, setID{space: s, kind: k}.name())))
 }
 
 // pick translates the destination to that in a random one of mod slots.
+//
+//	nft: … dnat ip to ip daddr . meta l4proto . th dport . numgen random mod 3 offset 65536 map @service-slots
+//	nft: … dnat ip to meta l4proto . th dport . numgen random mod 3 map @node-port-slots
 func (sk *skeleton) pick(s space, v view, mod uint32) []nft.Expr {
 	fields, index := sk.key(s)
 	result := index + 1
@@ -245,10 +271,13 @@ func (sk *skeleton) masqueradeChain(s space) string { return s.prefix() + "masqu
 
 // spaceChains returns the chains that decide about connections to the frontends of a space.
 func (sk *skeleton) spaceChains(s space) []nft.Chain {
+	// nft: … @…-split jump …-split
 	toSplit := join(sk.in(setID{space: s, kind: split}), one(nft.Jump(sk.splitChain(s))))
+	// nft: jump …-masquerade
 	mark := one(nft.Jump(sk.masqueradeChain(s)))
 	var rules []rule
 	if s == service {
+		// nft: meta mark set ip daddr . meta l4proto . th dport map @service-restricted meta mark set meta mark jump firewall
 		rules = append(rules, join(sk.hasNumber(s, restricted, dstAddr, proto, dstPort), one(nft.Jump(chainFirewall))))
 	}
 	// A frontend may become split, or cease to be, together with its masquerade rule. Looking twice makes sure that a
@@ -259,6 +288,10 @@ func (sk *skeleton) spaceChains(s space) []nft.Chain {
 	rules = append(rules, toSplit, sk.pick(s, common, 1))
 
 	// The packet may carry the mark of the rule for frontends that are not split.
+	//
+	//	nft: meta mark set meta mark & 0xffffbfff
+	//	nft: jump …-masquerade
+	//	nft: … @…-split goto …-outside
 	splitChain := nft.Chain{Name: sk.splitChain(s), Rules: []rule{sk.setMark(0), mark,
 		join(sk.in(setID{space: s, kind: split}), one(nft.Goto(sk.outsideChain(s))))}}
 	outsideChain := nft.Chain{Name: sk.outsideChain(s), Rules: sk.insideGoto(sk.insideChain(s))}
@@ -270,10 +303,13 @@ func (sk *skeleton) spaceChains(s space) []nft.Chain {
 	usual := sk.o.usualMasquerade(s, sk.f)
 	for kind := range masqueradeNames {
 		if k := state.Masquerade(kind); k != usual {
+			// nft: … @…-masquerade-… goto mark-…
+			// nft: … @…-masquerade-never return
 			m.Rules = append(m.Rules, join(sk.in(setID{space: s, kind: masquerade, arg: uint32(kind)}), sk.markOrReturn(k)))
 		}
 	}
 	if usual != state.MasqueradeNever {
+		// nft: goto mark-…
 		m.Rules = append(m.Rules, sk.markOrReturn(usual))
 	}
 	chains := []nft.Chain{{Name: sk.spaceChain(s), Rules: rules}, splitChain, outsideChain,
@@ -287,6 +323,7 @@ func (sk *skeleton) picks(s space, v view) (rules []rule, chains []nft.Chain) {
 		chain := sk.recall(s, v)
 		chains = append(chains, chain)
 		fields, _ := sk.key(s)
+		// nft: meta mark set … map @…-sticky meta mark set meta mark jump …recall
 		rules = append(rules, join(sk.hasNumber(s, sticky, fields...), one(nft.Jump(chain.Name))))
 	}
 	for _, k := range classes {
@@ -295,19 +332,26 @@ func (sk *skeleton) picks(s space, v view) (rules []rule, chains []nft.Chain) {
 		}
 		class := sk.in(setID{space: s, view: v, kind: endpoints, arg: k})
 		if k <= exactClass {
+			// nft: … @…endpoints-… dnat ip to … . numgen random mod … map @…-slots
 			rules = append(rules, join(class, sk.pick(s, v, k)))
 			continue
 		}
 		chain := nft.Chain{Name: fmt.Sprintf("%s%spick-%d", s.prefix(), v.infix(), k)}
 		for range tries {
+			// nft: dnat ip to … . numgen random mod 24 … @…-slots
 			chain.Rules = append(chain.Rules, sk.pick(s, v, k))
 		}
 		chains = append(chains, chain)
+		// nft: … @…endpoints-24 jump …pick-24
 		rules = append(rules, join(class, one(nft.Jump(chain.Name))))
 	}
 	// Slot 0 is filled for every frontend that has endpoints. It serves those with one, and packets that found no slot above,
 	// also because a commit came in between. It is looked at again in case the frontend has just got its first endpoint, and so is
 	// the reject verdict, which may have taken the place of drop.
+	//
+	//	nft: dnat ip to … . numgen random mod 1 … @…-slots
+	//	nft: … @…reject goto reject
+	//	nft: … @…drop drop
 	slot0 := sk.pick(s, v, 1)
 	rejected := join(sk.in(setID{space: s, view: v, kind: reject}), one(nft.Goto(chainReject)))
 	dropped := join(sk.in(setID{space: s, view: v, kind: drop}), one(nft.Drop()))
@@ -321,22 +365,29 @@ func (sk *skeleton) picks(s space, v view) (rules []rule, chains []nft.Chain) {
 func (sk *skeleton) recall(s space, v view) nft.Chain {
 	fields, index := sk.key(s)
 	result := index + 1
+	// nft: … map @…-sticky … . ip saddr map @affinity … dnat ip to … . meta mark & 0x8fffffff | 0x80000000 map @…-slots
+	// nft: … map @…-sticky … . ip saddr map @affinity … dnat ip to … . meta mark & … | … map @…-slots
 	remembered := join(
 		sk.hasNumber(s, sticky, fields...),
 		sk.numbered(index, sk.load(nft.Reg0+1, srcAddr), one(nft.MapLookup(nft.Reg0, index, setID{kind: affinity}.name()))),
 		one(nft.Mask(index, 1<<endpointNumberBits-1, v.numberedSlots())), sk.load(nft.Reg0, fields...),
 		one(nft.MapLookup(nft.Reg0, result, setID{space: s, kind: slots}.name()), nft.DNAT(family(sk.f), result, result+sk.addrRegs())),
 	)
+	// nft: … @…-sticky meta mark set meta mark delete @affinity { meta mark . ip saddr : meta mark }
 	forget := join(sk.hasNumber(s, sticky, fields...), sk.load(nft.Reg0+1, srcAddr),
 		one(nft.DeleteFromMap(setID{kind: affinity}.name(), nft.Reg0, nft.Reg0)))
 	rules := []rule{remembered}
 	for _, k := range []kind{reject, drop} {
+		// nft: … @…reject return
+		// nft: … @…drop return
 		rules = append(rules, join(sk.in(setID{space: s, view: v, kind: k}), one(nft.Return())))
 	}
 	inSplit := sk.in(setID{space: s, kind: split})
 	if v == common {
+		// nft: … @…-split return
 		rules = append(rules, join(inSplit, one(nft.Return())), forget)
 	} else {
+		// nft: … @…-split meta mark set … delete @affinity …
 		rules = append(rules, join(inSplit, forget))
 	}
 	return nft.Chain{Name: s.prefix() + v.infix() + chainRecall, Rules: rules}
@@ -346,6 +397,8 @@ func (sk *skeleton) recall(s space, v view) nft.Chain {
 func (sk *skeleton) insideGoto(chain string) []rule {
 	var rules []rule
 	for _, match := range append(sk.pods(), sk.fromNode()) {
+		// nft: ip saddr 10.244.0.0/16 goto …-inside
+		// nft: fib saddr type local goto …-inside
 		rules = append(rules, join(match, one(nft.Goto(chain))))
 	}
 	return rules
@@ -368,25 +421,34 @@ func (sk *skeleton) markChain(m state.Masquerade) nft.Chain {
 		c.Rules = sk.podRules()
 	}
 	if m == state.MasqueradeNode {
+		// nft: fib saddr type local meta mark set meta mark | 0x00004000
 		c.Rules = append(c.Rules, join(sk.fromNode(), sk.setMark(sk.o.mark())))
 	} else {
+		// nft: meta mark set meta mark | 0x00004000
 		c.Rules = append(c.Rules, sk.setMark(sk.o.mark()))
 	}
 	return c
 }
 
 // setMark sets our bit of the packet's mark to that in bit, and leaves the others alone.
+//
+//	nft: … meta mark set meta mark | 0x00004000
+//	nft: … meta mark set meta mark & 0xffffbfff …
 func (sk *skeleton) setMark(bit uint32) []nft.Expr {
 	return one(nft.Meta(nft.Reg0, nft.MetaMark), nft.Mask(nft.Reg0, ^sk.o.mark(), bit), nft.SetMeta(nft.Reg0, nft.MetaMark))
 }
 
 // marked matches packets that carry our mark.
+//
+//	nft: meta mark & 0x00004000 != 0x00000000 …
 func (sk *skeleton) marked() []nft.Expr {
 	return one(nft.Meta(nft.Reg0, nft.MetaMark), nft.Mask(nft.Reg0, sk.o.mark(), 0),
 		nft.NotEqual(nft.Reg0, []byte{0, 0, 0, 0}))
 }
 
 // fromNode matches packets with a source address of this node.
+//
+//	nft: fib saddr type local …
 func (sk *skeleton) fromNode() []nft.Expr {
 	return one(nft.AddressType(nft.Reg0, nft.SourceType), nft.Equal(nft.Reg0, nft.LocalType()))
 }
@@ -395,6 +457,7 @@ func (sk *skeleton) fromNode() []nft.Expr {
 func (sk *skeleton) podRules() []rule {
 	var rules []rule
 	for _, match := range sk.pods() {
+		// nft: ip saddr 10.244.0.0/16 return
 		rules = append(rules, join(match, one(nft.Return())))
 	}
 	return rules
@@ -424,6 +487,8 @@ func (sk *skeleton) loopback() nft.Chain {
 	fromElsewhere := one(nft.Meta(nft.Reg0, nft.MetaIIFName), nft.NotEqual(nft.Reg0, interfaceName("lo")))
 	for _, f := range []field{srcAddr, dstAddr} {
 		for _, match := range sk.prefixes(f, []netip.Prefix{loopbackRange}) {
+			// nft: iifname != "lo" ip saddr 127.0.0.0/8 drop
+			// nft: iifname != "lo" ip daddr 127.0.0.0/8 drop
 			c.Rules = append(c.Rules, join(fromElsewhere, match, one(nft.Drop())))
 		}
 	}
@@ -470,17 +535,21 @@ func lengthMask(n, bits int) []byte {
 func (sk *skeleton) strays() nft.Chain {
 	c := nft.Chain{Name: chainStrays}
 	for _, match := range sk.prefixes(dstAddr, sk.node.ServiceCIDRs) {
+		// nft: ip daddr 10.96.0.0/16 fib daddr type != local drop
 		c.Rules = append(c.Rules, join(match, sk.notLocal(), one(nft.Drop())))
 	}
 	return c
 }
 
 // notLocal matches packets to addresses that are not the node's.
+//
+//	nft: … fib daddr type != local …
 func (sk *skeleton) notLocal() []nft.Expr {
 	return one(nft.AddressType(nft.Reg0, nft.DestinationType), nft.NotEqual(nft.Reg0, nft.LocalType()))
 }
 
 func (sk *skeleton) toNodePorts() rule {
+	// nft: ip daddr @node-port-ips jump node-port
 	return join(sk.load(nft.Reg0, dstAddr), one(nft.InSet(nft.Reg0, setID{kind: nodePortIPs}.name()),
 		nft.Jump(sk.spaceChain(nodePort))))
 }
@@ -517,6 +586,10 @@ func (sk *skeleton) onlyAllowed(match []nft.Expr, frontend []field, client field
 		if !used {
 			continue
 		}
+		// nft: … map @service-restricted … . ip saddr & 255.255.0.0 @allowed-16 return
+		// nft: … map @service-restricted … . ip saddr @allowed-32 return
+		// nft: meta l4proto … map @service-restricted … . ct original ip saddr & 255.255.0.0 @allowed-16 return
+		// nft: meta l4proto … map @service-restricted … . ct original ip saddr @allowed-32 return
 		masked := sk.load(nft.Reg0+1, client)
 		if n < bits {
 			masked = append(masked, nft.MaskBytes(nft.Reg0+1, lengthMask(n, bits)))
@@ -526,6 +599,8 @@ func (sk *skeleton) onlyAllowed(match []nft.Expr, frontend []field, client field
 	}
 	// A commit may replace a range by one of a length that has been asked for already. So all are asked again before the drop; and the
 	// frontend may be open to everybody by now, with no list.
+	//
+	//	nft: … map @service-restricted meta mark set meta mark drop
 	rules = append(rules, rules...)
 	return append(rules, join(match, sk.hasNumber(service, restricted, frontend...), one(nft.Drop())))
 }
@@ -536,6 +611,7 @@ func (sk *skeleton) translated() nft.Chain {
 	c := nft.Chain{Name: chainTranslated}
 	key := []field{origDstAddr, proto, origDstPort}
 	for _, p := range protocols {
+		// nft: meta l4proto … map @service-restricted meta mark set meta mark jump firewall-again-…
 		c.Rules = append(c.Rules, join(sk.isProto(p), sk.hasNumber(service, restricted, key...),
 			one(nft.Jump(protocolChain(chainFirewallAgain, p)))))
 	}
@@ -543,9 +619,11 @@ func (sk *skeleton) translated() nft.Chain {
 		return c
 	}
 	for _, p := range protocols {
+		// nft: meta l4proto … map @service-sticky meta mark set meta mark goto service-learn-…
 		c.Rules = append(c.Rules, join(sk.isProto(p), sk.hasNumber(service, sticky, key...), one(nft.Goto(sk.learnChain(service, p)))))
 	}
 	for _, p := range protocols {
+		// nft: meta l4proto … ct original ip daddr @node-port-ips … map @node-port-sticky … goto node-port-learn-…
 		c.Rules = append(c.Rules, join(sk.isProto(p), sk.load(nft.Reg0, origDstAddr), one(nft.InSet(nft.Reg0, setID{kind: nodePortIPs}.name())),
 			sk.hasNumber(nodePort, sticky, key[1:]...), one(nft.Goto(sk.learnChain(nodePort, p)))))
 	}
@@ -566,6 +644,7 @@ func (sk *skeleton) learn(s space, p state.Protocol) nft.Chain {
 	}
 	number := nft.Reg0 + sk.addrRegs() + 2
 	for _, t := range sk.shape.timeouts {
+		// nft: … @…-sticky-10800 … map @…-sticky … map @endpoint-numbers … update @affinity { … timeout 3h : meta mark } return
 		c.Rules = append(c.Rules, join(
 			sk.isProto(p), sk.load(nft.Reg0, orig...), one(nft.InSet(nft.Reg0, setID{space: s, kind: stickyFor, arg: t}.name())),
 			sk.hasNumber(s, sticky, orig...),

@@ -1,0 +1,124 @@
+//go:build linux
+
+package nftables
+
+import (
+	"flag"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/switchyard-net/switchyard/internal/kernel/nft"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+const goldenSkeleton = "testdata/skeleton.nft"
+
+// everyFeature is a shape that needs every kind of rule: restricted clients, affinity, NodePorts on loopback addresses, and in each view
+// classes that are exact and one that is not. Larger classes have the same rules as that one.
+func everyFeature() *shape {
+	s := &shape{loopback: true}
+	for _, f := range families {
+		for _, length := range []uint32{16, 32, uint32(8 * addrLen(f))} {
+			s.needs(f, setID{kind: allowed, arg: length})
+		}
+	}
+	for _, sp := range []space{service, nodePort} {
+		s.needs(state.IPv4, setID{space: sp, kind: stickyFor, arg: 10_800})
+		for v := range view(numViews) {
+			s.needs(state.IPv4, setID{space: sp, view: v, kind: endpoints, arg: exactClass * 3 / 2})
+		}
+	}
+	return s
+}
+
+// TestGoldenSkeleton compares what the nft tool lists of the skeleton with testdata/skeleton.nft, which is for people to read.
+func TestGoldenSkeleton(t *testing.T) {
+	ns := newNS(t)
+	version := "# listed by " + strings.Fields(nftCommand(t, ns, "--version"))[1] + "\n"
+	want, err := os.ReadFile(goldenSkeleton)
+	if err != nil && !*update {
+		t.Fatal(err)
+	}
+	if !*update && !strings.HasPrefix(string(want), version) {
+		first, _, _ := strings.Cut(string(want), "\n")
+		t.Skipf("%s is %s, which may list rules in another way than this one: %s", goldenSkeleton, first, version)
+	}
+	p := newPlan(&Options{LocalDetector: pods(families...)}, newMirror())
+	p.shape, p.node = *everyFeature(), testNode
+	for _, f := range families {
+		p.resyncTable(&tableState{family: f}) // there is no table
+	}
+	var b nft.Batch
+	p.write(&b)
+	if err := dial(t, ns).Commit(&b); err != nil {
+		t.Fatal(err)
+	}
+	got := version + nftCommand(t, ns, "list", "ruleset")
+	if *update {
+		if err := os.WriteFile(goldenSkeleton, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" && !*update {
+		t.Errorf("the skeleton is not what it was, see it with -update (-want +got):\n%s", diff)
+	}
+}
+
+// TestRulesShowTheirSyntax compares the comments in skeleton.go that begin with "nft:" with the rules of family ip in the golden file: each
+// shows a rule that is there, and each rule is shown by one.
+func TestRulesShowTheirSyntax(t *testing.T) {
+	listed, err := os.ReadFile(goldenSkeleton)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rules := map[string]bool{} // true if a comment shows all of it
+	_, table, _ := strings.Cut(string(listed), "table ip switchyard {\n")
+	table, _, _ = strings.Cut(table, "\n}\n")
+	_, chains, _ := strings.Cut(table, "\tchain ")
+	for line := range strings.Lines(chains) {
+		if text, ok := strings.CutPrefix(line, "\t\t"); ok && !strings.HasPrefix(text, "type ") {
+			rules[strings.TrimSuffix(text, "\n")] = false
+		}
+	}
+	code, err := os.ReadFile("skeleton.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	comments := regexp.MustCompile(`(?m)^\s*//\s+nft: (.*)$`).FindAllStringSubmatch(string(code), -1)
+	for _, c := range comments {
+		text, begins := strings.CutPrefix(c[1], "… ")
+		text, ends := strings.CutSuffix(text, " …")
+		pattern := strings.ReplaceAll(regexp.QuoteMeta(text), "…", ".*")
+		if begins {
+			pattern = "(.* )?" + pattern
+		}
+		if ends {
+			pattern += "( .*)?"
+		}
+		shows, partial := regexp.MustCompile("^"+pattern+"$"), begins && ends
+		found := false
+		for r := range rules {
+			if shows.MatchString(r) {
+				found = true
+				rules[r] = rules[r] || !partial
+			}
+		}
+		if !found {
+			t.Errorf("skeleton.go shows a rule that %s does not have: %s", goldenSkeleton, c[1])
+		}
+	}
+	for r, shown := range rules {
+		if !shown {
+			t.Errorf("skeleton.go shows no rule like this: %s", r)
+		}
+	}
+	if len(rules) < 100 || len(comments) < 40 {
+		t.Errorf("%d rules and %d comments", len(rules), len(comments))
+	}
+}
