@@ -41,7 +41,8 @@ func inNamespace(t *testing.T) bool {
 		if deadline, ok := t.Deadline(); ok {
 			timeout = time.Until(deadline)
 		}
-		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout="+timeout.String())
+		// One story at a time: one process at most programs a network namespace.
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v", "-test.parallel=1", "-test.timeout="+timeout.String())
 		cmd.Env = append(os.Environ(), mark+"=1")
 		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
 		if os.Getuid() != 0 {
