@@ -91,6 +91,9 @@ type Options struct {
 	// ReplaceKubeProxy makes the node take kube-proxy's place: it writes the settings that [SetUp] writes, and removes what kube-proxy
 	// has left in the kernel once the first state is programmed.
 	ReplaceKubeProxy bool
+	// HealthCheckNodePorts decides whether the health check node ports of Services are answered. Default: a Proxy does, once it shows a
+	// Service, and a Server, which would answer for dataplanes beside it, does not. A Relay cannot.
+	HealthCheckNodePorts *bool
 	// StrictHealth makes /healthz fail as soon as the source has problems, nothing is programmed yet or a commit has failed. Default: as
 	// with kube-proxy, it fails once an update has been waiting for two sync periods, and the rest is listed as problems.
 	StrictHealth bool
@@ -132,6 +135,8 @@ func (o *Options) check() error {
 		return errors.New("node: one of Options.Source and Options.States is needed")
 	case o.States != nil && (o.States.Feed == nil || o.States.Latest == nil):
 		return errors.New("node: States.Feed or States.Latest is missing")
+	case o.Role == Relay && o.HealthCheckNodePorts != nil && *o.HealthCheckNodePorts:
+		return errors.New("node: a Relay has no health check node ports: leave Options.HealthCheckNodePorts out")
 	case o.States != nil && o.Role != Proxy:
 		return errors.New("node: only the role Proxy takes Options.States")
 	}
@@ -155,7 +160,7 @@ type Node struct {
 	files                        shares
 	registry                     *metrics.Registry
 	health                       *healthz.Health
-	ports                        *healthPorts // nil in a Server or Relay
+	ports                        *healthPorts // nil if they are not answered
 	followers                    *followers
 	status                       dataplaneStatus
 	healthServer, operatorServer *httpserver.Server
@@ -188,7 +193,7 @@ func New(ctx context.Context, o Options) (*Node, error) {
 		n.log = slog.New(slog.DiscardHandler)
 	}
 	n.files = openShares(n.log)
-	if o.Role != Proxy {
+	if o.Role != Proxy && !n.answersPorts() {
 		n.files = n.files.forServe()
 	}
 	n.followers = newFollowers(n.log)
@@ -218,14 +223,25 @@ func New(ctx context.Context, o Options) (*Node, error) {
 		}
 	}
 	n.health = n.newHealth()
-	if n.dataplane != nil {
-		if err := n.addDataplane(); err != nil {
+	if n.answersPorts() {
+		if err := n.addPorts(); err != nil {
 			p.close()
-			return nil, errors.Join(err, n.dataplane.Close())
+			if n.dataplane != nil {
+				err = errors.Join(err, n.dataplane.Close())
+			}
+			return nil, err
 		}
 	}
 	n.addServers()
 	return n, nil
+}
+
+// answersPorts reports whether the node answers on health check node ports.
+func (n *Node) answersPorts() bool {
+	if n.o.HealthCheckNodePorts != nil {
+		return *n.o.HealthCheckNodePorts
+	}
+	return n.o.Role == Proxy
 }
 
 // choose returns the dataplane for c, nil for a role that has none.
@@ -250,8 +266,8 @@ func (n *Node) choose(c *config.Config) (*dataplane, error) {
 	return &chosen, nil
 }
 
-// addDataplane adds what there is beside a dataplane: its share of the health, and health check node ports.
-func (n *Node) addDataplane() (err error) {
+// addPorts adds health check node ports.
+func (n *Node) addPorts() (err error) {
 	n.ports, err = newHealthPorts(servicehealth.Options{
 		Logger: n.log, Healthy: n.health.Healthy, OnProblem: n.reportPort,
 		OpenConnections: &n.portConnections.open, ClosedConnections: &n.portConnections.closed,
@@ -259,13 +275,6 @@ func (n *Node) addDataplane() (err error) {
 	if err != nil {
 		return err
 	}
-	add := n.health.AddProblems
-	if n.o.StrictHealth {
-		add = n.health.AddFaults
-	}
-	add("dataplane", n.status.faults)
-	add("tables", n.dataplane.Faults)
-	n.health.AddProblems("services", n.status.problems)
 	n.health.AddProblems("healthCheckNodePorts", n.ports.problems)
 	return nil
 }
@@ -365,7 +374,9 @@ func (n *Node) nodeIPFault(err error) {
 // attempted takes down a call of the dataplane.
 func (n *Node) attempted(a backend.Attempt) {
 	n.registry.Attempt(a)
-	n.ports.attempted(a)
+	if n.ports != nil {
+		n.ports.attempted(a)
+	}
 }
 
 // statusChanged takes down how the dataplane is doing.

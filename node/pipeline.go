@@ -205,7 +205,7 @@ func (p *pipeline) start(n *Node, c *config.Config) {
 
 func (p *pipeline) startDataplane(n *Node, c *config.Config) {
 	if n.dataplane == nil {
-		p.stopDataplane = func() {}
+		p.stopDataplane = n.group.start(func(ctx context.Context) error { return p.answerPorts(ctx, n) })
 		return
 	}
 	o := settingsOf(c)
@@ -214,6 +214,21 @@ func (p *pipeline) startDataplane(n *Node, c *config.Config) {
 			Logger: n.log, VerifyPeriod: o.verify, MinInterval: o.interval, OnAttempt: n.attempted, OnStatus: n.statusChanged,
 		})
 	})
+}
+
+// answerPorts has health check node ports answered where there is no dataplane, as soon as a state is published.
+func (p *pipeline) answerPorts(ctx context.Context, n *Node) error {
+	if n.ports == nil {
+		return nil
+	}
+	for after := state.Revision(0); ; {
+		u, err := p.feed.Next(ctx, after)
+		if err != nil {
+			return nil // the end of the pipeline
+		}
+		n.ports.attempted(backend.Attempt{Update: u})
+		after = u.Revision
+	}
 }
 
 // stop ends a pipeline that is started. What is programmed stays.

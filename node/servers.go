@@ -16,7 +16,7 @@ import (
 	"github.com/switchyard-net/switchyard/store"
 )
 
-// newHealth returns the health of the node, but for what [Node.addDataplane] adds.
+// newHealth returns the health of the node, but for that of health check node ports.
 func (n *Node) newHealth() *healthz.Health {
 	o := healthz.Options{OnHealthz: n.registry.Healthz, OnLivez: n.registry.Livez}
 	if n.dataplane != nil {
@@ -24,20 +24,24 @@ func (n *Node) newHealth() *healthz.Health {
 	}
 	h := healthz.New(o)
 	h.SetNode(healthz.Node{Exists: true})
-	switch {
-	case n.o.States != nil:
-		h.AddProblems("api", n.sourceProblems)
-		return h
-	case n.o.StrictHealth:
-		h.AddFaults("source", n.sourceProblems)
-	default:
-		h.AddProblems("source", n.sourceProblems)
+	add := h.AddProblems
+	if n.o.StrictHealth {
+		add = h.AddFaults
 	}
-	h.AddProblems("objects", func() []error { return n.pipeline.Load().problems() })
+	if n.o.States != nil {
+		h.AddProblems("api", n.sourceProblems)
+	} else {
+		add("source", n.sourceProblems)
+		h.AddProblems("objects", func() []error { return n.pipeline.Load().problems() })
+	}
 	if n.dataplane == nil {
 		h.AddFaults("state", n.missingState)
 		h.AddProblems("dataplanes", n.followers.problems)
+		return h
 	}
+	add("dataplane", n.status.faults)
+	add("tables", n.dataplane.Faults)
+	h.AddProblems("services", n.status.problems)
 	return h
 }
 
@@ -99,7 +103,7 @@ func (n *Node) newRegistry() *metrics.Registry {
 			return services
 		}
 	}
-	if n.o.Role == Proxy {
+	if n.answersPorts() {
 		o.HealthCheckProblems = func() int { return len(n.ports.Problems()) }
 		o.Connections["health-check-node-ports"] = n.portConnections.count
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"github.com/switchyard-net/switchyard/client"
 	"github.com/switchyard-net/switchyard/client/peeruser"
 	"github.com/switchyard-net/switchyard/config"
+	"github.com/switchyard-net/switchyard/config/configfile"
 	"github.com/switchyard-net/switchyard/internal/apifollower"
 	"github.com/switchyard-net/switchyard/internal/failover"
 	"github.com/switchyard-net/switchyard/node"
@@ -73,7 +75,7 @@ for a while follows the API server itself, until a relay answers again.`,
 	f.StringSliceVar(&o.users, "socket-users", nil, "users whose processes may serve a unix socket in --api, by name or number, beside root and this process's own")
 	f.StringVar(&o.node, "node", "", "name of this node (default: the one that the server is for, or that the certificate names; with --fallback the host's name)")
 	o.routing.register(f)
-	o.dataplane.register(f)
+	o.dataplane.register(f, "of kind NFTablesConfiguration or KubeProxyConfiguration")
 	f.BoolVar(&o.fallback, "fallback", false, "follow the API server while no relay answers; of the flags about routing, all but --cluster-cidr count only then")
 	f.DurationVar(&o.fallbackAfter, "fallback-after", 10*time.Second, "how long no relay may answer until then")
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the API server for --fallback (default: the pod's service account)")
@@ -82,6 +84,11 @@ for a while follows the API server itself, until a relay answers again.`,
 }
 
 func (o *applyOptions) run(ctx context.Context, command string, stdout, stderr io.Writer) error {
+	c, err := o.dataplane.file.read(configfile.LoadNFTables)
+	if err != nil {
+		return err
+	}
+	o.dataplane.file.logging(&o.log, c)
 	log, err := o.log.logger(stderr)
 	if err != nil {
 		return &usageError{command, err}
@@ -89,11 +96,10 @@ func (o *applyOptions) run(ctx context.Context, command string, stdout, stderr i
 	if err := o.check(); err != nil {
 		return &usageError{command, err}
 	}
-	if o.fallback {
-		if o.node, err = nodeOrHost(o.node); err != nil {
-			return err
-		}
+	if err := o.set(c); err != nil {
+		return err
 	}
+	o.dataplane.file.warn(c, log)
 	options := client.Options{Target: o.api, Node: o.node, Name: "nftables", SocketUsers: o.users, Logger: log}
 	if o.tls != (client.TLSFiles{}) {
 		if options.Certificates, err = client.NewCertificates(o.tls, log); err != nil {
@@ -104,7 +110,6 @@ func (o *applyOptions) run(ctx context.Context, command string, stdout, stderr i
 	if err != nil {
 		return &usageError{command, fmt.Errorf("--api: %w", err)}
 	}
-	c := o.config()
 	replica, states := api.Replica(), &node.States{Run: api.Run, Problems: api.Problems, Report: api.Report}
 	if o.fallback {
 		if _, err := kubeSource(c, "", o.node, log); err != nil { // finds out now whether the API server is named in a way that can be used later
@@ -122,13 +127,21 @@ func (o *applyOptions) run(ctx context.Context, command string, stdout, stderr i
 	return o.dataplane.run(ctx, node.Options{Config: c, States: states}, stdout, log)
 }
 
-// config returns what the flags mean.
-func (o *applyOptions) config() *config.Config {
-	c := flagConfig()
-	c.HostnameOverride, c.ClientConnection.Kubeconfig = o.node, o.kubeconfig
-	o.routing.set(c)
+// set gives c what the flags mean.
+func (o *applyOptions) set(c *config.Config) (err error) {
+	o.node = cmp.Or(o.node, c.HostnameOverride)
+	if o.fallback {
+		if o.node, err = nodeOrHost(o.node); err != nil {
+			return err
+		}
+	}
+	c.HostnameOverride = o.node
+	if o.dataplane.file.counts("kubeconfig") {
+		c.ClientConnection.Kubeconfig = o.kubeconfig
+	}
+	o.routing.set(c, o.dataplane.file.counts)
 	o.dataplane.set(c)
-	return c
+	return o.dataplane.file.valid(c)
 }
 
 // check finds flags that contradict each other.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -134,6 +133,9 @@ func (o *objectFlags) source(c *config.Config, name string, log *slog.Logger) (s
 	return kubeSource(c, o.master, name, log)
 }
 
+// serviceProxyNameUsage is the help text of --service-proxy-name.
+const serviceProxyNameUsage = "handle the Services with this value of the label service.kubernetes.io/service-proxy-name, instead of those without it"
+
 // routingFlags are what the operator decides about routing.
 type routingFlags struct {
 	clusterCIDRs     prefixes
@@ -151,13 +153,26 @@ func (r *routingFlags) register(f *pflag.FlagSet) {
 	f.Int64Var(&r.services.MaxEntries, "max-entries-per-service", defaults.MaxEntries, "how many frontends, endpoints behind them and source ranges are routed for one Service; 0 for the most, 1600000")
 	f.Int64Var(&r.services.MaxEntriesPerNamespace, "max-entries-per-namespace", defaults.MaxEntriesPerNamespace, "how many of them for the Services of a namespace; 0 for no bound")
 	f.Int64Var(&r.services.MaxEntriesPerNode, "max-entries-per-node", defaults.MaxEntriesPerNode, "how many of them in all; 0 for no bound")
-	f.StringVar(&r.serviceProxyName, "service-proxy-name", "", "handle the Services with this value of the label service.kubernetes.io/service-proxy-name, instead of those without it")
+	f.StringVar(&r.serviceProxyName, "service-proxy-name", "", serviceProxyNameUsage)
 }
 
-// set gives c what the flags mean.
-func (r *routingFlags) set(c *config.Config) {
-	c.DetectLocal.ClusterCIDRs, c.ServiceProxyName, c.Services = r.clusterCIDRs, r.serviceProxyName, r.services
-	c.Linux.MasqueradeAll = r.masqueradeAll
+// set gives c what the flags mean that count.
+func (r *routingFlags) set(c *config.Config, counts func(flag string) bool) {
+	from, to := &r.services, &c.Services
+	for flag, set := range map[string]func(){
+		"cluster-cidr":              func() { c.DetectLocalMode, c.DetectLocal.ClusterCIDRs = config.LocalModeClusterCIDR, r.clusterCIDRs },
+		"masquerade-all":            func() { c.Linux.MasqueradeAll = r.masqueradeAll },
+		"service-proxy-name":        func() { c.ServiceProxyName = r.serviceProxyName },
+		"allowed-external-ips":      func() { to.AllowedExternalIPs = from.AllowedExternalIPs },
+		"node-external-ips":         func() { to.NodeExternalIPs = from.NodeExternalIPs },
+		"max-entries-per-service":   func() { to.MaxEntries = from.MaxEntries },
+		"max-entries-per-namespace": func() { to.MaxEntriesPerNamespace = from.MaxEntriesPerNamespace },
+		"max-entries-per-node":      func() { to.MaxEntriesPerNode = from.MaxEntriesPerNode },
+	} {
+		if counts(flag) {
+			set()
+		}
+	}
 }
 
 // check finds flags that cannot be used.
@@ -172,17 +187,17 @@ func (r *routingFlags) check() error {
 	return nil
 }
 
-// flagConfig returns the configuration of a command without a configuration file: kernel settings stay as they are, nothing is asked from
-// the API server again at intervals, and there are no metrics.
+// flagConfig returns the configuration of a command without a configuration file: nothing is asked from the API server again at
+// intervals.
 func flagConfig() *config.Config {
 	c := config.Default()
-	c.Mode, c.MetricsBindAddress, c.ConfigSyncPeriod = config.ModeNFTables, netip.AddrPort{}, field.Duration{}
+	c.Mode, c.ConfigSyncPeriod = config.ModeNFTables, field.Duration{}
 	return c
 }
 
 // commandFlags are the flags of run, serve and apply for fields of the configuration.
 var commandFlags = map[string]string{
-	"healthzBindAddress": "--healthz-bind-address", "api.listen": "--listen", "api.socketMode": "--socket-mode",
+	"healthzBindAddress": "--healthz-bind-address", "metricsBindAddress": "--metrics-bind-address", "api.listen": "--listen", "api.socketMode": "--socket-mode",
 	"api.tlsCertFile": "--tls-cert", "api.tlsKeyFile": "--tls-key", "api.clientCAFile": "--client-ca",
 }
 

@@ -17,8 +17,8 @@ import (
 
 // programmingFlags are what the operator decides about programming a node.
 type programmingFlags struct {
+	file              fileFlags
 	nodePortAddresses nodePortAddresses
-	health            addressAndPort
 	takeOver          time.Duration
 }
 
@@ -27,25 +27,27 @@ func takeOverFlag(f *pflag.FlagSet, wait *time.Duration) {
 	f.DurationVar(wait, "take-over", 2*time.Second, "how long to wait until another process that programs this kernel has ended, before giving up; the kernel goes on routing meanwhile")
 }
 
-func (o *programmingFlags) register(f *pflag.FlagSet) {
+func (o *programmingFlags) register(f *pflag.FlagSet, kinds string) {
 	o.nodePortAddresses = nodePortAddresses{backend.NodePortAddresses{Primary: true}}
 	f.Var(&o.nodePortAddresses, "nodeport-addresses", "where node ports are served: CIDRs of local addresses, or the word primary for the Node's first address of each family")
 	takeOverFlag(f, &o.takeOver)
-	o.health.AddrPort = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), config.HealthzPort)
-	f.Var(&o.health, "healthz-bind-address", "address and port of /healthz and /livez; empty for none")
+	o.file.health.AddrPort = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), config.HealthzPort)
+	o.file.register(f, kinds)
 }
 
-// set gives c what the flags mean.
+// set gives c what the flags mean that count.
 func (o *programmingFlags) set(c *config.Config) {
-	c.NodePortAddresses = config.NodePortAddresses{Primary: o.nodePortAddresses.Primary, CIDRs: o.nodePortAddresses.CIDRs}
-	c.HealthzBindAddress = o.health.AddrPort
+	if o.file.counts("nodeport-addresses") {
+		c.NodePortAddresses = config.NodePortAddresses{Primary: o.nodePortAddresses.Primary, CIDRs: o.nodePortAddresses.CIDRs}
+	}
 }
 
-// run programs this node until ctx ends, and says when it routes.
+// run programs this node until ctx ends, and says when it routes. With a file, it takes the place of kube-proxy in all that the file has
+// settings for.
 func (o *programmingFlags) run(ctx context.Context, options node.Options, stdout io.Writer, log *slog.Logger) error {
 	var n *node.Node
 	options.Logger, options.Program, options.Version, options.TakeOver = log, programName(), currentVersion(), o.takeOver
-	options.StrictHealth, options.FieldName = true, flagFor
+	options.StrictHealth, options.FieldName, options.ReplaceKubeProxy = true, flagFor, o.file.path != ""
 	options.OnReady = func(services int) {
 		fmt.Fprintf(stdout, "switchyard: node %s routes %d %s\n", n.Name(), services, map[bool]string{true: "service", false: "services"}[services == 1])
 	}

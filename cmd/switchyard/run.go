@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/switchyard-net/switchyard/config"
+	"github.com/switchyard-net/switchyard/config/configfile"
 	"github.com/switchyard-net/switchyard/internal/manifest"
 	"github.com/switchyard-net/switchyard/node"
 	"github.com/switchyard-net/switchyard/source"
@@ -63,12 +65,18 @@ the broken ones said; a start on an empty kernel begins with what is good.`,
 	f.DurationVar(&o.grace, "source-grace", sourceGrace, sourceGraceUsage)
 	f.StringVar(&o.node, "node", "", "name of this node in the manifests (default: the host's name)")
 	o.routing.register(f)
-	o.dataplane.register(f)
+	o.dataplane.register(f, "of kind KubeProxyConfiguration")
 	o.log.register(f)
 	return cmd
 }
 
 func (o *runOptions) run(ctx context.Context, stdout, stderr io.Writer) error {
+	settings := &o.dataplane.file
+	c, err := settings.read(configfile.Load)
+	if err != nil {
+		return err
+	}
+	settings.logging(&o.log, c)
 	log, err := o.log.logger(stderr)
 	if err != nil {
 		return &usageError{"switchyard run", err}
@@ -76,9 +84,16 @@ func (o *runOptions) run(ctx context.Context, stdout, stderr io.Writer) error {
 	if err := o.routing.check(); err != nil {
 		return &usageError{"switchyard run", err}
 	}
-	if o.node, err = nodeOrHost(o.node); err != nil {
+	o.routing.set(c, settings.counts)
+	o.dataplane.set(c)
+	if err := settings.valid(c); err != nil {
 		return err
 	}
+	if o.node, err = nodeOrHost(cmp.Or(o.node, c.HostnameOverride)); err != nil {
+		return err
+	}
+	c.HostnameOverride = o.node
+	settings.warn(c, log)
 	// What is missing in a broken manifest must not be removed from a kernel that routes it. Where nothing is routed, some services
 	// are better than none. Who may not look into the kernel is told so when it is to be programmed.
 	held, err := node.Programmed(runtime.GOOS)
@@ -94,10 +109,6 @@ func (o *runOptions) run(ctx context.Context, stdout, stderr io.Writer) error {
 		log.Warn("this Node is not in the source: no endpoint is local, and no node port is on a primary address", "source", o.source,
 			"node", o.node, "remedy", "add a Node with this node's name and addresses, or mend the manifest that has it")
 	}
-	c := flagConfig()
-	c.HostnameOverride = o.node
-	o.routing.set(c)
-	o.dataplane.set(c)
 	return o.dataplane.run(ctx, node.Options{
 		Config: c, Source: func(*config.Config, string) (source.Source, error) { return src, nil },
 	}, stdout, log)

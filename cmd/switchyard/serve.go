@@ -15,6 +15,7 @@ import (
 	"github.com/switchyard-net/switchyard/client"
 	"github.com/switchyard-net/switchyard/client/peeruser"
 	"github.com/switchyard-net/switchyard/config"
+	"github.com/switchyard-net/switchyard/config/configfile"
 	"github.com/switchyard-net/switchyard/node"
 	"github.com/switchyard-net/switchyard/server"
 	"github.com/switchyard-net/switchyard/source"
@@ -32,7 +33,8 @@ type serveOptions struct {
 	tls     server.TLS
 	clients int
 	maxAge  time.Duration
-	health  addressAndPort
+	file    fileFlags
+	ports   bool
 	log     logFlags
 }
 
@@ -72,7 +74,8 @@ switchyard:relays may have everything.`,
 	f.StringVar(&o.tls.CertFile, "tls-cert", "", "certificate of the server, in PEM; read again when it changes, as are the next two")
 	f.StringVar(&o.tls.KeyFile, "tls-key", "", "key of the certificate")
 	f.StringVar(&o.tls.ClientCAFile, "client-ca", "", "authorities that sign clients' certificates")
-	f.Var(&o.health, "healthz-bind-address", "address and port of /healthz and /livez, such as 0.0.0.0:10256; empty for none")
+	o.file.register(f, "of kind KubeProxyConfiguration")
+	f.BoolVar(&o.ports, "health-check-node-ports", false, "answer load balancers on the health check node ports of Services, in the place of the dataplane")
 	f.IntVar(&o.clients, "max-clients", 0, "how many clients there may be at once at each address of --listen, a quarter of them, or 64 if that is more, from one IPv4 address or IPv6 /64; as many may be about to show a certificate; 0 for 10000")
 	f.DurationVar(&o.maxAge, "max-connection-age", time.Hour, "how long a connection over TLS lasts, or a fifth less at random, until its client connects again; 0 for ever")
 	o.log.register(f)
@@ -80,6 +83,11 @@ switchyard:relays may have everything.`,
 }
 
 func (o *serveOptions) run(ctx context.Context, command string, stdout, stderr io.Writer) error {
+	c, err := o.file.read(configfile.Load)
+	if err != nil {
+		return err
+	}
+	o.file.logging(&o.log, c)
 	log, err := o.log.logger(stderr)
 	if err != nil {
 		return &usageError{command, err}
@@ -99,19 +107,26 @@ func (o *serveOptions) run(ctx context.Context, command string, stdout, stderr i
 	if _, err := peeruser.Parse(o.users); err != nil {
 		return &usageError{command, fmt.Errorf("--socket-users: %w", err)}
 	}
+	if o.ports && o.nodes {
+		return &usageError{command, errors.New("--health-check-node-ports is for the node that the process runs on; leave it out with --nodes")}
+	}
 	if !o.nodes {
-		if o.node, err = nodeOrHost(o.node); err != nil {
+		if o.node, err = nodeOrHost(cmp.Or(o.node, c.HostnameOverride)); err != nil {
 			return err
 		}
 	}
-	c, err := o.config()
-	if err != nil {
+	if err := o.set(c); err != nil {
 		return &usageError{command, err}
 	}
+	if err := o.file.valid(c); err != nil {
+		return err
+	}
+	o.file.warn(c, log)
 	options := node.Options{
 		Config: c, Role: node.Server, Logger: log, Program: programName(), Version: currentVersion(), FieldName: flagFor,
-		Source:     func(c *config.Config, name string) (source.Source, error) { return o.objects.source(c, name, log) },
-		MaxClients: o.clients, MaxConnectionAge: cmp.Or(o.maxAge, -1),
+		HealthCheckNodePorts: &o.ports,
+		Source:               func(c *config.Config, name string) (source.Source, error) { return o.objects.source(c, name, log) },
+		MaxClients:           o.clients, MaxConnectionAge: cmp.Or(o.maxAge, -1),
 		OnReady: func(int) {
 			fmt.Fprintf(stdout, "switchyard: serving %s on %s\n", o.whose(), strings.Join(o.listen, ", "))
 		},
@@ -126,22 +141,35 @@ func (o *serveOptions) run(ctx context.Context, command string, stdout, stderr i
 	return n.Run(ctx)
 }
 
-// config returns what the flags mean.
-func (o *serveOptions) config() (*config.Config, error) {
-	c := flagConfig()
-	c.HostnameOverride, c.ClientConnection.Kubeconfig, c.HealthzBindAddress = o.node, o.objects.kubeconfig, o.health.AddrPort
-	o.routing.set(c)
-	c.API = config.API{
-		Listen: o.listen, SocketMode: o.mode, SocketUsers: o.users,
-		TLSCertFile: o.tls.CertFile, TLSKeyFile: o.tls.KeyFile, ClientCAFile: o.tls.ClientCAFile,
+// set gives c what the flags mean.
+func (o *serveOptions) set(c *config.Config) error {
+	c.HostnameOverride = o.node
+	if o.file.counts("kubeconfig") {
+		c.ClientConnection.Kubeconfig = o.objects.kubeconfig
 	}
+	o.routing.set(c, o.file.counts)
+	if o.file.counts("listen") || len(c.API.Listen) == 0 {
+		c.API.Listen = o.listen
+	}
+	for flag, set := range map[string]func(){
+		"socket-mode":  func() { c.API.SocketMode = o.mode },
+		"socket-users": func() { c.API.SocketUsers = o.users },
+		"tls-cert":     func() { c.API.TLSCertFile = o.tls.CertFile },
+		"tls-key":      func() { c.API.TLSKeyFile = o.tls.KeyFile },
+		"client-ca":    func() { c.API.ClientCAFile = o.tls.ClientCAFile },
+	} {
+		if o.file.counts(flag) {
+			set()
+		}
+	}
+	o.listen = c.API.Listen
 	if err := node.CheckAPI(&c.API, flagFor); err != nil {
-		return nil, err
+		return err
 	}
 	if o.tls != (server.TLS{}) && !slices.ContainsFunc(o.listen, func(l string) bool { return strings.HasPrefix(l, "tcp://") }) {
-		return nil, errors.New("--tls-cert, --tls-key and --client-ca are for TCP, and no --listen is tcp://IP:PORT; add one, or leave them out")
+		return errors.New("--tls-cert, --tls-key and --client-ca are for TCP, and no --listen is tcp://IP:PORT; add one, or leave them out")
 	}
-	return c, nil
+	return nil
 }
 
 func (o *serveOptions) whose() string {
