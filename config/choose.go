@@ -1,6 +1,7 @@
 package config
 
 import (
+	"encoding/json"
 	"reflect"
 	"strings"
 
@@ -53,6 +54,28 @@ func mend(v, other reflect.Value, path string) {
 		}
 	}
 	v.Set(other)
+}
+
+// Text returns the value of the field at path, as [Diff] names it, in JSON; "" if there is no such field.
+func (c *Config) Text(path string) string {
+	v := reflect.ValueOf(c).Elem()
+	for name := range strings.SplitSeq(path, ".") {
+		if v = member(v, name); !v.IsValid() {
+			return ""
+		}
+	}
+	value := v.Interface()
+	if ports, ok := value.(NodePortAddresses); ok {
+		value = ports.Strings()
+	}
+	if v.Kind() == reflect.Slice && v.IsNil() {
+		return "[]"
+	}
+	text, err := json.Marshal(value)
+	if err != nil {
+		return ""
+	}
+	return string(text)
 }
 
 // member returns the field of struct v whose name is that of a path, but for the case of letters.

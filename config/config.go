@@ -288,6 +288,8 @@ func duration(d time.Duration) field.Duration { return field.Duration{Duration: 
 
 // Note tells what became of a field that means something else now, or nothing any more.
 type Note struct {
+	// File is the name of the file, empty if the field is not from one.
+	File string
 	// Path leads to the field in the file that was read.
 	Path string
 	// Text is worded to follow the path.

@@ -1,8 +1,8 @@
 // Package v1alpha1 has the configuration file of version kubeproxy.config.k8s.io/v1alpha1, the one that kube-proxy reads and
 // kubeadm writes.
 //
-// It is read, never written. As in kube-proxy, [KubeProxyConfiguration.SetDefaults] takes a field that is missing, null or, where
-// there is no pointer, zero, for one that has its default. [KubeProxyConfiguration.Convert] says where each field lands.
+// As in kube-proxy, [KubeProxyConfiguration.SetDefaults] takes a field that is missing, null or, where there is no pointer,
+// zero, for one that has its default. [KubeProxyConfiguration.Convert] says where each field lands, and [From] goes the way back.
 package v1alpha1
 
 import (

@@ -1,0 +1,30 @@
+package config
+
+import (
+	"maps"
+	"slices"
+)
+
+// DeepCopy returns a copy that shares nothing with c, nil for nil.
+func (c *Config) DeepCopy() *Config {
+	if c == nil {
+		return nil
+	}
+	out := new(Config)
+	c.DeepCopyInto(out)
+	return out
+}
+
+// DeepCopyInto makes out a copy that shares nothing with c.
+func (c *Config) DeepCopyInto(out *Config) {
+	*out = *c
+	out.FeatureGates = maps.Clone(c.FeatureGates)
+	out.Logging.VModule = slices.Clone(c.Logging.VModule)
+	out.NodeIPOverride = slices.Clone(c.NodeIPOverride)
+	out.DetectLocal.ClusterCIDRs = slices.Clone(c.DetectLocal.ClusterCIDRs)
+	out.NodePortAddresses.CIDRs = slices.Clone(c.NodePortAddresses.CIDRs)
+	out.Services.AllowedExternalIPs = slices.Clone(c.Services.AllowedExternalIPs)
+	out.IPVS.ExcludeCIDRs = slices.Clone(c.IPVS.ExcludeCIDRs)
+	out.API.Listen = slices.Clone(c.API.Listen)
+	out.API.SocketUsers = slices.Clone(c.API.SocketUsers)
+}
