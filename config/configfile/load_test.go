@@ -31,7 +31,7 @@ func TestFaults(t *testing.T) {
 		{"nothing", "# soon\n", []string{"f: is empty: it needs at least apiVersion and kind"}},
 		{"not YAML", v2 + "mode: [\n", []string{"f:3: not valid YAML"}},
 		{"a list", "- a\n", []string{"f:1:1: must be an object with apiVersion and kind, got a list"}},
-		{"two documents", v2 + "---\n" + v2, []string{"f:4: holds a second document"}},
+		{"two documents", v2 + "---\n" + v2, []string{"f:4:1: is a second KubeProxyConfiguration, after the one in f:1:1: keep one"}},
 		{"another kind", "apiVersion: v1\nkind: Pod\n", []string{`f:2:7: kind: must be KubeProxyConfiguration, got "Pod"`}},
 		{"another version", "apiVersion: kubeproxy.config.k8s.io/v1\nkind: KubeProxyConfiguration\n",
 			[]string{`f:1:13: apiVersion: must be kubeproxy.config.k8s.io/v1alpha1 or kubeproxy.config.k8s.io/v1alpha2, got "kubeproxy.config.k8s.io/v1"`}},

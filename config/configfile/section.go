@@ -30,8 +30,8 @@ func LoadSection[T Section](name string, data []byte, defaults T) (T, error) {
 		return defaults, wrongKind(doc, defaults.Kind(), SectionAPIVersion)
 	}
 	section := defaults
-	r := report{doc: doc}
-	r.decoded(doc.Into(&section))
-	r.add(section.Validate(""))
-	return section, r.err()
+	var r report
+	r.decoded(doc, doc.Into(&section))
+	r.add(doc, section.Validate("")...)
+	return section, r.err([]*manifest.Document{doc})
 }

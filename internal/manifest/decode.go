@@ -16,7 +16,9 @@ import (
 type decoder struct {
 	file string
 	// line is how many lines of the file precede the document that is read.
-	line    int
+	line int
+	// inText is set if columns are not those of the file.
+	inText  bool
 	objects []Object
 	errs    []error
 	// faults counts the errors, also those beyond maxFaults, which are not kept.
@@ -48,8 +50,12 @@ func (d *decoder) fail(n *yaml.Node, format string, args ...any) {
 	if text := err.Error(); len(text) > maxText {
 		err = errors.New(shorten(text, maxText))
 	}
+	column := n.Column
+	if d.inText {
+		column = 0
+	}
 	d.errs = append(d.errs, &Error{
-		File: d.file, Line: d.line + n.Line, Column: n.Column, Kind: shorten(d.kind, maxText), Name: shorten(d.name, maxText),
+		File: d.file, Line: d.line + n.Line, Column: column, Kind: shorten(d.kind, maxText), Name: shorten(d.name, maxText),
 		Field: shorten(pathString(d.path), maxText), Err: err,
 	})
 }

@@ -147,6 +147,9 @@ func (doc document) parse(file string) (*yaml.Node, error) {
 	if n.Kind != yaml.DocumentNode || len(n.Content) == 0 || isEmpty(n.Content[0]) {
 		return nil, nil
 	}
+	// What the file notes about the document as a whole is kept with its content.
+	n.Content[0].HeadComment = joinComments(n.HeadComment, n.Content[0].HeadComment)
+	n.Content[0].FootComment = joinComments(n.Content[0].FootComment, n.FootComment)
 	return n.Content[0], nil
 }
 

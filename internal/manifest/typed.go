@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding"
 	"errors"
+	"fmt"
 	"net/netip"
 	"reflect"
 
@@ -13,7 +14,7 @@ import (
 // ErrUnknownField is wrapped by the [Error] of a field that the type read into does not have.
 var ErrUnknownField = errors.New("there is no such field")
 
-// Document is a file that holds one object of any kind, for those who bring the type to read it into themselves.
+// Document is one object of any kind in a file, for those who bring the type to read it into themselves.
 type Document struct {
 	// APIVersion and Kind are what the document says of itself; either may be empty.
 	APIVersion, Kind string
@@ -21,41 +22,125 @@ type Document struct {
 	file string
 	size int
 	line int // as decoder.line
-	root *yaml.Node
+	// inText is set for a document in the text of another one, in which columns are unknown.
+	inText bool
+	root   *yaml.Node
+	// comments are those that stand in a line of their own.
+	comments []CommentLine
 }
 
 // Single parses a file that must hold exactly one object. It returns one *[Error] for each fault. It does not keep data.
 func Single(file string, data []byte) (*Document, []error) {
+	docs, err := Documents(file, data)
+	switch {
+	case err != nil:
+		return nil, []error{err}
+	case len(docs) > 1:
+		return nil, []error{&Error{File: file, Line: docs[1].line + docs[1].root.Line, Err: errors.New("holds a second document: keep one, in a file of its own")}}
+	}
+	return docs[0], nil
+}
+
+// Documents parses a file that must hold at least one object. The error is the first *[Error]. Nothing returned refers to data.
+func Documents(file string, data []byte) ([]*Document, error) {
 	if bytes.HasPrefix(data, []byte("\xff\xfe")) || bytes.HasPrefix(data, []byte("\xfe\xff")) {
-		return nil, []error{&Error{File: file, Line: 1, Err: errUTF16}}
+		return nil, &Error{File: file, Line: 1, Err: errUTF16}
 	}
-	var found *Document
-	for doc := range documents(data) {
-		root, err := doc.parse(file)
-		switch {
-		case err != nil:
-			return nil, []error{err}
-		case root == nil:
-			continue
-		case found != nil:
-			return nil, []error{&Error{File: file, Line: doc.line - 1 + root.Line, Err: errors.New("holds a second document: keep one, in a file of its own")}}
+	var docs []*Document
+	var before []CommentLine // in documents that have nothing else
+	for text := range documents(data) {
+		root, err := text.parse(file)
+		if err != nil {
+			return nil, err
 		}
-		found = &Document{file: file, size: len(data), line: doc.line - 1, root: root}
+		comments := commentLines(text)
+		if root == nil {
+			before = append(before, comments...)
+			continue
+		}
+		doc := &Document{file: file, size: len(text.text), line: text.line - 1, root: root, comments: append(before, comments...)}
+		before = nil
+		d := doc.decoder()
+		if root.Kind != yaml.MappingNode {
+			d.fail(root, "must be an object with apiVersion and kind, got %s", describe(root))
+			return nil, d.errs[0]
+		}
+		doc.APIVersion, doc.Kind = d.text(root, "apiVersion"), d.text(root, "kind")
+		docs = append(docs, doc)
 	}
-	if found == nil {
-		return nil, []error{&Error{File: file, Err: errors.New("is empty: it needs at least apiVersion and kind")}}
+	if len(docs) == 0 {
+		return nil, &Error{File: file, Err: errors.New("is empty: it needs at least apiVersion and kind")}
 	}
-	d := found.decoder()
-	if found.root.Kind != yaml.MappingNode {
-		d.fail(found.root, "must be an object with apiVersion and kind, got %s", describe(found.root))
-		return nil, d.errs
+	last := docs[len(docs)-1]
+	last.comments = append(last.comments, before...)
+	return docs, nil
+}
+
+// Text is a text in an object, such as a file in a ConfigMap.
+type Text struct {
+	Key, Data string
+
+	file string
+	// line is how many lines of the file precede the text; -1 if its lines are not those of the file.
+	line int
+}
+
+// Texts returns the texts of the map in the field of the document with that name.
+func (d *Document) Texts(name string) []Text {
+	var texts []Text
+	dec := d.decoder()
+	m := dec.find(d.root, name)
+	if m == nil || m.Kind != yaml.MappingNode {
+		return nil
 	}
-	found.APIVersion, found.Kind = d.text(found.root, "apiVersion"), d.text(found.root, "kind")
-	return found, nil
+	for i := 0; i+1 < len(m.Content); i += 2 {
+		key, value := m.Content[i], m.Content[i+1]
+		data, ok := stringOf(value)
+		if !ok {
+			continue
+		}
+		t := Text{Key: key.Value, Data: data, file: d.file, line: d.line + value.Line}
+		if value.Style&yaml.LiteralStyle == 0 {
+			t.file, t.line = d.file+"("+name+"."+shorten(key.Value, maxText)+")", -1
+		}
+		texts = append(texts, t)
+	}
+	return texts
+}
+
+// Documents parses the text as a file. Positions are those in the file around it if the text is a literal block of YAML, otherwise
+// those in the text.
+func (t Text) Documents() ([]*Document, error) {
+	docs, err := Documents(t.file, []byte(t.Data))
+	if t.line < 0 {
+		return docs, err
+	}
+	if e, ok := errors.AsType[*Error](err); ok && e.Line > 0 {
+		e.Line, e.Column = e.Line+t.line, 0
+	}
+	for _, doc := range docs {
+		doc.line, doc.inText = doc.line+t.line, true
+		for i := range doc.comments {
+			doc.comments[i].Line += t.line
+		}
+	}
+	return docs, err
 }
 
 func (d *Document) decoder() *decoder {
-	return &decoder{file: d.file, line: d.line, allowance: d.size + aliasAllowance, following: map[*yaml.Node]bool{}}
+	return &decoder{file: d.file, line: d.line, inText: d.inText, allowance: d.size + aliasAllowance, following: map[*yaml.Node]bool{}}
+}
+
+// File returns the name of the file.
+func (d *Document) File() string { return d.file }
+
+// Position returns where the field at path is, or the closest field around it, as errors begin.
+func (d *Document) Position(path string) string {
+	e := d.Error(path, nil)
+	if e.Column == 0 {
+		return fmt.Sprintf("%s:%d", e.File, e.Line)
+	}
+	return fmt.Sprintf("%s:%d:%d", e.File, e.Line, e.Column)
 }
 
 // Into reads the document, apiVersion and kind excepted, into the struct that v points to. Fields are matched by their JSON
@@ -80,7 +165,11 @@ func (d *Document) Into(v any) []error {
 // Error returns err as an *Error with the position of the field at path, or of the closest field around it.
 func (d *Document) Error(path string, err error) *Error {
 	n := descend(d.root, path)
-	return &Error{File: d.file, Line: d.line + n.Line, Column: n.Column, Field: path, Err: err}
+	e := &Error{File: d.file, Line: d.line + n.Line, Column: n.Column, Field: path, Err: err}
+	if d.inText {
+		e.Column = 0
+	}
+	return e
 }
 
 // wantedTexts says how the text of some types looks, whose own errors are not meant for operators.
