@@ -1,0 +1,143 @@
+package configfile
+
+import (
+	"fmt"
+	"path"
+	"reflect"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/switchyard-net/switchyard/config"
+	"github.com/switchyard-net/switchyard/config/v1alpha1"
+	"github.com/switchyard-net/switchyard/config/v1alpha2"
+	"github.com/switchyard-net/switchyard/internal/manifest"
+)
+
+// Versions are those that [Convert] writes, the latest one first.
+func Versions() []string {
+	return []string{path.Base(v1alpha2.APIVersion), path.Base(v1alpha1.APIVersion)}
+}
+
+// Convert reads files as [LoadFiles] does and returns the one file that means the same in a version, such as v1alpha1. Every
+// field is written. Comments go with the fields that they are about.
+//
+// The notes are those of LoadFiles, and one for each value and each comment that gets lost. There is no file if there is a fault.
+func Convert(files []File, version string, o Options) ([]byte, []config.Note, error) {
+	if !slices.Contains(Versions(), version) {
+		return nil, nil, fmt.Errorf("there is no version %q: use %s", version, strings.Join(Versions(), " or "))
+	}
+	l, err := load(files, o)
+	if err != nil {
+		return nil, l.notes, err
+	}
+	var object any = v1alpha2.From(l.config)
+	rename := func(path string) string { return path }
+	if version == path.Base(v1alpha1.APIVersion) {
+		old, lost := v1alpha1.From(l.config)
+		for _, n := range lost {
+			n.File = l.origin(n.Path).File()
+			n.Path = l.pathIn(l.origin(n.Path), n.Path)
+			l.notes = append(l.notes, n)
+		}
+		object, rename = old, old.Path
+	}
+	root, err := nodes(object)
+	if err != nil {
+		return nil, l.notes, err
+	}
+	plain, err := encode(root)
+	if err != nil {
+		return nil, l.notes, err
+	}
+	l.comment(root, rename)
+	text, err := encode(root)
+	if err != nil || !sameValues(plain, text) {
+		text = plain // some comments cannot be written where they stood
+	}
+	l.nameLostComments(text)
+	return text, l.notes, nil
+}
+
+// comment puts the comments of all documents to the fields of root. Rename returns the path in root of a field of v1alpha2.
+func (l *loaded) comment(root *yaml.Node, rename func(string) string) {
+	keys, values := map[string]*yaml.Node{}, map[string]*yaml.Node{}
+	manifest.Walk(root, func(path string, key, value *yaml.Node) { keys[path], values[path] = key, value })
+	for _, doc := range l.documents() {
+		to := map[string]string{} // from paths in doc to those in root
+		manifest.Walk(l.latest(), func(path string, _, _ *yaml.Node) {
+			from, at := l.pathIn(doc, path), rename(path)
+			if _, known := to[from]; (!known || from == path) && values[at] != nil {
+				to[from] = at
+			}
+		})
+		for _, c := range doc.Comments() {
+			list, _, isItem := strings.Cut(c.Path, "[")
+			at, ok := to[list]
+			if value := values[at]; ok && isItem {
+				item := slices.IndexFunc(value.Content, func(n *yaml.Node) bool { return c.Item != "" && n.Value == c.Item })
+				if item < 0 {
+					continue
+				}
+				attach(c, value.Content[item], value.Content[item])
+			} else if ok && c.Path == "" {
+				attach(manifest.Comment{Head: c.Head}, root.Content[0], root.Content[0])
+				attach(manifest.Comment{Foot: c.Foot}, root.Content[len(root.Content)-2], root.Content[len(root.Content)-2])
+			} else if ok {
+				beside := value
+				if value.Kind != yaml.ScalarNode && len(value.Content) > 0 {
+					beside = keys[at]
+				}
+				attach(c, keys[at], beside)
+			}
+		}
+	}
+}
+
+// latest returns the file of the latest version.
+func (l *loaded) latest() *yaml.Node {
+	root, _ := nodes(v1alpha2.From(l.config)) // which has been encoded before, or is a part of what has
+	return root
+}
+
+// attach adds a comment to a field.
+func attach(c manifest.Comment, field, beside *yaml.Node) {
+	join := func(to *string, text string) {
+		if text != "" {
+			*to = strings.TrimPrefix(*to+"\n"+text, "\n")
+		}
+	}
+	join(&field.HeadComment, c.Head)
+	join(&field.FootComment, c.Foot)
+	if c.Beside != "" && (strings.Contains(c.Beside, "\n") || beside.LineComment != "") {
+		join(&field.HeadComment, c.Beside)
+	} else {
+		join(&beside.LineComment, c.Beside)
+	}
+}
+
+// nameLostComments adds a note for each comment that is not in text.
+func (l *loaded) nameLostComments(text []byte) {
+	lost := func(doc *manifest.Document, line int, comment string) {
+		if !strings.Contains(string(text), comment) {
+			l.notes = append(l.notes, config.Note{File: doc.File(), Path: fmt.Sprintf("the comment in line %d", line), Text: fmt.Sprintf("is lost: %.60s", comment)})
+		}
+	}
+	for _, doc := range l.documents() {
+		for _, c := range doc.CommentLines() {
+			lost(doc, c.Line, c.Text)
+		}
+		for _, c := range doc.Comments() {
+			if c.Beside != "" {
+				lost(doc, c.Line, c.Beside)
+			}
+		}
+	}
+}
+
+// sameValues reports whether two texts of YAML have the same values.
+func sameValues(a, b []byte) bool {
+	var x, y any
+	return yaml.Unmarshal(a, &x) == nil && yaml.Unmarshal(b, &y) == nil && reflect.DeepEqual(x, y)
+}
