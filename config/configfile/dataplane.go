@@ -49,8 +49,8 @@ func LoadNFTables(data []byte, o Options) (*config.Config, []config.Note, error)
 		whole.NFTables, whole.DetectLocalMode, whole.DetectLocal, whole.NodePortAddresses, whole.SyncPeriod, whole.MinSyncPeriod,
 		whole.HealthzBindAddress, whole.MetricsBindAddress, whole.BindAddressHardFail, whole.EnableProfiling, whole.Linux,
 	}
-	r := report{doc: doc}
-	r.decoded(doc.Into(&file))
+	var r report
+	r.decoded(doc, doc.Into(&file))
 	whole.Mode, whole.NFTables = config.ModeNFTables, file.Config
 	whole.DetectLocalMode, whole.DetectLocal, whole.NodePortAddresses = file.DetectLocalMode, file.DetectLocal, file.NodePortAddresses
 	whole.SyncPeriod, whole.MinSyncPeriod, whole.Linux = file.SyncPeriod, file.MinSyncPeriod, file.Linux
@@ -61,9 +61,9 @@ func LoadNFTables(data []byte, o Options) (*config.Config, []config.Note, error)
 	for i, f := range faults {
 		faults[i] = &field.Error{Path: strings.TrimPrefix(f.Path, "nftables."), Problem: f.Problem}
 	}
-	r.add(faults)
+	r.add(doc, faults...)
 	if len(r.errs) > 0 {
-		return nil, nil, r.err()
+		return nil, nil, r.err([]*manifest.Document{doc})
 	}
 	return c, nil, nil
 }
