@@ -59,11 +59,12 @@ func newRoot() *cobra.Command {
 Start with 'switchyard lab': it builds a throw-away node, runs ordinary manifests in it
 and shows who answers whom.`,
 		Args:          cobra.NoArgs,
+		Version:       versionText(),
 		SilenceErrors: true, // run prints them, once
 		SilenceUsage:  true,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	root.CompletionOptions.HiddenDefaultCmd = true
+	root.SetVersionTemplate("{{.Version}}\n")
 	root.AddCommand(newRunCommand(), newProxyCommand(), newServeCommand(), newApplyCommand(), newLabCommand(), newCleanupCommand(), newConfigCommand(), newVersionCommand())
 	asUsage(root)
 	return root

@@ -30,7 +30,9 @@ func TestExitCodes(t *testing.T) {
 		text string // on stderr, or on stdout if there is no error
 	}{
 		{"version", exitOK, "switchyard "},
+		{"--version", exitOK, "switchyard "},
 		{"--help", exitOK, "lab"},
+		{"--help", exitOK, "completion"},
 		{"", exitOK, "Available Commands"},
 		{"frob", exitUsage, `switchyard: unknown command "frob"`},
 		{"run", exitUsage, "switchyard: --source is missing"},

@@ -28,6 +28,7 @@ type proxyFlags struct {
 	master           string        // --master: address of the API server, instead of that of the kubeconfig
 	hostnameOverride string        // --hostname-override
 	serviceProxyName string        // --service-proxy-name
+	apiListen        []string      // --api-listen
 	version          string        // --version: "true" or "raw" to print the version
 
 	// read is the SHA-256 of what was last read from configFile.
@@ -42,7 +43,7 @@ type proxyFlags struct {
 
 // beside are the flags that count beside --config.
 var beside = map[string]bool{
-	"config": true, "hostname-override": true, "service-proxy-name": true, "master": true, "cleanup": true, "take-over": true, "init-only": true, "write-config-to": true,
+	"config": true, "hostname-override": true, "service-proxy-name": true, "api-listen": true, "master": true, "cleanup": true, "take-over": true, "init-only": true, "write-config-to": true,
 	"version": true, "v": true, "vmodule": true, "logging-format": true, "log-flush-frequency": true,
 	"log-text-split-stream": true, "log-text-info-buffer-size": true, "log-json-split-stream": true, "log-json-info-buffer-size": true,
 }
@@ -74,6 +75,7 @@ func (p *proxyFlags) registerGeneral(fs *pflag.FlagSet) {
 	fs.Int32Var(&c.ClientConnection.Burst, "kube-api-burst", c.ClientConnection.Burst, "requests to the API server at once")
 	fs.Float32Var(&c.ClientConnection.QPS, "kube-api-qps", c.ClientConnection.QPS, "requests to the API server a second")
 	fs.StringVar(&p.hostnameOverride, "hostname-override", "", "name of this Node, instead of the host's name")
+	fs.StringSliceVar(&p.apiListen, "api-listen", nil, "where to serve the node-local API: unix:///PATH or tcp://IP:PORT; may be repeated")
 	fs.StringVar(&p.serviceProxyName, "service-proxy-name", "", serviceProxyNameUsage)
 	fs.StringVar(&c.BindAddress, "bind-address", c.BindAddress, "primary IP of this node; nothing is bound to it")
 	fs.StringVar(&c.HealthzBindAddress, "healthz-bind-address", c.HealthzBindAddress, "IP and port of /healthz and /livez; empty for none")
@@ -240,6 +242,9 @@ func (p *proxyFlags) override(c *config.Config) error {
 	}
 	if p.flags.Changed("service-proxy-name") {
 		c.ServiceProxyName = p.serviceProxyName
+	}
+	if p.flags.Changed("api-listen") {
+		c.API.Listen = p.apiListen
 	}
 	flags, _, _ := p.file.Convert()
 	from, to := &flags.Logging, &c.Logging

@@ -113,8 +113,8 @@ func TestProxyFlagsAreThoseOfKubeProxy(t *testing.T) {
 			t.Errorf("--%s: %s with default %q, want %s with default %q", f.name, flag.Value.Type(), flag.DefValue, f.typ, f.def)
 		}
 	}
-	// kube-proxy lets two processes program a kernel, and knows no name for itself.
-	ours := []string{"take-over", "service-proxy-name"}
+	// kube-proxy lets two processes program a kernel, knows no name for itself, and has no API.
+	ours := []string{"take-over", "service-proxy-name", "api-listen"}
 	parse(t).flags.VisitAll(func(f *pflag.Flag) {
 		if !known[f.Name] && !slices.Contains(ours, f.Name) {
 			t.Errorf("kube-proxy has no --%s", f.Name)
@@ -207,6 +207,26 @@ func flat(t *testing.T, file *v1alpha1.KubeProxyConfiguration) map[string]any {
 	}
 	walk(root, "")
 	return values
+}
+
+// TestProxyFlagsOfOurOwn: flags that kube-proxy does not have count beside a file.
+func TestProxyFlagsOfOurOwn(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "config.yaml")
+	if err := os.WriteFile(file, []byte("apiVersion: kubeproxy.config.k8s.io/v1alpha2\nkind: KubeProxyConfiguration\nserviceProxyName: file\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{nil, {"--config", file}} {
+		c, warnings, err := parse(t, append(args, "--service-proxy-name=flag", "--api-listen=unix:///run/api.sock")...).config()
+		if err != nil || len(warnings) > 0 {
+			t.Fatal(err, warnings)
+		}
+		if c.ServiceProxyName != "flag" || !slices.Equal(c.API.Listen, []string{"unix:///run/api.sock"}) {
+			t.Errorf("with %v, the flags lead to %q and %q", args, c.ServiceProxyName, c.API.Listen)
+		}
+	}
+	if _, _, err := parse(t, "--api-listen=here").config(); err == nil || !strings.Contains(err.Error(), "--api-listen must look like unix:///") {
+		t.Errorf("an address that is none: %v", err)
+	}
 }
 
 func TestProxyFlagErrors(t *testing.T) {

@@ -76,6 +76,9 @@ var flagNames = map[string]string{
 // flagOf names the flag that sets the field of v1alpha1 at path, which may lead into a list.
 func flagOf(path string) string {
 	list, _, _ := strings.Cut(path, "[")
+	if list == "api.listen" {
+		return "--api-listen"
+	}
 	if name, ok := flagNames[list]; ok {
 		return "--" + name
 	}

@@ -148,6 +148,9 @@ func (h demote) Enabled(ctx context.Context, level slog.Level) bool {
 
 func (h demote) Handle(ctx context.Context, r slog.Record) error {
 	r.Level = min(r.Level, slog.LevelDebug)
+	if !h.Handler.Enabled(ctx, r.Level) { // logr hands errors over without a question
+		return nil
+	}
 	return h.Handler.Handle(ctx, r)
 }
 
