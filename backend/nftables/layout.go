@@ -10,6 +10,13 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
+// tableName is the name of our table in each family.
+const tableName = "switchyard"
+
+var families = []state.Family{state.IPv4, state.IPv6}
+
+func table(f state.Family) nft.Table { return nft.Table{Family: family(f), Name: tableName} }
+
 // space is a key space of frontends. Each has the same sets, prefixed with its name.
 type space uint8
 

@@ -5,16 +5,6 @@ import (
 	"sync"
 )
 
-// largeSet is a set that is not dumped. What is expected in it is looked up.
-type largeSet struct {
-	tableSet
-	layout layout
-	count  int // of all its elements
-	found  int // how many of them were looked up
-	// rewrite says that the set is written anew, and not dumped, if it holds more than what is found.
-	rewrite bool
-}
-
 // lookups look up what is expected in large sets, for some services at a time: while those are compared, the kernel is asked for the
 // next ones, on all sockets. So only a few answers are in memory at once.
 type lookups struct {
@@ -57,7 +47,10 @@ const (
 
 // lookUp starts to look up what is expected.
 func (b *Backend) lookUp(ks *kernelState, want desired, large []*largeSet) *lookups {
-	l := &lookups{sets: large, index: map[tableSet]int{}, expect: b.expectation(ks, want), depth: lookupsAhead * len(b.finders)}
+	l := &lookups{
+		sets: large, index: map[tableSet]int{}, depth: lookupsAhead * len(b.finders),
+		expect: expect(&b.o, b.mirror, ks, want, b.selectNodePorts(want.node)),
+	}
 	for i, s := range large {
 		l.index[s.tableSet] = i
 		s.rewrite = want.spared.none() && s.count > b.limits.rewrite
@@ -75,11 +68,9 @@ func (b *Backend) lookUp(ks *kernelState, want desired, large []*largeSet) *look
 }
 
 // close ends the lookups. The sockets are free afterwards.
-func (ks *kernelState) close() {
-	if l := ks.lookups; l != nil {
-		close(l.jobs)
-		l.workers.Wait()
-	}
+func (l *lookups) close() {
+	close(l.jobs)
+	l.workers.Wait()
 }
 
 func (l *lookups) find(f finder, next *lookup) error {
@@ -93,18 +84,14 @@ func (l *lookups) find(f finder, next *lookup) error {
 			copy(a.found[len(a.found)-1].data[:], data)
 		})
 		if err != nil {
-			return s.failed(err)
+			return readFailed(s.tableSet, err)
 		}
 	}
 	return nil
 }
 
-// everything is how far to reach for all that is expected.
-func everything(want desired) int { return len(want.services) + 1 }
-
-// reach adds to elements what the kernel holds of the first n services, or of everything.
-func (ks *kernelState) reach(n int) error {
-	for l := ks.lookups; l != nil && l.reached < n; {
+func (l *lookups) reach(ks *kernelState, n int) error {
+	for l.reached < n {
 		for len(l.queue) < l.depth && l.expect.more() {
 			l.queue = append(l.queue, l.ask())
 		}
@@ -113,7 +100,7 @@ func (ks *kernelState) reach(n int) error {
 		if next.err != nil {
 			return next.err
 		}
-		ks.add(l, next)
+		l.add(ks, next)
 		l.queue, l.reached = slices.Delete(l.queue, 0, 1), next.until
 	}
 	return nil
@@ -142,7 +129,7 @@ func (l *lookups) ask() *lookup {
 }
 
 // add adds what was found to elements.
-func (ks *kernelState) add(l *lookups, from *lookup) {
+func (l *lookups) add(ks *kernelState, from *lookup) {
 	for i, s := range l.sets {
 		a, width, before := &from.asked[i], s.layout.key, len(ks.elements)
 		k := elementKey{family: s.family, set: s.set}
@@ -154,76 +141,20 @@ func (ks *kernelState) add(l *lookups, from *lookup) {
 	}
 }
 
-// forget takes a shared element off elements that was found again, for another service, after it was compared.
-func (ks *kernelState) forget(k sharedKey) {
+func (l *lookups) forget(ks *kernelState, k sharedKey) {
 	e := k.element()
-	if l := ks.lookups; l != nil {
-		if i, ok := l.index[tableSet{e.family, e.set}]; ok {
-			before := len(ks.elements)
-			delete(ks.elements, e.id())
-			l.sets[i].found -= before - len(ks.elements)
-		}
+	if i, ok := l.index[tableSet{e.family, e.set}]; ok {
+		before := len(ks.elements)
+		delete(ks.elements, e.id())
+		l.sets[i].found -= before - len(ks.elements)
 	}
 }
 
-// unexpected returns the sets that hold more than what was found. It is to be called when everything was reached.
 func (l *lookups) unexpected() (sets []*largeSet) {
-	if l != nil {
-		for _, s := range l.sets {
-			if s.found != s.count {
-				sets = append(sets, s)
-			}
+	for _, s := range l.sets {
+		if s.found != s.count {
+			sets = append(sets, s)
 		}
 	}
 	return sets
-}
-
-// expectation tells which elements there most likely are: those that the state has, in slots that are filled without gaps. What it
-// does not foresee takes longer to read.
-type expectation struct {
-	b    *Backend
-	want desired
-	p    *plan
-	at   int // of everything(want)
-}
-
-func (b *Backend) expectation(ks *kernelState, want desired) expectation {
-	p := newPlan(&b.o, newMirror())
-	for i := range ks.tables {
-		if sk := ks.tables[i].skeleton; sk != nil {
-			p.shape.merge(shapeOf(ks.tables[i].family, sk.Sets()))
-		}
-	}
-	p.keepNumbers(want.services, b.mirror)
-	return expectation{b: b, want: want, p: p}
-}
-
-func (x *expectation) more() bool { return x.at < everything(x.want) }
-
-// next yields the elements of the next service or, after the last one, those of the node ports.
-func (x *expectation) next(yield func(*element)) {
-	at := x.at
-	x.at++
-	if at == len(x.want.services) {
-		for _, a := range x.b.selectNodePorts(x.want.node) {
-			e := newSharedKey(nodePortIPs, a).element()
-			yield(&e)
-		}
-		return
-	}
-	s := x.want.services[at]
-	former := x.b.mirror.services[s.Name]
-	next := applied{record: s, places: placeService(former, s), numbers: x.p.number(s.Name, former.numbers, s)}
-	if former.record == nil {
-		next.fillHoles()
-	}
-	x.p.new.reset()
-	x.p.new.whole(&next)
-	for i := range x.p.new.own {
-		yield(&x.p.new.own[i])
-	}
-	for _, k := range x.p.new.shared {
-		e := k.element()
-		yield(&e)
-	}
 }

@@ -3,9 +3,9 @@
 //
 // A frontend is an element that says how many endpoints it has, and one numbered slot for each of them. The rule for so many
 // endpoints draws a number and translates the destination to what stands in that slot. layout.go names the sets, skeleton.go has
-// the rules, render.go turns a record into elements, plan.go and resync.go work out what to change; all of these are pure.
-// Only [Backend] talks to the kernel. The tables belong to this package: "switchyard" in the families ip and ip6. Other
-// tables are never touched.
+// the rules, render.go turns a record into elements, plan.go and resync.go work out what to change; all of these are pure, which a law
+// checks. Only [Backend] talks to the kernel. README.md follows one packet and one change. The tables belong to this package:
+// "switchyard" in the families ip and ip6. Other tables are never touched.
 //
 // Clients with affinity are remembered with the number of an endpoint, by a map that rules fill and that is never read.
 package nftables
@@ -413,7 +413,7 @@ func (b *Backend) compareOnce(want desired, whole map[tableSet]bool) (*plan, []*
 	if err != nil {
 		return nil, nil, err
 	}
-	return p, slices.DeleteFunc(ks.lookups.unexpected(), func(s *largeSet) bool { return s.rewrite }), nil
+	return p, slices.DeleteFunc(ks.unexpected(), func(s *largeSet) bool { return s.rewrite }), nil
 }
 
 // logReplaced says once what a replaced table means. Everything else in it is as before.

@@ -6,15 +6,7 @@ import (
 	"os"
 
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
-	"github.com/switchyard-net/switchyard/state"
 )
-
-// tableName is the name of our table in each family.
-const tableName = "switchyard"
-
-var families = []state.Family{state.IPv4, state.IPv6}
-
-func table(f state.Family) nft.Table { return nft.Table{Family: family(f), Name: tableName} }
 
 // kernel is what the dataplane needs of nf_tables. It is *nft.Conn outside tests.
 type kernel interface {
@@ -33,22 +25,6 @@ type kernel interface {
 type finder interface {
 	Find(t nft.Table, set string, width int, keys []byte, found func(i int, data []byte)) error
 	Close() error
-}
-
-// tableState is what the kernel holds of a table.
-type tableState struct {
-	family   state.Family
-	skeleton *nft.Skeleton // nil if there is no table
-}
-
-// kernelState is what the kernel holds.
-type kernelState struct {
-	// flags are those that our tables should have.
-	flags  nft.TableFlags
-	tables []tableState
-	// elements are those of the sets that were dumped, and of large sets those that reach has looked up.
-	elements map[elementKey][maxData]byte
-	lookups  *lookups // nil if there are no large sets
 }
 
 // readLimits are numbers of elements. A dump of a set takes time that grows with their square.
@@ -83,7 +59,7 @@ func (b *Backend) readKernel(want desired, whole map[tableSet]bool) (*kernelStat
 		ks.tables = append(ks.tables, t)
 	}
 	if len(large) > 0 {
-		ks.lookups = b.lookUp(ks, want, large)
+		ks.large = b.lookUp(ks, want, large)
 	}
 	return ks, nil
 }
@@ -119,7 +95,7 @@ func (b *Backend) dump(ks *kernelState, ts tableSet) error {
 		return nil // gone since the skeleton was read; the skeleton is compared again after the repair
 	}
 	if err != nil {
-		return ts.failed(err)
+		return readFailed(ts, err)
 	}
 	for _, in := range elems {
 		e := decode(ts.family, ts.set, in)
@@ -128,6 +104,6 @@ func (b *Backend) dump(ks *kernelState, ts tableSet) error {
 	return nil
 }
 
-func (ts tableSet) failed(err error) error {
+func readFailed(ts tableSet, err error) error {
 	return fmt.Errorf("reading set %s of table %s (%v): %w", ts.set.name(), tableName, ts.family, err)
 }

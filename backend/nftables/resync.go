@@ -9,6 +9,69 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
+// tableState is what the kernel holds of a table.
+type tableState struct {
+	family   state.Family
+	skeleton *nft.Skeleton // nil if there is no table
+}
+
+// kernelState is what the kernel holds.
+type kernelState struct {
+	// flags are those that our tables should have.
+	flags  nft.TableFlags
+	tables []tableState
+	// elements are those of the sets that were dumped, and of large sets those that reach has looked up.
+	elements map[elementKey][maxData]byte
+	large    largeSets // nil if there are none
+}
+
+// largeSet is a set that is not dumped. What is expected in it is looked up.
+type largeSet struct {
+	tableSet
+	layout layout
+	count  int // of all its elements
+	found  int // how many of them were looked up
+	// rewrite says that the set is written anew, and not dumped, if it holds more than what is found.
+	rewrite bool
+}
+
+// largeSets reads what is expected in large sets, service by service, while those are compared.
+type largeSets interface {
+	// reach adds to elements what the kernel holds of the first n services, or of everything.
+	reach(ks *kernelState, n int) error
+	// forget takes a shared element off elements that was found again, for another service, after it was compared.
+	forget(ks *kernelState, k sharedKey)
+	// unexpected returns the sets that hold more than what was found. It is to be called when everything was reached.
+	unexpected() []*largeSet
+	close()
+}
+
+func (ks *kernelState) reach(n int) error {
+	if ks.large == nil {
+		return nil
+	}
+	return ks.large.reach(ks, n)
+}
+
+func (ks *kernelState) forget(k sharedKey) {
+	if ks.large != nil {
+		ks.large.forget(ks, k)
+	}
+}
+
+func (ks *kernelState) unexpected() []*largeSet {
+	if ks.large == nil {
+		return nil
+	}
+	return ks.large.unexpected()
+}
+
+func (ks *kernelState) close() {
+	if ks.large != nil {
+		ks.large.close()
+	}
+}
+
 // desired is the whole state that the tables are to show.
 type desired struct {
 	services []*state.Service
@@ -119,7 +182,7 @@ func (p *plan) keepNumbers(services []*state.Service, former *mirror) {
 // rewrite plans that sets of which something was not looked up are emptied and filled again, in one transaction.
 func (p *plan) rewrite(ks *kernelState) {
 	sets := map[tableSet]bool{}
-	for _, l := range ks.lookups.unexpected() {
+	for _, l := range ks.unexpected() {
 		if l.rewrite {
 			s := p.set(l.family, l.set)
 			s.flush, s.del, s.add = true, elements{}, elements{}

@@ -1,0 +1,58 @@
+package nftables
+
+import "net/netip"
+
+// everything is how far to reach for all that is expected.
+func everything(want desired) int { return len(want.services) + 1 }
+
+// expectation tells which elements there most likely are: those that the state has, in slots that are filled without gaps. What it
+// does not foresee takes longer to read.
+type expectation struct {
+	former    *mirror
+	want      desired
+	nodePorts []netip.Addr
+	p         *plan
+	at        int // of everything(want)
+}
+
+// expect returns what is expected in the kernel before resync is called with the same.
+func expect(o *Options, former *mirror, ks *kernelState, want desired, nodePorts []netip.Addr) expectation {
+	p := newPlan(o, newMirror())
+	for i := range ks.tables {
+		if sk := ks.tables[i].skeleton; sk != nil {
+			p.shape.merge(shapeOf(ks.tables[i].family, sk.Sets()))
+		}
+	}
+	p.keepNumbers(want.services, former)
+	return expectation{former: former, want: want, nodePorts: nodePorts, p: p}
+}
+
+func (x *expectation) more() bool { return x.at < everything(x.want) }
+
+// next yields the elements of the next service or, after the last one, those of the node ports.
+func (x *expectation) next(yield func(*element)) {
+	at := x.at
+	x.at++
+	if at == len(x.want.services) {
+		for _, a := range x.nodePorts {
+			e := newSharedKey(nodePortIPs, a).element()
+			yield(&e)
+		}
+		return
+	}
+	s := x.want.services[at]
+	former := x.former.services[s.Name]
+	next := applied{record: s, places: placeService(former, s), numbers: x.p.number(s.Name, former.numbers, s)}
+	if former.record == nil {
+		next.fillHoles()
+	}
+	x.p.new.reset()
+	x.p.new.whole(&next)
+	for i := range x.p.new.own {
+		yield(&x.p.new.own[i])
+	}
+	for _, k := range x.p.new.shared {
+		e := k.element()
+		yield(&e)
+	}
+}
