@@ -15,6 +15,9 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/switchyard-net/switchyard/config"
+	"github.com/switchyard-net/switchyard/config/configfile"
 )
 
 // relayedDir is the split pod with the component that has it ask a relay, as seen from deploy/kustomize.
@@ -90,7 +93,7 @@ func TestApartPrivileges(t *testing.T) {
 				user = s.RunAsUser
 			}
 			if applies {
-				if *user != 0 || !slices.Equal(s.Capabilities.Add, []corev1.Capability{"NET_ADMIN"}) || !slices.Equal(mounted, []string{"api"}) {
+				if *user != 0 || !slices.Equal(s.Capabilities.Add, []corev1.Capability{"NET_ADMIN"}) || !slices.Equal(mounted, []string{"api", "config"}) {
 					t.Errorf("%s: %s is user %d, has %v and the volumes %v", title, c.Name, *user, s.Capabilities.Add, mounted)
 				}
 			} else if *user == 0 || len(s.Capabilities.Add) > 0 {
@@ -219,11 +222,34 @@ func checkMounted(t *testing.T, all objects, pod *corev1.PodSpec, c *corev1.Cont
 		}
 	case v.ConfigMap != nil:
 		text := into[corev1.ConfigMap](t, all["ConfigMap "+v.ConfigMap.Name]).Data[filepath.Base(file)]
+		if filepath.Base(file) == "config.yaml" {
+			checkAPIServer(t, all, pod, c, settings(t, all))
+			return
+		}
 		if _, err := clientcmd.Load([]byte(text)); err != nil || text == "" {
 			t.Errorf("%s: %s: %v", c.Name, file, err)
 		}
 	default:
 		t.Errorf("%s: %s is in %+v", c.Name, file, v)
+	}
+}
+
+// settings returns the configuration of the containers of a node.
+func settings(t *testing.T, all objects) *config.Config {
+	t.Helper()
+	text := into[corev1.ConfigMap](t, all["ConfigMap switchyard"]).Data["config.yaml"]
+	c, notes, err := configfile.Load([]byte(text), configfile.Options{Platform: "linux"})
+	if err != nil || len(notes)+len(c.WithoutEffect()) > 0 {
+		t.Fatalf("config.yaml: %v, %v, without effect %v", err, notes, c.WithoutEffect())
+	}
+	return c
+}
+
+// checkAPIServer checks that a container that asks the API server has the kubeconfig that the configuration names.
+func checkAPIServer(t *testing.T, all objects, pod *corev1.PodSpec, c *corev1.Container, settings *config.Config) {
+	t.Helper()
+	if c.Args[0] == "serve" && !slices.ContainsFunc(c.Args, func(a string) bool { return strings.HasPrefix(a, "--relay=") }) {
+		checkMounted(t, all, pod, c, settings.ClientConnection.Kubeconfig)
 	}
 }
 
@@ -233,11 +259,15 @@ func TestSplitSame(t *testing.T) {
 	for _, all := range apart(t) {
 		for _, name := range []string{"ConfigMap switchyard", "ConfigMap switchyard-relay"} {
 			if o := all[name]; o != nil {
-				pods = append(pods, into[corev1.ConfigMap](t, o).Data["cluster-cidr"])
+				if cidr := into[corev1.ConfigMap](t, o).Data["cluster-cidr"]; cidr != "" {
+					pods = append(pods, cidr)
+				} else {
+					pods = append(pods, settings(t, all).DetectLocal.ClusterCIDRs[0].String())
+				}
 			}
 		}
 		for _, c := range podOf(t, all).Containers {
-			if !slices.Contains(c.Args, "--cluster-cidr=$(CLUSTER_CIDR)") {
+			if !slices.Contains(c.Args, "--cluster-cidr=$(CLUSTER_CIDR)") && !slices.Contains(c.Args, "--config=/etc/switchyard/config.yaml") {
 				t.Errorf("%s does not know the addresses of pods: %v", c.Name, c.Args)
 			}
 			if c.Name != "relay" && !slices.ContainsFunc(c.Args, func(a string) bool { return strings.HasSuffix(a, "=unix:///run/switchyard/api.sock") }) {
