@@ -3,8 +3,10 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -26,25 +28,45 @@ func newConfigCommand() *cobra.Command {
 	return cmd
 }
 
+// filesUsage says what the commands read.
+const filesUsage = `Of several files, and several documents in a file, one is the KubeProxyConfiguration, and others
+are KubeProxyInstanceConfigurations with what one node has of its own. The files may be made for
+others, too: a ConfigMap stands for the configuration in it, and other documents, such as those for
+kubeadm, are skipped. - stands for standard input.`
+
 func newConfigConvertCommand() *cobra.Command {
-	var out string
+	var out, version string
 	cmd := &cobra.Command{
-		Use:   "convert FILE",
-		Short: "Write a configuration file in the latest version, v1alpha2",
-		Long: `Convert reads a configuration file of any version, such as the config.conf in the ConfigMap
-kube-proxy, and writes it in the latest one, with every field. What lands elsewhere or
-nowhere is named on standard error.`,
-		Example: `  switchyard config convert kube-proxy.yaml -o switchyard.yaml`,
-		Args:    cobra.ExactArgs(1),
+		Use:   "convert FILE...",
+		Short: "Write a configuration in the latest version, v1alpha2, or back in v1alpha1",
+		Long: `Convert reads a configuration of any version, such as the ConfigMap kube-proxy, and writes it as one
+file, with every field. Comments go with their fields. What lands elsewhere or nowhere is named on
+standard error, with the warnings that 'switchyard proxy' would log.
+
+` + filesUsage,
+		Example: `  switchyard config convert kube-proxy.yaml -o switchyard.yaml
+  kubectl -n kube-system get configmap kube-proxy -o yaml | switchyard config convert -
+  switchyard config convert switchyard.yaml --to v1alpha1`,
+		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := readConfig(cmd, args[0])
+			if !slices.Contains(configfile.Versions(), version) {
+				return &usageError{cmd.CommandPath(), fmt.Errorf("--to: %q is neither %s", version, strings.Join(configfile.Versions(), " nor "))}
+			}
+			files, err := readFiles(cmd, args)
 			if err != nil {
 				return err
 			}
-			text, err := configfile.Marshal(c)
+			c, notes, err := configfile.LoadFiles(files, readOptions)
+			if err != nil {
+				printNotes(cmd, notes)
+				return invalid(files, err)
+			}
+			text, notes, err := configfile.Convert(files, version, readOptions)
+			printNotes(cmd, notes)
 			if err != nil {
 				return err
 			}
+			printWarnings(cmd, files, c)
 			if out != "" {
 				return writeFile(out, text)
 			}
@@ -53,23 +75,31 @@ nowhere is named on standard error.`,
 		},
 	}
 	cmd.Flags().StringVarP(&out, "output", "o", "", "file to write, instead of standard output")
+	cmd.Flags().StringVar(&version, "to", configfile.Versions()[0], "version to write: "+strings.Join(configfile.Versions(), " or "))
 	return cmd
 }
 
 func newConfigValidateCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "validate FILE",
-		Short: "Name everything that is wrong in a configuration file",
-		Args:  cobra.ExactArgs(1),
+		Use:   "validate FILE...",
+		Short: "Name everything that is wrong in a configuration",
+		Long: `Validate names everything that is wrong in a configuration, and prints the warnings that
+'switchyard proxy' would log.
+
+` + filesUsage,
+		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := readConfig(cmd, args[0])
+			files, err := readFiles(cmd, args)
 			if err != nil {
 				return err
 			}
-			if note := modeNote(c); note != "" {
-				fmt.Fprintf(cmd.ErrOrStderr(), "switchyard: %s: %s\n", args[0], note)
+			c, notes, err := configfile.LoadFiles(files, readOptions)
+			printNotes(cmd, notes)
+			if err != nil {
+				return invalid(files, err)
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "switchyard: %s is valid\n", args[0])
+			printWarnings(cmd, files, c)
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "switchyard: %s is valid\n", fileNames(files))
 			return err
 		},
 	}
@@ -99,20 +129,76 @@ func newConfigDefaultsCommand() *cobra.Command {
 	return cmd
 }
 
-// readConfig reads a file for any platform, and prints what the operator should know about it.
-func readConfig(cmd *cobra.Command, path string) (*config.Config, error) {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("read the configuration: %w", err)
+// readOptions are those of files that may be for any platform, and for others, too.
+var readOptions = configfile.Options{SkipOthers: true}
+
+// readFiles reads the files with these names, - for standard input.
+func readFiles(cmd *cobra.Command, names []string) ([]configfile.File, error) {
+	var files []configfile.File
+	for _, name := range names {
+		if name == "-" {
+			data, err := io.ReadAll(io.LimitReader(cmd.InOrStdin(), maxConfigFile+1))
+			if err == nil && len(data) > maxConfigFile {
+				err = fmt.Errorf("it has more than %d MiB", maxConfigFile>>20)
+			}
+			if err != nil {
+				return nil, fmt.Errorf("read the configuration from standard input: %w", err)
+			}
+			files = append(files, configfile.File{Name: "stdin", Data: data})
+			continue
+		}
+		read, err := configfile.ReadFiles(name)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, read...)
 	}
-	c, notes, err := configfile.Load(data, configfile.Options{Name: path})
+	return files, nil
+}
+
+func fileNames(files []configfile.File) string {
+	var names []string
+	for _, f := range files {
+		names = append(names, f.Name)
+	}
+	return strings.Join(names, ", ")
+}
+
+func invalid(files []configfile.File, err error) error {
+	return fmt.Errorf("%s is not a valid configuration:\n%w", fileNames(files), err)
+}
+
+func printNotes(cmd *cobra.Command, notes []config.Note) {
 	for _, n := range notes {
-		fmt.Fprintf(cmd.ErrOrStderr(), "switchyard: %s: %v\n", path, n)
+		fmt.Fprintf(cmd.ErrOrStderr(), "switchyard: %s: %v\n", n.File, n)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("%s is not a valid configuration:\n%w", path, err)
+}
+
+// printWarnings prints what 'switchyard proxy' would warn of at its start.
+func printWarnings(cmd *cobra.Command, files []configfile.File, c *config.Config) {
+	print := func(text string) { fmt.Fprintf(cmd.ErrOrStderr(), "switchyard: %s: %s\n", fileNames(files), text) }
+	if note := modeNote(c); note != "" {
+		print(note)
 	}
-	return c, nil
+	for _, w := range settingWarnings(c) {
+		print(fmt.Sprintf("%s: %s: %s", w.text, w.names, w.remedy))
+	}
+}
+
+// settingWarning is what an operator should know about settings.
+type settingWarning struct{ text, key, names, remedy string }
+
+// settingWarnings names what c sets to no effect.
+func settingWarnings(c *config.Config) (warnings []settingWarning) {
+	if fields := c.WithoutEffect(); len(fields) > 0 {
+		warnings = append(warnings, settingWarning{"settings that have no effect in this release", "fields", strings.Join(fields, ", "),
+			"leave them out; see docs/config-reference.md"})
+	}
+	if gates := c.UnknownGates(); len(gates) > 0 {
+		warnings = append(warnings, settingWarning{"feature gates that Kubernetes 1.36 does not have", "gates", strings.Join(gates, ", "),
+			"check the names, or leave them out"})
+	}
+	return warnings
 }
 
 // writeFile writes a file so that whoever reads it sees the old or the new text, never a part.
