@@ -99,7 +99,7 @@ func newConfigValidateCommand() *cobra.Command {
 				return invalid(files, err)
 			}
 			printWarnings(cmd, files, c)
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "switchyard: %s is valid\n", fileNames(files))
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "switchyard: %s is valid\n", namesOf(files))
 			return err
 		},
 	}
@@ -137,9 +137,9 @@ func readFiles(cmd *cobra.Command, names []string) ([]configfile.File, error) {
 	var files []configfile.File
 	for _, name := range names {
 		if name == "-" {
-			data, err := io.ReadAll(io.LimitReader(cmd.InOrStdin(), maxConfigFile+1))
-			if err == nil && len(data) > maxConfigFile {
-				err = fmt.Errorf("it has more than %d MiB", maxConfigFile>>20)
+			data, err := io.ReadAll(io.LimitReader(cmd.InOrStdin(), configfile.MaxFile+1))
+			if err == nil && len(data) > configfile.MaxFile {
+				err = fmt.Errorf("it has more than %d MiB", configfile.MaxFile>>20)
 			}
 			if err != nil {
 				return nil, fmt.Errorf("read the configuration from standard input: %w", err)
@@ -156,7 +156,14 @@ func readFiles(cmd *cobra.Command, names []string) ([]configfile.File, error) {
 	return files, nil
 }
 
-func fileNames(files []configfile.File) string {
+// fileNames is a flag that may be given more than once. Its type is that of kube-proxy's, which takes one file.
+type fileNames []string
+
+func (f *fileNames) String() string     { return strings.Join(*f, ",") }
+func (f *fileNames) Set(v string) error { *f = append(*f, v); return nil }
+func (*fileNames) Type() string         { return "string" }
+
+func namesOf(files []configfile.File) string {
 	var names []string
 	for _, f := range files {
 		names = append(names, f.Name)
@@ -165,7 +172,7 @@ func fileNames(files []configfile.File) string {
 }
 
 func invalid(files []configfile.File, err error) error {
-	return fmt.Errorf("%s is not a valid configuration:\n%w", fileNames(files), err)
+	return fmt.Errorf("%s is not a valid configuration:\n%w", namesOf(files), err)
 }
 
 func printNotes(cmd *cobra.Command, notes []config.Note) {
@@ -176,7 +183,7 @@ func printNotes(cmd *cobra.Command, notes []config.Note) {
 
 // printWarnings prints what 'switchyard proxy' would warn of at its start.
 func printWarnings(cmd *cobra.Command, files []configfile.File, c *config.Config) {
-	print := func(text string) { fmt.Fprintf(cmd.ErrOrStderr(), "switchyard: %s: %s\n", fileNames(files), text) }
+	print := func(text string) { fmt.Fprintf(cmd.ErrOrStderr(), "switchyard: %s: %s\n", namesOf(files), text) }
 	if note := modeNote(c); note != "" {
 		print(note)
 	}

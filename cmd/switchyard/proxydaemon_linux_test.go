@@ -193,10 +193,12 @@ type proxyBench struct {
 	file   string
 	fields map[string]string // of the file
 	d      *daemon
-	log    *logBook
-	done   chan error
-	lost   atomic.Int32
-	made   atomic.Int32
+	// own is the file of this node, beside file, which is the one of all nodes.
+	own  string
+	log  *logBook
+	done chan error
+	lost atomic.Int32
+	made atomic.Int32
 }
 
 func startProxy(t *testing.T) *proxyBench {
@@ -208,7 +210,9 @@ func startProxy(t *testing.T) *proxyBench {
 		"linux":            "{oomScoreAdj: 0, conntrack: {maxPerCore: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}}",
 	}
 	b.write()
-	p := parse(t, "--config", b.file, "--master", b.api.URL)
+	b.own = filepath.Join(t.TempDir(), "node.yaml")
+	b.writeOwn("")
+	p := parse(t, "--config", b.file, "--config", b.own, "--master", b.api.URL)
 	c, _, err := p.config()
 	if err != nil {
 		t.Fatal(err)
@@ -291,6 +295,15 @@ func (b *proxyBench) write() {
 		b.Fatal(err)
 	}
 	if err := os.Rename(next, b.file); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// writeOwn replaces the file of this node.
+func (b *proxyBench) writeOwn(fields string) {
+	b.Helper()
+	text := "apiVersion: kubeproxy.config.k8s.io/v1alpha2\nkind: KubeProxyInstanceConfiguration\n" + fields
+	if err := errors.Join(os.WriteFile(b.own+".next", []byte(text), 0o600), os.Rename(b.own+".next", b.own)); err != nil {
 		b.Fatal(err)
 	}
 }
@@ -476,6 +489,23 @@ func TestChangesOfTheOrigin(t *testing.T) {
 
 // TestChangesThatAreNotTaken: what cannot change while the process runs is named once, a broken file changes nothing, and ends
 // the process if configHardFail says so.
+func TestChangesOfThisNodesOwnFile(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	b := startProxy(t)
+	b.writeOwn("metricsBindAddress: 127.0.0.1:10250\n")
+	eventually(t, "metrics are served elsewhere", func() bool { return strings.Contains(get("127.0.0.1:10250/metrics"), "200 OK") })
+	b.log.take()
+	b.writeOwn("metricsBindAddress: 127.0.0.1:10250\nhostnameOverride: node-b\n")
+	eventually(t, "a conflict is reported with both places", func() bool {
+		logged := b.log.take()
+		return strings.Contains(logged, b.own+":4:19: hostnameOverride: is ") && strings.Contains(logged, " in "+b.file+":")
+	})
+	b.writeOwn("")
+	eventually(t, "metrics are served where the shared file has them", func() bool { return strings.Contains(get("127.0.0.1:10249/metrics"), "200 OK") })
+}
+
 func TestChangesThatAreNotTaken(t *testing.T) {
 	if !inNamespace(t) {
 		return

@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -20,7 +19,7 @@ import (
 // proxyFlags are the flags of kube-proxy: their names, types and defaults are those of kube-proxy 1.37. Settings are kept as a
 // v1alpha1 file, whose shape they have; [proxyFlags.config] makes a configuration of them.
 type proxyFlags struct {
-	configFile       string        // --config
+	configFiles      []string      // --config
 	writeConfigTo    string        // --write-config-to
 	cleanup          bool          // --cleanup
 	takeOver         time.Duration // --take-over
@@ -31,7 +30,7 @@ type proxyFlags struct {
 	apiListen        []string      // --api-listen
 	version          string        // --version: "true" or "raw" to print the version
 
-	// read is the SHA-256 of what was last read from configFile.
+	// read is the digest of what was last read from configFiles.
 	read [sha256.Size]byte
 
 	file          *v1alpha1.KubeProxyConfiguration
@@ -61,8 +60,8 @@ func (p *proxyFlags) register(fs *pflag.FlagSet) {
 
 func (p *proxyFlags) registerGeneral(fs *pflag.FlagSet) {
 	c := p.file
-	fs.StringVar(&p.configFile, "config", "", "configuration file; most other flags are ignored beside it")
-	fs.StringVar(&p.writeConfigTo, "write-config-to", "", "write the configuration to this file, in the latest version, and exit")
+	fs.Var((*fileNames)(&p.configFiles), "config", "configuration file, may be given more than once: one for all nodes, and others for this one; most other flags are ignored beside it")
+	fs.StringVar(&p.writeConfigTo, "write-config-to", "", "write the configuration to this file, in the latest version and without comments, and exit")
 	fs.BoolVar(&p.cleanup, "cleanup", false, "remove all rules from the kernel, those of kube-proxy included, and exit")
 	takeOverFlag(fs, &p.takeOver)
 	fs.BoolVar(&p.initOnly, "init-only", false, "do what needs full root rights, and exit; CAP_NET_ADMIN is enough afterwards")
@@ -159,7 +158,7 @@ func duration(fs *pflag.FlagSet, v *time.Duration, name, usage string) {
 // config returns the configuration that the parsed flags and the file of --config ask for, and warnings about what in them does
 // not count, or not as one may expect. The error joins all faults.
 func (p *proxyFlags) config() (*config.Config, []string, error) {
-	if p.configFile != "" {
+	if len(p.configFiles) > 0 {
 		return p.fromFile()
 	}
 	if p.flags.Changed("masquerade-all") {
@@ -202,12 +201,12 @@ func completed(addr string, port int32) string {
 
 // fromFile reads the file of --config, and lets the flags that count beside it do so.
 func (p *proxyFlags) fromFile() (*config.Config, []string, error) {
-	data, err := os.ReadFile(p.configFile)
+	files, err := configfile.ReadFiles(p.configFiles...)
 	if err != nil {
 		return nil, nil, fmt.Errorf("--config: %w", err)
 	}
-	p.read = sha256.Sum256(data)
-	loaded, notes, broken := configfile.Load(data, configfile.Options{Name: p.configFile, Platform: runtime.GOOS})
+	p.read = digest(files)
+	loaded, notes, broken := configfile.LoadFiles(files, configfile.Options{Platform: runtime.GOOS})
 	c, err := config.Choose(nil, loaded, broken)
 	if err != nil {
 		return nil, nil, err
@@ -217,7 +216,7 @@ func (p *proxyFlags) fromFile() (*config.Config, []string, error) {
 		warnings = append(lines(broken), "as configHardFail is false, the defaults of the fields at fault are used")
 	}
 	for _, n := range notes {
-		warnings = append(warnings, p.configFile+": "+n.String())
+		warnings = append(warnings, n.File+": "+n.String())
 	}
 	var ignored []string
 	p.flags.Visit(func(f *pflag.Flag) {
@@ -226,9 +225,19 @@ func (p *proxyFlags) fromFile() (*config.Config, []string, error) {
 		}
 	})
 	if len(ignored) > 0 {
-		warnings = append(warnings, "flags that do not count beside --config: "+strings.Join(ignored, ", ")+"; set these in "+p.configFile)
+		warnings = append(warnings, "flags that do not count beside --config: "+strings.Join(ignored, ", ")+"; set these in "+strings.Join(p.configFiles, " or "))
 	}
 	return c, warnings, p.override(c)
+}
+
+// digest returns the SHA-256 of files.
+func digest(files []configfile.File) [sha256.Size]byte {
+	var sums []byte
+	for _, f := range files {
+		sum := sha256.Sum256(f.Data)
+		sums = append(sums, sum[:]...)
+	}
+	return sha256.Sum256(sums)
 }
 
 // override gives c what flags say that count more than anything else.
@@ -257,7 +266,7 @@ func (p *proxyFlags) override(c *config.Config) error {
 	if p.flags.Changed("log-flush-frequency") {
 		to.FlushFrequency = from.FlushFrequency
 	}
-	if p.flags.Changed("vmodule") && p.configFile != "" {
+	if p.flags.Changed("vmodule") && len(p.configFiles) > 0 {
 		to.VModule = slices.Concat(from.VModule, to.VModule) // the first that matches a file counts
 	}
 	for _, o := range []struct {

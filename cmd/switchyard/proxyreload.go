@@ -15,7 +15,6 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 
-	"github.com/switchyard-net/switchyard/client/regularfile"
 	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/config/configfile"
 )
@@ -23,24 +22,23 @@ import (
 // settle is how long a configuration file must be left alone before it is read: editors and ConfigMaps write in steps.
 const settle = 100 * time.Millisecond
 
-// maxConfigFile is how many bytes a configuration file may have.
-const maxConfigFile = 8 << 20
-
 // followConfig follows the configuration file until ctx ends, and lets the process go on with what it says. It returns an error if
 // it cannot and configHardFail says that the process ends then.
 func (d *daemon) followConfig(ctx context.Context) error {
-	path := d.flags.configFile
-	if path == "" {
+	paths := d.flags.configFiles
+	if len(paths) == 0 {
 		return nil
 	}
 	watcher, err := fsnotify.NewWatcher()
 	if err == nil {
 		defer watcher.Close()
-		// The directory: the file itself is replaced, by editors and by ConfigMaps.
-		err = watcher.Add(filepath.Dir(path))
+		for _, path := range paths {
+			// The directory: the file itself is replaced, by editors and by ConfigMaps.
+			err = errors.Join(err, watcher.Add(filepath.Dir(path)))
+		}
 	}
 	if err != nil {
-		d.log.Warn("changes of the configuration file are not noticed", "file", path, "error", err)
+		d.log.Warn("changes of the configuration file are not noticed", "file", strings.Join(paths, ", "), "error", err)
 		return nil
 	}
 	read, unreadable := d.flags.read, ""
@@ -55,7 +53,7 @@ func (d *daemon) followConfig(ctx context.Context) error {
 			due = time.After(settle)
 		case <-due:
 			due = nil
-			data, err := regularfile.ReadFile(path, maxConfigFile)
+			files, err := configfile.ReadFiles(paths...)
 			if err != nil {
 				if text := err.Error(); !errors.Is(err, fs.ErrNotExist) && text != unreadable { // otherwise it is between two versions
 					unreadable = text
@@ -64,12 +62,12 @@ func (d *daemon) followConfig(ctx context.Context) error {
 				continue
 			}
 			unreadable = ""
-			now := sha256.Sum256(data)
+			now := digest(files)
 			if now == read {
 				continue
 			}
 			read = now
-			switch again, err := d.reload(data); {
+			switch again, err := d.reload(files); {
 			case err != nil:
 				return err
 			case again:
@@ -84,9 +82,9 @@ const reloadPause = 5 * time.Second
 
 // reload lets the process go on with what a changed file says, as far as that can be while it runs. It says whether to try again
 // later, and returns an error if the process must end.
-func (d *daemon) reload(data []byte) (again bool, err error) {
+func (d *daemon) reload(files []configfile.File) (again bool, err error) {
 	was := d.node.Config()
-	loaded, notes, broken := configfile.Load(data, configfile.Options{Name: d.flags.configFile, Platform: runtime.GOOS})
+	loaded, notes, broken := configfile.LoadFiles(files, configfile.Options{Platform: runtime.GOOS})
 	if _, err := config.Choose(was, loaded, broken); err != nil {
 		return false, fmt.Errorf("the configuration file has become invalid, and configHardFail is true: %w", err)
 	}
@@ -94,11 +92,11 @@ func (d *daemon) reload(data []byte) (again bool, err error) {
 		for _, line := range lines(broken) {
 			d.log.Warn("the configuration file has a fault", "error", line)
 		}
-		d.log.Warn("the configuration file is broken; the process goes on with what it last said", "file", d.flags.configFile)
+		d.log.Warn("the configuration file is broken; the process goes on with what it last said", "file", strings.Join(d.flags.configFiles, ", "))
 		return false, nil
 	}
 	for _, n := range notes {
-		d.log.Warn("the configuration needs a look", "problem", d.flags.configFile+": "+n.String())
+		d.log.Warn("the configuration needs a look", "problem", n.File+": "+n.String())
 	}
 	if err := d.flags.override(loaded); err != nil {
 		return false, err

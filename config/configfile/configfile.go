@@ -32,14 +32,14 @@ type File struct {
 	Data []byte
 }
 
-// maxFile is how many bytes a configuration file may have.
-const maxFile = 8 << 20
+// MaxFile is how many bytes a configuration file may have.
+const MaxFile = 8 << 20
 
 // ReadFiles reads the files with these names from disk.
 func ReadFiles(names ...string) ([]File, error) {
 	var files []File
 	for _, name := range names {
-		data, err := regularfile.ReadFile(name, maxFile)
+		data, err := regularfile.ReadFile(name, MaxFile)
 		if err != nil {
 			return nil, fmt.Errorf("read the configuration: %w", err)
 		}
