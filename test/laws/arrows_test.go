@@ -55,6 +55,7 @@ var arrows = []arrow{
 	{"config", []string{"backend", "field"}},
 	{"config/v1alpha1", []string{"backend", "config", "field"}},
 	{"config/v1alpha2", []string{"backend", "config", "field"}},
+	{"config/scheme", []string{"config/v1alpha1", "config/v1alpha2"}},
 	{"config/configfile", []string{"config", "field", "config/v1alpha1", "config/v1alpha2", "internal/manifest", "client/regularfile"}},
 
 	// What sources and dataplanes are made of.
