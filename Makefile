@@ -22,7 +22,7 @@ SCALE   ?= 1
 MINUTES ?= 20
 
 .DEFAULT_GOAL := help
-.PHONY: help build proto protocols image manifests demo test test-kernel check vuln unit bench fuzz tools upstream e2e differential compare proof soak clean
+.PHONY: help build proto protocols image manifests demo test test-kernel check vuln unit consumer bench fuzz tools upstream e2e differential compare proof soak clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,7 +52,7 @@ demo: build ## Run the example application in a throw-away node and connect to a
 	@echo "== run the application in examples/ in the lab"
 	@bin/switchyard lab --once --source examples/shop
 
-test: check unit manifests ## Check and test everything
+test: check unit consumer manifests ## Check and test everything
 
 test-kernel: ## Run the conformance suite in an emulated machine with Debian's Linux 6.1, which has SCTP (root on Debian)
 	@bash scripts/kernel-test.sh
@@ -67,7 +67,7 @@ protocols: ## Check the protocols: style, no breaking change of what is publishe
 check: protocols ## Protocols, formatting, vet, staticcheck and go fix
 	@echo "== gofmt"
 	@out=$$(gofmt -l .); if [ -n "$$out" ]; then echo "not formatted (mend with: gofmt -w .):"; echo "$$out"; exit 1; fi
-	@$(GO) build -o bin/staticcheck honnef.co/go/tools/cmd/staticcheck
+	@$(GO) build -modfile=tools/go.mod -o bin/staticcheck honnef.co/go/tools/cmd/staticcheck
 	@set -e; for module in $(MODULES); do cd $(CURDIR)/$$module; \
 		echo "== go vet, staticcheck and go fix in $$module"; \
 		$(GO) vet ./...; \
@@ -86,6 +86,11 @@ unit: tools ## All tests, with the race detector where there is a C compiler
 	set -e; for module in $(MODULES); do cd $(CURDIR)/$$module; \
 		echo "== go test $$race in $$module"; $(GO) test $$race -timeout $(TIMEOUT) ./...; \
 	done
+
+# -count=1: what it packs is outside of its module.
+consumer: ## Build programs that import the modules, packed as a module proxy has them
+	@echo "== programs that import the modules"
+	@cd test/consumer && $(GO) vet ./... && $(GO) test -count=1 ./...
 
 tools: ## Install or name what the tests check the kernel with
 	@sh scripts/tools.sh
