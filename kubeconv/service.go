@@ -33,6 +33,9 @@ func Service(s *corev1.Service) (*model.Service, error) {
 		ExternalLocal:       f.isLocal("spec.externalTrafficPolicy", string(s.Spec.ExternalTrafficPolicy)),
 		Affinity:            f.affinity(&s.Spec),
 	}
+	if m.Type == model.TypeExternalName && len(s.Spec.ExternalName) <= maxName { // a longer one is no name in DNS
+		m.ExternalName = intern(s.Spec.ExternalName)
+	}
 	m.ProxyName = f.label(s.Labels, proxyNameLabel)
 	_, m.HasProxyName = s.Labels[proxyNameLabel]
 	if p := s.Spec.InternalTrafficPolicy; p != nil {

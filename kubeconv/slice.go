@@ -47,6 +47,13 @@ func EndpointSlice(s *discoveryv1.EndpointSlice) (*model.EndpointSlice, error) {
 		}
 		for i := range s.Endpoints {
 			m.Endpoints = append(m.Endpoints, f.endpoint(i, m.Family, &s.Endpoints[i]))
+			// A longer one is no label in DNS, which is no reason not to route to the endpoint.
+			if h := s.Endpoints[i].Hostname; h != nil && *h != "" && len(*h) <= maxLabel {
+				if m.Hostnames == nil {
+					m.Hostnames = make([]string, len(s.Endpoints))
+				}
+				m.Hostnames[i] = intern(*h)
+			}
 		}
 	}
 	if len(f) > 0 {

@@ -86,6 +86,8 @@ type Service struct {
 	// Affinity is the time-out of sessionAffinity: ClientIP, 0 for no affinity.
 	Affinity            time.Duration
 	HealthCheckNodePort uint16
+	// ExternalName is spec.externalName of a Service of that type.
+	ExternalName string
 }
 
 // ServiceType is the type of a Service.
@@ -121,6 +123,9 @@ type EndpointSlice struct {
 	// Ports whose name or number was absent or 0 are left out: they join with nothing.
 	Ports     []EndpointPort
 	Endpoints []Endpoint
+	// Hostnames are those of Endpoints, one for each, empty where there is none. It is nil if no endpoint has one, as in most slices,
+	// so that endpoints do not have to have room for it.
+	Hostnames []string
 	// TriggerTime is when what led to the slice's latest change happened in the cluster (annotation
 	// endpoints.kubernetes.io/last-change-trigger-time), zero if that is not known. It measures programming latency.
 	TriggerTime time.Time

@@ -16,6 +16,10 @@ func TestServiceEqualSeesEveryField(t *testing.T) {
 	testEqual(t, (*state.Service).Equal)
 }
 
+func TestNamesEqualSeesEveryField(t *testing.T) {
+	testEqual(t, (*state.Names).Equal)
+}
+
 func TestNodeEqualSeesEveryField(t *testing.T) {
 	testEqual(t, (*state.Node).Equal)
 }

@@ -39,13 +39,13 @@ func equalServices(a, b *model.Service) bool {
 		a.Headless == b.Headless && slices.Equal(a.ClusterIPs, b.ClusterIPs) && slices.Equal(a.ExternalIPs, b.ExternalIPs) &&
 		slices.Equal(a.LoadBalancerIPs, b.LoadBalancerIPs) && slices.Equal(a.SourceRanges, b.SourceRanges) &&
 		slices.Equal(a.Ports, b.Ports) && a.InternalLocal == b.InternalLocal && a.ExternalLocal == b.ExternalLocal &&
-		a.Affinity == b.Affinity && a.HealthCheckNodePort == b.HealthCheckNodePort
+		a.Affinity == b.Affinity && a.HealthCheckNodePort == b.HealthCheckNodePort && a.ExternalName == b.ExternalName
 }
 
 func equalSlices(a, b *model.EndpointSlice) bool {
 	return a.Namespace == b.Namespace && a.Name == b.Name && a.Service == b.Service && a.Headless == b.Headless &&
 		a.Family == b.Family && slices.Equal(a.Ports, b.Ports) && slices.EqualFunc(a.Endpoints, b.Endpoints, equalEndpoints) &&
-		a.TriggerTime.Equal(b.TriggerTime)
+		slices.Equal(a.Hostnames, b.Hostnames) && a.TriggerTime.Equal(b.TriggerTime)
 }
 
 func equalEndpoints(a, b model.Endpoint) bool {

@@ -23,7 +23,7 @@ func samples() []model.Object {
 			Name: state.ServiceName{Namespace: "ns", Name: "a"}, Created: at, ProxyName: "p", HasProxyName: true, Type: model.TypeNodePort,
 			Headless: true, ClusterIPs: addrs(), ExternalIPs: addrs(), LoadBalancerIPs: addrs(), SourceRanges: prefixes(),
 			Ports:         []model.ServicePort{{Name: "http", Protocol: state.TCP, Port: 80, NodePort: 30080}},
-			InternalLocal: true, ExternalLocal: true, Affinity: time.Hour, HealthCheckNodePort: 30081,
+			InternalLocal: true, ExternalLocal: true, Affinity: time.Hour, HealthCheckNodePort: 30081, ExternalName: "www.example.com",
 		},
 		&model.EndpointSlice{
 			Namespace: "ns", Name: "a-1", Service: "a", Headless: true, Family: state.IPv4,
@@ -32,7 +32,7 @@ func samples() []model.Object {
 				Addr: netip.MustParseAddr("10.1.0.1"), Ready: true, Serving: true, Terminating: true, NodeName: "n1",
 				ZoneHints: []string{"west"}, NodeHints: []string{"n1"},
 			}},
-			TriggerTime: at,
+			Hostnames: []string{"a-0"}, TriggerTime: at,
 		},
 		&model.Node{Name: "n1", Zone: "west", Addresses: addrs(), PodCIDRs: prefixes()},
 		&model.Namespace{Name: "ns", ProxyDisabled: true},

@@ -62,6 +62,7 @@ func clusterService(s *model.Service) *clusterv1.Service {
 		AffinitySeconds:     seconds(s.Affinity),
 		HealthCheckNodePort: uint32(s.HealthCheckNodePort),
 		Created:             timestamp(s.Created),
+		ExternalName:        text(s.ExternalName),
 	}
 	if s.HasProxyName {
 		m.ProxyName = new(text(s.ProxyName))
@@ -83,6 +84,7 @@ func endpointSlice(s *model.EndpointSlice) *clusterv1.EndpointSlice {
 			m.Address, m.Ready, m.Serving, m.Terminating = bytesOf(e.Addr), e.Ready, e.Serving, e.Terminating
 			m.NodeName, m.ZoneHints, m.NodeHints = text(e.NodeName), texts(e.ZoneHints), texts(e.NodeHints)
 		}),
+		Hostnames:   texts(s.Hostnames),
 		TriggerTime: timestamp(s.TriggerTime),
 	}
 }
@@ -148,6 +150,7 @@ func parseClusterService(m *clusterv1.Service) (s *model.Service, err error) {
 		InternalLocal: m.GetInternalLocal(),
 		ExternalLocal: m.GetExternalLocal(),
 		Affinity:      time.Duration(m.GetAffinitySeconds()) * time.Second,
+		ExternalName:  m.GetExternalName(),
 	}
 	if t := m.GetType(); t < clusterv1.ServiceType_SERVICE_TYPE_CLUSTER_IP || t > clusterv1.ServiceType_SERVICE_TYPE_EXTERNAL_NAME {
 		return s, fmt.Errorf("type is %v, which is not known here", t)
@@ -227,7 +230,14 @@ func parseEndpointSlice(m *clusterv1.EndpointSlice) (s *model.EndpointSlice, err
 		e.NodeName, e.ZoneHints, e.NodeHints = m.GetNodeName(), m.GetZoneHints(), m.GetNodeHints()
 		return e, nil
 	})
-	return s, err
+	if err != nil {
+		return s, err
+	}
+	if n := len(m.GetHostnames()); n > 0 && n != len(s.Endpoints) {
+		return s, fmt.Errorf("hostnames has %d items; it must have one for each of the %d endpoints, or none", n, len(s.Endpoints))
+	}
+	s.Hostnames = m.GetHostnames()
+	return s, nil
 }
 
 func parseClusterNode(m *clusterv1.Node) (n *model.Node, err error) {

@@ -267,7 +267,7 @@ func fullModelService() *model.Service {
 		Ports: []model.ServicePort{
 			{Name: "dns", Protocol: state.UDP, Port: 53, NodePort: 30053}, {Name: "http", Protocol: state.TCP, Port: 80, NodePort: 30080},
 		},
-		InternalLocal: true, ExternalLocal: true, Affinity: 3 * time.Hour, HealthCheckNodePort: 30000,
+		InternalLocal: true, ExternalLocal: true, Affinity: 3 * time.Hour, HealthCheckNodePort: 30000, ExternalName: "www.example.com",
 	}
 }
 
@@ -280,6 +280,7 @@ func fullSlice() *model.EndpointSlice {
 				ZoneHints: []string{"a", "b"}, NodeHints: []string{"n", "m"}},
 			{Addr: netip.MustParseAddr("10.1.0.3")},
 		},
+		Hostnames:   []string{"dns-0", "dns-1"},
 		TriggerTime: time.Date(2026, 5, 4, 3, 2, 1, 7, time.UTC),
 	}
 }

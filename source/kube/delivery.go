@@ -46,7 +46,7 @@ func newDelivery(s *Source, sink source.Sink) *delivery {
 		source:    s,
 		sink:      sink,
 		events:    make(chan event, backlog),
-		resources: resources(s.options.NodeName, s.options.ServiceProxyName),
+		resources: resources(s.options.NodeName, s.options.ServiceProxyName, s.options.Names),
 		watchers:  make(map[model.Kind]*watcher),
 		held:      make(map[model.Kind]*held),
 		missing:   make(map[model.Kind]bool),
@@ -314,8 +314,8 @@ func (d *delivery) delete(ref model.Ref) {
 
 // setDisabled takes a namespace from the proxy, at once and without a request, or gives it back when it has been listed.
 func (d *delivery) setDisabled(namespace string, disabled bool) {
-	if !d.optOut.set(namespace, disabled) {
-		return
+	if d.source.options.Names || !d.optOut.set(namespace, disabled) {
+		return // with names, the sink gets the objects nevertheless
 	}
 	if !disabled {
 		d.beginOptIn(namespace)

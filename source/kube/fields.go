@@ -54,17 +54,17 @@ var (
 		2: part(byNumber{
 			1: part(byNumber{1: all, 2: all, 3: all, 5: all}), // ports: name, protocol, port, nodePort
 			3: all, 4: all, 5: all, 7: all,                    // clusterIP, type, externalIPs, sessionAffinity
-			9: all, 11: all, 12: all, 14: all, // loadBalancerSourceRanges, externalTrafficPolicy, healthCheckNodePort, sessionAffinityConfig
-			18: all, 22: all, // clusterIPs, internalTrafficPolicy
+			9: all, 10: all, 11: all, 12: all, // loadBalancerSourceRanges, externalName, externalTrafficPolicy, healthCheckNodePort
+			14: all, 18: all, 22: all, // sessionAffinityConfig, clusterIPs, internalTrafficPolicy
 		}),
 		3: part(byNumber{1: part(byNumber{1: part(byNumber{1: all, 3: all})})}), // status.loadBalancer.ingress: ip, ipMode
 	})
 
 	endpointSliceFields = part(byNumber{
 		1: metadata(entries(discoveryv1.LabelServiceName, corev1.IsHeadlessService), entries(corev1.EndpointsLastChangeTriggerTime)),
-		2: part(byNumber{1: all, 2: all, 6: all, 8: all}), // endpoints: addresses, conditions, nodeName, hints
-		3: part(byNumber{1: all, 2: all, 3: all}),         // ports: name, protocol, port
-		4: all,                                            // addressType
+		2: part(byNumber{1: all, 2: all, 3: all, 6: all, 8: all}), // endpoints: addresses, conditions, hostname, nodeName, hints
+		3: part(byNumber{1: all, 2: all, 3: all}),                 // ports: name, protocol, port
+		4: all,                                                    // addressType
 	})
 )
 

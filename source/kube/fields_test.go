@@ -97,7 +97,7 @@ func TestFieldsDecoded(t *testing.T) {
 		gocmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
 		gocmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
 	}
-	for _, r := range resources("here", "") {
+	for _, r := range resources("here", "", false) {
 		t.Run(r.kind.String(), func(t *testing.T) {
 			read, good := r.newReader(), 0
 			for seed := range uint64(3000) {

@@ -49,6 +49,11 @@ type Options struct {
 	// this value. Empty means those without the label. EndpointSlices are chosen by the same label, which the EndpointSlice
 	// controller copies from the Service; slices that people write for a Service with a proxy name need it as well.
 	ServiceProxyName string
+	// Names makes the source deliver all Services and all their EndpointSlices, for [store.Names]: also headless ones, those with
+	// another service-proxy-name, and those in namespaces that have opted out of the proxy.
+	//
+	// [store.Names]: https://pkg.go.dev/github.com/switchyard-net/switchyard/store#Names
+	Names bool
 	// ResyncPeriod is how long a watch lasts at least before it is opened again, from where it ended. It ends after once or
 	// twice that time. The default, and the least, is 5 minutes.
 	ResyncPeriod time.Duration

@@ -30,7 +30,7 @@ func lister(t testing.TB, kind model.Kind) (*listReader, serializer.CodecFactory
 		t.Fatal(err)
 	}
 	codecs := serializer.NewCodecFactory(types)
-	all := resources("here", "")
+	all := resources("here", "", false)
 	r := all[slices.IndexFunc(all, func(r *resource) bool { return r.kind == kind })]
 	return &listReader{resource: r, decoder: codecs.UniversalDeserializer()}, codecs
 }

@@ -37,7 +37,8 @@ type resource struct {
 }
 
 // resources are what this source watches. The ones without a namespace come first. An empty nodeName stands for all Nodes.
-func resources(nodeName, proxyName string) []*resource {
+// With names, all Services and their EndpointSlices are watched, routed or not.
+func resources(nodeName, proxyName string, names bool) []*resource {
 	core := corev1.SchemeGroupVersion
 	nodes := ""
 	if nodeName != "" {
@@ -46,6 +47,10 @@ func resources(nodeName, proxyName string) []*resource {
 	mine := "!" + proxyNameLabel
 	if proxyName != "" {
 		mine = proxyNameLabel + "=" + proxyName
+	}
+	endpointSlices := strings.Join([]string{discoveryv1.LabelServiceName, "!" + corev1.IsHeadlessService, mine}, ",")
+	if names {
+		mine, endpointSlices = "", discoveryv1.LabelServiceName
 	}
 	return []*resource{
 		{
@@ -78,7 +83,7 @@ func resources(nodeName, proxyName string) []*resource {
 			newReader: reader(endpointSliceFields, func(o *discoveryv1.EndpointSlice) {
 				*o = discoveryv1.EndpointSlice{Endpoints: o.Endpoints[:0], Ports: o.Ports[:0]}
 			}),
-			labels: strings.Join([]string{discoveryv1.LabelServiceName, "!" + corev1.IsHeadlessService, mine}, ","), namespaced: true,
+			labels: endpointSlices, namespaced: true,
 		},
 	}
 }

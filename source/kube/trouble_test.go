@@ -17,7 +17,7 @@ import (
 
 // TestCompleteWaits holds back each resource in turn.
 func TestCompleteWaits(t *testing.T) {
-	for _, r := range resources("here", "") {
+	for _, r := range resources("here", "", false) {
 		t.Run(r.plural, func(t *testing.T) {
 			story(t, func(t *testing.T, a *apiServer) {
 				a.held[r.plural] = true

@@ -527,7 +527,9 @@ type Service struct {
 	AffinitySeconds     uint32         `protobuf:"varint,13,opt,name=affinity_seconds,json=affinitySeconds,proto3" json:"affinity_seconds,omitempty"`
 	HealthCheckNodePort uint32         `protobuf:"varint,14,opt,name=health_check_node_port,json=healthCheckNodePort,proto3" json:"health_check_node_port,omitempty"`
 	// metadata.creationTimestamp; unset if it is not known. Of two Services that want the same address, the older one may get it.
-	Created       *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=created,proto3" json:"created,omitempty"`
+	Created *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=created,proto3" json:"created,omitempty"`
+	// spec.externalName of a Service of type EXTERNAL_NAME.
+	ExternalName  string `protobuf:"bytes,16,opt,name=external_name,json=externalName,proto3" json:"external_name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -667,6 +669,13 @@ func (x *Service) GetCreated() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *Service) GetExternalName() string {
+	if x != nil {
+		return x.ExternalName
+	}
+	return ""
+}
+
 // ServicePort is a port of a Service.
 type ServicePort struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -751,7 +760,9 @@ type EndpointSlice struct {
 	Ports     []*EndpointPort `protobuf:"bytes,6,rep,name=ports,proto3" json:"ports,omitempty"`
 	Endpoints []*Endpoint     `protobuf:"bytes,7,rep,name=endpoints,proto3" json:"endpoints,omitempty"`
 	// When what led to the slice's latest change happened; unset if that is not known.
-	TriggerTime   *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=trigger_time,json=triggerTime,proto3" json:"trigger_time,omitempty"`
+	TriggerTime *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=trigger_time,json=triggerTime,proto3" json:"trigger_time,omitempty"`
+	// The hostnames of endpoints, one for each; none at all if no endpoint has one.
+	Hostnames     []string `protobuf:"bytes,9,rep,name=hostnames,proto3" json:"hostnames,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -838,6 +849,13 @@ func (x *EndpointSlice) GetEndpoints() []*Endpoint {
 func (x *EndpointSlice) GetTriggerTime() *timestamppb.Timestamp {
 	if x != nil {
 		return x.TriggerTime
+	}
+	return nil
+}
+
+func (x *EndpointSlice) GetHostnames() []string {
+	if x != nil {
+		return x.Hostnames
 	}
 	return nil
 }
@@ -1252,7 +1270,7 @@ const file_switchyard_cluster_v1_cluster_proto_rawDesc = "" +
 	"\x03Ref\x12/\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1b.switchyard.cluster.v1.KindR\x04kind\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
-	"\x04name\x18\x03 \x01(\tR\x04name\"\x94\x05\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\"\xb9\x05\n" +
 	"\aService\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\"\n" +
@@ -1271,13 +1289,14 @@ const file_switchyard_cluster_v1_cluster_proto_rawDesc = "" +
 	"\x0eexternal_local\x18\f \x01(\bR\rexternalLocal\x12)\n" +
 	"\x10affinity_seconds\x18\r \x01(\rR\x0faffinitySeconds\x123\n" +
 	"\x16health_check_node_port\x18\x0e \x01(\rR\x13healthCheckNodePort\x124\n" +
-	"\acreated\x18\x0f \x01(\v2\x1a.google.protobuf.TimestampR\acreatedB\r\n" +
+	"\acreated\x18\x0f \x01(\v2\x1a.google.protobuf.TimestampR\acreated\x12#\n" +
+	"\rexternal_name\x18\x10 \x01(\tR\fexternalNameB\r\n" +
 	"\v_proxy_name\"n\n" +
 	"\vServicePort\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\bprotocol\x18\x02 \x01(\rR\bprotocol\x12\x12\n" +
 	"\x04port\x18\x03 \x01(\rR\x04port\x12\x1b\n" +
-	"\tnode_port\x18\x04 \x01(\rR\bnodePort\"\xc8\x02\n" +
+	"\tnode_port\x18\x04 \x01(\rR\bnodePort\"\xe6\x02\n" +
 	"\rEndpointSlice\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -1286,7 +1305,8 @@ const file_switchyard_cluster_v1_cluster_proto_rawDesc = "" +
 	"\x06family\x18\x05 \x01(\rR\x06family\x129\n" +
 	"\x05ports\x18\x06 \x03(\v2#.switchyard.cluster.v1.EndpointPortR\x05ports\x12=\n" +
 	"\tendpoints\x18\a \x03(\v2\x1f.switchyard.cluster.v1.EndpointR\tendpoints\x12=\n" +
-	"\ftrigger_time\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\vtriggerTime\"R\n" +
+	"\ftrigger_time\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\vtriggerTime\x12\x1c\n" +
+	"\thostnames\x18\t \x03(\tR\thostnames\"R\n" +
 	"\fEndpointPort\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\bprotocol\x18\x02 \x01(\rR\bprotocol\x12\x12\n" +

@@ -1,0 +1,179 @@
+package store
+
+import (
+	"context"
+	"iter"
+	"slices"
+	"sync"
+
+	"github.com/switchyard-net/switchyard/brain"
+	"github.com/switchyard-net/switchyard/internal/revlog"
+	"github.com/switchyard-net/switchyard/model"
+	"github.com/switchyard-net/switchyard/source"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// Names turns objects into the names of all services, for DNS servers. It stands beside a [Store] or [Cluster] and takes the
+// same objects; what is not asked for costs nothing there. It implements [state.NamesFeed]. All methods may be called concurrently.
+type Names struct {
+	mu         sync.Mutex // guards all below
+	incomplete int        // sources that are not complete
+	registered int        // sources
+	objects    objects    // services and slices only
+	revision   state.Revision
+	latest     revlog.ByName[*state.Names] // immutable
+	log        revlog.Ring[renamed]
+	wake       chan struct{} // closed and replaced with each revision, closed for good by Close
+	closed     bool
+}
+
+var _ state.NamesFeed = (*Names)(nil)
+
+// renamed is a service whose names changed.
+type renamed struct {
+	revision state.Revision
+	name     state.ServiceName
+}
+
+// At is the revision.
+func (r renamed) At() state.Revision { return r.revision }
+
+// NewNames returns a feed that publishes nothing before it has a source and all its sources are complete.
+func NewNames() *Names {
+	return &Names{objects: objectsOfAll(), log: revlog.Ring[renamed]{Max: revlog.Limit}, wake: make(chan struct{})}
+}
+
+// Source registers a source and returns the sink that it delivers to, as [Store.Source] does.
+func (n *Names) Source() source.Sink {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.registered++
+	n.incomplete++
+	return &namesSink{names: n}
+}
+
+// namesSink takes the objects of one source.
+type namesSink struct {
+	names    *Names
+	complete bool // guarded by names.mu
+}
+
+// Update implements [source.Sink].
+func (k *namesSink) Update(set []model.Object, deleted []model.Ref) {
+	n := k.names
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, ref := range deleted {
+		if ref.Kind == model.KindService || ref.Kind == model.KindEndpointSlice {
+			n.objects.remove(ref)
+		}
+	}
+	for _, obj := range set {
+		switch obj.(type) {
+		case *model.Service, *model.EndpointSlice:
+			n.objects.put(obj)
+		}
+	}
+	n.publish()
+}
+
+// Complete implements [source.Sink].
+func (k *namesSink) Complete() {
+	n := k.names
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !k.complete {
+		k.complete = true
+		n.incomplete--
+		n.publish()
+	}
+}
+
+// publish computes the names of the services that the latest objects concern. The caller holds mu.
+func (n *Names) publish() {
+	if n.closed || n.registered == 0 || n.incomplete > 0 {
+		return
+	}
+	next := n.latest
+	news := false
+	for _, svc := range n.objects.takeDirty() {
+		names := brain.Names(svc.object, svc.slices)
+		n.objects.dropIfEmpty(svc)
+		former := n.latest.Get(svc.name)
+		if names == former || names != nil && former != nil && names.Equal(former) {
+			continue
+		}
+		if !news {
+			news, next = true, n.latest.Clone()
+		}
+		if names == nil {
+			next.Delete(svc.name)
+		} else {
+			next.Set(svc.name, names)
+		}
+		if n.revision > 0 {
+			n.log.Add(renamed{n.revision + 1, svc.name})
+		}
+	}
+	if !news && n.revision > 0 {
+		return // the first state is always news
+	}
+	n.latest = next
+	if n.revision++; n.revision == 1 {
+		n.log.Forget(1) // a consumer that has nothing gets everything
+	}
+	close(n.wake)
+	n.wake = make(chan struct{})
+}
+
+// Next implements [state.NamesFeed]. It fails with ErrClosed once the feed is closed.
+func (n *Names) Next(ctx context.Context, after state.Revision) (*state.NamesUpdate, error) {
+	for {
+		n.mu.Lock()
+		revision, latest, wake, closed := n.revision, n.latest, n.wake, n.closed
+		changed, known := n.log.Since(after)
+		n.mu.Unlock()
+		switch {
+		case closed:
+			return nil, ErrClosed
+		case revision == 0 || after == revision:
+			select {
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			case <-wake:
+			}
+		case after == 0 || after > revision || !known:
+			return &state.NamesUpdate{Revision: revision, Full: true, Changed: slices.Collect(latest.Values())}, nil
+		default:
+			return namesDelta(revision, latest, changed), nil
+		}
+	}
+}
+
+// namesDelta leads to latest from names that differ from it in no other services than those that changed.
+func namesDelta(revision state.Revision, latest revlog.ByName[*state.Names], changed iter.Seq[renamed]) *state.NamesUpdate {
+	u := &state.NamesUpdate{Revision: revision}
+	var services []state.ServiceName
+	for c := range changed {
+		services = append(services, c.name)
+	}
+	slices.SortFunc(services, state.ServiceName.Compare)
+	for _, name := range slices.Compact(services) {
+		if names := latest.Get(name); names != nil {
+			u.Changed = append(u.Changed, names)
+		} else {
+			u.Removed = append(u.Removed, name)
+		}
+	}
+	return u
+}
+
+// Close ends all calls of Next. What sources still deliver is ignored.
+func (n *Names) Close() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !n.closed {
+		n.closed = true
+		close(n.wake)
+	}
+}
