@@ -85,6 +85,8 @@ type Options struct {
 	Logger *slog.Logger
 	// Program and Version are how the process is called where others see it. Defaults: the name of the executable, and unknown.
 	Program, Version string
+	// Names makes the API serve the names of all services, too, to DNS servers. Source must then deliver also what only has names.
+	Names bool
 	// TakeOver is how long New waits for the end of another process that programs this kernel, which goes on routing meanwhile.
 	// Default: it does not wait.
 	TakeOver time.Duration

@@ -118,6 +118,9 @@ func (n *Node) newPipeline(c *config.Config, o origin) (*pipeline, error) {
 	} else {
 		n.addStore(p, c)
 	}
+	if n.o.Names {
+		addNames(p)
+	}
 	p.serve.Ready, p.serve.Node = p.ready, o.node
 	p.sink = &completion{Sink: p.sink, ready: p.ready}
 	return p, nil
@@ -156,6 +159,16 @@ func (n *Node) addCluster(p *pipeline, c *config.Config) {
 	p.serve.Feed = func(node string) (state.Feed, error) { return states.Node(node), nil }
 	p.serve.Register = func(r grpc.ServiceRegistrar) {
 		clusterserver.Register(r, clusterserver.Options{Feed: objects, InstanceID: instance})
+	}
+}
+
+// addNames has the names of services kept beside the states. They are complete first, because the states say that all is ready.
+func addNames(p *pipeline) {
+	names, closeStates := store.NewNames(), p.close
+	p.serve.Names, p.sink = names, objectlog.Tee(names.Source(), p.sink)
+	p.close = func() {
+		closeStates()
+		names.Close()
 	}
 }
 

@@ -44,6 +44,8 @@ type Options struct {
 	// yet makes its callers wait in Next. Over the life of the server, a node's feeds must never give one revision to two
 	// different states. Required.
 	Feed func(node string) (state.Feed, error)
+	// Names are those of all services, for DNS servers. Nil: NextNames fails with UNIMPLEMENTED. Default: nil.
+	Names state.NamesFeed
 	// Node is the node that clients get who name none. If it is empty, they must name one, or have a node's certificate.
 	Node string
 	// Ready is closed once all feeds have a state; until then grpc.health.v1 says NOT_SERVING, and clients that watch without

@@ -115,8 +115,9 @@ func dialable(target string, c *tls.Config) error {
 	return err
 }
 
-// source makes the source. check was called before. name is empty for objects of all nodes.
-func (o *objectFlags) source(c *config.Config, name string, log *slog.Logger) (source.Source, error) {
+// source makes the source. check was called before. name is empty for objects of all nodes. names adds the objects that only have
+// names.
+func (o *objectFlags) source(c *config.Config, name string, names bool, log *slog.Logger) (source.Source, error) {
 	switch {
 	case o.path != "":
 		return file.New(file.Options{Path: o.path, Whole: true, Grace: graceOf(o.grace), Logger: log})
@@ -130,7 +131,7 @@ func (o *objectFlags) source(c *config.Config, name string, log *slog.Logger) (s
 		}
 		return relay.New(relay.Options{Targets: o.relays, Certificates: certificates, SocketUsers: o.relayUsers, Logger: log})
 	}
-	return kubeSource(c, o.master, name, log)
+	return kubeSource(c, o.master, name, names, log)
 }
 
 // serviceProxyNameUsage is the help text of --service-proxy-name.

@@ -44,7 +44,8 @@ func (z *zone) answer(query []byte, size int) []byte {
 // resolve puts the answer to a question into r.
 func (z *zone) resolve(r *reply, q dnsmessage.Question) {
 	name := strings.ToLower(q.Name.String())
-	if q.Class != dnsmessage.ClassINET || name != z.domain && !strings.HasSuffix(name, "."+z.domain) {
+	reverse := strings.HasSuffix(name, ".in-addr.arpa.") || strings.HasSuffix(name, ".ip6.arpa.")
+	if q.Class != dnsmessage.ClassINET || !reverse && name != z.domain && !strings.HasSuffix(name, "."+z.domain) {
 		r.RCode = dnsmessage.RCodeRefused
 		return
 	}
@@ -54,22 +55,33 @@ func (z *zone) resolve(r *reply, q dnsmessage.Question) {
 		r.RCode = dnsmessage.RCodeServerFailure // "there is no such name" would be remembered
 		return
 	}
+	var records []dnsmessage.ResourceBody
+	exists := true
+	if reverse {
+		if records, exists = z.reverse(name, q.Type); !exists {
+			r.RCode = dnsmessage.RCodeRefused // perhaps somebody else knows the address
+			return
+		}
+	} else {
+		records, exists = z.find(name, q.Type)
+	}
 	r.Authoritative = true
-	records, exists := z.find(name, q.Type)
 	if !exists {
 		r.RCode = dnsmessage.RCodeNameError
 	}
+	seen := make(map[dnsmessage.Name]bool)
 	for _, body := range records {
 		// With the name as it was asked for: clients compare its case.
 		r.Answers = append(r.Answers, resource(q.Name, body))
-		if srv, ok := body.(*dnsmessage.SRVResource); ok && len(r.Additionals) == r.edns {
+		if srv, ok := body.(*dnsmessage.SRVResource); ok && !seen[srv.Target] {
+			seen[srv.Target] = true
 			found, _ := z.find(srv.Target.String(), dnsmessage.TypeALL)
 			for _, body := range found {
 				r.Additionals = append(r.Additionals, resource(srv.Target, body))
 			}
 		}
 	}
-	if len(records) == 0 {
+	if len(records) == 0 && !reverse {
 		domain, _ := dnsmessage.NewName(z.domain) // newZone has made longer ones
 		soa := z.soa
 		r.Authorities = append(r.Authorities, resource(domain, &soa))

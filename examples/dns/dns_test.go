@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -16,7 +17,6 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 
 	"github.com/switchyard-net/switchyard/client"
-	"github.com/switchyard-net/switchyard/server"
 	"github.com/switchyard-net/switchyard/test/apitest"
 )
 
@@ -39,20 +39,54 @@ apiVersion: v1
 kind: Service
 metadata: {name: headless, namespace: shop}
 spec: {clusterIP: None, ports: [{name: http, port: 80}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: db, namespace: shop, labels: {service.kubernetes.io/service-proxy-name: another}}
+spec: {clusterIP: None, ports: [{name: sql, port: 5432}, {port: 9100}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: db-4, namespace: shop, labels: {kubernetes.io/service-name: db, service.kubernetes.io/headless: ""}}
+addressType: IPv4
+ports: [{name: sql, port: 5432}, {name: "", port: 9100}]
+endpoints:
+- {addresses: [10.244.0.5], hostname: db-0}
+- {addresses: [10.244.0.6]}
+- {addresses: [10.244.0.7], hostname: db-2, conditions: {ready: false}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: db-6, namespace: shop, labels: {kubernetes.io/service-name: db, service.kubernetes.io/headless: ""}}
+addressType: IPv6
+ports: [{name: sql, port: 5433}]
+endpoints: [{addresses: ["fd00:10:244::5"], hostname: db-0}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: out, namespace: shop}
+spec: {type: ExternalName, externalName: www.example.com}
+---
+apiVersion: v1
+kind: Namespace
+metadata: {name: free, labels: {networking.k8s.io/kube-proxy: disabled}}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: own, namespace: free}
+spec: {clusterIP: 10.96.0.20, ports: [{name: http, port: 80}]}
 `
 
 // started starts the program on a free port of the loopback address, with the manifest, and waits until it knows the state.
 func started(t *testing.T) (address, manifests string) {
 	t.Helper()
 	manifests = filepath.Join(t.TempDir(), "shop.yaml")
-	shown := make(chan struct{}, 100)
-	target := apitest.Serve(t, apitest.Write(t, manifests, manifest), func(_ server.Client, s server.Status) {
-		if s.Applied > 0 {
-			shown <- struct{}{}
+	address = start(t, apitest.Serve(t, apitest.Write(t, manifests, manifest), nil))
+	for text(ask(t, "tcp", address, question("cluster.local.", dnsmessage.TypeA))) == "ServerFailure" {
+		if t.Context().Err() != nil {
+			t.Fatal("there are no names")
 		}
-	})
-	address = start(t, target)
-	<-shown
+	}
 	return address, manifests
 }
 
@@ -66,7 +100,9 @@ func start(t *testing.T, target string) (address string) {
 	free.Close()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)
-	go func() { ended <- run(ctx, client.Options{Target: target}, address, "cluster.local") }()
+	go func() {
+		ended <- run(ctx, client.Options{Target: target, Logger: slog.New(slog.DiscardHandler)}, address, "cluster.local")
+	}()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-ended; err != nil {
@@ -160,6 +196,12 @@ func text(m dnsmessage.Message) string {
 				parts = append(parts, name+" AAAA "+net.IP(b.AAAA[:]).String())
 			case *dnsmessage.SRVResource:
 				parts = append(parts, fmt.Sprintf("%s SRV %d %d %d %s", name, b.Priority, b.Weight, b.Port, b.Target))
+			case *dnsmessage.CNAMEResource:
+				parts = append(parts, name+" CNAME "+b.CNAME.String())
+			case *dnsmessage.PTRResource:
+				parts = append(parts, name+" PTR "+b.PTR.String())
+			case *dnsmessage.TXTResource:
+				parts = append(parts, name+" TXT "+strings.Join(b.TXT, ","))
 			case *dnsmessage.SOAResource:
 				parts = append(parts, fmt.Sprintf("%s SOA %d", name, b.MinTTL))
 			case *dnsmessage.OPTResource:
@@ -225,6 +267,54 @@ func TestAnswers(t *testing.T) {
 			if m.ID != 4711 || !m.Response || !m.RecursionDesired || m.RecursionAvailable || m.Authoritative != (c.want != refused) {
 				t.Errorf("%s %v over %s: header %+v", c.name, c.qtype, network, m.Header)
 			}
+		}
+	}
+}
+
+// TestSpecification has each row of Kubernetes' DNS specification, 1.1.0.
+func TestSpecification(t *testing.T) {
+	address, _ := started(t)
+	a, aaaa, srv, ptr := dnsmessage.TypeA, dnsmessage.TypeAAAA, dnsmessage.TypeSRV, dnsmessage.TypePTR
+	const db = "db.shop.svc.cluster.local."
+	const web6 = "0.1.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.6.9.0.0.0.1.0.0.0.0.d.f.ip6.arpa."
+	const noName = "NameError; authority cluster.local. SOA 5"
+	for _, c := range []struct {
+		section, name string
+		qtype         dnsmessage.Type
+		want          string
+	}{
+		{"2.2", "dns-version.cluster.local.", dnsmessage.TypeTXT, "Success; dns-version.cluster.local. TXT 1.1.0"},
+		{"2.3.1", "web.shop.svc.cluster.local.", a, "Success; web.shop.svc.cluster.local. A 10.96.0.10"},
+		{"2.3.1, opted out", "own.free.svc.cluster.local.", a, "Success; own.free.svc.cluster.local. A 10.96.0.20"},
+		{"2.3.1", "web.shop.svc.cluster.local.", aaaa, "Success; web.shop.svc.cluster.local. AAAA fd00:10:96::10"},
+		{"2.3.2", "_http._tcp.own.free.svc.cluster.local.", srv, "Success; _http._tcp.own.free.svc.cluster.local. SRV 0 100 80 " +
+			"own.free.svc.cluster.local.; additional own.free.svc.cluster.local. A 10.96.0.20"},
+		{"2.3.3", "10.0.96.10.in-addr.arpa.", ptr, "Success; 10.0.96.10.in-addr.arpa. PTR web.shop.svc.cluster.local."},
+		{"2.3.3", web6, ptr, "Success; " + web6 + " PTR web.shop.svc.cluster.local."},
+		{"2.3.3, no such address", "99.0.96.10.in-addr.arpa.", ptr, "Refused"},
+		{"2.4.1", db, a, "Success; " + db + " A 10.244.0.5; " + db + " A 10.244.0.6"},
+		{"2.4.1", db, aaaa, "Success; " + db + " AAAA fd00:10:244::5"},
+		{"2.4.1, nothing is ready", "headless.shop.svc.cluster.local.", a, noName},
+		{"2.4.1, hostname", "db-0." + db, a, "Success; db-0." + db + " A 10.244.0.5"},
+		{"2.4.1, hostname", "db-0." + db, aaaa, "Success; db-0." + db + " AAAA fd00:10:244::5"},
+		{"2.4.1, assigned", "10-244-0-6." + db, a, "Success; 10-244-0-6." + db + " A 10.244.0.6"},
+		{"2.4.1, has a hostname", "10-244-0-5." + db, a, noName},
+		{"2.4.1, not ready", "db-2." + db, a, noName},
+		{"2.4.2", "_sql._tcp." + db, srv, "Success; " +
+			"_sql._tcp." + db + " SRV 0 33 5432 10-244-0-6." + db + "; " +
+			"_sql._tcp." + db + " SRV 0 33 5432 db-0." + db + "; " +
+			"_sql._tcp." + db + " SRV 0 33 5433 db-0." + db + "; " +
+			"additional 10-244-0-6." + db + " A 10.244.0.6; additional db-0." + db + " A 10.244.0.5; additional db-0." + db + " AAAA fd00:10:244::5"},
+		{"2.4.2, unnamed", "_._tcp." + db, srv, noName},
+		{"2.4.3", "5.0.244.10.in-addr.arpa.", ptr, "Success; 5.0.244.10.in-addr.arpa. PTR db-0." + db},
+		{"2.4.3, assigned", "6.0.244.10.in-addr.arpa.", ptr, "Success; 6.0.244.10.in-addr.arpa. PTR 10-244-0-6." + db},
+		{"2.4.3, not ready", "7.0.244.10.in-addr.arpa.", ptr, "Refused"},
+		{"2.5", "out.shop.svc.cluster.local.", a, "Success; out.shop.svc.cluster.local. CNAME www.example.com."},
+		{"2.5", "out.shop.svc.cluster.local.", dnsmessage.TypeCNAME, "Success; out.shop.svc.cluster.local. CNAME www.example.com."},
+	} {
+		got := text(ask(t, "udp", address, withEDNS(t, question(c.name, c.qtype), 4096)))
+		if got = strings.Replace(got, "; additional . OPT 1232", "", 1); got != c.want {
+			t.Errorf("%s: %s %v:\n got %s\nwant %s", c.section, c.name, c.qtype, got, c.want)
 		}
 	}
 }
@@ -310,10 +400,10 @@ func TestLargeAnswer(t *testing.T) {
 	target := apitest.Serve(t, apitest.Write(t, filepath.Join(t.TempDir(), "shop.yaml"), strings.Replace(manifest, "name: web", "name: "+name, 1)), nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	err = client.RunSink(ctx, client.Options{Target: target}, client.SinkFunc(func(ctx context.Context, c *client.Change) (map[client.ServiceName]error, error) {
+	err = client.RunNames(ctx, client.Options{Target: target}, func(u *client.NamesUpdate) {
 		defer cancel()
-		return z.Apply(ctx, c)
-	}))
+		z.apply(u, func(err error) { t.Error(err) })
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

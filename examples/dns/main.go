@@ -1,11 +1,12 @@
 // Command dns answers for the names of the cluster's Services, on the node itself: no query leaves the node, and none is lost while
 // the cluster's DNS servers move. It follows the node-local API and needs no access to Kubernetes.
 //
-// It answers as Kubernetes' DNS specification says, for services with cluster IPs: A and AAAA for SERVICE.NAMESPACE.svc.DOMAIN, and
-// SRV for _PORT._PROTOCOL.SERVICE.NAMESPACE.svc.DOMAIN. What it cannot know, because a node need not route it and the API therefore
-// does not say it, are headless services and the names of their pods, ExternalName services, and services that opted out of the
-// service proxy: they do not exist here. It refuses names outside of the domain, as it is no resolver. Let a resolver on the node
-// ask it first, and the cluster's DNS after NXDOMAIN, if there are such services.
+// It answers as Kubernetes' DNS specification says (version 1.1.0): A and AAAA, SRV, PTR and CNAME records of all services, of headless
+// ones with the hostnames of their endpoints, and of those that opted out of the service proxy. It refuses names outside of the domain
+// and addresses that it does not know, as it is no resolver: let a resolver on the node ask it for the domain and for the ranges
+// of services and pods.
+//
+// The server must serve names: switchyard serve --names.
 package main
 
 import (
@@ -61,5 +62,7 @@ func run(ctx context.Context, o client.Options, listen, domain string) error {
 	defer cancel()
 	parts.Go(func() { serveUDP(ctx, packets, z) })
 	parts.Go(func() { serveTCP(ctx, connections, z) })
-	return client.RunSink(ctx, o, z)
+	return client.RunNames(ctx, o, func(u *client.NamesUpdate) {
+		z.apply(u, func(err error) { o.Logger.Warn("ignoring invalid names", "error", err) })
+	})
 }

@@ -33,6 +33,11 @@ class EndpointsStub(object):
                 request_serializer=localnet__pb2.WatchRequest.SerializeToString,
                 response_deserializer=localnet__pb2.WatchResponse.FromString,
                 )
+        self.NextNames = channel.unary_stream(
+                '/switchyard.localnet.v1.Endpoints/NextNames',
+                request_serializer=localnet__pb2.NextNamesRequest.SerializeToString,
+                response_deserializer=localnet__pb2.NextNamesResponse.FromString,
+                )
 
 
 class EndpointsServicer(object):
@@ -69,6 +74,19 @@ class EndpointsServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def NextNames(self, request, context):
+        """NextNames returns what DNS needs to know about services, as soon as there is anything other than what the client has: a long
+        poll. It is for DNS servers on the node. Names are the same on every node, and those of all services are there, also of
+        those that are not routed: headless ones, those of type ExternalName, and those that have opted out of the service proxy. So
+        they have positions of their own, and a client that follows Watch or Next sees nothing of them.
+
+        An answer is the whole, or what has changed since the position in the request. Its last part has a position; what has been
+        received of a stream that ends before is worth nothing. A server that has no names fails with UNIMPLEMENTED.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_EndpointsServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -81,6 +99,11 @@ def add_EndpointsServicer_to_server(servicer, server):
                     servicer.Watch,
                     request_deserializer=localnet__pb2.WatchRequest.FromString,
                     response_serializer=localnet__pb2.WatchResponse.SerializeToString,
+            ),
+            'NextNames': grpc.unary_stream_rpc_method_handler(
+                    servicer.NextNames,
+                    request_deserializer=localnet__pb2.NextNamesRequest.FromString,
+                    response_serializer=localnet__pb2.NextNamesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -132,5 +155,22 @@ class Endpoints(object):
         return grpc.experimental.stream_stream(request_iterator, target, '/switchyard.localnet.v1.Endpoints/Watch',
             localnet__pb2.WatchRequest.SerializeToString,
             localnet__pb2.WatchResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def NextNames(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(request, target, '/switchyard.localnet.v1.Endpoints/NextNames',
+            localnet__pb2.NextNamesRequest.SerializeToString,
+            localnet__pb2.NextNamesResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/switchyard-net/switchyard/brain"
+	"github.com/switchyard-net/switchyard/internal/objectlog"
 	"github.com/switchyard-net/switchyard/server"
 	"github.com/switchyard-net/switchyard/source/file"
 	"github.com/switchyard-net/switchyard/state"
@@ -27,8 +28,10 @@ func Serve(t testing.TB, manifests string, onStatus func(server.Client, server.S
 	}
 	s := store.New(store.Options{Brain: brain.Config{NodeName: Node, DetectLocal: brain.DualStack}})
 	t.Cleanup(s.Close)
+	names := store.NewNames()
+	t.Cleanup(names.Close)
 	srv, err := server.New(server.Options{
-		Node: Node, Feed: func(string) (state.Feed, error) { return s, nil }, OnStatus: onStatus,
+		Node: Node, Feed: func(string) (state.Feed, error) { return s, nil }, Names: names, OnStatus: onStatus,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -46,7 +49,7 @@ func Serve(t testing.TB, manifests string, onStatus func(server.Client, server.S
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 2)
-	sink := s.Source("manifests")
+	sink := objectlog.Tee(s.Source("manifests"), names.Source())
 	go func() { ended <- src.Run(ctx, sink) }()
 	go func() { ended <- srv.Serve(ctx, l, nil) }()
 	t.Cleanup(func() {

@@ -56,7 +56,7 @@ var arrows = []arrow{
 	{"config/v1alpha1", []string{"backend", "config", "field"}},
 	{"config/v1alpha2", []string{"backend", "config", "field"}},
 	{"config/scheme", []string{"config/v1alpha1", "config/v1alpha2"}},
-	{"config/configfile", []string{"config", "field", "config/v1alpha1", "config/v1alpha2", "internal/manifest", "client/regularfile"}},
+	{"config/configfile", []string{"backend", "config", "field", "config/v1alpha1", "config/v1alpha2", "internal/manifest", "client/regularfile"}},
 
 	// What sources and dataplanes are made of.
 	{"internal/manifest", []string{"client/regularfile"}},
@@ -85,7 +85,7 @@ var arrows = []arrow{
 	{"test/topology", []string{"state", "test/netns"}},
 	{"test/loadcheck", []string{"state", "test/probe", "test/oracle", "test/topology"}},
 	{"test/laws", nil},
-	{"test/apitest", []string{"state", "source/file", "brain", "store", "server"}},
+	{"test/apitest", []string{"state", "source/file", "brain", "store", "server", "internal/objectlog"}},
 	{"test/certtest", nil},
 
 	// The runtime of a node. It wires everything but the sources: client-go comes in by whoever hands it source/kube.

@@ -306,6 +306,385 @@ func (Masquerade) EnumDescriptor() ([]byte, []int) {
 	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{4}
 }
 
+// NextNamesRequest asks for names.
+type NextNamesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What the client has, unset at first.
+	Resume        *Position `protobuf:"bytes,1,opt,name=resume,proto3" json:"resume,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NextNamesRequest) Reset() {
+	*x = NextNamesRequest{}
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NextNamesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NextNamesRequest) ProtoMessage() {}
+
+func (x *NextNamesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NextNamesRequest.ProtoReflect.Descriptor instead.
+func (*NextNamesRequest) Descriptor() ([]byte, []int) {
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *NextNamesRequest) GetResume() *Position {
+	if x != nil {
+		return x.Resume
+	}
+	return nil
+}
+
+// NextNamesResponse is a part of an answer to NextNames.
+type NextNamesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The answer is the whole: services that are not in it do not exist. Set in every part.
+	Full bool `protobuf:"varint,1,opt,name=full,proto3" json:"full,omitempty"`
+	// New and changed services, each whole. A service occurs once in an answer. It may equal what the client has.
+	Changed []*ServiceNames `protobuf:"bytes,2,rep,name=changed,proto3" json:"changed,omitempty"`
+	// Services that no longer exist. The client may never have seen them. Empty in an answer that is full.
+	Removed []*ServiceName `protobuf:"bytes,3,rep,name=removed,proto3" json:"removed,omitempty"`
+	// What to resume from. Set in the last part, and only there.
+	Position      *Position `protobuf:"bytes,4,opt,name=position,proto3" json:"position,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NextNamesResponse) Reset() {
+	*x = NextNamesResponse{}
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NextNamesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NextNamesResponse) ProtoMessage() {}
+
+func (x *NextNamesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NextNamesResponse.ProtoReflect.Descriptor instead.
+func (*NextNamesResponse) Descriptor() ([]byte, []int) {
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *NextNamesResponse) GetFull() bool {
+	if x != nil {
+		return x.Full
+	}
+	return false
+}
+
+func (x *NextNamesResponse) GetChanged() []*ServiceNames {
+	if x != nil {
+		return x.Changed
+	}
+	return nil
+}
+
+func (x *NextNamesResponse) GetRemoved() []*ServiceName {
+	if x != nil {
+		return x.Removed
+	}
+	return nil
+}
+
+func (x *NextNamesResponse) GetPosition() *Position {
+	if x != nil {
+		return x.Position
+	}
+	return nil
+}
+
+// ServiceNames is what DNS needs to know about one Service. Either external_name is set, or there are cluster IPs, or the service is
+// headless.
+type ServiceNames struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Namespace string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Name      string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// The name that the service is an alias of, for services of type ExternalName.
+	ExternalName string `protobuf:"bytes,3,opt,name=external_name,json=externalName,proto3" json:"external_name,omitempty"`
+	// The addresses of the service itself.
+	ClusterIps [][]byte `protobuf:"bytes,4,rep,name=cluster_ips,json=clusterIps,proto3" json:"cluster_ips,omitempty"`
+	// The ports of a service with cluster IPs.
+	Ports []*NamedPort `protobuf:"bytes,5,rep,name=ports,proto3" json:"ports,omitempty"`
+	// The ready endpoints of a headless service, in groups with the same ports. An endpoint may be in several groups.
+	Endpoints     []*EndpointGroup `protobuf:"bytes,6,rep,name=endpoints,proto3" json:"endpoints,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ServiceNames) Reset() {
+	*x = ServiceNames{}
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ServiceNames) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ServiceNames) ProtoMessage() {}
+
+func (x *ServiceNames) ProtoReflect() protoreflect.Message {
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ServiceNames.ProtoReflect.Descriptor instead.
+func (*ServiceNames) Descriptor() ([]byte, []int) {
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *ServiceNames) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ServiceNames) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ServiceNames) GetExternalName() string {
+	if x != nil {
+		return x.ExternalName
+	}
+	return ""
+}
+
+func (x *ServiceNames) GetClusterIps() [][]byte {
+	if x != nil {
+		return x.ClusterIps
+	}
+	return nil
+}
+
+func (x *ServiceNames) GetPorts() []*NamedPort {
+	if x != nil {
+		return x.Ports
+	}
+	return nil
+}
+
+func (x *ServiceNames) GetEndpoints() []*EndpointGroup {
+	if x != nil {
+		return x.Endpoints
+	}
+	return nil
+}
+
+// NamedPort is a port with a name of its own in DNS, if it has one.
+type NamedPort struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// It may be empty.
+	Name          string   `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Protocol      Protocol `protobuf:"varint,2,opt,name=protocol,proto3,enum=switchyard.localnet.v1.Protocol" json:"protocol,omitempty"`
+	Port          uint32   `protobuf:"varint,3,opt,name=port,proto3" json:"port,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NamedPort) Reset() {
+	*x = NamedPort{}
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NamedPort) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NamedPort) ProtoMessage() {}
+
+func (x *NamedPort) ProtoReflect() protoreflect.Message {
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NamedPort.ProtoReflect.Descriptor instead.
+func (*NamedPort) Descriptor() ([]byte, []int) {
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *NamedPort) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *NamedPort) GetProtocol() Protocol {
+	if x != nil {
+		return x.Protocol
+	}
+	return Protocol_PROTOCOL_UNSPECIFIED
+}
+
+func (x *NamedPort) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+// EndpointGroup is endpoints with the same ports.
+type EndpointGroup struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Ports []*NamedPort           `protobuf:"bytes,1,rep,name=ports,proto3" json:"ports,omitempty"`
+	// At least one, each once, ordered by address and hostname.
+	Endpoints     []*NamedEndpoint `protobuf:"bytes,2,rep,name=endpoints,proto3" json:"endpoints,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EndpointGroup) Reset() {
+	*x = EndpointGroup{}
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EndpointGroup) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EndpointGroup) ProtoMessage() {}
+
+func (x *EndpointGroup) ProtoReflect() protoreflect.Message {
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EndpointGroup.ProtoReflect.Descriptor instead.
+func (*EndpointGroup) Descriptor() ([]byte, []int) {
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *EndpointGroup) GetPorts() []*NamedPort {
+	if x != nil {
+		return x.Ports
+	}
+	return nil
+}
+
+func (x *EndpointGroup) GetEndpoints() []*NamedEndpoint {
+	if x != nil {
+		return x.Endpoints
+	}
+	return nil
+}
+
+// NamedEndpoint is an endpoint of a headless service.
+type NamedEndpoint struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Address []byte                 `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
+	// Empty if the endpoint has none: whoever answers for DNS assigns one.
+	Hostname      string `protobuf:"bytes,2,opt,name=hostname,proto3" json:"hostname,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NamedEndpoint) Reset() {
+	*x = NamedEndpoint{}
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NamedEndpoint) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NamedEndpoint) ProtoMessage() {}
+
+func (x *NamedEndpoint) ProtoReflect() protoreflect.Message {
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NamedEndpoint.ProtoReflect.Descriptor instead.
+func (*NamedEndpoint) Descriptor() ([]byte, []int) {
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *NamedEndpoint) GetAddress() []byte {
+	if x != nil {
+		return x.Address
+	}
+	return nil
+}
+
+func (x *NamedEndpoint) GetHostname() string {
+	if x != nil {
+		return x.Hostname
+	}
+	return ""
+}
+
 // NextFilter names a state.
 type NextFilter struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -321,7 +700,7 @@ type NextFilter struct {
 
 func (x *NextFilter) Reset() {
 	*x = NextFilter{}
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[0]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -333,7 +712,7 @@ func (x *NextFilter) String() string {
 func (*NextFilter) ProtoMessage() {}
 
 func (x *NextFilter) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[0]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -346,7 +725,7 @@ func (x *NextFilter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NextFilter.ProtoReflect.Descriptor instead.
 func (*NextFilter) Descriptor() ([]byte, []int) {
-	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{0}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *NextFilter) GetInstanceId() uint64 {
@@ -385,7 +764,7 @@ type NextItem struct {
 
 func (x *NextItem) Reset() {
 	*x = NextItem{}
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[1]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -397,7 +776,7 @@ func (x *NextItem) String() string {
 func (*NextItem) ProtoMessage() {}
 
 func (x *NextItem) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[1]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -410,7 +789,7 @@ func (x *NextItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NextItem.ProtoReflect.Descriptor instead.
 func (*NextItem) Descriptor() ([]byte, []int) {
-	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{1}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *NextItem) GetNext() *NextFilter {
@@ -450,7 +829,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[2]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -462,7 +841,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[2]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -475,7 +854,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{2}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *WatchRequest) GetSubscribe() *Subscribe {
@@ -514,7 +893,7 @@ type Subscribe struct {
 
 func (x *Subscribe) Reset() {
 	*x = Subscribe{}
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[3]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -526,7 +905,7 @@ func (x *Subscribe) String() string {
 func (*Subscribe) ProtoMessage() {}
 
 func (x *Subscribe) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[3]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -539,7 +918,7 @@ func (x *Subscribe) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Subscribe.ProtoReflect.Descriptor instead.
 func (*Subscribe) Descriptor() ([]byte, []int) {
-	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{3}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Subscribe) GetNode() string {
@@ -576,7 +955,7 @@ type Position struct {
 
 func (x *Position) Reset() {
 	*x = Position{}
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[4]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -588,7 +967,7 @@ func (x *Position) String() string {
 func (*Position) ProtoMessage() {}
 
 func (x *Position) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[4]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -601,7 +980,7 @@ func (x *Position) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Position.ProtoReflect.Descriptor instead.
 func (*Position) Descriptor() ([]byte, []int) {
-	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{4}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Position) GetInstanceId() uint64 {
@@ -633,7 +1012,7 @@ type Status struct {
 
 func (x *Status) Reset() {
 	*x = Status{}
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[5]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -645,7 +1024,7 @@ func (x *Status) String() string {
 func (*Status) ProtoMessage() {}
 
 func (x *Status) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[5]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -658,7 +1037,7 @@ func (x *Status) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Status.ProtoReflect.Descriptor instead.
 func (*Status) Descriptor() ([]byte, []int) {
-	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{5}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Status) GetApplied() *Position {
@@ -694,7 +1073,7 @@ type ServiceError struct {
 
 func (x *ServiceError) Reset() {
 	*x = ServiceError{}
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[6]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -706,7 +1085,7 @@ func (x *ServiceError) String() string {
 func (*ServiceError) ProtoMessage() {}
 
 func (x *ServiceError) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[6]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -719,7 +1098,7 @@ func (x *ServiceError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceError.ProtoReflect.Descriptor instead.
 func (*ServiceError) Descriptor() ([]byte, []int) {
-	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{6}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ServiceError) GetService() *ServiceName {
@@ -763,7 +1142,7 @@ type WatchResponse struct {
 
 func (x *WatchResponse) Reset() {
 	*x = WatchResponse{}
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[7]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -775,7 +1154,7 @@ func (x *WatchResponse) String() string {
 func (*WatchResponse) ProtoMessage() {}
 
 func (x *WatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[7]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -788,7 +1167,7 @@ func (x *WatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchResponse.ProtoReflect.Descriptor instead.
 func (*WatchResponse) Descriptor() ([]byte, []int) {
-	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{7}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *WatchResponse) GetFull() bool {
@@ -844,7 +1223,7 @@ type ServiceName struct {
 
 func (x *ServiceName) Reset() {
 	*x = ServiceName{}
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[8]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -856,7 +1235,7 @@ func (x *ServiceName) String() string {
 func (*ServiceName) ProtoMessage() {}
 
 func (x *ServiceName) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[8]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -869,7 +1248,7 @@ func (x *ServiceName) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceName.ProtoReflect.Descriptor instead.
 func (*ServiceName) Descriptor() ([]byte, []int) {
-	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{8}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ServiceName) GetNamespace() string {
@@ -901,7 +1280,7 @@ type ServiceEndpoints struct {
 
 func (x *ServiceEndpoints) Reset() {
 	*x = ServiceEndpoints{}
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[9]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -913,7 +1292,7 @@ func (x *ServiceEndpoints) String() string {
 func (*ServiceEndpoints) ProtoMessage() {}
 
 func (x *ServiceEndpoints) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[9]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -926,7 +1305,7 @@ func (x *ServiceEndpoints) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServiceEndpoints.ProtoReflect.Descriptor instead.
 func (*ServiceEndpoints) Descriptor() ([]byte, []int) {
-	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{9}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ServiceEndpoints) GetNamespace() string {
@@ -984,7 +1363,7 @@ type Port struct {
 
 func (x *Port) Reset() {
 	*x = Port{}
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[10]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -996,7 +1375,7 @@ func (x *Port) String() string {
 func (*Port) ProtoMessage() {}
 
 func (x *Port) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[10]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1009,7 +1388,7 @@ func (x *Port) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Port.ProtoReflect.Descriptor instead.
 func (*Port) Descriptor() ([]byte, []int) {
-	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{10}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Port) GetName() string {
@@ -1093,7 +1472,7 @@ type Frontend struct {
 
 func (x *Frontend) Reset() {
 	*x = Frontend{}
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[11]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1105,7 +1484,7 @@ func (x *Frontend) String() string {
 func (*Frontend) ProtoMessage() {}
 
 func (x *Frontend) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[11]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1118,7 +1497,7 @@ func (x *Frontend) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Frontend.ProtoReflect.Descriptor instead.
 func (*Frontend) Descriptor() ([]byte, []int) {
-	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{11}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Frontend) GetKind() FrontendKind {
@@ -1169,7 +1548,7 @@ type Endpoint struct {
 
 func (x *Endpoint) Reset() {
 	*x = Endpoint{}
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[12]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1181,7 +1560,7 @@ func (x *Endpoint) String() string {
 func (*Endpoint) ProtoMessage() {}
 
 func (x *Endpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[12]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1194,7 +1573,7 @@ func (x *Endpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoint.ProtoReflect.Descriptor instead.
 func (*Endpoint) Descriptor() ([]byte, []int) {
-	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{12}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Endpoint) GetAddress() []byte {
@@ -1236,7 +1615,7 @@ type Traffic struct {
 
 func (x *Traffic) Reset() {
 	*x = Traffic{}
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[13]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1248,7 +1627,7 @@ func (x *Traffic) String() string {
 func (*Traffic) ProtoMessage() {}
 
 func (x *Traffic) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[13]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1261,7 +1640,7 @@ func (x *Traffic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Traffic.ProtoReflect.Descriptor instead.
 func (*Traffic) Descriptor() ([]byte, []int) {
-	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{13}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Traffic) GetInside() *Route {
@@ -1298,7 +1677,7 @@ type Route struct {
 
 func (x *Route) Reset() {
 	*x = Route{}
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[14]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1310,7 +1689,7 @@ func (x *Route) String() string {
 func (*Route) ProtoMessage() {}
 
 func (x *Route) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[14]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1323,7 +1702,7 @@ func (x *Route) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Route.ProtoReflect.Descriptor instead.
 func (*Route) Descriptor() ([]byte, []int) {
-	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{14}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Route) GetVerdict() Verdict {
@@ -1352,7 +1731,7 @@ type Prefix struct {
 
 func (x *Prefix) Reset() {
 	*x = Prefix{}
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[15]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1364,7 +1743,7 @@ func (x *Prefix) String() string {
 func (*Prefix) ProtoMessage() {}
 
 func (x *Prefix) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[15]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1377,7 +1756,7 @@ func (x *Prefix) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Prefix.ProtoReflect.Descriptor instead.
 func (*Prefix) Descriptor() ([]byte, []int) {
-	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{15}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Prefix) GetAddress() []byte {
@@ -1408,7 +1787,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[16]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1420,7 +1799,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[16]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1433,7 +1812,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{16}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *HealthCheck) GetPort() uint32 {
@@ -1473,7 +1852,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[17]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1485,7 +1864,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[17]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1498,7 +1877,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{17}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Node) GetName() string {
@@ -1533,7 +1912,32 @@ var File_switchyard_localnet_v1_localnet_proto protoreflect.FileDescriptor
 
 const file_switchyard_localnet_v1_localnet_proto_rawDesc = "" +
 	"\n" +
-	"%switchyard/localnet/v1/localnet.proto\x12\x16switchyard.localnet.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"S\n" +
+	"%switchyard/localnet/v1/localnet.proto\x12\x16switchyard.localnet.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"L\n" +
+	"\x10NextNamesRequest\x128\n" +
+	"\x06resume\x18\x01 \x01(\v2 .switchyard.localnet.v1.PositionR\x06resume\"\xe4\x01\n" +
+	"\x11NextNamesResponse\x12\x12\n" +
+	"\x04full\x18\x01 \x01(\bR\x04full\x12>\n" +
+	"\achanged\x18\x02 \x03(\v2$.switchyard.localnet.v1.ServiceNamesR\achanged\x12=\n" +
+	"\aremoved\x18\x03 \x03(\v2#.switchyard.localnet.v1.ServiceNameR\aremoved\x12<\n" +
+	"\bposition\x18\x04 \x01(\v2 .switchyard.localnet.v1.PositionR\bposition\"\x84\x02\n" +
+	"\fServiceNames\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12#\n" +
+	"\rexternal_name\x18\x03 \x01(\tR\fexternalName\x12\x1f\n" +
+	"\vcluster_ips\x18\x04 \x03(\fR\n" +
+	"clusterIps\x127\n" +
+	"\x05ports\x18\x05 \x03(\v2!.switchyard.localnet.v1.NamedPortR\x05ports\x12C\n" +
+	"\tendpoints\x18\x06 \x03(\v2%.switchyard.localnet.v1.EndpointGroupR\tendpoints\"q\n" +
+	"\tNamedPort\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12<\n" +
+	"\bprotocol\x18\x02 \x01(\x0e2 .switchyard.localnet.v1.ProtocolR\bprotocol\x12\x12\n" +
+	"\x04port\x18\x03 \x01(\rR\x04port\"\x8d\x01\n" +
+	"\rEndpointGroup\x127\n" +
+	"\x05ports\x18\x01 \x03(\v2!.switchyard.localnet.v1.NamedPortR\x05ports\x12C\n" +
+	"\tendpoints\x18\x02 \x03(\v2%.switchyard.localnet.v1.NamedEndpointR\tendpoints\"E\n" +
+	"\rNamedEndpoint\x12\x18\n" +
+	"\aaddress\x18\x01 \x01(\fR\aaddress\x12\x1a\n" +
+	"\bhostname\x18\x02 \x01(\tR\bhostname\"S\n" +
 	"\n" +
 	"NextFilter\x12\x1f\n" +
 	"\vinstance_id\x18\x01 \x01(\x04R\n" +
@@ -1649,10 +2053,11 @@ const file_switchyard_localnet_v1_localnet_proto_rawDesc = "" +
 	"\x10MASQUERADE_NEVER\x10\x01\x12\x15\n" +
 	"\x11MASQUERADE_ALWAYS\x10\x02\x12\x19\n" +
 	"\x15MASQUERADE_UNLESS_POD\x10\x03\x12\x13\n" +
-	"\x0fMASQUERADE_NODE\x10\x042\xb5\x01\n" +
+	"\x0fMASQUERADE_NODE\x10\x042\x99\x02\n" +
 	"\tEndpoints\x12N\n" +
 	"\x04Next\x12\".switchyard.localnet.v1.NextFilter\x1a .switchyard.localnet.v1.NextItem0\x01\x12X\n" +
-	"\x05Watch\x12$.switchyard.localnet.v1.WatchRequest\x1a%.switchyard.localnet.v1.WatchResponse(\x010\x01BDZBgithub.com/switchyard-net/switchyard/client/localnet/v1;localnetv1b\x06proto3"
+	"\x05Watch\x12$.switchyard.localnet.v1.WatchRequest\x1a%.switchyard.localnet.v1.WatchResponse(\x010\x01\x12b\n" +
+	"\tNextNames\x12(.switchyard.localnet.v1.NextNamesRequest\x1a).switchyard.localnet.v1.NextNamesResponse0\x01BDZBgithub.com/switchyard-net/switchyard/client/localnet/v1;localnetv1b\x06proto3"
 
 var (
 	file_switchyard_localnet_v1_localnet_proto_rawDescOnce sync.Once
@@ -1667,73 +2072,90 @@ func file_switchyard_localnet_v1_localnet_proto_rawDescGZIP() []byte {
 }
 
 var file_switchyard_localnet_v1_localnet_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_switchyard_localnet_v1_localnet_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_switchyard_localnet_v1_localnet_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_switchyard_localnet_v1_localnet_proto_goTypes = []any{
 	(Protocol)(0),                 // 0: switchyard.localnet.v1.Protocol
 	(Family)(0),                   // 1: switchyard.localnet.v1.Family
 	(FrontendKind)(0),             // 2: switchyard.localnet.v1.FrontendKind
 	(Verdict)(0),                  // 3: switchyard.localnet.v1.Verdict
 	(Masquerade)(0),               // 4: switchyard.localnet.v1.Masquerade
-	(*NextFilter)(nil),            // 5: switchyard.localnet.v1.NextFilter
-	(*NextItem)(nil),              // 6: switchyard.localnet.v1.NextItem
-	(*WatchRequest)(nil),          // 7: switchyard.localnet.v1.WatchRequest
-	(*Subscribe)(nil),             // 8: switchyard.localnet.v1.Subscribe
-	(*Position)(nil),              // 9: switchyard.localnet.v1.Position
-	(*Status)(nil),                // 10: switchyard.localnet.v1.Status
-	(*ServiceError)(nil),          // 11: switchyard.localnet.v1.ServiceError
-	(*WatchResponse)(nil),         // 12: switchyard.localnet.v1.WatchResponse
-	(*ServiceName)(nil),           // 13: switchyard.localnet.v1.ServiceName
-	(*ServiceEndpoints)(nil),      // 14: switchyard.localnet.v1.ServiceEndpoints
-	(*Port)(nil),                  // 15: switchyard.localnet.v1.Port
-	(*Frontend)(nil),              // 16: switchyard.localnet.v1.Frontend
-	(*Endpoint)(nil),              // 17: switchyard.localnet.v1.Endpoint
-	(*Traffic)(nil),               // 18: switchyard.localnet.v1.Traffic
-	(*Route)(nil),                 // 19: switchyard.localnet.v1.Route
-	(*Prefix)(nil),                // 20: switchyard.localnet.v1.Prefix
-	(*HealthCheck)(nil),           // 21: switchyard.localnet.v1.HealthCheck
-	(*Node)(nil),                  // 22: switchyard.localnet.v1.Node
-	(*timestamppb.Timestamp)(nil), // 23: google.protobuf.Timestamp
+	(*NextNamesRequest)(nil),      // 5: switchyard.localnet.v1.NextNamesRequest
+	(*NextNamesResponse)(nil),     // 6: switchyard.localnet.v1.NextNamesResponse
+	(*ServiceNames)(nil),          // 7: switchyard.localnet.v1.ServiceNames
+	(*NamedPort)(nil),             // 8: switchyard.localnet.v1.NamedPort
+	(*EndpointGroup)(nil),         // 9: switchyard.localnet.v1.EndpointGroup
+	(*NamedEndpoint)(nil),         // 10: switchyard.localnet.v1.NamedEndpoint
+	(*NextFilter)(nil),            // 11: switchyard.localnet.v1.NextFilter
+	(*NextItem)(nil),              // 12: switchyard.localnet.v1.NextItem
+	(*WatchRequest)(nil),          // 13: switchyard.localnet.v1.WatchRequest
+	(*Subscribe)(nil),             // 14: switchyard.localnet.v1.Subscribe
+	(*Position)(nil),              // 15: switchyard.localnet.v1.Position
+	(*Status)(nil),                // 16: switchyard.localnet.v1.Status
+	(*ServiceError)(nil),          // 17: switchyard.localnet.v1.ServiceError
+	(*WatchResponse)(nil),         // 18: switchyard.localnet.v1.WatchResponse
+	(*ServiceName)(nil),           // 19: switchyard.localnet.v1.ServiceName
+	(*ServiceEndpoints)(nil),      // 20: switchyard.localnet.v1.ServiceEndpoints
+	(*Port)(nil),                  // 21: switchyard.localnet.v1.Port
+	(*Frontend)(nil),              // 22: switchyard.localnet.v1.Frontend
+	(*Endpoint)(nil),              // 23: switchyard.localnet.v1.Endpoint
+	(*Traffic)(nil),               // 24: switchyard.localnet.v1.Traffic
+	(*Route)(nil),                 // 25: switchyard.localnet.v1.Route
+	(*Prefix)(nil),                // 26: switchyard.localnet.v1.Prefix
+	(*HealthCheck)(nil),           // 27: switchyard.localnet.v1.HealthCheck
+	(*Node)(nil),                  // 28: switchyard.localnet.v1.Node
+	(*timestamppb.Timestamp)(nil), // 29: google.protobuf.Timestamp
 }
 var file_switchyard_localnet_v1_localnet_proto_depIdxs = []int32{
-	5,  // 0: switchyard.localnet.v1.NextItem.next:type_name -> switchyard.localnet.v1.NextFilter
-	14, // 1: switchyard.localnet.v1.NextItem.endpoints:type_name -> switchyard.localnet.v1.ServiceEndpoints
-	22, // 2: switchyard.localnet.v1.NextItem.node:type_name -> switchyard.localnet.v1.Node
-	8,  // 3: switchyard.localnet.v1.WatchRequest.subscribe:type_name -> switchyard.localnet.v1.Subscribe
-	10, // 4: switchyard.localnet.v1.WatchRequest.status:type_name -> switchyard.localnet.v1.Status
-	9,  // 5: switchyard.localnet.v1.Subscribe.resume:type_name -> switchyard.localnet.v1.Position
-	9,  // 6: switchyard.localnet.v1.Status.applied:type_name -> switchyard.localnet.v1.Position
-	11, // 7: switchyard.localnet.v1.Status.failed:type_name -> switchyard.localnet.v1.ServiceError
-	13, // 8: switchyard.localnet.v1.ServiceError.service:type_name -> switchyard.localnet.v1.ServiceName
-	22, // 9: switchyard.localnet.v1.WatchResponse.node:type_name -> switchyard.localnet.v1.Node
-	14, // 10: switchyard.localnet.v1.WatchResponse.changed:type_name -> switchyard.localnet.v1.ServiceEndpoints
-	13, // 11: switchyard.localnet.v1.WatchResponse.removed:type_name -> switchyard.localnet.v1.ServiceName
-	23, // 12: switchyard.localnet.v1.WatchResponse.triggers:type_name -> google.protobuf.Timestamp
-	9,  // 13: switchyard.localnet.v1.WatchResponse.position:type_name -> switchyard.localnet.v1.Position
-	15, // 14: switchyard.localnet.v1.ServiceEndpoints.ports:type_name -> switchyard.localnet.v1.Port
-	21, // 15: switchyard.localnet.v1.ServiceEndpoints.health_check:type_name -> switchyard.localnet.v1.HealthCheck
-	0,  // 16: switchyard.localnet.v1.Port.protocol:type_name -> switchyard.localnet.v1.Protocol
-	1,  // 17: switchyard.localnet.v1.Port.family:type_name -> switchyard.localnet.v1.Family
-	16, // 18: switchyard.localnet.v1.Port.frontends:type_name -> switchyard.localnet.v1.Frontend
-	17, // 19: switchyard.localnet.v1.Port.endpoints:type_name -> switchyard.localnet.v1.Endpoint
-	18, // 20: switchyard.localnet.v1.Port.internal:type_name -> switchyard.localnet.v1.Traffic
-	18, // 21: switchyard.localnet.v1.Port.external:type_name -> switchyard.localnet.v1.Traffic
-	2,  // 22: switchyard.localnet.v1.Frontend.kind:type_name -> switchyard.localnet.v1.FrontendKind
-	20, // 23: switchyard.localnet.v1.Frontend.sources:type_name -> switchyard.localnet.v1.Prefix
-	19, // 24: switchyard.localnet.v1.Traffic.inside:type_name -> switchyard.localnet.v1.Route
-	19, // 25: switchyard.localnet.v1.Traffic.outside:type_name -> switchyard.localnet.v1.Route
-	4,  // 26: switchyard.localnet.v1.Traffic.masquerade:type_name -> switchyard.localnet.v1.Masquerade
-	3,  // 27: switchyard.localnet.v1.Route.verdict:type_name -> switchyard.localnet.v1.Verdict
-	20, // 28: switchyard.localnet.v1.Node.pod_cidrs:type_name -> switchyard.localnet.v1.Prefix
-	20, // 29: switchyard.localnet.v1.Node.service_cidrs:type_name -> switchyard.localnet.v1.Prefix
-	5,  // 30: switchyard.localnet.v1.Endpoints.Next:input_type -> switchyard.localnet.v1.NextFilter
-	7,  // 31: switchyard.localnet.v1.Endpoints.Watch:input_type -> switchyard.localnet.v1.WatchRequest
-	6,  // 32: switchyard.localnet.v1.Endpoints.Next:output_type -> switchyard.localnet.v1.NextItem
-	12, // 33: switchyard.localnet.v1.Endpoints.Watch:output_type -> switchyard.localnet.v1.WatchResponse
-	32, // [32:34] is the sub-list for method output_type
-	30, // [30:32] is the sub-list for method input_type
-	30, // [30:30] is the sub-list for extension type_name
-	30, // [30:30] is the sub-list for extension extendee
-	0,  // [0:30] is the sub-list for field type_name
+	15, // 0: switchyard.localnet.v1.NextNamesRequest.resume:type_name -> switchyard.localnet.v1.Position
+	7,  // 1: switchyard.localnet.v1.NextNamesResponse.changed:type_name -> switchyard.localnet.v1.ServiceNames
+	19, // 2: switchyard.localnet.v1.NextNamesResponse.removed:type_name -> switchyard.localnet.v1.ServiceName
+	15, // 3: switchyard.localnet.v1.NextNamesResponse.position:type_name -> switchyard.localnet.v1.Position
+	8,  // 4: switchyard.localnet.v1.ServiceNames.ports:type_name -> switchyard.localnet.v1.NamedPort
+	9,  // 5: switchyard.localnet.v1.ServiceNames.endpoints:type_name -> switchyard.localnet.v1.EndpointGroup
+	0,  // 6: switchyard.localnet.v1.NamedPort.protocol:type_name -> switchyard.localnet.v1.Protocol
+	8,  // 7: switchyard.localnet.v1.EndpointGroup.ports:type_name -> switchyard.localnet.v1.NamedPort
+	10, // 8: switchyard.localnet.v1.EndpointGroup.endpoints:type_name -> switchyard.localnet.v1.NamedEndpoint
+	11, // 9: switchyard.localnet.v1.NextItem.next:type_name -> switchyard.localnet.v1.NextFilter
+	20, // 10: switchyard.localnet.v1.NextItem.endpoints:type_name -> switchyard.localnet.v1.ServiceEndpoints
+	28, // 11: switchyard.localnet.v1.NextItem.node:type_name -> switchyard.localnet.v1.Node
+	14, // 12: switchyard.localnet.v1.WatchRequest.subscribe:type_name -> switchyard.localnet.v1.Subscribe
+	16, // 13: switchyard.localnet.v1.WatchRequest.status:type_name -> switchyard.localnet.v1.Status
+	15, // 14: switchyard.localnet.v1.Subscribe.resume:type_name -> switchyard.localnet.v1.Position
+	15, // 15: switchyard.localnet.v1.Status.applied:type_name -> switchyard.localnet.v1.Position
+	17, // 16: switchyard.localnet.v1.Status.failed:type_name -> switchyard.localnet.v1.ServiceError
+	19, // 17: switchyard.localnet.v1.ServiceError.service:type_name -> switchyard.localnet.v1.ServiceName
+	28, // 18: switchyard.localnet.v1.WatchResponse.node:type_name -> switchyard.localnet.v1.Node
+	20, // 19: switchyard.localnet.v1.WatchResponse.changed:type_name -> switchyard.localnet.v1.ServiceEndpoints
+	19, // 20: switchyard.localnet.v1.WatchResponse.removed:type_name -> switchyard.localnet.v1.ServiceName
+	29, // 21: switchyard.localnet.v1.WatchResponse.triggers:type_name -> google.protobuf.Timestamp
+	15, // 22: switchyard.localnet.v1.WatchResponse.position:type_name -> switchyard.localnet.v1.Position
+	21, // 23: switchyard.localnet.v1.ServiceEndpoints.ports:type_name -> switchyard.localnet.v1.Port
+	27, // 24: switchyard.localnet.v1.ServiceEndpoints.health_check:type_name -> switchyard.localnet.v1.HealthCheck
+	0,  // 25: switchyard.localnet.v1.Port.protocol:type_name -> switchyard.localnet.v1.Protocol
+	1,  // 26: switchyard.localnet.v1.Port.family:type_name -> switchyard.localnet.v1.Family
+	22, // 27: switchyard.localnet.v1.Port.frontends:type_name -> switchyard.localnet.v1.Frontend
+	23, // 28: switchyard.localnet.v1.Port.endpoints:type_name -> switchyard.localnet.v1.Endpoint
+	24, // 29: switchyard.localnet.v1.Port.internal:type_name -> switchyard.localnet.v1.Traffic
+	24, // 30: switchyard.localnet.v1.Port.external:type_name -> switchyard.localnet.v1.Traffic
+	2,  // 31: switchyard.localnet.v1.Frontend.kind:type_name -> switchyard.localnet.v1.FrontendKind
+	26, // 32: switchyard.localnet.v1.Frontend.sources:type_name -> switchyard.localnet.v1.Prefix
+	25, // 33: switchyard.localnet.v1.Traffic.inside:type_name -> switchyard.localnet.v1.Route
+	25, // 34: switchyard.localnet.v1.Traffic.outside:type_name -> switchyard.localnet.v1.Route
+	4,  // 35: switchyard.localnet.v1.Traffic.masquerade:type_name -> switchyard.localnet.v1.Masquerade
+	3,  // 36: switchyard.localnet.v1.Route.verdict:type_name -> switchyard.localnet.v1.Verdict
+	26, // 37: switchyard.localnet.v1.Node.pod_cidrs:type_name -> switchyard.localnet.v1.Prefix
+	26, // 38: switchyard.localnet.v1.Node.service_cidrs:type_name -> switchyard.localnet.v1.Prefix
+	11, // 39: switchyard.localnet.v1.Endpoints.Next:input_type -> switchyard.localnet.v1.NextFilter
+	13, // 40: switchyard.localnet.v1.Endpoints.Watch:input_type -> switchyard.localnet.v1.WatchRequest
+	5,  // 41: switchyard.localnet.v1.Endpoints.NextNames:input_type -> switchyard.localnet.v1.NextNamesRequest
+	12, // 42: switchyard.localnet.v1.Endpoints.Next:output_type -> switchyard.localnet.v1.NextItem
+	18, // 43: switchyard.localnet.v1.Endpoints.Watch:output_type -> switchyard.localnet.v1.WatchResponse
+	6,  // 44: switchyard.localnet.v1.Endpoints.NextNames:output_type -> switchyard.localnet.v1.NextNamesResponse
+	42, // [42:45] is the sub-list for method output_type
+	39, // [39:42] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_switchyard_localnet_v1_localnet_proto_init() }
@@ -1747,7 +2169,7 @@ func file_switchyard_localnet_v1_localnet_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_switchyard_localnet_v1_localnet_proto_rawDesc), len(file_switchyard_localnet_v1_localnet_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   18,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

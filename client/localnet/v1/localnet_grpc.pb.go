@@ -30,8 +30,9 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Endpoints_Next_FullMethodName  = "/switchyard.localnet.v1.Endpoints/Next"
-	Endpoints_Watch_FullMethodName = "/switchyard.localnet.v1.Endpoints/Watch"
+	Endpoints_Next_FullMethodName      = "/switchyard.localnet.v1.Endpoints/Next"
+	Endpoints_Watch_FullMethodName     = "/switchyard.localnet.v1.Endpoints/Watch"
+	Endpoints_NextNames_FullMethodName = "/switchyard.localnet.v1.Endpoints/NextNames"
 )
 
 // EndpointsClient is the client API for Endpoints service.
@@ -60,6 +61,14 @@ type EndpointsClient interface {
 	// what has changed since. The server sends its header as soon as it has a state, so that a client that has the latest one
 	// already learns that it is connected.
 	Watch(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[WatchRequest, WatchResponse], error)
+	// NextNames returns what DNS needs to know about services, as soon as there is anything other than what the client has: a long
+	// poll. It is for DNS servers on the node. Names are the same on every node, and those of all services are there, also of
+	// those that are not routed: headless ones, those of type ExternalName, and those that have opted out of the service proxy. So
+	// they have positions of their own, and a client that follows Watch or Next sees nothing of them.
+	//
+	// An answer is the whole, or what has changed since the position in the request. Its last part has a position; what has been
+	// received of a stream that ends before is worth nothing. A server that has no names fails with UNIMPLEMENTED.
+	NextNames(ctx context.Context, in *NextNamesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[NextNamesResponse], error)
 }
 
 type endpointsClient struct {
@@ -102,6 +111,25 @@ func (c *endpointsClient) Watch(ctx context.Context, opts ...grpc.CallOption) (g
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Endpoints_WatchClient = grpc.BidiStreamingClient[WatchRequest, WatchResponse]
 
+func (c *endpointsClient) NextNames(ctx context.Context, in *NextNamesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[NextNamesResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Endpoints_ServiceDesc.Streams[2], Endpoints_NextNames_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[NextNamesRequest, NextNamesResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Endpoints_NextNamesClient = grpc.ServerStreamingClient[NextNamesResponse]
+
 // EndpointsServer is the server API for Endpoints service.
 // All implementations must embed UnimplementedEndpointsServer
 // for forward compatibility.
@@ -128,6 +156,14 @@ type EndpointsServer interface {
 	// what has changed since. The server sends its header as soon as it has a state, so that a client that has the latest one
 	// already learns that it is connected.
 	Watch(grpc.BidiStreamingServer[WatchRequest, WatchResponse]) error
+	// NextNames returns what DNS needs to know about services, as soon as there is anything other than what the client has: a long
+	// poll. It is for DNS servers on the node. Names are the same on every node, and those of all services are there, also of
+	// those that are not routed: headless ones, those of type ExternalName, and those that have opted out of the service proxy. So
+	// they have positions of their own, and a client that follows Watch or Next sees nothing of them.
+	//
+	// An answer is the whole, or what has changed since the position in the request. Its last part has a position; what has been
+	// received of a stream that ends before is worth nothing. A server that has no names fails with UNIMPLEMENTED.
+	NextNames(*NextNamesRequest, grpc.ServerStreamingServer[NextNamesResponse]) error
 	mustEmbedUnimplementedEndpointsServer()
 }
 
@@ -143,6 +179,9 @@ func (UnimplementedEndpointsServer) Next(*NextFilter, grpc.ServerStreamingServer
 }
 func (UnimplementedEndpointsServer) Watch(grpc.BidiStreamingServer[WatchRequest, WatchResponse]) error {
 	return status.Error(codes.Unimplemented, "method Watch not implemented")
+}
+func (UnimplementedEndpointsServer) NextNames(*NextNamesRequest, grpc.ServerStreamingServer[NextNamesResponse]) error {
+	return status.Error(codes.Unimplemented, "method NextNames not implemented")
 }
 func (UnimplementedEndpointsServer) mustEmbedUnimplementedEndpointsServer() {}
 func (UnimplementedEndpointsServer) testEmbeddedByValue()                   {}
@@ -183,6 +222,17 @@ func _Endpoints_Watch_Handler(srv interface{}, stream grpc.ServerStream) error {
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type Endpoints_WatchServer = grpc.BidiStreamingServer[WatchRequest, WatchResponse]
 
+func _Endpoints_NextNames_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(NextNamesRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(EndpointsServer).NextNames(m, &grpc.GenericServerStream[NextNamesRequest, NextNamesResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Endpoints_NextNamesServer = grpc.ServerStreamingServer[NextNamesResponse]
+
 // Endpoints_ServiceDesc is the grpc.ServiceDesc for Endpoints service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -201,6 +251,11 @@ var Endpoints_ServiceDesc = grpc.ServiceDesc{
 			Handler:       _Endpoints_Watch_Handler,
 			ServerStreams: true,
 			ClientStreams: true,
+		},
+		{
+			StreamName:    "NextNames",
+			Handler:       _Endpoints_NextNames_Handler,
+			ServerStreams: true,
 		},
 	},
 	Metadata: "switchyard/localnet/v1/localnet.proto",

@@ -1,0 +1,211 @@
+package client
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	localnetv1 "github.com/switchyard-net/switchyard/client/localnet/v1"
+)
+
+// NamesUpdate leads from the names of all services to newer ones.
+type NamesUpdate struct {
+	// Position is that after this update. It is none of a [Watcher]'s.
+	Position Position
+	// Full means that Changed is the whole: services that are not in it do not exist.
+	Full bool
+	// Changed are new and changed services, each whole. A record may equal what the consumer has.
+	Changed []*localnetv1.ServiceNames
+	// Removed are services that no longer exist; always empty in a full update. The consumer may never have seen them.
+	Removed []ServiceName
+}
+
+// RunNames follows what DNS needs to know about all services, and calls apply with each update, until ctx ends: then it returns nil.
+// The calls pace the server: what changes during one is merged into the next update. An error means that the options are wrong.
+//
+// No failure of the server ends it, as with [Watcher.Updates]; a server without names fails with UNIMPLEMENTED. Of the options,
+// Node, Name and Resume have no effect.
+func RunNames(ctx context.Context, o Options, apply func(*NamesUpdate)) error {
+	conn, err := Dial(o)
+	if err != nil {
+		return err
+	}
+	if err := conn.Close(); err != nil {
+		return err
+	}
+	o = o.withDefaults()
+	f := namesFollower{options: o, pace: newPacer(&o), apply: apply}
+	for ctx.Err() == nil {
+		began := time.Now()
+		err := f.attempt(ctx)
+		if ctx.Err() != nil {
+			break
+		}
+		if err == errEnded && time.Since(began) >= o.MaxBackoff {
+			continue // the connection had lasted long enough; the server lets no two clients go at the same time
+		}
+		sleep(ctx, f.failed(fmt.Errorf("follow the names of %s: %w", o.Target, err)))
+	}
+	return nil
+}
+
+// namesFollower is one call of RunNames.
+type namesFollower struct {
+	options  Options
+	pace     *pacer
+	apply    func(*NamesUpdate)
+	position Position
+	logged   string // the last failure that was logged, empty if names are being followed
+}
+
+// attempt follows names over one connection until it breaks.
+func (f *namesFollower) attempt(ctx context.Context) error {
+	conn, err := Dial(f.options)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	for api := localnetv1.NewEndpointsClient(conn); ; {
+		u, err := f.next(ctx, api)
+		if err != nil {
+			return err
+		}
+		f.position = u.Position
+		f.pace.succeeded()
+		f.apply(u)
+	}
+}
+
+// next has one answer.
+func (f *namesFollower) next(ctx context.Context, api localnetv1.EndpointsClient) (*NamesUpdate, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	timeout := time.AfterFunc(patience, func() { cancel(errNoState) })
+	defer timeout.Stop()
+	request := &localnetv1.NextNamesRequest{}
+	if f.position != (Position{}) {
+		request.Resume = &localnetv1.Position{InstanceId: f.position.InstanceID, Rev: f.position.Rev}
+	}
+	stream, err := api.NextNames(ctx, request)
+	if err != nil {
+		return nil, cmp.Or(context.Cause(ctx), err)
+	}
+	if header, err := stream.Header(); timeout.Stop() && err == nil && header != nil {
+		f.follows()
+	}
+	u, size := &NamesUpdate{}, 0
+	for first := true; ; first = false {
+		part, err := stream.Recv()
+		switch {
+		case err == io.EOF:
+			return nil, errEnded
+		case err != nil:
+			return nil, cmp.Or(context.Cause(ctx), err)
+		}
+		if size += proto.Size(part) + partOverhead; size > maxUpdate {
+			return nil, status.Error(codes.Internal, errTooLarge.Error())
+		}
+		if first {
+			u.Full = part.Full
+		}
+		if err := u.add(part); err != nil {
+			return nil, status.Error(codes.Internal, err.Error())
+		}
+		if part.Position != nil {
+			u.Position = Position{part.Position.InstanceId, part.Position.Rev}
+			return u, nil
+		}
+	}
+}
+
+// add takes a part of an answer.
+func (u *NamesUpdate) add(part *localnetv1.NextNamesResponse) error {
+	if u.Full != part.Full {
+		return fmt.Errorf("broken update: full is %v in its first part and %v in another", u.Full, part.Full)
+	}
+	if u.Full && len(part.Removed) > 0 {
+		return errors.New("broken update: the whole removes services")
+	}
+	u.Changed = append(u.Changed, part.Changed...)
+	for _, n := range part.Removed {
+		u.Removed = append(u.Removed, ServiceName{n.GetNamespace(), n.GetName()})
+	}
+	return nil
+}
+
+// follows notes that there is a server with names.
+func (f *namesFollower) follows() {
+	if f.logged != "" {
+		f.logged = ""
+		f.options.Logger.Info("following the names again", "target", f.options.Target)
+	}
+}
+
+// failed reports a failure and returns the pause after it.
+func (f *namesFollower) failed(err error) time.Duration {
+	pause, log := f.pace.failed, f.options.Logger.Warn
+	if isRefusal(errors.Unwrap(err)) {
+		pause, log = f.pace.refused, f.options.Logger.Error
+	}
+	if f.logged != err.Error() {
+		f.logged = err.Error()
+		log("cannot follow the names, trying again", "error", err)
+	}
+	if f.options.OnError != nil {
+		f.options.OnError(err)
+	}
+	return pause()
+}
+
+// CheckNames reports what is wrong with the names of a service, nil if nothing is. The error names the service and the first field that
+// is wrong.
+func CheckNames(n *localnetv1.ServiceNames) error {
+	if err := checkNames(n); err != nil {
+		return fmt.Errorf("service %s/%s: %w", n.GetNamespace(), n.GetName(), err)
+	}
+	return nil
+}
+
+func checkNames(n *localnetv1.ServiceNames) error {
+	if n.GetName() == "" || n.GetNamespace() == "" {
+		return errors.New("the name or namespace is empty")
+	}
+	for i, a := range n.GetClusterIps() {
+		if !Addr(a).IsValid() {
+			return fmt.Errorf("cluster_ips[%d]: %d bytes make no address", i, len(a))
+		}
+	}
+	if err := checkNamedPorts(n.GetPorts()); err != nil {
+		return err
+	}
+	for i, g := range n.GetEndpoints() {
+		if err := checkNamedPorts(g.GetPorts()); err != nil {
+			return fmt.Errorf("endpoints[%d].%w", i, err)
+		}
+		for j, e := range g.GetEndpoints() {
+			if !Addr(e.GetAddress()).IsValid() {
+				return fmt.Errorf("endpoints[%d].endpoints[%d].address: %d bytes make no address", i, j, len(e.GetAddress()))
+			}
+		}
+	}
+	return nil
+}
+
+func checkNamedPorts(ports []*localnetv1.NamedPort) error {
+	for i, p := range ports {
+		if err := checkEnum("protocol", p.GetProtocol(), localnetv1.Protocol_name); err != nil {
+			return fmt.Errorf("ports[%d].%w", i, err)
+		}
+		if err := checkPortNumber("port", p.GetPort()); err != nil {
+			return fmt.Errorf("ports[%d].%w", i, err)
+		}
+	}
+	return nil
+}
