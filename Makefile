@@ -22,7 +22,7 @@ SCALE   ?= 1
 MINUTES ?= 20
 
 .DEFAULT_GOAL := help
-.PHONY: help build proto protocols image manifests demo test test-kernel check vuln unit consumer bench fuzz tools upstream e2e differential compare proof soak clean
+.PHONY: help build proto protocols image manifests demo test test-kernel check vuln unit consumer dns bench fuzz tools upstream e2e differential compare proof soak clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,7 +52,7 @@ demo: build ## Run the example application in a throw-away node and connect to a
 	@echo "== run the application in examples/ in the lab"
 	@bin/switchyard lab --once --source examples/shop
 
-test: check unit consumer manifests ## Check and test everything
+test: check unit consumer dns manifests ## Check and test everything
 
 test-kernel: ## Run the conformance suite in an emulated machine with Debian's Linux 6.1, which has SCTP (root on Debian)
 	@bash scripts/kernel-test.sh
@@ -91,6 +91,10 @@ unit: tools ## All tests, with the race detector where there is a C compiler
 consumer: ## Build programs that import the modules, packed as a module proxy has them
 	@echo "== programs that import the modules"
 	@cd test/consumer && $(GO) vet ./... && $(GO) test -count=1 ./...
+
+dns: ## Compare the answers of examples/dns with those of CoreDNS on the same objects (compiles it once)
+	@echo "== examples/dns and CoreDNS"
+	@cd test/dns && $(GO) vet ./... && $(GO) test -count=1 ./...
 
 tools: ## Install or name what the tests check the kernel with
 	@sh scripts/tools.sh

@@ -1,0 +1,2 @@
+// Package dns compares examples/dns with CoreDNS on the same objects.
+package dns
