@@ -1,11 +1,11 @@
 // Package healthz answers for the health of a proxy process, as kube-proxy does: /healthz and /livez for load balancers and
 // the kubelet, and the operator's paths beside /metrics.
 //
-// Both answers say whether the dataplane keeps up: it does not if an update has been waiting for longer than two sync
+// Both answers report whether the dataplane keeps up: it does not if an update has been waiting for longer than two sync
 // periods. A lost API server, a bad manifest or one service that cannot be programmed do not make a node unhealthy, because
 // it goes on routing, and all nodes at once would be taken out of their load balancers. Such problems are listed in the answers
 // to clients on this machine, in a field that kube-proxy's do not have. They name services and addresses of the cluster; other
-// clients, such as pods, get kube-proxy's fields and no more. A process on its own, whose sources are in the hands of who looks at
+// clients, such as pods, get kube-proxy's fields and no more. A process on its own, whose sources belong to the same person that looks at
 // it, may be strict about problems.
 package healthz
 
@@ -22,14 +22,14 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// Options says what a [Health] judges by.
+// Options specifies what a [Health] judges by.
 type Options struct {
 	// Families are the IP families that the dataplane programs. They share one fate, and each has an item in the answer.
 	Families []state.Family
 	// Timeout is how long an update may wait. kube-proxy's is two sync periods. Default: 1 min.
 	Timeout time.Duration
 	// Newest returns the newest revision that there is to apply. With it, a dataplane is found out that hangs and does not
-	// even look for updates. It is called concurrently and must not block. Default: only what the reconciler says counts.
+	// even look for updates. It is called concurrently and must not block. Default: only the reconciler's statuses count.
 	Newest func() state.Revision
 	// OnHealthz and OnLivez are called with the status code of each answer, concurrently. They may be nil.
 	OnHealthz, OnLivez func(code int)
@@ -49,9 +49,9 @@ type Health struct {
 }
 
 type namedCheck struct {
-	part  string
-	check func() []error
-	grave bool
+	part        string
+	check       func() []error
+	failsHealth bool
 }
 
 // New returns the health of a process that starts now, and is healthy for the time being. Its node does not exist yet.
@@ -84,9 +84,9 @@ func (h *Health) Status(s backend.Status) {
 
 // Node is what decides whether load balancers may send new connections to this node.
 type Node struct {
-	// Exists says that the cluster has the Node. A proxy that has no cluster sets it.
+	// Exists reports whether the cluster has the Node. A proxy that has no cluster sets it.
 	Exists bool
-	// Deleting says that metadata.deletionTimestamp is set.
+	// Deleting reports whether metadata.deletionTimestamp is set.
 	Deleting bool
 	// Taints are the keys of spec.taints.
 	Taints []string
@@ -95,12 +95,12 @@ type Node struct {
 // toBeDeleted is the taint by which the cluster autoscaler announces that it will delete a node.
 const toBeDeleted = "ToBeDeletedByClusterAutoscaler"
 
-// Eligible says whether new connections may be sent to the node.
+// Eligible reports whether new connections may be sent to the node.
 func (n Node) Eligible() bool {
 	return n.Exists && !n.Deleting && !slices.Contains(n.Taints, toBeDeleted)
 }
 
-// SetNode takes down what has become of this node.
+// SetNode records the state of this node.
 func (h *Health) SetNode(n Node) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -108,7 +108,7 @@ func (h *Health) SetNode(n Node) {
 }
 
 // AddProblems lets a part of the process list its current problems in the answers. They make no process unhealthy: that
-// what tells of changes is lost is no reason to send connections elsewhere. check is called concurrently and must not block.
+// the loss of a watch is no reason to send connections elsewhere. check is called concurrently and must not block.
 func (h *Health) AddProblems(part string, check func() []error) {
 	h.add(namedCheck{part, check, false})
 }
@@ -122,7 +122,7 @@ func (h *Health) add(c namedCheck) {
 	h.checks = append(h.checks, c)
 }
 
-// Healthy says whether the dataplane keeps up, whatever has become of the node. It is what health check node ports call
+// Healthy reports whether the dataplane keeps up, whatever the state of the node. It is what health check node ports call
 // serviceProxyHealthy.
 func (h *Health) Healthy() bool {
 	newest := h.newest()
@@ -156,7 +156,7 @@ func (h *Health) healthy(now time.Time, newest state.Revision) bool {
 
 // answer is kube-proxy's, and problems.
 type answer struct {
-	// LastUpdated is the current time in a healthy process: kube-proxy once told when it last looked, and keeps to that.
+	// LastUpdated is the current time in a healthy process: kube-proxy once reported when it last looked, and keeps the field.
 	LastUpdated time.Time `json:"lastUpdated"`
 	CurrentTime time.Time `json:"currentTime"`
 	// NodeEligible is in /healthz only.
@@ -197,11 +197,11 @@ func (h *Health) report(r *http.Request) (a answer, eligible bool) {
 	h.mu.Unlock()
 	local := overLoopback(r)
 	for _, c := range checks {
-		if !local && !c.grave {
+		if !local && !c.failsHealth {
 			continue
 		}
 		errs := c.check()
-		a.faulty = a.faulty || c.grave && len(errs) > 0
+		a.faulty = a.faulty || c.failsHealth && len(errs) > 0
 		if local {
 			a.list(c.part, errs)
 		}

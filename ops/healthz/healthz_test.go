@@ -103,7 +103,7 @@ func TestHealthy(t *testing.T) {
 		after  time.Duration
 		status backend.Status
 		newest state.Revision
-		silent bool // the reconciler says nothing
+		silent bool // the reconciler reports nothing
 		begins bool // an update begins to wait
 		still  bool // it still waits
 		want   bool

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// OperatorOptions says what the operator's paths show.
+// OperatorOptions specifies what the operator's paths show.
 type OperatorOptions struct {
 	// Metrics serves /metrics. Required.
 	Metrics http.Handler
@@ -26,23 +26,23 @@ type OperatorOptions struct {
 	// Flags returns what /flagz shows: the value of each command line flag, with secrets left out. It is called for each
 	// request, concurrently. If it is nil, there is no /flagz.
 	Flags func() map[string]string
-	// Profiling says whether to serve /debug/pprof. It is called for each request to it, concurrently. Default: no.
+	// Profiling reports whether to serve /debug/pprof. It is called for each request to it, concurrently. Default: no.
 	Profiling func() bool
 }
 
 // configGroup is the key under which kube-proxy's /configz has the configuration.
 const configGroup = "kubeproxy.config.k8s.io"
 
-// Operator serves what kube-proxy has on its metrics port: /metrics, /healthz (which says ok as long as the process answers),
+// Operator serves what kube-proxy has on its metrics port: /metrics, /healthz (which answers ok as long as the process runs),
 // /proxyMode, /configz, /statusz, /flagz and, if asked for, /debug/pprof.
 func Operator(o OperatorOptions) http.Handler {
 	started := time.Now()
 	mux := http.NewServeMux()
 	paths := []string{"/configz", "/healthz", "/metrics", "/proxyMode", "/statusz"}
 	mux.Handle("/metrics", o.Metrics)
-	mux.HandleFunc("/healthz", say("ok"))
-	mux.HandleFunc("/healthz/ping", say("ok"))
-	mux.HandleFunc("/proxyMode", say(o.ProxyMode))
+	mux.HandleFunc("/healthz", answerText("ok"))
+	mux.HandleFunc("/healthz/ping", answerText("ok"))
+	mux.HandleFunc("/proxyMode", answerText(o.ProxyMode))
 	mux.HandleFunc("/configz", func(w http.ResponseWriter, _ *http.Request) {
 		writeJSON(w, http.StatusOK, map[string]any{configGroup: o.Config()})
 	})
@@ -82,8 +82,8 @@ func Operator(o OperatorOptions) http.Handler {
 	return mux
 }
 
-// say answers with a text.
-func say(text string) http.HandlerFunc {
+// answerText answers with a text.
+func answerText(text string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		w.Header().Set("X-Content-Type-Options", "nosniff")
@@ -101,7 +101,7 @@ func page(name string, write func(io.Writer)) http.HandlerFunc {
 		}
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		w.Header().Set("X-Content-Type-Options", "nosniff")
-		fmt.Fprintf(w, "\nkube-proxy %s\nWarning: this page is for people who look for a fault. Its format may change at any time; do not parse it.\n", name)
+		fmt.Fprintf(w, "\nkube-proxy %s\nWarning: this page is for debugging. Its format may change at any time; do not parse it.\n", name)
 		write(w)
 	}
 }

@@ -27,7 +27,7 @@ func TestOperatorPaths(t *testing.T) {
 		h := Operator(operatorOptions())
 		time.Sleep(25*time.Hour + 61*time.Second)
 		const text, json = "text/plain; charset=utf-8", "application/json"
-		warning := "Warning: this page is for people who look for a fault. Its format may change at any time; do not parse it.\n"
+		warning := "Warning: this page is for debugging. Its format may change at any time; do not parse it.\n"
 		tests := map[string]struct {
 			contentType, body string
 		}{

@@ -36,7 +36,7 @@ const (
 	ModeKernelspace = "kernelspace"
 )
 
-// Options says what a process is, and where the numbers come from that are asked for when they are shown. Functions are
+// Options specifies what a process is, and where the numbers come from that are asked for when they are shown. Functions are
 // called concurrently and must not block; the metric of one that is nil is absent.
 type Options struct {
 	// Mode is the dataplane's mode. A mode that is none of this package's constants has the common metrics only.
@@ -55,7 +55,7 @@ type Options struct {
 	Connections map[string]Connections
 	// LogLinesSuppressed returns the number of lines that were left out of the log because there were too many.
 	LogLinesSuppressed func() uint64
-	// LimitedServices returns the number of services of which a part is not routed, for each of a fixed set of reasons.
+	// LimitedServices returns the number of services that are not fully routed, for each of a fixed set of reasons.
 	LimitedServices func() map[string]int
 	// IPTablesInvalidDropped and IPTablesLocalhostAccepted return packets counted by the kernel, in mode iptables: those
 	// dropped because conntrack does not know their connection, and those to NodePorts on loopback addresses.
@@ -75,7 +75,7 @@ type Registry struct {
 	own      own
 
 	mu sync.Mutex // guards all below
-	// applied is the last revision that was applied, pendingSince what the last status said.
+	// applied is the last revision that was applied, pendingSince is from the last status.
 	applied      state.Revision
 	pendingSince time.Time
 	queued       time.Time // the newest time at which a change asked for a sync
@@ -180,11 +180,11 @@ func (r *Registry) registerOwn(o *Options) {
 	}
 }
 
-// limited shows the services of which a part is not routed.
+// limited collects the services that are not fully routed.
 type limited struct{ ask func() map[string]int }
 
 var limitedDesc = prometheus.NewDesc("switchyard_limited_services",
-	"Services of which a part is not routed, for asking for too much or for what is not theirs, by reason.", []string{"reason"}, nil)
+	"Services that are not fully routed because they exceed a limit or claim what another owns, by reason.", []string{"reason"}, nil)
 
 // Describe implements [prometheus.Collector].
 func (l limited) Describe(to chan<- *prometheus.Desc) { to <- limitedDesc }

@@ -34,8 +34,8 @@ func Apply(o Options) []error {
 	return apply(o, "/")
 }
 
-// loadConntrack makes the kernel load connection tracking, whose settings do not exist before. It loads it for the first who
-// asks it something over netlink. Where that is refused, what cannot be set says so.
+// loadConntrack makes the kernel load connection tracking, whose settings do not exist before. It loads it for the first that
+// asks it something over netlink. Where that is refused, what cannot be set reports it.
 func loadConntrack() {
 	c, err := conntrack.Open()
 	if err != nil {
@@ -119,7 +119,7 @@ func (w *writer) write(s setting, fits func(is int) bool) {
 		w.warnings = append(w.warnings, &Warning{File: s.file, Value: value, Was: was, Err: err, Remedy: remedy(s, err)})
 		return
 	}
-	w.log.Info("set a kernel value", "file", s.file, "value", s.value, "was", was)
+	w.log.Info("set kernel parameter", "file", s.file, "value", s.value, "was", was)
 }
 
 // overwrite writes to a file that exists: neither /proc nor /sys makes new ones.
@@ -135,7 +135,7 @@ func overwrite(path, value string) error {
 	return err
 }
 
-// remedy says what to do about an error. EROFS comes from containers that are not privileged, EACCES and EPERM from nodes
+// remedy returns a remedy for an error. EROFS comes from containers that are not privileged, EACCES and EPERM from nodes
 // inside user or network namespaces (kind, rootless), ENOENT from a kernel module that is not loaded.
 func remedy(s setting, err error) string {
 	leave := ", or leave it alone with " + s.off
@@ -149,7 +149,7 @@ func remedy(s setting, err error) string {
 	case errors.Is(err, fs.ErrNotExist) && s.file != oomFile:
 		return "load the kernel module nf_conntrack on the host" + leave
 	case errors.Is(err, syscall.EINVAL):
-		return "the kernel does not take the value: choose another" + leave
+		return "the kernel rejects the value: choose another" + leave
 	}
 	return "set it on the host" + leave
 }

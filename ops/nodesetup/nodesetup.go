@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// Options says what is to be written. Its zero value asks for nothing.
+// Options specifies what is to be written. Its zero value asks for nothing.
 type Options struct {
 	// Conntrack is about connection tracking.
 	Conntrack Conntrack
 	// OOMScoreAdj is the score of this process, -1000 (never killed for want of memory) to 1000. nil leaves it alone.
 	OOMScoreAdj *int
-	// Logger is told what is written, at level Info. nil: nobody is.
+	// Logger gets what is written, at level Info. Default: nothing is logged.
 	Logger *slog.Logger
 }
 
@@ -50,7 +50,7 @@ func (c Conntrack) Limit(cpus int) int {
 	return max(c.MaxPerCore*cpus, c.Min)
 }
 
-// Warning says that a value could not be written. It wraps the kernel's error.
+// Warning reports whether a value could not be written. It wraps the kernel's error.
 type Warning struct {
 	// File is the kernel's, below /proc or /sys.
 	File string

@@ -27,7 +27,7 @@ const (
 )
 
 // errTooManySockets is why a socket is not bound beyond [Options.MaxSockets].
-var errTooManySockets = errors.New("so many health check node ports are listened on that no file descriptors are left for this one")
+var errTooManySockets = errors.New("no file descriptor left for this health check node port: too many are served")
 
 // Run serves until ctx ends, and then returns nil with all ports closed. It is called once.
 func (s *Server) Run(ctx context.Context) error {
@@ -72,10 +72,10 @@ type socket struct {
 
 	err   error // why it cannot be bound
 	pause time.Duration
-	retry time.Time // when to try again
+	retry time.Time // when to retry
 }
 
-// bind brings the sockets in step with services and addresses, and returns when to try again, zero for never.
+// bind brings the sockets in step with services and addresses, and returns when to retry, zero for never.
 func (r *runner) bind(ctx context.Context) (next time.Time) {
 	wanted, ports := r.wanted()
 	for addr, sock := range r.sockets {
@@ -106,7 +106,7 @@ func byPort(a, b netip.AddrPort) int {
 	return cmp.Or(cmp.Compare(a.Port(), b.Port()), a.Addr().Compare(b.Addr()))
 }
 
-// wanted returns where to serve, and the ports that nobody wants any more.
+// wanted returns where to serve, and the ports that no service wants any more.
 func (r *runner) wanted() (wanted map[netip.AddrPort]*port, unwanted []uint16) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -199,7 +199,7 @@ func (r *runner) close(ctx context.Context, sock *socket) {
 	})
 }
 
-// report compares what is wrong with what was, and tells about the difference.
+// report compares what is wrong with what was, and reports the difference.
 func (r *runner) report() {
 	r.mu.Lock()
 	was := r.problems
@@ -214,13 +214,13 @@ func (r *runner) report() {
 	r.mu.Unlock()
 
 	for _, p := range without(is, was) {
-		r.o.Logger.Warn("health check node port cannot be served", "service", p.Service.String(), "port", p.Port, "error", p.Err)
+		r.o.Logger.Warn("cannot serve health check node port", "service", p.Service.String(), "port", p.Port, "error", p.Err)
 		if r.o.OnProblem != nil {
 			r.o.OnProblem(p)
 		}
 	}
 	for _, p := range without(was, is) {
-		r.o.Logger.Info("a problem of a health check node port is over", "service", p.Service.String(), "port", p.Port, "was", p.Err)
+		r.o.Logger.Info("health check node port problem resolved", "service", p.Service.String(), "port", p.Port, "was", p.Err)
 	}
 }
 
@@ -243,16 +243,16 @@ func (s *Server) conflicts() []Problem {
 	for number, p := range s.ports {
 		for name := range p.claimants {
 			if name != p.owner {
-				found = append(found, Problem{name, number, fmt.Errorf("service %v has this port already; give one of them another healthCheckNodePort", p.owner)})
+				found = append(found, Problem{name, number, fmt.Errorf("service %v already uses this port; give one of them another healthCheckNodePort", p.owner)})
 			}
 		}
 	}
 	return found
 }
 
-// explain says what keeps a socket from being bound, and what to do about it.
+// explain describes what keeps a socket from being bound, and what to do about it.
 func explain(sock *socket) error {
-	remedy := "will be tried again"
+	remedy := "will be retried"
 	switch {
 	case sock.err == errTooManySockets:
 		remedy = "raise the process's limit of open files (LimitNOFILE= of a systemd unit, ulimit -n), or have fewer such services"

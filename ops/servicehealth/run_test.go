@@ -206,7 +206,7 @@ func TestPortInUse(t *testing.T) {
 			t.Errorf("listens on %s: one address must not keep another from being served", got)
 		}
 		want := "healthCheckNodePort 101 of service d/a: listen tcp4 10.0.0.1:101: address already in use; stop what listens on " +
-			"TCP port 101 of this node, or give the service another healthCheckNodePort; will be tried again"
+			"TCP port 101 of this node, or give the service another healthCheckNodePort; will be retried"
 		if len(*events) != 1 || (*events)[0] != want {
 			t.Errorf("problems: %q\nwant %q", *events, want)
 		}
@@ -269,7 +269,7 @@ func TestTwoServicesWantOnePort(t *testing.T) {
 		}
 		var told []string
 		for _, name := range []string{"c", "a"} {
-			told = append(told, fmt.Sprintf("healthCheckNodePort 101 of service d/%s: service d/b has this port already; give one of them another healthCheckNodePort", name))
+			told = append(told, fmt.Sprintf("healthCheckNodePort 101 of service d/%s: service d/b already uses this port; give one of them another healthCheckNodePort", name))
 		}
 		if !slices.Equal(*events, told) {
 			t.Errorf("problems: %q\nwant %q", *events, told)

@@ -1,9 +1,9 @@
 // Package servicehealth answers load balancers on health check node ports.
 //
-// A Service of type LoadBalancer with externalTrafficPolicy: Local has such a port, on which each node says how many ready
-// endpoints of the service it has, so that load balancers send connections only to nodes that have some. A [Server] is told
+// A Service of type LoadBalancer with externalTrafficPolicy: Local has such a port, on which each node reports how many ready
+// endpoints of the service it has, so that load balancers send connections only to nodes that have some. A [Server] learns
 // of services and of the node's addresses by calls that never wait, and does the rest, binding above all, by itself. What
-// it cannot bind it tries again, and it says so.
+// it cannot bind it retries, and it reports it.
 package servicehealth
 
 import (
@@ -26,7 +26,7 @@ import (
 type Options struct {
 	// Logger gets ports that cannot be served, and those that can be again. Default: discard.
 	Logger *slog.Logger
-	// Healthy says whether the dataplane keeps up; if not, all answers are 503. It is called for each request, concurrently.
+	// Healthy reports whether the dataplane keeps up; if not, all answers are 503. It is called for each request, concurrently.
 	// Required.
 	Healthy func() bool
 	// OnProblem is called when something begins to be wrong with a service's port, for an event about the Service (kube-proxy's
@@ -46,7 +46,7 @@ type Options struct {
 type Problem struct {
 	Service state.ServiceName
 	Port    uint16
-	// Err says what is wrong, and names the remedy.
+	// Err is the fault, with its remedy.
 	Err error
 }
 
@@ -141,7 +141,7 @@ func (s *Server) SetAddresses(addrs []netip.Addr) {
 	s.wakeUp()
 }
 
-// Update takes over what an update says about health checks. It is called after the update was applied, so that no load
+// Update applies the health checks of an update. It is called after the update was applied, so that no load
 // balancer sends connections that the dataplane does not forward yet. It costs O(update).
 func (s *Server) Update(u *state.Update) {
 	s.mu.Lock()
@@ -170,7 +170,7 @@ func (s *Server) Update(u *state.Update) {
 	}
 }
 
-// set takes over one service's health check and says whether anybody's port changed. The caller holds mu.
+// set takes over one service's health check and reports whether anybody's port changed. The caller holds mu.
 func (s *Server) set(name state.ServiceName, check state.HealthCheck) bool {
 	old := s.services[name]
 	if check.Port == 0 {
@@ -194,7 +194,7 @@ func (s *Server) set(name state.ServiceName, check state.HealthCheck) bool {
 			p = s.newPort(check.Port)
 			s.ports[check.Port] = p
 		}
-		// Who has a port keeps it. Of two services in one update, the updates' order by name decides.
+		// The owner of a port keeps it. Of two services in one update, the updates' order by name decides.
 		if len(p.claimants) == 0 {
 			p.owner = name
 		}
