@@ -11,7 +11,7 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// addr parses an address, leniently as the package says.
+// addr parses an address, leniently as the package documents.
 func (f *faults) addr(path, s string) netip.Addr {
 	a, ok := parseAddr(s)
 	if !ok {

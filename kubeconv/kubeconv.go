@@ -53,11 +53,11 @@ type FieldError struct {
 	Path string
 	// Value is what the field holds, nil if nothing; of a long text the beginning.
 	Value any
-	// Problem says what is wrong, worded to follow the path.
+	// Problem describes what is wrong, worded to follow the path.
 	Problem string
 }
 
-// Error renders the path and what [FieldError.Fault] says.
+// Error renders the path and [FieldError.Fault].
 func (e *FieldError) Error() string { return e.Path + ": " + e.Fault() }
 
 // Fault is the problem and the value, without the path.
@@ -77,7 +77,7 @@ var errNil = errors.New("there is no object (nil)")
 // faults collects the errors of one object.
 type faults []error
 
-// Who reads a log learns nothing from the thousandth fault of an object, nor from a megabyte of text in one.
+// A log gains nothing from the thousandth fault of an object, nor from a megabyte of text in one.
 const maxFaults, maxValue = 20, 100
 
 func (f *faults) add(path string, value any, problem string) {
@@ -93,7 +93,7 @@ func (f *faults) add(path string, value any, problem string) {
 	*f = append(*f, &FieldError{path, value, problem})
 }
 
-var errMore = errors.New("and more faults of this kind: mend these first")
+var errMore = errors.New("and more errors of this kind: fix these first")
 
 // shorten returns a copy of text, or of its beginning if it is too long for an error.
 func shorten(text string) string {

@@ -247,8 +247,8 @@ spec.clusterIP: must be an IP address, got "none"`,
 ports[0].port: must be a number from 1 to 65535 or absent, got -1
 ports[1].protocol: must be TCP, UDP or SCTP, got "x"
 endpoints[0].addresses: must hold an address
-endpoints[1].addresses[0]: must be an IPv6 address, as addressType says, got "10.0.0.1"
-endpoints[2].addresses[0]: must be an IPv6 address, as addressType says, got "a.example"`,
+endpoints[1].addresses[0]: must be an IPv6 address, to match addressType, got "10.0.0.1"
+endpoints[2].addresses[0]: must be an IPv6 address, to match addressType, got "a.example"`,
 		},
 		"slice without type": {&discoveryv1.EndpointSlice{ObjectMeta: meta()}, "\n" + `addressType: must be IPv4, IPv6 or FQDN, got ""`},
 		"node": {&corev1.Node{Spec: corev1.NodeSpec{PodCIDR: "x"}}, `
@@ -272,7 +272,7 @@ spec.podCIDR: must be a CIDR such as 10.0.0.0/8 or fd00::/8, got "x"`},
 	}
 }
 
-// FuzzService checks that no text in the place of an address or word makes trouble, and that what comes out is in form.
+// FuzzService checks that no text in the place of an address or word injects faults, and that what comes out is in form.
 func FuzzService(f *testing.F) {
 	f.Add("10.0.0.1", "10.0.0.0/8", "TCP", "Local", int32(80))
 	f.Add("::ffff:010.0.0.1", "::ffff:10.0.0.0/96", "udp", "", int32(-1))

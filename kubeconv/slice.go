@@ -84,7 +84,7 @@ func (f *faults) endpoint(i int, family state.Family, e *discoveryv1.Endpoint) m
 		Serving:     isTrue(e.Conditions.Serving, true),
 		Terminating: isTrue(e.Conditions.Terminating, false),
 	}
-	path := "endpoints" // with the index only when it is told: there are many endpoints
+	path := "endpoints" // with the index only when it is reported: there are many endpoints
 	if e.NodeName != nil {
 		if len(*e.NodeName) > maxName {
 			f.text(index(path, i)+".nodeName", *e.NodeName, maxName)
@@ -105,7 +105,7 @@ func (f *faults) endpoint(i int, family state.Family, e *discoveryv1.Endpoint) m
 	}
 	a, ok := parseAddr(e.Addresses[0])
 	if !ok || state.FamilyOf(a) != family {
-		f.add(index(path, i)+".addresses[0]", e.Addresses[0], "must be an "+family.String()+" address, as addressType says")
+		f.add(index(path, i)+".addresses[0]", e.Addresses[0], "must be an "+family.String()+" address, to match addressType")
 	}
 	if problem := specialProblem(a); problem != "" {
 		f.add(index(path, i)+".addresses[0]", e.Addresses[0], problem)

@@ -1,4 +1,4 @@
-// Package source says how cluster objects reach the store.
+// Package source defines how cluster objects reach the store.
 //
 // A source delivers objects and nothing else: it does not decide what they mean. Package source/file reads them from
 // ordinary manifests.
@@ -13,7 +13,7 @@ import (
 // Source delivers the cluster's objects to a sink: the full set first, then every change.
 type Source interface {
 	// Run delivers until ctx ends, and then returns nil. It calls sink.Complete exactly once, after the first full set.
-	// It returns an error only if it can never deliver; trouble that may pass is retried and logged. Run is called once.
+	// It returns an error only if it can never deliver; temporary errors are retried and logged. Run is called once.
 	Run(ctx context.Context, sink Sink) error
 }
 
@@ -23,7 +23,7 @@ type Sink interface {
 	// published. The sink owns the objects from now on. An object that is deleted need not be known; setting an equal
 	// object again is harmless.
 	Update(set []model.Object, deleted []model.Ref)
-	// Complete says that the first full set has been delivered. Nothing is published before all sources are complete.
+	// Complete reports whether the first full set has been delivered. Nothing is published before all sources are complete.
 	Complete()
 }
 

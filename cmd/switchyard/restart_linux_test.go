@@ -120,7 +120,7 @@ func TestServersThatKnowNothingYet(t *testing.T) {
 			}
 		}
 		server = s.serve()
-		eventually(t, "the server says what it waits for", server.says("waiting until this file is mended"))
+		eventually(t, "the server says what it waits for", server.says("waiting until this file is fixed"))
 		nothingWritten(t, written, "a server with broken manifests: "+broken)
 		dataplane.kill()
 		dataplane = s.apply()
@@ -132,8 +132,8 @@ func TestServersThatKnowNothingYet(t *testing.T) {
 		for name, text := range good {
 			s.write(name, text)
 		}
-		eventually(t, "the mended state is shown", dataplane.says(routing+"6 services"))
-		nothingWritten(t, written, "manifests mended: "+broken)
+		eventually(t, "the fixed state is shown", dataplane.says(routing+"6 services"))
+		nothingWritten(t, written, "manifests fixed: "+broken)
 	}
 
 	// An API server that takes its time for a part of the objects.

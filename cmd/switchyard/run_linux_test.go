@@ -116,7 +116,7 @@ func TestRunProgramsReportsAndLeavesItsRules(t *testing.T) {
 	write("kind: Service\napiVersion: v1\nmetadata: {name: web}\nspec: {ports: [{port: eighty}]}\n")
 	eventually(t, "a broken manifest shows in /healthz", says(503, "web.yaml:4"))
 	write(manifests)
-	eventually(t, "a mended manifest is forgotten", says(200, `"healthy":true`))
+	eventually(t, "a fixed manifest is forgotten", says(200, `"healthy":true`))
 
 	cancel()
 	if code := <-done; code != exitOK {

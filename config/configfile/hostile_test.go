@@ -27,7 +27,7 @@ func checkFaults(t *testing.T, err error) {
 	}
 	for _, fault := range faults {
 		text := fault.Error()
-		if !position.MatchString(text) && !strings.Contains(text, " more faults") && !strings.HasPrefix(text, "f: is empty") {
+		if !position.MatchString(text) && !strings.Contains(text, " more errors") && !strings.HasPrefix(text, "f: is empty") {
 			t.Errorf("a fault without a position: %.500s", text)
 		}
 	}
@@ -53,7 +53,7 @@ func TestManyFaults(t *testing.T) {
 		"a long kind":           "apiVersion: v1\nkind: " + strings.Repeat("k", 1<<20) + "\n",
 	} {
 		c, _, err := configfile.Load([]byte(text), configfile.Options{Name: "f"})
-		if err == nil || c != nil && strings.Contains(err.Error(), " more faults") {
+		if err == nil || c != nil && strings.Contains(err.Error(), " more errors") {
 			t.Errorf("%s: got %v, %.200v", name, c, err)
 			continue
 		}

@@ -24,7 +24,7 @@ type decoder struct {
 	// faults counts the errors, also those beyond maxFaults, which are not kept.
 	faults int
 
-	// kind, name and path say where in which object the walk is.
+	// kind, name and path report where in which object the walk is.
 	kind, name string
 	path       []segment
 
@@ -33,11 +33,11 @@ type decoder struct {
 	following map[*yaml.Node]bool
 }
 
-// What is told of one file is bounded, because a megabyte of nested faults would make a gigabyte of paths otherwise.
+// What is reported of one file is bounded, because a megabyte of nested faults would make a gigabyte of paths otherwise.
 const (
-	// maxFaults is how many faults are told. Who mends these sees the rest.
+	// maxFaults bounds the faults that are reported. Fixing these shows the rest.
 	maxFaults = 100
-	// maxText is how many bytes of a path, a name or a message are told. Kubernetes' own are shorter.
+	// maxText is how many bytes of a path, a name or a message are reported. Kubernetes' own are shorter.
 	maxText = 1 << 10
 )
 
@@ -60,12 +60,12 @@ func (d *decoder) fail(n *yaml.Node, format string, args ...any) {
 	})
 }
 
-// more says that there are faults that are not told, nil if all are.
+// more reports how many faults are not listed, nil if all are.
 func (d *decoder) more() error {
 	if d.faults <= maxFaults {
 		return nil
 	}
-	return &Error{File: d.file, Err: fmt.Errorf("has %d more faults: mend those that are told first", d.faults-maxFaults)}
+	return &Error{File: d.file, Err: fmt.Errorf("has %d more errors: fix those listed first", d.faults-maxFaults)}
 }
 
 // shorten returns the first n bytes of a longer text, with dots.
@@ -83,7 +83,7 @@ func (d *decoder) within(s segment, f func()) {
 	d.path = d.path[:len(d.path)-1]
 }
 
-// document reads one object, or the objects of one list. An object that does not say what it is, is of type implied.
+// document reads one object, or the objects of one list. An object that does not report what it is, is of type implied.
 func (d *decoder) document(n *yaml.Node, implied typeMeta) {
 	if n.Kind == yaml.AliasNode {
 		d.follow(n, func(target *yaml.Node) { d.document(target, implied) })
@@ -144,7 +144,7 @@ func (d *decoder) object(n *yaml.Node, m typeMeta, known knownKind) {
 	d.objects = append(d.objects, Object{File: d.file, Line: d.line + n.Line, Object: object, column: n.Column})
 }
 
-// list reads the items of a list. What else the list says has no meaning here.
+// list reads the items of a list. Other fields of the list have no meaning here.
 func (d *decoder) list(n *yaml.Node, implied typeMeta) {
 	items := d.find(n, "items")
 	switch {
@@ -295,7 +295,7 @@ func (d *decoder) pairs(n *yaml.Node, kind segmentKind, seen map[string]int, mer
 	}
 }
 
-// merge adds the keys of n, the value of a merge key: a mapping or a sequence of mappings, of which the first wins.
+// merge adds the keys of n, the value of a merge key: a mapping or a sequence of mappings, where the first wins.
 func (d *decoder) merge(n *yaml.Node, kind segmentKind, seen map[string]int, each func(string, *yaml.Node, *yaml.Node)) {
 	switch {
 	case n.Kind == yaml.AliasNode:

@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestHostileText says what an operator is told of a file that is not what it should be, and that the rest of it is read.
+// TestHostileText checks what an operator learns of a file that is not what it should be, and that the rest of it is read.
 func TestHostileText(t *testing.T) {
 	a, b := namespaceText("a"), namespaceText("b")
 	for name, c := range map[string]struct{ input, want string }{
@@ -39,7 +39,7 @@ func namespaceText(name string) string {
 	return "{apiVersion: v1, kind: Namespace,\n metadata: {name: " + name + "}}\n"
 }
 
-// TestHostileSize: what is told, and what is kept, of any file is bounded.
+// TestHostileSize: what is reported, and what is kept, of any file is bounded.
 func TestHostileSize(t *testing.T) {
 	const start = "apiVersion: v1\nkind: Service\nmetadata:\n  name: a\n"
 	nested := func(key string, depth int) string {
@@ -73,7 +73,7 @@ func TestHostileSize(t *testing.T) {
 		size, more := 0, false
 		for _, err := range errs {
 			size += len(err.Error())
-			more = more || strings.Contains(err.Error(), "more faults")
+			more = more || strings.Contains(err.Error(), "more errors")
 			if e, ok := errors.AsType[*Error](err); !ok || e.Line == 0 && !more {
 				t.Errorf("%s: no line in %.200s", c.name, err)
 			}

@@ -32,7 +32,7 @@ var knownKinds = map[string]knownKind{
 	"StatefulSet":   {"apps/v1", reflect.TypeFor[appsv1.StatefulSet]()},
 }
 
-// lookUp says what to do with an object of type m. If ok, it is of the kind returned. If not, it is nothing we know, unless
+// lookUp describes what to do with an object of type m. If ok, it is of the kind returned. If not, it is nothing we know, unless
 // supported is not empty: then the kind is known, but only in that version.
 func lookUp(m typeMeta) (k knownKind, supported string, ok bool) {
 	k, ok = knownKinds[m.kind]

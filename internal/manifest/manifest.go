@@ -36,7 +36,7 @@ type Object struct {
 const aliasAllowance = 100_000
 
 // Decode reads all documents of one file, whose name is used for positions only. It returns every object without fault,
-// in the order of the file, and one *Error for each fault in the others, a hundred at most and one that says how many more
+// in the order of the file, and one *Error for each fault in the others, a hundred at most and one that reports how many more
 // there are. The objects of a List (also ServiceList, and so on) are returned one by one. Nothing returned refers to data.
 func Decode(file string, data []byte) (objects []Object, errs []error) {
 	for object, err := range Each(file, data) {

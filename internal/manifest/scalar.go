@@ -44,7 +44,7 @@ var portFields = map[string]bool{
 	"port": true, "nodePort": true, "healthCheckNodePort": true, "containerPort": true, "hostPort": true,
 }
 
-// wantedNumber says what number the field at hand takes.
+// wantedNumber describes what number the field at hand takes.
 func (d *decoder) wantedNumber() string {
 	if len(d.path) > 0 && portFields[d.path[len(d.path)-1].name] {
 		return "a number from 1 to 65535"
@@ -157,7 +157,7 @@ func (d *decoder) plain(n *yaml.Node) any {
 	return value
 }
 
-// describe says what n is, for an error: its text, or its shape.
+// describe describes what n is, for an error: its text, or its shape.
 func describe(n *yaml.Node) string {
 	switch n.Kind {
 	case yaml.MappingNode:

@@ -36,7 +36,7 @@ func Single(file string, data []byte) (*Document, []error) {
 	case err != nil:
 		return nil, []error{err}
 	case len(docs) > 1:
-		return nil, []error{&Error{File: file, Line: docs[1].line + docs[1].root.Line, Err: errors.New("holds a second document: keep one, in a file of its own")}}
+		return nil, []error{&Error{File: file, Line: docs[1].line + docs[1].root.Line, Err: errors.New("contains a second document: keep one, in a file of its own")}}
 	}
 	return docs[0], nil
 }
@@ -172,7 +172,7 @@ func (d *Document) Error(path string, err error) *Error {
 	return e
 }
 
-// wantedTexts says how the text of some types looks, whose own errors are not meant for operators.
+// wantedTexts describes how the text of some types looks, whose own errors are not meant for operators.
 var wantedTexts = map[reflect.Type]string{
 	reflect.TypeFor[netip.Addr]():     "an IP address such as 192.0.2.10",
 	reflect.TypeFor[netip.AddrPort](): "an IP address and port such as 0.0.0.0:10256 or [::]:10256",

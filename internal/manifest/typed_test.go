@@ -39,7 +39,7 @@ func TestSingleFaults(t *testing.T) {
 		"\xff\xfea":                         "f:1: is UTF-16",
 		"a: [":                              "f:1: not valid YAML",
 		"a":                                 `f:1:1: must be an object with apiVersion and kind, got "a"`,
-		"a: 1\n---\n# nothing\n---\nb: 2\n": "f:5: holds a second document",
+		"a: 1\n---\n# nothing\n---\nb: 2\n": "f:5: contains a second document",
 	} {
 		_, errs := Single("f", []byte(text))
 		if len(errs) != 1 || !strings.HasPrefix(errs[0].Error(), want) {

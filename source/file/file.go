@@ -1,13 +1,13 @@
 // Package file is the source of cluster objects that reads them from ordinary manifests, a file or a directory, and follows
 // every change of it.
 //
-// A file's objects are those that it said last without a fault. A broken edit changes nothing: it is logged, and shows in
-// [Source.Problems] until it is mended. Only a file that has said nothing yet contributes what is good in it although the
+// A file's objects are those of its last valid content. A broken edit changes nothing: it is logged, and shows in
+// [Source.Problems] until it is fixed. Only a file without valid content so far contributes what is good in it although the
 // rest is broken. A file that vanishes takes its objects with it; a path that vanishes altogether, or a file or directory
-// that cannot be read, keeps what it said. So does a file in whose place there is something else, such as a named pipe or a
+// that cannot be read, keeps its objects. So does a file in whose place there is something else, such as a named pipe or a
 // directory: nothing is waited for.
 //
-// A file that has lost objects while it was written in place may be half written. It keeps what it said until it has been left alone
+// A file that has lost objects while it was written in place may be half written. It keeps its objects until it has been left alone
 // for [Options.Grace], and is a problem meanwhile. What counts at once is a file put in the place of another one by a rename, as
 // editors and kubelet do it, and a file that is deleted. In place means that the same file, by device and inode, has another text.
 // Lost are objects that the text before had, and the end of the last line if it had one: a text that is cut off there may have all
@@ -41,12 +41,12 @@ const (
 	defaultGrace = 10 * time.Second
 )
 
-// Options says what to read.
+// Options specifies what to read.
 type Options struct {
 	// Path is a manifest or a directory of manifests. Required. See [manifest.OpenTree] for what counts in a directory.
 	Path string
 	// Whole keeps the set of objects from being complete before all files could be read without a fault. It is for a start in the
-	// place of who knew more: what is missing in a file that is broken just now must not look as if it did not exist.
+	// place of a process that knew more: what is missing in a file that is broken just now must not look as if it did not exist.
 	Whole bool
 	// Grace is how long a file that has lost objects while it was written in place must be left alone before they are withdrawn. Default:
 	// 10 seconds. Negative: they are withdrawn at once.
@@ -68,7 +68,7 @@ type Source struct {
 
 var _ source.Source = (*Source)(nil)
 
-// New returns a source for the path. It returns an error that says what to do if there is nothing there to read.
+// New returns a source for the path. It returns an error that reports what to do if there is nothing there to read.
 func New(o Options) (*Source, error) {
 	if o.Path == "" {
 		return nil, errors.New("no path: name a manifest or a directory of manifests")
@@ -108,16 +108,16 @@ func (s *Source) Run(ctx context.Context, sink source.Sink) error {
 	w := newWatcher(s.path, s.log)
 	defer w.close()
 	state := newState(s.log, s.grace)
-	complete, told := false, ""
+	complete, reported := false, ""
 	read := func() {
-		// A path that vanished before it was first read has said nothing, which is not the same as having no objects.
+		// A path that vanished before it was first read has had no content, which is not the same as having no objects.
 		there := s.read(w, state, sink)
 		switch broken := state.broken(); {
 		case complete || !there:
 		case s.whole && broken != "":
-			if broken != told {
-				told = broken
-				s.log.Error("waiting until this file is mended; until then, what was in force before this start stays", "file", broken)
+			if broken != reported {
+				reported = broken
+				s.log.Error("waiting until this file is fixed; keeping the state from before this start", "file", broken)
 			}
 		default:
 			complete = true
@@ -139,7 +139,7 @@ func (s *Source) Run(ctx context.Context, sink source.Sink) error {
 			return nil
 		case <-poll.C:
 		case <-w.events():
-			if !w.settle(ctx) {
+			if !w.awaitQuiet(ctx) {
 				return nil
 			}
 		}
@@ -166,7 +166,7 @@ func (s *Source) read(w *watcher, state *state, sink source.Sink) bool {
 	return err == nil
 }
 
-// report makes problems the current ones, and logs those that are new and the files that are mended.
+// report makes problems the current ones, and logs those that are new and the files that are fixed.
 func (s *Source) report(problems []error) {
 	s.mu.Lock()
 	before := s.problems
@@ -181,13 +181,13 @@ func (s *Source) report(problems []error) {
 	for _, p := range problems {
 		broken[fileOf(p)] = true
 		if !known[p.Error()] {
-			s.log.Error("manifest has a problem", "error", p)
+			s.log.Error("invalid manifest", "error", p)
 		}
 	}
 	for _, p := range before {
 		if file := fileOf(p); !broken[file] {
-			broken[file] = true // says it once
-			s.log.Info("manifest is mended", "file", file)
+			broken[file] = true // logged once
+			s.log.Info("manifest is valid again", "file", file)
 		}
 	}
 }

@@ -21,8 +21,8 @@ import (
 	vocabulary "github.com/switchyard-net/switchyard/state"
 )
 
-// patience is how long a test waits for what must happen. It only passes if something is broken.
-const patience = 10 * time.Second
+// waitTimeout is how long a test waits for what must happen. It only passes if something is broken.
+const waitTimeout = 10 * time.Second
 
 // service renders a Service; ports tell its versions apart.
 func service(name string, port int) string {
@@ -139,7 +139,7 @@ func (l *lab) next() update {
 	select {
 	case u := <-l.updates:
 		return u
-	case <-time.After(patience):
+	case <-time.After(waitTimeout):
 		l.t.Fatalf("no update; problems: %v", l.source.Problems())
 		return update{}
 	}
@@ -156,7 +156,7 @@ func (l *lab) expect(set, deleted []string) {
 // expectLog waits for a message that contains text.
 func (l *lab) expectLog(text string) {
 	l.t.Helper()
-	timeout := time.After(patience)
+	timeout := time.After(waitTimeout)
 	for {
 		select {
 		case got := <-l.logs:
@@ -252,23 +252,23 @@ func TestBrokenEdit(t *testing.T) {
 	l.run("", "a:1", "b:1", "z:1")
 
 	l.write("a.yaml", service("a", 2), service("b", 70000), service("c", 1), "  x: {\n")
-	l.expectLog("ERROR manifest has a problem")
+	l.expectLog("ERROR invalid manifest")
 	l.expectProblems(
 		"a.yaml:10:44: Service b: spec.ports[0].port: must be a number from 1 to 65535, got 70000",
 		"a.yaml:16: not valid YAML: did not find expected key",
 	)
-	// Others go on, and the broken file says nothing new about it.
+	// Others go on, and the broken file reports nothing new about it.
 	l.write("z.yaml", service("z", 2))
 	l.expect([]string{"z:2"}, nil)
 	l.write("a.yaml", service("a", 2), service("b", 2))
 	l.expect([]string{"a:2", "b:2"}, nil)
-	l.expectLog("INFO manifest is mended file=" + l.path("a.yaml"))
+	l.expectLog("INFO manifest is valid again file=" + l.path("a.yaml"))
 	l.expectProblems()
-	// To mend a file by taking the edit back changes no object.
+	// To fix a file by taking the edit back changes no object.
 	l.write("a.yaml", "nonsense")
 	l.expectLog("ERROR")
 	l.write("a.yaml", service("a", 2), service("b", 2))
-	l.expectLog("INFO manifest is mended")
+	l.expectLog("INFO manifest is valid again")
 	// A broken file that vanishes takes its objects with it all the same.
 	l.write("a.yaml", "nonsense")
 	l.expectLog("ERROR")
@@ -303,7 +303,7 @@ func TestLogsOnce(t *testing.T) {
 	}
 	slices.Sort(got)
 	want := []string{
-		`ERROR manifest has a problem error=a.yaml:1:1: must be an object with apiVersion and kind, got "nonsense"`,
+		`ERROR invalid manifest error=a.yaml:1:1: must be an object with apiVersion and kind, got "nonsense"`,
 		`WARN service has no spec.clusterIP: it gets no address outside a cluster; add one or use switchyard lab service=default/c file=b.yaml line=7`,
 	}
 	if diff := gocmp.Diff(want, got); diff != "" {
@@ -317,13 +317,13 @@ func TestSameObjectTwice(t *testing.T) {
 	l.run("", "x:2")
 	l.write("c.yaml", service("x", 3))
 	l.expectLog("ERROR")
-	l.expectProblems("c.yaml:2: Service default/x: is also at b.yaml:2, which counts: remove one of the two")
+	l.expectProblems("c.yaml:2: Service default/x: is also at b.yaml:2, which takes precedence: remove one of the two")
 	l.write("a.yaml", service("x", 1), service("x", 9))
 	l.expect([]string{"x:1"}, nil)
 	l.expectProblems(
-		"a.yaml:7: Service default/x: is also at a.yaml:2, which counts: remove one of the two",
-		"b.yaml:2: Service default/x: is also at a.yaml:2, which counts: remove one of the two",
-		"c.yaml:2: Service default/x: is also at a.yaml:2, which counts: remove one of the two",
+		"a.yaml:7: Service default/x: is also at a.yaml:2, which takes precedence: remove one of the two",
+		"b.yaml:2: Service default/x: is also at a.yaml:2, which takes precedence: remove one of the two",
+		"c.yaml:2: Service default/x: is also at a.yaml:2, which takes precedence: remove one of the two",
 	)
 	l.remove("a.yaml")
 	l.expect([]string{"x:2"}, nil)
@@ -342,7 +342,7 @@ func TestPathVanishes(t *testing.T) {
 			l.run(path, "a:1", "b:1")
 			for i := 2; i < 4; i++ {
 				l.check(os.RemoveAll(l.path(path)))
-				l.expectLog("what was read last stays in force")
+				l.expectLog("keeping last known good configuration")
 				if n := len(l.source.Problems()); n != 1 {
 					t.Fatalf("%d problems", n)
 				}
@@ -353,7 +353,7 @@ func TestPathVanishes(t *testing.T) {
 				} else {
 					l.expect([]string{"a:3"}, nil)
 				}
-				l.expectLog("mended")
+				l.expectLog("valid again")
 				l.expectProblems()
 			}
 		})
@@ -376,9 +376,9 @@ func TestUnreadable(t *testing.T) {
 	l.check(os.Rename(l.path("link"), l.path("a.yaml")))
 	l.expectLog("ERROR")
 	l.expectProblems("a.yaml: cannot be read: path escapes from parent")
-	// It is mended though it says what it said before.
+	// It is fixed though it reports what it said before.
 	l.replace("a.yaml", service("a", 2))
-	l.expectLog("mended")
+	l.expectLog("valid again")
 	l.expectProblems()
 }
 
@@ -495,7 +495,7 @@ func TestSettle(t *testing.T) {
 				}
 			}()
 			start := time.Now()
-			if !w.settle(t.Context()) {
+			if !w.awaitQuiet(t.Context()) {
 				t.Errorf("%s: did not settle", title)
 			}
 			if took := time.Since(start); took != c.want {

@@ -99,8 +99,8 @@ func (b *bench) problems(want ...string) {
 	}
 }
 
-const remedy = " in place, as a write that is not finished leaves it: what it said before stays in force until it has been left alone for 10s; " +
-	"finish the write, or replace or delete the file, which counts at once"
+const remedy = " in place, as after an unfinished write: keeping its last known good configuration until it has not changed for 10s; " +
+	"finish the write, or replace or delete the file, which takes effect at once"
 
 // TestShrunkInPlace empties and shortens a file as a write does that is not finished. What is missing goes when the file has been left
 // alone for long enough.
@@ -204,7 +204,7 @@ func TestVanishesMeanwhile(t *testing.T) {
 	b.read("a.yaml", 0, "a:1")
 	b.check(os.Remove(b.path("a.yaml")))
 	b.read("a.yaml", 2*defaultGrace, "a:1")
-	b.problems("a.yaml: cannot be read: no such file or directory; what was read last stays in force until it is back", "a.yaml: has lost all objects"+remedy)
+	b.problems("a.yaml: cannot be read: no such file or directory; keeping last known good configuration until it is back", "a.yaml: has lost all objects"+remedy)
 	b.write("a.yaml")
 	b.read("a.yaml", 1)
 	b.problems()
@@ -248,7 +248,7 @@ func TestSomethingElse(t *testing.T) {
 					b.read(path, time.Hour, "a:1", "b:1")
 					problem := "a.yaml: cannot be read: it is " + kind + ": put a regular file in its place"
 					if path != "" && kind != "a directory" {
-						problem += "; what was read last stays in force until it is back"
+						problem += "; keeping last known good configuration until it is back"
 					}
 					b.problems(problem)
 				}
@@ -345,7 +345,7 @@ func TestFollowsThroughTrouble(t *testing.T) {
 			l.write("a.yaml")
 			l.expectLog("has lost all objects in place")
 			l.expect(nil, []string{"a"})
-			l.expectLog("mended")
+			l.expectLog("valid again")
 			l.expectProblems()
 			l.write("a.yaml", service("a", 2))
 			l.expect([]string{"a:2"}, nil)
@@ -354,7 +354,7 @@ func TestFollowsThroughTrouble(t *testing.T) {
 			l.expectLog("it is a named pipe: put a regular file in its place")
 			l.replace("a.yaml", service("a", 3))
 			l.expect([]string{"a:3"}, nil)
-			l.expectLog("mended")
+			l.expectLog("valid again")
 			l.expectProblems()
 		})
 	}

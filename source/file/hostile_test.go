@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestManyFaults: of a file whose objects are all wrong, as much is told as somebody reads, and what is right counts.
+// TestManyFaults: of a file whose objects are all wrong, as much is reported as somebody reads, and what is right counts.
 func TestManyFaults(t *testing.T) {
 	var text strings.Builder
 	for i := range 3000 {
@@ -21,7 +21,7 @@ func TestManyFaults(t *testing.T) {
 	if first := problems[0].Error(); !strings.HasPrefix(first, "f:2:91: Service s0: spec.type: must be ClusterIP") || len(first) > 400 {
 		t.Errorf("the first problem is %s", first)
 	}
-	if last, want := problems[maxProblems].Error(), "f: has 11900 more faults: mend those that are told first"; last != want {
+	if last, want := problems[maxProblems].Error(), "f: has 11900 more errors: fix those listed first"; last != want {
 		t.Errorf("the last problem is %s, want %s", last, want)
 	}
 	s := newState(slog.New(slog.DiscardHandler), 0)

@@ -25,7 +25,7 @@ import (
 	"github.com/switchyard-net/switchyard/model"
 )
 
-// state is what the files have said, and what of it has been delivered.
+// state is the content of the files, and what of it has been delivered.
 type state struct {
 	log *slog.Logger
 	// grace is how long a file that has shrunk in place must be left alone before that counts.
@@ -39,14 +39,14 @@ type state struct {
 	touched map[model.Ref]model.Object
 	// shared are the objects with more than one claim.
 	shared map[model.Ref]bool
-	// hinted are the services without an address of which this has been said.
+	// hinted are the services whose lack of an address has been logged.
 	hinted map[model.Ref]bool
 	// gone is why the path cannot be read, and unreadable why directories below it cannot.
 	gone       error
 	unreadable []error
 }
 
-// content is what one file says.
+// content is that of one file.
 type content struct {
 	// sum is of the text that was read last, broken or not. It is not valid if the file could not be read.
 	sum   [sha256.Size]byte
@@ -77,9 +77,9 @@ func newState(log *slog.Logger, grace time.Duration) *state {
 	}
 }
 
-// pathGone records that nothing at the path can be read now. Everything said stays.
+// pathGone records that nothing at the path can be read now. All objects stay.
 func (s *state) pathGone(err error) {
-	s.gone, s.due = fmt.Errorf("%w; what was read last stays in force until it is back", err), time.Time{}
+	s.gone, s.due = fmt.Errorf("%w; keeping last known good configuration until it is back", err), time.Time{}
 	_, replaced := errors.AsType[*regularfile.NotRegularError](err)
 	if replaced || errors.Is(err, fs.ErrNotExist) {
 		for _, c := range s.files {
@@ -122,7 +122,7 @@ func (s *state) update(tree *manifest.Tree, now time.Time) {
 	}
 }
 
-// fail notes that a file cannot be read. What it said last stays.
+// fail notes that a file cannot be read. Its last objects stay.
 func (c *content) fail(err error) {
 	c.valid, c.shrunk, c.problems = false, time.Time{}, []error{err}
 	if _, ok := errors.AsType[*regularfile.NotRegularError](err); ok {
@@ -130,7 +130,7 @@ func (c *content) fail(err error) {
 	}
 }
 
-// look takes what a file says now, if that is news.
+// look takes what a file contains now, if that is new.
 func (s *state) look(file string, c *content, data []byte, info fs.FileInfo, now time.Time) {
 	sum := sha256.Sum256(data)
 	inPlace := c.info != nil && os.SameFile(c.info, info)
@@ -154,7 +154,7 @@ func (s *state) wait(c *content) {
 	}
 }
 
-// broken returns the first file or directory of which something may be missing, empty if there is none.
+// broken returns the first file or directory from which something may be missing, empty if there is none.
 func (s *state) broken() string {
 	for _, err := range s.unreadable {
 		return cmp.Or(fileOf(err), err.Error())
@@ -177,7 +177,7 @@ func isBelow(file string, dirs map[string]error) bool {
 	return false
 }
 
-// take makes data what the file says, unless it is broken and the file has said something before, or it may wait and has shrunk.
+// take makes data the content of the file, unless it is broken and the file had valid content before, or it may wait and has shrunk.
 func (s *state) take(file string, c *content, data []byte, mayWait bool, now time.Time) {
 	claims, problems := read(file, data)
 	c.problems = problems
@@ -187,8 +187,8 @@ func (s *state) take(file string, c *content, data []byte, mayWait bool, now tim
 	whole := len(data) == 0 || data[len(data)-1] == '\n'
 	if what := c.lost(claims, whole); mayWait && what != "" && s.grace > 0 {
 		c.shrunk = now
-		c.problems = []error{&manifest.Error{File: file, Err: fmt.Errorf("%s in place, as a write that is not finished leaves it: what it said "+
-			"before stays in force until it has been left alone for %v; finish the write, or replace or delete the file, which counts at once", what, s.grace)}}
+		c.problems = []error{&manifest.Error{File: file, Err: fmt.Errorf("%s in place, as after an unfinished write: keeping its last known "+
+			"good configuration until it has not changed for %v; finish the write, or replace or delete the file, which takes effect at once", what, s.grace)}}
 		s.wait(c)
 		return
 	}
@@ -196,7 +196,7 @@ func (s *state) take(file string, c *content, data []byte, mayWait bool, now tim
 	s.claim(file, c, claims)
 }
 
-// lost says how a text with these objects is less than what the file says, nothing if it is not.
+// lost describes how a text with these objects is less than what the file contains, nothing if it is not.
 func (c *content) lost(claims []claim, whole bool) string {
 	there := make(map[model.Ref]bool, len(claims))
 	for _, claim := range claims {
@@ -222,7 +222,7 @@ func read(file string, data []byte) (claims []claim, problems []error) {
 	defer func() {
 		if more := len(problems) - maxProblems; more > 1 {
 			problems = append(problems[:maxProblems:maxProblems], &manifest.Error{
-				File: file, Err: fmt.Errorf("has %d more faults: mend those that are told first", more),
+				File: file, Err: fmt.Errorf("has %d more errors: fix those listed first", more),
 			})
 		}
 	}()
@@ -263,7 +263,7 @@ func located(l *manifest.Locator, o manifest.Object, err error) []error {
 }
 
 // setDefaults does to an object of a manifest what kubectl and the API server would have done, where package kubeconv
-// cannot know that nobody has.
+// cannot know that no cluster has.
 func setDefaults(object any) {
 	switch o := object.(type) {
 	case *corev1.Service:
@@ -283,7 +283,7 @@ func defaultNamespace(meta *metav1.ObjectMeta) {
 	meta.Namespace = cmp.Or(meta.Namespace, metav1.NamespaceDefault)
 }
 
-// claim makes claims, in the order of the file, all that the file says.
+// claim makes claims, in the order of the file, all objects of the file.
 func (s *state) claim(file string, c *content, claims []claim) {
 	for _, ref := range c.refs {
 		s.touch(ref)
@@ -349,7 +349,7 @@ func (s *state) changes() (set []model.Object, deleted []model.Ref) {
 	return set, deleted
 }
 
-// hint says once of a service that it has no address. Ordinary application manifests have none; a cluster would give it one.
+// hint logs once that a service has no address. Ordinary application manifests have none; a cluster would give it one.
 func (s *state) hint(c claim) {
 	service, ok := c.object.(*model.Service)
 	if !ok || len(service.ClusterIPs) > 0 || service.Headless || service.Type == model.TypeExternalName {
@@ -377,7 +377,7 @@ func (s *state) problems() []error {
 		for _, c := range s.claims[ref][1:] {
 			problems = append(problems, &manifest.Error{
 				File: c.file, Line: c.line, Kind: ref.Kind.String(), Name: strings.TrimPrefix(ref.String(), ref.Kind.String()+" "),
-				Err: fmt.Errorf("is also at %s:%d, which counts: remove one of the two", first.file, first.line),
+				Err: fmt.Errorf("is also at %s:%d, which takes precedence: remove one of the two", first.file, first.line),
 			})
 		}
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/switchyard-net/switchyard/internal/manifest"
 )
 
-// watcher tells when files at a path may have changed.
+// watcher reports when files at a path may have changed.
 type watcher struct {
 	path string
 	// name is the absolute form of path and parent the directory that it is in, by which fsnotify reports on it.
@@ -26,9 +26,9 @@ type watcher struct {
 	done    chan struct{}
 	// watched are the directories that are watched, as they were then.
 	watched map[string]fs.FileInfo
-	// warned are the directories that could not be watched and of which this has been said.
+	// warned are the directories that could not be watched, which is logged once.
 	warned map[string]bool
-	// blind says that something cannot be watched at present.
+	// blind reports that something cannot be watched at present.
 	blind bool
 }
 
@@ -45,7 +45,7 @@ func newWatcher(path string, log *slog.Logger) *watcher {
 	}
 	notify, err := fsnotify.NewWatcher()
 	if err != nil {
-		log.Warn("files cannot be watched and are polled instead; raise fs.inotify.max_user_instances?", "interval", retry, "error", err)
+		log.Warn("cannot watch files, polling instead; consider raising fs.inotify.max_user_instances", "interval", retry, "error", err)
 		close(w.done)
 		return w
 	}
@@ -94,8 +94,8 @@ func (w *watcher) concerns(event fsnotify.Event) bool {
 // events returns a channel that has a value after something has changed.
 func (w *watcher) events() <-chan struct{} { return w.changed }
 
-// settle waits until nothing has changed for a while, though not for ever. It reports false if ctx ends first.
-func (w *watcher) settle(ctx context.Context) bool {
+// awaitQuiet waits until nothing has changed for a while, though not for ever. It reports false if ctx ends first.
+func (w *watcher) awaitQuiet(ctx context.Context) bool {
 	limit := time.NewTimer(longest)
 	defer limit.Stop()
 	calm := time.NewTimer(quiet)
@@ -178,11 +178,11 @@ func (w *watcher) watch(dirs []string) (fresh bool) {
 	return fresh
 }
 
-// warn says once that dir cannot be watched.
+// warn logs once that dir cannot be watched.
 func (w *watcher) warn(dir string, err error) {
 	if !w.warned[dir] {
 		w.warned[dir] = true
-		w.log.Warn("directory cannot be watched and is polled instead; raise fs.inotify.max_user_watches?",
+		w.log.Warn("cannot watch directory, polling instead; consider raising fs.inotify.max_user_watches",
 			"directory", dir, "interval", retry, "error", err)
 	}
 }

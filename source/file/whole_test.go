@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// TestWhole starts on files of which one is broken: what is good in them is delivered, but is not complete before all are mended.
+// TestWhole starts on files of which one is broken: what is good in them is delivered, but is not complete before all are fixed.
 // A file that breaks later changes nothing about that.
 func TestWhole(t *testing.T) {
 	l := newLab(t)
@@ -23,11 +23,11 @@ func TestWhole(t *testing.T) {
 	done.Go(func() { l.check(l.source.Run(ctx, l)) })
 	t.Cleanup(func() { cancel(); done.Wait() })
 	l.expect([]string{"a:1", "c:1"}, nil)
-	l.expectLog("ERROR waiting until this file is mended; until then, what was in force before this start stays file=" + l.path("a.yaml"))
+	l.expectLog("ERROR waiting until this file is fixed; keeping the state from before this start file=" + l.path("a.yaml"))
 
 	l.write("a.yaml", service("a", 2))
 	l.expect([]string{"a:2"}, nil)
-	l.expectLog("ERROR waiting until this file is mended; until then, what was in force before this start stays file=" + l.path("b.yaml"))
+	l.expectLog("ERROR waiting until this file is fixed; keeping the state from before this start file=" + l.path("b.yaml"))
 	select {
 	case u := <-l.updates:
 		t.Fatalf("while b.yaml is broken, there came %+v", u)
@@ -39,7 +39,7 @@ func TestWhole(t *testing.T) {
 		t.Fatalf("want completion, got %+v", u)
 	}
 	l.write("b.yaml", "{")
-	l.expectLog("manifest has a problem")
+	l.expectLog("invalid manifest")
 	l.write("c.yaml", service("c", 2))
 	l.expect([]string{"c:2"}, nil)
 }

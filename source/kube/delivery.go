@@ -97,7 +97,7 @@ func (d *delivery) run(ctx context.Context) {
 		}
 		if !complete && len(d.missing) == 0 {
 			complete = true
-			d.source.log.Info("all objects of the cluster have been delivered", "services", d.held[model.KindService].len(),
+			d.source.log.Info("initial sync complete", "services", d.held[model.KindService].len(),
 				"endpointSlices", d.held[model.KindEndpointSlice].len(), "disabledNamespaces", len(d.optOut.disabled))
 			d.sink.Complete()
 		}
@@ -285,7 +285,7 @@ func itemsOf(l *itemList) iter.Seq[*item] {
 // put has an object delivered. One with a fault leaves its last good version in force.
 func (d *delivery) put(i *item) {
 	if i.fault != nil {
-		d.source.log.Error("object cannot be used; what it said last stays in force", "object", i.ref.String(), "error", i.fault)
+		d.source.log.Error("ignoring invalid object; keeping last known good configuration", "object", i.ref.String(), "error", i.fault)
 		return
 	}
 	switch object := i.object.(type) {

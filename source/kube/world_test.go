@@ -256,7 +256,7 @@ func (l *logs) take() []string {
 	defer l.mu.Unlock()
 	var messages []string
 	for line := range strings.Lines(l.buf.String()) {
-		if !strings.Contains(line, "all objects of the cluster") {
+		if !strings.Contains(line, "initial sync complete") {
 			_, message, _ := strings.Cut(strings.TrimSpace(line), "level=")
 			messages = append(messages, message)
 		}

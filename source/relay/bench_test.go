@@ -43,7 +43,7 @@ func benchService(i int, last byte) []model.Object {
 	}}
 }
 
-// arrivals is a sink that says how many objects came with each update.
+// arrivals is a sink that reports how many objects came with each update.
 type arrivals chan int
 
 func (a arrivals) Update(set []model.Object, _ []model.Ref) { a <- len(set) }

@@ -22,7 +22,7 @@ const maxUpdate = 512 << 20
 const partOverhead = 64
 
 // errProtocol is wrapped by what is wrong with an update as a whole.
-var errProtocol = errors.New("it breaks the protocol")
+var errProtocol = errors.New("protocol violation")
 
 // update is what the parts of one update amount to.
 type update struct {
@@ -54,12 +54,12 @@ func (u *update) add(part *clusterv1.FollowResponse) error {
 	for _, m := range part.GetSet() {
 		ref := refOf(m)
 		if ref.Kind == 0 {
-			u.log.Debug("object is of a kind that is not known here; it is left out")
+			u.log.Debug("ignoring object of unknown kind")
 			continue
 		}
 		obj, err := protoconv.ParseObject(m)
 		if err != nil {
-			u.log.Error("object cannot be used; what it said last stays in force", "object", ref.String(), "error", err)
+			u.log.Error("ignoring invalid object; keeping last known good configuration", "object", ref.String(), "error", err)
 			u.faulty = append(u.faulty, ref)
 			continue
 		}
@@ -68,7 +68,7 @@ func (u *update) add(part *clusterv1.FollowResponse) error {
 	for _, m := range part.GetDeleted() {
 		ref, err := protoconv.ParseRef(m)
 		if err != nil {
-			u.log.Debug("object that is not known here is deleted", "error", err)
+			u.log.Debug("ignoring deletion of unknown object", "error", err)
 			continue
 		}
 		u.deleted = append(u.deleted, ref)
@@ -98,7 +98,7 @@ func refOf(m *clusterv1.Object) model.Ref {
 type delivery struct {
 	log  *slog.Logger
 	sink source.Sink
-	// refs are the objects that the sink has, which tell after a full update what has been deleted. Their names are shared with
+	// refs are the objects that the sink has, which show after a full update what has been deleted. Their names are shared with
 	// the objects.
 	refs map[model.Ref]struct{}
 	// position is what to resume from, nil as long as the sink has nothing.
@@ -125,7 +125,7 @@ func (d *delivery) take(u *update) error {
 		d.sink.Update(u.set, deleted)
 	}
 	if d.position == nil {
-		d.log.Info("all objects of the cluster have been delivered", "objects", len(d.refs))
+		d.log.Info("initial sync complete", "objects", len(d.refs))
 		d.sink.Complete()
 	}
 	d.position = u.position

@@ -12,12 +12,12 @@ import (
 	clusterv1 "github.com/switchyard-net/switchyard/internal/proto/cluster/v1"
 )
 
-// patience is how long a relay may take to say that it has a full set. It takes one that has it no time.
-const patience = 30 * time.Second
+// answerTimeout bounds the wait for a relay to report that it has a full set. A relay that has one reports it at once.
+const answerTimeout = 30 * time.Second
 
-var errSilent = errors.New("it has not answered for " + patience.String() + "; perhaps it has no full set of objects itself yet")
+var errSilent = errors.New("no answer for " + answerTimeout.String() + "; it may not have synced yet itself")
 
-var errEnded = errors.New("it has ended the stream")
+var errEnded = errors.New("the relay ended the stream")
 
 // dial returns a new connection to a relay. Each is for one stream: that way nothing but the source itself decides when to try
 // again, and names are resolved each time.
@@ -27,15 +27,15 @@ func (s *Source) dial(target string) (*grpc.ClientConn, error) {
 	})
 }
 
-// follow delivers what one relay has until the stream ends, and says why it did, and whether the relay was of use until then.
+// follow delivers what one relay has until the stream ends, and reports why it did, and whether the relay was of use until then.
 func (s *Source) follow(ctx context.Context, target string, d *delivery) (useful bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	impatience := time.AfterFunc(patience, func() { cancel(errSilent) })
+	timer := time.AfterFunc(answerTimeout, func() { cancel(errSilent) })
 	defer func() {
 		if errors.Is(context.Cause(ctx), errSilent) {
 			err = errSilent
 		}
-		impatience.Stop()
+		timer.Stop()
 		cancel(nil)
 	}()
 	conn, err := s.dial(target)
@@ -50,12 +50,12 @@ func (s *Source) follow(ctx context.Context, target string, d *delivery) (useful
 	if err := ask(stream, d.position); err != nil {
 		return false, err
 	}
-	// A relay that has a full set says so with the header at once. It may have no news for long.
+	// A relay that has a full set reports it with the header at once. It may have no news for long.
 	header, err := stream.Header()
-	if impatience.Stop(); err == nil && header != nil {
+	if timer.Stop(); err == nil && header != nil {
 		useful = true
 		if !s.health.broke(target) {
-			s.health.mend(target)
+			s.health.markHealthy(target)
 		}
 	}
 	for {
@@ -66,7 +66,7 @@ func (s *Source) follow(ctx context.Context, target string, d *delivery) (useful
 		if err != nil {
 			return useful && !errors.Is(err, errProtocol), err
 		}
-		s.health.mend(target)
+		s.health.markHealthy(target)
 		if err := ask(stream, nil); err != nil {
 			return useful, err
 		}
@@ -79,7 +79,7 @@ type stream = grpc.BidiStreamingClient[clusterv1.FollowRequest, clusterv1.Follow
 func ask(stream stream, resume *clusterv1.Position) error {
 	err := stream.Send(&clusterv1.FollowRequest{Resume: resume})
 	if errors.Is(err, io.EOF) {
-		return nil // the stream has ended; receiving says why
+		return nil // the stream has ended; receiving reports why
 	}
 	return err
 }

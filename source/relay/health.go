@@ -18,72 +18,72 @@ type health struct {
 	log *slog.Logger
 
 	mu       sync.Mutex
-	troubles map[string]*trouble // by target
+	failures map[string]*failure // by target
 }
 
-// trouble is why a relay cannot be followed.
-type trouble struct {
+// failure is why a relay cannot be followed.
+type failure struct {
 	target string
 	err    error
 	since  time.Time
 }
 
-// fail notes that a relay cannot be followed. Trouble of the same kind is logged once.
+// fail notes that a relay cannot be followed. Failures of the same kind are logged once.
 func (h *health) fail(target string, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	now := &trouble{target: target, err: err, since: time.Now()}
-	before := h.troubles[target]
+	now := &failure{target: target, err: err, since: time.Now()}
+	before := h.failures[target]
 	if before != nil {
 		now.since = before.since
 	}
-	if h.troubles == nil {
-		h.troubles = make(map[string]*trouble)
+	if h.failures == nil {
+		h.failures = make(map[string]*failure)
 	}
-	h.troubles[target] = now
+	h.failures[target] = now
 	if before == nil || status.Code(before.err) != status.Code(err) {
-		h.log.Warn("relay cannot be followed; what it said last stays in force", "error", now.Error())
+		h.log.Warn("cannot follow relay; keeping last known good configuration", "error", now.Error())
 	}
 }
 
-// broke says whether a relay last broke the protocol: then only a whole update shows that it can be followed.
+// broke reports whether a relay last broke the protocol: then only a whole update shows that it can be followed.
 func (h *health) broke(target string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	t := h.troubles[target]
+	t := h.failures[target]
 	return t != nil && errors.Is(t.err, errProtocol)
 }
 
-// mend notes that a relay can be followed: then it does not matter that others cannot.
-func (h *health) mend(target string) {
+// markHealthy notes that a relay can be followed: then it does not matter that others cannot.
+func (h *health) markHealthy(target string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if len(h.troubles) == 0 {
+	if len(h.failures) == 0 {
 		return
 	}
 	since := time.Now()
-	for _, t := range h.troubles {
+	for _, t := range h.failures {
 		if t.since.Before(since) {
 			since = t.since
 		}
 	}
-	h.troubles = nil
-	h.log.Info("a relay can be followed again", "relay", target, "after", time.Since(since).Round(time.Second))
+	h.failures = nil
+	h.log.Info("following relay again", "relay", target, "after", time.Since(since).Round(time.Second))
 }
 
-// problems returns all troubles, sorted by target.
+// problems returns all failures, sorted by target.
 func (h *health) problems() []error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var problems []error
-	for _, target := range slices.Sorted(maps.Keys(h.troubles)) {
-		problems = append(problems, h.troubles[target])
+	for _, target := range slices.Sorted(maps.Keys(h.failures)) {
+		problems = append(problems, h.failures[target])
 	}
 	return problems
 }
 
-// Error says what cannot be followed, since when, why, and what helps against it.
-func (t *trouble) Error() string {
+// Error describes what cannot be followed, since when, why, and what helps against it.
+func (t *failure) Error() string {
 	text := fmt.Sprintf("cannot follow relay %s since %s: ", t.target, t.since.UTC().Format(time.RFC3339))
 	s, ok := status.FromError(t.err)
 	if !ok {
@@ -92,11 +92,11 @@ func (t *trouble) Error() string {
 	text += s.Message()
 	switch s.Code() {
 	case codes.Unauthenticated, codes.PermissionDenied:
-		text += "; check this client's certificate or token, and whom the relay serves"
+		text += "; check this client's certificate or token, and which clients the relay serves"
 	case codes.Unimplemented:
 		text += "; it is no relay: name a Switchyard that serves other nodes"
 	}
 	return text
 }
 
-func (t *trouble) Unwrap() error { return t.err }
+func (t *failure) Unwrap() error { return t.err }

@@ -61,7 +61,7 @@ func play(t *testing.T, seed uint64) {
 	w.n.allowance = nil
 	w.n.mu.Unlock()
 	w.heal()
-	time.Sleep(patience)
+	time.Sleep(answerTimeout)
 	settle()
 	settle()
 	equalSnapshots(t, far.Snapshot(), direct.Snapshot())
@@ -128,7 +128,7 @@ func (w *stack) happen(r *rand.Rand) {
 	case 7:
 		w.heal()
 	case 8, 9:
-		time.Sleep(time.Duration(r.IntN(int(patience))))
+		time.Sleep(time.Duration(r.IntN(int(answerTimeout))))
 	case 10, 11, 12:
 		time.Sleep(time.Duration(r.IntN(int(time.Second))))
 	default:

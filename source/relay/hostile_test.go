@@ -32,7 +32,7 @@ func TestAnUpdateWithoutEnd(t *testing.T) {
 		for ; err == nil && parts < 20_000_000; parts++ {
 			err = u.add(part)
 		}
-		if err == nil || err.Error() != "it breaks the protocol: an update has more than 512 MiB and does not end" || proto.Size(part) > 1<<20 && parts > 513 {
+		if err == nil || err.Error() != "protocol violation: an update has more than 512 MiB and does not end" || proto.Size(part) > 1<<20 && parts > 513 {
 			t.Errorf("%s: after %d parts: %v", name, parts, err)
 		}
 	}

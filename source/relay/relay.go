@@ -2,7 +2,7 @@
 // API server or from another relay.
 //
 // Everything comes over one stream at the pace of the sink. A connection that is lost is made again, and continues where the
-// lost one ended if the relay still knows that; otherwise the full set comes anew, and what is not in it is deleted. While no
+// lost one ended if the relay still knows that; otherwise the full set is sent again, and what is not in it is deleted. While no
 // relay can be reached, everything stays as it was last known.
 package relay
 
@@ -21,7 +21,7 @@ import (
 	"github.com/switchyard-net/switchyard/source"
 )
 
-// Options says which relay to follow, and how to reach it.
+// Options specifies which relay to follow, and how to reach it.
 type Options struct {
 	// Targets are relays that have the same objects, written as for [client.Options]: tcp://host:port, host:port,
 	// dns:///host:port, unix:///path. One of them is followed; when it fails, the next one, and after the last the first. At
@@ -34,7 +34,7 @@ type Options struct {
 	SocketUsers []string
 	// DialOptions come after those of [client.Dial].
 	DialOptions []grpc.DialOption
-	// Logger gets trouble with relays and with objects. Nil discards it.
+	// Logger gets errors of relays and objects. Nil discards it.
 	Logger *slog.Logger
 }
 
@@ -69,8 +69,8 @@ func New(o Options) (*Source, error) {
 	return s, nil
 }
 
-// Problems says why no relay can be followed now, since when, and what to do about it; nothing if all is well. What was known
-// before stays in force, so a problem is no reason to call the node unhealthy. It may be called at any time, from any
+// Problems reports why no relay can be followed now, since when, and what to do about it; nothing if all is well. What was known
+// before stays in effect, so a problem is no reason to call the node unhealthy. It may be called at any time, from any
 // goroutine.
 func (s *Source) Problems() []error { return s.health.problems() }
 
@@ -99,7 +99,7 @@ func (s *Source) Run(ctx context.Context, sink source.Sink) error {
 		}
 		s.health.fail(target, err)
 		if !useful {
-			at++ // one that was of use is tried again: it knows what we have
+			at++ // one that was of use is retried: it knows what we have
 		}
 		if time.Since(begun) >= longest {
 			wait = shortest

@@ -63,7 +63,7 @@ func TestEmptyClusterIsComplete(t *testing.T) {
 	})
 }
 
-// TestResume loses connections and wants to be told only what has changed since.
+// TestResume loses connections and expects to get only what has changed since.
 func TestResume(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, r := newNetwork(), &recorder{t: t}
@@ -188,7 +188,7 @@ func TestFallback(t *testing.T) {
 		s := n.source(t, nil, "three", "one", "two")
 		run(t, s, r)
 		r.expect()
-		time.Sleep(patience)
+		time.Sleep(answerTimeout)
 		settle()
 		r.expect("a b", "complete")
 		if p := s.Problems(); p != nil {
@@ -269,8 +269,8 @@ func TestProblems(t *testing.T) {
 		feed, _ := newFeed(t, "a")
 		stop = n.serve(t, "top", feed)
 		settle()
-		if lines := log.take(); len(lines) != 2 || !strings.Contains(lines[0], "a relay can be followed again") ||
-			!strings.Contains(lines[1], "have been delivered") {
+		if lines := log.take(); len(lines) != 2 || !strings.Contains(lines[0], "following relay again") ||
+			!strings.Contains(lines[1], "initial sync complete") {
 			t.Errorf("logged was %q, want that all is well", lines)
 		}
 		expect("", "")
@@ -356,7 +356,7 @@ func TestFaults(t *testing.T) {
 	})
 }
 
-// TestBrokenProtocol has a relay that errs: nothing of a wrong update is delivered, and the source tries again from where it is.
+// TestBrokenProtocol has a relay that errs: nothing of a wrong update is delivered, and the source retries from where it is.
 func TestBrokenProtocol(t *testing.T) {
 	set := []*clusterv1.Object{namespaceMessage("wrong")}
 	for name, answer := range map[string][]*clusterv1.FollowResponse{
@@ -380,7 +380,7 @@ func TestBrokenProtocol(t *testing.T) {
 			run(t, s, r)
 			synctest.Wait()
 			if strings.HasPrefix(name, "cannot") {
-				n.cut("top") // it never says that the update is whole
+				n.cut("top") // it never marks the update as whole
 			}
 			r.expect(want...)
 			if text := fmt.Sprint(s.Problems()); !strings.Contains(text, name) {
