@@ -263,7 +263,7 @@ func TestTooManyClients(t *testing.T) {
 				}
 			}
 			synctest.Wait()
-			if n := strings.Count(log.String(), "too many clients"); n != times {
+			if n := strings.Count(log.String(), "too many connections"); n != times {
 				t.Errorf("it was told of %d times, want %d:\n%s", n, times, log.String())
 			}
 		}

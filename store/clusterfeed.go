@@ -359,7 +359,7 @@ func (l *look) delta(events iter.Seq[event]) *state.Update {
 	if !news && len(names) == 0 {
 		return nil
 	}
-	revlog.Settle(u, names, l.get)
+	revlog.Finalize(u, names, l.get)
 	return u
 }
 

@@ -83,7 +83,7 @@ func (k *sink) Complete() {
 	}
 	k.complete = true
 	c.incomplete--
-	c.log.Debug("source is complete", "source", k.name, "waitingFor", c.incomplete)
+	c.log.Debug("source synced", "source", k.name, "waitingFor", c.incomplete)
 	c.publish()
 }
 

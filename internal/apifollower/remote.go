@@ -19,9 +19,9 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// Options says which server to follow.
+// Options specifies which server to follow.
 type Options struct {
-	// Client says where the server is. Its OnError and OnConnect are the Follower's own.
+	// Client specifies where the server is. Its OnError and OnConnect are the Follower's own.
 	Client client.Options
 	// Logger gets services that cannot be read. Default: nothing is logged.
 	Logger *slog.Logger
@@ -40,7 +40,7 @@ type Follower struct {
 	restart    context.CancelFunc // ends the loop over the watcher's updates, nil before Run
 	forgotten  bool               // Forget was called and no state has come since
 	lost       time.Time          // since when there is no server, zero if there is one
-	trouble    error              // why, nil if there is a server or none has been tried yet
+	lastErr    error              // why, nil if there is a server or none has been tried yet
 	unreadable map[state.ServiceName]error
 	applied    state.Revision // as reported last, with failed
 	failed     map[state.ServiceName]error
@@ -70,24 +70,24 @@ func (f *Follower) Replica() *statecopy.Replica { return f.replica }
 func (f *Follower) Lost() (since time.Time, why error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.lost, f.trouble
+	return f.lost, f.lastErr
 }
 
 // Changed gets a value when Lost may have changed.
 func (f *Follower) Changed() <-chan struct{} { return f.changed }
 
-// Forget makes the Follower start anew: it counts as lost until the whole state has come again. The replica keeps what it has
-// until then. It is for who goes elsewhere meanwhile, and must not come back to a state of before.
+// Forget makes the Follower start over: it counts as lost until the whole state has come again. The replica keeps what it has
+// until then. It is for callers that follow another server meanwhile and must not return to an older state.
 func (f *Follower) Forget() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	watcher, err := client.NewWatcher(f.client)
 	if err != nil {
-		f.log.Error("cannot start anew", "error", err) // the same options were right before
+		f.log.Error("cannot restart the watch", "error", err) // the same options were right before
 		return
 	}
 	f.watcher, f.forgotten = watcher, true
-	f.setLost(time.Now(), f.trouble)
+	f.setLost(time.Now(), f.lastErr)
 	if f.restart != nil {
 		f.restart()
 	}
@@ -109,9 +109,9 @@ func (f *Follower) disconnected(err error) {
 
 // setLost notes that there is a server, or none. The caller holds mu.
 func (f *Follower) setLost(at time.Time, why error) {
-	f.trouble = why
+	f.lastErr = why
 	if f.lost.IsZero() == at.IsZero() {
-		return // still the same trouble, or none
+		return // still the same error, or none
 	}
 	f.lost = at
 	select {
@@ -144,7 +144,7 @@ func (f *Follower) take(from *client.Watcher, u *client.Update) {
 	update := &state.Update{Full: u.Full, Triggers: u.Triggers}
 	var err error
 	if update.Node, err = protoconv.ParseNode(u.Node); err != nil {
-		f.log.Error("the node cannot be read and stays as it was", "error", err)
+		f.log.Error("ignoring invalid node; keeping its last known good state", "error", err)
 		update.Node = held.Node()
 	}
 	unreadable := make(map[state.ServiceName]error)
@@ -159,7 +159,7 @@ func (f *Follower) take(from *client.Watcher, u *client.Update) {
 		record, err := protoconv.ParseService(m)
 		if err != nil {
 			unreadable[name] = err
-			f.log.Error("a service cannot be read and stays as it was", "service", name.String(), "error", err)
+			f.log.Error("ignoring invalid service; keeping its last known good state", "service", name.String(), "error", err)
 			if record = held.Get(name); record != nil { // in a full update, what is not listed would be removed
 				update.Changed = append(update.Changed, record)
 			}
@@ -171,7 +171,7 @@ func (f *Follower) take(from *client.Watcher, u *client.Update) {
 		delete(unreadable, state.ServiceName(name))
 		update.Removed = append(update.Removed, state.ServiceName(name))
 	}
-	f.dropOusted(update, held.Get, unreadable)
+	f.dropConflicting(update, held.Get, unreadable)
 	f.mu.Lock()
 	if from != f.watcher { // what is to come will be whole, and newer
 		f.mu.Unlock()
@@ -181,19 +181,19 @@ func (f *Follower) take(from *client.Watcher, u *client.Update) {
 	f.ledger.Note(f.replica.Snapshot().Revision(), u.Position)
 	f.forgotten = false
 	f.setLost(time.Time{}, nil)
-	// Of what is no news to the dataplane it says nothing, and a server must hear all the same that it is shown.
+	// Of what is no news to the dataplane it reports nothing, and a server must hear all the same that it is shown.
 	noNews := f.replica.Snapshot().Revision() == held.Revision()
 	changed := len(unreadable) > 0 || len(f.unreadable) > 0
 	f.unreadable = unreadable
 	f.mu.Unlock()
 	if noNews || changed {
-		f.tell()
+		f.sendReport()
 	}
 }
 
-// dropOusted makes update remove the old records of unreadable services that have lost a frontend to a service in it. Who has
+// dropConflicting makes update remove the old records of unreadable services that have lost a frontend to a service in it. Who has
 // the others of their frontends now is not known either.
-func (f *Follower) dropOusted(update *state.Update, old func(state.ServiceName) *state.Service,
+func (f *Follower) dropConflicting(update *state.Update, old func(state.ServiceName) *state.Service,
 	unreadable map[state.ServiceName]error) {
 	if len(unreadable) == 0 {
 		return
@@ -206,7 +206,7 @@ func (f *Follower) dropOusted(update *state.Update, old func(state.ServiceName) 
 			}
 		}
 	}
-	ousted := make(map[state.ServiceName]bool)
+	conflicting := make(map[state.ServiceName]bool)
 	for name := range unreadable {
 		record := old(name)
 		if record == nil {
@@ -214,15 +214,15 @@ func (f *Follower) dropOusted(update *state.Update, old func(state.ServiceName) 
 		}
 		for key := range frontends(record) {
 			if by, ok := holders[key]; ok {
-				f.log.Error("a service that cannot be read is dropped: another one has its frontend now", "service", name.String(), "by", by.String())
-				ousted[name] = true
+				f.log.Error("dropping invalid service: its frontend belongs to another service now", "service", name.String(), "by", by.String())
+				conflicting[name] = true
 				break
 			}
 		}
 	}
-	update.Changed = slices.DeleteFunc(update.Changed, func(s *state.Service) bool { return ousted[s.Name] })
+	update.Changed = slices.DeleteFunc(update.Changed, func(s *state.Service) bool { return conflicting[s.Name] })
 	if !update.Full {
-		update.Removed = slices.AppendSeq(update.Removed, maps.Keys(ousted))
+		update.Removed = slices.AppendSeq(update.Removed, maps.Keys(conflicting))
 		slices.SortFunc(update.Removed, state.ServiceName.Compare)
 	}
 }
@@ -241,17 +241,17 @@ func frontends(s *state.Service) iter.Seq[state.FrontendKey] {
 	}
 }
 
-// Report tells the server which revision of the replica the dataplane shows, and what cannot be programmed. It returns at
+// Report sends the server which revision of the replica the dataplane shows, and what cannot be programmed. It returns at
 // once. failed must not be modified any more.
 func (f *Follower) Report(applied state.Revision, failed map[state.ServiceName]error) {
 	f.mu.Lock()
 	f.applied, f.failed = applied, failed
 	f.mu.Unlock()
-	f.tell()
+	f.sendReport()
 }
 
-// tell tells the server what has been reported, and what cannot be read.
-func (f *Follower) tell() {
+// sendReport sends the server what has been reported, and what cannot be read.
+func (f *Follower) sendReport() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s := client.Status{Applied: f.ledger.At(f.applied), Failed: make(map[client.ServiceName]error, len(f.failed)+len(f.unreadable))}
@@ -269,7 +269,7 @@ func (f *Follower) Problems() (problems []error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !f.lost.IsZero() {
-		why := f.trouble
+		why := f.lastErr
 		if why == nil {
 			why = fmt.Errorf("%s has none yet", cmp.Or(f.client.Target, client.DefaultTarget))
 		}

@@ -119,14 +119,14 @@ func (w *world) heard(applied state.Revision, failed int) {
 	w.reported = append(w.reported, fmt.Sprintf("%d, %d failed", applied, failed))
 }
 
-// reports expects what the server has been told last.
+// reports expects what the server was sent last.
 func (w *world) reports(want string) {
 	w.t.Helper()
 	synctest.Wait()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if n := len(w.reported); n == 0 || w.reported[n-1] != want {
-		w.t.Errorf("the server was told %q, want %q at last", w.reported, want)
+		w.t.Errorf("the server was sent %q, want %q at last", w.reported, want)
 	}
 }
 
@@ -312,7 +312,7 @@ func (w *world) script() (send func(full bool, services ...*localnetv1.ServiceEn
 	}
 }
 
-// TestWhatCannotBeReadStays: a service in words that are not known yet stays as it was, the others go on, and both ends say so.
+// TestWhatCannotBeReadStays: a service in words that are not known yet stays as it was, the others go on, and both ends report it.
 func TestWhatCannotBeReadStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

@@ -11,11 +11,11 @@ import (
 	"github.com/switchyard-net/switchyard/internal/protoconv"
 )
 
-// A part is sent once it has enough, and never grows beyond tooMuch, unless with a single object: the API server admits
+// A part is sent once it has targetSize, and never grows beyond maxSize, unless with a single object: the API server admits
 // objects of up to 1.5 MiB, and followers take messages of up to 64 MiB. Large parts cost memory at both ends, small ones time.
 const (
-	enough  = 64 << 10
-	tooMuch = 128 << 10
+	targetSize = 64 << 10
+	maxSize    = 128 << 10
 )
 
 // overhead is what an object or a ref takes in a part besides itself: its tag and its length.
@@ -23,8 +23,8 @@ const overhead = 4
 
 // partition is an update cut into parts, each marshalled once for all followers that are busy with it.
 //
-// The parts of the full set that was asked for last are kept until all who send it are done. Those of other updates are kept by
-// who is just sending them, and until the collector comes by. So followers that do not read hold one set together, and beside it
+// The parts of the full set that was asked for last are kept until all senders are done. Those of other updates are kept by
+// the senders of the moment, and until the collector comes by. So followers that do not read hold one set together, and beside it
 // one part each.
 type partition struct {
 	update   *objectlog.Update
@@ -46,7 +46,7 @@ type part struct {
 // partitions are those that are being sent.
 type partitions struct {
 	mu     sync.Mutex // guards all below
-	latest *partition // of a full update, whose parts are kept; nil if nobody sends it
+	latest *partition // of a full update, whose parts are kept; nil if no stream sends it
 	users  int        // of latest
 }
 
@@ -125,7 +125,7 @@ func (p *partition) make(i int) (made *part, end int) {
 	// room reports whether the part takes another size bytes.
 	room := func(more int) bool {
 		more += overhead
-		if size >= enough || (size > 0 && size+more > tooMuch) {
+		if size >= targetSize || (size > 0 && size+more > maxSize) {
 			return false
 		}
 		size += more

@@ -78,7 +78,7 @@ func TestPartsAreMarshalledOnce(t *testing.T) {
 	}
 }
 
-// TestOneFullSetIsKept: of full sets that are sent at once, the newest is kept marshalled, whoever begins and ends when.
+// TestOneFullSetIsKept: of full sets that are sent at once, the newest is kept marshalled, whichever begins and ends first.
 func TestOneFullSetIsKept(t *testing.T) {
 	old, latest := &objectlog.Update{Revision: 1, Full: true, Set: namespaces("a")}, &objectlog.Update{Revision: 2, Full: true, Set: namespaces("b")}
 	var s partitions

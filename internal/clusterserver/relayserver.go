@@ -1,6 +1,6 @@
 // Package clusterserver hands out the cluster's objects to the relays below, over gRPC.
 //
-// It implements switchyard.cluster.v1 and leaves to others who may connect and how. Clients set the pace: for one that
+// It implements switchyard.cluster.v1 and leaves authentication to others. Clients set the pace: for one that
 // does not read, one update is held, whose objects are shared with the feed, and as many of its messages as fit into gRPC's windows. What several
 // clients need is marshalled once.
 package clusterserver
@@ -20,7 +20,7 @@ import (
 	"github.com/switchyard-net/switchyard/internal/protoconv"
 )
 
-// Options says what to hand out.
+// Options specifies what to hand out.
 type Options struct {
 	// Feed has the objects. Required. Once it is closed, or the context of a request ends, the client is sent away with
 	// UNAVAILABLE.
@@ -56,7 +56,7 @@ func (s *server) Follow(stream stream) error {
 	if s.closed(stream) {
 		return errClosed
 	}
-	// The header tells the client that there are objects here, even if there is nothing to send that it does not have.
+	// The header shows the client that there are objects here, even if there is nothing to send that it does not have.
 	if err := stream.SendHeader(metadata.MD{}); err != nil {
 		return err
 	}
@@ -73,7 +73,7 @@ func (s *server) Follow(stream stream) error {
 		case request := <-requests:
 			if resume := request.GetResume(); resume != nil {
 				if !first {
-					return status.Error(codes.InvalidArgument, "resume is set; it may be in the first request only")
+					return status.Error(codes.InvalidArgument, "resume is allowed in the first request only")
 				}
 				has = s.known(resume)
 			}
@@ -90,9 +90,9 @@ func (s *server) Follow(stream stream) error {
 }
 
 // errClosed is for clients that are still there when the feed is closed or the server ends their context.
-var errClosed = status.Error(codes.Unavailable, "this relay is shutting down; come back later, or follow another one")
+var errClosed = status.Error(codes.Unavailable, "this relay is shutting down; retry later, or follow another one")
 
-// closed says whether there will be no more updates on a stream.
+// closed reports whether there will be no more updates on a stream.
 func (s *server) closed(stream stream) bool {
 	select {
 	case <-s.feed.Closed():

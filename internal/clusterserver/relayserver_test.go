@@ -121,7 +121,7 @@ func (r *relay) follow(t *testing.T) *client {
 func (c *client) ask(resume *clusterv1.Position) {
 	c.t.Helper()
 	err := c.stream.Send(&clusterv1.FollowRequest{Resume: resume})
-	if err != nil && !errors.Is(err, io.EOF) { // which says that the stream has ended
+	if err != nil && !errors.Is(err, io.EOF) { // which reports that the stream has ended
 		c.t.Fatal(err)
 	}
 }
@@ -316,8 +316,8 @@ func TestParts(t *testing.T) {
 				n += count(part)
 				last := part.GetPosition() != nil
 				size := proto.Size(part)
-				small := size < enough*9/10 && !last && !full // in the full one, large objects may leave a gap
-				if small || (size > tooMuch && count(part) > 1) {
+				small := size < targetSize*9/10 && !last && !full // in the full one, large objects may leave a gap
+				if small || (size > maxSize && count(part) > 1) {
 					t.Errorf("a part has %d bytes", size)
 				}
 				if part.GetFull() != full {

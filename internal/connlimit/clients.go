@@ -66,7 +66,7 @@ func (m *clients) remove(own *client, place *list.Element) {
 		m.rank(own)
 	}
 	if m.ranks[m.most].Len() == 0 {
-		m.most-- // where the client is now, or where nobody is because there are none
+		m.most-- // where the client is now, or at no client because there are none
 	}
 }
 

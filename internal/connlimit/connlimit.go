@@ -233,11 +233,11 @@ func (p *Pool) warn(from *client) {
 		who = from.key.String()
 	}
 	log := p.o.Logger.With("server", p.o.Name, "limit", p.o.Max, "limitPerClient", p.o.PerClient, "clientWithMost", who, "itHas", from.conns.Len(),
-		"remedy", "find out who connects so often, or raise the limit")
+		"remedy", "find out what connects so often, or raise the limit")
 	if p.o.Replace {
-		log.Warn("too many clients; connections that were not used for the longest time are closed", "closedSinceLastWarning", p.closed)
+		log.Warn("too many connections; closing the least recently used", "closedSinceLastWarning", p.closed)
 	} else {
-		log.Warn("too many clients; new connections are closed", "refusedSinceLastWarning", p.closed)
+		log.Warn("too many connections; refusing new ones", "refusedSinceLastWarning", p.closed)
 	}
 	p.warned, p.closed = now, 0
 }

@@ -266,7 +266,7 @@ func TestWarnsOnceAMinute(t *testing.T) {
 			p.admit(from("192.0.2.1"))
 			time.Sleep(10 * time.Second)
 		}
-		if n := strings.Count(log.String(), "too many clients; connections that"); n != 2 {
+		if n := strings.Count(log.String(), "too many connections; closing"); n != 2 {
 			t.Errorf("%d warnings in two minutes, want 2:\n%s", n, &log)
 		}
 		for _, what := range []string{"server=health", "closedSinceLastWarning=1\n", "closedSinceLastWarning=6\n", "clientWithMost=192.0.2.1/32"} {

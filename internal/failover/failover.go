@@ -13,13 +13,13 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// Options says between what to switch.
+// Options are the two feeds to switch between.
 type Options struct {
 	// Relay is preferred. It is run by the Switch. Required.
 	Relay *apifollower.Follower
-	// After is how long there may be no relay until the node helps itself. Default: 10 s.
+	// After is how long no relay may be reachable before the local fallback starts. Default: 10 s.
 	After time.Duration
-	// Backup starts what the node helps itself with, and returns its states, and what waits for its end. It ends with ctx.
+	// Backup starts the local fallback, and returns its states, and what waits for its end. It ends with ctx.
 	// Required.
 	Backup func(ctx context.Context) (feed state.Feed, wait func() error)
 	// Node is the name of the node. Required.
@@ -68,16 +68,16 @@ func (s *Switch) Run(ctx context.Context) error {
 			break
 		}
 		_, why := s.Relay.Lost()
-		s.Logger.Warn("no relay answers; this node follows the API server itself", "error", why)
+		s.Logger.Warn("no relay is reachable; starting local fallback", "error", why)
 		s.Relay.Forget()
 		for ctx.Err() == nil && s.isLost() {
 			if err := s.followBackup(ctx); err != nil && ctx.Err() == nil {
-				s.Logger.Error("this node cannot follow the API server either; it keeps what it has, and tries again", "error", err)
+				s.Logger.Error("local fallback failed; keeping last known good state, will retry", "error", err)
 				s.pause(ctx)
 			}
 		}
 		if ctx.Err() == nil {
-			s.Logger.Info("a relay answers again; this node follows it")
+			s.Logger.Info("relay is reachable again; ending local fallback")
 		}
 	}
 	return nil
@@ -112,7 +112,7 @@ func (s *Switch) followRelay(ctx context.Context) {
 	}
 	s.follow(ctx, s.Relay.Replica(), tooLong, func(shown, of state.Revision) {
 		s.ledger.Note(shown, of)
-		s.tell() // an update that makes no difference is shown already
+		s.sendReport() // an update that makes no difference is shown already
 	})
 }
 
@@ -170,16 +170,16 @@ func (s *Switch) follow(ctx context.Context, feed state.Feed, until func(lost ti
 	}
 }
 
-// Report tells the relay which revision of the replica the dataplane shows, and what cannot be programmed. failed must not be
+// Report sends the relay which revision of the replica the dataplane shows, and what cannot be programmed. failed must not be
 // modified any more.
 func (s *Switch) Report(applied state.Revision, failed map[state.ServiceName]error) {
 	s.mu.Lock()
 	s.applied, s.failed = applied, failed
 	s.mu.Unlock()
-	s.tell()
+	s.sendReport()
 }
 
-func (s *Switch) tell() {
+func (s *Switch) sendReport() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.Relay.Report(s.ledger.At(s.applied), s.failed)

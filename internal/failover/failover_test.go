@@ -160,14 +160,14 @@ func (w *world) shows(want string) {
 	}
 }
 
-// told expects what a relay was told last.
-func (w *world) told(want string) {
+// expectReport expects what a relay was sent last.
+func (w *world) expectReport(want string) {
 	w.t.Helper()
 	synctest.Wait()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.reported) == 0 || w.reported[len(w.reported)-1] != want {
-		w.t.Errorf("the relay was told %q, want %q at last", w.reported, want)
+		w.t.Errorf("the relay was sent %q, want %q at last", w.reported, want)
 	}
 }
 
@@ -182,7 +182,7 @@ func (w *world) backedUp(times, running int) {
 	}
 }
 
-// slow is a feed that takes its time to say what has changed.
+// slow is a feed that takes its time to report what has changed.
 type slow struct{ state.Feed }
 
 func (s slow) Next(ctx context.Context, after state.Revision) (*state.Update, error) {
@@ -341,7 +341,7 @@ func TestTheRelayLearnsWhatTheDataplaneShows(t *testing.T) {
 		name := state.ServiceName{Namespace: "default", Name: "c"}
 		w.sw.Report(w.sw.Replica().Snapshot().Revision(), map[state.ServiceName]error{name: errors.New("no room")})
 		synctest.Wait()
-		w.told("3 map[default/c:no room]")
+		w.expectReport("3 map[default/c:no room]")
 
 		// Another relay, after a while without any, has what the node has by then: it hears that it is shown.
 		w.down()
@@ -353,6 +353,6 @@ func TestTheRelayLearnsWhatTheDataplaneShows(t *testing.T) {
 		has(other, "b")
 		has(other, "d")
 		w.up(other)
-		w.told("2 map[]")
+		w.expectReport("2 map[]")
 	})
 }

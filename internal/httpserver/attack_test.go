@@ -317,7 +317,7 @@ func TestNoDescriptorsLeft(t *testing.T) {
 			t.Error(err)
 		}
 		for line := range strings.Lines(log.String()) {
-			if !strings.Contains(line, `level=DEBUG msg="trouble with an HTTP connection" error="http: Accept error: accept tcp: too many open files`) {
+			if !strings.Contains(line, `level=DEBUG msg="HTTP connection failed" error="http: Accept error: accept tcp: too many open files`) {
 				t.Errorf("unexpected: %s", line)
 			}
 		}

@@ -34,8 +34,8 @@ func NewServer(h http.Handler, o Options) *Server {
 	return &Server{o: o, handler: h, listen: (&net.ListenConfig{}).Listen, changed: make(chan struct{}, 1)}
 }
 
-// SetAddress says where to serve from now on: on an IP address and port, or nowhere if it is empty. hardFail makes an address that
-// cannot be bound an error (kube-proxy's bindAddressHardFail); otherwise it is tried again every 5 s.
+// SetAddress specifies where to serve from now on: on an IP address and port, or nowhere if it is empty. hardFail makes an address that
+// cannot be bound an error (kube-proxy's bindAddressHardFail); otherwise it is retried every 5 s.
 //
 // What is served is served on: the new address is bound before the old one is given up, unless both have the same port, which may
 // make them exclude each other. While the new one cannot be bound, the old one stays.
@@ -52,7 +52,7 @@ func (s *Server) SetAddress(address string, hardFail bool) {
 	}
 }
 
-// wanted returns what the last SetAddress said.
+// wanted returns what the last SetAddress asked for.
 func (s *Server) wanted() (address string, hardFail bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -100,7 +100,7 @@ func (s *Server) failed(address string, err error) error {
 }
 
 // Run serves until ctx ends, and then returns nil, having let requests that are under way come to their end for 2 s. It returns an
-// error only if the last SetAddress said hardFail. It is called once.
+// error only if the last SetAddress set hardFail. It is called once.
 func (s *Server) Run(ctx context.Context) error {
 	ctx, end := context.WithCancel(ctx)
 	defer s.open.Wait()
@@ -130,7 +130,7 @@ func (s *Server) Run(ctx context.Context) error {
 		if hardFail {
 			return err
 		}
-		s.o.Logger.Warn("cannot serve, trying again", "pause", bindPause, "meanwhile", cmp.Or(now.at(), "nowhere"), "error", err)
+		s.o.Logger.Warn("cannot serve, will retry", "retryAfter", bindPause, "meanwhile", cmp.Or(now.at(), "nowhere"), "error", err)
 		select {
 		case <-ctx.Done():
 		case <-s.changed:

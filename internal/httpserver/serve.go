@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// headerTimeout and readTimeout are for the header of a request and for all of it, which nobody here looks at.
+	// headerTimeout and readTimeout are for the header of a request and for all of it, which no handler here reads.
 	headerTimeout = 5 * time.Second
 	readTimeout   = 10 * time.Second
 	// writeTimeout is from the header to the end of the answer. Profiles, which take as long as they are asked to, prolong it.
@@ -29,7 +29,7 @@ const (
 	stopTimeout = 2 * time.Second
 )
 
-// Options say how to serve.
+// Options report how to serve.
 type Options struct {
 	// Name is what is served, in messages. Flag is the setting that chooses the address, for the remedy. Both are for a [Server].
 	Name, Flag string
@@ -66,7 +66,7 @@ type connKey struct{}
 type errorLog struct{ logger *slog.Logger }
 
 func (l errorLog) Write(line []byte) (int, error) {
-	l.logger.Debug("trouble with an HTTP connection", "error", string(bytes.TrimSpace(line)))
+	l.logger.Debug("HTTP connection failed", "error", string(bytes.TrimSpace(line)))
 	return len(line), nil
 }
 

@@ -1,6 +1,6 @@
-// Package loglimit bounds how much is logged, because others can cause lines: who can create objects, connect or send statuses.
+// Package loglimit bounds how much is logged, because others can cause lines by creating objects, connecting or sending statuses.
 //
-// A [Limiter] counts the lines of each message at each level. After the first few, one passes from time to time, and says how many
+// A [Limiter] counts the lines of each message at each level. After the first few, one passes from time to time, and reports how many
 // were left out before it. Messages are constant texts, so that one of them that others cause leaves room for the rest; what is
 // different from line to line is in attributes.
 package loglimit
@@ -26,7 +26,7 @@ type rate struct {
 var (
 	// usual is for what operators read: 8,640 lines a day at most.
 	usual = rate{30, 10 * time.Second}
-	// debugging is for who asked for details, and wants most of them.
+	// debugging is for level Debug, where most of the details are wanted.
 	debugging = rate{1000, 100 * time.Millisecond}
 )
 

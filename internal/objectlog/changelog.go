@@ -5,12 +5,12 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// logged says that an object changed. At 48 bytes each, as many as are remembered are 3 MiB at most. A consumer that is further
+// logged reports that an object changed. At 48 bytes each, as many as are remembered are 3 MiB at most. A consumer that is further
 // behind gets the full set.
 type logged struct {
 	revision Revision
 	ref      model.Ref
 }
 
-// At implements [statelog.Entry].
+// At implements [revlog.Entry].
 func (l logged) At() state.Revision { return state.Revision(l.revision) }

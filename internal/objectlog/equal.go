@@ -6,9 +6,9 @@ import (
 	"github.com/switchyard-net/switchyard/model"
 )
 
-// equal says whether two objects agree in all their fields; either may be nil. A slice that is nil and one that is empty
+// equal reports whether two objects agree in all their fields; either may be nil. A slice that is nil and one that is empty
 // agree, and so do times at which it is the same moment. A trigger time counts although it decides nothing about routing:
-// those who get the object later must not take it for another one's.
+// later receivers of the object must not take it for another one's.
 func equal(a, b model.Object) bool {
 	if a == nil || b == nil {
 		return a == b

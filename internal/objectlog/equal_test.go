@@ -71,7 +71,7 @@ func TestEveryFieldCounts(t *testing.T) {
 	}
 }
 
-// change changes the field numbered n, counting leaves and the lengths of lists, and says which one that was.
+// change changes the field numbered n, counting leaves and the lengths of lists, and reports which one that was.
 func change(v reflect.Value, n *int, path string) string {
 	leaf := func(change func()) string {
 		if *n--; *n >= 0 {
@@ -116,7 +116,7 @@ func change(v reflect.Value, n *int, path string) string {
 	panic("a field of kind " + v.Kind().String() + " at " + path)
 }
 
-// TestWhatDoesNotCount has objects that are told in different ways and are the same.
+// TestWhatDoesNotCount has objects that are written in different ways and are the same.
 func TestWhatDoesNotCount(t *testing.T) {
 	a := &model.EndpointSlice{Namespace: "ns", Name: "a-1", TriggerTime: at}
 	b := &model.EndpointSlice{

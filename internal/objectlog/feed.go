@@ -34,7 +34,7 @@ type Revision uint64
 type Update struct {
 	// Revision is that of the set after this update.
 	Revision Revision
-	// Full says that Set is the whole set: objects that are not in it do not exist.
+	// Full reports whether Set is the whole set: objects that are not in it do not exist.
 	Full bool
 	// Set are new and changed objects, each once and in no order. Where the update merges several revisions, an object may
 	// equal the one that the consumer already has.
@@ -55,7 +55,7 @@ func (u *Update) Memo(of func(*Update) any) any {
 
 // Options is what a [Feed] needs. The zero value will do.
 type Options struct {
-	// Logger gets the progress of sources, for those who debug. Default: nothing is logged.
+	// Logger gets the progress of sources, for debugging. Default: nothing is logged.
 	Logger *slog.Logger
 }
 
@@ -73,7 +73,7 @@ type Feed struct {
 	changes    revlog.Ring[logged]
 	wake       chan struct{} // closed and replaced with each revision
 	// full and deltas are what consumers have been given in this revision, deltas by the revision that they lead on from. A full
-	// update takes a lot of memory, and is kept by those who are busy with it.
+	// update takes a lot of memory, and is kept by those that are busy with it.
 	full   weak.Pointer[Update]
 	deltas map[Revision]*Update
 }
@@ -209,7 +209,7 @@ func (f *Feed) publish(refs []model.Ref) {
 	clear(f.deltas)
 	if f.revision == 1 {
 		close(f.ready)
-		f.changes.Forget(state.Revision(f.revision)) // who has nothing gets everything: no need to log it
+		f.changes.Forget(state.Revision(f.revision)) // a consumer that has nothing gets everything: no need to log it
 	} else {
 		for _, ref := range refs {
 			f.changes.Add(logged{f.revision, ref})
@@ -281,7 +281,7 @@ func (k *sink) Complete() {
 	}
 	k.complete = true
 	f.incomplete--
-	f.log.Debug("source is complete", "source", k.name, "waitingFor", f.incomplete)
+	f.log.Debug("source synced", "source", k.name, "waitingFor", f.incomplete)
 	f.publish(nil)
 }
 

@@ -30,7 +30,7 @@ func refs(names ...string) (list []model.Ref) {
 	return list
 }
 
-// tell says what a consumer that has after gets next: "nothing" if it would have to wait.
+// tell describes what a consumer that has after gets next: "nothing" if it would have to wait.
 func tell(t *testing.T, f *Feed, after Revision) string {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -186,7 +186,7 @@ func TestNextWaits(t *testing.T) {
 }
 
 // TestHistories plays random histories to a feed with a short memory and wants consumers that look now and then to have, in the
-// end, what a dumb twin has, and no update to say what nobody needs to know.
+// end, what a dumb twin has, and no update to report what nobody needs to know.
 func TestHistories(t *testing.T) {
 	for seed := range uint64(100) {
 		rng := rand.New(rand.NewPCG(seed, 1))
@@ -249,7 +249,7 @@ type consumer struct {
 	objects  map[model.Ref]model.Object
 }
 
-// take takes the next update, which must be there, and says whether it is full.
+// take takes the next update, which must be there, and reports whether it is full.
 func (c *consumer) take(t *testing.T, f *Feed) bool {
 	t.Helper()
 	u, err := f.Next(t.Context(), c.revision)

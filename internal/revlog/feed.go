@@ -29,7 +29,7 @@ type Feed struct {
 	closed   bool
 }
 
-// logged says that a service changed. The name is empty if only triggers are told.
+// logged reports that a service changed. The name is empty if only triggers are announced.
 type logged struct {
 	revision state.Revision
 	name     state.ServiceName
@@ -75,7 +75,7 @@ func (f *Feed) Publish(node *state.Node, changes []Change, triggers ...time.Time
 	}
 	f.snapshot = next
 	if last.revision == 0 {
-		f.log.Forget(next.revision) // who has nothing gets everything: no need to log it
+		f.log.Forget(next.revision) // a consumer that has nothing gets everything: no need to log it
 	} else {
 		for _, c := range changes {
 			f.log.Add(logged{next.revision, c.Name, c.Trigger})
@@ -95,7 +95,7 @@ func (f *Feed) Latest() *Snapshot {
 	return f.snapshot
 }
 
-// Closed says whether the feed is closed.
+// Closed reports whether the feed is closed.
 func (f *Feed) Closed() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -162,13 +162,13 @@ func delta(s *Snapshot, changed iter.Seq[logged]) *state.Update {
 			u.Triggers = append(u.Triggers, c.trigger)
 		}
 	}
-	Settle(u, names, s.Get)
+	Finalize(u, names, s.Get)
 	return u
 }
 
-// Settle fills in what has become of services: those that get finds have changed, the others are removed. names may be in any
+// Finalize fills in the outcome of services: those that get finds have changed, the others are removed. names may be in any
 // order and repeat themselves; it is sorted in place.
-func Settle(u *state.Update, names []state.ServiceName, get func(state.ServiceName) *state.Service) {
+func Finalize(u *state.Update, names []state.ServiceName, get func(state.ServiceName) *state.Service) {
 	slices.SortFunc(names, state.ServiceName.Compare)
 	for _, name := range slices.Compact(names) {
 		if record := get(name); record != nil {

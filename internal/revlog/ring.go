@@ -27,7 +27,7 @@ type Ring[E Entry] struct {
 	// Max is how many items are remembered at most. It is set before the first one is added.
 	Max    int
 	chunks [][]E // the oldest first
-	// forgotten is the newest revision of which items may be missing.
+	// forgotten is the newest revision whose items may be missing.
 	forgotten state.Revision
 }
 
@@ -49,7 +49,7 @@ func (r *Ring[E]) Add(item E) {
 // Forget makes the ring know nothing of the changes up to a revision.
 func (r *Ring[E]) Forget(until state.Revision) { r.forgotten = until }
 
-// Knows says whether all changes after a revision are remembered.
+// Knows reports whether all changes after a revision are remembered.
 func (r *Ring[E]) Knows(after state.Revision) bool { return after >= r.forgotten }
 
 // Since returns the items after a revision, newest first. They can be looked at, more than once, while others are added. ok is

@@ -6,8 +6,8 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// Ledger remembers which position of the origin each revision of a replica stands for, so that what a dataplane says about the
-// replica's revisions can be told to the origin. P is how the origin counts. The zero Ledger is empty. All methods may be
+// Ledger remembers which position of the origin each revision of a replica stands for, so that what a dataplane reports about the
+// replica's revisions can be reported to the origin. P is how the origin counts. The zero Ledger is empty. All methods may be
 // called concurrently.
 type Ledger[P any] struct {
 	mu      sync.Mutex
@@ -19,10 +19,10 @@ type entry[P any] struct {
 	position P
 }
 
-// maxEntries bounds a ledger that nobody asks. The oldest are forgotten.
+// maxEntries bounds a ledger that is never read. The oldest are forgotten.
 const maxEntries = 1 << 10
 
-// Note says that the replica stands for position as of revision.
+// Note reports whether the replica stands for position as of revision.
 func (l *Ledger[P]) Note(revision state.Revision, position P) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 // ErrClosed is what [Replica.Next] returns once the replica is closed.
 var ErrClosed = errors.New("replica is closed")
 
-// Replica holds the latest state that an origin has told of, and hands it out under revisions of its own, which grow whatever
+// Replica holds the latest state of an origin, and hands it out under revisions of its own, which grow whatever
 // the origin's do. So the origin may be restarted, or replaced by another one, and consumers only see what that made
 // different. It implements [state.Feed]. All methods may be called concurrently.
 type Replica struct {

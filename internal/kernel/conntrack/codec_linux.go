@@ -124,7 +124,7 @@ func encodeDump(f Filter, useFilter bool) []byte {
 
 // encodeDeleteAll returns the payload that deletes what f admits. Linux knows it from 6.12 on. Older kernels see a message that
 // names one flow by an incomplete tuple, and refuse it: what they do not know must not make them flush the table. So f must
-// name a frontend; what else it says must be what the kernel compares: not an address of IPv6 (see encodeDump), nor ports of
+// name a frontend; what else it names must be what the kernel compares: not an address of IPv6 (see encodeDump), nor ports of
 // SCTP.
 func encodeDeleteAll(f Filter) ([]byte, error) {
 	switch {
@@ -285,7 +285,7 @@ func decodeFlow(b []byte) (Flow, error) {
 	return f, nil
 }
 
-// unconnected says whether a state is one in which no connection has begun. An entry in the state "close" was one if it is assured.
+// unconnected reports whether a state is one in which no connection has begun. An entry in the state "close" was one if it is assured.
 func unconnected(protoInfo []byte) bool {
 	for protocol, data := range attrs(protoInfo) {
 		for typ, value := range attrs(data) {

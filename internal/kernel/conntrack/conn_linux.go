@@ -57,7 +57,7 @@ func (g *guarded) close() error {
 	})
 }
 
-// do calls fn, again if what the kernel says is incomplete.
+// do calls fn, again if the kernel's answer is incomplete.
 func (g *guarded) do(fn func(*socket) error) (err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -181,7 +181,7 @@ func (s *socket) entries() (n int, err error) {
 	answered := false
 	err = s.request(msgStats, appendGenmsg(nil, 0), func(payload []byte) { n, answered = decodeEntries(payload) })
 	if err == nil && !answered {
-		err = errors.New("the kernel does not tell how many entries the table has")
+		err = errors.New("the kernel does not report how many entries the table has")
 	}
 	return n, err
 }

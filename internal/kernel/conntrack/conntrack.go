@@ -2,7 +2,7 @@
 // a filter admits.
 //
 // It knows no more than what a dataplane needs to cut flows that lead to the wrong place. A [Conn] works on the network
-// namespace in which it was opened. The package exists on all platforms; outside Linux [Open] says that it is unsupported.
+// namespace in which it was opened. The package exists on all platforms; outside Linux [Open] reports that it is unsupported.
 package conntrack
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// Filter says which flows to list or to delete. A field that is zero admits all.
+// Filter specifies which flows to list or to delete. A field that is zero admits all.
 type Filter struct {
 	Family   state.Family
 	Protocol state.Protocol
@@ -31,10 +31,10 @@ type Flow struct {
 	Protocol state.Protocol
 	// Zone is the conntrack zone of the original direction, 0 by default.
 	Zone uint16
-	// Orig is the flow as its client sends it, Reply as the answers to it arrive: its source is who answers. Ports are 0 for
+	// Orig is the flow as its client sends it, Reply as the answers to it arrive: its source is the answering end. Ports are 0 for
 	// protocols without ports.
 	Orig, Reply Tuple
-	// Unconnected says of TCP and SCTP that nobody has answered the client as yet, or that it was turned away before there was a
+	// Unconnected reports for TCP and SCTP whether the client has had no answer as yet, or that it was turned away before there was a
 	// connection. All else, also a connection that has been answered but not confirmed, is not.
 	Unconnected bool
 }

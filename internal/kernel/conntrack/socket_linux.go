@@ -17,7 +17,7 @@ const (
 	recvTimeout = 5
 )
 
-// errIncomplete says that an answer of the kernel has holes, so the question must be asked again.
+// errIncomplete reports that an answer of the kernel has holes, so the question must be asked again.
 var errIncomplete = errors.New("the answer is incomplete")
 
 // socket is a netlink socket that carries one request at a time.
@@ -138,7 +138,7 @@ func appendMessage(b []byte, typ, flags uint16, seq uint32, payload []byte) []by
 }
 
 // parse reads the messages of one datagram that answer the request seq, and calls each with the payload of every object. done
-// says that the answer ends here, with the errno that the kernel gave, if any. errIncomplete means that there are holes
+// reports that the answer ends here, with the errno that the kernel gave, if any. errIncomplete means that there are holes
 // in the answer.
 func parse(b []byte, seq uint32, each func(payload []byte)) (done bool, err error) {
 	for len(b) > 0 {
@@ -157,7 +157,7 @@ func parse(b []byte, seq uint32, each func(payload []byte)) (done bool, err erro
 			continue
 		}
 		if flags&unix.NLM_F_DUMP_INTR != 0 {
-			err = fmt.Errorf("%w: the table changed under the dump", errIncomplete)
+			err = fmt.Errorf("%w: the table changed during the dump", errIncomplete)
 		}
 		switch typ {
 		case unix.NLMSG_DONE, unix.NLMSG_ERROR:

@@ -1,7 +1,7 @@
 // Package ifaddr follows the addresses of this machine's interfaces.
 //
 // A [Watcher] belongs to the network namespace in which it was opened. The package exists on all platforms; outside Linux
-// [Open] says that it is unsupported.
+// [Open] reports that it is unsupported.
 package ifaddr
 
 import (

@@ -40,7 +40,7 @@ func Open(o Options) (*Watcher, error) {
 	}
 	var err error
 	if w.events, err = subscribe(); err != nil {
-		return nil, fmt.Errorf("follow the addresses of interfaces: %w", err)
+		return nil, fmt.Errorf("watch interface addresses: %w", err)
 	}
 	events, err := w.events.SyscallConn()
 	if err == nil {
@@ -52,7 +52,7 @@ func Open(o Options) (*Watcher, error) {
 	}
 	if err != nil {
 		w.closeSockets()
-		return nil, fmt.Errorf("read the addresses of interfaces: %w", err)
+		return nil, fmt.Errorf("read interface addresses: %w", err)
 	}
 	go w.run(events)
 	return w, nil
@@ -72,7 +72,7 @@ func (w *Watcher) Changed() <-chan struct{} { return w.changed }
 // Close stops following. The last addresses stay readable. Closing twice returns os.ErrClosed.
 func (w *Watcher) Close() error {
 	if err := w.events.Close(); err != nil {
-		return fmt.Errorf("stop following the addresses of interfaces: %w", err)
+		return fmt.Errorf("stop watching interface addresses: %w", err)
 	}
 	<-w.stopped
 	return nil
@@ -92,7 +92,7 @@ func subscribe() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "rtnetlink"), nil
 }
 
-// run reads the addresses again after each burst of events, until the event socket is closed. What an event says is not
+// run reads the addresses again after each burst of events, until the event socket is closed. What an event contains is not
 // looked at: events may be lost or overtaken, the table may not.
 func (w *Watcher) run(events syscall.RawConn) {
 	defer close(w.stopped)
@@ -100,14 +100,14 @@ func (w *Watcher) run(events syscall.RawConn) {
 	for {
 		err := await(events)
 		if _, failed := errors.AsType[*os.SyscallError](err); failed {
-			w.log.Error("no longer following the addresses of interfaces", "err", err)
+			w.log.Error("stopped watching interface addresses", "error", err)
 		}
 		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 			return
 		}
 		retry := time.Time{} // none
 		if addrs, err := w.list(); err != nil {
-			w.log.Warn("cannot read the addresses of interfaces", "err", err, "retryAfter", retryAfter)
+			w.log.Warn("cannot read interface addresses", "error", err, "retryAfter", retryAfter)
 			retry = time.Now().Add(retryAfter)
 		} else {
 			w.set(addrs)

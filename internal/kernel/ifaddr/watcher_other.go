@@ -25,5 +25,5 @@ func (*Watcher) Changed() <-chan struct{} { return nil }
 func (*Watcher) Close() error { return unsupported() }
 
 func unsupported() error {
-	return fmt.Errorf("follow the addresses of interfaces on %s: %w", runtime.GOOS, errors.ErrUnsupported)
+	return fmt.Errorf("watch interface addresses on %s: %w", runtime.GOOS, errors.ErrUnsupported)
 }

@@ -82,7 +82,7 @@ func (h *host) watch() *Watcher {
 	return w
 }
 
-// expect waits until the watcher has said that its addresses changed and they are want.
+// expect waits until the watcher has reported that its addresses changed and they are want.
 func expect(t *testing.T, w *Watcher, want []netip.Addr) {
 	t.Helper()
 	deadline := time.After(time.Minute)

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// proxyChains are the chains of kube-proxy that have fixed names. The value says whether kube-proxy jumps there from built-in
+// proxyChains are the chains of kube-proxy that have fixed names. The value reports whether kube-proxy jumps there from built-in
 // chains.
 var proxyChains = map[string]bool{
 	// iptables mode, and some of IPVS mode
@@ -31,7 +31,7 @@ const markMasq = "KUBE-MARK-MASQ"
 // hashPrefixes begin the names of chains for single services and endpoints. KUBE-XLB was KUBE-EXT before Kubernetes 1.24.
 var hashPrefixes = []string{"KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-", "KUBE-XLB-", "KUBE-FW-", "KUBE-SEP-"}
 
-// isProxyChain says whether kube-proxy has made the chain of this name.
+// isProxyChain reports whether kube-proxy has made the chain of this name.
 func isProxyChain(name string) bool {
 	if _, fixed := proxyChains[name]; fixed {
 		return true
@@ -55,7 +55,7 @@ type rule struct {
 	targets []string
 }
 
-// edit is what becomes of a table.
+// edit is what a table becomes.
 type edit struct {
 	remove []string // chains, with their rules
 	empty  []string // chains that lose their rules
@@ -85,7 +85,7 @@ func (e *edit) items(place string) []Item {
 	return items
 }
 
-// plan says what has to be done so that nothing of kube-proxy is left in a table but what rules of others lead to.
+// plan describes what has to be done so that nothing of kube-proxy is left in a table but what rules of others lead to.
 func plan(chains []chain) edit {
 	ours := map[string]bool{}
 	for _, c := range chains {

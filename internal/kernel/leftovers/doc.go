@@ -1,7 +1,7 @@
 // Package leftovers finds and removes what upstream kube-proxy leaves in a node's kernel, in each of its Linux modes.
 //
 // A kube-proxy that ends leaves its rules standing, so that connections survive its restart. On a node that goes over to
-// another proxy they stay for good: nobody updates them, and some of them still decide where connections go. Everything here
+// another proxy they stay for good: nothing updates them, and some of them still decide where connections go. Everything here
 // is done through the kernel's own interfaces: no program is executed, so that it works in an image with nothing but one
 // static binary.
 //
@@ -17,7 +17,7 @@
 //
 // # What is whose
 //
-// Chains are told by name, as Kubernetes 1.36 gives them (pkg/proxy/iptables, pkg/proxy/ipvs): a list, and those of
+// Chains are recognized by name, as Kubernetes 1.36 gives them (pkg/proxy/iptables, pkg/proxy/ipvs): a list, and those of
 // services and endpoints, which are a prefix and 16 characters of a hash. The kubelet's KUBE-FIREWALL, KUBE-KUBELET-CANARY,
 // KUBE-IPTABLES-HINT and, of old, KUBE-MARK-DROP stay, as all chains of others do whose names begin with KUBE-, such as
 // kube-router's. A rule in a built-in chain that jumps to one of the chains to which kube-proxy jumps from there is
@@ -33,7 +33,7 @@
 //
 // A migration drops nothing if [Remove] is called after the new proxy's first whole state is in the kernel, and after the old
 // kube-proxy has ended; one that runs would put its rules back within its sync period. Soon after is better than late, since
-// nobody updates the old rules. It may be repeated at any time, and on every start. `--cleanup`, which ends with no proxy at
+// nothing updates the old rules. It may be repeated at any time, and on every start. `--cleanup`, which ends with no proxy at
 // all, calls it after the dataplane's own cleanup and prints one line for each [Item], as Item.String returns it, or that
 // there was nothing to remove; it fails if Remove returns an error, which names each thing that is left and why.
 //
@@ -53,6 +53,6 @@
 // Flows in the connection tracking table are not touched, and their translation is stored there and not in rules: established
 // connections go on. There are two exceptions. Connections through IPVS live in IPVS itself, and end with the virtual servers:
 // a node of that mode should be drained first. And KUBE-FORWARD accepts forwarded packets of established connections, which
-// matters only where the policy of the chain FORWARD is DROP and nobody else accepts them, as kube-proxy's own nftables mode
+// matters only where the policy of the chain FORWARD is DROP and no other rule accepts them, as kube-proxy's own nftables mode
 // requires as well.
 package leftovers

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// proxySets are the sets of IPVS mode, without the prefixes that tell the families apart (pkg/proxy/ipvs/ipset.go).
+// proxySets are the sets of IPVS mode, without the prefixes that distinguish the families (pkg/proxy/ipvs/ipset.go).
 var proxySets = []string{
 	"LOOP-BACK", "CLUSTER-IP", "EXTERNAL-IP", "EXTERNAL-IP-LOCAL", "LOAD-BALANCER", "LOAD-BALANCER-LOCAL", "LOAD-BALANCER-FW",
 	"LOAD-BALANCER-SOURCE-IP", "LOAD-BALANCER-SOURCE-CIDR", "NODE-PORT-TCP", "NODE-PORT-LOCAL-TCP", "NODE-PORT-UDP",
@@ -21,7 +21,7 @@ var proxySets = []string{
 // maxSetName is the longest name of a set; kube-proxy cuts off what is beyond.
 const maxSetName = nl.IPSET_MAXNAMELEN - 1
 
-// isProxySet says whether kube-proxy has made the set of this name. Others, such as kube-router, use the prefix KUBE-, too.
+// isProxySet reports whether kube-proxy has made the set of this name. Others, such as kube-router, use the prefix KUBE-, too.
 func isProxySet(name string) bool {
 	return slices.ContainsFunc(proxySets, func(set string) bool {
 		v6 := "KUBE-6-" + set

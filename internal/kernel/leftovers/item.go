@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Kind says what an [Item] is about.
+// Kind specifies what an [Item] is about.
 type Kind string
 
 // The kinds.

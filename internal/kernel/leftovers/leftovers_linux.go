@@ -17,7 +17,7 @@ func sweeps() []sweep {
 }
 
 // Find returns what kube-proxy has left in the calling thread's network namespace. It changes nothing. It needs CAP_NET_ADMIN,
-// and CAP_NET_RAW where tables of iptables-legacy exist. What it found stands beside an error that says what could not be
+// and CAP_NET_RAW where tables of iptables-legacy exist. What it found stands beside an error that reports what could not be
 // looked at.
 func Find(ctx context.Context) ([]Item, error) { return run(ctx, sweeps(), false) }
 
@@ -40,7 +40,7 @@ func run(ctx context.Context, sweeps []sweep, remove bool) ([]Item, error) {
 	return items, errors.Join(errs...)
 }
 
-// How often something is tried again that others are in the way of, and the time between: five seconds in all.
+// How often something is retried that others are in the way of, and the time between: five seconds in all.
 const (
 	attempts = 100
 	pause    = 50 * time.Millisecond

@@ -304,7 +304,7 @@ func TestCancelled(t *testing.T) {
 	}
 }
 
-// TestWithoutRights takes all capabilities from the thread that looks: it must not say that there is nothing.
+// TestWithoutRights takes all capabilities from the thread that looks: it must not report that there is nothing.
 func TestWithoutRights(t *testing.T) {
 	n := newNode(t, "iptables-legacy-restore", "iptables-nft-restore")
 	n.run(oldRules, "iptables-legacy-restore")
@@ -325,7 +325,7 @@ func TestWithoutRights(t *testing.T) {
 	}
 }
 
-// TestLocked has another program hold the lock of iptables-legacy: Remove waits until it may, or for as long as it is told.
+// TestLocked has another program hold the lock of iptables-legacy: Remove waits until it may, or for as long as it is allowed to.
 func TestLocked(t *testing.T) {
 	n := newNode(t, "iptables-legacy-restore")
 	n.run(oldRules, "iptables-legacy-restore")
@@ -474,7 +474,7 @@ ip daddr 10.96.0.1 tcp dport 80 dnat to 192.0.2.1:8002
 )
 
 // TestMigration goes the way of a migration: old rules, both, new rules. Connections that are established go on throughout, and
-// whoever wins while both stand, a new connection reaches one endpoint of one of them: the one whose rules are newer.
+// Whichever wins while both stand, a new connection reaches one endpoint of one of them: the one whose rules are newer.
 func TestMigration(t *testing.T) {
 	for _, old := range oldProxies {
 		t.Run(old.name, func(t *testing.T) {

@@ -41,7 +41,7 @@ func sweepNFT(ctx context.Context, remove bool) (items []Item, err error) {
 	return items, errors.Join(errs...)
 }
 
-// noSuchFeature says whether an error means that this kernel has no such subsystem: no netfilter sockets, or no such part of
+// noSuchFeature reports whether an error means that this kernel has no such subsystem: no netfilter sockets, or no such part of
 // them, which is what EINVAL stands for in the answer to a request without arguments.
 func noSuchFeature(err error) bool {
 	return errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) ||

@@ -151,7 +151,7 @@ func (t *xtTable) entry(off int) (xtEntry, []byte, error) {
 	return e, target, nil
 }
 
-// endsChain says whether a chain that is not built in ends before an offset: another one's head is there, or the terminator.
+// endsChain reports whether a chain that is not built in ends before an offset: another one's head is there, or the terminator.
 func (t *xtTable) endsChain(off int) bool {
 	if off >= len(t.block) {
 		return false

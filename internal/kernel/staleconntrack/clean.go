@@ -69,7 +69,7 @@ func (c *Cleaner) Clean(ctx context.Context, judge Judge) (deleted int, err erro
 		c.pending = map[state.FrontendKey]suspect{} // an emptied map keeps the memory of all frontends, which were pending after the start
 	}
 	if err := errors.Join(errs...); err != nil {
-		return deleted, fmt.Errorf("clean the flows of %d frontends, to be tried again: %w", len(c.pending), err)
+		return deleted, fmt.Errorf("clean the flows of %d frontends, will retry: %w", len(c.pending), err)
 	}
 	return deleted, nil
 }
@@ -124,7 +124,7 @@ func (c *Cleaner) clean(ctx context.Context, judge Judge, g group, frontends []s
 	return deleted, nil
 }
 
-// divide says to which frontends flows are better listed, and to which they are better deleted by filters. They are all listed
+// divide returns the frontends whose flows are better listed, and those whose flows are better deleted by filters. They are all listed
 // unless one at most must be.
 func (c *Cleaner) divide(g group, frontends []state.FrontendKey) (listed, removed []state.FrontendKey) {
 	if c.unfiltered || g != (group{state.IPv4, true}) {
@@ -149,7 +149,7 @@ func (c *Cleaner) divide(g group, frontends []state.FrontendKey) (listed, remove
 // list makes one listing for all frontends of a group, however many those are, and deletes what is wrong. The kernel walks its
 // whole table for a listing, whatever is asked for, and one CPU handles no packets meanwhile: with 262,144 buckets for 7 to 13 ms,
 // and longer if there are many flows that are not asked for (Linux 6.18). A listing for each of a few frontends has less
-// to copy, but such pauses in a row add up for a new connection, of which several packets meet one.
+// to copy, but such pauses in a row add up for a new connection with several packets that meet one.
 func (c *Cleaner) list(ctx context.Context, judge Judge, g group, frontends []state.FrontendKey) (deleted int, err error) {
 	filter := g.all()
 	if len(frontends) == 1 {
@@ -202,7 +202,7 @@ func (c *Cleaner) forget(f state.FrontendKey, noted int) {
 	}
 }
 
-// wrong reports whether a flow goes to a pending frontend and the wrong one answers it, or nobody. Where an address and port is a
+// wrong reports whether a flow goes to a pending frontend and the wrong endpoint or none answers it. Where an address and port is a
 // frontend and also on a NodePort, it is the frontend's.
 func (c *Cleaner) wrong(flow conntrack.Flow) bool {
 	dst := flow.Orig.Dst

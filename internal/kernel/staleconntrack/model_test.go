@@ -59,7 +59,7 @@ var destinations = func() []netip.AddrPort {
 	return all
 }()
 
-// answering returns who may answer flows to dst; exists says that it is a frontend.
+// answering returns who may answer flows to dst; exists reports that it is a frontend.
 func (w *world) answering(dst netip.AddrPort) (endpoints []netip.AddrPort, exists bool) {
 	a, known := w.answers[dst]
 	if !known {

@@ -8,7 +8,7 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// filters returns what admits the wrong flows to f, maxWalks filters at most. ok is false if that cannot be said by filters.
+// filters returns what admits the wrong flows to f, maxWalks filters at most. ok is false if filters cannot express that.
 func (c *Cleaner) filters(f state.FrontendKey, s suspect) (filters []conntrack.Filter, ok bool) {
 	if s.anybody && len(s.endpoints) > 0 {
 		return nil, false

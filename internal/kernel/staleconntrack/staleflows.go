@@ -10,7 +10,7 @@
 //
 // TCP and SCTP connections end with their endpoint, so nothing needs to be cut. But a client that begins to connect while the
 // dataplane is missing leaves an entry that is not translated, and never will be: for two minutes, whatever it sends again from
-// the same port is lost, also after a repair. Such an entry is deleted if nobody has answered as yet, or the client was turned
+// the same port is lost, also after a repair. Such an entry is deleted if there was no answer as yet, or the client was turned
 // away. A connection that has got through to somebody is left alone: it may be older than the service.
 package staleconntrack
 
@@ -43,7 +43,7 @@ type Options struct {
 	// Logger gets a message about what was deleted. Default: discard.
 	Logger *slog.Logger
 	// OnClean is called by Clean for each family whose flows were looked at, with the time that it took to list and to delete
-	// them, and the number that was deleted, of which some may be estimated. It must return soon. Default: no callback.
+	// them, and the number that was deleted, partly estimated. It must return soon. Default: no callback.
 	OnClean func(f state.Family, took time.Duration, deleted int)
 }
 
@@ -63,7 +63,7 @@ type Cleaner struct {
 	removal    atomic.Pointer[removal]
 }
 
-// serving says who may answer a frontend's flows.
+// serving describes who may answer a frontend's flows.
 type serving struct {
 	// owner is the service that had the frontend last.
 	owner state.ServiceName
@@ -76,7 +76,7 @@ func (s serving) has(addr netip.AddrPort) bool {
 	return found
 }
 
-// suspect is a pending frontend: who may answer its flows, and who else may be answering some.
+// suspect is a pending frontend: which endpoints may answer its flows, and which others may be answering some.
 type suspect struct {
 	serving
 	// gone are endpoints that have left since its flows were looked at, maxGone at most.
@@ -118,7 +118,7 @@ func New(t Table, o Options) *Cleaner {
 	return c
 }
 
-// SetNodePortAddrs says which addresses serve NodePorts. They are sorted; the Cleaner keeps them and does not change them.
+// SetNodePortAddrs specifies which addresses serve NodePorts. They are sorted; the Cleaner keeps them and does not change them.
 func (c *Cleaner) SetNodePortAddrs(addrs []netip.Addr) { c.nodePorts = addrs }
 
 // Note takes down what a change from old to new means for UDP flows, the only ones that a change of services makes stale; nil
@@ -149,7 +149,7 @@ func (c *Cleaner) Note(old, new *state.Service) {
 	}
 }
 
-// suspect makes a frontend pending, with who serves it now and did before, if it existed.
+// suspect makes a frontend pending, with the endpoints that serve it now and did before, if it existed.
 func (c *Cleaner) suspect(f state.FrontendKey, now, was serving, existed bool) {
 	p := c.pending[f]
 	s := suspect{

@@ -305,7 +305,7 @@ func TestMove(t *testing.T) {
 	}
 }
 
-// TestFailureIsNotForgotten: what could not be cleaned is tried again, with the endpoints of that time.
+// TestFailureIsNotForgotten: what could not be cleaned is retried, with the endpoints of that time.
 func TestFailureIsNotForgotten(t *testing.T) {
 	const vip, other = "10.96.0.1:53", "10.96.0.2:53"
 	one := service("a", vip, "10.0.0.1:53")
