@@ -1,5 +1,5 @@
 // Package conformance is the suite that every dataplane passes: it sends real packets through a small cluster of network
-// namespaces and checks what becomes of them.
+// namespaces and checks their outcome.
 //
 // [Run] has two halves. The stories (stories/*.txtar) say for each rule what a user sees. The histories change a cluster at
 // random and compare what happens to packets with what the oracle says must happen. Both drive the dataplane as the program

@@ -14,7 +14,7 @@ import (
 	"github.com/switchyard-net/switchyard/conformance"
 )
 
-// TestFollowerThatEnds gives the suite dataplanes that do not follow the API for long. It must say why, and not wait for them.
+// TestFollowerThatEnds gives the suite dataplanes that do not follow the API for long. It must report why, and not wait for them.
 func TestFollowerThatEnds(t *testing.T) {
 	for want, err := range map[string]error{"no such kernel": errors.New("no such kernel"), "did not wait": nil} {
 		params := conformance.StoryParams(t, conformance.Dataplane{

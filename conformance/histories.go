@@ -281,12 +281,12 @@ func (v *visits) send(w *walk) func(context.Context, probe.Packet, probe.Answer,
 	}
 }
 
-// offers says whether a server is among the choices.
+// offers reports whether a server is among the choices.
 func offers(want probe.Answer, server string) bool {
 	return slices.ContainsFunc(want.Choices, func(c probe.Choice) bool { return c.Endpoint.String() == server })
 }
 
-// mayBeSilent says whether it can be right that no answer comes.
+// mayBeSilent reports whether it can be right that no answer comes.
 func (w *walk) mayBeSilent(p probe.Packet, want probe.Answer) bool {
 	switch want.Outcome {
 	case probe.Reject:
@@ -299,7 +299,7 @@ func (w *walk) mayBeSilent(p probe.Packet, want probe.Answer) bool {
 	return true
 }
 
-// bypassed says whether the endpoint's answer goes to the client past the node under test, which therefore cannot give it
+// bypassed reports whether the endpoint's answer goes to the client past the node under test, which therefore cannot give it
 // the source address that the client expects.
 func (w *walk) bypassed(p probe.Packet, c probe.Choice) bool {
 	owner := w.owners[c.Endpoint.Addr()]
@@ -345,7 +345,7 @@ func (w *walk) compareChoice(p probe.Packet, want probe.Answer, got topology.Ans
 	return fmt.Errorf("answered by %s", got.Server)
 }
 
-// untouched is what becomes of a packet that the dataplane leaves alone.
+// untouched is the outcome of a packet that the dataplane leaves alone.
 func (w *walk) untouched(p probe.Packet) topology.Outcome {
 	owner := w.owners[p.Dst.Addr()]
 	switch {

@@ -160,7 +160,7 @@ func commands() map[string]func(ts *testscript.TestScript, neg bool, args []stri
 	for name, run := range list {
 		cmds[name] = func(ts *testscript.TestScript, neg bool, args []string) {
 			if neg {
-				ts.Fatalf("%s cannot be negated: say what is expected", name)
+				ts.Fatalf("%s cannot be negated: name what is expected", name)
 			}
 			s := ts.Value(storyKey{}).(*story)
 			if s.cluster == nil && name != "cluster" {

@@ -155,7 +155,7 @@ func (s *story) parseExpectation(words []string) (expectation, error) {
 		return e, errors.New("across: use it with sticks-to-one-of")
 	}
 	if e.outcome == topology.Broken {
-		return e, errors.New("say what is expected: reaches, sticks-to-one-of, refused or dropped")
+		return e, errors.New("name what is expected: reaches, sticks-to-one-of, refused or dropped")
 	}
 	return e, nil
 }

@@ -84,7 +84,7 @@ func (f *openFlow) chat() {
 
 // talk: talk NAME EXPECTATION...
 //
-// It sends a line on each of the flows. The expectation is reaches HOST,... (each flow one of them), stays (with whoever
+// It sends a line on each of the flows. The expectation is reaches HOST,... (each flow one of them), stays (with any caller that
 // answered before), refused, unanswered, unserved (nobody answers, in whatever way), or broken, and may have a source.
 func (s *story) talk(_ *testscript.TestScript, args []string) error {
 	if len(args) < 2 || s.flows[args[0]] == nil {

@@ -29,7 +29,7 @@ const (
 
 func (s sourceSeen) String() string { return [...]string{"", "kept", "node", "mixed"}[s] }
 
-// result is what became of the connections of one call.
+// result is the outcome of the connections of one call.
 type result struct {
 	call
 	// connections is how many were made.
@@ -41,7 +41,7 @@ type result struct {
 	source  sourceSeen
 	// p50 is the median time to the outcome.
 	p50 time.Duration
-	// surprises are sentences about what is not as the oracle says, none if all is.
+	// surprises are sentences about deviations from the oracle, none if there are none.
 	surprises []string
 }
 
@@ -106,7 +106,7 @@ func (r *result) see(s sourceSeen) {
 	r.source = s
 }
 
-// detail adds the reason of the first answer with an outcome that has one to tell.
+// detail adds the reason of the first answer with an outcome that has one.
 func detail(answers []topology.Answer, o topology.Outcome) string {
 	for _, a := range answers {
 		if a.Outcome == o && a.Err != nil && (o == topology.Broken || o == topology.Unreachable) {
@@ -144,17 +144,17 @@ func (r *result) judgeSources(answers []topology.Answer, servers directory, node
 	for _, choice := range r.expect.Choices {
 		masquerade[servers.name(&r.call, choice.Endpoint)] = choice.Masquerade && !slices.Contains(nodeAddrs, choice.Endpoint.Addr())
 	}
-	told := make(map[string]bool)
+	described := make(map[string]bool)
 	for _, a := range answers {
 		want, known := masquerade[a.Server]
-		if a.Outcome != topology.Answered || !known || told[a.Server] {
+		if a.Outcome != topology.Answered || !known || described[a.Server] {
 			continue
 		}
 		got := a.Source.Addr()
 		fromNode := slices.Contains(nodeAddrs, got)
 		// What the node itself sends has one of its addresses in any case.
 		if ok := fromNode == want || r.packet.From == probe.FromNode && fromNode; !ok || !fromNode && got != r.packet.Src {
-			told[a.Server] = true
+			described[a.Server] = true
 			r.surprise("%s saw the source %v; the client is %v and its address must be %s", a.Server, got, r.packet.Src,
 				map[bool]string{true: "replaced by the node's", false: "kept"}[want])
 		}

@@ -45,7 +45,7 @@ func (s *stage) measure(ctx context.Context, calls []call, servers directory) []
 }
 
 // connect makes the connections of one call. The first that does not come to what is expected ends it: it may have cost a
-// time-out, and says enough.
+// time-out, and is sufficient.
 func (s *stage) connect(ctx context.Context, c call) []topology.Answer {
 	var answers []topology.Answer
 	try := func(n int, want topology.Outcome, timeout time.Duration) (ok bool) {
@@ -73,7 +73,7 @@ func (s *stage) connect(ctx context.Context, c call) []topology.Answer {
 	return answers
 }
 
-// allHeard says whether as many servers have answered as there are endpoints.
+// allHeard reports whether as many servers have answered as there are endpoints.
 func allHeard(c *call, answers []topology.Answer) bool {
 	heard := make(map[string]bool)
 	for _, a := range answers {

@@ -19,7 +19,7 @@ func (p palette) warn(s string) string  { return p.sgr("33", s) }
 func (p palette) bad(s string) string   { return p.sgr("31;1", s) }
 func (p palette) quiet(s string) string { return p.sgr("35", s) }
 
-// shades tell neighbouring servers apart where there are no colours.
+// shades distinguish neighbouring servers where there are no colours.
 var (
 	shades  = []string{"█", "▒", "▓", "░"}
 	colours = []string{"36", "34", "32", "33", "35", "31", "96", "94", "92", "93", "95", "91"}

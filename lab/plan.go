@@ -17,11 +17,11 @@ type call struct {
 	service *model.Service
 	kind    state.FrontendKind
 	packet  probe.Packet
-	// expect is what the oracle says.
+	// expect is the oracle's answer.
 	expect probe.Answer
 }
 
-// client is somebody who connects to Services.
+// client is one that connects to Services.
 type client struct {
 	from  probe.Client
 	addrs []netip.Addr

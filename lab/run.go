@@ -20,7 +20,7 @@ import (
 	"github.com/switchyard-net/switchyard/test/topology"
 )
 
-// Options say what to show, and where.
+// Options report what to show, and where.
 type Options struct {
 	// Path is a manifest or a directory of manifests. Required.
 	Path string
@@ -43,7 +43,7 @@ type Dataplane interface {
 	io.Closer
 }
 
-// SurpriseError says that something was not as the oracle says.
+// SurpriseError reports whether something was not as the oracle expects.
 type SurpriseError struct {
 	// Surprises are sentences, each with the Service, the frontend and the client.
 	Surprises []string
@@ -173,7 +173,7 @@ func (v *view) surprises() []string {
 	return list
 }
 
-// lines draws the whole view: the table, and what there is to say about it.
+// lines draws the whole view: the table, and the notes about it.
 func (v *view) lines(p palette, width int) []string {
 	lines := []string{
 		p.bold("switchyard lab") + p.dim(fmt.Sprintf("  %s: %s, %s on two nodes; clients: a pod, the node, one outside",
@@ -214,7 +214,7 @@ func count(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// sctpNote is what the view says on kernels without SCTP.
+// sctpNote is the view's text on kernels without SCTP.
 const sctpNote = "this kernel has no SCTP, so SCTP ports are left out; load it with: modprobe sctp"
 
 func withoutSCTP(calls []call) (kept []call, note string) {

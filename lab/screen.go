@@ -17,7 +17,7 @@ type screen struct {
 	out   io.Writer
 	size  func() (width, height int)
 	paint palette
-	// terminal says that the alternate screen is on.
+	// terminal reports that the alternate screen is on.
 	terminal bool
 	begun    time.Time
 }
@@ -65,7 +65,7 @@ func (s *screen) show(v *view, changed bool) {
 	fmt.Fprint(s.out, strings.TrimSuffix(b.String(), "\r\n")+"\x1b[J")
 }
 
-// page says which part of so many lines is to be shown now.
+// page describes which part of so many lines is to be shown now.
 func (s *screen) page(lines, height int) (page, pages int) {
 	if height < 1 || lines <= height {
 		return 0, 1

@@ -87,7 +87,7 @@ func (s *session) close() error {
 // failed is why the pipeline has ended, nil if it runs.
 func (s *session) failed() error { return s.status.failed() }
 
-// apply makes the lab run the manifests and waits until the dataplane shows them. The error says what could not be done; the
+// apply makes the lab run the manifests and waits until the dataplane shows them. The error reports what could not be done; the
 // rest has been.
 func (s *session) apply(ctx context.Context, objs []runtime.Object) error {
 	var errs []error
@@ -191,7 +191,7 @@ func (s *session) round(ctx context.Context) *view {
 // programTimeout is how long the dataplane may take for what is, for it, a small change.
 const programTimeout = 20 * time.Second
 
-// status is what the reconciler said last.
+// status is the reconciler's latest.
 type status struct {
 	mu      sync.Mutex
 	changed chan struct{} // closed and replaced with each change

@@ -44,7 +44,7 @@ func TestTheExampleIsAsItMustBe(t *testing.T) {
 	}
 }
 
-// bent is a dataplane that programs something else than it is told.
+// bent is a dataplane that programs something else than it was sent.
 type bent struct {
 	Dataplane
 	bend func(*state.Port)

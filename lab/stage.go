@@ -92,7 +92,7 @@ func (s *stage) host(c probe.Client) *topology.Host {
 	return s.lab.Client()
 }
 
-// apply makes the lab run the cluster's pods, and servers for endpoints that are not pods, and says who serves where. What is
+// apply makes the lab run the cluster's pods, and servers for endpoints that are not pods, and returns which server is where. What is
 // the same as before keeps running. Errors name what could not be started.
 func (s *stage) apply(c *minicluster.Cluster) (directory, error) {
 	var errs []error
@@ -168,7 +168,7 @@ func (s *stage) stop(name string, p minicluster.Pod) error {
 	return errors.Join(errs...)
 }
 
-// served says whether the kernel has a protocol. The view says so if it has not.
+// served reports whether the kernel has a protocol. The view reports it if it has not.
 func served(p state.Protocol) bool { return p != state.SCTP || topology.HasSCTP() }
 
 // distinct leaves out ports that are declared again under another name.
@@ -194,7 +194,7 @@ func (s *stage) serveOutside(all []*discoveryv1.EndpointSlice, servers directory
 		}
 		m, err := kubeconv.EndpointSlice(slice)
 		if err != nil {
-			continue // said where the objects go to the store
+			continue // reported where the objects go to the store
 		}
 		for _, e := range m.Endpoints {
 			for _, port := range m.Ports {
@@ -232,7 +232,7 @@ func (s *stage) serveOutside(all []*discoveryv1.EndpointSlice, servers directory
 	return errors.Join(errs...)
 }
 
-// ownedByPod says whether an address is a pod's: if that pod does not listen, nobody does so in its place.
+// ownedByPod reports whether an address is a pod's: if that pod does not listen, nothing else does so in its place.
 func (s *stage) ownedByPod(addr netip.Addr) bool {
 	for _, p := range s.pods {
 		if !p.HostNetwork && slices.Contains(p.Addrs, addr) {

@@ -26,14 +26,14 @@ type group struct {
 	rows    []row
 }
 
-// row shows the clients of one frontend to whom the same happened.
+// row shows the clients of one frontend with the same outcome.
 type row struct {
 	first   *result // of its clients
 	clients []probe.Client
 	servers map[string]int
 	p50     time.Duration
 	good    bool
-	// again says that the row above is about the same frontend.
+	// again reports that the row above is about the same frontend.
 	again bool
 }
 
@@ -61,7 +61,7 @@ func sameFrontend(a, b *result) bool {
 	return a.kind == b.kind && a.packet.Dst == b.packet.Dst && a.packet.Protocol == b.packet.Protocol
 }
 
-// joins says whether what happened to r is what the row shows already. With affinity, clients may have different servers.
+// joins reports whether what happened to r is what the row shows already. With affinity, clients may have different servers.
 func (o *row) joins(r *result) bool {
 	sameServers := maps.EqualFunc(o.first.servers, r.servers, func(int, int) bool { return true }) || r.expect.Affinity != ""
 	return sameFrontend(o.first, r) && o.first.outcome == r.outcome && o.first.source == r.source && sameServers &&
@@ -267,7 +267,7 @@ const (
 	minLegend = 14
 )
 
-// answers shows who answered, in exactly width columns.
+// answers shows which servers answered, in exactly width columns.
 func (t table) answers(o *row, width int, names *naming) string {
 	switch o.first.outcome {
 	case topology.Answered:

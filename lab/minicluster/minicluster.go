@@ -64,7 +64,7 @@ type Pod struct {
 	Name      string
 	// Node is the name of the node that it runs on.
 	Node string
-	// HostNetwork says that the pod has the network, and thereby the addresses, of its node.
+	// HostNetwork reports whether the pod has the network, and thereby the addresses, of its node.
 	HostNetwork bool
 	// Addrs are the pod's addresses, one for each family, in the order of the node's PodCIDRs.
 	Addrs  []netip.Addr
@@ -72,8 +72,8 @@ type Pod struct {
 	// Ports are what its containers listen on: the containerPorts. A pod that declares none listens on the numeric
 	// targetPorts of the Services that select it, because a cluster does not insist on the declaration.
 	Ports []ContainerPort
-	// Ready is false for pods with a readiness gate, since nobody opens it, and for those whose manifest has a status that
-	// says so.
+	// Ready is false for pods with a readiness gate, since no controller opens it, and for those whose manifest has a status that
+	// reports it.
 	Ready bool
 }
 
@@ -99,7 +99,7 @@ func Build(objs []runtime.Object, opts Options) (*Cluster, error) {
 		case *corev1.Service:
 			services = append(services, withNamespace(o.DeepCopy()))
 		case *discoveryv1.EndpointSlice:
-			// What that controller made in another cluster, it makes anew here.
+			// What that controller made in another cluster, it makes again here.
 			if o.Labels[discoveryv1.LabelManagedBy] != SliceController {
 				b.out.Slices = append(b.out.Slices, withNamespace(o.DeepCopy()))
 			}

@@ -150,7 +150,7 @@ func (b *builder) endpoint(svc *corev1.Service, p *Pod, addr netip.Addr) discove
 	return e
 }
 
-// resolvePorts says which port numbers of a pod a Service leads to; ports that the pod does not name are left out.
+// resolvePorts describes which port numbers of a pod a Service leads to; ports that the pod does not name are left out.
 func resolvePorts(svc *corev1.Service, p *Pod) []discoveryv1.EndpointPort {
 	var ports []discoveryv1.EndpointPort
 	for i := range svc.Spec.Ports {
