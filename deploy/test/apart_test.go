@@ -23,12 +23,25 @@ import (
 // relayedDir is the split pod with the component that has it ask a relay, as seen from deploy/kustomize.
 const relayedDir = "../test/testdata/relayed"
 
+// splitValues make the chart what kustomize/split is.
+func splitValues() values {
+	conntrack := values{"maxPerCore": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"}
+	return values{
+		"split": values{"enabled": true}, "kernelSettings": values{"enabled": false}, "capabilities": []any{"NET_ADMIN"},
+		"config": values{
+			"detectLocalMode": "", "detectLocal": values{"clusterCIDRs": []any{"10.244.0.0/16"}},
+			"linux": values{"oomScoreAdj": -997, "conntrack": conntrack},
+		},
+	}
+}
+
 // apart are the ways to deploy the program in several processes.
 func apart(t *testing.T) map[string]objects {
 	return map[string]objects{
 		"kustomize/relay":   kustomize(t, "relay"),
 		"kustomize/split":   kustomize(t, "split"),
 		"kustomize/relayed": kustomize(t, relayedDir),
+		"helm, split":       rendered(t, splitValues()),
 	}
 }
 
@@ -46,7 +59,7 @@ func TestApartRoles(t *testing.T) {
 	for title, c := range map[string]struct {
 		name     string
 		allNodes bool
-	}{"kustomize/relay": {"switchyard-relay", true}, "kustomize/split": {"switchyard", false}} {
+	}{"kustomize/relay": {"switchyard-relay", true}, "kustomize/split": {"switchyard", false}, "helm, split": {"switchyard", false}} {
 		all := apart(t)[title]
 		want, has := requested(t, c.allNodes), granted(into[rbacv1.ClusterRole](t, all["ClusterRole "+c.name]))
 		if missing, extra := less(want, has), less(has, want); len(missing)+len(extra) > 0 {
@@ -275,7 +288,7 @@ func TestSplitSame(t *testing.T) {
 			}
 		}
 	}
-	if len(pods) != 3 || len(slices.Compact(pods)) != 1 {
+	if len(pods) != 4 || len(slices.Compact(pods)) != 1 {
 		t.Errorf("the addresses of pods are %v", pods)
 	}
 }

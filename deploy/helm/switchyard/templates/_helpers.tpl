@@ -51,3 +51,33 @@ resources:
 - --v={{ . }}
 {{- end }}
 {{- end }}
+
+{{- /* Where the kubelet asks how a container is: at the port with a name, on an address and port. */}}
+{{- define "switchyard.probes" -}}
+livenessProbe:
+  httpGet:
+    {{- with include "switchyard.host" .address }}
+    host: {{ . | quote }}
+    {{- end }}
+    path: /livez
+    port: {{ .port }}
+  periodSeconds: 10
+  timeoutSeconds: 5
+  failureThreshold: 6
+readinessProbe:
+  httpGet:
+    {{- with include "switchyard.host" .address }}
+    host: {{ . | quote }}
+    {{- end }}
+    path: /healthz
+    port: {{ .port }}
+  periodSeconds: 10
+  timeoutSeconds: 5
+{{- end }}
+
+{{- /* The host of an address and port; nothing if it is all addresses. */}}
+{{- define "switchyard.host" -}}
+{{- if not (or (hasPrefix "0.0.0.0:" .) (hasPrefix "[::]:" .)) }}
+{{- regexReplaceAll ":[0-9]+$" . "" | trimPrefix "[" | trimSuffix "]" }}
+{{- end }}
+{{- end }}
