@@ -1,9 +1,11 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -187,25 +189,25 @@ func printWarnings(cmd *cobra.Command, files []configfile.File, c *config.Config
 	if note := modeNote(c); note != "" {
 		print(note)
 	}
-	for _, w := range settingWarnings(c) {
-		print(fmt.Sprintf("%s: %s: %s", w.text, w.names, w.remedy))
-	}
+	warnWithoutEffect(c, slog.New(warningPrinter{slog.DiscardHandler, print}))
 }
 
-// settingWarning is what an operator should know about settings.
-type settingWarning struct{ text, key, names, remedy string }
+// warningPrinter is the handler of a log that prints each line in one text.
+type warningPrinter struct {
+	slog.Handler
+	print func(text string)
+}
 
-// settingWarnings names what c sets to no effect.
-func settingWarnings(c *config.Config) (warnings []settingWarning) {
-	if fields := c.WithoutEffect(); len(fields) > 0 {
-		warnings = append(warnings, settingWarning{"settings that have no effect in this release", "fields", strings.Join(fields, ", "),
-			"leave them out; see docs/config-reference.md"})
-	}
-	if gates := c.UnknownGates(); len(gates) > 0 {
-		warnings = append(warnings, settingWarning{"feature gates that Kubernetes 1.36 does not have", "gates", strings.Join(gates, ", "),
-			"check the names, or leave them out"})
-	}
-	return warnings
+func (warningPrinter) Enabled(context.Context, slog.Level) bool { return true }
+
+func (p warningPrinter) Handle(_ context.Context, r slog.Record) error {
+	text := r.Message
+	r.Attrs(func(a slog.Attr) bool {
+		text += ": " + a.Value.String()
+		return true
+	})
+	p.print(text)
+	return nil
 }
 
 // writeFile writes a file so that whoever reads it sees the old or the new text, never a part.

@@ -127,7 +127,10 @@ func (d *daemon) reload(files []configfile.File) (again bool, err error) {
 
 // warnWithoutEffect names what c sets to no effect.
 func warnWithoutEffect(c *config.Config, log *slog.Logger) {
-	for _, w := range settingWarnings(c) {
-		log.Warn(w.text, w.key, w.names, "remedy", w.remedy)
+	if fields := c.WithoutEffect(); len(fields) > 0 {
+		log.Warn("settings that have no effect in this release", "fields", strings.Join(fields, ", "), "remedy", "leave them out; see docs/config-reference.md")
+	}
+	if gates := c.UnknownGates(); len(gates) > 0 {
+		log.Warn("feature gates that Kubernetes 1.36 does not have", "gates", strings.Join(gates, ", "), "remedy", "check the names, or leave them out")
 	}
 }

@@ -147,6 +147,9 @@ func TestConvertingBackNamesWhatIsLost(t *testing.T) {
 					t.Errorf("mode %q: %s: what was written is read with the note %v", mode, path, n)
 				}
 			}
+			if mode != "" {
+				return
+			}
 			forth, notes := convert(t, text, "v1alpha2", configfile.Options{})
 			if len(notes) != len(more) {
 				t.Errorf("mode %q: %s: notes = %q", mode, path, notes)
