@@ -1,6 +1,7 @@
 package configfile
 
 import (
+	"bytes"
 	"fmt"
 	"path"
 	"reflect"
@@ -117,21 +118,33 @@ func attach(c manifest.Comment, field, beside *yaml.Node) {
 	}
 }
 
+// maxLostComments is how many lost comments of a document are named one by one.
+const maxLostComments = 20
+
 // nameLostComments adds a note for each comment that is not in text.
 func (l *loaded) nameLostComments(text []byte) {
-	lost := func(doc *manifest.Document, line int, comment string) {
-		if !strings.Contains(string(text), comment) {
-			l.notes = append(l.notes, config.Note{File: doc.File(), Path: fmt.Sprintf("the comment in line %d", line), Text: fmt.Sprintf("is lost: %.60s", comment)})
-		}
-	}
 	for _, doc := range l.documents() {
-		for _, c := range doc.CommentLines() {
-			lost(doc, c.Line, c.Text)
-		}
+		comments := doc.CommentLines()
 		for _, c := range doc.Comments() {
 			if c.Beside != "" {
-				lost(doc, c.Line, c.Beside)
+				comments = append(comments, manifest.CommentLine{Line: c.Line, Text: c.Beside})
 			}
+		}
+		kept := map[string]bool{}
+		lost := 0
+		for _, c := range comments {
+			if _, known := kept[c.Text]; !known {
+				kept[c.Text] = bytes.Contains(text, []byte(c.Text))
+			}
+			if kept[c.Text] {
+				continue
+			}
+			if lost++; lost <= maxLostComments {
+				l.notes = append(l.notes, config.Note{File: doc.File(), Path: fmt.Sprintf("the comment in line %d", c.Line), Text: fmt.Sprintf("is lost: %.60s", c.Text)})
+			}
+		}
+		if more := lost - maxLostComments; more > 0 {
+			l.notes = append(l.notes, config.Note{File: doc.File(), Path: "comments", Text: fmt.Sprintf("are lost in %d more lines", more)})
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package configfile_test
 
 import (
+	"fmt"
 	"maps"
 	"reflect"
 	"slices"
@@ -78,6 +79,20 @@ func TestCommentsGoWithTheirFields(t *testing.T) {
 	}
 	if len(notes) > 0 {
 		t.Errorf("notes = %q", notes)
+	}
+}
+
+// TestManyComments has a file that is hardly anything else.
+func TestManyComments(t *testing.T) {
+	var text strings.Builder
+	text.WriteString(v1)
+	for i := range 50_000 {
+		fmt.Fprintf(&text, "# number %d\n", i)
+	}
+	text.WriteString("portRange: \"\" # beside\n")
+	_, notes := convert(t, text.String(), "v1alpha2", configfile.Options{})
+	if n := len(notes); n != 21 || notes[20] != "comments: are lost in 49981 more lines" {
+		t.Errorf("%d notes: %.2000q", n, notes)
 	}
 }
 
