@@ -189,17 +189,24 @@ func TestManyStreamsOfOneNode(t *testing.T) {
 	if _, err := io.ReadFull(stdout, line); err != nil || string(line) != "all" {
 		t.Fatalf("the clients said %q, %v", line, err)
 	}
-	grown := heap() - before
-	mu.Lock()
-	kept, largest := len(statuses), 0
-	for _, s := range statuses {
-		size := 0
-		for name, reason := range s.Failed {
-			size += len(name.Namespace) + len(name.Name) + len(reason)
+	kept, largest := 0, 0
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		mu.Lock()
+		kept, largest = len(statuses), 0
+		for _, s := range statuses {
+			size := 0
+			for name, reason := range s.Failed {
+				size += len(name.Namespace) + len(name.Name) + len(reason)
+			}
+			largest = max(largest, size)
 		}
-		largest = max(largest, size)
+		mu.Unlock()
+		// On a loaded machine, the ends of replaced connections are noticed late.
+		if largest > 0 && kept <= 8 && w.server.Clients() <= 8 || time.Now().After(end) {
+			break
+		}
 	}
-	mu.Unlock()
+	grown := heap() - before
 	if largest > 4<<10 || largest == 0 {
 		t.Errorf("a status has %d bytes", largest)
 	}
