@@ -15,7 +15,7 @@ import (
 
 // Result is one measured figure.
 type Result struct {
-	// Name says what was measured, as "part/what".
+	// Name identifies what was measured, as "part/what".
 	Name string `json:"name"`
 	// Services is the size of the cluster, Endpoints the number of endpoints of each service.
 	Services  int     `json:"services"`
@@ -24,7 +24,7 @@ type Result struct {
 	Unit      string  `json:"unit"`
 }
 
-// Options says what to measure. The zero value measures the sizes that Switchyard's goals are set for.
+// Options specifies what to measure. The zero value measures the sizes that Switchyard's goals are set for.
 type Options struct {
 	// Services are the cluster sizes to measure at. Default: the benchmark's own.
 	Services []int
@@ -81,7 +81,7 @@ func (r *Reporter) Report(result Result) {
 // patience is how long a step may take before it is announced.
 const patience = 2 * time.Second
 
-// Step says what is being done, if it takes long. The caller calls done at the end of it.
+// Step describes what is being done, if it takes long. The caller calls done at the end of it.
 func (r *Reporter) Step(format string, args ...any) (done func()) {
 	timer := time.AfterFunc(patience, func() {
 		r.mu.Lock()

@@ -208,7 +208,7 @@ func (c *churnCluster) flap(service, endpoint int) {
 	}
 }
 
-// uses says whether connections from the node reach an endpoint, as the rules for local policies and hints have it.
+// uses reports whether connections from the node reach an endpoint, as the rules for local policies and hints have it.
 func (c *churnCluster) uses(service, endpoint int) bool {
 	ep := &c.slices[service].Endpoints[endpoint]
 	switch {

@@ -37,7 +37,7 @@ type node struct {
 	next   []uint32   // of an update that replaces the state and is not whole yet
 	deltas []delta    // of another update that is not whole yet
 	has    bool       // the state has what is awaited
-	coming *bool      // likewise the update that is not whole yet; nil if it says nothing about it
+	coming *bool      // likewise the update that is not whole yet; nil if it reports nothing about it
 
 	at time.Time // when what is awaited arrived; guarded by fleet.mu
 }

@@ -19,7 +19,7 @@ const (
 // internetTrees are the trees that are compared: how many relays there are at each level, those that follow the API server first.
 var internetTrees = [][]int{{10}, {25}, {50}, {3, 10}, {3, 25}, {3, 50}, {3, 100}, {3, 10, 100}}
 
-// InternetOptions says what to model.
+// InternetOptions specifies what to model.
 type InternetOptions struct {
 	// RelayOptions has the processes with which costs are measured. Nodes is how many nodes the cluster has. Default: 50,000.
 	RelayOptions

@@ -17,7 +17,7 @@ const (
 	relayReplicas = 3
 )
 
-// RelayOptions says what to measure, and how to run the processes that it takes.
+// RelayOptions specifies what to measure, and how to run the processes that it takes.
 type RelayOptions struct {
 	Options
 	// Nodes is how many nodes there are. Default: 5,000.

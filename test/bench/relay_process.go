@@ -68,7 +68,7 @@ type relayProcess struct {
 	address string // of its nodes
 }
 
-// relayOptions say where a relay is and what is above it.
+// relayOptions report where a relay is and what is above it.
 type relayOptions struct {
 	// Relay makes the command that is a relay with flags of 'switchyard serve --nodes', and [AnswerRelay].
 	Relay func(ctx context.Context, args ...string) *exec.Cmd

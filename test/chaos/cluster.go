@@ -29,7 +29,7 @@ var loaded = []serviceOf{
 	{name: "local", number: 30, nodePort: 30090, local: true},
 }
 
-// fadingService is there only while the cluster says so.
+// fadingService is there only while the cluster reports it.
 var fadingService = serviceOf{name: "fading", number: 40}
 
 // markService is changed with each change.
@@ -49,11 +49,11 @@ type pod struct {
 type member struct {
 	*pod
 	terminating bool
-	// gone says that the pod is no endpoint, though it goes on serving. unready says that it is one that is neither ready nor serving.
+	// gone reports that the pod is no endpoint, though it goes on serving. unready reports that it is one that is neither ready nor serving.
 	gone, unready bool
 }
 
-// cluster is a small cluster in a lab: what it is, what the proxy was told of it, and what the oracle says of it. It is changed by
+// cluster is a small cluster in a lab: what it is, what the proxy learned of it, and what the oracle says of it. It is changed by
 // one goroutine.
 type cluster struct {
 	lab     *topology.Lab
@@ -72,15 +72,15 @@ type cluster struct {
 	// background is the number of other services, and generation what their endpoints are.
 	background, generation int
 	changes                int               // how many there were, for the mark
-	told                   map[string]string // what the proxy was told, by kind and name
-	// toldAt is when the proxy was told last, and slowest the longest that it has taken to take over what it was told.
+	sent                   map[string]string // what the proxy was sent, by kind and name
+	// toldAt is when the proxy last got an update, and slowest the longest that it has taken to apply one.
 	toldAt  time.Time
 	slowest time.Duration
 }
 
 // newCluster fills a lab.
 func newCluster(l *topology.Lab, seed uint64) (*cluster, error) {
-	c := &cluster{lab: l, rng: rand.New(rand.NewPCG(seed, 0)), told: map[string]string{}}
+	c := &cluster{lab: l, rng: rand.New(rand.NewPCG(seed, 0)), sent: map[string]string{}}
 	// Those that are replaced come first: a proxy may fall back on the first endpoint, which must not be one that stays for good.
 	for i := range 6 {
 		if err := c.addMember(i%2 == 1); err != nil {
@@ -215,9 +215,9 @@ func (c *cluster) world() (*oracle.World, error) {
 	return w, nil
 }
 
-// tell hands the cluster as it is now to the proxy, without waiting. Until [cluster.settle] connections may go by what was and by
+// sendState hands the cluster as it is now to the proxy, without waiting. Until [cluster.settle] connections may go by what was and by
 // what is.
-func (c *cluster) tell() error {
+func (c *cluster) sendState() error {
 	c.changes++
 	w, err := c.world()
 	if err != nil {
@@ -232,21 +232,21 @@ func (c *cluster) tell() error {
 			return err
 		}
 		key := fmt.Sprintf("%T %s", o, o.GetName())
-		if c.told[key] != string(text) {
-			c.told[key] = string(text)
+		if c.sent[key] != string(text) {
+			c.sent[key] = string(text)
 			changed = append(changed, o)
 		}
 	}
 	return c.subject.Put(changed)
 }
 
-// patience is how long is waited for a change.
-const patience = 2 * time.Minute
+// changeTimeout is how long is waited for a change.
+const changeTimeout = 2 * time.Minute
 
 // rest is how long only one state counts after a change, at least.
 const rest = 100 * time.Millisecond
 
-// settle waits until the proxy has taken over what it was told last, and rests.
+// settle waits until the proxy has applied its last update, and rests.
 func (c *cluster) settle(ctx context.Context) error {
 	want := fmt.Sprint(c.changes % markPorts)
 	began := time.Now()
@@ -255,8 +255,8 @@ func (c *cluster) settle(ctx context.Context) error {
 			if err := errors.Join(ctx.Err(), c.subject.Failure()); err != nil {
 				return err
 			}
-			if time.Since(began) > patience {
-				return fmt.Errorf("change %d has not arrived after %v", c.changes, patience)
+			if time.Since(began) > changeTimeout {
+				return fmt.Errorf("change %d has not arrived after %v", c.changes, changeTimeout)
 			}
 			time.Sleep(2 * time.Millisecond)
 		}
@@ -269,15 +269,15 @@ func (c *cluster) settle(ctx context.Context) error {
 	return pause(ctx, rest)
 }
 
-// shows says whether the mark is what it is to be.
+// shows reports whether the mark is what it is to be.
 func (c *cluster) shows(ctx context.Context, vip netip.Addr, want string) bool {
 	answer := c.client.Probe(ctx, state.TCP, netip.AddrPortFrom(vip, tcpPort), topology.ProbeOptions{Timeout: 200 * time.Millisecond})
 	return answer.Outcome == topology.Answered && answer.Server == want
 }
 
-// change tells the proxy and waits.
+// change sends the state to the proxy and waits.
 func (c *cluster) change(ctx context.Context) error {
-	if err := c.tell(); err != nil {
+	if err := c.sendState(); err != nil {
 		return err
 	}
 	return c.settle(ctx)

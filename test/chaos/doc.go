@@ -1,6 +1,6 @@
-// Package chaos makes trouble for a proxy while thousands of connections a second go through it, and reports what became of them.
+// Package chaos injects faults for a proxy while thousands of connections a second go through it, and reports their outcome.
 //
-// A story is one kind of trouble: the process is killed, its rules are flushed, every endpoint is replaced. Each story has a lab of
+// A scenario is one kind of fault: the process is killed, its rules are flushed, every endpoint is replaced. Each scenario has a lab of
 // its own, with a small cluster whose services are called by pods, by the node and from outside. A [Subject] is the proxy under
 // test, a real process on the lab's node, and the way on which it learns of the cluster. Package flowcount makes the load and
 // counts; the oracle says, for each connection, who may answer.

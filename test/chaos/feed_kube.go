@@ -150,7 +150,7 @@ func (f *kubeFeed) put(changed []Object) error {
 	return nil
 }
 
-// remove removes objects, by resource and name, while the server is away: those who watch are not told.
+// remove removes objects, by resource and name, while the server is away: watchers get no event.
 func (f *kubeFeed) remove(resource, name string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -85,7 +85,7 @@ func (f *storeFeed) put(changed []Object) error {
 	return nil
 }
 
-// complete says that the source has delivered all that there is.
+// complete reports whether the source has delivered all that there is.
 func (f *storeFeed) complete() { f.once.Do(f.sink.Complete) }
 
 func (f *storeFeed) close() error {

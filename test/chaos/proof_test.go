@@ -43,15 +43,15 @@ func TestVariantsFitTheCode(t *testing.T) {
 	}
 }
 
-// TestPlantsAreAboutStories: each planted fault names a story.
+// TestPlantsAreAboutStories: each planted fault names a scenario.
 func TestPlantsAreAboutStories(t *testing.T) {
 	for _, p := range plants {
-		if !slices.Contains(Names(), p.story) {
-			t.Errorf("%s: no story %q", p.variant.name, p.story)
+		if !slices.Contains(Names(), p.scenario) {
+			t.Errorf("%s: no scenario %q", p.variant.name, p.scenario)
 		}
 	}
-	if _, err := Run(t.Context(), Options{Dir: t.TempDir(), Log: io.Discard, Stories: []string{"no such"}}); err == nil {
-		t.Error("a story that does not exist was run")
+	if _, err := Run(t.Context(), Options{Dir: t.TempDir(), Log: io.Discard, Scenarios: []string{"no such"}}); err == nil {
+		t.Error("a scenario that does not exist was run")
 	}
 }
 
@@ -63,19 +63,19 @@ func TestJudge(t *testing.T) {
 		spoil func(*loadcheck.Report)
 		want  string
 	}{
-		"unserved":     {func(r *loadcheck.Report) { r.Unserved = 4 }, "4 connections or requests failed as if they had to"},
-		"echo":         {func(r *loadcheck.Report) { r.Established.Ours = 200 * time.Millisecond }, "a gap of 200ms in open connections"},
-		"idle":         {func(r *loadcheck.Report) { r.Control.Skipped = 1 }, "1 connections were not made in time"},
-		"open noise":   {func(r *loadcheck.Report) { r.Established.Unexplained = 200 * time.Millisecond }, "the control had a gap of 200ms in open"},
-		"excused":      {func(r *loadcheck.Report) { r.New.Excused = 210 * time.Millisecond }, "for 21% of the time a gap would have been excused"},
-		"lax":          {func(r *loadcheck.Report) { r.Strict = 4 }, "4% of the new connections were judged by a single state"},
-		"noise":        {func(r *loadcheck.Report) { r.New.Unexplained = time.Second }, "the control had a gap of 1s"},
-		"good":         {func(*loadcheck.Report) {}, ""},
-		"lost":         {func(r *loadcheck.Report) { r.Lost = 1 }, "1 connections or requests were lost"},
-		"reset":        {func(r *loadcheck.Report) { r.Reset = 2 }, "2 connections or requests were reset"},
-		"misdelivered": {func(r *loadcheck.Report) { r.Misdelivered = 3 }, "3 connections or requests were misdelivered"},
-		"gap":          {func(r *loadcheck.Report) { r.New.Ours = 6 * time.Millisecond }, "a gap of 6ms"},
-		"busy":         {func(r *loadcheck.Report) { r.Control.Lost = 1 }, "too busy"},
+		"expected failures": {func(r *loadcheck.Report) { r.ExpectedFailures = 4 }, "4 connections or requests failed as if they had to"},
+		"echo":              {func(r *loadcheck.Report) { r.Established.Ours = 200 * time.Millisecond }, "a gap of 200ms in open connections"},
+		"idle":              {func(r *loadcheck.Report) { r.Control.Skipped = 1 }, "1 connections were not made in time"},
+		"open noise":        {func(r *loadcheck.Report) { r.Established.Unexplained = 200 * time.Millisecond }, "the control had a gap of 200ms in open"},
+		"excused":           {func(r *loadcheck.Report) { r.New.Excused = 210 * time.Millisecond }, "for 21% of the time a gap would have been excused"},
+		"lax":               {func(r *loadcheck.Report) { r.Strict = 4 }, "4% of the new connections were judged by a single state"},
+		"noise":             {func(r *loadcheck.Report) { r.New.Unexplained = time.Second }, "the control had a gap of 1s"},
+		"good":              {func(*loadcheck.Report) {}, ""},
+		"lost":              {func(r *loadcheck.Report) { r.Lost = 1 }, "1 connections or requests were lost"},
+		"reset":             {func(r *loadcheck.Report) { r.Reset = 2 }, "2 connections or requests were reset"},
+		"wrong endpoint":    {func(r *loadcheck.Report) { r.WrongEndpoint = 3 }, "3 connections or requests were sent to a wrong endpoint"},
+		"gap":               {func(r *loadcheck.Report) { r.New.Ours = 6 * time.Millisecond }, "a gap of 6ms"},
+		"busy":              {func(r *loadcheck.Report) { r.Control.Lost = 1 }, "too busy"},
 	} {
 		r := Result{Report: good(), Allowed: usualGap}
 		c.spoil(r.Report)
@@ -97,7 +97,7 @@ func TestJudge(t *testing.T) {
 		t.Errorf("a slow change: %q", slow.Wrong)
 	}
 	flushed := Result{Report: good(), Allowed: repairGap}
-	flushed.Report.Unserved, flushed.Report.Established.Ours = 100, time.Second
+	flushed.Report.ExpectedFailures, flushed.Report.Established.Ours = 100, time.Second
 	if flushed.judge(); len(flushed.Wrong) > 0 {
 		t.Errorf("flushed: %q", flushed.Wrong)
 	}
@@ -112,11 +112,11 @@ func TestStolen(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := after.stolenSince(before); got != 0.3 {
-		t.Errorf("30 ticks of 100 were stolen, got %v", got)
+	if got := after.stealSince(before); got != 0.3 {
+		t.Errorf("30 ticks of 100 were stolen by the hypervisor, got %v", got)
 	}
-	if got := before.stolenSince(before); got != 0 {
-		t.Errorf("in no time, %v was stolen", got)
+	if got := before.stealSince(before); got != 0 {
+		t.Errorf("in no time, %v was CPU steal", got)
 	}
 	for _, text := range []string{"", "cpu 1 2 3", "cpu 1 2 3 4 5 6 7 x", "intr 1 2 3 4 5 6 7 8"} {
 		if _, err := parseProcessors(text); err == nil {
@@ -129,8 +129,8 @@ func TestStolen(t *testing.T) {
 }
 
 func TestPage(t *testing.T) {
-	result := func(story string, gap time.Duration) Result {
-		r := Result{Story: story, Happened: "something", Report: &loadcheck.Report{}, Allowed: usualGap}
+	result := func(scenario string, gap time.Duration) Result {
+		r := Result{Scenario: scenario, Happened: "something", Report: &loadcheck.Report{}, Allowed: usualGap}
 		r.Report.Connections, r.Report.Strict, r.Report.New.Ours = 4711, 4711, gap
 		r.judge()
 		return r
@@ -154,7 +154,7 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// TestFits: the soak compares what became of packets with what the oracle says.
+// TestFits: the soak compares the outcome of packets with what the oracle says.
 func TestFits(t *testing.T) {
 	choice := probe.Answer{Outcome: probe.Forward, Choices: []probe.Choice{{Endpoint: netip.MustParseAddrPort("10.0.0.1:80")}}}
 	for _, c := range []struct {
@@ -176,7 +176,7 @@ func TestFits(t *testing.T) {
 	}
 }
 
-// TestAPIServer: it lists, watches, and says what it has forgotten.
+// TestAPIServer: it lists, watches, and reports what it has forgotten.
 func TestAPIServer(t *testing.T) {
 	l, err := topology.New(t.Context(), topology.Options{})
 	if err != nil {
@@ -241,12 +241,12 @@ func TestAPIServer(t *testing.T) {
 	expect("/api/v1/services", `"items":[{`)
 }
 
-// TestPeace tells the story without trouble, and then one of a process that ends by itself.
+// TestPeace runs the scenario without faults, and then one of a process that ends by itself.
 func TestPeace(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds Switchyard")
 	}
-	o := Options{Source: "../..", Dir: t.TempDir(), Scale: 0.1, Rate: 200, Log: io.Discard, Stories: []string{"peace"}, patience: 10 * time.Second}
+	o := Options{Source: "../..", Dir: t.TempDir(), Scale: 0.1, Rate: 200, Log: io.Discard, Scenarios: []string{"peace"}, timeout: 10 * time.Second}
 	results, err := Run(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
@@ -267,7 +267,7 @@ func TestPeace(t *testing.T) {
 	}
 }
 
-// TestProcess: what ends by itself is told apart from what was ended.
+// TestProcess: what ends by itself is distinguished from what was ended.
 func TestProcess(t *testing.T) {
 	l, err := topology.New(t.Context(), topology.Options{})
 	if err != nil {

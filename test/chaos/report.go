@@ -14,13 +14,13 @@ import (
 
 // Findings are all that a report is written of.
 type Findings struct {
-	// Machine describes what the stories ran on.
+	// Machine describes what the scenarios ran on.
 	Machine string
 	// Scale and Rate are those of [Options].
 	Scale float64
 	Rate  int
 	Ours  []Result
-	// Upstream are kube-proxy's results, of the stories in which it can take part. It may be nil.
+	// Upstream are kube-proxy's results, of the scenarios in which it can take part. It may be nil.
 	Upstream *Beside
 	Plants   []Planted
 }
@@ -47,38 +47,38 @@ func DescribeMachine() string {
 
 const intro = `# Proof
 
-What became of connections through Switchyard while there was trouble. ` + "`make proof`" + ` writes this page; it takes about half an hour.
+The outcome of connections through Switchyard while faults are injected. ` + "`make proof`" + ` writes this page; it takes about half an hour.
 
 `
 
 const how = `
 ## How it is counted
 
-Each story has a lab of network namespaces: a node with the proxy, another node, pods on both, a client outside. Three services of
+Each scenario has a lab of network namespaces: a node with the proxy, another node, pods on both, a client outside. Three services of
 eight pods each are called over TCP and UDP, IPv4 and IPv6: at cluster IPs by a pod, which is an endpoint too, and by the node; at
 NodePorts from outside and by a pod; at a load balancer's IP from outside and by the node. One service has client affinity, with
 clients inside and outside, one externalTrafficPolicy Local. New connections are made at a steady pace, each client's to each address
 10 to 20 ms apart, whether the earlier ones were answered or not. Others stay open and are used all the time. Connections and requests
-have numbers, and servers say who they are and repeat the numbers. Each change makes some pods ready, terminating, or no endpoints,
+have numbers, and servers name themselves and repeat the numbers. Each change makes some pods ready, terminating, or no endpoints,
 while they all go on serving; one pod is never ready, and never allowed.
 
 - **Connections** were tried; **requests** are those on them.
 - **Lost** had no answer within 900 ms, which is less than TCP's first retransmission of a SYN. On an open TCP connection it is 5 s;
   that less was lost there the longest echo shows, as TCP sends nothing again within 200 ms.
 - **Reset** were refused, or ended by somebody other than the server, or given to a server that was ending.
-- **Misdelivered** were answered by an endpoint that the oracle (test/oracle) does not allow. A change is under way from
-  before the proxy is told until a connection to a service that was changed with it shows the change. A connection that was open
+- **Wrong endpoint** counts those answered by an endpoint that the oracle (test/oracle) does not allow. A change is under way from
+  before the proxy gets the update until a connection to a service that was changed with it shows the change. A connection that was open
   at some moment of that time may go by the old or the new state. A client with affinity that moves although its endpoint is
   still allowed counts here too, and so does a UDP flow that is still with an endpoint 1 s after it has ceased to serve. **One
   state** is the share of new connections that no change was under way for, so that a single state judges them.
 - **Ended** were taken leave of by their server, or are UDP flows that had to be cut, since their endpoint was gone.
-- **Unserved** failed as they had to: in the story of the flush on an older kernel, within 200 ms after somebody deleted all rules. That includes resets
+- **Expected failures** failed as the cluster's state allows: in the scenario of the flush on an older kernel, within 200 ms after somebody deleted all rules. That includes resets
   of open connections, since the kernel translates no packets while there are no rules for it. What an open TCP connection has sent
   must arrive after the repair.
 - **Longest gap**: the longest time in which no new connection of one client to one address succeeded although it had to. That is how
   long one took, until its answer; or from the beginning of the first that failed to the answer of one that began later.
 - **Longest echo** is the same for requests on open connections. It may be 100 ms, but after a flush on an older kernel.
-- **Slowest change** is the longest time from telling the proxy to the first connection that shows it, with the time in which the
+- **Slowest change** is the longest time from the update to the first connection that shows it, with the time in which the
   proxy did not run.
 
 A machine with few processors makes gaps of its own. The load runs before all other programs (SCHED_RR), and beside it runs a
@@ -86,16 +86,16 @@ control: connections from outside and from the other node to a pod there, whose 
 proxy. On each processor, a thread of the load sleeps for half a millisecond again and again, and notes how late it wakes up,
 if it is a millisecond or more: a stall. Of each gap, the time in which the control waited or a processor stalled, meanwhile
 or within 10 ms, is taken off. The rest is in bold. In parentheses are the gap as it was measured, and the longest one of the
-control in the whole story. **Excused** is the share of the time that could be taken off: what happens then is not seen in
+control in the whole scenario. **Excused** is the share of the time that could be taken off: what happens then is not seen in
 gaps. If it is more than 20%, or if more than 20 ms of a gap of the control are not explained by stalls, the machine was too
-busy for a judgement, and the story is told again, three times at most, if nothing else was wrong. **Stolen** is the share of
+busy for a judgement, and the scenario is run again, three times at most, if nothing else was wrong. **CPU steal** is the share of
 the processors that the machine under this one gave to others. How many of 100,000 new connections took longer than 5 ms is
-told with nothing taken off, of the proxy's and of the control's: what the proxy does to all packets alike, for example by
+reported with nothing taken off, of the proxy's and of the control's: what the proxy does to all packets alike, for example by
 keeping a processor busy in the kernel, must show there. A kernel that is not preemptible looks through its connection
-tracking table in one go, for itself or for whoever lists it, which takes it 7 to 30 ms here.
+tracking table in one go, for itself or for any process that lists it, which takes it 7 to 30 ms here.
 
 Not in it: SCTP, connections that are closed with FIN, affinity that expires, Services without endpoints. The suite in
-[conformance](../conformance) has them, without this load. In the stories of the slow source, of the 10,000 changes and of the flushes,
+[conformance](../conformance) has them, without this load. In the scenarios of the slow source, of the 10,000 changes and of the flushes,
 brain and store are in the load's process, and the dataplane gets states over the node-local API.
 `
 
@@ -114,14 +114,14 @@ func (f *Findings) Write() string {
 		b.WriteString("\nNot as promised:\n\n")
 		for i := range f.Ours {
 			for _, w := range f.Ours[i].Wrong {
-				fmt.Fprintf(&b, "- %s: %s\n", f.Ours[i].Story, w)
+				fmt.Fprintf(&b, "- %s: %s\n", f.Ours[i].Scenario, w)
 			}
 		}
 	}
 	if u := f.Upstream; u != nil {
 		b.WriteString("\n## Upstream kube-proxy, nftables mode\n\n")
 		fmt.Fprintf(&b, "Measured on %s; scale %v, %d new connections a second. ", u.Machine, u.Scale, u.Rate)
-		b.WriteString("The same stories on a smaller scale, with a real API server beside it, and none of the services that nobody calls. " +
+		b.WriteString("The same scenarios on a smaller scale, with a real API server beside it, and none of the services without clients. " +
 			"That is easier for it: its syncs take the longer the more services there are.\n\n")
 		writeTable(&b, u.Results)
 	}
@@ -131,16 +131,16 @@ func (f *Findings) Write() string {
 		writeBars(&b, "kube-proxy", f.Upstream.Results)
 	}
 	b.WriteString("```\n")
-	b.WriteString("\n## The stories\n\n")
+	b.WriteString("\n## The scenarios\n\n")
 	for i := range f.Ours {
-		fmt.Fprintf(&b, "- **%s**: %s Here: %s.\n", f.Ours[i].Story, aboutOf(f.Ours[i].Story), f.Ours[i].Happened)
+		fmt.Fprintf(&b, "- **%s**: %s Here: %s.\n", f.Ours[i].Scenario, aboutOf(f.Ours[i].Scenario), f.Ours[i].Happened)
 	}
 	if len(f.Plants) > 0 {
-		b.WriteString("\n## Faults that were planted\n\nA Switchyard with a fault must fail the story that is about it.\n\n" +
-			"| Switchyard that ... | Story | Lost | Reset | Misdelivered | Longest gap, ms | Noticed |\n|---|---|---:|---:|---:|---:|---|\n")
+		b.WriteString("\n## Injected bugs\n\nA Switchyard with an injected bug must fail its scenario.\n\n" +
+			"| Switchyard that ... | Scenario | Lost | Reset | Wrong endpoint | Longest gap, ms | Noticed |\n|---|---|---:|---:|---:|---:|---|\n")
 		for _, p := range f.Plants {
 			c := &p.Result.Report.Counts
-			fmt.Fprintf(&b, "| %s | %s | %d | %d | %d | **%s** | %s |\n", p.Fault, p.Result.Story, c.Lost, c.Reset, c.Misdelivered,
+			fmt.Fprintf(&b, "| %s | %s | %d | %d | %d | **%s** | %s |\n", p.Fault, p.Result.Scenario, c.Lost, c.Reset, c.WrongEndpoint,
 				milliseconds(p.Result.Report.New.Ours), yes(p.Noticed))
 		}
 	}
@@ -156,17 +156,17 @@ func yes(is bool) string {
 }
 
 func aboutOf(name string) string {
-	for i := range stories {
-		if stories[i].name == name {
-			return stories[i].about
+	for i := range scenarios {
+		if scenarios[i].name == name {
+			return scenarios[i].about
 		}
 	}
 	return ""
 }
 
 func writeTable(b *strings.Builder, results []Result) {
-	b.WriteString("| Story | Connections | Requests | Lost | Reset | Misdelivered | Ended | Unserved | Longest gap, ms | Longest echo, ms | " +
-		"Over 5 ms, of 100,000 | Excused | Stolen | One state | Slowest change |\n|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n")
+	b.WriteString("| Scenario | Connections | Requests | Lost | Reset | Wrong endpoint | Ended | Expected failures | Longest gap, ms | Longest echo, ms | " +
+		"Over 5 ms, of 100,000 | Excused | CPU steal | One state | Slowest change |\n|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n")
 	for i := range results {
 		r := &results[i]
 		c := &r.Report.Counts
@@ -175,9 +175,9 @@ func writeTable(b *strings.Builder, results []Result) {
 		}
 		n, e := &r.Report.New, &r.Report.Established
 		over := func(n, of int) string { return fmt.Sprintf("%.1f", float64(n)*100_000/float64(max(of, 1))) }
-		fmt.Fprintf(b, "| %s | %d | %d | %d | %d | %d | %d | %d | %s | %s | %s (control %s) | %.1f%% | %.1f%% | %.0f%% | %.2f s |\n", r.Story, c.Connections, c.Requests,
-			c.Lost, c.Reset, c.Misdelivered, c.Ended, c.Unserved, gap(n.Ours, n.Longest, n.Control), gap(e.Ours, e.Longest, e.Control),
-			over(n.Slow, c.Connections), over(n.ControlSlow, r.Report.Control.Connections), 100*r.excused(n), 100*r.Stolen, 100*r.strict(), r.Slowest.Seconds())
+		fmt.Fprintf(b, "| %s | %d | %d | %d | %d | %d | %d | %d | %s | %s | %s (control %s) | %.1f%% | %.1f%% | %.0f%% | %.2f s |\n", r.Scenario, c.Connections, c.Requests,
+			c.Lost, c.Reset, c.WrongEndpoint, c.Ended, c.ExpectedFailures, gap(n.Ours, n.Longest, n.Control), gap(e.Ours, e.Longest, e.Control),
+			over(n.Slow, c.Connections), over(n.ControlSlow, r.Report.Control.Connections), 100*r.excused(n), 100*r.CPUSteal, 100*r.strict(), r.Slowest.Seconds())
 	}
 }
 
@@ -191,6 +191,6 @@ func writeBars(b *strings.Builder, who string, results []Result) {
 		for limit := 500 * time.Microsecond; limit < r.Report.New.Ours; limit += limit / 2 {
 			bar++
 		}
-		fmt.Fprintf(b, "%-10s  %-22s  %8s ms  %s\n", who, r.Story, milliseconds(r.Report.New.Ours), strings.Repeat("#", bar))
+		fmt.Fprintf(b, "%-10s  %-22s  %8s ms  %s\n", who, r.Scenario, milliseconds(r.Report.New.Ours), strings.Repeat("#", bar))
 	}
 }

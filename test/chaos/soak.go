@@ -25,7 +25,7 @@ type Soaked struct {
 	Result
 	// Samples are of the process under test, at equal distances. The first one is taken after a minute.
 	Samples []Sample
-	// Asked is the number of packets that were sent at the end and had the fate that the oracle says.
+	// Asked is the number of packets that were sent at the end and had the outcome that the oracle expects.
 	Asked int
 }
 
@@ -44,14 +44,14 @@ const (
 	mayGrowFiles = 2
 )
 
-// String tells of the soak, with twenty samples of the memory or somewhat fewer: two would not tell growth from chance.
+// String renders the soak, with twenty samples of the memory or somewhat fewer: two would not distinguish growth from chance.
 func (s *Soaked) String() string {
 	first, last := s.Samples[0], s.Samples[len(s.Samples)-1]
 	var memory []string
 	for i := 0; i < len(s.Samples); i += (len(s.Samples) + 19) / 20 {
 		memory = append(memory, fmt.Sprintf("%.1f after %v", mib(s.Samples[i].RSS), s.Samples[i].At.Round(time.Second)))
 	}
-	return fmt.Sprintf("%v\n  memory %.1f MiB at first, %.1f MiB at the end; open files %d and %d; at the end %d packets had the fate that the oracle says\n  memory in MiB: %s",
+	return fmt.Sprintf("%v\n  memory %.1f MiB at first, %.1f MiB at the end; open files %d and %d; at the end %d packets had the outcome that the oracle expects\n  memory in MiB: %s",
 		&s.Result, mib(first.RSS), mib(last.RSS), first.Files, last.Files, s.Asked, strings.Join(memory, ", "))
 }
 
@@ -61,10 +61,10 @@ func mib(bytes int64) float64 { return float64(bytes) / (1 << 20) }
 func Soak(ctx context.Context, o Options, long time.Duration) (*Soaked, error) {
 	o.fill()
 	soaked := &Soaked{}
-	st := story{name: "soak", feed: fromStore, background: 300, run: func(ctx context.Context, s *stage) (string, error) {
+	st := scenario{name: "soak", feed: fromStore, background: 300, run: func(ctx context.Context, s *stage) (string, error) {
 		return s.soak(ctx, long, soaked)
 	}}
-	r, err := tell(ctx, &o, &builder{source: o.Source, dir: o.Dir, built: map[string]string{}}, &st, nil)
+	r, err := runScenario(ctx, &o, &builder{source: o.Source, dir: o.Dir, built: map[string]string{}}, &st, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -166,7 +166,7 @@ func (s *stage) newHistory() (*randcluster.History, error) {
 // asked is how many packets are sent at the end at most.
 const asked = 400
 
-// compare sends packets, and returns how many. All must have the fate that the oracle says. Those that the proxy has nothing to do
+// compare sends packets, and returns how many. All must have the outcome that the oracle expects. Those that the proxy has nothing to do
 // with, and those whose answer would go to the client past the node, are left out.
 func (s *stage) compare(ctx context.Context, h *randcluster.History) (int, error) {
 	world := h.World()
@@ -202,7 +202,7 @@ func (s *stage) compare(ctx context.Context, h *randcluster.History) (int, error
 	return n, errors.Join(errs...)
 }
 
-// bypassed says whether an endpoint on the other node may get a packet of the client outside that is not masqueraded.
+// bypassed reports whether an endpoint on the other node may get a packet of the client outside that is not masqueraded.
 func (s *stage) bypassed(p probe.Packet, want probe.Answer) bool {
 	return slices.Contains(s.lab.Client().Addrs, p.Src) && slices.ContainsFunc(want.Choices, func(c probe.Choice) bool {
 		return !c.Masquerade && slices.ContainsFunc(s.members, func(m member) bool {
@@ -211,7 +211,7 @@ func (s *stage) bypassed(p probe.Packet, want probe.Answer) bool {
 	})
 }
 
-// fits says what is wrong with the fate of a packet.
+// fits describes what is wrong with the fate of a packet.
 func fits(want probe.Answer, got topology.Answer) error {
 	ok := false
 	switch want.Outcome {
@@ -225,7 +225,7 @@ func fits(want probe.Answer, got topology.Answer) error {
 	if ok {
 		return nil
 	}
-	return fmt.Errorf("%v by %q, and the oracle says %+v", got.Outcome, got.Server, want)
+	return fmt.Errorf("%v by %q, and the oracle expects %+v", got.Outcome, got.Server, want)
 }
 
 func addrs(texts ...string) []netip.Addr {

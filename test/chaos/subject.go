@@ -87,8 +87,8 @@ func (s *switchyard) awaitEnd(ctx context.Context) error {
 	case <-s.running.exited:
 		s.running = nil
 		return nil
-	case <-time.After(patience):
-		return errors.Join(fmt.Errorf("switchyard has not ended by itself after %v", patience), tail(s.log))
+	case <-time.After(changeTimeout):
+		return errors.Join(fmt.Errorf("switchyard has not ended by itself after %v", changeTimeout), tail(s.log))
 	}
 }
 
@@ -111,12 +111,12 @@ func (s *switchyard) PID() int { return s.running.cmd.Process.Pid }
 // Close implements [Subject].
 func (s *switchyard) Close() error { return errors.Join(s.Kill(), s.close()) }
 
-// ClusterCIDRs are how a proxy tells pods.
+// ClusterCIDRs are how a proxy recognizes pods.
 func ClusterCIDRs() []netip.Prefix {
 	return []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/48")}
 }
 
-// podArgs are how a switchyard process is told.
+// podArgs are the arguments of a switchyard process.
 func podArgs() []string {
 	var texts []string
 	for _, p := range ClusterCIDRs() {

@@ -258,13 +258,13 @@ var cannotOwn = edit{"backend/nftables/nftables.go", "	if persistent {\n", "	if 
 func halted(allowed time.Duration) func(*loadcheck.Report) bool {
 	return func(r *loadcheck.Report) bool { return r.Lost+r.Reset > 0 && r.New.Ours > allowed }
 }
-func misled(r *loadcheck.Report) bool { return r.Misdelivered > 0 }
+func misled(r *loadcheck.Report) bool { return r.WrongEndpoint > 0 }
 
-// plants are faults that the stories must notice.
+// plants are faults that the scenarios must notice.
 var plants = []struct {
-	variant *variant
-	story   string
-	noticed func(*loadcheck.Report) bool
+	variant  *variant
+	scenario string
+	noticed  func(*loadcheck.Report) bool
 }{
 	{&variant{name: "flush-on-start", what: "deletes its tables before it starts", edits: []edit{
 		{"backend/nftables/nftables.go", "	b.guard.arm() // before the reading", `	for _, f := range families {

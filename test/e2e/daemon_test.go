@@ -127,7 +127,7 @@ func TestDaemon(t *testing.T) {
 	}
 	reaches(t, n, frontend, "a")
 
-	// A broken file ends the start, and says where it is broken.
+	// A broken file ends the start, and reports where it is broken.
 	write(t, file, text+"\nbindAddres: 0.0.0.0\nmode: [\n")
 	if out := failing(t, n, program, "--config="+file); !strings.Contains(out, "config.conf:") {
 		t.Errorf("a broken file: %s", out)

@@ -18,7 +18,7 @@ type difference struct {
 	name string
 	// mode is the mode of upstream kube-proxy that differs, empty for both.
 	mode string
-	// is says whether a packet's way differs for this reason; want is what the oracle says.
+	// is reports whether a packet's way differs for this reason; want is what the oracle says.
 	is func(w *oracle.World, p probe.Packet, want probe.Answer, upstream, ours observation) bool
 }
 
@@ -85,7 +85,7 @@ func withoutRanges(w *oracle.World) *oracle.World {
 	return &open
 }
 
-// isStray says whether nobody has a frontend that fits a packet.
+// isStray reports whether nobody has a frontend that fits a packet.
 func isStray(w *oracle.World, p probe.Packet) bool {
 	for _, s := range w.Services {
 		for _, port := range s.Ports {
@@ -98,7 +98,7 @@ func isStray(w *oracle.World, p probe.Packet) bool {
 	return true
 }
 
-// only says whether all connections had one outcome.
+// only reports whether all connections had one outcome.
 func only(o observation, outcome topology.Outcome) bool {
 	return len(o.servers) == 0 && len(o.others) == 1 && o.others[outcome] > 0
 }

@@ -497,7 +497,7 @@ func (c *comparison) observeAffinity(ctx context.Context, timeout time.Duration)
 	return upstream, ours, true
 }
 
-// atHome says whether an endpoint is the node itself: what the node delivers to itself does not pass the place where sources
+// atHome reports whether an endpoint is the node itself: what the node delivers to itself does not pass the place where sources
 // are changed.
 func (c *comparison) atHome(choice probe.Choice) bool {
 	return slices.Contains(c.r.ours.Node().Addrs, choice.Endpoint.Addr())
@@ -510,7 +510,7 @@ func (c *comparison) sourceOf(choice probe.Choice) string {
 	return c.r.ours.sourceKind(c.packet.Src, c.packet.Src)
 }
 
-// maybeSilent says whether no answer is expected, or its way back leads past the node.
+// maybeSilent reports whether no answer is expected, or its way back leads past the node.
 func (c *comparison) maybeSilent() bool {
 	switch c.want.Outcome {
 	case probe.Reject:

@@ -55,7 +55,7 @@ func (r *race) apply(t *testing.T, upstream bool, objects ...model.Object) {
 	}
 }
 
-// fate returns what becomes of a connection from the client outside.
+// fate returns the outcome of a connection from the client outside.
 func fate(ctx context.Context, n *node, dst string) string {
 	var o observation
 	p := probe.Packet{From: probe.FromOutside, Src: n.Client().Addrs[0], Dst: netip.MustParseAddrPort(dst), Protocol: state.TCP}

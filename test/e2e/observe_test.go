@@ -23,7 +23,7 @@ const (
 	patience = 3 * time.Second
 )
 
-// observation is what became of several connections of one client to one frontend.
+// observation is the outcome of several connections of one client to one frontend.
 type observation struct {
 	// servers are those that answered, with the kind of source address that they saw.
 	servers map[string]string
@@ -42,7 +42,7 @@ func (o observation) String() string {
 	return strings.Join(words, ", ")
 }
 
-// same says whether two observations are of the same behaviour.
+// same reports whether two observations are of the same behaviour.
 func (o observation) same(p observation) bool {
 	outcomes := func(o observation) []topology.Outcome { return slices.Sorted(maps.Keys(o.others)) }
 	return maps.Equal(o.servers, p.servers) && slices.Equal(outcomes(o), outcomes(p))
@@ -66,7 +66,7 @@ func (p *ports) take(n int) uint16 {
 	return first
 }
 
-// observe makes connections one after the other and adds what became of them to o.
+// observe makes connections one after the other and adds the outcome of them to o.
 func (n *node) observe(ctx context.Context, o *observation, p probe.Packet, firstPort uint16, count int, timeout time.Duration) {
 	if o.servers == nil {
 		o.servers, o.others = map[string]string{}, map[topology.Outcome]int{}
@@ -87,7 +87,7 @@ func (n *node) observe(ctx context.Context, o *observation, p probe.Packet, firs
 	}
 }
 
-// sourceKind says what a server's view of the client's address means.
+// sourceKind describes what a server's view of the client's address means.
 func (n *node) sourceKind(client, seen netip.Addr) string {
 	switch {
 	case slices.Contains(n.Node().Addrs, seen):

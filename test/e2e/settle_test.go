@@ -140,7 +140,7 @@ func (m *marks) turnSeen(ctx context.Context, n *node, ip netip.Addr) bool {
 	return markAnswer(ctx, n, netip.AddrPortFrom(ip, 1000+m.turn)) == strconv.Itoa(int(m.turn%2))
 }
 
-// zoneSeen says whether the endpoints that answer are those for the zone. Without a zone, they are both.
+// zoneSeen reports whether the endpoints that answer are those for the zone. Without a zone, they are both.
 func (m *marks) zoneSeen(ctx context.Context, n *node, ip netip.Addr) bool {
 	const enough = 12 // of two endpoints, always the same one: once in 2,000 times
 	seen := map[string]bool{}

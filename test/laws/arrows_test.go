@@ -9,14 +9,14 @@ import (
 	"testing"
 )
 
-// arrow says what the packages of a tree may import of this module. Trees are matched by the longest path.
+// arrow describes what the packages of a tree may import of this module. Trees are matched by the longest path.
 type arrow struct {
 	from string
 	to   []string
 }
 
 // arrows is the way of a change, from sources to the kernel, in one direction only. A tree that is not listed may not exist:
-// whoever adds one decides here where it stands.
+// Adding one means deciding here where it stands.
 var arrows = []arrow{
 	{"state", nil},
 	{"model", []string{"state"}},
@@ -129,7 +129,7 @@ func TestArrowsAreTheOnlyImports(t *testing.T) {
 	}
 }
 
-// allowed says whether an arrow to tree covers the package to. An arrow to a single package does not cover those below it.
+// allowed reports whether an arrow to tree covers the package to. An arrow to a single package does not cover those below it.
 func allowed(tree, to string) bool {
 	if slices.Contains([]string{"source", "backend", "internal", "ops", "test"}, tree) {
 		return in(to, tree)
@@ -151,9 +151,9 @@ func arrowOf(rel string) *arrow {
 var bans = []struct {
 	what string
 	why  string
-	// banned says whether an import path is meant.
+	// banned reports whether an import path is meant.
 	banned func(path string) bool
-	// from says whether a package, by its path in the module, is under the ban.
+	// from reports whether a package, by its path in the module, is under the ban.
 	from func(rel string) bool
 	// linked bans what comes in through other packages, too.
 	linked bool

@@ -57,7 +57,7 @@ func TestLibrariesLeaveTheProcessAlone(t *testing.T) {
 	}
 }
 
-// importsName says whether name is an import of f, and not a variable.
+// importsName reports whether name is an import of f, and not a variable.
 func importsName(f *file, name string) bool {
 	found := false
 	f.imports(func(path string, spec *ast.ImportSpec) {

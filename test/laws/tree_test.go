@@ -49,7 +49,7 @@ func (p *pkg) sources() []string {
 	return files
 }
 
-// isProgram says whether the package is a program, which may decide what libraries may not: it is in cmd or test/cmd, or an example.
+// isProgram reports whether the package is a program, which may decide what libraries may not: it is in cmd or test/cmd, or an example.
 func (p *pkg) isProgram() bool {
 	return in(p.rel(), "cmd", "test/cmd") || in(p.rel(), "examples") && p.Name == "main"
 }
@@ -126,7 +126,7 @@ func parse(t *testing.T, p *pkg, names []string) []*file {
 	return files
 }
 
-// in says whether rel is in one of the trees, which are paths relative to the module: "source" also names "source/file".
+// in reports whether rel is in one of the trees, which are paths relative to the module: "source" also names "source/file".
 func in(rel string, trees ...string) bool {
 	return slices.ContainsFunc(trees, func(tree string) bool { return rel == tree || strings.HasPrefix(rel, tree+"/") })
 }

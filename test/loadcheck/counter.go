@@ -25,11 +25,11 @@ type Stream struct {
 	From   *topology.Host
 	Client probe.Client
 	Target Target
-	// Judge says what may become of the connections.
+	// Judge decides which outcomes of connections are allowed.
 	Judge Judge
-	// Control says that no proxy has to do with the stream.
+	// Control reports whether no proxy has to do with the stream.
 	Control bool
-	// Sticky says that each new connection must go where the one before went, as long as that endpoint is allowed.
+	// Sticky reports whether each new connection must go where the one before went, as long as that endpoint is allowed.
 	Sticky bool
 	// Every is the time between two new connections, each of which makes one request. 0 makes none.
 	Every time.Duration
@@ -42,25 +42,25 @@ type Stream struct {
 // Options are the settings of a counter.
 type Options struct {
 	Streams []Stream
-	// Patience is how long a new connection or a datagram may stay without an answer until it counts as lost. Default: 900 ms, which
+	// Timeout is how long a new connection or a datagram may stay without an answer until it counts as lost. Default: 900 ms, which
 	// is less than TCP's first retransmission, so that one lost packet is a lost connection.
-	Patience time.Duration
-	// EstablishedPatience is the same for requests on established TCP connections. Default: 5 s.
-	EstablishedPatience time.Duration
-	// CutPatience is how long an endpoint that serves no longer may go on getting datagrams of flows that it had. Such flows are
+	Timeout time.Duration
+	// EstablishedTimeout is the same for requests on established TCP connections. Default: 5 s.
+	EstablishedTimeout time.Duration
+	// CutTimeout is how long an endpoint that serves no longer may go on getting datagrams of flows that it had. Such flows are
 	// cut after the change that took the endpoint away. Default: 1 s.
-	CutPatience time.Duration
+	CutTimeout time.Duration
 }
 
-// Counts are what became of connections.
+// Counts are the outcome of connections.
 type Counts struct {
 	// Connections were tried, each with a number of its own. Requests were sent on them and had to be answered.
 	Connections, Requests int
-	// Lost got no answer in time. Reset were refused, or ended by somebody other than the server. Misdelivered were answered by a
+	// Lost got no answer in time. Reset were refused, or ended by somebody other than the server. WrongEndpoint were answered by a
 	// server that was not allowed to at that moment.
-	Lost, Reset, Misdelivered int
-	// Unserved failed as they had to. Ended were taken leave of by their server, or are UDP flows whose endpoint was gone.
-	Unserved, Ended int
+	Lost, Reset, WrongEndpoint int
+	// ExpectedFailures failed as they had to. Ended were taken leave of by their server, or are UDP flows whose endpoint was gone.
+	ExpectedFailures, Ended int
 	// Strict are the new connections that were answered while only one state of the cluster counted, not one of two.
 	Strict int
 	// Skipped were not made, because the load itself had stood still.
@@ -68,15 +68,15 @@ type Counts struct {
 }
 
 // Bad is the number of connections that went wrong.
-func (c *Counts) Bad() int { return c.Lost + c.Reset + c.Misdelivered }
+func (c *Counts) Bad() int { return c.Lost + c.Reset + c.WrongEndpoint }
 
 func (c *Counts) add(o *Counts) {
 	c.Connections += o.Connections
 	c.Requests += o.Requests
 	c.Lost += o.Lost
 	c.Reset += o.Reset
-	c.Misdelivered += o.Misdelivered
-	c.Unserved += o.Unserved
+	c.WrongEndpoint += o.WrongEndpoint
+	c.ExpectedFailures += o.ExpectedFailures
 	c.Ended += o.Ended
 	c.Strict += o.Strict
 	c.Skipped += o.Skipped
@@ -119,9 +119,9 @@ const stagger, settled = 7 * time.Millisecond, 50 * time.Millisecond
 
 // Start starts the load, all of which has begun after 7 ms for each stream. Stop must be called.
 func Start(o Options) *Counter {
-	o.Patience = cmp.Or(o.Patience, 900*time.Millisecond)
-	o.EstablishedPatience = cmp.Or(o.EstablishedPatience, 5*time.Second)
-	o.CutPatience = cmp.Or(o.CutPatience, time.Second)
+	o.Timeout = cmp.Or(o.Timeout, 900*time.Millisecond)
+	o.EstablishedTimeout = cmp.Or(o.EstablishedTimeout, 5*time.Second)
+	o.CutTimeout = cmp.Or(o.CutTimeout, time.Second)
 	ctx, cancel := context.WithCancel(context.Background())
 	c := &Counter{began: time.Now(), stop: cancel}
 	for i := range o.Streams {
@@ -339,7 +339,7 @@ type record struct {
 const worthKeeping = time.Millisecond
 
 // success notes a connection that was answered now.
-func (r *record) success(since, until time.Time, patience time.Duration) {
+func (r *record) success(since, until time.Time, timeout time.Duration) {
 	w := wait{r.stream, since, until}
 	r.keep(w)
 	if !r.failed.IsZero() && since.After(r.failed) {
@@ -348,7 +348,7 @@ func (r *record) success(since, until time.Time, patience time.Duration) {
 	}
 	r.recent = append(r.recent, w)
 	old := 0
-	for old < len(r.recent) && until.Sub(r.recent[old].until) > 2*patience {
+	for old < len(r.recent) && until.Sub(r.recent[old].until) > 2*timeout {
 		old++
 	}
 	if old > len(r.recent)/2 {

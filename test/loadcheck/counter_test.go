@@ -60,7 +60,7 @@ func (s *stage) stream(proto state.Protocol, family int, judge Judge) Stream {
 func (s *stage) count(o Options, during func()) *Report {
 	s.Helper()
 	// Long enough for a busy machine; what is lost is only waited for at the end.
-	o.Patience, o.EstablishedPatience, o.CutPatience = 2*time.Second, 3*time.Second, 50*time.Millisecond
+	o.Timeout, o.EstablishedTimeout, o.CutTimeout = 2*time.Second, 3*time.Second, 50*time.Millisecond
 	c := Start(o)
 	during()
 	r, err := c.Stop()
@@ -90,7 +90,7 @@ func TestAllIsWell(t *testing.T) {
 	control := s.stream(state.TCP, 0, Plainly{})
 	control.Control = true
 	r := s.count(Options{Streams: append(streams, control)}, awhile)
-	if r.Bad() > 0 || r.Unserved+r.Ended > 0 || r.Connections < 20 || r.Requests < r.Connections || r.Control.Connections < 5 {
+	if r.Bad() > 0 || r.ExpectedFailures+r.Ended > 0 || r.Connections < 20 || r.Requests < r.Connections || r.Control.Connections < 5 {
 		t.Errorf("%+v", r)
 	}
 }
@@ -192,13 +192,13 @@ func TestFaultsAreCounted(t *testing.T) {
 				c++
 			}
 			return right(s, c, r), false
-		}, func(r *Report) int { return r.Misdelivered }, "got the answer"},
+		}, func(r *Report) int { return r.WrongEndpoint }, "got the answer"},
 		{"another server", state.TCP, func(s *stage, c, r uint64) (string, bool) {
 			if often() {
 				return fmt.Sprintf("10.9.9.9:1 %d %d\n", c, r), false
 			}
 			return right(s, c, r), false
-		}, func(r *Report) int { return r.Misdelivered }, "10.9.9.9"},
+		}, func(r *Report) int { return r.WrongEndpoint }, "10.9.9.9"},
 		{"takes leave of a new connection", state.TCP, func(s *stage, c, r uint64) (string, bool) {
 			if r == 1 && often() {
 				return fmt.Sprintf("%v bye\n", s.at(0)), false
@@ -216,19 +216,19 @@ func TestFaultsAreCounted(t *testing.T) {
 				r = 4
 			}
 			return right(s, c, r), false
-		}, func(r *Report) int { return r.Misdelivered }, "of which 5 was the last"},
+		}, func(r *Report) int { return r.WrongEndpoint }, "the last of them was 5"},
 		{"an established connection moves", state.TCP, func(s *stage, c, r uint64) (string, bool) {
 			if r == 5 {
 				return fmt.Sprintf("10.9.9.9:1 %d %d\n", c, r), false
 			}
 			return right(s, c, r), false
-		}, func(r *Report) int { return r.Misdelivered }, "was with"},
+		}, func(r *Report) int { return r.WrongEndpoint }, "was with"},
 		{"an established flow moves", state.UDP, func(s *stage, c, r uint64) (string, bool) {
 			if r == 5 {
 				return fmt.Sprintf("10.9.9.9:1 %d %d\n", c, r), false
 			}
 			return right(s, c, r), false
-		}, func(r *Report) int { return r.Misdelivered }, "was with"},
+		}, func(r *Report) int { return r.WrongEndpoint }, "was with"},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -274,29 +274,29 @@ func TestJudgement(t *testing.T) {
 			if strict := r.Strict > 0; strict != (len(c.rule) == 1) {
 				t.Errorf("%s, %v: %d were judged by one state", c.name, proto, r.Strict)
 			}
-			if bad := r.Misdelivered > 0; bad != c.bad || r.Lost+r.Reset > 0 {
+			if bad := r.WrongEndpoint > 0; bad != c.bad || r.Lost+r.Reset > 0 {
 				t.Errorf("%s, %v: %+v", c.name, proto, r.Counts)
 			}
 		}
 	}
 	// A UDP flow must not stay with an endpoint that does not serve, though new connections may still go there.
-	if r := s.count(Options{Streams: []Stream{s.stream(state.UDP, 0, rule{{Allowed: self, Serving: other}})}}, awhile); r.Misdelivered == 0 {
+	if r := s.count(Options{Streams: []Stream{s.stream(state.UDP, 0, rule{{Allowed: self, Serving: other}})}}, awhile); r.WrongEndpoint == 0 {
 		t.Errorf("a stale flow: %+v", r.Counts)
 	}
 	if err := server.Close(); err != nil {
 		t.Fatal(err)
 	}
 	r := s.count(Options{Streams: []Stream{s.stream(state.TCP, 0, rule{both(self), {}})}}, awhile)
-	if r.Bad() > 0 || r.Unserved == 0 {
+	if r.Bad() > 0 || r.ExpectedFailures == 0 {
 		t.Errorf("refused, as one of two states wants it: %+v", r.Counts)
 	}
-	if r := s.count(Options{Streams: []Stream{s.stream(state.TCP, 0, rule{both(self)})}}, awhile); r.Reset == 0 || r.Unserved > 0 {
+	if r := s.count(Options{Streams: []Stream{s.stream(state.TCP, 0, rule{both(self)})}}, awhile); r.Reset == 0 || r.ExpectedFailures > 0 {
 		t.Errorf("refused, though allowed: %+v", r.Counts)
 	}
 	interrupted := both(self)
 	interrupted.Interrupted = true
 	r = s.count(Options{Streams: []Stream{s.stream(state.TCP, 0, rule{interrupted})}}, awhile)
-	if r.Bad() > 0 || r.Unserved == 0 || r.New.Longest < 100*time.Millisecond {
+	if r.Bad() > 0 || r.ExpectedFailures == 0 || r.New.Longest < 100*time.Millisecond {
 		t.Errorf("refused, as somebody else wants it: %+v", *r)
 	}
 	s.serveRogue(func(connection, request uint64) (string, bool) {
@@ -329,7 +329,7 @@ func TestLeave(t *testing.T) {
 	if r.Ended < st.Flows {
 		t.Errorf("%d of %d connections noticed the end", r.Ended, st.Flows)
 	}
-	if r.Misdelivered+r.Lost > 0 {
+	if r.WrongEndpoint+r.Lost > 0 {
 		t.Errorf("%+v", r.Counts)
 	}
 }
@@ -364,8 +364,8 @@ func TestSticky(t *testing.T) {
 		for _, step := range x.steps {
 			s.judgeNew(&conn{server: step.server}, at(step.since), at(step.until))
 		}
-		if s.counts.Misdelivered != x.bad {
-			t.Errorf("%s: %d faults, want %d", x.name, s.counts.Misdelivered, x.bad)
+		if s.counts.WrongEndpoint != x.bad {
+			t.Errorf("%s: %d faults, want %d", x.name, s.counts.WrongEndpoint, x.bad)
 		}
 	}
 }

@@ -30,11 +30,11 @@ type State struct {
 	Allowed []netip.AddrPort
 	// Serving are the endpoints that may keep a flow that they have.
 	Serving []netip.AddrPort
-	// Interrupted says that somebody else has just taken the proxy's work away: connections may fail until it is repaired.
+	// Interrupted reports whether somebody else has just taken the proxy's work away: connections may fail until it is repaired.
 	Interrupted bool
 }
 
-// Judge says what may become of connections. It is asked by many goroutines at once.
+// Judge decides which outcomes of connections are allowed. It is asked by many goroutines at once.
 type Judge interface {
 	// States returns the states that counted at some moment from one time to another, at least one.
 	States(t *Target, from probe.Client, src netip.Addr, since, until time.Time) []State
@@ -63,7 +63,7 @@ type interruption struct{ began, ended time.Time }
 // underWay is how long before an interruption something may have begun that it hits.
 const underWay = 100 * time.Millisecond
 
-// covers says whether the interruption may be felt by what began and ended at some times: it was begun by then, or shortly before, or
+// covers reports whether the interruption may be felt by what began and ended at some times: it was begun by then, or shortly before, or
 // ended by it.
 func (i *interruption) covers(since, until time.Time) bool {
 	within := func(t, began time.Time) bool { return !t.Before(began) && (i.ended.IsZero() || !t.After(i.ended)) }
@@ -87,7 +87,7 @@ type question struct {
 // remember is how long states are kept that do not count any more: longer than any connection waits.
 const remember = time.Minute
 
-// Change is called before the proxy is told of a new state of the cluster, which must not be modified any more. From now on
+// Change is called before the proxy learns of a new state of the cluster, which must not be modified any more. From now on
 // connections may go by it. The first state of all counts alone at once.
 func (l *Ledger) Change(w *oracle.World) {
 	l.mu.Lock()
@@ -110,7 +110,7 @@ func (l *Ledger) Acked() {
 }
 
 // Interrupt is called before somebody other than the proxy takes its work away. Done is called afterwards, with the time that the
-// proxy has for a repair. What begins or ends until then may fail, and counts as unserved: open connections too, since the kernel does
+// proxy has for a repair. What begins or ends until then may fail, and counts as expected failures: open connections too, since the kernel does
 // not translate their packets either while there are no rules for NAT. How long none succeeds is measured all the same. What an
 // open TCP connection sent must arrive in the end.
 func (l *Ledger) Interrupt() (done func(time.Duration)) {

@@ -132,7 +132,7 @@ func (s *stream) timeout(next time.Time) int {
 	return int(max(until+tick-1, 0) / tick)
 }
 
-// busy says whether a connection or a request is under way.
+// busy reports whether a connection or a request is under way.
 func (s *stream) busy() bool {
 	for _, c := range s.conns {
 		if !c.since.IsZero() {
@@ -225,7 +225,7 @@ func (s *stream) bindFresh(fd, family int) error {
 	}
 }
 
-// send sends the next request. EPERM says that this host's own rules stopped a datagram: whether for good is still to be seen.
+// send sends the next request. EPERM reports that this host's own rules stopped a datagram: whether for good is still to be seen.
 func (s *stream) send(c *conn) {
 	c.sent = true
 	c.request++
@@ -286,7 +286,7 @@ func (s *stream) take(c *conn, data []byte) {
 		c.line = c.line[i+1:]
 		switch {
 		case err != nil:
-			s.bad(c, &s.counts.Misdelivered, err.Error())
+			s.bad(c, &s.counts.WrongEndpoint, err.Error())
 			s.close(c, time.Now())
 		case a.bye && c.server.IsValid() && a.server == c.server:
 			s.counts.Ended++
@@ -295,12 +295,12 @@ func (s *stream) take(c *conn, data []byte) {
 			s.bad(c, &s.counts.Reset, fmt.Sprintf("was given to %v, which was ending", a.server))
 			s.close(c, time.Now())
 		case a.connection != c.number:
-			s.bad(c, &s.counts.Misdelivered, fmt.Sprintf("got the answer of %v to connection %d", a.server, a.connection))
+			s.bad(c, &s.counts.WrongEndpoint, fmt.Sprintf("got the answer of %v to connection %d", a.server, a.connection))
 			s.close(c, time.Now())
 		case a.request == c.request && !c.since.IsZero():
 			s.answered(c, a.server)
 		default:
-			s.bad(c, &s.counts.Misdelivered, fmt.Sprintf("got an answer of %v to request %d, of which %d was the last", a.server, a.request, c.request))
+			s.bad(c, &s.counts.WrongEndpoint, fmt.Sprintf("got an answer of %v to request %d, the last of them was %d", a.server, a.request, c.request))
 			s.close(c, time.Now())
 		}
 	}
@@ -309,11 +309,11 @@ func (s *stream) take(c *conn, data []byte) {
 // expire gives up what has been under way for too long.
 func (s *stream) expire(now time.Time) {
 	for _, c := range s.conns {
-		patience := s.o.Patience
+		timeout := s.o.Timeout
 		if c.server.IsValid() && s.Target.Protocol == state.TCP {
-			patience = s.o.EstablishedPatience
+			timeout = s.o.EstablishedTimeout
 		}
-		if !c.since.IsZero() && now.Sub(c.since) > patience {
+		if !c.since.IsZero() && now.Sub(c.since) > timeout {
 			s.failed(c, errTimeout)
 		}
 	}
@@ -326,7 +326,7 @@ func (s *stream) answered(c *conn, server netip.AddrPort) {
 	c.due = now.Add(s.Pause)
 	defer func() { c.heard = now }()
 	if c.server.IsValid() {
-		s.established.success(since, now, s.o.EstablishedPatience)
+		s.established.success(since, now, s.o.EstablishedTimeout)
 		s.judgeEstablished(c, server, since, now)
 		c.server = server
 		return
@@ -335,7 +335,7 @@ func (s *stream) answered(c *conn, server netip.AddrPort) {
 		// What it sent got lost, and was sent again by TCP. How long others had to wait is what counts.
 		s.fresh.failure(since)
 	} else {
-		s.fresh.success(since, now, s.o.Patience)
+		s.fresh.success(since, now, s.o.Timeout)
 	}
 	c.server = server
 	s.judgeNew(c, since, now)
@@ -353,7 +353,7 @@ func (s *stream) judgeNew(c *conn, since, now time.Time) {
 		s.counts.Strict++
 	}
 	if !slices.ContainsFunc(states, func(st State) bool { return slices.Contains(st.Allowed, c.server) }) {
-		s.bad(c, &s.counts.Misdelivered, fmt.Sprintf("was answered by %v; allowed are %v", c.server, states[len(states)-1].Allowed))
+		s.bad(c, &s.counts.WrongEndpoint, fmt.Sprintf("was answered by %v; allowed are %v", c.server, states[len(states)-1].Allowed))
 		return
 	}
 	if s.Sticky {
@@ -386,7 +386,7 @@ func (s *stream) judgeSticky(c *conn, since, now time.Time) {
 			free = free || beside && (gone || f.server == c.server)
 		}
 		if !free {
-			s.bad(c, &s.counts.Misdelivered, fmt.Sprintf("was answered by %v, although %v had this client and is still allowed", c.server, last.server))
+			s.bad(c, &s.counts.WrongEndpoint, fmt.Sprintf("was answered by %v, although %v had this client and is still allowed", c.server, last.server))
 		}
 	}
 	const enough = 64
@@ -400,13 +400,13 @@ func (s *stream) judgeSticky(c *conn, since, now time.Time) {
 func (s *stream) judgeEstablished(c *conn, server netip.AddrPort, since, now time.Time) {
 	if s.Target.Protocol == state.TCP {
 		if server != c.server {
-			s.bad(c, &s.counts.Misdelivered, fmt.Sprintf("was with %v and is answered by %v", c.server, server))
+			s.bad(c, &s.counts.WrongEndpoint, fmt.Sprintf("was with %v and is answered by %v", c.server, server))
 		}
 		return
 	}
 	if server == c.server {
 		if !s.servedSince(server, since, now) {
-			s.bad(c, &s.counts.Misdelivered, fmt.Sprintf("is still with %v, which serves no longer", server))
+			s.bad(c, &s.counts.WrongEndpoint, fmt.Sprintf("is still with %v, which serves no longer", server))
 		}
 		return
 	}
@@ -417,12 +417,12 @@ func (s *stream) judgeEstablished(c *conn, server netip.AddrPort, since, now tim
 		s.counts.Ended++ // and begun again, by the same socket
 		return
 	}
-	s.bad(c, &s.counts.Misdelivered, fmt.Sprintf("was with %v and is answered by %v; states %v", c.server, server, states))
+	s.bad(c, &s.counts.WrongEndpoint, fmt.Sprintf("was with %v and is answered by %v; states %v", c.server, server, states))
 }
 
-// servedSince says whether an endpoint may have been serving while a request was under way, or shortly before.
+// servedSince reports whether an endpoint may have been serving while a request was under way, or shortly before.
 func (s *stream) servedSince(server netip.AddrPort, since, now time.Time) bool {
-	return slices.ContainsFunc(s.states(since.Add(-s.o.CutPatience), now), func(st State) bool { return slices.Contains(st.Serving, server) })
+	return slices.ContainsFunc(s.states(since.Add(-s.o.CutTimeout), now), func(st State) bool { return slices.Contains(st.Serving, server) })
 }
 
 // failed judges a connection that failed.
@@ -443,15 +443,15 @@ func (s *stream) failed(c *conn, err error) {
 	case c.server.IsValid() && s.interrupted(since, now) && (err != errTimeout || s.Target.Protocol == state.UDP):
 		// An open TCP connection may be reset while there are no rules, but what it sent must arrive after the repair.
 		s.established.failure(since)
-		s.counts.Unserved++
+		s.counts.ExpectedFailures++
 	case c.server.IsValid():
 		s.established.failure(since)
 		s.bad(c, count, fmt.Sprintf("with %v %s", c.server, text))
 	case s.interrupted(since, now):
 		s.fresh.failure(since)
-		s.counts.Unserved++
+		s.counts.ExpectedFailures++
 	case slices.ContainsFunc(s.states(since, now), func(st State) bool { return len(st.Allowed) == 0 }):
-		s.counts.Unserved++
+		s.counts.ExpectedFailures++
 	default:
 		s.fresh.failure(since)
 		s.bad(c, count, text)
@@ -459,12 +459,12 @@ func (s *stream) failed(c *conn, err error) {
 	s.close(c, now)
 }
 
-// gone says whether there was a moment in which an endpoint did not serve.
+// gone reports whether there was a moment in which an endpoint did not serve.
 func (s *stream) gone(server netip.AddrPort, since, now time.Time) bool {
 	return slices.ContainsFunc(s.states(since, now), func(st State) bool { return !slices.Contains(st.Serving, server) })
 }
 
-// interrupted says whether a connection may have failed because of somebody other than the proxy.
+// interrupted reports whether a connection may have failed because of somebody other than the proxy.
 func (s *stream) interrupted(since, now time.Time) bool {
 	return slices.ContainsFunc(s.states(since, now), func(st State) bool { return st.Interrupted })
 }

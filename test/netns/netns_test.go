@@ -144,7 +144,7 @@ func TestSysctlsReadOnly(t *testing.T) {
 	}
 }
 
-// TestNotRoot runs this test binary as another user: its tests must then run in a user namespace, or say why they cannot.
+// TestNotRoot runs this test binary as another user: its tests must then run in a user namespace, or report why they cannot.
 func TestNotRoot(t *testing.T) {
 	if os.Getenv(reexeced) != "" {
 		t.Skip("this is the run as another user")

@@ -16,7 +16,7 @@ import (
 // reexeced marks the environment of a program that [Reexec] has started.
 const reexeced = "SWITCHYARD_IN_USER_NAMESPACE"
 
-// PermissionError says that the process may not make or enter network namespaces.
+// PermissionError reports whether the process may not make or enter network namespaces.
 type PermissionError struct {
 	// Err is what the kernel said.
 	Err error
@@ -85,7 +85,7 @@ func Reexec() (code int, err error) {
 func Main(m interface{ Run() int }) int { return Run(m.Run) }
 
 // Run is for programs that need network namespaces. It calls fn if this process can make some, and otherwise runs the program again
-// through [Reexec]. It returns the exit code. If neither is possible it says so on stderr, and returns 1.
+// through [Reexec]. It returns the exit code. If neither is possible it reports it on stderr, and returns 1.
 func Run(fn func() int) (code int) {
 	err := Check()
 	if err == nil {

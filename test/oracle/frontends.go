@@ -10,7 +10,7 @@ import (
 	"github.com/switchyard-net/switchyard/test/probe"
 )
 
-// handles says whether this node's proxy has anything to do with a service.
+// handles reports whether this node's proxy has anything to do with a service.
 func (w *World) handles(s *model.Service) bool {
 	switch {
 	case w.disabled(s.Name.Namespace):

@@ -22,17 +22,17 @@ type World struct {
 	NodeName string
 	// ServiceProxyName is the instance name whose services are handled, empty for those without any.
 	ServiceProxyName string
-	// DetectLocal says that the node can tell pods by their source addresses.
+	// DetectLocal reports whether the node can tell pods by their source addresses.
 	DetectLocal bool
-	// MasqueradeAll says that all connections to cluster IPs get a new source address.
+	// MasqueradeAll reports whether all connections to cluster IPs get a new source address.
 	MasqueradeAll bool
-	// ExternalIPs are the ranges that external IPs may be in, none for all addresses. NodeExternalIPs says that they may be
+	// ExternalIPs are the ranges that external IPs may be in, none for all addresses. NodeExternalIPs reports whether they may be
 	// addresses of nodes.
 	ExternalIPs     []netip.Prefix
 	NodeExternalIPs bool
 	// Budgets bound what is routed.
 	Budgets Budgets
-	// NodePortAddrs says whether node ports are served on an address. nil means on none.
+	// NodePortAddrs reports whether node ports are served on an address. nil means on none.
 	NodePortAddrs func(netip.Addr) bool
 
 	Services     []*model.Service
@@ -42,7 +42,7 @@ type World struct {
 	ServiceCIDRs []*model.ServiceCIDR
 }
 
-// Ask says what must happen to a connection.
+// Ask specifies what must happen to a connection.
 func (w *World) Ask(p probe.Packet) probe.Answer {
 	c, ok := w.addressClaim(p)
 	if !ok {
@@ -102,7 +102,7 @@ func (w *World) stray(dst netip.Addr) probe.Outcome {
 	return probe.Pass
 }
 
-// usesLocal says whether a connection may only go to endpoints on this node: internalTrafficPolicy Local for whoever
+// usesLocal reports whether a connection may only go to endpoints on this node: internalTrafficPolicy Local for whatever client
 // connects to the cluster IP; externalTrafficPolicy Local for connections to the other frontends, but not those of pods
 // and of this node.
 func (w *World) usesLocal(c claim, p probe.Packet) bool {
@@ -112,7 +112,7 @@ func (w *World) usesLocal(c claim, p probe.Packet) bool {
 	return w.externalLocal(c.service) && !w.fromPod(p) && p.From != probe.FromNode
 }
 
-// masquerades says whether a connection gets a source address of this node, hairpins aside.
+// masquerades reports whether a connection gets a source address of this node, hairpins aside.
 func (w *World) masquerades(c claim, p probe.Packet) bool {
 	if c.kind == state.ClusterIP {
 		if w.MasqueradeAll {
@@ -126,7 +126,7 @@ func (w *World) masquerades(c claim, p probe.Packet) bool {
 	return true
 }
 
-// fromPod says whether the node takes the client for a pod: it never does without a detector.
+// fromPod reports whether the node takes the client for a pod: it never does without a detector.
 func (w *World) fromPod(p probe.Packet) bool {
 	return w.DetectLocal && p.From == probe.FromPod
 }
@@ -159,7 +159,7 @@ func (w *World) sourceAllowed(s *model.Service, p probe.Packet) bool {
 	return p.Src == p.Dst.Addr() && slices.ContainsFunc(ranges, w.holdsThisNode)
 }
 
-// holdsThisNode says whether an address of this node is in r.
+// holdsThisNode reports whether an address of this node is in r.
 func (w *World) holdsThisNode(r netip.Prefix) bool {
 	for _, n := range w.Nodes {
 		if n.Name == w.NodeName && slices.ContainsFunc(n.Addresses, r.Contains) {

@@ -2,5 +2,5 @@
 
 package oracle_test
 
-// raceEnabled says that the tests run with the race detector.
+// raceEnabled reports that the tests run with the race detector.
 const raceEnabled = true

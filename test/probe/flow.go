@@ -43,7 +43,7 @@ func (p Packet) String() string {
 	return fmt.Sprintf("%v %v from %v to %v", p.From, p.Protocol, p.Src, p.Dst)
 }
 
-// Outcome is what becomes of a connection.
+// Outcome is the outcome of a connection.
 type Outcome uint8
 
 // The outcomes.
@@ -69,7 +69,7 @@ func (o Outcome) String() string {
 	return fmt.Sprintf("Outcome(%d)", uint8(o))
 }
 
-// Answer says what must happen to a connection.
+// Answer specifies what must happen to a connection.
 type Answer struct {
 	Outcome Outcome
 	// Choices are the endpoints that may get the connection, ordered by address; empty unless Outcome is Forward.
@@ -87,6 +87,6 @@ func ServicePort(service state.ServiceName, port string, proto state.Protocol, f
 // Choice is an endpoint that may get a connection.
 type Choice struct {
 	Endpoint netip.AddrPort
-	// Masquerade says that the endpoint sees an address of this node instead of the client's.
+	// Masquerade reports whether the endpoint sees an address of this node instead of the client's.
 	Masquerade bool
 }

@@ -71,7 +71,7 @@ func (h *History) admissiblePorts(s *model.Service, index int) {
 	}
 }
 
-// taken says whether another service has an address of s as well: the API server admits that, but which service gets the
+// taken reports whether another service has an address of s as well: the API server admits that, but which service gets the
 // connections is nowhere laid down.
 func (h *History) taken(s *model.Service, addr netip.Addr) bool {
 	return slices.ContainsFunc(kind[*model.Service](h), func(o *model.Service) bool {

@@ -61,7 +61,7 @@ func TestAdmissible(t *testing.T) {
 	}
 }
 
-// notAdmitted says why an API server would not admit a service by itself.
+// notAdmitted describes why an API server would not admit a service by itself.
 func notAdmitted(s *model.Service) string {
 	byNode := s.Type == model.TypeNodePort || s.Type == model.TypeLoadBalancer
 	switch {

@@ -243,7 +243,7 @@ func masqueraded(a probe.Answer) int {
 	return n
 }
 
-// forwardsElse says whether p is forwarded, and elsewhere once all endpoints have been changed.
+// forwardsElse reports whether p is forwarded, and elsewhere once all endpoints have been changed.
 func forwardsElse(w *oracle.World, p probe.Packet, a probe.Answer, change func(*model.Endpoint)) bool {
 	return a.Outcome == probe.Forward && !sameAnswer(a, changed(w, func(s *model.EndpointSlice) {
 		for i := range s.Endpoints {
@@ -276,7 +276,7 @@ func changedServices(w *oracle.World, change func(*model.Service)) *oracle.World
 	return &other
 }
 
-// terminatesElsewhere says whether another slice of the service has ep as terminating.
+// terminatesElsewhere reports whether another slice of the service has ep as terminating.
 func terminatesElsewhere(w *oracle.World, s *model.EndpointSlice, ep model.Endpoint) bool {
 	return slices.ContainsFunc(w.Slices, func(o *model.EndpointSlice) bool {
 		return o.Name != s.Name && o.ServiceName() == s.ServiceName() && slices.ContainsFunc(o.Endpoints,

@@ -1,5 +1,5 @@
 // Package randcluster invents random histories of a cluster: services, endpoint slices, nodes, namespaces and service CIDRs
-// that come, change and go. A seed decides all of it, so that a failure can be told by one number.
+// that come, change and go. A seed decides all of it, so that one number reproduces a failure.
 package randcluster
 
 import (

@@ -8,7 +8,7 @@ import (
 	"github.com/switchyard-net/switchyard/test/oracle"
 )
 
-// Options says what a history's objects are made of. Small pools make objects collide and interact often, which is the
+// Options specifies what a history's objects are made of. Small pools make objects collide and interact often, which is the
 // point. Every pool that is empty gets a default; addresses of both families may be mixed in one pool.
 type Options struct {
 	// NodeName is the node that is looked at. Default: the name of the first of Nodes.
@@ -27,7 +27,7 @@ type Options struct {
 	// Admissible makes only objects that a real API server admits, and no two services that want the same address. The pools
 	// must have six ClusterIPs of each family, in ServiceCIDRs, and 24 NodePorts, from 30000 to 31999.
 	Admissible bool
-	// ClusterIPs are given to services, to several at once where the dice say so.
+	// ClusterIPs are given to services, to several at once where the dice report it.
 	ClusterIPs []netip.Addr
 	// LoadBalancerIPs and ExternalIPs are shared between services. The default for ExternalIPs has load balancer IPs, a
 	// cluster IP, addresses of nodes and a multicast address in it.
@@ -123,7 +123,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// primaryAddress says whether addr is the first address of its family that the pools have for this node.
+// primaryAddress reports whether addr is the first address of its family that the pools have for this node.
 func (o *Options) primaryAddress(addr netip.Addr) bool {
 	for _, first := range o.nodeAddresses() {
 		if state.FamilyOf(first) == state.FamilyOf(addr) {

@@ -90,7 +90,7 @@ func (b *packets) fromOutside(n int, dst netip.AddrPort, proto state.Protocol) {
 	}
 }
 
-// owner says what kind of client the node takes an endpoint for.
+// owner describes what kind of client the node takes an endpoint for.
 func (b *packets) owner(addr netip.Addr) probe.Client {
 	for _, n := range b.h.opts.Nodes {
 		switch {
@@ -104,7 +104,7 @@ func (b *packets) owner(addr netip.Addr) probe.Client {
 	return b.pod()
 }
 
-// pod says what kind of client the node takes a pod for: without a detector it does not know pods.
+// pod describes what kind of client the node takes a pod for: without a detector it does not know pods.
 func (b *packets) pod() probe.Client {
 	if b.h.opts.DetectLocal {
 		return probe.FromPod
@@ -148,7 +148,7 @@ func (b *packets) astray() {
 }
 
 // add adds a packet if its addresses are of one family. Each is there once: of two clients that are the same one, and connect at
-// the same time, nobody could say which affinity has to heed.
+// the same time, nobody could report which affinity has to heed.
 func (b *packets) add(from probe.Client, src netip.Addr, dst netip.AddrPort, proto state.Protocol) {
 	p := probe.Packet{From: from, Src: src, Dst: dst, Protocol: proto}
 	if src.IsValid() && state.FamilyOf(src) == state.FamilyOf(dst.Addr()) && !b.has[p] {

@@ -68,7 +68,7 @@ func (h *History) admit(s *model.Service) {
 	}
 }
 
-// hasTwins says whether two ports have number and protocol in common, so that one may hide the other completely. Whether a
+// hasTwins reports whether two ports have number and protocol in common, so that one may hide the other completely. Whether a
 // hidden port counts in a health check is nowhere laid down, as the API server admits no twins.
 func hasTwins(ports []model.ServicePort) bool {
 	for i, p := range ports {

@@ -17,11 +17,11 @@ type State struct {
 	Services map[state.ServiceName]*state.Service
 	// Node may be nil.
 	Node *state.Node
-	// NodePortAddrs says whether node ports are served on an address. Nil: on none.
+	// NodePortAddrs reports whether node ports are served on an address. Nil: on none.
 	NodePortAddrs func(netip.Addr) bool
 }
 
-// Trace returns what becomes of p.
+// Trace returns the outcome of p.
 func (s *State) Trace(p probe.Packet) probe.Answer {
 	name, port, frontend := s.lookup(p)
 	if frontend == nil {
@@ -88,7 +88,7 @@ func (s *State) find(
 	return state.ServiceName{}, nil, nil
 }
 
-// stray is what becomes of a connection that no frontend takes: a cluster IP refuses the ports that it does not have, the
+// stray is the outcome of a connection that no frontend takes: a cluster IP refuses the ports that it does not have, the
 // rest of the service ranges swallows everything, and other addresses are none of the proxy's business.
 func (s *State) stray(dst netip.Addr) probe.Outcome {
 	for _, svc := range s.Services {
@@ -116,7 +116,7 @@ func choices(eps []state.Endpoint, p probe.Packet, masquerade bool) []probe.Choi
 	return out
 }
 
-// masquerades says whether rule m masquerades a client of that kind.
+// masquerades reports whether rule m masquerades a client of that kind.
 func masquerades(m state.Masquerade, from probe.Client) bool {
 	switch m {
 	case state.MasqueradeAlways:

@@ -14,7 +14,7 @@ import (
 // counters are the kernel's counters of one host, by name.
 type counters map[string]uint64
 
-// counters reads those that tell of packets that were dropped or could not be answered. Files that a kernel lacks are left out.
+// counters reads those that report packets that were dropped or could not be answered. Files that a kernel lacks are left out.
 func (r *Recorder) counters() counters {
 	c := counters{}
 	_ = r.host.Do(func() error { // the namespace is open as long as the recorder
@@ -87,7 +87,7 @@ func (c counters) addDevices(lines []string) {
 	}
 }
 
-// interesting are parts of the names of counters that tell of trouble.
+// interesting are parts of the names of counters that report trouble.
 var interesting = []string{"drop", "Drop", "Err", "Discard", "NoRoute", "NoPorts", "AddrErr", "Overflow", "Retrans", "Timeout", "Unreach",
 	"invalid", "insert_failed", "early_drop", "search_restart", "clash", "Abort", "OutRsts"}
 

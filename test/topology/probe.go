@@ -21,7 +21,7 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// Outcome is what became of a probe.
+// Outcome is the outcome of a probe.
 type Outcome uint8
 
 // The outcomes.
@@ -69,7 +69,7 @@ type ProbeOptions struct {
 	Resend time.Duration
 }
 
-// Answer says what became of a probe.
+// Answer is the outcome of a probe.
 type Answer struct {
 	Outcome Outcome
 	// Server and Source are the answering server's name and the client address that it saw, if Outcome is Answered.
@@ -108,7 +108,7 @@ func (h *Host) probe(ctx context.Context, proto state.Protocol, dst netip.AddrPo
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	if proto == state.UDP {
-		// EPERM says that this host's own rules stopped the datagram; whether they refuse or drop is still to be seen.
+		// EPERM shows that this host's own rules stopped the datagram; whether they refuse or drop is still to be seen.
 		if _, err := conn.Write([]byte("hello\n")); err != nil && !errors.Is(err, unix.EPERM) {
 			return Answer{Outcome: OutcomeOf(err), Err: err}
 		}
@@ -306,7 +306,7 @@ func connectResult(fd int) (result error, pending bool) {
 	return nil, err == unix.ENOTCONN
 }
 
-// OutcomeOf says what an error of a connection means for a probe.
+// OutcomeOf returns what an error of a connection means for a probe.
 func OutcomeOf(err error) Outcome {
 	switch {
 	case errors.Is(err, unix.ECONNREFUSED):

@@ -49,7 +49,7 @@ type recordedPacket struct {
 	proto    uint8
 	flags    uint8 // of TCP
 	src, dst netip.AddrPort
-	// note says what is special: an ICMP message, whose src and dst are those of the packet that it is about.
+	// note describes what is special: an ICMP message, whose src and dst are those of the packet that it is about.
 	note string
 }
 

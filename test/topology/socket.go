@@ -13,7 +13,7 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// HasSCTP says whether this kernel has SCTP sockets.
+// HasSCTP reports whether this kernel has SCTP sockets.
 var HasSCTP = sync.OnceValue(func() bool {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_SCTP)
 	if err != nil {

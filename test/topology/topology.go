@@ -148,7 +148,7 @@ func (h *Host) awaitUp(dev netlink.Link) error {
 		if err != nil || now.Attrs().OperState != netlink.OperUp {
 			return false, err
 		}
-		// The state is told before the queue is there, both under the lock that this takes.
+		// The update is announced before the queue is there, both under the lock that this takes.
 		return true, h.nl.LinkSetUp(now)
 	})
 }

@@ -1,6 +1,6 @@
 //go:build linux
 
-// Command proof makes trouble for Switchyard while thousands of connections a second go through it, and counts what became of them.
+// Command proof injects faults for Switchyard while thousands of connections a second go through it, and counts their outcome.
 package main
 
 import (
@@ -39,22 +39,22 @@ func run(ctx context.Context) error {
 	var names, out, beside string
 	var soak time.Duration
 	flag.StringVar(&o.Source, "source", ".", "root of the repository")
-	flag.StringVar(&names, "stories", "", "names of the stories to run, separated by commas (default: all): "+strings.Join(chaos.Names(), ", "))
-	flag.Float64Var(&o.Scale, "scale", 1, "how much happens in each story; 1 has a thousand kills")
+	flag.StringVar(&names, "scenarios", "", "names of the scenarios to run, separated by commas (default: all): "+strings.Join(chaos.Names(), ", "))
+	flag.Float64Var(&o.Scale, "scale", 1, "how much happens in each scenario; 1 has a thousand kills")
 	flag.IntVar(&o.Rate, "rate", 2400, "new connections a second")
 	flag.Uint64Var(&o.Seed, "seed", 1, "what decides about all that is random")
 	flag.StringVar(&out, "out", "", "page to write")
 	flag.StringVar(&beside, "beside", "", "results of another proxy for the page, from 'go run ./proof' in test/e2e")
 	flag.DurationVar(&soak, "soak", 0, "change a cluster at random for so long, and run nothing else")
 	first := flag.Bool("first", true, "let the load run before all other programs on this machine, so that it does not measure them")
-	plants := flag.Bool("plants", false, "plant faults, which the stories must notice, and run nothing else")
-	keep := flag.Bool("keep", false, "keep the logs, and say where they are")
+	plants := flag.Bool("plants", false, "inject bugs, which the scenarios must notice, and run nothing else")
+	keep := flag.Bool("keep", false, "keep the logs, and print their path")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		return fmt.Errorf("unexpected argument %q; run with -h for usage", flag.Arg(0))
 	}
 	if names != "" {
-		o.Stories = strings.Split(names, ",")
+		o.Scenarios = strings.Split(names, ",")
 	}
 	findings := &chaos.Findings{Machine: chaos.DescribeMachine(), Scale: o.Scale, Rate: o.Rate}
 	var err error
@@ -93,7 +93,7 @@ func run(ctx context.Context) error {
 	return runAll(ctx, o, findings, out)
 }
 
-// runAll runs stories, and writes the page, if there is to be one, with the planted faults.
+// runAll runs scenarios, and writes the page, if there is to be one, with the planted faults.
 func runAll(ctx context.Context, o chaos.Options, findings *chaos.Findings, out string) (err error) {
 	if findings.Ours, err = chaos.Run(ctx, o); err != nil {
 		return err
@@ -121,7 +121,7 @@ func runPlants(ctx context.Context, o chaos.Options, findings *chaos.Findings) (
 	}
 	for _, p := range findings.Plants {
 		if !p.Noticed {
-			return fmt.Errorf("the story %q does not notice a Switchyard that %s", p.Result.Story, p.Fault)
+			return fmt.Errorf("the scenario %q does not notice a Switchyard that %s", p.Result.Scenario, p.Fault)
 		}
 	}
 	return nil
@@ -139,7 +139,7 @@ func runSoak(ctx context.Context, o chaos.Options, long time.Duration) error {
 	return nil
 }
 
-// readBeside reads what another program has written of its stories.
+// readBeside reads what another program has written of its scenarios.
 func readBeside(path string) (*chaos.Beside, error) {
 	b := &chaos.Beside{}
 	text, err := os.ReadFile(path)

@@ -120,7 +120,7 @@ func (c *Cluster) await(ctx context.Context, objects []model.Object) error {
 	}
 }
 
-// has says whether the sink has an object in the form that matters. Sources need not deliver other nodes.
+// has reports whether the sink has an object in the form that matters. Sources need not deliver other nodes.
 func (c *Cluster) has(obj model.Object) bool {
 	switch want := obj.(type) {
 	case *model.Service:

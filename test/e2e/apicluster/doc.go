@@ -1,3 +1,3 @@
 // Package apicluster keeps objects of package model in a real API server: it writes them in the API's form, and waits until
-// whoever watches has them.
+// All watchers have them.
 package apicluster

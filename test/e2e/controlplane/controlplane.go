@@ -30,7 +30,7 @@ const (
 	readyTimeout = 2 * time.Minute
 )
 
-// Options say how the control plane is set up.
+// Options report how the control plane is set up.
 type Options struct {
 	// Dir is where data, keys and logs go. Required.
 	Dir string
@@ -132,7 +132,7 @@ func apiServerFlags(dir string, o Options) []string {
 		"--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-key-file=" + in("server.key"), "--service-account-signing-key-file=" + in("server.key"),
 		"--service-cluster-ip-range=" + cidrs,
-		// Nobody but the test says what the endpoints of default/kubernetes are.
+		// Nobody but the test reports what the endpoints of default/kubernetes are.
 		"--endpoint-reconciler-type=none",
 		// Objects of a namespace may come before the namespace.
 		"--disable-admission-plugins=NamespaceLifecycle,ServiceAccount,DefaultStorageClass,StorageObjectInUseProtection",
@@ -160,7 +160,7 @@ func startLoopback() error {
 	return errors.Join(nl.LinkSetUp(lo), nl.AddrAdd(lo, addr))
 }
 
-// ready waits until the API server says that it is.
+// ready waits until the API server reports that it is.
 func (c *ControlPlane) ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()

@@ -1,6 +1,6 @@
 //go:build linux
 
-// Command proof lets upstream kube-proxy take part in the stories of Switchyard's proof, and writes what came of them.
+// Command proof lets upstream kube-proxy take part in the scenarios of Switchyard's proof, and writes what came of them.
 package main
 
 import (
@@ -41,14 +41,14 @@ func main() {
 func run(ctx context.Context) error {
 	o := chaos.Options{Log: os.Stdout, Subject: newUpstream}
 	var names, out string
-	flag.StringVar(&names, "stories", "", "names of the stories to run, separated by commas (default: all in which it can take part)")
-	flag.Float64Var(&o.Scale, "scale", 0.05, "how much happens in each story; 1 has a thousand kills")
+	flag.StringVar(&names, "scenarios", "", "names of the scenarios to run, separated by commas (default: all in which it can take part)")
+	flag.Float64Var(&o.Scale, "scale", 0.05, "how much happens in each scenario; 1 has a thousand kills")
 	flag.IntVar(&o.Rate, "rate", 2400, "new connections a second")
 	flag.Uint64Var(&o.Seed, "seed", 1, "what decides about all that is random")
 	flag.StringVar(&out, "out", "", "file for the results, for -beside of test/cmd/proof")
 	flag.Parse()
 	if names != "" {
-		o.Stories = strings.Split(names, ",")
+		o.Scenarios = strings.Split(names, ",")
 	}
 	if _, err := controlplane.Binary(); err != nil {
 		return err

@@ -1,5 +1,5 @@
 // Command upstream is etcd, kube-apiserver, kube-controller-manager and kube-proxy in one binary, as their projects
-// release them: the first argument says which of them to be.
+// release them: the first argument reports which of them to be.
 //
 // It is one binary because they share most of their code, and linking takes longer than starting.
 package main

@@ -10,7 +10,7 @@ import (
 )
 
 // processors is what all processors have done since the machine started, in ticks of the kernel.
-type processors struct{ stolen, all uint64 }
+type processors struct{ steal, all uint64 }
 
 // readProcessors reads it, see proc_stat(5).
 func readProcessors() (processors, error) {
@@ -34,15 +34,15 @@ func parseProcessors(text string) (p processors, err error) {
 			return p, fmt.Errorf("/proc/stat: field %d of cpu: %w", i+1, err)
 		}
 		p.all += n
-		p.stolen = n // the last one stays
+		p.steal = n // the last one stays
 	}
 	return p, nil
 }
 
-// stolenSince is the share of the time that the machine under this one has given to others.
-func (p processors) stolenSince(before processors) float64 {
+// stealSince is the share of the time that the machine under this one has given to others.
+func (p processors) stealSince(before processors) float64 {
 	if p.all <= before.all {
 		return 0
 	}
-	return float64(p.stolen-before.stolen) / float64(p.all-before.all)
+	return float64(p.steal-before.steal) / float64(p.all-before.all)
 }

@@ -19,30 +19,30 @@ import (
 
 // Options are the settings of [Run].
 type Options struct {
-	// Source is the root of this repository, of which the programs are built. Required, unless there is a Subject.
+	// Source is the root of this repository, from which the programs are built. Required, unless there is a Subject.
 	Source string
 	// Dir is for programs, logs and sockets. Required.
 	Dir string
 	// Subject makes the proxy under test, before it is started. Default: Switchyard.
 	Subject func(l *topology.Lab, dir string) (Subject, error)
-	// Stories are the names of those to run. Default: all that the subject can take part in.
-	Stories []string
-	// Scale multiplies how much happens in each story. Default: 1, which has a thousand kills and minutes of changes.
+	// Scenarios are the names of those to run. Default: all that the subject can take part in.
+	Scenarios []string
+	// Scale multiplies how much happens in each scenario. Default: 1, which has a thousand kills and minutes of changes.
 	Scale float64
 	// Rate is the number of new connections a second. Default: 2400.
 	Rate int
 	// Seed decides what is random. Default: 1.
 	Seed uint64
-	// Log gets a line for each story, and what is wrong. Required.
+	// Log gets a line for each scenario, and what is wrong. Required.
 	Log io.Writer
-	// patience is how long a connection or a datagram may take, on a machine that may be busy with other tests. Default: the strict
-	// ones of flowcount and of the story.
-	patience time.Duration
+	// timeout is how long a connection or a datagram may take, on a machine that may be busy with other tests. Default: the strict
+	// ones of flowcount and of the scenario.
+	timeout time.Duration
 }
 
-// Result is what came of a story.
+// Result is the outcome of a scenario.
 type Result struct {
-	Story string
+	Scenario string
 	// What happened, in words.
 	Happened string
 	// Allowed is the longest gap that new connections may have.
@@ -52,25 +52,25 @@ type Result struct {
 	// Slowest is the longest that the proxy took to take over a change, the time when it did not run included, and AllowedChange how
 	// long it may take.
 	Slowest, AllowedChange time.Duration
-	// Stolen is the share of the processors' time that the machine under this one gave to others.
-	Stolen float64
-	// Wrong says what must not be, empty if all is well.
+	// CPUSteal is the share of the processors' time that the machine under this one gave to others.
+	CPUSteal float64
+	// Wrong lists what must not be, empty if all is well.
 	Wrong []string
-	// Busy says that nothing is wrong but that the machine was too busy for a judgement.
+	// Busy reports whether nothing is wrong but that the machine was too busy for a judgement.
 	Busy bool
 }
 
-// story is one kind of trouble.
-type story struct {
+// scenario is one kind of fault.
+type scenario struct {
 	name string
-	// about says what happens, for readers.
+	// about describes what happens, for readers.
 	about string
 	// feed makes the way on which Switchyard learns of the cluster. variant is the build that it starts with, nil for the usual.
 	feed    func(dir string, node *topology.Host) (feed, error)
 	variant *variant
 	// uses are other builds that it needs.
 	uses []*variant
-	// foreign says that other proxies can take part.
+	// foreign reports that other proxies can take part.
 	foreign bool
 	// slowest is how long a change may take to arrive. Default: usualChange.
 	slowest time.Duration
@@ -78,9 +78,9 @@ type story struct {
 	background int
 	// slack is how long after the mark other services may change.
 	slack time.Duration
-	// cutPatience is how long flows of datagrams may be left uncut. Default: that of flowcount.
-	cutPatience time.Duration
-	// run makes the trouble and returns what happened.
+	// cutTimeout is how long flows of datagrams may be left uncut. Default: that of flowcount.
+	cutTimeout time.Duration
+	// run injects the faults and returns what happened.
 	run func(ctx context.Context, s *stage) (string, error)
 }
 
@@ -96,17 +96,17 @@ const (
 	echoGap = 100 * time.Millisecond
 	// usualChange is the longest that a proxy may take to take over a change.
 	usualChange = 10 * time.Second
-	// noise is the longest gap of the control, without what processors had stood still, with which gaps of the proxy can be told.
+	// noise is the longest gap of the control, without what processors had stood still, with which gaps of the proxy can be distinguished.
 	noise = 20 * time.Millisecond
 	// mostExcused is the largest share of the time in which nothing may be seen of the proxy, as the machine itself stood still.
 	mostExcused = 0.2
 	// leastStrict is the least share of new connections that must have been judged by a single state of the cluster.
 	leastStrict = 0.05
-	// mostTold is how often a story is told until there is a judgement.
-	mostTold = 3
+	// maxRuns is how often a scenario runs until there is a judgement.
+	maxRuns = 3
 )
 
-// stage is where a story plays.
+// stage is where a scenario runs.
 type stage struct {
 	*cluster
 	*Options
@@ -119,36 +119,36 @@ type stage struct {
 // scaled returns how often something is to happen, at least once.
 func (s *stage) scaled(n int) int { return max(1, int(float64(n)*s.Scale)) }
 
-// Run runs stories, one after the other, and returns what came of each. That a story could not be told to its end is wrong, too.
+// Run runs scenarios, one after the other, and returns their results. A scenario that could not run to its end is wrong, too.
 func Run(ctx context.Context, o Options) ([]Result, error) {
 	o.fill()
 	b := &builder{source: o.Source, dir: o.Dir, built: map[string]string{}}
 	var results []Result
-	for _, name := range o.Stories {
-		if !slices.ContainsFunc(stories, func(s story) bool { return s.name == name }) {
-			return nil, fmt.Errorf("there is no story %q, only %s", name, strings.Join(Names(), ", "))
+	for _, name := range o.Scenarios {
+		if !slices.ContainsFunc(scenarios, func(s scenario) bool { return s.name == name }) {
+			return nil, fmt.Errorf("there is no scenario %q, only %s", name, strings.Join(Names(), ", "))
 		}
 	}
-	for i := range stories {
-		s := &stories[i]
-		if len(o.Stories) > 0 && !slices.Contains(o.Stories, s.name) || o.Subject != nil && !s.foreign {
+	for i := range scenarios {
+		s := &scenarios[i]
+		if len(o.Scenarios) > 0 && !slices.Contains(o.Scenarios, s.name) || o.Subject != nil && !s.foreign {
 			continue
 		}
-		r, err := tell(ctx, &o, b, s, s.variant)
-		for told := 1; err == nil && r.Busy && told < mostTold; told++ {
-			fmt.Fprintf(o.Log, "%v\n  told again\n", r)
-			if r, err = tell(ctx, &o, b, s, s.variant); err == nil {
-				r.Happened += fmt.Sprintf("; told again, as the machine had been too busy for a judgement %d times", told)
+		r, err := runScenario(ctx, &o, b, s, s.variant)
+		for runs := 1; err == nil && r.Busy && runs < maxRuns; runs++ {
+			fmt.Fprintf(o.Log, "%v\n  run again\n", r)
+			if r, err = runScenario(ctx, &o, b, s, s.variant); err == nil {
+				r.Happened += fmt.Sprintf("; run again, as the machine had been too busy for a judgement %d times", runs)
 			}
 		}
 		if ctx.Err() != nil {
-			return results, fmt.Errorf("story %q: %w", s.name, err)
+			return results, fmt.Errorf("scenario %q: %w", s.name, err)
 		}
-		if err != nil { // the others are told all the same
+		if err != nil { // the others still learn of it
 			if r == nil {
-				r = &Result{Story: s.name, Report: &loadcheck.Report{}}
+				r = &Result{Scenario: s.name, Report: &loadcheck.Report{}}
 			}
-			r.Happened, r.Wrong = "not told to its end", append([]string{err.Error()}, r.Wrong...)
+			r.Happened, r.Wrong = "not run to its end", append([]string{err.Error()}, r.Wrong...)
 		}
 		results = append(results, *r)
 		fmt.Fprintln(o.Log, r)
@@ -163,33 +163,33 @@ func (o *Options) fill() {
 	o.Seed = cmp.Or(o.Seed, 1)
 }
 
-// Names lists all stories.
+// Names lists all scenarios.
 func Names() []string {
 	var names []string
-	for i := range stories {
-		names = append(names, stories[i].name)
+	for i := range scenarios {
+		names = append(names, scenarios[i].name)
 	}
 	return names
 }
 
-// Planted is what came of a story with a fault planted into Switchyard.
+// Planted is the outcome of a scenario with a bug injected into Switchyard.
 type Planted struct {
 	Fault string
-	// Noticed says that what the fault does was counted.
+	// Noticed reports whether what the fault does was counted.
 	Noticed bool
 	Result  Result
 }
 
-// RunPlants runs the stories that must notice faults, each with a Switchyard that has the fault.
+// RunPlants runs the scenarios that must notice faults, each with a Switchyard that has the fault.
 func RunPlants(ctx context.Context, o Options) ([]Planted, error) {
 	o.fill()
 	b := &builder{source: o.Source, dir: o.Dir, built: map[string]string{}}
 	var list []Planted
 	for _, p := range plants {
-		i := slices.IndexFunc(stories, func(s story) bool { return s.name == p.story })
-		r, err := tell(ctx, &o, b, &stories[i], p.variant)
+		i := slices.IndexFunc(scenarios, func(s scenario) bool { return s.name == p.scenario })
+		r, err := runScenario(ctx, &o, b, &scenarios[i], p.variant)
 		if err != nil {
-			return list, fmt.Errorf("story %q with a Switchyard that %s: %w", p.story, p.variant.what, err)
+			return list, fmt.Errorf("scenario %q with a Switchyard that %s: %w", p.scenario, p.variant.what, err)
 		}
 		noticed := p.noticed(r.Report) && r.Report.Control.Bad() == 0
 		list = append(list, Planted{Fault: p.variant.what, Noticed: noticed, Result: *r})
@@ -198,8 +198,8 @@ func RunPlants(ctx context.Context, o Options) ([]Planted, error) {
 	return list, nil
 }
 
-// tell runs one story. With an error there may be a result, of what was counted before.
-func tell(ctx context.Context, o *Options, b *builder, st *story, v *variant) (result *Result, err error) {
+// runScenario runs one scenario. With an error there may be a result, of what was counted before.
+func runScenario(ctx context.Context, o *Options, b *builder, st *scenario, v *variant) (result *Result, err error) {
 	if o.Subject == nil { // before there is a load that has to share the processors
 		for _, v := range slices.Concat(st.uses, []*variant{nil, v}) {
 			if _, err := b.program(v); err != nil {
@@ -229,7 +229,7 @@ func tell(ctx context.Context, o *Options, b *builder, st *story, v *variant) (r
 	}
 	defer func() { err = errors.Join(err, c.subject.Close()) }()
 	s := &stage{cluster: c, Options: o, builder: b, dir: dir, allowed: usualGap}
-	if err := c.tell(); err != nil {
+	if err := c.sendState(); err != nil {
 		return nil, err
 	}
 	if err := c.subject.Start(); err != nil {
@@ -242,27 +242,27 @@ func tell(ctx context.Context, o *Options, b *builder, st *story, v *variant) (r
 	if err != nil {
 		return nil, err
 	}
-	counter := c.startLoad(o.Rate, loadcheck.Options{Patience: o.patience, CutPatience: cmp.Or(o.patience, st.cutPatience)})
+	counter := c.startLoad(o.Rate, loadcheck.Options{Timeout: o.timeout, CutTimeout: cmp.Or(o.timeout, st.cutTimeout)})
 	time.Sleep(time.Second)
 	var happened string
 	err = asOthers(func() (err error) {
 		if happened, err = st.run(ctx, s); err == nil {
-			err = c.change(ctx) // whatever happened, a change must arrive afterwards
+			err = c.change(ctx) // in any case, a change must arrive afterwards
 		}
 		return err
 	})
 	report, loadErr := counter.Stop()
 	after, statErr := readProcessors()
 	result = &Result{
-		Story: st.name, Happened: happened, Allowed: s.allowed, Report: report,
+		Scenario: st.name, Happened: happened, Allowed: s.allowed, Report: report,
 		Slowest: c.slowest, AllowedChange: cmp.Or(st.slowest, usualChange),
-		Stolen: after.stolenSince(before),
+		CPUSteal: after.stealSince(before),
 	}
 	result.judge()
 	return result, errors.Join(err, loadErr, statErr, c.subject.Failure())
 }
 
-func newSubject(o *Options, b *builder, st *story, v *variant, l *topology.Lab, dir string) (Subject, error) {
+func newSubject(o *Options, b *builder, st *scenario, v *variant, l *topology.Lab, dir string) (Subject, error) {
 	if o.Subject != nil {
 		return o.Subject(l, dir)
 	}
@@ -288,8 +288,8 @@ func (r *Result) judge() {
 	}
 	wrong(c.Lost > 0, "%d connections or requests were lost", c.Lost)
 	wrong(c.Reset > 0, "%d connections or requests were reset", c.Reset)
-	wrong(c.Misdelivered > 0, "%d connections or requests were misdelivered", c.Misdelivered)
-	wrong(c.Unserved > 0 && !flushed, "%d connections or requests failed as if they had to", c.Unserved)
+	wrong(c.WrongEndpoint > 0, "%d connections or requests were sent to a wrong endpoint", c.WrongEndpoint)
+	wrong(c.ExpectedFailures > 0 && !flushed, "%d connections or requests failed as if they had to", c.ExpectedFailures)
 	wrong(r.Report.New.Ours > r.Allowed, "a gap of %v in new connections is more than %v", r.Report.New.Ours, r.Allowed)
 	wrong(r.Report.Established.Ours > echoGap && !flushed, "a gap of %v in open connections is more than %v", r.Report.Established.Ours, echoGap)
 	wrong(r.Slowest > r.AllowedChange, "a change took %v, more than %v", r.Slowest, r.AllowedChange)
@@ -301,8 +301,8 @@ func (r *Result) judge() {
 	wrong(r.Report.New.Unexplained > noise, "the control had a gap of %v, more than %v: %s", r.Report.New.Unexplained, noise, busy)
 	wrong(r.Report.Established.Unexplained > echoGap, "the control had a gap of %v in open connections: %s", r.Report.Established.Unexplained, busy)
 	for _, g := range []*loadcheck.Gap{&r.Report.New, &r.Report.Established} {
-		wrong(r.excused(g) > mostExcused, "for %.0f%% of the time a gap would have been excused, while %.0f%% of the processors was stolen: %s",
-			100*r.excused(g), 100*r.Stolen, busy)
+		wrong(r.excused(g) > mostExcused, "for %.0f%% of the time a gap would have been excused, while %.0f%% of the processors was steal: %s",
+			100*r.excused(g), 100*r.CPUSteal, busy)
 	}
 	r.Busy = ours == 0 && len(r.Wrong) > 0
 }
@@ -311,14 +311,14 @@ func (r *Result) judge() {
 func (r *Result) String() string {
 	c, n := &r.Report.Counts, &r.Report.New
 	var text strings.Builder
-	fmt.Fprintf(&text, "%s: %s; %d connections, %d requests in %v; lost %d, reset %d, misdelivered %d; ended %d, unserved %d; one state judged %d\n",
-		r.Story, r.Happened, c.Connections, c.Requests, r.Report.Took.Round(time.Second), c.Lost, c.Reset, c.Misdelivered, c.Ended, c.Unserved, c.Strict)
-	fmt.Fprintf(&text, "  longest gap: new %v, of which ours %v (control %v); established %v, of which ours %v (control %v)\n",
+	fmt.Fprintf(&text, "%s: %s; %d connections, %d requests in %v; lost %d, reset %d, wrong endpoint %d; ended %d, expected failures %d; one state judged %d\n",
+		r.Scenario, r.Happened, c.Connections, c.Requests, r.Report.Took.Round(time.Second), c.Lost, c.Reset, c.WrongEndpoint, c.Ended, c.ExpectedFailures, c.Strict)
+	fmt.Fprintf(&text, "  longest gap: new %v, ours %v (control %v); established %v, ours %v (control %v)\n",
 		round(n.Longest), round(n.Ours), round(n.Control),
 		round(r.Report.Established.Longest), round(r.Report.Established.Ours), round(r.Report.Established.Control))
 	fmt.Fprintf(&text, "  longer than %v: %d of new (control %d of %d); longest stall of a processor %v; excused %.1f%% of the time (%.1f%% for open ones); "+
-		"stolen %.1f%%; slowest change %v", loadcheck.Slow, n.Slow, n.ControlSlow, r.Report.Control.Connections, round(n.Stall),
-		100*r.excused(n), 100*r.excused(&r.Report.Established), 100*r.Stolen, round(r.Slowest))
+		"CPU steal %.1f%%; slowest change %v", loadcheck.Slow, n.Slow, n.ControlSlow, r.Report.Control.Connections, round(n.Stall),
+		100*r.excused(n), 100*r.excused(&r.Report.Established), 100*r.CPUSteal, round(r.Slowest))
 	for _, w := range r.Wrong {
 		fmt.Fprintf(&text, "\n  WRONG: %s", w)
 	}
@@ -372,16 +372,16 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// said counts how often a text is in the log of Switchyard.
-func (s *stage) said(text string) (int, error) {
+// countLogged counts how often a text is in the log of Switchyard.
+func (s *stage) countLogged(text string) (int, error) {
 	log, err := os.ReadFile(s.subject.(*switchyard).log)
 	return strings.Count(string(log), text), err
 }
 
-// awaitSaid waits until a text is in the log so many times.
-func (s *stage) awaitSaid(ctx context.Context, text string, times int) error {
-	for began := time.Now(); time.Since(began) < patience; {
-		n, err := s.said(text)
+// awaitLogged waits until a text is in the log so many times.
+func (s *stage) awaitLogged(ctx context.Context, text string, times int) error {
+	for began := time.Now(); time.Since(began) < changeTimeout; {
+		n, err := s.countLogged(text)
 		if err != nil || n >= times {
 			return err
 		}
@@ -389,5 +389,5 @@ func (s *stage) awaitSaid(ctx context.Context, text string, times int) error {
 			return err
 		}
 	}
-	return fmt.Errorf("switchyard has not said %q %d times after %v", text, times, patience)
+	return fmt.Errorf("switchyard has not logged %q %d times after %v", text, times, changeTimeout)
 }

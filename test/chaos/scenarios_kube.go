@@ -46,7 +46,7 @@ func reload(ctx context.Context, s *stage) (string, error) {
 			if err := s.kube().writeConfig(); err != nil {
 				return "", err
 			}
-			if err := s.awaitSaid(ctx, "the configuration has changed", n); err != nil {
+			if err := s.awaitLogged(ctx, "the configuration has changed", n); err != nil {
 				return "", fmt.Errorf("%s: %s: %w", set.field, set.value, err)
 			}
 			s.shuffle()
@@ -86,7 +86,7 @@ func (s *stage) fillDisk(ctx context.Context, dir string) (times int, err error)
 		if err := s.emptyConfig(filler); err != nil {
 			return 0, err
 		}
-		if err := s.awaitSaid(ctx, "the configuration file is broken", i+1); err != nil {
+		if err := s.awaitLogged(ctx, "the configuration file is broken", i+1); err != nil {
 			return 0, err
 		}
 		s.shuffle()
@@ -150,7 +150,7 @@ func away(ctx context.Context, s *stage) (string, error) {
 		}
 		// A real API server takes no changes while it is away; all that counts is that nobody hears of them.
 		back := func() error { return s.settle(ctx) }
-		if err := inTurn(s.tell, s.kube().back, back, func() error { return s.expectFading(ctx, topology.TimedOut) }); err != nil {
+		if err := inTurn(s.sendState, s.kube().back, back, func() error { return s.expectFading(ctx, topology.TimedOut) }); err != nil {
 			return "", err
 		}
 	}
@@ -160,9 +160,9 @@ func away(ctx context.Context, s *stage) (string, error) {
 // forget removes an object from the API server.
 func (s *stage) forget(resource, name string) {
 	s.kube().remove(resource, name)
-	for key := range s.told {
+	for key := range s.sent {
 		if strings.HasSuffix(key, " "+name) {
-			delete(s.told, key)
+			delete(s.sent, key)
 		}
 	}
 }
@@ -179,7 +179,7 @@ func (s *stage) expectFading(ctx context.Context, want topology.Outcome) error {
 			if err := pause(ctx, 10*time.Millisecond); err != nil {
 				return err
 			}
-			if time.Since(began) > patience {
+			if time.Since(began) > changeTimeout {
 				return fmt.Errorf("connections to %v of service %s: %v, want %v", vip, fadingService.name, got.Outcome, want)
 			}
 		}

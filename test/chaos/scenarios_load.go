@@ -27,9 +27,9 @@ func slowSource(ctx context.Context, s *stage) (string, error) {
 			return "", err
 		}
 		f.slowly = 5 * time.Millisecond
-		clear(s.told) // the new store knows nothing
+		clear(s.sent) // the new store knows nothing
 		s.shuffle()
-		if err := s.tell(); err != nil {
+		if err := s.sendState(); err != nil {
 			return "", err
 		}
 		if err := pause(ctx, time.Second); err != nil {
@@ -37,7 +37,7 @@ func slowSource(ctx context.Context, s *stage) (string, error) {
 		}
 		f.slowly = 0
 		f.complete()
-		// A while with a single state shows that what has been told at last is also what counts.
+		// A while with a single state shows that what was sent last is also what counts.
 		if err := inTurn(func() error { return s.settle(ctx) }, func() error { return pause(ctx, 2*time.Second) }); err != nil {
 			return "", err
 		}
@@ -75,7 +75,7 @@ func churn(ctx context.Context, s *stage) (string, error) {
 	}()
 	own, longest := 0, time.Duration(0)
 	for ctx.Err() == nil {
-		// The others change all the time, and are not told here.
+		// The others change all the time, and are not sent here.
 		s.shuffle()
 		s.generation--
 		began := time.Now()
@@ -89,13 +89,13 @@ func churn(ctx context.Context, s *stage) (string, error) {
 	}
 	o := <-made
 	if enough := int(0.9 * perSecond * long.Seconds()); o.err == nil && o.changes < enough {
-		o.err = fmt.Errorf("%d changes in %v, which are not %d: the machine is too slow for the story", o.changes, long, enough)
+		o.err = fmt.Errorf("%d changes in %v, which are not %d: the machine is too slow for the scenario", o.changes, long, enough)
 	}
-	return fmt.Sprintf("%d changes in %v, of which the store makes some thousands of states; beside them %d of the services under load, "+
+	return fmt.Sprintf("%d changes in %v, from which the store makes some thousands of states; beside them %d of the services under load, "+
 		"which took %v at most to arrive", o.changes, long, own, longest.Round(time.Millisecond)), o.err
 }
 
-// netlinkErrors: what fails is tried again.
+// netlinkErrors: what fails is retried.
 func netlinkErrors(ctx context.Context, s *stage) (string, error) {
 	n := s.scaled(100)
 	for i := range n {
@@ -109,7 +109,7 @@ func netlinkErrors(ctx context.Context, s *stage) (string, error) {
 			return "", err
 		}
 	}
-	failures, err := s.said("injected")
+	failures, err := s.countLogged("injected")
 	if err == nil && failures == 0 {
 		err = errors.New("nothing failed")
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 )
 
-// stories are all of them, in the order in which they run.
-var stories = []story{
+// scenarios are all of them, in the order in which they run.
+var scenarios = []scenario{
 	{
 		name: "peace", about: "Nothing happens but the load, and a change now and then.",
 		feed: fromFiles, foreign: true, run: peace,
@@ -25,7 +25,7 @@ var stories = []story{
 		name: "kill", about: "SIGKILL at random moments, while it starts, while it waits and while it commits changes; started again at once. A third " +
 			"of the kills come 0 to 4 ms after the beginning of a commit. Flows of datagrams may be cut 3 s late, as several processes in " +
 			"a row may not live to do it.",
-		feed: fromFiles, uses: []*variant{doomed}, foreign: true, background: 300, cutPatience: 3 * time.Second, run: kill,
+		feed: fromFiles, uses: []*variant{doomed}, foreign: true, background: 300, cutTimeout: 3 * time.Second, run: kill,
 	},
 	{
 		name: "restart", about: "SIGTERM and a new start, with changes in between.",
@@ -49,7 +49,7 @@ var stories = []story{
 		feed: fromFiles, background: 300, run: upgrade,
 	},
 	{
-		name: "reload", about: "The configuration file changes, again and again: the mark's bit, addresses, time-outs, the way to the API server.",
+		name: "reload", about: "The configuration file changes, again and again: the mark's bit, addresses, time-outs, the connection to the API server.",
 		feed: fromAPIServer, run: reload,
 	},
 	{
@@ -104,7 +104,7 @@ func startTime(ctx context.Context, s *stage) (time.Duration, error) {
 	}
 	began := time.Now()
 	s.shuffle()
-	err := inTurn(s.tell, s.subject.Start, func() error { return s.settle(ctx) })
+	err := inTurn(s.sendState, s.subject.Start, func() error { return s.settle(ctx) })
 	return time.Since(began), err
 }
 
@@ -128,7 +128,7 @@ func kill(ctx context.Context, s *stage) (string, error) {
 	n := s.scaled(1000)
 	for i := range n {
 		s.shuffle()
-		if err := s.tell(); err != nil {
+		if err := s.sendState(); err != nil {
 			return "", err
 		}
 		if i%3 == 2 && ours != nil {
@@ -161,15 +161,15 @@ func kill(ctx context.Context, s *stage) (string, error) {
 	if ours == nil {
 		return happened, nil
 	}
-	began, err := s.said(commitBegins)
+	began, err := s.countLogged(commitBegins)
 	if err != nil {
 		return "", err
 	}
-	ended, err := s.said(commitEnds)
+	ended, err := s.countLogged(commitEnds)
 	if err == nil && n >= 30 && began == ended {
 		err = errors.New("no kill came in the middle of a commit")
 	}
-	return fmt.Sprintf("%s; %d right after the beginning of a commit, of which %d before its end", happened, began, began-ended), err
+	return fmt.Sprintf("%s; %d right after the beginning of a commit, %d of them before its end", happened, began, began-ended), err
 }
 
 // doom lets a process take over that kills itself when it commits, and the usual one after it.
@@ -246,7 +246,7 @@ func flush(ctx context.Context, s *stage) (string, error) {
 			rules, err = s.nft("list", "ruleset")
 		}
 		if err == nil && persistent && !ownedTables.Match(rules) {
-			err = errors.New("the tables belong to nobody, though this kernel can keep others from them")
+			err = errors.New("the tables have no owner, though this kernel can keep others from them")
 		}
 		if err != nil {
 			return "", err
