@@ -43,8 +43,8 @@ func TestVariantsFitTheCode(t *testing.T) {
 	}
 }
 
-// TestPlantsAreAboutStories: each planted fault names a scenario.
-func TestPlantsAreAboutStories(t *testing.T) {
+// TestPlantsAreAboutScenarios: each planted fault names a scenario.
+func TestPlantsAreAboutScenarios(t *testing.T) {
 	for _, p := range plants {
 		if !slices.Contains(Names(), p.scenario) {
 			t.Errorf("%s: no scenario %q", p.variant.name, p.scenario)
@@ -103,7 +103,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-func TestStolen(t *testing.T) {
+func TestCPUSteal(t *testing.T) {
 	before, err := parseProcessors("cpu  10 20 30 40 50 60 70 80 0 0\ncpu0 1 2 3 4 5 6 7 8 0 0\n")
 	if err != nil {
 		t.Fatal(err)
