@@ -46,7 +46,7 @@ type Families struct{ IPv4, IPv6 bool }
 // DualStack is the set of both families.
 var DualStack = Families{IPv4: true, IPv6: true}
 
-// Has says whether a family is in the set.
+// Has reports whether a family is in the set.
 func (f Families) Has(family state.Family) bool {
 	return family == state.IPv4 && f.IPv4 || family == state.IPv6 && f.IPv6
 }

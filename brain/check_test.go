@@ -11,7 +11,7 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// check says what of package state's promises about a record does not hold. A nil record holds all.
+// check returns which of package state's promises about a record does not hold. A nil record holds all.
 func check(rec *state.Service) error {
 	if rec == nil {
 		return nil
@@ -153,12 +153,12 @@ func checkLingering(p *state.Port) error {
 	return checkEndpoints(p.Family, p.Lingering)
 }
 
-// proper says whether ip is one that a record of the family may hold.
+// proper reports whether ip is one that a record of the family may hold.
 func proper(family state.Family, ip netip.Addr) bool {
 	return state.FamilyOf(ip) == family && !ip.Is4In6() && ip.Zone() == ""
 }
 
-// ascending says whether s is in order, without equals.
+// ascending reports whether s is in order, without equals.
 func ascending[T any](s []T, compare func(a, b T) int) bool {
 	for i := 1; i < len(s); i++ {
 		if compare(s[i-1], s[i]) >= 0 {

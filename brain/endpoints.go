@@ -23,7 +23,7 @@ func locate(cfg *Config, node *model.Node) location {
 	return l
 }
 
-// traits are all properties of an endpoint that count, as seen from this node. Their numeric order says which of several
+// traits are all properties of an endpoint that count, as seen from this node. Their numeric order reports which of several
 // endpoints with one address and port wins: that which is not terminating, because the address of a dying pod may already
 // have been given to a new one (pkg/proxy/endpointslicecache.go, addEndpoints); then that which is ready. The other traits
 // only make the choice independent of the order of the slices.
@@ -76,7 +76,7 @@ type part struct {
 	port  uint16
 }
 
-// supply finds what slices say about service ports. Slices of headless services and of other address types say nothing.
+// supply finds what slices say about service ports. Slices of headless services and of other address types contribute nothing.
 type supply struct {
 	slices []*model.EndpointSlice
 	index  map[portKey][]part // nil if looking through all slices for each port is quick
@@ -190,7 +190,7 @@ func (c candidates) hint() traits {
 	return 0
 }
 
-// exist says whether there is an endpoint anywhere in the cluster that could get connections (pkg/proxy/topology.go,
+// exist reports whether there is an endpoint anywhere in the cluster that could get connections (pkg/proxy/topology.go,
 // hasAnyEndpoints).
 func (c candidates) exist() bool {
 	return slices.ContainsFunc(c, func(e candidate) bool {

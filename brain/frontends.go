@@ -93,7 +93,7 @@ type portNumber struct {
 	number   uint16
 }
 
-// wantsNodePort says whether port is to be reachable on a node port. It has none if allocateLoadBalancerNodePorts is false.
+// wantsNodePort reports whether port is to be reachable on a node port. It has none if allocateLoadBalancerNodePorts is false.
 func wantsNodePort(svc *model.Service, port *model.ServicePort) bool {
 	return port.NodePort != 0 && (svc.Type == model.TypeNodePort || svc.Type == model.TypeLoadBalancer)
 }
@@ -144,7 +144,7 @@ type sourceGuard struct {
 	restricted bool
 	// sources are the ranges of the family, masked, sorted, without duplicates.
 	sources []netip.Prefix
-	// admitsNode says that a range contains an address of this node.
+	// admitsNode reports that a range contains an address of this node.
 	admitsNode bool
 }
 

@@ -7,7 +7,7 @@ type seen[K comparable] struct {
 	many map[K]struct{} // all of them if they are not few
 }
 
-// add says whether k is new to the set, which then has it.
+// add reports whether k is new to the set, which then has it.
 func (s *seen[K]) add(k K) bool {
 	if s.many == nil {
 		for i := range s.n {

@@ -8,7 +8,7 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// handles says whether this instance routes svc: it is not headless (clusterIP: None) and not ExternalName, and the label
+// handles reports whether this instance routes svc: it is not headless (clusterIP: None) and not ExternalName, and the label
 // service.kubernetes.io/service-proxy-name names this instance, or is absent if this instance has no name. That a service
 // without cluster IPs is not routed follows from [hasFamily]. (pkg/proxy/util, ShouldSkipService; pkg/proxy, the label
 // selector of the Service informer.)
@@ -22,7 +22,7 @@ func handles(cfg *Config, svc *model.Service) bool {
 	return svc.ProxyName == cfg.ServiceProxyName
 }
 
-// hasFamily says whether svc is routed in family: it has a cluster IP of it. ExternalIPs and load balancer IPs of another
+// hasFamily reports whether svc is routed in family: it has a cluster IP of it. ExternalIPs and load balancer IPs of another
 // family are not routed, because Kubernetes never translates between families (pkg/proxy/util, GetClusterIPByFamily).
 func hasFamily(svc *model.Service, family state.Family) bool {
 	return slices.ContainsFunc(svc.ClusterIPs, func(ip netip.Addr) bool { return familyOf(ip) == family })
@@ -61,7 +61,7 @@ func filterPorts(ports []model.ServicePort) []model.ServicePort {
 	return kept
 }
 
-// usable says whether port can be routed beside earlier ones of those names.
+// usable reports whether port can be routed beside earlier ones of those names.
 func usable(port *model.ServicePort, names *seen[portKey]) bool {
 	switch port.Protocol {
 	case state.TCP, state.UDP, state.SCTP:

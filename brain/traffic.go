@@ -45,13 +45,13 @@ func setTraffic(p *state.Port, cfg *Config, svc *model.Service, eps candidates) 
 	}
 }
 
-// clusterRoute is the route of traffic policy Cluster. Without endpoints, clients are told so.
+// clusterRoute is the route of traffic policy Cluster. Without endpoints, connections are rejected.
 func clusterRoute(eps candidates) state.Route {
 	return routeTo(eps.cluster(), state.Reject)
 }
 
 // localRoute is the route of traffic policy Local. If there are endpoints, but on other nodes only, connections are
-// dropped: a load balancer may still send them here until its health check notices, and clients then try again
+// dropped: a load balancer may still send them here until its health check notices, and clients then retry
 // (pkg/proxy/nftables and iptables proxier.go).
 func localRoute(eps candidates) state.Route {
 	if eps.exist() {
@@ -68,7 +68,7 @@ func routeTo(eps []state.Endpoint, otherwise state.Verdict) state.Route {
 	return state.Route{Verdict: state.Forward, Endpoints: eps}
 }
 
-// internalMasquerade says which connections to cluster IPs are masqueraded: all if the operator says so, else those that
+// internalMasquerade describes which connections to cluster IPs are masqueraded: all if the operator wants it, else those that
 // enter the cluster here, which only a node with a local-traffic detector can tell (pkg/proxy/nftables/proxier.go,
 // masqueradeAll and localDetector).
 func internalMasquerade(cfg *Config, family state.Family) state.Masquerade {

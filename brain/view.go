@@ -37,7 +37,7 @@ type Facts struct {
 	// Nodes are the names, sorted, of the nodes that endpoints are on or hinted for, and Zones are those of the zones that
 	// endpoints are hinted for.
 	Nodes, Zones []string
-	// HintsForNodes says that there are hints for nodes.
+	// HintsForNodes reports whether there are hints for nodes.
 	HintsForNodes bool
 
 	guarded *model.Service // the service if it has source ranges that count, else nil

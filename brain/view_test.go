@@ -25,7 +25,7 @@ func (in *input) elsewhere(g *generator) *input {
 
 func (in *input) view() brain.Viewpoint { return brain.View(in.cfg, in.node, in.svc, in.slices) }
 
-// checkViews says what does not hold of the viewpoints of two nodes.
+// checkViews describes what does not hold of the viewpoints of two nodes.
 func checkViews(a, b *input) error {
 	ra, rb := a.compute(), b.compute()
 	if va, vb := a.view(), b.view(); va == vb && text(ra) != text(rb) {

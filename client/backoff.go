@@ -26,7 +26,7 @@ func (p *pacer) failed() time.Duration {
 	return p.jitter(min(pause, p.max))
 }
 
-// refused notes a failure of the kind that only people can mend, and returns the pause until the next attempt.
+// refused notes a failure of the kind that only an operator can fix, and returns the pause until the next attempt.
 func (p *pacer) refused() time.Duration {
 	p.failures++
 	return p.jitter(p.max)

@@ -9,7 +9,7 @@ import (
 	localnetv1 "github.com/switchyard-net/switchyard/client/localnet/v1"
 )
 
-// Check says what is wrong with a service, nil if all of it can be programmed. The error names the service and, for each port
+// Check returns what is wrong with a service, nil if all of it can be programmed. The error names the service and, for each port
 // with something wrong, the first field that is. A port that is wrong must be left alone: perhaps the server is newer
 // and means something by it. [CheckPort] tells which ones are right.
 func Check(s *localnetv1.ServiceEndpoints) error {
@@ -33,7 +33,7 @@ func Check(s *localnetv1.ServiceEndpoints) error {
 	return fmt.Errorf("service %s: %w", NameOf(s), errors.Join(errs...))
 }
 
-// CheckPort says what is wrong with a port of a service, nil if it can be programmed: all enums are known, all addresses are
+// CheckPort returns what is wrong with a port of a service, nil if it can be programmed: all enums are known, all addresses are
 // of the port's family, indices lead somewhere, and what must be set is. The error names the port and the field.
 func CheckPort(p *localnetv1.Port) error {
 	if err := checkPort(p); err != nil {

@@ -23,7 +23,7 @@
 //		return failed, nil
 //	}
 //
-//	// rules says where connections from pods and from this node go.
+//	// rules describes where connections from pods and from this node go.
 //	func rules(s *localnetv1.ServiceEndpoints) []string {
 //		var rules []string
 //		for _, p := range s.Ports {
@@ -51,7 +51,7 @@
 //		}
 //	}
 //
-// [RunSink] sees to the rest: it reconnects, works out what has changed when the server was restarted, tries again what has failed,
+// [RunSink] sees to the rest: it reconnects, works out what has changed when the server was restarted, retries what has failed,
 // and tells the server how the dataplane is doing. Who needs less takes a [Watcher], which hands out updates as they come, or an
 // [EndpointsClient], which gets the whole state each time. The simplest program is one call of [Run].
 package client

@@ -30,7 +30,7 @@ type EndpointsClient struct {
 	Target string
 	// InstanceID and Rev are the state that Next has returned last. Set them at first to resume a watch.
 	InstanceID, Rev uint64
-	// ErrorDelay is the pause before Next tries again after an error. Default: 1 s.
+	// ErrorDelay is the pause before Next retries after an error. Default: 1 s.
 	ErrorDelay time.Duration
 	// Node is the node whose state is wanted. Default: the one that the server is for.
 	Node string
@@ -38,7 +38,7 @@ type EndpointsClient struct {
 	TLS *tls.Config
 	// SocketUsers are users whose processes may serve a unix socket, as in [Options].
 	SocketUsers []string
-	// Logger gets the errors after which Next tries again. Default: nothing is logged.
+	// Logger gets the errors after which Next retries. Default: nothing is logged.
 	Logger *slog.Logger
 	// DialOptions are as in [Options].
 	DialOptions []grpc.DialOption
@@ -85,8 +85,8 @@ func (epc *EndpointsClient) DefaultFlags(flags FlagSet) {
 }
 
 // Next returns the services of the node as soon as there is a state other than the one that InstanceID and Rev name. It never
-// fails: after an error it waits for ErrorDelay and tries again. What it returns is always the latest state, whole, ordered
-// by namespace and name, and belongs to the caller. canceled says that the client was canceled; there are no items then.
+// fails: after an error it waits for ErrorDelay and retries. What it returns is always the latest state, whole, ordered
+// by namespace and name, and belongs to the caller. canceled reports whether the client was canceled; there are no items then.
 func (epc *EndpointsClient) Next() (items []*localnetv1.ServiceEndpoints, canceled bool) {
 	ctx := epc.context()
 	for {

@@ -31,7 +31,7 @@ func (t table) Apply(_ context.Context, c *client.Change) (map[client.ServiceNam
 	return failed, nil
 }
 
-// rules says where connections from pods and from this node go.
+// rules describes where connections from pods and from this node go.
 func rules(s *localnetv1.ServiceEndpoints) []string {
 	var rules []string
 	for _, p := range s.Ports {

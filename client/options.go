@@ -20,18 +20,18 @@ import (
 // DefaultTarget is where a server on the same node listens.
 const DefaultTarget = "unix:///run/switchyard/api.sock"
 
-// Options says which server to follow, and how. The zero value follows the server on this node.
+// Options specifies which server to follow, and how. The zero value follows the server on this node.
 type Options struct {
 	// Target is where the server is: unix:///run/switchyard/api.sock, tcp://127.0.0.1:12345, 127.0.0.1:12345 or a target of
 	// gRPC, such as dns:///relay.example:8443. Default: [DefaultTarget].
 	Target string
-	// TLS is required for a server that is not on this host: whoever can answer in its place decides where the connections of
+	// TLS is required for a server that is not on this host: a process that can answer in its place decides where the connections of
 	// all pods go. Without it, and without Certificates, a target must be a unix socket or a loopback address.
 	TLS *tls.Config
 	// Certificates are TLS by files that may be replaced while the client runs. They count if TLS is nil.
 	Certificates *Certificates
 	// SocketUsers are users whose processes may serve a unix socket, by name or number, beside root and the user of this process:
-	// whoever can replace a socket at a path must not thereby decide where connections go. With TLS, certificates
+	// a user that can replace a socket at a path must not thereby decide where connections go. With TLS, certificates
 	// decide instead. Users can be checked on Linux only: elsewhere a list is an error that wraps [errors.ErrUnsupported], and
 	// without a list nothing is checked. A dialer in DialOptions that wraps connections of unix sockets must give them a method NetConn() net.Conn.
 	SocketUsers []string
@@ -48,7 +48,7 @@ type Options struct {
 	MinBackoff, MaxBackoff time.Duration
 	// Logger gets what goes wrong, and its end. Default: nothing is logged.
 	Logger *slog.Logger
-	// OnError gets each failure to get updates from the server, with a gRPC status (status.Code(err)). The client tries again
+	// OnError gets each failure to get updates from the server, with a gRPC status (status.Code(err)). The client retries
 	// after any of them; who would rather give up ends the context here. It is called by another goroutine and must return
 	// soon. It may be nil.
 	OnError func(error)
@@ -128,7 +128,7 @@ func Dial(o Options) (*grpc.ClientConn, error) {
 		grpc.WithIdleTimeout(0),
 	}
 	if !t.local {
-		// Of a host that has vanished nobody else tells; one's own kernel tells of a server on this one.
+		// Nothing else reports that a host has vanished; the own kernel does for a server on this one.
 		options = append(options, grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingInterval, Timeout: pingTimeout}))
 	}
 	conn, err := grpc.NewClient(t.grpc, append(options, o.DialOptions...)...)

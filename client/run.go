@@ -15,7 +15,7 @@ type HandlerFunc func(items []*localnetv1.ServiceEndpoints)
 
 // Run is the whole main function of a simple program: it parses the standard flags, and calls the handlers one after the other
 // with each new state, until the program gets a signal to end. With --once it returns after the first state and prints how
-// to resume from there. Errors are logged to stderr and tried again.
+// to resume from there. Errors are logged to stderr and retried.
 //
 // It defines flags, reads the command line and takes signals. Programs that do this themselves use [EndpointsClient].
 func Run(handlers ...HandlerFunc) {

@@ -125,7 +125,7 @@ func (s *session) run(ctx context.Context) {
 	}
 }
 
-// failed tells of a failure and returns the pause after it.
+// failed reports a failure and returns the pause after it.
 func (s *session) failed(err error) time.Duration {
 	pause, log := s.pace.failed, s.w.options.Logger.Warn
 	if isRefusal(err) {
@@ -141,7 +141,7 @@ func (s *session) failed(err error) time.Duration {
 	return pause()
 }
 
-// isRefusal says whether the server works and does not want this client.
+// isRefusal reports whether the server works and does not want this client.
 func isRefusal(err error) bool {
 	switch status.Code(err) {
 	case codes.PermissionDenied, codes.Unauthenticated, codes.InvalidArgument, codes.Unimplemented:
@@ -150,7 +150,7 @@ func isRefusal(err error) bool {
 	return false
 }
 
-// patience is how long a server may take to connect and to say that it has a state of the node. It takes one that has it no time.
+// patience is how long a server may take to connect and to report that it has a state of the node. It takes one that has it no time.
 const patience = 30 * time.Second
 
 var errNoState = status.Error(codes.Unavailable, "the server has not answered for "+patience.String()+"; perhaps it has no state of the node yet")
@@ -194,14 +194,14 @@ func (s *session) attempt(ctx context.Context) error {
 	return err
 }
 
-// reset forgets what the last stream was told.
+// reset forgets what the last stream was sent.
 func (s *session) reset() {
 	s.w.mu.Lock()
 	defer s.w.mu.Unlock()
 	s.asked, s.sent = false, nil
 }
 
-// send says what there is to say until the stream breaks; why it did is for receive to find out. It returns an error if
+// send sends what there is to send until the stream breaks; why it did is for receive to find out. It returns an error if
 // something cannot be said.
 func (s *session) send(stream grpc.BidiStreamingClient[localnetv1.WatchRequest, localnetv1.WatchResponse]) error {
 	request := &localnetv1.WatchRequest{Subscribe: s.subscription()}
@@ -284,7 +284,7 @@ func (s *session) arrive(u *Update) error {
 	s.w.mu.Lock()
 	defer s.w.mu.Unlock()
 	if !s.asked {
-		return fmt.Errorf("an update to revision %d came unasked", u.Position.Rev)
+		return fmt.Errorf("unexpected update to revision %d", u.Position.Rev)
 	}
 	if u.Node == nil {
 		u.Node = s.node

@@ -33,7 +33,7 @@ func (f SinkFunc) Apply(ctx context.Context, c *Change) (failed map[ServiceName]
 type Change struct {
 	// Position is that of the state after this change.
 	Position Position
-	// First says that the sink has not shown anything in this run yet: what it finds of an earlier one and is not in Changed
+	// First reports whether the sink has not shown anything in this run yet: what it finds of an earlier one and is not in Changed
 	// does not exist any more.
 	First bool
 	// Node is the node after this change, never nil.
@@ -100,7 +100,7 @@ type runner struct {
 	node        *localnetv1.Node
 	nodeChanged bool
 	dirty       map[ServiceName]bool
-	// known are the services of which the sink may have something: it was told of them, by whatever came of it.
+	// known are the services of which the sink may have something: it was called with them, whatever the result.
 	known    map[ServiceName]bool
 	triggers []time.Time
 	position Position
@@ -108,11 +108,11 @@ type runner struct {
 	failed map[ServiceName]error // by the last Apply
 	broken bool                  // it returned an error
 	pace   *pacer
-	// retryAt is when to try again, zero if nothing has failed.
+	// retryAt is when to retry, zero if nothing has failed.
 	retryAt time.Time
 }
 
-// wait returns the next update, or nil when it is time to try again.
+// wait returns the next update, or nil when it is time to retry.
 func (r *runner) wait(ctx context.Context, s *session) *Update {
 	if !r.retryAt.IsZero() {
 		var cancel context.CancelFunc
@@ -138,10 +138,10 @@ func (r *runner) take(u *Update) {
 	r.triggers = append(r.triggers, u.Triggers[:min(len(u.Triggers), maxTriggers-len(r.triggers))]...)
 }
 
-// maxTriggers is how many triggers a sink is told at most. The oldest tell how far it is behind.
+// maxTriggers is how many triggers a sink gets at most. The oldest tell how far it is behind.
 const maxTriggers = 1024
 
-// isDue says whether to call the sink now. If there is nothing to do for it, it shows the newer state already.
+// isDue reports whether to call the sink now. If there is nothing to do for it, it shows the newer state already.
 func (r *runner) isDue() bool {
 	if !r.retryAt.IsZero() && !time.Now().Before(r.retryAt) {
 		return true

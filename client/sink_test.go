@@ -18,7 +18,7 @@ import (
 	localnetv1 "github.com/switchyard-net/switchyard/client/localnet/v1"
 )
 
-// recorder is a sink that writes down what it is told, and does what the test says.
+// recorder is a sink that records its calls, and does what the test wants.
 type recorder struct {
 	mu    sync.Mutex
 	calls []string
@@ -72,7 +72,7 @@ func (r *recorder) when(change func()) {
 	change()
 }
 
-// told returns what the sink was told since the last call of told.
+// told returns the sink's calls since the last call of told.
 func (r *recorder) told() string {
 	synctest.Wait()
 	r.mu.Lock()
@@ -223,7 +223,7 @@ func TestASinkThatFailsIsTriedAgain(t *testing.T) {
 		wantTold(t, sink, "700ms first +b +c -a")
 		wantStatus(t, m, "applied 3, 0 failed")
 
-		// The next series of failures begins with the shortest pause. What is taken back is told, too.
+		// The next series of failures begins with the shortest pause. What is taken back is reported, too.
 		sink.when(func() { broken = true })
 		m.set(service("b", 2, 1))
 		wantTold(t, sink, "1.4s +b")

@@ -20,7 +20,7 @@ type socketCredentials struct {
 // ClientHandshake implements [credentials.TransportCredentials].
 func (c socketCredentials) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	if err := c.users.Check(conn); err != nil {
-		return nil, nil, fmt.Errorf("%s is not believed: %w; if the right one serves it, list its user (--socket-users, or SocketUsers in the options)", c.target, err)
+		return nil, nil, fmt.Errorf("%s is not trusted: %w; if the right one serves it, list its user (--socket-users, or SocketUsers in the options)", c.target, err)
 	}
 	return c.TransportCredentials.ClientHandshake(ctx, authority, conn)
 }

@@ -58,7 +58,7 @@ func parseTarget(text string) (target, error) {
 	return t, nil
 }
 
-// mayBePlain says why TLS is needed, if it is.
+// mayBePlain describes why TLS is needed, if it is.
 func (t target) mayBePlain() error {
 	if t.local {
 		return nil

@@ -49,7 +49,7 @@ func NewCertificates(files TLSFiles, log *slog.Logger) (*Certificates, error) {
 			if err != nil {
 				return nil, fmt.Errorf("client's certificate %s with key %s: %w", files.Cert, files.Key, err)
 			}
-			// Shown whatever authorities the server names, so that it is the server that says what it does not like about it.
+			// Shown whatever authorities the server names, so that it is the server that reports what it does not like about it.
 			config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
 		}
 		return config, nil

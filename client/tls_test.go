@@ -170,7 +170,7 @@ func TestCertificatesAreReadAgain(t *testing.T) {
 		t.Errorf("without trouble, it was logged:\n%s", &log)
 	}
 
-	// What cannot be used changes nothing, and is said once.
+	// What cannot be used changes nothing, and is reported once.
 	for file, broken := range map[string]func() error{
 		f.CA:   func() error { return os.WriteFile(f.CA, []byte("nonsense"), 0o600) },
 		f.Cert: func() error { return os.Remove(f.Cert) },
@@ -181,7 +181,7 @@ func TestCertificatesAreReadAgain(t *testing.T) {
 		}
 		shows(second, "node-c")
 		shows(second, "node-c")
-		if n := strings.Count(log.String(), "cannot read the certificates again"); n != 1 || !strings.Contains(log.String(), file) {
+		if n := strings.Count(log.String(), "cannot reload certificates"); n != 1 || !strings.Contains(log.String(), file) {
 			t.Errorf("%s is broken; it was said %d times:\n%s", file, n, &log)
 		}
 		log.Reset()

@@ -42,7 +42,7 @@ type Position struct {
 type Update struct {
 	// Position is that of the state after this update.
 	Position Position
-	// Full says that Changed is the whole state: services that are not in it do not exist.
+	// Full reports whether Changed is the whole state: services that are not in it do not exist.
 	Full bool
 	// Node is the node after this update. It is nil only before the first update that has one, after a start from
 	// [Options.Resume].

@@ -41,7 +41,7 @@ func NewWatcher(o Options) (*Watcher, error) {
 // restarted, or no longer knows what the consumer has, the next update is full.
 //
 // No failure of the server ends the sequence, not even a refusal: a dataplane keeps what it shows and comes back, since
-// whoever mends the server should not have to restart the dataplanes of all nodes, too. Failures go to [Options.OnError] and
+// fixing the server should not require a restart of the dataplanes of all nodes, too. Failures go to [Options.OnError] and
 // [Options.Logger]. The pause after a refusal (PERMISSION_DENIED, UNAUTHENTICATED, INVALID_ARGUMENT, UNIMPLEMENTED) is the
 // longest, at once. A server that does not say within 30 seconds that it has a state of the node counts as failed (UNAVAILABLE):
 // the next connection may reach another one.

@@ -392,7 +392,7 @@ func TestRefusalsAreTriedAgainAfterTheLongestPause(t *testing.T) {
 					}
 					p.end(status.Error(code, "not you"))
 				}
-				// Whoever mends the server need not touch the client.
+				// Fixing the server requires no change of the client.
 				p := srv.watch(t)
 				p.send(whole(at(1, 1)))
 				c.got()

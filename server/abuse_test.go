@@ -240,7 +240,7 @@ func TestSilentConnections(t *testing.T) {
 	})
 }
 
-// TestTooManyClients are refused, which is told once a minute, and let in again when others have gone.
+// TestTooManyClients are refused, which is logged once a minute, and let in again when others have gone.
 func TestTooManyClients(t *testing.T) {
 	var log bytes.Buffer
 	bubble(t, func(o *server.Options) {

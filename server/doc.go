@@ -6,7 +6,7 @@
 //
 // Who may connect is decided by the socket. A unix socket is for root, the user of the server and users that are listed, as far as its
 // permissions let them in, and TCP on a loopback address for everybody on the machine; both may ask for any node. On any other address the server speaks TLS only and asks for a
-// certificate, which says what its holder may have:
+// certificate, which reports what its holder may have:
 //
 //   - common name "system:node:NAME" and organisation "system:nodes", as kubelets' certificates have them: the state of node NAME.
 //   - organisation "switchyard:relays": the state of any node, and all other services.

@@ -113,7 +113,7 @@ func TestAuthoritiesChangeOnOpenStreams(t *testing.T) {
 		if n := count(); n > 0 {
 			t.Errorf("%d are open after their authority was removed", n)
 		}
-		if n := strings.Count(log.String(), "no longer good"); n == 0 || n > 2 {
+		if n := strings.Count(log.String(), "no longer valid"); n == 0 || n > 2 {
 			t.Errorf("it was logged %d times:\n%s", n, &log)
 		}
 	})
@@ -194,7 +194,7 @@ func TestRenewedCertificatesLoseNothing(t *testing.T) {
 	})
 }
 
-// TestServersAuthorityChanges: a client leaves a server that its authorities no longer vouch for, and says so.
+// TestServersAuthorityChanges: a client leaves a server that its authorities no longer vouch for, and reports it.
 func TestServersAuthorityChanges(t *testing.T) {
 	bubble(t, nil, func(t *testing.T, w *world) {
 		w.sink.Complete()
@@ -215,7 +215,7 @@ func TestServersAuthorityChanges(t *testing.T) {
 			t.Errorf("an update came from a server that is not trusted: %+v", u)
 		default:
 		}
-		if err := <-errs; !strings.Contains(err.Error(), "is no longer good") || !strings.Contains(err.Error(), "unknown authority") {
+		if err := <-errs; !strings.Contains(err.Error(), "is no longer valid") || !strings.Contains(err.Error(), "unknown authority") {
 			t.Errorf("the first error is %v", err)
 		}
 		if err := os.WriteFile(files.CA, g.ca.PEM, 0o600); err != nil {

@@ -101,7 +101,7 @@ func (c identifying) ServerHandshake(accepted net.Conn) (net.Conn, credentials.A
 		raw.afterwards(v.nodeConns.enter(who.node, func() { _ = raw.Close() }))
 	}
 	if who.isSomebody() && !connlimit.Move(raw.Conn, v.rooms.clients) {
-		who = caller{denied: status.Error(codes.ResourceExhausted, "the server has as many clients as it may have; come back later")}
+		who = caller{denied: status.Error(codes.ResourceExhausted, "too many clients; retry later")}
 	}
 	if !who.isSomebody() {
 		impatience := time.AfterFunc(connectTimeout, func() { _ = raw.Close() })
@@ -119,8 +119,8 @@ func (v *listening) callerBy(raw net.Conn, info credentials.AuthInfo) caller {
 	if err == nil {
 		return caller{trusted: true}
 	}
-	v.log.Warn("a process of another user has connected to the unix socket and may do nothing", "address", v.address, "error", err)
-	return caller{denied: status.Errorf(codes.PermissionDenied, "%v: %v; who may use the socket lists its user (--socket-users, api.socketUsers)", v.address, err)}
+	v.log.Warn("rejecting a process of another user on the unix socket", "address", v.address, "error", err)
+	return caller{denied: status.Errorf(codes.PermissionDenied, "%v: %v; to allow it, list its user (--socket-users, api.socketUsers)", v.address, err)}
 }
 
 // until is when the calls of a new connection end, zero for never.

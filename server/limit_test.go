@@ -62,7 +62,7 @@ func (c *strangers) come(t *testing.T, n int, from string) (open int) {
 	return n - len(closed)
 }
 
-// TestSilentStrangers: whoever can reach a listener takes no place from clients elsewhere, at other listeners, and for long.
+// TestSilentStrangers: a client that can reach a listener takes no place from clients elsewhere, at other listeners, and for long.
 func TestSilentStrangers(t *testing.T) {
 	bubble(t, func(o *server.Options) { o.MaxClients = 400 }, func(t *testing.T, w *world) {
 		c := &strangers{arrive: make(chan net.Conn), closed: make(chan struct{})}
@@ -105,7 +105,7 @@ func TestSilentStrangers(t *testing.T) {
 	})
 }
 
-// TestListenerFails: Serve says so, also while there is no state yet.
+// TestListenerFails: Serve reports it, also while there is no state yet.
 func TestListenerFails(t *testing.T) {
 	for name, change := range map[string]func(*server.Options){
 		"feed without a state": nil,

@@ -150,7 +150,7 @@ func TestLargeObjects(t *testing.T) {
 	}
 }
 
-// TestHundredThousandServices says what they cost, from the model to the dataplane, all in this process.
+// TestHundredThousandServices measures what they cost, from the model to the dataplane, all in this process.
 func TestHundredThousandServices(t *testing.T) {
 	n := 100_000
 	if raceEnabled || testing.Short() {

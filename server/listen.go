@@ -52,7 +52,7 @@ func (a Address) String() string {
 	return "tcp://" + a.TCP.String()
 }
 
-// Exposed says that the address can be reached from other machines, so that it is served with TLS only.
+// Exposed reports whether the address can be reached from other machines, so that it is served with TLS only.
 func (a Address) Exposed() bool { return a.Network == "tcp" && !a.TCP.Addr().Unmap().IsLoopback() }
 
 // Listen listens at an address, which must not be exposed if t is nil. mode is the permissions of a unix socket, 0 for 0600.
@@ -147,7 +147,7 @@ func bind(dir, name string) (*net.UnixListener, error) {
 	return net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path})
 }
 
-// replaceable says why what is at path must not be replaced, if so.
+// replaceable describes why what is at path must not be replaced, if so.
 func replaceable(path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -167,7 +167,7 @@ func replaceable(path string) error {
 	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, fs.ErrNotExist):
 		return nil
 	}
-	return fmt.Errorf("there is a socket of which it is not known whether it is served; remove it if it is not: %w", err)
+	return fmt.Errorf("cannot determine whether this socket is served; remove it if it is not: %w", err)
 }
 
 // unixListener removes its socket when it is closed, unless another one has taken its place.

@@ -48,7 +48,7 @@ func TestParseAddress(t *testing.T) {
 	}
 }
 
-// TestExposedNeedsTLS, whoever makes the listener.
+// TestExposedNeedsTLS, whatever makes the listener.
 func TestExposedNeedsTLS(t *testing.T) {
 	a, err := server.ParseAddress("tcp://0.0.0.0:0")
 	if err != nil {
@@ -143,7 +143,7 @@ func TestUnixSocket(t *testing.T) {
 	}
 }
 
-// TestOneOfMany: of servers that begin at the same moment on one path, one serves and all others say so, whether the path is free or
+// TestOneOfMany: of servers that begin at the same moment on one path, one serves and all others report it, whether the path is free or
 // a dead process has left its socket there.
 func TestOneOfMany(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
@@ -212,7 +212,7 @@ func TestLockOfTheDead(t *testing.T) {
 	}
 }
 
-// TestLongPaths: all paths that a client can connect to can be listened on, and of longer ones it is said what is wrong.
+// TestLongPaths: all paths that a client can connect to can be listened on, and of longer ones it is reported what is wrong.
 func TestLongPaths(t *testing.T) {
 	dir, err := os.MkdirTemp("", "s")
 	if err != nil {

@@ -41,7 +41,7 @@ func lock(path string) (unlock func(), err error) {
 	}
 }
 
-// isAt says whether f is the file that has this name now.
+// isAt reports whether f is the file that has this name now.
 func isAt(f *os.File, name string) bool {
 	own, err := f.Stat()
 	if err != nil {

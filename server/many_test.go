@@ -74,7 +74,7 @@ func watchers(socket string, n int) error {
 		go func() {
 			request := &localnetv1.WatchRequest{Subscribe: &localnetv1.Subscribe{}, Ready: true}
 			for {
-				if err := stream.Send(request); err != nil && err != io.EOF { // receiving tells why it has ended
+				if err := stream.Send(request); err != nil && err != io.EOF { // receiving reports why it has ended
 					fail(err)
 					return
 				}

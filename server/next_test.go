@@ -108,7 +108,7 @@ func (failingFeed) Next(context.Context, state.Revision) (*state.Update, error) 
 	return nil, errors.New("broken")
 }
 
-// TestNextFails with a code that says what to do.
+// TestNextFails with a code that reports what to do.
 func TestNextFails(t *testing.T) {
 	feed := func(node string) (state.Feed, error) {
 		switch node {

@@ -31,7 +31,7 @@ type caller struct {
 	denied  error  // why it may call nothing at all, as a status; nil if the rest decides
 }
 
-// maxNode is how long the name of a Node can be in Kubernetes, maxSubject how many bytes of a certificate's subject are told.
+// maxNode is how long the name of a Node can be in Kubernetes, maxSubject how many bytes of a certificate's subject are logged.
 const maxNode, maxSubject = 253, 256
 
 // certified returns who has the certificate of a connection over TLS.

@@ -27,7 +27,7 @@ import (
 const (
 	// drainTimeout is how long streams may take to end when the server shuts down.
 	drainTimeout = 2 * time.Second
-	// window is how much a client may send on a stream before it is read; to say how large it is turns off its growth.
+	// window is how much a client may send on a stream before it is read; setting it turns off its growth.
 	window = 64 << 10
 	// writeBuffer is what is collected for one write: as much as a record of TLS takes. Each connection has one while it is written to.
 	writeBuffer = 16 << 10

@@ -70,10 +70,10 @@ type Options struct {
 	// others may connect, if the permissions of the socket let them, and may call nothing. Users can be checked on Linux only:
 	// elsewhere a list is an error that wraps [errors.ErrUnsupported], and without a list nothing is checked. Default: none.
 	SocketUsers []string
-	// OnStatus is told how the dataplane of a watching client is doing, whenever the client says so. It must not block; for one
-	// client it is called by one goroutine at a time. Default: nobody is told.
+	// OnStatus is called with how the dataplane of a watching client is doing, whenever the client reports it. It must not block; for one
+	// client it is called by one goroutine at a time. Default: no callback is called.
 	OnStatus func(Client, Status)
-	// OnClose is told that a watching client is gone, after the last OnStatus for it. It must not block. Default: nobody is told.
+	// OnClose is called when a watching client is gone, after the last OnStatus for it. It must not block. Default: no callback is called.
 	OnClose func(Client)
 	// Register adds other services. Over TLS they are for relays only. What their handlers send may be a *protoconv.Raw; their contexts
 	// end when the server shuts down. Default: none.
@@ -90,7 +90,7 @@ type Client struct {
 	Name string
 	// Node is the node whose state it gets.
 	Node string
-	// Address is where it connects from. For unix sockets it says nothing.
+	// Address is where it connects from. For unix sockets it is meaningless.
 	Address string
 }
 

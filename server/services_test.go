@@ -73,7 +73,7 @@ func TestHealth(t *testing.T) {
 	}
 }
 
-// TestReflection tells what the server serves.
+// TestReflection reports what the server serves.
 func TestReflection(t *testing.T) {
 	stream, err := reflectionv1.NewServerReflectionClient(newWorld(t, nil).dial()).ServerReflectionInfo(soon(t))
 	if err != nil {

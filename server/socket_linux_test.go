@@ -35,7 +35,7 @@ func connectAs(t *testing.T, user uint32, socket string) string {
 		out.Write(b)
 		_ = stdin.Close()
 	})
-	_ = cmd.Run() // it says what it has to say
+	_ = cmd.Run() // it reports by itself
 	return out.String()
 }
 

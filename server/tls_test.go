@@ -236,7 +236,7 @@ func TestCertificatesAreReadAgain(t *testing.T) {
 		t.Error("a client of the old authority was let in")
 	}
 	w.stop()
-	if n := strings.Count(log.String(), "cannot read the certificates"); n != 1 {
+	if n := strings.Count(log.String(), "cannot reload certificates"); n != 1 {
 		t.Errorf("broken files were told of %d times, want once:\n%s", n, log.String())
 	}
 }

@@ -228,7 +228,7 @@ func TestWatchSplitsLargeUpdates(t *testing.T) {
 	}
 }
 
-// TestWatchRefuses what the protocol does not allow, and says why.
+// TestWatchRefuses what the protocol does not allow, and reports why.
 func TestWatchRefuses(t *testing.T) {
 	w := newWorld(t, nil)
 	w.sink.Complete()

@@ -21,7 +21,7 @@ type Feed interface {
 type Update struct {
 	// Revision is that of the state after this update.
 	Revision Revision
-	// Full says that Changed is the whole state: services that are not in it do not exist.
+	// Full reports whether Changed is the whole state: services that are not in it do not exist.
 	Full bool
 	// Node is this node after the update, never nil.
 	Node *Node

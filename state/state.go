@@ -139,7 +139,7 @@ func (p *Port) Compare(o *Port) int {
 	return cmp.Or(cmp.Compare(p.Name, o.Name), cmp.Compare(p.Protocol, o.Protocol), cmp.Compare(p.Family, o.Family))
 }
 
-// FrontendKind says where a frontend comes from.
+// FrontendKind specifies where a frontend comes from.
 type FrontendKind uint8
 
 // The kinds of frontend.
@@ -183,7 +183,7 @@ func (f Frontend) Compare(o Frontend) int {
 	return cmp.Or(cmp.Compare(f.Kind, o.Kind), f.Addr.Compare(o.Addr), cmp.Compare(f.Port, o.Port))
 }
 
-// Traffic says what happens to new connections to a frontend, by where they come from. There are three kinds of client:
+// Traffic describes what happens to new connections to a frontend, by where they come from. There are three kinds of client:
 //
 //   - pods: the source address is one of a pod in the cluster, as the node's local-traffic detector sees it. A node without
 //     a detector takes no client for a pod.
@@ -194,7 +194,7 @@ type Traffic struct {
 	Inside Route
 	// Outside is for all other connections.
 	Outside Route
-	// Masquerade says which connections get a new source address. A connection of an endpoint to itself through the
+	// Masquerade specifies which connections get a new source address. A connection of an endpoint to itself through the
 	// service (hairpin) is masqueraded in any case.
 	Masquerade Masquerade
 }
@@ -236,7 +236,7 @@ func (v Verdict) String() string {
 	return fmt.Sprintf("Verdict(%d)", uint8(v))
 }
 
-// Masquerade says which forwarded connections get a source address of this node.
+// Masquerade specifies which forwarded connections get a source address of this node.
 type Masquerade uint8
 
 // The masquerade rules.
@@ -293,13 +293,13 @@ type Node struct {
 	ServiceCIDRs []netip.Prefix
 }
 
-// Equal says whether two records are the same in every field. Empty and nil slices are the same.
+// Equal reports whether two records are the same in every field. Empty and nil slices are the same.
 func (s *Service) Equal(o *Service) bool {
 	return s.Name == o.Name && s.HealthCheck == o.HealthCheck &&
 		slices.EqualFunc(s.Ports, o.Ports, func(a, b Port) bool { return a.Equal(&b) })
 }
 
-// Equal says whether two ports are the same in every field.
+// Equal reports whether two ports are the same in every field.
 func (p *Port) Equal(o *Port) bool {
 	return p.Name == o.Name && p.Protocol == o.Protocol && p.Family == o.Family && p.Affinity == o.Affinity &&
 		slices.EqualFunc(p.Frontends, o.Frontends, Frontend.Equal) &&
@@ -307,18 +307,18 @@ func (p *Port) Equal(o *Port) bool {
 		slices.Equal(p.Lingering, o.Lingering)
 }
 
-// Equal says whether two frontends are the same in every field.
+// Equal reports whether two frontends are the same in every field.
 func (f Frontend) Equal(o Frontend) bool {
 	return f.Kind == o.Kind && f.Addr == o.Addr && f.Port == o.Port && f.Restricted == o.Restricted &&
 		slices.Equal(f.Sources, o.Sources)
 }
 
-// Equal says whether two traffic rules are the same in every field.
+// Equal reports whether two traffic rules are the same in every field.
 func (t *Traffic) Equal(o *Traffic) bool {
 	return t.Masquerade == o.Masquerade && t.Inside.Equal(&o.Inside) && t.Outside.Equal(&o.Outside)
 }
 
-// Equal says whether two routes are the same in every field.
+// Equal reports whether two routes are the same in every field.
 func (r *Route) Equal(o *Route) bool {
 	if n := len(r.Endpoints); n > 0 && n == len(o.Endpoints) && &r.Endpoints[0] == &o.Endpoints[0] {
 		return r.Verdict == o.Verdict // as nearly always: most Services treat all clients alike
@@ -326,7 +326,7 @@ func (r *Route) Equal(o *Route) bool {
 	return r.Verdict == o.Verdict && slices.Equal(r.Endpoints, o.Endpoints)
 }
 
-// Equal says whether two nodes are the same in every field. Empty and nil slices are the same.
+// Equal reports whether two nodes are the same in every field. Empty and nil slices are the same.
 func (n *Node) Equal(o *Node) bool {
 	return n.Name == o.Name && slices.Equal(n.Addresses, o.Addresses) && slices.Equal(n.PodCIDRs, o.PodCIDRs) &&
 		slices.Equal(n.ServiceCIDRs, o.ServiceCIDRs)

@@ -23,7 +23,7 @@ type ClusterOptions struct {
 	OnProblem func(Problem)
 }
 
-// Cluster turns objects into the published states of every node. For each node it says what a [Store] of that node would
+// Cluster turns objects into the published states of every node. For each node it publishes what a [Store] of that node would
 // say. All methods may be called concurrently.
 //
 // Nodes that see a service from the same viewpoint share its record, by pointer. So a change costs what it touches, times the

@@ -24,7 +24,7 @@ type watcher struct {
 	held replica
 }
 
-// poll takes the next update if there is one, and says whether there was, and whether it was needless.
+// poll takes the next update if there is one, and reports whether there was, and whether it was needless.
 func (w *watcher) poll(t *testing.T, c *Cluster) (u *state.Update, needless bool) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -87,7 +87,7 @@ func (k *sink) Complete() {
 	c.publish()
 }
 
-// complete says that there are sources, and that they have delivered all they have.
+// complete reports that there are sources, and that they have delivered all they have.
 func (c *core) complete() bool { return c.registered > 0 && c.incomplete == 0 }
 
 // inputs are what the answer for a service is computed from. The object is nil if the service is not to be routed. The slices are valid

@@ -42,7 +42,7 @@ type account struct {
 	touched bool
 }
 
-// cut says which services of a namespace have to do with less than they want: one has the room that is left to it, those after it
+// cut finds which services of a namespace have to do with less than they want: one has the room that is left to it, those after it
 // have none.
 type cut struct {
 	some  bool // there are any

@@ -9,7 +9,7 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// naiveRooms says how much of each service may be routed, by going over all of them.
+// naiveRooms describes how much of each service may be routed, by going over all of them.
 func naiveRooms(services []*service, b Budgets) map[*service]int64 {
 	byNamespace := map[string][]*service{}
 	for _, s := range services {

@@ -194,7 +194,7 @@ func (o *objects) setDisabled(name string, disabled bool) {
 	o.dropNamespaceIfEmpty(name)
 }
 
-// disabled says that the services of a namespace are not to be routed.
+// disabled reports whether the services of a namespace are not to be routed.
 func (o *objects) disabled(name string) bool {
 	ns := o.namespaces[name]
 	return ns != nil && ns.disabled

@@ -20,7 +20,7 @@ type Problem struct {
 	Reason  Reason
 	// Field is the field of the Service that asks for too much.
 	Field string
-	// Note says what is not routed, and why.
+	// Note describes what is not routed, and why.
 	Note string
 	// Remedy is what the owner of the service or the operator can do about it.
 	Remedy string
@@ -150,12 +150,12 @@ func (ps *problems) set(name state.ServiceName, now []Problem, here func() bool)
 			if p.Holder != (state.ServiceName{}) {
 				args = append(args, "heldBy", p.Holder.String())
 			}
-			ps.log.Warn("a part of a service is not routed", append(args, "remedy", p.Remedy)...)
+			ps.log.Warn("service is not fully routed", append(args, "remedy", p.Remedy)...)
 		}
 	}
 	if healed {
 		if ps.logged++; ps.logged <= maxListed {
-			ps.log.Info("a service is routed as it should be", "service", name.String())
+			ps.log.Info("service is fully routed again", "service", name.String())
 		}
 	}
 }
@@ -188,7 +188,7 @@ func (ps *problems) endReport() {
 		ps.reportShortages()
 	}
 	if more := ps.logged - maxListed; more > 0 {
-		ps.log.Warn("parts of more services are not routed, or are again", "changes", more)
+		ps.log.Warn("more services changed whether they are fully routed", "changes", more)
 	}
 	ps.logged = 0
 }
@@ -207,10 +207,10 @@ func (ps *problems) reportShortages() {
 			continue
 		}
 		if services == 0 {
-			ps.log.Info("a namespace has room for its services again", "namespace", key.namespace, "reason", string(key.reason))
+			ps.log.Info("namespace is within its limit again", "namespace", key.namespace, "reason", string(key.reason))
 			continue
 		}
-		ps.log.Warn("a namespace has no room for some of its services", "namespace", key.namespace, "reason", string(key.reason),
+		ps.log.Warn("namespace exceeds its limit; some of its services are not fully routed", "namespace", key.namespace, "reason", string(key.reason),
 			"services", services, "oneOfThem", s.last.Service.Name, "problem", s.last.Note, "remedy", s.last.Remedy)
 	}
 	clear(ps.shortages)
@@ -234,7 +234,7 @@ func (ps *problems) list() []error {
 		}
 	}
 	if more := len(ps.of) - len(some); more > 0 {
-		list = append(list, fmt.Errorf("parts of %d more services are not routed; the log names some of them", more))
+		list = append(list, fmt.Errorf("%d more services are not fully routed; the log names some of them", more))
 	}
 	return list
 }
@@ -301,7 +301,7 @@ func noRoom(svc *service, room int64, l *ledger) Problem {
 	if ofNode {
 		p.Reason, p.Remedy = NodeFull, "delete services, ports or endpoints of the namespace, or have the operator raise the budget of the node"
 	}
-	p.Note = fmt.Sprintf("the namespace may have %d entries, of which older services leave room for %d of the %d of this one", limit, room, svc.entries)
+	p.Note = fmt.Sprintf("the namespace may have %d entries; older services leave room for %d of the %d of this one", limit, room, svc.entries)
 	if room == 0 {
 		p.Note = fmt.Sprintf("the namespace may have %d entries, which older services take: this one is not routed", limit)
 	}

@@ -85,7 +85,7 @@ func TestProblems(t *testing.T) {
 	if got := p.Limited(); got[ExternalIPRefused] != 0 || got[AddressConflict] != 0 {
 		t.Errorf("counted %v", got)
 	}
-	if !strings.Contains(p.logged.String(), `msg="a service is routed as it should be" service=ns/b`) {
+	if !strings.Contains(p.logged.String(), `msg="service is fully routed again" service=ns/b`) {
 		t.Errorf("the end is not logged: %s", &p.logged)
 	}
 }
@@ -130,7 +130,7 @@ func TestClusterProblems(t *testing.T) {
 	}
 }
 
-// TestBudgets: a tenant with too much harms itself, and says so; others have all that they had.
+// TestBudgets: a tenant with too much harms itself, and reports it; others have all that they had.
 func TestBudgets(t *testing.T) {
 	p := &problemStore{T: t}
 	p.Store = New(Options{Brain: brain.Config{NodeName: "n1", MaxEntries: 40}, Budgets: Budgets{PerNamespace: 50, PerNode: 80}, OnProblem: func(problem Problem) {
@@ -178,7 +178,7 @@ func TestBudgets(t *testing.T) {
 	p.deliver("service evil/c 10.96.1.3:80 created=3; service evil/0 10.96.1.4:80 created=4; slice good/a-1 a" + endpoints(11))
 	p.expect("service evil/0: metadata.namespace: the namespace may have 50 entries, which older services take: this one is not routed; "+
 		"delete services, ports or endpoints of the namespace, or have the operator raise its budget\n"+
-		"service evil/c: metadata.namespace: the namespace may have 50 entries, of which older services leave room for 4 of the 6 of this one; "+
+		"service evil/c: metadata.namespace: the namespace may have 50 entries; older services leave room for 4 of the 6 of this one; "+
 		"delete services, ports or endpoints of the namespace, or have the operator raise its budget",
 		"evil/c NamespaceFull  here=false", "evil/0 NamespaceFull  here=false")
 	routed("evil/a Forward, evil/b Forward, good/a Forward")
@@ -201,7 +201,7 @@ func TestBudgets(t *testing.T) {
 	routed("evil/0 Reject, evil/a Forward, evil/b Forward, evil/c Reject, good/a Forward")
 }
 
-// TestAFullNamespaceIsLoggedOnce: whoever has a namespace can let any number of its services find no room. Each is listed, but they share
+// TestAFullNamespaceIsLoggedOnce: the owner of a namespace can let any number of its services find no room. Each is listed, but they share
 // a line of the log when the first of them finds none, and one when the last has room.
 func TestAFullNamespaceIsLoggedOnce(t *testing.T) {
 	p := newProblemStore(t, brain.Config{})
@@ -221,13 +221,13 @@ func TestAFullNamespaceIsLoggedOnce(t *testing.T) {
 	}{
 		{"as many as there is room for", func() { deliver("service evil/s%02d 10.96.1.%d:80 created=1", 0, 3) }, 0, ""},
 		{"too many", func() { deliver("service evil/s%02d 10.96.1.%d:80 created=2", 3, 15) }, 12,
-			`level=WARN msg="a namespace has no room for some of its services" namespace=evil reason=NamespaceFull services=12 oneOfThem=`},
+			`level=WARN msg="namespace exceeds its limit; some of its services are not fully routed" namespace=evil reason=NamespaceFull services=12 oneOfThem=`},
 		{"still more", func() { deliver("service evil/s%02d 10.96.1.%d:80 created=3", 15, 25) }, 22, ""},
 		{"another namespace", func() { deliver("service worse/s%02d 10.96.2.%d:80 created=3", 0, 5) }, 24,
-			`level=WARN msg="a namespace has no room for some of its services" namespace=worse reason=NamespaceFull services=2 oneOfThem=`},
+			`level=WARN msg="namespace exceeds its limit; some of its services are not fully routed" namespace=worse reason=NamespaceFull services=2 oneOfThem=`},
 		{"fewer", func() { deliver("delete service evil/s%02[1]d", 10, 25) }, 9, ""},
 		{"few", func() { deliver("delete service evil/s%02[1]d", 2, 10) }, 2,
-			`level=INFO msg="a namespace has room for its services again" namespace=evil reason=NamespaceFull`},
+			`level=INFO msg="namespace is within its limit again" namespace=evil reason=NamespaceFull`},
 	} {
 		p.logged.Reset()
 		step.deliver()

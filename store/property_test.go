@@ -147,7 +147,7 @@ type replica struct {
 	services map[state.ServiceName]*state.Service
 }
 
-// apply takes the next update and says whether there was one.
+// apply takes the next update and reports whether there was one.
 func (r *replica) apply(t *testing.T, feed state.Feed) bool {
 	u, err := feed.Next(t.Context(), r.revision)
 	if err != nil {

@@ -8,21 +8,21 @@ import (
 	"github.com/switchyard-net/switchyard/model"
 )
 
-// scope says which nodes a change concerns. A nil scope is that of a change which concerns all of them.
+// scope describes which nodes a change concerns. A nil scope is that of a change which concerns all of them.
 type scope struct {
-	// others says whether it concerns a node of which nothing is said below.
+	// others reports whether it concerns a node that is not mentioned below.
 	others bool
 	// zones and nodes, sorted, are exceptions: for a node in one of zones the answer is the other one, and for one of nodes it is
 	// the other one once more.
 	zones, nodes []string
 }
 
-// concerns says whether a change concerns the node of a name in a zone.
+// concerns reports whether a change concerns the node of a name in a zone.
 func (s *scope) concerns(name, zone string) bool {
 	return s == nil || s.inZone(zone) != has(s.nodes, name)
 }
 
-// inZone says whether the change concerns the nodes in a zone that are no exceptions.
+// inZone reports whether the change concerns the nodes in a zone that are no exceptions.
 func (s *scope) inZone(zone string) bool {
 	return s.others != has(s.zones, zone)
 }
@@ -32,13 +32,13 @@ func has(sorted []string, name string) bool {
 	return found
 }
 
-// few says that the change concerns none but the nodes that it names.
+// few reports whether the change concerns none but the nodes that it names.
 func (s *scope) few() bool { return s != nil && !s.others && len(s.zones) == 0 }
 
-// none says that the change concerns no node.
+// none reports whether the change concerns no node.
 func (s *scope) none() bool { return s.few() && len(s.nodes) == 0 }
 
-// maxCompared bounds how many nodes of one service are looked at one by one where there is no quicker way to say which of
+// maxCompared bounds how many nodes of one service are looked at one by one where there is no quicker way to know which of
 // them a change concerns, and how many zones. Beyond, all of them count as concerned: all named nodes, or with too many zones, of
 // which no cluster has that many, all nodes.
 const maxCompared = 64
@@ -79,7 +79,7 @@ type comparison struct {
 	limit        int // see maxCompared
 }
 
-// differs says whether the record of a node is another one.
+// differs reports whether the record of a node is another one.
 func (c *comparison) differs(name string, node *model.Node) bool {
 	from, to := c.former.view(name, node), c.next.view(name, node)
 	return !sameRecord(c.former.at(from), c.next.at(to))
@@ -114,7 +114,7 @@ func (c *comparison) nameNodes(s *scope) {
 	}
 }
 
-// onlyEndpointsChanged says that the two answers are for the same service object. Frontends that were lost or won in between
+// onlyEndpointsChanged reports that the two answers are for the same service object. Frontends that were lost or won in between
 // change the record for everybody.
 func (c *comparison) onlyEndpointsChanged() bool {
 	return c.former.object == c.next.object || reflect.DeepEqual(c.former.object, c.next.object)

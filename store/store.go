@@ -154,7 +154,7 @@ func (s *Store) recompute(svc *service) {
 	}
 }
 
-// settle brings svc.published up to date after all claims have been placed and says whether it changed.
+// settle brings svc.published up to date after all claims have been placed and reports whether it changed.
 func (s *Store) settle(svc *service) bool {
 	record, _ := s.award(svc)
 	if sameRecord(svc.published, record) {

@@ -73,7 +73,7 @@ func (u Users) Check(conn net.Conn) error {
 	socket, ok := conn.(*net.UnixConn)
 	if !ok {
 		if a, ok := conn.LocalAddr().(*net.UnixAddr); ok && a != nil {
-			return fmt.Errorf("user at the other end of the socket: a connection of type %T does not tell it; it needs a method NetConn", conn)
+			return fmt.Errorf("user at the other end of the socket: a connection of type %T does not expose it; it needs a method NetConn", conn)
 		}
 		return nil
 	}

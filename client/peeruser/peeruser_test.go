@@ -145,7 +145,7 @@ func TestConnectedByAnotherUser(t *testing.T) {
 	}
 }
 
-// TestOwnUser needs no list, whoever it is.
+// TestOwnUser needs no list, whichever user it is.
 func TestOwnUser(t *testing.T) {
 	path := socketOf(t)
 	l, err := net.Listen("unix", path)

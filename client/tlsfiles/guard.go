@@ -82,7 +82,7 @@ func (g *Guarded) checked(config *tls.Config) error {
 		return nil
 	}
 	leaf := g.peer.State.PeerCertificates[0]
-	g.stopped, g.broken = true, fmt.Errorf("the certificate of the other end, %.256q, is no longer good: %w", leaf.Subject.String(), err)
+	g.stopped, g.broken = true, fmt.Errorf("the certificate of the other end, %.256q, is no longer valid: %w", leaf.Subject.String(), err)
 	return g.broken
 }
 

@@ -66,7 +66,7 @@ func (c *Config) ended(err error) {
 	defer c.mu.Unlock()
 	c.broken++
 	if now := time.Now(); now.Sub(c.warned) >= time.Minute {
-		c.log.Warn("connections are closed whose certificates are no longer good", "error", err, "connectionsSinceLastWarning", c.broken)
+		c.log.Warn("closing connections whose certificates are no longer valid", "error", err, "connectionsSinceLastWarning", c.broken)
 		c.warned, c.broken = now, 0
 	}
 }
@@ -80,7 +80,7 @@ func (c *Config) current() *tls.Config {
 		c.failed = ""
 	case err.Error() != c.failed:
 		c.failed = err.Error()
-		c.log.Error("cannot read the certificates again; going on with the last ones", "error", err)
+		c.log.Error("cannot reload certificates; keeping the last valid ones", "error", err)
 	}
 	return c.config
 }

@@ -77,9 +77,9 @@ func TestServiceLimits(t *testing.T) {
 	b.change("services", "{maxEntries: 50}", changed)
 	expect(store.ServiceTooLarge, "spec.ports: the service has 127 entries, and 50 may be routed")
 	b.change("services", "{maxEntriesPerNamespace: 60}", changed)
-	expect(store.NamespaceFull, "metadata.namespace: the namespace may have 60 entries, of which older services leave room for 44 of the 127")
+	expect(store.NamespaceFull, "metadata.namespace: the namespace may have 60 entries; older services leave room for 44 of the 127")
 	b.change("services", "{maxEntriesPerNode: 40}", changed)
-	expect(store.NodeFull, "metadata.namespace: the namespace may have 33 entries, of which older services leave room for 17 of the 127")
+	expect(store.NodeFull, "metadata.namespace: the namespace may have 33 entries; older services leave room for 17 of the 127")
 	b.change("services", "{}", changed)
 	eventually(t, "all is routed", func() bool { return strings.HasSuffix(metric(store.NodeFull), " 0") && connects("10.96.0.12:80") })
 	if n := b.api.asked.Load() - asked; n != 0 {
