@@ -245,7 +245,7 @@ func (w *walk) send(ctx context.Context, p probe.Packet, want probe.Answer, port
 
 // sendOnce also returns the server that answered, if one did.
 func (w *walk) sendOnce(ctx context.Context, p probe.Packet, want probe.Answer, port uint16) (server string, err error) {
-	options := topology.ProbeOptions{Source: p.Src, SourcePort: port, Timeout: patience}
+	options := topology.ProbeOptions{Source: p.Src, SourcePort: port, Timeout: answerTimeout}
 	if w.mayBeSilent(p, want) {
 		options.Timeout = silence
 	}

@@ -23,8 +23,8 @@ import (
 const (
 	// silence is how long a packet that should be dropped is waited for.
 	silence = 300 * time.Millisecond
-	// patience is how long an answer may take on a busy machine; it is only used up by a fault.
-	patience = 5 * time.Second
+	// answerTimeout is how long an answer may take on a busy machine; it is only used up by a fault.
+	answerTimeout = 5 * time.Second
 	// parallel is how many connections are made at once.
 	parallel = 32
 	// perEndpoint is how many connections for each endpoint make a test of evenness, but there are atLeast that many in all.
@@ -243,7 +243,7 @@ func (s *story) addresses(name, kind string) ([]netip.Addr, error) {
 
 // check makes connections to one address and compares. It returns a server that answered, if one did.
 func (s *story) check(host *topology.Host, proto state.Protocol, dst netip.AddrPort, want expectation) (server string, err error) {
-	options := topology.ProbeOptions{Timeout: patience, Source: want.from}
+	options := topology.ProbeOptions{Timeout: answerTimeout, Source: want.from}
 	count := 3
 	switch {
 	case want.outcome == topology.TimedOut:

@@ -52,7 +52,7 @@ func (s *story) survey(_ *testscript.TestScript, args []string) error {
 			if addr.Is4() != dst.Addr().Is4() {
 				continue
 			}
-			options := topology.ProbeOptions{Source: addr, Timeout: patience}
+			options := topology.ProbeOptions{Source: addr, Timeout: answerTimeout}
 			if proto != state.TCP {
 				options.SourcePort = s.freshPorts(host, 1) // what the kernel remembers of a flow outlives affinity
 			}
@@ -125,7 +125,7 @@ func (s *story) startLoad(_ *testscript.TestScript, args []string) error {
 	}
 	// A packet that is lost once counts: nobody sends a datagram again, and of TCP's segments it is known. So the timeout may be long
 	// enough for a busy machine.
-	options := topology.ProbeOptions{Timeout: patience}
+	options := topology.ProbeOptions{Timeout: answerTimeout}
 	if resending {
 		options.Resend = resendAfter
 	}

@@ -52,7 +52,7 @@ func (s *story) open(_ *testscript.TestScript, args []string) error {
 	if len(args) > 4 && !chatting {
 		return fmt.Errorf("unknown option %q", args[4:])
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), answerTimeout)
 	defer cancel()
 	for _, dst := range dsts {
 		conn, err := host.Dial(ctx, proto, dst, netip.AddrPort{})
@@ -123,7 +123,7 @@ func (s *story) talk(_ *testscript.TestScript, args []string) error {
 
 // talk sends a line and returns the answer to it.
 func (f *openFlow) talk(expectSilence bool) topology.Answer {
-	timeout := patience
+	timeout := answerTimeout
 	if f.proto == state.UDP {
 		timeout = time.Second // nothing is sent again
 	}
@@ -147,7 +147,7 @@ func (f *openFlow) talk(expectSilence bool) topology.Answer {
 func (f *openFlow) drain() {
 	if f.proto != state.UDP && f.last == "" {
 		// The greeting comes in any case; wait for it.
-		_ = f.conn.SetReadDeadline(time.Now().Add(patience))
+		_ = f.conn.SetReadDeadline(time.Now().Add(answerTimeout))
 		if _, err := f.lines.ReadString('\n'); err != nil {
 			return
 		}

@@ -78,12 +78,12 @@ func (r *Reporter) Report(result Result) {
 	}
 }
 
-// patience is how long a step may take before it is announced.
-const patience = 2 * time.Second
+// announceAfter is how long a step may take before it is announced.
+const announceAfter = 2 * time.Second
 
 // Step describes what is being done, if it takes long. The caller calls done at the end of it.
 func (r *Reporter) Step(format string, args ...any) (done func()) {
-	timer := time.AfterFunc(patience, func() {
+	timer := time.AfterFunc(announceAfter, func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		fmt.Fprintf(r.table, format+" ...\n", args...)

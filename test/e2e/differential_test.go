@@ -447,7 +447,7 @@ func concerned(w *oracle.World, p probe.Packet) string {
 
 // observe connects on both nodes, and more often where they do not agree, to see all endpoints.
 func (c *comparison) observe(ctx context.Context, patient bool) (upstream, ours observation, same bool) {
-	timeout := patience
+	timeout := answerTimeout
 	if !patient && c.maybeSilent() {
 		timeout = silence
 	}

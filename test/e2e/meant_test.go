@@ -59,7 +59,7 @@ func (r *race) apply(t *testing.T, upstream bool, objects ...model.Object) {
 func fate(ctx context.Context, n *node, dst string) string {
 	var o observation
 	p := probe.Packet{From: probe.FromOutside, Src: n.Client().Addrs[0], Dst: netip.MustParseAddrPort(dst), Protocol: state.TCP}
-	n.observe(ctx, &o, p, 0, 1, patience)
+	n.observe(ctx, &o, p, 0, 1, answerTimeout)
 	return o.String()
 }
 

@@ -19,8 +19,8 @@ import (
 const (
 	// silence is how long a packet is waited for that should be dropped.
 	silence = 300 * time.Millisecond
-	// patience is how long an answer may take on a busy machine.
-	patience = 3 * time.Second
+	// answerTimeout is how long an answer may take on a busy machine.
+	answerTimeout = 3 * time.Second
 )
 
 // observation is the outcome of several connections of one client to one frontend.

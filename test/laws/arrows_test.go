@@ -161,7 +161,7 @@ var bans = []struct {
 	{
 		what: "client-go outside source/kube",
 		why: `Law: source/kube is the only place where client-go lives. It brings a thousand packages, its own idea of logging and
-caching, and a version that must follow the cluster's; whoever embeds another part of Switchyard must not pay for it.`,
+caching, and a version that must follow the cluster's; programs that embed another part of Switchyard must not pay for it.`,
 		banned: func(path string) bool { return in(path, "k8s.io/client-go") },
 		from:   func(rel string) bool { return !in(rel, "source/kube", "cmd") },
 		linked: true,
@@ -191,7 +191,7 @@ day re-interpret one of its fields, and then two dataplanes differ.`,
 	},
 	{
 		what: "command line flags in a library",
-		why: `Law 8: libraries never own flags. Two libraries that both define -v cannot be linked into one program; whoever embeds a package
+		why: `Law 8: libraries never own flags. Two libraries that both define -v cannot be linked into one program; a program that embeds a package
 passes an Options struct.`,
 		banned: func(path string) bool { return path == "flag" || in(path, "github.com/spf13") },
 		from:   func(rel string) bool { return !in(rel, "cmd", "test/cmd", "examples") },

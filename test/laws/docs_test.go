@@ -12,7 +12,7 @@ import (
 )
 
 const whyDocs = `
-Law: the documents are true about the tree as it is. Whoever moves or renames something mends what they say in the same commit.`
+Law: the documents are true about the tree as it is. A commit that moves or renames something updates them, too.`
 
 var (
 	link = regexp.MustCompile(`\]\(([^)#\s]+)[^)]*\)`)

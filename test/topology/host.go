@@ -88,8 +88,8 @@ func (h *Host) awaitAddr(addr netip.Addr) error {
 
 // await waits until something that the kernel does in the background is done.
 func await(what string, done func() (bool, error)) error {
-	const patience, pause = 10 * time.Second, time.Millisecond
-	for began := time.Now(); time.Since(began) < patience; time.Sleep(pause) {
+	const timeout, pause = 10 * time.Second, time.Millisecond
+	for began := time.Now(); time.Since(began) < timeout; time.Sleep(pause) {
 		ok, err := done()
 		if err != nil {
 			return fmt.Errorf("wait for %s: %w", what, err)
@@ -98,7 +98,7 @@ func await(what string, done func() (bool, error)) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%s is not ready after %v", what, patience)
+	return fmt.Errorf("%s is not ready after %v", what, timeout)
 }
 
 // RemoveAddr takes an address from the host's network device.

@@ -18,8 +18,8 @@ const (
 	poll = 200 * time.Microsecond
 	// sampled is how many services are tried to see that all are programmed.
 	sampled = 1000
-	// patience is how long a proxy may take for anything.
-	patience = 5 * time.Minute
+	// waitTimeout is how long a proxy may take for anything.
+	waitTimeout = 5 * time.Minute
 )
 
 // proxy is what is measured.
@@ -88,13 +88,13 @@ type measurement struct {
 
 // until waits until the marker's frontend leads to an address.
 func (m *measurement) until(ctx context.Context, want string) error {
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(waitTimeout)
 	for m.node.answers(ctx, markerFrontend) != want {
 		if err := m.process.Failure(); err != nil {
 			return err
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("the marker does not lead to %s after %v: %s", want, patience, m.process.Tail())
+			return fmt.Errorf("the marker does not lead to %s after %v: %s", want, waitTimeout, m.process.Tail())
 		}
 		time.Sleep(poll)
 	}
@@ -103,11 +103,11 @@ func (m *measurement) until(ctx context.Context, want string) error {
 
 // allAnswer waits until each of a sample of services answers.
 func (m *measurement) allAnswer(ctx context.Context) error {
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(waitTimeout)
 	for _, i := range m.cluster.rng.Perm(m.cluster.options.services)[:min(sampled, m.cluster.options.services)] {
 		for m.node.answers(ctx, frontend(i)) == "" {
 			if time.Now().After(deadline) {
-				return fmt.Errorf("service %d does not answer after %v", i, patience)
+				return fmt.Errorf("service %d does not answer after %v", i, waitTimeout)
 			}
 			time.Sleep(poll)
 		}
