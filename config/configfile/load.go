@@ -186,7 +186,7 @@ func (r *report) known(doc *manifest.Document, path string) bool {
 	return false
 }
 
-var errMoreFaults = errors.New("there are more faults: fix the others first")
+var errMoreFaults = errors.New("there are more errors: fix the others first")
 
 // err joins the faults, in the order of the documents.
 func (r *report) err(docs []*manifest.Document) error {
