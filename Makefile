@@ -62,17 +62,17 @@ protocols: ## Check the protocols: style, no breaking change of what is publishe
 	@$(BUF) lint
 	@$(BUF) breaking client/proto --against client/proto/published.binpb
 	@tmp=$$(mktemp -d) && trap 'rm -rf "$$tmp"' EXIT && $(BUF) generate -o "$$tmp" && cd "$$tmp" && find . -name '*.go' | \
-		while read -r f; do cmp "$$f" "$(CURDIR)/$$f" || { echo "mend with: make proto" >&2; exit 1; }; done
+		while read -r f; do cmp "$$f" "$(CURDIR)/$$f" || { echo "fix with: make proto" >&2; exit 1; }; done
 
 check: protocols ## Protocols, formatting, vet, staticcheck and go fix
 	@echo "== gofmt"
-	@out=$$(gofmt -l .); if [ -n "$$out" ]; then echo "not formatted (mend with: gofmt -w .):"; echo "$$out"; exit 1; fi
+	@out=$$(gofmt -l .); if [ -n "$$out" ]; then echo "not formatted (fix with: gofmt -w .):"; echo "$$out"; exit 1; fi
 	@$(GO) build -modfile=tools/go.mod -o bin/staticcheck honnef.co/go/tools/cmd/staticcheck
 	@set -e; for module in $(MODULES); do cd $(CURDIR)/$$module; \
 		echo "== go vet, staticcheck and go fix in $$module"; \
 		$(GO) vet ./...; \
 		$(CURDIR)/bin/staticcheck ./...; \
-		out=$$($(GO) fix -diff ./...); if [ -n "$$out" ]; then echo "$$out"; echo "mend with: go fix ./... in $$module"; exit 1; fi; \
+		out=$$($(GO) fix -diff ./...); if [ -n "$$out" ]; then echo "$$out"; echo "fix with: go fix ./... in $$module"; exit 1; fi; \
 	done
 
 vuln: ## Look for known vulnerabilities in what is called (needs a network; VULNDB=file:///path for a copy of the database)

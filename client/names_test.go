@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 
@@ -72,11 +73,12 @@ func TestRunNames(t *testing.T) {
 		o.OnError = func(error) { failures++ }
 		go func() {
 			done <- RunNames(ctx, o, func(u *NamesUpdate) {
-				text := fmt.Sprint(u.Full, u.Position.Rev)
+				var text strings.Builder
+				text.WriteString(fmt.Sprint(u.Full, u.Position.Rev))
 				for _, n := range u.Changed {
-					text += " " + n.Name
+					text.WriteString(" " + n.Name)
 				}
-				if got = append(got, text); len(got) == 2 {
+				if got = append(got, text.String()); len(got) == 2 {
 					cancel()
 				}
 			})

@@ -493,7 +493,7 @@ func SetUp(c *config.Config, log *slog.Logger) {
 		OOMScoreAdj: new(int(c.Linux.OOMScoreAdj)),
 		Logger:      log,
 	}) {
-		log.Warn("a setting of the kernel stays as it is", "error", err)
+		log.Warn("cannot set sysctl or OOM score", "error", err)
 	}
 }
 

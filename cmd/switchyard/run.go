@@ -43,7 +43,7 @@ node's kernel accordingly, and follows every change of the files. It needs root.
 When it is stopped, the kernel keeps routing as before; a new start takes over without
 a gap. 'switchyard cleanup' removes everything.
 
-A manifest that is broken changes nothing until it is mended. One that loses objects while it
+A manifest that is broken changes nothing until it is fixed. One that loses objects while it
 is written in place may be half written: what it said stays until it has been left alone for
 --source-grace. Replacing it by a rename, and deleting it, counts at once. A start while the kernel still
 routes by an earlier one waits until all manifests are good, because it does not know what

@@ -121,7 +121,7 @@ func (d *delivery) renew() {
 	if err != nil {
 		if text := err.Error(); text != d.refused {
 			d.refused = text
-			d.source.log.Error("the new way to the API server cannot be used; going on with the last one", "error", err)
+			d.source.log.Error("cannot use the new API server connection, keeping the last one", "error", err)
 		}
 		return
 	}
@@ -130,7 +130,7 @@ func (d *delivery) renew() {
 		return
 	}
 	config, d.next = d.next, nil
-	d.source.log.Info("going over to another way to the API server", "host", config.Host)
+	d.source.log.Info("switching API server connection", "host", config.Host)
 	for _, r := range d.resources {
 		if w := d.watchers[r.kind]; w != nil {
 			d.held[r.kind].distrust()

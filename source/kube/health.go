@@ -53,7 +53,7 @@ func (h *health) fail(r *resource, err error) {
 	switch {
 	case !log:
 	case statusOf(err) == 0:
-		h.log.Warn("API server cannot be reached; what was read last stays in force", "error", err)
+		h.log.Warn("API server cannot be reached; keeping the last known objects", "error", err)
 	default:
 		h.log.Warn("resource cannot be watched", "error", now.Error())
 	}

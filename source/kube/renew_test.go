@@ -26,7 +26,7 @@ current-context: c
 }
 
 // TestKubeconfigIsFollowed replaces the kubeconfig's token and authority, then the API server by another one, while the source
-// runs. A broken one changes nothing, until it is mended, or what it names.
+// runs. A broken one changes nothing, until it is fixed, or what it names.
 func TestKubeconfigIsFollowed(t *testing.T) {
 	story(t, func(t *testing.T, a *apiServer) {
 		certificate, ca := authority(t)
@@ -70,7 +70,7 @@ func TestKubeconfigIsFollowed(t *testing.T) {
 		}
 		write(t, file, "nonsense")
 		settle(time.Minute)
-		w.logged("API server cannot be reached", "going on with the last one")
+		w.logged("API server cannot be reached", "keeping the last one")
 		if err := os.Remove(file); err != nil {
 			t.Fatal(err)
 		}
@@ -86,7 +86,7 @@ func TestKubeconfigIsFollowed(t *testing.T) {
 		settle(2 * renewPeriod)
 		w.noProblems()
 		w.holds("a/x:80", "a/y:80", hereNode)
-		w.logged("going over to another way", "API server can be reached again")
+		w.logged("switching API server connection", "API server can be reached again")
 		w.sink.updates = nil
 		a.put(service("a/z", 80))
 		w.holds("a/x:80", "a/y:80", "a/z:80", hereNode)

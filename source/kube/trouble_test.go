@@ -106,7 +106,7 @@ func TestServerLost(t *testing.T) {
 				a.cut(true)
 				settle(time.Hour)
 				w.updates()
-				w.logged("API server cannot be reached; what was read last stays in force")
+				w.logged("API server cannot be reached; keeping the last known objects")
 				if p := w.source.Problems(); len(p) != 5 || !strings.Contains(p[0].Error(), "since 2000-01-01T00:00:0") ||
 					!strings.HasSuffix(p[4].Error(), "Z: dial tcp: connect: connection refused") {
 					t.Errorf("problems: %v", p)
