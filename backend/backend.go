@@ -1,5 +1,10 @@
 // Package backend holds what all dataplanes share: the contract, [Run], which keeps one in step with a feed of states, and the
 // settings of a node that every dataplane needs. Each dataplane is a package below this one.
+//
+// Implement [Backend] for a dataplane in the process that computes the state, and the Sink of package client for one that gets the state
+// from the node-local API. To run a Backend, start a source with a sink of a store.Store and call [Run] with the store as the feed;
+// examples/embed/parts is a complete program. Package node does that and all else that a service proxy needs. Package conformance
+// tests a dataplane with real packets.
 package backend
 
 import (
@@ -10,22 +15,28 @@ import (
 
 // Backend programs one dataplane. Its methods are called by one goroutine at a time.
 type Backend interface {
-	// Apply makes the dataplane show u. It is atomic: if it returns an error, the dataplane shows what it did before, and
-	// the same or a merged update is applied again later. If u is full, whatever the dataplane holds beyond u is removed,
-	// and only differences are written. A service that cannot be programmed is named in the result, keeps what it had, and
-	// does not keep others from being programmed.
+	// Apply programs u. It is atomic: if it returns an error, the dataplane holds what it did before, and the same or a merged update
+	// is applied again later. If u is full, what the dataplane holds beyond u is removed, and only differences are written. The
+	// first update of each Run is full. An update may have no services at all, but another Node.
+	//
+	// A service that cannot be programmed, or removed, is named in the result, keeps what it had, and does not keep others from being
+	// programmed. Run retries it with an update that is not full and has the revision that was applied last: no update may be
+	// skipped because of its revision.
+	//
+	// ctx ends when Run's context ends. Apply may ignore that, or return its error.
 	Apply(ctx context.Context, u *state.Update) (Result, error)
-	// Verify compares all that the dataplane holds with what was last applied and repairs any difference. It does nothing
-	// before the first Apply.
+	// Verify compares all that the dataplane holds with what was last applied and repairs any difference. Services that cannot be
+	// repaired are named in the result. It does nothing before the first Apply.
 	Verify(ctx context.Context) (Result, error)
-	// Disturbed gets a value when something outside changed the dataplane, or what it depends on (interface addresses),
-	// so that a Verify should come soon. It may be nil.
+	// Disturbed returns a channel that gets a value when something outside changed the dataplane, or what it depends on (interface
+	// addresses), so that a Verify should come soon. It may return nil. Run calls it once, and does not receive during Apply and
+	// Verify: the channel needs room for one value, and a send must not block. It stays open for a later Run.
 	Disturbed() <-chan struct{}
 }
 
-// Result says what an Apply or Verify did.
+// Result reports what an Apply or Verify did. Run ignores that of a call which returns an error; [RunOptions].OnAttempt gets it.
 type Result struct {
-	// Written counts the kernel objects that were added, replaced or deleted.
+	// Written counts the objects that were added, replaced or deleted: those of the kernel, or entries of the dataplane's own tables.
 	Written int
 	// Repaired counts those of them that had drifted: something else had changed or deleted them.
 	Repaired int

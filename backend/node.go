@@ -9,6 +9,8 @@ import (
 
 // LocalDetector tells connections of pods from those of other clients. At most one of its ways is used, in the order of the
 // fields. The zero value takes no client for a pod.
+//
+// The brain has to know for which families it works: brain.Config.DetectLocal is what [LocalDetector.Detects] returns for each.
 type LocalDetector struct {
 	// ClusterCIDRs: a source address in one of them is a pod's.
 	ClusterCIDRs []netip.Prefix

@@ -18,7 +18,9 @@ import (
 type Dataplane interface {
 	backend.Backend
 	// Reconfigure makes the dataplane go on with another configuration, of the same mode. Nothing in the kernel changes before the next
-	// Apply, which is of a full update. No other method is called meanwhile. After an error it goes on as before.
+	// Apply, which is of a full update. No other method is called meanwhile. After an error it goes on as before. It is called when
+	// the local detector, the addresses of NodePorts, the masquerade bit, nftables.maxAffinityClients or the sync periods change, and
+	// with another source or name of the node; not for other fields.
 	Reconfigure(c *config.Config) error
 	// Faults returns what keeps the dataplane from holding what was applied, such as another program that changes its rules. It is
 	// called concurrently.
@@ -31,11 +33,12 @@ type Dataplane interface {
 type DataplaneOptions struct {
 	// Logger gets what an operator may want to know. Required.
 	Logger *slog.Logger
-	// Program is how this process is called, with its version, for the message to a second one.
+	// Program is [Options].Program: how this process is called, for the message to a second one. It may be empty.
 	Program string
 	// TakeOver is how long to wait for the end of another process that programs this kernel.
 	TakeOver time.Duration
-	// OnFlowsCut is called after each round in which stale flows of a family were looked for. See [nftables.Options].
+	// OnFlowsCut is to be called after each round in which stale flows of a family were looked for, for the metrics. It is not nil. See
+	// [nftables.Options].
 	OnFlowsCut func(f state.Family, took time.Duration, deleted int)
 }
 

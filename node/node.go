@@ -67,8 +67,8 @@ const (
 
 // Options are what a [Node] is made of. Config is required, and so is one of Source and States.
 type Options struct {
-	// Config is the whole configuration, as [config.Default] or package configfile return it. It must be valid
-	// ([config.Config.Validate]), and must not be modified any more.
+	// Config is the whole configuration, as [config.Default] or package configfile return it. It must be valid: c.Validate(runtime.GOOS)
+	// returns nothing, which New does not check. It must not be modified any more.
 	Config *config.Config
 	// Source makes the source of the cluster's objects for a configuration and the name of the node, which is empty for a Relay: that
 	// needs the objects of all nodes. It is called by New, and by Reconfigure if clientConnection, configSyncPeriod, serviceProxyName
@@ -79,7 +79,9 @@ type Options struct {
 	States *States
 	// Role is what the node does with the states. Default: Proxy.
 	Role Role
-	// Dataplane makes the dataplane of a Proxy, in the place of that of config.Mode. Metrics and /proxyMode call it custom.
+	// Dataplane makes the dataplane of a Proxy, in the place of that of config.Mode. Metrics and /proxyMode call it custom. New calls it
+	// once, with its own context, and Run closes it. It finds its settings with c.LocalDetector and c.NodePorts, which has a default
+	// by mode. [Cleanup] does not remove what it programs.
 	Dataplane func(ctx context.Context, c *config.Config, o DataplaneOptions) (Dataplane, error)
 	// Logger gets what an operator should know. Default: nothing is logged.
 	Logger *slog.Logger

@@ -273,7 +273,7 @@ type Endpoint struct {
 // Compare orders endpoints by address and port.
 func (e Endpoint) Compare(o Endpoint) int { return e.Addr.Compare(o.Addr) }
 
-// HealthCheck is what the health check node port of a Service must answer.
+// HealthCheck is what the health check node port of a Service must answer. Dataplanes ignore it: package node answers the port.
 type HealthCheck struct {
 	// Port is the TCP port on the node, 0 if the service has none.
 	Port uint16

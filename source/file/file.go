@@ -1,5 +1,5 @@
 // Package file is the source of cluster objects that reads them from ordinary manifests, a file or a directory, and follows
-// every change of it.
+// every change of it. It delivers Services, EndpointSlices, Nodes, Namespaces and ServiceCIDRs.
 //
 // A file's objects are those of its last valid content. A broken edit changes nothing: it is logged, and shows in
 // [Source.Problems] until it is fixed. Only a file without valid content so far contributes what is good in it although the
@@ -43,7 +43,8 @@ const (
 
 // Options specifies what to read.
 type Options struct {
-	// Path is a manifest or a directory of manifests. Required. See [manifest.OpenTree] for what counts in a directory.
+	// Path is a manifest or a directory. Required. In a directory, all *.yaml, *.yml and *.json files in it and below count, except
+	// hidden ones.
 	Path string
 	// Whole keeps the set of objects from being complete before all files could be read without a fault. It is for a start in the
 	// place of a process that knew more: what is missing in a file that is broken just now must not look as if it did not exist.
