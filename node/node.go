@@ -303,6 +303,9 @@ func (n *Node) Run(ctx context.Context) error {
 	err := errors.Join(n.healthServer.Bind(ctx), n.operatorServer.Bind(ctx))
 	if err != nil {
 		err = errors.Join(err, n.healthServer.Close(), n.operatorServer.Close())
+		if n.ports != nil {
+			err = errors.Join(err, n.ports.addresses.Close())
+		}
 	} else {
 		err = n.run(ctx)
 	}
@@ -328,21 +331,8 @@ func (n *Node) run(ctx context.Context) error {
 		n.group.start(n.removeLeftovers)
 	}
 	n.pipeline.Load().start(n, n.config.Load())
-	if n.dataplane == nil {
-		n.group.start(n.awaitStates)
-	}
 	n.group.start(n.followRequests)
 	return n.group.wait()
-}
-
-// awaitStates waits until there is something to serve.
-func (n *Node) awaitStates(ctx context.Context) error {
-	select {
-	case <-ctx.Done():
-	case <-n.pipeline.Load().ready:
-		n.becomeReady(0)
-	}
-	return nil
 }
 
 // becomeReady is called once the node does what it is for, and later.

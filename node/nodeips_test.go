@@ -49,7 +49,7 @@ func TestNodeIPs(t *testing.T) {
 	}
 	var got lastNode
 	faults := 0
-	sink := &nodeIPs{Sink: &got, config: with(""), fault: func(error) { faults++ }}
+	sink := &nodeIPs{Sink: &got, name: "n", config: with(""), fault: func(error) { faults++ }}
 	want := func(what string, updates int, list ...string) {
 		t.Helper()
 		if !slices.Equal(got.addresses, addrs(list...)) || got.updates != updates {
@@ -78,9 +78,17 @@ func TestNodeIPs(t *testing.T) {
 	if want("a Node of one family", 5, "10.0.0.1"); faults != 1 {
 		t.Errorf("%d faults of a node without IPv6, want 1", faults)
 	}
-	sink.Update(nil, []model.Ref{node.Ref()})
 	sink.set(with("", "10.0.0.4"))
-	want("the Node is gone", 6)
+	want("an override again", 6, "10.0.0.4")
+	other := &model.Node{Name: "other", Addresses: addrs("10.0.0.9")}
+	sink.Update([]model.Object{other}, nil)
+	want("another Node keeps its addresses", 7, "10.0.0.9")
+	sink.Update(nil, []model.Ref{other.Ref()})
+	sink.set(with("", "10.0.0.5"))
+	want("another Node is gone", 9, "10.0.0.5")
+	sink.Update(nil, []model.Ref{node.Ref()})
+	sink.set(with("", "10.0.0.6"))
+	want("the Node is gone", 10)
 	if len(node.Addresses) != 2 || got.others != 1 {
 		t.Errorf("the Node that was delivered has %v, and %d other objects came through, want both addresses and 1", node.Addresses, got.others)
 	}

@@ -122,14 +122,19 @@ func (n *Node) newPipeline(c *config.Config, o origin) (*pipeline, error) {
 		addNames(p)
 	}
 	p.serve.Ready, p.serve.Node = p.ready, o.node
-	p.sink = &completion{Sink: p.sink, ready: p.ready}
+	p.sink = &completion{Sink: p.sink, complete: func() {
+		close(p.ready)
+		if n.o.Role != Proxy {
+			n.becomeReady(0) // there is something to serve
+		}
+	}}
 	return p, nil
 }
 
 // addStore has the states of this node made.
 func (n *Node) addStore(p *pipeline, c *config.Config) {
 	s := store.New(store.Options{Logger: n.log, Brain: BrainConfig(c, p.origin.node), Budgets: Budgets(c), OnProblem: n.reportProblem})
-	p.nodeIPs = &nodeIPs{Sink: s.Source("objects"), config: c, fault: n.nodeIPFault}
+	p.nodeIPs = &nodeIPs{Sink: s.Source("objects"), name: p.origin.node, config: c, fault: n.nodeIPFault}
 	p.feed, p.sink, p.problems, p.limited, p.close = s, p.nodeIPs, s.Problems, s.Limited, s.Close
 	p.latest = func() (state.Revision, int) {
 		snapshot := s.Snapshot()
@@ -223,9 +228,13 @@ func (p *pipeline) startDataplane(n *Node, c *config.Config) {
 	}
 	o := settingsOf(c)
 	p.stopDataplane = n.group.start(func(ctx context.Context) error {
-		return backend.Run(ctx, p.feed, n.dataplane, backend.RunOptions{
+		err := backend.Run(ctx, p.feed, n.dataplane, backend.RunOptions{
 			Logger: n.log, VerifyPeriod: o.verify, MinInterval: o.interval, OnAttempt: n.attempted, OnStatus: n.statusChanged,
 		})
+		if n.group.ctx.Err() != nil {
+			return nil // at the end of the node, what keeps the feed may close it first
+		}
+		return err
 	})
 }
 
@@ -274,21 +283,22 @@ func (p *pipeline) adapt(n *Node, was, now *config.Config) error {
 	return nil
 }
 
-// completion is a sink that closes ready when its source is complete.
+// completion is a sink that calls complete when its source is complete.
 type completion struct {
 	source.Sink
-	ready chan struct{}
+	complete func()
 }
 
 // Complete implements [source.Sink].
 func (c *completion) Complete() {
 	c.Sink.Complete()
-	close(c.ready)
+	c.complete()
 }
 
-// nodeIPs is a sink that gives the Node the addresses that the configuration says count.
+// nodeIPs is a sink that gives this Node the addresses that the configuration says count. Those of other Nodes are theirs.
 type nodeIPs struct {
 	source.Sink
+	name  string
 	fault func(error) // is called if they are not what ipFamilyPolicy demands
 
 	mu     sync.Mutex // guards all below
@@ -301,12 +311,12 @@ func (s *nodeIPs) Update(set []model.Object, deleted []model.Ref) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, ref := range deleted {
-		if ref.Kind == model.KindNode {
+		if ref.Kind == model.KindNode && ref.Name == s.name {
 			s.node = nil
 		}
 	}
 	for i, o := range set {
-		if n, ok := o.(*model.Node); ok {
+		if n, ok := o.(*model.Node); ok && n.Name == s.name {
 			s.node = n
 			set[i] = s.decided()
 		}
