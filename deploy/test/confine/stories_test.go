@@ -448,7 +448,7 @@ func TestTooLittle(t *testing.T) {
 	}{
 		{"CAP_NET_ADMIN", nil, []string{"run", "--source", source, "--node", "node-a"}},
 		{"CAP_NET_ADMIN", nil, []string{"cleanup"}},
-		{"permission denied; choose another address", netAdmin,
+		{"permission denied; free the port or choose another address", netAdmin,
 			[]string{"run", "--source", source, "--node", "node-a", "--healthz-bind-address", "127.0.0.1:80"}},
 	} {
 		p := n.start(0, 0, c.caps, c.args...)
