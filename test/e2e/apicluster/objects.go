@@ -1,6 +1,7 @@
 package apicluster
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"time"
@@ -52,7 +53,7 @@ func Service(s *model.Service) *corev1.Service {
 		o.Status.LoadBalancer.Ingress = append(o.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: a.String()})
 	}
 	if s.Type == model.TypeExternalName {
-		o.Spec.ExternalName = externalNameValue
+		o.Spec.ExternalName = cmp.Or(s.ExternalName, externalNameValue)
 		return o
 	}
 	o.Spec.InternalTrafficPolicy = new(corev1.ServiceInternalTrafficPolicyCluster)
@@ -119,8 +120,11 @@ func EndpointSlice(s *model.EndpointSlice) *discoveryv1.EndpointSlice {
 	for _, p := range s.Ports {
 		o.Ports = append(o.Ports, discoveryv1.EndpointPort{Name: new(p.Name), Protocol: new(protocol(p.Protocol)), Port: new(int32(p.Port))})
 	}
-	for _, e := range s.Endpoints {
+	for i, e := range s.Endpoints {
 		o.Endpoints = append(o.Endpoints, endpoint(&e))
+		if s.Hostnames != nil && s.Hostnames[i] != "" {
+			o.Endpoints[i].Hostname = new(s.Hostnames[i])
+		}
 	}
 	return o
 }

@@ -1,6 +1,7 @@
 package apicluster
 
 import (
+	"cmp"
 	"fmt"
 	"testing"
 
@@ -69,6 +70,7 @@ func forget(s *model.Service) {
 		s.SourceRanges[i] = r.Masked()
 	}
 	if s.Type == model.TypeExternalName {
+		s.ExternalName = cmp.Or(s.ExternalName, externalNameValue)
 		s.InternalLocal, s.ExternalLocal, s.Headless, s.ClusterIPs = false, false, false, nil
 	}
 	if s.Headless {
