@@ -493,7 +493,9 @@ func (b *Backend) commit(p *plan) (int, error) {
 	n, err := b.commitBatch(p.write)
 	if errors.Is(err, nft.ErrNoRoom) && p.divisible() {
 		n, err = b.commitParts(p)
-		b.known = known && (err == nil || ahead+n == 0)
+		_, tooLarge := errors.AsType[*tooLargeError](err)
+		refused := tooLarge || errors.Is(err, nft.ErrNoRoom) // else a part may be there, of which the answer was lost
+		b.known = known && (err == nil || refused && ahead+n == 0)
 	}
 	return ahead + n, err
 }

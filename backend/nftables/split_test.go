@@ -249,6 +249,34 @@ func TestNoRoomForAService(t *testing.T) {
 	}
 }
 
+// TestNoRoomAndLostAnswer: the answer to the first part of an update gets lost, and the next update takes its changes back.
+func TestNoRoomAndLostAnswer(t *testing.T) {
+	k, g := &narrowKernel{errno: syscall.ENOBUFS}, &gap{}
+	ns := newNS(t)
+	b := openBackend(t, ns, Options{}, func(c *nft.Conn) kernel { k.kernel = losing{c, g}; return k })
+	conn := dial(t, ns)
+	all := func(endpoints int) (list []*state.Service) {
+		for n := range 20 {
+			list = append(list, dualStack(fmt.Sprintf("s%02d", n), n, endpoints, 0))
+		}
+		return list
+	}
+	apply(t, b, full(all(5)...)) // the rules and sets for it have to be there
+	apply(t, b, full(all(2)...))
+	before := dump(t, conn)
+	k.room, g.lose = 100, true
+	if _, err := b.Apply(t.Context(), delta(all(5)...)); err == nil || k.refused == 0 || g.lose {
+		t.Fatalf("error %v; %d batches refused, the answer is still to be lost: %v", err, k.refused, g.lose)
+	}
+	if maps.Equal(dump(t, conn), before) {
+		t.Error("the part of which the answer was lost is not there")
+	}
+	apply(t, b, delta(all(2)...))
+	if diff := changesBetween(before, dump(t, conn)); len(diff) > 0 {
+		t.Errorf("changed: %v", diff)
+	}
+}
+
 // TestNoMemoryAtAll: a kernel that has no memory for any service is a fault of the node, not of the services. It heals by itself.
 func TestNoMemoryAtAll(t *testing.T) {
 	k := &narrowKernel{errno: syscall.ENOMEM}
