@@ -20,13 +20,20 @@ func refused(err error) bool {
 // isolate applies an update that the kernel refuses as a whole in parts, so that only the services that it is refused for are
 // left as they were. These are added to failed. It takes about 2 log2(services) commits for each of them. Meanwhile, nothing that
 // the kernel holds is taken away from services whose turn has not come; the last commit removes what belongs to none.
-func (b *Backend) isolate(u *state.Update, failed map[state.ServiceName]error, unknown records) (total backend.Result, err error) {
+// Services that are lost are not tried.
+func (b *Backend) isolate(u *state.Update, failed, lost map[state.ServiceName]error, unknown records) (total backend.Result, err error) {
 	services := records{}
 	for name, a := range b.mirror.services {
 		services[name] = a.record
 	}
-	last := b.mirror.after(u).spared
+	last := b.mirror.spared.after(u)
 	last.all = false
+	for name, err := range lost {
+		if had := b.mirror.record(name); had != nil {
+			last.services[name], last.lost[name] = had, err
+			delete(services, name)
+		}
+	}
 	maps.Copy(last.services, unknown)
 	if u.Full {
 		keep := map[state.ServiceName]bool{}
@@ -42,7 +49,8 @@ func (b *Backend) isolate(u *state.Update, failed map[state.ServiceName]error, u
 	incomplete := b.mirror.spared.all || u.Full
 	defer func() {
 		if err != nil {
-			b.mirror.spared = spared{services: last.services, all: incomplete}
+			b.mirror.spared = last
+			b.mirror.spared.all = incomplete
 		}
 	}()
 	commit := func(services records, spared spared) error {
@@ -83,7 +91,8 @@ func (b *Backend) isolate(u *state.Update, failed map[state.ServiceName]error, u
 	if err := search(nil); err != nil {
 		return total, err
 	}
-	if err := search(u.Changed); err != nil {
+	toTry := slices.DeleteFunc(slices.Clone(u.Changed), func(s *state.Service) bool { return lost[s.Name] != nil })
+	if err := search(toTry); err != nil {
 		return total, err
 	}
 	return total, commit(services, last)

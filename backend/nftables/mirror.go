@@ -3,6 +3,7 @@ package nftables
 import (
 	"bytes"
 	"cmp"
+	"maps"
 	"net/netip"
 
 	"github.com/switchyard-net/switchyard/state"
@@ -29,6 +30,9 @@ type mirror struct {
 type spared struct {
 	// services are records that the kernel refuses. What it holds of their frontends stays.
 	services records
+	// lost are those of services that the state has as they are here, but for which there is no room when something else has deleted
+	// what they had. Each comparison tries them again.
+	lost map[state.ServiceName]error
 	// all says that all elements stay, except those of frontends that services of the state have. The mirror is incomplete then:
 	// whatever comes next compares it with the kernel.
 	all bool
@@ -36,6 +40,36 @@ type spared struct {
 
 // none reports whether nothing is spared.
 func (s *spared) none() bool { return !s.all && len(s.services) == 0 }
+
+// after returns what is still spared once u is applied. A full update says anew what is.
+func (s *spared) after(u *state.Update) spared {
+	next := spared{services: records{}, lost: map[state.ServiceName]error{}}
+	if u.Full {
+		return next
+	}
+	next.all = s.all
+	maps.Copy(next.services, s.services)
+	maps.Copy(next.lost, s.lost)
+	forget := func(name state.ServiceName) {
+		delete(next.services, name)
+		delete(next.lost, name)
+	}
+	for _, s := range u.Changed {
+		forget(s.Name)
+	}
+	for _, name := range u.Removed {
+		forget(name)
+	}
+	return next
+}
+
+// record returns what a service has, or is to have again. It is nil if the mirror does not know.
+func (m *mirror) record(name state.ServiceName) *state.Service {
+	if m.spared.lost[name] != nil {
+		return m.spared.services[name]
+	}
+	return m.services[name].record
+}
 
 // records are services by name.
 type records map[state.ServiceName]*state.Service

@@ -276,28 +276,66 @@ func (b *Backend) Apply(_ context.Context, u *state.Update) (backend.Result, err
 			failed[s.Name] = err
 		}
 	}
-	for {
-		result, err := b.applyWithout(u, failed)
-		tooLarge, ok := errors.AsType[*tooLargeError](err)
-		if before := len(failed); ok {
-			maps.Copy(failed, tooLarge.services)
-			if len(failed) > before {
-				continue // they are left as they were, and what is to be deleted after others can be
-			}
+	changed := map[state.ServiceName]bool{}
+	for _, s := range u.Changed {
+		changed[s.Name] = true
+	}
+	lost := map[state.ServiceName]error{}
+	for written := 0; ; {
+		result, err := b.applyWithout(u, failed, lost)
+		written += result.Written
+		if leaveOut(err, changed, failed, lost) {
+			continue // they are left as they were, and what is to be deleted after others can be
 		}
-		result.Failed = failed
-		return result, err
+		if err == nil {
+			b.addLost(failed)
+		}
+		if len(lost) > 0 {
+			b.guard.raise(quiet) // u may not be about them: a Verify tries them again
+		}
+		return backend.Result{Written: written, Failed: failed}, err
 	}
 }
 
-// applyWithout makes the tables show u, but for services that have failed. It adds those that the kernel refuses.
-func (b *Backend) applyWithout(u *state.Update, failed map[state.ServiceName]error) (backend.Result, error) {
+// leaveOut notes the services that err says there is no room for, and reports whether there are more than before. What is new of a
+// service fails first. If there is no room for what it had either, it is lost.
+func leaveOut(err error, changed map[state.ServiceName]bool, failed, lost map[state.ServiceName]error) (more bool) {
+	tooLarge, ok := errors.AsType[*tooLargeError](err)
+	if !ok {
+		return false
+	}
+	for name, err := range tooLarge.services {
+		into := lost
+		if changed[name] && failed[name] == nil {
+			into = failed
+		}
+		if into[name] == nil {
+			into[name], more = err, true
+		}
+	}
+	return more
+}
+
+// addLost adds the services to failed that are not programmed because there is no room for them any longer.
+func (b *Backend) addLost(failed map[state.ServiceName]error) {
+	for name, err := range b.mirror.spared.lost {
+		if failed[name] == nil {
+			failed[name] = err
+		}
+	}
+}
+
+// applyWithout makes the tables show u, but for services that have failed, and for those that are lost, with what they had. It
+// adds to failed what the kernel refuses.
+func (b *Backend) applyWithout(u *state.Update, failed, lost map[state.ServiceName]error) (backend.Result, error) {
 	u, unknown := programmable(u, failed, b.mirror)
 	compared := b.compares(u)
-	result, err := b.apply(u, unknown)
+	result, err := b.apply(u, unknown, lost)
 	if err != nil && compared && refused(err) {
 		// Not even a comparison with the kernel's own state made a batch that it takes.
-		result, err = b.isolate(u, failed, unknown)
+		isolated, isolatedErr := b.isolate(u, failed, lost, unknown)
+		isolated.Written += result.Written
+		return isolated, isolatedErr
 	}
 	return result, err
 }
@@ -318,7 +356,7 @@ func programmable(u *state.Update, failed map[state.ServiceName]error, m *mirror
 	*good = *u
 	good.Changed = nil
 	for _, s := range u.Changed {
-		old := m.services[s.Name].record
+		old := m.record(s.Name)
 		switch {
 		case failed[s.Name] == nil:
 			good.Changed = append(good.Changed, s)
@@ -331,10 +369,11 @@ func programmable(u *state.Update, failed map[state.ServiceName]error, m *mirror
 	return good, unknown
 }
 
-// apply makes the tables show u. What the kernel holds of unknown stays.
-func (b *Backend) apply(u *state.Update, unknown records) (backend.Result, error) {
+// apply makes the tables show u. What the kernel holds of unknown and lost stays.
+func (b *Backend) apply(u *state.Update, unknown records, lost map[state.ServiceName]error) (backend.Result, error) {
 	if b.compares(u) {
 		want := b.mirror.after(u)
+		want.lose(lost)
 		maps.Copy(want.spared.services, unknown)
 		return b.applyAll(want)
 	}
@@ -349,7 +388,7 @@ func (b *Backend) apply(u *state.Update, unknown records) (backend.Result, error
 	}
 	written, err := b.commitNoted(p, notes, func(int) []flowNote { return nil })
 	if err != nil {
-		return backend.Result{}, err
+		return backend.Result{Written: written}, err
 	}
 	p.commit()
 	b.finish()
@@ -367,7 +406,11 @@ func (b *Backend) applyAll(want desired) (backend.Result, error) {
 	// Whatever is written: after a commit whose answer was lost nothing is left to write, but its changes count.
 	var notes []flowNote
 	for name, a := range b.mirror.services {
-		if now := p.services[name].record; now != a.record {
+		now := p.services[name].record
+		if want.spared.lost[name] != nil {
+			now = want.spared.services[name]
+		}
+		if now != a.record {
 			notes = append(notes, flowNote{old: a.record, new: now})
 		}
 	}
@@ -376,10 +419,10 @@ func (b *Backend) applyAll(want desired) (backend.Result, error) {
 		if b.applied && !wrote {
 			return nil
 		}
-		return []flowNote{{all: want.services, gap: wrote}}
+		return []flowNote{{all: want.all(), gap: wrote}}
 	})
 	if err != nil {
-		return backend.Result{}, err
+		return backend.Result{Written: written}, err
 	}
 	b.logReplaced(p)
 	b.mirror = p.m
@@ -443,12 +486,13 @@ func (b *Backend) Verify(context.Context) (backend.Result, error) {
 		}
 	}
 	same := &state.Update{Node: b.mirror.node}
-	if b.known && alarm != foreignChange {
-		return b.apply(same, nil) // a no-op, unless addresses changed
+	sure := b.known && len(b.mirror.spared.lost) == 0
+	if sure && alarm != foreignChange {
+		return b.apply(same, nil, nil) // a no-op, unless addresses changed
 	}
-	began, sure := time.Now(), b.known
+	began := time.Now()
 	moved := !slices.Equal(b.selectNodePorts(b.mirror.node), b.mirror.nodePorts)
-	result, err := b.applyAll(b.mirror.after(same))
+	result, err := b.repair(same)
 	b.guard.spent(time.Since(began))
 	if err != nil {
 		b.guard.raise(alarm)
@@ -461,6 +505,21 @@ func (b *Backend) Verify(context.Context) (backend.Result, error) {
 		}
 	}
 	return result, nil
+}
+
+// repair makes the tables show what was applied last, but for services that there is no room for any longer.
+func (b *Backend) repair(same *state.Update) (total backend.Result, err error) {
+	lost := map[state.ServiceName]error{}
+	for {
+		want := b.mirror.after(same)
+		want.lose(lost)
+		result, err := b.applyAll(want)
+		total.Written += result.Written
+		if !leaveOut(err, nil, nil, lost) {
+			total.Failed = lost
+			return total, err
+		}
+	}
 }
 
 // selectNodePorts returns the addresses that serve NodePorts now. IPv6 has no counterpart to route_localnet: connections from
@@ -477,7 +536,7 @@ func (b *Backend) commitNoted(p *plan, notes []flowNote, more func(written int) 
 	written, err := b.commit(p)
 	if err != nil {
 		b.cutter.failed()
-		return 0, err
+		return written, err
 	}
 	b.cutter.committed(p.nodePorts, append(notes, more(written)...)...)
 	return written, nil

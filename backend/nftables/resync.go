@@ -81,12 +81,15 @@ type desired struct {
 
 // after returns what is desired once u is applied to what the mirror holds.
 func (m *mirror) after(u *state.Update) desired {
-	d := desired{services: slices.Clone(u.Changed), node: u.Node, spared: spared{services: records{}}}
+	d := desired{services: slices.Clone(u.Changed), node: u.Node, spared: m.spared.after(u)}
 	if u.Full {
 		return d
 	}
-	d.spared.all = m.spared.all
-	maps.Copy(d.spared.services, m.spared.services)
+	for name := range d.spared.lost {
+		d.services = append(d.services, d.spared.services[name])
+		delete(d.spared.services, name)
+	}
+	clear(d.spared.lost)
 	touched := map[state.ServiceName]bool{}
 	for _, s := range u.Changed {
 		touched[s.Name] = true
@@ -94,13 +97,32 @@ func (m *mirror) after(u *state.Update) desired {
 	for _, name := range u.Removed {
 		touched[name] = true
 	}
-	maps.DeleteFunc(d.spared.services, func(name state.ServiceName, _ *state.Service) bool { return touched[name] })
 	for name, a := range m.services {
 		if !touched[name] {
 			d.services = append(d.services, a.record)
 		}
 	}
 	return d
+}
+
+// lose spares what the kernel holds of services that there is no room for.
+func (d *desired) lose(lost map[state.ServiceName]error) {
+	d.services = slices.DeleteFunc(d.services, func(s *state.Service) bool {
+		err := lost[s.Name]
+		if err != nil {
+			d.spared.services[s.Name], d.spared.lost[s.Name] = s, err
+		}
+		return err != nil
+	})
+}
+
+// all returns the services of the state, also those that are lost.
+func (d *desired) all() []*state.Service {
+	all := slices.Clone(d.services)
+	for name := range d.spared.lost {
+		all = append(all, d.spared.services[name])
+	}
+	return all
 }
 
 // resync plans the difference between what the kernel holds and what is desired. former is asked for placements, so that

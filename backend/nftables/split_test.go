@@ -277,6 +277,129 @@ func TestNoRoomAndLostAnswer(t *testing.T) {
 	}
 }
 
+// TestNoRoomForAServiceAgain: what a service has does not fit into a transaction, because it came by differences or there was more room, and
+// somebody deletes it. Others are programmed, also by what comes later, and it is written again once there is room.
+func TestNoRoomForAServiceAgain(t *testing.T) {
+	small := func(n, endpoints int) *state.Service { return dualStack(fmt.Sprintf("s%02d", n), n, endpoints, 0) }
+	large := small(3, 200)
+	poison := endpointsOf(state.IPv4, 999, 1)
+	bytes := poison[0].Addr.Addr().As4()
+	refused := serviceOf("refused", clusterIPPort(state.IPv4, state.TCP, 50, poison))
+	all := func(endpoints int) (list []*state.Service) {
+		for n := range 8 {
+			list = append(list, small(n, endpoints))
+		}
+		list[3] = large
+		return list
+	}
+	for _, c := range []struct{ found, healed, flushed string }{
+		{"by Verify", "by Verify", "all"}, {"by Verify", "by a full update", "slots"}, {"by Verify", "by its removal", "slots"},
+		{"by Verify", "by its change", "all"}, {"by a full update", "by Verify", "slots"}, {"after a lost answer", "by Verify", "all"},
+	} {
+		t.Run(fmt.Sprintf("%s flushed, found %s, healed %s", c.flushed, c.found, c.healed), func(t *testing.T) {
+			k, g, picky := &narrowKernel{errno: syscall.EMSGSIZE}, &gap{}, &pickyKernel{}
+			ns := newNS(t)
+			b := openBackend(t, ns, Options{}, func(c *nft.Conn) kernel {
+				picky.kernel = losing{sharedKernel{c}, g}
+				k.kernel = picky
+				return k
+			})
+			conn := dial(t, ns)
+			check := func(when string, r backend.Result, endpoints int) {
+				t.Helper()
+				if err := r.Failed[large.Name]; len(r.Failed) != 1 || !errors.Is(err, syscall.EMSGSIZE) || !strings.Contains(err.Error(), "net.core.wmem_max") {
+					t.Fatalf("%s: Failed is %v", when, r.Failed)
+				}
+				for n := range 8 {
+					if got := slotsOf(t, conn, small(n, 1)); n != 3 && got != endpoints {
+						t.Errorf("%s: service %d has %d slots, want %d", when, n, got, endpoints)
+					}
+				}
+			}
+			others := func(endpoints int) *state.Update {
+				return delta(slices.Delete(all(endpoints), 3, 4)...)
+			}
+			apply(t, b, full(all(5)...)) // the rules and sets for it have to be there
+			apply(t, b, full(all(3)...))
+			k.room = 100
+			plant(t, conn, func(batch *nft.Batch) {
+				for _, f := range families {
+					for _, id := range setIDs(f, &b.mirror.shape) {
+						if c.flushed == "all" || id.kind == slots {
+							batch.FlushSet(table(f), id.name())
+						}
+					}
+				}
+			})
+			switch c.found {
+			case "by Verify":
+				b.guard.raise(foreignChange)
+				r := verify(t, b)
+				check("found", r, 3)
+				if r.Repaired == 0 {
+					t.Error("nothing was repaired")
+				}
+			case "by a full update":
+				check("found", apply(t, b, full(all(3)...)), 3)
+			default:
+				g.lose = true
+				if _, err := b.Apply(t.Context(), delta(small(20, 1))); err == nil || g.lose {
+					t.Fatalf("error %v, the answer is still to be lost: %v", err, g.lose)
+				}
+				check("found", apply(t, b, others(3)), 3)
+				if len(b.Disturbed()) == 0 {
+					t.Error("no Verify is asked for")
+				}
+			}
+			k.reads = 0
+			check("a difference", apply(t, b, others(4)), 4)
+			if k.reads > 0 {
+				t.Error("a difference was read back")
+			}
+			check("Verify", verify(t, b), 4)
+			check("another try", apply(t, b, delta(small(3, 201))), 4)
+			check("a full update", apply(t, b, full(all(5)...)), 5)
+			picky.poison = []string{string(bytes[:])}
+			r, err := b.Apply(t.Context(), delta(refused))
+			if err != nil { // as the reconciler does
+				r, err = b.Apply(t.Context(), delta(refused))
+			}
+			if err != nil || len(r.Failed) != 2 || r.Failed[refused.Name] == nil || r.Failed[large.Name] == nil {
+				t.Fatalf("with another that the kernel refuses: Failed is %v, error %v", r.Failed, err)
+			}
+			picky.poison = nil
+			apply(t, b, &state.Update{Node: testNode, Removed: []state.ServiceName{refused.Name}})
+			check("after a search", verify(t, b), 5)
+			last := all(5)
+			switch c.healed {
+			case "by Verify":
+				k.room = 0
+				r = verify(t, b)
+			case "by a full update":
+				k.room = 0
+				r = apply(t, b, full(last...))
+			case "by its removal":
+				last = slices.Delete(last, 3, 4)
+				k.room = 1000 // for what is left of it
+				r = apply(t, b, &state.Update{Node: testNode, Removed: []state.ServiceName{large.Name}})
+			default:
+				last[3] = small(3, 5)
+				r = apply(t, b, delta(last[3]))
+			}
+			if len(r.Failed) > 0 {
+				t.Errorf("not healed: %v", r.Failed)
+			}
+			if r := verify(t, b); r.Written > 0 || len(r.Failed) > 0 {
+				t.Errorf("Verify after it: %+v", r)
+			}
+			closeBackend(b)
+			if r := apply(t, newSharedBackend(t, ns, Options{}), full(last...)); r.Written != 0 {
+				t.Errorf("a fresh start writes %d objects", r.Written)
+			}
+		})
+	}
+}
+
 // TestNoMemoryAtAll: a kernel that has no memory for any service is a fault of the node, not of the services. It heals by itself.
 func TestNoMemoryAtAll(t *testing.T) {
 	k := &narrowKernel{errno: syscall.ENOMEM}
