@@ -550,7 +550,11 @@ func (b *Backend) commit(p *plan) (int, error) {
 	}
 	known := b.known
 	n, err := b.commitBatch(p.write)
-	if errors.Is(err, nft.ErrNoRoom) && p.divisible() {
+	switch {
+	case !errors.Is(err, nft.ErrNoRoom):
+	case !p.divisible():
+		err = fmt.Errorf("replacing tables %s or sets in them, which takes one transaction: %s: %w", tableName, moreRoom, err)
+	default:
 		n, err = b.commitParts(p)
 		_, tooLarge := errors.AsType[*tooLargeError](err)
 		refused := tooLarge || errors.Is(err, nft.ErrNoRoom) // else a part may be there, of which the answer was lost

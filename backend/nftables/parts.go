@@ -21,6 +21,9 @@ func (e *tooLargeError) Error() string {
 // mostWithoutRoom is how many services in a row the kernel may have no memory for. Then it has none for any.
 const mostWithoutRoom = 16
 
+// moreRoom is the remedy where a batch exceeds the socket's buffer.
+const moreRoom = "raise net.core.wmem_max where this process may not exceed it"
+
 // commitParts carries out a plan that there was no room for as a whole, in as few transactions as there is room for, and returns how
 // many objects it wrote. Services that do not even fit alone are left as they are, with all that is to be deleted after
 // others, and are reported by a [tooLargeError].
@@ -60,7 +63,7 @@ func (b *Backend) commitParts(p *plan) (written int, err error) {
 		}
 		name := d.names[units[0].index]
 		failed[name] = fmt.Errorf("service %v does not fit into one transaction of the kernel: give it fewer endpoints, ports or "+
-			"source ranges, or raise net.core.wmem_max where this process may not exceed it: %w", name, err)
+			"source ranges, or %s: %w", name, moreRoom, err)
 		if inARow++; inARow == mostWithoutRoom && !errors.Is(err, syscall.EMSGSIZE) {
 			return err
 		}

@@ -400,6 +400,33 @@ func TestNoRoomForAServiceAgain(t *testing.T) {
 	}
 }
 
+// TestNoRoomToReplace: tables of another version are replaced in one transaction or not at all.
+func TestNoRoomToReplace(t *testing.T) {
+	k := &narrowKernel{errno: syscall.EMSGSIZE}
+	ns := newNS(t)
+	b := openBackend(t, ns, Options{}, func(c *nft.Conn) kernel { k.kernel = sharedKernel{c}; return k })
+	conn := dial(t, ns)
+	all := full(dualStack("a", 1, 2, 0), dualStack("b", 2, 2, 0))
+	apply(t, b, all)
+	plant(t, conn, func(b *nft.Batch) {
+		b.AddSet(table(state.IPv4), &nft.Set{Name: "of-another-version", Key: []nft.Type{nft.TypePort}})
+	})
+	before := dump(t, conn)
+	k.room = 20
+	r, err := b.Apply(t.Context(), all)
+	if !errors.Is(err, syscall.EMSGSIZE) || !strings.Contains(err.Error(), "net.core.wmem_max") || len(r.Failed) > 0 || k.refused != 1 {
+		t.Errorf("Failed is %v, error %v, %d batches refused", r.Failed, err, k.refused)
+	}
+	if diff := changesBetween(before, dump(t, conn)); len(diff) > 0 {
+		t.Errorf("changed: %v", diff)
+	}
+	k.room = 0
+	apply(t, b, all)
+	if r := verify(t, b); r.Written > 0 {
+		t.Errorf("Verify writes %d objects", r.Written)
+	}
+}
+
 // TestNoMemoryAtAll: a kernel that has no memory for any service is a fault of the node, not of the services. It heals by itself.
 func TestNoMemoryAtAll(t *testing.T) {
 	k := &narrowKernel{errno: syscall.ENOMEM}
