@@ -346,6 +346,7 @@ func TestNoRoomForAServiceAgain(t *testing.T) {
 				if _, err := b.Apply(t.Context(), delta(small(20, 1))); err == nil || g.lose {
 					t.Fatalf("error %v, the answer is still to be lost: %v", err, g.lose)
 				}
+				b.guard.take()
 				check("found", apply(t, b, others(3)), 3)
 				if len(b.Disturbed()) == 0 {
 					t.Error("no Verify is asked for")
