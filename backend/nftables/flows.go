@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/netip"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -21,7 +22,9 @@ type flowCutter struct {
 	onCut   func(f state.Family, took time.Duration, deleted int) // may be nil
 	wake    chan struct{}
 	stop    context.CancelFunc
-	done    sync.WaitGroup
+	// processorTime is that of the thread that looks. Tests replace it.
+	processorTime func() time.Duration
+	done          sync.WaitGroup
 
 	// committing has room for one value, which is in it from before a commit until its notes are in the queue, and while flows are
 	// judged. Unlike a mutex, it serves those who wait in turn.
@@ -52,10 +55,11 @@ const cutAgain = time.Second
 
 // lookPause is the least time between the end of one look at the kernel's flows and the next: while it is being looked, one CPU
 // handles no packets. What is committed meanwhile is looked at together, so stale flows last little longer than this.
-const lookPause = 500 * time.Millisecond
+const lookPause = 250 * time.Millisecond
 
-// lookShare is how many times as long as a look the pause after it is at least. A look takes a second of one CPU if somebody has
-// filled the kernel's table with flows; more than a quarter of a CPU is not spent on that.
+// lookShare is how many times as long as a look's processor time the pause after it is at least. A look takes a second of one CPU if
+// somebody has filled the kernel's table with flows; more than a quarter of a CPU is not spent on that. The time that a look waits
+// for a CPU does not count: on a busy node, stale flows would last longer for nothing.
 const lookShare = 3
 
 // removalPatience is how long a commit waits for the end of a removal of flows to a frontend that it concerns. With 10,000 flows in
@@ -64,7 +68,7 @@ const lookShare = 3
 const removalPatience = 5 * time.Millisecond
 
 func newFlowCutter(t staleconntrack.Table, log *slog.Logger) *flowCutter {
-	c := &flowCutter{log: log, wake: make(chan struct{}, 1), committing: make(chan struct{}, 1)}
+	c := &flowCutter{log: log, wake: make(chan struct{}, 1), committing: make(chan struct{}, 1), processorTime: processorTime}
 	c.cleaner = staleconntrack.New(t, staleconntrack.Options{Logger: log, OnClean: func(f state.Family, took time.Duration, deleted int) {
 		if c.onCut != nil {
 			c.onCut(f, took, deleted)
@@ -149,6 +153,7 @@ func (c *flowCutter) run(ctx context.Context) {
 			c.log.Warn("stale flows could not be deleted; the next process will try again", "error", err)
 		}
 	}()
+	runtime.LockOSThread()     // for processorTime
 	var again <-chan time.Time // set while something is left from a failure
 	for {
 		select {
@@ -159,7 +164,7 @@ func (c *flowCutter) run(ctx context.Context) {
 		}
 		failing := again != nil
 		again = nil
-		began := time.Now()
+		began := c.processorTime()
 		if err := c.cut(ctx); err != nil && ctx.Err() == nil {
 			again = time.After(cutAgain)
 			if !failing {
@@ -168,7 +173,7 @@ func (c *flowCutter) run(ctx context.Context) {
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(max(lookPause, lookShare*time.Since(began))):
+		case <-time.After(max(lookPause, lookShare*(c.processorTime()-began))):
 		}
 	}
 }

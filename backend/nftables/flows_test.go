@@ -135,8 +135,8 @@ func TestLooksArePaced(t *testing.T) {
 			if walks++; pause > 0 {
 				walks = 1
 			}
-			if walks > 10 || pause > 0 && pause < 500*time.Millisecond {
-				t.Errorf("walk %d began %v after the end of the one before, and is the %d. of a look; want 500ms between looks", i+1, pause, walks)
+			if walks > 10 || pause > 0 && pause < 250*time.Millisecond {
+				t.Errorf("walk %d began %v after the end of the one before, and is the %d. of a look; want 250ms between looks", i+1, pause, walks)
 			}
 		}
 		for endpoint, at := range committed {
@@ -176,6 +176,46 @@ func TestLooksArePaced(t *testing.T) {
 			t.Error("a stale flow is left when the process ends")
 		}
 	})
+}
+
+// TestLooksTakeAShare: three quarters of a processor are left to others, however long it takes to look; the time in which a look waits for
+// a processor does not count.
+func TestLooksTakeAShare(t *testing.T) {
+	for name, tt := range map[string]struct{ works, pause time.Duration }{
+		"working": {time.Second, 3 * time.Second},
+		"waiting": {0, 250 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				table := &timedTable{took: time.Second, cut: map[netip.AddrPort]time.Time{}}
+				c := newFlowCutter(table, slog.New(slog.DiscardHandler))
+				var worked time.Duration
+				c.processorTime = func() time.Duration {
+					worked += tt.works // once before and once after a look
+					return worked
+				}
+				c.start()
+				for i := range 100 {
+					c.begin()
+					c.committed(nil, flowNote{
+						old: serviceOf("dns", clusterIPPort(state.IPv6, state.UDP, 1, endpointsOf(state.IPv6, i, 1))),
+						new: serviceOf("dns", clusterIPPort(state.IPv6, state.UDP, 1, endpointsOf(state.IPv6, i+1, 1))),
+					})
+					time.Sleep(100 * time.Millisecond)
+				}
+				c.close()
+				if len(table.began) < 3 {
+					t.Fatalf("%d looks", len(table.began))
+				}
+				for i, began := range table.began[1 : len(table.began)-1] { // the last one is at the end
+					// Changes are committed every 100 ms, so the next look begins with the end of the pause.
+					if pause := began.Sub(table.ended[i]); pause != tt.pause {
+						t.Errorf("look %d began %v after the end of the one before, want %v", i+2, pause, tt.pause)
+					}
+				}
+			})
+		})
+	}
 }
 
 // crowdedTable is a connection tracking table that somebody has filled with flows to one frontend. Walking through it takes long,

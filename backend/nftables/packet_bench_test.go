@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -94,7 +93,7 @@ func sendFirstPackets(b *testing.B, services []*state.Service, manyHosts bool, c
 	// An IPv4 header, UDP's, and no payload. The kernel fills in the checksum and the identification.
 	packet := []byte{0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 198, 18, 0, 0, 203, 0, 113, 1, 0, 0, 0, 80, 0, 8, 0, 0}
 	to := &syscall.SockaddrInet4{Addr: [4]byte{203, 0, 113, 1}}
-	before := threadTime(b)
+	before := processorTime()
 	for i := range count {
 		if manyHosts {
 			binary.BigEndian.PutUint16(packet[14:], uint16(i))
@@ -104,15 +103,5 @@ func sendFirstPackets(b *testing.B, services []*state.Service, manyHosts bool, c
 			b.Fatal(err)
 		}
 	}
-	return threadTime(b) - before
-}
-
-// threadTime is the processor time that the thread has used.
-func threadTime(b *testing.B) time.Duration {
-	b.Helper()
-	var t unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t); err != nil {
-		b.Fatal(err)
-	}
-	return time.Duration(t.Nano())
+	return processorTime() - before
 }
