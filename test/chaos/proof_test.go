@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -33,8 +34,25 @@ func TestVariantsFitTheCode(t *testing.T) {
 	}
 	b := &builder{source: "../..", dir: t.TempDir(), built: map[string]string{}}
 	for _, v := range list {
-		if _, err := b.overlay(v); err != nil {
+		overlay, err := b.overlay(v)
+		if err != nil {
 			t.Errorf("variant %s: %v", v.name, err)
+			continue
+		}
+		args := []string{"build", "-overlay", overlay, "./state"} // of several packages, go build writes nothing
+		for _, e := range v.edits {
+			if !strings.HasPrefix(e.file, goroot) {
+				args = append(args, "./"+filepath.Dir(e.file))
+			}
+		}
+		for file := range v.added {
+			args = append(args, "./"+filepath.Dir(file))
+		}
+		slices.Sort(args[4:])
+		cmd := exec.Command("go", slices.Compact(args)...)
+		cmd.Dir = b.source
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("variant %s does not build: %v\n%s", v.name, err, out)
 		}
 	}
 	missing := &variant{name: "missing", edits: []edit{{"go.mod", "no such text", ""}}}

@@ -152,7 +152,7 @@ import (
 func doom(msg []byte) (ended func()) {
 	elements := false
 	_ = eachMessage(msg, func(m message) error {
-		elements = elements || m.typ == subsystem|msgNewElem || m.typ == subsystem|msgDelElem
+		elements = elements || m.typ == subsystem|nftMsgNewSetElem || m.typ == subsystem|nftMsgDelSetElem
 		return nil
 	})
 	if !elements {
@@ -279,8 +279,8 @@ var plants = []struct {
 	{&variant{name: "delete-before-add", what: "deletes elements in one transaction and adds others in the next, ten milliseconds later", edits: []edit{
 		{"backend/nftables/nftables.go", "	n, err := b.commitBatch(p.write)\n", `	deleted, err := b.commitBatch(func(batch *nft.Batch) {
 		for _, s := range p.order {
-			s.write(batch, s.del, batch.DeleteElem)
-			s.del = nil
+			s.write(batch, &s.del, batch.DeleteElem)
+			s.del = elements{}
 		}
 	})
 	if err != nil {
@@ -293,8 +293,9 @@ var plants = []struct {
 `},
 	}}, "rolling update", halted(usualGap)},
 	{&variant{name: "stale-affinity", what: "leaves endpoints that are gone where clients with affinity are remembered with them", edits: []edit{
+		{"backend/nftables/plan.go", "import (\n", "import (\n\t\"encoding/binary\"\n"},
 		{"backend/nftables/plan.go", "func (p *plan) del(e element) {\n", "func (p *plan) del(e element) {\n" +
-			"	if e.set.kind == slots {\n		if _, index := splitSlotKey(e.id()); index>>31 == 1 {\n			return\n		}\n	}\n"},
+			"	if e.set.kind == slots {\n		k := e.id()\n		if index := binary.NativeEndian.Uint32(k.key[frontendLen(k.family, k.set.space):]); index>>31 == 1 {\n			return\n		}\n	}\n"},
 	}}, "rolling update", misled},
 	{&variant{name: "uncut", what: "leaves flows of datagrams with endpoints that are gone", edits: []edit{
 		{"backend/nftables/flows.go", "func (c *flowCutter) cut(ctx context.Context) error {\n", "func (c *flowCutter) cut(ctx context.Context) error {\n" +
