@@ -22,12 +22,12 @@ type LocalDetector struct {
 	InterfacePrefix string
 }
 
-// Enabled says whether the detector can see pods at all.
+// Enabled reports whether the detector can see pods at all.
 func (d LocalDetector) Enabled() bool {
 	return len(d.ClusterCIDRs) > 0 || d.NodeCIDR || d.BridgeInterface != "" || d.InterfacePrefix != ""
 }
 
-// Detects says whether the detector can see the pods of an IP family: with cluster CIDRs, only if one is of that family.
+// Detects reports whether the detector can see the pods of an IP family: with cluster CIDRs, only if one is of that family.
 func (d LocalDetector) Detects(f state.Family) bool {
 	if len(d.ClusterCIDRs) == 0 {
 		return d.Enabled()

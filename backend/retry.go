@@ -29,7 +29,7 @@ func (r *retry) failed(err error, o *RunOptions) time.Duration {
 
 func (r *retry) reset() { *r = retry{} }
 
-// isDue says that the time at, if it is set, has come.
+// isDue reports whether the time at, if it is set, has come.
 func isDue(at, now time.Time) bool { return !at.IsZero() && !at.After(now) }
 
 // earliest returns the earlier of two times; one that is zero does not count.

@@ -34,7 +34,7 @@ type RunOptions struct {
 type Attempt struct {
 	// Update is what was applied, nil for a Verify. It must not be modified.
 	Update *state.Update
-	// Retry says that the update holds only services that failed before.
+	// Retry is set if the update holds only services that failed before.
 	Retry bool
 	// Began and Took say when the call was made and how long it took.
 	Began time.Time

@@ -137,7 +137,7 @@ func TestConvergesUnderFailures(t *testing.T) {
 				case 4:
 					b.backend.Break(name(n))
 				case 5, 6:
-					b.backend.Mend(name(n))
+					b.backend.Fix(name(n))
 				case 7:
 					if b.backend.Drift(2) > 0 && rng.IntN(2) == 0 {
 						b.backend.Disturb()
@@ -152,7 +152,7 @@ func TestConvergesUnderFailures(t *testing.T) {
 				}
 			}
 			for i := range 30 {
-				b.backend.Mend(name(fmt.Sprintf("s%d", i)))
+				b.backend.Fix(name(fmt.Sprintf("s%d", i)))
 			}
 			b.after(time.Minute)
 			b.inStep()
@@ -270,10 +270,10 @@ func TestFailingServiceHealsAlone(t *testing.T) {
 		b.publish(service("b", 3))
 		b.after(0)
 		b.wantCalls("apply 3 a -c", "apply 4 b")
-		b.backend.Mend(name("a"))
+		b.backend.Fix(name("a"))
 		b.after(20 * time.Millisecond)
 		b.wantCalls("apply 4 a -c")
-		b.backend.Mend(name("c"))
+		b.backend.Fix(name("c"))
 		b.after(time.Second)
 		b.wantCalls("apply 4 -c")
 		b.inStep()
@@ -292,7 +292,7 @@ func TestFailingServiceIsSuperseded(t *testing.T) {
 		b.publish(service("a", 1), service("b", 1), service("c", 1), service("d", 1))
 		b.after(0)
 		for _, n := range []string{"a", "b", "c"} {
-			b.backend.Mend(name(n))
+			b.backend.Fix(name(n))
 		}
 		b.publish(service("a", 2))
 		b.after(0)
@@ -394,12 +394,12 @@ func TestUnrepairedServices(t *testing.T) {
 		b.after(0)
 		b.wantCalls("apply 1 full a b c", "verify")
 		wantFailed("a", "b")
-		b.backend.Mend(name("b"))
+		b.backend.Fix(name("b"))
 		b.publish(service("b", 2))
 		b.after(0)
 		b.wantCalls("apply 2 b")
 		wantFailed("a")
-		b.backend.Mend(name("a"))
+		b.backend.Fix(name("a"))
 		b.after(time.Minute)
 		b.wantCalls("verify")
 		wantFailed()

@@ -28,23 +28,23 @@ func Choose(running, loaded *Config, err error) (*Config, error) {
 	return running, nil
 }
 
-// Mend gives the fields at fault the values that they have in other. Faults of paths that c does not have are left alone.
-func (c *Config) Mend(faults []*field.Error, other *Config) {
+// ResetInvalid gives the fields at fault the values that they have in other. Faults of paths that c does not have are left alone.
+func (c *Config) ResetInvalid(faults []*field.Error, other *Config) {
 	for _, f := range faults {
-		mend(reflect.ValueOf(c).Elem(), reflect.ValueOf(other).Elem(), f.Path)
+		reset(reflect.ValueOf(c).Elem(), reflect.ValueOf(other).Elem(), f.Path)
 	}
 }
 
 // Revert gives the fields at the paths, as [Diff] names them, the values that they have in other.
 func (c *Config) Revert(paths []string, other *Config) {
 	for _, path := range paths {
-		mend(reflect.ValueOf(c).Elem(), reflect.ValueOf(other).Elem(), path)
+		reset(reflect.ValueOf(c).Elem(), reflect.ValueOf(other).Elem(), path)
 	}
 }
 
-func mend(v, other reflect.Value, path string) {
+func reset(v, other reflect.Value, path string) {
 	for name := range strings.SplitSeq(path, ".") {
-		name, _, indexed := strings.Cut(name, "[") // a list is mended as a whole
+		name, _, indexed := strings.Cut(name, "[") // a list is reset as a whole
 		v, other = member(v, name), member(other, name)
 		if !v.IsValid() {
 			return
@@ -98,7 +98,7 @@ func leaves(v reflect.Value, path string, visit func(path string, v reflect.Valu
 	}
 }
 
-// isSection says whether t is a section of the configuration, and not a value such as netip.AddrPort or a duration.
+// isSection reports whether t is a section of the configuration, and not a value such as netip.AddrPort or a duration.
 func isSection(t reflect.Type) bool {
 	_, isText := t.MethodByName("MarshalText")
 	return t.Kind() == reflect.Struct && !isText && t != reflect.TypeFor[NodePortAddresses]()

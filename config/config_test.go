@@ -108,13 +108,13 @@ func TestFaults(t *testing.T) {
 		if len(errs) != 1 || errs[0].Path != tt.path {
 			t.Errorf("a fault in %s is reported as %v", tt.path, errs)
 		}
-		c.Mend(errs, Default())
+		c.ResetInvalid(errs, Default())
 		if slices.Contains(withoutDefault, tt.path) && len(c.Validate("linux")) > 0 {
 			continue
 		}
 		live, restart, none := Diff(Default(), c)
 		if len(c.Validate("linux")) > 0 || slices.Contains(slices.Concat(live, restart, none), strings.Split(tt.path, "[")[0]) {
-			t.Errorf("%s is not mended: %v", tt.path, c.Validate("linux"))
+			t.Errorf("%s is not reset: %v", tt.path, c.Validate("linux"))
 		}
 	}
 	if n := len(all.Validate("linux")); n < 30 {

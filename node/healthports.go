@@ -73,7 +73,7 @@ func (h *healthPorts) followAddresses(ctx context.Context) error {
 	}
 }
 
-// isEverywhere says whether NodePorts are served on all addresses of both families.
+// isEverywhere reports whether NodePorts are served on all addresses of both families.
 func isEverywhere(on backend.NodePortAddresses) bool {
 	all := map[bool]bool{}
 	for _, p := range on.CIDRs {

@@ -54,6 +54,6 @@ type Event struct {
 	Kind, Namespace, Name string
 	// Reason is a word for machines, such as Starting; Action says what was being done; Note is for people.
 	Reason, Action, Note string
-	// Warning says that it is not as it should be.
+	// Warning is set if it is not as it should be.
 	Warning bool
 }

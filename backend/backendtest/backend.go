@@ -141,15 +141,15 @@ func (b *Backend) SetLatency(d time.Duration) {
 	b.latency = d
 }
 
-// Break makes a service impossible to program until Mend.
+// Break makes a service impossible to program until Fix.
 func (b *Backend) Break(name state.ServiceName) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.broken[name] = fmt.Errorf("%v is broken", name)
 }
 
-// Mend undoes Break.
-func (b *Backend) Mend(name state.ServiceName) {
+// Fix undoes Break.
+func (b *Backend) Fix(name state.ServiceName) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.broken, name)
@@ -238,7 +238,7 @@ func (b *Backend) fail(r *backend.Result, name state.ServiceName, err error) {
 	r.Failed[name] = err
 }
 
-// put sets a record, or deletes it if it is nil, and says whether that was a difference.
+// put sets a record, or deletes it if it is nil, and reports whether that was a difference.
 func put(m map[state.ServiceName]*state.Service, name state.ServiceName, s *state.Service) bool {
 	if same(m[name], s) {
 		return false

@@ -110,7 +110,7 @@ func (w *world) with(affinity map[string]string) *world {
 	return &n
 }
 
-// want says whether the outcome is right in a world, told from the record alone. remembered is the endpoint of the client's last
+// want reports whether the outcome is right in a world, told from the record alone. remembered is the endpoint of the client's last
 // connection, if it was one.
 func (w *world) want(o *Options, c *connection, got outcome, remembered netip.AddrPort) bool {
 	isPod := slices.ContainsFunc(o.LocalDetector.ClusterCIDRs, func(p netip.Prefix) bool { return p.Contains(c.src) })

@@ -33,9 +33,9 @@ type flowCutter struct {
 	mu        sync.Mutex // guards all below
 	queue     []flowNote
 	nodePorts []netip.Addr
-	// doubtful says that a commit failed, so that it is not certain what the kernel shows.
+	// doubtful is set if a commit failed, so that it is not certain what the kernel shows.
 	doubtful bool
-	// left says that flows were not cut for that reason.
+	// left is set if flows were not cut for that reason.
 	left bool
 }
 
@@ -43,7 +43,7 @@ type flowCutter struct {
 type flowNote struct {
 	old, new *state.Service
 	all      []*state.Service // if it is not nil
-	// gap says that before the commit, connections to any of all may have begun that were not translated.
+	// gap is set if before the commit, connections to any of all may have begun that were not translated.
 	gap bool
 }
 
@@ -106,7 +106,7 @@ func (c *flowCutter) begin(changes ...flowNote) {
 	}
 }
 
-// failed says that the commit failed, perhaps only its answer.
+// failed notes that the commit failed, perhaps only its answer.
 func (c *flowCutter) failed() {
 	defer func() { <-c.committing }()
 	c.mu.Lock()
@@ -114,7 +114,7 @@ func (c *flowCutter) failed() {
 	c.doubtful = true
 }
 
-// isDoubtful says that the last commit failed: it may have been carried out, and what it means for flows was not taken down.
+// isDoubtful reports whether the last commit failed: it may have been carried out, and what it means for flows was not taken down.
 func (c *flowCutter) isDoubtful() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

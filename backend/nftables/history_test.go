@@ -83,7 +83,7 @@ type historyRun struct {
 	options Options
 	limits  readLimits
 
-	// shared says that others can change our tables.
+	// shared is set if others can change our tables.
 	shared   bool
 	observer *nft.Conn
 	kernel   *faulty

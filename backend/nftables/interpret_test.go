@@ -113,7 +113,7 @@ func (in *interpreter) skeleton() map[string]nft.Chain {
 	return in.rules[0]
 }
 
-// call evaluates a chain, and says whether that ends the evaluation.
+// call evaluates a chain, and reports whether that ends the evaluation.
 func (in *interpreter) call(chains map[string]nft.Chain, name string) (done bool) {
 	c, ok := chains[name]
 	if !ok {

@@ -10,7 +10,7 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// refused says whether the kernel refused a batch for what is in it, so that it will do so again.
+// refused reports whether the kernel refused a batch for what is in it, so that it will do so again.
 func refused(err error) bool {
 	return slices.ContainsFunc([]error{
 		syscall.EINVAL, syscall.EEXIST, syscall.ENOENT, syscall.ENOTEMPTY, syscall.ERANGE, syscall.EOPNOTSUPP,

@@ -210,7 +210,7 @@ type shape struct {
 	lengths [2]lengths
 	// timeouts are the affinity time-outs in use, in seconds, sorted.
 	timeouts []uint32
-	// loopback says that NodePorts are served on IPv4 loopback addresses, which takes a guard.
+	// loopback is set if NodePorts are served on IPv4 loopback addresses, which takes a guard.
 	loopback bool
 }
 

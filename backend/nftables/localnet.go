@@ -12,7 +12,7 @@ type routeLocalnet struct {
 	file *os.File
 	err  error // why there is no file
 	on   bool  // it was seen to be set
-	// reported says that it could not be set, since when nothing has changed about that.
+	// reported is set if it could not be set, since when nothing has changed about that.
 	reported bool
 }
 
@@ -22,7 +22,7 @@ func openRouteLocalnet() *routeLocalnet {
 	return &routeLocalnet{file: f, err: err}
 }
 
-// enable sets the sysctl if it is not set, and says whether somebody had reset it since the last time. A failure is returned
+// enable sets the sysctl if it is not set, and reports whether somebody had reset it since the last time. A failure is returned
 // once, and again only after the sysctl was set meanwhile.
 func (r *routeLocalnet) enable() (again bool, err error) {
 	var value [1]byte

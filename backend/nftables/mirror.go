@@ -33,7 +33,7 @@ type spared struct {
 	// lost are those of services that the state has as they are here, but for which there is no room when something else has deleted
 	// what they had. Each comparison tries them again.
 	lost map[state.ServiceName]error
-	// all says that all elements stay, except those of frontends that services of the state have. The mirror is incomplete then:
+	// all is set if all elements stay, except those of frontends that services of the state have. The mirror is incomplete then:
 	// whatever comes next compares it with the kernel.
 	all bool
 }
@@ -74,7 +74,7 @@ func (m *mirror) record(name state.ServiceName) *state.Service {
 // records are services by name.
 type records map[state.ServiceName]*state.Service
 
-// concerns says whether an update is about what is spared, so that the mirror does not tell what it changes.
+// concerns reports whether an update is about what is spared, so that the mirror does not tell what it changes.
 func (s *spared) concerns(u *state.Update) bool {
 	if s.all {
 		return true

@@ -50,10 +50,10 @@ type Backend struct {
 	limits readLimits
 
 	mirror *mirror
-	// known says that the mirror shows what the kernel holds. It is not before the first Apply, and after a failure that
+	// known is set if the mirror shows what the kernel holds. It is not before the first Apply, and after a failure that
 	// leaves doubts; then the next Apply reads the tables back.
 	known bool
-	// applied says that there was an Apply, without which there is nothing to verify.
+	// applied is set if there was an Apply, without which there is nothing to verify.
 	applied bool
 }
 
@@ -340,7 +340,7 @@ func (b *Backend) applyWithout(u *state.Update, failed, lost map[state.ServiceNa
 	return result, err
 }
 
-// compares says whether an update takes a comparison with what the kernel holds.
+// compares reports whether an update takes a comparison with what the kernel holds.
 func (b *Backend) compares(u *state.Update) bool {
 	return u.Full || !b.known || b.mirror.spared.concerns(u)
 }

@@ -70,7 +70,7 @@ func placeRoute(old []state.Endpoint, r *state.Route) []state.Endpoint {
 	return place(old, targets)
 }
 
-// sameSlots says whether exactly the endpoints fill the slots, in order.
+// sameSlots reports whether exactly the endpoints fill the slots, in order.
 func sameSlots(old, endpoints []state.Endpoint) bool {
 	if len(old) != len(endpoints) || (len(old) > 1 && classOf(len(old)) != uint32(len(old))) {
 		return false

@@ -26,7 +26,7 @@ type plan struct {
 	// flags are those of our tables.
 	flags  nft.TableFlags
 	tables []tablePlan
-	// lengthens says that there are ranges of prefix lengths that the firewall of a table does not ask for yet.
+	// lengthens is set if there are ranges of prefix lengths that the firewall of a table does not ask for yet.
 	lengthens bool
 	sets      map[tableSet]*setPlan
 	order     []*setPlan // the values of sets, in the order in which they were needed

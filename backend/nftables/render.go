@@ -99,7 +99,7 @@ func routes(p *state.Port) [numRoutes]*state.Route {
 	return rs
 }
 
-// isSplit says whether outside clients are treated differently from those inside: if they take another route, or could, because
+// isSplit reports whether outside clients are treated differently from those inside: if they take another route, or could, because
 // only the node's own connections are masqueraded. So the masquerade rule of frontends that are not split does not change with
 // their policies.
 func isSplit(t *state.Traffic) bool {

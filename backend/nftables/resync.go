@@ -31,7 +31,7 @@ type largeSet struct {
 	layout layout
 	count  int // of all its elements
 	found  int // how many of them were looked up
-	// rewrite says that the set is written anew, and not dumped, if it holds more than what is found.
+	// rewrite is set if the set is written anew, and not dumped, if it holds more than what is found.
 	rewrite bool
 }
 
@@ -290,7 +290,7 @@ func (p *plan) spareNumbers(ks *kernelState, want desired) *keptFrontends {
 	return kept
 }
 
-// has says whether an element stays, which nothing in the state needs.
+// has reports whether an element stays, which nothing in the state needs.
 func (f *keptFrontends) has(k elementKey) bool {
 	switch {
 	case k.set.kind == allowed || k.set.kind == endpointNumbers:

@@ -31,7 +31,7 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// inNamespace runs the calling test in a process of its own, whose network is a namespace of its own, and says whether this is
+// inNamespace runs the calling test in a process of its own, whose network is a namespace of its own, and reports whether this is
 // that process.
 func inNamespace(t *testing.T) bool {
 	t.Helper()

@@ -67,7 +67,7 @@ func (v *verbosity) set(c *config.Logging) {
 	v.now.Store(l)
 }
 
-// shows says whether a record is to be logged.
+// shows reports whether a record is to be logged.
 func (l *levels) shows(r *slog.Record) bool {
 	if r.Level >= l.general {
 		return true

@@ -80,7 +80,7 @@ func (d *daemon) followConfig(ctx context.Context) error {
 // reloadPause is the time between attempts to go on with a changed configuration.
 const reloadPause = 5 * time.Second
 
-// reload lets the process go on with what a changed file says, as far as that can be while it runs. It says whether to try again
+// reload lets the process go on with what a changed file says, as far as that can be while it runs. It reports whether to try again
 // later, and returns an error if the process must end.
 func (d *daemon) reload(files []configfile.File) (again bool, err error) {
 	was := d.node.Config()

@@ -107,15 +107,15 @@ func (o *runOptions) run(ctx context.Context, stdout, stderr io.Writer) error {
 	}
 	if !known {
 		log.Warn("this Node is not in the source: no endpoint is local, and no node port is on a primary address", "source", o.source,
-			"node", o.node, "remedy", "add a Node with this node's name and addresses, or mend the manifest that has it")
+			"node", o.node, "remedy", "add a Node with this node's name and addresses, or fix the manifest that has it")
 	}
 	return o.dataplane.run(ctx, node.Options{
 		Config: c, Source: func(*config.Config, string) (source.Source, error) { return src, nil },
 	}, stdout, log)
 }
 
-// checkNode finds a misspelt node name before it silently makes every endpoint a remote one, and says whether the node is
-// known. Manifests without any Node are allowed: then nothing is local. So are broken ones, which may be mended while this runs.
+// checkNode finds a misspelt node name before it silently makes every endpoint a remote one, and reports whether the node is
+// known. Manifests without any Node are allowed: then nothing is local. So are broken ones, which may be fixed while this runs.
 func checkNode(path, name string) (known bool, err error) {
 	objs, broken := manifest.Load(path) // what is wrong with them, the source reports and keeps reporting
 	var names []string

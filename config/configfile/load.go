@@ -41,7 +41,7 @@ func load(files []File, o Options) (*loaded, error) {
 		l.loadInstance(doc)
 	}
 	if l.old == nil {
-		l.mend()
+		l.resetInvalid()
 	}
 	for _, f := range l.config.Validate(o.Platform) {
 		l.add(l.origin(f.Path), &field.Error{Path: l.pathIn(l.origin(f.Path), f.Path), Problem: f.Problem})
@@ -49,8 +49,8 @@ func load(files []File, o Options) (*loaded, error) {
 	if len(l.errs) == 0 {
 		return l, nil
 	}
-	l.mend()
-	if l.old != nil || l.unmendable || len(l.config.Validate(o.Platform)) > 0 {
+	l.resetInvalid()
+	if l.old != nil || l.fatal || len(l.config.Validate(o.Platform)) > 0 {
 		l.config = nil
 	}
 	return l, l.err(l.documents())
@@ -61,7 +61,7 @@ func (l *loaded) loadV1alpha2() {
 	l.decoded(l.shared, l.shared.Into(file))
 	c, faults := file.Convert()
 	l.add(l.shared, faults...)
-	c.Mend(l.faults, config.Default())
+	c.ResetInvalid(l.faults, config.Default())
 	l.config, l.unset = c, config.Default()
 }
 
@@ -109,11 +109,11 @@ func (l *loaded) loadInstance(doc *manifest.Document) {
 	l.config = c
 }
 
-// mend gives the fields at fault their defaults, each if its value is from the document at fault.
-func (l *loaded) mend() {
+// resetInvalid gives the fields at fault their defaults, each if its value is from the document at fault.
+func (l *loaded) resetInvalid() {
 	for i, f := range l.faults {
 		if l.in[i] == l.origin(f.Path) {
-			l.config.Mend(l.faults[i:i+1], config.Default())
+			l.config.ResetInvalid(l.faults[i:i+1], config.Default())
 		}
 	}
 }
@@ -138,8 +138,8 @@ type report struct {
 	// faults are in the documents in, item by item.
 	faults []*field.Error
 	in     []*manifest.Document
-	// unmendable is set if a fault is not that of a field which could have its default.
-	unmendable bool
+	// fatal is set if a fault is not that of a field which could have its default.
+	fatal bool
 }
 
 // decoded adds what could not be decoded.
@@ -148,7 +148,7 @@ func (r *report) decoded(doc *manifest.Document, errs []error) {
 		r.errs = append(r.errs, err)
 		e, ok := errors.AsType[*manifest.Error](err)
 		if !ok || e.Field == "" {
-			r.unmendable = true
+			r.fatal = true
 			continue
 		}
 		r.faults, r.in = append(r.faults, &field.Error{Path: e.Field, Problem: e.Err.Error()}), append(r.in, doc)
@@ -168,7 +168,7 @@ func (r *report) add(doc *manifest.Document, faults ...*field.Error) {
 			if !slices.Contains(r.errs, errMoreFaults) {
 				r.errs = append(r.errs, errMoreFaults)
 			}
-			r.unmendable = true
+			r.fatal = true
 			return
 		}
 		r.faults, r.in = append(r.faults, f), append(r.in, doc)

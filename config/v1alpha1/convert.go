@@ -165,7 +165,7 @@ func (v *converter) dataplanes() {
 	}
 }
 
-// lendsBit says whether iptables.masqueradeBit counts for nftables: with the empty mode, if only it is set.
+// lendsBit reports whether iptables.masqueradeBit counts for nftables: with the empty mode, if only it is set.
 func (c *KubeProxyConfiguration) lendsBit() bool {
 	unset := *Default().NFTables.MasqueradeBit
 	return c.Mode == "" && *c.NFTables.MasqueradeBit == unset && *c.IPTables.MasqueradeBit != unset

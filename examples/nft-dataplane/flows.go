@@ -32,7 +32,7 @@ func (f *flows) cut(services map[client.ServiceName]*api.ServiceEndpoints) (err 
 	return err
 }
 
-// MatchConntrackFlow says whether a flow is to be cut.
+// MatchConntrackFlow reports whether a flow is to be cut.
 func (f *flows) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
 	to, from := addrPort(flow.Forward.DstIP, flow.Forward.DstPort), addrPort(flow.Reverse.SrcIP, flow.Reverse.SrcPort)
 	endpoints, is := f.now[to]

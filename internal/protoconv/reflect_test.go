@@ -67,7 +67,7 @@ func testObject[T any, P interface {
 	}, func(a, b *T) bool { return sameObject(a, b) }, survive)
 }
 
-// sameObject says whether two objects are the same in every field. Empty and nil lists are the same.
+// sameObject reports whether two objects are the same in every field. Empty and nil lists are the same.
 func sameObject(a, b any) bool {
 	return cmp.Equal(a, b, cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}))
 }

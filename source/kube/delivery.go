@@ -116,7 +116,7 @@ func (d *delivery) renew() {
 		d.next = config
 	}
 	if err == nil && d.next != nil {
-		err = d.source.connect(d.next) // again and again: it may name a file that is mended later
+		err = d.source.connect(d.next) // again and again: it may name a file that is fixed later
 	}
 	if err != nil {
 		if text := err.Error(); text != d.refused {

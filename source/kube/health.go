@@ -59,8 +59,8 @@ func (h *health) fail(r *resource, err error) {
 	}
 }
 
-// mend notes that a resource can be watched.
-func (h *health) mend(r *resource) {
+// markHealthy notes that a resource can be watched.
+func (h *health) markHealthy(r *resource) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	before := h.troubles[r.name()]
@@ -84,7 +84,7 @@ func (h *health) forget(r *resource) {
 	delete(h.troubles, r.name())
 }
 
-// unreachable says whether the API server cannot be reached for some resource.
+// unreachable reports whether the API server cannot be reached for some resource.
 func (h *health) unreachable() bool {
 	for _, t := range h.troubles {
 		if statusOf(t.err) == 0 {

@@ -50,13 +50,13 @@ func (h *held) caughtUp() {
 	h.farthest = 0
 }
 
-// put notes an object and says whether it is news.
+// put notes an object and reports whether it is news.
 func (h *held) put(i *item) bool {
 	known, ok := h.versions[i.ref.Namespace][i.ref.Name]
 	return h.note(i, known, ok)
 }
 
-// note notes an object that was known in another version, or not, and says whether it is news.
+// note notes an object that was known in another version, or not, and reports whether it is news.
 func (h *held) note(i *item, known uint64, ok bool) bool {
 	ns := h.versions[i.ref.Namespace]
 	if ns == nil {
@@ -69,7 +69,7 @@ func (h *held) note(i *item, known uint64, ok bool) bool {
 	return !ok || known != version || version == 0
 }
 
-// remove forgets an object and says whether it was there.
+// remove forgets an object and reports whether it was there.
 func (h *held) remove(ref model.Ref) bool {
 	ns := h.versions[ref.Namespace]
 	if _, ok := ns[ref.Name]; !ok {

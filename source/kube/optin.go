@@ -122,7 +122,7 @@ func (o *optIn) list(ctx context.Context) (map[model.Kind]*itemList, error) {
 		list, err := r.list(ctx, r.request(options, ""))
 		switch {
 		case err == nil:
-			o.health.mend(r.resource)
+			o.health.markHealthy(r.resource)
 		case ctx.Err() == nil && !apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge): // another API server, which lags behind
 			o.health.fail(r.resource, err)
 		}

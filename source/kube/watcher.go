@@ -145,7 +145,7 @@ func (w *watcher) listWatch() cache.ListerWatcher {
 			})
 			switch _, alive := events.(*watch.StreamWatcher); {
 			case err == nil && alive:
-				w.health.mend(w.resource)
+				w.health.markHealthy(w.resource)
 				return w.open(events, began, options.ResourceVersion, selection), nil
 			case err == nil:
 				// Where connections keep breaking, client-go returns a watch that has ended instead of an error.
@@ -260,7 +260,7 @@ func (w *watcher) failed(ctx context.Context, err error) {
 		if status == http.StatusForbidden {
 			w.health.fail(w.resource, err)
 		} else {
-			w.health.mend(w.resource) // an API server that is older than the resource is not in trouble
+			w.health.markHealthy(w.resource) // an API server that is older than the resource is not in trouble
 		}
 		w.send(event{what: denied})
 		w.giveUp()

@@ -295,7 +295,7 @@ func (n *node) get(address, path string) string {
 	return fmt.Sprint(resp.StatusCode, " ", string(text))
 }
 
-// routes says whether the endpoint answers at an address of the service.
+// routes reports whether the endpoint answers at an address of the service.
 func (n *node) routes(address string) func() bool {
 	return func() bool { return strings.HasPrefix(n.get(address, "/"), "404") }
 }

@@ -134,7 +134,7 @@ func attrUint32(b []byte, typ uint16) uint32 {
 	return 0
 }
 
-// contains says whether every attribute that was sent stands in what the kernel dumped, with the same value. The kernel adds
+// contains reports whether every attribute that was sent stands in what the kernel dumped, with the same value. The kernel adds
 // attributes of its own (handles, defaults), which do not count. Attributes of one type are in order.
 func contains(dump []byte, sent []Attr) bool {
 	for i, a := range sent {

@@ -155,7 +155,7 @@ type Chain struct {
 	Rules [][]Expr
 }
 
-// Equal says whether two chains are the same, rule by rule.
+// Equal reports whether two chains are the same, rule by rule.
 func (c *Chain) Equal(o *Chain) bool { return reflect.DeepEqual(c, o) }
 
 func (c *Chain) attrs(t Table) []Attr {
@@ -236,9 +236,9 @@ type Set struct {
 	Name string
 	Key  []Type
 	Data []Type
-	// Interval says that elements are ranges from Key to KeyEnd. Only for concatenations.
+	// Interval is set if elements are ranges from Key to KeyEnd. Only for concatenations.
 	Interval bool
-	// Dynamic says that rules add elements, which time out. MaxSize is then required.
+	// Dynamic is set if rules add elements, which time out. MaxSize is then required.
 	Dynamic bool
 	MaxSize uint32
 }

@@ -15,7 +15,7 @@ type Conn struct {
 	fd  int
 	seq uint32
 	buf []byte
-	// stale says that answers may be left in the socket by a call that failed.
+	// stale is set if answers may be left in the socket by a call that failed.
 	stale bool
 	// room is how many elements Find asks for at once. Their answers wait in the socket's buffer.
 	room int
@@ -335,7 +335,7 @@ func (c *Conn) Table(t Table) (info TableInfo, err error) {
 	return info, nil
 }
 
-// HasTable says whether a table exists.
+// HasTable reports whether a table exists.
 func (c *Conn) HasTable(t Table) (bool, error) {
 	err := c.request(nftMsgGetTable, 0, t.Family, []Attr{attrString(nftaTableName, t.Name)}, func([]byte) error { return nil })
 	if errors.Is(err, unix.ENOENT) {

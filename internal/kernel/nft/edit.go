@@ -18,7 +18,7 @@ type Rule struct {
 // ChainNames returns the names of all chains, sorted.
 func (s *Skeleton) ChainNames() []string { return slices.Sorted(maps.Keys(s.chains)) }
 
-// IsBase says whether a chain is called from a hook.
+// IsBase reports whether a chain is called from a hook.
 func (s *Skeleton) IsBase(chain string) bool {
 	return findAttr(s.chains[chain], nftaChainHook, 0) != nil
 }

@@ -112,7 +112,7 @@ func (s *Skeleton) Sets() []string {
 	return names
 }
 
-// HasChainNamed says whether the table has a chain of this name.
+// HasChainNamed reports whether the table has a chain of this name.
 func (s *Skeleton) HasChainNamed(name string) bool { return s.chains[name] != nil }
 
 // Count returns how many elements a set holds. ok is false if there is no such set, or if the kernel does not count
@@ -157,13 +157,13 @@ func (s *Skeleton) Fits(t Table, flags TableFlags, sets []Set, chains []Chain) b
 	return found == len(s.chains)
 }
 
-// HasSet says whether the table has exactly this set.
+// HasSet reports whether the table has exactly this set.
 func (s *Skeleton) HasSet(t Table, set *Set) bool {
 	attrs, ok := s.sets[set.Name]
 	return ok && contains(attrs, set.attrs(t)) && attrUint32(attrs, nftaSetFlags) == set.flags()
 }
 
-// HasChain says whether the table has a chain of this name and hook, and whether it has the same rules in the same order.
+// HasChain reports whether the table has a chain of this name and hook, and whether it has the same rules in the same order.
 func (s *Skeleton) HasChain(t Table, c *Chain) (exists, same bool) {
 	attrs, ok := s.chains[c.Name]
 	if !ok || !contains(attrs, c.attrs(t)) || (c.Hook == nil) != (findAttr(attrs, nftaChainHook, 0) == nil) {
