@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"runtime"
 
 	"github.com/spf13/pflag"
@@ -40,11 +39,11 @@ func (o *fileFlags) read(load func([]byte, configfile.Options) (*config.Config, 
 		c.HealthzBindAddress, c.MetricsBindAddress = o.health.AddrPort, o.metrics.AddrPort
 		return c, nil
 	}
-	data, err := os.ReadFile(o.path)
+	files, err := configfile.ReadFiles(o.path)
 	if err != nil {
 		return nil, fmt.Errorf("--config: %w", err)
 	}
-	loaded, notes, broken := load(data, configfile.Options{Name: o.path, Platform: runtime.GOOS})
+	loaded, notes, broken := load(files[0].Data, configfile.Options{Name: o.path, Platform: runtime.GOOS})
 	c, err := config.Choose(nil, loaded, broken)
 	if err != nil {
 		return nil, err
