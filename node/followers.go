@@ -47,7 +47,7 @@ func newFollowers(log *slog.Logger) *followers {
 	return &followers{log: log, nodes: make(map[string]*nodeStatus)}
 }
 
-// status takes down what a client reports.
+// status notes what a client reports.
 func (w *followers) status(c server.Client, s server.Status) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -35,7 +35,7 @@ func (h *healthPorts) Run(ctx context.Context) error {
 	return together(ctx, []func(context.Context) error{h.Server.Run, h.followAddresses})
 }
 
-// attempted takes down a call of the dataplane. Only what it shows is told to load balancers.
+// attempted notes a call of the dataplane. Only what is programmed is reported to load balancers.
 func (h *healthPorts) attempted(a backend.Attempt) {
 	if a.Update == nil || a.Err != nil {
 		return

@@ -365,7 +365,7 @@ func (n *Node) nodeIPFault(err error) {
 	n.log.Warn("the node does not have the addresses that it must have", "error", err)
 }
 
-// attempted takes down a call of the dataplane.
+// attempted notes a call of the dataplane.
 func (n *Node) attempted(a backend.Attempt) {
 	n.registry.Attempt(a)
 	if n.ports != nil {
@@ -373,7 +373,7 @@ func (n *Node) attempted(a backend.Attempt) {
 	}
 }
 
-// statusChanged takes down how the dataplane is doing.
+// statusChanged notes how the dataplane is doing.
 func (n *Node) statusChanged(s backend.Status) {
 	n.registry.Status(s)
 	n.health.Status(s)
