@@ -394,6 +394,7 @@ func TestRefusalsAreTriedAgainAfterTheLongestPause(t *testing.T) {
 				}
 				// Fixing the server requires no change of the client.
 				p := srv.watch(t)
+				p.request()
 				p.send(whole(at(1, 1)))
 				c.got()
 				if strings.Count(log.String(), "level=ERROR") != 1 || strings.Count(log.String(), "again\" target") != 1 {
