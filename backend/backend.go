@@ -5,6 +5,9 @@
 // from the node-local API. To run a Backend, start a source with a sink of a store.Store and call [Run] with the store as the feed;
 // examples/embed/parts is a complete program. Package node does that and all else that a service proxy needs. Package conformance
 // tests a dataplane with real packets.
+//
+// What a dataplane needs of the kernel beside its own rules is in kernel/staleflows, which deletes flows to endpoints that are gone,
+// and kernel/ifaddr, which follows the machine's addresses for [NodePortAddresses].
 package backend
 
 import (

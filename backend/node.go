@@ -7,7 +7,7 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// LocalDetector tells connections of pods from those of other clients. At most one of its ways is used, in the order of the
+// LocalDetector distinguishes connections of pods from those of other clients. At most one of its ways is used, in the order of the
 // fields. The zero value takes no client for a pod.
 //
 // The brain has to know for which families it works: brain.Config.DetectLocal is what [LocalDetector.Detects] returns for each.

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/switchyard-net/switchyard/internal/kernel/staleconntrack"
+	"github.com/switchyard-net/switchyard/kernel/staleflows"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -18,7 +18,7 @@ import (
 // commit waits. It waits while a few flows are judged and deleted: they are judged by what the kernel shows then.
 type flowCutter struct {
 	log     *slog.Logger
-	cleaner *staleconntrack.Cleaner                               // used by cut only, except for Removing
+	cleaner *staleflows.Cleaner                                   // used by cut only, except for Removing
 	onCut   func(f state.Family, took time.Duration, deleted int) // may be nil
 	wake    chan struct{}
 	stop    context.CancelFunc
@@ -67,9 +67,9 @@ const lookShare = 3
 // that comes back at this very moment may have to begin once more.
 const removalPatience = 5 * time.Millisecond
 
-func newFlowCutter(t staleconntrack.Table, log *slog.Logger) *flowCutter {
+func newFlowCutter(t staleflows.Table, log *slog.Logger) *flowCutter {
 	c := &flowCutter{log: log, wake: make(chan struct{}, 1), committing: make(chan struct{}, 1), processorTime: processorTime}
-	c.cleaner = staleconntrack.New(t, staleconntrack.Options{Logger: log, OnClean: func(f state.Family, took time.Duration, deleted int) {
+	c.cleaner = staleflows.New(t, staleflows.Options{Logger: log, OnClean: func(f state.Family, took time.Duration, deleted int) {
 		if c.onCut != nil {
 			c.onCut(f, took, deleted)
 		}

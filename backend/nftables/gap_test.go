@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/switchyard-net/switchyard/internal/kernel/conntrack"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
+	"github.com/switchyard-net/switchyard/kernel/conntrack"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/netns"
 	"github.com/switchyard-net/switchyard/test/topology"

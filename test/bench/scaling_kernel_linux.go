@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/switchyard-net/switchyard/backend/nftables"
-	"github.com/switchyard-net/switchyard/internal/kernel/conntrack"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
-	"github.com/switchyard-net/switchyard/internal/kernel/staleconntrack"
+	"github.com/switchyard-net/switchyard/kernel/conntrack"
+	"github.com/switchyard-net/switchyard/kernel/staleflows"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/netns"
 )
@@ -255,7 +255,7 @@ func scaledConntrack(ctx context.Context, c scaledCluster, services, keeps int) 
 	for i, s := range losers {
 		after[i] = withEndpoints(s, keeps)
 	}
-	cleaner := staleconntrack.New(conn, staleconntrack.Options{})
+	cleaner := staleflows.New(conn, staleflows.Options{})
 	return &scaled{[]scaledOp{{name: "endpoints leave", run: func() error {
 		for i, s := range losers {
 			cleaner.Note(s, after[i])

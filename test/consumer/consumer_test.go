@@ -80,6 +80,8 @@ import (
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/client"
+	_ "github.com/switchyard-net/switchyard/kernel/ifaddr"
+	_ "github.com/switchyard-net/switchyard/kernel/staleflows"
 	"github.com/switchyard-net/switchyard/kubeconv"
 	"github.com/switchyard-net/switchyard/model"
 	_ "github.com/switchyard-net/switchyard/server"

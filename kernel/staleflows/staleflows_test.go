@@ -1,4 +1,4 @@
-package staleconntrack
+package staleflows
 
 import (
 	"cmp"
@@ -13,7 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/switchyard-net/switchyard/internal/kernel/conntrack"
+	"github.com/switchyard-net/switchyard/kernel/conntrack"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -132,7 +132,7 @@ func newCleaner(t Table) *Cleaner {
 
 // clean cleans with no commit in between.
 func clean(ctx context.Context, c *Cleaner) (deleted int, err error) {
-	return c.Clean(ctx, func(fn func() error) error { return fn() })
+	return c.Clean(ctx, nil)
 }
 
 func mustClean(t *testing.T, c *Cleaner, want int) {

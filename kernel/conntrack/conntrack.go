@@ -1,8 +1,14 @@
 // Package conntrack lists and deletes entries of the kernel's connection tracking table, over ctnetlink: one by one, or all that
 // a filter admits.
 //
-// It knows no more than what a dataplane needs to cut flows that lead to the wrong place. A [Conn] works on the network
-// namespace in which it was opened. The package exists on all platforms; outside Linux [Open] reports that it is unsupported.
+// [Open] connects to the table of a network namespace, [Conn.Flows] lists, [Conn.Delete] and [Conn.DeleteAll] delete. They need
+// CAP_NET_ADMIN. The kernel keeps the translation of a connection in its entry: once the entry is deleted, the next packet of a UDP flow
+// meets the rules of the dataplane as the first of a new flow. Package kernel/staleflows decides for a dataplane which entries have
+// to go.
+//
+// The table may hold hundreds of thousands of flows, and anyone who can send packets can fill it. So a listing is never held in
+// memory, and what it costs is documented with each method; docs/adr/0016-delete-flows-by-filter.md has the figures. The package
+// exists on all platforms; outside Linux [Open] returns an error that wraps errors.ErrUnsupported.
 package conntrack
 
 import (
@@ -21,7 +27,7 @@ type Filter struct {
 	DstPort uint16
 	// From is the source of the answers: the endpoint that a flow is translated to, or its destination if it is not translated.
 	From netip.AddrPort
-	// Unconnected admits only flows that are so.
+	// Unconnected admits only flows with Flow.Unconnected.
 	Unconnected bool
 }
 
@@ -34,8 +40,8 @@ type Flow struct {
 	// Orig is the flow as its client sends it, Reply as the answers to it arrive: its source is the answering end. Ports are 0 for
 	// protocols without ports.
 	Orig, Reply Tuple
-	// Unconnected reports for TCP and SCTP whether the client has had no answer as yet, or that it was turned away before there was a
-	// connection. All else, also a connection that has been answered but not confirmed, is not.
+	// Unconnected reports for TCP and SCTP whether the client has had no answer yet, or was turned away before there was a connection.
+	// It is false for everything else, also for a connection that has been answered but not confirmed.
 	Unconnected bool
 }
 

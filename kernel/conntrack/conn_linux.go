@@ -78,7 +78,7 @@ func (g *guarded) do(fn func(*socket) error) (err error) {
 //
 // The kernel walks its whole table, and copies out little more than those flows if it knows CTA_FILTER (from Linux 5.8 on;
 // CTA_STATUS_MASK, for Unconnected, is younger). A kernel that ignores or rejects the filter copies out all. So does one whose
-// table is crowded: see tooCrowded.
+// table has more than 32,768 entries: while it walks with a filter that admits little, its CPU handles no packets.
 func (c *Conn) Flows(f Filter, each func([]Flow) error) error {
 	crowded, err := c.tooCrowded()
 	if err == nil {

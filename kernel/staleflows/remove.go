@@ -1,10 +1,10 @@
-package staleconntrack
+package staleflows
 
 import (
 	"context"
 	"net/netip"
 
-	"github.com/switchyard-net/switchyard/internal/kernel/conntrack"
+	"github.com/switchyard-net/switchyard/kernel/conntrack"
 	"github.com/switchyard-net/switchyard/state"
 )
 
