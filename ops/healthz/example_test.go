@@ -7,8 +7,6 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/backend"
-	"github.com/switchyard-net/switchyard/internal/connlimit"
-	"github.com/switchyard-net/switchyard/internal/httpserver"
 	"github.com/switchyard-net/switchyard/ops/healthz"
 	"github.com/switchyard-net/switchyard/ops/metrics"
 	"github.com/switchyard-net/switchyard/ops/servicehealth"
@@ -60,13 +58,16 @@ func Example() {
 			Config:    func() any { return map[string]string{"kind": "KubeProxyConfiguration"} },
 			Flags:     func() map[string]string { return map[string]string{"v": "2"} },
 		})
-		serve := func(name, address string, h http.Handler) func(context.Context) error {
-			server := httpserver.NewServer(h, httpserver.Options{
-				Name: name, Flag: "--" + name + "-bind-address", Logger: log,
-				Connections: connlimit.New(connlimit.Options{Name: name, Max: 128, PerClient: 16, ThisMachine: 32, Replace: true, Logger: log}),
-			})
-			server.SetAddress(address, false)
-			return server.Run
+		// A program that others can reach also bounds their number of connections.
+		serve := func(address string, h http.Handler) func(context.Context) error {
+			server := &http.Server{Addr: address, Handler: h, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 30 * time.Second}
+			return func(ctx context.Context) error {
+				defer context.AfterFunc(ctx, func() { _ = server.Close() })()
+				if err := server.ListenAndServe(); ctx.Err() == nil {
+					return err
+				}
+				return nil
+			}
 		}
 		sink := registry.CountChanges(st.Source("kube"), newest)
 		return []func(context.Context) error{
@@ -87,8 +88,8 @@ func Example() {
 				})
 			},
 			ports.Run,
-			serve("healthz", "0.0.0.0:10256", health.Handler()),
-			serve("metrics", "127.0.0.1:10249", operator),
+			serve("0.0.0.0:10256", health.Handler()),
+			serve("127.0.0.1:10249", operator),
 		}
 	}
 }

@@ -1,0 +1,29 @@
+package ifaddr_test
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/kernel/ifaddr"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// Follow the addresses on which a node serves node ports.
+func Example() {
+	_ = func(ctx context.Context, on backend.NodePortAddresses, node *state.Node) error {
+		addrs, err := ifaddr.Open(ifaddr.Options{})
+		if err != nil {
+			return err
+		}
+		defer addrs.Close()
+		for {
+			fmt.Println("node ports are served on", on.Select(addrs.Addrs(), node))
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-addrs.Changed():
+			}
+		}
+	}
+}
