@@ -1,4 +1,4 @@
-// Package leftovers finds and removes what upstream kube-proxy leaves in a node's kernel, in each of its Linux modes.
+// Package leftovers removes what upstream kube-proxy leaves in a node's kernel, in each of its Linux modes.
 //
 // A kube-proxy that ends leaves its rules standing, so that connections survive its restart. On a node that goes over to
 // another proxy they stay for good: nothing updates them, and some of them still decide where connections go. Everything here

@@ -29,7 +29,7 @@ func isProxySet(name string) bool {
 	})
 }
 
-func sweepIPSets(ctx context.Context, remove bool) ([]Item, error) {
+func sweepIPSets(ctx context.Context) ([]Item, error) {
 	names, err := listIPSets()
 	if noSuchFeature(err) {
 		return nil, nil
@@ -39,19 +39,17 @@ func sweepIPSets(ctx context.Context, remove bool) ([]Item, error) {
 	}
 	names = slices.DeleteFunc(names, func(name string) bool { return !isProxySet(name) })
 	var errs []error
-	if remove {
-		names = slices.DeleteFunc(names, func(name string) bool {
-			// nf_tables lets go of the sets that rules refer to some time after the rules are gone.
-			err := retry(ctx, func() error { return destroyIPSet(name) }, nl.IPSetError(nl.IPSET_ERR_BUSY))
-			if errors.Is(err, unix.ENOENT) {
-				return true // somebody else has destroyed it
-			}
-			if err != nil {
-				errs = append(errs, fmt.Errorf("destroying ipset %s: %w", name, err))
-			}
-			return err != nil
-		})
-	}
+	names = slices.DeleteFunc(names, func(name string) bool {
+		// nf_tables lets go of the sets that rules refer to some time after the rules are gone.
+		err := retry(ctx, func() error { return destroyIPSet(name) }, nl.IPSetError(nl.IPSET_ERR_BUSY))
+		if errors.Is(err, unix.ENOENT) {
+			return true // somebody else has destroyed it
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("destroying ipset %s: %w", name, err))
+		}
+		return err != nil
+	})
 	if len(names) == 0 {
 		return nil, errors.Join(errs...)
 	}

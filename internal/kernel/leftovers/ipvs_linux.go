@@ -41,7 +41,7 @@ func realIPVS() *ipvs {
 
 // sweep looks for IPVS only if there is kube-proxy's device: others use IPVS too, and to ask for it loads its kernel module. The
 // device goes last, so that a sweep that was broken off is taken up again.
-func (k *ipvs) sweep(_ context.Context, remove bool) ([]Item, error) {
+func (k *ipvs) sweep(context.Context) ([]Item, error) {
 	link, err := k.link(proxyDevice)
 	if _, absent := errors.AsType[netlink.LinkNotFoundError](err); absent || errors.Is(err, unix.ENODEV) {
 		return nil, nil
@@ -52,19 +52,17 @@ func (k *ipvs) sweep(_ context.Context, remove bool) ([]Item, error) {
 	if link.Type() != "dummy" {
 		return nil, nil // somebody else's, by the same name
 	}
-	items, err := k.servers(remove)
+	items, err := k.servers()
 	if err != nil {
 		return items, fmt.Errorf("IPVS virtual servers: %w", err)
 	}
-	if remove {
-		if err := k.delLink(link); err != nil && !errors.Is(err, unix.ENODEV) {
-			return items, fmt.Errorf("deleting device %s: %w", proxyDevice, err)
-		}
+	if err := k.delLink(link); err != nil && !errors.Is(err, unix.ENODEV) {
+		return items, fmt.Errorf("deleting device %s: %w", proxyDevice, err)
 	}
 	return append(items, Item{Devices, "the kernel", []string{proxyDevice}}), nil
 }
 
-func (k *ipvs) servers(remove bool) ([]Item, error) {
+func (k *ipvs) servers() ([]Item, error) {
 	family, err := k.family("IPVS")
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, os.ErrNotExist) {
 		return nil, nil
@@ -92,10 +90,8 @@ func (k *ipvs) servers(remove bool) ([]Item, error) {
 	if len(names) == 0 {
 		return nil, nil
 	}
-	if remove {
-		if _, err := request(ipvsFlush, unix.NLM_F_ACK); err != nil {
-			return nil, fmt.Errorf("deleting %d: %w", len(names), err)
-		}
+	if _, err := request(ipvsFlush, unix.NLM_F_ACK); err != nil {
+		return nil, fmt.Errorf("deleting %d: %w", len(names), err)
 	}
 	slices.Sort(names)
 	return []Item{{VirtualServers, "IPVS", names}}, nil

@@ -7,34 +7,30 @@ import (
 	"time"
 )
 
-// A sweep finds what there is of one kind of leftovers and, if remove is set, removes it. It returns what it found, or
-// removed, also beside an error. What the kernel does not have has no leftovers, and is no error.
-type sweep func(ctx context.Context, remove bool) ([]Item, error)
+// A sweep removes what there is of one kind of leftovers. It returns what it removed, also beside an error. What the kernel does
+// not have has no leftovers, and is no error.
+type sweep func(ctx context.Context) ([]Item, error)
 
 // sweeps are in the order of removal: IP sets cannot go before the rules that refer to them.
 func sweeps() []sweep {
 	return []sweep{sweepNFT, sweepLegacy, realIPVS().sweep, sweepIPSets}
 }
 
-// Find returns what kube-proxy has left in the calling thread's network namespace. It changes nothing. It needs CAP_NET_ADMIN,
-// and CAP_NET_RAW where tables of iptables-legacy exist. What it found stands beside an error that reports what could not be
-// looked at.
-func Find(ctx context.Context) ([]Item, error) { return run(ctx, sweeps(), false) }
-
-// Remove removes what Find finds, and returns what it removed. It goes on after a failure; the error then names everything that
-// may be left. It waits for other programs that are about to change the same tables, at most for some seconds. It may be
+// Remove removes what kube-proxy has left in the calling thread's network namespace, and returns what it removed. It needs
+// CAP_NET_ADMIN, and CAP_NET_RAW where tables of iptables-legacy exist. It goes on after a failure; the error then names everything
+// that may be left. It waits for other programs that are about to change the same tables, at most for some seconds. It may be
 // repeated, and called while somebody else does the same.
-func Remove(ctx context.Context) ([]Item, error) { return run(ctx, sweeps(), true) }
+func Remove(ctx context.Context) ([]Item, error) { return run(ctx, sweeps()) }
 
-func run(ctx context.Context, sweeps []sweep, remove bool) ([]Item, error) {
+func run(ctx context.Context, sweeps []sweep) ([]Item, error) {
 	var items []Item
 	var errs []error
 	for _, s := range sweeps {
 		if err := ctx.Err(); err != nil {
 			return items, errors.Join(append(errs, err)...)
 		}
-		found, err := s(ctx, remove)
-		items = slices.Concat(items, found)
+		removed, err := s(ctx)
+		items = slices.Concat(items, removed)
 		errs = append(errs, err)
 	}
 	return items, errors.Join(errs...)

@@ -64,24 +64,18 @@ func (n *node) run(input string, command ...string) string {
 	return out.String()
 }
 
-func (n *node) find() []Item   { n.Helper(); return n.do(Find) }
-func (n *node) remove() []Item { n.Helper(); return n.do(Remove) }
-
-func (n *node) do(fn func(context.Context) ([]Item, error)) (items []Item) {
+func (n *node) remove() (items []Item) {
 	n.Helper()
-	err := n.ns.Do(func() (err error) { items, err = fn(n.Context()); return err })
+	err := n.ns.Do(func() (err error) { items, err = Remove(n.Context()); return err })
 	if err != nil {
 		n.Fatal(err)
 	}
 	return items
 }
 
-// gone checks that nothing is left, twice.
+// gone checks that nothing is left.
 func (n *node) gone() {
 	n.Helper()
-	if left := n.find(); left != nil {
-		n.Errorf("found after removal: %v", left)
-	}
 	if again := n.remove(); again != nil {
 		n.Errorf("removed the second time: %v", again)
 	}
@@ -131,9 +125,6 @@ func TestIPTablesMode(t *testing.T) {
 			n.run(others(v.v6), v.prefix+"-restore", "-c")
 			save := func() string { return n.run("", v.prefix+"-save", "-c") + n.run("", "nft", "-a", "list", "ruleset") }
 			before := save()
-			if found := n.find(); found != nil {
-				t.Fatalf("found among the rules of others: %v", found)
-			}
 			if removed := n.remove(); removed != nil {
 				t.Fatalf("removed from the rules of others: %v", removed)
 			}
@@ -142,15 +133,10 @@ func TestIPTablesMode(t *testing.T) {
 			n.run(iptablesMode(services, v.v6), v.prefix+"-restore", "--noflush")
 			n.run(policies, v.prefix+"-restore", "--noflush", "--counters")
 			with := save()
-			found := n.find()
-			n.same("rules after looking at them", with, save())
 			chains := strings.Count(with, "\n:KUBE-") - strings.Count(before, "\n:KUBE-")
-			if total(found, Chains) != chains || total(found, Jumps) != 10 || chains < 3*services/4 {
-				t.Errorf("found %d chains and %d jumps, want %d and 10", total(found, Chains), total(found, Jumps), chains)
-			}
 			removed := n.remove()
-			if fmt.Sprint(removed) != fmt.Sprint(found) {
-				t.Errorf("removed %v, found before %v", removed, found)
+			if total(removed, Chains) != chains || total(removed, Jumps) != 10 || chains < 3*services/4 {
+				t.Errorf("removed %d chains and %d jumps, want %d and 10", total(removed, Chains), total(removed, Jumps), chains)
 			}
 			n.same("rules of others", before, save())
 			n.gone()
@@ -209,13 +195,7 @@ func TestIPVSMode(t *testing.T) {
 			n.run(ipvsModeSets, "ipset", "restore")
 			n.run(ipvsMode, v.prefix+"-restore", "--noflush")
 			n.run(policies, v.prefix+"-restore", "--noflush", "--counters")
-			with := save()
-			found := n.find()
-			n.same("rules and sets after looking at them", with, save())
 			removed := n.remove()
-			if fmt.Sprint(removed) != fmt.Sprint(found) {
-				t.Errorf("removed %v, found before %v", removed, found)
-			}
 			if total(removed, Chains) != 11 || total(removed, Jumps) != 8 || total(removed, IPSets) != 7 {
 				t.Errorf("removed %v, want 11 chains, 8 jumps and 7 ipsets", removed)
 			}
@@ -264,9 +244,6 @@ func TestNFTablesMode(t *testing.T) {
 	v6 := strings.NewReplacer("FAMILY", "ip6", "TYPE", "ipv6_addr", "ENDPOINT", "[fd00::1]:8080", "ADDRESS", "fd00::1")
 	n.run(v4.Replace(nftablesMode)+v6.Replace(nftablesMode), "nft", "-f", "-")
 	want := "[1 table in nftables: ip kube-proxy 1 table in nftables: ip6 kube-proxy]"
-	if found := n.find(); fmt.Sprint(found) != want {
-		t.Errorf("found %v, want %s", found, want)
-	}
 	if removed := n.remove(); fmt.Sprint(removed) != want {
 		t.Errorf("removed %v, want %s", removed, want)
 	}
@@ -274,7 +251,7 @@ func TestNFTablesMode(t *testing.T) {
 	n.gone()
 }
 
-// TestNothingThere checks that looking makes nothing: a table of iptables-legacy that is asked for comes into being.
+// TestNothingThere checks that Remove makes nothing: a table of iptables-legacy that is asked for comes into being.
 func TestNothingThere(t *testing.T) {
 	n := newNode(t, "nft")
 	n.gone()
@@ -317,11 +294,11 @@ func TestWithoutRights(t *testing.T) {
 			return err
 		}
 		var err error
-		items, err = Find(t.Context())
+		items, err = Remove(t.Context())
 		return err
 	})
 	if !errors.Is(err, unix.EPERM) || !strings.Contains(fmt.Sprint(err), "CAP_NET_ADMIN") {
-		t.Errorf("without capabilities: found %v, %v; want EPERM and the capabilities that it takes", items, err)
+		t.Errorf("without capabilities: removed %v, %v; want EPERM and the capabilities that it takes", items, err)
 	}
 }
 
@@ -338,9 +315,6 @@ func TestLocked(t *testing.T) {
 	err = n.ns.Do(func() error { _, err := Remove(ctx); return err })
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "table ip nat of iptables-legacy: another program holds "+lockFile) {
 		t.Errorf("while the lock is held: %v, want the lock file and the table", err)
-	}
-	if total(n.find(), Chains) != 3 {
-		t.Error("looking needs the lock, or it was ignored")
 	}
 	done := make(chan struct{})
 	go func() { defer close(done); unlock() }()

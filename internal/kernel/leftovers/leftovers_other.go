@@ -10,8 +10,5 @@ import (
 
 var errNotLinux = fmt.Errorf("rules that kube-proxy left: %w on this operating system", errors.ErrUnsupported)
 
-// Find fails: kube-proxy's Linux modes do not exist on this operating system.
-func Find(context.Context) ([]Item, error) { return nil, errNotLinux }
-
-// Remove fails.
+// Remove fails: kube-proxy's Linux modes do not exist on this operating system.
 func Remove(context.Context) ([]Item, error) { return nil, errNotLinux }

@@ -18,7 +18,7 @@ const proxyTable = "kube-proxy"
 var iptablesTables = []string{"nat", "filter", "mangle"}
 
 // sweepNFT is about iptables-nft and nftables mode.
-func sweepNFT(ctx context.Context, remove bool) (items []Item, err error) {
+func sweepNFT(ctx context.Context) (items []Item, err error) {
 	conn, err := nft.Dial()
 	if noSuchFeature(err) {
 		return nil, nil
@@ -30,12 +30,12 @@ func sweepNFT(ctx context.Context, remove bool) (items []Item, err error) {
 	var errs []error
 	for _, f := range []nft.Family{nft.IPv4, nft.IPv6} {
 		for _, name := range iptablesTables {
-			found, err := sweepIPTablesNFT(ctx, conn, nft.Table{Family: f, Name: name}, remove)
-			items = append(items, found...)
+			removed, err := sweepIPTablesNFT(ctx, conn, nft.Table{Family: f, Name: name})
+			items = append(items, removed...)
 			errs = append(errs, err)
 		}
-		found, err := sweepProxyTable(conn, nft.Table{Family: f, Name: proxyTable}, remove)
-		items = append(items, found...)
+		removed, err := sweepProxyTable(conn, nft.Table{Family: f, Name: proxyTable})
+		items = append(items, removed...)
 		errs = append(errs, err)
 	}
 	return items, errors.Join(errs...)
@@ -57,7 +57,7 @@ func familyName(f nft.Family) string {
 
 // sweepIPTablesNFT reads and edits one table in one transaction. It reads again if the transaction did not fit, because
 // somebody else was quicker.
-func sweepIPTablesNFT(ctx context.Context, conn *nft.Conn, t nft.Table, remove bool) (items []Item, err error) {
+func sweepIPTablesNFT(ctx context.Context, conn *nft.Conn, t nft.Table) (items []Item, err error) {
 	place := fmt.Sprintf("table %s %s of iptables-nft", familyName(t.Family), t.Name)
 	err = retry(ctx, func() error {
 		items = nil
@@ -69,10 +69,8 @@ func sweepIPTablesNFT(ctx context.Context, conn *nft.Conn, t nft.Table, remove b
 			return fmt.Errorf("%s: %w", place, err)
 		}
 		e := plan(nftChains(sk))
-		if remove {
-			if err := conn.Commit(nftBatch(t, &e)); err != nil {
-				return fmt.Errorf("%s: deleting %d chains and %d jumps of kube-proxy: %w", place, len(e.remove), len(e.jumps), err)
-			}
+		if err := conn.Commit(nftBatch(t, &e)); err != nil {
+			return fmt.Errorf("%s: deleting %d chains and %d jumps of kube-proxy: %w", place, len(e.remove), len(e.jumps), err)
 		}
 		items = e.items(place)
 		return nil
@@ -110,9 +108,9 @@ func nftBatch(t nft.Table, e *edit) *nft.Batch {
 	return b
 }
 
-func sweepProxyTable(conn *nft.Conn, t nft.Table, remove bool) ([]Item, error) {
+func sweepProxyTable(conn *nft.Conn, t nft.Table) ([]Item, error) {
 	exists, err := conn.HasTable(t)
-	if err == nil && exists && remove {
+	if err == nil && exists {
 		var b nft.Batch
 		b.DeleteTable(t)
 		if err = conn.Commit(&b); errors.Is(err, unix.ENOENT) {

@@ -46,7 +46,7 @@ var legacyFamilies = []legacyFamily{
 }
 
 // sweepLegacy is about iptables-legacy. It asks for no table that does not exist, because the kernel would make it.
-func sweepLegacy(ctx context.Context, remove bool) ([]Item, error) {
+func sweepLegacy(ctx context.Context) ([]Item, error) {
 	var items []Item
 	var errs []error
 	for _, f := range legacyFamilies {
@@ -60,8 +60,8 @@ func sweepLegacy(ctx context.Context, remove bool) ([]Item, error) {
 		}
 		for name := range strings.FieldsSeq(string(names)) {
 			if slices.Contains(iptablesTables, name) {
-				found, err := f.sweep(ctx, name, remove)
-				items = append(items, found...)
+				removed, err := f.sweep(ctx, name)
+				items = append(items, removed...)
 				errs = append(errs, err)
 			}
 		}
@@ -69,7 +69,7 @@ func sweepLegacy(ctx context.Context, remove bool) ([]Item, error) {
 	return items, errors.Join(errs...)
 }
 
-func (f *legacyFamily) sweep(ctx context.Context, name string, remove bool) (items []Item, err error) {
+func (f *legacyFamily) sweep(ctx context.Context, name string) (items []Item, err error) {
 	place := fmt.Sprintf("table %s %s of iptables-legacy", f.ip, name)
 	if unsafe.Sizeof(uintptr(0)) != 8 {
 		return nil, fmt.Errorf("%s: %w on 32-bit systems; remove kube-proxy's rules with iptables-legacy", place, errors.ErrUnsupported)
@@ -83,7 +83,7 @@ func (f *legacyFamily) sweep(ctx context.Context, name string, remove bool) (ite
 	// The kernel refuses to replace a table whose number of entries has changed since it was read: EAGAIN.
 	err = retry(ctx, func() error {
 		items = nil
-		e, err := s.edit(ctx, name, remove)
+		e, err := s.edit(ctx, name)
 		if err != nil {
 			return fmt.Errorf("%s: %w", place, err)
 		}
@@ -99,15 +99,13 @@ type legacySocket struct {
 	f  *legacyFamily
 }
 
-// edit reads a table, and replaces it if that is asked for and needed.
-func (s legacySocket) edit(ctx context.Context, name string, remove bool) (edit, error) {
-	if remove {
-		unlock, err := lock(ctx)
-		if err != nil {
-			return edit{}, err
-		}
-		defer unlock()
+// edit reads a table, and replaces it if that is needed.
+func (s legacySocket) edit(ctx context.Context, name string) (edit, error) {
+	unlock, err := lock(ctx)
+	if err != nil {
+		return edit{}, err
 	}
+	defer unlock()
 	t, err := s.read(name)
 	if err != nil {
 		return edit{}, fmt.Errorf("reading it: %w", err)
@@ -117,7 +115,7 @@ func (s legacySocket) edit(ctx context.Context, name string, remove bool) (edit,
 		return edit{}, err
 	}
 	e := plan(p.chains)
-	if !remove || e.isEmpty() {
+	if e.isEmpty() {
 		return e, nil
 	}
 	replacement, kept, err := t.without(p, &e)
