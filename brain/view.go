@@ -19,14 +19,6 @@ type Viewpoint struct {
 	Admitted Families
 }
 
-// View returns the viewpoint from which a node sees a service. The arguments are those of [Compute].
-func View(cfg *Config, node *model.Node, svc *model.Service, slices []*model.EndpointSlice) Viewpoint {
-	if !handles(cfg, svc) {
-		return Viewpoint{}
-	}
-	return FactsOf(svc, slices).View(cfg.NodeName, node)
-}
-
 // Compute is [Compute] for all nodes that see svc from v. The NodeName of cfg does not count.
 func (v Viewpoint) Compute(cfg *Config, svc *model.Service, slices []*model.EndpointSlice) *state.Service {
 	return compute(cfg, location{v.Node, v.Zone}, v.Admitted, svc, slices)

@@ -60,13 +60,6 @@ func (w *Watcher) Updates(ctx context.Context) iter.Seq[*Update] {
 	}
 }
 
-// Position returns that of the last update that was handed out, [Options.Resume] before.
-func (w *Watcher) Position() Position {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.position
-}
-
 // Report tells the server how the dataplane is doing. It returns at once: the status is sent as soon as there is a connection,
 // and again with each new one. Of several that could not be sent yet the last one is. It may be called at any time, by any
 // goroutine. The error values of s.Failed must not change any more.

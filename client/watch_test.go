@@ -194,8 +194,8 @@ func TestResumesWhereItWas(t *testing.T) {
 		p.request()
 		p.send(whole(at(5, 10), service("web", 1, 1)))
 		c.got()
-		if w.Position() != (Position{5, 10}) {
-			t.Errorf("the position is %v", w.Position())
+		if positionOf(w) != (Position{5, 10}) {
+			t.Errorf("the position is %v", positionOf(w))
 		}
 
 		// The stream breaks while the consumer is busy: the new one does not ask for it.
@@ -261,8 +261,8 @@ func TestAnUpdateThatArrivedForNobodyIsNotTaken(t *testing.T) {
 		p.request()
 		p.send(whole(at(1, 1)))
 		synctest.Wait()
-		if w.Position() != (Position{}) {
-			t.Errorf("the position is %v before the update was taken", w.Position())
+		if positionOf(w) != (Position{}) {
+			t.Errorf("the position is %v before the update was taken", positionOf(w))
 		}
 		// A stream that breaks does not lose it, and another one is not asked for.
 		p.end(errDown)
@@ -275,8 +275,8 @@ func TestAnUpdateThatArrivedForNobodyIsNotTaken(t *testing.T) {
 		}
 		p.silent()
 		s.stop()
-		if w.Position() != (Position{1, 1}) {
-			t.Errorf("the position is %v", w.Position())
+		if positionOf(w) != (Position{1, 1}) {
+			t.Errorf("the position is %v", positionOf(w))
 		}
 	})
 }
@@ -673,4 +673,11 @@ func (c *cuttable) Write(b []byte) (int, error) {
 		return len(b), nil
 	}
 	return c.Conn.Write(b)
+}
+
+// positionOf returns that of the last update that w handed out.
+func positionOf(w *Watcher) Position {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.position
 }

@@ -142,12 +142,6 @@ func New(o Options) (*Server, error) {
 	return &Server{o: o, log: o.Logger, users: users, nodeConns: newest{most: maxPerNode}, nodeStreams: newest{most: maxPerNode}}, nil
 }
 
-// InstanceID names the life of the server.
-func (s *Server) InstanceID() uint64 { return s.o.InstanceID }
-
-// Clients is the number of connections, over all listeners.
-func (s *Server) Clients() int { return int(s.clients.Load()) }
-
 // Serve serves clients that connect to l until ctx ends, and then returns nil. It closes l. Several listeners may be served at
 // once, each by a call of its own.
 //

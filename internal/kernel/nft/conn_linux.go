@@ -428,24 +428,6 @@ func whole(read func() error, repeated func() []uint64) error {
 	return fmt.Errorf("the kernel resized the set in each of %d attempts", dumpAttempts)
 }
 
-// Counts returns how many elements each set of a table holds. It is nil if the kernel does not count ([ElementCounts]).
-// Elements that have timed out count until the kernel collects them.
-func (c *Conn) Counts(t Table) (counts map[string]int, err error) {
-	err = c.dump(nftMsgGetSet, t, []Attr{attrString(nftaSetTable, t.Name)}, func() { counts = nil }, func(attrs []byte) error {
-		if n, ok := setCount(attrs); ok && attrStr(attrs, nftaSetTable) == t.Name {
-			if counts == nil {
-				counts = map[string]int{}
-			}
-			counts[attrStr(attrs, nftaSetName)] = n
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("counting the elements of table %s: %w", t.Name, err)
-	}
-	return counts, nil
-}
-
 // ReadSkeleton reads what a table holds beside elements. A table that does not exist is an error that wraps
 // [os.ErrNotExist].
 func (c *Conn) ReadSkeleton(t Table) (*Skeleton, error) {

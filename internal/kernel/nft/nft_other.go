@@ -43,7 +43,6 @@ func (*Conn) Elems(Table, string) ([]Elem, error) { return nil, errNotLinux }
 func (*Conn) Find(Table, string, int, []byte, func(int, []byte)) error { return errNotLinux }
 
 // Counts fails.
-func (*Conn) Counts(Table) (map[string]int, error) { return nil, errNotLinux }
 
 // ReadSkeleton fails.
 func (*Conn) ReadSkeleton(Table) (*Skeleton, error) { return nil, errNotLinux }
