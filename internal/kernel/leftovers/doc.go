@@ -55,4 +55,8 @@
 // a node of that mode should be drained first. And KUBE-FORWARD accepts forwarded packets of established connections, which
 // matters only where the policy of the chain FORWARD is DROP and no other rule accepts them, as kube-proxy's own nftables mode
 // requires as well.
+//
+// # How long
+//
+// Each part goes when no kube-proxy that one migrates from can leave it any more: docs/adr/0021-kube-proxy-leftovers.md.
 package leftovers
