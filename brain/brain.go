@@ -78,7 +78,7 @@ func compute(cfg *Config, here location, admitted Families, svc *model.Service, 
 		return nil
 	}
 	ports := frame(claims, &addresses)
-	supply := newSupply(from, len(svc.Ports))
+	supply := newSupply(cfg, from, len(svc.Ports))
 	health := newHealth(svc)
 	for i := range ports {
 		p := &ports[i]

@@ -76,8 +76,10 @@ type part struct {
 	port  uint16
 }
 
-// supply finds what slices say about service ports. Slices of headless services and of other address types contribute nothing.
+// supply finds what slices say about service ports. Slices that this instance does not handle, and those of other address types,
+// contribute nothing.
 type supply struct {
+	cfg    *Config
 	slices []*model.EndpointSlice
 	index  map[portKey][]part // nil if looking through all slices for each port is quick
 }
@@ -93,14 +95,14 @@ type portKey struct {
 const fewPorts = 8
 
 // newSupply makes slices ready to be asked about a number of ports.
-func newSupply(slices []*model.EndpointSlice, ports int) supply {
-	su := supply{slices: slices}
+func newSupply(cfg *Config, slices []*model.EndpointSlice, ports int) supply {
+	su := supply{cfg: cfg, slices: slices}
 	if ports <= fewPorts {
 		return su
 	}
 	su.index = make(map[portKey][]part)
 	for _, s := range slices {
-		if s == nil || s.Headless {
+		if !HandlesSlice(cfg, s) {
 			continue
 		}
 		for _, p := range s.Ports {
@@ -119,7 +121,7 @@ func (su *supply) of(buf []part, key portKey) []part {
 		return su.index[key]
 	}
 	for _, s := range su.slices {
-		if s == nil || s.Headless || s.Family != key.family {
+		if !HandlesSlice(su.cfg, s) || s.Family != key.family {
 			continue
 		}
 		for i := range s.Ports {

@@ -141,6 +141,7 @@ func (g *generator) slice() *model.EndpointSlice {
 	}
 	return &model.EndpointSlice{
 		Namespace: "ns", Name: one(g, anyName), Service: "a",
+		HasProxyName: g.byte()%16 == 1, ProxyName: one(g, anyName),
 		Headless: g.byte()%16 == 1,
 		Family:   one(g, anyFamily),
 		Ports: list(g, func() model.EndpointPort {

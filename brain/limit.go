@@ -54,7 +54,7 @@ func SizeOf(cfg *Config, svc *model.Service, slices []*model.EndpointSlice) Size
 	// Constants keep these off the heap, as in compute.
 	frontends, claims, parts := make([]state.Frontend, 0, 4), make([]claim, 0, 8), make([]part, 0, 4)
 	claims, _ = claimsOf(claims, frontends, cfg, svc, Families{}, &b)
-	from := newSupply(slices, len(svc.Ports))
+	from := newSupply(cfg, slices, len(svc.Ports))
 	for i := range claims {
 		c := &claims[i]
 		parts = from.of(parts[:0], portKey{c.port.Name, c.port.Protocol, c.family})

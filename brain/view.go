@@ -43,7 +43,7 @@ func (f *Facts) Guarded() bool { return f.guarded != nil }
 //
 // Endpoints that are neither ready nor serving get no connections, and whether they displace another one with the same
 // address depends on no node. Only the hints of ready endpoints count.
-func FactsOf(svc *model.Service, from []*model.EndpointSlice) *Facts {
+func FactsOf(cfg *Config, svc *model.Service, from []*model.EndpointSlice) *Facts {
 	f := &Facts{}
 	if svc == nil {
 		return f
@@ -52,7 +52,7 @@ func FactsOf(svc *model.Service, from []*model.EndpointSlice) *Facts {
 		f.guarded = svc
 	}
 	for _, s := range from {
-		if s == nil || s.Headless || !hasFamily(svc, s.Family) {
+		if !HandlesSlice(cfg, s) || !hasFamily(svc, s.Family) {
 			continue
 		}
 		for i := range s.Endpoints {

@@ -27,7 +27,7 @@ func (in *input) view() brain.Viewpoint {
 	if in.compute() == nil {
 		return brain.Viewpoint{}
 	}
-	return brain.FactsOf(in.svc, in.slices).View(in.cfg.NodeName, in.node)
+	return brain.FactsOf(in.cfg, in.svc, in.slices).View(in.cfg.NodeName, in.node)
 }
 
 // checkViews describes what does not hold of the viewpoints of two nodes.

@@ -84,7 +84,7 @@ func TestLongNames(t *testing.T) {
 	const labels = "metadata.labels[service.kubernetes.io/service-proxy-name]"
 	want := [][]string{
 		{"metadata.namespace", "metadata.name", labels, "spec.ports[0].name"},
-		{"metadata.namespace", "metadata.name", "metadata.labels[kubernetes.io/service-name]", "ports[0].name", "endpoints[0].nodeName"},
+		{"metadata.namespace", "metadata.name", "metadata.labels[kubernetes.io/service-name]", labels, "ports[0].name", "endpoints[0].nodeName"},
 		{"metadata.name", "metadata.labels[topology.kubernetes.io/zone]"},
 		{"metadata.name"},
 		{"metadata.name"},

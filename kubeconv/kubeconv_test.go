@@ -104,7 +104,7 @@ func TestObject(t *testing.T) {
 		},
 		"slice": {
 			&discoveryv1.EndpointSlice{
-				ObjectMeta: meta("kubernetes.io/service-name", "svc", "service.kubernetes.io/headless", ""), AddressType: "IPv4",
+				ObjectMeta: meta("kubernetes.io/service-name", "svc", "service.kubernetes.io/headless", "", "service.kubernetes.io/service-proxy-name", "mesh"), AddressType: "IPv4",
 				Ports: []discoveryv1.EndpointPort{
 					{}, {Name: new("nil")}, {Port: new(int32(7))}, {Name: new("zero"), Port: new(int32(0))},
 					{Name: new(""), Port: new(int32(8080))},
@@ -122,7 +122,7 @@ func TestObject(t *testing.T) {
 				},
 			},
 			&model.EndpointSlice{
-				Namespace: "shop", Name: "web", Service: "svc", Headless: true, Family: state.IPv4,
+				Namespace: "shop", Name: "web", Service: "svc", ProxyName: "mesh", HasProxyName: true, Headless: true, Family: state.IPv4,
 				Ports: []model.EndpointPort{
 					{Name: "", Port: 8080, Protocol: state.TCP}, {Name: "dns", Port: 53, Protocol: state.UDP},
 				},

@@ -23,8 +23,10 @@ func EndpointSlice(s *discoveryv1.EndpointSlice) (*model.EndpointSlice, error) {
 		Namespace: f.text("metadata.namespace", s.Namespace, maxLabel),
 		Name:      f.name(s.Name),
 		Service:   f.serviceName(s.Labels),
+		ProxyName: f.label(s.Labels, proxyNameLabel),
 		Headless:  headless,
 	}
+	_, m.HasProxyName = s.Labels[proxyNameLabel]
 	// A controller's slip in a time that only measures is not worth an error.
 	m.TriggerTime, _ = time.Parse(time.RFC3339Nano, s.Annotations[corev1.EndpointsLastChangeTriggerTime])
 	for i, p := range s.Ports {

@@ -116,6 +116,9 @@ type EndpointSlice struct {
 	Name      string
 	// Service is the value of the label kubernetes.io/service-name, in the slice's namespace. It may be empty.
 	Service string
+	// ProxyName is the value of the label service.kubernetes.io/service-proxy-name; HasProxyName reports that it is there.
+	ProxyName    string
+	HasProxyName bool
 	// Headless reports whether the label service.kubernetes.io/headless is there.
 	Headless bool
 	// Family is 0 for address types that are not IP (FQDN).

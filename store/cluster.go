@@ -112,7 +112,7 @@ func (c *Cluster) settle(svc *service, p *publication) {
 		in := c.granted(svc)
 		svc.answer = &answer{
 			brain: in.brain, object: in.object, slices: slices.Clone(in.slices),
-			facts: brain.FactsOf(in.object, in.slices), lost: lost, common: record,
+			facts: brain.FactsOf(in.brain, in.object, in.slices), lost: lost, common: record,
 		}
 	}
 	if former == nil && svc.answer == nil {

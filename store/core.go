@@ -103,7 +103,7 @@ type inputs struct {
 func (c *core) wanted(svc *service) inputs {
 	in := inputs{brain: &c.brain, slices: svc.slices}
 	if svc.name == apiServerName {
-		in.slices = c.apiServer.resolve(svc)
+		in.slices = c.apiServer.resolve(&c.brain, svc)
 	}
 	if c.objects.disabled(svc.name.Namespace) {
 		return inputs{brain: &c.brain}
@@ -246,11 +246,11 @@ type lastKnown struct {
 }
 
 // resolve returns the slices to compute svc from: its own, or the last ones with a usable endpoint if those have none.
-func (k *lastKnown) resolve(svc *service) []*model.EndpointSlice {
+func (k *lastKnown) resolve(cfg *brain.Config, svc *service) []*model.EndpointSlice {
 	switch {
 	case svc.object == nil:
 		k.slices, k.inUse = nil, false
-	case slices.ContainsFunc(svc.slices, hasUsableEndpoint):
+	case slices.ContainsFunc(svc.slices, func(s *model.EndpointSlice) bool { return hasUsableEndpoint(cfg, s) }):
 		k.slices, k.inUse = slices.Clone(svc.slices), false
 	case k.slices != nil:
 		if !k.inUse {
@@ -262,7 +262,7 @@ func (k *lastKnown) resolve(svc *service) []*model.EndpointSlice {
 	return svc.slices
 }
 
-func hasUsableEndpoint(s *model.EndpointSlice) bool {
-	return !s.Headless && s.Family != 0 &&
+func hasUsableEndpoint(cfg *brain.Config, s *model.EndpointSlice) bool {
+	return brain.HandlesSlice(cfg, s) && s.Family != 0 &&
 		slices.ContainsFunc(s.Endpoints, func(e model.Endpoint) bool { return (e.Ready || e.Serving) && model.Special(e.Addr) == "" })
 }

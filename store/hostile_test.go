@@ -124,7 +124,7 @@ func TestManyZones(t *testing.T) {
 		}
 		from := []*model.EndpointSlice{&s}
 		cfg := &brain.Config{}
-		return &answer{brain: cfg, object: svc, slices: from, facts: brain.FactsOf(svc, from),
+		return &answer{brain: cfg, object: svc, slices: from, facts: brain.FactsOf(cfg, svc, from),
 			common: brain.Viewpoint{}.Compute(cfg, svc, from)}
 	}
 	if s := compare(answerWith(3, 5), answerWith(3, -1), nil, maxCompared); s == nil || s.concerns("x", "zone1") || !s.concerns("x", "zone2") {

@@ -245,7 +245,7 @@ func randomObject(rng *rand.Rand) model.Object {
 		return s
 	}
 	slice := &model.EndpointSlice{
-		Namespace: namespace, Name: pick("s", "t", "u", "v"), Service: pick("", "a", "b", "c"), Headless: rng.IntN(10) == 0,
+		Namespace: namespace, Name: pick("s", "t", "u", "v"), Service: pick("", "a", "b", "c"), Headless: rng.IntN(10) == 0, HasProxyName: rng.IntN(20) == 0,
 		Family: []state.Family{state.IPv4, state.IPv4, state.IPv4, state.IPv6, 0}[rng.IntN(5)],
 		Ports:  []model.EndpointPort{{Protocol: state.TCP, Port: 8080}, {Protocol: state.UDP, Port: 8080}},
 	}

@@ -164,6 +164,7 @@ func changedEndpoints(former, next *model.EndpointSlice) []model.Endpoint {
 		before[former.Endpoints[i].Addr] = &former.Endpoints[i]
 	}
 	if len(before) < len(former.Endpoints) || former.Family != next.Family || former.Headless != next.Headless ||
+		former.HasProxyName != next.HasProxyName || former.ProxyName != next.ProxyName ||
 		!slices.Equal(former.Ports, next.Ports) {
 		return slices.Concat(former.Endpoints, next.Endpoints)
 	}

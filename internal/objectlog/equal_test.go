@@ -26,7 +26,7 @@ func samples() []model.Object {
 			InternalLocal: true, ExternalLocal: true, Affinity: time.Hour, HealthCheckNodePort: 30081, ExternalName: "www.example.com",
 		},
 		&model.EndpointSlice{
-			Namespace: "ns", Name: "a-1", Service: "a", Headless: true, Family: state.IPv4,
+			Namespace: "ns", Name: "a-1", Service: "a", ProxyName: "p", HasProxyName: true, Headless: true, Family: state.IPv4,
 			Ports: []model.EndpointPort{{Name: "http", Protocol: state.TCP, Port: 8080}},
 			Endpoints: []model.Endpoint{{
 				Addr: netip.MustParseAddr("10.1.0.1"), Ready: true, Serving: true, Terminating: true, NodeName: "n1",

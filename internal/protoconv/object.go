@@ -71,7 +71,7 @@ func clusterService(s *model.Service) *clusterv1.Service {
 }
 
 func endpointSlice(s *model.EndpointSlice) *clusterv1.EndpointSlice {
-	return &clusterv1.EndpointSlice{
+	m := &clusterv1.EndpointSlice{
 		Namespace: text(s.Namespace),
 		Name:      text(s.Name),
 		Service:   text(s.Service),
@@ -87,6 +87,10 @@ func endpointSlice(s *model.EndpointSlice) *clusterv1.EndpointSlice {
 		Hostnames:   texts(s.Hostnames),
 		TriggerTime: timestamp(s.TriggerTime),
 	}
+	if s.HasProxyName {
+		m.ProxyName = new(text(s.ProxyName))
+	}
+	return m
 }
 
 func texts(list []string) []string {
@@ -196,6 +200,7 @@ func parseClusterService(m *clusterv1.Service) (s *model.Service, err error) {
 func parseEndpointSlice(m *clusterv1.EndpointSlice) (s *model.EndpointSlice, err error) {
 	s = &model.EndpointSlice{
 		Namespace: m.GetNamespace(), Name: m.GetName(), Service: m.GetService(), Headless: m.GetHeadless(), Family: state.Family(m.GetFamily()),
+		ProxyName: m.GetProxyName(), HasProxyName: m != nil && m.ProxyName != nil,
 	}
 	if f := m.GetFamily(); f != 0 && f != uint32(state.IPv4) && f != uint32(state.IPv6) {
 		return s, fmt.Errorf("family is %d; it must be 4, 6, or 0 for none", f)

@@ -42,7 +42,7 @@ func TestNothingOfAnObjectIsLost(t *testing.T) {
 		".InternalLocal", ".ExternalLocal", ".Affinity", ".HealthCheckNodePort",
 	})
 	testObject(t, fullSlice, []string{
-		".Service", ".Headless", ".Ports[1].Name", ".Endpoints[0].Addr", ".Endpoints[0].Ready", ".Endpoints[0].Serving", ".Endpoints[0].Terminating",
+		".Service", ".ProxyName", ".Headless", ".Ports[1].Name", ".Endpoints[0].Addr", ".Endpoints[0].Ready", ".Endpoints[0].Serving", ".Endpoints[0].Terminating",
 		".Endpoints[0].NodeName", ".Endpoints[0].ZoneHints[0]", ".Endpoints[0].NodeHints (one less)", ".TriggerTime",
 	})
 	testObject(t, func() *model.Node {
@@ -273,7 +273,7 @@ func fullModelService() *model.Service {
 
 func fullSlice() *model.EndpointSlice {
 	return &model.EndpointSlice{
-		Namespace: "ns", Name: "dns-1", Service: "dns", Headless: true, Family: state.IPv4,
+		Namespace: "ns", Name: "dns-1", Service: "dns", HasProxyName: true, Headless: true, Family: state.IPv4,
 		Ports: []model.EndpointPort{{Name: "dns", Protocol: state.UDP, Port: 53}, {Name: "http", Protocol: state.TCP, Port: 80}},
 		Endpoints: []model.Endpoint{
 			{Addr: netip.MustParseAddr("10.1.0.1"), Ready: true, Serving: true, Terminating: true, NodeName: "n",

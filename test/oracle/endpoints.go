@@ -37,6 +37,7 @@ func (w *World) slicesOf(name state.ServiceName, f state.Family) []*model.Endpoi
 		switch {
 		case w.disabled(slice.Namespace):
 		case slice.Headless:
+		case !w.isMine(slice.ProxyName, slice.HasProxyName):
 		case slice.Family != f:
 		case slice.Service == "" || slice.ServiceName() != name:
 		default:

@@ -45,6 +45,10 @@ func (h *History) drawOwner(s *model.EndpointSlice) {
 		s.Service = ""
 	}
 	s.Headless = h.chance(0.04)
+	s.ProxyName, s.HasProxyName = h.opts.ServiceProxyName, h.opts.ServiceProxyName != ""
+	if h.chance(0.04) {
+		s.ProxyName, s.HasProxyName = pick(h, []string{"", "other"}), true
+	}
 }
 
 // drawFamily draws the address type, rarely FQDN, and with it ports and endpoints.

@@ -114,6 +114,9 @@ func EndpointSlice(s *model.EndpointSlice) *discoveryv1.EndpointSlice {
 	if s.Headless {
 		o.Labels[corev1.IsHeadlessService] = ""
 	}
+	if s.HasProxyName {
+		o.Labels[proxyNameLabel] = s.ProxyName
+	}
 	if !s.TriggerTime.IsZero() {
 		o.Annotations = map[string]string{corev1.EndpointsLastChangeTriggerTime: s.TriggerTime.Format(time.RFC3339Nano)}
 	}

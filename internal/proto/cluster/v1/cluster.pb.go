@@ -762,7 +762,9 @@ type EndpointSlice struct {
 	// When what led to the slice's latest change happened; unset if that is not known.
 	TriggerTime *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=trigger_time,json=triggerTime,proto3" json:"trigger_time,omitempty"`
 	// The hostnames of endpoints, one for each; none at all if no endpoint has one.
-	Hostnames     []string `protobuf:"bytes,9,rep,name=hostnames,proto3" json:"hostnames,omitempty"`
+	Hostnames []string `protobuf:"bytes,9,rep,name=hostnames,proto3" json:"hostnames,omitempty"`
+	// As in Service.
+	ProxyName     *string `protobuf:"bytes,10,opt,name=proxy_name,json=proxyName,proto3,oneof" json:"proxy_name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -858,6 +860,13 @@ func (x *EndpointSlice) GetHostnames() []string {
 		return x.Hostnames
 	}
 	return nil
+}
+
+func (x *EndpointSlice) GetProxyName() string {
+	if x != nil && x.ProxyName != nil {
+		return *x.ProxyName
+	}
+	return ""
 }
 
 // EndpointPort is a port of an EndpointSlice.
@@ -1296,7 +1305,7 @@ const file_switchyard_cluster_v1_cluster_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\bprotocol\x18\x02 \x01(\rR\bprotocol\x12\x12\n" +
 	"\x04port\x18\x03 \x01(\rR\x04port\x12\x1b\n" +
-	"\tnode_port\x18\x04 \x01(\rR\bnodePort\"\xe6\x02\n" +
+	"\tnode_port\x18\x04 \x01(\rR\bnodePort\"\x99\x03\n" +
 	"\rEndpointSlice\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -1306,7 +1315,11 @@ const file_switchyard_cluster_v1_cluster_proto_rawDesc = "" +
 	"\x05ports\x18\x06 \x03(\v2#.switchyard.cluster.v1.EndpointPortR\x05ports\x12=\n" +
 	"\tendpoints\x18\a \x03(\v2\x1f.switchyard.cluster.v1.EndpointR\tendpoints\x12=\n" +
 	"\ftrigger_time\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\vtriggerTime\x12\x1c\n" +
-	"\thostnames\x18\t \x03(\tR\thostnames\"R\n" +
+	"\thostnames\x18\t \x03(\tR\thostnames\x12\"\n" +
+	"\n" +
+	"proxy_name\x18\n" +
+	" \x01(\tH\x00R\tproxyName\x88\x01\x01B\r\n" +
+	"\v_proxy_name\"R\n" +
 	"\fEndpointPort\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\bprotocol\x18\x02 \x01(\rR\bprotocol\x12\x12\n" +
@@ -1426,6 +1439,7 @@ func file_switchyard_cluster_v1_cluster_proto_init() {
 		(*Object_ServiceCidr)(nil),
 	}
 	file_switchyard_cluster_v1_cluster_proto_msgTypes[5].OneofWrappers = []any{}
+	file_switchyard_cluster_v1_cluster_proto_msgTypes[7].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
