@@ -1,43 +1,88 @@
 package brain
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// maxNamed is how many ports and endpoints the names of one service may have. At less than 100 bytes each they fit into a message of
-// the node-local API; see [MaxEntries].
-const maxNamed = 500_000
+// MaxNames is how many entries the names of one service can have at most. Entries are each port, cluster IP and endpoint; the service
+// itself counts as six. An entry takes 100 bytes at most in a message of switchyard.localnet.v1, which clients take up to a size of 64 MiB.
+const MaxNames = 500_000
+
+// serviceEntries is what a service counts for its name, its namespace and its external name, which have up to 253, 63 and 253 bytes.
+const serviceEntries = 6
+
+// NamesEntries returns how many entries the names of a service have. It counts what the slices have: what several of them have counts
+// several times, and endpoints count that are not ready, so that readiness changes the room of no other service.
+func NamesEntries(svc *model.Service, from []*model.EndpointSlice) int64 {
+	switch {
+	case svc == nil:
+		return 0
+	case svc.Type == model.TypeExternalName:
+		return serviceEntries
+	case !svc.Headless:
+		return int64(serviceEntries + len(svc.ClusterIPs) + len(svc.Ports))
+	}
+	n := serviceEntries
+	for _, s := range from {
+		if s != nil {
+			n += len(s.Ports) + len(s.Endpoints)
+		}
+	}
+	return int64(n)
+}
 
 // Names returns what DNS needs to know about svc, nil if svc is nil. from are its EndpointSlices, in any order. What has opted out of
 // the service proxy has names nevertheless. Of a headless service, only ready endpoints count (kubernetes/dns, specification.md); with
 // publishNotReadyAddresses, all of them are ready already in their slices. The arguments are not modified.
 //
-// Of a service with more ports and endpoints than fit, the last ones have no names.
-func Names(svc *model.Service, from []*model.EndpointSlice) *state.Names {
+// There is room for some entries, as [NamesEntries] counts them. Of a service with more, the last ports or the endpoints of the last
+// slices, by name, have no names. A service for which there is no room at all has none, and is nil.
+func Names(svc *model.Service, from []*model.EndpointSlice, room int64) *state.Names {
+	entries := NamesEntries(svc, from)
+	left := int(min(room, entries)) - serviceEntries
 	switch {
-	case svc == nil:
+	case svc == nil || left < 0:
 		return nil
 	case svc.Type == model.TypeExternalName:
 		return &state.Names{Name: svc.Name, ExternalName: svc.ExternalName}
 	case !svc.Headless:
-		n := &state.Names{Name: svc.Name, ClusterIPs: slices.Clip(svc.ClusterIPs)}
-		for _, p := range svc.Ports {
+		n := &state.Names{Name: svc.Name, ClusterIPs: slices.Clip(svc.ClusterIPs[:min(len(svc.ClusterIPs), left)])}
+		for _, p := range svc.Ports[:min(len(svc.Ports), left-len(n.ClusterIPs))] {
 			n.Ports = append(n.Ports, state.NamedPort{Name: p.Name, Protocol: p.Protocol, Port: p.Port})
 		}
 		n.Ports = sortedPorts(n.Ports)
 		return n
 	}
 	n := &state.Names{Name: svc.Name}
+	if entries > room {
+		from = inOrder(from)
+	}
 	for _, s := range from {
-		if g := group(s); len(g.Endpoints) > 0 {
+		if s == nil {
+			continue
+		}
+		if left -= len(s.Ports); left <= 0 {
+			break
+		}
+		endpoints := s.Endpoints[:min(len(s.Endpoints), left)]
+		left -= len(endpoints)
+		if g := group(s, endpoints); len(g.Endpoints) > 0 {
 			n.Endpoints = append(n.Endpoints, g)
 		}
 	}
-	n.Endpoints = bounded(merged(n.Endpoints))
+	n.Endpoints = merged(n.Endpoints)
 	return n
+}
+
+// inOrder returns slices by name, in which they arrive in no order.
+func inOrder(from []*model.EndpointSlice) []*model.EndpointSlice {
+	from = slices.DeleteFunc(slices.Clone(from), func(s *model.EndpointSlice) bool { return s == nil })
+	slices.SortFunc(from, func(a, b *model.EndpointSlice) int { return cmp.Compare(a.Name, b.Name) })
+	return from
 }
 
 func sortedPorts(ports []state.NamedPort) []state.NamedPort {
@@ -45,13 +90,10 @@ func sortedPorts(ports []state.NamedPort) []state.NamedPort {
 	return slices.Compact(ports)
 }
 
-// group returns the ready endpoints of a slice.
-func group(s *model.EndpointSlice) (g state.EndpointGroup) {
-	if s == nil {
-		return g
-	}
-	for i := range s.Endpoints {
-		e := &s.Endpoints[i]
+// group returns the ready ones of the first endpoints of a slice.
+func group(s *model.EndpointSlice, first []model.Endpoint) (g state.EndpointGroup) {
+	for i := range first {
+		e := &first[i]
 		if !e.Ready || !e.Addr.IsValid() {
 			continue
 		}
@@ -86,18 +128,4 @@ func merged(groups []state.EndpointGroup) []state.EndpointGroup {
 		out[i].Endpoints = slices.Compact(out[i].Endpoints)
 	}
 	return out
-}
-
-// bounded cuts off what is too much.
-func bounded(groups []state.EndpointGroup) []state.EndpointGroup {
-	room := maxNamed
-	for i := range groups {
-		g := &groups[i]
-		if room -= len(g.Ports); room <= 0 {
-			return groups[:i]
-		}
-		g.Endpoints = g.Endpoints[:min(len(g.Endpoints), room)]
-		room -= len(g.Endpoints)
-	}
-	return groups
 }

@@ -43,7 +43,7 @@ func TestNames(t *testing.T) {
 			&state.Names{Name: name, ExternalName: "www.example.com"}},
 	} {
 		for range 10 {
-			got := brain.Names(c.svc, slices)
+			got := brain.Names(c.svc, slices, brain.MaxNames)
 			if c.want == nil && got != nil || c.want != nil && (got == nil || !got.Equal(c.want)) {
 				t.Fatalf("%s: got %+v, want %+v", c.what, got, c.want)
 			}
@@ -52,16 +52,59 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestNamesFitIntoAMessage has a service with more endpoints than a message of the API has room for.
-func TestNamesFitIntoAMessage(t *testing.T) {
-	s := &model.EndpointSlice{Family: state.IPv6}
-	next := netip.MustParseAddr("fd00::1")
-	for range 600_000 {
-		s.Endpoints = append(s.Endpoints, model.Endpoint{Addr: next, Ready: true})
-		next = next.Next()
+// TestNamesWithLittleRoom gives services less and less room. What is left of their names does not depend on the order of the slices, takes
+// no more than there is, and is whole as long as there is room for it.
+func TestNamesWithLittleRoom(t *testing.T) {
+	name := state.ServiceName{Namespace: "shop", Name: "db"}
+	addr := netip.MustParseAddr
+	slice := func(name string, first byte) *model.EndpointSlice {
+		s := &model.EndpointSlice{Name: name, Family: state.IPv4, Ports: []model.EndpointPort{{Name: "sql", Protocol: state.TCP, Port: 5432}}}
+		for i := range byte(3) {
+			s.Endpoints = append(s.Endpoints, model.Endpoint{Addr: netip.AddrFrom4([4]byte{10, 1, 0, first + i}), Ready: i != 1})
+		}
+		return s
 	}
-	n := brain.Names(&model.Service{Headless: true}, []*model.EndpointSlice{s})
-	if got := len(n.Endpoints[0].Endpoints); got != 500_000 || n.Endpoints[0].Endpoints[0].Addr != netip.MustParseAddr("fd00::1") {
-		t.Errorf("there are %d endpoints", got)
+	from := []*model.EndpointSlice{slice("a", 20), slice("b", 10), nil, slice("c", 0)}
+	for _, c := range []struct {
+		what    string
+		svc     *model.Service
+		entries int64
+	}{
+		{"no service", nil, 0},
+		{"external name", &model.Service{Name: name, Type: model.TypeExternalName, ExternalName: "www.example.com"}, 6},
+		{"cluster IPs", &model.Service{Name: name, ClusterIPs: []netip.Addr{addr("10.96.0.1"), addr("fd00::1")},
+			Ports: []model.ServicePort{{Name: "a", Port: 80}, {Name: "b", Port: 81}}}, 10},
+		{"headless", &model.Service{Name: name, Headless: true}, 18},
+	} {
+		if got := brain.NamesEntries(c.svc, from); got != c.entries {
+			t.Errorf("%s: %d entries, want %d", c.what, got, c.entries)
+		}
+		whole := brain.Names(c.svc, from, brain.MaxNames)
+		for room := int64(20); room >= 0; room-- {
+			got := brain.Names(c.svc, from, room)
+			if (got == nil) != (c.svc == nil || room < 6) || room >= c.entries && got != nil && !got.Equal(whole) {
+				t.Errorf("%s: with room for %d of %d entries: %+v", c.what, room, c.entries, got)
+			}
+			if got == nil {
+				continue
+			}
+			size := 6 + len(got.ClusterIPs) + len(got.Ports)
+			for _, g := range got.Endpoints {
+				size += len(g.Ports) + len(g.Endpoints)
+			}
+			if int64(size) > room {
+				t.Errorf("%s: with room for %d entries there are %d: %+v", c.what, room, size, got)
+			}
+			for range 5 {
+				rand.Shuffle(len(from), reflect.Swapper(from))
+				if again := brain.Names(c.svc, from, room); !again.Equal(got) {
+					t.Fatalf("%s: with room for %d entries in another order: %+v, before %+v", c.what, room, again, got)
+				}
+			}
+		}
+	}
+	// Slice a has room for its port and two of its endpoints, of which the second is not ready.
+	if got := brain.Names(&model.Service{Name: name, Headless: true}, from, 9).Endpoints; len(got) != 1 || len(got[0].Endpoints) != 1 || got[0].Endpoints[0].Addr != addr("10.1.0.20") {
+		t.Errorf("of the slices there are %+v", got)
 	}
 }

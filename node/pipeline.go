@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"reflect"
@@ -103,6 +104,11 @@ func Budgets(c *config.Config) store.Budgets {
 	return store.Budgets{PerNamespace: c.Services.MaxEntriesPerNamespace, PerNode: c.Services.MaxEntriesPerNode}
 }
 
+// NamesLimits returns what c says about the names of services. They have the bounds of what is routed.
+func NamesLimits(c *config.Config) store.NamesLimits {
+	return store.NamesLimits{PerService: c.Services.MaxEntries, Budgets: Budgets(c)}
+}
+
 // newPipeline makes a pipeline without starting it.
 func (n *Node) newPipeline(c *config.Config, o origin) (*pipeline, error) {
 	if n.o.States != nil {
@@ -119,7 +125,7 @@ func (n *Node) newPipeline(c *config.Config, o origin) (*pipeline, error) {
 		n.addStore(p, c)
 	}
 	if n.o.Names {
-		addNames(p)
+		n.addNames(p, c)
 	}
 	p.serve.Ready, p.serve.Node = p.ready, o.node
 	p.sink = &completion{Sink: p.sink, complete: func() {
@@ -168,11 +174,21 @@ func (n *Node) addCluster(p *pipeline, c *config.Config) {
 }
 
 // addNames has the names of services kept beside the states. They are complete first, because the states say that all is ready.
-func addNames(p *pipeline) {
-	names, closeStates := store.NewNames(), p.close
+func (n *Node) addNames(p *pipeline, c *config.Config) {
+	names, of := store.NewNames(store.NamesOptions{Limits: NamesLimits(c), Logger: n.log}), *p
 	p.serve.Names, p.sink = names, objectlog.Tee(names.Source(), p.sink)
+	p.problems = func() []error { return append(of.problems(), names.Problems()...) }
+	p.limited = func() map[store.Reason]int {
+		limited := of.limited()
+		maps.Copy(limited, names.Limited())
+		return limited
+	}
+	p.reconfigure = func(c *config.Config) {
+		of.reconfigure(c)
+		names.Reconfigure(NamesLimits(c))
+	}
 	p.close = func() {
-		closeStates()
+		of.close()
 		names.Close()
 	}
 }

@@ -53,7 +53,7 @@ func nextNames(t *testing.T, api localnetv1.EndpointsClient, resume *localnetv1.
 
 func withNames(sink *source.Sink) func(*server.Options) {
 	return func(o *server.Options) {
-		names := store.NewNames()
+		names := store.NewNames(store.NamesOptions{})
 		*sink = names.Source()
 		o.Names = names
 	}

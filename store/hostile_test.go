@@ -68,7 +68,7 @@ func TestTooLargeService(t *testing.T) {
 				}
 			}
 			check(412) // 2,000 ports and frontends take 12,000, which leaves room for the endpoints of 1,588 ports
-			const want = `level=WARN msg="service is not fully routed" service=ns/large reason=ServiceTooLarge field=spec.ports ` +
+			const want = `level=WARN msg="service is not fully served" service=ns/large reason=ServiceTooLarge field=spec.ports ` +
 				`problem="the service has 2012000 entries, and 1600000 may be routed: connections to 412 ports are refused, ` +
 				`and 0 ports are not routed, the first of them p01588 1589/TCP" remedy="split the service`
 			if n := strings.Count(logged.String(), "\n"); n != 1 || !strings.Contains(logged.String(), want) {
@@ -85,7 +85,7 @@ func TestTooLargeService(t *testing.T) {
 			small := again
 			run.sink.Update([]model.Object{&small}, nil)
 			check(0)
-			if !strings.Contains(logged.String(), `msg="service is fully routed again" service=ns/large`) {
+			if !strings.Contains(logged.String(), `msg="service is fully served again" service=ns/large`) {
 				t.Errorf("not told that it is small: %.2000s", &logged)
 			}
 		})

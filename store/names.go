@@ -1,8 +1,10 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"iter"
+	"log/slog"
 	"slices"
 	"sync"
 
@@ -13,6 +15,33 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
+// MaxNames is how many entries the names of all services together can have, as [brain.NamesEntries] counts them. At 100 bytes each at
+// most they fit into the 256 MiB that clients take of an update, beside the names of what has been removed.
+const MaxNames = 2_400_000
+
+// NamesOptions is what [Names] needs.
+type NamesOptions struct {
+	// Limits are what names may take.
+	Limits NamesLimits
+	// Logger gets the problems of services. Default: nothing is logged.
+	Logger *slog.Logger
+}
+
+// NamesLimits bound the entries of names, as [brain.NamesEntries] counts them.
+type NamesLimits struct {
+	// PerService is for one service. 0 stands for the most that there can be, [brain.MaxNames].
+	PerService int64
+	// Budgets are for services together, and shared between them as those of states are. There is never more room than for [MaxNames].
+	Budgets Budgets
+}
+
+// effective returns the limits that are in force.
+func (l NamesLimits) effective() NamesLimits {
+	l.PerService = min(cmp.Or(max(l.PerService, 0), brain.MaxNames), brain.MaxNames)
+	l.Budgets.PerNode = min(cmp.Or(max(l.Budgets.PerNode, 0), MaxNames), MaxNames)
+	return l
+}
+
 // Names turns objects into the names of all services, for DNS servers. It stands beside a [Store] or [Cluster] and takes the
 // same objects; what is not asked for costs nothing there. It implements [state.NamesFeed]. All methods may be called concurrently.
 type Names struct {
@@ -20,6 +49,9 @@ type Names struct {
 	incomplete int        // sources that are not complete
 	registered int        // sources
 	objects    objects    // services and slices only
+	limits     NamesLimits
+	ledger     ledger
+	problems   *problems
 	revision   state.Revision
 	latest     revlog.ByName[*state.Names] // immutable
 	log        revlog.Ring[renamed]
@@ -39,9 +71,38 @@ type renamed struct {
 func (r renamed) At() state.Revision { return r.revision }
 
 // NewNames returns a feed that publishes nothing before it has a source and all its sources are complete.
-func NewNames() *Names {
-	return &Names{objects: objectsOfAll(), log: revlog.Ring[renamed]{Max: revlog.Limit}, wake: make(chan struct{})}
+func NewNames(o NamesOptions) *Names {
+	log, limits := o.Logger, o.Limits.effective()
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &Names{
+		objects: objectsOfAll(), limits: limits, ledger: newLedger(limits.Budgets), problems: newProblems(log, nil),
+		log: revlog.Ring[renamed]{Max: revlog.Limit}, wake: make(chan struct{}),
+	}
 }
+
+// Reconfigure changes the limits. What comes out different is published as one revision.
+func (n *Names) Reconfigure(l NamesLimits) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if l = l.effective(); l == n.limits {
+		return
+	}
+	n.limits = l
+	n.ledger.reset(l.Budgets)
+	for _, ns := range n.objects.namespaces {
+		n.objects.markAll(ns)
+	}
+	n.publish()
+}
+
+// Problems lists why services have not all of their names, some of them if there are many. It does not wait for changes that are being
+// taken in.
+func (n *Names) Problems() []error { return n.problems.list() }
+
+// Limited returns the number of services with problems, by reason. It does not wait for changes that are being taken in.
+func (n *Names) Limited() map[Reason]int { return n.problems.limited() }
 
 // Source registers a source and returns the sink that it delivers to, as [Store.Source] does.
 func (n *Names) Source() source.Sink {
@@ -96,8 +157,9 @@ func (n *Names) publish() {
 	}
 	next := n.latest
 	news := false
+	n.account()
 	for _, svc := range n.objects.takeDirty() {
-		names := brain.Names(svc.object, svc.slices)
+		names := n.granted(svc)
 		n.objects.dropIfEmpty(svc)
 		former := n.latest.Get(svc.name)
 		if names == former || names != nil && former != nil && names.Equal(former) {
@@ -115,6 +177,7 @@ func (n *Names) publish() {
 			n.log.Add(renamed{n.revision + 1, svc.name})
 		}
 	}
+	n.problems.endReport()
 	if !news && n.revision > 0 {
 		return // the first state is always news
 	}
@@ -124,6 +187,35 @@ func (n *Names) publish() {
 	}
 	close(n.wake)
 	n.wake = make(chan struct{})
+}
+
+// account takes down how many entries the services want that the latest objects concern, and marks those for which that leaves other room.
+func (n *Names) account() {
+	for _, svc := range n.objects.dirty {
+		if born := birth(svc.object); born != svc.born {
+			n.ledger.set(svc, 0)
+			svc.born = born
+		}
+		n.ledger.set(svc, min(brain.NamesEntries(svc.object, svc.slices), n.limits.PerService))
+	}
+	n.ledger.settle(n.objects.servicesOf, n.objects.mark)
+}
+
+// granted returns the names for which a service has room, and reports what is left out.
+func (n *Names) granted(svc *service) *state.Names {
+	var now []Problem
+	if wanted := brain.NamesEntries(svc.object, svc.slices); wanted > svc.entries {
+		now = append(now, tooManyNames(svc, wanted))
+	}
+	room, short := n.ledger.room(svc)
+	if short {
+		now = append(now, noRoomForNames(svc, room, &n.ledger))
+	}
+	if len(now) > 0 || svc.hasProblems {
+		svc.hasProblems = len(now) > 0
+		n.problems.set(svc.name, now, func() bool { return false })
+	}
+	return brain.Names(svc.object, svc.slices, room)
 }
 
 // Next implements [state.NamesFeed]. It fails with ErrClosed once the feed is closed.

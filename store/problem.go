@@ -13,14 +13,14 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// Problem is why a part of a service is not routed although its object asks for it. The rest of the service is routed, and so are all
-// others.
+// Problem is why a part of a service is not routed, or has no names, although its object asks for it. The rest of the service is served,
+// and so are all others.
 type Problem struct {
 	Service state.ServiceName
 	Reason  Reason
 	// Field is the field of the Service that asks for too much.
 	Field string
-	// Note describes what is not routed, and why.
+	// Note describes what is not served, and why.
 	Note string
 	// Remedy is what the owner of the service or the operator can do about it.
 	Remedy string
@@ -56,11 +56,17 @@ const (
 	NamespaceFull Reason = "NamespaceFull"
 	// NodeFull: the namespace has more entries than it may have because all of them have more than a node takes. See [Budgets].
 	NodeFull Reason = "NodeFull"
+	// TooManyNames: the names of the service have more entries than one service may have. See [brain.NamesEntries].
+	TooManyNames Reason = "TooManyNames"
+	// NamespaceNamesFull: the names of the namespace have more entries than one namespace may have. See [NamesLimits].
+	NamespaceNamesFull Reason = "NamespaceNamesFull"
+	// NamesFull: the names of the namespace have more entries than it may have because there is no room for all names. See [NamesLimits].
+	NamesFull Reason = "NamesFull"
 )
 
 // Reasons returns all reasons.
 func Reasons() []Reason {
-	return []Reason{AddressConflict, ExternalIPRefused, ServiceTooLarge, NamespaceFull, NodeFull}
+	return []Reason{AddressConflict, ExternalIPRefused, ServiceTooLarge, NamespaceFull, NodeFull, TooManyNames, NamespaceNamesFull, NamesFull}
 }
 
 // problems holds the problems of all services. It has a lock of its own, so that those who ask do not wait for a publication.
@@ -99,7 +105,9 @@ type shortage struct {
 }
 
 // ofNamespace reports whether a problem is that of a namespace as a whole.
-func (p *Problem) ofNamespace() bool { return p.Reason == NamespaceFull || p.Reason == NodeFull }
+func (p *Problem) ofNamespace() bool {
+	return slices.Contains([]Reason{NamespaceFull, NodeFull, NamespaceNamesFull, NamesFull}, p.Reason)
+}
 
 // countFull counts the services of a namespace without room.
 func (ps *problems) countFull(p *Problem, by int) *shortage {
@@ -150,12 +158,12 @@ func (ps *problems) set(name state.ServiceName, now []Problem, here func() bool)
 			if p.Holder != (state.ServiceName{}) {
 				args = append(args, "heldBy", p.Holder.String())
 			}
-			ps.log.Warn("service is not fully routed", append(args, "remedy", p.Remedy)...)
+			ps.log.Warn("service is not fully served", append(args, "remedy", p.Remedy)...)
 		}
 	}
 	if healed {
 		if ps.logged++; ps.logged <= maxListed {
-			ps.log.Info("service is fully routed again", "service", name.String())
+			ps.log.Info("service is fully served again", "service", name.String())
 		}
 	}
 }
@@ -188,7 +196,7 @@ func (ps *problems) endReport() {
 		ps.reportShortages()
 	}
 	if more := ps.logged - maxListed; more > 0 {
-		ps.log.Warn("more services changed whether they are fully routed", "changes", more)
+		ps.log.Warn("more services changed whether they are fully served", "changes", more)
 	}
 	ps.logged = 0
 }
@@ -210,7 +218,7 @@ func (ps *problems) reportShortages() {
 			ps.log.Info("namespace is within its limit again", "namespace", key.namespace, "reason", string(key.reason))
 			continue
 		}
-		ps.log.Warn("namespace exceeds its limit; some of its services are not fully routed", "namespace", key.namespace, "reason", string(key.reason),
+		ps.log.Warn("namespace exceeds its limit; some of its services are not fully served", "namespace", key.namespace, "reason", string(key.reason),
 			"services", services, "oneOfThem", s.last.Service.Name, "problem", s.last.Note, "remedy", s.last.Remedy)
 	}
 	clear(ps.shortages)
@@ -234,7 +242,7 @@ func (ps *problems) list() []error {
 		}
 	}
 	if more := len(ps.of) - len(some); more > 0 {
-		list = append(list, fmt.Errorf("%d more services are not fully routed; the log names some of them", more))
+		list = append(list, fmt.Errorf("%d more services are not fully served; the log names some of them", more))
 	}
 	return list
 }
@@ -305,6 +313,25 @@ func noRoom(svc *service, room int64, l *ledger) Problem {
 	if room == 0 {
 		p.Note = fmt.Sprintf("the namespace may have %d entries, which older services take: this one is not routed", limit)
 	}
+	return p
+}
+
+// tooManyNames is the problem of a service of which some names have no room.
+func tooManyNames(svc *service, wanted int64) Problem {
+	return Problem{Service: svc.name, Reason: TooManyNames, Field: "spec",
+		Note:   fmt.Sprintf("the names of the service have %d entries, and %d have room: the last endpoints and ports have no names", wanted, svc.entries),
+		Remedy: "split the service into several, each with fewer ports or endpoints"}
+}
+
+// noRoomForNames is the problem of a service for whose names its namespace has not as much room as they take.
+func noRoomForNames(svc *service, room int64, l *ledger) Problem {
+	p := Problem{Service: svc.name, Reason: NamespaceNamesFull, Field: "metadata.namespace",
+		Remedy: "delete services, ports or endpoints of the namespace, or have the operator raise its budget"}
+	limit, ofNode := l.limit()
+	if ofNode {
+		p.Reason, p.Remedy = NamesFull, "delete services, ports or endpoints of the namespace"
+	}
+	p.Note = fmt.Sprintf("the names of the namespace may have %d entries; older services leave room for %d of the %d of this one", limit, room, svc.entries)
 	return p
 }
 

@@ -85,7 +85,7 @@ func TestProblems(t *testing.T) {
 	if got := p.Limited(); got[ExternalIPRefused] != 0 || got[AddressConflict] != 0 {
 		t.Errorf("counted %v", got)
 	}
-	if !strings.Contains(p.logged.String(), `msg="service is fully routed again" service=ns/b`) {
+	if !strings.Contains(p.logged.String(), `msg="service is fully served again" service=ns/b`) {
 		t.Errorf("the end is not logged: %s", &p.logged)
 	}
 }
@@ -221,10 +221,10 @@ func TestAFullNamespaceIsLoggedOnce(t *testing.T) {
 	}{
 		{"as many as there is room for", func() { deliver("service evil/s%02d 10.96.1.%d:80 created=1", 0, 3) }, 0, ""},
 		{"too many", func() { deliver("service evil/s%02d 10.96.1.%d:80 created=2", 3, 15) }, 12,
-			`level=WARN msg="namespace exceeds its limit; some of its services are not fully routed" namespace=evil reason=NamespaceFull services=12 oneOfThem=`},
+			`level=WARN msg="namespace exceeds its limit; some of its services are not fully served" namespace=evil reason=NamespaceFull services=12 oneOfThem=`},
 		{"still more", func() { deliver("service evil/s%02d 10.96.1.%d:80 created=3", 15, 25) }, 22, ""},
 		{"another namespace", func() { deliver("service worse/s%02d 10.96.2.%d:80 created=3", 0, 5) }, 24,
-			`level=WARN msg="namespace exceeds its limit; some of its services are not fully routed" namespace=worse reason=NamespaceFull services=2 oneOfThem=`},
+			`level=WARN msg="namespace exceeds its limit; some of its services are not fully served" namespace=worse reason=NamespaceFull services=2 oneOfThem=`},
 		{"fewer", func() { deliver("delete service evil/s%02[1]d", 10, 25) }, 9, ""},
 		{"few", func() { deliver("delete service evil/s%02[1]d", 2, 10) }, 2,
 			`level=INFO msg="namespace is within its limit again" namespace=evil reason=NamespaceFull`},

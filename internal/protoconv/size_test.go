@@ -9,7 +9,11 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/switchyard-net/switchyard/brain"
+	localnetv1 "github.com/switchyard-net/switchyard/client/localnet/v1"
+	"github.com/switchyard-net/switchyard/internal/revlog"
+	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/store"
 )
 
 // TestLargestRecordFits: a record as large as the brain makes any fits into a message that clients take.
@@ -59,4 +63,61 @@ func largePort(name string, frontends, sources, endpoints int) state.Port {
 	p.Internal = state.Traffic{Inside: to, Outside: to, Masquerade: state.MasqueradeNode}
 	p.External = p.Internal
 	return p
+}
+
+// TestLargestNamesFit: the names of all services fit into what clients take of an update, whatever they consist of, and those of one
+// service into a message.
+func TestLargestNamesFit(t *testing.T) {
+	const maxMessage, maxUpdate, otherParts = 64 << 20, 256 << 20, 1 << 20 // as above
+	label, name := strings.Repeat("n", 63), strings.Repeat("n", 253)
+	removed := revlog.Limit * proto.Size(&localnetv1.NextNamesResponse{Removed: []*localnetv1.ServiceName{{Namespace: label, Name: name}}})
+	slice := func(ports, endpoints int) *model.EndpointSlice {
+		s := &model.EndpointSlice{Family: state.IPv6}
+		for i := range ports {
+			s.Ports = append(s.Ports, model.EndpointPort{Name: label, Protocol: state.SCTP, Port: uint16(65535 - i)})
+		}
+		for i := range endpoints {
+			a := [16]byte{0: 0xfd, 14: byte(i >> 8), 15: byte(i)}
+			s.Endpoints = append(s.Endpoints, model.Endpoint{Addr: netip.AddrFrom16(a), Ready: true})
+			s.Hostnames = append(s.Hostnames, label)
+		}
+		return s
+	}
+	var ofManyPorts []*model.EndpointSlice
+	for i := range 1000 {
+		ofManyPorts = append(ofManyPorts, slice(1, 1))
+		ofManyPorts[i].Ports[0].Port = uint16(i + 1)
+	}
+	for what, c := range map[string]struct {
+		svc  model.Service
+		from []*model.EndpointSlice
+	}{
+		"external name": {svc: model.Service{Type: model.TypeExternalName, ExternalName: name}},
+		"ports":         {svc: model.Service{Ports: manyServicePorts(label, 1000)}},
+		"cluster IPs":   {svc: model.Service{ClusterIPs: []netip.Addr{netip.MustParseAddr("fd00::1"), netip.MustParseAddr("fd00::2")}}},
+		"no endpoints":  {svc: model.Service{Headless: true}},
+		"one endpoint":  {svc: model.Service{Headless: true}, from: []*model.EndpointSlice{slice(0, 1)}},
+		"endpoints":     {svc: model.Service{Headless: true}, from: []*model.EndpointSlice{slice(1, 10_000)}},
+		"slices' ports": {svc: model.Service{Headless: true}, from: []*model.EndpointSlice{slice(10_000, 1)}},
+		"groups":        {svc: model.Service{Headless: true}, from: ofManyPorts},
+	} {
+		c.svc.Name = state.ServiceName{Namespace: label, Name: name}
+		entries := int(brain.NamesEntries(&c.svc, c.from))
+		part := &localnetv1.NextNamesResponse{Changed: []*localnetv1.ServiceNames{Names(brain.Names(&c.svc, c.from, brain.MaxNames))}}
+		perEntry := float64(proto.Size(part)) / float64(entries)
+		t.Logf("%s: %.1f bytes an entry", what, perEntry)
+		if all := int(perEntry*store.MaxNames) + removed + otherParts; all > maxUpdate {
+			t.Errorf("%s: with an update of %d bytes, clients take %d", what, all, maxUpdate)
+		}
+		if one := int(perEntry*brain.MaxNames) + otherParts; one > maxMessage {
+			t.Errorf("%s: with a message of %d bytes, clients take %d", what, one, maxMessage)
+		}
+	}
+}
+
+func manyServicePorts(name string, n int) (ports []model.ServicePort) {
+	for i := range n {
+		ports = append(ports, model.ServicePort{Name: name, Protocol: state.SCTP, Port: uint16(65535 - i)})
+	}
+	return ports
 }

@@ -55,7 +55,7 @@ type Options struct {
 	Connections map[string]Connections
 	// LogLinesSuppressed returns the number of lines that were left out of the log because there were too many.
 	LogLinesSuppressed func() uint64
-	// LimitedServices returns the number of services that are not fully routed, for each of a fixed set of reasons.
+	// LimitedServices returns the number of services that are not fully served, for each of a fixed set of reasons.
 	LimitedServices func() map[string]int
 	// IPTablesInvalidDropped and IPTablesLocalhostAccepted return packets counted by the kernel, in mode iptables: those
 	// dropped because conntrack does not know their connection, and those to NodePorts on loopback addresses.
@@ -180,11 +180,11 @@ func (r *Registry) registerOwn(o *Options) {
 	}
 }
 
-// limited collects the services that are not fully routed.
+// limited collects the services that are not fully served.
 type limited struct{ ask func() map[string]int }
 
 var limitedDesc = prometheus.NewDesc("switchyard_limited_services",
-	"Services that are not fully routed because they exceed a limit or claim what another owns, by reason.", []string{"reason"}, nil)
+	"Services that are not fully served because they exceed a limit or claim what another owns, by reason.", []string{"reason"}, nil)
 
 // Describe implements [prometheus.Collector].
 func (l limited) Describe(to chan<- *prometheus.Desc) { to <- limitedDesc }

@@ -15,7 +15,7 @@ next
   default/z
     ClusterIP 10.96.0.2:80/TCP -> 10.0.0.2:8080
 logs
-  msg="service is not fully routed" service=default/z reason=AddressConflict field=spec.externalIPs problem="192.0.2.10:80/TCP belongs to another service" heldBy=default/m remedy="give one of the two services another address or port"
+  msg="service is not fully served" service=default/z reason=AddressConflict field=spec.externalIPs problem="192.0.2.10:80/TCP belongs to another service" heldBy=default/m remedy="give one of the two services another address or port"
 # An endpoint change does not log it again.
 A: slice default/z-1 z 10.0.0.3
 next
@@ -33,7 +33,7 @@ next
   default/m
     ClusterIP 10.96.0.1:80/TCP -> 10.0.0.1:8080
 logs
-  msg="service is not fully routed" service=default/m reason=AddressConflict field=spec.externalIPs problem="192.0.2.10:80/TCP belongs to another service" heldBy=default/a remedy="give one of the two services another address or port"
+  msg="service is not fully served" service=default/m reason=AddressConflict field=spec.externalIPs problem="192.0.2.10:80/TCP belongs to another service" heldBy=default/a remedy="give one of the two services another address or port"
 # A cluster IP beats the name.
 A: service default/y 192.0.2.10:80; slice default/y-1 y 10.0.0.5
 next
@@ -43,7 +43,7 @@ next
   default/y
     ClusterIP 192.0.2.10:80/TCP -> 10.0.0.5:8080
 logs
-  msg="service is not fully routed" service=default/a reason=AddressConflict field=spec.externalIPs problem="192.0.2.10:80/TCP belongs to another service" heldBy=default/y remedy="give one of the two services another address or port"
+  msg="service is not fully served" service=default/a reason=AddressConflict field=spec.externalIPs problem="192.0.2.10:80/TCP belongs to another service" heldBy=default/y remedy="give one of the two services another address or port"
 # The holders go: the claim passes on in the same revision.
 A: delete service default/y; delete service default/a
 next
@@ -69,7 +69,7 @@ next
     ClusterIP 10.96.0.1:80/TCP -> Reject
   default/m
 logs
-  msg="service is not fully routed" service=default/m reason=AddressConflict field=spec.clusterIPs problem="10.96.0.1:80/TCP belongs to another service" heldBy=default/copy remedy="give one of the two services another address or port"
+  msg="service is not fully served" service=default/m reason=AddressConflict field=spec.clusterIPs problem="10.96.0.1:80/TCP belongs to another service" heldBy=default/copy remedy="give one of the two services another address or port"
 A: service default/copy 10.96.0.9:80
 next
   revision 9

@@ -14,7 +14,7 @@ next
     ClusterIP 10.96.0.3:30080/UDP -> Reject
     NodePort IPv4 node port 30080/UDP -> Reject
 logs
-  msg="service is not fully routed" service=default/b reason=AddressConflict field=spec.ports[].nodePort problem="IPv4 node port 30080/TCP belongs to another service" heldBy=default/a remedy="give one of the two services another address or port"
+  msg="service is not fully served" service=default/b reason=AddressConflict field=spec.ports[].nodePort problem="IPv4 node port 30080/TCP belongs to another service" heldBy=default/a remedy="give one of the two services another address or port"
 A: delete service default/a
 next
   revision 2

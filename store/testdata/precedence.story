@@ -14,7 +14,7 @@ next
   attacker/a
     ClusterIP 10.96.0.2:80/TCP -> Reject
 logs
-  msg="service is not fully routed" service=attacker/a reason=AddressConflict field=spec.externalIPs problem="192.0.2.10:80/TCP belongs to another service" heldBy=default/m remedy="give one of the two services another address or port"
+  msg="service is not fully served" service=attacker/a reason=AddressConflict field=spec.externalIPs problem="192.0.2.10:80/TCP belongs to another service" heldBy=default/m remedy="give one of the two services another address or port"
 A: service default/z 10.96.0.3:80 external=192.0.2.10 created=1000
 next
   revision 3
@@ -24,7 +24,7 @@ next
     ClusterIP 10.96.0.3:80/TCP -> Reject
     ExternalIP 192.0.2.10:80/TCP -> Reject
 logs
-  msg="service is not fully routed" service=default/m reason=AddressConflict field=spec.externalIPs problem="192.0.2.10:80/TCP belongs to another service" heldBy=default/z remedy="give one of the two services another address or port"
+  msg="service is not fully served" service=default/m reason=AddressConflict field=spec.externalIPs problem="192.0.2.10:80/TCP belongs to another service" heldBy=default/z remedy="give one of the two services another address or port"
 # One whose age is not known is the youngest.
 A: service aaa/a 10.96.0.4:80 external=192.0.2.10
 next
@@ -32,7 +32,7 @@ next
   aaa/a
     ClusterIP 10.96.0.4:80/TCP -> Reject
 logs
-  msg="service is not fully routed" service=aaa/a reason=AddressConflict field=spec.externalIPs problem="192.0.2.10:80/TCP belongs to another service" heldBy=default/z remedy="give one of the two services another address or port"
+  msg="service is not fully served" service=aaa/a reason=AddressConflict field=spec.externalIPs problem="192.0.2.10:80/TCP belongs to another service" heldBy=default/z remedy="give one of the two services another address or port"
 # The oldest is deleted and created again before anybody looks: its record is the same, and its claim is the youngest but one.
 A: delete service default/z; service default/z 10.96.0.3:80 external=192.0.2.10 created=4000
 next
@@ -43,7 +43,7 @@ next
   default/z
     ClusterIP 10.96.0.3:80/TCP -> Reject
 logs
-  msg="service is not fully routed" service=default/z reason=AddressConflict field=spec.externalIPs problem="192.0.2.10:80/TCP belongs to another service" heldBy=default/m remedy="give one of the two services another address or port"
+  msg="service is not fully served" service=default/z reason=AddressConflict field=spec.externalIPs problem="192.0.2.10:80/TCP belongs to another service" heldBy=default/m remedy="give one of the two services another address or port"
 # An address in the status of a load balancer beats an older externalIP.
 A: service lb/lb 10.96.0.5:80 balancer=192.0.2.10 created=9000
 next
@@ -54,7 +54,7 @@ next
     ClusterIP 10.96.0.5:80/TCP -> Reject
     LoadBalancer 192.0.2.10:80/TCP -> Reject
 logs
-  msg="service is not fully routed" service=default/m reason=AddressConflict field=spec.externalIPs problem="192.0.2.10:80/TCP belongs to another service" heldBy=lb/lb remedy="give one of the two services another address or port"
+  msg="service is not fully served" service=default/m reason=AddressConflict field=spec.externalIPs problem="192.0.2.10:80/TCP belongs to another service" heldBy=lb/lb remedy="give one of the two services another address or port"
 A: delete service lb/lb
 next
   revision 7
@@ -69,4 +69,4 @@ next
   lb/lb
     ClusterIP 10.96.0.5:80/TCP -> Reject
 logs
-  msg="service is not fully routed" service=lb/lb reason=AddressConflict field=status.loadBalancer problem="10.96.0.1:80/TCP belongs to another service" heldBy=default/m remedy="give one of the two services another address or port"
+  msg="service is not fully served" service=lb/lb reason=AddressConflict field=status.loadBalancer problem="10.96.0.1:80/TCP belongs to another service" heldBy=default/m remedy="give one of the two services another address or port"

@@ -28,7 +28,7 @@ func Serve(t testing.TB, manifests string, onStatus func(server.Client, server.S
 	}
 	s := store.New(store.Options{Brain: brain.Config{NodeName: Node, DetectLocal: brain.DualStack}})
 	t.Cleanup(s.Close)
-	names := store.NewNames()
+	names := store.NewNames(store.NamesOptions{})
 	t.Cleanup(names.Close)
 	srv, err := server.New(server.Options{
 		Node: Node, Feed: func(string) (state.Feed, error) { return s, nil }, Names: names, OnStatus: onStatus,
