@@ -63,6 +63,7 @@ for a while follows the API server itself, until a relay answers again.`,
     --tls-cert node-a.crt --tls-key node-a.key --fallback --kubeconfig /etc/kubernetes/kubelet.conf`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			o.dataplane.file.stdin = standardInput(cmd)
 			return o.run(cmd.Context(), cmd.CommandPath(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -54,7 +53,7 @@ standard error, with the warnings that 'switchyard proxy' would log.
 			if !slices.Contains(configfile.Versions(), version) {
 				return &usageError{cmd.CommandPath(), fmt.Errorf("--to: %q is neither %s", version, strings.Join(configfile.Versions(), " nor "))}
 			}
-			files, err := readFiles(cmd, args)
+			files, err := readFiles(standardInput(cmd), args...)
 			if err != nil {
 				return err
 			}
@@ -91,7 +90,7 @@ func newConfigValidateCommand() *cobra.Command {
 ` + filesUsage,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			files, err := readFiles(cmd, args)
+			files, err := readFiles(standardInput(cmd), args...)
 			if err != nil {
 				return err
 			}
@@ -133,30 +132,6 @@ func newConfigDefaultsCommand() *cobra.Command {
 
 // readOptions are those of files that may be for any platform, and for others, too.
 var readOptions = configfile.Options{SkipOthers: true}
-
-// readFiles reads the files with these names, - for standard input.
-func readFiles(cmd *cobra.Command, names []string) ([]configfile.File, error) {
-	var files []configfile.File
-	for _, name := range names {
-		if name == "-" {
-			data, err := io.ReadAll(io.LimitReader(cmd.InOrStdin(), configfile.MaxFile+1))
-			if err == nil && len(data) > configfile.MaxFile {
-				err = fmt.Errorf("it has more than %d MiB", configfile.MaxFile>>20)
-			}
-			if err != nil {
-				return nil, fmt.Errorf("read the configuration from standard input: %w", err)
-			}
-			files = append(files, configfile.File{Name: "stdin", Data: data})
-			continue
-		}
-		read, err := configfile.ReadFiles(name)
-		if err != nil {
-			return nil, err
-		}
-		files = append(files, read...)
-	}
-	return files, nil
-}
 
 // fileNames is a flag that may be given more than once. Its type is that of kube-proxy's, which takes one file.
 type fileNames []string

@@ -17,6 +17,7 @@ import (
 type fileFlags struct {
 	path            string
 	health, metrics addressAndPort
+	stdin           input
 
 	flags    *pflag.FlagSet
 	warnings []string
@@ -24,7 +25,7 @@ type fileFlags struct {
 
 func (o *fileFlags) register(f *pflag.FlagSet, kinds string) {
 	o.flags = f
-	f.StringVar(&o.path, "config", "", "configuration file, "+kinds+"; flags that are given count more")
+	f.StringVar(&o.path, "config", "", "configuration file, "+kinds+", or - for standard input; flags that are given count more")
 	f.Var(&o.health, "healthz-bind-address", "IP and port of /healthz and /livez; empty for none")
 	f.Var(&o.metrics, "metrics-bind-address", "IP and port of /metrics, /configz and /statusz; empty for none")
 }
@@ -39,11 +40,11 @@ func (o *fileFlags) read(load func([]byte, configfile.Options) (*config.Config, 
 		c.HealthzBindAddress, c.MetricsBindAddress = o.health.AddrPort, o.metrics.AddrPort
 		return c, nil
 	}
-	files, err := configfile.ReadFiles(o.path)
+	files, err := readFiles(o.stdin, o.path)
 	if err != nil {
 		return nil, fmt.Errorf("--config: %w", err)
 	}
-	loaded, notes, broken := load(files[0].Data, configfile.Options{Name: o.path, Platform: runtime.GOOS})
+	loaded, notes, broken := load(files[0].Data, configfile.Options{Name: files[0].Name, Platform: runtime.GOOS})
 	c, err := config.Choose(nil, loaded, broken)
 	if err != nil {
 		return nil, err
@@ -52,7 +53,7 @@ func (o *fileFlags) read(load func([]byte, configfile.Options) (*config.Config, 
 		o.warnings = append(lines(broken), "as configHardFail is false, the defaults of the fields at fault are used")
 	}
 	for _, n := range notes {
-		o.warnings = append(o.warnings, o.path+": "+n.String())
+		o.warnings = append(o.warnings, files[0].Name+": "+n.String())
 	}
 	if o.counts("healthz-bind-address") {
 		c.HealthzBindAddress = o.health.AddrPort

@@ -42,6 +42,7 @@ The dataplane is nftables, also for the modes iptables and ipvs of kube-proxy's 
 state is programmed, it removes what kube-proxy has left in the kernel.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			p.stdin = standardInput(cmd)
 			return runProxy(cmd.Context(), &p, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}

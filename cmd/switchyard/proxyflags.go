@@ -30,6 +30,7 @@ type proxyFlags struct {
 	apiListen        []string      // --api-listen
 	version          string        // --version: "true" or "raw" to print the version
 
+	stdin input
 	// read is the digest of what was last read from configFiles.
 	read [sha256.Size]byte
 
@@ -60,7 +61,7 @@ func (p *proxyFlags) register(fs *pflag.FlagSet) {
 
 func (p *proxyFlags) registerGeneral(fs *pflag.FlagSet) {
 	c := p.file
-	fs.Var((*fileNames)(&p.configFiles), "config", "configuration file, may be given more than once: one for all nodes, and others for this one; most other flags are ignored beside it")
+	fs.Var((*fileNames)(&p.configFiles), "config", "configuration file, or - for standard input, may be given more than once: one for all nodes, and others for this one; most other flags are ignored beside it")
 	fs.StringVar(&p.writeConfigTo, "write-config-to", "", "write the configuration to this file, in the latest version and without comments, and exit")
 	fs.BoolVar(&p.cleanup, "cleanup", false, "remove all rules from the kernel, those of kube-proxy included, and exit")
 	takeOverFlag(fs, &p.takeOver)
@@ -201,7 +202,7 @@ func completed(addr string, port int32) string {
 
 // fromFile reads the file of --config, and lets the flags that count beside it do so.
 func (p *proxyFlags) fromFile() (*config.Config, []string, error) {
-	files, err := configfile.ReadFiles(p.configFiles...)
+	files, err := readFiles(p.stdin, p.configFiles...)
 	if err != nil {
 		return nil, nil, fmt.Errorf("--config: %w", err)
 	}

@@ -29,6 +29,10 @@ func (d *daemon) followConfig(ctx context.Context) error {
 	if len(paths) == 0 {
 		return nil
 	}
+	if fromStdin(paths) {
+		d.log.Info("standard input is read once: the configuration does not change while the process runs", "files", strings.Join(paths, ", "))
+		return nil
+	}
 	watcher, err := fsnotify.NewWatcher()
 	if err == nil {
 		defer watcher.Close()

@@ -57,6 +57,7 @@ the broken ones said; a start on an empty kernel begins with what is good.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			o.dataplane.file.stdin = standardInput(cmd)
 			return o.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}

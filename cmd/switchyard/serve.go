@@ -61,6 +61,7 @@ switchyard:relays may have everything.`,
   switchyard serve --nodes --listen tcp://192.0.2.10:8443 --tls-cert relay.crt --tls-key relay.key --client-ca ca.crt`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			o.file.stdin = standardInput(cmd)
 			return o.run(cmd.Context(), cmd.CommandPath(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
