@@ -28,13 +28,13 @@ func TestDefaultIsValid(t *testing.T) {
 // withoutDefault are fields that another one demands, and that have no default.
 var withoutDefault = []string{"detectLocal.bridgeInterface", "detectLocal.interfaceNamePrefix", "api.clientCAFile"}
 
-// TestFaults plants one fault each, and expects it to be found at its path, and nothing else.
+// TestFaults injects one fault each, and expects it to be found at its path, and nothing else.
 func TestFaults(t *testing.T) {
 	minus := duration(-time.Second)
 	cidr := netip.MustParsePrefix
 	tests := []struct {
-		path  string
-		plant func(c *Config)
+		path   string
+		inject func(c *Config)
 	}{
 		{"mode", func(c *Config) { c.Mode = "magic" }},
 		{"clientConnection.burst", func(c *Config) { c.ClientConnection.Burst = -1 }},
@@ -102,8 +102,8 @@ func TestFaults(t *testing.T) {
 	all := Default()
 	for _, tt := range tests {
 		c := Default()
-		tt.plant(c)
-		tt.plant(all)
+		tt.inject(c)
+		tt.inject(all)
 		errs := c.Validate("linux")
 		if len(errs) != 1 || errs[0].Path != tt.path {
 			t.Errorf("a fault in %s is reported as %v", tt.path, errs)

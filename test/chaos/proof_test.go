@@ -29,7 +29,7 @@ func TestMain(m *testing.M) { os.Exit(netns.Main(m)) }
 // TestVariantsFitTheCode: each variant still finds what it changes.
 func TestVariantsFitTheCode(t *testing.T) {
 	list := []*variant{next, faulty, jumpy, doomed}
-	for _, p := range plants {
+	for _, p := range mutants {
 		list = append(list, p.variant)
 	}
 	b := &builder{source: "../..", dir: t.TempDir(), built: map[string]string{}}
@@ -61,9 +61,9 @@ func TestVariantsFitTheCode(t *testing.T) {
 	}
 }
 
-// TestPlantsAreAboutScenarios: each planted fault names a scenario.
-func TestPlantsAreAboutScenarios(t *testing.T) {
-	for _, p := range plants {
+// TestMutantsAreAboutScenarios: each mutant names a scenario.
+func TestMutantsAreAboutScenarios(t *testing.T) {
+	for _, p := range mutants {
 		if !slices.Contains(Names(), p.scenario) {
 			t.Errorf("%s: no scenario %q", p.variant.name, p.scenario)
 		}
@@ -156,7 +156,7 @@ func TestPage(t *testing.T) {
 	f := Findings{
 		Machine: "a machine", Scale: 1, Rate: 2400,
 		Ours: []Result{result("kill", 2*time.Millisecond), result("flush", 40*time.Millisecond)}, Upstream: &Beside{Machine: "another", Results: []Result{result("kill", 300*time.Millisecond)}},
-		Plants: []Planted{{Fault: "does wrong", Result: result("kill", 0)}},
+		Mutants: []Mutant{{Bug: "does wrong", Result: result("kill", 0)}},
 	}
 	page := f.Write()
 	for _, want := range []string{

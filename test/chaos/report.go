@@ -22,7 +22,7 @@ type Findings struct {
 	Ours  []Result
 	// Upstream are kube-proxy's results, of the scenarios in which it can take part. It may be nil.
 	Upstream *Beside
-	Plants   []Planted
+	Mutants  []Mutant
 }
 
 // Beside are the results of another proxy.
@@ -135,12 +135,12 @@ func (f *Findings) Write() string {
 	for i := range f.Ours {
 		fmt.Fprintf(&b, "- **%s**: %s Here: %s.\n", f.Ours[i].Scenario, aboutOf(f.Ours[i].Scenario), f.Ours[i].Happened)
 	}
-	if len(f.Plants) > 0 {
-		b.WriteString("\n## Injected bugs\n\nA Switchyard with an injected bug must fail its scenario.\n\n" +
+	if len(f.Mutants) > 0 {
+		b.WriteString("\n## Mutants\n\nA mutant, a Switchyard with an injected bug, must fail its scenario.\n\n" +
 			"| Switchyard that ... | Scenario | Lost | Reset | Wrong endpoint | Longest gap, ms | Noticed |\n|---|---|---:|---:|---:|---:|---|\n")
-		for _, p := range f.Plants {
+		for _, p := range f.Mutants {
 			c := &p.Result.Report.Counts
-			fmt.Fprintf(&b, "| %s | %s | %d | %d | %d | **%s** | %s |\n", p.Fault, p.Result.Scenario, c.Lost, c.Reset, c.WrongEndpoint,
+			fmt.Fprintf(&b, "| %s | %s | %d | %d | %d | **%s** | %s |\n", p.Bug, p.Result.Scenario, c.Lost, c.Reset, c.WrongEndpoint,
 				milliseconds(p.Result.Report.New.Ours), yes(p.Noticed))
 		}
 	}

@@ -172,28 +172,28 @@ func Names() []string {
 	return names
 }
 
-// Planted is the outcome of a scenario with a bug injected into Switchyard.
-type Planted struct {
-	Fault string
-	// Noticed reports whether what the fault does was counted.
+// Mutant is the outcome of a scenario with a Switchyard into which a bug was injected.
+type Mutant struct {
+	Bug string
+	// Noticed reports whether the outcome of the bug was counted.
 	Noticed bool
 	Result  Result
 }
 
-// RunPlants runs the scenarios that must notice faults, each with a Switchyard that has the fault.
-func RunPlants(ctx context.Context, o Options) ([]Planted, error) {
+// RunMutants runs the scenarios that must notice a bug, each with a Switchyard that has it.
+func RunMutants(ctx context.Context, o Options) ([]Mutant, error) {
 	o.fill()
 	b := &builder{source: o.Source, dir: o.Dir, built: map[string]string{}}
-	var list []Planted
-	for _, p := range plants {
+	var list []Mutant
+	for _, p := range mutants {
 		i := slices.IndexFunc(scenarios, func(s scenario) bool { return s.name == p.scenario })
 		r, err := runScenario(ctx, &o, b, &scenarios[i], p.variant)
 		if err != nil {
 			return list, fmt.Errorf("scenario %q with a Switchyard that %s: %w", p.scenario, p.variant.what, err)
 		}
 		noticed := p.noticed(r.Report) && r.Report.Control.Bad() == 0
-		list = append(list, Planted{Fault: p.variant.what, Noticed: noticed, Result: *r})
-		fmt.Fprintf(o.Log, "planted: %s; noticed: %v\n%v\n", p.variant.what, noticed, r)
+		list = append(list, Mutant{Bug: p.variant.what, Noticed: noticed, Result: *r})
+		fmt.Fprintf(o.Log, "mutant: %s; noticed: %v\n%v\n", p.variant.what, noticed, r)
 	}
 	return list, nil
 }

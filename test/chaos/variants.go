@@ -22,7 +22,7 @@ type edit struct {
 	file, from, to string
 }
 
-// variant is a build of Switchyard from sources that differ: another version of it, or one with a fault planted.
+// variant is a build of Switchyard from sources that differ: another version of it, or a mutant, with an injected bug.
 type variant struct {
 	name, what string
 	edits      []edit
@@ -254,14 +254,14 @@ var shared = &variant{name: "shared", what: "finds a kernel that cannot keep oth
 
 var cannotOwn = edit{"backend/nftables/nftables.go", "	if persistent {\n", "	if persistent = false; persistent {\n"}
 
-// halted and misled say what a fault must lead to: connections that break, and too long a gap, or the wrong endpoint.
+// halted and misled are what a bug must lead to: connections that break, and too long a gap, or the wrong endpoint.
 func halted(allowed time.Duration) func(*loadcheck.Report) bool {
 	return func(r *loadcheck.Report) bool { return r.Lost+r.Reset > 0 && r.New.Ours > allowed }
 }
 func misled(r *loadcheck.Report) bool { return r.WrongEndpoint > 0 }
 
-// plants are faults that the scenarios must notice.
-var plants = []struct {
+// mutants have bugs that the scenarios must notice.
+var mutants = []struct {
 	variant  *variant
 	scenario string
 	noticed  func(*loadcheck.Report) bool

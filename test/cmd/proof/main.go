@@ -47,7 +47,7 @@ func run(ctx context.Context) error {
 	flag.StringVar(&beside, "beside", "", "results of another proxy for the page, from 'go run ./proof' in test/e2e")
 	flag.DurationVar(&soak, "soak", 0, "change a cluster at random for so long, and run nothing else")
 	first := flag.Bool("first", true, "let the load run before all other programs on this machine, so that it does not measure them")
-	plants := flag.Bool("plants", false, "inject bugs, which the scenarios must notice, and run nothing else")
+	mutants := flag.Bool("mutants", false, "run builds with injected bugs, which the scenarios must notice, and nothing else")
 	keep := flag.Bool("keep", false, "keep the logs, and print their path")
 	flag.Parse()
 	if flag.NArg() > 0 {
@@ -87,13 +87,13 @@ func run(ctx context.Context) error {
 	switch {
 	case soak > 0:
 		return runSoak(ctx, o, soak)
-	case *plants:
-		return runPlants(ctx, o, findings)
+	case *mutants:
+		return runMutants(ctx, o, findings)
 	}
 	return runAll(ctx, o, findings, out)
 }
 
-// runAll runs scenarios, and writes the page, if there is to be one, with the planted faults.
+// runAll runs scenarios, and writes the page, if there is to be one, with the mutants.
 func runAll(ctx context.Context, o chaos.Options, findings *chaos.Findings, out string) (err error) {
 	if findings.Ours, err = chaos.Run(ctx, o); err != nil {
 		return err
@@ -102,7 +102,7 @@ func runAll(ctx context.Context, o chaos.Options, findings *chaos.Findings, out 
 		const small = 0.1
 		scale := o.Scale
 		o.Scale = min(scale, small)
-		err = runPlants(ctx, o, findings)
+		err = runMutants(ctx, o, findings)
 		if err := errors.Join(err, os.WriteFile(out, []byte(findings.Write()), 0o644)); err != nil {
 			return err
 		}
@@ -115,13 +115,13 @@ func runAll(ctx context.Context, o chaos.Options, findings *chaos.Findings, out 
 	return nil
 }
 
-func runPlants(ctx context.Context, o chaos.Options, findings *chaos.Findings) (err error) {
-	if findings.Plants, err = chaos.RunPlants(ctx, o); err != nil {
+func runMutants(ctx context.Context, o chaos.Options, findings *chaos.Findings) (err error) {
+	if findings.Mutants, err = chaos.RunMutants(ctx, o); err != nil {
 		return err
 	}
-	for _, p := range findings.Plants {
+	for _, p := range findings.Mutants {
 		if !p.Noticed {
-			return fmt.Errorf("the scenario %q does not notice a Switchyard that %s", p.Result.Scenario, p.Fault)
+			return fmt.Errorf("the scenario %q does not notice a Switchyard that %s", p.Result.Scenario, p.Bug)
 		}
 	}
 	return nil
