@@ -45,7 +45,7 @@ image: ## Build bin/switchyard-image.tar, an OCI image for amd64 and arm64 (IMAG
 		-o ../bin/switchyard-image.tar -name $(IMAGE):$(VERSION) ../bin/amd64/switchyard ../bin/arm64/switchyard
 
 # -count=1: a result that is kept does not notice that a manifest has changed, for they are outside of the module.
-manifests: ## Check the image, the chart and the manifests in deploy/ with the code of others who read them (compiles it once)
+manifests: ## Check the image, the chart and the manifests in deploy/ with the code of the programs that read them (compiles it once)
 	@cd deploy && $(GO) vet ./... && $(GO) test -count=1 ./...
 
 demo: build ## Run the example application in a throw-away node and connect to all of it (root, or user namespaces)
@@ -133,7 +133,7 @@ differential: upstream ## Compare the fate of packets with upstream kube-proxy, 
 compare: build upstream ## Measure beside upstream kube-proxy, at 10,000 services; writes docs/benchmarks/
 	@cd test/e2e && $(GO) run ./compare -switchyard ../../bin/switchyard -out ../../docs/benchmarks
 
-proof: ## Make trouble for Switchyard, and for kube-proxy if it was built, under load; writes docs/proof.md (SCALE=1, half an hour)
+proof: ## Inject faults into Switchyard, and kube-proxy if it was built, under load; writes docs/proof.md (SCALE=1, half an hour)
 	@mkdir -p .cache && rm -f .cache/proof-upstream.json
 	@if [ -x .cache/upstream/upstream ]; then echo "== upstream kube-proxy"; \
 		(cd test/e2e && $(GO) run ./proof -out ../../.cache/proof-upstream.json); fi

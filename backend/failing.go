@@ -36,7 +36,7 @@ func (r *runner) noteServices(u *state.Update, failed map[state.ServiceName]erro
 	}
 }
 
-// missing returns the services in trouble that do not exist any more after a full update.
+// missing returns the failing services that do not exist any more after a full update.
 func (r *runner) missing(u *state.Update, failed map[state.ServiceName]error) []state.ServiceName {
 	gone := make(map[state.ServiceName]bool)
 	for name := range r.failing {

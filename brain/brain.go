@@ -20,8 +20,8 @@ type Config struct {
 	// ServiceProxyName makes this instance handle exactly the services whose label
 	// service.kubernetes.io/service-proxy-name has this value. Empty: the services without that label.
 	ServiceProxyName string
-	// DetectLocal are the families in which the dataplane can tell pods from other clients: those of which a cluster CIDR or
-	// the like is configured.
+	// DetectLocal are the families in which the dataplane can distinguish pods from other clients: those with a cluster CIDR or
+	// the like.
 	DetectLocal Families
 	// MasqueradeAll masquerades all connections to cluster IPs.
 	MasqueradeAll bool
@@ -56,8 +56,8 @@ func (f Families) Has(family state.Family) bool {
 // order. The arguments are not modified; the record shares no memory that anyone modifies.
 //
 // A nil svc and nil slices count as absent. What Kubernetes' API server would never admit (unknown protocols, ports 0,
-// addresses without a family) is ignored item by item, so that the rest of the service still works. A service of which
-// nothing is left to route is not routed. [SizeOf] returns what is left out of a record that would be too large.
+// addresses without a family) is ignored item by item, so that the rest of the service still works. A service with
+// nothing left to route is not routed. [SizeOf] returns what is left out of a record that would be too large.
 func Compute(cfg *Config, node *model.Node, svc *model.Service, slices []*model.EndpointSlice) *state.Service {
 	if svc == nil {
 		return nil

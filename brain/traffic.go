@@ -60,7 +60,7 @@ func localRoute(eps candidates) state.Route {
 	return state.Route{Verdict: state.Reject}
 }
 
-// routeTo forwards to eps, or does what otherwise says if there are none.
+// routeTo forwards to eps, or gives the verdict otherwise if there are none.
 func routeTo(eps []state.Endpoint, otherwise state.Verdict) state.Route {
 	if len(eps) == 0 {
 		return state.Route{Verdict: otherwise}
@@ -69,7 +69,7 @@ func routeTo(eps []state.Endpoint, otherwise state.Verdict) state.Route {
 }
 
 // internalMasquerade describes which connections to cluster IPs are masqueraded: all if the operator wants it, else those that
-// enter the cluster here, which only a node with a local-traffic detector can tell (pkg/proxy/nftables/proxier.go,
+// enter the cluster here, which only a node with a local-traffic detector can see (pkg/proxy/nftables/proxier.go,
 // masqueradeAll and localDetector).
 func internalMasquerade(cfg *Config, family state.Family) state.Masquerade {
 	switch {

@@ -9,13 +9,13 @@ import (
 )
 
 // Viewpoint is all of a node that matters to one service: nodes with the same viewpoint have equal records of it. The zero
-// Viewpoint is that of a node of which nothing matters, as for most services on most nodes.
+// Viewpoint is that of a node that does not matter to the service, as most nodes do not to most services.
 type Viewpoint struct {
 	// Node is the node's name if an endpoint is on it or hinted for it.
 	Node string
 	// Zone is the node's zone if endpoints are hinted for it.
 	Zone string
-	// Admitted are the families of which the service's source ranges contain an address of the node.
+	// Admitted are the families in which the service's source ranges contain an address of the node.
 	Admitted Families
 }
 

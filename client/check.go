@@ -11,7 +11,7 @@ import (
 
 // Check returns what is wrong with a service, nil if all of it can be programmed. The error names the service and, for each port
 // with something wrong, the first field that is. A port that is wrong must be left alone: perhaps the server is newer
-// and means something by it. [CheckPort] tells which ones are right.
+// and means something by it. [CheckPort] decides which ones are valid.
 func Check(s *localnetv1.ServiceEndpoints) error {
 	var errs []error
 	if s.GetName() == "" || s.GetNamespace() == "" {

@@ -1,4 +1,4 @@
-// Package client follows what one node must route, as a Switchyard server tells it. It is all that a dataplane needs: the rules of
+// Package client follows what one node must route, as a Switchyard server publishes it. It is all that a dataplane needs: the rules of
 // Kubernetes have been applied by the server, and nothing here knows an object of Kubernetes.
 //
 // A dataplane is a [Sink]. This is a whole one, but for the kernel:
@@ -52,6 +52,6 @@
 //	}
 //
 // [RunSink] sees to the rest: it reconnects, works out what has changed when the server was restarted, retries what has failed,
-// and tells the server how the dataplane is doing. Who needs less takes a [Watcher], which hands out updates as they come, or an
+// and reports the dataplane's status to the server. Programs that need less take a [Watcher], which hands out updates as they come, or an
 // [EndpointsClient], which gets the whole state each time. The simplest program is one call of [Run].
 package client

@@ -87,7 +87,7 @@ func (f *namesFollower) attempt(ctx context.Context) error {
 func (f *namesFollower) next(ctx context.Context, api localnetv1.EndpointsClient) (*NamesUpdate, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	timeout := time.AfterFunc(patience, func() { cancel(errNoState) })
+	timeout := time.AfterFunc(stateTimeout, func() { cancel(errNoState) })
 	defer timeout.Stop()
 	request := &localnetv1.NextNamesRequest{}
 	if f.position != (Position{}) {

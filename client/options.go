@@ -38,7 +38,7 @@ type Options struct {
 	// Node is the node whose state is wanted. Default: the one that the server is for, or the one that the client's
 	// certificate names.
 	Node string
-	// Name is what the client calls itself to those who look after the server, such as "dns-balancer"; at most 63 bytes are kept.
+	// Name is what the client calls itself, for the operators of the server, such as "dns-balancer"; at most 63 bytes are kept.
 	Name string
 	// Resume is the position of an [Update] that the caller still has, with the state that it led to. Default: start anew.
 	Resume Position

@@ -27,7 +27,7 @@ type session struct {
 
 	// wanted: the consumer waits for an update that has not arrived. asked: the stream knows.
 	wanted, asked bool
-	// arrived is an update that was not fetched yet. There is room for one, because an update is asked for by one who waits.
+	// arrived is an update that was not fetched yet. There is room for one, because an update is asked for only while the caller waits for it.
 	arrived *Update
 	// position and node are those of the last update that has arrived.
 	position Position
@@ -89,7 +89,7 @@ func (s *session) take() *Update {
 	u := s.arrived
 	if u == nil {
 		s.wanted = true
-		s.speakUp()
+		s.signalSend()
 		return nil
 	}
 	s.arrived = nil
@@ -97,8 +97,8 @@ func (s *session) take() *Update {
 	return u
 }
 
-// speakUp wakes up who sends. The mutex is held.
-func (s *session) speakUp() {
+// signalSend wakes up the goroutine that sends. The mutex is held.
+func (s *session) signalSend() {
 	select {
 	case s.speak <- struct{}{}:
 	default: // it has been woken up and has not looked yet
@@ -150,10 +150,10 @@ func isRefusal(err error) bool {
 	return false
 }
 
-// patience is how long a server may take to connect and to report that it has a state of the node. It takes one that has it no time.
-const patience = 30 * time.Second
+// stateTimeout is how long a server may take to connect and to report that it has a state of the node. It takes one that has it no time.
+const stateTimeout = 30 * time.Second
 
-var errNoState = status.Error(codes.Unavailable, "the server has not answered for "+patience.String()+"; perhaps it has no state of the node yet")
+var errNoState = status.Error(codes.Unavailable, "the server has not answered for "+stateTimeout.String()+"; perhaps it has no state of the node yet")
 
 var errEnded = status.Error(codes.Unavailable, "the server has ended the stream")
 
@@ -167,8 +167,8 @@ func (s *session) attempt(ctx context.Context) error {
 	defer conn.Close()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	impatience := time.AfterFunc(patience, func() { cancel(errNoState) })
-	defer impatience.Stop()
+	timeout := time.AfterFunc(stateTimeout, func() { cancel(errNoState) })
+	defer timeout.Stop()
 	stream, err := localnetv1.NewEndpointsClient(conn).Watch(ctx)
 	if err != nil {
 		return cmp.Or(context.Cause(ctx), err)
@@ -184,7 +184,7 @@ func (s *session) attempt(ctx context.Context) error {
 	})
 	// The header comes once there is a state to follow, the same as the client has or a newer one.
 	header, err := stream.Header()
-	if impatience.Stop() && err == nil && header != nil {
+	if timeout.Stop() && err == nil && header != nil {
 		s.connected()
 	}
 	err = s.receive(stream)
@@ -268,7 +268,7 @@ func (s *session) receive(stream grpc.BidiStreamingClient[localnetv1.WatchReques
 	}
 }
 
-// connected tells that there is a server that has a state of the node.
+// connected reports that there is a server that has a state of the node.
 func (s *session) connected() {
 	if s.logged != "" {
 		s.logged = ""

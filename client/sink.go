@@ -59,7 +59,7 @@ func (c *Change) Services() []*localnetv1.ServiceEndpoints {
 }
 
 // RunSink keeps a sink in step with the node's state until ctx ends, and then returns nil; what the sink shows stays. It
-// tells the server what the sink shows and which services failed. What changes while the sink is busy comes in one change.
+// reports to the server what the sink shows and which services failed. What changes while the sink is busy comes in one change.
 // An error means that the options are wrong; for failures of the server see [Watcher.Updates]. [Options.Resume] is ignored.
 func RunSink(ctx context.Context, o Options, sink Sink) error {
 	o.Resume = Position{}
@@ -100,7 +100,7 @@ type runner struct {
 	node        *localnetv1.Node
 	nodeChanged bool
 	dirty       map[ServiceName]bool
-	// known are the services of which the sink may have something: it was called with them, whatever the result.
+	// known are the services that the sink may show, in whole or in part: it was called with them, whatever the result.
 	known    map[ServiceName]bool
 	triggers []time.Time
 	position Position
@@ -138,7 +138,7 @@ func (r *runner) take(u *Update) {
 	r.triggers = append(r.triggers, u.Triggers[:min(len(u.Triggers), maxTriggers-len(r.triggers))]...)
 }
 
-// maxTriggers is how many triggers a sink gets at most. The oldest tell how far it is behind.
+// maxTriggers is how many triggers a sink gets at most. The oldest show how far it is behind.
 const maxTriggers = 1024
 
 // isDue reports whether to call the sink now. If there is nothing to do for it, it shows the newer state already.

@@ -26,14 +26,14 @@ func TestAServerWithoutAState(t *testing.T) {
 		c.ask()
 		srv.watch(t)
 		p := srv.watch(t)
-		if since() != patience+100*time.Millisecond {
+		if since() != stateTimeout+100*time.Millisecond {
 			t.Errorf("the client comes back at %v", since())
 		}
 		if len(failures) != 1 || status.Code(failures[0]) != codes.Unavailable || connected != 0 {
 			t.Errorf("connected %d times, failures: %v", connected, failures)
 		}
 		// With the header, there is a state. The client may have it, so that there is no news for as long as it takes.
-		time.Sleep(patience - time.Second)
+		time.Sleep(stateTimeout - time.Second)
 		if err := p.stream.SendHeader(metadata.MD{}); err != nil {
 			t.Fatal(err)
 		}
@@ -41,7 +41,7 @@ func TestAServerWithoutAState(t *testing.T) {
 		p.request()
 		p.send(whole(at(1, 1)))
 		c.got()
-		if want := []time.Duration{0, patience + 100*time.Millisecond}; !slices.Equal(net.attempts(), want) || len(failures) != 1 || connected != 1 {
+		if want := []time.Duration{0, stateTimeout + 100*time.Millisecond}; !slices.Equal(net.attempts(), want) || len(failures) != 1 || connected != 1 {
 			t.Errorf("connected %d times, tried at %v, want at %v; failures: %v", connected, net.attempts(), want, failures)
 		}
 	})

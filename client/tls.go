@@ -31,7 +31,7 @@ type TLSFiles struct {
 // cannot be used any more are logged, and what they said before counts until they are fixed.
 type Certificates struct{ files *tlsfiles.Config }
 
-// NewCertificates reads the files for the first time. An error names the file. log gets trouble with reading them again; nil
+// NewCertificates reads the files for the first time. An error names the file. log gets failures to read them again; nil
 // discards it.
 func NewCertificates(files TLSFiles, log *slog.Logger) (*Certificates, error) {
 	if (files.Cert == "") != (files.Key == "") {

@@ -60,7 +60,7 @@ func (w *Watcher) Updates(ctx context.Context) iter.Seq[*Update] {
 	}
 }
 
-// Report tells the server how the dataplane is doing. It returns at once: the status is sent as soon as there is a connection,
+// Report sends the dataplane's status to the server. It returns at once: the status is sent as soon as there is a connection,
 // and again with each new one. Of several that could not be sent yet the last one is. It may be called at any time, by any
 // goroutine. The error values of s.Failed must not change any more.
 func (w *Watcher) Report(s Status) {
@@ -69,6 +69,6 @@ func (w *Watcher) Report(s Status) {
 	defer w.mu.Unlock()
 	w.status = &s
 	if w.session != nil {
-		w.session.speakUp()
+		w.session.signalSend()
 	}
 }

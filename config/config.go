@@ -52,7 +52,7 @@ type Config struct {
 	// AllowModeFallback lets the nftables dataplane take the place of the modes iptables and ipvs where they have no dataplane. If it
 	// is false, the process ends at its start instead. Files of kube-proxy, v1alpha1, are read as if it were true.
 	AllowModeFallback bool
-	// DetectLocalMode says how connections of pods are told from others. Empty means ClusterCIDR.
+	// DetectLocalMode specifies how connections of pods are distinguished from others. Empty means ClusterCIDR.
 	DetectLocalMode LocalMode
 	// DetectLocal has what DetectLocalMode needs.
 	DetectLocal DetectLocal
@@ -140,10 +140,10 @@ const (
 	ModeKernelspace Mode = "kernelspace"
 )
 
-// LocalMode is a way to tell connections of pods from others.
+// LocalMode is a way to distinguish connections of pods from others.
 type LocalMode string
 
-// The ways to tell connections of pods from others.
+// The ways to distinguish connections of pods from others.
 const (
 	LocalModeClusterCIDR         LocalMode = "ClusterCIDR"
 	LocalModeNodeCIDR            LocalMode = "NodeCIDR"
@@ -151,7 +151,7 @@ const (
 	LocalModeInterfaceNamePrefix LocalMode = "InterfaceNamePrefix"
 )
 
-// DetectLocal has what the ways to tell connections of pods from others need.
+// DetectLocal has what the ways to distinguish connections of pods from others need.
 type DetectLocal struct {
 	// ClusterCIDRs are the addresses of all pods: one range, or one of each family.
 	ClusterCIDRs []netip.Prefix
@@ -286,7 +286,7 @@ const (
 
 func duration(d time.Duration) field.Duration { return field.Duration{Duration: d} }
 
-// Note tells what became of a field that means something else now, or nothing any more.
+// Note reports that a field means something else now, or nothing any more.
 type Note struct {
 	// File is the name of the file, empty if the field is not from one.
 	File string

@@ -14,7 +14,7 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// followers knows on which nodes dataplanes that follow the API cannot program something. It is for those who look after the server:
+// followers knows on which nodes dataplanes that follow the API cannot program something. It is for the operators of the server:
 // the node's own log may be far away.
 //
 // Of each node it keeps one status, and logs few of its changes: whatever its dataplanes report, a node takes a few KiB here and

@@ -42,12 +42,12 @@ func (h *healthPorts) attempted(a backend.Attempt) {
 	}
 	h.Update(a.Update)
 	if h.node.Swap(a.Update.Node) != a.Update.Node {
-		h.lookAgain()
+		h.recheck()
 	}
 }
 
-// lookAgain is called when nodePorts returns something else than before.
-func (h *healthPorts) lookAgain() {
+// recheck is called when nodePorts returns something else than before.
+func (h *healthPorts) recheck() {
 	select {
 	case h.moved <- struct{}{}:
 	default:

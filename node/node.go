@@ -341,7 +341,7 @@ func (n *Node) becomeReady(failed int) {
 		resident.Trim() // reading everything for the first time took far more than keeping it takes
 		p := n.pipeline.Load()
 		if n.o.Role == Proxy {
-			n.tell(source.Event{Kind: "Node", Name: p.name(), Reason: "Starting", Action: "StartKubeProxy"})
+			n.emit(source.Event{Kind: "Node", Name: p.name(), Reason: "Starting", Action: "StartKubeProxy"})
 		}
 		if n.o.OnReady != nil {
 			_, services := p.latest()
@@ -396,22 +396,22 @@ const (
 // reportProblem reports a problem of a service as an event, if this is the node to do so.
 func (n *Node) reportProblem(p store.Problem) {
 	if n.o.Role == Proxy && p.Here && n.problemEvents.Allow() {
-		n.tell(source.Event{Kind: "Service", Namespace: p.Service.Namespace, Name: p.Service.Name, Warning: true,
+		n.emit(source.Event{Kind: "Service", Namespace: p.Service.Namespace, Name: p.Service.Name, Warning: true,
 			Reason: string(p.Reason), Action: "Route", Note: p.Error()})
 	}
 }
 
 // reportPort reports a health check node port that cannot be served.
 func (n *Node) reportPort(p servicehealth.Problem) {
-	n.tell(source.Event{Kind: "Service", Namespace: p.Service.Namespace, Name: p.Service.Name, Warning: true,
+	n.emit(source.Event{Kind: "Service", Namespace: p.Service.Namespace, Name: p.Service.Name, Warning: true,
 		Reason: "FailedToStartServiceHealthcheck", Action: "Listen", Note: p.Error()})
 }
 
 // maxEvents is how many events may wait to be reported. More than that are only logged where they occur.
 const maxEvents = 100
 
-// tell reports an event soon.
-func (n *Node) tell(e source.Event) {
+// emit reports an event soon.
+func (n *Node) emit(e source.Event) {
 	select {
 	case n.events <- e:
 	default:
@@ -436,8 +436,8 @@ func (n *Node) reportEvents(ctx context.Context) error {
 	}
 }
 
-// settled is how long after the first state the work is over that follows it: leftovers, events and flows.
-const settled = 3 * time.Second
+// trimDelay is how long after the first state the work is over that follows it: leftovers, events and flows.
+const trimDelay = 3 * time.Second
 
 // trimLater gives back what that work needed. The first state alone is not the end of the start.
 func (n *Node) trimLater(ctx context.Context) error {
@@ -448,7 +448,7 @@ func (n *Node) trimLater(ctx context.Context) error {
 	}
 	select {
 	case <-ctx.Done():
-	case <-time.After(settled):
+	case <-time.After(trimDelay):
 		resident.Trim()
 	}
 	return nil

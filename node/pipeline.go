@@ -173,7 +173,7 @@ func (n *Node) addCluster(p *pipeline, c *config.Config) {
 	}
 }
 
-// addNames has the names of services kept beside the states. They are complete first, because the states say that all is ready.
+// addNames has the names of services kept beside the states. They are complete first, because a first state means that all is ready.
 func (n *Node) addNames(p *pipeline, c *config.Config) {
 	names, of := store.NewNames(store.NamesOptions{Limits: NamesLimits(c), Logger: n.log}), *p
 	p.serve.Names, p.sink = names, objectlog.Tee(names.Source(), p.sink)

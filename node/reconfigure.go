@@ -64,7 +64,7 @@ func (n *Node) reconfigure(now *config.Config) error {
 	n.health.SetTimeout(healthTimeout(now))
 	n.serveOn(now)
 	if n.ports != nil {
-		n.ports.lookAgain()
+		n.ports.recheck()
 	}
 	return nil
 }

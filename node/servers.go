@@ -110,7 +110,7 @@ func (n *Node) newRegistry() *metrics.Registry {
 	return metrics.New(o)
 }
 
-// limitedServices counts the services of which a part is not routed, by reason.
+// limitedServices counts the services that are not routed in full, by reason.
 func (n *Node) limitedServices() map[string]int {
 	counts := map[string]int{}
 	limited := n.pipeline.Load().limited()

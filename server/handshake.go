@@ -14,7 +14,7 @@ import (
 
 // After a restart thousands of clients shake hands at once. If all of these were computed side by side, each would take as long as
 // all together, which may be longer than clients wait: they would give up, come back, and never get anywhere. So as many are
-// computed at a time as there are processors, of which the newest first: if there are more than can be served, those that fail are
+// computed at a time as there are processors, the newest first: if there are more than can be served, those that fail are
 // those that have waited for longest, and whose clients are about to give up.
 
 var errHandshakes = errors.New("the server was busy with other clients' handshakes for too long")

@@ -88,7 +88,7 @@ type identity struct {
 	conn  *connection
 }
 
-// ServerHandshake implements [credentials.TransportCredentials]. A connection of one who may call nothing is answered for as long as a
+// ServerHandshake implements [credentials.TransportCredentials]. A connection of a client that may call nothing is answered for as long as a
 // handshake may take, so that the reason is read, and then closed.
 func (c identifying) ServerHandshake(accepted net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	v, raw := c.v, accepted.(*connection)
@@ -104,8 +104,8 @@ func (c identifying) ServerHandshake(accepted net.Conn) (net.Conn, credentials.A
 		who = caller{denied: status.Error(codes.ResourceExhausted, "too many clients; retry later")}
 	}
 	if !who.isSomebody() {
-		impatience := time.AfterFunc(connectTimeout, func() { _ = raw.Close() })
-		raw.afterwards(func() { impatience.Stop() })
+		timeout := time.AfterFunc(connectTimeout, func() { _ = raw.Close() })
+		raw.afterwards(func() { timeout.Stop() })
 	}
 	return conn, identity{info, who, v.until(), raw}, nil
 }

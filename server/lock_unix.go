@@ -11,11 +11,11 @@ import (
 	"time"
 )
 
-// lockPatience is how long another process may take to begin to listen. It takes one that is not stopped milliseconds.
-const lockPatience = 5 * time.Second
+// lockTimeout is how long another process may take to begin to listen. It takes one that is not stopped milliseconds.
+const lockTimeout = 5 * time.Second
 
-// lock keeps other processes, and other callers in this one, from beginning to listen at path until unlock is called. Whoever owns
-// the file of the lock may take it; it is removed in the end. That of a process that died is free.
+// lock keeps other processes, and other callers in this one, from beginning to listen at path until unlock is called. The
+// owner of the lock's file may take it; it is removed in the end. That of a process that died is free.
 func lock(path string) (unlock func(), err error) {
 	name := path + ".lock"
 	for begun := time.Now(); ; time.Sleep(5 * time.Millisecond) {
@@ -31,12 +31,12 @@ func lock(path string) (unlock func(), err error) {
 			}, nil
 		}
 		_ = f.Close()
-		// A lock whose file was removed by the one who had it is no lock: others lock the next file.
+		// A lock whose file was removed by its holder is no lock: others lock the next file.
 		if err != nil && !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
 			return nil, &fs.PathError{Op: "lock", Path: name, Err: err}
 		}
-		if time.Since(begun) > lockPatience {
-			return nil, fmt.Errorf("another process has been about to serve this socket for %v: it has locked %s; stop it, or choose another path", lockPatience, name)
+		if time.Since(begun) > lockTimeout {
+			return nil, fmt.Errorf("another process has been about to serve this socket for %v: it has locked %s; stop it, or choose another path", lockTimeout, name)
 		}
 	}
 }

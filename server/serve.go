@@ -206,7 +206,7 @@ func (v *listening) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServe
 	ctx, cancel := context.WithCancelCause(ss.Context())
 	defer cancel(nil)
 	defer context.AfterFunc(v.ctx, func() { cancel(errShutdown) })()
-	// A call that begins later is by a client that does not know that it should connect again. gRPC tells it, and ends the connection.
+	// A call that begins later is by a client that does not know that it should connect again. gRPC sends a GOAWAY, and ends the connection.
 	if left := time.Until(id.until); left > 0 {
 		defer time.AfterFunc(left, func() { cancel(errAged) }).Stop()
 	}

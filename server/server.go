@@ -114,7 +114,7 @@ type Server struct {
 	clients atomic.Int64  // connections of all listeners
 	watches atomic.Uint64 // counts them, for Client.ID
 
-	nodeConns, nodeStreams newest // by node, of those who have a node's certificate
+	nodeConns, nodeStreams newest // by node, of clients with a node's certificate
 }
 
 // New returns a server that serves nowhere yet.
@@ -148,7 +148,7 @@ func New(o Options) (*Server, error) {
 // With t nil, everybody who can connect is trusted; l must then be neither TCP on an address that is not loopback, nor anything
 // else that is reachable from other machines.
 //
-// When ctx ends, streams end with UNAVAILABLE, which tells clients to come back. What is not over after 2 s is cut.
+// When ctx ends, streams end with UNAVAILABLE, upon which clients connect again. What is not over after 2 s is cut.
 func (s *Server) Serve(ctx context.Context, l net.Listener, t *TLS) error {
 	return s.serve(ctx, l, t)
 }

@@ -115,7 +115,7 @@ type Port struct {
 	Lingering []Endpoint
 }
 
-// Key tells one of the port's frontends from all others.
+// Key identifies one of the port's frontends among all.
 func (p *Port) Key(f *Frontend) FrontendKey { return FrontendKey{p.Family, p.Protocol, f.Addr, f.Port} }
 
 // FrontendKey is what at most one Service has in the state of a node: an address and port, or a node port of one family.

@@ -26,7 +26,7 @@ type ledger struct {
 	// levels are the bounds that namespaces may have, the highest first. level is the one in force.
 	levels  []level
 	level   int
-	touched []*account // since the last call of settle
+	touched []*account // since the last call of finalize
 }
 
 // level is a bound for each namespace, and what all of them may have together then.
@@ -112,9 +112,9 @@ func (l *ledger) touch(a *account) {
 	}
 }
 
-// settle decides anew who has to do with less, and calls changed with each service for which that changes. of returns the services
+// finalize decides anew who has to do with less, and calls changed with each service for which that changes. of returns the services
 // of a namespace.
-func (l *ledger) settle(of func(namespace string) map[string]*service, changed func(*service)) {
+func (l *ledger) finalize(of func(namespace string) map[string]*service, changed func(*service)) {
 	if now := l.fitting(); now != l.level {
 		lower := min(l.levels[now].limit, l.levels[l.level].limit)
 		for _, a := range l.accounts {
@@ -126,7 +126,7 @@ func (l *ledger) settle(of func(namespace string) map[string]*service, changed f
 	}
 	for _, a := range l.touched {
 		a.touched = false
-		a.settle(l.levels[l.level].limit, of, changed)
+		a.finalize(l.levels[l.level].limit, of, changed)
 		if a.total == 0 {
 			delete(l.accounts, a.name)
 		}
@@ -142,7 +142,7 @@ func (l *ledger) fitting() int {
 	return slices.IndexFunc(l.levels, func(lv level) bool { return lv.sum <= l.budgets.PerNode })
 }
 
-func (a *account) settle(limit int64, of func(string) map[string]*service, changed func(*service)) {
+func (a *account) finalize(limit int64, of func(string) map[string]*service, changed func(*service)) {
 	if a.order == nil {
 		if a.total <= limit {
 			return

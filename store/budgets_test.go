@@ -91,7 +91,7 @@ func TestLedgerAgainstRecount(t *testing.T) {
 				b = budgets()
 				l.reset(b)
 			}
-			l.settle(of, func(s *service) { named[s] = true })
+			l.finalize(of, func(s *service) { named[s] = true })
 			for s, want := range naiveRooms(services, b) {
 				room, short := l.room(s)
 				if room != want || short != (want < s.entries) {
@@ -106,7 +106,7 @@ func TestLedgerAgainstRecount(t *testing.T) {
 		for _, s := range services {
 			l.set(s, 0)
 		}
-		l.settle(of, func(*service) {})
+		l.finalize(of, func(*service) {})
 		for _, lv := range l.levels {
 			if lv.sum != 0 || len(l.accounts) > 0 {
 				t.Fatalf("seed %d: of nothing, %d are left, and %d accounts", seed, lv.sum, len(l.accounts))

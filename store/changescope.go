@@ -43,7 +43,7 @@ func (s *scope) none() bool { return s.few() && len(s.nodes) == 0 }
 // which no cluster has that many, all nodes.
 const maxCompared = 64
 
-// compare compares the answers for a service before and after a change, of which at least one is not nil, and returns which
+// compare compares the answers for a service before and after a change, one of them not nil at least, and returns which
 // nodes the change concerns. nodes are all nodes. What is equal from a viewpoint stays the same record.
 //
 // There are three groups of nodes: those in no zone that counts, those in each zone that counts, and those that are named.

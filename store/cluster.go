@@ -78,14 +78,14 @@ func (c *Cluster) publish() {
 	for _, svc := range dirty {
 		c.recompute(svc)
 	}
-	for _, svc := range c.unsettled {
-		svc.unsettled = false
-		c.settle(svc, &p)
+	for _, svc := range c.pending {
+		svc.pending = false
+		c.finalize(svc, &p)
 	}
 	for _, svc := range dirty {
 		svc.trigger = time.Time{} // also of changes that make no difference anywhere
 	}
-	c.unsettled = nil
+	c.pending = nil
 	c.problems.endReport()
 	c.feed.publish(&p)
 }
@@ -99,12 +99,12 @@ func (c *Cluster) recompute(svc *service) {
 	if !sameRecord(svc.computed, record) {
 		c.claim(svc, record)
 	} else {
-		c.unsettle(svc) // some node may see a difference
+		c.markPending(svc) // some node may see a difference
 	}
 }
 
-// settle brings the answer for svc up to date after all claims have been placed.
-func (c *Cluster) settle(svc *service, p *publication) {
+// finalize brings the answer for svc up to date after all claims have been placed.
+func (c *Cluster) finalize(svc *service, p *publication) {
 	record, lost := c.award(svc)
 	former := svc.answer
 	svc.answer = nil

@@ -370,7 +370,7 @@ func (l *look) zone() string {
 	return l.object.Zone
 }
 
-// seenAnew returns the services of which the node has another record now than from would have.
+// seenAnew returns the services whose record is another one for the node now than it would be for from.
 func (l *look) seenAnew(from *model.Node) (names []state.ServiceName) {
 	for a := range l.answers.Values() {
 		before, now := a.view(l.name, from), a.view(l.name, l.object)

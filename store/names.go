@@ -198,7 +198,7 @@ func (n *Names) account() {
 		}
 		n.ledger.set(svc, min(brain.NamesEntries(svc.object, svc.slices), n.limits.PerService))
 	}
-	n.ledger.settle(n.objects.servicesOf, n.objects.mark)
+	n.ledger.finalize(n.objects.servicesOf, n.objects.mark)
 }
 
 // granted returns the names for which a service has room, and reports what is left out.

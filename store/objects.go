@@ -29,7 +29,7 @@ type service struct {
 
 	hasProblems bool // in core.problems
 	dirty       bool // in objects.dirty
-	unsettled   bool // in core.unsettled
+	pending     bool // in core.pending
 }
 
 // namespace groups what is in one namespace, so that its label costs only its own services.
@@ -250,7 +250,7 @@ func (o *objects) takeDirty() []*service {
 	return dirty
 }
 
-// dropIfEmpty forgets a service of which nothing is known any more.
+// dropIfEmpty forgets a service without object, slices and anything else known about it.
 func (o *objects) dropIfEmpty(svc *service) {
 	if svc.object != nil || len(svc.slices) > 0 {
 		return

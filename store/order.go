@@ -65,7 +65,7 @@ func split(n *orderNode, at rank, with bool) (before, after *orderNode) {
 	return before, after
 }
 
-// merge joins two parts of which the first comes before the second.
+// merge joins two parts, the first before the second.
 func merge(a, b *orderNode) *orderNode {
 	switch {
 	case a == nil:

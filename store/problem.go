@@ -69,7 +69,7 @@ func Reasons() []Reason {
 	return []Reason{AddressConflict, ExternalIPRefused, ServiceTooLarge, NamespaceFull, NodeFull, TooManyNames, NamespaceNamesFull, NamesFull}
 }
 
-// problems holds the problems of all services. It has a lock of its own, so that those who ask do not wait for a publication.
+// problems holds the problems of all services. It has a lock of its own, so that callers that ask do not wait for a publication.
 type problems struct {
 	log *slog.Logger
 	// onProblem is called for each problem that begins. It may be nil.
@@ -288,7 +288,7 @@ func refused(svc *service, refusals []brain.Refusal) Problem {
 	return Problem{Service: svc.name, Reason: ExternalIPRefused, Field: "spec.externalIPs", Note: note, Remedy: first.Remedy}
 }
 
-// tooLarge is the problem of a service of which a part has no room.
+// tooLarge is the problem of a service that does not fit in full.
 func tooLarge(svc *service, cfg *brain.Config, size *brain.Size) Problem {
 	limit := cfg.MaxEntries
 	if limit <= 0 || limit > brain.MaxEntries {

@@ -27,7 +27,7 @@ type core struct {
 	ledger     ledger
 	excess     map[*service]brain.Size // of services that are too large for themselves
 	apiServer  lastKnown
-	unsettled  []*service // services whose published answer may have to change
+	pending    []*service // services whose published answer may have to change
 	// own are the problems that services have for themselves, without regard to others.
 	own      map[*service][]Problem
 	problems *problems
@@ -142,7 +142,7 @@ func (c *core) takeDirty() []*service {
 		}
 		c.ledger.set(svc, size.Entries)
 	}
-	c.ledger.settle(c.objects.servicesOf, c.objects.mark)
+	c.ledger.finalize(c.objects.servicesOf, c.objects.mark)
 	return c.objects.takeDirty()
 }
 
@@ -165,7 +165,7 @@ func (c *core) noteOwn(svc *service, own []Problem) {
 	} else {
 		c.own[svc] = own
 	}
-	c.unsettle(svc)
+	c.markPending(svc)
 }
 
 // ownProblems returns the problems that a service has for itself, and for the room that there is.
@@ -186,16 +186,16 @@ func (c *core) ownProblems(svc *service, in *inputs) (own []Problem) {
 func (c *core) claim(svc *service, record *state.Service) {
 	moved := c.arbiter.replace(svc, svc.computed, record)
 	svc.computed = record
-	c.unsettle(svc)
+	c.markPending(svc)
 	for _, other := range moved {
-		c.unsettle(other)
+		c.markPending(other)
 	}
 }
 
-func (c *core) unsettle(svc *service) {
-	if !svc.unsettled {
-		svc.unsettled = true
-		c.unsettled = append(c.unsettled, svc)
+func (c *core) markPending(svc *service) {
+	if !svc.pending {
+		svc.pending = true
+		c.pending = append(c.pending, svc)
 	}
 }
 

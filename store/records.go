@@ -90,7 +90,7 @@ func find(variants []variant, v brain.Viewpoint) *state.Service {
 	return nil
 }
 
-// succeed makes the records of a former answer live on in a where they are equal, so that those who compare pointers see that
+// succeed makes the records of a former answer live on in a where they are equal, so that callers that compare pointers see that
 // they are. It is called before a is shared.
 func (a *answer) succeed(former *answer) {
 	former.mu.Lock()

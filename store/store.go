@@ -113,16 +113,16 @@ func (s *Store) publish() {
 		s.recompute(svc)
 	}
 	var changes []revlog.Change
-	for _, svc := range s.unsettled {
-		svc.unsettled = false
-		if s.settle(svc) {
+	for _, svc := range s.pending {
+		svc.pending = false
+		if s.finalize(svc) {
 			changes = append(changes, revlog.Change{Name: svc.name, Record: svc.published, Trigger: svc.trigger})
 		}
 	}
 	for _, svc := range dirty {
 		svc.trigger = time.Time{} // also of changes that make no difference here
 	}
-	s.unsettled = nil
+	s.pending = nil
 	s.problems.endReport()
 	s.feed.Publish(s.node, changes)
 }
@@ -154,8 +154,8 @@ func (s *Store) recompute(svc *service) {
 	}
 }
 
-// settle brings svc.published up to date after all claims have been placed and reports whether it changed.
-func (s *Store) settle(svc *service) bool {
+// finalize brings svc.published up to date after all claims have been placed and reports whether it changed.
+func (s *Store) finalize(svc *service) bool {
 	record, _ := s.award(svc)
 	if sameRecord(svc.published, record) {
 		return false

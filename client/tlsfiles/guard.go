@@ -134,7 +134,7 @@ func (g *Guarded) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Stop has the connection no longer looked after. It is for those who close what is below it.
+// Stop ends the watch over the connection, for callers that close the connection below it.
 func (g *Guarded) Stop() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

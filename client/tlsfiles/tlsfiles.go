@@ -33,7 +33,7 @@ type Config struct {
 }
 
 // New reads the files for the first time, and has a configuration composed of their contents, in the same order. An empty name
-// stands for no file, and has no contents. Errors name the file; those of compose must. log gets trouble with reading the files again.
+// stands for no file, and has no contents. Errors name the file; those of compose must. log gets failures to read the files again.
 func New(log *slog.Logger, compose func(contents [][]byte) (*tls.Config, error), files ...string) (*Config, error) {
 	c := &Config{files: files, compose: compose, log: log}
 	if err := c.reload(); err != nil {

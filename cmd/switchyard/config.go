@@ -185,7 +185,7 @@ func (p warningPrinter) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// writeFile writes a file so that whoever reads it sees the old or the new text, never a part.
+// writeFile writes a file so that readers see the old or the new text, never a part.
 func writeFile(path string, text []byte) error {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".")
 	if err != nil {

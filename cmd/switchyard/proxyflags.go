@@ -112,7 +112,7 @@ func (p *proxyFlags) registerDataplanes(fs *pflag.FlagSet) {
 
 func (p *proxyFlags) registerLocalTraffic(fs *pflag.FlagSet) {
 	c := p.file
-	fs.StringVar(&c.DetectLocalMode, "detect-local-mode", "", "how to tell connections of pods from others: ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix")
+	fs.StringVar(&c.DetectLocalMode, "detect-local-mode", "", "how to distinguish connections of pods from others: ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix")
 	fs.StringVar(&c.ClusterCIDR, "cluster-cidr", "", "addresses of all pods: a CIDR, or one of each family with a comma between them")
 	fs.StringVar(&c.DetectLocal.BridgeInterface, "pod-bridge-interface", "", "bridge of the pods, for BridgeInterface")
 	fs.StringVar(&c.DetectLocal.InterfaceNamePrefix, "pod-interface-name-prefix", "", "start of the names of pods' interfaces, for InterfaceNamePrefix")
@@ -241,7 +241,7 @@ func digest(files []configfile.File) [sha256.Size]byte {
 	return sha256.Sum256(sums)
 }
 
-// override gives c what flags say that count more than anything else.
+// override gives c the values of the flags that count more than anything else.
 func (p *proxyFlags) override(c *config.Config) error {
 	if p.flags.Changed("hostname-override") {
 		name := strings.ToLower(strings.TrimSpace(p.hostnameOverride))

@@ -19,11 +19,11 @@ import (
 	"github.com/switchyard-net/switchyard/config/configfile"
 )
 
-// settle is how long a configuration file must be left alone before it is read: editors and ConfigMaps write in steps.
-const settle = 100 * time.Millisecond
+// quietPeriod is how long a configuration file must be left alone before it is read: editors and ConfigMaps write in steps.
+const quietPeriod = 100 * time.Millisecond
 
 // followConfig follows the configuration file until ctx ends, and lets the process go on with what it says. It returns an error if
-// it cannot and configHardFail says that the process ends then.
+// it cannot and configHardFail ends the process then.
 func (d *daemon) followConfig(ctx context.Context) error {
 	paths := d.flags.configFiles
 	if len(paths) == 0 {
@@ -46,15 +46,15 @@ func (d *daemon) followConfig(ctx context.Context) error {
 		return nil
 	}
 	read, unreadable := d.flags.read, ""
-	due := time.After(settle) // it may have changed between reading it and watching it
+	due := time.After(quietPeriod) // it may have changed between reading it and watching it
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-watcher.Events:
-			due = time.After(settle)
+			due = time.After(quietPeriod)
 		case <-watcher.Errors:
-			due = time.After(settle)
+			due = time.After(quietPeriod)
 		case <-due:
 			due = nil
 			files, err := configfile.ReadFiles(paths...)

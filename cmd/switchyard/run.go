@@ -96,7 +96,7 @@ func (o *runOptions) run(ctx context.Context, stdout, stderr io.Writer) error {
 	c.HostnameOverride = o.node
 	settings.warn(c, log)
 	// What is missing in a broken manifest must not be removed from a kernel that routes it. Where nothing is routed, some services
-	// are better than none. Who may not look into the kernel is told so when it is to be programmed.
+	// are better than none. A process that may not read the kernel's rules fails when it programs them.
 	held, err := node.Programmed(runtime.GOOS)
 	src, err := file.New(file.Options{Path: o.source, Whole: held || err != nil, Grace: graceOf(o.grace), Logger: log})
 	if err != nil {

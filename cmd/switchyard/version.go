@@ -51,7 +51,7 @@ func commitOf(info *debug.BuildInfo) string {
 // programName is how this process is called where others see it.
 func programName() string { return "switchyard " + currentVersion() }
 
-// currentVersion is what the linker was told, else the module's version as the go command knows it, which names the commit.
+// currentVersion is the version that the linker set, else the module's version as the go command knows it, which names the commit.
 func currentVersion() string {
 	if version != "" {
 		return version

@@ -37,7 +37,7 @@ type ConfigurationV1alpha1 struct {
 }
 
 // ConfigurationV1alpha2 is a [v1alpha2.KubeProxyConfiguration] as an object of Kubernetes. It is decoded over the defaults, as
-// they are told from zero there, and unknown fields are errors.
+// they are distinguished from zero there, and unknown fields are errors.
 type ConfigurationV1alpha2 struct {
 	v1alpha2.KubeProxyConfiguration
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/switchyard-net/switchyard/field"
 )
 
-// Convert returns what c, which has its defaults, says; what became of the fields that did not land where they were, or not at
+// Convert returns what c, which has its defaults, says; notes about the fields that did not land where they were, or not at
 // all; and the faults of values that mean nothing. The fields at fault keep the defaults of v1alpha2. Paths are those of this
 // version. The result shares nothing with c.
 //

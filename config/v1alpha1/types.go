@@ -59,7 +59,7 @@ type KubeProxyConfiguration struct {
 	NFTables  NFTables  `json:"nftables"`
 	Winkernel Winkernel `json:"winkernel"`
 
-	// DetectLocalMode says how connections of pods are told from others. Empty means ClusterCIDR.
+	// DetectLocalMode specifies how connections of pods are distinguished from others. Empty means ClusterCIDR.
 	DetectLocalMode string `json:"detectLocalMode"`
 	// DetectLocal has what DetectLocalMode needs.
 	DetectLocal DetectLocal `json:"detectLocal"`

@@ -12,7 +12,7 @@ const (
 	tcpSize   = 65535
 )
 
-// answer returns the answer to a query, with at most size bytes if the client does not say that it takes more; nil if it is none.
+// answer returns the answer to a query, with at most size bytes unless the client takes more; nil if query is none.
 func (z *zone) answer(query []byte, size int) []byte {
 	var p dnsmessage.Parser
 	header, err := p.Start(query)

@@ -19,7 +19,7 @@ const (
 )
 
 // writer writes the script for nft. Each frontend is an element of a map, which sends the first packet of a connection to the
-// chain of its port. That one tells the three kinds of client apart, and sends them to one of two routes.
+// chain of its port. That one distinguishes the three kinds of client, and sends them to one of two routes.
 type writer struct {
 	*dataplane
 	strings.Builder
@@ -52,7 +52,7 @@ func (e elements) rules() (rules []string) {
 	return rules
 }
 
-// chain makes a chain of rules, of which empty ones do not count, and returns its name.
+// chain makes a chain of rules, without the empty ones, and returns its name.
 func (w *writer) chain(name string, rules ...string) string { return w.hook(name, "", rules...) }
 
 // hook makes a chain that the kernel calls for the first packet of each connection.
@@ -113,7 +113,7 @@ func (w *writer) port(service client.ServiceName, p *api.Port) {
 	}
 }
 
-// traffic makes the chain that tells the kinds of client apart.
+// traffic makes the chain that distinguishes the kinds of client.
 func (w *writer) traffic(ip, kind, port string, p *api.Port, t *api.Traffic) string {
 	if t == nil {
 		return ""

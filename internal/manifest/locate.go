@@ -8,7 +8,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Locator finds the positions of fields, for those who find fault with what an object says after it has been decoded.
+// Locator finds the positions of fields, for callers that find faults in an object after it has been decoded.
 type Locator struct {
 	file string
 	docs []document

@@ -49,7 +49,7 @@ func Decode(file string, data []byte) (objects []Object, errs []error) {
 	return objects, errs
 }
 
-// Each yields what [Decode] returns, document by document, for those who need not hold a large file's objects all at once.
+// Each yields what [Decode] returns, document by document, for callers that need not hold a large file's objects all at once.
 func Each(file string, data []byte) iter.Seq2[Object, error] {
 	return func(yield func(Object, error) bool) {
 		if bytes.HasPrefix(data, []byte("\xff\xfe")) || bytes.HasPrefix(data, []byte("\xfe\xff")) {

@@ -14,7 +14,7 @@ import (
 // ErrUnknownField is wrapped by the [Error] of a field that the type read into does not have.
 var ErrUnknownField = errors.New("there is no such field")
 
-// Document is one object of any kind in a file, for those who bring the type to read it into themselves.
+// Document is one object of any kind in a file, for callers that bring the type to read it into.
 type Document struct {
 	// APIVersion and Kind are what the document says of itself; either may be empty.
 	APIVersion, Kind string

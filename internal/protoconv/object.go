@@ -272,7 +272,7 @@ func parseProtocol(n uint32) (state.Protocol, error) {
 	return 0, fmt.Errorf(".protocol is %d; it must be 6 (TCP), 17 (UDP) or 132 (SCTP)", n)
 }
 
-// parsePortOrNone reads a port of which 0 says that there is none.
+// parsePortOrNone reads a port, or 0 for none.
 func parsePortOrNone(n uint32) (uint16, error) {
 	if n == 0 {
 		return 0, nil

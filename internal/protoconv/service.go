@@ -128,12 +128,12 @@ func hasTwins(sorted []state.Endpoint) bool {
 	return false
 }
 
-// same says that two lists are one and the same piece of memory, as the brain makes those of equal routes.
+// same reports whether two lists are one and the same piece of memory, as the brain makes those of equal routes.
 func same(a, b []state.Endpoint) bool {
 	return len(a) == len(b) && len(a) > 0 && &a[0] == &b[0]
 }
 
-// compareWhole tells apart endpoints that differ in anything.
+// compareWhole distinguishes endpoints that differ in any field.
 func compareWhole(a, b state.Endpoint) int {
 	if c := a.Compare(b); c != 0 || a.Local == b.Local {
 		return c

@@ -19,7 +19,7 @@ type sheet struct {
 	records []*state.Service
 	bytes   []byte
 	ends    []int // of each record in bytes
-	// missed counts the records that had to be marshalled beside the sheet, for states of which it does not have most.
+	// missed counts the records that had to be marshalled beside the sheet, for states that share few records with it.
 	missed atomic.Int64
 }
 
@@ -46,7 +46,7 @@ func (s *sheet) cut(i, to, size int) int {
 }
 
 // cover returns which stretches make up a list of records, and how many of the records are not of the sheet; their stretches
-// have no content yet. Records are told apart by their addresses.
+// have no content yet. Records are distinguished by their addresses.
 func (s *sheet) cover(records []*state.Service) (list []stretch, missed int) {
 	i := 0
 	for j := 0; j < len(records); {
@@ -72,7 +72,7 @@ func (s *sheet) cover(records []*state.Service) (list []stretch, missed int) {
 // sheets are those that an Encoder has made. The latest one is kept; others as long as something is being sent of them, such as
 // those of several zones while all nodes come back.
 type sheets struct {
-	making sync.Mutex // held while one is made, so that others who need the same wait for it
+	making sync.Mutex // held while one is made, so that other callers that need the same wait for it
 	mu     sync.Mutex // guards all below
 	latest *sheet
 	known  []weak.Pointer[sheet] // the newest last

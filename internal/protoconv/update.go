@@ -27,7 +27,7 @@ func NextItem(e *Encoder, s *state.Service) *Raw {
 
 // Parts splits an update into messages of type WatchResponse, each of about size bytes: one service more at most. node is sent
 // along unless it is nil. Messages are made as they are asked for; u is not kept for that. at is the position, which the last of
-// them has; the second value says that it is the last.
+// them has; the second value reports whether it is the last.
 func Parts(e *Encoder, u *state.Update, node *state.Node, at Position, size int) iter.Seq2[*Raw, bool] {
 	if key, ok := alike(u, node); ok {
 		message := e.deltas.get(at, key, func() []byte { return e.delta(key, at) })

@@ -133,7 +133,7 @@ func (d *delivery) renew() {
 	d.source.log.Info("switching API server connection", "host", config.Host)
 	for _, r := range d.resources {
 		if w := d.watchers[r.kind]; w != nil {
-			d.held[r.kind].distrust()
+			d.held[r.kind].invalidate()
 			d.watch(r)
 		}
 	}

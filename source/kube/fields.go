@@ -23,7 +23,7 @@ type byNumber []*fieldSet
 // all stands for a field that is decoded whole.
 var all = &fieldSet{}
 
-// part is a message of which some fields are decoded.
+// part is a message whose fields are decoded in part.
 func part(f byNumber) *fieldSet { return &fieldSet{fields: f} }
 
 // entries are the labels or annotations with one of keys.
@@ -88,7 +88,7 @@ func (f *fieldSet) appendTo(dst, message []byte) ([]byte, error) {
 	return dst, nil
 }
 
-// appendField appends a field of which f is decoded, with its tag.
+// appendField appends a field, decoded by f, with its tag.
 func (f *fieldSet) appendField(dst, field []byte, wireType protowire.Type) ([]byte, error) {
 	if f == all || wireType != protowire.BytesType { // another type is for the decoder to refuse
 		return append(dst, field...), nil

@@ -65,7 +65,7 @@ func (h *held) note(i *item, known uint64, ok bool) bool {
 	}
 	version := versionNumber(i.version)
 	ns[i.ref.Name] = version
-	// A version that is no number tells nothing, so the object passes for news.
+	// A version that is no number cannot be compared, so the object passes for news.
 	return !ok || known != version || version == 0
 }
 
@@ -148,8 +148,8 @@ func (h *held) refs(namespace string, names map[string]uint64, refs []model.Ref)
 	return refs
 }
 
-// distrust makes every object pass for news when it is listed next: another cluster may count versions otherwise.
-func (h *held) distrust() {
+// invalidate makes every object pass for news when it is listed next: another cluster may count versions otherwise.
+func (h *held) invalidate() {
 	h.caughtUp()
 	for _, names := range h.versions {
 		for name := range names {

@@ -5,7 +5,7 @@
 // field selector leaves out the namespaces that have the label when it begins. When the label is put on another namespace, its
 // objects are dropped without a request; when it is taken off, that namespace is listed, and no other one: docs/adr/0014-opt-out.md.
 // Objects become values of package model one by one as they arrive; what is kept here of each is its name and its version, which is
-// what tells after a lost connection what has been deleted and what is news.
+// what shows after a lost connection what has been deleted and what is news.
 //
 // While the API server cannot be reached, everything stays as it was last known. Token, client certificate and CA files
 // that the rest.Config names are read again by client-go: the token every minute, certificates every five. (CA files depend
@@ -61,7 +61,7 @@ type Options struct {
 	// has been taken, so that thousands of nodes do not ask at once. It doubles while the label keeps flipping, and grows with the
 	// number of such namespaces. Default: 2 seconds.
 	ListSpread time.Duration
-	// Logger gets trouble with the API server and with objects. Nil discards it.
+	// Logger gets problems with the API server and with objects. Nil discards it.
 	Logger *slog.Logger
 }
 
@@ -128,7 +128,7 @@ func (s *Source) connect(config *rest.Config) error {
 
 // Run delivers until ctx ends.
 func (s *Source) Run(ctx context.Context, sink source.Sink) error {
-	// client-go's own messages are for those who debug; what matters is logged here, once.
+	// client-go's own messages are for debugging; what matters is logged here, once.
 	ctx = logr.NewContext(ctx, logr.FromSlogHandler(demote{s.log.Handler()}))
 	newDelivery(s, sink).run(ctx)
 	return nil

@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// itemList is a list of objects of which only items are left, in the form that client-go's Reflector takes.
+// itemList is a list of objects without its metadata, in the form that client-go's Reflector takes.
 type itemList struct {
 	metav1.TypeMeta
 	metav1.ListMeta

@@ -55,7 +55,7 @@ type optIn struct {
 	// covered is closed when watches bring all events that are newer than least.
 	covered chan struct{}
 	least   map[model.Kind]string
-	// done are the kinds of which a list of all namespaces has brought the objects meanwhile.
+	// done are the kinds whose objects a list of all namespaces has brought meanwhile.
 	done map[model.Kind]bool
 	// queued are the events since covered, in order.
 	queued []queuedEvent

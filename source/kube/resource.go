@@ -109,7 +109,7 @@ func (r *resource) rule() string {
 	return fmt.Sprintf(`{apiGroups: [%q], resources: [%q], verbs: ["list", "watch"]}`, r.version.Group, r.plural)
 }
 
-// reader returns a resource's newReader for objects of which some fields are decoded. They are one and the same object, which reset
+// reader returns a resource's newReader for objects that are decoded in part. They are one and the same object, which reset
 // empties: slices and maps keep their capacity.
 func reader[T any, P interface {
 	*T

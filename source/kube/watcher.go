@@ -87,7 +87,7 @@ func (w *watcher) run(ctx context.Context) {
 		attempt, cancel := context.WithCancel(ctx)
 		w.giveUp = cancel
 		logger := logr.FromContextOrDiscard(ctx)
-		cache.NewReflectorWithOptions(w.listWatch(), w.resource.example, intake{w}, cache.ReflectorOptions{
+		cache.NewReflectorWithOptions(w.listWatch(), w.resource.example, reflectorStore{w}, cache.ReflectorOptions{
 			Logger:          &logger,
 			Name:            w.resource.name(),
 			MinWatchTimeout: w.lasts,
@@ -109,7 +109,7 @@ func (w *watcher) send(e event) {
 	}
 }
 
-// listWatch makes the requests that the Reflector asks for, and watches what becomes of them.
+// listWatch makes the requests that the Reflector asks for, and watches their outcome.
 //
 // About versions: a first list may be what the API server has in its memory ("0"), as old as that is: thousands of nodes that
 // start at once must not all read from etcd. But it must not be older than what the sink has already, or objects would come
@@ -260,7 +260,7 @@ func (w *watcher) failed(ctx context.Context, err error) {
 		if status == http.StatusForbidden {
 			w.health.fail(w.resource, err)
 		} else {
-			w.health.markHealthy(w.resource) // an API server that is older than the resource is not in trouble
+			w.health.markHealthy(w.resource) // an API server that is older than the resource is no problem
 		}
 		w.send(event{what: denied})
 		w.giveUp()
@@ -272,21 +272,21 @@ func (w *watcher) failed(ctx context.Context, err error) {
 // tooLong are the answers to a URL that is too long for the API server or a proxy before it.
 var tooLong = []int{http.StatusRequestURITooLong, http.StatusRequestHeaderFieldsTooLarge, http.StatusBadRequest}
 
-// intake is the Reflector's store. It keeps nothing.
-type intake struct{ w *watcher }
+// reflectorStore is the Reflector's store. It keeps nothing.
+type reflectorStore struct{ w *watcher }
 
-var _ cache.ReflectorStore = intake{}
+var _ cache.ReflectorStore = reflectorStore{}
 
 // Add implements cache.ReflectorStore.
-func (i intake) Add(obj any) error { return i.one(put, obj) }
+func (i reflectorStore) Add(obj any) error { return i.one(put, obj) }
 
 // Update implements cache.ReflectorStore.
-func (i intake) Update(obj any) error { return i.one(put, obj) }
+func (i reflectorStore) Update(obj any) error { return i.one(put, obj) }
 
 // Delete implements cache.ReflectorStore.
-func (i intake) Delete(obj any) error { return i.one(deleted, obj) }
+func (i reflectorStore) Delete(obj any) error { return i.one(deleted, obj) }
 
-func (i intake) one(what what, obj any) error {
+func (i reflectorStore) one(what what, obj any) error {
 	it, err := i.item(obj)
 	if err != nil {
 		return err
@@ -297,7 +297,7 @@ func (i intake) one(what what, obj any) error {
 }
 
 // Replace implements cache.ReflectorStore.
-func (i intake) Replace(objects []any, version string) error {
+func (i reflectorStore) Replace(objects []any, version string) error {
 	items := make([]*item, 0, len(objects))
 	for _, obj := range objects {
 		it, err := i.item(obj)
@@ -312,10 +312,10 @@ func (i intake) Replace(objects []any, version string) error {
 }
 
 // Resync implements cache.ReflectorStore. What the sink got it has.
-func (i intake) Resync() error { return nil }
+func (i reflectorStore) Resync() error { return nil }
 
 // item strips an object, if that has not been done.
-func (i intake) item(obj any) (*item, error) {
+func (i reflectorStore) item(obj any) (*item, error) {
 	switch obj := obj.(type) {
 	case *item:
 		return obj, nil

@@ -635,7 +635,7 @@ func (x *EndpointGroup) GetEndpoints() []*NamedEndpoint {
 type NamedEndpoint struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Address []byte                 `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
-	// Empty if the endpoint has none: whoever answers for DNS assigns one.
+	// Empty if the endpoint has none: the DNS server assigns one.
 	Hostname      string `protobuf:"bytes,2,opt,name=hostname,proto3" json:"hostname,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -821,7 +821,7 @@ type WatchRequest struct {
 	// Asks for one update. The server answers when there is a state newer than the last it has sent. Asking again before the
 	// answer has come has no effect. The first request may ask already.
 	Ready bool `protobuf:"varint,2,opt,name=ready,proto3" json:"ready,omitempty"`
-	// How the client's dataplane is doing. Optional; it is a courtesy to those who run the node.
+	// How the client's dataplane is doing. Optional; it helps the operators of the node.
 	Status        *Status `protobuf:"bytes,3,opt,name=status,proto3" json:"status,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -885,7 +885,7 @@ type Subscribe struct {
 	Node string `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
 	// The position of the last update that the client has taken, unset at first.
 	Resume *Position `protobuf:"bytes,2,opt,name=resume,proto3" json:"resume,omitempty"`
-	// What the client calls itself, for those who look after the server; at most 63 bytes are kept. Optional.
+	// What the client calls itself, for the operators of the server; at most 63 bytes are kept. Optional.
 	Client        string `protobuf:"bytes,3,opt,name=client,proto3" json:"client,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1458,7 +1458,7 @@ func (x *Port) GetLingering() []uint32 {
 type Frontend struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Kind  FrontendKind           `protobuf:"varint,1,opt,name=kind,proto3,enum=switchyard.localnet.v1.FrontendKind" json:"kind,omitempty"`
-	// Empty for NODE_PORT: the frontend then exists on each of the node's node port addresses, which the dataplane is told by
+	// Empty for NODE_PORT: the frontend then exists on each of the node's node port addresses, which the dataplane gets from
 	// its own configuration.
 	Address []byte `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
 	Port    uint32 `protobuf:"varint,3,opt,name=port,proto3" json:"port,omitempty"`

@@ -285,7 +285,7 @@ func (s *Set) attrs(t Table) []Attr {
 	return attrs
 }
 
-// byteOrder tells the nft tool of keys and data that begin in host byte order, as user data that the kernel keeps: the tool would
+// byteOrder marks keys and data that begin in host byte order for the nft tool, as user data that the kernel keeps: the tool would
 // show their numbers backwards.
 func (s *Set) byteOrder() (tlv []byte) {
 	for typ, types := range [][]Type{nftnlUdataSetKeyByteOrder: s.Key, nftnlUdataSetDataByteOrder: s.Data} {

@@ -88,7 +88,7 @@ func (c *Conn) Commit(b *Batch) error {
 	return err
 }
 
-// noRoom marks what smaller batches may be spared.
+// noRoom marks errors that smaller batches may avoid.
 func noRoom(err error) error {
 	if errors.Is(err, unix.EMSGSIZE) || errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.ENOMEM) {
 		return fmt.Errorf("%w: %w", ErrNoRoom, err)
@@ -209,7 +209,7 @@ func retry(fn func() error) error {
 	}
 }
 
-// errInterrupted says that something was committed while a dump ran, so that the dump, whole as it is, may show neither state.
+// errInterrupted reports that something was committed while a dump ran, so that the dump, whole as it is, may show neither state.
 var errInterrupted = errors.New("nf_tables changed during a dump")
 
 // request sends one request and calls fn with the attributes of each message of the answer.

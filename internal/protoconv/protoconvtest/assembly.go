@@ -1,4 +1,4 @@
-// Package protoconvtest puts updates together from their messages, for the tests of those who make them.
+// Package protoconvtest puts updates together from their messages, for the tests of the packages that make them.
 package protoconvtest
 
 import (
@@ -27,7 +27,7 @@ type Received struct {
 	Update *state.Update
 	// Position is what to resume from once the update has been taken.
 	Position protoconv.Position
-	// Failed are services that are there but cannot be read, with the reasons. Whoever has an earlier record of such a service
+	// Failed are services that are there but cannot be read, with the reasons. A client that has an earlier record of such a service
 	// leaves it as it is. Nil if there are none.
 	Failed map[state.ServiceName]error
 }
