@@ -246,6 +246,9 @@ type API struct {
 	TLSKeyFile string
 	// ClientCAFile has the authorities of clients' certificates. TLS needs it.
 	ClientCAFile string
+	// Names also serves the names of all Services, to DNS servers: those of Services that are not routed, too, which are then watched.
+	// Without Listen it has no effect.
+	Names bool
 }
 
 // Default returns the configuration of an empty v1alpha2 file. It shares nothing with other configurations.

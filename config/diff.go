@@ -159,6 +159,7 @@ var effects = map[string]effect{
 	"api.tlsCertFile":  effectLive,
 	"api.tlsKeyFile":   effectLive,
 	"api.clientCAFile": effectLive,
+	"api.names":        effectLive,
 }
 
 // canonical maps paths in lower case to how files spell them.

@@ -18,9 +18,11 @@ import (
 type Dataplane interface {
 	backend.Backend
 	// Reconfigure makes the dataplane go on with another configuration, of the same mode. Nothing in the kernel changes before the next
-	// Apply, which is of a full update. No other method is called meanwhile. After an error it goes on as before. It is called when
-	// the local detector, the addresses of NodePorts, the masquerade bit, nftables.maxAffinityClients or the sync periods change, and
-	// with another source or name of the node; not for other fields.
+	// Apply, which is of a full update. No other method is called meanwhile. After an error it goes on as before.
+	//
+	// A dataplane of [Options].Dataplane gets each configuration that [Node.Reconfigure] gets, whatever has changed: it alone knows what
+	// it goes by. If it has settings of its own, which config.Config does not have, the program calls [Node.Reconfigure] with the same
+	// configuration when they change, and the dataplane takes them over here; configfile.LoadSection reads them from a file.
 	Reconfigure(c *config.Config) error
 	// Faults returns what keeps the dataplane from holding what was applied, such as another program that changes its rules. It is
 	// called concurrently.

@@ -71,8 +71,9 @@ type Options struct {
 	// returns nothing, which New does not check. It must not be modified any more.
 	Config *config.Config
 	// Source makes the source of the cluster's objects for a configuration and the name of the node, which is empty for a Relay: that
-	// needs the objects of all nodes. It is called by New, and by Reconfigure if clientConnection, configSyncPeriod, serviceProxyName
-	// or the node's name have changed. What the source implements of [source.WithProblems], [source.WithEligibility] and
+	// needs the objects of all nodes. It is called by New, and by Reconfigure if clientConnection, configSyncPeriod, serviceProxyName,
+	// api.names or the node's name have changed. With api.names it must also deliver Services and EndpointSlices that only have names, as
+	// kube.Options.Names makes it. What the source implements of [source.WithProblems], [source.WithEligibility] and
 	// [source.WithEvents] is used.
 	Source func(c *config.Config, node string) (source.Source, error)
 	// States are states that are made elsewhere, for the role Proxy.
@@ -87,8 +88,6 @@ type Options struct {
 	Logger *slog.Logger
 	// Program and Version are how the process is called where others see it. Defaults: the name of the executable, and unknown.
 	Program, Version string
-	// Names makes the API serve the names of all services, too, to DNS servers. Source must then deliver also what only has names.
-	Names bool
 	// TakeOver is how long New waits for the end of another process that programs this kernel, which goes on routing meanwhile.
 	// Default: it does not wait.
 	TakeOver time.Duration

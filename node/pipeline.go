@@ -64,13 +64,14 @@ type origin struct {
 	api       config.ClientConnection
 	refresh   time.Duration
 	proxyName string
+	names     bool
 }
 
 func (n *Node) originOf(c *config.Config) (o origin, err error) {
 	if n.o.States != nil {
 		return origin{}, nil
 	}
-	o = origin{api: c.ClientConnection, refresh: c.ConfigSyncPeriod.Duration, proxyName: c.ServiceProxyName}
+	o = origin{api: c.ClientConnection, refresh: c.ConfigSyncPeriod.Duration, proxyName: c.ServiceProxyName, names: c.API.Names && len(c.API.Listen) > 0}
 	if n.o.Role != Relay {
 		o.node, err = Name(c)
 	}
@@ -124,7 +125,7 @@ func (n *Node) newPipeline(c *config.Config, o origin) (*pipeline, error) {
 	} else {
 		n.addStore(p, c)
 	}
-	if n.o.Names {
+	if o.names {
 		n.addNames(p, c)
 	}
 	p.serve.Ready, p.serve.Node = p.ready, o.node
@@ -280,7 +281,7 @@ func (p *pipeline) stop() {
 // adapt makes a pipeline that was started with a configuration go on with another that has the same origin. The objects stay as they
 // are, and the kernel keeps what it holds; only differences are written, those of routing and of the dataplane at once.
 func (p *pipeline) adapt(n *Node, was, now *config.Config) error {
-	replace := n.dataplane != nil && !reflect.DeepEqual(settingsOf(was), settingsOf(now))
+	replace := n.dataplane != nil && (n.o.Dataplane != nil || !reflect.DeepEqual(settingsOf(was), settingsOf(now)))
 	if replace {
 		p.stopDataplane()
 		if err := n.dataplane.Reconfigure(now); err != nil {

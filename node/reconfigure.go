@@ -16,8 +16,9 @@ type request struct {
 
 // Reconfigure makes the node go on with another configuration, which must be valid, and must not be modified any more. It returns when that
 // is done; before Run is called, it waits. Only what a change concerns is touched: the kernel keeps what it holds, ports stay open,
-// and Options.Source is called only if the way to the cluster's objects, or this node, is another one. After an error, everything is as
-// it was, and the call may be repeated.
+// and Options.Source is called only if the way to the cluster's objects, or this node, is another one. A dataplane of Options.Dataplane
+// gets every configuration, also the same one again, for settings of its own. After an error, everything is as it was, and the call may
+// be repeated.
 //
 // [config.Diff] names the fields that take effect only when a node is made anew, such as mode: the caller sees to it that they stay
 // the same ([config.Config.Revert]).

@@ -13,7 +13,7 @@ import (
 func (e *endpoints) NextNames(r *localnetv1.NextNamesRequest, stream grpc.ServerStreamingServer[localnetv1.NextNamesResponse]) error {
 	ctx := stream.Context()
 	if e.o.Names == nil {
-		return status.Error(codes.Unimplemented, "this server does not serve names; start it with --names")
+		return status.Error(codes.Unimplemented, "this server does not serve names; start it with --names, or set api.names")
 	}
 	// Now the client knows that it is connected, however long nothing changes.
 	if err := stream.SendHeader(nil); err != nil {

@@ -113,7 +113,7 @@ func (o *applyOptions) run(ctx context.Context, command string, stdout, stderr i
 	}
 	replica, states := api.Replica(), &node.States{Run: api.Run, Problems: api.Problems, Report: api.Report}
 	if o.fallback {
-		if _, err := kubeSource(c, "", o.node, false, log); err != nil { // finds out now whether the API server is named in a way that can be used later
+		if _, err := kubeSource(c, "", o.node, log); err != nil { // finds out now whether the API server is named in a way that can be used later
 			return err
 		}
 		s := failover.New(failover.Options{Relay: api, After: o.fallbackAfter, Node: o.node, Logger: log, Backup: o.backup(c, log)})
@@ -168,7 +168,7 @@ func (o *applyOptions) backup(c *config.Config, log *slog.Logger) func(context.C
 		sink := s.Source("kube")
 		done := make(chan error, 1)
 		go func() {
-			src, err := kubeSource(c, "", o.node, false, log)
+			src, err := kubeSource(c, "", o.node, log)
 			if err == nil {
 				err = src.Run(ctx, sink)
 			}

@@ -115,9 +115,8 @@ func dialable(target string, c *tls.Config) error {
 	return err
 }
 
-// source makes the source. check was called before. name is empty for objects of all nodes. names adds the objects that only have
-// names.
-func (o *objectFlags) source(c *config.Config, name string, names bool, log *slog.Logger) (source.Source, error) {
+// source makes the source. check was called before. name is empty for objects of all nodes.
+func (o *objectFlags) source(c *config.Config, name string, log *slog.Logger) (source.Source, error) {
 	switch {
 	case o.path != "":
 		return file.New(file.Options{Path: o.path, Whole: true, Grace: graceOf(o.grace), Logger: log})
@@ -131,8 +130,11 @@ func (o *objectFlags) source(c *config.Config, name string, names bool, log *slo
 		}
 		return relay.New(relay.Options{Targets: o.relays, Certificates: certificates, SocketUsers: o.relayUsers, Logger: log})
 	}
-	return kubeSource(c, o.master, name, names, log)
+	return kubeSource(c, o.master, name, log)
 }
+
+// namesUsage is the help text of --names.
+const namesUsage = "serve the names of all Services to DNS servers, too: also of Services that are not routed, which are then watched as well"
 
 // serviceProxyNameUsage is the help text of --service-proxy-name.
 const serviceProxyNameUsage = "handle the Services with this value of the label service.kubernetes.io/service-proxy-name, instead of those without it"

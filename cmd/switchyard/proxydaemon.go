@@ -27,7 +27,7 @@ func newDaemon(ctx context.Context, p *proxyFlags, c *config.Config, log *slog.L
 	d.node, err = node.New(ctx, node.Options{
 		Config: c, Logger: log, Program: programName(), Version: currentVersion(), TakeOver: p.takeOver, ReplaceKubeProxy: true,
 		Source: func(c *config.Config, name string) (source.Source, error) {
-			return kubeSource(c, p.master, name, false, log)
+			return kubeSource(c, p.master, name, log)
 		},
 		OnReady: func(services int) { log.Info("the first state is programmed", "services", services) },
 		Flags: func() map[string]string {
@@ -53,7 +53,7 @@ func (d *daemon) run(ctx context.Context) error {
 }
 
 // kubeSource makes a source of the objects that an API server has, at master if that is not empty. name is empty for objects of all nodes.
-func kubeSource(c *config.Config, master, name string, names bool, log *slog.Logger) (source.Source, error) {
+func kubeSource(c *config.Config, master, name string, log *slog.Logger) (source.Source, error) {
 	api, renew, err := kube.Connection{
 		Kubeconfig: c.ClientConnection.Kubeconfig, Master: master,
 		AcceptContentTypes: c.ClientConnection.AcceptContentTypes, ContentType: c.ClientConnection.ContentType,
@@ -64,7 +64,7 @@ func kubeSource(c *config.Config, master, name string, names bool, log *slog.Log
 	}
 	return kube.New(kube.Options{
 		Config: api, Renew: renew, NodeName: name, AllNodes: name == "", ServiceProxyName: c.ServiceProxyName,
-		ResyncPeriod: c.ConfigSyncPeriod.Duration, Names: names, Logger: log,
+		ResyncPeriod: c.ConfigSyncPeriod.Duration, Names: c.API.Names && len(c.API.Listen) > 0, Logger: log,
 	})
 }
 

@@ -28,6 +28,7 @@ type proxyFlags struct {
 	hostnameOverride string        // --hostname-override
 	serviceProxyName string        // --service-proxy-name
 	apiListen        []string      // --api-listen
+	names            bool          // --names
 	version          string        // --version: "true" or "raw" to print the version
 
 	stdin input
@@ -43,7 +44,7 @@ type proxyFlags struct {
 
 // beside are the flags that count beside --config.
 var beside = map[string]bool{
-	"config": true, "hostname-override": true, "service-proxy-name": true, "api-listen": true, "master": true, "cleanup": true, "take-over": true, "init-only": true, "write-config-to": true,
+	"config": true, "hostname-override": true, "service-proxy-name": true, "api-listen": true, "names": true, "master": true, "cleanup": true, "take-over": true, "init-only": true, "write-config-to": true,
 	"version": true, "v": true, "vmodule": true, "logging-format": true, "log-flush-frequency": true,
 	"log-text-split-stream": true, "log-text-info-buffer-size": true, "log-json-split-stream": true, "log-json-info-buffer-size": true,
 }
@@ -76,6 +77,7 @@ func (p *proxyFlags) registerGeneral(fs *pflag.FlagSet) {
 	fs.Float32Var(&c.ClientConnection.QPS, "kube-api-qps", c.ClientConnection.QPS, "requests to the API server a second")
 	fs.StringVar(&p.hostnameOverride, "hostname-override", "", "name of this Node, instead of the host's name")
 	fs.StringSliceVar(&p.apiListen, "api-listen", nil, "where to serve the node-local API: unix:///PATH or tcp://IP:PORT; may be repeated")
+	fs.BoolVar(&p.names, "names", false, namesUsage)
 	fs.StringVar(&p.serviceProxyName, "service-proxy-name", "", serviceProxyNameUsage)
 	fs.StringVar(&c.BindAddress, "bind-address", c.BindAddress, "primary IP of this node; nothing is bound to it")
 	fs.StringVar(&c.HealthzBindAddress, "healthz-bind-address", c.HealthzBindAddress, "IP and port of /healthz and /livez; empty for none")
@@ -255,6 +257,9 @@ func (p *proxyFlags) override(c *config.Config) error {
 	}
 	if p.flags.Changed("api-listen") {
 		c.API.Listen = p.apiListen
+	}
+	if p.flags.Changed("names") {
+		c.API.Names = p.names
 	}
 	flags, _, _ := p.file.Convert()
 	from, to := &flags.Logging, &c.Logging

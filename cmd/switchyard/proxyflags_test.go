@@ -114,7 +114,7 @@ func TestProxyFlagsAreThoseOfKubeProxy(t *testing.T) {
 		}
 	}
 	// kube-proxy lets two processes program a kernel, knows no name for itself, and has no API.
-	ours := []string{"take-over", "service-proxy-name", "api-listen"}
+	ours := []string{"take-over", "service-proxy-name", "api-listen", "names"}
 	parse(t).flags.VisitAll(func(f *pflag.Flag) {
 		if !known[f.Name] && !slices.Contains(ours, f.Name) {
 			t.Errorf("kube-proxy has no --%s", f.Name)
@@ -216,12 +216,12 @@ func TestProxyFlagsOfOurOwn(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, args := range [][]string{nil, {"--config", file}} {
-		c, warnings, err := parse(t, append(args, "--service-proxy-name=flag", "--api-listen=unix:///run/api.sock")...).config()
+		c, warnings, err := parse(t, append(args, "--service-proxy-name=flag", "--api-listen=unix:///run/api.sock", "--names")...).config()
 		if err != nil || len(warnings) > 0 {
 			t.Fatal(err, warnings)
 		}
-		if c.ServiceProxyName != "flag" || !slices.Equal(c.API.Listen, []string{"unix:///run/api.sock"}) {
-			t.Errorf("with %v, the flags lead to %q and %q", args, c.ServiceProxyName, c.API.Listen)
+		if c.ServiceProxyName != "flag" || !c.API.Names || !slices.Equal(c.API.Listen, []string{"unix:///run/api.sock"}) {
+			t.Errorf("with %v, the flags lead to %q, %q and names %v", args, c.ServiceProxyName, c.API.Listen, c.API.Names)
 		}
 	}
 	if _, _, err := parse(t, "--api-listen=here").config(); err == nil || !strings.Contains(err.Error(), "--api-listen must look like unix:///") {

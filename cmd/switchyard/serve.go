@@ -70,7 +70,7 @@ switchyard:relays may have everything.`,
 	o.routing.register(f)
 	f.StringVar(&o.node, "node", "", "name of the node whose state is served (default: the host's name)")
 	f.BoolVar(&o.nodes, "nodes", false, "serve the states of all nodes, and the cluster's objects to relays below")
-	f.BoolVar(&o.names, "names", false, "serve the names of all services to DNS servers, too: also of services that are not routed, which are then watched as well")
+	f.BoolVar(&o.names, "names", false, namesUsage)
 	f.StringSliceVar(&o.listen, "listen", []string{client.DefaultTarget}, "where to serve: unix:///PATH or tcp://IP:PORT; may be repeated")
 	f.StringVar(&o.mode, "socket-mode", "0600", "permissions of unix sockets")
 	f.StringSliceVar(&o.users, "socket-users", nil, "users whose processes may use unix sockets, by name or number, beside root and this process's own")
@@ -129,9 +129,8 @@ func (o *serveOptions) run(ctx context.Context, command string, stdout, stderr i
 		Config: c, Role: node.Server, Logger: log, Program: programName(), Version: currentVersion(), FieldName: flagFor,
 		HealthCheckNodePorts: &o.ports,
 		Source: func(c *config.Config, name string) (source.Source, error) {
-			return o.objects.source(c, name, o.names, log)
+			return o.objects.source(c, name, log)
 		},
-		Names:      o.names,
 		MaxClients: o.clients, MaxConnectionAge: cmp.Or(o.maxAge, -1),
 		OnReady: func(int) {
 			fmt.Fprintf(stdout, "switchyard: serving %s on %s\n", o.whose(), strings.Join(o.listen, ", "))
@@ -163,6 +162,7 @@ func (o *serveOptions) set(c *config.Config) error {
 		"tls-cert":     func() { c.API.TLSCertFile = o.tls.CertFile },
 		"tls-key":      func() { c.API.TLSKeyFile = o.tls.KeyFile },
 		"client-ca":    func() { c.API.ClientCAFile = o.tls.ClientCAFile },
+		"names":        func() { c.API.Names = o.names },
 	} {
 		if o.file.counts(flag) {
 			set()

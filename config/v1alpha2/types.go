@@ -152,4 +152,5 @@ type API struct {
 	TLSCertFile  string   `json:"tlsCertFile"`
 	TLSKeyFile   string   `json:"tlsKeyFile"`
 	ClientCAFile string   `json:"clientCAFile"`
+	Names        bool     `json:"names"`
 }

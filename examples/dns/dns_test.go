@@ -255,6 +255,7 @@ func TestAnswers(t *testing.T) {
 		{"x.web.shop.svc.cluster.local.", a, noName},
 		{"x._http._tcp.web.shop.svc.cluster.local.", srv, noName},
 		{"pod.cluster.local.", a, noName},
+		{"10-244-1-5.shop.pod.cluster.local.", a, noName},
 		{"notcluster.local.", a, refused},
 		{"example.org.", a, refused},
 		{".", a, refused},
