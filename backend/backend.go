@@ -1,5 +1,5 @@
-// Package backend holds what all dataplanes share: the contract, [Run], which keeps one in step with a feed of states, and the
-// settings of a node that every dataplane needs. Each dataplane is a package below this one.
+// Package backend holds what all dataplanes share: the contract, and [Run], which keeps one in step with a feed of states. Each dataplane
+// is a package below this one.
 //
 // Implement [Backend] for a dataplane in the process that computes the state, and the Sink of package client for one that gets the state
 // from the node-local API. To run a Backend, start a source with a sink of a store.Store and call [Run] with the store as the feed;
@@ -7,7 +7,7 @@
 // tests a dataplane with real packets.
 //
 // What a dataplane needs of the kernel beside its own rules is in kernel/staleflows, which deletes flows to endpoints that are gone,
-// and kernel/ifaddr, which follows the machine's addresses for [NodePortAddresses].
+// and kernel/ifaddr, which follows the machine's addresses for [state.NodePortAddresses].
 package backend
 
 import (

@@ -20,9 +20,12 @@ type Config struct {
 	// ServiceProxyName makes this instance handle exactly the services whose label
 	// service.kubernetes.io/service-proxy-name has this value. Empty: the services without that label.
 	ServiceProxyName string
-	// DetectLocal are the families in which the dataplane can distinguish pods from other clients: those with a cluster CIDR or
-	// the like.
-	DetectLocal Families
+	// LocalDetector is how dataplanes distinguish pods from other clients. Records go by it, and it is a part of the node ([state.Node]), so
+	// that both sides agree. The zero value takes no client for a pod.
+	LocalDetector state.LocalDetector
+	// NodePorts are the addresses on which dataplanes serve NodePorts: a part of the node, likewise. The zero value stands for all but
+	// loopback ones.
+	NodePorts state.NodePortAddresses
 	// MasqueradeAll masquerades all connections to cluster IPs.
 	MasqueradeAll bool
 	// ExternalIPs are the ranges that externalIPs of services may be in. Empty: they may be any address. See [AdmitExternalIPs].
@@ -35,16 +38,13 @@ type Config struct {
 
 // Equal reports whether two configurations are the same in every field.
 func (c *Config) Equal(o *Config) bool {
-	return c.NodeName == o.NodeName && c.ServiceProxyName == o.ServiceProxyName && c.DetectLocal == o.DetectLocal &&
-		c.MasqueradeAll == o.MasqueradeAll && slices.Equal(c.ExternalIPs, o.ExternalIPs) && c.NodeExternalIPs == o.NodeExternalIPs &&
+	return c.NodeName == o.NodeName && c.ServiceProxyName == o.ServiceProxyName && c.LocalDetector.Equal(o.LocalDetector) &&
+		c.NodePorts.Equal(o.NodePorts) && c.MasqueradeAll == o.MasqueradeAll && slices.Equal(c.ExternalIPs, o.ExternalIPs) && c.NodeExternalIPs == o.NodeExternalIPs &&
 		c.MaxEntries == o.MaxEntries
 }
 
 // Families is a set of IP families.
 type Families struct{ IPv4, IPv6 bool }
-
-// DualStack is the set of both families.
-var DualStack = Families{IPv4: true, IPv6: true}
 
 // Has reports whether a family is in the set.
 func (f Families) Has(family state.Family) bool {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/switchyard-net/switchyard/brain"
+	"github.com/switchyard-net/switchyard/state"
 )
 
 // TestExternalIPs: CVE-2020-8554. Which externalIPs of a service are routed, and what is said about the others.
@@ -87,8 +88,10 @@ func TestConfigEqual(t *testing.T) {
 			f.SetInt(7)
 		default:
 			switch f.Interface().(type) {
-			case brain.Families:
-				c.DetectLocal.IPv6 = true
+			case state.LocalDetector:
+				c.LocalDetector.BridgeInterface = "cni0"
+			case state.NodePortAddresses:
+				c.NodePorts.CIDRs = prefixes("192.0.2.0/25")
 			case []netip.Prefix:
 				c.ExternalIPs = prefixes("192.0.2.0/25")
 			default:

@@ -92,7 +92,7 @@ func (g *generator) names() []string {
 }
 
 func (g *generator) input() *input {
-	in := &input{cfg: &brain.Config{NodeName: one(g, anyName), DetectLocal: brain.Families{IPv4: g.bool(), IPv6: g.bool()}, MasqueradeAll: g.bool()}}
+	in := &input{cfg: &brain.Config{NodeName: one(g, anyName), LocalDetector: detector(g), MasqueradeAll: g.bool()}}
 	if g.byte()%8 == 1 {
 		in.cfg.ServiceProxyName = "a"
 	}
@@ -179,4 +179,14 @@ func (in *input) shuffle(r *rand.Rand) {
 
 func shuffle[T any](r *rand.Rand, s []T) {
 	r.Shuffle(len(s), func(i, j int) { s[i], s[j] = s[j], s[i] })
+}
+
+// detector returns one that sees the pods of some families.
+func detector(g *generator) (d state.LocalDetector) {
+	for _, p := range prefixes("10.0.0.0/8 fd00::/8") {
+		if g.bool() {
+			d.ClusterCIDRs = append(d.ClusterCIDRs, p)
+		}
+	}
+	return d
 }

@@ -11,7 +11,9 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-func config() *brain.Config { return &brain.Config{NodeName: "node1", DetectLocal: brain.DualStack} }
+func config() *brain.Config {
+	return &brain.Config{NodeName: "node1", LocalDetector: state.LocalDetector{NodeCIDR: true}}
+}
 
 func thisNode() *model.Node {
 	return &model.Node{Name: "node1", Zone: "a", Addresses: addrs("172.16.0.1 fd16::1")}

@@ -8,7 +8,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -286,7 +285,8 @@ func TestMasquerade(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			cfg, svc := config(), service()
 			cfg.MasqueradeAll, svc.ExternalLocal = c.all, c.eLcl
-			cfg.DetectLocal = brain.Families{IPv4: c.detect, IPv6: !c.detect} // the service is IPv4
+			cfg.LocalDetector.NodeCIDR = false
+			cfg.LocalDetector.ClusterCIDRs = prefixes(map[bool]string{true: "10.1.0.0/16", false: "fd00::/16"}[c.detect]) // the service is IPv4
 			svc.ExternalIPs = addrs("192.0.2.1")
 			p := compute(t, cfg, thisNode(), svc, slice(state.IPv4, "10.1.0.1")).Ports[0]
 			if p.Internal.Masquerade != c.internal || p.External.Masquerade != c.external {

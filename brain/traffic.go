@@ -75,7 +75,7 @@ func internalMasquerade(cfg *Config, family state.Family) state.Masquerade {
 	switch {
 	case cfg.MasqueradeAll:
 		return state.MasqueradeAlways
-	case cfg.DetectLocal.Has(family):
+	case cfg.LocalDetector.Detects(family):
 		return state.MasqueradeUnlessPod
 	}
 	return state.MasqueradeNever

@@ -11,8 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/field"
+	"github.com/switchyard-net/switchyard/state"
 )
 
 var compareNets = cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })
@@ -209,14 +209,14 @@ func TestNodePorts(t *testing.T) {
 		mode      Mode
 		localhost bool
 		list      []string
-		want      backend.NodePortAddresses
+		want      state.NodePortAddresses
 	}{
-		{"nftables takes the primary ones", ModeNFTables, true, nil, backend.NodePortAddresses{Primary: true}},
-		{"a blank mode takes what iptables takes", "", true, nil, backend.NodePortAddresses{CIDRs: append(all[:2:2], localhost)}},
-		{"localhost can be switched off", "", false, nil, backend.NodePortAddresses{CIDRs: all}},
-		{"ipvs never serves localhost", ModeIPVS, true, nil, backend.NodePortAddresses{CIDRs: all}},
-		{"a list is all there is", "", true, []string{"primary", "192.0.2.7/24"}, backend.NodePortAddresses{Primary: true, CIDRs: cidrs("192.0.2.0/24")}},
-		{"keywords", ModeNFTables, true, []string{"all", "localhost"}, backend.NodePortAddresses{CIDRs: append(all[:2:2], localhost)}},
+		{"nftables takes the primary ones", ModeNFTables, true, nil, state.NodePortAddresses{Primary: true}},
+		{"a blank mode takes what iptables takes", "", true, nil, state.NodePortAddresses{CIDRs: append(all[:2:2], localhost)}},
+		{"localhost can be switched off", "", false, nil, state.NodePortAddresses{CIDRs: all}},
+		{"ipvs never serves localhost", ModeIPVS, true, nil, state.NodePortAddresses{CIDRs: all}},
+		{"a list is all there is", "", true, []string{"primary", "192.0.2.7/24"}, state.NodePortAddresses{Primary: true, CIDRs: cidrs("192.0.2.0/24")}},
+		{"keywords", ModeNFTables, true, []string{"all", "localhost"}, state.NodePortAddresses{CIDRs: append(all[:2:2], localhost)}},
 	}
 	for _, tt := range tests {
 		c := Default()
@@ -234,8 +234,8 @@ func TestNodePorts(t *testing.T) {
 func TestLocalDetector(t *testing.T) {
 	c := Default()
 	c.DetectLocal = DetectLocal{ClusterCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, BridgeInterface: "cni0", InterfaceNamePrefix: "veth"}
-	byRange := backend.LocalDetector{ClusterCIDRs: c.DetectLocal.ClusterCIDRs}
-	for mode, want := range map[LocalMode]backend.LocalDetector{
+	byRange := state.LocalDetector{ClusterCIDRs: c.DetectLocal.ClusterCIDRs}
+	for mode, want := range map[LocalMode]state.LocalDetector{
 		"": byRange, LocalModeClusterCIDR: byRange, LocalModeNodeCIDR: {NodeCIDR: true},
 		LocalModeBridgeInterface: {BridgeInterface: "cni0"}, LocalModeInterfaceNamePrefix: {InterfacePrefix: "veth"},
 	} {

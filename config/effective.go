@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/state"
 )
 
 // DefaultMode returns what an empty mode stands for on a platform, named as in runtime.GOOS.
@@ -64,16 +64,20 @@ func (c *Config) CheckNodeIPs(addrs []netip.Addr) error {
 }
 
 // LocalDetector returns what DetectLocalMode and DetectLocal mean for a dataplane.
-func (c *Config) LocalDetector() backend.LocalDetector {
+func (c *Config) LocalDetector() state.LocalDetector {
 	switch c.DetectLocalMode {
 	case LocalModeNodeCIDR:
-		return backend.LocalDetector{NodeCIDR: true}
+		return state.LocalDetector{NodeCIDR: true}
 	case LocalModeBridgeInterface:
-		return backend.LocalDetector{BridgeInterface: c.DetectLocal.BridgeInterface}
+		return state.LocalDetector{BridgeInterface: c.DetectLocal.BridgeInterface}
 	case LocalModeInterfaceNamePrefix:
-		return backend.LocalDetector{InterfacePrefix: c.DetectLocal.InterfaceNamePrefix}
+		return state.LocalDetector{InterfacePrefix: c.DetectLocal.InterfaceNamePrefix}
 	}
-	return backend.LocalDetector{ClusterCIDRs: c.DetectLocal.ClusterCIDRs}
+	var d state.LocalDetector
+	for _, p := range c.DetectLocal.ClusterCIDRs {
+		d.ClusterCIDRs = append(d.ClusterCIDRs, p.Masked())
+	}
+	return d
 }
 
 var (
@@ -87,16 +91,16 @@ var (
 // If NodePortAddresses is empty, it depends on the mode, as with kube-proxy: the primary addresses if the mode is nftables,
 // otherwise all of them. A blank mode counts as iptables, which is what it stands for in kube-proxy, so that a cluster that
 // never chose a mode keeps the NodePorts it has; there, iptables.localhostNodePorts adds the loopback addresses.
-func (c *Config) NodePorts() backend.NodePortAddresses {
+func (c *Config) NodePorts() state.NodePortAddresses {
 	a := c.NodePortAddresses
 	if !a.Primary && !a.Localhost && !a.All && len(a.CIDRs) == 0 {
 		if c.Mode == ModeNFTables {
-			return backend.NodePortAddresses{Primary: true}
+			return state.NodePortAddresses{Primary: true}
 		}
 		a.All = true
 		a.Localhost = (c.Mode == "" || c.Mode == ModeIPTables) && c.IPTables.LocalhostNodePorts
 	}
-	ports := backend.NodePortAddresses{Primary: a.Primary}
+	ports := state.NodePortAddresses{Primary: a.Primary}
 	if a.All {
 		ports.CIDRs = append(ports.CIDRs, everywhere...)
 	}

@@ -50,6 +50,8 @@ type cluster struct {
 type clusterOptions struct {
 	lab           topology.Options
 	settings      Settings
+	detector      state.LocalDetector
+	nodePorts     state.NodePortAddresses
 	masqueradeAll bool
 }
 
@@ -69,11 +71,7 @@ func newCluster(ctx context.Context, d Dataplane, o clusterOptions) (*cluster, e
 	c := &cluster{dataplane: d, settings: o.settings, lab: l, recorder: recorder, changed: make(chan struct{})}
 	c.store = store.New(store.Options{
 		Brain: brain.Config{
-			NodeName: l.Node().Name,
-			DetectLocal: brain.Families{
-				IPv4: o.settings.LocalDetector.Detects(state.IPv4), IPv6: o.settings.LocalDetector.Detects(state.IPv6),
-			},
-			MasqueradeAll: o.masqueradeAll,
+			NodeName: l.Node().Name, LocalDetector: o.detector, NodePorts: o.nodePorts, MasqueradeAll: o.masqueradeAll,
 		},
 		Logger: o.settings.Logger,
 	})

@@ -13,11 +13,10 @@ import (
 	"github.com/switchyard-net/switchyard/test/netns"
 )
 
-// Settings are what a dataplane is configured with for one test.
+// Settings are what a dataplane is configured with for one test. Which clients are pods, and where NodePorts are served, is not among
+// them: that is a part of the node ([state.Node]), and the stories change it.
 type Settings struct {
-	Logger            *slog.Logger
-	LocalDetector     backend.LocalDetector
-	NodePortAddresses backend.NodePortAddresses
+	Logger *slog.Logger
 }
 
 // Dataplane is what the suite checks. It has either New, if it runs in the process of the brain, or Follow, if it follows the

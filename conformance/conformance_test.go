@@ -26,7 +26,7 @@ func TestMain(m *testing.M) { os.Exit(netns.Main(m)) }
 func naiveDataplane(fault string) conformance.Dataplane {
 	return conformance.Dataplane{
 		Name: "naive",
-		New:  func(s conformance.Settings) (backend.Backend, error) { return newNaive(s, fault) },
+		New:  func(conformance.Settings) (backend.Backend, error) { return newNaive(fault) },
 		CheckHost: func(t testing.TB) {
 			if out, err := exec.Command("nft", "list", "ruleset").CombinedOutput(); err != nil {
 				t.Errorf("nft list ruleset: %v\n%s", err, out)

@@ -13,7 +13,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/probe"
 	"github.com/switchyard-net/switchyard/test/randcluster"
@@ -75,11 +74,11 @@ func runHistory(t *testing.T, d Dataplane, seed uint64) {
 	var o clusterOptions
 	o.masqueradeAll = rng.IntN(4) == 0
 	if rng.IntN(4) > 0 {
-		o.settings.LocalDetector = backend.LocalDetector{ClusterCIDRs: []netip.Prefix{
+		o.detector = state.LocalDetector{ClusterCIDRs: []netip.Prefix{
 			netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/48"),
 		}}
 	}
-	o.settings.NodePortAddresses.Primary = rng.IntN(2) == 0
+	o.nodePorts.Primary = rng.IntN(2) == 0
 	c, err := newCluster(t.Context(), d, o)
 	if err != nil {
 		t.Fatal(err)
@@ -97,7 +96,7 @@ func runHistory(t *testing.T, d Dataplane, seed uint64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	options.DetectLocal, options.MasqueradeAll = o.settings.LocalDetector.Enabled(), o.masqueradeAll
+	options.DetectLocal, options.MasqueradeAll = o.detector.Enabled(), o.masqueradeAll
 	options.NodePortAddrs = func(addr netip.Addr) bool { return slices.Contains(c.lab.Node().Addrs, addr) }
 	w.history = randcluster.New(seed, options)
 	for step := range steps {

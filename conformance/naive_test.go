@@ -18,7 +18,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/switchyard-net/switchyard/backend"
-	"github.com/switchyard-net/switchyard/conformance"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/netns"
 )
@@ -26,7 +25,6 @@ import (
 // naive is the plainest dataplane that is right: with each change it writes all rules anew through the nft program. It shows
 // that the suite can be passed; the faults that it can be given show that the suite notices.
 type naive struct {
-	settings  conformance.Settings
 	fault     string
 	ns        *netns.NS
 	nl        *netlink.Handle
@@ -39,9 +37,9 @@ type naive struct {
 	closing   chan struct{}
 }
 
-func newNaive(settings conformance.Settings, fault string) (*naive, error) {
+func newNaive(fault string) (*naive, error) {
 	n := &naive{
-		settings: settings, fault: fault, services: map[state.ServiceName]*state.Service{}, affinity: map[string]bool{},
+		fault: fault, services: map[state.ServiceName]*state.Service{}, affinity: map[string]bool{},
 		chains: map[string]bool{}, disturbed: make(chan struct{}, 1), closing: make(chan struct{}),
 	}
 	var err error
@@ -238,7 +236,7 @@ func (n *naive) localAddrs() []netip.Addr {
 }
 
 func (n *naive) nodePortAddrs() []netip.Addr {
-	switch o := n.settings.NodePortAddresses; {
+	switch o := *n.node.NodePorts; {
 	case n.fault == "node ports everywhere":
 	case o.Primary:
 		var list []netip.Addr
@@ -391,7 +389,7 @@ func (g *generator) masquerade(chain string, m state.Masquerade) {
 
 // pods returns what matches the source of a pod's packet.
 func (g *generator) pods() []string {
-	d := g.settings.LocalDetector
+	d := g.node.LocalDetector
 	prefixes := d.ClusterCIDRs
 	switch {
 	case len(prefixes) > 0:

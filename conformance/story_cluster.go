@@ -16,7 +16,6 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/internal/manifest"
 	"github.com/switchyard-net/switchyard/kubeconv"
 	"github.com/switchyard-net/switchyard/model"
@@ -30,7 +29,7 @@ func (s *story) startCluster(ts *testscript.TestScript, args []string) error {
 	if s.cluster != nil {
 		return errors.New("there is one already")
 	}
-	o := clusterOptions{settings: Settings{NodePortAddresses: backend.NodePortAddresses{Primary: true}}}
+	o := clusterOptions{nodePorts: state.NodePortAddresses{Primary: true}}
 	detect := "cluster-cidr"
 	for _, arg := range args {
 		key, value, _ := strings.Cut(arg, "=")
@@ -46,13 +45,13 @@ func (s *story) startCluster(ts *testscript.TestScript, args []string) error {
 			if err != nil {
 				return err
 			}
-			o.settings.NodePortAddresses = addrs
+			o.nodePorts = addrs
 		default:
 			return fmt.Errorf("unknown option %q", arg)
 		}
 	}
 	var err error
-	if o.settings.LocalDetector, err = parseDetector(detect); err != nil {
+	if o.detector, err = parseDetector(detect); err != nil {
 		return err
 	}
 	c, err := newCluster(context.Background(), s.dataplane, o)
@@ -67,14 +66,14 @@ func (s *story) startCluster(ts *testscript.TestScript, args []string) error {
 	return c.update(c.nodes("zone"), nil)
 }
 
-func parseNodePorts(value string) (backend.NodePortAddresses, error) {
+func parseNodePorts(value string) (state.NodePortAddresses, error) {
 	switch value {
 	case "primary":
-		return backend.NodePortAddresses{Primary: true}, nil
+		return state.NodePortAddresses{Primary: true}, nil
 	case "all":
-		return backend.NodePortAddresses{}, nil
+		return state.NodePortAddresses{}, nil
 	}
-	var addrs backend.NodePortAddresses
+	var addrs state.NodePortAddresses
 	for item := range strings.SplitSeq(value, ",") {
 		prefix, err := netip.ParsePrefix(item)
 		if err != nil {
@@ -85,23 +84,23 @@ func parseNodePorts(value string) (backend.NodePortAddresses, error) {
 	return addrs, nil
 }
 
-func parseDetector(value string) (backend.LocalDetector, error) {
+func parseDetector(value string) (state.LocalDetector, error) {
 	kind, arg, _ := strings.Cut(value, ":")
 	switch kind {
 	case "none":
-		return backend.LocalDetector{}, nil
+		return state.LocalDetector{}, nil
 	case "cluster-cidr":
-		return backend.LocalDetector{ClusterCIDRs: []netip.Prefix{
+		return state.LocalDetector{ClusterCIDRs: []netip.Prefix{
 			netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/48"),
 		}}, nil
 	case "node-cidr":
-		return backend.LocalDetector{NodeCIDR: true}, nil
+		return state.LocalDetector{NodeCIDR: true}, nil
 	case "prefix":
-		return backend.LocalDetector{InterfacePrefix: arg}, nil
+		return state.LocalDetector{InterfacePrefix: arg}, nil
 	case "bridge":
-		return backend.LocalDetector{BridgeInterface: arg}, nil
+		return state.LocalDetector{BridgeInterface: arg}, nil
 	}
-	return backend.LocalDetector{}, fmt.Errorf("unknown detector %q", value)
+	return state.LocalDetector{}, fmt.Errorf("unknown detector %q", value)
 }
 
 // addPod: pod NAME [on=other] [addresses=N] PROTO:PORT...

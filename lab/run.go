@@ -26,7 +26,7 @@ type Options struct {
 	Path string
 	// Dataplane makes the dataplane of the calling thread's network namespace, which is that of the node under test. It must
 	// be usable from any thread afterwards. Required.
-	Dataplane func(backend.LocalDetector, backend.NodePortAddresses) (Dataplane, error)
+	Dataplane func() (Dataplane, error)
 	// Out gets the table. Required.
 	Out io.Writer
 	// Size returns the terminal's columns and rows; zeros mean that Out is no terminal. Required.

@@ -57,14 +57,16 @@ func newSession(ctx context.Context, o Options) (*session, error) {
 	s := &session{options: o, stage: stage, stop: func() {}}
 	s.status.init()
 	err = stage.lab.Node().Do(func() (err error) {
-		s.dataplane, err = o.Dataplane(backend.LocalDetector{ClusterCIDRs: stage.podCIDRs()}, backend.NodePortAddresses{Primary: true})
+		s.dataplane, err = o.Dataplane()
 		return err
 	})
 	if err != nil {
 		s.dataplane = nil // it may be a typed nil
 		return nil, errors.Join(err, s.close())
 	}
-	s.store = store.New(store.Options{Brain: brain.Config{NodeName: nodeName, DetectLocal: brain.DualStack}, Logger: o.Logger})
+	s.store = store.New(store.Options{Brain: brain.Config{
+		NodeName: nodeName, LocalDetector: state.LocalDetector{ClusterCIDRs: stage.podCIDRs()}, NodePorts: state.NodePortAddresses{Primary: true},
+	}, Logger: o.Logger})
 	s.sink = s.store.Source("lab")
 	ctx, s.stop = context.WithCancel(ctx)
 	s.done.Go(func() {

@@ -26,9 +26,7 @@ const shop = "../examples/shop"
 func testOptions(t *testing.T, path string, out io.Writer) Options {
 	return Options{
 		Path: path, Out: out, Size: func() (int, int) { return 0, 0 },
-		Dataplane: func(d backend.LocalDetector, a backend.NodePortAddresses) (Dataplane, error) {
-			return nftables.New(t.Context(), nftables.Options{LocalDetector: d, NodePortAddresses: a})
-		},
+		Dataplane: func() (Dataplane, error) { return nftables.New(t.Context(), nftables.Options{}) },
 	}
 }
 
@@ -109,8 +107,8 @@ func TestWrongDataplanesAreFound(t *testing.T) {
 			t.Parallel()
 			o := testOptions(t, part, io.Discard)
 			sound := o.Dataplane
-			o.Dataplane = func(d backend.LocalDetector, a backend.NodePortAddresses) (Dataplane, error) {
-				b, err := sound(d, a)
+			o.Dataplane = func() (Dataplane, error) {
+				b, err := sound()
 				return bent{b, tt.bend}, err
 			}
 			err := Once(t.Context(), o)

@@ -156,21 +156,22 @@ func (d nftablesDataplane) Reconfigure(c *config.Config) error {
 func nftablesOptions(c *config.Config, o DataplaneOptions) nftables.Options {
 	return nftables.Options{
 		Logger: o.Logger, Program: o.Program, TakeOver: o.TakeOver, OnFlowsCut: o.OnFlowsCut,
-		LocalDetector: c.LocalDetector(), NodePortAddresses: c.NodePorts(),
 		MasqueradeBit: new(int(c.MasqueradeBit())), MaxAffinityClients: int(c.NFTables.MaxAffinityClients),
 	}
 }
 
 // dataplaneSettings are those of c that a dataplane and [backend.Run] go by: if none of them changes, they go on undisturbed.
 type dataplaneSettings struct {
-	detector         backend.LocalDetector
-	nodePorts        backend.NodePortAddresses
+	detector         state.LocalDetector // a part of the node, as nodePorts
+	nodePorts        state.NodePortAddresses
+	own              [2]bool // whether c sets the two
 	bit, clients     int32
 	verify, interval time.Duration
 }
 
 func settingsOf(c *config.Config) dataplaneSettings {
+	detector, nodePorts := ownSettings(c)
 	return dataplaneSettings{
-		c.LocalDetector(), c.NodePorts(), c.MasqueradeBit(), c.NFTables.MaxAffinityClients, c.SyncPeriod.Duration, c.CommitInterval(),
+		c.LocalDetector(), c.NodePorts(), [2]bool{detector != nil, nodePorts != nil}, c.MasqueradeBit(), c.NFTables.MaxAffinityClients, c.SyncPeriod.Duration, c.CommitInterval(),
 	}
 }

@@ -14,20 +14,18 @@ import (
 type healthPorts struct {
 	*servicehealth.Server
 	addresses *ifaddr.Watcher
-	nodePorts func() backend.NodePortAddresses
 	node      atomic.Pointer[state.Node]
-	moved     chan struct{} // has a value when node has changed, or what nodePorts returns
+	moved     chan struct{} // has a value when node has changed
 }
 
-// newHealthPorts returns health ports that serve nowhere yet, with their share of open files. nodePorts says where NodePorts are
-// served.
-func newHealthPorts(o servicehealth.Options, files shares, nodePorts func() backend.NodePortAddresses) (*healthPorts, error) {
+// newHealthPorts returns health ports that serve nowhere yet, with their share of open files.
+func newHealthPorts(o servicehealth.Options, files shares) (*healthPorts, error) {
 	o.MaxConnections, o.MaxSockets = files.ports, files.portSockets
 	addresses, err := ifaddr.Open(ifaddr.Options{Logger: o.Logger})
 	if err != nil {
 		return nil, err
 	}
-	return &healthPorts{Server: servicehealth.New(o), addresses: addresses, nodePorts: nodePorts, moved: make(chan struct{}, 1)}, nil
+	return &healthPorts{Server: servicehealth.New(o), addresses: addresses, moved: make(chan struct{}, 1)}, nil
 }
 
 // Run serves until ctx ends, and then returns nil. It is called once.
@@ -42,27 +40,22 @@ func (h *healthPorts) attempted(a backend.Attempt) {
 	}
 	h.Update(a.Update)
 	if h.node.Swap(a.Update.Node) != a.Update.Node {
-		h.recheck()
-	}
-}
-
-// recheck is called when nodePorts returns something else than before.
-func (h *healthPorts) recheck() {
-	select {
-	case h.moved <- struct{}{}:
-	default:
+		select {
+		case h.moved <- struct{}{}:
+		default:
+		}
 	}
 }
 
 func (h *healthPorts) followAddresses(ctx context.Context) error {
 	defer h.addresses.Close()
 	for {
-		on, node := h.nodePorts(), h.node.Load()
-		switch {
-		case isEverywhere(on):
+		switch node := h.node.Load(); {
+		case node == nil: // nothing is shown yet
+		case isEverywhere(*node.NodePorts):
 			h.SetAddresses(servicehealth.AllAddresses(families...))
-		case node != nil:
-			h.SetAddresses(on.Select(h.addresses.Addrs(), node))
+		default:
+			h.SetAddresses(node.NodePorts.Select(h.addresses.Addrs(), node))
 		}
 		select {
 		case <-ctx.Done():
@@ -74,7 +67,7 @@ func (h *healthPorts) followAddresses(ctx context.Context) error {
 }
 
 // isEverywhere reports whether NodePorts are served on all addresses of both families.
-func isEverywhere(on backend.NodePortAddresses) bool {
+func isEverywhere(on state.NodePortAddresses) bool {
 	all := map[bool]bool{}
 	for _, p := range on.CIDRs {
 		if p.Bits() == 0 {

@@ -81,8 +81,8 @@ type Options struct {
 	// Role is what the node does with the states. Default: Proxy.
 	Role Role
 	// Dataplane makes the dataplane of a Proxy, in the place of that of config.Mode. Metrics and /proxyMode call it custom. New calls it
-	// once, with its own context, and Run closes it. It finds its settings with c.LocalDetector and c.NodePorts, which has a default
-	// by mode. [Cleanup] does not remove what it programs.
+	// once, with its own context, and Run closes it. Which clients are pods, and where
+	// NodePorts are served, is in the node of each update ([state.Node]), which is never without. [Cleanup] does not remove what it programs.
 	Dataplane func(ctx context.Context, c *config.Config, o DataplaneOptions) (Dataplane, error)
 	// Logger gets what an operator should know. Default: nothing is logged.
 	Logger *slog.Logger
@@ -274,7 +274,7 @@ func (n *Node) addPorts() (err error) {
 	n.ports, err = newHealthPorts(servicehealth.Options{
 		Logger: n.log, Healthy: n.health.Healthy, OnProblem: n.reportPort,
 		OpenConnections: &n.portConnections.open, ClosedConnections: &n.portConnections.closed,
-	}, n.files, func() backend.NodePortAddresses { return n.config.Load().NodePorts() })
+	}, n.files)
 	if err != nil {
 		return err
 	}

@@ -92,10 +92,9 @@ func Name(c *config.Config) (string, error) {
 
 // BrainConfig returns what c says about routing on a node.
 func BrainConfig(c *config.Config, node string) brain.Config {
-	detector := c.LocalDetector()
 	return brain.Config{
 		NodeName: node, ServiceProxyName: c.ServiceProxyName, MasqueradeAll: c.Linux.MasqueradeAll,
-		DetectLocal: brain.Families{IPv4: detector.Detects(state.IPv4), IPv6: detector.Detects(state.IPv6)},
+		LocalDetector: c.LocalDetector(), NodePorts: c.NodePorts(),
 		ExternalIPs: c.Services.AllowedExternalIPs, NodeExternalIPs: c.Services.NodeExternalIPs, MaxEntries: c.Services.MaxEntries,
 	}
 }
@@ -113,7 +112,7 @@ func NamesLimits(c *config.Config) store.NamesLimits {
 // newPipeline makes a pipeline without starting it.
 func (n *Node) newPipeline(c *config.Config, o origin) (*pipeline, error) {
 	if n.o.States != nil {
-		return n.followStates(), nil
+		return n.followStates(c), nil
 	}
 	src, err := n.o.Source(c, o.node)
 	if err != nil {
@@ -195,13 +194,14 @@ func (n *Node) addNames(p *pipeline, c *config.Config) {
 }
 
 // followStates has the states that are made elsewhere.
-func (n *Node) followStates() *pipeline {
+func (n *Node) followStates(c *config.Config) *pipeline {
 	s := n.o.States
-	p := &pipeline{follow: s.Run, name: s.Name, feed: s.Feed, latest: s.Latest, reconfigure: func(*config.Config) {}, close: func() {}}
+	agreed := &agreement{Feed: s.Feed, log: n.log, fieldName: n.fieldName, config: c}
+	p := &pipeline{follow: s.Run, name: s.Name, feed: agreed, latest: s.Latest, reconfigure: agreed.set, close: func() {}}
 	if p.name == nil {
 		p.name = func() string { return "" }
 	}
-	p.problems = func() []error { return nil }
+	p.problems = agreed.problems
 	p.limited = func() map[store.Reason]int { return nil }
 	return p
 }

@@ -64,9 +64,6 @@ func (n *Node) reconfigure(now *config.Config) error {
 	}
 	n.health.SetTimeout(healthTimeout(now))
 	n.serveOn(now)
-	if n.ports != nil {
-		n.ports.recheck()
-	}
 	return nil
 }
 

@@ -30,6 +30,7 @@ func (n *Node) newHealth() *healthz.Health {
 	}
 	if n.o.States != nil {
 		h.AddProblems("api", n.sourceProblems)
+		h.AddProblems("settings", func() []error { return n.pipeline.Load().problems() })
 	} else {
 		add("source", n.sourceProblems)
 		h.AddProblems("objects", func() []error { return n.pipeline.Load().problems() })

@@ -77,6 +77,9 @@ func fill(t *testing.T, v reflect.Value, seed *int) {
 		for _, field := range v.Fields() {
 			fill(t, field, seed)
 		}
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		fill(t, v.Elem(), seed)
 	case reflect.Slice:
 		v.Set(reflect.MakeSlice(v.Type(), 2, 2))
 		fill(t, v.Index(0), seed)
@@ -114,6 +117,9 @@ func visit(t *testing.T, v reflect.Value, path string, f func(path string, chang
 		for field, value := range v.Fields() {
 			visit(t, value, path+"."+field.Name, f)
 		}
+	case reflect.Pointer:
+		visit(t, v.Elem(), path, f)
+		f(path+" (unset)", func() { v.SetZero() })
 	case reflect.Slice:
 		for i := range v.Len() {
 			visit(t, v.Index(i), fmt.Sprintf("%s[%d]", path, i), f)

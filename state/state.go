@@ -167,8 +167,8 @@ func (k FrontendKind) String() string {
 // Frontend is an address and port that clients connect to.
 type Frontend struct {
 	Kind FrontendKind
-	// Addr is the zero Addr for kind NodePort: the frontend then exists on every node port address of the node, which
-	// only the dataplane knows (they follow the node's interfaces).
+	// Addr is the zero Addr for kind NodePort: the frontend then exists on every node port address of the node, by
+	// [Node.NodePorts] and the interfaces that the node has now.
 	Addr netip.Addr
 	Port uint16
 	// Restricted means that only clients in Sources may connect; new connections of all others are dropped before
@@ -185,8 +185,8 @@ func (f Frontend) Compare(o Frontend) int {
 
 // Traffic describes what happens to new connections to a frontend, by where they come from. There are three kinds of client:
 //
-//   - pods: the source address is one of a pod in the cluster, as the node's local-traffic detector sees it. A node without
-//     a detector takes no client for a pod.
+//   - pods: the source address is one of a pod in the cluster, as the node's local-traffic detector sees it ([Node.LocalDetector]). A
+//     node without a detector takes no client for a pod.
 //   - the node: the source address is a local address of this node, and it is not a pod.
 //   - outside: everybody else.
 type Traffic struct {
@@ -291,6 +291,11 @@ type Node struct {
 	PodCIDRs []netip.Prefix
 	// ServiceCIDRs are the ranges from which cluster IPs are taken, sorted. It may be empty if they are not known.
 	ServiceCIDRs []netip.Prefix
+	// LocalDetector distinguishes connections of pods from those of other clients. It is nil in states that do not say, such as those of a server
+	// of an earlier version: then it is as the dataplane is configured.
+	LocalDetector *LocalDetector
+	// NodePorts are the addresses on which frontends of kind NodePort are served. It is nil as LocalDetector is.
+	NodePorts *NodePortAddresses
 }
 
 // Equal reports whether two records are the same in every field. Empty and nil slices are the same.
@@ -329,5 +334,10 @@ func (r *Route) Equal(o *Route) bool {
 // Equal reports whether two nodes are the same in every field. Empty and nil slices are the same.
 func (n *Node) Equal(o *Node) bool {
 	return n.Name == o.Name && slices.Equal(n.Addresses, o.Addresses) && slices.Equal(n.PodCIDRs, o.PodCIDRs) &&
-		slices.Equal(n.ServiceCIDRs, o.ServiceCIDRs)
+		slices.Equal(n.ServiceCIDRs, o.ServiceCIDRs) && equal(n.LocalDetector, o.LocalDetector) && equal(n.NodePorts, o.NodePorts)
+}
+
+// equal compares settings that may be missing.
+func equal[T interface{ Equal(T) bool }](a, b *T) bool {
+	return a == b || a != nil && b != nil && (*a).Equal(*b)
 }

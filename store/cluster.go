@@ -37,7 +37,7 @@ type Cluster struct {
 
 // NewCluster returns an empty cluster. It publishes nothing before it has a source and all its sources are complete.
 func NewCluster(o ClusterOptions) *Cluster {
-	c := &Cluster{core: newCore(o.Brain, o.Budgets, o.Logger, o.OnProblem, objectsOfAll()), feed: newClusterFeed(), maxCompared: maxCompared}
+	c := &Cluster{core: newCore(o.Brain, o.Budgets, o.Logger, o.OnProblem, objectsOfAll()), feed: newClusterFeed(settingsOf(&o.Brain)), maxCompared: maxCompared}
 	c.core.publish = c.publish
 	return c
 }

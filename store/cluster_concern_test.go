@@ -108,7 +108,7 @@ func TestChangesReachOnlyWhomTheyConcern(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				c := NewCluster(ClusterOptions{Brain: brain.Config{DetectLocal: brain.DualStack}})
+				c := NewCluster(ClusterOptions{Brain: brain.Config{LocalDetector: state.LocalDetector{NodeCIDR: true}}})
 				defer c.Close()
 				sink := c.Source("test")
 				sink.Update(concernObjects(func(services, slicesOf, nodes) {}), nil)

@@ -170,7 +170,7 @@ func TestClusterIsAStoreOfEachNode(t *testing.T) {
 			limit = 1 + rng.IntN(20)
 		}
 		cfg, budgets := randomBudgets(rng)
-		cfg.DetectLocal = brain.DualStack
+		cfg.LocalDetector = state.LocalDetector{NodeCIDR: true}
 		f := newFleet(cfg, budgets, limit, "node-a", "node-b", "node-c", "ghost")
 		crude := rng.IntN(4) == 0
 		if crude {
@@ -255,7 +255,7 @@ func kubernetes(rng *rand.Rand) model.Object {
 // TestClusterReadersDuringUpdates lets consumers of all nodes run against a source, and wants them to end up with the last state.
 func TestClusterReadersDuringUpdates(t *testing.T) {
 	nodes := []string{"node-a", "node-b", "node-c", "ghost"}
-	f := newFleet(brain.Config{DetectLocal: brain.DualStack}, Budgets{}, 50, nodes...)
+	f := newFleet(brain.Config{LocalDetector: state.LocalDetector{NodeCIDR: true}}, Budgets{}, 50, nodes...)
 	defer f.close()
 	f.complete()
 	last := state.ServiceName{Namespace: "last", Name: "last"}

@@ -15,7 +15,9 @@ import (
 
 // clusterFeed holds the latest answers, and what changed in the revisions before them. All nodes share it.
 type clusterFeed struct {
-	mu       sync.Mutex
+	settings settings // of all nodes
+
+	mu       sync.Mutex // guards all below
 	revision state.Revision
 	latest   *overview
 	cidrs    []netip.Prefix
@@ -84,11 +86,12 @@ type publication struct {
 	cidrsChanged bool
 }
 
-func newClusterFeed() *clusterFeed {
+func newClusterFeed(s settings) *clusterFeed {
 	return &clusterFeed{
-		latest: new(overview),
-		log:    revlog.Ring[event]{Max: revlog.Limit},
-		nodes:  make(map[string]*clusterNode), followed: make(map[*clusterNode]struct{}),
+		settings: s,
+		latest:   new(overview),
+		log:      revlog.Ring[event]{Max: revlog.Limit},
+		nodes:    make(map[string]*clusterNode), followed: make(map[*clusterNode]struct{}),
 	}
 }
 
@@ -145,7 +148,7 @@ func (f *clusterFeed) publish(p *publication) {
 func (f *clusterFeed) move(m move) {
 	n := f.node(m.name)
 	n.object = m.to
-	if n.state != nil && !stateNode(m.name, m.to, f.cidrs).Equal(n.state) {
+	if n.state != nil && !f.settings.node(m.name, m.to, f.cidrs).Equal(n.state) {
 		n.state = nil
 	}
 	f.dropIfIdle(n)
@@ -304,7 +307,7 @@ type look struct {
 
 func (f *clusterFeed) look(n *clusterNode) *look {
 	if n.state == nil {
-		n.state = stateNode(n.name, n.object, f.cidrs)
+		n.state = f.settings.node(n.name, n.object, f.cidrs)
 	}
 	return &look{f.latest, f.revision, n.name, n.object, n.state}
 }
@@ -354,7 +357,8 @@ func (l *look) delta(events iter.Seq[event]) *state.Update {
 	}
 	if first != nil {
 		names = append(names, l.seenAnew(first.from)...)
-		news = news || !stateNode(l.name, first.from, l.state.ServiceCIDRs).Equal(l.state)
+		before := settings{l.state.LocalDetector, l.state.NodePorts}.node(l.name, first.from, l.state.ServiceCIDRs)
+		news = news || !before.Equal(l.state)
 	}
 	if !news && len(names) == 0 {
 		return nil

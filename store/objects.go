@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -285,12 +286,20 @@ func (o *objects) allServiceCIDRs() []netip.Prefix {
 	return sortedPrefixes(cidrs)
 }
 
-// stateNode returns a node as dataplanes see it. node is its object, nil if absent.
-func stateNode(name string, node *model.Node, serviceCIDRs []netip.Prefix) *state.Node {
-	n := &state.Node{Name: name, ServiceCIDRs: serviceCIDRs}
-	if node != nil {
-		n.Addresses = slices.Clip(node.Addresses)
-		n.PodCIDRs = sortedPrefixes(node.PodCIDRs)
+// settings are the part of a node that the operator decides.
+type settings struct {
+	detector  *state.LocalDetector
+	nodePorts *state.NodePortAddresses
+}
+
+func settingsOf(c *brain.Config) settings { return settings{new(c.LocalDetector), new(c.NodePorts)} }
+
+// node returns a node as dataplanes see it. object is its object, nil if absent.
+func (s settings) node(name string, object *model.Node, serviceCIDRs []netip.Prefix) *state.Node {
+	n := &state.Node{Name: name, ServiceCIDRs: serviceCIDRs, LocalDetector: s.detector, NodePorts: s.nodePorts}
+	if object != nil {
+		n.Addresses = slices.Clip(object.Addresses)
+		n.PodCIDRs = sortedPrefixes(object.PodCIDRs)
 	}
 	return n
 }

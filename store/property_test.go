@@ -36,7 +36,7 @@ func TestHistoryDoesNotMatter(t *testing.T) {
 			if rng.IntN(10) == 0 {
 				cfg, budgets := randomBudgets(rng)
 				cfg.MasqueradeAll = rng.IntN(2) == 0
-				cfg.DetectLocal = brain.Families{IPv4: rng.IntN(2) == 0, IPv6: rng.IntN(2) == 0}
+				cfg.LocalDetector, cfg.NodePorts.Primary = state.LocalDetector{NodeCIDR: rng.IntN(2) == 0}, rng.IntN(2) == 0
 				s.Reconfigure(cfg, budgets)
 			}
 			if before := held.revision; rng.IntN(3) == 0 && s.Snapshot().Revision() > before {

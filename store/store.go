@@ -48,7 +48,7 @@ type Snapshot = revlog.Snapshot
 
 // New returns an empty store. It publishes nothing before it has a source and all its sources are complete.
 func New(o Options) *Store {
-	node := &state.Node{Name: o.Brain.NodeName}
+	node := settingsOf(&o.Brain).node(o.Brain.NodeName, nil, nil)
 	s := &Store{
 		core: newCore(o.Brain, o.Budgets, o.Logger, o.OnProblem, objectsOfNode(o.Brain.NodeName)),
 		feed: revlog.NewFeed(node, ErrClosed),
@@ -77,6 +77,7 @@ func (s *Store) Reconfigure(c brain.Config, b Budgets) {
 		return
 	}
 	s.brain = c
+	s.renewNode()
 	s.ledger.reset(b)
 	for _, ns := range s.objects.namespaces {
 		s.objects.markAll(ns)
@@ -135,10 +136,15 @@ func (s *Store) updateNode() {
 			s.objects.markAll(ns)
 		}
 	}
-	if len(nodes) == 0 && !cidrs {
-		return
+	if len(nodes) > 0 || cidrs {
+		s.renewNode()
 	}
-	if node := stateNode(s.node.Name, s.objects.nodes[s.node.Name], s.objects.allServiceCIDRs()); !node.Equal(s.node) {
+}
+
+// renewNode makes the node anew.
+func (s *Store) renewNode() {
+	node := settingsOf(&s.brain).node(s.node.Name, s.objects.nodes[s.node.Name], s.objects.allServiceCIDRs())
+	if !node.Equal(s.node) {
 		s.node = node
 	}
 }

@@ -15,9 +15,7 @@ func TestConformance(t *testing.T) {
 	conformance.Run(t, conformance.Dataplane{
 		Name: "nftables",
 		New: func(s conformance.Settings) (backend.Backend, error) {
-			return nftables.New(t.Context(), nftables.Options{
-				Logger: s.Logger, LocalDetector: s.LocalDetector, NodePortAddresses: s.NodePortAddresses,
-			})
+			return nftables.New(t.Context(), nftables.Options{Logger: s.Logger})
 		},
 		CheckHost: func(t testing.TB) {
 			// An operator's view of the rules must always work, also with the nft of Debian 12.

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -203,7 +202,7 @@ func TestNodePortAddressesFollow(t *testing.T) {
 	ns := newNS(t)
 	conn := dial(t, ns)
 	counting := &countingKernel{}
-	b := openBackend(t, ns, Options{NodePortAddresses: backend.NodePortAddresses{
+	b := openBackend(t, ns, Options{NodePortAddresses: state.NodePortAddresses{
 		CIDRs: []netip.Prefix{prefix("192.0.2.0/24"), prefix("2001:db8::/64")},
 	}}, func(c *nft.Conn) kernel { counting.kernel = c; return counting })
 	apply(t, b, full(everyKind("every", 1, 3, 0)))

@@ -17,7 +17,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/kernel/conntrack"
@@ -103,10 +102,10 @@ func playHistory(t testing.TB, ns *netns.NS, seed uint64) (*historyRun, error) {
 	if pods {
 		r.options.LocalDetector.ClusterCIDRs = []netip.Prefix{prefix("10.244.0.0/16"), prefix("fd00:244::/32")}
 	}
-	r.options.NodePortAddresses = backend.NodePortAddresses{Primary: r.rng.IntN(2) == 0}
+	r.options.NodePortAddresses = state.NodePortAddresses{Primary: r.rng.IntN(2) == 0}
 	r.history = randcluster.New(seed, opts)
 	r.store = store.New(store.Options{Brain: brain.Config{
-		NodeName: "node-a", DetectLocal: brain.Families{IPv4: pods, IPv6: pods}, MasqueradeAll: opts.MasqueradeAll,
+		NodeName: "node-a", LocalDetector: r.options.LocalDetector, NodePorts: r.options.NodePortAddresses, MasqueradeAll: opts.MasqueradeAll,
 	}})
 	defer r.store.Close()
 	r.sink = r.store.Source("history")

@@ -13,14 +13,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
 )
 
 // TestListRuleset makes the nft tool list what each shape of the tables looks like. Some layouts make it abort.
 func TestListRuleset(t *testing.T) {
-	detectors := map[string]backend.LocalDetector{
+	detectors := map[string]state.LocalDetector{
 		"none":   {},
 		"CIDRs":  pods(families...),
 		"IPv4":   pods(state.IPv4),

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/netns"
 )
 
@@ -31,7 +31,7 @@ func TestRouteLocalnetComesBack(t *testing.T) {
 			addDevice(t, ns, "192.0.2.1/24", "127.0.0.1/8")
 			var log bytes.Buffer
 			o := Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}
-			o.NodePortAddresses = backend.NodePortAddresses{CIDRs: []netip.Prefix{prefix(test.prefix)}}
+			o.NodePortAddresses = state.NodePortAddresses{CIDRs: []netip.Prefix{prefix(test.prefix)}}
 			b := newBackend(t, ns, o)
 			apply(t, b, full(everyKind("web", 1, 2, 0)))
 			for i := range 2 {

@@ -31,9 +31,11 @@ import (
 
 // Backend is the nftables dataplane of one network namespace. It implements [backend.Backend].
 type Backend struct {
-	o      Options
-	log    *slog.Logger
-	kernel kernel
+	// o are the options. LocalDetector is the one in use, that of the node if it has one, else detector, as it was configured.
+	o        Options
+	detector state.LocalDetector
+	log      *slog.Logger
+	kernel   kernel
 	// finders are kernel, and more sockets to ask at the same time.
 	finders []finder
 	flows   *conntrack.Conn
@@ -92,7 +94,7 @@ const maxFinders = 4
 // open takes over k, and more sockets to read with.
 func open(ctx context.Context, o Options, k kernel, more ...finder) (*Backend, error) {
 	b := &Backend{
-		o: o, log: o.Logger, kernel: k, finders: append([]finder{k}, more...), mirror: newMirror(), local: openRouteLocalnet(),
+		o: o, detector: o.LocalDetector, log: o.Logger, kernel: k, finders: append([]finder{k}, more...), mirror: newMirror(), local: openRouteLocalnet(),
 		limits: usualReadLimits,
 	}
 	if b.log == nil {
@@ -208,7 +210,7 @@ func (b *Backend) Reconfigure(o Options) error {
 		return fmt.Errorf("nftables: %w", err)
 	}
 	o.Logger, o.TakeOver, o.Program, o.OnFlowsCut = b.o.Logger, b.o.TakeOver, b.o.Program, b.o.OnFlowsCut
-	b.o, b.known = o, false
+	b.o, b.detector, b.known = o, o.LocalDetector, false
 	return nil
 }
 
@@ -270,6 +272,33 @@ func (b *Backend) Disturbed() <-chan struct{} { return b.guard.disturbed }
 
 // Apply makes the tables show u. See [backend.Backend].
 func (b *Backend) Apply(_ context.Context, u *state.Update) (backend.Result, error) {
+	before := b.o.LocalDetector
+	b.detectBy(u.Node)
+	result, err := b.applyServices(u)
+	if err != nil {
+		b.use(before)
+	}
+	return result, err
+}
+
+// detectBy makes the tables take those clients for pods that a node says are.
+func (b *Backend) detectBy(n *state.Node) {
+	if n.LocalDetector != nil {
+		b.use(*n.LocalDetector)
+	} else {
+		b.use(b.detector)
+	}
+}
+
+// use changes the detector. Rules and elements depend on it, so that the tables have to be compared.
+func (b *Backend) use(d state.LocalDetector) {
+	if !d.Equal(b.o.LocalDetector) {
+		b.o.LocalDetector, b.known = d, false
+	}
+}
+
+// applyServices is Apply with the detector of u.
+func (b *Backend) applyServices(u *state.Update) (backend.Result, error) {
 	failed := map[state.ServiceName]error{}
 	for _, s := range u.Changed {
 		if err := checkService(s); err != nil {
@@ -525,7 +554,11 @@ func (b *Backend) repair(same *state.Update) (total backend.Result, err error) {
 // selectNodePorts returns the addresses that serve NodePorts now. IPv6 has no counterpart to route_localnet: connections from
 // ::1 cannot be translated.
 func (b *Backend) selectNodePorts(node *state.Node) []netip.Addr {
-	return slices.DeleteFunc(b.o.NodePortAddresses.Select(b.addrs.Addrs(), node), func(a netip.Addr) bool {
+	on := b.o.NodePortAddresses
+	if node.NodePorts != nil {
+		on = *node.NodePorts
+	}
+	return slices.DeleteFunc(on.Select(b.addrs.Addrs(), node), func(a netip.Addr) bool {
 		return a.Is6() && a.IsLoopback()
 	})
 }

@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -13,10 +12,10 @@ import (
 type Options struct {
 	// Logger takes what an operator may want to know. Nothing is logged if it is nil.
 	Logger *slog.Logger
-	// LocalDetector tells connections of pods from others.
-	LocalDetector backend.LocalDetector
-	// NodePortAddresses are the addresses on which NodePorts are served.
-	NodePortAddresses backend.NodePortAddresses
+	// LocalDetector tells connections of pods from others where the state does not say ([state.Node]).
+	LocalDetector state.LocalDetector
+	// NodePortAddresses are the addresses on which NodePorts are served where the state does not say.
+	NodePortAddresses state.NodePortAddresses
 	// MasqueradeBit is the number of the bit of packet marks, 0 to 31, that marks connections for masquerading between two
 	// hooks. Default 14, as kube-proxy's.
 	MasqueradeBit *int

@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
+	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/netns"
 )
 
@@ -279,7 +279,7 @@ func TestReconfigure(t *testing.T) {
 	for _, o := range []Options{
 		{LocalDetector: pods(families...)},
 		{LocalDetector: pods(families...), MasqueradeBit: new(3)},
-		{MasqueradeBit: new(3), NodePortAddresses: backend.NodePortAddresses{CIDRs: []netip.Prefix{prefix("127.0.0.0/8")}}},
+		{MasqueradeBit: new(3), NodePortAddresses: state.NodePortAddresses{CIDRs: []netip.Prefix{prefix("127.0.0.0/8")}}},
 		{},
 	} {
 		if err := b.Reconfigure(o); err != nil {

@@ -37,8 +37,8 @@ func someServices() []*state.Service {
 	return list
 }
 
-func pods(families ...state.Family) backend.LocalDetector {
-	var d backend.LocalDetector
+func pods(families ...state.Family) state.LocalDetector {
+	var d state.LocalDetector
 	for _, f := range families {
 		d.ClusterCIDRs = append(d.ClusterCIDRs, map[state.Family]netip.Prefix{
 			state.IPv4: prefix("10.244.0.0/16"), state.IPv6: prefix("fd00:10:244::/48"),
@@ -58,7 +58,7 @@ func restarted(t *testing.T, ns *netns.NS, before Options, first *state.Update, 
 }
 
 func TestRestartWithoutADifference(t *testing.T) {
-	for _, o := range []Options{{}, {LocalDetector: pods(families...)}, {LocalDetector: backend.LocalDetector{NodeCIDR: true}}} {
+	for _, o := range []Options{{}, {LocalDetector: pods(families...)}, {LocalDetector: state.LocalDetector{NodeCIDR: true}}} {
 		ns := newNS(t)
 		r, b := restarted(t, ns, o, full(someServices()...), o, full(someServices()...))
 		if r.Written != 0 {
@@ -140,11 +140,11 @@ func TestRestartWithOtherOptions(t *testing.T) {
 		{"cluster CIDRs removed", Options{LocalDetector: pods(families...)}, Options{}, 0},
 		{"one cluster CIDR less", Options{LocalDetector: pods(families...)}, Options{LocalDetector: pods(state.IPv4)}, 0},
 		{"another cluster CIDR", Options{LocalDetector: pods(families...)},
-			Options{LocalDetector: backend.LocalDetector{ClusterCIDRs: []netip.Prefix{prefix("10.0.0.0/8"), prefix("fd00::/8")}}}, 80},
+			Options{LocalDetector: state.LocalDetector{ClusterCIDRs: []netip.Prefix{prefix("10.0.0.0/8"), prefix("fd00::/8")}}}, 80},
 		{"another way to tell pods", Options{LocalDetector: pods(families...)},
-			Options{LocalDetector: backend.LocalDetector{BridgeInterface: "cni0"}}, 80},
+			Options{LocalDetector: state.LocalDetector{BridgeInterface: "cni0"}}, 80},
 		{"masquerade bit", Options{}, Options{MasqueradeBit: &bit}, 60},
-		{"node port addresses", Options{}, Options{NodePortAddresses: backend.NodePortAddresses{Primary: true}}, 10},
+		{"node port addresses", Options{}, Options{NodePortAddresses: state.NodePortAddresses{Primary: true}}, 10},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			ns := newNS(t)

@@ -75,9 +75,9 @@ for a while follows the API server itself, until a relay answers again.`,
 	f.StringVar(&o.tls.ServerName, "tls-server-name", "", "name that the server's certificate must have (default: the host in --api)")
 	f.StringSliceVar(&o.users, "socket-users", nil, "users whose processes may serve a unix socket in --api, by name or number, beside root and this process's own")
 	f.StringVar(&o.node, "node", "", "name of this node (default: the one that the server is for, or that the certificate names; with --fallback the host's name)")
-	o.routing.register(f)
+	o.routing.register(f, "; leave it out to go by the API, which names that of the server")
 	o.dataplane.register(f, "of kind NFTablesConfiguration or KubeProxyConfiguration")
-	f.BoolVar(&o.fallback, "fallback", false, "follow the API server while no relay answers; of the flags about routing, all but --cluster-cidr count only then")
+	f.BoolVar(&o.fallback, "fallback", false, "follow the API server while no relay answers; of the flags about routing, all but --cluster-cidr and --nodeport-addresses count only then, and these two override the API")
 	f.DurationVar(&o.fallbackAfter, "fallback-after", 10*time.Second, "how long no relay may answer until then")
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the API server for --fallback (default: the pod's service account)")
 	o.log.register(f)
@@ -116,7 +116,8 @@ func (o *applyOptions) run(ctx context.Context, command string, stdout, stderr i
 		if _, err := kubeSource(c, "", o.node, log); err != nil { // finds out now whether the API server is named in a way that can be used later
 			return err
 		}
-		s := failover.New(failover.Options{Relay: api, After: o.fallbackAfter, Node: o.node, Logger: log, Backup: o.backup(c, log)})
+		lastNode := func() *state.Node { return api.Replica().Snapshot().Node() }
+		s := failover.New(failover.Options{Relay: api, After: o.fallbackAfter, Node: o.node, Logger: log, Backup: o.backup(c, lastNode, log)})
 		replica, states.Run, states.Report = s.Replica(), s.Run, s.Report
 	}
 	states.Feed = replica
@@ -141,7 +142,6 @@ func (o *applyOptions) set(c *config.Config) (err error) {
 		c.ClientConnection.Kubeconfig = o.kubeconfig
 	}
 	o.routing.set(c, o.dataplane.file.counts)
-	o.dataplane.set(c)
 	return o.dataplane.file.valid(c)
 }
 
@@ -161,10 +161,10 @@ func (o *applyOptions) check() error {
 	return o.routing.check()
 }
 
-// backup returns what follows the API server in the place of a relay.
-func (o *applyOptions) backup(c *config.Config, log *slog.Logger) func(context.Context) (state.Feed, func() error) {
+// backup returns what follows the API server in the place of a relay. last returns the node as relays had it last.
+func (o *applyOptions) backup(c *config.Config, last func() *state.Node, log *slog.Logger) func(context.Context) (state.Feed, func() error) {
 	return func(ctx context.Context) (state.Feed, func() error) {
-		s := store.New(store.Options{Brain: node.BrainConfig(c, o.node), Budgets: node.Budgets(c), Logger: log})
+		s := store.New(store.Options{Brain: node.FallbackConfig(c, o.node, last()), Budgets: node.Budgets(c), Logger: log})
 		sink := s.Source("kube")
 		done := make(chan error, 1)
 		go func() {

@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/backend/nftables"
 	"github.com/switchyard-net/switchyard/examples"
 	"github.com/switchyard-net/switchyard/internal/manifest"
@@ -84,9 +83,7 @@ func (o *labOptions) run(ctx context.Context, stdout, stderr io.Writer) (err err
 	width, _ := size()
 	options := lab.Options{
 		Path: path, Out: stdout, Size: size, Colour: width > 0 && os.Getenv("NO_COLOR") == "", Logger: log,
-		Dataplane: func(d backend.LocalDetector, a backend.NodePortAddresses) (lab.Dataplane, error) {
-			return nftables.New(ctx, nftables.Options{Logger: log, LocalDetector: d, NodePortAddresses: a})
-		},
+		Dataplane: func() (lab.Dataplane, error) { return nftables.New(ctx, nftables.Options{Logger: log}) },
 	}
 	if !o.once {
 		return lab.Live(ctx, options)

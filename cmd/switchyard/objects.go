@@ -141,14 +141,17 @@ const serviceProxyNameUsage = "handle the Services with this value of the label 
 
 // routingFlags are what the operator decides about routing.
 type routingFlags struct {
-	clusterCIDRs     prefixes
-	masqueradeAll    bool
-	serviceProxyName string
-	services         config.Services
+	clusterCIDRs      prefixes
+	nodePortAddresses nodePortAddresses
+	masqueradeAll     bool
+	serviceProxyName  string
+	services          config.Services
 }
 
-func (r *routingFlags) register(f *pflag.FlagSet) {
-	f.Var(&r.clusterCIDRs, "cluster-cidr", "addresses of all pods; who connects from elsewhere is masqueraded on cluster IPs. Dataplanes need the same setting")
+// register adds the flags. apiUsage ends the usage of those that the node-local API carries.
+func (r *routingFlags) register(f *pflag.FlagSet, apiUsage string) {
+	f.Var(&r.clusterCIDRs, "cluster-cidr", "addresses of all pods; who connects from elsewhere is masqueraded on cluster IPs"+apiUsage)
+	f.Var(&r.nodePortAddresses, "nodeport-addresses", "where node ports are served: CIDRs of local addresses, or the word primary for the Node's first address of each family, which is the default"+apiUsage)
 	f.BoolVar(&r.masqueradeAll, "masquerade-all", false, "masquerade all connections to cluster IPs")
 	defaults := config.Default().Services
 	f.Var((*prefixes)(&r.services.AllowedExternalIPs), "allowed-external-ips", "ranges that externalIPs of Services may be in; empty for any address, 0.0.0.0/32 for none")
@@ -164,6 +167,7 @@ func (r *routingFlags) set(c *config.Config, counts func(flag string) bool) {
 	from, to := &r.services, &c.Services
 	for flag, set := range map[string]func(){
 		"cluster-cidr":              func() { c.DetectLocalMode, c.DetectLocal.ClusterCIDRs = config.LocalModeClusterCIDR, r.clusterCIDRs },
+		"nodeport-addresses":        func() { c.NodePortAddresses = r.nodePortAddresses.NodePortAddresses },
 		"masquerade-all":            func() { c.Linux.MasqueradeAll = r.masqueradeAll },
 		"service-proxy-name":        func() { c.ServiceProxyName = r.serviceProxyName },
 		"allowed-external-ips":      func() { to.AllowedExternalIPs = from.AllowedExternalIPs },

@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/internal/loglimit"
 )
 
@@ -47,7 +47,7 @@ func (p *prefixes) Set(s string) error {
 func (p *prefixes) Type() string { return "CIDRs" }
 
 // nodePortAddresses is a flag: the keyword primary, or CIDRs.
-type nodePortAddresses struct{ backend.NodePortAddresses }
+type nodePortAddresses struct{ config.NodePortAddresses }
 
 var _ pflag.Value = (*nodePortAddresses)(nil)
 
@@ -61,7 +61,7 @@ func (a *nodePortAddresses) String() string {
 // Set replaces the value.
 func (a *nodePortAddresses) Set(s string) error {
 	if s == primaryAddresses {
-		a.NodePortAddresses = backend.NodePortAddresses{Primary: true}
+		a.NodePortAddresses = config.NodePortAddresses{Primary: true}
 		return nil
 	}
 	a.Primary = false

@@ -10,16 +10,14 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/node"
 )
 
 // programmingFlags are what the operator decides about programming a node.
 type programmingFlags struct {
-	file              fileFlags
-	nodePortAddresses nodePortAddresses
-	takeOver          time.Duration
+	file     fileFlags
+	takeOver time.Duration
 }
 
 // takeOverFlag lets a command wait for its predecessor.
@@ -28,18 +26,9 @@ func takeOverFlag(f *pflag.FlagSet, wait *time.Duration) {
 }
 
 func (o *programmingFlags) register(f *pflag.FlagSet, kinds string) {
-	o.nodePortAddresses = nodePortAddresses{backend.NodePortAddresses{Primary: true}}
-	f.Var(&o.nodePortAddresses, "nodeport-addresses", "where node ports are served: CIDRs of local addresses, or the word primary for the Node's first address of each family")
 	takeOverFlag(f, &o.takeOver)
 	o.file.health.AddrPort = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), config.HealthzPort)
 	o.file.register(f, kinds)
-}
-
-// set gives c what the flags mean that count.
-func (o *programmingFlags) set(c *config.Config) {
-	if o.file.counts("nodeport-addresses") {
-		c.NodePortAddresses = config.NodePortAddresses{Primary: o.nodePortAddresses.Primary, CIDRs: o.nodePortAddresses.CIDRs}
-	}
 }
 
 // run programs this node until ctx ends, and says when it routes. With a file, it takes the place of kube-proxy in all that the file has

@@ -65,7 +65,7 @@ the broken ones said; a start on an empty kernel begins with what is good.`,
 	f.StringVar(&o.source, "source", "", "manifest or directory of manifests to read and follow (required)")
 	f.DurationVar(&o.grace, "source-grace", sourceGrace, sourceGraceUsage)
 	f.StringVar(&o.node, "node", "", "name of this node in the manifests (default: the host's name)")
-	o.routing.register(f)
+	o.routing.register(f, "")
 	o.dataplane.register(f, "of kind KubeProxyConfiguration")
 	o.log.register(f)
 	return cmd
@@ -86,7 +86,6 @@ func (o *runOptions) run(ctx context.Context, stdout, stderr io.Writer) error {
 		return &usageError{"switchyard run", err}
 	}
 	o.routing.set(c, settings.counts)
-	o.dataplane.set(c)
 	if err := settings.valid(c); err != nil {
 		return err
 	}

@@ -67,7 +67,7 @@ switchyard:relays may have everything.`,
 	}
 	f := cmd.Flags()
 	o.objects.register(f)
-	o.routing.register(f)
+	o.routing.register(f, "; dataplanes go by it, too")
 	f.StringVar(&o.node, "node", "", "name of the node whose state is served (default: the host's name)")
 	f.BoolVar(&o.nodes, "nodes", false, "serve the states of all nodes, and the cluster's objects to relays below")
 	f.BoolVar(&o.names, "names", false, namesUsage)

@@ -18,8 +18,6 @@ import (
 
 // dataplane is a client.Sink.
 type dataplane struct {
-	pods, nodePorts string // the flags
-
 	node *api.Node
 	// services are those to show: of one that cannot be programmed, what it was before.
 	services map[client.ServiceName]*api.ServiceEndpoints

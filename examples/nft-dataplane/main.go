@@ -22,10 +22,6 @@ import (
 
 func main() {
 	var d dataplane
-	flag.StringVar(&d.pods, "pods", "", "who is a pod: CIDRs such as 10.244.0.0/16,fd00:10:244::/56, or node for the node's own CIDRs, "+
-		"or dev:cni0 for what comes in on a device, or dev:veth* on devices whose name begins so; without it nobody is")
-	flag.StringVar(&d.nodePorts, "node-ports", "", "where node ports are served: CIDRs, or primary for the node's first addresses; "+
-		"without it on all addresses but loopback")
 	o := client.Options{Name: "nft-dataplane", Logger: slog.New(slog.NewTextHandler(os.Stderr, nil))}
 	flag.StringVar(&o.Target, "api", client.DefaultTarget, "where the node-local API is served")
 	flag.Func("socket-user", "a user who may serve it on a unix socket, by name or number, beside root and this process's own; may be repeated", func(u string) error {

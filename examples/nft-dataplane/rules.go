@@ -166,18 +166,19 @@ func (w *writer) route(ip, name, id, port string, p *api.Port, r *api.Route) str
 
 // podMatches are expressions for packets of pods.
 func (w *writer) podMatches(ip string) (list []string) {
-	if device, ok := strings.CutPrefix(w.pods, "dev:"); ok {
-		return []string{fmt.Sprintf("iifname %q", device)}
-	}
-	cidrs := strings.Split(w.pods, ",")
-	if w.pods == "node" {
-		cidrs = nil
-		for _, c := range w.node.PodCidrs {
-			cidrs = append(cidrs, client.Prefix(c).String())
-		}
+	var cidrs []*api.Prefix
+	switch d := w.node.PodDetection; d.GetMode() {
+	case api.PodDetectionMode_POD_DETECTION_MODE_CLUSTER_CIDR:
+		cidrs = d.ClusterCidrs
+	case api.PodDetectionMode_POD_DETECTION_MODE_NODE_CIDR:
+		cidrs = w.node.PodCidrs
+	case api.PodDetectionMode_POD_DETECTION_MODE_BRIDGE_INTERFACE:
+		return []string{fmt.Sprintf("iifname %q", d.BridgeInterface)}
+	case api.PodDetectionMode_POD_DETECTION_MODE_INTERFACE_NAME_PREFIX:
+		return []string{fmt.Sprintf("iifname %q", d.InterfaceNamePrefix+"*")}
 	}
 	for _, c := range cidrs {
-		if p, err := netip.ParsePrefix(c); err == nil && ipOf(p.Addr()) == ip {
+		if p := client.Prefix(c); ipOf(p.Addr()) == ip {
 			list = append(list, fmt.Sprintf("%s saddr %s", ip, p))
 		}
 	}
@@ -187,18 +188,20 @@ func (w *writer) podMatches(ip string) (list []string) {
 // nodePortMatches are expressions for packets to addresses on which node ports are served.
 func (w *writer) nodePortMatches(ip string) (list []string) {
 	const local = "fib daddr type local"
-	switch w.nodePorts {
-	case "":
+	on := w.node.NodePortAddresses
+	if !on.GetPrimary() && len(on.GetCidrs()) == 0 {
 		return []string{fmt.Sprintf("%s %s daddr != %s", local, ip, map[string]string{"ip": "127.0.0.0/8", "ip6": "::1"}[ip])}
-	case "primary":
+	}
+	if on.GetPrimary() {
 		for _, a := range w.node.Addresses {
 			if addr := client.Addr(a); ipOf(addr) == ip {
-				return []string{fmt.Sprintf("%s %s daddr %s", local, ip, addr)}
+				list = append(list, fmt.Sprintf("%s %s daddr %s", local, ip, addr))
+				break
 			}
 		}
 	}
-	for c := range strings.SplitSeq(w.nodePorts, ",") {
-		if p, err := netip.ParsePrefix(c); err == nil && ipOf(p.Addr()) == ip {
+	for _, c := range on.GetCidrs() {
+		if p := client.Prefix(c); ipOf(p.Addr()) == ip {
 			list = append(list, fmt.Sprintf("%s %s daddr %s", local, ip, p))
 		}
 	}

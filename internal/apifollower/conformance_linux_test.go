@@ -27,9 +27,7 @@ func follow(ctx context.Context, api string, s conformance.Settings) error {
 	if err != nil {
 		return err
 	}
-	dataplane, err := nftables.New(ctx, nftables.Options{
-		Logger: s.Logger, LocalDetector: s.LocalDetector, NodePortAddresses: s.NodePortAddresses,
-	})
+	dataplane, err := nftables.New(ctx, nftables.Options{Logger: s.Logger})
 	if err != nil {
 		return err
 	}

@@ -81,6 +81,16 @@ func TestFaultsOfANode(t *testing.T) {
 	for _, c := range []fault[localnetv1.Node]{
 		{"address", func(m *localnetv1.Node) { m.Addresses[1] = nil }, []string{"addresses[1] has 0 bytes"}},
 		{"pod CIDR", func(m *localnetv1.Node) { m.PodCidrs[0].Length = 64 }, []string{"pod_cidrs[0].length is 64"}},
+		{"no way to detect pods", func(m *localnetv1.Node) { m.PodDetection.Mode = 0 }, []string{"pod_detection: mode is not set"}},
+		{"cluster CIDR", func(m *localnetv1.Node) { m.PodDetection.ClusterCidrs[1].Address[15] = 1 }, []string{"pod_detection: cluster_cidrs[1] is fd00::1/16", "masked"}},
+		{"no cluster CIDR", func(m *localnetv1.Node) { m.PodDetection.ClusterCidrs = nil }, []string{"pod_detection: cluster_cidrs is empty"}},
+		{"a second way", func(m *localnetv1.Node) { m.PodDetection.BridgeInterface = "cni0" }, []string{"more is set than mode POD_DETECTION_MODE_CLUSTER_CIDR needs"}},
+		{"more than none", func(m *localnetv1.Node) { m.PodDetection.Mode = 1 }, []string{"more is set than mode POD_DETECTION_MODE_NONE needs"}},
+		{"no bridge", func(m *localnetv1.Node) { m.PodDetection = &localnetv1.PodDetection{Mode: 4} }, []string{"bridge_interface", `got ""`}},
+		{"a long prefix", func(m *localnetv1.Node) {
+			m.PodDetection = &localnetv1.PodDetection{Mode: 5, InterfaceNamePrefix: "a-name-of-16byte"}
+		}, []string{"interface_name_prefix", "1 to 15 bytes"}},
+		{"node port range", func(m *localnetv1.Node) { m.NodePortAddresses.Cidrs[0].Length = 33 }, []string{"node_port_addresses: cidrs[0].length is 33"}},
 		{"order", func(m *localnetv1.Node) { c := m.ServiceCidrs; c[0], c[1] = c[1], c[0] }, []string{"service_cidrs[1] must come before"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

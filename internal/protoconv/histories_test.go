@@ -24,7 +24,7 @@ func TestHistoriesComeBack(t *testing.T) {
 		h := randcluster.New(seed, randcluster.Options{Admissible: seed%2 == 0})
 		w := h.World()
 		s := store.New(store.Options{Brain: brain.Config{
-			NodeName: w.NodeName, MasqueradeAll: seed%3 == 0, DetectLocal: brain.Families{IPv4: seed%2 == 0, IPv6: true},
+			NodeName: w.NodeName, MasqueradeAll: seed%3 == 0, LocalDetector: state.LocalDetector{NodeCIDR: seed%2 == 0}, NodePorts: state.NodePortAddresses{Primary: seed%5 == 0},
 		}})
 		sink := s.Source("history")
 		sink.Complete()

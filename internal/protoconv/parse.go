@@ -215,17 +215,21 @@ func pick(what string, list []uint32, all []state.Endpoint) ([]state.Endpoint, e
 
 // parseRanges reads ranges of addresses that are masked and sorted.
 func parseRanges(what string, list []*localnetv1.Prefix) ([]netip.Prefix, error) {
-	ranges, err := parse(what, list, func(m *localnetv1.Prefix) (netip.Prefix, error) {
+	ranges, err := parseMasked(what, list)
+	if err != nil {
+		return nil, err
+	}
+	return ranges, ascending(what, "address and length", ranges, netip.Prefix.Compare)
+}
+
+func parseMasked(what string, list []*localnetv1.Prefix) ([]netip.Prefix, error) {
+	return parse(what, list, func(m *localnetv1.Prefix) (netip.Prefix, error) {
 		p, err := parsePrefix(m.GetAddress(), m.GetLength())
 		if err == nil && p != p.Masked() {
 			err = fmt.Errorf(" is %v; it must be masked, %v", p, p.Masked())
 		}
 		return p, err
 	})
-	if err != nil {
-		return nil, err
-	}
-	return ranges, ascending(what, "address and length", ranges, netip.Prefix.Compare)
 }
 
 // Node returns the message of a node.
@@ -235,6 +239,9 @@ func Node(n *state.Node) *localnetv1.Node {
 		Addresses:    addresses(n.Addresses),
 		PodCidrs:     messages(n.PodCIDRs, fillPrefix),
 		ServiceCidrs: messages(n.ServiceCIDRs, fillPrefix),
+
+		PodDetection:      podDetection(n.LocalDetector),
+		NodePortAddresses: nodePortAddresses(n.NodePorts),
 	}
 }
 
@@ -253,6 +260,15 @@ func ParseNode(m *localnetv1.Node) (*state.Node, error) {
 	}
 	if n.ServiceCIDRs, err = parseRanges("service_cidrs", m.GetServiceCidrs()); err != nil {
 		return nil, fmt.Errorf("node %s: %w", quote(n.Name), err)
+	}
+	if n.LocalDetector, err = parsePodDetection(m.GetPodDetection()); err != nil {
+		return nil, fmt.Errorf("node %s: pod_detection: %w", quote(n.Name), err)
+	}
+	if p := m.GetNodePortAddresses(); p != nil {
+		n.NodePorts = &state.NodePortAddresses{Primary: p.GetPrimary()}
+		if n.NodePorts.CIDRs, err = parseMasked("cidrs", p.GetCidrs()); err != nil {
+			return nil, fmt.Errorf("node %s: node_port_addresses: %w", quote(n.Name), err)
+		}
 	}
 	return n, nil
 }

@@ -33,7 +33,8 @@ func TestNothingOfAServiceIsLost(t *testing.T) {
 func TestNothingOfANodeIsLost(t *testing.T) {
 	testEveryChange(t, fullNode, func(n *state.Node) (*state.Node, error) {
 		return protoconv.ParseNode(transmit(t, protoconv.Node(n)))
-	}, (*state.Node).Equal, []string{".Name", ".Addresses[0]", ".Addresses (order)", ".PodCIDRs (one less)"})
+	}, (*state.Node).Equal, []string{".Name", ".Addresses[0]", ".Addresses (order)", ".PodCIDRs (one less)",
+		".LocalDetector.ClusterCIDRs (order)", ".LocalDetector (unset)", ".NodePorts.Primary", ".NodePorts.CIDRs (one less)", ".NodePorts (unset)"})
 }
 
 func TestNothingOfAnObjectIsLost(t *testing.T) {
@@ -154,6 +155,9 @@ func visit(t *testing.T, v reflect.Value, path string, f func(path string, chang
 		for field, value := range v.Fields() {
 			visit(t, value, path+"."+field.Name, f)
 		}
+	case reflect.Pointer:
+		visit(t, v.Elem(), path, f)
+		f(path+" (unset)", func() { v.SetZero() })
 	case reflect.Slice:
 		for i := range v.Len() {
 			visit(t, v.Index(i), fmt.Sprintf("%s[%d]", path, i), f)
@@ -256,7 +260,9 @@ func fullService() *state.Service {
 
 func fullNode() *state.Node {
 	return &state.Node{Name: "node-a", Addresses: addrs("192.0.2.1", "2001:db8::1"), PodCIDRs: prefixes("10.1.0.0/24", "fd00:1::/64"),
-		ServiceCIDRs: prefixes("10.96.0.0/12", "fd96::/108")}
+		ServiceCIDRs:  prefixes("10.96.0.0/12", "fd96::/108"),
+		LocalDetector: &state.LocalDetector{ClusterCIDRs: prefixes("10.0.0.0/8", "fd00::/16")},
+		NodePorts:     &state.NodePortAddresses{Primary: true, CIDRs: prefixes("192.0.2.0/24", "2001:db8::/32")}}
 }
 
 func fullModelService() *model.Service {

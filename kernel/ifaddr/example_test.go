@@ -4,14 +4,13 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/kernel/ifaddr"
 	"github.com/switchyard-net/switchyard/state"
 )
 
 // Follow the addresses on which a node serves node ports.
 func Example() {
-	_ = func(ctx context.Context, on backend.NodePortAddresses, node *state.Node) error {
+	_ = func(ctx context.Context, on state.NodePortAddresses, node *state.Node) error {
 		addrs, err := ifaddr.Open(ifaddr.Options{})
 		if err != nil {
 			return err

@@ -1,7 +1,7 @@
 // Package ifaddr follows the addresses of this machine's interfaces: those on which node ports are served, and whose connections are
 // the node's own.
 //
-// [Open] reads them and follows every change. backend.NodePortAddresses.Select picks those that serve node ports, again after each
+// [Open] reads them and follows every change. state.NodePortAddresses.Select picks those that serve node ports, again after each
 // value of [Watcher.Changed] and after each change of the Node. A dataplane hands that on as its backend.Backend.Disturbed, so that a
 // Verify brings the new addresses into the kernel.
 //

@@ -45,7 +45,7 @@ func Example() {
 			Healthy:   health.Healthy,
 			OnProblem: func(p servicehealth.Problem) { /* an event: FailedToStartServiceHealthcheck about p.Service */ },
 		})
-		// Without nodePortAddresses all addresses; else what backend.NodePortAddresses.Select returns, again after each change of the interfaces
+		// Without nodePortAddresses all addresses; else what state.NodePortAddresses.Select returns, again after each change of the interfaces
 		// and of the node.
 		ports.SetAddresses(servicehealth.AllAddresses(families...))
 		// The source of cluster objects calls this after each change of the Node; one without a cluster calls it once.

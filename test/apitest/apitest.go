@@ -26,7 +26,7 @@ func Serve(t testing.TB, manifests string, onStatus func(server.Client, server.S
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := store.New(store.Options{Brain: brain.Config{NodeName: Node, DetectLocal: brain.DualStack}})
+	s := store.New(store.Options{Brain: brain.Config{NodeName: Node, LocalDetector: state.LocalDetector{NodeCIDR: true}}})
 	t.Cleanup(s.Close)
 	names := store.NewNames(store.NamesOptions{})
 	t.Cleanup(names.Close)

@@ -42,7 +42,7 @@ func newStoreFeed(dir, node string) (*storeFeed, error) {
 
 // begin begins a life.
 func (f *storeFeed) begin() error {
-	config := brain.Config{NodeName: f.node, DetectLocal: brain.Families{IPv4: true, IPv6: true}}
+	config := brain.Config{NodeName: f.node, LocalDetector: state.LocalDetector{ClusterCIDRs: ClusterCIDRs()}, NodePorts: state.NodePortAddresses{Primary: true}}
 	s := &brainServer{store: store.New(store.Options{Brain: config}), done: make(chan error, 1)}
 	s.sink = s.store.Source("proof")
 	srv, err := server.New(server.Options{Node: f.node, Feed: func(string) (state.Feed, error) { return s.store, nil }})

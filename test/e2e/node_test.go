@@ -77,10 +77,9 @@ func startOurs(ctx context.Context, plane *controlplane.ControlPlane, s settings
 	if err != nil {
 		return nil, errors.Join(err, n.Close())
 	}
-	detector := backend.LocalDetector{ClusterCIDRs: s.clusterCIDRs}
 	var dataplane *nftables.Backend
 	err = n.Node().Do(func() (err error) {
-		dataplane, err = nftables.New(ctx, nftables.Options{LocalDetector: detector, NodePortAddresses: backend.NodePortAddresses{Primary: true}})
+		dataplane, err = nftables.New(ctx, nftables.Options{})
 		return err
 	})
 	if err != nil {
@@ -92,7 +91,7 @@ func startOurs(ctx context.Context, plane *controlplane.ControlPlane, s settings
 	}
 	feed := store.New(store.Options{Brain: brain.Config{
 		NodeName: n.Node().Name, MasqueradeAll: s.masqueradeAll,
-		DetectLocal: brain.Families{IPv4: detector.Detects(state.IPv4), IPv6: detector.Detects(state.IPv6)},
+		LocalDetector: state.LocalDetector{ClusterCIDRs: s.clusterCIDRs}, NodePorts: state.NodePortAddresses{Primary: true},
 	}})
 	running, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 2)

@@ -26,9 +26,7 @@ func TestStories(t *testing.T) {
 	conformance.RunStories(t, conformance.Dataplane{
 		Name: "nftables",
 		New: func(s conformance.Settings) (backend.Backend, error) {
-			return nftables.New(t.Context(), nftables.Options{
-				Logger: s.Logger, LocalDetector: s.LocalDetector, NodePortAddresses: s.NodePortAddresses,
-			})
+			return nftables.New(t.Context(), nftables.Options{Logger: s.Logger})
 		},
 		NewAPI: func(node string) (conformance.API, error) {
 			plane := <-pool

@@ -56,7 +56,7 @@ var arrows = []arrow{
 	{"backend/ebpf", []string{"field"}},
 	{"backend/userspace", []string{"field"}},
 	{"backend/winkernel", []string{"field"}},
-	{"config", []string{"backend", "field"}},
+	{"config", []string{"state", "backend", "field"}},
 	{"config/v1alpha1", []string{"backend", "config", "field"}},
 	{"config/v1alpha2", []string{"backend", "config", "field"}},
 	{"config/scheme", []string{"config/v1alpha1", "config/v1alpha2"}},

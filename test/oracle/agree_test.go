@@ -130,7 +130,7 @@ func newRun(seed uint64) *run {
 	r.store = store.New(store.Options{Brain: brain.Config{
 		NodeName:         r.opts.NodeName,
 		ServiceProxyName: r.opts.ServiceProxyName,
-		DetectLocal:      brain.Families{IPv4: r.opts.DetectLocal, IPv6: r.opts.DetectLocal},
+		LocalDetector:    state.LocalDetector{NodeCIDR: r.opts.DetectLocal},
 		MasqueradeAll:    r.opts.MasqueradeAll,
 		ExternalIPs:      r.opts.AllowedExternalIPs,
 		NodeExternalIPs:  r.opts.NodeExternalIPs,

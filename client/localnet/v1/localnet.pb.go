@@ -306,6 +306,70 @@ func (Masquerade) EnumDescriptor() ([]byte, []int) {
 	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{4}
 }
 
+// PodDetectionMode is a way to distinguish pods from other clients. A client takes a mode that it does not know for an unset pod_detection.
+type PodDetectionMode int32
+
+const (
+	PodDetectionMode_POD_DETECTION_MODE_UNSPECIFIED PodDetectionMode = 0
+	// No client is taken for a pod.
+	PodDetectionMode_POD_DETECTION_MODE_NONE PodDetectionMode = 1
+	// A source address in cluster_cidrs is a pod's.
+	PodDetectionMode_POD_DETECTION_MODE_CLUSTER_CIDR PodDetectionMode = 2
+	// A source address in the node's pod_cidrs is a pod's.
+	PodDetectionMode_POD_DETECTION_MODE_NODE_CIDR PodDetectionMode = 3
+	// What comes in on bridge_interface comes from a pod.
+	PodDetectionMode_POD_DETECTION_MODE_BRIDGE_INTERFACE PodDetectionMode = 4
+	// What comes in on an interface whose name begins with interface_name_prefix comes from a pod.
+	PodDetectionMode_POD_DETECTION_MODE_INTERFACE_NAME_PREFIX PodDetectionMode = 5
+)
+
+// Enum value maps for PodDetectionMode.
+var (
+	PodDetectionMode_name = map[int32]string{
+		0: "POD_DETECTION_MODE_UNSPECIFIED",
+		1: "POD_DETECTION_MODE_NONE",
+		2: "POD_DETECTION_MODE_CLUSTER_CIDR",
+		3: "POD_DETECTION_MODE_NODE_CIDR",
+		4: "POD_DETECTION_MODE_BRIDGE_INTERFACE",
+		5: "POD_DETECTION_MODE_INTERFACE_NAME_PREFIX",
+	}
+	PodDetectionMode_value = map[string]int32{
+		"POD_DETECTION_MODE_UNSPECIFIED":           0,
+		"POD_DETECTION_MODE_NONE":                  1,
+		"POD_DETECTION_MODE_CLUSTER_CIDR":          2,
+		"POD_DETECTION_MODE_NODE_CIDR":             3,
+		"POD_DETECTION_MODE_BRIDGE_INTERFACE":      4,
+		"POD_DETECTION_MODE_INTERFACE_NAME_PREFIX": 5,
+	}
+)
+
+func (x PodDetectionMode) Enum() *PodDetectionMode {
+	p := new(PodDetectionMode)
+	*p = x
+	return p
+}
+
+func (x PodDetectionMode) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (PodDetectionMode) Descriptor() protoreflect.EnumDescriptor {
+	return file_switchyard_localnet_v1_localnet_proto_enumTypes[5].Descriptor()
+}
+
+func (PodDetectionMode) Type() protoreflect.EnumType {
+	return &file_switchyard_localnet_v1_localnet_proto_enumTypes[5]
+}
+
+func (x PodDetectionMode) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use PodDetectionMode.Descriptor instead.
+func (PodDetectionMode) EnumDescriptor() ([]byte, []int) {
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{5}
+}
+
 // NextNamesRequest asks for names.
 type NextNamesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1458,8 +1522,7 @@ func (x *Port) GetLingering() []uint32 {
 type Frontend struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Kind  FrontendKind           `protobuf:"varint,1,opt,name=kind,proto3,enum=switchyard.localnet.v1.FrontendKind" json:"kind,omitempty"`
-	// Empty for NODE_PORT: the frontend then exists on each of the node's node port addresses, which the dataplane gets from
-	// its own configuration.
+	// Empty for NODE_PORT: the frontend then exists on each of the node's node port addresses; see Node.node_port_addresses.
 	Address []byte `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
 	Port    uint32 `protobuf:"varint,3,opt,name=port,proto3" json:"port,omitempty"`
 	// Only clients in sources may connect; new connections of all others are dropped before anything else is looked at, also
@@ -1598,8 +1661,8 @@ func (x *Endpoint) GetLocal() bool {
 }
 
 // Traffic says what happens to new connections, by where they come from. There are three kinds of client. Pods: the source
-// address is that of a pod in the cluster, as far as the dataplane is configured to know one. The node: the source is an
-// address of this node and not a pod's. Outside: everybody else.
+// address is that of a pod in the cluster, by Node.pod_detection. The node: the source is an address of this node and not a pod's.
+// Outside: everybody else.
 type Traffic struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// For connections from pods and from this node.
@@ -1845,9 +1908,14 @@ type Node struct {
 	// The ranges from which this node's pods get addresses, sorted.
 	PodCidrs []*Prefix `protobuf:"bytes,3,rep,name=pod_cidrs,json=podCidrs,proto3" json:"pod_cidrs,omitempty"`
 	// The ranges from which cluster IPs are taken, sorted. Empty if they are not known.
-	ServiceCidrs  []*Prefix `protobuf:"bytes,4,rep,name=service_cidrs,json=serviceCidrs,proto3" json:"service_cidrs,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	ServiceCidrs []*Prefix `protobuf:"bytes,4,rep,name=service_cidrs,json=serviceCidrs,proto3" json:"service_cidrs,omitempty"`
+	// How pods are distinguished from other clients. Records go by it, so a dataplane must not go by another one. Unset if the server does not say:
+	// then it is as the dataplane itself is configured.
+	PodDetection *PodDetection `protobuf:"bytes,5,opt,name=pod_detection,json=podDetection,proto3" json:"pod_detection,omitempty"`
+	// Where frontends of kind NODE_PORT are. Unset as pod_detection may be.
+	NodePortAddresses *NodePortAddresses `protobuf:"bytes,6,opt,name=node_port_addresses,json=nodePortAddresses,proto3" json:"node_port_addresses,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *Node) Reset() {
@@ -1904,6 +1972,149 @@ func (x *Node) GetPodCidrs() []*Prefix {
 func (x *Node) GetServiceCidrs() []*Prefix {
 	if x != nil {
 		return x.ServiceCidrs
+	}
+	return nil
+}
+
+func (x *Node) GetPodDetection() *PodDetection {
+	if x != nil {
+		return x.PodDetection
+	}
+	return nil
+}
+
+func (x *Node) GetNodePortAddresses() *NodePortAddresses {
+	if x != nil {
+		return x.NodePortAddresses
+	}
+	return nil
+}
+
+// PodDetection says which clients are pods. Exactly what mode needs is set beside it.
+type PodDetection struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Mode  PodDetectionMode       `protobuf:"varint,1,opt,name=mode,proto3,enum=switchyard.localnet.v1.PodDetectionMode" json:"mode,omitempty"`
+	// Addresses of all pods, masked. For CLUSTER_CIDR. Of a family without one, no client is taken for a pod.
+	ClusterCidrs []*Prefix `protobuf:"bytes,2,rep,name=cluster_cidrs,json=clusterCidrs,proto3" json:"cluster_cidrs,omitempty"`
+	// A name of at most 15 bytes. For BRIDGE_INTERFACE.
+	BridgeInterface string `protobuf:"bytes,3,opt,name=bridge_interface,json=bridgeInterface,proto3" json:"bridge_interface,omitempty"`
+	// The beginning of a name, likewise. For INTERFACE_NAME_PREFIX.
+	InterfaceNamePrefix string `protobuf:"bytes,4,opt,name=interface_name_prefix,json=interfaceNamePrefix,proto3" json:"interface_name_prefix,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
+}
+
+func (x *PodDetection) Reset() {
+	*x = PodDetection{}
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PodDetection) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PodDetection) ProtoMessage() {}
+
+func (x *PodDetection) ProtoReflect() protoreflect.Message {
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PodDetection.ProtoReflect.Descriptor instead.
+func (*PodDetection) Descriptor() ([]byte, []int) {
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *PodDetection) GetMode() PodDetectionMode {
+	if x != nil {
+		return x.Mode
+	}
+	return PodDetectionMode_POD_DETECTION_MODE_UNSPECIFIED
+}
+
+func (x *PodDetection) GetClusterCidrs() []*Prefix {
+	if x != nil {
+		return x.ClusterCidrs
+	}
+	return nil
+}
+
+func (x *PodDetection) GetBridgeInterface() string {
+	if x != nil {
+		return x.BridgeInterface
+	}
+	return ""
+}
+
+func (x *PodDetection) GetInterfaceNamePrefix() string {
+	if x != nil {
+		return x.InterfaceNamePrefix
+	}
+	return ""
+}
+
+// NodePortAddresses says on which addresses of the node NodePorts are served: those of primary and those of cidrs together. It is a
+// rule, and no list of addresses: which addresses the node's interfaces have now, only a dataplane on the node sees.
+type NodePortAddresses struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The first address of each family in the node's addresses, also if no interface has it.
+	Primary bool `protobuf:"varint,1,opt,name=primary,proto3" json:"primary,omitempty"`
+	// The local addresses in these ranges, which are masked. Loopback addresses count only in ranges that lie within the loopback range.
+	// If there are none, and primary is not set, these are all local addresses but loopback ones.
+	Cidrs         []*Prefix `protobuf:"bytes,2,rep,name=cidrs,proto3" json:"cidrs,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodePortAddresses) Reset() {
+	*x = NodePortAddresses{}
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodePortAddresses) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodePortAddresses) ProtoMessage() {}
+
+func (x *NodePortAddresses) ProtoReflect() protoreflect.Message {
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodePortAddresses.ProtoReflect.Descriptor instead.
+func (*NodePortAddresses) Descriptor() ([]byte, []int) {
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *NodePortAddresses) GetPrimary() bool {
+	if x != nil {
+		return x.Primary
+	}
+	return false
+}
+
+func (x *NodePortAddresses) GetCidrs() []*Prefix {
+	if x != nil {
+		return x.Cidrs
 	}
 	return nil
 }
@@ -2021,12 +2232,22 @@ const file_switchyard_localnet_v1_localnet_proto_rawDesc = "" +
 	"\n" +
 	"local_ipv4\x18\x02 \x01(\rR\tlocalIpv4\x12\x1d\n" +
 	"\n" +
-	"local_ipv6\x18\x03 \x01(\rR\tlocalIpv6\"\xba\x01\n" +
+	"local_ipv6\x18\x03 \x01(\rR\tlocalIpv6\"\xe0\x02\n" +
 	"\x04Node\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\taddresses\x18\x02 \x03(\fR\taddresses\x12;\n" +
 	"\tpod_cidrs\x18\x03 \x03(\v2\x1e.switchyard.localnet.v1.PrefixR\bpodCidrs\x12C\n" +
-	"\rservice_cidrs\x18\x04 \x03(\v2\x1e.switchyard.localnet.v1.PrefixR\fserviceCidrs*\\\n" +
+	"\rservice_cidrs\x18\x04 \x03(\v2\x1e.switchyard.localnet.v1.PrefixR\fserviceCidrs\x12I\n" +
+	"\rpod_detection\x18\x05 \x01(\v2$.switchyard.localnet.v1.PodDetectionR\fpodDetection\x12Y\n" +
+	"\x13node_port_addresses\x18\x06 \x01(\v2).switchyard.localnet.v1.NodePortAddressesR\x11nodePortAddresses\"\xf0\x01\n" +
+	"\fPodDetection\x12<\n" +
+	"\x04mode\x18\x01 \x01(\x0e2(.switchyard.localnet.v1.PodDetectionModeR\x04mode\x12C\n" +
+	"\rcluster_cidrs\x18\x02 \x03(\v2\x1e.switchyard.localnet.v1.PrefixR\fclusterCidrs\x12)\n" +
+	"\x10bridge_interface\x18\x03 \x01(\tR\x0fbridgeInterface\x122\n" +
+	"\x15interface_name_prefix\x18\x04 \x01(\tR\x13interfaceNamePrefix\"c\n" +
+	"\x11NodePortAddresses\x12\x18\n" +
+	"\aprimary\x18\x01 \x01(\bR\aprimary\x124\n" +
+	"\x05cidrs\x18\x02 \x03(\v2\x1e.switchyard.localnet.v1.PrefixR\x05cidrs*\\\n" +
 	"\bProtocol\x12\x18\n" +
 	"\x14PROTOCOL_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fPROTOCOL_TCP\x10\x06\x12\x10\n" +
@@ -2053,7 +2274,14 @@ const file_switchyard_localnet_v1_localnet_proto_rawDesc = "" +
 	"\x10MASQUERADE_NEVER\x10\x01\x12\x15\n" +
 	"\x11MASQUERADE_ALWAYS\x10\x02\x12\x19\n" +
 	"\x15MASQUERADE_UNLESS_POD\x10\x03\x12\x13\n" +
-	"\x0fMASQUERADE_NODE\x10\x042\x99\x02\n" +
+	"\x0fMASQUERADE_NODE\x10\x04*\xf1\x01\n" +
+	"\x10PodDetectionMode\x12\"\n" +
+	"\x1ePOD_DETECTION_MODE_UNSPECIFIED\x10\x00\x12\x1b\n" +
+	"\x17POD_DETECTION_MODE_NONE\x10\x01\x12#\n" +
+	"\x1fPOD_DETECTION_MODE_CLUSTER_CIDR\x10\x02\x12 \n" +
+	"\x1cPOD_DETECTION_MODE_NODE_CIDR\x10\x03\x12'\n" +
+	"#POD_DETECTION_MODE_BRIDGE_INTERFACE\x10\x04\x12,\n" +
+	"(POD_DETECTION_MODE_INTERFACE_NAME_PREFIX\x10\x052\x99\x02\n" +
 	"\tEndpoints\x12N\n" +
 	"\x04Next\x12\".switchyard.localnet.v1.NextFilter\x1a .switchyard.localnet.v1.NextItem0\x01\x12X\n" +
 	"\x05Watch\x12$.switchyard.localnet.v1.WatchRequest\x1a%.switchyard.localnet.v1.WatchResponse(\x010\x01\x12b\n" +
@@ -2071,91 +2299,99 @@ func file_switchyard_localnet_v1_localnet_proto_rawDescGZIP() []byte {
 	return file_switchyard_localnet_v1_localnet_proto_rawDescData
 }
 
-var file_switchyard_localnet_v1_localnet_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_switchyard_localnet_v1_localnet_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_switchyard_localnet_v1_localnet_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
+var file_switchyard_localnet_v1_localnet_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_switchyard_localnet_v1_localnet_proto_goTypes = []any{
 	(Protocol)(0),                 // 0: switchyard.localnet.v1.Protocol
 	(Family)(0),                   // 1: switchyard.localnet.v1.Family
 	(FrontendKind)(0),             // 2: switchyard.localnet.v1.FrontendKind
 	(Verdict)(0),                  // 3: switchyard.localnet.v1.Verdict
 	(Masquerade)(0),               // 4: switchyard.localnet.v1.Masquerade
-	(*NextNamesRequest)(nil),      // 5: switchyard.localnet.v1.NextNamesRequest
-	(*NextNamesResponse)(nil),     // 6: switchyard.localnet.v1.NextNamesResponse
-	(*ServiceNames)(nil),          // 7: switchyard.localnet.v1.ServiceNames
-	(*NamedPort)(nil),             // 8: switchyard.localnet.v1.NamedPort
-	(*EndpointGroup)(nil),         // 9: switchyard.localnet.v1.EndpointGroup
-	(*NamedEndpoint)(nil),         // 10: switchyard.localnet.v1.NamedEndpoint
-	(*NextFilter)(nil),            // 11: switchyard.localnet.v1.NextFilter
-	(*NextItem)(nil),              // 12: switchyard.localnet.v1.NextItem
-	(*WatchRequest)(nil),          // 13: switchyard.localnet.v1.WatchRequest
-	(*Subscribe)(nil),             // 14: switchyard.localnet.v1.Subscribe
-	(*Position)(nil),              // 15: switchyard.localnet.v1.Position
-	(*Status)(nil),                // 16: switchyard.localnet.v1.Status
-	(*ServiceError)(nil),          // 17: switchyard.localnet.v1.ServiceError
-	(*WatchResponse)(nil),         // 18: switchyard.localnet.v1.WatchResponse
-	(*ServiceName)(nil),           // 19: switchyard.localnet.v1.ServiceName
-	(*ServiceEndpoints)(nil),      // 20: switchyard.localnet.v1.ServiceEndpoints
-	(*Port)(nil),                  // 21: switchyard.localnet.v1.Port
-	(*Frontend)(nil),              // 22: switchyard.localnet.v1.Frontend
-	(*Endpoint)(nil),              // 23: switchyard.localnet.v1.Endpoint
-	(*Traffic)(nil),               // 24: switchyard.localnet.v1.Traffic
-	(*Route)(nil),                 // 25: switchyard.localnet.v1.Route
-	(*Prefix)(nil),                // 26: switchyard.localnet.v1.Prefix
-	(*HealthCheck)(nil),           // 27: switchyard.localnet.v1.HealthCheck
-	(*Node)(nil),                  // 28: switchyard.localnet.v1.Node
-	(*timestamppb.Timestamp)(nil), // 29: google.protobuf.Timestamp
+	(PodDetectionMode)(0),         // 5: switchyard.localnet.v1.PodDetectionMode
+	(*NextNamesRequest)(nil),      // 6: switchyard.localnet.v1.NextNamesRequest
+	(*NextNamesResponse)(nil),     // 7: switchyard.localnet.v1.NextNamesResponse
+	(*ServiceNames)(nil),          // 8: switchyard.localnet.v1.ServiceNames
+	(*NamedPort)(nil),             // 9: switchyard.localnet.v1.NamedPort
+	(*EndpointGroup)(nil),         // 10: switchyard.localnet.v1.EndpointGroup
+	(*NamedEndpoint)(nil),         // 11: switchyard.localnet.v1.NamedEndpoint
+	(*NextFilter)(nil),            // 12: switchyard.localnet.v1.NextFilter
+	(*NextItem)(nil),              // 13: switchyard.localnet.v1.NextItem
+	(*WatchRequest)(nil),          // 14: switchyard.localnet.v1.WatchRequest
+	(*Subscribe)(nil),             // 15: switchyard.localnet.v1.Subscribe
+	(*Position)(nil),              // 16: switchyard.localnet.v1.Position
+	(*Status)(nil),                // 17: switchyard.localnet.v1.Status
+	(*ServiceError)(nil),          // 18: switchyard.localnet.v1.ServiceError
+	(*WatchResponse)(nil),         // 19: switchyard.localnet.v1.WatchResponse
+	(*ServiceName)(nil),           // 20: switchyard.localnet.v1.ServiceName
+	(*ServiceEndpoints)(nil),      // 21: switchyard.localnet.v1.ServiceEndpoints
+	(*Port)(nil),                  // 22: switchyard.localnet.v1.Port
+	(*Frontend)(nil),              // 23: switchyard.localnet.v1.Frontend
+	(*Endpoint)(nil),              // 24: switchyard.localnet.v1.Endpoint
+	(*Traffic)(nil),               // 25: switchyard.localnet.v1.Traffic
+	(*Route)(nil),                 // 26: switchyard.localnet.v1.Route
+	(*Prefix)(nil),                // 27: switchyard.localnet.v1.Prefix
+	(*HealthCheck)(nil),           // 28: switchyard.localnet.v1.HealthCheck
+	(*Node)(nil),                  // 29: switchyard.localnet.v1.Node
+	(*PodDetection)(nil),          // 30: switchyard.localnet.v1.PodDetection
+	(*NodePortAddresses)(nil),     // 31: switchyard.localnet.v1.NodePortAddresses
+	(*timestamppb.Timestamp)(nil), // 32: google.protobuf.Timestamp
 }
 var file_switchyard_localnet_v1_localnet_proto_depIdxs = []int32{
-	15, // 0: switchyard.localnet.v1.NextNamesRequest.resume:type_name -> switchyard.localnet.v1.Position
-	7,  // 1: switchyard.localnet.v1.NextNamesResponse.changed:type_name -> switchyard.localnet.v1.ServiceNames
-	19, // 2: switchyard.localnet.v1.NextNamesResponse.removed:type_name -> switchyard.localnet.v1.ServiceName
-	15, // 3: switchyard.localnet.v1.NextNamesResponse.position:type_name -> switchyard.localnet.v1.Position
-	8,  // 4: switchyard.localnet.v1.ServiceNames.ports:type_name -> switchyard.localnet.v1.NamedPort
-	9,  // 5: switchyard.localnet.v1.ServiceNames.endpoints:type_name -> switchyard.localnet.v1.EndpointGroup
+	16, // 0: switchyard.localnet.v1.NextNamesRequest.resume:type_name -> switchyard.localnet.v1.Position
+	8,  // 1: switchyard.localnet.v1.NextNamesResponse.changed:type_name -> switchyard.localnet.v1.ServiceNames
+	20, // 2: switchyard.localnet.v1.NextNamesResponse.removed:type_name -> switchyard.localnet.v1.ServiceName
+	16, // 3: switchyard.localnet.v1.NextNamesResponse.position:type_name -> switchyard.localnet.v1.Position
+	9,  // 4: switchyard.localnet.v1.ServiceNames.ports:type_name -> switchyard.localnet.v1.NamedPort
+	10, // 5: switchyard.localnet.v1.ServiceNames.endpoints:type_name -> switchyard.localnet.v1.EndpointGroup
 	0,  // 6: switchyard.localnet.v1.NamedPort.protocol:type_name -> switchyard.localnet.v1.Protocol
-	8,  // 7: switchyard.localnet.v1.EndpointGroup.ports:type_name -> switchyard.localnet.v1.NamedPort
-	10, // 8: switchyard.localnet.v1.EndpointGroup.endpoints:type_name -> switchyard.localnet.v1.NamedEndpoint
-	11, // 9: switchyard.localnet.v1.NextItem.next:type_name -> switchyard.localnet.v1.NextFilter
-	20, // 10: switchyard.localnet.v1.NextItem.endpoints:type_name -> switchyard.localnet.v1.ServiceEndpoints
-	28, // 11: switchyard.localnet.v1.NextItem.node:type_name -> switchyard.localnet.v1.Node
-	14, // 12: switchyard.localnet.v1.WatchRequest.subscribe:type_name -> switchyard.localnet.v1.Subscribe
-	16, // 13: switchyard.localnet.v1.WatchRequest.status:type_name -> switchyard.localnet.v1.Status
-	15, // 14: switchyard.localnet.v1.Subscribe.resume:type_name -> switchyard.localnet.v1.Position
-	15, // 15: switchyard.localnet.v1.Status.applied:type_name -> switchyard.localnet.v1.Position
-	17, // 16: switchyard.localnet.v1.Status.failed:type_name -> switchyard.localnet.v1.ServiceError
-	19, // 17: switchyard.localnet.v1.ServiceError.service:type_name -> switchyard.localnet.v1.ServiceName
-	28, // 18: switchyard.localnet.v1.WatchResponse.node:type_name -> switchyard.localnet.v1.Node
-	20, // 19: switchyard.localnet.v1.WatchResponse.changed:type_name -> switchyard.localnet.v1.ServiceEndpoints
-	19, // 20: switchyard.localnet.v1.WatchResponse.removed:type_name -> switchyard.localnet.v1.ServiceName
-	29, // 21: switchyard.localnet.v1.WatchResponse.triggers:type_name -> google.protobuf.Timestamp
-	15, // 22: switchyard.localnet.v1.WatchResponse.position:type_name -> switchyard.localnet.v1.Position
-	21, // 23: switchyard.localnet.v1.ServiceEndpoints.ports:type_name -> switchyard.localnet.v1.Port
-	27, // 24: switchyard.localnet.v1.ServiceEndpoints.health_check:type_name -> switchyard.localnet.v1.HealthCheck
+	9,  // 7: switchyard.localnet.v1.EndpointGroup.ports:type_name -> switchyard.localnet.v1.NamedPort
+	11, // 8: switchyard.localnet.v1.EndpointGroup.endpoints:type_name -> switchyard.localnet.v1.NamedEndpoint
+	12, // 9: switchyard.localnet.v1.NextItem.next:type_name -> switchyard.localnet.v1.NextFilter
+	21, // 10: switchyard.localnet.v1.NextItem.endpoints:type_name -> switchyard.localnet.v1.ServiceEndpoints
+	29, // 11: switchyard.localnet.v1.NextItem.node:type_name -> switchyard.localnet.v1.Node
+	15, // 12: switchyard.localnet.v1.WatchRequest.subscribe:type_name -> switchyard.localnet.v1.Subscribe
+	17, // 13: switchyard.localnet.v1.WatchRequest.status:type_name -> switchyard.localnet.v1.Status
+	16, // 14: switchyard.localnet.v1.Subscribe.resume:type_name -> switchyard.localnet.v1.Position
+	16, // 15: switchyard.localnet.v1.Status.applied:type_name -> switchyard.localnet.v1.Position
+	18, // 16: switchyard.localnet.v1.Status.failed:type_name -> switchyard.localnet.v1.ServiceError
+	20, // 17: switchyard.localnet.v1.ServiceError.service:type_name -> switchyard.localnet.v1.ServiceName
+	29, // 18: switchyard.localnet.v1.WatchResponse.node:type_name -> switchyard.localnet.v1.Node
+	21, // 19: switchyard.localnet.v1.WatchResponse.changed:type_name -> switchyard.localnet.v1.ServiceEndpoints
+	20, // 20: switchyard.localnet.v1.WatchResponse.removed:type_name -> switchyard.localnet.v1.ServiceName
+	32, // 21: switchyard.localnet.v1.WatchResponse.triggers:type_name -> google.protobuf.Timestamp
+	16, // 22: switchyard.localnet.v1.WatchResponse.position:type_name -> switchyard.localnet.v1.Position
+	22, // 23: switchyard.localnet.v1.ServiceEndpoints.ports:type_name -> switchyard.localnet.v1.Port
+	28, // 24: switchyard.localnet.v1.ServiceEndpoints.health_check:type_name -> switchyard.localnet.v1.HealthCheck
 	0,  // 25: switchyard.localnet.v1.Port.protocol:type_name -> switchyard.localnet.v1.Protocol
 	1,  // 26: switchyard.localnet.v1.Port.family:type_name -> switchyard.localnet.v1.Family
-	22, // 27: switchyard.localnet.v1.Port.frontends:type_name -> switchyard.localnet.v1.Frontend
-	23, // 28: switchyard.localnet.v1.Port.endpoints:type_name -> switchyard.localnet.v1.Endpoint
-	24, // 29: switchyard.localnet.v1.Port.internal:type_name -> switchyard.localnet.v1.Traffic
-	24, // 30: switchyard.localnet.v1.Port.external:type_name -> switchyard.localnet.v1.Traffic
+	23, // 27: switchyard.localnet.v1.Port.frontends:type_name -> switchyard.localnet.v1.Frontend
+	24, // 28: switchyard.localnet.v1.Port.endpoints:type_name -> switchyard.localnet.v1.Endpoint
+	25, // 29: switchyard.localnet.v1.Port.internal:type_name -> switchyard.localnet.v1.Traffic
+	25, // 30: switchyard.localnet.v1.Port.external:type_name -> switchyard.localnet.v1.Traffic
 	2,  // 31: switchyard.localnet.v1.Frontend.kind:type_name -> switchyard.localnet.v1.FrontendKind
-	26, // 32: switchyard.localnet.v1.Frontend.sources:type_name -> switchyard.localnet.v1.Prefix
-	25, // 33: switchyard.localnet.v1.Traffic.inside:type_name -> switchyard.localnet.v1.Route
-	25, // 34: switchyard.localnet.v1.Traffic.outside:type_name -> switchyard.localnet.v1.Route
+	27, // 32: switchyard.localnet.v1.Frontend.sources:type_name -> switchyard.localnet.v1.Prefix
+	26, // 33: switchyard.localnet.v1.Traffic.inside:type_name -> switchyard.localnet.v1.Route
+	26, // 34: switchyard.localnet.v1.Traffic.outside:type_name -> switchyard.localnet.v1.Route
 	4,  // 35: switchyard.localnet.v1.Traffic.masquerade:type_name -> switchyard.localnet.v1.Masquerade
 	3,  // 36: switchyard.localnet.v1.Route.verdict:type_name -> switchyard.localnet.v1.Verdict
-	26, // 37: switchyard.localnet.v1.Node.pod_cidrs:type_name -> switchyard.localnet.v1.Prefix
-	26, // 38: switchyard.localnet.v1.Node.service_cidrs:type_name -> switchyard.localnet.v1.Prefix
-	11, // 39: switchyard.localnet.v1.Endpoints.Next:input_type -> switchyard.localnet.v1.NextFilter
-	13, // 40: switchyard.localnet.v1.Endpoints.Watch:input_type -> switchyard.localnet.v1.WatchRequest
-	5,  // 41: switchyard.localnet.v1.Endpoints.NextNames:input_type -> switchyard.localnet.v1.NextNamesRequest
-	12, // 42: switchyard.localnet.v1.Endpoints.Next:output_type -> switchyard.localnet.v1.NextItem
-	18, // 43: switchyard.localnet.v1.Endpoints.Watch:output_type -> switchyard.localnet.v1.WatchResponse
-	6,  // 44: switchyard.localnet.v1.Endpoints.NextNames:output_type -> switchyard.localnet.v1.NextNamesResponse
-	42, // [42:45] is the sub-list for method output_type
-	39, // [39:42] is the sub-list for method input_type
-	39, // [39:39] is the sub-list for extension type_name
-	39, // [39:39] is the sub-list for extension extendee
-	0,  // [0:39] is the sub-list for field type_name
+	27, // 37: switchyard.localnet.v1.Node.pod_cidrs:type_name -> switchyard.localnet.v1.Prefix
+	27, // 38: switchyard.localnet.v1.Node.service_cidrs:type_name -> switchyard.localnet.v1.Prefix
+	30, // 39: switchyard.localnet.v1.Node.pod_detection:type_name -> switchyard.localnet.v1.PodDetection
+	31, // 40: switchyard.localnet.v1.Node.node_port_addresses:type_name -> switchyard.localnet.v1.NodePortAddresses
+	5,  // 41: switchyard.localnet.v1.PodDetection.mode:type_name -> switchyard.localnet.v1.PodDetectionMode
+	27, // 42: switchyard.localnet.v1.PodDetection.cluster_cidrs:type_name -> switchyard.localnet.v1.Prefix
+	27, // 43: switchyard.localnet.v1.NodePortAddresses.cidrs:type_name -> switchyard.localnet.v1.Prefix
+	12, // 44: switchyard.localnet.v1.Endpoints.Next:input_type -> switchyard.localnet.v1.NextFilter
+	14, // 45: switchyard.localnet.v1.Endpoints.Watch:input_type -> switchyard.localnet.v1.WatchRequest
+	6,  // 46: switchyard.localnet.v1.Endpoints.NextNames:input_type -> switchyard.localnet.v1.NextNamesRequest
+	13, // 47: switchyard.localnet.v1.Endpoints.Next:output_type -> switchyard.localnet.v1.NextItem
+	19, // 48: switchyard.localnet.v1.Endpoints.Watch:output_type -> switchyard.localnet.v1.WatchResponse
+	7,  // 49: switchyard.localnet.v1.Endpoints.NextNames:output_type -> switchyard.localnet.v1.NextNamesResponse
+	47, // [47:50] is the sub-list for method output_type
+	44, // [44:47] is the sub-list for method input_type
+	44, // [44:44] is the sub-list for extension type_name
+	44, // [44:44] is the sub-list for extension extendee
+	0,  // [0:44] is the sub-list for field type_name
 }
 
 func init() { file_switchyard_localnet_v1_localnet_proto_init() }
@@ -2168,8 +2404,8 @@ func file_switchyard_localnet_v1_localnet_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_switchyard_localnet_v1_localnet_proto_rawDesc), len(file_switchyard_localnet_v1_localnet_proto_rawDesc)),
-			NumEnums:      5,
-			NumMessages:   24,
+			NumEnums:      6,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -38,7 +38,7 @@ func main() {
 // run routes until ctx ends. What is programmed stays, so that a restart is not noticed.
 func run(ctx context.Context, manifests, node, pods string) error {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	var detector backend.LocalDetector
+	var detector state.LocalDetector
 	if pods != "" {
 		cidr, err := netip.ParsePrefix(pods)
 		if err != nil {
@@ -53,13 +53,11 @@ func run(ctx context.Context, manifests, node, pods string) error {
 		return err
 	}
 	// the store lets the brain work out what they mean for this node,
-	states := store.New(store.Options{Logger: log, Brain: brain.Config{NodeName: node, DetectLocal: brain.Families{
-		IPv4: detector.Detects(state.IPv4), IPv6: detector.Detects(state.IPv6),
-	}}})
+	states := store.New(store.Options{Logger: log, Brain: brain.Config{NodeName: node, LocalDetector: detector}})
 	defer states.Close()
 	objects := states.Source("manifests")
 	// and the dataplane programs that.
-	dataplane, err := nftables.New(ctx, nftables.Options{Logger: log, LocalDetector: detector})
+	dataplane, err := nftables.New(ctx, nftables.Options{Logger: log})
 	if err != nil {
 		return err
 	}

@@ -1,20 +1,19 @@
-package backend
+package state
 
 import (
 	"net/netip"
 	"slices"
-
-	"github.com/switchyard-net/switchyard/state"
+	"strings"
 )
 
 // LocalDetector distinguishes connections of pods from those of other clients. At most one of its ways is used, in the order of the
 // fields. The zero value takes no client for a pod.
 //
-// The brain has to know for which families it works: brain.Config.DetectLocal is what [LocalDetector.Detects] returns for each.
+// The brain goes by the same detector: in a family whose pods it cannot see, no record distinguishes them.
 type LocalDetector struct {
 	// ClusterCIDRs: a source address in one of them is a pod's.
 	ClusterCIDRs []netip.Prefix
-	// NodeCIDR: a source address in the node's own pod CIDRs (state.Node.PodCIDRs) is a pod's.
+	// NodeCIDR: a source address in the node's own pod CIDRs (Node.PodCIDRs) is a pod's.
 	NodeCIDR bool
 	// BridgeInterface: what comes in on this interface comes from a pod.
 	BridgeInterface string
@@ -28,20 +27,68 @@ func (d LocalDetector) Enabled() bool {
 }
 
 // Detects reports whether the detector can see the pods of an IP family: with cluster CIDRs, only if one is of that family.
-func (d LocalDetector) Detects(f state.Family) bool {
+func (d LocalDetector) Detects(f Family) bool {
 	if len(d.ClusterCIDRs) == 0 {
 		return d.Enabled()
 	}
-	return slices.ContainsFunc(d.ClusterCIDRs, func(p netip.Prefix) bool { return state.FamilyOf(p.Addr()) == f })
+	return slices.ContainsFunc(d.ClusterCIDRs, func(p netip.Prefix) bool { return FamilyOf(p.Addr()) == f })
 }
 
-// NodePortAddresses says on which addresses of the node NodePorts are served. The set follows the node's interfaces.
+// Equal reports whether two detectors are the same in every field.
+func (d LocalDetector) Equal(o LocalDetector) bool {
+	return slices.Equal(d.ClusterCIDRs, o.ClusterCIDRs) && d.NodeCIDR == o.NodeCIDR && d.BridgeInterface == o.BridgeInterface &&
+		d.InterfacePrefix == o.InterfacePrefix
+}
+
+// String describes the detector for messages, in the words of the configuration.
+func (d LocalDetector) String() string {
+	switch {
+	case len(d.ClusterCIDRs) > 0:
+		return "ClusterCIDR " + list(d.ClusterCIDRs)
+	case d.NodeCIDR:
+		return "NodeCIDR"
+	case d.BridgeInterface != "":
+		return "BridgeInterface " + d.BridgeInterface
+	case d.InterfacePrefix != "":
+		return "InterfaceNamePrefix " + d.InterfacePrefix
+	}
+	return "none"
+}
+
+func list(prefixes []netip.Prefix) string {
+	var texts []string
+	for _, p := range prefixes {
+		texts = append(texts, p.String())
+	}
+	return strings.Join(texts, ",")
+}
+
+// NodePortAddresses says on which addresses of the node NodePorts are served. It is a rule rather than a list of addresses: the set
+// follows the node's interfaces, which only a dataplane on the node sees.
 type NodePortAddresses struct {
-	// Primary serves on the first address of each family in state.Node.Addresses.
+	// Primary serves on the first address of each family in Node.Addresses.
 	Primary bool
 	// CIDRs serves on the local addresses in one of these ranges. If it is empty and Primary is false, NodePorts are served
 	// on all local addresses but loopback ones.
 	CIDRs []netip.Prefix
+}
+
+// Equal reports whether the two are the same in every field.
+func (n NodePortAddresses) Equal(o NodePortAddresses) bool {
+	return n.Primary == o.Primary && slices.Equal(n.CIDRs, o.CIDRs)
+}
+
+// String describes the addresses for messages, in the words of the configuration.
+func (n NodePortAddresses) String() string {
+	switch {
+	case n.Primary && len(n.CIDRs) > 0:
+		return "primary," + list(n.CIDRs)
+	case n.Primary:
+		return "primary"
+	case len(n.CIDRs) > 0:
+		return list(n.CIDRs)
+	}
+	return "all"
 }
 
 // Select returns the addresses on which n serves NodePorts, sorted, out of the local addresses of this machine. The arguments are
@@ -53,7 +100,7 @@ type NodePortAddresses struct {
 //
 // Loopback addresses are never selected, except by a range that lies within the loopback range: 127.0.0.0/8 names them,
 // 0.0.0.0/0 does not.
-func (n NodePortAddresses) Select(local []netip.Addr, node *state.Node) []netip.Addr {
+func (n NodePortAddresses) Select(local []netip.Addr, node *Node) []netip.Addr {
 	var selected []netip.Addr
 	if n.Primary && node != nil {
 		selected = primary(node.Addresses)

@@ -1,12 +1,10 @@
-package backend
+package state
 
 import (
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/switchyard-net/switchyard/state"
 )
 
 func addrs(s string) []netip.Addr {
@@ -48,12 +46,31 @@ func TestSelectNodePortAddresses(t *testing.T) {
 		for f := range strings.FieldsSeq(c.cidrs) {
 			npa.CIDRs = append(npa.CIDRs, netip.MustParsePrefix(f))
 		}
-		node := &state.Node{Addresses: addrs(c.node)}
+		node := &Node{Addresses: addrs(c.node)}
 		if got, want := npa.Select(addrs(local), node), addrs(c.want); !slices.Equal(got, want) {
 			t.Errorf("%s: got %v, want %v", c.name, got, want)
 		}
 	}
 	if got := (NodePortAddresses{Primary: true}).Select(nil, nil); len(got) != 0 {
 		t.Errorf("without a node: got %v", got)
+	}
+}
+
+func TestSettingsInWords(t *testing.T) {
+	cidrs := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")}
+	for want, got := range map[string]interface{ String() string }{
+		"none":                            LocalDetector{},
+		"ClusterCIDR 10.0.0.0/8,fd00::/8": LocalDetector{ClusterCIDRs: cidrs},
+		"NodeCIDR":                        LocalDetector{NodeCIDR: true},
+		"BridgeInterface cni0":            LocalDetector{BridgeInterface: "cni0"},
+		"InterfaceNamePrefix veth":        LocalDetector{InterfacePrefix: "veth"},
+		"all":                             NodePortAddresses{},
+		"primary":                         NodePortAddresses{Primary: true},
+		"10.0.0.0/8,fd00::/8":             NodePortAddresses{CIDRs: cidrs},
+		"primary,10.0.0.0/8,fd00::/8":     NodePortAddresses{Primary: true, CIDRs: cidrs},
+	} {
+		if got.String() != want {
+			t.Errorf("%+v is %q, want %q", got, got.String(), want)
+		}
 	}
 }

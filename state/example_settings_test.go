@@ -1,10 +1,9 @@
-package backend_test
+package state_test
 
 import (
 	"fmt"
 	"net/netip"
 
-	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -14,9 +13,9 @@ func ExampleNodePortAddresses_Select() {
 		netip.MustParseAddr("10.0.0.5"), netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1"),
 	}
 	node := &state.Node{Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}}
-	fmt.Println(backend.NodePortAddresses{}.Select(local, node))
-	fmt.Println(backend.NodePortAddresses{Primary: true}.Select(local, node))
-	fmt.Println(backend.NodePortAddresses{CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}.Select(local, node))
+	fmt.Println(state.NodePortAddresses{}.Select(local, node))
+	fmt.Println(state.NodePortAddresses{Primary: true}.Select(local, node))
+	fmt.Println(state.NodePortAddresses{CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}.Select(local, node))
 	// Output:
 	// [10.0.0.5 192.0.2.1 2001:db8::1]
 	// [192.0.2.1 2001:db8::1]
@@ -25,9 +24,9 @@ func ExampleNodePortAddresses_Select() {
 
 // A cluster CIDR of one family distinguishes the pods of that family; an interface, those of both.
 func ExampleLocalDetector_Detects() {
-	byAddress := backend.LocalDetector{ClusterCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}
+	byAddress := state.LocalDetector{ClusterCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}
 	fmt.Println(byAddress.Detects(state.IPv4), byAddress.Detects(state.IPv6))
-	byInterface := backend.LocalDetector{BridgeInterface: "cni0"}
+	byInterface := state.LocalDetector{BridgeInterface: "cni0"}
 	fmt.Println(byInterface.Detects(state.IPv4), byInterface.Detects(state.IPv6))
 	// Output:
 	// true false

@@ -1,0 +1,28 @@
+package protoconv_test
+
+import (
+	"testing"
+
+	localnetv1 "github.com/switchyard-net/switchyard/client/localnet/v1"
+	"github.com/switchyard-net/switchyard/internal/protoconv"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+func TestDetectorsComeBack(t *testing.T) {
+	for _, d := range []state.LocalDetector{
+		{}, {ClusterCIDRs: prefixes("fd00::/16")}, {NodeCIDR: true}, {BridgeInterface: "cni0"}, {InterfacePrefix: "veth"},
+	} {
+		n, err := protoconv.ParseNode(transmit(t, protoconv.Node(&state.Node{LocalDetector: &d})))
+		if err != nil || n.LocalDetector == nil || !n.LocalDetector.Equal(d) {
+			t.Errorf("%v came back as %v, %v", d, n.LocalDetector, err)
+		}
+	}
+}
+
+// TestDetectionOfALaterVersion: a mode that is not known is as good as none: the dataplane's own configuration decides.
+func TestDetectionOfALaterVersion(t *testing.T) {
+	n, err := protoconv.ParseNode(&localnetv1.Node{Name: "n", PodDetection: &localnetv1.PodDetection{Mode: 99}})
+	if err != nil || n.LocalDetector != nil {
+		t.Errorf("got %v, %v, want a node that does not say", n, err)
+	}
+}

@@ -1,0 +1,117 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	"github.com/switchyard-net/switchyard/brain"
+	"github.com/switchyard-net/switchyard/config"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// agreement is a feed of states that are made elsewhere, whose node has the settings that count on this one: which clients are
+// pods, and where NodePorts are served. What c sets counts most, then what the state says, then the defaults of c, for states of an
+// earlier version, which do not say.
+type agreement struct {
+	state.Feed
+	log       *slog.Logger
+	fieldName func(path string) string
+
+	mu        sync.Mutex // guards all below
+	config    *config.Config
+	from, to  *state.Node // the last answer
+	overrides []error     // settings of config that the state has differently
+}
+
+func (a *agreement) set(c *config.Config) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.config, a.from = c, nil
+}
+
+// Next implements [state.Feed].
+func (a *agreement) Next(ctx context.Context, after state.Revision) (*state.Update, error) {
+	u, err := a.Feed.Next(ctx, after)
+	if err != nil {
+		return nil, err
+	}
+	agreed := *u
+	agreed.Node = a.node(u.Node)
+	return &agreed, nil
+}
+
+// node returns n with the settings that count: the same pointer for the same node.
+func (a *agreement) node(n *state.Node) *state.Node {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if n == a.from {
+		return a.to
+	}
+	to, before := *n, fmt.Sprint(a.overrides)
+	a.overrides = nil
+	detector, nodePorts := ownSettings(a.config)
+	to.LocalDetector = agree(a, "detectLocal", detector, n.LocalDetector, a.config.LocalDetector())
+	to.NodePorts = agree(a, "nodePortAddresses", nodePorts, n.NodePorts, a.config.NodePorts())
+	if now := fmt.Sprint(a.overrides); now != before {
+		for _, o := range a.overrides {
+			a.log.Warn("the configuration of this process overrides a setting of the API", "problem", o)
+		}
+	}
+	if n.LocalDetector == nil && detector == nil {
+		a.log.Warn("the API does not say which clients are pods; no client is taken for a pod", "remedy",
+			"upgrade the server, or set "+a.fieldName("detectLocal"))
+	}
+	a.from, a.to = n, &to
+	return a.to
+}
+
+// agree returns the setting that counts: own, if it is set, else the API's, else the default.
+func agree[T interface {
+	Equal(T) bool
+	fmt.Stringer
+}](a *agreement, path string, own, api *T, otherwise T) *T {
+	switch {
+	case own == nil && api == nil:
+		return &otherwise
+	case own == nil:
+		return api
+	case api != nil && !(*own).Equal(*api):
+		a.overrides = append(a.overrides, fmt.Errorf("%s is %v here and %v at the server of the API, and what is set here counts: "+
+			"leave it out here, or set the same at both", a.fieldName(path), *own, *api))
+	}
+	return own
+}
+
+// problems are the settings that this process has otherwise than the API.
+func (a *agreement) problems() []error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.overrides
+}
+
+// ownSettings returns the settings that c itself has, nil for those that it leaves to the API.
+func ownSettings(c *config.Config) (detector *state.LocalDetector, nodePorts *state.NodePortAddresses) {
+	if d := c.LocalDetector(); d.Enabled() {
+		detector = &d
+	}
+	if len(c.NodePortAddresses.Strings()) > 0 {
+		nodePorts = new(c.NodePorts())
+	}
+	return detector, nodePorts
+}
+
+// FallbackConfig is [BrainConfig] for a brain that stands in for the server of an API, whose states had the node last: what c does not set
+// is as it was there.
+func FallbackConfig(c *config.Config, name string, last *state.Node) brain.Config {
+	b := BrainConfig(c, name)
+	detector, nodePorts := ownSettings(c)
+	if detector == nil && last.LocalDetector != nil {
+		b.LocalDetector = *last.LocalDetector
+	}
+	if nodePorts == nil && last.NodePorts != nil {
+		b.NodePorts = *last.NodePorts
+	}
+	return b
+}
