@@ -85,7 +85,10 @@ for a while follows the API server itself, until a relay answers again.`,
 }
 
 func (o *applyOptions) run(ctx context.Context, command string, stdout, stderr io.Writer) error {
-	c, err := o.dataplane.file.read(configfile.LoadNFTables)
+	c, err := o.dataplane.file.read(func(data []byte, options configfile.Options) (*config.Config, []config.Note, error) {
+		options.Dataplanes = []string{configfile.KindNFTables}
+		return configfile.Load(data, options)
+	})
 	if err != nil {
 		return err
 	}

@@ -21,7 +21,7 @@ import (
 func newConfigCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "config",
-		Short: "Check and convert configuration files of 'switchyard proxy' and kube-proxy",
+		Short: "Check and convert configuration files, also those of kube-proxy",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -33,7 +33,8 @@ func newConfigCommand() *cobra.Command {
 const filesUsage = `Of several files, and several documents in a file, one is the KubeProxyConfiguration, and others
 are KubeProxyInstanceConfigurations with what one node has of its own. The files may be made for
 others, too: a ConfigMap stands for the configuration in it, and other documents, such as those for
-kubeadm, are skipped. - stands for standard input.`
+kubeadm, are skipped. The file of a single dataplane, such as a NFTablesConfiguration, takes the place of
+the KubeProxyConfiguration. - stands for standard input.`
 
 func newConfigConvertCommand() *cobra.Command {
 	var out, version string
@@ -42,7 +43,8 @@ func newConfigConvertCommand() *cobra.Command {
 		Short: "Write a configuration in the latest version, v1alpha2, or back in v1alpha1",
 		Long: `Convert reads a configuration of any version, such as the ConfigMap kube-proxy, and writes it as one
 file, with every field. Comments go with their fields. What lands elsewhere or nowhere is named on
-standard error, with the warnings that 'switchyard proxy' would log.
+standard error, with the warnings that a command which takes the file would log. A kind for a single
+dataplane has one version, which is written.
 
 ` + filesUsage,
 		Example: `  switchyard config convert kube-proxy.yaml -o switchyard.yaml
@@ -67,7 +69,7 @@ standard error, with the warnings that 'switchyard proxy' would log.
 			if err != nil {
 				return err
 			}
-			printWarnings(cmd, files, c)
+			printWarnings(cmd, files, notes, c)
 			if out != "" {
 				return writeFile(out, text)
 			}
@@ -85,7 +87,7 @@ func newConfigValidateCommand() *cobra.Command {
 		Use:   "validate FILE...",
 		Short: "Name everything that is wrong in a configuration",
 		Long: `Validate names everything that is wrong in a configuration, and prints the warnings that
-'switchyard proxy' would log.
+a command which takes the file would log.
 
 ` + filesUsage,
 		Args: cobra.MinimumNArgs(1),
@@ -99,7 +101,7 @@ func newConfigValidateCommand() *cobra.Command {
 			if err != nil {
 				return invalid(files, err)
 			}
-			printWarnings(cmd, files, c)
+			printWarnings(cmd, files, notes, c)
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "switchyard: %s is valid\n", namesOf(files))
 			return err
 		},
@@ -131,7 +133,7 @@ func newConfigDefaultsCommand() *cobra.Command {
 }
 
 // readOptions are those of files that may be for any platform, and for others, too.
-var readOptions = configfile.Options{SkipOthers: true}
+var readOptions = configfile.Options{SkipOthers: true, Dataplanes: configfile.DataplaneKinds()}
 
 // fileNames is a flag that may be given more than once. Its type is that of kube-proxy's, which takes one file.
 type fileNames []string
@@ -158,10 +160,11 @@ func printNotes(cmd *cobra.Command, notes []config.Note) {
 	}
 }
 
-// printWarnings prints what 'switchyard proxy' would warn of at its start.
-func printWarnings(cmd *cobra.Command, files []configfile.File, c *config.Config) {
+// printWarnings prints what a command that takes the files would warn of at its start.
+func printWarnings(cmd *cobra.Command, files []configfile.File, notes []config.Note, c *config.Config) {
 	print := func(text string) { fmt.Fprintf(cmd.ErrOrStderr(), "switchyard: %s: %s\n", namesOf(files), text) }
-	if note := modeNote(c); note != "" {
+	noCommand := slices.ContainsFunc(notes, func(n config.Note) bool { return slices.Contains(configfile.DataplaneKinds(), n.Path) })
+	if note := modeNote(c); note != "" && !noCommand {
 		print(note)
 	}
 	warnWithoutEffect(c, slog.New(warningPrinter{slog.DiscardHandler, print}))

@@ -23,6 +23,9 @@ type Options struct {
 	// SkipOthers reads files that are not meant for this program alone, such as kubeadm's: a ConfigMap stands for the configuration
 	// files in it, and documents of other kinds are skipped, with a note.
 	SkipOthers bool
+	// Dataplanes are kinds of files of single dataplanes that are read in the place of a KubeProxyConfiguration, such as those of
+	// [DataplaneKinds]. The mode is that of the dataplane then, and fields that the kind does not have are at their defaults. Default: none.
+	Dataplanes []string
 }
 
 // File is a configuration file, or a part of one.
@@ -65,7 +68,7 @@ func Load(data []byte, o Options) (*config.Config, []config.Note, error) {
 // fields of v1alpha1, which kube-proxy ignores as well.
 //
 // The error, if any, joins all faults of the files, each with its line, field and remedy. The configuration is returned beside
-// it if the KubeProxyConfiguration is of a version that has ConfigHardFail, only single fields are at fault, and it is valid with their
+// it if there is a KubeProxyConfiguration, of a version that has ConfigHardFail, only single fields are at fault, and it is valid with their
 // defaults in their place: see [config.Choose].
 func LoadFiles(files []File, o Options) (*config.Config, []config.Note, error) {
 	l, err := load(files, o)

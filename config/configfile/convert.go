@@ -22,7 +22,7 @@ func Versions() []string {
 }
 
 // Convert reads files as [LoadFiles] does and returns the one file that means the same in a version, such as v1alpha1. Every
-// field is written. Comments go with the fields that they are about.
+// field is written. Comments go with the fields that they are about. The file of a single dataplane stays one; its kind has one version.
 //
 // The notes are those of LoadFiles, and one for each value and each comment that gets lost. There is no file if there is a fault.
 func Convert(files []File, version string, o Options) ([]byte, []config.Note, error) {
@@ -33,18 +33,7 @@ func Convert(files []File, version string, o Options) ([]byte, []config.Note, er
 	if err != nil {
 		return nil, l.notes, err
 	}
-	var object any = v1alpha2.From(l.config)
-	rename := func(path string) string { return path }
-	if version == path.Base(v1alpha1.APIVersion) {
-		old, lost := v1alpha1.From(l.config)
-		for _, n := range lost {
-			n.File = l.origin(n.Path).File()
-			n.Path = l.pathIn(l.origin(n.Path), n.Path)
-			l.notes = append(l.notes, n)
-		}
-		object, rename = old, old.Path
-	}
-	root, err := nodes(object)
+	root, rename, err := l.root(version)
 	if err != nil {
 		return nil, l.notes, err
 	}
@@ -59,6 +48,30 @@ func Convert(files []File, version string, o Options) ([]byte, []config.Note, er
 	}
 	l.nameLostComments(text)
 	return text, l.notes, nil
+}
+
+// root returns the file in a version, without comments, and the path in it of a field of v1alpha2. It notes what gets lost.
+func (l *loaded) root(version string) (root *yaml.Node, rename func(path string) string, err error) {
+	var lost []config.Note
+	switch {
+	case l.dataplane != nil:
+		root, lost, err = l.dataplane.root(l.config)
+		rename = l.dataplane.path
+	case version == path.Base(v1alpha1.APIVersion):
+		var old *v1alpha1.KubeProxyConfiguration
+		old, lost = v1alpha1.From(l.config)
+		root, err = nodes(old)
+		rename = old.Path
+	default:
+		root, err = nodes(v1alpha2.From(l.config))
+		rename = func(path string) string { return path }
+	}
+	for _, n := range lost {
+		n.File = l.origin(n.Path).File()
+		n.Path = l.pathIn(l.origin(n.Path), n.Path)
+		l.notes = append(l.notes, n)
+	}
+	return root, rename, err
 }
 
 // comment puts the comments of all documents to the fields of root. Rename returns the path in root of a field of v1alpha2.

@@ -1,19 +1,74 @@
 package configfile
 
 import (
-	"errors"
+	"fmt"
 	"net/netip"
+	"reflect"
+	"slices"
 	"strings"
 
+	"go.yaml.in/yaml/v3"
+
+	"github.com/switchyard-net/switchyard/backend/ebpf"
+	"github.com/switchyard-net/switchyard/backend/iptables"
+	"github.com/switchyard-net/switchyard/backend/ipvs"
 	"github.com/switchyard-net/switchyard/backend/nftables"
+	"github.com/switchyard-net/switchyard/backend/userspace"
+	"github.com/switchyard-net/switchyard/backend/winkernel"
 	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/config/v1alpha2"
 	"github.com/switchyard-net/switchyard/field"
 	"github.com/switchyard-net/switchyard/internal/manifest"
 )
 
-// nftablesFile is a file of kind NFTablesConfiguration: the section of the dataplane, and beside it what a process that only programs a
-// node needs of the whole configuration.
+// KindNFTables is the kind of the file of a process that only programs nftables.
+const KindNFTables = "NFTablesConfiguration"
+
+// dataplaneFile is a kind of file for a process that only programs a node by one dataplane. It stands for a whole configuration, in
+// which all that it does not have has its default.
+type dataplaneFile struct {
+	kind    string
+	mode    config.Mode
+	section string // of the whole configuration
+	// part returns a pointer to the fields that the file has, with their values in c, and what puts them back.
+	part func(c *v1alpha2.KubeProxyConfiguration) (fields any, put func())
+}
+
+// sectionOnly is the part of a file that has nothing but the section.
+func sectionOnly[T any](section func(c *v1alpha2.KubeProxyConfiguration) *T) func(*v1alpha2.KubeProxyConfiguration) (any, func()) {
+	return func(c *v1alpha2.KubeProxyConfiguration) (any, func()) { return section(c), func() {} }
+}
+
+// dataplaneFiles lists the kinds.
+var dataplaneFiles = []dataplaneFile{
+	{KindNFTables, config.ModeNFTables, "nftables", nftablesPart},
+	{iptables.Config{}.Kind(), config.ModeIPTables, "iptables", sectionOnly(func(c *v1alpha2.KubeProxyConfiguration) *iptables.Config { return &c.IPTables })},
+	{ipvs.Config{}.Kind(), config.ModeIPVS, "ipvs", sectionOnly(func(c *v1alpha2.KubeProxyConfiguration) *ipvs.Config { return &c.IPVS })},
+	{ebpf.Config{}.Kind(), config.ModeEBPF, "ebpf", sectionOnly(func(c *v1alpha2.KubeProxyConfiguration) *ebpf.Config { return &c.EBPF })},
+	{userspace.Config{}.Kind(), config.ModeUserspace, "userspace", sectionOnly(func(c *v1alpha2.KubeProxyConfiguration) *userspace.Config { return &c.Userspace })},
+	{winkernel.Config{}.Kind(), config.ModeKernelspace, "winkernel", sectionOnly(func(c *v1alpha2.KubeProxyConfiguration) *winkernel.Config { return &c.Winkernel })},
+}
+
+// DataplaneKinds are the kinds of files of single dataplanes; see [Options].
+func DataplaneKinds() []string {
+	var kinds []string
+	for _, f := range dataplaneFiles {
+		kinds = append(kinds, f.kind)
+	}
+	return kinds
+}
+
+// dataplaneFileOf returns the kind of file that a document is, nil if it is another one.
+func dataplaneFileOf(doc *manifest.Document) *dataplaneFile {
+	i := slices.IndexFunc(dataplaneFiles, func(f dataplaneFile) bool { return f.kind == doc.Kind })
+	if i < 0 {
+		return nil
+	}
+	return &dataplaneFiles[i]
+}
+
+// nftablesFile has the section of the nftables dataplane, and beside it what a process that only programs a node needs of the whole
+// configuration.
 type nftablesFile struct {
 	nftables.Config
 	DetectLocalMode     config.LocalMode     `json:"detectLocalMode"`
@@ -24,46 +79,70 @@ type nftablesFile struct {
 	HealthzBindAddress  netip.AddrPort       `json:"healthzBindAddress"`
 	MetricsBindAddress  netip.AddrPort       `json:"metricsBindAddress"`
 	BindAddressHardFail bool                 `json:"bindAddressHardFail"`
+	ConfigHardFail      bool                 `json:"configHardFail"`
 	EnableProfiling     bool                 `json:"enableProfiling"`
 	Linux               v1alpha2.Linux       `json:"linux"`
 }
 
-// LoadNFTables reads the file of a process that programs a node by nftables: of kind NFTablesConfiguration, whose other settings have
-// their defaults and whose mode is nftables, or any file that [Load] reads.
-func LoadNFTables(data []byte, o Options) (*config.Config, []config.Note, error) {
-	if o.Name == "" {
-		o.Name = "configuration"
+func nftablesPart(c *v1alpha2.KubeProxyConfiguration) (any, func()) {
+	f := &nftablesFile{
+		c.NFTables, c.DetectLocalMode, c.DetectLocal, c.NodePortAddresses, c.SyncPeriod, c.MinSyncPeriod,
+		c.HealthzBindAddress, c.MetricsBindAddress, c.BindAddressHardFail, c.ConfigHardFail, c.EnableProfiling, c.Linux,
 	}
-	doc, errs := manifest.Single(o.Name, data)
-	if len(errs) > 0 {
-		return nil, nil, errors.Join(errs...)
+	return f, func() {
+		c.NFTables, c.DetectLocalMode, c.DetectLocal, c.NodePortAddresses, c.SyncPeriod, c.MinSyncPeriod = f.Config, f.DetectLocalMode,
+			f.DetectLocal, f.NodePortAddresses, f.SyncPeriod, f.MinSyncPeriod
+		c.HealthzBindAddress, c.MetricsBindAddress, c.BindAddressHardFail, c.ConfigHardFail, c.EnableProfiling, c.Linux =
+			f.HealthzBindAddress, f.MetricsBindAddress, f.BindAddressHardFail, f.ConfigHardFail, f.EnableProfiling, f.Linux
 	}
-	if doc.Kind != nftables.DefaultConfig().Kind() {
-		return Load(data, o)
+}
+
+// path returns the path in the file of a field of the whole configuration.
+func (f *dataplaneFile) path(path string) string { return strings.TrimPrefix(path, f.section+".") }
+
+// loadDataplane reads the file of a single dataplane.
+func (l *loaded) loadDataplane() {
+	file := v1alpha2.Default()
+	file.Mode = l.dataplane.mode
+	unset, _ := file.Convert()
+	fields, put := l.dataplane.part(file)
+	l.decoded(l.shared, l.shared.Into(fields))
+	put()
+	c, faults := file.Convert()
+	for _, f := range faults {
+		l.add(l.shared, &field.Error{Path: l.dataplane.path(f.Path), Problem: f.Problem})
 	}
-	if doc.APIVersion != SectionAPIVersion {
-		return nil, nil, wrongKind(doc, doc.Kind, SectionAPIVersion)
+	l.config, l.unset = c, unset
+	if l.dataplane.kind != KindNFTables {
+		l.notes = append(l.notes, config.Note{File: l.shared.File(), Path: l.dataplane.kind, Text: "is for a dataplane that is not part of this release: no command takes it"})
 	}
-	whole := v1alpha2.Default()
-	file := nftablesFile{
-		whole.NFTables, whole.DetectLocalMode, whole.DetectLocal, whole.NodePortAddresses, whole.SyncPeriod, whole.MinSyncPeriod,
-		whole.HealthzBindAddress, whole.MetricsBindAddress, whole.BindAddressHardFail, whole.EnableProfiling, whole.Linux,
+}
+
+// root returns the file that says of c what its kind can, and notes about what it cannot.
+func (f *dataplaneFile) root(c *config.Config) (*yaml.Node, []config.Note, error) {
+	kept := v1alpha2.Default()
+	kept.Mode = f.mode
+	fields, _ := f.part(v1alpha2.From(c))
+	into, put := f.part(kept)
+	reflect.ValueOf(into).Elem().Set(reflect.ValueOf(fields).Elem())
+	put()
+	same, _ := kept.Convert()
+	var lost []config.Note
+	live, restart, none := config.Diff(same, c)
+	for _, path := range slices.Concat(live, restart, none) {
+		lost = append(lost, config.Note{Path: path, Text: fmt.Sprintf("is lost: %s has no such field, and %s is what it was", f.kind, c.Text(path))})
 	}
-	var r report
-	r.decoded(doc, doc.Into(&file))
-	whole.Mode, whole.NFTables = config.ModeNFTables, file.Config
-	whole.DetectLocalMode, whole.DetectLocal, whole.NodePortAddresses = file.DetectLocalMode, file.DetectLocal, file.NodePortAddresses
-	whole.SyncPeriod, whole.MinSyncPeriod, whole.Linux = file.SyncPeriod, file.MinSyncPeriod, file.Linux
-	whole.HealthzBindAddress, whole.MetricsBindAddress = file.HealthzBindAddress, file.MetricsBindAddress
-	whole.BindAddressHardFail, whole.EnableProfiling = file.BindAddressHardFail, file.EnableProfiling
-	c, faults := whole.Convert()
-	faults = append(faults, c.Validate(o.Platform)...)
-	for i, f := range faults {
-		faults[i] = &field.Error{Path: strings.TrimPrefix(f.Path, "nftables."), Problem: f.Problem}
+	root, err := nodes(struct {
+		APIVersion string `json:"apiVersion"`
+		Kind       string `json:"kind"`
+	}{SectionAPIVersion, f.kind})
+	if err != nil {
+		return nil, nil, err
 	}
-	r.add(doc, faults...)
-	if len(r.errs) > 0 {
-		return nil, nil, r.err([]*manifest.Document{doc})
+	rest, err := nodes(fields)
+	if err != nil {
+		return nil, nil, err
 	}
-	return c, nil, nil
+	root.Content = append(root.Content, rest.Content...)
+	return root, lost, nil
 }

@@ -2,6 +2,7 @@ package configfile
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/switchyard-net/switchyard/config"
@@ -48,9 +49,9 @@ func (in *input) read(files []File, o Options) error {
 	case in.shared != nil:
 		return nil
 	case in.other != nil && len(in.instances) == 0:
-		return wrongKind(in.other, v1alpha2.Kind, v1alpha1.APIVersion, v1alpha2.APIVersion)
+		return wrongKind(in.other, o.kinds(), v1alpha1.APIVersion, v1alpha2.APIVersion)
 	}
-	return &manifest.Error{File: name, Err: fmt.Errorf("has no %s: give that one, too, in this file or in another one", v1alpha2.Kind)}
+	return &manifest.Error{File: name, Err: fmt.Errorf("has no %s: give that one, too, in this file or in another one", strings.Join(o.kinds(), " or "))}
 }
 
 // sort puts a document where it belongs.
@@ -58,23 +59,36 @@ func (in *input) sort(doc *manifest.Document, o Options) error {
 	isV1, isV2 := doc.APIVersion == v1alpha1.APIVersion, doc.APIVersion == v1alpha2.APIVersion
 	switch {
 	case doc.Kind == v1alpha2.Kind && (isV1 || isV2):
-		if in.shared != nil {
-			return doc.Error("", fmt.Errorf("is a second %s, after the one in %s: keep one; settings of one node belong into a %s",
-				doc.Kind, in.shared.Position(""), v1alpha2.InstanceKind))
-		}
-		in.shared = doc
+		return in.share(doc)
+	case slices.Contains(o.Dataplanes, doc.Kind) && doc.APIVersion == SectionAPIVersion:
+		return in.share(doc)
+	case slices.Contains(o.Dataplanes, doc.Kind):
+		return wrongKind(doc, []string{doc.Kind}, SectionAPIVersion)
 	case doc.Kind == v1alpha2.InstanceKind && isV2:
 		in.instances = append(in.instances, doc)
 	case doc.Kind == v1alpha2.InstanceKind:
-		return wrongKind(doc, v1alpha2.InstanceKind, v1alpha2.APIVersion)
-	case !o.SkipOthers || doc.Kind == v1alpha2.Kind || strings.HasPrefix(doc.APIVersion, group):
-		return wrongKind(doc, v1alpha2.Kind, v1alpha1.APIVersion, v1alpha2.APIVersion)
+		return wrongKind(doc, []string{v1alpha2.InstanceKind}, v1alpha2.APIVersion)
+	case !o.SkipOthers || doc.Kind == v1alpha2.Kind || strings.HasPrefix(doc.APIVersion, group) || doc.APIVersion == SectionAPIVersion:
+		return wrongKind(doc, o.kinds(), v1alpha1.APIVersion, v1alpha2.APIVersion)
 	case doc.Kind == "ConfigMap" && doc.APIVersion == "v1":
 		return in.configMap(doc, o)
 	default:
 		in.skip(doc)
 	}
 	return nil
+}
+
+// share takes the document that nodes may share.
+func (in *input) share(doc *manifest.Document) error {
+	switch {
+	case in.shared == nil:
+		in.shared = doc
+		return nil
+	case in.shared.Kind != doc.Kind:
+		return doc.Error("", fmt.Errorf("is a second configuration, after the %s in %s: keep one", in.shared.Kind, in.shared.Position("")))
+	}
+	return doc.Error("", fmt.Errorf("is a second %s, after the one in %s: keep one; settings of one node belong into a %s",
+		doc.Kind, in.shared.Position(""), v1alpha2.InstanceKind))
 }
 
 // maxNotes is how many skipped documents are named.
@@ -93,7 +107,7 @@ func (in *input) skip(doc *manifest.Document) {
 func (in *input) configMap(doc *manifest.Document, o Options) error {
 	found := false
 	for _, text := range doc.Texts("data") {
-		if !strings.Contains(text.Data, group) {
+		if !strings.Contains(text.Data, group) && (len(o.Dataplanes) == 0 || !strings.Contains(text.Data, SectionAPIVersion)) {
 			continue
 		}
 		found = true
@@ -115,10 +129,17 @@ func (in *input) configMap(doc *manifest.Document, o Options) error {
 	return nil
 }
 
-// wrongKind returns the error that doc is not of the kind in one of the versions.
-func wrongKind(doc *manifest.Document, kind string, versions ...string) error {
-	if doc.Kind != kind {
-		return doc.Error("kind", fmt.Errorf("must be %s, got %.60q", kind, doc.Kind))
+// kinds are those of the document that nodes may share.
+func (o Options) kinds() []string { return append([]string{v1alpha2.Kind}, o.Dataplanes...) }
+
+// wrongKind returns the error that doc is not of one of the kinds in one of the versions.
+func wrongKind(doc *manifest.Document, kinds []string, versions ...string) error {
+	if !slices.Contains(kinds, doc.Kind) {
+		text, last := "", len(kinds)-1
+		if last > 0 {
+			text = strings.Join(kinds[:last], ", ") + " or "
+		}
+		return doc.Error("kind", fmt.Errorf("must be %s, got %.60q", text+kinds[last], doc.Kind))
 	}
 	return doc.Error("apiVersion", fmt.Errorf("must be %s, got %.60q", strings.Join(versions, " or "), doc.APIVersion))
 }

@@ -18,8 +18,10 @@ import (
 type loaded struct {
 	input
 	// old is the file of v1alpha1, if shared is one.
-	old    *v1alpha1.KubeProxyConfiguration
-	config *config.Config
+	old *v1alpha1.KubeProxyConfiguration
+	// dataplane is the kind of shared, if that is the file of a single dataplane.
+	dataplane *dataplaneFile
+	config    *config.Config
 	// unset is the configuration if none of the fields that an instance may have were in shared.
 	unset *config.Config
 	// by has the documents of instances that set a field.
@@ -32,15 +34,20 @@ func load(files []File, o Options) (*loaded, error) {
 	if err := l.read(files, o); err != nil {
 		return l, err
 	}
-	if l.shared.APIVersion == v1alpha1.APIVersion {
+	l.dataplane = dataplaneFileOf(l.shared)
+	switch {
+	case l.dataplane != nil:
+		l.loadDataplane()
+	case l.shared.APIVersion == v1alpha1.APIVersion:
 		l.loadV1alpha1()
-	} else {
+	default:
 		l.loadV1alpha2()
 	}
 	for _, doc := range l.instances {
 		l.loadInstance(doc)
 	}
-	if l.old == nil {
+	hasDefaults := l.old == nil && l.dataplane == nil // for fields at fault
+	if hasDefaults {
 		l.resetInvalid()
 	}
 	for _, f := range l.config.Validate(o.Platform) {
@@ -50,7 +57,7 @@ func load(files []File, o Options) (*loaded, error) {
 		return l, nil
 	}
 	l.resetInvalid()
-	if l.old != nil || l.fatal || len(l.config.Validate(o.Platform)) > 0 {
+	if !hasDefaults || l.fatal || len(l.config.Validate(o.Platform)) > 0 {
 		l.config = nil
 	}
 	return l, l.err(l.documents())
@@ -126,8 +133,12 @@ func (l *loaded) origin(path string) *manifest.Document {
 
 // pathIn returns the path in doc of the field at path in v1alpha2.
 func (l *loaded) pathIn(doc *manifest.Document, path string) string {
-	if l.old != nil && doc == l.shared {
+	switch {
+	case doc != l.shared:
+	case l.old != nil:
 		return l.old.Path(path)
+	case l.dataplane != nil:
+		return l.dataplane.path(path)
 	}
 	return path
 }

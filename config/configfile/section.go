@@ -27,7 +27,7 @@ func LoadSection[T Section](name string, data []byte, defaults T) (T, error) {
 		return defaults, errors.Join(errs...)
 	}
 	if doc.Kind != defaults.Kind() || doc.APIVersion != SectionAPIVersion {
-		return defaults, wrongKind(doc, defaults.Kind(), SectionAPIVersion)
+		return defaults, wrongKind(doc, []string{defaults.Kind()}, SectionAPIVersion)
 	}
 	section := defaults
 	var r report
