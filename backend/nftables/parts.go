@@ -3,7 +3,7 @@ package nftables
 import (
 	"errors"
 	"fmt"
-	"syscall"
+	"net/netip"
 
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
@@ -18,7 +18,8 @@ func (e *tooLargeError) Error() string {
 	return fmt.Sprintf("no room for %d services", len(e.services))
 }
 
-// mostWithoutRoom is how many services in a row the kernel may have no memory for. Then it has none for any.
+// mostWithoutRoom is after how many services in a row without room the kernel is asked whether it has any at all. They may be large
+// ones of one owner, who must not keep others from being programmed; but if it has none, to try all others is in vain.
 const mostWithoutRoom = 16
 
 // moreRoom is the remedy where a batch exceeds the socket's buffer.
@@ -64,8 +65,8 @@ func (b *Backend) commitParts(p *plan) (written int, err error) {
 		name := d.names[units[0].index]
 		failed[name] = fmt.Errorf("service %v does not fit into one transaction of the kernel: give it fewer endpoints, ports or "+
 			"source ranges, or %s: %w", name, moreRoom, err)
-		if inARow++; inARow == mostWithoutRoom && !errors.Is(err, syscall.EMSGSIZE) {
-			return err
+		if inARow++; inARow%mostWithoutRoom == 0 {
+			return b.probeRoom()
 		}
 		return nil
 	}
@@ -76,4 +77,15 @@ func (b *Backend) commitParts(p *plan) (written int, err error) {
 		return written, &tooLargeError{failed}
 	}
 	return written, search(d.stages(orphanedFrontends, numStages))
+}
+
+// probeRoom returns an error if there is no room even for a single element, which nobody sees: the same transaction deletes it.
+func (b *Backend) probeRoom() error {
+	e := newSharedKey(hairpin, netip.IPv4Unspecified()).element()
+	_, err := b.commitBatch(func(batch *nft.Batch) {
+		t, name, encoded := table(e.family), e.set.name(), e.encode(e.set.layout(e.family))
+		batch.AddElem(t, name, encoded)
+		batch.DeleteElem(t, name, encoded)
+	})
+	return err
 }

@@ -448,6 +448,39 @@ func TestNoMemoryAtAll(t *testing.T) {
 	apply(t, b, delta(all...))
 }
 
+// TestNoRoomForManyServices: the kernel has no memory for many large services in a row, which somebody may have made. All others are
+// programmed.
+func TestNoRoomForManyServices(t *testing.T) {
+	k := &narrowKernel{errno: syscall.ENOMEM}
+	b, conn, _ := newNarrowBackend(t, k)
+	var large, small []*state.Service
+	for n := range 3 * mostWithoutRoom {
+		large = append(large, dualStack(fmt.Sprintf("large%02d", n), n, 200, 0))
+	}
+	for n := range 5 {
+		small = append(small, dualStack(fmt.Sprintf("small%d", n), 100+n, 3, 0))
+	}
+	apply(t, b, full(large[0])) // the rules and sets for it have to be there
+	apply(t, b, full())
+	k.room = 100
+	if r := apply(t, b, delta(large...)); len(r.Failed) != len(large) {
+		t.Errorf("%d services failed, want %d", len(r.Failed), len(large))
+	}
+	k.refused = 0
+	r := apply(t, b, delta(append(slices.Clone(large), small...)...))
+	if len(r.Failed) != len(large) {
+		t.Errorf("with others, %d services failed, want %d", len(r.Failed), len(large))
+	}
+	for _, s := range small {
+		if n := slotsOf(t, conn, s); n != 3 {
+			t.Errorf("%v has %d slots", s.Name, n)
+		}
+	}
+	if most := 3 * (len(large) + len(small)); k.refused > most {
+		t.Errorf("%d batches were tried, want %d at most", k.refused, most)
+	}
+}
+
 // TestSmallSocketBuffer loads, changes and removes services through a socket whose buffer has room for a small part of them.
 func TestSmallSocketBuffer(t *testing.T) {
 	k := &narrowKernel{}
