@@ -59,6 +59,10 @@ func (b *Backend) commitParts(p *plan) (written int, err error) {
 				return err
 			}
 			return search(units[half:])
+		case units[0].stage == orphanedFrontends:
+			return d.orphan(units[0], func(pieces []piece) error {
+				return commit(func(b *nft.Batch) { writePieces(b, pieces) })
+			})
 		case units[0].stage != wholeServices:
 			return err
 		}

@@ -2,6 +2,7 @@ package nftables
 
 import (
 	"cmp"
+	"errors"
 	"maps"
 	"slices"
 
@@ -10,7 +11,7 @@ import (
 )
 
 // What is committed in parts is cut between units, which stay whole: all elements of a service; all of a frontend that no service has
-// any longer; or a single element. They come in the order of stages, so that nothing goes before what replaces it is there.
+// any longer, unless they do not fit; or a single element. They come in the order of stages, so that nothing goes before what replaces it is there.
 type stage uint8
 
 const (
@@ -119,6 +120,51 @@ func (p *plan) divide() *division {
 	return d
 }
 
+// piece is an element of a unit that is deleted piece by piece.
+type piece struct {
+	set     *dividedSet
+	element *element
+}
+
+// orphan deletes a frontend that no service has any longer and that does not fit into a transaction as a whole: first what sends packets
+// to its slots, and then those, in as few transactions as there is room for.
+func (d *division) orphan(u unit, commit func([]piece) error) error {
+	var first, last []piece
+	for i := range d.sets {
+		s := &d.sets[i]
+		for _, e := range s.part(s.del, []unit{u}) {
+			if s.set.kind == slots {
+				last = append(last, piece{s, e.element})
+			} else {
+				first = append(first, piece{s, e.element})
+			}
+		}
+	}
+	var split func([]piece) error
+	split = func(pieces []piece) error {
+		err := commit(pieces)
+		if len(pieces) < 2 || !errors.Is(err, nft.ErrNoRoom) {
+			return err
+		}
+		half := len(pieces) / 2
+		if err := split(pieces[:half]); err != nil {
+			return err
+		}
+		return split(pieces[half:])
+	}
+	if err := split(first); err != nil {
+		return err
+	}
+	return split(last)
+}
+
+func writePieces(b *nft.Batch, pieces []piece) {
+	for _, p := range pieces {
+		s := p.set
+		b.DeleteElem(table(s.family), s.set.name(), p.element.encode(s.set.layout(s.family)))
+	}
+}
+
 // write puts the elements of consecutive units into a batch.
 func (d *division) write(b *nft.Batch, units []unit) {
 	for i := range d.sets {
@@ -132,17 +178,23 @@ func (d *division) write(b *nft.Batch, units []unit) {
 }
 
 func (s *dividedSet) writePart(list []ofUnit, units []unit, put func(nft.Table, string, nft.Elem)) {
+	part := s.part(list, units)
+	if len(part) == 0 {
+		return
+	}
+	t, name, l := table(s.family), s.set.name(), s.set.layout(s.family)
+	for _, e := range part {
+		put(t, name, e.element.encode(l))
+	}
+}
+
+// part returns what list has of consecutive units.
+func (s *dividedSet) part(list []ofUnit, units []unit) []ofUnit {
 	compare := func(e ofUnit, u unit) int { return e.unit.compare(u) }
 	from, _ := slices.BinarySearchFunc(list, units[0], compare)
 	last := units[len(units)-1]
 	to, _ := slices.BinarySearchFunc(list, unit{last.stage, last.index + 1}, compare)
-	if from == to {
-		return
-	}
-	t, name, l := table(s.family), s.set.name(), s.set.layout(s.family)
-	for _, e := range list[from:to] {
-		put(t, name, e.element.encode(l))
-	}
+	return list[from:to]
 }
 
 // stages returns the units from one stage on, before another.

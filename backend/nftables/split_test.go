@@ -481,6 +481,52 @@ func TestNoRoomForManyServices(t *testing.T) {
 	}
 }
 
+// TestNoRoomToDelete: a service that has become too large for a transaction, one endpoint after the other, is removed with others, while
+// another one changes. What sends packets to it goes first.
+func TestNoRoomToDelete(t *testing.T) {
+	k := &narrowKernel{errno: syscall.EMSGSIZE}
+	b, conn, start := newNarrowBackend(t, k)
+	large, other := everyKind("large", 1, 60, time.Hour), dualStack("other", 2, 2, 0)
+	apply(t, b, full(large, everyKind("less", 3, 5, 0), other))
+	k.room = 25
+	k.look = func() {
+		now := dump(t, conn)
+		for _, p := range large.Ports {
+			f := &p.Frontends[0]
+			if f.Kind != state.ClusterIP {
+				continue
+			}
+			leads, slots := 0, 0
+			for key := range shown(now, f.Addr) {
+				if strings.Contains(key, "slots") {
+					slots++
+				} else {
+					leads++
+				}
+			}
+			if leads > 0 && slots > 0 && slots < 60 {
+				t.Errorf("%v leads to %d slots", f.Addr, slots)
+			}
+		}
+	}
+	u := delta(dualStack("other", 2, 4, 0))
+	u.Removed = []state.ServiceName{large.Name, {Namespace: large.Name.Namespace, Name: "less"}}
+	if r := apply(t, b, u); len(r.Failed) > 0 || slotsOf(t, conn, other) != 4 {
+		t.Errorf("Failed is %v, and the other service has %d slots", r.Failed, slotsOf(t, conn, other))
+	}
+	if k.refused > 200 {
+		t.Errorf("%d batches were tried", k.refused)
+	}
+	k.room, k.look = 0, nil
+	if r := verify(t, b); r.Written > 0 {
+		t.Errorf("Verify writes %d objects", r.Written)
+	}
+	closeBackend(b)
+	if r := apply(t, start(), full(dualStack("other", 2, 4, 0))); r.Written != 0 {
+		t.Errorf("a fresh start writes %d objects", r.Written)
+	}
+}
+
 // TestSmallSocketBuffer loads, changes and removes services through a socket whose buffer has room for a small part of them.
 func TestSmallSocketBuffer(t *testing.T) {
 	k := &narrowKernel{}
