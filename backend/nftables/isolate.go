@@ -26,7 +26,8 @@ func (b *Backend) isolate(u *state.Update, failed, lost map[state.ServiceName]er
 	for name, a := range b.mirror.services {
 		services[name] = a.record
 	}
-	last := b.mirror.spared.after(u)
+	before := b.mirror.spared
+	last := before.after(u)
 	last.all = false
 	for name, err := range lost {
 		if had := b.mirror.record(name); had != nil {
@@ -51,6 +52,7 @@ func (b *Backend) isolate(u *state.Update, failed, lost map[state.ServiceName]er
 		if err != nil {
 			b.mirror.spared = last
 			b.mirror.spared.all = incomplete
+			b.mirror.stillLost(before) // u comes again
 		}
 	}()
 	commit := func(services records, spared spared) error {
@@ -80,7 +82,11 @@ func (b *Backend) isolate(u *state.Update, failed, lost map[state.ServiceName]er
 		case len(group) == 1:
 			s := group[0]
 			failed[s.Name] = err
-			if services[s.Name] == nil {
+			switch {
+			case services[s.Name] != nil:
+			case before.lost[s.Name] != nil:
+				last.services[s.Name], last.lost[s.Name] = before.services[s.Name], before.lost[s.Name]
+			default:
 				last.services[s.Name] = s // what it has is from before this process
 			}
 			return nil

@@ -71,6 +71,15 @@ func (m *mirror) record(name state.ServiceName) *state.Service {
 	return m.services[name].record
 }
 
+// stillLost takes over which services were lost before, up to those that are programmed now.
+func (m *mirror) stillLost(before spared) {
+	for name, err := range before.lost {
+		if m.services[name].record == nil {
+			m.spared.services[name], m.spared.lost[name] = before.services[name], err
+		}
+	}
+}
+
 // records are services by name.
 type records map[state.ServiceName]*state.Service
 

@@ -565,3 +565,56 @@ func TestSmallSocketBuffer(t *testing.T) {
 		t.Errorf("a fresh start writes %d objects", r.Written)
 	}
 }
+
+// TestNoRoomWhileIsolating: somebody has deleted what a service had, there is no room to write it again, and the kernel refuses a service of
+// the next full update. What the first one had is not forgotten by that.
+func TestNoRoomWhileIsolating(t *testing.T) {
+	poison := endpointsOf(state.IPv4, 999, 1)
+	bytes := poison[0].Addr.Addr().As4()
+	refused := serviceOf("refused", clusterIPPort(state.IPv4, state.TCP, 50, poison))
+	for what, c := range map[string]struct {
+		changed *state.Service
+		others  []*state.Service
+	}{
+		"another is refused": {serviceOf("large", clusterIPPort(state.IPv6, state.TCP, 1, endpointsOf(state.IPv6, 1, 300))), []*state.Service{refused}},
+		"it is refused":      {serviceOf("large", clusterIPPort(state.IPv4, state.TCP, 60, poison)), nil},
+	} {
+		t.Run(what, func(t *testing.T) {
+			k, picky := &narrowKernel{errno: syscall.EMSGSIZE}, &pickyKernel{poison: []string{string(bytes[:])}}
+			ns := newNS(t)
+			b := openBackend(t, ns, Options{}, func(c *nft.Conn) kernel {
+				picky.kernel = sharedKernel{c}
+				k.kernel = picky
+				return k
+			})
+			conn := dial(t, ns)
+			large, small := dualStack("large", 1, 200, 0), dualStack("small", 2, 3, 0)
+			apply(t, b, full(large, small)) // the rules and sets for it have to be there
+			k.room = 100
+			plant(t, conn, func(batch *nft.Batch) {
+				for _, f := range families {
+					batch.FlushSet(table(f), setID{space: service, kind: slots}.name())
+				}
+			})
+			b.guard.raise(foreignChange)
+			if r := verify(t, b); len(r.Failed) != 1 || r.Failed[large.Name] == nil {
+				t.Fatalf("Failed is %v", r.Failed)
+			}
+			had := shown(dump(t, conn), large.Ports[0].Frontends[0].Addr)
+			if len(had) == 0 {
+				t.Fatal("nothing of the service is left")
+			}
+			r, err := b.Apply(t.Context(), full(append(c.others, c.changed, small)...))
+			if err != nil || len(r.Failed) != 1+len(c.others) || r.Failed[large.Name] == nil {
+				t.Fatalf("Failed is %v, error %v", r.Failed, err)
+			}
+			if diff := changesBetween(had, shown(dump(t, conn), large.Ports[0].Frontends[0].Addr)); len(diff) > 0 {
+				t.Errorf("what the service had has changed: %v", diff)
+			}
+			k.room = 0
+			if r := verify(t, b); len(r.Failed) > 0 || slotsOf(t, conn, large) != 200 {
+				t.Errorf("with room again, Failed is %v, and the service has %d slots of what it had", r.Failed, slotsOf(t, conn, large))
+			}
+		})
+	}
+}
