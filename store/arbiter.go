@@ -214,51 +214,11 @@ func (a *arbiter) award(svc *service, record *state.Service) (*state.Service, []
 	return without(record, lost), lost
 }
 
-// without returns a copy of record that lacks the lost frontends, and the ports that have no frontend but those.
+// without returns record without the lost frontends, and without the ports that have no frontend but those.
 func without(record *state.Service, lost []loss) *state.Service {
 	taken := make(map[state.FrontendKey]bool, len(lost))
 	for _, l := range lost {
 		taken[l.claim] = true
 	}
-	out := &state.Service{Name: record.Name, HealthCheck: record.HealthCheck}
-	for _, p := range record.Ports {
-		p.Frontends = slices.DeleteFunc(slices.Clone(p.Frontends), func(f state.Frontend) bool { return taken[p.Key(&f)] })
-		if len(p.Frontends) > 0 {
-			dropUnusedTraffic(&p)
-			out.Ports = append(out.Ports, p)
-		}
-	}
-	return out
-}
-
-// dropUnusedTraffic clears the traffic of p to which no frontend leads any more. The endpoints of a UDP port that were only
-// there keep the flows that they have: they linger.
-func dropUnusedTraffic(p *state.Port) {
-	isClusterIP := func(f state.Frontend) bool { return f.Kind == state.ClusterIP }
-	isOther := func(f state.Frontend) bool { return f.Kind != state.ClusterIP }
-	var stranded []state.Endpoint
-	if !slices.ContainsFunc(p.Frontends, isClusterIP) {
-		stranded = append(stranded, endpointsOf(&p.Internal)...)
-		p.Internal = state.Traffic{}
-	}
-	if !slices.ContainsFunc(p.Frontends, isOther) {
-		stranded = append(stranded, endpointsOf(&p.External)...)
-		p.External = state.Traffic{}
-	}
-	if p.Protocol != state.UDP {
-		return
-	}
-	routed := append(endpointsOf(&p.Internal), endpointsOf(&p.External)...)
-	slices.SortFunc(routed, state.Endpoint.Compare)
-	lingering := append(slices.Clone(p.Lingering), stranded...)
-	lingering = slices.DeleteFunc(lingering, func(e state.Endpoint) bool {
-		_, is := slices.BinarySearchFunc(routed, e, state.Endpoint.Compare)
-		return is
-	})
-	slices.SortFunc(lingering, state.Endpoint.Compare)
-	p.Lingering = slices.Compact(lingering)
-}
-
-func endpointsOf(t *state.Traffic) []state.Endpoint {
-	return slices.Concat(t.Inside.Endpoints, t.Outside.Endpoints)
+	return record.Without(taken)
 }

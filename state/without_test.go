@@ -1,0 +1,44 @@
+package state_test
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// TestWithout takes frontends from a record. What leads to none any longer goes with them, and the record itself stays as it is.
+func TestWithout(t *testing.T) {
+	addr := netip.MustParseAddr("10.96.0.1")
+	to := func(n byte) state.Traffic {
+		r := state.Route{Verdict: state.Forward, Endpoints: []state.Endpoint{{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, 0, n}), 53)}}}
+		return state.Traffic{Inside: r, Outside: r}
+	}
+	port := func(number uint16, kinds ...state.FrontendKind) state.Port {
+		p := state.Port{Protocol: state.UDP, Family: state.IPv4, Internal: to(1), External: to(2)}
+		for _, k := range kinds {
+			f := state.Frontend{Kind: k, Addr: addr, Port: number}
+			if k == state.NodePort {
+				f.Addr, f.Port = netip.Addr{}, 30000+number
+			}
+			p.Frontends = append(p.Frontends, f)
+		}
+		return p
+	}
+	s := &state.Service{Name: state.ServiceName{Namespace: "ns", Name: "a"}, Ports: []state.Port{
+		port(53, state.ClusterIP, state.NodePort), port(54, state.ClusterIP), port(55, state.ClusterIP, state.NodePort),
+	}}
+	key := func(i, j int) state.FrontendKey { return s.Ports[i].Key(&s.Ports[i].Frontends[j]) }
+	if s.Without(map[state.FrontendKey]bool{{Port: 1}: true}) != s {
+		t.Error("a record that loses nothing is another one")
+	}
+	got := s.Without(map[state.FrontendKey]bool{key(0, 1): true, key(1, 0): true})
+	want := port(53, state.ClusterIP)
+	want.External, want.Lingering = state.Traffic{}, to(2).Inside.Endpoints
+	if !got.Equal(&state.Service{Name: s.Name, Ports: []state.Port{want, s.Ports[2]}}) {
+		t.Errorf("got %+v", got)
+	}
+	if len(s.Ports) != 3 || len(s.Ports[0].Frontends) != 2 || s.Ports[0].Lingering != nil {
+		t.Errorf("the record has changed: %+v", s)
+	}
+}
