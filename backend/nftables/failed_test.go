@@ -368,3 +368,123 @@ func TestTooManyEndpointsAfterRestart(t *testing.T) {
 		t.Errorf("a fresh start writes %d objects", r.Written)
 	}
 }
+
+// TestFailedServiceYields: a service that fails keeps what it had, but for the frontends that another service has in the new state. That one
+// is programmed, whichever of the ways the first one fails in, and whether both are in one update or not.
+func TestFailedServiceYields(t *testing.T) {
+	poison := endpointsOf(state.IPv4, 999, 1)
+	bytes := poison[0].Addr.Addr().As4()
+	port := func(n, endpoints int) state.Port {
+		p := clusterIPPort(state.IPv4, state.TCP, n, endpointsOf(state.IPv4, 10*n, endpoints))
+		p.Name = fmt.Sprint(n)
+		return p
+	}
+	had := serviceOf("fails", port(1, 3), port(2, 3))
+	next := serviceOf("takes", port(1, 5))
+	others := []*state.Service{serviceOf("a", port(11, 2)), serviceOf("z", port(12, 2))}
+	moves := func(p state.Port) *state.Service { return serviceOf("fails", p, port(2, 4)) }
+	for why, c := range map[string]*state.Service{
+		"too many endpoints": moves(port(3, maxEndpoints+1)),
+		"no room":            moves(port(3, 300)),
+		"refused":            moves(clusterIPPort(state.IPv4, state.TCP, 3, poison)),
+	} {
+		for _, how := range []string{"one update", "one full update", "one after the other", "after a restart", "a full update after a restart"} {
+			t.Run(why+", "+how, func(t *testing.T) {
+				ns := newNS(t)
+				conn := dial(t, ns)
+				k, picky := &narrowKernel{errno: syscall.EMSGSIZE}, &pickyKernel{poison: []string{string(bytes[:])}}
+				start := func() *Backend {
+					return openBackend(t, ns, Options{}, func(c *nft.Conn) kernel {
+						picky.kernel, k.kernel = c, picky
+						return k
+					})
+				}
+				b := start()
+				applyAgain := func(u *state.Update) backend.Result { // as Run does
+					r, err := b.Apply(t.Context(), u)
+					for try := 0; err != nil && try < 3; try++ {
+						r, err = b.Apply(t.Context(), u)
+					}
+					if err != nil {
+						t.Fatal(err)
+					}
+					return r
+				}
+				apply(t, b, full(serviceOf("large", port(5, 300)))) // the rules and sets for it have to be there
+				apply(t, b, full(append(others, had)...))
+				if why == "no room" {
+					k.room = 100
+				}
+				var r backend.Result
+				restart := func() {
+					closeBackend(b)
+					b = start()
+				}
+				switch how {
+				case "one update":
+					r = applyAgain(delta(c, next))
+				case "one full update":
+					r = applyAgain(full(append(others, c, next)...))
+				case "one after the other":
+					if r := applyAgain(delta(c)); len(r.Failed) != 1 || ownSlots(t, conn, port(1, 1)) != 3 || ownSlots(t, conn, port(2, 1)) != 3 {
+						t.Fatalf("before: Failed is %v", r.Failed)
+					}
+					r = applyAgain(delta(next))
+					r.Failed = applyAgain(delta(c)).Failed
+				case "after a restart":
+					restart()
+					applyAgain(full(append(others, c)...))
+					r = applyAgain(delta(next))
+					r.Failed = applyAgain(delta(c)).Failed
+				default:
+					restart()
+					r = applyAgain(full(append(others, c, next)...))
+				}
+				if len(r.Failed) != 1 || r.Failed[c.Name] == nil {
+					t.Fatalf("Failed is %v", r.Failed)
+				}
+				if took, kept := ownSlots(t, conn, port(1, 1)), ownSlots(t, conn, port(2, 1)); took != 5 || kept != 3 {
+					t.Errorf("the frontend that another service took has %d slots, want 5, and the one that is left has %d, want 3", took, kept)
+				}
+				if r := verify(t, b); r.Written > 0 {
+					t.Errorf("Verify writes %d objects", r.Written)
+				}
+				k.room, picky.poison = 0, nil
+				healed := moves(port(3, 7))
+				apply(t, b, delta(healed))
+				closeBackend(b)
+				if r := apply(t, start(), full(append(others, healed, next)...)); r.Written != 0 {
+					t.Errorf("a fresh start writes %d objects", r.Written)
+				}
+			})
+		}
+	}
+}
+
+// ownSlots counts the slots of a port's first frontend.
+func ownSlots(t *testing.T, c *nft.Conn, p state.Port) int {
+	t.Helper()
+	return slotsOf(t, c, serviceOf("any", p))
+}
+
+// TestFailedServiceIsGone: a full update no longer has a service that failed before, and gives one of its frontends to another.
+func TestFailedServiceIsGone(t *testing.T) {
+	ns := newNS(t)
+	conn := dial(t, ns)
+	b := newBackend(t, ns, Options{})
+	port := func(n, endpoints int) state.Port {
+		p := clusterIPPort(state.IPv4, state.TCP, n, endpointsOf(state.IPv4, 10*n, endpoints))
+		p.Name = fmt.Sprint(n)
+		return p
+	}
+	apply(t, b, full(serviceOf("fails", port(1, 3), port(2, 3))))
+	if r := apply(t, b, delta(serviceOf("fails", port(1, maxEndpoints+1)))); len(r.Failed) != 1 {
+		t.Fatalf("Failed is %v", r.Failed)
+	}
+	if r := apply(t, b, full(serviceOf("takes", port(1, 5)))); len(r.Failed) > 0 {
+		t.Errorf("Failed is %v", r.Failed)
+	}
+	if took, left := ownSlots(t, conn, port(1, 1)), ownSlots(t, conn, port(2, 1)); took != 5 || left != 0 {
+		t.Errorf("the frontend that another service took has %d slots, want 5, and the one that is gone has %d", took, left)
+	}
+}

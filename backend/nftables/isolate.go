@@ -61,7 +61,13 @@ func (b *Backend) isolate(u *state.Update, failed, lost map[state.ServiceName]er
 		return err
 	}
 	try := func(group []*state.Service) error {
-		next := maps.Clone(services)
+		next, taken := records{}, map[state.FrontendKey]bool{}
+		for _, s := range group {
+			addKeys(taken, s)
+		}
+		for name, s := range services {
+			next[name] = s.Without(taken) // it is another's now, also if the service fails
+		}
 		for _, s := range group {
 			next[s.Name] = s
 		}

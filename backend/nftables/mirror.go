@@ -124,6 +124,16 @@ func addFrontends(set map[elementKey]bool, s *state.Service) {
 	}
 }
 
+// addKeys adds the frontends of a record to those that are taken.
+func addKeys(taken map[state.FrontendKey]bool, s *state.Service) {
+	for i := range s.Ports {
+		p := &s.Ports[i]
+		for j := range p.Frontends {
+			taken[p.Key(&p.Frontends[j])] = true
+		}
+	}
+}
+
 // applied is a record as it is programmed.
 type applied struct {
 	record *state.Service

@@ -52,6 +52,8 @@ type Backend struct {
 	limits readLimits
 
 	mirror *mirror
+	// stale are services that have failed, so that the mirror shows less, or something else, of them than the state has.
+	stale map[state.ServiceName]bool
 	// known is set if the mirror shows what the kernel holds. It is not before the first Apply, and after a failure that
 	// leaves doubts; then the next Apply reads the tables back.
 	known bool
@@ -95,7 +97,7 @@ const maxFinders = 4
 func open(ctx context.Context, o Options, k kernel, more ...finder) (*Backend, error) {
 	b := &Backend{
 		o: o, detector: o.LocalDetector, log: o.Logger, kernel: k, finders: append([]finder{k}, more...), mirror: newMirror(), local: openRouteLocalnet(),
-		limits: usualReadLimits,
+		limits: usualReadLimits, stale: map[state.ServiceName]bool{},
 	}
 	if b.log == nil {
 		b.log = slog.New(slog.DiscardHandler)
@@ -317,6 +319,7 @@ func (b *Backend) applyServices(u *state.Update) (backend.Result, error) {
 			continue // they are left as they were, and what is to be deleted after others can be
 		}
 		if err == nil {
+			b.noteStale(u, failed)
 			b.addLost(failed)
 		}
 		if len(lost) > 0 {
@@ -345,6 +348,21 @@ func leaveOut(err error, changed map[state.ServiceName]bool, failed, lost map[st
 	return more
 }
 
+// noteStale notes which services have failed in u.
+func (b *Backend) noteStale(u *state.Update, failed map[state.ServiceName]error) {
+	if u.Full {
+		clear(b.stale)
+	}
+	for _, name := range u.Removed {
+		delete(b.stale, name)
+	}
+	for _, s := range u.Changed {
+		if delete(b.stale, s.Name); failed[s.Name] != nil {
+			b.stale[s.Name] = true
+		}
+	}
+}
+
 // addLost adds the services to failed that are not programmed because there is no room for them any longer.
 func (b *Backend) addLost(failed map[state.ServiceName]error) {
 	for name, err := range b.mirror.spared.lost {
@@ -357,7 +375,7 @@ func (b *Backend) addLost(failed map[state.ServiceName]error) {
 // applyWithout makes the tables show u, but for services that have failed, and for those that are lost, with what they had. It
 // adds to failed what the kernel refuses.
 func (b *Backend) applyWithout(u *state.Update, failed, lost map[state.ServiceName]error) (backend.Result, error) {
-	u, unknown := programmable(u, failed, b.mirror)
+	u, unknown := programmable(u, failed, b.stale, b.mirror)
 	compared := b.compares(u)
 	result, err := b.apply(u, unknown, lost)
 	if err != nil && compared && refused(err) {
@@ -375,26 +393,41 @@ func (b *Backend) compares(u *state.Update) bool {
 }
 
 // programmable returns u without the records of services that have failed. In a full update, what a service had before takes its
-// place; unknown are records of which the mirror does not know what they had.
-func programmable(u *state.Update, failed map[state.ServiceName]error, m *mirror) (good *state.Update, unknown records) {
+// place. In any, what services had that have failed, now or before and are stale since, gives way to what u has: they keep no frontend that
+// another service has now. unknown are records of which the mirror does not know what they had.
+func programmable(u *state.Update, failed map[state.ServiceName]error, stale map[state.ServiceName]bool, m *mirror) (good *state.Update, unknown records) {
 	unknown = records{}
-	if len(failed) == 0 {
+	if len(failed)+len(stale) == 0 {
 		return u, unknown
 	}
 	good = &state.Update{}
 	*good = *u
 	good.Changed = nil
+	taken, old := map[state.FrontendKey]bool{}, map[state.ServiceName]bool{}
+	if !u.Full { // else what it does not have is gone
+		maps.Copy(old, stale)
+	}
+	for _, name := range u.Removed {
+		delete(old, name)
+	}
 	for _, s := range u.Changed {
-		old := m.record(s.Name)
-		switch {
-		case failed[s.Name] == nil:
+		if old[s.Name] = failed[s.Name] != nil; !old[s.Name] {
 			good.Changed = append(good.Changed, s)
-		case old == nil:
+			addKeys(taken, s)
+		} else if m.record(s.Name) == nil {
 			unknown[s.Name] = s
-		case u.Full:
-			good.Changed = append(good.Changed, old)
 		}
 	}
+	for name, is := range old {
+		had := m.record(name)
+		if !is || had == nil {
+			continue
+		}
+		if left := had.Without(taken); left != had || u.Full && failed[name] != nil {
+			good.Changed = append(good.Changed, left)
+		}
+	}
+	slices.SortFunc(good.Changed, func(a, b *state.Service) int { return a.Name.Compare(b.Name) })
 	return good, unknown
 }
 
