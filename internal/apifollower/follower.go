@@ -160,9 +160,6 @@ func (f *Follower) take(from *client.Watcher, u *client.Update) {
 		if err != nil {
 			unreadable[name] = err
 			f.log.Error("ignoring invalid service; keeping its last known good state", "service", name.String(), "error", err)
-			if record = held.Get(name); record != nil { // in a full update, what is not listed would be removed
-				update.Changed = append(update.Changed, record)
-			}
 			continue
 		}
 		update.Changed = append(update.Changed, record)
@@ -171,7 +168,7 @@ func (f *Follower) take(from *client.Watcher, u *client.Update) {
 		delete(unreadable, state.ServiceName(name))
 		update.Removed = append(update.Removed, state.ServiceName(name))
 	}
-	f.dropConflicting(update, held.Get, unreadable)
+	f.keepUnreadable(update, held.Get, unreadable)
 	f.mu.Lock()
 	if from != f.watcher { // what is to come will be whole, and newer
 		f.mu.Unlock()
@@ -191,40 +188,30 @@ func (f *Follower) take(from *client.Watcher, u *client.Update) {
 	}
 }
 
-// dropConflicting makes update remove the old records of unreadable services that have lost a frontend to a service in it. Who has
-// the others of their frontends now is not known either.
-func (f *Follower) dropConflicting(update *state.Update, old func(state.ServiceName) *state.Service,
+// keepUnreadable adds the old records of unreadable services to update, without frontends that another service has in it.
+func (f *Follower) keepUnreadable(update *state.Update, old func(state.ServiceName) *state.Service,
 	unreadable map[state.ServiceName]error) {
 	if len(unreadable) == 0 {
 		return
 	}
-	holders := make(map[state.FrontendKey]state.ServiceName)
+	taken := make(map[state.FrontendKey]bool)
 	for _, s := range update.Changed {
-		if unreadable[s.Name] == nil {
-			for key := range frontends(s) {
-				holders[key] = s.Name
-			}
+		for key := range frontends(s) {
+			taken[key] = true
 		}
 	}
-	conflicting := make(map[state.ServiceName]bool)
 	for name := range unreadable {
 		record := old(name)
 		if record == nil {
 			continue
 		}
-		for key := range frontends(record) {
-			if by, ok := holders[key]; ok {
-				f.log.Error("dropping invalid service: its frontend belongs to another service now", "service", name.String(), "by", by.String())
-				conflicting[name] = true
-				break
-			}
+		left := record.Without(taken)
+		if left != record {
+			f.log.Error("invalid service loses frontends that belong to other services now", "service", name.String())
 		}
+		update.Changed = append(update.Changed, left) // in a full update, what is not listed would be removed
 	}
-	update.Changed = slices.DeleteFunc(update.Changed, func(s *state.Service) bool { return conflicting[s.Name] })
-	if !update.Full {
-		update.Removed = slices.AppendSeq(update.Removed, maps.Keys(conflicting))
-		slices.SortFunc(update.Removed, state.ServiceName.Compare)
-	}
+	slices.SortFunc(update.Changed, func(a, b *state.Service) int { return a.Name.Compare(b.Name) })
 }
 
 // frontends are those of a service.

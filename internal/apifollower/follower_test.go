@@ -347,7 +347,7 @@ func TestWhatCannotBeReadStays(t *testing.T) {
 	})
 }
 
-// TestFrontendsOfWhatCannotBeReadGoToOthers: a service stays as it was only as long as no other one gets a frontend of it.
+// TestFrontendsOfWhatCannotBeReadGoToOthers: a service stays as it was, but for the frontends that another one gets.
 func TestFrontendsOfWhatCannotBeReadGoToOthers(t *testing.T) {
 	for name, full := range map[string]bool{"a full update": true, "an update": false} {
 		t.Run(name, func(t *testing.T) {
@@ -378,8 +378,12 @@ func TestFrontendsOfWhatCannotBeReadGoToOthers(t *testing.T) {
 				} else {
 					send(false, service("b", 81))
 				}
-				w.shows("b:0 c:0")
+				w.shows("a:0 b:0 c:0")
 				w.reports("3, 2 failed")
+				a := w.follower.Replica().Snapshot().Get(state.ServiceName{Namespace: "ns", Name: "a"})
+				if len(a.Ports) != 1 || a.Ports[0].Frontends[0].Port != 80 {
+					t.Errorf("of a there is %+v", a)
+				}
 			})
 		})
 	}
