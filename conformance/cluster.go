@@ -41,6 +41,7 @@ type cluster struct {
 	stopped  chan error
 
 	mu      sync.Mutex
+	unknown map[state.ServiceName]bool // services that are served with a value that no dataplane knows
 	status  backend.Status
 	ended   error         // why the dataplane has ended by itself
 	changed chan struct{} // closed and replaced when one of the two above changes
@@ -220,7 +221,7 @@ func (c *cluster) wait() error {
 			return fmt.Errorf("dataplane %s has ended: %w", c.dataplane.Name, ended)
 		}
 		if status.Applied >= want {
-			return failures(status.Failed)
+			return c.failures(status.Failed)
 		}
 		select {
 		case <-changed:
@@ -250,10 +251,29 @@ func (c *cluster) announce() {
 	c.changed = make(chan struct{})
 }
 
-func failures(failed map[state.ServiceName]error) error {
+// failures joins those that are not meant.
+func (c *cluster) failures(failed map[state.ServiceName]error) error {
 	var errs []error
 	for name, err := range failed {
-		errs = append(errs, fmt.Errorf("service %v: %w", name, err))
+		if !c.isUnknown(name) {
+			errs = append(errs, fmt.Errorf("service %v: %w", name, err))
+		}
 	}
 	return errors.Join(errs...)
+}
+
+// makeUnknown has what changes of a service from now on served with a value that no dataplane knows.
+func (c *cluster) makeUnknown(name state.ServiceName) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.unknown == nil {
+		c.unknown = make(map[state.ServiceName]bool)
+	}
+	c.unknown[name] = true
+}
+
+func (c *cluster) isUnknown(name state.ServiceName) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.unknown[name]
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"github.com/switchyard-net/switchyard/backend"
@@ -38,7 +39,7 @@ func newFollower(c *cluster) (*follower, error) {
 	f.target = "unix://" + path
 	s, err := server.New(server.Options{
 		Node:     c.lab.Node().Name,
-		Feed:     server.Only(c.lab.Node().Name, c.store),
+		Feed:     server.Only(c.lab.Node().Name, unknownFeed{c.store, c}),
 		OnStatus: func(from server.Client, s server.Status) { f.heard(c, from.ID, s) },
 		Logger:   c.settings.Logger,
 	})
@@ -95,4 +96,35 @@ func (f *follower) start(c *cluster) {
 func (f *follower) close() error {
 	f.stop()
 	return errors.Join(<-f.served, os.RemoveAll(f.dir))
+}
+
+// unknownFeed has the states of a cluster, and something in them that no dataplane knows.
+type unknownFeed struct {
+	state.Feed
+	cluster *cluster
+}
+
+// unknownVerdict is one of a later version.
+const unknownVerdict state.Verdict = 99
+
+// Next implements [state.Feed].
+func (f unknownFeed) Next(ctx context.Context, after state.Revision) (*state.Update, error) {
+	u, err := f.Feed.Next(ctx, after)
+	if err != nil {
+		return nil, err
+	}
+	next := *u
+	next.Changed = slices.Clone(u.Changed)
+	for i, s := range next.Changed {
+		if !f.cluster.isUnknown(s.Name) {
+			continue
+		}
+		changed := *s
+		changed.Ports = slices.Clone(s.Ports)
+		for j := range changed.Ports {
+			changed.Ports[j].Internal.Inside.Verdict = unknownVerdict
+		}
+		next.Changed[i] = &changed
+	}
+	return &next, nil
 }

@@ -30,8 +30,11 @@ func storyParams(dir string, d Dataplane) testscript.Params {
 		Dir:                dir,
 		RequireUniqueNames: true,
 		Condition: func(name string) (bool, error) {
-			if name == "sctp" {
+			switch name {
+			case "sctp":
 				return topology.HasSCTP(), nil
+			case "api":
+				return d.Follow != nil, nil
 			}
 			return false, fmt.Errorf("unknown condition %q", name)
 		},
@@ -140,6 +143,7 @@ func commands() map[string]func(ts *testscript.TestScript, neg bool, args []stri
 		"apply":           (*story).apply,
 		"delete":          (*story).delete,
 		"endpoints":       (*story).endpoints,
+		"unknown":         (*story).makeUnknown,
 		"zone":            (*story).zone,
 		"address":         (*story).address,
 		"restart":         (*story).restart,

@@ -325,3 +325,12 @@ func parseProtoPort(text string) (state.Protocol, uint16, error) {
 	port, err := strconv.ParseUint(number, 10, 16)
 	return proto, uint16(port), err
 }
+
+// makeUnknown: unknown SERVICE.
+func (s *story) makeUnknown(_ *testscript.TestScript, args []string) error {
+	if len(args) != 1 {
+		return errors.New("usage: unknown SERVICE")
+	}
+	s.cluster.makeUnknown(state.ServiceName{Namespace: "default", Name: args[0]})
+	return nil
+}

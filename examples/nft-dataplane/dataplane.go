@@ -42,15 +42,30 @@ func (d *dataplane) Apply(_ context.Context, c *client.Change) (map[client.Servi
 		delete(d.services, name)
 	}
 	d.node = c.Node
-	if err := d.write(); err != nil {
+	services := d.inOrder(failed)
+	if err := d.write(services); err != nil {
 		return nil, err
 	}
-	return failed, d.flows.cut(d.services)
+	return failed, d.flows.cut(services)
+}
+
+// inOrder returns the services to show. Those that failed come first: if another service has a frontend of one by now, it comes later, and
+// counts.
+func (d *dataplane) inOrder(failed map[client.ServiceName]error) (services []*api.ServiceEndpoints) {
+	names := slices.SortedFunc(maps.Keys(d.services), client.ServiceName.Compare)
+	for _, programmed := range []bool{false, true} {
+		for _, name := range names {
+			if (failed[name] == nil) == programmed {
+				services = append(services, d.services[name])
+			}
+		}
+	}
+	return services
 }
 
 // write writes all rules in one transaction, so that no packet meets half of them. Only sets outlive it: they hold which client
 // is bound to which endpoint. What an earlier life of the program has left goes.
-func (d *dataplane) write() error {
+func (d *dataplane) write(services []*api.ServiceEndpoints) error {
 	// A connection of this host to a node port on 127.0.0.1 has that as its source until it is masqueraded.
 	const routeLocalnet = "/proc/sys/net/ipv4/conf/all/route_localnet"
 	if is, err := os.ReadFile(routeLocalnet); err != nil || is[0] != '1' {
@@ -61,8 +76,9 @@ func (d *dataplane) write() error {
 	w := &writer{dataplane: d, used: make(map[string]bool)}
 	fmt.Fprintf(w, "add table %s\nflush table %s\n", table, table)
 	w.chain("refuse", "meta l4proto tcp reject with tcp reset", "reject")
-	for _, name := range slices.SortedFunc(maps.Keys(d.services), client.ServiceName.Compare) {
-		for _, p := range d.services[name].Ports {
+	for _, service := range services {
+		name := client.NameOf(service)
+		for _, p := range service.Ports {
 			w.port(name, p)
 		}
 	}

@@ -20,7 +20,7 @@ type flows struct {
 }
 
 // cut cuts flows to frontends that are, or were at the last cut, to endpoints that do not serve them.
-func (f *flows) cut(services map[client.ServiceName]*api.ServiceEndpoints) (err error) {
+func (f *flows) cut(services []*api.ServiceEndpoints) (err error) {
 	if f.now, err = serving(services); err != nil || len(f.now)+len(f.before) == 0 {
 		return err
 	}
@@ -41,8 +41,8 @@ func (f *flows) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
 	return stale && flow.Forward.Protocol == uint8(api.Protocol_PROTOCOL_UDP)
 }
 
-// serving returns the endpoints to which UDP flows of each frontend may lead.
-func serving(services map[client.ServiceName]*api.ServiceEndpoints) (map[netip.AddrPort]map[netip.AddrPort]bool, error) {
+// serving returns the endpoints to which UDP flows of each frontend may lead. Of two services with a frontend, the later counts.
+func serving(services []*api.ServiceEndpoints) (map[netip.AddrPort]map[netip.AddrPort]bool, error) {
 	own, err := net.InterfaceAddrs()
 	if err != nil {
 		return nil, err
