@@ -26,6 +26,9 @@ type Backend interface {
 	// programmed. Run retries it with an update that is not full and has the revision that was applied last: no update may be
 	// skipped because of its revision.
 	//
+	// In a state no two services have the same frontend, but what a service has kept that failed may be another's by now, in the
+	// same update or in a later one. The frontend goes to the service that u gives it to, and the one that failed keeps the others.
+	//
 	// ctx ends when Run's context ends. Apply may ignore that, or return its error.
 	Apply(ctx context.Context, u *state.Update) (Result, error)
 	// Verify compares all that the dataplane holds with what was last applied and repairs any difference. Services that cannot be

@@ -15,7 +15,8 @@ import (
 // Sink is a dataplane, or whatever else follows the state of a node. Its method is called by one goroutine at a time.
 type Sink interface {
 	// Apply makes the sink show c. Services that it cannot show it names in failed, each with the reason; they do not keep the
-	// others from being shown, and are part of each further change until they succeed. If it returns an error, nothing of
+	// others from being shown, and are part of each further change until they succeed. What they had should stay, but for frontends
+	// that another service has in the newer state: these are the other's. If it returns an error, nothing of
 	// c counts as shown: the same services come again after a pause, as they are then, and with them what has changed meanwhile.
 	Apply(ctx context.Context, c *Change) (failed map[ServiceName]error, err error)
 }

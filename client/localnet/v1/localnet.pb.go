@@ -1066,7 +1066,8 @@ type Status struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The position of the update that the dataplane shows, but for the services in failed. Unset if it shows none yet.
 	Applied *Position `protobuf:"bytes,1,opt,name=applied,proto3" json:"applied,omitempty"`
-	// The services that cannot be programmed now; the first hundred if there are more.
+	// The services that cannot be programmed now; the first hundred if there are more. They should keep what they had, but for frontends
+	// that another service has in the newer state: these are the other's.
 	Failed []*ServiceError `protobuf:"bytes,2,rep,name=failed,proto3" json:"failed,omitempty"`
 	// The number of services that cannot be programmed now.
 	FailedTotal   uint32 `protobuf:"varint,3,opt,name=failed_total,json=failedTotal,proto3" json:"failed_total,omitempty"`
