@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
@@ -30,6 +31,7 @@ func TestRunStories(t *testing.T) { tellStories(t, "testdata/run") }
 //	certs               makes ca.crt, and NAME.crt and NAME.key for the server, the nodes node-a and node-b, and a user
 //	mode FILE MODE      expects a file's type and permissions
 //	ask URL TEXT...     waits until what answers at a URL says all texts
+//	rules TEXT          waits until the rules of the kernel, as nft lists them, have a text
 //	endpoint ADDR       accepts connections at an address and port until the end of the story
 //	[!] reaches ADDR    waits until an address and port can be connected to, or expects that it cannot
 func tellStories(t *testing.T, dir string) {
@@ -44,7 +46,7 @@ func tellStories(t *testing.T, dir string) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"start": startInStory, "await": awaitInStory, "count": countInStory, "end": endInStory,
-			"certs": makeCerts, "mode": modeInStory, "ask": askInStory,
+			"certs": makeCerts, "mode": modeInStory, "ask": askInStory, "rules": rulesInStory,
 			"endpoint": endpointInStory, "reaches": reachesInStory,
 		},
 	})
@@ -126,6 +128,20 @@ func askInStory(ts *testscript.TestScript, _ bool, args []string) {
 		time.Sleep(50 * time.Millisecond)
 	}
 	ts.Fatalf("%s never said all of %q, but %s", args[0], args[1:], answer)
+}
+
+func rulesInStory(ts *testscript.TestScript, _ bool, args []string) {
+	var rules []byte
+	for range 400 {
+		var err error
+		rules, err = exec.Command("nft", "list", "ruleset").CombinedOutput()
+		ts.Check(err)
+		if strings.Contains(string(rules), args[0]) {
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	ts.Fatalf("there is no rule with %q, but\n%s", args[0], rules)
 }
 
 func endpointInStory(ts *testscript.TestScript, _ bool, args []string) {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,7 +32,6 @@ type applyOptions struct {
 	fallback      bool
 	fallbackAfter time.Duration
 	kubeconfig    string
-	log           logFlags
 }
 
 func newApplyCommand() *cobra.Command {
@@ -80,31 +78,25 @@ for a while follows the API server itself, until a relay answers again.`,
 	f.BoolVar(&o.fallback, "fallback", false, "follow the API server while no relay answers; of the flags about routing, all but --cluster-cidr and --nodeport-addresses count only then, and these two override the API")
 	f.DurationVar(&o.fallbackAfter, "fallback-after", 10*time.Second, "how long no relay may answer until then")
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the API server for --fallback (default: the pod's service account)")
-	o.log.register(f)
 	return cmd
 }
 
 func (o *applyOptions) run(ctx context.Context, command string, stdout, stderr io.Writer) error {
-	c, err := o.dataplane.file.read(func(data []byte, options configfile.Options) (*config.Config, []config.Note, error) {
-		options.Dataplanes = []string{configfile.KindNFTables}
-		return configfile.Load(data, options)
-	})
+	file := &o.dataplane.file
+	file.dataplanes, file.fixed = []string{configfile.KindNFTables}, []string{"hostnameOverride"}
+	c, err := file.load()
 	if err != nil {
 		return err
 	}
-	o.dataplane.file.logging(&o.log, c)
-	log, err := o.log.logger(stderr)
-	if err != nil {
-		return &usageError{command, err}
-	}
-	if err := o.check(); err != nil {
+	if err := errors.Join(file.log.check(), o.check()); err != nil {
 		return &usageError{command, err}
 	}
 	if err := o.set(c); err != nil {
 		return err
 	}
-	o.dataplane.file.warn(c, log)
-	options := client.Options{Target: o.api, Node: o.node, Name: "nftables", SocketUsers: o.users, Logger: log}
+	log, v := file.logger(stdout, stderr, c)
+	file.warn(c, log)
+	options := client.Options{Target: o.api, Node: c.HostnameOverride, Name: "nftables", SocketUsers: o.users, Logger: log}
 	if o.tls != (client.TLSFiles{}) {
 		if options.Certificates, err = client.NewCertificates(o.tls, log); err != nil {
 			return err
@@ -116,11 +108,11 @@ func (o *applyOptions) run(ctx context.Context, command string, stdout, stderr i
 	}
 	replica, states := api.Replica(), &node.States{Run: api.Run, Problems: api.Problems, Report: api.Report}
 	if o.fallback {
-		if _, err := kubeSource(c, "", o.node, log); err != nil { // finds out now whether the API server is named in a way that can be used later
+		if _, err := kubeSource(c, "", c.HostnameOverride, log); err != nil { // finds out now whether the API server is named in a way that can be used later
 			return err
 		}
 		lastNode := func() *state.Node { return api.Replica().Snapshot().Node() }
-		s := failover.New(failover.Options{Relay: api, After: o.fallbackAfter, Node: o.node, Logger: log, Backup: o.backup(c, lastNode, log)})
+		s := failover.New(failover.Options{Relay: api, After: o.fallbackAfter, Node: c.HostnameOverride, Logger: log, Backup: o.backup(lastNode, log)})
 		replica, states.Run, states.Report = s.Replica(), s.Run, s.Report
 	}
 	states.Feed = replica
@@ -129,18 +121,20 @@ func (o *applyOptions) run(ctx context.Context, command string, stdout, stderr i
 		snapshot := replica.Snapshot()
 		return snapshot.Revision(), snapshot.Len()
 	}
-	return o.dataplane.run(ctx, node.Options{Config: c, States: states}, stdout, log)
+	return o.dataplane.run(ctx, node.Options{Config: c, States: states}, o.set, stdout, log, v)
 }
 
 // set gives c what the flags mean.
 func (o *applyOptions) set(c *config.Config) (err error) {
-	o.node = cmp.Or(o.node, c.HostnameOverride)
+	o.dataplane.file.set(c)
+	if o.node != "" {
+		c.HostnameOverride = o.node
+	}
 	if o.fallback {
-		if o.node, err = nodeOrHost(o.node); err != nil {
+		if c.HostnameOverride, err = nodeOrHost(c.HostnameOverride); err != nil {
 			return err
 		}
 	}
-	c.HostnameOverride = o.node
 	if o.dataplane.file.counts("kubeconfig") {
 		c.ClientConnection.Kubeconfig = o.kubeconfig
 	}
@@ -165,13 +159,14 @@ func (o *applyOptions) check() error {
 }
 
 // backup returns what follows the API server in the place of a relay. last returns the node as relays had it last.
-func (o *applyOptions) backup(c *config.Config, last func() *state.Node, log *slog.Logger) func(context.Context) (state.Feed, func() error) {
+func (o *applyOptions) backup(last func() *state.Node, log *slog.Logger) func(context.Context) (state.Feed, func() error) {
 	return func(ctx context.Context) (state.Feed, func() error) {
-		s := store.New(store.Options{Brain: node.FallbackConfig(c, o.node, last()), Budgets: node.Budgets(c), Logger: log})
+		c := o.dataplane.node.Config()
+		s := store.New(store.Options{Brain: node.FallbackConfig(c, c.HostnameOverride, last()), Budgets: node.Budgets(c), Logger: log})
 		sink := s.Source("kube")
 		done := make(chan error, 1)
 		go func() {
-			src, err := kubeSource(c, "", o.node, log)
+			src, err := kubeSource(c, "", c.HostnameOverride, log)
 			if err == nil {
 				err = src.Run(ctx, sink)
 			}

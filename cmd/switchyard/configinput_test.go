@@ -52,7 +52,7 @@ func TestStandardInput(t *testing.T) {
 // TestStandardInputIsNotFollowed: a configuration that can be read once cannot change, and the log says so.
 func TestStandardInputIsNotFollowed(t *testing.T) {
 	var logged strings.Builder
-	d := &daemon{flags: &proxyFlags{configFiles: []string{"-"}}, log: slog.New(slog.NewTextHandler(&logged, nil))}
+	d := &daemon{files: &configFiles{paths: []string{"-"}}, log: slog.New(slog.NewTextHandler(&logged, nil))}
 	if err := d.followConfig(t.Context()); err != nil {
 		t.Error(err)
 	}

@@ -118,17 +118,23 @@ func (l *logFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&l.format, "logging-format", "text", "text or json")
 }
 
+// check finds values that cannot be used.
+func (l *logFlags) check() error {
+	if l.format != "text" && l.format != "json" {
+		return fmt.Errorf("--logging-format: %q is neither text nor json", l.format)
+	}
+	return nil
+}
+
 // logger logs to w, within bounds.
 func (l *logFlags) logger(w io.Writer) (*slog.Logger, error) {
+	if err := l.check(); err != nil {
+		return nil, err
+	}
 	options := &slog.HandlerOptions{Level: levelOf(l.verbosity)}
-	var h slog.Handler
-	switch l.format {
-	case "text":
-		h = slog.NewTextHandler(w, options)
-	case "json":
+	var h slog.Handler = slog.NewTextHandler(w, options)
+	if l.format == "json" {
 		h = slog.NewJSONHandler(w, options)
-	default:
-		return nil, fmt.Errorf("--logging-format: %q is neither text nor json", l.format)
 	}
 	log := slog.New(loglimit.New().Handler(h))
 	logLibraries(log)

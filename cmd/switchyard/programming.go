@@ -18,6 +18,8 @@ import (
 type programmingFlags struct {
 	file     fileFlags
 	takeOver time.Duration
+
+	node *node.Node // once it is made
 }
 
 // takeOverFlag lets a command wait for its predecessor.
@@ -32,17 +34,16 @@ func (o *programmingFlags) register(f *pflag.FlagSet, kinds string) {
 }
 
 // run programs this node until ctx ends, and says when it routes. With a file, it takes the place of kube-proxy in all that the file has
-// settings for.
-func (o *programmingFlags) run(ctx context.Context, options node.Options, stdout io.Writer, log *slog.Logger) error {
-	var n *node.Node
+// settings for. override is that of the daemon.
+func (o *programmingFlags) run(ctx context.Context, options node.Options, override func(*config.Config) error, stdout io.Writer, log *slog.Logger, v *verbosity) (err error) {
 	options.Logger, options.Program, options.Version, options.TakeOver = log, programName(), currentVersion(), o.takeOver
-	options.StrictHealth, options.FieldName, options.ReplaceKubeProxy = true, flagFor, o.file.path != ""
+	options.StrictHealth, options.FieldName, options.ReplaceKubeProxy = true, flagFor, len(o.file.paths) > 0
+	options.LogLinesSuppressed = v.limiter.Suppressed
 	options.OnReady = func(services int) {
-		fmt.Fprintf(stdout, "switchyard: node %s routes %d %s\n", n.Name(), services, map[bool]string{true: "service", false: "services"}[services == 1])
+		fmt.Fprintf(stdout, "switchyard: node %s routes %d %s\n", o.node.Name(), services, map[bool]string{true: "service", false: "services"}[services == 1])
 	}
-	n, err := node.New(ctx, options)
-	if err != nil {
+	if o.node, err = node.New(ctx, options); err != nil {
 		return explainStart(err)
 	}
-	return n.Run(ctx)
+	return (&daemon{&o.file.configFiles, override, log, v, o.node}).run(ctx)
 }

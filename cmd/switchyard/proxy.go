@@ -42,7 +42,7 @@ The dataplane is nftables, also for the modes iptables and ipvs of kube-proxy's 
 state is programmed, it removes what kube-proxy has left in the kernel.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			p.stdin = standardInput(cmd)
+			p.files.stdin = standardInput(cmd)
 			return runProxy(cmd.Context(), &p, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
@@ -65,7 +65,7 @@ func runProxy(ctx context.Context, p *proxyFlags, stdout, stderr io.Writer) erro
 		return err
 	}
 	v := newVerbosity()
-	log := newProxyLog(stdout, stderr, c, v)
+	log := newLog(stdout, stderr, c, v)
 	logLibraries(log)
 	for _, w := range warnings {
 		log.Warn("the configuration needs a look", "problem", w)

@@ -5,7 +5,6 @@ import (
 	"log/slog"
 
 	"github.com/spf13/pflag"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/node"
@@ -13,18 +12,9 @@ import (
 	"github.com/switchyard-net/switchyard/source/kube"
 )
 
-// daemon is the process of 'switchyard proxy': a node, and the configuration file that it follows.
-type daemon struct {
-	flags     *proxyFlags
-	log       *slog.Logger
-	verbosity *verbosity
-	node      *node.Node
-}
-
+// newDaemon returns the process of 'switchyard proxy'.
 func newDaemon(ctx context.Context, p *proxyFlags, c *config.Config, log *slog.Logger, v *verbosity) (*daemon, error) {
-	d := &daemon{flags: p, log: log, verbosity: v}
-	var err error
-	d.node, err = node.New(ctx, node.Options{
+	n, err := node.New(ctx, node.Options{
 		Config: c, Logger: log, Program: programName(), Version: currentVersion(), TakeOver: p.takeOver, ReplaceKubeProxy: true,
 		Source: func(c *config.Config, name string) (source.Source, error) {
 			return kubeSource(c, p.master, name, log)
@@ -40,16 +30,8 @@ func newDaemon(ctx context.Context, p *proxyFlags, c *config.Config, log *slog.L
 	if err != nil {
 		return nil, err
 	}
-	observeRequests(d.node)
-	return d, nil
-}
-
-// run runs the daemon until ctx ends.
-func (d *daemon) run(ctx context.Context) error {
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return d.node.Run(ctx) })
-	g.Go(func() error { return d.followConfig(ctx) })
-	return g.Wait()
+	observeRequests(n)
+	return &daemon{&p.files, p.override, log, v, n}, nil
 }
 
 // kubeSource makes a source of the objects that an API server has, at master if that is not empty. name is empty for objects of all nodes.

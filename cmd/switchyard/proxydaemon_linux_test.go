@@ -218,7 +218,7 @@ func startProxy(t *testing.T) *proxyBench {
 		t.Fatal(err)
 	}
 	v := newVerbosity()
-	if b.d, err = newDaemon(t.Context(), p, c, newProxyLog(b.log, b.log, c, v), v); err != nil {
+	if b.d, err = newDaemon(t.Context(), p, c, newLog(b.log, b.log, c, v), v); err != nil {
 		t.Fatal(err)
 	}
 	endpoint, err := net.Listen("tcp", endpointAddr+":8080")

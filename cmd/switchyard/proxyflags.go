@@ -1,7 +1,6 @@
 package main
 
 import (
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"runtime"
@@ -12,14 +11,13 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/switchyard-net/switchyard/config"
-	"github.com/switchyard-net/switchyard/config/configfile"
 	"github.com/switchyard-net/switchyard/config/v1alpha1"
 )
 
 // proxyFlags are the flags of kube-proxy: their names, types and defaults are those of kube-proxy 1.37. Settings are kept as a
 // v1alpha1 file, whose shape they have; [proxyFlags.config] makes a configuration of them.
 type proxyFlags struct {
-	configFiles      []string      // --config
+	files            configFiles   // --config
 	writeConfigTo    string        // --write-config-to
 	cleanup          bool          // --cleanup
 	takeOver         time.Duration // --take-over
@@ -30,10 +28,6 @@ type proxyFlags struct {
 	apiListen        []string      // --api-listen
 	names            bool          // --names
 	version          string        // --version: "true" or "raw" to print the version
-
-	stdin input
-	// read is the digest of what was last read from configFiles.
-	read [sha256.Size]byte
 
 	file          *v1alpha1.KubeProxyConfiguration
 	masqueradeAll bool
@@ -62,7 +56,7 @@ func (p *proxyFlags) register(fs *pflag.FlagSet) {
 
 func (p *proxyFlags) registerGeneral(fs *pflag.FlagSet) {
 	c := p.file
-	fs.Var((*fileNames)(&p.configFiles), "config", "configuration file, or - for standard input, may be given more than once: one for all nodes, and others for this one; most other flags are ignored beside it")
+	fs.Var((*fileNames)(&p.files.paths), "config", "configuration file, or - for standard input, may be given more than once: one for all nodes, and others for this one; most other flags are ignored beside it")
 	fs.StringVar(&p.writeConfigTo, "write-config-to", "", "write the configuration to this file, in the latest version and without comments, and exit")
 	fs.BoolVar(&p.cleanup, "cleanup", false, "remove all rules from the kernel, those of kube-proxy included, and exit")
 	takeOverFlag(fs, &p.takeOver)
@@ -161,7 +155,7 @@ func duration(fs *pflag.FlagSet, v *time.Duration, name, usage string) {
 // config returns the configuration that the parsed flags and the file of --config ask for, and warnings about what in them does
 // not count, or not as one may expect. The error joins all faults.
 func (p *proxyFlags) config() (*config.Config, []string, error) {
-	if len(p.configFiles) > 0 {
+	if len(p.files.paths) > 0 {
 		return p.fromFile()
 	}
 	if p.flags.Changed("masquerade-all") {
@@ -204,22 +198,9 @@ func completed(addr string, port int32) string {
 
 // fromFile reads the file of --config, and lets the flags that count beside it do so.
 func (p *proxyFlags) fromFile() (*config.Config, []string, error) {
-	files, err := readFiles(p.stdin, p.configFiles...)
-	if err != nil {
-		return nil, nil, fmt.Errorf("--config: %w", err)
-	}
-	p.read = digest(files)
-	loaded, notes, broken := configfile.LoadFiles(files, configfile.Options{Platform: runtime.GOOS})
-	c, err := config.Choose(nil, loaded, broken)
+	c, warnings, err := p.files.load()
 	if err != nil {
 		return nil, nil, err
-	}
-	var warnings []string
-	if broken != nil {
-		warnings = append(lines(broken), "as configHardFail is false, the defaults of the fields at fault are used")
-	}
-	for _, n := range notes {
-		warnings = append(warnings, n.File+": "+n.String())
 	}
 	var ignored []string
 	p.flags.Visit(func(f *pflag.Flag) {
@@ -228,19 +209,9 @@ func (p *proxyFlags) fromFile() (*config.Config, []string, error) {
 		}
 	})
 	if len(ignored) > 0 {
-		warnings = append(warnings, "flags that do not count beside --config: "+strings.Join(ignored, ", ")+"; set these in "+strings.Join(p.configFiles, " or "))
+		warnings = append(warnings, "flags that do not count beside --config: "+strings.Join(ignored, ", ")+"; set these in "+strings.Join(p.files.paths, " or "))
 	}
 	return c, warnings, p.override(c)
-}
-
-// digest returns the SHA-256 of files.
-func digest(files []configfile.File) [sha256.Size]byte {
-	var sums []byte
-	for _, f := range files {
-		sum := sha256.Sum256(f.Data)
-		sums = append(sums, sum[:]...)
-	}
-	return sha256.Sum256(sums)
 }
 
 // override gives c the values of the flags that count more than anything else.
@@ -272,7 +243,7 @@ func (p *proxyFlags) override(c *config.Config) error {
 	if p.flags.Changed("log-flush-frequency") {
 		to.FlushFrequency = from.FlushFrequency
 	}
-	if p.flags.Changed("vmodule") && len(p.configFiles) > 0 {
+	if p.flags.Changed("vmodule") && len(p.files.paths) > 0 {
 		to.VModule = slices.Concat(from.VModule, to.VModule) // the first that matches a file counts
 	}
 	for _, o := range []struct {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,7 +14,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/switchyard-net/switchyard/config"
-	"github.com/switchyard-net/switchyard/config/configfile"
 	"github.com/switchyard-net/switchyard/internal/manifest"
 	"github.com/switchyard-net/switchyard/node"
 	"github.com/switchyard-net/switchyard/source"
@@ -29,7 +27,6 @@ type runOptions struct {
 	node      string
 	routing   routingFlags
 	dataplane programmingFlags
-	log       logFlags
 }
 
 func newRunCommand() *cobra.Command {
@@ -67,51 +64,62 @@ the broken ones said; a start on an empty kernel begins with what is good.`,
 	f.StringVar(&o.node, "node", "", "name of this node in the manifests (default: the host's name)")
 	o.routing.register(f, "")
 	o.dataplane.register(f, "of kind KubeProxyConfiguration")
-	o.log.register(f)
 	return cmd
 }
 
 func (o *runOptions) run(ctx context.Context, stdout, stderr io.Writer) error {
 	settings := &o.dataplane.file
-	c, err := settings.read(configfile.Load)
+	c, err := settings.load()
 	if err != nil {
 		return err
 	}
-	settings.logging(&o.log, c)
-	log, err := o.log.logger(stderr)
+	if err := errors.Join(settings.log.check(), o.routing.check()); err != nil {
+		return &usageError{"switchyard run", err}
+	}
+	if err := o.set(c); err != nil {
+		return err
+	}
+	log, v := settings.logger(stdout, stderr, c)
+	name, err := nodeOrHost(c.HostnameOverride)
 	if err != nil {
-		return &usageError{"switchyard run", err}
-	}
-	if err := o.routing.check(); err != nil {
-		return &usageError{"switchyard run", err}
-	}
-	o.routing.set(c, settings.counts)
-	if err := settings.valid(c); err != nil {
 		return err
 	}
-	if o.node, err = nodeOrHost(cmp.Or(o.node, c.HostnameOverride)); err != nil {
-		return err
-	}
-	c.HostnameOverride = o.node
 	settings.warn(c, log)
 	// What is missing in a broken manifest must not be removed from a kernel that routes it. Where nothing is routed, some services
 	// are better than none. A process that may not read the kernel's rules fails when it programs them.
 	held, err := node.Programmed(runtime.GOOS)
-	src, err := file.New(file.Options{Path: o.source, Whole: held || err != nil, Grace: graceOf(o.grace), Logger: log})
+	options := file.Options{Path: o.source, Whole: held || err != nil, Grace: graceOf(o.grace), Logger: log}
+	src, err := file.New(options)
 	if err != nil {
 		return err
 	}
-	known, err := checkNode(o.source, o.node)
+	known, err := checkNode(o.source, name)
 	if err != nil {
 		return err
 	}
 	if !known {
 		log.Warn("this Node is not in the source: no endpoint is local, and no node port is on a primary address", "source", o.source,
-			"node", o.node, "remedy", "add a Node with this node's name and addresses, or fix the manifest that has it")
+			"node", name, "remedy", "add a Node with this node's name and addresses, or fix the manifest that has it")
 	}
-	return o.dataplane.run(ctx, node.Options{
-		Config: c, Source: func(*config.Config, string) (source.Source, error) { return src, nil },
-	}, stdout, log)
+	return o.dataplane.run(ctx, node.Options{Config: c, Source: func(*config.Config, string) (source.Source, error) {
+		if first := src; first != nil {
+			src = nil
+			return first, nil
+		}
+		options.Whole = true // what another configuration takes another source for is routed
+		return file.New(options)
+	}}, o.set, stdout, log, v)
+}
+
+// set gives c what the flags mean that count.
+func (o *runOptions) set(c *config.Config) error {
+	settings := &o.dataplane.file
+	settings.set(c)
+	o.routing.set(c, settings.counts)
+	if o.node != "" {
+		c.HostnameOverride = o.node
+	}
+	return settings.valid(c)
 }
 
 // checkNode finds a misspelt node name before it silently makes every endpoint a remote one, and reports whether the node is

@@ -15,7 +15,6 @@ import (
 	"github.com/switchyard-net/switchyard/client"
 	"github.com/switchyard-net/switchyard/client/peeruser"
 	"github.com/switchyard-net/switchyard/config"
-	"github.com/switchyard-net/switchyard/config/configfile"
 	"github.com/switchyard-net/switchyard/node"
 	"github.com/switchyard-net/switchyard/server"
 	"github.com/switchyard-net/switchyard/source"
@@ -36,7 +35,6 @@ type serveOptions struct {
 	maxAge  time.Duration
 	file    fileFlags
 	ports   bool
-	log     logFlags
 }
 
 func newServeCommand() *cobra.Command {
@@ -81,24 +79,18 @@ switchyard:relays may have everything.`,
 	f.BoolVar(&o.ports, "health-check-node-ports", false, "answer load balancers on the health check node ports of Services, in the place of the dataplane")
 	f.IntVar(&o.clients, "max-clients", 0, "how many clients there may be at once at each address of --listen, a quarter of them, or 64 if that is more, from one IPv4 address or IPv6 /64; as many may be about to show a certificate; 0 for 10000")
 	f.DurationVar(&o.maxAge, "max-connection-age", time.Hour, "how long a connection over TLS lasts, or a fifth less at random, until its client connects again; 0 for ever")
-	o.log.register(f)
 	return cmd
 }
 
 func (o *serveOptions) run(ctx context.Context, command string, stdout, stderr io.Writer) error {
-	c, err := o.file.read(configfile.Load)
+	c, err := o.file.load()
 	if err != nil {
 		return err
-	}
-	o.file.logging(&o.log, c)
-	log, err := o.log.logger(stderr)
-	if err != nil {
-		return &usageError{command, err}
 	}
 	if o.nodes && o.node != "" {
 		return &usageError{command, errors.New("--nodes and --node exclude each other: a relay serves all nodes")}
 	}
-	if err := errors.Join(o.objects.check(), o.routing.check()); err != nil {
+	if err := errors.Join(o.file.log.check(), o.objects.check(), o.routing.check()); err != nil {
 		return &usageError{command, err}
 	}
 	if o.clients < 0 {
@@ -113,42 +105,42 @@ func (o *serveOptions) run(ctx context.Context, command string, stdout, stderr i
 	if o.ports && o.nodes {
 		return &usageError{command, errors.New("--health-check-node-ports is for the node that the process runs on; leave it out with --nodes")}
 	}
-	if !o.nodes {
-		if o.node, err = nodeOrHost(cmp.Or(o.node, c.HostnameOverride)); err != nil {
-			return err
-		}
-	}
 	if err := o.set(c); err != nil {
 		return &usageError{command, err}
 	}
 	if err := o.file.valid(c); err != nil {
 		return err
 	}
+	log, v := o.file.logger(stdout, stderr, c)
 	o.file.warn(c, log)
+	var n *node.Node
 	options := node.Options{
 		Config: c, Role: node.Server, Logger: log, Program: programName(), Version: currentVersion(), FieldName: flagFor,
-		HealthCheckNodePorts: &o.ports,
+		HealthCheckNodePorts: &o.ports, LogLinesSuppressed: v.limiter.Suppressed,
 		Source: func(c *config.Config, name string) (source.Source, error) {
 			return o.objects.source(c, name, log)
 		},
 		MaxClients: o.clients, MaxConnectionAge: cmp.Or(o.maxAge, -1),
 		OnReady: func(int) {
-			fmt.Fprintf(stdout, "switchyard: serving %s on %s\n", o.whose(), strings.Join(o.listen, ", "))
+			fmt.Fprintf(stdout, "switchyard: serving %s on %s\n", o.whose(n), strings.Join(n.Config().API.Listen, ", "))
 		},
 	}
 	if o.nodes {
 		options.Role = node.Relay
 	}
-	n, err := node.New(ctx, options)
-	if err != nil {
+	if n, err = node.New(ctx, options); err != nil {
 		return err
 	}
-	return n.Run(ctx)
+	override := func(c *config.Config) error { return errors.Join(o.set(c), o.file.valid(c)) }
+	return (&daemon{&o.file.configFiles, override, log, v, n}).run(ctx)
 }
 
 // set gives c what the flags mean.
 func (o *serveOptions) set(c *config.Config) error {
-	c.HostnameOverride = o.node
+	o.file.set(c)
+	if o.nodes || o.node != "" {
+		c.HostnameOverride = o.node
+	}
 	if o.file.counts("kubeconfig") {
 		c.ClientConnection.Kubeconfig = o.objects.kubeconfig
 	}
@@ -168,19 +160,18 @@ func (o *serveOptions) set(c *config.Config) error {
 			set()
 		}
 	}
-	o.listen = c.API.Listen
 	if err := node.CheckAPI(&c.API, flagFor); err != nil {
 		return err
 	}
-	if o.tls != (server.TLS{}) && !slices.ContainsFunc(o.listen, func(l string) bool { return strings.HasPrefix(l, "tcp://") }) {
+	if o.tls != (server.TLS{}) && !slices.ContainsFunc(c.API.Listen, func(l string) bool { return strings.HasPrefix(l, "tcp://") }) {
 		return errors.New("--tls-cert, --tls-key and --client-ca are for TCP, and no --listen is tcp://IP:PORT; add one, or leave them out")
 	}
 	return nil
 }
 
-func (o *serveOptions) whose() string {
+func (o *serveOptions) whose(n *node.Node) string {
 	if o.nodes {
 		return "all nodes"
 	}
-	return "node " + o.node
+	return "node " + n.Name()
 }

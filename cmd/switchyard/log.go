@@ -20,9 +20,9 @@ import (
 // goroutines that may log.
 func logLibraries(log *slog.Logger) { klog.SetSlogLogger(log) }
 
-// newProxyLog logs as the configuration says, to stderr unless it splits the streams. v decides what is logged, and how much of it; the
+// newLog logs as the configuration says, to stderr unless it splits the streams. v decides what is logged, and how much of it; the
 // former can be set anew.
-func newProxyLog(stdout, stderr io.Writer, c *config.Config, v *verbosity) *slog.Logger {
+func newLog(stdout, stderr io.Writer, c *config.Config, v *verbosity) *slog.Logger {
 	v.set(&c.Logging)
 	handler := func(w io.Writer) slog.Handler {
 		o := &slog.HandlerOptions{Level: slog.Level(math.MinInt)} // v decides

@@ -11,7 +11,7 @@ import (
 	"github.com/switchyard-net/switchyard/config"
 )
 
-// TestVerbosity logs from this file, whose name is proxylog_test.go.
+// TestVerbosity logs from this file, whose name is log_test.go.
 func TestVerbosity(t *testing.T) {
 	module := func(pattern string, v int32) config.VModule {
 		return config.VModule{FilePattern: pattern, Verbosity: v}
@@ -25,19 +25,19 @@ func TestVerbosity(t *testing.T) {
 		{"0 is for operators", 0, nil, false},
 		{"3 is not yet debugging", 3, nil, false},
 		{"4 is debugging", 4, nil, true},
-		{"a file's name", 0, []config.VModule{module("proxylog_test", 4)}, true},
-		{"not enough for debugging", 0, []config.VModule{module("proxylog_test", 3)}, false},
-		{"a pattern", 0, []config.VModule{module("proxylog*", 9)}, true},
+		{"a file's name", 0, []config.VModule{module("log_test", 4)}, true},
+		{"not enough for debugging", 0, []config.VModule{module("log_test", 3)}, false},
+		{"a pattern", 0, []config.VModule{module("log*", 9)}, true},
 		{"another file", 0, []config.VModule{module("store", 9)}, false},
-		{"a path", 0, []config.VModule{module("*/*/proxylog_test", 9)}, false},
-		{"the first that matches counts", 0, []config.VModule{module("proxy*", 1), module("proxylog_test", 9)}, false},
-		{"a file is never told less than all", 4, []config.VModule{module("proxylog_test", 0)}, true},
+		{"a path", 0, []config.VModule{module("*/*/log_test", 9)}, false},
+		{"the first that matches counts", 0, []config.VModule{module("lo*", 1), module("log_test", 9)}, false},
+		{"a file is never told less than all", 4, []config.VModule{module("log_test", 0)}, true},
 	}
 	for _, tt := range tests {
 		var stdout, stderr strings.Builder
 		c := config.Default()
 		v := newVerbosity()
-		log := newProxyLog(&stdout, &stderr, c, v).With("a", 1).WithGroup("g")
+		log := newLog(&stdout, &stderr, c, v).With("a", 1).WithGroup("g")
 		log.Debug("early")
 		c.Logging.Verbosity, c.Logging.VModule = tt.verbosity, tt.modules
 		v.set(&c.Logging)
@@ -60,7 +60,7 @@ func TestSplitStream(t *testing.T) {
 		c := config.Default()
 		c.Logging.Format = format
 		c.Logging.Options.Text.SplitStream, c.Logging.Options.JSON.SplitStream = format == "text", format == "json"
-		log := newProxyLog(&stdout, &stderr, c, newVerbosity()).With("a", 1)
+		log := newLog(&stdout, &stderr, c, newVerbosity()).With("a", 1)
 		log.Error("bad")
 		log.Warn("so-so")
 		if out, err := stdout.String(), stderr.String(); !strings.Contains(out, "so-so") || strings.Contains(out, "bad") ||
@@ -73,7 +73,7 @@ func TestSplitStream(t *testing.T) {
 // TestLogsAreBounded: lines that somebody else can cause are counted instead, in the logs of all commands, and those of libraries.
 func TestLogsAreBounded(t *testing.T) {
 	loggers := map[string]func(w io.Writer) *slog.Logger{
-		"proxy": func(w io.Writer) *slog.Logger { return newProxyLog(w, w, config.Default(), newVerbosity()) },
+		"proxy": func(w io.Writer) *slog.Logger { return newLog(w, w, config.Default(), newVerbosity()) },
 		"others": func(w io.Writer) *slog.Logger {
 			log, err := (&logFlags{format: "text"}).logger(w)
 			if err != nil {

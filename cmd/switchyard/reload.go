@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -25,7 +24,7 @@ const quietPeriod = 100 * time.Millisecond
 // followConfig follows the configuration file until ctx ends, and lets the process go on with what it says. It returns an error if
 // it cannot and configHardFail ends the process then.
 func (d *daemon) followConfig(ctx context.Context) error {
-	paths := d.flags.configFiles
+	paths := d.files.paths
 	if len(paths) == 0 {
 		return nil
 	}
@@ -45,7 +44,7 @@ func (d *daemon) followConfig(ctx context.Context) error {
 		d.log.Warn("changes of the configuration file are not noticed", "file", strings.Join(paths, ", "), "error", err)
 		return nil
 	}
-	read, unreadable := d.flags.read, ""
+	read, unreadable := d.files.read, ""
 	due := time.After(quietPeriod) // it may have changed between reading it and watching it
 	for {
 		select {
@@ -88,7 +87,10 @@ const reloadPause = 5 * time.Second
 // later, and returns an error if the process must end.
 func (d *daemon) reload(files []configfile.File) (again bool, err error) {
 	was := d.node.Config()
-	loaded, notes, broken := configfile.LoadFiles(files, configfile.Options{Platform: runtime.GOOS})
+	loaded, notes, broken := configfile.LoadFiles(files, d.files.options())
+	if broken == nil {
+		broken = d.override(loaded)
+	}
 	if _, err := config.Choose(was, loaded, broken); err != nil {
 		return false, fmt.Errorf("the configuration file has become invalid, and configHardFail is true: %w", err)
 	}
@@ -96,16 +98,18 @@ func (d *daemon) reload(files []configfile.File) (again bool, err error) {
 		for _, line := range lines(broken) {
 			d.log.Warn("the configuration file has a fault", "error", line)
 		}
-		d.log.Warn("the configuration file is broken; the process goes on with what it last said", "file", strings.Join(d.flags.configFiles, ", "))
+		d.log.Warn("the configuration file is broken; the process goes on with what it last said", "file", strings.Join(d.files.paths, ", "))
 		return false, nil
 	}
 	for _, n := range notes {
 		d.log.Warn("the configuration needs a look", "problem", n.File+": "+n.String())
 	}
-	if err := d.flags.override(loaded); err != nil {
-		return false, err
-	}
 	live, restart, none := config.Diff(was, loaded)
+	for _, path := range d.files.fixed {
+		if i := slices.Index(live, path); i >= 0 {
+			live, restart = slices.Delete(live, i, i+1), append(restart, path)
+		}
+	}
 	if len(none) > 0 {
 		warnWithoutEffect(loaded, d.log)
 	}
