@@ -18,6 +18,7 @@ type arrow struct {
 // arrows is the way of a change, from sources to the kernel, in one direction only. A tree that is not listed may not exist:
 // Adding one means deciding here where it stands.
 var arrows = []arrow{
+	{"", nil}, // a map of the others
 	{"state", nil},
 	{"model", []string{"state"}},
 	{"source", []string{"model"}},
