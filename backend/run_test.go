@@ -370,7 +370,7 @@ func TestVerifyAndApplyFailApart(t *testing.T) {
 	})
 }
 
-// TestUnrepairedServices is about services that a verification cannot repair: a newer record heals b, mending heals a.
+// TestUnrepairedServices is about services that a verification cannot repair: a newer record heals b, a fix heals a.
 func TestUnrepairedServices(t *testing.T) {
 	start(t, backend.RunOptions{VerifyPeriod: time.Hour, MinBackoff: time.Second, MaxBackoff: 2 * time.Second}, func(b *bench) {
 		wantFailed := func(want ...string) {

@@ -34,7 +34,7 @@ func TestEndedStream(t *testing.T) {
 			p.end(nil)
 			p = srv.watch(t)
 			if took := since() - before; took != 0 || failures > 0 {
-				t.Fatalf("the client came back after %v and has told of %d failures", took, failures)
+				t.Fatalf("the client came back after %v and has reported %d failures", took, failures)
 			}
 		}
 		if r := p.request(); r.GetSubscribe().GetResume().GetRev() != 5 || !r.Ready {
@@ -50,7 +50,7 @@ func TestEndedStream(t *testing.T) {
 			p = srv.watch(t)
 		}
 		if took := since() - before; took < 300*time.Millisecond || failures != 3 {
-			t.Errorf("a server that ends streams at once is asked 3 times in %v, and %d failures were told of", took, failures)
+			t.Errorf("a server that ends streams at once is asked 3 times in %v, and %d failures were reported", took, failures)
 		}
 	})
 }

@@ -10,7 +10,7 @@ import (
 )
 
 const whyAlone = `
-Law 9: the client module builds alone and needs grpc and protobuf only, its tests included. Whoever writes a dataplane links this
+Law 9: the client module builds alone and needs grpc and protobuf only, its tests included. Authors of dataplanes link this
 module into a program of their own: each further dependency is a version that they must agree with, and code that they must
 trust. Helpers for tests can be written in twenty lines.`
 
@@ -49,7 +49,7 @@ func TestTheModuleStandsAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(mod.Replace) > 0 {
-		t.Errorf("go.mod replaces %v: whoever requires the module would build something else.%s", mod.Replace, whyAlone)
+		t.Errorf("go.mod replaces %v: programs that require the module would build something else.%s", mod.Replace, whyAlone)
 	}
 	for _, r := range mod.Require {
 		if !slices.Contains(allowed, r.Path) {

@@ -72,8 +72,8 @@ func (r *recorder) when(change func()) {
 	change()
 }
 
-// told returns the sink's calls since the last call of told.
-func (r *recorder) told() string {
+// taken returns the sink's calls since the last call of taken.
+func (r *recorder) taken() string {
 	synctest.Wait()
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -84,8 +84,8 @@ func (r *recorder) told() string {
 
 func wantTold(t *testing.T, r *recorder, want string) {
 	t.Helper()
-	if got := r.told(); got != want {
-		t.Errorf("the sink is told %q, want %q", got, want)
+	if got := r.taken(); got != want {
+		t.Errorf("the sink gets %q, want %q", got, want)
 	}
 }
 
@@ -132,8 +132,8 @@ func TestASinkIsToldOnlyWhatChanges(t *testing.T) {
 		time.Sleep(time.Minute)
 		net.serve(t, m)
 		time.Sleep(time.Minute)
-		if got := sink.told(); !strings.HasSuffix(got, "s +c +d -e") || strings.Contains(got, ";") {
-			t.Errorf("after a restart of the server the sink is told %q", got)
+		if got := sink.taken(); !strings.HasSuffix(got, "s +c +d -e") || strings.Contains(got, ";") {
+			t.Errorf("after a restart of the server the sink gets %q", got)
 		}
 		wantStatus(t, m, "applied 1, 0 failed")
 	})
@@ -169,7 +169,7 @@ func TestAChangeOfTheNodeIsAChange(t *testing.T) {
 		}
 		synctest.Wait()
 		if !slices.Equal(nodes, []string{"a", "b"}) {
-			t.Errorf("the sink is told of the nodes %q", nodes)
+			t.Errorf("the sink gets the nodes %q", nodes)
 		}
 	})
 }
@@ -270,7 +270,7 @@ func TestFailedServicesAreReportedAndTriedAgain(t *testing.T) {
 		wantTold(t, sink, "1.15s +bad")
 		wantStatus(t, m, "applied 3, 0 failed")
 		if n := strings.Count(log.String(), "no room"); n != 1 {
-			t.Errorf("the log tells %d times of the failure, want once:\n%s", n, log.String())
+			t.Errorf("the log reports the failure %d times, want once:\n%s", n, log.String())
 		}
 	})
 }
@@ -283,7 +283,7 @@ func TestRunSinkRefusesWrongOptions(t *testing.T) {
 }
 
 // TestFollowsThroughEverything lets servers come and go, streams break off and sinks fail, at random. In the end each
-// sink shows what the server has, having always been told a whole and ordered state.
+// sink shows what the server has, having always got a whole and ordered state.
 func TestFollowsThroughEverything(t *testing.T) {
 	for seed := range uint64(10) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

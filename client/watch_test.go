@@ -398,7 +398,7 @@ func TestRefusalsAreTriedAgainAfterTheLongestPause(t *testing.T) {
 				p.send(whole(at(1, 1)))
 				c.got()
 				if strings.Count(log.String(), "level=ERROR") != 1 || strings.Count(log.String(), "again\" target") != 1 {
-					t.Errorf("the log does not tell once of the refusal and once of its end:\n%s", log.String())
+					t.Errorf("the log does not report the refusal once and its end once:\n%s", log.String())
 				}
 			})
 		})
@@ -433,7 +433,7 @@ func TestAClientLearnsThatItIsConnected(t *testing.T) {
 		}
 		want(1, 1)
 		if !strings.Contains(log.String(), "again\" target") {
-			t.Errorf("the log does not tell that the client is connected:\n%s", log.String())
+			t.Errorf("the log does not report that the client is connected:\n%s", log.String())
 		}
 		p.send(whole(at(1, 1)))
 		want(1, 1)
@@ -543,7 +543,7 @@ func TestReportsReachTheServer(t *testing.T) {
 			t.Errorf("the client begins with %v, want %v", got, want)
 		}
 
-		// A new instance can tell a revision of the former from one of its own.
+		// A new instance can distinguish a revision of the former from one of its own.
 		c.ask()
 		p.request()
 		p.send(whole(at(6, 1)))

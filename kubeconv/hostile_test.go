@@ -37,7 +37,7 @@ func TestFaultsAreBounded(t *testing.T) {
 			"endpoints[0].addresses: must hold an address"},
 		"many ranges": {&networkingv1.ServiceCIDR{ObjectMeta: meta(), Spec: networkingv1.ServiceCIDRSpec{CIDRs: many}}, maxFaults + 1,
 			"spec.cidrs[0]: must be a CIDR"},
-		"as many as are told": {&corev1.Service{ObjectMeta: meta(), Spec: corev1.ServiceSpec{ExternalIPs: many[:maxFaults]}}, maxFaults,
+		"as many as are listed": {&corev1.Service{ObjectMeta: meta(), Spec: corev1.ServiceSpec{ExternalIPs: many[:maxFaults]}}, maxFaults,
 			"spec.externalIPs[0]"},
 		"long words": {&corev1.Service{ObjectMeta: meta(), Spec: corev1.ServiceSpec{
 			Type: corev1.ServiceType(long), SessionAffinity: corev1.ServiceAffinity(long), ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicy(long),

@@ -39,7 +39,7 @@ func TestFollowers(t *testing.T) {
 	w.status(a, failed)
 	expect("a service fails", "shop/web: no room", "node a: nftables cannot program 1 services: shop/web: no room")
 	w.status(a, failed)
-	expect("it is told again", "", "shop/web")
+	expect("it is reported again", "", "shop/web")
 	w.status(b, failed)
 	expect("elsewhere, too", "node=b", "node a", "node b: a client")
 	w.status(a, server.Status{Applied: 2})

@@ -121,8 +121,10 @@ func TestDeafClients(t *testing.T) {
 
 // TestFlood: clients that send without end, and never read, are held up by the transport, and do not keep others from their states.
 func TestFlood(t *testing.T) {
-	var told sync.Map
-	w := newWorld(t, func(o *server.Options) { o.OnStatus = func(c server.Client, s server.Status) { told.Store(c.ID, s) } })
+	var statuses sync.Map
+	w := newWorld(t, func(o *server.Options) {
+		o.OnStatus = func(c server.Client, s server.Status) { statuses.Store(c.ID, s) }
+	})
 	w.sink.Update(services(10, 2), nil)
 	w.sink.Complete()
 	socket := filepath.Join(t.TempDir(), "s")
@@ -264,7 +266,7 @@ func TestTooManyClients(t *testing.T) {
 			}
 			synctest.Wait()
 			if n := strings.Count(log.String(), "too many connections"); n != times {
-				t.Errorf("it was told of %d times, want %d:\n%s", n, times, log.String())
+				t.Errorf("it was reported %d times, want %d:\n%s", n, times, log.String())
 			}
 		}
 		refused(1)

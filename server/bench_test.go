@@ -94,7 +94,7 @@ func BenchmarkNextFullState(b *testing.B) {
 	})
 }
 
-// lone is a client that watches 10,000 services with 5 endpoints each, of which one endpoint changes at a time.
+// lone is a client that watches 10,000 services with 5 endpoints each, one endpoint changing at a time.
 type lone struct {
 	*world
 	*watcher

@@ -233,7 +233,7 @@ func TestSlowHandshake(t *testing.T) {
 	})
 }
 
-// TestOversizeRequests are refused by their length alone, with the limit, and cost the one who sent them the stream only.
+// TestOversizeRequests are refused by their length alone, with the limit, and cost the client that sent them the stream only.
 func TestOversizeRequests(t *testing.T) {
 	bubble(t, nil, func(t *testing.T, w *world) {
 		w.sink.Complete()

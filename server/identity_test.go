@@ -66,7 +66,7 @@ func (g *gate) client(from, name, organisation string) *grpc.ClientConn {
 	c := g.ca.client(name, organisation, g.ca)
 	c.ServerName = "127.0.0.1"
 	conn, err := grpc.NewClient("passthrough:///server", grpc.WithContextDialer(g.dialer(from)), grpc.WithTransportCredentials(credentials.NewTLS(c)),
-		grpc.WithStaticStreamWindowSize(64<<10), grpc.WithStaticConnWindowSize(64<<10)) // so that those who do not read are sent little
+		grpc.WithStaticStreamWindowSize(64<<10), grpc.WithStaticConnWindowSize(64<<10)) // so that clients that do not read are sent little
 	if err != nil {
 		g.t.Fatal(err)
 	}

@@ -23,9 +23,9 @@ func TestHealth(t *testing.T) {
 		before healthv1.HealthCheckResponse_ServingStatus
 		begin  func(*world)
 	}{
-		"with a node":     {nil, notServing, func(w *world) { w.sink.Complete() }},
-		"without a node":  {func(o *server.Options) { o.Node = "" }, serving, func(*world) {}},
-		"when it is told": {func(o *server.Options) { ready = make(chan struct{}); o.Ready = ready }, notServing, func(*world) { close(ready) }},
+		"with a node":      {nil, notServing, func(w *world) { w.sink.Complete() }},
+		"without a node":   {func(o *server.Options) { o.Node = "" }, serving, func(*world) {}},
+		"when it is ready": {func(o *server.Options) { ready = make(chan struct{}); o.Ready = ready }, notServing, func(*world) { close(ready) }},
 		"with a late node": {func(o *server.Options) {
 			calls, feed := 0, o.Feed
 			o.Feed = func(node string) (state.Feed, error) {

@@ -237,7 +237,7 @@ func TestCertificatesAreReadAgain(t *testing.T) {
 	}
 	w.stop()
 	if n := strings.Count(log.String(), "cannot reload certificates"); n != 1 {
-		t.Errorf("broken files were told of %d times, want once:\n%s", n, log.String())
+		t.Errorf("broken files were reported %d times, want once:\n%s", n, log.String())
 	}
 }
 

@@ -207,7 +207,7 @@ func TestWatchResumes(t *testing.T) {
 	}
 }
 
-// TestWatchSplitsLargeUpdates into parts, of which each is small.
+// TestWatchSplitsLargeUpdates into parts, each of them small.
 func TestWatchSplitsLargeUpdates(t *testing.T) {
 	w := newWorld(t, nil)
 	w.sink.Update(services(4000, 5), nil)
@@ -278,15 +278,15 @@ func TestWatchRefuses(t *testing.T) {
 // TestStatus is handed on as it comes, and the end after it.
 func TestStatus(t *testing.T) {
 	var mu sync.Mutex
-	var told []string
-	tell := func(format string, args ...any) {
+	var reported []string
+	report := func(format string, args ...any) {
 		mu.Lock()
 		defer mu.Unlock()
-		told = append(told, fmt.Sprintf(format, args...))
+		reported = append(reported, fmt.Sprintf(format, args...))
 	}
 	bubble(t, func(o *server.Options) {
-		o.OnStatus = func(c server.Client, s server.Status) { tell("%d %s %s: %+v", c.ID, c.Name, c.Node, s) }
-		o.OnClose = func(c server.Client) { tell("%d is gone", c.ID) }
+		o.OnStatus = func(c server.Client, s server.Status) { report("%d %s %s: %+v", c.ID, c.Name, c.Node, s) }
+		o.OnClose = func(c server.Client) { report("%d is gone", c.ID) }
 	}, func(t *testing.T, w *world) {
 		ctx, cancel := context.WithCancel(t.Context())
 		name := strings.Repeat("n", 62) + "é"
@@ -306,8 +306,8 @@ func TestStatus(t *testing.T) {
 			"1 " + name[:62] + " node-a: {Applied:0 Failed:map[ns/a:no room] FailedTotal:1}",
 			"1 is gone",
 		}
-		if fmt.Sprint(told) != fmt.Sprint(want) {
-			t.Errorf("told %q\nwant %q", told, want)
+		if fmt.Sprint(reported) != fmt.Sprint(want) {
+			t.Errorf("reported %q\nwant %q", reported, want)
 		}
 	})
 }
@@ -366,8 +366,8 @@ func TestShutdownCutsStuckClients(t *testing.T) {
 func TestHeaderSaysThatThereIsAState(t *testing.T) {
 	var ready chan struct{}
 	for name, change := range map[string]func(*server.Options){
-		"told when":     func(o *server.Options) { o.Ready = ready },
-		"not told when": nil,
+		"with Ready":    func(o *server.Options) { o.Ready = ready },
+		"without Ready": nil,
 	} {
 		for asks, first := range map[string]*localnetv1.WatchRequest{
 			"only subscribes":    {Subscribe: &localnetv1.Subscribe{}},

@@ -21,7 +21,7 @@ func TestFamilyOf(t *testing.T) {
 	}
 }
 
-// Names are what people read in logs and explanations. Values that do not exist are still told apart.
+// Names are what people read in logs and explanations. Values that do not exist are still distinct.
 func TestNames(t *testing.T) {
 	for _, c := range []struct {
 		value fmt.Stringer

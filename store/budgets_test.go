@@ -50,7 +50,7 @@ func naiveRooms(services []*service, b Budgets) map[*service]int64 {
 	return rooms
 }
 
-// TestLedgerAgainstRecount lets services come, grow, shrink and go at random, and compares with one who counts anew each time. Each
+// TestLedgerAgainstRecount lets services come, grow, shrink and go at random, and compares with a recount each time. Each
 // service whose room changes must have been named.
 func TestLedgerAgainstRecount(t *testing.T) {
 	for seed := range uint64(500) {

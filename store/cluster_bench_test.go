@@ -29,7 +29,7 @@ func benchService(i int) *model.Service {
 	}
 }
 
-// benchSlice has endpoints on the nodes from first on, of which the last is unready if so told.
+// benchSlice has endpoints on the nodes from first on, the last of them unready unless ready is set.
 func benchSlice(svc *model.Service, name string, first, endpoints int, ready bool) *model.EndpointSlice {
 	s := &model.EndpointSlice{Namespace: svc.Name.Namespace, Name: name, Service: svc.Name.Name, Family: state.IPv4,
 		Ports: []model.EndpointPort{{Protocol: state.TCP, Port: 8080}}}

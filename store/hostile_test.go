@@ -31,7 +31,7 @@ func wide(name string, ports, endpoints int) (*model.Service, *model.EndpointSli
 	return svc, slice
 }
 
-// TestTooLargeService: what a service has too much of is refused and told once, the rest of it works, and so do other services.
+// TestTooLargeService: what a service has too much of is refused and reported once, the rest of it works, and so do other services.
 func TestTooLargeService(t *testing.T) {
 	var logged bytes.Buffer
 	logger := slog.New(slog.NewTextHandler(&logged, nil))
@@ -79,14 +79,14 @@ func TestTooLargeService(t *testing.T) {
 			again.Endpoints = slice.Endpoints[:999]
 			run.sink.Update([]model.Object{&again}, nil)
 			if n := strings.Count(logged.String(), "\n"); n != 1 {
-				t.Errorf("told again: %.2000s", &logged)
+				t.Errorf("reported again: %.2000s", &logged)
 			}
 			again.Endpoints = slice.Endpoints[:500]
 			small := again
 			run.sink.Update([]model.Object{&small}, nil)
 			check(0)
 			if !strings.Contains(logged.String(), `msg="service is fully served again" service=ns/large`) {
-				t.Errorf("not told that it is small: %.2000s", &logged)
+				t.Errorf("not reported that it is small: %.2000s", &logged)
 			}
 		})
 	}

@@ -53,7 +53,7 @@ func TestTriggers(t *testing.T) {
 	check("merged revisions", at(20), at(21), at(22))
 
 	sink.Update([]model.Object{slice("a", at(30), "10.1.0.5")}, nil) // makes no difference here
-	sink.Update([]model.Object{slice("a", at(30), "10.1.0.7")}, nil) // has been told with the one before
+	sink.Update([]model.Object{slice("a", at(30), "10.1.0.7")}, nil) // has been published with the one before
 	sink.Update([]model.Object{slice("b", time.Time{}, "10.1.0.8")}, nil)
 	check("no new trigger")
 }

@@ -84,7 +84,7 @@ func TestSwapped(t *testing.T) {
 	}
 }
 
-// TestSameFile tells a file that was replaced from one that was written anew.
+// TestSameFile distinguishes a file that was replaced from one that was written anew.
 func TestSameFile(t *testing.T) {
 	root, err := os.OpenRoot(t.TempDir())
 	check(t, err)

@@ -90,10 +90,10 @@ func startTraffic(t *testing.T) (tr *traffic, stop func()) {
 			t.Logf("%s: %d exchanges, longest gap %v", kind, n, tr.gaps[kind].Round(time.Millisecond))
 		}
 		if len(tr.faults) > 0 {
-			t.Errorf("%d faults, the first of which: %.2000q", len(tr.faults), tr.faults[:min(len(tr.faults), 5)])
+			t.Errorf("%d faults, first: %.2000q", len(tr.faults), tr.faults[:min(len(tr.faults), 5)])
 		}
 		if len(tr.made) != 4 || tr.made["short TCP"] < 10 {
-			t.Errorf("too little traffic to tell: %v", tr.made)
+			t.Errorf("too little traffic to judge: %v", tr.made)
 		}
 	})
 	t.Cleanup(stop)

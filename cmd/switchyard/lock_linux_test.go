@@ -55,7 +55,7 @@ func TestSecondProcess(t *testing.T) {
 		}
 	}
 	if now := quiet(t); now != written {
-		t.Errorf("%d commits by those who refused", now-written)
+		t.Errorf("%d commits by processes that refused", now-written)
 	}
 	if path, err := exec.LookPath("nft"); err == nil {
 		out, err := exec.Command(path, "list", "ruleset").CombinedOutput()

@@ -31,7 +31,7 @@ func TestVerbosity(t *testing.T) {
 		{"another file", 0, []config.VModule{module("store", 9)}, false},
 		{"a path", 0, []config.VModule{module("*/*/log_test", 9)}, false},
 		{"the first that matches counts", 0, []config.VModule{module("lo*", 1), module("log_test", 9)}, false},
-		{"a file is never told less than all", 4, []config.VModule{module("log_test", 0)}, true},
+		{"a file never logs less than all", 4, []config.VModule{module("log_test", 0)}, true},
 	}
 	for _, tt := range tests {
 		var stdout, stderr strings.Builder

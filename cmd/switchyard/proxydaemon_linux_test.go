@@ -260,7 +260,7 @@ func startProxy(t *testing.T) *proxyBench {
 	return b
 }
 
-// connects makes a connection, of which something must answer.
+// connects makes a connection that something must answer.
 func connects(addr string) bool {
 	c, err := net.DialTimeout("tcp", addr, 2*time.Second)
 	if err != nil {

@@ -182,7 +182,7 @@ func TestConvertingBackNamesWhatIsLost(t *testing.T) {
 		"services.maxEntriesPerNamespace", "services.maxEntriesPerNode", "services.nodeExternalIPs", "userspace.udpIdleTimeout",
 	}
 	if diff := cmp.Diff(want, slices.Sorted(maps.Keys(lost))); diff != "" {
-		t.Errorf("fields of which something can get lost (-want +got):\n%s", diff)
+		t.Errorf("fields that can lose something (-want +got):\n%s", diff)
 	}
 }
 

@@ -59,7 +59,7 @@ func TestManyFaults(t *testing.T) {
 		}
 		checkFaults(t, err)
 		if n := strings.Count(err.Error(), "\n"); n > 205 {
-			t.Errorf("%s: %d faults are told", name, n)
+			t.Errorf("%s: %d faults are reported", name, n)
 		}
 	}
 }

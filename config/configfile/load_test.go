@@ -119,7 +119,7 @@ func TestPlatformDecidesAboutModes(t *testing.T) {
 	}
 }
 
-// TestConfigHardFail tells what happens with broken files, at the start and later.
+// TestConfigHardFail is about broken files, at the start and later.
 func TestConfigHardFail(t *testing.T) {
 	const fault = "syncPeriod: soon\nnftables: {masqueradeBit: 40}\nminSyncPeriod: 5s\n"
 	running := config.Default()

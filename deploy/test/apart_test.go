@@ -312,7 +312,7 @@ func TestRelayIsReplaced(t *testing.T) {
 		t.Errorf("relays have the labels of the pods that program nodes: %v", labels)
 	}
 	if *d.Spec.Replicas < 2 || *budget.Spec.MaxUnavailable != intstr.FromInt32(1) {
-		t.Errorf("%d relays, of which %v may go", *d.Spec.Replicas, budget.Spec.MaxUnavailable)
+		t.Errorf("%d relays, and %v may go", *d.Spec.Replicas, budget.Spec.MaxUnavailable)
 	}
 	update := d.Spec.Strategy.RollingUpdate
 	if *update.MaxSurge != intstr.FromInt32(0) || *update.MaxUnavailable != intstr.FromInt32(1) {

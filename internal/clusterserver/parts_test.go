@@ -108,7 +108,7 @@ func TestOneFullSetIsKept(t *testing.T) {
 	}
 }
 
-// sink is a stream of which nobody reads anything.
+// sink is a stream that nobody reads.
 type sink struct {
 	grpc.BidiStreamingServer[clusterv1.FollowRequest, clusterv1.FollowResponse]
 	bytes int

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// fakeConn is a connection of which only the addresses count.
+// fakeConn is a connection whose addresses alone count.
 type fakeConn struct {
 	net.Conn
 	local, remote net.Addr

@@ -158,7 +158,7 @@ func (a *attacked) expectOpen(when string, n int64) {
 	}
 }
 
-// crowds are those who attack, by what they call themselves.
+// crowds are the attackers, by name.
 var crowds = map[string]struct {
 	address func(i int) string
 	open    int64 // how many of their connections stay open, at most

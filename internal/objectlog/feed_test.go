@@ -30,8 +30,8 @@ func refs(names ...string) (list []model.Ref) {
 	return list
 }
 
-// tell describes what a consumer that has after gets next: "nothing" if it would have to wait.
-func tell(t *testing.T, f *Feed, after Revision) string {
+// newsOf describes what a consumer that has after gets next: "nothing" if it would have to wait.
+func newsOf(t *testing.T, f *Feed, after Revision) string {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -65,7 +65,7 @@ func TestFeed(t *testing.T) {
 	f := New(Options{})
 	expect := func(after Revision, want string) {
 		t.Helper()
-		if got := tell(t, f, after); got != want {
+		if got := newsOf(t, f, after); got != want {
 			t.Errorf("after %d comes %q, want %q", after, got, want)
 		}
 	}
@@ -117,7 +117,7 @@ func TestFeed(t *testing.T) {
 func TestEmptyClusterIsHandedOut(t *testing.T) {
 	f := New(Options{})
 	f.Source("").Complete()
-	if got := tell(t, f, 0); got != "1 full" {
+	if got := newsOf(t, f, 0); got != "1 full" {
 		t.Errorf("got %q, want an empty full set", got)
 	}
 }
@@ -131,13 +131,13 @@ func TestConsumerThatIsFarBehindGetsEverything(t *testing.T) {
 		s.Update([]model.Object{namespace(name)}, nil)
 	}
 	for after, want := range map[Revision]string{1: "5 full a b c d", 2: "5 delta b c d", 4: "5 delta d"} {
-		if got := tell(t, f, after); got != want {
+		if got := newsOf(t, f, after); got != want {
 			t.Errorf("after %d comes %q, want %q", after, got, want)
 		}
 	}
 	// A revision of which a part is forgotten is forgotten.
 	s.Update([]model.Object{disabled("a"), disabled("b"), disabled("c"), disabled("d")}, nil)
-	if got := tell(t, f, 5); got != "6 full a! b! c! d!" {
+	if got := newsOf(t, f, 5); got != "6 full a! b! c! d!" {
 		t.Errorf("got %q, want everything", got)
 	}
 }
@@ -198,7 +198,7 @@ func TestHistories(t *testing.T) {
 		consumers := make([]consumer, 4)
 		fulls, deltas := 0, 0
 		look := func(c *consumer) {
-			for tell(t, f, c.revision) != "nothing" {
+			for newsOf(t, f, c.revision) != "nothing" {
 				full := c.take(t, f)
 				if full {
 					fulls++

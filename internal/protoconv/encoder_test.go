@@ -26,7 +26,7 @@ func (e *Encoder) bytesOf(s *state.Service) []byte {
 	return b
 }
 
-// TestEncoderMarshalsOnce: all who ask for a record share one piece of memory.
+// TestEncoderMarshalsOnce: all callers that ask for a record share one piece of memory.
 func TestEncoderMarshalsOnce(t *testing.T) {
 	var e Encoder
 	s := &state.Service{Name: state.ServiceName{Namespace: "ns", Name: "a"}}

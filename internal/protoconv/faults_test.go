@@ -160,7 +160,7 @@ func TestFaultsOfAnObject(t *testing.T) {
 	}
 }
 
-// TestFaultsOfAnUpdate: faults of the whole end it; faults of a service are told of, and the rest of the update goes on.
+// TestFaultsOfAnUpdate: faults of the whole end it; faults of a service are reported, and the rest of the update goes on.
 func TestFaultsOfAnUpdate(t *testing.T) {
 	node := protoconv.Node(fullNode())
 	at := protoconv.Position{Instance: 1, Revision: 2}.Message()

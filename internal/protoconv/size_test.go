@@ -41,7 +41,7 @@ func manyPorts(n, sources, endpoints int) []state.Port {
 	return ports
 }
 
-// largePort is a port in IPv6 of which everything takes as much as it can.
+// largePort is a port in IPv6 whose fields take as much as they can.
 func largePort(name string, frontends, sources, endpoints int) state.Port {
 	addr := func(i int) netip.Addr {
 		a := [16]byte{0: 0xfd}

@@ -152,7 +152,7 @@ func TestFlows(t *testing.T) {
 	}
 }
 
-// TestUnconnected tells entries by what has come of them, each as the kernel has it.
+// TestUnconnected distinguishes entries by their state, each as the kernel has it.
 func TestUnconnected(t *testing.T) {
 	const confirmed, answered = 1 << 3, 1 << 1
 	conn := open(t)

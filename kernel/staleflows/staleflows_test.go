@@ -412,7 +412,7 @@ func TestNotedMeanwhile(t *testing.T) {
 			return fn()
 		})
 		if n != 0 || err != nil || len(table.flows) != 2 {
-			t.Fatalf("cut %d flows (%v), of which %v are left", n, err, table.flows)
+			t.Fatalf("cut %d flows (%v), and %v are left", n, err, table.flows)
 		}
 		if n, err := clean(t.Context(), c); n != 1 || err != nil || table.flows[0].Reply.Src != ap("10.1.0.1:53") || len(c.pending) != 0 {
 			t.Errorf("cut %d flows (%v) of a frontend that changed after it was looked at, want 1; left %v", n, err, table.flows)

@@ -181,7 +181,7 @@ func TestHealthy(t *testing.T) {
 	}
 }
 
-// TestFaults: they make a process unhealthy, but not dead. Other problems are only told.
+// TestFaults: they make a process unhealthy, but not dead. Other problems are only listed.
 func TestFaults(t *testing.T) {
 	var problems []error
 	h := New(Options{Families: both})

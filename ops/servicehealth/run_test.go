@@ -220,7 +220,7 @@ func TestPortInUse(t *testing.T) {
 			t.Errorf("tried %d times in a minute, want 11", got)
 		}
 		if len(*events) != 1 {
-			t.Errorf("the same problem was told %d times", len(*events))
+			t.Errorf("the same problem was reported %d times", len(*events))
 		}
 		n.setErr("10.0.0.1:101", nil)
 		time.Sleep(maxPause)
@@ -267,12 +267,12 @@ func TestTwoServicesWantOnePort(t *testing.T) {
 		if owner() != "b" {
 			t.Errorf("%s has the port, want who had it", owner())
 		}
-		var told []string
+		var reported []string
 		for _, name := range []string{"c", "a"} {
-			told = append(told, fmt.Sprintf("healthCheckNodePort 101 of service d/%s: service d/b already uses this port; give one of them another healthCheckNodePort", name))
+			reported = append(reported, fmt.Sprintf("healthCheckNodePort 101 of service d/%s: service d/b already uses this port; give one of them another healthCheckNodePort", name))
 		}
-		if !slices.Equal(*events, told) {
-			t.Errorf("problems: %q\nwant %q", *events, told)
+		if !slices.Equal(*events, reported) {
+			t.Errorf("problems: %q\nwant %q", *events, reported)
 		}
 		s.Update(removed("b"))
 		synctest.Wait()

@@ -165,7 +165,7 @@ func TestRSS(t *testing.T) {
 	debug.FreeOSMemory() // what other tests left is neither taken again below nor given back meanwhile
 	before, err := RSS()
 	if errors.Is(err, errors.ErrUnsupported) {
-		t.Skip("this platform does not tell")
+		t.Skip("this platform does not report it")
 	}
 	const more = 64 << 20
 	memory := bytes.Repeat([]byte{1}, more)

@@ -89,7 +89,7 @@ func (n *node) arrive(at time.Time) {
 	}
 }
 
-// take takes a part of an update, of which it parses no more than it has to, and fills in what the client library wants to see.
+// take takes a part of an update, parses no more of it than it has to, and fills in what the client library wants to see.
 // What a lost connection has left of an update does no harm: one that replaces the state begins anew, and another one that leads
 // on from the same state has all of it again.
 func (n *node) take(b []byte, m *localnetv1.WatchResponse) error {

@@ -27,7 +27,7 @@ type InternetOptions struct {
 	Costs string
 }
 
-// Internet has a discrete-event model tell what trees of relays would do in a cluster that is too large to be run here: 100,000 services
+// Internet predicts with a discrete-event model what trees of relays would do in a cluster that is too large to be run here: 100,000 services
 // with 5 endpoints, 50,000 nodes. What a relay, a change and a node cost is measured, in the same run, in a tree of three relays that have
 // all objects of that cluster, and 150 of its nodes. Processors are as fast as they were then; links have no limit and no delay but
 // what processes on one machine have between them.

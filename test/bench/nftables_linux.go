@@ -173,7 +173,7 @@ func timeEach(ctx context.Context, b *nftables.Backend, node *state.Node, change
 	return took, nil
 }
 
-// withNewEndpoint returns records of which one endpoint has been replaced.
+// withNewEndpoint returns records with one endpoint replaced.
 func withNewEndpoint(records []*state.Service) []*state.Service {
 	changed := make([]*state.Service, 0, nftablesChanges)
 	step := max(len(records)/nftablesChanges, 1)

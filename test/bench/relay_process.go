@@ -37,7 +37,7 @@ func AnswerRelay(stdin io.Reader, stdout io.Writer) error {
 	for {
 		var o relayOrder
 		if err := in.Decode(&o); err != nil {
-			return nil // the one who asked is gone
+			return nil // the process that asked is gone
 		}
 		var err error
 		if o.Free {

@@ -48,7 +48,7 @@ var (
 		return scaledCluster{services: 100, endpoints: 5, optedOut: n}
 	}, false}
 	manyRivals = dimension{"services with one external IP", []int{100, 1000, 10_000}, []int{10, 100}, func(n int) scaledCluster {
-		return scaledCluster{rivals: n}
+		return scaledCluster{claimants: n}
 	}, false}
 )
 
@@ -188,12 +188,12 @@ func scaledStoreOf(ctx context.Context, c scaledCluster, open func() *loaded) (*
 			return l.change(ctx, []model.Object{c.namespace(0, out)})
 		}})
 	}
-	if c.rivals > 0 {
+	if c.claimants > 0 {
 		ops = append(ops, scaledOp{name: "owner leaves and returns", single: true, run: func() error {
-			if err := l.change(ctx, nil, c.rival(0).Ref()); err != nil {
+			if err := l.change(ctx, nil, c.claimant(0).Ref()); err != nil {
 				return err
 			}
-			return l.change(ctx, []model.Object{c.rival(0)})
+			return l.change(ctx, []model.Object{c.claimant(0)})
 		}})
 	}
 	return &scaled{ops, func() error { l.close(); return nil }}, nil

@@ -22,7 +22,7 @@ type scaledCluster struct {
 	nodeAddrs int
 	nodes     int // others, without addresses
 	optedOut  int // namespaces that opt out, each with a service
-	rivals    int // services that all claim one external IP
+	claimants int // services that all claim one external IP
 	sticky    int // remembered clients of the services, which have affinity then
 	flows     int // UDP flows to the last service
 	followers int // clients of the API, or relays below
@@ -72,8 +72,8 @@ func (c scaledCluster) objects() []model.Object {
 			ClusterIPs: []netip.Addr{nth(r.services, c.services+1+i)}, Ports: c.servicePorts(),
 		})
 	}
-	for i := range c.rivals {
-		objects = append(objects, c.rival(i))
+	for i := range c.claimants {
+		objects = append(objects, c.claimant(i))
 	}
 	return objects
 }
@@ -164,11 +164,11 @@ func (c scaledCluster) namespace(i int, disabled bool) *model.Namespace {
 	return &model.Namespace{Name: optedOutName(i), ProxyDisabled: disabled}
 }
 
-// rival returns the i-th service that claims the address that all of them want. The first one gets it.
-func (c scaledCluster) rival(i int) *model.Service {
+// claimant returns the i-th service that claims the address that all of them want. The first one gets it.
+func (c scaledCluster) claimant(i int) *model.Service {
 	c = c.filled()
 	return &model.Service{
-		Name:       state.ServiceName{Namespace: "rivals", Name: fmt.Sprintf("rival-%06d", i)},
+		Name:       state.ServiceName{Namespace: "claimants", Name: fmt.Sprintf("claimant-%06d", i)},
 		ClusterIPs: []netip.Addr{nth(rangesOf(c.family).services, c.services+1+i)}, ExternalIPs: []netip.Addr{nth(scaledExternal, 0)},
 		Ports: c.servicePorts(),
 	}

@@ -36,7 +36,7 @@ type treeSim struct {
 	now    float64
 	queue  events
 
-	enough  int   // nodes of which is asked when they have a revision
+	enough  int   // number of nodes whose time to a revision is measured
 	reached []int // nodes that have each revision
 	// done is when enough nodes had each revision, by revision; 0 if they never did.
 	done []float64

@@ -90,11 +90,11 @@ var arrows = []arrow{
 	{"test/apitest", []string{"state", "source/file", "brain", "store", "server", "internal/objectlog"}},
 	{"test/certtest", nil},
 
-	// The runtime of a node. It wires everything but the sources: client-go comes in by whoever hands it source/kube.
+	// The runtime of a node. It wires everything but the sources: client-go comes in with the caller that hands it source/kube.
 	{"node", []string{"model", "state", "source", "brain", "store", "backend", "server", "config", "config/v1alpha2", "kernel/ifaddr", "internal", "ops"}},
 
 	// These stand at the end of the way.
-	// Those who copy a program that follows the API have nothing else of this repository.
+	// Authors who copy a program that follows the API have nothing else of this repository.
 	{"examples/print-state", []string{"client", "client/localnet/v1"}},
 	{"examples/dns", []string{"client", "client/localnet/v1"}},
 	{"examples/tiny-dataplane", []string{"client", "client/localnet/v1"}},

@@ -282,7 +282,7 @@ func first(waits []wait) time.Duration {
 	return waits[0].length()
 }
 
-// unexplained returns the wait of which most is left after subtraction of the others at the same moment, and what is left. The waits
+// unexplained returns the wait with most left after subtraction of the others at the same moment, and what is left. The waits
 // are sorted, the longest first, and the others are merged.
 func unexplained(waits, others []wait) (most wait, left time.Duration) {
 	for _, w := range waits {

@@ -24,7 +24,7 @@ type Target struct {
 	Port    string
 }
 
-// State is what may become of a connection at some moment.
+// State is a possible outcome of a connection at some moment.
 type State struct {
 	// Allowed are the endpoints that may get a new connection. If there are none, it must fail.
 	Allowed []netip.AddrPort

@@ -22,7 +22,7 @@ type World struct {
 	NodeName string
 	// ServiceProxyName is the instance name whose services are handled, empty for those without any.
 	ServiceProxyName string
-	// DetectLocal reports whether the node can tell pods by their source addresses.
+	// DetectLocal reports whether the node detects pods by their source addresses.
 	DetectLocal bool
 	// MasqueradeAll reports whether all connections to cluster IPs get a new source address.
 	MasqueradeAll bool

@@ -158,29 +158,29 @@ func TestRules(t *testing.T) {
 			w.Namespaces = []*model.Namespace{{Name: "shop", ProxyDisabled: true}}
 		}, probe.FromPod, "", clusterIP, "drop"},
 
-		{"first by name keeps a load balancer IP", rival("a", func(s *model.Service) {
+		{"first by name keeps a load balancer IP", claimant("a", func(s *model.Service) {
 			s.LoadBalancerIPs = []netip.Addr{addr("203.0.113.1")}
 		}), probe.FromOutside, "", lbIP, "reject"},
-		{"last by name does not get it", rival("z", func(s *model.Service) {
+		{"last by name does not get it", claimant("z", func(s *model.Service) {
 			s.LoadBalancerIPs = []netip.Addr{addr("203.0.113.1")}
 		}), probe.FromOutside, "", lbIP, bothMasq},
-		{"cluster IP beats an earlier external IP", rival("a", func(s *model.Service) {
+		{"cluster IP beats an earlier external IP", claimant("a", func(s *model.Service) {
 			s.ExternalIPs = []netip.Addr{addr("10.96.0.1")}
 		}), probe.FromPod, "", clusterIP, both},
-		{"first by name keeps a node port", rival("a", func(s *model.Service) {}), probe.FromOutside, "", nodePort, "reject"},
-		{"external IP before node port", rival("z", func(s *model.Service) {
+		{"first by name keeps a node port", claimant("a", func(s *model.Service) {}), probe.FromOutside, "", nodePort, "reject"},
+		{"external IP before node port", claimant("z", func(s *model.Service) {
 			s.ExternalIPs, s.Ports[0].Port = []netip.Addr{addr("172.16.0.1")}, 30080
 		}), probe.FromOutside, "", nodePort, bothMasq},
-		{"external IP before node port, if nodes' addresses may be external IPs", with(nodeExternals, rival("z", func(s *model.Service) {
+		{"external IP before node port, if nodes' addresses may be external IPs", with(nodeExternals, claimant("z", func(s *model.Service) {
 			s.ExternalIPs, s.Ports[0].Port = []netip.Addr{addr("172.16.0.1")}, 30080
 		})), probe.FromOutside, "", nodePort, "reject"},
-		{"the older keeps an external IP", rival("a", func(s *model.Service) {
+		{"the older keeps an external IP", claimant("a", func(s *model.Service) {
 			s.ExternalIPs = []netip.Addr{addr("203.0.113.9")}
 		}, time.Unix(3, 0)), probe.FromOutside, "", externalIP, bothMasq},
-		{"the younger does not get it", rival("z", func(s *model.Service) {
+		{"the younger does not get it", claimant("z", func(s *model.Service) {
 			s.ExternalIPs = []netip.Addr{addr("203.0.113.9")}
 		}, time.Unix(1, 0)), probe.FromOutside, "", externalIP, "reject"},
-		{"a load balancer IP beats an older external IP", rival("z", func(s *model.Service) {
+		{"a load balancer IP beats an older external IP", claimant("z", func(s *model.Service) {
 			s.LoadBalancerIPs = []netip.Addr{addr("203.0.113.9")}
 		}, time.Unix(5, 0)), probe.FromOutside, "", externalIP, "reject"},
 		{"external IP in a range", allowed("203.0.113.8/31"), probe.FromOutside, "", externalIP, bothMasq},
@@ -194,14 +194,14 @@ func TestRules(t *testing.T) {
 		{"a service in its budget", budgets(17, 0, 0), probe.FromPod, "", clusterIP, both},
 		{"without room for endpoints", budgets(16, 0, 0), probe.FromPod, "", clusterIP, "reject"},
 		{"without room for frontends", budgets(8, 0, 0), probe.FromPod, "", clusterIP, "drop"},
-		{"in the namespace's budget", with(budgets(0, 24, 0), rival("a", func(*model.Service) {})), probe.FromPod, "", clusterIP, both},
-		{"behind another one", with(budgets(0, 23, 0), rival("a", func(*model.Service) {})), probe.FromPod, "", clusterIP, "reject"},
-		{"before another one", with(budgets(0, 23, 0), rival("a", func(*model.Service) {}, time.Unix(3, 0))), probe.FromPod, "", clusterIP, both},
-		{"behind one that takes all", with(budgets(0, 7, 0), rival("a", func(*model.Service) {})), probe.FromPod, "", clusterIP, "drop"},
-		{"beside another namespace", with(budgets(0, 17, 0), rival("a", foreign)), probe.FromPod, "", clusterIP, both},
-		{"in the node's budget", with(budgets(0, 0, 24), rival("a", foreign)), probe.FromPod, "", clusterIP, both},
-		{"beyond the node's budget", with(budgets(0, 0, 20), rival("a", foreign)), probe.FromPod, "", clusterIP, "reject"}, // 20, 15, 12
-		{"small beside one beyond the node's budget", with(budgets(0, 0, 20), rival("a", foreign)), probe.FromPod, "", "10.96.0.7:80", "reject"},
+		{"in the namespace's budget", with(budgets(0, 24, 0), claimant("a", func(*model.Service) {})), probe.FromPod, "", clusterIP, both},
+		{"behind another one", with(budgets(0, 23, 0), claimant("a", func(*model.Service) {})), probe.FromPod, "", clusterIP, "reject"},
+		{"before another one", with(budgets(0, 23, 0), claimant("a", func(*model.Service) {}, time.Unix(3, 0))), probe.FromPod, "", clusterIP, both},
+		{"behind one that takes all", with(budgets(0, 7, 0), claimant("a", func(*model.Service) {})), probe.FromPod, "", clusterIP, "drop"},
+		{"beside another namespace", with(budgets(0, 17, 0), claimant("a", foreign)), probe.FromPod, "", clusterIP, both},
+		{"in the node's budget", with(budgets(0, 0, 24), claimant("a", foreign)), probe.FromPod, "", clusterIP, both},
+		{"beyond the node's budget", with(budgets(0, 0, 20), claimant("a", foreign)), probe.FromPod, "", clusterIP, "reject"}, // 20, 15, 12
+		{"small beside one beyond the node's budget", with(budgets(0, 0, 20), claimant("a", foreign)), probe.FromPod, "", "10.96.0.7:80", "reject"},
 		{"load balancer before external IP of one service", with(ranges("192.0.3.0/24"), func(w *oracle.World) {
 			w.Services[0].ExternalIPs = w.Services[0].LoadBalancerIPs
 		}), probe.FromOutside, "", lbIP, "drop"},
@@ -282,9 +282,9 @@ func ranges(texts ...string) func(*oracle.World) {
 	}
 }
 
-// rival adds a service without endpoints that has the same ports. If a time is given, that is when it was created, and the service of
+// claimant adds a service without endpoints that has the same ports. If a time is given, that is when it was created, and the service of
 // base at second 2.
-func rival(name string, change func(*model.Service), created ...time.Time) func(*oracle.World) {
+func claimant(name string, change func(*model.Service), created ...time.Time) func(*oracle.World) {
 	return func(w *oracle.World) {
 		s := &model.Service{
 			Name:       state.ServiceName{Namespace: "shop", Name: name},

@@ -54,7 +54,7 @@ func (o Outcome) String() string {
 	return fmt.Sprintf("Outcome(%d)", uint8(o))
 }
 
-// DefaultTimeout is how long a probe waits unless told otherwise: longer than TCP's first retransmission.
+// DefaultTimeout is how long a probe waits by default: longer than TCP's first retransmission.
 const DefaultTimeout = 3 * time.Second
 
 // ProbeOptions are the client's side of a probe.

@@ -159,7 +159,7 @@ func (l *Lab) mac() net.HardwareAddr {
 	return net.HardwareAddr{2, 0x53, 0x59, byte(l.macs >> 16), byte(l.macs >> 8), byte(l.macs)}
 }
 
-// addNeighbours tells a host for good that addrs are at the other end of its link.
+// addNeighbours gives a host permanent entries: addrs are at the other end of its link.
 func (h *Host) addNeighbours(dev netlink.Link, addrs []netip.Addr, peer netlink.Link) error {
 	for _, addr := range addrs {
 		err := h.nl.NeighSet(&netlink.Neigh{

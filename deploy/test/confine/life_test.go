@@ -63,7 +63,7 @@ func TestLife(t *testing.T) {
 		n.flush()
 		n.eventually("the rules are there", n.routes(other))
 		n.file("bad.yaml", "kind: [\n")
-		n.eventually("the broken file is told of", func() bool { return strings.Contains(n.get("127.0.0.1:10256", "/healthz"), "bad.yaml") })
+		n.eventually("the broken file is reported", func() bool { return strings.Contains(n.get("127.0.0.1:10256", "/healthz"), "bad.yaml") })
 		if err := os.Remove(filepath.Join(n.dir, "bad.yaml")); err != nil {
 			t.Fatal(err)
 		}

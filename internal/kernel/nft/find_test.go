@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestFind looks up keys of which some are there.
+// TestFind looks up keys, some of them there.
 func TestFind(t *testing.T) {
 	c := dial(t, newNS(t))
 	plain := Set{Name: "plain", Key: testMap.Key}

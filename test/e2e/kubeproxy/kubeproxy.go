@@ -25,7 +25,7 @@ type Options struct {
 	Node string
 	// Mode is nftables or iptables. Default: nftables.
 	Mode string
-	// ClusterCIDRs are how it tells pods. Default: it does not.
+	// ClusterCIDRs are how it detects pods. Default: it does not.
 	ClusterCIDRs  []netip.Prefix
 	MasqueradeAll bool
 	// NodePortAddresses is a list of CIDRs, or primary. Default: primary.

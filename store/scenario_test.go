@@ -21,9 +21,9 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-var update = flag.Bool("update", false, "rewrite the expected output in testdata/*.story")
+var update = flag.Bool("update", false, "rewrite the expected output in testdata/*.scenario")
 
-// TestStories runs testdata/*.story. A story is a list of commands, each followed by the output expected from it, indented.
+// TestScenarios runs testdata/*.scenario. A scenario is a list of commands, each followed by the output expected from it, indented.
 // The commands are:
 //
 //	source A              register a source
@@ -32,25 +32,25 @@ var update = flag.Bool("update", false, "rewrite the expected output in testdata
 //	next                  what the consumer gets, or "nothing" if it would have to wait
 //	logs                  the warnings since the last time
 //	limit N               bound the change log to N names
-func TestStories(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.story")
+func TestScenarios(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.scenario")
 	if err != nil || len(files) == 0 {
-		t.Fatalf("no stories found: %v", err)
+		t.Fatalf("no scenarios found: %v", err)
 	}
 	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".story"), func(t *testing.T) {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".scenario"), func(t *testing.T) {
 			want, err := os.ReadFile(file)
 			if err != nil {
 				t.Fatal(err)
 			}
 			var got string
-			synctest.Test(t, func(t *testing.T) { got = tell(t, string(want)) })
+			synctest.Test(t, func(t *testing.T) { got = play(t, string(want)) })
 			if *update {
 				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
 					t.Fatal(err)
 				}
 			} else if got != string(want) {
-				t.Errorf("the story went differently:\n%s", diff(string(want), got))
+				t.Errorf("the scenario went differently:\n%s", diff(string(want), got))
 			}
 		})
 	}
@@ -66,15 +66,15 @@ func diff(want, got string) string {
 	return fmt.Sprintf("line %d\n--- want\n%s\n--- got\n%s", i+1, strings.Join(w[max(0, i-3):], "\n"), strings.Join(g[max(0, i-3):], "\n"))
 }
 
-// tell runs a story and returns it with the output that came.
-func tell(t *testing.T, story string) string {
+// play runs a scenario and returns it with the output that came.
+func play(t *testing.T, scenario string) string {
 	var logs, out bytes.Buffer
 	logger := slog.New(slog.NewTextHandler(&logs, &slog.HandlerOptions{Level: slog.LevelWarn, ReplaceAttr: withoutTime}))
 	s := New(Options{Brain: brain.Config{NodeName: "n1"}, Logger: logger})
 	defer s.Close()
 	sinks := make(map[string]source.Sink)
 	consumer := &consumer{feed: s}
-	for line := range strings.Lines(story) {
+	for line := range strings.Lines(scenario) {
 		line = strings.TrimSuffix(line, "\n")
 		if strings.HasPrefix(line, "  ") {
 			continue
@@ -117,7 +117,7 @@ func withoutTime(_ []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// consumer is somebody who asks for what is newer than what it has.
+// consumer asks for what is newer than what it has.
 type consumer struct {
 	feed  state.Feed
 	after state.Revision
