@@ -144,7 +144,7 @@ type sourceGuard struct {
 	restricted bool
 	// sources are the ranges of the family, masked, sorted, without duplicates.
 	sources []netip.Prefix
-	// admitsNode reports that a range contains an address of this node.
+	// admitsNode is set if a range contains an address of this node.
 	admitsNode bool
 }
 

@@ -89,7 +89,7 @@ const (
 // as many clients each, whatever order the name's server and the resolver's own rules give them.
 const anyAddress = `{"loadBalancingConfig": [{"pick_first": {"shuffleAddressList": true}}]}`
 
-// Dial prepares a connection to the server for who wants to call the API by [localnetv1.NewEndpointsClient]: it
+// Dial prepares a connection to the server for callers of the API by [localnetv1.NewEndpointsClient]: it
 // understands the targets, insists on TLS where it must, and sets limits and windows for large states. Only Target, TLS,
 // Certificates, SocketUsers and DialOptions matter. It connects with the first call. An error means that the options are wrong.
 //

@@ -17,7 +17,7 @@ type screen struct {
 	out   io.Writer
 	size  func() (width, height int)
 	paint palette
-	// terminal reports that the alternate screen is on.
+	// terminal is set while the alternate screen is on.
 	terminal bool
 	begun    time.Time
 }

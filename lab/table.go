@@ -33,7 +33,7 @@ type row struct {
 	servers map[string]int
 	p50     time.Duration
 	good    bool
-	// again reports that the row above is about the same frontend.
+	// again is set if the row above is about the same frontend.
 	again bool
 }
 

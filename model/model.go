@@ -66,7 +66,7 @@ type Service struct {
 	// Created is metadata.creationTimestamp, in UTC and whole seconds, zero if it is not known. It decides between Services that
 	// want the same address.
 	Created time.Time
-	// ProxyName is the value of the label service.kubernetes.io/service-proxy-name; HasProxyName reports that it is there.
+	// ProxyName is the value of the label service.kubernetes.io/service-proxy-name; HasProxyName reports whether it is there.
 	ProxyName    string
 	HasProxyName bool
 	Type         ServiceType
@@ -116,7 +116,7 @@ type EndpointSlice struct {
 	Name      string
 	// Service is the value of the label kubernetes.io/service-name, in the slice's namespace. It may be empty.
 	Service string
-	// ProxyName is the value of the label service.kubernetes.io/service-proxy-name; HasProxyName reports that it is there.
+	// ProxyName is the value of the label service.kubernetes.io/service-proxy-name; HasProxyName reports whether it is there.
 	ProxyName    string
 	HasProxyName bool
 	// Headless reports whether the label service.kubernetes.io/headless is there.

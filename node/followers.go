@@ -97,7 +97,7 @@ func (w *followers) gone(c server.Client) {
 	}
 }
 
-// sweep forgets nodes that are well, but for those that may not log yet: who comes back must not thereby log more. The mutex is
+// sweep forgets nodes that are well, but for those that may not log yet: a node that comes back must not log more by that. The mutex is
 // held.
 func (w *followers) sweep() {
 	now := time.Now()

@@ -20,7 +20,7 @@ type endpoints struct {
 	*listening
 }
 
-// feed returns the feed that a client may have who asks for a node, and that node's name.
+// feed returns the feed that a client may have that asks for a node, and that node's name.
 func (e *endpoints) feed(ctx context.Context, asked string) (state.Feed, string, error) {
 	node, err := identityOf(ctx).nodeFor(asked, e.o.Node)
 	if err != nil {

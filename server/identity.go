@@ -18,8 +18,8 @@ import (
 	"github.com/switchyard-net/switchyard/internal/connlimit"
 )
 
-// rooms are how many connections a listener has. Those of clients that have not shown who they are have room of their own, so that
-// they cannot take it from those that have: until it is known who connects, everybody does.
+// rooms are how many connections a listener has. Clients that are not authenticated yet have room of their own, so that
+// they cannot take it from those that are.
 type rooms struct{ clients, strangers *connlimit.Pool }
 
 // shareOf is how many connections one address may have of so many clients', and how many there may be beside theirs.

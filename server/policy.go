@@ -34,7 +34,7 @@ type caller struct {
 // maxNode is how long the name of a Node can be in Kubernetes, maxSubject how many bytes of a certificate's subject are logged.
 const maxNode, maxSubject = 253, 256
 
-// certified returns who has the certificate of a connection over TLS.
+// certified returns the caller that the certificate of a connection over TLS names.
 func certified(state tls.ConnectionState) caller {
 	if len(state.VerifiedChains) == 0 {
 		return caller{}
@@ -67,7 +67,7 @@ func (c caller) mayCall(method string) error {
 	return nil
 }
 
-// nodeFor returns the node whose state c gets who asks for one, which may be empty. byDefault is that of the server, if any.
+// nodeFor returns the node whose state c gets when it asks for one, which may be empty. byDefault is that of the server, if any.
 func (c caller) nodeFor(asked, byDefault string) (string, error) {
 	switch {
 	case asked == "" && c.node != "":

@@ -37,7 +37,7 @@ func (t *TLS) follow(log *slog.Logger) (*tlsfiles.Config, error) {
 			ClientAuth:   tls.RequireAndVerifyClientCert,
 			ClientCAs:    authorities,
 			NextProtos:   []string{"h2"},
-			// Who comes back shows the certificate again: the authorities may be others by then.
+			// A client that comes back shows its certificate again: the authorities may be others by then.
 			SessionTicketsDisabled: true,
 		}, nil
 	}

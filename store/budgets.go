@@ -18,7 +18,7 @@ import (
 // What is routed depends on the objects only, not on their history: it is the same on all nodes, and after a restart.
 type Budgets struct{ PerNamespace, PerNode int64 }
 
-// ledger knows how many entries services, namespaces and all of them together want, and who has to do with less. A change costs
+// ledger knows how many entries services, namespaces and all of them together want, and which of them get less. A change costs
 // O(log n) with n services in the namespace, beside the services for which something changes.
 type ledger struct {
 	budgets  Budgets
@@ -112,7 +112,7 @@ func (l *ledger) touch(a *account) {
 	}
 }
 
-// finalize decides anew who has to do with less, and calls changed with each service for which that changes. of returns the services
+// finalize decides anew which services get less, and calls changed with each service for which that changes. of returns the services
 // of a namespace.
 func (l *ledger) finalize(of func(namespace string) map[string]*service, changed func(*service)) {
 	if now := l.fitting(); now != l.level {

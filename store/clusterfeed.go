@@ -132,7 +132,7 @@ func (f *clusterFeed) publish(p *publication) {
 	switch {
 	case f.revision == 0:
 		f.revision = 1
-		f.log.Forget(1) // who has nothing gets everything: no need to log it
+		f.log.Forget(1) // a consumer without a state gets everything: no need to log it
 		f.touchAll()
 	case len(p.events) > 0:
 		f.revision++
@@ -186,7 +186,7 @@ func (f *clusterFeed) touchAll() {
 // touch notes that the latest revision concerns a node, and wakes it.
 func (f *clusterFeed) touch(n *clusterNode) {
 	if n.latest < f.revision {
-		// The log helps who has a revision that it still knows. Who has an older one needs to hear of a quiet time that leads
+		// The log helps consumers with a revision that it still has. Others need to hear of a quiet time that leads
 		// from there to where the log begins, or there is no way but the full state; such a one is kept as long as it does.
 		if f.log.Knows(n.quiet.after) || !f.log.Knows(n.quiet.until) {
 			n.quiet = span{n.latest, f.revision - 1}

@@ -11,9 +11,9 @@ import (
 
 // typeInfo is what the walk needs to know of a Go type.
 type typeInfo struct {
-	// unmarshals reports that the type reads its own JSON, as IntOrString, Quantity and Time do.
+	// unmarshals is set if the type reads its own JSON, as IntOrString, Quantity and Time do.
 	unmarshals bool
-	// textual reports that the type reads its own text, as netip.Addr does.
+	// textual is set if the type reads its own text, as netip.Addr does.
 	textual bool
 	// fields maps the JSON names of a struct's fields, those of inlined structs included, to their indexes.
 	fields map[string][]int

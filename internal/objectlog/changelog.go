@@ -5,7 +5,7 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// logged reports that an object changed. At 48 bytes each, as many as are remembered are 3 MiB at most. A consumer that is further
+// logged is a change of an object. At 48 bytes each, as many as are remembered are 3 MiB at most. A consumer that is further
 // behind gets the full set.
 type logged struct {
 	revision Revision

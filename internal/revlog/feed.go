@@ -29,7 +29,7 @@ type Feed struct {
 	closed   bool
 }
 
-// logged reports that a service changed. The name is empty if only triggers are announced.
+// logged is a change of a service. The name is empty if only triggers are announced.
 type logged struct {
 	revision state.Revision
 	name     state.ServiceName

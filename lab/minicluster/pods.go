@@ -24,7 +24,7 @@ type workload struct {
 	name      string
 	// replicas is how many pods there are; -1 means one on each node.
 	replicas int
-	// single reports that the pod has the workload's own name.
+	// single is set if the pod has the workload's own name.
 	single bool
 	// first is the ordinal of the first pod.
 	first int

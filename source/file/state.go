@@ -55,7 +55,7 @@ type content struct {
 	info fs.FileInfo
 	// shrunk is when the text read last was first seen, if it does not count yet because the file has shrunk in place.
 	shrunk time.Time
-	// whole reports that the last line of the text that counts has an end.
+	// whole is set if the last line of the text that counts has an end.
 	whole bool
 	// refs are the objects that the file contains.
 	refs []model.Ref

@@ -28,7 +28,7 @@ type watcher struct {
 	watched map[string]fs.FileInfo
 	// warned are the directories that could not be watched, which is logged once.
 	warned map[string]bool
-	// blind reports that something cannot be watched at present.
+	// blind is set while something cannot be watched.
 	blind bool
 }
 

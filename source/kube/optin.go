@@ -50,7 +50,7 @@ type optIn struct {
 	cancel  context.CancelFunc
 	stopped <-chan struct{} // closed by cancel
 
-	// due reports that the delay is over.
+	// due is set once the delay is over.
 	due bool
 	// covered is closed when watches bring all events that are newer than least.
 	covered chan struct{}

@@ -24,7 +24,7 @@ type optOut struct {
 	current *selection
 	// limit is how long a selector may be, in bytes.
 	limit int
-	// everything reports that the last selector was too long.
+	// everything is set if the last selector was too long.
 	everything bool
 }
 
