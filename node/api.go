@@ -124,7 +124,7 @@ func (l *listener) keepOpen(ctx context.Context, s *server.Server, log *slog.Log
 		}
 		if err != nil && ctx.Err() == nil && err.Error() != reported {
 			reported = err.Error()
-			log.Error("the node-local API cannot be served; trying again", "address", l.address.String(), "error", err)
+			log.Error("cannot serve the node-local API, will retry", "address", l.address.String(), "error", err)
 		}
 		select {
 		case <-ctx.Done():

@@ -361,7 +361,7 @@ func (n *Node) nodeIPFault(err error) {
 			return
 		}
 	}
-	n.log.Warn("the node does not have the addresses that it must have", "error", err)
+	n.log.Warn("the node lacks required addresses", "error", err)
 }
 
 // attempted notes a call of the dataplane.
@@ -429,7 +429,7 @@ func (n *Node) reportEvents(ctx context.Context) error {
 				continue
 			}
 			if err := s.Report(ctx, e); err != nil && ctx.Err() == nil {
-				n.log.Debug("an event could not be reported", "error", err)
+				n.log.Debug("cannot report event", "error", err)
 			}
 		}
 	}

@@ -196,7 +196,7 @@ func (ps *problems) endReport() {
 		ps.reportShortages()
 	}
 	if more := ps.logged - maxListed; more > 0 {
-		ps.log.Warn("more services changed whether they are fully served", "changes", more)
+		ps.log.Warn("more services became or ceased to be fully served", "changes", more)
 	}
 	ps.logged = 0
 }

@@ -67,7 +67,7 @@ func (o *fileFlags) logger(stdout, stderr io.Writer, c *config.Config) (*slog.Lo
 // warn logs what an operator should know about the files.
 func (o *fileFlags) warn(c *config.Config, log *slog.Logger) {
 	for _, w := range o.warnings {
-		log.Warn("the configuration needs a look", "problem", w)
+		log.Warn("configuration warning", "problem", w)
 	}
 	if len(o.paths) > 0 {
 		warnWithoutEffect(c, log)

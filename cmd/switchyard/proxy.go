@@ -68,7 +68,7 @@ func runProxy(ctx context.Context, p *proxyFlags, stdout, stderr io.Writer) erro
 	log := newLog(stdout, stderr, c, v)
 	logLibraries(log)
 	for _, w := range warnings {
-		log.Warn("the configuration needs a look", "problem", w)
+		log.Warn("configuration warning", "problem", w)
 	}
 	switch {
 	case p.writeConfigTo != "":

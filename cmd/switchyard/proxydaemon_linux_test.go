@@ -525,7 +525,7 @@ func TestChangesThatAreNotTaken(t *testing.T) {
 		t.Errorf("what has no effect is not named:\n%s", logged)
 	}
 	before := b.d.node.Config()
-	b.change("frob", "true", "the process goes on with what it last said")
+	b.change("frob", "true", "keeping last known good configuration")
 	if b.d.node.Config() != before {
 		t.Error("a broken file changed the configuration")
 	}

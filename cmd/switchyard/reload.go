@@ -41,7 +41,7 @@ func (d *daemon) followConfig(ctx context.Context) error {
 		}
 	}
 	if err != nil {
-		d.log.Warn("changes of the configuration file are not noticed", "file", strings.Join(paths, ", "), "error", err)
+		d.log.Warn("cannot watch configuration file; changes take effect after a restart", "file", strings.Join(paths, ", "), "error", err)
 		return nil
 	}
 	read, unreadable := d.files.read, ""
@@ -60,7 +60,7 @@ func (d *daemon) followConfig(ctx context.Context) error {
 			if err != nil {
 				if text := err.Error(); !errors.Is(err, fs.ErrNotExist) && text != unreadable { // otherwise it is between two versions
 					unreadable = text
-					d.log.Warn("the configuration file cannot be read; the process goes on with what it last said", "error", err)
+					d.log.Warn("cannot read configuration file; keeping last known good configuration", "error", err)
 				}
 				continue
 			}
@@ -96,13 +96,13 @@ func (d *daemon) reload(files []configfile.File) (again bool, err error) {
 	}
 	if broken != nil {
 		for _, line := range lines(broken) {
-			d.log.Warn("the configuration file has a fault", "error", line)
+			d.log.Warn("invalid configuration file", "error", line)
 		}
-		d.log.Warn("the configuration file is broken; the process goes on with what it last said", "file", strings.Join(d.files.paths, ", "))
+		d.log.Warn("invalid configuration file; keeping last known good configuration", "file", strings.Join(d.files.paths, ", "))
 		return false, nil
 	}
 	for _, n := range notes {
-		d.log.Warn("the configuration needs a look", "problem", n.File+": "+n.String())
+		d.log.Warn("configuration warning", "problem", n.File+": "+n.String())
 	}
 	live, restart, none := config.Diff(was, loaded)
 	for _, path := range d.files.fixed {
@@ -114,7 +114,7 @@ func (d *daemon) reload(files []configfile.File) (again bool, err error) {
 		warnWithoutEffect(loaded, d.log)
 	}
 	if len(restart) > 0 {
-		d.log.Warn("these changes take effect when the process is started again", "fields", strings.Join(restart, ", "))
+		d.log.Warn("these changes take effect after a restart", "fields", strings.Join(restart, ", "))
 		loaded.Revert(restart, was)
 	}
 	if len(live)+len(none) == 0 {
@@ -124,7 +124,7 @@ func (d *daemon) reload(files []configfile.File) (again bool, err error) {
 		if loaded.ConfigHardFail {
 			return false, fmt.Errorf("go on with the changed configuration: %w", err)
 		}
-		d.log.Warn("the process cannot go on with the changed configuration yet, and keeps to the old one; trying again",
+		d.log.Warn("cannot apply the changed configuration; keeping the current one, will retry",
 			"pause", reloadPause, "error", err)
 		return true, nil
 	}
