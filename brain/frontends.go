@@ -148,7 +148,7 @@ type sourceGuard struct {
 	admitsNode bool
 }
 
-// newSourceGuard reads the source ranges of svc for family, one of which contains an address of this node if admitsNode. A /0
+// newSourceGuard reads the source ranges of svc for family. With admitsNode, one of them contains an address of this node. A /0
 // of the family admits everybody.
 //
 // The ranges are filtered by family first, and a family that is left without any is not restricted, although the service

@@ -316,7 +316,7 @@ func noRoom(svc *service, room int64, l *ledger) Problem {
 	return p
 }
 
-// tooManyNames is the problem of a service of which some names have no room.
+// tooManyNames is the problem of a service whose names do not all fit.
 func tooManyNames(svc *service, wanted int64) Problem {
 	return Problem{Service: svc.name, Reason: TooManyNames, Field: "spec",
 		Note:   fmt.Sprintf("the names of the service have %d entries, and %d have room: the last endpoints and ports have no names", wanted, svc.entries),
