@@ -43,6 +43,9 @@ type Dataplane struct {
 	// NewAPI makes what keeps the objects of the cluster in one test, as the named node sees it: stories and histories change
 	// them there, and the dataplane follows. Default: they go straight into the store.
 	NewAPI func(node string) (API, error)
+	// Detector is how the node recognizes pods in stories that do not say, in the words of their command cluster, such as node-cidr or
+	// prefix:pod. Default: cluster-cidr.
+	Detector string
 	// Seeds is the number of random histories. Default: 16.
 	Seeds int
 	// FirstSeed is the first of them, to repeat a failure. Default: 1.

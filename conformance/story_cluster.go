@@ -3,6 +3,7 @@
 package conformance
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,7 +31,7 @@ func (s *story) startCluster(ts *testscript.TestScript, args []string) error {
 		return errors.New("there is one already")
 	}
 	o := clusterOptions{nodePorts: state.NodePortAddresses{Primary: true}}
-	detect := "cluster-cidr"
+	detect := cmp.Or(s.dataplane.Detector, "cluster-cidr")
 	for _, arg := range args {
 		key, value, _ := strings.Cut(arg, "=")
 		switch key {

@@ -29,6 +29,7 @@ type applyOptions struct {
 	node          string
 	routing       routingFlags
 	dataplane     programmingFlags
+	ports         bool
 	fallback      bool
 	fallbackAfter time.Duration
 	kubeconfig    string
@@ -75,6 +76,7 @@ for a while follows the API server itself, until a relay answers again.`,
 	f.StringVar(&o.node, "node", "", "name of this node (default: the one that the server is for, or that the certificate names; with --fallback the host's name)")
 	o.routing.register(f, "; leave it out to go by the API, which names that of the server")
 	o.dataplane.register(f, "of kind NFTablesConfiguration or KubeProxyConfiguration")
+	f.BoolVar(&o.ports, "health-check-node-ports", true, "answer load balancers on the health check node ports of Services; false if 'switchyard serve' does")
 	f.BoolVar(&o.fallback, "fallback", false, "follow the API server while no relay answers; of the flags about routing, all but --cluster-cidr and --nodeport-addresses count only then, and these two override the API")
 	f.DurationVar(&o.fallbackAfter, "fallback-after", 10*time.Second, "how long no relay may answer until then")
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the API server for --fallback (default: the pod's service account)")
@@ -121,7 +123,7 @@ func (o *applyOptions) run(ctx context.Context, command string, stdout, stderr i
 		snapshot := replica.Snapshot()
 		return snapshot.Revision(), snapshot.Len()
 	}
-	return o.dataplane.run(ctx, node.Options{Config: c, States: states}, o.set, stdout, log, v)
+	return o.dataplane.run(ctx, node.Options{Config: c, States: states, HealthCheckNodePorts: &o.ports}, o.set, stdout, log, v)
 }
 
 // set gives c what the flags mean.
