@@ -260,10 +260,3 @@ func (c *churn) connect(ctx context.Context, from *topology.Host, proto state.Pr
 		}
 	}
 }
-
-func nodeAddr(f state.Family) netip.Addr {
-	if f == state.IPv6 {
-		return addr("2001:db8:0:1::1")
-	}
-	return addr("192.0.2.1")
-}

@@ -33,17 +33,17 @@ func undisturbed(t *testing.T, b *Backend) {
 }
 
 // anElement returns an element of a set of ours.
-func anElement(t *testing.T, c *nft.Conn, f state.Family, id setID) nft.Elem {
+func anElement(t *testing.T, c *nft.Conn, f state.Family, set string) nft.Elem {
 	t.Helper()
-	elems, err := c.Elems(table(f), id.name())
+	elems, err := c.Elems(table(f), set)
 	if err != nil || len(elems) == 0 {
-		t.Fatalf("set %s: %d elements, %v", id.name(), len(elems), err)
+		t.Fatalf("set %s: %d elements, %v", set, len(elems), err)
 	}
 	return elems[0]
 }
 
 func TestDrift(t *testing.T) {
-	slotSet := setID{space: service, kind: slots}
+	const slotSet = "service-slots"
 	edit := func(fill func(t *testing.T, c *nft.Conn, f state.Family, b *nft.Batch)) func(*testing.T, *nft.Conn, func(...string)) {
 		return func(t *testing.T, c *nft.Conn, _ func(...string)) {
 			plant(t, c, func(b *nft.Batch) {
@@ -62,33 +62,33 @@ func TestDrift(t *testing.T) {
 		gone    bool // the foreign tables, too
 	}{
 		{"deleted element", edit(func(t *testing.T, c *nft.Conn, f state.Family, b *nft.Batch) {
-			b.DeleteElem(table(f), slotSet.name(), anElement(t, c, f, slotSet))
+			b.DeleteElem(table(f), slotSet, anElement(t, c, f, slotSet))
 		}), false},
 		{"added element", edit(func(_ *testing.T, _ *nft.Conn, f state.Family, b *nft.Batch) {
-			b.AddElem(table(f), setID{kind: clusterIPs}.name(), nft.Elem{Key: make([]byte, addrLen(f))})
+			b.AddElem(table(f), "cluster-ips", nft.Elem{Key: nodeAddr(f).AsSlice()})
 		}), false},
 		{"added slot out of range", edit(func(t *testing.T, c *nft.Conn, f state.Family, b *nft.Batch) {
 			e := anElement(t, c, f, slotSet)
 			e.Key[len(e.Key)-2] = 0xff
-			b.AddElem(table(f), slotSet.name(), e)
+			b.AddElem(table(f), slotSet, e)
 		}), false},
 		{"changed slot", edit(func(t *testing.T, c *nft.Conn, f state.Family, b *nft.Batch) {
 			e := anElement(t, c, f, slotSet)
-			b.DeleteElem(table(f), slotSet.name(), e)
+			b.DeleteElem(table(f), slotSet, e)
 			e.Data = slices.Clone(e.Data)
 			e.Data[0]++
-			b.AddElem(table(f), slotSet.name(), e)
+			b.AddElem(table(f), slotSet, e)
 		}), false},
 		{"exchanged element", edit(func(t *testing.T, c *nft.Conn, f state.Family, b *nft.Batch) {
 			e := anElement(t, c, f, slotSet)
-			b.DeleteElem(table(f), slotSet.name(), e)
+			b.DeleteElem(table(f), slotSet, e)
 			e.Key = slices.Clone(e.Key)
 			e.Key[len(e.Key)-2] = 0xff
-			b.AddElem(table(f), slotSet.name(), e)
+			b.AddElem(table(f), slotSet, e)
 		}), false},
-		{"flushed set", tool("flush", "map", "ip6", tableName, slotSet.name()), false},
-		{"flushed chain", tool("flush", "chain", "ip", tableName, chainServices), false},
-		{"added rule", tool("insert", "rule", "ip", tableName, chainServices, "accept"), false},
+		{"flushed set", tool("flush", "map", "ip6", tableName, slotSet), false},
+		{"flushed chain", tool("flush", "chain", "ip", tableName, "services"), false},
+		{"added rule", tool("insert", "rule", "ip", tableName, "services", "accept"), false},
 		{"added chain", tool("add", "chain", "ip", tableName, "more"), false},
 		{"added set", tool("add", "set", "ip", tableName, "more", "{ type mark; }"), false},
 		{"changed policy", tool("chain ip switchyard prerouting { policy drop; }"), false},
@@ -214,7 +214,7 @@ func TestNodePortAddressesFollow(t *testing.T) {
 			verify(t, b)
 			var got []string
 			for _, f := range families {
-				elems, err := conn.Elems(table(f), setID{kind: nodePortIPs}.name())
+				elems, err := conn.Elems(table(f), "node-port-ips")
 				if err != nil {
 					t.Fatal(err)
 				}

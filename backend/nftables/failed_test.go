@@ -79,12 +79,15 @@ func TestNothingBeforeApply(t *testing.T) {
 	}
 }
 
+// most is how many endpoints a frontend can have.
+const most = 16384
+
 // TestTooManyEndpoints: such a service keeps what it had, and others are programmed.
 func TestTooManyEndpoints(t *testing.T) {
 	ns := newNS(t)
 	c := dial(t, ns)
 	b := newBackend(t, ns, Options{})
-	few, many := dualStack("big", 1, 3, 0), dualStack("big", 1, maxEndpoints+1, 0)
+	few, many := dualStack("big", 1, 3, 0), dualStack("big", 1, most+1, 0)
 	check := func(r backend.Result, err error) {
 		t.Helper()
 		if err != nil || len(r.Failed) != 1 || r.Failed[many.Name] == nil || !strings.Contains(r.Failed[many.Name].Error(), "16384") {
@@ -106,8 +109,8 @@ func TestTooManyEndpoints(t *testing.T) {
 	if n, m := slotsOf(t, c, few), slotsOf(t, c, dualStack("other", 2, 5, 0)); n != 3 || m != 4 {
 		t.Errorf("%d and %d slots, want 3 and 4", n, m)
 	}
-	apply(t, b, delta(dualStack("big", 1, maxEndpoints, 0)))
-	if n := slotsOf(t, c, few); n != maxEndpoints {
+	apply(t, b, delta(dualStack("big", 1, most, 0)))
+	if n := slotsOf(t, c, few); n != most {
 		t.Errorf("%d slots", n)
 	}
 }
@@ -116,15 +119,13 @@ func TestTooManyEndpoints(t *testing.T) {
 func slotsOf(t *testing.T, c *nft.Conn, s *state.Service) int {
 	t.Helper()
 	p := &s.Ports[0]
-	id := setID{space: service, kind: slots}
-	elems, err := c.Elems(table(p.Family), id.name())
+	elems, err := c.Elems(table(p.Family), "service-slots")
 	if err != nil {
 		t.Fatal(err)
 	}
 	n := 0
-	for _, in := range elems {
-		e := decode(p.Family, id, in)
-		if frontend, _ := splitSlotKey(e.id()); frontend == frontendKey(p, &p.Frontends[0]) {
+	for _, e := range elems {
+		if bytes.HasPrefix(e.Key, frontendKeyOf(p, &p.Frontends[0])) {
 			n++
 		}
 	}
@@ -348,7 +349,7 @@ func TestTooManyEndpointsAfterRestart(t *testing.T) {
 	ns := newNS(t)
 	c := dial(t, ns)
 	b := newBackend(t, ns, Options{})
-	few, many := dualStack("big", 1, 3, 0), dualStack("big", 1, maxEndpoints+1, 0)
+	few, many := dualStack("big", 1, 3, 0), dualStack("big", 1, most+1, 0)
 	apply(t, b, full(few, dualStack("other", 2, 2, 0)))
 	closeBackend(b)
 	before := dump(t, c)
@@ -384,7 +385,7 @@ func TestFailedServiceYields(t *testing.T) {
 	others := []*state.Service{serviceOf("a", port(11, 2)), serviceOf("z", port(12, 2))}
 	moves := func(p state.Port) *state.Service { return serviceOf("fails", p, port(2, 4)) }
 	for why, c := range map[string]*state.Service{
-		"too many endpoints": moves(port(3, maxEndpoints+1)),
+		"too many endpoints": moves(port(3, most+1)),
 		"no room":            moves(port(3, 300)),
 		"refused":            moves(clusterIPPort(state.IPv4, state.TCP, 3, poison)),
 	} {
@@ -478,7 +479,7 @@ func TestFailedServiceIsGone(t *testing.T) {
 		return p
 	}
 	apply(t, b, full(serviceOf("fails", port(1, 3), port(2, 3))))
-	if r := apply(t, b, delta(serviceOf("fails", port(1, maxEndpoints+1)))); len(r.Failed) != 1 {
+	if r := apply(t, b, delta(serviceOf("fails", port(1, most+1)))); len(r.Failed) != 1 {
 		t.Fatalf("Failed is %v", r.Failed)
 	}
 	if r := apply(t, b, full(serviceOf("takes", port(1, 5)))); len(r.Failed) > 0 {

@@ -3,6 +3,7 @@
 package nftables
 
 import (
+	"encoding/binary"
 	"errors"
 	"flag"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"net/netip"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -296,13 +298,13 @@ func (r *historyRun) remember() error {
 		if ok, err := r.observer.HasTable(table(f)); err != nil || !ok {
 			return err
 		}
-		elems, err := r.observer.Elems(table(f), setID{kind: endpointNumbers}.name())
+		elems, err := r.observer.Elems(table(f), "endpoint-numbers")
 		if err != nil {
 			return err
 		}
 		slices.SortFunc(elems, func(a, b nft.Elem) int { return slices.Compare(a.Key, b.Key) })
 		for _, e := range elems {
-			client := slices.Repeat([]byte{byte(r.rng.IntN(200))}, addrLen(f))
+			client := slices.Repeat([]byte{byte(r.rng.IntN(200))}, nodeAddr(f).BitLen()/8)
 			planted := nft.Elem{Key: append(e.Key[:4:4], client...), Data: e.Data, Timeout: 3_600_000, Expires: 3_000_000}
 			if key := fmt.Sprintf("%v %x", f, planted.Key); r.rng.IntN(2) == 0 && r.remembered[key].Key == nil {
 				r.remembered[key] = planted
@@ -372,51 +374,21 @@ func (r *historyRun) check() error {
 
 // checkSlots compares the slots of every frontend with its endpoints, straight from the kernel.
 func (r *historyRun) checkSlots(snapshot *store.Snapshot) error {
-	filled := map[elementKey]map[uint32]netip.AddrPort{}
+	all := map[state.Family]holdings{}
 	count := 0
 	for _, f := range families {
-		for _, s := range []space{service, nodePort} {
-			id := setID{space: s, kind: slots}
-			elems, err := r.observer.Elems(table(f), id.name())
-			if err != nil {
-				return err
-			}
-			for _, in := range elems {
-				e := decode(f, id, in)
-				frontend, index := splitSlotKey(e.id())
-				if filled[frontend] == nil {
-					filled[frontend] = map[uint32]netip.AddrPort{}
-				}
-				filled[frontend][index] = decodeEndpoint(f, e.data)
-				count++
-			}
-		}
+		all[f] = held(r.t, r.observer, f)
+		count += len(all[f]["service-slots"]) + len(all[f]["node-port-slots"])
 	}
 	for s := range snapshot.Services() {
 		for i := range s.Ports {
 			p := &s.Ports[i]
 			for j := range p.Frontends {
-				f := &p.Frontends[j]
-				t := &p.Internal
-				if f.Kind != state.ClusterIP {
-					t = &p.External
+				n, err := checkSlotsOf(all[p.Family], p, &p.Frontends[j])
+				if err != nil {
+					return fmt.Errorf("%v frontend %+v: %w", s.Name, p.Frontends[j], err)
 				}
-				got := filled[frontendKey(p, f)]
-				views := map[view]*state.Route{common: &t.Inside}
-				if isSplit(t) {
-					views = map[view]*state.Route{inside: &t.Inside, outside: &t.Outside}
-				}
-				for v, route := range views {
-					n, err := matchSlots(got, v.slotOffset(), route.Endpoints)
-					if err == nil && p.Affinity > 0 {
-						n *= 2
-						err = matchNumbered(got, v.numberedSlots(), route.Endpoints)
-					}
-					if err != nil {
-						return fmt.Errorf("%v frontend %+v: %w", s.Name, f, err)
-					}
-					count -= n
-				}
+				count -= n
 			}
 		}
 	}
@@ -426,35 +398,78 @@ func (r *historyRun) checkSlots(snapshot *store.Snapshot) error {
 	return nil
 }
 
-func matchSlots(got map[uint32]netip.AddrPort, offset uint32, want []state.Endpoint) (int, error) {
-	left := map[netip.AddrPort]bool{}
-	for _, e := range want {
-		left[e.Addr] = true
+// checkSlotsOf returns how many slots a frontend has, if all of them are right.
+func checkSlotsOf(h holdings, p *state.Port, f *state.Frontend) (count int, err error) {
+	t, space, key := &p.Internal, "service-", string(frontendKeyOf(p, f))
+	if f.Kind != state.ClusterIP {
+		t = &p.External
 	}
-	for i := range max(classOf(len(want)), 1) {
-		ep, ok := got[offset+i]
-		if ok && !left[ep] {
-			return 0, fmt.Errorf("slot %d has %v", offset+i, ep)
+	if f.Kind == state.NodePort {
+		space = "node-port-"
+	}
+	type view struct {
+		name     string
+		offset   uint32 // of the slots to draw from
+		numbered uint32 // of those with the numbers of endpoints
+		route    *state.Route
+	}
+	views := []view{{"", 0, numberedSlots, &t.Inside}}
+	if t.Masquerade == state.MasqueradeNode || !t.Inside.Equal(&t.Outside) {
+		views = []view{{"outside-", 1 << 16, numberedSlots | 1<<28, &t.Outside}, {"inside-", 2 << 16, numberedSlots | 2<<28, &t.Inside}}
+	}
+	slot := func(index uint32) string {
+		return string(h[space+"slots"][string(binary.NativeEndian.AppendUint32([]byte(key), index))])
+	}
+	for _, v := range views {
+		left := map[string]bool{}
+		for _, e := range v.route.Endpoints {
+			left[string(endpointBytes(e.Addr))] = true
 		}
-		if !ok && i == 0 && len(want) > 0 {
-			return 0, fmt.Errorf("slot %d is empty", offset)
+		for i := range classIn(h, space+v.name, key) {
+			e := slot(v.offset + i)
+			if e != "" && !left[e] {
+				return 0, fmt.Errorf("slot %d has %x", v.offset+i, e)
+			}
+			if e == "" && i == 0 && len(left) > 0 {
+				return 0, fmt.Errorf("slot %d is empty", v.offset)
+			}
+			delete(left, e)
 		}
-		delete(left, ep)
+		if len(left) > 0 {
+			return 0, fmt.Errorf("%x have no slot", slices.Collect(maps.Keys(left)))
+		}
+		count += len(v.route.Endpoints)
+		if p.Affinity == 0 {
+			continue
+		}
+		port := string(h[space+"sticky"][key])
+		for _, e := range v.route.Endpoints {
+			want := endpointBytes(e.Addr)
+			number := h["endpoint-numbers"][port+string(want)]
+			if len(number) == 0 {
+				return 0, fmt.Errorf("endpoint %v has no number", e.Addr)
+			}
+			at := v.numbered | binary.NativeEndian.Uint32(number)
+			if got := slot(at); got != string(want) {
+				return 0, fmt.Errorf("slot %#x has %x, want %x", at, got, want)
+			}
+		}
+		count += len(v.route.Endpoints)
 	}
-	if len(left) > 0 {
-		return 0, fmt.Errorf("%v have no slot", left)
-	}
-	return len(want), nil
+	return count, nil
 }
 
-// matchNumbered checks that the endpoints have slots at their numbers.
-func matchNumbered(got map[uint32]netip.AddrPort, offset uint32, want []state.Endpoint) error {
-	for _, e := range want {
-		if at := offset | endpointNumber(e.Addr, map[uint32]bool{}); got[at] != e.Addr {
-			return fmt.Errorf("slot %#x has %v, want %v", at, got[at], e.Addr)
+// classIn returns from how many slots rules draw one for a view of a frontend.
+func classIn(h holdings, view, frontend string) uint32 {
+	for set, elems := range h {
+		if class, ok := strings.CutPrefix(set, view+"endpoints-"); ok {
+			if _, ok := elems[frontend]; ok {
+				n, _ := strconv.ParseUint(class, 10, 16)
+				return uint32(n)
+			}
 		}
 	}
-	return nil
+	return 1
 }
 
 // checkRemembered checks that nothing has touched the planted clients.
@@ -499,7 +514,7 @@ func (r *historyRun) checkNumbers(snapshot *store.Snapshot) error {
 				}
 			}
 		}
-		if n := len(h[setID{kind: endpointNumbers}.name()]); n != sticky {
+		if n := len(h["endpoint-numbers"]); n != sticky {
 			return fmt.Errorf("%v: %d endpoints have numbers, want %d", f, n, sticky)
 		}
 		for set, elems := range h {
@@ -515,11 +530,9 @@ func (r *historyRun) checkNumbers(snapshot *store.Snapshot) error {
 
 func distinctEndpoints(p *state.Port) map[netip.AddrPort]bool {
 	all := map[netip.AddrPort]bool{}
-	for _, rt := range routes(p) {
-		if rt != nil {
-			for _, e := range rt.Endpoints {
-				all[e.Addr] = true
-			}
+	for _, rt := range []*state.Route{&p.Internal.Inside, &p.Internal.Outside, &p.External.Inside, &p.External.Outside} {
+		for _, e := range rt.Endpoints {
+			all[e.Addr] = true
 		}
 	}
 	return all
@@ -527,10 +540,9 @@ func distinctEndpoints(p *state.Port) map[netip.AddrPort]bool {
 
 // checkFrontend compares what the kernel holds of a frontend's sources and affinity. owners are what the numbers seen so far are for.
 func checkFrontend(h holdings, owners map[string]string, name state.ServiceName, p *state.Port, f *state.Frontend) error {
-	e, n := frontendElement(p, f)
-	key, space := e.key[:n], service
+	key, space := frontendKeyOf(p, f), "service-"
 	if f.Kind == state.NodePort {
-		space = nodePort
+		space = "node-port-"
 	}
 	own := func(number []byte, what string) error {
 		if owner := owners[string(number)]; number == nil || owner != "" && owner != what {
@@ -539,7 +551,7 @@ func checkFrontend(h holdings, owners map[string]string, name state.ServiceName,
 		owners[string(number)] = what
 		return nil
 	}
-	if list := h[setID{space: service, kind: restricted}.name()][string(key)]; f.Restricted {
+	if list := h["service-restricted"][string(key)]; f.Restricted {
 		if err := own(list, fmt.Sprint(name, f.Sources)); err != nil {
 			return err
 		}
@@ -563,14 +575,14 @@ func checkFrontend(h holdings, owners map[string]string, name state.ServiceName,
 	} else if list != nil {
 		return errors.New("is restricted")
 	}
-	number := h[setID{space: space, kind: sticky}.name()][string(key)]
+	number := h[space+"sticky"][string(key)]
 	if p.Affinity == 0 {
 		if number != nil {
 			return errors.New("has affinity")
 		}
 		return nil
 	}
-	if _, ok := h[setID{space: space, kind: stickyFor, arg: uint32(p.Affinity.Seconds())}.name()][string(key)]; !ok {
+	if _, ok := h[fmt.Sprintf("%ssticky-%.0f", space, p.Affinity.Seconds())][string(key)]; !ok {
 		return errors.New("has no time-out")
 	}
 	return own(number, fmt.Sprint(name, p.Name, p.Protocol))

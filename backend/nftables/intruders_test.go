@@ -112,7 +112,7 @@ func TestIntruderIsNamed(t *testing.T) {
 		if faults := b.Faults(); len(faults) > 0 {
 			t.Errorf("too early: %v", faults)
 		}
-		nftCommand(t, ns, "flush set ip "+tableName+" "+setID{kind: hairpin}.name())
+		nftCommand(t, ns, "flush set ip "+tableName+" "+"hairpin")
 		disturbed(t, b)
 		if r := verify(t, b); r.Repaired == 0 {
 			t.Fatalf("Verify: %+v", r)

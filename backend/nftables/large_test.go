@@ -3,8 +3,10 @@
 package nftables
 
 import (
+	"encoding/binary"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
@@ -72,9 +74,8 @@ func TestLargeSetsAreLookedUp(t *testing.T) {
 			}
 
 			start(services[1:]...)
-			slots := setID{space: service, kind: slots}.name()
-			if reading.dumped[slots] != (limits.rewrite > 0) {
-				t.Errorf("%s was dumped: %v", slots, reading.dumped[slots])
+			if dumped := reading.dumped["service-slots"]; dumped != (limits.rewrite > 0) {
+				t.Errorf("service-slots was dumped: %v", dumped)
 			}
 			after := dump(t, conn)
 			closeBackend(b)
@@ -104,28 +105,26 @@ func TestWrongElementInALargeSet(t *testing.T) {
 		}
 		services = append(services, serviceOf(fmt.Sprintf("service-%03d", i), ports...))
 	}
-	slot := func(f state.Family, index uint32, port uint16) (setID, nft.Elem) {
+	slot := func(f state.Family, index uint32, port uint16) (string, nft.Elem) {
 		p := clusterIPPort(f, state.TCP, 1+wrong, endpointsOf(f, 10*wrong, 5))
-		k := frontendKey(&p, &p.Frontends[0]).slot(index)
-		e := element{family: f, set: k.set, key: k.key}
-		w := writer{buf: e.data[:]}
-		w.addr(p.Internal.Inside.Endpoints[min(int(index), 4)].Addr.Addr())
-		w.port(port)
-		return k.set, e.encode(k.set.layout(f))
+		e := p.Internal.Inside.Endpoints[min(int(index), 4)].Addr
+		return "service-slots", nft.Elem{
+			Key:  binary.NativeEndian.AppendUint32(frontendKeyOf(&p, &p.Frontends[0]), index),
+			Data: endpointBytes(netip.AddrPortFrom(e.Addr(), port)),
+		}
 	}
-	hair := func(f state.Family, endpoint int) (setID, nft.Elem) {
-		e := newSharedKey(hairpin, endpointsOf(f, endpoint, 1)[0].Addr.Addr()).element()
-		return e.set, e.encode(e.set.layout(f))
+	hair := func(f state.Family, endpoint int) (string, nft.Elem) {
+		return "hairpin", nft.Elem{Key: slices.Repeat(endpointsOf(f, endpoint, 1)[0].Addr.Addr().AsSlice(), 2)}
 	}
-	cases := map[string]func(f state.Family, add, del func(setID, nft.Elem)){
-		"nothing":         func(state.Family, func(setID, nft.Elem), func(setID, nft.Elem)) {},
-		"other endpoint":  func(f state.Family, add, del func(setID, nft.Elem)) { del(slot(f, 2, 8080)); add(slot(f, 2, 8081)) },
-		"missing slot":    func(f state.Family, _, del func(setID, nft.Elem)) { del(slot(f, 2, 8080)) },
-		"foreign slot":    func(f state.Family, add, _ func(setID, nft.Elem)) { add(slot(f, 5, 8080)) },
-		"missing address": func(f state.Family, _, del func(setID, nft.Elem)) { del(hair(f, 10*wrong)) },
-		"shared address":  func(f state.Family, _, del func(setID, nft.Elem)) { del(hair(f, 1)) },
-		"foreign address": func(f state.Family, add, _ func(setID, nft.Elem)) { add(hair(f, 9999)) },
-		"other address":   func(f state.Family, add, del func(setID, nft.Elem)) { del(hair(f, 1)); add(hair(f, 9999)) },
+	cases := map[string]func(f state.Family, add, del func(string, nft.Elem)){
+		"nothing":         func(state.Family, func(string, nft.Elem), func(string, nft.Elem)) {},
+		"other endpoint":  func(f state.Family, add, del func(string, nft.Elem)) { del(slot(f, 2, 8080)); add(slot(f, 2, 8081)) },
+		"missing slot":    func(f state.Family, _, del func(string, nft.Elem)) { del(slot(f, 2, 8080)) },
+		"foreign slot":    func(f state.Family, add, _ func(string, nft.Elem)) { add(slot(f, 5, 8080)) },
+		"missing address": func(f state.Family, _, del func(string, nft.Elem)) { del(hair(f, 10*wrong)) },
+		"shared address":  func(f state.Family, _, del func(string, nft.Elem)) { del(hair(f, 1)) },
+		"foreign address": func(f state.Family, add, _ func(string, nft.Elem)) { add(hair(f, 9999)) },
+		"other address":   func(f state.Family, add, del func(string, nft.Elem)) { del(hair(f, 1)); add(hair(f, 9999)) },
 	}
 	ns := newNS(t)
 	conn := dial(t, ns)
@@ -137,10 +136,10 @@ func TestWrongElementInALargeSet(t *testing.T) {
 			for _, f := range families {
 				t.Run(fmt.Sprint(name, ", ", way, ", ", f), func(t *testing.T) {
 					closeBackend(b) // while it runs, nobody else can change the tables
-					commit := func(change func(*nft.Batch, nft.Table, string, nft.Elem)) func(setID, nft.Elem) {
-						return func(set setID, e nft.Elem) {
+					commit := func(change func(*nft.Batch, nft.Table, string, nft.Elem)) func(string, nft.Elem) {
+						return func(set string, e nft.Elem) {
 							var batch nft.Batch
-							change(&batch, table(f), set.name(), e)
+							change(&batch, table(f), set, e)
 							if err := conn.Commit(&batch); err != nil {
 								t.Fatal(err)
 							}
@@ -164,10 +163,8 @@ func TestWrongElementInALargeSet(t *testing.T) {
 // without returns a record without some of its endpoints.
 func without(s *state.Service, indexes ...int) *state.Service {
 	for i := range s.Ports {
-		for _, r := range routes(&s.Ports[i]) {
-			if r == nil {
-				continue
-			}
+		p := &s.Ports[i]
+		for _, r := range []*state.Route{&p.Internal.Inside, &p.Internal.Outside, &p.External.Inside, &p.External.Outside} {
 			var left []state.Endpoint
 			for j, e := range r.Endpoints {
 				if !slices.Contains(indexes, j) {

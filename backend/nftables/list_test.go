@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/switchyard-net/switchyard/backend/nftables/internal/recordtest"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -122,7 +123,7 @@ func listAfter(t *testing.T, o Options, u *state.Update) {
 // TestNumbersAreShown: a number looks the same wherever the nft tool shows it, and can be asked for so.
 func TestNumbersAreShown(t *testing.T) {
 	ns := newNS(t)
-	s := restrictedService("a", ranges("10.0.0.0/24"))
+	s := restrictedService("a", recordtest.Prefixes("10.0.0.0/24"))
 	apply(t, newBackend(t, ns, Options{}), full(s))
 	shown := func(set, pattern string) string {
 		t.Helper()

@@ -14,11 +14,11 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/vishvananda/netlink"
 
 	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/backend/nftables/internal/recordtest"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/netns"
@@ -183,110 +183,20 @@ func deviceAddr(t testing.TB, prefix string) *netlink.Addr {
 	return a
 }
 
-var testNode = &state.Node{
-	Name:         "node",
-	Addresses:    []netip.Addr{addr("192.0.2.1"), addr("2001:db8::1")},
-	PodCIDRs:     []netip.Prefix{prefix("10.244.1.0/24"), prefix("fd00:10:244:1::/64")},
-	ServiceCIDRs: []netip.Prefix{prefix("10.96.0.0/16"), prefix("fd00:10:96::/112")},
-}
-
-func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
-
-func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
-
-// endpointsOf returns endpoints n to n+count-1 of a family.
-func endpointsOf(f state.Family, n, count int) []state.Endpoint {
-	base := netip.AddrFrom4([4]byte{10, 244, 0, 0})
-	if f == state.IPv6 {
-		base = addr("fd00:10:244::")
-	}
-	list := make([]state.Endpoint, 0, count)
-	for i := n; i < n+count; i++ {
-		b := base.AsSlice()
-		b[len(b)-2], b[len(b)-1] = byte(i>>8), byte(i)
-		a, _ := netip.AddrFromSlice(b)
-		list = append(list, state.Endpoint{Addr: netip.AddrPortFrom(a, 8080)})
-	}
-	return list
-}
-
-func forward(eps []state.Endpoint) state.Route {
-	if len(eps) == 0 {
-		return state.Route{Verdict: state.Reject}
-	}
-	return state.Route{Verdict: state.Forward, Endpoints: eps}
-}
-
-// clusterIPPort is a port with a ClusterIP that is made of n.
-func clusterIPPort(f state.Family, proto state.Protocol, n int, eps []state.Endpoint) state.Port {
-	ip := netip.AddrFrom4([4]byte{10, 96, byte(n >> 8), byte(n)})
-	if f == state.IPv6 {
-		b := addr("fd00:10:96::").As16()
-		b[14], b[15] = byte(n>>8), byte(n)
-		ip = netip.AddrFrom16(b)
-	}
-	r := forward(eps)
-	return state.Port{
-		Name: fmt.Sprintf("p%d", n), Protocol: proto, Family: f,
-		Frontends: []state.Frontend{{Kind: state.ClusterIP, Addr: ip, Port: 80}},
-		Internal:  state.Traffic{Inside: r, Outside: r, Masquerade: state.MasqueradeUnlessPod},
-	}
-}
-
-func serviceOf(name string, ports ...state.Port) *state.Service {
-	s := &state.Service{Name: state.ServiceName{Namespace: "test", Name: name}, Ports: ports}
-	slices.SortFunc(s.Ports, func(a, b state.Port) int { return a.Compare(&b) })
-	return s
-}
-
-// dualStack is a service with n endpoints in both families, and clients that stick for some time, if it is not 0.
-func dualStack(name string, n, endpoints int, sticky time.Duration) *state.Service {
-	var ports []state.Port
-	for _, f := range families {
-		p := clusterIPPort(f, state.TCP, n, endpointsOf(f, n, endpoints))
-		p.Affinity = sticky
-		ports = append(ports, p)
-	}
-	return serviceOf(name, ports...)
-}
-
-// everyKind is a service with frontends of all kinds whose outside clients are treated differently.
-func everyKind(name string, n, endpoints int, sticky time.Duration) *state.Service {
-	s := dualStack(name, n, endpoints, sticky)
-	for i := range s.Ports {
-		p := &s.Ports[i]
-		lb, ext := netip.AddrFrom4([4]byte{203, 0, 113, byte(n)}), netip.AddrFrom4([4]byte{198, 51, 100, byte(n)})
-		sources := []netip.Prefix{prefix("0.0.0.0/0"), prefix("192.0.2.0/24"), prefix("192.0.2.7/32")}
-		if p.Family == state.IPv6 {
-			lb, ext = addr(fmt.Sprintf("2001:db8:113::%x", n)), addr(fmt.Sprintf("2001:db8:51::%x", n))
-			sources = []netip.Prefix{prefix("::/0"), prefix("2001:db8::/32"), prefix("2001:db8::7/128")}
-		}
-		p.Frontends = append(p.Frontends,
-			state.Frontend{Kind: state.ExternalIP, Addr: ext, Port: 80},
-			state.Frontend{Kind: state.LoadBalancer, Addr: lb, Port: 80, Restricted: true, Sources: sources[1:]},
-			state.Frontend{Kind: state.LoadBalancer, Addr: lb, Port: 81, Restricted: true, Sources: sources},
-			state.Frontend{Kind: state.NodePort, Port: uint16(30000 + n)},
-		)
-		local := forward(p.Internal.Inside.Endpoints[:min(1, endpoints)])
-		if endpoints == 0 {
-			local.Verdict = state.Drop
-		}
-		p.External = state.Traffic{Inside: p.Internal.Inside, Outside: local, Masquerade: state.MasqueradeNode}
-	}
-	return s
-}
-
-func full(services ...*state.Service) *state.Update {
-	services = slices.Clone(services)
-	slices.SortFunc(services, func(a, b *state.Service) int { return a.Name.Compare(b.Name) })
-	return &state.Update{Full: true, Node: testNode, Changed: services}
-}
-
-func delta(changed ...*state.Service) *state.Update {
-	u := full(changed...)
-	u.Full = false
-	return u
-}
+// Records to program.
+var (
+	testNode          = recordtest.Node()
+	addr, prefix      = recordtest.Addr, recordtest.Prefix
+	endpointsOf       = recordtest.Endpoints
+	forward           = recordtest.Forward
+	clusterIPPort     = recordtest.ClusterIPPort
+	serviceOf         = recordtest.Service
+	dualStack         = recordtest.DualStack
+	everyKind         = recordtest.EveryKind
+	restrictedService = recordtest.Restricted
+	nodeAddr          = recordtest.NodeAddr
+	full, delta       = recordtest.Full, recordtest.Delta
+)
 
 // dump is all that our tables hold of elements, except for remembered clients, as text.
 func dump(t testing.TB, c *nft.Conn) map[string]string {
@@ -319,6 +229,24 @@ func dumpTable(t testing.TB, c *nft.Conn, f state.Family) map[string][]nft.Elem 
 	}
 	return sets
 }
+
+// frontendKeyOf is the key of a frontend in the sets of its key space. Each field takes a multiple of four bytes.
+func frontendKeyOf(p *state.Port, f *state.Frontend) []byte {
+	var key []byte
+	if f.Kind != state.NodePort {
+		key = f.Addr.AsSlice()
+	}
+	key = binary.BigEndian.AppendUint16(append(key, byte(p.Protocol), 0, 0, 0), f.Port)
+	return append(key, 0, 0)
+}
+
+// endpointBytes is an endpoint as keys and data have it.
+func endpointBytes(e netip.AddrPort) []byte {
+	return append(binary.BigEndian.AppendUint16(e.Addr().AsSlice(), e.Port()), 0, 0)
+}
+
+// numberedSlots is where the slots of the view without a name begin that have the numbers of endpoints as indexes.
+const numberedSlots = 1 << 31
 
 // changesBetween counts elements that are in one dump only, or differ.
 func changesBetween(a, b map[string]string) (only []string) {
@@ -411,10 +339,4 @@ func (k *faulty) Find(t nft.Table, set string, width int, keys []byte, found fun
 var waysToRead = map[string]readLimits{
 	"dumped": usualReadLimits, "looked up or dumped": {find: 0, rewrite: 1 << 30}, "looked up or rewritten": {find: 0, rewrite: 0},
 	"some of each": {find: 2, rewrite: 6},
-}
-
-// splitSlotKey takes the index off the key of a slot, and leaves what is the frontend's key, in the common view.
-func splitSlotKey(k elementKey) (frontend elementKey, index uint32) {
-	index = binary.NativeEndian.Uint32(k.key[frontendLen(k.family, k.set.space):])
-	return k.frontend(), index
 }

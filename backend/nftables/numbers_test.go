@@ -7,33 +7,10 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
-	"time"
 
+	"github.com/switchyard-net/switchyard/backend/nftables/internal/recordtest"
 	"github.com/switchyard-net/switchyard/state"
 )
-
-// restrictedService has a load balancer with these sources for each of its ports, and affinity.
-func restrictedService(name string, sources ...[]netip.Prefix) *state.Service {
-	var ports []state.Port
-	for i, list := range sources {
-		p := clusterIPPort(state.IPv4, state.TCP, i, endpointsOf(state.IPv4, 1, 2))
-		p.Affinity = time.Hour
-		p.External = p.Internal
-		p.Frontends = append(p.Frontends, state.Frontend{
-			Kind: state.LoadBalancer, Addr: addr("203.0.113.1"), Port: uint16(i + 1), Restricted: true, Sources: list,
-		})
-		ports = append(ports, p)
-	}
-	return serviceOf(name, ports...)
-}
-
-func ranges(texts ...string) []netip.Prefix {
-	var list []netip.Prefix
-	for _, t := range texts {
-		list = append(list, prefix(t))
-	}
-	return list
-}
 
 // planned commits an update to a mirror, without a kernel.
 func planned(m *mirror, u *state.Update) *plan {
@@ -47,14 +24,14 @@ func planned(m *mirror, u *state.Update) *plan {
 // TestNumbers: the numbers of a service follow from its name alone, unless somebody else has them; they stay when it changes, and are free
 // when it goes.
 func TestNumbers(t *testing.T) {
-	s := restrictedService("a", ranges("10.0.0.0/8"), ranges("10.0.0.0/8"), ranges("11.0.0.0/8"))
+	s := restrictedService("a", recordtest.Prefixes("10.0.0.0/8"), recordtest.Prefixes("10.0.0.0/8"), recordtest.Prefixes("11.0.0.0/8"))
 	m := newMirror()
 	planned(m, delta(s))
 	first := maps.Clone(m.services[s.Name].numbers)
 	if len(first) != 5 || len(m.numbers) != 5 { // three ports, two lists
 		t.Fatalf("numbers %v, taken %v", first, m.numbers)
 	}
-	changed := restrictedService("a", ranges("12.0.0.0/8", "13.0.0.0/8"), ranges("12.0.0.0/8", "13.0.0.0/8"), ranges("11.0.0.0/8"))
+	changed := restrictedService("a", recordtest.Prefixes("12.0.0.0/8", "13.0.0.0/8"), recordtest.Prefixes("12.0.0.0/8", "13.0.0.0/8"), recordtest.Prefixes("11.0.0.0/8"))
 	planned(m, delta(changed))
 	if now := m.services[s.Name].numbers; !maps.Equal(now, first) {
 		t.Errorf("numbers %v after a change, %v before", now, first)
@@ -102,7 +79,7 @@ func firstNumbers(s *state.Service) map[owner]uint32 {
 
 // TestNumbersInAComparison: when all is compared with the kernel, services keep their numbers, whichever comes first.
 func TestNumbersInAComparison(t *testing.T) {
-	a, b := restrictedService("a", ranges("10.0.0.0/8")), restrictedService("b", ranges("11.0.0.0/8"))
+	a, b := restrictedService("a", recordtest.Prefixes("10.0.0.0/8")), restrictedService("b", recordtest.Prefixes("11.0.0.0/8"))
 	former := newMirror()
 	planned(former, delta(b))
 	theirs := former.services[b.Name].numbers
@@ -133,7 +110,7 @@ func resynced(t *testing.T, former *mirror, ks *kernelState, want desired) *plan
 
 // TestSparedNumbers: a frontend that stays as it is in the kernel keeps its list for itself.
 func TestSparedNumbers(t *testing.T) {
-	a, gone := restrictedService("a", ranges("10.0.0.0/8")), restrictedService("refused", ranges("11.0.0.0/8"))
+	a, gone := restrictedService("a", recordtest.Prefixes("10.0.0.0/8")), restrictedService("refused", recordtest.Prefixes("11.0.0.0/8"))
 	gone.Ports[0].Frontends[0].Addr, gone.Ports[0].Frontends[1].Addr = addr("10.96.9.9"), addr("203.0.113.9")
 	first := firstNumbers(a)
 	before := renderer{o: &Options{}, shape: new(shape)}

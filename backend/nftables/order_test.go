@@ -44,7 +44,7 @@ func TestBatchesRepeat(t *testing.T) {
 		closeBackend(b)
 		b = openBackend(t, ns, Options{}, record)
 		apply(t, b, full(others...)) // some are gone
-		plant(t, c, func(b *nft.Batch) { b.FlushChain(table(state.IPv4), chainStrays) })
+		plant(t, c, func(b *nft.Batch) { b.FlushChain(table(state.IPv4), "strays") })
 		plant(t, c, func(b *nft.Batch) { b.AddChain(table(state.IPv6), &nft.Chain{Name: "foreign"}) })
 		b.guard.raise(foreignChange)
 		verify(t, b)

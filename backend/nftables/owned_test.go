@@ -42,11 +42,10 @@ func TestOwnedTables(t *testing.T) {
 	nftCommand(t, ns, "flush ruleset; add table ip other; flush ruleset")
 	for name, fill := range map[string]func(*nft.Batch){
 		"deleting a table": func(b *nft.Batch) { b.DeleteTable(table(families[0])) },
-		"flushing a chain": func(b *nft.Batch) { b.FlushChain(table(families[1]), chainServices) },
-		"flushing a set":   func(b *nft.Batch) { b.FlushSet(table(families[0]), setID{kind: hairpin}.name()) },
+		"flushing a chain": func(b *nft.Batch) { b.FlushChain(table(families[1]), "services") },
+		"flushing a set":   func(b *nft.Batch) { b.FlushSet(table(families[0]), "hairpin") },
 		"deleting an element": func(b *nft.Batch) {
-			id := setID{space: service, kind: slots}
-			b.DeleteElem(table(families[0]), id.name(), anElement(t, conn, families[0], id))
+			b.DeleteElem(table(families[0]), "service-slots", anElement(t, conn, families[0], "service-slots"))
 		},
 	} {
 		var batch nft.Batch

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/backend/nftables/internal/recordtest"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/netns"
@@ -38,13 +39,7 @@ func someServices() []*state.Service {
 }
 
 func pods(families ...state.Family) state.LocalDetector {
-	var d state.LocalDetector
-	for _, f := range families {
-		d.ClusterCIDRs = append(d.ClusterCIDRs, map[state.Family]netip.Prefix{
-			state.IPv4: prefix("10.244.0.0/16"), state.IPv6: prefix("fd00:10:244::/48"),
-		}[f])
-	}
-	return d
+	return state.LocalDetector{ClusterCIDRs: recordtest.PodCIDRs(families...)}
 }
 
 // restarted applies a state with one dataplane, and then another state with a new one that may have other options.
@@ -170,7 +165,7 @@ func TestRestartWithOtherOptions(t *testing.T) {
 // watchSlots reads the number of slots again and again until done is called. It must stay the same.
 func watchSlots(t *testing.T, c *nft.Conn) (done func()) {
 	t.Helper()
-	set := setID{space: service, kind: slots}.name()
+	set := "service-slots"
 	count := func() (int, error) {
 		elems, err := c.Elems(table(state.IPv4), set)
 		return len(elems), err
@@ -232,8 +227,7 @@ func held(t testing.TB, c *nft.Conn, f state.Family) holdings {
 func portIn(f state.Family, s *state.Service) (p *state.Port, frontend string) {
 	for i := range s.Ports {
 		if p = &s.Ports[i]; p.Family == f {
-			e, n := frontendElement(p, &p.Frontends[0])
-			return p, string(e.key[:n])
+			return p, string(frontendKeyOf(p, &p.Frontends[0]))
 		}
 	}
 	panic("no such family")
@@ -242,16 +236,12 @@ func portIn(f state.Family, s *state.Service) (p *state.Port, frontend string) {
 // remembered is how rules would remember a client of a service with one of its endpoints.
 func remembered(h holdings, f state.Family, s *state.Service, client byte, ep netip.AddrPort) nft.Elem {
 	_, frontend := portIn(f, s)
-	number := h[setID{space: service, kind: sticky}.name()][frontend]
-	var addr [maxKey]byte
-	w := writer{buf: addr[:]}
-	w.addr(ep.Addr())
-	w.port(ep.Port())
-	data := h[setID{kind: endpointNumbers}.name()][string(number)+string(addr[:w.n])]
+	number := h["service-sticky"][frontend]
+	data := h["endpoint-numbers"][string(number)+string(endpointBytes(ep))]
 	if number == nil || data == nil {
 		panic(fmt.Sprintf("%v is no endpoint of a port with affinity", ep))
 	}
-	key := append(slices.Clone(number), slices.Repeat([]byte{client}, addrLen(f))...)
+	key := append(slices.Clone(number), slices.Repeat([]byte{client}, ep.Addr().BitLen()/8)...)
 	return nft.Elem{Key: key, Data: data, Timeout: 3_600_000, Expires: 1_800_000}
 }
 
@@ -274,11 +264,11 @@ func recalled(t *testing.T, c *nft.Conn, f state.Family, s *state.Service) (clie
 	t.Helper()
 	h := held(t, c, f)
 	_, frontend := portIn(f, s)
-	number := h[setID{space: service, kind: sticky}.name()][frontend]
+	number := h["service-sticky"][frontend]
 	for k, data := range h[affinitySet] {
-		index := common.numberedSlots() | binary.NativeEndian.Uint32(data)
+		index := numberedSlots | binary.NativeEndian.Uint32(data)
 		slot := binary.NativeEndian.AppendUint32([]byte(frontend), index)
-		if _, ok := h[setID{space: service, kind: slots}.name()][string(slot)]; ok && strings.HasPrefix(k, string(number)) {
+		if _, ok := h["service-slots"][string(slot)]; ok && strings.HasPrefix(k, string(number)) {
 			clients++
 		}
 	}
@@ -313,9 +303,7 @@ func TestAffinitySurvives(t *testing.T) {
 			Options{}, 6},
 		"a set that has changed": {func(b *nft.Batch, tb nft.Table) {
 			// Too many slots: a set of ours by its name, but not as we make it.
-			s := setID{space: nodePort, view: outside, kind: endpoints, arg: 9}.set(state.IPv4)
-			s.Key = []nft.Type{nft.TypeMark}
-			b.AddSet(tb, &s)
+			b.AddSet(tb, &nft.Set{Name: "node-port-outside-endpoints-9", Key: []nft.Type{nft.TypeMark}})
 		}, Options{}, 6},
 		"rules that refer to each other and to a set": {func(b *nft.Batch, tb nft.Table) {
 			b.AddSet(tb, &foreignSet)
@@ -323,7 +311,7 @@ func TestAffinitySurvives(t *testing.T) {
 				b.AddChain(tb, &nft.Chain{Name: name})
 			}
 			b.AddRule(tb, "a-foreign-chain", []nft.Expr{nft.Jump("z-foreign-chain")})
-			b.AddRule(tb, "a-foreign-chain", []nft.Expr{nft.Jump(chainServices)})
+			b.AddRule(tb, "a-foreign-chain", []nft.Expr{nft.Jump("services")})
 		}, Options{}, 6},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -59,7 +59,7 @@ func newNarrowBackend(t *testing.T, k *narrowKernel) (*Backend, *nft.Conn, func(
 func shown(dump map[string]string, address netip.Addr) map[string]string {
 	of := map[string]string{}
 	for k, v := range dump {
-		if strings.Contains(k, service.prefix()) && strings.Contains(k, fmt.Sprintf(" %x", address.AsSlice())) {
+		if strings.Contains(k, " service-") && strings.Contains(k, fmt.Sprintf(" %x", address.AsSlice())) {
 			of[k] = v
 		}
 	}
@@ -324,9 +324,9 @@ func TestNoRoomForAServiceAgain(t *testing.T) {
 			k.room = 100
 			plant(t, conn, func(batch *nft.Batch) {
 				for _, f := range families {
-					for _, id := range setIDs(f, &b.mirror.shape) {
-						if c.flushed == "all" || id.kind == slots {
-							batch.FlushSet(table(f), id.name())
+					for set := range dumpTable(t, conn, f) {
+						if c.flushed == "all" || strings.HasSuffix(set, "-slots") {
+							batch.FlushSet(table(f), set)
 						}
 					}
 				}
@@ -593,7 +593,7 @@ func TestNoRoomWhileIsolating(t *testing.T) {
 			k.room = 100
 			plant(t, conn, func(batch *nft.Batch) {
 				for _, f := range families {
-					batch.FlushSet(table(f), setID{space: service, kind: slots}.name())
+					batch.FlushSet(table(f), "service-slots")
 				}
 			})
 			b.guard.raise(foreignChange)

@@ -33,6 +33,7 @@ var arrows = []arrow{
 	{"kernel/conntrack", []string{"state"}},
 	{"kernel/staleflows", []string{"state", "kernel/conntrack"}},
 	{"backend/nftables", []string{"state", "backend", "internal/kernel/nft", "kernel/ifaddr", "kernel/conntrack", "kernel/staleflows", "field"}},
+	{"backend/nftables/internal/recordtest", []string{"state"}},
 
 	// The API: states over a wire, and back into states.
 	{"client/localnet/v1", nil},

@@ -1,0 +1,171 @@
+// Package recordtest makes records of services, and updates with them, for the tests of the nftables dataplane and of its ruleset.
+package recordtest
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// Families are both families, in the order of the dataplane's tables.
+var Families = []state.Family{state.IPv4, state.IPv6}
+
+// Node returns a node with addresses and ranges of both families.
+func Node() *state.Node {
+	return &state.Node{
+		Name:         "node",
+		Addresses:    []netip.Addr{Addr("192.0.2.1"), Addr("2001:db8::1")},
+		PodCIDRs:     []netip.Prefix{Prefix("10.244.1.0/24"), Prefix("fd00:10:244:1::/64")},
+		ServiceCIDRs: []netip.Prefix{Prefix("10.96.0.0/16"), Prefix("fd00:10:96::/112")},
+	}
+}
+
+// Addr parses an address.
+func Addr(s string) netip.Addr { return netip.MustParseAddr(s) }
+
+// Prefix parses a range of addresses.
+func Prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
+
+// Prefixes parses ranges of addresses.
+func Prefixes(texts ...string) []netip.Prefix {
+	var list []netip.Prefix
+	for _, t := range texts {
+		list = append(list, Prefix(t))
+	}
+	return list
+}
+
+// PodCIDRs returns a range of each family that has the addresses of [Endpoints].
+func PodCIDRs(families ...state.Family) []netip.Prefix {
+	var list []netip.Prefix
+	for _, f := range families {
+		list = append(list, map[state.Family]netip.Prefix{
+			state.IPv4: Prefix("10.244.0.0/16"), state.IPv6: Prefix("fd00:10:244::/48"),
+		}[f])
+	}
+	return list
+}
+
+// NodeAddr is an address of the node in a topology of package test/topology.
+func NodeAddr(f state.Family) netip.Addr {
+	if f == state.IPv6 {
+		return Addr("2001:db8:0:1::1")
+	}
+	return Addr("192.0.2.1")
+}
+
+// Endpoints returns endpoints n to n+count-1 of a family.
+func Endpoints(f state.Family, n, count int) []state.Endpoint {
+	base := netip.AddrFrom4([4]byte{10, 244, 0, 0})
+	if f == state.IPv6 {
+		base = Addr("fd00:10:244::")
+	}
+	list := make([]state.Endpoint, 0, count)
+	for i := n; i < n+count; i++ {
+		b := base.AsSlice()
+		b[len(b)-2], b[len(b)-1] = byte(i>>8), byte(i)
+		a, _ := netip.AddrFromSlice(b)
+		list = append(list, state.Endpoint{Addr: netip.AddrPortFrom(a, 8080)})
+	}
+	return list
+}
+
+// Forward returns a route to endpoints. It rejects if there are none.
+func Forward(eps []state.Endpoint) state.Route {
+	if len(eps) == 0 {
+		return state.Route{Verdict: state.Reject}
+	}
+	return state.Route{Verdict: state.Forward, Endpoints: eps}
+}
+
+// ClusterIPPort is a port with a ClusterIP that is made of n.
+func ClusterIPPort(f state.Family, proto state.Protocol, n int, eps []state.Endpoint) state.Port {
+	ip := netip.AddrFrom4([4]byte{10, 96, byte(n >> 8), byte(n)})
+	if f == state.IPv6 {
+		b := Addr("fd00:10:96::").As16()
+		b[14], b[15] = byte(n>>8), byte(n)
+		ip = netip.AddrFrom16(b)
+	}
+	r := Forward(eps)
+	return state.Port{
+		Name: fmt.Sprintf("p%d", n), Protocol: proto, Family: f,
+		Frontends: []state.Frontend{{Kind: state.ClusterIP, Addr: ip, Port: 80}},
+		Internal:  state.Traffic{Inside: r, Outside: r, Masquerade: state.MasqueradeUnlessPod},
+	}
+}
+
+// Service is a service in namespace test.
+func Service(name string, ports ...state.Port) *state.Service {
+	s := &state.Service{Name: state.ServiceName{Namespace: "test", Name: name}, Ports: ports}
+	slices.SortFunc(s.Ports, func(a, b state.Port) int { return a.Compare(&b) })
+	return s
+}
+
+// DualStack is a service with n endpoints in both families, and clients that stick for some time, if it is not 0.
+func DualStack(name string, n, endpoints int, sticky time.Duration) *state.Service {
+	var ports []state.Port
+	for _, f := range Families {
+		p := ClusterIPPort(f, state.TCP, n, Endpoints(f, n, endpoints))
+		p.Affinity = sticky
+		ports = append(ports, p)
+	}
+	return Service(name, ports...)
+}
+
+// EveryKind is a service with frontends of all kinds whose outside clients are treated differently.
+func EveryKind(name string, n, endpoints int, sticky time.Duration) *state.Service {
+	s := DualStack(name, n, endpoints, sticky)
+	for i := range s.Ports {
+		p := &s.Ports[i]
+		lb, ext := netip.AddrFrom4([4]byte{203, 0, 113, byte(n)}), netip.AddrFrom4([4]byte{198, 51, 100, byte(n)})
+		sources := Prefixes("0.0.0.0/0", "192.0.2.0/24", "192.0.2.7/32")
+		if p.Family == state.IPv6 {
+			lb, ext = Addr(fmt.Sprintf("2001:db8:113::%x", n)), Addr(fmt.Sprintf("2001:db8:51::%x", n))
+			sources = Prefixes("::/0", "2001:db8::/32", "2001:db8::7/128")
+		}
+		p.Frontends = append(p.Frontends,
+			state.Frontend{Kind: state.ExternalIP, Addr: ext, Port: 80},
+			state.Frontend{Kind: state.LoadBalancer, Addr: lb, Port: 80, Restricted: true, Sources: sources[1:]},
+			state.Frontend{Kind: state.LoadBalancer, Addr: lb, Port: 81, Restricted: true, Sources: sources},
+			state.Frontend{Kind: state.NodePort, Port: uint16(30000 + n)},
+		)
+		local := Forward(p.Internal.Inside.Endpoints[:min(1, endpoints)])
+		if endpoints == 0 {
+			local.Verdict = state.Drop
+		}
+		p.External = state.Traffic{Inside: p.Internal.Inside, Outside: local, Masquerade: state.MasqueradeNode}
+	}
+	return s
+}
+
+// Restricted is a service that has a load balancer with these sources for each of its ports, and affinity.
+func Restricted(name string, sources ...[]netip.Prefix) *state.Service {
+	var ports []state.Port
+	for i, list := range sources {
+		p := ClusterIPPort(state.IPv4, state.TCP, i, Endpoints(state.IPv4, 1, 2))
+		p.Affinity = time.Hour
+		p.External = p.Internal
+		p.Frontends = append(p.Frontends, state.Frontend{
+			Kind: state.LoadBalancer, Addr: Addr("203.0.113.1"), Port: uint16(i + 1), Restricted: true, Sources: list,
+		})
+		ports = append(ports, p)
+	}
+	return Service(name, ports...)
+}
+
+// Full is an update with all services of a state.
+func Full(services ...*state.Service) *state.Update {
+	services = slices.Clone(services)
+	slices.SortFunc(services, func(a, b *state.Service) int { return a.Name.Compare(b.Name) })
+	return &state.Update{Full: true, Node: Node(), Changed: services}
+}
+
+// Delta is an update with services that have changed.
+func Delta(changed ...*state.Service) *state.Update {
+	u := Full(changed...)
+	u.Full = false
+	return u
+}
