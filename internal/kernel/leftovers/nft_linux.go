@@ -48,17 +48,10 @@ func noSuchFeature(err error) bool {
 		errors.Is(err, unix.EINVAL)
 }
 
-func familyName(f nft.Family) string {
-	if f == nft.IPv6 {
-		return "ip6"
-	}
-	return "ip"
-}
-
 // sweepIPTablesNFT reads and edits one table in one transaction. It reads again if the transaction did not fit, because
 // somebody else was quicker.
 func sweepIPTablesNFT(ctx context.Context, conn *nft.Conn, t nft.Table) (items []Item, err error) {
-	place := fmt.Sprintf("table %s %s of iptables-nft", familyName(t.Family), t.Name)
+	place := fmt.Sprintf("table %v of iptables-nft", t)
 	err = retry(ctx, func() error {
 		items = nil
 		sk, err := conn.ReadSkeleton(t)
@@ -118,10 +111,10 @@ func sweepProxyTable(conn *nft.Conn, t nft.Table) ([]Item, error) {
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("table %s %s of nftables mode: %w", familyName(t.Family), t.Name, err)
+		return nil, fmt.Errorf("table %v of nftables mode: %w", t, err)
 	}
 	if !exists {
 		return nil, nil
 	}
-	return []Item{{Tables, "nftables", []string{familyName(t.Family) + " " + t.Name}}}, nil
+	return []Item{{Tables, "nftables", []string{t.String()}}}, nil
 }

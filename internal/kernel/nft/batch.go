@@ -45,6 +45,15 @@ type Table struct {
 	Name   string
 }
 
+// String returns the table as the nft program names it, for example "ip switchyard".
+func (t Table) String() string {
+	family := "ip"
+	if t.Family == IPv6 {
+		family = "ip6"
+	}
+	return family + " " + t.Name
+}
+
 // Reset empties the batch and keeps its memory.
 func (b *Batch) Reset() { *b = Batch{buf: b.buf[:0]} }
 
