@@ -24,20 +24,18 @@ type world struct {
 	rules    map[string]nft.Chain
 }
 
-func newWorld(o *Options) *world {
+func newWorld(o *settings) *world {
 	m := newMirror()
 	m.node = testNode
 	w := &world{mirror: m, contents: contents{}}
-	p := newPlan(o, m)
-	p.node = testNode
-	p.settle([]netip.Addr{nodeAddr(state.IPv4)})
+	p := m.change(o, &state.Update{Node: testNode}, []netip.Addr{nodeAddr(state.IPv4)})
 	p.commit()
 	w.contents = w.contents.carriedOut(p)
 	w.rules = rulesOf(o, m)
 	return w
 }
 
-func rulesOf(o *Options, m *mirror) map[string]nft.Chain {
+func rulesOf(o *settings, m *mirror) map[string]nft.Chain {
 	sk := skeleton{o, state.IPv4, &m.shape, m.node}
 	chains := map[string]nft.Chain{}
 	for _, c := range sk.chains() {
@@ -47,18 +45,16 @@ func rulesOf(o *Options, m *mirror) map[string]nft.Chain {
 }
 
 // changedTo returns the world after a commit that replaces the service.
-func (w *world) changedTo(o *Options, s *state.Service) *world {
+func (w *world) changedTo(o *settings, s *state.Service) *world {
 	m := *w.mirror
 	m.services, m.refs, m.numbers, m.shape = maps.Clone(m.services), maps.Clone(m.refs), maps.Clone(m.numbers), m.shape.clone()
-	p := newPlan(o, &m)
 	u := &state.Update{Node: testNode}
 	if s != nil {
 		u.Changed = append(u.Changed, s)
 	} else if w.service != nil {
 		u.Removed = append(u.Removed, w.service.Name)
 	}
-	p.update(u)
-	p.settle(m.nodePorts)
+	p := m.change(o, u, m.nodePorts)
 	next := &world{service: s, mirror: &m, contents: w.contents.carriedOut(p)}
 	p.commit()
 	next.rules = rulesOf(o, &m)
@@ -66,7 +62,7 @@ func (w *world) changedTo(o *Options, s *state.Service) *world {
 }
 
 // lengthened returns the world after the commit that comes ahead of another (writeAhead).
-func (w *world) lengthened(o *Options, next *world) *world {
+func (w *world) lengthened(o *settings, next *world) *world {
 	m := *w.mirror
 	m.shape = m.shape.clone()
 	m.shape.lengths = next.mirror.shape.lengths
@@ -112,7 +108,7 @@ func (w *world) with(affinity map[string]string) *world {
 
 // want reports whether the outcome is right in a world, told from the record alone. remembered is the endpoint of the client's last
 // connection, if it was one.
-func (w *world) want(o *Options, c *connection, got outcome, remembered netip.AddrPort) bool {
+func (w *world) want(o *settings, c *connection, got outcome, remembered netip.AddrPort) bool {
 	isPod := slices.ContainsFunc(o.LocalDetector.ClusterCIDRs, func(p netip.Prefix) bool { return p.Contains(c.src) })
 	isNode := c.src == nodeAddr(state.IPv4)
 	clusterIP := false
@@ -236,7 +232,7 @@ func atomicConnections() []connection {
 // frontends, must be in that one's route; if the route has the remembered endpoint, the connection must go there.
 func TestRememberedClients(t *testing.T) {
 	states := atomicStates()
-	for _, o := range []*Options{{LocalDetector: pods(state.IPv4)}, {}} {
+	for _, o := range []*settings{testSettings(state.IPv4), testSettings()} {
 		stays := 0
 		for from, before := range states {
 			base := newWorld(o).changedTo(o, before)
@@ -283,7 +279,7 @@ func TestRememberedClients(t *testing.T) {
 // TestMovedClients: a client that becomes one of the node's own addresses, or ceases to be, takes the other view from then on, and
 // is not sent to an endpoint that only the former one has.
 func TestMovedClients(t *testing.T) {
-	o := &Options{}
+	o := testSettings()
 	c := connection{"moved", addr("192.0.2.100"), netip.MustParseAddrPort("192.0.2.1:30080")}
 	base := newWorld(o).changedTo(o, atomicStates()["1-3 sticky 3-4"])
 	locals := [][]netip.Addr{{nodeAddr(state.IPv4)}, {nodeAddr(state.IPv4), c.src}}
@@ -314,7 +310,7 @@ func TestCommitBetweenLookups(t *testing.T) {
 	states := atomicStates()
 	names := slices.Sorted(maps.Keys(states))
 	found := map[string]int{}
-	for _, o := range []*Options{{LocalDetector: pods(state.IPv4)}, {}} {
+	for _, o := range []*settings{testSettings(state.IPv4), testSettings()} {
 		for _, from := range names {
 			base := newWorld(o).changedTo(o, states[from])
 			for _, to := range names {

@@ -24,20 +24,20 @@ func Cleanup(ctx context.Context) (removed bool, err error) {
 	}
 	var batch nft.Batch
 	loopback := false
-	for _, f := range families {
-		exists, err := conn.HasTable(table(f))
+	for _, t := range tables() {
+		exists, err := conn.HasTable(t)
 		if err != nil {
-			return false, fmt.Errorf("nftables: looking for table %s (%v): %w", tableName, f, err)
+			return false, fmt.Errorf("nftables: looking for table %v: %w", t, err)
 		}
 		if !exists {
 			continue
 		}
-		batch.DeleteTable(table(f))
-		sk, err := conn.ReadSkeleton(table(f))
+		batch.DeleteTable(t)
+		sk, err := conn.ReadSkeleton(t)
 		if err != nil {
-			return false, fmt.Errorf("nftables: reading table %s (%v): %w", tableName, f, err)
+			return false, fmt.Errorf("nftables: reading table %v: %w", t, err)
 		}
-		loopback = loopback || sk.HasChainNamed(chainLoopback)
+		loopback = loopback || servesLoopback(sk)
 	}
 	if loopback {
 		local := openRouteLocalnet()

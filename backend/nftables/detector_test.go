@@ -20,10 +20,10 @@ func nodeWith(d *state.LocalDetector) *state.Node {
 // as long as the node does not say.
 func TestNodeSaysWhoIsAPod(t *testing.T) {
 	ns := newNS(t)
-	own := Options{LocalDetector: pods(families...)}
+	own := Options{LocalDetector: detectPods(families...)}
 	b := newBackend(t, ns, own)
 	apply(t, b, full(someServices()...))
-	for _, d := range []*state.LocalDetector{{BridgeInterface: "cni0"}, {}, {NodeCIDR: true}, nil, new(pods(state.IPv4)), {InterfacePrefix: "veth"}} {
+	for _, d := range []*state.LocalDetector{{BridgeInterface: "cni0"}, {}, {NodeCIDR: true}, nil, new(detectPods(state.IPv4)), {InterfacePrefix: "veth"}} {
 		u := delta()
 		u.Node = nodeWith(d)
 		if r := apply(t, b, u); r.Written == 0 {
@@ -70,7 +70,7 @@ func TestDetectorOfAFailedUpdate(t *testing.T) {
 	k := &refusing{}
 	b := openBackend(t, ns, Options{}, func(c *nft.Conn) kernel { k.kernel = c; return k })
 	first := full(someServices()...)
-	first.Node = nodeWith(new(pods(families...)))
+	first.Node = nodeWith(new(detectPods(families...)))
 	apply(t, b, first)
 	before := nftCommand(t, ns, "list", "ruleset")
 	u := delta()

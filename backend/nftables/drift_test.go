@@ -110,7 +110,7 @@ func TestDrift(t *testing.T) {
 					return nftCommand(t, ns, "list", "table", "ip", "foreign") + nftCommand(t, ns, "list", "table", "inet", tableName)
 				}
 				foreignBefore := foreign()
-				b := newSharedBackend(t, ns, Options{LocalDetector: pods(families...)})
+				b := newSharedBackend(t, ns, Options{LocalDetector: detectPods(families...)})
 				b.limits = limits
 				apply(t, b, full(someServices()...))
 				undisturbed(t, b)
@@ -132,7 +132,7 @@ func TestDrift(t *testing.T) {
 					t.Errorf("the next Verify: %+v", r)
 				}
 				closeBackend(b)
-				next := newSharedBackend(t, ns, Options{LocalDetector: pods(families...)})
+				next := newSharedBackend(t, ns, Options{LocalDetector: detectPods(families...)})
 				next.limits = limits
 				if r := apply(t, next, full(someServices()...)); r.Written != 0 {
 					t.Errorf("a fresh start writes %d objects", r.Written)

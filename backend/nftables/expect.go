@@ -1,30 +1,27 @@
 package nftables
 
-import "net/netip"
-
 // everything is how far to reach for all that is expected.
 func everything(want desired) int { return len(want.services) + 1 }
 
-// expectation tells which elements there most likely are: those that the state has, in slots that are filled without gaps. What it
+// expectation yields the elements that there most likely are: those that the state has, in slots that are filled without gaps. What it
 // does not foresee takes longer to read.
 type expectation struct {
-	former    *mirror
-	want      desired
-	nodePorts []netip.Addr
-	p         *plan
-	at        int // of everything(want)
+	former *mirror
+	want   desired
+	p      *plan
+	at     int // of everything(want)
 }
 
-// expect returns what is expected in the kernel before resync is called with the same.
-func expect(o *Options, former *mirror, ks *kernelState, want desired, nodePorts []netip.Addr) expectation {
-	p := newPlan(o, newMirror())
+// expect returns what is expected in the kernel before it is compared.
+func expect(s *settings, former *mirror, ks *kernelState, want desired) expectation {
+	p := newPlan(s, former, newMirror())
 	for i := range ks.tables {
 		if sk := ks.tables[i].skeleton; sk != nil {
 			p.shape.merge(shapeOf(ks.tables[i].family, sk.Sets()))
 		}
 	}
 	p.keepNumbers(want.services, former)
-	return expectation{former: former, want: want, nodePorts: nodePorts, p: p}
+	return expectation{former: former, want: want, p: p}
 }
 
 func (x *expectation) more() bool { return x.at < everything(x.want) }
@@ -34,7 +31,7 @@ func (x *expectation) next(yield func(*element)) {
 	at := x.at
 	x.at++
 	if at == len(x.want.services) {
-		for _, a := range x.nodePorts {
+		for _, a := range x.want.nodePorts {
 			e := newSharedKey(nodePortIPs, a).element()
 			yield(&e)
 		}

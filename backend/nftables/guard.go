@@ -124,8 +124,8 @@ func (g *guard) look(now time.Time) {
 		if g.suspicion.IsZero() {
 			g.suspicion = now
 		}
-		for _, f := range families {
-			if ok, err := g.conn.HasTable(table(f)); err == nil && !ok {
+		for _, t := range tables() {
+			if ok, err := g.conn.HasTable(t); err == nil && !ok {
 				g.alert(foreignChange)
 				return
 			}

@@ -82,7 +82,7 @@ type historyRun struct {
 	store   *store.Store
 	sink    source.Sink
 	options Options
-	limits  readLimits
+	limits  limits
 
 	// shared is set if others can change our tables.
 	shared   bool
@@ -178,8 +178,8 @@ func (f *flowTable) Delete(flow conntrack.Flow) error {
 
 // connect adds flows to the endpoints that are programmed now.
 func (r *historyRun) connect() {
-	for _, a := range r.backend.mirror.services {
-		eachUDPFrontend(a.record, func(dst netip.AddrPort, endpoints []state.Endpoint) {
+	for _, record := range r.backend.mirror.Records() {
+		eachUDPFrontend(record, func(dst netip.AddrPort, endpoints []state.Endpoint) {
 			for _, e := range endpoints {
 				src := netip.AddrPortFrom(e.Addr.Addr(), uint16(1024+r.rng.IntN(60_000)))
 				r.flows.flows = append(r.flows.flows, conntrack.Flow{

@@ -140,7 +140,7 @@ func (in *interpreter) call(chains map[string]nft.Chain, name string) (done bool
 func (in *interpreter) rule(r rule) (code, chain string) {
 	in.regs = [64]byte{} // NFT_BREAK or the next rule: nothing is handed on
 	defer func() {
-		if in.mark&^(1<<defaultMasqueradeBit) != foreignMark {
+		if in.mark&^testMark != foreignMark {
 			panic("a rule has changed the mark of others")
 		}
 	}()

@@ -22,11 +22,7 @@ func refused(err error) bool {
 // the kernel holds is taken away from services whose turn has not come; the last commit removes what belongs to none.
 // Services that are lost are not tried.
 func (b *Backend) isolate(u *state.Update, failed, lost map[state.ServiceName]error, unknown records) (total backend.Result, err error) {
-	services := records{}
-	for name, a := range b.mirror.services {
-		services[name] = a.record
-	}
-	before := b.mirror.spared
+	services, before := b.mirror.Records(), b.mirror.preserved
 	last := before.after(u)
 	last.all = false
 	for name, err := range lost {
@@ -47,16 +43,16 @@ func (b *Backend) isolate(u *state.Update, failed, lost map[state.ServiceName]er
 		delete(services, name)
 	}
 	// If something else goes wrong meanwhile, the mirror shows a part of what was searched.
-	incomplete := b.mirror.spared.all || u.Full
+	incomplete := b.mirror.preserved.all || u.Full
 	defer func() {
 		if err != nil {
-			b.mirror.spared = last
-			b.mirror.spared.all = incomplete
+			b.mirror.preserved = last
+			b.mirror.preserved.all = incomplete
 			b.mirror.stillLost(before) // u comes again
 		}
 	}()
-	commit := func(services records, spared spared) error {
-		result, err := b.applyAll(desired{services: slices.Collect(maps.Values(services)), node: u.Node, spared: spared})
+	commit := func(services records, preserved preserved) error {
+		result, err := b.applyAll(desired{services: slices.Collect(maps.Values(services)), node: u.Node, preserved: preserved})
 		total.Written += result.Written
 		return err
 	}
@@ -71,7 +67,7 @@ func (b *Backend) isolate(u *state.Update, failed, lost map[state.ServiceName]er
 		for _, s := range group {
 			next[s.Name] = s
 		}
-		err := commit(next, spared{all: true})
+		err := commit(next, preserved{all: true})
 		if err == nil {
 			services = next
 		}

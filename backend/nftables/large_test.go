@@ -29,7 +29,7 @@ func (k *readingKernel) Elems(t nft.Table, set string) ([]nft.Elem, error) {
 // TestLargeSetsAreLookedUp restarts on sets that hold what is expected, and then on one that holds one element more, in a slot of a
 // Service that is gone. Only that one is dumped, or written anew.
 func TestLargeSetsAreLookedUp(t *testing.T) {
-	for name, limits := range map[string]readLimits{"dump": {0, 1 << 30}, "rewrite": {0, 0}} {
+	for name, limits := range map[string]limits{"dump": {Rewrite: 1 << 30}, "rewrite": {}} {
 		t.Run(name, func(t *testing.T) {
 			ns := newNS(t)
 			conn := dial(t, ns)
@@ -74,7 +74,7 @@ func TestLargeSetsAreLookedUp(t *testing.T) {
 			}
 
 			start(services[1:]...)
-			if dumped := reading.dumped["service-slots"]; dumped != (limits.rewrite > 0) {
+			if dumped := reading.dumped["service-slots"]; dumped != (limits.Rewrite > 0) {
 				t.Errorf("service-slots was dumped: %v", dumped)
 			}
 			after := dump(t, conn)
@@ -132,7 +132,7 @@ func TestWrongElementInALargeSet(t *testing.T) {
 	apply(t, b, full(services...))
 	before := dump(t, conn)
 	for name, disturb := range cases {
-		for way, limits := range map[string]readLimits{"dump": {0, 1 << 30}, "rewrite": {0, 0}} {
+		for way, limits := range map[string]limits{"dump": {Rewrite: 1 << 30}, "rewrite": {}} {
 			for _, f := range families {
 				t.Run(fmt.Sprint(name, ", ", way, ", ", f), func(t *testing.T) {
 					closeBackend(b) // while it runs, nobody else can change the tables

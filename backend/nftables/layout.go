@@ -17,6 +17,9 @@ var families = []state.Family{state.IPv4, state.IPv6}
 
 func table(f state.Family) nft.Table { return nft.Table{Family: family(f), Name: tableName} }
 
+// tables returns our table in each family.
+func tables() []nft.Table { return []nft.Table{table(state.IPv4), table(state.IPv6)} }
+
 // space is a key space of frontends. Each has the same sets, prefixed with its name.
 type space uint8
 
@@ -142,7 +145,7 @@ func (s space) keyTypes(f state.Family) []nft.Type {
 	return nil
 }
 
-// set returns the set as any options make it, but for the size of that which rules fill.
+// set returns the set as any settings make it, but for the size of that which rules fill.
 func (id setID) set(f state.Family) nft.Set {
 	addr := addrType(f)
 	key := id.space.keyTypes(f)
@@ -202,7 +205,7 @@ func classOf(n int) uint32 {
 	return classes[i]
 }
 
-// shape is what the skeleton depends on beside the options. It only grows while the dataplane is up.
+// shape is what the skeleton depends on beside the settings. It only grows while the dataplane is up.
 type shape struct {
 	// class is the largest class in use, by space and view; 0 if none is.
 	class [numSpaces][numViews]uint32
@@ -333,11 +336,11 @@ func suffixNumber(name, prefix string) (uint32, bool) {
 }
 
 // usualMasquerade is the rule for frontends that are in no masquerade set.
-func (o *Options) usualMasquerade(s space, f state.Family) state.Masquerade {
+func (s *settings) usualMasquerade(sp space, f state.Family) state.Masquerade {
 	switch {
-	case s == nodePort:
+	case sp == nodePort:
 		return state.MasqueradeAlways
-	case o.LocalDetector.Detects(f):
+	case s.LocalDetector.Detects(f):
 		return state.MasqueradeUnlessPod
 	}
 	return state.MasqueradeNever
@@ -347,19 +350,19 @@ func (o *Options) usualMasquerade(s space, f state.Family) state.Masquerade {
 func affinityName() string { return setID{kind: affinity}.name() }
 
 // sets returns all sets of a table of the given shape.
-func (o *Options) sets(f state.Family, sh *shape) []nft.Set {
+func (s *settings) sets(f state.Family, sh *shape) []nft.Set {
 	ids := setIDs(f, sh)
 	sets := make([]nft.Set, len(ids))
 	for i, id := range ids {
 		sets[i] = id.set(f)
 		if id.kind == affinity {
-			sets[i].MaxSize = o.maxAffinityClients()
+			sets[i].MaxSize = s.MaxAffinityClients
 		}
 	}
 	return sets
 }
 
-// setIDs returns all sets of a table of the given shape. They do not depend on the options, so that a table can be kept when
+// setIDs returns all sets of a table of the given shape. They do not depend on the settings, so that a table can be kept when
 // these change.
 func setIDs(f state.Family, sh *shape) []setID {
 	ids := []setID{{kind: clusterIPs}, {kind: externalIPs}, {kind: nodePortIPs}, {kind: hairpin}, {kind: endpointNumbers},

@@ -22,8 +22,8 @@ import (
 func TestListRuleset(t *testing.T) {
 	detectors := map[string]state.LocalDetector{
 		"none":   {},
-		"CIDRs":  pods(families...),
-		"IPv4":   pods(state.IPv4),
+		"CIDRs":  detectPods(families...),
+		"IPv4":   detectPods(state.IPv4),
 		"any":    {ClusterCIDRs: []netip.Prefix{prefix("0.0.0.0/0"), prefix("::/0")}},
 		"single": {ClusterCIDRs: []netip.Prefix{prefix("10.0.0.1/32"), prefix("fd00::1/128"), prefix("10.0.0.0/9")}},
 		"node":   {NodeCIDR: true},
@@ -74,7 +74,7 @@ func TestListRuleset(t *testing.T) {
 		"every length":  full(everyLength, dualStack("b", 2, 2, time.Minute)),
 		"protocols":     full(udp),
 	} {
-		t.Run(name, func(t *testing.T) { listAfter(t, Options{LocalDetector: pods(families...)}, u) })
+		t.Run(name, func(t *testing.T) { listAfter(t, Options{LocalDetector: detectPods(families...)}, u) })
 	}
 }
 

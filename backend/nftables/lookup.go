@@ -2,29 +2,29 @@ package nftables
 
 import (
 	"slices"
-	"sync"
+
+	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 )
 
 // lookups look up what is expected in large sets, for some services at a time: while those are compared, the kernel is asked for the
-// next ones, on all sockets. So only a few answers are in memory at once.
+// next ones. So only a few answers are in memory at once.
 type lookups struct {
+	reader reader
 	sets   []*largeSet
 	index  map[tableSet]int // of sets
 	expect expectation
 	// reached is how many services elements shows, and one more if it shows the node ports, too.
 	reached int
-	queue   []*lookup // in the order of the services
-	depth   int       // how many lookups are in the queue, if there are enough
-	jobs    chan *lookup
-	workers sync.WaitGroup
+	queue   []*lookup // those that have begun, in the order of the services
+	ahead   int       // how many lookups are in the queue, if there are enough
 }
 
-// lookup is one request for what some services have.
+// lookup is one request for what some services have in large sets.
 type lookup struct {
+	sets  []*largeSet
+	asked []asked // for each of sets
 	until int     // what lookups.reached is after it
-	asked []asked // for each of lookups.sets
-	err   error
-	done  chan struct{} // gets a value when asked has the answers, or err is set
+	wait  func() error
 }
 
 // asked are the keys that a set is asked for, one after another, and those that were found.
@@ -38,48 +38,34 @@ type found struct {
 	data  [maxData]byte
 }
 
-const (
-	// lookupSize is how many keys are looked up for some services, or a few more.
-	lookupSize = 4096
-	// lookupsAhead is how many lookups are made ahead on each socket, so that none has to wait.
-	lookupsAhead = 2
-)
+// lookupSize is how many keys are looked up for some services, or a few more.
+const lookupSize = 4096
 
-// lookUp starts to look up what is expected.
-func (b *Backend) lookUp(ks *kernelState, want desired, large []*largeSet) *lookups {
-	l := &lookups{
-		sets: large, index: map[tableSet]int{}, depth: lookupsAhead * len(b.finders),
-		expect: expect(&b.o, b.mirror, ks, want, b.selectNodePorts(want.node)),
-	}
+// newLookups makes lookups of what is expected. Sets that hold something else may be written anew if rewrite is set.
+func newLookups(r reader, limits limits, large []*largeSet, expect expectation, rewrite bool) *lookups {
+	l := &lookups{reader: r, sets: large, index: map[tableSet]int{}, expect: expect, ahead: max(limits.Ahead, 1)}
 	for i, s := range large {
 		l.index[s.tableSet] = i
-		s.rewrite = want.spared.none() && s.count > b.limits.rewrite
-	}
-	l.jobs = make(chan *lookup, l.depth)
-	for _, f := range b.finders {
-		l.workers.Go(func() {
-			for next := range l.jobs {
-				next.err = l.find(f, next)
-				next.done <- struct{}{}
-			}
-		})
+		s.rewrite = rewrite && s.count > limits.Rewrite
 	}
 	return l
 }
 
-// close ends the lookups. The sockets are free afterwards.
-func (l *lookups) close() {
-	close(l.jobs)
-	l.workers.Wait()
+// end waits for the lookups that have begun.
+func (l *lookups) end() {
+	for _, next := range l.queue {
+		_ = next.wait() // nobody needs what it finds
+	}
 }
 
-func (l *lookups) find(f finder, next *lookup) error {
+// Run asks for the elements with find, which is that of an nft.Conn. It belongs to the caller until the lookup is waited for.
+func (l *lookup) Run(find func(t nft.Table, set string, width int, keys []byte, found func(i int, data []byte)) error) error {
 	for i, s := range l.sets {
-		a := &next.asked[i]
+		a := &l.asked[i]
 		if len(a.keys) == 0 {
 			continue
 		}
-		err := f.Find(table(s.family), s.set.name(), s.layout.key, a.keys, func(i int, data []byte) {
+		err := find(table(s.family), s.set.name(), s.layout.key, a.keys, func(i int, data []byte) {
 			a.found = append(a.found, found{index: i})
 			copy(a.found[len(a.found)-1].data[:], data)
 		})
@@ -90,25 +76,27 @@ func (l *lookups) find(f finder, next *lookup) error {
 	return nil
 }
 
-func (l *lookups) reach(ks *kernelState, n int) error {
-	for l.reached < n {
-		for len(l.queue) < l.depth && l.expect.more() {
+// reach adds to elements what the kernel holds of the first n services, or of everything.
+func (ks *kernelState) reach(n int) error {
+	l := ks.lookups
+	for l != nil && l.reached < n {
+		for len(l.queue) < l.ahead && l.expect.more() {
 			l.queue = append(l.queue, l.ask())
 		}
 		next := l.queue[0]
-		<-next.done
-		if next.err != nil {
-			return next.err
+		l.queue = slices.Delete(l.queue, 0, 1)
+		if err := next.wait(); err != nil {
+			return err
 		}
-		l.add(ks, next)
-		l.queue, l.reached = slices.Delete(l.queue, 0, 1), next.until
+		ks.add(next)
+		l.reached = next.until
 	}
 	return nil
 }
 
-// ask hands the next lookup to a worker.
+// ask begins the next lookup.
 func (l *lookups) ask() *lookup {
-	next := &lookup{asked: make([]asked, len(l.sets)), done: make(chan struct{}, 1)}
+	next := &lookup{sets: l.sets, asked: make([]asked, len(l.sets))}
 	keys, last, at, isLarge := 0, tableSet{}, 0, false
 	for keys < lookupSize && l.expect.more() {
 		l.expect.next(func(e *element) {
@@ -124,13 +112,13 @@ func (l *lookups) ask() *lookup {
 		})
 	}
 	next.until = l.expect.at
-	l.jobs <- next
+	next.wait = l.reader.LookUp(next)
 	return next
 }
 
 // add adds what was found to elements.
-func (l *lookups) add(ks *kernelState, from *lookup) {
-	for i, s := range l.sets {
+func (ks *kernelState) add(from *lookup) {
+	for i, s := range from.sets {
 		a, width, before := &from.asked[i], s.layout.key, len(ks.elements)
 		k := elementKey{family: s.family, set: s.set}
 		for j := range a.found {
@@ -141,20 +129,15 @@ func (l *lookups) add(ks *kernelState, from *lookup) {
 	}
 }
 
-func (l *lookups) forget(ks *kernelState, k sharedKey) {
+// forget takes a shared element off elements that was found again, for another service, after it was compared.
+func (ks *kernelState) forget(k sharedKey) {
+	if ks.lookups == nil {
+		return
+	}
 	e := k.element()
-	if i, ok := l.index[tableSet{e.family, e.set}]; ok {
+	if i, ok := ks.lookups.index[tableSet{e.family, e.set}]; ok {
 		before := len(ks.elements)
 		delete(ks.elements, e.id())
-		l.sets[i].found -= before - len(ks.elements)
+		ks.large[i].found -= before - len(ks.elements)
 	}
-}
-
-func (l *lookups) unexpected() (sets []*largeSet) {
-	for _, s := range l.sets {
-		if s.found != s.count {
-			sets = append(sets, s)
-		}
-	}
-	return sets
 }

@@ -336,7 +336,7 @@ func (k *faulty) Find(t nft.Table, set string, width int, keys []byte, found fun
 }
 
 // waysToRead are limits that make small sets be read as large ones are.
-var waysToRead = map[string]readLimits{
-	"dumped": usualReadLimits, "looked up or dumped": {find: 0, rewrite: 1 << 30}, "looked up or rewritten": {find: 0, rewrite: 0},
-	"some of each": {find: 2, rewrite: 6},
+var waysToRead = map[string]limits{
+	"dumped": usualLimits, "looked up or dumped": {Rewrite: 1 << 30}, "looked up or rewritten": {},
+	"some of each": {Find: 2, Rewrite: 6},
 }

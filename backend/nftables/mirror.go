@@ -15,21 +15,21 @@ type mirror struct {
 	services map[state.ServiceName]applied
 	// refs counts the users of elements that services may have in common.
 	refs map[sharedKey]int32
-	// numbers are those that lists and ports have, of services of the state or of what is spared.
+	// numbers are those that lists and ports have, of services of the state or of what is preserved.
 	numbers map[uint32]struct{}
 	// nodePorts are the elements of node-port-ips, sorted.
 	nodePorts []netip.Addr
 	node      *state.Node
 	shape     shape
-	// spared is what the kernel holds beside that, from before this process.
-	spared spared
+	// preserved is what the kernel holds beside that, from before this process.
+	preserved preserved
 }
 
-// spared are elements that stay though no service of the state has them, because the kernel does not take what would replace them.
+// preserved are elements that stay though no service of the state has them, because the kernel does not take what would replace them.
 // They are not written again if something else deletes them.
-type spared struct {
+type preserved struct {
 	// services are records that the kernel refuses. What it holds of their frontends stays.
-	services records
+	services map[state.ServiceName]*state.Service
 	// lost are those of services that the state has as they are here, but for which there is no room when something else has deleted
 	// what they had. Each comparison tries them again.
 	lost map[state.ServiceName]error
@@ -38,12 +38,12 @@ type spared struct {
 	all bool
 }
 
-// none reports whether nothing is spared.
-func (s *spared) none() bool { return !s.all && len(s.services) == 0 }
+// none reports whether nothing is preserved.
+func (s *preserved) none() bool { return !s.all && len(s.services) == 0 }
 
-// after returns what is still spared once u is applied. A full update says anew what is.
-func (s *spared) after(u *state.Update) spared {
-	next := spared{services: records{}, lost: map[state.ServiceName]error{}}
+// after returns what is still preserved once u is applied. A full update says anew what is.
+func (s *preserved) after(u *state.Update) preserved {
+	next := preserved{services: map[state.ServiceName]*state.Service{}, lost: map[state.ServiceName]error{}}
 	if u.Full {
 		return next
 	}
@@ -65,26 +65,23 @@ func (s *spared) after(u *state.Update) spared {
 
 // record returns what a service has, or is to have again. It is nil if the mirror does not know.
 func (m *mirror) record(name state.ServiceName) *state.Service {
-	if m.spared.lost[name] != nil {
-		return m.spared.services[name]
+	if m.preserved.lost[name] != nil {
+		return m.preserved.services[name]
 	}
 	return m.services[name].record
 }
 
 // stillLost takes over which services were lost before, up to those that are programmed now.
-func (m *mirror) stillLost(before spared) {
+func (m *mirror) stillLost(before preserved) {
 	for name, err := range before.lost {
 		if m.services[name].record == nil {
-			m.spared.services[name], m.spared.lost[name] = before.services[name], err
+			m.preserved.services[name], m.preserved.lost[name] = before.services[name], err
 		}
 	}
 }
 
-// records are services by name.
-type records map[state.ServiceName]*state.Service
-
-// concerns reports whether an update is about what is spared, so that the mirror does not tell what it changes.
-func (s *spared) concerns(u *state.Update) bool {
+// concerns reports whether an update is about what is preserved, so that the mirror does not show what it changes.
+func (s *preserved) concerns(u *state.Update) bool {
 	if s.all {
 		return true
 	}
@@ -120,16 +117,6 @@ func addFrontends(set map[elementKey]bool, s *state.Service) {
 		p := &s.Ports[i]
 		for j := range p.Frontends {
 			set[frontendKey(p, &p.Frontends[j])] = true
-		}
-	}
-}
-
-// addKeys adds the frontends of a record to those that are taken.
-func addKeys(taken map[state.FrontendKey]bool, s *state.Service) {
-	for i := range s.Ports {
-		p := &s.Ports[i]
-		for j := range p.Frontends {
-			taken[p.Key(&p.Frontends[j])] = true
 		}
 	}
 }
@@ -180,6 +167,24 @@ func (s sharedKey) element() element {
 	}
 	return e
 }
+
+// Node returns the node as the tables show it.
+func (m *mirror) Node() *state.Node { return m.node }
+
+// NodePorts returns the addresses that serve NodePorts, sorted.
+func (m *mirror) NodePorts() []netip.Addr { return m.nodePorts }
+
+// Records returns the services as they are programmed, in a map of the caller's own. Those that are preserved are not among them.
+func (m *mirror) Records() map[state.ServiceName]*state.Service {
+	records := make(map[state.ServiceName]*state.Service, len(m.services))
+	for name, a := range m.services {
+		records[name] = a.record
+	}
+	return records
+}
+
+// servesLoopback reports whether NodePorts are served on IPv4 loopback addresses, which takes route_localnet.
+func (m *mirror) servesLoopback() bool { return m.shape.loopback }
 
 // placeService lays out the routes of a record, close to how those of the former record are.
 func placeService(former applied, s *state.Service) []placement {

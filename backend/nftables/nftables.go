@@ -49,7 +49,8 @@ type Backend struct {
 	// flags are those of our tables. If they are owned, nobody else can change them while this process runs.
 	flags nft.TableFlags
 
-	limits readLimits
+	// limits are those of comparisons, but for the number of lookups at a time.
+	limits limits
 
 	mirror *mirror
 	// stale are services that have failed, so that the mirror shows less, or something else, of them than the state has.
@@ -97,7 +98,7 @@ const maxFinders = 4
 func open(ctx context.Context, o Options, k kernel, more ...finder) (*Backend, error) {
 	b := &Backend{
 		o: o, detector: o.LocalDetector, log: o.Logger, kernel: k, finders: append([]finder{k}, more...), mirror: newMirror(), local: openRouteLocalnet(),
-		limits: usualReadLimits, stale: map[state.ServiceName]bool{},
+		limits: usualLimits, stale: map[state.ServiceName]bool{},
 	}
 	if b.log == nil {
 		b.log = slog.New(slog.DiscardHandler)
@@ -161,8 +162,8 @@ func (b *Backend) own(ctx context.Context) error {
 			"lacks", nft.PersistentTables.Name, "since", nft.PersistentTables.Since)
 	}
 	b.batch.Reset()
-	for _, f := range families {
-		info, err := b.kernel.Table(table(f))
+	for _, t := range tables() {
+		info, err := b.kernel.Table(t)
 		switch {
 		case errors.Is(err, os.ErrNotExist):
 			continue
@@ -171,7 +172,7 @@ func (b *Backend) own(ctx context.Context) error {
 		case info.Flags&nft.Owned != 0:
 			err := ownedBy(b.kernel, info)
 			if inUse, ok := errors.AsType[*InUseError](err); ok {
-				inUse.Holder = fmt.Sprintf("that which owns table %s (%v), %s", tableName, f, inUse.Holder)
+				inUse.Holder = fmt.Sprintf("that which owns table %v, %s", t, inUse.Holder)
 			}
 			if err != nil {
 				return err
@@ -180,7 +181,7 @@ func (b *Backend) own(ctx context.Context) error {
 		case !persistent || info.Flags&nft.Persistent == 0:
 			continue // of a version or kernel that left it to everybody
 		}
-		b.batch.AddTableAs(table(f), b.flags)
+		b.batch.AddTableAs(t, b.flags)
 	}
 	if b.batch.Len() == 0 {
 		return nil
@@ -193,8 +194,8 @@ func (b *Backend) own(ctx context.Context) error {
 
 // intact reports whether our tables are still there and ours.
 func (b *Backend) intact() (bool, error) {
-	for _, f := range families {
-		info, err := b.kernel.Table(table(f))
+	for _, t := range tables() {
+		info, err := b.kernel.Table(t)
 		if errors.Is(err, os.ErrNotExist) || err == nil && info.Flags != b.flags {
 			return false, nil
 		}
@@ -225,7 +226,7 @@ func (b *Backend) watch() (err error) {
 	if err != nil {
 		return err
 	}
-	m, err := nft.OpenMonitor(table(state.IPv4), table(state.IPv6))
+	m, err := nft.OpenMonitor(tables()...)
 	if err != nil {
 		return err
 	}
@@ -365,7 +366,7 @@ func (b *Backend) noteStale(u *state.Update, failed map[state.ServiceName]error)
 
 // addLost adds the services to failed that are not programmed because there is no room for them any longer.
 func (b *Backend) addLost(failed map[state.ServiceName]error) {
-	for name, err := range b.mirror.spared.lost {
+	for name, err := range b.mirror.preserved.lost {
 		if failed[name] == nil {
 			failed[name] = err
 		}
@@ -389,7 +390,20 @@ func (b *Backend) applyWithout(u *state.Update, failed, lost map[state.ServiceNa
 
 // compares reports whether an update takes a comparison with what the kernel holds.
 func (b *Backend) compares(u *state.Update) bool {
-	return u.Full || !b.known || b.mirror.spared.concerns(u)
+	return u.Full || !b.known || b.mirror.preserved.concerns(u)
+}
+
+// records are services by name.
+type records = map[state.ServiceName]*state.Service
+
+// addKeys adds the frontends of a record to those that are taken.
+func addKeys(taken map[state.FrontendKey]bool, s *state.Service) {
+	for i := range s.Ports {
+		p := &s.Ports[i]
+		for j := range p.Frontends {
+			taken[p.Key(&p.Frontends[j])] = true
+		}
+	}
 }
 
 // programmable returns u without the records of services that have failed. In a full update, what a service had before takes its
@@ -436,23 +450,16 @@ func (b *Backend) apply(u *state.Update, unknown records, lost map[state.Service
 	if b.compares(u) {
 		want := b.mirror.after(u)
 		want.lose(lost)
-		maps.Copy(want.spared.services, unknown)
+		maps.Copy(want.preserved.services, unknown)
 		return b.applyAll(want)
 	}
-	p := newPlan(&b.o, b.mirror)
-	p.flags = b.flags
-	p.update(u)
-	p.settle(b.selectNodePorts(u.Node))
-	p.grow()
-	notes := make([]flowNote, 0, len(p.services))
-	for name, a := range p.services {
-		notes = append(notes, flowNote{old: b.mirror.services[name].record, new: a.record})
-	}
-	written, err := b.commitNoted(p, notes, func(int) []flowNote { return nil })
+	nodePorts := b.selectNodePorts(u.Node)
+	p := b.mirror.change(b.o.settings(b.flags), u, nodePorts)
+	written, err := b.commitNoted(p, nodePorts, func(int) []flowNote { return nil })
 	if err != nil {
 		return backend.Result{Written: written}, err
 	}
-	p.commit()
+	b.mirror = p.commit()
 	b.finish()
 	return backend.Result{Written: written}, nil
 }
@@ -460,23 +467,12 @@ func (b *Backend) apply(u *state.Update, unknown records, lost map[state.Service
 // applyAll makes the tables show what is desired, whatever they show now.
 func (b *Backend) applyAll(want desired) (backend.Result, error) {
 	b.guard.arm() // before the reading: whatever changes after it is drift
-	slices.SortFunc(want.services, func(a, b *state.Service) int { return a.Name.Compare(b.Name) })
+	want.nodePorts = b.selectNodePorts(want.node)
 	p, err := b.compareAll(want)
 	if err != nil {
 		return backend.Result{}, fmt.Errorf("nftables: %w", err)
 	}
-	// Whatever is written: after a commit whose answer was lost nothing is left to write, but its changes count.
-	var notes []flowNote
-	for name, a := range b.mirror.services {
-		now := p.services[name].record
-		if want.spared.lost[name] != nil {
-			now = want.spared.services[name]
-		}
-		if now != a.record {
-			notes = append(notes, flowNote{old: a.record, new: now})
-		}
-	}
-	written, err := b.commitNoted(p, notes, func(written int) []flowNote {
+	written, err := b.commitNoted(p, want.nodePorts, func(written int) []flowNote {
 		wrote := written > 0 || b.cutter.isDoubtful()
 		if b.applied && !wrote {
 			return nil
@@ -486,9 +482,10 @@ func (b *Backend) applyAll(want desired) (backend.Result, error) {
 	if err != nil {
 		return backend.Result{Written: written}, err
 	}
-	b.logReplaced(p)
-	b.mirror = p.m
-	p.commit()
+	if p.forgetsClients() { // everything else in a replaced table is as before
+		b.log.Info("the tables were replaced, because their layout or options have changed: clients with affinity may get other endpoints")
+	}
+	b.mirror = p.commit()
 	b.known, b.applied = true, true
 	b.finish()
 	return backend.Result{Written: written}, nil
@@ -496,39 +493,11 @@ func (b *Backend) applyAll(want desired) (backend.Result, error) {
 
 // compareAll plans the difference between what the tables hold and what is desired.
 func (b *Backend) compareAll(want desired) (*plan, error) {
-	for whole := map[tableSet]bool{}; ; {
-		p, unexpected, err := b.compareOnce(want, whole)
-		if err != nil || len(unexpected) == 0 {
-			return p, err
-		}
-		for _, s := range unexpected {
-			whole[s.tableSet] = true
-		}
-	}
-}
-
-// compareOnce is compareAll, and returns the sets that have to be dumped first, if there are any.
-func (b *Backend) compareOnce(want desired, whole map[tableSet]bool) (*plan, []*largeSet, error) {
-	ks, err := b.readKernel(want, whole)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer ks.close()
-	p, err := resync(&b.o, b.mirror, ks, want, b.selectNodePorts(want.node))
-	if err != nil {
-		return nil, nil, err
-	}
-	return p, slices.DeleteFunc(ks.unexpected(), func(s *largeSet) bool { return s.rewrite }), nil
-}
-
-// logReplaced says once what a replaced table means. Everything else in it is as before.
-func (b *Backend) logReplaced(p *plan) {
-	for i := range p.tables {
-		if t := &p.tables[i]; t.replace != nil && !t.keepsClients && len(p.shape.timeouts) > 0 {
-			b.log.Info("the tables were replaced, because their layout or options have changed: clients with affinity may get other endpoints")
-			return
-		}
-	}
+	r := newTableReader(b.kernel, b.finders)
+	defer r.close()
+	limits := b.limits
+	limits.Ahead = lookupsAhead * len(b.finders)
+	return b.mirror.compare(b.o.settings(b.flags), want, r, limits)
 }
 
 // Verify compares the tables with what was applied last and repairs them. See [backend.Backend].
@@ -547,13 +516,13 @@ func (b *Backend) Verify(context.Context) (backend.Result, error) {
 			alarm = foreignChange
 		}
 	}
-	same := &state.Update{Node: b.mirror.node}
-	sure := b.known && len(b.mirror.spared.lost) == 0
+	same := &state.Update{Node: b.mirror.Node()}
+	sure := b.known && len(b.mirror.preserved.lost) == 0
 	if sure && alarm != foreignChange {
 		return b.apply(same, nil, nil) // a no-op, unless addresses changed
 	}
 	began := time.Now()
-	moved := !slices.Equal(b.selectNodePorts(b.mirror.node), b.mirror.nodePorts)
+	moved := !slices.Equal(b.selectNodePorts(b.mirror.Node()), b.mirror.NodePorts())
 	result, err := b.repair(same)
 	b.guard.spent(time.Since(began))
 	if err != nil {
@@ -596,15 +565,21 @@ func (b *Backend) selectNodePorts(node *state.Node) []netip.Addr {
 	})
 }
 
-// commitNoted carries out a plan, and takes down what it means for flows: notes, and what more returns after it.
-func (b *Backend) commitNoted(p *plan, notes []flowNote, more func(written int) []flowNote) (int, error) {
+// commitNoted carries out a plan, after which NodePorts are served on nodePorts, and takes down what it means for flows: the services that
+// it changes, and what more returns after it. What is written does not matter for them: after a commit whose answer was lost
+// nothing is left to write, but its changes count.
+func (b *Backend) commitNoted(p *plan, nodePorts []netip.Addr, more func(written int) []flowNote) (int, error) {
+	var notes []flowNote
+	for was, is := range p.changed() {
+		notes = append(notes, flowNote{old: was, new: is})
+	}
 	b.cutter.begin(notes...)
 	written, err := b.commit(p)
 	if err != nil {
 		b.cutter.failed()
 		return written, err
 	}
-	b.cutter.committed(p.nodePorts, append(notes, more(written)...)...)
+	b.cutter.committed(nodePorts, append(notes, more(written)...)...)
 	return written, nil
 }
 
@@ -653,7 +628,7 @@ const keepBatch = 1 << 20
 
 // finish does what comes after a commit, and in each Verify. What fails here is tried again later.
 func (b *Backend) finish() {
-	if !b.mirror.shape.loopback {
+	if !b.mirror.servesLoopback() {
 		return
 	}
 	again, err := b.local.enable()

@@ -12,11 +12,19 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
+// testSettings are settings with which pods of some families are recognized by their addresses.
+func testSettings(pods ...state.Family) *settings {
+	s := &settings{MasqueradeMark: testMark, MaxAffinityClients: 1 << 20}
+	s.LocalDetector.ClusterCIDRs = recordtest.PodCIDRs(pods...)
+	return s
+}
+
+// testMark marks connections for masquerading in tests.
+const testMark = 1 << 14
+
 // planned commits an update to a mirror, without a kernel.
 func planned(m *mirror, u *state.Update) *plan {
-	p := newPlan(&Options{}, m)
-	p.update(u)
-	p.settle(nil)
+	p := m.change(testSettings(), u, nil)
 	p.commit()
 	return p
 }
@@ -54,7 +62,7 @@ func TestNumbers(t *testing.T) {
 		}
 	}
 	u := delta(changed)
-	newPlan(&Options{}, other).update(u) // is never committed
+	other.change(testSettings(), u, nil) // is never committed
 	for _, n := range first {
 		delete(other.numbers, n)
 	}
@@ -101,31 +109,31 @@ func TestNumbersInAComparison(t *testing.T) {
 
 func resynced(t *testing.T, former *mirror, ks *kernelState, want desired) *plan {
 	t.Helper()
-	p, err := resync(&Options{}, former, ks, want, nil)
+	p, err := former.difference(testSettings(), ks, want)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return p
 }
 
-// TestSparedNumbers: a frontend that stays as it is in the kernel keeps its list for itself.
-func TestSparedNumbers(t *testing.T) {
+// TestPreservedNumbers: a frontend that stays as it is in the kernel keeps its list for itself.
+func TestPreservedNumbers(t *testing.T) {
 	a, gone := restrictedService("a", recordtest.Prefixes("10.0.0.0/8")), restrictedService("refused", recordtest.Prefixes("11.0.0.0/8"))
 	gone.Ports[0].Frontends[0].Addr, gone.Ports[0].Frontends[1].Addr = addr("10.96.9.9"), addr("203.0.113.9")
 	first := firstNumbers(a)
-	before := renderer{o: &Options{}, shape: new(shape)}
+	before := renderer{settings: testSettings(), shape: new(shape)}
 	before.whole(&applied{record: gone, places: placeService(applied{}, gone), numbers: first}) // as if it had drawn them before
 	ks := &kernelState{elements: map[elementKey][maxData]byte{}}
 	for i := range before.own {
 		ks.elements[before.own[i].id()] = before.own[i].data
 	}
-	for name, spared := range map[string]spared{
-		"one":      {services: records{gone.Name: gone}},
+	for name, preserved := range map[string]preserved{
+		"one":      {services: map[state.ServiceName]*state.Service{gone.Name: gone}},
 		"all":      {all: true},
-		"all, one": {all: true, services: records{gone.Name: gone}},
+		"all, one": {all: true, services: map[state.ServiceName]*state.Service{gone.Name: gone}},
 	} {
 		p := resynced(t, newMirror(), &kernelState{elements: maps.Clone(ks.elements)},
-			desired{services: []*state.Service{a}, node: testNode, spared: spared})
+			desired{services: []*state.Service{a}, node: testNode, preserved: preserved})
 		p.commit()
 		for _, s := range p.order {
 			for e := range s.del.all() {
@@ -134,14 +142,14 @@ func TestSparedNumbers(t *testing.T) {
 		}
 		for o, n := range p.m.services[a.Name].numbers {
 			if n == first[o] {
-				t.Errorf("%s: %v shares the number %#x with what is spared", name, o, n)
+				t.Errorf("%s: %v shares the number %#x with what is preserved", name, o, n)
 			}
 		}
 	}
 	p := resynced(t, newMirror(), &kernelState{elements: maps.Clone(ks.elements)},
 		desired{services: []*state.Service{a}, node: testNode})
 	if now := p.services[a.Name].numbers; !maps.Equal(now, first) {
-		t.Errorf("numbers %v when nothing is spared, want %v", now, first)
+		t.Errorf("numbers %v when nothing is preserved, want %v", now, first)
 	}
 }
 

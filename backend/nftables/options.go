@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -49,14 +50,6 @@ func (o *Options) check() error {
 // defaultMasqueradeBit is kube-proxy's default for masqueradeBit.
 const defaultMasqueradeBit = 14
 
-// mark returns the packet mark's bit.
-func (o *Options) mark() uint32 {
-	if o.MasqueradeBit == nil {
-		return 1 << defaultMasqueradeBit
-	}
-	return 1 << *o.MasqueradeBit
-}
-
 // The number of remembered clients of each family.
 const (
 	defaultMaxAffinityClients = 1 << 20
@@ -64,9 +57,17 @@ const (
 	greatestMaxAffinityClients = 1 << 26
 )
 
-func (o *Options) maxAffinityClients() uint32 {
-	if o.MaxAffinityClients == 0 {
-		return defaultMaxAffinityClients
+// settings returns what the tables depend on beside the state, with the flags that they have.
+func (o *Options) settings(flags nft.TableFlags) *settings {
+	s := &settings{
+		LocalDetector: o.LocalDetector, MasqueradeMark: 1 << defaultMasqueradeBit, MaxAffinityClients: defaultMaxAffinityClients,
+		TableFlags: flags,
 	}
-	return uint32(o.MaxAffinityClients)
+	if o.MasqueradeBit != nil {
+		s.MasqueradeMark = 1 << *o.MasqueradeBit
+	}
+	if o.MaxAffinityClients > 0 {
+		s.MaxAffinityClients = uint32(o.MaxAffinityClients)
+	}
+	return s
 }

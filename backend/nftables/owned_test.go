@@ -276,8 +276,8 @@ func TestReconfigure(t *testing.T) {
 	b := newBackend(t, ns, Options{})
 	apply(t, b, full(someServices()...))
 	for _, o := range []Options{
-		{LocalDetector: pods(families...)},
-		{LocalDetector: pods(families...), MasqueradeBit: new(3)},
+		{LocalDetector: detectPods(families...)},
+		{LocalDetector: detectPods(families...), MasqueradeBit: new(3)},
 		{MasqueradeBit: new(3), NodePortAddresses: state.NodePortAddresses{CIDRs: []netip.Prefix{prefix("127.0.0.0/8")}}},
 		{},
 	} {

@@ -3,7 +3,6 @@ package nftables
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
@@ -34,39 +33,36 @@ func (b *Backend) commitParts(p *plan) (written int, err error) {
 		written += n
 		return err
 	}
-	for i := range p.tables {
-		if err := commit(func(b *nft.Batch) { p.tables[i].write(b, p.flags) }); err != nil {
-			return written, err
-		}
-	}
-	d := p.divide()
 	failed, inARow := map[state.ServiceName]error{}, 0
-	var search func([]unit) error
-	search = func(units []unit) error {
-		if len(units) == 0 {
+	var search func(part) error
+	search = func(p part) error {
+		if p.size() == 0 {
 			return nil
 		}
-		err := commit(func(b *nft.Batch) { d.write(b, units) })
+		err := commit(p.write)
 		switch {
 		case err == nil:
 			inARow = 0
 			return nil
 		case !errors.Is(err, nft.ErrNoRoom):
 			return err
-		case len(units) > 1:
-			half := len(units) / 2
-			if err := search(units[:half]); err != nil {
+		case p.size() > 1:
+			first, second := p.halves()
+			if err := search(first); err != nil {
 				return err
 			}
-			return search(units[half:])
-		case units[0].stage == orphanedFrontends:
-			return d.orphan(units[0], func(pieces []piece) error {
-				return commit(func(b *nft.Batch) { writePieces(b, pieces) })
-			})
-		case units[0].stage != wholeServices:
+			return search(second)
+		}
+		if first, last, ok := p.orphan(); ok {
+			if err := search(first); err != nil {
+				return err
+			}
+			return search(last)
+		}
+		name, ok := p.service()
+		if !ok {
 			return err
 		}
-		name := d.names[units[0].index]
 		failed[name] = fmt.Errorf("service %v does not fit into one transaction of the kernel: give it fewer endpoints, ports or "+
 			"source ranges, or %s: %w", name, moreRoom, err)
 		if inARow++; inARow%mostWithoutRoom == 0 {
@@ -74,22 +70,18 @@ func (b *Backend) commitParts(p *plan) (written int, err error) {
 		}
 		return nil
 	}
-	if err := search(d.stages(sharedAdditions, orphanedFrontends)); err != nil {
+	first, last := p.divide()
+	if err := search(first); err != nil {
 		return written, err
 	}
 	if len(failed) > 0 {
 		return written, &tooLargeError{failed}
 	}
-	return written, search(d.stages(orphanedFrontends, numStages))
+	return written, search(last)
 }
 
 // probeRoom returns an error if there is no room even for a single element, which nobody sees: the same transaction deletes it.
 func (b *Backend) probeRoom() error {
-	e := newSharedKey(hairpin, netip.IPv4Unspecified()).element()
-	_, err := b.commitBatch(func(batch *nft.Batch) {
-		t, name, encoded := table(e.family), e.set.name(), e.encode(e.set.layout(e.family))
-		batch.AddElem(t, name, encoded)
-		batch.DeleteElem(t, name, encoded)
-	})
+	_, err := b.commitBatch(probe)
 	return err
 }

@@ -13,8 +13,9 @@ import (
 // plan is a set of changes to the tables, worked out before the kernel is touched: it is committed in one transaction, and
 // only then becomes part of the mirror.
 type plan struct {
-	o *Options
-	m *mirror
+	settings *settings
+	// former is the mirror that the plan begins with, and m the one that it becomes part of: another one if all is compared.
+	former, m *mirror
 
 	services  map[state.ServiceName]applied // new values; a nil record is a removal
 	refs      map[sharedKey]int32           // changes of the counts
@@ -23,14 +24,12 @@ type plan struct {
 	node      *state.Node
 	shape     shape
 
-	// flags are those of our tables.
-	flags  nft.TableFlags
 	tables []tablePlan
 	// lengthens is set if there are ranges of prefix lengths that the firewall of a table does not ask for yet.
 	lengthens bool
 	sets      map[tableSet]*setPlan
 	order     []*setPlan // the values of sets, in the order in which they were needed
-	// kept are elements that are spared.
+	// kept are elements that are preserved.
 	kept []element
 
 	old, new renderer
@@ -100,13 +99,13 @@ func (l *elements) all() iter.Seq[*element] {
 	}
 }
 
-func newPlan(o *Options, m *mirror) *plan {
+func newPlan(s *settings, former, m *mirror) *plan {
 	p := &plan{
-		o: o, m: m, services: map[state.ServiceName]applied{}, refs: map[sharedKey]int32{}, numbers: map[uint32]bool{},
+		settings: s, former: former, m: m, services: map[state.ServiceName]applied{}, refs: map[sharedKey]int32{}, numbers: map[uint32]bool{},
 		nodePorts: m.nodePorts, node: m.node, shape: m.shape.clone(), sets: map[tableSet]*setPlan{}, index: map[elementKey]int{},
 	}
-	p.old = renderer{o: o, shape: &m.shape}
-	p.new = renderer{o: o, shape: &p.shape}
+	p.old = renderer{settings: s, shape: &m.shape}
+	p.new = renderer{settings: s, shape: &p.shape}
 	return p
 }
 
@@ -133,7 +132,17 @@ func (p *plan) del(e element) {
 	s.del.append(e)
 }
 
-// update plans the way from the mirror to the state after u.
+// change plans the way from the mirror to the state after u, which is not full and concerns nothing that is preserved. NodePorts are
+// served on nodePorts, which are sorted.
+func (m *mirror) change(s *settings, u *state.Update, nodePorts []netip.Addr) *plan {
+	p := newPlan(s, m, m)
+	p.update(u)
+	p.finalize(nodePorts)
+	p.grow()
+	return p
+}
+
+// update plans the elements of the services that have changed.
 func (p *plan) update(u *state.Update) {
 	for _, name := range u.Removed {
 		p.replace(name, nil)
@@ -253,8 +262,8 @@ func (p *plan) diffList(l *allowedList, from, to []netip.Prefix) {
 	}
 }
 
-// settle plans the elements that depend on the whole of the update.
-func (p *plan) settle(nodePorts []netip.Addr) {
+// finalize plans the elements that depend on the whole of the update.
+func (p *plan) finalize(nodePorts []netip.Addr) {
 	for _, k := range slices.SortedFunc(maps.Keys(p.refs), sharedKey.compare) { // the same change makes the same batch
 		before := p.m.refs[k]
 		switch after := before + p.refs[k]; {
@@ -301,7 +310,7 @@ func (p *plan) grow() {
 		return
 	}
 	for _, f := range families {
-		was := skeleton{p.o, f, &p.m.shape, p.m.node}
+		was := skeleton{p.settings, f, &p.m.shape, p.m.node}
 		sets := map[string]bool{}
 		for _, id := range setIDs(f, &p.m.shape) {
 			sets[id.name()] = true
@@ -320,12 +329,12 @@ func (p *plan) grow() {
 // skeleton plans the sets and chains of a table, as far as they do not exist as they should.
 func (p *plan) skeleton(f state.Family, hasSet func(*nft.Set) bool, hasChain func(*nft.Chain) (exists, same bool)) {
 	t := tablePlan{table: table(f)}
-	for _, s := range p.o.sets(f, &p.shape) {
+	for _, s := range p.settings.sets(f, &p.shape) {
 		if !hasSet(&s) {
 			t.sets = append(t.sets, s)
 		}
 	}
-	sk := skeleton{p.o, f, &p.shape, p.node}
+	sk := skeleton{p.settings, f, &p.shape, p.node}
 	for _, c := range sk.chains() {
 		exists, same := hasChain(&c)
 		if same {
@@ -350,7 +359,7 @@ func (p *plan) writeAhead(b *nft.Batch) {
 	p.tables = slices.DeleteFunc(p.tables, func(t tablePlan) bool {
 		changes := len(t.flush) > 0 // else there was no such table
 		if changes {
-			t.write(b, p.flags)
+			t.write(b, p.settings.TableFlags)
 		}
 		return changes
 	})
@@ -360,7 +369,7 @@ func (p *plan) writeAhead(b *nft.Batch) {
 // element may replace another with the same key.
 func (p *plan) write(b *nft.Batch) {
 	for i := range p.tables {
-		p.tables[i].write(b, p.flags)
+		p.tables[i].write(b, p.settings.TableFlags)
 	}
 	size := 0
 	for _, s := range p.order {
@@ -412,8 +421,37 @@ func (s *setPlan) write(b *nft.Batch, elements *elements, put func(nft.Table, st
 	}
 }
 
-// commit makes the plan part of the mirror.
-func (p *plan) commit() {
+// changed yields what services were and are to be, nil if they were not there or are to go. If all is compared, those are left out
+// of which the mirror did not know.
+func (p *plan) changed() iter.Seq2[*state.Service, *state.Service] {
+	return func(yield func(was, is *state.Service) bool) {
+		if p.former == p.m {
+			for name, a := range p.services {
+				if !yield(p.m.services[name].record, a.record) {
+					return
+				}
+			}
+			return
+		}
+		for name, a := range p.former.services {
+			is := p.services[name].record
+			if p.m.preserved.lost[name] != nil {
+				is = p.m.preserved.services[name]
+			}
+			if is != a.record && !yield(a.record, is) {
+				return
+			}
+		}
+	}
+}
+
+// forgetsClients reports whether a table is replaced with all that it remembers of clients with affinity.
+func (p *plan) forgetsClients() bool {
+	return len(p.shape.timeouts) > 0 && slices.ContainsFunc(p.tables, func(t tablePlan) bool { return t.replace != nil && !t.keepsClients })
+}
+
+// commit notes that the plan was carried out, and returns the mirror that shows it.
+func (p *plan) commit() *mirror {
 	if len(p.m.services)+len(p.m.refs) == 0 { // as when all was compared
 		p.m.services, p.services = p.services, p.m.services
 		p.m.refs, p.refs = p.refs, p.m.refs
@@ -442,4 +480,5 @@ func (p *plan) commit() {
 		}
 	}
 	p.m.nodePorts, p.m.node, p.m.shape = p.nodePorts, p.node, p.shape
+	return p.m
 }

@@ -15,8 +15,8 @@ func Programmed() (held bool, err error) {
 		return false, fmt.Errorf("nftables: %w", err)
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
-	for _, f := range families {
-		if held, err = conn.HasTable(table(f)); held || err != nil {
+	for _, t := range tables() {
+		if held, err = conn.HasTable(t); held || err != nil {
 			break
 		}
 	}

@@ -122,7 +122,7 @@ func checkService(s *state.Service) error {
 
 // renderer turns records into elements.
 type renderer struct {
-	o *Options
+	settings *settings
 	// shape decides which time-outs there are.
 	shape *shape
 	// own receives elements that belong to one service alone, but for those of lists.
@@ -317,7 +317,7 @@ func (b *frontendRenderer) number(k kind, n uint32) {
 }
 
 func (b *frontendRenderer) frontend(p *state.Port, t *state.Traffic, places [][]state.Endpoint) {
-	if t.Masquerade != b.o.usualMasquerade(b.space, p.Family) {
+	if t.Masquerade != b.settings.usualMasquerade(b.space, p.Family) {
 		b.add(common, masquerade, uint32(t.Masquerade))
 	}
 	if isSplit(t) {

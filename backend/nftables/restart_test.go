@@ -38,7 +38,7 @@ func someServices() []*state.Service {
 	return list
 }
 
-func pods(families ...state.Family) state.LocalDetector {
+func detectPods(families ...state.Family) state.LocalDetector {
 	return state.LocalDetector{ClusterCIDRs: recordtest.PodCIDRs(families...)}
 }
 
@@ -53,7 +53,7 @@ func restarted(t *testing.T, ns *netns.NS, before Options, first *state.Update, 
 }
 
 func TestRestartWithoutADifference(t *testing.T) {
-	for _, o := range []Options{{}, {LocalDetector: pods(families...)}, {LocalDetector: state.LocalDetector{NodeCIDR: true}}} {
+	for _, o := range []Options{{}, {LocalDetector: detectPods(families...)}, {LocalDetector: state.LocalDetector{NodeCIDR: true}}} {
 		ns := newNS(t)
 		r, b := restarted(t, ns, o, full(someServices()...), o, full(someServices()...))
 		if r.Written != 0 {
@@ -68,7 +68,7 @@ func TestRestartWithoutADifference(t *testing.T) {
 func TestRestartWithOneEndpointLess(t *testing.T) {
 	ns := newNS(t)
 	c := dial(t, ns)
-	o := Options{LocalDetector: pods(families...)}
+	o := Options{LocalDetector: detectPods(families...)}
 	services := someServices()
 	b := newBackend(t, ns, o)
 	apply(t, b, full(services...))
@@ -131,12 +131,12 @@ func TestRestartWithOtherOptions(t *testing.T) {
 		before, after Options
 		most          int // objects that may be written, 0 for any number
 	}{
-		{"cluster CIDRs added", Options{}, Options{LocalDetector: pods(families...)}, 0},
-		{"cluster CIDRs removed", Options{LocalDetector: pods(families...)}, Options{}, 0},
-		{"one cluster CIDR less", Options{LocalDetector: pods(families...)}, Options{LocalDetector: pods(state.IPv4)}, 0},
-		{"another cluster CIDR", Options{LocalDetector: pods(families...)},
+		{"cluster CIDRs added", Options{}, Options{LocalDetector: detectPods(families...)}, 0},
+		{"cluster CIDRs removed", Options{LocalDetector: detectPods(families...)}, Options{}, 0},
+		{"one cluster CIDR less", Options{LocalDetector: detectPods(families...)}, Options{LocalDetector: detectPods(state.IPv4)}, 0},
+		{"another cluster CIDR", Options{LocalDetector: detectPods(families...)},
 			Options{LocalDetector: state.LocalDetector{ClusterCIDRs: []netip.Prefix{prefix("10.0.0.0/8"), prefix("fd00::/8")}}}, 80},
-		{"another way to tell pods", Options{LocalDetector: pods(families...)},
+		{"another way to tell pods", Options{LocalDetector: detectPods(families...)},
 			Options{LocalDetector: state.LocalDetector{BridgeInterface: "cni0"}}, 80},
 		{"masquerade bit", Options{}, Options{MasqueradeBit: &bit}, 60},
 		{"node port addresses", Options{}, Options{NodePortAddresses: state.NodePortAddresses{Primary: true}}, 10},
@@ -295,7 +295,7 @@ func TestAffinitySurvives(t *testing.T) {
 		recalled int
 	}{
 		"the same table": {func(*nft.Batch, nft.Table) {}, Options{}, 6},
-		"other options":  {func(*nft.Batch, nft.Table) {}, Options{LocalDetector: pods(families...)}, 6},
+		"other options":  {func(*nft.Batch, nft.Table) {}, Options{LocalDetector: detectPods(families...)}, 6},
 		"another size":   {func(*nft.Batch, nft.Table) {}, Options{MaxAffinityClients: 1000}, 0},
 		"another set":    {func(b *nft.Batch, tb nft.Table) { b.AddSet(tb, &foreignSet) }, Options{}, 6},
 		"another map":    {func(b *nft.Batch, tb nft.Table) { b.AddSet(tb, &foreignMap) }, Options{}, 6},

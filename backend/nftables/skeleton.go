@@ -28,10 +28,10 @@ import (
 // Between the evaluation of two rules a commit may happen. So that no packet sees half of it, every decision that has to fit an
 // earlier one is either made by a single lookup or checked again; the odd repetitions below are for that.
 type skeleton struct {
-	o     *Options
-	f     state.Family
-	shape *shape
-	node  *state.Node
+	settings *settings
+	f        state.Family
+	shape    *shape
+	node     *state.Node
 }
 
 // Names of chains.
@@ -300,7 +300,7 @@ func (sk *skeleton) spaceChains(s space) []nft.Chain {
 	insidePicks, insideBig := sk.picks(s, inside)
 
 	m := nft.Chain{Name: sk.masqueradeChain(s)}
-	usual := sk.o.usualMasquerade(s, sk.f)
+	usual := sk.settings.usualMasquerade(s, sk.f)
 	for kind := range masqueradeNames {
 		if k := state.Masquerade(kind); k != usual {
 			// nft: … @…-masquerade-… goto mark-…
@@ -422,10 +422,10 @@ func (sk *skeleton) markChain(m state.Masquerade) nft.Chain {
 	}
 	if m == state.MasqueradeNode {
 		// nft: fib saddr type local meta mark set meta mark | 0x00004000
-		c.Rules = append(c.Rules, join(sk.fromNode(), sk.setMark(sk.o.mark())))
+		c.Rules = append(c.Rules, join(sk.fromNode(), sk.setMark(sk.settings.MasqueradeMark)))
 	} else {
 		// nft: meta mark set meta mark | 0x00004000
-		c.Rules = append(c.Rules, sk.setMark(sk.o.mark()))
+		c.Rules = append(c.Rules, sk.setMark(sk.settings.MasqueradeMark))
 	}
 	return c
 }
@@ -435,14 +435,14 @@ func (sk *skeleton) markChain(m state.Masquerade) nft.Chain {
 //	nft: … meta mark set meta mark | 0x00004000
 //	nft: … meta mark set meta mark & 0xffffbfff …
 func (sk *skeleton) setMark(bit uint32) []nft.Expr {
-	return one(nft.Meta(nft.Reg0, nft.MetaMark), nft.Mask(nft.Reg0, ^sk.o.mark(), bit), nft.SetMeta(nft.Reg0, nft.MetaMark))
+	return one(nft.Meta(nft.Reg0, nft.MetaMark), nft.Mask(nft.Reg0, ^sk.settings.MasqueradeMark, bit), nft.SetMeta(nft.Reg0, nft.MetaMark))
 }
 
 // marked matches packets that carry our mark.
 //
 //	nft: meta mark & 0x00004000 != 0x00000000 …
 func (sk *skeleton) marked() []nft.Expr {
-	return one(nft.Meta(nft.Reg0, nft.MetaMark), nft.Mask(nft.Reg0, sk.o.mark(), 0),
+	return one(nft.Meta(nft.Reg0, nft.MetaMark), nft.Mask(nft.Reg0, sk.settings.MasqueradeMark, 0),
 		nft.NotEqual(nft.Reg0, []byte{0, 0, 0, 0}))
 }
 
@@ -465,7 +465,7 @@ func (sk *skeleton) podRules() []rule {
 
 // pods returns matches that together cover connections from pods.
 func (sk *skeleton) pods() [][]nft.Expr {
-	d := &sk.o.LocalDetector
+	d := &sk.settings.LocalDetector
 	switch {
 	case len(d.ClusterCIDRs) > 0:
 		return sk.prefixes(srcAddr, d.ClusterCIDRs)
@@ -494,6 +494,9 @@ func (sk *skeleton) loopback() nft.Chain {
 	}
 	return c
 }
+
+// servesLoopback reports whether a table serves NodePorts on loopback addresses: it has the guard that this takes.
+func servesLoopback(sk *nft.Skeleton) bool { return sk.HasChainNamed(chainLoopback) }
 
 var loopbackRange = netip.MustParsePrefix("127.0.0.0/8")
 
@@ -529,7 +532,7 @@ func lengthMask(n, bits int) []byte {
 	return mask
 }
 
-// strays drops connections to addresses of the cluster that no service has, lest the packet leave for the default route and come
+// strays drops connections to addresses of the cluster that no service has. Else the packet would leave for the default route and come
 // back (semantics.md, after kube-proxy's cluster-ips-check). Addresses that are also local, as node-local caches have them, are left
 // alone.
 func (sk *skeleton) strays() nft.Chain {

@@ -49,10 +49,10 @@ func TestGoldenSkeleton(t *testing.T) {
 		first, _, _ := strings.Cut(string(want), "\n")
 		t.Skipf("%s is %s, which may list rules in another way than this one: %s", goldenSkeleton, first, version)
 	}
-	p := newPlan(&Options{LocalDetector: pods(families...)}, newMirror())
+	p := newPlan(testSettings(families...), newMirror(), newMirror())
 	p.shape, p.node = *everyFeature(), testNode
 	for _, f := range families {
-		p.resyncTable(&tableState{family: f}) // there is no table
+		p.compareTable(&tableState{family: f}) // there is no table
 	}
 	var b nft.Batch
 	p.write(&b)

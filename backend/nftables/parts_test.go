@@ -178,9 +178,9 @@ func TestNoRoomForABatch(t *testing.T) {
 						t.Error("the next difference was read back")
 					}
 					last := full(everyKind("another", 40, 2, 0))
-					for name, a := range b.mirror.services {
+					for name, record := range b.mirror.Records() {
 						if name.Name != "another" {
-							last.Changed = append(last.Changed, a.record)
+							last.Changed = append(last.Changed, record)
 						}
 					}
 					slices.SortFunc(last.Changed, func(a, b *state.Service) int { return a.Name.Compare(b.Name) })

@@ -9,87 +9,26 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// tableState is what the kernel holds of a table.
-type tableState struct {
-	family   state.Family
-	skeleton *nft.Skeleton // nil if there is no table
-}
-
-// kernelState is what the kernel holds.
-type kernelState struct {
-	// flags are those that our tables should have.
-	flags  nft.TableFlags
-	tables []tableState
-	// elements are those of the sets that were dumped, and of large sets those that reach has looked up.
-	elements map[elementKey][maxData]byte
-	large    largeSets // nil if there are none
-}
-
-// largeSet is a set that is not dumped. What is expected in it is looked up.
-type largeSet struct {
-	tableSet
-	layout layout
-	count  int // of all its elements
-	found  int // how many of them were looked up
-	// rewrite is set if the set is written anew, and not dumped, if it holds more than what is found.
-	rewrite bool
-}
-
-// largeSets reads what is expected in large sets, service by service, while those are compared.
-type largeSets interface {
-	// reach adds to elements what the kernel holds of the first n services, or of everything.
-	reach(ks *kernelState, n int) error
-	// forget takes a shared element off elements that was found again, for another service, after it was compared.
-	forget(ks *kernelState, k sharedKey)
-	// unexpected returns the sets that hold more than what was found. It is to be called when everything was reached.
-	unexpected() []*largeSet
-	close()
-}
-
-func (ks *kernelState) reach(n int) error {
-	if ks.large == nil {
-		return nil
-	}
-	return ks.large.reach(ks, n)
-}
-
-func (ks *kernelState) forget(k sharedKey) {
-	if ks.large != nil {
-		ks.large.forget(ks, k)
-	}
-}
-
-func (ks *kernelState) unexpected() []*largeSet {
-	if ks.large == nil {
-		return nil
-	}
-	return ks.large.unexpected()
-}
-
-func (ks *kernelState) close() {
-	if ks.large != nil {
-		ks.large.close()
-	}
-}
-
 // desired is the whole state that the tables are to show.
 type desired struct {
 	services []*state.Service
 	node     *state.Node
-	spared   spared
+	// nodePorts are the addresses that serve NodePorts, sorted.
+	nodePorts []netip.Addr
+	preserved preserved
 }
 
-// after returns what is desired once u is applied to what the mirror holds.
+// after returns what is desired once u is applied to what the mirror holds, but for the addresses that serve NodePorts.
 func (m *mirror) after(u *state.Update) desired {
-	d := desired{services: slices.Clone(u.Changed), node: u.Node, spared: m.spared.after(u)}
+	d := desired{services: slices.Clone(u.Changed), node: u.Node, preserved: m.preserved.after(u)}
 	if u.Full {
 		return d
 	}
-	for name := range d.spared.lost {
-		d.services = append(d.services, d.spared.services[name])
-		delete(d.spared.services, name)
+	for name := range d.preserved.lost {
+		d.services = append(d.services, d.preserved.services[name])
+		delete(d.preserved.services, name)
 	}
-	clear(d.spared.lost)
+	clear(d.preserved.lost)
 	touched := map[state.ServiceName]bool{}
 	for _, s := range u.Changed {
 		touched[s.Name] = true
@@ -105,12 +44,12 @@ func (m *mirror) after(u *state.Update) desired {
 	return d
 }
 
-// lose spares what the kernel holds of services that there is no room for.
+// lose preserves what the kernel holds of services that there is no room for.
 func (d *desired) lose(lost map[state.ServiceName]error) {
 	d.services = slices.DeleteFunc(d.services, func(s *state.Service) bool {
 		err := lost[s.Name]
 		if err != nil {
-			d.spared.services[s.Name], d.spared.lost[s.Name] = s, err
+			d.preserved.services[s.Name], d.preserved.lost[s.Name] = s, err
 		}
 		return err != nil
 	})
@@ -119,39 +58,71 @@ func (d *desired) lose(lost map[state.ServiceName]error) {
 // all returns the services of the state, also those that are lost.
 func (d *desired) all() []*state.Service {
 	all := slices.Clone(d.services)
-	for name := range d.spared.lost {
-		all = append(all, d.spared.services[name])
+	for name := range d.preserved.lost {
+		all = append(all, d.preserved.services[name])
 	}
 	return all
 }
 
-// resync plans the difference between what the kernel holds and what is desired. former is asked for placements, so that
-// endpoints stay in their slots; those of services that it does not know are taken from the kernel. The plan's mirror is a new
-// one: former stays as it is. The services must be sorted, so that the same change makes the same batch.
-func resync(o *Options, former *mirror, ks *kernelState, want desired, nodePorts []netip.Addr) (*plan, error) {
-	p := newPlan(o, newMirror())
-	p.node, p.flags = want.node, ks.flags
-	p.serveOn(nodePorts)
+// compare plans the difference between what the kernel holds and what is desired, whose services it sorts, so that the same change makes
+// the same batch. The mirror is asked for placements, so that endpoints stay in their slots, and stays as it is: the plan becomes
+// part of a new one. Those of services that it does not know are taken from the kernel. If something unexpected is in a large
+// set, all is read once more, with that set as a whole.
+func (m *mirror) compare(s *settings, want desired, r reader, l limits) (*plan, error) {
+	slices.SortFunc(want.services, func(a, b *state.Service) int { return a.Name.Compare(b.Name) })
+	for whole := map[tableSet]bool{}; ; {
+		p, unexpected, err := m.compareOnce(s, want, r, l, whole)
+		if err != nil || len(unexpected) == 0 {
+			return p, err
+		}
+		for _, set := range unexpected {
+			whole[set.tableSet] = true
+		}
+	}
+}
+
+// compareOnce is compare, and returns the sets that have to be read as a whole first, if there are any.
+func (m *mirror) compareOnce(s *settings, want desired, r reader, l limits, whole map[tableSet]bool) (*plan, []*largeSet, error) {
+	ks, err := read(r, l.Find, whole)
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(ks.large) > 0 {
+		ks.lookups = newLookups(r, l, ks.large, expect(s, m, ks, want), want.preserved.none())
+		defer ks.lookups.end()
+	}
+	p, err := m.difference(s, ks, want)
+	if err != nil {
+		return nil, nil, err
+	}
+	return p, slices.DeleteFunc(ks.unexpected(), func(s *largeSet) bool { return s.rewrite }), nil
+}
+
+// difference plans the difference between what was read, or is while it is compared, and what is desired.
+func (m *mirror) difference(s *settings, ks *kernelState, want desired) (*plan, error) {
+	p := newPlan(s, m, newMirror())
+	p.node = want.node
+	p.serveOn(want.nodePorts)
 	for i := range ks.tables {
 		if sk := ks.tables[i].skeleton; sk != nil {
 			p.shape.merge(shapeOf(ks.tables[i].family, sk.Sets()))
-			p.shape.loopback = p.shape.loopback || sk.HasChainNamed(chainLoopback)
+			p.shape.loopback = p.shape.loopback || servesLoopback(sk)
 		}
 	}
-	p.keepNumbers(want.services, former)
-	if !want.spared.none() { // what is spared can be anywhere
+	p.keepNumbers(want.services, m)
+	if !want.preserved.none() { // what is preserved can be anywhere
 		if err := ks.reach(everything(want)); err != nil {
 			return nil, err
 		}
 	}
-	kept := p.spareNumbers(ks, want)
+	kept := p.preserveNumbers(ks, want)
 	p.services = make(map[state.ServiceName]applied, len(want.services))
 	var again []sharedKey
 	for i, s := range want.services {
 		if err := ks.reach(i + 1); err != nil {
 			return nil, err
 		}
-		next, before := applied{record: s}, former.services[s.Name]
+		next, before := applied{record: s}, m.services[s.Name]
 		if before.record == nil {
 			before = ks.fromKernel(s)
 		}
@@ -177,17 +148,17 @@ func resync(o *Options, former *mirror, ks *kernelState, want desired, nodePorts
 	if err := ks.reach(everything(want)); err != nil {
 		return nil, err
 	}
-	for _, a := range nodePorts {
+	for _, a := range want.nodePorts {
 		p.new.own = append(p.new.own, newSharedKey(nodePortIPs, a).element())
 	}
 	p.compare(ks)
 	p.rewrite(ks)
-	p.spare(ks, want, kept)
+	p.preserve(ks, want, kept)
 	for _, k := range slices.SortedFunc(maps.Keys(ks.elements), elementKey.compare) {
 		p.del(element{k.family, k.set, k.key, ks.elements[k]})
 	}
 	for i := range ks.tables {
-		p.resyncTable(&ks.tables[i])
+		p.compareTable(&ks.tables[i])
 	}
 	return p, nil
 }
@@ -218,7 +189,7 @@ func (p *plan) rewrite(ks *kernelState) {
 	p.writeAnew(func(ts tableSet) bool { return sets[ts] })
 }
 
-// writeAnew plans all elements of some sets, up to those that are spared.
+// writeAnew plans all elements of some sets, up to those that are preserved.
 func (p *plan) writeAnew(of func(tableSet) bool) {
 	write := func(e element) {
 		if of(tableSet{e.family, e.set}) {
@@ -267,18 +238,18 @@ type keptFrontends struct {
 	numbers map[uint32]bool
 }
 
-// spareNumbers finds what is spared of frontends, and keeps their numbers from being given to others.
-func (p *plan) spareNumbers(ks *kernelState, want desired) *keptFrontends {
-	if !want.spared.all && len(want.spared.services) == 0 {
+// preserveNumbers finds what is preserved of frontends, and keeps their numbers from being given to others.
+func (p *plan) preserveNumbers(ks *kernelState, want desired) *keptFrontends {
+	if !want.preserved.all && len(want.preserved.services) == 0 {
 		return nil
 	}
 	kept := &keptFrontends{
-		all: want.spared.all, owned: map[elementKey]bool{}, theirs: map[elementKey]bool{}, numbers: map[uint32]bool{},
+		all: want.preserved.all, owned: map[elementKey]bool{}, theirs: map[elementKey]bool{}, numbers: map[uint32]bool{},
 	}
 	for _, s := range want.services {
 		addFrontends(kept.owned, s)
 	}
-	for _, s := range want.spared.services {
+	for _, s := range want.preserved.services {
 		addFrontends(kept.theirs, s)
 	}
 	for k, data := range ks.elements {
@@ -312,9 +283,9 @@ func (f *keptFrontends) without(numbers map[owner]uint32) map[owner]uint32 {
 	return numbers
 }
 
-// spare takes off ks what is spared.
-func (p *plan) spare(ks *kernelState, want desired, frontends *keptFrontends) {
-	p.m.spared = want.spared
+// preserve takes off ks what is preserved.
+func (p *plan) preserve(ks *kernelState, want desired, frontends *keptFrontends) {
+	p.m.preserved = want.preserved
 	if frontends == nil {
 		return
 	}
@@ -331,7 +302,7 @@ func (p *plan) spare(ks *kernelState, want desired, frontends *keptFrontends) {
 			used[newSharedKey(hairpin, decodeEndpoint(e.family, e.data).Addr())] = true
 		}
 	}
-	for _, s := range want.spared.services {
+	for _, s := range want.preserved.services {
 		for i := range s.Ports {
 			for _, f := range s.Ports[i].Frontends {
 				if f.Kind == state.ClusterIP {
@@ -362,19 +333,19 @@ func (p *plan) keep(ks *kernelState, e element) {
 	delete(ks.elements, e.id())
 }
 
-// resyncTable plans the skeleton of one table. A table that something foreign lives in, or that is of another version, is
+// compareTable plans the skeleton of one table. A table that something foreign lives in, or that is of another version, is
 // replaced with everything in it, up to the clients with affinity: in one transaction, so that no packet misses it.
-func (p *plan) resyncTable(t *tableState) {
+func (p *plan) compareTable(t *tableState) {
 	if t.skeleton == nil {
 		p.skeleton(t.family, func(*nft.Set) bool { return false },
 			func(*nft.Chain) (bool, bool) { return false, false })
 		return
 	}
 	tb := table(t.family)
-	sk := skeleton{p.o, t.family, &p.shape, p.node}
-	sets := p.o.sets(t.family, &p.shape)
+	sk := skeleton{p.settings, t.family, &p.shape, p.node}
+	sets := p.settings.sets(t.family, &p.shape)
 	chains := sk.chains()
-	if t.skeleton.Fits(tb, p.flags, sets, chains) {
+	if t.skeleton.Fits(tb, p.settings.TableFlags, sets, chains) {
 		p.skeleton(t.family, func(s *nft.Set) bool { return t.skeleton.HasSet(tb, s) },
 			func(c *nft.Chain) (bool, bool) { return t.skeleton.HasChain(tb, c) })
 		return
@@ -382,6 +353,7 @@ func (p *plan) resyncTable(t *tableState) {
 	p.replaceTable(t, sets, chains)
 }
 
+// replaceTable plans a table anew, with all that is desired or preserved in it.
 func (p *plan) replaceTable(t *tableState, sets []nft.Set, chains []nft.Chain) {
 	// All that was found equal goes with the old table, and has to be written again.
 	for _, s := range p.order {
@@ -406,7 +378,7 @@ func (p *plan) replaceTable(t *tableState, sets []nft.Set, chains []nft.Chain) {
 // canKeep reports whether the set of clients with affinity can stay when all else in the table is replaced: what it holds are numbers that
 // follow from names, so that they mean the same to any version that has the same set.
 func (p *plan) canKeep(t *tableState, clients *nft.Set) bool {
-	return t.skeleton.Flags() == p.flags && t.skeleton.HasSet(table(t.family), clients)
+	return t.skeleton.Flags() == p.settings.TableFlags && t.skeleton.HasSet(table(t.family), clients)
 }
 
 // fromKernel reads the placements of a record's routes off the kernel's slots: from those of the first frontend that has any.

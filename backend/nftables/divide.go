@@ -1,0 +1,237 @@
+package nftables
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/switchyard-net/switchyard/internal/kernel/nft"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// What is committed in parts is cut between units, which stay whole: what changes in a table beside elements; all elements of a service;
+// all of a frontend that no service has any longer, unless they do not fit; or a single element. They come in the order of stages, so
+// that nothing comes before what it needs, or goes before what replaces it is there.
+type stage uint8
+
+const (
+	tableChanges    stage = iota // sets, chains and rules
+	sharedAdditions              // what services have in common, before the first of them needs it
+	wholeServices
+	orphanedFrontends
+	orphanedNumbers // of lists and ports, when no frontend leads there any longer
+	sharedDeletions // when no service needs it any longer
+)
+
+// unit is a place in the order in which a plan is committed in parts.
+type unit struct {
+	stage stage
+	index int
+}
+
+func (u unit) compare(o unit) int {
+	return cmp.Or(cmp.Compare(u.stage, o.stage), cmp.Compare(u.index, o.index))
+}
+
+// part is a part of a plan, which may be committed in a transaction of its own.
+type part struct {
+	of     *division
+	units  []unit  // consecutive ones
+	pieces []piece // in place of units
+}
+
+// piece is an element that is deleted of a frontend that no service has any longer.
+type piece struct {
+	set     *dividedSet
+	element *element
+}
+
+// size is how many units the part has, which stay whole: 0 for an empty part.
+func (p part) size() int { return len(p.units) + len(p.pieces) }
+
+// halves cuts a part of two or more units.
+func (p part) halves() (first, second part) {
+	units, pieces := len(p.units)/2, len(p.pieces)/2
+	return part{p.of, p.units[:units], p.pieces[:pieces]}, part{p.of, p.units[units:], p.pieces[pieces:]}
+}
+
+// service returns the service whose elements the part consists of. ok is false if there is more or something else in it.
+func (p part) service() (name state.ServiceName, ok bool) {
+	if len(p.units) != 1 || p.units[0].stage != wholeServices {
+		return state.ServiceName{}, false
+	}
+	return p.of.names[p.units[0].index], true
+}
+
+// orphan cuts a part that deletes one frontend that no service has any longer: first what sends packets to its slots, and last those. Both
+// can be halved down to single elements. ok is false for other parts.
+func (p part) orphan() (first, last part, ok bool) {
+	if len(p.units) != 1 || p.units[0].stage != orphanedFrontends {
+		return part{}, part{}, false
+	}
+	first.of, last.of = p.of, p.of
+	for i := range p.of.sets {
+		s := &p.of.sets[i]
+		for _, e := range s.part(s.del, p.units) {
+			if s.set.kind == slots {
+				last.pieces = append(last.pieces, piece{s, e.element})
+			} else {
+				first.pieces = append(first.pieces, piece{s, e.element})
+			}
+		}
+	}
+	return first, last, true
+}
+
+// write puts the part into a batch.
+func (p part) write(b *nft.Batch) {
+	for _, piece := range p.pieces {
+		s := piece.set
+		b.DeleteElem(table(s.family), s.set.name(), piece.element.encode(s.set.layout(s.family)))
+	}
+	if len(p.units) == 0 {
+		return
+	}
+	for _, u := range p.units {
+		if u.stage == tableChanges {
+			p.of.plan.tables[u.index].write(b, p.of.plan.settings.TableFlags)
+		}
+	}
+	for i := range p.of.sets {
+		s := &p.of.sets[i]
+		s.writePart(s.del, p.units, b.DeleteElem)
+	}
+	for i := range p.of.sets {
+		s := &p.of.sets[i]
+		s.writePart(s.add, p.units, b.AddElem)
+	}
+}
+
+// probe puts an element into a batch that nobody sees, because the same batch deletes it. A kernel that has no room for that has none
+// for anything.
+func probe(b *nft.Batch) {
+	e := newSharedKey(hairpin, netip.IPv4Unspecified()).element()
+	t, name, encoded := table(e.family), e.set.name(), e.encode(e.set.layout(e.family))
+	b.AddElem(t, name, encoded)
+	b.DeleteElem(t, name, encoded)
+}
+
+// division is a plan by units.
+type division struct {
+	plan  *plan
+	names []state.ServiceName // of the units of wholeServices
+	units []unit              // all of them, in order
+	sets  []dividedSet
+}
+
+// dividedSet is what changes in a set.
+type dividedSet struct {
+	*setPlan
+	del, add []ofUnit // by unit
+}
+
+type ofUnit struct {
+	unit    unit
+	element *element
+}
+
+// divisible reports whether a plan may be committed in parts: not if what is there is deleted to be written anew.
+func (p *plan) divisible() bool {
+	return !slices.ContainsFunc(p.tables, func(t tablePlan) bool { return t.replace != nil }) &&
+		!slices.ContainsFunc(p.order, func(s *setPlan) bool { return s.flush })
+}
+
+// divide returns the plan in two parts, for a kernel that has no room for the whole: what comes first, and what may be deleted once all of
+// that is there.
+func (p *plan) divide() (first, last part) {
+	d := p.units()
+	from, _ := slices.BinarySearchFunc(d.units, orphanedFrontends, func(u unit, s stage) int { return cmp.Compare(u.stage, s) })
+	return part{of: d, units: d.units[:from]}, part{of: d, units: d.units[from:]}
+}
+
+// units finds the unit of each of the plan's elements. That of a frontend's element is the service that has the frontend after the
+// plan: what moves from one service to another moves in one transaction.
+func (p *plan) units() *division {
+	d := &division{plan: p, names: slices.SortedFunc(maps.Keys(p.services), state.ServiceName.Compare)}
+	frontends, numbers := map[elementKey]int{}, map[uint32]int{}
+	for i, name := range d.names {
+		a := p.services[name]
+		if a.record == nil {
+			continue
+		}
+		for j := range a.record.Ports {
+			port := &a.record.Ports[j]
+			for k := range port.Frontends {
+				frontends[frontendKey(port, &port.Frontends[k])] = i
+			}
+		}
+		for _, n := range a.numbers {
+			numbers[n] = i
+		}
+	}
+	orphans := map[elementKey]int{}
+	single := 0
+	next := func(s stage) unit { single++; return unit{s, single} }
+	of := func(e *element, deletion bool) unit {
+		switch k := e.id(); {
+		case k.set.kind == allowed || k.set.kind == endpointNumbers:
+			if i, ok := numbers[k.numberIn()]; ok {
+				return unit{wholeServices, i}
+			}
+			return next(orphanedNumbers)
+		case k.set.space == global && deletion:
+			return next(sharedDeletions)
+		case k.set.space == global:
+			return next(sharedAdditions)
+		default:
+			frontend := k.frontend()
+			if i, ok := frontends[frontend]; ok {
+				return unit{wholeServices, i}
+			}
+			if _, ok := orphans[frontend]; !ok {
+				orphans[frontend] = len(orphans)
+			}
+			return unit{orphanedFrontends, orphans[frontend]}
+		}
+	}
+	seen := map[unit]struct{}{}
+	for i := range p.tables {
+		seen[unit{tableChanges, i}] = struct{}{}
+	}
+	divide := func(elements *elements, deletion bool) []ofUnit {
+		list := make([]ofUnit, 0, elements.len())
+		for e := range elements.all() {
+			u := of(e, deletion)
+			list = append(list, ofUnit{u, e})
+			seen[u] = struct{}{}
+		}
+		slices.SortStableFunc(list, func(a, b ofUnit) int { return a.unit.compare(b.unit) })
+		return list
+	}
+	for _, s := range p.order {
+		d.sets = append(d.sets, dividedSet{s, divide(&s.del, true), divide(&s.add, false)})
+	}
+	d.units = slices.SortedFunc(maps.Keys(seen), unit.compare)
+	return d
+}
+
+func (s *dividedSet) writePart(list []ofUnit, units []unit, put func(nft.Table, string, nft.Elem)) {
+	elements := s.part(list, units)
+	if len(elements) == 0 {
+		return
+	}
+	t, name, l := table(s.family), s.set.name(), s.set.layout(s.family)
+	for _, e := range elements {
+		put(t, name, e.element.encode(l))
+	}
+}
+
+// part returns what list has of consecutive units.
+func (s *dividedSet) part(list []ofUnit, units []unit) []ofUnit {
+	compare := func(e ofUnit, u unit) int { return e.unit.compare(u) }
+	from, _ := slices.BinarySearchFunc(list, units[0], compare)
+	last := units[len(units)-1]
+	to, _ := slices.BinarySearchFunc(list, unit{last.stage, last.index + 1}, compare)
+	return list[from:to]
+}

@@ -1,0 +1,113 @@
+package nftables
+
+import (
+	"fmt"
+
+	"github.com/switchyard-net/switchyard/internal/kernel/nft"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// reader reads the kernel's tables for a comparison.
+type reader interface {
+	// Skeleton returns what a table holds beside elements, nil if there is no such table.
+	Skeleton(nft.Table) (*nft.Skeleton, error)
+	// Elems returns all elements of a set, none if there is no such set any longer.
+	Elems(t nft.Table, set string) ([]nft.Elem, error)
+	// LookUp begins a lookup, which may run beside others, and returns at once. wait returns what its Run returned. The comparison
+	// calls it once for each lookup, and for all of them before it reads anything in another way, or ends.
+	LookUp(*lookup) (wait func() error)
+}
+
+// limits decide how a comparison reads. Those of sets are numbers of elements: a dump of a set takes time that grows with their square.
+type limits struct {
+	// Find is how many a set may have to be dumped. Where the kernel counts elements, those that are expected in larger ones are
+	// looked up by their keys.
+	Find int
+	// Rewrite is how many a set may have to be dumped if it holds something unexpected. All that larger ones hold is written anew.
+	Rewrite int
+	// Ahead is how many lookups are begun before the first of them is waited for, at least one.
+	Ahead int
+}
+
+// tableState is what the kernel holds of a table.
+type tableState struct {
+	family   state.Family
+	skeleton *nft.Skeleton // nil if there is no table
+}
+
+// kernelState is what the kernel holds.
+type kernelState struct {
+	tables []tableState
+	// elements are those of the sets that were dumped, and of large sets those that lookups have found.
+	elements map[elementKey][maxData]byte
+	large    []*largeSet
+	lookups  *lookups // nil if there are no large sets
+}
+
+// largeSet is a set that is not dumped. What is expected in it is looked up.
+type largeSet struct {
+	tableSet
+	layout layout
+	count  int // of all its elements
+	found  int // how many of them were looked up
+	// rewrite is set if the set is written anew, and not dumped, if it holds more than what is found.
+	rewrite bool
+}
+
+// unexpected returns the sets that hold more than what was found. It is to be called when everything was reached.
+func (ks *kernelState) unexpected() (sets []*largeSet) {
+	for _, s := range ks.large {
+		if s.found != s.count {
+			sets = append(sets, s)
+		}
+	}
+	return sets
+}
+
+// read reads our tables with all their elements, up to those of sets of more than so many elements. Sets in whole are read anyway.
+func read(r reader, find int, whole map[tableSet]bool) (*kernelState, error) {
+	ks := &kernelState{elements: map[elementKey][maxData]byte{}}
+	for _, f := range families {
+		sk, err := r.Skeleton(table(f))
+		if err != nil {
+			return nil, fmt.Errorf("reading table %v: %w", table(f), err)
+		}
+		ks.tables = append(ks.tables, tableState{f, sk})
+		if sk != nil {
+			if err := ks.readTable(r, f, sk, find, whole); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return ks, nil
+}
+
+// readTable reads the elements of a table.
+func (ks *kernelState) readTable(r reader, f state.Family, sk *nft.Skeleton, find int, whole map[tableSet]bool) error {
+	sh := shapeOf(f, sk.Sets())
+	// Only sets that are as this version makes them are read, and not the one that rules fill: what it holds is never compared.
+	for _, id := range setIDs(f, &sh) {
+		set := id.set(f)
+		if id.kind == affinity || !sk.HasSet(table(f), &set) {
+			continue
+		}
+		ts := tableSet{f, id}
+		if n, ok := sk.Count(set.Name); ok && n > find && !whole[ts] {
+			ks.large = append(ks.large, &largeSet{tableSet: ts, layout: id.layout(f), count: n})
+			continue
+		}
+		elems, err := r.Elems(table(f), set.Name)
+		if err != nil {
+			return readFailed(ts, err)
+		}
+		for _, in := range elems {
+			e := decode(f, id, in)
+			ks.elements[e.id()] = e.data
+		}
+	}
+	return nil
+}
+
+func readFailed(ts tableSet, err error) error {
+	return fmt.Errorf("reading set %s of table %v: %w", ts.set.name(), table(ts.family), err)
+}
