@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 
+	"github.com/switchyard-net/switchyard/backend/nftables/internal/ruleset"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 )
 
@@ -24,7 +25,7 @@ func Cleanup(ctx context.Context) (removed bool, err error) {
 	}
 	var batch nft.Batch
 	loopback := false
-	for _, t := range tables() {
+	for _, t := range ruleset.Tables() {
 		exists, err := conn.HasTable(t)
 		if err != nil {
 			return false, fmt.Errorf("nftables: looking for table %v: %w", t, err)
@@ -37,7 +38,7 @@ func Cleanup(ctx context.Context) (removed bool, err error) {
 		if err != nil {
 			return false, fmt.Errorf("nftables: reading table %v: %w", t, err)
 		}
-		loopback = loopback || servesLoopback(sk)
+		loopback = loopback || ruleset.ServesLoopback(sk)
 	}
 	if loopback {
 		local := openRouteLocalnet()
@@ -46,7 +47,7 @@ func Cleanup(ctx context.Context) (removed bool, err error) {
 		}
 	}
 	if err := conn.Commit(&batch); err != nil {
-		return false, fmt.Errorf("nftables: deleting tables %s: %w", tableName, err)
+		return false, fmt.Errorf("nftables: deleting tables %s: %w", ruleset.TableName, err)
 	}
 	return batch.Len() > 0, nil
 }

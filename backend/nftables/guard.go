@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/switchyard-net/switchyard/backend/nftables/internal/ruleset"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 )
 
@@ -124,7 +125,7 @@ func (g *guard) look(now time.Time) {
 		if g.suspicion.IsZero() {
 			g.suspicion = now
 		}
-		for _, t := range tables() {
+		for _, t := range ruleset.Tables() {
 			if ok, err := g.conn.HasTable(t); err == nil && !ok {
 				g.alert(foreignChange)
 				return

@@ -19,6 +19,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/switchyard-net/switchyard/backend/nftables/internal/ruleset"
 	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/kernel/conntrack"
@@ -82,7 +83,7 @@ type historyRun struct {
 	store   *store.Store
 	sink    source.Sink
 	options Options
-	limits  limits
+	limits  ruleset.Limits
 
 	// shared is set if others can change our tables.
 	shared   bool

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/switchyard-net/switchyard/backend/nftables/internal/ruleset"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 )
 
@@ -63,7 +64,7 @@ func (i *intruders) note(change nft.Change) {
 	defer i.mu.Unlock()
 	if time.Since(i.at) > intruderMemory {
 		i.log.Warn("another process changes the tables", "process", change.Process, "pid", change.PID,
-			"remedy", "keep it from tables "+tableName+", for example from 'nft flush ruleset'")
+			"remedy", "keep it from tables "+ruleset.TableName+", for example from 'nft flush ruleset'")
 	}
 	i.last, i.at = change, time.Now()
 }
@@ -116,7 +117,7 @@ func (i *intruders) fault() error {
 		who = fmt.Errorf("process %q changes them, with PID %d in the node's first PID namespace; stop it, or keep it from these tables",
 			i.last.Process, i.last.PID)
 	}
-	return fmt.Errorf("tables %s had to be repaired %d times within %v, last at %s: %w", tableName, len(repairs), intruderMemory,
+	return fmt.Errorf("tables %s had to be repaired %d times within %v, last at %s: %w", ruleset.TableName, len(repairs), intruderMemory,
 		repairs[len(repairs)-1].UTC().Format(time.TimeOnly), who)
 }
 

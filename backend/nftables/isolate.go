@@ -7,6 +7,7 @@ import (
 	"syscall"
 
 	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/backend/nftables/internal/ruleset"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -22,16 +23,16 @@ func refused(err error) bool {
 // the kernel holds is taken away from services whose turn has not come; the last commit removes what belongs to none.
 // Services that are lost are not tried.
 func (b *Backend) isolate(u *state.Update, failed, lost map[state.ServiceName]error, unknown records) (total backend.Result, err error) {
-	services, before := b.mirror.Records(), b.mirror.preserved
-	last := before.after(u)
-	last.all = false
+	services, before := b.mirror.Records(), b.mirror.Preserved
+	last := before.After(u)
+	last.All = false
 	for name, err := range lost {
-		if had := b.mirror.record(name); had != nil {
-			last.services[name], last.lost[name] = had, err
+		if had := b.mirror.Record(name); had != nil {
+			last.Services[name], last.Lost[name] = had, err
 			delete(services, name)
 		}
 	}
-	maps.Copy(last.services, unknown)
+	maps.Copy(last.Services, unknown)
 	if u.Full {
 		keep := map[state.ServiceName]bool{}
 		for _, s := range u.Changed {
@@ -43,16 +44,16 @@ func (b *Backend) isolate(u *state.Update, failed, lost map[state.ServiceName]er
 		delete(services, name)
 	}
 	// If something else goes wrong meanwhile, the mirror shows a part of what was searched.
-	incomplete := b.mirror.preserved.all || u.Full
+	incomplete := b.mirror.Preserved.All || u.Full
 	defer func() {
 		if err != nil {
-			b.mirror.preserved = last
-			b.mirror.preserved.all = incomplete
-			b.mirror.stillLost(before) // u comes again
+			b.mirror.Preserved = last
+			b.mirror.Preserved.All = incomplete
+			b.mirror.StillLost(before) // u comes again
 		}
 	}()
-	commit := func(services records, preserved preserved) error {
-		result, err := b.applyAll(desired{services: slices.Collect(maps.Values(services)), node: u.Node, preserved: preserved})
+	commit := func(services records, preserved ruleset.Preserved) error {
+		result, err := b.applyAll(ruleset.Desired{Services: slices.Collect(maps.Values(services)), Node: u.Node, Preserved: preserved})
 		total.Written += result.Written
 		return err
 	}
@@ -67,7 +68,7 @@ func (b *Backend) isolate(u *state.Update, failed, lost map[state.ServiceName]er
 		for _, s := range group {
 			next[s.Name] = s
 		}
-		err := commit(next, preserved{all: true})
+		err := commit(next, ruleset.Preserved{All: true})
 		if err == nil {
 			services = next
 		}
@@ -86,10 +87,10 @@ func (b *Backend) isolate(u *state.Update, failed, lost map[state.ServiceName]er
 			failed[s.Name] = err
 			switch {
 			case services[s.Name] != nil:
-			case before.lost[s.Name] != nil:
-				last.services[s.Name], last.lost[s.Name] = before.services[s.Name], before.lost[s.Name]
+			case before.Lost[s.Name] != nil:
+				last.Services[s.Name], last.Lost[s.Name] = before.Services[s.Name], before.Lost[s.Name]
 			default:
-				last.services[s.Name] = s // what it has is from before this process
+				last.Services[s.Name] = s // what it has is from before this process
 			}
 			return nil
 		}

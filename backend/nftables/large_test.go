@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/switchyard-net/switchyard/backend/nftables/internal/ruleset"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -29,7 +30,7 @@ func (k *readingKernel) Elems(t nft.Table, set string) ([]nft.Elem, error) {
 // TestLargeSetsAreLookedUp restarts on sets that hold what is expected, and then on one that holds one element more, in a slot of a
 // Service that is gone. Only that one is dumped, or written anew.
 func TestLargeSetsAreLookedUp(t *testing.T) {
-	for name, limits := range map[string]limits{"dump": {Rewrite: 1 << 30}, "rewrite": {}} {
+	for name, limits := range map[string]ruleset.Limits{"dump": {Rewrite: 1 << 30}, "rewrite": {}} {
 		t.Run(name, func(t *testing.T) {
 			ns := newNS(t)
 			conn := dial(t, ns)
@@ -132,7 +133,7 @@ func TestWrongElementInALargeSet(t *testing.T) {
 	apply(t, b, full(services...))
 	before := dump(t, conn)
 	for name, disturb := range cases {
-		for way, limits := range map[string]limits{"dump": {Rewrite: 1 << 30}, "rewrite": {}} {
+		for way, limits := range map[string]ruleset.Limits{"dump": {Rewrite: 1 << 30}, "rewrite": {}} {
 			for _, f := range families {
 				t.Run(fmt.Sprint(name, ", ", way, ", ", f), func(t *testing.T) {
 					closeBackend(b) // while it runs, nobody else can change the tables

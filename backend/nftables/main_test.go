@@ -19,6 +19,7 @@ import (
 
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/backend/nftables/internal/recordtest"
+	"github.com/switchyard-net/switchyard/backend/nftables/internal/ruleset"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/netns"
@@ -185,17 +186,26 @@ func deviceAddr(t testing.TB, prefix string) *netlink.Addr {
 
 // Records to program.
 var (
-	testNode          = recordtest.Node()
-	addr, prefix      = recordtest.Addr, recordtest.Prefix
-	endpointsOf       = recordtest.Endpoints
-	forward           = recordtest.Forward
-	clusterIPPort     = recordtest.ClusterIPPort
-	serviceOf         = recordtest.Service
-	dualStack         = recordtest.DualStack
-	everyKind         = recordtest.EveryKind
-	restrictedService = recordtest.Restricted
-	nodeAddr          = recordtest.NodeAddr
-	full, delta       = recordtest.Full, recordtest.Delta
+	families, testNode = recordtest.Families, recordtest.Node()
+	addr, prefix       = recordtest.Addr, recordtest.Prefix
+	endpointsOf        = recordtest.Endpoints
+	forward            = recordtest.Forward
+	clusterIPPort      = recordtest.ClusterIPPort
+	serviceOf          = recordtest.Service
+	dualStack          = recordtest.DualStack
+	everyKind          = recordtest.EveryKind
+	restrictedService  = recordtest.Restricted
+	nodeAddr           = recordtest.NodeAddr
+	full, delta        = recordtest.Full, recordtest.Delta
+)
+
+// table is the dataplane's table of a family.
+func table(f state.Family) nft.Table { return ruleset.Tables()[slices.Index(families, f)] }
+
+// Names that an operator sees.
+const (
+	tableName   = "switchyard"
+	affinitySet = "affinity" // which rules fill
 )
 
 // dump is all that our tables hold of elements, except for remembered clients, as text.
@@ -336,7 +346,7 @@ func (k *faulty) Find(t nft.Table, set string, width int, keys []byte, found fun
 }
 
 // waysToRead are limits that make small sets be read as large ones are.
-var waysToRead = map[string]limits{
+var waysToRead = map[string]ruleset.Limits{
 	"dumped": usualLimits, "looked up or dumped": {Rewrite: 1 << 30}, "looked up or rewritten": {},
 	"some of each": {Find: 2, Rewrite: 6},
 }

@@ -2,10 +2,9 @@
 // elements for each service and endpoint, so that a change costs the same with a hundred services as with a hundred thousand.
 //
 // A frontend is an element that says how many endpoints it has, and one numbered slot for each of them. The rule for so many
-// endpoints draws a number and translates the destination to what stands in that slot. layout.go names the sets, skeleton.go has
-// the rules, render.go turns a record into elements, plan.go and resync.go work out what to change; all of these are pure, which a law
-// checks. Only [Backend] talks to the kernel. README.md follows one packet and one change. The tables belong to this package:
-// "switchyard" in the families ip and ip6. Other tables are never touched.
+// endpoints draws a number and translates the destination to what stands in that slot. Package ruleset, which is pure, works out what to
+// change; [Backend] carries it out. README.md follows one packet and one change. The tables belong to this package: "switchyard" in
+// the families ip and ip6. Other tables are never touched.
 //
 // Clients with affinity are remembered with the number of an endpoint, by a map that rules fill and that is never read.
 package nftables
@@ -23,6 +22,7 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/backend/nftables/internal/ruleset"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/kernel/conntrack"
 	"github.com/switchyard-net/switchyard/kernel/ifaddr"
@@ -50,9 +50,9 @@ type Backend struct {
 	flags nft.TableFlags
 
 	// limits are those of comparisons, but for the number of lookups at a time.
-	limits limits
+	limits ruleset.Limits
 
-	mirror *mirror
+	mirror *ruleset.Mirror
 	// stale are services that have failed, so that the mirror shows less, or something else, of them than the state has.
 	stale map[state.ServiceName]bool
 	// known is set if the mirror shows what the kernel holds. It is not before the first Apply, and after a failure that
@@ -97,7 +97,7 @@ const maxFinders = 4
 // open takes over k, and more sockets to read with.
 func open(ctx context.Context, o Options, k kernel, more ...finder) (*Backend, error) {
 	b := &Backend{
-		o: o, detector: o.LocalDetector, log: o.Logger, kernel: k, finders: append([]finder{k}, more...), mirror: newMirror(), local: openRouteLocalnet(),
+		o: o, detector: o.LocalDetector, log: o.Logger, kernel: k, finders: append([]finder{k}, more...), mirror: ruleset.NewMirror(), local: openRouteLocalnet(),
 		limits: usualLimits, stale: map[state.ServiceName]bool{},
 	}
 	if b.log == nil {
@@ -162,7 +162,7 @@ func (b *Backend) own(ctx context.Context) error {
 			"lacks", nft.PersistentTables.Name, "since", nft.PersistentTables.Since)
 	}
 	b.batch.Reset()
-	for _, t := range tables() {
+	for _, t := range ruleset.Tables() {
 		info, err := b.kernel.Table(t)
 		switch {
 		case errors.Is(err, os.ErrNotExist):
@@ -187,14 +187,14 @@ func (b *Backend) own(ctx context.Context) error {
 		return nil
 	}
 	if err := b.kernel.Commit(&b.batch); err != nil {
-		return fmt.Errorf("taking over tables %s: %w", tableName, err)
+		return fmt.Errorf("taking over tables %s: %w", ruleset.TableName, err)
 	}
 	return nil
 }
 
 // intact reports whether our tables are still there and ours.
 func (b *Backend) intact() (bool, error) {
-	for _, t := range tables() {
+	for _, t := range ruleset.Tables() {
 		info, err := b.kernel.Table(t)
 		if errors.Is(err, os.ErrNotExist) || err == nil && info.Flags != b.flags {
 			return false, nil
@@ -226,7 +226,7 @@ func (b *Backend) watch() (err error) {
 	if err != nil {
 		return err
 	}
-	m, err := nft.OpenMonitor(tables()...)
+	m, err := nft.OpenMonitor(ruleset.Tables()...)
 	if err != nil {
 		return err
 	}
@@ -304,7 +304,7 @@ func (b *Backend) use(d state.LocalDetector) {
 func (b *Backend) applyServices(u *state.Update) (backend.Result, error) {
 	failed := map[state.ServiceName]error{}
 	for _, s := range u.Changed {
-		if err := checkService(s); err != nil {
+		if err := ruleset.Check(s); err != nil {
 			failed[s.Name] = err
 		}
 	}
@@ -366,7 +366,7 @@ func (b *Backend) noteStale(u *state.Update, failed map[state.ServiceName]error)
 
 // addLost adds the services to failed that are not programmed because there is no room for them any longer.
 func (b *Backend) addLost(failed map[state.ServiceName]error) {
-	for name, err := range b.mirror.preserved.lost {
+	for name, err := range b.mirror.Preserved.Lost {
 		if failed[name] == nil {
 			failed[name] = err
 		}
@@ -390,7 +390,7 @@ func (b *Backend) applyWithout(u *state.Update, failed, lost map[state.ServiceNa
 
 // compares reports whether an update takes a comparison with what the kernel holds.
 func (b *Backend) compares(u *state.Update) bool {
-	return u.Full || !b.known || b.mirror.preserved.concerns(u)
+	return u.Full || !b.known || b.mirror.Preserved.Concerns(u)
 }
 
 // records are services by name.
@@ -409,7 +409,7 @@ func addKeys(taken map[state.FrontendKey]bool, s *state.Service) {
 // programmable returns u without the records of services that have failed. In a full update, what a service had before takes its
 // place. In any, what services had that have failed, now or before and are stale since, gives way to what u has: they keep no frontend that
 // another service has now. unknown are records of which the mirror does not know what they had.
-func programmable(u *state.Update, failed map[state.ServiceName]error, stale map[state.ServiceName]bool, m *mirror) (good *state.Update, unknown records) {
+func programmable(u *state.Update, failed map[state.ServiceName]error, stale map[state.ServiceName]bool, m *ruleset.Mirror) (good *state.Update, unknown records) {
 	unknown = records{}
 	if len(failed)+len(stale) == 0 {
 		return u, unknown
@@ -428,12 +428,12 @@ func programmable(u *state.Update, failed map[state.ServiceName]error, stale map
 		if old[s.Name] = failed[s.Name] != nil; !old[s.Name] {
 			good.Changed = append(good.Changed, s)
 			addKeys(taken, s)
-		} else if m.record(s.Name) == nil {
+		} else if m.Record(s.Name) == nil {
 			unknown[s.Name] = s
 		}
 	}
 	for name, is := range old {
-		had := m.record(name)
+		had := m.Record(name)
 		if !is || had == nil {
 			continue
 		}
@@ -448,56 +448,56 @@ func programmable(u *state.Update, failed map[state.ServiceName]error, stale map
 // apply makes the tables show u. What the kernel holds of unknown and lost stays.
 func (b *Backend) apply(u *state.Update, unknown records, lost map[state.ServiceName]error) (backend.Result, error) {
 	if b.compares(u) {
-		want := b.mirror.after(u)
-		want.lose(lost)
-		maps.Copy(want.preserved.services, unknown)
+		want := b.mirror.After(u)
+		want.Lose(lost)
+		maps.Copy(want.Preserved.Services, unknown)
 		return b.applyAll(want)
 	}
 	nodePorts := b.selectNodePorts(u.Node)
-	p := b.mirror.change(b.o.settings(b.flags), u, nodePorts)
+	p := b.mirror.Change(b.o.settings(b.flags), u, nodePorts)
 	written, err := b.commitNoted(p, nodePorts, func(int) []flowNote { return nil })
 	if err != nil {
 		return backend.Result{Written: written}, err
 	}
-	b.mirror = p.commit()
+	b.mirror = p.Commit()
 	b.finish()
 	return backend.Result{Written: written}, nil
 }
 
 // applyAll makes the tables show what is desired, whatever they show now.
-func (b *Backend) applyAll(want desired) (backend.Result, error) {
+func (b *Backend) applyAll(want ruleset.Desired) (backend.Result, error) {
 	b.guard.arm() // before the reading: whatever changes after it is drift
-	want.nodePorts = b.selectNodePorts(want.node)
+	want.NodePorts = b.selectNodePorts(want.Node)
 	p, err := b.compareAll(want)
 	if err != nil {
 		return backend.Result{}, fmt.Errorf("nftables: %w", err)
 	}
-	written, err := b.commitNoted(p, want.nodePorts, func(written int) []flowNote {
+	written, err := b.commitNoted(p, want.NodePorts, func(written int) []flowNote {
 		wrote := written > 0 || b.cutter.isDoubtful()
 		if b.applied && !wrote {
 			return nil
 		}
-		return []flowNote{{all: want.all(), gap: wrote}}
+		return []flowNote{{all: want.All(), gap: wrote}}
 	})
 	if err != nil {
 		return backend.Result{Written: written}, err
 	}
-	if p.forgetsClients() { // everything else in a replaced table is as before
+	if p.ForgetsClients() { // everything else in a replaced table is as before
 		b.log.Info("the tables were replaced, because their layout or options have changed: clients with affinity may get other endpoints")
 	}
-	b.mirror = p.commit()
+	b.mirror = p.Commit()
 	b.known, b.applied = true, true
 	b.finish()
 	return backend.Result{Written: written}, nil
 }
 
 // compareAll plans the difference between what the tables hold and what is desired.
-func (b *Backend) compareAll(want desired) (*plan, error) {
+func (b *Backend) compareAll(want ruleset.Desired) (*ruleset.Plan, error) {
 	r := newTableReader(b.kernel, b.finders)
 	defer r.close()
 	limits := b.limits
 	limits.Ahead = lookupsAhead * len(b.finders)
-	return b.mirror.compare(b.o.settings(b.flags), want, r, limits)
+	return b.mirror.Compare(b.o.settings(b.flags), want, r, limits)
 }
 
 // Verify compares the tables with what was applied last and repairs them. See [backend.Backend].
@@ -517,7 +517,7 @@ func (b *Backend) Verify(context.Context) (backend.Result, error) {
 		}
 	}
 	same := &state.Update{Node: b.mirror.Node()}
-	sure := b.known && len(b.mirror.preserved.lost) == 0
+	sure := b.known && len(b.mirror.Preserved.Lost) == 0
 	if sure && alarm != foreignChange {
 		return b.apply(same, nil, nil) // a no-op, unless addresses changed
 	}
@@ -542,8 +542,8 @@ func (b *Backend) Verify(context.Context) (backend.Result, error) {
 func (b *Backend) repair(same *state.Update) (total backend.Result, err error) {
 	lost := map[state.ServiceName]error{}
 	for {
-		want := b.mirror.after(same)
-		want.lose(lost)
+		want := b.mirror.After(same)
+		want.Lose(lost)
 		result, err := b.applyAll(want)
 		total.Written += result.Written
 		if !leaveOut(err, nil, nil, lost) {
@@ -568,9 +568,9 @@ func (b *Backend) selectNodePorts(node *state.Node) []netip.Addr {
 // commitNoted carries out a plan, after which NodePorts are served on nodePorts, and takes down what it means for flows: the services that
 // it changes, and what more returns after it. What is written does not matter for them: after a commit whose answer was lost
 // nothing is left to write, but its changes count.
-func (b *Backend) commitNoted(p *plan, nodePorts []netip.Addr, more func(written int) []flowNote) (int, error) {
+func (b *Backend) commitNoted(p *ruleset.Plan, nodePorts []netip.Addr, more func(written int) []flowNote) (int, error) {
 	var notes []flowNote
-	for was, is := range p.changed() {
+	for was, is := range p.Changed() {
 		notes = append(notes, flowNote{old: was, new: is})
 	}
 	b.cutter.begin(notes...)
@@ -584,17 +584,17 @@ func (b *Backend) commitNoted(p *plan, nodePorts []netip.Addr, more func(written
 }
 
 // commit carries out a plan, and returns how many elements, chains and sets it wrote.
-func (b *Backend) commit(p *plan) (int, error) {
-	ahead, err := b.commitBatch(p.writeAhead)
+func (b *Backend) commit(p *ruleset.Plan) (int, error) {
+	ahead, err := b.commitBatch(p.WriteAhead)
 	if err != nil {
 		return 0, err
 	}
 	known := b.known
-	n, err := b.commitBatch(p.write)
+	n, err := b.commitBatch(p.Write)
 	switch {
 	case !errors.Is(err, nft.ErrNoRoom):
-	case !p.divisible():
-		err = fmt.Errorf("replacing tables %s or sets in them, which takes one transaction: %s: %w", tableName, moreRoom, err)
+	case !p.Divisible():
+		err = fmt.Errorf("replacing tables %s or sets in them, which takes one transaction: %s: %w", ruleset.TableName, moreRoom, err)
 	default:
 		n, err = b.commitParts(p)
 		_, tooLarge := errors.AsType[*tooLargeError](err)
@@ -628,7 +628,7 @@ const keepBatch = 1 << 20
 
 // finish does what comes after a commit, and in each Verify. What fails here is tried again later.
 func (b *Backend) finish() {
-	if !b.mirror.servesLoopback() {
+	if !b.mirror.ServesLoopback() {
 		return
 	}
 	again, err := b.local.enable()

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/switchyard-net/switchyard/backend/nftables/internal/ruleset"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -58,8 +59,8 @@ const (
 )
 
 // settings returns what the tables depend on beside the state, with the flags that they have.
-func (o *Options) settings(flags nft.TableFlags) *settings {
-	s := &settings{
+func (o *Options) settings(flags nft.TableFlags) *ruleset.Settings {
+	s := &ruleset.Settings{
 		LocalDetector: o.LocalDetector, MasqueradeMark: 1 << defaultMasqueradeBit, MaxAffinityClients: defaultMaxAffinityClients,
 		TableFlags: flags,
 	}

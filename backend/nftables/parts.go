@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/switchyard-net/switchyard/backend/nftables/internal/ruleset"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -27,39 +28,39 @@ const moreRoom = "raise net.core.wmem_max where this process may not exceed it"
 // commitParts carries out a plan that there was no room for as a whole, in as few transactions as there is room for, and returns how
 // many objects it wrote. Services that do not even fit alone are left as they are, with all that is to be deleted after
 // others, and are reported by a [tooLargeError].
-func (b *Backend) commitParts(p *plan) (written int, err error) {
+func (b *Backend) commitParts(p *ruleset.Plan) (written int, err error) {
 	commit := func(fill func(*nft.Batch)) error {
 		n, err := b.commitBatch(fill)
 		written += n
 		return err
 	}
 	failed, inARow := map[state.ServiceName]error{}, 0
-	var search func(part) error
-	search = func(p part) error {
-		if p.size() == 0 {
+	var search func(ruleset.Part) error
+	search = func(p ruleset.Part) error {
+		if p.Size() == 0 {
 			return nil
 		}
-		err := commit(p.write)
+		err := commit(p.Write)
 		switch {
 		case err == nil:
 			inARow = 0
 			return nil
 		case !errors.Is(err, nft.ErrNoRoom):
 			return err
-		case p.size() > 1:
-			first, second := p.halves()
+		case p.Size() > 1:
+			first, second := p.Halves()
 			if err := search(first); err != nil {
 				return err
 			}
 			return search(second)
 		}
-		if first, last, ok := p.orphan(); ok {
+		if first, last, ok := p.Orphan(); ok {
 			if err := search(first); err != nil {
 				return err
 			}
 			return search(last)
 		}
-		name, ok := p.service()
+		name, ok := p.Service()
 		if !ok {
 			return err
 		}
@@ -70,7 +71,7 @@ func (b *Backend) commitParts(p *plan) (written int, err error) {
 		}
 		return nil
 	}
-	first, last := p.divide()
+	first, last := p.Divide()
 	if err := search(first); err != nil {
 		return written, err
 	}
@@ -82,6 +83,6 @@ func (b *Backend) commitParts(p *plan) (written int, err error) {
 
 // probeRoom returns an error if there is no room even for a single element, which nobody sees: the same transaction deletes it.
 func (b *Backend) probeRoom() error {
-	_, err := b.commitBatch(probe)
+	_, err := b.commitBatch(ruleset.Probe)
 	return err
 }

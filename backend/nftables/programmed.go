@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/switchyard-net/switchyard/backend/nftables/internal/ruleset"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 )
 
@@ -15,13 +16,13 @@ func Programmed() (held bool, err error) {
 		return false, fmt.Errorf("nftables: %w", err)
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
-	for _, t := range tables() {
+	for _, t := range ruleset.Tables() {
 		if held, err = conn.HasTable(t); held || err != nil {
 			break
 		}
 	}
 	if err != nil {
-		return false, fmt.Errorf("nftables: looking for tables %s: %w", tableName, err)
+		return false, fmt.Errorf("nftables: looking for tables %s: %w", ruleset.TableName, err)
 	}
 	return held, nil
 }

@@ -5,6 +5,7 @@ import (
 	"os"
 	"sync"
 
+	"github.com/switchyard-net/switchyard/backend/nftables/internal/ruleset"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 )
 
@@ -28,7 +29,7 @@ type finder interface {
 }
 
 // usualLimits are those outside tests.
-var usualLimits = limits{Find: 50_000, Rewrite: 100_000}
+var usualLimits = ruleset.Limits{Find: 50_000, Rewrite: 100_000}
 
 // lookupsAhead is how many lookups are made ahead on each socket, so that none has to wait.
 const lookupsAhead = 2
@@ -41,7 +42,7 @@ type tableReader struct {
 }
 
 type lookupJob struct {
-	lookup *lookup
+	lookup *ruleset.Lookup
 	done   chan<- error
 }
 
@@ -82,7 +83,7 @@ func (r *tableReader) Elems(t nft.Table, set string) ([]nft.Elem, error) {
 }
 
 // LookUp implements ruleset.Reader.
-func (r *tableReader) LookUp(l *lookup) (wait func() error) {
+func (r *tableReader) LookUp(l *ruleset.Lookup) (wait func() error) {
 	done := make(chan error, 1)
 	r.jobs <- lookupJob{l, done}
 	return func() error { return <-done }

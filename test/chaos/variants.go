@@ -129,7 +129,7 @@ func (b *builder) overlay(v *variant) (string, error) {
 
 // next is Switchyard with another skeleton of rules: another version, which replaces the tables of the one before.
 var next = &variant{name: "next", what: "a version with another skeleton of rules", edits: []edit{
-	{"backend/nftables/skeleton.go", ` = "strays"`, ` = "` + nextChain + `"`},
+	{"backend/nftables/internal/ruleset/skeleton.go", ` = "strays"`, ` = "` + nextChain + `"`},
 }}
 
 const nextChain = "strays-next"
@@ -267,9 +267,9 @@ var mutants = []struct {
 	noticed  func(*loadcheck.Report) bool
 }{
 	{&variant{name: "flush-on-start", what: "deletes its tables before it starts", edits: []edit{
-		{"backend/nftables/nftables.go", "	b.guard.arm() // before the reading", `	for _, f := range families {
+		{"backend/nftables/nftables.go", "	b.guard.arm() // before the reading", `	for _, t := range ruleset.Tables() {
 		var flush nft.Batch
-		flush.DeleteTable(table(f))
+		flush.DeleteTable(t)
 		if !b.applied {
 			_ = b.kernel.Commit(&flush)
 		}
@@ -277,24 +277,29 @@ var mutants = []struct {
 	b.guard.arm() // before the reading`},
 	}}, "restart", halted(usualGap)},
 	{&variant{name: "delete-before-add", what: "deletes elements in one transaction and adds others in the next, ten milliseconds later", edits: []edit{
-		{"backend/nftables/nftables.go", "	n, err := b.commitBatch(p.write)\n", `	deleted, err := b.commitBatch(func(batch *nft.Batch) {
-		for _, s := range p.order {
-			s.write(batch, &s.del, batch.DeleteElem)
-			s.del = elements{}
-		}
-	})
+		{"backend/nftables/nftables.go", "	n, err := b.commitBatch(p.Write)\n", `	deleted, err := b.commitBatch(p.WriteDeletions)
 	if err != nil {
 		return 0, err
 	}
 	if deleted > 0 {
 		time.Sleep(10 * time.Millisecond)
 	}
-	n, err := b.commitBatch(p.write)
+	n, err := b.commitBatch(p.Write)
 `},
-	}}, "rolling update", halted(usualGap)},
+	}, added: map[string]string{"backend/nftables/internal/ruleset/deletions.go": `package ruleset
+
+import "github.com/switchyard-net/switchyard/internal/kernel/nft"
+
+func (p *Plan) WriteDeletions(b *nft.Batch) {
+	for _, s := range p.order {
+		s.write(b, &s.del, b.DeleteElem)
+		s.del = elements{}
+	}
+}
+`}}, "rolling update", halted(usualGap)},
 	{&variant{name: "stale-affinity", what: "leaves endpoints that are gone where clients with affinity are remembered with them", edits: []edit{
-		{"backend/nftables/plan.go", "import (\n", "import (\n\t\"encoding/binary\"\n"},
-		{"backend/nftables/plan.go", "func (p *plan) del(e element) {\n", "func (p *plan) del(e element) {\n" +
+		{"backend/nftables/internal/ruleset/plan.go", "import (\n", "import (\n\t\"encoding/binary\"\n"},
+		{"backend/nftables/internal/ruleset/plan.go", "func (p *Plan) del(e element) {\n", "func (p *Plan) del(e element) {\n" +
 			"	if e.set.kind == slots {\n		k := e.id()\n		if index := binary.NativeEndian.Uint32(k.key[frontendLen(k.family, k.set.space):]); index>>31 == 1 {\n			return\n		}\n	}\n"},
 	}}, "rolling update", misled},
 	{&variant{name: "uncut", what: "leaves flows of datagrams with endpoints that are gone", edits: []edit{

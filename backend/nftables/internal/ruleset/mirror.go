@@ -1,4 +1,4 @@
-package nftables
+package ruleset
 
 import (
 	"bytes"
@@ -9,9 +9,10 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// mirror is what the kernel's tables hold, as far as this process put it there. Elements are not stored but rendered again when
-// they are needed: a record and its placements determine them.
-type mirror struct {
+// Mirror is what the kernel's tables hold, as far as this process put it there. Elements are not stored but rendered again when
+// they are needed: a record and its placements determine them. A mirror refers to the records of the updates that were planned, which
+// must not be changed. It is for one goroutine at a time.
+type Mirror struct {
 	services map[state.ServiceName]applied
 	// refs counts the users of elements that services may have in common.
 	refs map[sharedKey]int32
@@ -21,38 +22,38 @@ type mirror struct {
 	nodePorts []netip.Addr
 	node      *state.Node
 	shape     shape
-	// preserved is what the kernel holds beside that, from before this process.
-	preserved preserved
+	// Preserved is what the kernel holds beside that, from before this process. The caller may replace it.
+	Preserved Preserved
 }
 
-// preserved are elements that stay though no service of the state has them, because the kernel does not take what would replace them.
+// Preserved are elements that stay though no service of the state has them, because the kernel does not take what would replace them.
 // They are not written again if something else deletes them.
-type preserved struct {
-	// services are records that the kernel refuses. What it holds of their frontends stays.
-	services map[state.ServiceName]*state.Service
-	// lost are those of services that the state has as they are here, but for which there is no room when something else has deleted
+type Preserved struct {
+	// Services are records that the kernel refuses. What it holds of their frontends stays.
+	Services map[state.ServiceName]*state.Service
+	// Lost are those of services that the state has as they are here, but for which there is no room when something else has deleted
 	// what they had. Each comparison tries them again.
-	lost map[state.ServiceName]error
-	// all is set if all elements stay, except those of frontends that services of the state have. The mirror is incomplete then:
+	Lost map[state.ServiceName]error
+	// All is set if all elements stay, except those of frontends that services of the state have. The mirror is incomplete then:
 	// whatever comes next compares it with the kernel.
-	all bool
+	All bool
 }
 
 // none reports whether nothing is preserved.
-func (s *preserved) none() bool { return !s.all && len(s.services) == 0 }
+func (s *Preserved) none() bool { return !s.All && len(s.Services) == 0 }
 
-// after returns what is still preserved once u is applied. A full update says anew what is.
-func (s *preserved) after(u *state.Update) preserved {
-	next := preserved{services: map[state.ServiceName]*state.Service{}, lost: map[state.ServiceName]error{}}
+// After returns what is still preserved once u is applied: nothing, if u is full. The maps are new ones.
+func (s *Preserved) After(u *state.Update) Preserved {
+	next := Preserved{Services: map[state.ServiceName]*state.Service{}, Lost: map[state.ServiceName]error{}}
 	if u.Full {
 		return next
 	}
-	next.all = s.all
-	maps.Copy(next.services, s.services)
-	maps.Copy(next.lost, s.lost)
+	next.All = s.All
+	maps.Copy(next.Services, s.Services)
+	maps.Copy(next.Lost, s.Lost)
 	forget := func(name state.ServiceName) {
-		delete(next.services, name)
-		delete(next.lost, name)
+		delete(next.Services, name)
+		delete(next.Lost, name)
 	}
 	for _, s := range u.Changed {
 		forget(s.Name)
@@ -63,37 +64,37 @@ func (s *preserved) after(u *state.Update) preserved {
 	return next
 }
 
-// record returns what a service has, or is to have again. It is nil if the mirror does not know.
-func (m *mirror) record(name state.ServiceName) *state.Service {
-	if m.preserved.lost[name] != nil {
-		return m.preserved.services[name]
+// Record returns what a service has, or is to have again after it was lost. It is nil if the mirror does not know.
+func (m *Mirror) Record(name state.ServiceName) *state.Service {
+	if m.Preserved.Lost[name] != nil {
+		return m.Preserved.Services[name]
 	}
 	return m.services[name].record
 }
 
-// stillLost takes over which services were lost before, up to those that are programmed now.
-func (m *mirror) stillLost(before preserved) {
-	for name, err := range before.lost {
+// StillLost takes over which services were lost before, up to those that are programmed now.
+func (m *Mirror) StillLost(before Preserved) {
+	for name, err := range before.Lost {
 		if m.services[name].record == nil {
-			m.preserved.services[name], m.preserved.lost[name] = before.services[name], err
+			m.Preserved.Services[name], m.Preserved.Lost[name] = before.Services[name], err
 		}
 	}
 }
 
-// concerns reports whether an update is about what is preserved, so that the mirror does not show what it changes.
-func (s *preserved) concerns(u *state.Update) bool {
-	if s.all {
+// Concerns reports whether an update is about what is preserved, so that the mirror does not show what it changes.
+func (s *Preserved) Concerns(u *state.Update) bool {
+	if s.All {
 		return true
 	}
-	if len(s.services) == 0 {
+	if len(s.Services) == 0 {
 		return false
 	}
 	frontends := map[elementKey]bool{}
-	for _, service := range s.services {
+	for _, service := range s.Services {
 		addFrontends(frontends, service)
 	}
 	for _, name := range u.Removed {
-		if s.services[name] != nil {
+		if s.Services[name] != nil {
 			return true
 		}
 	}
@@ -105,7 +106,7 @@ func (s *preserved) concerns(u *state.Update) bool {
 				return true
 			}
 		}
-		if s.services[service.Name] != nil {
+		if s.Services[service.Name] != nil {
 			return true
 		}
 	}
@@ -129,8 +130,9 @@ type applied struct {
 	numbers map[owner]uint32
 }
 
-func newMirror() *mirror {
-	return &mirror{
+// NewMirror returns the mirror of a kernel of which nothing is known.
+func NewMirror() *Mirror {
+	return &Mirror{
 		services: map[state.ServiceName]applied{}, refs: map[sharedKey]int32{}, numbers: map[uint32]struct{}{}, node: &state.Node{},
 	}
 }
@@ -168,14 +170,14 @@ func (s sharedKey) element() element {
 	return e
 }
 
-// Node returns the node as the tables show it.
-func (m *mirror) Node() *state.Node { return m.node }
+// Node returns the node whose ranges the rules have.
+func (m *Mirror) Node() *state.Node { return m.node }
 
 // NodePorts returns the addresses that serve NodePorts, sorted.
-func (m *mirror) NodePorts() []netip.Addr { return m.nodePorts }
+func (m *Mirror) NodePorts() []netip.Addr { return m.nodePorts }
 
 // Records returns the services as they are programmed, in a map of the caller's own. Those that are preserved are not among them.
-func (m *mirror) Records() map[state.ServiceName]*state.Service {
+func (m *Mirror) Records() map[state.ServiceName]*state.Service {
 	records := make(map[state.ServiceName]*state.Service, len(m.services))
 	for name, a := range m.services {
 		records[name] = a.record
@@ -183,8 +185,8 @@ func (m *mirror) Records() map[state.ServiceName]*state.Service {
 	return records
 }
 
-// servesLoopback reports whether NodePorts are served on IPv4 loopback addresses, which takes route_localnet.
-func (m *mirror) servesLoopback() bool { return m.shape.loopback }
+// ServesLoopback reports whether NodePorts are served on IPv4 loopback addresses, which takes route_localnet.
+func (m *Mirror) ServesLoopback() bool { return m.shape.loopback }
 
 // placeService lays out the routes of a record, close to how those of the former record are.
 func placeService(former applied, s *state.Service) []placement {

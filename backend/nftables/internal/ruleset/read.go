@@ -1,4 +1,4 @@
-package nftables
+package ruleset
 
 import (
 	"fmt"
@@ -7,23 +7,23 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// reader reads the kernel's tables for a comparison.
-type reader interface {
+// Reader reads the kernel's tables for a comparison. It is called by one goroutine at a time.
+type Reader interface {
 	// Skeleton returns what a table holds beside elements, nil if there is no such table.
 	Skeleton(nft.Table) (*nft.Skeleton, error)
 	// Elems returns all elements of a set, none if there is no such set any longer.
 	Elems(t nft.Table, set string) ([]nft.Elem, error)
 	// LookUp begins a lookup, which may run beside others, and returns at once. wait returns what its Run returned. The comparison
 	// calls it once for each lookup, and for all of them before it reads anything in another way, or ends.
-	LookUp(*lookup) (wait func() error)
+	LookUp(*Lookup) (wait func() error)
 }
 
-// limits decide how a comparison reads. Those of sets are numbers of elements: a dump of a set takes time that grows with their square.
-type limits struct {
-	// Find is how many a set may have to be dumped. Where the kernel counts elements, those that are expected in larger ones are
+// Limits decide how a comparison reads. A dump of a set takes time that grows with the square of its elements.
+type Limits struct {
+	// Find is how many elements a set may have to be dumped. Where the kernel counts elements, those that are expected in larger ones are
 	// looked up by their keys.
 	Find int
-	// Rewrite is how many a set may have to be dumped if it holds something unexpected. All that larger ones hold is written anew.
+	// Rewrite is how many elements a set may have to be dumped if it holds something unexpected. All that larger ones hold is written anew.
 	Rewrite int
 	// Ahead is how many lookups are begun before the first of them is waited for, at least one.
 	Ahead int
@@ -65,7 +65,7 @@ func (ks *kernelState) unexpected() (sets []*largeSet) {
 }
 
 // read reads our tables with all their elements, up to those of sets of more than so many elements. Sets in whole are read anyway.
-func read(r reader, find int, whole map[tableSet]bool) (*kernelState, error) {
+func read(r Reader, find int, whole map[tableSet]bool) (*kernelState, error) {
 	ks := &kernelState{elements: map[elementKey][maxData]byte{}}
 	for _, f := range families {
 		sk, err := r.Skeleton(table(f))
@@ -83,7 +83,7 @@ func read(r reader, find int, whole map[tableSet]bool) (*kernelState, error) {
 }
 
 // readTable reads the elements of a table.
-func (ks *kernelState) readTable(r reader, f state.Family, sk *nft.Skeleton, find int, whole map[tableSet]bool) error {
+func (ks *kernelState) readTable(r Reader, f state.Family, sk *nft.Skeleton, find int, whole map[tableSet]bool) error {
 	sh := shapeOf(f, sk.Sets())
 	// Only sets that are as this version makes them are read, and not the one that rules fill: what it holds is never compared.
 	for _, id := range setIDs(f, &sh) {

@@ -1,4 +1,4 @@
-package nftables
+package ruleset
 
 import (
 	"cmp"
@@ -34,8 +34,8 @@ func (u unit) compare(o unit) int {
 	return cmp.Or(cmp.Compare(u.stage, o.stage), cmp.Compare(u.index, o.index))
 }
 
-// part is a part of a plan, which may be committed in a transaction of its own.
-type part struct {
+// Part is a part of a plan, which may be committed in a transaction of its own.
+type Part struct {
 	of     *division
 	units  []unit  // consecutive ones
 	pieces []piece // in place of units
@@ -47,28 +47,28 @@ type piece struct {
 	element *element
 }
 
-// size is how many units the part has, which stay whole: 0 for an empty part.
-func (p part) size() int { return len(p.units) + len(p.pieces) }
+// Size returns how many units the part has, which stay whole: 0 for an empty part.
+func (p Part) Size() int { return len(p.units) + len(p.pieces) }
 
-// halves cuts a part of two or more units.
-func (p part) halves() (first, second part) {
+// Halves cuts a part of two or more units.
+func (p Part) Halves() (first, second Part) {
 	units, pieces := len(p.units)/2, len(p.pieces)/2
-	return part{p.of, p.units[:units], p.pieces[:pieces]}, part{p.of, p.units[units:], p.pieces[pieces:]}
+	return Part{p.of, p.units[:units], p.pieces[:pieces]}, Part{p.of, p.units[units:], p.pieces[pieces:]}
 }
 
-// service returns the service whose elements the part consists of. ok is false if there is more or something else in it.
-func (p part) service() (name state.ServiceName, ok bool) {
+// Service returns the service of a part that has all elements of one service, and nothing else. ok is false for other parts.
+func (p Part) Service() (name state.ServiceName, ok bool) {
 	if len(p.units) != 1 || p.units[0].stage != wholeServices {
 		return state.ServiceName{}, false
 	}
 	return p.of.names[p.units[0].index], true
 }
 
-// orphan cuts a part that deletes one frontend that no service has any longer: first what sends packets to its slots, and last those. Both
+// Orphan cuts a part that deletes one frontend that no service has any longer: first what sends packets to its slots, and last those. Both
 // can be halved down to single elements. ok is false for other parts.
-func (p part) orphan() (first, last part, ok bool) {
+func (p Part) Orphan() (first, last Part, ok bool) {
 	if len(p.units) != 1 || p.units[0].stage != orphanedFrontends {
-		return part{}, part{}, false
+		return Part{}, Part{}, false
 	}
 	first.of, last.of = p.of, p.of
 	for i := range p.of.sets {
@@ -84,8 +84,8 @@ func (p part) orphan() (first, last part, ok bool) {
 	return first, last, true
 }
 
-// write puts the part into a batch.
-func (p part) write(b *nft.Batch) {
+// Write puts the part into a batch.
+func (p Part) Write(b *nft.Batch) {
 	for _, piece := range p.pieces {
 		s := piece.set
 		b.DeleteElem(table(s.family), s.set.name(), piece.element.encode(s.set.layout(s.family)))
@@ -108,9 +108,9 @@ func (p part) write(b *nft.Batch) {
 	}
 }
 
-// probe puts an element into a batch that nobody sees, because the same batch deletes it. A kernel that has no room for that has none
+// Probe puts an element into a batch that nobody sees, because the same batch deletes it. A kernel that has no room for that has none
 // for anything.
-func probe(b *nft.Batch) {
+func Probe(b *nft.Batch) {
 	e := newSharedKey(hairpin, netip.IPv4Unspecified()).element()
 	t, name, encoded := table(e.family), e.set.name(), e.encode(e.set.layout(e.family))
 	b.AddElem(t, name, encoded)
@@ -119,7 +119,7 @@ func probe(b *nft.Batch) {
 
 // division is a plan by units.
 type division struct {
-	plan  *plan
+	plan  *Plan
 	names []state.ServiceName // of the units of wholeServices
 	units []unit              // all of them, in order
 	sets  []dividedSet
@@ -136,23 +136,23 @@ type ofUnit struct {
 	element *element
 }
 
-// divisible reports whether a plan may be committed in parts: not if what is there is deleted to be written anew.
-func (p *plan) divisible() bool {
+// Divisible reports whether a plan may be committed in parts: not if what is there is deleted to be written anew, which takes one transaction.
+func (p *Plan) Divisible() bool {
 	return !slices.ContainsFunc(p.tables, func(t tablePlan) bool { return t.replace != nil }) &&
 		!slices.ContainsFunc(p.order, func(s *setPlan) bool { return s.flush })
 }
 
-// divide returns the plan in two parts, for a kernel that has no room for the whole: what comes first, and what may be deleted once all of
+// Divide returns the plan in two parts, for a kernel that has no room for the whole: what comes first, and what may be deleted once all of
 // that is there.
-func (p *plan) divide() (first, last part) {
+func (p *Plan) Divide() (first, last Part) {
 	d := p.units()
 	from, _ := slices.BinarySearchFunc(d.units, orphanedFrontends, func(u unit, s stage) int { return cmp.Compare(u.stage, s) })
-	return part{of: d, units: d.units[:from]}, part{of: d, units: d.units[from:]}
+	return Part{of: d, units: d.units[:from]}, Part{of: d, units: d.units[from:]}
 }
 
 // units finds the unit of each of the plan's elements. That of a frontend's element is the service that has the frontend after the
 // plan: what moves from one service to another moves in one transaction.
-func (p *plan) units() *division {
+func (p *Plan) units() *division {
 	d := &division{plan: p, names: slices.SortedFunc(maps.Keys(p.services), state.ServiceName.Compare)}
 	frontends, numbers := map[elementKey]int{}, map[uint32]int{}
 	for i, name := range d.names {

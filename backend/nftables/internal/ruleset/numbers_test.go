@@ -1,4 +1,4 @@
-package nftables
+package ruleset
 
 import (
 	"fmt"
@@ -12,20 +12,10 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// testSettings are settings with which pods of some families are recognized by their addresses.
-func testSettings(pods ...state.Family) *settings {
-	s := &settings{MasqueradeMark: testMark, MaxAffinityClients: 1 << 20}
-	s.LocalDetector.ClusterCIDRs = recordtest.PodCIDRs(pods...)
-	return s
-}
-
-// testMark marks connections for masquerading in tests.
-const testMark = 1 << 14
-
 // planned commits an update to a mirror, without a kernel.
-func planned(m *mirror, u *state.Update) *plan {
-	p := m.change(testSettings(), u, nil)
-	p.commit()
+func planned(m *Mirror, u *state.Update) *Plan {
+	p := m.Change(testSettings(), u, nil)
+	p.Commit()
 	return p
 }
 
@@ -33,7 +23,7 @@ func planned(m *mirror, u *state.Update) *plan {
 // when it goes.
 func TestNumbers(t *testing.T) {
 	s := restrictedService("a", recordtest.Prefixes("10.0.0.0/8"), recordtest.Prefixes("10.0.0.0/8"), recordtest.Prefixes("11.0.0.0/8"))
-	m := newMirror()
+	m := NewMirror()
 	planned(m, delta(s))
 	first := maps.Clone(m.services[s.Name].numbers)
 	if len(first) != 5 || len(m.numbers) != 5 { // three ports, two lists
@@ -44,13 +34,13 @@ func TestNumbers(t *testing.T) {
 	if now := m.services[s.Name].numbers; !maps.Equal(now, first) {
 		t.Errorf("numbers %v after a change, %v before", now, first)
 	}
-	again := newMirror()
+	again := NewMirror()
 	planned(again, delta(changed))
 	if now := again.services[s.Name].numbers; !maps.Equal(now, first) {
 		t.Errorf("numbers %v in another process, %v in the first", now, first)
 	}
 
-	other := newMirror()
+	other := NewMirror()
 	for _, n := range first {
 		other.numbers[n] = struct{}{}
 	}
@@ -62,7 +52,7 @@ func TestNumbers(t *testing.T) {
 		}
 	}
 	u := delta(changed)
-	other.change(testSettings(), u, nil) // is never committed
+	other.Change(testSettings(), u, nil) // is never committed
 	for _, n := range first {
 		delete(other.numbers, n)
 	}
@@ -80,7 +70,7 @@ func TestNumbers(t *testing.T) {
 
 // firstNumbers are those that a service gets if nobody has them.
 func firstNumbers(s *state.Service) map[owner]uint32 {
-	m := newMirror()
+	m := NewMirror()
 	planned(m, delta(s))
 	return m.services[s.Name].numbers
 }
@@ -88,12 +78,12 @@ func firstNumbers(s *state.Service) map[owner]uint32 {
 // TestNumbersInAComparison: when all is compared with the kernel, services keep their numbers, whichever comes first.
 func TestNumbersInAComparison(t *testing.T) {
 	a, b := restrictedService("a", recordtest.Prefixes("10.0.0.0/8")), restrictedService("b", recordtest.Prefixes("11.0.0.0/8"))
-	former := newMirror()
+	former := NewMirror()
 	planned(former, delta(b))
 	theirs := former.services[b.Name].numbers
 	maps.Copy(theirs, firstNumbers(a)) // as after a collision
-	p := resynced(t, former, &kernelState{}, desired{services: []*state.Service{a, b}, node: testNode})
-	p.commit()
+	p := resynced(t, former, &kernelState{}, Desired{Services: []*state.Service{a, b}, Node: testNode})
+	p.Commit()
 	if now := p.m.services[b.Name].numbers; !maps.Equal(now, theirs) {
 		t.Errorf("b has the numbers %v, had %v", now, theirs)
 	}
@@ -107,7 +97,7 @@ func TestNumbersInAComparison(t *testing.T) {
 	}
 }
 
-func resynced(t *testing.T, former *mirror, ks *kernelState, want desired) *plan {
+func resynced(t *testing.T, former *Mirror, ks *kernelState, want Desired) *Plan {
 	t.Helper()
 	p, err := former.difference(testSettings(), ks, want)
 	if err != nil {
@@ -127,14 +117,14 @@ func TestPreservedNumbers(t *testing.T) {
 	for i := range before.own {
 		ks.elements[before.own[i].id()] = before.own[i].data
 	}
-	for name, preserved := range map[string]preserved{
-		"one":      {services: map[state.ServiceName]*state.Service{gone.Name: gone}},
-		"all":      {all: true},
-		"all, one": {all: true, services: map[state.ServiceName]*state.Service{gone.Name: gone}},
+	for name, preserved := range map[string]Preserved{
+		"one":      {Services: map[state.ServiceName]*state.Service{gone.Name: gone}},
+		"all":      {All: true},
+		"all, one": {All: true, Services: map[state.ServiceName]*state.Service{gone.Name: gone}},
 	} {
-		p := resynced(t, newMirror(), &kernelState{elements: maps.Clone(ks.elements)},
-			desired{services: []*state.Service{a}, node: testNode, preserved: preserved})
-		p.commit()
+		p := resynced(t, NewMirror(), &kernelState{elements: maps.Clone(ks.elements)},
+			Desired{Services: []*state.Service{a}, Node: testNode, Preserved: preserved})
+		p.Commit()
 		for _, s := range p.order {
 			for e := range s.del.all() {
 				t.Errorf("%s: %s loses %x", name, s.set.name(), e.key)
@@ -146,8 +136,8 @@ func TestPreservedNumbers(t *testing.T) {
 			}
 		}
 	}
-	p := resynced(t, newMirror(), &kernelState{elements: maps.Clone(ks.elements)},
-		desired{services: []*state.Service{a}, node: testNode})
+	p := resynced(t, NewMirror(), &kernelState{elements: maps.Clone(ks.elements)},
+		Desired{Services: []*state.Service{a}, Node: testNode})
 	if now := p.services[a.Name].numbers; !maps.Equal(now, first) {
 		t.Errorf("numbers %v when nothing is preserved, want %v", now, first)
 	}
@@ -181,7 +171,7 @@ func TestListChanges(t *testing.T) {
 	}
 	for seed := range uint64(500) {
 		rng := rand.New(rand.NewPCG(seed, 5))
-		m := newMirror()
+		m := NewMirror()
 		held := map[elementKey]bool{}
 		for step := range 6 {
 			var lists [][]netip.Prefix
@@ -236,7 +226,7 @@ func TestListChanges(t *testing.T) {
 }
 
 // wantAllowed is the naive reference: the elements that the lists of the service's ports make.
-func wantAllowed(m *mirror, lists [][]netip.Prefix) map[elementKey]bool {
+func wantAllowed(m *Mirror, lists [][]netip.Prefix) map[elementKey]bool {
 	want := map[elementKey]bool{}
 	var distinct [][]netip.Prefix
 	for _, list := range lists {
@@ -301,14 +291,14 @@ func TestManyFrontendsShareAList(t *testing.T) {
 	for i := range lists {
 		lists[i] = slices.Clone(list) // as they come over the API
 	}
-	count := func(p *plan) map[string]int {
+	count := func(p *Plan) map[string]int {
 		n := map[string]int{}
 		for _, s := range p.order {
 			n[s.set.name()] += s.add.len()
 		}
 		return n
 	}
-	m := newMirror()
+	m := NewMirror()
 	n := count(planned(m, delta(restrictedService("a", lists...))))
 	if n["allowed-24"] != 1000 || n["service-restricted"] != 1000 {
 		t.Errorf("elements: %v", n)

@@ -1,4 +1,4 @@
-package nftables
+package ruleset
 
 import (
 	"slices"
@@ -9,18 +9,18 @@ import (
 // lookups look up what is expected in large sets, for some services at a time: while those are compared, the kernel is asked for the
 // next ones. So only a few answers are in memory at once.
 type lookups struct {
-	reader reader
+	reader Reader
 	sets   []*largeSet
 	index  map[tableSet]int // of sets
 	expect expectation
 	// reached is how many services elements shows, and one more if it shows the node ports, too.
 	reached int
-	queue   []*lookup // those that have begun, in the order of the services
+	queue   []*Lookup // those that have begun, in the order of the services
 	ahead   int       // how many lookups are in the queue, if there are enough
 }
 
-// lookup is one request for what some services have in large sets.
-type lookup struct {
+// Lookup is one request for what some services have in large sets, to be carried out by a [Reader].
+type Lookup struct {
 	sets  []*largeSet
 	asked []asked // for each of sets
 	until int     // what lookups.reached is after it
@@ -42,7 +42,7 @@ type found struct {
 const lookupSize = 4096
 
 // newLookups makes lookups of what is expected. Sets that hold something else may be written anew if rewrite is set.
-func newLookups(r reader, limits limits, large []*largeSet, expect expectation, rewrite bool) *lookups {
+func newLookups(r Reader, limits Limits, large []*largeSet, expect expectation, rewrite bool) *lookups {
 	l := &lookups{reader: r, sets: large, index: map[tableSet]int{}, expect: expect, ahead: max(limits.Ahead, 1)}
 	for i, s := range large {
 		l.index[s.tableSet] = i
@@ -58,8 +58,8 @@ func (l *lookups) end() {
 	}
 }
 
-// Run asks for the elements with find, which is that of an nft.Conn. It belongs to the caller until the lookup is waited for.
-func (l *lookup) Run(find func(t nft.Table, set string, width int, keys []byte, found func(i int, data []byte)) error) error {
+// Run asks for the elements with find, which is the method of an nft.Conn of this name. Lookups may run at the same time.
+func (l *Lookup) Run(find func(t nft.Table, set string, width int, keys []byte, found func(i int, data []byte)) error) error {
 	for i, s := range l.sets {
 		a := &l.asked[i]
 		if len(a.keys) == 0 {
@@ -95,8 +95,8 @@ func (ks *kernelState) reach(n int) error {
 }
 
 // ask begins the next lookup.
-func (l *lookups) ask() *lookup {
-	next := &lookup{sets: l.sets, asked: make([]asked, len(l.sets))}
+func (l *lookups) ask() *Lookup {
+	next := &Lookup{sets: l.sets, asked: make([]asked, len(l.sets))}
 	keys, last, at, isLarge := 0, tableSet{}, 0, false
 	for keys < lookupSize && l.expect.more() {
 		l.expect.next(func(e *element) {
@@ -117,7 +117,7 @@ func (l *lookups) ask() *lookup {
 }
 
 // add adds what was found to elements.
-func (ks *kernelState) add(from *lookup) {
+func (ks *kernelState) add(from *Lookup) {
 	for i, s := range from.sets {
 		a, width, before := &from.asked[i], s.layout.key, len(ks.elements)
 		k := elementKey{family: s.family, set: s.set}

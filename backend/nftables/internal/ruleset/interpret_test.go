@@ -1,6 +1,4 @@
-//go:build linux
-
-package nftables
+package ruleset
 
 import (
 	"bytes"
@@ -34,7 +32,7 @@ func (c contents) clone() contents {
 }
 
 // carriedOut returns what the table holds after a plan.
-func (c contents) carriedOut(p *plan) contents {
+func (c contents) carriedOut(p *Plan) contents {
 	n := c.clone()
 	for _, s := range p.order {
 		l, name := s.set.layout(s.family), s.set.name()

@@ -1,4 +1,4 @@
-package nftables
+package ruleset
 
 import (
 	"crypto/sha256"
@@ -128,7 +128,7 @@ func candidates(key []byte) iter.Seq[uint32] {
 
 // number gives the owners in a service their numbers: the former ones to those that had one. Numbers of others are free again. s is
 // nil if the service goes.
-func (p *plan) number(name state.ServiceName, former map[owner]uint32, s *state.Service) map[owner]uint32 {
+func (p *Plan) number(name state.ServiceName, former map[owner]uint32, s *state.Service) map[owner]uint32 {
 	var numbers map[owner]uint32
 	for o := range owners(s) {
 		n, ok := former[o]
@@ -149,7 +149,7 @@ func (p *plan) number(name state.ServiceName, former map[owner]uint32, s *state.
 }
 
 // draw takes the first number that is free.
-func (p *plan) draw(name state.ServiceName, o owner) uint32 {
+func (p *Plan) draw(name state.ServiceName, o owner) uint32 {
 	key := fmt.Appendf(nil, "%v\x00%s\x00%s %v %v %d", name, o.port, kindNames[o.kind], o.family, o.protocol, o.list)
 	for n := range candidates(key) {
 		taken, changed := p.numbers[n]

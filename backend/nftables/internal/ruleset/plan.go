@@ -1,4 +1,4 @@
-package nftables
+package ruleset
 
 import (
 	"iter"
@@ -10,12 +10,13 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// plan is a set of changes to the tables, worked out before the kernel is touched: it is committed in one transaction, and
-// only then becomes part of the mirror.
-type plan struct {
-	settings *settings
+// Plan is a set of changes to the tables, worked out before the kernel is touched: it is written into one batch, or divided if the kernel
+// has no room for that, and becomes part of the mirror once it is carried out. Plans of a mirror are carried out one by one: one that
+// was made before the last commit is not valid any longer.
+type Plan struct {
+	settings *Settings
 	// former is the mirror that the plan begins with, and m the one that it becomes part of: another one if all is compared.
-	former, m *mirror
+	former, m *Mirror
 
 	services  map[state.ServiceName]applied // new values; a nil record is a removal
 	refs      map[sharedKey]int32           // changes of the counts
@@ -99,8 +100,8 @@ func (l *elements) all() iter.Seq[*element] {
 	}
 }
 
-func newPlan(s *settings, former, m *mirror) *plan {
-	p := &plan{
+func newPlan(s *Settings, former, m *Mirror) *Plan {
+	p := &Plan{
 		settings: s, former: former, m: m, services: map[state.ServiceName]applied{}, refs: map[sharedKey]int32{}, numbers: map[uint32]bool{},
 		nodePorts: m.nodePorts, node: m.node, shape: m.shape.clone(), sets: map[tableSet]*setPlan{}, index: map[elementKey]int{},
 	}
@@ -109,7 +110,7 @@ func newPlan(s *settings, former, m *mirror) *plan {
 	return p
 }
 
-func (p *plan) set(f state.Family, id setID) *setPlan {
+func (p *Plan) set(f state.Family, id setID) *setPlan {
 	ts := tableSet{f, id}
 	s := p.sets[ts]
 	if s == nil {
@@ -122,19 +123,19 @@ func (p *plan) set(f state.Family, id setID) *setPlan {
 	return s
 }
 
-func (p *plan) add(e element) {
+func (p *Plan) add(e element) {
 	s := p.set(e.family, e.set)
 	s.add.append(e)
 }
 
-func (p *plan) del(e element) {
+func (p *Plan) del(e element) {
 	s := p.set(e.family, e.set)
 	s.del.append(e)
 }
 
-// change plans the way from the mirror to the state after u, which is not full and concerns nothing that is preserved. NodePorts are
+// Change plans the way from the mirror to the state after u, which is not full and concerns nothing that is preserved. NodePorts are
 // served on nodePorts, which are sorted.
-func (m *mirror) change(s *settings, u *state.Update, nodePorts []netip.Addr) *plan {
+func (m *Mirror) Change(s *Settings, u *state.Update, nodePorts []netip.Addr) *Plan {
 	p := newPlan(s, m, m)
 	p.update(u)
 	p.finalize(nodePorts)
@@ -143,7 +144,7 @@ func (m *mirror) change(s *settings, u *state.Update, nodePorts []netip.Addr) *p
 }
 
 // update plans the elements of the services that have changed.
-func (p *plan) update(u *state.Update) {
+func (p *Plan) update(u *state.Update) {
 	for _, name := range u.Removed {
 		p.replace(name, nil)
 	}
@@ -154,7 +155,7 @@ func (p *plan) update(u *state.Update) {
 }
 
 // replace plans that a service is programmed as in s, or not at all if s is nil.
-func (p *plan) replace(name state.ServiceName, s *state.Service) {
+func (p *Plan) replace(name state.ServiceName, s *state.Service) {
 	former := p.m.services[name]
 	next := applied{record: s}
 	p.old.reset()
@@ -180,7 +181,7 @@ func (p *plan) replace(name state.ServiceName, s *state.Service) {
 }
 
 // diff plans the way from the elements in p.old to those in p.new.
-func (p *plan) diff() {
+func (p *Plan) diff() {
 	was, now := trimSame(p.old.own, p.new.own)
 	clear(p.index)
 	for i := range was {
@@ -219,7 +220,7 @@ func trimSame(a, b []element) (restA, restB []element) {
 }
 
 // diffLists plans the way from the lists in p.old to those in p.new.
-func (p *plan) diffLists() {
+func (p *Plan) diffLists() {
 	if len(p.old.lists)+len(p.new.lists) == 0 {
 		return
 	}
@@ -244,7 +245,7 @@ func (p *plan) diffLists() {
 }
 
 // diffList plans the way from one sorted list of ranges to another. A change of a long list takes little more than going along it.
-func (p *plan) diffList(l *allowedList, from, to []netip.Prefix) {
+func (p *Plan) diffList(l *allowedList, from, to []netip.Prefix) {
 	if sameSources(from, to) {
 		return
 	}
@@ -263,7 +264,7 @@ func (p *plan) diffList(l *allowedList, from, to []netip.Prefix) {
 }
 
 // finalize plans the elements that depend on the whole of the update.
-func (p *plan) finalize(nodePorts []netip.Addr) {
+func (p *Plan) finalize(nodePorts []netip.Addr) {
 	for _, k := range slices.SortedFunc(maps.Keys(p.refs), sharedKey.compare) { // the same change makes the same batch
 		before := p.m.refs[k]
 		switch after := before + p.refs[k]; {
@@ -299,13 +300,13 @@ func addrSet(addrs []netip.Addr) map[netip.Addr]bool {
 }
 
 // serveOn takes down the addresses that serve NodePorts.
-func (p *plan) serveOn(nodePorts []netip.Addr) {
+func (p *Plan) serveOn(nodePorts []netip.Addr) {
 	p.nodePorts = nodePorts
 	p.shape.loopback = p.shape.loopback || slices.ContainsFunc(nodePorts, loopbackRange.Contains)
 }
 
 // grow plans the changes of the skeleton from the mirror's shape and node to the plan's.
-func (p *plan) grow() {
+func (p *Plan) grow() {
 	if p.shape.equal(&p.m.shape) && p.node.Equal(p.m.node) {
 		return
 	}
@@ -327,7 +328,7 @@ func (p *plan) grow() {
 }
 
 // skeleton plans the sets and chains of a table, as far as they do not exist as they should.
-func (p *plan) skeleton(f state.Family, hasSet func(*nft.Set) bool, hasChain func(*nft.Chain) (exists, same bool)) {
+func (p *Plan) skeleton(f state.Family, hasSet func(*nft.Set) bool, hasChain func(*nft.Chain) (exists, same bool)) {
 	t := tablePlan{table: table(f)}
 	for _, s := range p.settings.sets(f, &p.shape) {
 		if !hasSet(&s) {
@@ -350,9 +351,9 @@ func (p *plan) skeleton(f state.Family, hasSet func(*nft.Set) bool, hasChain fun
 	}
 }
 
-// writeAhead puts into a batch what has to be committed before the rest: the firewall's rules for new prefix lengths. A packet stays
+// WriteAhead puts into a batch what has to be committed before the rest, which Write does not write any more: the firewall's rules for new prefix lengths. A packet stays
 // with the rules that it has met first, but sees elements at once. Without the rule, it would miss a range that allows it.
-func (p *plan) writeAhead(b *nft.Batch) {
+func (p *Plan) WriteAhead(b *nft.Batch) {
 	if !p.lengthens {
 		return
 	}
@@ -365,9 +366,9 @@ func (p *plan) writeAhead(b *nft.Batch) {
 	})
 }
 
-// write puts the plan into a batch. Sets and chains come before what refers to them, deletions before additions, because an
+// Write puts the plan into a batch. Sets and chains come before what refers to them, deletions before additions, because an
 // element may replace another with the same key.
-func (p *plan) write(b *nft.Batch) {
+func (p *Plan) Write(b *nft.Batch) {
 	for i := range p.tables {
 		p.tables[i].write(b, p.settings.TableFlags)
 	}
@@ -421,9 +422,9 @@ func (s *setPlan) write(b *nft.Batch, elements *elements, put func(nft.Table, st
 	}
 }
 
-// changed yields what services were and are to be, nil if they were not there or are to go. If all is compared, those are left out
-// of which the mirror did not know.
-func (p *plan) changed() iter.Seq2[*state.Service, *state.Service] {
+// Changed yields what services were and are to be, nil if they were not there or are to go, in any order. After [Mirror.Compare], those are
+// left out of which the mirror did not know.
+func (p *Plan) Changed() iter.Seq2[*state.Service, *state.Service] {
 	return func(yield func(was, is *state.Service) bool) {
 		if p.former == p.m {
 			for name, a := range p.services {
@@ -435,8 +436,8 @@ func (p *plan) changed() iter.Seq2[*state.Service, *state.Service] {
 		}
 		for name, a := range p.former.services {
 			is := p.services[name].record
-			if p.m.preserved.lost[name] != nil {
-				is = p.m.preserved.services[name]
+			if p.m.Preserved.Lost[name] != nil {
+				is = p.m.Preserved.Services[name]
 			}
 			if is != a.record && !yield(a.record, is) {
 				return
@@ -445,13 +446,13 @@ func (p *plan) changed() iter.Seq2[*state.Service, *state.Service] {
 	}
 }
 
-// forgetsClients reports whether a table is replaced with all that it remembers of clients with affinity.
-func (p *plan) forgetsClients() bool {
+// ForgetsClients reports whether a table is replaced with all that it remembers of clients with affinity.
+func (p *Plan) ForgetsClients() bool {
 	return len(p.shape.timeouts) > 0 && slices.ContainsFunc(p.tables, func(t tablePlan) bool { return t.replace != nil && !t.keepsClients })
 }
 
-// commit notes that the plan was carried out, and returns the mirror that shows it.
-func (p *plan) commit() *mirror {
+// Commit notes that the plan was carried out, and returns the mirror that shows it: after [Mirror.Change] the same one.
+func (p *Plan) Commit() *Mirror {
 	if len(p.m.services)+len(p.m.refs) == 0 { // as when all was compared
 		p.m.services, p.services = p.services, p.m.services
 		p.m.refs, p.refs = p.refs, p.m.refs

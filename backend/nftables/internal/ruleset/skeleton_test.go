@@ -1,10 +1,12 @@
 //go:build linux
 
-package nftables
+package ruleset
 
 import (
+	"errors"
 	"flag"
 	"os"
+	"os/exec"
 	"regexp"
 	"strings"
 	"testing"
@@ -13,7 +15,10 @@ import (
 
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/netns"
 )
+
+func TestMain(m *testing.M) { os.Exit(netns.Main(m)) }
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
@@ -39,7 +44,11 @@ func everyFeature() *shape {
 
 // TestGoldenSkeleton compares what the nft tool lists of the skeleton with testdata/skeleton.nft, which is for people to read.
 func TestGoldenSkeleton(t *testing.T) {
-	ns := newNS(t)
+	ns, err := netns.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ns.Close() })
 	version := "# listed by " + strings.Fields(nftCommand(t, ns, "--version"))[1] + "\n"
 	want, err := os.ReadFile(goldenSkeleton)
 	if err != nil && !*update {
@@ -49,14 +58,20 @@ func TestGoldenSkeleton(t *testing.T) {
 		first, _, _ := strings.Cut(string(want), "\n")
 		t.Skipf("%s is %s, which may list rules in another way than this one: %s", goldenSkeleton, first, version)
 	}
-	p := newPlan(testSettings(families...), newMirror(), newMirror())
+	p := newPlan(testSettings(families...), NewMirror(), NewMirror())
 	p.shape, p.node = *everyFeature(), testNode
 	for _, f := range families {
 		p.compareTable(&tableState{family: f}) // there is no table
 	}
 	var b nft.Batch
-	p.write(&b)
-	if err := dial(t, ns).Commit(&b); err != nil {
+	p.Write(&b)
+	if err := ns.Do(func() error {
+		conn, err := nft.Dial()
+		if err != nil {
+			return err
+		}
+		return errors.Join(conn.Commit(&b), conn.Close())
+	}); err != nil {
 		t.Fatal(err)
 	}
 	got := version + nftCommand(t, ns, "list", "ruleset")
@@ -68,6 +83,23 @@ func TestGoldenSkeleton(t *testing.T) {
 	if diff := cmp.Diff(string(want), got); diff != "" && !*update {
 		t.Errorf("the skeleton is not what it was, see it with -update (-want +got):\n%s", diff)
 	}
+}
+
+// nftCommand runs the nft tool in ns. The test is skipped if there is none.
+func nftCommand(t *testing.T, ns *netns.NS, args ...string) (out string) {
+	t.Helper()
+	path, err := exec.LookPath("nft")
+	if err != nil {
+		t.Skip("the nft tool is not installed")
+	}
+	if err := ns.Do(func() error {
+		text, err := exec.Command(path, args...).Output()
+		out = string(text)
+		return err
+	}); err != nil {
+		t.Fatalf("nft %s: %v", strings.Join(args, " "), err)
+	}
+	return out
 }
 
 // TestRulesShowTheirSyntax compares the comments in skeleton.go that begin with "nft:" with the rules of family ip in the golden file: each

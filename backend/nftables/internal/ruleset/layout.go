@@ -1,4 +1,4 @@
-package nftables
+package ruleset
 
 import (
 	"fmt"
@@ -10,15 +10,9 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// tableName is the name of our table in each family.
-const tableName = "switchyard"
-
 var families = []state.Family{state.IPv4, state.IPv6}
 
-func table(f state.Family) nft.Table { return nft.Table{Family: family(f), Name: tableName} }
-
-// tables returns our table in each family.
-func tables() []nft.Table { return []nft.Table{table(state.IPv4), table(state.IPv6)} }
+func table(f state.Family) nft.Table { return nft.Table{Family: family(f), Name: TableName} }
 
 // space is a key space of frontends. Each has the same sets, prefixed with its name.
 type space uint8
@@ -336,7 +330,7 @@ func suffixNumber(name, prefix string) (uint32, bool) {
 }
 
 // usualMasquerade is the rule for frontends that are in no masquerade set.
-func (s *settings) usualMasquerade(sp space, f state.Family) state.Masquerade {
+func (s *Settings) usualMasquerade(sp space, f state.Family) state.Masquerade {
 	switch {
 	case sp == nodePort:
 		return state.MasqueradeAlways
@@ -350,7 +344,7 @@ func (s *settings) usualMasquerade(sp space, f state.Family) state.Masquerade {
 func affinityName() string { return setID{kind: affinity}.name() }
 
 // sets returns all sets of a table of the given shape.
-func (s *settings) sets(f state.Family, sh *shape) []nft.Set {
+func (s *Settings) sets(f state.Family, sh *shape) []nft.Set {
 	ids := setIDs(f, sh)
 	sets := make([]nft.Set, len(ids))
 	for i, id := range ids {

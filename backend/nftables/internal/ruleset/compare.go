@@ -1,4 +1,4 @@
-package nftables
+package ruleset
 
 import (
 	"maps"
@@ -9,26 +9,28 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// desired is the whole state that the tables are to show.
-type desired struct {
-	services []*state.Service
-	node     *state.Node
-	// nodePorts are the addresses that serve NodePorts, sorted.
-	nodePorts []netip.Addr
-	preserved preserved
+// Desired is the whole state that the tables are to show.
+type Desired struct {
+	// Services are all that are programmed, in any order.
+	Services []*state.Service
+	Node     *state.Node
+	// NodePorts are the addresses that serve NodePorts, sorted.
+	NodePorts []netip.Addr
+	// Preserved is what stays beside that. None of its services is among Services.
+	Preserved Preserved
 }
 
-// after returns what is desired once u is applied to what the mirror holds, but for the addresses that serve NodePorts.
-func (m *mirror) after(u *state.Update) desired {
-	d := desired{services: slices.Clone(u.Changed), node: u.Node, preserved: m.preserved.after(u)}
+// After returns what is desired once u is applied to what the mirror holds, but for the addresses that serve NodePorts.
+func (m *Mirror) After(u *state.Update) Desired {
+	d := Desired{Services: slices.Clone(u.Changed), Node: u.Node, Preserved: m.Preserved.After(u)}
 	if u.Full {
 		return d
 	}
-	for name := range d.preserved.lost {
-		d.services = append(d.services, d.preserved.services[name])
-		delete(d.preserved.services, name)
+	for name := range d.Preserved.Lost {
+		d.Services = append(d.Services, d.Preserved.Services[name])
+		delete(d.Preserved.Services, name)
 	}
-	clear(d.preserved.lost)
+	clear(d.Preserved.Lost)
 	touched := map[state.ServiceName]bool{}
 	for _, s := range u.Changed {
 		touched[s.Name] = true
@@ -38,38 +40,38 @@ func (m *mirror) after(u *state.Update) desired {
 	}
 	for name, a := range m.services {
 		if !touched[name] {
-			d.services = append(d.services, a.record)
+			d.Services = append(d.Services, a.record)
 		}
 	}
 	return d
 }
 
-// lose preserves what the kernel holds of services that there is no room for.
-func (d *desired) lose(lost map[state.ServiceName]error) {
-	d.services = slices.DeleteFunc(d.services, func(s *state.Service) bool {
+// Lose preserves what the kernel holds of services that there is no room for, each with its error.
+func (d *Desired) Lose(lost map[state.ServiceName]error) {
+	d.Services = slices.DeleteFunc(d.Services, func(s *state.Service) bool {
 		err := lost[s.Name]
 		if err != nil {
-			d.preserved.services[s.Name], d.preserved.lost[s.Name] = s, err
+			d.Preserved.Services[s.Name], d.Preserved.Lost[s.Name] = s, err
 		}
 		return err != nil
 	})
 }
 
-// all returns the services of the state, also those that are lost.
-func (d *desired) all() []*state.Service {
-	all := slices.Clone(d.services)
-	for name := range d.preserved.lost {
-		all = append(all, d.preserved.services[name])
+// All returns the services of the state, also those that are lost.
+func (d *Desired) All() []*state.Service {
+	all := slices.Clone(d.Services)
+	for name := range d.Preserved.Lost {
+		all = append(all, d.Preserved.Services[name])
 	}
 	return all
 }
 
-// compare plans the difference between what the kernel holds and what is desired, whose services it sorts, so that the same change makes
+// Compare plans the difference between what the kernel holds and what is desired, whose services it sorts, so that the same change makes
 // the same batch. The mirror is asked for placements, so that endpoints stay in their slots, and stays as it is: the plan becomes
 // part of a new one. Those of services that it does not know are taken from the kernel. If something unexpected is in a large
-// set, all is read once more, with that set as a whole.
-func (m *mirror) compare(s *settings, want desired, r reader, l limits) (*plan, error) {
-	slices.SortFunc(want.services, func(a, b *state.Service) int { return a.Name.Compare(b.Name) })
+// set, all is read once more, with that set as a whole. Errors are those of r, with the name of the table or set.
+func (m *Mirror) Compare(s *Settings, want Desired, r Reader, l Limits) (*Plan, error) {
+	slices.SortFunc(want.Services, func(a, b *state.Service) int { return a.Name.Compare(b.Name) })
 	for whole := map[tableSet]bool{}; ; {
 		p, unexpected, err := m.compareOnce(s, want, r, l, whole)
 		if err != nil || len(unexpected) == 0 {
@@ -82,13 +84,13 @@ func (m *mirror) compare(s *settings, want desired, r reader, l limits) (*plan, 
 }
 
 // compareOnce is compare, and returns the sets that have to be read as a whole first, if there are any.
-func (m *mirror) compareOnce(s *settings, want desired, r reader, l limits, whole map[tableSet]bool) (*plan, []*largeSet, error) {
+func (m *Mirror) compareOnce(s *Settings, want Desired, r Reader, l Limits, whole map[tableSet]bool) (*Plan, []*largeSet, error) {
 	ks, err := read(r, l.Find, whole)
 	if err != nil {
 		return nil, nil, err
 	}
 	if len(ks.large) > 0 {
-		ks.lookups = newLookups(r, l, ks.large, expect(s, m, ks, want), want.preserved.none())
+		ks.lookups = newLookups(r, l, ks.large, expect(s, m, ks, want), want.Preserved.none())
 		defer ks.lookups.end()
 	}
 	p, err := m.difference(s, ks, want)
@@ -99,26 +101,26 @@ func (m *mirror) compareOnce(s *settings, want desired, r reader, l limits, whol
 }
 
 // difference plans the difference between what was read, or is while it is compared, and what is desired.
-func (m *mirror) difference(s *settings, ks *kernelState, want desired) (*plan, error) {
-	p := newPlan(s, m, newMirror())
-	p.node = want.node
-	p.serveOn(want.nodePorts)
+func (m *Mirror) difference(s *Settings, ks *kernelState, want Desired) (*Plan, error) {
+	p := newPlan(s, m, NewMirror())
+	p.node = want.Node
+	p.serveOn(want.NodePorts)
 	for i := range ks.tables {
 		if sk := ks.tables[i].skeleton; sk != nil {
 			p.shape.merge(shapeOf(ks.tables[i].family, sk.Sets()))
-			p.shape.loopback = p.shape.loopback || servesLoopback(sk)
+			p.shape.loopback = p.shape.loopback || ServesLoopback(sk)
 		}
 	}
-	p.keepNumbers(want.services, m)
-	if !want.preserved.none() { // what is preserved can be anywhere
+	p.keepNumbers(want.Services, m)
+	if !want.Preserved.none() { // what is preserved can be anywhere
 		if err := ks.reach(everything(want)); err != nil {
 			return nil, err
 		}
 	}
 	kept := p.preserveNumbers(ks, want)
-	p.services = make(map[state.ServiceName]applied, len(want.services))
+	p.services = make(map[state.ServiceName]applied, len(want.Services))
 	var again []sharedKey
-	for i, s := range want.services {
+	for i, s := range want.Services {
 		if err := ks.reach(i + 1); err != nil {
 			return nil, err
 		}
@@ -148,7 +150,7 @@ func (m *mirror) difference(s *settings, ks *kernelState, want desired) (*plan, 
 	if err := ks.reach(everything(want)); err != nil {
 		return nil, err
 	}
-	for _, a := range want.nodePorts {
+	for _, a := range want.NodePorts {
 		p.new.own = append(p.new.own, newSharedKey(nodePortIPs, a).element())
 	}
 	p.compare(ks)
@@ -164,7 +166,7 @@ func (m *mirror) difference(s *settings, ks *kernelState, want desired) (*plan, 
 }
 
 // keepNumbers sees to it that the numbers which the mirror shows of services are not given to others.
-func (p *plan) keepNumbers(services []*state.Service, former *mirror) {
+func (p *Plan) keepNumbers(services []*state.Service, former *Mirror) {
 	for _, s := range services {
 		for _, n := range former.services[s.Name].numbers {
 			p.m.numbers[n] = struct{}{}
@@ -173,7 +175,7 @@ func (p *plan) keepNumbers(services []*state.Service, former *mirror) {
 }
 
 // rewrite plans that sets of which something was not looked up are emptied and filled again, in one transaction.
-func (p *plan) rewrite(ks *kernelState) {
+func (p *Plan) rewrite(ks *kernelState) {
 	sets := map[tableSet]bool{}
 	for _, l := range ks.unexpected() {
 		if l.rewrite {
@@ -190,7 +192,7 @@ func (p *plan) rewrite(ks *kernelState) {
 }
 
 // writeAnew plans all elements of some sets, up to those that are preserved.
-func (p *plan) writeAnew(of func(tableSet) bool) {
+func (p *Plan) writeAnew(of func(tableSet) bool) {
 	write := func(e element) {
 		if of(tableSet{e.family, e.set}) {
 			p.add(e)
@@ -213,7 +215,7 @@ func (p *plan) writeAnew(of func(tableSet) bool) {
 }
 
 // compare plans the elements in p.new that the kernel lacks, and takes those that it has off ks.
-func (p *plan) compare(ks *kernelState) {
+func (p *Plan) compare(ks *kernelState) {
 	for i := range p.new.own {
 		e := &p.new.own[i]
 		k := e.id()
@@ -239,17 +241,17 @@ type keptFrontends struct {
 }
 
 // preserveNumbers finds what is preserved of frontends, and keeps their numbers from being given to others.
-func (p *plan) preserveNumbers(ks *kernelState, want desired) *keptFrontends {
-	if !want.preserved.all && len(want.preserved.services) == 0 {
+func (p *Plan) preserveNumbers(ks *kernelState, want Desired) *keptFrontends {
+	if !want.Preserved.All && len(want.Preserved.Services) == 0 {
 		return nil
 	}
 	kept := &keptFrontends{
-		all: want.preserved.all, owned: map[elementKey]bool{}, theirs: map[elementKey]bool{}, numbers: map[uint32]bool{},
+		all: want.Preserved.All, owned: map[elementKey]bool{}, theirs: map[elementKey]bool{}, numbers: map[uint32]bool{},
 	}
-	for _, s := range want.services {
+	for _, s := range want.Services {
 		addFrontends(kept.owned, s)
 	}
-	for _, s := range want.preserved.services {
+	for _, s := range want.Preserved.Services {
 		addFrontends(kept.theirs, s)
 	}
 	for k, data := range ks.elements {
@@ -284,8 +286,8 @@ func (f *keptFrontends) without(numbers map[owner]uint32) map[owner]uint32 {
 }
 
 // preserve takes off ks what is preserved.
-func (p *plan) preserve(ks *kernelState, want desired, frontends *keptFrontends) {
-	p.m.preserved = want.preserved
+func (p *Plan) preserve(ks *kernelState, want Desired, frontends *keptFrontends) {
+	p.m.Preserved = want.Preserved
 	if frontends == nil {
 		return
 	}
@@ -302,7 +304,7 @@ func (p *plan) preserve(ks *kernelState, want desired, frontends *keptFrontends)
 			used[newSharedKey(hairpin, decodeEndpoint(e.family, e.data).Addr())] = true
 		}
 	}
-	for _, s := range want.preserved.services {
+	for _, s := range want.Preserved.Services {
 		for i := range s.Ports {
 			for _, f := range s.Ports[i].Frontends {
 				if f.Kind == state.ClusterIP {
@@ -327,7 +329,7 @@ func (p *plan) preserve(ks *kernelState, want desired, frontends *keptFrontends)
 }
 
 // keep takes an element off ks that stays.
-func (p *plan) keep(ks *kernelState, e element) {
+func (p *Plan) keep(ks *kernelState, e element) {
 	p.kept = append(p.kept, e)
 	p.shape.needs(e.family, e.set)
 	delete(ks.elements, e.id())
@@ -335,7 +337,7 @@ func (p *plan) keep(ks *kernelState, e element) {
 
 // compareTable plans the skeleton of one table. A table that something foreign lives in, or that is of another version, is
 // replaced with everything in it, up to the clients with affinity: in one transaction, so that no packet misses it.
-func (p *plan) compareTable(t *tableState) {
+func (p *Plan) compareTable(t *tableState) {
 	if t.skeleton == nil {
 		p.skeleton(t.family, func(*nft.Set) bool { return false },
 			func(*nft.Chain) (bool, bool) { return false, false })
@@ -354,7 +356,7 @@ func (p *plan) compareTable(t *tableState) {
 }
 
 // replaceTable plans a table anew, with all that is desired or preserved in it.
-func (p *plan) replaceTable(t *tableState, sets []nft.Set, chains []nft.Chain) {
+func (p *Plan) replaceTable(t *tableState, sets []nft.Set, chains []nft.Chain) {
 	// All that was found equal goes with the old table, and has to be written again.
 	for _, s := range p.order {
 		if s.family == t.family {
@@ -377,7 +379,7 @@ func (p *plan) replaceTable(t *tableState, sets []nft.Set, chains []nft.Chain) {
 
 // canKeep reports whether the set of clients with affinity can stay when all else in the table is replaced: what it holds are numbers that
 // follow from names, so that they mean the same to any version that has the same set.
-func (p *plan) canKeep(t *tableState, clients *nft.Set) bool {
+func (p *Plan) canKeep(t *tableState, clients *nft.Set) bool {
 	return t.skeleton.Flags() == p.settings.TableFlags && t.skeleton.HasSet(table(t.family), clients)
 }
 

@@ -1,6 +1,4 @@
-//go:build linux
-
-package nftables
+package ruleset
 
 import (
 	"fmt"
@@ -19,23 +17,23 @@ import (
 // world is a table at some moment.
 type world struct {
 	service  *state.Service // nil if there is none
-	mirror   *mirror
+	mirror   *Mirror
 	contents contents
 	rules    map[string]nft.Chain
 }
 
-func newWorld(o *settings) *world {
-	m := newMirror()
+func newWorld(o *Settings) *world {
+	m := NewMirror()
 	m.node = testNode
 	w := &world{mirror: m, contents: contents{}}
-	p := m.change(o, &state.Update{Node: testNode}, []netip.Addr{nodeAddr(state.IPv4)})
-	p.commit()
+	p := m.Change(o, &state.Update{Node: testNode}, []netip.Addr{nodeAddr(state.IPv4)})
+	p.Commit()
 	w.contents = w.contents.carriedOut(p)
 	w.rules = rulesOf(o, m)
 	return w
 }
 
-func rulesOf(o *settings, m *mirror) map[string]nft.Chain {
+func rulesOf(o *Settings, m *Mirror) map[string]nft.Chain {
 	sk := skeleton{o, state.IPv4, &m.shape, m.node}
 	chains := map[string]nft.Chain{}
 	for _, c := range sk.chains() {
@@ -45,7 +43,7 @@ func rulesOf(o *settings, m *mirror) map[string]nft.Chain {
 }
 
 // changedTo returns the world after a commit that replaces the service.
-func (w *world) changedTo(o *settings, s *state.Service) *world {
+func (w *world) changedTo(o *Settings, s *state.Service) *world {
 	m := *w.mirror
 	m.services, m.refs, m.numbers, m.shape = maps.Clone(m.services), maps.Clone(m.refs), maps.Clone(m.numbers), m.shape.clone()
 	u := &state.Update{Node: testNode}
@@ -54,15 +52,15 @@ func (w *world) changedTo(o *settings, s *state.Service) *world {
 	} else if w.service != nil {
 		u.Removed = append(u.Removed, w.service.Name)
 	}
-	p := m.change(o, u, m.nodePorts)
+	p := m.Change(o, u, m.nodePorts)
 	next := &world{service: s, mirror: &m, contents: w.contents.carriedOut(p)}
-	p.commit()
+	p.Commit()
 	next.rules = rulesOf(o, &m)
 	return next
 }
 
 // lengthened returns the world after the commit that comes ahead of another (writeAhead).
-func (w *world) lengthened(o *settings, next *world) *world {
+func (w *world) lengthened(o *Settings, next *world) *world {
 	m := *w.mirror
 	m.shape = m.shape.clone()
 	m.shape.lengths = next.mirror.shape.lengths
@@ -108,7 +106,7 @@ func (w *world) with(affinity map[string]string) *world {
 
 // want reports whether the outcome is right in a world, told from the record alone. remembered is the endpoint of the client's last
 // connection, if it was one.
-func (w *world) want(o *settings, c *connection, got outcome, remembered netip.AddrPort) bool {
+func (w *world) want(o *Settings, c *connection, got outcome, remembered netip.AddrPort) bool {
 	isPod := slices.ContainsFunc(o.LocalDetector.ClusterCIDRs, func(p netip.Prefix) bool { return p.Contains(c.src) })
 	isNode := c.src == nodeAddr(state.IPv4)
 	clusterIP := false
@@ -232,7 +230,7 @@ func atomicConnections() []connection {
 // frontends, must be in that one's route; if the route has the remembered endpoint, the connection must go there.
 func TestRememberedClients(t *testing.T) {
 	states := atomicStates()
-	for _, o := range []*settings{testSettings(state.IPv4), testSettings()} {
+	for _, o := range []*Settings{testSettings(state.IPv4), testSettings()} {
 		stays := 0
 		for from, before := range states {
 			base := newWorld(o).changedTo(o, before)
@@ -310,7 +308,7 @@ func TestCommitBetweenLookups(t *testing.T) {
 	states := atomicStates()
 	names := slices.Sorted(maps.Keys(states))
 	found := map[string]int{}
-	for _, o := range []*settings{testSettings(state.IPv4), testSettings()} {
+	for _, o := range []*Settings{testSettings(state.IPv4), testSettings()} {
 		for _, from := range names {
 			base := newWorld(o).changedTo(o, states[from])
 			for _, to := range names {

@@ -1,4 +1,4 @@
-package nftables
+package ruleset
 
 import (
 	"fmt"
@@ -28,7 +28,7 @@ import (
 // Between the evaluation of two rules a commit may happen. So that no packet sees half of it, every decision that has to fit an
 // earlier one is either made by a single lookup or checked again; the odd repetitions below are for that.
 type skeleton struct {
-	settings *settings
+	settings *Settings
 	f        state.Family
 	shape    *shape
 	node     *state.Node
@@ -495,8 +495,8 @@ func (sk *skeleton) loopback() nft.Chain {
 	return c
 }
 
-// servesLoopback reports whether a table serves NodePorts on loopback addresses: it has the guard that this takes.
-func servesLoopback(sk *nft.Skeleton) bool { return sk.HasChainNamed(chainLoopback) }
+// ServesLoopback reports whether a table serves NodePorts on loopback addresses: it has the guard that this takes.
+func ServesLoopback(sk *nft.Skeleton) bool { return sk.HasChainNamed(chainLoopback) }
 
 var loopbackRange = netip.MustParsePrefix("127.0.0.0/8")
 

@@ -1,4 +1,4 @@
-package nftables
+package ruleset
 
 import (
 	"bytes"
@@ -27,7 +27,7 @@ const (
 	maxData = 16 + 4
 )
 
-// keyOf identifies the element within its table; two elements with the same keyOf cannot both exist.
+// elementKey identifies an element; two elements with the same elementKey cannot both exist.
 type elementKey struct {
 	family state.Family
 	set    setID
@@ -106,8 +106,8 @@ func isSplit(t *state.Traffic) bool {
 	return t.Masquerade == state.MasqueradeNode || !t.Inside.Equal(&t.Outside)
 }
 
-// checkService returns why a record cannot be programmed, or nil.
-func checkService(s *state.Service) error {
+// Check returns why a record cannot be programmed, with the remedy, or nil.
+func Check(s *state.Service) error {
 	for i := range s.Ports {
 		for _, r := range routes(&s.Ports[i]) {
 			if r != nil && len(r.Endpoints) > maxEndpoints {
@@ -122,7 +122,7 @@ func checkService(s *state.Service) error {
 
 // renderer turns records into elements.
 type renderer struct {
-	settings *settings
+	settings *Settings
 	// shape decides which time-outs there are.
 	shape *shape
 	// own receives elements that belong to one service alone, but for those of lists.

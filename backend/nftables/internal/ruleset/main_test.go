@@ -1,0 +1,28 @@
+package ruleset
+
+import (
+	"github.com/switchyard-net/switchyard/backend/nftables/internal/recordtest"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// Records to plan for.
+var (
+	testNode          = recordtest.Node()
+	addr, prefix      = recordtest.Addr, recordtest.Prefix
+	endpointsOf       = recordtest.Endpoints
+	forward           = recordtest.Forward
+	serviceOf         = recordtest.Service
+	restrictedService = recordtest.Restricted
+	nodeAddr          = recordtest.NodeAddr
+	delta             = recordtest.Delta
+)
+
+// testSettings are settings with which pods of some families are recognized by their addresses.
+func testSettings(pods ...state.Family) *Settings {
+	s := &Settings{MasqueradeMark: testMark, MaxAffinityClients: 1 << 20}
+	s.LocalDetector.ClusterCIDRs = recordtest.PodCIDRs(pods...)
+	return s
+}
+
+// testMark marks connections for masquerading in tests.
+const testMark = 1 << 14

@@ -1,0 +1,35 @@
+// Package ruleset works out what the tables of the nftables dataplane are to hold, and what to change in them: one fixed skeleton of rules,
+// and a few elements for each service and endpoint. It is pure. What the kernel holds it reads through a [Reader], and what is to
+// change in it is put into an [nft.Batch], which the caller commits.
+//
+// A [Mirror] shows what the kernel holds. There are two ways from it to a [Plan]: [Mirror.Change], for a few services that have changed,
+// looks at nothing else; [Mirror.Compare] reads the kernel, and does not trust the mirror. Once the plan is carried out,
+// [Plan.Commit] returns the next mirror.
+//
+// layout.go names the sets, skeleton.go has the rules, render.go turns a record into elements, place.go and numbers.go decide on slots and
+// numbers. The dataplane's README.md shows the whole.
+package ruleset
+
+import (
+	"github.com/switchyard-net/switchyard/internal/kernel/nft"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// TableName is the name of our table in each family.
+const TableName = "switchyard"
+
+// Tables returns our tables: that of IPv4 and that of IPv6.
+func Tables() []nft.Table { return []nft.Table{table(state.IPv4), table(state.IPv6)} }
+
+// Settings are what the tables depend on beside the state. A plan refers to them: they must not be changed.
+type Settings struct {
+	// LocalDetector recognizes connections of pods.
+	LocalDetector state.LocalDetector
+	// MasqueradeMark is the bit of packet marks that marks connections for masquerading between two hooks, for example 0x4000. Other
+	// bits of the mark are left alone.
+	MasqueradeMark uint32
+	// MaxAffinityClients is how many clients with affinity are remembered in each family. If it changes, they are forgotten.
+	MaxAffinityClients uint32
+	// TableFlags are those that the tables have. A table with others is replaced.
+	TableFlags nft.TableFlags
+}
