@@ -104,7 +104,7 @@ func (w *world) with(affinity map[string]string) *world {
 	return &n
 }
 
-// want reports whether the outcome is right in a world, told from the record alone. remembered is the endpoint of the client's last
+// want reports whether the outcome is right in a world, by the record alone. remembered is the endpoint of the client's last
 // connection, if it was one.
 func (w *world) want(o *Settings, c *connection, got outcome, remembered netip.AddrPort) bool {
 	isPod := slices.ContainsFunc(o.LocalDetector.ClusterCIDRs, func(p netip.Prefix) bool { return p.Contains(c.src) })
@@ -302,7 +302,7 @@ func TestMovedClients(t *testing.T) {
 	}
 }
 
-// TestCommitBetweenLookups changes a service between any two lookups of a packet. What becomes of the connection must be right
+// TestCommitBetweenLookups changes a service between any two lookups of a packet. The outcome of the connection must be right
 // before the commit or after it.
 func TestCommitBetweenLookups(t *testing.T) {
 	states := atomicStates()

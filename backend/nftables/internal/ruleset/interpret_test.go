@@ -74,7 +74,7 @@ type interpreter struct {
 // foreignMark are bits of the packet's mark that others have set.
 const foreignMark = 0x5eed0001
 
-// outcome is what becomes of a connection.
+// outcome is where a connection goes.
 type outcome struct {
 	verdict  string // "to", "rejected", "dropped", or "passed"
 	endpoint netip.AddrPort

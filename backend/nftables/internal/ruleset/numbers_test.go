@@ -82,7 +82,7 @@ func TestNumbersInAComparison(t *testing.T) {
 	planned(former, delta(b))
 	theirs := former.services[b.Name].numbers
 	maps.Copy(theirs, firstNumbers(a)) // as after a collision
-	p := resynced(t, former, &kernelState{}, Desired{Services: []*state.Service{a, b}, Node: testNode})
+	p := compared(t, former, &kernelState{}, Desired{Services: []*state.Service{a, b}, Node: testNode})
 	p.Commit()
 	if now := p.m.services[b.Name].numbers; !maps.Equal(now, theirs) {
 		t.Errorf("b has the numbers %v, had %v", now, theirs)
@@ -97,7 +97,7 @@ func TestNumbersInAComparison(t *testing.T) {
 	}
 }
 
-func resynced(t *testing.T, former *Mirror, ks *kernelState, want Desired) *Plan {
+func compared(t *testing.T, former *Mirror, ks *kernelState, want Desired) *Plan {
 	t.Helper()
 	p, err := former.difference(testSettings(), ks, want)
 	if err != nil {
@@ -122,7 +122,7 @@ func TestPreservedNumbers(t *testing.T) {
 		"all":      {All: true},
 		"all, one": {All: true, Services: map[state.ServiceName]*state.Service{gone.Name: gone}},
 	} {
-		p := resynced(t, NewMirror(), &kernelState{elements: maps.Clone(ks.elements)},
+		p := compared(t, NewMirror(), &kernelState{elements: maps.Clone(ks.elements)},
 			Desired{Services: []*state.Service{a}, Node: testNode, Preserved: preserved})
 		p.Commit()
 		for _, s := range p.order {
@@ -136,7 +136,7 @@ func TestPreservedNumbers(t *testing.T) {
 			}
 		}
 	}
-	p := resynced(t, NewMirror(), &kernelState{elements: maps.Clone(ks.elements)},
+	p := compared(t, NewMirror(), &kernelState{elements: maps.Clone(ks.elements)},
 		Desired{Services: []*state.Service{a}, Node: testNode})
 	if now := p.services[a.Name].numbers; !maps.Equal(now, first) {
 		t.Errorf("numbers %v when nothing is preserved, want %v", now, first)

@@ -83,6 +83,38 @@ func sameSlots(old, endpoints []state.Endpoint) bool {
 	return true
 }
 
+// placeService lays out the routes of a record, close to how those of the former record are.
+func placeService(former applied, s *state.Service) []placement {
+	places := make([]placement, len(s.Ports))
+	for i := range s.Ports {
+		p := &s.Ports[i]
+		old := former.place(p, i)
+		for j, r := range routes(p) {
+			if r != nil {
+				places[i][j] = placeRoute(old[j], r)
+			}
+		}
+	}
+	return places
+}
+
+// place returns the placement of the port with p's identity, which most likely stands at index hint.
+func (a *applied) place(p *state.Port, hint int) placement {
+	if a.record == nil {
+		return placement{}
+	}
+	same := func(i int) bool { return a.record.Ports[i].Compare(p) == 0 }
+	if hint < len(a.record.Ports) && same(hint) {
+		return a.places[hint]
+	}
+	for i := range a.record.Ports {
+		if same(i) {
+			return a.places[i]
+		}
+	}
+	return placement{}
+}
+
 // fillHoles puts some endpoint into each slot that has none.
 func (a *applied) fillHoles() {
 	for i := range a.places {
