@@ -26,7 +26,7 @@ func newWorld(o *Settings) *world {
 	m := NewMirror()
 	m.node = testNode
 	w := &world{mirror: m, contents: contents{}}
-	p := m.Change(o, &state.Update{Node: testNode}, []netip.Addr{nodeAddr(state.IPv4)})
+	p := elementsOnly(m, o, &state.Update{Node: testNode}, []netip.Addr{nodeAddr(state.IPv4)})
 	p.Commit()
 	w.contents = w.contents.carriedOut(p)
 	w.rules = rulesOf(o, m)
@@ -52,7 +52,7 @@ func (w *world) changedTo(o *Settings, s *state.Service) *world {
 	} else if w.service != nil {
 		u.Removed = append(u.Removed, w.service.Name)
 	}
-	p := m.Change(o, u, m.nodePorts)
+	p := elementsOnly(&m, o, u, m.nodePorts)
 	next := &world{service: s, mirror: &m, contents: w.contents.carriedOut(p)}
 	p.Commit()
 	next.rules = rulesOf(o, &m)

@@ -1,6 +1,8 @@
 package ruleset
 
 import (
+	"net/netip"
+
 	"github.com/switchyard-net/switchyard/backend/nftables/internal/recordtest"
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -26,3 +28,11 @@ func testSettings(pods ...state.Family) *Settings {
 
 // testMark marks connections for masquerading in tests.
 const testMark = 1 << 14
+
+// elementsOnly is Change without the sets, chains and rules, which take most of the time of a plan that needs new ones.
+func elementsOnly(m *Mirror, s *Settings, u *state.Update, nodePorts []netip.Addr) *Plan {
+	p := newPlan(s, m, m)
+	p.update(u)
+	p.finalize(nodePorts)
+	return p
+}

@@ -14,7 +14,7 @@ import (
 
 // planned commits an update to a mirror, without a kernel.
 func planned(m *Mirror, u *state.Update) *Plan {
-	p := m.Change(testSettings(), u, nil)
+	p := elementsOnly(m, testSettings(), u, nil)
 	p.Commit()
 	return p
 }
