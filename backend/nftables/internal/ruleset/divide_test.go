@@ -71,15 +71,25 @@ func TestDivide(t *testing.T) {
 	if !slices.Equal(services, want) || len(p.tables) != 2 {
 		t.Errorf("parts of %v, want %v; %d tables change", services, want, len(p.tables))
 	}
+	orphans := 0
 	for _, part := range leaves(last) {
 		var b nft.Batch
 		part.Write(&b)
 		written += b.Len()
+		if leads, slots, ok := part.Orphan(); ok {
+			orphans++
+			if leads.Size() == 0 || slots.Size() == 0 || leads.Size()+slots.Size() != b.Len() || len(leaves(slots)) != slots.Size() {
+				t.Errorf("a frontend of %d elements is cut into %d and %d", b.Len(), leads.Size(), slots.Size())
+			}
+		}
 		if name, ok := part.Service(); ok {
 			t.Errorf("%v is written last", name)
 		}
 	}
-	if written != whole.Len() || last.Size() == 0 {
+	if orphans == 0 {
+		t.Error("there is no frontend that no service has any longer")
+	}
+	if written != whole.Len() {
 		t.Errorf("the parts write %d objects, the plan %d", written, whole.Len())
 	}
 }
