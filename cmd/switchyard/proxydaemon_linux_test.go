@@ -473,7 +473,7 @@ func TestChangesOfTheOrigin(t *testing.T) {
 	eventually(t, "the node is another one", func() bool { return b.states().Node.Name == "node-b" })
 
 	// What cannot be gone on with is tried again, and meanwhile everything stays.
-	b.change("clientConnection", "{contentType: application/json, kubeconfig: "+b.file+".kubeconfig}", "keeps to the old one")
+	b.change("clientConnection", "{contentType: application/json, kubeconfig: "+b.file+".kubeconfig}", "keeping the current one")
 	if b.d.node.Name() != "node-b" || !strings.Contains(get("127.0.0.1:10249/configz"), `"kubeconfig":""`) {
 		t.Error("a kubeconfig that is missing is in use")
 	}
