@@ -1,6 +1,8 @@
 package test
 
 import (
+	"cmp"
+	"maps"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -8,11 +10,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -35,6 +38,24 @@ func splitValues() values {
 	}
 }
 
+// relayedValues make the chart what kustomize/relayed is, but for the relays of the component.
+func relayedValues() values {
+	v := splitValues()
+	v["split"] = values{"enabled": true, "relays": []any{"dns:///relay.example:8443"}}
+	return v
+}
+
+// chartRelay returns what the chart puts up for its relays, and nothing of what it puts up beside them.
+func chartRelay(t *testing.T) objects {
+	v := splitValues()
+	v["relay"] = values{"enabled": true}
+	all := rendered(t, v)
+	maps.DeleteFunc(all, func(name string, _ *unstructured.Unstructured) bool {
+		return !strings.HasSuffix(name, " switchyard-relay")
+	})
+	return all
+}
+
 // apart are the ways to deploy the program in several processes.
 func apart(t *testing.T) map[string]objects {
 	return map[string]objects{
@@ -42,6 +63,8 @@ func apart(t *testing.T) map[string]objects {
 		"kustomize/split":   kustomize(t, "split"),
 		"kustomize/relayed": kustomize(t, relayedDir),
 		"helm, split":       rendered(t, splitValues()),
+		"helm, relay":       chartRelay(t),
+		"helm, relayed":     rendered(t, relayedValues()),
 	}
 }
 
@@ -59,7 +82,8 @@ func TestApartRoles(t *testing.T) {
 	for title, c := range map[string]struct {
 		name     string
 		allNodes bool
-	}{"kustomize/relay": {"switchyard-relay", true}, "kustomize/split": {"switchyard", false}, "helm, split": {"switchyard", false}} {
+	}{"kustomize/relay": {"switchyard-relay", true}, "kustomize/split": {"switchyard", false}, "helm, split": {"switchyard", false},
+		"helm, relay": {"switchyard-relay", true}} {
 		all := apart(t)[title]
 		want, has := requested(t, c.allNodes), granted(into[rbacv1.ClusterRole](t, all["ClusterRole "+c.name]))
 		if missing, extra := less(want, has), less(has, want); len(missing)+len(extra) > 0 {
@@ -70,9 +94,11 @@ func TestApartRoles(t *testing.T) {
 			t.Errorf("%s: the pods have the service account %q", title, got)
 		}
 	}
-	for name := range kustomize(t, relayedDir) {
-		if name != "DaemonSet switchyard" && name != "ConfigMap switchyard" {
-			t.Errorf("kustomize/relayed has %s, which nobody needs", name)
+	for title, all := range map[string]objects{"kustomize/relayed": kustomize(t, relayedDir), "helm, relayed": rendered(t, relayedValues())} {
+		for name := range all {
+			if name != "DaemonSet switchyard" && name != "ConfigMap switchyard" {
+				t.Errorf("%s has %s, which nobody needs", title, name)
+			}
 		}
 	}
 }
@@ -247,10 +273,10 @@ func checkMounted(t *testing.T, all objects, pod *corev1.PodSpec, c *corev1.Cont
 	}
 }
 
-// settings returns the configuration of the containers of a node.
+// settings returns the configuration of the containers of a node, or of a relay.
 func settings(t *testing.T, all objects) *config.Config {
 	t.Helper()
-	text := into[corev1.ConfigMap](t, all["ConfigMap switchyard"]).Data["config.yaml"]
+	text := into[corev1.ConfigMap](t, cmp.Or(all["ConfigMap switchyard"], all["ConfigMap switchyard-relay"])).Data["config.yaml"]
 	c, notes, err := configfile.Load([]byte(text), configfile.Options{Platform: "linux"})
 	if err != nil || len(notes)+len(c.WithoutEffect()) > 0 {
 		t.Fatalf("config.yaml: %v, %v, without effect %v", err, notes, c.WithoutEffect())
@@ -288,14 +314,20 @@ func TestSplitSame(t *testing.T) {
 			}
 		}
 	}
-	if len(pods) != 4 || len(slices.Compact(pods)) != 1 {
+	if len(pods) != 6 || len(slices.Compact(pods)) != 1 {
 		t.Errorf("the addresses of pods are %v", pods)
 	}
 }
 
 // TestRelayIsReplaced checks what keeps a relay there while hosts go and versions change.
 func TestRelayIsReplaced(t *testing.T) {
-	all := kustomize(t, "relay")
+	for title, all := range map[string]objects{"kustomize/relay": kustomize(t, "relay"), "helm, relay": chartRelay(t)} {
+		t.Run(title, func(t *testing.T) { checkReplacement(t, all) })
+	}
+}
+
+func checkReplacement(t *testing.T, all objects) {
+	t.Helper()
 	d := into[appsv1.Deployment](t, all["Deployment switchyard-relay"])
 	budget := into[policyv1.PodDisruptionBudget](t, all["PodDisruptionBudget switchyard-relay"])
 	service := into[corev1.Service](t, all["Service switchyard-relay"])
@@ -303,12 +335,12 @@ func TestRelayIsReplaced(t *testing.T) {
 	for what, selector := range map[string]map[string]string{
 		"Deployment": d.Spec.Selector.MatchLabels, "PodDisruptionBudget": budget.Spec.Selector.MatchLabels, "Service": service.Spec.Selector,
 	} {
-		if diff := cmp.Diff(labels, selector); diff != "" {
+		if diff := gocmp.Diff(labels, selector); diff != "" {
 			t.Errorf("the %s does not select the relays (-):\n%s", what, diff)
 		}
 	}
 	nodes := into[appsv1.DaemonSet](t, kustomize(t, "base")["DaemonSet switchyard"]).Spec.Template.Labels
-	if cmp.Equal(labels, nodes) {
+	if gocmp.Equal(labels, nodes) {
 		t.Errorf("relays have the labels of the pods that program nodes: %v", labels)
 	}
 	if *d.Spec.Replicas < 2 || *budget.Spec.MaxUnavailable != intstr.FromInt32(1) {
@@ -320,5 +352,37 @@ func TestRelayIsReplaced(t *testing.T) {
 	}
 	if p := service.Spec.Ports[0]; p.TargetPort.String() != d.Spec.Template.Spec.Containers[0].Ports[0].Name || service.Spec.ClusterIP != corev1.ClusterIPNone {
 		t.Errorf("the Service has %+v", service.Spec)
+	}
+}
+
+// TestRelayValues: what relays need beside others is a matter of the chart's values, which are checked.
+func TestRelayValues(t *testing.T) {
+	with := func(v values) values { return values{"apiServer": placeholders["apiServer"], "relay": v} }
+	for want, v := range map[string]values{
+		"minimum":                   with(values{"enabled": true, "replicas": 0}),
+		"listen":                    with(values{"enabled": true, "listen": "8443"}),
+		"unknown":                   with(values{"enabled": true, "port": 8443}),
+		"relays":                    {"apiServer": placeholders["apiServer"], "split": values{"enabled": true, "relays": []any{"relay.example:8443"}}},
+		"set split.enabled to true": {"apiServer": placeholders["apiServer"], "split": values{"relays": []any{"dns:///relay.example:8443"}}},
+		"apiServer is missing":      {"relay": values{"enabled": true}, "split": values{"enabled": true, "relays": []any{"dns:///relay.example:8443"}}},
+	} {
+		if _, err := helm(v); err == nil || want != "unknown" && !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: %v, want an error about %s", v, err, want)
+		}
+	}
+	v := relayedValues()
+	if text, err := helm(v); err != nil || strings.Contains(string(text), "api-server.example") {
+		t.Errorf("nodes that ask relays need the API server: %v", err)
+	}
+	v["relay"] = values{"enabled": true, "listen": "[::]:9443", "secret": "own", "resources": values{"limits": values{"memory": "4Gi"}}}
+	all := rendered(t, v)
+	d := into[appsv1.Deployment](t, all["Deployment switchyard-relay"]).Spec.Template.Spec
+	c := d.Containers[0]
+	if !slices.Contains(c.Args, "--listen=tcp://[::]:9443") || c.Ports[0].ContainerPort != 9443 || d.Volumes[1].Secret.SecretName != "own" || c.Env[0].Value != "2457MiB" ||
+		into[corev1.Service](t, all["Service switchyard-relay"]).Spec.Ports[0].Port != 9443 {
+		t.Errorf("the relay is %+v", c)
+	}
+	if rendered(t, nil)["Deployment switchyard-relay"] != nil {
+		t.Error("there is a relay that nobody asked for")
 	}
 }

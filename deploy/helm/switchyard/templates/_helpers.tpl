@@ -27,7 +27,7 @@ env:
     valueFrom:
       fieldRef:
         fieldPath: spec.nodeName
-  {{- with include "switchyard.goMemoryLimit" . }}
+  {{- with include "switchyard.goMemoryLimit" .Values.resources }}
   - name: GOMEMLIMIT
     value: {{ . }}
   {{- end }}
@@ -37,7 +37,7 @@ resources:
 
 {{- /* 60% of the limit of memory, as the program takes by itself; nothing for limits in other units than Mi and Gi. */}}
 {{- define "switchyard.goMemoryLimit" -}}
-{{- $limit := dig "limits" "memory" "" .Values.resources | toString }}
+{{- $limit := dig "limits" "memory" "" . | toString }}
 {{- if regexMatch "^[0-9]+[MG]i$" $limit }}
 {{- $mebibytes := regexFind "^[0-9]+" $limit | int64 | mul (hasSuffix "Gi" $limit | ternary 1024 1) }}
 {{- div (mul $mebibytes 3) 5 }}MiB
@@ -80,4 +80,43 @@ readinessProbe:
 {{- if not (or (hasPrefix "0.0.0.0:" .) (hasPrefix "[::]:" .)) }}
 {{- regexReplaceAll ":[0-9]+$" . "" | trimPrefix "[" | trimSuffix "]" }}
 {{- end }}
+{{- end }}
+
+{{- /* Whether nodes have the cluster's objects from relays: then they ask no API server. */}}
+{{- define "switchyard.relayed" -}}
+{{- if and .Values.split.enabled .Values.split.relays -}}
+true
+{{- end }}
+{{- end }}
+
+{{- define "switchyard.kubeconfig" -}}
+apiVersion: v1
+kind: Config
+clusters:
+  - name: default
+    cluster:
+      server: {{ required "apiServer is missing: set it to the address of the API server, such as https://control-plane.example.org:6443" .Values.apiServer | quote }}
+      certificate-authority: /var/run/secrets/kubernetes.io/serviceaccount/ca.crt
+users:
+  - name: default
+    user:
+      tokenFile: /var/run/secrets/kubernetes.io/serviceaccount/token
+contexts:
+  - name: default
+    context:
+      cluster: default
+      user: default
+current-context: default
+{{- end }}
+
+{{- define "switchyard.relayLabels" -}}
+{{- /* Not the name of the pods that program nodes: what selects those must not find a relay. */ -}}
+{{ include "switchyard.relaySelector" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end }}
+
+{{- define "switchyard.relaySelector" -}}
+app.kubernetes.io/name: switchyard-relay
 {{- end }}
