@@ -37,7 +37,8 @@ type Change struct {
 	// First reports whether the sink has not shown anything in this run yet: what it finds of an earlier one and is not in Changed
 	// does not exist any more.
 	First bool
-	// Node is the node after this change, never nil.
+	// Node is the node after this change, never nil. It has what the records are made for: which clients are pods, and where NodePorts
+	// are. Servers of an earlier version leave these two unset.
 	Node *localnetv1.Node
 	// Changed are new and changed services, ordered by name. Also if the server has been restarted, services that are the
 	// same as before are not in it, unless they failed.
