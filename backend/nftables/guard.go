@@ -36,11 +36,11 @@ type guard struct {
 	pending    alarm
 	// suspicion is when a foreign commit was first seen that has not been looked into.
 	suspicion time.Time
-	// lookAgain is when a full comparison may be made again for such a suspicion alone.
-	lookAgain time.Time
+	// nextCheck is when a full comparison may be made again for such a suspicion alone.
+	nextCheck time.Time
 	// failing is how long the generation is not asked for after the last failure; 0 if it could be read.
 	failing  time.Duration
-	askAgain time.Time
+	nextPoll time.Time
 }
 
 // generations is what the guard needs of the kernel, over a socket of its own.
@@ -104,7 +104,7 @@ func (g *guard) watch(addresses <-chan struct{}) {
 
 // look compares the generation with that of our last commit.
 func (g *guard) look(now time.Time) {
-	if g.conn == nil || now.Before(g.askAgain) {
+	if g.conn == nil || now.Before(g.nextPoll) {
 		return
 	}
 	generation, err := g.conn.Generation()
@@ -132,7 +132,7 @@ func (g *guard) look(now time.Time) {
 			}
 		}
 	}
-	if !g.suspicion.IsZero() && now.After(g.lookAgain) {
+	if !g.suspicion.IsZero() && now.After(g.nextCheck) {
 		g.alert(foreignChange)
 	}
 }
@@ -140,11 +140,11 @@ func (g *guard) look(now time.Time) {
 // fail says once that the generation cannot be read, and asks for a comparison instead, less and less often.
 func (g *guard) fail(now time.Time, err error) {
 	if g.failing == 0 {
-		g.log.Warn("cannot tell whether something else changes the kernel's rules; they are compared from time to time instead",
+		g.log.Warn("cannot watch for changes of the kernel's rules by other programs; comparing them periodically",
 			"error", err)
 	}
 	g.failing = min(max(2*g.failing, guardPeriod), guardPatience)
-	g.askAgain = now.Add(g.failing)
+	g.nextPoll = now.Add(g.failing)
 	g.alert(foreignChange)
 }
 
@@ -184,7 +184,7 @@ func (g *guard) take() alarm {
 func (g *guard) spent(d time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.lookAgain = time.Now().Add(suspicionCost * d)
+	g.nextCheck = time.Now().Add(suspicionCost * d)
 }
 
 // commit runs fn, which commits one batch or fails.

@@ -22,7 +22,7 @@ type intruders struct {
 	mu      sync.Mutex
 	repairs []time.Time // of the last intruderMemory
 	stop    *time.Timer // ends the listening; nil if nothing is listened to
-	last    nft.Change  // the last that was not ours, of which process
+	last    nft.Change  // the last that was not ours
 	at      time.Time
 }
 

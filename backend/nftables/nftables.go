@@ -406,9 +406,9 @@ func addKeys(taken map[state.FrontendKey]bool, s *state.Service) {
 	}
 }
 
-// programmable returns u without the records of services that have failed. In a full update, what a service had before takes its
-// place. In any, what services had that have failed, now or before and are stale since, gives way to what u has: they keep no frontend that
-// another service has now. unknown are records of which the mirror does not know what they had.
+// programmable returns u without the records of services that have failed. In a full update, a failed service's former record takes the
+// place of its new one. A service that has failed, now or before (then it is stale), keeps no frontend that another service has in u.
+// unknown are failed records of services that the mirror does not know.
 func programmable(u *state.Update, failed map[state.ServiceName]error, stale map[state.ServiceName]bool, m *ruleset.Mirror) (good *state.Update, unknown records) {
 	unknown = records{}
 	if len(failed)+len(stale) == 0 {
@@ -598,7 +598,7 @@ func (b *Backend) commit(p *ruleset.Plan) (int, error) {
 	default:
 		n, err = b.commitParts(p)
 		_, tooLarge := errors.AsType[*tooLargeError](err)
-		refused := tooLarge || errors.Is(err, nft.ErrNoRoom) // else a part may be there, of which the answer was lost
+		refused := tooLarge || errors.Is(err, nft.ErrNoRoom) // else a part may be there whose answer was lost
 		b.known = known && (err == nil || refused && ahead+n == 0)
 	}
 	return ahead + n, err

@@ -14,7 +14,7 @@ import (
 type Options struct {
 	// Logger takes what an operator may want to know. Nothing is logged if it is nil.
 	Logger *slog.Logger
-	// LocalDetector tells connections of pods from others where the state does not say ([state.Node]).
+	// LocalDetector distinguishes connections of pods from others where the state does not say ([state.Node]).
 	LocalDetector state.LocalDetector
 	// NodePortAddresses are the addresses on which NodePorts are served where the state does not say.
 	NodePortAddresses state.NodePortAddresses

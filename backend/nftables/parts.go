@@ -9,7 +9,7 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// tooLargeError reports services for each of which alone there is no room. What else an update adds has been committed.
+// tooLargeError reports services that do not even fit alone. What else an update adds has been committed.
 type tooLargeError struct {
 	services map[state.ServiceName]error
 }

@@ -174,7 +174,7 @@ func (p *Plan) keepNumbers(services []*state.Service, former *Mirror) {
 	}
 }
 
-// rewrite plans that sets of which something was not looked up are emptied and filled again, in one transaction.
+// rewrite plans that sets with anything that was not looked up are emptied and filled again, in one transaction.
 func (p *Plan) rewrite(ks *kernelState) {
 	sets := map[tableSet]bool{}
 	for _, l := range ks.unexpected() {

@@ -102,7 +102,7 @@ func decode(f state.Family, id setID, in nft.Elem) element {
 	return e
 }
 
-// writer fills the fields of a key or of data, each of which starts at a multiple of four bytes.
+// writer fills the fields of a key or of data, each aligned to four bytes.
 type writer struct {
 	buf []byte
 	n   int

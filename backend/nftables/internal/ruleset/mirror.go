@@ -23,7 +23,7 @@ type Mirror struct {
 	Preserved Preserved
 }
 
-// NewMirror returns the mirror of a kernel of which nothing is known.
+// NewMirror returns a mirror that knows nothing of the kernel yet.
 func NewMirror() *Mirror {
 	return &Mirror{
 		services: map[state.ServiceName]applied{}, refs: map[sharedKey]int32{}, numbers: map[uint32]struct{}{}, node: &state.Node{},

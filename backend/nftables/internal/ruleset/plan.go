@@ -422,8 +422,8 @@ func (s *setPlan) write(b *nft.Batch, elements *elements, put func(nft.Table, st
 	}
 }
 
-// Changed yields what services were and are to be, nil if they were not there or are to go, in any order. After [Mirror.Compare], those are
-// left out of which the mirror did not know.
+// Changed yields what services were and are to be, nil if they were not there or are to go, in any order. After [Mirror.Compare], services
+// that the mirror did not know are left out.
 func (p *Plan) Changed() iter.Seq2[*state.Service, *state.Service] {
 	return func(yield func(was, is *state.Service) bool) {
 		if p.former == p.m {

@@ -557,7 +557,7 @@ func (sk *skeleton) toNodePorts() rule {
 		nft.Jump(sk.spaceChain(nodePort))))
 }
 
-// nft can only show a connection's port if the rule has settled the protocol.
+// nft can only show a connection's port if the rule has matched the protocol.
 var protocols = []state.Protocol{state.TCP, state.UDP, state.SCTP}
 
 func (sk *skeleton) isProto(p state.Protocol) []nft.Expr {
