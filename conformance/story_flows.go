@@ -85,18 +85,18 @@ func (f *openFlow) chat() {
 // talk: talk NAME EXPECTATION...
 //
 // It sends a line on each of the flows. The expectation is reaches HOST,... (each flow one of them), stays (with any caller that
-// answered before), refused, unanswered, unserved (nobody answers, in whatever way), or broken, and may have a source.
+// answered before), refused, unanswered, fails (nobody answers, in whatever way), or broken, and may have a source.
 func (s *story) talk(_ *testscript.TestScript, args []string) error {
 	if len(args) < 2 || s.flows[args[0]] == nil {
 		return fmt.Errorf("no open flow in %q; usage: talk NAME EXPECTATION…", args)
 	}
-	stays, unserved := args[1] == "stays", args[1] == "unserved"
+	stays, fails := args[1] == "stays", args[1] == "fails"
 	var want expectation
 	var err error
 	switch args[1] {
 	case "stays":
 		want.outcome = topology.Answered
-	case "broken", "unserved":
+	case "broken", "fails":
 	case "unanswered":
 		want.outcome = topology.TimedOut
 	default:
@@ -109,8 +109,8 @@ func (s *story) talk(_ *testscript.TestScript, args []string) error {
 		if stays {
 			expected.servers = []string{flow.last}
 		}
-		answer := flow.talk(expected.outcome == topology.TimedOut || unserved)
-		if unserved && answer.Outcome != topology.Answered {
+		answer := flow.talk(expected.outcome == topology.TimedOut || fails)
+		if fails && answer.Outcome != topology.Answered {
 			continue
 		}
 		if err := s.checkAnswer(flow.host, answer, expected); err != nil {

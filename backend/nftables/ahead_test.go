@@ -48,7 +48,7 @@ func TestLengthsComeAhead(t *testing.T) {
 	if want := []string{"nothing", "rules", "elements", "elements"}; !slices.Equal(seen, want) {
 		t.Errorf("after each commit there were %q, want %q", seen, want)
 	}
-	plant(t, conn, func(b *nft.Batch) {
+	commitRaw(t, conn, func(b *nft.Batch) {
 		for _, f := range families {
 			b.DeleteTable(table(f))
 		}

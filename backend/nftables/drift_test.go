@@ -46,7 +46,7 @@ func TestDrift(t *testing.T) {
 	const slotSet = "service-slots"
 	edit := func(fill func(t *testing.T, c *nft.Conn, f state.Family, b *nft.Batch)) func(*testing.T, *nft.Conn, func(...string)) {
 		return func(t *testing.T, c *nft.Conn, _ func(...string)) {
-			plant(t, c, func(b *nft.Batch) {
+			commitRaw(t, c, func(b *nft.Batch) {
 				for _, f := range families {
 					fill(t, c, f, b)
 				}

@@ -272,7 +272,7 @@ func TestIsolateAfterRestart(t *testing.T) {
 			apply(t, first, full(append(all(3), good(30, 3))...)) // 30 is gone when the next process starts
 			closeBackend(first)
 			before := dump(t, conn)
-			plant(t, conn, func(b *nft.Batch) {
+			commitRaw(t, conn, func(b *nft.Batch) {
 				h := held(t, conn, state.IPv4)
 				b.AddElem(table(state.IPv4), affinitySet, remembered(h, state.IPv4, bad, 100, good(badOne, 3).Ports[0].Internal.Inside.Endpoints[2].Addr))
 				if replaced {

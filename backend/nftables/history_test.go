@@ -92,7 +92,7 @@ type historyRun struct {
 	backend  *Backend
 	applied  state.Revision
 	flows    *flowTable
-	// remembered are planted clients, by family and key.
+	// remembered are injected clients, by family and key.
 	remembered map[string]nft.Elem
 
 	restarts int
@@ -292,7 +292,7 @@ func (r *historyRun) apply() error {
 	return nil
 }
 
-// remember plants clients of random endpoints of ports with affinity, as rules do it.
+// remember injects clients of random endpoints of ports with affinity, as rules do it.
 func (r *historyRun) remember() error {
 	var batch nft.Batch
 	for _, f := range families {
@@ -306,10 +306,10 @@ func (r *historyRun) remember() error {
 		slices.SortFunc(elems, func(a, b nft.Elem) int { return slices.Compare(a.Key, b.Key) })
 		for _, e := range elems {
 			client := slices.Repeat([]byte{byte(r.rng.IntN(200))}, nodeAddr(f).BitLen()/8)
-			planted := nft.Elem{Key: append(e.Key[:4:4], client...), Data: e.Data, Timeout: 3_600_000, Expires: 3_000_000}
-			if key := fmt.Sprintf("%v %x", f, planted.Key); r.rng.IntN(2) == 0 && r.remembered[key].Key == nil {
-				r.remembered[key] = planted
-				batch.AddElem(table(f), affinitySet, planted)
+			injected := nft.Elem{Key: append(e.Key[:4:4], client...), Data: e.Data, Timeout: 3_600_000, Expires: 3_000_000}
+			if key := fmt.Sprintf("%v %x", f, injected.Key); r.rng.IntN(2) == 0 && r.remembered[key].Key == nil {
+				r.remembered[key] = injected
+				batch.AddElem(table(f), affinitySet, injected)
 			}
 		}
 	}
@@ -473,7 +473,7 @@ func classIn(h holdings, view, frontend string) uint32 {
 	return 1
 }
 
-// checkRemembered checks that nothing has touched the planted clients.
+// checkRemembered checks that nothing has touched the injected clients.
 func (r *historyRun) checkRemembered() error {
 	count := 0
 	for _, f := range families {
@@ -483,8 +483,8 @@ func (r *historyRun) checkRemembered() error {
 		}
 		count += len(clients)
 		for _, c := range clients {
-			if planted := r.remembered[fmt.Sprintf("%v %x", f, c.Key)]; !slices.Equal(planted.Data, c.Data) {
-				return fmt.Errorf("%v: client %x is remembered with %x, and was with %x", f, c.Key, c.Data, planted.Data)
+			if injected := r.remembered[fmt.Sprintf("%v %x", f, c.Key)]; !slices.Equal(injected.Data, c.Data) {
+				return fmt.Errorf("%v: client %x is remembered with %x, and was with %x", f, c.Key, c.Data, injected.Data)
 			}
 		}
 	}

@@ -90,7 +90,7 @@ func listAfter(t *testing.T, o Options, u *state.Update) {
 		if s.Ports[0].Affinity > 0 && s.Ports[0].Family == state.IPv4 {
 			own := b.kernel.(*nft.Conn)
 			h := held(t, own, state.IPv4)
-			plant(t, own, func(b *nft.Batch) {
+			commitRaw(t, own, func(b *nft.Batch) {
 				b.AddElem(table(state.IPv4), affinitySet, remembered(h, state.IPv4, s, 7, s.Ports[0].Internal.Inside.Endpoints[0].Addr))
 			})
 		}

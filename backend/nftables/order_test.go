@@ -44,8 +44,8 @@ func TestBatchesRepeat(t *testing.T) {
 		closeBackend(b)
 		b = openBackend(t, ns, Options{}, record)
 		apply(t, b, full(others...)) // some are gone
-		plant(t, c, func(b *nft.Batch) { b.FlushChain(table(state.IPv4), "strays") })
-		plant(t, c, func(b *nft.Batch) { b.AddChain(table(state.IPv6), &nft.Chain{Name: "foreign"}) })
+		commitRaw(t, c, func(b *nft.Batch) { b.FlushChain(table(state.IPv4), "strays") })
+		commitRaw(t, c, func(b *nft.Batch) { b.AddChain(table(state.IPv6), &nft.Chain{Name: "foreign"}) })
 		b.guard.raise(foreignChange)
 		verify(t, b)
 		return r.batches

@@ -108,7 +108,7 @@ func TestNextProcessOwns(t *testing.T) {
 func TestSomebodyElseOwnsTheTable(t *testing.T) {
 	ns := newNS(t)
 	conn := dial(t, ns)
-	plant(t, conn, func(b *nft.Batch) { b.CreateTable(table(families[1]), nft.Owned, "an experiment") })
+	commitRaw(t, conn, func(b *nft.Batch) { b.CreateTable(table(families[1]), nft.Owned, "an experiment") })
 	b, err := newAt(t, ns, Options{})
 	if e, ok := errors.AsType[*InUseError](err); !ok || !strings.Contains(e.Holder, "an experiment") {
 		t.Errorf("New: %v, %v", b, err)
@@ -132,7 +132,7 @@ func TestTablesVanish(t *testing.T) {
 			b.AddTable(table(families[0]))
 		},
 	} {
-		plant(t, b.kernel.(*nft.Conn), fill)
+		commitRaw(t, b.kernel.(*nft.Conn), fill)
 		if r := verify(t, b); r.Repaired == 0 || r.Repaired != r.Written {
 			t.Errorf("%s: %+v", name, r)
 		}
@@ -246,7 +246,7 @@ func TestTakeOver(t *testing.T) {
 func TestLockIsLeftBehind(t *testing.T) {
 	ns := newNS(t)
 	conn := dial(t, ns)
-	plant(t, conn, func(b *nft.Batch) { b.AddTable(lockTable) })
+	commitRaw(t, conn, func(b *nft.Batch) { b.AddTable(lockTable) })
 	if _, err := newAt(t, ns, Options{}); err != nil {
 		t.Fatal(err)
 	}

@@ -322,7 +322,7 @@ func TestNoRoomForAServiceAgain(t *testing.T) {
 			apply(t, b, full(all(5)...)) // the rules and sets for it have to be there
 			apply(t, b, full(all(3)...))
 			k.room = 100
-			plant(t, conn, func(batch *nft.Batch) {
+			commitRaw(t, conn, func(batch *nft.Batch) {
 				for _, f := range families {
 					for set := range dumpTable(t, conn, f) {
 						if c.flushed == "all" || strings.HasSuffix(set, "-slots") {
@@ -409,7 +409,7 @@ func TestNoRoomToReplace(t *testing.T) {
 	conn := dial(t, ns)
 	all := full(dualStack("a", 1, 2, 0), dualStack("b", 2, 2, 0))
 	apply(t, b, all)
-	plant(t, conn, func(b *nft.Batch) {
+	commitRaw(t, conn, func(b *nft.Batch) {
 		b.AddSet(table(state.IPv4), &nft.Set{Name: "of-another-version", Key: []nft.Type{nft.TypePort}})
 	})
 	before := dump(t, conn)
@@ -591,7 +591,7 @@ func TestNoRoomWhileIsolating(t *testing.T) {
 			large, small := dualStack("large", 1, 200, 0), dualStack("small", 2, 3, 0)
 			apply(t, b, full(large, small)) // the rules and sets for it have to be there
 			k.room = 100
-			plant(t, conn, func(batch *nft.Batch) {
+			commitRaw(t, conn, func(batch *nft.Batch) {
 				for _, f := range families {
 					batch.FlushSet(table(f), "service-slots")
 				}

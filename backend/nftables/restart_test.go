@@ -245,13 +245,13 @@ func remembered(h holdings, f state.Family, s *state.Service, client byte, ep ne
 	return nft.Elem{Key: key, Data: data, Timeout: 3_600_000, Expires: 1_800_000}
 }
 
-// rememberNine plants nine clients of a service's ClusterIP, three for each of its endpoints.
+// rememberNine injects nine clients of a service's ClusterIP, three for each of its endpoints.
 func rememberNine(t *testing.T, c *nft.Conn, s *state.Service) {
 	t.Helper()
 	for _, f := range families {
 		h := held(t, c, f)
 		p, _ := portIn(f, s)
-		plant(t, c, func(b *nft.Batch) {
+		commitRaw(t, c, func(b *nft.Batch) {
 			for client := range byte(9) {
 				b.AddElem(table(f), affinitySet, remembered(h, f, s, client+1, p.Internal.Inside.Endpoints[client%3].Addr))
 			}
@@ -275,7 +275,7 @@ func recalled(t *testing.T, c *nft.Conn, f state.Family, s *state.Service) (clie
 	return clients
 }
 
-func plant(t *testing.T, c *nft.Conn, fill func(*nft.Batch)) {
+func commitRaw(t *testing.T, c *nft.Conn, fill func(*nft.Batch)) {
 	t.Helper()
 	var b nft.Batch
 	fill(&b)
@@ -322,7 +322,7 @@ func TestAffinitySurvives(t *testing.T) {
 			apply(t, b, full(sticky))
 			closeBackend(b)
 			rememberNine(t, conn, sticky)
-			plant(t, conn, func(b *nft.Batch) {
+			commitRaw(t, conn, func(b *nft.Batch) {
 				for _, f := range families {
 					c.disturb(b, table(f))
 				}

@@ -131,7 +131,7 @@ func TestCPUSteal(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := after.stealSince(before); got != 0.3 {
-		t.Errorf("30 ticks of 100 were stolen by the hypervisor, got %v", got)
+		t.Errorf("30 ticks of 100 were steal time, got %v", got)
 	}
 	if got := before.stealSince(before); got != 0 {
 		t.Errorf("in no time, %v was CPU steal", got)
