@@ -198,8 +198,7 @@ func TestWhichSlices(t *testing.T) {
 	}{
 		{"ordinary", func(*model.EndpointSlice) {}, "Forward 10.1.0.1:8080"},
 		{"headless label", func(s *model.EndpointSlice) { s.Headless = true }, "Reject"},
-		{"of another proxy", func(s *model.EndpointSlice) { s.HasProxyName, s.ProxyName = true, "x" }, "Reject"},
-		{"opted out by an empty label", func(s *model.EndpointSlice) { s.HasProxyName = true }, "Reject"},
+		{"label of another proxy", func(s *model.EndpointSlice) { s.HasProxyName, s.ProxyName = true, "x" }, "Forward 10.1.0.1:8080"},
 		{"FQDN", func(s *model.EndpointSlice) { s.Family = 0 }, "Reject"},
 		{"unknown family", func(s *model.EndpointSlice) { s.Family = 5 }, "Reject"},
 		{"other family", func(s *model.EndpointSlice) { s.Family = state.IPv6 }, "Reject"},

@@ -16,21 +16,18 @@ func handles(cfg *Config, svc *model.Service) bool {
 	if svc == nil || svc.Headless || svc.Type == model.TypeExternalName {
 		return false
 	}
-	return cfg.isFor(svc.ProxyName, svc.HasProxyName)
-}
-
-// HandlesSlice reports whether this instance routes to the endpoints of s: it is not that of a headless service, and leaves them to no
-// other proxy, by the same label as a service's. (cmd/kube-proxy/app/server.go, the label selector of the informers.)
-func HandlesSlice(cfg *Config, s *model.EndpointSlice) bool {
-	return s != nil && !s.Headless && cfg.isFor(s.ProxyName, s.HasProxyName)
-}
-
-// isFor reports whether an object with the label service.kubernetes.io/service-proxy-name, if it has it, is for this instance.
-func (c *Config) isFor(proxyName string, has bool) bool {
-	if c.ServiceProxyName == "" {
-		return !has // Any value opts out, also the empty one.
+	if cfg.ServiceProxyName == "" {
+		return !svc.HasProxyName // Any value opts out, also the empty one.
 	}
-	return proxyName == c.ServiceProxyName
+	return svc.ProxyName == cfg.ServiceProxyName
+}
+
+// HandlesSlice reports whether this instance routes to the endpoints of s: it is not that of a headless service. Without a name of its
+// own the label service.kubernetes.io/service-proxy-name of a slice does not count, as in kube-proxy (cmd/kube-proxy/app/server.go, the
+// selectors of the informers): that of its service decides. With a name, slices must have it, too, so that those of all other services
+// need not be watched; the EndpointSlice controller copies the labels of a service to its slices.
+func HandlesSlice(cfg *Config, s *model.EndpointSlice) bool {
+	return s != nil && !s.Headless && (cfg.ServiceProxyName == "" || s.ProxyName == cfg.ServiceProxyName)
 }
 
 // hasFamily reports whether svc is routed in family: it has a cluster IP of it. ExternalIPs and load balancer IPs of another

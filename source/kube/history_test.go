@@ -177,7 +177,7 @@ func (a *apiServer) truth() []string {
 	for _, resource := range slices.Sorted(maps.Keys(a.objects)) {
 		for _, o := range a.objects[resource] {
 			_, opted := o.GetLabels()[proxyNameLabel]
-			if opted || off[o.GetNamespace()] || resource == "namespaces" && !off[o.GetName()] {
+			if opted && resource == "services" || off[o.GetNamespace()] || resource == "namespaces" && !off[o.GetName()] {
 				continue
 			}
 			m, _, err := kubeconv.Object(o)

@@ -2,7 +2,6 @@ package kube
 
 import (
 	"fmt"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -45,10 +44,11 @@ func resources(nodeName, proxyName string, names bool) []*resource {
 		nodes = "metadata.name=" + nodeName
 	}
 	mine := "!" + proxyNameLabel
-	if proxyName != "" {
+	endpointSlices := discoveryv1.LabelServiceName + ",!" + corev1.IsHeadlessService
+	if proxyName != "" { // see brain.HandlesSlice
 		mine = proxyNameLabel + "=" + proxyName
+		endpointSlices += "," + mine
 	}
-	endpointSlices := strings.Join([]string{discoveryv1.LabelServiceName, "!" + corev1.IsHeadlessService, mine}, ",")
 	if names {
 		mine, endpointSlices = "", discoveryv1.LabelServiceName
 	}

@@ -37,7 +37,7 @@ func (w *World) slicesOf(name state.ServiceName, f state.Family) []*model.Endpoi
 		switch {
 		case w.disabled(slice.Namespace):
 		case slice.Headless:
-		case !w.isMine(slice.ProxyName, slice.HasProxyName):
+		case w.ServiceProxyName != "" && slice.ProxyName != w.ServiceProxyName:
 		case slice.Family != f:
 		case slice.Service == "" || slice.ServiceName() != name:
 		default:

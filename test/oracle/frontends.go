@@ -15,7 +15,9 @@ func (w *World) handles(s *model.Service) bool {
 	switch {
 	case w.disabled(s.Name.Namespace):
 		return false
-	case !w.isMine(s.ProxyName, s.HasProxyName):
+	case w.ServiceProxyName == "" && s.HasProxyName:
+		return false
+	case w.ServiceProxyName != "" && !(s.HasProxyName && s.ProxyName == w.ServiceProxyName):
 		return false
 	case s.Type == model.TypeExternalName:
 		return false
@@ -23,14 +25,6 @@ func (w *World) handles(s *model.Service) bool {
 		return false
 	}
 	return len(s.ClusterIPs) > 0 && len(s.Ports) > 0
-}
-
-// isMine: the label of an object may leave it to another proxy.
-func (w *World) isMine(proxyName string, has bool) bool {
-	if w.ServiceProxyName == "" {
-		return !has
-	}
-	return has && proxyName == w.ServiceProxyName
 }
 
 // disabled: a namespace may ask service proxies to ignore all that is in it.

@@ -150,7 +150,7 @@ func TestRules(t *testing.T) {
 		{"ours by name, slices of the unnamed proxy", func(w *oracle.World) {
 			w.ServiceProxyName, w.Services[0].ProxyName, w.Services[0].HasProxyName = "x", "x", true
 		}, probe.FromPod, "", clusterIP, "reject"},
-		{"slice of another proxy", func(w *oracle.World) { w.Slices[0].HasProxyName = true }, probe.FromPod, "", clusterIP, "reject"},
+		{"slice with the label of another proxy", func(w *oracle.World) { w.Slices[0].HasProxyName = true }, probe.FromPod, "", clusterIP, both},
 		{"headless", func(w *oracle.World) { w.Services[0].Headless = true }, probe.FromPod, "", clusterIP, "drop"},
 		{"ExternalName", func(w *oracle.World) { w.Services[0].Type = model.TypeExternalName }, probe.FromOutside, "", externalIP, "pass"},
 		{"no cluster IP", func(w *oracle.World) { w.Services[0].ClusterIPs = nil }, probe.FromOutside, "", lbIP, "pass"},
