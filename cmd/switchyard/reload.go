@@ -21,6 +21,9 @@ import (
 // quietPeriod is how long a configuration file must be left alone before it is read: editors and ConfigMaps write in steps.
 const quietPeriod = 100 * time.Millisecond
 
+// latestReading is how long after the first event it is read all the same: other files of its directory may be written all the time.
+const latestReading = time.Second
+
 // followConfig follows the configuration file until ctx ends, and lets the process go on with what it says. It returns an error if
 // it cannot and configHardFail ends the process then.
 func (d *daemon) followConfig(ctx context.Context) error {
@@ -44,19 +47,31 @@ func (d *daemon) followConfig(ctx context.Context) error {
 		d.log.Warn("cannot watch configuration file; changes take effect after a restart", "file", strings.Join(paths, ", "), "error", err)
 		return nil
 	}
+	return d.followEvents(ctx, watcher.Events, watcher.Errors)
+}
+
+// followEvents reads the configuration files after events of their directories, and faults of watching them.
+func (d *daemon) followEvents(ctx context.Context, events <-chan fsnotify.Event, faults <-chan error) error {
 	read, unreadable := d.files.read, ""
-	due := time.After(quietPeriod) // it may have changed between reading it and watching it
+	due := time.After(quietPeriod) // they may have changed between reading and watching them
+	var latest time.Time           // zero without an event since they were read
+	postpone := func() {
+		if latest.IsZero() {
+			latest = time.Now().Add(latestReading)
+		}
+		due = time.After(min(quietPeriod, time.Until(latest)))
+	}
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-watcher.Events:
-			due = time.After(quietPeriod)
-		case <-watcher.Errors:
-			due = time.After(quietPeriod)
+		case <-events:
+			postpone()
+		case <-faults:
+			postpone()
 		case <-due:
-			due = nil
-			files, err := configfile.ReadFiles(paths...)
+			due, latest = nil, time.Time{}
+			files, err := configfile.ReadFiles(d.files.paths...)
 			if err != nil {
 				if text := err.Error(); !errors.Is(err, fs.ErrNotExist) && text != unreadable { // otherwise it is between two versions
 					unreadable = text
