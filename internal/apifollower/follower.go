@@ -188,7 +188,8 @@ func (f *Follower) take(from *client.Watcher, u *client.Update) {
 	}
 }
 
-// keepUnreadable adds the old records of unreadable services to update, without frontends that another service has in it.
+// keepUnreadable adds the old records of unreadable services to update, without frontends that another service has in it. In an update that
+// is not full, those that lose none stay without it.
 func (f *Follower) keepUnreadable(update *state.Update, old func(state.ServiceName) *state.Service,
 	unreadable map[state.ServiceName]error) {
 	if len(unreadable) == 0 {
@@ -209,7 +210,9 @@ func (f *Follower) keepUnreadable(update *state.Update, old func(state.ServiceNa
 		if left != record {
 			f.log.Error("invalid service loses frontends that belong to other services now", "service", name.String())
 		}
-		update.Changed = append(update.Changed, left) // in a full update, what is not listed would be removed
+		if update.Full || left != record { // in a full update, what is not listed would be removed
+			update.Changed = append(update.Changed, left)
+		}
 	}
 	slices.SortFunc(update.Changed, func(a, b *state.Service) int { return a.Name.Compare(b.Name) })
 }
