@@ -64,6 +64,9 @@ func TestFaults(t *testing.T) {
 		{"detectLocalMode", func(c *Config) { c.DetectLocalMode = "Guess" }},
 		{"detectLocal.bridgeInterface", func(c *Config) { c.DetectLocalMode = LocalModeBridgeInterface }},
 		{"detectLocal.interfaceNamePrefix", func(c *Config) { c.DetectLocalMode = LocalModeInterfaceNamePrefix }},
+		{"detectLocal.interfaceNamePrefix", func(c *Config) {
+			c.DetectLocalMode, c.DetectLocal.InterfaceNamePrefix = LocalModeInterfaceNamePrefix, "veth\x00"
+		}},
 		{"detectLocal.bridgeInterface", func(c *Config) { c.DetectLocal.BridgeInterface = "a-name-that-is-too-long" }},
 		{"detectLocal.clusterCIDRs", func(c *Config) {
 			c.DetectLocal.ClusterCIDRs = []netip.Prefix{cidr("10.0.0.0/8"), cidr("fd00::/8"), cidr("fd01::/16")}

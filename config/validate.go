@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/switchyard-net/switchyard/field"
+	"github.com/switchyard-net/switchyard/state"
 )
 
 var modes = map[string][]Mode{
@@ -138,12 +139,11 @@ func (c *Config) validateDetectLocal(errs *field.Errors) {
 		{LocalModeBridgeInterface, "detectLocal.bridgeInterface", c.DetectLocal.BridgeInterface},
 		{LocalModeInterfaceNamePrefix, "detectLocal.interfaceNamePrefix", c.DetectLocal.InterfaceNamePrefix},
 	} {
-		const longest = 15 // IFNAMSIZ of the kernel, less the closing 0
 		switch {
 		case i.name == "" && c.DetectLocalMode == i.mode:
 			errs.Add(i.path, "must not be empty with the detectLocalMode %s", i.mode)
-		case len(i.name) > longest || strings.ContainsAny(i.name, "/ \t\n"):
-			errs.Add(i.path, "must be an interface's name of at most %d characters, got %q", longest, i.name)
+		case i.name != "" && !state.IsInterfaceName(i.name):
+			errs.Add(i.path, "must be an interface's name of at most %d bytes, got %q", state.MaxInterfaceName, i.name)
 		}
 	}
 	const at = "detectLocal.clusterCIDRs"

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"unicode/utf8"
 )
 
 // LocalDetector distinguishes connections of pods from those of other clients. At most one of its ways is used, in the order of the
@@ -53,6 +54,15 @@ func (d LocalDetector) String() string {
 		return "InterfaceNamePrefix " + d.InterfacePrefix
 	}
 	return "none"
+}
+
+// MaxInterfaceName is how many bytes the name of an interface has at most: IFNAMSIZ of the kernel, less the closing 0.
+const MaxInterfaceName = 15
+
+// IsInterfaceName reports whether a detector can have a name of an interface, or the beginning of one. It becomes a part of rules, and of
+// messages, which take no other bytes than those of UTF-8.
+func IsInterfaceName(name string) bool {
+	return name != "" && len(name) <= MaxInterfaceName && !strings.ContainsAny(name, "/ \t\n\x00") && utf8.ValidString(name)
 }
 
 func list(prefixes []netip.Prefix) string {

@@ -74,3 +74,14 @@ func TestSettingsInWords(t *testing.T) {
 		}
 	}
 }
+
+func TestInterfaceNames(t *testing.T) {
+	for name, want := range map[string]bool{
+		"cni0": true, "veth": true, "fifteen-bytes-o": true, "br-\u00e4": true,
+		"": false, "sixteen-bytes-on": false, "a b": false, "a/b": false, "a\tb": false, "a\nb": false, "veth\x00": false, "veth\xff": false,
+	} {
+		if got := IsInterfaceName(name); got != want {
+			t.Errorf("%q is a name: %t, want %t", name, got, want)
+		}
+	}
+}

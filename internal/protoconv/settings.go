@@ -2,7 +2,6 @@ package protoconv
 
 import (
 	"fmt"
-	"strings"
 
 	localnetv1 "github.com/switchyard-net/switchyard/client/localnet/v1"
 	"github.com/switchyard-net/switchyard/state"
@@ -72,11 +71,10 @@ func parsePodDetection(m *localnetv1.PodDetection) (*state.LocalDetector, error)
 	return d, nil
 }
 
-// checkInterface checks the name of an interface, or the beginning of one: it becomes a part of rules.
+// checkInterface checks the name of an interface, or the beginning of one.
 func checkInterface(what, name string) error {
-	const longest = 15 // IFNAMSIZ of the kernel, less the closing 0
-	if name == "" || len(name) > longest || strings.ContainsAny(name, "/ \t\n\x00") {
-		return fmt.Errorf("%s must be an interface's name of 1 to %d bytes, got %s", what, longest, quote(name))
+	if !state.IsInterfaceName(name) {
+		return fmt.Errorf("%s must be an interface's name of 1 to %d bytes, got %s", what, state.MaxInterfaceName, quote(name))
 	}
 	return nil
 }
