@@ -23,7 +23,7 @@ import (
 type Options struct {
 	// Client specifies where the server is. Its OnError and OnConnect are the Follower's own.
 	Client client.Options
-	// Logger gets services that cannot be read. Default: nothing is logged.
+	// Logger gets services, and what of the node, that cannot be read. Default: nothing is logged.
 	Logger *slog.Logger
 }
 
@@ -42,6 +42,7 @@ type Follower struct {
 	lost       time.Time          // since when there is no server, zero if there is one
 	lastErr    error              // why, nil if there is a server or none has been tried yet
 	unreadable map[state.ServiceName]error
+	nodeFault  error          // of what cannot be read of the node, nil if all can
 	applied    state.Revision // as reported last, with failed
 	failed     map[state.ServiceName]error
 }
@@ -142,9 +143,8 @@ func (f *Follower) Run(ctx context.Context) error {
 func (f *Follower) take(from *client.Watcher, u *client.Update) {
 	held := f.replica.Snapshot()
 	update := &state.Update{Full: u.Full, Triggers: u.Triggers}
-	var err error
-	if update.Node, err = protoconv.ParseNode(u.Node); err != nil {
-		f.log.Error("ignoring invalid node; keeping its last known good state", "error", err)
+	n, nodeFault := protoconv.ParseNode(u.Node)
+	if update.Node = n; n == nil {
 		update.Node = held.Node()
 	}
 	unreadable := make(map[state.ServiceName]error)
@@ -181,8 +181,15 @@ func (f *Follower) take(from *client.Watcher, u *client.Update) {
 	// Of what is no news to the dataplane it reports nothing, and a server must hear all the same that it is shown.
 	noNews := f.replica.Snapshot().Revision() == held.Revision()
 	changed := len(unreadable) > 0 || len(f.unreadable) > 0
-	f.unreadable = unreadable
+	isNew := nodeFault != nil && (f.nodeFault == nil || f.nodeFault.Error() != nodeFault.Error())
+	f.unreadable, f.nodeFault = unreadable, nodeFault
 	f.mu.Unlock()
+	switch {
+	case isNew && n == nil:
+		f.log.Error("ignoring invalid node; keeping its last known good state", "error", nodeFault)
+	case isNew:
+		f.log.Error("ignoring invalid settings of the node; going on without them", "error", nodeFault)
+	}
 	if noNews || changed {
 		f.sendReport()
 	}
@@ -254,7 +261,7 @@ func (f *Follower) sendReport() {
 	f.watcher.Report(s)
 }
 
-// Problems are why the node may not show what it should: there is no server, or services that cannot be read.
+// Problems are why the node may not show what it should: there is no server, or something of the node or services that cannot be read.
 func (f *Follower) Problems() (problems []error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -264,6 +271,9 @@ func (f *Follower) Problems() (problems []error) {
 			why = fmt.Errorf("%s has none yet", cmp.Or(f.client.Target, client.DefaultTarget))
 		}
 		problems = append(problems, fmt.Errorf("no state from the API since %s: %w", f.lost.UTC().Format(time.RFC3339), why))
+	}
+	if f.nodeFault != nil {
+		problems = append(problems, f.nodeFault)
 	}
 	for name, err := range f.unreadable {
 		problems = append(problems, fmt.Errorf("service %s: %w", name, err))

@@ -292,6 +292,19 @@ func (s *scripted) Watch(stream grpc.BidiStreamingServer[localnetv1.WatchRequest
 
 // script starts a server that sends what the returned function is given, which is then reported as applied.
 func (w *world) script() (send func(full bool, services ...*localnetv1.ServiceEndpoints)) {
+	respond, first := w.scriptResponses(), true
+	return func(full bool, services ...*localnetv1.ServiceEndpoints) {
+		m := &localnetv1.WatchResponse{Full: full, Changed: services}
+		if first || full {
+			m.Node = &localnetv1.Node{Name: "here"}
+		}
+		first = false
+		respond(m)
+	}
+}
+
+// scriptResponses is script for whole responses, but for their positions.
+func (w *world) scriptResponses() (send func(*localnetv1.WatchResponse)) {
 	s := &scripted{world: w, send: make(chan *localnetv1.WatchResponse)}
 	w.serve(func(ctx context.Context, l net.Listener) error {
 		g := grpc.NewServer()
@@ -300,12 +313,9 @@ func (w *world) script() (send func(full bool, services ...*localnetv1.ServiceEn
 		return g.Serve(l)
 	})
 	rev := uint64(0)
-	return func(full bool, services ...*localnetv1.ServiceEndpoints) {
+	return func(m *localnetv1.WatchResponse) {
 		rev++
-		m := &localnetv1.WatchResponse{Full: full, Changed: services, Position: &localnetv1.Position{InstanceId: 9, Rev: rev}}
-		if rev == 1 || full {
-			m.Node = &localnetv1.Node{Name: "here"}
-		}
+		m.Position = &localnetv1.Position{InstanceId: 9, Rev: rev}
 		s.send <- m
 		synctest.Wait()
 		w.applies()
@@ -344,6 +354,37 @@ func TestWhatCannotBeReadStays(t *testing.T) {
 		send(true, service("a", 4)) // what cannot be read, and is gone
 		w.shows("a:4")
 		w.reports("6, 0 failed")
+	})
+}
+
+// TestNodeThatCannotBeRead: one whose settings have a fault goes without these settings, any other stays as it was, and it is a problem
+// until the server sends another one.
+func TestNodeThatCannotBeRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		send := w.scriptResponses()
+		address := []byte{192, 0, 2, 1}
+		expect := func(nodePorts bool, problems ...string) {
+			t.Helper()
+			n := w.follower.Replica().Snapshot().Node()
+			if len(n.Addresses) != 1 || n.LocalDetector != nil || (n.NodePorts != nil) != nodePorts {
+				t.Errorf("the node is %+v", n)
+			}
+			got := w.follower.Problems()
+			if len(got) != len(problems) || len(got) == 1 && !strings.Contains(got[0].Error(), problems[0]) {
+				t.Errorf("problems %v, want %q", got, problems)
+			}
+		}
+		send(&localnetv1.WatchResponse{Full: true, Node: &localnetv1.Node{
+			Name: "here", Addresses: [][]byte{address}, PodDetection: &localnetv1.PodDetection{}, NodePortAddresses: &localnetv1.NodePortAddresses{Primary: true},
+		}})
+		expect(true, `node "here": pod_detection: mode is not set`)
+		send(&localnetv1.WatchResponse{Changed: []*localnetv1.ServiceEndpoints{{Namespace: "ns", Name: "a"}}})
+		expect(true, `node "here": pod_detection: mode is not set`)
+		send(&localnetv1.WatchResponse{Node: &localnetv1.Node{Name: "here", Addresses: [][]byte{address}}})
+		expect(false)
+		send(&localnetv1.WatchResponse{Node: &localnetv1.Node{Name: "here", Addresses: [][]byte{{1}}}})
+		expect(false, `node "here": addresses[0]`)
 	})
 }
 

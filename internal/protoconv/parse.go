@@ -1,6 +1,7 @@
 package protoconv
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"net/netip"
@@ -245,7 +246,7 @@ func Node(n *state.Node) *localnetv1.Node {
 	}
 }
 
-// ParseNode reads a node, which must be set.
+// ParseNode reads a node, which must be set. If only settings of it have faults, it returns the node without these settings beside the error.
 func ParseNode(m *localnetv1.Node) (*state.Node, error) {
 	if m == nil {
 		return nil, fmt.Errorf("node is not set")
@@ -261,14 +262,12 @@ func ParseNode(m *localnetv1.Node) (*state.Node, error) {
 	if n.ServiceCIDRs, err = parseRanges("service_cidrs", m.GetServiceCidrs()); err != nil {
 		return nil, fmt.Errorf("node %s: %w", quote(n.Name), err)
 	}
+	var faults []error
 	if n.LocalDetector, err = parsePodDetection(m.GetPodDetection()); err != nil {
-		return nil, fmt.Errorf("node %s: pod_detection: %w", quote(n.Name), err)
+		faults = append(faults, fmt.Errorf("node %s: pod_detection: %w", quote(n.Name), err))
 	}
-	if p := m.GetNodePortAddresses(); p != nil {
-		n.NodePorts = &state.NodePortAddresses{Primary: p.GetPrimary()}
-		if n.NodePorts.CIDRs, err = parseMasked("cidrs", p.GetCidrs()); err != nil {
-			return nil, fmt.Errorf("node %s: node_port_addresses: %w", quote(n.Name), err)
-		}
+	if n.NodePorts, err = parseNodePortAddresses(m.GetNodePortAddresses()); err != nil {
+		faults = append(faults, fmt.Errorf("node %s: node_port_addresses: %w", quote(n.Name), err))
 	}
-	return n, nil
+	return n, errors.Join(faults...)
 }

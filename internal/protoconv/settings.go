@@ -85,3 +85,15 @@ func nodePortAddresses(a *state.NodePortAddresses) *localnetv1.NodePortAddresses
 	}
 	return &localnetv1.NodePortAddresses{Primary: a.Primary, Cidrs: messages(a.CIDRs, fillPrefix)}
 }
+
+// parseNodePortAddresses reads the addresses of NodePorts. They are nil if the message is not set.
+func parseNodePortAddresses(m *localnetv1.NodePortAddresses) (*state.NodePortAddresses, error) {
+	if m == nil {
+		return nil, nil
+	}
+	cidrs, err := parseMasked("cidrs", m.GetCidrs())
+	if err != nil {
+		return nil, err
+	}
+	return &state.NodePortAddresses{Primary: m.GetPrimary(), CIDRs: cidrs}, nil
+}

@@ -26,3 +26,16 @@ func TestDetectionOfALaterVersion(t *testing.T) {
 		t.Errorf("got %v, %v, want a node that does not say", n, err)
 	}
 }
+
+// TestFaultySettings: a node keeps what can be read, and each setting that cannot be read is named.
+func TestFaultySettings(t *testing.T) {
+	m := protoconv.Node(fullNode())
+	m.PodDetection.Mode, m.NodePortAddresses.Cidrs[0].Length = 0, 33
+	n, err := protoconv.ParseNode(m)
+	expect(t, err, []string{"pod_detection: mode is not set", "node_port_addresses: cidrs[0].length is 33"})
+	want := fullNode()
+	want.LocalDetector, want.NodePorts = nil, nil
+	if n == nil || !n.Equal(want) {
+		t.Errorf("got %+v, want %+v", n, want)
+	}
+}
