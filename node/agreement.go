@@ -13,7 +13,7 @@ import (
 
 // agreement is a feed of states that are made elsewhere, whose node has the settings that count on this one: which clients are
 // pods, and where NodePorts are served. What c sets counts most, then what the state says, then the defaults of c, for states of an
-// earlier version, which do not say.
+// earlier version, which do not say, or of a later one, which say it in a way that is not known here.
 type agreement struct {
 	state.Feed
 	log       *slog.Logger
@@ -60,8 +60,8 @@ func (a *agreement) node(n *state.Node) *state.Node {
 		}
 	}
 	if n.LocalDetector == nil && detector == nil {
-		a.log.Warn("the API does not say which clients are pods; no client is taken for a pod", "remedy",
-			"upgrade the server, or set "+a.fieldName("detectLocal"))
+		a.log.Warn("the API does not say which clients are pods in a way that is known here; no client is taken for a pod", "remedy",
+			"upgrade the server, or this process if it is the older of the two, or set "+a.fieldName("detectLocal"))
 	}
 	a.from, a.to = n, &to
 	return a.to

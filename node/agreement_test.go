@@ -41,7 +41,7 @@ func TestAgreement(t *testing.T) {
 		"the API says it":             {nil, state.Node{LocalDetector: bridge, NodePorts: everywhere}, "BridgeInterface cni0", "0.0.0.0/0", "", 0},
 		"the API says none":           {nil, state.Node{LocalDetector: &state.LocalDetector{}, NodePorts: everywhere}, "none", "0.0.0.0/0", "", 0},
 		"an earlier server":           {own, state.Node{}, "ClusterCIDR 10.244.0.0/16", "primary", "", 0},
-		"an earlier server, no own":   {nil, state.Node{}, "none", "primary", "upgrade the server, or set --detectLocal", 0},
+		"an earlier server, no own":   {nil, state.Node{}, "none", "primary", "upgrade the server, or this process if it is the older of the two, or set --detectLocal", 0},
 		"both say the same":           {own, state.Node{LocalDetector: &state.LocalDetector{ClusterCIDRs: []netip.Prefix{cidr}}, NodePorts: &state.NodePortAddresses{Primary: true}}, "ClusterCIDR 10.244.0.0/16", "primary", "", 0},
 		"both say, and not the same":  {own, state.Node{LocalDetector: bridge, NodePorts: everywhere}, "ClusterCIDR 10.244.0.0/16", "primary", "--detectLocal is ClusterCIDR 10.244.0.0/16 here and BridgeInterface cni0 at the server", 2},
 		"the API says none, own some": {own, state.Node{LocalDetector: &state.LocalDetector{}, NodePorts: &state.NodePortAddresses{}}, "ClusterCIDR 10.244.0.0/16", "primary", "--nodePortAddresses is primary here and all at the server", 2},
