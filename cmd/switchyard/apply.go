@@ -97,6 +97,9 @@ func (o *applyOptions) run(ctx context.Context, command string, stdout, stderr i
 		return err
 	}
 	log, v := file.logger(stdout, stderr, c)
+	if err := o.checkFallback(c, log); err != nil {
+		return err
+	}
 	file.warn(c, log)
 	options := client.Options{Target: o.api, Node: c.HostnameOverride, Name: "nftables", SocketUsers: o.users, Logger: log}
 	if o.tls != (client.TLSFiles{}) {
@@ -110,9 +113,6 @@ func (o *applyOptions) run(ctx context.Context, command string, stdout, stderr i
 	}
 	replica, states := api.Replica(), &node.States{Run: api.Run, Problems: api.Problems, Report: api.Report}
 	if o.fallback {
-		if _, err := kubeSource(c, "", c.HostnameOverride, log); err != nil { // finds out now whether the API server is named in a way that can be used later
-			return err
-		}
 		lastNode := func() *state.Node { return api.Replica().Snapshot().Node() }
 		s := failover.New(failover.Options{Relay: api, After: o.fallbackAfter, Node: c.HostnameOverride, Logger: log, Backup: o.backup(lastNode, log)})
 		replica, states.Run, states.Report = s.Replica(), s.Run, s.Report
@@ -123,7 +123,7 @@ func (o *applyOptions) run(ctx context.Context, command string, stdout, stderr i
 		snapshot := replica.Snapshot()
 		return snapshot.Revision(), snapshot.Len()
 	}
-	return o.dataplane.run(ctx, node.Options{Config: c, States: states, HealthCheckNodePorts: &o.ports}, o.set, stdout, log, v)
+	return o.dataplane.run(ctx, node.Options{Config: c, States: states, HealthCheckNodePorts: &o.ports}, o.override(log), stdout, log, v)
 }
 
 // set gives c what the flags mean.
@@ -142,6 +142,27 @@ func (o *applyOptions) set(c *config.Config) (err error) {
 	}
 	o.routing.set(c, o.dataplane.file.counts)
 	return o.dataplane.file.valid(c)
+}
+
+// checkFallback finds out now whether c names the API server in a way that --fallback can use later.
+func (o *applyOptions) checkFallback(c *config.Config, log *slog.Logger) error {
+	if !o.fallback {
+		return nil
+	}
+	if _, err := kubeSource(c, "", c.HostnameOverride, log); err != nil {
+		return fmt.Errorf("--fallback: %w", err)
+	}
+	return nil
+}
+
+// override is that of the daemon.
+func (o *applyOptions) override(log *slog.Logger) func(*config.Config) error {
+	return func(c *config.Config) error {
+		if err := o.set(c); err != nil {
+			return err
+		}
+		return o.checkFallback(c, log)
+	}
 }
 
 // check finds flags that contradict each other.
