@@ -344,6 +344,58 @@ func TestIsolateAfterRestart(t *testing.T) {
 	}
 }
 
+// interruptedKernel fails one of the reads of what tables hold.
+type interruptedKernel struct {
+	kernel
+	until int // how many reads there are up to the one that fails
+}
+
+func (k *interruptedKernel) ReadSkeleton(t nft.Table) (*nft.Skeleton, error) {
+	if k.until--; k.until == 0 {
+		return nil, errInjected
+	}
+	return k.kernel.ReadSkeleton(t)
+}
+
+// TestAbortedSearchForgetsNothing: an update deletes a service, and the kernel refuses another one in it. The search for that one cannot
+// read the tables after its first step, which no longer knows the deleted service. When the update comes again, it is deleted.
+func TestAbortedSearchForgetsNothing(t *testing.T) {
+	ns := newNS(t)
+	conn := dial(t, ns)
+	poison := endpointsOf(state.IPv4, 999, 1)
+	bytes := poison[0].Addr.Addr().As4()
+	picky, k := &pickyKernel{poison: []string{string(bytes[:])}}, &interruptedKernel{}
+	b := openBackend(t, ns, Options{}, func(c *nft.Conn) kernel {
+		picky.kernel, k.kernel = c, picky
+		return k
+	})
+	numbered := func(n int, eps []state.Endpoint) *state.Service {
+		return serviceOf(fmt.Sprintf("s%d", n), clusterIPPort(state.IPv4, state.TCP, n, eps))
+	}
+	gone := numbered(1, endpointsOf(state.IPv4, 10, 2))
+	apply(t, b, full(gone, numbered(2, endpointsOf(state.IPv4, 20, 2))))
+	u := delta(numbered(2, poison))
+	u.Removed = []state.ServiceName{gone.Name}
+	if _, err := b.Apply(t.Context(), u); !errors.Is(err, syscall.EINVAL) {
+		t.Fatalf("the change: %v", err)
+	}
+	k.until = 2*len(families) + 1 // those of the comparison and of the first step, and one more
+	if _, err := b.Apply(t.Context(), u); !errors.Is(err, errInjected) || picky.refused != 2 {
+		t.Fatalf("the search: %v; %d batches refused", err, picky.refused)
+	}
+	if n := slotsOf(t, conn, gone); n != 2 {
+		t.Fatalf("%d slots of the service before the update comes again", n)
+	}
+	picky.poison = nil
+	apply(t, b, u)
+	if n := slotsOf(t, conn, gone); n != 0 {
+		t.Errorf("a deleted service has %d slots", n)
+	}
+	if r := verify(t, b); r.Written != 0 {
+		t.Errorf("Verify writes %d objects", r.Written)
+	}
+}
+
 // TestTooManyEndpointsAfterRestart: a new process finds a service in the kernel that has more endpoints by now than it programs.
 func TestTooManyEndpointsAfterRestart(t *testing.T) {
 	ns := newNS(t)

@@ -43,13 +43,14 @@ func (b *Backend) isolate(u *state.Update, failed, lost map[state.ServiceName]er
 	for _, name := range u.Removed {
 		delete(services, name)
 	}
-	// If something else goes wrong meanwhile, the mirror shows a part of what was searched.
+	// If something else goes wrong meanwhile, the mirror shows a part of what was searched, and lacks what was to be deleted last.
 	incomplete := b.mirror.Preserved.All || u.Full
 	defer func() {
 		if err != nil {
 			b.mirror.Preserved = last
 			b.mirror.Preserved.All = incomplete
 			b.mirror.StillLost(before) // u comes again
+			b.known = false
 		}
 	}()
 	commit := func(services records, preserved ruleset.Preserved) error {
