@@ -26,9 +26,18 @@ func (b *Backend) isolate(u *state.Update, failed, lost map[state.ServiceName]er
 	services, before := b.mirror.Records(), b.mirror.Preserved
 	last := before.After(u)
 	last.All = false
+	holders := map[state.FrontendKey]state.ServiceName{}
+	for _, s := range u.Changed {
+		addHolder(holders, s)
+	}
+	// What a lost service had comes again with each comparison, where no two services have the same frontend.
+	before.Services = maps.Clone(before.Services)
+	for name := range before.Lost {
+		before.Services[name] = yielded(before.Services[name], holders)
+	}
 	for name, err := range lost {
 		if had := b.mirror.Record(name); had != nil {
-			last.Services[name], last.Lost[name] = had, err
+			last.Services[name], last.Lost[name] = yielded(had, holders), err
 			delete(services, name)
 		}
 	}
@@ -106,4 +115,24 @@ func (b *Backend) isolate(u *state.Update, failed, lost map[state.ServiceName]er
 		return total, err
 	}
 	return total, commit(services, last)
+}
+
+// addHolder notes the service that has the frontends of its record.
+func addHolder(holders map[state.FrontendKey]state.ServiceName, s *state.Service) {
+	keys := map[state.FrontendKey]bool{}
+	addKeys(keys, s)
+	for k := range keys {
+		holders[k] = s.Name
+	}
+}
+
+// yielded returns what a service had, without the frontends that others hold.
+func yielded(had *state.Service, holders map[state.FrontendKey]state.ServiceName) *state.Service {
+	taken := map[state.FrontendKey]bool{}
+	addKeys(taken, had)
+	maps.DeleteFunc(taken, func(k state.FrontendKey, _ bool) bool {
+		holder, held := holders[k]
+		return !held || holder == had.Name
+	})
+	return had.Without(taken)
 }

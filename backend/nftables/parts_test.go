@@ -401,6 +401,84 @@ func TestNoRoomForAServiceAgain(t *testing.T) {
 	}
 }
 
+// TestLostServiceYields: there is no room for what a service had, and something else has deleted it. One of its frontends becomes another's,
+// its own new record fails, and the kernel refuses a third service in the same update. The other one keeps the frontend, whether what is left
+// of the lost service gets room or not.
+func TestLostServiceYields(t *testing.T) {
+	poison := endpointsOf(state.IPv4, 999, 1)
+	bytes := poison[0].Addr.Addr().As4()
+	port := func(n, endpoints int) state.Port {
+		p := clusterIPPort(state.IPv4, state.TCP, n, endpointsOf(state.IPv4, 300*n, endpoints))
+		p.Name = fmt.Sprint(n)
+		return p
+	}
+	refusedPort := func(n int) state.Port {
+		p := port(n, 0)
+		p.Internal.Inside.Endpoints = poison
+		return p
+	}
+	had, takes, refused := serviceOf("a-lost", port(1, 200), port(2, 200)), serviceOf("b-takes", port(1, 5)), serviceOf("c-refused", refusedPort(4))
+	for name, c := range map[string]struct {
+		fails   state.Port // of the lost service's new record
+		room    int
+		aborted bool
+	}{
+		"no room for what is left":      {fails: port(3, most+1), room: 100},
+		"room, but its own is refused":  {fails: refusedPort(3)},
+		"room, after an aborted search": {fails: refusedPort(3), aborted: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			k, picky, interrupted := &narrowKernel{errno: syscall.EMSGSIZE}, &pickyKernel{}, &interruptedKernel{}
+			ns := newNS(t)
+			start := func() *Backend {
+				return openBackend(t, ns, Options{}, func(c *nft.Conn) kernel {
+					interrupted.kernel = sharedKernel{c}
+					picky.kernel, k.kernel = interrupted, picky
+					return k
+				})
+			}
+			b, conn := start(), dial(t, ns)
+			apply(t, b, full(had, serviceOf("small", port(5, 5)))) // the rules and sets for it have to be there
+			apply(t, b, full(had))
+			k.room = 100
+			commitRaw(t, conn, func(batch *nft.Batch) {
+				for set := range dumpTable(t, conn, state.IPv4) {
+					batch.FlushSet(table(state.IPv4), set)
+				}
+			})
+			b.guard.raise(foreignChange)
+			if r := verify(t, b); len(r.Failed) != 1 || r.Failed[had.Name] == nil {
+				t.Fatalf("Failed is %v", r.Failed)
+			}
+			picky.poison, k.room = []string{string(bytes[:])}, c.room
+			u := delta(serviceOf("a-lost", c.fails, port(2, 200)), takes, refused)
+			if c.aborted {
+				interrupted.until = 6*len(families) + 1 // while the last of them is tried alone
+				if _, err := b.Apply(t.Context(), u); !errors.Is(err, errInjected) {
+					t.Fatalf("the search: %v", err)
+				}
+			} else if r := apply(t, b, u); len(r.Failed) != 2 || r.Failed[had.Name] == nil || r.Failed[refused.Name] == nil {
+				t.Fatalf("Failed is %v", r.Failed)
+			}
+			for _, room := range []int{c.room, 0} {
+				k.room = room
+				b.guard.raise(foreignChange)
+				verify(t, b)
+				if n := ownSlots(t, conn, port(1, 1)); n != 5 {
+					t.Errorf("with room %d, the frontend has %d slots after Verify", room, n)
+				}
+			}
+			picky.poison = nil
+			healed := full(serviceOf("a-lost", port(3, 2), port(2, 200)), takes, refused)
+			apply(t, b, &state.Update{Node: healed.Node, Changed: healed.Changed})
+			closeBackend(b)
+			if r := apply(t, start(), healed); r.Written != 0 {
+				t.Errorf("a fresh start writes %d objects", r.Written)
+			}
+		})
+	}
+}
+
 // TestNoRoomToReplace: tables of another version are replaced in one transaction or not at all.
 func TestNoRoomToReplace(t *testing.T) {
 	k := &narrowKernel{errno: syscall.EMSGSIZE}
