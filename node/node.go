@@ -128,6 +128,9 @@ type States struct {
 	Problems func() []error
 	// Report is called with each status of the dataplane. It must not block. It may be nil.
 	Report func(applied state.Revision, failed map[state.ServiceName]error)
+	// Reconfigure is called with each configuration that the node goes on with after the first, for states that are made by it. It must not
+	// block. It may be nil.
+	Reconfigure func(c *config.Config)
 }
 
 func (o *Options) check() error {

@@ -237,7 +237,7 @@ func (m *memory) Faults() []error { return nil }
 func (m *memory) Close() error    { close(m.closed); return nil }
 
 // TestDataplaneOfOnesOwn runs a node with ready states and a dataplane of the caller's: what is programmed and fails is reported, and
-// each Reconfigure reaches the dataplane, which alone knows what it goes by.
+// each Reconfigure reaches the dataplane, which alone knows what it goes by, and what makes the states.
 func TestDataplaneOfOnesOwn(t *testing.T) {
 	c := config.Default()
 	c.HealthzBindAddress, c.MetricsBindAddress = freeAddress(t), netip.AddrPort{}
@@ -245,13 +245,14 @@ func TestDataplaneOfOnesOwn(t *testing.T) {
 	feed := &backendtest.Feed{}
 	feed.Publish([]*state.Service{{Name: state.ServiceName{Namespace: "shop", Name: "web"}}, {Name: state.ServiceName{Namespace: "shop", Name: "bad"}}})
 	m.Break(state.ServiceName{Namespace: "shop", Name: "bad"})
-	ready, failed := make(chan int, 1), make(chan int, 100)
+	ready, failed, reconfigured := make(chan int, 1), make(chan int, 100), make(chan *config.Config, 2)
 	n, err := node.New(t.Context(), node.Options{
 		Config: c, StrictHealth: true, OnReady: func(services int) { ready <- services },
 		Dataplane: func(context.Context, *config.Config, node.DataplaneOptions) (node.Dataplane, error) { return m, nil },
 		States: &node.States{
 			Feed: feed, Latest: func() (state.Revision, int) { return feed.Revision(), len(feed.Services()) },
 			Report: func(_ state.Revision, f map[state.ServiceName]error) { failed <- len(f) },
+			Reconfigure: func(c *config.Config) { reconfigured <- c },
 		},
 	})
 	if err != nil {
@@ -279,6 +280,14 @@ func TestDataplaneOfOnesOwn(t *testing.T) {
 		}
 		if bit := <-m.bits; bit != 3 {
 			t.Errorf("the dataplane got bit %d, want 3", bit)
+		}
+		select {
+		case got := <-reconfigured:
+			if got != next {
+				t.Error("the states got another configuration")
+			}
+		default:
+			t.Error("the states did not get the configuration")
 		}
 	}
 	cancel()

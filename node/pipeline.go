@@ -197,7 +197,13 @@ func (n *Node) addNames(p *pipeline, c *config.Config) {
 func (n *Node) followStates(c *config.Config) *pipeline {
 	s := n.o.States
 	agreed := &agreement{Feed: s.Feed, log: n.log, fieldName: n.fieldName, config: c}
-	p := &pipeline{follow: s.Run, name: s.Name, feed: agreed, latest: s.Latest, reconfigure: agreed.set, close: func() {}}
+	p := &pipeline{follow: s.Run, name: s.Name, feed: agreed, latest: s.Latest, close: func() {}}
+	p.reconfigure = func(c *config.Config) {
+		agreed.set(c) // first: states that are made by c are compared with it
+		if s.Reconfigure != nil {
+			s.Reconfigure(c)
+		}
+	}
 	if p.name == nil {
 		p.name = func() string { return "" }
 	}

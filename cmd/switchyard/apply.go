@@ -18,7 +18,6 @@ import (
 	"github.com/switchyard-net/switchyard/internal/failover"
 	"github.com/switchyard-net/switchyard/node"
 	"github.com/switchyard-net/switchyard/state"
-	"github.com/switchyard-net/switchyard/store"
 )
 
 // applyOptions are the flags of 'switchyard apply nftables'.
@@ -113,9 +112,9 @@ func (o *applyOptions) run(ctx context.Context, command string, stdout, stderr i
 	}
 	replica, states := api.Replica(), &node.States{Run: api.Run, Problems: api.Problems, Report: api.Report}
 	if o.fallback {
-		lastNode := func() *state.Node { return api.Replica().Snapshot().Node() }
-		s := failover.New(failover.Options{Relay: api, After: o.fallbackAfter, Node: c.HostnameOverride, Logger: log, Backup: o.backup(lastNode, log)})
-		replica, states.Run, states.Report = s.Replica(), s.Run, s.Report
+		local := &localFallback{last: func() *state.Node { return api.Replica().Snapshot().Node() }, log: log, config: c}
+		s := failover.New(failover.Options{Relay: api, After: o.fallbackAfter, Node: c.HostnameOverride, Logger: log, Backup: local.start})
+		replica, states.Run, states.Report, states.Reconfigure = s.Replica(), s.Run, s.Report, local.reconfigure
 	}
 	states.Feed = replica
 	states.Name = func() string { return replica.Snapshot().Node().Name }
@@ -179,23 +178,4 @@ func (o *applyOptions) check() error {
 		return fmt.Errorf("--socket-users: %w", err)
 	}
 	return o.routing.check()
-}
-
-// backup returns what follows the API server in the place of a relay. last returns the node as relays had it last.
-func (o *applyOptions) backup(last func() *state.Node, log *slog.Logger) func(context.Context) (state.Feed, func() error) {
-	return func(ctx context.Context) (state.Feed, func() error) {
-		c := o.dataplane.node.Config()
-		s := store.New(store.Options{Brain: node.FallbackConfig(c, c.HostnameOverride, last()), Budgets: node.Budgets(c), Logger: log})
-		sink := s.Source("kube")
-		done := make(chan error, 1)
-		go func() {
-			src, err := kubeSource(c, "", c.HostnameOverride, log)
-			if err == nil {
-				err = src.Run(ctx, sink)
-			}
-			s.Close()
-			done <- err
-		}()
-		return s, func() error { return <-done }
-	}
 }

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+
+	"github.com/switchyard-net/switchyard/brain"
+	"github.com/switchyard-net/switchyard/config"
+	"github.com/switchyard-net/switchyard/node"
+	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/store"
+)
+
+// localFallback follows the API server in the place of relays.
+type localFallback struct {
+	// last returns the node as relays had it last.
+	last func() *state.Node
+	log  *slog.Logger
+
+	mu     sync.Mutex // guards all below
+	config *config.Config
+	store  *store.Store // nil while relays are followed
+	proxy  string       // the serviceProxyName of what is followed
+}
+
+// start follows the API server until ctx ends. It returns the states, and what waits for the end.
+func (f *localFallback) start(ctx context.Context) (state.Feed, func() error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	c := f.config
+	f.proxy = c.ServiceProxyName
+	s := store.New(store.Options{Brain: f.brain(), Budgets: node.Budgets(c), Logger: f.log})
+	f.store = s
+	sink := s.Source("kube")
+	done := make(chan error, 1)
+	go func() {
+		src, err := kubeSource(c, "", c.HostnameOverride, f.log)
+		if err == nil {
+			err = src.Run(ctx, sink)
+		}
+		f.mu.Lock()
+		f.store = nil
+		f.mu.Unlock()
+		s.Close()
+		done <- err
+	}()
+	return s, func() error { return <-done }
+}
+
+// reconfigure makes the states go by another configuration, at once: the dataplane does, too. How the API server is followed, and for which
+// services, changes with the next start.
+func (f *localFallback) reconfigure(c *config.Config) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.config = c
+	if f.store != nil {
+		f.store.Reconfigure(f.brain(), node.Budgets(c))
+	}
+}
+
+// brain returns what the states go by. The caller holds mu.
+func (f *localFallback) brain() brain.Config {
+	b := node.FallbackConfig(f.config, f.config.HostnameOverride, f.last())
+	b.ServiceProxyName = f.proxy
+	return b
+}
