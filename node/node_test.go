@@ -251,7 +251,7 @@ func TestDataplaneOfOnesOwn(t *testing.T) {
 		Dataplane: func(context.Context, *config.Config, node.DataplaneOptions) (node.Dataplane, error) { return m, nil },
 		States: &node.States{
 			Feed: feed, Latest: func() (state.Revision, int) { return feed.Revision(), len(feed.Services()) },
-			Report: func(_ state.Revision, f map[state.ServiceName]error) { failed <- len(f) },
+			Report:      func(_ state.Revision, f map[state.ServiceName]error) { failed <- len(f) },
 			Reconfigure: func(c *config.Config) { reconfigured <- c },
 		},
 	})
