@@ -53,8 +53,7 @@ type Backend struct {
 	limits ruleset.Limits
 
 	mirror *ruleset.Mirror
-	// stale are services that have failed, so that the mirror shows less, or something else, of them than the state has.
-	stale map[state.ServiceName]bool
+	stale  staleServices
 	// known is set if the mirror shows what the kernel holds. It is not before the first Apply, and after a failure that
 	// leaves doubts; then the next Apply reads the tables back.
 	known bool
@@ -98,7 +97,7 @@ const maxFinders = 4
 func open(ctx context.Context, o Options, k kernel, more ...finder) (*Backend, error) {
 	b := &Backend{
 		o: o, detector: o.LocalDetector, log: o.Logger, kernel: k, finders: append([]finder{k}, more...), mirror: ruleset.NewMirror(), local: openRouteLocalnet(),
-		limits: usualLimits, stale: map[state.ServiceName]bool{},
+		limits: usualLimits,
 	}
 	if b.log == nil {
 		b.log = slog.New(slog.DiscardHandler)
@@ -320,7 +319,7 @@ func (b *Backend) applyServices(u *state.Update) (backend.Result, error) {
 			continue // they are left as they were, and what is to be deleted after others can be
 		}
 		if err == nil {
-			b.noteStale(u, failed)
+			b.stale.note(u, failed, b.mirror.Record)
 			b.addLost(failed)
 		}
 		if len(lost) > 0 {
@@ -349,21 +348,6 @@ func leaveOut(err error, changed map[state.ServiceName]bool, failed, lost map[st
 	return more
 }
 
-// noteStale notes which services have failed in u.
-func (b *Backend) noteStale(u *state.Update, failed map[state.ServiceName]error) {
-	if u.Full {
-		clear(b.stale)
-	}
-	for _, name := range u.Removed {
-		delete(b.stale, name)
-	}
-	for _, s := range u.Changed {
-		if delete(b.stale, s.Name); failed[s.Name] != nil {
-			b.stale[s.Name] = true
-		}
-	}
-}
-
 // addLost adds the services to failed that are not programmed because there is no room for them any longer.
 func (b *Backend) addLost(failed map[state.ServiceName]error) {
 	for name, err := range b.mirror.Preserved.Lost {
@@ -376,7 +360,7 @@ func (b *Backend) addLost(failed map[state.ServiceName]error) {
 // applyWithout makes the tables show u, but for services that have failed, and for those that are lost, with what they had. It
 // adds to failed what the kernel refuses.
 func (b *Backend) applyWithout(u *state.Update, failed, lost map[state.ServiceName]error) (backend.Result, error) {
-	u, unknown := programmable(u, failed, b.stale, b.mirror)
+	u, unknown := programmable(u, failed, &b.stale, b.mirror.Record)
 	compared := b.compares(u)
 	result, err := b.apply(u, unknown, lost)
 	if err != nil && compared && refused(err) {
@@ -408,36 +392,45 @@ func addKeys(taken map[state.FrontendKey]bool, s *state.Service) {
 
 // programmable returns u without the records of services that have failed. In a full update, a failed service's former record takes the
 // place of its new one. A service that has failed, now or before (then it is stale), keeps no frontend that another service has in u.
-// unknown are failed records of services that the mirror does not know.
-func programmable(u *state.Update, failed map[state.ServiceName]error, stale map[state.ServiceName]bool, m *ruleset.Mirror) (good *state.Update, unknown records) {
+// unknown are failed records of services of which record returns nothing.
+func programmable(
+	u *state.Update, failed map[state.ServiceName]error, stale *staleServices, record func(state.ServiceName) *state.Service,
+) (good *state.Update, unknown records) {
 	unknown = records{}
-	if len(failed)+len(stale) == 0 {
+	if len(failed) == 0 && stale.none() {
 		return u, unknown
 	}
 	good = &state.Update{}
 	*good = *u
 	good.Changed = nil
-	taken, old := map[state.FrontendKey]bool{}, map[state.ServiceName]bool{}
-	if !u.Full { // else what it does not have is gone
-		maps.Copy(old, stale)
-	}
+	taken, current := map[state.FrontendKey]bool{}, map[state.ServiceName]bool{} // those that u is about
 	for _, name := range u.Removed {
-		delete(old, name)
+		current[name] = true
 	}
+	var old []*state.Service
 	for _, s := range u.Changed {
-		if old[s.Name] = failed[s.Name] != nil; !old[s.Name] {
+		current[s.Name] = true
+		if failed[s.Name] == nil {
 			good.Changed = append(good.Changed, s)
 			addKeys(taken, s)
-		} else if m.Record(s.Name) == nil {
+		} else if had := record(s.Name); had != nil {
+			old = append(old, had)
+		} else {
 			unknown[s.Name] = s
 		}
 	}
-	for name, is := range old {
-		had := m.Record(name)
-		if !is || had == nil {
-			continue
+	if !u.Full { // else what it does not have is gone
+		for name := range stale.holding(taken) {
+			if current[name] {
+				continue
+			}
+			if had := record(name); had != nil {
+				old = append(old, had)
+			}
 		}
-		if left := had.Without(taken); left != had || u.Full && failed[name] != nil {
+	}
+	for _, had := range old {
+		if left := had.Without(taken); left != had || u.Full && failed[had.Name] != nil {
 			good.Changed = append(good.Changed, left)
 		}
 	}

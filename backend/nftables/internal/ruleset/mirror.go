@@ -40,6 +40,7 @@ func (m *Mirror) Record(name state.ServiceName) *state.Service {
 
 // StillLost takes over which services were lost before, up to those that are programmed now.
 func (m *Mirror) StillLost(before Preserved) {
+	m.Preserved.frontends = nil
 	for name, err := range before.Lost {
 		if m.services[name].record == nil {
 			m.Preserved.Services[name], m.Preserved.Lost[name] = before.Services[name], err

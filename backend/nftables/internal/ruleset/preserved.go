@@ -18,6 +18,8 @@ type Preserved struct {
 	// All is set if all elements stay, except those of frontends that services of the state have. The mirror is incomplete then:
 	// whatever comes next compares it with the kernel.
 	All bool
+	// frontends are those of Services, once Concerns has needed them. Each change of Services makes another Preserved.
+	frontends map[elementKey]bool
 }
 
 // none reports whether nothing is preserved.
@@ -45,7 +47,8 @@ func (s *Preserved) After(u *state.Update) Preserved {
 	return next
 }
 
-// Concerns reports whether an update is about what is preserved, so that the mirror does not show what it changes.
+// Concerns reports whether an update is about what is preserved, so that the mirror does not show what it changes. It takes time for what the
+// update has, not for what is preserved, but for the first time.
 func (s *Preserved) Concerns(u *state.Update) bool {
 	if s.All {
 		return true
@@ -53,25 +56,29 @@ func (s *Preserved) Concerns(u *state.Update) bool {
 	if len(s.Services) == 0 {
 		return false
 	}
-	frontends := map[elementKey]bool{}
-	for _, service := range s.Services {
-		addFrontends(frontends, service)
+	if s.frontends == nil {
+		s.frontends = map[elementKey]bool{}
+		for _, service := range s.Services {
+			addFrontends(s.frontends, service)
+		}
 	}
 	for _, name := range u.Removed {
 		if s.Services[name] != nil {
 			return true
 		}
 	}
-	for _, service := range u.Changed {
-		theirs := map[elementKey]bool{}
-		addFrontends(theirs, service)
-		for k := range theirs {
-			if frontends[k] {
+	return slices.ContainsFunc(u.Changed, func(service *state.Service) bool {
+		return s.Services[service.Name] != nil || s.hasFrontendOf(service)
+	})
+}
+
+func (s *Preserved) hasFrontendOf(service *state.Service) bool {
+	for i := range service.Ports {
+		p := &service.Ports[i]
+		for j := range p.Frontends {
+			if s.frontends[frontendKey(p, &p.Frontends[j])] {
 				return true
 			}
-		}
-		if s.Services[service.Name] != nil {
-			return true
 		}
 	}
 	return false
