@@ -27,6 +27,32 @@ func TestFallbackNeedsItsAPIServer(t *testing.T) {
 	}
 }
 
+// TestFieldNames: messages name the flag that decides, or that can be given, and a field of the file where that decides.
+func TestFieldNames(t *testing.T) {
+	for _, c := range []struct {
+		args, path, want string
+	}{
+		{"", "detectLocal", "--cluster-cidr"},
+		{"", "nodePortAddresses", "--nodeport-addresses"},
+		{"", "healthzBindAddress", "--healthz-bind-address"},
+		{"", "mode", "mode"},
+		{"--config a.yaml", "detectLocal", "detectLocal"},
+		{"--config a.yaml --cluster-cidr 10.244.0.0/16", "detectLocal", "--cluster-cidr"},
+	} {
+		var o applyOptions
+		flags := pflag.NewFlagSet("apply", pflag.ContinueOnError)
+		o.routing.register(flags, "")
+		o.dataplane.register(flags, "")
+		if err := flags.Parse(strings.Fields(c.args)); err != nil {
+			t.Fatal(err)
+		}
+		got := o.dataplane.file.fieldName(c.path)
+		if flag, is := strings.CutPrefix(got, "--"); got != c.want || is && flags.Lookup(flag) == nil {
+			t.Errorf("with %q, %s is called %s, want %s", c.args, c.path, got, c.want)
+		}
+	}
+}
+
 func errorText(err error) string {
 	if err == nil {
 		return ""

@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"runtime"
+	"strings"
 
 	"github.com/spf13/pflag"
 
@@ -32,6 +33,14 @@ func (o *fileFlags) register(f *pflag.FlagSet, kinds string) {
 
 // counts reports whether a flag decides: it is given, or there is no file.
 func (o *fileFlags) counts(flag string) bool { return len(o.paths) == 0 || o.flags.Changed(flag) }
+
+// fieldName returns what messages call a field of the configuration: its flag, unless the files decide.
+func (o *fileFlags) fieldName(path string) string {
+	if flag := flagFor(path); flag != path && o.counts(strings.TrimPrefix(flag, "--")) {
+		return flag
+	}
+	return path
+}
 
 // load returns the configuration of the files, or that of a command without any. What an operator should know is logged by warn.
 func (o *fileFlags) load() (c *config.Config, err error) {

@@ -206,6 +206,7 @@ func flagConfig() *config.Config {
 var commandFlags = map[string]string{
 	"healthzBindAddress": "--healthz-bind-address", "metricsBindAddress": "--metrics-bind-address", "api.listen": "--listen", "api.socketMode": "--socket-mode",
 	"api.tlsCertFile": "--tls-cert", "api.tlsKeyFile": "--tls-key", "api.clientCAFile": "--client-ca",
+	"detectLocal": "--cluster-cidr", "nodePortAddresses": "--nodeport-addresses",
 }
 
 // flagFor returns the flag for a field of the configuration.

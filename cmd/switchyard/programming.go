@@ -37,7 +37,7 @@ func (o *programmingFlags) register(f *pflag.FlagSet, kinds string) {
 // settings for. override is that of the daemon.
 func (o *programmingFlags) run(ctx context.Context, options node.Options, override func(*config.Config) error, stdout io.Writer, log *slog.Logger, v *verbosity) (err error) {
 	options.Logger, options.Program, options.Version, options.TakeOver = log, programName(), currentVersion(), o.takeOver
-	options.StrictHealth, options.FieldName, options.ReplaceKubeProxy = true, flagFor, len(o.file.paths) > 0
+	options.StrictHealth, options.FieldName, options.ReplaceKubeProxy = true, o.file.fieldName, len(o.file.paths) > 0
 	options.LogLinesSuppressed = v.limiter.Suppressed
 	options.OnReady = func(services int) {
 		fmt.Fprintf(stdout, "switchyard: node %s routes %d %s\n", o.node.Name(), services, map[bool]string{true: "service", false: "services"}[services == 1])
