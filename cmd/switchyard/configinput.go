@@ -49,6 +49,9 @@ func standardInput(cmd *cobra.Command) input {
 // readFiles reads the configuration files with these names.
 func readFiles(stdin input, names ...string) ([]configfile.File, error) {
 	var files []configfile.File
+	if i := slices.Index(names, stdinName); i >= 0 && fromStdin(names[i+1:]) {
+		return nil, fmt.Errorf("standard input (%s) is named twice, and can be read once: leave one out", stdinName)
+	}
 	for _, name := range names {
 		if name == stdinName {
 			data, err := stdin()

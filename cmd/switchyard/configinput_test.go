@@ -49,6 +49,15 @@ func TestStandardInput(t *testing.T) {
 	})
 }
 
+// TestStandardInputIsReadOnce: named twice, it would be empty the second time.
+func TestStandardInputIsReadOnce(t *testing.T) {
+	reads := 0
+	_, err := readFiles(func() ([]byte, error) { reads++; return nil, nil }, "-", "-")
+	if want := "standard input (-) is named twice, and can be read once: leave one out"; err == nil || err.Error() != want || reads > 0 {
+		t.Errorf("read %d times: %v, want %s", reads, err, want)
+	}
+}
+
 // TestStandardInputIsNotFollowed: a configuration that can be read once cannot change, and the log says so.
 func TestStandardInputIsNotFollowed(t *testing.T) {
 	var logged strings.Builder
