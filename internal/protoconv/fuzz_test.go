@@ -35,6 +35,18 @@ func FuzzAssembly(f *testing.F) {
 	first, _ := proto.Marshal(&localnetv1.WatchResponse{Full: true, Node: protoconv.Node(fullNode()), Changed: []*localnetv1.ServiceEndpoints{protoconv.Service(fullService())}})
 	last, _ := proto.Marshal(&localnetv1.WatchResponse{Full: true, Position: protoconv.Position{Instance: 1, Revision: 2}.Message()})
 	f.Add(first, last)
+	for _, d := range []*localnetv1.PodDetection{
+		{Mode: localnetv1.PodDetectionMode_POD_DETECTION_MODE_NONE},
+		{Mode: localnetv1.PodDetectionMode_POD_DETECTION_MODE_NODE_CIDR},
+		{Mode: localnetv1.PodDetectionMode_POD_DETECTION_MODE_BRIDGE_INTERFACE, BridgeInterface: "cni0"},
+		{Mode: localnetv1.PodDetectionMode_POD_DETECTION_MODE_INTERFACE_NAME_PREFIX, InterfaceNamePrefix: "veth"},
+		{Mode: 99},
+	} {
+		n := protoconv.Node(fullNode())
+		n.PodDetection = d
+		first, _ := proto.Marshal(&localnetv1.WatchResponse{Full: true, Node: n})
+		f.Add(first, last)
+	}
 	f.Fuzz(func(t *testing.T, first, last []byte) {
 		var a protoconvtest.Assembly
 		for _, data := range [][]byte{first, last} {
