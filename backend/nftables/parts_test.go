@@ -560,7 +560,7 @@ func TestNoRoomForManyServices(t *testing.T) {
 }
 
 // TestNoRoomToDelete: a service that has become too large for a transaction, one endpoint after the other, is removed with others, while
-// another one changes. What sends packets to it goes first.
+// another one changes. What sends packets to it goes first, and the firewall of its frontends last.
 func TestNoRoomToDelete(t *testing.T) {
 	k := &narrowKernel{errno: syscall.EMSGSIZE}
 	b, conn, start := newNarrowBackend(t, k)
@@ -570,20 +570,29 @@ func TestNoRoomToDelete(t *testing.T) {
 	k.look = func() {
 		now := dump(t, conn)
 		for _, p := range large.Ports {
-			f := &p.Frontends[0]
-			if f.Kind != state.ClusterIP {
-				continue
-			}
-			leads, slots := 0, 0
-			for key := range shown(now, f.Addr) {
-				if strings.Contains(key, "slots") {
-					slots++
-				} else {
-					leads++
+			for i := range p.Frontends {
+				f := &p.Frontends[i]
+				if f.Kind == state.NodePort {
+					continue
 				}
-			}
-			if leads > 0 && slots > 0 && slots < 60 {
-				t.Errorf("%v leads to %d slots", f.Addr, slots)
+				leads, slots, firewall := 0, 0, false
+				for key := range now {
+					switch {
+					case !strings.Contains(key, " service-") || !strings.Contains(key, fmt.Sprintf(" %x", frontendKeyOf(&p, f))):
+					case strings.Contains(key, "slots"):
+						slots++
+					case strings.Contains(key, "restricted"):
+						firewall = true
+					case !strings.Contains(key, "masquerade"):
+						leads++
+					}
+				}
+				if f.Kind == state.ClusterIP && leads > 0 && slots > 0 && slots < 60 {
+					t.Errorf("%v leads to %d slots", f.Addr, slots)
+				}
+				if f.Restricted && slots > 0 && !firewall {
+					t.Errorf("%v port %d has %d slots and no firewall", f.Addr, f.Port, slots)
+				}
 			}
 		}
 	}

@@ -64,23 +64,29 @@ func (p Part) Service() (name state.ServiceName, ok bool) {
 	return p.of.names[p.units[0].index], true
 }
 
-// Orphan cuts a part that deletes one frontend that no service has any longer: first what sends packets to its slots, and last those. Both
-// can be halved down to single elements. ok is false for other parts.
+// Orphan cuts a part that deletes one frontend that no service has any longer: first what sends packets to its slots, and last those, and then
+// its firewall and masquerade rule. The first slot needs nothing that sends packets there, so that those go on to protect it. Both can be
+// halved down to single elements. ok is false for other parts.
 func (p Part) Orphan() (first, last Part, ok bool) {
 	if len(p.units) != 1 || p.units[0].stage != orphanedFrontends {
 		return Part{}, Part{}, false
 	}
 	first.of, last.of = p.of, p.of
+	var guards []piece
 	for i := range p.of.sets {
 		s := &p.of.sets[i]
 		for _, e := range s.part(s.del, p.units) {
-			if s.set.kind == slots {
+			switch s.set.kind {
+			case restricted, masquerade:
+				guards = append(guards, piece{s, e.element})
+			case slots:
 				last.pieces = append(last.pieces, piece{s, e.element})
-			} else {
+			default:
 				first.pieces = append(first.pieces, piece{s, e.element})
 			}
 		}
 	}
+	last.pieces = append(last.pieces, guards...)
 	return first, last, true
 }
 

@@ -23,8 +23,16 @@ func leaves(p Part) []Part {
 	return append(leaves(first), leaves(second)...)
 }
 
+// kindsOf returns the kinds of the elements that a part of a frontend deletes one by one.
+func kindsOf(p Part) (kinds []kind) {
+	for _, leaf := range leaves(p) {
+		kinds = append(kinds, leaf.pieces[0].set.set.kind)
+	}
+	return kinds
+}
+
 // TestDivide cuts a plan into its smallest parts: new rules come before the services that need them, each service is whole, what is deleted
-// of those that are gone comes last, and together the parts write what the plan does.
+// of those that are gone comes last, what keeps clients out after all that lets them in, and together the parts write what the plan does.
 func TestDivide(t *testing.T) {
 	m := NewMirror()
 	m.node = testNode
@@ -71,7 +79,7 @@ func TestDivide(t *testing.T) {
 	if !slices.Equal(services, want) || len(p.tables) != 2 {
 		t.Errorf("parts of %v, want %v; %d tables change", services, want, len(p.tables))
 	}
-	orphans := 0
+	orphans, firewalled := 0, 0
 	for _, part := range leaves(last) {
 		var b nft.Batch
 		part.Write(&b)
@@ -81,13 +89,20 @@ func TestDivide(t *testing.T) {
 			if leads.Size() == 0 || slots.Size() == 0 || leads.Size()+slots.Size() != b.Len() || len(leaves(slots)) != slots.Size() {
 				t.Errorf("a frontend of %d elements is cut into %d and %d", b.Len(), leads.Size(), slots.Size())
 			}
+			order := append(kindsOf(leads), kindsOf(slots)...)
+			if at := slices.Index(order, restricted); at >= 0 {
+				firewalled++
+				if rest := order[at:]; slices.ContainsFunc(rest, func(k kind) bool { return k != restricted && k != masquerade }) {
+					t.Errorf("elements of kinds %v are deleted after the firewall's", rest)
+				}
+			}
 		}
 		if name, ok := part.Service(); ok {
 			t.Errorf("%v is written last", name)
 		}
 	}
-	if orphans == 0 {
-		t.Error("there is no frontend that no service has any longer")
+	if orphans == 0 || firewalled == 0 {
+		t.Errorf("there are %d frontends that no service has any longer, %d of them with a firewall", orphans, firewalled)
 	}
 	if written != whole.Len() {
 		t.Errorf("the parts write %d objects, the plan %d", written, whole.Len())
