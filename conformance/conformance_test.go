@@ -79,10 +79,17 @@ func TestFaultsAreNoticed(t *testing.T) {
 				one := params
 				one.Files = []string{filepath.Join(params.Dir, story+".txtar")}
 				one.Dir = ""
+				// Which endpoints are drawn may hide a fault: with affinity by address, all draws of affinity_local agree once in some
+				// hundred runs.
 				var result record
-				testscript.RunT(&result, one)
+				for range 3 {
+					result = record{}
+					if testscript.RunT(&result, one); result.failed {
+						break
+					}
+				}
 				if !result.failed {
-					t.Errorf("story %s passes with the fault %q\n%s", story, fault, result.log.String())
+					t.Errorf("story %s passes three times with the fault %q\n%s", story, fault, result.log.String())
 				}
 			}
 		})

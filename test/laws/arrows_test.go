@@ -258,7 +258,7 @@ func TestBackendsDoNotImportEachOther(t *testing.T) {
 // or reach the world outside. Of package time, values may be used; see callsPure.
 var pureStandard = []string{
 	"bytes", "cmp", "crypto/sha256", "encoding/binary", "errors", "fmt", "hash/maphash", "iter", "maps", "math", "math/bits", "net/netip",
-	"slices", "sort", "strconv", "strings", "time", "unique",
+	"slices", "sort", "strconv", "strings", "time", "unicode/utf8", "unique",
 }
 
 // purePackages are the packages that wait for nothing, with the reason.
