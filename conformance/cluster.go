@@ -65,6 +65,9 @@ func newCluster(ctx context.Context, d Dataplane, o clusterOptions) (*cluster, e
 	if o.settings.Logger == nil {
 		o.settings.Logger = slog.New(slog.DiscardHandler)
 	}
+	o.settings.OnNamespace = func(fn func(isNode bool) error) error {
+		return l.OnHost(func(h *topology.Host) error { return h.Do(func() error { return fn(h == l.Node()) }) })
+	}
 	recorder, err := l.Node().Record()
 	if err != nil {
 		return nil, errors.Join(err, l.Close())

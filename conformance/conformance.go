@@ -17,6 +17,9 @@ import (
 // them: that is a part of the node ([state.Node]), and the stories change it.
 type Settings struct {
 	Logger *slog.Logger
+	// OnNamespace calls fn inside the network namespace of the node under test, which isNode says, and of each pod on it, now and when pods
+	// are added. It is for dataplanes whose programs see the processes of all nodes of the lab. It returns what fn does.
+	OnNamespace func(fn func(isNode bool) error) error
 }
 
 // Dataplane is what the suite checks. It has either New, if it runs in the process of the brain, or Follow, if it follows the
@@ -43,6 +46,9 @@ type Dataplane struct {
 	// NewAPI makes what keeps the objects of the cluster in one test, as the named node sees it: stories and histories change
 	// them there, and the dataplane follows. Default: they go straight into the store.
 	NewAPI func(node string) (API, error)
+	// KeepsHairpinSource says that a pod which reaches itself over TCP through a Service may see its own address instead of the node's. A
+	// dataplane that translates connections at their sockets does not know a client's address in time.
+	KeepsHairpinSource bool
 	// Detector is how the node recognizes pods in stories that do not say, in the words of their command cluster, such as node-cidr or
 	// prefix:pod. Default: cluster-cidr.
 	Detector string

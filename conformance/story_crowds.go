@@ -101,6 +101,7 @@ func compareSurveys(before, now map[visit]string, how string) error {
 // load is a stream of connections that goes on while the story does.
 type load struct {
 	host    *topology.Host
+	proto   state.Protocol
 	quit    context.CancelFunc
 	done    sync.WaitGroup
 	mu      sync.Mutex
@@ -138,7 +139,7 @@ func (s *story) startLoad(_ *testscript.TestScript, args []string) error {
 		return err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	l := &load{host: s.hosts[args[1]], quit: cancel, answers: map[netip.AddrPort][]topology.Answer{}}
+	l := &load{host: s.hosts[args[1]], proto: proto, quit: cancel, answers: map[netip.AddrPort][]topology.Answer{}}
 	s.loads[args[0]] = l
 	for _, dst := range dsts {
 		for range loadWorkers {
@@ -176,7 +177,7 @@ func (s *story) endLoad(_ *testscript.TestScript, args []string) error {
 	l.end()
 	for dst, answers := range l.answers {
 		for i, answer := range answers {
-			err := s.checkAnswer(l.host, answer, want)
+			err := s.checkAnswer(l.host, l.proto, answer, want)
 			if err == nil && answer.Resent > 0 {
 				err = fmt.Errorf("answered after %v, and %d segments had to be sent again", answer.Latency, answer.Resent)
 			}

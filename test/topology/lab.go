@@ -56,8 +56,10 @@ type Lab struct {
 	mu   sync.Mutex
 	pods map[string]*Host
 	used map[netip.Addr]bool // pod addresses ever given out: a late packet must not meet another pod
-	macs uint32
-	devs int
+	// onHost is called for each host that is the node under test or a pod on it; see OnHost.
+	onHost []func(*Host) error
+	macs   uint32
+	devs   int
 }
 
 // New builds the nodes and the client. It returns a [*netns.PermissionError] if the process may not make namespaces.
@@ -80,6 +82,26 @@ func (l *Lab) OtherNode() *Host { return l.other }
 
 // Client returns the host outside the cluster.
 func (l *Lab) Client() *Host { return l.client }
+
+// OnHost calls fn for the node under test, for each pod on it, and for each that is added later, before it is used. What fn returns is what
+// the call that adds the pod returns.
+func (l *Lab) OnHost(fn func(*Host) error) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	hosts := []*Host{l.node}
+	for _, pod := range l.pods {
+		if pod.node == l.node {
+			hosts = append(hosts, pod)
+		}
+	}
+	for _, h := range hosts {
+		if err := fn(h); err != nil {
+			return err
+		}
+	}
+	l.onHost = append(l.onHost, fn)
+	return nil
+}
 
 // Pod returns a pod by name, nil if there is none.
 func (l *Lab) Pod(name string) *Host {
@@ -124,6 +146,11 @@ func (l *Lab) AddPod(options PodOptions) (*Host, error) {
 		l.pods[pod.Name] = pod
 		l.devs++
 		err = l.joinPod(pod, node, fmt.Sprint(PodInterfacePrefix, l.devs))
+		for _, fn := range l.onHost {
+			if err == nil && node == l.node {
+				err = fn(pod)
+			}
+		}
 	}
 	if err != nil {
 		err = fmt.Errorf("pod %q: %w", options.Name, err)
