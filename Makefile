@@ -22,7 +22,7 @@ SCALE   ?= 1
 MINUTES ?= 20
 
 .DEFAULT_GOAL := help
-.PHONY: help build proto protocols image manifests demo test test-kernel check vuln unit consumer dns bench fuzz tools upstream e2e differential compare proof soak clean
+.PHONY: help build proto programs protocols image manifests demo test test-kernel check vuln unit consumer dns bench fuzz tools upstream e2e differential compare proof soak clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +34,10 @@ build: ## Build bin/switchyard, one static binary
 proto: ## Generate the code of the protocols from their .proto files
 	@echo "== buf generate"
 	@$(BUF) lint && $(BUF) generate
+
+programs: ## Compile the eBPF programs (clang-14 and libbpf-dev of Debian 12)
+	@echo "== go generate ./backend/ebpf/..."
+	@$(GO) generate ./backend/ebpf/...
 
 image: ## Build bin/switchyard-image.tar, an OCI image for amd64 and arm64 (IMAGE=registry/name, VERSION=tag)
 	@set -e; for arch in amd64 arm64; do \

@@ -98,7 +98,7 @@ func TestFaults(t *testing.T) {
 		{"nftables.maxAffinityClients", func(c *Config) { c.NFTables.MaxAffinityClients = 0 }},
 		{"iptables.masqueradeBit", func(c *Config) { c.IPTables.MasqueradeBit = 32 }},
 		{"ipvs.masqueradeBit", func(c *Config) { c.IPVS.MasqueradeBit = 32 }},
-		{"ebpf.pinPath", func(c *Config) { c.EBPF.PinPath = "" }},
+		{"ebpf.cgroupPath", func(c *Config) { c.EBPF.CgroupPath = "kubepods" }},
 		{"userspace.udpIdleTimeout", func(c *Config) { c.Userspace.UDPIdleTimeout = minus }},
 		{"winkernel.rootHnsEndpointName", func(c *Config) { c.Winkernel.RootHNSEndpointName = "" }},
 	}
@@ -192,9 +192,9 @@ func TestDiff(t *testing.T) {
 	old, now := Default(), Default()
 	now.Mode, now.Linux.MasqueradeAll, now.SyncPeriod = ModeIPVS, true, duration(time.Minute)
 	now.IPVS.ExcludeCIDRs = []netip.Prefix{} // the same as none
-	now.EBPF.PinPath = "/elsewhere"
+	now.IPVS.Scheduler = "lc"
 	live, restart, none := Diff(old, now)
-	if !slices.Equal(none, []string{"ebpf.pinPath"}) || !slices.Equal(live, []string{"linux.masqueradeAll", "syncPeriod"}) || !slices.Equal(restart, []string{"mode"}) {
+	if !slices.Equal(none, []string{"ipvs.scheduler"}) || !slices.Equal(live, []string{"linux.masqueradeAll", "syncPeriod"}) || !slices.Equal(restart, []string{"mode"}) {
 		t.Errorf("Diff = %v, %v, %v", live, restart, none)
 	}
 }

@@ -25,6 +25,7 @@ func (c *Config) DeepCopyInto(out *Config) {
 	out.NodePortAddresses.CIDRs = slices.Clone(c.NodePortAddresses.CIDRs)
 	out.Services.AllowedExternalIPs = slices.Clone(c.Services.AllowedExternalIPs)
 	out.IPVS.ExcludeCIDRs = slices.Clone(c.IPVS.ExcludeCIDRs)
+	out.EBPF.MeshPorts = slices.Clone(c.EBPF.MeshPorts)
 	out.API.Listen = slices.Clone(c.API.Listen)
 	out.API.SocketUsers = slices.Clone(c.API.SocketUsers)
 }

@@ -27,6 +27,7 @@ func (c *KubeProxyConfiguration) DeepCopyInto(out *KubeProxyConfiguration) {
 	out.NodePortAddresses = slices.Clone(c.NodePortAddresses)
 	out.Services.AllowedExternalIPs = slices.Clone(c.Services.AllowedExternalIPs)
 	out.IPVS.ExcludeCIDRs = slices.Clone(c.IPVS.ExcludeCIDRs)
+	out.EBPF.MeshPorts = slices.Clone(c.EBPF.MeshPorts)
 	out.API.Listen = slices.Clone(c.API.Listen)
 	out.API.SocketUsers = slices.Clone(c.API.SocketUsers)
 }

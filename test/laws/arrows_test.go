@@ -56,7 +56,11 @@ var arrows = []arrow{
 	{"field", nil},
 	{"backend/iptables", []string{"field"}},
 	{"backend/ipvs", []string{"field"}},
-	{"backend/ebpf", []string{"field"}},
+	{"backend/ebpf", []string{"state", "backend", "kernel/ifaddr", "field"}},
+	// It is pure, and knows neither maps nor programs.
+	{"backend/ebpf/internal/plan", []string{"state"}},
+	{"backend/ebpf/internal/maps", []string{"state", "backend/ebpf/internal/plan"}},
+	{"backend/ebpf/internal/programs", nil},
 	{"backend/userspace", []string{"field"}},
 	{"backend/winkernel", []string{"field"}},
 	{"config", []string{"state", "backend", "field"}},
@@ -264,6 +268,7 @@ var pureStandard = []string{
 // purePackages are the packages that wait for nothing, with the reason.
 var purePackages = map[string]string{
 	"brain": whyPure, "model": whyPure, "state": whyPure, "backend/nftables/internal/ruleset": whyRuleset,
+	"backend/ebpf/internal/plan": whyRuleset,
 }
 
 const whyPure = `

@@ -1,0 +1,289 @@
+package ebpf
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"sync"
+
+	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/backend/ebpf/internal/maps"
+	"github.com/switchyard-net/switchyard/backend/ebpf/internal/plan"
+	"github.com/switchyard-net/switchyard/kernel/ifaddr"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// Backend is socket hooks above another dataplane. It implements [backend.Backend].
+type Backend struct {
+	base   backend.Backend
+	o      Options
+	log    *slog.Logger
+	cookie uint64 // of the node's network namespace
+	addrs  *ifaddr.Watcher
+
+	services *services
+	// hooks is nil while they are off. The next Apply or Verify tries to attach them again.
+	hooks *hooks
+	// reconfigured is set if the programs still have the constants of former options.
+	reconfigured bool
+	// node is that of the last update, nil before the first one.
+	node *state.Node
+
+	disturbed chan struct{}
+	stop      context.CancelFunc
+	running   sync.WaitGroup
+
+	// mu guards status, and hooks while it is replaced: Status reads both at any time.
+	mu     sync.Mutex
+	status Status
+}
+
+var _ backend.Backend = (*Backend)(nil)
+
+// New puts hooks above base, which remains the caller's, in the calling thread's network namespace. If they cannot be attached, that is
+// logged, base alone goes on, and [Backend.Status] has the reason. Hooks need CAP_BPF and CAP_NET_ADMIN, and Linux 5.16. The caller must Close
+// the Backend before base.
+func New(base backend.Backend, o Options) (*Backend, error) {
+	b := &Backend{base: base, o: o, log: o.Logger, services: newServices(), disturbed: make(chan struct{}, 1)}
+	if b.log == nil {
+		b.log = slog.New(slog.DiscardHandler)
+	}
+	var err error
+	if b.addrs, err = ifaddr.Open(ifaddr.Options{Logger: b.log}); err != nil {
+		return nil, err
+	}
+	if b.cookie, err = NamespaceCookie(); err == nil {
+		err = b.load()
+	}
+	b.note(err)
+	ctx, stop := context.WithCancel(context.Background())
+	b.stop = stop
+	b.running.Go(func() { b.watch(ctx) })
+	return b, nil
+}
+
+// watch hands on what disturbs the base, and changes of the node's addresses.
+func (b *Backend) watch(ctx context.Context) {
+	base := b.base.Disturbed()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-base:
+		case <-b.addrs.Changed():
+		}
+		select {
+		case b.disturbed <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// Close detaches the hooks. Connections that they have translated go on.
+func (b *Backend) Close() error {
+	b.stop()
+	b.running.Wait()
+	return errors.Join(b.unload(), b.addrs.Close())
+}
+
+// Disturbed gets a value when the base's does, or when the node's addresses have changed.
+func (b *Backend) Disturbed() <-chan struct{} { return b.disturbed }
+
+// Reconfigure replaces the options, except for Logger and Namespaces. Nothing changes before the next Apply, which must be of a full update.
+// No other method may be called meanwhile. The base is configured by its owner.
+func (b *Backend) Reconfigure(o Options) {
+	o.Logger, o.Namespaces = b.o.Logger, b.o.Namespaces
+	b.o, b.reconfigured = o, true
+}
+
+// Status returns how the hooks are doing. It may be called at any time.
+func (b *Backend) Status() Status {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := b.status
+	if b.hooks != nil {
+		s.Memory, s.Translated, s.Mesh = b.hooks.memory, b.hooks.count(countTranslated), b.hooks.count(countMesh)
+	}
+	return s
+}
+
+// note takes down how the hooks are doing now; err is why they do not do all that they can.
+func (b *Backend) note(err error) {
+	now := Status{State: On, Reason: err}
+	if b.hooks == nil {
+		now.State = Off
+	} else if now.Frontends = b.hooks.tables.Frontends(); err != nil {
+		now.State = Degraded
+	}
+	b.mu.Lock()
+	was := b.status
+	b.status = now
+	b.mu.Unlock()
+	if was.State == now.State && text(was.Reason) == text(err) {
+		return
+	}
+	switch now.State {
+	case On:
+		b.log.Info("TCP connections are translated at their sockets", "cgroup", b.hooks.cgroup.Name())
+	case Degraded:
+		b.log.Warn("some Services are translated by netfilter, and not at sockets", "error", err)
+	case Off:
+		b.log.Warn("connections are translated by netfilter, and not at sockets", "error", err)
+	}
+}
+
+func text(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+// Apply makes the hooks and their base show u. See [backend.Backend].
+//
+// What the hooks do is always a part of what the base does: they let go first, and take on last. If the base fails, it goes on as before,
+// also with what the hooks have let go of.
+func (b *Backend) Apply(ctx context.Context, u *state.Update) (backend.Result, error) {
+	settings := b.settings(u.Node)
+	b.try(func(h *hooks) error {
+		return errors.Join(h.limitNodePorts(b.nodePorts(u.Node)), b.services.withdraw(h.tables, u, &settings))
+	})
+	result, err := b.base.Apply(ctx, u)
+	if err != nil {
+		return result, err
+	}
+	b.node = u.Node
+	b.services.applied(u, settings)
+	b.fail(result.Failed, u)
+	b.extend(u.Full)
+	return result, nil
+}
+
+// Verify compares the base and the hooks with what was last applied. See [backend.Backend].
+func (b *Backend) Verify(ctx context.Context) (backend.Result, error) {
+	result, err := b.base.Verify(ctx)
+	if err != nil || b.node == nil {
+		return result, err
+	}
+	settings, nothing := b.settings(b.node), &state.Update{}
+	b.try(func(h *hooks) error {
+		return errors.Join(h.attached.Check(), h.limitNodePorts(b.nodePorts(b.node)), b.services.withdraw(h.tables, nothing, &settings))
+	})
+	b.services.use(settings)
+	b.services.repaired(result.Failed)
+	b.fail(result.Failed, nothing)
+	b.try(func(h *hooks) error {
+		repaired, err := h.tables.Repair(b.services.placed())
+		result.Written += repaired
+		result.Repaired += repaired
+		return err
+	})
+	b.extend(true)
+	return result, nil
+}
+
+// fail has the hooks let go of the services that the base has failed with, in an update that is about some of them.
+func (b *Backend) fail(failed map[state.ServiceName]error, u *state.Update) {
+	b.try(func(h *hooks) error { return b.services.letGo(h.tables, failed) })
+	b.services.failed(failed, u)
+}
+
+// settings returns what plans depend on now.
+func (b *Backend) settings(n *state.Node) plan.Settings {
+	s := plan.Settings{Detector: b.o.LocalDetector, PodCIDRs: n.PodCIDRs, Local: map[netip.Addr]bool{}}
+	if n.LocalDetector != nil {
+		s.Detector = *n.LocalDetector
+	}
+	for _, addr := range b.addrs.Addrs() {
+		s.Local[addr] = true
+	}
+	return s
+}
+
+// nodePorts returns the addresses that serve NodePorts now.
+func (b *Backend) nodePorts(n *state.Node) []netip.Addr {
+	rule := b.o.NodePortAddresses
+	if n.NodePorts != nil {
+		rule = *n.NodePorts
+	}
+	return rule.Select(b.addrs.Addrs(), n)
+}
+
+// try has the hooks do something, if they are not off. After an error it is not certain what they do: they are taken away, until they are
+// attached again.
+func (b *Backend) try(do func(*hooks) error) {
+	if b.hooks == nil {
+		return
+	}
+	if err := do(b.hooks); err != nil {
+		b.note(errors.Join(err, b.unload()))
+	}
+}
+
+// extend makes the hooks do all that they can of what the base does. If they are off, they are attached again only if again is set: what a
+// kernel has refused it mostly refuses for good.
+func (b *Backend) extend(again bool) {
+	if b.hooks == nil && again || b.reconfigured {
+		if err := b.load(); err != nil {
+			b.note(errors.Join(err, b.unload()))
+			return
+		}
+	}
+	var lacking error
+	b.try(func(h *hooks) error {
+		err := b.services.extend(h.tables)
+		if errors.Is(err, maps.ErrFull) {
+			err = nil
+			if lacking = b.load(); lacking != nil {
+				err = b.services.leave(h.tables)
+			}
+		}
+		return errors.Join(err, b.hooks.addNodePorts(b.nodePorts(b.node)))
+	})
+	if b.hooks != nil {
+		b.note(lacking)
+	}
+}
+
+// load makes programs and maps that have room for all that the hooks are to do, fills them, and attaches them in the place of those that there
+// are. After an error these stay as they were.
+func (b *Backend) load() error {
+	h, err := newHooks(&b.o, b.cookie, b.services.needs(), b.hooks)
+	if err != nil {
+		return err
+	}
+	placed, err := b.services.place(h.tables)
+	if err == nil {
+		err = h.attach(b.hooks)
+	}
+	if err != nil {
+		return errors.Join(err, h.discard())
+	}
+	b.services.moved(placed)
+	old := b.hooks
+	b.mu.Lock()
+	b.hooks, b.reconfigured = h, false
+	b.mu.Unlock()
+	if old != nil {
+		b.running.Go(func() { // it waits for a grace period
+			if err := old.close(); err != nil {
+				b.log.Warn("former programs could not be closed", "error", err)
+			}
+		})
+	}
+	return nil
+}
+
+// unload takes the hooks away. The base does what they did.
+func (b *Backend) unload() error {
+	h := b.hooks
+	if h == nil {
+		return nil
+	}
+	b.mu.Lock()
+	b.hooks = nil
+	b.mu.Unlock()
+	b.services.moved(nil)
+	return h.close()
+}

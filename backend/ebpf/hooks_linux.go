@@ -1,0 +1,181 @@
+package ebpf
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/switchyard-net/switchyard/backend/ebpf/internal/maps"
+	"github.com/switchyard-net/switchyard/backend/ebpf/internal/programs"
+)
+
+// hooks are programs at sockets with their maps.
+type hooks struct {
+	options  *Options // those that the programs were made with
+	cgroup   *os.File
+	programs *ebpf.Collection
+	tables   *maps.Tables
+	attached *programs.Attached
+	// nodePorts are the addresses in the maps of those that serve NodePorts.
+	nodePorts map[netip.Addr]bool
+	// memory is how many bytes the maps take.
+	memory uint64
+}
+
+// shared are the maps that stay when others take the place of hooks: what they hold is not of a size that is known beforehand, or is noted
+// by the programs.
+var shared = []string{"connections", "meshes", "counts", "node_ports4", "node_ports6"}
+
+// newHooks loads programs with empty maps. They share some with old, which may be nil.
+func newHooks(o *Options, cookie uint64, needs maps.Needs, old *hooks) (*hooks, error) {
+	h := &hooks{options: new(*o), nodePorts: map[netip.Addr]bool{}}
+	var err error
+	if h.cgroup, err = openCgroup(o, cookie); err != nil {
+		return nil, err
+	}
+	if err := h.load(cookie, needs, old); err != nil {
+		return nil, errors.Join(err, h.discard())
+	}
+	return h, nil
+}
+
+// openCgroup opens the cgroup whose processes are to connect through hooks.
+func openCgroup(o *Options, cookie uint64) (*os.File, error) {
+	if o.CgroupPath != "" {
+		return programs.OpenCgroup(o.CgroupPath)
+	}
+	if o.Namespaces == nil && cookie != firstNamespace {
+		return nil, errors.New("this node shares its kernel with others, as its network namespace is not the kernel's first one: " +
+			"set ebpf.cgroupPath to the cgroup that all its processes are in, and no others")
+	}
+	return programs.RootCgroup()
+}
+
+func (h *hooks) load(cookie uint64, needs maps.Needs, old *hooks) error {
+	o := h.options
+	spec, err := programs.Load(programs.Settings{Node: cookie, NodeOnly: o.NodeOnly, Limited: o.Namespaces != nil, MeshPorts: o.MeshPorts})
+	if err != nil {
+		return err
+	}
+	maps.Resize(spec, needs)
+	replaced := map[string]*ebpf.Map{}
+	if old != nil {
+		for _, name := range shared {
+			replaced[name] = old.programs.Maps[name]
+		}
+		h.nodePorts = old.nodePorts
+	}
+	if o.Namespaces != nil {
+		replaced["namespaces"] = o.Namespaces.m
+	}
+	if h.programs, err = ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replaced}); err != nil {
+		return fmt.Errorf("loading the programs (Linux 5.16, CAP_BPF and CAP_NET_ADMIN are needed): %w", err)
+	}
+	if h.tables, err = maps.New(h.programs); err != nil {
+		return err
+	}
+	for _, m := range h.programs.Maps {
+		if info, err := m.Info(); err == nil {
+			bytes, _ := info.Memlock()
+			h.memory += bytes
+		}
+	}
+	return nil
+}
+
+// attach attaches the programs, in the place of those of old, which may be nil.
+func (h *hooks) attach(old *hooks) error {
+	if old != nil && old.options.CgroupPath == h.options.CgroupPath {
+		if err := old.attached.Update(old.programs, h.programs); err != nil {
+			return err
+		}
+		h.attached, old.attached = old.attached, &programs.Attached{}
+		return nil
+	}
+	var err error
+	h.attached, err = programs.Attach(h.cgroup, h.programs)
+	return err
+}
+
+// close detaches the programs.
+func (h *hooks) close() error { return errors.Join(h.attached.Close(), h.discard()) }
+
+// discard lets go of programs and maps that are not attached. It may wait for a grace period.
+func (h *hooks) discard() error {
+	if h.tables != nil {
+		if err := h.tables.Close(); err != nil {
+			return err
+		}
+	}
+	if h.programs != nil {
+		h.programs.Close()
+	}
+	return h.cgroup.Close()
+}
+
+// limitNodePorts removes the addresses that do not serve NodePorts any longer; addrs are those that do, sorted.
+func (h *hooks) limitNodePorts(addrs []netip.Addr) error {
+	for addr := range h.nodePorts {
+		if _, stays := slices.BinarySearchFunc(addrs, addr, netip.Addr.Compare); stays {
+			continue
+		}
+		m, key := h.nodePortMap(addr)
+		if err := m.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("removing the NodePort address %v: %w", addr, err)
+		}
+		delete(h.nodePorts, addr)
+	}
+	return nil
+}
+
+// addNodePorts adds addresses that serve NodePorts. Loopback addresses do that for the node itself only: each pod has its own. What the maps
+// have no room for is left to netfilter.
+func (h *hooks) addNodePorts(addrs []netip.Addr) error {
+	for _, addr := range addrs {
+		if h.nodePorts[addr] {
+			continue
+		}
+		var onlyNode uint32
+		if addr.IsLoopback() {
+			onlyNode = 1
+		}
+		m, key := h.nodePortMap(addr)
+		if err := m.Put(key, onlyNode); errors.Is(err, unix.E2BIG) {
+			continue
+		} else if err != nil {
+			return fmt.Errorf("adding the NodePort address %v: %w", addr, err)
+		}
+		h.nodePorts[addr] = true
+	}
+	return nil
+}
+
+func (h *hooks) nodePortMap(addr netip.Addr) (m *ebpf.Map, key any) {
+	if addr.Is4() {
+		return h.programs.Maps["node_ports4"], addr.As4()
+	}
+	return h.programs.Maps["node_ports6"], addr.As16()
+}
+
+// What is counted in the map counts; COUNT_... in hooks.c.
+const (
+	countTranslated uint32 = iota
+	countMesh
+)
+
+// count returns how often something has happened since the programs were first loaded.
+func (h *hooks) count(what uint32) (n uint64) {
+	var perCPU []uint64
+	if h.programs.Maps["counts"].Lookup(what, &perCPU) != nil {
+		return 0
+	}
+	for _, v := range perCPU {
+		n += v
+	}
+	return n
+}

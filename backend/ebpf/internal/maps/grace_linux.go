@@ -1,0 +1,92 @@
+package maps
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/cilium/ebpf"
+)
+
+// region is what was used and may be used again: slots, or, without a count, a route.
+type region struct {
+	family int
+	base   uint32
+	count  int
+}
+
+// grace keeps regions until no program can look at them any longer. The kernel makes who changes a map of maps wait until all programs
+// that run have ended (maybe_wait_bpf_programs): 10 ms or more, which a goroutine of its own waits for.
+type grace struct {
+	outer, inner *ebpf.Map
+	waits        sync.WaitGroup
+
+	mu      sync.Mutex // guards all below
+	retired []region
+	free    []region
+	waiting bool
+	closed  bool
+}
+
+func newGrace() (*grace, error) {
+	inner := &ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1}
+	g := &grace{}
+	var err error
+	if g.inner, err = ebpf.NewMap(inner); err != nil {
+		return nil, fmt.Errorf("grace period: %w", err)
+	}
+	if g.outer, err = ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.ArrayOfMaps, KeySize: 4, ValueSize: 4, MaxEntries: 1, InnerMap: inner}); err != nil {
+		g.inner.Close()
+		return nil, fmt.Errorf("grace period: %w", err)
+	}
+	return g, nil
+}
+
+// retire takes a region that no route leads to any longer.
+func (g *grace) retire(r region) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.retired = append(g.retired, r)
+	if !g.waiting && !g.closed {
+		g.waiting = true
+		g.waits.Go(g.wait)
+	}
+}
+
+// past returns the regions whose grace period has ended since the last call.
+func (g *grace) past() []region {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	free := g.free
+	g.free = nil
+	return free
+}
+
+// wait waits for grace periods until nothing is left to wait for.
+func (g *grace) wait() {
+	for {
+		g.mu.Lock()
+		batch := g.retired
+		g.retired = nil
+		if len(batch) == 0 || g.closed {
+			g.waiting = false
+			g.mu.Unlock()
+			return
+		}
+		g.mu.Unlock()
+		if err := g.outer.Put(uint32(0), g.inner); err != nil {
+			continue // they are lost for reuse, until larger maps are made
+		}
+		g.mu.Lock()
+		g.free = append(g.free, batch...)
+		g.mu.Unlock()
+	}
+}
+
+func (g *grace) close() {
+	g.mu.Lock()
+	g.closed = true
+	g.mu.Unlock()
+	g.waits.Wait()
+	g.outer.Close()
+	g.inner.Close()
+}

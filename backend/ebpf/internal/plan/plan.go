@@ -1,0 +1,181 @@
+// Package plan works out what socket hooks do for a Service: which of its frontends they translate, and for which clients. It is pure.
+//
+// Hooks take what they can do exactly as netfilter does it: TCP that is forwarded, without a new source address, source ranges and
+// affinity. They know where a connection goes and whose process makes it, but not yet the address that it comes from. All else is in no
+// plan, and netfilter does it.
+package plan
+
+import (
+	"cmp"
+	"iter"
+	"maps"
+	"math"
+	"math/bits"
+	"net/netip"
+	"slices"
+
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// Clients are those who connect through a hook.
+type Clients uint8
+
+// The kinds of client. Programs use the same numbers.
+const (
+	Pods Clients = 1 << iota
+	Node
+)
+
+// Settings are what all plans depend on beside the records.
+type Settings struct {
+	// Detector distinguishes pods from other clients, if need be by the node's PodCIDRs.
+	Detector state.LocalDetector
+	PodCIDRs []netip.Prefix
+	// Local are the addresses of the node's interfaces. What connects to one of them may be meant for a process of the node.
+	Local map[netip.Addr]bool
+}
+
+// Equal reports whether two settings lead to the same plans.
+func (s *Settings) Equal(o *Settings) bool {
+	return s.Detector.Equal(o.Detector) && slices.Equal(s.PodCIDRs, o.PodCIDRs) && maps.Equal(s.Local, o.Local)
+}
+
+// byInterface reports whether pods are recognized by their interfaces on the node.
+func (s *Settings) byInterface() bool {
+	d := s.Detector
+	return len(d.ClusterCIDRs) == 0 && !d.NodeCIDR && (d.BridgeInterface != "" || d.InterfacePrefix != "")
+}
+
+// detects reports whether pods are recognized by their addresses in a family.
+func (s *Settings) detects(f state.Family) bool {
+	if len(s.Detector.ClusterCIDRs) == 0 && s.Detector.NodeCIDR {
+		return slices.ContainsFunc(s.PodCIDRs, func(p netip.Prefix) bool { return state.FamilyOf(p.Addr()) == f })
+	}
+	return s.Detector.Detects(f)
+}
+
+// Route leads from frontends of one port to the endpoints for connections from inside.
+type Route struct {
+	// Port is a port of the record; the route is for all frontends but cluster IPs if External is set, else for these.
+	Port     *state.Port
+	External bool
+	Clients  Clients
+	// Frontends has bit i for Port.Frontends[i].
+	Frontends uint64
+}
+
+// maxFrontends and maxEndpoints are what one route can have. What is beyond is left to netfilter.
+const (
+	maxFrontends = 64
+	maxEndpoints = math.MaxUint16
+)
+
+// Append appends the routes of a record to list, in the order of [Route.Compare].
+func Append(list []Route, s *state.Service, settings *Settings) []Route {
+	for i := range s.Ports {
+		p := &s.Ports[i]
+		if p.Protocol != state.TCP || p.Affinity > 0 {
+			continue
+		}
+		for _, external := range []bool{false, true} {
+			r := Route{Port: p, External: external}
+			if r.Clients = clientsOf(r.traffic(), p.Family, settings); r.Clients == 0 || len(r.Endpoints()) > maxEndpoints {
+				continue
+			}
+			if r.Frontends = frontendsOf(p, external, settings.Local); r.Frontends != 0 {
+				list = append(list, r)
+			}
+		}
+	}
+	return list
+}
+
+// clientsOf returns the clients of t whose connections netfilter would send to the endpoints for connections from inside, without
+// changing the source address.
+func clientsOf(t *state.Traffic, f state.Family, settings *Settings) (c Clients) {
+	if t.Inside.Verdict != state.Forward {
+		return 0
+	}
+	// A socket of the node has no source address yet. It gets that of the route to the endpoint, which is what masquerading makes of it.
+	c = Node
+	switch {
+	case settings.byInterface():
+		// Whether a namespace is a pod's shows at its interface on the node only.
+	case settings.detects(f):
+		if t.Masquerade != state.MasqueradeAlways {
+			c |= Pods
+		}
+	case t.Outside.Equal(&t.Inside) && (t.Masquerade == state.MasqueradeNever || t.Masquerade == state.MasqueradeNode):
+		c |= Pods // clients from outside, as nobody can distinguish them
+	}
+	return c
+}
+
+func frontendsOf(p *state.Port, external bool, local map[netip.Addr]bool) (set uint64) {
+	for i := range p.Frontends[:min(len(p.Frontends), maxFrontends)] {
+		f := &p.Frontends[i]
+		if (f.Kind != state.ClusterIP) == external && !f.Restricted && !local[f.Addr] {
+			set |= 1 << i
+		}
+	}
+	return set
+}
+
+func (r *Route) traffic() *state.Traffic {
+	if r.External {
+		return &r.Port.External
+	}
+	return &r.Port.Internal
+}
+
+// Endpoints are where connections through the route go. The slice is the record's.
+func (r *Route) Endpoints() []state.Endpoint { return r.traffic().Inside.Endpoints }
+
+// Compare orders the routes of a Service; those of two versions of its record that take each other's place are equal.
+func (r *Route) Compare(o *Route) int {
+	return cmp.Or(r.Port.Compare(o.Port), cmp.Compare(rank(r.External), rank(o.External)))
+}
+
+func rank(external bool) int {
+	if external {
+		return 1
+	}
+	return 0
+}
+
+// Frontend is the address and port of a frontend in the maps of its family. NodePorts have no address.
+type Frontend struct {
+	Addr netip.Addr
+	Port uint16
+}
+
+// All yields the frontends of a route with the numbers of their bits.
+func (r *Route) All() iter.Seq2[int, Frontend] { return r.Beyond(nil) }
+
+// Beyond yields the frontends of a route that another one does not have, nil for none at all.
+func (r *Route) Beyond(o *Route) iter.Seq2[int, Frontend] {
+	return func(yield func(int, Frontend) bool) {
+		var others uint64
+		if o != nil {
+			others = o.Frontends
+		}
+		for mine := r.Frontends; mine != 0; mine &= mine - 1 {
+			i := bits.TrailingZeros64(mine)
+			f := &r.Port.Frontends[i]
+			// Both are in the order of Frontend.Compare.
+			var order = 1
+			for others != 0 {
+				if order = o.Port.Frontends[bits.TrailingZeros64(others)].Compare(*f); order >= 0 {
+					break
+				}
+				others &= others - 1
+			}
+			if others != 0 && order == 0 {
+				continue
+			}
+			if !yield(i, Frontend{f.Addr, f.Port}) {
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,369 @@
+package ebpf
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+
+	"github.com/switchyard-net/switchyard/backend/ebpf/internal/maps"
+	"github.com/switchyard-net/switchyard/backend/ebpf/internal/plan"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// services are those that the base has, with what the hooks do for them.
+type services struct {
+	byName map[state.ServiceName]*service
+	// settings are those of the plans.
+	settings plan.Settings
+	// pending are services of which the hooks may not do yet all that they can, and left those for which there was no room.
+	pending, left map[state.ServiceName]bool
+	// lost are services of which the base has not all that it had.
+	lost map[state.ServiceName]bool
+	// routes is the memory of the last plan that was made.
+	routes []plan.Route
+}
+
+// service is what hooks do for one.
+type service struct {
+	// record is what the base shows; nil if that is not certain, because it has failed with the latest one.
+	record *state.Service
+	// routes are what the hooks have, in the order of plans. They are a part of what the base has.
+	routes []maps.Placed
+}
+
+func newServices() *services {
+	return &services{
+		byName: map[state.ServiceName]*service{}, pending: map[state.ServiceName]bool{}, left: map[state.ServiceName]bool{},
+		lost: map[state.ServiceName]bool{},
+	}
+}
+
+// plan returns what the hooks can do for a record. It is valid until the next call.
+func (s *services) plan(record *state.Service, settings *plan.Settings) []plan.Route {
+	s.routes = plan.Append(s.routes[:0], record, settings)
+	return s.routes
+}
+
+// withdraw has the hooks let go of what they must not do any longer after u.
+func (s *services) withdraw(t *maps.Tables, u *state.Update, settings *plan.Settings) error {
+	t.Reclaim()
+	var errs []error
+	limit := func(name state.ServiceName, record *state.Service) {
+		e := s.byName[name]
+		if e == nil || len(e.routes) == 0 {
+			return
+		}
+		var routes []plan.Route
+		if record != nil {
+			routes = s.plan(record, settings)
+		}
+		errs = append(errs, e.limit(t, routes))
+	}
+	for _, record := range u.Changed {
+		limit(record.Name, record)
+	}
+	for _, name := range u.Removed {
+		limit(name, nil)
+	}
+	if u.Full {
+		for _, name := range s.missing(u) {
+			limit(name, nil)
+		}
+	} else if !settings.Equal(&s.settings) {
+		changed := names(u)
+		for name, e := range s.byName {
+			if !changed[name] {
+				limit(name, e.record)
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// names returns the services that u is about.
+func names(u *state.Update) map[state.ServiceName]bool {
+	set := make(map[state.ServiceName]bool, len(u.Changed)+len(u.Removed))
+	for _, record := range u.Changed {
+		set[record.Name] = true
+	}
+	for _, name := range u.Removed {
+		set[name] = true
+	}
+	return set
+}
+
+// missing returns the services that a full update does not have.
+func (s *services) missing(u *state.Update) (missing []state.ServiceName) {
+	there := names(u)
+	for name := range s.byName {
+		if !there[name] {
+			missing = append(missing, name)
+		}
+	}
+	return missing
+}
+
+// applied takes down what the base shows after u.
+func (s *services) applied(u *state.Update, settings plan.Settings) {
+	gone := u.Removed
+	if u.Full {
+		gone = s.missing(u)
+	}
+	for _, name := range gone {
+		delete(s.byName, name)
+		delete(s.pending, name)
+		delete(s.left, name)
+		delete(s.lost, name)
+	}
+	for _, record := range u.Changed {
+		e := s.byName[record.Name]
+		if e == nil {
+			e = &service{}
+			s.byName[record.Name] = e
+		}
+		e.record = record
+		s.pending[record.Name] = true
+		delete(s.lost, record.Name)
+	}
+	s.use(settings)
+}
+
+// use takes settings for all plans that follow.
+func (s *services) use(settings plan.Settings) {
+	if settings.Equal(&s.settings) {
+		return
+	}
+	s.settings = settings
+	for name := range s.byName {
+		s.pending[name] = true
+	}
+}
+
+// letGo has the hooks let go of services.
+func (s *services) letGo(t *maps.Tables, failed map[state.ServiceName]error) error {
+	var errs []error
+	for name := range failed {
+		if e := s.byName[name]; e != nil {
+			errs = append(errs, e.limit(t, nil))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// failed takes down which services the base has failed with, in an update that is about some of them.
+func (s *services) failed(failed map[state.ServiceName]error, u *state.Update) {
+	if len(failed) == 0 {
+		return
+	}
+	about := names(u)
+	for name := range failed {
+		switch e := s.byName[name]; {
+		case e == nil:
+		case about[name]:
+			e.record = nil // until an update has it
+		default:
+			s.lost[name] = true
+		}
+	}
+}
+
+// repaired takes down which services the base still has failed with after it was verified, and has those tried again for which
+// there was no room.
+func (s *services) repaired(failed map[state.ServiceName]error) {
+	for name := range s.lost {
+		if failed[name] == nil {
+			delete(s.lost, name)
+			s.pending[name] = true
+		}
+	}
+	for name := range s.left {
+		s.pending[name] = true
+	}
+	clear(s.left)
+}
+
+// has returns the record of a service that the base shows, nil if that is not certain.
+func (s *services) has(name state.ServiceName) *state.Service {
+	if e := s.byName[name]; e != nil && !s.lost[name] {
+		return e.record
+	}
+	return nil
+}
+
+// extend has the hooks do all that they can for the services that are pending. If there is no room, it returns [maps.ErrFull], and the
+// rest is still pending.
+func (s *services) extend(t *maps.Tables) error {
+	for name := range s.pending {
+		if record := s.has(name); record != nil {
+			if err := s.byName[name].extend(t, s.plan(record, &s.settings)); err != nil {
+				return errors.Join(err, t.Flush())
+			}
+		}
+		delete(s.pending, name)
+	}
+	return t.Flush()
+}
+
+// leave leaves the services that are pending to the base.
+func (s *services) leave(t *maps.Tables) error {
+	var errs []error
+	for name := range s.pending {
+		errs = append(errs, s.byName[name].limit(t, nil))
+		s.left[name] = true
+	}
+	clear(s.pending)
+	return errors.Join(errs...)
+}
+
+// needs returns what maps must hold for all services.
+func (s *services) needs() (n maps.Needs) {
+	for name := range s.byName {
+		if record := s.has(name); record != nil {
+			for _, r := range s.plan(record, &s.settings) {
+				n.Add(&r)
+			}
+		}
+	}
+	return n
+}
+
+// place puts all services into maps that are empty. They stay where they are until moved is called with the places.
+func (s *services) place(t *maps.Tables) (map[*service][]maps.Placed, error) {
+	placed := make(map[*service][]maps.Placed, len(s.byName))
+	for name, e := range s.byName {
+		record := s.has(name)
+		if record == nil {
+			continue
+		}
+		there := service{}
+		if err := there.extend(t, s.plan(record, &s.settings)); err != nil {
+			return nil, fmt.Errorf("service %v: %w", name, err)
+		}
+		placed[e] = there.routes
+	}
+	return placed, t.Flush()
+}
+
+// moved takes down that services are in other maps, at the places that place has returned, or in none at all.
+func (s *services) moved(placed map[*service][]maps.Placed) {
+	for _, e := range s.byName {
+		e.routes = placed[e]
+	}
+	clear(s.pending)
+	clear(s.left)
+}
+
+// placed yields all routes that the hooks have.
+func (s *services) placed() iter.Seq[*maps.Placed] {
+	return func(yield func(*maps.Placed) bool) {
+		for _, e := range s.byName {
+			for i := range e.routes {
+				if !yield(&e.routes[i]) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// limit has the hooks let go of what is not in a plan.
+func (e *service) limit(t *maps.Tables, next []plan.Route) error {
+	var errs []error
+	kept := e.routes[:0]
+	for i := range e.routes {
+		r := &e.routes[i]
+		var to *plan.Route
+		if next, to = advance(next, &r.Route); to == nil {
+			to = &plan.Route{}
+		}
+		for bit, f := range r.Beyond(to) {
+			errs = append(errs, t.Delete(r.Port.Family, f))
+			r.Frontends &^= 1 << bit
+		}
+		if r.Frontends == 0 {
+			t.Remove(r)
+			continue
+		}
+		if clients := r.Clients & to.Clients; clients != r.Clients {
+			r.Clients = clients
+			t.Show(r)
+		}
+		kept = append(kept, *r)
+	}
+	clear(e.routes[len(kept):])
+	e.routes = kept
+	return errors.Join(errs...)
+}
+
+// advance returns the route in a plan that takes the place of r, nil if there is none, and the rest of the plan from there on.
+func advance(routes []plan.Route, r *plan.Route) (rest []plan.Route, to *plan.Route) {
+	for len(routes) > 0 {
+		switch order := routes[0].Compare(r); {
+		case order == 0:
+			return routes, &routes[0]
+		case order > 0:
+			return routes, nil
+		}
+		routes = routes[1:]
+	}
+	return nil, nil
+}
+
+// extend has the hooks do all that is in a plan, and nothing else. After an error they do a part of it.
+func (e *service) extend(t *maps.Tables, next []plan.Route) error {
+	if err := e.limit(t, next); err != nil {
+		return err
+	}
+	had := e.routes
+	e.routes = make([]maps.Placed, 0, len(next))
+	for i := range next {
+		var old *maps.Placed
+		if len(had) > 0 && had[0].Compare(&next[i]) == 0 {
+			old, had = &had[0], had[1:]
+		}
+		now, err := extendRoute(t, old, &next[i])
+		if now != nil {
+			e.routes = append(e.routes, *now)
+		}
+		if err != nil {
+			e.routes = append(e.routes, had...)
+			return err
+		}
+	}
+	return nil
+}
+
+// extendRoute makes a route that the hooks have one that does all of next; had is nil if they have none. It returns what they have now, also
+// after an error.
+func extendRoute(t *maps.Tables, had *maps.Placed, next *plan.Route) (*maps.Placed, error) {
+	now := &maps.Placed{Route: *next}
+	var held *plan.Route
+	var err error
+	switch {
+	case had == nil:
+		if now.At, err = t.Add(next); err != nil {
+			return nil, err
+		}
+	case slices.Equal(had.Endpoints(), next.Endpoints()):
+		now.At, held = had.At, &had.Route
+		if had.Clients != now.Clients {
+			t.Show(now)
+		}
+	default:
+		if now.At, err = t.Replace(had, next); err != nil {
+			return had, err
+		}
+		held = &had.Route
+	}
+	for bit := range next.Beyond(held) {
+		now.Frontends &^= 1 << bit
+	}
+	for bit, f := range next.Beyond(held) {
+		if err := t.Put(next.Port.Family, f, now.At); err != nil {
+			return now, err
+		}
+		now.Frontends |= 1 << bit
+	}
+	return now, nil
+}
