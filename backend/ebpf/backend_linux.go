@@ -30,6 +30,10 @@ type Backend struct {
 	// node is that of the last update, nil before the first one.
 	node *state.Node
 
+	search *search
+	// gone are the endpoints that the base has named in this Apply.
+	gone []netip.AddrPort
+
 	disturbed chan struct{}
 	stop      context.CancelFunc
 	running   sync.WaitGroup
@@ -53,6 +57,7 @@ func New(base backend.Backend, o Options) (*Backend, error) {
 	if b.addrs, err = ifaddr.Open(ifaddr.Options{Logger: b.log}); err != nil {
 		return nil, err
 	}
+	b.search = newSearch(b.log, b.disturb)
 	if b.cookie, err = NamespaceCookie(); err == nil {
 		err = b.load()
 	}
@@ -60,6 +65,7 @@ func New(base backend.Backend, o Options) (*Backend, error) {
 	ctx, stop := context.WithCancel(context.Background())
 	b.stop = stop
 	b.running.Go(func() { b.watch(ctx) })
+	b.running.Go(func() { b.search.run(ctx) })
 	return b, nil
 }
 
@@ -73,10 +79,14 @@ func (b *Backend) watch(ctx context.Context) {
 		case <-base:
 		case <-b.addrs.Changed():
 		}
-		select {
-		case b.disturbed <- struct{}{}:
-		default:
-		}
+		b.disturb()
+	}
+}
+
+func (b *Backend) disturb() {
+	select {
+	case b.disturbed <- struct{}{}:
+	default:
 	}
 }
 
@@ -87,7 +97,27 @@ func (b *Backend) Close() error {
 	return errors.Join(b.unload(), b.addrs.Close())
 }
 
-// Disturbed gets a value when the base's does, or when the node's addresses have changed.
+// Gone names endpoints that no Service has any longer. The base calls it in its Apply.
+func (b *Backend) Gone(endpoints []netip.AddrPort) { b.gone = append(b.gone, endpoints...) }
+
+// reset has connections looked for to what is gone, and those reset that were found.
+func (b *Backend) reset() {
+	gone := b.gone
+	b.gone = nil
+	if b.o.ResetFlows == nil {
+		return
+	}
+	if b.hooks != nil && len(gone) > 0 {
+		b.search.add(gone)
+	}
+	if flows := b.search.take(); len(flows) > 0 {
+		if err := b.o.ResetFlows(flows); err != nil {
+			b.log.Warn("connections to endpoints that are gone are not reset", "connections", len(flows), "error", err)
+		}
+	}
+}
+
+// Disturbed gets a value when the base's does, when the node's addresses have changed, or when there are connections to reset.
 func (b *Backend) Disturbed() <-chan struct{} { return b.disturbed }
 
 // Reconfigure replaces the options, except for Logger and Namespaces. Nothing changes before the next Apply, which must be of a full update.
@@ -157,6 +187,7 @@ func (b *Backend) Apply(ctx context.Context, u *state.Update) (backend.Result, e
 	b.services.applied(u, settings)
 	b.fail(result.Failed, u)
 	b.extend(u.Full)
+	b.reset()
 	return result, nil
 }
 
@@ -180,6 +211,7 @@ func (b *Backend) Verify(ctx context.Context) (backend.Result, error) {
 		return err
 	})
 	b.extend(true)
+	b.reset()
 	return result, nil
 }
 
@@ -265,6 +297,7 @@ func (b *Backend) load() error {
 	b.mu.Lock()
 	b.hooks, b.reconfigured = h, false
 	b.mu.Unlock()
+	b.search.use(h.programs.Maps["connections"])
 	if old != nil {
 		b.running.Go(func() { // it waits for a grace period
 			if err := old.close(); err != nil {
@@ -284,6 +317,7 @@ func (b *Backend) unload() error {
 	b.mu.Lock()
 	b.hooks = nil
 	b.mu.Unlock()
+	b.search.use(nil)
 	b.services.moved(nil)
 	return h.close()
 }

@@ -5,6 +5,7 @@ package ebpf
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"runtime"
 
 	"github.com/switchyard-net/switchyard/backend"
@@ -24,6 +25,9 @@ func (*Backend) Close() error { return nil }
 
 // Reconfigure does nothing.
 func (*Backend) Reconfigure(Options) {}
+
+// Gone does nothing.
+func (*Backend) Gone([]netip.AddrPort) {}
 
 // Status returns that the hooks are off.
 func (*Backend) Status() Status { return Status{Reason: errUnsupported} }

@@ -2,6 +2,7 @@ package ebpf
 
 import (
 	"log/slog"
+	"net/netip"
 
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -23,6 +24,14 @@ type Options struct {
 	// Namespaces are the network namespaces that belong to this node. Default: all that this kernel has; then the calling thread's network
 	// namespace must be the kernel's first one, or CgroupPath must say which processes are this node's.
 	Namespaces *Namespaces
+	// ResetFlows sees to it that connections are reset that hooks have translated to endpoints which are gone: to all that a call of
+	// [Backend.Gone] has named. It is called in Apply and Verify. If it is nil, they are not looked for. It needs CAP_PERFMON.
+	ResetFlows func([]Flow) error
+}
+
+// Flow is a connection to an endpoint. Both ends are as the network sees them.
+type Flow struct {
+	Client, Endpoint netip.AddrPort
 }
 
 // State is whether connections go through hooks.

@@ -14,11 +14,45 @@ type region struct {
 	count  int
 }
 
-// grace keeps regions until no program can look at them any longer. The kernel makes who changes a map of maps wait until all programs
-// that run have ended (maybe_wait_bpf_programs): 10 ms or more, which a goroutine of its own waits for.
-type grace struct {
+// barrier waits for programs: the kernel makes who changes a map of maps wait until all that run have ended (maybe_wait_bpf_programs).
+type barrier struct {
 	outer, inner *ebpf.Map
-	waits        sync.WaitGroup
+}
+
+func newBarrier() (b barrier, err error) {
+	inner := &ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1}
+	if b.inner, err = ebpf.NewMap(inner); err != nil {
+		return barrier{}, fmt.Errorf("grace period: %w", err)
+	}
+	if b.outer, err = ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.ArrayOfMaps, KeySize: 4, ValueSize: 4, MaxEntries: 1, InnerMap: inner}); err != nil {
+		b.inner.Close()
+		return barrier{}, fmt.Errorf("grace period: %w", err)
+	}
+	return b, nil
+}
+
+// wait takes 10 ms or more.
+func (b *barrier) wait() error { return b.outer.Put(uint32(0), b.inner) }
+
+func (b *barrier) close() {
+	b.outer.Close()
+	b.inner.Close()
+}
+
+// Barrier returns when all programs have ended that run now. It takes 10 ms or more.
+func Barrier() error {
+	b, err := newBarrier()
+	if err != nil {
+		return err
+	}
+	defer b.close()
+	return b.wait()
+}
+
+// grace keeps regions until no program can look at them any longer, for which a goroutine of its own waits.
+type grace struct {
+	barrier barrier
+	waits   sync.WaitGroup
 
 	mu      sync.Mutex // guards all below
 	retired []region
@@ -28,17 +62,8 @@ type grace struct {
 }
 
 func newGrace() (*grace, error) {
-	inner := &ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1}
-	g := &grace{}
-	var err error
-	if g.inner, err = ebpf.NewMap(inner); err != nil {
-		return nil, fmt.Errorf("grace period: %w", err)
-	}
-	if g.outer, err = ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.ArrayOfMaps, KeySize: 4, ValueSize: 4, MaxEntries: 1, InnerMap: inner}); err != nil {
-		g.inner.Close()
-		return nil, fmt.Errorf("grace period: %w", err)
-	}
-	return g, nil
+	b, err := newBarrier()
+	return &grace{barrier: b}, err
 }
 
 // retire takes a region that no route leads to any longer.
@@ -73,7 +98,7 @@ func (g *grace) wait() {
 			return
 		}
 		g.mu.Unlock()
-		if err := g.outer.Put(uint32(0), g.inner); err != nil {
+		if err := g.barrier.wait(); err != nil {
 			continue // they are lost for reuse, until larger maps are made
 		}
 		g.mu.Lock()
@@ -87,6 +112,5 @@ func (g *grace) close() {
 	g.closed = true
 	g.mu.Unlock()
 	g.waits.Wait()
-	g.outer.Close()
-	g.inner.Close()
+	g.barrier.close()
 }
