@@ -17,6 +17,8 @@ MODULES := . client
 BUF     := $(GO) tool -modfile=tools/go.mod buf
 # Random histories of make differential.
 SEEDS   ?= 20
+# What make differential and make e2e test: nftables, or ebpf above it.
+DATAPLANE ?= nftables
 # How much happens in make proof: 1 is a thousand kills, and half an hour. How long make soak goes on.
 SCALE   ?= 1
 MINUTES ?= 20
@@ -128,11 +130,12 @@ upstream: ## Build etcd, Kubernetes' control plane and kube-proxy for the next t
 
 e2e: upstream ## Let a real API server drive Switchyard, through every story of the conformance suite too (root, or user namespaces)
 	@echo "== Switchyard and a real API server"
-	@cd test/e2e && $(GO) vet ./... && $(GO) test -timeout $(TIMEOUT) -skip Differential ./...
+	@cd test/e2e && $(GO) vet ./... && $(GO) test -timeout $(TIMEOUT) -skip Differential ./... && \
+		if [ "$(DATAPLANE)" != nftables ]; then $(GO) test -timeout $(TIMEOUT) -run TestStories . -dataplane $(DATAPLANE); fi
 
-differential: upstream ## Compare the fate of packets with upstream kube-proxy, in SEEDS=20 random histories
+differential: upstream ## Compare the fate of packets with upstream kube-proxy, in SEEDS=20 random histories (DATAPLANE=nftables)
 	@echo "== Switchyard and upstream kube-proxy, $(SEEDS) histories"
-	@cd test/e2e && $(GO) test -timeout 60m -run Differential . -seeds $(SEEDS)
+	@cd test/e2e && $(GO) test -timeout 60m -run Differential . -seeds $(SEEDS) -dataplane $(DATAPLANE)
 
 compare: build upstream ## Measure beside upstream kube-proxy, at 10,000 services; writes docs/benchmarks/
 	@cd test/e2e && $(GO) run ./compare -switchyard ../../bin/switchyard -out ../../docs/benchmarks

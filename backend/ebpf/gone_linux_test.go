@@ -11,22 +11,19 @@ import (
 	"github.com/switchyard-net/switchyard/backend/backendtest"
 	"github.com/switchyard-net/switchyard/backend/ebpf"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/sockethooks"
 	"github.com/switchyard-net/switchyard/test/topology"
 )
 
 // TestConnectionsToEndpointsThatAreGone finds the connections of pods and of the node that hooks have translated to endpoints which are
 // gone, and no others.
 func TestConnectionsToEndpointsThatAreGone(t *testing.T) {
+	needHooks(t)
 	l, err := topology.New(t.Context(), topology.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	namespaces, err := ebpf.NewNamespaces()
-	if err != nil {
-		t.Skip(err)
-	}
-	defer namespaces.Close()
 	var endpoints [2][]state.Endpoint // of each pod
 	for i, name := range []string{"leaves", "stays"} {
 		pod, err := l.AddPod(topology.PodOptions{Name: name})
@@ -44,22 +41,11 @@ func TestConnectionsToEndpointsThatAreGone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = l.OnHost(func(h *topology.Host) error {
-		return h.Do(func() error {
-			cookie, err := ebpf.NamespaceCookie()
-			if err != nil {
-				return err
-			}
-			if h == l.Node() {
-				return namespaces.AddNode(cookie)
-			}
-			return namespaces.AddPod(cookie)
-		})
-	})
+	namespaces, err := sockethooks.Namespaces(sockethooks.Of(l))
 	if err != nil {
 		t.Fatal(err)
 	}
-
+	defer namespaces.Close()
 	frontends := []netip.Addr{netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("fd00:10:96::10")}
 	service := func(name string, number uint16, pods ...int) *state.Service {
 		s := &state.Service{Name: state.ServiceName{Namespace: "default", Name: name}}

@@ -5,9 +5,12 @@ package e2e
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net/netip"
+	"sync/atomic"
 	"time"
 
 	"github.com/switchyard-net/switchyard/backend"
@@ -18,6 +21,7 @@ import (
 	"github.com/switchyard-net/switchyard/store"
 	"github.com/switchyard-net/switchyard/test/e2e/controlplane"
 	"github.com/switchyard-net/switchyard/test/e2e/kubeproxy"
+	"github.com/switchyard-net/switchyard/test/sockethooks"
 	"github.com/switchyard-net/switchyard/test/topology"
 )
 
@@ -77,9 +81,12 @@ func startOurs(ctx context.Context, plane *controlplane.ControlPlane, s settings
 	if err != nil {
 		return nil, errors.Join(err, n.Close())
 	}
-	var dataplane *nftables.Backend
+	var dataplane interface {
+		backend.Backend
+		Close() error
+	}
 	err = n.Node().Do(func() (err error) {
-		dataplane, err = nftables.New(ctx, nftables.Options{})
+		dataplane, err = newDataplane(ctx, sockethooks.Of(n.Lab), nil)
 		return err
 	})
 	if err != nil {
@@ -106,6 +113,26 @@ func startOurs(ctx context.Context, plane *controlplane.ControlPlane, s settings
 		return errors.Join(err, n.Close())
 	}
 	return n, nil
+}
+
+var dataplaneName = flag.String("dataplane", "nftables", "the dataplane that is tested: nftables, or ebpf above it")
+
+// translated counts the connections that went through socket hooks.
+var translated atomic.Uint64
+
+// newDataplane makes the dataplane that is tested, in the calling thread's network namespace.
+func newDataplane(ctx context.Context, on sockethooks.OnNamespace, log *slog.Logger) (interface {
+	backend.Backend
+	Close() error
+}, error) {
+	o := nftables.Options{Logger: log}
+	switch *dataplaneName {
+	case "nftables":
+		return nftables.New(ctx, o)
+	case "ebpf":
+		return sockethooks.NewPair(ctx, on, o, &translated)
+	}
+	return nil, fmt.Errorf("-dataplane %s: use nftables or ebpf", *dataplaneName)
 }
 
 func newNode(ctx context.Context, name string) (*node, error) {

@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/switchyard-net/switchyard/backend"
-	"github.com/switchyard-net/switchyard/backend/nftables"
 	"github.com/switchyard-net/switchyard/conformance"
 	"github.com/switchyard-net/switchyard/source/kube"
 	"github.com/switchyard-net/switchyard/test/e2e/apicluster"
@@ -24,10 +23,11 @@ func TestMain(m *testing.M) { os.Exit(netns.Main(m)) }
 func TestStories(t *testing.T) {
 	pool := newPool(t, runtime.GOMAXPROCS(0))
 	conformance.RunStories(t, conformance.Dataplane{
-		Name: "nftables",
+		Name: *dataplaneName,
 		New: func(s conformance.Settings) (backend.Backend, error) {
-			return nftables.New(t.Context(), nftables.Options{Logger: s.Logger})
+			return newDataplane(t.Context(), s.OnNamespace, s.Logger)
 		},
+		KeepsHairpinSource: *dataplaneName == "ebpf",
 		NewAPI: func(node string) (conformance.API, error) {
 			plane := <-pool
 			api, err := newLease(plane, node)

@@ -91,6 +91,7 @@ var arrows = []arrow{
 	{"test/randcluster", []string{"model", "state", "test/probe", "test/oracle"}},
 	{"test/netns", nil},
 	{"test/topology", []string{"state", "test/netns"}},
+	{"test/sockethooks", []string{"backend", "test/topology"}},
 	{"test/loadcheck", []string{"state", "test/probe", "test/oracle", "test/topology"}},
 	{"test/laws", nil},
 	{"test/apitest", []string{"state", "source/file", "brain", "store", "server", "internal/objectlog"}},
