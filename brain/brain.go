@@ -34,13 +34,16 @@ type Config struct {
 	NodeExternalIPs bool
 	// MaxEntries is how many entries one service may have; see [MaxEntries], which is the most and what 0 stands for.
 	MaxEntries int64
+	// TCPLingers puts the lingering endpoints of TCP ports into records, too, for a dataplane that resets connections to removed endpoints.
+	// It costs a change of the record for each endpoint that stops serving after it has left the routes.
+	TCPLingers bool
 }
 
 // Equal reports whether two configurations are the same in every field.
 func (c *Config) Equal(o *Config) bool {
 	return c.NodeName == o.NodeName && c.ServiceProxyName == o.ServiceProxyName && c.LocalDetector.Equal(o.LocalDetector) &&
 		c.NodePorts.Equal(o.NodePorts) && c.MasqueradeAll == o.MasqueradeAll && slices.Equal(c.ExternalIPs, o.ExternalIPs) && c.NodeExternalIPs == o.NodeExternalIPs &&
-		c.MaxEntries == o.MaxEntries
+		c.MaxEntries == o.MaxEntries && c.TCPLingers == o.TCPLingers
 }
 
 // Families is a set of IP families.

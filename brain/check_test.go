@@ -140,8 +140,8 @@ func checkEndpoints(family state.Family, eps []state.Endpoint) error {
 }
 
 func checkLingering(p *state.Port) error {
-	if p.Protocol != state.UDP && len(p.Lingering) > 0 {
-		return errors.New("lingering endpoints of a protocol other than UDP")
+	if p.Protocol == state.SCTP && len(p.Lingering) > 0 {
+		return errors.New("lingering endpoints of SCTP")
 	}
 	for _, r := range []state.Route{p.Internal.Inside, p.Internal.Outside, p.External.Inside, p.External.Outside} {
 		for _, e := range p.Lingering {

@@ -109,6 +109,7 @@ func (g *generator) input() *input {
 	if g.byte()%4 == 1 {
 		in.cfg.ExternalIPs = list(g, func() netip.Prefix { return one(g, anyPrefix) })
 	}
+	in.cfg.TCPLingers = g.bool()
 	return in
 }
 

@@ -365,6 +365,15 @@ func TestLingering(t *testing.T) {
 			if got := showEndpoints(compute(t, config(), thisNode(), svc, s).Ports[0].Lingering); got != c.want {
 				t.Errorf("got %q, want %q", got, c.want)
 			}
+			svc.Ports[0].Protocol, s.Ports[0].Protocol = state.TCP, state.TCP
+			cfg, want := config(), c.want
+			cfg.TCPLingers = true
+			if c.protocol != state.UDP {
+				want = "10.1.0.2:8080 10.1.0.3:8080 10.1.0.5:8080*"
+			}
+			if got := showEndpoints(compute(t, cfg, thisNode(), svc, s).Ports[0].Lingering); got != want {
+				t.Errorf("TCP, where it lingers: got %q, want %q", got, want)
+			}
 		})
 	}
 }

@@ -40,7 +40,7 @@ func setTraffic(p *state.Port, cfg *Config, svc *model.Service, eps candidates) 
 			p.External = state.Traffic{Inside: cluster, Outside: local, Masquerade: state.MasqueradeNode}
 		}
 	}
-	if p.Protocol == state.UDP {
+	if p.Protocol == state.UDP || p.Protocol == state.TCP && cfg.TCPLingers {
 		p.Lingering = lingering(eps, cluster.Endpoints, local.Endpoints)
 	}
 }
@@ -81,8 +81,8 @@ func internalMasquerade(cfg *Config, family state.Family) state.Masquerade {
 	return state.MasqueradeNever
 }
 
-// lingering returns the serving endpoints that are in no route of the port: UDP flows to them go on
-// (pkg/proxy/conntrack/cleanup.go, which keeps flows to serving endpoints).
+// lingering returns the serving endpoints that are in no route of the port: flows to them go on (pkg/proxy/conntrack/cleanup.go, which
+// keeps UDP flows to serving endpoints). They terminate, or policies and hints send new connections elsewhere.
 func lingering(eps candidates, routes ...[]state.Endpoint) []state.Endpoint {
 	var out []state.Endpoint
 	for _, e := range eps {

@@ -111,7 +111,8 @@ type Port struct {
 	// the port's frontends it uses. It is a whole number of seconds. 0 means none.
 	Affinity time.Duration
 	// Lingering are serving endpoints of a UDP port that are in no route: they get no new connections here, but UDP flows
-	// that they already have must not be cut. Always empty for other protocols, ordered as [Route.Endpoints].
+	// that they already have must not be cut. So are those of a TCP port where connections to removed endpoints are to be reset. Empty
+	// otherwise, ordered as [Route.Endpoints].
 	Lingering []Endpoint
 }
 

@@ -34,7 +34,15 @@ func fillPort(p *state.Port, m *localnetv1.Port) {
 	m.Internal = traffic(&p.Internal, all)
 	m.External = traffic(&p.External, all)
 	m.AffinitySeconds = seconds(p.Affinity)
-	m.Lingering = indices(p.Lingering, all)
+	m.Lingering = indices(lingering(p), all)
+}
+
+// lingering returns the lingering endpoints that a message has: those of UDP. Clients take others for a fault.
+func lingering(p *state.Port) []state.Endpoint {
+	if p.Protocol != state.UDP {
+		return nil
+	}
+	return p.Lingering
 }
 
 // seconds returns a time-out in whole seconds. Kubernetes' longest is a day.
@@ -98,7 +106,7 @@ func endpointsOf(p *state.Port) []state.Endpoint {
 	var all []state.Endpoint
 	merged := false
 	for _, list := range [...][]state.Endpoint{
-		p.Internal.Inside.Endpoints, p.Internal.Outside.Endpoints, p.External.Inside.Endpoints, p.External.Outside.Endpoints, p.Lingering,
+		p.Internal.Inside.Endpoints, p.Internal.Outside.Endpoints, p.External.Inside.Endpoints, p.External.Outside.Endpoints, lingering(p),
 	} {
 		switch {
 		case len(list) == 0 || same(list, all):
