@@ -250,6 +250,10 @@ type Set struct {
 	// Dynamic is set if rules add elements, which time out. MaxSize is then required.
 	Dynamic bool
 	MaxSize uint32
+	// Expiring is set if elements that are added have a Timeout.
+	Expiring bool
+	// Counted is set if each element counts the packets that a rule has found in the set.
+	Counted bool
 }
 
 func (s *Set) flags() uint32 {
@@ -262,6 +266,9 @@ func (s *Set) flags() uint32 {
 	}
 	if s.Dynamic {
 		flags |= nftSetTimeout | nftSetEval
+	}
+	if s.Expiring {
+		flags |= nftSetTimeout
 	}
 	return flags
 }
@@ -284,6 +291,9 @@ func (s *Set) attrs(t Table) []Attr {
 	}
 	if s.Dynamic {
 		attrs = append(attrs, attrNest(nftaSetDesc, attrU32(nftaSetDescSize, s.MaxSize)))
+	}
+	if s.Counted {
+		attrs = append(attrs, attrNest(nftaSetExpr, attrString(nftaExprName, counterName)))
 	}
 	if order := s.byteOrder(); order != nil {
 		attrs = append(attrs, Attr{Type: nftaSetUserdata, Value: order})
@@ -323,6 +333,10 @@ type Elem struct {
 	Data   []byte
 	// Timeout and Expires are in milliseconds: the whole time, and what is left of it. 0 for none.
 	Timeout, Expires uint64
+	// Comment is what "nft list" shows of the element, of [MaxComment] bytes at most.
+	Comment string
+	// Packets is what an element of a set that is Counted has counted. It is not sent.
+	Packets uint64
 }
 
 // FlushSet deletes all elements of a set or map.
@@ -333,7 +347,8 @@ func (b *Batch) FlushSet(t Table, set string) {
 	b.count++
 }
 
-// AddElem adds an element. It is an error if the key is there with other data.
+// AddElem adds an element. It is an error if the key is there with other data. An element that is there without data stays as it is, but
+// may get the new time-out, depending on the kernel.
 func (b *Batch) AddElem(t Table, set string, e Elem) { b.elem(nftMsgNewSetElem, nlmFCreate, t, set, e) }
 
 // DeleteElem deletes an element by its key. It is an error if it is not there.
@@ -341,7 +356,7 @@ func (b *Batch) DeleteElem(t Table, set string, e Elem) { b.elem(nftMsgDelSetEle
 
 // elem puts elements of the same set into one message, as long as the list's 16-bit length allows.
 func (b *Batch) elem(op, flags uint16, t Table, set string, e Elem) {
-	const room = 256 // more than any element takes
+	const room = 512 // more than any element takes
 	o := &b.open
 	if o.list == 0 || o.op != op || o.set != set || o.table != t || len(b.buf)-o.list > maxAttr-room {
 		b.begin(op, flags, t.Family)
@@ -362,6 +377,9 @@ func (b *Batch) elem(op, flags uint16, t Table, set string, e Elem) {
 	if e.Timeout != 0 {
 		b.buf = appendAttr(b.buf, attrU64(nftaSetElemTimeout, e.Timeout))
 		b.buf = appendAttr(b.buf, attrU64(nftaSetElemExpiration, e.Expires))
+	}
+	if e.Comment != "" {
+		b.buf = appendAttrBytes(b.buf, nftaSetElemUserdata, encodeComment(e.Comment))
 	}
 	b.buf = endNest(b.buf, at)
 	b.count++

@@ -65,16 +65,21 @@ type CtKey uint32
 
 // The properties in use. Address and port keys take a direction.
 const (
-	CtStatus   CtKey = nftCtStatus
-	CtProtoDst CtKey = nftCtProtoDst
-	CtSrcIP    CtKey = nftCtSrcIP
-	CtDstIP    CtKey = nftCtDstIP
-	CtSrcIP6   CtKey = nftCtSrcIP6
-	CtDstIP6   CtKey = nftCtDstIP6
+	CtStatus CtKey = nftCtStatus
+	// CtDirection is one byte, [OriginalDirection] for packets from the side that began the connection.
+	CtDirection CtKey = nftCtDirection
+	CtProtoDst  CtKey = nftCtProtoDst
+	CtSrcIP     CtKey = nftCtSrcIP
+	CtDstIP     CtKey = nftCtDstIP
+	CtSrcIP6    CtKey = nftCtSrcIP6
+	CtDstIP6    CtKey = nftCtDstIP6
 )
 
 // CtStatusDNAT is the bit of [CtStatus] of connections whose destination was translated.
 const CtStatusDNAT = ipsDstNAT
+
+// OriginalDirection is what [CtDirection] loads for packets from the side that began the connection.
+func OriginalDirection() []byte { return []byte{ipCtDirOriginal} }
 
 // Ct loads a property of the packet's connection.
 func Ct(reg uint32, k CtKey) Expr {
@@ -161,6 +166,9 @@ func RejectPort(f Family) Expr {
 	}
 	return Expr{"reject", []Attr{attrU32(nftaRejectType, nftRejectICMPUnreach), {Type: nftaRejectICMPCode, Value: []byte{code}}}}
 }
+
+// Counter counts packets. [Skeleton.Packets] reads it.
+func Counter() Expr { return Expr{Name: counterName} }
 
 // AddrType selects the address whose type AddressType loads.
 type AddrType uint32

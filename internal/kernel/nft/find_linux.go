@@ -20,7 +20,7 @@ const maxRoom = 512
 func (c *Conn) Find(t Table, set string, width int, keys []byte, found func(i int, data []byte)) error {
 	for at := 0; at < len(keys); {
 		asked := keys[at:min(at+c.room*width, len(keys))]
-		n, err := c.findEach(t, set, width, asked, func(i int, data []byte) { found(at/width+i, data) })
+		n, err := c.findEach(t, set, width, asked, func(i int, e Elem) { found(at/width+i, e.Data) })
 		at += n * width
 		switch {
 		case errors.Is(err, unix.ENOENT):
@@ -35,8 +35,23 @@ func (c *Conn) Find(t Table, set string, width int, keys []byte, found func(i in
 	return nil
 }
 
+// Elem returns the element of a set with a key. ok is false if there is none, or no such set.
+func (c *Conn) Elem(t Table, set string, key []byte) (e Elem, ok bool, err error) {
+	_, err = c.findEach(t, set, len(key), key, func(_ int, found Elem) {
+		e, ok = found, true
+		e.Key, e.KeyEnd, e.Data = bytes.Clone(e.Key), bytes.Clone(e.KeyEnd), bytes.Clone(e.Data)
+	})
+	if errors.Is(err, unix.ENOENT) {
+		return Elem{}, false, nil
+	}
+	if err != nil {
+		return Elem{}, false, fmt.Errorf("set %s of table %s: %w", set, t.Name, err)
+	}
+	return e, ok, nil
+}
+
 // findEach asks for elements in one message and returns how many were found before the first that was not.
-func (c *Conn) findEach(t Table, set string, width int, keys []byte, found func(i int, data []byte)) (n int, err error) {
+func (c *Conn) findEach(t Table, set string, width int, keys []byte, found func(i int, e Elem)) (n int, err error) {
 	c.seq++
 	b := Batch{seq: c.seq - 1, buf: c.out[:0]}
 	b.message(subsystem|nftMsgGetSetElem, unix.NLM_F_REQUEST|unix.NLM_F_ACK, t.Family, 0)
@@ -79,7 +94,7 @@ func (c *Conn) findEach(t Table, set string, width int, keys []byte, found func(
 			if !bytes.Equal(e.Key, keys[n*width:(n+1)*width]) {
 				return fmt.Errorf("asked for the element with key %x, got %x", keys[n*width:(n+1)*width], e.Key)
 			}
-			found(n, e.Data)
+			found(n, e)
 			n++
 			return nil
 		})

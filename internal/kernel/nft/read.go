@@ -45,10 +45,22 @@ func decodeElem(attrs []byte) (e Elem, err error) {
 			e.Timeout = beUint64(v)
 		case nftaSetElemExpiration:
 			e.Expires = beUint64(v)
+		case nftaSetElemUserdata:
+			e.Comment = decodeComment(v)
+		case nftaSetElemExpr:
+			e.Packets = countedPackets(v)
 		}
 		return nil
 	})
 	return e, err
+}
+
+// countedPackets returns what an expression has counted, 0 if it does not count.
+func countedPackets(expr []byte) uint64 {
+	if attrStr(expr, nftaExprName) != counterName {
+		return 0
+	}
+	return beUint64(findAttr(findAttr(expr, nftaExprData, 0), nftaCounterPackets, 0))
 }
 
 // repeated returns hashes of the keys that stand in elems more than once, sorted.
@@ -125,6 +137,18 @@ func setCount(attrs []byte) (n int, ok bool) {
 		return 0, false
 	}
 	return int(beUint32(v)), true
+}
+
+// Packets returns how many packets the counters in a chain's rules have counted.
+func (s *Skeleton) Packets(chain string) (n uint64) {
+	for _, rule := range s.rules[chain] {
+		// Attributes that cannot be read count nothing.
+		_ = eachAttr(findAttr(rule, nftaRuleExpressions, 0), func(_ uint16, expr []byte) error {
+			n += countedPackets(expr)
+			return nil
+		})
+	}
+	return n
 }
 
 // Fits reports whether the table has exactly these flags, and holds no sets and chains but those given, and each as it should be,

@@ -28,10 +28,11 @@ type TableInfo struct {
 // MaxComment is how long a comment may be, in bytes. The nft program shows no longer ones.
 const MaxComment = 127
 
-// Comments are user data as libnftnl lays it out: a type, a length, and a string that ends with a zero byte.
+// Comments are user data as libnftnl lays it out: a type, which is the same for tables and elements, a length, and a string that ends with
+// a zero byte.
 func encodeComment(comment string) []byte {
 	comment = comment[:min(len(comment), MaxComment)]
-	data := append([]byte{nftnlUdataTableComment, byte(len(comment) + 1)}, comment...)
+	data := append([]byte{nftnlUdataComment, byte(len(comment) + 1)}, comment...)
 	return append(data, 0)
 }
 
@@ -41,7 +42,7 @@ func decodeComment(data []byte) string {
 		if data = data[2:]; n > len(data) {
 			break
 		}
-		if typ == nftnlUdataTableComment {
+		if typ == nftnlUdataComment {
 			comment, _, _ := strings.Cut(string(data[:n]), "\x00")
 			return comment
 		}

@@ -103,6 +103,7 @@ const (
 	nftaSetDesc     = 9
 	nftaSetID       = 10
 	nftaSetUserdata = 13
+	nftaSetExpr     = 17
 	nftaSetCount    = 20 // since Linux 6.18
 
 	nftaSetDescSize   = 1 // enum nft_set_desc_attributes
@@ -131,6 +132,8 @@ const (
 	nftaSetElemData       = 2
 	nftaSetElemTimeout    = 4
 	nftaSetElemExpiration = 5
+	nftaSetElemUserdata   = 6
+	nftaSetElemExpr       = 7
 	nftaSetElemKeyEnd     = 10
 )
 
@@ -182,15 +185,23 @@ const (
 	nftaCtKey       = 2
 	nftaCtDirection = 3
 
-	nftCtStatus   = 2
-	nftCtProtoDst = 12
-	nftCtSrcIP    = 19
-	nftCtDstIP    = 20
-	nftCtSrcIP6   = 21
-	nftCtDstIP6   = 22
+	nftCtDirection = 1
+	nftCtStatus    = 2
+	nftCtProtoDst  = 12
+	nftCtSrcIP     = 19
+	nftCtDstIP     = 20
+	nftCtSrcIP6    = 21
+	nftCtDstIP6    = 22
 
 	ipCtDirOriginal = 0
 	ipsDstNAT       = 1 << 5
+)
+
+// The expression counter (enum nft_counter_attributes).
+const (
+	counterName = "counter"
+
+	nftaCounterPackets = 2
 )
 
 // The expressions cmp and bitwise (enum nft_cmp_attributes, enum nft_cmp_ops, enum nft_bitwise_attributes).
@@ -293,5 +304,5 @@ const (
 	byteorderHostEndian = 1
 )
 
-// User data of tables (enum nftnl_udata_types of libnftnl's udata.h).
-const nftnlUdataTableComment = 0
+// User data of tables and of elements (enum nftnl_udata_types and enum nftnl_udata_set_elem_types of libnftnl's udata.h).
+const nftnlUdataComment = 0
