@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 
 	"github.com/switchyard-net/switchyard/backend/nftables/internal/ruleset"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
@@ -25,7 +26,7 @@ func Cleanup(ctx context.Context) (removed bool, err error) {
 	}
 	var batch nft.Batch
 	loopback := false
-	for _, t := range ruleset.Tables() {
+	for _, t := range slices.Concat(ruleset.Tables(), ruleset.ResetTables()) {
 		exists, err := conn.HasTable(t)
 		if err != nil {
 			return false, fmt.Errorf("nftables: looking for table %v: %w", t, err)

@@ -54,6 +54,8 @@ type Backend struct {
 
 	mirror *ruleset.Mirror
 	stale  staleServices
+	// resets is nil if connections to endpoints that are gone are not reset.
+	resets *resets
 	// known is set if the mirror shows what the kernel holds. It is not before the first Apply, and after a failure that
 	// leaves doubts; then the next Apply reads the tables back.
 	known bool
@@ -161,7 +163,7 @@ func (b *Backend) own(ctx context.Context) error {
 			"lacks", nft.PersistentTables.Name, "since", nft.PersistentTables.Since)
 	}
 	b.batch.Reset()
-	for _, t := range ruleset.Tables() {
+	for _, t := range slices.Concat(ruleset.Tables(), ruleset.ResetTables()) {
 		info, err := b.kernel.Table(t)
 		switch {
 		case errors.Is(err, os.ErrNotExist):
@@ -193,7 +195,13 @@ func (b *Backend) own(ctx context.Context) error {
 
 // intact reports whether our tables are still there and ours.
 func (b *Backend) intact() (bool, error) {
-	for _, t := range ruleset.Tables() {
+	tables := ruleset.Tables()
+	if b.resets != nil {
+		for _, f := range b.resets.Exists() {
+			tables = append(tables, resetTable(f))
+		}
+	}
+	for _, t := range tables {
 		info, err := b.kernel.Table(t)
 		if errors.Is(err, os.ErrNotExist) || err == nil && info.Flags != b.flags {
 			return false, nil
@@ -205,13 +213,14 @@ func (b *Backend) intact() (bool, error) {
 	return true, nil
 }
 
-// Reconfigure replaces the options, except for Logger, TakeOver, Program and OnFlowsCut. Nothing in the kernel changes before the next
+// Reconfigure replaces the options, except for Logger, TakeOver, Program and the callbacks. Nothing in the kernel changes before the next
 // Apply, which must be of a full update. No other method may be called meanwhile.
 func (b *Backend) Reconfigure(o Options) error {
 	if err := o.check(); err != nil {
 		return fmt.Errorf("nftables: %w", err)
 	}
 	o.Logger, o.TakeOver, o.Program, o.OnFlowsCut = b.o.Logger, b.o.TakeOver, b.o.Program, b.o.OnFlowsCut
+	o.OnGone, o.OnResets = b.o.OnGone, b.o.OnResets
 	b.o, b.detector, b.known = o, o.LocalDetector, false
 	return nil
 }
@@ -280,6 +289,7 @@ func (b *Backend) Apply(_ context.Context, u *state.Update) (backend.Result, err
 	if err != nil {
 		b.use(before)
 	}
+	result.Written += b.addResets()
 	return result, err
 }
 
@@ -448,7 +458,7 @@ func (b *Backend) apply(u *state.Update, unknown records, lost map[state.Service
 	}
 	nodePorts := b.selectNodePorts(u.Node)
 	p := b.mirror.Change(b.o.settings(b.flags), u, nodePorts)
-	written, err := b.commitNoted(p, nodePorts, func(int) []flowNote { return nil })
+	written, err := b.commitNoted(p, nil, nodePorts, func(int) []flowNote { return nil })
 	if err != nil {
 		return backend.Result{Written: written}, err
 	}
@@ -460,18 +470,23 @@ func (b *Backend) apply(u *state.Update, unknown records, lost map[state.Service
 // applyAll makes the tables show what is desired, whatever they show now.
 func (b *Backend) applyAll(want ruleset.Desired) (backend.Result, error) {
 	b.guard.arm() // before the reading: whatever changes after it is drift
+	unused, err := b.useResets()
+	if err != nil {
+		return backend.Result{}, err
+	}
 	want.NodePorts = b.selectNodePorts(want.Node)
 	p, err := b.compareAll(want)
 	if err != nil {
 		return backend.Result{}, fmt.Errorf("nftables: %w", err)
 	}
-	written, err := b.commitNoted(p, want.NodePorts, func(written int) []flowNote {
+	written, err := b.commitNoted(p, &want, want.NodePorts, func(written int) []flowNote {
 		wrote := written > 0 || b.cutter.isDoubtful()
 		if b.applied && !wrote {
 			return nil
 		}
 		return []flowNote{{all: want.All(), gap: wrote}}
 	})
+	written += unused
 	if err != nil {
 		return backend.Result{Written: written}, err
 	}
@@ -511,6 +526,9 @@ func (b *Backend) Verify(context.Context) (backend.Result, error) {
 	}
 	same := &state.Update{Node: b.mirror.Node()}
 	sure := b.known && len(b.mirror.Preserved.Lost) == 0
+	if err := b.tendResets(); err != nil {
+		b.log.Warn("cannot read how many connections were reset; will try again", "error", err)
+	}
 	if sure && alarm != foreignChange {
 		return b.apply(same, nil, nil) // a no-op, unless addresses changed
 	}
@@ -559,9 +577,13 @@ func (b *Backend) selectNodePorts(node *state.Node) []netip.Addr {
 }
 
 // commitNoted carries out a plan, after which NodePorts are served on nodePorts, and takes down what it means for flows: the services that
-// it changes, and what more returns after it. What is written does not matter for them: after a commit whose answer was lost
+// it changes, and what more returns after it. want is what a comparison had to make, nil for a change. What is written does not matter for them: after a commit whose answer was lost
 // nothing is left to write, but its changes count.
-func (b *Backend) commitNoted(p *ruleset.Plan, nodePorts []netip.Addr, more func(written int) []flowNote) (int, error) {
+func (b *Backend) commitNoted(p *ruleset.Plan, want *ruleset.Desired, nodePorts []netip.Addr, more func(written int) []flowNote) (int, error) {
+	serving, cleared, err := b.clearResets(p, want)
+	if err != nil {
+		return 0, err
+	}
 	var notes []flowNote
 	for was, is := range p.Changed() {
 		notes = append(notes, flowNote{old: was, new: is})
@@ -570,10 +592,13 @@ func (b *Backend) commitNoted(p *ruleset.Plan, nodePorts []netip.Addr, more func
 	written, err := b.commit(p)
 	if err != nil {
 		b.cutter.failed()
-		return written, err
+		return cleared + written, err
 	}
 	b.cutter.committed(nodePorts, append(notes, more(written)...)...)
-	return written, nil
+	if serving != nil {
+		serving.Commit()
+	}
+	return cleared + written, nil
 }
 
 // commit carries out a plan, and returns how many elements, chains and sets it wrote.

@@ -3,6 +3,7 @@ package nftables
 import (
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"time"
 
 	"github.com/switchyard-net/switchyard/backend/nftables/internal/ruleset"
@@ -34,6 +35,15 @@ type Options struct {
 	// were deleted, which is an estimate where the kernel deletes them by a filter. It is called by a goroutine of its own and must
 	// return soon. It may be nil.
 	OnFlowsCut func(f state.Family, took time.Duration, deleted int)
+	// ResetRemoved answers packets of translated TCP connections with a reset if their endpoint is gone: if it has left its Service and is
+	// in no route, nor among the lingering endpoints, of a TCP port of any other. The records must have lingering endpoints of TCP ports, or
+	// connections are reset to endpoints that terminate and still serve. It takes about 40 bytes for each endpoint.
+	ResetRemoved bool
+	// OnGone is called in Apply, after the commit, with the endpoints that are gone, if ResetRemoved is set. It may be nil.
+	OnGone func([]netip.AddrPort)
+	// OnResets is called in Apply and Verify with how many packets were answered with a reset because their endpoint has left a Service and
+	// is gone. The name is empty for Services that are gone themselves. It may be nil.
+	OnResets func(service state.ServiceName, packets uint64)
 }
 
 // check returns what is wrong with the options.

@@ -74,11 +74,8 @@ func (sk *skeleton) chains() []nft.Chain {
 	nat := func(name string, hook uint32, priority int32, rules ...rule) nft.Chain {
 		return nft.Chain{Name: name, Hook: &nft.Hook{Type: "nat", Number: hook, Priority: priority}, Rules: rules}
 	}
-	// nft: … ct status dnat …
-	dnatted := join(one(nft.Ct(nft.Reg0, nft.CtStatus), nft.Mask(nft.Reg0, nft.CtStatusDNAT, 0),
-		nft.NotEqual(nft.Reg0, []byte{0, 0, 0, 0})))
 	// nft: ct status dnat jump translated
-	translated := join(dnatted, one(nft.Jump(chainTranslated)))
+	translated := join(dnatted(), one(nft.Jump(chainTranslated)))
 	chains := []nft.Chain{
 		// nft: jump services
 		nat("prerouting", nft.Prerouting, priorityDst, one(nft.Jump(chainServices))),
@@ -88,9 +85,9 @@ func (sk *skeleton) chains() []nft.Chain {
 		nat("postrouting", nft.Postrouting, prioritySrc,
 			translated,
 			// nft: meta mark & 0x00004000 != 0x00000000 ct status dnat meta mark set meta mark & 0xffffbfff masquerade fully-random
-			join(sk.marked(), dnatted, sk.setMark(0), one(nft.Masquerade())),
+			join(sk.marked(), dnatted(), sk.setMark(0), one(nft.Masquerade())),
 			// nft: ct status dnat ip saddr . ip daddr @hairpin masquerade fully-random
-			join(dnatted, sk.load(nft.Reg0, srcAddr, dstAddr), one(nft.InSet(nft.Reg0, setID{kind: hairpin}.name()),
+			join(dnatted(), sk.load(nft.Reg0, srcAddr, dstAddr), one(nft.InSet(nft.Reg0, setID{kind: hairpin}.name()),
 				nft.Masquerade())),
 		),
 		{Name: chainServices, Rules: []rule{
@@ -145,6 +142,13 @@ func (sk *skeleton) chains() []nft.Chain {
 	return chains
 }
 
+// dnatted matches packets of connections whose destination is translated.
+//
+//	nft: … ct status dnat …
+func dnatted() []nft.Expr {
+	return one(nft.Ct(nft.Reg0, nft.CtStatus), nft.Mask(nft.Reg0, nft.CtStatusDNAT, 0), nft.NotEqual(nft.Reg0, []byte{0, 0, 0, 0}))
+}
+
 func family(f state.Family) nft.Family {
 	if f == state.IPv6 {
 		return nft.IPv6
@@ -160,6 +164,7 @@ const (
 	dstAddr
 	proto
 	dstPort
+	srcPort
 	origSrcAddr // of the connection, before translation
 	origDstAddr
 	origDstPort
@@ -196,6 +201,8 @@ func (sk *skeleton) load(reg uint32, fields ...field) []nft.Expr {
 			exprs = append(exprs, nft.Meta(reg, nft.MetaL4Proto))
 		case dstPort:
 			exprs = append(exprs, nft.Payload(reg, nft.TransportHeader, 2, 2))
+		case srcPort:
+			exprs = append(exprs, nft.Payload(reg, nft.TransportHeader, 0, 2))
 		case origDstPort:
 			exprs = append(exprs, nft.CtOriginal(reg, nft.CtProtoDst))
 		}

@@ -22,7 +22,10 @@ func TestMain(m *testing.M) { os.Exit(netns.Main(m)) }
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-const goldenSkeleton = "testdata/skeleton.nft"
+const (
+	goldenSkeleton = "testdata/skeleton.nft"
+	goldenResets   = "testdata/resets.nft"
+)
 
 // everyFeature is a shape that needs every kind of rule: restricted clients, affinity, NodePorts on loopback addresses, and in each view
 // classes that are exact and one that is not. Larger classes have the same rules as that one.
@@ -44,27 +47,42 @@ func everyFeature() *shape {
 
 // TestGoldenSkeleton compares what the nft tool lists of the skeleton with testdata/skeleton.nft, which is for people to read.
 func TestGoldenSkeleton(t *testing.T) {
+	p := newPlan(testSettings(families...), NewMirror(), NewMirror())
+	p.shape, p.node = *everyFeature(), testNode
+	for _, f := range families {
+		p.compareTable(&tableState{family: f}) // there is no table
+	}
+	checkGolden(t, goldenSkeleton, p.Write)
+}
+
+// TestGoldenResets does so with the tables of resets, without what is in them.
+func TestGoldenResets(t *testing.T) {
+	checkGolden(t, goldenResets, func(b *nft.Batch) {
+		for _, f := range families {
+			NewResets(0).plan(noon).writeTable(b, f)
+		}
+	})
+}
+
+// checkGolden compares what the nft tool lists after a commit with a file.
+func checkGolden(t *testing.T, file string, fill func(*nft.Batch)) {
+	t.Helper()
 	ns, err := netns.New()
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { ns.Close() })
 	version := "# listed by " + strings.Fields(nftCommand(t, ns, "--version"))[1] + "\n"
-	want, err := os.ReadFile(goldenSkeleton)
+	want, err := os.ReadFile(file)
 	if err != nil && !*update {
 		t.Fatal(err)
 	}
 	if !*update && !strings.HasPrefix(string(want), version) {
 		first, _, _ := strings.Cut(string(want), "\n")
-		t.Skipf("%s is %s, which may list rules in another way than this one: %s", goldenSkeleton, first, version)
-	}
-	p := newPlan(testSettings(families...), NewMirror(), NewMirror())
-	p.shape, p.node = *everyFeature(), testNode
-	for _, f := range families {
-		p.compareTable(&tableState{family: f}) // there is no table
+		t.Skipf("%s is %s, which may list rules in another way than this one: %s", file, first, version)
 	}
 	var b nft.Batch
-	p.Write(&b)
+	fill(&b)
 	if err := ns.Do(func() error {
 		conn, err := nft.Dial()
 		if err != nil {
@@ -76,12 +94,12 @@ func TestGoldenSkeleton(t *testing.T) {
 	}
 	got := version + nftCommand(t, ns, "list", "ruleset")
 	if *update {
-		if err := os.WriteFile(goldenSkeleton, []byte(got), 0o644); err != nil {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if diff := cmp.Diff(string(want), got); diff != "" && !*update {
-		t.Errorf("the skeleton is not what it was, see it with -update (-want +got):\n%s", diff)
+		t.Errorf("the rules are not what they were, see it with -update (-want +got):\n%s", diff)
 	}
 }
 
@@ -102,15 +120,28 @@ func nftCommand(t *testing.T, ns *netns.NS, args ...string) (out string) {
 	return out
 }
 
-// TestRulesShowTheirSyntax compares the comments in skeleton.go that begin with "nft:" with the rules of family ip in the golden file: each
-// shows a rule that is there, and each rule is shown by one.
+// TestRulesShowTheirSyntax compares the comments in skeleton.go and resets.go that begin with "nft:" with the rules of family ip in the
+// golden files: each shows a rule that is there, and each rule is shown by one.
 func TestRulesShowTheirSyntax(t *testing.T) {
-	listed, err := os.ReadFile(goldenSkeleton)
+	for _, c := range []struct {
+		code, golden, table string
+		rules, comments     int // at least
+	}{
+		{"skeleton.go", goldenSkeleton, TableName, 100, 40},
+		{"resets.go", goldenResets, ResetsName, 2, 4},
+	} {
+		checkSyntax(t, c.code, c.golden, c.table, c.rules, c.comments)
+	}
+}
+
+func checkSyntax(t *testing.T, file, golden, name string, leastRules, leastComments int) {
+	t.Helper()
+	listed, err := os.ReadFile(golden)
 	if err != nil {
 		t.Fatal(err)
 	}
 	rules := map[string]bool{} // true if a comment shows all of it
-	_, table, _ := strings.Cut(string(listed), "table ip switchyard {\n")
+	_, table, _ := strings.Cut(string(listed), "table ip "+name+" {\n")
 	table, _, _ = strings.Cut(table, "\n}\n")
 	_, chains, _ := strings.Cut(table, "\tchain ")
 	for line := range strings.Lines(chains) {
@@ -118,7 +149,7 @@ func TestRulesShowTheirSyntax(t *testing.T) {
 			rules[strings.TrimSuffix(text, "\n")] = false
 		}
 	}
-	code, err := os.ReadFile("skeleton.go")
+	code, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,15 +173,15 @@ func TestRulesShowTheirSyntax(t *testing.T) {
 			}
 		}
 		if !found {
-			t.Errorf("skeleton.go shows a rule that %s does not have: %s", goldenSkeleton, c[1])
+			t.Errorf("%s shows a rule that %s does not have: %s", file, golden, c[1])
 		}
 	}
 	for r, shown := range rules {
 		if !shown {
-			t.Errorf("skeleton.go shows no rule like this: %s", r)
+			t.Errorf("%s shows no rule like this: %s", file, r)
 		}
 	}
-	if len(rules) < 100 || len(comments) < 40 {
-		t.Errorf("%d rules and %d comments", len(rules), len(comments))
+	if len(rules) < leastRules || len(comments) < leastComments {
+		t.Errorf("%s: %d rules and %d comments", file, len(rules), len(comments))
 	}
 }

@@ -1,0 +1,232 @@
+package nftables
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"time"
+
+	"github.com/switchyard-net/switchyard/backend/nftables/internal/ruleset"
+	"github.com/switchyard-net/switchyard/internal/kernel/nft"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// resets sees to it that connections to endpoints that are gone are reset. Its tables are committed by themselves: before a commit that lets
+// endpoints serve again, and after one that takes endpoints away. A failure of the latter fails no update.
+type resets struct {
+	*ruleset.Resets
+	batch nft.Batch
+	// former is set until the tables have been read that a former process has left, and doubtful after a failure, until they are read again.
+	former, doubtful bool
+	// now is the clock. Tests replace it.
+	now func() time.Time
+}
+
+// commitResets carries out a plan of resets, and returns how many objects it wrote.
+func (b *Backend) commitResets(p *ruleset.ResetPlan) (int, error) {
+	batch := &b.resets.batch
+	batch.Reset()
+	p.Write(batch)
+	n := batch.Len()
+	if n > 0 {
+		if err := b.guard.commit(func() error { return b.kernel.Commit(batch) }); err != nil {
+			b.resets.doubtful = true
+			return 0, fmt.Errorf("nftables: tables %s: %w", ruleset.ResetsName, err)
+		}
+	}
+	if batch.Cap() > keepBatch {
+		*batch = nft.Batch{}
+	}
+	p.Commit()
+	return n, nil
+}
+
+// clearResets sees to it, before a plan is carried out, that no connection to an endpoint is reset that serves after it. If the plan is from a
+// comparison, which was to make want, the tables of resets are compared, too. want is nil for other plans.
+func (b *Backend) clearResets(p *ruleset.Plan, want *ruleset.Desired) (s *ruleset.Serving, written int, err error) {
+	if b.resets == nil {
+		return nil, 0, nil
+	}
+	s = b.resets.After(p, want)
+	compare := want != nil || b.resets.doubtful
+	var change *ruleset.ResetPlan
+	if compare {
+		found, err := b.readResets()
+		if err != nil {
+			return nil, 0, err
+		}
+		change = b.resets.Compare(s, found, b.resets.former, b.resets.now())
+	} else {
+		change = b.resets.Clear(s, b.resets.now())
+		if err := b.countBack(change); err != nil {
+			return nil, 0, err
+		}
+	}
+	if written, err = b.commitResets(change); err != nil {
+		return nil, 0, err
+	}
+	if compare {
+		b.resets.former, b.resets.doubtful = false, false
+	}
+	return s, written, nil
+}
+
+// readResets reads the tables of resets.
+func (b *Backend) readResets() ([]ruleset.Found, error) {
+	var found []ruleset.Found
+	for i, t := range ruleset.ResetTables() {
+		in := ruleset.Found{Family: []state.Family{state.IPv4, state.IPv6}[i]}
+		exists, err := b.kernel.HasTable(t)
+		if err == nil && exists {
+			in.Skeleton, err = b.kernel.ReadSkeleton(t)
+		}
+		if err == nil && exists && ruleset.HasSets(in.Family, in.Skeleton) {
+			var flows []nft.Elem
+			in.Gone, err = b.kernel.Elems(t, ruleset.GoneSet())
+			if err == nil && b.resets.former {
+				flows, err = b.kernel.Elems(t, ruleset.FlowSet())
+			}
+			in.Flows = len(flows)
+			b.resets.Count(in.Family, in.Gone, b.reportResets)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("nftables: reading table %v: %w", t, err)
+		}
+		found = append(found, in)
+	}
+	return found, nil
+}
+
+// countBack reads what the elements have counted that a plan deletes.
+func (b *Backend) countBack(p *ruleset.ResetPlan) error {
+	for f, key := range p.Back() {
+		e, ok, err := b.kernel.Elem(resetTable(f), ruleset.GoneSet(), key)
+		if err != nil {
+			return fmt.Errorf("nftables: %w", err)
+		}
+		if ok {
+			b.resets.Count(f, []nft.Elem{e}, b.reportResets)
+		}
+	}
+	return nil
+}
+
+func resetTable(f state.Family) nft.Table {
+	if f == state.IPv6 {
+		return ruleset.ResetTables()[1]
+	}
+	return ruleset.ResetTables()[0]
+}
+
+// addResets sees to it that connections are reset to endpoints that are gone since the last call. It returns how many objects it wrote.
+func (b *Backend) addResets() (written int) {
+	if b.resets == nil {
+		return 0
+	}
+	dropped := b.resets.Dropped
+	p, gone := b.resets.Lost(b.resets.now())
+	written, err := b.commitResets(p)
+	if err != nil {
+		p.Commit() // the next comparison adds them
+		b.guard.raise(quiet)
+		b.log.Warn("cannot reset connections to endpoints that are gone; will try again", "error", err)
+	}
+	b.warnDropped(dropped)
+	if len(gone) > 0 && b.o.OnGone != nil {
+		b.o.OnGone(gone)
+	}
+	return written
+}
+
+// warnDropped warns if more than before was not reset.
+func (b *Backend) warnDropped(before int) {
+	if n := b.resets.Dropped - before; n > 0 {
+		b.log.Warn("too many endpoints or connections are gone to reset all connections; clients of the others wait for their time-outs",
+			"notReset", n, "mostEndpoints", ruleset.MaxGone, "mostConnections", ruleset.MaxFlows)
+	}
+}
+
+// tendResets takes down how many connections were reset, and removes tables in which everything has timed out.
+func (b *Backend) tendResets() error {
+	if b.resets == nil {
+		return nil
+	}
+	for _, f := range b.resets.Exists() {
+		t := resetTable(f)
+		sk, err := b.kernel.ReadSkeleton(t)
+		if errors.Is(err, os.ErrNotExist) { // something else has deleted it
+			b.resets.doubtful = true
+			continue
+		}
+		var elems []nft.Elem
+		if err == nil && b.resets.Counted(f, sk) {
+			elems, err = b.kernel.Elems(t, ruleset.GoneSet())
+		}
+		if err != nil {
+			b.resets.doubtful = true
+			return fmt.Errorf("nftables: reading table %v: %w", t, err)
+		}
+		b.resets.Count(f, elems, b.reportResets)
+	}
+	_, err := b.commitResets(b.resets.Expire(b.resets.now()))
+	return err
+}
+
+// reportResets reports how many packets of connections were answered with a reset that the service had. One that is gone by now has no
+// name any longer.
+func (b *Backend) reportResets(name state.ServiceName, n uint64) {
+	if b.o.OnResets == nil {
+		return
+	}
+	if b.mirror.Record(name) == nil {
+		name = state.ServiceName{}
+	}
+	b.o.OnResets(name, n)
+}
+
+// useResets begins or ends to reset connections, as the options say. Tables that are not wanted go.
+func (b *Backend) useResets() (written int, err error) {
+	if b.o.ResetRemoved {
+		if b.resets == nil {
+			b.resets = &resets{Resets: ruleset.NewResets(b.flags), former: true, now: time.Now}
+		}
+		return 0, nil
+	}
+	b.resets = nil
+	var unwanted []nft.Table
+	for _, t := range ruleset.ResetTables() {
+		exists, err := b.kernel.HasTable(t)
+		if err != nil {
+			return 0, fmt.Errorf("nftables: %w", err)
+		}
+		if exists {
+			unwanted = append(unwanted, t)
+		}
+	}
+	return b.commitBatch(func(batch *nft.Batch) {
+		for _, t := range unwanted {
+			batch.DeleteTable(t)
+		}
+	})
+}
+
+// Flow is one direction of a TCP connection, from the client to the endpoint.
+type Flow struct{ Src, Dst netip.AddrPort }
+
+// ResetFlows answers the next packets of single flows with a TCP reset, for 15 minutes, whether they are translated or not. It is for
+// connections that look direct because they were translated when they were made. Flows beyond 65,536 of a family are left alone. It is
+// called between other calls, and needs Options.ResetRemoved. A restart may forget them.
+func (b *Backend) ResetFlows(flows []Flow) error {
+	if b.resets == nil {
+		return errors.New("nftables: ResetFlows before the first Apply, or without Options.ResetRemoved")
+	}
+	list := make([]ruleset.Flow, len(flows))
+	for i, f := range flows {
+		list[i] = ruleset.Flow(f)
+	}
+	dropped := b.resets.Dropped
+	_, err := b.commitResets(b.resets.Flows(list, b.resets.now()))
+	b.warnDropped(dropped)
+	return err
+}
