@@ -676,6 +676,63 @@ func appendKey(a netip.AddrPort) []byte {
 	return append(append(a.Addr().AsSlice(), byte(a.Port()>>8), byte(a.Port())), 0, 0)
 }
 
+// TestResetFlows resets single connections that are not translated. Others to the same endpoint go on, a Verify leaves the flows alone, and
+// an endpoint that serves again does not end them.
+func TestResetFlows(t *testing.T) {
+	r := newRemoval(t)
+	r.backend = newBackend(t, r.ns, r.options)
+	if err := r.backend.ResetFlows(nil); err == nil {
+		t.Error("before the first Apply, there is no error")
+	}
+	r.show(true, r.web("near", "stays"))
+	reset, live, later := r.direct("near"), r.direct("near"), r.direct("near")
+	flows := func(sessions []*session) (list []Flow) {
+		for _, s := range sessions {
+			list = append(list, Flow{Src: netip.MustParseAddrPort(s.conn.LocalAddr().String()), Dst: s.dst})
+		}
+		return list
+	}
+	if err := r.backend.ResetFlows(flows(reset)); err != nil {
+		t.Fatal(err)
+	}
+	r.expectTables("flows alone", 0)
+	nftCommand(t, r.ns, "list", "ruleset")
+	expectAll(t, "reset", syscall.ECONNRESET, reset)
+	expectAll(t, "others", nil, live)
+	r.show(false, r.web("stays"))
+	if err := r.backend.ResetFlows(append(flows(later), flows(reset)...)); err != nil {
+		t.Fatal(err)
+	}
+	r.expectTables("an endpoint, too", 1)
+	r.show(false, r.web("near", "stays"))
+	if v := verify(t, r.backend); v.Written != 0 {
+		t.Errorf("Verify: %+v", v)
+	}
+	r.expectTables("the endpoint is back", 0)
+	expectAll(t, "reset", syscall.ECONNRESET, later)
+	expectAll(t, "others", nil, live)
+	r.backend.resets.now = func() time.Time { return time.Now().Add(ruleset.FlowTimeout) }
+	verify(t, r.backend)
+	r.expectTables("after the time-out", -1)
+
+	if err := r.backend.ResetFlows(flows(live)); err != nil {
+		t.Fatal(err)
+	}
+	closeBackend(r.backend)
+	if written := r.start(r.web("near", "stays")); written != 0 {
+		t.Errorf("a restart writes %d objects", written)
+	}
+	r.backend.resets.now = func() time.Time { return time.Now().Add(ruleset.FlowTimeout) }
+	verify(t, r.backend)
+	r.expectTables("after a restart and the time-out", -1)
+	closeBackend(r.backend)
+	r.options.ResetRemoved = false
+	r.start(r.web("near", "stays"))
+	if err := r.backend.ResetFlows(flows(live)); err == nil {
+		t.Error("without the option, there is no error")
+	}
+}
+
 // TestResetHistory applies and withdraws at random, with faults, and compares what the kernel holds with what is gone.
 func TestResetHistory(t *testing.T) {
 	ns := newNS(t)
