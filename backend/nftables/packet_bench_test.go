@@ -4,6 +4,7 @@ package nftables
 
 import (
 	"encoding/binary"
+	"fmt"
 	"net"
 	"net/netip"
 	"runtime"
@@ -13,7 +14,9 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/switchyard-net/switchyard/backend/nftables/internal/ruleset"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/netns"
 )
 
 // connectionsPerNS is how many connections are begun in one namespace: connection tracking keeps all of them meanwhile.
@@ -61,11 +64,63 @@ func BenchmarkFirstPacket(b *testing.B) {
 	}
 }
 
+// BenchmarkEstablishedPacket sends packets of one TCP connection from the node, translated or not, with endpoints that are gone, none of them its
+// own. Use -benchtime=1000000x -count=7, and compare the least.
+func BenchmarkEstablishedPacket(b *testing.B) {
+	service := func(endpoints ...state.Endpoint) *state.Service {
+		eps := forward(endpoints)
+		return serviceOf("measured", state.Port{
+			Name: "p", Protocol: state.TCP, Family: state.IPv4,
+			Frontends: []state.Frontend{{Kind: state.LoadBalancer, Addr: addr("203.0.113.1"), Port: 80}},
+			External:  state.Traffic{Inside: eps, Outside: eps},
+		})
+	}
+	for _, c := range []struct {
+		name string
+		on   bool
+		gone int
+	}{{"off", false, 0}, {"none gone", true, 0}, {"1 gone", true, 1}, {"10,000 gone", true, 10_000}} {
+		for _, to := range []string{"203.0.113.1", "203.0.113.2"} {
+			kind := map[string]string{"203.0.113.1": "translated", "203.0.113.2": "direct"}[to]
+			b.Run(c.name+", "+kind, func(b *testing.B) {
+				node := newPacketNode(b)
+				dataplane := newBackend(b, node.ns, Options{ResetRemoved: c.on})
+				defer closeBackend(dataplane)
+				apply(b, dataplane, full(service(endpointsOf(state.IPv4, 1, 1+c.gone)...)))
+				apply(b, dataplane, delta(service(endpointsOf(state.IPv4, 1, 1)...)))
+				took := node.send(b, []byte{ // an IPv4 header, and TCP's with the flag ACK
+					0x45, 0, 0, 40, 0, 0, 0, 0, 64, 6, 0, 0, 198, 18, 0, 0, 203, 0, 113, addr(to).As4()[3],
+					0x80, 0, 0, 80, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 0xff, 0xff, 0, 0, 0, 0,
+				}, b.N, func([]byte, int) {})
+				b.ReportMetric(0, "ns/op") // which counts other processes, too
+				b.ReportMetric(float64(took.Nanoseconds())/float64(b.N), "cpu-ns/op")
+			})
+		}
+	}
+}
+
 // sendFirstPackets returns the processor time that it takes to send count packets.
 func sendFirstPackets(b *testing.B, services []*state.Service, manyHosts bool, count int) time.Duration {
 	b.Helper()
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
+	node := newPacketNode(b)
+	dataplane := newBackend(b, node.ns, Options{})
+	defer closeBackend(dataplane)
+	apply(b, dataplane, full(services...))
+	// An IPv4 header, UDP's, and no payload.
+	packet := []byte{0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 198, 18, 0, 0, 203, 0, 113, 1, 0, 0, 0, 80, 0, 8, 0, 0}
+	return node.send(b, packet, count, func(packet []byte, i int) {
+		if manyHosts {
+			binary.BigEndian.PutUint16(packet[14:], uint16(i))
+		}
+		binary.BigEndian.PutUint16(packet[20:], uint16(1024+i))
+	})
+}
+
+// packetNode is a node that sends packets out of a device that nobody listens at.
+type packetNode struct{ ns *netns.NS }
+
+func newPacketNode(b *testing.B) packetNode {
+	b.Helper()
 	ns := newNS(b)
 	h, dev := addDevice(b, ns, "192.0.2.1/24")
 	peer, err := h.LinkByName("veth-b")
@@ -81,27 +136,75 @@ func sendFirstPackets(b *testing.B, services []*state.Service, manyHosts bool, c
 			b.Fatal(err)
 		}
 	}
-	dataplane := newBackend(b, ns, Options{})
-	defer closeBackend(dataplane)
-	apply(b, dataplane, full(services...))
+	return packetNode{ns}
+}
+
+// send returns the processor time that it takes to send a packet count times, each after a change. The kernel fills in the checksum and the
+// identification.
+func (n packetNode) send(b *testing.B, packet []byte, count int, change func(packet []byte, i int)) time.Duration {
+	b.Helper()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	var fd int
-	inNS(b, ns, func() (err error) {
+	inNS(b, n.ns, func() (err error) {
 		fd, err = syscall.Socket(syscall.AF_INET, syscall.SOCK_RAW, syscall.IPPROTO_RAW)
 		return err
 	})
 	defer syscall.Close(fd)
-	// An IPv4 header, UDP's, and no payload. The kernel fills in the checksum and the identification.
-	packet := []byte{0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 198, 18, 0, 0, 203, 0, 113, 1, 0, 0, 0, 80, 0, 8, 0, 0}
-	to := &syscall.SockaddrInet4{Addr: [4]byte{203, 0, 113, 1}}
+	to := &syscall.SockaddrInet4{Addr: [4]byte(packet[16:20])}
 	before := processorTime()
 	for i := range count {
-		if manyHosts {
-			binary.BigEndian.PutUint16(packet[14:], uint16(i))
-		}
-		binary.BigEndian.PutUint16(packet[20:], uint16(1024+i))
+		change(packet, i)
 		if err := syscall.Sendto(fd, packet, 0, to); err != nil {
 			b.Fatal(err)
 		}
 	}
 	return processorTime() - before
+}
+
+// BenchmarkGoneEndpoints lets an endpoint leave its service and come back while others are gone, and reads what they have counted.
+func BenchmarkGoneEndpoints(b *testing.B) {
+	for _, gone := range []int{-1, 0, 1, 10_000, ruleset.MaxGone - 1} {
+		ns := newNS(b)
+		dataplane := newBackend(b, ns, Options{ResetRemoved: gone >= 0})
+		many := serviceOf("many", clusterIPPort(state.IPv4, state.TCP, 1, nil))
+		few := serviceOf("many", clusterIPPort(state.IPv4, state.TCP, 1, nil))
+		for i := range max(gone, 0) {
+			a := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
+			many.Ports[0].Lingering = append(many.Ports[0].Lingering, state.Endpoint{Addr: netip.AddrPortFrom(a, 80)})
+		}
+		there := serviceOf("one", clusterIPPort(state.IPv4, state.TCP, 2, endpointsOf(state.IPv4, 1, 5)))
+		left := serviceOf("one", clusterIPPort(state.IPv4, state.TCP, 2, endpointsOf(state.IPv4, 1, 4)))
+		apply(b, dataplane, full(many, there))
+		began := time.Now()
+		apply(b, dataplane, delta(few))
+		if gone > 1 {
+			b.Logf("%d endpoints at once: %v", gone, time.Since(began))
+		}
+		name := fmt.Sprintf("%d gone", gone)
+		if gone < 0 {
+			name = "off"
+		}
+		b.Run(name+", one leaves and comes back", func(b *testing.B) {
+			for b.Loop() {
+				apply(b, dataplane, delta(left))
+				apply(b, dataplane, delta(there))
+			}
+		})
+		b.Run(name+", Verify", func(b *testing.B) {
+			for b.Loop() {
+				verify(b, dataplane)
+			}
+		})
+		if gone > 0 {
+			b.Run(name+", reading counters", func(b *testing.B) {
+				for b.Loop() {
+					if _, err := dataplane.kernel.Elems(ruleset.ResetTables()[0], ruleset.GoneSet()); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+		closeBackend(dataplane)
+	}
 }
