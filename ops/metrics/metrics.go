@@ -81,6 +81,7 @@ type Registry struct {
 	queued       time.Time // the newest time at which a change asked for a sync
 	changes      changes
 	drops        drops
+	resets       resets
 }
 
 // own are Switchyard's metrics that are written, not asked for.
@@ -100,6 +101,7 @@ func New(o Options) *Registry {
 		registry: prometheus.NewRegistry(),
 		started:  time.Now(),
 		drops:    newDrops(),
+		resets:   newResets(),
 	}
 	for _, f := range o.Families {
 		r.families = append(r.families, f.String())
@@ -145,6 +147,10 @@ func (r *Registry) registerOwn(o *Options) {
 		r.own.attempts.WithLabelValues(call, "success")
 		r.own.attempts.WithLabelValues(call, "error")
 	}
+	r.resets.packets = counter("connection_resets_total",
+		"Packets that were answered with a reset because their endpoint had left the Service. Without a name: of Services that are gone, and of those beyond the first 1,000.",
+		"namespace", "name")
+	r.resets.packets.WithLabelValues("", "")
 	info := prometheus.GaugeOpts{Namespace: "switchyard", Name: "build_info", Help: "1, labelled by what was built."}
 	register(r.registry, prometheus.NewGaugeVec(info, []string{"version", "go_version", "platform"})).
 		WithLabelValues(cmp.Or(o.Version, "unknown"), runtime.Version(), runtime.GOOS+"/"+runtime.GOARCH).Set(1)

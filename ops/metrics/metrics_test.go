@@ -48,6 +48,7 @@ rest_client_transport_ca_reload_total counter reason,result
 rest_client_transport_create_calls_total counter result
 switchyard_applied_revision gauge
 switchyard_build_info gauge go_version,platform,version
+switchyard_connection_resets_total counter name,namespace
 switchyard_dataplane_attempts_total counter call,result
 switchyard_dataplane_repairs_total counter
 switchyard_dataplane_verify_duration_seconds histogram
@@ -472,6 +473,49 @@ func TestNoLocalEndpoints(t *testing.T) {
 			"kubeproxy_sync_proxy_rules_no_local_endpoints_total ip_family=IPv6 traffic_policy=external": s.external,
 			"kubeproxy_sync_proxy_rules_no_local_endpoints_total ip_family=IPv6 traffic_policy=internal": 0,
 		})
+	}
+}
+
+// TestResets: a Service has a series from its first reset until it is gone, and there are not more than a thousand.
+func TestResets(t *testing.T) {
+	r := New(Options{Families: both})
+	name := func(i int) state.ServiceName { return state.ServiceName{Namespace: "d", Name: fmt.Sprint(i)} }
+	series := func() (n int, total float64) {
+		families, err := r.registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			if f.GetName() == "switchyard_connection_resets_total" {
+				for _, m := range f.Metric {
+					n, total = n+1, total+m.Counter.GetValue()
+				}
+			}
+		}
+		return n, total
+	}
+	r.Resets(name(1), 3)
+	r.Resets(name(1), 4)
+	r.Resets(state.ServiceName{}, 2)
+	check(t, r, "two services, one of them gone", map[string]float64{
+		"switchyard_connection_resets_total name=1 namespace=d": 7, "switchyard_connection_resets_total name= namespace=": 2,
+	})
+	var all []*state.Service
+	for i := range 2000 {
+		r.Resets(name(i), 1)
+		all = append(all, &state.Service{Name: name(i)})
+	}
+	if n, total := series(); n != maxResets+1 || total != 2009 {
+		t.Errorf("%d series with %v resets", n, total)
+	}
+	r.Attempt(backend.Attempt{Update: &state.Update{Full: true, Changed: all[10:]}})
+	if n, _ := series(); n != maxResets+1-10 {
+		t.Errorf("%d series after ten services are gone", n)
+	}
+	r.Attempt(backend.Attempt{Update: &state.Update{Removed: []state.ServiceName{name(20), name(1999), name(5)}}})
+	r.Resets(name(1999), 1)
+	if n, _ := series(); n != maxResets+1-10 {
+		t.Errorf("%d series after another one is gone, and another has its first reset", n)
 	}
 }
 

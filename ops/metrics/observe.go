@@ -78,6 +78,7 @@ func (r *Registry) programmed(a backend.Attempt) {
 	r.changes.applied(r.applied)
 	r.showPending()
 	r.drops.apply(a.Update)
+	r.resets.apply(a.Update)
 	for _, f := range r.families {
 		r.kube.noLocalEndpoints.WithLabelValues("internal", f).Set(float64(r.drops.total[f].internal))
 		r.kube.noLocalEndpoints.WithLabelValues("external", f).Set(float64(r.drops.total[f].external))
@@ -126,6 +127,13 @@ func unix(t time.Time) float64 { return float64(t.UnixNano()) / 1e9 }
 func (r *Registry) Conntrack(f state.Family, took time.Duration, deleted int) {
 	r.kube.conntrack.WithLabelValues(f.String()).Observe(took.Seconds())
 	r.kube.conntrackDeleted.WithLabelValues(f.String()).Add(float64(deleted))
+}
+
+// Resets counts packets that were answered with a reset because their endpoint had left a Service. The name is empty if that is gone, too.
+func (r *Registry) Resets(service state.ServiceName, packets uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.resets.count(service, packets)
 }
 
 // Healthz counts an answer of /healthz.
