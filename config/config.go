@@ -58,6 +58,9 @@ type Config struct {
 	DetectLocal DetectLocal
 	// NodePortAddresses say where NodePorts are served. See [Config.NodePorts] for what the zero value means.
 	NodePortAddresses NodePortAddresses
+	// ResetConnectionsToRemovedEndpoints answers packets of established TCP connections to endpoints that have left their Service with a
+	// reset.
+	ResetConnectionsToRemovedEndpoints bool
 	// Services bounds what Services may ask for.
 	Services Services
 	// ConfigSyncPeriod is how often everything is asked from the API server again.

@@ -42,6 +42,12 @@ type DataplaneOptions struct {
 	// OnFlowsCut is to be called after each round in which stale flows of a family were looked for, for the metrics. It is not nil. See
 	// [nftables.Options].
 	OnFlowsCut func(f state.Family, took time.Duration, deleted int)
+	// TCPLingers reports whether records have the lingering endpoints of TCP ports while config.ResetConnectionsToRemovedEndpoints is set.
+	// States that are made elsewhere do not: then connections must not be reset.
+	TCPLingers bool
+	// OnResets is to be called with how many packets were answered with a reset because their endpoint has left a Service, for the metrics.
+	// It is not nil. See [nftables.Options].
+	OnResets func(service state.ServiceName, packets uint64)
 }
 
 // DataplaneError is why [New] cannot open the dataplane of a mode: for want of rights, of something in the kernel, or because another
@@ -156,6 +162,7 @@ func (d nftablesDataplane) Reconfigure(c *config.Config) error {
 func nftablesOptions(c *config.Config, o DataplaneOptions) nftables.Options {
 	return nftables.Options{
 		Logger: o.Logger, Program: o.Program, TakeOver: o.TakeOver, OnFlowsCut: o.OnFlowsCut,
+		ResetRemoved: c.ResetConnectionsToRemovedEndpoints && o.TCPLingers, OnResets: o.OnResets,
 		MasqueradeBit: new(int(c.MasqueradeBit())), MaxAffinityClients: int(c.NFTables.MaxAffinityClients),
 	}
 }
@@ -166,12 +173,14 @@ type dataplaneSettings struct {
 	nodePorts        state.NodePortAddresses
 	own              [2]bool // whether c sets the two
 	bit, clients     int32
+	reset            bool
 	verify, interval time.Duration
 }
 
 func settingsOf(c *config.Config) dataplaneSettings {
 	detector, nodePorts := ownSettings(c)
 	return dataplaneSettings{
-		c.LocalDetector(), c.NodePorts(), [2]bool{detector != nil, nodePorts != nil}, c.MasqueradeBit(), c.NFTables.MaxAffinityClients, c.SyncPeriod.Duration, c.CommitInterval(),
+		c.LocalDetector(), c.NodePorts(), [2]bool{detector != nil, nodePorts != nil}, c.MasqueradeBit(), c.NFTables.MaxAffinityClients,
+		c.ResetConnectionsToRemovedEndpoints, c.SyncPeriod.Duration, c.CommitInterval(),
 	}
 }

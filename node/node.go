@@ -222,6 +222,7 @@ func New(ctx context.Context, o Options) (*Node, error) {
 		// Before anything is served: a predecessor that is still running uses the same ports.
 		n.dataplane, err = chosen.open(ctx, o.Config, DataplaneOptions{
 			Logger: n.log, Program: o.Program, TakeOver: o.TakeOver, OnFlowsCut: n.registry.Conntrack,
+			TCPLingers: o.States == nil, OnResets: n.registry.Resets,
 		})
 		if err != nil {
 			p.close()

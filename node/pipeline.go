@@ -99,6 +99,13 @@ func BrainConfig(c *config.Config, node string) brain.Config {
 	}
 }
 
+// brainConfig is BrainConfig for the states of this node, which have what its dataplane needs.
+func (n *Node) brainConfig(c *config.Config, node string) brain.Config {
+	b := BrainConfig(c, node)
+	b.TCPLingers = n.o.Role == Proxy && c.ResetConnectionsToRemovedEndpoints
+	return b
+}
+
 // Budgets returns what c says about services together.
 func Budgets(c *config.Config) store.Budgets {
 	return store.Budgets{PerNamespace: c.Services.MaxEntriesPerNamespace, PerNode: c.Services.MaxEntriesPerNode}
@@ -139,7 +146,7 @@ func (n *Node) newPipeline(c *config.Config, o origin) (*pipeline, error) {
 
 // addStore has the states of this node made.
 func (n *Node) addStore(p *pipeline, c *config.Config) {
-	s := store.New(store.Options{Logger: n.log, Brain: BrainConfig(c, p.origin.node), Budgets: Budgets(c), OnProblem: n.reportProblem})
+	s := store.New(store.Options{Logger: n.log, Brain: n.brainConfig(c, p.origin.node), Budgets: Budgets(c), OnProblem: n.reportProblem})
 	p.nodeIPs = &nodeIPs{Sink: s.Source("objects"), name: p.origin.node, config: c, fault: n.nodeIPFault}
 	p.feed, p.sink, p.problems, p.limited, p.close = s, p.nodeIPs, s.Problems, s.Limited, s.Close
 	p.latest = func() (state.Revision, int) {
@@ -147,7 +154,7 @@ func (n *Node) addStore(p *pipeline, c *config.Config) {
 		return snapshot.Revision(), snapshot.Len()
 	}
 	p.reconfigure = func(c *config.Config) {
-		s.Reconfigure(BrainConfig(c, p.origin.node), Budgets(c))
+		s.Reconfigure(n.brainConfig(c, p.origin.node), Budgets(c))
 		p.nodeIPs.set(c)
 	}
 	p.serve.Feed = server.Only(p.origin.node, s)
@@ -198,7 +205,9 @@ func (n *Node) followStates(c *config.Config) *pipeline {
 	s := n.o.States
 	agreed := &agreement{Feed: s.Feed, log: n.log, fieldName: n.fieldName, config: c}
 	p := &pipeline{follow: s.Run, name: s.Name, feed: agreed, latest: s.Latest, close: func() {}}
+	n.warnResets(c)
 	p.reconfigure = func(c *config.Config) {
+		n.warnResets(c)
 		agreed.set(c) // first: states that are made by c are compared with it
 		if s.Reconfigure != nil {
 			s.Reconfigure(c)
@@ -210,6 +219,14 @@ func (n *Node) followStates(c *config.Config) *pipeline {
 	p.problems = agreed.problems
 	p.limited = func() map[store.Reason]int { return nil }
 	return p
+}
+
+// warnResets warns if c wants resets that need states made here.
+func (n *Node) warnResets(c *config.Config) {
+	if c.ResetConnectionsToRemovedEndpoints {
+		n.log.Warn("connections to removed endpoints are not reset where states come over the API, which does not carry the endpoints that terminate and still serve",
+			"field", n.fieldName("resetConnectionsToRemovedEndpoints"), "remedy", "leave it out here")
+	}
 }
 
 // sourceProblems are those of where the pipeline begins.

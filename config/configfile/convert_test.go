@@ -178,7 +178,7 @@ func TestConvertingBackNamesWhatIsLost(t *testing.T) {
 	want := []string{
 		"allowModeFallback", "api.clientCAFile", "api.listen", "api.names", "api.socketMode", "api.socketUsers", "api.tlsCertFile", "api.tlsKeyFile", "configHardFail",
 		"ebpf.cgroupPath", "ebpf.meshPorts", "ebpf.namespaceMap", "ebpf.pods", "ipFamilyPolicy", "iptables.masqueradeBit", "ipvs.masqueradeBit", "nftables.masqueradeBit",
-		"nftables.maxAffinityClients", "nodeIPOverride", "serviceProxyName", "services.allowedExternalIPs", "services.maxEntries",
+		"nftables.maxAffinityClients", "nodeIPOverride", "resetConnectionsToRemovedEndpoints", "serviceProxyName", "services.allowedExternalIPs", "services.maxEntries",
 		"services.maxEntriesPerNamespace", "services.maxEntriesPerNode", "services.nodeExternalIPs", "userspace.udpIdleTimeout",
 	}
 	if diff := cmp.Diff(want, slices.Sorted(maps.Keys(lost))); diff != "" {

@@ -33,28 +33,29 @@ type KubeProxyConfiguration struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
 
-	FeatureGates                map[string]bool       `json:"featureGates,omitempty"`
-	ClientConnection            ClientConnection      `json:"clientConnection"`
-	Logging                     Logging               `json:"logging"`
-	ServiceProxyName            string                `json:"serviceProxyName"`
-	HostnameOverride            string                `json:"hostnameOverride"`
-	NodeIPOverride              []netip.Addr          `json:"nodeIPOverride"`
-	IPFamilyPolicy              config.IPFamilyPolicy `json:"ipFamilyPolicy"`
-	HealthzBindAddress          netip.AddrPort        `json:"healthzBindAddress"`
-	MetricsBindAddress          netip.AddrPort        `json:"metricsBindAddress"`
-	BindAddressHardFail         bool                  `json:"bindAddressHardFail"`
-	ConfigHardFail              bool                  `json:"configHardFail"`
-	EnableProfiling             bool                  `json:"enableProfiling"`
-	ShowHiddenMetricsForVersion string                `json:"showHiddenMetricsForVersion"`
-	Mode                        config.Mode           `json:"mode"`
-	AllowModeFallback           bool                  `json:"allowModeFallback"`
-	DetectLocalMode             config.LocalMode      `json:"detectLocalMode"`
-	DetectLocal                 DetectLocal           `json:"detectLocal"`
-	NodePortAddresses           []string              `json:"nodePortAddresses"`
-	Services                    Services              `json:"services"`
-	ConfigSyncPeriod            field.Duration        `json:"configSyncPeriod"`
-	SyncPeriod                  field.Duration        `json:"syncPeriod"`
-	MinSyncPeriod               field.Duration        `json:"minSyncPeriod"`
+	FeatureGates                       map[string]bool       `json:"featureGates,omitempty"`
+	ClientConnection                   ClientConnection      `json:"clientConnection"`
+	Logging                            Logging               `json:"logging"`
+	ServiceProxyName                   string                `json:"serviceProxyName"`
+	HostnameOverride                   string                `json:"hostnameOverride"`
+	NodeIPOverride                     []netip.Addr          `json:"nodeIPOverride"`
+	IPFamilyPolicy                     config.IPFamilyPolicy `json:"ipFamilyPolicy"`
+	HealthzBindAddress                 netip.AddrPort        `json:"healthzBindAddress"`
+	MetricsBindAddress                 netip.AddrPort        `json:"metricsBindAddress"`
+	BindAddressHardFail                bool                  `json:"bindAddressHardFail"`
+	ConfigHardFail                     bool                  `json:"configHardFail"`
+	EnableProfiling                    bool                  `json:"enableProfiling"`
+	ShowHiddenMetricsForVersion        string                `json:"showHiddenMetricsForVersion"`
+	Mode                               config.Mode           `json:"mode"`
+	AllowModeFallback                  bool                  `json:"allowModeFallback"`
+	DetectLocalMode                    config.LocalMode      `json:"detectLocalMode"`
+	DetectLocal                        DetectLocal           `json:"detectLocal"`
+	NodePortAddresses                  []string              `json:"nodePortAddresses"`
+	ResetConnectionsToRemovedEndpoints bool                  `json:"resetConnectionsToRemovedEndpoints"`
+	Services                           Services              `json:"services"`
+	ConfigSyncPeriod                   field.Duration        `json:"configSyncPeriod"`
+	SyncPeriod                         field.Duration        `json:"syncPeriod"`
+	MinSyncPeriod                      field.Duration        `json:"minSyncPeriod"`
 
 	Linux   Linux   `json:"linux"`
 	Windows Windows `json:"windows"`
