@@ -676,8 +676,8 @@ func appendKey(a netip.AddrPort) []byte {
 	return append(append(a.Addr().AsSlice(), byte(a.Port()>>8), byte(a.Port())), 0, 0)
 }
 
-// TestResetFlows resets single connections that are not translated. Others to the same endpoint go on, a Verify leaves the flows alone, and
-// an endpoint that serves again does not end them.
+// TestResetFlows resets single connections that are not translated, to an endpoint that is gone, until it serves again. Others to the same
+// endpoint go on, and a Verify leaves the flows alone.
 func TestResetFlows(t *testing.T) {
 	r := newRemoval(t)
 	r.backend = newBackend(t, r.ns, r.options)
@@ -692,42 +692,40 @@ func TestResetFlows(t *testing.T) {
 		}
 		return list
 	}
-	if err := r.backend.ResetFlows(flows(reset)); err != nil {
-		t.Fatal(err)
+	resetFlows := func(sessions []*session) {
+		t.Helper()
+		if err := r.backend.ResetFlows(flows(sessions)); err != nil {
+			t.Fatal(err)
+		}
 	}
-	r.expectTables("flows alone", 0)
-	nftCommand(t, r.ns, "list", "ruleset")
-	expectAll(t, "reset", syscall.ECONNRESET, reset)
-	expectAll(t, "others", nil, live)
+	resetFlows(reset)
+	r.expectTables("the endpoint serves", -1)
+	expectAll(t, "the endpoint serves", nil, reset)
 	r.show(false, r.web("stays"))
-	if err := r.backend.ResetFlows(append(flows(later), flows(reset)...)); err != nil {
-		t.Fatal(err)
-	}
-	r.expectTables("an endpoint, too", 1)
-	r.show(false, r.web("near", "stays"))
+	resetFlows(append(slices.Clone(reset), later...))
+	r.expectTables("the endpoint is gone", 1)
+	nftCommand(t, r.ns, "list", "ruleset")
 	if v := verify(t, r.backend); v.Written != 0 {
 		t.Errorf("Verify: %+v", v)
 	}
-	r.expectTables("the endpoint is back", 0)
-	expectAll(t, "reset", syscall.ECONNRESET, later)
+	expectAll(t, "reset", syscall.ECONNRESET, reset)
 	expectAll(t, "others", nil, live)
-	r.backend.resets.now = func() time.Time { return time.Now().Add(ruleset.FlowTimeout) }
-	verify(t, r.backend)
-	r.expectTables("after the time-out", -1)
-
-	if err := r.backend.ResetFlows(flows(live)); err != nil {
-		t.Fatal(err)
+	if verify(t, r.backend); r.counted["web"] < uint64(len(reset)) {
+		t.Errorf("%v packets were answered with a reset, want %d", r.counted, len(reset))
 	}
+	r.show(false, r.web("near", "stays"))
+	r.expectTables("the endpoint is back", -1)
+	expectAll(t, "the endpoint is back", nil, later)
+
+	r.show(false, r.web("stays"))
+	resetFlows(live)
 	closeBackend(r.backend)
-	if written := r.start(r.web("near", "stays")); written != 0 {
+	if written := r.start(r.web("stays")); written != 0 {
 		t.Errorf("a restart writes %d objects", written)
 	}
-	r.backend.resets.now = func() time.Time { return time.Now().Add(ruleset.FlowTimeout) }
-	verify(t, r.backend)
-	r.expectTables("after a restart and the time-out", -1)
 	closeBackend(r.backend)
 	r.options.ResetRemoved = false
-	r.start(r.web("near", "stays"))
+	r.start(r.web("stays"))
 	if err := r.backend.ResetFlows(flows(live)); err == nil {
 		t.Error("without the option, there is no error")
 	}

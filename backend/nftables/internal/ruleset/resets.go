@@ -14,7 +14,7 @@ import (
 )
 
 // ResetsName is the name of the table, in each family, whose rules answer packets of some connections with a TCP reset: of those that are
-// translated to endpoints that are gone, and of single flows. A table exists only while there are such: without it, packets pass no
+// translated to endpoints that are gone, and of single flows to them. A table exists only while there are such: without it, packets pass no
 // further hook. So it is a table of its own, and not a part of those that packets need.
 const ResetsName = "switchyard-resets"
 
@@ -266,7 +266,7 @@ func index(f state.Family) int {
 	return 0
 }
 
-// Flows plans that flows are reset, as far as there is room. Those of which the families differ are left out.
+// Flows plans that flows to endpoints which are gone are reset, as far as there is room.
 func (r *Resets) Flows(flows []Flow, now time.Time) *ResetPlan {
 	p := r.plan(now)
 	room := [2]int{}
@@ -278,7 +278,7 @@ func (r *Resets) Flows(flows []Flow, now time.Time) *ResetPlan {
 	}
 	for _, f := range flows {
 		family := state.FamilyOf(f.Dst.Addr())
-		if family == 0 || family != state.FamilyOf(f.Src.Addr()) {
+		if _, gone := r.gone[endpointKeyOf(f.Dst)]; !gone || family != state.FamilyOf(f.Src.Addr()) {
 			continue
 		}
 		i := index(family)
@@ -370,12 +370,9 @@ func (p *ResetPlan) Back() iter.Seq2[state.Family, []byte] {
 	}
 }
 
-// left returns how many endpoints and flows of a family are reset after the plan.
+// left returns how many endpoints of a family are gone after the plan. Flows are reset with them only.
 func (p *ResetPlan) left(i int) int {
-	n := p.r.state[i].gone + len(p.flows[i])
-	for _, g := range p.r.state[i].flows {
-		n += g.count
-	}
+	n := p.r.state[i].gone
 	for _, k := range p.del {
 		if _, is := p.r.gone[k]; is && index(k.family()) == i {
 			n--
@@ -451,7 +448,7 @@ func (p *ResetPlan) Commit() {
 		made := p.replaced[i] != nil || !p.found[i]
 		r.state[i].exists = p.left(i) > 0
 		if made || !r.state[i].exists {
-			r.state[i].packets = 0
+			r.state[i].packets, r.state[i].flows = 0, nil
 		}
 	}
 	for _, k := range p.del {
@@ -524,7 +521,8 @@ func resetSets(f state.Family) []nft.Set {
 // resetChains returns the chains of a table of resets.
 //
 // Only translated connections are reset to endpoints: others know the endpoint by its own address. Replies do not count, whose destination
-// may happen to be such an address and port. A reset of the client's own passes, so that the other end gets to know it.
+// may happen to be such an address and port. Single flows are reset, too, as long as their endpoint is gone: afterwards, a new connection may
+// have the same ports. The counters of endpoints count both. A reset of the client's own passes, so that the other end gets to know it.
 func resetChains(f state.Family) []nft.Chain {
 	sk := skeleton{f: f}
 	// nft: tcp flags ! rst …
@@ -536,8 +534,9 @@ func resetChains(f state.Family) []nft.Chain {
 		// nft: … ct direction original ct status dnat ip daddr . tcp dport @gone …
 		join(tcp, one(nft.Ct(nft.Reg0, nft.CtDirection), nft.Equal(nft.Reg0, nft.OriginalDirection())), dnatted(),
 			sk.load(nft.Reg0, dstAddr, dstPort), one(nft.InSet(nft.Reg0, setGone)), reset),
-		// nft: … ip saddr . tcp sport . ip daddr . tcp dport @gone-flows …
-		join(tcp, sk.load(nft.Reg0, srcAddr, srcPort, dstAddr, dstPort), one(nft.InSet(nft.Reg0, setGoneFlows)), reset),
+		// nft: … ip saddr . tcp sport . ip daddr . tcp dport @gone-flows ip daddr . tcp dport @gone …
+		join(tcp, sk.load(nft.Reg0, srcAddr, srcPort, dstAddr, dstPort), one(nft.InSet(nft.Reg0, setGoneFlows)),
+			sk.load(nft.Reg0, dstAddr, dstPort), one(nft.InSet(nft.Reg0, setGone)), reset),
 	}
 	var chains []nft.Chain
 	for _, name := range slices.Sorted(maps.Keys(resetHooks)) {

@@ -209,7 +209,7 @@ func TestResetBudgets(t *testing.T) {
 	}
 	flows := make([]Flow, MaxFlows+2)
 	for i := range flows {
-		flows[i] = Flow{many[i].Addr, many[0].Addr}
+		flows[i] = Flow{many[i].Addr, many[1].Addr}
 	}
 	flows[7].Src = netip.MustParseAddrPort("[::1]:1") // is left out
 	for i, want := range []int{1, 1 + 1, 1 + 1} {
@@ -238,7 +238,9 @@ func TestResetKeysAreWide(t *testing.T) {
 			t.Errorf("%v becomes %v", e, k.addrPort())
 		}
 		sets := resetSets(f)
-		p := NewResets(0).Flows([]Flow{{e, e}}, noon)
+		r := NewResets(0)
+		r.gone[k] = goneEndpoint{}
+		p := r.Flows([]Flow{{e, e}}, noon)
 		if len(k.key()) != nft.Width(sets[0].Key) || len(p.flows[i][0]) != nft.Width(sets[1].Key) {
 			t.Errorf("%v: keys have %d and %d bytes", f, len(k.key()), len(p.flows[i][0]))
 		}
