@@ -214,8 +214,8 @@ func (b *Backend) useResets() (written int, err error) {
 // Flow is one direction of a TCP connection, from the client to the endpoint.
 type Flow struct{ Src, Dst netip.AddrPort }
 
-// ResetFlows answers the next packets of single flows with a TCP reset, for 15 minutes, whether they are translated or not. It is for
-// connections that look direct because they were translated when they were made. Flows beyond 65,536 of a family are left alone. It is
+// ResetFlows answers the next packets of single flows with a TCP reset, for 15 minutes. It is for connections that connection tracking does
+// not translate because they were translated when they were made. Flows beyond 65,536 of a family are left alone. It is
 // called between other calls, and needs Options.ResetRemoved. A restart may forget them.
 func (b *Backend) ResetFlows(flows []Flow) error {
 	if b.resets == nil {

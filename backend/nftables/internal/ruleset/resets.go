@@ -521,8 +521,10 @@ func resetSets(f state.Family) []nft.Set {
 // resetChains returns the chains of a table of resets.
 //
 // Only translated connections are reset to endpoints: others know the endpoint by its own address. Replies do not count, whose destination
-// may happen to be such an address and port. Single flows are reset, too, as long as their endpoint is gone: afterwards, a new connection may
-// have the same ports. The counters of endpoints count both. A reset of the client's own passes, so that the other end gets to know it.
+// may happen to be such an address and port. A reset of the client's own passes, so that the other end gets to know it.
+//
+// Single flows are those of connections that are not translated, so that most packets are looked up in one set only. They are reset as long as
+// their endpoint is gone: afterwards, a new connection may have the same ports. The counters of endpoints count both.
 func resetChains(f state.Family) []nft.Chain {
 	sk := skeleton{f: f}
 	// nft: tcp flags ! rst …
@@ -530,12 +532,13 @@ func resetChains(f state.Family) []nft.Chain {
 		nft.Equal(nft.Reg0, []byte{0})))
 	// nft: … counter packets … reject with tcp reset
 	reset := one(nft.Counter(), nft.RejectTCP())
+	direct := one(nft.Ct(nft.Reg0, nft.CtStatus), nft.Mask(nft.Reg0, nft.CtStatusDNAT, 0), nft.Equal(nft.Reg0, []byte{0, 0, 0, 0}))
 	rules := []rule{
 		// nft: … ct direction original ct status dnat ip daddr . tcp dport @gone …
 		join(tcp, one(nft.Ct(nft.Reg0, nft.CtDirection), nft.Equal(nft.Reg0, nft.OriginalDirection())), dnatted(),
 			sk.load(nft.Reg0, dstAddr, dstPort), one(nft.InSet(nft.Reg0, setGone)), reset),
-		// nft: … ip saddr . tcp sport . ip daddr . tcp dport @gone-flows ip daddr . tcp dport @gone …
-		join(tcp, sk.load(nft.Reg0, srcAddr, srcPort, dstAddr, dstPort), one(nft.InSet(nft.Reg0, setGoneFlows)),
+		// nft: … ct status ! dnat ip saddr . tcp sport . ip daddr . tcp dport @gone-flows ip daddr . tcp dport @gone …
+		join(tcp, direct, sk.load(nft.Reg0, srcAddr, srcPort, dstAddr, dstPort), one(nft.InSet(nft.Reg0, setGoneFlows)),
 			sk.load(nft.Reg0, dstAddr, dstPort), one(nft.InSet(nft.Reg0, setGone)), reset),
 	}
 	var chains []nft.Chain
