@@ -60,8 +60,8 @@ demo: build ## Run the example application in a throw-away node and connect to a
 
 test: check unit consumer dns manifests ## Check and test everything
 
-test-kernel: ## Run the conformance suite in an emulated machine with Debian's Linux 6.1, which has SCTP (root on Debian)
-	@bash scripts/kernel-test.sh
+test-kernel: ## Run the conformance suite in an emulated machine with Debian's Linux 6.1, which has SCTP (root on Debian; DATAPLANE=nftables)
+	@DATAPLANE=$(DATAPLANE) bash scripts/kernel-test.sh
 
 protocols: ## Check the protocols: style, no breaking change of what is published, generated code up to date
 	@echo "== buf lint, breaking, generate"

@@ -5,6 +5,7 @@ rm /bin/modprobe
 export PATH=/bin:/sbin:/usr/bin:/usr/sbin HOME=/tmp
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
+mount -t cgroup2 cgroup2 /sys/fs/cgroup
 mount -t devtmpfs devtmpfs /dev
 mount -t tmpfs tmpfs /tmp
 stty -onlcr
