@@ -29,6 +29,9 @@ type Backend struct {
 	reconfigured bool
 	// node is that of the last update, nil before the first one.
 	node *state.Node
+	// logged is set if the log has the state of status. Why hooks are off is worded differently from one attempt to the next: programs and maps
+	// are loaded in no order.
+	logged bool
 
 	search *search
 	// gone are the endpoints that the base has named in this Apply.
@@ -124,7 +127,7 @@ func (b *Backend) Disturbed() <-chan struct{} { return b.disturbed }
 // No other method may be called meanwhile. The base is configured by its owner.
 func (b *Backend) Reconfigure(o Options) {
 	o.Logger, o.Namespaces = b.o.Logger, b.o.Namespaces
-	b.o, b.reconfigured = o, true
+	b.o, b.reconfigured, b.logged = o, true, false
 }
 
 // Status returns how the hooks are doing. It may be called at any time.
@@ -150,9 +153,10 @@ func (b *Backend) note(err error) {
 	was := b.status
 	b.status = now
 	b.mu.Unlock()
-	if was.State == now.State && text(was.Reason) == text(err) {
+	if was.State == now.State && b.logged {
 		return
 	}
+	b.logged = true
 	switch now.State {
 	case On:
 		b.log.Info("TCP connections are translated at their sockets", "cgroup", b.hooks.cgroup.Name())
@@ -161,13 +165,6 @@ func (b *Backend) note(err error) {
 	case Off:
 		b.log.Warn("connections are translated by netfilter, and not at sockets", "error", err)
 	}
-}
-
-func text(err error) string {
-	if err == nil {
-		return ""
-	}
-	return err.Error()
 }
 
 // Apply makes the hooks and their base show u. See [backend.Backend].
