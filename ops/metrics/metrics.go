@@ -28,8 +28,9 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// The modes that have metrics of their own, by kube-proxy's names.
+// The modes that have metrics of their own, by kube-proxy's names. What mode ebpf leaves to nftables has the metrics of that mode, too.
 const (
+	ModeEBPF        = "ebpf"
 	ModeIPTables    = "iptables"
 	ModeIPVS        = "ipvs"
 	ModeNFTables    = "nftables"
@@ -61,6 +62,8 @@ type Options struct {
 	// dropped because conntrack does not know their connection, and those to NodePorts on loopback addresses.
 	IPTablesInvalidDropped    func() uint64
 	IPTablesLocalhostAccepted func() uint64
+	// SocketHooks returns how the socket hooks are doing.
+	SocketHooks func() SocketHooks
 }
 
 // Connections returns how many connections are open, and how many were closed because there were too many.
@@ -183,6 +186,9 @@ func (r *Registry) registerOwn(o *Options) {
 	asked("health_check_port_problems", "Health check node ports that cannot be served.", o.HealthCheckProblems)
 	if o.LimitedServices != nil {
 		r.registry.MustRegister(limited{o.LimitedServices})
+	}
+	if o.SocketHooks != nil {
+		r.registry.MustRegister(socketHooks{o.SocketHooks})
 	}
 }
 

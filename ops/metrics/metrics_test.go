@@ -82,6 +82,14 @@ kubeproxy_sync_proxy_rules_iptables_restore_failures_total counter ip_family
 kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total counter ip_family
 kubeproxy_sync_proxy_rules_nftables_sync_failures_total counter ip_family
 `,
+	ModeEBPF: `
+kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total counter ip_family
+kubeproxy_sync_proxy_rules_nftables_sync_failures_total counter ip_family
+switchyard_socket_hooks gauge state
+switchyard_socket_hooks_connections_total counter result
+switchyard_socket_hooks_frontends gauge
+switchyard_socket_hooks_memory_bytes gauge
+`,
 	ModeKernelspace: `
 kubeproxy_sync_proxy_rules_winkernel_lb_create_failures_total counter error,ip_family,lb_type
 kubeproxy_sync_proxy_rules_winkernel_lb_delete_failures_total counter error,ip_family,lb_type
@@ -94,7 +102,11 @@ func TestNamesTypesAndLabels(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			one := func() int { return 1 }
 			packets := func() uint64 { return 7 }
-			r := New(Options{Mode: mode, Families: both, Services: one, SourceProblems: one, HealthCheckProblems: one,
+			var hooks func() SocketHooks
+			if mode == ModeEBPF {
+				hooks = func() SocketHooks { return SocketHooks{} }
+			}
+			r := New(Options{Mode: mode, Families: both, Services: one, SourceProblems: one, HealthCheckProblems: one, SocketHooks: hooks,
 				Connections:            map[string]Connections{"health": func() (open, closed int64) { return 2, 3 }},
 				LogLinesSuppressed:     func() uint64 { return 4 },
 				LimitedServices:        func() map[string]int { return map[string]int{"NodeFull": 3} },
@@ -541,4 +553,19 @@ func TestHandler(t *testing.T) {
 	if !strings.HasPrefix(w.Header().Get("Content-Type"), "text/plain; version=0.0.4") {
 		t.Errorf("Content-Type is %s", w.Header().Get("Content-Type"))
 	}
+}
+
+// TestSocketHooks: exactly one state is 1, and each number is asked for anew.
+func TestSocketHooks(t *testing.T) {
+	now := SocketHooks{State: "on", Frontends: 3, Memory: 4096, Translated: 5, Mesh: 2}
+	r := New(Options{Mode: ModeEBPF, Families: both, SocketHooks: func() SocketHooks { return now }})
+	check(t, r, "on", map[string]float64{
+		"switchyard_socket_hooks state=on": 1, "switchyard_socket_hooks state=degraded": 0, "switchyard_socket_hooks state=off": 0,
+		"switchyard_socket_hooks_frontends": 3, "switchyard_socket_hooks_memory_bytes": 4096,
+		"switchyard_socket_hooks_connections_total result=translated": 5, "switchyard_socket_hooks_connections_total result=mesh": 2,
+	})
+	now = SocketHooks{State: "off"}
+	check(t, r, "off", map[string]float64{
+		"switchyard_socket_hooks state=on": 0, "switchyard_socket_hooks state=off": 1, "switchyard_socket_hooks_frontends": 0,
+	})
 }
