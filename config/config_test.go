@@ -215,6 +215,7 @@ func TestNodePorts(t *testing.T) {
 		want      state.NodePortAddresses
 	}{
 		{"nftables takes the primary ones", ModeNFTables, true, nil, state.NodePortAddresses{Primary: true}},
+		{"so does ebpf", ModeEBPF, true, nil, state.NodePortAddresses{Primary: true}},
 		{"a blank mode takes what iptables takes", "", true, nil, state.NodePortAddresses{CIDRs: append(all[:2:2], localhost)}},
 		{"localhost can be switched off", "", false, nil, state.NodePortAddresses{CIDRs: all}},
 		{"ipvs never serves localhost", ModeIPVS, true, nil, state.NodePortAddresses{CIDRs: all}},

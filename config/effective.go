@@ -88,13 +88,13 @@ var (
 
 // NodePorts returns on which addresses NodePorts are served.
 //
-// If NodePortAddresses is empty, it depends on the mode, as with kube-proxy: the primary addresses if the mode is nftables,
-// otherwise all of them. A blank mode counts as iptables, which is what it stands for in kube-proxy, so that a cluster that
+// If NodePortAddresses is empty, it depends on the mode, as with kube-proxy: the primary addresses if the mode is nftables, or
+// ebpf, which is a part of it, otherwise all of them. A blank mode counts as iptables, which is what it stands for in kube-proxy, so that a cluster that
 // never chose a mode keeps the NodePorts it has; there, iptables.localhostNodePorts adds the loopback addresses.
 func (c *Config) NodePorts() state.NodePortAddresses {
 	a := c.NodePortAddresses
 	if !a.Primary && !a.Localhost && !a.All && len(a.CIDRs) == 0 {
-		if c.Mode == ModeNFTables {
+		if c.Mode == ModeNFTables || c.Mode == ModeEBPF {
 			return state.NodePortAddresses{Primary: true}
 		}
 		a.All = true
