@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/backend/ebpf"
 	"github.com/switchyard-net/switchyard/backend/nftables"
 	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/ops/metrics"
@@ -67,9 +68,10 @@ type dataplane struct {
 	metrics string
 	// open makes the dataplane of the calling thread's network namespace.
 	open func(ctx context.Context, c *config.Config, o DataplaneOptions) (Dataplane, error)
-	// cleanup removes all that the dataplane ever puts into the kernel, and reports whether there was anything.
+	// cleanup removes all that the dataplane ever puts into the kernel, and reports whether there was anything. It is nil if that of another
+	// mode does.
 	cleanup func(ctx context.Context) (removed bool, err error)
-	// programmed reports whether the kernel holds anything of the dataplane.
+	// programmed reports whether the kernel holds anything of the dataplane. It is nil if that of another mode does.
 	programmed func() (bool, error)
 }
 
@@ -79,6 +81,8 @@ func dataplanes(goos string) []dataplane {
 	case "linux":
 		return []dataplane{
 			{config.ModeNFTables, metrics.ModeNFTables, openNFTables, nftables.Cleanup, nftables.Programmed},
+			// Its hooks end with the process.
+			{config.ModeEBPF, metrics.ModeEBPF, openEBPF, nil, nil},
 		}
 	}
 	return nil
@@ -123,6 +127,9 @@ func SelectMode(c *config.Config, goos string) (config.Mode, error) {
 // the network namespace.
 func Cleanup(ctx context.Context, goos string) (removed bool, err error) {
 	for _, d := range dataplanes(goos) {
+		if d.cleanup == nil {
+			continue
+		}
 		there, failed := d.cleanup(ctx)
 		removed, err = removed || there, errors.Join(err, failed)
 	}
@@ -133,6 +140,9 @@ func Cleanup(ctx context.Context, goos string) (removed bool, err error) {
 // namespace: whether there is something that a start would take over.
 func Programmed(goos string) (bool, error) {
 	for _, d := range dataplanes(goos) {
+		if d.programmed == nil {
+			continue
+		}
 		if held, err := d.programmed(); held || err != nil {
 			return held, err
 		}
@@ -175,12 +185,18 @@ type dataplaneSettings struct {
 	bit, clients     int32
 	reset            bool
 	verify, interval time.Duration
+	ebpf             ebpf.Config // zero in other modes
 }
 
 func settingsOf(c *config.Config) dataplaneSettings {
 	detector, nodePorts := ownSettings(c)
-	return dataplaneSettings{
-		c.LocalDetector(), c.NodePorts(), [2]bool{detector != nil, nodePorts != nil}, c.MasqueradeBit(), c.NFTables.MaxAffinityClients,
-		c.ResetConnectionsToRemovedEndpoints, c.SyncPeriod.Duration, c.CommitInterval(),
+	s := dataplaneSettings{
+		detector: c.LocalDetector(), nodePorts: c.NodePorts(), own: [2]bool{detector != nil, nodePorts != nil},
+		bit: c.MasqueradeBit(), clients: c.NFTables.MaxAffinityClients, reset: c.ResetConnectionsToRemovedEndpoints,
+		verify: c.SyncPeriod.Duration, interval: c.CommitInterval(),
 	}
+	if c.Mode == config.ModeEBPF {
+		s.ebpf = c.EBPF
+	}
+	return s
 }

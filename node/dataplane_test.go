@@ -1,6 +1,8 @@
 package node
 
 import (
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -22,8 +24,9 @@ func TestSelectMode(t *testing.T) {
 		{"linux", config.ModeIPVS, true, config.ModeNFTables, ""},
 		{"linux", config.ModeIPTables, false, "", "mode iptables has no dataplane in this release: set mode to nftables, or leave it blank, or set allowModeFallback"},
 		{"linux", config.ModeIPVS, false, "", "allowModeFallback"},
-		{"linux", config.ModeEBPF, true, "", "mode ebpf has no dataplane in this release: set mode to nftables, or leave it blank"},
-		{"linux", config.ModeUserspace, true, "", "mode userspace has no dataplane"},
+		{"linux", config.ModeEBPF, false, config.ModeEBPF, ""},
+		{"linux", config.ModeUserspace, true, "", "mode userspace has no dataplane in this release: set mode to nftables, or leave it blank"},
+		{"darwin", config.ModeEBPF, true, "", "on Linux"},
 		{"windows", "", true, "", "mode kernelspace has no dataplane in this release: set mode to nftables, on Linux"},
 		{"darwin", "", true, "", "on Linux"},
 	} {
@@ -47,5 +50,23 @@ func TestFallbackKeepsTheBit(t *testing.T) {
 	c.IPTables.MasqueradeBit = 8
 	if settingsOf(c).bit == was.bit {
 		t.Error("a change of the bit goes unnoticed")
+	}
+}
+
+// TestHooksGoByTheirSection: what the section ebpf says reaches the hooks, and a change of it is one of the dataplane in mode ebpf only.
+func TestHooksGoByTheirSection(t *testing.T) {
+	c := config.Default()
+	c.Mode, c.EBPF.CgroupPath, c.EBPF.Pods, c.EBPF.MeshPorts = config.ModeEBPF, "/cgroup", false, []int32{15001, 4140}
+	o := (&ebpfDataplane{}).hooks(c)
+	if o.CgroupPath != "/cgroup" || !o.NodeOnly || !slices.Equal(o.MeshPorts, []uint16{15001, 4140}) || o.Namespaces != nil {
+		t.Errorf("the options are %+v", o)
+	}
+	for mode, want := range map[config.Mode]bool{config.ModeEBPF: true, config.ModeNFTables: false} {
+		c.Mode, c.EBPF.Pods = mode, false
+		was := settingsOf(c)
+		c.EBPF.Pods = true
+		if changed := !reflect.DeepEqual(was, settingsOf(c)); changed != want {
+			t.Errorf("mode %s: a change of ebpf.pods is one of the dataplane: %v, want %v", mode, changed, want)
+		}
 	}
 }

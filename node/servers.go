@@ -43,6 +43,9 @@ func (n *Node) newHealth() *healthz.Health {
 	add("dataplane", n.status.faults)
 	add("tables", n.dataplane.Faults)
 	h.AddProblems("services", n.status.problems)
+	if d, ok := n.dataplane.(*ebpfDataplane); ok {
+		h.AddProblems("socketHooks", d.problems)
+	}
 	return h
 }
 
@@ -103,6 +106,9 @@ func (n *Node) newRegistry() *metrics.Registry {
 			_, services := n.pipeline.Load().latest()
 			return services
 		}
+	}
+	if n.mode == metrics.ModeEBPF {
+		o.SocketHooks = func() metrics.SocketHooks { return n.dataplane.(*ebpfDataplane).measured() }
 	}
 	if n.answersPorts() {
 		o.HealthCheckProblems = func() int { return len(n.ports.Problems()) }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -12,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 )
 
@@ -22,8 +25,8 @@ type process struct {
 	done chan struct{}
 }
 
-// newProcess runs the program with arguments, until it is killed.
-func newProcess(args []string) (*process, error) {
+// newProcess runs the program with arguments, until it is killed, without some capabilities that this process has.
+func newProcess(args []string, without ...uintptr) (*process, error) {
 	p := &process{cmd: exec.Command("/proc/self/exe", args...), done: make(chan struct{})}
 	p.cmd.Args[0] = "switchyard" // by which TestMain knows what to be
 	p.cmd.Stdout, p.cmd.Stderr = &p.log, &p.log
@@ -32,9 +35,17 @@ func newProcess(args []string) (*process, error) {
 	go func() {
 		// The kernel sends Pdeathsig when the thread ends that started the process.
 		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
+		if len(without) == 0 {
+			defer runtime.UnlockOSThread()
+		} // else the thread has fewer capabilities now, and ends
 		defer close(p.done)
-		err := p.cmd.Start()
+		var err error
+		for _, capability := range without {
+			err = errors.Join(err, unix.Prctl(unix.PR_CAPBSET_DROP, capability, 0, 0, 0))
+		}
+		if err == nil {
+			err = p.cmd.Start()
+		}
 		started <- err
 		if err == nil {
 			_ = p.cmd.Wait()
@@ -46,7 +57,13 @@ func newProcess(args []string) (*process, error) {
 // start runs the program with arguments until the end of the test, or until it is killed.
 func start(t testing.TB, args ...string) *process {
 	t.Helper()
-	p, err := newProcess(args)
+	return startWithout(t, nil, args...)
+}
+
+// startWithout is start without some capabilities.
+func startWithout(t testing.TB, capabilities []uintptr, args ...string) *process {
+	t.Helper()
+	p, err := newProcess(args, capabilities...)
 	if err != nil {
 		t.Error(err)
 	}
