@@ -43,7 +43,8 @@ func TestFlagsOfTheAPI(t *testing.T) {
 		{"apply nftables --fallback --fallback-after 0s", []string{"--fallback-after must be more than 0"}},
 		{"apply nftables --socket-users no-such-user", []string{"--socket-users", "name a user of this host, or give the number"}},
 		{"apply nftables now", []string{`unknown command "now"`}},
-		{"apply ebpf", []string{`unknown command "ebpf"`}},
+		{"apply ebpf --tls-cert a", []string{"--tls-cert and --tls-key are needed together"}},
+		{"apply iptables", []string{`unknown command "iptables"`}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.args, func(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -20,8 +21,9 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// applyOptions are the flags of 'switchyard apply nftables'.
+// applyOptions are the flags of a command below 'switchyard apply'.
 type applyOptions struct {
+	mode          config.Mode // of the command
 	api           string
 	tls           client.TLSFiles
 	users         []string
@@ -41,24 +43,29 @@ func newApplyCommand() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newApplyNFTablesCommand())
+	cmd.AddCommand(newApplyModeCommand(config.ModeNFTables, configfile.KindNFTables, `Apply nftables follows the state of this node, which 'switchyard serve' or a relay serves, and
+programs the kernel accordingly. It needs root, and no access to Kubernetes.`))
+	cmd.AddCommand(newApplyModeCommand(config.ModeEBPF, configfile.KindEBPF, `Apply ebpf is 'switchyard apply nftables' with socket hooks above: the kernel translates most
+TCP connections of this node's pods and processes once, when they connect (docs/ebpf.md).
+Where it refuses the hooks, nftables does all of it, with a warning.`))
 	return cmd
 }
 
-func newApplyNFTablesCommand() *cobra.Command {
-	var o applyOptions
+// newApplyModeCommand returns the command that programs the dataplane of a mode; kind is that of its file.
+func newApplyModeCommand(mode config.Mode, kind, long string) *cobra.Command {
+	o := applyOptions{mode: mode}
+	o.dataplane.file.dataplanes, o.dataplane.file.fixed = []string{kind}, []string{"hostnameOverride"}
 	cmd := &cobra.Command{
-		Use:   "nftables",
-		Short: "Program this node's nftables with the state that an API serves",
-		Long: `Apply nftables follows the state of this node, which 'switchyard serve' or a relay serves, and
-programs the kernel accordingly. It needs root, and no access to Kubernetes.
+		Use:   string(mode),
+		Short: fmt.Sprintf("Program this node's %s with the state that an API serves", mode),
+		Long: long + `
 
 When the API is gone, the kernel keeps routing by the last state; when it comes back, only
 what has become different is written. With --fallback, a node whose relay does not answer
 for a while follows the API server itself, until a relay answers again.`,
-		Example: `  switchyard apply nftables --api unix:///run/switchyard/api.sock --cluster-cidr 10.244.0.0/16
-  switchyard apply nftables --api dns:///relay.example:8443 --node node-a --tls-ca ca.crt \
-    --tls-cert node-a.crt --tls-key node-a.key --fallback --kubeconfig /etc/kubernetes/kubelet.conf`,
+		Example: strings.ReplaceAll(`  switchyard apply MODE --api unix:///run/switchyard/api.sock --cluster-cidr 10.244.0.0/16
+  switchyard apply MODE --api dns:///relay.example:8443 --node node-a --tls-ca ca.crt \
+    --tls-cert node-a.crt --tls-key node-a.key --fallback --kubeconfig /etc/kubernetes/kubelet.conf`, "MODE", string(mode)),
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.dataplane.file.stdin = standardInput(cmd)
@@ -74,7 +81,7 @@ for a while follows the API server itself, until a relay answers again.`,
 	f.StringSliceVar(&o.users, "socket-users", nil, "users whose processes may serve a unix socket in --api, by name or number, beside root and this process's own")
 	f.StringVar(&o.node, "node", "", "name of this node (default: the one that the server is for, or that the certificate names; with --fallback the host's name)")
 	o.routing.register(f, "; leave it out to go by the API, which names that of the server")
-	o.dataplane.register(f, "of kind NFTablesConfiguration or KubeProxyConfiguration")
+	o.dataplane.register(f, "of kind "+kind+" or KubeProxyConfiguration")
 	f.BoolVar(&o.ports, "health-check-node-ports", true, "answer load balancers on the health check node ports of Services; false if 'switchyard serve' does")
 	f.BoolVar(&o.fallback, "fallback", false, "follow the API server while no relay answers; of the flags about routing, all but --cluster-cidr and --nodeport-addresses count only then, and these two override the API")
 	f.DurationVar(&o.fallbackAfter, "fallback-after", 10*time.Second, "how long no relay may answer until then")
@@ -84,7 +91,6 @@ for a while follows the API server itself, until a relay answers again.`,
 
 func (o *applyOptions) run(ctx context.Context, command string, stdout, stderr io.Writer) error {
 	file := &o.dataplane.file
-	file.dataplanes, file.fixed = []string{configfile.KindNFTables}, []string{"hostnameOverride"}
 	c, err := file.load()
 	if err != nil {
 		return err
@@ -100,7 +106,7 @@ func (o *applyOptions) run(ctx context.Context, command string, stdout, stderr i
 		return err
 	}
 	file.warn(c, log)
-	options := client.Options{Target: o.api, Node: c.HostnameOverride, Name: "nftables", SocketUsers: o.users, Logger: log}
+	options := client.Options{Target: o.api, Node: c.HostnameOverride, Name: string(o.mode), SocketUsers: o.users, Logger: log}
 	if o.tls != (client.TLSFiles{}) {
 		if options.Certificates, err = client.NewCertificates(o.tls, log); err != nil {
 			return err
@@ -128,6 +134,15 @@ func (o *applyOptions) run(ctx context.Context, command string, stdout, stderr i
 // set gives c what the flags mean.
 func (o *applyOptions) set(c *config.Config) (err error) {
 	o.dataplane.file.set(c)
+	switch {
+	case len(o.dataplane.file.paths) == 0:
+		c.Mode = o.mode
+	case o.mode == config.ModeNFTables && c.Mode != config.ModeEBPF: // nftables takes the place of other modes, as in other commands
+	case c.Mode != "" && c.Mode != o.mode:
+		return fmt.Errorf("mode: the file says %s; set it to %s, or leave it blank, for 'switchyard apply %s'", c.Mode, o.mode, o.mode)
+	default:
+		c.Mode = o.mode
+	}
 	if o.node != "" {
 		c.HostnameOverride = o.node
 	}

@@ -21,8 +21,11 @@ import (
 	"github.com/switchyard-net/switchyard/internal/manifest"
 )
 
-// KindNFTables is the kind of the file of a process that only programs nftables.
-const KindNFTables = "NFTablesConfiguration"
+// KindNFTables and KindEBPF are the kinds of the files of a process that only programs nftables, without and with socket hooks above it.
+const (
+	KindNFTables = "NFTablesConfiguration"
+	KindEBPF     = "EBPFConfiguration"
+)
 
 // dataplaneFile is a kind of file for a process that only programs a node by one dataplane. It stands for a whole configuration, in
 // which all that it does not have has its default.
@@ -44,7 +47,7 @@ var dataplaneFiles = []dataplaneFile{
 	{KindNFTables, config.ModeNFTables, "nftables", nftablesPart},
 	{iptables.Config{}.Kind(), config.ModeIPTables, "iptables", sectionOnly(func(c *v1alpha2.KubeProxyConfiguration) *iptables.Config { return &c.IPTables })},
 	{ipvs.Config{}.Kind(), config.ModeIPVS, "ipvs", sectionOnly(func(c *v1alpha2.KubeProxyConfiguration) *ipvs.Config { return &c.IPVS })},
-	{ebpf.Config{}.Kind(), config.ModeEBPF, "ebpf", sectionOnly(func(c *v1alpha2.KubeProxyConfiguration) *ebpf.Config { return &c.EBPF })},
+	{KindEBPF, config.ModeEBPF, "ebpf", ebpfPart},
 	{userspace.Config{}.Kind(), config.ModeUserspace, "userspace", sectionOnly(func(c *v1alpha2.KubeProxyConfiguration) *userspace.Config { return &c.Userspace })},
 	{winkernel.Config{}.Kind(), config.ModeKernelspace, "winkernel", sectionOnly(func(c *v1alpha2.KubeProxyConfiguration) *winkernel.Config { return &c.Winkernel })},
 }
@@ -67,10 +70,8 @@ func dataplaneFileOf(doc *manifest.Document) *dataplaneFile {
 	return &dataplaneFiles[i]
 }
 
-// nftablesFile has the section of the nftables dataplane, and beside it what a process that only programs a node needs of the whole
-// configuration.
-type nftablesFile struct {
-	nftables.Config
+// programming is what a process that only programs a node needs of the whole configuration beside the section of its dataplane.
+type programming struct {
 	DetectLocalMode     config.LocalMode     `json:"detectLocalMode"`
 	DetectLocal         v1alpha2.DetectLocal `json:"detectLocal"`
 	NodePortAddresses   []string             `json:"nodePortAddresses"`
@@ -84,16 +85,46 @@ type nftablesFile struct {
 	Linux               v1alpha2.Linux       `json:"linux"`
 }
 
-func nftablesPart(c *v1alpha2.KubeProxyConfiguration) (any, func()) {
-	f := &nftablesFile{
-		c.NFTables, c.DetectLocalMode, c.DetectLocal, c.NodePortAddresses, c.SyncPeriod, c.MinSyncPeriod,
+func programmingOf(c *v1alpha2.KubeProxyConfiguration) programming {
+	return programming{
+		c.DetectLocalMode, c.DetectLocal, c.NodePortAddresses, c.SyncPeriod, c.MinSyncPeriod,
 		c.HealthzBindAddress, c.MetricsBindAddress, c.BindAddressHardFail, c.ConfigHardFail, c.EnableProfiling, c.Linux,
 	}
+}
+
+func (p *programming) put(c *v1alpha2.KubeProxyConfiguration) {
+	c.DetectLocalMode, c.DetectLocal, c.NodePortAddresses, c.SyncPeriod, c.MinSyncPeriod =
+		p.DetectLocalMode, p.DetectLocal, p.NodePortAddresses, p.SyncPeriod, p.MinSyncPeriod
+	c.HealthzBindAddress, c.MetricsBindAddress, c.BindAddressHardFail, c.ConfigHardFail, c.EnableProfiling, c.Linux =
+		p.HealthzBindAddress, p.MetricsBindAddress, p.BindAddressHardFail, p.ConfigHardFail, p.EnableProfiling, p.Linux
+}
+
+// nftablesFile has the section of the nftables dataplane, and beside it the rest.
+type nftablesFile struct {
+	nftables.Config
+	programming
+}
+
+func nftablesPart(c *v1alpha2.KubeProxyConfiguration) (any, func()) {
+	f := &nftablesFile{c.NFTables, programmingOf(c)}
 	return f, func() {
-		c.NFTables, c.DetectLocalMode, c.DetectLocal, c.NodePortAddresses, c.SyncPeriod, c.MinSyncPeriod = f.Config, f.DetectLocalMode,
-			f.DetectLocal, f.NodePortAddresses, f.SyncPeriod, f.MinSyncPeriod
-		c.HealthzBindAddress, c.MetricsBindAddress, c.BindAddressHardFail, c.ConfigHardFail, c.EnableProfiling, c.Linux =
-			f.HealthzBindAddress, f.MetricsBindAddress, f.BindAddressHardFail, f.ConfigHardFail, f.EnableProfiling, f.Linux
+		c.NFTables = f.Config
+		f.put(c)
+	}
+}
+
+// ebpfFile has the section of the hooks, and beside it that of nftables, which is below them, and the rest.
+type ebpfFile struct {
+	ebpf.Config
+	NFTables nftables.Config `json:"nftables"`
+	programming
+}
+
+func ebpfPart(c *v1alpha2.KubeProxyConfiguration) (any, func()) {
+	f := &ebpfFile{c.EBPF, c.NFTables, programmingOf(c)}
+	return f, func() {
+		c.EBPF, c.NFTables = f.Config, f.NFTables
+		f.put(c)
 	}
 }
 
@@ -113,7 +144,7 @@ func (l *loaded) loadDataplane() {
 		l.add(l.shared, &field.Error{Path: l.dataplane.path(f.Path), Problem: f.Problem})
 	}
 	l.config, l.unset = c, unset
-	if l.dataplane.kind != KindNFTables {
+	if l.dataplane.kind != KindNFTables && l.dataplane.kind != KindEBPF {
 		l.notes = append(l.notes, config.Note{File: l.shared.File(), Path: l.dataplane.kind, Text: "is for a dataplane that is not part of this release: no command takes it"})
 	}
 }

@@ -42,6 +42,28 @@ func TestLoadNFTables(t *testing.T) {
 	}
 }
 
+// TestLoadEBPF: the file of the hooks also has the section of what is below them.
+func TestLoadEBPF(t *testing.T) {
+	const head = "apiVersion: switchyard.net/v1alpha1\nkind: EBPFConfiguration\n"
+	o := configfile.Options{Dataplanes: []string{configfile.KindEBPF}}
+	c, _, err := configfile.Load([]byte(head+"cgroupPath: /sys/fs/cgroup/node-a\npods: false\nnftables: {masqueradeBit: 3}\nsyncPeriod: 1m\n"), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Mode != config.ModeEBPF || c.EBPF.CgroupPath != "/sys/fs/cgroup/node-a" || c.EBPF.Pods || c.MasqueradeBit() != 3 || c.SyncPeriod.Duration != time.Minute {
+		t.Errorf("the file says %+v", c)
+	}
+	for text, want := range map[string]string{
+		head + "meshPorts: [0]\n":                "configuration:3:13: meshPorts[0]: must be a port",
+		head + "nftables: {masqueradeBit: 40}\n": "configuration:3:27: nftables.masqueradeBit: must be the number of a bit",
+		head + "masqueradeBit: 3\n":              "masqueradeBit: there is no such field",
+	} {
+		if _, _, err := configfile.Load([]byte(text), o); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: got %v, want %q", text, err, want)
+		}
+	}
+}
+
 // TestEveryDataplaneKind: each is read with its defaults and converted to itself, with its comments. None is taken where it is not asked for.
 func TestEveryDataplaneKind(t *testing.T) {
 	all := configfile.Options{Dataplanes: configfile.DataplaneKinds(), SkipOthers: true}
@@ -55,7 +77,7 @@ func TestEveryDataplaneKind(t *testing.T) {
 			t.Errorf("%s: %v", kind, err)
 			continue
 		}
-		if unsupported := len(notes) == 1 && strings.Contains(notes[0].Text, "no command takes it"); unsupported != (kind != configfile.KindNFTables) {
+		if unsupported := len(notes) == 1 && strings.Contains(notes[0].Text, "no command takes it"); unsupported != (kind != configfile.KindNFTables && kind != configfile.KindEBPF) {
 			t.Errorf("%s: notes %v", kind, notes)
 		}
 		want := config.Default()
@@ -64,7 +86,7 @@ func TestEveryDataplaneKind(t *testing.T) {
 			t.Errorf("%s: %v %v %v are not at their defaults", kind, live, restart, none)
 		}
 		whole, _ := convert(t, "# Of all nodes.\n"+text, "v1alpha2", all)
-		if !strings.HasPrefix(whole, "# Of all nodes.\n"+text) || strings.Count(whole, "\n") < 5 && kind != "EBPFConfiguration" && kind != "UserspaceConfiguration" && kind != "IPTablesConfiguration" {
+		if !strings.HasPrefix(whole, "# Of all nodes.\n"+text) || strings.Count(whole, "\n") < 5 && kind != "UserspaceConfiguration" && kind != "IPTablesConfiguration" {
 			t.Errorf("%s is converted to\n%s", kind, whole)
 		}
 		if again, _ := convert(t, whole, "v1alpha2", all); again != whole {
