@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 
 	"github.com/switchyard-net/switchyard/backend/ebpf"
 	"github.com/switchyard-net/switchyard/backend/nftables"
@@ -27,7 +28,9 @@ func openEBPF(ctx context.Context, c *config.Config, o DataplaneOptions) (Datapl
 			return nil, fmt.Errorf("ebpf.namespaceMap: %w; pin the map first, or leave the field out", err)
 		}
 	}
-	if d.base.Backend, err = nftables.New(ctx, nftablesOptions(c, o)); err != nil {
+	options := nftablesOptions(c, o)
+	options.OnGone = d.gone
+	if d.base.Backend, err = nftables.New(ctx, options); err != nil {
 		return nil, errors.Join(err, d.closeNamespaces())
 	}
 	if d.Backend, err = ebpf.New(d.base, d.hooks(c)); err != nil {
@@ -44,7 +47,21 @@ func (d *ebpfDataplane) hooks(c *config.Config) ebpf.Options {
 	for _, port := range c.EBPF.MeshPorts {
 		o.MeshPorts = append(o.MeshPorts, uint16(port))
 	}
+	if nftablesOptions(c, d.base.options).ResetRemoved {
+		o.ResetFlows = d.resetFlows
+	}
 	return o
+}
+
+// gone has connections reset that hooks have translated to endpoints which are gone. nftables calls it, in Apply.
+func (d *ebpfDataplane) gone(endpoints []netip.AddrPort) { d.Gone(endpoints) }
+
+func (d *ebpfDataplane) resetFlows(flows []ebpf.Flow) error {
+	list := make([]nftables.Flow, len(flows))
+	for i, f := range flows {
+		list[i] = nftables.Flow{Src: f.Client, Dst: f.Endpoint}
+	}
+	return d.base.ResetFlows(list)
 }
 
 // Reconfigure implements [Dataplane].

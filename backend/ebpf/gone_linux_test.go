@@ -2,15 +2,22 @@ package ebpf_test
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/switchyard-net/switchyard/backend/backendtest"
 	"github.com/switchyard-net/switchyard/backend/ebpf"
+	"github.com/switchyard-net/switchyard/backend/nftables"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/netns"
 	"github.com/switchyard-net/switchyard/test/sockethooks"
 	"github.com/switchyard-net/switchyard/test/topology"
 )
@@ -131,4 +138,143 @@ func reliable() *backendtest.Backend {
 	b := backendtest.New(1)
 	b.SetFailureRate(0)
 	return b
+}
+
+// TestManyConnectionsToARemovedEndpoint prints how long it takes from the removal of an endpoint until all connections are reset that hooks
+// have translated to it. Those of clients that know its address go on.
+func TestManyConnectionsToARemovedEndpoint(t *testing.T) {
+	needHooks(t)
+	many, others := 10_000, 100
+	if testing.Short() {
+		many = 500
+	}
+	l, err := topology.New(t.Context(), topology.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	server, err := l.AddPod(topology.PodOptions{Name: "server"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := l.AddPod(topology.PodOptions{Name: "client"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The connections wait to be accepted, so that the test does not need a file for their other ends.
+	endpoint := netip.AddrPortFrom(server.Addrs[0], 8080)
+	if err := server.SetSysctls(netns.Sysctl{Path: "net/core/somaxconn", Value: "20000"}); err != nil {
+		t.Fatal(err)
+	}
+	err = server.Do(func() error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		t.Cleanup(func() { unix.Close(fd) })
+		return errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Port: int(endpoint.Port())}), unix.Listen(fd, 20_000))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var translated atomic.Uint64
+	var pair *sockethooks.Pair
+	counted := map[state.ServiceName]uint64{}
+	err = l.Node().Do(func() (err error) {
+		pair, err = sockethooks.NewPair(t.Context(), sockethooks.Of(l), nftables.Options{
+			ResetRemoved:  true,
+			OnResets:      func(s state.ServiceName, n uint64) { counted[s] += n },
+			LocalDetector: state.LocalDetector{ClusterCIDRs: slices.Concat(l.Options().NodePodCIDRs, l.Options().OtherPodCIDRs)},
+		}, &translated)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pair.Close()
+	frontend := netip.MustParseAddrPort("10.96.0.10:80")
+	web := func(endpoints ...state.Endpoint) *state.Service {
+		to := state.Route{Verdict: state.Reject}
+		if len(endpoints) > 0 {
+			to = state.Route{Verdict: state.Forward, Endpoints: endpoints}
+		}
+		return &state.Service{Name: state.ServiceName{Namespace: "default", Name: "web"}, Ports: []state.Port{{
+			Protocol: state.TCP, Family: state.IPv4, Internal: state.Traffic{Inside: to, Outside: to},
+			Frontends: []state.Frontend{{Kind: state.ClusterIP, Addr: frontend.Addr(), Port: frontend.Port()}},
+		}}}
+	}
+	show := func(u *state.Update) {
+		t.Helper()
+		u.Node = &state.Node{Name: "node", Addresses: l.Node().Addrs, LocalDetector: &state.LocalDetector{ClusterCIDRs: l.Options().NodePodCIDRs}}
+		if _, err := pair.Apply(t.Context(), u); err != nil {
+			t.Fatal(err)
+		}
+	}
+	show(&state.Update{Revision: 1, Full: true, Changed: []*state.Service{web(state.Endpoint{Addr: endpoint, Local: true})}})
+
+	dial := func(n int, to netip.AddrPort) (conns []net.Conn) {
+		t.Helper()
+		for i := range n {
+			from := client
+			if i%2 == 0 {
+				from = l.Node()
+			}
+			c, err := from.Dial(t.Context(), state.TCP, to, netip.AddrPort{})
+			if err != nil {
+				t.Fatalf("connection %d: %v", i, err)
+			}
+			t.Cleanup(func() { c.Close() })
+			conns = append(conns, c)
+		}
+		return conns
+	}
+	conns, direct := dial(many, frontend), dial(others, endpoint)
+	if n := pair.Status().Translated; n != uint64(many) {
+		t.Fatalf("%d connections went through hooks, want %d", n, many)
+	}
+	began := time.Now()
+	show(&state.Update{Revision: 2, Changed: []*state.Service{web()}})
+	applied := time.Since(began)
+	select {
+	case <-pair.Disturbed():
+	case <-time.After(10 * time.Second):
+		t.Fatal("no connection was found")
+	}
+	found := time.Since(began)
+	if _, err := pair.Verify(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	verified := time.Since(began)
+	wrong := 0
+	for i, c := range conns {
+		_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+		_, err := c.Write([]byte("x"))
+		if err == nil {
+			_, err = c.Read(make([]byte, 1))
+		}
+		if !errors.Is(err, unix.ECONNRESET) {
+			if wrong++; wrong < 5 {
+				t.Errorf("connection %d: %v, want a reset", i, err)
+			}
+		}
+	}
+	took := time.Since(began)
+	for i, c := range direct {
+		_ = c.SetDeadline(time.Now().Add(10 * time.Millisecond))
+		_, err := c.Write([]byte("x"))
+		if err == nil {
+			_, err = c.Read(make([]byte, 1))
+		}
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("connection %d by the endpoint's own address: %v, want silence", i, err)
+		}
+	}
+	if _, err := pair.Verify(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d of %d connections were reset by their next packet; the update took %v, they were found after %v, known to netfilter after %v, and their packets took %v each; %v resets counted",
+		many-wrong, many, applied, found, verified, (took-verified)/time.Duration(many), counted)
+	if counted[state.ServiceName{Namespace: "default", Name: "web"}] != uint64(many) {
+		t.Errorf("%v resets are counted", counted)
+	}
 }

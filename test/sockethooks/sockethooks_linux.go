@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"sync/atomic"
@@ -57,18 +58,23 @@ type Pair struct {
 	translated *atomic.Uint64
 }
 
-// NewPair makes a pair in the calling thread's network namespace, whose hooks are attached. When it is closed, translated gets the number of
-// connections that the hooks have translated.
+// NewPair makes a pair in the calling thread's network namespace, whose hooks are attached. If base has ResetRemoved, connections through hooks
+// are reset, too. When the pair is closed, translated gets the number of connections that the hooks have translated.
 func NewPair(ctx context.Context, on OnNamespace, base nftables.Options, translated *atomic.Uint64) (*Pair, error) {
 	p := &Pair{translated: translated}
 	var err error
 	if p.namespaces, err = Namespaces(on); err != nil {
 		return nil, err
 	}
+	base.OnGone = func(endpoints []netip.AddrPort) { p.Gone(endpoints) }
 	if p.Base, err = nftables.New(ctx, base); err != nil {
 		return nil, errors.Join(err, p.namespaces.Close())
 	}
-	p.Backend, err = ebpf.New(p.Base, ebpf.Options{Logger: base.Logger, Namespaces: p.namespaces})
+	hooks := ebpf.Options{Logger: base.Logger, Namespaces: p.namespaces}
+	if base.ResetRemoved {
+		hooks.ResetFlows = p.resetFlows
+	}
+	p.Backend, err = ebpf.New(p.Base, hooks)
 	if err != nil {
 		return nil, errors.Join(err, p.Base.Close(), p.namespaces.Close())
 	}
@@ -76,6 +82,14 @@ func NewPair(ctx context.Context, on OnNamespace, base nftables.Options, transla
 		return nil, errors.Join(fmt.Errorf("socket hooks are %v: %w", s.State, s.Reason), p.Close())
 	}
 	return p, nil
+}
+
+func (p *Pair) resetFlows(flows []ebpf.Flow) error {
+	list := make([]nftables.Flow, len(flows))
+	for i, f := range flows {
+		list[i] = nftables.Flow{Src: f.Client, Dst: f.Endpoint}
+	}
+	return p.Base.ResetFlows(list)
 }
 
 // Close closes both.
