@@ -86,7 +86,7 @@ func (s *stage) fillDisk(ctx context.Context, dir string) (times int, err error)
 		if err := s.emptyConfig(filler); err != nil {
 			return 0, err
 		}
-		if err := s.awaitLogged(ctx, "the configuration file is broken", i+1); err != nil {
+		if err := s.awaitLogged(ctx, "invalid configuration file; keeping last known good configuration", i+1); err != nil {
 			return 0, err
 		}
 		s.shuffle()
