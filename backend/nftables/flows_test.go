@@ -344,6 +344,49 @@ func TestCommitWaitsForItsFlows(t *testing.T) {
 	}
 }
 
+// TestReturnedEndpointKeepsItsFlows: two endpoints are gone, and one of them is back while the flows to the other are being deleted. In
+// a table through which a walk takes long, the commit does not wait for the end of it.
+func TestReturnedEndpointKeepsItsFlows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table := &timedTable{took: time.Second, cut: map[netip.AddrPort]time.Time{}}
+		c := newFlowCutter(table, slog.New(slog.DiscardHandler))
+		c.start()
+		defer c.close()
+		service := func(endpoints ...state.Endpoint) *state.Service {
+			return serviceOf("dns", clusterIPPort(state.IPv4, state.UDP, 1, endpoints))
+		}
+		all := endpointsOf(state.IPv4, 1, 3)
+		begin := func(e state.Endpoint) {
+			client := netip.AddrPortFrom(addr("10.244.9.9"), uint16(e.Addr.Addr().As4()[3]))
+			table.mu.Lock()
+			defer table.mu.Unlock()
+			table.flows = append(table.flows, conntrack.Flow{
+				Family: state.IPv4, Protocol: state.UDP,
+				Orig:  conntrack.Tuple{Src: client, Dst: netip.AddrPortFrom(service().Ports[0].Frontends[0].Addr, 80)},
+				Reply: conntrack.Tuple{Src: e.Addr, Dst: client},
+			})
+		}
+		commit := func(old, now *state.Service) {
+			n := flowNote{old: old, new: now}
+			c.begin(n)
+			c.committed(nil, n)
+		}
+		begin(all[1])
+		commit(service(all...), service(all[0]))
+		time.Sleep(time.Millisecond)
+		commit(service(all[0]), service(all[0], all[2]))
+		begin(all[2])
+		time.Sleep(time.Minute)
+		c.close()
+		if _, cut := table.cut[all[1].Addr]; !cut {
+			t.Error("the flow to an endpoint that is gone is left")
+		}
+		if at, cut := table.cut[all[2].Addr]; cut {
+			t.Errorf("the flow to an endpoint that is back was deleted, %v after the walk for the other one", at.Sub(table.ended[0]))
+		}
+	})
+}
+
 // TestFailuresAreTriedAgain lets the kernel's table fail for some time: in every second the flows are looked at again, those of
 // changed services and those of a gap, and the log says so once.
 func TestFailuresAreTriedAgain(t *testing.T) {

@@ -3,6 +3,7 @@ package staleflows
 import (
 	"context"
 	"net/netip"
+	"slices"
 
 	"github.com/switchyard-net/switchyard/kernel/conntrack"
 	"github.com/switchyard-net/switchyard/state"
@@ -49,29 +50,18 @@ func (c *Cleaner) filters(f state.FrontendKey, s suspect) (filters []conntrack.F
 func (c *Cleaner) remove(ctx context.Context, judge Judge, f state.FrontendKey) (deleted int, ok bool, err error) {
 	var filters []conntrack.Filter
 	var noted int
-	r := &removal{of: f, done: make(chan struct{})}
 	if err := judge(func() error {
-		if filters, ok = c.filters(f, c.pending[f]); ok {
-			noted = c.pending[f].noted
-			c.removal.Store(r)
-		}
+		filters, ok = c.filters(f, c.pending[f])
+		noted = c.pending[f].noted
 		return nil
 	}); err != nil || !ok {
 		return 0, ok, err
 	}
 	for _, filter := range filters {
-		var n int
-		if err = ctx.Err(); err == nil {
-			n, err = c.table.DeleteAll(filter)
-		}
+		n, err := c.removeBy(ctx, judge, f, filter)
 		if deleted += n; err != nil {
-			break
+			return deleted, true, err
 		}
-	}
-	c.removal.Store(nil)
-	close(r.done)
-	if err != nil {
-		return deleted, true, err
 	}
 	return deleted, true, judge(func() error {
 		c.forget(f, noted)
@@ -79,15 +69,38 @@ func (c *Cleaner) remove(ctx context.Context, judge Judge, f state.FrontendKey) 
 	})
 }
 
-// removal is when flows to a frontend are deleted by filters.
+// removeBy deletes the flows to f that a filter admits, if they are still wrong: a walk may take long, and the endpoint may have come
+// back during the walk before.
+func (c *Cleaner) removeBy(ctx context.Context, judge Judge, f state.FrontendKey, filter conntrack.Filter) (deleted int, err error) {
+	wrong := false
+	r := &removal{of: f, done: make(chan struct{})}
+	if err := judge(func() error {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		now, _ := c.filters(f, c.pending[f])
+		if wrong = slices.Contains(now, filter); wrong {
+			c.removal.Store(r)
+		}
+		return nil
+	}); err != nil || !wrong {
+		return 0, err
+	}
+	defer close(r.done)
+	defer c.removal.Store(nil)
+	return c.table.DeleteAll(filter)
+}
+
+// removal is when flows to a frontend are deleted by a filter.
 type removal struct {
 	of   state.FrontendKey
 	done chan struct{}
 }
 
-// Removing returns a channel that is closed once flows to a UDP frontend of s are no longer deleted by a filter, nil if none are.
+// Removing returns a channel that is closed at the end of a deletion by a filter of flows to a UDP frontend of s, nil if there is none.
 // A commit that gives the frontend an endpoint again should wait for it, for a flow to that endpoint that begins after the commit
-// may be deleted until then. It may be called by any goroutine; within it, nothing may be judged.
+// may be deleted until then; the next deletion goes by what is noted then. Removing may be called by any goroutine; within it,
+// nothing may be judged.
 func (c *Cleaner) Removing(s *state.Service) <-chan struct{} {
 	r := c.removal.Load()
 	if r == nil || s == nil {
