@@ -37,7 +37,7 @@ type Options struct {
 	OnFlowsCut func(f state.Family, took time.Duration, deleted int)
 	// ResetRemoved answers packets of translated TCP connections with a reset if their endpoint is gone: if it has left its Service and is
 	// in no route, nor among the lingering endpoints, of a TCP port of any other. The records must have lingering endpoints of TCP ports, or
-	// connections are reset to endpoints that terminate and still serve. It takes about 40 bytes for each endpoint.
+	// connections are reset to endpoints that terminate and still serve. It takes 35 to 55 bytes for each endpoint.
 	ResetRemoved bool
 	// OnGone is called in Apply, after the commit, with the endpoints that are gone, if ResetRemoved is set. It may be nil.
 	OnGone func([]netip.AddrPort)

@@ -199,7 +199,14 @@ func BenchmarkGoneEndpoints(b *testing.B) {
 		if gone > 0 {
 			b.Run(name+", reading counters", func(b *testing.B) {
 				for b.Loop() {
-					if _, err := dataplane.kernel.Elems(ruleset.ResetTables()[0], ruleset.GoneSet()); err != nil {
+					if err := dataplane.count(state.IPv4, dataplane.resets.Gone(state.IPv4)); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+			b.Run(name+", reading all", func(b *testing.B) {
+				for b.Loop() {
+					if _, err := dataplane.readResets(); err != nil {
 						b.Fatal(err)
 					}
 				}

@@ -17,7 +17,7 @@ type kernel interface {
 	Table(nft.Table) (nft.TableInfo, error)
 	ReadSkeleton(nft.Table) (*nft.Skeleton, error)
 	Elems(nft.Table, string) ([]nft.Elem, error)
-	Elem(t nft.Table, set string, key []byte) (nft.Elem, bool, error)
+	FindElems(t nft.Table, set string, width int, keys []byte, found func(i int, e nft.Elem)) error
 	finder
 	Generation() (uint32, error)
 	Port() (uint32, error)

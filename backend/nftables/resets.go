@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/switchyard-net/switchyard/backend/nftables/internal/ruleset"
@@ -59,8 +60,10 @@ func (b *Backend) clearResets(p *ruleset.Plan, want *ruleset.Desired) (s *rulese
 		change = b.resets.Compare(s, found, b.resets.former, b.resets.now())
 	} else {
 		change = b.resets.Clear(s, b.resets.now())
-		if err := b.countBack(change); err != nil {
-			return nil, 0, err
+		for _, f := range b.resets.Exists() {
+			if err := b.count(f, change.Back(f)); err != nil {
+				return nil, 0, fmt.Errorf("nftables: %w", err)
+			}
 		}
 	}
 	if written, err = b.commitResets(change); err != nil {
@@ -82,12 +85,10 @@ func (b *Backend) readResets() ([]ruleset.Found, error) {
 			in.Skeleton, err = b.kernel.ReadSkeleton(t)
 		}
 		if err == nil && exists && ruleset.HasSets(in.Family, in.Skeleton) {
-			var flows []nft.Elem
 			in.Gone, err = b.kernel.Elems(t, ruleset.GoneSet())
 			if err == nil && b.resets.former {
-				flows, err = b.kernel.Elems(t, ruleset.FlowSet())
+				in.Flows, err = b.countFlows(t, in.Skeleton)
 			}
-			in.Flows = len(flows)
 			b.resets.Count(in.Family, in.Gone, b.reportResets)
 		}
 		if err != nil {
@@ -98,18 +99,23 @@ func (b *Backend) readResets() ([]ruleset.Found, error) {
 	return found, nil
 }
 
-// countBack reads what the elements have counted that a plan deletes.
-func (b *Backend) countBack(p *ruleset.ResetPlan) error {
-	for f, key := range p.Back() {
-		e, ok, err := b.kernel.Elem(resetTable(f), ruleset.GoneSet(), key)
-		if err != nil {
-			return fmt.Errorf("nftables: %w", err)
-		}
-		if ok {
-			b.resets.Count(f, []nft.Elem{e}, b.reportResets)
-		}
+// countFlows returns how many flows a former process has left.
+func (b *Backend) countFlows(t nft.Table, sk *nft.Skeleton) (int, error) {
+	if n, ok := sk.Count(ruleset.FlowSet()); ok {
+		return n, nil
 	}
-	return nil
+	flows, err := b.kernel.Elems(t, ruleset.FlowSet())
+	return len(flows), err
+}
+
+// count reads what elements of the set of endpoints of a family have counted, by their keys: they may be many.
+func (b *Backend) count(f state.Family, keys [][]byte) error {
+	if len(keys) == 0 {
+		return nil
+	}
+	return b.kernel.FindElems(resetTable(f), ruleset.GoneSet(), len(keys[0]), slices.Concat(keys...), func(_ int, e nft.Elem) {
+		b.resets.Count(f, []nft.Elem{e}, b.reportResets)
+	})
 }
 
 func resetTable(f state.Family) nft.Table {
@@ -159,15 +165,13 @@ func (b *Backend) tendResets() error {
 			b.resets.doubtful = true
 			continue
 		}
-		var elems []nft.Elem
 		if err == nil && b.resets.Counted(f, sk) {
-			elems, err = b.kernel.Elems(t, ruleset.GoneSet())
+			err = b.count(f, b.resets.Gone(f))
 		}
 		if err != nil {
 			b.resets.doubtful = true
 			return fmt.Errorf("nftables: reading table %v: %w", t, err)
 		}
-		b.resets.Count(f, elems, b.reportResets)
 	}
 	_, err := b.commitResets(b.resets.Expire(b.resets.now()))
 	return err

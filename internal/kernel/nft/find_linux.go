@@ -18,9 +18,14 @@ const maxRoom = 512
 //
 // The kernel answers each element in a message of its own, and stops at the first key that is not there.
 func (c *Conn) Find(t Table, set string, width int, keys []byte, found func(i int, data []byte)) error {
+	return c.FindElems(t, set, width, keys, func(i int, e Elem) { found(i, e.Data) })
+}
+
+// FindElems is Find for callers that want whole elements. They are only valid during the call.
+func (c *Conn) FindElems(t Table, set string, width int, keys []byte, found func(i int, e Elem)) error {
 	for at := 0; at < len(keys); {
 		asked := keys[at:min(at+c.room*width, len(keys))]
-		n, err := c.findEach(t, set, width, asked, func(i int, e Elem) { found(at/width+i, e.Data) })
+		n, err := c.findEach(t, set, width, asked, func(i int, e Elem) { found(at/width+i, e) })
 		at += n * width
 		switch {
 		case errors.Is(err, unix.ENOENT):
@@ -33,21 +38,6 @@ func (c *Conn) Find(t Table, set string, width int, keys []byte, found func(i in
 		}
 	}
 	return nil
-}
-
-// Elem returns the element of a set with a key. ok is false if there is none, or no such set.
-func (c *Conn) Elem(t Table, set string, key []byte) (e Elem, ok bool, err error) {
-	_, err = c.findEach(t, set, len(key), key, func(_ int, found Elem) {
-		e, ok = found, true
-		e.Key, e.KeyEnd, e.Data = bytes.Clone(e.Key), bytes.Clone(e.KeyEnd), bytes.Clone(e.Data)
-	})
-	if errors.Is(err, unix.ENOENT) {
-		return Elem{}, false, nil
-	}
-	if err != nil {
-		return Elem{}, false, fmt.Errorf("set %s of table %s: %w", set, t.Name, err)
-	}
-	return e, ok, nil
 }
 
 // findEach asks for elements in one message and returns how many were found before the first that was not.

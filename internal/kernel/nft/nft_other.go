@@ -42,8 +42,8 @@ func (*Conn) Elems(Table, string) ([]Elem, error) { return nil, errNotLinux }
 // Find fails.
 func (*Conn) Find(Table, string, int, []byte, func(int, []byte)) error { return errNotLinux }
 
-// Elem fails.
-func (*Conn) Elem(Table, string, []byte) (Elem, bool, error) { return Elem{}, false, errNotLinux }
+// FindElems fails.
+func (*Conn) FindElems(Table, string, int, []byte, func(int, Elem)) error { return errNotLinux }
 
 // ReadSkeleton fails.
 func (*Conn) ReadSkeleton(Table) (*Skeleton, error) { return nil, errNotLinux }
