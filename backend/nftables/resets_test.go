@@ -23,6 +23,7 @@ import (
 
 	"github.com/switchyard-net/switchyard/backend/nftables/internal/ruleset"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
+	"github.com/switchyard-net/switchyard/kernel/conntrack"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/netns"
 	"github.com/switchyard-net/switchyard/test/topology"
@@ -348,6 +349,51 @@ func TestOtherEndAfterAReset(t *testing.T) {
 	_, _ = server.Write([]byte("x")) // to which the client's host answers
 	if _, err := server.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("endpoint: %v, want a reset", err)
+	}
+}
+
+// TestSamePortAfterAReset: a client that connects again from the port of a connection that was reset is refused as long as connection tracking
+// has the old one, and gets another endpoint then.
+func TestSamePortAfterAReset(t *testing.T) {
+	r := newRemoval(t)
+	r.start(r.web("near"))
+	var entries *conntrack.Conn
+	inNS(t, r.ns, func() (err error) { entries, err = conntrack.Open(); return err })
+	t.Cleanup(func() { entries.Close() })
+	for i, from := range []*topology.Host{r.lab.Pod("client"), r.lab.Client(), r.lab.Node()} {
+		dst, port := netip.AddrPortFrom(gapLoadBalancer[state.IPv4], 80), uint16(23000+i)
+		r.show(false, r.web("near"))
+		c, err := from.Dial(t.Context(), state.TCP, dst, netip.AddrPortFrom(netip.Addr{}, port))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := &session{way{from: from, dst: dst}, "near", c, bufio.NewReader(c)}
+		if _, err := topology.ReadAnswer(s.lines); err != nil {
+			t.Fatal(err)
+		}
+		r.show(false, r.web("stays"))
+		expectAll(t, "removed", syscall.ECONNRESET, []*session{s})
+		c.Close()
+		again := func() topology.Answer {
+			return from.Probe(t.Context(), state.TCP, dst, topology.ProbeOptions{SourcePort: port})
+		}
+		if a := again(); a.Outcome != topology.Refused {
+			t.Errorf("%s connects again from port %d: %+v, want it to be refused", from.Name, port, a)
+		}
+		if err := entries.Flows(conntrack.Filter{Family: state.IPv4, Protocol: state.TCP}, func(flows []conntrack.Flow) error {
+			var errs []error
+			for _, f := range flows {
+				if f.Orig.Src.Port() == port {
+					errs = append(errs, entries.Delete(f))
+				}
+			}
+			return errors.Join(errs...)
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if a := again(); a.Outcome != topology.Answered || a.Server != "stays" {
+			t.Errorf("%s connects from port %d when the connection is forgotten: %+v", from.Name, port, a)
+		}
 	}
 }
 
