@@ -145,7 +145,7 @@ proof: ## Inject faults into Switchyard, and kube-proxy if it was built, under l
 	@if [ -x .cache/upstream/upstream ]; then echo "== upstream kube-proxy"; \
 		(cd test/e2e && $(GO) run ./proof -out ../../.cache/proof-upstream.json); fi
 	@echo "== Switchyard"
-	@$(GO) run ./test/cmd/proof -scale $(SCALE) -out docs/proof.md \
+	@$(GO) run ./test/cmd/proof -dataplane $(DATAPLANE) -scale $(SCALE) -out docs/proof.md \
 		$$(if [ -e .cache/proof-upstream.json ]; then echo -beside .cache/proof-upstream.json; fi)
 
 soak: ## Change a cluster at random for MINUTES=20 under load, and look at memory, open files and the end state

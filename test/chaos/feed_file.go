@@ -8,23 +8,25 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 )
 
 // fileFeed is a directory with one manifest, which is replaced as a whole.
 type fileFeed struct {
-	dir   string
-	node  string
-	names []string // of objects, in order
-	texts map[string][]byte
+	dir       string
+	node      string
+	dataplane *dataplane
+	names     []string // of objects, in order
+	texts     map[string][]byte
 }
 
-func newFileFeed(dir, node string) (*fileFeed, error) {
-	f := &fileFeed{dir: filepath.Join(dir, "manifests"), node: node, texts: map[string][]byte{}}
+func newFileFeed(dir, node string, d *dataplane) (*fileFeed, error) {
+	f := &fileFeed{dir: filepath.Join(dir, "manifests"), node: node, dataplane: d, texts: map[string][]byte{}}
 	return f, os.MkdirAll(f.dir, 0o755)
 }
 
 func (f *fileFeed) args() []string {
-	return append([]string{"run", "--source", f.dir, "--node", f.node}, podArgs()...)
+	return slices.Concat([]string{"run", "--source", f.dir, "--node", f.node}, podArgs(), f.dataplane.args())
 }
 
 func (f *fileFeed) put(changed []Object) error {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -52,22 +53,29 @@ type stored struct {
 	isNew   bool // this version is the first one
 }
 
-func newKubeFeed(dir string, host *topology.Host) (*kubeFeed, error) {
+// noNodeSetup leaves the settings of the kernel alone.
+const noNodeSetup = "{oomScoreAdj: 0, conntrack: {maxPerCore: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}}"
+
+func newKubeFeed(dir string, host *topology.Host, d *dataplane) (*kubeFeed, error) {
 	f := &kubeFeed{dir: dir, host: host, version: 1, objects: map[string][]stored{}, changed: make(chan struct{})}
 	f.fields = map[string]string{
-		"hostnameOverride": host.Name, "mode": "nftables", "configHardFail": "false", "clientConnection": "{contentType: application/json}",
+		"hostnameOverride": host.Name, "configHardFail": "false", "clientConnection": "{contentType: application/json}",
 		"detectLocal": "{clusterCIDRs: [10.244.0.0/16, \"fd00:10:244::/48\"]}",
-		"linux":       "{oomScoreAdj: 0, conntrack: {maxPerCore: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}}",
+		"linux":       noNodeSetup,
 	}
+	maps.Copy(f.fields, d.fields)
 	return f, errors.Join(os.MkdirAll(filepath.Join(dir, "config"), 0o755), f.writeConfig(), f.listen())
 }
 
 func (f *kubeFeed) configPath() string { return filepath.Join(f.dir, "config", "config.yaml") }
 
-func (f *kubeFeed) config() []byte {
+func (f *kubeFeed) config() []byte { return configOf(f.fields) }
+
+// configOf returns a configuration file.
+func configOf(fields map[string]string) []byte {
 	var text strings.Builder
 	text.WriteString("apiVersion: kubeproxy.config.k8s.io/v1alpha2\nkind: KubeProxyConfiguration\n")
-	for name, value := range f.fields {
+	for name, value := range fields {
 		text.WriteString(name + ": " + value + "\n")
 	}
 	return []byte(text.String())

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -21,6 +22,7 @@ import (
 // storeFeed is a store in this process, whose states are served over the node-local API.
 type storeFeed struct {
 	socket, node string
+	dataplane    *dataplane
 	// slowly is the time that each object takes, if it is not 0. The source is complete then when complete is called.
 	slowly time.Duration
 	*brainServer
@@ -35,8 +37,8 @@ type brainServer struct {
 	done  chan error
 }
 
-func newStoreFeed(dir, node string) (*storeFeed, error) {
-	f := &storeFeed{socket: filepath.Join(dir, "api.sock"), node: node}
+func newStoreFeed(dir, node string, d *dataplane) (*storeFeed, error) {
+	f := &storeFeed{socket: filepath.Join(dir, "api.sock"), node: node, dataplane: d}
 	return f, f.begin()
 }
 
@@ -61,7 +63,7 @@ func (f *storeFeed) begin() error {
 }
 
 func (f *storeFeed) args() []string {
-	return append([]string{"apply", "nftables", "--api", "unix://" + f.socket}, podArgs()...)
+	return slices.Concat([]string{"apply", f.dataplane.mode, "--api", "unix://" + f.socket}, podArgs(), f.dataplane.args())
 }
 
 func (f *storeFeed) put(changed []Object) error {

@@ -201,7 +201,7 @@ func TestAPIServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	f, err := newKubeFeed(t.TempDir(), l.Node())
+	f, err := newKubeFeed(t.TempDir(), l.Node(), &dataplane{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -273,8 +273,12 @@ func TestPeace(t *testing.T) {
 		t.Errorf("%v", &results[0])
 	}
 	o.Subject = func(l *topology.Lab, dir string) (Subject, error) {
-		f, err := newFileFeed(dir, l.Node().Name)
-		return newSwitchyard(l, dir, "/bin/false", f), err
+		d, err := newDataplane("nftables", dir, l)
+		if err != nil {
+			return nil, err
+		}
+		f, err := newFileFeed(dir, l.Node().Name, d)
+		return newSwitchyard(l, dir, "/bin/false", f, d), err
 	}
 	results, err = Run(t.Context(), o)
 	if err != nil {

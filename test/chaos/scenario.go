@@ -25,6 +25,8 @@ type Options struct {
 	Dir string
 	// Subject makes the proxy under test, before it is started. Default: Switchyard.
 	Subject func(l *topology.Lab, dir string) (Subject, error)
+	// Dataplane is that of Switchyard, nftables or ebpf. Default: nftables.
+	Dataplane string
 	// Scenarios are the names of those to run. Default: all that the subject can take part in.
 	Scenarios []string
 	// Scale multiplies how much happens in each scenario. Default: 1, which has a thousand kills and minutes of changes.
@@ -66,7 +68,7 @@ type scenario struct {
 	// about describes what happens, for readers.
 	about string
 	// feed makes the way on which Switchyard learns of the cluster. variant is the build that it starts with, nil for the usual.
-	feed    func(dir string, node *topology.Host) (feed, error)
+	feed    func(dir string, node *topology.Host, d *dataplane) (feed, error)
 	variant *variant
 	// uses are other builds that it needs.
 	uses []*variant
@@ -158,6 +160,7 @@ func Run(ctx context.Context, o Options) ([]Result, error) {
 
 // fill fills in defaults.
 func (o *Options) fill() {
+	o.Dataplane = cmp.Or(o.Dataplane, "nftables")
 	o.Scale = cmp.Or(o.Scale, 1)
 	o.Rate = cmp.Or(o.Rate, 2400)
 	o.Seed = cmp.Or(o.Seed, 1)
@@ -270,11 +273,15 @@ func newSubject(o *Options, b *builder, st *scenario, v *variant, l *topology.La
 	if err != nil {
 		return nil, err
 	}
-	f, err := st.feed(dir, l.Node())
+	d, err := newDataplane(o.Dataplane, dir, l)
 	if err != nil {
 		return nil, err
 	}
-	return newSwitchyard(l, dir, program, f), nil
+	f, err := st.feed(dir, l.Node(), d)
+	if err != nil {
+		return nil, errors.Join(err, d.close())
+	}
+	return newSwitchyard(l, dir, program, f, d), nil
 }
 
 // judge finds what must not be.
@@ -344,11 +351,17 @@ func (r *Result) strict() float64 {
 func round(d time.Duration) time.Duration { return d.Round(10 * time.Microsecond) }
 
 // fromFiles, fromStore and fromAPIServer are the ways on which Switchyard learns of a cluster.
-func fromFiles(dir string, node *topology.Host) (feed, error) { return newFileFeed(dir, node.Name) }
+func fromFiles(dir string, node *topology.Host, d *dataplane) (feed, error) {
+	return newFileFeed(dir, node.Name, d)
+}
 
-func fromStore(dir string, node *topology.Host) (feed, error) { return newStoreFeed(dir, node.Name) }
+func fromStore(dir string, node *topology.Host, d *dataplane) (feed, error) {
+	return newStoreFeed(dir, node.Name, d)
+}
 
-func fromAPIServer(dir string, node *topology.Host) (feed, error) { return newKubeFeed(dir, node) }
+func fromAPIServer(dir string, node *topology.Host, d *dataplane) (feed, error) {
+	return newKubeFeed(dir, node, d)
+}
 
 // use makes the subject's next start one of a variant, nil being the usual build.
 func (s *stage) use(v *variant) error {

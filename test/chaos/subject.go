@@ -42,14 +42,15 @@ type feed interface {
 // switchyard is a real process of Switchyard.
 type switchyard struct {
 	feed
-	lab     *topology.Lab
-	program string
-	log     string
-	running *process // nil if it is not meant to run
+	dataplane *dataplane
+	lab       *topology.Lab
+	program   string
+	log       string
+	running   *process // nil if it is not meant to run
 }
 
-func newSwitchyard(l *topology.Lab, dir, program string, f feed) *switchyard {
-	return &switchyard{feed: f, lab: l, program: program, log: filepath.Join(dir, "switchyard.log")}
+func newSwitchyard(l *topology.Lab, dir, program string, f feed, d *dataplane) *switchyard {
+	return &switchyard{feed: f, dataplane: d, lab: l, program: program, log: filepath.Join(dir, "switchyard.log")}
 }
 
 // Put implements [Subject].
@@ -109,7 +110,7 @@ func (s *switchyard) Failure() error {
 func (s *switchyard) PID() int { return s.running.cmd.Process.Pid }
 
 // Close implements [Subject].
-func (s *switchyard) Close() error { return errors.Join(s.Kill(), s.close()) }
+func (s *switchyard) Close() error { return errors.Join(s.Kill(), s.close(), s.dataplane.close()) }
 
 // ClusterCIDRs are how a proxy recognizes pods.
 func ClusterCIDRs() []netip.Prefix {

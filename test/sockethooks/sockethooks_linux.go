@@ -98,12 +98,18 @@ func (p *Pair) Close() error {
 	return errors.Join(p.Backend.Close(), p.Base.Close(), p.namespaces.Close())
 }
 
-// Pin makes a set one that other processes can open, as long as this one runs, and returns its path below dir.
+// Pin makes a set one that other processes can open, until remove is called, and returns its path. Below dir, a file system is mounted for it.
 func Pin(n *ebpf.Namespaces, dir string) (path string, remove func() error, err error) {
+	dir = filepath.Join(dir, "bpf")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return "", nil, err
+	}
 	if err := unix.Mount("bpf", dir, "bpf", 0, ""); err != nil {
 		return "", nil, fmt.Errorf("mount a bpf file system on %s: %w", dir, os.NewSyscallError("mount", err))
 	}
-	remove = func() error { return os.NewSyscallError("umount", unix.Unmount(dir, unix.MNT_DETACH)) }
+	remove = func() error {
+		return errors.Join(os.NewSyscallError("umount", unix.Unmount(dir, unix.MNT_DETACH)), os.Remove(dir))
+	}
 	path = filepath.Join(dir, "namespaces")
 	if err := n.Pin(path); err != nil {
 		return "", nil, errors.Join(err, remove())

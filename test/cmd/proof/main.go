@@ -40,6 +40,7 @@ func run(ctx context.Context) error {
 	var soak time.Duration
 	flag.StringVar(&o.Source, "source", ".", "root of the repository")
 	flag.StringVar(&names, "scenarios", "", "names of the scenarios to run, separated by commas (default: all): "+strings.Join(chaos.Names(), ", "))
+	flag.StringVar(&o.Dataplane, "dataplane", "nftables", "dataplane of Switchyard: nftables, or ebpf above it")
 	flag.Float64Var(&o.Scale, "scale", 1, "how much happens in each scenario; 1 has a thousand kills")
 	flag.IntVar(&o.Rate, "rate", 2400, "new connections a second")
 	flag.Uint64Var(&o.Seed, "seed", 1, "what decides about all that is random")
