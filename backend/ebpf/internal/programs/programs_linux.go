@@ -7,10 +7,12 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
 )
 
 //go:generate go tool -modfile=../../../../tools/go.mod bpf2go -target bpfel -no-global-types -cc clang-14 -cflags "-O2 -g -Wall -Werror -idirafter /usr/include/x86_64-linux-gnu -idirafter /usr/include/aarch64-linux-gnu" hooks hooks.c
 //go:generate go tool -modfile=../../../../tools/go.mod bpf2go -target bpfel -no-global-types -cc clang-14 -cflags "-O2 -g -Wall -Werror -idirafter /usr/include/x86_64-linux-gnu -idirafter /usr/include/aarch64-linux-gnu" flows flows.c
+//go:generate sh -c "sha256sum *.c *.h > sources.sha256"
 
 // Settings are constants of the programs: those that are loaded keep them.
 type Settings struct {
@@ -65,20 +67,34 @@ var hooks = [...]struct {
 
 // Attached are programs that are attached to a cgroup. They are until Close, or until the process ends: nothing is pinned.
 type Attached struct {
-	links []*link.RawLink
+	links []link.Link
 }
 
 // Attach attaches the programs of a collection to a cgroup, beside those of others.
 func Attach(cgroup *os.File, c *ebpf.Collection) (*Attached, error) {
 	a := &Attached{}
 	for _, h := range hooks {
-		l, err := link.AttachRawLink(link.RawLinkOptions{Target: int(cgroup.Fd()), Program: c.Programs[h.name], Attach: h.at})
+		l, err := attach(link.RawLinkOptions{Target: int(cgroup.Fd()), Program: c.Programs[h.name], Attach: h.at})
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("attaching %s: %w", h.name, err), a.Close())
 		}
 		a.links = append(a.links, l)
 	}
 	return a, nil
+}
+
+// attach returns a link whose Info has the cgroup: that of a raw link does not.
+func attach(o link.RawLinkOptions) (link.Link, error) {
+	raw, err := link.AttachRawLink(o)
+	if err != nil {
+		return nil, err
+	}
+	defer raw.Close()
+	fd, err := unix.FcntlInt(uintptr(raw.FD()), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	return link.NewFromFD(fd)
 }
 
 // Update replaces the programs by those of another collection, each in one step. If one cannot be replaced, those of old are put back.
