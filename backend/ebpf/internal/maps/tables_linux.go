@@ -325,7 +325,8 @@ func (t *Tables) Repair(routes iter.Seq[*Placed]) (repaired int, err error) {
 		}
 	}
 	repaired += len(held4) + len(held6)
-	return repaired, errors.Join(t.Flush(), drop(t.frontends[v4], held4), drop(t.frontends[v6], held6))
+	// What is not ours goes first: it may have taken the room.
+	return repaired, errors.Join(drop(t.frontends[v4], held4), drop(t.frontends[v6], held6), t.Flush())
 }
 
 func (t *Tables) repairRoute(r *Placed, family int) (repaired int) {
