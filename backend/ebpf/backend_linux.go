@@ -27,6 +27,8 @@ type Backend struct {
 	hooks *hooks
 	// reconfigured is set if the programs still have the constants of former options.
 	reconfigured bool
+	// lacking is why some services are left to the base that the hooks could do.
+	lacking error
 	// node is that of the last update, nil before the first one.
 	node *state.Node
 	// logged is set if the log has the state of status. Why hooks are off is worded differently from one attempt to the next: programs and maps
@@ -173,15 +175,13 @@ func (b *Backend) note(err error) {
 // also with what the hooks have let go of.
 func (b *Backend) Apply(ctx context.Context, u *state.Update) (backend.Result, error) {
 	settings := b.settings(u.Node)
-	b.try(func(h *hooks) error {
-		return errors.Join(h.limitNodePorts(b.nodePorts(u.Node)), b.services.withdraw(h.tables, u, &settings))
-	})
+	b.try(func(h *hooks) error { return b.withdraw(h, u, &settings) })
 	result, err := b.base.Apply(ctx, u)
 	if err != nil {
 		return result, err
 	}
 	b.node = u.Node
-	b.services.applied(u, settings)
+	b.services.applied(u, settings, result.Failed)
 	b.fail(result.Failed, u)
 	b.extend(u.Full)
 	b.reset()
@@ -190,14 +190,16 @@ func (b *Backend) Apply(ctx context.Context, u *state.Update) (backend.Result, e
 
 // Verify compares the base and the hooks with what was last applied. See [backend.Backend].
 func (b *Backend) Verify(ctx context.Context) (backend.Result, error) {
+	if b.node == nil {
+		return b.base.Verify(ctx)
+	}
+	// The base may find other addresses on the node than before, as an Apply may.
+	settings, nothing := b.settings(b.node), &state.Update{}
+	b.try(func(h *hooks) error { return errors.Join(h.attached.Check(), b.withdraw(h, nothing, &settings)) })
 	result, err := b.base.Verify(ctx)
-	if err != nil || b.node == nil {
+	if err != nil {
 		return result, err
 	}
-	settings, nothing := b.settings(b.node), &state.Update{}
-	b.try(func(h *hooks) error {
-		return errors.Join(h.attached.Check(), h.limitNodePorts(b.nodePorts(b.node)), b.services.withdraw(h.tables, nothing, &settings))
-	})
 	b.services.use(settings)
 	b.services.repaired(result.Failed)
 	b.fail(result.Failed, nothing)
@@ -212,6 +214,11 @@ func (b *Backend) Verify(ctx context.Context) (backend.Result, error) {
 	return result, nil
 }
 
+// withdraw has the hooks let go of what they must not do any longer after u.
+func (b *Backend) withdraw(h *hooks, u *state.Update, settings *plan.Settings) error {
+	return errors.Join(h.limitNodePorts(b.services.nodePorts(u, settings)), b.services.withdraw(h.tables, u, settings))
+}
+
 // fail has the hooks let go of the services that the base has failed with, in an update that is about some of them.
 func (b *Backend) fail(failed map[state.ServiceName]error, u *state.Update) {
 	b.try(func(h *hooks) error { return b.services.letGo(h.tables, failed) })
@@ -220,7 +227,7 @@ func (b *Backend) fail(failed map[state.ServiceName]error, u *state.Update) {
 
 // settings returns what plans depend on now.
 func (b *Backend) settings(n *state.Node) plan.Settings {
-	s := plan.Settings{Detector: b.o.LocalDetector, PodCIDRs: n.PodCIDRs, Local: map[netip.Addr]bool{}}
+	s := plan.Settings{Detector: b.o.LocalDetector, PodCIDRs: n.PodCIDRs, Local: map[netip.Addr]bool{}, NodePorts: b.nodePorts(n)}
 	if n.LocalDetector != nil {
 		s.Detector = *n.LocalDetector
 	}
@@ -259,19 +266,21 @@ func (b *Backend) extend(again bool) {
 			return
 		}
 	}
-	var lacking error
 	b.try(func(h *hooks) error {
 		err := b.services.extend(h.tables)
 		if errors.Is(err, maps.ErrFull) {
-			err = nil
-			if lacking = b.load(); lacking != nil {
+			if err = b.load(); err != nil {
+				b.lacking = err
 				err = b.services.leave(h.tables)
 			}
 		}
-		return errors.Join(err, b.hooks.addNodePorts(b.nodePorts(b.node)))
+		return errors.Join(err, b.hooks.addNodePorts(b.services.nodePorts(&state.Update{}, &b.services.settings)))
 	})
+	if len(b.services.left) == 0 {
+		b.lacking = nil
+	}
 	if b.hooks != nil {
-		b.note(lacking)
+		b.note(b.lacking)
 	}
 }
 

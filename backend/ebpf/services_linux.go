@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"net/netip"
 	"slices"
 
 	"github.com/switchyard-net/switchyard/backend/ebpf/internal/maps"
@@ -20,14 +21,19 @@ type services struct {
 	pending, left map[state.ServiceName]bool
 	// lost are services of which the base has not all that it had.
 	lost map[state.ServiceName]bool
+	// owned counts the services that have frontends of their own at addresses which serve NodePorts.
+	owned map[netip.Addr]int
 	// routes is the memory of the last plan that was made.
 	routes []plan.Route
 }
 
 // service is what hooks do for one.
 type service struct {
-	// record is what the base shows; nil if that is not certain, because it has failed with the latest one.
+	// record is what the base shows. That is not certain if it has failed with a later one.
 	record *state.Service
+	failed bool
+	// owned are the addresses that count in services.owned.
+	owned []netip.Addr
 	// routes are what the hooks have, in the order of plans. They are a part of what the base has.
 	routes []maps.Placed
 }
@@ -35,7 +41,7 @@ type service struct {
 func newServices() *services {
 	return &services{
 		byName: map[state.ServiceName]*service{}, pending: map[state.ServiceName]bool{}, left: map[state.ServiceName]bool{},
-		lost: map[state.ServiceName]bool{},
+		lost: map[state.ServiceName]bool{}, owned: map[netip.Addr]int{},
 	}
 }
 
@@ -104,29 +110,66 @@ func (s *services) missing(u *state.Update) (missing []state.ServiceName) {
 	return missing
 }
 
-// applied takes down what the base shows after u.
-func (s *services) applied(u *state.Update, settings plan.Settings) {
+// nodePorts returns the addresses at which hooks may serve NodePorts. They are those of settings, less the ones at which a service has frontends
+// of its own, also one in u.
+func (s *services) nodePorts(u *state.Update, settings *plan.Settings) []netip.Addr {
+	var owned []netip.Addr
+	for _, record := range u.Changed {
+		owned = plan.Owned(owned, record, settings)
+	}
+	return slices.DeleteFunc(slices.Clone(settings.NodePorts), func(addr netip.Addr) bool {
+		return s.owned[addr] > 0 || slices.Contains(owned, addr)
+	})
+}
+
+// own counts the addresses of a service that are its own; record is nil if it is gone.
+func (s *services) own(e *service, record *state.Service) {
+	for _, addr := range e.owned {
+		if s.owned[addr]--; s.owned[addr] == 0 {
+			delete(s.owned, addr)
+		}
+	}
+	e.owned = e.owned[:0]
+	if record != nil {
+		e.owned = plan.Owned(e.owned, record, &s.settings)
+	}
+	for _, addr := range e.owned {
+		s.owned[addr]++
+	}
+}
+
+// applied takes down what the base shows after u. What it has failed with stays what it was.
+func (s *services) applied(u *state.Update, settings plan.Settings, failed map[state.ServiceName]error) {
+	s.use(settings)
 	gone := u.Removed
 	if u.Full {
 		gone = s.missing(u)
 	}
 	for _, name := range gone {
+		e := s.byName[name]
+		if e == nil || failed[name] != nil {
+			continue
+		}
+		s.own(e, nil)
 		delete(s.byName, name)
 		delete(s.pending, name)
 		delete(s.left, name)
 		delete(s.lost, name)
 	}
 	for _, record := range u.Changed {
+		if failed[record.Name] != nil {
+			continue
+		}
 		e := s.byName[record.Name]
 		if e == nil {
 			e = &service{}
 			s.byName[record.Name] = e
 		}
-		e.record = record
+		e.record, e.failed = record, false
+		s.own(e, record)
 		s.pending[record.Name] = true
 		delete(s.lost, record.Name)
 	}
-	s.use(settings)
 }
 
 // use takes settings for all plans that follow.
@@ -135,7 +178,8 @@ func (s *services) use(settings plan.Settings) {
 		return
 	}
 	s.settings = settings
-	for name := range s.byName {
+	for name, e := range s.byName {
+		s.own(e, e.record)
 		s.pending[name] = true
 	}
 }
@@ -160,8 +204,8 @@ func (s *services) failed(failed map[state.ServiceName]error, u *state.Update) {
 	for name := range failed {
 		switch e := s.byName[name]; {
 		case e == nil:
-		case about[name]:
-			e.record = nil // until an update has it
+		case about[name] || u.Full:
+			e.failed = true // until an update has it
 		default:
 			s.lost[name] = true
 		}
@@ -185,7 +229,7 @@ func (s *services) repaired(failed map[state.ServiceName]error) {
 
 // has returns the record of a service that the base shows, nil if that is not certain.
 func (s *services) has(name state.ServiceName) *state.Service {
-	if e := s.byName[name]; e != nil && !s.lost[name] {
+	if e := s.byName[name]; e != nil && !e.failed && !s.lost[name] {
 		return e.record
 	}
 	return nil
@@ -201,6 +245,7 @@ func (s *services) extend(t *maps.Tables) error {
 			}
 		}
 		delete(s.pending, name)
+		delete(s.left, name)
 	}
 	return t.Flush()
 }

@@ -33,11 +33,14 @@ type Settings struct {
 	PodCIDRs []netip.Prefix
 	// Local are the addresses of the node's interfaces. What connects to one of them may be meant for a process of the node.
 	Local map[netip.Addr]bool
+	// NodePorts are the addresses that serve NodePorts, sorted. No plan depends on them, but [Owned] does.
+	NodePorts []netip.Addr
 }
 
-// Equal reports whether two settings lead to the same plans.
+// Equal reports whether two settings are the same.
 func (s *Settings) Equal(o *Settings) bool {
-	return s.Detector.Equal(o.Detector) && slices.Equal(s.PodCIDRs, o.PodCIDRs) && maps.Equal(s.Local, o.Local)
+	return s.Detector.Equal(o.Detector) && slices.Equal(s.PodCIDRs, o.PodCIDRs) && maps.Equal(s.Local, o.Local) &&
+		slices.Equal(s.NodePorts, o.NodePorts)
 }
 
 // byInterface reports whether pods are recognized by their interfaces on the node.
@@ -84,6 +87,28 @@ func Append(list []Route, s *state.Service, settings *Settings) []Route {
 			}
 			if r.Frontends = frontendsOf(p, external, settings.Local); r.Frontends != 0 {
 				list = append(list, r)
+			}
+		}
+	}
+	return list
+}
+
+// Owned appends to list the addresses out of settings.NodePorts at which a record has TCP frontends of its own, such as those of a load
+// balancer that uses the nodes' addresses. A frontend with an address goes before the NodePort with that number of another Service, also if
+// the frontend is in no plan. So hooks must not serve NodePorts there.
+func Owned(list []netip.Addr, s *state.Service, settings *Settings) []netip.Addr {
+	if len(settings.NodePorts) == 0 {
+		return list
+	}
+	for i := range s.Ports {
+		p := &s.Ports[i]
+		if p.Protocol != state.TCP {
+			continue
+		}
+		for j := range p.Frontends {
+			addr := p.Frontends[j].Addr
+			if _, serves := slices.BinarySearchFunc(settings.NodePorts, addr, netip.Addr.Compare); serves && !slices.Contains(list, addr) {
+				list = append(list, addr)
 			}
 		}
 	}
