@@ -205,9 +205,10 @@ func (b *Backend) Verify(ctx context.Context) (backend.Result, error) {
 	b.fail(result.Failed, nothing)
 	b.try(func(h *hooks) error {
 		repaired, err := h.tables.Repair(b.services.placed())
-		result.Written += repaired
-		result.Repaired += repaired
-		return err
+		nodePorts, nodePortErr := h.repairNodePorts()
+		result.Written += repaired + nodePorts
+		result.Repaired += repaired + nodePorts
+		return errors.Join(err, nodePortErr)
 	})
 	b.extend(true)
 	b.reset()

@@ -142,12 +142,8 @@ func (h *hooks) addNodePorts(addrs []netip.Addr) error {
 		if h.nodePorts[addr] {
 			continue
 		}
-		var onlyNode uint32
-		if addr.IsLoopback() {
-			onlyNode = 1
-		}
 		m, key := h.nodePortMap(addr)
-		if err := m.Put(key, onlyNode); errors.Is(err, unix.E2BIG) {
+		if err := m.Put(key, onlyNode(addr)); errors.Is(err, unix.E2BIG) {
 			continue
 		} else if err != nil {
 			return fmt.Errorf("adding the NodePort address %v: %w", addr, err)
@@ -155,6 +151,51 @@ func (h *hooks) addNodePorts(addrs []netip.Addr) error {
 		h.nodePorts[addr] = true
 	}
 	return nil
+}
+
+// onlyNode returns the value of an address that serves NodePorts: 1 if only the node itself may connect to it.
+func onlyNode(addr netip.Addr) uint32 {
+	if addr.IsLoopback() {
+		return 1
+	}
+	return 0
+}
+
+// repairNodePorts compares the maps with the addresses that serve NodePorts, writes what differs, and returns how many did.
+func (h *hooks) repairNodePorts() (repaired int, err error) {
+	held := map[netip.Addr]uint32{}
+	for _, name := range []string{"node_ports4", "node_ports6"} {
+		var key []byte
+		var value uint32
+		entries := h.programs.Maps[name].Iterate()
+		for entries.Next(&key, &value) {
+			addr, _ := netip.AddrFromSlice(key)
+			held[addr] = value
+		}
+		if err := entries.Err(); err != nil {
+			return 0, fmt.Errorf("reading the NodePort addresses: %w", err)
+		}
+	}
+	for addr := range h.nodePorts {
+		value, there := held[addr]
+		delete(held, addr)
+		if there && value == onlyNode(addr) {
+			continue
+		}
+		repaired++
+		m, key := h.nodePortMap(addr)
+		if err := m.Put(key, onlyNode(addr)); err != nil {
+			return repaired, fmt.Errorf("adding the NodePort address %v: %w", addr, err)
+		}
+	}
+	for addr := range held {
+		repaired++
+		m, key := h.nodePortMap(addr)
+		if err := m.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return repaired, fmt.Errorf("removing the NodePort address %v: %w", addr, err)
+		}
+	}
+	return repaired, nil
 }
 
 func (h *hooks) nodePortMap(addr netip.Addr) (m *ebpf.Map, key any) {
