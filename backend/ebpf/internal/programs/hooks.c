@@ -10,6 +10,7 @@
 char license_of_programs[] SEC("license") = "Apache-2.0";
 
 #define SOCK_STREAM 1
+#define AF_INET 2
 #define IPPROTO_TCP 6
 #define IPPROTO_MPTCP 262
 #define BPF_TCP_LISTEN 10
@@ -157,6 +158,9 @@ static __always_inline __u64 find(const struct destination *d, int *only_node)
 	__u64 word;
 	__u32 *loopback;
 
+	/* Address 0 is this host, and in the maps it is NodePorts. */
+	if (d->addr[3] == 0 && (is_ipv4(d) || (d->addr[0] | d->addr[1] | d->addr[2]) == 0))
+		return 0;
 	if (is_ipv4(d)) {
 		struct frontend4 f = { .addr = d->addr[3], .port = d->port, .protocol = IPPROTO_TCP };
 		word = route4(&f);
@@ -201,6 +205,17 @@ static __always_inline int pick(struct destination *d, __u32 at)
 	return 1;
 }
 
+/* is_bound reports whether a socket has a source address before it connects. */
+static __always_inline int is_bound(struct bpf_sock_addr *ctx)
+{
+	struct bpf_sock *sk = ctx->sk;
+	if (!sk)
+		return 0;
+	if (ctx->family == AF_INET)
+		return sk->src_ip4 != 0;
+	return (sk->src_ip6[0] | sk->src_ip6[1] | sk->src_ip6[2] | sk->src_ip6[3]) != 0;
+}
+
 /* translate replaces d by an endpoint, notes that with the socket, and returns 1; or it returns 0. */
 static __noinline int translate(struct bpf_sock_addr *ctx, struct destination *d)
 {
@@ -213,6 +228,9 @@ static __noinline int translate(struct bpf_sock_addr *ctx, struct destination *d
 	__u64 netns = bpf_get_netns_cookie(ctx);
 	__u32 client = client_of(netns);
 	if (!(ROUTE_CLIENTS(word) & client) || (only_node && client != CLIENT_NODE))
+		return 0;
+	/* Netfilter masquerades the node's connections. Without that, an endpoint could not answer a loopback address. */
+	if (client == CLIENT_NODE && is_bound(ctx))
 		return 0;
 	if (client == CLIENT_POD && mesh_ports[0] && has_mesh_proxy(ctx, netns)) {
 		count(COUNT_MESH);
