@@ -61,6 +61,7 @@ var arrows = []arrow{
 	{"backend/ebpf/internal/plan", []string{"state"}},
 	{"backend/ebpf/internal/maps", []string{"state", "backend/ebpf/internal/plan"}},
 	{"backend/ebpf/internal/programs", nil},
+	{"backend/ebpf/ebpftest", []string{"state", "backend/ebpf/internal/plan", "backend/ebpf/internal/maps"}},
 	{"backend/userspace", []string{"field"}},
 	{"backend/winkernel", []string{"field"}},
 	{"config", []string{"state", "backend", "field"}},
