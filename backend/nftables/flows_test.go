@@ -344,6 +344,41 @@ func TestCommitWaitsForItsFlows(t *testing.T) {
 	}
 }
 
+// TestListingGoesByTheLatestChanges: what is committed while flows are listed counts for those that come after it in the list. Otherwise they
+// would last for a pause and another listing more.
+func TestListingGoesByTheLatestChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table := &timedTable{took: time.Second, cut: map[netip.AddrPort]time.Time{}}
+		service := func(name string, port, endpoints int) *state.Service {
+			return serviceOf(name, clusterIPPort(state.IPv6, state.UDP, port, endpointsOf(state.IPv6, 1, endpoints)))
+		}
+		first, second, empty := service("first", 1, 1), service("second", 2, 1), service("second", 2, 0)
+		stale := second.Ports[0].Internal.Inside.Endpoints[0].Addr
+		client := netip.MustParseAddrPort("[fd00:10:244::99]:4000")
+		table.flows = []conntrack.Flow{{
+			Family: state.IPv6, Protocol: state.UDP,
+			Orig:  conntrack.Tuple{Src: client, Dst: netip.AddrPortFrom(second.Ports[0].Frontends[0].Addr, second.Ports[0].Frontends[0].Port)},
+			Reply: conntrack.Tuple{Src: stale, Dst: client},
+		}}
+		c := newFlowCutter(table, slog.New(slog.DiscardHandler))
+		c.start()
+		defer c.close()
+		commit := func(old, now *state.Service) {
+			c.begin()
+			c.committed(nil, flowNote{old: old, new: now})
+		}
+		commit(first, service("first", 1, 0))
+		commit(service("third", 3, 1), service("third", 3, 0)) // with two frontends, all flows are listed
+		time.Sleep(table.took / 2)
+		commit(second, empty)
+		time.Sleep(time.Minute)
+		c.close()
+		if at, cut := table.cut[stale]; !cut || !at.Equal(table.ended[0]) {
+			t.Errorf("the flow was cut: %v, %v after the end of the listing that was under way, want with it", cut, at.Sub(table.ended[0]))
+		}
+	})
+}
+
 // TestReturnedEndpointKeepsItsFlows: two endpoints are gone, and one of them is back while the flows to the other are being deleted. In
 // a table through which a walk takes long, the commit does not wait for the end of it.
 func TestReturnedEndpointKeepsItsFlows(t *testing.T) {

@@ -168,10 +168,7 @@ func (c *Cleaner) list(ctx context.Context, judge Judge, g group, frontends []st
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		// What becomes wrong by a note from now on is looked at once more.
-		if !slices.ContainsFunc(flows, c.wrong) {
-			return nil
-		}
+		// Those that a note between two calls makes wrong are deleted if they are still to come, and looked for once more in any case.
 		return judge(func() error {
 			for _, flow := range flows {
 				if !c.wrong(flow) {
