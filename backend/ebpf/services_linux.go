@@ -64,6 +64,7 @@ func (s *services) withdraw(t *maps.Tables, u *state.Update, settings *plan.Sett
 		if record != nil {
 			routes = s.plan(record, settings)
 		}
+		s.pending[name] = true // if the base fails, it still has what it had
 		errs = append(errs, e.limit(t, routes))
 	}
 	for _, record := range u.Changed {
