@@ -225,7 +225,7 @@ func (s *services) repaired(failed map[state.ServiceName]error) {
 	for name := range s.left {
 		s.pending[name] = true
 	}
-	clear(s.left)
+	s.left = map[state.ServiceName]bool{}
 }
 
 // has returns the record of a service that the base shows, nil if that is not certain.
@@ -248,6 +248,7 @@ func (s *services) extend(t *maps.Tables) error {
 		delete(s.pending, name)
 		delete(s.left, name)
 	}
+	s.pending = map[state.ServiceName]bool{} // going through a map costs as much as it was ever large
 	return t.Flush()
 }
 
@@ -258,7 +259,7 @@ func (s *services) leave(t *maps.Tables) error {
 		errs = append(errs, s.byName[name].limit(t, nil))
 		s.left[name] = true
 	}
-	clear(s.pending)
+	s.pending = map[state.ServiceName]bool{}
 	return errors.Join(errs...)
 }
 
@@ -296,8 +297,7 @@ func (s *services) moved(placed map[*service][]maps.Placed) {
 	for _, e := range s.byName {
 		e.routes = placed[e]
 	}
-	clear(s.pending)
-	clear(s.left)
+	s.pending, s.left = map[state.ServiceName]bool{}, map[state.ServiceName]bool{}
 }
 
 // placed yields all routes that the hooks have.
