@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strconv"
 	"sync"
@@ -59,8 +60,27 @@ type Reporter struct {
 	lines, table io.Writer
 
 	mu      sync.Mutex
-	results []Result
+	results []reported
 	err     error // the first of writing to lines
+}
+
+// reported is a result as it is written.
+type reported struct {
+	Result
+	// AtMost is what Value should be at most, nil if there is no target. Missed is set if it is more.
+	AtMost *float64 `json:"atMost,omitempty"`
+	Missed bool     `json:"missed,omitempty"`
+}
+
+// verdict is what the table says about the target.
+func (r *reported) verdict() string {
+	switch {
+	case r.AtMost == nil:
+		return ""
+	case r.Missed:
+		return fmt.Sprintf("at most %g: missed", *r.AtMost)
+	}
+	return fmt.Sprintf("at most %g: ok", *r.AtMost)
 }
 
 // NewReporter returns a reporter that writes JSON to lines (stdout), and to table (stderr) everything for people.
@@ -69,7 +89,14 @@ func NewReporter(lines, table io.Writer) *Reporter {
 }
 
 // Report takes a result.
-func (r *Reporter) Report(result Result) {
+func (r *Reporter) Report(result Result) { r.report(reported{Result: result}) }
+
+// ReportAgainst takes a result that should be at most so much.
+func (r *Reporter) ReportAgainst(result Result, atMost float64) {
+	r.report(reported{result, &atMost, result.Value > atMost})
+}
+
+func (r *Reporter) report(result reported) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.results = append(r.results, result)
@@ -102,21 +129,30 @@ func (r *Reporter) Note(format string, args ...any) {
 func (r *Reporter) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	w := tabwriter.NewWriter(r.table, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "benchmark\tservices\tendpoints\tvalue\tunit\t")
-	for _, x := range r.results {
-		fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%s\t\n", x.Name, x.Services, x.Endpoints, readable(x.Value), x.Unit)
-	}
-	if err := w.Flush(); err != nil && r.err == nil {
+	if err := writeResults(r.table, r.results); err != nil && r.err == nil {
 		r.err = err
 	}
 	return r.err
 }
 
+// writeResults writes a table for people, with a column for targets if there are any.
+func writeResults(out io.Writer, results []reported) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	target, column := "", ""
+	if slices.ContainsFunc(results, func(x reported) bool { return x.AtMost != nil }) {
+		target, column = "target\t", "\t"
+	}
+	fmt.Fprintln(w, "benchmark\tservices\tendpoints\tvalue\tunit\t"+target)
+	for _, x := range results {
+		fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%s\t%s%s\n", x.Name, x.Services, x.Endpoints, readable(x.Value), x.Unit, x.verdict(), column)
+	}
+	return w.Flush()
+}
+
 // readable has three significant digits, or all those before the point.
 func readable(v float64) string {
 	decimals := 0
-	for limit := 100.0; decimals < 3 && v < limit; limit /= 10 {
+	for limit := 100.0; decimals < 3 && math.Abs(v) < limit; limit /= 10 {
 		decimals++
 	}
 	return strconv.FormatFloat(v, 'f', decimals, 64)

@@ -50,6 +50,29 @@ func TestBenchmarksReport(t *testing.T) {
 	}
 }
 
+func TestTargets(t *testing.T) {
+	var lines, table bytes.Buffer
+	r := NewReporter(&lines, &table)
+	r.Report(Result{"part/none", 1, 1, 3, "us"})
+	r.ReportAgainst(Result{"part/met", 1, 1, -1, "us"}, -1)
+	r.ReportAgainst(Result{"part/missed", 1, 1, 0.5, "us"}, 0)
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	want := `{"name":"part/none","services":1,"endpoints":1,"value":3,"unit":"us"}
+{"name":"part/met","services":1,"endpoints":1,"value":-1,"unit":"us","atMost":-1}
+{"name":"part/missed","services":1,"endpoints":1,"value":0.5,"unit":"us","atMost":0,"missed":true}
+`
+	if got := lines.String(); got != want {
+		t.Errorf("got\n%swant\n%s", got, want)
+	}
+	for _, part := range []string{"target", "at most -1: ok", "at most 0: missed"} {
+		if !strings.Contains(table.String(), part) {
+			t.Errorf("the table does not have %q:\n%s", part, &table)
+		}
+	}
+}
+
 func TestBenchmarksStop(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -82,7 +105,7 @@ func TestStepAnnouncesWhatIsLong(t *testing.T) {
 }
 
 func TestReadable(t *testing.T) {
-	for v, want := range map[float64]string{0.02134: "0.021", 1.234: "1.23", 12.34: "12.3", 123.4: "123", 1234567.8: "1234568"} {
+	for v, want := range map[float64]string{0.02134: "0.021", 1.234: "1.23", 12.34: "12.3", 123.4: "123", -12.34: "-12.3", 1234567.8: "1234568"} {
 		if got := readable(v); got != want {
 			t.Errorf("readable(%v) = %q, want %q", v, got, want)
 		}
