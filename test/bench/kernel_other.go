@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 )
 
 // NFTables fails: nf_tables exists on Linux only.
@@ -16,4 +17,14 @@ func NFTables(context.Context, *Reporter, NFTablesOptions) error {
 // Memory fails: it measures the nftables dataplane too, which exists on Linux only.
 func Memory(context.Context, *Reporter, Options) error {
 	return fmt.Errorf("benchmark memory: %w", errors.ErrUnsupported)
+}
+
+// EBPF fails: sockets can be hooked on Linux only.
+func EBPF(context.Context, *Reporter, EBPFOptions) error {
+	return fmt.Errorf("benchmark ebpf: %w", errors.ErrUnsupported)
+}
+
+// MeasureConnections fails: network namespaces exist on Linux only.
+func MeasureConnections(io.Reader, io.Writer) error {
+	return fmt.Errorf("connections: %w", errors.ErrUnsupported)
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/switchyard-net/switchyard/backend/nftables"
 	"github.com/switchyard-net/switchyard/brain"
+	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
 	"github.com/switchyard-net/switchyard/test/netns"
@@ -72,7 +73,7 @@ func measureNFTables(ctx context.Context, r *Reporter, services, endpoints int) 
 		return err
 	}
 	defer func() { err = errors.Join(err, ns.Close()) }()
-	first, added, err := records(ctx, services, endpoints)
+	first, added, err := records(ctx, brain.Config{NodeName: NodeName}, services, endpoints)
 	if err != nil {
 		return err
 	}
@@ -132,12 +133,14 @@ func openNFTables(ctx context.Context, ns *netns.NS) (b *nftables.Backend, err e
 	return b, err
 }
 
-// records returns the full state of a synthetic cluster, and the records of services that it does not have yet.
-func records(ctx context.Context, services, endpoints int) (first *state.Update, added []*state.Service, err error) {
-	s := store.New(store.Options{Brain: brain.Config{NodeName: NodeName}})
+// records returns the full state of a synthetic cluster with other objects beside it, or instead of some, and the records of services that it
+// does not have yet.
+func records(ctx context.Context, c brain.Config, services, endpoints int, others ...model.Object) (first *state.Update, added []*state.Service, err error) {
+	s := store.New(store.Options{Brain: c})
 	defer s.Close()
 	sink := s.Source("bench")
 	sink.Update(Cluster(services+nftablesChanges, endpoints), nil)
+	sink.Update(others, nil)
 	sink.Complete()
 	all, err := s.Next(ctx, 0)
 	if err != nil {
@@ -147,11 +150,8 @@ func records(ctx context.Context, services, endpoints int) (first *state.Update,
 	u.Changed = nil
 	for _, svc := range all.Changed {
 		var n int
-		if _, err := fmt.Sscanf(svc.Name.Name, "service-%d", &n); err != nil {
-			return nil, nil, err
-		}
-		if n < services {
-			u.Changed = append(u.Changed, svc)
+		if _, err := fmt.Sscanf(svc.Name.Name, "service-%d", &n); err != nil || n < services {
+			u.Changed = append(u.Changed, svc) // or one of the others
 		} else {
 			added = append(added, svc)
 		}

@@ -70,10 +70,12 @@ What needs a kernel is measured in a network namespace of its own.`,
 		newBench("api", "The node-local API: whole states, and one changed endpoint", false, bench.API),
 		newBench("churn", "What a node is sent of an hour of a busy cluster", false, bench.Churn),
 		newBenchScalingCommand(),
+		newBenchEBPFCommand(),
 		newBenchRelayCommand(),
 		newBenchInternetCommand(),
 		newNodesCommand(),
 		newRelayServeCommand(),
+		newConnectionsCommand(),
 	)
 	return cmd
 }
@@ -149,6 +151,27 @@ marks what grows faster than it may, and why. It takes up to 8 minutes.`,
 	return cmd
 }
 
+func newBenchEBPFCommand() *cobra.Command {
+	var of bench.EBPFOptions
+	var dir string
+	cmd := newBench("ebpf", "Socket hooks above nftables, beside nftables and direct connections", true,
+		func(ctx context.Context, r *bench.Reporter, o bench.Options) error {
+			self, err := os.Executable()
+			if err != nil {
+				return fmt.Errorf("find this program, to run it for connections: %w", err)
+			}
+			of.Options = o
+			of.Worker = func(ctx context.Context) *exec.Cmd { return exec.CommandContext(ctx, self, benchConnections) }
+			if err := bench.EBPF(ctx, r, of); err != nil || dir == "" {
+				return err
+			}
+			return bench.WriteEBPF(dir, r)
+		})
+	cmd.Flags().IntVar(&of.Rounds, "rounds", 0, "how often each kind of connection is measured (default 16)")
+	cmd.Flags().StringVar(&dir, "out", "", "directory for ebpf.md")
+	return cmd
+}
+
 func newBenchRelayCommand() *cobra.Command {
 	nodes := 0
 	cmd := newBench("relay", "Relays with thousands of nodes: changes, slow nodes, restarts, replicas", false, func(ctx context.Context, r *bench.Reporter, o bench.Options) error {
@@ -191,8 +214,20 @@ func benchRelays(o bench.Options, nodes int) (bench.RelayOptions, error) {
 	}, nil
 }
 
-// The commands that 'bench relay' runs in other processes.
-const benchNodes, benchServe = "relay-nodes", "relay-serve"
+// The commands that 'bench relay' and 'bench ebpf' run in other processes.
+const benchNodes, benchServe, benchConnections = "relay-nodes", "relay-serve", "connections"
+
+func newConnectionsCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:    benchConnections,
+		Short:  "Make and answer connections",
+		Hidden: true,
+		Args:   cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return bench.MeasureConnections(cmd.InOrStdin(), cmd.OutOrStdout())
+		},
+	}
+}
 
 func newNodesCommand() *cobra.Command {
 	return &cobra.Command{
