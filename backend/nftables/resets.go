@@ -218,9 +218,9 @@ func (b *Backend) useResets() (written int, err error) {
 // Flow is one direction of a TCP connection, from the client to the endpoint.
 type Flow struct{ Src, Dst netip.AddrPort }
 
-// ResetFlows answers the next packets of single flows with a TCP reset, for 15 minutes. It is for connections that connection tracking does
-// not translate because they were translated when they were made. Flows beyond 65,536 of a family are left alone. It is
-// called between other calls, and needs Options.ResetRemoved. A restart may forget them.
+// ResetFlows answers the next packets of single flows with a TCP reset, for 15 minutes, as long as their endpoint is gone (Options.OnGone). It
+// is for connections that connection tracking does not translate because they were translated when they were made. Flows beyond 65,536 of
+// a family are left alone. It is called between other calls, and needs Options.ResetRemoved. A restart may forget them.
 func (b *Backend) ResetFlows(flows []Flow) error {
 	if b.resets == nil {
 		return errors.New("nftables: ResetFlows before the first Apply, or without Options.ResetRemoved")
