@@ -24,23 +24,35 @@ type resets struct {
 	now func() time.Time
 }
 
-// commitResets carries out a plan of resets, and returns how many objects it wrote.
+// commitResets carries out a plan of resets, and returns how many objects it wrote. If the kernel has no room for it, which must not keep
+// endpoints from serving again, all resets are given up.
 func (b *Backend) commitResets(p *ruleset.ResetPlan) (int, error) {
+	n, err := b.commitResetsAtOnce(p)
+	if errors.Is(err, nft.ErrNoRoom) {
+		b.log.Warn("no room to reset connections to endpoints that are gone; those to endpoints that are gone so far are not reset any longer",
+			"error", err, "remedy", moreRoom)
+		p.GiveUp()
+		n, err = b.commitResetsAtOnce(p)
+	}
+	if err != nil {
+		b.resets.doubtful = true
+		return 0, fmt.Errorf("nftables: tables %s: %w", ruleset.ResetsName, err)
+	}
+	p.Commit()
+	return n, nil
+}
+
+func (b *Backend) commitResetsAtOnce(p *ruleset.ResetPlan) (n int, err error) {
 	batch := &b.resets.batch
 	batch.Reset()
 	p.Write(batch)
-	n := batch.Len()
-	if n > 0 {
-		if err := b.guard.commit(func() error { return b.kernel.Commit(batch) }); err != nil {
-			b.resets.doubtful = true
-			return 0, fmt.Errorf("nftables: tables %s: %w", ruleset.ResetsName, err)
-		}
+	if n = batch.Len(); n > 0 {
+		err = b.guard.commit(func() error { return b.kernel.Commit(batch) })
 	}
 	if batch.Cap() > keepBatch {
 		*batch = nft.Batch{}
 	}
-	p.Commit()
-	return n, nil
+	return n, err
 }
 
 // clearResets sees to it, before a plan is carried out, that no connection to an endpoint is reset that serves after it. If the plan is from a

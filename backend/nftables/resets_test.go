@@ -603,6 +603,49 @@ func TestResetsWithdrawnOnTime(t *testing.T) {
 	expectAll(t, "again", nil, r.openAll("near"))
 }
 
+// narrowResets is a kernel that has no room for batches of resets of more than so many objects.
+type narrowResets struct {
+	kernel
+	room    int
+	backend *Backend
+}
+
+func (k *narrowResets) Commit(b *nft.Batch) error {
+	if k.backend != nil && k.backend.resets != nil && b == &k.backend.resets.batch && b.Len() > k.room {
+		return fmt.Errorf("injected: %w", nft.ErrNoRoom)
+	}
+	return k.kernel.Commit(b)
+}
+
+// TestNoRoomForResets: where the kernel has no room for resets, they are given up, and endpoints serve all the same.
+func TestNoRoomForResets(t *testing.T) {
+	ns := newNS(t)
+	conn := dial(t, ns)
+	k := &narrowResets{room: 30}
+	b := openBackend(t, ns, Options{ResetRemoved: true}, func(c *nft.Conn) kernel { k.kernel = c; return k })
+	k.backend = b
+	step := func(endpoints, want int) {
+		t.Helper()
+		apply(t, b, delta(dualStack("a", 1, endpoints, 0)))
+		if n := len(resetDump(t, conn)); n != want {
+			t.Errorf("%d endpoints: %d are reset, want %d", endpoints, n, want)
+		}
+		if r := verify(t, b); r.Written != 0 {
+			t.Errorf("%d endpoints: Verify: %+v", endpoints, r)
+		}
+	}
+	apply(t, b, full(dualStack("a", 1, 40, 0)))
+	step(38, 4)
+	step(35, 10)
+	step(15, 0) // which takes 40 elements
+	step(14, 2)
+	k.room = 100
+	step(4, 22)
+	k.room = 30
+	step(15, 0) // which takes 44 deletions, and additions before them
+	step(14, 2)
+}
+
 // TestResetTablesAreRepaired changes the tables of resets behind the dataplane's back.
 func TestResetTablesAreRepaired(t *testing.T) {
 	ns := newNS(t)
