@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -64,7 +65,7 @@ func newHookedSite(t *testing.T, cgroup string) *hookedSite {
 // configure has the hooks in a cgroup.
 func (s *hookedSite) configure(cgroup string) {
 	text := "apiVersion: kubeproxy.config.k8s.io/v1alpha2\nkind: KubeProxyConfiguration\nmode: ebpf\nsyncPeriod: 1s\n" +
-		"linux: {conntrack: {maxPerCore: 0, min: 0}}\nebpf: {cgroupPath: " + cgroup + "}\n"
+		"resetConnectionsToRemovedEndpoints: true\nlinux: {conntrack: {maxPerCore: 0, min: 0}}\nebpf: {cgroupPath: " + cgroup + "}\n"
 	next := s.config + ".next"
 	if err := errors.Join(os.WriteFile(next, []byte(text), 0o644), os.Rename(next, s.config)); err != nil {
 		s.Fatal(err)
@@ -153,8 +154,50 @@ func TestHooks(t *testing.T) {
 	s.configure(here)
 	eventually(t, "connections are translated again", grows)
 	stop()
+	s.losesAnEndpoint()
 	if status, body, err := askHealthzHere(); err != nil || status != http.StatusOK || strings.Contains(body, "socketHooks") {
 		t.Errorf("/healthz: %d %s %v", status, body, err)
+	}
+}
+
+// losesAnEndpoint has the endpoint of a connection leave its service: the connection is reset, although to netfilter it is one to a pod.
+func (s *hookedSite) losesAnEndpoint() {
+	s.Helper()
+	l, err := net.Listen("tcp", otherAddr+":8080")
+	if err != nil {
+		s.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				_, _ = io.Copy(conn, conn)
+				conn.Close()
+			}()
+		}
+	}()
+	s.write("leaves.yaml", rendered("leaves", "10.96.0.20", "", otherAddr))
+	before := metric(s.T, translatedMetric)
+	var conn net.Conn
+	eventually(s.T, "the service is routed", func() bool {
+		conn, err = net.DialTimeout("tcp", "10.96.0.20:80", 200*time.Millisecond) // where it is not routed yet, nothing answers
+		return err == nil
+	})
+	defer conn.Close()
+	if err := talk(conn); err != nil || metric(s.T, translatedMetric) == before {
+		s.Fatalf("the connection is not translated at its socket: %v", err)
+	}
+	s.write("leaves.yaml", rendered("leaves", "10.96.0.20", ""))
+	eventually(s.T, "the connection is reset", func() bool {
+		err = talk(conn)
+		return err != nil
+	})
+	if !errors.Is(err, unix.ECONNRESET) && !errors.Is(err, unix.EPIPE) {
+		s.Errorf("the connection ends with %v, want a reset", err)
 	}
 }
 
