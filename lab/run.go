@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/backend/ebpf"
 	"github.com/switchyard-net/switchyard/internal/manifest"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/topology"
@@ -24,9 +25,9 @@ import (
 type Options struct {
 	// Path is a manifest or a directory of manifests. Required.
 	Path string
-	// Dataplane makes the dataplane of the calling thread's network namespace, which is that of the node under test. It must
+	// Dataplane makes the dataplane of the calling thread's network namespace, which is that of the node under test in l. It must
 	// be usable from any thread afterwards. Required.
-	Dataplane func() (Dataplane, error)
+	Dataplane func(l *topology.Lab) (Dataplane, error)
 	// Out gets the table. Required.
 	Out io.Writer
 	// Size returns the terminal's columns and rows; zeros mean that Out is no terminal. Required.
@@ -42,6 +43,9 @@ type Dataplane interface {
 	backend.Backend
 	io.Closer
 }
+
+// withHooks is a dataplane with hooks at sockets.
+type withHooks interface{ Status() ebpf.Status }
 
 // SurpriseError reports whether something was not as the oracle expects.
 type SurpriseError struct {
@@ -156,6 +160,8 @@ type view struct {
 	revision state.Revision
 	calls    int // connections
 	took     time.Duration
+	// hooked is how many connections were translated at their sockets; nil without hooks.
+	hooked   *uint64
 	warnings []string
 	problems []error
 	notes    []string
@@ -204,7 +210,15 @@ func (v *view) lines(p palette, width int) []string {
 	if bad > 0 {
 		return append(lines, p.bad(fmt.Sprintf("✗ %d of %d paths are not as they must be", bad, len(v.results))))
 	}
-	return append(lines, p.good("✓")+fmt.Sprintf(" all %d paths are as they must be (%s in %.1fs)", len(v.results), count(v.calls, "connection"), v.took.Seconds()))
+	return append(lines, p.good("✓")+fmt.Sprintf(" all %d paths are as they must be (%s in %.1fs%s)", len(v.results), count(v.calls, "connection"), v.took.Seconds(), v.byHooks()))
+}
+
+// byHooks returns what hooks at sockets did in the round.
+func (v *view) byHooks() string {
+	if v.hooked == nil {
+		return ""
+	}
+	return fmt.Sprintf(", %d of them translated at sockets", *v.hooked)
 }
 
 func count(n int, noun string) string {

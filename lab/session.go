@@ -57,7 +57,7 @@ func newSession(ctx context.Context, o Options) (*session, error) {
 	s := &session{options: o, stage: stage, stop: func() {}}
 	s.status.init()
 	err = stage.lab.Node().Do(func() (err error) {
-		s.dataplane, err = o.Dataplane()
+		s.dataplane, err = o.Dataplane(stage.lab)
 		return err
 	})
 	if err != nil {
@@ -181,13 +181,24 @@ func (s *session) round(ctx context.Context) *view {
 	if note != "" {
 		v.notes = append(v.notes, note)
 	}
-	start := time.Now()
+	start, before := time.Now(), s.hooked()
 	v.results = s.stage.measure(ctx, calls, s.servers)
 	v.took = time.Since(start)
+	if after := s.hooked(); after != nil {
+		v.hooked = new(*after - *before)
+	}
 	for i := range v.results {
 		v.calls += v.results[i].connections
 	}
 	return v
+}
+
+// hooked returns how many connections hooks at sockets have translated so far, nil if the dataplane has none.
+func (s *session) hooked() *uint64 {
+	if d, ok := s.dataplane.(withHooks); ok {
+		return new(d.Status().Translated)
+	}
+	return nil
 }
 
 // programTimeout is how long the dataplane may take for what is, for it, a small change.

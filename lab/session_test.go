@@ -8,15 +8,21 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/backend/ebpf"
 	"github.com/switchyard-net/switchyard/backend/nftables"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/netns"
+	"github.com/switchyard-net/switchyard/test/sockethooks"
+	"github.com/switchyard-net/switchyard/test/topology"
 )
 
 func TestMain(m *testing.M) { os.Exit(netns.Main(m)) }
@@ -26,7 +32,7 @@ const shop = "../examples/shop"
 func testOptions(t *testing.T, path string, out io.Writer) Options {
 	return Options{
 		Path: path, Out: out, Size: func() (int, int) { return 0, 0 },
-		Dataplane: func() (Dataplane, error) { return nftables.New(t.Context(), nftables.Options{}) },
+		Dataplane: func(*topology.Lab) (Dataplane, error) { return nftables.New(t.Context(), nftables.Options{}) },
 	}
 }
 
@@ -39,6 +45,31 @@ func TestTheExampleIsAsItMustBe(t *testing.T) {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the table lacks %q:\n%s", want, out.String())
 		}
+	}
+}
+
+// TestTheExampleWithSocketHooks: it is as it must be with hooks as well, which translate a good part of the connections.
+func TestTheExampleWithSocketHooks(t *testing.T) {
+	if n, err := ebpf.NewNamespaces(); err != nil {
+		t.Skip(err)
+	} else {
+		n.Close()
+	}
+	var out strings.Builder
+	o := testOptions(t, shop, &out)
+	o.Dataplane = func(l *topology.Lab) (Dataplane, error) {
+		return sockethooks.NewPair(t.Context(), sockethooks.Of(l), nftables.Options{}, new(atomic.Uint64))
+	}
+	if err := Once(t.Context(), o); err != nil {
+		t.Fatalf("%v\n%s", err, out.String())
+	}
+	line := regexp.MustCompile(`✓ all \d+ paths are as they must be \((\d+) connections in [\d.]+s, (\d+) of them translated at sockets\)`).FindStringSubmatch(out.String())
+	if line == nil {
+		t.Fatalf("the table does not say what the hooks have done:\n%s", out.String())
+	}
+	all, _ := strconv.Atoi(line[1])
+	if hooked, _ := strconv.Atoi(line[2]); hooked < all/5 || hooked > all {
+		t.Errorf("hooks have translated %d of %d connections", hooked, all)
 	}
 }
 
@@ -107,8 +138,8 @@ func TestWrongDataplanesAreFound(t *testing.T) {
 			t.Parallel()
 			o := testOptions(t, part, io.Discard)
 			sound := o.Dataplane
-			o.Dataplane = func() (Dataplane, error) {
-				b, err := sound()
+			o.Dataplane = func(l *topology.Lab) (Dataplane, error) {
+				b, err := sound(l)
 				return bent{b, tt.bend}, err
 			}
 			err := Once(t.Context(), o)

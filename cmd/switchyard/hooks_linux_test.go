@@ -155,6 +155,9 @@ func TestHooks(t *testing.T) {
 	eventually(t, "connections are translated again", grows)
 	stop()
 	s.losesAnEndpoint()
+	if process.says("and not at sockets")() {
+		t.Error("hooks were off for a time")
+	}
 	if status, body, err := askHealthzHere(); err != nil || status != http.StatusOK || strings.Contains(body, "socketHooks") {
 		t.Errorf("/healthz: %d %s %v", status, body, err)
 	}

@@ -6,30 +6,36 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
 	"github.com/switchyard-net/switchyard/backend/nftables"
+	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/examples"
 	"github.com/switchyard-net/switchyard/internal/manifest"
 	"github.com/switchyard-net/switchyard/lab"
 	"github.com/switchyard-net/switchyard/test/netns"
+	"github.com/switchyard-net/switchyard/test/sockethooks"
+	"github.com/switchyard-net/switchyard/test/topology"
 )
 
 // labOptions are the flags of 'switchyard lab'.
 type labOptions struct {
-	source string
-	once   bool
-	log    logFlags
+	source    string
+	once      bool
+	dataplane string
+	log       logFlags
 }
 
 func newLabCommand() *cobra.Command {
 	var o labOptions
 	cmd := &cobra.Command{
-		Use:   "lab [--source PATH] [--once]",
+		Use:   "lab [--source PATH] [--once] [--dataplane nftables|ebpf]",
 		Short: "Show what manifests do, in a throw-away node",
 		Long: `Lab builds a node in network namespaces, runs ordinary application manifests in it and
 connects to every Service from a pod, from the node and from outside.
@@ -41,7 +47,10 @@ compared with what Kubernetes' rules demand. Editing the manifests changes the l
 Nothing of it outlives the command, and nothing outside it is touched.
 
 With --once it prints the table once. It exits with 0 exactly if everything was as it
-must be.`,
+must be.
+
+With --dataplane ebpf there are socket hooks above nftables on the node. The last line
+says how many connections they have translated; nftables does the others. That needs root.`,
 		Example: `  switchyard lab                         # a web shop, as an example
   switchyard lab --source my-app/        # your own manifests
   switchyard lab --source my-app/ --once # in continuous integration`,
@@ -53,6 +62,7 @@ must be.`,
 	f := cmd.Flags()
 	f.StringVar(&o.source, "source", "", "manifest or directory of manifests (default: an example that is built in)")
 	f.BoolVar(&o.once, "once", false, "print the table once and exit")
+	f.StringVar(&o.dataplane, "dataplane", string(config.ModeNFTables), "nftables, or ebpf for socket hooks above it")
 	o.log.register(f)
 	return cmd
 }
@@ -66,6 +76,9 @@ func (o *labOptions) run(ctx context.Context, stdout, stderr io.Writer) (err err
 	log, err := o.log.logger(logTo)
 	if err != nil {
 		return &usageError{"switchyard lab", err}
+	}
+	if o.dataplane != string(config.ModeNFTables) && o.dataplane != string(config.ModeEBPF) {
+		return &usageError{"switchyard lab", fmt.Errorf("--dataplane: %q is neither nftables nor ebpf", o.dataplane)}
 	}
 	if err := enterNamespaces(); err != nil {
 		return err
@@ -83,12 +96,25 @@ func (o *labOptions) run(ctx context.Context, stdout, stderr io.Writer) (err err
 	width, _ := size()
 	options := lab.Options{
 		Path: path, Out: stdout, Size: size, Colour: width > 0 && os.Getenv("NO_COLOR") == "", Logger: log,
-		Dataplane: func() (lab.Dataplane, error) { return nftables.New(ctx, nftables.Options{Logger: log}) },
+		Dataplane: func(l *topology.Lab) (lab.Dataplane, error) { return o.open(ctx, l, log) },
 	}
 	if !o.once {
 		return lab.Live(ctx, options)
 	}
 	return lab.Once(ctx, options)
+}
+
+// open makes the dataplane of the node under test.
+func (o *labOptions) open(ctx context.Context, l *topology.Lab, log *slog.Logger) (lab.Dataplane, error) {
+	options := nftables.Options{Logger: log}
+	if o.dataplane == string(config.ModeNFTables) {
+		return nftables.New(ctx, options)
+	}
+	pair, err := sockethooks.NewPair(ctx, sockethooks.Of(l), options, new(atomic.Uint64))
+	if err != nil {
+		return nil, fmt.Errorf("%w; leave out --dataplane to go without hooks", err)
+	}
+	return pair, nil
 }
 
 // enterNamespaces returns nil in a process that may make network namespaces. Where only a user namespace gives that right,
