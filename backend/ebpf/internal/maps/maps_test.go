@@ -186,15 +186,21 @@ func TestNoReadIsMixed(t *testing.T) {
 	}
 }
 
-// TestReusedSlotsMixReads: the test above would see it if slots were used again without a grace period.
+// TestReusedSlotsMixReads: the test above would see it if slots were used again without a grace period. On a busy machine, reader and writer
+// may take turns for a while.
 func TestReusedSlotsMixReads(t *testing.T) {
-	r := open(t, maps.Needs{}, 20*time.Microsecond)
-	reads, err := r.Flip(t.Context(), 200_000, r.Tables.ReuseAtOnce)
-	ok(t, err)
-	t.Logf("%+v", reads)
-	if reads.Mixed == 0 {
-		t.Errorf("slots were used again at once, and no read was mixed: %+v", reads)
+	var reads ebpftest.Reads
+	for range 100 {
+		r := open(t, maps.Needs{}, 20*time.Microsecond)
+		var err error
+		reads, err = r.Flip(t.Context(), 200_000, r.Tables.ReuseAtOnce)
+		ok(t, err)
+		if reads.Mixed > 0 {
+			t.Logf("%+v", reads)
+			return
+		}
 	}
+	t.Errorf("slots were used again at once, and no read was mixed: %+v", reads)
 }
 
 // TestRecycledElements: the kernel gives elements of deleted frontends to new ones, under readers. The check word keeps these from taking a
