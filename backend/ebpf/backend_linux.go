@@ -306,11 +306,9 @@ func (b *Backend) load() error {
 	b.mu.Unlock()
 	b.search.use(h.programs.Maps["connections"])
 	if old != nil {
-		b.running.Go(func() { // it waits for a grace period
-			if err := old.close(); err != nil {
-				b.log.Warn("former programs could not be closed", "error", err)
-			}
-		})
+		if err := old.close(); err != nil {
+			b.log.Warn("former programs could not be closed", "error", err)
+		}
 	}
 	return nil
 }

@@ -107,7 +107,7 @@ func (h *hooks) attach(old *hooks) error {
 // close detaches the programs.
 func (h *hooks) close() error { return errors.Join(h.attached.Close(), h.discard()) }
 
-// discard lets go of programs and maps that are not attached. It may wait for a grace period.
+// discard lets go of programs and maps that are not attached.
 func (h *hooks) discard() error {
 	if h.tables != nil {
 		if err := h.tables.Close(); err != nil {

@@ -18,8 +18,10 @@ type dataplane struct {
 	// fields are those of a configuration file that has the mode.
 	fields map[string]string
 	// file is a configuration file with these fields, empty if none is needed.
-	file  string
-	close func() error
+	file string
+	// without is set for processes that start in mode nftables all the same.
+	without bool
+	close   func() error
 }
 
 // newDataplane returns the dataplane of a mode, nftables or ebpf, for the node under test.
@@ -55,7 +57,7 @@ func newDataplane(mode, dir string, l *topology.Lab) (*dataplane, error) {
 
 // args are the arguments of a process that has no configuration file of its own.
 func (d *dataplane) args() []string {
-	if d.file == "" {
+	if d.file == "" || d.without {
 		return nil
 	}
 	return []string{"--config", d.file}

@@ -70,6 +70,8 @@ type scenario struct {
 	// feed makes the way on which Switchyard learns of the cluster. variant is the build that it starts with, nil for the usual.
 	feed    func(dir string, node *topology.Host, d *dataplane) (feed, error)
 	variant *variant
+	// mode is that of the proxy. Default: that of the options.
+	mode string
 	// uses are other builds that it needs.
 	uses []*variant
 	// foreign reports that other proxies can take part.
@@ -279,7 +281,7 @@ func newSubject(o *Options, b *builder, st *scenario, v *variant, l *topology.La
 	if err != nil {
 		return nil, err
 	}
-	d, err := newDataplane(o.Dataplane, dir, l)
+	d, err := newDataplane(cmp.Or(st.mode, o.Dataplane), dir, l)
 	if err != nil {
 		return nil, err
 	}

@@ -52,7 +52,6 @@ func Barrier() error {
 // grace keeps regions until no program can look at them any longer, for which a goroutine of its own waits.
 type grace struct {
 	barrier barrier
-	waits   sync.WaitGroup
 
 	mu      sync.Mutex // guards all below
 	retired []region
@@ -73,7 +72,7 @@ func (g *grace) retire(r region) {
 	g.retired = append(g.retired, r)
 	if !g.waiting && !g.closed {
 		g.waiting = true
-		g.waits.Go(g.wait)
+		go g.wait()
 	}
 }
 
@@ -94,6 +93,9 @@ func (g *grace) wait() {
 		g.retired = nil
 		if len(batch) == 0 || g.closed {
 			g.waiting = false
+			if g.closed {
+				g.barrier.close()
+			}
 			g.mu.Unlock()
 			return
 		}
@@ -107,10 +109,11 @@ func (g *grace) wait() {
 	}
 }
 
+// close ends it. It does not wait for a grace period, which may take seconds on a busy machine.
 func (g *grace) close() {
 	g.mu.Lock()
-	g.closed = true
-	g.mu.Unlock()
-	g.waits.Wait()
-	g.barrier.close()
+	defer g.mu.Unlock()
+	if g.closed = true; !g.waiting {
+		g.barrier.close()
+	}
 }

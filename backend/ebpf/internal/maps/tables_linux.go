@@ -104,7 +104,7 @@ func New(c *ebpf.Collection) (*Tables, error) {
 	return t, nil
 }
 
-// Close lets go of the memory of the maps. It may wait for a grace period.
+// Close lets go of the memory of the maps.
 func (t *Tables) Close() error {
 	if t.grace != nil {
 		t.grace.close()
