@@ -110,6 +110,11 @@ func TestJudge(t *testing.T) {
 	if both.judge(); both.Busy || len(both.Wrong) != 2 {
 		t.Errorf("a loss on a busy machine: busy is %v, %q", both.Busy, both.Wrong)
 	}
+	shown := Result{Report: good(), Allowed: usualGap, Wrong: []string{"not in the counts"}}
+	shown.Report.Control.Lost = 1
+	if shown.judge(); shown.Busy || shown.Wrong[0] != "not in the counts" {
+		t.Errorf("what shows in no count, on a busy machine: busy is %v, %q", shown.Busy, shown.Wrong)
+	}
 	slow := Result{Report: good(), Allowed: usualGap, Slowest: 11 * time.Second, AllowedChange: usualChange}
 	if slow.judge(); !strings.Contains(strings.Join(slow.Wrong, "\n"), "a change took 11s") {
 		t.Errorf("a slow change: %q", slow.Wrong)

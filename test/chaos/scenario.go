@@ -124,6 +124,8 @@ type stage struct {
 	dir     string
 	// allowed is the longest gap for new connections.
 	allowed time.Duration
+	// wrong lists what must not be and shows in no count.
+	wrong []string
 }
 
 // scaled returns how often something is to happen, at least once.
@@ -202,7 +204,7 @@ func RunMutants(ctx context.Context, o Options) ([]Mutant, error) {
 		if err != nil {
 			return list, fmt.Errorf("scenario %q with a Switchyard that %s: %w", p.scenario, p.variant.what, err)
 		}
-		noticed := p.noticed(r.Report) && r.Report.Control.Bad() == 0
+		noticed := p.noticed(r) && r.Report.Control.Bad() == 0
 		list = append(list, Mutant{Bug: p.variant.what, Noticed: noticed, Result: *r})
 		fmt.Fprintf(o.Log, "mutant: %s; noticed: %v\n%v\n", p.variant.what, noticed, r)
 	}
@@ -267,7 +269,7 @@ func runScenario(ctx context.Context, o *Options, b *builder, st *scenario, v *v
 	result = &Result{
 		Scenario: st.name, Happened: happened, Allowed: s.allowed, Report: report,
 		Slowest: c.slowest, AllowedChange: cmp.Or(st.slowest, usualChange),
-		CPUSteal: after.stealSince(before),
+		CPUSteal: after.stealSince(before), Wrong: s.wrong,
 	}
 	result.judge()
 	return result, errors.Join(err, loadErr, statErr, c.subject.Failure())
@@ -292,7 +294,7 @@ func newSubject(o *Options, b *builder, st *scenario, v *variant, l *topology.La
 	return newSwitchyard(l, dir, program, f, d), nil
 }
 
-// judge finds what must not be.
+// judge finds what must not be, beside what is wrong already.
 func (r *Result) judge() {
 	c, control := &r.Report.Counts, &r.Report.Control
 	flushed := r.Allowed > usualGap

@@ -251,6 +251,8 @@ func rollingUpdate(ctx context.Context, s *stage) (string, error) {
 	return fmt.Sprintf("%d pods replaced", n), nil
 }
 
+const noOwner = "the tables have no owner, though this kernel can keep others from them"
+
 // flush: where the kernel can keep others from tables, Switchyard's are its own.
 func flush(ctx context.Context, s *stage) (string, error) {
 	if _, ours := s.subject.(*switchyard); ours {
@@ -266,11 +268,11 @@ func flush(ctx context.Context, s *stage) (string, error) {
 		if err == nil {
 			rules, err = s.nft("list", "ruleset")
 		}
-		if err == nil && persistent && !ownedTables.Match(rules) {
-			err = errors.New("the tables have no owner, though this kernel can keep others from them")
-		}
 		if err != nil {
 			return "", err
+		}
+		if persistent && !ownedTables.Match(rules) {
+			s.wrong = append(s.wrong, noOwner)
 		}
 	}
 	return flushRules(ctx, s)

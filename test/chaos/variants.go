@@ -10,10 +10,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
-
-	"github.com/switchyard-net/switchyard/test/loadcheck"
 )
 
 // edit replaces a text in a source file, which must have it exactly once. The file is given from the root of the repository, or
@@ -254,17 +253,19 @@ var shared = &variant{name: "shared", what: "finds a kernel that cannot keep oth
 
 var cannotOwn = edit{"backend/nftables/nftables.go", "	if persistent {\n", "	if persistent = false; persistent {\n"}
 
-// halted and misled are what a bug must lead to: connections that break, and too long a gap, or the wrong endpoint.
-func halted(allowed time.Duration) func(*loadcheck.Report) bool {
-	return func(r *loadcheck.Report) bool { return r.Lost+r.Reset > 0 && r.New.Ours > allowed }
+// halted, misled and ownerless are what a bug must lead to: connections that break, and too long a gap; the wrong endpoint; tables that
+// others can change.
+func halted(allowed time.Duration) func(*Result) bool {
+	return func(r *Result) bool { return r.Report.Lost+r.Report.Reset > 0 && r.Report.New.Ours > allowed }
 }
-func misled(r *loadcheck.Report) bool { return r.WrongEndpoint > 0 }
+func misled(r *Result) bool    { return r.Report.WrongEndpoint > 0 }
+func ownerless(r *Result) bool { return slices.Contains(r.Wrong, noOwner) }
 
 // mutants have bugs that the scenarios must notice.
 var mutants = []struct {
 	variant  *variant
 	scenario string
-	noticed  func(*loadcheck.Report) bool
+	noticed  func(*Result) bool
 }{
 	{&variant{name: "flush-on-start", what: "deletes its tables before it starts", edits: []edit{
 		{"backend/nftables/nftables.go", "	b.guard.arm() // before the reading", `	for _, t := range ruleset.Tables() {
@@ -311,5 +312,5 @@ func (p *Plan) WriteDeletions(b *nft.Batch) {
 	}}, "flush on an older kernel", halted(repairGap)},
 	{&variant{name: "orphan", what: "leaves its tables to everybody although the kernel could keep others from them", edits: []edit{
 		{"backend/nftables/nftables.go", "b.flags = nft.Owned | nft.Persistent\n", "b.flags = nft.Persistent\n"},
-	}}, "flush", halted(usualGap)},
+	}}, "flush", ownerless},
 }
