@@ -50,6 +50,9 @@ type Backend struct {
 
 var _ backend.Backend = (*Backend)(nil)
 
+// errNoCookie is why hooks are not attached that could not distinguish the node from pods.
+var errNoCookie = errors.New("the cookie of the network namespace is not known (Linux 5.14 is needed)")
+
 // New puts hooks above base, which remains the caller's, in the calling thread's network namespace. If they cannot be attached, that is
 // logged, base alone goes on, and [Backend.Status] has the reason. Hooks need CAP_BPF and CAP_NET_ADMIN, and Linux 5.16. The caller must Close
 // the Backend before base.
@@ -288,6 +291,9 @@ func (b *Backend) extend(again bool) {
 // load makes programs and maps that have room for all that the hooks are to do, fills them, and attaches them in the place of those that there
 // are. After an error these stay as they were.
 func (b *Backend) load() error {
+	if b.cookie == 0 {
+		return errNoCookie
+	}
 	h, err := newHooks(&b.o, b.cookie, b.services.needs(), b.hooks)
 	if err != nil {
 		return err
