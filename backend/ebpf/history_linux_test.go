@@ -31,7 +31,7 @@ type history struct {
 
 // TestRandomHistories: at every moment, what the hooks do is a part of what the base does, and after each update it is all that can be.
 func TestRandomHistories(t *testing.T) {
-	histories := uint64(40)
+	histories := uint64(25)
 	if testing.Short() {
 		histories = 5
 	}

@@ -381,6 +381,47 @@ func TestNoRoom(t *testing.T) {
 	t.Logf("%d ways to fail", failures)
 }
 
+// TestDegraded: what there is no room for is left to the base until it is gone, or until a Verify finds the room.
+func TestDegraded(t *testing.T) {
+	f := newFixture(t)
+	var all []*state.Service
+	for n := range 4096 {
+		all = append(all, record(n, 1))
+	}
+	f.apply(full(all...))
+	var limit unix.Rlimit
+	f.check(unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
+	without := func(do func()) { // new files
+		next, err := unix.Dup(0)
+		f.check(err)
+		f.check(unix.Close(next))
+		f.check(unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(next), Max: limit.Max}))
+		defer func() { f.check(unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)) }()
+		do()
+	}
+	without(func() { f.apply(delta(record(5000, 1))) })
+	f.wants(Degraded, 4096)
+	f.apply(removed(5000))
+	f.wants(On, 4096)
+	without(func() { f.apply(delta(record(5000, 1))) })
+	without(func() { f.verify() })
+	f.wants(Degraded, 4096)
+	f.apply(removed(5)) // there is room, and nobody has looked yet
+	f.wants(Degraded, 4095)
+	f.verify()
+	f.wants(On, 4096)
+}
+
+// TestUnknownNamespace: hooks that cannot distinguish the node from pods are not attached, also not later.
+func TestUnknownNamespace(t *testing.T) {
+	f := newFixture(t)
+	f.check(f.unload())
+	f.cookie = 0
+	f.apply(full(record(1, 1)))
+	f.verify()
+	f.wants(Off, 0)
+}
+
 // TestFailedUpdateIsTakenBack: what the hooks have let go of for an update that failed comes back, also if the update never does.
 func TestFailedUpdateIsTakenBack(t *testing.T) {
 	f := newFixture(t)
