@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -132,9 +133,7 @@ func TestSevered(t *testing.T) {
 	}
 	// The third one cannot be replaced: those before it are put back.
 	broken := &ebpf.Collection{Programs: map[string]*ebpf.Program{}}
-	for name, p := range old.Programs {
-		broken.Programs[name] = p
-	}
+	maps.Copy(broken.Programs, old.Programs)
 	closed, err := old.Programs[hooks[2].name].Clone()
 	if err != nil {
 		t.Fatal(err)
