@@ -513,7 +513,7 @@ func (b *Backend) Verify(context.Context) (backend.Result, error) {
 	if !b.applied {
 		return backend.Result{}, nil
 	}
-	alarm := b.guard.take()
+	alarm, owing := b.guard.take(), b.resets != nil && b.resets.doubtful
 	if b.known && b.flags&nft.Owned != 0 {
 		intact, err := b.intact()
 		if err != nil {
@@ -540,7 +540,7 @@ func (b *Backend) Verify(context.Context) (backend.Result, error) {
 		b.guard.raise(alarm)
 		return result, err
 	}
-	if sure && !moved { // else it may be what we ourselves left undone
+	if sure && !moved && !owing { // else it may be what we ourselves left undone
 		result.Repaired = result.Written
 		if result.Repaired > 0 && b.intruders != nil {
 			b.intruders.repaired()
