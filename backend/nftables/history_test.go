@@ -48,7 +48,7 @@ func TestHistories(t *testing.T) {
 	if testing.Short() {
 		limit /= 10
 	}
-	var next, failures, lost, restarts, remembered atomic.Int64
+	var next, failures, lost, restarts, remembered, resets atomic.Int64
 	var wg sync.WaitGroup
 	for range runtime.GOMAXPROCS(0) {
 		ns := newNS(t)
@@ -63,13 +63,14 @@ func TestHistories(t *testing.T) {
 				lost.Add(int64(r.kernel.lost))
 				restarts.Add(int64(r.restarts))
 				remembered.Add(int64(len(r.remembered)))
+				resets.Add(int64(r.resets))
 			}
 		})
 	}
 	wg.Wait()
-	t.Logf("%d histories, %d injected failures, %d of them after the commit, %d restarts, %d clients remembered",
-		limit, failures.Load(), lost.Load(), restarts.Load(), remembered.Load())
-	if failures.Load() == 0 || lost.Load() == 0 || restarts.Load() == 0 || remembered.Load() == 0 {
+	t.Logf("%d histories, %d injected failures, %d of them after the commit, %d restarts, %d clients remembered, %d endpoints gone",
+		limit, failures.Load(), lost.Load(), restarts.Load(), remembered.Load(), resets.Load())
+	if failures.Load() == 0 || lost.Load() == 0 || restarts.Load() == 0 || remembered.Load() == 0 || resets.Load() == 0 {
 		t.Error("something that was to be tested never happened")
 	}
 }
@@ -95,7 +96,7 @@ type historyRun struct {
 	// remembered are injected clients, by family and key.
 	remembered map[string]nft.Elem
 
-	restarts int
+	restarts, resets int
 }
 
 func playHistory(t testing.TB, ns *netns.NS, seed uint64) (*historyRun, error) {
@@ -106,9 +107,11 @@ func playHistory(t testing.TB, ns *netns.NS, seed uint64) (*historyRun, error) {
 		r.options.LocalDetector.ClusterCIDRs = []netip.Prefix{prefix("10.244.0.0/16"), prefix("fd00:244::/32")}
 	}
 	r.options.NodePortAddresses = state.NodePortAddresses{Primary: r.rng.IntN(2) == 0}
+	r.options.ResetRemoved = seed%3 == 0
 	r.history = randcluster.New(seed, opts)
 	r.store = store.New(store.Options{Brain: brain.Config{
 		NodeName: "node-a", LocalDetector: r.options.LocalDetector, NodePorts: r.options.NodePortAddresses, MasqueradeAll: opts.MasqueradeAll,
+		TCPLingers: r.options.ResetRemoved,
 	}})
 	defer r.store.Close()
 	r.sink = r.store.Source("history")
@@ -332,6 +335,9 @@ func (r *historyRun) check() error {
 	}
 	// The dataplane is sure of what the kernel holds: a comparison must agree.
 	r.kernel.rate = 0
+	if r.options.ResetRemoved { // those that could not be added are owing
+		verify(r.t, r.backend)
+	}
 	r.backend.guard.raise(foreignChange)
 	result, err := r.backend.Verify(ctx)
 	if err != nil || result.Repaired != 0 || result.Written != 0 {
@@ -347,6 +353,9 @@ func (r *historyRun) check() error {
 		return err
 	}
 	if err := r.checkSlots(snapshot); err != nil {
+		return err
+	}
+	if err := r.checkResets(snapshot); err != nil {
 		return err
 	}
 	if err := r.checkRemembered(); err != nil {
@@ -369,6 +378,30 @@ func (r *historyRun) check() error {
 	result, err = fresh.Apply(ctx, u)
 	if err != nil || result.Written != 0 {
 		return fmt.Errorf("a fresh start: %+v, %w; changed %v", result, err, changesBetween(before, dump(r.t, r.observer)))
+	}
+	return nil
+}
+
+// checkResets checks that connections are reset to no endpoint that serves, and counts the others.
+func (r *historyRun) checkResets(snapshot *store.Snapshot) error {
+	reset := resetDump(r.t, r.observer)
+	r.resets = len(reset)
+	if r.resets > 0 && !r.options.ResetRemoved {
+		return fmt.Errorf("connections are reset without the option, to %v", reset)
+	}
+	for s := range snapshot.Services() {
+		for i := range s.Ports {
+			p := &s.Ports[i]
+			if p.Protocol != state.TCP {
+				continue
+			}
+			for _, e := range slices.Concat(p.Internal.Inside.Endpoints, p.Internal.Outside.Endpoints, p.External.Inside.Endpoints,
+				p.External.Outside.Endpoints, p.Lingering) {
+				if _, is := reset[fmt.Sprintf("%v %x", resetTable(p.Family), appendKey(e.Addr))]; is {
+					return fmt.Errorf("connections to %v are reset, which serves %v", e.Addr, s.Name)
+				}
+			}
+		}
 	}
 	return nil
 }
