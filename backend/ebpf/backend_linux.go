@@ -54,7 +54,7 @@ var _ backend.Backend = (*Backend)(nil)
 var errNoCookie = errors.New("the cookie of the network namespace is not known (Linux 5.14 is needed)")
 
 // New puts hooks above base, which remains the caller's, in the calling thread's network namespace. If they cannot be attached, that is
-// logged, base alone goes on, and [Backend.Status] has the reason. Hooks need CAP_BPF and CAP_NET_ADMIN, and Linux 5.16. The caller must Close
+// logged, base alone goes on, and [Backend.Status] has the reason. Hooks need CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN, and Linux 5.16. The caller must Close
 // the Backend before base.
 func New(base backend.Backend, o Options) (*Backend, error) {
 	b := &Backend{base: base, o: o, log: o.Logger, services: newServices(), disturbed: make(chan struct{}, 1)}

@@ -74,9 +74,9 @@ func (h *hooks) load(cookie uint64, needs maps.Needs, old *hooks) error {
 		replaced["namespaces"] = o.Namespaces.m
 	}
 	if h.programs, err = ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replaced}); errors.Is(err, unix.EPERM) {
-		return fmt.Errorf("loading the programs: %w: give the process CAP_BPF and CAP_NET_ADMIN, and let its seccomp filter pass bpf()", unix.EPERM)
+		return fmt.Errorf("loading the programs: %w: give the process CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN, and let its seccomp filter pass bpf()", unix.EPERM)
 	} else if err != nil {
-		return fmt.Errorf("loading the programs (Linux 5.16 is needed): %w", err)
+		return fmt.Errorf("loading the programs (Linux 5.16 and CAP_PERFMON are needed): %w", err)
 	}
 	if h.tables, err = maps.New(h.programs); err != nil {
 		return err
