@@ -277,6 +277,35 @@ func TestPrivileges(t *testing.T) {
 	}
 }
 
+// TestModeEBPF: the container that programs the node gets what socket hooks take, in that mode only, and no other container does.
+func TestModeEBPF(t *testing.T) {
+	more := []corev1.Capability{"BPF", "PERFMON", "DAC_READ_SEARCH"}
+	for title, tt := range map[string]struct {
+		values values
+		want   []corev1.Capability
+		args   []string
+	}{
+		"one container": {values{"config": values{"mode": "ebpf"}}, append([]corev1.Capability{"NET_ADMIN", "NET_RAW"}, more...), []string{"proxy"}},
+		"restricted": {values{"config": values{"mode": "ebpf"}, "capabilities": []any{"NET_ADMIN", "BPF"}},
+			append([]corev1.Capability{"NET_ADMIN"}, more...), []string{"proxy"}},
+		"split": {values{"config": values{"mode": "ebpf"}, "split": values{"enabled": true}},
+			append([]corev1.Capability{"NET_ADMIN", "NET_RAW"}, more...), []string{"apply", "ebpf"}},
+		"split, nftables": {values{"split": values{"enabled": true}}, []corev1.Capability{"NET_ADMIN", "NET_RAW"}, []string{"apply", "nftables"}},
+	} {
+		pod := into[appsv1.DaemonSet](t, rendered(t, tt.values)["DaemonSet switchyard"]).Spec.Template.Spec
+		for _, c := range pod.Containers {
+			switch programs := c.Name != "serve"; {
+			case programs && !slices.Equal(c.SecurityContext.Capabilities.Add, tt.want):
+				t.Errorf("%s: %s has %v, want %v", title, c.Name, c.SecurityContext.Capabilities.Add, tt.want)
+			case programs && !slices.Equal(c.Args[:len(tt.args)], tt.args):
+				t.Errorf("%s: %s runs %v", title, c.Name, c.Args)
+			case !programs && len(c.SecurityContext.Capabilities.Add) > 0:
+				t.Errorf("%s: %s has %v", title, c.Name, c.SecurityContext.Capabilities.Add)
+			}
+		}
+	}
+}
+
 // checkLocalhost checks that the pod has the profile in deploy/seccomp, and nothing of the host.
 func checkLocalhost(t *testing.T, title string, pod *corev1.PodSpec) {
 	t.Helper()

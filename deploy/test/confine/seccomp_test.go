@@ -9,7 +9,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -39,9 +41,15 @@ type condition struct {
 	Op              string
 }
 
-const profileFile = "../../seccomp/switchyard.json"
+// The profiles: that of all modes but ebpf, and that of mode ebpf.
+const (
+	profileFile     = "../../seccomp/switchyard.json"
+	ebpfProfileFile = "../../seccomp/switchyard-ebpf.json"
+)
 
-func readProfile(t *testing.T) *profile {
+func readProfile(t *testing.T) *profile { return readProfileFile(t, profileFile) }
+
+func readProfileFile(t *testing.T, profileFile string) *profile {
 	t.Helper()
 	f, err := os.Open(profileFile)
 	if err != nil {
@@ -189,5 +197,17 @@ func TestProfileNamesSystemCalls(t *testing.T) {
 		if seen[dangerous+"[]"] {
 			t.Errorf("%s is allowed", dangerous)
 		}
+	}
+}
+
+// TestProfileOfModeEBPF has one rule more than the other, and is the same otherwise.
+func TestProfileOfModeEBPF(t *testing.T) {
+	usual, other := readProfile(t), readProfileFile(t, ebpfProfileFile)
+	last := len(other.Syscalls) - 1
+	if !reflect.DeepEqual(other.Syscalls[:last], usual.Syscalls) || !slices.Equal(other.Architectures, usual.Architectures) || other.DefaultErrnoRet != usual.DefaultErrnoRet {
+		t.Errorf("%s is not %s with a rule behind it", ebpfProfileFile, profileFile)
+	}
+	if more := other.Syscalls[last].Names; !slices.Equal(more, []string{"bpf", "fstatfs", "open_by_handle_at"}) {
+		t.Errorf("it also has %v", more)
 	}
 }

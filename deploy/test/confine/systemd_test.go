@@ -135,6 +135,28 @@ func (u unit) filterSet(t *testing.T) map[string]bool {
 	return set
 }
 
+// TestDropInOfModeEBPF: a unit with the drop-in permits the profile of mode ebpf, and has its capabilities. The root of the cgroup file system of
+// a host is opened by its path.
+func TestDropInOfModeEBPF(t *testing.T) {
+	u := readUnit(t, "switchyard.service")
+	for name, values := range readUnit(t, "ebpf.conf") {
+		u[name] = append(u[name], values...)
+	}
+	set := u.filterSet(t)
+	for _, r := range readProfileFile(t, ebpfProfileFile).Syscalls {
+		for _, call := range r.Names {
+			if !set[call] && call != "open_by_handle_at" && call != "arch_prctl" {
+				t.Errorf("%s is forbidden", call)
+			}
+		}
+	}
+	for _, name := range []string{"CapabilityBoundingSet", "AmbientCapabilities"} {
+		if got := strings.Join(u[name], " "); got != "CAP_NET_ADMIN CAP_BPF CAP_PERFMON" {
+			t.Errorf("%s is %s", name, got)
+		}
+	}
+}
+
 var families = map[string]uint64{"AF_UNIX": unix.AF_UNIX, "AF_INET": unix.AF_INET, "AF_INET6": unix.AF_INET6, "AF_NETLINK": unix.AF_NETLINK}
 
 // profile is the filters of the unit's settings: SystemCallFilter, RestrictAddressFamilies, RestrictNamespaces and

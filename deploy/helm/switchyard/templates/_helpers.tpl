@@ -89,6 +89,15 @@ true
 {{- end }}
 {{- end }}
 
+{{- /* The capabilities of the container that programs the node: those of the values, and what mode ebpf takes beside them. */}}
+{{- define "switchyard.capabilities" -}}
+{{- $all := .Values.capabilities }}
+{{- if eq (.Values.config.mode | default "") "ebpf" }}
+{{- $all = concat $all (list "BPF" "PERFMON" "DAC_READ_SEARCH") | uniq }}
+{{- end }}
+{{- toYaml $all }}
+{{- end }}
+
 {{- define "switchyard.kubeconfig" -}}
 apiVersion: v1
 kind: Config
