@@ -237,7 +237,7 @@ func (b *ebpfBench) take(ctx context.Context, t *turn) error {
 	if t.v.hooks != nil && !t.test.straight {
 		t.v.hooks.expected += uint64(a.Connections)
 	}
-	t.p10, t.rate = min(t.p10, a.P10), max(t.rate, float64(a.Done)/a.Took.Seconds())
+	t.p10, t.rate = min(t.p10, a.P10), max(t.rate, a.Rate)
 	return nil
 }
 
