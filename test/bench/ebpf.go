@@ -95,9 +95,9 @@ func WriteEBPF(dir string, r *Reporter) error {
 		case strings.HasPrefix(name, "load-average-"):
 			load[name] = readable(x.Value)
 		case name == "slices":
-			rounds = readable(x.Value)
+			rounds = fmt.Sprint(x.Value)
 		case name == "slice":
-			slice = readable(x.Value)
+			slice = fmt.Sprint(x.Value)
 		case found && isMatrixRow(what):
 			column := Result{Name: variant, Services: x.Services}
 			if what == ebpfMatrix[0].name {

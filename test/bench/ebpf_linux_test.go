@@ -77,7 +77,7 @@ func TestEBPF(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, part := range []string{"| direct", "| ebpf 50", "| hooks 5 ", "| request, from a pod, us", "ebpf/over-nftables/pod-connect", "at most 0: ok", "slices of 2.00 ms"} {
+	for _, part := range []string{"| direct", "| ebpf 50", "| hooks 5 ", "| request, from a pod, us", "ebpf/over-nftables/pod-connect", "at most 0: ok", "slices of 2 ms"} {
 		if !strings.Contains(string(text), part) {
 			t.Errorf("ebpf.md does not have %q", part)
 		}
