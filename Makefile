@@ -78,7 +78,7 @@ check: protocols ## Protocols, formatting, vet, staticcheck and go fix
 		echo "== go vet, staticcheck and go fix in $$module"; \
 		$(GO) vet ./...; \
 		$(CURDIR)/bin/staticcheck ./...; \
-		out=$$($(GO) fix -diff ./...); if [ -n "$$out" ]; then echo "$$out"; echo "fix with: go fix ./... in $$module"; exit 1; fi; \
+		if ! out=$$($(GO) fix -diff ./... 2>&1) || [ -n "$$out" ]; then echo "$$out"; echo "fix with: go fix ./... in $$module"; exit 1; fi; \
 	done
 
 vuln: ## Look for known vulnerabilities in what is called (needs a network; VULNDB=file:///path for a copy of the database)

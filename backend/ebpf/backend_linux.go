@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync"
 
 	"github.com/switchyard-net/switchyard/backend"
@@ -31,6 +32,12 @@ type Backend struct {
 	lacking error
 	// node is that of the last update, nil before the first one.
 	node *state.Node
+	// cached are the settings that were made last, of a node and the addresses of its interfaces. A node is never modified.
+	cached struct {
+		node     *state.Node
+		local    []netip.Addr
+		settings *plan.Settings
+	}
 	// logged is set if the log has the state of status. Why hooks are off is worded differently from one attempt to the next: programs and maps
 	// are loaded in no order.
 	logged bool
@@ -133,6 +140,7 @@ func (b *Backend) Disturbed() <-chan struct{} { return b.disturbed }
 func (b *Backend) Reconfigure(o Options) {
 	o.Logger, o.Namespaces = b.o.Logger, b.o.Namespaces
 	b.o, b.reconfigured, b.logged = o, true, false
+	b.cached.settings = nil
 }
 
 // Status returns how the hooks are doing. It may be called at any time.
@@ -178,7 +186,7 @@ func (b *Backend) note(err error) {
 // also with what the hooks have let go of.
 func (b *Backend) Apply(ctx context.Context, u *state.Update) (backend.Result, error) {
 	settings := b.settings(u.Node)
-	b.try(func(h *hooks) error { return b.withdraw(h, u, &settings) })
+	b.try(func(h *hooks) error { return b.withdraw(h, u, settings) })
 	result, err := b.base.Apply(ctx, u)
 	if err != nil {
 		return result, err
@@ -198,7 +206,7 @@ func (b *Backend) Verify(ctx context.Context) (backend.Result, error) {
 	}
 	// The base may find other addresses on the node than before, as an Apply may.
 	settings, nothing := b.settings(b.node), &state.Update{}
-	b.try(func(h *hooks) error { return errors.Join(h.attached.Check(), b.withdraw(h, nothing, &settings)) })
+	b.try(func(h *hooks) error { return errors.Join(h.attached.Check(), b.withdraw(h, nothing, settings)) })
 	result, err := b.base.Verify(ctx)
 	if err != nil {
 		return result, err
@@ -229,25 +237,25 @@ func (b *Backend) fail(failed map[state.ServiceName]error, u *state.Update) {
 	b.services.failed(failed, u)
 }
 
-// settings returns what plans depend on now.
-func (b *Backend) settings(n *state.Node) plan.Settings {
-	s := plan.Settings{Detector: b.o.LocalDetector, PodCIDRs: n.PodCIDRs, Local: map[netip.Addr]bool{}, NodePorts: b.nodePorts(n)}
-	if n.LocalDetector != nil {
-		s.Detector = *n.LocalDetector
+// settings returns what plans depend on now. They are mostly the same as for the last change.
+func (b *Backend) settings(n *state.Node) *plan.Settings {
+	local := b.addrs.Addrs()
+	if c := &b.cached; c.settings != nil && c.node == n && slices.Equal(c.local, local) {
+		return c.settings
 	}
-	for _, addr := range b.addrs.Addrs() {
-		s.Local[addr] = true
-	}
-	return s
-}
-
-// nodePorts returns the addresses that serve NodePorts now.
-func (b *Backend) nodePorts(n *state.Node) []netip.Addr {
 	rule := b.o.NodePortAddresses
 	if n.NodePorts != nil {
 		rule = *n.NodePorts
 	}
-	return rule.Select(b.addrs.Addrs(), n)
+	s := &plan.Settings{Detector: b.o.LocalDetector, PodCIDRs: n.PodCIDRs, Local: map[netip.Addr]bool{}, NodePorts: rule.Select(local, n)}
+	if n.LocalDetector != nil {
+		s.Detector = *n.LocalDetector
+	}
+	for _, addr := range local {
+		s.Local[addr] = true
+	}
+	b.cached.node, b.cached.local, b.cached.settings = n, local, s
+	return s
 }
 
 // try has the hooks do something, if they are not off. After an error it is not certain what they do: they are taken away, until they are
@@ -278,7 +286,7 @@ func (b *Backend) extend(again bool) {
 				err = b.services.leave(h.tables)
 			}
 		}
-		return errors.Join(err, b.hooks.addNodePorts(b.services.nodePorts(&state.Update{}, &b.services.settings)))
+		return errors.Join(err, b.hooks.addNodePorts(b.services.nodePorts(&state.Update{}, b.services.settings)))
 	})
 	if len(b.services.left) == 0 {
 		b.lacking = nil

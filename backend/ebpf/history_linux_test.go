@@ -74,17 +74,17 @@ func (h *history) contentOf(services map[state.ServiceName]*state.Service, node 
 	settings := h.settings(node)
 	owned := map[netip.Addr]bool{}
 	for _, s := range h.base.Shown() { // also those that are not certain
-		for _, addr := range plan.Owned(nil, s, &settings) {
+		for _, addr := range plan.Owned(nil, s, settings) {
 			owned[addr] = true
 		}
 	}
 	for _, s := range services {
-		for _, addr := range plan.Owned(nil, s, &settings) {
+		for _, addr := range plan.Owned(nil, s, settings) {
 			owned[addr] = true
 		}
 	}
 	serving := slices.DeleteFunc(slices.Clone(settings.NodePorts), func(a netip.Addr) bool { return owned[a] })
-	return planned(&settings, slices.Collect(maps.Values(services))...), serving
+	return planned(settings, slices.Collect(maps.Values(services))...), serving
 }
 
 // partOf returns a check for before and after the base's work.

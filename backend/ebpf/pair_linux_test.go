@@ -124,7 +124,7 @@ func TestFailedServices(t *testing.T) {
 	f.wants(On, 1)
 	f.apply(u)
 	f.wants(On, 3)
-	if got, want := f.content(), planned(&f.services.settings, record(1, 2), record(3, 2), record(9, 1)); !reflect.DeepEqual(got, want) {
+	if got, want := f.content(), planned(f.services.settings, record(1, 2), record(3, 2), record(9, 1)); !reflect.DeepEqual(got, want) {
 		t.Errorf("maps have %v, want %v", got, want)
 	}
 	// In a full update, what is missing may fail, too.
@@ -325,7 +325,7 @@ func TestGrowth(t *testing.T) {
 		t.Error("NodePorts are not served any longer")
 	}
 	all[1] = external(record(1, 1), nodePort(30001))
-	if got, want := f.content(), planned(&f.services.settings, all...); !reflect.DeepEqual(got, want) {
+	if got, want := f.content(), planned(f.services.settings, all...); !reflect.DeepEqual(got, want) {
 		t.Error("the maps differ from what was applied")
 	}
 	f.apply(full(all[:2]...))
@@ -436,7 +436,7 @@ func TestFailedUpdateIsTakenBack(t *testing.T) {
 	}
 	f.base.SetFailureRate(0)
 	f.apply(delta(record(3, 1)))
-	if got, want := f.content(), planned(&f.services.settings, record(1, 1), record(2, 1), record(3, 1)); !reflect.DeepEqual(got, want) {
+	if got, want := f.content(), planned(f.services.settings, record(1, 1), record(2, 1), record(3, 1)); !reflect.DeepEqual(got, want) {
 		t.Errorf("maps have %v, want %v", got, want)
 	}
 }

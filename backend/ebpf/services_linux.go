@@ -16,7 +16,7 @@ import (
 type services struct {
 	byName map[state.ServiceName]*service
 	// settings are those of the plans.
-	settings plan.Settings
+	settings *plan.Settings
 	// pending are services of which the hooks may not do yet all that they can, and left those for which there was no room.
 	pending, left map[state.ServiceName]bool
 	// lost are services of which the base has not all that it had.
@@ -41,7 +41,7 @@ type service struct {
 func newServices() *services {
 	return &services{
 		byName: map[state.ServiceName]*service{}, pending: map[state.ServiceName]bool{}, left: map[state.ServiceName]bool{},
-		lost: map[state.ServiceName]bool{}, owned: map[netip.Addr]int{},
+		lost: map[state.ServiceName]bool{}, owned: map[netip.Addr]int{}, settings: &plan.Settings{},
 	}
 }
 
@@ -77,7 +77,7 @@ func (s *services) withdraw(t *maps.Tables, u *state.Update, settings *plan.Sett
 		for _, name := range s.missing(u) {
 			limit(name, nil)
 		}
-	} else if !settings.Equal(&s.settings) {
+	} else if !settings.Equal(s.settings) {
 		changed := names(u)
 		for name, e := range s.byName {
 			if !changed[name] {
@@ -118,6 +118,9 @@ func (s *services) nodePorts(u *state.Update, settings *plan.Settings) []netip.A
 	for _, record := range u.Changed {
 		owned = plan.Owned(owned, record, settings)
 	}
+	if len(s.owned)+len(owned) == 0 {
+		return settings.NodePorts
+	}
 	return slices.DeleteFunc(slices.Clone(settings.NodePorts), func(addr netip.Addr) bool {
 		return s.owned[addr] > 0 || slices.Contains(owned, addr)
 	})
@@ -132,7 +135,7 @@ func (s *services) own(e *service, record *state.Service) {
 	}
 	e.owned = e.owned[:0]
 	if record != nil {
-		e.owned = plan.Owned(e.owned, record, &s.settings)
+		e.owned = plan.Owned(e.owned, record, s.settings)
 	}
 	for _, addr := range e.owned {
 		s.owned[addr]++
@@ -140,7 +143,7 @@ func (s *services) own(e *service, record *state.Service) {
 }
 
 // applied takes down what the base shows after u. What it has failed with stays what it was.
-func (s *services) applied(u *state.Update, settings plan.Settings, failed map[state.ServiceName]error) {
+func (s *services) applied(u *state.Update, settings *plan.Settings, failed map[state.ServiceName]error) {
 	s.use(settings)
 	gone := u.Removed
 	if u.Full {
@@ -174,11 +177,11 @@ func (s *services) applied(u *state.Update, settings plan.Settings, failed map[s
 }
 
 // use takes settings for all plans that follow.
-func (s *services) use(settings plan.Settings) {
-	if settings.Equal(&s.settings) {
+func (s *services) use(settings *plan.Settings) {
+	same := settings.Equal(s.settings)
+	if s.settings = settings; same {
 		return
 	}
-	s.settings = settings
 	for name, e := range s.byName {
 		s.own(e, e.record)
 		s.pending[name] = true
@@ -241,7 +244,7 @@ func (s *services) has(name state.ServiceName) *state.Service {
 func (s *services) extend(t *maps.Tables) error {
 	for name := range s.pending {
 		if record := s.has(name); record != nil {
-			if err := s.byName[name].extend(t, s.plan(record, &s.settings)); err != nil {
+			if err := s.byName[name].extend(t, s.plan(record, s.settings)); err != nil {
 				return errors.Join(err, t.Flush())
 			}
 		}
@@ -267,7 +270,7 @@ func (s *services) leave(t *maps.Tables) error {
 func (s *services) needs() (n maps.Needs) {
 	for name := range s.byName {
 		if record := s.has(name); record != nil {
-			for _, r := range s.plan(record, &s.settings) {
+			for _, r := range s.plan(record, s.settings) {
 				n.Add(&r)
 			}
 		}
@@ -284,7 +287,7 @@ func (s *services) place(t *maps.Tables) (map[*service][]maps.Placed, error) {
 			continue
 		}
 		there := service{}
-		if err := there.extend(t, s.plan(record, &s.settings)); err != nil {
+		if err := there.extend(t, s.plan(record, s.settings)); err != nil {
 			return nil, fmt.Errorf("service %v: %w", name, err)
 		}
 		placed[e] = there.routes

@@ -5,6 +5,7 @@ package chaos
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 
@@ -46,9 +47,7 @@ func newDataplane(mode, dir string, l *topology.Lab) (*dataplane, error) {
 	d.fields["ebpf"] = "{namespaceMap: " + path + "}"
 	d.file = filepath.Join(dir, "dataplane.yaml")
 	fields := map[string]string{"linux": noNodeSetup}
-	for name, value := range d.fields {
-		fields[name] = value
-	}
+	maps.Copy(fields, d.fields)
 	if err := os.WriteFile(d.file, configOf(fields), 0o600); err != nil {
 		return nil, errors.Join(err, d.close())
 	}

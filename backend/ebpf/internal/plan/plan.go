@@ -39,7 +39,7 @@ type Settings struct {
 
 // Equal reports whether two settings are the same.
 func (s *Settings) Equal(o *Settings) bool {
-	return s.Detector.Equal(o.Detector) && slices.Equal(s.PodCIDRs, o.PodCIDRs) && maps.Equal(s.Local, o.Local) &&
+	return s == o || s.Detector.Equal(o.Detector) && slices.Equal(s.PodCIDRs, o.PodCIDRs) && maps.Equal(s.Local, o.Local) &&
 		slices.Equal(s.NodePorts, o.NodePorts)
 }
 
