@@ -239,7 +239,8 @@ func (b *Backend) fail(failed map[state.ServiceName]error, u *state.Update) {
 
 // settings returns what plans depend on now. They are mostly the same as for the last change.
 func (b *Backend) settings(n *state.Node) *plan.Settings {
-	local := b.addrs.Addrs()
+	// Pods come and go with link-local addresses of their devices, which no frontend has and nobody connects to as a NodePort.
+	local := slices.DeleteFunc(slices.Clone(b.addrs.Addrs()), func(a netip.Addr) bool { return a.Is6() && a.IsLinkLocalUnicast() })
 	if c := &b.cached; c.settings != nil && c.node == n && slices.Equal(c.local, local) {
 		return c.settings
 	}
@@ -273,6 +274,7 @@ func (b *Backend) try(do func(*hooks) error) {
 // kernel has refused it mostly refuses for good.
 func (b *Backend) extend(again bool) {
 	if b.hooks == nil && again || b.reconfigured {
+		b.reconfigured = false // if they cannot be loaded, none are left that go by former options
 		if err := b.load(); err != nil {
 			b.note(errors.Join(err, b.unload()))
 			return
@@ -281,7 +283,10 @@ func (b *Backend) extend(again bool) {
 	b.try(func(h *hooks) error {
 		err := b.services.extend(h.tables)
 		if errors.Is(err, maps.ErrFull) {
-			if err = b.load(); err != nil {
+			if err = b.lacking; err == nil || again { // larger maps were not to be had a moment ago
+				err = b.load()
+			}
+			if err != nil {
 				b.lacking = err
 				err = b.services.leave(h.tables)
 			}
@@ -316,7 +321,7 @@ func (b *Backend) load() error {
 	b.services.moved(placed)
 	old := b.hooks
 	b.mu.Lock()
-	b.hooks, b.reconfigured = h, false
+	b.hooks = h
 	b.mu.Unlock()
 	b.search.use(h.programs.Maps["connections"])
 	if old != nil {

@@ -10,7 +10,7 @@ import (
 
 // Config is the dataplane's section of the configuration.
 type Config struct {
-	// CgroupPath is the cgroup v2 directory whose processes connect through hooks. Empty: the root, of which all are.
+	// CgroupPath is the cgroup v2 directory whose processes connect through hooks. Empty: the root, which has all.
 	CgroupPath string `json:"cgroupPath"`
 	// Pods is whether connections of pods are translated by hooks; those of the node always are.
 	Pods bool `json:"pods"`

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -115,12 +116,17 @@ func (s *search) find(ctx context.Context) error {
 		return err
 	}
 	defer f.Close()
+	noted := map[programs.Flow]bool{}
 	for range connectTries {
-		flows, connecting, err := f.Find(endpoints)
+		flows, connecting, err := f.Find(endpoints, maxFound)
 		if err != nil {
 			return err
 		}
-		s.note(flows)
+		s.note(slices.DeleteFunc(flows, func(f programs.Flow) bool {
+			was := noted[f]
+			noted[f] = true
+			return was
+		}))
 		if !connecting {
 			return nil
 		}

@@ -73,7 +73,7 @@ func (h *hooks) load(cookie uint64, needs maps.Needs, old *hooks) error {
 	if o.Namespaces != nil {
 		replaced["namespaces"] = o.Namespaces.m
 	}
-	if h.programs, err = ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replaced}); errors.Is(err, unix.EPERM) {
+	if h.programs, err = ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replaced}); err != nil && (errors.Is(err, unix.EPERM) || !permitted()) {
 		return fmt.Errorf("loading the programs: %w: give the process CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN, and let its seccomp filter pass bpf()", unix.EPERM)
 	} else if err != nil {
 		return fmt.Errorf("loading the programs (Linux 5.16 and CAP_PERFMON are needed): %w", err)
@@ -88,6 +88,15 @@ func (h *hooks) load(cookie uint64, needs maps.Needs, old *hooks) error {
 		}
 	}
 	return nil
+}
+
+// permitted reports whether this process may make maps at all. The library takes some refusals for want of a feature.
+func permitted() bool {
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.LPMTrie, KeySize: 8, ValueSize: 4, MaxEntries: 1, Flags: unix.BPF_F_NO_PREALLOC})
+	if err == nil {
+		m.Close()
+	}
+	return !errors.Is(err, unix.EPERM)
 }
 
 // attach attaches the programs, in the place of those of old, which may be nil.
@@ -108,16 +117,14 @@ func (h *hooks) attach(old *hooks) error {
 func (h *hooks) close() error { return errors.Join(h.attached.Close(), h.discard()) }
 
 // discard lets go of programs and maps that are not attached.
-func (h *hooks) discard() error {
+func (h *hooks) discard() (err error) {
 	if h.tables != nil {
-		if err := h.tables.Close(); err != nil {
-			return err
-		}
+		err = h.tables.Close()
 	}
 	if h.programs != nil {
 		h.programs.Close()
 	}
-	return h.cgroup.Close()
+	return errors.Join(err, h.cgroup.Close())
 }
 
 // limitNodePorts removes the addresses that do not serve NodePorts any longer; addrs are those that do, sorted.

@@ -15,7 +15,7 @@ type Options struct {
 	LocalDetector state.LocalDetector
 	// NodePortAddresses are the addresses on which NodePorts are served where the state does not say.
 	NodePortAddresses state.NodePortAddresses
-	// CgroupPath is the cgroup2 directory whose processes connect through hooks. Default: the root, of which all are.
+	// CgroupPath is the cgroup2 directory whose processes connect through hooks. Default: the root, which has all.
 	CgroupPath string
 	// NodeOnly leaves the connections of pods to netfilter.
 	NodeOnly bool

@@ -17,9 +17,9 @@ type services struct {
 	byName map[state.ServiceName]*service
 	// settings are those of the plans.
 	settings *plan.Settings
-	// pending are services of which the hooks may not do yet all that they can, and left those for which there was no room.
+	// pending are services for which the hooks may not do yet all that they can, and left those for which there was no room.
 	pending, left map[state.ServiceName]bool
-	// lost are services of which the base has not all that it had.
+	// lost are services that the base has no longer as a whole.
 	lost map[state.ServiceName]bool
 	// owned counts the services that have frontends of their own at addresses which serve NodePorts.
 	owned map[netip.Addr]int

@@ -242,7 +242,14 @@ func (b *Backend) ResetFlows(flows []Flow) error {
 		list[i] = ruleset.Flow(f)
 	}
 	dropped := b.resets.Dropped
-	_, err := b.commitResets(b.resets.Flows(list, b.resets.now()))
+	p := b.resets.Flows(list, b.resets.now())
+	_, err := b.commitResetsAtOnce(p)
+	switch {
+	case err == nil:
+		p.Commit()
+	case !errors.Is(err, nft.ErrNoRoom): // else nothing has changed, and these are not reset
+		b.resets.doubtful = true
+	}
 	b.warnDropped(dropped)
 	return err
 }

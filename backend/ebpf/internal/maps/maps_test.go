@@ -265,7 +265,14 @@ func TestFull(t *testing.T) {
 	const size = 4096 // of the smallest maps
 	t.Run("slots", func(t *testing.T) {
 		r := open(t, maps.Needs{}, 0)
-		p := add(t, r, routeTo(state.IPv4, 1, size-3, plan.Node))
+		p := add(t, r, routeTo(state.IPv4, 1, size/2, plan.Node))
+		routes := uint32(1)
+		for n := size / 4; n >= 16; n /= 2 {
+			add(t, r, routeTo(state.IPv4, 9, n, plan.Node))
+			routes++
+		}
+		add(t, r, routeTo(state.IPv4, 9, 13, plan.Node)) // three slots are left
+		routes++
 		more := routeTo(state.IPv4, 2, 4, plan.Node)
 		if _, err := r.Tables.Add(&more); !errors.Is(err, maps.ErrFull) {
 			t.Errorf("adding a route: %v", err)
@@ -274,7 +281,7 @@ func TestFull(t *testing.T) {
 			t.Errorf("replacing it: %v, %v", at, err)
 		}
 		small := add(t, r, routeTo(state.IPv4, 3, 3, plan.Node)) // takes the index that was given back
-		if small.At.Index() != 1 {
+		if small.At.Index() != routes {
 			t.Errorf("the next route is at %+v", small.At)
 		}
 		leads(t, r, small)

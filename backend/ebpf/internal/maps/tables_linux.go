@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"math/bits"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
@@ -25,11 +26,17 @@ type Needs struct {
 // Add counts a route.
 func (n *Needs) Add(r *plan.Route) {
 	f := familyOf(r.Port.Family)
-	for range r.All() {
-		n.Frontends[f]++
-	}
-	n.Slots[f] += len(r.Endpoints())
+	n.Frontends[f] += bits.OnesCount64(r.Frontends)
+	n.Slots[f] += slotsFor(len(r.Endpoints()))
 	n.Routes++
+}
+
+// slotsFor returns how many slots so many endpoints take. There are few sizes of many slots, so that what one route leaves another can use.
+func slotsFor(endpoints int) int {
+	if endpoints <= 16 {
+		return endpoints
+	}
+	return 1 << bits.Len(uint(endpoints-1))
 }
 
 const (
@@ -171,7 +178,7 @@ func (t *Tables) Remove(r *Placed) {
 }
 
 func (t *Tables) retireSlots(r *Placed) {
-	t.grace.retire(region{familyOf(r.Port.Family), r.At.base, len(r.Endpoints())})
+	t.grace.retire(region{familyOf(r.Port.Family), r.At.base, slotsFor(len(r.Endpoints()))})
 }
 
 func (t *Tables) show(at Place, r *plan.Route) {
@@ -181,7 +188,7 @@ func (t *Tables) show(at Place, r *plan.Route) {
 // fill writes the endpoints of a route into slots that nothing leads to.
 func (t *Tables) fill(r *plan.Route) (base uint32, err error) {
 	family, endpoints := familyOf(r.Port.Family), r.Endpoints()
-	base, ok := t.takeSlots(family, len(endpoints))
+	base, ok := t.takeSlots(family, slotsFor(len(endpoints)))
 	if !ok {
 		return 0, ErrFull
 	}

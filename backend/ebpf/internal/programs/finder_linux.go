@@ -42,12 +42,12 @@ func NewFinder(connections *ebpf.Map) (*Finder, error) {
 // Close lets go of the program.
 func (f *Finder) Close() { f.programs.Close() }
 
-// Find returns the connections of all network namespaces to these endpoints. connecting is set if there are further ones whose sockets are in
+// Find returns connections of all network namespaces to these endpoints, at most so many for each 4,096 of them. connecting is set if there are further ones whose sockets are in
 // the middle of connect() and have no port yet.
-func (f *Finder) Find(endpoints []netip.AddrPort) (flows []Flow, connecting bool, err error) {
+func (f *Finder) Find(endpoints []netip.AddrPort, most int) (flows []Flow, connecting bool, err error) {
 	for len(endpoints) > 0 {
 		n := min(len(endpoints), maxSought)
-		some, more, err := f.find(endpoints[:n])
+		some, more, err := f.find(endpoints[:n], most)
 		if err != nil {
 			return nil, false, fmt.Errorf("looking for connections to endpoints that are gone: %w", err)
 		}
@@ -56,7 +56,7 @@ func (f *Finder) Find(endpoints []netip.AddrPort) (flows []Flow, connecting bool
 	return flows, connecting, nil
 }
 
-func (f *Finder) find(endpoints []netip.AddrPort) (flows []Flow, connecting bool, err error) {
+func (f *Finder) find(endpoints []netip.AddrPort, most int) (flows []Flow, connecting bool, err error) {
 	gone := f.programs.Maps["gone"]
 	var keys [][20]byte
 	for _, e := range endpoints {
@@ -83,7 +83,7 @@ func (f *Finder) find(endpoints []netip.AddrPort) (flows []Flow, connecting bool
 		return nil, false, err
 	}
 	defer r.Close()
-	bytes, err := io.ReadAll(r)
+	bytes, err := io.ReadAll(io.LimitReader(r, int64(most)*flowSize))
 	if err != nil {
 		return nil, false, err
 	}

@@ -13,6 +13,7 @@ char license_of_programs[] SEC("license") = "Dual BSD/GPL";
 
 #define AF_INET 2
 #define TCP_CLOSE 7
+#define TCP_LISTEN 10
 
 /* What is read of the kernel's own types; the loader finds the fields. */
 struct in6_addr {
@@ -79,7 +80,10 @@ SEC("iter/bpf_sk_storage_map") int find_flows(struct bpf_iter__bpf_sk_storage_ma
 	struct sock *sk = ctx->sk;
 	struct connection *c = ctx->value;
 
-	if (!sk || !c || !c->frontend_port || sk->__sk_common.skc_state == TCP_CLOSE)
+	if (!sk || !c || !c->frontend_port || sk->__sk_common.skc_state == TCP_LISTEN)
+		return 0;
+	/* A closed socket without a port may be at the beginning of connect(). */
+	if (sk->__sk_common.skc_state == TCP_CLOSE && sk->__sk_common.skc_num)
 		return 0;
 	struct endpoint e = { .port = c->endpoint_port };
 	__builtin_memcpy(e.addr, c->endpoint, sizeof e.addr);

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -28,6 +29,9 @@ type Settings struct {
 
 // Load returns what the programs and their maps are made from.
 func Load(s Settings) (*ebpf.CollectionSpec, error) {
+	if strconv.IntSize < 64 {
+		return nil, errors.New("the programs need a machine that reads 64 bits at once")
+	}
 	spec, err := loadHooks()
 	if err != nil {
 		return nil, fmt.Errorf("the programs in this executable: %w", err)
