@@ -14,7 +14,7 @@ type region struct {
 	count  int
 }
 
-// barrier waits for programs: the kernel makes who changes a map of maps wait until all that run have ended (maybe_wait_bpf_programs).
+// barrier waits for programs: the kernel lets a call that changes a map of maps wait until all that run have ended (maybe_wait_bpf_programs).
 type barrier struct {
 	outer, inner *ebpf.Map
 }
