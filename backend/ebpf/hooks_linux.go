@@ -133,9 +133,8 @@ func (h *hooks) limitNodePorts(addrs []netip.Addr) error {
 		if _, stays := slices.BinarySearchFunc(addrs, addr, netip.Addr.Compare); stays {
 			continue
 		}
-		m, key := h.nodePortMap(addr)
-		if err := m.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return fmt.Errorf("removing the NodePort address %v: %w", addr, err)
+		if err := h.deleteNodePort(addr); err != nil {
+			return err
 		}
 		delete(h.nodePorts, addr)
 	}
@@ -149,11 +148,10 @@ func (h *hooks) addNodePorts(addrs []netip.Addr) error {
 		if h.nodePorts[addr] {
 			continue
 		}
-		m, key := h.nodePortMap(addr)
-		if err := m.Put(key, onlyNode(addr)); errors.Is(err, unix.E2BIG) {
+		if err := h.putNodePort(addr); errors.Is(err, unix.E2BIG) {
 			continue
 		} else if err != nil {
-			return fmt.Errorf("adding the NodePort address %v: %w", addr, err)
+			return err
 		}
 		h.nodePorts[addr] = true
 	}
@@ -190,19 +188,33 @@ func (h *hooks) repairNodePorts() (repaired int, err error) {
 			continue
 		}
 		repaired++
-		m, key := h.nodePortMap(addr)
-		if err := m.Put(key, onlyNode(addr)); err != nil {
-			return repaired, fmt.Errorf("adding the NodePort address %v: %w", addr, err)
+		if err := h.putNodePort(addr); err != nil {
+			return repaired, err
 		}
 	}
 	for addr := range held {
 		repaired++
-		m, key := h.nodePortMap(addr)
-		if err := m.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return repaired, fmt.Errorf("removing the NodePort address %v: %w", addr, err)
+		if err := h.deleteNodePort(addr); err != nil {
+			return repaired, err
 		}
 	}
 	return repaired, nil
+}
+
+func (h *hooks) putNodePort(addr netip.Addr) error {
+	m, key := h.nodePortMap(addr)
+	if err := m.Put(key, onlyNode(addr)); err != nil {
+		return fmt.Errorf("adding the NodePort address %v: %w", addr, err)
+	}
+	return nil
+}
+
+func (h *hooks) deleteNodePort(addr netip.Addr) error {
+	m, key := h.nodePortMap(addr)
+	if err := m.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("removing the NodePort address %v: %w", addr, err)
+	}
+	return nil
 }
 
 func (h *hooks) nodePortMap(addr netip.Addr) (m *ebpf.Map, key any) {
