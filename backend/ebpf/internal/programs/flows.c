@@ -4,9 +4,7 @@
 
 /* Finds the connections that hooks have translated to endpoints that are gone. A walk over the sockets that have a note sees those of
  * all network namespaces, and no others. */
-#include <linux/bpf.h>
-
-#include <bpf/bpf_helpers.h>
+#include "connection.h"
 
 /* The kernel allows bpf_seq_write to programs under the GPL only. */
 char license_of_programs[] SEC("license") = "Dual BSD/GPL";
@@ -41,19 +39,6 @@ struct bpf_iter__bpf_sk_storage_map {
 	struct sock *sk;
 	void *value;
 } __attribute__((preserve_access_index));
-
-/* As in hooks.c, whose map takes the place of this one. */
-struct connection {
-	__be32 frontend[4], endpoint[4];
-	__be16 frontend_port, endpoint_port;
-	__u32 zero;
-};
-struct {
-	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, int);
-	__type(value, struct connection);
-} connections SEC(".maps");
 
 /* Endpoints that are gone. IPv4 addresses are mapped into IPv6. */
 struct endpoint {

@@ -4,6 +4,7 @@
 
 /* Programs at the sockets of a node's processes. When one connects to a frontend that the maps have, for a client of its kind, the
  * destination becomes an endpoint then and there. All else connects as without these programs, and netfilter sees it. */
+#include "connection.h"
 #include "lookup.h"
 
 /* None of the helpers used here is reserved for programs under the GPL. */
@@ -53,20 +54,6 @@ struct {
 	__type(key, __u64);
 	__type(value, __u32);
 } namespaces SEC(".maps");
-
-/* What a socket connected to, and the endpoint that it got; frontend_port is 0 if its last connection was not translated. The kernel
- * frees it with the socket. IPv4 addresses are mapped into IPv6. */
-struct connection {
-	__be32 frontend[4], endpoint[4];
-	__be16 frontend_port, endpoint_port;
-	__u32 zero;
-};
-struct {
-	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, int);
-	__type(value, struct connection);
-} connections SEC(".maps");
 
 /* Whether a pod's network namespace has a service mesh proxy, as it was seen at that second. */
 struct mesh {
