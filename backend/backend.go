@@ -12,6 +12,7 @@ package backend
 
 import (
 	"context"
+	"net/netip"
 
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -39,6 +40,9 @@ type Backend interface {
 	// Verify: the channel needs room for one value, and a send must not block. It stays open for a later Run.
 	Disturbed() <-chan struct{}
 }
+
+// Flow is one direction of a TCP connection, as the network sees it: from the client to the endpoint.
+type Flow struct{ Client, Endpoint netip.AddrPort }
 
 // Result reports what an Apply or Verify did. Run ignores that of a call which returns an error; [RunOptions].OnAttempt gets it.
 type Result struct {

@@ -48,21 +48,13 @@ func (d *ebpfDataplane) hooks(c *config.Config) ebpf.Options {
 		o.MeshPorts = append(o.MeshPorts, uint16(port))
 	}
 	if nftablesOptions(c, d.base.options).ResetRemoved {
-		o.ResetFlows = d.resetFlows
+		o.ResetFlows = d.base.ResetFlows
 	}
 	return o
 }
 
 // gone has connections reset that hooks have translated to endpoints which are gone. nftables calls it, in Apply.
 func (d *ebpfDataplane) gone(endpoints []netip.AddrPort) { d.Gone(endpoints) }
-
-func (d *ebpfDataplane) resetFlows(flows []ebpf.Flow) error {
-	list := make([]nftables.Flow, len(flows))
-	for i, f := range flows {
-		list[i] = nftables.Flow{Src: f.Client, Dst: f.Endpoint}
-	}
-	return d.base.ResetFlows(list)
-}
 
 // Reconfigure implements [Dataplane].
 func (d *ebpfDataplane) Reconfigure(c *config.Config) error {

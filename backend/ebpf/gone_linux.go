@@ -10,6 +10,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/backend/ebpf/internal/maps"
 	"github.com/switchyard-net/switchyard/backend/ebpf/internal/programs"
 )
@@ -25,7 +26,7 @@ type search struct {
 	mu          sync.Mutex // guards all below
 	connections *ebpf.Map  // in which the hooks note what they have translated; nil while they are off
 	endpoints   []netip.AddrPort
-	flows       []Flow
+	flows       []backend.Flow
 }
 
 // maxSearched and maxFound are how many endpoints wait to be looked for, and how many connections to be reset. What is beyond ends by itself.
@@ -71,7 +72,7 @@ func (s *search) add(endpoints []netip.AddrPort) {
 }
 
 // take returns the connections that were found since the last call.
-func (s *search) take() []Flow {
+func (s *search) take() []backend.Flow {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	flows := s.flows
@@ -145,7 +146,7 @@ func (s *search) note(flows []programs.Flow) {
 	}
 	s.mu.Lock()
 	for _, f := range flows[:min(len(flows), maxFound-len(s.flows))] {
-		s.flows = append(s.flows, Flow(f))
+		s.flows = append(s.flows, backend.Flow(f))
 	}
 	s.mu.Unlock()
 	s.found()

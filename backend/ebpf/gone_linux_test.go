@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/backend/backendtest"
 	"github.com/switchyard-net/switchyard/backend/ebpf"
 	"github.com/switchyard-net/switchyard/backend/nftables"
@@ -69,12 +70,12 @@ func TestConnectionsToEndpointsThatAreGone(t *testing.T) {
 		return s
 	}
 
-	var found []ebpf.Flow
+	var found []backend.Flow
 	var b *ebpf.Backend
 	err = l.Node().Do(func() (err error) {
 		b, err = ebpf.New(reliable(), ebpf.Options{
 			Namespaces: namespaces, LocalDetector: state.LocalDetector{ClusterCIDRs: slices.Concat(l.Options().NodePodCIDRs, l.Options().OtherPodCIDRs)},
-			ResetFlows: func(flows []ebpf.Flow) error { found = append(found, flows...); return nil },
+			ResetFlows: func(flows []backend.Flow) error { found = append(found, flows...); return nil },
 		})
 		return err
 	})
@@ -104,10 +105,10 @@ func TestConnectionsToEndpointsThatAreGone(t *testing.T) {
 		local := c.(*net.TCPConn).LocalAddr().(*net.TCPAddr).AddrPort()
 		return netip.AddrPortFrom(local.Addr().Unmap(), local.Port())
 	}
-	var want []ebpf.Flow
+	var want []backend.Flow
 	for i, addr := range frontends {
 		for _, h := range []*topology.Host{client, l.Node()} {
-			want = append(want, ebpf.Flow{Client: dial(h, netip.AddrPortFrom(addr, 80)), Endpoint: endpoints[0][i].Addr})
+			want = append(want, backend.Flow{Client: dial(h, netip.AddrPortFrom(addr, 80)), Endpoint: endpoints[0][i].Addr})
 			dial(h, netip.AddrPortFrom(addr, 81)) // of another endpoint
 			dial(h, endpoints[0][i].Addr)         // by its own address
 		}
@@ -125,7 +126,7 @@ func TestConnectionsToEndpointsThatAreGone(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	order := func(a, b ebpf.Flow) int { return a.Client.Compare(b.Client) }
+	order := func(a, b backend.Flow) int { return a.Client.Compare(b.Client) }
 	slices.SortFunc(found, order)
 	slices.SortFunc(want, order)
 	if !slices.Equal(found, want) {

@@ -2,8 +2,8 @@ package ebpf
 
 import (
 	"log/slog"
-	"net/netip"
 
+	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -26,12 +26,7 @@ type Options struct {
 	Namespaces *Namespaces
 	// ResetFlows sees to it that connections are reset that hooks have translated to endpoints which are gone: to all that a call of
 	// [Backend.Gone] has named. It is called in Apply and Verify. If it is nil, they are not looked for. It needs CAP_PERFMON.
-	ResetFlows func([]Flow) error
-}
-
-// Flow is a connection to an endpoint. Both ends are as the network sees them.
-type Flow struct {
-	Client, Endpoint netip.AddrPort
+	ResetFlows func([]backend.Flow) error
 }
 
 // State is whether connections go through hooks.

@@ -3,11 +3,11 @@ package nftables
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"slices"
 	"time"
 
+	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/backend/nftables/internal/ruleset"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
@@ -227,19 +227,16 @@ func (b *Backend) useResets() (written int, err error) {
 	})
 }
 
-// Flow is one direction of a TCP connection, from the client to the endpoint.
-type Flow struct{ Src, Dst netip.AddrPort }
-
 // ResetFlows answers the next packets of single flows with a TCP reset, for 15 minutes, as long as their endpoint is gone (Options.OnGone). It
 // is for connections that connection tracking does not translate because they were translated when they were made. Flows beyond 65,536 of
 // a family are left alone. It is called between other calls, and needs Options.ResetRemoved. A restart may forget them.
-func (b *Backend) ResetFlows(flows []Flow) error {
+func (b *Backend) ResetFlows(flows []backend.Flow) error {
 	if b.resets == nil {
 		return errors.New("nftables: ResetFlows before the first Apply, or without Options.ResetRemoved")
 	}
 	list := make([]ruleset.Flow, len(flows))
 	for i, f := range flows {
-		list[i] = ruleset.Flow(f)
+		list[i] = ruleset.Flow{Src: f.Client, Dst: f.Endpoint}
 	}
 	dropped := b.resets.Dropped
 	p := b.resets.Flows(list, b.resets.now())

@@ -21,6 +21,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/backend/nftables/internal/ruleset"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/kernel/conntrack"
@@ -778,9 +779,9 @@ func TestResetFlows(t *testing.T) {
 	}
 	r.show(true, r.web("near", "stays"))
 	reset, live, later := r.direct("near"), r.direct("near"), r.direct("near")
-	flows := func(sessions []*session) (list []Flow) {
+	flows := func(sessions []*session) (list []backend.Flow) {
 		for _, s := range sessions {
-			list = append(list, Flow{Src: netip.MustParseAddrPort(s.conn.LocalAddr().String()), Dst: s.dst})
+			list = append(list, backend.Flow{Client: netip.MustParseAddrPort(s.conn.LocalAddr().String()), Endpoint: s.dst})
 		}
 		return list
 	}

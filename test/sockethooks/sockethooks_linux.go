@@ -72,7 +72,7 @@ func NewPair(ctx context.Context, on OnNamespace, base nftables.Options, transla
 	}
 	hooks := ebpf.Options{Logger: base.Logger, Namespaces: p.namespaces}
 	if base.ResetRemoved {
-		hooks.ResetFlows = p.resetFlows
+		hooks.ResetFlows = p.Base.ResetFlows
 	}
 	p.Backend, err = ebpf.New(p.Base, hooks)
 	if err != nil {
@@ -82,14 +82,6 @@ func NewPair(ctx context.Context, on OnNamespace, base nftables.Options, transla
 		return nil, errors.Join(fmt.Errorf("socket hooks are %v: %w", s.State, s.Reason), p.Close())
 	}
 	return p, nil
-}
-
-func (p *Pair) resetFlows(flows []ebpf.Flow) error {
-	list := make([]nftables.Flow, len(flows))
-	for i, f := range flows {
-		list[i] = nftables.Flow{Src: f.Client, Dst: f.Endpoint}
-	}
-	return p.Base.ResetFlows(list)
 }
 
 // Close closes both.
