@@ -182,8 +182,8 @@ func (b *Backend) note(err error) {
 
 // Apply makes the hooks and their base show u. See [backend.Backend].
 //
-// The hooks let go of frontends and clients first, and take on last. Between, they lead to the endpoints of before. If the base fails, it goes
-// on as before, also with what the hooks have let go of.
+// What the hooks do is always a part of what the base does: they let go of frontends, clients and endpoints first, and take on last. If the
+// base fails, it goes on as before, also with what the hooks have let go of.
 func (b *Backend) Apply(ctx context.Context, u *state.Update) (backend.Result, error) {
 	settings := b.settings(u.Node)
 	b.try(func(h *hooks) error { return b.withdraw(h, u, settings) })

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/switchyard-net/switchyard/backend/backendtest"
@@ -107,8 +108,7 @@ func (h *history) partOf(u *state.Update) func() {
 	return func() {
 		for k, v := range h.content() {
 			for when, c := range map[string]content{"before": before, "after": after} {
-				// Clients are a part, and endpoints are those before until the update is done.
-				if v[0]&^c.clients(k) != 0 || when == "before" && v[1:] != c[k][1:] {
+				if !c.covers(k, v) {
 					h.t.Errorf("%v leads to %s, and %s the update to %q", k, v, when, c[k])
 				}
 			}
@@ -121,12 +121,14 @@ func (h *history) partOf(u *state.Update) func() {
 	}
 }
 
-// clients returns the clients of a frontend, as a digit.
-func (c content) clients(k key) byte {
-	if v := c[k]; v != "" {
-		return v[0]
+// covers reports whether a frontend leads to all endpoints, for all clients, to which a route leads.
+func (c content) covers(k key, route string) bool {
+	mine, ok := c[k]
+	if !ok || route[0]&^mine[0] != 0 { // a digit for the clients, and the list
+		return false
 	}
-	return '0'
+	endpoints := strings.Fields(mine[3 : len(mine)-1])
+	return !slices.ContainsFunc(strings.Fields(route[3:len(route)-1]), func(e string) bool { return !slices.Contains(endpoints, e) })
 }
 
 // checkAll: when an update is done, the hooks do all that the base does for certain.

@@ -48,6 +48,11 @@ func TestHooksLetGoFirst(t *testing.T) {
 		}
 		return c
 	}
+	with := func(k key, route string) content {
+		c := maps.Clone(all)
+		c[k] = route
+		return c
+	}
 	forNode := content{}
 	for k, v := range all {
 		forNode[k] = strings.Replace(v, "3", "2", 1)
@@ -60,7 +65,9 @@ func TestHooksLetGoFirst(t *testing.T) {
 		nodePorts bool
 	}{
 		{"added", delta(record(7, 1)), all, true},
-		{"endpoints change", delta(record(1, 2, 3)), all, true},
+		{"endpoint added", delta(record(2, 1, 3)), all, true},
+		{"endpoints change", delta(record(1, 1, 3)), with(at(1), one), true},
+		{"all endpoints change", delta(record(1, 3)), without(at(1)), true},
 		{"removed", removed(2), without(at(2)), true},
 		{"rejects", delta(rejecting), without(at(3)), true},
 		{"frontend changes", delta(moved), without(at(4)), true},

@@ -323,8 +323,8 @@ func (e *service) limit(t *maps.Tables, next []plan.Route) error {
 	for i := range e.routes {
 		r := &e.routes[i]
 		var to *plan.Route
-		if next, to = advance(next, &r.Route); to == nil {
-			to = &plan.Route{}
+		if next, to = advance(next, &r.Route); !limitRoute(t, r, to) {
+			to = nil
 		}
 		for bit, f := range r.Beyond(to) {
 			errs = append(errs, t.Delete(r.Port.Family, f))
@@ -334,15 +334,34 @@ func (e *service) limit(t *maps.Tables, next []plan.Route) error {
 			t.Remove(r)
 			continue
 		}
-		if clients := r.Clients & to.Clients; clients != r.Clients {
-			r.Clients = clients
-			t.Show(r)
-		}
 		kept = append(kept, *r)
 	}
 	clear(e.routes[len(kept):])
 	e.routes = kept
 	return errors.Join(errs...)
+}
+
+// limitRoute makes a route lead to no endpoints and serve no clients that to does not have; to is nil if no route takes its place. It
+// returns false if the route must go: it leads to none of the endpoints of to, or there is no room to say which.
+func limitRoute(t *maps.Tables, r *maps.Placed, to *plan.Route) bool {
+	if to == nil {
+		return false
+	}
+	within, fewer := r.Within(to)
+	switch {
+	case len(within.Endpoints()) == 0:
+		return false
+	case fewer:
+		at, err := t.Replace(r, &within)
+		if err != nil {
+			return false // the base has all of them
+		}
+		*r = maps.Placed{Route: within, At: at}
+	case within.Clients != r.Clients:
+		r.Route = within
+		t.Show(r)
+	}
+	return true
 }
 
 // advance returns the route in a plan that takes the place of r, nil if there is none, and the rest of the plan from there on.

@@ -156,6 +156,29 @@ func (r *Route) traffic() *state.Traffic {
 // Endpoints are where connections through the route go. The slice is the record's.
 func (r *Route) Endpoints() []state.Endpoint { return r.traffic().Inside.Endpoints }
 
+// Within returns r with those of its clients and endpoints that o has, too, and reports whether r has endpoints that o does not have.
+func (r *Route) Within(o *Route) (within Route, fewer bool) {
+	within = *r
+	within.Clients &= o.Clients
+	var shared []state.Endpoint
+	others := o.Endpoints()
+	for _, e := range r.Endpoints() { // both are in the order of Endpoint.Compare
+		for len(others) > 0 && others[0].Compare(e) < 0 {
+			others = others[1:]
+		}
+		if len(others) > 0 && others[0].Compare(e) == 0 {
+			shared = append(shared, e)
+		}
+	}
+	if len(shared) < len(r.Endpoints()) {
+		port := *r.Port
+		within.Port = &port
+		within.traffic().Inside.Endpoints = shared
+		return within, true
+	}
+	return within, false
+}
+
 // Compare orders the routes of a Service; those of two versions of its record that take each other's place are equal.
 func (r *Route) Compare(o *Route) int {
 	return cmp.Or(r.Port.Compare(o.Port), cmp.Compare(rank(r.External), rank(o.External)))
