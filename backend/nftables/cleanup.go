@@ -6,24 +6,31 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"time"
 
 	"github.com/switchyard-net/switchyard/backend/nftables/internal/ruleset"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
+	"github.com/switchyard-net/switchyard/kernel/nodelock"
 )
+
+// cleanupWait is enough for a process that has just been stopped.
+const cleanupWait = 2 * time.Second
 
 // Cleanup removes all that this dataplane ever puts into the kernel, in the calling thread's network namespace, and says
 // whether there was anything. Connections that are established stay translated. If NodePorts were served on loopback addresses,
 // the sysctl route_localnet, which that takes, is switched off, because what guarded it is gone. If another process programs the
-// network namespace, and does not end within two seconds, nothing is removed, and the error wraps an [InUseError].
+// network namespace, and does not end within two seconds, nothing is removed, and the error wraps an [nodelock.InUseError].
 func Cleanup(ctx context.Context) (removed bool, err error) {
+	lock, err := nodelock.Acquire(ctx, nodelock.Options{Logger: slog.New(slog.DiscardHandler), Wait: cleanupWait})
+	if err != nil {
+		return false, fmt.Errorf("nftables: %w", err)
+	}
+	defer func() { err = errors.Join(err, lock.Close()) }()
 	conn, err := nft.Dial()
 	if err != nil {
 		return false, fmt.Errorf("nftables: %w", err)
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
-	if err := lock(ctx, conn, slog.New(slog.DiscardHandler), "", cleanupWait); err != nil {
-		return false, fmt.Errorf("nftables: %w", err)
-	}
 	var batch nft.Batch
 	loopback := false
 	for _, t := range slices.Concat(ruleset.Tables(), ruleset.ResetTables()) {

@@ -26,6 +26,7 @@ import (
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/kernel/conntrack"
 	"github.com/switchyard-net/switchyard/kernel/ifaddr"
+	"github.com/switchyard-net/switchyard/kernel/nodelock"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -36,6 +37,7 @@ type Backend struct {
 	detector state.LocalDetector
 	log      *slog.Logger
 	kernel   kernel
+	lock     *nodelock.Lock // nil if the caller has it
 	// finders are kernel, and more sockets to ask at the same time.
 	finders []finder
 	flows   *conntrack.Conn
@@ -69,7 +71,7 @@ var _ backend.Backend = (*Backend)(nil)
 // they went before, until the first Apply. It needs CAP_NET_ADMIN and Linux 5.13 or later. The caller must Close it.
 //
 // There is one dataplane for each network namespace. If another process has one, New waits for its end (Options.TakeOver), or
-// until ctx ends, and then returns an error that wraps an [InUseError].
+// until ctx ends, and then returns an error that wraps an [nodelock.InUseError].
 func New(ctx context.Context, o Options) (*Backend, error) {
 	if err := o.check(); err != nil {
 		return nil, fmt.Errorf("nftables: %w", err)
@@ -133,7 +135,7 @@ const (
 func retried(ctx context.Context, log *slog.Logger, f func(context.Context) error) error {
 	for attempt, pause := 1, firstOpenPause; ; attempt, pause = attempt+1, 2*pause {
 		err := f(ctx)
-		_, inUse := errors.AsType[*InUseError](err)
+		_, inUse := errors.AsType[*nodelock.InUseError](err)
 		if err == nil || inUse || attempt == openAttempts {
 			return err
 		}
@@ -149,8 +151,11 @@ func retried(ctx context.Context, log *slog.Logger, f func(context.Context) erro
 // own makes this process the only one that programs the network namespace. Tables that it finds become its own, if the kernel can
 // keep others from changing them.
 func (b *Backend) own(ctx context.Context) error {
-	if err := lock(ctx, b.kernel, b.log, b.o.Program, b.o.TakeOver); err != nil {
-		return err
+	if b.lock == nil && !b.o.Locked {
+		var err error
+		if b.lock, err = nodelock.Acquire(ctx, nodelock.Options{Logger: b.log, Program: b.o.Program, Wait: b.o.TakeOver}); err != nil {
+			return err
+		}
 	}
 	persistent, err := b.kernel.Has(nft.PersistentTables)
 	if err != nil {
@@ -171,8 +176,8 @@ func (b *Backend) own(ctx context.Context) error {
 		case err != nil:
 			return err
 		case info.Flags&nft.Owned != 0:
-			err := ownedBy(b.kernel, info)
-			if inUse, ok := errors.AsType[*InUseError](err); ok {
+			err := nodelock.OwnedBy(b.kernel, info)
+			if inUse, ok := errors.AsType[*nodelock.InUseError](err); ok {
 				inUse.Holder = fmt.Sprintf("that which owns table %v, %s", t, inUse.Holder)
 			}
 			if err != nil {
@@ -213,13 +218,13 @@ func (b *Backend) intact() (bool, error) {
 	return true, nil
 }
 
-// Reconfigure replaces the options, except for Logger, TakeOver, Program and the callbacks. Nothing in the kernel changes before the next
+// Reconfigure replaces the options, except for Logger, Locked, TakeOver, Program and the callbacks. Nothing in the kernel changes before the next
 // Apply, which must be of a full update. No other method may be called meanwhile.
 func (b *Backend) Reconfigure(o Options) error {
 	if err := o.check(); err != nil {
 		return fmt.Errorf("nftables: %w", err)
 	}
-	o.Logger, o.TakeOver, o.Program, o.OnFlowsCut = b.o.Logger, b.o.TakeOver, b.o.Program, b.o.OnFlowsCut
+	o.Logger, o.Locked, o.TakeOver, o.Program, o.OnFlowsCut = b.o.Logger, b.o.Locked, b.o.TakeOver, b.o.Program, b.o.OnFlowsCut
 	o.OnGone, o.OnResets = b.o.OnGone, b.o.OnResets
 	b.o, b.detector, b.known = o, o.LocalDetector, false
 	return nil
@@ -275,7 +280,7 @@ func (b *Backend) Close() error {
 	for _, f := range b.finders {
 		errs = append(errs, f.Close())
 	}
-	return errors.Join(append(errs, b.local.close())...)
+	return errors.Join(append(errs, b.local.close(), b.lock.Close())...) // the lock last: until here, the tables are ours
 }
 
 // Disturbed gets a value when addresses of the node have changed, or when something else changed the kernel's rules.

@@ -26,6 +26,8 @@ type Options struct {
 	// port that it uses. Further clients get no affinity until others time out. Each takes about 150 bytes of the kernel's
 	// memory. Default 1,048,576.
 	MaxAffinityClients int
+	// Locked is set if the caller sees to it that no other process programs the network namespace. Otherwise New does.
+	Locked bool
 	// TakeOver is how long New waits for the end of another process that programs the network namespace. The kernel goes on routing
 	// meanwhile. Default: it does not wait.
 	TakeOver time.Duration

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
+	"github.com/switchyard-net/switchyard/kernel/nodelock"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/netns"
 )
@@ -110,7 +111,7 @@ func TestSomebodyElseOwnsTheTable(t *testing.T) {
 	conn := dial(t, ns)
 	commitRaw(t, conn, func(b *nft.Batch) { b.CreateTable(table(families[1]), nft.Owned, "an experiment") })
 	b, err := newAt(t, ns, Options{})
-	if e, ok := errors.AsType[*InUseError](err); !ok || !strings.Contains(e.Holder, "an experiment") {
+	if e, ok := errors.AsType[*nodelock.InUseError](err); !ok || !strings.Contains(e.Holder, "an experiment") {
 		t.Errorf("New: %v, %v", b, err)
 	}
 	conn.Close()
@@ -202,7 +203,7 @@ func TestSecondWriter(t *testing.T) {
 
 func checkRefusal(t *testing.T, err error, holder string) {
 	t.Helper()
-	e, ok := errors.AsType[*InUseError](err)
+	e, ok := errors.AsType[*nodelock.InUseError](err)
 	if !ok || !strings.Contains(e.Holder, holder) || !strings.Contains(e.Holder, fmt.Sprintf("PID %d", os.Getpid())) ||
 		!strings.Contains(err.Error(), "stop it first") {
 		t.Errorf("%v; want %s to be named", err, holder)
@@ -222,7 +223,7 @@ func TestTakeOver(t *testing.T) {
 	time.AfterFunc(50*time.Millisecond, func() { cancel(given) })
 	inNS(t, ns, func() error {
 		_, err := New(ctx, Options{TakeOver: time.Hour})
-		if _, inUse := errors.AsType[*InUseError](err); !inUse || !errors.Is(err, given) {
+		if _, inUse := errors.AsType[*nodelock.InUseError](err); !inUse || !errors.Is(err, given) {
 			t.Errorf("after its context has ended: %v", err)
 		}
 		return nil
@@ -239,32 +240,6 @@ func TestTakeOver(t *testing.T) {
 	}
 	if r := apply(t, second, full(someServices()...)); r.Written != 0 {
 		t.Errorf("%d objects written", r.Written)
-	}
-}
-
-// TestLockIsLeftBehind is about a table of the lock's name that belongs to nobody, as if somebody had loaded a listing.
-func TestLockIsLeftBehind(t *testing.T) {
-	ns := newNS(t)
-	conn := dial(t, ns)
-	commitRaw(t, conn, func(b *nft.Batch) { b.AddTable(lockTable) })
-	if _, err := newAt(t, ns, Options{}); err != nil {
-		t.Fatal(err)
-	}
-	if info, err := conn.Table(lockTable); err != nil || info.Flags != lockFlags || info.Comment == "" {
-		t.Errorf("the lock is %+v, %v", info, err)
-	}
-}
-
-// TestHolderFits: however long the program's name is, the process ID is to be read.
-func TestHolderFits(t *testing.T) {
-	for n := range 200 {
-		h := holder(strings.Repeat("x", n))
-		if len(h) > nft.MaxComment || !strings.Contains(h, fmt.Sprintf(", PID %d", os.Getpid())) {
-			t.Errorf("with a name of %d bytes: %q", n, h)
-		}
-	}
-	if h := holder(""); !strings.HasPrefix(h, "nftables.test, ") {
-		t.Errorf("without a name: %q", h)
 	}
 }
 

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 
-	"github.com/switchyard-net/switchyard/backend/nftables"
+	"github.com/switchyard-net/switchyard/kernel/nodelock"
 	"github.com/switchyard-net/switchyard/node"
 )
 
@@ -14,7 +14,7 @@ func explainStart(err error) error {
 	if _, ok := errors.AsType[*node.DataplaneError](err); !ok {
 		return err
 	}
-	if _, inUse := errors.AsType[*nftables.InUseError](err); inUse {
+	if _, inUse := errors.AsType[*nodelock.InUseError](err); inUse {
 		return fmt.Errorf("%w, or give --take-over the time in which it will end", err)
 	}
 	return explain(err)

@@ -31,7 +31,8 @@ var arrows = []arrow{
 	{"kernel/ifaddr", nil},
 	{"kernel/conntrack", []string{"state"}},
 	{"kernel/staleflows", []string{"state", "kernel/conntrack"}},
-	{"backend/nftables", []string{"state", "backend", "internal/kernel/nft", "kernel/ifaddr", "kernel/conntrack", "kernel/staleflows", "field"}},
+	{"kernel/nodelock", []string{"internal/kernel/nft"}},
+	{"backend/nftables", []string{"state", "backend", "internal/kernel/nft", "kernel/ifaddr", "kernel/conntrack", "kernel/nodelock", "kernel/staleflows", "field"}},
 	// It is pure, and knows nothing of the dataplane that carries its plans out.
 	{"backend/nftables/internal/ruleset", []string{"state", "internal/kernel/nft"}},
 	{"backend/nftables/internal/recordtest", []string{"state"}},
@@ -99,7 +100,7 @@ var arrows = []arrow{
 	{"test/certtest", nil},
 
 	// The runtime of a node. It wires everything but the sources: client-go comes in with the caller that hands it source/kube.
-	{"node", []string{"model", "state", "source", "brain", "store", "backend", "server", "config", "config/v1alpha2", "kernel/ifaddr", "internal", "ops"}},
+	{"node", []string{"model", "state", "source", "brain", "store", "backend", "server", "config", "config/v1alpha2", "kernel/ifaddr", "kernel/nodelock", "internal", "ops"}},
 
 	// These stand at the end of the way.
 	// Authors who copy a program that follows the API have nothing else of this repository.
@@ -112,7 +113,7 @@ var arrows = []arrow{
 	{"test/chaos", []string{"model", "state", "source", "brain", "store", "backend", "internal", "server", "kubeconv", "lab/minicluster", "test"}},
 	{"test/bench", []string{"model", "state", "source", "brain", "store", "backend", "kernel", "internal", "server", "client", "client/localnet/v1", "kubeconv", "ops", "test"}},
 	{"test/cmd", []string{"test", "client", "config", "node", "source"}},
-	{"cmd", []string{"model", "state", "source", "brain", "store", "backend", "internal", "examples", "server", "client", "client/localnet/v1", "client/peeruser", "client/regularfile", "config", "config/configfile", "config/v1alpha1", "config/v1alpha2", "field", "kubeconv", "node", "ops", "lab", "test"}},
+	{"cmd", []string{"model", "state", "source", "brain", "store", "backend", "internal", "examples", "server", "client", "client/localnet/v1", "client/peeruser", "client/regularfile", "config", "config/configfile", "config/v1alpha1", "config/v1alpha2", "field", "kernel/nodelock", "kubeconv", "node", "ops", "lab", "test"}},
 }
 
 const whyArrows = `
