@@ -51,8 +51,8 @@ func TestBatchesRepeat(t *testing.T) {
 		return r.batches
 	}
 	first := run()
-	if len(first) != 6 {
-		t.Fatalf("%d batches, want one for each change, and one for the lock of each dataplane", len(first))
+	if len(first) != 4 {
+		t.Fatalf("%d batches, want one for each change", len(first))
 	}
 	for range 4 {
 		for i, batch := range run() {
