@@ -6,9 +6,9 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/switchyard-net/switchyard/backend/nftables/internal/recordtest"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/recordtest"
 )
 
 // TestLengthsComeAhead: when a Service brings the first range of some length, the firewall asks for that length before any frontend

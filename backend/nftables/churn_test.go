@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/kernel/conntrack"
+	"github.com/switchyard-net/switchyard/kernel/flowcutter"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/topology"
 )
@@ -100,9 +101,9 @@ func newChurn(t *testing.T, l *topology.Lab) *churn {
 	}
 	t.Cleanup(func() { c.backend.Close() })
 	// Listing the kernel's flows takes 10 ms. Every connection here is a new flow.
-	c.backend.cutter.close()
-	c.backend.cutter = newFlowCutter(noFlows{}, slog.New(slog.DiscardHandler))
-	c.backend.cutter.start()
+	c.backend.cutter.Close()
+	c.backend.cutter = flowcutter.New(noFlows{}, flowcutter.Options{Logger: slog.New(slog.DiscardHandler)})
+	c.backend.cutter.Start()
 	c.apply(true)
 	return c
 }

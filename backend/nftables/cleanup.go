@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/backend/nftables/internal/ruleset"
+	"github.com/switchyard-net/switchyard/internal/kernel/localnet"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/kernel/nodelock"
 )
@@ -49,8 +50,8 @@ func Cleanup(ctx context.Context) (removed bool, err error) {
 		loopback = loopback || ruleset.ServesLoopback(sk)
 	}
 	if loopback {
-		local := openRouteLocalnet()
-		if err := errors.Join(local.disable(), local.close()); err != nil {
+		local := localnet.Open()
+		if err := errors.Join(local.Disable(), local.Close()); err != nil {
 			return false, fmt.Errorf("nftables: %w", err)
 		}
 	}

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/switchyard-net/switchyard/kernel/conntrack"
+	"github.com/switchyard-net/switchyard/kernel/flowcutter"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/netns"
 )
@@ -59,9 +60,9 @@ func benchmarkFlood(b *testing.B, family state.Family, filters bool) {
 	}
 	defer backend.Close()
 	if !filters {
-		backend.cutter.close()
-		backend.cutter = newFlowCutter(listedFlows{backend.flows}, slog.New(slog.DiscardHandler))
-		backend.cutter.start()
+		backend.cutter.Close()
+		backend.cutter = flowcutter.New(listedFlows{backend.flows}, flowcutter.Options{Logger: slog.New(slog.DiscardHandler)})
+		backend.cutter.Start()
 	}
 	apply := func(u *state.Update) {
 		if _, err := backend.Apply(b.Context(), u); err != nil {

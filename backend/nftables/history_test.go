@@ -23,6 +23,7 @@ import (
 	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/kernel/conntrack"
+	"github.com/switchyard-net/switchyard/kernel/flowcutter"
 	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
@@ -138,9 +139,9 @@ func (r *historyRun) start() {
 	})
 	r.kernel.rate, r.backend.limits = 0.1, r.limits
 	// The kernel's table takes 10 ms to list, whatever is in it.
-	r.backend.cutter.close()
-	r.backend.cutter = newFlowCutter(r.flows, slog.New(slog.DiscardHandler)) // not started: the test cuts
-	r.flows.flows = nil                                                      // what was noted is gone, and so may be their frontends
+	r.backend.cutter.Close()
+	r.backend.cutter = flowcutter.New(r.flows, flowcutter.Options{Logger: slog.New(slog.DiscardHandler)}) // not started: the test cuts
+	r.flows.flows = nil                                                                                   // what was noted is gone, and so may be their frontends
 	r.applied = 0
 }
 
@@ -285,7 +286,7 @@ func (r *historyRun) apply() error {
 	if err != nil {
 		return err
 	}
-	if err := r.backend.cutter.cut(r.t.Context()); err != nil && !isInjected(err) {
+	if err := r.backend.cutter.Cut(r.t.Context()); err != nil && !isInjected(err) {
 		return err
 	}
 	if len(result.Failed) > 0 {
@@ -327,7 +328,7 @@ func (r *historyRun) remember() error {
 func (r *historyRun) check() error {
 	ctx, snapshot := r.t.Context(), r.store.Snapshot()
 	for { // what failed is cut later
-		if err := r.backend.cutter.cut(ctx); err == nil {
+		if err := r.backend.cutter.Cut(ctx); err == nil {
 			break
 		} else if !isInjected(err) {
 			return err

@@ -13,9 +13,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/switchyard-net/switchyard/backend/nftables/internal/recordtest"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/recordtest"
 )
 
 // TestListRuleset makes the nft tool list what each shape of the tables looks like. Some layouts make it abort.

@@ -23,8 +23,10 @@ import (
 
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/backend/nftables/internal/ruleset"
+	"github.com/switchyard-net/switchyard/internal/kernel/localnet"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/kernel/conntrack"
+	"github.com/switchyard-net/switchyard/kernel/flowcutter"
 	"github.com/switchyard-net/switchyard/kernel/ifaddr"
 	"github.com/switchyard-net/switchyard/kernel/nodelock"
 	"github.com/switchyard-net/switchyard/state"
@@ -42,12 +44,12 @@ type Backend struct {
 	finders []finder
 	flows   *conntrack.Conn
 	addrs   *ifaddr.Watcher
-	cutter  *flowCutter
+	cutter  *flowcutter.Cutter
 	guard   *guard
 	// intruders is nil if nobody else can change our tables.
 	intruders *intruders
 	batch     nft.Batch
-	local     *routeLocalnet
+	local     *localnet.Sysctl
 	// flags are those of our tables. If they are owned, nobody else can change them while this process runs.
 	flags nft.TableFlags
 
@@ -100,7 +102,7 @@ const maxFinders = 4
 // open takes over k, and more sockets to read with.
 func open(ctx context.Context, o Options, k kernel, more ...finder) (*Backend, error) {
 	b := &Backend{
-		o: o, detector: o.LocalDetector, log: o.Logger, kernel: k, finders: append([]finder{k}, more...), mirror: ruleset.NewMirror(), local: openRouteLocalnet(),
+		o: o, detector: o.LocalDetector, log: o.Logger, kernel: k, finders: append([]finder{k}, more...), mirror: ruleset.NewMirror(), local: localnet.Open(),
 		limits: usualLimits,
 	}
 	if b.log == nil {
@@ -118,9 +120,8 @@ func open(ctx context.Context, o Options, k kernel, more ...finder) (*Backend, e
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("nftables: %w", err), b.Close())
 	}
-	b.cutter = newFlowCutter(b.flows, b.log)
-	b.cutter.onCut = o.OnFlowsCut
-	b.cutter.start()
+	b.cutter = flowcutter.New(b.flows, flowcutter.Options{Logger: b.log, OnCut: o.OnFlowsCut})
+	b.cutter.Start()
 	return b, nil
 }
 
@@ -263,7 +264,7 @@ func (b *Backend) Faults() []error {
 func (b *Backend) Close() error {
 	var errs []error
 	if b.cutter != nil {
-		b.cutter.close()
+		b.cutter.Close()
 	}
 	if b.guard != nil {
 		errs = append(errs, b.guard.close())
@@ -280,7 +281,7 @@ func (b *Backend) Close() error {
 	for _, f := range b.finders {
 		errs = append(errs, f.Close())
 	}
-	return errors.Join(append(errs, b.local.close(), b.lock.Close())...) // the lock last: until here, the tables are ours
+	return errors.Join(append(errs, b.local.Close(), b.lock.Close())...) // the lock last: until here, the tables are ours
 }
 
 // Disturbed gets a value when addresses of the node have changed, or when something else changed the kernel's rules.
@@ -463,7 +464,7 @@ func (b *Backend) apply(u *state.Update, unknown records, lost map[state.Service
 	}
 	nodePorts := b.selectNodePorts(u.Node)
 	p := b.mirror.Change(b.o.settings(b.flags), u, nodePorts)
-	written, err := b.commitNoted(p, nil, nodePorts, func(int) []flowNote { return nil })
+	written, err := b.commitNoted(p, nil, nodePorts, func(int) []flowcutter.Note { return nil })
 	if err != nil {
 		return backend.Result{Written: written}, err
 	}
@@ -484,12 +485,12 @@ func (b *Backend) applyAll(want ruleset.Desired) (backend.Result, error) {
 	if err != nil {
 		return backend.Result{}, fmt.Errorf("nftables: %w", err)
 	}
-	written, err := b.commitNoted(p, &want, want.NodePorts, func(written int) []flowNote {
-		wrote := written > 0 || b.cutter.isDoubtful()
+	written, err := b.commitNoted(p, &want, want.NodePorts, func(written int) []flowcutter.Note {
+		wrote := written > 0 || b.cutter.IsDoubtful()
 		if b.applied && !wrote {
 			return nil
 		}
-		return []flowNote{{all: want.All(), gap: wrote}}
+		return []flowcutter.Note{{All: want.All(), Gap: wrote}}
 	})
 	written += unused
 	if err != nil {
@@ -584,22 +585,22 @@ func (b *Backend) selectNodePorts(node *state.Node) []netip.Addr {
 // commitNoted carries out a plan, after which NodePorts are served on nodePorts, and takes down what it means for flows: the services that
 // it changes, and what more returns after it. want is what a comparison had to make, nil for a change. What is written does not matter for them: after a commit whose answer was lost
 // nothing is left to write, but its changes count.
-func (b *Backend) commitNoted(p *ruleset.Plan, want *ruleset.Desired, nodePorts []netip.Addr, more func(written int) []flowNote) (int, error) {
+func (b *Backend) commitNoted(p *ruleset.Plan, want *ruleset.Desired, nodePorts []netip.Addr, more func(written int) []flowcutter.Note) (int, error) {
 	serving, cleared, err := b.clearResets(p, want)
 	if err != nil {
 		return 0, err
 	}
-	var notes []flowNote
+	var notes []flowcutter.Note
 	for was, is := range p.Changed() {
-		notes = append(notes, flowNote{old: was, new: is})
+		notes = append(notes, flowcutter.Note{Old: was, New: is})
 	}
-	b.cutter.begin(notes...)
+	b.cutter.Begin(notes...)
 	written, err := b.commit(p)
 	if err != nil {
-		b.cutter.failed()
+		b.cutter.Failed()
 		return cleared + written, err
 	}
-	b.cutter.committed(nodePorts, append(notes, more(written)...)...)
+	b.cutter.Committed(nodePorts, append(notes, more(written)...)...)
 	if serving != nil {
 		serving.Commit()
 	}
@@ -651,15 +652,7 @@ const keepBatch = 1 << 20
 
 // finish does what comes after a commit, and in each Verify. What fails here is tried again later.
 func (b *Backend) finish() {
-	if !b.mirror.ServesLoopback() {
-		return
-	}
-	again, err := b.local.enable()
-	if err != nil {
-		b.log.Warn("NodePorts do not work on loopback addresses", "error", err,
-			"remedy", "set net.ipv4.conf.all.route_localnet to 1, or leave loopback ranges out of the node port addresses")
-	}
-	if again {
-		b.log.Warn("somebody has switched off net.ipv4.conf.all.route_localnet; it is on again, for NodePorts on loopback addresses")
+	if b.mirror.ServesLoopback() {
+		b.local.Keep(b.log)
 	}
 }

@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/switchyard-net/switchyard/backend/nftables/internal/recordtest"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/recordtest"
 )
 
 // leaves cuts a part into parts of one unit.

@@ -7,9 +7,9 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/switchyard-net/switchyard/backend/nftables/internal/recordtest"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/test/netns"
+	"github.com/switchyard-net/switchyard/test/recordtest"
 )
 
 // failingReader has tables of which the lookup number failing fails. No lookup finds anything.

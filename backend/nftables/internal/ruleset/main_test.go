@@ -3,8 +3,8 @@ package ruleset
 import (
 	"net/netip"
 
-	"github.com/switchyard-net/switchyard/backend/nftables/internal/recordtest"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/recordtest"
 )
 
 // Records to plan for.

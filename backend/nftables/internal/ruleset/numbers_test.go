@@ -8,8 +8,8 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/switchyard-net/switchyard/backend/nftables/internal/recordtest"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/recordtest"
 )
 
 // planned commits an update to a mirror, without a kernel.

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/switchyard-net/switchyard/backend/nftables/internal/recordtest"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/recordtest"
 )
 
 // TestConcernsCostsWhatTheUpdateHas: an update that is not about what is preserved costs the same, however much that is.

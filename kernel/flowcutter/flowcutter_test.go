@@ -1,6 +1,6 @@
 //go:build linux
 
-package nftables
+package flowcutter
 
 import (
 	"cmp"
@@ -20,6 +20,7 @@ import (
 
 	"github.com/switchyard-net/switchyard/kernel/conntrack"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/recordtest"
 )
 
 // timedTable is a connection tracking table that takes its time to be walked through, and remembers when it was.
@@ -100,17 +101,17 @@ func TestLooksArePaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const commits, pace = 200, 50 * time.Millisecond
 		table := &timedTable{took: 10 * time.Millisecond, cut: map[netip.AddrPort]time.Time{}}
-		c := newFlowCutter(table, slog.New(slog.DiscardHandler))
-		c.start()
-		defer c.close()
+		c := New(table, Options{Logger: slog.New(slog.DiscardHandler)})
+		c.Start()
+		defer c.Close()
 		committed := map[netip.AddrPort]time.Time{}
 		first := time.Now()
 		version := func(i int) *state.Service {
-			return serviceOf("dns", clusterIPPort(state.IPv4, state.UDP, 1, endpointsOf(state.IPv4, i, 1)))
+			return recordtest.Service("dns", recordtest.ClusterIPPort(state.IPv4, state.UDP, 1, recordtest.Endpoints(state.IPv4, i, 1)))
 		}
 		for i := range commits {
 			old, now := version(i), version(i+1)
-			client, stale := addr("10.244.9.9"), old.Ports[0].Internal.Inside.Endpoints[0].Addr
+			client, stale := recordtest.Addr("10.244.9.9"), old.Ports[0].Internal.Inside.Endpoints[0].Addr
 			src := netip.AddrPortFrom(client, uint16(1024+i))
 			table.mu.Lock()
 			table.flows = append(table.flows, conntrack.Flow{
@@ -119,9 +120,9 @@ func TestLooksArePaced(t *testing.T) {
 				Reply: conntrack.Tuple{Src: stale, Dst: src},
 			})
 			table.mu.Unlock()
-			c.begin()
+			c.Begin()
 			committed[stale] = time.Now()
-			c.committed(nil, flowNote{old: old, new: now})
+			c.Committed(nil, Note{Old: old, New: now})
 			time.Sleep(pace)
 		}
 		time.Sleep(time.Second)
@@ -149,9 +150,9 @@ func TestLooksArePaced(t *testing.T) {
 		if len(table.began) != looks {
 			t.Errorf("%d more looks in an hour without commits", len(table.began)-looks)
 		}
-		c.begin()
+		c.Begin()
 		again := time.Now()
-		c.committed(nil, flowNote{old: version(0), new: version(1)})
+		c.Committed(nil, Note{Old: version(0), New: version(1)})
 		synctest.Wait()
 		time.Sleep(table.took)
 		synctest.Wait()
@@ -160,7 +161,7 @@ func TestLooksArePaced(t *testing.T) {
 		}
 		// What is committed in the pause after it is not left to the next process.
 		stale := version(1).Ports[0].Internal.Inside.Endpoints[0].Addr
-		src := netip.AddrPortFrom(addr("10.244.9.9"), 999)
+		src := netip.AddrPortFrom(recordtest.Addr("10.244.9.9"), 999)
 		table.mu.Lock()
 		table.flows = append(table.flows, conntrack.Flow{
 			Family: state.IPv4, Protocol: state.UDP,
@@ -169,9 +170,9 @@ func TestLooksArePaced(t *testing.T) {
 		})
 		delete(table.cut, stale)
 		table.mu.Unlock()
-		c.begin()
-		c.committed(nil, flowNote{old: version(1), new: version(2)})
-		c.close()
+		c.Begin()
+		c.Committed(nil, Note{Old: version(1), New: version(2)})
+		c.Close()
 		if _, cut := table.cut[stale]; !cut {
 			t.Error("a stale flow is left when the process ends")
 		}
@@ -188,22 +189,22 @@ func TestLooksTakeAShare(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				table := &timedTable{took: time.Second, cut: map[netip.AddrPort]time.Time{}}
-				c := newFlowCutter(table, slog.New(slog.DiscardHandler))
+				c := New(table, Options{Logger: slog.New(slog.DiscardHandler)})
 				var worked time.Duration
 				c.processorTime = func() time.Duration {
 					worked += tt.works // once before and once after a look
 					return worked
 				}
-				c.start()
+				c.Start()
 				for i := range 100 {
-					c.begin()
-					c.committed(nil, flowNote{
-						old: serviceOf("dns", clusterIPPort(state.IPv6, state.UDP, 1, endpointsOf(state.IPv6, i, 1))),
-						new: serviceOf("dns", clusterIPPort(state.IPv6, state.UDP, 1, endpointsOf(state.IPv6, i+1, 1))),
+					c.Begin()
+					c.Committed(nil, Note{
+						Old: recordtest.Service("dns", recordtest.ClusterIPPort(state.IPv6, state.UDP, 1, recordtest.Endpoints(state.IPv6, i, 1))),
+						New: recordtest.Service("dns", recordtest.ClusterIPPort(state.IPv6, state.UDP, 1, recordtest.Endpoints(state.IPv6, i+1, 1))),
 					})
 					time.Sleep(100 * time.Millisecond)
 				}
-				c.close()
+				c.Close()
 				if len(table.began) < 3 {
 					t.Fatalf("%d looks", len(table.began))
 				}
@@ -261,10 +262,10 @@ func (t *crowdedTable) DeleteAll(f conntrack.Filter) (int, error) {
 // crowded is the service that so many endpoints serve.
 type crowded int
 
-var gonePod = netip.AddrPortFrom(addr("10.244.0.1"), 80)
+var gonePod = netip.AddrPortFrom(recordtest.Addr("10.244.0.1"), 80)
 
 func (n crowded) service() *state.Service {
-	return serviceOf("crowded", clusterIPPort(state.IPv4, state.UDP, 1, endpointsOf(state.IPv4, 1, int(n))))
+	return recordtest.Service("crowded", recordtest.ClusterIPPort(state.IPv4, state.UDP, 1, recordtest.Endpoints(state.IPv4, 1, int(n))))
 }
 
 func (n crowded) addr() netip.AddrPort {
@@ -280,28 +281,28 @@ func TestNobodyWaitsForACrowdedTable(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				table := &crowdedTable{flows: 262144, old: old}
-				c := newFlowCutter(table, slog.New(slog.DiscardHandler))
+				c := New(table, Options{Logger: slog.New(slog.DiscardHandler)})
 				opened := time.Now()
 				c.processorTime = func() time.Duration { return time.Since(opened) } // the table works all the time
-				c.start()
-				defer c.close()
-				other := serviceOf("other", clusterIPPort(state.IPv4, state.UDP, 2, endpointsOf(state.IPv4, 2, 1)))
+				c.Start()
+				defer c.Close()
+				other := recordtest.Service("other", recordtest.ClusterIPPort(state.IPv4, state.UDP, 2, recordtest.Endpoints(state.IPv4, 2, 1)))
 				began, n := time.Now(), 0
-				commit := func(atMost time.Duration, note flowNote) {
+				commit := func(atMost time.Duration, note Note) {
 					asked := time.Now()
-					c.begin(note)
+					c.Begin(note)
 					if waited := time.Since(asked); waited > atMost {
 						t.Errorf("commit %d waited for %v, want %v at most", n, waited, atMost)
 					}
-					c.committed(nil, note)
+					c.Committed(nil, note)
 					n++
 				}
 				now := crowded(2)
 				for time.Since(began) < 30*time.Second {
-					commit(time.Millisecond, flowNote{old: other, new: other})
+					commit(time.Millisecond, Note{Old: other, New: other})
 					if n%10 == 0 {
 						next := 3 - now
-						commit(6*time.Millisecond, flowNote{old: now.service(), new: next.service()})
+						commit(6*time.Millisecond, Note{Old: now.service(), New: next.service()})
 						now = next
 					}
 					time.Sleep(7 * time.Millisecond)
@@ -323,23 +324,23 @@ func TestNobodyWaitsForACrowdedTable(t *testing.T) {
 func TestCommitWaitsForItsFlows(t *testing.T) {
 	for walk, want := range map[time.Duration]time.Duration{3 * time.Millisecond: 2 * time.Millisecond, time.Second: removalPatience} {
 		synctest.Test(t, func(t *testing.T) {
-			c := newFlowCutter(&timedTable{took: walk}, slog.New(slog.DiscardHandler))
-			c.start()
-			defer c.close()
+			c := New(&timedTable{took: walk}, Options{Logger: slog.New(slog.DiscardHandler)})
+			c.Start()
+			defer c.Close()
 			full, empty := crowded(1).service(), crowded(0).service()
-			other := serviceOf("other", clusterIPPort(state.IPv4, state.UDP, 2, endpointsOf(state.IPv4, 2, 1)))
-			commit := func(note flowNote) time.Duration {
+			other := recordtest.Service("other", recordtest.ClusterIPPort(state.IPv4, state.UDP, 2, recordtest.Endpoints(state.IPv4, 2, 1)))
+			commit := func(note Note) time.Duration {
 				asked := time.Now()
-				c.begin(note)
-				defer c.committed(nil, note)
+				c.Begin(note)
+				defer c.Committed(nil, note)
 				return time.Since(asked)
 			}
-			commit(flowNote{old: full, new: empty})
+			commit(Note{Old: full, New: empty})
 			time.Sleep(time.Millisecond)
-			if waited := commit(flowNote{old: other, new: nil}) + commit(flowNote{old: nil, new: other}); waited > 0 {
+			if waited := commit(Note{Old: other, New: nil}) + commit(Note{Old: nil, New: other}); waited > 0 {
 				t.Errorf("commits that do not concern the flows that are being deleted waited for %v", waited)
 			}
-			if waited := commit(flowNote{old: empty, new: full}); waited != want {
+			if waited := commit(Note{Old: empty, New: full}); waited != want {
 				t.Errorf("the commit that concerns the flows that are being deleted waited for %v, want %v", waited, want)
 			}
 		})
@@ -352,7 +353,7 @@ func TestListingGoesByTheLatestChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := &timedTable{took: time.Second, cut: map[netip.AddrPort]time.Time{}}
 		service := func(name string, port, endpoints int) *state.Service {
-			return serviceOf(name, clusterIPPort(state.IPv6, state.UDP, port, endpointsOf(state.IPv6, 1, endpoints)))
+			return recordtest.Service(name, recordtest.ClusterIPPort(state.IPv6, state.UDP, port, recordtest.Endpoints(state.IPv6, 1, endpoints)))
 		}
 		first, second, empty := service("first", 1, 1), service("second", 2, 1), service("second", 2, 0)
 		stale := second.Ports[0].Internal.Inside.Endpoints[0].Addr
@@ -362,19 +363,19 @@ func TestListingGoesByTheLatestChanges(t *testing.T) {
 			Orig:  conntrack.Tuple{Src: client, Dst: netip.AddrPortFrom(second.Ports[0].Frontends[0].Addr, second.Ports[0].Frontends[0].Port)},
 			Reply: conntrack.Tuple{Src: stale, Dst: client},
 		}}
-		c := newFlowCutter(table, slog.New(slog.DiscardHandler))
-		c.start()
-		defer c.close()
+		c := New(table, Options{Logger: slog.New(slog.DiscardHandler)})
+		c.Start()
+		defer c.Close()
 		commit := func(old, now *state.Service) {
-			c.begin()
-			c.committed(nil, flowNote{old: old, new: now})
+			c.Begin()
+			c.Committed(nil, Note{Old: old, New: now})
 		}
 		commit(first, service("first", 1, 0))
 		commit(service("third", 3, 1), service("third", 3, 0)) // with two frontends, all flows are listed
 		time.Sleep(table.took / 2)
 		commit(second, empty)
 		time.Sleep(time.Minute)
-		c.close()
+		c.Close()
 		if at, cut := table.cut[stale]; !cut || !at.Equal(table.ended[0]) {
 			t.Errorf("the flow was cut: %v, %v after the end of the listing that was under way, want with it", cut, at.Sub(table.ended[0]))
 		}
@@ -386,15 +387,15 @@ func TestListingGoesByTheLatestChanges(t *testing.T) {
 func TestReturnedEndpointKeepsItsFlows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := &timedTable{took: time.Second, cut: map[netip.AddrPort]time.Time{}}
-		c := newFlowCutter(table, slog.New(slog.DiscardHandler))
-		c.start()
-		defer c.close()
+		c := New(table, Options{Logger: slog.New(slog.DiscardHandler)})
+		c.Start()
+		defer c.Close()
 		service := func(endpoints ...state.Endpoint) *state.Service {
-			return serviceOf("dns", clusterIPPort(state.IPv4, state.UDP, 1, endpoints))
+			return recordtest.Service("dns", recordtest.ClusterIPPort(state.IPv4, state.UDP, 1, endpoints))
 		}
-		all := endpointsOf(state.IPv4, 1, 3)
+		all := recordtest.Endpoints(state.IPv4, 1, 3)
 		begin := func(e state.Endpoint) {
-			client := netip.AddrPortFrom(addr("10.244.9.9"), uint16(e.Addr.Addr().As4()[3]))
+			client := netip.AddrPortFrom(recordtest.Addr("10.244.9.9"), uint16(e.Addr.Addr().As4()[3]))
 			table.mu.Lock()
 			defer table.mu.Unlock()
 			table.flows = append(table.flows, conntrack.Flow{
@@ -404,9 +405,9 @@ func TestReturnedEndpointKeepsItsFlows(t *testing.T) {
 			})
 		}
 		commit := func(old, now *state.Service) {
-			n := flowNote{old: old, new: now}
-			c.begin(n)
-			c.committed(nil, n)
+			n := Note{Old: old, New: now}
+			c.Begin(n)
+			c.Committed(nil, n)
 		}
 		begin(all[1])
 		commit(service(all...), service(all[0]))
@@ -414,7 +415,7 @@ func TestReturnedEndpointKeepsItsFlows(t *testing.T) {
 		commit(service(all[0]), service(all[0], all[2]))
 		begin(all[2])
 		time.Sleep(time.Minute)
-		c.close()
+		c.Close()
 		if _, cut := table.cut[all[1].Addr]; !cut {
 			t.Error("the flow to an endpoint that is gone is left")
 		}
@@ -438,9 +439,9 @@ func TestFailuresAreTriedAgain(t *testing.T) {
 
 func failForAWhile(t *testing.T, op string, failure error) {
 	const outage = 10 * time.Second
-	udp := serviceOf("dns", clusterIPPort(state.IPv4, state.UDP, 1, endpointsOf(state.IPv4, 1, 1)))
-	tcp := serviceOf("web", clusterIPPort(state.IPv6, state.TCP, 1, endpointsOf(state.IPv6, 1, 1)))
-	none := serviceOf("dns", clusterIPPort(state.IPv4, state.UDP, 1, nil))
+	udp := recordtest.Service("dns", recordtest.ClusterIPPort(state.IPv4, state.UDP, 1, recordtest.Endpoints(state.IPv4, 1, 1)))
+	tcp := recordtest.Service("web", recordtest.ClusterIPPort(state.IPv6, state.TCP, 1, recordtest.Endpoints(state.IPv6, 1, 1)))
+	none := recordtest.Service("dns", recordtest.ClusterIPPort(state.IPv4, state.UDP, 1, nil))
 	to := func(s *state.Service, client string, from netip.AddrPort) conntrack.Flow {
 		p := &s.Ports[0]
 		src, dst := netip.MustParseAddrPort(client), netip.AddrPortFrom(p.Frontends[0].Addr, p.Frontends[0].Port)
@@ -462,14 +463,14 @@ func failForAWhile(t *testing.T, op string, failure error) {
 		table.deleteErr = failure
 	}
 	var log strings.Builder
-	c := newFlowCutter(table, slog.New(slog.NewTextHandler(&log, nil)))
-	c.start()
-	defer c.close()
-	c.begin()
-	c.committed(nil, flowNote{all: []*state.Service{udp, tcp}, gap: true})
+	c := New(table, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	c.Start()
+	defer c.Close()
+	c.Begin()
+	c.Committed(nil, Note{All: []*state.Service{udp, tcp}, Gap: true})
 	time.Sleep(outage / 2)
-	c.begin()
-	c.committed(nil, flowNote{old: udp, new: none})
+	c.Begin()
+	c.Committed(nil, Note{Old: udp, New: none})
 	time.Sleep(outage / 2)
 	synctest.Wait()
 	if len(table.flows) != 2 {

@@ -1,4 +1,6 @@
-package nftables
+// Package flowcutter deletes stale flows in the background, for a dataplane whose commits must not wait for looks at the kernel's
+// connection tracking table. A commit stands between [Cutter.Begin] and one of [Cutter.Committed] and [Cutter.Failed].
+package flowcutter
 
 import (
 	"context"
@@ -14,12 +16,11 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// flowCutter deletes stale flows in the background. A look at the kernel's table takes from 10 ms to a second, for which no
+// Cutter deletes stale flows in the background. A look at the kernel's table takes from 10 ms to a second, for which no
 // commit waits. It waits while a few flows are judged and deleted: they are judged by what the kernel shows then.
-type flowCutter struct {
+type Cutter struct {
 	log     *slog.Logger
-	cleaner *staleflows.Cleaner                                   // used by cut only, except for Removing
-	onCut   func(f state.Family, took time.Duration, deleted int) // may be nil
+	cleaner *staleflows.Cleaner // used by Cut only, except for Removing
 	wake    chan struct{}
 	stop    context.CancelFunc
 	// processorTime is that of the thread that looks. Tests replace it.
@@ -31,7 +32,7 @@ type flowCutter struct {
 	committing chan struct{}
 
 	mu        sync.Mutex // guards all below
-	queue     []flowNote
+	queue     []Note
 	nodePorts []netip.Addr
 	// doubtful is set if a commit failed, so that it is not certain what the kernel shows.
 	doubtful bool
@@ -39,12 +40,12 @@ type flowCutter struct {
 	left bool
 }
 
-// flowNote is what a commit means for flows: one service that changed, or all that there are.
-type flowNote struct {
-	old, new *state.Service
-	all      []*state.Service // if it is not nil
-	// gap is set if before the commit, connections to any of all may have begun that were not translated.
-	gap bool
+// Note is what a commit means for flows: one service that changed, or all that there are.
+type Note struct {
+	Old, New *state.Service
+	All      []*state.Service // if it is not nil
+	// Gap is set if before the commit, connections to any of All may have begun that were not translated.
+	Gap bool
 }
 
 // lastPatience is how long it may take to close.
@@ -67,36 +68,43 @@ const lookShare = 3
 // that comes back at this very moment may have to begin once more.
 const removalPatience = 5 * time.Millisecond
 
-func newFlowCutter(t staleflows.Table, log *slog.Logger) *flowCutter {
-	c := &flowCutter{log: log, wake: make(chan struct{}, 1), committing: make(chan struct{}, 1), processorTime: processorTime}
-	c.cleaner = staleflows.New(t, staleflows.Options{Logger: log, OnClean: func(f state.Family, took time.Duration, deleted int) {
-		if c.onCut != nil {
-			c.onCut(f, took, deleted)
-		}
-	}})
-	return c
+// Options are the settings of a Cutter.
+type Options struct {
+	// Logger gets what was deleted and failures. Required.
+	Logger *slog.Logger
+	// OnCut is called after each round in which flows of a family were looked for, with how long it took and about how many were
+	// deleted. It may be nil.
+	OnCut func(f state.Family, took time.Duration, deleted int)
 }
 
-// start begins to cut flows.
-func (c *flowCutter) start() {
+// New returns a Cutter of t that is not started.
+func New(t staleflows.Table, o Options) *Cutter {
+	return &Cutter{
+		log: o.Logger, wake: make(chan struct{}, 1), committing: make(chan struct{}, 1), processorTime: processorTime,
+		cleaner: staleflows.New(t, staleflows.Options{Logger: o.Logger, OnClean: o.OnCut}),
+	}
+}
+
+// Start begins to cut flows.
+func (c *Cutter) Start() {
 	ctx, stop := context.WithCancel(context.Background())
 	c.stop = stop
 	c.done.Go(func() { c.run(ctx) })
 }
 
-// close cuts what has become stale, within lastPatience: it may be long until a next process looks at all flows.
-func (c *flowCutter) close() {
+// Close cuts what has become stale, within lastPatience: it may be long until a next process looks at all flows.
+func (c *Cutter) Close() {
 	if c.stop != nil {
 		c.stop()
 		c.done.Wait()
 	}
 }
 
-// begin waits until a commit may be made that changes these services. One of committed and failed follows.
-func (c *flowCutter) begin(changes ...flowNote) {
+// Begin waits until a commit may be made that changes these services. One of Committed and Failed follows.
+func (c *Cutter) Begin(changes ...Note) {
 	c.committing <- struct{}{}
 	for _, n := range changes {
-		if removed := c.cleaner.Removing(n.new); removed != nil {
+		if removed := c.cleaner.Removing(n.New); removed != nil {
 			select {
 			case <-removed:
 			case <-time.After(removalPatience):
@@ -106,29 +114,29 @@ func (c *flowCutter) begin(changes ...flowNote) {
 	}
 }
 
-// failed notes that the commit failed, perhaps only its answer.
-func (c *flowCutter) failed() {
+// Failed notes that the commit failed, perhaps only its answer.
+func (c *Cutter) Failed() {
 	defer func() { <-c.committing }()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.doubtful = true
 }
 
-// isDoubtful reports whether the last commit failed: it may have been carried out, and what it means for flows was not taken down.
-func (c *flowCutter) isDoubtful() bool {
+// IsDoubtful reports whether the last commit failed: it may have been carried out, and what it means for flows was not taken down.
+func (c *Cutter) IsDoubtful() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.doubtful
 }
 
-// committed takes down what a commit changed, and the addresses that serve NodePorts after it, which are sorted.
-func (c *flowCutter) committed(nodePorts []netip.Addr, notes ...flowNote) {
+// Committed takes down what a commit changed, and the addresses that serve NodePorts after it, which are sorted.
+func (c *Cutter) Committed(nodePorts []netip.Addr, notes ...Note) {
 	defer func() { <-c.committing }()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.nodePorts, c.doubtful = nodePorts, false
 	for _, n := range notes {
-		if n.all != nil || hasUDP(n.old) || hasUDP(n.new) {
+		if n.All != nil || hasUDP(n.Old) || hasUDP(n.New) {
 			c.queue = append(c.queue, n)
 		}
 	}
@@ -145,11 +153,11 @@ func hasUDP(s *state.Service) bool {
 	return s != nil && slices.ContainsFunc(s.Ports, func(p state.Port) bool { return p.Protocol == state.UDP })
 }
 
-func (c *flowCutter) run(ctx context.Context) {
+func (c *Cutter) run(ctx context.Context) {
 	defer func() {
 		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastPatience)
 		defer cancel()
-		if err := c.cut(last); err != nil {
+		if err := c.Cut(last); err != nil {
 			c.log.Warn("stale flows could not be deleted; the next process will try again", "error", err)
 		}
 	}()
@@ -165,7 +173,7 @@ func (c *flowCutter) run(ctx context.Context) {
 		failing := again != nil
 		again = nil
 		began := c.processorTime()
-		if err := c.cut(ctx); err != nil && ctx.Err() == nil {
+		if err := c.Cut(ctx); err != nil && ctx.Err() == nil {
 			again = time.After(cutAgain)
 			if !failing {
 				c.log.Warn("stale flows could not be deleted; will try again", "error", err)
@@ -181,8 +189,8 @@ func (c *flowCutter) run(ctx context.Context) {
 // errDoubtful ends a look when it is not certain what the kernel shows.
 var errDoubtful = errors.New("a commit has failed")
 
-// cut cuts what has become stale so far. What fails is left for the next call.
-func (c *flowCutter) cut(ctx context.Context) error {
+// Cut cuts what has become stale so far. What fails is left for the next call.
+func (c *Cutter) Cut(ctx context.Context) error {
 	c.takeNotes()
 	_, err := c.cleaner.Clean(ctx, func(fn func() error) error {
 		c.takeNotes() // those of all services take long
@@ -200,7 +208,7 @@ func (c *flowCutter) cut(ctx context.Context) error {
 }
 
 // takeNotes hands the queue to the cleaner.
-func (c *flowCutter) takeNotes() (doubtful bool) {
+func (c *Cutter) takeNotes() (doubtful bool) {
 	c.mu.Lock()
 	queue, doubtful := c.queue, c.doubtful
 	c.queue, c.left = nil, c.left || doubtful
@@ -208,12 +216,12 @@ func (c *flowCutter) takeNotes() (doubtful bool) {
 	c.mu.Unlock()
 	for _, n := range queue {
 		switch {
-		case n.all == nil:
-			c.cleaner.Note(n.old, n.new)
-		case n.gap:
-			c.cleaner.NoteGap(slices.Values(n.all))
+		case n.All == nil:
+			c.cleaner.Note(n.Old, n.New)
+		case n.Gap:
+			c.cleaner.NoteGap(slices.Values(n.All))
 		default:
-			c.cleaner.NoteAll(slices.Values(n.all))
+			c.cleaner.NoteAll(slices.Values(n.All))
 		}
 	}
 	return doubtful

@@ -1,6 +1,6 @@
 //go:build !linux
 
-package nftables
+package flowcutter
 
 import "time"
 

@@ -1,4 +1,4 @@
-// Package recordtest makes records of services, and updates with them, for the tests of the nftables dataplane and of its ruleset.
+// Package recordtest makes records of services, and updates with them, for the tests of dataplanes.
 package recordtest
 
 import (

@@ -1,0 +1,126 @@
+//go:build linux
+
+package ipset_test
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/switchyard-net/switchyard/internal/kernel/ipset"
+	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/netns"
+)
+
+func TestMain(m *testing.M) { os.Exit(netns.Main(m)) }
+
+func open(t *testing.T) *ipset.Conn {
+	t.Helper()
+	ns, err := netns.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ns.Close() })
+	var c *ipset.Conn
+	if err := ns.Do(func() (err error) { c, err = ipset.Open(); return err }); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+func elements(set ipset.Set, n int) []ipset.Element {
+	var list []ipset.Element
+	addr := netip.MustParseAddr("10.0.0.1")
+	if set.Family == state.IPv6 {
+		addr = netip.MustParseAddr("fd00::1")
+	}
+	for i := range n {
+		e := ipset.Addr(addr)
+		switch set.Type {
+		case ipset.Net:
+			e.Prefix, _ = addr.Prefix(addr.BitLen() - i%4)
+		case ipset.NetPort:
+			e.Prefix, _ = addr.Prefix(1)
+			e.Protocol, e.Port = state.UDP, uint16(i+1)
+		case ipset.IPPort:
+			e.Protocol, e.Port = state.SCTP, uint16(i+1)
+		case ipset.IPPortIP:
+			e.Protocol, e.Port, e.Second = state.TCP, 80, addr
+		}
+		list = append(list, e)
+		for range 8 {
+			addr = addr.Next()
+		}
+	}
+	return list
+}
+
+// TestEveryTypeInBothFamilies writes and reads more elements than a message has, twice, and deletes some that are not there.
+func TestEveryTypeInBothFamilies(t *testing.T) {
+	c := open(t)
+	for _, f := range []state.Family{state.IPv4, state.IPv6} {
+		for _, kind := range []ipset.Type{ipset.IP, ipset.Net, ipset.IPPort, ipset.NetPort, ipset.IPPortIP} {
+			set := ipset.Set{Name: "T-" + string(kind) + f.String(), Type: kind, Family: f, MaxElements: 5000}
+			if err := c.Create(set); err != nil {
+				t.Fatal(err)
+			}
+			if err := c.Create(set); err != nil {
+				t.Errorf("the same set again: %v", err)
+			}
+			all := elements(set, 1201)
+			for range 2 {
+				if err := c.Add(set, all); err != nil {
+					t.Fatalf("%s %v: %v", kind, f, err)
+				}
+			}
+			for range 2 {
+				if err := c.Delete(set, all[:200]); err != nil {
+					t.Fatalf("%s %v: %v", kind, f, err)
+				}
+			}
+			got, err := c.Read(set)
+			if err != nil {
+				t.Fatal(err)
+			}
+			order := func(a, b ipset.Element) int { return strings.Compare(a.String(), b.String()) }
+			want := slices.SortedFunc(slices.Values(all[200:]), order)
+			slices.SortFunc(got, order)
+			if !slices.Equal(got, want) {
+				t.Errorf("%s %v: read %d elements, want %d; the first are %v and %v", kind, f, len(got), len(want), got[:min(1, len(got))], want[0])
+			}
+		}
+	}
+	sets, err := c.Sets("T-hash:net")
+	if err != nil || len(sets) != 4 {
+		t.Errorf("sets = %v, %v", sets, err)
+	}
+	for _, s := range sets {
+		if s.MaxElements != 5000 || s.Timeout != 0 {
+			t.Errorf("read %+v", s)
+		}
+		for range 2 {
+			if err := c.Destroy(s.Name); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+func TestFullSet(t *testing.T) {
+	c := open(t)
+	set := ipset.Set{Name: "T-few", Type: ipset.IP, Family: state.IPv4, MaxElements: 10, Timeout: 600}
+	if err := c.Create(set); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Add(set, elements(set, 200)); !errors.Is(err, ipset.ErrFull) {
+		t.Errorf("adding 200 elements to a set for 10: %v", err)
+	}
+	sets, err := c.Sets("T-")
+	if err != nil || len(sets) != 1 || sets[0] != set {
+		t.Errorf("sets = %+v, %v", sets, err)
+	}
+}

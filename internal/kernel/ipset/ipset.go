@@ -1,0 +1,74 @@
+// Package ipset reads and writes the kernel's IP sets over netlink.
+//
+// It knows the few types of sets that Switchyard uses, and gives and takes their elements many at a time: one message holds hundreds. No
+// program is executed. What the kernel has no transaction for here is left to the caller: an element is added or deleted by itself,
+// and adding one that is there, or deleting one that is not, is no error.
+package ipset
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// Type is a type of set.
+type Type string
+
+// The types of sets.
+const (
+	// IP has addresses.
+	IP Type = "hash:ip"
+	// Net has prefixes; the kernel takes none of length 0.
+	Net Type = "hash:net"
+	// IPPort has an address, a protocol and a port.
+	IPPort Type = "hash:ip,port"
+	// NetPort has a prefix, a protocol and a port.
+	NetPort Type = "hash:net,port"
+	// IPPortIP has an address, a protocol, a port and a second address.
+	IPPortIP Type = "hash:ip,port,ip"
+)
+
+// MaxName is how long the name of a set may be.
+const MaxName = 31
+
+// Set is what a set is, without its elements.
+type Set struct {
+	Name   string
+	Type   Type
+	Family state.Family
+	// MaxElements is how many elements the set takes.
+	MaxElements uint32
+	// Timeout is after how many seconds an element leaves the set that was added without a timeout of its own. 0: elements have none.
+	Timeout uint32
+}
+
+// Fits reports whether a set in the kernel can be used for another one: how many elements it takes, and how long those stay that say nothing of
+// it, does not count.
+func (s Set) Fits(o Set) bool {
+	return s.Type == o.Type && s.Family == o.Family && (s.Timeout > 0) == (o.Timeout > 0)
+}
+
+// Element is an element of a set. Which fields count depends on the type.
+type Element struct {
+	// Prefix holds the address, with all of its bits where the type has no prefixes.
+	Prefix   netip.Prefix
+	Protocol state.Protocol
+	Port     uint16
+	// Second is the second address of [IPPortIP].
+	Second netip.Addr
+}
+
+// Addr returns the element of one address.
+func Addr(a netip.Addr) Element { return Element{Prefix: netip.PrefixFrom(a, a.BitLen())} }
+
+func (e Element) String() string {
+	s := e.Prefix.String()
+	if e.Protocol != 0 {
+		s = fmt.Sprintf("%s,%v:%d", s, e.Protocol, e.Port)
+	}
+	if e.Second.IsValid() {
+		s += "," + e.Second.String()
+	}
+	return s
+}
