@@ -49,6 +49,9 @@ type Dataplane struct {
 	// KeepsHairpinSource says that a pod which reaches itself over TCP through a Service may see its own address instead of the node's. A
 	// dataplane that translates connections at their sockets does not know a client's address in time.
 	KeepsHairpinSource bool
+	// SharesTables says that the dataplane's rules are in the tables of nf_tables that iptables-nft has, beside those of others. It leaves
+	// these as they are, but what lists such a table shows more.
+	SharesTables bool
 	// Detector is how the node recognizes pods in stories that do not say, in the words of their command cluster, such as node-cidr or
 	// prefix:pod. Default: cluster-cidr.
 	Detector string

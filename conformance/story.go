@@ -35,6 +35,8 @@ func storyParams(dir string, d Dataplane) testscript.Params {
 				return topology.HasSCTP(), nil
 			case "api":
 				return d.Follow != nil, nil
+			case "shares-tables":
+				return d.SharesTables, nil
 			}
 			return false, fmt.Errorf("unknown condition %q", name)
 		},
