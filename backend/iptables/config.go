@@ -1,4 +1,3 @@
-// Package iptables owns the configuration section of the iptables dataplane; the dataplane itself is not part of this release.
 package iptables
 
 import "github.com/switchyard-net/switchyard/field"

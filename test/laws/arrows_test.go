@@ -57,7 +57,9 @@ var arrows = []arrow{
 
 	// The configuration: each dataplane owns its section, and the versions of files do not know each other.
 	{"field", nil},
-	{"backend/iptables", []string{"field"}},
+	{"backend/iptables", []string{"state", "backend", "kernel/flowcutter", "internal/kernel/ipset", "internal/kernel/localnet", "kernel/ifaddr", "kernel/conntrack", "kernel/nodelock", "field"}},
+	// It is pure, as that of nftables.
+	{"backend/iptables/internal/rules", []string{"state", "internal/kernel/ipset"}},
 	{"backend/ipvs", []string{"field"}},
 	{"backend/ebpf", []string{"state", "backend", "kernel/ifaddr", "field"}},
 	// It is pure, and knows neither maps nor programs.
@@ -274,7 +276,7 @@ var pureStandard = []string{
 // purePackages are the packages that wait for nothing, with the reason.
 var purePackages = map[string]string{
 	"brain": whyPure, "model": whyPure, "state": whyPure, "backend/nftables/internal/ruleset": whyRuleset,
-	"backend/ebpf/internal/plan": whyRuleset,
+	"backend/ebpf/internal/plan": whyRuleset, "backend/iptables/internal/rules": whyRuleset,
 }
 
 const whyPure = `

@@ -1,0 +1,447 @@
+package iptables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/backend/iptables/internal/rules"
+	"github.com/switchyard-net/switchyard/internal/kernel/ipset"
+	"github.com/switchyard-net/switchyard/internal/kernel/localnet"
+	"github.com/switchyard-net/switchyard/kernel/conntrack"
+	"github.com/switchyard-net/switchyard/kernel/flowcutter"
+	"github.com/switchyard-net/switchyard/kernel/ifaddr"
+	"github.com/switchyard-net/switchyard/kernel/nodelock"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// Backend is the iptables dataplane of one network namespace. It implements [backend.Backend].
+type Backend struct {
+	o      Options
+	log    *slog.Logger
+	inside *namespace
+	tool   *tool
+	sets   *ipset.Conn
+	flows  *conntrack.Conn
+	addrs  *ifaddr.Watcher
+	local  *localnet.Sysctl
+	lock   *nodelock.Lock // nil if the caller has it
+	cutter *flowcutter.Cutter
+
+	// node is that of the last update, nil before the first.
+	node *state.Node
+	// holders are the Services that have the frontends.
+	holders map[state.FrontendKey]state.ServiceName
+	// tables are nil before the first update.
+	tables map[state.Family]*rules.Tables
+	// known is set if the tables show what the kernel holds.
+	known bool
+	// disturbed gets a value when addresses have changed.
+	disturbed chan struct{}
+	stop      context.CancelFunc
+	stopped   chan struct{}
+}
+
+var _ backend.Backend = (*Backend)(nil)
+
+// New makes the dataplane of the calling thread's network namespace; it can be used from any thread afterwards. Connections go where
+// they went before, until the first Apply. It needs CAP_NET_ADMIN and CAP_NET_RAW, IP sets in the kernel, and the programs of iptables. The caller must Close it.
+func New(ctx context.Context, o Options) (_ *Backend, err error) {
+	if err := o.check(); err != nil {
+		return nil, fmt.Errorf("iptables: %w", err)
+	}
+	b := &Backend{
+		o: o, log: o.Logger, local: localnet.Open(), holders: map[state.FrontendKey]state.ServiceName{}, disturbed: make(chan struct{}, 1), stopped: make(chan struct{}),
+	}
+	if b.log == nil {
+		b.log = slog.New(slog.DiscardHandler)
+	}
+	if err := b.open(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("iptables: %w", err), b.Close())
+	}
+	return b, nil
+}
+
+func (b *Backend) open(ctx context.Context) (err error) {
+	if b.inside, err = currentNamespace(); err != nil {
+		return err
+	}
+	if !b.o.Locked {
+		if b.lock, err = nodelock.Acquire(ctx, nodelock.Options{Logger: b.log, Program: b.o.Program, Wait: b.o.TakeOver}); err != nil {
+			return err
+		}
+	}
+	if b.tool, err = pick(ctx, b.o.Variant, b.inside); err != nil {
+		return err
+	}
+	if b.sets, err = ipset.Open(); err != nil {
+		return err
+	}
+	if b.flows, err = conntrack.Open(); err != nil {
+		return err
+	}
+	if b.addrs, err = ifaddr.Open(ifaddr.Options{Logger: b.log}); err != nil {
+		return err
+	}
+	b.cutter = flowcutter.New(b.flows, flowcutter.Options{Logger: b.log, OnCut: b.o.OnFlowsCut})
+	b.cutter.Start()
+	b.log.Info("programming services with iptables", "variant", b.tool.variant)
+	watching, stop := context.WithCancel(context.Background())
+	b.stop = stop
+	go b.watch(watching)
+	return nil
+}
+
+// watch hands on that addresses have changed.
+func (b *Backend) watch(ctx context.Context) {
+	defer close(b.stopped)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-b.addrs.Changed():
+			select {
+			case b.disturbed <- struct{}{}:
+			default:
+			}
+		}
+	}
+}
+
+// Close releases what the dataplane has open. What is programmed stays.
+func (b *Backend) Close() error {
+	var errs []error
+	if b.stop != nil {
+		b.stop()
+		<-b.stopped
+	}
+	if b.cutter != nil {
+		b.cutter.Close()
+	}
+	if b.addrs != nil {
+		errs = append(errs, b.addrs.Close())
+	}
+	if b.flows != nil {
+		errs = append(errs, b.flows.Close())
+	}
+	if b.sets != nil {
+		b.sets.Close()
+	}
+	if b.inside != nil {
+		errs = append(errs, b.inside.close())
+	}
+	return errors.Join(append(errs, b.local.Close(), b.lock.Close())...) // the lock last: until here, the tables are ours
+}
+
+// Disturbed gets a value when addresses of the node have changed.
+func (b *Backend) Disturbed() <-chan struct{} { return b.disturbed }
+
+// Reconfigure replaces the options, except for Logger, Variant, Locked, TakeOver, Program and the callback. Nothing in the kernel changes before the next Apply, which
+// must be of a full update. No other method may be called meanwhile.
+func (b *Backend) Reconfigure(o Options) error {
+	if err := o.check(); err != nil {
+		return fmt.Errorf("iptables: %w", err)
+	}
+	o.Logger, o.Variant, o.OnFlowsCut = b.o.Logger, b.o.Variant, b.o.OnFlowsCut
+	o.Locked, o.TakeOver, o.Program = b.o.Locked, b.o.TakeOver, b.o.Program
+	b.o, b.known = o, false
+	return nil
+}
+
+// settings returns what the tables depend on beside the Services.
+func (b *Backend) settings(n *state.Node) *rules.Settings {
+	s := &rules.Settings{
+		Detector: b.o.LocalDetector, PodCIDRs: n.PodCIDRs, ServiceCIDRs: n.ServiceCIDRs, NodePorts: b.nodePorts(n),
+		MasqueradeMark: 1 << defaultMasqueradeBit, MaxAffinityClients: defaultMaxAffinityClients,
+	}
+	if n.LocalDetector != nil {
+		s.Detector = *n.LocalDetector
+	}
+	if b.o.MasqueradeBit != nil {
+		s.MasqueradeMark = 1 << *b.o.MasqueradeBit
+	}
+	if b.o.MaxAffinityClients > 0 {
+		s.MaxAffinityClients = uint32(b.o.MaxAffinityClients)
+	}
+	return s
+}
+
+// nodePorts returns the addresses that serve NodePorts now. IPv6 has no counterpart to route_localnet: connections from
+// ::1 cannot be translated.
+func (b *Backend) nodePorts(n *state.Node) []netip.Addr {
+	on := b.o.NodePortAddresses
+	if n.NodePorts != nil {
+		on = *n.NodePorts
+	}
+	return slices.DeleteFunc(on.Select(b.addrs.Addrs(), n), func(a netip.Addr) bool { return a.Is6() && a.IsLoopback() })
+}
+
+// Apply makes the tables show u. See [backend.Backend].
+func (b *Backend) Apply(ctx context.Context, u *state.Update) (backend.Result, error) {
+	next, failed := b.next(u)
+	result, err := b.change(ctx, u.Node, next)
+	if err != nil {
+		return result, fmt.Errorf("iptables: %w", err)
+	}
+	result.Failed = failed
+	return result, nil
+}
+
+// Verify compares the tables with what was applied last and repairs them. See [backend.Backend].
+func (b *Backend) Verify(ctx context.Context) (backend.Result, error) {
+	if b.node == nil {
+		return backend.Result{}, nil
+	}
+	sure, settings := b.known, b.tables[state.IPv4].Settings()
+	b.known = false // so that everything is read
+	result, err := b.change(ctx, b.node, nil)
+	if err != nil {
+		return result, fmt.Errorf("iptables: %w", err)
+	}
+	if sure && settings.Equal(b.tables[state.IPv4].Settings()) { // else it may be what we ourselves left undone
+		result.Repaired = result.Written
+	}
+	return result, nil
+}
+
+// service returns the record that the tables show of a Service.
+func (b *Backend) service(name state.ServiceName) *state.Service {
+	if b.tables == nil {
+		return nil
+	}
+	return b.tables[state.IPv4].Service(name)
+}
+
+// next returns what becomes of the records of an update, nil of those that are to go. A Service that no rules can be made for keeps what it
+// had, but for the frontends that others have by now.
+func (b *Backend) next(u *state.Update) (next map[state.ServiceName]*state.Service, failed map[state.ServiceName]error) {
+	next, failed = map[state.ServiceName]*state.Service{}, map[state.ServiceName]error{}
+	if u.Full && b.tables != nil {
+		for s := range b.tables[state.IPv4].Services() {
+			next[s.Name] = nil
+		}
+	}
+	for _, name := range u.Removed {
+		next[name] = nil
+	}
+	taken := map[state.FrontendKey]bool{}
+	for _, s := range u.Changed {
+		if err := rules.Check(s); err != nil {
+			failed[s.Name] = err
+			continue
+		}
+		next[s.Name] = s
+		for k := range keysOf(s) {
+			taken[k] = true
+		}
+	}
+	for name := range failed {
+		delete(next, name)
+		if had := b.service(name); had != nil {
+			next[name] = had.Without(taken)
+		}
+	}
+	for k := range taken {
+		holder, held := b.holders[k]
+		if _, changes := next[holder]; held && !changes {
+			next[holder] = b.service(holder).Without(taken)
+		}
+	}
+	return next, failed
+}
+
+// keysOf goes through the frontends of a record.
+func keysOf(s *state.Service) func(yield func(state.FrontendKey) bool) {
+	return func(yield func(state.FrontendKey) bool) {
+		for i := range s.Ports {
+			p := &s.Ports[i]
+			for j := range p.Frontends {
+				if !yield(p.Key(&p.Frontends[j])) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// change makes the tables show a node and the next records of Services. If that fails, they are as before.
+func (b *Backend) change(ctx context.Context, n *state.Node, next map[state.ServiceName]*state.Service) (result backend.Result, err error) {
+	settings := b.settings(n)
+	if err := settings.Check(); err != nil {
+		return result, err
+	}
+	if b.tables == nil {
+		b.tables = map[state.Family]*rules.Tables{state.IPv4: rules.New(state.IPv4, settings), state.IPv6: rules.New(state.IPv6, settings)}
+	}
+	before, settingsBefore := map[state.ServiceName]*state.Service{}, b.tables[state.IPv4].Settings()
+	var notes []flowcutter.Note
+	for name, svc := range next {
+		before[name] = b.service(name)
+		notes = append(notes, flowcutter.Note{Old: before[name], New: svc})
+	}
+	b.cutter.Begin(notes...)
+	doubtful := b.cutter.IsDoubtful()
+	b.desire(settings, next)
+	if result.Written, err = b.write(ctx); err != nil {
+		b.cutter.Failed()
+		b.known = false
+		b.desire(settingsBefore, before)
+		return result, err
+	}
+	if wrote := result.Written > 0 || doubtful; b.node == nil || wrote && (!b.known || next == nil) {
+		notes = append(notes, flowcutter.Note{All: slices.Collect(b.tables[state.IPv4].Services()), Gap: wrote})
+	}
+	b.cutter.Committed(settings.NodePorts, notes...)
+	b.hold(before, next)
+	b.known, b.node = true, n
+	if settings.ServesLoopback() {
+		b.local.Keep(b.log)
+	}
+	return result, nil
+}
+
+// desire changes what the tables are to show.
+func (b *Backend) desire(s *rules.Settings, next map[state.ServiceName]*state.Service) {
+	for _, f := range families {
+		b.tables[f].Configure(s)
+		b.tables[f].Change(next)
+	}
+}
+
+// hold notes who has which frontend now.
+func (b *Backend) hold(before, next map[state.ServiceName]*state.Service) {
+	for name, old := range before {
+		if old == nil {
+			continue
+		}
+		for k := range keysOf(old) {
+			if b.holders[k] == name {
+				delete(b.holders, k)
+			}
+		}
+	}
+	for name, svc := range next {
+		if svc == nil {
+			continue
+		}
+		for k := range keysOf(svc) {
+			b.holders[k] = name
+		}
+	}
+}
+
+// write makes the kernel hold what is desired. If it is not known what the kernel holds, that is read first.
+func (b *Backend) write(ctx context.Context) (written int, err error) {
+	for _, f := range families {
+		if !b.known {
+			if err := b.read(ctx, f); err != nil {
+				return written, err
+			}
+		}
+		n, err := b.writeFamily(ctx, f)
+		written += n
+		if err != nil {
+			return written, err
+		}
+	}
+	return written, nil
+}
+
+// read takes what the kernel holds of a family.
+func (b *Backend) read(ctx context.Context, f state.Family) error {
+	held, err := b.held(ctx, f, b.tool, b.tables[f].Tables())
+	if err != nil {
+		return err
+	}
+	b.tables[f].Read(held)
+	if have, want, ok := b.tables[f].Misfit(); ok {
+		return fmt.Errorf("ipset %s is of type %s, must be of type %s: somebody else has made it; destroy it", have.Name, have.Type, want.Type)
+	}
+	return nil
+}
+
+func (b *Backend) held(ctx context.Context, f state.Family, t *tool, tables []rules.Table) (*rules.Held, error) {
+	held := rules.NewHeld()
+	for _, table := range tables {
+		save, err := t.save(ctx, f, table)
+		if err != nil {
+			return nil, err
+		}
+		if err := held.AddTable(table, save); err != nil {
+			return nil, err
+		}
+	}
+	sets, err := b.sets.Sets(rules.SetPrefix(f))
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range sets {
+		var elements []ipset.Element
+		if s.Timeout == 0 {
+			if elements, err = b.sets.Read(s); err != nil {
+				return nil, err
+			}
+		}
+		held.AddSet(s, elements)
+	}
+	return held, nil
+}
+
+// writeFamily carries out what there is to change in a family. Sets have what is new before the rules lead there, and lose what is old after
+// them.
+func (b *Backend) writeFamily(ctx context.Context, f state.Family) (written int, err error) {
+	p := b.tables[f].Plan()
+	for _, s := range p.Create {
+		if err := b.sets.Create(s); err != nil {
+			return 0, err
+		}
+	}
+	for _, add := range p.Add {
+		if err := b.sets.Add(add.Set, add.Elements); err != nil {
+			return 0, err
+		}
+	}
+	if p.Restore != "" {
+		if err := b.tool.restore(ctx, f, p.Restore); err != nil {
+			return 0, err
+		}
+	}
+	for _, remove := range p.Delete {
+		if err := b.sets.Delete(remove.Set, remove.Elements); err != nil {
+			return 0, err
+		}
+	}
+	kept, err := b.destroy(p.Destroy)
+	if err != nil {
+		return 0, err
+	}
+	p.Commit(kept)
+	return p.Written - len(kept), nil
+}
+
+// destroy destroys sets, and returns those that rules still refer to: nf_tables lets go of them some time after the rules are gone.
+func (b *Backend) destroy(names []string) (kept []string, err error) {
+	for _, name := range names {
+		for pause := time.Millisecond; ; pause *= 2 {
+			if err = b.sets.Destroy(name); !ipset.IsBusy(err) || pause > longestDestroyPause {
+				break
+			}
+			time.Sleep(pause)
+		}
+		switch {
+		case ipset.IsBusy(err):
+			kept = append(kept, name)
+		case err != nil:
+			return nil, err
+		}
+	}
+	return slices.Compact(kept), nil
+}
+
+// longestDestroyPause bounds how long a change waits for the kernel to let go of a set. The next one tries again.
+const longestDestroyPause = 8 * time.Millisecond

@@ -1,0 +1,69 @@
+package rules
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"strings"
+
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// Prefix begins the names of all our chains and sets. Nothing else is ever changed, but for the jumps from the built-in chains.
+const Prefix = "SWY-"
+
+// Table is a table of iptables.
+type Table string
+
+// The tables that we use. Raw is used by IPv4 only, and only where NodePorts are served on loopback addresses.
+const (
+	NAT    Table = "nat"
+	Filter Table = "filter"
+	Raw    Table = "raw"
+)
+
+// The chains that are always there.
+const (
+	chainServices      = Prefix + "SERVICES"
+	chainPostrouting   = Prefix + "POSTROUTING"
+	chainMasquerade    = Prefix + "MASQUERADE"
+	chainMark          = Prefix + "MARK"
+	chainMarkUnlessPod = Prefix + "MARK-UNLESS-POD"
+	chainMarkNode      = Prefix + "MARK-NODE"
+
+	chainFilter        = Prefix + "FILTER"
+	chainReject        = Prefix + "REJECT"
+	chainGuard         = Prefix + "GUARD"
+	chainGuardNodePort = Prefix + "GUARD-NODE-PORT"
+
+	chainLoopback = Prefix + "LOOPBACK"
+)
+
+// The roots of the trees of frontends. The chains further down have the bits that they are about as a suffix.
+const (
+	rootAddresses       = Prefix + "A"
+	rootNodePorts       = Prefix + "N"
+	rootRejectAddresses = Prefix + "RA"
+	rootRejectNodePorts = Prefix + "RN"
+)
+
+// hash is a name for whatever makes a chain or a set different from all others: 80 bits, so that nobody can find two Services that
+// share one.
+func hash(parts ...any) string {
+	h := sha256.New()
+	for _, p := range parts {
+		fmt.Fprintf(h, "%v\x00", p)
+	}
+	return fmt.Sprintf("%x", h.Sum(nil)[:10])
+}
+
+// portID distinguishes a port of a Service in one family.
+func portID(name state.ServiceName, p *state.Port) string {
+	return hash(name.Namespace, name.Name, p.Name, uint8(p.Protocol), uint8(p.Family))
+}
+
+// SetPrefix begins the names of all our sets of a family.
+func SetPrefix(f state.Family) string { return fmt.Sprintf("%s%d-", Prefix, uint8(f)) }
+
+func setName(f state.Family, name string) string { return SetPrefix(f) + name }
+
+func isOurs(name string) bool { return strings.HasPrefix(name, Prefix) }

@@ -1,0 +1,469 @@
+package rules
+
+import (
+	"iter"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/switchyard-net/switchyard/internal/kernel/ipset"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// ChainID is a chain of a table.
+type ChainID struct {
+	Table Table
+	Name  string
+}
+
+// Tables are the chains and sets of one family.
+type Tables struct {
+	family   state.Family
+	settings *Settings
+	services map[state.ServiceName]*state.Service
+	trees    [treeCount]*tree
+
+	// chains are desired, each with its rules, one a line, as iptables-save shows them.
+	chains map[ChainID]string
+	sets   map[string]*set
+
+	held heldTables
+	// doubtful are the chains and sets for which what is desired may differ from what is held. All of them are if all is set.
+	doubtful struct {
+		all    bool
+		chains map[ChainID]bool
+		sets   map[string]map[ipset.Element]bool
+	}
+}
+
+// set is a desired set. Of those that the kernel fills, elements do not count.
+type set struct {
+	ipset.Set
+	users    int
+	elements map[ipset.Element]int // how often each is needed
+}
+
+// isLearned reports whether a set is filled by rules.
+func isLearned(s ipset.Set) bool { return s.Timeout > 0 }
+
+// heldTables are what the kernel holds of ours.
+type heldTables struct {
+	chains map[ChainID]string
+	// referenced are chains of ours that rules of others lead to: they cannot be deleted.
+	referenced map[ChainID]bool
+	jumps      []Jump
+	sets       map[string]*heldSet
+}
+
+type heldSet struct {
+	ipset.Set
+	elements map[ipset.Element]bool
+}
+
+// New returns the tables of a family without Services, of which nothing is known in the kernel.
+func New(f state.Family, s *Settings) *Tables {
+	nibbles := 8
+	if f == state.IPv6 {
+		nibbles = 32
+	}
+	t := &Tables{
+		family: f, settings: s, services: map[state.ServiceName]*state.Service{}, chains: map[ChainID]string{}, sets: map[string]*set{},
+		trees: [treeCount]*tree{
+			treeAddresses: newTree(rootAddresses, f, nibbles), treeNodePorts: newTree(rootNodePorts, f, 0),
+			treeRejectAddresses: newTree(rootRejectAddresses, f, nibbles), treeRejectNodePorts: newTree(rootRejectNodePorts, f, 0),
+		},
+	}
+	t.held = NewHeld().tables
+	t.doubtful.all = true
+	t.forget()
+	for _, s := range sharedSets(f) {
+		t.sets[s.Name] = &set{Set: s, users: 1, elements: map[ipset.Element]int{}}
+	}
+	t.fixed(s, 1)
+	t.grow()
+	return t
+}
+
+// forget clears what is doubtful, but for all.
+func (t *Tables) forget() {
+	t.doubtful.chains, t.doubtful.sets = map[ChainID]bool{}, map[string]map[ipset.Element]bool{}
+}
+
+// Configure changes the settings.
+func (t *Tables) Configure(s *Settings) {
+	if s.Equal(t.settings) {
+		return
+	}
+	services := maps.Clone(t.services)
+	same := *s
+	same.ServiceCIDRs, same.NodePorts = t.settings.ServiceCIDRs, t.settings.NodePorts
+	rerender := !same.Equal(t.settings) // else no Service's rules depend on what differs
+	if rerender {
+		for _, svc := range services {
+			t.remove(svc)
+		}
+	}
+	t.fixed(t.settings, -1)
+	t.settings = s
+	t.fixed(s, 1)
+	if rerender {
+		for _, svc := range services {
+			t.add(svc)
+		}
+	}
+	t.grow()
+}
+
+// fixed adds what is there without any Service, or takes it away.
+func (t *Tables) fixed(s *Settings, n int) {
+	for id, content := range s.fixedChains(t.family) {
+		t.setChain(id, content, n > 0)
+	}
+	addresses := setName(t.family, setNodeAddresses)
+	for _, a := range s.NodePorts {
+		if state.FamilyOf(a) == t.family {
+			t.count(addresses, ipset.Addr(a), n)
+		}
+	}
+}
+
+// Change replaces the records of Services, all at once: a frontend may move from one to another. A nil record is one that is gone.
+func (t *Tables) Change(services map[state.ServiceName]*state.Service) {
+	for name := range services {
+		if old := t.services[name]; old != nil {
+			t.remove(old)
+		}
+	}
+	for _, svc := range services {
+		if svc != nil {
+			t.add(svc)
+		}
+	}
+	t.grow()
+}
+
+func (t *Tables) remove(svc *state.Service) {
+	delete(t.services, svc.Name)
+	p := t.settings.render(svc, t.family)
+	for id := range p.chains {
+		t.setChain(id, "", false)
+	}
+	for _, s := range p.sets {
+		old := t.sets[s.Name]
+		for _, e := range s.elements {
+			t.count(s.Name, e, -1)
+		}
+		if old.users--; old.users == 0 {
+			delete(t.sets, s.Name)
+		}
+		t.doubt(s.Name)
+	}
+	for _, e := range p.elements {
+		t.count(e.set, e.Element, -1)
+	}
+	for _, l := range p.leaves {
+		t.trees[l.tree].delete(l.key)
+	}
+}
+
+func (t *Tables) add(svc *state.Service) {
+	t.services[svc.Name] = svc
+	p := t.settings.render(svc, t.family)
+	for id, content := range p.chains {
+		t.setChain(id, content, true)
+	}
+	for _, s := range p.sets {
+		own := t.sets[s.Name]
+		if own == nil {
+			own = &set{Set: s.Set, elements: map[ipset.Element]int{}}
+			t.sets[s.Name] = own
+		}
+		own.users++
+		t.doubt(s.Name)
+		for _, e := range s.elements {
+			t.count(s.Name, e, 1)
+		}
+	}
+	for _, e := range p.elements {
+		t.count(e.set, e.Element, 1)
+	}
+	for _, l := range p.leaves {
+		t.trees[l.tree].set(l.key, l.rule)
+	}
+}
+
+// grow brings the chains of the trees up to date.
+func (t *Tables) grow() {
+	for i, tree := range t.trees {
+		table := NAT
+		if treeID(i) == treeRejectAddresses || treeID(i) == treeRejectNodePorts {
+			table = Filter
+		}
+		tree.update(
+			func(chain, content string) { t.setChain(ChainID{table, chain}, content, true) },
+			func(chain string) { t.setChain(ChainID{table, chain}, "", false) })
+	}
+}
+
+func (t *Tables) setChain(id ChainID, content string, exists bool) {
+	if exists {
+		t.chains[id] = content
+	} else {
+		delete(t.chains, id)
+	}
+	t.doubtful.chains[id] = true
+}
+
+// count changes how often an element is needed.
+func (t *Tables) count(name string, e ipset.Element, n int) {
+	s := t.sets[name]
+	if s.elements[e] += n; s.elements[e] == 0 {
+		delete(s.elements, e)
+	}
+	t.doubt(name)[e] = true
+}
+
+// doubt has a set compared, and returns which of its elements are.
+func (t *Tables) doubt(name string) map[ipset.Element]bool {
+	if t.doubtful.sets[name] == nil {
+		t.doubtful.sets[name] = map[ipset.Element]bool{}
+	}
+	return t.doubtful.sets[name]
+}
+
+// Doubt has everything compared by the next plan, which must follow a [Tables.Read].
+func (t *Tables) Doubt() { t.doubtful.all = true }
+
+// Settings returns the settings.
+func (t *Tables) Settings() *Settings { return t.settings }
+
+// Service returns the record of a Service, nil if there is none.
+func (t *Tables) Service(name state.ServiceName) *state.Service { return t.services[name] }
+
+// Services are all records.
+func (t *Tables) Services() iter.Seq[*state.Service] { return maps.Values(t.services) }
+
+// Tables returns the tables that are to be read: Raw only if it is used.
+func (t *Tables) Tables() []Table {
+	if t.family == state.IPv4 && t.settings.ServesLoopback() {
+		return []Table{NAT, Filter, Raw}
+	}
+	return []Table{NAT, Filter}
+}
+
+// Plan is what is to be changed, in this order.
+type Plan struct {
+	Create []ipset.Set
+	Add    []Elements
+	// Restore is the input of iptables-restore, empty if no chain changes.
+	Restore string
+	Delete  []Elements
+	// Destroy are sets that nothing needs. The kernel refuses it as long as it has not let go of the rules.
+	Destroy []string
+	// Written counts the chains, sets, elements and jumps that change.
+	Written int
+
+	tables *Tables
+	chains []ChainID
+	jumps  bool
+}
+
+// Elements are some of a set.
+type Elements struct {
+	Set      ipset.Set
+	Elements []ipset.Element
+}
+
+// Plan returns what leads from what is held to what is desired.
+func (t *Tables) Plan() *Plan {
+	p := &Plan{tables: t}
+	t.planSets(p)
+	t.planChains(p)
+	for _, list := range [][]Elements{p.Add, p.Delete} {
+		for _, e := range list {
+			p.Written += len(e.Elements)
+		}
+	}
+	p.Written += len(p.Create) + len(p.Destroy) + len(p.chains)
+	return p
+}
+
+func (t *Tables) planSets(p *Plan) {
+	names := slices.Collect(maps.Keys(t.doubtful.sets))
+	if t.doubtful.all {
+		names = slices.AppendSeq(slices.Collect(maps.Keys(t.sets)), maps.Keys(t.held.sets))
+	}
+	slices.Sort(names)
+	for _, name := range slices.Compact(names) {
+		want, have := t.sets[name], t.held.sets[name]
+		switch {
+		case want == nil && have == nil:
+		case want == nil:
+			p.Destroy = append(p.Destroy, name)
+		case have == nil:
+			p.Create = append(p.Create, want.Set)
+			if len(want.elements) > 0 {
+				p.Add = append(p.Add, Elements{want.Set, slices.Collect(maps.Keys(want.elements))})
+			}
+		case !isLearned(want.Set):
+			add, remove := Elements{Set: want.Set}, Elements{Set: want.Set}
+			compare := func(e ipset.Element) {
+				switch {
+				case want.elements[e] > 0 && !have.elements[e]:
+					add.Elements = append(add.Elements, e)
+				case want.elements[e] == 0 && have.elements[e]:
+					remove.Elements = append(remove.Elements, e)
+				}
+			}
+			if t.doubtful.all {
+				for e := range want.elements {
+					compare(e)
+				}
+				for e := range have.elements {
+					if want.elements[e] == 0 {
+						compare(e)
+					}
+				}
+			} else {
+				for e := range t.doubtful.sets[name] {
+					compare(e)
+				}
+			}
+			if len(add.Elements) > 0 {
+				p.Add = append(p.Add, add)
+			}
+			if len(remove.Elements) > 0 {
+				p.Delete = append(p.Delete, remove)
+			}
+		}
+	}
+}
+
+func (t *Tables) planChains(p *Plan) {
+	doubtful := maps.Keys(t.doubtful.chains)
+	if t.doubtful.all {
+		all := map[ChainID]bool{}
+		for id := range t.chains {
+			all[id] = true
+		}
+		for id := range t.held.chains {
+			all[id] = true
+		}
+		doubtful = maps.Keys(all)
+	}
+	for id := range doubtful {
+		want, wanted := t.chains[id]
+		have, exists := t.held.chains[id]
+		if wanted != exists || want != have {
+			if !wanted && have == "" && t.held.referenced[id] {
+				continue // somebody else's rule leads there, and it is empty already
+			}
+			p.chains = append(p.chains, id)
+		}
+	}
+	slices.SortFunc(p.chains, func(a, b ChainID) int { return strings.Compare(a.Name, b.Name) })
+	wantJumps := t.settings.jumps(t.family)
+	inserts, deletes := jumpsToChange(wantJumps, t.held.jumps)
+	p.jumps = len(inserts)+len(deletes) > 0
+	p.Written += len(inserts) + len(deletes)
+	p.Restore = t.restore(p.chains, inserts, deletes)
+}
+
+// jumpsToChange returns the jumps that are missing, and those that are there twice or are none of those wanted.
+func jumpsToChange(want, have []Jump) (inserts, deletes []Jump) {
+	seen := map[Jump]bool{}
+	for _, j := range have {
+		if seen[j] || !slices.Contains(want, j) {
+			deletes = append(deletes, j)
+		}
+		seen[j] = true
+	}
+	for _, j := range want {
+		if !seen[j] {
+			inserts = append(inserts, j)
+		}
+	}
+	return inserts, deletes
+}
+
+// restore writes the input of iptables-restore. Each table changes in one transaction. Translation changes first: a packet that is translated
+// is none of the other tables' business, and one that is not any more is dropped until they know why.
+func (t *Tables) restore(chains []ChainID, inserts, deletes []Jump) string {
+	var b strings.Builder
+	for _, table := range []Table{Raw, NAT, Filter} {
+		var own []ChainID
+		for _, id := range chains {
+			if id.Table == table {
+				own = append(own, id)
+			}
+		}
+		ofTable := func(j Jump) bool { return j.From.Table == table }
+		if len(own) == 0 && !slices.ContainsFunc(inserts, ofTable) && !slices.ContainsFunc(deletes, ofTable) {
+			continue
+		}
+		b.WriteString("*" + string(table) + "\n")
+		for _, id := range own {
+			b.WriteString(":" + id.Name + " - [0:0]\n") // makes it, or empties it
+		}
+		for _, id := range own {
+			for line := range strings.Lines(t.chains[id]) {
+				b.WriteString("-A " + id.Name + " " + strings.TrimSuffix(line, "\n") + "\n")
+			}
+		}
+		for _, j := range deletes {
+			if ofTable(j) {
+				b.WriteString("-D " + j.From.Name + " " + j.Rule + "\n")
+			}
+		}
+		for _, j := range inserts {
+			if ofTable(j) {
+				b.WriteString("-I " + j.From.Name + " 1 " + j.Rule + "\n")
+			}
+		}
+		for _, id := range own {
+			if _, wanted := t.chains[id]; !wanted && !t.held.referenced[id] {
+				b.WriteString("-X " + id.Name + "\n")
+			}
+		}
+		b.WriteString("COMMIT\n")
+	}
+	return b.String()
+}
+
+// Commit notes that the plan was carried out, but for the sets that could not be destroyed: the next plan has them again.
+func (p *Plan) Commit(kept []string) {
+	t := p.tables
+	for _, s := range p.Create {
+		t.held.sets[s.Name] = &heldSet{Set: s, elements: map[ipset.Element]bool{}}
+	}
+	for _, add := range p.Add {
+		for _, e := range add.Elements {
+			t.held.sets[add.Set.Name].elements[e] = true
+		}
+	}
+	for _, id := range p.chains {
+		content, wanted := t.chains[id]
+		if wanted || t.held.referenced[id] {
+			t.held.chains[id] = content
+		} else {
+			delete(t.held.chains, id)
+		}
+	}
+	if p.jumps {
+		t.held.jumps = t.settings.jumps(t.family)
+	}
+	for _, remove := range p.Delete {
+		for _, e := range remove.Elements {
+			delete(t.held.sets[remove.Set.Name].elements, e)
+		}
+	}
+	t.doubtful.all = false
+	t.forget()
+	for _, name := range p.Destroy {
+		if slices.Contains(kept, name) {
+			t.doubt(name)
+		} else {
+			delete(t.held.sets, name)
+		}
+	}
+}

@@ -1,0 +1,74 @@
+package iptables
+
+import (
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// Variant is one of the two programs that are called iptables: they keep their rules in different places of the kernel, and one does not
+// see what the other has.
+type Variant string
+
+// The variants.
+const (
+	// Automatic is the one whose rules the node has already, or for which the kubelet left a hint; else nft.
+	Automatic Variant = ""
+	// Legacy writes the tables of ip_tables.
+	Legacy Variant = "legacy"
+	// NFT writes tables of nf_tables in the shape of those of ip_tables.
+	NFT Variant = "nft"
+)
+
+// Options are the settings of the dataplane. The zero value is useful.
+type Options struct {
+	// Logger takes what an operator may want to know. Nothing is logged if it is nil.
+	Logger *slog.Logger
+	// Variant is which iptables is used. The CNI plugin and others should use the same.
+	Variant Variant
+	// LocalDetector distinguishes connections of pods from others where the state does not say ([state.Node]).
+	LocalDetector state.LocalDetector
+	// NodePortAddresses are the addresses on which NodePorts are served where the state does not say.
+	NodePortAddresses state.NodePortAddresses
+	// MasqueradeBit is the number of the bit of packet marks, 0 to 31, that marks connections for masquerading between two
+	// hooks. Default 14, as kube-proxy's.
+	MasqueradeBit *int
+	// MaxAffinityClients is how many clients each endpoint of a Service port with affinity remembers. Further clients get no affinity until
+	// others time out. It counts for endpoints that come; those that are there keep what they have. Default 65,536.
+	MaxAffinityClients int
+	// Locked is set if the caller sees to it that no other process programs the network namespace. Otherwise New does.
+	Locked bool
+	// TakeOver is how long New waits for the end of another process that programs the network namespace. The kernel goes on routing
+	// meanwhile. Default: it does not wait.
+	TakeOver time.Duration
+	// Program is how this process is called, with its version, for the message to a second one. Default: the name of its executable.
+	Program string
+	// OnFlowsCut is called after each round in which stale flows of a family were looked for, with how long it took and how many
+	// were deleted. It must return soon. It may be nil.
+	OnFlowsCut func(f state.Family, took time.Duration, deleted int)
+}
+
+const (
+	// defaultMasqueradeBit is kube-proxy's default for masqueradeBit.
+	defaultMasqueradeBit = 14
+	// defaultMaxAffinityClients is what a set of the kernel takes where nothing is said.
+	defaultMaxAffinityClients = 1 << 16
+	// greatestMaxAffinityClients bounds the kernel's memory that a typing error costs.
+	greatestMaxAffinityClients = 1 << 22
+)
+
+// check returns what is wrong with the options.
+func (o *Options) check() error {
+	if o.Variant != Automatic && o.Variant != Legacy && o.Variant != NFT {
+		return fmt.Errorf("Variant is %q, must be %q, %q or empty", o.Variant, Legacy, NFT)
+	}
+	if o.MaxAffinityClients < 0 || o.MaxAffinityClients > greatestMaxAffinityClients {
+		return fmt.Errorf("MaxAffinityClients is %d, must be from 1 to %d, or 0 for the default", o.MaxAffinityClients, greatestMaxAffinityClients)
+	}
+	if o.MasqueradeBit != nil && (*o.MasqueradeBit < 0 || *o.MasqueradeBit > 31) {
+		return fmt.Errorf("MasqueradeBit is %d, must be from 0 to 31", *o.MasqueradeBit)
+	}
+	return nil
+}

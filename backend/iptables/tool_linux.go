@@ -1,0 +1,148 @@
+package iptables
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+	"time"
+
+	"github.com/switchyard-net/switchyard/backend/iptables/internal/rules"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// tool are the programs of one variant of iptables.
+type tool struct {
+	variant Variant
+	inside  *namespace
+	paths   map[string]string
+}
+
+// install says how to get the programs.
+const install = "install the package iptables, which has both variants, or use an image that has it"
+
+// newTool looks for the programs of a variant.
+func newTool(v Variant, inside *namespace) (*tool, error) {
+	t := &tool{variant: v, inside: inside, paths: map[string]string{}}
+	for _, f := range families {
+		for _, what := range []string{"save", "restore"} {
+			name := t.name(f, what)
+			path, err := exec.LookPath(name)
+			if err != nil {
+				return nil, fmt.Errorf("the program %s is missing: %s: %w", name, install, err)
+			}
+			t.paths[name] = path
+		}
+	}
+	return t, nil
+}
+
+var families = []state.Family{state.IPv4, state.IPv6}
+
+// name returns what a program is called.
+func (t *tool) name(f state.Family, what string) string {
+	family := "iptables"
+	if f == state.IPv6 {
+		family = "ip6tables"
+	}
+	return fmt.Sprintf("%s-%s-%s", family, t.variant, what)
+}
+
+// toolTimeout is how long a program may take. It waits for its lock, and for the kernel, which copies a whole table.
+const toolTimeout = 5 * time.Minute
+
+// lockSeconds is how long a program waits for others that have the lock of ip_tables.
+const lockSeconds = "30"
+
+// run runs a program and returns what it writes.
+func (t *tool) run(ctx context.Context, f state.Family, what string, input string, args ...string) ([]byte, error) {
+	name := t.name(f, what)
+	// A program that is killed while it waits for the kernel leaves its table as it was or as it is to be. So the end of ctx, when the process
+	// ends, does not cut it short.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), toolTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, t.paths[name], args...)
+	var out, complaint bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &out, &complaint
+	err := t.inside.start(cmd)
+	if err == nil {
+		err = cmd.Wait()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, firstLines(complaint.String()))
+	}
+	return out.Bytes(), nil
+}
+
+// firstLines shortens what a program complains of.
+func firstLines(s string) string {
+	const most = 500
+	s = strings.Join(strings.Fields(s), " ")
+	if len(s) > most {
+		s = s[:most] + "..."
+	}
+	return s
+}
+
+// save returns what a table has.
+func (t *tool) save(ctx context.Context, f state.Family, table rules.Table) (string, error) {
+	out, err := t.run(ctx, f, "save", "", "-t", string(table))
+	return string(out), err
+}
+
+// restore changes tables.
+func (t *tool) restore(ctx context.Context, f state.Family, input string) error {
+	_, err := t.run(ctx, f, "restore", input, "--noflush", "--wait", lockSeconds)
+	return err
+}
+
+// pick returns the variant to use: that which is asked for, else the one that has rules already. It goes by the same signs as the wrappers that
+// distributions of Kubernetes have: the kubelet's hints, then which of the two has more rules.
+func pick(ctx context.Context, v Variant, inside *namespace) (*tool, error) {
+	if v != Automatic {
+		return newTool(v, inside)
+	}
+	nft, err := newTool(NFT, inside)
+	legacy, legacyErr := newTool(Legacy, inside)
+	switch {
+	case err != nil && legacyErr != nil:
+		return nil, errors.Join(err, legacyErr)
+	case err != nil:
+		return legacy, nil
+	case legacyErr != nil:
+		return nft, nil
+	}
+	ofNFT, hint, err := nft.signs(ctx)
+	if err != nil || hint {
+		return nft, err
+	}
+	ofLegacy, hint, err := legacy.signs(ctx)
+	if err != nil {
+		return nft, nil // this kernel has no ip_tables
+	}
+	if hint || ofLegacy > ofNFT {
+		return legacy, nil
+	}
+	return nft, nil
+}
+
+// signs returns how many rules the variant has, and whether the kubelet left a hint that it is the one to use.
+func (t *tool) signs(ctx context.Context) (count int, hint bool, err error) {
+	for _, f := range families {
+		out, err := t.run(ctx, f, "save", "") // without a table, those that exist
+		if err != nil {
+			return 0, false, err
+		}
+		for line := range bytes.Lines(out) {
+			switch {
+			case bytes.HasPrefix(line, []byte("-A ")):
+				count++
+			case bytes.HasPrefix(line, []byte(":KUBE-IPTABLES-HINT ")), bytes.HasPrefix(line, []byte(":KUBE-KUBELET-CANARY ")):
+				hint = true
+			}
+		}
+	}
+	return count, hint, nil
+}
