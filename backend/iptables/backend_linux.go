@@ -22,16 +22,17 @@ import (
 
 // Backend is the iptables dataplane of one network namespace. It implements [backend.Backend].
 type Backend struct {
-	o      Options
-	log    *slog.Logger
-	inside *namespace
-	tool   *tool
-	sets   *ipset.Conn
-	flows  *conntrack.Conn
-	addrs  *ifaddr.Watcher
-	local  *localnet.Sysctl
-	lock   *nodelock.Lock // nil if the caller has it
-	cutter *flowcutter.Cutter
+	o       Options // as they were given
+	log     *slog.Logger
+	inside  *namespace
+	tool    *tool
+	sets    *ipset.Conn
+	flows   *conntrack.Conn
+	addrs   *ifaddr.Watcher
+	local   *localnet.Sysctl
+	lock    *nodelock.Lock // nil if the caller has it
+	cutter  *flowcutter.Cutter
+	watcher *watcher
 
 	// node is that of the last update, nil before the first.
 	node *state.Node
@@ -41,10 +42,6 @@ type Backend struct {
 	tables map[state.Family]*rules.Tables
 	// known is set if the tables show what the kernel holds.
 	known bool
-	// disturbed gets a value when addresses have changed.
-	disturbed chan struct{}
-	stop      context.CancelFunc
-	stopped   chan struct{}
 }
 
 var _ backend.Backend = (*Backend)(nil)
@@ -56,7 +53,7 @@ func New(ctx context.Context, o Options) (_ *Backend, err error) {
 		return nil, fmt.Errorf("iptables: %w", err)
 	}
 	b := &Backend{
-		o: o, log: o.Logger, local: localnet.Open(), holders: map[state.FrontendKey]state.ServiceName{}, disturbed: make(chan struct{}, 1), stopped: make(chan struct{}),
+		o: o, log: o.Logger, local: localnet.Open(), holders: map[state.FrontendKey]state.ServiceName{},
 	}
 	if b.log == nil {
 		b.log = slog.New(slog.DiscardHandler)
@@ -91,34 +88,15 @@ func (b *Backend) open(ctx context.Context) (err error) {
 	b.cutter = flowcutter.New(b.flows, flowcutter.Options{Logger: b.log, OnCut: b.o.OnFlowsCut})
 	b.cutter.Start()
 	b.log.Info("programming services with iptables", "variant", b.tool.variant)
-	watching, stop := context.WithCancel(context.Background())
-	b.stop = stop
-	go b.watch(watching)
-	return nil
-}
-
-// watch hands on that addresses have changed.
-func (b *Backend) watch(ctx context.Context) {
-	defer close(b.stopped)
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-b.addrs.Changed():
-			select {
-			case b.disturbed <- struct{}{}:
-			default:
-			}
-		}
-	}
+	b.watcher, err = newWatcher(b.tool.variant, b.addrs, b.log)
+	return err
 }
 
 // Close releases what the dataplane has open. What is programmed stays.
 func (b *Backend) Close() error {
 	var errs []error
-	if b.stop != nil {
-		b.stop()
-		<-b.stopped
+	if b.watcher != nil {
+		errs = append(errs, b.watcher.close())
 	}
 	if b.cutter != nil {
 		b.cutter.Close()
@@ -138,8 +116,8 @@ func (b *Backend) Close() error {
 	return errors.Join(append(errs, b.local.Close(), b.lock.Close())...) // the lock last: until here, the tables are ours
 }
 
-// Disturbed gets a value when addresses of the node have changed.
-func (b *Backend) Disturbed() <-chan struct{} { return b.disturbed }
+// Disturbed gets a value when addresses of the node have changed, or when something else seems to have changed the tables.
+func (b *Backend) Disturbed() <-chan struct{} { return b.watcher.disturbed }
 
 // Reconfigure replaces the options, except for Logger, Variant, Locked, TakeOver, Program and the callback. Nothing in the kernel changes before the next Apply, which
 // must be of a full update. No other method may be called meanwhile.
@@ -287,7 +265,11 @@ func (b *Backend) change(ctx context.Context, n *state.Node, next map[state.Serv
 	b.cutter.Begin(notes...)
 	doubtful := b.cutter.IsDoubtful()
 	b.desire(settings, next)
-	if result.Written, err = b.write(ctx); err != nil {
+	err = b.watcher.during(!b.known, func() error {
+		result.Written, err = b.write(ctx)
+		return err
+	})
+	if err != nil {
 		b.cutter.Failed()
 		b.known = false
 		b.desire(settingsBefore, before)

@@ -1,26 +1,25 @@
 //go:build linux
 
-package iptables_test
+package iptables
 
 import (
 	"os"
 	"testing"
 
 	"github.com/switchyard-net/switchyard/backend"
-	"github.com/switchyard-net/switchyard/backend/iptables"
 	"github.com/switchyard-net/switchyard/conformance"
 )
 
 func TestMain(m *testing.M) { os.Exit(conformance.Main(m)) }
 
 func TestConformance(t *testing.T) {
-	for _, v := range []iptables.Variant{iptables.Legacy, iptables.NFT} {
+	for _, v := range []Variant{Legacy, NFT} {
 		t.Run(string(v), func(t *testing.T) {
 			conformance.Run(t, conformance.Dataplane{
 				Name:         "iptables-" + string(v),
-				SharesTables: v == iptables.NFT,
+				SharesTables: v == NFT,
 				New: func(s conformance.Settings) (backend.Backend, error) {
-					return iptables.New(t.Context(), iptables.Options{Logger: s.Logger, Variant: v})
+					return New(t.Context(), Options{Logger: s.Logger, Variant: v})
 				},
 			})
 		})

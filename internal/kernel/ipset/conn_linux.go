@@ -22,9 +22,6 @@ type Conn struct {
 	revisions map[Type]uint8
 }
 
-// ErrFull is wrapped by errors about sets that have as many elements as they take, and about sets that there are too many of.
-var ErrFull = errors.New("no room")
-
 // Open connects to the sets of the calling thread's network namespace. It fails if the kernel has no IP sets.
 func Open() (*Conn, error) {
 	s, err := nl.Subscribe(unix.NETLINK_NETFILTER)
@@ -36,8 +33,11 @@ func Open() (*Conn, error) {
 		revision, err := c.revision(t)
 		if err != nil {
 			c.Close()
-			return nil, fmt.Errorf("ask for sets of type %s, which need the kernel modules ip_set and ip_set_%s: %w",
-				t, strings.NewReplacer(":", "_", ",", "").Replace(string(t)), err)
+			if errors.Is(err, unix.EINVAL) || errors.Is(err, nl.IPSetError(nl.IPSET_ERR_FIND_TYPE)) {
+				err = ErrUnsupported
+			}
+			return nil, fmt.Errorf("sets of type %s: %w; they need the kernel modules ip_set and ip_set_%s, which a container cannot load: load "+
+				"them on the node", t, err, strings.NewReplacer(":", "_", ",", "").Replace(string(t)))
 		}
 		c.revisions[t] = revision
 	}

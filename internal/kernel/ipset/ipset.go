@@ -6,10 +6,18 @@
 package ipset
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 
 	"github.com/switchyard-net/switchyard/state"
+)
+
+var (
+	// ErrFull is wrapped by errors about sets that have as many elements as they take, and about sets that there are too many of.
+	ErrFull = errors.New("no room")
+	// ErrUnsupported is wrapped by errors about sets that this kernel does not have.
+	ErrUnsupported = fmt.Errorf("%w by this kernel", errors.ErrUnsupported)
 )
 
 // Type is a type of set.

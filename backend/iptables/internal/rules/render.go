@@ -284,7 +284,7 @@ func (p *port) draw(chain string, endpoints []state.Endpoint, depth int, rule fu
 		rules = append(rules, fmt.Sprintf(format, match))
 		left -= share
 	}
-	if len(endpoints) <= maxLeaf || depth == len(hashed(state.Endpoint{})) {
+	if len(endpoints) <= maxLeaf || depth == maxDraws {
 		for _, e := range endpoints {
 			add(rule(e), 1)
 		}
@@ -300,20 +300,19 @@ func (p *port) draw(chain string, endpoints []state.Endpoint, depth int, rule fu
 			continue
 		}
 		sub := fmt.Sprintf("%sD-%s", Prefix, hash(chain, i))
-		p.add(NAT, sub, p.draw(chain, group, depth+1, rule)...)
+		p.add(NAT, sub, p.draw(sub, group, depth+1, rule)...)
 		add("%s-g "+sub, len(group))
 	}
 	return rules
 }
 
-// hashed returns the nibbles of a hash of an endpoint. After as many levels of chains, endpoints are told apart by nothing but rules.
-func hashed(e state.Endpoint) [8]byte {
+// maxDraws is how many chains below the first one an endpoint is drawn from at most, one after the other. Beyond, they have more rules.
+const maxDraws = 3
+
+// hashed returns the nibbles of a hash of an endpoint.
+func hashed(e state.Endpoint) [maxDraws]byte {
 	sum := sha256.Sum256([]byte(e.Addr.String()))
-	var nibbles [8]byte
-	for i := range nibbles {
-		nibbles[i] = sum[i/2] >> (4 * (i % 2)) & 15
-	}
-	return nibbles
+	return [maxDraws]byte{sum[0] >> 4, sum[0] & 15, sum[1] >> 4}
 }
 
 // probability returns a share as iptables shows it: the kernel holds a multiple of 2^-31.

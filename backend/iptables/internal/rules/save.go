@@ -124,3 +124,14 @@ func (h *Held) Clear() *Plan {
 	p.Written = len(p.chains) + len(p.Destroy) + len(h.tables.jumps)
 	return p
 }
+
+// ListsTable reports whether the output of iptables-save for all tables has one of them.
+func ListsTable(save string, t Table) bool {
+	return strings.HasPrefix(save, "*"+string(t)+"\n") || strings.Contains(save, "\n*"+string(t)+"\n")
+}
+
+// GuardsLoopback reports whether NodePorts are served on loopback addresses.
+func (h *Held) GuardsLoopback() bool {
+	_, ok := h.tables.chains[ChainID{Raw, chainLoopback}]
+	return ok
+}

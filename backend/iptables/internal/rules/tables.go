@@ -62,15 +62,15 @@ type heldSet struct {
 
 // New returns the tables of a family without Services, of which nothing is known in the kernel.
 func New(f state.Family, s *Settings) *Tables {
-	nibbles := 8
+	address := 32
 	if f == state.IPv6 {
-		nibbles = 32
+		address = 128
 	}
 	t := &Tables{
 		family: f, settings: s, services: map[state.ServiceName]*state.Service{}, chains: map[ChainID]string{}, sets: map[string]*set{},
 		trees: [treeCount]*tree{
-			treeAddresses: newTree(rootAddresses, f, nibbles), treeNodePorts: newTree(rootNodePorts, f, 0),
-			treeRejectAddresses: newTree(rootRejectAddresses, f, nibbles), treeRejectNodePorts: newTree(rootRejectNodePorts, f, 0),
+			treeAddresses: newTree(rootAddresses, f, address), treeNodePorts: newTree(rootNodePorts, f, 0),
+			treeRejectAddresses: newTree(rootRejectAddresses, f, address), treeRejectNodePorts: newTree(rootRejectNodePorts, f, 0),
 		},
 	}
 	t.held = NewHeld().tables

@@ -1,0 +1,50 @@
+//go:build !linux
+
+package iptables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+
+	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// errUnsupported is why there is no dataplane.
+var errUnsupported = fmt.Errorf("iptables: %w on %s: Linux is needed", errors.ErrUnsupported, runtime.GOOS)
+
+// Backend is the iptables dataplane, on Linux.
+type Backend struct{}
+
+// New fails: iptables needs Linux.
+func New(context.Context, Options) (*Backend, error) { return nil, errUnsupported }
+
+// Apply fails.
+func (*Backend) Apply(context.Context, *state.Update) (backend.Result, error) {
+	return backend.Result{}, errUnsupported
+}
+
+// Verify fails.
+func (*Backend) Verify(context.Context) (backend.Result, error) {
+	return backend.Result{}, errUnsupported
+}
+
+// Disturbed returns nil.
+func (*Backend) Disturbed() <-chan struct{} { return nil }
+
+// Reconfigure fails.
+func (*Backend) Reconfigure(Options) error { return errUnsupported }
+
+// Faults returns none.
+func (*Backend) Faults() []error { return nil }
+
+// Close does nothing.
+func (*Backend) Close() error { return nil }
+
+// Cleanup fails.
+func Cleanup(context.Context) (bool, error) { return false, errUnsupported }
+
+// Programmed fails.
+func Programmed() (bool, error) { return false, errUnsupported }

@@ -1,0 +1,442 @@
+//go:build linux
+
+package iptables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/kernel/nodelock"
+	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/netns"
+	"github.com/switchyard-net/switchyard/test/recordtest"
+)
+
+func newNS(t testing.TB) *netns.NS {
+	t.Helper()
+	ns, err := netns.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ns.Close() })
+	return ns
+}
+
+func inNS(t testing.TB, ns *netns.NS, fn func() error) {
+	t.Helper()
+	if err := ns.Do(fn); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func newBackend(t testing.TB, ns *netns.NS, o Options) *Backend {
+	t.Helper()
+	var b *Backend
+	inNS(t, ns, func() (err error) { b, err = New(t.Context(), o); return err })
+	t.Cleanup(func() { closeBackend(t, b) })
+	return b
+}
+
+// closeBackend closes a dataplane, if it is not closed.
+func closeBackend(t testing.TB, b *Backend) {
+	t.Helper()
+	if b.watcher == nil {
+		return
+	}
+	if err := b.Close(); err != nil {
+		t.Error(err)
+	}
+	b.watcher = nil
+}
+
+// run runs a program inside and returns what it writes.
+func run(t testing.TB, ns *netns.NS, program string, args ...string) string {
+	t.Helper()
+	var out []byte
+	err := ns.Do(func() (err error) {
+		out, err = exec.Command(program, args...).CombinedOutput()
+		return err
+	})
+	if err != nil {
+		t.Fatalf("%s %s: %v\n%s", program, strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+// tables lists all rules and sets, without comments and counters.
+func tables(t testing.TB, ns *netns.NS, v Variant) string {
+	t.Helper()
+	var lines []string
+	for _, family := range []string{"iptables", "ip6tables"} {
+		for _, table := range []string{"nat", "filter"} {
+			for line := range strings.Lines(run(t, ns, fmt.Sprintf("%s-%s-save", family, v), "-t", table)) {
+				if !strings.HasPrefix(line, "#") {
+					line, _, _ = strings.Cut(line, " [")
+					lines = append(lines, family+" "+table+" "+strings.TrimSpace(line))
+				}
+			}
+		}
+	}
+	for line := range strings.Lines(run(t, ns, "ipset", "save")) {
+		line, _, _ = strings.Cut(strings.TrimSpace(line), " bucketsize")
+		lines = append(lines, line)
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
+
+func apply(t testing.TB, b *Backend, u *state.Update) backend.Result {
+	t.Helper()
+	r, err := b.Apply(t.Context(), u)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Failed) > 0 {
+		t.Fatalf("services failed: %v", r.Failed)
+	}
+	return r
+}
+
+func verify(t testing.TB, b *Backend) backend.Result {
+	t.Helper()
+	r, err := b.Verify(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// everything is a small cluster with everything in it.
+func everything() []*state.Service {
+	list := []*state.Service{
+		recordtest.EveryKind("every", 1, 5, 0),
+		recordtest.EveryKind("every-sticky", 2, 20, time.Hour),
+		recordtest.EveryKind("every-nobody", 3, 0, 0),
+		recordtest.DualStack("nobody", 4, 0, 0),
+		recordtest.DualStack("crowd", 5, 300, 0),
+	}
+	for n := 10; n < 50; n++ {
+		list = append(list, recordtest.DualStack(fmt.Sprintf("s%d", n), n, n%7, 0))
+	}
+	return list
+}
+
+func forBothVariants(t *testing.T, test func(t *testing.T, v Variant)) {
+	for _, v := range []Variant{Legacy, NFT} {
+		t.Run(string(v), func(t *testing.T) {
+			t.Parallel()
+			test(t, v)
+		})
+	}
+}
+
+// TestRestartWritesDifferences starts again with the same state, and then with another one.
+func TestRestartWritesDifferences(t *testing.T) {
+	forBothVariants(t, func(t *testing.T, v Variant) {
+		for name, o := range map[string]Options{
+			"no detector":  {},
+			"cluster CIDR": {LocalDetector: state.LocalDetector{ClusterCIDRs: recordtest.PodCIDRs(state.IPv4, state.IPv6)}},
+			"node CIDR":    {LocalDetector: state.LocalDetector{NodeCIDR: true}},
+			"bridge":       {LocalDetector: state.LocalDetector{BridgeInterface: "cni0"}},
+			"prefix":       {LocalDetector: state.LocalDetector{InterfacePrefix: "veth"}, MasqueradeBit: new(31)},
+		} {
+			ns := newNS(t)
+			o.Variant = v
+			b := newBackend(t, ns, o)
+			apply(t, b, recordtest.Full(everything()...))
+			before := tables(t, ns, v)
+			if r := verify(t, b); r.Written != 0 {
+				t.Errorf("%s: a verification wrote %d objects", name, r.Written)
+			}
+			closeBackend(t, b)
+			b = newBackend(t, ns, o)
+			if r := apply(t, b, recordtest.Full(everything()...)); r.Written != 0 {
+				t.Errorf("%s: a restart wrote %d objects", name, r.Written)
+			}
+			closeBackend(t, b)
+			b = newBackend(t, ns, o)
+			if r := apply(t, b, recordtest.Full(everything()[1:]...)); r.Written == 0 {
+				t.Errorf("%s: a restart without a service wrote nothing", name)
+			}
+			apply(t, b, recordtest.Delta(everything()[0]))
+			if after := tables(t, ns, v); after != before {
+				t.Errorf("%s: the tables are not as before:\n%s", name, difference(before, after))
+			}
+			closeBackend(t, b)
+		}
+	})
+}
+
+func difference(before, after string) string {
+	var out strings.Builder
+	was, is := strings.Split(before, "\n"), strings.Split(after, "\n")
+	for _, line := range was {
+		if !slices.Contains(is, line) {
+			out.WriteString("- " + line + "\n")
+		}
+	}
+	for _, line := range is {
+		if !slices.Contains(was, line) {
+			out.WriteString("+ " + line + "\n")
+		}
+	}
+	return out.String()
+}
+
+// TestDrift changes the tables behind the dataplane's back. Verification repairs what is ours, and leaves what is not.
+func TestDrift(t *testing.T) {
+	forBothVariants(t, func(t *testing.T, v Variant) {
+		chain := func(ns *netns.NS) string { return chainOf(t, ns, "iptables", v, "SWY-CI-") }
+		for name, c := range map[string]struct {
+			change func(iptables func(args ...string), ns *netns.NS)
+			silent bool // the kernel has no sign of it
+		}{
+			"flushed chain": {change: func(iptables func(...string), ns *netns.NS) { iptables("-t", "nat", "-F", chain(ns)) }},
+			"flushed table": {change: func(iptables func(...string), _ *netns.NS) {
+				iptables("-t", "nat", "-F")
+				iptables("-t", "nat", "-X")
+			}},
+			"lost jump": {change: func(iptables func(...string), _ *netns.NS) {
+				iptables("-t", "nat", "-D", "PREROUTING", "-j", "SWY-SERVICES")
+			}},
+			"jump in filter twice": {change: func(iptables func(...string), _ *netns.NS) {
+				iptables("-A", "FORWARD", "-m", "conntrack", "--ctstate", "NEW", "-j", "SWY-FILTER")
+			}},
+			"rule before ours": {change: func(iptables func(...string), ns *netns.NS) {
+				iptables("-t", "nat", "-I", chain(ns), "1", "-j", "RETURN")
+			}},
+			"chain of our name": {change: func(iptables func(...string), _ *netns.NS) { iptables("-t", "nat", "-N", "SWY-INTRUDER") }},
+			"element deleted": {silent: true, change: func(_ func(...string), ns *netns.NS) {
+				run(t, ns, "ipset", "del", "SWY-4-FRONTENDS", "10.96.0.1,tcp:80")
+			}},
+			"element added": {silent: true, change: func(_ func(...string), ns *netns.NS) {
+				run(t, ns, "ipset", "add", "SWY-4-FRONTENDS", "10.96.77.77,tcp:80")
+			}},
+			"set flushed": {silent: true, change: func(_ func(...string), ns *netns.NS) { run(t, ns, "ipset", "flush", "SWY-4-HAIRPIN") }},
+			"set of our name": {silent: true, change: func(_ func(...string), ns *netns.NS) {
+				run(t, ns, "ipset", "create", "SWY-4-INTRUDER", "hash:ip")
+			}},
+		} {
+			ns := newNS(t)
+			iptables := func(args ...string) { run(t, ns, "iptables-"+string(v), append(args, "--wait")...) }
+			iptables("-A", "FORWARD", "-s", "198.51.100.1", "-j", "DROP")
+			b := newBackend(t, ns, Options{Variant: v})
+			apply(t, b, recordtest.Full(everything()...))
+			iptables("-t", "nat", "-N", "FOREIGN")
+			iptables("-t", "nat", "-I", "OUTPUT", "1", "-s", "198.51.100.2", "-j", "FOREIGN")
+			if name == "flushed table" { // that takes these away, too
+				iptables("-t", "nat", "-D", "OUTPUT", "-s", "198.51.100.2", "-j", "FOREIGN")
+				iptables("-t", "nat", "-X", "FOREIGN")
+			}
+			if r := verify(t, b); r.Written != 0 {
+				t.Errorf("%s: %d objects were written because of rules of others", name, r.Written)
+			}
+			before := tables(t, ns, v)
+			select {
+			case <-b.Disturbed(): // others have rules now
+			default:
+			}
+			c.change(iptables, ns)
+			if !c.silent {
+				select {
+				case <-b.Disturbed():
+				case <-time.After(time.Minute):
+					t.Errorf("%s: nothing was noticed", name)
+				}
+			}
+			if r := verify(t, b); r.Repaired == 0 {
+				t.Errorf("%s: nothing was repaired: %+v", name, r)
+			}
+			if after := tables(t, ns, v); after != before {
+				t.Errorf("%s: the tables are not as before:\n%s", name, difference(before, after))
+			}
+			if r := verify(t, b); r.Written != 0 {
+				t.Errorf("%s: %d objects were written again", name, r.Written)
+			}
+			closeBackend(t, b)
+		}
+	})
+}
+
+// chainOf returns the name of a chain that a variant of iptables has.
+func chainOf(t *testing.T, ns *netns.NS, family string, v Variant, prefix string) string {
+	t.Helper()
+	save := run(t, ns, fmt.Sprintf("%s-%s-save", family, v), "-t", "nat")
+	_, after, ok := strings.Cut(save, "\n:"+prefix)
+	if !ok {
+		t.Fatalf("no chain %s*:\n%s", prefix, save)
+	}
+	name, _, _ := strings.Cut(after, " ")
+	return prefix + name
+}
+
+// TestCleanup removes everything that is ours, and nothing else.
+func TestCleanup(t *testing.T) {
+	forBothVariants(t, func(t *testing.T, v Variant) {
+		ns := newNS(t)
+		iptables := func(args ...string) { run(t, ns, "iptables-"+string(v), append(args, "--wait")...) }
+		iptables("-t", "nat", "-N", "FOREIGN")
+		iptables("-t", "nat", "-A", "PREROUTING", "-s", "198.51.100.2", "-j", "FOREIGN")
+		run(t, ns, "ipset", "create", "FOREIGN", "hash:ip")
+		cleanup := func() (removed bool) {
+			inNS(t, ns, func() (err error) { removed, err = Cleanup(t.Context()); return err })
+			return removed
+		}
+		programmed := func() (held bool) {
+			inNS(t, ns, func() (err error) { held, err = Programmed(); return err })
+			return held
+		}
+		if programmed() || cleanup() {
+			t.Error("there was something before the first Apply")
+		}
+		before := tables(t, ns, v)
+		b := newBackend(t, ns, Options{Variant: v, NodePortAddresses: state.NodePortAddresses{CIDRs: recordtest.Prefixes("127.0.0.0/8")}})
+		apply(t, b, recordtest.Full(everything()...))
+		if !programmed() {
+			t.Error("there is nothing after the first Apply")
+		}
+		err := ns.Do(func() error { _, err := Cleanup(t.Context()); return err })
+		if _, inUse := errors.AsType[*nodelock.InUseError](err); !inUse {
+			t.Errorf("a cleanup beside a running process: %v", err)
+		}
+		closeBackend(t, b)
+		if !cleanup() {
+			t.Error("nothing was removed")
+		}
+		if after := tables(t, ns, v); after != before {
+			t.Errorf("the tables are not as before:\n%s", difference(before, after))
+		}
+		if programmed() || cleanup() {
+			t.Error("something was left")
+		}
+	})
+}
+
+// TestForeignReference has a rule of somebody else lead to a chain of ours that is to go. The rule stays, and the chain is empty.
+func TestForeignReference(t *testing.T) {
+	forBothVariants(t, func(t *testing.T, v Variant) {
+		ns := newNS(t)
+		b := newBackend(t, ns, Options{Variant: v})
+		web := recordtest.DualStack("web", 1, 3, 0)
+		apply(t, b, recordtest.Full(web))
+		const family = "ip6tables"
+		chain := chainOf(t, ns, family, v, "SWY-CI-")
+		run(t, ns, family+"-"+string(v), "-t", "nat", "-A", "PREROUTING", "-j", chain)
+		gone := &state.Update{Node: recordtest.Node(), Removed: []state.ServiceName{web.Name}}
+		for range 2 {
+			if _, err := b.Apply(t.Context(), gone); err == nil {
+				break
+			}
+		}
+		save := run(t, ns, family+"-"+string(v)+"-save", "-t", "nat")
+		if !strings.Contains(save, "-A PREROUTING -j "+chain) || strings.Contains(save, "-A "+chain) {
+			t.Errorf("chain %s:\n%s", chain, save)
+		}
+		if r := verify(t, b); r.Written != 0 {
+			t.Errorf("%d objects written for a chain that cannot go", r.Written)
+		}
+		apply(t, b, recordtest.Delta(web))
+		if save := run(t, ns, family+"-"+string(v)+"-save", "-t", "nat"); !strings.Contains(save, "-A "+chain) {
+			t.Errorf("the chain did not come back:\n%s", save)
+		}
+	})
+}
+
+// TestFailureLeavesThingsAsTheyWere lets iptables-restore fail. What was applied before is still desired, and the next attempt succeeds, also
+// if the service that failed is gone by then.
+func TestFailureLeavesThingsAsTheyWere(t *testing.T) {
+	ns := newNS(t)
+	b := newBackend(t, ns, Options{Variant: NFT})
+	web, api := recordtest.DualStack("web", 1, 3, 0), recordtest.EveryKind("api", 2, 20, time.Hour)
+	apply(t, b, recordtest.Full(web))
+	before := tables(t, ns, NFT)
+	name := "ip6tables-nft-restore"
+	path := b.tool.paths[name]
+	b.tool.paths[name] = "/bin/false"
+	if _, err := b.Apply(t.Context(), recordtest.Delta(api)); err == nil || !strings.Contains(err.Error(), name) {
+		t.Fatalf("Apply with a program that fails: %v", err)
+	}
+	b.tool.paths[name] = path
+	if r, err := b.Verify(t.Context()); err != nil || r.Repaired > 0 {
+		t.Errorf("Verify = %+v, %v", r, err)
+	}
+	if after := tables(t, ns, NFT); after != before {
+		t.Errorf("the tables are not as before:\n%s", difference(before, after))
+	}
+	apply(t, b, recordtest.Delta(api))
+	gone := &state.Update{Node: recordtest.Node(), Removed: []state.ServiceName{api.Name}}
+	apply(t, b, gone)
+	if after := tables(t, ns, NFT); after != before {
+		t.Errorf("the tables are not as before:\n%s", difference(before, after))
+	}
+}
+
+// TestUnknownValueKeepsWhatItHad gives a service a value of a later version. It keeps its frontends, but for one that another service gets, with
+// the same update or later.
+func TestUnknownValueKeepsWhatItHad(t *testing.T) {
+	ns := newNS(t)
+	b := newBackend(t, ns, Options{Variant: NFT})
+	web := recordtest.EveryKind("web", 1, 3, 0)
+	apply(t, b, recordtest.Full(web))
+	unknown := recordtest.EveryKind("web", 1, 3, 0)
+	unknown.Ports[0].Internal.Inside.Verdict = 99
+	thief := recordtest.DualStack("thief", 9, 2, 0)
+	thief.Ports[0].Frontends = append(thief.Ports[0].Frontends, state.Frontend{Kind: state.NodePort, Port: 30001})
+	thief.Ports[0].External = thief.Ports[0].Internal
+	r, err := b.Apply(t.Context(), recordtest.Delta(thief, unknown))
+	if err != nil || r.Failed[web.Name] == nil {
+		t.Fatalf("Apply = %+v, %v", r, err)
+	}
+	if got := len(b.service(web.Name).Ports[0].Frontends); got != 4 {
+		t.Errorf("the service kept %d frontends of 5, want 4", got)
+	}
+	later := recordtest.DualStack("later", 1, 1, 0) // the ClusterIP of web
+	apply(t, b, recordtest.Delta(later))
+	if got := len(b.service(web.Name).Ports[0].Frontends); got != 3 {
+		t.Errorf("the service kept %d frontends of 5, want 3", got)
+	}
+	if r := verify(t, b); r.Written != 0 {
+		t.Errorf("%d objects written", r.Written)
+	}
+}
+
+// TestVariantIsPicked goes by the kubelet's hint, and by what has rules.
+func TestVariantIsPicked(t *testing.T) {
+	for name, c := range map[string]struct {
+		prepare [][]string
+		want    Variant
+	}{
+		"nothing":                {nil, NFT},
+		"rules in legacy":        {[][]string{{"iptables-legacy", "-A", "FORWARD", "-j", "ACCEPT"}}, Legacy},
+		"more rules in nft":      {[][]string{{"iptables-legacy", "-A", "FORWARD", "-j", "ACCEPT"}, {"iptables-nft", "-A", "FORWARD", "-j", "ACCEPT"}, {"iptables-nft", "-A", "INPUT", "-j", "ACCEPT"}}, NFT},
+		"hint of legacy":         {[][]string{{"iptables-legacy", "-t", "mangle", "-N", "KUBE-IPTABLES-HINT"}, {"iptables-nft", "-A", "INPUT", "-j", "ACCEPT"}}, Legacy},
+		"hint of nft":            {[][]string{{"iptables-legacy", "-A", "FORWARD", "-j", "ACCEPT"}, {"iptables-nft", "-t", "mangle", "-N", "KUBE-IPTABLES-HINT"}}, NFT},
+		"canary of an older one": {[][]string{{"iptables-legacy", "-t", "mangle", "-N", "KUBE-KUBELET-CANARY"}}, Legacy},
+	} {
+		ns := newNS(t)
+		for _, command := range c.prepare {
+			run(t, ns, command[0], command[1:]...)
+		}
+		if b := newBackend(t, ns, Options{}); b.tool.variant != c.want {
+			t.Errorf("%s: picked %s, want %s", name, b.tool.variant, c.want)
+		}
+	}
+}
+
+func TestMissingPrograms(t *testing.T) {
+	ns := newNS(t)
+	t.Setenv("PATH", t.TempDir())
+	for _, v := range []Variant{Automatic, Legacy, NFT} {
+		err := ns.Do(func() error { _, err := New(context.Background(), Options{Variant: v}); return err })
+		if err == nil || !errors.Is(err, exec.ErrNotFound) || !strings.Contains(err.Error(), "install the package iptables") {
+			t.Errorf("variant %q: %v", v, err)
+		}
+	}
+}
