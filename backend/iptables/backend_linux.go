@@ -9,6 +9,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/backend/iptables/internal/rules"
 	"github.com/switchyard-net/switchyard/internal/kernel/ipset"
@@ -26,7 +28,7 @@ type Backend struct {
 	log     *slog.Logger
 	inside  *namespace
 	tool    *tool
-	sets    *ipset.Conn
+	sets    sets
 	flows   *conntrack.Conn
 	addrs   *ifaddr.Watcher
 	local   *localnet.Sysctl
@@ -45,6 +47,17 @@ type Backend struct {
 }
 
 var _ backend.Backend = (*Backend)(nil)
+
+// sets is what the dataplane needs of an [ipset.Conn].
+type sets interface {
+	Sets(prefix string) ([]ipset.Set, error)
+	Read(ipset.Set) ([]ipset.Element, error)
+	Create(ipset.Set) error
+	Destroy(name string) error
+	Add(ipset.Set, []ipset.Element) error
+	Delete(ipset.Set, []ipset.Element) error
+	Close()
+}
 
 // New makes the dataplane of the calling thread's network namespace; it can be used from any thread afterwards. Connections go where
 // they went before, until the first Apply. It needs CAP_NET_ADMIN and CAP_NET_RAW, IP sets in the kernel, and the programs of iptables. The caller must Close it.
@@ -69,16 +82,23 @@ func (b *Backend) open(ctx context.Context) (err error) {
 		return err
 	}
 	if !b.o.Locked {
-		if b.lock, err = nodelock.Acquire(ctx, nodelock.Options{Logger: b.log, Program: b.o.Program, Wait: b.o.TakeOver}); err != nil {
+		b.lock, err = nodelock.Acquire(ctx, nodelock.Options{Logger: b.log, Program: b.o.Program, Wait: b.o.TakeOver})
+		switch _, inUse := errors.AsType[*nodelock.InUseError](err); {
+		case err == nil:
+		case !inUse && (errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPROTONOSUPPORT)):
+			b.log.Info("this kernel has no nf_tables, which would keep a second process from programming this network namespace", "error", err)
+		default:
 			return err
 		}
 	}
 	if b.tool, err = pick(ctx, b.o.Variant, b.inside); err != nil {
 		return err
 	}
-	if b.sets, err = ipset.Open(); err != nil {
+	conn, err := ipset.Open()
+	if err != nil {
 		return err
 	}
+	b.sets = conn
 	if b.flows, err = conntrack.Open(); err != nil {
 		return err
 	}
@@ -161,13 +181,47 @@ func (b *Backend) nodePorts(n *state.Node) []netip.Addr {
 
 // Apply makes the tables show u. See [backend.Backend].
 func (b *Backend) Apply(ctx context.Context, u *state.Update) (backend.Result, error) {
-	next, failed := b.next(u)
-	result, err := b.change(ctx, u.Node, next)
-	if err != nil {
-		return result, fmt.Errorf("iptables: %w", err)
+	failed := map[state.ServiceName]error{}
+	for _, s := range u.Changed {
+		if err := rules.Check(s); err != nil {
+			failed[s.Name] = err
+		}
 	}
-	result.Failed = failed
-	return result, nil
+	var total backend.Result
+	for {
+		next := b.next(u, failed)
+		result, err := b.change(ctx, u.Node, next)
+		total.Written += result.Written
+		if full, ok := errors.AsType[*noRoomError](err); ok && b.fail(next, full, failed) {
+			continue // without the Services that there is no room for
+		}
+		if err != nil {
+			return total, fmt.Errorf("iptables: %w", err)
+		}
+		total.Failed = failed
+		return total, nil
+	}
+}
+
+// noRoomError reports that the kernel has no room for a set.
+type noRoomError struct {
+	family state.Family
+	set    string
+	err    error
+}
+
+func (e *noRoomError) Error() string { return e.err.Error() }
+func (e *noRoomError) Unwrap() error { return e.err }
+
+// fail notes that the Services failed which need a set, and reports whether there are any that had not failed.
+func (b *Backend) fail(next map[state.ServiceName]*state.Service, full *noRoomError, failed map[state.ServiceName]error) (more bool) {
+	for name, svc := range next {
+		if svc != nil && failed[name] == nil && b.tables[full.family].Uses(svc, full.set) {
+			failed[name] = fmt.Errorf("%w: set sessionAffinity of some Services to None, or give them fewer endpoints", full)
+			more = true
+		}
+	}
+	return more
 }
 
 // Verify compares the tables with what was applied last and repairs them. See [backend.Backend].
@@ -195,10 +249,10 @@ func (b *Backend) service(name state.ServiceName) *state.Service {
 	return b.tables[state.IPv4].Service(name)
 }
 
-// next returns what becomes of the records of an update, nil of those that are to go. A Service that no rules can be made for keeps what it
-// had, but for the frontends that others have by now.
-func (b *Backend) next(u *state.Update) (next map[state.ServiceName]*state.Service, failed map[state.ServiceName]error) {
-	next, failed = map[state.ServiceName]*state.Service{}, map[state.ServiceName]error{}
+// next returns what becomes of the records of an update, nil of those that are to go. A Service that failed keeps what it had, but for the
+// frontends that others have by now.
+func (b *Backend) next(u *state.Update, failed map[state.ServiceName]error) map[state.ServiceName]*state.Service {
+	next := map[state.ServiceName]*state.Service{}
 	if u.Full && b.tables != nil {
 		for s := range b.tables[state.IPv4].Services() {
 			next[s.Name] = nil
@@ -209,8 +263,7 @@ func (b *Backend) next(u *state.Update) (next map[state.ServiceName]*state.Servi
 	}
 	taken := map[state.FrontendKey]bool{}
 	for _, s := range u.Changed {
-		if err := rules.Check(s); err != nil {
-			failed[s.Name] = err
+		if failed[s.Name] != nil {
 			continue
 		}
 		next[s.Name] = s
@@ -230,7 +283,7 @@ func (b *Backend) next(u *state.Update) (next map[state.ServiceName]*state.Servi
 			next[holder] = b.service(holder).Without(taken)
 		}
 	}
-	return next, failed
+	return next
 }
 
 // keysOf goes through the frontends of a record.
@@ -271,7 +324,9 @@ func (b *Backend) change(ctx context.Context, n *state.Node, next map[state.Serv
 	})
 	if err != nil {
 		b.cutter.Failed()
-		b.known = false
+		if _, ok := errors.AsType[*noRoomError](err); !ok {
+			b.known = false
+		}
 		b.desire(settingsBefore, before)
 		return result, err
 	}
@@ -279,12 +334,34 @@ func (b *Backend) change(ctx context.Context, n *state.Node, next map[state.Serv
 		notes = append(notes, flowcutter.Note{All: slices.Collect(b.tables[state.IPv4].Services()), Gap: wrote})
 	}
 	b.cutter.Committed(settings.NodePorts, notes...)
+	if b.node == nil {
+		b.leaveOther(ctx)
+	}
 	b.hold(before, next)
 	b.known, b.node = true, n
 	if settings.ServesLoopback() {
 		b.local.Keep(b.log)
 	}
 	return result, nil
+}
+
+// leaveOther removes what an earlier process has put into the other variant of iptables, now that all is in this one.
+func (b *Backend) leaveOther(ctx context.Context) {
+	other := Legacy
+	if b.tool.variant == Legacy {
+		other = NFT
+	}
+	t, err := newTool(other, b.inside)
+	if err != nil {
+		return // it is not there, and so it was not used
+	}
+	removed, err := b.clear(ctx, t, func() error { return nil })
+	if err != nil {
+		b.log.Warn("cannot look for rules of this program in the other variant of iptables", "variant", other, "error", err)
+	}
+	if removed {
+		b.log.Info("removed the rules of this program from the other variant of iptables", "variant", other)
+	}
 }
 
 // desire changes what the tables are to show.
@@ -378,10 +455,18 @@ func (b *Backend) held(ctx context.Context, f state.Family, t *tool, tables []ru
 // them.
 func (b *Backend) writeFamily(ctx context.Context, f state.Family) (written int, err error) {
 	p := b.tables[f].Plan()
-	for _, s := range p.Create {
-		if err := b.sets.Create(s); err != nil {
-			return 0, err
+	for i, s := range p.Create {
+		err := b.sets.Create(s)
+		if err == nil {
+			continue
 		}
+		for _, s := range p.Create[:i] {
+			err = errors.Join(err, b.sets.Destroy(s.Name))
+		}
+		if errors.Is(err, ipset.ErrFull) {
+			return 0, &noRoomError{f, s.Name, err}
+		}
+		return 0, err
 	}
 	for _, add := range p.Add {
 		if err := b.sets.Add(add.Set, add.Elements); err != nil {

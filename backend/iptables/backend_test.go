@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/internal/kernel/ipset"
 	"github.com/switchyard-net/switchyard/kernel/nodelock"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/netns"
@@ -404,6 +405,81 @@ func TestUnknownValueKeepsWhatItHad(t *testing.T) {
 	}
 	if r := verify(t, b); r.Written != 0 {
 		t.Errorf("%d objects written", r.Written)
+	}
+}
+
+// TestOtherVariantIsLeft changes the variant with a restart. The rules of the first one go, and its clients with affinity stay.
+func TestOtherVariantIsLeft(t *testing.T) {
+	ns := newNS(t)
+	before := tables(t, ns, NFT)
+	first := newBackend(t, ns, Options{Variant: NFT})
+	apply(t, first, recordtest.Full(everything()...))
+	run(t, ns, "ipset", "add", affinitySetOf(t, ns), "198.51.100.1", "timeout", "600")
+	closeBackend(t, first)
+	apply(t, newBackend(t, ns, Options{Variant: Legacy}), recordtest.Full(everything()...))
+	for line := range strings.SplitSeq(difference(before, tables(t, ns, NFT)), "\n") {
+		if strings.HasPrefix(line, "+ ip") {
+			t.Errorf("left: %s", line)
+		}
+	}
+	if !strings.Contains(run(t, ns, "ipset", "list", affinitySetOf(t, ns)), "198.51.100.1") {
+		t.Error("a client with affinity was forgotten")
+	}
+}
+
+// affinitySetOf returns the name of one of the sets of clients.
+func affinitySetOf(t *testing.T, ns *netns.NS) string {
+	t.Helper()
+	for name := range strings.FieldsSeq(run(t, ns, "ipset", "list", "-n")) {
+		if strings.HasPrefix(name, "SWY-4-C-") {
+			return name
+		}
+	}
+	t.Fatal("there is no set of clients")
+	return ""
+}
+
+// fewSets is a kernel that has room for a few more sets.
+type fewSets struct {
+	sets
+	left int
+}
+
+func (f *fewSets) Create(s ipset.Set) error {
+	if f.left == 0 {
+		return fmt.Errorf("create %s: %w", s.Name, ipset.ErrFull)
+	}
+	f.left--
+	return f.sets.Create(s)
+}
+
+func (f *fewSets) Destroy(name string) error {
+	f.left++
+	return f.sets.Destroy(name)
+}
+
+// TestNoRoomForAffinity lets the kernel run out of sets. Services with affinity fail, and the others are programmed, in the same update and later.
+func TestNoRoomForAffinity(t *testing.T) {
+	ns := newNS(t)
+	b := newBackend(t, ns, Options{Variant: NFT})
+	apply(t, b, recordtest.Full(recordtest.DualStack("first", 1, 1, 0)))
+	b.sets = &fewSets{b.sets, 8}
+	sticky, plain := recordtest.DualStack("sticky", 2, 10, time.Hour), recordtest.DualStack("plain", 3, 10, 0)
+	for range 2 {
+		r, err := b.Apply(t.Context(), recordtest.Delta(plain, sticky))
+		if err != nil || len(r.Failed) != 1 || r.Failed[sticky.Name] == nil {
+			t.Fatalf("Apply = %+v, %v", r, err)
+		}
+	}
+	few := recordtest.DualStack("sticky", 2, 3, time.Hour)
+	apply(t, b, recordtest.Delta(few))
+	if r := verify(t, b); r.Written != 0 {
+		t.Errorf("%d objects were written by a verification", r.Written)
+	}
+	many := recordtest.DualStack("many", 4, 3000, time.Hour)
+	r, err := b.Apply(t.Context(), recordtest.Delta(many))
+	if err != nil || r.Failed[many.Name] == nil || !strings.Contains(r.Failed[many.Name].Error(), "6000 endpoints") {
+		t.Errorf("Apply of too much affinity = %+v, %v", r, err)
 	}
 }
 

@@ -35,9 +35,11 @@ func Cleanup(ctx context.Context) (removed bool, err error) {
 	defer func() { err = errors.Join(err, lock.Close()) }()
 	b := &Backend{log: slog.New(slog.DiscardHandler), local: localnet.Open()}
 	defer func() { err = errors.Join(err, b.Close()) }()
-	if b.sets, err = ipset.Open(); err != nil {
+	conn, err := ipset.Open()
+	if err != nil {
 		return false, fmt.Errorf("iptables: %w", err)
 	}
+	b.sets = conn
 	if b.inside, err = currentNamespace(); err != nil {
 		return false, fmt.Errorf("iptables: %w", err)
 	}
@@ -55,7 +57,7 @@ func Cleanup(ctx context.Context) (removed bool, err error) {
 		return false, fmt.Errorf("iptables: there are sets of this dataplane, and so rules, which cannot be removed: %w", errors.Join(missing...))
 	}
 	for _, t := range tools {
-		was, err := b.clear(ctx, t)
+		was, err := b.clear(ctx, t, b.local.Disable)
 		if err != nil {
 			return removed, fmt.Errorf("iptables: %w", err)
 		}
@@ -64,8 +66,9 @@ func Cleanup(ctx context.Context) (removed bool, err error) {
 	return b.destroyAll(removed)
 }
 
-// clear removes the chains and jumps of a variant, and reports whether there were any.
-func (b *Backend) clear(ctx context.Context, t *tool) (removed bool, err error) {
+// clear removes the chains and jumps of a variant, and reports whether there were any. unguarded is called before those go that keep others
+// away from loopback addresses.
+func (b *Backend) clear(ctx context.Context, t *tool, unguarded func() error) (removed bool, err error) {
 	for _, f := range families {
 		tables, err := t.existing(ctx, f)
 		if err != nil {
@@ -88,7 +91,7 @@ func (b *Backend) clear(ctx context.Context, t *tool) (removed bool, err error) 
 			continue
 		}
 		if held.GuardsLoopback() {
-			if err := b.local.Disable(); err != nil {
+			if err := unguarded(); err != nil {
 				return removed, err
 			}
 		}

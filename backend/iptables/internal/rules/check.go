@@ -7,8 +7,12 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
+// maxSticky is how many endpoints of one Service may remember clients: each takes a set, of which the kernel has 65,534 for everybody.
+const maxSticky = 4096
+
 // Check returns what of a record no rule can be made for: values of a later version.
 func Check(s *state.Service) error {
+	sticky := 0
 	for i := range s.Ports {
 		p := &s.Ports[i]
 		if !slices.Contains(keyProtocols, p.Protocol) {
@@ -25,6 +29,9 @@ func Check(s *state.Service) error {
 				return fmt.Errorf("port %q has the frontend %v, which is not of family %v", p.Name, f.Addr, p.Family)
 			}
 		}
+		if p.Affinity > 0 {
+			sticky += len(stickyEndpoints(p))
+		}
 		for _, t := range []*state.Traffic{&p.Internal, &p.External} {
 			if t.Masquerade > state.MasqueradeNode {
 				return fmt.Errorf("port %q has the unknown masquerade rule %v", p.Name, t.Masquerade)
@@ -35,6 +42,10 @@ func Check(s *state.Service) error {
 				}
 			}
 		}
+	}
+	if sticky > maxSticky {
+		return fmt.Errorf("it has session affinity, and %d endpoints for all of its ports and families, of which iptables takes %d at most: set "+
+			"sessionAffinity to None, or give it fewer ports or endpoints", sticky, maxSticky)
 	}
 	return nil
 }

@@ -76,24 +76,36 @@ type port struct {
 	sticky []state.Endpoint
 }
 
+// routes are all of a port.
+func routes(p *state.Port) [4]*state.Route {
+	return [4]*state.Route{&p.Internal.Inside, &p.Internal.Outside, &p.External.Inside, &p.External.Outside}
+}
+
+// stickyEndpoints are the endpoints that are in a route of a port.
+func stickyEndpoints(p *state.Port) []state.Endpoint {
+	var all []state.Endpoint
+	for _, r := range routes(p) {
+		all = append(all, r.Endpoints...)
+	}
+	slices.SortFunc(all, state.Endpoint.Compare)
+	return slices.Compact(all)
+}
+
 func (p *port) add(t Table, chain string, rules ...string) {
 	p.part.chains[ChainID{t, chain}] = strings.Join(rules, "\n")
 }
 
 func (p *port) render() {
-	routes := []*state.Route{&p.Internal.Inside, &p.Internal.Outside, &p.External.Inside, &p.External.Outside}
-	for _, r := range routes {
+	for _, r := range routes(p.Port) {
 		for _, e := range r.Endpoints {
 			p.part.elements = append(p.part.elements, element{setName(p.f, setHairpin), ipset.Element{
 				Prefix: ipset.Addr(e.Addr.Addr()).Prefix, Protocol: p.Protocol, Port: e.Addr.Port(), Second: e.Addr.Addr(),
 			}})
 		}
-		if p.Affinity > 0 {
-			p.sticky = append(p.sticky, r.Endpoints...)
-		}
 	}
-	slices.SortFunc(p.sticky, state.Endpoint.Compare)
-	p.sticky = slices.Compact(p.sticky)
+	if p.Affinity > 0 {
+		p.sticky = stickyEndpoints(p.Port)
+	}
 	for _, e := range p.sticky {
 		p.endpoint(e)
 	}
@@ -239,7 +251,7 @@ func (p *port) views(inside, outside string) []string {
 // routes with these endpoints.
 func (p *port) route(r *state.Route) string {
 	var chain string
-	for i, first := range []*state.Route{&p.Internal.Inside, &p.Internal.Outside, &p.External.Inside, &p.External.Outside} {
+	for i, first := range routes(p.Port) {
 		if first.Equal(r) {
 			chain = fmt.Sprintf("%sR%d-%s", Prefix, i, p.id)
 			break

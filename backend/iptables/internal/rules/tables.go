@@ -240,6 +240,11 @@ func (t *Tables) Settings() *Settings { return t.settings }
 // Service returns the record of a Service, nil if there is none.
 func (t *Tables) Service(name state.ServiceName) *state.Service { return t.services[name] }
 
+// Uses reports whether a Service has a set of its own, or shares one, of this name.
+func (t *Tables) Uses(svc *state.Service, set string) bool {
+	return slices.ContainsFunc(t.settings.render(svc, t.family).sets, func(s ownSet) bool { return s.Name == set })
+}
+
 // Services are all records.
 func (t *Tables) Services() iter.Seq[*state.Service] { return maps.Values(t.services) }
 
