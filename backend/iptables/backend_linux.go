@@ -99,6 +99,9 @@ func (b *Backend) open(ctx context.Context) (err error) {
 		return err
 	}
 	b.sets = conn
+	if err := conn.Check(); err != nil {
+		return err
+	}
 	if b.flows, err = conntrack.Open(); err != nil {
 		return err
 	}
@@ -139,13 +142,13 @@ func (b *Backend) Close() error {
 // Disturbed gets a value when addresses of the node have changed, or when something else seems to have changed the tables.
 func (b *Backend) Disturbed() <-chan struct{} { return b.watcher.disturbed }
 
-// Reconfigure replaces the options, except for Logger, Variant, Locked, TakeOver, Program and the callback. Nothing in the kernel changes before the next Apply, which
+// Reconfigure replaces the options, except for Logger, Variant, Locked, TakeOver, Program and the callbacks. Nothing in the kernel changes before the next Apply, which
 // must be of a full update. No other method may be called meanwhile.
 func (b *Backend) Reconfigure(o Options) error {
 	if err := o.check(); err != nil {
 		return fmt.Errorf("iptables: %w", err)
 	}
-	o.Logger, o.Variant, o.OnFlowsCut = b.o.Logger, b.o.Variant, b.o.OnFlowsCut
+	o.Logger, o.Variant, o.OnFlowsCut, o.OnRules = b.o.Logger, b.o.Variant, b.o.OnFlowsCut, b.o.OnRules
 	o.Locked, o.TakeOver, o.Program = b.o.Locked, b.o.TakeOver, b.o.Program
 	b.o, b.known = o, false
 	return nil
@@ -178,6 +181,9 @@ func (b *Backend) nodePorts(n *state.Node) []netip.Addr {
 	}
 	return slices.DeleteFunc(on.Select(b.addrs.Addrs(), n), func(a netip.Addr) bool { return a.Is6() && a.IsLoopback() })
 }
+
+// Faults returns nothing: what others change is repaired.
+func (b *Backend) Faults() []error { return nil }
 
 // Apply makes the tables show u. See [backend.Backend].
 func (b *Backend) Apply(ctx context.Context, u *state.Update) (backend.Result, error) {
@@ -488,6 +494,11 @@ func (b *Backend) writeFamily(ctx context.Context, f state.Family) (written int,
 		return 0, err
 	}
 	p.Commit(kept)
+	if b.o.OnRules != nil && p.Restore != "" {
+		for _, table := range []rules.Table{rules.NAT, rules.Filter} {
+			b.o.OnRules(string(table), f, b.tables[f].Rules(table), p.Rules[table])
+		}
+	}
 	return p.Written - len(kept), nil
 }
 

@@ -43,6 +43,9 @@ func (*Backend) Faults() []error { return nil }
 // Close does nothing.
 func (*Backend) Close() error { return nil }
 
+// Available fails: iptables needs Linux.
+func Available() error { return errUnsupported }
+
 // Cleanup fails.
 func Cleanup(context.Context) (bool, error) { return false, errUnsupported }
 

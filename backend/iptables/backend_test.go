@@ -408,6 +408,25 @@ func TestUnknownValueKeepsWhatItHad(t *testing.T) {
 	}
 }
 
+// TestRulesAreCounted compares what OnRules reports with what iptables-save lists.
+func TestRulesAreCounted(t *testing.T) {
+	ns := newNS(t)
+	got := map[string]int{}
+	b := newBackend(t, ns, Options{Variant: Legacy, OnRules: func(table string, f state.Family, total, _ int) {
+		got[fmt.Sprint(f, table)] = total
+	}})
+	for _, services := range [][]*state.Service{everything(), everything()[3:], {}} {
+		apply(t, b, recordtest.Full(services...))
+		for f, family := range map[state.Family]string{state.IPv4: "iptables", state.IPv6: "ip6tables"} {
+			for _, table := range []string{"nat", "filter"} {
+				if want := strings.Count(run(t, ns, family+"-legacy-save", "-t", table), "\n-A SWY-"); got[fmt.Sprint(f, table)] != want {
+					t.Errorf("%v %s: %d rules reported, want %d", f, table, got[fmt.Sprint(f, table)], want)
+				}
+			}
+		}
+	}
+}
+
 // TestOtherVariantIsLeft changes the variant with a restart. The rules of the first one go, and its clients with affinity stay.
 func TestOtherVariantIsLeft(t *testing.T) {
 	ns := newNS(t)
@@ -508,11 +527,17 @@ func TestVariantIsPicked(t *testing.T) {
 
 func TestMissingPrograms(t *testing.T) {
 	ns := newNS(t)
+	if err := ns.Do(Available); err != nil {
+		t.Errorf("not available: %v", err)
+	}
 	t.Setenv("PATH", t.TempDir())
 	for _, v := range []Variant{Automatic, Legacy, NFT} {
 		err := ns.Do(func() error { _, err := New(context.Background(), Options{Variant: v}); return err })
 		if err == nil || !errors.Is(err, exec.ErrNotFound) || !strings.Contains(err.Error(), "install the package iptables") {
 			t.Errorf("variant %q: %v", v, err)
 		}
+	}
+	if err := ns.Do(Available); !errors.Is(err, exec.ErrNotFound) {
+		t.Errorf("available without programs: %v", err)
 	}
 }

@@ -143,15 +143,15 @@ func (t *tool) existing(ctx context.Context, f state.Family) ([]rules.Table, err
 // sets. It runs no program, and needs CAP_NET_ADMIN.
 func Programmed() (held bool, err error) {
 	conn, err := ipset.Open()
-	if errors.Is(err, ipset.ErrUnsupported) {
-		return false, nil
-	}
 	if err != nil {
 		return false, fmt.Errorf("iptables: %w", err)
 	}
 	defer conn.Close()
 	for _, f := range families {
 		sets, err := conn.Sets(rules.SetPrefix(f))
+		if errors.Is(err, ipset.ErrUnsupported) {
+			return false, nil
+		}
 		if err != nil {
 			return false, fmt.Errorf("iptables: %w", err)
 		}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/backend/iptables/internal/rules"
+	"github.com/switchyard-net/switchyard/internal/kernel/ipset"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -96,6 +97,29 @@ func (t *tool) save(ctx context.Context, f state.Family, table rules.Table) (str
 func (t *tool) restore(ctx context.Context, f state.Family, input string) error {
 	_, err := t.run(ctx, f, "restore", input, "--noflush", "--wait", lockSeconds)
 	return err
+}
+
+// Available returns why there can be no dataplane in the calling thread's network namespace, nil if there can be one: programs are missing, or
+// the kernel has no IP sets.
+func Available() error {
+	var missing []error
+	for _, v := range []Variant{NFT, Legacy} {
+		if _, err := newTool(v, nil); err != nil {
+			missing = append(missing, err)
+		}
+	}
+	if len(missing) == 2 {
+		return fmt.Errorf("iptables: %w", errors.Join(missing...))
+	}
+	conn, err := ipset.Open()
+	if err != nil {
+		return fmt.Errorf("iptables: %w", err)
+	}
+	defer conn.Close()
+	if err := conn.Check(); err != nil {
+		return fmt.Errorf("iptables: %w", err)
+	}
+	return nil
 }
 
 // pick returns the variant to use: that which is asked for, else the one that has rules already. It goes by the same signs as the wrappers that

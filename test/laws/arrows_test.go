@@ -57,7 +57,7 @@ var arrows = []arrow{
 
 	// The configuration: each dataplane owns its section, and the versions of files do not know each other.
 	{"field", nil},
-	{"backend/iptables", []string{"state", "backend", "kernel/flowcutter", "internal/kernel/ipset", "internal/kernel/localnet", "kernel/ifaddr", "kernel/conntrack", "kernel/nodelock", "field"}},
+	{"backend/iptables", []string{"state", "backend", "kernel/flowcutter", "internal/kernel/ipset", "internal/kernel/localnet", "internal/kernel/nft", "kernel/ifaddr", "kernel/conntrack", "kernel/nodelock", "field"}},
 	// It is pure, as that of nftables.
 	{"backend/iptables/internal/rules", []string{"state", "internal/kernel/ipset"}},
 	{"backend/ipvs", []string{"field"}},

@@ -18,30 +18,28 @@ type Conn struct {
 	socket *nl.NetlinkSocket
 	// sockets make requests use it.
 	sockets map[int]*nl.SocketHandle
-	// revisions are those of the types that the kernel knows, the greatest one.
+	// revisions are those of the types that were asked for, the greatest one that the kernel knows.
 	revisions map[Type]uint8
 }
 
-// Open connects to the sets of the calling thread's network namespace. It fails if the kernel has no IP sets.
+// Open connects to the sets of the calling thread's network namespace. Whether the kernel has any shows with the first call.
 func Open() (*Conn, error) {
 	s, err := nl.Subscribe(unix.NETLINK_NETFILTER)
 	if err != nil {
 		return nil, fmt.Errorf("open a netlink socket: %w", err)
 	}
-	c := &Conn{socket: s, sockets: map[int]*nl.SocketHandle{unix.NETLINK_NETFILTER: {Socket: s}}, revisions: map[Type]uint8{}}
+	return &Conn{socket: s, sockets: map[int]*nl.SocketHandle{unix.NETLINK_NETFILTER: {Socket: s}}, revisions: map[Type]uint8{}}, nil
+}
+
+// Check returns nil if the kernel has sets of all types. It may load modules for them.
+func (c *Conn) Check() error {
 	for _, t := range []Type{IP, Net, IPPort, NetPort, IPPortIP} {
-		revision, err := c.revision(t)
-		if err != nil {
-			c.Close()
-			if errors.Is(err, unix.EINVAL) || errors.Is(err, nl.IPSetError(nl.IPSET_ERR_FIND_TYPE)) {
-				err = ErrUnsupported
-			}
-			return nil, fmt.Errorf("sets of type %s: %w; they need the kernel modules ip_set and ip_set_%s, which a container cannot load: load "+
+		if _, err := c.revision(t); err != nil {
+			return fmt.Errorf("sets of type %s: %w; they need the kernel modules ip_set and ip_set_%s, which a container cannot load: load "+
 				"them on the node", t, err, strings.NewReplacer(":", "_", ",", "").Replace(string(t)))
 		}
-		c.revisions[t] = revision
 	}
-	return c, nil
+	return nil
 }
 
 // Close closes the connection.
@@ -74,6 +72,8 @@ const errHashFull = nl.IPSET_ERR_TYPE_SPECIFIC
 func readable(err error) error {
 	errno, ok := errors.AsType[unix.Errno](err)
 	switch {
+	case errno == unix.EINVAL || errno == nl.IPSET_ERR_FIND_TYPE:
+		return ErrUnsupported
 	case !ok || errno < nl.IPSET_ERR_PRIVATE:
 		return err
 	case errno == errHashFull:
@@ -98,6 +98,9 @@ func bigEndian(kind int, v uint32) *nl.RtAttr {
 
 // revision returns the greatest revision of a type that the kernel knows.
 func (c *Conn) revision(t Type) (uint8, error) {
+	if r, ok := c.revisions[t]; ok {
+		return r, nil
+	}
 	msgs, err := c.request(nl.IPSET_CMD_TYPE, false,
 		nl.NewRtAttr(nl.IPSET_ATTR_TYPENAME, nl.ZeroTerminated(string(t))), nl.NewRtAttr(nl.IPSET_ATTR_FAMILY, nl.Uint8Attr(unix.AF_INET)))
 	if err != nil {
@@ -106,6 +109,7 @@ func (c *Conn) revision(t Type) (uint8, error) {
 	for _, msg := range msgs {
 		for kind, value := range attrsOf(msg[nl.SizeofNfgenmsg:]) {
 			if kind == nl.IPSET_ATTR_REVISION && len(value) > 0 {
+				c.revisions[t] = value[0]
 				return value[0], nil
 			}
 		}
@@ -115,15 +119,19 @@ func (c *Conn) revision(t Type) (uint8, error) {
 
 // Create makes an empty set. It is not an error if there is one already that is the same.
 func (c *Conn) Create(s Set) error {
+	revision, err := c.revision(s.Type)
+	if err != nil {
+		return fmt.Errorf("create ipset %s of type %s: %w", s.Name, s.Type, err)
+	}
 	data := nl.NewRtAttr(nl.IPSET_ATTR_DATA|unix.NLA_F_NESTED, nil)
 	data.AddChild(bigEndian(nl.IPSET_ATTR_HASHSIZE, leastHashSize))
 	data.AddChild(bigEndian(nl.IPSET_ATTR_MAXELEM, s.MaxElements))
 	if s.Timeout > 0 {
 		data.AddChild(bigEndian(nl.IPSET_ATTR_TIMEOUT, s.Timeout))
 	}
-	_, err := c.request(nl.IPSET_CMD_CREATE, false, nameAttr(s.Name),
+	_, err = c.request(nl.IPSET_CMD_CREATE, false, nameAttr(s.Name),
 		nl.NewRtAttr(nl.IPSET_ATTR_TYPENAME, nl.ZeroTerminated(string(s.Type))),
-		nl.NewRtAttr(nl.IPSET_ATTR_REVISION, nl.Uint8Attr(c.revisions[s.Type])),
+		nl.NewRtAttr(nl.IPSET_ATTR_REVISION, nl.Uint8Attr(revision)),
 		nl.NewRtAttr(nl.IPSET_ATTR_FAMILY, nl.Uint8Attr(netFamily(s.Family))), data)
 	if err != nil {
 		return fmt.Errorf("create ipset %s: %w", s.Name, err)

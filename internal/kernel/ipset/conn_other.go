@@ -8,6 +8,9 @@ type Conn struct{}
 // Open fails: IP sets need Linux.
 func Open() (*Conn, error) { return nil, ErrUnsupported }
 
+// Check fails.
+func (*Conn) Check() error { return ErrUnsupported }
+
 // Close does nothing.
 func (*Conn) Close() {}
 

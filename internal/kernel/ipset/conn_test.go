@@ -29,6 +29,9 @@ func open(t *testing.T) *ipset.Conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Close)
+	if err := c.Check(); err != nil {
+		t.Fatal(err)
+	}
 	return c
 }
 

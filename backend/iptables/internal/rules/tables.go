@@ -26,6 +26,8 @@ type Tables struct {
 	// chains are desired, each with its rules, one a line, as iptables-save shows them.
 	chains map[ChainID]string
 	sets   map[string]*set
+	// rules counts those that are desired.
+	rules map[Table]int
 
 	held heldTables
 	// doubtful are the chains and sets for which what is desired may differ from what is held. All of them are if all is set.
@@ -68,6 +70,7 @@ func New(f state.Family, s *Settings) *Tables {
 	}
 	t := &Tables{
 		family: f, settings: s, services: map[state.ServiceName]*state.Service{}, chains: map[ChainID]string{}, sets: map[string]*set{},
+		rules: map[Table]int{},
 		trees: [treeCount]*tree{
 			treeAddresses: newTree(rootAddresses, f, address), treeNodePorts: newTree(rootNodePorts, f, 0),
 			treeRejectAddresses: newTree(rootRejectAddresses, f, address), treeRejectNodePorts: newTree(rootRejectNodePorts, f, 0),
@@ -122,7 +125,7 @@ func (t *Tables) fixed(s *Settings, n int) {
 	addresses := setName(t.family, setNodeAddresses)
 	for _, a := range s.NodePorts {
 		if state.FamilyOf(a) == t.family {
-			t.count(addresses, ipset.Addr(a), n)
+			t.need(addresses, ipset.Addr(a), n)
 		}
 	}
 }
@@ -151,7 +154,7 @@ func (t *Tables) remove(svc *state.Service) {
 	for _, s := range p.sets {
 		old := t.sets[s.Name]
 		for _, e := range s.elements {
-			t.count(s.Name, e, -1)
+			t.need(s.Name, e, -1)
 		}
 		if old.users--; old.users == 0 {
 			delete(t.sets, s.Name)
@@ -159,7 +162,7 @@ func (t *Tables) remove(svc *state.Service) {
 		t.doubt(s.Name)
 	}
 	for _, e := range p.elements {
-		t.count(e.set, e.Element, -1)
+		t.need(e.set, e.Element, -1)
 	}
 	for _, l := range p.leaves {
 		t.trees[l.tree].delete(l.key)
@@ -181,11 +184,11 @@ func (t *Tables) add(svc *state.Service) {
 		own.users++
 		t.doubt(s.Name)
 		for _, e := range s.elements {
-			t.count(s.Name, e, 1)
+			t.need(s.Name, e, 1)
 		}
 	}
 	for _, e := range p.elements {
-		t.count(e.set, e.Element, 1)
+		t.need(e.set, e.Element, 1)
 	}
 	for _, l := range p.leaves {
 		t.trees[l.tree].set(l.key, l.rule)
@@ -206,7 +209,9 @@ func (t *Tables) grow() {
 }
 
 func (t *Tables) setChain(id ChainID, content string, exists bool) {
+	t.rules[id.Table] -= count(t.chains[id])
 	if exists {
+		t.rules[id.Table] += count(content)
 		t.chains[id] = content
 	} else {
 		delete(t.chains, id)
@@ -214,8 +219,16 @@ func (t *Tables) setChain(id ChainID, content string, exists bool) {
 	t.doubtful.chains[id] = true
 }
 
-// count changes how often an element is needed.
-func (t *Tables) count(name string, e ipset.Element, n int) {
+// count returns how many rules a chain has.
+func count(content string) int {
+	if content == "" {
+		return 0
+	}
+	return 1 + strings.Count(content, "\n")
+}
+
+// need changes how often an element is needed.
+func (t *Tables) need(name string, e ipset.Element, n int) {
 	s := t.sets[name]
 	if s.elements[e] += n; s.elements[e] == 0 {
 		delete(s.elements, e)
@@ -267,6 +280,8 @@ type Plan struct {
 	Destroy []string
 	// Written counts the chains, sets, elements and jumps that change.
 	Written int
+	// Rules are those that are written, by table.
+	Rules map[Table]int
 
 	tables *Tables
 	chains []ChainID
@@ -290,8 +305,15 @@ func (t *Tables) Plan() *Plan {
 		}
 	}
 	p.Written += len(p.Create) + len(p.Destroy) + len(p.chains)
+	p.Rules = map[Table]int{}
+	for _, id := range p.chains {
+		p.Rules[id.Table] += count(t.chains[id])
+	}
 	return p
 }
+
+// Rules returns how many rules a table is to have.
+func (t *Tables) Rules(table Table) int { return t.rules[table] }
 
 func (t *Tables) planSets(p *Plan) {
 	names := slices.Collect(maps.Keys(t.doubtful.sets))
