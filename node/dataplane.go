@@ -9,6 +9,7 @@ import (
 
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/backend/ebpf"
+	"github.com/switchyard-net/switchyard/backend/iptables"
 	"github.com/switchyard-net/switchyard/backend/nftables"
 	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/ops/metrics"
@@ -49,6 +50,9 @@ type DataplaneOptions struct {
 	// OnResets is to be called with how many packets were answered with a reset because their endpoint has left a Service, for the metrics.
 	// It is not nil. See [nftables.Options].
 	OnResets func(service state.ServiceName, packets uint64)
+	// OnIPTablesRules is to be called with how many rules a table of iptables has, and how many were written, for the metrics. It is not nil. See
+	// [iptables.Options].
+	OnIPTablesRules func(table string, f state.Family, total, written int)
 }
 
 // DataplaneError is why [New] cannot open the dataplane of a mode: for want of rights, of something in the kernel, or because another
@@ -73,6 +77,8 @@ type dataplane struct {
 	cleanup func(ctx context.Context) (removed bool, err error)
 	// programmed reports whether the kernel holds anything of the dataplane. It is nil if that of another mode does.
 	programmed func() (bool, error)
+	// available returns why the dataplane cannot run on this node, so that [config.Config.AllowModeFallback] counts. It is nil if it always can.
+	available func() error
 }
 
 // dataplanes lists the dataplanes of an operating system, named as in runtime.GOOS. A mode that is not in the list cannot run there.
@@ -80,9 +86,10 @@ func dataplanes(goos string) []dataplane {
 	switch goos {
 	case "linux":
 		return []dataplane{
-			{config.ModeNFTables, metrics.ModeNFTables, openNFTables, nftables.Cleanup, nftables.Programmed},
+			{config.ModeNFTables, metrics.ModeNFTables, openNFTables, nftables.Cleanup, nftables.Programmed, nil},
 			// Its hooks end with the process.
-			{config.ModeEBPF, metrics.ModeEBPF, openEBPF, nil, nil},
+			{config.ModeEBPF, metrics.ModeEBPF, openEBPF, nil, nil, nil},
+			{config.ModeIPTables, metrics.ModeIPTables, openIPTables, iptables.Cleanup, iptables.Programmed, iptables.Available},
 		}
 	}
 	return nil
@@ -113,7 +120,7 @@ func SelectMode(c *config.Config, goos string) (config.Mode, error) {
 		return "", fmt.Errorf("mode %s has no dataplane in this release: set mode to nftables, on Linux", mode)
 	}
 	remedy := "set mode to nftables, or leave it blank"
-	if mode == config.ModeIPTables || mode == config.ModeIPVS {
+	if mode == config.ModeIPVS {
 		if c.AllowModeFallback {
 			return config.ModeNFTables, nil
 		}

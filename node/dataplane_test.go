@@ -20,10 +20,10 @@ func TestSelectMode(t *testing.T) {
 	}{
 		{"linux", "", false, config.ModeNFTables, ""},
 		{"linux", config.ModeNFTables, false, config.ModeNFTables, ""},
-		{"linux", config.ModeIPTables, true, config.ModeNFTables, ""},
+		{"linux", config.ModeIPTables, true, config.ModeIPTables, ""},
 		{"linux", config.ModeIPVS, true, config.ModeNFTables, ""},
-		{"linux", config.ModeIPTables, false, "", "mode iptables has no dataplane in this release: set mode to nftables, or leave it blank, or set allowModeFallback"},
-		{"linux", config.ModeIPVS, false, "", "allowModeFallback"},
+		{"linux", config.ModeIPTables, false, config.ModeIPTables, ""},
+		{"linux", config.ModeIPVS, false, "", "mode ipvs has no dataplane in this release: set mode to nftables, or leave it blank, or set allowModeFallback"},
 		{"linux", config.ModeEBPF, false, config.ModeEBPF, ""},
 		{"linux", config.ModeUserspace, true, "", "mode userspace has no dataplane in this release: set mode to nftables, or leave it blank"},
 		{"darwin", config.ModeEBPF, true, "", "on Linux"},

@@ -223,6 +223,7 @@ func New(ctx context.Context, o Options) (*Node, error) {
 		n.dataplane, err = chosen.open(ctx, o.Config, DataplaneOptions{
 			Logger: n.log, Program: o.Program, TakeOver: o.TakeOver, OnFlowsCut: n.registry.Conntrack,
 			TCPLingers: o.States == nil, OnResets: n.registry.Resets,
+			OnIPTablesRules: n.registry.IPTablesRules,
 		})
 		if err != nil {
 			p.close()
@@ -269,6 +270,12 @@ func (n *Node) choose(c *config.Config) (*dataplane, error) {
 		n.log.Warn("another dataplane serves this mode", "mode", c.Mode, "dataplane", mode, "remedy", "set mode to "+string(mode)+", or leave it blank")
 	}
 	chosen, _ := dataplaneOf(mode, runtime.GOOS)
+	if chosen.available != nil && c.AllowModeFallback {
+		if why := chosen.available(); why != nil {
+			n.log.Warn("mode cannot run on this node, and nftables takes its place, because allowModeFallback is set", "mode", mode, "error", why)
+			chosen, _ = dataplaneOf(config.ModeNFTables, runtime.GOOS)
+		}
+	}
 	n.mode = chosen.metrics
 	return &chosen, nil
 }

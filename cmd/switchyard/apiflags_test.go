@@ -44,7 +44,8 @@ func TestFlagsOfTheAPI(t *testing.T) {
 		{"apply nftables --socket-users no-such-user", []string{"--socket-users", "name a user of this host, or give the number"}},
 		{"apply nftables now", []string{`unknown command "now"`}},
 		{"apply ebpf --tls-cert a", []string{"--tls-cert and --tls-key are needed together"}},
-		{"apply iptables", []string{`unknown command "iptables"`}},
+		{"apply iptables --tls-cert a", []string{"--tls-cert and --tls-key are needed together"}},
+		{"apply magic", []string{`unknown command "magic"`}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.args, func(t *testing.T) {

@@ -9,11 +9,13 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/switchyard-net/switchyard/backend/iptables"
 	"github.com/switchyard-net/switchyard/backend/nftables"
 	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/examples"
@@ -35,7 +37,7 @@ type labOptions struct {
 func newLabCommand() *cobra.Command {
 	var o labOptions
 	cmd := &cobra.Command{
-		Use:   "lab [--source PATH] [--once] [--dataplane nftables|ebpf]",
+		Use:   "lab [--source PATH] [--once] [--dataplane nftables|ebpf|iptables]",
 		Short: "Show what manifests do, in a throw-away node",
 		Long: `Lab builds a node in network namespaces, runs ordinary application manifests in it and
 connects to every Service from a pod, from the node and from outside.
@@ -62,7 +64,7 @@ says how many connections they have translated; nftables does the others. That n
 	f := cmd.Flags()
 	f.StringVar(&o.source, "source", "", "manifest or directory of manifests (default: an example that is built in)")
 	f.BoolVar(&o.once, "once", false, "print the table once and exit")
-	f.StringVar(&o.dataplane, "dataplane", string(config.ModeNFTables), "nftables, or ebpf for socket hooks above it")
+	f.StringVar(&o.dataplane, "dataplane", string(config.ModeNFTables), "nftables, ebpf for socket hooks above it, or iptables")
 	o.log.register(f)
 	return cmd
 }
@@ -77,8 +79,8 @@ func (o *labOptions) run(ctx context.Context, stdout, stderr io.Writer) (err err
 	if err != nil {
 		return &usageError{"switchyard lab", err}
 	}
-	if o.dataplane != string(config.ModeNFTables) && o.dataplane != string(config.ModeEBPF) {
-		return &usageError{"switchyard lab", fmt.Errorf("--dataplane: %q is neither nftables nor ebpf", o.dataplane)}
+	if known := []config.Mode{config.ModeNFTables, config.ModeEBPF, config.ModeIPTables}; !slices.Contains(known, config.Mode(o.dataplane)) {
+		return &usageError{"switchyard lab", fmt.Errorf("--dataplane: %q is none of nftables, ebpf and iptables", o.dataplane)}
 	}
 	if err := enterNamespaces(); err != nil {
 		return err
@@ -107,8 +109,11 @@ func (o *labOptions) run(ctx context.Context, stdout, stderr io.Writer) (err err
 // open makes the dataplane of the node under test.
 func (o *labOptions) open(ctx context.Context, l *topology.Lab, log *slog.Logger) (lab.Dataplane, error) {
 	options := nftables.Options{Logger: log}
-	if o.dataplane == string(config.ModeNFTables) {
+	switch config.Mode(o.dataplane) {
+	case config.ModeNFTables:
 		return nftables.New(ctx, options)
+	case config.ModeIPTables:
+		return iptables.New(ctx, iptables.Options{Logger: log})
 	}
 	pair, err := sockethooks.NewPair(ctx, sockethooks.Of(l), options, new(atomic.Uint64))
 	if err != nil {

@@ -21,10 +21,12 @@ import (
 	"github.com/switchyard-net/switchyard/internal/manifest"
 )
 
-// KindNFTables and KindEBPF are the kinds of the files of a process that only programs nftables, without and with socket hooks above it.
+// KindNFTables and KindEBPF are the kinds of the files of a process that only programs nftables, without and with socket hooks above it,
+// KindIPTables is that of one which only programs iptables.
 const (
 	KindNFTables = "NFTablesConfiguration"
 	KindEBPF     = "EBPFConfiguration"
+	KindIPTables = "IPTablesConfiguration"
 )
 
 // dataplaneFile is a kind of file for a process that only programs a node by one dataplane. It stands for a whole configuration, in
@@ -45,7 +47,7 @@ func sectionOnly[T any](section func(c *v1alpha2.KubeProxyConfiguration) *T) fun
 // dataplaneFiles lists the kinds.
 var dataplaneFiles = []dataplaneFile{
 	{KindNFTables, config.ModeNFTables, "nftables", nftablesPart},
-	{iptables.Config{}.Kind(), config.ModeIPTables, "iptables", sectionOnly(func(c *v1alpha2.KubeProxyConfiguration) *iptables.Config { return &c.IPTables })},
+	{KindIPTables, config.ModeIPTables, "iptables", iptablesPart},
 	{ipvs.Config{}.Kind(), config.ModeIPVS, "ipvs", sectionOnly(func(c *v1alpha2.KubeProxyConfiguration) *ipvs.Config { return &c.IPVS })},
 	{KindEBPF, config.ModeEBPF, "ebpf", ebpfPart},
 	{userspace.Config{}.Kind(), config.ModeUserspace, "userspace", sectionOnly(func(c *v1alpha2.KubeProxyConfiguration) *userspace.Config { return &c.Userspace })},
@@ -113,6 +115,20 @@ func nftablesPart(c *v1alpha2.KubeProxyConfiguration) (any, func()) {
 	}
 }
 
+// iptablesFile has the section of the iptables dataplane, and beside it the rest.
+type iptablesFile struct {
+	iptables.Config
+	programming
+}
+
+func iptablesPart(c *v1alpha2.KubeProxyConfiguration) (any, func()) {
+	f := &iptablesFile{c.IPTables, programmingOf(c)}
+	return f, func() {
+		c.IPTables = f.Config
+		f.put(c)
+	}
+}
+
 // ebpfFile has the section of the hooks, and beside it that of nftables, which is below them, and the rest.
 type ebpfFile struct {
 	ebpf.Config
@@ -144,7 +160,7 @@ func (l *loaded) loadDataplane() {
 		l.add(l.shared, &field.Error{Path: l.dataplane.path(f.Path), Problem: f.Problem})
 	}
 	l.config, l.unset = c, unset
-	if l.dataplane.kind != KindNFTables && l.dataplane.kind != KindEBPF {
+	if !slices.Contains([]string{KindNFTables, KindEBPF, KindIPTables}, l.dataplane.kind) {
 		l.notes = append(l.notes, config.Note{File: l.shared.File(), Path: l.dataplane.kind, Text: "is for a dataplane that is not part of this release: no command takes it"})
 	}
 }

@@ -1,6 +1,7 @@
 package configfile_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -77,7 +78,7 @@ func TestEveryDataplaneKind(t *testing.T) {
 			t.Errorf("%s: %v", kind, err)
 			continue
 		}
-		if unsupported := len(notes) == 1 && strings.Contains(notes[0].Text, "no command takes it"); unsupported != (kind != configfile.KindNFTables && kind != configfile.KindEBPF) {
+		if unsupported := len(notes) == 1 && strings.Contains(notes[0].Text, "no command takes it"); unsupported != !slices.Contains([]string{configfile.KindNFTables, configfile.KindEBPF, configfile.KindIPTables}, kind) {
 			t.Errorf("%s: notes %v", kind, notes)
 		}
 		want := config.Default()
@@ -86,7 +87,7 @@ func TestEveryDataplaneKind(t *testing.T) {
 			t.Errorf("%s: %v %v %v are not at their defaults", kind, live, restart, none)
 		}
 		whole, _ := convert(t, "# Of all nodes.\n"+text, "v1alpha2", all)
-		if !strings.HasPrefix(whole, "# Of all nodes.\n"+text) || strings.Count(whole, "\n") < 5 && kind != "UserspaceConfiguration" && kind != "IPTablesConfiguration" {
+		if !strings.HasPrefix(whole, "# Of all nodes.\n"+text) || strings.Count(whole, "\n") < 5 && kind != "UserspaceConfiguration" {
 			t.Errorf("%s is converted to\n%s", kind, whole)
 		}
 		if again, _ := convert(t, whole, "v1alpha2", all); again != whole {

@@ -1,0 +1,37 @@
+package node
+
+import (
+	"context"
+
+	"github.com/switchyard-net/switchyard/backend/iptables"
+	"github.com/switchyard-net/switchyard/config"
+)
+
+// iptablesDataplane is the iptables dataplane, in terms of the configuration.
+type iptablesDataplane struct {
+	*iptables.Backend
+	options DataplaneOptions
+}
+
+func openIPTables(ctx context.Context, c *config.Config, o DataplaneOptions) (Dataplane, error) {
+	d := iptablesDataplane{options: o}
+	var err error
+	if d.Backend, err = iptables.New(ctx, d.of(c)); err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// Reconfigure implements [Dataplane].
+func (d iptablesDataplane) Reconfigure(c *config.Config) error { return d.Backend.Reconfigure(d.of(c)) }
+
+// of returns the options of the dataplane. LocalhostNodePorts is a part of the states' NodePort addresses.
+func (d iptablesDataplane) of(c *config.Config) iptables.Options {
+	if c.ResetConnectionsToRemovedEndpoints {
+		d.options.Logger.Warn("resetConnectionsToRemovedEndpoints has no effect in mode iptables", "remedy", "set mode to nftables, or the field to false")
+	}
+	return iptables.Options{
+		Logger: d.options.Logger, Program: d.options.Program, TakeOver: d.options.TakeOver, OnFlowsCut: d.options.OnFlowsCut,
+		OnRules: d.options.OnIPTablesRules, MasqueradeBit: new(int(c.MasqueradeBit())),
+	}
+}
