@@ -40,6 +40,7 @@ func inNS(t testing.TB, ns *netns.NS, fn func() error) {
 func newBackend(t testing.TB, ns *netns.NS, o Options) *Backend {
 	t.Helper()
 	var b *Backend
+	o.TakeOver = time.Minute // a program that another test starts has our sockets, too, for a moment
 	inNS(t, ns, func() (err error) { b, err = New(t.Context(), o); return err })
 	t.Cleanup(func() { closeBackend(t, b) })
 	return b

@@ -5,6 +5,7 @@ package iptables
 import (
 	"os"
 	"testing"
+	"time"
 
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/conformance"
@@ -19,7 +20,7 @@ func TestConformance(t *testing.T) {
 				Name:         "iptables-" + string(v),
 				SharesTables: v == NFT,
 				New: func(s conformance.Settings) (backend.Backend, error) {
-					return New(t.Context(), Options{Logger: s.Logger, Variant: v})
+					return New(t.Context(), Options{Logger: s.Logger, Variant: v, TakeOver: time.Minute})
 				},
 			})
 		})
