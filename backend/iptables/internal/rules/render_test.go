@@ -1,0 +1,146 @@
+package rules
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/recordtest"
+)
+
+var someSettings = &Settings{MasqueradeMark: 1 << 14, MaxAffinityClients: 100}
+
+// TestDrawIsEven follows the probabilities from the first chain to each endpoint: all of them are drawn alike, however many there are, and a
+// change of one changes few chains.
+func TestDrawIsEven(t *testing.T) {
+	var before map[ChainID]string
+	for _, n := range []int{1, 2, 3, 16, 17, 40, 300, 5000, 5001} {
+		svc := recordtest.DualStack("web", 1, n, 0)
+		p := someSettings.render(svc, state.IPv4)
+		got := map[string]float64{}
+		deepest := 0
+		var follow func(chain string, share float64, depth int)
+		follow = func(chain string, share float64, depth int) {
+			deepest = max(deepest, depth)
+			for rule := range strings.SplitSeq(p.chains[ChainID{NAT, chain}], "\n") {
+				if strings.HasPrefix(rule, "-j SWY-MARK") {
+					continue
+				}
+				probability := 1.0
+				if _, after, ok := strings.Cut(rule, "--probability "); ok {
+					number, _, _ := strings.Cut(after, " ")
+					probability, _ = strconv.ParseFloat(number, 64)
+				}
+				target := rule[strings.LastIndex(rule, " ")+1:]
+				if strings.Contains(rule, "-j DNAT") {
+					got[target] += share * probability
+				} else {
+					follow(target, share*probability, depth+1)
+				}
+				share *= 1 - probability
+			}
+		}
+		follow(Prefix+"CI-"+portID(svc.Name, &svc.Ports[0]), 1, 1)
+		if len(got) != n {
+			t.Errorf("%d of %d endpoints are drawn", len(got), n)
+		}
+		for endpoint, share := range got {
+			if math.Abs(share*float64(n)-1) > 1e-4 {
+				t.Errorf("%d endpoints: %s is drawn with %g, want %g", n, endpoint, share, 1/float64(n))
+			}
+		}
+		if deepest > 1+maxDraws {
+			t.Errorf("%d endpoints: %d chains deep", n, deepest)
+		}
+		if n == 5001 {
+			changed := 0
+			for id, content := range p.chains {
+				if before[id] != content {
+					changed++
+				}
+			}
+			if changed > 1+maxDraws {
+				t.Errorf("one endpoint more among %d changes %d chains of %d", n-1, changed, len(p.chains))
+			}
+		}
+		before = p.chains
+	}
+}
+
+// TestClientLeavesOtherEndpoints: where a view does not have the endpoint that a client had in another one, the client gets a new one for both.
+func TestClientLeavesOtherEndpoints(t *testing.T) {
+	svc := recordtest.EveryKind("web", 1, 3, time.Hour)
+	p := someSettings.render(svc, state.IPv4)
+	id := portID(svc.Name, &svc.Ports[0])
+	outside := p.chains[ChainID{NAT, Prefix + "R3-" + id}]
+	for i, e := range svc.Ports[0].Internal.Inside.Endpoints {
+		set := setName(state.IPv4, "C-"+hash(id, e.Addr))
+		recalls := strings.Contains(outside, "--match-set "+set+" src -g "+Prefix+"E-"+hash(id, e.Addr))
+		forgets := strings.Contains(outside, "-j SET --del-set "+set+" src")
+		if recalls != (i == 0) || forgets == recalls {
+			t.Errorf("endpoint %d: recalled %v, forgotten %v in\n%s", i, recalls, forgets, outside)
+		}
+	}
+}
+
+// TestChangesEndLikeAFreshStart lets Services come, change and go at random, as do the settings. What is desired in the end is what a new process
+// would desire, and what is held by then is that, too.
+func TestChangesEndLikeAFreshStart(t *testing.T) {
+	for seed := range uint64(30) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		settings := *someSettings
+		f := []state.Family{state.IPv4, state.IPv6}[rng.IntN(2)]
+		tables := New(f, &settings)
+		current := map[state.ServiceName]*state.Service{}
+		for range 40 {
+			next := map[state.ServiceName]*state.Service{}
+			for range rng.IntN(5) {
+				n := rng.IntN(60)
+				name := fmt.Sprintf("s%d", n)
+				var svc *state.Service
+				switch rng.IntN(4) {
+				case 0:
+					svc = &state.Service{Name: state.ServiceName{Namespace: "test", Name: name}}
+				case 1:
+					svc = recordtest.EveryKind(name, n, rng.IntN(30), time.Duration(rng.IntN(2))*time.Hour)
+				default:
+					svc = recordtest.DualStack(name, n, rng.IntN(30), time.Duration(rng.IntN(2))*time.Hour)
+				}
+				next[svc.Name], current[svc.Name] = svc, svc
+				if len(svc.Ports) == 0 {
+					next[svc.Name] = nil
+					delete(current, svc.Name)
+				}
+			}
+			if rng.IntN(10) == 0 {
+				changed := *tables.Settings()
+				changed.Detector.NodeCIDR = !changed.Detector.NodeCIDR
+				changed.PodCIDRs = recordtest.Node().PodCIDRs
+				changed.NodePorts = recordtest.Node().Addresses[:rng.IntN(3)]
+				tables.Configure(&changed)
+			}
+			tables.Change(next)
+			if rng.IntN(3) > 0 { // else the change is merged into the next one
+				tables.Plan().Commit(nil)
+			}
+		}
+		tables.Plan().Commit(nil)
+		if p := tables.Plan(); p.Written != 0 || p.Restore != "" {
+			t.Fatalf("seed %d: a plan after a plan writes %d objects", seed, p.Written)
+		}
+		fresh := New(f, tables.Settings())
+		fresh.Change(current)
+		fresh.held = tables.held
+		if p := fresh.Plan(); p.Written != 0 {
+			t.Errorf("seed %d: a new process writes %d objects:\n%s", seed, p.Written, p.Restore)
+		}
+		if got, want := tables.Rules(NAT), fresh.Rules(NAT); got != want {
+			t.Errorf("seed %d: %d rules counted, want %d", seed, got, want)
+		}
+	}
+}
