@@ -48,8 +48,8 @@ type Note struct {
 	Gap bool
 }
 
-// lastPatience is how long it may take to close.
-const lastPatience = time.Second
+// closeTimeout is how long it may take to close.
+const closeTimeout = time.Second
 
 // cutAgain is how long a failure is left alone, unless another commit comes first.
 const cutAgain = time.Second
@@ -63,10 +63,10 @@ const lookPause = 250 * time.Millisecond
 // for a CPU does not count: on a busy node, stale flows would last longer for nothing.
 const lookShare = 3
 
-// removalPatience is how long a commit waits for the end of a removal of flows to a frontend that it concerns. With 10,000 flows in
+// removalWait is how long a commit waits for the end of a removal of flows to a frontend that it concerns. With 10,000 flows in
 // the kernel's table, a removal takes 3 ms. With so many that it takes longer, others must not wait: then a flow to an endpoint
 // that comes back at this very moment may have to begin once more.
-const removalPatience = 5 * time.Millisecond
+const removalWait = 5 * time.Millisecond
 
 // Options are the settings of a Cutter.
 type Options struct {
@@ -92,7 +92,7 @@ func (c *Cutter) Start() {
 	c.done.Go(func() { c.run(ctx) })
 }
 
-// Close cuts what has become stale, within lastPatience: it may be long until a next process looks at all flows.
+// Close cuts what has become stale, within closeTimeout: it may be long until a next process looks at all flows.
 func (c *Cutter) Close() {
 	if c.stop != nil {
 		c.stop()
@@ -107,7 +107,7 @@ func (c *Cutter) Begin(changes ...Note) {
 		if removed := c.cleaner.Removing(n.New); removed != nil {
 			select {
 			case <-removed:
-			case <-time.After(removalPatience):
+			case <-time.After(removalWait):
 			}
 			return // the next removal begins after the commit
 		}
@@ -155,7 +155,7 @@ func hasUDP(s *state.Service) bool {
 
 func (c *Cutter) run(ctx context.Context) {
 	defer func() {
-		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastPatience)
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 		defer cancel()
 		if err := c.Cut(last); err != nil {
 			c.log.Warn("stale flows could not be deleted; the next process will try again", "error", err)

@@ -322,7 +322,7 @@ func TestNobodyWaitsForACrowdedTable(t *testing.T) {
 // TestCommitWaitsForItsFlows: a flow that begins after a commit must not be deleted as one of those before it, where that costs
 // nobody much.
 func TestCommitWaitsForItsFlows(t *testing.T) {
-	for walk, want := range map[time.Duration]time.Duration{3 * time.Millisecond: 2 * time.Millisecond, time.Second: removalPatience} {
+	for walk, want := range map[time.Duration]time.Duration{3 * time.Millisecond: 2 * time.Millisecond, time.Second: removalWait} {
 		synctest.Test(t, func(t *testing.T) {
 			c := New(&timedTable{took: walk}, Options{Logger: slog.New(slog.DiscardHandler)})
 			c.Start()
