@@ -21,6 +21,13 @@ type Options struct {
 	Logger *slog.Logger
 }
 
+// ServiceDevice is the device on which the IPVS dataplane has the addresses of Services. They are not this machine's, so that they are left
+// out, as those on kube-proxy's.
+const ServiceDevice = "switchyard-ipvs"
+
+// serviceDevices are the devices whose addresses are those of Services.
+var serviceDevices = []string{ServiceDevice, "kube-ipvs0"}
+
 // normalize sorts addrs in place and removes duplicates.
 func normalize(addrs []netip.Addr) []netip.Addr {
 	slices.SortFunc(addrs, netip.Addr.Compare)

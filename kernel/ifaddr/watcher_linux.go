@@ -2,6 +2,7 @@ package ifaddr
 
 import (
 	"cmp"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -27,6 +28,9 @@ type Watcher struct {
 	table   *netlink.Handle
 	changed chan struct{}
 	stopped chan struct{}
+	// services are the numbers of the devices whose addresses are those of Services, as of the last reading. Many addresses come and go there,
+	// and reading all for each would take time that grows with their square.
+	services []int
 
 	mu    sync.Mutex
 	addrs []netip.Addr
@@ -93,12 +97,12 @@ func subscribe() (*os.File, error) {
 }
 
 // run reads the addresses again after each burst of events, until the event socket is closed. What an event contains is not
-// looked at: events may be lost or overtaken, the table may not.
+// looked at, but for the device: events may be lost or overtaken, the table may not.
 func (w *Watcher) run(events syscall.RawConn) {
 	defer close(w.stopped)
 	defer w.closeSockets()
 	for {
-		err := await(events)
+		err := await(events, w.services)
 		if _, failed := errors.AsType[*os.SyscallError](err); failed {
 			w.log.Error("stopped watching interface addresses", "error", err)
 		}
@@ -117,16 +121,20 @@ func (w *Watcher) run(events syscall.RawConn) {
 	}
 }
 
-// await blocks until there is at least one event, and takes all that are there. It returns os.ErrDeadlineExceeded if the
+// await blocks until there is at least one event, not counting those of ignored devices, and takes all that are there. It returns os.ErrDeadlineExceeded if the
 // deadline comes first, an os.SyscallError if the kernel refuses, and any other error if the socket is closed.
-func await(events syscall.RawConn) error {
-	var buf [1]byte // a longer message is cut off
+func await(events syscall.RawConn, ignored []int) error {
+	var buf [unix.SizeofNlMsghdr + unix.SizeofIfAddrmsg]byte // a longer message is cut off
 	var recvErr error
 	err := events.Read(func(fd uintptr) bool {
-		for some := false; ; some = true {
-			_, _, err := unix.Recvfrom(int(fd), buf[:], 0)
+		for some := false; ; {
+			n, _, err := unix.Recvfrom(int(fd), buf[:], 0)
 			switch err {
-			case nil, unix.EINTR:
+			case nil:
+				if n == len(buf) && slices.Contains(ignored, deviceOf(buf[:])) {
+					continue
+				}
+			case unix.EINTR:
 			case unix.ENOBUFS: // events were lost: as good as an event
 			case unix.EAGAIN:
 				return some
@@ -134,9 +142,15 @@ func await(events syscall.RawConn) error {
 				recvErr = os.NewSyscallError("recvfrom", err)
 				return true
 			}
+			some = true
 		}
 	})
 	return cmp.Or(recvErr, err)
+}
+
+// deviceOf returns the number of the device that an event is about.
+func deviceOf(event []byte) int {
+	return int(binary.NativeEndian.Uint32(event[unix.SizeofNlMsghdr+4:])) // struct ifaddrmsg
 }
 
 func (w *Watcher) list() ([]netip.Addr, error) {
@@ -144,10 +158,13 @@ func (w *Watcher) list() ([]netip.Addr, error) {
 	if err != nil {
 		return nil, err
 	}
+	if w.services, err = w.serviceLinks(); err != nil {
+		return nil, err
+	}
 	var addrs []netip.Addr
 	for _, e := range entries {
 		// An address that somebody else on the link has, too, is configured but not used.
-		if e.IPNet == nil || e.Flags&unix.IFA_F_DADFAILED != 0 {
+		if e.IPNet == nil || e.Flags&unix.IFA_F_DADFAILED != 0 || slices.Contains(w.services, e.LinkIndex) {
 			continue
 		}
 		if addr, ok := netip.AddrFromSlice(e.IP); ok {
@@ -155,6 +172,21 @@ func (w *Watcher) list() ([]netip.Addr, error) {
 		}
 	}
 	return normalize(addrs), nil
+}
+
+// serviceLinks returns the numbers of the devices whose addresses are those of Services.
+func (w *Watcher) serviceLinks() (links []int, err error) {
+	for _, name := range serviceDevices {
+		link, err := w.table.LinkByName(name)
+		if _, absent := errors.AsType[netlink.LinkNotFoundError](err); absent || errors.Is(err, unix.ENODEV) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		links = append(links, link.Attrs().Index)
+	}
+	return links, nil
 }
 
 func (w *Watcher) set(addrs []netip.Addr) {

@@ -117,6 +117,41 @@ func TestWatcher(t *testing.T) {
 	expect(t, w, addrs("127.0.0.1 ::1"))
 }
 
+// TestServiceDevice: the addresses of Services are not the machine's, and nothing is read again when they change.
+func TestServiceDevice(t *testing.T) {
+	h := newHost(t)
+	h.add("10.0.0.5")
+	w := h.watch()
+	for _, name := range serviceDevices {
+		h.must(h.h.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: name[:4]}))
+		services, err := h.h.LinkByName(name)
+		h.must(err)
+		for _, a := range addrs("10.96.0.10 fd00::96") {
+			h.must(h.h.AddrAdd(services, h.address(a)))
+		}
+	}
+	h.add("10.0.0.6")
+	expect(t, w, addrs("10.0.0.5 10.0.0.6"))
+
+	var events *os.File
+	h.must(h.ns.Do(func() (err error) { events, err = subscribe(); return err }))
+	defer events.Close()
+	link, err := h.h.LinkByName(ServiceDevice)
+	h.must(err)
+	h.must(h.h.AddrAdd(link, h.address(netip.MustParseAddr("10.96.0.11"))))
+	h.must(events.SetReadDeadline(time.Now().Add(50 * time.Millisecond)))
+	raw, err := events.SyscallConn()
+	h.must(err)
+	if err := await(raw, []int{link.Attrs().Index}); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("an address of a Service is an event (%v)", err)
+	}
+	h.must(events.SetReadDeadline(time.Time{}))
+	h.add("10.0.0.7")
+	if err := await(raw, []int{link.Attrs().Index}); err != nil {
+		t.Errorf("an address of the machine after that: %v", err)
+	}
+}
+
 // TestStorm adds and deletes at random, so that events come while addresses are read.
 func TestStorm(t *testing.T) {
 	h := newHost(t)
