@@ -120,7 +120,7 @@ func open(ctx context.Context, o Options, k kernel, more ...finder) (*Backend, e
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("nftables: %w", err), b.Close())
 	}
-	b.cutter = flowcutter.New(b.flows, flowcutter.Options{Logger: b.log, OnCut: o.OnFlowsCut})
+	b.cutter = flowcutter.New(b.flows, flowcutter.Options{Logger: b.log, OnCut: o.OnFlowsCut, Elsewhere: o.Elsewhere})
 	b.cutter.Start()
 	return b, nil
 }
@@ -226,7 +226,7 @@ func (b *Backend) Reconfigure(o Options) error {
 		return fmt.Errorf("nftables: %w", err)
 	}
 	o.Logger, o.Locked, o.TakeOver, o.Program, o.OnFlowsCut = b.o.Logger, b.o.Locked, b.o.TakeOver, b.o.Program, b.o.OnFlowsCut
-	o.OnGone, o.OnResets = b.o.OnGone, b.o.OnResets
+	o.OnGone, o.OnResets, o.Elsewhere = b.o.OnGone, b.o.OnResets, b.o.Elsewhere
 	b.o, b.detector, b.known = o, o.LocalDetector, false
 	return nil
 }

@@ -207,10 +207,15 @@ func (c *Cleaner) forget(f state.FrontendKey, noted int) {
 // frontend and also on a NodePort, it is the frontend's.
 func (c *Cleaner) wrong(flow conntrack.Flow) bool {
 	dst := flow.Orig.Dst
-	s, isPending := c.pending[state.FrontendKey{Family: flow.Family, Protocol: flow.Protocol, Addr: dst.Addr(), Port: dst.Port()}]
+	f := state.FrontendKey{Family: flow.Family, Protocol: flow.Protocol, Addr: dst.Addr(), Port: dst.Port()}
+	s, isPending := c.pending[f]
 	if !isPending {
-		s, isPending = c.pending[state.FrontendKey{Family: flow.Family, Protocol: flow.Protocol, Port: dst.Port()}]
+		f.Addr = netip.Addr{}
+		s, isPending = c.pending[f]
 		isPending = isPending && c.servesNodePorts(dst.Addr())
+	}
+	if isPending && len(s.endpoints) == 0 && c.elsewhere(f) {
+		return false
 	}
 	if flow.Protocol != state.UDP {
 		return isPending && flow.Unconnected && flow.Reply.Src == dst

@@ -14,6 +14,9 @@ func (c *Cleaner) filters(f state.FrontendKey, s suspect) (filters []conntrack.F
 	if s.anybody && len(s.endpoints) > 0 {
 		return nil, false
 	}
+	if len(s.endpoints) == 0 && c.elsewhere(f) {
+		return nil, true
+	}
 	addrs := []netip.Addr{f.Addr}
 	if !f.Addr.IsValid() {
 		addrs = c.nodePorts

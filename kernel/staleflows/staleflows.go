@@ -64,6 +64,9 @@ type Options struct {
 	// OnClean is called by Clean for each family whose flows were looked at, with the time that it took to list and to delete
 	// them, and the number that was deleted, partly estimated. It must return soon. Default: no callback.
 	OnClean func(f state.Family, took time.Duration, deleted int)
+	// Elsewhere reports whether a frontend that no service noted has any longer is served by another dataplane: its flows are left to
+	// that one. It is called by the goroutine that calls Clean. Default: none is.
+	Elsewhere func(state.FrontendKey) bool
 }
 
 // Cleaner remembers which frontends have changed and deletes their stale flows. All its methods but Removing must be called by
@@ -72,6 +75,8 @@ type Cleaner struct {
 	table   Table
 	log     *slog.Logger
 	onClean func(state.Family, time.Duration, int)
+	// elsewhere is Options.Elsewhere.
+	elsewhere func(state.FrontendKey) bool
 	// nodePorts are sorted.
 	nodePorts []netip.Addr
 	// pending are the frontends whose flows must be looked at.
@@ -127,12 +132,15 @@ func (s *suspect) leave(endpoints []netip.AddrPort) {
 
 // New returns a Cleaner of t that has nothing to do yet.
 func New(t Table, o Options) *Cleaner {
-	c := &Cleaner{table: t, log: o.Logger, onClean: o.OnClean, pending: map[state.FrontendKey]suspect{}}
+	c := &Cleaner{table: t, log: o.Logger, onClean: o.OnClean, elsewhere: o.Elsewhere, pending: map[state.FrontendKey]suspect{}}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
 	}
 	if c.onClean == nil {
 		c.onClean = func(state.Family, time.Duration, int) {}
+	}
+	if c.elsewhere == nil {
+		c.elsewhere = func(state.FrontendKey) bool { return false }
 	}
 	return c
 }

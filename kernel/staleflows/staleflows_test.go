@@ -680,3 +680,28 @@ func TestOnClean(t *testing.T) {
 		}
 	})
 }
+
+// TestElsewhere: flows to a frontend that has gone to another dataplane are that one's, whichever way they would be deleted.
+func TestElsewhere(t *testing.T) {
+	for _, old := range []bool{false, true} {
+		moved := state.FrontendKey{Family: state.IPv4, Protocol: state.UDP, Addr: ap("10.96.0.10:53").Addr(), Port: 53}
+		elsewhere := map[state.FrontendKey]bool{moved: true}
+		table := &fakeTable{old: old, flows: []conntrack.Flow{flow("10.96.0.10:53", "10.244.1.1:53"), flow("10.96.0.11:53", "10.244.1.1:53")}}
+		c := New(table, Options{Elsewhere: func(f state.FrontendKey) bool { return elsewhere[f] }})
+		c.Note(service("dns", "10.96.0.10:53 10.96.0.11:53", "10.244.1.1:53"), service("dns", "", ""))
+		if _, err := c.Clean(t.Context(), nil); err != nil {
+			t.Fatal(err)
+		}
+		if want := []conntrack.Flow{flow("10.96.0.10:53", "10.244.1.1:53")}; !slices.Equal(table.flows, want) {
+			t.Errorf("kernel without filters %v: flows %v are left, want %v", old, table.flows, want)
+		}
+		// One that comes back is judged by its endpoints, whatever is said of it.
+		c.Note(nil, service("dns", "10.96.0.10:53", "10.244.1.2:53"))
+		if _, err := c.Clean(t.Context(), nil); err != nil {
+			t.Fatal(err)
+		}
+		if len(table.flows) > 0 {
+			t.Errorf("kernel without filters %v: flows %v are left of a frontend with other endpoints", old, table.flows)
+		}
+	}
+}
