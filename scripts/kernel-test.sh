@@ -3,9 +3,9 @@
 # an emulated PC (QEMU without KVM, so that it works inside of virtual machines and containers too).
 #
 # That kernel is old (Linux 6.1 in Debian 12), and has SCTP, which many others lack. So this is where it shows that the
-# dataplane needs nothing newer, and that SCTP services serve SCTP connections.
+# dataplane needs nothing newer, and that SCTP services serve SCTP connections. It has IPVS, too.
 #
-# usage: [DATAPLANE=nftables|ebpf] kernel-test.sh [TEST FLAG...]   for example: kernel-test.sh -test.run TestConformance/stories/sctp
+# usage: [DATAPLANE=nftables|ebpf|ipvs] kernel-test.sh [TEST FLAG...]   for example: kernel-test.sh -test.run TestConformance/stories/sctp
 #
 # The exit status is that of the tests. Downloads are kept in .cache/kernel-test; delete it to get newer ones.
 set -euo pipefail

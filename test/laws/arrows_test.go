@@ -79,6 +79,7 @@ var arrows = []arrow{
 	{"internal/manifest", []string{"client/regularfile"}},
 	{"kubeconv", []string{"model", "state"}},
 	{"internal/kernel/nft", nil},
+	{"internal/kernel/ipvs", nil},
 	{"ops/nodesetup", []string{"kernel/conntrack", "state"}},
 	{"internal/kernel/leftovers", []string{"internal/kernel/nft"}},
 	{"internal/resident", nil},
