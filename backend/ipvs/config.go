@@ -1,4 +1,3 @@
-// Package ipvs owns the configuration section of the IPVS dataplane; the dataplane itself is not part of this release.
 package ipvs
 
 import (

@@ -60,7 +60,9 @@ var arrows = []arrow{
 	{"backend/iptables", []string{"state", "backend", "kernel/flowcutter", "internal/kernel/ipset", "internal/kernel/localnet", "internal/kernel/nft", "kernel/ifaddr", "kernel/conntrack", "kernel/nodelock", "field"}},
 	// It is pure, as that of nftables.
 	{"backend/iptables/internal/rules", []string{"state", "internal/kernel/ipset"}},
-	{"backend/ipvs", []string{"field"}},
+	{"backend/ipvs", []string{"state", "backend", "internal/kernel/ipvs", "internal/kernel/nft", "kernel/ifaddr", "kernel/conntrack", "kernel/staleflows", "field"}},
+	// It is pure.
+	{"backend/ipvs/internal/plan", []string{"state", "internal/kernel/nft"}},
 	{"backend/ebpf", []string{"state", "backend", "kernel/ifaddr", "field"}},
 	// It is pure, and knows neither maps nor programs.
 	{"backend/ebpf/internal/plan", []string{"state"}},
@@ -277,7 +279,7 @@ var pureStandard = []string{
 // purePackages are the packages that wait for nothing, with the reason.
 var purePackages = map[string]string{
 	"brain": whyPure, "model": whyPure, "state": whyPure, "backend/nftables/internal/ruleset": whyRuleset,
-	"backend/ebpf/internal/plan": whyRuleset, "backend/iptables/internal/rules": whyRuleset,
+	"backend/ebpf/internal/plan": whyRuleset, "backend/iptables/internal/rules": whyRuleset, "backend/ipvs/internal/plan": whyRuleset,
 }
 
 const whyPure = `

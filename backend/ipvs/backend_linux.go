@@ -1,0 +1,277 @@
+package ipvs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"sync"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/backend/ipvs/internal/plan"
+	"github.com/switchyard-net/switchyard/internal/kernel/ipvs"
+	"github.com/switchyard-net/switchyard/internal/kernel/nft"
+	"github.com/switchyard-net/switchyard/kernel/ifaddr"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// Backend is IPVS above another dataplane. It implements [backend.Backend].
+type Backend struct {
+	base    backend.Backend
+	o       Options
+	log     *slog.Logger
+	addrs   *ifaddr.Watcher
+	handle  *netlink.Handle
+	sysctls *sysctls
+	cutter  *flowCutter
+
+	disturbed chan struct{}
+	stop      context.CancelFunc
+	running   sync.WaitGroup
+
+	// mu is held by Apply and Verify, and while endpoints go whose connections have ended.
+	mu      sync.Mutex
+	device  *device
+	servers *servers
+	tables  *tables
+	// divisions are the services that were applied.
+	divisions map[state.ServiceName]*plan.Division
+	// refused are virtual servers that the kernel has refused. The base serves them until a Verify tries again.
+	refused map[plan.Key]error
+	// settings are those of all divisions.
+	settings plan.Settings
+	// known is set if what is held is what the kernel holds. It is not before the first Apply, and after a failure.
+	known bool
+	// node and revision are those of the last update; node is nil before the first one.
+	node     *state.Node
+	revision state.Revision
+
+	// serves are the frontends of virtual servers that take new connections.
+	serves frontends
+}
+
+// frontends is a set of frontends, for any goroutine.
+type frontends struct {
+	mu  sync.Mutex
+	set map[state.FrontendKey]bool
+}
+
+func (f *frontends) has(k state.FrontendKey) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.set[k]
+}
+
+func (f *frontends) put(k plan.Key, has bool) {
+	key := state.FrontendKey{Family: k.Family(), Protocol: k.Protocol, Addr: k.Addr.Addr(), Port: k.Addr.Port()}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if has {
+		f.set[key] = true
+	} else {
+		delete(f.set, key)
+	}
+}
+
+var _ backend.Backend = (*Backend)(nil)
+
+// New puts IPVS above base, which remains the caller's, in the calling thread's network namespace. It needs CAP_NET_ADMIN, and a kernel with
+// IPVS, the scheduler, nf_tables and dummy devices. The caller must Close the Backend before base.
+func New(base backend.Backend, o Options) (*Backend, error) {
+	if err := o.complete(); err != nil {
+		return nil, fmt.Errorf("ipvs: %w", err)
+	}
+	b := &Backend{
+		base: base, o: o, log: o.Logger, disturbed: make(chan struct{}, 1), stop: func() {},
+		divisions: map[state.ServiceName]*plan.Division{}, refused: map[plan.Key]error{},
+		serves: frontends{set: map[state.FrontendKey]bool{}},
+	}
+	if b.log == nil {
+		b.log = slog.New(slog.DiscardHandler)
+	}
+	if err := b.open(); err != nil {
+		return nil, errors.Join(fmt.Errorf("ipvs: %w", err), b.Close())
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	b.stop = stop
+	b.running.Go(func() { b.watch(ctx) })
+	b.running.Go(func() { b.drain(ctx) })
+	b.running.Go(func() { b.cutter.run(ctx) })
+	return b, nil
+}
+
+// open opens what the backend needs of the kernel.
+func (b *Backend) open() error {
+	conn, err := ipvs.Dial()
+	if err != nil {
+		return err
+	}
+	b.servers = newServers(conn)
+	if err := checkScheduler(conn, b.o.Scheduler); err != nil {
+		return err
+	}
+	tables, err := nft.Dial()
+	if err != nil {
+		return err
+	}
+	if b.tables, err = newTables(tables); err != nil {
+		return errors.Join(err, tables.Close())
+	}
+	if b.handle, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
+		return fmt.Errorf("opening a socket to rtnetlink: %w", err)
+	}
+	b.device = newDevice(b.handle)
+	if b.sysctls, err = openSysctls(); err != nil {
+		return err
+	}
+	if b.cutter, err = newFlowCutter(b.log, &b.mu); err != nil {
+		return err
+	}
+	b.addrs, err = ifaddr.Open(ifaddr.Options{Logger: b.log})
+	return err
+}
+
+// Close releases the sockets. What is programmed stays, and so do connections.
+func (b *Backend) Close() error {
+	b.stop()
+	b.running.Wait()
+	var errs []error
+	if b.addrs != nil {
+		errs = append(errs, b.addrs.Close())
+	}
+	if b.cutter != nil {
+		errs = append(errs, b.cutter.close())
+	}
+	if b.sysctls != nil {
+		errs = append(errs, b.sysctls.close())
+	}
+	if b.handle != nil {
+		b.handle.Close()
+	}
+	if b.tables != nil {
+		errs = append(errs, b.tables.kernel.Close())
+	}
+	if b.servers != nil {
+		errs = append(errs, b.servers.kernel.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Disturbed gets a value when the base's does, when the node's addresses have changed, or when something is left to do.
+func (b *Backend) Disturbed() <-chan struct{} { return b.disturbed }
+
+// watch hands on what disturbs the base, and changes of the node's addresses.
+func (b *Backend) watch(ctx context.Context) {
+	base := b.base.Disturbed()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-base:
+		case <-b.addrs.Changed():
+		}
+		b.disturb()
+	}
+}
+
+func (b *Backend) disturb() {
+	select {
+	case b.disturbed <- struct{}{}:
+	default:
+	}
+}
+
+// Serves reports whether IPVS serves a frontend, which the base does not have then. The base's flows to it are not to be deleted. It may be
+// called at any time.
+func (b *Backend) Serves(k state.FrontendKey) bool { return b.serves.has(k) }
+
+// Reconfigure replaces the options, except for Logger. Nothing in the kernel changes before the next Apply, which must be of a full update. No
+// other method may be called meanwhile. The base is configured by its owner.
+func (b *Backend) Reconfigure(o Options) error {
+	if err := o.complete(); err != nil {
+		return fmt.Errorf("ipvs: %w", err)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := checkScheduler(b.servers.kernel, o.Scheduler); err != nil {
+		return fmt.Errorf("ipvs: %w", err)
+	}
+	o.Logger = b.o.Logger
+	b.o, b.known = o, false
+	return nil
+}
+
+// Apply makes IPVS and the base show u. See [backend.Backend].
+//
+// What IPVS takes on it gets first, and the base lets go of it then; what IPVS lets go of the base has by then. So there is a dataplane for
+// every new connection at all times.
+func (b *Backend) Apply(ctx context.Context, u *state.Update) (backend.Result, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.apply(ctx, u)
+}
+
+func (b *Backend) apply(ctx context.Context, u *state.Update) (result backend.Result, err error) {
+	before := b.written()
+	b.cutter.begin(u.Changed)
+	c, err := b.begin(u)
+	if err == nil {
+		result, err = b.base.Apply(ctx, c.base())
+	}
+	if err == nil {
+		err = b.finish(c, &result)
+	}
+	result.Written += b.written() - before
+	b.settle(err == nil && len(result.Failed) == 0)
+	return result, err
+}
+
+// settle notes whether what is held is certain.
+func (b *Backend) settle(known bool) {
+	b.known = known
+	b.cutter.committed(known)
+}
+
+func (b *Backend) written() int { return b.device.written + b.servers.written + b.tables.written }
+
+// Verify compares the base, and what is ours, with what was last applied. See [backend.Backend].
+func (b *Backend) Verify(ctx context.Context) (result backend.Result, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.node == nil {
+		return b.base.Verify(ctx)
+	}
+	before, sure := b.written(), b.known && len(b.refused) == 0
+	b.known = false
+	was := b.settings
+	c, err := b.begin(&state.Update{Revision: b.revision, Node: b.node})
+	if err == nil && len(c.redivided) > 0 {
+		result, err = b.base.Apply(ctx, c.base())
+	}
+	if err == nil {
+		var verified backend.Result
+		verified, err = b.base.Verify(ctx)
+		if result.Failed == nil {
+			result.Failed = verified.Failed
+		} else {
+			maps.Copy(result.Failed, verified.Failed)
+		}
+		result.Written += verified.Written
+		result.Repaired += verified.Repaired
+	}
+	c.repair = sure && was.Equal(&b.settings)
+	if err == nil {
+		err = b.finish(c, &result)
+	}
+	n := b.written() - before
+	result.Written += n
+	if c.repair {
+		result.Repaired += n
+	}
+	b.settle(err == nil && len(result.Failed) == 0)
+	return result, err
+}

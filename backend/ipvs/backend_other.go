@@ -1,0 +1,30 @@
+//go:build !linux
+
+package ipvs
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+
+	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// errUnsupported is why there is no IPVS.
+var errUnsupported = fmt.Errorf("ipvs: %w on %s: Linux is needed", errors.ErrUnsupported, runtime.GOOS)
+
+// Backend is IPVS above another dataplane, on Linux.
+type Backend struct{ backend.Backend }
+
+// New fails: IPVS needs Linux.
+func New(backend.Backend, Options) (*Backend, error) { return nil, errUnsupported }
+
+// Serves returns false.
+func (*Backend) Serves(state.FrontendKey) bool { return false }
+
+// Close does nothing.
+func (*Backend) Close() error { return nil }
+
+// Reconfigure fails.
+func (*Backend) Reconfigure(Options) error { return errUnsupported }

@@ -1,0 +1,412 @@
+package ipvs
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/backend/ipvs/internal/plan"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// change is the way from what was applied to an update.
+type change struct {
+	update *state.Update
+	// next are the divisions that services get, nil for those that go.
+	next map[state.ServiceName]*plan.Division
+	// redivided are services that are not in the update, whose part of the base has changed.
+	redivided []state.ServiceName
+	// started are the virtual servers that IPVS has taken on.
+	started map[plan.Key]bool
+	// whole is set if all that the kernel holds was read.
+	whole bool
+	// repair is set if only what others have done is to be written, and written is how much had been written before.
+	repair  bool
+	written int
+}
+
+// base returns what the base is to show.
+func (c *change) base() *state.Update {
+	u := *c.update
+	u.Changed = make([]*state.Service, 0, len(c.update.Changed)+len(c.redivided))
+	for _, s := range c.update.Changed {
+		u.Changed = append(u.Changed, c.next[s.Name].Base)
+	}
+	for _, name := range c.redivided {
+		u.Changed = append(u.Changed, c.next[name].Base)
+	}
+	slices.SortFunc(u.Changed, func(a, b *state.Service) int { return a.Name.Compare(b.Name) })
+	return &u
+}
+
+// begin works out what u means, and has IPVS take on what it serves from now on.
+func (b *Backend) begin(u *state.Update) (*change, error) {
+	settings := b.divide()
+	c := &change{
+		update: u, next: map[state.ServiceName]*plan.Division{}, started: map[plan.Key]bool{},
+		written: b.written(),
+		whole:   u.Full || !b.known || !settings.Equal(&b.settings),
+	}
+	if c.whole {
+		if err := b.read(u.Node); err != nil {
+			return c, fmt.Errorf("ipvs: %w", err)
+		}
+		b.settings, b.refused = settings, map[plan.Key]error{}
+	}
+	b.tables.use(b.rules(u.Node))
+	b.divideAll(c)
+	if err := b.takeOn(c); err != nil {
+		return c, fmt.Errorf("ipvs: %w", err)
+	}
+	updated := make(map[state.ServiceName]bool, len(u.Changed))
+	for _, s := range u.Changed {
+		updated[s.Name] = true
+	}
+	for name, d := range c.next {
+		if d != nil && !updated[name] && !d.Base.Equal(b.divisions[name].Base) {
+			c.redivided = append(c.redivided, name)
+		}
+	}
+	return c, nil
+}
+
+// divideAll divides the services that a change is about.
+func (b *Backend) divideAll(c *change) {
+	if c.whole {
+		for name, d := range b.divisions {
+			c.next[name] = nil
+			if !c.update.Full {
+				c.next[name] = b.settings.Divide(d.Record, b.isRefused)
+			}
+		}
+	}
+	for _, name := range c.update.Removed {
+		if b.divisions[name] != nil {
+			c.next[name] = nil
+		}
+	}
+	for _, s := range c.update.Changed {
+		c.next[s.Name] = b.settings.Divide(s, b.isRefused)
+	}
+}
+
+func (b *Backend) isRefused(k plan.Key) bool { return b.refused[k] != nil }
+
+// divide returns the settings by which records are to be divided now.
+func (b *Backend) divide() plan.Settings {
+	local := slices.DeleteFunc(slices.Clone(b.addrs.Addrs()), func(a netip.Addr) bool { return a.Is6() && a.IsLinkLocalUnicast() })
+	return plan.Settings{Excluded: b.o.ExcludeCIDRs, Local: local, Connections: b.o.ResetRemoved}
+}
+
+// rules returns what the rules of the tables are to be made of.
+func (b *Backend) rules(n *state.Node) plan.Rules {
+	r := plan.Rules{Mark: b.o.mark(), Detector: b.o.LocalDetector, PodCIDRs: n.PodCIDRs}
+	if n.LocalDetector != nil {
+		r.Detector = *n.LocalDetector
+	}
+	return r
+}
+
+// read takes down what the kernel holds, and makes the device and the settings what they are to be.
+func (b *Backend) read(n *state.Node) error {
+	b.servers.scheduler, b.servers.abrupt, b.servers.drainTimeout = b.o.Scheduler, b.o.ResetRemoved, b.o.DrainTimeout
+	if err := errors.Join(b.device.read(), b.device.make()); err != nil {
+		return err
+	}
+	if err := b.tune(); err != nil {
+		return err
+	}
+	b.tables.use(b.rules(n))
+	if err := b.tables.read(); err != nil {
+		return err
+	}
+	held, known := b.tables.addresses(), maps.Clone(b.servers.byKey)
+	if err := b.servers.read(func(k plan.Key) bool {
+		addr := k.Addr.Addr()
+		return (b.device.held[addr] || held[string(addr.AsSlice())]) && !b.settings.Excludes(addr)
+	}); err != nil {
+		return err
+	}
+	for k := range b.servers.byKey {
+		if known[k] == nil {
+			b.claim(k)
+		}
+	}
+	return nil
+}
+
+// claim has the address of a server be the node's.
+func (b *Backend) claim(k plan.Key) {
+	b.device.want(k.Addr.Addr())
+	b.tables.add(plan.AddressElement(k.Addr.Addr()))
+}
+
+// release undoes claims of servers that are gone.
+func (b *Backend) release(ended []plan.Key) error {
+	var addrs []netip.Addr
+	for _, k := range ended {
+		b.device.unwant(k.Addr.Addr())
+		b.tables.remove(plan.AddressElement(k.Addr.Addr()))
+		addrs = append(addrs, k.Addr.Addr())
+	}
+	return errors.Join(b.device.release(addrs), b.tables.flush(true))
+}
+
+// takeOn has IPVS serve what it does not serve yet. What the kernel refuses is left to the base.
+func (b *Backend) takeOn(c *change) error {
+	fresh := map[plan.Key]*plan.Server{}
+	owners := map[plan.Key]state.ServiceName{}
+	for name, d := range c.next {
+		if d == nil {
+			continue
+		}
+		for i := range d.Servers {
+			want := &d.Servers[i]
+			v := b.servers.byKey[want.Key]
+			if v == nil {
+				v = &server{}
+				b.servers.byKey[want.Key] = v
+				b.claim(want.Key)
+			}
+			if v.want == nil || c.whole {
+				fresh[want.Key], owners[want.Key] = want, name
+			}
+		}
+	}
+	// Others must not be reached at an address once it is the node's.
+	if err := b.tables.flush(false); err != nil {
+		return err
+	}
+	now, again := time.Now(), map[state.ServiceName]bool{}
+	for _, k := range slices.SortedFunc(maps.Keys(fresh), plan.Key.Compare) {
+		v := b.servers.byKey[k]
+		if v.want == nil {
+			v.want, v.owner, v.keep = fresh[k], owners[k], nil
+			c.started[k] = true
+		}
+		if err := b.start(k, v, now); err != nil {
+			b.log.Warn("IPVS does not serve a frontend, the dataplane below it does", "server", k, "service", owners[k], "error", err)
+			b.refused[k], v.want = err, nil
+			again[owners[k]] = true
+			c.started[k] = true
+			continue
+		}
+		b.show(v)
+	}
+	for name := range again {
+		c.next[name] = b.settings.Divide(c.next[name].Record, b.isRefused)
+	}
+	return b.tables.flush(false)
+}
+
+// start has the kernel serve.
+func (b *Backend) start(k plan.Key, v *server, now time.Time) error {
+	if err := b.device.ensure(k.Addr.Addr()); err != nil {
+		return err
+	}
+	return b.servers.sync(k, now)
+}
+
+// show has the tables hold what a server needs.
+func (b *Backend) show(v *server) {
+	if v.shown == v.want {
+		return
+	}
+	if v.want != nil {
+		v.want.Elements(b.tables.add)
+		b.serves.put(v.want.Key, true)
+	} else {
+		b.serves.put(v.shown.Key, false)
+	}
+	if v.shown != nil {
+		v.shown.Elements(b.tables.remove)
+	}
+	v.shown = v.want
+}
+
+// finish makes the kernel hold what a change is to leave behind, after the base has done its part.
+func (b *Backend) finish(c *change, result *backend.Result) error {
+	for name := range result.Failed {
+		if _, ok := c.next[name]; ok {
+			c.next[name] = b.divisions[name] // it keeps what it had, as in the base
+		}
+	}
+	dirty := b.assign(c, result.Failed)
+	for k := range dirty {
+		b.show(b.servers.byKey[k])
+	}
+	if err := b.tables.flush(true); err != nil {
+		return fmt.Errorf("ipvs: %w", err)
+	}
+	var ended []plan.Key
+	now, failed := time.Now(), maps.Clone(result.Failed)
+	for _, k := range slices.SortedFunc(maps.Keys(dirty), plan.Key.Compare) {
+		owner := b.servers.byKey[k].owner
+		switch err := b.servers.sync(k, now); {
+		case err != nil && owner == (state.ServiceName{}):
+			return fmt.Errorf("ipvs: %w", err) // of a former process
+		case err != nil:
+			if failed == nil {
+				failed = map[state.ServiceName]error{}
+			}
+			failed[owner] = fmt.Errorf("ipvs: %w", err)
+		}
+		if b.servers.byKey[k] == nil {
+			ended = append(ended, k)
+		}
+	}
+	result.Failed = failed
+	if err := b.release(ended); err != nil {
+		return fmt.Errorf("ipvs: %w", err)
+	}
+	if c.whole {
+		if err := b.device.release(b.device.strays()); err != nil {
+			return fmt.Errorf("ipvs: %w", err)
+		}
+	}
+	b.note(c)
+	for name, d := range c.next {
+		if d == nil {
+			delete(b.divisions, name)
+		} else {
+			b.divisions[name] = d
+		}
+	}
+	b.node, b.revision = c.update.Node, c.update.Revision
+	return nil
+}
+
+// assign makes servers what a change wants them to be, and returns those that the kernel may hold otherwise.
+func (b *Backend) assign(c *change, failed map[state.ServiceName]error) (dirty map[plan.Key]bool) {
+	dirty = map[plan.Key]bool{}
+	claims := map[plan.Key]state.ServiceName{}
+	// What a service that failed has kept may be another's by now.
+	for _, kept := range []bool{true, false} {
+		for name, d := range c.next {
+			if _, ok := failed[name]; d != nil && ok == kept {
+				for i := range d.Servers {
+					claims[d.Servers[i].Key] = name
+				}
+			}
+		}
+	}
+	drop := func(k plan.Key) {
+		if v := b.servers.byKey[k]; v != nil && v.want != nil {
+			v.want = nil
+			dirty[k] = true
+		}
+	}
+	for name, d := range c.next {
+		old := b.divisions[name]
+		if old != nil {
+			for i := range old.Servers {
+				k := old.Servers[i].Key
+				if v := b.servers.byKey[k]; v != nil && v.owner == name && claims[k] == (state.ServiceName{}) {
+					drop(k)
+				}
+			}
+		}
+		if d != nil {
+			b.claimServers(name, d, claims, dirty)
+		}
+		b.countClusterIPs(old, d)
+	}
+	for k := range c.started {
+		if claims[k] == (state.ServiceName{}) {
+			drop(k)
+			dirty[k] = true
+		}
+	}
+	if c.whole {
+		for k := range b.servers.byKey {
+			if claims[k] == (state.ServiceName{}) {
+				drop(k)
+			}
+			dirty[k] = true
+		}
+	}
+	for name, d := range c.next {
+		b.keepFlows(b.divisions[name], d, dirty)
+	}
+	return dirty
+}
+
+// claimServers makes servers what a division wants them to be.
+func (b *Backend) claimServers(name state.ServiceName, d *plan.Division, claims map[plan.Key]state.ServiceName, dirty map[plan.Key]bool) {
+	for i := range d.Servers {
+		want := &d.Servers[i]
+		if claims[want.Key] != name {
+			continue
+		}
+		v := b.servers.byKey[want.Key]
+		if v == nil {
+			v = &server{}
+			b.servers.byKey[want.Key] = v
+			b.claim(want.Key)
+		}
+		v.owner, v.keep = name, nil
+		if v.want == nil || !v.want.Equal(want) {
+			v.want = want
+			dirty[want.Key] = true
+		}
+	}
+}
+
+// countClusterIPs has the tables know the cluster IPs of a service.
+func (b *Backend) countClusterIPs(old, d *plan.Division) {
+	if old == d {
+		return
+	}
+	if d != nil {
+		plan.EachClusterIP(d.Record, func(a netip.Addr) { b.tables.add(plan.ClusterIPElement(a)) })
+	}
+	if old != nil {
+		plan.EachClusterIP(old.Record, func(a netip.Addr) { b.tables.remove(plan.ClusterIPElement(a)) })
+	}
+}
+
+// keepFlows has servers that take no new connections keep flows of UDP to the endpoints that serve the frontend elsewhere.
+func (b *Backend) keepFlows(old, d *plan.Division, dirty map[plan.Key]bool) {
+	if old == d && d != nil {
+		return
+	}
+	for _, of := range []*plan.Division{old, d} {
+		if of == nil {
+			continue
+		}
+		plan.EachUDP(of.Record, func(k plan.Key) {
+			v := b.servers.byKey[k]
+			if v == nil || v.want != nil {
+				return
+			}
+			dirty[k] = true
+			v.keep = nil
+			if d != nil {
+				v.keep = plan.Serving(d.Record, k)
+			}
+		})
+	}
+}
+
+// note takes down what a change means for flows.
+func (b *Backend) note(c *change) {
+	if b.node == nil || c.repair && b.written() > c.written {
+		var all []*state.Service
+		for name, d := range c.next {
+			if d != nil {
+				all = append(all, plan.Served(d, b.divisions[name]))
+			}
+		}
+		b.cutter.noteAll(all, b.node != nil)
+		return
+	}
+	for name, d := range c.next {
+		if old := b.divisions[name]; old != d {
+			b.cutter.note(plan.Served(old, d), plan.Served(d, old))
+		}
+	}
+}

@@ -1,0 +1,91 @@
+//go:build linux
+
+package ipvs_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync/atomic"
+	"testing"
+
+	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/backend/ipvs"
+	"github.com/switchyard-net/switchyard/backend/nftables"
+	"github.com/switchyard-net/switchyard/conformance"
+	kernel "github.com/switchyard-net/switchyard/internal/kernel/ipvs"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+func TestMain(m *testing.M) { os.Exit(conformance.Main(m)) }
+
+// needIPVS skips a test on kernels without it.
+func needIPVS(t testing.TB) {
+	t.Helper()
+	c, err := kernel.Dial()
+	if errors.Is(err, kernel.ErrNoIPVS) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+}
+
+// pair is IPVS above nftables.
+type pair struct {
+	*ipvs.Backend
+	base *nftables.Backend
+}
+
+func newPair(ctx context.Context, base nftables.Options, o ipvs.Options) (*pair, error) {
+	var above atomic.Pointer[ipvs.Backend]
+	base.Elsewhere = func(k state.FrontendKey) bool { b := above.Load(); return b != nil && b.Serves(k) }
+	n, err := nftables.New(ctx, base)
+	if err != nil {
+		return nil, err
+	}
+	b, err := ipvs.New(n, o)
+	if err != nil {
+		return nil, errors.Join(err, n.Close())
+	}
+	above.Store(b)
+	return &pair{b, n}, nil
+}
+
+func (p *pair) Close() error { return errors.Join(p.Backend.Close(), p.base.Close()) }
+
+// TestConformance also sees that IPVS has served connections: a pair whose IPVS does nothing passes the suite as well.
+func TestConformance(t *testing.T) {
+	needIPVS(t)
+	var served atomic.Uint64
+	conformance.Run(t, conformance.Dataplane{
+		Name: "ipvs",
+		New: func(s conformance.Settings) (backend.Backend, error) {
+			return newPair(t.Context(), nftables.Options{Logger: s.Logger}, ipvs.Options{Logger: s.Logger})
+		},
+		CheckHost: func(t testing.TB) {
+			for _, s := range servers(t) {
+				served.Add(uint64(s.Connections))
+			}
+		},
+	})
+	if n := served.Load(); n < 200 && !t.Failed() {
+		t.Errorf("IPVS has served %d connections, want some hundred at least", n)
+	}
+}
+
+// servers returns the virtual servers of the calling thread's network namespace.
+func servers(t testing.TB) []kernel.Server {
+	t.Helper()
+	c, err := kernel.Dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	list, err := c.Servers()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}

@@ -1,0 +1,236 @@
+// Package plan decides what IPVS serves for a Service, and what the table beside it holds for that: pure, without a kernel.
+//
+// IPVS knows a virtual server as an address, a protocol, a port and the real servers behind it, the same for every client. So it gets the
+// frontends whose record is as plain as that, and the dataplane below it gets the record without them.
+package plan
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// Key identifies a virtual server.
+type Key struct {
+	Protocol state.Protocol
+	Addr     netip.AddrPort
+}
+
+// Family returns the family of the server's address.
+func (k Key) Family() state.Family { return state.FamilyOf(k.Addr.Addr()) }
+
+func (k Key) String() string { return k.Addr.String() + "/" + k.Protocol.String() }
+
+// Compare orders by address, port and protocol.
+func (k Key) Compare(o Key) int {
+	return cmp.Or(k.Addr.Compare(o.Addr), cmp.Compare(k.Protocol, o.Protocol))
+}
+
+// Server is a virtual server as it is to be.
+type Server struct {
+	Key
+	// Masquerade is the rule for its connections.
+	Masquerade state.Masquerade
+	// Endpoints share new connections. They are in order, as those of a [state.Route], and must not be modified.
+	Endpoints []state.Endpoint
+	// Lingering are endpoints that keep the flows which they have, in order.
+	Lingering []state.Endpoint
+}
+
+// Has reports whether an endpoint shares new connections.
+func (s *Server) Has(a netip.AddrPort) bool { return has(s.Endpoints, a) }
+
+// Keeps reports whether an endpoint keeps the flows that it has.
+func (s *Server) Keeps(a netip.AddrPort) bool { return has(s.Endpoints, a) || has(s.Lingering, a) }
+
+func has(endpoints []state.Endpoint, a netip.AddrPort) bool {
+	_, found := slices.BinarySearchFunc(endpoints, a, func(e state.Endpoint, a netip.AddrPort) int { return e.Addr.Compare(a) })
+	return found
+}
+
+// Equal reports whether two servers are the same in every field.
+func (s *Server) Equal(o *Server) bool {
+	return s.Key == o.Key && s.Masquerade == o.Masquerade && slices.Equal(s.Endpoints, o.Endpoints) && slices.Equal(s.Lingering, o.Lingering)
+}
+
+// Settings are what the division depends on beside the record.
+type Settings struct {
+	// Excluded are addresses whose virtual servers are others'.
+	Excluded []netip.Prefix
+	// Local are the addresses of this machine, sorted. What else listens on them must go on, so that IPVS does not get them.
+	Local []netip.Addr
+	// Connections is set if the base needs to know all endpoints of a TCP port whose frontends it has not, because it resets connections to
+	// those that it does not know.
+	Connections bool
+}
+
+// Equal reports whether two settings divide every record alike.
+func (o *Settings) Equal(p *Settings) bool {
+	return slices.Equal(o.Excluded, p.Excluded) && slices.Equal(o.Local, p.Local) && o.Connections == p.Connections
+}
+
+// Serves reports whether an address may be that of a virtual server of ours.
+func (o *Settings) Serves(addr netip.Addr) bool {
+	if _, local := slices.BinarySearchFunc(o.Local, addr, netip.Addr.Compare); local {
+		return false
+	}
+	return !o.Excludes(addr)
+}
+
+// Excludes reports whether virtual servers at an address are others'.
+func (o *Settings) Excludes(addr netip.Addr) bool {
+	return slices.ContainsFunc(o.Excluded, func(p netip.Prefix) bool { return p.Contains(addr) })
+}
+
+// Division is a record in two parts.
+type Division struct {
+	// Record is the whole.
+	Record *state.Service
+	// Base is what the dataplane below serves: the record itself if IPVS serves nothing of it.
+	Base *state.Service
+	// Servers are what IPVS serves, in order.
+	Servers []Server
+}
+
+// Divide divides a record. Frontends for which refused returns true are left to the base.
+func (o *Settings) Divide(s *state.Service, refused func(Key) bool) *Division {
+	d := &Division{Record: s, Base: s}
+	var ports []state.Port
+	for i := range s.Ports {
+		p := &s.Ports[i]
+		left := p.Frontends
+		for j := range p.Frontends {
+			f := &p.Frontends[j]
+			k := Key{p.Protocol, netip.AddrPortFrom(f.Addr, f.Port)}
+			t, ok := plain(p, f)
+			if !ok || !o.Serves(f.Addr) || refused(k) {
+				if len(left) < len(p.Frontends) {
+					left = append(left, *f)
+				}
+				continue
+			}
+			if len(left) == len(p.Frontends) {
+				left = slices.Clone(p.Frontends[:j])
+			}
+			d.Servers = append(d.Servers, Server{Key: k, Masquerade: t.Masquerade, Endpoints: t.Inside.Endpoints, Lingering: lingering(p, t)})
+		}
+		if len(left) == len(p.Frontends) {
+			ports = append(ports, *p)
+			continue
+		}
+		if len(left) > 0 || o.Connections && p.Protocol == state.TCP {
+			q := *p
+			q.Frontends = left
+			ports = append(ports, q)
+		}
+	}
+	if len(d.Servers) > 0 {
+		d.Base = &state.Service{Name: s.Name, Ports: ports, HealthCheck: s.HealthCheck}
+	}
+	slices.SortFunc(d.Servers, func(a, b Server) int { return a.Compare(b.Key) })
+	return d
+}
+
+// plain returns what happens to connections to a frontend, if IPVS can say it: the same for all clients.
+func plain(p *state.Port, f *state.Frontend) (*state.Traffic, bool) {
+	t := &p.External
+	if f.Kind == state.ClusterIP {
+		t = &p.Internal
+	}
+	// A virtual server remembers clients for itself alone, and as long as their connections last: a port's affinity is for all its
+	// frontends, and ends some time after the last connection began.
+	return t, f.Kind != state.NodePort && !f.Restricted && p.Affinity == 0 &&
+		t.Inside.Verdict == state.Forward && t.Inside.Equal(&t.Outside)
+}
+
+// lingering returns the endpoints of a port that are not in a route of it, but may have flows.
+func lingering(p *state.Port, t *state.Traffic) []state.Endpoint {
+	if p.Protocol != state.UDP {
+		return p.Lingering
+	}
+	// A flow stays right as long as its endpoint serves the port, whatever route it came by.
+	all := slices.Clone(p.Lingering)
+	for _, r := range []*state.Route{&p.Internal.Inside, &p.Internal.Outside, &p.External.Inside, &p.External.Outside} {
+		if len(r.Endpoints) > 0 && &r.Endpoints[0] != &t.Inside.Endpoints[0] {
+			all = append(all, r.Endpoints...)
+		}
+	}
+	all = slices.DeleteFunc(all, func(e state.Endpoint) bool { return has(t.Inside.Endpoints, e.Addr) })
+	slices.SortFunc(all, state.Endpoint.Compare)
+	return slices.CompactFunc(all, func(a, b state.Endpoint) bool { return a.Addr == b.Addr })
+}
+
+// Serving returns the endpoints of a record that may answer flows to the frontend of a server, in order: nil if the record does not have
+// the frontend.
+func Serving(s *state.Service, k Key) []state.Endpoint {
+	if s == nil {
+		return nil
+	}
+	for i := range s.Ports {
+		p := &s.Ports[i]
+		if p.Protocol != k.Protocol || !slices.ContainsFunc(p.Frontends, func(f state.Frontend) bool {
+			return f.Kind != state.NodePort && netip.AddrPortFrom(f.Addr, f.Port) == k.Addr
+		}) {
+			continue
+		}
+		all := slices.Concat(p.Internal.Inside.Endpoints, p.Internal.Outside.Endpoints, p.External.Inside.Endpoints,
+			p.External.Outside.Endpoints, p.Lingering)
+		slices.SortFunc(all, state.Endpoint.Compare)
+		return slices.CompactFunc(all, func(a, b state.Endpoint) bool { return a.Addr == b.Addr })
+	}
+	return nil
+}
+
+// Served returns a division's record with those frontends alone that IPVS serves, or that it serves by another division of the service. It
+// returns nil for none.
+func Served(d, other *Division) *state.Service {
+	if d == nil {
+		return nil
+	}
+	mine := map[Key]bool{}
+	for _, of := range []*Division{d, other} {
+		if of != nil {
+			for i := range of.Servers {
+				mine[of.Servers[i].Key] = true
+			}
+		}
+	}
+	s := &state.Service{Name: d.Record.Name}
+	for i := range d.Record.Ports {
+		p := d.Record.Ports[i]
+		p.Frontends = slices.DeleteFunc(slices.Clone(p.Frontends), func(f state.Frontend) bool {
+			return f.Kind == state.NodePort || !mine[Key{p.Protocol, netip.AddrPortFrom(f.Addr, f.Port)}]
+		})
+		if len(p.Frontends) > 0 {
+			s.Ports = append(s.Ports, p)
+		}
+	}
+	return s
+}
+
+// EachClusterIP calls each with the cluster IPs of a record, once for each port.
+func EachClusterIP(s *state.Service, each func(netip.Addr)) {
+	for i := range s.Ports {
+		for _, f := range s.Ports[i].Frontends {
+			if f.Kind == state.ClusterIP {
+				each(f.Addr)
+			}
+		}
+	}
+}
+
+// EachUDP calls each with the frontends of a record that could be those of virtual servers of UDP.
+func EachUDP(s *state.Service, each func(Key)) {
+	for i := range s.Ports {
+		if s.Ports[i].Protocol != state.UDP {
+			continue
+		}
+		for _, f := range s.Ports[i].Frontends {
+			if f.Kind != state.NodePort {
+				each(Key{state.UDP, netip.AddrPortFrom(f.Addr, f.Port)})
+			}
+		}
+	}
+}

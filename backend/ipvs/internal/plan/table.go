@@ -1,0 +1,311 @@
+package plan
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"slices"
+
+	"github.com/switchyard-net/switchyard/internal/kernel/nft"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// TableName is the name of the table, in each family, that does for virtual servers what IPVS cannot: it masquerades their connections,
+// and turns those away that nobody serves at their addresses, which are the node's own.
+const TableName = "switchyard-ipvs"
+
+// Tables returns the tables: that of IPv4 and that of IPv6.
+func Tables() []nft.Table { return []nft.Table{TableOf(state.IPv4), TableOf(state.IPv6)} }
+
+// Families are those that have a table.
+var Families = []state.Family{state.IPv4, state.IPv6}
+
+// TableOf returns the table of a family.
+func TableOf(f state.Family) nft.Table { return nft.Table{Family: family(f), Name: TableName} }
+
+func family(f state.Family) nft.Family {
+	if f == state.IPv6 {
+		return nft.IPv6
+	}
+	return nft.IPv4
+}
+
+// Names of sets.
+const (
+	setServers    = "servers"     // address . protocol . port of virtual servers that take new connections
+	setAddresses  = "addresses"   // of all virtual servers
+	setClusterIPs = "cluster-ips" // of all Services, whoever serves them
+	setHairpin    = "hairpin"     // address . the same address, of endpoints
+)
+
+// masqueradeSets are the sets of virtual servers with a masquerade rule.
+var masqueradeSets = map[state.Masquerade]string{
+	state.MasqueradeAlways:    "masquerade-always",
+	state.MasqueradeUnlessPod: "masquerade-unless-pod",
+	state.MasqueradeNode:      "masquerade-node",
+}
+
+// masqueradeOrder is the order of their rules.
+var masqueradeOrder = []state.Masquerade{state.MasqueradeAlways, state.MasqueradeUnlessPod, state.MasqueradeNode}
+
+// Names of chains.
+const (
+	chainServices = "services"
+	chainUnserved = "unserved"
+	chainReject   = "reject"
+)
+
+func markChain(m state.Masquerade) string {
+	return "mark" + masqueradeSets[m][len("masquerade"):]
+}
+
+// Priorities of hooks: right behind those of the base, which takes what it serves first, and ahead of IPVS.
+const (
+	priorityDst = -99
+	prioritySrc = 101
+)
+
+// Rules are what the rules of the table depend on.
+type Rules struct {
+	// Mark is the bit of packet marks that marks connections for masquerading between two hooks.
+	Mark uint32
+	// Detector distinguishes connections of pods from others.
+	Detector state.LocalDetector
+	// PodCIDRs are the node's.
+	PodCIDRs []netip.Prefix
+}
+
+// Equal reports whether the rules are the same.
+func (o *Rules) Equal(p *Rules) bool {
+	return o.Mark == p.Mark && o.Detector.Equal(p.Detector) && slices.Equal(o.PodCIDRs, p.PodCIDRs)
+}
+
+// Element is an element of a set in the table of a family.
+type Element struct {
+	Family state.Family
+	Set    string
+	// Key is the element's, as the kernel has it.
+	Key string
+}
+
+// AddressElement returns the element that an address of virtual servers has.
+func AddressElement(a netip.Addr) Element { return addrElement(setAddresses, a) }
+
+// ClusterIPElement returns the element that a cluster IP has.
+func ClusterIPElement(a netip.Addr) Element { return addrElement(setClusterIPs, a) }
+
+// IsAddress reports whether an element is that of an address of virtual servers. Its key is the address.
+func IsAddress(e Element) bool { return e.Set == setAddresses }
+
+func addrElement(set string, a netip.Addr) Element {
+	return Element{state.FamilyOf(a), set, string(a.AsSlice())}
+}
+
+// Elements calls each with the elements that a server has that takes new connections. Several servers may have one in common.
+func (s *Server) Elements(each func(Element)) {
+	f := s.Family()
+	key := s.Addr.Addr().AsSlice()
+	key = append(key, byte(s.Protocol), 0, 0, 0)
+	key = append(binary.BigEndian.AppendUint16(key, s.Addr.Port()), 0, 0)
+	each(Element{f, setServers, string(key)})
+	if set, ok := masqueradeSets[s.Masquerade]; ok {
+		each(Element{f, set, string(key)})
+	}
+	for _, e := range s.Endpoints {
+		a := e.Addr.Addr().AsSlice()
+		each(Element{f, setHairpin, string(append(a, a...))})
+	}
+}
+
+// Sets returns the sets of a family's table.
+func Sets(f state.Family) []nft.Set {
+	addr := nft.TypeIPv4
+	if f == state.IPv6 {
+		addr = nft.TypeIPv6
+	}
+	server := []nft.Type{addr, nft.TypeProto, nft.TypePort}
+	sets := []nft.Set{
+		{Name: setServers, Key: server}, {Name: setAddresses, Key: []nft.Type{addr}}, {Name: setClusterIPs, Key: []nft.Type{addr}},
+		{Name: setHairpin, Key: []nft.Type{addr, addr}},
+	}
+	for _, m := range masqueradeOrder {
+		sets = append(sets, nft.Set{Name: masqueradeSets[m], Key: server})
+	}
+	return sets
+}
+
+type rule = []nft.Expr
+
+func join(parts ...[]nft.Expr) (r rule) {
+	for _, p := range parts {
+		r = append(r, p...)
+	}
+	return r
+}
+
+func one(e ...nft.Expr) []nft.Expr { return e }
+
+// rules makes the rules of one family's table.
+type rules struct {
+	*Rules
+	f state.Family
+}
+
+// Chains returns the chains of a family's table with their rules, which see the first packet of a connection only. A comment that begins
+// with "nft:" shows a rule as "nft list ruleset" does in the table of family ip.
+func (o *Rules) Chains(f state.Family) []nft.Chain {
+	r := rules{o, f}
+	nat := func(name string, hook uint32, priority int32, rules ...rule) nft.Chain {
+		return nft.Chain{Name: name, Hook: &nft.Hook{Type: "nat", Number: hook, Priority: priority}, Rules: rules}
+	}
+	services := nft.Chain{Name: chainServices}
+	for _, m := range masqueradeOrder {
+		// nft: ip daddr . meta l4proto . th dport @masquerade-always jump mark-always
+		services.Rules = append(services.Rules, join(r.server(masqueradeSets[m]), one(nft.Jump(markChain(m)))))
+	}
+	services.Rules = append(services.Rules,
+		// nft: ip daddr . meta l4proto . th dport @servers return
+		join(r.server(setServers), one(nft.Return())),
+		// The reset that answers a process of the node passes here, too: to the address of a server, which that process has itself.
+		//
+		// nft: ct direction original ip daddr @addresses goto unserved
+		join(one(nft.Ct(nft.Reg0, nft.CtDirection), nft.Equal(nft.Reg0, nft.OriginalDirection())), r.addr(dst), one(nft.InSet(nft.Reg0, setAddresses), nft.Goto(chainUnserved))),
+	)
+	chains := []nft.Chain{
+		// nft: jump services
+		nat("prerouting", nft.Prerouting, priorityDst, one(nft.Jump(chainServices))),
+		nat("output", nft.Output, priorityDst, one(nft.Jump(chainServices))),
+		nat("postrouting", nft.Postrouting, prioritySrc,
+			// nft: meta mark & 0x00004000 != 0x00000000 meta mark set meta mark & 0xffffbfff masquerade fully-random
+			join(one(nft.Meta(nft.Reg0, nft.MetaMark), nft.Mask(nft.Reg0, o.Mark, 0), nft.NotEqual(nft.Reg0, []byte{0, 0, 0, 0})),
+				r.setMark(0), one(nft.Masquerade())),
+			// What a process of the node sends to a virtual server comes from that very address, because it is the node's own.
+			//
+			// nft: ip saddr @addresses masquerade fully-random
+			join(r.addr(src), one(nft.InSet(nft.Reg0, setAddresses), nft.Masquerade())),
+			// nft: ct original ip daddr @addresses ip saddr . ip daddr @hairpin masquerade fully-random
+			join(one(nft.CtOriginal(nft.Reg0, r.ctDst()), nft.InSet(nft.Reg0, setAddresses)), r.pair(),
+				one(nft.InSet(nft.Reg0, setHairpin), nft.Masquerade())),
+		),
+		services,
+		// Whoever else listens on the node must not be reached at an address of a Service.
+		{Name: chainUnserved, Rules: []rule{
+			// nft: ip daddr @cluster-ips goto reject
+			join(r.addr(dst), one(nft.InSet(nft.Reg0, setClusterIPs), nft.Goto(chainReject))),
+			// nft: drop
+			one(nft.Drop()),
+		}},
+		{Name: chainReject, Rules: []rule{
+			// nft: meta l4proto tcp reject with tcp reset
+			one(nft.Meta(nft.Reg0, nft.MetaL4Proto), nft.Equal(nft.Reg0, []byte{byte(state.TCP)}), nft.RejectTCP()),
+			// nft: reject
+			one(nft.RejectPort(family(f))),
+		}},
+	}
+	for _, m := range masqueradeOrder {
+		chains = append(chains, r.mark(m))
+	}
+	return chains
+}
+
+// mark makes the chain that marks connections for masquerading.
+func (r rules) mark(m state.Masquerade) nft.Chain {
+	c := nft.Chain{Name: markChain(m)}
+	if m != state.MasqueradeAlways {
+		for _, match := range r.pods() {
+			// nft: ip saddr 10.244.0.0/16 return
+			c.Rules = append(c.Rules, join(match, one(nft.Return())))
+		}
+	}
+	if m == state.MasqueradeNode {
+		// nft: fib saddr type local meta mark set meta mark | 0x00004000
+		c.Rules = append(c.Rules, join(one(nft.AddressType(nft.Reg0, nft.SourceType), nft.Equal(nft.Reg0, nft.LocalType())), r.setMark(r.Mark)))
+	} else {
+		// nft: meta mark set meta mark | 0x00004000
+		c.Rules = append(c.Rules, r.setMark(r.Mark))
+	}
+	return c
+}
+
+// setMark sets our bit of the packet's mark to that in bit, and leaves the others alone.
+func (r rules) setMark(bit uint32) []nft.Expr {
+	return one(nft.Meta(nft.Reg0, nft.MetaMark), nft.Mask(nft.Reg0, ^r.Mark, bit), nft.SetMeta(nft.Reg0, nft.MetaMark))
+}
+
+// pods returns matches that together cover connections from pods.
+func (r rules) pods() [][]nft.Expr {
+	d := &r.Detector
+	switch {
+	case len(d.ClusterCIDRs) > 0:
+		return r.from(d.ClusterCIDRs)
+	case d.NodeCIDR:
+		return r.from(r.PodCIDRs)
+	case d.BridgeInterface != "":
+		name := make([]byte, 16) // IFNAMSIZ
+		copy(name, d.BridgeInterface)
+		return [][]nft.Expr{one(nft.Meta(nft.Reg0, nft.MetaIIFName), nft.Equal(nft.Reg0, name))}
+	case d.InterfacePrefix != "":
+		return [][]nft.Expr{one(nft.Meta(nft.Reg0, nft.MetaIIFName), nft.Equal(nft.Reg0, []byte(d.InterfacePrefix)))}
+	}
+	return nil
+}
+
+// from returns a match of source addresses for each prefix of the family.
+func (r rules) from(prefixes []netip.Prefix) [][]nft.Expr {
+	var matches [][]nft.Expr
+	for _, p := range prefixes {
+		if state.FamilyOf(p.Addr()) != r.f {
+			continue
+		}
+		match := r.addr(src)
+		if n := p.Addr().BitLen(); p.Bits() < n {
+			mask := make([]byte, n/8)
+			for i := range p.Bits() {
+				mask[i/8] |= 0x80 >> (i % 8)
+			}
+			match = append(match, nft.MaskBytes(nft.Reg0, mask))
+		}
+		matches = append(matches, append(match, nft.Equal(nft.Reg0, p.Masked().Addr().AsSlice())))
+	}
+	return matches
+}
+
+// side is an end of a packet.
+type side uint32
+
+const (
+	src side = iota
+	dst
+)
+
+// size is how many bytes an address takes, and offset where the first one is in a packet.
+func (r rules) size() (size, offset uint32) {
+	if r.f == state.IPv6 {
+		return 16, 8
+	}
+	return 4, 12
+}
+
+func (r rules) addr(s side) []nft.Expr {
+	size, offset := r.size()
+	return one(nft.Payload(nft.Reg0, nft.NetworkHeader, offset+uint32(s)*size, size))
+}
+
+// pair puts the packet's source and destination into registers.
+func (r rules) pair() []nft.Expr {
+	size, offset := r.size()
+	return join(r.addr(src), one(nft.Payload(nft.Reg0+size/4, nft.NetworkHeader, offset+size, size)))
+}
+
+// server matches packets to what is in a set of virtual servers.
+func (r rules) server(set string) []nft.Expr {
+	size, _ := r.size()
+	next := nft.Reg0 + size/4
+	return join(r.addr(dst), one(nft.Meta(next, nft.MetaL4Proto), nft.Payload(next+1, nft.TransportHeader, 2, 2), nft.InSet(nft.Reg0, set)))
+}
+
+func (r rules) ctDst() nft.CtKey {
+	if r.f == state.IPv6 {
+		return nft.CtDstIP6
+	}
+	return nft.CtDstIP
+}

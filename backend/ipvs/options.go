@@ -1,0 +1,74 @@
+package ipvs
+
+import (
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"time"
+
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// Options are the settings of the dataplane. The zero value is useful.
+type Options struct {
+	// Logger takes what an operator may want to know. Nothing is logged if it is nil.
+	Logger *slog.Logger
+	// LocalDetector distinguishes connections of pods from others where the state does not say ([state.Node]).
+	LocalDetector state.LocalDetector
+	// MasqueradeBit is the number of the bit of packet marks, 0 to 31, that marks connections for masquerading between two hooks. Default 14.
+	// The base may use the same.
+	MasqueradeBit *int
+	// Scheduler is the kernel's name of the scheduler. Default: rr.
+	Scheduler string
+	// ExcludeCIDRs are addresses of virtual servers that belong to others. Frontends there are left to the base.
+	ExcludeCIDRs []netip.Prefix
+	// StrictARP keeps the node from answering ARP requests for addresses of the device, and from announcing them.
+	StrictARP bool
+	// TCPTimeout, TCPFinTimeout and UDPTimeout are how long connections are kept without a packet. 0 leaves the kernel's setting as it is.
+	TCPTimeout, TCPFinTimeout, UDPTimeout time.Duration
+	// ResetRemoved has TCP connections to endpoints end with a reset once those are in no route of the frontend, nor among the lingering
+	// endpoints of its port.
+	ResetRemoved bool
+	// DrainTimeout is how long connections to an endpoint may go on that gets no new ones. Default: an hour.
+	DrainTimeout time.Duration
+}
+
+// Defaults of options.
+const (
+	defaultScheduler    = "rr"
+	defaultDrainTimeout = time.Hour
+	// defaultMasqueradeBit is kube-proxy's default for masqueradeBit.
+	defaultMasqueradeBit = 14
+)
+
+// complete fills in defaults, and returns what is wrong with the options.
+func (o *Options) complete() error {
+	if o.MasqueradeBit != nil && (*o.MasqueradeBit < 0 || *o.MasqueradeBit > 31) {
+		return fmt.Errorf("MasqueradeBit is %d, must be from 0 to 31", *o.MasqueradeBit)
+	}
+	for name, d := range map[string]time.Duration{
+		"TCPTimeout": o.TCPTimeout, "TCPFinTimeout": o.TCPFinTimeout, "UDPTimeout": o.UDPTimeout, "DrainTimeout": o.DrainTimeout,
+	} {
+		if d < 0 {
+			return fmt.Errorf("%s is %v, must not be negative", name, d)
+		}
+	}
+	if o.Scheduler == "" {
+		o.Scheduler = defaultScheduler
+	}
+	if !schedulerName.MatchString(o.Scheduler) {
+		return fmt.Errorf("Scheduler is %q, must be the name of a scheduler such as rr, wrr, lc or sh", o.Scheduler)
+	}
+	if o.DrainTimeout == 0 {
+		o.DrainTimeout = defaultDrainTimeout
+	}
+	return nil
+}
+
+// mark returns the bit of packet marks.
+func (o *Options) mark() uint32 {
+	if o.MasqueradeBit != nil {
+		return 1 << *o.MasqueradeBit
+	}
+	return 1 << defaultMasqueradeBit
+}

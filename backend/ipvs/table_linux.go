@@ -1,0 +1,244 @@
+package ipvs
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/switchyard-net/switchyard/backend/ipvs/internal/plan"
+	"github.com/switchyard-net/switchyard/internal/kernel/nft"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// kernelTables are the tables of the kernel. An nft.Conn is one.
+type kernelTables interface {
+	Commit(*nft.Batch) error
+	Table(nft.Table) (nft.TableInfo, error)
+	ReadSkeleton(nft.Table) (*nft.Skeleton, error)
+	Elems(t nft.Table, set string) ([]nft.Elem, error)
+	Has(nft.Feature) (bool, error)
+	Close() error
+}
+
+// tables are what the tables of ours are to hold, and what they do.
+type tables struct {
+	kernel kernelTables
+	flags  nft.TableFlags
+	rules  plan.Rules
+	// wanted counts what needs an element.
+	wanted map[plan.Element]int
+	held   map[plan.Element]bool
+	// dirty are the elements about which the two may differ.
+	dirty map[plan.Element]bool
+	// made are the tables that are there with the rules they should have.
+	made    map[state.Family]bool
+	written int
+}
+
+func newTables(k kernelTables) (*tables, error) {
+	t := &tables{
+		kernel: k, wanted: map[plan.Element]int{}, held: map[plan.Element]bool{}, dirty: map[plan.Element]bool{}, made: map[state.Family]bool{},
+	}
+	persistent, err := k.Has(nft.PersistentTables)
+	if err != nil {
+		return nil, err
+	}
+	if persistent {
+		t.flags = nft.Owned | nft.Persistent
+	}
+	return t, nil
+}
+
+func (t *tables) add(e plan.Element) {
+	if t.wanted[e]++; t.wanted[e] == 1 {
+		t.dirty[e] = true
+	}
+}
+
+func (t *tables) remove(e plan.Element) {
+	if t.wanted[e]--; t.wanted[e] == 0 {
+		delete(t.wanted, e)
+		t.dirty[e] = true
+	}
+}
+
+// use changes what the rules are made of. If they are others than before, the tables are made again.
+func (t *tables) use(r plan.Rules) {
+	if !r.Equal(&t.rules) {
+		t.rules, t.made = r, map[state.Family]bool{}
+	}
+}
+
+// read takes down what the kernel holds. A table that is not as this version makes it counts as none, and is replaced.
+func (t *tables) read() error {
+	t.held, t.made = map[plan.Element]bool{}, map[state.Family]bool{}
+	for _, f := range plan.Families {
+		if err := t.readTable(f); err != nil {
+			return fmt.Errorf("table %v: %w", plan.TableOf(f), err)
+		}
+	}
+	for e := range t.held {
+		if t.wanted[e] == 0 {
+			t.dirty[e] = true
+		}
+	}
+	for e := range t.wanted {
+		if !t.held[e] {
+			t.dirty[e] = true
+		}
+	}
+	return nil
+}
+
+func (t *tables) readTable(f state.Family) error {
+	table := plan.TableOf(f)
+	info, err := t.kernel.Table(table)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if info.Owner == 0 && info.Flags&nft.Persistent != 0 && t.flags != 0 {
+		var b nft.Batch
+		b.AddTableAs(table, t.flags)
+		if err := t.kernel.Commit(&b); err != nil {
+			return fmt.Errorf("taking it over: %w", err)
+		}
+	}
+	sk, err := t.kernel.ReadSkeleton(table)
+	if err != nil {
+		return err
+	}
+	chains, sets := t.rules.Chains(f), plan.Sets(f)
+	if !sk.Fits(table, t.flags, sets, chains) || len(sk.Sets()) != len(sets) {
+		return nil
+	}
+	t.made[f] = true
+	for i := range chains {
+		if exists, same := sk.HasChain(table, &chains[i]); !exists || !same {
+			t.made[f] = false
+		}
+	}
+	if !t.made[f] {
+		return nil
+	}
+	for i := range sets {
+		elems, err := t.kernel.Elems(table, sets[i].Name)
+		if err != nil {
+			return err
+		}
+		for _, e := range elems {
+			t.held[plan.Element{Family: f, Set: sets[i].Name, Key: string(e.Key)}] = true
+		}
+	}
+	return nil
+}
+
+// addresses returns the addresses of virtual servers that the tables hold.
+func (t *tables) addresses() (list map[string]bool) {
+	list = map[string]bool{}
+	for e := range t.held {
+		if plan.IsAddress(e) {
+			list[e.Key] = true
+		}
+	}
+	return list
+}
+
+// make makes the tables that are missing, with all that is wanted of them, in one transaction.
+func (t *tables) make() error {
+	for _, f := range plan.Families {
+		if t.made[f] {
+			continue
+		}
+		var b nft.Batch
+		table := plan.TableOf(f)
+		// Whatever is there goes.
+		if info, err := t.kernel.Table(table); err == nil {
+			b.AddTableAs(table, info.Flags)
+			b.DeleteTable(table)
+		} else if !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("table %v: %w", table, err)
+		}
+		b.AddTableAs(table, t.flags)
+		sets, chains := plan.Sets(f), t.rules.Chains(f)
+		for i := range sets {
+			b.AddSet(table, &sets[i])
+		}
+		for i := range chains {
+			b.AddChain(table, &chains[i])
+		}
+		for i := range chains {
+			for _, r := range chains[i].Rules {
+				b.AddRule(table, chains[i].Name, r)
+			}
+		}
+		for e := range t.wanted {
+			if e.Family == f {
+				b.AddElem(table, e.Set, nft.Elem{Key: []byte(e.Key)})
+			}
+		}
+		if err := t.kernel.Commit(&b); err != nil {
+			return fmt.Errorf("making table %v: %w", table, err)
+		}
+		t.written += b.Len()
+		t.made[f] = true
+		for e := range t.wanted {
+			if e.Family == f {
+				t.held[e] = true
+				delete(t.dirty, e)
+			}
+		}
+	}
+	return nil
+}
+
+// maxElements is how many elements are written in one transaction at most: sockets have buffers.
+const maxElements = 4096
+
+// flush writes the elements that are missing, and if all, deletes those that nobody wants.
+func (t *tables) flush(all bool) error {
+	if err := t.make(); err != nil {
+		return err
+	}
+	var add, del []plan.Element
+	for e := range t.dirty {
+		switch wanted, held := t.wanted[e] > 0, t.held[e]; {
+		case wanted == held:
+			delete(t.dirty, e)
+		case wanted:
+			add = append(add, e)
+		case all:
+			del = append(del, e)
+		}
+	}
+	if len(t.dirty) == 0 {
+		t.dirty = map[plan.Element]bool{} // going through a map costs as much as it was ever large
+	}
+	for len(add)+len(del) > 0 {
+		var b nft.Batch
+		n := min(len(add), maxElements)
+		m := min(len(del), maxElements-n)
+		for _, e := range add[:n] {
+			b.AddElem(plan.TableOf(e.Family), e.Set, nft.Elem{Key: []byte(e.Key)})
+		}
+		for _, e := range del[:m] {
+			b.DeleteElem(plan.TableOf(e.Family), e.Set, nft.Elem{Key: []byte(e.Key)})
+		}
+		if err := t.kernel.Commit(&b); err != nil {
+			return fmt.Errorf("tables %s: %w", plan.TableName, err)
+		}
+		t.written += n + m
+		for _, e := range add[:n] {
+			t.held[e] = true
+			delete(t.dirty, e)
+		}
+		for _, e := range del[:m] {
+			delete(t.held, e)
+			delete(t.dirty, e)
+		}
+		add, del = add[n:], del[m:]
+	}
+	return nil
+}
