@@ -17,9 +17,14 @@ import (
 // proxyDevice holds the addresses of services in IPVS mode.
 const proxyDevice = "kube-ipvs0"
 
+// ourDevice holds the addresses of Services in the mode ipvs of ours. Virtual servers there are not left over, also where they were
+// kube-proxy's before.
+const ourDevice = "switchyard-ipvs"
+
 // The IPVS family of generic netlink (include/uapi/linux/ip_vs.h).
 const (
 	ipvsVersion    = 1
+	ipvsDelService = 3
 	ipvsGetService = 4
 	ipvsFlush      = 17
 )
@@ -28,13 +33,14 @@ const (
 type ipvs struct {
 	link    func(name string) (netlink.Link, error)
 	delLink func(netlink.Link) error
+	addrs   func(netlink.Link, int) ([]netlink.Addr, error)
 	family  func(name string) (*netlink.GenlFamily, error)
 	execute func(*nl.NetlinkRequest) ([][]byte, error)
 }
 
 func realIPVS() *ipvs {
 	return &ipvs{
-		link: netlink.LinkByName, delLink: netlink.LinkDel, family: netlink.GenlFamilyGet,
+		link: netlink.LinkByName, delLink: netlink.LinkDel, addrs: netlink.AddrList, family: netlink.GenlFamilyGet,
 		execute: func(r *nl.NetlinkRequest) ([][]byte, error) { return r.Execute(unix.NETLINK_GENERIC, 0) },
 	}
 }
@@ -70,37 +76,76 @@ func (k *ipvs) servers() ([]Item, error) {
 	if err != nil {
 		return nil, err
 	}
-	request := func(cmd uint8, flags int) ([][]byte, error) {
+	ours, err := k.ours()
+	if err != nil {
+		return nil, err
+	}
+	request := func(cmd uint8, flags int, attrs []byte) ([][]byte, error) {
 		req := nl.NewNetlinkRequest(int(family.ID), flags)
 		req.AddData(&nl.Genlmsg{Command: cmd, Version: ipvsVersion})
+		req.AddRawData(attrs)
 		return k.execute(req)
 	}
-	msgs, err := request(ipvsGetService, unix.NLM_F_DUMP)
+	msgs, err := request(ipvsGetService, unix.NLM_F_DUMP, nil)
 	if err != nil {
 		return nil, fmt.Errorf("listing them: %w", err)
 	}
 	var names []string
+	var left [][]byte
 	for _, msg := range msgs {
-		name, err := serverName(msg)
+		name, addr, err := serverName(msg)
 		if err != nil {
 			return nil, err
 		}
-		names = append(names, name)
+		if !ours[addr] {
+			names, left = append(names, name), append(left, msg)
+		}
 	}
 	if len(names) == 0 {
 		return nil, nil
 	}
-	if _, err := request(ipvsFlush, unix.NLM_F_ACK); err != nil {
-		return nil, fmt.Errorf("deleting %d: %w", len(names), err)
+	if len(left) == len(msgs) {
+		if _, err := request(ipvsFlush, unix.NLM_F_ACK, nil); err != nil {
+			return nil, fmt.Errorf("deleting %d: %w", len(names), err)
+		}
+	} else {
+		for i, msg := range left {
+			// What a listing says of a server names it, too.
+			if _, err := request(ipvsDelService, unix.NLM_F_ACK, msg[nl.SizeofGenlmsg:]); err != nil && !errors.Is(err, unix.ESRCH) {
+				return nil, fmt.Errorf("deleting %s: %w", names[i], err)
+			}
+		}
 	}
 	slices.Sort(names)
 	return []Item{{VirtualServers, "IPVS", names}}, nil
 }
 
-// serverName reads a service from one message of a dump.
-func serverName(msg []byte) (string, error) {
+// ours returns the addresses that the mode ipvs of ours serves.
+func (k *ipvs) ours() (map[netip.Addr]bool, error) {
+	link, err := k.link(ourDevice)
+	if _, absent := errors.AsType[netlink.LinkNotFoundError](err); absent || errors.Is(err, unix.ENODEV) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("device %s: %w", ourDevice, err)
+	}
+	list, err := k.addrs(link, netlink.FAMILY_ALL)
+	if err != nil {
+		return nil, fmt.Errorf("device %s: %w", ourDevice, err)
+	}
+	ours := map[netip.Addr]bool{}
+	for _, a := range list {
+		if addr, ok := netip.AddrFromSlice(a.IP); ok {
+			ours[addr.Unmap()] = true
+		}
+	}
+	return ours, nil
+}
+
+// serverName reads a service from one message of a dump. It has no address if it is one for a mark.
+func serverName(msg []byte) (string, netip.Addr, error) {
 	if len(msg) < nl.SizeofGenlmsg {
-		return "", errors.New("truncated message")
+		return "", netip.Addr{}, errors.New("truncated message")
 	}
 	const (
 		attrService = 1
@@ -114,7 +159,7 @@ func serverName(msg []byte) (string, error) {
 	var address [16]byte
 	outer, err := nl.ParseRouteAttr(msg[nl.SizeofGenlmsg:])
 	if err != nil {
-		return "", err
+		return "", netip.Addr{}, err
 	}
 	for _, o := range outer {
 		if o.Attr.Type&nl.NLA_TYPE_MASK != attrService {
@@ -122,7 +167,7 @@ func serverName(msg []byte) (string, error) {
 		}
 		inner, err := nl.ParseRouteAttr(o.Value)
 		if err != nil {
-			return "", err
+			return "", netip.Addr{}, err
 		}
 		for _, a := range inner {
 			typ := a.Attr.Type & nl.NLA_TYPE_MASK
@@ -136,7 +181,7 @@ func serverName(msg []byte) (string, error) {
 			case typ == attrPort && len(a.Value) >= 2:
 				port = uint16(a.Value[0])<<8 | uint16(a.Value[1])
 			case typ == attrMark && len(a.Value) >= 4:
-				return fmt.Sprintf("mark %d", native.Uint32(a.Value)), nil
+				return fmt.Sprintf("mark %d", native.Uint32(a.Value)), netip.Addr{}, nil
 			}
 		}
 	}
@@ -149,5 +194,5 @@ func serverName(msg []byte) (string, error) {
 	if !ok {
 		name = fmt.Sprint(proto)
 	}
-	return strings.Join([]string{name, netip.AddrPortFrom(ip, port).String()}, " "), nil
+	return strings.Join([]string{name, netip.AddrPortFrom(ip, port).String()}, " "), ip, nil
 }

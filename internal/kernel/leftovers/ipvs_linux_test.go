@@ -3,6 +3,7 @@ package leftovers
 import (
 	"context"
 	"errors"
+	"net"
 	"net/netip"
 	"strings"
 	"testing"
@@ -17,6 +18,7 @@ type fakeKernel struct {
 	device  netlink.Link
 	id      uint16 // of IPVS; 0 if it has none
 	servers [][]byte
+	ours    []string // addresses on the device of ours, if there is one
 	errs    map[string]error
 	calls   []string
 }
@@ -24,6 +26,9 @@ type fakeKernel struct {
 func (f *fakeKernel) ipvs() *ipvs {
 	return &ipvs{
 		link: func(name string) (netlink.Link, error) {
+			if name == ourDevice && len(f.ours) > 0 {
+				return &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: ourDevice}}, nil
+			}
 			if f.device == nil || name != proxyDevice {
 				return nil, netlink.LinkNotFoundError{}
 			}
@@ -35,6 +40,12 @@ func (f *fakeKernel) ipvs() *ipvs {
 				f.device = nil
 			}
 			return f.errs["device"]
+		},
+		addrs: func(netlink.Link, int) (list []netlink.Addr, err error) {
+			for _, a := range f.ours {
+				list = append(list, netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP(a)}})
+			}
+			return list, f.errs["addresses"]
 		},
 		family: func(name string) (*netlink.GenlFamily, error) {
 			f.calls = append(f.calls, "family "+name)
@@ -51,10 +62,14 @@ func (f *fakeKernel) ipvs() *ipvs {
 func (f *fakeKernel) execute(r *nl.NetlinkRequest) ([][]byte, error) {
 	b := r.Serialize()
 	typ, flags, cmd, version := native.Uint16(b[4:]), native.Uint16(b[6:]), b[16], b[17]
-	if typ != f.id || version != 1 || len(b) != 20 {
+	if typ != f.id || version != 1 || len(b) != 20 && cmd != ipvsDelService {
 		return nil, unix.EINVAL
 	}
 	switch {
+	case cmd == 3 && flags&unix.NLM_F_ACK != 0: // IPVS_CMD_DEL_SERVICE
+		name, _, err := serverName(b[16:])
+		f.calls = append(f.calls, "delete "+name)
+		return nil, errors.Join(err, f.errs["delete"])
 	case cmd == 4 && flags&unix.NLM_F_DUMP == unix.NLM_F_DUMP: // IPVS_CMD_GET_SERVICE
 		f.calls = append(f.calls, "list")
 		return f.servers, f.errs["list"]
@@ -124,6 +139,21 @@ func TestIPVS(t *testing.T) {
 			remove: all + device, calls: "family IPVS, list, flush, delete device",
 		},
 		{
+			name:   "servers of ours stay",
+			kernel: fakeKernel{id: 30, device: dummy(), servers: servers(), ours: []string{"10.96.0.1", "fd00::a"}},
+			remove: "2 virtual servers in IPVS: SCTP 10.96.0.2:1, mark 7; " + device,
+			calls:  "family IPVS, list, delete SCTP 10.96.0.2:1, delete mark 7, delete device",
+		},
+		{
+			name: "only servers of ours", kernel: fakeKernel{id: 30, device: dummy(), servers: servers()[:1], ours: []string{"10.96.0.1"}},
+			remove: device, calls: "family IPVS, list, delete device",
+		},
+		{
+			name:   "the addresses of ours cannot be listed: nothing goes",
+			kernel: fakeKernel{id: 30, device: dummy(), servers: servers(), ours: []string{"10.96.0.1"}, errs: map[string]error{"addresses": unix.EPERM}},
+			calls:  "family IPVS", err: unix.EPERM,
+		},
+		{
 			name:  "flush refused: the device stays, so that the next time finds the servers",
 			calls: "family IPVS, list, flush", err: unix.EPERM,
 			kernel: fakeKernel{id: 30, device: dummy(), servers: servers(), errs: map[string]error{"flush": unix.EPERM}},
@@ -171,12 +201,12 @@ func text(items []Item) (s string) {
 func TestTruncatedServer(t *testing.T) {
 	whole := server(6, "10.96.0.1:443")
 	for cut := range len(whole) {
-		_, _ = serverName(whole[:cut]) // must not panic
+		_, _, _ = serverName(whole[:cut]) // must not panic
 	}
-	if name, err := serverName(whole); name != "TCP 10.96.0.1:443" || err != nil {
+	if name, _, err := serverName(whole); name != "TCP 10.96.0.1:443" || err != nil {
 		t.Errorf("%s, %v", name, err)
 	}
-	if _, err := serverName(whole[:3]); err == nil {
+	if _, _, err := serverName(whole[:3]); err == nil {
 		t.Error("a message without a header is no error")
 	}
 }
