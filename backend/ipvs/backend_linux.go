@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net"
 	"sync"
 
 	"github.com/vishvananda/netlink"
@@ -28,6 +29,9 @@ type Backend struct {
 	handle  *netlink.Handle
 	sysctls *sysctls
 	cutter  *flowCutter
+	// linkEvents are changes of devices, until endLinks is closed.
+	linkEvents chan netlink.LinkUpdate
+	endLinks   chan struct{}
 
 	disturbed chan struct{}
 	stop      context.CancelFunc
@@ -131,8 +135,15 @@ func (b *Backend) open() error {
 	if b.cutter, err = newFlowCutter(b.log, &b.mu); err != nil {
 		return err
 	}
-	b.addrs, err = ifaddr.Open(ifaddr.Options{Logger: b.log})
-	return err
+	if b.addrs, err = ifaddr.Open(ifaddr.Options{Logger: b.log}); err != nil {
+		return err
+	}
+	b.linkEvents, b.endLinks = make(chan netlink.LinkUpdate), make(chan struct{})
+	if err := netlink.LinkSubscribe(b.linkEvents, b.endLinks); err != nil {
+		b.endLinks = nil
+		return fmt.Errorf("watching devices: %w", err)
+	}
+	return nil
 }
 
 // Close releases the sockets. What is programmed stays, and so do connections.
@@ -140,6 +151,11 @@ func (b *Backend) Close() error {
 	b.stop()
 	b.running.Wait()
 	var errs []error
+	if b.endLinks != nil {
+		close(b.endLinks)
+		for range b.linkEvents { // its sender ends with it
+		}
+	}
 	if b.addrs != nil {
 		errs = append(errs, b.addrs.Close())
 	}
@@ -164,15 +180,25 @@ func (b *Backend) Close() error {
 // Disturbed gets a value when the base's does, when the node's addresses have changed, or when something is left to do.
 func (b *Backend) Disturbed() <-chan struct{} { return b.disturbed }
 
-// watch hands on what disturbs the base, and changes of the node's addresses.
+// watch hands on what disturbs the base, changes of the node's addresses, and the loss of the device.
 func (b *Backend) watch(ctx context.Context) {
-	base := b.base.Disturbed()
+	base, links := b.base.Disturbed(), b.linkEvents
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-base:
 		case <-b.addrs.Changed():
+		case l, ok := <-links:
+			if !ok {
+				b.log.Warn("devices are not watched any longer: the loss of one is found with the next verification", "device", ifaddr.ServiceDevice)
+				links = nil
+				continue
+			}
+			// Without the device, nothing reaches IPVS.
+			if l.Attrs().Name != ifaddr.ServiceDevice || l.Header.Type != unix.RTM_DELLINK && l.Attrs().Flags&net.FlagUp != 0 {
+				continue
+			}
 		}
 		b.disturb()
 	}

@@ -3,6 +3,7 @@
 package ipvs
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"runtime"
@@ -28,3 +29,12 @@ func (*Backend) Close() error { return nil }
 
 // Reconfigure fails.
 func (*Backend) Reconfigure(Options) error { return errUnsupported }
+
+// Drain returns at once.
+func (*Backend) Drain(context.Context) error { return nil }
+
+// Cleanup finds nothing.
+func Cleanup(context.Context) (bool, error) { return false, nil }
+
+// Programmed returns that the kernel holds nothing.
+func Programmed() (bool, error) { return false, nil }

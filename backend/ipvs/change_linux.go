@@ -52,13 +52,15 @@ func (b *Backend) begin(u *state.Update) (*change, error) {
 		whole:   u.Full || !b.known || !settings.Equal(&b.settings),
 	}
 	if c.whole {
-		if err := b.read(u.Node); err != nil {
-			return c, fmt.Errorf("ipvs: %w", err)
-		}
 		b.settings, b.refused = settings, map[plan.Key]error{}
 	}
-	b.tables.use(b.rules(u.Node))
 	b.divideAll(c)
+	if c.whole {
+		if err := b.read(c); err != nil {
+			return c, fmt.Errorf("ipvs: %w", err)
+		}
+	}
+	b.tables.use(b.rules(u.Node))
 	if err := b.takeOn(c); err != nil {
 		return c, fmt.Errorf("ipvs: %w", err)
 	}
@@ -112,7 +114,7 @@ func (b *Backend) rules(n *state.Node) plan.Rules {
 }
 
 // read takes down what the kernel holds, and makes the device and the settings what they are to be.
-func (b *Backend) read(n *state.Node) error {
+func (b *Backend) read(c *change) error {
 	b.servers.scheduler, b.servers.abrupt, b.servers.drainTimeout = b.o.Scheduler, b.o.ResetRemoved, b.o.DrainTimeout
 	if err := errors.Join(b.device.read(), b.device.make()); err != nil {
 		return err
@@ -120,14 +122,22 @@ func (b *Backend) read(n *state.Node) error {
 	if err := b.tune(); err != nil {
 		return err
 	}
-	b.tables.use(b.rules(n))
+	b.tables.use(b.rules(c.update.Node))
 	if err := b.tables.read(); err != nil {
 		return err
 	}
-	held, known := b.tables.addresses(), maps.Clone(b.servers.byKey)
+	held, known, wanted := b.tables.addresses(), maps.Clone(b.servers.byKey), map[plan.Key]bool{}
+	for _, d := range c.next {
+		if d != nil {
+			for i := range d.Servers {
+				wanted[d.Servers[i].Key] = true
+			}
+		}
+	}
+	// What stands where a server of ours is to be becomes ours, as that of a former process, or of kube-proxy.
 	if err := b.servers.read(func(k plan.Key) bool {
 		addr := k.Addr.Addr()
-		return (b.device.held[addr] || held[string(addr.AsSlice())]) && !b.settings.Excludes(addr)
+		return wanted[k] || (b.device.held[addr] || held[string(addr.AsSlice())]) && !b.settings.Excludes(addr)
 	}); err != nil {
 		return err
 	}

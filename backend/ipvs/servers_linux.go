@@ -155,7 +155,7 @@ func (s *servers) serve(k plan.Key, v *server) error {
 	case v.held == nil:
 		err := s.kernel.AddServer(as)
 		if errors.Is(err, unix.EEXIST) {
-			return fmt.Errorf("virtual server %v: somebody else has made it: delete it, or name its address in ipvs.excludeCIDRs", k)
+			return fmt.Errorf("virtual server %v: somebody else has just made it: name its address in ipvs.excludeCIDRs if it is theirs", k)
 		}
 		if err != nil {
 			return s.explain(k, err)

@@ -116,6 +116,9 @@ func (s *Server) Elements(each func(Element)) {
 	}
 }
 
+// AddressSet returns the set of the addresses of all virtual servers.
+func AddressSet(f state.Family) nft.Set { return Sets(f)[1] }
+
 // Sets returns the sets of a family's table.
 func Sets(f state.Family) []nft.Set {
 	addr := nft.TypeIPv4
