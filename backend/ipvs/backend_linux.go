@@ -44,6 +44,8 @@ type Backend struct {
 	tables  *tables
 	// divisions are the services that were applied.
 	divisions map[state.ServiceName]*plan.Division
+	// clusterIPs are the records whose cluster IPs the tables know.
+	clusterIPs map[state.ServiceName]*state.Service
 	// refused are virtual servers that the kernel has refused. The base serves them until a Verify tries again.
 	refused map[plan.Key]error
 	// settings are those of all divisions.
@@ -89,23 +91,25 @@ func New(base backend.Backend, o Options) (*Backend, error) {
 	if err := o.complete(); err != nil {
 		return nil, fmt.Errorf("ipvs: %w", err)
 	}
+	b := newBackend(base, o)
+	if err := b.open(); err != nil {
+		return nil, errors.Join(fmt.Errorf("ipvs: %w", err), b.Close())
+	}
+	b.start()
+	return b, nil
+}
+
+func newBackend(base backend.Backend, o Options) *Backend {
 	b := &Backend{
 		base: base, o: o, log: o.Logger, disturbed: make(chan struct{}, 1), stop: func() {},
 		divisions: map[state.ServiceName]*plan.Division{}, refused: map[plan.Key]error{},
-		serves: frontends{set: map[state.FrontendKey]bool{}},
+		clusterIPs: map[state.ServiceName]*state.Service{},
+		serves:     frontends{set: map[state.FrontendKey]bool{}},
 	}
 	if b.log == nil {
 		b.log = slog.New(slog.DiscardHandler)
 	}
-	if err := b.open(); err != nil {
-		return nil, errors.Join(fmt.Errorf("ipvs: %w", err), b.Close())
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	b.stop = stop
-	b.running.Go(func() { b.watch(ctx) })
-	b.running.Go(func() { b.drain(ctx) })
-	b.running.Go(func() { b.cutter.run(ctx) })
-	return b, nil
+	return b
 }
 
 // open opens what the backend needs of the kernel.
@@ -114,8 +118,18 @@ func (b *Backend) open() error {
 	if err != nil {
 		return err
 	}
-	b.servers = newServers(conn)
-	if err := checkScheduler(conn, b.o.Scheduler); err != nil {
+	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return errors.Join(fmt.Errorf("opening a socket to rtnetlink: %w", err), conn.Close())
+	}
+	b.handle = handle
+	return b.openAbove(conn, handle, openSysctls)
+}
+
+// openAbove opens the rest, given what few kernels have.
+func (b *Backend) openAbove(k kernelServers, l links, sysctls func() (*sysctls, error)) (err error) {
+	b.servers, b.device = newServers(k), newDevice(l)
+	if err := checkScheduler(k, b.o.Scheduler); err != nil {
 		return err
 	}
 	tables, err := nft.Dial()
@@ -125,11 +139,7 @@ func (b *Backend) open() error {
 	if b.tables, err = newTables(tables); err != nil {
 		return errors.Join(err, tables.Close())
 	}
-	if b.handle, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
-		return fmt.Errorf("opening a socket to rtnetlink: %w", err)
-	}
-	b.device = newDevice(b.handle)
-	if b.sysctls, err = openSysctls(); err != nil {
+	if b.sysctls, err = sysctls(); err != nil {
 		return err
 	}
 	if b.cutter, err = newFlowCutter(b.log, &b.mu); err != nil {
@@ -144,6 +154,15 @@ func (b *Backend) open() error {
 		return fmt.Errorf("watching devices: %w", err)
 	}
 	return nil
+}
+
+// start begins to watch and to drain.
+func (b *Backend) start() {
+	ctx, stop := context.WithCancel(context.Background())
+	b.stop = stop
+	b.running.Go(func() { b.watch(ctx) })
+	b.running.Go(func() { b.drain(ctx) })
+	b.running.Go(func() { b.cutter.run(ctx) })
 }
 
 // Close releases the sockets. What is programmed stays, and so do connections.

@@ -192,13 +192,19 @@ func (b *Backend) takeOn(c *change) error {
 		return err
 	}
 	now, again := time.Now(), map[state.ServiceName]bool{}
-	for _, k := range slices.SortedFunc(maps.Keys(fresh), plan.Key.Compare) {
+	keys := slices.SortedFunc(maps.Keys(fresh), plan.Key.Compare)
+	unheld := b.device.hold(keys)
+	for _, k := range keys {
 		v := b.servers.byKey[k]
 		if v.want == nil {
 			v.want, v.owner, v.keep = fresh[k], owners[k], nil
 			c.started[k] = true
 		}
-		if err := b.start(k, v, now); err != nil {
+		err := unheld[k.Addr.Addr()]
+		if err == nil {
+			err = b.servers.sync(k, now)
+		}
+		if err != nil {
 			b.log.Warn("IPVS does not serve a frontend, the dataplane below it does", "server", k, "service", owners[k], "error", err)
 			b.refused[k], v.want = err, nil
 			again[owners[k]] = true
@@ -211,14 +217,6 @@ func (b *Backend) takeOn(c *change) error {
 		c.next[name] = b.settings.Divide(c.next[name].Record, b.isRefused)
 	}
 	return b.tables.flush(false)
-}
-
-// start has the kernel serve.
-func (b *Backend) start(k plan.Key, v *server, now time.Time) error {
-	if err := b.device.ensure(k.Addr.Addr()); err != nil {
-		return err
-	}
-	return b.servers.sync(k, now)
 }
 
 // show has the tables hold what a server needs.
@@ -253,12 +251,13 @@ func (b *Backend) finish(c *change, result *backend.Result) error {
 		return fmt.Errorf("ipvs: %w", err)
 	}
 	var ended []plan.Key
+	var errs []error
 	now, failed := time.Now(), maps.Clone(result.Failed)
 	for _, k := range slices.SortedFunc(maps.Keys(dirty), plan.Key.Compare) {
 		owner := b.servers.byKey[k].owner
 		switch err := b.servers.sync(k, now); {
 		case err != nil && owner == (state.ServiceName{}):
-			return fmt.Errorf("ipvs: %w", err) // of a former process
+			errs = append(errs, err) // of a former process
 		case err != nil:
 			if failed == nil {
 				failed = map[state.ServiceName]error{}
@@ -270,7 +269,9 @@ func (b *Backend) finish(c *change, result *backend.Result) error {
 		}
 	}
 	result.Failed = failed
-	if err := b.release(ended); err != nil {
+	b.note(c)
+	b.keep(c)
+	if err := errors.Join(append(errs, b.release(ended))...); err != nil {
 		return fmt.Errorf("ipvs: %w", err)
 	}
 	if c.whole {
@@ -278,7 +279,11 @@ func (b *Backend) finish(c *change, result *backend.Result) error {
 			return fmt.Errorf("ipvs: %w", err)
 		}
 	}
-	b.note(c)
+	return nil
+}
+
+// keep takes down what was applied.
+func (b *Backend) keep(c *change) {
 	for name, d := range c.next {
 		if d == nil {
 			delete(b.divisions, name)
@@ -287,7 +292,6 @@ func (b *Backend) finish(c *change, result *backend.Result) error {
 		}
 	}
 	b.node, b.revision = c.update.Node, c.update.Revision
-	return nil
 }
 
 // assign makes servers what a change wants them to be, and returns those that the kernel may hold otherwise.
@@ -323,7 +327,7 @@ func (b *Backend) assign(c *change, failed map[state.ServiceName]error) (dirty m
 		if d != nil {
 			b.claimServers(name, d, claims, dirty)
 		}
-		b.countClusterIPs(old, d)
+		b.countClusterIPs(name, d)
 	}
 	for k := range c.started {
 		if claims[k] == (state.ServiceName{}) {
@@ -367,15 +371,16 @@ func (b *Backend) claimServers(name state.ServiceName, d *plan.Division, claims 
 }
 
 // countClusterIPs has the tables know the cluster IPs of a service.
-func (b *Backend) countClusterIPs(old, d *plan.Division) {
-	if old == d {
-		return
-	}
-	if d != nil {
+func (b *Backend) countClusterIPs(name state.ServiceName, d *plan.Division) {
+	was := b.clusterIPs[name]
+	if d == nil {
+		delete(b.clusterIPs, name)
+	} else {
+		b.clusterIPs[name] = d.Record
 		plan.EachClusterIP(d.Record, func(a netip.Addr) { b.tables.add(plan.ClusterIPElement(a)) })
 	}
-	if old != nil {
-		plan.EachClusterIP(old.Record, func(a netip.Addr) { b.tables.remove(plan.ClusterIPElement(a)) })
+	if was != nil {
+		plan.EachClusterIP(was, func(a netip.Addr) { b.tables.remove(plan.ClusterIPElement(a)) })
 	}
 }
 

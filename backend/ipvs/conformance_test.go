@@ -64,28 +64,33 @@ func TestConformance(t *testing.T) {
 		New: func(s conformance.Settings) (backend.Backend, error) {
 			return newPair(t.Context(), nftables.Options{Logger: s.Logger}, ipvs.Options{Logger: s.Logger})
 		},
-		CheckHost: func(t testing.TB) {
-			for _, s := range servers(t) {
-				served.Add(uint64(s.Connections))
-			}
-		},
+		CheckHost: func(t testing.TB) { served.Add(connections(t)) },
 	})
-	if n := served.Load(); n < 200 && !t.Failed() {
-		t.Errorf("IPVS has served %d connections, want some hundred at least", n)
+	if n := served.Load(); n < 50 && !t.Failed() {
+		t.Errorf("IPVS has served %d connections, want some at least", n)
 	}
 }
 
-// servers returns the virtual servers of the calling thread's network namespace.
-func servers(t testing.TB) []kernel.Server {
+// connections counts those that the virtual servers of the calling thread's network namespace have, also those that have just ended.
+func connections(t testing.TB) (n uint64) {
 	t.Helper()
 	c, err := kernel.Dial()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	list, err := c.Servers()
+	servers, err := c.Servers()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return list
+	for i := range servers {
+		dests, err := c.Dests(&servers[i])
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range dests {
+			n += uint64(d.Active + d.Inactive)
+		}
+	}
+	return n
 }

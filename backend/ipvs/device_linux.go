@@ -7,10 +7,12 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/switchyard-net/switchyard/backend/ipvs/internal/plan"
 	"github.com/switchyard-net/switchyard/kernel/ifaddr"
 )
 
@@ -24,6 +26,7 @@ type links interface {
 	AddrList(netlink.Link, int) ([]netlink.Addr, error)
 	AddrReplace(netlink.Link, *netlink.Addr) error
 	AddrDel(netlink.Link, *netlink.Addr) error
+	RouteGet(net.IP) ([]netlink.Route, error)
 }
 
 // device holds the addresses of virtual servers, which makes them the node's own: IPVS sees only what is for the node.
@@ -122,16 +125,50 @@ func address(a netip.Addr) *netlink.Addr {
 	return n
 }
 
-// ensure has the device hold an address.
-func (d *device) ensure(a netip.Addr) error {
-	if d.held[a] {
-		return nil
+const (
+	// routeTimeout is how long the kernel may take to route an address to the node after it was added.
+	routeTimeout = time.Second
+	routePause   = 500 * time.Microsecond
+)
+
+// hold has the device hold the addresses of servers, and returns those that it cannot have, with the reason.
+func (d *device) hold(keys []plan.Key) (unheld map[netip.Addr]error) {
+	unheld = map[netip.Addr]error{}
+	var added []netip.Addr
+	for _, k := range keys {
+		a := k.Addr.Addr()
+		if d.held[a] || unheld[a] != nil {
+			continue
+		}
+		if err := d.links.AddrReplace(d.link, address(a)); err != nil {
+			unheld[a] = fmt.Errorf("device %s: adding %v: %w", ifaddr.ServiceDevice, a, err)
+			continue
+		}
+		d.held[a] = true
+		d.written++
+		added = append(added, a)
 	}
-	if err := d.links.AddrReplace(d.link, address(a)); err != nil {
-		return fmt.Errorf("device %s: adding %v: %w", ifaddr.ServiceDevice, a, err)
+	deadline := time.Now().Add(routeTimeout)
+	for _, a := range added {
+		if err := d.await(a, deadline); err != nil {
+			unheld[a] = err
+		}
 	}
-	d.held[a] = true
-	d.written++
+	return unheld
+}
+
+// await waits until packets to an address are for this node: the kernel makes the routes of IPv6 addresses in the background.
+func (d *device) await(a netip.Addr, deadline time.Time) error {
+	for a.Is6() {
+		routes, err := d.links.RouteGet(a.AsSlice())
+		if err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return errors.Join(fmt.Errorf("device %s: the kernel has no route to %v within %v", ifaddr.ServiceDevice, a, routeTimeout), err)
+		}
+		time.Sleep(routePause)
+	}
 	return nil
 }
 

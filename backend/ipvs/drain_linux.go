@@ -2,6 +2,7 @@ package ipvs
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -73,15 +74,14 @@ func (b *Backend) retire() error {
 	if err := b.tables.flush(true); err != nil {
 		return err
 	}
+	var errs []error
 	for _, k := range slices.SortedFunc(maps.Keys(b.servers.byKey), plan.Key.Compare) {
-		if err := b.servers.sync(k, now); err != nil {
-			return err
-		}
+		errs = append(errs, b.servers.sync(k, now))
 		if b.servers.byKey[k] == nil {
 			ended = append(ended, k)
 		}
 	}
-	return b.release(ended)
+	return errors.Join(append(errs, b.release(ended))...)
 }
 
 func (b *Backend) drainNow(now time.Time) {

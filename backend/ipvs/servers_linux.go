@@ -95,7 +95,6 @@ func (s *servers) read(ours func(plan.Key) bool) error {
 			continue
 		}
 		h := &held{as: *v, dests: map[netip.AddrPort]*dest{}}
-		h.as.Connections = 0
 		dests, err := s.kernel.Dests(v)
 		if err != nil {
 			return err

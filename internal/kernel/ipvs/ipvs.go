@@ -23,8 +23,6 @@ type Server struct {
 	// Flags and Timeout are 0 for servers that do not remember clients.
 	Flags   uint32
 	Timeout uint32
-	// Connections counts those that the server has had. It is not sent.
-	Connections uint32
 }
 
 // flagHashed is set by the kernel in the flags of every server.
@@ -72,10 +70,6 @@ const (
 	svcFlags     = 7
 	svcTimeout   = 8
 	svcNetmask   = 9
-	svcStats     = 10
-
-	statsConnections = 1
-
 	destAddr     = 1
 	destPort     = 2
 	destMethod   = 3
@@ -237,13 +231,6 @@ func decodeServer(b []byte) (s Server, err error) {
 			s.Flags = toU32(v) &^ flagHashed
 		case svcTimeout:
 			s.Timeout = toU32(v)
-		case svcStats:
-			return eachAttr(v, func(typ uint16, v []byte) error {
-				if typ == statsConnections {
-					s.Connections = toU32(v)
-				}
-				return nil
-			})
 		}
 		return nil
 	})
