@@ -38,8 +38,10 @@ type Backend struct {
 	running   sync.WaitGroup
 
 	// mu is held by Apply and Verify, and while endpoints go whose connections have ended.
-	mu      sync.Mutex
-	device  *device
+	mu     sync.Mutex
+	device *device
+	// former are the settings as they were before, as the device's alias has them.
+	former  former
 	servers *servers
 	tables  *tables
 	// divisions are the services that were applied.

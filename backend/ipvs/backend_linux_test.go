@@ -293,6 +293,11 @@ func TestSettings(t *testing.T) {
 	if n.links.link.Alias != alias {
 		t.Errorf("alias %q, want %q", n.links.link.Alias, alias)
 	}
+	n.links.link = nil // somebody deletes the device
+	n.must(second(n.Verify(t.Context())))
+	if n.links.link.Alias != alias {
+		t.Errorf("alias of another device %q, want %q", n.links.link.Alias, alias)
+	}
 	n.restart()
 	n.full()
 	if n.links.link.Alias != alias {
@@ -304,6 +309,8 @@ func TestSettings(t *testing.T) {
 		t.Errorf("settings without options %s, want %s", got, want)
 	}
 }
+
+func second[T any](_ T, err error) error { return err }
 
 // TestNodeAddresses: an address that is the machine's own is not given to IPVS, and leaves it when it becomes that.
 func TestNodeAddresses(t *testing.T) {

@@ -162,6 +162,9 @@ func (b *Backend) tune() error {
 		return err
 	}
 	before, wanted := parseFormer(b.device.link.Attrs().Alias), wantedSettings(&b.o)
+	if b.device.link.Attrs().Alias == "" {
+		before = b.former // somebody has deleted the device
+	}
 	saved, target := former{}, former{}
 	for name, value := range now {
 		want, ok := wanted[name]
@@ -184,6 +187,7 @@ func (b *Backend) tune() error {
 		}
 		b.device.link.Attrs().Alias = alias
 	}
+	b.former = saved
 	b.device.written += len(target)
 	return set(b.sysctls, b.servers.kernel, target)
 }

@@ -1,0 +1,282 @@
+//go:build linux
+
+package ipvs_test
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/backend/ipvs"
+	"github.com/switchyard-net/switchyard/backend/nftables"
+	kernel "github.com/switchyard-net/switchyard/internal/kernel/ipvs"
+	"github.com/switchyard-net/switchyard/internal/kernel/nft"
+	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/netns"
+)
+
+// host is a network namespace with IPVS above nftables.
+type host struct {
+	*pair
+	t        *testing.T
+	ns       *netns.NS
+	revision state.Revision
+}
+
+func newHost(t *testing.T, o ipvs.Options) *host {
+	t.Helper()
+	needIPVS(t)
+	ns, err := netns.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ns.Close() })
+	h := &host{t: t, ns: ns}
+	h.open(o)
+	t.Cleanup(func() { h.must(h.Close()) })
+	return h
+}
+
+func (h *host) must(err error) {
+	h.t.Helper()
+	if err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+func (h *host) open(o ipvs.Options) {
+	h.t.Helper()
+	h.must(h.ns.Do(func() (err error) { h.pair, err = newPair(h.t.Context(), nftables.Options{}, o); return err }))
+}
+
+func (h *host) restart(o ipvs.Options) {
+	h.t.Helper()
+	h.must(h.Close())
+	h.open(o)
+}
+
+// do calls fn inside the namespace.
+func (h *host) do(fn func() error) {
+	h.t.Helper()
+	h.must(h.ns.Do(fn))
+}
+
+func (h *host) full(services ...*state.Service) backend.Result {
+	h.t.Helper()
+	h.revision++
+	r, err := h.Apply(h.t.Context(), &state.Update{Revision: h.revision, Full: true, Node: &state.Node{Name: "node"}, Changed: services})
+	h.must(err)
+	for name, err := range r.Failed {
+		h.t.Errorf("service %v: %v", name, err)
+	}
+	return r
+}
+
+// service makes a Service with one port at a cluster IP.
+func service(name string, protocol state.Protocol, frontend string, endpoints ...string) *state.Service {
+	f := netip.MustParseAddrPort(frontend)
+	r := state.Route{Verdict: state.Forward}
+	for _, e := range endpoints {
+		r.Endpoints = append(r.Endpoints, state.Endpoint{Addr: netip.MustParseAddrPort(e)})
+	}
+	return &state.Service{Name: state.ServiceName{Namespace: "default", Name: name}, Ports: []state.Port{{
+		Protocol: protocol, Family: state.FamilyOf(f.Addr()), Frontends: []state.Frontend{{Kind: state.ClusterIP, Addr: f.Addr(), Port: f.Port()}},
+		Internal: state.Traffic{Inside: r, Outside: r, Masquerade: state.MasqueradeUnlessPod},
+	}}}
+}
+
+func three() []*state.Service {
+	return []*state.Service{
+		service("dns", state.UDP, "10.96.0.11:53", "10.244.0.1:53"),
+		service("six", state.SCTP, "[fd00:96::10]:80", "[fd00:244::1]:8080"),
+		service("web", state.TCP, "10.96.0.10:80", "10.244.0.1:8080", "10.244.0.2:8080"),
+	}
+}
+
+// shown is what the kernel holds: servers with their endpoints, and the addresses of the device.
+func (h *host) shown() string {
+	h.t.Helper()
+	var lines []string
+	h.do(func() error {
+		c, err := kernel.Dial()
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		servers, err := c.Servers()
+		for i := range servers {
+			dests, destErr := c.Dests(&servers[i])
+			err = errors.Join(err, destErr)
+			slices.SortFunc(dests, func(a, b kernel.Dest) int { return a.Addr.Compare(b.Addr) })
+			line := fmt.Sprint(&servers[i], " ", servers[i].Scheduler)
+			for _, d := range dests {
+				line += fmt.Sprintf(" %v=%d", d.Addr, d.Weight)
+			}
+			lines = append(lines, line)
+		}
+		if link, linkErr := netlink.LinkByName("switchyard-ipvs"); linkErr == nil {
+			addrs, addrErr := netlink.AddrList(link, netlink.FAMILY_ALL)
+			err = errors.Join(err, addrErr)
+			for _, a := range addrs {
+				if !a.IP.IsLinkLocalUnicast() {
+					lines = append(lines, "address "+a.IP.String())
+				}
+			}
+		}
+		return err
+	})
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
+
+const threeShown = `SCTP [fd00:96::10]:80 rr [fd00:244::1]:8080=1
+TCP 10.96.0.10:80 rr 10.244.0.1:8080=1 10.244.0.2:8080=1
+UDP 10.96.0.11:53 rr 10.244.0.1:53=1
+address 10.96.0.10
+address 10.96.0.11
+address fd00:96::10`
+
+func (h *host) wantShown(want string) {
+	h.t.Helper()
+	if got := h.shown(); got != want {
+		h.t.Errorf("the kernel holds\n%s\nwant\n%s", got, want)
+	}
+}
+
+// settings are sysctls and timeouts.
+func (h *host) settings() (s string) {
+	h.t.Helper()
+	h.do(func() error {
+		for _, name := range []string{"ipv4/vs/conntrack", "ipv4/vs/expire_nodest_conn", "ipv4/conf/all/arp_ignore", "ipv4/conf/all/arp_announce"} {
+			b, err := os.ReadFile("/proc/sys/net/" + name)
+			if err != nil {
+				return err
+			}
+			s += strings.TrimSpace(string(b))
+		}
+		c, err := kernel.Dial()
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		t, err := c.Timeouts()
+		s += fmt.Sprint(" ", t)
+		return err
+	})
+	return s
+}
+
+// TestRealKernel is the life of a node in a kernel that has IPVS.
+func TestRealKernel(t *testing.T) {
+	o := ipvs.Options{StrictARP: true, UDPTimeout: 42 * time.Second}
+	h := newHost(t, o)
+	before := h.settings()
+	h.full(three()...)
+	h.wantShown(threeShown)
+	if got, want := h.settings(), "1112 {15m0s 2m0s 42s}"; got != want {
+		t.Errorf("settings %s, want %s", got, want)
+	}
+
+	// A restart finds everything.
+	h.restart(o)
+	if r := h.full(three()...); r.Written > 0 {
+		t.Errorf("a restart has written %d objects", r.Written)
+	}
+
+	// What others change is repaired.
+	for name, drift := range map[string]func() error{
+		"device": func() error {
+			link, err := netlink.LinkByName("switchyard-ipvs")
+			return errors.Join(err, netlink.LinkDel(link))
+		},
+		"servers": func() error {
+			c, err := kernel.Dial()
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			servers, err := c.Servers()
+			for i := range servers {
+				err = errors.Join(err, c.DeleteServer(&servers[i]))
+			}
+			return err
+		},
+		"sysctl": func() error { return os.WriteFile("/proc/sys/net/ipv4/vs/conntrack", []byte("0"), 0) },
+		"tables": func() error {
+			conn, err := nft.Dial()
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			var b nft.Batch
+			b.DeleteTable(nft.Table{Family: nft.IPv4, Name: "switchyard-ipvs"})
+			return conn.Commit(&b)
+		},
+	} {
+		h.do(drift)
+		r, err := h.Verify(t.Context())
+		if err != nil || r.Repaired == 0 {
+			t.Errorf("%s: Verify has repaired %d, %v", name, r.Repaired, err)
+		}
+		h.wantShown(threeShown)
+		if r, err := h.Verify(t.Context()); err != nil || r.Written > 0 {
+			t.Errorf("%s: the second Verify has written %d, %v", name, r.Written, err)
+		}
+	}
+	select {
+	case <-h.Disturbed():
+	case <-time.After(time.Minute):
+		t.Error("not disturbed by the loss of the device")
+	}
+
+	// A server of others, at an address of theirs, stays whatever happens.
+	theirs := kernel.Server{Protocol: 6, Addr: netip.MustParseAddrPort("192.0.2.1:80"), Scheduler: "rr"}
+	h.do(func() error {
+		c, err := kernel.Dial()
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		return c.AddServer(&theirs)
+	})
+	o.Scheduler = "wlc"
+	h.must(h.Reconfigure(o))
+	h.full(three()[2])
+	h.wantShown(`SCTP [fd00:96::10]:80 rr [fd00:244::1]:8080=0
+TCP 10.96.0.10:80 wlc 10.244.0.1:8080=1 10.244.0.2:8080=1
+TCP 192.0.2.1:80 rr
+address 10.96.0.10
+address fd00:96::10`) // one drains
+	if err := h.Reconfigure(ipvs.Options{Scheduler: "nosuch"}); err == nil || !strings.Contains(err.Error(), "ip_vs_nosuch") {
+		t.Errorf("scheduler nosuch: %v", err)
+	}
+
+	// Cleanup leaves nothing but that.
+	h.must(h.Close())
+	h.do(func() error {
+		if there, err := ipvs.Programmed(); err != nil || !there {
+			t.Errorf("programmed: %v, %v", there, err)
+		}
+		removed, err := ipvs.Cleanup(t.Context())
+		if !removed {
+			t.Error("Cleanup has found nothing")
+		}
+		if there, programmedErr := ipvs.Programmed(); programmedErr != nil || there {
+			t.Errorf("programmed after Cleanup: %v, %v", there, programmedErr)
+		}
+		return err
+	})
+	h.wantShown("TCP 192.0.2.1:80 rr")
+	if got := h.settings(); got != before {
+		t.Errorf("settings %s after Cleanup, want %s", got, before)
+	}
+	h.open(ipvs.Options{})
+}
