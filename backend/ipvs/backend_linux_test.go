@@ -360,6 +360,27 @@ func TestDeviceIsWatched(t *testing.T) {
 	}
 }
 
+// TestChangeCostsWhatItChanges: with many services, a change asks the kernel for nothing, and writes what is different.
+func TestChangeCostsWhatItChanges(t *testing.T) {
+	n := newNode(t, Options{})
+	var services []*state.Service
+	for i := range 500 {
+		services = append(services, web(fmt.Sprintf("s%03d", i), fmt.Sprintf("10.96.%d.%d:80/TCP", i/250, 1+i%250), "10.244.0.1:80 10.244.0.2:80"))
+	}
+	n.full(services...)
+	changes, asked := n.ipvs.changes, n.ipvs.asked
+	r := n.update(web("s123", "10.96.0.124:80/TCP", "10.244.0.1:80 10.244.0.3:80"))
+	if got := n.ipvs.changes - changes; got != 2 {
+		t.Errorf("another endpoint has made %d changes of virtual servers, want 2", got)
+	}
+	if got := n.ipvs.asked - asked; got > 0 {
+		t.Errorf("another endpoint has asked for servers or endpoints %d times", got)
+	}
+	if r.Written != 3 { // and an element for hairpins; the other one is of all
+		t.Errorf("written %d, want 3", r.Written)
+	}
+}
+
 func TestDrain(t *testing.T) {
 	n := newNode(t, Options{Logger: logger(t)})
 	const vip = "10.96.0.10:80/TCP"

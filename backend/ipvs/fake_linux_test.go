@@ -33,6 +33,7 @@ type fakeIPVS struct {
 	// weakened is called after a server has lost its last endpoint that takes connections.
 	weakened func(plan.Key)
 	changes  int
+	asked    int
 }
 
 type fakeServer struct {
@@ -94,6 +95,7 @@ func (f *fakeIPVS) changeDest(s *ipvs.Server, fn func(*fakeServer) error) error 
 }
 
 func (f *fakeIPVS) Servers() (list []ipvs.Server, err error) {
+	f.asked++
 	for _, s := range f.servers {
 		list = append(list, s.as)
 	}
@@ -101,6 +103,7 @@ func (f *fakeIPVS) Servers() (list []ipvs.Server, err error) {
 }
 
 func (f *fakeIPVS) Dests(s *ipvs.Server) (list []ipvs.Dest, err error) {
+	f.asked++
 	if in := f.servers[identity(s)]; in != nil {
 		for _, d := range in.dests {
 			list = append(list, *d)

@@ -198,7 +198,7 @@ func (o *Rules) Chains(f state.Family) []nft.Chain {
 			one(nft.Drop()),
 		}},
 		{Name: chainReject, Rules: []rule{
-			// nft: meta l4proto tcp reject with tcp reset
+			// nft: reject with tcp reset
 			one(nft.Meta(nft.Reg0, nft.MetaL4Proto), nft.Equal(nft.Reg0, []byte{byte(state.TCP)}), nft.RejectTCP()),
 			// nft: reject
 			one(nft.RejectPort(family(f))),
