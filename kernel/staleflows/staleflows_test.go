@@ -683,25 +683,27 @@ func TestOnClean(t *testing.T) {
 
 // TestElsewhere: flows to a frontend that has gone to another dataplane are that one's, whichever way they would be deleted.
 func TestElsewhere(t *testing.T) {
-	for _, old := range []bool{false, true} {
-		moved := state.FrontendKey{Family: state.IPv4, Protocol: state.UDP, Addr: ap("10.96.0.10:53").Addr(), Port: 53}
-		elsewhere := map[state.FrontendKey]bool{moved: true}
-		table := &fakeTable{old: old, flows: []conntrack.Flow{flow("10.96.0.10:53", "10.244.1.1:53"), flow("10.96.0.11:53", "10.244.1.1:53")}}
-		c := New(table, Options{Elsewhere: func(f state.FrontendKey) bool { return elsewhere[f] }})
-		c.Note(service("dns", "10.96.0.10:53 10.96.0.11:53", "10.244.1.1:53"), service("dns", "", ""))
+	for _, tt := range []struct{ moved, gone, from, to string }{
+		{"10.96.0.10:53", "10.96.0.11:53", "10.244.1.1:53", "10.244.1.2:53"},             // by filters
+		{"[fd00:96::10]:53", "[fd00:96::11]:53", "[fd00:244::1]:53", "[fd00:244::2]:53"}, // by a listing
+	} {
+		key := state.FrontendKey{Family: state.FamilyOf(ap(tt.moved).Addr()), Protocol: state.UDP, Addr: ap(tt.moved).Addr(), Port: 53}
+		table := &fakeTable{flows: []conntrack.Flow{flow(tt.moved, tt.from), flow(tt.gone, tt.from)}}
+		c := New(table, Options{Elsewhere: func(f state.FrontendKey) bool { return f == key }})
+		c.Note(service("dns", tt.moved+" "+tt.gone, tt.from), service("dns", "", ""))
 		if _, err := c.Clean(t.Context(), nil); err != nil {
 			t.Fatal(err)
 		}
-		if want := []conntrack.Flow{flow("10.96.0.10:53", "10.244.1.1:53")}; !slices.Equal(table.flows, want) {
-			t.Errorf("kernel without filters %v: flows %v are left, want %v", old, table.flows, want)
+		if want := []conntrack.Flow{flow(tt.moved, tt.from)}; !slices.Equal(table.flows, want) {
+			t.Errorf("flows %v are left, want %v", table.flows, want)
 		}
 		// One that comes back is judged by its endpoints, whatever is said of it.
-		c.Note(nil, service("dns", "10.96.0.10:53", "10.244.1.2:53"))
+		c.Note(nil, service("dns", tt.moved, tt.to))
 		if _, err := c.Clean(t.Context(), nil); err != nil {
 			t.Fatal(err)
 		}
 		if len(table.flows) > 0 {
-			t.Errorf("kernel without filters %v: flows %v are left of a frontend with other endpoints", old, table.flows)
+			t.Errorf("flows %v are left of a frontend with other endpoints", table.flows)
 		}
 	}
 }
