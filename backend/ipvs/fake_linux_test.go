@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -113,10 +115,8 @@ func (f *fakeIPVS) Dests(s *ipvs.Server) (list []ipvs.Dest, err error) {
 }
 
 func (f *fakeIPVS) hasScheduler(s string) error {
-	for _, has := range f.schedulers {
-		if s == has {
-			return nil
-		}
+	if slices.Contains(f.schedulers, s) {
+		return nil
 	}
 	return unix.ENOENT
 }
@@ -323,9 +323,7 @@ func (b *fakeBase) Apply(_ context.Context, u *state.Update) (backend.Result, er
 	failed := map[state.ServiceName]error{}
 	next := map[state.ServiceName]*state.Service{}
 	if !u.Full {
-		for name, s := range b.shown {
-			next[name] = s
-		}
+		maps.Copy(next, b.shown)
 	}
 	for _, name := range u.Removed {
 		delete(next, name)

@@ -116,11 +116,12 @@ func (h *host) shown() string {
 			dests, destErr := c.Dests(&servers[i])
 			err = errors.Join(err, destErr)
 			slices.SortFunc(dests, func(a, b kernel.Dest) int { return a.Addr.Compare(b.Addr) })
-			line := fmt.Sprint(&servers[i], " ", servers[i].Scheduler)
+			var line strings.Builder
+			line.WriteString(fmt.Sprint(&servers[i], " ", servers[i].Scheduler))
 			for _, d := range dests {
-				line += fmt.Sprintf(" %v=%d", d.Addr, d.Weight)
+				line.WriteString(fmt.Sprintf(" %v=%d", d.Addr, d.Weight))
 			}
-			lines = append(lines, line)
+			lines = append(lines, line.String())
 		}
 		if link, linkErr := netlink.LinkByName("switchyard-ipvs"); linkErr == nil {
 			addrs, addrErr := netlink.AddrList(link, netlink.FAMILY_ALL)

@@ -57,7 +57,7 @@ func (o *Options) complete() error {
 		o.Scheduler = defaultScheduler
 	}
 	if !schedulerName.MatchString(o.Scheduler) {
-		return fmt.Errorf("Scheduler is %q, must be the name of a scheduler such as rr, wrr, lc or sh", o.Scheduler)
+		return fmt.Errorf("scheduler %q: must be the name of a scheduler such as rr, wrr, lc or sh", o.Scheduler)
 	}
 	if o.DrainTimeout == 0 {
 		o.DrainTimeout = defaultDrainTimeout

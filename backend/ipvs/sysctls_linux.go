@@ -102,7 +102,7 @@ func parseFormer(alias string) former {
 	if !ok {
 		return f
 	}
-	for _, word := range strings.Fields(list) {
+	for word := range strings.FieldsSeq(list) {
 		short, value, _ := strings.Cut(word, "=")
 		name, known := aliases[short]
 		if n, err := strconv.Atoi(value); known && err == nil {
