@@ -5,10 +5,13 @@ package ipvs_test
 import (
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/netip"
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -280,4 +283,51 @@ address fd00:96::10`) // one drains
 		t.Errorf("settings %s after Cleanup, want %s", got, before)
 	}
 	h.open(ipvs.Options{})
+}
+
+// TestRemovedEndpoint: a connection goes on when its endpoint has left, and with ResetRemoved it ends with a reset.
+func TestRemovedEndpoint(t *testing.T) {
+	for _, reset := range []bool{false, true} {
+		h := newHost(t, ipvs.Options{ResetRemoved: reset})
+		var listener net.Listener
+		h.do(func() error {
+			lo, err := netlink.LinkByName("lo")
+			if err != nil {
+				return err
+			}
+			if err := errors.Join(netlink.LinkSetUp(lo), netlink.AddrAdd(lo, &netlink.Addr{
+				IPNet: &net.IPNet{IP: net.IPv4(10, 0, 0, 1), Mask: net.CIDRMask(32, 32)}})); err != nil {
+				return err
+			}
+			listener, err = net.Listen("tcp4", "10.0.0.1:8080")
+			return err
+		})
+		defer listener.Close()
+		go func() {
+			for {
+				c, err := listener.Accept()
+				if err != nil {
+					return
+				}
+				go func() { _, _ = io.Copy(c, c) }()
+			}
+		}()
+		h.full(service("web", state.TCP, "10.96.0.10:80", "10.0.0.1:8080"))
+		var conn net.Conn
+		h.do(func() (err error) { conn, err = net.Dial("tcp4", "10.96.0.10:80"); return err })
+		defer conn.Close()
+		h.must(conn.SetDeadline(time.Now().Add(time.Minute)))
+		talk := func() error {
+			if _, err := conn.Write([]byte("x")); err != nil {
+				return err
+			}
+			_, err := io.ReadFull(conn, make([]byte, 1))
+			return err
+		}
+		h.must(talk())
+		h.full(service("web", state.TCP, "10.96.0.10:80", "10.0.0.2:8080"))
+		if err := talk(); reset != errors.Is(err, syscall.ECONNRESET) || !reset && err != nil {
+			t.Errorf("with resets %v: %v", reset, err)
+		}
+	}
 }
