@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/switchyard-net/switchyard/internal/kernel/ipvs"
 )
 
@@ -43,6 +45,9 @@ func openSysctls() (*sysctls, error) {
 	s := &sysctls{map[string]sysctlFile{}}
 	for _, name := range []string{sysctlConntrack, sysctlExpire, sysctlIgnore, sysctlAnnounce} {
 		f, err := os.OpenFile("/proc/sys/net/"+name, os.O_RDWR, 0)
+		if errors.Is(err, unix.EROFS) || errors.Is(err, os.ErrPermission) {
+			f, err = os.Open("/proc/sys/net/" + name) // that will do if somebody else has set it
+		}
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("sysctl %s: %w", dotted(name), err), s.close())
 		}
@@ -72,7 +77,7 @@ func (s *sysctls) get(name string) (int, error) {
 
 func (s *sysctls) set(name string, value int) error {
 	if _, err := s.files[name].WriteAt([]byte(strconv.Itoa(value)), 0); err != nil {
-		return fmt.Errorf("sysctl %s: setting it to %d: %w", dotted(name), value, err)
+		return fmt.Errorf("sysctl %s: %w; set it to %d on the node, or let this process write below /proc/sys", dotted(name), err, value)
 	}
 	return nil
 }
