@@ -138,7 +138,7 @@ func (b *Backend) openAbove(k kernelServers, l links, sysctls func() (*sysctls, 
 	if err != nil {
 		return err
 	}
-	if b.tables, err = newTables(tables); err != nil {
+	if b.tables, err = newTables(tables, b.o.Commit); err != nil {
 		return errors.Join(err, tables.Close())
 	}
 	if b.sysctls, err = sysctls(); err != nil {
@@ -236,7 +236,7 @@ func (b *Backend) disturb() {
 // called at any time.
 func (b *Backend) Serves(k state.FrontendKey) bool { return b.serves.has(k) }
 
-// Reconfigure replaces the options, except for Logger. Nothing in the kernel changes before the next Apply, which must be of a full update. No
+// Reconfigure replaces the options, except for Logger and Commit. Nothing in the kernel changes before the next Apply, which must be of a full update. No
 // other method may be called meanwhile. The base is configured by its owner.
 func (b *Backend) Reconfigure(o Options) error {
 	if err := o.complete(); err != nil {
@@ -247,7 +247,7 @@ func (b *Backend) Reconfigure(o Options) error {
 	if err := checkScheduler(b.servers.kernel, o.Scheduler); err != nil {
 		return fmt.Errorf("ipvs: %w", err)
 	}
-	o.Logger = b.o.Logger
+	o.Logger, o.Commit = b.o.Logger, b.o.Commit
 	b.o, b.known = o, false
 	return nil
 }

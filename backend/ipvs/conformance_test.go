@@ -45,6 +45,7 @@ func newPair(ctx context.Context, base nftables.Options, o ipvs.Options) (*pair,
 	if err != nil {
 		return nil, err
 	}
+	o.Commit = n.Commit
 	b, err := ipvs.New(n, o)
 	if err != nil {
 		return nil, errors.Join(err, n.Close())

@@ -29,6 +29,9 @@ type Options struct {
 	// ResetRemoved has TCP connections to endpoints end with a reset once those are in no route of the frontend, nor among the lingering
 	// endpoints of its port.
 	ResetRemoved bool
+	// Commit is to run fn, which commits one batch to nf_tables or fails, where the base watches for commits of others and must not take this one for
+	// theirs. It may be called by any goroutine. Default: it only runs fn.
+	Commit func(fn func() error) error
 	// DrainTimeout is how long connections to an endpoint may go on that gets no new ones. Default: an hour.
 	DrainTimeout time.Duration
 }
@@ -58,6 +61,9 @@ func (o *Options) complete() error {
 	}
 	if !schedulerName.MatchString(o.Scheduler) {
 		return fmt.Errorf("scheduler %q: must be the name of a scheduler such as rr, wrr, lc or sh", o.Scheduler)
+	}
+	if o.Commit == nil {
+		o.Commit = func(fn func() error) error { return fn() }
 	}
 	if o.DrainTimeout == 0 {
 		o.DrainTimeout = defaultDrainTimeout

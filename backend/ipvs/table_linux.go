@@ -23,6 +23,8 @@ type kernelTables interface {
 // tables are what the tables of ours are to hold, and what they do.
 type tables struct {
 	kernel kernelTables
+	// around is Options.Commit.
+	around func(func() error) error
 	flags  nft.TableFlags
 	rules  plan.Rules
 	// wanted counts what needs an element.
@@ -35,9 +37,9 @@ type tables struct {
 	written int
 }
 
-func newTables(k kernelTables) (*tables, error) {
+func newTables(k kernelTables, around func(func() error) error) (*tables, error) {
 	t := &tables{
-		kernel: k, wanted: map[plan.Element]int{}, held: map[plan.Element]bool{}, dirty: map[plan.Element]bool{}, made: map[state.Family]bool{},
+		kernel: k, around: around, wanted: map[plan.Element]int{}, held: map[plan.Element]bool{}, dirty: map[plan.Element]bool{}, made: map[state.Family]bool{},
 	}
 	persistent, err := k.Has(nft.PersistentTables)
 	if err != nil {
@@ -47,6 +49,10 @@ func newTables(k kernelTables) (*tables, error) {
 		t.flags = nft.Owned | nft.Persistent
 	}
 	return t, nil
+}
+
+func (t *tables) commit(b *nft.Batch) error {
+	return t.around(func() error { return t.kernel.Commit(b) })
 }
 
 func (t *tables) add(e plan.Element) {
@@ -102,7 +108,7 @@ func (t *tables) readTable(f state.Family) error {
 	if info.Owner == 0 && info.Flags&nft.Persistent != 0 && t.flags != 0 {
 		var b nft.Batch
 		b.AddTableAs(table, t.flags)
-		if err := t.kernel.Commit(&b); err != nil {
+		if err := t.commit(&b); err != nil {
 			return fmt.Errorf("taking it over: %w", err)
 		}
 	}
@@ -179,7 +185,7 @@ func (t *tables) make() error {
 				b.AddElem(table, e.Set, nft.Elem{Key: []byte(e.Key)})
 			}
 		}
-		if err := t.kernel.Commit(&b); err != nil {
+		if err := t.commit(&b); err != nil {
 			return fmt.Errorf("making table %v: %w", table, err)
 		}
 		t.written += b.Len()
@@ -226,7 +232,7 @@ func (t *tables) flush(all bool) error {
 		for _, e := range del[:m] {
 			b.DeleteElem(plan.TableOf(e.Family), e.Set, nft.Elem{Key: []byte(e.Key)})
 		}
-		if err := t.kernel.Commit(&b); err != nil {
+		if err := t.commit(&b); err != nil {
 			return fmt.Errorf("tables %s: %w", plan.TableName, err)
 		}
 		t.written += n + m

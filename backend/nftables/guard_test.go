@@ -70,3 +70,30 @@ func TestGuardWithoutGeneration(t *testing.T) {
 		}
 	})
 }
+
+// countedSocket knows the number of commits.
+type countedSocket struct{ generation uint32 }
+
+func (s *countedSocket) Generation() (uint32, error)      { return s.generation, nil }
+func (s *countedSocket) HasTable(nft.Table) (bool, error) { return true, nil }
+func (s *countedSocket) Close() error                     { return nil }
+
+// TestCommitsOfAnotherPart: what another part of the process commits is no reason to compare the tables, what others commit is.
+func TestCommitsOfAnotherPart(t *testing.T) {
+	socket := &countedSocket{generation: 7}
+	b := &Backend{guard: &guard{disturbed: make(chan struct{}, 1), conn: socket, armed: true, generation: 7, log: slog.New(slog.DiscardHandler)}}
+	if err := b.Commit(func() error { socket.generation++; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	refused := errors.New("refused")
+	if err := b.Commit(func() error { return refused }); !errors.Is(err, refused) {
+		t.Errorf("a commit that fails returns %v", err)
+	}
+	if b.guard.look(time.Now()); len(b.Disturbed()) > 0 {
+		t.Error("disturbed by a commit of this process")
+	}
+	socket.generation++
+	if b.guard.look(time.Now()); len(b.Disturbed()) == 0 {
+		t.Error("not disturbed by a commit of somebody else")
+	}
+}

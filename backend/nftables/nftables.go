@@ -284,6 +284,10 @@ func (b *Backend) Close() error {
 	return errors.Join(append(errs, b.local.Close(), b.lock.Close())...) // the lock last: until here, the tables are ours
 }
 
+// Commit runs fn, which commits one batch of changes to tables of another part of this process or fails, so that it is not taken for a change by
+// somebody else, after which all tables are compared. Any goroutine may call it.
+func (b *Backend) Commit(fn func() error) error { return b.guard.commit(fn) }
+
 // Disturbed gets a value when addresses of the node have changed, or when something else changed the kernel's rules.
 func (b *Backend) Disturbed() <-chan struct{} { return b.guard.disturbed }
 
