@@ -49,7 +49,7 @@ type Config struct {
 	ShowHiddenMetricsForVersion string
 	// Mode selects the dataplane.
 	Mode Mode
-	// AllowModeFallback lets the nftables dataplane take the place of the modes iptables and ipvs where they have none, or the node lacks what
+	// AllowModeFallback lets the nftables dataplane take the place of the modes iptables and ipvs where the node lacks what
 	// they need. If it is false, the process ends at its start instead. Files of kube-proxy, v1alpha1, are read as if it were true.
 	AllowModeFallback bool
 	// DetectLocalMode specifies how connections of pods are distinguished from others. Empty means ClusterCIDR.

@@ -192,9 +192,9 @@ func TestDiff(t *testing.T) {
 	old, now := Default(), Default()
 	now.Mode, now.Linux.MasqueradeAll, now.SyncPeriod = ModeIPVS, true, duration(time.Minute)
 	now.IPVS.ExcludeCIDRs = []netip.Prefix{} // the same as none
-	now.IPVS.Scheduler = "lc"
+	now.IPVS.Scheduler, now.Winkernel.EnableDSR = "lc", true
 	live, restart, none := Diff(old, now)
-	if !slices.Equal(none, []string{"ipvs.scheduler"}) || !slices.Equal(live, []string{"linux.masqueradeAll", "syncPeriod"}) || !slices.Equal(restart, []string{"mode"}) {
+	if !slices.Equal(none, []string{"winkernel.enableDSR"}) || !slices.Equal(live, []string{"ipvs.scheduler", "linux.masqueradeAll", "syncPeriod"}) || !slices.Equal(restart, []string{"mode"}) {
 		t.Errorf("Diff = %v, %v, %v", live, restart, none)
 	}
 }
@@ -305,10 +305,10 @@ func TestWithoutEffect(t *testing.T) {
 		t.Errorf("defaults without effect are named: %v", got)
 	}
 	c.SyncPeriod, c.Mode, c.AllowModeFallback = duration(time.Minute), ModeIPVS, true // have an effect
-	c.IPVS.StrictARP, c.ShowHiddenMetricsForVersion = true, "1.36"
+	c.Winkernel.EnableDSR, c.ShowHiddenMetricsForVersion = true, "1.36"
 	c.FeatureGates = map[string]bool{"AllBeta": true, "KubeletFrob": true, "NFTablesProxyMode": true, "PreferSameTrafficDistribution": false}
 	c.IPTables.MasqueradeBit, c.NFTables.MasqueradeBit, c.IPVS.MasqueradeBit = 5, 5, 6
-	want := []string{"featureGates.PreferSameTrafficDistribution", "iptables.masqueradeBit", "ipvs.strictARP", "nftables.masqueradeBit", "showHiddenMetricsForVersion"}
+	want := []string{"featureGates.PreferSameTrafficDistribution", "iptables.masqueradeBit", "nftables.masqueradeBit", "showHiddenMetricsForVersion", "winkernel.enableDSR"}
 	if got := c.WithoutEffect(); !slices.Equal(got, want) {
 		t.Errorf("named are %v, want %v", got, want)
 	}

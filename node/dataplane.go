@@ -10,6 +10,7 @@ import (
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/backend/ebpf"
 	"github.com/switchyard-net/switchyard/backend/iptables"
+	"github.com/switchyard-net/switchyard/backend/ipvs"
 	"github.com/switchyard-net/switchyard/backend/nftables"
 	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/ops/metrics"
@@ -87,6 +88,7 @@ func dataplanes(goos string) []dataplane {
 	case "linux":
 		return []dataplane{
 			{config.ModeNFTables, metrics.ModeNFTables, openNFTables, nftables.Cleanup, nftables.Programmed, nil},
+			{config.ModeIPVS, metrics.ModeIPVS, openIPVS, ipvs.Cleanup, ipvs.Programmed, ipvs.Available},
 			// Its hooks end with the process.
 			{config.ModeEBPF, metrics.ModeEBPF, openEBPF, nil, nil, nil},
 			{config.ModeIPTables, metrics.ModeIPTables, openIPTables, iptables.Cleanup, iptables.Programmed, iptables.Available},
@@ -106,8 +108,7 @@ func dataplaneOf(mode config.Mode, goos string) (dataplane, bool) {
 }
 
 // SelectMode returns the mode whose dataplane serves c on an operating system, named as in runtime.GOOS. An empty mode stands for the
-// best one. Where the mode has no dataplane, it is an error with a remedy, unless [config.Config.AllowModeFallback] lets nftables take
-// its place: then the mode that is returned is another one than c.Mode.
+// best one. Where the mode has no dataplane, it is an error with a remedy.
 func SelectMode(c *config.Config, goos string) (config.Mode, error) {
 	mode := c.Mode
 	if mode == "" {
@@ -119,14 +120,7 @@ func SelectMode(c *config.Config, goos string) (config.Mode, error) {
 	if len(dataplanes(goos)) == 0 {
 		return "", fmt.Errorf("mode %s has no dataplane in this release: set mode to nftables, on Linux", mode)
 	}
-	remedy := "set mode to nftables, or leave it blank"
-	if mode == config.ModeIPVS {
-		if c.AllowModeFallback {
-			return config.ModeNFTables, nil
-		}
-		remedy += ", or set allowModeFallback to true, so that nftables takes its place"
-	}
-	return "", fmt.Errorf("mode %s has no dataplane in this release: %s", mode, remedy)
+	return "", fmt.Errorf("mode %s has no dataplane in this release: set mode to nftables, or leave it blank", mode)
 }
 
 // Cleanup removes all that the dataplanes of an operating system ever put into the kernel, in the calling thread's network namespace,
@@ -193,6 +187,7 @@ type dataplaneSettings struct {
 	reset            bool
 	verify, interval time.Duration
 	ebpf             ebpf.Config // zero in other modes
+	ipvs             ipvs.Config // likewise
 }
 
 func settingsOf(c *config.Config) dataplaneSettings {
@@ -202,8 +197,11 @@ func settingsOf(c *config.Config) dataplaneSettings {
 		bit: c.MasqueradeBit(), clients: c.NFTables.MaxAffinityClients, reset: c.ResetConnectionsToRemovedEndpoints,
 		verify: c.SyncPeriod.Duration, interval: c.CommitInterval(),
 	}
-	if c.Mode == config.ModeEBPF {
+	switch c.Mode {
+	case config.ModeEBPF:
 		s.ebpf = c.EBPF
+	case config.ModeIPVS:
+		s.ipvs = c.IPVS
 	}
 	return s
 }

@@ -1,12 +1,16 @@
 package node
 
 import (
+	"net/netip"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/switchyard-net/switchyard/backend/ipvs"
 	"github.com/switchyard-net/switchyard/config"
+	"github.com/switchyard-net/switchyard/field"
 )
 
 // TestSelectMode: a mode without a dataplane is an error with a remedy, unless nftables may take its place.
@@ -21,9 +25,9 @@ func TestSelectMode(t *testing.T) {
 		{"linux", "", false, config.ModeNFTables, ""},
 		{"linux", config.ModeNFTables, false, config.ModeNFTables, ""},
 		{"linux", config.ModeIPTables, true, config.ModeIPTables, ""},
-		{"linux", config.ModeIPVS, true, config.ModeNFTables, ""},
+		{"linux", config.ModeIPVS, true, config.ModeIPVS, ""},
 		{"linux", config.ModeIPTables, false, config.ModeIPTables, ""},
-		{"linux", config.ModeIPVS, false, "", "mode ipvs has no dataplane in this release: set mode to nftables, or leave it blank, or set allowModeFallback"},
+		{"linux", config.ModeIPVS, false, config.ModeIPVS, ""},
 		{"linux", config.ModeEBPF, false, config.ModeEBPF, ""},
 		{"linux", config.ModeUserspace, true, "", "mode userspace has no dataplane in this release: set mode to nftables, or leave it blank"},
 		{"darwin", config.ModeEBPF, true, "", "on Linux"},
@@ -50,6 +54,30 @@ func TestFallbackKeepsTheBit(t *testing.T) {
 	c.IPTables.MasqueradeBit = 8
 	if settingsOf(c).bit == was.bit {
 		t.Error("a change of the bit goes unnoticed")
+	}
+}
+
+// TestIPVSGoesByItsSection: every field reaches IPVS, and a change of one is one of the dataplane in mode ipvs only.
+func TestIPVSGoesByItsSection(t *testing.T) {
+	c := config.Default()
+	c.Mode, c.ResetConnectionsToRemovedEndpoints = config.ModeIPVS, true
+	second := field.Duration{Duration: time.Second}
+	c.IPVS = ipvs.Config{
+		MasqueradeBit: 7, Scheduler: "lc", ExcludeCIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, StrictARP: true,
+		TCPTimeout: second, TCPFinTimeout: second, UDPTimeout: second,
+	}
+	o := ipvsOptions(c, DataplaneOptions{TCPLingers: true})
+	if *o.MasqueradeBit != 7 || o.Scheduler != "lc" || !slices.Equal(o.ExcludeCIDRs, c.IPVS.ExcludeCIDRs) || !o.StrictARP ||
+		o.TCPTimeout != time.Second || o.TCPFinTimeout != time.Second || o.UDPTimeout != time.Second || !o.ResetRemoved {
+		t.Errorf("the options are %+v", o)
+	}
+	for mode, want := range map[config.Mode]bool{config.ModeIPVS: true, config.ModeNFTables: false} {
+		c.Mode, c.IPVS.Scheduler = mode, "lc"
+		was := settingsOf(c)
+		c.IPVS.Scheduler = "sh"
+		if changed := !reflect.DeepEqual(was, settingsOf(c)); changed != want {
+			t.Errorf("mode %s: a change of ipvs.scheduler is one of the dataplane: %v, want %v", mode, changed, want)
+		}
 	}
 }
 

@@ -101,6 +101,15 @@ func New(base backend.Backend, o Options) (*Backend, error) {
 	return b, nil
 }
 
+// Available returns why this kernel has no IPVS, nil if it has it. The kernel loads its module ip_vs for that.
+func Available() error {
+	conn, err := ipvs.Dial()
+	if err != nil {
+		return fmt.Errorf("ipvs: %w", err)
+	}
+	return conn.Close()
+}
+
 func newBackend(base backend.Backend, o Options) *Backend {
 	b := &Backend{
 		base: base, o: o, log: o.Logger, disturbed: make(chan struct{}, 1), stop: func() {},

@@ -36,5 +36,8 @@ func (*Backend) Drain(context.Context) error { return nil }
 // Cleanup finds nothing.
 func Cleanup(context.Context) (bool, error) { return false, nil }
 
+// Available fails.
+func Available() error { return errUnsupported }
+
 // Programmed returns that the kernel holds nothing.
 func Programmed() (bool, error) { return false, nil }

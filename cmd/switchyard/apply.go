@@ -50,6 +50,8 @@ TCP connections of this node's pods and processes once, when they connect (docs/
 Where it refuses the hooks, nftables does all of it, with a warning.`))
 	cmd.AddCommand(newApplyModeCommand(config.ModeIPTables, configfile.KindIPTables, `Apply iptables is 'switchyard apply nftables' with iptables and IP sets instead (docs/iptables.md).
 It needs the programs of iptables on this node, and CAP_NET_RAW.`))
+	cmd.AddCommand(newApplyModeCommand(config.ModeIPVS, configfile.KindIPVS, `Apply ipvs is 'switchyard apply nftables' with IPVS above: the kernel's virtual servers spread
+what treats all clients alike, by the scheduler that the file names (docs/ipvs.md).`))
 	return cmd
 }
 
@@ -139,7 +141,7 @@ func (o *applyOptions) set(c *config.Config) (err error) {
 	switch {
 	case len(o.dataplane.file.paths) == 0:
 		c.Mode = o.mode
-	case o.mode == config.ModeNFTables && c.Mode != config.ModeEBPF && c.Mode != config.ModeIPTables: // nftables takes the place of other modes, as in other commands
+	case o.mode == config.ModeNFTables && c.Mode == config.ModeUserspace: // nftables takes its place, as in other commands
 	case c.Mode != "" && c.Mode != o.mode:
 		return fmt.Errorf("mode: the file says %s; set it to %s, or leave it blank, for 'switchyard apply %s'", c.Mode, o.mode, o.mode)
 	default:

@@ -16,11 +16,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/switchyard-net/switchyard/backend/iptables"
+	"github.com/switchyard-net/switchyard/backend/ipvs"
 	"github.com/switchyard-net/switchyard/backend/nftables"
 	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/examples"
 	"github.com/switchyard-net/switchyard/internal/manifest"
 	"github.com/switchyard-net/switchyard/lab"
+	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/netns"
 	"github.com/switchyard-net/switchyard/test/sockethooks"
 	"github.com/switchyard-net/switchyard/test/topology"
@@ -37,7 +39,7 @@ type labOptions struct {
 func newLabCommand() *cobra.Command {
 	var o labOptions
 	cmd := &cobra.Command{
-		Use:   "lab [--source PATH] [--once] [--dataplane nftables|ebpf|iptables]",
+		Use:   "lab [--source PATH] [--once] [--dataplane nftables|ebpf|ipvs|iptables]",
 		Short: "Show what manifests do, in a throw-away node",
 		Long: `Lab builds a node in network namespaces, runs ordinary application manifests in it and
 connects to every Service from a pod, from the node and from outside.
@@ -64,7 +66,7 @@ says how many connections they have translated; nftables does the others. That n
 	f := cmd.Flags()
 	f.StringVar(&o.source, "source", "", "manifest or directory of manifests (default: an example that is built in)")
 	f.BoolVar(&o.once, "once", false, "print the table once and exit")
-	f.StringVar(&o.dataplane, "dataplane", string(config.ModeNFTables), "nftables, ebpf for socket hooks above it, or iptables")
+	f.StringVar(&o.dataplane, "dataplane", string(config.ModeNFTables), "nftables, ebpf for socket hooks above it, ipvs for IPVS above it, or iptables")
 	o.log.register(f)
 	return cmd
 }
@@ -79,8 +81,8 @@ func (o *labOptions) run(ctx context.Context, stdout, stderr io.Writer) (err err
 	if err != nil {
 		return &usageError{"switchyard lab", err}
 	}
-	if known := []config.Mode{config.ModeNFTables, config.ModeEBPF, config.ModeIPTables}; !slices.Contains(known, config.Mode(o.dataplane)) {
-		return &usageError{"switchyard lab", fmt.Errorf("--dataplane: %q is none of nftables, ebpf and iptables", o.dataplane)}
+	if known := []config.Mode{config.ModeNFTables, config.ModeEBPF, config.ModeIPVS, config.ModeIPTables}; !slices.Contains(known, config.Mode(o.dataplane)) {
+		return &usageError{"switchyard lab", fmt.Errorf("--dataplane: %q is none of nftables, ebpf, ipvs and iptables", o.dataplane)}
 	}
 	if err := enterNamespaces(); err != nil {
 		return err
@@ -114,6 +116,8 @@ func (o *labOptions) open(ctx context.Context, l *topology.Lab, log *slog.Logger
 		return nftables.New(ctx, options)
 	case config.ModeIPTables:
 		return iptables.New(ctx, iptables.Options{Logger: log})
+	case config.ModeIPVS:
+		return openIPVS(ctx, options)
 	}
 	pair, err := sockethooks.NewPair(ctx, sockethooks.Of(l), options, new(atomic.Uint64))
 	if err != nil {
@@ -121,6 +125,30 @@ func (o *labOptions) open(ctx context.Context, l *topology.Lab, log *slog.Logger
 	}
 	return pair, nil
 }
+
+// withIPVS is IPVS above nftables.
+type withIPVS struct {
+	*ipvs.Backend
+	base *nftables.Backend
+}
+
+func openIPVS(ctx context.Context, o nftables.Options) (lab.Dataplane, error) {
+	var above atomic.Pointer[ipvs.Backend]
+	o.Elsewhere = func(k state.FrontendKey) bool { b := above.Load(); return b != nil && b.Serves(k) }
+	base, err := nftables.New(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	b, err := ipvs.New(base, ipvs.Options{Logger: o.Logger, Commit: base.Commit})
+	if err != nil {
+		return nil, errors.Join(err, base.Close())
+	}
+	above.Store(b)
+	return withIPVS{b, base}, nil
+}
+
+// Close implements [lab.Dataplane].
+func (d withIPVS) Close() error { return errors.Join(d.Backend.Close(), d.base.Close()) }
 
 // enterNamespaces returns nil in a process that may make network namespaces. Where only a user namespace gives that right,
 // it runs this program again in one and returns that program's exit code.

@@ -38,7 +38,7 @@ func newProxyCommand() *cobra.Command {
 files, answers on the same ports, and shows the same metrics. It is also what the program does when
 it is called by the name kube-proxy.
 
-The dataplane is nftables, also for the modes iptables and ipvs of kube-proxy's files. Once the first
+The dataplane is nftables, also for the mode iptables of kube-proxy's files. Once the first
 state is programmed, it removes what kube-proxy has left in the kernel.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

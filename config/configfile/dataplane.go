@@ -21,11 +21,12 @@ import (
 	"github.com/switchyard-net/switchyard/internal/manifest"
 )
 
-// KindNFTables and KindEBPF are the kinds of the files of a process that only programs nftables, without and with socket hooks above it,
-// KindIPTables is that of one which only programs iptables.
+// KindNFTables, KindEBPF and KindIPVS are the kinds of the files of a process that only programs nftables: alone, with socket hooks above it, and with IPVS
+// above it. KindIPTables is that of one which only programs iptables.
 const (
 	KindNFTables = "NFTablesConfiguration"
 	KindEBPF     = "EBPFConfiguration"
+	KindIPVS     = "IPVSConfiguration"
 	KindIPTables = "IPTablesConfiguration"
 )
 
@@ -48,7 +49,7 @@ func sectionOnly[T any](section func(c *v1alpha2.KubeProxyConfiguration) *T) fun
 var dataplaneFiles = []dataplaneFile{
 	{KindNFTables, config.ModeNFTables, "nftables", nftablesPart},
 	{KindIPTables, config.ModeIPTables, "iptables", iptablesPart},
-	{ipvs.Config{}.Kind(), config.ModeIPVS, "ipvs", sectionOnly(func(c *v1alpha2.KubeProxyConfiguration) *ipvs.Config { return &c.IPVS })},
+	{KindIPVS, config.ModeIPVS, "ipvs", ipvsPart},
 	{KindEBPF, config.ModeEBPF, "ebpf", ebpfPart},
 	{userspace.Config{}.Kind(), config.ModeUserspace, "userspace", sectionOnly(func(c *v1alpha2.KubeProxyConfiguration) *userspace.Config { return &c.Userspace })},
 	{winkernel.Config{}.Kind(), config.ModeKernelspace, "winkernel", sectionOnly(func(c *v1alpha2.KubeProxyConfiguration) *winkernel.Config { return &c.Winkernel })},
@@ -144,6 +145,21 @@ func ebpfPart(c *v1alpha2.KubeProxyConfiguration) (any, func()) {
 	}
 }
 
+// ipvsFile has the section of IPVS, and beside it that of nftables, which is below it, and the rest.
+type ipvsFile struct {
+	ipvs.Config
+	NFTables nftables.Config `json:"nftables"`
+	programming
+}
+
+func ipvsPart(c *v1alpha2.KubeProxyConfiguration) (any, func()) {
+	f := &ipvsFile{c.IPVS, c.NFTables, programmingOf(c)}
+	return f, func() {
+		c.IPVS, c.NFTables = f.Config, f.NFTables
+		f.put(c)
+	}
+}
+
 // path returns the path in the file of a field of the whole configuration.
 func (f *dataplaneFile) path(path string) string { return strings.TrimPrefix(path, f.section+".") }
 
@@ -160,7 +176,7 @@ func (l *loaded) loadDataplane() {
 		l.add(l.shared, &field.Error{Path: l.dataplane.path(f.Path), Problem: f.Problem})
 	}
 	l.config, l.unset = c, unset
-	if !slices.Contains([]string{KindNFTables, KindEBPF, KindIPTables}, l.dataplane.kind) {
+	if !slices.Contains([]string{KindNFTables, KindEBPF, KindIPVS, KindIPTables}, l.dataplane.kind) {
 		l.notes = append(l.notes, config.Note{File: l.shared.File(), Path: l.dataplane.kind, Text: "is for a dataplane that is not part of this release: no command takes it"})
 	}
 }

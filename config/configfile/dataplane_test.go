@@ -78,7 +78,7 @@ func TestEveryDataplaneKind(t *testing.T) {
 			t.Errorf("%s: %v", kind, err)
 			continue
 		}
-		if unsupported := len(notes) == 1 && strings.Contains(notes[0].Text, "no command takes it"); unsupported != !slices.Contains([]string{configfile.KindNFTables, configfile.KindEBPF, configfile.KindIPTables}, kind) {
+		if unsupported := len(notes) == 1 && strings.Contains(notes[0].Text, "no command takes it"); unsupported != !slices.Contains([]string{configfile.KindNFTables, configfile.KindEBPF, configfile.KindIPVS, configfile.KindIPTables}, kind) {
 			t.Errorf("%s: notes %v", kind, notes)
 		}
 		want := config.Default()
