@@ -428,7 +428,7 @@ func newHistory(t *testing.T, seed uint64) *history {
 	fails := func(rate int) func() bool { return func() bool { return h.failing && h.r.IntN(rate) == 0 } }
 	h.ipvs.fail, h.links.fail, h.base.fail = fails(30), fails(30), fails(20)
 	h.base.failService = func(state.ServiceName) bool { return h.failing && h.r.IntN(20) == 0 }
-	// Whoever lets go of a frontend that there was and is, the other has it by then.
+	// When one of the two lets go of a frontend that there was and is, the other has it.
 	h.ipvs.weakened = func(k plan.Key) {
 		if h.before[k] && !h.base.serves(k) {
 			t.Errorf("IPVS has let go of %v, which the base does not serve", k)

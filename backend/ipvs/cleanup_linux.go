@@ -62,7 +62,7 @@ func Programmed() (bool, error) {
 	return false, conn.Close()
 }
 
-// cleanup removes the servers first, and the device last: it tells which servers are ours, and what settings were before.
+// cleanup removes the servers first, and the device last: its addresses show which servers are ours, and its alias what settings were before.
 func cleanup() error {
 	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {

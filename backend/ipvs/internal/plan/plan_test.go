@@ -83,7 +83,7 @@ func TestDivide(t *testing.T) {
 			t.Errorf("%s: the base has %+v, want the frontends %v", name, base, rest)
 		}
 		if len(got) == 0 && d.Base != s {
-			t.Errorf("%s: the base gets a copy of a record of which IPVS serves nothing", name)
+			t.Errorf("%s: the base gets a copy of a record though IPVS serves nothing of it", name)
 		}
 		if !s.Equal(d.Record) {
 			t.Errorf("%s: the record was changed", name)
@@ -100,7 +100,7 @@ func TestMasqueradeByKind(t *testing.T) {
 	}
 }
 
-// TestPortWithoutFrontends: a base that resets connections to endpoints that it does not know is told of all.
+// TestPortWithoutFrontends: a base that resets connections to endpoints that it does not know gets all endpoints.
 func TestPortWithoutFrontends(t *testing.T) {
 	s := record()
 	s.Ports[0].Frontends = s.Ports[0].Frontends[:3]

@@ -33,7 +33,7 @@ func family(f state.Family) nft.Family {
 const (
 	setServers    = "servers"     // address . protocol . port of virtual servers that take new connections
 	setAddresses  = "addresses"   // of all virtual servers
-	setClusterIPs = "cluster-ips" // of all Services, whoever serves them
+	setClusterIPs = "cluster-ips" // of all Services, those of the base, too
 	setHairpin    = "hairpin"     // address . the same address, of endpoints
 )
 
@@ -190,7 +190,7 @@ func (o *Rules) Chains(f state.Family) []nft.Chain {
 				one(nft.InSet(nft.Reg0, setHairpin), nft.Masquerade())),
 		),
 		services,
-		// Whoever else listens on the node must not be reached at an address of a Service.
+		// What else listens on the node must not be reached at an address of a Service.
 		{Name: chainUnserved, Rules: []rule{
 			// nft: ip daddr @cluster-ips goto reject
 			join(r.addr(dst), one(nft.InSet(nft.Reg0, setClusterIPs), nft.Goto(chainReject))),
