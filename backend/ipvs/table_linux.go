@@ -32,14 +32,15 @@ type tables struct {
 	held   map[plan.Element]bool
 	// dirty are the elements about which the two may differ.
 	dirty map[plan.Element]bool
-	// made are the tables that are there with the rules they should have.
-	made    map[state.Family]bool
-	written int
+	// made are the tables that are there, and ruled those that have the rules they should have.
+	made, ruled map[state.Family]bool
+	written     int
 }
 
 func newTables(k kernelTables, around func(func() error) error) (*tables, error) {
 	t := &tables{
-		kernel: k, around: around, wanted: map[plan.Element]int{}, held: map[plan.Element]bool{}, dirty: map[plan.Element]bool{}, made: map[state.Family]bool{},
+		kernel: k, around: around, wanted: map[plan.Element]int{}, held: map[plan.Element]bool{}, dirty: map[plan.Element]bool{},
+		made: map[state.Family]bool{}, ruled: map[state.Family]bool{},
 	}
 	persistent, err := k.Has(nft.PersistentTables)
 	if err != nil {
@@ -68,16 +69,16 @@ func (t *tables) remove(e plan.Element) {
 	}
 }
 
-// use changes what the rules are made of. If they are others than before, the tables are made again.
+// use changes what the rules are made of.
 func (t *tables) use(r plan.Rules) {
 	if !r.Equal(&t.rules) {
-		t.rules, t.made = r, map[state.Family]bool{}
+		t.rules, t.ruled = r, map[state.Family]bool{}
 	}
 }
 
 // read takes down what the kernel holds. A table that is not as this version makes it counts as none, and is replaced.
 func (t *tables) read() error {
-	t.held, t.made = map[plan.Element]bool{}, map[state.Family]bool{}
+	t.held, t.made, t.ruled = map[plan.Element]bool{}, map[state.Family]bool{}, map[state.Family]bool{}
 	for _, f := range plan.Families {
 		if err := t.readTable(f); err != nil {
 			return fmt.Errorf("table %v: %w", plan.TableOf(f), err)
@@ -117,17 +118,14 @@ func (t *tables) readTable(f state.Family) error {
 		return err
 	}
 	chains, sets := t.rules.Chains(f), plan.Sets(f)
-	if !sk.Fits(table, t.flags, sets, chains) || len(sk.Sets()) != len(sets) {
+	if !sk.Fits(table, t.flags, sets, chains) || len(sk.Sets()) != len(sets) || len(sk.ChainNames()) != len(chains) {
 		return nil
 	}
-	t.made[f] = true
+	t.made[f], t.ruled[f] = true, true
 	for i := range chains {
-		if exists, same := sk.HasChain(table, &chains[i]); !exists || !same {
-			t.made[f] = false
+		if _, same := sk.HasChain(table, &chains[i]); !same {
+			t.ruled[f] = false
 		}
-	}
-	if !t.made[f] {
-		return nil
 	}
 	for i := range sets {
 		elems, err := t.kernel.Elems(table, sets[i].Name)
@@ -152,10 +150,40 @@ func (t *tables) addresses() (list map[string]bool) {
 	return list
 }
 
-// make makes the tables that are missing, with all that is wanted of them, in one transaction.
+// rule gives a table that is there the rules that it should have, in one transaction.
+func (t *tables) rule(f state.Family) error {
+	var b nft.Batch
+	table, chains := plan.TableOf(f), t.rules.Chains(f)
+	for i := range chains {
+		b.FlushChain(table, chains[i].Name)
+	}
+	addRules(&b, table, chains)
+	if err := t.commit(&b); err != nil {
+		return fmt.Errorf("rules of table %v: %w", table, err)
+	}
+	t.written += b.Len()
+	t.ruled[f] = true
+	return nil
+}
+
+func addRules(b *nft.Batch, table nft.Table, chains []nft.Chain) {
+	for i := range chains {
+		for _, r := range chains[i].Rules {
+			b.AddRule(table, chains[i].Name, r)
+		}
+	}
+}
+
+// make makes the tables that are missing, with all that is wanted of them, in one transaction each.
 func (t *tables) make() error {
 	for _, f := range plan.Families {
+		if t.made[f] && t.ruled[f] {
+			continue
+		}
 		if t.made[f] {
+			if err := t.rule(f); err != nil {
+				return err
+			}
 			continue
 		}
 		var b nft.Batch
@@ -175,11 +203,7 @@ func (t *tables) make() error {
 		for i := range chains {
 			b.AddChain(table, &chains[i])
 		}
-		for i := range chains {
-			for _, r := range chains[i].Rules {
-				b.AddRule(table, chains[i].Name, r)
-			}
-		}
+		addRules(&b, table, chains)
 		for e := range t.wanted {
 			if e.Family == f {
 				b.AddElem(table, e.Set, nft.Elem{Key: []byte(e.Key)})
@@ -189,7 +213,7 @@ func (t *tables) make() error {
 			return fmt.Errorf("making table %v: %w", table, err)
 		}
 		t.written += b.Len()
-		t.made[f] = true
+		t.made[f], t.ruled[f] = true, true
 		for e := range t.wanted {
 			if e.Family == f {
 				t.held[e] = true

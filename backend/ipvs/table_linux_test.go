@@ -2,6 +2,7 @@ package ipvs
 
 import (
 	"flag"
+	"fmt"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -9,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/switchyard-net/switchyard/backend/ipvs/internal/plan"
+	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -42,6 +45,47 @@ func TestGoldenTable(t *testing.T) {
 	n.must(err)
 	if lines != string(want) {
 		t.Errorf("nft shows\n%s\nwant what %s has; -update writes it", lines, path)
+	}
+}
+
+// TestRulesChange: another detector changes rules, and no elements; drift of rules is repaired.
+func TestRulesChange(t *testing.T) {
+	n := newNode(t, Options{LocalDetector: state.LocalDetector{NodeCIDR: true}})
+	service := web("web", "10.96.0.10:80/TCP", "10.244.0.1:8080")
+	n.full(service)
+	list := func() (s string) {
+		n.must(n.ns.Do(func() error {
+			conn, err := nft.Dial()
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			sk, err := conn.ReadSkeleton(plan.TableOf(state.IPv4))
+			if err != nil {
+				return err
+			}
+			elems, err := conn.Elems(plan.TableOf(state.IPv4), "servers")
+			s = fmt.Sprint(len(sk.Rules("mark-unless-pod")), " rules, ", len(elems), " servers")
+			return err
+		}))
+		return s
+	}
+	if got, want := list(), "2 rules, 1 servers"; got != want {
+		t.Errorf("with a detector %s, want %s", got, want)
+	}
+	n.rev++
+	_, err := n.Apply(t.Context(), &state.Update{Revision: n.rev, Node: &state.Node{Name: "node", LocalDetector: &state.LocalDetector{}}})
+	n.must(err)
+	if got, want := list(), "1 rules, 1 servers"; got != want {
+		t.Errorf("without a detector %s, want %s", got, want)
+	}
+	n.restart() // with the detector again, on a table that has other rules
+	n.full(service)
+	if got, want := list(), "2 rules, 1 servers"; got != want {
+		t.Errorf("after a restart %s, want %s", got, want)
+	}
+	if r, err := n.Verify(t.Context()); err != nil || r.Written > 0 {
+		t.Errorf("Verify has written %d, %v", r.Written, err)
 	}
 }
 
