@@ -46,9 +46,8 @@ type Dataplane struct {
 	// NewAPI makes what keeps the objects of the cluster in one test, as the named node sees it: stories and histories change
 	// them there, and the dataplane follows. Default: they go straight into the store.
 	NewAPI func(node string) (API, error)
-	// KeepsHairpinSource says that a pod which reaches itself over TCP through a Service may see its own address instead of the node's. A
-	// dataplane that translates connections at their sockets does not know a client's address in time.
-	KeepsHairpinSource bool
+	// Limits are what the dataplane cannot do.
+	Limits []Limit
 	// SharesTables says that the dataplane's rules are in the tables of nf_tables that iptables-nft has, beside those of others. It leaves
 	// these as they are, but what lists such a table shows more.
 	SharesTables bool
@@ -59,6 +58,9 @@ type Dataplane struct {
 	Seeds int
 	// FirstSeed is the first of them, to repeat a failure. Default: 1.
 	FirstSeed uint64
+
+	// claims are checked at the end of stories, and of histories.
+	claims *claims
 }
 
 // API keeps the objects of a cluster.

@@ -96,6 +96,43 @@ func TestFaultsAreNoticed(t *testing.T) {
 	}
 }
 
+// TestLimits claims limits that show, or do not, and does not claim one that shows.
+func TestLimits(t *testing.T) {
+	needNft(t)
+	for _, c := range []struct {
+		name, fault, story string
+		limits             []conformance.Limit
+		want               string // in the log of what fails; empty if nothing does
+	}{
+		{"shows and is claimed", "masquerades all", "cluster_ip", []conformance.Limit{conformance.ClientSourceLost}, ""},
+		{"shows and is not claimed", "masquerades all", "cluster_ip", nil, "want source=kept"},
+		{"is claimed and does not show", "", "cluster_ip", []conformance.Limit{conformance.ClientSourceLost}, "want source=kept"},
+		{
+			"of refusals does not show", "", "same_port_number", []conformance.Limit{conformance.EndpointRefusalLost},
+			"claims the limit EndpointRefusalLost",
+		},
+		{
+			"of hairpins does not show", "", "hairpin", []conformance.Limit{conformance.HairpinSourceKept}, "claims the limit HairpinSourceKept",
+		},
+		{"has no chance to show", "", "hairpin", []conformance.Limit{conformance.EndpointRefusalLost}, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			d := naiveDataplane(c.fault)
+			d.Limits = c.limits
+			d, unshown := conformance.Tracked(d)
+			params := conformance.StoryParams(t, d)
+			params.Files, params.Dir = []string{filepath.Join(params.Dir, c.story+".txtar")}, ""
+			var result record
+			testscript.RunT(&result, params)
+			log := result.log.String() + unshown()
+			if failed := result.failed || unshown() != ""; failed != (c.want != "") || !strings.Contains(log, c.want) {
+				t.Errorf("failed: %v, want %q in\n%s", failed, c.want, log)
+			}
+		})
+	}
+}
+
 // record is a testscript.T that notes whether a story failed, instead of failing itself.
 type record struct {
 	mu     sync.Mutex

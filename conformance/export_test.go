@@ -3,6 +3,7 @@
 package conformance
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -10,6 +11,12 @@ import (
 
 // StoryParams are for tests of the stories themselves.
 func StoryParams(t *testing.T, d Dataplane) testscript.Params { return storyParams(unpack(t), d) }
+
+// Tracked returns d with its claims tracked, and what reports those that have not shown.
+func Tracked(d Dataplane) (Dataplane, func() string) {
+	d = d.withClaims()
+	return d, func() string { return strings.Join(d.unshown(), "\n") }
+}
 
 // Evenness and EnoughToSee are tested from outside.
 var (

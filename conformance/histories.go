@@ -35,6 +35,7 @@ var servedPorts = []uint16{53, 8080, 8081}
 
 // RunHistories runs the random histories only. A failure names its seed; [Dataplane.FirstSeed] repeats it.
 func RunHistories(t *testing.T, d Dataplane) {
+	d = d.tracked(t)
 	first := cmp.Or(d.FirstSeed, 1)
 	for seed := first; seed < first+uint64(cmp.Or(d.Seeds, defaultSeeds)); seed++ {
 		t.Run(fmt.Sprintf("seed-%d", seed), func(t *testing.T) {
@@ -336,7 +337,13 @@ func (w *walk) compareChoice(p probe.Packet, want probe.Answer, got topology.Ans
 		if w.owners[c.Endpoint.Addr()] == w.lab.Node() {
 			return nil // what the node delivers to itself does not pass the place where sources are changed
 		}
-		if w.dataplane.KeepsHairpinSource && source == p.Src && isHairpin(p, c) {
+		if isHairpin(p, c) && w.dataplane.allows(HairpinSourceKept, source == p.Src) {
+			return nil
+		}
+		if node := w.lab.Node().Addrs; !c.Masquerade && w.dataplane.losesSource(p.Protocol, []netip.Addr{p.Src}, node) {
+			if !w.dataplane.allows(ClientSourceLost, slices.Contains(node, source)) {
+				return fmt.Errorf("%s saw the source %v, which the limit %s does not allow", got.Server, source, ClientSourceLost)
+			}
 			return nil
 		}
 		if c.Masquerade && !slices.Contains(w.lab.Node().Addrs, source) || !c.Masquerade && source != p.Src {

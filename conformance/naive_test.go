@@ -374,6 +374,9 @@ func (g *generator) masquerade(chain string, m state.Masquerade) {
 	if g.fault == "no masquerade" {
 		return
 	}
+	if g.fault == "masquerades all" {
+		m = state.MasqueradeAlways
+	}
 	switch m {
 	case state.MasqueradeAlways:
 		g.rule(chain, mark)

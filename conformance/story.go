@@ -22,7 +22,7 @@ var stories embed.FS
 
 // RunStories runs the stories only.
 func RunStories(t *testing.T, d Dataplane) {
-	testscript.Run(t, storyParams(unpack(t), d))
+	testscript.Run(t, storyParams(unpack(t), d.tracked(t)))
 }
 
 func storyParams(dir string, d Dataplane) testscript.Params {

@@ -37,6 +37,7 @@ type expectation struct {
 	servers []string // all of them are reached, and no others
 	sticky  bool     // one of servers is reached, always the same
 	across  bool     // that is also the same at all addresses of a family
+	refuses bool     // outcome is Refused, and it is an endpoint that refuses
 	evenly  bool
 	source  string // kept, node, an address, or empty for any
 	count   int
@@ -130,6 +131,8 @@ func (s *story) parseExpectation(words []string) (expectation, error) {
 			e.outcome = topology.TimedOut
 		case "across":
 			e.across = true
+		case "by-endpoint":
+			e.refuses = true
 		case "evenly":
 			e.evenly = true
 		case "at-once":
@@ -150,6 +153,9 @@ func (s *story) parseExpectation(words []string) (expectation, error) {
 		if err != nil {
 			return e, fmt.Errorf("%s: %w", word, err)
 		}
+	}
+	if e.refuses && e.outcome != topology.Refused {
+		return e, errors.New("by-endpoint: use it with refused")
 	}
 	if e.across && !e.sticky {
 		return e, errors.New("across: use it with sticks-to-one-of")
@@ -246,7 +252,7 @@ func (s *story) check(host *topology.Host, proto state.Protocol, dst netip.AddrP
 	options := topology.ProbeOptions{Timeout: answerTimeout, Source: want.from}
 	count := 3
 	switch {
-	case want.outcome == topology.TimedOut:
+	case want.outcome == topology.TimedOut, want.refuses && slices.Contains(s.cluster.dataplane.Limits, EndpointRefusalLost):
 		options.Timeout = silence
 	case want.sticky:
 		count = 10
@@ -269,7 +275,7 @@ func (s *story) check(host *topology.Host, proto state.Protocol, dst netip.AddrP
 			options.SourcePort = s.freshPorts(host, batch)
 		}
 		for i, answer := range host.ProbeMany(context.Background(), batch, batch, proto, dst, options) {
-			if err := s.checkAnswer(host, proto, answer, want); err != nil {
+			if err := s.checkAnswer(host, proto, dst, answer, want); err != nil {
 				return "", fmt.Errorf("connection %d of %d: %w", done+i+1, count, err)
 			}
 			server = answer.Server
@@ -290,8 +296,9 @@ func (s *story) freshPorts(host *topology.Host, count int) uint16 {
 	return first
 }
 
-func (s *story) checkAnswer(host *topology.Host, proto state.Protocol, got topology.Answer, want expectation) error {
+func (s *story) checkAnswer(host *topology.Host, proto state.Protocol, dst netip.AddrPort, got topology.Answer, want expectation) error {
 	switch {
+	case want.refuses && s.cluster.dataplane.allows(EndpointRefusalLost, got.Outcome == lostRefusal(proto)):
 	case got.Outcome != want.outcome && got.Outcome == topology.Answered:
 		return fmt.Errorf("answered by %s, want it %v", got.Server, want.outcome)
 	case got.Outcome != want.outcome:
@@ -299,26 +306,39 @@ func (s *story) checkAnswer(host *topology.Host, proto state.Protocol, got topol
 	case want.within > 0 && got.Latency > want.within:
 		return fmt.Errorf("%v after %v, want it within %v", got.Outcome, got.Latency, want.within)
 	case got.Outcome == topology.Answered:
-		if proto == state.TCP && got.Server == host.Name && s.cluster.dataplane.KeepsHairpinSource && slices.Contains(host.Addrs, got.Source.Addr()) {
+		if proto == state.TCP && got.Server == host.Name && want.source == "node" && slices.Contains(want.servers, got.Server) &&
+			s.cluster.dataplane.allows(HairpinSourceKept, slices.Contains(host.Addrs, got.Source.Addr())) {
 			return nil
 		}
-		return s.checkSource(host, got, want)
+		return s.checkSource(host, proto, dst, got, want)
 	}
 	return nil
 }
 
-func (s *story) checkSource(host *topology.Host, got topology.Answer, want expectation) error {
+// lostRefusal is what a client sees if an endpoint's refusal is lost.
+func lostRefusal(proto state.Protocol) topology.Outcome {
+	if proto == state.UDP {
+		return topology.TimedOut
+	}
+	return topology.Broken
+}
+
+func (s *story) checkSource(host *topology.Host, proto state.Protocol, dst netip.AddrPort, got topology.Answer, want expectation) error {
 	if !slices.Contains(want.servers, got.Server) {
 		return fmt.Errorf("answered by %s, want one of %v", got.Server, want.servers)
 	}
 	source := got.Source.Addr()
-	ok := true
+	ok, node := true, s.cluster.lab.Node().Addrs
 	switch want.source {
 	case "":
 	case "kept":
+		if !s.isOthers(dst.Addr()) && s.cluster.dataplane.losesSource(proto, host.Addrs, node) {
+			ok = s.cluster.dataplane.allows(ClientSourceLost, slices.Contains(node, source))
+			break
+		}
 		ok = slices.Contains(host.Addrs, source) || source == want.from
 	case "node":
-		ok = slices.Contains(s.cluster.lab.Node().Addrs, source)
+		ok = slices.Contains(node, source)
 	default:
 		return fmt.Errorf("source=%s: use kept or node", want.source)
 	}
@@ -326,6 +346,16 @@ func (s *story) checkSource(host *topology.Host, got topology.Answer, want expec
 		return fmt.Errorf("%s saw the source address %v, want source=%s", got.Server, source, want.source)
 	}
 	return nil
+}
+
+// isOthers reports whether an address is one of a host that is not the node, so that connections to it are none of the dataplane's business.
+func (s *story) isOthers(addr netip.Addr) bool {
+	for _, host := range s.hosts {
+		if host != s.cluster.lab.Node() && slices.Contains(host.Addrs, addr) {
+			return true
+		}
+	}
+	return false
 }
 
 // checkSpread compares how often each server answered.

@@ -177,7 +177,7 @@ func (s *story) endLoad(_ *testscript.TestScript, args []string) error {
 	l.end()
 	for dst, answers := range l.answers {
 		for i, answer := range answers {
-			err := s.checkAnswer(l.host, l.proto, answer, want)
+			err := s.checkAnswer(l.host, l.proto, dst, answer, want)
 			if err == nil && answer.Resent > 0 {
 				err = fmt.Errorf("answered after %v, and %d segments had to be sent again", answer.Latency, answer.Resent)
 			}

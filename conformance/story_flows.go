@@ -113,7 +113,7 @@ func (s *story) talk(_ *testscript.TestScript, args []string) error {
 		if fails && answer.Outcome != topology.Answered {
 			continue
 		}
-		if err := s.checkAnswer(flow.host, flow.proto, answer, expected); err != nil {
+		if err := s.checkAnswer(flow.host, flow.proto, flow.dst, answer, expected); err != nil {
 			return fmt.Errorf("%s from %s to %v %v: %w", args[0], flow.host.Name, flow.proto, flow.dst, err)
 		}
 		flow.last = answer.Server

@@ -41,7 +41,7 @@ func TestConformance(t *testing.T) {
 		New: func(s conformance.Settings) (backend.Backend, error) {
 			return sockethooks.NewPair(t.Context(), s.OnNamespace, nftables.Options{Logger: s.Logger}, &translated)
 		},
-		KeepsHairpinSource: true,
+		Limits: []conformance.Limit{conformance.HairpinSourceKept},
 	})
 	if n := translated.Load(); n < 1000 && !t.Failed() {
 		t.Errorf("hooks have translated %d connections, want a thousand at least", n)

@@ -27,7 +27,7 @@ func TestStories(t *testing.T) {
 		New: func(s conformance.Settings) (backend.Backend, error) {
 			return newDataplane(t.Context(), s.OnNamespace, s.Logger)
 		},
-		KeepsHairpinSource: *dataplaneName == "ebpf",
+		Limits: limits(*dataplaneName),
 		NewAPI: func(node string) (conformance.API, error) {
 			plane := <-pool
 			api, err := newLease(plane, node)
@@ -39,6 +39,14 @@ func TestStories(t *testing.T) {
 			return api, nil
 		},
 	})
+}
+
+// limits returns what a dataplane cannot do.
+func limits(dataplane string) []conformance.Limit {
+	if dataplane == "ebpf" {
+		return []conformance.Limit{conformance.HairpinSourceKept}
+	}
+	return nil
 }
 
 // newPool starts control planes, which are used by one story at a time each: stories give the same names and addresses to
