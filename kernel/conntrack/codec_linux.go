@@ -173,6 +173,15 @@ func encodeDelete(flow Flow) ([]byte, error) {
 	return b, nil
 }
 
+// encodeFind returns the payload that asks for the flow with a reply tuple.
+func encodeFind(protocol state.Protocol, reply Tuple) ([]byte, error) {
+	family := state.FamilyOf(reply.Src.Addr())
+	if family == 0 || state.FamilyOf(reply.Dst.Addr()) != family {
+		return nil, errors.New("its addresses do not go together")
+	}
+	return appendTuple(appendGenmsg(nil, family), ctaTupleReply, family, protocol, reply), nil
+}
+
 func appendGenmsg(b []byte, f state.Family) []byte {
 	family := byte(unix.AF_UNSPEC)
 	switch f {

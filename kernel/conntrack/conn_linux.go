@@ -9,6 +9,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/switchyard-net/switchyard/state"
 )
 
 const (
@@ -133,6 +135,22 @@ func (c *Conn) flows(f Filter, useFilter bool, each func([]Flow) error) error {
 		stop = each(batch)
 	}
 	return cmp.Or(stop, err, garbage)
+}
+
+// Find returns the flow whose answers are reply, in zone 0: that of a packet that has arrived from reply.Dst at reply.Src. If there is none, the
+// error wraps os.ErrNotExist. It costs about as much as a system call, however many flows there are.
+func (c *Conn) Find(protocol state.Protocol, reply Tuple) (flow Flow, err error) {
+	var garbage error
+	request, err := encodeFind(protocol, reply)
+	if err == nil {
+		err = c.changes.do(func(s *socket) error {
+			return s.request(msgGet, request, func(payload []byte) { flow, garbage = decodeFlow(payload) })
+		})
+	}
+	if err = cmp.Or(err, garbage); err != nil {
+		return Flow{}, fmt.Errorf("find the connection tracking entry that is answered %v: %w", reply, explain(err))
+	}
+	return flow, nil
 }
 
 // Delete removes the entry with the flow's original tuple and zone. An entry that is gone already is not an error.

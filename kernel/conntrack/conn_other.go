@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+
+	"github.com/switchyard-net/switchyard/state"
 )
 
 // Conn is a connection to a connection tracking table. There is none on this platform.
@@ -19,6 +21,9 @@ func (*Conn) Close() error { return unsupported() }
 
 // Flows returns an error that wraps errors.ErrUnsupported.
 func (*Conn) Flows(Filter, func([]Flow) error) error { return unsupported() }
+
+// Find returns an error that wraps errors.ErrUnsupported.
+func (*Conn) Find(state.Protocol, Tuple) (Flow, error) { return Flow{}, unsupported() }
 
 // Delete returns an error that wraps errors.ErrUnsupported.
 func (*Conn) Delete(Flow) error { return unsupported() }

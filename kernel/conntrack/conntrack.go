@@ -1,10 +1,10 @@
 // Package conntrack lists and deletes entries of the kernel's connection tracking table, over ctnetlink: one by one, or all that
 // a filter admits.
 //
-// [Open] connects to the table of a network namespace, [Conn.Flows] lists, [Conn.Delete] and [Conn.DeleteAll] delete. They need
-// CAP_NET_ADMIN. The kernel keeps the translation of a connection in its entry: once the entry is deleted, the next packet of a UDP flow
-// meets the rules of the dataplane as the first of a new flow. Package kernel/staleflows decides for a dataplane which entries have
-// to go.
+// [Open] connects to the table of a network namespace, [Conn.Flows] lists, [Conn.Find] looks one up, [Conn.Delete] and [Conn.DeleteAll]
+// delete. They need CAP_NET_ADMIN. The kernel keeps the translation of a connection in its entry: once the entry is deleted, the next
+// packet of a UDP flow meets the rules of the dataplane as the first of a new flow. Package kernel/staleflows decides for a dataplane
+// which entries have to go.
 //
 // The table may hold hundreds of thousands of flows, and anyone who can send packets can fill it. So a listing is never held in
 // memory, and what it costs is documented with each method; docs/adr/0016-delete-flows-by-filter.md has the figures. The package
