@@ -1,4 +1,3 @@
-// Package userspace owns the configuration section of the userspace dataplane; the dataplane itself is not part of this release.
 package userspace
 
 import (

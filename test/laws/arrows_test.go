@@ -69,7 +69,10 @@ var arrows = []arrow{
 	{"backend/ebpf/internal/maps", []string{"state", "backend/ebpf/internal/plan"}},
 	{"backend/ebpf/internal/programs", nil},
 	{"backend/ebpf/ebpftest", []string{"state", "backend/ebpf/internal/plan", "backend/ebpf/internal/maps"}},
-	{"backend/userspace", []string{"field"}},
+	{"backend/userspace", []string{"state", "backend", "kernel/conntrack", "field"}},
+	// They are pure, and know nothing of sockets.
+	{"backend/userspace/internal/plan", []string{"state"}},
+	{"backend/userspace/internal/balance", []string{"state", "backend/userspace/internal/plan"}},
 	{"backend/winkernel", []string{"field"}},
 	{"config", []string{"state", "backend", "field"}},
 	{"config/v1alpha1", []string{"backend", "config", "field"}},
@@ -280,6 +283,7 @@ var pureStandard = []string{
 var purePackages = map[string]string{
 	"brain": whyPure, "model": whyPure, "state": whyPure, "backend/nftables/internal/ruleset": whyRuleset,
 	"backend/ebpf/internal/plan": whyRuleset, "backend/iptables/internal/rules": whyRuleset, "backend/ipvs/internal/plan": whyRuleset,
+	"backend/userspace/internal/plan": whyRuleset, "backend/userspace/internal/balance": whyRuleset,
 }
 
 const whyPure = `

@@ -1,0 +1,277 @@
+package userspace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/backend/userspace/internal/plan"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// Backend is a relay above another dataplane. It implements [backend.Backend].
+type Backend struct {
+	base      backend.Backend
+	log       *slog.Logger
+	addresses *addresses
+	relay     *relay
+	successor *successor
+	// listeners are where the base sends connections.
+	listeners plan.Listeners
+	// node and revision are those of the last update, nil and 0 before the first one.
+	node     *state.Node
+	revision state.Revision
+	// next are the options that count from the next full update on, nil if they have not changed.
+	next *Options
+}
+
+var _ backend.Backend = (*Backend)(nil)
+
+// New makes a relay above base, which remains the caller's, in the calling thread's network namespace; it can be used from any thread afterwards.
+// Connections go where they went before, until the first Apply. If a former process has released its relay in this network namespace, New takes over
+// its listeners, and the connections that it carries. It needs CAP_NET_ADMIN. The caller must Close the Backend before base.
+func New(base backend.Backend, o Options) (*Backend, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, fmt.Errorf("userspace: %w", err)
+	}
+	b := &Backend{base: base, log: o.Logger, listeners: plan.Listeners{}}
+	if err := b.open(o); err != nil {
+		return nil, errors.Join(fmt.Errorf("userspace: %w", err), b.Close())
+	}
+	return b, nil
+}
+
+func (b *Backend) open(o Options) (err error) {
+	if b.addresses, err = openAddresses(o.Addresses); err != nil {
+		return err
+	}
+	if _, err := b.addresses.add(); err != nil {
+		if errors.Is(err, unix.EPERM) {
+			return fmt.Errorf("%w: run as root, or with CAP_NET_ADMIN", err)
+		}
+		b.log.Warn("the relay has not all of its addresses; the Services of a family without one are left to netfilter", "error", err)
+	}
+	_, has, err := b.addresses.loopback()
+	if err != nil {
+		return err
+	}
+	if len(has) == 0 {
+		return fmt.Errorf("none of the addresses %v is on the loopback interface", o.Addresses)
+	}
+	if b.relay, err = newRelay(o); err != nil {
+		return err
+	}
+	if b.successor, err = newSuccessor(); err != nil {
+		return err
+	}
+	if err := b.takeOver(); err != nil {
+		b.log.Warn("connections of a former process are not taken over", "error", err)
+	}
+	for _, addr := range has {
+		for _, k := range kinds {
+			if k.Family != state.FamilyOf(addr) {
+				continue
+			}
+			if err := b.listen(k, addr); err != nil {
+				return err
+			}
+		}
+	}
+	b.relay.listen()
+	return nil
+}
+
+// Disturbed gets a value when the base's does.
+func (b *Backend) Disturbed() <-chan struct{} { return b.base.Disturbed() }
+
+// Reconfigure replaces the options, except for Logger and Addresses. Nothing changes before the next Apply, which must be of a full update. No other
+// method may be called meanwhile. The base is configured by its owner.
+func (b *Backend) Reconfigure(o Options) error {
+	o.Logger, o.Addresses = b.log, b.addresses.wanted
+	o, err := o.withDefaults()
+	if err != nil {
+		return fmt.Errorf("userspace: %w", err)
+	}
+	b.next = &o
+	return nil
+}
+
+// Apply makes the relay and its base show u. See [backend.Backend].
+//
+// The relay knows what is new before the base sends it any of that, and goes back to what it had if the base fails.
+func (b *Backend) Apply(ctx context.Context, u *state.Update) (backend.Result, error) {
+	r := b.relay
+	if u.Full && b.next != nil {
+		r.use(*b.next)
+		b.next = nil
+	}
+	names, before := r.set(u)
+	v := *u
+	v.Changed = make([]*state.Service, len(u.Changed))
+	for i, s := range u.Changed {
+		v.Changed[i] = b.listeners.Base(s)
+	}
+	result, err := b.base.Apply(ctx, &v)
+	if err != nil {
+		r.restore(names, before)
+		return result, err
+	}
+	if len(result.Failed) > 0 {
+		failed := slices.DeleteFunc(slices.Clone(names), func(n state.ServiceName) bool { return result.Failed[n] == nil })
+		r.restore(failed, before)
+	}
+	b.node, b.revision = u.Node, u.Revision
+	r.start()
+	r.settle(names)
+	return result, nil
+}
+
+// set takes over the services of u. It returns the names of all that have changed, and what they were.
+func (r *relay) set(u *state.Update) (names []state.ServiceName, before map[state.ServiceName]*state.Service) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	before = map[state.ServiceName]*state.Service{}
+	note := func(name state.ServiceName) {
+		if _, noted := before[name]; !noted {
+			before[name] = r.table.Get(name)
+			names = append(names, name)
+		}
+	}
+	removed := u.Removed
+	if u.Full {
+		there := make(map[state.ServiceName]bool, len(u.Changed))
+		for _, s := range u.Changed {
+			there[s.Name] = true
+		}
+		for name := range r.table.Names() {
+			if !there[name] {
+				removed = append(removed, name)
+			}
+		}
+	}
+	for _, name := range removed {
+		note(name)
+		r.table.Remove(name)
+	}
+	for _, s := range u.Changed {
+		note(s.Name)
+		for _, name := range r.table.Set(s) {
+			note(name)
+		}
+	}
+	return names, before
+}
+
+// restore puts services back as they were.
+func (r *relay) restore(names []state.ServiceName, before map[state.ServiceName]*state.Service) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, name := range names {
+		r.table.Remove(name)
+	}
+	for _, name := range names {
+		if s := before[name]; s != nil {
+			r.table.Restore(s)
+		}
+	}
+}
+
+// use takes over other options.
+func (r *relay) use(o Options) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.o = o
+	r.affinity.SetLimit(o.MaxAffinityClients)
+	r.room.Broadcast()
+}
+
+// Verify compares the base and the relay's addresses with what was last applied. See [backend.Backend].
+func (b *Backend) Verify(ctx context.Context) (backend.Result, error) {
+	result, err := b.base.Verify(ctx)
+	if b.node == nil || err != nil {
+		return result, err
+	}
+	added, err := b.addresses.add()
+	result.Written += added
+	result.Repaired += added
+	if err != nil {
+		b.log.Warn("the relay has not all of its addresses", "error", err)
+	}
+	return result, nil
+}
+
+// Release has the base take all new connections itself. The relay carries on with those that it has, and keeps them ready for a next process: its New takes
+// them over. Neither Apply nor Verify may be called after it. The base may be closed.
+func (b *Backend) Release(ctx context.Context) error {
+	if err := b.successor.listen(); err != nil {
+		b.log.Warn("no other process can take over the connections of this one", "error", err)
+	}
+	if b.node == nil {
+		return nil
+	}
+	u := &state.Update{Revision: b.revision, Node: b.node}
+	b.relay.mu.Lock()
+	for s := range b.relay.table.All() {
+		u.Changed = append(u.Changed, b.listeners.Released(s))
+	}
+	b.relay.mu.Unlock()
+	slices.SortFunc(u.Changed, func(x, y *state.Service) int { return x.Name.Compare(y.Name) })
+	result, err := b.base.Apply(ctx, u)
+	for name, failed := range result.Failed {
+		err = errors.Join(err, fmt.Errorf("service %v: %w", name, failed))
+	}
+	if err != nil {
+		return fmt.Errorf("userspace: leave new connections to the base: %w", err)
+	}
+	return nil
+}
+
+// drainPeriod is how often Drain counts what is left.
+const drainPeriod = 20 * time.Millisecond
+
+// Drain returns when the connections and flows that the relay carries have ended or gone over to another process, or with ctx's error when it ends.
+// New ones have to go elsewhere by then. After Release, it also waits for another process as long as there are clients with affinity to remember.
+func (b *Backend) Drain(ctx context.Context) error {
+	for b.left() > 0 {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("userspace: %d connections and flows are still open: %w", b.relay.carried(), context.Cause(ctx))
+		case conn := <-b.successor.asked:
+			if err := b.relay.handOver(conn); err != nil {
+				b.log.Warn("connections could not be handed over", "error", err)
+			}
+		case <-time.After(drainPeriod):
+		}
+	}
+	return nil
+}
+
+// left is how much would be lost if the process ended now.
+func (b *Backend) left() int {
+	n := b.relay.carried()
+	if b.successor.listener != nil {
+		n += b.relay.remembered()
+	}
+	return n
+}
+
+// Close ends what the relay carries. What is programmed in the base stays.
+func (b *Backend) Close() error {
+	if b.successor != nil {
+		b.successor.close()
+	}
+	if b.relay != nil {
+		b.relay.close()
+	}
+	if b.addresses != nil {
+		b.addresses.close()
+	}
+	return nil
+}

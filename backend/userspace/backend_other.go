@@ -1,0 +1,33 @@
+//go:build !linux
+
+package userspace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+
+	"github.com/switchyard-net/switchyard/backend"
+)
+
+// errUnsupported is why there is no relay.
+var errUnsupported = fmt.Errorf("userspace: %w on %s: Linux is needed", errors.ErrUnsupported, runtime.GOOS)
+
+// Backend is a relay above another dataplane, on Linux.
+type Backend struct{ backend.Backend }
+
+// New fails: the relay needs Linux.
+func New(backend.Backend, Options) (*Backend, error) { return nil, errUnsupported }
+
+// Reconfigure fails.
+func (*Backend) Reconfigure(Options) error { return errUnsupported }
+
+// Release fails.
+func (*Backend) Release(context.Context) error { return errUnsupported }
+
+// Drain fails.
+func (*Backend) Drain(context.Context) error { return errUnsupported }
+
+// Close does nothing.
+func (*Backend) Close() error { return nil }

@@ -1,0 +1,358 @@
+package userspace
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/net/ipv4"
+	"golang.org/x/net/ipv6"
+	"golang.org/x/sys/unix"
+
+	"github.com/switchyard-net/switchyard/backend/userspace/internal/plan"
+	"github.com/switchyard-net/switchyard/kernel/conntrack"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+const (
+	// batch is how many datagrams are read or written by one system call.
+	batch = 16
+	// maxDatagram is more than the longest datagram has.
+	maxDatagram = 1 << 16
+	// maxEarly is how many datagrams wait for the first records.
+	maxEarly = 256
+	// receiveBuffer is how many bytes of datagrams wait in the kernel, if it allows that.
+	receiveBuffer = 4 << 20
+)
+
+// datagramListener receives the datagrams of one family and class, and answers their clients.
+type datagramListener struct {
+	kind  plan.Kind
+	class plan.Class
+	at    netip.AddrPort
+	conn  *net.UDPConn
+	batch batchConn
+
+	mu    sync.Mutex // guards flows
+	flows map[netip.AddrPort]*flow
+	// early are datagrams that have come before there were records. Only receive uses it.
+	early []datagram
+}
+
+// batchConn is what package ipv4 and package ipv6 have in common.
+type batchConn interface {
+	ReadBatch([]ipv4.Message, int) (int, error)
+	WriteBatch([]ipv4.Message, int) (int, error)
+}
+
+type datagram struct {
+	from netip.AddrPort
+	data []byte
+}
+
+func (r *relay) addDatagrams(kind plan.Kind, class plan.Class, at netip.AddrPort, fd int) error {
+	file := os.NewFile(uintptr(fd), "listener")
+	defer file.Close() // what is used is a duplicate
+	c, err := net.FilePacketConn(file)
+	if err != nil {
+		return err
+	}
+	l := &datagramListener{kind: kind, class: class, at: at, conn: c.(*net.UDPConn), flows: map[netip.AddrPort]*flow{}}
+	_ = l.conn.SetReadBuffer(receiveBuffer)
+	if l.batch = ipv4.NewPacketConn(l.conn); kind.Family == state.IPv6 {
+		l.batch = ipv6.NewPacketConn(l.conn)
+	}
+	r.datagrams = append(r.datagrams, l)
+	return nil
+}
+
+// receive hands datagrams to their flows, until the listener is closed or the relay moves.
+func (r *relay) receive(l *datagramListener) {
+	messages := make([]ipv4.Message, batch)
+	for i := range messages {
+		messages[i].Buffers = [][]byte{make([]byte, maxDatagram)}
+	}
+	r.running.Go(func() { // at the first records, what has waited for them goes on
+		select {
+		case <-r.started:
+			_ = l.conn.SetReadDeadline(time.Unix(1, 0))
+		case <-r.ctx.Done():
+		}
+	})
+	for {
+		n, err := l.batch.ReadBatch(messages, 0)
+		select {
+		case <-r.started:
+			for _, d := range l.early {
+				r.pass(l, d.from, d.data)
+			}
+			l.early = nil
+		default:
+		}
+		for _, m := range messages[:max(n, 0)] {
+			from := m.Addr.(*net.UDPAddr).AddrPort()
+			r.pass(l, netip.AddrPortFrom(from.Addr().Unmap(), from.Port()), m.Buffers[0][:m.N])
+		}
+		switch {
+		case err == nil:
+		case r.ctx.Err() != nil || errors.Is(err, net.ErrClosed):
+			return
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			_ = l.conn.SetReadDeadline(time.Time{})
+			if r.isMoving() {
+				return
+			}
+		default: // an ICMP message about an answer
+		}
+	}
+}
+
+func (r *relay) isMoving() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.moving
+}
+
+// pass passes a datagram on to the endpoint of its flow.
+func (r *relay) pass(l *datagramListener, from netip.AddrPort, data []byte) {
+	l.mu.Lock()
+	f := l.flows[from]
+	l.mu.Unlock()
+	if f == nil {
+		select {
+		case <-r.started:
+			f = r.begin(l, from)
+		default:
+			if len(l.early) < maxEarly {
+				l.early = append(l.early, datagram{from, append([]byte(nil), data...)})
+			}
+		}
+	}
+	if f == nil {
+		return
+	}
+	f.last.Store(time.Now().UnixNano())
+	if f.sent.Load() < streamDatagrams {
+		f.sent.Add(1)
+	}
+	f.send(data)
+}
+
+// flow is the datagrams of one client to one frontend.
+type flow struct {
+	choice
+	kind     plan.Kind
+	client   netip.AddrPort
+	tracked  conntrack.Flow
+	listener *datagramListener
+	socket   *socket // connected to the endpoint
+	// last is when a datagram has come last, in nanoseconds since 1970, and sent how many the client has sent, up to streamDatagrams.
+	last atomic.Int64
+	sent atomic.Int32
+	// moved is set when the flow is to go on in another process, and rested is closed when it is ready to.
+	moved  atomic.Bool
+	rested chan struct{}
+	forget func()
+	once   sync.Once
+}
+
+// streamDatagrams is how many datagrams a client has sent that does more than ask a question.
+const streamDatagrams = 3
+
+// questionTimeout is how long a flow is kept at most whose client has sent fewer.
+const questionTimeout = 10 * time.Second
+
+// begin makes the flow of a client that has none. It returns nil if there is no endpoint for it.
+func (r *relay) begin(l *datagramListener, client netip.AddrPort) *flow {
+	tracked, err := r.tracked.Find(state.UDP, conntrack.Tuple{Src: l.at, Dst: client})
+	if err != nil || tracked.Orig.Dst == l.at {
+		return nil // it was not translated: somebody sends to the relay itself
+	}
+	q := request{kind: l.kind, class: l.class, client: tracked.Orig.Src, dst: tracked.Orig.Dst}
+	choice, ok := r.choose(&q)
+	if !ok {
+		_ = r.tracked.Delete(tracked) // what comes next meets the base's rules
+		return nil
+	}
+	f := &flow{choice: choice, kind: l.kind, client: client, tracked: tracked, listener: l, rested: make(chan struct{})}
+	if f.socket, err = r.connected(l.kind, choice.endpoint); err != nil {
+		r.end(choice.endpoint)
+		return nil
+	}
+	r.carry(f)
+	return f
+}
+
+// connected returns a socket that exchanges datagrams with an endpoint.
+func (r *relay) connected(k plan.Kind, endpoint netip.AddrPort) (*socket, error) {
+	fd, err := r.maker.socket(k)
+	if err != nil {
+		return nil, err
+	}
+	s, err := newSocket(fd)
+	if err != nil {
+		unix.Close(fd)
+		return nil, err
+	}
+	if err := s.control(func(fd int) error { return unix.Connect(fd, sockaddr(endpoint)) }); err != nil {
+		s.file.Close()
+		return nil, os.NewSyscallError("connect", err)
+	}
+	return s, nil
+}
+
+// carry puts a flow on the books, and passes on its answers.
+func (r *relay) carry(f *flow) {
+	l := f.listener
+	f.last.Store(time.Now().UnixNano())
+	f.forget = func() { r.forgetFlow(f) }
+	l.mu.Lock()
+	l.flows[f.client] = f
+	l.mu.Unlock()
+	r.mu.Lock()
+	of := r.flows[f.port.Service]
+	if of == nil {
+		of = map[*flow]bool{}
+		r.flows[f.port.Service] = of
+	}
+	of[f] = true
+	r.openFlows++
+	crowded := r.openFlows > r.o.MaxUDPFlows
+	timeout := r.o.UDPIdleTimeout
+	r.mu.Unlock()
+	if crowded {
+		l.evict(f)
+	}
+	r.running.Go(func() { f.answer(timeout) })
+}
+
+func (r *relay) forgetFlow(f *flow) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	of := r.flows[f.port.Service]
+	if delete(of, f); len(of) == 0 {
+		delete(r.flows, f.port.Service)
+	}
+	r.openFlows--
+	r.loads.End(f.endpoint)
+}
+
+// evicted is among how many flows the one that has been idle longest is looked for.
+const evicted = 8
+
+// evict ends a flow that has been idle for long, and is not the one that there must be room for.
+func (l *datagramListener) evict(but *flow) {
+	l.mu.Lock()
+	var idle *flow
+	looked := 0
+	for _, f := range l.flows { // in no order
+		if f != but && (idle == nil || f.last.Load() < idle.last.Load()) {
+			idle = f
+		}
+		if looked++; looked == evicted {
+			break
+		}
+	}
+	l.mu.Unlock()
+	if idle != nil {
+		idle.close()
+	}
+}
+
+// close ends a flow.
+func (f *flow) close() {
+	f.once.Do(func() {
+		f.leave()
+		f.forget()
+		f.socket.file.Close()
+	})
+}
+
+// leave has the listener forget the flow.
+func (f *flow) leave() {
+	l := f.listener
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.flows[f.client] == f {
+		delete(l.flows, f.client)
+	}
+}
+
+// send sends a datagram to the endpoint. If the socket has no room for it, it is lost, as on any way.
+func (f *flow) send(data []byte) {
+	for range 2 { // the first answer may be about an earlier datagram that the endpoint has refused
+		err := f.socket.control(func(fd int) error { return unix.Send(fd, data, 0) })
+		if !errors.Is(err, unix.ECONNREFUSED) {
+			return
+		}
+	}
+}
+
+// buffers are some that a datagram fits into.
+var buffers = sync.Pool{New: func() any { b := make([]byte, maxDatagram); return &b }}
+
+// answer passes on what the endpoint sends, until the flow is idle for too long, is closed or moves.
+func (f *flow) answer(timeout time.Duration) {
+	defer close(f.rested)
+	client := net.UDPAddrFromAddrPort(f.client)
+	messages := make([]ipv4.Message, 0, 1)
+	for {
+		_ = f.socket.file.SetReadDeadline(f.expires(timeout))
+		if f.moved.Load() {
+			return
+		}
+		var used []*[]byte
+		err := f.socket.raw.Read(func(fd uintptr) bool {
+			for len(used) < batch {
+				b := buffers.Get().(*[]byte)
+				n, err := unix.Read(int(fd), *b)
+				if err != nil {
+					buffers.Put(b)
+					if err == unix.EINTR || err == unix.ECONNREFUSED {
+						continue // the endpoint has refused a datagram
+					}
+					return err != unix.EAGAIN || len(used) > 0
+				}
+				used = append(used, b)
+				messages = append(messages, ipv4.Message{Buffers: [][]byte{(*b)[:n]}, Addr: client})
+			}
+			return true
+		})
+		if len(used) > 0 {
+			f.last.Store(time.Now().UnixNano())
+		}
+		for rest := messages; len(rest) > 0; {
+			n, err := f.listener.batch.WriteBatch(rest, 0)
+			if err != nil || n <= 0 {
+				n = 1 // this one is lost
+			}
+			rest = rest[n:]
+		}
+		for _, b := range used {
+			buffers.Put(b)
+		}
+		clear(messages)
+		messages = messages[:0]
+		switch {
+		case err == nil:
+		case f.moved.Load():
+			return
+		case errors.Is(err, os.ErrDeadlineExceeded) && time.Now().Before(f.expires(timeout)):
+		default:
+			f.close()
+			return
+		}
+	}
+}
+
+// expires is when the flow ends if nothing more comes.
+func (f *flow) expires(timeout time.Duration) time.Time {
+	if f.sent.Load() < streamDatagrams {
+		timeout = min(timeout, questionTimeout)
+	}
+	return time.Unix(0, f.last.Load()).Add(timeout)
+}

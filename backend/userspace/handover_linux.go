@@ -1,0 +1,590 @@
+package userspace
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/switchyard-net/switchyard/backend/userspace/internal/balance"
+	"github.com/switchyard-net/switchyard/backend/userspace/internal/plan"
+	"github.com/switchyard-net/switchyard/kernel/conntrack"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// handoverName is the abstract unix socket at which a process hands over what its relay carries. Such names belong to the network namespace.
+const handoverName = "@switchyard-userspace"
+
+const (
+	// handoverTimeout is how long each step of a handover may take.
+	handoverTimeout = 5 * time.Second
+	// restTimeout is how long connections may take to rest that are in the middle of something.
+	restTimeout = time.Second
+	// maxItem bounds what is read of an item: what two pipes hold, as text.
+	maxItem = 4 << 20
+	// visitsPerItem is how many clients are in one item.
+	visitsPerItem = 1000
+)
+
+// item is one thing that is handed over. Its file descriptors come with it.
+type item struct {
+	Kind    itemKind
+	Of      plan.Kind
+	Class   plan.Class
+	At      netip.AddrPort // of a listener
+	Choice  *itemChoice
+	Client  netip.AddrPort
+	Pending [2][]byte
+	Ended   [2]bool
+	Tracked conntrack.Flow
+	Last    int64
+	Sent    int32
+	Visits  []balance.Visit
+}
+
+type itemChoice struct {
+	Port     plan.PortID
+	Frontend state.FrontendKey
+	Endpoint netip.AddrPort
+}
+
+type itemKind string
+
+const (
+	itemListener itemKind = "listener"
+	itemConn     itemKind = "connection"
+	itemFlow     itemKind = "flow"
+	itemVisits   itemKind = "affinity"
+	itemEnd      itemKind = "end"
+)
+
+// successor waits for a process that takes over.
+type successor struct {
+	fd int
+	// listener is nil until listen is called.
+	listener *net.UnixListener
+	asked    chan *net.UnixConn
+	closed   chan struct{}
+}
+
+// newSuccessor prepares on the calling thread, whose network namespace counts, what listen does anywhere.
+func newSuccessor() (*successor, error) {
+	fd, err := openUnix()
+	if err != nil {
+		return nil, err
+	}
+	return &successor{fd: fd, asked: make(chan *net.UnixConn), closed: make(chan struct{})}, nil
+}
+
+func openUnix() (int, error) {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	return fd, os.NewSyscallError("socket", err)
+}
+
+// listen begins to wait.
+func (s *successor) listen() error {
+	if s.listener != nil {
+		return nil
+	}
+	if err := unix.Bind(s.fd, &unix.SockaddrUnix{Name: handoverName}); err != nil {
+		return fmt.Errorf("bind to unix socket %s: %w", handoverName, err)
+	}
+	if err := unix.Listen(s.fd, 1); err != nil {
+		return os.NewSyscallError("listen", err)
+	}
+	file := os.NewFile(uintptr(s.fd), handoverName)
+	s.fd = -1
+	defer file.Close() // the listener is a duplicate
+	l, err := net.FileListener(file)
+	if err != nil {
+		return err
+	}
+	s.listener = l.(*net.UnixListener)
+	go s.accept()
+	return nil
+}
+
+func (s *successor) accept() {
+	for {
+		conn, err := s.listener.AcceptUnix()
+		if err != nil {
+			return
+		}
+		select {
+		case s.asked <- conn:
+		case <-s.closed:
+			conn.Close()
+			return
+		}
+	}
+}
+
+func (s *successor) close() {
+	close(s.closed)
+	if s.listener != nil {
+		s.listener.Close()
+	}
+	if s.fd >= 0 {
+		unix.Close(s.fd)
+	}
+}
+
+// trust reports an error unless the process at the other end runs as the same user: others could take connections, or invent some.
+func trust(conn *net.UnixConn) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var cred *unix.Ucred
+	if errControl := raw.Control(func(fd uintptr) {
+		cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); errControl != nil {
+		return errControl
+	}
+	if err != nil {
+		return os.NewSyscallError("getsockopt SO_PEERCRED", err)
+	}
+	if int(cred.Uid) != os.Geteuid() {
+		return fmt.Errorf("the process at unix socket %s runs as user %d, not as %d as this one", handoverName, cred.Uid, os.Geteuid())
+	}
+	return nil
+}
+
+func send(conn *net.UnixConn, i *item, fds ...int) error {
+	data, err := json.Marshal(i)
+	if err != nil {
+		return err
+	}
+	if err := conn.SetDeadline(time.Now().Add(handoverTimeout)); err != nil {
+		return err
+	}
+	var rights []byte
+	if len(fds) > 0 {
+		rights = unix.UnixRights(fds...)
+	}
+	if _, _, err := conn.WriteMsgUnix(binary.BigEndian.AppendUint32(nil, uint32(len(data))), rights, nil); err != nil {
+		return err
+	}
+	_, err = conn.Write(data)
+	return err
+}
+
+func receive(conn *net.UnixConn) (i *item, fds []int, err error) {
+	if err := conn.SetDeadline(time.Now().Add(handoverTimeout)); err != nil {
+		return nil, nil, err
+	}
+	var head [4]byte
+	rights := make([]byte, unix.CmsgSpace(2*4))
+	n, m, _, _, err := conn.ReadMsgUnix(head[:], rights)
+	if err != nil {
+		return nil, nil, err
+	}
+	messages, err := unix.ParseSocketControlMessage(rights[:m])
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, message := range messages {
+		some, err := unix.ParseUnixRights(&message)
+		if err != nil {
+			return nil, nil, err
+		}
+		fds = append(fds, some...)
+	}
+	size := binary.BigEndian.Uint32(head[:])
+	if n != len(head) || size > maxItem {
+		closeAll(fds)
+		return nil, nil, fmt.Errorf("an item of %d bytes", size)
+	}
+	data := make([]byte, size)
+	if _, err := io.ReadFull(conn, data); err != nil {
+		closeAll(fds)
+		return nil, nil, err
+	}
+	i = &item{}
+	if err := json.Unmarshal(data, i); err != nil {
+		closeAll(fds)
+		return nil, nil, err
+	}
+	return i, fds, nil
+}
+
+func closeAll(fds []int) {
+	for _, fd := range fds {
+		unix.Close(fd)
+	}
+}
+
+// handOver hands all that is open over to the process at the other end. After an error, everything goes on here.
+func (r *relay) handOver(conn *net.UnixConn) error {
+	defer conn.Close()
+	if err := trust(conn); err != nil {
+		return err
+	}
+	conns, flows := r.rest()
+	err := r.sendAll(conn, conns, flows)
+	if err == nil {
+		_, err = io.ReadFull(conn, make([]byte, 1)) // the other end has them
+	}
+	if err != nil {
+		r.resume(conns, flows)
+		return err
+	}
+	for _, c := range conns {
+		r.forget(c)
+		c.done()
+	}
+	for _, f := range flows {
+		f.close()
+	}
+	r.mu.Lock()
+	r.affinity = balance.NewAffinity(0)
+	r.mu.Unlock()
+	r.log.Info("another process has taken over what is open", "connections", len(conns), "flows", len(flows))
+	return nil
+}
+
+// rest brings the relay to rest, and returns what can be handed over. Connections that have no endpoint yet stay here.
+func (r *relay) rest() (conns []*conn, flows []*flow) {
+	r.mu.Lock()
+	r.moving = true
+	r.room.Broadcast()
+	r.mu.Unlock()
+	for _, l := range r.streams {
+		_ = l.socket.file.SetReadDeadline(past)
+	}
+	for _, l := range r.datagrams {
+		_ = l.conn.SetReadDeadline(past)
+	}
+	r.loops.Wait()
+	for began := time.Now(); r.connecting() > 0 && time.Since(began) < restTimeout; {
+		time.Sleep(time.Millisecond)
+	}
+	r.mu.Lock()
+	for _, of := range r.conns {
+		for c := range of {
+			conns = append(conns, c)
+		}
+	}
+	for _, of := range r.flows {
+		for f := range of {
+			flows = append(flows, f)
+		}
+	}
+	r.mu.Unlock()
+	for _, c := range conns {
+		c.moved.Store(true)
+		for _, s := range c.ends {
+			_ = s.file.SetDeadline(past)
+		}
+	}
+	for _, f := range flows {
+		f.moved.Store(true)
+		_ = f.socket.file.SetReadDeadline(past)
+	}
+	resting := conns[:0]
+	for _, c := range conns {
+		<-c.rested
+		if c.resting {
+			resting = append(resting, c)
+		}
+	}
+	for _, f := range flows {
+		<-f.rested
+	}
+	return resting, flows
+}
+
+// past is a deadline that ends what waits.
+var past = time.Unix(1, 0)
+
+// connecting is how many connections have no endpoint yet.
+func (r *relay) connecting() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := r.open
+	for _, of := range r.conns {
+		n -= len(of)
+	}
+	return n
+}
+
+func (r *relay) sendAll(conn *net.UnixConn, conns []*conn, flows []*flow) error {
+	for _, l := range r.streams {
+		err := l.socket.control(func(fd int) error {
+			return send(conn, &item{Kind: itemListener, Of: l.kind, Class: l.class, At: l.at}, fd)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	for _, l := range r.datagrams {
+		raw, err := l.conn.SyscallConn()
+		if err != nil {
+			return err
+		}
+		if errControl := raw.Control(func(fd uintptr) {
+			err = send(conn, &item{Kind: itemListener, Of: l.kind, Class: l.class, At: l.at}, int(fd))
+		}); errControl != nil || err != nil {
+			return errors.Join(errControl, err)
+		}
+	}
+	for _, c := range conns {
+		i := &item{Kind: itemConn, Of: c.kind, Choice: (*itemChoice)(&itemChoice{c.port, c.frontend, c.endpoint}), Client: c.client}
+		for end := range c.from {
+			i.Pending[end], i.Ended[end] = c.from[end].pending, c.from[end].ended
+		}
+		err := c.ends[0].control(func(client int) error {
+			return c.ends[1].control(func(endpoint int) error { return send(conn, i, client, endpoint) })
+		})
+		if err != nil {
+			return err
+		}
+	}
+	for _, f := range flows {
+		i := &item{
+			Kind: itemFlow, Of: f.kind, Class: f.listener.class, Choice: &itemChoice{f.port, f.frontend, f.endpoint}, Client: f.client,
+			Tracked: f.tracked, Last: f.last.Load(), Sent: f.sent.Load(),
+		}
+		err := f.socket.control(func(fd int) error { return send(conn, i, fd) })
+		if err != nil && !errors.Is(err, os.ErrClosed) { // it has ended
+			return err
+		}
+	}
+	for _, visits := range r.visits() {
+		if err := send(conn, &item{Kind: itemVisits, Visits: visits}); err != nil {
+			return err
+		}
+	}
+	return send(conn, &item{Kind: itemEnd})
+}
+
+// visits returns what is known of clients with affinity, in parts.
+func (r *relay) visits() (parts [][]balance.Visit) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for v := range r.affinity.All() {
+		if n := len(parts); n == 0 || len(parts[n-1]) == visitsPerItem {
+			parts = append(parts, nil)
+		}
+		last := &parts[len(parts)-1]
+		*last = append(*last, v)
+	}
+	return parts
+}
+
+// resume goes on with what could not be handed over.
+func (r *relay) resume(conns []*conn, flows []*flow) {
+	r.mu.Lock()
+	r.moving = false
+	timeout := r.o.UDPIdleTimeout
+	r.mu.Unlock()
+	for _, l := range r.streams {
+		_ = l.socket.file.SetReadDeadline(time.Time{})
+	}
+	for _, l := range r.datagrams {
+		_ = l.conn.SetReadDeadline(time.Time{})
+	}
+	r.listen()
+	for _, c := range conns {
+		for _, s := range c.ends {
+			_ = s.file.SetDeadline(time.Time{})
+		}
+		r.mu.Lock()
+		r.open++
+		r.mu.Unlock()
+		r.goOn(c)
+	}
+	for _, f := range flows {
+		f.moved.Store(false)
+		f.rested = make(chan struct{})
+		r.running.Go(func() { f.answer(timeout) })
+	}
+}
+
+// goOn relays a connection that has rested. It counts in r.open already.
+func (r *relay) goOn(c *conn) {
+	c.moved.Store(false)
+	c.resting = false
+	c.rested = make(chan struct{})
+	r.running.Go(func() {
+		defer r.returnRoom()
+		r.relay(c)
+	})
+}
+
+// takeOver takes over what a former process has released. There mostly is none.
+func (b *Backend) takeOver() error {
+	fd, err := openUnix()
+	if err != nil {
+		return err
+	}
+	file := os.NewFile(uintptr(fd), handoverName)
+	defer file.Close() // what is used is a duplicate
+	switch err := unix.Connect(fd, &unix.SockaddrUnix{Name: handoverName}); {
+	case errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.EAGAIN):
+		return nil
+	case err != nil:
+		return os.NewSyscallError("connect", err)
+	}
+	c, err := net.FileConn(file)
+	if err != nil {
+		return err
+	}
+	conn := c.(*net.UnixConn)
+	defer conn.Close()
+	if err := trust(conn); err != nil {
+		return err
+	}
+	var taken inheritance
+	if err := taken.receive(conn); err != nil {
+		taken.drop()
+		return err
+	}
+	if _, err := conn.Write([]byte{1}); err != nil {
+		taken.drop()
+		return err
+	}
+	return b.inherit(&taken)
+}
+
+// inheritance is what was handed over.
+type inheritance struct {
+	items []*item
+	fds   [][]int
+}
+
+func (h *inheritance) receive(conn *net.UnixConn) error {
+	for {
+		i, fds, err := receive(conn)
+		if err != nil {
+			return err
+		}
+		want := map[itemKind]int{itemListener: 1, itemConn: 2, itemFlow: 1}[i.Kind]
+		if len(fds) != want {
+			closeAll(fds)
+			return fmt.Errorf("a %s with %d file descriptors", i.Kind, len(fds))
+		}
+		if i.Kind == itemEnd {
+			return nil
+		}
+		h.items, h.fds = append(h.items, i), append(h.fds, fds)
+	}
+}
+
+func (h *inheritance) drop() {
+	for _, fds := range h.fds {
+		closeAll(fds)
+	}
+}
+
+// inherit makes what was handed over the relay's own. Listeners come before flows.
+func (b *Backend) inherit(h *inheritance) error {
+	r := b.relay
+	conns, flows := 0, 0
+	var errs []error
+	for n, i := range h.items {
+		fds := h.fds[n]
+		switch i.Kind {
+		case itemListener:
+			errs = append(errs, b.addListener(i.Of, i.Class, i.At, fds[0]))
+		case itemConn:
+			conns++
+			errs = append(errs, r.inheritConn(i, fds))
+		case itemFlow:
+			flows++
+			errs = append(errs, r.inheritFlow(i, fds[0]))
+		case itemVisits:
+			r.mu.Lock()
+			for _, v := range i.Visits {
+				r.affinity.Learn(v.Port, v.Client, v.Endpoint, v.Timeout, v.Last)
+			}
+			r.mu.Unlock()
+		}
+	}
+	b.log.Info("what a former process had open goes on here", "connections", conns, "flows", flows)
+	return errors.Join(errs...)
+}
+
+func (r *relay) inheritConn(i *item, fds []int) error {
+	c := &conn{kind: i.Of, client: i.Client, choice: choice{i.Choice.Port, i.Choice.Frontend, i.Choice.Endpoint}}
+	for end, fd := range fds {
+		s, err := newSocket(fd)
+		if err != nil {
+			closeAll(fds[end:])
+			return err
+		}
+		c.ends[end] = s
+		c.from[end] = direction{i.Pending[end], i.Ended[end]}
+	}
+	r.mu.Lock()
+	r.open++
+	r.loads.Begin(c.endpoint)
+	r.mu.Unlock()
+	r.goOn(c)
+	return nil
+}
+
+func (r *relay) inheritFlow(i *item, fd int) error {
+	s, err := newSocket(fd)
+	if err != nil {
+		unix.Close(fd)
+		return err
+	}
+	for _, l := range r.datagrams {
+		if l.kind != i.Of || l.class != i.Class {
+			continue
+		}
+		f := &flow{
+			choice: choice{i.Choice.Port, i.Choice.Frontend, i.Choice.Endpoint}, kind: i.Of, client: i.Client, tracked: i.Tracked,
+			listener: l, socket: s, rested: make(chan struct{}),
+		}
+		f.last.Store(i.Last)
+		f.sent.Store(i.Sent)
+		r.mu.Lock()
+		r.loads.Begin(f.endpoint)
+		r.mu.Unlock()
+		r.carry(f)
+		return nil
+	}
+	return s.file.Close()
+}
+
+// listen opens the listeners of one kind that were not handed over.
+func (b *Backend) listen(k plan.Kind, addr netip.Addr) error {
+	for _, class := range []plan.Class{plan.Inside, plan.Outside} {
+		if at := b.listeners[k]; at[class].Addr() == addr {
+			continue
+		}
+		fd, at, err := listen(k, addr, class)
+		if err != nil {
+			return err
+		}
+		if err := b.addListener(k, class, at, fd); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *Backend) addListener(k plan.Kind, class plan.Class, at netip.AddrPort, fd int) (err error) {
+	if k.Protocol == state.TCP {
+		err = b.relay.addStreams(k, class, at, fd)
+	} else {
+		err = b.relay.addDatagrams(k, class, at, fd)
+	}
+	if err != nil {
+		unix.Close(fd)
+		return fmt.Errorf("listener %v: %w", at, err)
+	}
+	all := b.listeners[k]
+	all[class] = at
+	b.listeners[k] = all
+	return nil
+}

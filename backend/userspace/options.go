@@ -1,0 +1,104 @@
+package userspace
+
+import (
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"time"
+
+	"github.com/switchyard-net/switchyard/backend/userspace/internal/balance"
+)
+
+// Policy is how an endpoint is chosen for a new connection.
+type Policy = balance.Policy
+
+// The policies.
+const (
+	Random            = balance.Random
+	LeastConnections  = balance.LeastConnections
+	PowerOfTwoChoices = balance.PowerOfTwoChoices
+)
+
+// Ejection is when an endpoint gets no new connections for a while.
+type Ejection = balance.Ejection
+
+// Options are the settings of the relay. The zero value is useful.
+type Options struct {
+	// Logger takes what an operator may want to know. Nothing is logged if it is nil.
+	Logger *slog.Logger
+	// Policy is how endpoints are chosen. Default: [Random].
+	Policy Policy
+	// DialTimeout is how long an endpoint may take to accept a connection before another one is tried. Default: 1 s.
+	DialTimeout time.Duration
+	// DialAttempts is how many endpoints are tried for a connection. Default: 3.
+	DialAttempts int
+	// Ejection is when endpoints get no new connections. Default: never.
+	Ejection Ejection
+	// ProxyProtocol begins each TCP connection to an endpoint with a header that names the client (PROXY protocol, version 2). Endpoints must expect it.
+	ProxyProtocol bool
+	// UDPIdleTimeout is how long a flow of UDP is kept after its last datagram. Default: 1 min.
+	UDPIdleTimeout time.Duration
+	// MaxConnections is how many TCP connections are relayed at a time; more wait to be accepted. Default: 65,536, or what the limit of open files allows.
+	MaxConnections int
+	// MaxUDPFlows is how many flows of UDP are relayed at a time. Beyond it, those that have been idle longest end. Default: as MaxConnections.
+	MaxUDPFlows int
+	// MaxAffinityClients is how many clients are remembered for affinity: a client counts once for each Service port that it uses. Further
+	// clients get no affinity until others time out. Each takes about 300 bytes. Default: 262,144.
+	MaxAffinityClients int
+	// ResetRemoved ends TCP connections by a reset when their endpoint has left the Service. The records must have lingering endpoints of TCP
+	// ports, or connections are reset to endpoints that terminate and still serve.
+	ResetRemoved bool
+	// Addresses are those that the relay listens on, one of each family at most. They are added to the loopback interface. Default:
+	// [DefaultAddresses].
+	Addresses []netip.Addr
+}
+
+// DefaultAddresses are link-local for IPv4 and unique local for IPv6, so that nobody routes them.
+func DefaultAddresses() []netip.Addr {
+	return []netip.Addr{netip.AddrFrom4([4]byte{169, 254, 's', 'w'}), netip.MustParseAddr("fd73:7769:7463:6879::1")}
+}
+
+// The defaults.
+const (
+	defaultDialTimeout        = time.Second
+	defaultDialAttempts       = 3
+	defaultUDPIdleTimeout     = time.Minute
+	defaultMaxConnections     = 1 << 16
+	defaultMaxAffinityClients = 1 << 18
+)
+
+// withDefaults returns o with all fields set, or what is wrong with them.
+func (o Options) withDefaults() (Options, error) {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	setDefault(&o.Policy, Random)
+	setDefault(&o.DialTimeout, defaultDialTimeout)
+	setDefault(&o.DialAttempts, defaultDialAttempts)
+	setDefault(&o.UDPIdleTimeout, defaultUDPIdleTimeout)
+	setDefault(&o.MaxConnections, defaultMaxConnections)
+	setDefault(&o.MaxUDPFlows, o.MaxConnections)
+	setDefault(&o.MaxAffinityClients, defaultMaxAffinityClients)
+	if len(o.Addresses) == 0 {
+		o.Addresses = DefaultAddresses()
+	}
+	for _, f := range []struct {
+		name  string
+		value int64
+	}{
+		{"DialTimeout", int64(o.DialTimeout)}, {"DialAttempts", int64(o.DialAttempts)}, {"UDPIdleTimeout", int64(o.UDPIdleTimeout)},
+		{"MaxConnections", int64(o.MaxConnections)}, {"MaxUDPFlows", int64(o.MaxUDPFlows)}, {"MaxAffinityClients", int64(o.MaxAffinityClients)},
+	} {
+		if f.value < 0 {
+			return o, fmt.Errorf("%s is %d, must be greater than 0, or 0 for the default", f.name, f.value)
+		}
+	}
+	return o, nil
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}

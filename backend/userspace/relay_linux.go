@@ -1,0 +1,257 @@
+package userspace
+
+import (
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/switchyard-net/switchyard/backend/userspace/internal/balance"
+	"github.com/switchyard-net/switchyard/backend/userspace/internal/plan"
+	"github.com/switchyard-net/switchyard/kernel/conntrack"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// relay carries the connections that the base brings.
+type relay struct {
+	log   *slog.Logger
+	maker *maker
+	// tracked is the kernel's table of connections.
+	tracked *conntrack.Conn
+	running sync.WaitGroup
+	// loops are those of the listeners.
+	loops sync.WaitGroup
+	// ctx ends when nothing is relayed any longer.
+	ctx  context.Context
+	stop context.CancelFunc
+	// started is closed once there are records.
+	started chan struct{}
+
+	streams   []*streamListener
+	datagrams []*datagramListener
+
+	mu        sync.Mutex // guards all below
+	o         Options
+	table     plan.Table
+	loads     balance.Loads
+	affinity  *balance.Affinity
+	conns     map[state.ServiceName]map[*conn]bool
+	open      int // all connections; those without an endpoint yet are not in conns
+	flows     map[state.ServiceName]map[*flow]bool
+	openFlows int
+	// room wakes those that wait for less than the greatest number of connections.
+	room *sync.Cond
+	// moving is set once another process takes over what is open.
+	moving bool
+}
+
+func newRelay(o Options) (*relay, error) {
+	r := &relay{
+		log: o.Logger, o: o, started: make(chan struct{}), affinity: balance.NewAffinity(o.MaxAffinityClients),
+		conns: map[state.ServiceName]map[*conn]bool{}, flows: map[state.ServiceName]map[*flow]bool{},
+	}
+	r.room = sync.NewCond(&r.mu)
+	r.ctx, r.stop = context.WithCancel(context.Background())
+	var err error
+	if r.maker, err = newMaker(); err != nil {
+		return nil, err
+	}
+	if r.tracked, err = conntrack.Open(); err != nil {
+		r.maker.close()
+		return nil, err
+	}
+	return r, nil
+}
+
+// request is a connection that has to get an endpoint.
+type request struct {
+	kind  plan.Kind
+	class plan.Class
+	// client is where it comes from, and dst where it was addressed to.
+	client, dst netip.AddrPort
+	// tried are endpoints that did not answer.
+	tried []netip.AddrPort
+}
+
+// choice is the endpoint that a connection goes to.
+type choice struct {
+	port     plan.PortID
+	frontend state.FrontendKey
+	endpoint netip.AddrPort
+}
+
+// choose returns an endpoint for a connection, which counts as one of its own until end is called. ok is false if there is none.
+func (r *relay) choose(q *request) (c choice, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	p, frontend := r.table.Find(q.kind, q.dst)
+	if p == nil {
+		return c, false
+	}
+	c.port, c.frontend = p.ID, frontend
+	endpoints, now := p.Route(frontend, q.class).Endpoints, time.Now()
+	if p.Affinity > 0 && len(q.tried) == 0 {
+		if c.endpoint, ok = r.affinity.Recall(p.ID, q.client.Addr(), p.Affinity, now); ok {
+			_, ok = slices.BinarySearchFunc(endpoints, c.endpoint, func(e state.Endpoint, a netip.AddrPort) int { return e.Addr.Compare(a) })
+		}
+	}
+	if !ok {
+		if c.endpoint, ok = r.loads.Pick(r.o.Policy, endpoints, q.tried, now, rand.IntN); !ok {
+			return c, false
+		}
+	}
+	if p.Affinity > 0 {
+		r.affinity.Learn(p.ID, q.client.Addr(), c.endpoint, p.Affinity, now)
+	}
+	r.loads.Begin(c.endpoint)
+	return c, true
+}
+
+// end notes that a connection to an endpoint has ended.
+func (r *relay) end(endpoint netip.AddrPort) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.loads.End(endpoint)
+}
+
+// dialed notes whether an endpoint has accepted a connection.
+func (r *relay) dialed(endpoint netip.AddrPort, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err == nil {
+		r.loads.Succeeded(endpoint)
+		return
+	}
+	now := time.Now()
+	if r.loads.Failed(endpoint, r.o.Ejection, now) {
+		r.log.Warn("endpoint gets no new connections for a while", "endpoint", endpoint, "for", r.o.Ejection.Time, "error", err)
+	}
+	if r.loads.Len() > forgetAbove {
+		r.loads.Forget(now.Add(-r.o.Ejection.Time))
+	}
+}
+
+// forgetAbove is how many endpoints may be remembered without a look for those that need not be.
+const forgetAbove = 4096
+
+// listen begins to take what comes to the listeners.
+func (r *relay) listen() {
+	for _, l := range r.streams {
+		r.loops.Go(func() { r.accept(l) })
+	}
+	for _, l := range r.datagrams {
+		r.loops.Go(func() { r.receive(l) })
+	}
+}
+
+// options returns the settings as they are now.
+func (r *relay) options() Options {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.o
+}
+
+// start begins to accept connections, now that there are records.
+func (r *relay) start() {
+	select {
+	case <-r.started:
+	default:
+		close(r.started)
+	}
+}
+
+// carried is how many connections and flows are open.
+func (r *relay) carried() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.open + r.openFlows
+}
+
+// remembered is how many clients there are with affinity.
+func (r *relay) remembered() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.affinity.Len()
+}
+
+// settle ends what is carried to endpoints that do not serve any longer, of these services.
+func (r *relay) settle(names []state.ServiceName) {
+	r.mu.Lock()
+	var conns []*conn
+	var flows []*flow
+	for _, name := range names {
+		for f := range r.flows[name] {
+			if !r.serves(&f.choice) {
+				flows = append(flows, f)
+			}
+		}
+		if !r.o.ResetRemoved {
+			continue
+		}
+		for c := range r.conns[name] {
+			if c.endpoint.IsValid() && !r.serves(&c.choice) {
+				conns = append(conns, c)
+			}
+		}
+	}
+	r.mu.Unlock()
+	for _, f := range flows {
+		f.close()
+	}
+	for _, c := range conns {
+		c.abort()
+	}
+}
+
+// serves reports whether what was chosen may go on. The caller holds mu.
+func (r *relay) serves(c *choice) bool {
+	dst := netip.AddrPortFrom(c.frontend.Addr, c.frontend.Port)
+	p, frontend := r.table.Find(plan.Kind{Family: c.frontend.Family, Protocol: c.frontend.Protocol}, dst)
+	if frontend != c.frontend {
+		return false
+	}
+	return p != nil && p.ID == c.port && p.Serves(c.endpoint)
+}
+
+// close ends all that is relayed.
+func (r *relay) close() {
+	r.stop()
+	r.mu.Lock()
+	r.room.Broadcast()
+	r.mu.Unlock()
+	for _, l := range r.streams {
+		l.socket.file.Close()
+	}
+	for _, l := range r.datagrams {
+		l.conn.Close()
+	}
+	r.mu.Lock()
+	var conns []*conn
+	var flows []*flow
+	for _, of := range r.conns {
+		for c := range of {
+			conns = append(conns, c)
+		}
+	}
+	for _, of := range r.flows {
+		for f := range of {
+			flows = append(flows, f)
+		}
+	}
+	r.mu.Unlock()
+	for _, c := range conns {
+		c.abort()
+	}
+	for _, f := range flows {
+		f.close()
+		// The next datagram of its client meets the base's rules.
+		_ = r.tracked.Delete(f.tracked)
+	}
+	r.maker.close()
+	r.loops.Wait()
+	r.running.Wait()
+	_ = r.tracked.Close()
+}

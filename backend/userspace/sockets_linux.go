@@ -1,0 +1,300 @@
+package userspace
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"runtime"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/switchyard-net/switchyard/backend/userspace/internal/plan"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// maker opens sockets in the network namespace in which it was made, whichever thread asks. Some are always there already.
+type maker struct {
+	ready map[plan.Kind]chan made
+	stop  chan struct{}
+}
+
+// made is a socket, or why there is none.
+type made struct {
+	fd  int
+	err error
+}
+
+// kinds are those of the sockets that endpoints are connected to.
+var kinds = []plan.Kind{
+	{Family: state.IPv4, Protocol: state.TCP}, {Family: state.IPv4, Protocol: state.UDP},
+	{Family: state.IPv6, Protocol: state.TCP}, {Family: state.IPv6, Protocol: state.UDP},
+}
+
+// madeAhead is how many sockets of each kind are there before they are asked for.
+const madeAhead = 16
+
+func newMaker() (*maker, error) {
+	ns, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		return nil, err
+	}
+	defer ns.Close()
+	m := &maker{ready: map[plan.Kind]chan made{}, stop: make(chan struct{})}
+	for _, k := range kinds {
+		m.ready[k] = make(chan made, madeAhead)
+	}
+	entered := make(chan error)
+	for _, k := range kinds {
+		go m.run(ns, k, entered)
+	}
+	for range kinds {
+		err = errors.Join(err, <-entered)
+	}
+	if err != nil {
+		m.close()
+		return nil, fmt.Errorf("enter the network namespace: %w", err)
+	}
+	return m, nil
+}
+
+// run makes sockets of one kind on a thread that ends with it.
+func (m *maker) run(ns *os.File, k plan.Kind, entered chan<- error) {
+	runtime.LockOSThread()
+	err := enter(ns)
+	entered <- err
+	if err != nil {
+		return
+	}
+	for {
+		fd, err := openSocket(k)
+		select {
+		case m.ready[k] <- made{fd, err}:
+		case <-m.stop:
+			if err == nil {
+				unix.Close(fd)
+			}
+			return
+		}
+	}
+}
+
+// enter moves the calling thread into a network namespace. Mostly it is in it already, and needs no right for that.
+func enter(ns *os.File) error {
+	var want, have unix.Stat_t
+	if err := errors.Join(unix.Fstat(int(ns.Fd()), &want), unix.Stat("/proc/thread-self/ns/net", &have)); err != nil {
+		return err
+	}
+	if want.Ino == have.Ino && want.Dev == have.Dev {
+		return nil
+	}
+	return os.NewSyscallError("setns", unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET))
+}
+
+func (m *maker) close() {
+	close(m.stop)
+	for _, ready := range m.ready {
+		for {
+			select {
+			case s := <-ready:
+				if s.err == nil {
+					unix.Close(s.fd)
+				}
+				continue
+			default:
+			}
+			break
+		}
+	}
+}
+
+// socket returns a new socket.
+func (m *maker) socket(k plan.Kind) (int, error) {
+	select {
+	case s := <-m.ready[k]:
+		return s.fd, s.err
+	case <-m.stop:
+		return -1, os.ErrClosed
+	}
+}
+
+func openSocket(k plan.Kind) (int, error) {
+	family, typ := unix.AF_INET, unix.SOCK_STREAM
+	if k.Family == state.IPv6 {
+		family = unix.AF_INET6
+	}
+	if k.Protocol == state.UDP {
+		typ = unix.SOCK_DGRAM
+	}
+	fd, err := unix.Socket(family, typ|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	return fd, os.NewSyscallError("socket", err)
+}
+
+// preferredPorts are what the relay listens on, by class, unless something else has them. They are beyond NodePorts and what
+// kernels give to clients.
+var preferredPorts = [2]uint16{61871, 61872}
+
+// listen opens a socket that listens, on the calling thread.
+func listen(k plan.Kind, addr netip.Addr, class plan.Class) (fd int, at netip.AddrPort, err error) {
+	for _, port := range []uint16{preferredPorts[class], 0} {
+		if fd, at, err = listenOn(k, netip.AddrPortFrom(addr, port)); !errors.Is(err, unix.EADDRINUSE) {
+			break
+		}
+	}
+	if err != nil {
+		err = fmt.Errorf("listen on %v: %w", addr, err)
+	}
+	return fd, at, err
+}
+
+// backlog is how many connections may wait to be accepted; the kernel takes the lower of this and somaxconn.
+const backlog = 4096
+
+func listenOn(k plan.Kind, want netip.AddrPort) (fd int, at netip.AddrPort, err error) {
+	if fd, err = openSocket(k); err != nil {
+		return -1, at, err
+	}
+	if k.Protocol == state.TCP {
+		err = os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1))
+	}
+	if err == nil {
+		err = os.NewSyscallError("bind", unix.Bind(fd, sockaddr(want)))
+	}
+	if err == nil && k.Protocol == state.TCP {
+		err = os.NewSyscallError("listen", unix.Listen(fd, backlog))
+	}
+	if err == nil {
+		at, err = boundTo(fd)
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, at, err
+	}
+	return fd, at, nil
+}
+
+func boundTo(fd int) (netip.AddrPort, error) {
+	sa, err := unix.Getsockname(fd)
+	return addrPort(sa), os.NewSyscallError("getsockname", err)
+}
+
+func sockaddr(a netip.AddrPort) unix.Sockaddr {
+	if a.Addr().Is4() {
+		return &unix.SockaddrInet4{Port: int(a.Port()), Addr: a.Addr().As4()}
+	}
+	return &unix.SockaddrInet6{Port: int(a.Port()), Addr: a.Addr().As16()}
+}
+
+func addrPort(sa unix.Sockaddr) netip.AddrPort {
+	switch sa := sa.(type) {
+	case *unix.SockaddrInet4:
+		return netip.AddrPortFrom(netip.AddrFrom4(sa.Addr), uint16(sa.Port))
+	case *unix.SockaddrInet6:
+		return netip.AddrPortFrom(netip.AddrFrom16(sa.Addr), uint16(sa.Port))
+	}
+	return netip.AddrPort{}
+}
+
+// socket is an open socket whose operations wait without a thread.
+type socket struct {
+	file *os.File
+	raw  syscall.RawConn
+}
+
+// newSocket takes over a file descriptor that does not block.
+func newSocket(fd int) (*socket, error) {
+	file := os.NewFile(uintptr(fd), "socket")
+	raw, err := file.SyscallConn()
+	if err != nil {
+		file.Close()
+		return nil, err
+	}
+	return &socket{file, raw}, nil
+}
+
+// control calls fn with the file descriptor. It fails if the socket is closed.
+func (s *socket) control(fn func(fd int) error) error {
+	var inner error
+	if err := s.raw.Control(func(fd uintptr) { inner = fn(int(fd)) }); err != nil {
+		return err
+	}
+	return inner
+}
+
+// connect connects to an endpoint, until the deadline.
+func (s *socket) connect(to netip.AddrPort, deadline time.Time) error {
+	err := s.control(func(fd int) error { return unix.Connect(fd, sockaddr(to)) })
+	if err == nil || !errors.Is(err, unix.EINPROGRESS) {
+		return os.NewSyscallError("connect", err)
+	}
+	if err := s.file.SetWriteDeadline(deadline); err != nil {
+		return err
+	}
+	var code int
+	var inner error
+	err = s.raw.Write(func(fd uintptr) bool {
+		if code, inner = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR); inner != nil || code != 0 {
+			return true
+		}
+		// What was waited for may have come before, and a socket that has not begun to connect counts as ready, too.
+		_, inner = unix.Getpeername(int(fd))
+		return inner != unix.ENOTCONN
+	})
+	err = cmp.Or(err, os.NewSyscallError("connect", inner))
+	switch {
+	case err != nil:
+		return err
+	case code != 0:
+		return os.NewSyscallError("connect", syscall.Errno(code))
+	}
+	return s.file.SetWriteDeadline(time.Time{})
+}
+
+// reset has the other end get a reset when the socket is closed.
+func (s *socket) reset() {
+	_ = s.control(func(fd int) error {
+		return unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+	})
+}
+
+// prepare sets what all TCP sockets of the relay have: nothing is held back to be sent with more, and an end that is gone is noticed.
+func prepare(fd int) error {
+	return errors.Join(
+		unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1),
+		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1),
+		unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, keepIdle),
+		unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, keepInterval),
+	)
+}
+
+// Seconds without data until an end is asked whether it is still there, and between questions.
+const (
+	keepIdle     = 60
+	keepInterval = 15
+)
+
+// Of linux/netfilter_ipv4.h and linux/netfilter_ipv6/ip6_tables.h.
+const originalDst = 80
+
+// destination returns where an accepted connection was addressed to, before it was translated.
+func destination(fd int, f state.Family) (netip.AddrPort, error) {
+	// The values of the options are a struct sockaddr_in and a struct sockaddr_in6. Package unix has them as parts of others.
+	if f == state.IPv4 {
+		v, err := unix.GetsockoptIPv6Mreq(fd, unix.SOL_IP, originalDst)
+		if err != nil {
+			return netip.AddrPort{}, os.NewSyscallError("getsockopt SO_ORIGINAL_DST", err)
+		}
+		b := v.Multiaddr
+		return netip.AddrPortFrom(netip.AddrFrom4([4]byte(b[4:8])), binary.BigEndian.Uint16(b[2:4])), nil
+	}
+	v, err := unix.GetsockoptIPv6MTUInfo(fd, unix.SOL_IPV6, originalDst)
+	if err != nil {
+		return netip.AddrPort{}, os.NewSyscallError("getsockopt IP6T_SO_ORIGINAL_DST", err)
+	}
+	port := binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, v.Addr.Port))
+	return netip.AddrPortFrom(netip.AddrFrom16(v.Addr.Addr), port), nil
+}
