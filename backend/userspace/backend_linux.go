@@ -18,6 +18,7 @@ import (
 // Backend is a relay above another dataplane. It implements [backend.Backend].
 type Backend struct {
 	base      backend.Backend
+	o         Options // as they were for New
 	log       *slog.Logger
 	addresses *addresses
 	relay     *relay
@@ -36,19 +37,39 @@ var _ backend.Backend = (*Backend)(nil)
 // New makes a relay above base, which remains the caller's, in the calling thread's network namespace; it can be used from any thread afterwards.
 // Connections go where they went before, until the first Apply. If a former process has released its relay in this network namespace, New takes over
 // its listeners, and the connections that it carries. It needs CAP_NET_ADMIN. The caller must Close the Backend before base.
+//
+// With [Options].Listen, base may be nil, and New needs no rights.
 func New(base backend.Backend, o Options) (*Backend, error) {
 	o, err := o.withDefaults()
 	if err != nil {
 		return nil, fmt.Errorf("userspace: %w", err)
 	}
-	b := &Backend{base: base, log: o.Logger, listeners: plan.Listeners{}}
+	if base == nil {
+		if len(o.Listen) == 0 {
+			return nil, errors.New("userspace: without a base, Options.Listen must name what to serve")
+		}
+		base = none{}
+	}
+	b := &Backend{base: base, o: o, log: o.Logger, listeners: plan.Listeners{}}
 	if err := b.open(o); err != nil {
 		return nil, errors.Join(fmt.Errorf("userspace: %w", err), b.Close())
 	}
 	return b, nil
 }
 
+// none is the base of a relay that listens on addresses of the host.
+type none struct{}
+
+func (none) Apply(context.Context, *state.Update) (backend.Result, error) {
+	return backend.Result{}, nil
+}
+func (none) Verify(context.Context) (backend.Result, error) { return backend.Result{}, nil }
+func (none) Disturbed() <-chan struct{}                     { return nil }
+
 func (b *Backend) open(o Options) (err error) {
+	if len(o.Listen) > 0 {
+		return b.openOn(o)
+	}
 	if b.addresses, err = openAddresses(o.Addresses); err != nil {
 		return err
 	}
@@ -65,14 +86,8 @@ func (b *Backend) open(o Options) (err error) {
 	if len(has) == 0 {
 		return fmt.Errorf("none of the addresses %v is on the loopback interface", o.Addresses)
 	}
-	if b.relay, err = newRelay(o); err != nil {
+	if err := b.openRelay(o); err != nil {
 		return err
-	}
-	if b.successor, err = newSuccessor(); err != nil {
-		return err
-	}
-	if err := b.takeOver(); err != nil {
-		b.log.Warn("connections of a former process are not taken over", "error", err)
 	}
 	for _, addr := range has {
 		for _, k := range kinds {
@@ -88,13 +103,41 @@ func (b *Backend) open(o Options) (err error) {
 	return nil
 }
 
+// openOn opens a relay that listens on addresses of the host.
+func (b *Backend) openOn(o Options) error {
+	if err := b.openRelay(o); err != nil {
+		return err
+	}
+	for i := range o.Listen {
+		if err := b.listenOn(&o.Listen[i]); err != nil {
+			return err
+		}
+	}
+	b.relay.listen()
+	return nil
+}
+
+// openRelay makes a relay that has what a former process has left.
+func (b *Backend) openRelay(o Options) (err error) {
+	if b.relay, err = newRelay(o); err != nil {
+		return err
+	}
+	if b.successor, err = newSuccessor(); err != nil {
+		return err
+	}
+	if err := b.takeOver(); err != nil {
+		b.log.Warn("connections of a former process are not taken over", "error", err)
+	}
+	return nil
+}
+
 // Disturbed gets a value when the base's does.
 func (b *Backend) Disturbed() <-chan struct{} { return b.base.Disturbed() }
 
-// Reconfigure replaces the options, except for Logger and Addresses. Nothing changes before the next Apply, which must be of a full update. No other
+// Reconfigure replaces the options, except for Logger, Addresses and Listen. Nothing changes before the next Apply, which must be of a full update. No other
 // method may be called meanwhile. The base is configured by its owner.
 func (b *Backend) Reconfigure(o Options) error {
-	o.Logger, o.Addresses = b.log, b.addresses.wanted
+	o.Logger, o.Addresses, o.Listen = b.log, b.o.Addresses, b.o.Listen
 	o, err := o.withDefaults()
 	if err != nil {
 		return fmt.Errorf("userspace: %w", err)
@@ -195,7 +238,7 @@ func (r *relay) use(o Options) {
 // Verify compares the base and the relay's addresses with what was last applied. See [backend.Backend].
 func (b *Backend) Verify(ctx context.Context) (backend.Result, error) {
 	result, err := b.base.Verify(ctx)
-	if b.node == nil || err != nil {
+	if b.node == nil || b.addresses == nil || err != nil {
 		return result, err
 	}
 	added, err := b.addresses.add()

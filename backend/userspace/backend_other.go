@@ -20,6 +20,12 @@ type Backend struct{ backend.Backend }
 // New fails: the relay needs Linux.
 func New(backend.Backend, Options) (*Backend, error) { return nil, errUnsupported }
 
+// Cleanup removes nothing: there is nothing.
+func Cleanup(context.Context) (bool, error) { return false, nil }
+
+// Programmed returns false.
+func Programmed() (bool, error) { return false, nil }
+
 // Reconfigure fails.
 func (*Backend) Reconfigure(Options) error { return errUnsupported }
 

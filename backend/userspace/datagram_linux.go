@@ -34,8 +34,10 @@ type datagramListener struct {
 	kind  plan.Kind
 	class plan.Class
 	at    netip.AddrPort
-	conn  *net.UDPConn
-	batch batchConn
+	// frontend is the only one that it serves, if it is valid.
+	frontend netip.AddrPort
+	conn     *net.UDPConn
+	batch    batchConn
 
 	mu    sync.Mutex // guards flows
 	flows map[netip.AddrPort]*flow
@@ -54,16 +56,16 @@ type datagram struct {
 	data []byte
 }
 
-func (r *relay) addDatagrams(kind plan.Kind, class plan.Class, at netip.AddrPort, fd int) error {
+func (r *relay) addDatagrams(kind plan.Kind, class plan.Class, at, frontend netip.AddrPort, fd int) error {
 	file := os.NewFile(uintptr(fd), "listener")
 	defer file.Close() // what is used is a duplicate
 	c, err := net.FilePacketConn(file)
 	if err != nil {
 		return err
 	}
-	l := &datagramListener{kind: kind, class: class, at: at, conn: c.(*net.UDPConn), flows: map[netip.AddrPort]*flow{}}
+	l := &datagramListener{kind: kind, class: class, at: at, frontend: frontend, conn: c.(*net.UDPConn), flows: map[netip.AddrPort]*flow{}}
 	_ = l.conn.SetReadBuffer(receiveBuffer)
-	if l.batch = ipv4.NewPacketConn(l.conn); kind.Family == state.IPv6 {
+	if l.batch = ipv4.NewPacketConn(l.conn); at.Addr().Is6() {
 		l.batch = ipv6.NewPacketConn(l.conn)
 	}
 	r.datagrams = append(r.datagrams, l)
@@ -168,14 +170,14 @@ const questionTimeout = 10 * time.Second
 
 // begin makes the flow of a client that has none. It returns nil if there is no endpoint for it.
 func (r *relay) begin(l *datagramListener, client netip.AddrPort) *flow {
-	tracked, err := r.tracked.Find(state.UDP, conntrack.Tuple{Src: l.at, Dst: client})
+	tracked, err := r.track(l, client)
 	if err != nil || tracked.Orig.Dst == l.at {
 		return nil // it was not translated: somebody sends to the relay itself
 	}
-	q := request{kind: l.kind, class: l.class, client: tracked.Orig.Src, dst: tracked.Orig.Dst}
+	q := request{kind: l.kind, class: l.class, client: tracked.Orig.Src, dst: tracked.Orig.Dst, unguarded: l.frontend.IsValid()}
 	choice, ok := r.choose(&q)
 	if !ok {
-		_ = r.tracked.Delete(tracked) // what comes next meets the base's rules
+		r.untrack(tracked) // what comes next meets the base's rules
 		return nil
 	}
 	f := &flow{choice: choice, kind: l.kind, client: client, tracked: tracked, listener: l, rested: make(chan struct{})}
@@ -187,6 +189,14 @@ func (r *relay) begin(l *datagramListener, client netip.AddrPort) *flow {
 	return f
 }
 
+// track returns what the kernel knows of a flow.
+func (r *relay) track(l *datagramListener, client netip.AddrPort) (conntrack.Flow, error) {
+	if l.frontend.IsValid() {
+		return conntrack.Flow{Orig: conntrack.Tuple{Src: client, Dst: l.frontend}}, nil
+	}
+	return r.tracked.Find(state.UDP, conntrack.Tuple{Src: l.at, Dst: client})
+}
+
 // connected returns a socket that exchanges datagrams with an endpoint.
 func (r *relay) connected(k plan.Kind, endpoint netip.AddrPort) (*socket, error) {
 	fd, err := r.maker.socket(k)
@@ -195,7 +205,6 @@ func (r *relay) connected(k plan.Kind, endpoint netip.AddrPort) (*socket, error)
 	}
 	s, err := newSocket(fd)
 	if err != nil {
-		unix.Close(fd)
 		return nil, err
 	}
 	if err := s.control(func(fd int) error { return unix.Connect(fd, sockaddr(endpoint)) }); err != nil {

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -35,18 +36,19 @@ const (
 
 // item is one thing that is handed over. Its file descriptors come with it.
 type item struct {
-	Kind    itemKind
-	Of      plan.Kind
-	Class   plan.Class
-	At      netip.AddrPort // of a listener
-	Choice  *itemChoice
-	Client  netip.AddrPort
-	Pending [2][]byte
-	Ended   [2]bool
-	Tracked conntrack.Flow
-	Last    int64
-	Sent    int32
-	Visits  []balance.Visit
+	Kind     itemKind
+	Of       plan.Kind
+	Class    plan.Class
+	At       netip.AddrPort // of a listener, or that of a flow
+	Frontend netip.AddrPort
+	Choice   *itemChoice
+	Client   netip.AddrPort
+	Pending  [2][]byte
+	Ended    [2]bool
+	Tracked  conntrack.Flow
+	Last     int64
+	Sent     int32
+	Visits   []balance.Visit
 }
 
 type itemChoice struct {
@@ -318,7 +320,7 @@ func (r *relay) connecting() int {
 func (r *relay) sendAll(conn *net.UnixConn, conns []*conn, flows []*flow) error {
 	for _, l := range r.streams {
 		err := l.socket.control(func(fd int) error {
-			return send(conn, &item{Kind: itemListener, Of: l.kind, Class: l.class, At: l.at}, fd)
+			return send(conn, &item{Kind: itemListener, Of: l.kind, Class: l.class, At: l.at, Frontend: l.frontend}, fd)
 		})
 		if err != nil {
 			return err
@@ -330,13 +332,13 @@ func (r *relay) sendAll(conn *net.UnixConn, conns []*conn, flows []*flow) error 
 			return err
 		}
 		if errControl := raw.Control(func(fd uintptr) {
-			err = send(conn, &item{Kind: itemListener, Of: l.kind, Class: l.class, At: l.at}, int(fd))
+			err = send(conn, &item{Kind: itemListener, Of: l.kind, Class: l.class, At: l.at, Frontend: l.frontend}, int(fd))
 		}); errControl != nil || err != nil {
 			return errors.Join(errControl, err)
 		}
 	}
 	for _, c := range conns {
-		i := &item{Kind: itemConn, Of: c.kind, Choice: (*itemChoice)(&itemChoice{c.port, c.frontend, c.endpoint}), Client: c.client}
+		i := &item{Kind: itemConn, Of: c.kind, Choice: &itemChoice{c.port, c.frontend, c.endpoint}, Client: c.client}
 		for end := range c.from {
 			i.Pending[end], i.Ended[end] = c.from[end].pending, c.from[end].ended
 		}
@@ -349,7 +351,7 @@ func (r *relay) sendAll(conn *net.UnixConn, conns []*conn, flows []*flow) error 
 	}
 	for _, f := range flows {
 		i := &item{
-			Kind: itemFlow, Of: f.kind, Class: f.listener.class, Choice: &itemChoice{f.port, f.frontend, f.endpoint}, Client: f.client,
+			Kind: itemFlow, Of: f.kind, Class: f.listener.class, At: f.listener.at, Choice: &itemChoice{f.port, f.choice.frontend, f.endpoint}, Client: f.client,
 			Tracked: f.tracked, Last: f.last.Load(), Sent: f.sent.Load(),
 		}
 		err := f.socket.control(func(fd int) error { return send(conn, i, fd) })
@@ -493,7 +495,7 @@ func (b *Backend) inherit(h *inheritance) error {
 		fds := h.fds[n]
 		switch i.Kind {
 		case itemListener:
-			errs = append(errs, b.addListener(i.Of, i.Class, i.At, fds[0]))
+			errs = append(errs, b.addListener(i.Of, i.Class, i.At, i.Frontend, fds[0]))
 		case itemConn:
 			conns++
 			errs = append(errs, r.inheritConn(i, fds))
@@ -517,7 +519,7 @@ func (r *relay) inheritConn(i *item, fds []int) error {
 	for end, fd := range fds {
 		s, err := newSocket(fd)
 		if err != nil {
-			closeAll(fds[end:])
+			closeAll(fds[end+1:])
 			return err
 		}
 		c.ends[end] = s
@@ -534,11 +536,10 @@ func (r *relay) inheritConn(i *item, fds []int) error {
 func (r *relay) inheritFlow(i *item, fd int) error {
 	s, err := newSocket(fd)
 	if err != nil {
-		unix.Close(fd)
 		return err
 	}
 	for _, l := range r.datagrams {
-		if l.kind != i.Of || l.class != i.Class {
+		if l.at != i.At || l.kind != i.Of {
 			continue
 		}
 		f := &flow{
@@ -556,6 +557,21 @@ func (r *relay) inheritFlow(i *item, fd int) error {
 	return s.file.Close()
 }
 
+// listenOn opens the listener of a frontend on an address of the host, unless it was handed over.
+func (b *Backend) listenOn(l *Listen) error {
+	k, frontend := l.kind(), l.Frontend
+	is := func(of plan.Kind, at, has netip.AddrPort) bool { return of == k && at == l.At && has == frontend }
+	if slices.ContainsFunc(b.relay.streams, func(s *streamListener) bool { return is(s.kind, s.at, s.frontend) }) ||
+		slices.ContainsFunc(b.relay.datagrams, func(d *datagramListener) bool { return is(d.kind, d.at, d.frontend) }) {
+		return nil
+	}
+	fd, at, err := bindTo(plan.Kind{Family: state.FamilyOf(l.At.Addr()), Protocol: l.Protocol}, l.At)
+	if err != nil {
+		return fmt.Errorf("listen on %v for %v: %w; choose another address or port", l.At, frontend, err)
+	}
+	return b.addListener(k, plan.Inside, at, frontend, fd)
+}
+
 // listen opens the listeners of one kind that were not handed over.
 func (b *Backend) listen(k plan.Kind, addr netip.Addr) error {
 	for _, class := range []plan.Class{plan.Inside, plan.Outside} {
@@ -566,22 +582,24 @@ func (b *Backend) listen(k plan.Kind, addr netip.Addr) error {
 		if err != nil {
 			return err
 		}
-		if err := b.addListener(k, class, at, fd); err != nil {
+		if err := b.addListener(k, class, at, netip.AddrPort{}, fd); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (b *Backend) addListener(k plan.Kind, class plan.Class, at netip.AddrPort, fd int) (err error) {
+func (b *Backend) addListener(k plan.Kind, class plan.Class, at, frontend netip.AddrPort, fd int) (err error) {
 	if k.Protocol == state.TCP {
-		err = b.relay.addStreams(k, class, at, fd)
+		err = b.relay.addStreams(k, class, at, frontend, fd)
 	} else {
-		err = b.relay.addDatagrams(k, class, at, fd)
+		err = b.relay.addDatagrams(k, class, at, frontend, fd)
 	}
 	if err != nil {
-		unix.Close(fd)
 		return fmt.Errorf("listener %v: %w", at, err)
+	}
+	if frontend.IsValid() {
+		return nil
 	}
 	all := b.listeners[k]
 	all[class] = at

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/backend/userspace/internal/balance"
+	"github.com/switchyard-net/switchyard/backend/userspace/internal/plan"
+	"github.com/switchyard-net/switchyard/state"
 )
 
 // Policy is how an endpoint is chosen for a new connection.
@@ -48,9 +50,36 @@ type Options struct {
 	// ResetRemoved ends TCP connections by a reset when their endpoint has left the Service. The records must have lingering endpoints of TCP
 	// ports, or connections are reset to endpoints that terminate and still serve.
 	ResetRemoved bool
+	// Listen has the relay serve these frontends on addresses of the host, and nothing else. It then needs neither a base nor any rights: for sandboxes
+	// and rootless containers. All clients count as being on this node. What the record refuses or drops is reset, or not answered.
+	Listen []Listen
 	// Addresses are those that the relay listens on, one of each family at most. They are added to the loopback interface. Default:
 	// [DefaultAddresses].
 	Addresses []netip.Addr
+}
+
+// Listen is a frontend on an address of the host.
+type Listen struct {
+	Protocol state.Protocol
+	// Frontend is the frontend's address and port. An unspecified address, 0.0.0.0 or ::, stands for a NodePort.
+	Frontend netip.AddrPort
+	// At is where to listen.
+	At netip.AddrPort
+}
+
+// kind returns the kind of the frontend.
+func (l *Listen) kind() plan.Kind {
+	return plan.Kind{Family: state.FamilyOf(l.Frontend.Addr()), Protocol: l.Protocol}
+}
+
+func (l *Listen) check() error {
+	switch {
+	case l.Protocol != state.TCP && l.Protocol != state.UDP:
+		return fmt.Errorf("listen on %v: protocol %v cannot be relayed, only TCP and UDP can", l.At, l.Protocol)
+	case !l.Frontend.IsValid() || l.Frontend.Port() == 0 || !l.At.IsValid() || l.At.Port() == 0:
+		return fmt.Errorf("listen on %v for %v: both need an address and a port", l.At, l.Frontend)
+	}
+	return nil
 }
 
 // DefaultAddresses are link-local for IPv4 and unique local for IPv6, so that nobody routes them.
@@ -91,6 +120,14 @@ func (o Options) withDefaults() (Options, error) {
 	} {
 		if f.value < 0 {
 			return o, fmt.Errorf("%s is %d, must be greater than 0, or 0 for the default", f.name, f.value)
+		}
+	}
+	if o.Policy != Random && o.Policy != LeastConnections && o.Policy != PowerOfTwoChoices {
+		return o, fmt.Errorf("Policy is %q, must be %s, %s or %s", o.Policy, Random, LeastConnections, PowerOfTwoChoices)
+	}
+	for i := range o.Listen {
+		if err := o.Listen[i].check(); err != nil {
+			return o, err
 		}
 	}
 	return o, nil

@@ -19,7 +19,7 @@ import (
 type relay struct {
 	log   *slog.Logger
 	maker *maker
-	// tracked is the kernel's table of connections.
+	// tracked is the kernel's table of connections, nil if it is not needed.
 	tracked *conntrack.Conn
 	running sync.WaitGroup
 	// loops are those of the listeners.
@@ -59,6 +59,9 @@ func newRelay(o Options) (*relay, error) {
 	if r.maker, err = newMaker(); err != nil {
 		return nil, err
 	}
+	if len(o.Listen) > 0 {
+		return r, nil
+	}
 	if r.tracked, err = conntrack.Open(); err != nil {
 		r.maker.close()
 		return nil, err
@@ -72,6 +75,8 @@ type request struct {
 	class plan.Class
 	// client is where it comes from, and dst where it was addressed to.
 	client, dst netip.AddrPort
+	// unguarded is set if no base has looked at where it comes from.
+	unguarded bool
 	// tried are endpoints that did not answer.
 	tried []netip.AddrPort
 }
@@ -88,7 +93,7 @@ func (r *relay) choose(q *request) (c choice, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	p, frontend := r.table.Find(q.kind, q.dst)
-	if p == nil {
+	if p == nil || q.unguarded && !p.Admits(frontend, q.client.Addr()) {
 		return c, false
 	}
 	c.port, c.frontend = p.ID, frontend
@@ -248,10 +253,19 @@ func (r *relay) close() {
 	for _, f := range flows {
 		f.close()
 		// The next datagram of its client meets the base's rules.
-		_ = r.tracked.Delete(f.tracked)
+		r.untrack(f.tracked)
 	}
 	r.maker.close()
 	r.loops.Wait()
 	r.running.Wait()
-	_ = r.tracked.Close()
+	if r.tracked != nil {
+		_ = r.tracked.Close()
+	}
+}
+
+// untrack deletes the kernel's entry of a flow. If it fails, the flow comes here once more.
+func (r *relay) untrack(f conntrack.Flow) {
+	if r.tracked != nil {
+		_ = r.tracked.Delete(f)
+	}
 }

@@ -141,7 +141,7 @@ var preferredPorts = [2]uint16{61871, 61872}
 // listen opens a socket that listens, on the calling thread.
 func listen(k plan.Kind, addr netip.Addr, class plan.Class) (fd int, at netip.AddrPort, err error) {
 	for _, port := range []uint16{preferredPorts[class], 0} {
-		if fd, at, err = listenOn(k, netip.AddrPortFrom(addr, port)); !errors.Is(err, unix.EADDRINUSE) {
+		if fd, at, err = bindTo(k, netip.AddrPortFrom(addr, port)); !errors.Is(err, unix.EADDRINUSE) {
 			break
 		}
 	}
@@ -154,7 +154,8 @@ func listen(k plan.Kind, addr netip.Addr, class plan.Class) (fd int, at netip.Ad
 // backlog is how many connections may wait to be accepted; the kernel takes the lower of this and somaxconn.
 const backlog = 4096
 
-func listenOn(k plan.Kind, want netip.AddrPort) (fd int, at netip.AddrPort, err error) {
+// bindTo opens a socket that listens on an address.
+func bindTo(k plan.Kind, want netip.AddrPort) (fd int, at netip.AddrPort, err error) {
 	if fd, err = openSocket(k); err != nil {
 		return -1, at, err
 	}
@@ -205,7 +206,7 @@ type socket struct {
 	raw  syscall.RawConn
 }
 
-// newSocket takes over a file descriptor that does not block.
+// newSocket takes over a file descriptor that does not block. After an error it is closed.
 func newSocket(fd int) (*socket, error) {
 	file := os.NewFile(uintptr(fd), "socket")
 	raw, err := file.SyscallConn()

@@ -16,18 +16,20 @@ import (
 
 // streamListener accepts the TCP connections of one family and class.
 type streamListener struct {
-	kind   plan.Kind
-	class  plan.Class
-	at     netip.AddrPort
-	socket *socket
+	kind  plan.Kind
+	class plan.Class
+	at    netip.AddrPort
+	// frontend is the only one that it serves, if it is valid.
+	frontend netip.AddrPort
+	socket   *socket
 }
 
-func (r *relay) addStreams(kind plan.Kind, class plan.Class, at netip.AddrPort, fd int) error {
+func (r *relay) addStreams(kind plan.Kind, class plan.Class, at, frontend netip.AddrPort, fd int) error {
 	s, err := newSocket(fd)
 	if err != nil {
 		return err
 	}
-	r.streams = append(r.streams, &streamListener{kind, class, at, s})
+	r.streams = append(r.streams, &streamListener{kind, class, at, frontend, s})
 	return nil
 }
 
@@ -42,14 +44,14 @@ func (r *relay) accept(l *streamListener) {
 		return
 	}
 	failing := false
-	for r.awaitRoom() {
+	for {
 		fd, peer, err := l.next()
 		if err == nil {
 			failing = false
+			r.awaitRoom()
 			r.running.Go(func() { r.serve(l, fd, peer) })
 			continue
 		}
-		r.returnRoom()
 		switch {
 		case errors.Is(err, os.ErrClosed) || errors.Is(err, os.ErrDeadlineExceeded):
 			return
@@ -65,18 +67,14 @@ func (r *relay) accept(l *streamListener) {
 	}
 }
 
-// awaitRoom waits until there may be one more connection, and counts it. It returns false if there will be none.
-func (r *relay) awaitRoom() bool {
+// awaitRoom waits until there may be one more connection, and counts it. Those that come after it wait in the kernel meanwhile.
+func (r *relay) awaitRoom() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for r.open >= r.o.MaxConnections && !r.moving && r.ctx.Err() == nil {
 		r.room.Wait()
 	}
-	if r.moving || r.ctx.Err() != nil {
-		return false
-	}
 	r.open++
-	return true
 }
 
 func (r *relay) returnRoom() {
@@ -128,12 +126,13 @@ func (r *relay) serve(l *streamListener, fd int, peer netip.AddrPort) {
 	defer r.returnRoom()
 	client, err := newSocket(fd)
 	if err != nil {
-		unix.Close(fd)
 		return
 	}
-	var dst netip.AddrPort
+	dst := l.frontend
 	err = client.control(func(fd int) (err error) {
-		dst, err = destination(fd, l.kind.Family)
+		if !dst.IsValid() {
+			dst, err = destination(fd, l.kind.Family)
+		}
 		return errors.Join(err, prepare(fd))
 	})
 	if err != nil || dst == l.at {
@@ -145,7 +144,7 @@ func (r *relay) serve(l *streamListener, fd int, peer netip.AddrPort) {
 	c := &conn{kind: l.kind, client: peer, rested: make(chan struct{})}
 	c.ends[0] = client
 	o := r.options()
-	q := request{kind: l.kind, class: l.class, client: peer, dst: dst}
+	q := request{kind: l.kind, class: l.class, client: peer, dst: dst, unguarded: l.frontend.IsValid()}
 	for range o.DialAttempts {
 		var ok bool
 		if c.choice, ok = r.choose(&q); !ok {
@@ -179,7 +178,6 @@ func (r *relay) dial(k plan.Kind, to netip.AddrPort, timeout time.Duration) (*so
 	}
 	s, err := newSocket(fd)
 	if err != nil {
-		unix.Close(fd)
 		return nil, err
 	}
 	if err = s.control(prepare); err == nil {

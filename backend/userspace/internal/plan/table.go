@@ -37,6 +37,15 @@ func (p *Port) Route(frontend state.FrontendKey, c Class) *state.Route {
 	return &traffic.Inside
 }
 
+// Admits reports whether a client is in the source ranges of a frontend of p.
+func (p *Port) Admits(frontend state.FrontendKey, client netip.Addr) bool {
+	i := slices.IndexFunc(p.Frontends, func(f state.Frontend) bool { return p.Key(&f) == frontend })
+	if i < 0 || !p.Frontends[i].Restricted {
+		return i >= 0
+	}
+	return slices.ContainsFunc(p.Frontends[i].Sources, func(source netip.Prefix) bool { return source.Contains(client) })
+}
+
 // Serves reports whether connections to an endpoint may go on.
 func (p *Port) Serves(endpoint netip.AddrPort) bool { return p.serving[endpoint] }
 

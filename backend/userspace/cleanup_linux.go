@@ -1,0 +1,35 @@
+package userspace
+
+import (
+	"context"
+	"fmt"
+)
+
+// Cleanup removes the [DefaultAddresses] from the loopback interface in the calling thread's network namespace, and says whether there were any.
+// What the base has programmed is removed by the base's.
+func Cleanup(context.Context) (removed bool, err error) {
+	a, err := openAddresses(DefaultAddresses())
+	if err == nil {
+		defer a.close()
+		removed, err = a.remove()
+	}
+	if err != nil {
+		return removed, fmt.Errorf("userspace: %w", err)
+	}
+	return removed, nil
+}
+
+// Programmed reports whether the loopback interface has one of the [DefaultAddresses], in the calling thread's network namespace: whether there is
+// something that a start would take over.
+func Programmed() (bool, error) {
+	a, err := openAddresses(DefaultAddresses())
+	if err != nil {
+		return false, fmt.Errorf("userspace: %w", err)
+	}
+	defer a.close()
+	_, has, err := a.loopback()
+	if err != nil {
+		return false, fmt.Errorf("userspace: %w", err)
+	}
+	return len(has) > 0, nil
+}

@@ -1,0 +1,195 @@
+package balance_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/switchyard-net/switchyard/backend/userspace/internal/balance"
+	"github.com/switchyard-net/switchyard/backend/userspace/internal/plan"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+var start = time.Unix(1000, 0)
+
+func endpoints(n int) (list []state.Endpoint) {
+	for i := range n {
+		list = append(list, state.Endpoint{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 80)})
+	}
+	return list
+}
+
+// Each endpoint gets its share, and with the policies that count connections nearly exactly that.
+func TestPolicies(t *testing.T) {
+	const each = 1000
+	for policy, most := range map[balance.Policy]int{
+		balance.Random: each + each/5, balance.PowerOfTwoChoices: each + 10, balance.LeastConnections: each,
+	} {
+		rng := rand.New(rand.NewPCG(1, 2))
+		var loads balance.Loads
+		all := endpoints(10)
+		counts := map[netip.AddrPort]int{}
+		for range each * len(all) {
+			e, ok := loads.Pick(policy, all, nil, start, rng.IntN)
+			if !ok {
+				t.Fatal("no endpoint")
+			}
+			loads.Begin(e)
+			counts[e]++
+		}
+		for e, n := range counts {
+			if n > most || n < 2*each-most {
+				t.Errorf("%s: %v has %d connections of %d each", policy, e, n, each)
+			}
+			for range n {
+				loads.End(e)
+			}
+		}
+		if len(counts) != len(all) || loads.Len() != 0 {
+			t.Errorf("%s: %d endpoints have connections, and %d are remembered without any", policy, len(counts), loads.Len())
+		}
+	}
+}
+
+// Each endpoint is tried once, and then there are none left.
+func TestTried(t *testing.T) {
+	for _, policy := range []balance.Policy{balance.Random, balance.LeastConnections, balance.PowerOfTwoChoices} {
+		var loads balance.Loads
+		var tried []netip.AddrPort
+		seen := map[netip.AddrPort]bool{}
+		for {
+			e, ok := loads.Pick(policy, endpoints(7), tried, start, rand.IntN)
+			if !ok {
+				break
+			}
+			if seen[e] {
+				t.Fatalf("%s: %v is tried twice", policy, e)
+			}
+			seen[e], tried = true, append(tried, e)
+		}
+		if len(seen) != 7 {
+			t.Errorf("%s: %d of 7 are tried", policy, len(seen))
+		}
+	}
+}
+
+func TestEjection(t *testing.T) {
+	rule := balance.Ejection{Failures: 3, Time: time.Minute}
+	for _, policy := range []balance.Policy{balance.Random, balance.LeastConnections, balance.PowerOfTwoChoices} {
+		var loads balance.Loads
+		all := endpoints(3)
+		bad := all[1].Addr
+		has := func(e netip.AddrPort, now time.Time) bool {
+			for range 200 {
+				if got, _ := loads.Pick(policy, all, nil, now, rand.IntN); got == e {
+					return true
+				}
+			}
+			return false
+		}
+		loads.Failed(bad, rule, start)
+		loads.Failed(bad, rule, start)
+		loads.Succeeded(bad)
+		for i := range 3 {
+			if !has(bad, start) {
+				t.Fatalf("%s: ejected after %d failures in a row", policy, i)
+			}
+			if ejected := loads.Failed(bad, rule, start); ejected != (i == 2) {
+				t.Fatalf("%s: failure %d ejects: %v", policy, i+1, ejected)
+			}
+		}
+		if has(bad, start.Add(time.Minute-1)) {
+			t.Errorf("%s: an ejected endpoint gets connections", policy)
+		}
+		later := start.Add(time.Minute)
+		if !has(bad, later) {
+			t.Errorf("%s: an endpoint does not return", policy)
+		}
+		if !loads.Failed(bad, rule, later) {
+			t.Errorf("%s: an endpoint that has returned and fails is not ejected", policy)
+		}
+		for _, e := range all {
+			for range 3 {
+				loads.Failed(e.Addr, rule, later)
+			}
+		}
+		for _, e := range all {
+			if !has(e.Addr, later) {
+				t.Errorf("%s: all are ejected, and %v gets nothing", policy, e)
+			}
+		}
+		loads.Forget(later.Add(1))
+		if loads.Len() != 0 {
+			t.Errorf("%s: %d are remembered", policy, loads.Len())
+		}
+	}
+	var loads balance.Loads
+	if loads.Failed(endpoints(1)[0].Addr, balance.Ejection{}, start); loads.Len() != 0 {
+		t.Error("without a rule, failures are remembered")
+	}
+}
+
+// Random visits are remembered as by a list that is searched from its end.
+func TestAffinityHistory(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	const timeout = 50 * time.Second
+	a := balance.NewAffinity(1000)
+	type visit struct {
+		port, client, endpoint int
+		at                     time.Time
+	}
+	var all []visit
+	now := start
+	for step := range 20000 {
+		now = now.Add(time.Duration(rng.IntN(3)) * time.Second)
+		v := visit{rng.IntN(3), rng.IntN(30), rng.IntN(5), now}
+		port := plan.PortID{Port: fmt.Sprint(v.port)}
+		client := netip.AddrFrom4([4]byte{10, 1, 0, byte(v.client)})
+		var want netip.AddrPort
+		for i := len(all) - 1; i >= 0 && now.Sub(all[i].at) < timeout; i-- {
+			if all[i].port == v.port && all[i].client == v.client {
+				want = endpoints(5)[all[i].endpoint].Addr
+				break
+			}
+		}
+		if got, ok := a.Recall(port, client, timeout, now); got != want || ok != want.IsValid() {
+			t.Fatalf("step %d: recalls %v, want %v", step, got, want)
+		}
+		if rng.IntN(2) == 0 {
+			a.Learn(port, client, endpoints(5)[v.endpoint].Addr, timeout, now)
+			all = append(all, v)
+		}
+	}
+}
+
+// Beyond the limit nobody is remembered, until others time out.
+func TestAffinityLimit(t *testing.T) {
+	a := balance.NewAffinity(10)
+	e := endpoints(1)[0].Addr
+	client := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}) }
+	for i := range 1000 {
+		a.Learn(plan.PortID{}, client(i), e, time.Minute, start.Add(time.Duration(i)))
+	}
+	if a.Len() != 10 {
+		t.Errorf("%d are remembered, want 10", a.Len())
+	}
+	if _, ok := a.Recall(plan.PortID{}, client(0), time.Minute, start); !ok {
+		t.Error("a flood of clients drives out those that are there")
+	}
+	later := start.Add(time.Minute + 1000)
+	a.Learn(plan.PortID{}, client(2000), e, time.Minute, later)
+	if _, ok := a.Recall(plan.PortID{}, client(2000), time.Minute, later); !ok || a.Len() != 1 {
+		t.Errorf("%d are remembered after all have timed out", a.Len())
+	}
+	n := 0
+	for v := range a.All() {
+		if n++; v.Client != client(2000) || v.Endpoint != e || v.Timeout != time.Minute || !v.Last.Equal(later) {
+			t.Errorf("%+v", v)
+		}
+	}
+	if n != 1 {
+		t.Errorf("%d are listed", n)
+	}
+}

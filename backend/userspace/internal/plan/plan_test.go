@@ -1,0 +1,166 @@
+package plan_test
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/switchyard-net/switchyard/backend/userspace/internal/plan"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+var (
+	inside    = netip.MustParseAddrPort("169.254.0.1:1")
+	outside   = netip.MustParseAddrPort("169.254.0.1:2")
+	listeners = plan.Listeners{
+		{Family: state.IPv4, Protocol: state.TCP}: {inside, outside},
+		{Family: state.IPv4, Protocol: state.UDP}: {inside, outside},
+	}
+)
+
+func endpoints(texts ...string) (list []state.Endpoint) {
+	for _, text := range texts {
+		at := netip.MustParseAddrPort(text)
+		list = append(list, state.Endpoint{Addr: at, Local: at == inside || at == outside})
+	}
+	return list
+}
+
+func forward(texts ...string) state.Route {
+	return state.Route{Verdict: state.Forward, Endpoints: endpoints(texts...)}
+}
+
+const (
+	a, b, c = "10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"
+	in, out = "169.254.0.1:1", "169.254.0.1:2"
+)
+
+// port returns a port with local endpoints only for clients outside, and with none at a load balancer's address.
+func port(p state.Protocol, f state.Family) state.Port {
+	return state.Port{
+		Name: "web", Protocol: p, Family: f, Affinity: time.Hour,
+		Frontends: []state.Frontend{
+			{Kind: state.ClusterIP, Addr: netip.MustParseAddr("10.96.0.1"), Port: 80},
+			{Kind: state.NodePort, Port: 30080},
+		},
+		Internal:  state.Traffic{Inside: forward(a, b), Outside: forward(a, b), Masquerade: state.MasqueradeUnlessPod},
+		External:  state.Traffic{Inside: forward(a, b), Outside: state.Route{Verdict: state.Drop}, Masquerade: state.MasqueradeNode},
+		Lingering: endpoints(c),
+	}
+}
+
+var equate = []cmp.Option{cmpopts.EquateEmpty(), cmp.Comparer(func(x, y netip.AddrPort) bool { return x == y }), cmp.Comparer(func(x, y netip.Addr) bool { return x == y })}
+
+func TestBase(t *testing.T) {
+	s := &state.Service{Name: state.ServiceName{Namespace: "default", Name: "web"}, Ports: []state.Port{
+		port(state.TCP, state.IPv4), port(state.UDP, state.IPv4), port(state.SCTP, state.IPv4), port(state.TCP, state.IPv6),
+	}}
+	before := *s
+	before.Ports = []state.Port{port(state.TCP, state.IPv4), port(state.UDP, state.IPv4), port(state.SCTP, state.IPv4), port(state.TCP, state.IPv6)}
+	got := listeners.Base(s)
+	if !s.Equal(&before) {
+		t.Error("the record is modified")
+	}
+
+	tcp, udp := port(state.TCP, state.IPv4), port(state.UDP, state.IPv4)
+	tcp.Affinity, udp.Affinity = 0, 0
+	tcp.Internal = state.Traffic{Inside: forward(in), Outside: forward(in)} // no need to tell clients apart
+	tcp.External = state.Traffic{Inside: forward(in), Outside: state.Route{Verdict: state.Drop}}
+	tcp.Lingering = endpoints(a, b, c)
+	udp.Internal = state.Traffic{Inside: forward(in), Outside: forward(out)}
+	udp.External = tcp.External
+	udp.Lingering = endpoints(a, b, c, in, out)
+	want := *s
+	want.Ports = []state.Port{tcp, udp, port(state.SCTP, state.IPv4), port(state.TCP, state.IPv6)}
+	if diff := cmp.Diff(&want, got, equate...); diff != "" {
+		t.Error(diff)
+	}
+
+	released := listeners.Released(s)
+	want.Ports = []state.Port{port(state.TCP, state.IPv4), port(state.UDP, state.IPv4), port(state.SCTP, state.IPv4), port(state.TCP, state.IPv6)}
+	want.Ports[0].Lingering, want.Ports[1].Lingering = endpoints(c, in, out), endpoints(c, in, out)
+	if diff := cmp.Diff(&want, released, equate...); diff != "" {
+		t.Error(diff)
+	}
+
+	left := &state.Service{Ports: []state.Port{port(state.SCTP, state.IPv4)}}
+	if listeners.Base(left) != left {
+		t.Error("a record that is none of the relay's business is copied")
+	}
+}
+
+func TestTable(t *testing.T) {
+	kind := plan.Kind{Family: state.IPv4, Protocol: state.TCP}
+	cluster, node := netip.MustParseAddrPort("10.96.0.1:80"), netip.MustParseAddrPort("192.0.2.1:30080")
+	service := func(name string, change func(*state.Port)) *state.Service {
+		p := port(state.TCP, state.IPv4)
+		if change != nil {
+			change(&p)
+		}
+		return &state.Service{Name: state.ServiceName{Namespace: "default", Name: name}, Ports: []state.Port{p}}
+	}
+	var table plan.Table
+	owner := func(dst netip.AddrPort) string {
+		p, _ := table.Find(kind, dst)
+		if p == nil {
+			return ""
+		}
+		return p.ID.Service.Name
+	}
+	expect := func(step, ofCluster, ofNode string) {
+		t.Helper()
+		if owner(cluster) != ofCluster || owner(node) != ofNode {
+			t.Errorf("%s: the frontends belong to %q and %q, want %q and %q", step, owner(cluster), owner(node), ofCluster, ofNode)
+		}
+	}
+	expect("empty", "", "")
+	one := service("one", nil)
+	if losers := table.Set(one); len(losers) != 0 {
+		t.Error(losers)
+	}
+	expect("set", "one", "one")
+	p, key := table.Find(kind, cluster)
+	if r := p.Route(key, plan.Outside); r.Verdict != state.Forward {
+		t.Errorf("the cluster IP has %v outside", r.Verdict)
+	}
+	p, key = table.Find(kind, node)
+	if r := p.Route(key, plan.Outside); r.Verdict != state.Drop || key.Addr.IsValid() {
+		t.Errorf("the node port %v has %v outside", key, r.Verdict)
+	}
+	for _, text := range []string{a, b, c} {
+		if !p.Serves(netip.MustParseAddrPort(text)) {
+			t.Errorf("%s does not serve", text)
+		}
+	}
+	if p.Serves(inside) {
+		t.Error("somebody else serves")
+	}
+
+	two := service("two", func(p *state.Port) { p.Frontends = p.Frontends[1:] })
+	if losers := table.Set(two); len(losers) != 1 || losers[0].Name != "one" {
+		t.Errorf("%v have lost frontends", losers)
+	}
+	expect("taken", "one", "two")
+	table.Restore(one)
+	expect("restored", "one", "two")
+	table.Remove(two.Name)
+	expect("removed", "one", "")
+	table.Set(service("one", func(p *state.Port) { p.Frontends = p.Frontends[:1] }))
+	expect("smaller", "one", "")
+	table.Remove(one.Name)
+	expect("gone", "", "")
+
+	p = &plan.Port{Port: &one.Ports[0]}
+	restricted := *p.Port
+	restricted.Frontends = []state.Frontend{{Kind: state.ClusterIP, Addr: cluster.Addr(), Port: 80, Restricted: true, Sources: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}}}
+	p.Port = &restricted
+	key = restricted.Key(&restricted.Frontends[0])
+	for client, want := range map[string]bool{"10.1.2.3": true, "10.2.2.3": false} {
+		if p.Admits(key, netip.MustParseAddr(client)) != want {
+			t.Errorf("%s is admitted: %v", client, !want)
+		}
+	}
+}

@@ -1,0 +1,632 @@
+package userspace_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/backend/nftables"
+	"github.com/switchyard-net/switchyard/backend/userspace"
+	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/netns"
+	"github.com/switchyard-net/switchyard/test/topology"
+)
+
+// lab is a topology with a pod, in which a server may be on each port, and a pair on the node.
+type lab struct {
+	t *testing.T
+	*topology.Lab
+	pod, visitor *topology.Host
+	pair         *pair
+	revision     state.Revision
+	options      userspace.Options
+}
+
+const (
+	frontend = "10.96.0.10:80"
+	answers  = 8080 // an echo server of TCP and UDP is there
+	refuses  = 8081 // nothing is there
+)
+
+func newLab(t *testing.T, o userspace.Options) *lab {
+	t.Helper()
+	l := &lab{t: t, options: o}
+	var err error
+	if l.Lab, err = topology.New(t.Context(), topology.Options{}); err != nil {
+		if _, ok := errors.AsType[*netns.PermissionError](err); ok {
+			t.Skip(err)
+		}
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Lab.Close() })
+	if l.pod, err = l.AddPod(topology.PodOptions{Name: "pod"}); err != nil {
+		t.Fatal(err)
+	}
+	if l.visitor, err = l.AddPod(topology.PodOptions{Name: "visitor"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, proto := range []state.Protocol{state.TCP, state.UDP} {
+		if err := l.pod.Serve(proto, netip.AddrPortFrom(netip.Addr{}, answers), "pod"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l.start()
+	t.Cleanup(l.kill)
+	return l
+}
+
+func (l *lab) start() {
+	l.t.Helper()
+	err := l.Node().Do(func() (err error) {
+		l.pair, err = newPair(l.t.Context(), nftables.Options{}, l.options)
+		return err
+	})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// kill ends the pair as the end of a process does that has no time for anything.
+func (l *lab) kill() {
+	if l.pair != nil {
+		_ = errors.Join(l.pair.Backend.Close(), l.pair.base.Close())
+		l.pair = nil
+	}
+}
+
+// at returns an endpoint of the pod.
+func (l *lab) at(port uint16) state.Endpoint {
+	return state.Endpoint{Addr: netip.AddrPortFrom(l.pod.Addrs[0], port), Local: true}
+}
+
+// apply gives the Service these endpoints.
+func (l *lab) apply(change func(*state.Port), endpoints ...state.Endpoint) backend.Result {
+	l.t.Helper()
+	s := service(change, endpoints...)
+	l.revision++
+	u := &state.Update{Revision: l.revision, Full: true, Node: l.node(), Changed: []*state.Service{s}}
+	result, err := l.pair.Apply(l.t.Context(), u)
+	if err != nil || len(result.Failed) > 0 {
+		l.t.Fatal(result.Failed, err)
+	}
+	return result
+}
+
+func (l *lab) node() *state.Node {
+	return &state.Node{
+		Name: "node", Addresses: l.Node().Addrs, PodCIDRs: l.Options().NodePodCIDRs, ServiceCIDRs: l.Options().ServiceCIDRs,
+		LocalDetector: &state.LocalDetector{}, NodePorts: &state.NodePortAddresses{Primary: true},
+	}
+}
+
+// service returns a Service with the same endpoints for TCP and UDP.
+func service(change func(*state.Port), endpoints ...state.Endpoint) *state.Service {
+	s := &state.Service{Name: state.ServiceName{Namespace: "default", Name: "web"}}
+	route := state.Route{Verdict: state.Forward, Endpoints: endpoints}
+	if len(endpoints) == 0 {
+		route.Verdict = state.Reject
+	}
+	for _, proto := range []state.Protocol{state.TCP, state.UDP} {
+		at := netip.MustParseAddrPort(frontend)
+		p := state.Port{
+			Name: "web", Protocol: proto, Family: state.IPv4,
+			Frontends: []state.Frontend{{Kind: state.ClusterIP, Addr: at.Addr(), Port: at.Port()}},
+			Internal:  state.Traffic{Inside: route, Outside: route},
+		}
+		if change != nil {
+			change(&p)
+		}
+		s.Ports = append(s.Ports, p)
+	}
+	return s
+}
+
+func (l *lab) dial(to string) *net.TCPConn {
+	l.t.Helper()
+	ctx, cancel := context.WithTimeout(l.t.Context(), 5*time.Second)
+	defer cancel()
+	c, err := l.visitor.Dial(ctx, state.TCP, netip.MustParseAddrPort(to), netip.AddrPort{})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	l.t.Cleanup(func() { c.Close() })
+	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+	return c.(*net.TCPConn)
+}
+
+func (l *lab) probe(proto state.Protocol) topology.Answer {
+	return l.visitor.Probe(l.t.Context(), proto, netip.MustParseAddrPort(frontend), topology.ProbeOptions{Timeout: 5 * time.Second})
+}
+
+func (l *lab) mustAnswer(proto state.Protocol) {
+	l.t.Helper()
+	if a := l.probe(proto); a.Outcome != topology.Answered {
+		l.t.Errorf("%v is %v (%v)", proto, a.Outcome, a.Err)
+	}
+}
+
+// server accepts one connection on a port of the pod after the other, and serves them.
+func (l *lab) server(port uint16, serve func(*net.TCPConn)) {
+	l.t.Helper()
+	var listener net.Listener
+	err := l.pod.Do(func() (err error) {
+		listener, err = net.Listen("tcp4", netip.AddrPortFrom(l.pod.Addrs[0], port).String())
+		return err
+	})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	l.t.Cleanup(func() { listener.Close() })
+	go func() {
+		for {
+			c, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go serve(c.(*net.TCPConn))
+		}
+	}()
+}
+
+// Of three endpoints, one refuses and one is not there. No client notices.
+func TestRetry(t *testing.T) {
+	t.Parallel()
+	for _, policy := range []userspace.Policy{userspace.Random, userspace.LeastConnections, userspace.PowerOfTwoChoices} {
+		l := newLab(t, userspace.Options{DialTimeout: 200 * time.Millisecond, Policy: policy})
+		nobody := state.Endpoint{Addr: netip.AddrPortFrom(l.pod.Addrs[0].Next().Next().Next().Next().Next(), answers)}
+		l.apply(nil, l.at(answers), l.at(refuses), nobody)
+		for range 30 {
+			l.mustAnswer(state.TCP)
+		}
+	}
+}
+
+// An endpoint that fails is left alone, and gets connections again when it has come back.
+func TestEjection(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, userspace.Options{Ejection: userspace.Ejection{Failures: 2, Time: time.Second}})
+	l.apply(nil, l.at(answers), l.at(refuses))
+	for range 30 {
+		l.mustAnswer(state.TCP)
+	}
+	var served atomic.Int32
+	l.server(refuses, func(c *net.TCPConn) {
+		served.Add(1)
+		_, _ = io.WriteString(c, "late 10.0.0.1:1\n")
+		c.Close()
+	})
+	for deadline := time.Now().Add(10 * time.Second); served.Load() == 0 && time.Now().Before(deadline); {
+		l.probe(state.TCP)
+	}
+	if served.Load() == 0 {
+		t.Error("the endpoint never gets a connection again")
+	}
+}
+
+// What one end says is all that the other hears: data after the other direction has ended, an end, or a reset.
+func TestEndsAreKept(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, userspace.Options{})
+	resets := make(chan error, 1)
+	l.server(9001, func(c *net.TCPConn) { // answers when the client has said all
+		data, _ := io.ReadAll(c)
+		time.Sleep(20 * time.Millisecond)
+		_, _ = c.Write(data)
+		c.Close()
+	})
+	l.server(9002, func(c *net.TCPConn) { // resets
+		_, _ = c.Read(make([]byte, 1))
+		_ = c.SetLinger(0)
+		c.Close()
+	})
+	l.server(9003, func(c *net.TCPConn) {
+		_, err := io.Copy(io.Discard, c)
+		resets <- err
+		c.Close()
+	})
+
+	l.apply(nil, l.at(9001))
+	c := l.dial(frontend)
+	long := strings.Repeat("all that I have to say. ", 100_000) // more than buffers hold
+	go func() {
+		_, _ = io.WriteString(c, long)
+		_ = c.CloseWrite()
+	}()
+	if got, err := io.ReadAll(c); err != nil || string(got) != long {
+		t.Errorf("%d bytes came back of %d: %v", len(got), len(long), err)
+	}
+
+	l.apply(nil, l.at(9002))
+	c = l.dial(frontend)
+	_, _ = c.Write([]byte("x"))
+	if _, err := io.ReadAll(c); !errors.Is(err, unix.ECONNRESET) {
+		t.Errorf("the client sees %v where the server has reset", err)
+	}
+
+	l.apply(nil, l.at(9003))
+	c = l.dial(frontend)
+	_, _ = c.Write([]byte("x"))
+	time.Sleep(50 * time.Millisecond) // without it there may be no connection to the server yet
+	_ = c.SetLinger(0)
+	c.Close()
+	select {
+	case err := <-resets:
+		if !errors.Is(err, unix.ECONNRESET) {
+			t.Errorf("the server sees %v where the client has reset", err)
+		}
+	case <-time.After(5 * time.Second):
+		t.Error("the server sees nothing of the client's reset")
+	}
+}
+
+func TestProxyProtocol(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, userspace.Options{ProxyProtocol: true})
+	heads := make(chan []byte, 1)
+	l.server(9001, func(c *net.TCPConn) {
+		head := make([]byte, 28)
+		_, _ = io.ReadFull(c, head)
+		heads <- head
+		_, _ = io.Copy(c, c)
+		c.Close()
+	})
+	l.apply(nil, l.at(9001))
+	c := l.dial(frontend)
+	_, _ = io.WriteString(c, "hello\n")
+	if line, err := bufio.NewReader(c).ReadString('\n'); line != "hello\n" {
+		t.Fatal(line, err)
+	}
+	client := c.LocalAddr().(*net.TCPAddr).AddrPort()
+	want := append([]byte("\r\n\r\n\x00\r\nQUIT\n\x21\x11\x00\x0c"), client.Addr().AsSlice()...)
+	want = append(want, 10, 96, 0, 10, byte(client.Port()>>8), byte(client.Port()), 0, 80)
+	if got := <-heads; string(got) != string(want) {
+		t.Errorf("the server has read %q, want %q", got, want)
+	}
+}
+
+// Who connects to the relay itself, past the base's rules, gets nothing.
+func TestRelayItselfIsClosed(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, userspace.Options{})
+	l.apply(nil, l.at(answers))
+	for _, port := range []uint16{61871, 61872} {
+		to := netip.AddrPortFrom(userspace.DefaultAddresses()[0], port)
+		for _, host := range []*topology.Host{l.visitor, l.Node()} {
+			for _, proto := range []state.Protocol{state.TCP, state.UDP} {
+				if a := host.Probe(t.Context(), proto, to, topology.ProbeOptions{Timeout: time.Second}); a.Outcome == topology.Answered {
+					t.Errorf("%s over %v is answered by %s", host.Name, proto, a.Server)
+				}
+			}
+		}
+	}
+	l.mustAnswer(state.TCP)
+	l.mustAnswer(state.UDP)
+}
+
+// Connections beyond the limit wait until there is room.
+func TestMaxConnections(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, userspace.Options{MaxConnections: 2})
+	l.apply(nil, l.at(answers))
+	var open []*net.TCPConn
+	for range 2 {
+		c := l.dial(frontend)
+		if _, err := bufio.NewReader(c).ReadString('\n'); err != nil {
+			t.Fatal(err)
+		}
+		open = append(open, c)
+	}
+	third := l.dial(frontend) // the kernel accepts it
+	_ = third.SetReadDeadline(time.Now().Add(200 * time.Millisecond))
+	if _, err := third.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("a connection beyond the limit is served (%v)", err)
+	}
+	open[0].Close()
+	_ = third.SetReadDeadline(time.Now().Add(5 * time.Second))
+	if _, err := third.Read(make([]byte, 1)); err != nil {
+		t.Errorf("a connection that there is room for is not served: %v", err)
+	}
+}
+
+// Flows of UDP end when they are idle, and those beyond the limit before.
+func TestUDPFlowsEnd(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, userspace.Options{MaxUDPFlows: 4, UDPIdleTimeout: 300 * time.Millisecond})
+	l.apply(nil, l.at(answers))
+	for range 20 {
+		l.mustAnswer(state.UDP)
+	}
+	if n := l.pair.Carried(); n > 4 {
+		t.Errorf("%d flows are open, want 4 at most", n)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := l.pair.Drain(ctx); err != nil {
+		t.Error(err)
+	}
+	l.mustAnswer(state.UDP)
+}
+
+// A change by somebody else to the relay's address is repaired, and Cleanup removes it.
+func TestAddress(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, userspace.Options{})
+	l.apply(nil, l.at(answers))
+	programmed := func() (held bool) {
+		t.Helper()
+		if err := l.Node().Do(func() (err error) { held, err = userspace.Programmed(); return err }); err != nil {
+			t.Fatal(err)
+		}
+		return held
+	}
+	if !programmed() {
+		t.Error("nothing is programmed")
+	}
+	err := l.Node().Do(func() error {
+		lo, err := netlink.LinkByName("lo")
+		if err != nil {
+			return err
+		}
+		addr, err := netlink.ParseAddr(userspace.DefaultAddresses()[0].String() + "/32")
+		if err != nil {
+			return err
+		}
+		return netlink.AddrDel(lo, addr)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a := l.probe(state.TCP); a.Outcome == topology.Answered {
+		t.Error("the relay answers without its address")
+	}
+	result, err := l.pair.Verify(t.Context())
+	if err != nil || result.Repaired != 1 {
+		t.Errorf("repaired %d: %v", result.Repaired, err)
+	}
+	l.mustAnswer(state.TCP)
+	if result, err := l.pair.Verify(t.Context()); err != nil || result.Repaired != 0 {
+		t.Errorf("repaired %d that were right: %v", result.Repaired, err)
+	}
+	l.kill()
+	for _, want := range []bool{true, false} {
+		var removed bool
+		err := l.Node().Do(func() (err error) { removed, err = userspace.Cleanup(t.Context()); return err })
+		if err != nil || removed != want {
+			t.Errorf("removed: %v, %v, want %v", removed, err, want)
+		}
+	}
+	if programmed() {
+		t.Error("something is left")
+	}
+}
+
+// A process that is killed leaves rules that lead to nobody. The next one serves again, also flows of UDP that have begun before.
+func TestKilled(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, userspace.Options{})
+	l.apply(nil, l.at(answers))
+	l.mustAnswer(state.TCP)
+	flow, err := l.visitor.Dial(t.Context(), state.UDP, netip.MustParseAddrPort(frontend), netip.AddrPort{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer flow.Close()
+	talk := func() error {
+		_ = flow.SetDeadline(time.Now().Add(time.Second))
+		_, _ = io.WriteString(flow, "hello\n")
+		_, err := flow.Read(make([]byte, 100))
+		return err
+	}
+	if err := talk(); err != nil {
+		t.Fatal(err)
+	}
+	l.kill()
+	if a := l.probe(state.TCP); a.Outcome != topology.Refused {
+		t.Errorf("without a process, a connection is %v", a.Outcome)
+	}
+	l.start()
+	if result := l.apply(nil, l.at(answers)); result.Written != 0 {
+		t.Errorf("the next process has written %d objects, want none", result.Written)
+	}
+	l.mustAnswer(state.TCP)
+	for tries := 0; ; tries++ {
+		if err := talk(); err == nil {
+			break
+		} else if tries == 5 {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A handover that fails half-way costs no connection.
+func TestHandoverFails(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, userspace.Options{})
+	l.apply(nil, l.at(answers))
+	c := l.dial(frontend)
+	lines := bufio.NewReader(c)
+	talk := func() {
+		t.Helper()
+		if _, err := io.WriteString(c, "hello\n"); err != nil {
+			t.Error(err)
+		}
+		if _, err := lines.ReadString('\n'); err != nil {
+			t.Error(err)
+		}
+	}
+	talk()
+	if err := l.pair.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	l.mustAnswer(state.TCP) // by the base alone
+	drained := make(chan error)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	go func() { drained <- l.pair.Drain(ctx) }()
+	for range 3 {
+		err := l.Node().Do(func() error {
+			heir, err := net.Dial("unix", "@switchyard-userspace")
+			if err != nil {
+				return err
+			}
+			_, err = heir.Read(make([]byte, 10))
+			return errors.Join(err, heir.Close())
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		talk()
+	}
+	c.Close()
+	if err := <-drained; err != nil {
+		t.Error(err)
+	}
+}
+
+// With ResetRemoved, a connection to an endpoint that is gone ends, and one to an endpoint that lingers goes on.
+func TestResetRemoved(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, userspace.Options{ResetRemoved: true})
+	l.apply(nil, l.at(answers))
+	c := l.dial(frontend)
+	lines := bufio.NewReader(c)
+	if _, err := lines.ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	l.apply(func(p *state.Port) { p.Lingering = []state.Endpoint{l.at(answers)} })
+	_, _ = io.WriteString(c, "hello\n")
+	if _, err := lines.ReadString('\n'); err != nil {
+		t.Errorf("a connection to a lingering endpoint: %v", err)
+	}
+	l.apply(nil)
+	if _, err := lines.ReadString('\n'); !errors.Is(err, unix.ECONNRESET) {
+		t.Errorf("a connection to an endpoint that is gone: %v", err)
+	}
+}
+
+// failing is a base that fails as a whole, or with each service.
+type failing struct {
+	backend.Backend
+	err    error
+	failed bool
+}
+
+func (f *failing) Apply(_ context.Context, u *state.Update) (backend.Result, error) {
+	if !f.failed {
+		return backend.Result{}, f.err
+	}
+	result := backend.Result{Failed: map[state.ServiceName]error{}}
+	for _, s := range u.Changed {
+		result.Failed[s.Name] = f.err
+	}
+	return result, nil
+}
+
+func (f *failing) Disturbed() <-chan struct{} { return nil }
+
+// Without rights and rules, the relay serves frontends on addresses of the host. What its base does not take over, it does not either.
+func TestListen(t *testing.T) {
+	t.Parallel()
+	ns, err := netns.New()
+	if err != nil {
+		t.Skip(err)
+	}
+	defer ns.Close()
+	at := netip.MustParseAddrPort("127.0.0.1:18080")
+	base := &failing{}
+	var b *userspace.Backend
+	var server net.Listener
+	err = ns.Do(func() error {
+		lo, err := netlink.LinkByName("lo")
+		if err != nil {
+			return err
+		}
+		if err := netlink.LinkSetUp(lo); err != nil {
+			return err
+		}
+		if server, err = net.Listen("tcp4", "127.0.0.1:0"); err != nil {
+			return err
+		}
+		b, err = userspace.New(base, userspace.Options{Listen: []userspace.Listen{
+			{Protocol: state.TCP, Frontend: netip.MustParseAddrPort(frontend), At: at},
+		}})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	defer server.Close()
+	go func() {
+		for {
+			c, err := server.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = io.WriteString(c, "served")
+			c.Close()
+		}
+	}()
+	get := func() string {
+		var data []byte
+		_ = ns.Do(func() error {
+			c, err := net.Dial("tcp4", at.String())
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			_ = c.SetDeadline(time.Now().Add(5 * time.Second))
+			data, err = io.ReadAll(c)
+			return err
+		})
+		return string(data)
+	}
+	endpoint := state.Endpoint{Addr: netip.MustParseAddrPort(server.Addr().String())}
+	apply := func(change func(*state.Port), endpoints ...state.Endpoint) error {
+		_, err := b.Apply(t.Context(), &state.Update{Full: true, Node: &state.Node{}, Changed: []*state.Service{service(change, endpoints...)}})
+		return err
+	}
+	if err := apply(nil, endpoint); err != nil || get() != "served" {
+		t.Errorf("not served: %v", err)
+	}
+	if err := apply(func(p *state.Port) { p.Frontends[0].Restricted = true }, endpoint); err != nil || get() != "" {
+		t.Errorf("served to a client that is in no source range: %v", err)
+	}
+	if err := apply(nil, endpoint); err != nil || get() != "served" {
+		t.Errorf("not served again: %v", err)
+	}
+	base.err = errors.New("no")
+	if err := apply(nil); err == nil || get() != "served" {
+		t.Errorf("after an update that failed, the relay shows it: %v", err)
+	}
+	base.failed = true
+	if err := apply(nil); err != nil || get() != "served" {
+		t.Errorf("the relay shows a service that the base has failed with: %v", err)
+	}
+}
+
+func TestOptions(t *testing.T) {
+	for want, o := range map[string]userspace.Options{
+		"DialAttempts is -1":        {DialAttempts: -1},
+		"protocol SCTP":             {Listen: []userspace.Listen{{Protocol: state.SCTP}}},
+		"both need an address":      {Listen: []userspace.Listen{{Protocol: state.TCP, At: netip.MustParseAddrPort("127.0.0.1:80")}}},
+		"Options.Listen must name":  {},
+		`Policy is "Best", must be`: {Policy: "Best"},
+	} {
+		if _, err := userspace.New(nil, o); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v, want %q", o, err, want)
+		}
+	}
+}
