@@ -1,11 +1,28 @@
 package userspace
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/switchyard-net/switchyard/state"
+)
 
 func TestConfig(t *testing.T) {
 	c := DefaultConfig()
 	if errs := c.Validate("userspace"); len(errs) > 0 {
 		t.Fatalf("the default has faults: %v", errs)
+	}
+	if o, err := c.Options().withDefaults(); err != nil || o.Policy != Random || o.MaxConnections != defaultMaxConnections || o.Ejection.Failures != 0 {
+		t.Errorf("the default stands for %+v: %v", o, err)
+	}
+	c.Listen = []string{"127.0.0.1:8080=10.96.0.10:80/tcp", "[::1]:53=[::]:30053/udp"}
+	if o := c.Options(); len(c.Validate("")) > 0 || len(o.Listen) != 2 || o.Listen[0].At.Port() != 8080 || o.Listen[1].Protocol != state.UDP ||
+		!o.Listen[1].Frontend.Addr().IsUnspecified() {
+		t.Errorf("listen stands for %v (%v)", o.Listen, c.Validate(""))
+	}
+	for _, text := range []string{"", "127.0.0.1:8080", "127.0.0.1:8080=web/tcp", "127.0.0.1:8080=10.96.0.10:80/sctp", "127.0.0.1:0=10.96.0.10:80/tcp"} {
+		if l, err := ParseListen(text); err == nil {
+			t.Errorf("%q is read as %v", text, l)
+		}
 	}
 	c.UDPIdleTimeout.Duration = 0
 	errs := c.Validate("userspace")

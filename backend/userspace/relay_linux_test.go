@@ -495,6 +495,78 @@ func TestHandoverFails(t *testing.T) {
 	}
 }
 
+// A next process takes over all that is open, in the middle of a transfer, and the clients with affinity. The former one then has nothing left.
+func TestHandover(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, userspace.Options{})
+	release := make(chan bool)
+	l.server(9001, func(c *net.TCPConn) { // reads nothing before it may
+		<-release
+		_, _ = io.Copy(c, c)
+		c.Close()
+	})
+	sticky := func(p *state.Port) { p.Affinity = time.Hour }
+	l.apply(sticky, l.at(9001))
+	c := l.dial(frontend)
+	long := strings.Repeat("all that I have to say. ", 200_000) // more than buffers hold
+	written := make(chan error, 1)
+	go func() {
+		_, err := io.WriteString(c, long)
+		written <- errors.Join(err, c.CloseWrite())
+	}()
+	flow, err := l.visitor.Dial(t.Context(), state.UDP, netip.MustParseAddrPort(frontend), netip.AddrPort{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer flow.Close()
+	l.apply(sticky, l.at(answers))
+	talk := func() string {
+		t.Helper()
+		_ = flow.SetDeadline(time.Now().Add(5 * time.Second))
+		_, _ = io.WriteString(flow, "hello\n")
+		answer := make([]byte, 100)
+		n, err := flow.Read(answer)
+		if err != nil {
+			t.Error(err)
+		}
+		return string(answer[:n])
+	}
+	before := talk()
+	time.Sleep(50 * time.Millisecond) // for the transfer to get stuck
+
+	old := l.pair
+	if err := errors.Join(old.Release(t.Context()), old.base.Close()); err != nil {
+		t.Fatal(err)
+	}
+	drained := make(chan error, 1)
+	go func() { drained <- old.Drain(t.Context()) }()
+	l.start()
+	select {
+	case err := <-drained:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatalf("the former process has %d connections left", old.Carried())
+	}
+	old.Backend.Close()
+	if after := talk(); after != before { // the same client of the same server
+		t.Errorf("a flow is answered %q, and was %q", after, before)
+	}
+	close(release)
+	if got, err := io.ReadAll(c); err != nil || string(got) != long {
+		t.Errorf("%d bytes came back of %d: %v", len(got), len(long), err)
+	}
+	if err := <-written; err != nil {
+		t.Error(err)
+	}
+	l.apply(sticky, l.at(answers))
+	l.mustAnswer(state.TCP)
+	if n := l.pair.Remembered(); n != 2 {
+		t.Errorf("%d clients are remembered, want the one of TCP and the one of UDP", n)
+	}
+}
+
 // With ResetRemoved, a connection to an endpoint that is gone ends, and one to an endpoint that lingers goes on.
 func TestResetRemoved(t *testing.T) {
 	t.Parallel()
