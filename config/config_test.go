@@ -99,7 +99,15 @@ func TestFaults(t *testing.T) {
 		{"iptables.masqueradeBit", func(c *Config) { c.IPTables.MasqueradeBit = 32 }},
 		{"ipvs.masqueradeBit", func(c *Config) { c.IPVS.MasqueradeBit = 32 }},
 		{"ebpf.cgroupPath", func(c *Config) { c.EBPF.CgroupPath = "kubepods" }},
+		{"userspace.policy", func(c *Config) { c.Userspace.Policy = "Best" }},
+		{"userspace.dialTimeout", func(c *Config) { c.Userspace.DialTimeout = minus }},
+		{"userspace.dialAttempts", func(c *Config) { c.Userspace.DialAttempts = 0 }},
+		{"userspace.ejectAfterFailures", func(c *Config) { c.Userspace.EjectAfterFailures = -1 }},
+		{"userspace.ejectionTime", func(c *Config) { c.Userspace.EjectionTime = minus }},
 		{"userspace.udpIdleTimeout", func(c *Config) { c.Userspace.UDPIdleTimeout = minus }},
+		{"userspace.maxConnections", func(c *Config) { c.Userspace.MaxConnections = 0 }},
+		{"userspace.drainTimeout", func(c *Config) { c.Userspace.DrainTimeout = minus }},
+		{"userspace.listen[0]", func(c *Config) { c.Userspace.Listen = []string{"127.0.0.1:80"} }},
 		{"winkernel.rootHnsEndpointName", func(c *Config) { c.Winkernel.RootHNSEndpointName = "" }},
 	}
 	all := Default()

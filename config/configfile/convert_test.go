@@ -179,7 +179,10 @@ func TestConvertingBackNamesWhatIsLost(t *testing.T) {
 		"allowModeFallback", "api.clientCAFile", "api.listen", "api.names", "api.socketMode", "api.socketUsers", "api.tlsCertFile", "api.tlsKeyFile", "configHardFail",
 		"ebpf.cgroupPath", "ebpf.meshPorts", "ebpf.namespaceMap", "ebpf.pods", "ipFamilyPolicy", "iptables.masqueradeBit", "ipvs.masqueradeBit", "nftables.masqueradeBit",
 		"nftables.maxAffinityClients", "nodeIPOverride", "resetConnectionsToRemovedEndpoints", "serviceProxyName", "services.allowedExternalIPs", "services.maxEntries",
-		"services.maxEntriesPerNamespace", "services.maxEntriesPerNode", "services.nodeExternalIPs", "userspace.udpIdleTimeout",
+		"services.maxEntriesPerNamespace", "services.maxEntriesPerNode", "services.nodeExternalIPs", "userspace.dialAttempts",
+		"userspace.dialTimeout", "userspace.drainTimeout", "userspace.ejectAfterFailures", "userspace.ejectionTime", "userspace.listen",
+		"userspace.maxAffinityClients", "userspace.maxConnections", "userspace.maxUDPFlows", "userspace.policy", "userspace.proxyProtocol",
+		"userspace.udpIdleTimeout",
 	}
 	if diff := cmp.Diff(want, slices.Sorted(maps.Keys(lost))); diff != "" {
 		t.Errorf("fields that can lose something (-want +got):\n%s", diff)

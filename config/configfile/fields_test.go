@@ -20,6 +20,7 @@ import (
 
 // samples are valid values, none of them a default, for the fields that do not take just any value of their type.
 var samples = map[string]any{
+	"userspace.policy": "LeastConnections", "userspace.listen": []any{"127.0.0.1:8080=10.96.0.10:80/tcp"},
 	"bindAddress":                         "192.0.2.10",
 	"clusterCIDR":                         "10.244.0.0/16",
 	"detectLocal.clusterCIDRs":            []any{"10.244.0.0/16", "fd00::/48"},

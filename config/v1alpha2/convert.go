@@ -103,6 +103,7 @@ func From(c *config.Config) *KubeProxyConfiguration {
 	out.Services.AllowedExternalIPs = clone(c.Services.AllowedExternalIPs)
 	out.DetectLocal.ClusterCIDRs = clone(c.DetectLocal.ClusterCIDRs)
 	out.IPVS.ExcludeCIDRs = clone(c.IPVS.ExcludeCIDRs)
+	out.Userspace.Listen = clone(c.Userspace.Listen)
 	out.API.Listen, out.API.SocketUsers = clone(c.API.Listen), clone(c.API.SocketUsers)
 	return out
 }

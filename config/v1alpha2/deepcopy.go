@@ -28,6 +28,7 @@ func (c *KubeProxyConfiguration) DeepCopyInto(out *KubeProxyConfiguration) {
 	out.Services.AllowedExternalIPs = slices.Clone(c.Services.AllowedExternalIPs)
 	out.IPVS.ExcludeCIDRs = slices.Clone(c.IPVS.ExcludeCIDRs)
 	out.EBPF.MeshPorts = slices.Clone(c.EBPF.MeshPorts)
+	out.Userspace.Listen = slices.Clone(c.Userspace.Listen)
 	out.API.Listen = slices.Clone(c.API.Listen)
 	out.API.SocketUsers = slices.Clone(c.API.SocketUsers)
 }
