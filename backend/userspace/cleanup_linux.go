@@ -2,12 +2,26 @@ package userspace
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/switchyard-net/switchyard/kernel/nodelock"
 )
 
+// cleanupWait is enough for a process that has just been stopped.
+const cleanupWait = 2 * time.Second
+
 // Cleanup removes the [DefaultAddresses] from the loopback interface in the calling thread's network namespace, and says whether there were any.
-// What the base has programmed is removed by the base's.
-func Cleanup(context.Context) (removed bool, err error) {
+// What the base has programmed is removed by the base's. If another process programs the network namespace, and does not end within two seconds,
+// nothing is removed, and the error wraps a [nodelock.InUseError].
+func Cleanup(ctx context.Context) (removed bool, err error) {
+	lock, err := nodelock.Acquire(ctx, nodelock.Options{Logger: slog.New(slog.DiscardHandler), Wait: cleanupWait})
+	if err != nil {
+		return false, fmt.Errorf("userspace: %w", err)
+	}
+	defer func() { err = errors.Join(err, lock.Close()) }()
 	a, err := openAddresses(DefaultAddresses())
 	if err == nil {
 		defer a.close()

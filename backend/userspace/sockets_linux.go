@@ -221,9 +221,17 @@ func newSocket(fd int) (*socket, error) {
 func (s *socket) control(fn func(fd int) error) error {
 	var inner error
 	if err := s.raw.Control(func(fd uintptr) { inner = fn(int(fd)) }); err != nil {
-		return err
+		return waitError(err)
 	}
 	return inner
+}
+
+// waitError is why a wait for a socket has ended: its deadline, or else that it was closed, for which package os has an error of its own here.
+func waitError(err error) error {
+	if err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		return err
+	}
+	return os.ErrClosed
 }
 
 // connect connects to an endpoint, until the deadline.
@@ -245,7 +253,7 @@ func (s *socket) connect(to netip.AddrPort, deadline time.Time) error {
 		_, inner = unix.Getpeername(int(fd))
 		return inner != unix.ENOTCONN
 	})
-	err = cmp.Or(err, os.NewSyscallError("connect", inner))
+	err = cmp.Or(waitError(err), os.NewSyscallError("connect", inner))
 	switch {
 	case err != nil:
 		return err

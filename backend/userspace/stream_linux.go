@@ -91,7 +91,7 @@ func (l *streamListener) next() (fd int, peer netip.AddrPort, err error) {
 		return err != unix.EAGAIN
 	})
 	if waitErr != nil {
-		return -1, peer, waitErr
+		return -1, peer, waitError(waitErr)
 	}
 	return fd, addrPort(sa), os.NewSyscallError("accept4", err)
 }
@@ -366,7 +366,7 @@ func (s *socket) spliceIn() (p *pipe, n int, err error) {
 		return err != unix.EAGAIN
 	})
 	if waitErr != nil {
-		return nil, 0, waitErr
+		return nil, 0, waitError(waitErr)
 	}
 	if err != nil {
 		return nil, 0, os.NewSyscallError("splice", err)
@@ -391,7 +391,7 @@ func (s *socket) spliceOut(p *pipe, n int) (left int, err error) {
 		return true
 	})
 	if waitErr != nil {
-		return left, waitErr
+		return left, waitError(waitErr)
 	}
 	return left, os.NewSyscallError("splice", err)
 }
