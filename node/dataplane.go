@@ -12,6 +12,7 @@ import (
 	"github.com/switchyard-net/switchyard/backend/iptables"
 	"github.com/switchyard-net/switchyard/backend/ipvs"
 	"github.com/switchyard-net/switchyard/backend/nftables"
+	"github.com/switchyard-net/switchyard/backend/userspace"
 	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/ops/metrics"
 	"github.com/switchyard-net/switchyard/state"
@@ -92,6 +93,7 @@ func dataplanes(goos string) []dataplane {
 			// Its hooks end with the process.
 			{config.ModeEBPF, metrics.ModeEBPF, openEBPF, nil, nil, nil},
 			{config.ModeIPTables, metrics.ModeIPTables, openIPTables, iptables.Cleanup, iptables.Programmed, iptables.Available},
+			{config.ModeUserspace, metrics.ModeUserspace, openUserspace, userspace.Cleanup, userspace.Programmed, nil},
 		}
 	}
 	return nil
@@ -186,8 +188,10 @@ type dataplaneSettings struct {
 	bit, clients     int32
 	reset            bool
 	verify, interval time.Duration
-	ebpf             ebpf.Config // zero in other modes
-	ipvs             ipvs.Config // likewise
+	// Those of other modes are zero.
+	ebpf      ebpf.Config
+	ipvs      ipvs.Config
+	userspace userspace.Config
 }
 
 func settingsOf(c *config.Config) dataplaneSettings {
@@ -202,6 +206,8 @@ func settingsOf(c *config.Config) dataplaneSettings {
 		s.ebpf = c.EBPF
 	case config.ModeIPVS:
 		s.ipvs = c.IPVS
+	case config.ModeUserspace:
+		s.userspace = c.Userspace
 	}
 	return s
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/backend/ipvs"
+	"github.com/switchyard-net/switchyard/backend/userspace"
 	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/field"
 )
@@ -29,7 +30,8 @@ func TestSelectMode(t *testing.T) {
 		{"linux", config.ModeIPTables, false, config.ModeIPTables, ""},
 		{"linux", config.ModeIPVS, false, config.ModeIPVS, ""},
 		{"linux", config.ModeEBPF, false, config.ModeEBPF, ""},
-		{"linux", config.ModeUserspace, true, "", "mode userspace has no dataplane in this release: set mode to nftables, or leave it blank"},
+		{"linux", config.ModeUserspace, false, config.ModeUserspace, ""},
+		{"linux", config.ModeKernelspace, true, "", "mode kernelspace has no dataplane in this release: set mode to nftables, or leave it blank"},
 		{"darwin", config.ModeEBPF, true, "", "on Linux"},
 		{"windows", "", true, "", "mode kernelspace has no dataplane in this release: set mode to nftables, on Linux"},
 		{"darwin", "", true, "", "on Linux"},
@@ -77,6 +79,24 @@ func TestIPVSGoesByItsSection(t *testing.T) {
 		c.IPVS.Scheduler = "sh"
 		if changed := !reflect.DeepEqual(was, settingsOf(c)); changed != want {
 			t.Errorf("mode %s: a change of ipvs.scheduler is one of the dataplane: %v, want %v", mode, changed, want)
+		}
+	}
+}
+
+// TestRelayGoesByItsSection: what the section userspace says reaches the relay, and a change of it is one of the dataplane in mode userspace only.
+func TestRelayGoesByItsSection(t *testing.T) {
+	c := config.Default()
+	c.Mode, c.Userspace.Policy, c.Userspace.MaxConnections, c.ResetConnectionsToRemovedEndpoints = config.ModeUserspace, "LeastConnections", 7, true
+	o := (&userspaceDataplane{options: DataplaneOptions{TCPLingers: true}}).relay(c)
+	if o.Policy != userspace.LeastConnections || o.MaxConnections != 7 || !o.ResetRemoved {
+		t.Errorf("the options are %+v", o)
+	}
+	for mode, want := range map[config.Mode]bool{config.ModeUserspace: true, config.ModeNFTables: false} {
+		c.Mode, c.Userspace.ProxyProtocol = mode, false
+		was := settingsOf(c)
+		c.Userspace.ProxyProtocol = true
+		if changed := !reflect.DeepEqual(was, settingsOf(c)); changed != want {
+			t.Errorf("mode %s: a change of userspace.proxyProtocol is one of the dataplane: %v, want %v", mode, changed, want)
 		}
 	}
 }

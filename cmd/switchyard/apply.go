@@ -52,6 +52,8 @@ Where it refuses the hooks, nftables does all of it, with a warning.`))
 It needs the programs of iptables on this node, and CAP_NET_RAW.`))
 	cmd.AddCommand(newApplyModeCommand(config.ModeIPVS, configfile.KindIPVS, `Apply ipvs is 'switchyard apply nftables' with IPVS above: the kernel's virtual servers spread
 what treats all clients alike, by the scheduler that the file names (docs/ipvs.md).`))
+	cmd.AddCommand(newApplyModeCommand(config.ModeUserspace, configfile.KindUserspace, `Apply userspace is 'switchyard apply nftables' with a relay above: this process accepts the TCP
+connections and UDP flows of Services and continues them to endpoints (docs/userspace.md).`))
 	return cmd
 }
 
@@ -141,7 +143,6 @@ func (o *applyOptions) set(c *config.Config) (err error) {
 	switch {
 	case len(o.dataplane.file.paths) == 0:
 		c.Mode = o.mode
-	case o.mode == config.ModeNFTables && c.Mode == config.ModeUserspace: // nftables takes its place, as in other commands
 	case c.Mode != "" && c.Mode != o.mode:
 		return fmt.Errorf("mode: the file says %s; set it to %s, or leave it blank, for 'switchyard apply %s'", c.Mode, o.mode, o.mode)
 	default:

@@ -21,13 +21,14 @@ import (
 	"github.com/switchyard-net/switchyard/internal/manifest"
 )
 
-// KindNFTables, KindEBPF and KindIPVS are the kinds of the files of a process that only programs nftables: alone, with socket hooks above it, and with IPVS
-// above it. KindIPTables is that of one which only programs iptables.
+// KindNFTables, KindEBPF, KindIPVS and KindUserspace are the kinds of the files of a process that only programs nftables: alone, with socket hooks above it,
+// with IPVS and with a relay above it. KindIPTables is that of one which only programs iptables.
 const (
-	KindNFTables = "NFTablesConfiguration"
-	KindEBPF     = "EBPFConfiguration"
-	KindIPVS     = "IPVSConfiguration"
-	KindIPTables = "IPTablesConfiguration"
+	KindNFTables  = "NFTablesConfiguration"
+	KindEBPF      = "EBPFConfiguration"
+	KindIPVS      = "IPVSConfiguration"
+	KindIPTables  = "IPTablesConfiguration"
+	KindUserspace = "UserspaceConfiguration"
 )
 
 // dataplaneFile is a kind of file for a process that only programs a node by one dataplane. It stands for a whole configuration, in
@@ -51,7 +52,7 @@ var dataplaneFiles = []dataplaneFile{
 	{KindIPTables, config.ModeIPTables, "iptables", iptablesPart},
 	{KindIPVS, config.ModeIPVS, "ipvs", ipvsPart},
 	{KindEBPF, config.ModeEBPF, "ebpf", ebpfPart},
-	{userspace.Config{}.Kind(), config.ModeUserspace, "userspace", sectionOnly(func(c *v1alpha2.KubeProxyConfiguration) *userspace.Config { return &c.Userspace })},
+	{KindUserspace, config.ModeUserspace, "userspace", userspacePart},
 	{winkernel.Config{}.Kind(), config.ModeKernelspace, "winkernel", sectionOnly(func(c *v1alpha2.KubeProxyConfiguration) *winkernel.Config { return &c.Winkernel })},
 }
 
@@ -160,6 +161,21 @@ func ipvsPart(c *v1alpha2.KubeProxyConfiguration) (any, func()) {
 	}
 }
 
+// userspaceFile has the section of the relay, and beside it that of nftables, which is below it, and the rest.
+type userspaceFile struct {
+	userspace.Config
+	NFTables nftables.Config `json:"nftables"`
+	programming
+}
+
+func userspacePart(c *v1alpha2.KubeProxyConfiguration) (any, func()) {
+	f := &userspaceFile{c.Userspace, c.NFTables, programmingOf(c)}
+	return f, func() {
+		c.Userspace, c.NFTables = f.Config, f.NFTables
+		f.put(c)
+	}
+}
+
 // path returns the path in the file of a field of the whole configuration.
 func (f *dataplaneFile) path(path string) string { return strings.TrimPrefix(path, f.section+".") }
 
@@ -176,7 +192,7 @@ func (l *loaded) loadDataplane() {
 		l.add(l.shared, &field.Error{Path: l.dataplane.path(f.Path), Problem: f.Problem})
 	}
 	l.config, l.unset = c, unset
-	if !slices.Contains([]string{KindNFTables, KindEBPF, KindIPVS, KindIPTables}, l.dataplane.kind) {
+	if l.dataplane.mode == config.ModeKernelspace {
 		l.notes = append(l.notes, config.Note{File: l.shared.File(), Path: l.dataplane.kind, Text: "is for a dataplane that is not part of this release: no command takes it"})
 	}
 }

@@ -1,7 +1,6 @@
 package configfile_test
 
 import (
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -78,7 +77,7 @@ func TestEveryDataplaneKind(t *testing.T) {
 			t.Errorf("%s: %v", kind, err)
 			continue
 		}
-		if unsupported := len(notes) == 1 && strings.Contains(notes[0].Text, "no command takes it"); unsupported != !slices.Contains([]string{configfile.KindNFTables, configfile.KindEBPF, configfile.KindIPVS, configfile.KindIPTables}, kind) {
+		if unsupported := len(notes) == 1 && strings.Contains(notes[0].Text, "no command takes it"); unsupported != (kind == "WinkernelConfiguration") {
 			t.Errorf("%s: notes %v", kind, notes)
 		}
 		want := config.Default()
@@ -87,7 +86,7 @@ func TestEveryDataplaneKind(t *testing.T) {
 			t.Errorf("%s: %v %v %v are not at their defaults", kind, live, restart, none)
 		}
 		whole, _ := convert(t, "# Of all nodes.\n"+text, "v1alpha2", all)
-		if !strings.HasPrefix(whole, "# Of all nodes.\n"+text) || strings.Count(whole, "\n") < 5 && kind != "UserspaceConfiguration" {
+		if !strings.HasPrefix(whole, "# Of all nodes.\n"+text) || strings.Count(whole, "\n") < 5 {
 			t.Errorf("%s is converted to\n%s", kind, whole)
 		}
 		if again, _ := convert(t, whole, "v1alpha2", all); again != whole {

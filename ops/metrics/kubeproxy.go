@@ -107,7 +107,7 @@ func (k *kubeProxy) register(registry *prometheus.Registry, o *Options, families
 		d.packets("iptables_localhost_nodeports_accepted_packets_total", "Packets accepted to NodePorts on loopback addresses.", o.IPTablesLocalhostAccepted)
 	case ModeIPVS:
 		k.restoreFailures = d.counterByFamily("sync_proxy_rules_iptables_restore_failures_total", "Syncs that the kernel did not accept.")
-	case ModeNFTables, ModeEBPF:
+	case ModeNFTables, ModeEBPF, ModeUserspace:
 		k.nftFailures = d.counterByFamily("sync_proxy_rules_nftables_sync_failures_total", "Syncs that the kernel did not accept.")
 		d.counterByFamily("sync_proxy_rules_nftables_cleanup_failures_total", "Always 0: what is stale is deleted in the transaction of the sync itself.")
 	case ModeKernelspace:

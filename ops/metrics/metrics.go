@@ -28,12 +28,14 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// The modes that have metrics of their own, by kube-proxy's names. What mode ebpf leaves to nftables has the metrics of that mode, too.
+// The modes that have metrics of their own, by kube-proxy's names. What the modes ebpf and userspace leave to nftables has the metrics of that
+// mode, too.
 const (
 	ModeEBPF        = "ebpf"
 	ModeIPTables    = "iptables"
 	ModeIPVS        = "ipvs"
 	ModeNFTables    = "nftables"
+	ModeUserspace   = "userspace"
 	ModeKernelspace = "kernelspace"
 )
 

@@ -66,7 +66,7 @@ switchyard_source_problems gauge
 
 // byMode are those that only one mode has.
 var byMode = map[string]string{
-	"userspace": "",
+	"proxyless": "",
 	ModeIPTables: `
 kubeproxy_iptables_ct_state_invalid_dropped_packets_total counter
 kubeproxy_iptables_localhost_nodeports_accepted_packets_total counter
@@ -79,6 +79,10 @@ kubeproxy_sync_proxy_rules_iptables_total gauge ip_family,table
 kubeproxy_sync_proxy_rules_iptables_restore_failures_total counter ip_family
 `,
 	ModeNFTables: `
+kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total counter ip_family
+kubeproxy_sync_proxy_rules_nftables_sync_failures_total counter ip_family
+`,
+	ModeUserspace: `
 kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total counter ip_family
 kubeproxy_sync_proxy_rules_nftables_sync_failures_total counter ip_family
 `,
