@@ -428,7 +428,10 @@ func (b *Backend) takeOver() error {
 		return err
 	}
 	file := os.NewFile(uintptr(fd), handoverName)
-	defer file.Close() // what is used is a duplicate
+	defer file.Close()                                 // what is used is a duplicate
+	if err := unix.SetNonblock(fd, true); err != nil { // somebody who has taken the name may accept nothing
+		return os.NewSyscallError("fcntl", err)
+	}
 	switch err := unix.Connect(fd, &unix.SockaddrUnix{Name: handoverName}); {
 	case errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.EAGAIN):
 		return nil

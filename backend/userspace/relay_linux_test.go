@@ -296,11 +296,14 @@ func TestProxyProtocol(t *testing.T) {
 	}
 }
 
-// Who connects to the relay itself, past the base's rules, gets nothing.
+// Who connects to the relay itself, past the base's rules, gets nothing, also where NodePorts have the relay's ports.
 func TestRelayItselfIsClosed(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, userspace.Options{})
-	l.apply(nil, l.at(answers))
+	l.apply(func(p *state.Port) {
+		p.Frontends = append(p.Frontends, state.Frontend{Kind: state.NodePort, Port: 61871}, state.Frontend{Kind: state.NodePort, Port: 61872})
+		p.External = p.Internal
+	}, l.at(answers))
 	for _, port := range []uint16{61871, 61872} {
 		to := netip.AddrPortFrom(userspace.DefaultAddresses()[0], port)
 		for _, host := range []*topology.Host{l.visitor, l.Node()} {
