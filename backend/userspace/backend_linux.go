@@ -228,6 +228,7 @@ func (r *relay) restore(names []state.ServiceName, before map[state.ServiceName]
 
 // use takes over other options.
 func (r *relay) use(o Options) {
+	o = withinLimit(o)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.o = o

@@ -14,6 +14,12 @@ func TestConfig(t *testing.T) {
 	if o, err := c.Options().withDefaults(); err != nil || o.Policy != Random || o.MaxConnections != defaultMaxConnections || o.Ejection.Failures != 0 {
 		t.Errorf("the default stands for %+v: %v", o, err)
 	}
+	for files, want := range map[uint64][2]int{1 << 20: {1 << 16, 1 << 16}, 20000: {4744, 9488}, 100: {256, 512}} {
+		o, _ := c.Options().withDefaults()
+		if o = o.within(files); o.MaxConnections != want[0] || o.MaxUDPFlows != want[1] || 2*o.MaxConnections+o.MaxUDPFlows > max(int(files), 1024) {
+			t.Errorf("with %d files, %d connections and %d flows, want %v", files, o.MaxConnections, o.MaxUDPFlows, want)
+		}
+	}
 	c.Listen = []string{"127.0.0.1:8080=10.96.0.10:80/tcp", "[::1]:53=[::]:30053/udp"}
 	if o := c.Options(); len(c.Validate("")) > 0 || len(o.Listen) != 2 || o.Listen[0].At.Port() != 8080 || o.Listen[1].Protocol != state.UDP ||
 		!o.Listen[1].Frontend.Addr().IsUnspecified() {

@@ -40,9 +40,10 @@ type Options struct {
 	ProxyProtocol bool
 	// UDPIdleTimeout is how long a flow of UDP is kept after its last datagram. Default: 1 min.
 	UDPIdleTimeout time.Duration
-	// MaxConnections is how many TCP connections are relayed at a time; more wait to be accepted. Default: 65,536, or what the limit of open files allows.
+	// MaxConnections is how many TCP connections are relayed at a time; more wait to be accepted. Default: 65,536. It is lower if the
+	// limit of open files is.
 	MaxConnections int
-	// MaxUDPFlows is how many flows of UDP are relayed at a time. Beyond it, those that have been idle longest end. Default: as MaxConnections.
+	// MaxUDPFlows is how many flows of UDP are relayed at a time. Beyond it, those that have been idle for long end. Default: as MaxConnections.
 	MaxUDPFlows int
 	// MaxAffinityClients is how many clients are remembered for affinity: a client counts once for each Service port that it uses. Further
 	// clients get no affinity until others time out. Each takes about 300 bytes. Default: 262,144.
@@ -132,6 +133,17 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	return o, nil
 }
+
+// within lowers the greatest numbers to what so many open files allow. A connection takes two, and a flow one.
+func (o Options) within(files uint64) Options {
+	room := (max(files, 2*reservedFiles) - reservedFiles) / 2 // for connections, and again for flows
+	o.MaxConnections = int(min(uint64(o.MaxConnections), room/2))
+	o.MaxUDPFlows = int(min(uint64(o.MaxUDPFlows), room))
+	return o
+}
+
+// reservedFiles are for pipes, and for the rest of the process.
+const reservedFiles = 1024
 
 func setDefault[T comparable](field *T, value T) {
 	var zero T

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/switchyard-net/switchyard/backend/userspace/internal/balance"
 	"github.com/switchyard-net/switchyard/backend/userspace/internal/plan"
 	"github.com/switchyard-net/switchyard/kernel/conntrack"
@@ -49,6 +51,7 @@ type relay struct {
 }
 
 func newRelay(o Options) (*relay, error) {
+	o = withinLimit(o)
 	r := &relay{
 		log: o.Logger, o: o, started: make(chan struct{}), affinity: balance.NewAffinity(o.MaxAffinityClients),
 		conns: map[state.ServiceName]map[*conn]bool{}, flows: map[state.ServiceName]map[*flow]bool{},
@@ -67,6 +70,20 @@ func newRelay(o Options) (*relay, error) {
 		return nil, err
 	}
 	return r, nil
+}
+
+// withinLimit returns o with no more connections than there may be open files.
+func withinLimit(o Options) Options {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return o
+	}
+	within := o.within(limit.Cur)
+	if within.MaxConnections < o.MaxConnections || within.MaxUDPFlows < o.MaxUDPFlows {
+		o.Logger.Info("the limit of open files allows fewer connections than are configured", "files", limit.Cur,
+			"connections", within.MaxConnections, "flows", within.MaxUDPFlows)
+	}
+	return within
 }
 
 // request is a connection that has to get an endpoint.
