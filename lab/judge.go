@@ -138,11 +138,12 @@ func (r *result) judgeServers(servers directory) {
 }
 
 // judgeSources: an endpoint sees the node's address exactly if its connections are masqueraded. An endpoint that is the node
-// itself sees the client in any case: what the node receives for itself never comes to where Linux replaces sources.
+// itself sees the client in any case: what the node receives for itself never comes to where Linux replaces sources. Where the node relays, all
+// see the node.
 func (r *result) judgeSources(answers []topology.Answer, servers directory, nodeAddrs []netip.Addr) {
 	masquerade := make(map[string]bool)
 	for _, choice := range r.expect.Choices {
-		masquerade[servers.name(&r.call, choice.Endpoint)] = choice.Masquerade && !slices.Contains(nodeAddrs, choice.Endpoint.Addr())
+		masquerade[servers.name(&r.call, choice.Endpoint)] = r.relayed || choice.Masquerade && !slices.Contains(nodeAddrs, choice.Endpoint.Addr())
 	}
 	described := make(map[string]bool)
 	for _, a := range answers {

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/probe"
 	"github.com/switchyard-net/switchyard/test/topology"
 )
@@ -31,6 +32,7 @@ func (s *stage) measure(ctx context.Context, calls []call, servers directory) []
 	slots := make(chan struct{}, parallelCalls)
 	var wg sync.WaitGroup
 	for i, c := range calls {
+		c.relayed = s.relays && c.packet.Protocol != state.SCTP
 		wg.Go(func() {
 			// Those that wait for silence cost nothing but time.
 			if c.expect.Outcome != probe.Drop {

@@ -19,6 +19,8 @@ type call struct {
 	packet  probe.Packet
 	// expect is the oracle's answer.
 	expect probe.Answer
+	// relayed is set if endpoints see the node's address in any case.
+	relayed bool
 }
 
 // client is one that connects to Services.
@@ -42,7 +44,7 @@ func plan(world *oracle.World, clients []client, nodeAddrs []netip.Addr) []call 
 					}
 					p := probe.Packet{From: c.from, Src: src, Dst: f.addr, Protocol: port.Protocol}
 					if expect := world.Ask(p); expect.Outcome != probe.Pass {
-						calls = append(calls, call{svc, f.kind, p, expect})
+						calls = append(calls, call{service: svc, kind: f.kind, packet: p, expect: expect})
 					}
 				}
 			}

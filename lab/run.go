@@ -28,6 +28,8 @@ type Options struct {
 	// Dataplane makes the dataplane of the calling thread's network namespace, which is that of the node under test in l. It must
 	// be usable from any thread afterwards. Required.
 	Dataplane func(l *topology.Lab) (Dataplane, error)
+	// Relays says that the dataplane connects to endpoints of TCP and UDP itself, so that they see the node's address.
+	Relays bool
 	// Out gets the table. Required.
 	Out io.Writer
 	// Size returns the terminal's columns and rows; zeros mean that Out is no terminal. Required.

@@ -54,6 +54,7 @@ func newSession(ctx context.Context, o Options) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
+	stage.relays = o.Relays
 	s := &session{options: o, stage: stage, stop: func() {}}
 	s.status.init()
 	err = stage.lab.Node().Do(func() (err error) {

@@ -35,6 +35,8 @@ type stage struct {
 	pods   map[string]minicluster.Pod // by "namespace/name"
 	// outside are the endpoints that belong to no pod, as servers on a node or on the client.
 	outside map[endpointKey]outsideServer
+	// relays is [Options].Relays.
+	relays bool
 }
 
 type outsideServer struct {

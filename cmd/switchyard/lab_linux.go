@@ -18,6 +18,7 @@ import (
 	"github.com/switchyard-net/switchyard/backend/iptables"
 	"github.com/switchyard-net/switchyard/backend/ipvs"
 	"github.com/switchyard-net/switchyard/backend/nftables"
+	"github.com/switchyard-net/switchyard/backend/userspace"
 	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/examples"
 	"github.com/switchyard-net/switchyard/internal/manifest"
@@ -39,7 +40,7 @@ type labOptions struct {
 func newLabCommand() *cobra.Command {
 	var o labOptions
 	cmd := &cobra.Command{
-		Use:   "lab [--source PATH] [--once] [--dataplane nftables|ebpf|ipvs|iptables]",
+		Use:   "lab [--source PATH] [--once] [--dataplane nftables|iptables|ebpf|ipvs|userspace]",
 		Short: "Show what manifests do, in a throw-away node",
 		Long: `Lab builds a node in network namespaces, runs ordinary application manifests in it and
 connects to every Service from a pod, from the node and from outside.
@@ -53,7 +54,8 @@ Nothing of it outlives the command, and nothing outside it is touched.
 With --once it prints the table once. It exits with 0 exactly if everything was as it
 must be.
 
-With --dataplane ebpf there are socket hooks above nftables on the node. The last line
+With --dataplane userspace a relay above nftables accepts connections and continues them,
+so that endpoints see the node's address. With --dataplane ebpf there are socket hooks above nftables on the node. The last line
 says how many connections they have translated; nftables does the others. That needs root.`,
 		Example: `  switchyard lab                         # a web shop, as an example
   switchyard lab --source my-app/        # your own manifests
@@ -66,7 +68,7 @@ says how many connections they have translated; nftables does the others. That n
 	f := cmd.Flags()
 	f.StringVar(&o.source, "source", "", "manifest or directory of manifests (default: an example that is built in)")
 	f.BoolVar(&o.once, "once", false, "print the table once and exit")
-	f.StringVar(&o.dataplane, "dataplane", string(config.ModeNFTables), "nftables, ebpf for socket hooks above it, ipvs for IPVS above it, or iptables")
+	f.StringVar(&o.dataplane, "dataplane", string(config.ModeNFTables), "nftables, iptables, or above nftables: ebpf for socket hooks, ipvs, userspace for a relay")
 	o.log.register(f)
 	return cmd
 }
@@ -81,8 +83,9 @@ func (o *labOptions) run(ctx context.Context, stdout, stderr io.Writer) (err err
 	if err != nil {
 		return &usageError{"switchyard lab", err}
 	}
-	if known := []config.Mode{config.ModeNFTables, config.ModeEBPF, config.ModeIPVS, config.ModeIPTables}; !slices.Contains(known, config.Mode(o.dataplane)) {
-		return &usageError{"switchyard lab", fmt.Errorf("--dataplane: %q is none of nftables, ebpf, ipvs and iptables", o.dataplane)}
+	known := []config.Mode{config.ModeNFTables, config.ModeIPTables, config.ModeEBPF, config.ModeIPVS, config.ModeUserspace}
+	if !slices.Contains(known, config.Mode(o.dataplane)) {
+		return &usageError{"switchyard lab", fmt.Errorf("--dataplane: %q is none of %v", o.dataplane, known)}
 	}
 	if err := enterNamespaces(); err != nil {
 		return err
@@ -100,6 +103,7 @@ func (o *labOptions) run(ctx context.Context, stdout, stderr io.Writer) (err err
 	width, _ := size()
 	options := lab.Options{
 		Path: path, Out: stdout, Size: size, Colour: width > 0 && os.Getenv("NO_COLOR") == "", Logger: log,
+		Relays:    o.dataplane == string(config.ModeUserspace),
 		Dataplane: func(l *topology.Lab) (lab.Dataplane, error) { return o.open(ctx, l, log) },
 	}
 	if !o.once {
@@ -118,6 +122,8 @@ func (o *labOptions) open(ctx context.Context, l *topology.Lab, log *slog.Logger
 		return iptables.New(ctx, iptables.Options{Logger: log})
 	case config.ModeIPVS:
 		return openIPVS(ctx, options)
+	case config.ModeUserspace:
+		return newRelayed(ctx, options)
 	}
 	pair, err := sockethooks.NewPair(ctx, sockethooks.Of(l), options, new(atomic.Uint64))
 	if err != nil {
@@ -149,6 +155,27 @@ func openIPVS(ctx context.Context, o nftables.Options) (lab.Dataplane, error) {
 
 // Close implements [lab.Dataplane].
 func (d withIPVS) Close() error { return errors.Join(d.Backend.Close(), d.base.Close()) }
+
+// relayed is a relay with nftables below.
+type relayed struct {
+	*userspace.Backend
+	base *nftables.Backend
+}
+
+func newRelayed(ctx context.Context, o nftables.Options) (*relayed, error) {
+	base, err := nftables.New(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	relay, err := userspace.New(base, userspace.Options{Logger: o.Logger})
+	if err != nil {
+		return nil, errors.Join(err, base.Close())
+	}
+	return &relayed{relay, base}, nil
+}
+
+// Close closes both.
+func (r *relayed) Close() error { return errors.Join(r.Backend.Close(), r.base.Close()) }
 
 // enterNamespaces returns nil in a process that may make network namespaces. Where only a user namespace gives that right,
 // it runs this program again in one and returns that program's exit code.

@@ -41,7 +41,7 @@ func TestExitCodes(t *testing.T) {
 		{"run --source x --nodeport-addresses here", exitUsage, "nor the word primary"},
 		{"run --source x --logging-format xml", exitUsage, "neither text nor json"},
 		{"version now", exitUsage, "switchyard: unknown command"},
-		{"lab --dataplane userspace", exitUsage, `switchyard: --dataplane: "userspace" is none of nftables, ebpf, ipvs and iptables`},
+		{"lab --dataplane kernelspace", exitUsage, `switchyard: --dataplane: "kernelspace" is none of [nftables iptables ebpf ipvs userspace]`},
 		{"run --source /there/is/nothing", exitError, "switchyard: /there/is/nothing: cannot be read: no such file"},
 	}
 	for _, tt := range tests {
