@@ -70,7 +70,7 @@ func (a *Affinity) Learn(port plan.PortID, client netip.Addr, endpoint netip.Add
 	a.newest = v
 }
 
-// Len is how many clients are remembered, some of which may have timed out.
+// Len is how many clients are remembered. Some may have timed out.
 func (a *Affinity) Len() int { return len(a.byClient) }
 
 func (a *Affinity) forget(v *visit) {

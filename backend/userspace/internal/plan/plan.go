@@ -70,7 +70,7 @@ func (l Listeners) change(s *state.Service, do func(*state.Port, [2]netip.AddrPo
 
 // relayed returns t with the relay in the place of endpoints. The relay sees the source address of the client, so that nothing is masqueraded.
 func relayed(p *state.Port, t state.Traffic, at [2]netip.AddrPort) state.Traffic {
-	// The two classes of UDP are told apart at all times: when a class has lost its last endpoint, the base has to cut its flows, and no others.
+	// The two classes of UDP have different listeners at all times: when a class has lost its last endpoint, the base has to cut its flows, and no others.
 	if p.Protocol == state.TCP && t.Inside.Equal(&t.Outside) {
 		at[Outside] = at[Inside]
 	}
