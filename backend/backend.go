@@ -41,6 +41,18 @@ type Backend interface {
 	Disturbed() <-chan struct{}
 }
 
+// None is a dataplane that takes every state and holds nothing: the base of a layer that has no other one.
+type None struct{}
+
+// Apply implements [Backend].
+func (None) Apply(context.Context, *state.Update) (Result, error) { return Result{}, nil }
+
+// Verify implements [Backend].
+func (None) Verify(context.Context) (Result, error) { return Result{}, nil }
+
+// Disturbed implements [Backend].
+func (None) Disturbed() <-chan struct{} { return nil }
+
 // Flow is one direction of a TCP connection, as the network sees it: from the client to the endpoint.
 type Flow struct{ Client, Endpoint netip.AddrPort }
 

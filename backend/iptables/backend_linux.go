@@ -115,6 +115,11 @@ func (b *Backend) open(ctx context.Context) (err error) {
 	return err
 }
 
+// ServesLoopback reports whether NodePorts are served on loopback addresses, since the last Apply or Verify.
+func (b *Backend) ServesLoopback() bool {
+	return b.tables != nil && b.tables[state.IPv4].Settings().ServesLoopback()
+}
+
 // Close releases what the dataplane has open. What is programmed stays.
 func (b *Backend) Close() error {
 	var errs []error

@@ -43,6 +43,12 @@ func (*Backend) Faults() []error { return nil }
 // Close does nothing.
 func (*Backend) Close() error { return nil }
 
+// ServesLoopback returns false.
+func (*Backend) ServesLoopback() bool { return false }
+
+// Remove fails.
+func Remove(context.Context, bool) (bool, error) { return false, errUnsupported }
+
 // Available fails: iptables needs Linux.
 func Available() error { return errUnsupported }
 

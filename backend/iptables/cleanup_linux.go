@@ -33,6 +33,12 @@ func Cleanup(ctx context.Context) (removed bool, err error) {
 		return false, fmt.Errorf("iptables: %w", err)
 	}
 	defer func() { err = errors.Join(err, lock.Close()) }()
+	return Remove(ctx, false)
+}
+
+// Remove is Cleanup for a caller that has the lock of the network namespace ([nodelock.Acquire]), and no Backend. If keepLoopback is set, another
+// dataplane serves NodePorts on loopback addresses, and the sysctl stays as it is.
+func Remove(ctx context.Context, keepLoopback bool) (removed bool, err error) {
 	b := &Backend{log: slog.New(slog.DiscardHandler), local: localnet.Open()}
 	defer func() { err = errors.Join(err, b.Close()) }()
 	conn, err := ipset.Open()
@@ -56,8 +62,12 @@ func Cleanup(ctx context.Context) (removed bool, err error) {
 	if len(tools) == 0 {
 		return false, fmt.Errorf("iptables: there are sets of this dataplane, and so rules, which cannot be removed: %w", errors.Join(missing...))
 	}
+	unguarded := b.local.Disable
+	if keepLoopback {
+		unguarded = func() error { return nil }
+	}
 	for _, t := range tools {
-		was, err := b.clear(ctx, t, b.local.Disable)
+		was, err := b.clear(ctx, t, unguarded)
 		if err != nil {
 			return removed, fmt.Errorf("iptables: %w", err)
 		}

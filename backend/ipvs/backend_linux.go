@@ -23,6 +23,7 @@ import (
 // Backend is IPVS above another dataplane. It implements [backend.Backend].
 type Backend struct {
 	base    backend.Backend
+	retired bool // IPVS is to serve nothing any more
 	o       Options
 	log     *slog.Logger
 	addrs   *ifaddr.Watcher

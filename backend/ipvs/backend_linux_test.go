@@ -381,26 +381,29 @@ func TestChangeCostsWhatItChanges(t *testing.T) {
 	}
 }
 
-func TestDrain(t *testing.T) {
+// TestRetire: endpoints of a retired Backend go as their connections end, and it serves again when it is asked to.
+func TestRetire(t *testing.T) {
 	n := newNode(t, Options{Logger: logger(t)})
 	const vip = "10.96.0.10:80/TCP"
-	n.full(web("web", vip, "10.244.0.1:80"), web("xdns", "10.96.0.11:53/UDP", "10.244.0.1:53"))
-	n.ipvs.at(key(vip)).dests[netip.MustParseAddrPort("10.244.0.1:80")].Active = 1
-	ended := make(chan error)
-	go func() { ended <- n.Drain(t.Context()) }()
-	select {
-	case <-ended:
-		t.Fatal("ended with a connection open")
-	case <-time.After(2 * drainStep):
-	}
-	n.mu.Lock()
+	records := []*state.Service{web("web", vip, "10.244.0.1:80"), web("xdns", "10.96.0.11:53/UDP", "10.244.0.1:53")}
+	n.full(records...)
+	dest := func() *ipvs.Dest { return n.ipvs.at(key(vip)).dests[netip.MustParseAddrPort("10.244.0.1:80")] }
+	dest().Active = 1
+	n.Retire()
+	n.full(records...)
+	n.drainNow(time.Now())
 	n.wantShown(vip, "rr 10.244.0.1:80=0")
-	n.ipvs.at(key(vip)).dests[netip.MustParseAddrPort("10.244.0.1:80")].Active = 0
-	n.mu.Unlock()
-	if err := <-ended; err != nil {
-		t.Error(err)
+	if n.Carried() != 1 {
+		t.Errorf("%d servers are left, want that with a connection", n.Carried())
 	}
-	if len(n.ipvs.servers) > 0 || len(n.links.addrs) > 0 {
+	n.Resume(n.base)
+	n.full(records...)
+	n.wantShown(vip, "rr 10.244.0.1:80=1")
+	n.Retire()
+	n.full(records...)
+	dest().Active = 0
+	n.drainNow(time.Now())
+	if len(n.ipvs.servers) > 0 || len(n.links.addrs) > 0 || n.Carried() > 0 {
 		t.Errorf("servers %v and addresses %v are left", n.ipvs.servers, n.links.addrs)
 	}
 }

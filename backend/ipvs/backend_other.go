@@ -30,11 +30,20 @@ func (*Backend) Close() error { return nil }
 // Reconfigure fails.
 func (*Backend) Reconfigure(Options) error { return errUnsupported }
 
-// Drain returns at once.
-func (*Backend) Drain(context.Context) error { return nil }
+// Retire does nothing.
+func (*Backend) Retire() {}
+
+// Resume does nothing.
+func (*Backend) Resume(backend.Backend) {}
+
+// Carried returns 0.
+func (*Backend) Carried() int { return 0 }
 
 // Cleanup finds nothing.
 func Cleanup(context.Context) (bool, error) { return false, nil }
+
+// Remove fails.
+func Remove() error { return errUnsupported }
 
 // Available fails.
 func Available() error { return errUnsupported }

@@ -32,10 +32,15 @@ func Cleanup(ctx context.Context) (removed bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("ipvs: %w", err)
 	}
-	if err := errors.Join(cleanup(), lock.Close()); err != nil {
-		return false, fmt.Errorf("ipvs: %w", err)
+	return true, errors.Join(Remove(), lock.Close())
+}
+
+// Remove is Cleanup for a caller that has the lock of the network namespace ([nodelock.Acquire]), and no Backend.
+func Remove() error {
+	if err := cleanup(); err != nil {
+		return fmt.Errorf("ipvs: %w", err)
 	}
-	return true, nil
+	return nil
 }
 
 // Programmed reports whether the kernel holds anything of this package, in the calling thread's network namespace. It does not load the

@@ -2,13 +2,9 @@ package ipvs
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"maps"
-	"slices"
 	"time"
 
-	"github.com/switchyard-net/switchyard/backend/ipvs/internal/plan"
+	"github.com/switchyard-net/switchyard/backend"
 )
 
 const (
@@ -16,8 +12,6 @@ const (
 	drainPeriod = 5 * time.Second
 	// drainServers is how many virtual servers are looked at each time, at most: each takes a dump of its endpoints.
 	drainServers = 256
-	// drainStep is how often it is looked while somebody waits.
-	drainStep = 200 * time.Millisecond
 )
 
 // drain lets endpoints and servers go whose connections have ended.
@@ -34,54 +28,24 @@ func (b *Backend) drain(ctx context.Context) {
 	}
 }
 
-// Drain is for when no new connection comes to IPVS any more, because another dataplane ahead of it takes them all. It lets all endpoints go as
-// their connections end, and returns when none is left, or when ctx ends. No Apply or Verify may follow. What is left then ends with [Cleanup].
-func (b *Backend) Drain(ctx context.Context) error {
-	if err := b.retire(); err != nil {
-		return fmt.Errorf("ipvs: %w", err)
-	}
-	tick := time.NewTicker(drainStep)
-	defer tick.Stop()
-	for {
-		b.drainNow(time.Now())
-		b.mu.Lock()
-		left := len(b.servers.byKey)
-		b.mu.Unlock()
-		if left == 0 {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
-	}
-}
+// Retire has IPVS take nothing new: another dataplane ahead of it takes all connections by now, and the base is not this one's any more. With
+// the next Apply, which must be of a full update, endpoints begin to go as their connections end. Flows of UDP go on to those that their Service keeps.
+func (b *Backend) Retire() { b.above(backend.None{}, true) }
 
-// retire has no server take new connections. Flows of UDP to their endpoints go on.
-func (b *Backend) retire() error {
+// Resume undoes Retire, above a base that may be another one than before. Nothing changes before the next Apply, which must be of a full update.
+func (b *Backend) Resume(base backend.Backend) { b.above(base, false) }
+
+func (b *Backend) above(base backend.Backend, retired bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	now := time.Now()
-	var ended []plan.Key
-	for _, v := range b.servers.byKey {
-		if v.want != nil {
-			v.keep, v.want = v.want.Endpoints, nil
-		}
-		b.show(v)
-	}
-	// New connections to their addresses are another dataplane's, which is ahead: whatever reaches the tables it did not take.
-	if err := b.tables.flush(true); err != nil {
-		return err
-	}
-	var errs []error
-	for _, k := range slices.SortedFunc(maps.Keys(b.servers.byKey), plan.Key.Compare) {
-		errs = append(errs, b.servers.sync(k, now))
-		if b.servers.byKey[k] == nil {
-			ended = append(ended, k)
-		}
-	}
-	return errors.Join(append(errs, b.release(ended))...)
+	b.base, b.retired, b.known = base, retired, false
+}
+
+// Carried returns how many virtual servers there are: those of a Backend that is retired carry connections. It may be called at any time.
+func (b *Backend) Carried() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.servers.byKey)
 }
 
 func (b *Backend) drainNow(now time.Time) {

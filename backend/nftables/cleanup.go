@@ -27,6 +27,12 @@ func Cleanup(ctx context.Context) (removed bool, err error) {
 		return false, fmt.Errorf("nftables: %w", err)
 	}
 	defer func() { err = errors.Join(err, lock.Close()) }()
+	return Remove(false)
+}
+
+// Remove is Cleanup for a caller that has the lock of the network namespace ([nodelock.Acquire]), and no Backend. If keepLoopback is set, another
+// dataplane serves NodePorts on loopback addresses, and the sysctl stays as it is.
+func Remove(keepLoopback bool) (removed bool, err error) {
 	conn, err := nft.Dial()
 	if err != nil {
 		return false, fmt.Errorf("nftables: %w", err)
@@ -49,7 +55,7 @@ func Cleanup(ctx context.Context) (removed bool, err error) {
 		}
 		loopback = loopback || ruleset.ServesLoopback(sk)
 	}
-	if loopback {
+	if loopback && !keepLoopback {
 		local := localnet.Open()
 		if err := errors.Join(local.Disable(), local.Close()); err != nil {
 			return false, fmt.Errorf("nftables: %w", err)

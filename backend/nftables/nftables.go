@@ -260,6 +260,9 @@ func (b *Backend) Faults() []error {
 	return nil
 }
 
+// ServesLoopback reports whether NodePorts are served on loopback addresses, since the last Apply or Verify.
+func (b *Backend) ServesLoopback() bool { return b.mirror.ServesLoopback() }
+
 // Close releases the sockets. What is programmed stays.
 func (b *Backend) Close() error {
 	var errs []error

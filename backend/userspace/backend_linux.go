@@ -48,7 +48,7 @@ func New(base backend.Backend, o Options) (*Backend, error) {
 		if len(o.Listen) == 0 {
 			return nil, errors.New("userspace: without a base, Options.Listen must name what to serve")
 		}
-		base = none{}
+		base = backend.None{}
 	}
 	b := &Backend{base: base, o: o, log: o.Logger, listeners: plan.Listeners{}}
 	if err := b.open(o); err != nil {
@@ -56,15 +56,6 @@ func New(base backend.Backend, o Options) (*Backend, error) {
 	}
 	return b, nil
 }
-
-// none is the base of a relay that listens on addresses of the host.
-type none struct{}
-
-func (none) Apply(context.Context, *state.Update) (backend.Result, error) {
-	return backend.Result{}, nil
-}
-func (none) Verify(context.Context) (backend.Result, error) { return backend.Result{}, nil }
-func (none) Disturbed() <-chan struct{}                     { return nil }
 
 func (b *Backend) open(o Options) (err error) {
 	if len(o.Listen) > 0 {
@@ -276,6 +267,20 @@ func (b *Backend) Release(ctx context.Context) error {
 	}
 	return nil
 }
+
+// Retire has the relay take nothing new: another dataplane takes all connections by now, and the base is not this one's any more. Apply and Verify
+// go on: what is carried ends when its endpoint has gone. The other dataplane needs records with [Backend.Lingering].
+func (b *Backend) Retire() { b.base = backend.None{} }
+
+// Resume undoes Retire, above a base that may be another one than before. Nothing changes before the next Apply, which must be of a full update.
+func (b *Backend) Resume(base backend.Backend) { b.base = base }
+
+// Lingering returns s for another dataplane that takes new connections while this one is retired: its record has the relay among the endpoints
+// whose connections go on.
+func (b *Backend) Lingering(s *state.Service) *state.Service { return b.listeners.Released(s) }
+
+// Carried returns how many connections and flows the relay carries. It may be called at any time.
+func (b *Backend) Carried() int { return b.relay.carried() }
 
 // drainPeriod is how often Drain counts what is left.
 const drainPeriod = 20 * time.Millisecond

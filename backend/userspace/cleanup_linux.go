@@ -22,6 +22,11 @@ func Cleanup(ctx context.Context) (removed bool, err error) {
 		return false, fmt.Errorf("userspace: %w", err)
 	}
 	defer func() { err = errors.Join(err, lock.Close()) }()
+	return Remove()
+}
+
+// Remove is Cleanup for a caller that has the lock of the network namespace ([nodelock.Acquire]), and no Backend.
+func Remove() (removed bool, err error) {
 	a, err := openAddresses(DefaultAddresses())
 	if err == nil {
 		defer a.close()

@@ -61,6 +61,8 @@ type Settings struct {
 	Excluded []netip.Prefix
 	// Local are the addresses of this machine, sorted. What else listens on them must go on, so that IPVS does not get them.
 	Local []netip.Addr
+	// Retired is set if IPVS is to serve nothing any more.
+	Retired bool
 	// Connections is set if the base needs to know all endpoints of a TCP port whose frontends it has not, because it resets connections to
 	// those that it does not know.
 	Connections bool
@@ -68,7 +70,8 @@ type Settings struct {
 
 // Equal reports whether two settings divide every record alike.
 func (o *Settings) Equal(p *Settings) bool {
-	return slices.Equal(o.Excluded, p.Excluded) && slices.Equal(o.Local, p.Local) && o.Connections == p.Connections
+	return slices.Equal(o.Excluded, p.Excluded) && slices.Equal(o.Local, p.Local) && o.Connections == p.Connections &&
+		o.Retired == p.Retired
 }
 
 // Serves reports whether an address may be that of a virtual server of ours.
@@ -76,7 +79,7 @@ func (o *Settings) Serves(addr netip.Addr) bool {
 	if _, local := slices.BinarySearchFunc(o.Local, addr, netip.Addr.Compare); local {
 		return false
 	}
-	return !o.Excludes(addr)
+	return !o.Retired && !o.Excludes(addr)
 }
 
 // Excludes reports whether virtual servers at an address are others'.
