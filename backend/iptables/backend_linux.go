@@ -15,6 +15,7 @@ import (
 	"github.com/switchyard-net/switchyard/backend/iptables/internal/rules"
 	"github.com/switchyard-net/switchyard/internal/kernel/ipset"
 	"github.com/switchyard-net/switchyard/internal/kernel/localnet"
+	"github.com/switchyard-net/switchyard/internal/kernel/namespace"
 	"github.com/switchyard-net/switchyard/kernel/conntrack"
 	"github.com/switchyard-net/switchyard/kernel/flowcutter"
 	"github.com/switchyard-net/switchyard/kernel/ifaddr"
@@ -26,7 +27,7 @@ import (
 type Backend struct {
 	o       Options // as they were given
 	log     *slog.Logger
-	inside  *namespace
+	inside  *namespace.Namespace
 	tool    *tool
 	sets    sets
 	flows   *conntrack.Conn
@@ -78,7 +79,7 @@ func New(ctx context.Context, o Options) (_ *Backend, err error) {
 }
 
 func (b *Backend) open(ctx context.Context) (err error) {
-	if b.inside, err = currentNamespace(); err != nil {
+	if b.inside, err = namespace.Current(); err != nil {
 		return err
 	}
 	if !b.o.Locked {
@@ -139,7 +140,7 @@ func (b *Backend) Close() error {
 		b.sets.Close()
 	}
 	if b.inside != nil {
-		errs = append(errs, b.inside.close())
+		errs = append(errs, b.inside.Close())
 	}
 	return errors.Join(append(errs, b.local.Close(), b.lock.Close())...) // the lock last: until here, the tables are ours
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/switchyard-net/switchyard/backend/iptables/internal/rules"
 	"github.com/switchyard-net/switchyard/internal/kernel/ipset"
 	"github.com/switchyard-net/switchyard/internal/kernel/localnet"
+	"github.com/switchyard-net/switchyard/internal/kernel/namespace"
 	"github.com/switchyard-net/switchyard/kernel/nodelock"
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -46,7 +47,7 @@ func Remove(ctx context.Context, keepLoopback bool) (removed bool, err error) {
 		return false, fmt.Errorf("iptables: %w", err)
 	}
 	b.sets = conn
-	if b.inside, err = currentNamespace(); err != nil {
+	if b.inside, err = namespace.Current(); err != nil {
 		return false, fmt.Errorf("iptables: %w", err)
 	}
 	var tools []*tool

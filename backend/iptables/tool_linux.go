@@ -11,13 +11,14 @@ import (
 
 	"github.com/switchyard-net/switchyard/backend/iptables/internal/rules"
 	"github.com/switchyard-net/switchyard/internal/kernel/ipset"
+	"github.com/switchyard-net/switchyard/internal/kernel/namespace"
 	"github.com/switchyard-net/switchyard/state"
 )
 
 // tool are the programs of one variant of iptables.
 type tool struct {
 	variant Variant
-	inside  *namespace
+	inside  *namespace.Namespace
 	paths   map[string]string
 }
 
@@ -25,7 +26,7 @@ type tool struct {
 const install = "install the package iptables, which has both variants, or use an image that has it"
 
 // newTool looks for the programs of a variant.
-func newTool(v Variant, inside *namespace) (*tool, error) {
+func newTool(v Variant, inside *namespace.Namespace) (*tool, error) {
 	t := &tool{variant: v, inside: inside, paths: map[string]string{}}
 	for _, f := range families {
 		for _, what := range []string{"save", "restore"} {
@@ -67,7 +68,7 @@ func (t *tool) run(ctx context.Context, f state.Family, what string, input strin
 	cmd := exec.CommandContext(ctx, t.paths[name], args...)
 	var out, complaint bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &out, &complaint
-	err := t.inside.start(cmd)
+	err := t.inside.Do(cmd.Start)
 	if err == nil {
 		err = cmd.Wait()
 	}
@@ -124,7 +125,7 @@ func Available() error {
 
 // pick returns the variant to use: that which is asked for, else the one that has rules already. It goes by the same signs as the wrappers that
 // distributions of Kubernetes have: the kubelet's hints, then which of the two has more rules.
-func pick(ctx context.Context, v Variant, inside *namespace) (*tool, error) {
+func pick(ctx context.Context, v Variant, inside *namespace.Namespace) (*tool, error) {
 	if v != Automatic {
 		return newTool(v, inside)
 	}

@@ -34,6 +34,7 @@ var arrows = []arrow{
 	{"kernel/nodelock", []string{"internal/kernel/nft"}},
 	{"internal/kernel/localnet", nil},
 	{"internal/kernel/ipset", []string{"state"}},
+	{"internal/kernel/namespace", nil},
 	{"kernel/flowcutter", []string{"state", "kernel/staleflows"}},
 	{"backend/nftables", []string{"state", "backend", "kernel/flowcutter", "internal/kernel/localnet", "internal/kernel/nft", "kernel/ifaddr", "kernel/conntrack", "kernel/nodelock", "field"}},
 	// It is pure, and knows nothing of the dataplane that carries its plans out.
@@ -57,7 +58,7 @@ var arrows = []arrow{
 
 	// The configuration: each dataplane owns its section, and the versions of files do not know each other.
 	{"field", nil},
-	{"backend/iptables", []string{"state", "backend", "kernel/flowcutter", "internal/kernel/ipset", "internal/kernel/localnet", "internal/kernel/nft", "kernel/ifaddr", "kernel/conntrack", "kernel/nodelock", "field"}},
+	{"backend/iptables", []string{"state", "backend", "kernel/flowcutter", "internal/kernel/ipset", "internal/kernel/localnet", "internal/kernel/namespace", "internal/kernel/nft", "kernel/ifaddr", "kernel/conntrack", "kernel/nodelock", "field"}},
 	// It is pure, as that of nftables.
 	{"backend/iptables/internal/rules", []string{"state", "internal/kernel/ipset"}},
 	{"backend/ipvs", []string{"state", "backend", "internal/kernel/ipvs", "internal/kernel/nft", "kernel/ifaddr", "kernel/conntrack", "kernel/nodelock", "kernel/staleflows", "field"}},

@@ -1,0 +1,16 @@
+//go:build !linux
+
+// Package namespace has work done in a network namespace, which only Linux has.
+package namespace
+
+// Namespace is all of the machine.
+type Namespace struct{}
+
+// Current returns it.
+func Current() (*Namespace, error) { return &Namespace{}, nil }
+
+// Do calls fn.
+func (*Namespace) Do(fn func() error) error { return fn() }
+
+// Close does nothing.
+func (*Namespace) Close() error { return nil }
