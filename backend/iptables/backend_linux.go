@@ -9,8 +9,6 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/backend/iptables/internal/rules"
 	"github.com/switchyard-net/switchyard/internal/kernel/ipset"
@@ -84,11 +82,9 @@ func (b *Backend) open(ctx context.Context) (err error) {
 	}
 	if !b.o.Locked {
 		b.lock, err = nodelock.Acquire(ctx, nodelock.Options{Logger: b.log, Program: b.o.Program, Wait: b.o.TakeOver})
-		switch _, inUse := errors.AsType[*nodelock.InUseError](err); {
-		case err == nil:
-		case !inUse && (errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPROTONOSUPPORT)):
+		if errors.Is(err, errors.ErrUnsupported) {
 			b.log.Info("this kernel has no nf_tables, which would keep a second process from programming this network namespace", "error", err)
-		default:
+		} else if err != nil {
 			return err
 		}
 	}

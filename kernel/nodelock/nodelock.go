@@ -38,16 +38,20 @@ type Options struct {
 }
 
 // Acquire makes this process the one that programs the calling thread's network namespace. If another one is, it waits for its end, or
-// until ctx ends, and then returns an error that wraps a [InUseError]. It needs CAP_NET_ADMIN and Linux 5.12.
+// until ctx ends, and then returns an error that wraps a [InUseError]. It needs CAP_NET_ADMIN and Linux 5.12: the error
+// wraps [errors.ErrUnsupported] where the kernel lacks what it takes.
 func Acquire(ctx context.Context, o Options) (*Lock, error) {
 	conn, err := nft.Dial()
-	if err != nil {
-		return nil, err
+	if err == nil {
+		if err = lock(ctx, conn, o); err == nil {
+			return &Lock{conn}, nil
+		}
+		err = errors.Join(err, conn.Close())
 	}
-	if err := lock(ctx, conn, o); err != nil {
-		return nil, errors.Join(err, conn.Close())
+	if isUnsupported(err) {
+		err = fmt.Errorf("%w: %w", errors.ErrUnsupported, err)
 	}
-	return &Lock{conn}, nil
+	return nil, err
 }
 
 // Close lets others have the lock. That of nil does nothing.
@@ -69,6 +73,13 @@ const lockFlags = nft.Owned | nft.Dormant
 
 const lockPeriod = 2 * time.Millisecond
 
+const (
+	// attempts is how often the kernel may fail, with a pause in between that doubles: what it refuses for a moment, for want of memory or
+	// because of another commit, must not end a start.
+	attempts   = 6
+	firstPause = 10 * time.Millisecond
+)
+
 // kernel is what a lock needs of a [nft.Conn].
 type kernel interface {
 	Table(nft.Table) (nft.TableInfo, error)
@@ -82,13 +93,25 @@ func lock(ctx context.Context, k kernel, o Options) error {
 	defer expired.Stop()
 	again := time.NewTicker(lockPeriod)
 	defer again.Stop()
-	for waiting := false; ; waiting = true {
+	failures, pause := 0, firstPause
+	for waiting := false; ; {
 		err := tryLock(k, o.Program)
 		inUse, ok := errors.AsType[*InUseError](err)
 		if !ok {
-			return err
+			if failures++; err == nil || failures == attempts || isUnsupported(err) || errors.Is(err, syscall.EPERM) {
+				return err
+			}
+			o.Logger.Warn("cannot lock this network namespace, trying again", "pause", pause, "error", err)
+			select {
+			case <-ctx.Done():
+				return errors.Join(context.Cause(ctx), err)
+			case <-time.After(pause):
+			}
+			pause *= 2
+			continue
 		}
 		if !waiting && o.Wait > 0 {
+			waiting = true
 			o.Logger.Info("waiting for the end of the process that programs this network namespace", "process", inUse.Holder, "for", o.Wait)
 		}
 		select {
@@ -99,6 +122,11 @@ func lock(ctx context.Context, k kernel, o Options) error {
 		case <-again.C:
 		}
 	}
+}
+
+// isUnsupported reports whether an error of the kernel is that it has no nf_tables, or none that can keep a table for one process.
+func isUnsupported(err error) bool {
+	return errors.Is(err, syscall.EOPNOTSUPP) || errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.EPROTONOSUPPORT)
 }
 
 func tryLock(k kernel, program string) error {
