@@ -200,9 +200,9 @@ func TestDiff(t *testing.T) {
 	old, now := Default(), Default()
 	now.Mode, now.Linux.MasqueradeAll, now.SyncPeriod = ModeIPVS, true, duration(time.Minute)
 	now.IPVS.ExcludeCIDRs = []netip.Prefix{} // the same as none
-	now.IPVS.Scheduler, now.Winkernel.EnableDSR = "lc", true
+	now.IPVS.Scheduler, now.Winkernel.EnableDSR, now.Logging.Format = "lc", true, "json"
 	live, restart, none := Diff(old, now)
-	if !slices.Equal(none, []string{"winkernel.enableDSR"}) || !slices.Equal(live, []string{"ipvs.scheduler", "linux.masqueradeAll", "syncPeriod"}) || !slices.Equal(restart, []string{"mode"}) {
+	if !slices.Equal(none, []string{"winkernel.enableDSR"}) || !slices.Equal(live, []string{"ipvs.scheduler", "linux.masqueradeAll", "mode", "syncPeriod"}) || !slices.Equal(restart, []string{"logging.format"}) {
 		t.Errorf("Diff = %v, %v, %v", live, restart, none)
 	}
 }

@@ -106,8 +106,8 @@ var effects = map[string]effect{
 	"enableProfiling":             effectLive,
 	"showHiddenMetricsForVersion": effectNone,
 
-	"mode":                               effectRestart,
-	"allowModeFallback":                  effectRestart,
+	"mode":                               effectLive,
+	"allowModeFallback":                  effectLive,
 	"detectLocalMode":                    effectLive,
 	"detectLocal.clusterCIDRs":           effectLive,
 	"detectLocal.bridgeInterface":        effectLive,

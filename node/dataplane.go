@@ -55,6 +55,9 @@ type DataplaneOptions struct {
 	// OnIPTablesRules is to be called with how many rules a table of iptables has, and how many were written, for the metrics. It is not nil. See
 	// [iptables.Options].
 	OnIPTablesRules func(table string, f state.Family, total, written int)
+
+	// commit is [ipvs.Options].Commit.
+	commit func(fn func() error) error
 }
 
 // DataplaneError is why [New] cannot open the dataplane of a mode: for want of rights, of something in the kernel, or because another
@@ -72,11 +75,16 @@ type dataplane struct {
 	mode config.Mode
 	// metrics is what /proxyMode and the metrics call the mode.
 	metrics string
-	// open makes the dataplane of the calling thread's network namespace.
-	open func(ctx context.Context, c *config.Config, o DataplaneOptions) (Dataplane, error)
+	// open makes the dataplane of the calling thread's network namespace. base is nil for one that is not above it.
+	open func(ctx context.Context, c *config.Config, o DataplaneOptions, base *nftablesDataplane) (Dataplane, error)
+	// above is set if the dataplane is nftables, or a layer above it.
+	above bool
 	// cleanup removes all that the dataplane ever puts into the kernel, and reports whether there was anything. It is nil if that of another
 	// mode does.
 	cleanup func(ctx context.Context) (removed bool, err error)
+	// remove does so in a process that has the lock of the network namespace, and leaves the sysctl for NodePorts on loopback addresses as it is
+	// if keepLoopback is set.
+	remove func(ctx context.Context, keepLoopback bool) error
 	// programmed reports whether the kernel holds anything of the dataplane. It is nil if that of another mode does.
 	programmed func() (bool, error)
 	// available returns why the dataplane cannot run on this node, so that [config.Config.AllowModeFallback] counts. It is nil if it always can.
@@ -88,12 +96,33 @@ func dataplanes(goos string) []dataplane {
 	switch goos {
 	case "linux":
 		return []dataplane{
-			{config.ModeNFTables, metrics.ModeNFTables, openNFTables, nftables.Cleanup, nftables.Programmed, nil},
-			{config.ModeIPVS, metrics.ModeIPVS, openIPVS, ipvs.Cleanup, ipvs.Programmed, ipvs.Available},
-			// Its hooks end with the process.
-			{config.ModeEBPF, metrics.ModeEBPF, openEBPF, nil, nil, nil},
-			{config.ModeIPTables, metrics.ModeIPTables, openIPTables, iptables.Cleanup, iptables.Programmed, iptables.Available},
-			{config.ModeUserspace, metrics.ModeUserspace, openUserspace, userspace.Cleanup, userspace.Programmed, nil},
+			{
+				mode: config.ModeNFTables, metrics: metrics.ModeNFTables, above: true,
+				open: func(_ context.Context, _ *config.Config, _ DataplaneOptions, base *nftablesDataplane) (Dataplane, error) {
+					return base, nil
+				},
+				cleanup: nftables.Cleanup, programmed: nftables.Programmed,
+				remove: func(_ context.Context, keepLoopback bool) error { _, err := nftables.Remove(keepLoopback); return err },
+			},
+			{
+				mode: config.ModeIPVS, metrics: metrics.ModeIPVS, above: true, open: openIPVS,
+				cleanup: ipvs.Cleanup, programmed: ipvs.Programmed, available: ipvs.Available,
+				remove: func(context.Context, bool) error { return ipvs.Remove() },
+			},
+			{mode: config.ModeEBPF, metrics: metrics.ModeEBPF, above: true, open: openEBPF}, // its hooks end with the process
+			{
+				mode: config.ModeIPTables, metrics: metrics.ModeIPTables, open: openIPTables,
+				cleanup: iptables.Cleanup, programmed: iptables.Programmed, available: iptables.Available,
+				remove: func(ctx context.Context, keepLoopback bool) error {
+					_, err := iptables.Remove(ctx, keepLoopback)
+					return err
+				},
+			},
+			{
+				mode: config.ModeUserspace, metrics: metrics.ModeUserspace, above: true, open: openUserspace,
+				cleanup: userspace.Cleanup, programmed: userspace.Programmed,
+				remove: func(context.Context, bool) error { _, err := userspace.Remove(); return err },
+			},
 		}
 	}
 	return nil
@@ -159,22 +188,14 @@ type nftablesDataplane struct {
 	options DataplaneOptions
 }
 
-func openNFTables(ctx context.Context, c *config.Config, o DataplaneOptions) (Dataplane, error) {
-	b, err := nftables.New(ctx, nftablesOptions(c, o))
-	if err != nil {
-		return nil, err
-	}
-	return nftablesDataplane{b, o}, nil
-}
-
 // Reconfigure implements [Dataplane].
-func (d nftablesDataplane) Reconfigure(c *config.Config) error {
+func (d *nftablesDataplane) Reconfigure(c *config.Config) error {
 	return d.Backend.Reconfigure(nftablesOptions(c, d.options))
 }
 
 func nftablesOptions(c *config.Config, o DataplaneOptions) nftables.Options {
 	return nftables.Options{
-		Logger: o.Logger, Program: o.Program, TakeOver: o.TakeOver, OnFlowsCut: o.OnFlowsCut,
+		Logger: o.Logger, Locked: true, OnFlowsCut: o.OnFlowsCut,
 		ResetRemoved: c.ResetConnectionsToRemovedEndpoints && o.TCPLingers, OnResets: o.OnResets,
 		MasqueradeBit: new(int(c.MasqueradeBit())), MaxAffinityClients: int(c.NFTables.MaxAffinityClients),
 	}
@@ -182,6 +203,8 @@ func nftablesOptions(c *config.Config, o DataplaneOptions) nftables.Options {
 
 // dataplaneSettings are those of c that a dataplane and [backend.Run] go by: if none of them changes, they go on undisturbed.
 type dataplaneSettings struct {
+	mode             config.Mode
+	fallback         bool
 	detector         state.LocalDetector // a part of the node, as nodePorts
 	nodePorts        state.NodePortAddresses
 	own              [2]bool // whether c sets the two
@@ -197,6 +220,7 @@ type dataplaneSettings struct {
 func settingsOf(c *config.Config) dataplaneSettings {
 	detector, nodePorts := ownSettings(c)
 	s := dataplaneSettings{
+		mode: c.Mode, fallback: c.AllowModeFallback,
 		detector: c.LocalDetector(), nodePorts: c.NodePorts(), own: [2]bool{detector != nil, nodePorts != nil},
 		bit: c.MasqueradeBit(), clients: c.NFTables.MaxAffinityClients, reset: c.ResetConnectionsToRemovedEndpoints,
 		verify: c.SyncPeriod.Duration, interval: c.CommitInterval(),

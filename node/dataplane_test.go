@@ -87,7 +87,7 @@ func TestIPVSGoesByItsSection(t *testing.T) {
 func TestRelayGoesByItsSection(t *testing.T) {
 	c := config.Default()
 	c.Mode, c.Userspace.Policy, c.Userspace.MaxConnections, c.ResetConnectionsToRemovedEndpoints = config.ModeUserspace, "LeastConnections", 7, true
-	o := (&userspaceDataplane{options: DataplaneOptions{TCPLingers: true}}).relay(c)
+	o := relayOptions(c, DataplaneOptions{TCPLingers: true})
 	if o.Policy != userspace.LeastConnections || o.MaxConnections != 7 || !o.ResetRemoved {
 		t.Errorf("the options are %+v", o)
 	}

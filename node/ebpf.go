@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 
 	"github.com/switchyard-net/switchyard/backend/ebpf"
-	"github.com/switchyard-net/switchyard/backend/nftables"
 	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/ops/metrics"
 )
@@ -16,25 +14,21 @@ import (
 // does all of it, and that is no fault.
 type ebpfDataplane struct {
 	*ebpf.Backend
-	base       nftablesDataplane
+	base       *nftablesDataplane
+	options    DataplaneOptions
 	namespaces *ebpf.Namespaces // nil if all that the kernel has are this node's
 }
 
-func openEBPF(ctx context.Context, c *config.Config, o DataplaneOptions) (Dataplane, error) {
-	d := &ebpfDataplane{base: nftablesDataplane{options: o}}
+func openEBPF(_ context.Context, c *config.Config, o DataplaneOptions, base *nftablesDataplane) (Dataplane, error) {
+	d := &ebpfDataplane{base: base, options: o}
 	var err error
 	if path := c.EBPF.NamespaceMap; path != "" {
 		if d.namespaces, err = ebpf.OpenNamespaces(path); err != nil {
 			return nil, fmt.Errorf("ebpf.namespaceMap: %w; pin the map first, or leave the field out", err)
 		}
 	}
-	options := nftablesOptions(c, o)
-	options.OnGone = d.gone
-	if d.base.Backend, err = nftables.New(ctx, options); err != nil {
+	if d.Backend, err = ebpf.New(base, d.hooks(c)); err != nil {
 		return nil, errors.Join(err, d.closeNamespaces())
-	}
-	if d.Backend, err = ebpf.New(d.base, d.hooks(c)); err != nil {
-		return nil, errors.Join(err, d.base.Close(), d.closeNamespaces())
 	}
 	return d, nil
 }
@@ -42,25 +36,19 @@ func openEBPF(ctx context.Context, c *config.Config, o DataplaneOptions) (Datapl
 // hooks returns the options of the hooks.
 func (d *ebpfDataplane) hooks(c *config.Config) ebpf.Options {
 	o := ebpf.Options{
-		Logger: d.base.options.Logger, CgroupPath: c.EBPF.CgroupPath, NodeOnly: !c.EBPF.Pods, Namespaces: d.namespaces,
+		Logger: d.options.Logger, CgroupPath: c.EBPF.CgroupPath, NodeOnly: !c.EBPF.Pods, Namespaces: d.namespaces,
 	}
 	for _, port := range c.EBPF.MeshPorts {
 		o.MeshPorts = append(o.MeshPorts, uint16(port))
 	}
-	if nftablesOptions(c, d.base.options).ResetRemoved {
+	if nftablesOptions(c, d.options).ResetRemoved {
 		o.ResetFlows = d.base.ResetFlows
 	}
 	return o
 }
 
-// gone has connections reset that hooks have translated to endpoints which are gone. nftables calls it, in Apply.
-func (d *ebpfDataplane) gone(endpoints []netip.AddrPort) { d.Gone(endpoints) }
-
 // Reconfigure implements [Dataplane].
 func (d *ebpfDataplane) Reconfigure(c *config.Config) error {
-	if err := d.base.Reconfigure(c); err != nil {
-		return err
-	}
 	d.Backend.Reconfigure(d.hooks(c))
 	return nil
 }
@@ -84,9 +72,9 @@ func (d *ebpfDataplane) measured() metrics.SocketHooks {
 	}
 }
 
-// Close implements [Dataplane]. The hooks are gone first: what they did, nftables does from then on.
+// Close implements [Dataplane]. What the hooks did, nftables does from then on.
 func (d *ebpfDataplane) Close() error {
-	return errors.Join(d.Backend.Close(), d.base.Close(), d.closeNamespaces())
+	return errors.Join(d.Backend.Close(), d.closeNamespaces())
 }
 
 func (d *ebpfDataplane) closeNamespaces() error {

@@ -13,8 +13,8 @@ type iptablesDataplane struct {
 	options DataplaneOptions
 }
 
-func openIPTables(ctx context.Context, c *config.Config, o DataplaneOptions) (Dataplane, error) {
-	d := iptablesDataplane{options: o}
+func openIPTables(ctx context.Context, c *config.Config, o DataplaneOptions, _ *nftablesDataplane) (Dataplane, error) {
+	d := &iptablesDataplane{options: o}
 	var err error
 	if d.Backend, err = iptables.New(ctx, d.of(c)); err != nil {
 		return nil, err
@@ -23,15 +23,17 @@ func openIPTables(ctx context.Context, c *config.Config, o DataplaneOptions) (Da
 }
 
 // Reconfigure implements [Dataplane].
-func (d iptablesDataplane) Reconfigure(c *config.Config) error { return d.Backend.Reconfigure(d.of(c)) }
+func (d *iptablesDataplane) Reconfigure(c *config.Config) error {
+	return d.Backend.Reconfigure(d.of(c))
+}
 
 // of returns the options of the dataplane. LocalhostNodePorts is a part of the states' NodePort addresses.
-func (d iptablesDataplane) of(c *config.Config) iptables.Options {
+func (d *iptablesDataplane) of(c *config.Config) iptables.Options {
 	if c.ResetConnectionsToRemovedEndpoints {
 		d.options.Logger.Warn("resetConnectionsToRemovedEndpoints has no effect in mode iptables", "remedy", "set mode to nftables, or the field to false")
 	}
 	return iptables.Options{
-		Logger: d.options.Logger, Program: d.options.Program, TakeOver: d.options.TakeOver, OnFlowsCut: d.options.OnFlowsCut,
+		Logger: d.options.Logger, Locked: true, OnFlowsCut: d.options.OnFlowsCut,
 		OnRules: d.options.OnIPTablesRules, MasqueradeBit: new(int(c.MasqueradeBit())),
 	}
 }

@@ -2,36 +2,27 @@ package node
 
 import (
 	"context"
-	"errors"
-	"sync/atomic"
 
 	"github.com/switchyard-net/switchyard/backend/ipvs"
-	"github.com/switchyard-net/switchyard/backend/nftables"
 	"github.com/switchyard-net/switchyard/config"
-	"github.com/switchyard-net/switchyard/state"
 )
 
 // ipvsDataplane is IPVS above the nftables dataplane, in terms of the configuration.
 type ipvsDataplane struct {
 	*ipvs.Backend
-	base nftablesDataplane
+	base    *nftablesDataplane
+	options DataplaneOptions
 }
 
-func openIPVS(ctx context.Context, c *config.Config, o DataplaneOptions) (Dataplane, error) {
-	d := &ipvsDataplane{base: nftablesDataplane{options: o}}
-	options := nftablesOptions(c, o)
-	var above atomic.Pointer[ipvs.Backend]
-	options.Elsewhere = func(k state.FrontendKey) bool { b := above.Load(); return b != nil && b.Serves(k) }
+func openIPVS(_ context.Context, c *config.Config, o DataplaneOptions, base *nftablesDataplane) (Dataplane, error) {
+	d := &ipvsDataplane{base: base, options: o}
+	own := ipvsOptions(c, o)
+	own.Commit = o.commit
 	var err error
-	if d.base.Backend, err = nftables.New(ctx, options); err != nil {
+	d.Backend, err = ipvs.New(aboveBase(base), own)
+	if err != nil {
 		return nil, err
 	}
-	own := ipvsOptions(c, o)
-	own.Commit = d.base.Commit
-	if d.Backend, err = ipvs.New(d.base, own); err != nil {
-		return nil, errors.Join(err, d.base.Close())
-	}
-	above.Store(d.Backend)
 	return d, nil
 }
 
@@ -45,14 +36,13 @@ func ipvsOptions(c *config.Config, o DataplaneOptions) ipvs.Options {
 
 // Reconfigure implements [Dataplane]. IPVS may lack the scheduler: then nothing has changed yet.
 func (d *ipvsDataplane) Reconfigure(c *config.Config) error {
-	if err := d.Backend.Reconfigure(ipvsOptions(c, d.base.options)); err != nil {
-		return err
-	}
-	return d.base.Reconfigure(c)
+	return d.Backend.Reconfigure(ipvsOptions(c, d.options))
 }
 
 // Faults implements [Dataplane].
 func (d *ipvsDataplane) Faults() []error { return d.base.Faults() }
 
-// Close implements [Dataplane].
-func (d *ipvsDataplane) Close() error { return errors.Join(d.Backend.Close(), d.base.Close()) }
+func (d *ipvsDataplane) resume(base *nftablesDataplane) {
+	d.base = base
+	d.Resume(base)
+}

@@ -158,9 +158,10 @@ type Node struct {
 	// config is in use. It is never modified, but replaced, by the goroutine of followRequests, and so is pipeline.
 	config   atomic.Pointer[config.Config]
 	pipeline atomic.Pointer[pipeline]
-	// mode is that of dataplane, which serves all pipelines, one after the other: the kernel keeps others from its tables while it is
-	// open. In a Server or Relay it is nil.
-	mode      string
+	// mode is what metrics and /proxyMode call the mode of dataplane.
+	mode atomic.Value // string
+	// dataplane serves all pipelines, one after the other: the kernel keeps others from its tables while it is open. In a Server or Relay it is
+	// nil.
 	dataplane Dataplane
 
 	files                        shares
@@ -208,6 +209,10 @@ func New(ctx context.Context, o Options) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
+	n.mode.Store("none")
+	if chosen != nil {
+		n.mode.Store(chosen.metrics)
+	}
 	origin, err := n.originOf(o.Config)
 	if err != nil {
 		return nil, err
@@ -220,11 +225,7 @@ func New(ctx context.Context, o Options) (*Node, error) {
 	n.pipeline.Store(p)
 	if chosen != nil {
 		// Before anything is served: a predecessor that is still running uses the same ports.
-		n.dataplane, err = chosen.open(ctx, o.Config, DataplaneOptions{
-			Logger: n.log, Program: o.Program, TakeOver: o.TakeOver, OnFlowsCut: n.registry.Conntrack,
-			TCPLingers: o.States == nil, OnResets: n.registry.Resets,
-			OnIPTablesRules: n.registry.IPTablesRules,
-		})
+		n.dataplane, err = n.openDataplane(ctx, chosen)
 		if err != nil {
 			p.close()
 			return nil, &DataplaneError{chosen.mode, err}
@@ -252,15 +253,70 @@ func (n *Node) answersPorts() bool {
 	return n.o.Role == Proxy
 }
 
+// openDataplane opens the dataplane that was chosen, or that of the caller.
+func (n *Node) openDataplane(ctx context.Context, chosen *dataplane) (Dataplane, error) {
+	c, o := n.o.Config, DataplaneOptions{
+		Logger: n.log, Program: n.o.Program, TakeOver: n.o.TakeOver, OnFlowsCut: n.registry.Conntrack,
+		TCPLingers: n.o.States == nil, OnResets: n.registry.Resets, OnIPTablesRules: n.registry.IPTablesRules,
+	}
+	switch {
+	case n.o.Dataplane != nil:
+		return n.o.Dataplane(ctx, c, o)
+	case isStandalone(c):
+		return openStandaloneRelay(c, o)
+	}
+	d, err := openSwitchable(ctx, *chosen, c, o)
+	if err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// reconfigureDataplane has the dataplane go on with another configuration, or that of another mode take its place. p is the pipeline whose state
+// is programmed, and does not run it at the time.
+func (n *Node) reconfigureDataplane(p *pipeline, c *config.Config) error {
+	s, ok := n.dataplane.(*switchable)
+	if !ok {
+		return n.dataplane.Reconfigure(c)
+	}
+	chosen, err := n.choose(c)
+	if err != nil {
+		return err
+	}
+	if isStandalone(c) {
+		return errStandalone
+	}
+	if chosen.mode == s.now.mode {
+		return s.Reconfigure(c)
+	}
+	var u *state.Update
+	if newest, _ := p.latest(); newest > 0 {
+		if u, err = p.feed.Next(n.group.ctx, 0); err != nil {
+			return err
+		}
+	}
+	if err := s.switchTo(n.group.ctx, *chosen, c, u); err != nil {
+		return err
+	}
+	n.setMode(chosen.metrics)
+	return nil
+}
+
+// setMode notes the mode of the dataplane in use.
+func (n *Node) setMode(mode string) {
+	n.mode.Store(mode)
+	n.registry.SetMode(mode)
+}
+
+func (n *Node) proxyMode() string { return n.mode.Load().(string) }
+
 // choose returns the dataplane for c, nil for a role that has none.
 func (n *Node) choose(c *config.Config) (*dataplane, error) {
 	if n.o.Role != Proxy {
-		n.mode = "none"
 		return nil, nil
 	}
 	if n.o.Dataplane != nil {
-		n.mode = "custom"
-		return &dataplane{mode: c.Mode, open: n.o.Dataplane}, nil
+		return &dataplane{mode: c.Mode, metrics: "custom"}, nil
 	}
 	mode, err := SelectMode(c, runtime.GOOS)
 	if err != nil {
@@ -276,7 +332,6 @@ func (n *Node) choose(c *config.Config) (*dataplane, error) {
 			chosen, _ = dataplaneOf(config.ModeNFTables, runtime.GOOS)
 		}
 	}
-	n.mode = chosen.metrics
 	return &chosen, nil
 }
 

@@ -307,7 +307,7 @@ func (p *pipeline) adapt(n *Node, was, now *config.Config) error {
 	replace := n.dataplane != nil && (n.o.Dataplane != nil || !reflect.DeepEqual(settingsOf(was), settingsOf(now)))
 	if replace {
 		p.stopDataplane()
-		if err := n.dataplane.Reconfigure(now); err != nil {
+		if err := n.reconfigureDataplane(p, now); err != nil {
 			p.startDataplane(n, was)
 			return err
 		}

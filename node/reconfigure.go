@@ -20,7 +20,9 @@ type request struct {
 // gets every configuration, also the same one again, for settings of its own. After an error, everything is as it was, and the call may
 // be repeated.
 //
-// [config.Diff] names the fields that take effect only when a node is made anew, such as mode: the caller sees to it that they stay
+// Another mode takes the place of the dataplane while it runs, without the loss of a connection; if it cannot be programmed, the former one goes on.
+//
+// [config.Diff] names the fields that take effect only when a node is made anew, such as logging.format: the caller sees to it that they stay
 // the same ([config.Config.Revert]).
 func (n *Node) Reconfigure(c *config.Config) error {
 	r := request{c, make(chan error, 1)}
@@ -82,7 +84,7 @@ func (n *Node) replace(was, now *config.Config, to origin) error {
 	}
 	if n.dataplane != nil {
 		old.stopDataplane()
-		if err := n.dataplane.Reconfigure(now); err != nil {
+		if err := n.reconfigureDataplane(old, now); err != nil {
 			next.close()
 			old.startDataplane(n, was)
 			return err

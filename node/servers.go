@@ -43,8 +43,13 @@ func (n *Node) newHealth() *healthz.Health {
 	add("dataplane", n.status.faults)
 	add("tables", n.dataplane.Faults)
 	h.AddProblems("services", n.status.problems)
-	if d, ok := n.dataplane.(*ebpfDataplane); ok {
-		h.AddProblems("socketHooks", d.problems)
+	if s, ok := n.dataplane.(*switchable); ok {
+		h.AddProblems("socketHooks", func() []error {
+			if hooks := s.hooks(); hooks != nil {
+				return hooks.problems()
+			}
+			return nil
+		})
 	}
 	return h
 }
@@ -95,7 +100,7 @@ func (n *Node) serveOn(c *config.Config) {
 // newRegistry returns the metrics of the process. They are not asked for before there is a pipeline.
 func (n *Node) newRegistry() *metrics.Registry {
 	o := metrics.Options{
-		Mode: n.mode, Families: families, Version: n.o.Version,
+		Mode: n.proxyMode(), Families: families, Version: n.o.Version,
 		SourceProblems:     func() int { return len(n.sourceProblems()) },
 		LogLinesSuppressed: n.o.LogLinesSuppressed,
 		Connections:        map[string]metrics.Connections{"health": n.healthConnections.count, "metrics": n.operatorConnections.count},
@@ -107,8 +112,13 @@ func (n *Node) newRegistry() *metrics.Registry {
 			return services
 		}
 	}
-	if n.mode == metrics.ModeEBPF {
-		o.SocketHooks = func() metrics.SocketHooks { return n.dataplane.(*ebpfDataplane).measured() }
+	o.SocketHooks = func() metrics.SocketHooks {
+		if s, ok := n.dataplane.(*switchable); ok {
+			if hooks := s.hooks(); hooks != nil {
+				return hooks.measured()
+			}
+		}
+		return metrics.SocketHooks{}
 	}
 	if n.answersPorts() {
 		o.HealthCheckProblems = func() int { return len(n.ports.Problems()) }
@@ -140,7 +150,7 @@ func (n *Node) healthHandler() http.Handler {
 
 func (n *Node) operatorHandler() http.Handler {
 	return healthz.Operator(healthz.OperatorOptions{
-		Metrics: n.registry.Handler(), ProxyMode: n.mode, Version: n.o.Version,
+		Metrics: n.registry.Handler(), ProxyMode: n.proxyMode, Version: n.o.Version,
 		Profiling: func() bool { return n.config.Load().EnableProfiling },
 		Config:    func() any { return v1alpha2.From(n.config.Load()) },
 		Flags:     n.o.Flags,

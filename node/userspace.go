@@ -5,8 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/switchyard-net/switchyard/backend"
-	"github.com/switchyard-net/switchyard/backend/nftables"
 	"github.com/switchyard-net/switchyard/backend/userspace"
 	"github.com/switchyard-net/switchyard/config"
 )
@@ -14,72 +12,89 @@ import (
 // userspaceDataplane is a relay above the nftables dataplane, in terms of the configuration.
 type userspaceDataplane struct {
 	*userspace.Backend
-	base    *nftablesDataplane // nil if the relay listens on addresses of the host
+	base    *nftablesDataplane
 	options DataplaneOptions
-	// drain is how long what is open may go on when this process ends.
-	drain time.Duration
 }
 
-func openUserspace(ctx context.Context, c *config.Config, o DataplaneOptions) (Dataplane, error) {
-	d := &userspaceDataplane{options: o, drain: c.Userspace.DrainTimeout.Duration}
-	var base backend.Backend
-	if len(c.Userspace.Listen) == 0 {
-		b, err := nftables.New(ctx, nftablesOptions(c, o))
-		if err != nil {
-			return nil, err
-		}
-		d.base = &nftablesDataplane{b, o}
-		base = d.base
-	}
+func openUserspace(_ context.Context, c *config.Config, o DataplaneOptions, base *nftablesDataplane) (Dataplane, error) {
+	d := &userspaceDataplane{base: base, options: o}
 	var err error
-	if d.Backend, err = userspace.New(base, d.relay(c)); err != nil {
-		return nil, errors.Join(err, d.closeBase())
+	if d.Backend, err = userspace.New(aboveBase(base), relayOptions(c, o)); err != nil {
+		return nil, err
 	}
 	return d, nil
 }
 
-// relay returns the options of the relay.
-func (d *userspaceDataplane) relay(c *config.Config) userspace.Options {
-	o := c.Userspace.Options()
-	o.Logger, o.ResetRemoved = d.options.Logger, nftablesOptions(c, d.options).ResetRemoved
-	return o
+// relayOptions returns the options of the relay.
+func relayOptions(c *config.Config, o DataplaneOptions) userspace.Options {
+	options := c.Userspace.Options()
+	options.Logger, options.ResetRemoved = o.Logger, nftablesOptions(c, o).ResetRemoved
+	return options
 }
 
 // Reconfigure implements [Dataplane].
 func (d *userspaceDataplane) Reconfigure(c *config.Config) error {
-	if err := d.Backend.Reconfigure(d.relay(c)); err != nil {
-		return err
-	}
-	d.drain = c.Userspace.DrainTimeout.Duration
-	if d.base == nil {
-		return nil
-	}
-	return d.base.Reconfigure(c)
+	return d.Backend.Reconfigure(relayOptions(c, d.options))
 }
 
 // Faults implements [Dataplane].
-func (d *userspaceDataplane) Faults() []error {
-	if d.base == nil {
-		return nil
-	}
-	return d.base.Faults()
+func (d *userspaceDataplane) Faults() []error { return d.base.Faults() }
+
+func (d *userspaceDataplane) resume(base *nftablesDataplane) {
+	d.base = base
+	d.Resume(base)
 }
 
-// Close implements [Dataplane]. nftables takes new connections from then on, and another process may program it, while those that are open end here
-// or go over to that process.
-func (d *userspaceDataplane) Close() error {
-	ctx, cancel := context.WithTimeout(context.Background(), d.drain)
+// drain lets what is open end here or go over to another process, and closes the relay.
+func (d *userspaceDataplane) drain(ctx context.Context) error {
+	if err := d.Drain(ctx); err != nil {
+		d.options.Logger.Warn("what is still open ends with this process", "error", err)
+	}
+	return d.Backend.Close()
+}
+
+// standaloneRelay is a relay that listens on addresses of the host. It programs nothing, and needs no rights.
+type standaloneRelay struct {
+	userspaceDataplane
+	drainTimeout time.Duration
+}
+
+// isStandalone reports whether c wants such a relay.
+func isStandalone(c *config.Config) bool {
+	return c.Mode == config.ModeUserspace && len(c.Userspace.Listen) > 0
+}
+
+// errStandalone is why the dataplane stays as it is.
+var errStandalone = errors.New("mode: a relay that listens on addresses of the host (userspace.listen) cannot take the place of another dataplane, nor can " +
+	"another one take its place, while the process runs: restart it")
+
+func openStandaloneRelay(c *config.Config, o DataplaneOptions) (Dataplane, error) {
+	d := &standaloneRelay{userspaceDataplane{options: o}, c.Userspace.DrainTimeout.Duration}
+	var err error
+	if d.Backend, err = userspace.New(nil, relayOptions(c, o)); err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// Reconfigure implements [Dataplane].
+func (d *standaloneRelay) Reconfigure(c *config.Config) error {
+	if !isStandalone(c) {
+		return errStandalone
+	}
+	if err := d.userspaceDataplane.Reconfigure(c); err != nil {
+		return err
+	}
+	d.drainTimeout = c.Userspace.DrainTimeout.Duration
+	return nil
+}
+
+// Faults implements [Dataplane].
+func (d *standaloneRelay) Faults() []error { return nil }
+
+// Close implements [Dataplane]. What is open ends here or goes over to another process.
+func (d *standaloneRelay) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), d.drainTimeout)
 	defer cancel()
-	err := errors.Join(d.Release(ctx), d.closeBase())
-	if drained := d.Drain(ctx); drained != nil {
-		d.options.Logger.Warn("what is still open ends with this process", "error", drained)
-	}
-	return errors.Join(err, d.Backend.Close())
-}
-
-func (d *userspaceDataplane) closeBase() error {
-	if d.base == nil {
-		return nil
-	}
-	return d.base.Close()
+	return errors.Join(d.Release(ctx), d.drain(ctx))
 }

@@ -512,12 +512,12 @@ func TestChangesThatAreNotTaken(t *testing.T) {
 	}
 	b := startProxy(t)
 	b.fields["logging"] = "{format: json}"
-	b.fields["enableProfiling"] = "true"
-	logged := b.change("mode", "iptables", changed)
-	if strings.Count(logged, "level=WARN") != 1 || !strings.Contains(logged, `fields="logging.format, mode"`) {
+	b.fields["ebpf"] = "{namespaceMap: /sys/fs/bpf/namespaces}"
+	logged := b.change("enableProfiling", "true", changed)
+	if strings.Count(logged, "level=WARN") != 1 || !strings.Contains(logged, `fields="ebpf.namespaceMap, logging.format"`) {
 		t.Errorf("what waits for a restart is not named in one warning:\n%s", logged)
 	}
-	if text := get("127.0.0.1:10249/configz"); !strings.Contains(text, `"mode":"nftables"`) || !strings.Contains(text, `"enableProfiling":true`) {
+	if text := get("127.0.0.1:10249/configz"); !strings.Contains(text, `"namespaceMap":""`) || !strings.Contains(text, `"enableProfiling":true`) {
 		t.Errorf("/configz shows what is not in use: %s", text)
 	}
 	logged = b.change("winkernel", "{networkName: vxlan0}", changed)

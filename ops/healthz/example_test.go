@@ -53,7 +53,7 @@ func Example() {
 
 		operator := healthz.Operator(healthz.OperatorOptions{
 			Metrics:   registry.Handler(),
-			ProxyMode: metrics.ModeNFTables,
+			ProxyMode: func() string { return metrics.ModeNFTables },
 			Version:   "v1.0.0",
 			Config:    func() any { return map[string]string{"kind": "KubeProxyConfiguration"} },
 			Flags:     func() map[string]string { return map[string]string{"v": "2"} },

@@ -16,8 +16,8 @@ import (
 type OperatorOptions struct {
 	// Metrics serves /metrics. Required.
 	Metrics http.Handler
-	// ProxyMode is the answer of /proxyMode.
-	ProxyMode string
+	// ProxyMode returns the answer of /proxyMode. It may be called at any time. Required.
+	ProxyMode func() string
 	// Version is that of the program, for /statusz.
 	Version string
 	// Config returns what /configz shows: the configuration in use, marshalled by encoding/json with its apiVersion and kind.
@@ -42,7 +42,7 @@ func Operator(o OperatorOptions) http.Handler {
 	mux.Handle("/metrics", o.Metrics)
 	mux.HandleFunc("/healthz", answerText("ok"))
 	mux.HandleFunc("/healthz/ping", answerText("ok"))
-	mux.HandleFunc("/proxyMode", answerText(o.ProxyMode))
+	mux.HandleFunc("/proxyMode", func(w http.ResponseWriter, r *http.Request) { answerText(o.ProxyMode())(w, r) })
 	mux.HandleFunc("/configz", func(w http.ResponseWriter, _ *http.Request) {
 		writeJSON(w, http.StatusOK, map[string]any{configGroup: o.Config()})
 	})

@@ -13,7 +13,7 @@ import (
 func operatorOptions() OperatorOptions {
 	return OperatorOptions{
 		Metrics:   http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("metrics")) }),
-		ProxyMode: "nftables",
+		ProxyMode: func() string { return "nftables" },
 		Version:   "v1.2.3",
 		Config: func() any {
 			return map[string]string{"apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration"}

@@ -16,11 +16,6 @@ type kubeProxy struct {
 	endpointChanges, serviceChanges   prometheus.Counter
 	noLocalEndpoints                  *prometheus.GaugeVec
 	healthz, livez                    *prometheus.CounterVec
-
-	nftFailures                             *prometheus.CounterVec
-	restoreFailures, partialRestoreFailures *prometheus.CounterVec
-	rulesTotal, rulesLast                   *prometheus.GaugeVec
-	winFailures                             map[WinKernelOperation]*prometheus.CounterVec
 }
 
 // syncBuckets are kube-proxy's, 1 ms to 16 s.
@@ -74,7 +69,7 @@ func (d definer) packets(name, help string, count func() uint64) {
 	}
 }
 
-func (k *kubeProxy) register(registry *prometheus.Registry, o *Options, families []string) {
+func (k *kubeProxy) register(registry *prometheus.Registry, families []string) {
 	d := definer{registry, families}
 	*k = kubeProxy{
 		sync:             d.histogram("sync_proxy_rules_duration_seconds", "How long a sync of the dataplane took.", syncBuckets),
@@ -96,39 +91,5 @@ func (k *kubeProxy) register(registry *prometheus.Registry, o *Options, families
 	for _, code := range []string{"200", "503"} {
 		k.healthz.WithLabelValues(code)
 		k.livez.WithLabelValues(code)
-	}
-	switch o.Mode {
-	case ModeIPTables:
-		k.restoreFailures = d.counterByFamily("sync_proxy_rules_iptables_restore_failures_total", "Syncs that the kernel did not accept.")
-		k.partialRestoreFailures = d.counterByFamily("sync_proxy_rules_iptables_partial_restore_failures_total", "Partial syncs that the kernel did not accept.")
-		k.rulesTotal = d.gauge("sync_proxy_rules_iptables_total", "Rules that belong to the proxy.", "table", byFamily)
-		k.rulesLast = d.gauge("sync_proxy_rules_iptables_last", "Rules that the last sync wrote.", "table", byFamily)
-		d.packets("iptables_ct_state_invalid_dropped_packets_total", "Packets dropped because conntrack does not know their connection.", o.IPTablesInvalidDropped)
-		d.packets("iptables_localhost_nodeports_accepted_packets_total", "Packets accepted to NodePorts on loopback addresses.", o.IPTablesLocalhostAccepted)
-	case ModeIPVS:
-		k.restoreFailures = d.counterByFamily("sync_proxy_rules_iptables_restore_failures_total", "Syncs that the kernel did not accept.")
-	case ModeNFTables, ModeEBPF, ModeUserspace:
-		k.nftFailures = d.counterByFamily("sync_proxy_rules_nftables_sync_failures_total", "Syncs that the kernel did not accept.")
-		d.counterByFamily("sync_proxy_rules_nftables_cleanup_failures_total", "Always 0: what is stale is deleted in the transaction of the sync itself.")
-	case ModeKernelspace:
-		labels := []string{byFamily, "lb_type", "error"}
-		k.winFailures = map[WinKernelOperation]*prometheus.CounterVec{
-			WinKernelCreate: d.counter("sync_proxy_rules_winkernel_lb_create_failures_total", "Load balancers that could not be created.", labels...),
-			WinKernelUpdate: d.counter("sync_proxy_rules_winkernel_lb_update_failures_total", "Load balancers that could not be updated.", labels...),
-			WinKernelDelete: d.counter("sync_proxy_rules_winkernel_lb_delete_failures_total", "Load balancers that could not be deleted.", labels...),
-		}
-	}
-}
-
-// syncFailed counts a sync that failed, in the modes that have a counter for it.
-func (k *kubeProxy) syncFailed(family string, full bool) {
-	if k.nftFailures != nil {
-		k.nftFailures.WithLabelValues(family).Inc()
-	}
-	if k.restoreFailures != nil {
-		k.restoreFailures.WithLabelValues(family).Inc()
-	}
-	if k.partialRestoreFailures != nil && !full {
-		k.partialRestoreFailures.WithLabelValues(family).Inc()
 	}
 }

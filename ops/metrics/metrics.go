@@ -19,11 +19,13 @@ import (
 	"net/http"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	dto "github.com/prometheus/client_model/go"
 
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -42,7 +44,7 @@ const (
 // Options specifies what a process is, and where the numbers come from that are asked for when they are shown. Functions are
 // called concurrently and must not block; the metric of one that is nil is absent.
 type Options struct {
-	// Mode is the dataplane's mode. A mode that is none of this package's constants has the common metrics only.
+	// Mode is the dataplane's mode, until SetMode names another one. A mode that is none of this package's constants has the common metrics only.
 	Mode string
 	// Families are the IP families that the dataplane programs. Required.
 	Families []state.Family
@@ -64,7 +66,7 @@ type Options struct {
 	// dropped because conntrack does not know their connection, and those to NodePorts on loopback addresses.
 	IPTablesInvalidDropped    func() uint64
 	IPTablesLocalhostAccepted func() uint64
-	// SocketHooks returns how the socket hooks are doing.
+	// SocketHooks returns how the socket hooks are doing. It is asked in mode ebpf only.
 	SocketHooks func() SocketHooks
 }
 
@@ -76,8 +78,10 @@ type Registry struct {
 	registry *prometheus.Registry
 	families []string
 	started  time.Time
+	o        Options
 	kube     kubeProxy
 	own      own
+	mode     atomic.Pointer[modeMetrics]
 
 	mu sync.Mutex // guards all below
 	// applied is the last revision that was applied, pendingSince is from the last status.
@@ -103,6 +107,7 @@ type own struct {
 // New returns the registry of a process that starts now.
 func New(o Options) *Registry {
 	r := &Registry{
+		o:        o,
 		registry: prometheus.NewRegistry(),
 		started:  time.Now(),
 		drops:    newDrops(),
@@ -115,8 +120,9 @@ func New(o Options) *Registry {
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		collectors.NewGoCollector(collectors.WithGoCollectorRuntimeMetrics(collectors.MetricsAll)),
 	)
-	r.kube.register(r.registry, &o, r.families)
+	r.kube.register(r.registry, r.families)
 	r.registerOwn(&o)
+	r.SetMode(o.Mode)
 	// Until the first state has come, the process waits for it: that counts as a sync that was asked for.
 	r.noteQueued(r.started)
 	return r
@@ -124,7 +130,12 @@ func New(o Options) *Registry {
 
 // Handler serves the metrics in the formats that Prometheus can ask for.
 func (r *Registry) Handler() http.Handler {
-	return promhttp.HandlerFor(r.registry, promhttp.HandlerOpts{ProcessStartTime: r.started})
+	return promhttp.HandlerFor(r.gatherer(), promhttp.HandlerOpts{ProcessStartTime: r.started})
+}
+
+// gatherer returns what the process shows, with the metrics of the mode that it has when it is asked.
+func (r *Registry) gatherer() prometheus.Gatherer {
+	return prometheus.Gatherers{r.registry, prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) { return r.mode.Load().registry.Gather() })}
 }
 
 func (r *Registry) registerOwn(o *Options) {
@@ -188,9 +199,6 @@ func (r *Registry) registerOwn(o *Options) {
 	asked("health_check_port_problems", "Health check node ports that cannot be served.", o.HealthCheckProblems)
 	if o.LimitedServices != nil {
 		r.registry.MustRegister(limited{o.LimitedServices})
-	}
-	if o.SocketHooks != nil {
-		r.registry.MustRegister(socketHooks{o.SocketHooks})
 	}
 }
 

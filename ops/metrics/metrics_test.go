@@ -170,7 +170,7 @@ func described(t *testing.T, r *Registry) []string {
 
 func gather(t *testing.T, r *Registry) []*dto.MetricFamily {
 	t.Helper()
-	families, err := r.registry.Gather()
+	families, err := r.gatherer().Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -497,7 +497,7 @@ func TestResets(t *testing.T) {
 	r := New(Options{Families: both})
 	name := func(i int) state.ServiceName { return state.ServiceName{Namespace: "d", Name: fmt.Sprint(i)} }
 	series := func() (n int, total float64) {
-		families, err := r.registry.Gather()
+		families, err := r.gatherer().Gather()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -55,7 +55,7 @@ func (r *Registry) observeSync(family string, a backend.Attempt) {
 		r.kube.partialSync.WithLabelValues(family).Observe(seconds)
 	}
 	if a.Err != nil {
-		r.kube.syncFailed(family, a.Update.Full)
+		r.mode.Load().syncFailed(family, a.Update.Full)
 	}
 }
 
@@ -145,11 +145,12 @@ func (r *Registry) Livez(code int) { r.kube.livez.WithLabelValues(strconv.Itoa(c
 // IPTablesRules shows how many rules the proxy has in a table, and how many of them the last sync wrote. It does nothing in
 // modes other than iptables.
 func (r *Registry) IPTablesRules(table string, f state.Family, total, written int) {
-	if r.kube.rulesTotal == nil {
+	m := r.mode.Load()
+	if m.rulesTotal == nil {
 		return
 	}
-	r.kube.rulesTotal.WithLabelValues(table, f.String()).Set(float64(total))
-	r.kube.rulesLast.WithLabelValues(table, f.String()).Set(float64(written))
+	m.rulesTotal.WithLabelValues(table, f.String()).Set(float64(total))
+	m.rulesLast.WithLabelValues(table, f.String()).Set(float64(written))
 }
 
 // WinKernelOperation is what was to be done to a load balancer of Windows' host network service.
@@ -165,7 +166,7 @@ const (
 // WinKernelFailure counts a load balancer that Windows refused. lbType and reason are kube-proxy's words for the kind of load
 // balancer and of error. It does nothing in modes other than kernelspace.
 func (r *Registry) WinKernelFailure(op WinKernelOperation, f state.Family, lbType, reason string) {
-	if counter := r.kube.winFailures[op]; counter != nil {
+	if counter := r.mode.Load().winFailures[op]; counter != nil {
 		counter.WithLabelValues(f.String(), lbType, reason).Inc()
 	}
 }

@@ -1,6 +1,5 @@
 //go:build !linux
 
-// Package namespace has work done in a network namespace, which only Linux has.
 package namespace
 
 // Namespace is all of the machine.

@@ -1,0 +1,672 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/backend/nftables"
+	"github.com/switchyard-net/switchyard/config"
+	"github.com/switchyard-net/switchyard/internal/kernel/localnet"
+	"github.com/switchyard-net/switchyard/internal/kernel/namespace"
+	"github.com/switchyard-net/switchyard/kernel/nodelock"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// switchable is the dataplane of one mode at a time. A switch to another mode has both programmed for a moment, so that at all times one of
+// them takes new connections. What the former one carries itself goes on until it ends: such a dataplane is retired.
+type switchable struct {
+	o      DataplaneOptions
+	log    *slog.Logger
+	inside *namespace.Namespace
+	lock   *nodelock.Lock // nil if the kernel has none to offer
+	// config is that in use.
+	config *config.Config
+	now    *stack
+	// retired and leftovers are used by the goroutine that calls Apply, and changed under mu.
+	retired []*retired
+	// leftovers are dataplanes of which the kernel holds something that nobody needs once there is a state in this one.
+	leftovers []dataplane
+	// applied is set if the kernel shows a state of ours, and failed are the Services that it does not show.
+	applied bool
+	failed  map[state.ServiceName]error
+
+	disturbed chan struct{}
+	stop      context.CancelFunc
+	ctx       context.Context // of what runs until Close
+	running   sync.WaitGroup
+
+	mu sync.Mutex // guards the above where it says so, and all below
+	// base is the nftables dataplane that is open, nil if there is none, and top that of the mode in use.
+	base         *nftablesDataplane
+	unfollowBase func()
+	top          Dataplane
+	// open are all dataplanes that are open, but for base.
+	open []Dataplane
+}
+
+// stack is the dataplane of one mode, and the nftables dataplane below it.
+type stack struct {
+	dataplane
+	base     *nftablesDataplane // nil if there is none
+	top      Dataplane
+	unfollow func()
+}
+
+// retirable is a dataplane that carries connections itself, and not by rules of the kernel alone.
+type retirable interface {
+	Dataplane
+	// Retire has it take nothing new, and resume undoes that.
+	Retire()
+	resume(base *nftablesDataplane)
+	// Carried returns how much it carries. It may be called at any time.
+	Carried() int
+}
+
+var (
+	_ retirable = (*ipvsDataplane)(nil)
+	_ retirable = (*userspaceDataplane)(nil)
+)
+
+// retired is a dataplane that takes nothing new.
+type retired struct {
+	dataplane
+	top      retirable
+	since    time.Time
+	unfollow func()
+	// missed is an update that it has failed to take over.
+	missed *state.Update
+	// shown is set once it has taken over one, before which it may not know what it carries.
+	shown atomic.Bool
+}
+
+// isOver reports whether it carries nothing any more, or has gone on for too long.
+func (r *retired) isOver(now time.Time) bool {
+	age := now.Sub(r.since)
+	return age > retirement || age > leastRetirement && r.shown.Load() && r.top.Carried() == 0
+}
+
+const (
+	// retirement is how long a retired dataplane may go on. What it carries ends then.
+	retirement = time.Hour
+	// leastRetirement is how long it goes on at least: connections may be on their way to it that it does not know yet.
+	leastRetirement = 2 * time.Second
+	// retiredPeriod is how often it is looked whether a retired one carries nothing any more.
+	retiredPeriod = time.Second
+)
+
+// openSwitchable opens the dataplane of a mode in the calling thread's network namespace.
+func openSwitchable(ctx context.Context, d dataplane, c *config.Config, o DataplaneOptions) (*switchable, error) {
+	s := &switchable{o: o, log: o.Logger, config: c, disturbed: make(chan struct{}, 1)}
+	s.o.commit = s.commit
+	s.ctx, s.stop = context.WithCancel(context.Background())
+	var err error
+	if s.inside, err = namespace.Current(); err == nil {
+		if err = s.acquire(ctx); err == nil {
+			s.findLeftovers(ctx, d)
+			s.now, err = s.prepare(ctx, d, c)
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	s.use(s.now)
+	s.running.Go(s.watchRetired)
+	return s, nil
+}
+
+// acquire sees to it that no other process programs this network namespace.
+func (s *switchable) acquire(ctx context.Context) (err error) {
+	s.lock, err = nodelock.Acquire(ctx, nodelock.Options{Logger: s.log, Program: s.o.Program, Wait: s.o.TakeOver})
+	if errors.Is(err, errors.ErrUnsupported) {
+		s.log.Info("this kernel lacks what it takes to keep a second process from programming this network namespace", "error", err)
+		return nil
+	}
+	return err
+}
+
+// findLeftovers finds what former processes of other modes have left in the kernel. Connections that it carries go on, as far as they can.
+func (s *switchable) findLeftovers(ctx context.Context, chosen dataplane) {
+	for _, d := range dataplanes(runtime.GOOS) {
+		isRetired := slices.ContainsFunc(s.retired, func(r *retired) bool { return r.mode == d.mode })
+		if d.programmed == nil || d.mode == chosen.mode || d.mode == config.ModeNFTables && chosen.above || isRetired {
+			continue
+		}
+		held, err := d.programmed()
+		if err != nil {
+			s.log.Warn("cannot look for what a former process has programmed in another mode", "mode", d.mode, "error", err)
+		}
+		if !held {
+			continue
+		}
+		s.log.Info("a former process has left its dataplane", "mode", d.mode)
+		if err := s.retireLeftover(ctx, d); err != nil {
+			s.log.Warn("connections that it carries end", "mode", d.mode, "error", err)
+		}
+	}
+}
+
+// retireLeftover has a dataplane that a former process has left removed, after what it carries has ended.
+func (s *switchable) retireLeftover(ctx context.Context, d dataplane) error {
+	if !d.above || d.mode == config.ModeNFTables {
+		s.leftovers = append(s.leftovers, d)
+		return nil
+	}
+	top, err := d.open(ctx, s.config, s.o, nil)
+	if err != nil {
+		s.leftovers = append(s.leftovers, d)
+		return err
+	}
+	s.opened(top)
+	s.retire(d, top.(retirable), s.follow(top))
+	return nil
+}
+
+// prepare opens the dataplane of a mode. No connection goes there before it has a state.
+func (s *switchable) prepare(ctx context.Context, d dataplane, c *config.Config) (_ *stack, err error) {
+	next := &stack{dataplane: d}
+	if d.above {
+		if next.base = s.base; next.base == nil {
+			if next.base, err = s.openBase(ctx, c); err != nil {
+				return nil, err
+			}
+		} else if err := next.base.Reconfigure(c); err != nil {
+			return nil, err
+		}
+	}
+	if i := slices.IndexFunc(s.retired, func(r *retired) bool { return r.mode == d.mode }); i >= 0 {
+		r := s.retired[i]
+		if err = r.top.Reconfigure(c); err == nil {
+			s.forget(r)
+			r.top.resume(next.base)
+			next.top, next.unfollow = r.top, r.unfollow
+			return next, nil
+		}
+	} else if next.top, err = d.open(ctx, c, s.o, next.base); err == nil {
+		if next.top != Dataplane(next.base) {
+			s.opened(next.top)
+		}
+		next.unfollow = s.follow(next.top)
+		return next, nil
+	}
+	return nil, errors.Join(err, s.leaveBase(ctx, next.base))
+}
+
+// openBase opens the nftables dataplane.
+func (s *switchable) openBase(ctx context.Context, c *config.Config) (*nftablesDataplane, error) {
+	options := nftablesOptions(c, s.o)
+	options.OnGone, options.Elsewhere = s.gone, s.servedAbove
+	b, err := nftables.New(ctx, options)
+	if err != nil {
+		return nil, err
+	}
+	base := &nftablesDataplane{b, s.o}
+	unfollow := s.follow(base)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.base, s.unfollowBase = base, unfollow
+	return base, nil
+}
+
+// leaveBase closes an nftables dataplane and removes what it has programmed. If the dataplane in use is above it, it is configured for that.
+func (s *switchable) leaveBase(ctx context.Context, base *nftablesDataplane) error {
+	if base == nil {
+		return nil
+	}
+	if s.now != nil && s.now.base == base {
+		return base.Reconfigure(s.config)
+	}
+	s.unfollowBase()
+	s.mu.Lock()
+	s.base = nil
+	s.mu.Unlock()
+	err := base.Close()
+	if !s.applied {
+		return err // the kernel may hold what a former process has programmed, and nothing else
+	}
+	d, _ := dataplaneOf(config.ModeNFTables, runtime.GOOS)
+	return errors.Join(err, d.remove(ctx, true))
+}
+
+// opened and closed keep the list of what is open.
+func (s *switchable) opened(d Dataplane) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.open = append(s.open, d)
+}
+
+func (s *switchable) closed(d Dataplane) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.open = slices.DeleteFunc(s.open, func(o Dataplane) bool { return o == d })
+}
+
+func (s *switchable) layers() []Dataplane {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.open)
+}
+
+// use makes a stack that in use.
+func (s *switchable) use(now *stack) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.now, s.top = now, now.top
+}
+
+// gone has hooks know of endpoints that no Service has any longer. The nftables dataplane calls it, in Apply.
+func (s *switchable) gone(endpoints []netip.AddrPort) {
+	for _, d := range s.layers() {
+		if hooks, ok := d.(*ebpfDataplane); ok {
+			hooks.Gone(endpoints)
+		}
+	}
+}
+
+// servedAbove reports whether IPVS serves a frontend. The nftables dataplane calls it at any time.
+func (s *switchable) servedAbove(k state.FrontendKey) bool {
+	return slices.ContainsFunc(s.layers(), func(d Dataplane) bool {
+		ipvs, ok := d.(*ipvsDataplane)
+		return ok && ipvs.Serves(k)
+	})
+}
+
+// commit has a change of nf_tables by a layer not be taken for somebody else's.
+func (s *switchable) commit(fn func() error) error {
+	s.mu.Lock()
+	base := s.base
+	s.mu.Unlock()
+	if base == nil {
+		return fn()
+	}
+	return base.Commit(fn)
+}
+
+// follow hands on what disturbs a dataplane, until the function that it returns is called.
+func (s *switchable) follow(d backend.Backend) (unfollow func()) {
+	ctx, cancel := context.WithCancel(s.ctx)
+	disturbed := d.Disturbed()
+	s.running.Go(func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-disturbed:
+				s.disturb()
+			}
+		}
+	})
+	return cancel
+}
+
+func (s *switchable) disturb() {
+	select {
+	case s.disturbed <- struct{}{}:
+	default:
+	}
+}
+
+// watchRetired asks for a Verify when a retired dataplane carries nothing any more.
+func (s *switchable) watchRetired() {
+	tick := time.NewTicker(retiredPeriod)
+	defer tick.Stop()
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case now := <-tick.C:
+			s.mu.Lock()
+			all := slices.Clone(s.retired)
+			s.mu.Unlock()
+			if slices.ContainsFunc(all, func(r *retired) bool { return r.isOver(now) }) {
+				s.disturb()
+			}
+		}
+	}
+}
+
+// Disturbed implements [backend.Backend].
+func (s *switchable) Disturbed() <-chan struct{} { return s.disturbed }
+
+// Faults implements [Dataplane].
+func (s *switchable) Faults() []error {
+	s.mu.Lock()
+	top := s.top
+	s.mu.Unlock()
+	return top.Faults()
+}
+
+// hooks returns the socket hooks, nil in modes that have none. It may be called at any time.
+func (s *switchable) hooks() *ebpfDataplane {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	hooks, _ := s.top.(*ebpfDataplane)
+	return hooks
+}
+
+// Reconfigure implements [Dataplane].
+func (s *switchable) Reconfigure(c *config.Config) error {
+	if s.now.top != Dataplane(s.now.base) {
+		if err := s.now.top.Reconfigure(c); err != nil {
+			return err
+		}
+	}
+	if s.now.base != nil {
+		if err := s.now.base.Reconfigure(c); err != nil {
+			return err
+		}
+	}
+	s.config = c
+	return nil
+}
+
+// Apply implements [backend.Backend].
+func (s *switchable) Apply(ctx context.Context, u *state.Update) (backend.Result, error) {
+	result, err := s.now.top.Apply(ctx, s.lingering(u, nil))
+	if err != nil {
+		return result, err
+	}
+	s.noteFailed(u, result.Failed)
+	s.applyRetired(ctx, u)
+	s.removeLeftovers(ctx)
+	return result, nil
+}
+
+// noteFailed takes down which Services the kernel does not show after an update.
+func (s *switchable) noteFailed(u *state.Update, failed map[state.ServiceName]error) {
+	s.applied = true
+	if u.Full || s.failed == nil {
+		s.failed = map[state.ServiceName]error{}
+	}
+	for _, service := range u.Changed {
+		delete(s.failed, service.Name)
+	}
+	for _, name := range u.Removed {
+		delete(s.failed, name)
+	}
+	maps.Copy(s.failed, failed)
+}
+
+// Verify implements [backend.Backend].
+func (s *switchable) Verify(ctx context.Context) (backend.Result, error) {
+	result, err := s.now.top.Verify(ctx)
+	if err != nil || !s.applied {
+		return result, err
+	}
+	for _, r := range slices.Clone(s.retired) {
+		if r.missed != nil {
+			s.show(ctx, r, r.missed)
+		} else if _, err := r.top.Verify(ctx); err != nil {
+			s.log.Warn("cannot verify the dataplane of a former mode", "mode", r.mode, "error", err)
+		}
+		s.endRetired(ctx, r)
+	}
+	s.removeLeftovers(ctx)
+	return result, nil
+}
+
+// lingering returns u for a dataplane that takes the place of relays, those that are retired and one that is not yet: flows through them go on.
+func (s *switchable) lingering(u *state.Update, before Dataplane) *state.Update {
+	var relays []*userspaceDataplane
+	for _, r := range s.retired {
+		if relay, ok := r.top.(*userspaceDataplane); ok {
+			relays = append(relays, relay)
+		}
+	}
+	if relay, ok := before.(*userspaceDataplane); ok {
+		relays = append(relays, relay)
+	}
+	if len(relays) == 0 {
+		return u
+	}
+	v := *u
+	v.Changed = slices.Clone(u.Changed)
+	for _, relay := range relays {
+		for i, service := range v.Changed {
+			v.Changed[i] = relay.Lingering(service)
+		}
+	}
+	return &v
+}
+
+// applyRetired has retired dataplanes know of an update: connections end whose endpoints are gone.
+func (s *switchable) applyRetired(ctx context.Context, u *state.Update) {
+	for _, r := range slices.Clone(s.retired) {
+		s.show(ctx, r, u)
+		s.endRetired(ctx, r)
+	}
+}
+
+func (s *switchable) show(ctx context.Context, r *retired, u *state.Update) {
+	if !r.shown.Load() && !u.Full {
+		return
+	}
+	r.missed = nil
+	if _, err := r.top.Apply(ctx, u); err != nil {
+		s.log.Warn("cannot update the dataplane of a former mode, trying again", "mode", r.mode, "error", err)
+		r.missed = u
+		return
+	}
+	r.shown.Store(true)
+}
+
+// retire has a dataplane take nothing new from its next update on.
+func (s *switchable) retire(d dataplane, top retirable, unfollow func()) {
+	top.Retire()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.retired = append(s.retired, &retired{dataplane: d, top: top, since: time.Now(), unfollow: unfollow})
+}
+
+// forget takes a dataplane off the list of those that are retired.
+func (s *switchable) forget(r *retired) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.retired = slices.DeleteFunc(s.retired, func(other *retired) bool { return other == r })
+}
+
+// endRetired ends a retired dataplane that carries nothing any more, or whose time is up.
+func (s *switchable) endRetired(ctx context.Context, r *retired) {
+	if !r.isOver(time.Now()) {
+		return
+	}
+	if carried := r.top.Carried(); carried > 0 {
+		s.log.Warn("the dataplane of a former mode ends with what it carries", "mode", r.mode, "after", retirement, "carried", carried)
+	}
+	s.forget(r)
+	r.unfollow()
+	s.closed(r.top)
+	if err := r.top.Close(); err != nil {
+		s.log.Warn("cannot close the dataplane of a former mode", "mode", r.mode, "error", err)
+	}
+	s.leftovers = append(s.leftovers, r.dataplane)
+	s.removeLeftovers(ctx)
+}
+
+// removeLeftovers removes what the kernel holds of dataplanes that nobody needs any more. What fails is tried again by the next Verify.
+func (s *switchable) removeLeftovers(ctx context.Context) {
+	if len(s.leftovers) == 0 {
+		return
+	}
+	left := s.leftovers
+	s.leftovers = nil
+	for _, d := range left {
+		if err := s.inside.Do(func() error { return d.remove(ctx, s.servesLoopback()) }); err != nil {
+			s.log.Warn("cannot remove the dataplane of a former mode, trying again", "mode", d.mode, "error", err)
+			s.leftovers = append(s.leftovers, d)
+			continue
+		}
+		s.log.Info("the dataplane of a former mode is removed", "mode", d.mode)
+	}
+}
+
+// servesLoopback reports whether the dataplane in use serves NodePorts on loopback addresses.
+func (s *switchable) servesLoopback() bool {
+	complete := s.now.top
+	if s.now.base != nil {
+		complete = s.now.base
+	}
+	loopback, ok := complete.(interface{ ServesLoopback() bool })
+	return ok && loopback.ServesLoopback()
+}
+
+// switchTo makes the node go on with the dataplane of another mode, which shows u then, a full update. u is nil if there is no state yet. After an
+// error the former one goes on, and must get a full update.
+func (s *switchable) switchTo(ctx context.Context, d dataplane, c *config.Config, u *state.Update) error {
+	return s.inside.Do(func() error {
+		next, err := s.prepare(ctx, d, c)
+		if err != nil {
+			return fmt.Errorf("switch to mode %s: %w", d.mode, err)
+		}
+		if u != nil {
+			if err := s.program(ctx, next, u); err != nil {
+				s.abandon(ctx, next)
+				return fmt.Errorf("switch to mode %s: %w", d.mode, err)
+			}
+		}
+		before, loopback := s.now, s.servesLoopback()
+		s.config = c
+		s.use(next)
+		s.log.Info("another dataplane is in use", "mode", d.mode, "before", before.mode)
+		if u == nil {
+			err = s.drop(ctx, before)
+		} else {
+			err = s.leave(ctx, before, loopback)
+			s.applyRetired(ctx, u)
+		}
+		if err != nil {
+			s.log.Warn("not all is removed of the dataplane of the former mode", "mode", before.mode, "error", err)
+		}
+		return nil
+	})
+}
+
+// program has a stack show a state.
+func (s *switchable) program(ctx context.Context, next *stack, u *state.Update) error {
+	began := time.Now()
+	result, err := next.top.Apply(ctx, s.lingering(u, s.now.top))
+	if err != nil {
+		return err
+	}
+	failed := result.Failed
+	if result, err = next.top.Verify(ctx); err != nil {
+		return fmt.Errorf("read back: %w", err)
+	}
+	for _, of := range []map[state.ServiceName]error{failed, result.Failed} {
+		for name, err := range of {
+			if s.failed[name] == nil {
+				return fmt.Errorf("service %v, which the other dataplane serves: %w", name, err)
+			}
+		}
+	}
+	s.noteFailed(u, failed)
+	s.log.Debug("the other dataplane shows the state", "mode", next.mode, "took", time.Since(began))
+	return nil
+}
+
+// abandon takes back a stack that could not be programmed.
+func (s *switchable) abandon(ctx context.Context, next *stack) {
+	var err error
+	switch top := next.top.(type) {
+	case *nftablesDataplane:
+		next.unfollow()
+	case retirable: // it may carry connections by now
+		s.retire(next.dataplane, top, next.unfollow)
+	default:
+		err = s.end(ctx, next)
+	}
+	if err = errors.Join(err, s.leaveBase(ctx, next.base)); err != nil {
+		s.log.Warn("not all is removed of a dataplane that could not be used", "mode", next.mode, "error", err)
+	}
+}
+
+// end closes the top of a stack, and removes what it has programmed by itself.
+func (s *switchable) end(ctx context.Context, of *stack) error {
+	of.unfollow()
+	s.closed(of.top)
+	err := of.top.Close()
+	if of.remove != nil {
+		err = errors.Join(err, of.remove(ctx, true))
+	}
+	return err
+}
+
+// leave ends the dataplane of the former mode, as far as it carries nothing. loopback is set if it served NodePorts on loopback addresses.
+func (s *switchable) leave(ctx context.Context, before *stack, loopback bool) (err error) {
+	switch top := before.top.(type) {
+	case *nftablesDataplane:
+		before.unfollow()
+	case retirable:
+		s.retire(before.dataplane, top, before.unfollow)
+	default:
+		err = s.end(ctx, before)
+	}
+	if before.base != s.now.base {
+		err = errors.Join(err, s.leaveBase(ctx, before.base))
+	}
+	if loopback && !s.servesLoopback() {
+		local := localnet.Open()
+		err = errors.Join(err, local.Disable(), local.Close())
+	}
+	return err
+}
+
+// drop closes a dataplane that has shown no state. The kernel goes on by what a former process has programmed, until there is one.
+func (s *switchable) drop(ctx context.Context, before *stack) (err error) {
+	before.unfollow()
+	if before.top != Dataplane(before.base) {
+		s.closed(before.top)
+		err = before.top.Close()
+	}
+	if before.base != s.now.base {
+		err = errors.Join(err, s.leaveBase(ctx, before.base))
+	}
+	s.leftovers = nil
+	s.findLeftovers(ctx, s.now.dataplane)
+	return err
+}
+
+// Close implements [Dataplane]. Another process may program the kernel while connections of relays end here or go over to it.
+func (s *switchable) Close() error {
+	s.stop()
+	s.running.Wait()
+	ctx, cancel := context.WithTimeout(context.Background(), s.config.Userspace.DrainTimeout.Duration)
+	defer cancel()
+	var errs []error
+	var relays []*userspaceDataplane
+	for _, d := range s.layers() {
+		if relay, ok := d.(*userspaceDataplane); ok {
+			errs, relays = append(errs, relay.Release(ctx)), append(relays, relay)
+			continue
+		}
+		errs = append(errs, d.Close())
+	}
+	if s.base != nil {
+		errs = append(errs, s.base.Close())
+	}
+	errs = append(errs, s.lock.Close())
+	for _, relay := range relays {
+		errs = append(errs, relay.drain(ctx))
+	}
+	if s.inside != nil {
+		errs = append(errs, s.inside.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// aboveBase returns what a layer is above.
+func aboveBase(base *nftablesDataplane) backend.Backend {
+	if base == nil {
+		return backend.None{}
+	}
+	return base
+}
