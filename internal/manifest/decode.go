@@ -24,6 +24,9 @@ type decoder struct {
 	// faults counts the errors, also those beyond maxFaults, which are not kept.
 	faults int
 
+	// skip is called for each object of a kind that is not known.
+	skip func(Skipped)
+
 	// kind, name and path report where in which object the walk is.
 	kind, name string
 	path       []segment
@@ -93,12 +96,16 @@ func (d *decoder) document(n *yaml.Node, implied typeMeta) {
 		return
 	}
 	if n.Kind != yaml.MappingNode {
-		d.fail(n, "must be an object with apiVersion and kind, got %s", describe(n))
+		d.fail(n, "%w", notManifest(d.file, "it has "+describe(n)+" in place of an object with apiVersion and kind"))
 		return
 	}
 	m := typeMeta{d.text(n, "apiVersion"), d.text(n, "kind")}
 	if m == (typeMeta{}) {
 		m = implied
+	}
+	if m == (typeMeta{}) {
+		d.fail(n, "%w", notManifest(d.file, "it has neither apiVersion nor kind"))
+		return
 	}
 	d.kind, d.name = m.kind, d.nameOf(n)
 	defer func() { d.kind, d.name = "", "" }()
@@ -121,6 +128,8 @@ func (d *decoder) document(n *yaml.Node, implied typeMeta) {
 		d.within(segment{name: "apiVersion"}, func() {
 			d.fail(orElse(d.find(n, "apiVersion"), n), "%s is not supported for kind %s: use %s", m.apiVersion, m.kind, supported)
 		})
+	} else {
+		d.skip(Skipped{APIVersion: shorten(m.apiVersion, maxText), Kind: shorten(m.kind, maxText), Name: shorten(d.name, maxText)})
 	}
 }
 

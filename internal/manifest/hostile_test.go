@@ -25,9 +25,9 @@ func TestHostileText(t *testing.T) {
 		"objects in a row":      {a + b + "---\n" + a, "f:6: Namespace a\nerror: f:3: not valid YAML: did not find expected <document start>\n"},
 		"text after an object":  {a + "kind: Namespace\n---\n" + b, "f:5: Namespace b\nerror: f:3: not valid YAML: did not find expected <document start>\n"},
 		"CR only":               {strings.ReplaceAll(a, "\n", "\r"), "f:1: Namespace a\n"},
-		"a list of nothing":     {"- - -", "error: f:1:1: must be an object with apiVersion and kind, got a list\n"},
+		"a list of nothing":     {"- - -", "error: f:1:1: is no manifest: it has a list in place of an object with apiVersion and kind\n"},
 		"too deep":              {a + "---\n" + strings.Repeat("[", 20_000) + "\n---\n" + b, "f:1: Namespace a\nf:6: Namespace b\nerror: f:4: not valid YAML: exceeded max depth of 10000\n"},
-		"an anchor from before": {"x: &x {y: 1}\n---\n{z: *x}\n---\n" + b, "f:5: Namespace b\nerror: f:1:1: apiVersion: is missing: every document needs apiVersion and kind\nerror: f:1:1: kind: is missing: every document needs apiVersion and kind\nerror: f:3: not valid YAML: unknown anchor 'x' referenced\n"},
+		"an anchor from before": {"x: &x {y: 1}\n---\n{z: *x}\n---\n" + b, "f:5: Namespace b\nerror: f:1:1: is no manifest: it has neither apiVersion nor kind\nerror: f:3: not valid YAML: unknown anchor 'x' referenced\n"},
 	} {
 		if diff := cmp.Diff(c.want, report(Decode("f", []byte(c.input)))); diff != "" {
 			t.Errorf("%s: want (-), got (+):\n%s", name, diff)

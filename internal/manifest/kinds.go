@@ -20,16 +20,18 @@ type knownKind struct {
 }
 
 var knownKinds = map[string]knownKind{
-	"Namespace":     {"v1", reflect.TypeFor[corev1.Namespace]()},
-	"Node":          {"v1", reflect.TypeFor[corev1.Node]()},
-	"Pod":           {"v1", reflect.TypeFor[corev1.Pod]()},
-	"Service":       {"v1", reflect.TypeFor[corev1.Service]()},
-	"EndpointSlice": {"discovery.k8s.io/v1", reflect.TypeFor[discoveryv1.EndpointSlice]()},
-	"ServiceCIDR":   {"networking.k8s.io/v1", reflect.TypeFor[networkingv1.ServiceCIDR]()},
-	"DaemonSet":     {"apps/v1", reflect.TypeFor[appsv1.DaemonSet]()},
-	"Deployment":    {"apps/v1", reflect.TypeFor[appsv1.Deployment]()},
-	"ReplicaSet":    {"apps/v1", reflect.TypeFor[appsv1.ReplicaSet]()},
-	"StatefulSet":   {"apps/v1", reflect.TypeFor[appsv1.StatefulSet]()},
+	"Endpoints":             {"v1", reflect.TypeFor[corev1.Endpoints]()},
+	"Namespace":             {"v1", reflect.TypeFor[corev1.Namespace]()},
+	"Node":                  {"v1", reflect.TypeFor[corev1.Node]()},
+	"Pod":                   {"v1", reflect.TypeFor[corev1.Pod]()},
+	"Service":               {"v1", reflect.TypeFor[corev1.Service]()},
+	"EndpointSlice":         {"discovery.k8s.io/v1", reflect.TypeFor[discoveryv1.EndpointSlice]()},
+	"ReplicationController": {"v1", reflect.TypeFor[corev1.ReplicationController]()},
+	"ServiceCIDR":           {"networking.k8s.io/v1", reflect.TypeFor[networkingv1.ServiceCIDR]()},
+	"DaemonSet":             {"apps/v1", reflect.TypeFor[appsv1.DaemonSet]()},
+	"Deployment":            {"apps/v1", reflect.TypeFor[appsv1.Deployment]()},
+	"ReplicaSet":            {"apps/v1", reflect.TypeFor[appsv1.ReplicaSet]()},
+	"StatefulSet":           {"apps/v1", reflect.TypeFor[appsv1.StatefulSet]()},
 }
 
 // lookUp describes what to do with an object of type m. If ok, it is of the kind returned. If not, it is nothing we know, unless

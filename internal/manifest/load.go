@@ -165,6 +165,13 @@ func (t *Tree) Read(file string) ([]byte, fs.FileInfo, error) {
 	return data, info, fileError(file, err)
 }
 
+// ReadFile returns the content of a manifest. It follows links wherever they lead, for callers whose own files these are;
+// [Tree.Read] does not leave the tree.
+func ReadFile(file string) ([]byte, error) {
+	data, err := regularfile.ReadFile(file, maxFile)
+	return data, fileError(file, err)
+}
+
 // Occupied returns an error if a directory is in the place of a file that was in an earlier tree of the same path, and nil if
 // nothing is there that could be read as a file.
 func (t *Tree) Occupied(file string) error {

@@ -39,26 +39,66 @@ const aliasAllowance = 100_000
 // in the order of the file, and one *Error for each fault in the others, a hundred at most and one that reports how many more
 // there are. The objects of a List (also ServiceList, and so on) are returned one by one. Nothing returned refers to data.
 func Decode(file string, data []byte) (objects []Object, errs []error) {
-	for object, err := range Each(file, data) {
+	c := Read(file, data)
+	return c.Objects, c.Errs
+}
+
+// Content is what a file has in it.
+type Content struct {
+	// Objects are those without a fault.
+	Objects []Object
+	// Skipped are the objects of other kinds.
+	Skipped []Skipped
+	// Errs are the faults of all others, as of [Decode].
+	Errs []error
+}
+
+// Skipped is an object of a kind that is not decoded.
+type Skipped struct {
+	APIVersion, Kind string
+	// Name has the namespace before it if the object has one.
+	Name string
+}
+
+// Read decodes as [Decode] does, and returns what it skips as well.
+func Read(file string, data []byte) Content {
+	var c Content
+	d := newDecoder(file, len(data))
+	d.skip = func(s Skipped) { c.Skipped = append(c.Skipped, s) }
+	for object, err := range d.each(data) {
 		if err != nil {
-			errs = append(errs, err)
+			c.Errs = append(c.Errs, err)
 		} else {
-			objects = append(objects, object)
+			c.Objects = append(c.Objects, object)
 		}
 	}
-	return objects, errs
+	return c
 }
 
 // Each yields what [Decode] returns, document by document, for callers that need not hold a large file's objects all at once.
 func Each(file string, data []byte) iter.Seq2[Object, error] {
+	return newDecoder(file, len(data)).each(data)
+}
+
+func newDecoder(file string, size int) *decoder {
+	return &decoder{file: file, allowance: size + aliasAllowance, following: map[*yaml.Node]bool{}, skip: func(Skipped) {}}
+}
+
+func (d *decoder) each(data []byte) iter.Seq2[Object, error] {
 	return func(yield func(Object, error) bool) {
+		file := d.file
 		if bytes.HasPrefix(data, []byte("\xff\xfe")) || bytes.HasPrefix(data, []byte("\xfe\xff")) {
 			yield(Object{}, &Error{File: file, Line: 1, Err: errUTF16})
 			return
 		}
-		d := &decoder{file: file, allowance: len(data) + aliasAllowance, following: map[*yaml.Node]bool{}}
+		if foreign := foreignName(file); foreign != nil {
+			yield(Object{}, &Error{File: file, Err: foreign})
+			return
+		}
+		template := false
 		for doc := range documents(data) {
 			d.objects, d.errs = d.objects[:0], d.errs[:0]
+			before := d.faults
 			root, err := doc.parse(file)
 			if err != nil {
 				if d.faults++; d.faults <= maxFaults {
@@ -67,6 +107,17 @@ func Each(file string, data []byte) iter.Seq2[Object, error] {
 			} else if root != nil {
 				d.line = doc.line - 1
 				d.document(root, typeMeta{})
+			}
+			if d.faults > before {
+				// Whatever is wrong with a template is not what is wrong with the manifest that it makes. It is reported once.
+				if fault, line := templateIn(file, doc.text); fault != nil {
+					d.faults, d.errs = before, d.errs[:0]
+					if !template {
+						d.faults++
+						d.errs = append(d.errs, &Error{File: file, Line: doc.line - 1 + line, Err: fault})
+					}
+					template = true
+				}
 			}
 			for _, o := range d.objects {
 				if !yield(o, nil) {

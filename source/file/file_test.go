@@ -303,7 +303,7 @@ func TestLogsOnce(t *testing.T) {
 	}
 	slices.Sort(got)
 	want := []string{
-		`ERROR invalid manifest error=a.yaml:1:1: must be an object with apiVersion and kind, got "nonsense"`,
+		`ERROR invalid manifest error=a.yaml:1:1: is no manifest: it has "nonsense" in place of an object with apiVersion and kind`,
 		`WARN service has no spec.clusterIP: it gets no address outside a cluster; add one or use switchyard lab service=default/c file=b.yaml line=7`,
 	}
 	if diff := gocmp.Diff(want, got); diff != "" {
