@@ -16,15 +16,15 @@ import (
 
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/backend/ebpf"
-	"github.com/switchyard-net/switchyard/internal/manifest"
+	"github.com/switchyard-net/switchyard/lab/inputs"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/topology"
 )
 
 // Options report what to show, and where.
 type Options struct {
-	// Path is a manifest or a directory of manifests. Required.
-	Path string
+	// Inputs is what to run. Required.
+	Inputs *inputs.Set
 	// Dataplane makes the dataplane of the calling thread's network namespace, which is that of the node under test in l. It must
 	// be usable from any thread afterwards. Required.
 	Dataplane func(l *topology.Lab) (Dataplane, error)
@@ -74,14 +74,12 @@ func Once(ctx context.Context, o Options) error {
 		return err
 	}
 	defer s.close()
-	objs, errs := load(o.Path)
-	if len(objs) == 0 && len(errs) == 0 {
-		return fmt.Errorf("%s: there is nothing to run: no Service and no workload", o.Path)
+	loaded := o.Inputs.Load()
+	errs := loaded.Errs
+	if len(loaded.Objects) == 0 {
+		return errors.Join(append(errs, nothing(o.Inputs, loaded))...)
 	}
-	if len(objs) == 0 {
-		return errors.Join(errs...)
-	}
-	if err := s.apply(ctx, objs); err != nil {
+	if err := s.apply(ctx, loaded); err != nil {
 		errs = append(errs, err)
 	}
 	if ctx.Err() != nil {
@@ -91,6 +89,7 @@ func Once(ctx context.Context, o Options) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	v.skipped = loaded.Notes
 	width, _ := o.Size()
 	if width == 0 {
 		width = defaultWidth
@@ -118,11 +117,11 @@ func Live(ctx context.Context, o Options) error {
 	defer scr.close()
 	var last []runtime.Object
 	for {
-		objs, errs := load(o.Path)
-		changed := last == nil || !reflect.DeepEqual(objs, last)
+		loaded := o.Inputs.Load()
+		changed := last == nil || !reflect.DeepEqual(loaded.Objects, last)
 		if changed {
-			last = objs
-			s.problem = s.apply(ctx, objs)
+			last = loaded.Objects
+			s.problem = s.apply(ctx, loaded)
 		}
 		v := s.round(ctx)
 		if err := s.failed(); err != nil {
@@ -131,7 +130,7 @@ func Live(ctx context.Context, o Options) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		v.problems = errs
+		v.problems, v.skipped = loaded.Errs, loaded.Notes
 		if s.problem != nil {
 			v.problems = append(v.problems, s.problem)
 		}
@@ -144,18 +143,23 @@ func Live(ctx context.Context, o Options) error {
 	}
 }
 
-func load(path string) ([]runtime.Object, []error) {
-	list, errs := manifest.Load(path)
-	objs := make([]runtime.Object, len(list))
-	for i, o := range list {
-		objs[i] = o.Object
+// nothing is the error of inputs without anything to run, nil if other errors say it.
+func nothing(in *inputs.Set, l *inputs.Loaded) error {
+	if len(l.Errs) > 0 {
+		return nil
 	}
-	return objs, errs
+	text := fmt.Sprintf("%s: there is nothing to run: no Service and no workload", in)
+	for _, n := range l.Notes {
+		text += "\n  " + n
+	}
+	return errors.New(text)
 }
 
 // view is one round of calls.
 type view struct {
-	path     string
+	// inputs names what is run; followed is set if that may change.
+	inputs   string
+	followed bool
 	results  []result
 	services int
 	pods     int
@@ -167,6 +171,7 @@ type view struct {
 	warnings []string
 	problems []error
 	notes    []string
+	skipped  []string
 }
 
 // surprises are all surprises, each with its Service, frontend and client.
@@ -185,7 +190,7 @@ func (v *view) surprises() []string {
 func (v *view) lines(p palette, width int) []string {
 	lines := []string{
 		p.bold("switchyard lab") + p.dim(fmt.Sprintf("  %s: %s, %s on two nodes; clients: a pod, the node, one outside",
-			v.path, count(v.services, "service"), count(v.pods, "pod"))),
+			v.inputs, count(v.services, "service"), count(v.pods, "pod"))),
 		"",
 	}
 	if len(v.results) > 0 {
@@ -196,6 +201,9 @@ func (v *view) lines(p palette, width int) []string {
 	}
 	for _, n := range v.notes {
 		lines = append(lines, p.warn("! "+n))
+	}
+	for _, text := range v.skipped {
+		lines = append(lines, p.dim("· "+text))
 	}
 	for _, e := range v.problems {
 		for text := range strings.Lines(e.Error()) {

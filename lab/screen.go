@@ -48,8 +48,11 @@ func (s *screen) show(v *view, changed bool) {
 		return
 	}
 	lines := v.lines(s.paint, width)
-	footer := s.paint.dim(fmt.Sprintf("revision %d, %d connections in %.1fs. Edit %s to change the lab; Ctrl-C ends it.",
-		v.revision, v.calls, v.took.Seconds(), v.path))
+	edit := ""
+	if v.followed {
+		edit = "Edit " + v.inputs + " to change the lab; "
+	}
+	footer := s.paint.dim(fmt.Sprintf("revision %d, %d connections in %.1fs. %sCtrl-C ends it.", v.revision, v.calls, v.took.Seconds(), edit))
 	page, pages := s.page(len(lines), height-1)
 	if pages > 1 {
 		first := page * (height - 1)

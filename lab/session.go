@@ -12,11 +12,10 @@ import (
 	"sync"
 	"time"
 
-	"k8s.io/apimachinery/pkg/runtime"
-
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/kubeconv"
+	"github.com/switchyard-net/switchyard/lab/inputs"
 	"github.com/switchyard-net/switchyard/lab/minicluster"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/source"
@@ -92,9 +91,9 @@ func (s *session) failed() error { return s.status.failed() }
 
 // apply makes the lab run the manifests and waits until the dataplane shows them. The error reports what could not be done; the
 // rest has been.
-func (s *session) apply(ctx context.Context, objs []runtime.Object) error {
+func (s *session) apply(ctx context.Context, in *inputs.Loaded) error {
 	var errs []error
-	cluster, err := minicluster.Build(objs, s.stage.clusterOptions())
+	cluster, err := minicluster.Build(in.Objects, s.stage.clusterOptions())
 	errs = append(errs, err)
 	servers, err := s.stage.apply(cluster)
 	errs = append(errs, err)
@@ -177,7 +176,7 @@ func describe(obj any) string {
 // round makes every call once.
 func (s *session) round(ctx context.Context) *view {
 	calls, note := withoutSCTP(plan(s.world, s.stage.clients(), s.stage.lab.Node().Addrs))
-	v := &view{path: s.options.Path, services: len(s.cluster.Services), pods: len(s.cluster.Pods), warnings: s.cluster.Warnings,
+	v := &view{inputs: s.options.Inputs.String(), followed: s.options.Inputs.Followed(), services: len(s.cluster.Services), pods: len(s.cluster.Pods), warnings: s.cluster.Warnings,
 		revision: s.store.Snapshot().Revision()}
 	if note != "" {
 		v.notes = append(v.notes, note)

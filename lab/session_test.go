@@ -19,6 +19,7 @@ import (
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/backend/ebpf"
 	"github.com/switchyard-net/switchyard/backend/nftables"
+	"github.com/switchyard-net/switchyard/lab/inputs"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/netns"
 	"github.com/switchyard-net/switchyard/test/sockethooks"
@@ -30,8 +31,12 @@ func TestMain(m *testing.M) { os.Exit(netns.Main(m)) }
 const shop = "../examples/shop"
 
 func testOptions(t *testing.T, path string, out io.Writer) Options {
+	in, err := inputs.New([]string{path}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return Options{
-		Path: path, Out: out, Size: func() (int, int) { return 0, 0 },
+		Inputs: in, Out: out, Size: func() (int, int) { return 0, 0 },
 		Dataplane: func(*topology.Lab) (Dataplane, error) { return nftables.New(t.Context(), nftables.Options{}) },
 	}
 }

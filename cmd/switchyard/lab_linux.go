@@ -21,8 +21,8 @@ import (
 	"github.com/switchyard-net/switchyard/backend/userspace"
 	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/examples"
-	"github.com/switchyard-net/switchyard/internal/manifest"
 	"github.com/switchyard-net/switchyard/lab"
+	"github.com/switchyard-net/switchyard/lab/inputs"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/netns"
 	"github.com/switchyard-net/switchyard/test/sockethooks"
@@ -31,7 +31,7 @@ import (
 
 // labOptions are the flags of 'switchyard lab'.
 type labOptions struct {
-	source    string
+	sources   []string
 	once      bool
 	dataplane string
 	log       logFlags
@@ -40,14 +40,17 @@ type labOptions struct {
 func newLabCommand() *cobra.Command {
 	var o labOptions
 	cmd := &cobra.Command{
-		Use:   "lab [--source PATH] [--once] [--dataplane nftables|iptables|ebpf|ipvs|userspace]",
+		Use:   "lab [PATH...] [--once] [--dataplane nftables|iptables|ebpf|ipvs|userspace]",
 		Short: "Show what manifests do, in a throw-away node",
 		Long: `Lab builds a node in network namespaces, runs ordinary application manifests in it and
 connects to every Service from a pod, from the node and from outside.
 
-Pods of Deployments, StatefulSets, DaemonSets, ReplicaSets and plain Pods become
-namespaces with echo servers on their containerPorts, spread over two nodes; no image is
-pulled. Services get their addresses and EndpointSlices as in a cluster. What answers is
+A PATH is a manifest, a directory of them or a Kustomize directory, which is built; - is
+standard input. Any number may be given, also by -f. What is no manifest is skipped.
+
+Pods of Deployments, StatefulSets, DaemonSets, ReplicaSets, ReplicationControllers and
+plain Pods become namespaces with echo servers on their ports, spread over two nodes; no
+image is pulled. Services get their addresses and EndpointSlices as in a cluster. What answers is
 compared with what Kubernetes' rules demand. Editing the manifests changes the lab.
 Nothing of it outlives the command, and nothing outside it is touched.
 
@@ -58,22 +61,27 @@ With --dataplane userspace a relay above nftables accepts connections and contin
 so that endpoints see the node's address. With --dataplane ebpf there are socket hooks above nftables on the node. The last line
 says how many connections they have translated; nftables does the others. That needs root.`,
 		Example: `  switchyard lab                         # a web shop, as an example
-  switchyard lab --source my-app/        # your own manifests
-  switchyard lab --source my-app/ --once # in continuous integration`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return o.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+  switchyard lab my-app/                 # your own manifests
+  switchyard lab my-app/overlays/test    # a Kustomize directory
+  helm template my-chart | switchyard lab -
+  switchyard lab --once my-app/ crd.yaml # in continuous integration`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.sources = append(args, o.sources...)
+			return o.run(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.source, "source", "", "manifest or directory of manifests (default: an example that is built in)")
+	const usage = "manifest, directory of manifests, Kustomize directory, or - for standard input; any number of times (default: an example that is built in)"
+	f.StringArrayVarP(&o.sources, "filename", "f", nil, usage)
+	f.Var(f.Lookup("filename").Value, "source", "the same as --filename")
 	f.BoolVar(&o.once, "once", false, "print the table once and exit")
 	f.StringVar(&o.dataplane, "dataplane", string(config.ModeNFTables), "nftables, iptables, or above nftables: ebpf for socket hooks, ipvs, userspace for a relay")
 	o.log.register(f)
 	return cmd
 }
 
-func (o *labOptions) run(ctx context.Context, stdout, stderr io.Writer) (err error) {
+func (o *labOptions) run(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer) (err error) {
 	// In the live view, messages would tear the table.
 	logTo := stderr
 	if !o.once && o.log.verbosity == 0 {
@@ -90,19 +98,25 @@ func (o *labOptions) run(ctx context.Context, stdout, stderr io.Writer) (err err
 	if err := enterNamespaces(); err != nil {
 		return err
 	}
-	path := o.source
-	if path == "" {
-		if path, err = writeExample(); err != nil {
+	if len(o.sources) == 0 {
+		path, err := writeExample()
+		if err != nil {
 			return err
 		}
 		defer os.RemoveAll(filepath.Dir(path))
-	} else if _, errs := manifest.Load(path); len(errs) > 0 && !o.once {
+		o.sources = []string{path}
+	}
+	in, err := inputs.New(o.sources, stdin)
+	if err != nil {
+		return err
+	}
+	if errs := in.Load().Errs; len(errs) > 0 && !o.once {
 		return errors.Join(errs...)
 	}
 	size := terminalSize(stdout)
 	width, _ := size()
 	options := lab.Options{
-		Path: path, Out: stdout, Size: size, Colour: width > 0 && os.Getenv("NO_COLOR") == "", Logger: log,
+		Inputs: in, Out: stdout, Size: size, Colour: width > 0 && os.Getenv("NO_COLOR") == "", Logger: log,
 		Relays:    o.dataplane == string(config.ModeUserspace),
 		Dataplane: func(l *topology.Lab) (lab.Dataplane, error) { return o.open(ctx, l, log) },
 	}

@@ -95,6 +95,7 @@ var arrows = []arrow{
 
 	// The lab that people try, behind one package that nothing on a node's path imports.
 	{"lab/minicluster", []string{"state"}},
+	{"lab/inputs", []string{"internal/manifest"}},
 	{"lab", []string{"model", "state", "source", "brain", "store", "backend", "internal", "kubeconv", "ops", "test"}},
 
 	// Yardsticks: they must not know what they measure.
@@ -125,7 +126,7 @@ var arrows = []arrow{
 	{"test/chaos", []string{"model", "state", "source", "brain", "store", "backend", "internal", "server", "kubeconv", "lab/minicluster", "test"}},
 	{"test/bench", []string{"model", "state", "source", "brain", "store", "backend", "kernel", "internal", "server", "client", "client/localnet/v1", "kubeconv", "ops", "test"}},
 	{"test/cmd", []string{"test", "client", "config", "node", "source"}},
-	{"cmd", []string{"model", "state", "source", "brain", "store", "backend", "internal", "examples", "server", "client", "client/localnet/v1", "client/peeruser", "client/regularfile", "config", "config/configfile", "config/v1alpha1", "config/v1alpha2", "field", "kernel/nodelock", "kubeconv", "node", "ops", "lab", "test"}},
+	{"cmd", []string{"model", "state", "source", "brain", "store", "backend", "internal", "examples", "server", "client", "client/localnet/v1", "client/peeruser", "client/regularfile", "config", "config/configfile", "config/v1alpha1", "config/v1alpha2", "field", "kernel/nodelock", "kubeconv", "node", "ops", "lab", "lab/inputs", "test"}},
 }
 
 const whyArrows = `

@@ -1,0 +1,179 @@
+// Package inputs reads what people have: manifests in files, in directories and on standard input, and Kustomize directories,
+// which it builds. What is no manifest it skips and says so.
+package inputs
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/switchyard-net/switchyard/internal/manifest"
+)
+
+// Stdin is the path that stands for standard input.
+const Stdin = "-"
+
+// stdinName is what positions in standard input begin with.
+const stdinName = "standard input"
+
+// maxStdin is how many bytes are read from standard input: as many as a file may have.
+const maxStdin = 512 << 20
+
+// Set is the paths that somebody named. It is not safe for concurrent use.
+type Set struct {
+	paths []string
+	stdin []byte
+	// builds are the Kustomize directories seen so far, kept until one of their files changes.
+	builds map[string]*build
+}
+
+// New returns the set of these paths, [Stdin] among them; it reads standard input to its end if so.
+func New(paths []string, stdin io.Reader) (*Set, error) {
+	s := &Set{paths: slices.Clone(paths), builds: make(map[string]*build)}
+	seen := make(map[string]bool)
+	s.paths = slices.DeleteFunc(s.paths, func(p string) bool {
+		clean := filepath.Clean(p)
+		twice := seen[clean]
+		seen[clean] = true
+		return twice
+	})
+	if !seen[Stdin] {
+		return s, nil
+	}
+	if f, ok := stdin.(*os.File); ok && isTerminal(f) {
+		return nil, fmt.Errorf("%s is read from standard input, which is a terminal: pipe manifests into it, such as with: %s | switchyard lab -", Stdin, manifest.HelmCommand("CHART"))
+	}
+	var err error
+	if s.stdin, err = io.ReadAll(io.LimitReader(stdin, maxStdin+1)); err != nil {
+		return nil, fmt.Errorf("%s: cannot be read: %w", stdinName, err)
+	}
+	if len(s.stdin) > maxStdin {
+		return nil, fmt.Errorf("%s: it has more than %d MiB: split it into several files", stdinName, maxStdin>>20)
+	}
+	return s, nil
+}
+
+func isTerminal(f *os.File) bool {
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
+
+// String names the paths.
+func (s *Set) String() string {
+	names := slices.Clone(s.paths)
+	if i := slices.Index(names, Stdin); i >= 0 {
+		names[i] = stdinName
+	}
+	return strings.Join(names, ", ")
+}
+
+// Followed reports whether a later [Set.Load] may find something else.
+func (s *Set) Followed() bool {
+	return slices.ContainsFunc(s.paths, func(p string) bool { return p != Stdin })
+}
+
+// Loaded is what the paths have at one time.
+type Loaded struct {
+	// Objects are those without a fault, each once.
+	Objects []runtime.Object
+	// Notes are sentences about what was skipped.
+	Notes []string
+	// Errs are the faults, each with its place.
+	Errs []error
+
+	objects map[runtime.Object]manifest.Object
+	texts   map[string][]byte
+	built   map[string]bool // by file: it is what Kustomize made, and its lines are in no file
+	first   map[identity]manifest.Object
+	skipped skips
+}
+
+// Load reads all paths.
+func (s *Set) Load() *Loaded {
+	l := &Loaded{
+		objects: make(map[runtime.Object]manifest.Object), texts: make(map[string][]byte), built: make(map[string]bool),
+		first: make(map[identity]manifest.Object),
+	}
+	for _, path := range s.paths {
+		if path == Stdin {
+			l.text(stdinName, s.stdin)
+			continue
+		}
+		s.load(l, path)
+	}
+	l.Notes = l.skipped.notes()
+	return l
+}
+
+func (s *Set) load(l *Loaded, path string) {
+	if manifest.IsKustomization(path) || manifest.IsChart(path) {
+		if info, err := os.Stat(path); err == nil && !info.IsDir() {
+			path = filepath.Dir(path)
+		}
+	}
+	tree, err := openTree(path)
+	if err != nil {
+		l.Errs = append(l.Errs, err)
+		return
+	}
+	l.Errs = append(l.Errs, tree.errs...)
+	whole := len(tree.files)+len(tree.charts)+len(tree.kustomize) == 1 // the path itself is one of them
+	for _, dir := range tree.charts {
+		fault := &manifest.ForeignError{What: "is a Helm chart", Remedy: "pipe what it makes: " + manifest.HelmCommand(dir) + " | switchyard lab -"}
+		l.foreign(&manifest.Error{File: dir, Err: fault}, whole)
+	}
+	for _, b := range s.build(tree.kustomize) {
+		if b.err != nil {
+			l.Errs = append(l.Errs, b.err)
+			continue
+		}
+		l.built[b.dir] = true
+		l.text(b.dir, b.text)
+	}
+	for _, file := range tree.files {
+		data, err := manifest.ReadFile(file)
+		if err != nil {
+			l.Errs = append(l.Errs, err)
+			continue
+		}
+		before := len(l.Errs)
+		l.text(file, data)
+		l.withoutForeign(before, whole)
+	}
+	if len(tree.files)+len(tree.charts)+len(tree.kustomize)+len(tree.errs) == 0 {
+		l.Errs = append(l.Errs, &manifest.Error{File: path, Err: manifest.ErrNoManifest})
+	}
+}
+
+// text takes what a text has in it.
+func (l *Loaded) text(file string, data []byte) {
+	c := manifest.Read(file, data)
+	for _, err := range c.Errs {
+		l.Errs = append(l.Errs, l.placed(err))
+	}
+	for _, s := range c.Skipped {
+		l.skipped.object(s)
+	}
+	if len(c.Objects) > 0 {
+		l.texts[file] = data
+	}
+	for _, o := range c.Objects {
+		l.add(o)
+	}
+}
+
+// withoutForeign makes notes of the faults since before that are about what is no manifest, unless it is all there is.
+func (l *Loaded) withoutForeign(before int, whole bool) {
+	kept := l.Errs[:before]
+	for _, err := range l.Errs[before:] {
+		if whole || !l.isForeign(err) {
+			kept = append(kept, err)
+		}
+	}
+	l.Errs = kept
+}
