@@ -16,6 +16,8 @@ import (
 	"github.com/switchyard-net/switchyard/backend/ipvs/internal/plan"
 	"github.com/switchyard-net/switchyard/internal/kernel/ipvs"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
+	"github.com/switchyard-net/switchyard/kernel/conntrack"
+	"github.com/switchyard-net/switchyard/kernel/flowcutter"
 	"github.com/switchyard-net/switchyard/kernel/ifaddr"
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -29,7 +31,10 @@ type Backend struct {
 	addrs   *ifaddr.Watcher
 	handle  *netlink.Handle
 	sysctls *sysctls
-	cutter  *flowCutter
+	flows   *conntrack.Conn
+	// cutter deletes the tracked flows of virtual servers that lead to the wrong place. IPVS itself lets go of a flow with the next packet after
+	// its endpoint was deleted, but a flow that was tracked before there was a virtual server would never be masqueraded.
+	cutter *flowcutter.Cutter
 	// linkEvents are changes of devices, until endLinks is closed.
 	linkEvents chan netlink.LinkUpdate
 	endLinks   chan struct{}
@@ -154,9 +159,10 @@ func (b *Backend) openAbove(k kernelServers, l links, sysctls func() (*sysctls, 
 	if b.sysctls, err = sysctls(); err != nil {
 		return err
 	}
-	if b.cutter, err = newFlowCutter(b.log, &b.mu); err != nil {
+	if b.flows, err = conntrack.Open(); err != nil {
 		return err
 	}
+	b.cutter = flowcutter.New(b.flows, flowcutter.Options{Logger: b.log})
 	if b.addrs, err = ifaddr.Open(ifaddr.Options{Logger: b.log}); err != nil {
 		return err
 	}
@@ -172,9 +178,10 @@ func (b *Backend) openAbove(k kernelServers, l links, sysctls func() (*sysctls, 
 func (b *Backend) start() {
 	ctx, stop := context.WithCancel(context.Background())
 	b.stop = stop
-	b.running.Go(func() { b.watch(ctx) })
+	base := b.base.Disturbed()
+	b.running.Go(func() { b.watch(ctx, base) })
 	b.running.Go(func() { b.drain(ctx) })
-	b.running.Go(func() { b.cutter.run(ctx) })
+	b.cutter.Start()
 }
 
 // Close releases the sockets. What is programmed stays, and so do connections.
@@ -191,7 +198,8 @@ func (b *Backend) Close() error {
 		errs = append(errs, b.addrs.Close())
 	}
 	if b.cutter != nil {
-		errs = append(errs, b.cutter.close())
+		b.cutter.Close()
+		errs = append(errs, b.flows.Close())
 	}
 	if b.sysctls != nil {
 		errs = append(errs, b.sysctls.close())
@@ -211,9 +219,9 @@ func (b *Backend) Close() error {
 // Disturbed gets a value when the base's does, when the node's addresses have changed, or when something is left to do.
 func (b *Backend) Disturbed() <-chan struct{} { return b.disturbed }
 
-// watch hands on what disturbs the base, changes of the node's addresses, and the loss of the device.
-func (b *Backend) watch(ctx context.Context) {
-	base, links := b.base.Disturbed(), b.linkEvents
+// watch hands on what disturbs the first base, changes of the node's addresses, and the loss of the device.
+func (b *Backend) watch(ctx context.Context, base <-chan struct{}) {
+	links := b.linkEvents
 	for {
 		select {
 		case <-ctx.Done():
@@ -274,7 +282,11 @@ func (b *Backend) Apply(ctx context.Context, u *state.Update) (backend.Result, e
 
 func (b *Backend) apply(ctx context.Context, u *state.Update) (result backend.Result, err error) {
 	before := b.written()
-	b.cutter.begin(u.Changed)
+	changes := make([]flowcutter.Note, len(u.Changed))
+	for i, s := range u.Changed {
+		changes[i].New = s
+	}
+	b.cutter.Begin(changes...)
 	c, err := b.begin(u)
 	if err == nil {
 		result, err = b.base.Apply(ctx, c.base())
@@ -283,14 +295,17 @@ func (b *Backend) apply(ctx context.Context, u *state.Update) (result backend.Re
 		err = b.finish(c, &result)
 	}
 	result.Written += b.written() - before
-	b.settle(err == nil && len(result.Failed) == 0)
+	b.end(c, err == nil && len(result.Failed) == 0)
 	return result, err
 }
 
-// settle notes whether what is held is certain.
-func (b *Backend) settle(known bool) {
-	b.known = known
-	b.cutter.committed(known)
+// end notes whether what is held after a change is certain.
+func (b *Backend) end(c *change, known bool) {
+	if b.known = known; known {
+		b.cutter.Committed(nil, c.notes...)
+	} else {
+		b.cutter.Failed()
+	}
 }
 
 func (b *Backend) written() int { return b.device.written + b.servers.written + b.tables.written }
@@ -305,6 +320,7 @@ func (b *Backend) Verify(ctx context.Context) (result backend.Result, err error)
 	before, sure := b.written(), b.known && len(b.refused) == 0
 	b.known = false
 	was := b.settings
+	b.cutter.Begin()
 	c, err := b.begin(&state.Update{Revision: b.revision, Node: b.node})
 	if err == nil && len(c.redivided) > 0 {
 		result, err = b.base.Apply(ctx, c.base())
@@ -329,6 +345,6 @@ func (b *Backend) Verify(ctx context.Context) (result backend.Result, err error)
 	if c.repair {
 		result.Repaired += n
 	}
-	b.settle(err == nil && len(result.Failed) == 0)
+	b.end(c, err == nil && len(result.Failed) == 0)
 	return result, err
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/backend/ipvs/internal/plan"
+	"github.com/switchyard-net/switchyard/kernel/flowcutter"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -27,6 +28,8 @@ type change struct {
 	// repair is set if only what others have done is to be written, and written is how much had been written before.
 	repair  bool
 	written int
+	// notes are what it means for flows.
+	notes []flowcutter.Note
 }
 
 // base returns what the base is to show.
@@ -409,19 +412,19 @@ func (b *Backend) keepFlows(old, d *plan.Division, dirty map[plan.Key]bool) {
 
 // note takes down what a change means for flows.
 func (b *Backend) note(c *change) {
-	if b.node == nil || c.repair && b.written() > c.written {
+	if b.node == nil || b.cutter.IsDoubtful() || c.repair && b.written() > c.written {
 		var all []*state.Service
 		for name, d := range c.next {
 			if d != nil {
 				all = append(all, plan.Served(d, b.divisions[name]))
 			}
 		}
-		b.cutter.noteAll(all, b.node != nil)
+		c.notes = append(c.notes, flowcutter.Note{All: all, Gap: b.node != nil})
 		return
 	}
 	for name, d := range c.next {
 		if old := b.divisions[name]; old != d {
-			b.cutter.note(plan.Served(old, d), plan.Served(d, old))
+			c.notes = append(c.notes, flowcutter.Note{Old: plan.Served(old, d), New: plan.Served(d, old)})
 		}
 	}
 }

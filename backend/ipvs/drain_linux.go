@@ -32,7 +32,7 @@ func (b *Backend) drain(ctx context.Context) {
 // the next Apply, which must be of a full update, endpoints begin to go as their connections end. Flows of UDP go on to those that their Service keeps.
 func (b *Backend) Retire() { b.above(backend.None{}, true) }
 
-// Resume undoes Retire, above a base that may be another one than before. Nothing changes before the next Apply, which must be of a full update.
+// Resume undoes Retire, above a base that may be another one than before: then its owner looks after what disturbs it. Nothing changes before the next Apply, which must be of a full update.
 func (b *Backend) Resume(base backend.Backend) { b.above(base, false) }
 
 func (b *Backend) above(base backend.Backend, retired bool) {

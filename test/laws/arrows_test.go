@@ -61,7 +61,7 @@ var arrows = []arrow{
 	{"backend/iptables", []string{"state", "backend", "kernel/flowcutter", "internal/kernel/ipset", "internal/kernel/localnet", "internal/kernel/namespace", "internal/kernel/nft", "kernel/ifaddr", "kernel/conntrack", "kernel/nodelock", "field"}},
 	// It is pure, as that of nftables.
 	{"backend/iptables/internal/rules", []string{"state", "internal/kernel/ipset"}},
-	{"backend/ipvs", []string{"state", "backend", "internal/kernel/ipvs", "internal/kernel/nft", "kernel/ifaddr", "kernel/conntrack", "kernel/nodelock", "kernel/staleflows", "field"}},
+	{"backend/ipvs", []string{"state", "backend", "internal/kernel/ipvs", "internal/kernel/nft", "kernel/ifaddr", "kernel/conntrack", "kernel/flowcutter", "kernel/nodelock", "field"}},
 	// It is pure.
 	{"backend/ipvs/internal/plan", []string{"state", "internal/kernel/nft"}},
 	{"backend/ebpf", []string{"state", "backend", "kernel/ifaddr", "field"}},
