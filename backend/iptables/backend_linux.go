@@ -326,9 +326,9 @@ func (b *Backend) change(ctx context.Context, n *state.Node, next map[state.Serv
 	b.cutter.Begin(notes...)
 	doubtful := b.cutter.IsDoubtful()
 	b.desire(settings, next)
-	err = b.watcher.during(!b.known, func() error {
+	err = b.watcher.during(!b.known, func() (written int, err error) {
 		result.Written, err = b.write(ctx)
-		return err
+		return result.Written, err
 	})
 	if err != nil {
 		b.cutter.Failed()

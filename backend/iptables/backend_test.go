@@ -459,6 +459,25 @@ func affinitySetOf(t *testing.T, ns *netns.NS) string {
 	return ""
 }
 
+// TestRepairsAreNotLimited has somebody delete the rules twice in a row, as soon as they are there.
+func TestRepairsAreNotLimited(t *testing.T) {
+	ns := newNS(t)
+	for _, v := range []Variant{NFT, Legacy} {
+		b := newBackend(t, ns, Options{Variant: v})
+		apply(t, b, recordtest.Full(recordtest.DualStack("first", 1, 1, 0)))
+		for range 2 {
+			run(t, ns, fmt.Sprintf("iptables-%s", v), "-t", "nat", "-F")
+			select {
+			case <-b.Disturbed():
+			case <-time.After(20 * time.Second):
+				t.Fatalf("%s: nobody has noticed that the rules are gone", v)
+			}
+			verify(t, b)
+		}
+		closeBackend(t, b)
+	}
+}
+
 // fewSets is a kernel that has room for a few more sets.
 type fewSets struct {
 	sets

@@ -44,8 +44,9 @@ type marks interface {
 const (
 	// watchPeriod is how often the mark is looked at.
 	watchPeriod = 250 * time.Millisecond
-	// checkCost bounds the share of the time that is spent on looking at the tables for nothing, because others change rules of their own.
-	checkCost = 50
+	// checkCost bounds the share of the time that is spent on looking at the tables for nothing, because others change rules of their own, and
+	// repairCost the one that is spent on repairs, because others change ours again and again.
+	checkCost, repairCost = 50, 1
 )
 
 func newWatcher(v Variant, addrs *ifaddr.Watcher, log *slog.Logger) (*watcher, error) {
@@ -110,15 +111,20 @@ func (w *watcher) look(now time.Time) {
 	}
 }
 
-// during runs fn, which changes the tables, and reads all of them if it looks. What they are like afterwards is expected.
-func (w *watcher) during(looks bool, fn func() error) error {
+// during runs fn, which changes the tables, reads all of them if it looks, and returns how much it has written. What they are like afterwards is
+// expected.
+func (w *watcher) during(looks bool, fn func() (written int, err error)) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.look(time.Time{}) // somebody else's change must not be taken for ours
 	began := time.Now()
-	err := fn()
+	written, err := fn()
 	if looks {
-		w.nextCheck = time.Now().Add(checkCost * time.Since(began))
+		cost := time.Duration(checkCost)
+		if written > 0 {
+			cost = repairCost
+		}
+		w.nextCheck = time.Now().Add(cost * time.Since(began))
 		w.foreign = w.foreign && err != nil
 	}
 	if mark, markErr := w.marks.mark(); err == nil && markErr == nil {
