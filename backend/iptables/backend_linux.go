@@ -53,6 +53,7 @@ type sets interface {
 	Read(ipset.Set) ([]ipset.Element, error)
 	Create(ipset.Set) error
 	Destroy(name string) error
+	Empty(name string) error
 	Add(ipset.Set, []ipset.Element) error
 	Delete(ipset.Set, []ipset.Element) error
 	Close()
@@ -475,6 +476,11 @@ func (b *Backend) writeFamily(ctx context.Context, f state.Family) (written int,
 			return 0, &noRoomError{f, s.Name, err}
 		}
 		return 0, err
+	}
+	for _, name := range p.Empty {
+		if err := b.sets.Empty(name); err != nil {
+			return 0, err
+		}
 	}
 	for _, add := range p.Add {
 		if err := b.sets.Add(add.Set, add.Elements); err != nil {

@@ -459,6 +459,32 @@ func affinitySetOf(t *testing.T, ns *netns.NS) string {
 	return ""
 }
 
+// TestReturningEndpoint has an endpoint leave and come back. A process that ended in between has left its set of clients, who have had another endpoint
+// since: none of them is remembered.
+func TestReturningEndpoint(t *testing.T) {
+	ns := newNS(t)
+	b := newBackend(t, ns, Options{Variant: NFT})
+	apply(t, b, recordtest.Full(recordtest.DualStack("sticky", 1, 1, time.Hour)))
+	set := affinitySetOf(t, ns)
+	apply(t, b, recordtest.Full(recordtest.DualStack("sticky", 1, 0, time.Hour)))
+	closeBackend(t, b)
+	run(t, ns, "ipset", "create", set, "hash:ip", "maxelem", "65536", "timeout", "3600", "hashsize", "64")
+	run(t, ns, "ipset", "add", set, "198.51.100.1")
+	b = newBackend(t, ns, Options{Variant: NFT})
+	apply(t, b, recordtest.Full(recordtest.DualStack("sticky", 1, 1, time.Hour)))
+	if list := run(t, ns, "ipset", "list", set); strings.Contains(list, "198.51.100.1") {
+		t.Errorf("a client is remembered with an endpoint that was away:\n%s", list)
+	}
+	run(t, ns, "ipset", "add", set, "198.51.100.2")
+	run(t, ns, "iptables-nft", "-t", "nat", "-F")
+	if r := verify(t, b); r.Repaired == 0 {
+		t.Error("deleted rules are not repaired")
+	}
+	if list := run(t, ns, "ipset", "list", set); !strings.Contains(list, "198.51.100.2") {
+		t.Errorf("a client was forgotten because somebody had deleted the rules:\n%s", list)
+	}
+}
+
 // TestRepairsAreNotLimited has somebody delete the rules twice in a row, as soon as they are there.
 func TestRepairsAreNotLimited(t *testing.T) {
 	ns := newNS(t)

@@ -158,6 +158,14 @@ func (c *Conn) Destroy(name string) error {
 	return nil
 }
 
+// Empty removes all elements of a set.
+func (c *Conn) Empty(name string) error {
+	if _, err := c.request(nl.IPSET_CMD_FLUSH, false, nameAttr(name)); err != nil {
+		return fmt.Errorf("empty ipset %s: %w", name, err)
+	}
+	return nil
+}
+
 // Add adds elements to a set.
 func (c *Conn) Add(s Set, elements []Element) error { return c.change(nl.IPSET_CMD_ADD, s, elements) }
 

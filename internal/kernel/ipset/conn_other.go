@@ -17,6 +17,9 @@ func (*Conn) Close() {}
 // Create fails.
 func (*Conn) Create(Set) error { return ErrUnsupported }
 
+// Empty returns [ErrUnsupported].
+func (*Conn) Empty(string) error { return ErrUnsupported }
+
 // Destroy fails.
 func (*Conn) Destroy(string) error { return ErrUnsupported }
 

@@ -46,6 +46,12 @@ const (
 	rootRejectNodePorts = Prefix + "RN"
 )
 
+// An endpoint with affinity has a chain and a set of clients whose names begin so, and have the same hash.
+const (
+	endpointPrefix = Prefix + "E-"
+	clientsPrefix  = "C-"
+)
+
 // hash is a name for whatever makes a chain or a set different from all others: 80 bits, so that nobody can find two Services that
 // share one.
 func hash(parts ...any) string {

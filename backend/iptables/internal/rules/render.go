@@ -334,9 +334,11 @@ func probability(share, of int) string {
 }
 
 // affinitySet returns the name of the set of clients that stay with an endpoint.
-func (p *port) affinitySet(e state.Endpoint) string { return setName(p.f, "C-"+hash(p.id, e.Addr)) }
+func (p *port) affinitySet(e state.Endpoint) string {
+	return setName(p.f, clientsPrefix+hash(p.id, e.Addr))
+}
 
-func (p *port) endpointChain(e state.Endpoint) string { return Prefix + "E-" + hash(p.id, e.Addr) }
+func (p *port) endpointChain(e state.Endpoint) string { return endpointPrefix + hash(p.id, e.Addr) }
 
 // endpoint adds the chain that remembers the client and translates to one endpoint, and the set of its clients.
 func (p *port) endpoint(e state.Endpoint) {

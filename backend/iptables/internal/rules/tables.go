@@ -272,7 +272,9 @@ func (t *Tables) Tables() []Table {
 // Plan is what is to be changed, in this order.
 type Plan struct {
 	Create []ipset.Set
-	Add    []Elements
+	// Empty are sets of clients whose endpoint had gone, and is back.
+	Empty []string
+	Add   []Elements
 	// Restore is the input of iptables-restore, empty if no chain changes.
 	Restore string
 	Delete  []Elements
@@ -304,7 +306,7 @@ func (t *Tables) Plan() *Plan {
 			p.Written += len(e.Elements)
 		}
 	}
-	p.Written += len(p.Create) + len(p.Destroy) + len(p.chains)
+	p.Written += len(p.Create) + len(p.Empty) + len(p.Destroy) + len(p.chains)
 	p.Rules = map[Table]int{}
 	for _, id := range p.chains {
 		p.Rules[id.Table] += count(t.chains[id])
@@ -332,7 +334,11 @@ func (t *Tables) planSets(p *Plan) {
 			if len(want.elements) > 0 {
 				p.Add = append(p.Add, Elements{want.Set, slices.Collect(maps.Keys(want.elements))})
 			}
-		case !isLearned(want.Set):
+		case isLearned(want.Set):
+			if t.lapsed(name) {
+				p.Empty = append(p.Empty, name)
+			}
+		default:
 			add, remove := Elements{Set: want.Set}, Elements{Set: want.Set}
 			compare := func(e ipset.Element) {
 				switch {
@@ -364,6 +370,14 @@ func (t *Tables) planSets(p *Plan) {
 			}
 		}
 	}
+}
+
+// lapsed reports whether a set is of an endpoint that had gone: there are rules, and none of them leads to it. A process that ended before it could
+// destroy the set, or the kernel, which had not let go of it, has left it. Its clients may have another endpoint by now.
+func (t *Tables) lapsed(set string) bool {
+	_, has := t.held.chains[ChainID{NAT, chainServices}]
+	_, leads := t.held.chains[ChainID{NAT, endpointPrefix + strings.TrimPrefix(set, setName(t.family, clientsPrefix))}]
+	return has && !leads
 }
 
 func (t *Tables) planChains(p *Plan) {
