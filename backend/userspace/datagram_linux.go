@@ -137,7 +137,7 @@ func (r *relay) pass(l *datagramListener, from netip.AddrPort, data []byte) {
 	if f == nil {
 		return
 	}
-	f.last.Store(time.Now().UnixNano())
+	f.touch()
 	if f.sent.Load() < streamDatagrams {
 		f.sent.Add(1)
 	}
@@ -152,9 +152,11 @@ type flow struct {
 	tracked  conntrack.Flow
 	listener *datagramListener
 	socket   *socket // connected to the endpoint
-	// last is when a datagram has come last, in nanoseconds since 1970, and sent how many the client has sent, up to streamDatagrams.
-	last atomic.Int64
-	sent atomic.Int32
+	// last is when a datagram has come last, in nanoseconds since began, which is the relay's: the wall clock may jump. sent is how many the client has
+	// sent, up to streamDatagrams.
+	began time.Time
+	last  atomic.Int64
+	sent  atomic.Int32
 	// moved is set when the flow is to go on in another process, and rested is closed when it is ready to.
 	moved  atomic.Bool
 	rested chan struct{}
@@ -217,7 +219,8 @@ func (r *relay) connected(k plan.Kind, endpoint netip.AddrPort) (*socket, error)
 // carry puts a flow on the books, and passes on its answers.
 func (r *relay) carry(f *flow) {
 	l := f.listener
-	f.last.Store(time.Now().UnixNano())
+	f.began = r.began
+	f.touch()
 	f.forget = func() { r.forgetFlow(f) }
 	l.mu.Lock()
 	l.flows[f.client] = f
@@ -332,7 +335,7 @@ func (f *flow) answer(timeout time.Duration) {
 			return true
 		})
 		if len(used) > 0 {
-			f.last.Store(time.Now().UnixNano())
+			f.touch()
 		}
 		for rest := messages; len(rest) > 0; {
 			n, err := f.listener.batch.WriteBatch(rest, 0)
@@ -358,10 +361,13 @@ func (f *flow) answer(timeout time.Duration) {
 	}
 }
 
+// touch notes that a datagram has come.
+func (f *flow) touch() { f.last.Store(int64(time.Since(f.began))) }
+
 // expires is when the flow ends if nothing more comes.
 func (f *flow) expires(timeout time.Duration) time.Time {
 	if f.sent.Load() < streamDatagrams {
 		timeout = min(timeout, questionTimeout)
 	}
-	return time.Unix(0, f.last.Load()).Add(timeout)
+	return f.began.Add(time.Duration(f.last.Load())).Add(timeout)
 }

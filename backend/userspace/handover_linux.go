@@ -46,7 +46,6 @@ type item struct {
 	Pending  [2][]byte
 	Ended    [2]bool
 	Tracked  conntrack.Flow
-	Last     int64
 	Sent     int32
 	Visits   []balance.Visit
 }
@@ -352,7 +351,7 @@ func (r *relay) sendAll(conn *net.UnixConn, conns []*conn, flows []*flow) error 
 	for _, f := range flows {
 		i := &item{
 			Kind: itemFlow, Of: f.kind, Class: f.listener.class, At: f.listener.at, Choice: &itemChoice{f.port, f.choice.frontend, f.endpoint}, Client: f.client,
-			Tracked: f.tracked, Last: f.last.Load(), Sent: f.sent.Load(),
+			Tracked: f.tracked, Sent: f.sent.Load(),
 		}
 		err := f.socket.control(func(fd int) error { return send(conn, i, fd) })
 		if err != nil && !errors.Is(err, os.ErrClosed) { // it has ended
@@ -371,7 +370,7 @@ func (r *relay) sendAll(conn *net.UnixConn, conns []*conn, flows []*flow) error 
 func (r *relay) visits() (parts [][]balance.Visit) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for v := range r.affinity.All() {
+	for v := range r.affinity.All(time.Now()) {
 		if n := len(parts); n == 0 || len(parts[n-1]) == visitsPerItem {
 			parts = append(parts, nil)
 		}
@@ -508,7 +507,7 @@ func (b *Backend) inherit(h *inheritance) error {
 		case itemVisits:
 			r.mu.Lock()
 			for _, v := range i.Visits {
-				r.affinity.Learn(v.Port, v.Client, v.Endpoint, v.Timeout, v.Last)
+				r.affinity.Learn(v.Port, v.Client, v.Endpoint, v.Timeout, time.Now().Add(-v.Idle))
 			}
 			r.mu.Unlock()
 		}
@@ -549,7 +548,6 @@ func (r *relay) inheritFlow(i *item, fd int) error {
 			choice: choice{i.Choice.Port, i.Choice.Frontend, i.Choice.Endpoint}, kind: i.Of, client: i.Client, tracked: i.Tracked,
 			listener: l, socket: s, rested: make(chan struct{}),
 		}
-		f.last.Store(i.Last)
 		f.sent.Store(i.Sent)
 		r.mu.Lock()
 		r.loads.Begin(f.endpoint)

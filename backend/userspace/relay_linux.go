@@ -29,6 +29,8 @@ type relay struct {
 	// ctx ends when nothing is relayed any longer.
 	ctx  context.Context
 	stop context.CancelFunc
+	// began is when it was made.
+	began time.Time
 	// started is closed once there are records.
 	started chan struct{}
 
@@ -53,7 +55,7 @@ type relay struct {
 func newRelay(o Options) (*relay, error) {
 	o = withinLimit(o)
 	r := &relay{
-		log: o.Logger, o: o, started: make(chan struct{}), affinity: balance.NewAffinity(o.MaxAffinityClients),
+		log: o.Logger, o: o, began: time.Now(), started: make(chan struct{}), affinity: balance.NewAffinity(o.MaxAffinityClients),
 		conns: map[state.ServiceName]map[*conn]bool{}, flows: map[state.ServiceName]map[*flow]bool{},
 	}
 	r.room = sync.NewCond(&r.mu)

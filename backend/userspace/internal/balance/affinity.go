@@ -97,14 +97,15 @@ type Visit struct {
 	Client   netip.Addr
 	Endpoint netip.AddrPort
 	Timeout  time.Duration
-	Last     time.Time
+	// Idle is how long ago its last connection began. The clock of another process may show another time.
+	Idle time.Duration
 }
 
-// All yields what is remembered, the oldest first.
-func (a *Affinity) All() iter.Seq[Visit] {
+// All yields what is remembered now, the oldest first.
+func (a *Affinity) All(now time.Time) iter.Seq[Visit] {
 	return func(yield func(Visit) bool) {
 		for v := a.oldest; v != nil; v = v.newer {
-			if !yield(Visit{v.port, v.client, v.endpoint, v.timeout, v.last}) {
+			if !yield(Visit{v.port, v.client, v.endpoint, v.timeout, now.Sub(v.last)}) {
 				return
 			}
 		}

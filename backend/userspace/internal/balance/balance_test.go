@@ -184,8 +184,8 @@ func TestAffinityLimit(t *testing.T) {
 		t.Errorf("%d are remembered after all have timed out", a.Len())
 	}
 	n := 0
-	for v := range a.All() {
-		if n++; v.Client != client(2000) || v.Endpoint != e || v.Timeout != time.Minute || !v.Last.Equal(later) {
+	for v := range a.All(later.Add(time.Second)) {
+		if n++; v.Client != client(2000) || v.Endpoint != e || v.Timeout != time.Minute || v.Idle != time.Second {
 			t.Errorf("%+v", v)
 		}
 	}
