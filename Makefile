@@ -17,7 +17,7 @@ MODULES := . client
 BUF     := $(GO) tool -modfile=tools/go.mod buf
 # Random histories of make differential.
 SEEDS   ?= 20
-# What make differential and make e2e test: nftables, or ebpf above it.
+# What make proof, differential, e2e and test-kernel test: nftables, ebpf, ipvs, iptables (proof: also iptables-legacy and iptables-nft) or userspace.
 DATAPLANE ?= nftables
 # How much happens in make proof: 1 is a thousand kills, and half an hour. How long make soak goes on.
 SCALE   ?= 1
@@ -140,12 +140,15 @@ differential: upstream ## Compare the fate of packets with upstream kube-proxy, 
 compare: build upstream ## Measure beside upstream kube-proxy, at 10,000 services; writes docs/benchmarks/
 	@cd test/e2e && $(GO) run ./compare -switchyard ../../bin/switchyard -out ../../docs/benchmarks
 
-proof: ## Inject faults into Switchyard, and kube-proxy if it was built, under load; writes docs/proof.md (SCALE=1, half an hour)
+# That of nftables has kube-proxy beside it, if it was built.
+PROOF_PAGE = docs/proof$(if $(filter-out nftables,$(DATAPLANE)),-$(DATAPLANE)).md
+
+proof: ## Inject faults into Switchyard under load; writes docs/proof.md (SCALE=1, half an hour; DATAPLANE=nftables)
 	@mkdir -p .cache && rm -f .cache/proof-upstream.json
-	@if [ -x .cache/upstream/upstream ]; then echo "== upstream kube-proxy"; \
+	@if [ $(DATAPLANE) = nftables ] && [ -x .cache/upstream/upstream ]; then echo "== upstream kube-proxy"; \
 		(cd test/e2e && $(GO) run ./proof -out ../../.cache/proof-upstream.json); fi
-	@echo "== Switchyard"
-	@$(GO) run ./test/cmd/proof -dataplane $(DATAPLANE) -scale $(SCALE) -out docs/proof.md \
+	@echo "== Switchyard, $(DATAPLANE)"
+	@$(GO) run ./test/cmd/proof -dataplane $(DATAPLANE) -scale $(SCALE) -out $(PROOF_PAGE) \
 		$$(if [ -e .cache/proof-upstream.json ]; then echo -beside .cache/proof-upstream.json; fi)
 
 soak: ## Change a cluster at random for MINUTES=20 under load, and look at memory, open files and the end state

@@ -69,6 +69,8 @@ type cluster struct {
 	fading  bool // whether fadingService is there
 	// slack is how long after the mark other services may change.
 	slack time.Duration
+	// rest is how long only one state counts after a change, at least.
+	rest time.Duration
 	// background is the number of other services, and generation what their endpoints are.
 	background, generation int
 	changes                int               // how many there were, for the mark
@@ -76,6 +78,8 @@ type cluster struct {
 	// toldAt is when the proxy last got an update, and slowest the longest that it has taken to apply one.
 	toldAt  time.Time
 	slowest time.Duration
+	// outage is the longest time in which no process carried connections, because one was killed.
+	outage time.Duration
 }
 
 // newCluster fills a lab.
@@ -243,9 +247,6 @@ func (c *cluster) sendState() error {
 // changeTimeout is how long is waited for a change.
 const changeTimeout = 2 * time.Minute
 
-// rest is how long only one state counts after a change, at least.
-const rest = 100 * time.Millisecond
-
 // settle waits until the proxy has applied its last update, and rests.
 func (c *cluster) settle(ctx context.Context) error {
 	want := fmt.Sprint(c.changes % markPorts)
@@ -261,12 +262,19 @@ func (c *cluster) settle(ctx context.Context) error {
 			time.Sleep(2 * time.Millisecond)
 		}
 	}
+	if ours, ok := c.subject.(*switchyard); ok {
+		without, err := ours.serves()
+		if err != nil {
+			return err
+		}
+		c.outage = max(c.outage, without)
+	}
 	if err := pause(ctx, c.slack); err != nil {
 		return err
 	}
 	c.ledger.Acked()
 	c.slowest = max(c.slowest, time.Since(c.toldAt))
-	return pause(ctx, rest)
+	return pause(ctx, c.rest)
 }
 
 // shows reports whether the mark is what it is to be.

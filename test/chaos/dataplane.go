@@ -7,15 +7,98 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
+	"time"
 
 	"github.com/switchyard-net/switchyard/test/sockethooks"
 	"github.com/switchyard-net/switchyard/test/topology"
 )
 
+// kind is what scenarios have to know of a dataplane.
+type kind struct {
+	// name is that of the option, and mode that of the configuration.
+	name, mode string
+	// variant is that of iptables which the node's hints ask for, empty for none.
+	variant string
+	// relays is set if connections end with the process, unless a next one takes them over.
+	relays bool
+	// gap is the longest that new connections may have, repair the one where somebody has deleted all rules, and echo that of requests on open
+	// ones.
+	gap, repair, echo time.Duration
+	// change is how long a change may take to arrive, at least, and cut how long flows of datagrams may be left uncut.
+	change, cut time.Duration
+	// rest is how long only one state counts after a change.
+	rest time.Duration
+	// excused is the largest share of the time in which nothing may be seen of the proxy. A relay that starts is itself what processors stand still for.
+	excused float64
+	// rate is the number of new connections a second, unless it is given.
+	rate int
+	// builds are the variants of the program that fit the dataplane, by their role in scenarios.
+	builds map[role]*variant
+	// skeleton finds in a listing of all rules that they are of the version that the role next is.
+	skeleton string
+}
+
+// role is what a variant of the program is for.
+type role string
+
+const (
+	// isNext is another version, isDoomed kills itself while it commits, isFaulty has a kernel that refuses, and isShared one that cannot keep others
+	// from changing tables.
+	isNext   role = "next"
+	isDoomed role = "doomed"
+	isFaulty role = "faulty"
+	isShared role = "shared"
+)
+
+// kinds are all dataplanes that scenarios can run with.
+var kinds = func() []kind {
+	usual := kind{
+		gap: usualGap, repair: repairGap, echo: echoGap, change: usualChange, rest: 100 * time.Millisecond, excused: mostExcused, rate: 2400,
+		// Those above nftables have its builds: what fails there fails for them.
+		builds: map[role]*variant{isNext: next, isDoomed: doomed, isFaulty: faulty, isShared: shared}, skeleton: nextChain,
+	}
+	ofTools := usual
+	ofTools.mode, ofTools.rate, ofTools.repair = "iptables", 1200, toolRepair
+	ofTools.change, ofTools.cut, ofTools.rest = toolChange, toolCut, 500*time.Millisecond
+	ofTools.builds, ofTools.skeleton = map[role]*variant{isNext: nextTables, isDoomed: doomedTool, isFaulty: faultyTool}, nextGuard
+	relay := usual
+	relay.mode, relay.relays, relay.rate, relay.gap, relay.echo, relay.excused = "userspace", true, 400, relayGap, relayEcho, 0.6
+	relay.builds = map[role]*variant{isNext: next, isDoomed: doomedSuccessor, isFaulty: faulty, isShared: shared}
+	named := func(k kind, name, mode, variant string) kind {
+		k.name, k.mode, k.variant = name, mode, variant
+		return k
+	}
+	return []kind{
+		named(usual, "nftables", "nftables", ""), named(usual, "ebpf", "ebpf", ""), named(usual, "ipvs", "ipvs", ""),
+		named(ofTools, "iptables", "iptables", ""), named(ofTools, "iptables-nft", "iptables", "nft"), named(ofTools, "iptables-legacy", "iptables", "legacy"),
+		named(relay, "userspace", "userspace", ""),
+	}
+}()
+
+// Dataplanes lists the names of all dataplanes that scenarios can run with.
+func Dataplanes() []string {
+	var names []string
+	for i := range kinds {
+		names = append(names, kinds[i].name)
+	}
+	return names
+}
+
+func kindOf(name string) (*kind, error) {
+	i := slices.IndexFunc(kinds, func(k kind) bool { return k.name == name })
+	if i < 0 {
+		return nil, fmt.Errorf("dataplane %s: use one of %s", name, strings.Join(Dataplanes(), ", "))
+	}
+	return &kinds[i], nil
+}
+
 // dataplane is that of the proxy under test.
 type dataplane struct {
-	mode string
+	*kind
 	// fields are those of a configuration file that has the mode.
 	fields map[string]string
 	// file is a configuration file with these fields, empty if none is needed.
@@ -25,26 +108,21 @@ type dataplane struct {
 	close   func() error
 }
 
-// newDataplane returns the dataplane of a mode, nftables or ebpf, for the node under test.
-func newDataplane(mode, dir string, l *topology.Lab) (*dataplane, error) {
-	d := &dataplane{mode: mode, fields: map[string]string{"mode": mode}, close: func() error { return nil }}
-	switch mode {
+// newDataplane returns a dataplane for the node under test.
+func newDataplane(k *kind, dir string, l *topology.Lab) (*dataplane, error) {
+	d := &dataplane{kind: k, fields: map[string]string{"mode": k.mode}, close: func() error { return nil }}
+	switch k.mode {
 	case "nftables":
 		return d, nil
 	case "ebpf":
-	default:
-		return nil, fmt.Errorf("dataplane %s: use nftables or ebpf", mode)
+		if err := d.hook(dir, l); err != nil {
+			return nil, err
+		}
+	case "iptables":
+		if err := d.hint(l); err != nil {
+			return nil, err
+		}
 	}
-	namespaces, err := sockethooks.Namespaces(sockethooks.Of(l))
-	if err != nil {
-		return nil, err
-	}
-	path, unpin, err := sockethooks.Pin(namespaces, dir)
-	if err != nil {
-		return nil, errors.Join(err, namespaces.Close())
-	}
-	d.close = func() error { return errors.Join(unpin(), namespaces.Close()) }
-	d.fields["ebpf"] = "{namespaceMap: " + path + "}"
 	d.file = filepath.Join(dir, "dataplane.yaml")
 	fields := map[string]string{"linux": noNodeSetup}
 	maps.Copy(fields, d.fields)
@@ -52,6 +130,67 @@ func newDataplane(mode, dir string, l *topology.Lab) (*dataplane, error) {
 		return nil, errors.Join(err, d.close())
 	}
 	return d, nil
+}
+
+// hook lets processes know which network namespaces are the node's.
+func (d *dataplane) hook(dir string, l *topology.Lab) error {
+	namespaces, err := sockethooks.Namespaces(sockethooks.Of(l))
+	if err != nil {
+		return err
+	}
+	path, unpin, err := sockethooks.Pin(namespaces, dir)
+	if err != nil {
+		return errors.Join(err, namespaces.Close())
+	}
+	d.close = func() error { return errors.Join(unpin(), namespaces.Close()) }
+	d.fields["ebpf"] = "{namespaceMap: " + path + "}"
+	return nil
+}
+
+// hint leaves the kubelet's hint for a variant of iptables.
+func (d *dataplane) hint(l *topology.Lab) error {
+	if d.variant == "" {
+		return nil
+	}
+	_, err := onNode(l, "", "iptables-"+d.variant, "-t", "mangle", "-N", "KUBE-IPTABLES-HINT")
+	return err
+}
+
+// onNode runs a program on the node under test.
+func onNode(l *topology.Lab, input, name string, args ...string) (out []byte, err error) {
+	err = l.Node().Do(func() (err error) {
+		cmd := exec.Command(name, args...)
+		cmd.Stdin = strings.NewReader(input)
+		if out, err = cmd.CombinedOutput(); err != nil {
+			err = fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, out)
+		}
+		return err
+	})
+	return out, err
+}
+
+// flush does what somebody does who deletes all rules of the node's dataplane.
+func (k *kind) flush(l *topology.Lab) error {
+	if k.mode != "iptables" || k.variant != "legacy" {
+		_, err := onNode(l, "", "nft", "flush", "ruleset")
+		return err
+	}
+	for _, program := range []string{"iptables-legacy-restore", "ip6tables-legacy-restore"} {
+		if _, err := onNode(l, "*nat\nCOMMIT\n*filter\nCOMMIT\n", program); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// chains lists all chains of the dataplane.
+func (k *kind) chains(l *topology.Lab) (string, error) {
+	program, args := "nft", []string{"list", "chains"}
+	if k.mode == "iptables" && k.variant == "legacy" {
+		program, args = "iptables-legacy-save", nil
+	}
+	out, err := onNode(l, "", program, args...)
+	return string(out), err
 }
 
 // args are the arguments of a process that has no configuration file of its own.

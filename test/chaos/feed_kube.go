@@ -22,8 +22,8 @@ import (
 // apiAddress is where the API server listens, inside the node.
 const apiAddress = "127.0.0.1:8001"
 
-// kinds are the resources of the API server, with the version and kind of their objects.
-var kinds = map[string][2]string{
+// resources are those of the API server, with the version and kind of their objects.
+var resources = map[string][2]string{
 	"namespaces": {"v1", "Namespace"}, "nodes": {"v1", "Node"}, "services": {"v1", "Service"},
 	"servicecidrs":   {"networking.k8s.io/v1", "ServiceCIDR"},
 	"endpointslices": {"discovery.k8s.io/v1", "EndpointSlice"},
@@ -132,7 +132,7 @@ func (f *kubeFeed) put(changed []Object) error {
 	defer f.mu.Unlock()
 	for _, o := range changed {
 		resource := ""
-		for name, kind := range kinds {
+		for name, kind := range resources {
 			if kind[1] == o.GetObjectKind().GroupVersionKind().Kind {
 				resource = name
 			}
@@ -181,7 +181,7 @@ func (f *kubeFeed) since(resource string, after int) (list []stored, version int
 // ServeHTTP answers lists and watches.
 func (f *kubeFeed) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	resource := r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]
-	kind, known := kinds[resource]
+	kind, known := resources[resource]
 	w.Header().Set("Content-Type", "application/json")
 	if !known {
 		w.WriteHeader(http.StatusNotFound)

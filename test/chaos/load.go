@@ -32,11 +32,8 @@ var routes = []route{
 	{&loaded[2], "NodePort", probe.FromOutside},
 }
 
-// flowsPerStream and flowPause make about as many requests on open connections as there are new ones at the default rate.
-const (
-	flowsPerStream = 4
-	flowPause      = 80 * time.Millisecond
-)
+// flowsPerStream is the number of open connections of a stream. There are about as many requests on them as there are new connections.
+const flowsPerStream = 4
 
 // startLoad starts a load of new connections a second in all, and of requests on open ones; o has the rest of its settings. Beside it goes a control: connections
 // from outside and from the other node to a pod there, whose packets never come to the node with the proxy.
@@ -47,7 +44,7 @@ func (c *cluster) startLoad(perSecond int, o loadcheck.Options) *loadcheck.Count
 	for family := range 2 {
 		for _, proto := range []state.Protocol{state.TCP, state.UDP} {
 			add := func(s loadcheck.Stream) {
-				s.Every, s.Flows, s.Pause = every, flowsPerStream, flowPause
+				s.Every, s.Flows, s.Pause = every, flowsPerStream, flowsPerStream*every*4/3
 				o.Streams = append(o.Streams, s)
 			}
 			for i := range routes {

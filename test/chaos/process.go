@@ -24,8 +24,9 @@ type process struct {
 	err    error         // why; valid once exited is closed
 }
 
-// startProcess starts a program on a host. What it says is added to a log. It is killed when this process ends.
-func startProcess(h *topology.Host, log string, program string, args ...string) (*process, error) {
+// startProcess starts a program on a host. What it says is added to a log. It is killed when this process ends. A program that carries the load
+// runs before all others, too: packets do in the kernel.
+func startProcess(h *topology.Host, carries bool, log string, program string, args ...string) (*process, error) {
 	out, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
@@ -43,7 +44,9 @@ func startProcess(h *topology.Host, log string, program string, args ...string) 
 			mine, err := unix.SchedGetAttr(0, 0)
 			if err == nil {
 				defer func() { _ = unix.SchedSetAttr(0, mine, 0) }()
-				err = schedule(0, unix.SCHED_NORMAL)
+				if !carries {
+					err = schedule(0, unix.SCHED_NORMAL)
+				}
 			}
 			if err == nil {
 				err = p.cmd.Start()
@@ -72,13 +75,18 @@ func (p *process) end(signal syscall.Signal) error {
 	default:
 	}
 	_ = p.cmd.Process.Signal(signal)
+	return p.await(signal.String())
+}
+
+// await waits for the end of a process that has a reason for it. One that does not end within 10 s is killed, and that is an error.
+func (p *process) await(reason string) error {
 	select {
 	case <-p.exited:
 		return nil
 	case <-time.After(10 * time.Second):
 		_ = p.cmd.Process.Kill()
 		<-p.exited
-		return fmt.Errorf("%s has not ended 10 s after %v", filepath.Base(p.cmd.Path), signal)
+		return fmt.Errorf("%s has not ended 10 s after: %s", filepath.Base(p.cmd.Path), reason)
 	}
 }
 

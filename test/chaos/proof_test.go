@@ -28,7 +28,14 @@ func TestMain(m *testing.M) { os.Exit(netns.Main(m)) }
 
 // TestVariantsFitTheCode: each variant still finds what it changes.
 func TestVariantsFitTheCode(t *testing.T) {
-	list := []*variant{next, faulty, jumpy, doomed}
+	list := []*variant{jumpy}
+	for i := range kinds {
+		for _, v := range kinds[i].builds {
+			if !slices.Contains(list, v) {
+				list = append(list, v)
+			}
+		}
+	}
 	for _, p := range mutants {
 		list = append(list, p.variant)
 	}
@@ -95,7 +102,7 @@ func TestJudge(t *testing.T) {
 		"gap":               {func(r *loadcheck.Report) { r.New.Ours = 6 * time.Millisecond }, "a gap of 6ms"},
 		"busy":              {func(r *loadcheck.Report) { r.Control.Lost = 1 }, "too busy"},
 	} {
-		r := Result{Report: good(), Allowed: usualGap}
+		r := Result{Report: good(), Allowed: usualGap, AllowedEcho: echoGap, AllowedExcuse: mostExcused}
 		c.spoil(r.Report)
 		r.judge()
 		if busy := slices.Contains([]string{"idle", "open noise", "excused", "noise", "busy"}, name); r.Busy != busy {
@@ -105,21 +112,21 @@ func TestJudge(t *testing.T) {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 	}
-	both := Result{Report: good(), Allowed: usualGap}
+	both := Result{Report: good(), Allowed: usualGap, AllowedEcho: echoGap, AllowedExcuse: mostExcused}
 	both.Report.Lost, both.Report.Control.Lost = 1, 1
 	if both.judge(); both.Busy || len(both.Wrong) != 2 {
 		t.Errorf("a loss on a busy machine: busy is %v, %q", both.Busy, both.Wrong)
 	}
-	shown := Result{Report: good(), Allowed: usualGap, Wrong: []string{"not in the counts"}}
+	shown := Result{Report: good(), Allowed: usualGap, AllowedEcho: echoGap, AllowedExcuse: mostExcused, Wrong: []string{"not in the counts"}}
 	shown.Report.Control.Lost = 1
 	if shown.judge(); shown.Busy || shown.Wrong[0] != "not in the counts" {
 		t.Errorf("what shows in no count, on a busy machine: busy is %v, %q", shown.Busy, shown.Wrong)
 	}
-	slow := Result{Report: good(), Allowed: usualGap, Slowest: 11 * time.Second, AllowedChange: usualChange}
+	slow := Result{Report: good(), Allowed: usualGap, AllowedEcho: echoGap, AllowedExcuse: mostExcused, Slowest: 11 * time.Second, AllowedChange: usualChange}
 	if slow.judge(); !strings.Contains(strings.Join(slow.Wrong, "\n"), "a change took 11s") {
 		t.Errorf("a slow change: %q", slow.Wrong)
 	}
-	flushed := Result{Report: good(), Allowed: repairGap}
+	flushed := Result{Report: good(), Allowed: repairGap, MayFail: true, AllowedExcuse: mostExcused}
 	flushed.Report.ExpectedFailures, flushed.Report.Established.Ours = 100, time.Second
 	if flushed.judge(); len(flushed.Wrong) > 0 {
 		t.Errorf("flushed: %q", flushed.Wrong)
@@ -153,13 +160,13 @@ func TestCPUSteal(t *testing.T) {
 
 func TestPage(t *testing.T) {
 	result := func(scenario string, gap time.Duration) Result {
-		r := Result{Scenario: scenario, Happened: "something", Report: &loadcheck.Report{}, Allowed: usualGap}
+		r := Result{Scenario: scenario, Happened: "something", Report: &loadcheck.Report{}, Allowed: usualGap, AllowedExcuse: mostExcused}
 		r.Report.Connections, r.Report.Strict, r.Report.New.Ours = 4711, 4711, gap
 		r.judge()
 		return r
 	}
 	f := Findings{
-		Machine: "a machine", Scale: 1, Rate: 2400,
+		Machine: "a machine", Dataplane: "nftables", Scale: 1, Rate: 2400,
 		Ours: []Result{result("kill", 2*time.Millisecond), result("flush", 40*time.Millisecond)}, Upstream: &Beside{Machine: "another", Results: []Result{result("kill", 300*time.Millisecond)}},
 		Mutants: []Mutant{{Bug: "does wrong", Result: result("kill", 0)}},
 	}
@@ -206,7 +213,7 @@ func TestAPIServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	f, err := newKubeFeed(t.TempDir(), l.Node(), &dataplane{})
+	f, err := newKubeFeed(t.TempDir(), l.Node(), &dataplane{kind: &kinds[0]})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -278,7 +285,7 @@ func TestPeace(t *testing.T) {
 		t.Errorf("%v", &results[0])
 	}
 	o.Subject = func(l *topology.Lab, dir string) (Subject, error) {
-		d, err := newDataplane("nftables", dir, l)
+		d, err := newDataplane(&kinds[0], dir, l)
 		if err != nil {
 			return nil, err
 		}
@@ -302,7 +309,7 @@ func TestProcess(t *testing.T) {
 	}
 	defer l.Close()
 	log := filepath.Join(t.TempDir(), "log")
-	p, err := startProcess(l.Node(), log, "/bin/sh", "-c", "echo on $0; sleep 100", "purpose")
+	p, err := startProcess(l.Node(), false, log, "/bin/sh", "-c", "echo on $0; sleep 100", "purpose")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -315,14 +322,14 @@ func TestProcess(t *testing.T) {
 	if err := tail(log); !strings.Contains(err.Error(), "on purpose") {
 		t.Errorf("the log says %v", err)
 	}
-	if p, err = startProcess(l.Node(), log, "/bin/false"); err != nil {
+	if p, err = startProcess(l.Node(), false, log, "/bin/false"); err != nil {
 		t.Fatal(err)
 	}
 	<-p.exited
 	if err := p.end(15); err == nil || !strings.Contains(err.Error(), "by itself") {
 		t.Errorf("a process that had ended: %v", err)
 	}
-	if _, err := startProcess(l.Node(), log, "/no/such/program"); !errors.Is(err, os.ErrNotExist) {
+	if _, err := startProcess(l.Node(), false, log, "/no/such/program"); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("no such program: %v", err)
 	}
 }

@@ -16,10 +16,11 @@ import (
 type Findings struct {
 	// Machine describes what the scenarios ran on.
 	Machine string
-	// Scale and Rate are those of [Options].
-	Scale float64
-	Rate  int
-	Ours  []Result
+	// Dataplane, Scale and Rate are those of [Options].
+	Dataplane string
+	Scale     float64
+	Rate      int
+	Ours      []Result
 	// Upstream are kube-proxy's results, of the scenarios in which it can take part. It may be nil.
 	Upstream *Beside
 	Mutants  []Mutant
@@ -45,9 +46,9 @@ func DescribeMachine() string {
 		runtime.NumCPU(), unix.ByteSliceToString(name.Release[:]), runtime.Version(), average)
 }
 
-const intro = `# Proof
+const intro = `# Proof: mode %s
 
-The outcome of connections through Switchyard while faults are injected. ` + "`make proof`" + ` writes this page; it takes about half an hour.
+The outcome of connections through Switchyard while faults are injected. ` + "`make proof DATAPLANE=%s SCALE=%v`" + ` writes this page.
 
 `
 
@@ -71,6 +72,10 @@ while they all go on serving; one pod is never ready, and never allowed.
   at some moment of that time may go by the old or the new state. A client with affinity that moves although its endpoint is
   still allowed counts here too, and so does a UDP flow that is still with an endpoint 1 s after it has ceased to serve. **One
   state** is the share of new connections that no change was under way for, so that a single state judges them.
+- A relay in a process (mode userspace) ends with its connections when it is killed. From the kill until the next process serves, connections may fail; those
+  count as expected failures. Clients with affinity that come between two processes, and flows of datagrams whose process was killed, may get
+  another endpoint. "Here" below has how many there were, and how many were handed over. Such a process runs before all others, as packets do in the
+  kernel.
 - **Ended** were taken leave of by their server, or are UDP flows that had to be cut, since their endpoint was gone.
 - **Expected failures** failed as the cluster's state allows: in the scenario of the flush on an older kernel, within 200 ms after somebody deleted all rules. That includes resets
   of open connections, since the kernel translates no packets while there are no rules for it. What an open TCP connection has sent
@@ -102,7 +107,7 @@ brain and store are in the load's process, and the dataplane gets states over th
 // Write returns the report as a page in Markdown.
 func (f *Findings) Write() string {
 	var b strings.Builder
-	b.WriteString(intro)
+	fmt.Fprintf(&b, intro, f.Dataplane, f.Dataplane, f.Scale)
 	fmt.Fprintf(&b, "Measured on %s; scale %v, %d new connections a second.\n", f.Machine, f.Scale, f.Rate)
 	wrong := 0
 	for i := range f.Ours {

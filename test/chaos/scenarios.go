@@ -3,11 +3,9 @@
 package chaos
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"os/exec"
 	"regexp"
 	"strings"
 	"time"
@@ -25,7 +23,7 @@ var scenarios = []scenario{
 		name: "kill", about: "SIGKILL at random moments, while it starts, while it waits and while it commits changes; started again at once. A third " +
 			"of the kills come 0 to 4 ms after the beginning of a commit. Flows of datagrams may be cut 3 s late, as several processes in " +
 			"a row may not live to do it.",
-		feed: fromFiles, uses: []*variant{doomed}, foreign: true, background: 300, cutTimeout: 3 * time.Second, run: kill,
+		feed: fromFiles, uses: []role{isDoomed}, foreign: true, background: 300, cutTimeout: 3 * time.Second, run: kill,
 	},
 	{
 		name: "restart", about: "SIGTERM and a new start, with changes in between.",
@@ -34,7 +32,7 @@ var scenarios = []scenario{
 	{
 		name: "switch", about: "SIGTERM and a new start in the other mode, ebpf or nftables, with changes in between. Connections that began in one mode go on in the other. " +
 			"Flows of datagrams may be cut 3 s late, as for kills.",
-		feed: fromFiles, mode: "ebpf", background: 300, cutTimeout: 3 * time.Second, run: switchModes,
+		feed: fromFiles, dataplane: "ebpf", only: []string{"nftables", "ebpf"}, background: 300, cutTimeout: 3 * time.Second, run: switchModes,
 	},
 	{
 		name: "rolling update", about: "Every pod of the services is replaced, one after the other: the new one gets ready, the old one " +
@@ -42,15 +40,16 @@ var scenarios = []scenario{
 		feed: fromFiles, foreign: true, run: rollingUpdate,
 	},
 	{
-		name: "flush", about: "Somebody runs `nft flush ruleset`. Since Linux 6.9, the kernel leaves Switchyard's tables alone then.",
+		name: "flush", about: "Somebody runs `nft flush ruleset`. Since Linux 6.9, the kernel leaves Switchyard's tables alone then. Those of iptables " +
+			"belong to all: they are emptied, and written again.",
 		feed: fromStore, foreign: true, background: 1000, run: flush,
 	},
 	{
 		name: "flush on an older kernel", about: "The same on a kernel that cannot keep others from changing tables: the rules go, and are written again.",
-		feed: fromStore, variant: shared, background: 1000, run: flushRules,
+		feed: fromStore, role: isShared, background: 1000, run: flushRules,
 	},
 	{
-		name: "upgrade", uses: []*variant{next}, about: "A version with another skeleton of rules takes over, and later the first one again, with changes in between.",
+		name: "upgrade", uses: []role{isNext}, about: "A version with another skeleton of rules takes over, and later the first one again, with changes in between.",
 		feed: fromFiles, background: 300, run: upgrade,
 	},
 	{
@@ -80,7 +79,7 @@ var scenarios = []scenario{
 	{
 		name: "netlink errors", about: "The kernel refuses one commit in five, with ENOBUFS, ENOMEM, EINTR, EEXIST or EPERM, and the answer to one in five " +
 			"of the others is lost. What was refused is tried again service by service, so that a change counts 500 ms after its mark.",
-		feed: fromFiles, variant: faulty, background: 300, slack: 500 * time.Millisecond, run: netlinkErrors,
+		feed: fromFiles, role: isFaulty, background: 300, slack: 500 * time.Millisecond, run: netlinkErrors,
 	},
 	{
 		name: "clock jumps", about: "The wall clock jumps twice a second, by up to a year back and forth, through changes and restarts.",
@@ -162,6 +161,12 @@ func kill(ctx context.Context, s *stage) (string, error) {
 				return "", err
 			}
 		}
+		if i%3 == 1 && s.kind.relays { // a process must have something to hand over to the next
+			again := time.Duration(s.rng.Int64N(int64(start)))
+			if err := inTurn(func() error { return pause(ctx, again) }, s.subject.Kill, s.subject.Start, func() error { return s.settle(ctx) }); err != nil {
+				return "", err
+			}
+		}
 	}
 	happened := fmt.Sprintf("%d kills, %d changes", n, n)
 	if ours == nil {
@@ -178,15 +183,20 @@ func kill(ctx context.Context, s *stage) (string, error) {
 	return fmt.Sprintf("%s; %d right after the beginning of a commit, %d of them before its end", happened, began, began-ended), err
 }
 
-// doom lets a process take over that kills itself when it commits, and the usual one after it.
+// doom lets a process take over that kills itself when it commits, and the usual one after it. One that carries connections kills itself while it
+// takes them over: the former process has them still, and hands them over to the usual one.
 func (s *stage) doom(ctx context.Context, ours *switchyard) error {
-	if err := s.use(doomed); err != nil {
+	if err := s.use(isDoomed); err != nil {
 		return err
 	}
-	if err := inTurn(ours.Kill, ours.Start, func() error { return ours.awaitEnd(ctx) }); err != nil {
+	end := ours.Kill
+	if s.kind.relays {
+		end = ours.Stop
+	}
+	if err := inTurn(end, ours.Start, func() error { return ours.awaitEnd(ctx) }); err != nil {
 		return err
 	}
-	if err := s.use(nil); err != nil {
+	if err := s.use(""); err != nil {
 		return err
 	}
 	return inTurn(ours.Start, func() error { return s.settle(ctx) })
@@ -241,7 +251,7 @@ func rollingUpdate(ctx context.Context, s *stage) (string, error) {
 			return "", err
 		}
 		// Flows of datagrams are cut soon after the change. What serves until then breaks none, and one that is not cut is noticed.
-		if err := pause(ctx, 1500*time.Millisecond); err != nil {
+		if err := pause(ctx, max(1500*time.Millisecond, s.kind.cut+time.Second)); err != nil {
 			return "", err
 		}
 		if err := s.remove(old); err != nil {
@@ -255,7 +265,7 @@ const noOwner = "the tables have no owner, though this kernel can keep others fr
 
 // flush: where the kernel can keep others from tables, Switchyard's are its own.
 func flush(ctx context.Context, s *stage) (string, error) {
-	if _, ours := s.subject.(*switchyard); ours {
+	if _, ours := s.subject.(*switchyard); ours && s.kind.mode != "iptables" {
 		persistent, rules := false, []byte(nil)
 		err := s.lab.Node().Do(func() error {
 			conn, err := nft.Dial()
@@ -266,7 +276,7 @@ func flush(ctx context.Context, s *stage) (string, error) {
 			return errors.Join(err, conn.Close())
 		})
 		if err == nil {
-			rules, err = s.nft("list", "ruleset")
+			rules, err = onNode(s.lab, "", "nft", "list", "ruleset")
 		}
 		if err != nil {
 			return "", err
@@ -278,27 +288,16 @@ func flush(ctx context.Context, s *stage) (string, error) {
 	return flushRules(ctx, s)
 }
 
-// nft runs the nft tool on the node.
-func (s *stage) nft(args ...string) (out []byte, err error) {
-	err = s.lab.Node().Do(func() (err error) {
-		if out, err = exec.Command("nft", args...).CombinedOutput(); err != nil {
-			err = fmt.Errorf("nft %s: %w: %s", strings.Join(args, " "), err, out)
-		}
-		return err
-	})
-	return out, err
-}
-
 // flushRules: rules that belong to their process stay. While there are no rules, new connections cannot succeed; what they are given is
 // the time for a repair.
 func flushRules(ctx context.Context, s *stage) (string, error) {
-	rules, err := s.nft("list", "ruleset")
+	rules, err := onNode(s.lab, "", "nft", "list", "ruleset")
 	if err != nil {
 		return "", err
 	}
 	owned := ownedTables.Match(rules)
 	if !owned {
-		s.allowed = repairGap
+		s.allowed, s.mayFail = s.kind.repair, true
 	}
 	n := s.scaled(20)
 	for range n {
@@ -306,12 +305,12 @@ func flushRules(ctx context.Context, s *stage) (string, error) {
 		if !owned {
 			repaired = s.ledger.Interrupt()
 		}
-		_, err := s.nft("flush", "ruleset")
-		repaired(repairGap)
+		err := s.kind.flush(s.lab)
+		repaired(s.kind.repair)
 		if err != nil {
 			return "", err
 		}
-		if err := pause(ctx, 2*time.Second); err != nil {
+		if err := pause(ctx, s.kind.repair+1800*time.Millisecond); err != nil {
 			return "", err
 		}
 		s.shuffle()
@@ -329,9 +328,9 @@ var ownedTables = regexp.MustCompile(`(?s)\ntable ip switchyard \{[^\n]*\n\tflag
 func upgrade(ctx context.Context, s *stage) (string, error) {
 	n := s.scaled(20)
 	for i := range 2 * n {
-		v := next
+		v := isNext
 		if i%2 == 1 {
-			v = nil
+			v = ""
 		}
 		if err := s.use(v); err != nil {
 			return "", err
@@ -339,7 +338,7 @@ func upgrade(ctx context.Context, s *stage) (string, error) {
 		if _, err := startTime(ctx, s); err != nil {
 			return "", err
 		}
-		if err := s.expectSkeleton(v == next); err != nil {
+		if err := s.expectSkeleton(v == isNext); err != nil {
 			return "", err
 		}
 	}
@@ -348,14 +347,12 @@ func upgrade(ctx context.Context, s *stage) (string, error) {
 
 // expectSkeleton looks whose skeleton of rules is in the kernel.
 func (s *stage) expectSkeleton(wantNext bool) error {
-	return s.lab.Node().Do(func() error {
-		out, err := exec.Command("nft", "list", "chains").CombinedOutput()
-		if err != nil {
-			return fmt.Errorf("nft list chains: %w: %s", err, out)
-		}
-		if has := bytes.Contains(out, []byte(nextChain)); has != wantNext {
-			return fmt.Errorf("a chain %s in the kernel: %v, want %v:\n%s", nextChain, has, wantNext, out)
-		}
-		return nil
-	})
+	out, err := s.kind.chains(s.lab)
+	if err != nil {
+		return err
+	}
+	if has := strings.Contains(out, s.kind.skeleton); has != wantNext {
+		return fmt.Errorf("a chain %s in the kernel: %v, want %v:\n%s", s.kind.skeleton, has, wantNext, out)
+	}
+	return nil
 }

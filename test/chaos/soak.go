@@ -59,12 +59,14 @@ func mib(bytes int64) float64 { return float64(bytes) / (1 << 20) }
 
 // Soak lets a random history change a cluster for so long, as fast as the proxy takes the changes over, while the load goes on.
 func Soak(ctx context.Context, o Options, long time.Duration) (*Soaked, error) {
-	o.fill()
+	if _, err := o.fill(); err != nil {
+		return nil, err
+	}
 	soaked := &Soaked{}
 	st := scenario{name: "soak", feed: fromStore, background: 300, run: func(ctx context.Context, s *stage) (string, error) {
 		return s.soak(ctx, long, soaked)
 	}}
-	r, err := runScenario(ctx, &o, &builder{source: o.Source, dir: o.Dir, built: map[string]string{}}, &st, nil)
+	r, err := runScenario(ctx, &o, newBuilder(&o), &st, nil)
 	if err != nil {
 		return nil, err
 	}

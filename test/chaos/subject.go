@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/switchyard-net/switchyard/test/loadcheck"
 	"github.com/switchyard-net/switchyard/test/topology"
 )
 
@@ -47,6 +48,14 @@ type switchyard struct {
 	program   string
 	log       string
 	running   *process // nil if it is not meant to run
+	// leaving is a process that was asked to end while it carries connections, and does so when a next one has taken them over. It may be nil.
+	leaving *process
+	// ledger gets to know of times in which no process carries connections. It may be nil.
+	ledger *loadcheck.Ledger
+	// killed is when a process was that carried connections, zero if the one that runs is known to serve.
+	killed time.Time
+	// served are to be called when it is.
+	served []func(time.Duration)
 }
 
 func newSwitchyard(l *topology.Lab, dir, program string, f feed, d *dataplane) *switchyard {
@@ -58,15 +67,56 @@ func (s *switchyard) Put(changed []Object) error { return s.put(changed) }
 
 // Start implements [Subject].
 func (s *switchyard) Start() (err error) {
-	s.running, err = startProcess(s.lab.Node(), s.log, s.program, s.args()...)
+	s.running, err = startProcess(s.lab.Node(), s.dataplane.relays, s.log, s.program, s.args()...)
 	return err
 }
 
 // Kill implements [Subject].
-func (s *switchyard) Kill() error { return s.end(syscall.SIGKILL) }
+func (s *switchyard) Kill() error {
+	if s.dataplane.relays && s.killed.IsZero() && s.ledger != nil {
+		s.killed = time.Now()
+		s.served = append(s.served, s.ledger.Interrupt(), s.ledger.ForgetClients(), s.ledger.ForgetFlows())
+	}
+	return errors.Join(s.end(syscall.SIGKILL), s.left())
+}
 
-// Stop implements [Subject].
-func (s *switchyard) Stop() error { return s.end(syscall.SIGTERM) }
+// Stop implements [Subject]. A process that carries connections ends when the next one has taken them over.
+func (s *switchyard) Stop() error {
+	if !s.dataplane.relays || s.running == nil {
+		return s.end(syscall.SIGTERM)
+	}
+	err := s.left()
+	if s.ledger != nil {
+		s.served = append(s.served, s.ledger.ForgetClients()) // those who come while there is no relay are not among what is handed over
+	}
+	s.leaving, s.running = s.running, nil
+	return errors.Join(err, s.leaving.cmd.Process.Signal(syscall.SIGTERM))
+}
+
+// left waits until the process has ended that was asked to.
+func (s *switchyard) left() error {
+	if s.leaving == nil {
+		return nil
+	}
+	p := s.leaving
+	s.leaving = nil
+	if err := p.await("it was asked to, and another one has started"); err != nil {
+		return errors.Join(err, tail(s.log))
+	}
+	return nil
+}
+
+// serves is called when the process is known to serve. It returns how long there was none that did.
+func (s *switchyard) serves() (without time.Duration, err error) {
+	if !s.killed.IsZero() {
+		without = time.Since(s.killed)
+	}
+	for _, done := range s.served {
+		done(0)
+	}
+	s.killed, s.served = time.Time{}, nil
+	return without, s.left()
+}
 
 func (s *switchyard) end(signal syscall.Signal) error {
 	if s.running == nil {

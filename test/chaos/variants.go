@@ -12,7 +12,6 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"time"
 )
 
 // edit replaces a text in a source file, which must have it exactly once. The file is given from the root of the repository, or
@@ -34,6 +33,10 @@ type builder struct {
 	// source is the root of the repository, dir where programs go.
 	source, dir string
 	built       map[string]string
+}
+
+func newBuilder(o *Options) *builder {
+	return &builder{source: o.Source, dir: o.Dir, built: map[string]string{}}
 }
 
 // program returns the path of a variant, nil being Switchyard as it is. It is built when it is first asked for. The files in the
@@ -255,18 +258,32 @@ var cannotOwn = edit{"backend/nftables/nftables.go", "	if persistent {\n", "	if 
 
 // halted, misled and ownerless are what a bug must lead to: connections that break, and too long a gap; the wrong endpoint; tables that
 // others can change.
-func halted(allowed time.Duration) func(*Result) bool {
-	return func(r *Result) bool { return r.Report.Lost+r.Report.Reset > 0 && r.Report.New.Ours > allowed }
+func halted(k *kind, r *Result) bool {
+	return r.Report.Lost+r.Report.Reset > 0 && r.Report.New.Ours > k.gap
 }
-func misled(r *Result) bool    { return r.Report.WrongEndpoint > 0 }
-func ownerless(r *Result) bool { return slices.Contains(r.Wrong, noOwner) }
+func unrepaired(k *kind, r *Result) bool {
+	return r.Report.Lost+r.Report.Reset > 0 && r.Report.New.Ours > k.repair
+}
+func misled(_ *kind, r *Result) bool    { return r.Report.WrongEndpoint > 0 }
+func ownerless(_ *kind, r *Result) bool { return slices.Contains(r.Wrong, noOwner) }
 
-// mutants have bugs that the scenarios must notice.
-var mutants = []struct {
+// broken is what a process that ends with its connections must lead to.
+func broken(_ *kind, r *Result) bool { return r.Report.Reset > 0 }
+
+// mutant is a build with a bug that a scenario must notice.
+type mutant struct {
 	variant  *variant
 	scenario string
-	noticed  func(*Result) bool
-}{
+	noticed  func(*kind, *Result) bool
+	// modes are those that have the bug.
+	modes []string
+}
+
+var mutants = slices.Concat(mutantsOnNFT, mutantsOfTools, mutantsOfRelay)
+
+var onNFT = []string{"nftables", "ebpf"}
+
+var mutantsOnNFT = []mutant{
 	{&variant{name: "flush-on-start", what: "deletes its tables before it starts", edits: []edit{
 		{"backend/nftables/nftables.go", "	b.guard.arm() // before the reading", `	for _, t := range ruleset.Tables() {
 		var flush nft.Batch
@@ -276,7 +293,7 @@ var mutants = []struct {
 		}
 	}
 	b.guard.arm() // before the reading`},
-	}}, "restart", halted(usualGap)},
+	}}, "restart", halted, onNFT},
 	{&variant{name: "delete-before-add", what: "deletes elements in one transaction and adds others in the next, ten milliseconds later", edits: []edit{
 		{"backend/nftables/nftables.go", "	n, err := b.commitBatch(p.Write)\n", `	deleted, err := b.commitBatch(p.WriteDeletions)
 	if err != nil {
@@ -297,20 +314,17 @@ func (p *Plan) WriteDeletions(b *nft.Batch) {
 		s.del = elements{}
 	}
 }
-`}}, "rolling update", halted(usualGap)},
+`}}, "rolling update", halted, onNFT},
 	{&variant{name: "stale-affinity", what: "leaves endpoints that are gone where clients with affinity are remembered with them", edits: []edit{
 		{"backend/nftables/internal/ruleset/plan.go", "import (\n", "import (\n\t\"encoding/binary\"\n"},
 		{"backend/nftables/internal/ruleset/plan.go", "func (p *Plan) del(e element) {\n", "func (p *Plan) del(e element) {\n" +
 			"	if e.set.kind == slots {\n		k := e.id()\n		if index := binary.NativeEndian.Uint32(k.key[frontendLen(k.family, k.set.space):]); index>>31 == 1 {\n			return\n		}\n	}\n"},
-	}}, "rolling update", misled},
-	{&variant{name: "uncut", what: "leaves flows of datagrams with endpoints that are gone", edits: []edit{
-		{"backend/nftables/flows.go", "func (c *flowCutter) cut(ctx context.Context) error {\n", "func (c *flowCutter) cut(ctx context.Context) error {\n" +
-			"	if c.wake != nil {\n		c.takeNotes()\n		return nil\n	}\n"},
-	}}, "rolling update", misled},
+	}}, "rolling update", misled, onNFT},
+	{&variant{name: "uncut", what: "leaves flows of datagrams with endpoints that are gone", edits: []edit{uncutFlows}}, "rolling update", misled, onNFT},
 	{&variant{name: "blind", what: "looks once an hour whether somebody has changed its rules", edits: []edit{
 		cannotOwn, {"backend/nftables/guard.go", "= 25 * time.Millisecond\n", "= time.Hour\n"},
-	}}, "flush on an older kernel", halted(repairGap)},
+	}}, "flush on an older kernel", unrepaired, onNFT},
 	{&variant{name: "orphan", what: "leaves its tables to everybody although the kernel could keep others from them", edits: []edit{
 		{"backend/nftables/nftables.go", "b.flags = nft.Owned | nft.Persistent\n", "b.flags = nft.Persistent\n"},
-	}}, "flush", ownerless},
+	}}, "flush", ownerless, onNFT},
 }

@@ -59,8 +59,10 @@ type Counts struct {
 	// Lost got no answer in time. Reset were refused, or ended by somebody other than the server. WrongEndpoint were answered by a
 	// server that was not allowed to at that moment.
 	Lost, Reset, WrongEndpoint int
-	// ExpectedFailures failed as they had to. Ended were taken leave of by their server, or are UDP flows whose endpoint was gone.
-	ExpectedFailures, Ended int
+	// ExpectedFailures failed as they had to. Broken are those of them that had been open. Moved were answered by another endpoint than before
+	// while the proxy could not know better. Ended were taken leave of by their server, or are UDP
+	// flows whose endpoint was gone.
+	ExpectedFailures, Broken, Moved, Ended int
 	// Strict are the new connections that were answered while only one state of the cluster counted, not one of two.
 	Strict int
 	// Skipped were not made, because the load itself had stood still.
@@ -77,6 +79,8 @@ func (c *Counts) add(o *Counts) {
 	c.Reset += o.Reset
 	c.WrongEndpoint += o.WrongEndpoint
 	c.ExpectedFailures += o.ExpectedFailures
+	c.Broken += o.Broken
+	c.Moved += o.Moved
 	c.Ended += o.Ended
 	c.Strict += o.Strict
 	c.Skipped += o.Skipped

@@ -32,6 +32,9 @@ type State struct {
 	Serving []netip.AddrPort
 	// Interrupted reports whether somebody else has just taken the proxy's work away: connections may fail until it is repaired.
 	Interrupted bool
+	// ForgotClients reports whether the proxy may have forgotten which client with affinity has which endpoint, and ForgotFlows the same of flows
+	// of datagrams.
+	ForgotClients, ForgotFlows bool
 }
 
 // Judge decides which outcomes of connections are allowed. It is asked by many goroutines at once.
@@ -54,8 +57,9 @@ func (Plainly) States(t *Target, _ probe.Client, _ netip.Addr, _, _ time.Time) [
 type Ledger struct {
 	mu      sync.Mutex
 	periods []*period
-	// interruptions are the times in which somebody had taken the proxy's work away. The last one may have no end yet.
-	interruptions []interruption
+	// interruptions are the times in which somebody had taken the proxy's work away, and those in which it may have forgotten clients and flows.
+	// The last one may have no end yet.
+	interruptions, clients, flows []interruption
 }
 
 type interruption struct{ began, ended time.Time }
@@ -68,6 +72,11 @@ const underWay = 100 * time.Millisecond
 func (i *interruption) covers(since, until time.Time) bool {
 	within := func(t, began time.Time) bool { return !t.Before(began) && (i.ended.IsZero() || !t.After(i.ended)) }
 	return within(since, i.began.Add(-underWay)) || within(until, i.began)
+}
+
+// overlaps reports whether there is a moment of the interruption in a time.
+func (i *interruption) overlaps(since, until time.Time) bool {
+	return !until.Before(i.began) && (i.ended.IsZero() || !since.After(i.ended))
 }
 
 // period is a state of the cluster and the time in which connections may go by it.
@@ -113,15 +122,24 @@ func (l *Ledger) Acked() {
 // proxy has for a repair. What begins or ends until then may fail, and counts as expected failures: open connections too, since the kernel does
 // not translate their packets either while there are no rules for NAT. How long none succeeds is measured all the same. What an
 // open TCP connection sent must arrive in the end.
-func (l *Ledger) Interrupt() (done func(time.Duration)) {
+func (l *Ledger) Interrupt() (done func(time.Duration)) { return l.begin(&l.interruptions) }
+
+// ForgetClients is called before the proxy may forget clients that it has to remember, and done when it remembers them again: a client with
+// affinity may get another endpoint meanwhile, and one again afterwards.
+func (l *Ledger) ForgetClients() (done func(time.Duration)) { return l.begin(&l.clients) }
+
+// ForgetFlows is the same for flows of datagrams.
+func (l *Ledger) ForgetFlows() (done func(time.Duration)) { return l.begin(&l.flows) }
+
+func (l *Ledger) begin(of *[]interruption) (done func(time.Duration)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	n := len(l.interruptions)
-	l.interruptions = append(l.interruptions, interruption{began: time.Now()})
+	n := len(*of)
+	*of = append(*of, interruption{began: time.Now()})
 	return func(d time.Duration) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		l.interruptions[n].ended = time.Now().Add(d)
+		(*of)[n].ended = time.Now().Add(d)
 	}
 }
 
@@ -134,6 +152,8 @@ func (l *Ledger) States(t *Target, from probe.Client, src netip.Addr, since, unt
 		if !p.began.After(until) && (p.ended.IsZero() || !p.ended.Before(since)) {
 			s := p.ask(t, from, src)
 			s.Interrupted = slices.ContainsFunc(l.interruptions, func(i interruption) bool { return i.covers(since, until) })
+			overlaps := func(i interruption) bool { return i.overlaps(since, until) }
+			s.ForgotClients, s.ForgotFlows = slices.ContainsFunc(l.clients, overlaps), slices.ContainsFunc(l.flows, overlaps)
 			states = append(states, s)
 		}
 	}

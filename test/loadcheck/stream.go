@@ -385,7 +385,9 @@ func (s *stream) judgeSticky(c *conn, since, now time.Time) {
 			gone := slices.ContainsFunc(states, func(st State) bool { return !slices.Contains(st.Allowed, f.server) || st.Interrupted })
 			free = free || beside && (gone || f.server == c.server)
 		}
-		if !free {
+		if !free && slices.ContainsFunc(states, func(st State) bool { return st.ForgotClients }) {
+			s.counts.Moved++
+		} else if !free {
 			s.bad(c, &s.counts.WrongEndpoint, fmt.Sprintf("was answered by %v, although %v had this client and is still allowed", c.server, last.server))
 		}
 	}
@@ -413,6 +415,10 @@ func (s *stream) judgeEstablished(c *conn, server netip.AddrPort, since, now tim
 	states := s.states(c.heard, now) // it may have been cut as soon as it had been answered the last time
 	gone := slices.ContainsFunc(states, func(st State) bool { return !slices.Contains(st.Serving, c.server) })
 	allowed := slices.ContainsFunc(states, func(st State) bool { return slices.Contains(st.Allowed, server) })
+	if !gone && allowed && slices.ContainsFunc(states, func(st State) bool { return st.ForgotFlows }) {
+		s.counts.Moved++
+		return
+	}
 	if gone && allowed {
 		s.counts.Ended++ // and begun again, by the same socket
 		return
@@ -444,6 +450,7 @@ func (s *stream) failed(c *conn, err error) {
 		// An open TCP connection may be reset while there are no rules, but what it sent must arrive after the repair.
 		s.established.failure(since)
 		s.counts.ExpectedFailures++
+		s.counts.Broken++
 	case c.server.IsValid():
 		s.established.failure(since)
 		s.bad(c, count, fmt.Sprintf("with %v %s", c.server, text))

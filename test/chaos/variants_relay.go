@@ -1,0 +1,34 @@
+//go:build linux
+
+package chaos
+
+var mutantsOfRelay = []mutant{
+	{&variant{name: "relay-keeps", what: "ends what it carries instead of handing it over", edits: []edit{
+		{"backend/userspace/backend_linux.go", "	for b.left() > 0 {\n", "	for b.left() < 0 {\n"},
+	}}, "restart", broken, []string{"userspace"}},
+	{&variant{name: "relay-unreleased", what: "lets new connections come to it while it ends", edits: []edit{
+		{"backend/userspace/backend_linux.go", "	if b.node == nil {\n		return nil\n	}\n	u :=", "	if b.log != nil {\n		return nil\n	}\n	u :="},
+	}}, "restart", halted, []string{"userspace"}},
+	{&variant{name: "relay-sticks", what: "sends clients with affinity to endpoints that are gone", edits: []edit{
+		{"backend/userspace/relay_linux.go", "			_, ok = slices.BinarySearchFunc(", "			_, _ = slices.BinarySearchFunc("},
+	}}, "rolling update", misled, []string{"userspace"}},
+	{&variant{name: "relay-uncut", what: "leaves flows of datagrams with endpoints that are gone", edits: []edit{
+		{"backend/userspace/relay_linux.go", "			if !r.serves(&f.choice) {\n", "			if r.ctx == nil {\n				flows = append(flows, f)\n			}\n			if r.ctx == nil {\n"},
+	}}, "rolling update", misled, []string{"userspace"}},
+}
+
+// doomedSuccessor kills itself while it takes over what a former process carries, before that knows that it has.
+var doomedSuccessor = &variant{name: "doomed-successor", what: "kills itself while connections are handed over to it", edits: []edit{
+	{"backend/userspace/handover_linux.go", "func (h *inheritance) receive(conn *net.UnixConn) error {\n	for {\n", `func (h *inheritance) receive(conn *net.UnixConn) error {
+	unix.Write(2, []byte("` + commitBegins + `\n"))
+	for n := rand.IntN(400); ; n-- {
+		if n == 0 {
+			unix.Kill(unix.Getpid(), unix.SIGKILL)
+		}
+`},
+	{"backend/userspace/handover_linux.go", "		if i.Kind == itemEnd {\n			return nil\n", `		if i.Kind == itemEnd {
+			unix.Kill(unix.Getpid(), unix.SIGKILL)
+			return nil
+`},
+	{"backend/userspace/handover_linux.go", "	\"io\"\n", "	\"io\"\n	\"math/rand/v2\"\n"},
+}}
