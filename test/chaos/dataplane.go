@@ -21,10 +21,12 @@ import (
 type kind struct {
 	// name is that of the option, and mode that of the configuration.
 	name, mode string
+	// anyMode is set if the mode changes.
+	anyMode bool
 	// variant is that of iptables which the node's hints ask for, empty for none.
 	variant string
-	// relays is set if connections end with the process, unless a next one takes them over.
-	relays bool
+	// relays is set if connections end with the process, unless a next one takes them over, and carries if they may.
+	relays, carries bool
 	// gap is the longest that new connections may have, repair the one where somebody has deleted all rules, and echo that of requests on open
 	// ones.
 	gap, repair, echo time.Duration
@@ -66,7 +68,7 @@ var kinds = func() []kind {
 	ofTools.change, ofTools.cut, ofTools.rest = toolChange, toolCut, 500*time.Millisecond
 	ofTools.builds, ofTools.skeleton = map[role]*variant{isNext: nextTables, isDoomed: doomedTool, isFaulty: faultyTool}, nextGuard
 	relay := usual
-	relay.mode, relay.relays, relay.rate, relay.gap, relay.echo, relay.excused = "userspace", true, 400, relayGap, relayEcho, 0.6
+	relay.mode, relay.relays, relay.carries, relay.rate, relay.gap, relay.echo, relay.excused = "userspace", true, true, 400, relayGap, relayEcho, 0.6
 	relay.builds = map[role]*variant{isNext: next, isDoomed: doomedSuccessor, isFaulty: faulty, isShared: shared}
 	named := func(k kind, name, mode, variant string) kind {
 		k.name, k.mode, k.variant = name, mode, variant
@@ -78,6 +80,14 @@ var kinds = func() []kind {
 		named(relay, "userspace", "userspace", ""),
 	}
 }()
+
+// switching returns what is allowed to a process that goes from one dataplane to the other: as much as to the one of them that needs most.
+func (k *kind) switching() *kind {
+	s := *k
+	s.anyMode, s.relays, s.carries, s.rest = true, false, true, 300*time.Millisecond
+	s.gap, s.echo, s.cut, s.change, s.excused = relayGap, relayEcho, toolCut, toolChange, 0.6
+	return &s
+}
 
 // Dataplanes lists the names of all dataplanes that scenarios can run with.
 func Dataplanes() []string {
@@ -113,13 +123,20 @@ func newDataplane(k *kind, dir string, l *topology.Lab) (*dataplane, error) {
 	d := &dataplane{kind: k, fields: map[string]string{"mode": k.mode}, close: func() error { return nil }}
 	switch k.mode {
 	case "nftables":
-		return d, nil
+		if !k.anyMode {
+			return d, nil
+		}
 	case "ebpf":
 		if err := d.hook(dir, l); err != nil {
 			return nil, err
 		}
 	case "iptables":
 		if err := d.hint(l); err != nil {
+			return nil, err
+		}
+	}
+	if k.anyMode && d.fields["ebpf"] == "" {
+		if err := d.hook(dir, l); err != nil {
 			return nil, err
 		}
 	}

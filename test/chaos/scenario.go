@@ -79,14 +79,12 @@ type scenario struct {
 	feed    func(dir string, node *topology.Host, d *dataplane) (feed, error)
 	variant *variant
 	role    role
-	// dataplane is that of the proxy. Default: that of the options.
-	dataplane string
+	// switches is set if the dataplane changes.
+	switches bool
 	// uses are other builds that it needs.
 	uses []role
 	// foreign reports that other proxies can take part.
 	foreign bool
-	// only are the modes that it is about. Default: all.
-	only []string
 	// slowest is how long a change may take to arrive. Default: usualChange.
 	slowest time.Duration
 	// background is the number of services beside those of the load.
@@ -111,6 +109,8 @@ const (
 	toolRepair = 3 * time.Second
 	toolChange = 30 * time.Second
 	toolCut    = 4 * time.Second
+	// switchRate is the greatest number of new connections a second where a relay may have to carry them.
+	switchRate = 400
 )
 
 // lateCut is how long flows of datagrams may be left uncut where two changes that end some may come one right after the other, while
@@ -219,7 +219,7 @@ func (st *scenario) fits(k *kind) bool {
 			return false
 		}
 	}
-	return len(st.only) == 0 || slices.Contains(st.only, k.mode)
+	return true
 }
 
 // starting is the build that a scenario starts with, nil for the usual.
@@ -273,9 +273,13 @@ func RunMutants(ctx context.Context, o Options) ([]Mutant, error) {
 
 // runScenario runs one scenario, with a mutant unless that is nil. With an error there may be a result, of what was counted before.
 func runScenario(ctx context.Context, o *Options, b *builder, st *scenario, mutant *variant) (result *Result, err error) {
-	k, err := kindOf(cmp.Or(st.dataplane, o.Dataplane))
+	k, err := kindOf(o.Dataplane)
 	if err != nil {
 		return nil, err
+	}
+	rate := o.Rate
+	if st.switches {
+		k, rate = k.switching(), min(rate, switchRate)
 	}
 	v := cmp.Or(mutant, st.starting(k))
 	if o.Subject == nil { // before there is a load that has to share the processors
@@ -324,7 +328,7 @@ func runScenario(ctx context.Context, o *Options, b *builder, st *scenario, muta
 	if err != nil {
 		return nil, err
 	}
-	counter := c.startLoad(o.Rate, loadcheck.Options{Timeout: o.timeout, CutTimeout: cmp.Or(o.timeout, max(st.cutTimeout, k.cut))})
+	counter := c.startLoad(rate, loadcheck.Options{Timeout: o.timeout, CutTimeout: cmp.Or(o.timeout, max(st.cutTimeout, k.cut))})
 	time.Sleep(time.Second)
 	var happened string
 	err = asOthers(func() (err error) {
@@ -335,7 +339,7 @@ func runScenario(ctx context.Context, o *Options, b *builder, st *scenario, muta
 	})
 	report, loadErr := counter.Stop()
 	after, statErr := readProcessors()
-	if o.Subject == nil && k.relays {
+	if o.Subject == nil && k.carries {
 		var handedOver string
 		handedOver, statErr = s.handedOver(report, statErr)
 		happened += "; " + handedOver

@@ -30,9 +30,9 @@ var scenarios = []scenario{
 		feed: fromFiles, foreign: true, background: 300, run: restart,
 	},
 	{
-		name: "switch", about: "SIGTERM and a new start in the other mode, ebpf or nftables, with changes in between. Connections that began in one mode go on in the other. " +
-			"Flows of datagrams may be cut 3 s late, as for kills.",
-		feed: fromFiles, dataplane: "ebpf", only: []string{"nftables", "ebpf"}, background: 300, cutTimeout: 3 * time.Second, run: switchModes,
+		name: "switch", about: "The mode in the configuration file changes while the process runs, from each to each, with changes of the cluster meanwhile. Where the kernel " +
+			"carries connections in both modes, once more with a SIGKILL at a random moment of the switch, and where a relay may carry them, with a SIGTERM.",
+		feed: fromAPIServer, switches: true, background: 100, run: switchModes,
 	},
 	{
 		name: "rolling update", about: "Every pod of the services is replaced, one after the other: the new one gets ready, the old one " +
@@ -211,21 +211,6 @@ func restart(ctx context.Context, s *stage) (string, error) {
 		}
 	}
 	return fmt.Sprintf("%d restarts", n), nil
-}
-
-// switchModes changes between a dataplane and the one below it.
-func switchModes(ctx context.Context, s *stage) (string, error) {
-	d, n := s.subject.(*switchyard).dataplane, s.scaled(50)
-	hooked := 1
-	for i := range n {
-		if d.without = i%2 == 0; !d.without {
-			hooked++
-		}
-		if _, err := startTime(ctx, s); err != nil {
-			return "", err
-		}
-	}
-	return fmt.Sprintf("%d switches", n), s.awaitLogged(ctx, "TCP connections are translated at their sockets", hooked)
 }
 
 // rollingUpdate replaces pods.

@@ -67,7 +67,7 @@ func (s *switchyard) Put(changed []Object) error { return s.put(changed) }
 
 // Start implements [Subject].
 func (s *switchyard) Start() (err error) {
-	s.running, err = startProcess(s.lab.Node(), s.dataplane.relays, s.log, s.program, s.args()...)
+	s.running, err = startProcess(s.lab.Node(), s.dataplane.carries, s.log, s.program, s.args()...)
 	return err
 }
 
