@@ -46,8 +46,24 @@ var samples = map[probe.Outcome]int{probe.Forward: 50, probe.Reject: 12, probe.D
 // packets must have the same fate with both, unless the difference is one that is meant.
 func TestDifferential(t *testing.T) {
 	pool := newPool(t, 2)
-	t.Run("nftables", func(t *testing.T) { runDifferential(t, pool, "nftables", *seeds) })
-	t.Run("iptables", func(t *testing.T) { runDifferential(t, pool, "iptables", (*seeds+3)/4) })
+	for i, mode := range upstreamModes(*dataplaneName) {
+		n := *seeds
+		if i > 0 {
+			n = (n + 3) / 4
+		}
+		t.Run(mode, func(t *testing.T) { runDifferential(t, pool, mode, n) })
+	}
+}
+
+// upstreamModes are the modes of upstream kube-proxy that a dataplane is compared with, the first of them in most histories.
+func upstreamModes(dataplane string) []string {
+	switch dataplane {
+	case "iptables", "ipvs":
+		return []string{dataplane}
+	case "userspace":
+		return []string{"nftables"}
+	}
+	return []string{"nftables", "iptables"}
 }
 
 func runDifferential(t *testing.T, pool chan *controlplane.ControlPlane, mode string, seeds int) {

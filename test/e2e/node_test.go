@@ -14,7 +14,10 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/backend/iptables"
+	"github.com/switchyard-net/switchyard/backend/ipvs"
 	"github.com/switchyard-net/switchyard/backend/nftables"
+	"github.com/switchyard-net/switchyard/backend/userspace"
 	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/source/kube"
 	"github.com/switchyard-net/switchyard/state"
@@ -81,10 +84,7 @@ func startOurs(ctx context.Context, plane *controlplane.ControlPlane, s settings
 	if err != nil {
 		return nil, errors.Join(err, n.Close())
 	}
-	var dataplane interface {
-		backend.Backend
-		Close() error
-	}
+	var dataplane closer
 	err = n.Node().Do(func() (err error) {
 		dataplane, err = newDataplane(ctx, sockethooks.Of(n.Lab), nil)
 		return err
@@ -115,25 +115,63 @@ func startOurs(ctx context.Context, plane *controlplane.ControlPlane, s settings
 	return n, nil
 }
 
-var dataplaneName = flag.String("dataplane", "nftables", "the dataplane that is tested: nftables, or ebpf above it")
+var dataplaneName = flag.String("dataplane", "nftables", "the dataplane that is tested: nftables, ebpf, ipvs, iptables or userspace")
 
 // translated counts the connections that went through socket hooks.
 var translated atomic.Uint64
 
 // newDataplane makes the dataplane that is tested, in the calling thread's network namespace.
-func newDataplane(ctx context.Context, on sockethooks.OnNamespace, log *slog.Logger) (interface {
-	backend.Backend
-	Close() error
-}, error) {
+func newDataplane(ctx context.Context, on sockethooks.OnNamespace, log *slog.Logger) (closer, error) {
 	o := nftables.Options{Logger: log}
 	switch *dataplaneName {
 	case "nftables":
 		return nftables.New(ctx, o)
 	case "ebpf":
 		return sockethooks.NewPair(ctx, on, o, &translated)
+	case "ipvs":
+		var above atomic.Pointer[ipvs.Backend]
+		o.Elsewhere = func(k state.FrontendKey) bool { b := above.Load(); return b != nil && b.Serves(k) }
+		return newLayered(ctx, o, func(base *nftables.Backend) (*ipvs.Backend, error) {
+			b, err := ipvs.New(base, ipvs.Options{Logger: log, Commit: base.Commit})
+			above.Store(b)
+			return b, err
+		})
+	case "iptables":
+		return iptables.New(ctx, iptables.Options{Logger: log})
+	case "userspace":
+		return newLayered(ctx, o, func(base *nftables.Backend) (*userspace.Backend, error) {
+			return userspace.New(base, userspace.Options{Logger: log})
+		})
 	}
-	return nil, fmt.Errorf("-dataplane %s: use nftables or ebpf", *dataplaneName)
+	return nil, fmt.Errorf("-dataplane %s: use nftables, ebpf, ipvs, iptables or userspace", *dataplaneName)
 }
+
+// closer is a dataplane that ends.
+type closer interface {
+	backend.Backend
+	Close() error
+}
+
+// layered is a dataplane above nftables.
+type layered struct {
+	closer
+	base *nftables.Backend
+}
+
+func newLayered[B closer](ctx context.Context, o nftables.Options, above func(base *nftables.Backend) (B, error)) (*layered, error) {
+	base, err := nftables.New(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	b, err := above(base)
+	if err != nil {
+		return nil, errors.Join(err, base.Close())
+	}
+	return &layered{b, base}, nil
+}
+
+// Close closes both.
+func (l *layered) Close() error { return errors.Join(l.closer.Close(), l.base.Close()) }
 
 func newNode(ctx context.Context, name string) (*node, error) {
 	l, err := topology.New(ctx, topology.Options{})

@@ -27,7 +27,8 @@ func TestStories(t *testing.T) {
 		New: func(s conformance.Settings) (backend.Backend, error) {
 			return newDataplane(t.Context(), s.OnNamespace, s.Logger)
 		},
-		Limits: limits(*dataplaneName),
+		Limits:       limits(*dataplaneName),
+		SharesTables: *dataplaneName == "iptables",
 		NewAPI: func(node string) (conformance.API, error) {
 			plane := <-pool
 			api, err := newLease(plane, node)
@@ -43,8 +44,11 @@ func TestStories(t *testing.T) {
 
 // limits returns what a dataplane cannot do.
 func limits(dataplane string) []conformance.Limit {
-	if dataplane == "ebpf" {
+	switch dataplane {
+	case "ebpf":
 		return []conformance.Limit{conformance.HairpinSourceKept}
+	case "userspace":
+		return []conformance.Limit{conformance.ClientSourceLost, conformance.EndpointRefusalLost}
 	}
 	return nil
 }
