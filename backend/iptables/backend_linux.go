@@ -43,6 +43,8 @@ type Backend struct {
 	tables map[state.Family]*rules.Tables
 	// known is set if the tables show what the kernel holds.
 	known bool
+	// inherited is set if the kernel held something of ours at the start.
+	inherited bool
 }
 
 var _ backend.Backend = (*Backend)(nil)
@@ -345,6 +347,10 @@ func (b *Backend) change(ctx context.Context, n *state.Node, next map[state.Serv
 	b.cutter.Committed(settings.NodePorts, notes...)
 	if b.node == nil {
 		b.leaveOther(ctx)
+		if b.inherited {
+			// A program that a killed process had started may have been at work still, after we have read.
+			b.watcher.disturb()
+		}
 	}
 	b.hold(before, next)
 	b.known, b.node = true, n
@@ -426,6 +432,7 @@ func (b *Backend) read(ctx context.Context, f state.Family) error {
 	if err != nil {
 		return err
 	}
+	b.inherited = b.inherited || b.node == nil && !held.IsEmpty()
 	b.tables[f].Read(held)
 	if have, want, ok := b.tables[f].Misfit(); ok {
 		return fmt.Errorf("ipset %s is of type %s, must be of type %s: somebody else has made it; destroy it", have.Name, have.Type, want.Type)

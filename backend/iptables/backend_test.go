@@ -485,6 +485,26 @@ func TestReturningEndpoint(t *testing.T) {
 	}
 }
 
+// TestStartIsVerified has a process start after another one, which may have been killed while a program of its was changing the tables.
+func TestStartIsVerified(t *testing.T) {
+	ns := newNS(t)
+	for _, wantVerify := range []bool{false, true} {
+		b := newBackend(t, ns, Options{Variant: Legacy})
+		apply(t, b, recordtest.Full(recordtest.DualStack("first", 1, 1, 0)))
+		select {
+		case <-b.Disturbed():
+			if !wantVerify {
+				t.Error("a start on an empty kernel asks for a verification")
+			}
+		default:
+			if wantVerify {
+				t.Error("a start that takes over tables asks for no verification")
+			}
+		}
+		closeBackend(t, b)
+	}
+}
+
 // TestRepairsAreNotLimited has somebody delete the rules twice in a row, as soon as they are there.
 func TestRepairsAreNotLimited(t *testing.T) {
 	ns := newNS(t)
