@@ -61,13 +61,6 @@ var differences = []difference{
 		},
 	},
 	{
-		name: "Mode userspace",
-		is: func(w *oracle.World, p probe.Packet, want probe.Answer, upstream, ours observation) bool {
-			sameServers := slices.Equal(slices.Sorted(maps.Keys(upstream.servers)), slices.Sorted(maps.Keys(ours.servers)))
-			return *dataplaneName == "userspace" && p.Protocol != state.SCTP && sameServers && len(upstream.others)+len(ours.others) == 0
-		},
-	},
-	{
 		name: "Hairpins of endpoints without a node",
 		mode: "nftables",
 		is: func(w *oracle.World, p probe.Packet, want probe.Answer, upstream, ours observation) bool {

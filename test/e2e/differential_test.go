@@ -481,7 +481,7 @@ func (c *comparison) observe(ctx context.Context, patient bool) (upstream, ours 
 		wg.Go(func() { c.r.upstream.observe(ctx, &upstream, c.packet, port, batch, timeout) })
 		wg.Go(func() { c.r.ours.observe(ctx, &ours, c.packet, port, batch, timeout) })
 		wg.Wait()
-		if upstream.same(ours) {
+		if c.relayed(upstream).same(ours) {
 			return upstream, ours, true
 		}
 		if len(upstream.others)+len(ours.others) > 0 {
@@ -495,22 +495,40 @@ func (c *comparison) observe(ctx context.Context, patient bool) (upstream, ours 
 func (c *comparison) observeAffinity(ctx context.Context, timeout time.Duration) (upstream, ours observation, same bool) {
 	c.r.upstream.observe(ctx, &upstream, c.packet, c.firstPort, 2, timeout)
 	c.r.ours.observe(ctx, &ours, c.packet, c.firstPort, 2, timeout)
-	if upstream.same(ours) {
+	if c.relayed(upstream).same(ours) {
 		return upstream, ours, true
 	}
-	for _, o := range []observation{upstream, ours} {
+	for _, o := range []observation{c.relayed(upstream), ours} {
 		if len(o.servers) != 1 || len(o.others) != 0 {
 			return upstream, ours, false
 		}
 		for server, source := range o.servers {
 			if !slices.ContainsFunc(c.want.Choices, func(choice probe.Choice) bool {
-				return choice.Endpoint.String() == server && (c.atHome(choice) || c.sourceOf(choice) == source)
+				return choice.Endpoint.String() == server && (c.atHome(choice) || c.isRelayed() || c.sourceOf(choice) == source)
 			}) {
 				return upstream, ours, false
 			}
 		}
 	}
 	return upstream, ours, true
+}
+
+// isRelayed reports whether our dataplane is a relay, whose connections come from the node. See "Mode userspace" in docs/differences.md.
+func (c *comparison) isRelayed() bool {
+	return *dataplaneName == "userspace" && c.packet.Protocol != state.SCTP
+}
+
+// relayed returns what is to be seen of our dataplane if something was seen of upstream.
+func (c *comparison) relayed(upstream observation) observation {
+	if !c.isRelayed() {
+		return upstream
+	}
+	servers := map[string]string{}
+	for server := range upstream.servers {
+		servers[server] = "node"
+	}
+	upstream.servers = servers
+	return upstream
 }
 
 // atHome reports whether an endpoint is the node itself: what the node delivers to itself does not pass the place where sources
