@@ -24,7 +24,7 @@ SCALE   ?= 1
 MINUTES ?= 20
 
 .DEFAULT_GOAL := help
-.PHONY: help build proto programs protocols image manifests demo test test-kernel check vuln unit consumer dns bench fuzz tools upstream e2e differential compare proof soak clean
+.PHONY: help build proto programs protocols image manifests demo test test-kernel proof-kernel differential-kernel check vuln unit consumer dns bench fuzz tools upstream e2e differential compare proof soak clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -59,6 +59,12 @@ demo: build ## Run the example application in a throw-away node and connect to a
 	@bin/switchyard lab --once --source examples/shop
 
 test: check unit consumer dns manifests ## Check and test everything
+
+proof-kernel: ## Inject faults in that machine, and count the outcome of connections (DATAPLANE=ipvs)
+	@RUN=proof DATAPLANE=$(if $(filter nftables,$(DATAPLANE)),ipvs,$(DATAPLANE)) bash scripts/kernel-test.sh
+
+differential-kernel: upstream ## Compare the fate of packets with upstream kube-proxy's mode ipvs in that machine (SEEDS=2)
+	@RUN=differential DATAPLANE=ipvs bash scripts/kernel-test.sh
 
 test-kernel: ## Run the conformance suite in an emulated machine with Debian's Linux 6.1, which has SCTP (root on Debian; DATAPLANE=nftables)
 	@DATAPLANE=$(DATAPLANE) bash scripts/kernel-test.sh

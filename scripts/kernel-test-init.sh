@@ -2,7 +2,7 @@
 # The first process of the machine that kernel-test.sh starts: it runs the tests and turns the machine off.
 /bin/busybox --install -s /bin
 rm /bin/modprobe
-export PATH=/bin:/sbin:/usr/bin:/usr/sbin HOME=/tmp
+export PATH=/bin:/sbin:/usr/bin:/usr/sbin HOME=/tmp SWITCHYARD_UPSTREAM=/upstream
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
 mount -t cgroup2 cgroup2 /sys/fs/cgroup

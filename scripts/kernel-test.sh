@@ -7,12 +7,18 @@
 #
 # usage: [DATAPLANE=nftables|ebpf|ipvs] kernel-test.sh [TEST FLAG...]   for example: kernel-test.sh -test.run TestConformance/stories/sctp
 #
+# RUN=proof injects faults there (test/cmd/proof) under a load that fits an emulated machine, and judges the outcome of connections alone.
+# RUN=differential compares the fate of packets with that in upstream kube-proxy, in the same mode, after make upstream.
+#
 # The exit status is that of the tests. Downloads are kept in .cache/kernel-test; delete it to get newer ones.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 cache=.cache/kernel-test
 dataplane=${DATAPLANE:-nftables}
+what=${RUN:-conformance}
+# What faults are injected: those that concern what a dataplane keeps in the kernel.
+scenarios="peace,restart,kill,rolling update,flush on an older kernel,upgrade,switch"
 # The longest time that the machine may run, in seconds, and that of the tests in it. Emulation takes about ten times as long.
 machine_time=2700
 test_time=40m
@@ -72,11 +78,38 @@ build_initramfs() {
 	# The kernel calls /sbin/modprobe when it needs a module. That of busybox will not do: if the module is just being loaded
 	# for somebody else, it does not wait.
 	programs="$(command -v nft) /sbin/modprobe"
+	if [ "$what" != conformance ]; then # for mode iptables, and for kube-proxy
+		programs="$programs $(for file in iptables ip6tables; do for from in legacy nft; do
+			for to in '' -save -restore; do command -v "$file-$from$to"; done; done; done) $(command -v ipset)"
+	fi
 	for file in $programs $(ldd $programs | grep -o '/lib[^ ]*' | sort -u); do
 		cp -L --parents "$file" "$root"
 	done
+	if [ "$what" != conformance ]; then
+		from=$(echo /usr/lib/*/xtables)
+		cp -rL --parents "$from" "$root"
+		for file in "$from"/*.so; do
+			for to in $(ldd "$file" | grep -o '/lib[^ ]*'); do [ -e "$root/$to" ] || cp -L --parents "$to" "$root"; done
+		done
+		mkdir -p "$root/run"
+		for file in iptables ip6tables; do
+			for to in '' -save -restore; do ln -s "$file-legacy$to" "$root/usr/sbin/$file$to"; done
+		done
+	fi
 
-	CGO_ENABLED=0 go test -c -o "$root/test" "./backend/$dataplane"
+	case $what in
+	conformance)
+		CGO_ENABLED=0 go test -c -o "$root/test" "./backend/$dataplane"
+		;;
+	proof)
+		CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o "$root/test" ./test/cmd/proof
+		"$root/test" -build "$PWD/$root/programs" -dataplane "$dataplane" -scenarios "$scenarios"
+		;;
+	differential)
+		(cd test/e2e && CGO_ENABLED=0 go test -c -o "../../$root/test" .)
+		cp -L .cache/upstream/upstream "$root/upstream"
+		;;
+	esac
 	printf '%s\n' "$@" >"$root/arguments"
 	cp scripts/kernel-test-init.sh "$root/init"
 	chmod +x "$root/init"
@@ -98,11 +131,27 @@ command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null || die "needs De
 install_tools
 download
 release=$(ls "$cache/unpacked/lib/modules")
-# Sixteen random histories are for fast machines. The story unknown_value is about messages, which a dataplane in the test's own process
-# does not get.
-[ $# -gt 0 ] || set -- -test.run '^TestConformance$' -test.skip '/random/seed-([3-9]|1.)$|/stories/unknown_value'
-# One story at a time: several at once make each other so slow that time-outs of the stories pass in the middle of a check.
-build_initramfs -test.v -test.parallel=1 "-test.timeout=$test_time" "$@"
+for file in iptables ipset; do
+	[ "$what" = conformance ] || command -v "$file" >/dev/null || die "not installed: $file. As root: apt-get install $file"
+done
+case $what in
+conformance)
+	# Sixteen random histories are for fast machines. The story unknown_value is about messages, which a dataplane in the test's own process
+	# does not get.
+	[ $# -gt 0 ] || set -- -test.run '^TestConformance$' -test.skip '/random/seed-([3-9]|1.)$|/stories/unknown_value'
+	# One story at a time: several at once make each other so slow that time-outs of the stories pass in the middle of a check.
+	set -- -test.v -test.parallel=1 "-test.timeout=$test_time" "$@"
+	;;
+proof)
+	[ $# -gt 0 ] || set -- -programs /programs -dataplane "$dataplane" -scenarios "$scenarios" -scale 0.02 -rate 36 -counts-only
+	;;
+differential)
+	[ -x .cache/upstream/upstream ] || die "kube-proxy is not built: make upstream"
+	[ $# -gt 0 ] || set -- -test.v -test.run 'TestDifferential$' -test.parallel=1 "-test.timeout=$test_time" -seeds "${SEEDS:-2}" -dataplane "$dataplane"
+	;;
+*) die "RUN=$what: use conformance, proof or differential" ;;
+esac
+build_initramfs "$@"
 echo "== run in Linux $release, emulated"
 started=$SECONDS
 run || die "the machine was stopped after $machine_time seconds"

@@ -2,7 +2,7 @@
 //
 // A scenario is one kind of fault: the process is killed, its rules are flushed, every endpoint is replaced. Each scenario has a lab of
 // its own, with a small cluster whose services are called by pods, by the node and from outside. A [Subject] is the proxy under
-// test, a real process on the lab's node, and the way on which it learns of the cluster. Package flowcount makes the load and
+// test, a real process on the lab's node, and the way on which it learns of the cluster. Package loadcheck makes the load and
 // counts; the oracle says, for each connection, who may answer.
 //
 // Whether a change has arrived is asked with packets: each change also moves a service called mark, and when connections to it show

@@ -33,10 +33,12 @@ type builder struct {
 	// source is the root of the repository, dir where programs go.
 	source, dir string
 	built       map[string]string
+	// ready is where programs are that need not be built, empty if they must be.
+	ready string
 }
 
 func newBuilder(o *Options) *builder {
-	return &builder{source: o.Source, dir: o.Dir, built: map[string]string{}}
+	return &builder{source: o.Source, dir: o.Dir, built: map[string]string{}, ready: o.Programs}
 }
 
 // program returns the path of a variant, nil being Switchyard as it is. It is built when it is first asked for. The files in the
@@ -48,6 +50,9 @@ func (b *builder) program(v *variant) (string, error) {
 	}
 	if path := b.built[name]; path != "" {
 		return path, nil
+	}
+	if b.ready != "" {
+		return filepath.Join(b.ready, name), nil
 	}
 	path := filepath.Join(b.dir, name)
 	args := []string{"build", "-trimpath", "-ldflags", "-s -w", "-o", path}
@@ -279,7 +284,7 @@ type mutant struct {
 	modes []string
 }
 
-var mutants = slices.Concat(mutantsOnNFT, mutantsOfTools, mutantsOfRelay)
+var mutants = slices.Concat(mutantsOnNFT, mutantsOfTools, mutantsOfIPVS, mutantsOfRelay)
 
 var onNFT = []string{"nftables", "ebpf"}
 

@@ -47,6 +47,10 @@ func run(ctx context.Context) error {
 	flag.StringVar(&out, "out", "", "page to write")
 	flag.StringVar(&beside, "beside", "", "results of another proxy for the page, from 'go run ./proof' in test/e2e")
 	flag.DurationVar(&soak, "soak", 0, "change a cluster at random for so long, and run nothing else")
+	var build string
+	flag.StringVar(&build, "build", "", "build the programs that scenarios start, in this directory, and run nothing")
+	flag.StringVar(&o.Programs, "programs", "", "directory of programs that were built with -build (default: they are built)")
+	flag.BoolVar(&o.CountsOnly, "counts-only", false, "judge nothing but the outcome of connections: on a machine that is too slow for gaps to tell anything")
 	first := flag.Bool("first", true, "let the load run before all other programs on this machine, so that it does not measure them")
 	mutants := flag.Bool("mutants", false, "run builds with injected bugs, which the scenarios must notice, and nothing else")
 	keep := flag.Bool("keep", false, "keep the logs, and print their path")
@@ -56,6 +60,10 @@ func run(ctx context.Context) error {
 	}
 	if names != "" {
 		o.Scenarios = strings.Split(names, ",")
+	}
+	if build != "" {
+		o.Dir = build
+		return errors.Join(os.MkdirAll(build, 0o755), chaos.Build(o))
 	}
 	findings := &chaos.Findings{Machine: chaos.DescribeMachine(), Dataplane: o.Dataplane, Scale: o.Scale, Rate: chaos.RateOf(o)}
 	var err error
