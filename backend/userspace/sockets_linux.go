@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"sync"
 	"syscall"
 	"time"
 
@@ -19,8 +20,9 @@ import (
 
 // maker opens sockets in the network namespace in which it was made, whichever thread asks. Some are always there already.
 type maker struct {
-	ready map[plan.Kind]chan made
-	stop  chan struct{}
+	ready   map[plan.Kind]chan made
+	stop    chan struct{}
+	running sync.WaitGroup
 }
 
 // made is a socket, or why there is none.
@@ -50,7 +52,7 @@ func newMaker() (*maker, error) {
 	}
 	entered := make(chan error)
 	for _, k := range kinds {
-		go m.run(ns, k, entered)
+		m.running.Go(func() { m.run(ns, k, entered) })
 	}
 	for range kinds {
 		err = errors.Join(err, <-entered)
@@ -97,6 +99,7 @@ func enter(ns *os.File) error {
 
 func (m *maker) close() {
 	close(m.stop)
+	m.running.Wait() // what it has made is in ready then
 	for _, ready := range m.ready {
 		for {
 			select {
