@@ -209,6 +209,13 @@ func (l *loneNode) dial() (conn net.Conn, err error) {
 	return conn, err
 }
 
+// flow returns a client of UDP.
+func (l *loneNode) flow() (conn net.Conn) {
+	check(l.t, l.ns.Do(func() (err error) { conn, err = net.Dial("udp", clusterIP+":80"); return err }))
+	l.t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
 // ask sends a datagram, and returns the address that the endpoint has seen.
 func ask(t *testing.T, conn net.Conn) string {
 	t.Helper()
@@ -349,9 +356,7 @@ func TestSwitch(t *testing.T) {
 				check(t, err)
 				defer open.Close()
 				check(t, exchange(open))
-				var flow net.Conn
-				check(t, l.ns.Do(func() error { flow, err = net.Dial("udp", clusterIP+":80"); return err }))
-				defer flow.Close()
+				flow := l.flow()
 				before := ask(t, flow)
 				stop := l.traffic()
 				check(t, l.switchTo(to))
@@ -452,5 +457,23 @@ func TestRestartInAnotherMode(t *testing.T) {
 				check(t, l.once())
 			})
 		}
+	}
+}
+
+// TestSwitchIdleFlow: the kernel keeps a flow of UDP for longer than the relay. Its client goes on when the relay is gone.
+func TestSwitchIdleFlow(t *testing.T) {
+	for to, holds := range linuxModes(t) {
+		if to == config.ModeUserspace {
+			continue
+		}
+		t.Run(string(to), func(t *testing.T) {
+			t.Parallel()
+			l := newLoneNode(t, config.ModeUserspace)
+			flow := l.flow()
+			ask(t, flow)
+			check(t, l.switchTo(to))
+			l.wantProgrammed(holds...)
+			ask(t, flow)
+		})
 	}
 }

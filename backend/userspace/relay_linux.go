@@ -2,6 +2,7 @@ package userspace
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"math/rand/v2"
 	"net/netip"
@@ -271,14 +272,34 @@ func (r *relay) close() {
 	}
 	for _, f := range flows {
 		f.close()
-		// The next datagram of its client meets the base's rules.
-		r.untrack(f.tracked)
 	}
 	r.maker.close()
 	r.loops.Wait()
 	r.running.Wait()
-	if r.tracked != nil {
-		_ = r.tracked.Close()
+	if r.tracked == nil {
+		return
+	}
+	if !r.isMoving() { // else they go on in another process
+		r.untrackAll()
+	}
+	_ = r.tracked.Close()
+}
+
+// untrackAll deletes the kernel's entries of all flows that lead here, so that the next datagram of each client meets the base's rules. The kernel
+// may keep them for longer than the relay keeps a flow that is idle.
+func (r *relay) untrackAll() {
+	for _, l := range r.datagrams {
+		var of []conntrack.Flow
+		err := r.tracked.Flows(conntrack.Filter{Family: l.kind.Family, Protocol: state.UDP, From: l.at}, func(flows []conntrack.Flow) error {
+			of = append(of, flows...)
+			return nil
+		})
+		for _, f := range of {
+			err = errors.Join(err, r.tracked.Delete(f))
+		}
+		if err != nil {
+			r.log.Warn("flows of UDP that the relay has carried may go on to it until they are idle", "listener", l.at, "error", err)
+		}
 	}
 }
 
