@@ -16,7 +16,6 @@ import (
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/backend/nftables"
 	"github.com/switchyard-net/switchyard/config"
-	"github.com/switchyard-net/switchyard/internal/kernel/localnet"
 	"github.com/switchyard-net/switchyard/internal/kernel/namespace"
 	"github.com/switchyard-net/switchyard/kernel/nodelock"
 	"github.com/switchyard-net/switchyard/state"
@@ -34,9 +33,9 @@ type switchable struct {
 	now    *stack
 	// retired and leftovers are used by the goroutine that calls Apply, and changed under mu.
 	retired []*retired
-	// leftovers are dataplanes of which the kernel holds something that nobody needs once there is a state in this one.
+	// leftovers are dataplanes of which the kernel may hold something that nobody needs once there is a state in that in use.
 	leftovers []dataplane
-	// applied is set if the kernel shows a state of ours, and failed are the Services that it does not show.
+	// applied is set if the dataplane in use shows a state, and failed are the Services that it does not show.
 	applied bool
 	failed  map[state.ServiceName]error
 
@@ -158,12 +157,12 @@ func (s *switchable) findLeftovers(ctx context.Context, chosen dataplane) {
 // retireLeftover has a dataplane that a former process has left removed, after what it carries has ended.
 func (s *switchable) retireLeftover(ctx context.Context, d dataplane) error {
 	if !d.above || d.mode == config.ModeNFTables {
-		s.leftovers = append(s.leftovers, d)
+		s.leftOver(d)
 		return nil
 	}
 	top, err := d.open(ctx, s.config, s.o, nil)
 	if err != nil {
-		s.leftovers = append(s.leftovers, d)
+		s.leftOver(d)
 		return err
 	}
 	s.opened(top)
@@ -196,9 +195,10 @@ func (s *switchable) prepare(ctx context.Context, d dataplane, c *config.Config)
 			s.opened(next.top)
 		}
 		next.unfollow = s.follow(next.top)
+		s.need(d.mode)
 		return next, nil
 	}
-	return nil, errors.Join(err, s.leaveBase(ctx, next.base))
+	return nil, errors.Join(err, s.leaveBase(next.base))
 }
 
 // openBase opens the nftables dataplane.
@@ -209,6 +209,7 @@ func (s *switchable) openBase(ctx context.Context, c *config.Config) (*nftablesD
 	if err != nil {
 		return nil, err
 	}
+	s.need(config.ModeNFTables)
 	base := &nftablesDataplane{b, s.o}
 	unfollow := s.follow(base)
 	s.mu.Lock()
@@ -217,8 +218,8 @@ func (s *switchable) openBase(ctx context.Context, c *config.Config) (*nftablesD
 	return base, nil
 }
 
-// leaveBase closes an nftables dataplane and removes what it has programmed. If the dataplane in use is above it, it is configured for that.
-func (s *switchable) leaveBase(ctx context.Context, base *nftablesDataplane) error {
+// leaveBase closes an nftables dataplane, unless that in use is above it: then it is configured for that.
+func (s *switchable) leaveBase(base *nftablesDataplane) error {
 	if base == nil {
 		return nil
 	}
@@ -229,12 +230,9 @@ func (s *switchable) leaveBase(ctx context.Context, base *nftablesDataplane) err
 	s.mu.Lock()
 	s.base = nil
 	s.mu.Unlock()
-	err := base.Close()
-	if !s.applied {
-		return err // the kernel may hold what a former process has programmed, and nothing else
-	}
 	d, _ := dataplaneOf(config.ModeNFTables, runtime.GOOS)
-	return errors.Join(err, d.remove(ctx, true))
+	s.leftOver(d)
+	return base.Close()
 }
 
 // opened and closed keep the list of what is open.
@@ -440,6 +438,7 @@ func (s *switchable) lingering(u *state.Update, before Dataplane) *state.Update 
 
 // applyRetired has retired dataplanes know of an update: connections end whose endpoints are gone.
 func (s *switchable) applyRetired(ctx context.Context, u *state.Update) {
+	u = s.lingering(u, nil) // one of them may cut flows of UDP that another one carries
 	for _, r := range slices.Clone(s.retired) {
 		s.show(ctx, r, u)
 		s.endRetired(ctx, r)
@@ -488,14 +487,27 @@ func (s *switchable) endRetired(ctx context.Context, r *retired) {
 	if err := r.top.Close(); err != nil {
 		s.log.Warn("cannot close the dataplane of a former mode", "mode", r.mode, "error", err)
 	}
-	s.leftovers = append(s.leftovers, r.dataplane)
+	s.leftOver(r.dataplane)
 	s.removeLeftovers(ctx)
+}
+
+// leftOver has what the kernel holds of a dataplane removed, once that in use shows a state.
+func (s *switchable) leftOver(d dataplane) {
+	s.need(d.mode) // it is in the list once
+	if d.remove != nil {
+		s.leftovers = append(s.leftovers, d)
+	}
+}
+
+// need undoes leftOver.
+func (s *switchable) need(mode config.Mode) {
+	s.leftovers = slices.DeleteFunc(s.leftovers, func(d dataplane) bool { return d.mode == mode })
 }
 
 // removeLeftovers removes what the kernel holds of dataplanes that nobody needs any more. What fails is tried again by the next Verify.
 func (s *switchable) removeLeftovers(ctx context.Context) {
-	if len(s.leftovers) == 0 {
-		return
+	if !s.applied {
+		return // it is all that connections go by
 	}
 	left := s.leftovers
 	s.leftovers = nil
@@ -529,22 +541,20 @@ func (s *switchable) switchTo(ctx context.Context, d dataplane, c *config.Config
 		}
 		if u != nil {
 			if err := s.program(ctx, next, u); err != nil {
-				s.abandon(ctx, next)
+				s.leave(ctx, next) // it may have taken connections by now
 				return fmt.Errorf("switch to mode %s: %w", d.mode, err)
 			}
 		}
-		before, loopback := s.now, s.servesLoopback()
+		before := s.now
 		s.config = c
 		s.use(next)
 		s.log.Info("another dataplane is in use", "mode", d.mode, "before", before.mode)
 		if u == nil {
-			err = s.drop(ctx, before)
-		} else {
-			err = s.leave(ctx, before, loopback)
-			s.applyRetired(ctx, u)
+			s.applied, s.failed = false, nil // the kernel goes on by what it holds, until there is a state
 		}
-		if err != nil {
-			s.log.Warn("not all is removed of the dataplane of the former mode", "mode", before.mode, "error", err)
+		s.leave(ctx, before)
+		if u != nil {
+			s.applyRetired(ctx, u)
 		}
 		return nil
 	})
@@ -563,7 +573,7 @@ func (s *switchable) program(ctx context.Context, next *stack, u *state.Update) 
 	}
 	for _, of := range []map[state.ServiceName]error{failed, result.Failed} {
 		for name, err := range of {
-			if s.failed[name] == nil {
+			if s.applied && s.failed[name] == nil {
 				return fmt.Errorf("service %v, which the other dataplane serves: %w", name, err)
 			}
 		}
@@ -573,66 +583,24 @@ func (s *switchable) program(ctx context.Context, next *stack, u *state.Update) 
 	return nil
 }
 
-// abandon takes back a stack that could not be programmed.
-func (s *switchable) abandon(ctx context.Context, next *stack) {
+// leave ends a stack that is not in use, as far as it carries nothing, and has what it has programmed removed.
+func (s *switchable) leave(ctx context.Context, of *stack) {
 	var err error
-	switch top := next.top.(type) {
+	switch top := of.top.(type) {
 	case *nftablesDataplane:
-		next.unfollow()
-	case retirable: // it may carry connections by now
-		s.retire(next.dataplane, top, next.unfollow)
-	default:
-		err = s.end(ctx, next)
-	}
-	if err = errors.Join(err, s.leaveBase(ctx, next.base)); err != nil {
-		s.log.Warn("not all is removed of a dataplane that could not be used", "mode", next.mode, "error", err)
-	}
-}
-
-// end closes the top of a stack, and removes what it has programmed by itself.
-func (s *switchable) end(ctx context.Context, of *stack) error {
-	of.unfollow()
-	s.closed(of.top)
-	err := of.top.Close()
-	if of.remove != nil {
-		err = errors.Join(err, of.remove(ctx, true))
-	}
-	return err
-}
-
-// leave ends the dataplane of the former mode, as far as it carries nothing. loopback is set if it served NodePorts on loopback addresses.
-func (s *switchable) leave(ctx context.Context, before *stack, loopback bool) (err error) {
-	switch top := before.top.(type) {
-	case *nftablesDataplane:
-		before.unfollow()
+		of.unfollow()
 	case retirable:
-		s.retire(before.dataplane, top, before.unfollow)
+		s.retire(of.dataplane, top, of.unfollow)
 	default:
-		err = s.end(ctx, before)
+		of.unfollow()
+		s.closed(of.top)
+		s.leftOver(of.dataplane)
+		err = of.top.Close()
 	}
-	if before.base != s.now.base {
-		err = errors.Join(err, s.leaveBase(ctx, before.base))
+	if err = errors.Join(err, s.leaveBase(of.base)); err != nil {
+		s.log.Warn("cannot close the dataplane of another mode", "mode", of.mode, "error", err)
 	}
-	if loopback && !s.servesLoopback() {
-		local := localnet.Open()
-		err = errors.Join(err, local.Disable(), local.Close())
-	}
-	return err
-}
-
-// drop closes a dataplane that has shown no state. The kernel goes on by what a former process has programmed, until there is one.
-func (s *switchable) drop(ctx context.Context, before *stack) (err error) {
-	before.unfollow()
-	if before.top != Dataplane(before.base) {
-		s.closed(before.top)
-		err = before.top.Close()
-	}
-	if before.base != s.now.base {
-		err = errors.Join(err, s.leaveBase(ctx, before.base))
-	}
-	s.leftovers = nil
-	s.findLeftovers(ctx, s.now.dataplane)
-	return err
+	s.removeLeftovers(ctx)
 }
 
 // Close implements [Dataplane]. Another process may program the kernel while connections of relays end here or go over to it.

@@ -44,6 +44,27 @@ type loneNode struct {
 	node *node.Node
 	stop func()
 	log  *logged
+	// held is set while there is no state.
+	held atomic.Bool
+}
+
+// Next implements [state.Feed].
+func (l *loneNode) Next(ctx context.Context, after state.Revision) (*state.Update, error) {
+	for l.held.Load() {
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(time.Millisecond):
+		}
+	}
+	return l.feed.Next(ctx, after)
+}
+
+func (l *loneNode) latest() (state.Revision, int) {
+	if l.held.Load() {
+		return 0, 0
+	}
+	return l.feed.Revision(), 1
 }
 
 // logged is the log of a node, also as text.
@@ -166,9 +187,7 @@ func (l *loneNode) start() {
 		l.node, err = node.New(context.Background(), node.Options{
 			Config: l.c, OnReady: func(services int) { ready <- services }, TakeOver: 5 * time.Second,
 			Logger: slog.New(slog.NewTextHandler(l.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
-			States: &node.States{
-				Feed: l.feed, Latest: func() (state.Revision, int) { return l.feed.Revision(), 1 },
-			},
+			States: &node.States{Feed: l, Latest: l.latest},
 		})
 		return err
 	}))
@@ -475,5 +494,44 @@ func TestSwitchIdleFlow(t *testing.T) {
 			l.wantProgrammed(holds...)
 			ask(t, flow)
 		})
+	}
+}
+
+// TestSwitchSourceWithoutState: between a source and the next one, which has no state yet, the node goes on by what it has programmed, also if its
+// mode changes meanwhile.
+func TestSwitchSourceWithoutState(t *testing.T) {
+	modes := linuxModes(t)
+	for from := range modes {
+		for to, holds := range modes {
+			if from == to {
+				continue
+			}
+			t.Run(fmt.Sprintf("%s to %s", from, to), func(t *testing.T) {
+				t.Parallel()
+				l := newLoneNode(t, from)
+				open, err := l.dial()
+				check(t, err)
+				defer open.Close()
+				check(t, exchange(open))
+				flow := l.flow()
+				before := ask(t, flow)
+				l.held.Store(true)
+				check(t, l.switchTo(to))
+				check(t, l.once())
+				check(t, exchange(open))
+				l.held.Store(false)
+				for range 3 {
+					check(t, l.once())
+					time.Sleep(100 * time.Millisecond)
+				}
+				check(t, exchange(open))
+				if after := ask(t, flow); after != before {
+					t.Errorf("the flow of UDP comes from %s, and came from %s before", after, before)
+				}
+				open.Close()
+				l.wantProgrammed(holds...)
+				check(t, l.once())
+			})
+		}
 	}
 }

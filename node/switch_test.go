@@ -1,0 +1,202 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"testing"
+
+	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/config"
+	"github.com/switchyard-net/switchyard/internal/kernel/namespace"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+var errRefused = errors.New("refused")
+
+// fakeDataplane is the dataplane of a mode that is not above another one.
+type fakeDataplane struct {
+	mode config.Mode
+	// applyErr, failed and removeErr are what the next calls return.
+	applyErr, removeErr error
+	failed              map[state.ServiceName]error
+	// holds is set while the kernel holds something of it, and shows are the services that it has.
+	holds bool
+	shows map[string]bool
+}
+
+func (f *fakeDataplane) of() dataplane {
+	return dataplane{
+		mode: f.mode,
+		open: func(context.Context, *config.Config, DataplaneOptions, *nftablesDataplane) (Dataplane, error) {
+			return f, nil
+		},
+		remove: func(context.Context, bool) error {
+			if f.removeErr == nil {
+				f.holds = false
+			}
+			return f.removeErr
+		},
+	}
+}
+
+func (f *fakeDataplane) Apply(_ context.Context, u *state.Update) (backend.Result, error) {
+	if f.applyErr != nil {
+		return backend.Result{}, f.applyErr
+	}
+	f.holds = true
+	if u.Full {
+		f.shows = map[string]bool{}
+	}
+	for _, s := range u.Changed {
+		f.shows[s.Name.Name] = true
+	}
+	for _, name := range u.Removed {
+		delete(f.shows, name.Name)
+	}
+	return backend.Result{Failed: f.failed}, nil
+}
+
+func (f *fakeDataplane) Verify(context.Context) (backend.Result, error) { return backend.Result{}, nil }
+func (f *fakeDataplane) Disturbed() <-chan struct{}                     { return nil }
+func (f *fakeDataplane) Reconfigure(*config.Config) error               { return nil }
+func (f *fakeDataplane) Faults() []error                                { return nil }
+func (f *fakeDataplane) Close() error                                   { return nil }
+
+// newFakeSwitchable returns a switchable with a dataplane that shows nothing yet.
+func newFakeSwitchable(t *testing.T, first dataplane) *switchable {
+	t.Helper()
+	inside, err := namespace.Current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &switchable{
+		o: DataplaneOptions{Logger: slog.New(slog.DiscardHandler)}, log: slog.New(slog.DiscardHandler), config: config.Default(),
+		inside: inside, disturbed: make(chan struct{}, 1),
+	}
+	s.ctx, s.stop = context.WithCancel(t.Context())
+	if s.now, err = s.prepare(t.Context(), first, s.config); err != nil {
+		t.Fatal(err)
+	}
+	s.use(s.now)
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// services is an update.
+func services(full bool, changed []string, removed ...string) *state.Update {
+	u := &state.Update{Full: full, Node: &state.Node{}}
+	for _, name := range changed {
+		u.Changed = append(u.Changed, &state.Service{Name: state.ServiceName{Name: name}})
+	}
+	for _, name := range removed {
+		u.Removed = append(u.Removed, state.ServiceName{Name: name})
+	}
+	return u
+}
+
+func mustApply(t *testing.T, s *switchable, u *state.Update) {
+	t.Helper()
+	if _, err := s.Apply(t.Context(), u); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestSwitchRemovalFails: what cannot be removed of the former mode is removed later, unless the node has gone back to it.
+func TestSwitchRemovalFails(t *testing.T) {
+	for _, back := range []bool{false, true} {
+		t.Run(fmt.Sprintf("back %v", back), func(t *testing.T) {
+			a, b := &fakeDataplane{mode: "a"}, &fakeDataplane{mode: "b"}
+			s, all := newFakeSwitchable(t, a.of()), services(true, []string{"web"})
+			mustApply(t, s, all)
+			a.removeErr = errRefused
+			if err := s.switchTo(t.Context(), b.of(), s.config, all); err != nil {
+				t.Fatal(err)
+			}
+			if !a.holds {
+				t.Fatal("a refusal removes something")
+			}
+			if back {
+				if err := s.switchTo(t.Context(), a.of(), s.config, all); err != nil {
+					t.Fatal(err)
+				}
+			}
+			a.removeErr = nil
+			if _, err := s.Verify(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if a.holds != back || b.holds == back {
+				t.Errorf("the kernel holds %v of the first mode and %v of the other one", a.holds, b.holds)
+			}
+		})
+	}
+}
+
+// TestSwitchToLeftover: what a former process has left, and could not be removed so far, stays once the node has gone back to its mode.
+func TestSwitchToLeftover(t *testing.T) {
+	a, b := &fakeDataplane{mode: "a"}, &fakeDataplane{mode: "b", removeErr: errRefused}
+	s, all := newFakeSwitchable(t, a.of()), services(true, []string{"web"})
+	s.leftovers = append(s.leftovers, b.of())
+	mustApply(t, s, all)
+	b.removeErr = nil
+	if err := s.switchTo(t.Context(), b.of(), s.config, all); err != nil {
+		t.Fatal(err)
+	}
+	mustApply(t, s, all)
+	if a.holds || !b.holds {
+		t.Errorf("the kernel holds %v of the former mode and %v of the one in use", a.holds, b.holds)
+	}
+}
+
+// TestSwitchBeforeFirstState: as long as the mode in use shows nothing, nothing is removed of another one, which may be what connections go by.
+func TestSwitchBeforeFirstState(t *testing.T) {
+	a, b := &fakeDataplane{mode: "a"}, &fakeDataplane{mode: "b", holds: true, applyErr: errRefused}
+	s, all := newFakeSwitchable(t, a.of()), services(true, []string{"web"})
+	if err := s.switchTo(t.Context(), b.of(), s.config, all); !errors.Is(err, errRefused) {
+		t.Fatal(err)
+	}
+	if !b.holds {
+		t.Error("nothing is left that serves connections")
+	}
+	mustApply(t, s, all)
+	if b.holds || !a.holds {
+		t.Errorf("the kernel holds %v of the mode in use and %v of the other one", a.holds, b.holds)
+	}
+}
+
+// TestSwitchWithoutState: a node that has another source, which has no state yet, goes on by what it has programmed.
+func TestSwitchWithoutState(t *testing.T) {
+	a, b := &fakeDataplane{mode: "a"}, &fakeDataplane{mode: "b"}
+	s, all := newFakeSwitchable(t, a.of()), services(true, []string{"web"})
+	mustApply(t, s, all)
+	if err := s.switchTo(t.Context(), b.of(), s.config, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Verify(t.Context()); err != nil || !a.holds {
+		t.Errorf("the kernel holds %v of the former mode: %v", a.holds, err)
+	}
+	mustApply(t, s, all)
+	if a.holds || !b.holds {
+		t.Errorf("the kernel holds %v of the former mode and %v of the one in use", a.holds, b.holds)
+	}
+}
+
+// TestSwitchServiceFails: a service that fails keeps the node from a switch only where another dataplane serves it.
+func TestSwitchServiceFails(t *testing.T) {
+	web := state.ServiceName{Name: "web"}
+	for _, applied := range []bool{false, true} {
+		a, b := &fakeDataplane{mode: "a"}, &fakeDataplane{mode: "b", failed: map[state.ServiceName]error{web: errRefused}}
+		s, all := newFakeSwitchable(t, a.of()), services(true, []string{"web"})
+		if applied {
+			mustApply(t, s, all)
+		}
+		if err := s.switchTo(t.Context(), b.of(), s.config, all); (err != nil) != applied {
+			t.Errorf("with a state applied %v: %v", applied, err)
+		}
+	}
+}
