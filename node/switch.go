@@ -82,7 +82,7 @@ type retired struct {
 	top      retirable
 	since    time.Time
 	unfollow func()
-	// missed is an update that it has failed to take over.
+	// missed is what it has failed to take over, in one update.
 	missed *state.Update
 	// shown is set once it has taken over one, before which it may not know what it carries.
 	shown atomic.Bool
@@ -446,6 +446,7 @@ func (s *switchable) applyRetired(ctx context.Context, u *state.Update) {
 }
 
 func (s *switchable) show(ctx context.Context, r *retired, u *state.Update) {
+	u = following(r.missed, u)
 	if !r.shown.Load() && !u.Full {
 		return
 	}
@@ -456,6 +457,32 @@ func (s *switchable) show(ctx context.Context, r *retired, u *state.Update) {
 		return
 	}
 	r.shown.Store(true)
+}
+
+// following returns u for a dataplane that has missed another update before it, which may be nil.
+func following(missed, u *state.Update) *state.Update {
+	if missed == nil || u.Full {
+		return u
+	}
+	records := map[state.ServiceName]*state.Service{} // nil for those that are removed
+	for _, of := range []*state.Update{missed, u} {
+		for _, service := range of.Changed {
+			records[service.Name] = service
+		}
+		for _, name := range of.Removed {
+			records[name] = nil
+		}
+	}
+	both := &state.Update{Revision: u.Revision, Full: missed.Full, Node: u.Node}
+	for _, name := range slices.SortedFunc(maps.Keys(records), state.ServiceName.Compare) {
+		switch {
+		case records[name] != nil:
+			both.Changed = append(both.Changed, records[name])
+		case !both.Full:
+			both.Removed = append(both.Removed, name)
+		}
+	}
+	return both
 }
 
 // retire has a dataplane take nothing new from its next update on.

@@ -64,6 +64,13 @@ func (f *fakeDataplane) Reconfigure(*config.Config) error               { return
 func (f *fakeDataplane) Faults() []error                                { return nil }
 func (f *fakeDataplane) Close() error                                   { return nil }
 
+// fakeRelay is a fakeDataplane that carries connections itself.
+type fakeRelay struct{ fakeDataplane }
+
+func (f *fakeRelay) Retire()                   {}
+func (f *fakeRelay) resume(*nftablesDataplane) {}
+func (f *fakeRelay) Carried() int              { return 1 }
+
 // newFakeSwitchable returns a switchable with a dataplane that shows nothing yet.
 func newFakeSwitchable(t *testing.T, first dataplane) *switchable {
 	t.Helper()
@@ -197,6 +204,43 @@ func TestSwitchServiceFails(t *testing.T) {
 		}
 		if err := s.switchTo(t.Context(), b.of(), s.config, all); (err != nil) != applied {
 			t.Errorf("with a state applied %v: %v", applied, err)
+		}
+	}
+}
+
+// TestRetiredMisses: what a retired dataplane could not take over comes with the next update, or the next Verify.
+func TestRetiredMisses(t *testing.T) {
+	for _, first := range []bool{false, true} { // also the first one
+		a, b := &fakeRelay{fakeDataplane{mode: "a"}}, &fakeDataplane{mode: "b"}
+		d := a.of()
+		d.open = func(context.Context, *config.Config, DataplaneOptions, *nftablesDataplane) (Dataplane, error) {
+			return a, nil
+		}
+		s, all := newFakeSwitchable(t, d), services(true, []string{"db", "web"})
+		mustApply(t, s, all)
+		if first {
+			a.applyErr = errRefused
+		}
+		if err := s.switchTo(t.Context(), b.of(), s.config, all); err != nil {
+			t.Fatal(err)
+		}
+		a.applyErr = errRefused
+		mustApply(t, s, all)
+		mustApply(t, s, services(false, []string{"mail"}, "web"))
+		mustApply(t, s, services(false, []string{"chat"}))
+		a.applyErr = nil
+		mustApply(t, s, services(false, nil, "mail"))
+		if got, want := fmt.Sprint(a.shows), "map[chat:true db:true]"; got != want {
+			t.Errorf("the retired dataplane shows %s, want %s", got, want)
+		}
+		a.applyErr = errRefused
+		mustApply(t, s, services(false, nil, "chat"))
+		a.applyErr = nil
+		if _, err := s.Verify(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := fmt.Sprint(a.shows), "map[db:true]"; got != want {
+			t.Errorf("after Verify, the retired dataplane shows %s, want %s", got, want)
 		}
 	}
 }
