@@ -9,6 +9,8 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -479,6 +481,43 @@ func TestRestartInAnotherMode(t *testing.T) {
 	}
 }
 
+// TestHandoverToAnotherMode: what a relay carries goes on in the next process, whose mode is another one.
+func TestHandoverToAnotherMode(t *testing.T) {
+	modes := linuxModes(t)
+	for to, holds := range modes {
+		if to == config.ModeUserspace {
+			continue
+		}
+		t.Run(string(to), func(t *testing.T) {
+			t.Parallel()
+			l := newLoneNode(t, config.ModeUserspace)
+			open, err := l.dial()
+			check(t, err)
+			defer open.Close()
+			check(t, exchange(open))
+			flow := l.flow()
+			before := ask(t, flow)
+			ended := make(chan struct{})
+			go func(stop func()) {
+				defer close(ended)
+				stop()
+			}(l.stop)
+			l.c.Mode = to
+			l.start()
+			check(t, exchange(open))
+			<-ended
+			check(t, l.once())
+			check(t, exchange(open))
+			if after := ask(t, flow); after != before {
+				t.Errorf("the flow of UDP comes from %s, and came from %s before", after, before)
+			}
+			open.Close()
+			l.wantProgrammed(holds...)
+			check(t, l.once())
+		})
+	}
+}
+
 // TestSwitchIdleFlow: the kernel keeps a flow of UDP for longer than the relay. Its client goes on when the relay is gone.
 func TestSwitchIdleFlow(t *testing.T) {
 	for to, holds := range linuxModes(t) {
@@ -532,6 +571,41 @@ func TestSwitchSourceWithoutState(t *testing.T) {
 				l.wantProgrammed(holds...)
 				check(t, l.once())
 			})
+		}
+	}
+}
+
+// TestSwitchLeavesNothing: a process that switches again and again keeps no goroutine and no descriptor of what it has left.
+func TestSwitchLeavesNothing(t *testing.T) {
+	l := newLoneNode(t, config.ModeNFTables)
+	cycle := []config.Mode{config.ModeUserspace, config.ModeEBPF, config.ModeNFTables}
+	if iptables.Available() == nil {
+		cycle = slices.Insert(cycle, 1, config.ModeIPTables)
+	}
+	round := func() {
+		for _, mode := range cycle {
+			check(t, l.switchTo(mode))
+			check(t, l.once())
+		}
+		l.wantProgrammed(config.ModeNFTables)
+	}
+	count := func() (goroutines, files int) {
+		list, err := os.ReadDir("/proc/self/fd")
+		check(t, err)
+		return runtime.NumGoroutine(), len(list)
+	}
+	round() // what is made once
+	goroutines, files := count()
+	for range 3 {
+		round()
+	}
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		g, f := count()
+		if g <= goroutines && f <= files {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("there are %d goroutines and %d descriptors, and were %d and %d", g, f, goroutines, files)
 		}
 	}
 }
