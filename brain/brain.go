@@ -62,22 +62,31 @@ func (f Families) Has(family state.Family) bool {
 // addresses without a family) is ignored item by item, so that the rest of the service still works. A service with
 // nothing left to route is not routed. [SizeOf] returns what is left out of a record that would be too large.
 func Compute(cfg *Config, node *model.Node, svc *model.Service, slices []*model.EndpointSlice) *state.Service {
-	if svc == nil {
-		return nil
-	}
-	return compute(cfg, locate(cfg, node), admitted(svc, node), svc, slices)
+	return computeOn(cfg, node, svc, slices, nil)
 }
 
-// compute is Compute for a node that is here, and whose addresses the source ranges of svc contain in the families admitted.
-func compute(cfg *Config, here location, admitted Families, svc *model.Service, from []*model.EndpointSlice) *state.Service {
-	if !handles(cfg, svc) {
+// computeOn is Compute, with its reasons in why, unless that is nil.
+func computeOn(cfg *Config, node *model.Node, svc *model.Service, slices []*model.EndpointSlice, why *Explanation) *state.Service {
+	if svc == nil {
+		why.notRouted(NoService)
+		return nil
+	}
+	return compute(cfg, locate(cfg, node), admitted(svc, node), svc, slices, why)
+}
+
+// compute is Compute for a node that is here, and whose addresses the source ranges of svc contain in the families admitted. It notes
+// its reasons in why, unless that is nil.
+func compute(cfg *Config, here location, admitted Families, svc *model.Service, from []*model.EndpointSlice, why *Explanation) *state.Service {
+	if reason := skips(cfg, svc); reason != "" {
+		why.notRouted(reason)
 		return nil
 	}
 	b := newBudget(cfg)
 	// Constants keep these off the heap; most services have no more.
 	scratch, parts := make(candidates, 0, 16), make([]part, 0, 4)
-	claims, addresses := claimsOf(make([]claim, 0, 8), make([]state.Frontend, 0, 4), cfg, svc, admitted, &b)
+	claims, addresses := claimsOf(make([]claim, 0, 8), make([]state.Frontend, 0, 4), cfg, svc, admitted, &b, why)
 	if len(claims) == 0 {
+		why.notRouted(NothingToRoute)
 		return nil
 	}
 	ports := frame(claims, &addresses)
@@ -89,11 +98,15 @@ func compute(cfg *Config, here location, admitted Families, svc *model.Service, 
 		p.Affinity = max(svc.Affinity.Truncate(time.Second), 0)
 		parts = supply.of(parts[:0], portKey{p.Name, p.Protocol, p.Family})
 		scratch = scratch[:0]
-		if b.endpoints(&claims[i], parts) {
+		fits := b.endpoints(&claims[i], parts)
+		if fits {
 			scratch = join(scratch, here, p.Family, parts)
 		}
-		setTraffic(p, cfg, svc, scratch)
+		chosen := setTraffic(p, cfg, svc, scratch)
 		health.count(scratch)
+		if why != nil {
+			why.port(&claims[i], fits, here, &supply, parts, scratch, chosen)
+		}
 	}
 	sortPorts(ports)
 	return &state.Service{Name: svc.Name, Ports: ports, HealthCheck: health.check()}

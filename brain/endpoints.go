@@ -139,7 +139,7 @@ func join(buf candidates, here location, family state.Family, parts []part) cand
 	for _, part := range parts {
 		for i := range part.slice.Endpoints {
 			ep := &part.slice.Endpoints[i]
-			if familyOf(ep.Addr) == family && model.Special(ep.Addr) == "" {
+			if unusableEndpoint(ep, family) == "" {
 				buf = append(buf, candidate{netip.AddrPortFrom(ep.Addr, part.port), here.traitsOf(ep)})
 			}
 		}
@@ -153,43 +153,85 @@ func join(buf candidates, here location, family state.Family, parts []part) cand
 	return slices.CompactFunc(buf, func(a, b candidate) bool { return a.addr == b.addr })
 }
 
+// unusableEndpoint returns why no service of family can have ep, empty if one can.
+func unusableEndpoint(ep *model.Endpoint, family state.Family) Reason {
+	switch {
+	case familyOf(ep.Addr) != family:
+		return OtherFamily
+	case model.Special(ep.Addr) != "":
+		return Special
+	}
+	return ""
+}
+
+// selection is which endpoints a traffic policy takes: those whose traits in mask are exactly want.
+type selection struct{ mask, want traits }
+
+// misses returns the traits by which an endpoint differs from those that are taken, none if it is one of them.
+func (s selection) misses(is traits) traits { return (is ^ s.want) & s.mask }
+
 // cluster returns the endpoints for traffic policy Cluster: the ready ones that hints leave, else those that are serving
 // while they terminate, without regard to hints (pkg/proxy/topology.go, CategorizeEndpoints).
-func (c candidates) cluster() []state.Endpoint {
+func (c candidates) cluster() ([]state.Endpoint, selection) {
 	want := ready | c.hint()
-	if eps := c.having(want, want); len(eps) > 0 {
-		return eps
+	best := selection{want, want}
+	if eps := c.having(best); len(eps) > 0 {
+		return eps, best
 	}
-	return c.having(serving|lasting, serving)
+	rest := selection{serving | lasting, serving}
+	return c.having(rest), rest
 }
 
 // local returns the endpoints for traffic policy Local: the ready ones on this node, else those on this node that are
 // serving while they terminate. Hints never apply (pkg/proxy/topology.go, CategorizeEndpoints).
-func (c candidates) local() []state.Endpoint {
-	if eps := c.having(ready|local, ready|local); len(eps) > 0 {
-		return eps
+func (c candidates) local() ([]state.Endpoint, selection) {
+	best := selection{ready | local, ready | local}
+	if eps := c.having(best); len(eps) > 0 {
+		return eps, best
 	}
-	return c.having(serving|lasting|local, serving|local)
+	rest := selection{serving | lasting | local, serving | local}
+	return c.having(rest), rest
 }
 
 // hint returns the trait that hints demand of ready endpoints: nodeHere (PreferSameNode), zoneHere (PreferSameZone) or
-// none. Hints of a kind count only if all ready endpoints carry them and at least one is meant for here
-// (pkg/proxy/topology.go, topologyModeFromHints).
+// none.
 func (c candidates) hint() traits {
-	all, some := ^traits(0), traits(0)
-	for _, e := range c {
-		if e.is&ready != 0 {
-			all &= e.is
-			some |= e.is
-		}
-	}
+	t := c.tally()
 	switch {
-	case all&nodeHinted != 0 && some&nodeHere != 0:
+	case t.use(nodeHinted, nodeHere) == HintsUsed:
 		return nodeHere
-	case all&zoneHinted != 0 && some&zoneHere != 0:
+	case t.use(zoneHinted, zoneHere) == HintsUsed:
 		return zoneHere
 	}
 	return 0
+}
+
+// tally is which traits all ready endpoints have, and which some of them have.
+type tally struct{ all, some traits }
+
+func (c candidates) tally() tally {
+	t := tally{all: ^traits(0)}
+	for _, e := range c {
+		if e.is&ready != 0 {
+			t.all &= e.is
+			t.some |= e.is
+		}
+	}
+	return t
+}
+
+// use returns whether hints of a kind count: all ready endpoints must carry them, and at least one must be meant for here
+// (pkg/proxy/topology.go, topologyModeFromHints).
+func (t tally) use(hinted, here traits) HintUse {
+	switch {
+	case t.some&hinted == 0:
+		return NoHints
+	case t.all&hinted == 0:
+		return SomeUnhinted
+	case t.some&here == 0:
+		return NoneForHere
+	}
+	return HintsUsed
 }
 
 // exist reports whether there is an endpoint anywhere in the cluster that could get connections (pkg/proxy/topology.go,
@@ -200,11 +242,11 @@ func (c candidates) exist() bool {
 	})
 }
 
-// having returns the endpoints whose traits in mask are exactly want.
-func (c candidates) having(mask, want traits) []state.Endpoint {
+// having returns the endpoints that are selected.
+func (c candidates) having(s selection) []state.Endpoint {
 	n := 0
 	for _, e := range c {
-		if e.is&mask == want {
+		if s.misses(e.is) == 0 {
 			n++
 		}
 	}
@@ -213,7 +255,7 @@ func (c candidates) having(mask, want traits) []state.Endpoint {
 	}
 	eps := make([]state.Endpoint, 0, n)
 	for _, e := range c {
-		if e.is&mask == want {
+		if s.misses(e.is) == 0 {
 			eps = append(eps, e.endpoint())
 		}
 	}

@@ -26,7 +26,7 @@ type Refusal struct {
 // [Compute] applies the first two of these rules by itself. It cannot apply the third: the record of a service would be another one on
 // each node.
 func AdmitExternalIPs(cfg *Config, svc *model.Service, isNode func(netip.Addr) bool) (*model.Service, []Refusal) {
-	if svc == nil || !handles(cfg, svc) {
+	if skips(cfg, svc) != "" {
 		return svc, nil
 	}
 	var refusals []Refusal

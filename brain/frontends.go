@@ -46,25 +46,32 @@ func indexOf(family state.Family) int {
 //   - for types NodePort and LoadBalancer the node port, if there is one.
 //
 // No frontend occurs twice in a service. Of the ports that want the same one, the first in spec order gets it. Ports that b has no
-// room for are left out. The ports are in spec order, IPv4 before IPv6. The addresses, by family, may be in frontends.
-func claimsOf(buf []claim, frontends []state.Frontend, cfg *Config, svc *model.Service, admitted Families, b *budget) ([]claim, [2]vips) {
+// room for are left out. The ports are in spec order, IPv4 before IPv6. The addresses, by family, may be in frontends. why may be nil.
+func claimsOf(
+	buf []claim, frontends []state.Frontend, cfg *Config, svc *model.Service, admitted Families, b *budget, why *Explanation,
+) ([]claim, [2]vips) {
 	var addresses [2]vips
 	families := make([]state.Family, 0, 2)
 	for _, family := range [...]state.Family{state.IPv4, state.IPv6} {
-		if hasFamily(svc, family) {
-			v := vipsOf(frontends, cfg, svc, family, admitted.Has(family), b.max)
-			frontends = v.frontends[len(v.frontends):]
-			addresses[indexOf(family)] = v
-			families = append(families, family)
+		if !hasFamily(svc, family) {
+			why.withoutFamily(svc, family)
+			continue
 		}
+		v := vipsOf(frontends, cfg, svc, family, admitted.Has(family), b.max, why)
+		frontends = v.frontends[len(v.frontends):]
+		addresses[indexOf(family)] = v
+		families = append(families, family)
 	}
-	ports := usablePorts(svc.Ports)
+	ports := usablePorts(svc.Ports, why)
 	var numbers, nodePorts seen[portNumber]
 	for i := range ports {
 		port := &ports[i]
 		// All ports of a service have the same addresses, so an earlier port with this number has taken them all.
 		hasVIPs := numbers.add(portNumber{port.Protocol, port.Port})
 		hasNodePort := wantsNodePort(svc, port) && nodePorts.add(portNumber{port.Protocol, port.NodePort})
+		if !hasVIPs {
+			why.unroutedPort(port, 0, NumberTaken)
+		}
 		if !hasVIPs && !hasNodePort {
 			continue
 		}
@@ -79,9 +86,11 @@ func claimsOf(buf []claim, frontends []state.Frontend, cfg *Config, svc *model.S
 				c.frontends++
 				n++
 			}
-			if b.frontends(port, n) {
-				buf = append(buf, c)
+			if !b.frontends(port, n) {
+				why.unroutedPort(port, family, NoRoom)
+				continue
 			}
+			buf = append(buf, c)
 		}
 	}
 	return buf, addresses
@@ -105,17 +114,23 @@ type vips struct {
 }
 
 // vipsOf returns the frontends with an address of svc in family, perhaps in buf. admitsNode is as for newSourceGuard. It stops where
-// they take more than most entries.
+// they take more than most entries. why may be nil.
 //
 // ClusterIP comes first, because each service must be reachable on its cluster IP by the internal policy; then LoadBalancer
 // before ExternalIP, because the other way round an externalIP would lift the load balancer's source ranges.
-func vipsOf(buf []state.Frontend, cfg *Config, svc *model.Service, family state.Family, admitsNode bool, most int64) vips {
+func vipsOf(
+	buf []state.Frontend, cfg *Config, svc *model.Service, family state.Family, admitsNode bool, most int64, why *Explanation,
+) vips {
 	v := vips{frontends: buf}
 	guard := newSourceGuard(svc, admitsNode, family)
 	var known seen[netip.Addr]
 	add := func(kind state.FrontendKind, ips []netip.Addr) {
 		for _, ip := range ips {
-			if v.entries > most || familyOf(ip) != family || kind == state.ExternalIP && !cfg.routesExternalIP(ip) || !known.add(ip) {
+			if familyOf(ip) != family {
+				continue
+			}
+			if reason := v.leavesOut(kind, ip, cfg, &known, most); reason != "" {
+				why.unroutedAddress(kind, ip, reason)
 				continue
 			}
 			v.entries++
@@ -123,6 +138,7 @@ func vipsOf(buf []state.Frontend, cfg *Config, svc *model.Service, family state.
 			if kind == state.LoadBalancer && guard.restricted {
 				// One more, because it may be among its own sources on some nodes.
 				if v.entries += int64(len(guard.sources)) + 1; v.entries > most {
+					why.unroutedAddress(kind, ip, NoRoom)
 					continue
 				}
 				f.Restricted, f.Sources = true, guard.sourcesFor(ip)
@@ -133,10 +149,25 @@ func vipsOf(buf []state.Frontend, cfg *Config, svc *model.Service, family state.
 	add(state.ClusterIP, svc.ClusterIPs)
 	if svc.Type == model.TypeLoadBalancer {
 		add(state.LoadBalancer, svc.LoadBalancerIPs)
+	} else {
+		why.notLoadBalancer(svc, family)
 	}
 	add(state.ExternalIP, svc.ExternalIPs)
 	slices.SortFunc(v.frontends, state.Frontend.Compare)
 	return v
+}
+
+// leavesOut returns why an address of the family is not one more frontend, empty if it is. known are those that were asked for before.
+func (v *vips) leavesOut(kind state.FrontendKind, ip netip.Addr, cfg *Config, known *seen[netip.Addr], most int64) Reason {
+	switch {
+	case v.entries > most:
+		return NoRoom
+	case kind == state.ExternalIP && !cfg.routesExternalIP(ip):
+		return Refused
+	case !known.add(ip):
+		return Duplicate
+	}
+	return ""
 }
 
 // sourceGuard is what spec.loadBalancerSourceRanges means for the load balancer IPs of one family.

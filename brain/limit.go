@@ -47,13 +47,13 @@ func (s *Size) Fits() bool { return s.Refused+s.Unrouted == 0 }
 // all of them or none, as long as there is room. So nobody is sent to fewer endpoints than there are, and a frontend
 // falls to another service only if there is no room even for frontends.
 func SizeOf(cfg *Config, svc *model.Service, slices []*model.EndpointSlice) Size {
-	if !handles(cfg, svc) {
+	if skips(cfg, svc) != "" {
 		return Size{}
 	}
 	b := newBudget(cfg)
 	// Constants keep these off the heap, as in compute.
 	frontends, claims, parts := make([]state.Frontend, 0, 4), make([]claim, 0, 8), make([]part, 0, 4)
-	claims, _ = claimsOf(claims, frontends, cfg, svc, Families{}, &b)
+	claims, _ = claimsOf(claims, frontends, cfg, svc, Families{}, &b, nil)
 	from := newSupply(cfg, slices, len(svc.Ports))
 	for i := range claims {
 		c := &claims[i]

@@ -8,18 +8,24 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// handles reports whether this instance routes svc: it is not headless (clusterIP: None) and not ExternalName, and the label
-// service.kubernetes.io/service-proxy-name names this instance, or is absent if this instance has no name. That a service
-// without cluster IPs is not routed follows from [hasFamily]. (pkg/proxy/util, ShouldSkipService; pkg/proxy, the label
+// skips returns why this instance does not route svc, empty if it does: it is not headless (clusterIP: None) and not ExternalName,
+// and the label service.kubernetes.io/service-proxy-name names this instance, or is absent if this instance has no name. That a
+// service without cluster IPs is not routed follows from [hasFamily]. (pkg/proxy/util, ShouldSkipService; pkg/proxy, the label
 // selector of the Service informer.)
-func handles(cfg *Config, svc *model.Service) bool {
-	if svc == nil || svc.Headless || svc.Type == model.TypeExternalName {
-		return false
+func skips(cfg *Config, svc *model.Service) Reason {
+	switch {
+	case svc == nil:
+		return NoService
+	case svc.Headless:
+		return Headless
+	case svc.Type == model.TypeExternalName:
+		return ExternalName
+	case cfg.ServiceProxyName == "" && svc.HasProxyName: // any value opts out, also the empty one
+		return OtherProxy
+	case cfg.ServiceProxyName != "" && svc.ProxyName != cfg.ServiceProxyName:
+		return OtherProxy
 	}
-	if cfg.ServiceProxyName == "" {
-		return !svc.HasProxyName // Any value opts out, also the empty one.
-	}
-	return svc.ProxyName == cfg.ServiceProxyName
+	return ""
 }
 
 // HandlesSlice reports whether this instance routes to the endpoints of s: it is not that of a headless service. Without a name of its
@@ -27,7 +33,18 @@ func handles(cfg *Config, svc *model.Service) bool {
 // selectors of the informers): that of its service decides. With a name, slices must have it, too, so that those of all other services
 // need not be watched; the EndpointSlice controller copies the labels of a service to its slices.
 func HandlesSlice(cfg *Config, s *model.EndpointSlice) bool {
-	return s != nil && !s.Headless && (cfg.ServiceProxyName == "" || s.ProxyName == cfg.ServiceProxyName)
+	return s != nil && skipsSlice(cfg, s) == ""
+}
+
+// skipsSlice returns why this instance does not route to the endpoints of s, empty if it does.
+func skipsSlice(cfg *Config, s *model.EndpointSlice) Reason {
+	switch {
+	case s.Headless:
+		return Headless
+	case cfg.ServiceProxyName != "" && s.ProxyName != cfg.ServiceProxyName:
+		return OtherProxy
+	}
+	return ""
 }
 
 // hasFamily reports whether svc is routed in family: it has a cluster IP of it. ExternalIPs and load balancer IPs of another
@@ -47,36 +64,44 @@ func familyOf(ip netip.Addr) state.Family {
 
 // usablePorts returns the ports that can be routed: those with a number and a known protocol. Of several ports of one name
 // and protocol, which no API server admits, it is the first, because name and protocol are a port's identity.
-func usablePorts(ports []model.ServicePort) []model.ServicePort {
+func usablePorts(ports []model.ServicePort, why *Explanation) []model.ServicePort {
 	var names seen[portKey]
 	for i := range ports {
-		if !usable(&ports[i], &names) {
-			return filterPorts(ports)
+		if unusable(&ports[i], &names) != "" {
+			return filterPorts(ports, why)
 		}
 	}
 	return ports
 }
 
 // filterPorts is usablePorts for the rare service that has an unusable one. It makes a new slice.
-func filterPorts(ports []model.ServicePort) []model.ServicePort {
+func filterPorts(ports []model.ServicePort, why *Explanation) []model.ServicePort {
 	kept := make([]model.ServicePort, 0, len(ports))
 	var names seen[portKey]
 	for i := range ports {
-		if usable(&ports[i], &names) {
+		if reason := unusable(&ports[i], &names); reason != "" {
+			why.unroutedPort(&ports[i], 0, reason)
+		} else {
 			kept = append(kept, ports[i])
 		}
 	}
 	return kept
 }
 
-// usable reports whether port can be routed beside earlier ones of those names.
-func usable(port *model.ServicePort, names *seen[portKey]) bool {
+// unusable returns why port cannot be routed beside earlier ones of those names, empty if it can.
+func unusable(port *model.ServicePort, names *seen[portKey]) Reason {
 	switch port.Protocol {
 	case state.TCP, state.UDP, state.SCTP:
 	default:
-		return false
+		return Invalid
 	}
-	return port.Port != 0 && names.add(portKey{name: port.Name, protocol: port.Protocol})
+	if port.Port == 0 {
+		return Invalid
+	}
+	if !names.add(portKey{name: port.Name, protocol: port.Protocol}) {
+		return Duplicate
+	}
+	return ""
 }
 
 // sortPorts puts the ports of a record in their order.

@@ -13,51 +13,64 @@ import (
 // externalTrafficPolicy only counts if p is reachable from outside the cluster. With policy Local, clients inside the
 // cluster still reach all endpoints: pods with their own address, the node masqueraded ("short circuit", pkg/proxy/nftables
 // and iptables proxier.go; pkg/proxy/serviceport.go, UsesClusterEndpoints).
-func setTraffic(p *state.Port, cfg *Config, svc *model.Service, eps candidates) {
+//
+// It returns by which policies it chose.
+func setTraffic(p *state.Port, cfg *Config, svc *model.Service, eps candidates) (by choice) {
 	// Frontends are ordered by kind, and ClusterIP is the first kind.
 	internal := p.Frontends[0].Kind == state.ClusterIP
 	external := p.Frontends[len(p.Frontends)-1].Kind != state.ClusterIP
 
 	var cluster, local state.Route
 	if internal && !svc.InternalLocal || external {
-		cluster = clusterRoute(eps)
+		cluster, by.cluster = clusterRoute(eps)
 	}
 	if internal && svc.InternalLocal || external && svc.ExternalLocal {
-		local = localRoute(eps)
+		local, by.local = localRoute(eps)
 	}
 	if internal {
 		to := cluster
+		by.internal = PolicyCluster
 		if svc.InternalLocal {
-			to = local
+			to, by.internal = local, PolicyLocal
 		}
 		p.Internal = state.Traffic{Inside: to, Outside: to, Masquerade: internalMasquerade(cfg, p.Family)}
 	}
 	if external {
 		// Replies must pass this node again, wherever the endpoint is.
-		p.External = state.Traffic{Inside: cluster, Outside: cluster, Masquerade: state.MasqueradeAlways}
+		p.External, by.external = state.Traffic{Inside: cluster, Outside: cluster, Masquerade: state.MasqueradeAlways}, PolicyCluster
 		if svc.ExternalLocal {
 			// Local endpoints see the client's address, and reply through this node in any case.
-			p.External = state.Traffic{Inside: cluster, Outside: local, Masquerade: state.MasqueradeNode}
+			p.External, by.external = state.Traffic{Inside: cluster, Outside: local, Masquerade: state.MasqueradeNode}, PolicyLocal
 		}
 	}
 	if p.Protocol == state.UDP || p.Protocol == state.TCP && cfg.TCPLingers {
 		p.Lingering = lingering(eps, cluster.Endpoints, local.Endpoints)
 	}
+	return by
+}
+
+// choice is by which policies the routes of a port were chosen, and which endpoints each of them selects; the zero selection is that of a
+// policy that is not in use.
+type choice struct {
+	internal, external Policy
+	cluster, local     selection
 }
 
 // clusterRoute is the route of traffic policy Cluster. Without endpoints, connections are rejected.
-func clusterRoute(eps candidates) state.Route {
-	return routeTo(eps.cluster(), state.Reject)
+func clusterRoute(eps candidates) (state.Route, selection) {
+	to, by := eps.cluster()
+	return routeTo(to, state.Reject), by
 }
 
 // localRoute is the route of traffic policy Local. If there are endpoints, but on other nodes only, connections are
 // dropped: a load balancer may still send them here until its health check notices, and clients then retry
 // (pkg/proxy/nftables and iptables proxier.go).
-func localRoute(eps candidates) state.Route {
+func localRoute(eps candidates) (state.Route, selection) {
+	to, by := eps.local()
 	if eps.exist() {
-		return routeTo(eps.local(), state.Drop)
+		return routeTo(to, state.Drop), by
 	}
-	return state.Route{Verdict: state.Reject}
+	return state.Route{Verdict: state.Reject}, by
 }
 
 // routeTo forwards to eps, or gives the verdict otherwise if there are none.

@@ -21,7 +21,7 @@ type Viewpoint struct {
 
 // Compute is [Compute] for all nodes that see svc from v. The NodeName of cfg does not count.
 func (v Viewpoint) Compute(cfg *Config, svc *model.Service, slices []*model.EndpointSlice) *state.Service {
-	return compute(cfg, location{v.Node, v.Zone}, v.Admitted, svc, slices)
+	return compute(cfg, location{v.Node, v.Zone}, v.Admitted, svc, slices, nil)
 }
 
 // Facts are what makes a difference between nodes for one service.
