@@ -247,6 +247,13 @@ func (ps *problems) list() []error {
 	return list
 }
 
+// ofService returns the problems of a service.
+func (ps *problems) ofService(name state.ServiceName) []Problem {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	return slices.Clone(ps.of[name])
+}
+
 // limited returns the number of services with a problem, by reason.
 func (ps *problems) limited() map[Reason]int {
 	ps.mu.Lock()

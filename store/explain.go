@@ -1,0 +1,108 @@
+package store
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/switchyard-net/switchyard/brain"
+	"github.com/switchyard-net/switchyard/model"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// NamespaceOptedOut: the namespace of the Service has opted out of the service proxy, by its label. It is a reason beside those of the
+// brain.
+const NamespaceOptedOut brain.Reason = "NamespaceOptedOut"
+
+// Explanation is why a Service is routed on this node as it is, by all rules: those of the brain for a service alone, and those of the
+// store among services.
+type Explanation struct {
+	// Explanation is the brain's. Its Record has all that the Service claims, and what is refused for the sake of others is not in it.
+	brain.Explanation
+	// Object is the Service's, nil if there is none.
+	Object *model.Service
+	// LastKnown reports whether the endpoints are those that the Service had last, because it has none now: as for default/kubernetes.
+	LastKnown bool
+	// Refusals are the externalIPs that are not routed.
+	Refusals []brain.Refusal
+	// Lost are the frontends that other Services hold.
+	Lost []Loss
+	// Problems are what is published about the Service.
+	Problems []Problem
+	// Published is the record without the frontends that are lost, nil if nothing is left.
+	Published *state.Service
+}
+
+// Loss is a frontend that another Service holds.
+type Loss struct {
+	Frontend state.FrontendKey
+	Kind     state.FrontendKind
+	Holder   state.ServiceName
+}
+
+// Explain returns why a Service is routed as it is. It is computed as the record is, from the objects that have been delivered so far.
+func (s *Store) Explain(name state.ServiceName) *Explanation {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	svc := s.objects.servicesOf(name.Namespace)[name.Name]
+	if svc == nil {
+		return &Explanation{Explanation: brain.Explanation{NotRouted: brain.NoService}}
+	}
+	in := s.granted(svc)
+	e := &Explanation{Object: svc.object, Refusals: in.refusals, LastKnown: name == apiServerName && s.apiServer.inUse}
+	e.Explanation = *brain.Explain(in.brain, s.objects.nodes[s.brain.NodeName], in.object, in.slices)
+	switch {
+	case svc.object == nil || in.object != nil:
+	case s.objects.disabled(name.Namespace):
+		e.NotRouted = NamespaceOptedOut
+	default:
+		e.NotRouted = brain.NoRoom
+	}
+	record, lost := s.arbiter.award(svc, svc.computed)
+	e.Published = record
+	for _, l := range lost {
+		e.Lost = append(e.Lost, Loss{l.claim, l.kind, l.holder.name})
+	}
+	e.Problems = s.problems.ofService(name)
+	return e
+}
+
+// Claimants returns the Services whose objects name an address, or the node port if it is not 0, routed or not, by name. It looks at all
+// Services.
+func (s *Store) Claimants(addr netip.Addr, nodePort uint16) []state.ServiceName {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var names []state.ServiceName
+	for _, ns := range s.objects.namespaces {
+		for _, svc := range ns.services {
+			if o := svc.object; o != nil && (namesAddr(o, addr) || nodePort != 0 && hasNodePort(o, nodePort)) {
+				names = append(names, svc.name)
+			}
+		}
+	}
+	slices.SortFunc(names, state.ServiceName.Compare)
+	return names
+}
+
+// ServiceNames returns the names of all Services that have been delivered, in order.
+func (s *Store) ServiceNames() []state.ServiceName {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var names []state.ServiceName
+	for _, ns := range s.objects.namespaces {
+		for _, svc := range ns.services {
+			if svc.object != nil {
+				names = append(names, svc.name)
+			}
+		}
+	}
+	slices.SortFunc(names, state.ServiceName.Compare)
+	return names
+}
+
+func namesAddr(o *model.Service, addr netip.Addr) bool {
+	return slices.Contains(o.ClusterIPs, addr) || slices.Contains(o.ExternalIPs, addr) || slices.Contains(o.LoadBalancerIPs, addr)
+}
+
+func hasNodePort(o *model.Service, port uint16) bool {
+	return slices.ContainsFunc(o.Ports, func(p model.ServicePort) bool { return p.NodePort == port })
+}
