@@ -26,6 +26,7 @@ var arrows = []arrow{
 	{"brain", []string{"model", "state"}},
 	{"internal/revlog", []string{"state"}},
 	{"store", []string{"model", "state", "source", "brain", "internal/revlog"}},
+	{"explain", []string{"model", "state", "brain", "store"}},
 	{"backend", []string{"state"}},
 	// What a dataplane needs of the kernel beside its own rules.
 	{"kernel/ifaddr", nil},
@@ -126,7 +127,7 @@ var arrows = []arrow{
 	{"test/chaos", []string{"model", "state", "source", "brain", "store", "backend", "internal", "server", "kubeconv", "lab/minicluster", "test"}},
 	{"test/bench", []string{"model", "state", "source", "brain", "store", "backend", "kernel", "internal", "server", "client", "client/localnet/v1", "kubeconv", "ops", "test"}},
 	{"test/cmd", []string{"test", "client", "config", "node", "source"}},
-	{"cmd", []string{"model", "state", "source", "brain", "store", "backend", "internal", "examples", "server", "client", "client/localnet/v1", "client/peeruser", "client/regularfile", "config", "config/configfile", "config/v1alpha1", "config/v1alpha2", "field", "kernel/nodelock", "kubeconv", "node", "ops", "lab", "lab/inputs", "test"}},
+	{"cmd", []string{"model", "state", "source", "brain", "store", "explain", "backend", "internal", "examples", "server", "client", "client/localnet/v1", "client/peeruser", "client/regularfile", "config", "config/configfile", "config/v1alpha1", "config/v1alpha2", "field", "kernel/nodelock", "kubeconv", "node", "ops", "lab", "lab/inputs", "test"}},
 }
 
 const whyArrows = `

@@ -1,0 +1,240 @@
+// Package explain answers why a connection goes where it goes on a node, or nowhere: by the records that its dataplane has, and by the
+// reasons that package brain gives for them.
+package explain
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/switchyard-net/switchyard/brain"
+	"github.com/switchyard-net/switchyard/model"
+	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/store"
+)
+
+// Options are what questions are answered from.
+type Options struct {
+	// Store has the cluster's objects, and what they mean for its node. Required.
+	Store *store.Store
+	// Local are the addresses of the node's interfaces. Default: those of its Node object, and the loopback ones.
+	Local []netip.Addr
+	// Workloads make answers plainer.
+	Workloads Workloads
+}
+
+// Explainer answers questions about connections on one node. It may be used by several goroutines at once.
+type Explainer struct {
+	store     *store.Store
+	local     []netip.Addr
+	workloads Workloads
+}
+
+// New returns an explainer.
+func New(o Options) *Explainer { return &Explainer{o.Store, o.Local, o.Workloads} }
+
+// view is what one answer is made from: a state that does not change meanwhile.
+type view struct {
+	*Explainer
+	services *store.Snapshot
+	node     *state.Node
+	local    []netip.Addr
+}
+
+func (x *Explainer) view() *view {
+	snapshot := x.store.Snapshot()
+	v := &view{Explainer: x, services: snapshot, node: snapshot.Node(), local: x.local}
+	if v.local == nil {
+		v.local = append(slices.Clone(v.node.Addresses), netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback())
+	}
+	return v
+}
+
+// Explain returns what happens to a connection.
+func (x *Explainer) Explain(c Connection) *Answer {
+	v := x.view()
+	a := v.explain(c)
+	a.Client = Client{Addr: c.Src, Class: c.Class}
+	return a
+}
+
+// held is a frontend and what it belongs to.
+type held struct {
+	service  *state.Service
+	port     *state.Port
+	frontend *state.Frontend
+}
+
+// lookup finds the frontend that a connection is made to. A frontend with an address goes before a node port.
+func (v *view) lookup(dst netip.AddrPort, protocol state.Protocol) (h held, ok bool) {
+	family := state.FamilyOf(dst.Addr())
+	if h, ok = v.find(state.FrontendKey{Family: family, Protocol: protocol, Addr: dst.Addr(), Port: dst.Port()}); ok || !v.servesNodePorts(dst.Addr()) {
+		return h, ok
+	}
+	return v.find(state.FrontendKey{Family: family, Protocol: protocol, Port: dst.Port()})
+}
+
+// find returns the holder of a frontend.
+func (v *view) find(key state.FrontendKey) (held, bool) {
+	for s := range v.services.Services() {
+		for i := range s.Ports {
+			p := &s.Ports[i]
+			for j := range p.Frontends {
+				if p.Key(&p.Frontends[j]) == key {
+					return held{s, p, &p.Frontends[j]}, true
+				}
+			}
+		}
+	}
+	return held{}, false
+}
+
+// servesNodePorts reports whether node ports are served on an address.
+func (v *view) servesNodePorts(addr netip.Addr) bool {
+	addresses := state.NodePortAddresses{}
+	if v.node.NodePorts != nil {
+		addresses = *v.node.NodePorts
+	}
+	return slices.Contains(addresses.Select(v.local, v.node), addr)
+}
+
+// explain fills in all of an answer but who asks.
+func (v *view) explain(c Connection) *Answer {
+	a := &Answer{Node: v.node.Name, To: fmt.Sprintf("%v/%v", c.Dst, c.Protocol)}
+	h, ok := v.lookup(c.Dst, c.Protocol)
+	if !ok {
+		v.stray(a, c)
+		return a
+	}
+	a.Service = h.service.Name.String()
+	a.Frontend = &Frontend{
+		Kind: h.frontend.Kind.String(), Addr: c.Dst, Protocol: c.Protocol.String(), Port: h.port.Name, Restricted: h.frontend.Restricted,
+		Sources: h.frontend.Sources, AffinitySeconds: int64(h.port.Affinity / time.Second),
+	}
+	why := v.store.Explain(h.service.Name)
+	v.conflicts(a, c, h)
+	if h.frontend.Restricted && !admits(h.frontend.Sources, c.Src) {
+		a.Verdict = Dropped
+		a.Because, a.Remedy = notAdmitted(c, h.frontend.Sources)
+		a.policy("loadBalancerSourceRanges", join(h.frontend.Sources, ", "), "all other clients are dropped before anything else is looked at")
+		return a
+	}
+	v.route(a, c, h, why)
+	return a
+}
+
+// route fills in what happens at a frontend that lets the client in.
+func (v *view) route(a *Answer, c Connection, h held, why *store.Explanation) {
+	traffic, policy := &h.port.External, brain.PolicyCluster
+	reasons := why.Port(h.port)
+	if h.frontend.Kind == state.ClusterIP {
+		traffic = &h.port.Internal
+	}
+	route := &traffic.Outside
+	if c.Class != Outside {
+		route = &traffic.Inside
+	}
+	if h.frontend.Restricted {
+		a.policy("loadBalancerSourceRanges", join(h.frontend.Sources, ", "), "the client is among those that may connect")
+	}
+	if reasons == nil { // the objects have changed since the state was published
+		a.Notes = append(a.Notes, "the objects are changing: ask again for the reasons")
+		reasons = &brain.PortReasons{}
+	}
+	switch {
+	case h.frontend.Kind == state.ClusterIP:
+		policy = reasons.Internal
+	case c.Class == Outside:
+		policy = reasons.External
+	}
+	v.endpoints(a, c, h, route, traffic.Masquerade, policy, reasons)
+	v.policies(a, c, h, policy, reasons, why)
+	switch route.Verdict {
+	case state.Forward:
+		a.Verdict = Forwarded
+		a.Because = fmt.Sprintf("the connection goes to %s", oneOf(len(route.Endpoints), "endpoint"))
+		v.wayBack(a, c, h, traffic.Masquerade)
+	case state.Reject:
+		a.Verdict = Rejected
+		a.Because, a.Remedy = v.nothing(h, reasons, why)
+	case state.Drop:
+		a.Verdict = Dropped
+		a.Because, a.Remedy = v.noneHere(h, reasons)
+	default:
+		a.Verdict = NotServed
+		a.Because = "no connection reaches this frontend"
+	}
+	if h.port.Affinity > 0 && a.Verdict == Forwarded {
+		a.policy("sessionAffinity", "ClientIP", fmt.Sprintf("connections of one client stay with one endpoint until it has made none for %v", h.port.Affinity))
+	}
+	if why.LastKnown {
+		a.Notes = append(a.Notes, "the Service has no usable endpoint now: these are the last known ones, which are kept")
+	}
+}
+
+// endpoints fills in which endpoints there are, and why each gets connections or not.
+func (v *view) endpoints(a *Answer, c Connection, h held, route *state.Route, m state.Masquerade, policy brain.Policy, reasons *brain.PortReasons) {
+	chosen := make(map[netip.AddrPort]bool, len(route.Endpoints))
+	for _, e := range route.Endpoints {
+		chosen[e.Addr] = true
+	}
+	always := masquerades(m, c.Class)
+	for i := range reasons.Endpoints {
+		r := &reasons.Endpoints[i]
+		e := Endpoint{Addr: r.Addr, Node: r.Endpoint.NodeName, Pod: v.workloads.podAt(r.Addr.Addr(), r.Endpoint.NodeName), Slice: r.Slice.Name, Reasons: r.Out(policy)}
+		if e.Gets = r.In(policy) && chosen[r.Addr]; e.Gets {
+			e.Masqueraded = always || r.Addr.Addr() == c.Src
+			e.Text = inText(r)
+		} else {
+			e.Text = v.outText(r, policy, reasons)
+		}
+		a.Endpoints = append(a.Endpoints, e)
+	}
+	for _, s := range reasons.Slices {
+		a.Slices = append(a.Slices, Slice{Name: s.Slice.Name, Reason: s.Reason, Text: sliceText(&s, h.port)})
+	}
+	slices.SortFunc(a.Slices, func(x, y Slice) int { return cmp.Compare(x.Name, y.Name) })
+}
+
+// masquerades reports whether connections of a class get an address of the node, hairpins aside.
+func masquerades(m state.Masquerade, class Class) bool {
+	switch m {
+	case state.MasqueradeAlways:
+		return true
+	case state.MasqueradeUnlessPod:
+		return class != Pod
+	case state.MasqueradeNode:
+		return class == Node
+	}
+	return false
+}
+
+// stray fills in what happens to a connection that no frontend takes: a cluster IP refuses the ports that it does not have, the rest of
+// the service ranges swallows everything, and other addresses are none of the proxy's business.
+func (v *view) stray(a *Answer, c Connection) {
+	dst := c.Dst.Addr()
+	a.Verdict = NotServed
+	for s := range v.services.Services() {
+		isClusterIP := func(f state.Frontend) bool { return f.Kind == state.ClusterIP && f.Addr == dst }
+		if slices.ContainsFunc(s.Ports, func(p state.Port) bool { return slices.ContainsFunc(p.Frontends, isClusterIP) }) {
+			a.Verdict, a.Service = Rejected, s.Name.String()
+		}
+	}
+	if a.Verdict == NotServed && admits(v.node.ServiceCIDRs, dst) {
+		a.Verdict = Dropped
+	}
+	v.whyStray(a, c)
+}
+
+func admits(ranges []netip.Prefix, addr netip.Addr) bool {
+	return slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Contains(addr) })
+}
+
+func (a *Answer) policy(name, value, text string) {
+	a.Policies = append(a.Policies, Policy{name, value, text})
+}
+
+// object returns the Service of a name, nil if there is none.
+func (v *view) object(name state.ServiceName) *model.Service { return v.store.Explain(name).Object }

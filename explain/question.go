@@ -1,0 +1,431 @@
+package explain
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/switchyard-net/switchyard/model"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// From is who connects, as a person names it.
+type From struct {
+	text string
+	// Namespace and Name are those of a pod, empty for others.
+	Namespace, Name string
+	addr            netip.Addr // of an address
+}
+
+// Addr returns the address if the client is named by one, else it is not valid.
+func (f From) Addr() netip.Addr { return f.addr }
+
+// The words of From beside pods and addresses.
+const (
+	fromNode    = "node"
+	fromOutside = "outside"
+)
+
+// ParseFrom reads pod/NAMESPACE/NAME, node, outside or an IP address.
+func ParseFrom(text string) (From, error) {
+	f := From{text: text}
+	if rest, ok := strings.CutPrefix(text, "pod/"); ok {
+		var err error
+		f.Namespace, f.Name, err = objectName(rest)
+		return f, err
+	}
+	if text == fromNode || text == fromOutside {
+		return f, nil
+	}
+	addr, err := netip.ParseAddr(text)
+	if err != nil || addr.Zone() != "" {
+		return f, fmt.Errorf("FROM: %q is not pod/NAMESPACE/NAME, node, outside or an IP address", text)
+	}
+	f.addr = addr.Unmap()
+	return f, nil
+}
+
+// To is what is connected to, as a person names it.
+type To struct {
+	text     string
+	service  state.ServiceName // empty for addresses
+	port     string            // of a Service: name, number or empty for all
+	addr     netip.AddrPort
+	protocol state.Protocol // 0 if it is not given
+}
+
+// Namespace is that of the Service, empty if an address is named.
+func (t To) Namespace() string { return t.service.Namespace }
+
+// Addr is the address and port, not valid if a Service is named.
+func (t To) Addr() netip.AddrPort { return t.addr }
+
+// ParseTo reads svc/NAMESPACE/NAME[:PORT[/PROTOCOL]], PORT being a name or number, or IP:PORT[/PROTOCOL].
+func ParseTo(text string) (To, error) {
+	t := To{text: text}
+	rest, isService := strings.CutPrefix(text, "svc/")
+	if !isService {
+		rest, isService = strings.CutPrefix(text, "service/")
+	}
+	if !isService {
+		addr, protocol, given := strings.Cut(text, "/")
+		var err error
+		if t.addr, err = netip.ParseAddrPort(addr); err != nil || t.addr.Port() == 0 || t.addr.Addr().Zone() != "" {
+			return t, fmt.Errorf("TO: %q is not svc/NAMESPACE/NAME[:PORT], or IP:PORT[/PROTOCOL] with the port, such as svc/shop/cart:http, 10.96.0.10:53/udp or [fd00::1]:80", text)
+		}
+		t.addr = netip.AddrPortFrom(t.addr.Addr().Unmap(), t.addr.Port())
+		t.protocol = state.TCP
+		if given {
+			t.protocol, err = parseProtocol(protocol)
+		}
+		return t, err
+	}
+	name, port, hasPort := strings.Cut(rest, ":")
+	var err error
+	if t.service.Namespace, t.service.Name, err = objectName(name); err != nil || !hasPort {
+		return t, err
+	}
+	port, protocol, given := strings.Cut(port, "/")
+	if t.port = port; port == "" || port == "0" {
+		return t, fmt.Errorf("TO: %q has a colon, and no port behind it", text)
+	}
+	if given {
+		t.protocol, err = parseProtocol(protocol)
+	}
+	return t, err
+}
+
+// objectName reads NAMESPACE/NAME, or NAME in the default namespace.
+func objectName(text string) (namespace, name string, err error) {
+	namespace, name, ok := strings.Cut(text, "/")
+	if !ok {
+		namespace, name = "default", text
+	}
+	if namespace == "" || name == "" || strings.Contains(name, "/") {
+		return "", "", fmt.Errorf("%q is not NAMESPACE/NAME", text)
+	}
+	return namespace, name, nil
+}
+
+func parseProtocol(text string) (state.Protocol, error) {
+	for _, p := range []state.Protocol{state.TCP, state.UDP, state.SCTP} {
+		if strings.EqualFold(p.String(), text) {
+			return p, nil
+		}
+	}
+	return 0, fmt.Errorf("TO: %q is none of tcp, udp and sctp: Services have ports of TCP, UDP and SCTP, and answer no ping", text)
+}
+
+// Ask answers a question: for a Service without a port, once for each of its ports. The error reports that something in the question does
+// not exist.
+func (x *Explainer) Ask(from From, to To) ([]*Answer, error) {
+	v := x.view()
+	who, err := v.client(from)
+	if err != nil {
+		return nil, err
+	}
+	if to.addr.IsValid() {
+		return []*Answer{v.answer(who, to.addr, to.protocol, fmt.Sprintf("%v/%v", to.addr, to.protocol))}, nil
+	}
+	o := v.object(to.service)
+	if o == nil {
+		return nil, v.noService(to.service)
+	}
+	ports, err := portsOf(o, to)
+	if err != nil {
+		return nil, err
+	}
+	if len(ports) == 0 || len(o.ClusterIPs) == 0 {
+		return []*Answer{v.unrouted(who, o)}, nil
+	}
+	var answers []*Answer
+	for _, p := range ports {
+		dst, ok := v.destination(who, o, &p)
+		if !ok {
+			return []*Answer{v.wrongFamily(who, o)}, nil
+		}
+		text := fmt.Sprintf("Service %v", o.Name)
+		if p.Name != "" {
+			text += ", port " + p.Name
+		}
+		a := v.answer(who, dst, p.Protocol, fmt.Sprintf("%s: %v/%v", text, dst, p.Protocol))
+		if a.Service != "" && a.Service != o.Name.String() {
+			if why, _ := v.whyNot(o.Name, Connection{Dst: dst, Protocol: p.Protocol}); why != "" {
+				a.Notes = append([]string{fmt.Sprintf("this is not Service %v: %s", o.Name, why)}, a.Notes...)
+			}
+		}
+		v.noteOthers(a, who, o, &p)
+		answers = append(answers, a)
+	}
+	return answers, nil
+}
+
+// asker is who connects, with all its addresses.
+type asker struct {
+	text  string
+	addrs []netip.Addr // none if they are not known
+	class func(netip.Addr) (Class, string)
+	// inside is set for pods and this node, which connect to cluster IPs.
+	inside bool
+}
+
+// addrIn returns an address of a family. Without any known, it is not valid, and in all families.
+func (w *asker) addrIn(family state.Family) (netip.Addr, bool) {
+	if len(w.addrs) == 0 {
+		return netip.Addr{}, true
+	}
+	i := slices.IndexFunc(w.addrs, func(a netip.Addr) bool { return state.FamilyOf(a) == family })
+	if i < 0 {
+		return netip.Addr{}, false
+	}
+	return w.addrs[i], true
+}
+
+// client finds out who connects.
+func (v *view) client(from From) (*asker, error) {
+	switch {
+	case from.Name != "":
+		return v.pod(from)
+	case from.text == fromNode:
+		return &asker{text: "node " + v.node.Name, addrs: v.node.Addresses, inside: true, class: func(netip.Addr) (Class, string) {
+			return Node, "its own processes and the pods with hostNetwork"
+		}}, nil
+	case from.text == fromOutside:
+		return &asker{text: "outside", class: func(netip.Addr) (Class, string) {
+			return Outside, "a client that is neither a pod of the cluster nor this node"
+		}}, nil
+	}
+	class, _ := v.classify(from.addr, false)
+	pod := v.workloads.at(from.addr, "")
+	w := &asker{text: from.addr.String(), addrs: []netip.Addr{from.addr}, inside: class != Outside || pod != nil}
+	w.class = func(a netip.Addr) (Class, string) { return v.classify(a, pod != nil && pod.Node == v.node.Name) }
+	if pod != nil {
+		w.text += " (pod " + pod.ref() + ")"
+	}
+	return w, nil
+}
+
+func (v *view) pod(from From) (*asker, error) {
+	p := v.workloads.Pod(from.Namespace, from.Name)
+	switch {
+	case p == nil:
+		return nil, v.noPod(from)
+	case len(p.Addrs) == 0:
+		return nil, fmt.Errorf("pod %s has no address yet (status.podIPs): it does not run; kubectl describe pod says why", p.ref())
+	case p.Node != "" && p.Node != v.node.Name:
+		return nil, fmt.Errorf("pod %s runs on node %s, whose service proxy handles its connections: ask there, with --node %s", p.ref(), p.Node, p.Node)
+	}
+	return &asker{text: "pod " + p.ref(), addrs: p.Addrs, inside: true, class: func(a netip.Addr) (Class, string) {
+		return v.classify(a, !p.HostNetwork)
+	}}, nil
+}
+
+// classify returns the class of a client on this node. podHere is set for a pod of this node with an interface of its own.
+func (v *view) classify(addr netip.Addr, podHere bool) (Class, string) {
+	d := state.LocalDetector{}
+	if v.node.LocalDetector != nil {
+		d = *v.node.LocalDetector
+	}
+	switch {
+	case admits(d.ClusterCIDRs, addr):
+		return Pod, fmt.Sprintf("its address is in the range of pods (%v)", d)
+	case len(d.ClusterCIDRs) > 0:
+	case d.NodeCIDR && admits(v.node.PodCIDRs, addr):
+		return Pod, fmt.Sprintf("its address is in the range of this node's pods (%s)", join(v.node.PodCIDRs, ", "))
+	case !d.NodeCIDR && d.Enabled() && podHere:
+		return Pod, fmt.Sprintf("it comes in by an interface of pods (%v)", d)
+	}
+	switch {
+	case slices.Contains(v.local, addr):
+		return Node, "its address is one of this node's"
+	case !d.Detects(state.FamilyOf(addr)):
+		return Outside, "this node does not recognize pods (no --cluster-cidr or detectLocal): all but itself count as outside"
+	}
+	return Outside, fmt.Sprintf("its address is in no range of pods that this node knows (%v), and none of the node's", d)
+}
+
+// noPod is the error for a pod that is not known.
+func (v *view) noPod(from From) error {
+	var names []string
+	for _, p := range v.workloads.Pods {
+		names = append(names, p.ref())
+	}
+	remedy := "give its IP address instead, or add its Pod to the source"
+	if near := near(from.Namespace+"/"+from.Name, names); near != "" {
+		remedy = "there is " + near
+	}
+	return fmt.Errorf("there is no pod %s/%s; %s", from.Namespace, from.Name, remedy)
+}
+
+// noService is the error for a Service that is not known.
+func (v *view) noService(name state.ServiceName) error {
+	var names []string
+	for _, n := range v.store.ServiceNames() {
+		names = append(names, n.String())
+	}
+	if near := near(name.String(), names); near != "" {
+		return fmt.Errorf("there is no Service %v; there is %s", name, near)
+	}
+	return fmt.Errorf("there is no Service %v", name)
+}
+
+// near names what may have been meant: the same name elsewhere, else what is in the same namespace.
+func near(name string, names []string) string {
+	namespace, own, _ := strings.Cut(name, "/")
+	var same, beside []string
+	for _, n := range names {
+		switch ns, other, _ := strings.Cut(n, "/"); {
+		case other == own:
+			same = append(same, n)
+		case ns == namespace:
+			beside = append(beside, n)
+		}
+	}
+	if len(same) > 0 {
+		return some(same)
+	}
+	return some(beside)
+}
+
+// portsOf returns the ports of a Service that a question is about.
+func portsOf(o *model.Service, to To) ([]model.ServicePort, error) {
+	if to.port == "" {
+		return o.Ports, nil
+	}
+	number, err := strconv.ParseUint(to.port, 10, 16)
+	isNumber := err == nil
+	var found []model.ServicePort
+	for _, p := range o.Ports {
+		if (p.Name == to.port || isNumber && uint64(p.Port) == number) && (to.protocol == 0 || p.Protocol == to.protocol) {
+			found = append(found, p)
+		}
+	}
+	switch {
+	case len(found) > 0:
+		return found, nil
+	case !isNumber:
+		return nil, fmt.Errorf("there is no port %q in Service %v; it has %s", to.port, o.Name, some(namedPortTexts(o)))
+	}
+	protocol := to.protocol
+	if protocol == 0 {
+		protocol = state.TCP
+	}
+	return []model.ServicePort{{Protocol: protocol, Port: uint16(number)}}, nil // the answer is why nothing is there
+}
+
+func namedPortTexts(o *model.Service) []string {
+	var texts []string
+	for _, p := range o.Ports {
+		text := fmt.Sprintf("%d/%v", p.Port, p.Protocol)
+		if p.Name != "" {
+			text = p.Name + " (" + text + ")"
+		}
+		texts = append(texts, text)
+	}
+	return texts
+}
+
+// destination returns where a client connects to for a port: pods and the node to the cluster IP, others to what is there for them.
+func (v *view) destination(who *asker, o *model.Service, p *model.ServicePort) (netip.AddrPort, bool) {
+	for _, ip := range o.ClusterIPs {
+		family := state.FamilyOf(ip)
+		if _, ok := who.addrIn(family); !ok {
+			continue
+		}
+		if who.inside {
+			return netip.AddrPortFrom(ip, p.Port), true
+		}
+		return v.entrances(o, p, family, ip)[0], true
+	}
+	return netip.AddrPort{}, false
+}
+
+// entrances are where clients outside connect to for a port, the usual one first, and the cluster IP last.
+func (v *view) entrances(o *model.Service, p *model.ServicePort, family state.Family, clusterIP netip.Addr) []netip.AddrPort {
+	var list []netip.AddrPort
+	add := func(addrs []netip.Addr, port uint16) {
+		for _, a := range addrs {
+			if state.FamilyOf(a) == family && port != 0 {
+				list = append(list, netip.AddrPortFrom(a, port))
+			}
+		}
+	}
+	if o.Type == model.TypeLoadBalancer {
+		add(o.LoadBalancerIPs, p.Port)
+	}
+	add(o.ExternalIPs, p.Port)
+	if o.Type == model.TypeLoadBalancer || o.Type == model.TypeNodePort {
+		addresses := state.NodePortAddresses{}
+		if v.node.NodePorts != nil {
+			addresses = *v.node.NodePorts
+		}
+		add(addresses.Select(v.local, v.node), p.NodePort)
+	}
+	return append(list, netip.AddrPortFrom(clusterIP, p.Port))
+}
+
+// answer explains a connection.
+func (v *view) answer(who *asker, dst netip.AddrPort, protocol state.Protocol, to string) *Answer {
+	src, ok := who.addrIn(state.FamilyOf(dst.Addr()))
+	if !ok {
+		return &Answer{From: who.text, To: to, Node: v.node.Name, Verdict: NotServed, Client: Client{Addr: who.addrs[0]},
+			Because: fmt.Sprintf("the client has no %v address", state.FamilyOf(dst.Addr()))}
+	}
+	class, why := who.class(src)
+	a := v.explain(Connection{Class: class, Src: src, Dst: dst, Protocol: protocol})
+	a.From, a.To, a.Client = who.text, to, Client{src, class, why}
+	return a
+}
+
+// unrouted explains why a Service has nothing to connect to.
+func (v *view) unrouted(who *asker, o *model.Service) *Answer {
+	a := &Answer{From: who.text, To: fmt.Sprintf("Service %v", o.Name), Node: v.node.Name, Service: o.Name.String(), Verdict: NotServed}
+	a.Client.Class, a.Client.Why = who.class(netip.Addr{})
+	if len(who.addrs) > 0 {
+		a.Client.Addr = who.addrs[0]
+		a.Client.Class, a.Client.Why = who.class(who.addrs[0])
+	}
+	a.Because, a.Remedy = v.notRouted(o.Name, v.store.Explain(o.Name))
+	return a
+}
+
+// wrongFamily explains that a client cannot connect to a Service for want of an address.
+func (v *view) wrongFamily(who *asker, o *model.Service) *Answer {
+	a := v.unrouted(who, o)
+	a.Because = fmt.Sprintf("the Service has only the cluster IP %s, and the client only the address %s: nothing translates between families",
+		join(o.ClusterIPs, ", "), join(who.addrs, ", "))
+	a.Remedy = "make the Service dual-stack (spec.ipFamilyPolicy), or the client"
+	return a
+}
+
+// noteOthers notes the other addresses by which a client outside reaches a port.
+func (v *view) noteOthers(a *Answer, who *asker, o *model.Service, p *model.ServicePort) {
+	if who.inside || a.Frontend == nil {
+		return
+	}
+	for _, ip := range o.ClusterIPs {
+		if state.FamilyOf(ip) != state.FamilyOf(a.Frontend.Addr.Addr()) {
+			continue
+		}
+		list := v.entrances(o, p, state.FamilyOf(ip), ip)
+		if len(list) == 1 {
+			a.Notes = append(a.Notes, "the Service has no address for clients outside: a cluster IP works only where the network leads it to a node; set spec.type to NodePort or LoadBalancer")
+		} else if others := list[1 : len(list)-1]; len(others) > 0 {
+			a.Notes = append(a.Notes, fmt.Sprintf("clients outside reach the port at %s, too", join(others, ", ")))
+		}
+	}
+	if s := v.workloads.Services[o.Name]; len(s.ProxyModeIPs)+len(s.Hostnames) > 0 && a.Frontend.Kind != state.LoadBalancer.String() {
+		a.Notes = append(a.Notes, "its load balancer ("+some(append(texts(s.ProxyModeIPs), s.Hostnames...))+
+			") is none of the node's: by its ipMode Proxy, or because only its name is known, clients connect to it, and it connects to the nodes")
+	}
+}
+
+func texts[T fmt.Stringer](list []T) []string {
+	var out []string
+	for _, x := range list {
+		out = append(out, x.String())
+	}
+	return out
+}
