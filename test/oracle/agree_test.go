@@ -96,6 +96,7 @@ type run struct {
 	seen     *refdataplane.State
 	revision state.Revision
 
+	asks      func() error                     // called each time that the feed has been read
 	all       bool                             // ask all questions
 	log       func(format string, args ...any) // for the steps, or nil
 	asked     uint64
@@ -141,6 +142,7 @@ func newRun(seed uint64) *run {
 		Services:      make(map[state.ServiceName]*state.Service),
 		NodePortAddrs: r.history.World().NodePortAddrs,
 	}
+	r.asks = r.ask
 	return r
 }
 
@@ -164,7 +166,7 @@ func (r *run) play(ctx context.Context) error {
 		if err := r.read(ctx); err != nil {
 			return fmt.Errorf("seed %d, step %d: %w", r.seed, step, err)
 		}
-		if err := r.ask(); err != nil {
+		if err := r.asks(); err != nil {
 			return fmt.Errorf("seed %d, step %d: %w", r.seed, step, err)
 		}
 	}
