@@ -20,7 +20,7 @@ needs root, and may be repeated.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			removed, err := node.Cleanup(cmd.Context(), runtime.GOOS)
 			if err != nil {
-				return explain(err)
+				return withRemedy(err)
 			}
 			text := "switchyard: there was nothing to remove"
 			if removed {

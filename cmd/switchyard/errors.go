@@ -17,11 +17,11 @@ func explainStart(err error) error {
 	if _, inUse := errors.AsType[*nodelock.InUseError](err); inUse {
 		return fmt.Errorf("%w, or give --take-over the time in which it will end", err)
 	}
-	return explain(err)
+	return withRemedy(err)
 }
 
-// explain adds the remedy to what the kernel refuses for want of rights.
-func explain(err error) error {
+// withRemedy adds the remedy to what the kernel refuses for want of rights.
+func withRemedy(err error) error {
 	if errors.Is(err, fs.ErrPermission) {
 		return fmt.Errorf("%w: this needs root (CAP_NET_ADMIN); run it with sudo. To try Switchyard without root, use 'switchyard lab'", err)
 	}

@@ -103,7 +103,7 @@ func writeConfig(c *config.Config, path string) error {
 func cleanupAll(ctx context.Context, stdout io.Writer) error {
 	removed, err := node.Cleanup(ctx, runtime.GOOS)
 	if err != nil {
-		return explain(err)
+		return withRemedy(err)
 	}
 	if removed {
 		fmt.Fprintln(stdout, "removed Switchyard's tables")

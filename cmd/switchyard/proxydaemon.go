@@ -36,11 +36,7 @@ func newDaemon(ctx context.Context, p *proxyFlags, c *config.Config, log *slog.L
 
 // kubeSource makes a source of the objects that an API server has, at master if that is not empty. name is empty for objects of all nodes.
 func kubeSource(c *config.Config, master, name string, log *slog.Logger) (source.Source, error) {
-	api, renew, err := kube.Connection{
-		Kubeconfig: c.ClientConnection.Kubeconfig, Master: master,
-		AcceptContentTypes: c.ClientConnection.AcceptContentTypes, ContentType: c.ClientConnection.ContentType,
-		QPS: c.ClientConnection.QPS, Burst: int(c.ClientConnection.Burst),
-	}.Follow()
+	api, renew, err := kubeConnection(c, master).Follow()
 	if err != nil {
 		return nil, err
 	}
@@ -48,6 +44,15 @@ func kubeSource(c *config.Config, master, name string, log *slog.Logger) (source
 		Config: api, Renew: renew, NodeName: name, AllNodes: name == "", ServiceProxyName: c.ServiceProxyName,
 		ResyncPeriod: c.ConfigSyncPeriod.Duration, Names: c.API.Names && len(c.API.Listen) > 0, Logger: log,
 	})
+}
+
+// kubeConnection is how to reach the API server, at master if that is not empty.
+func kubeConnection(c *config.Config, master string) kube.Connection {
+	return kube.Connection{
+		Kubeconfig: c.ClientConnection.Kubeconfig, Master: master,
+		AcceptContentTypes: c.ClientConnection.AcceptContentTypes, ContentType: c.ClientConnection.ContentType,
+		QPS: c.ClientConnection.QPS, Burst: int(c.ClientConnection.Burst),
+	}
 }
 
 // observeRequests lets the metrics of a node show the requests of this process to the API server.

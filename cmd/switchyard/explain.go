@@ -1,0 +1,234 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/switchyard-net/switchyard/config"
+	"github.com/switchyard-net/switchyard/config/configfile"
+	"github.com/switchyard-net/switchyard/explain"
+	"github.com/switchyard-net/switchyard/node"
+	"github.com/switchyard-net/switchyard/store"
+)
+
+// Exit codes of 'switchyard explain' for connections that are not forwarded.
+const (
+	exitRejected  = 3
+	exitDropped   = 4
+	exitNotServed = 5
+)
+
+// explainOptions are the flags of 'switchyard explain'.
+type explainOptions struct {
+	source     string
+	kubeconfig string
+	master     string
+	node       string
+	files      fileNames
+	output     string
+	all        bool
+	routing    routingFlags
+	flags      *pflag.FlagSet
+}
+
+func newExplainCommand() *cobra.Command {
+	var o explainOptions
+	cmd := &cobra.Command{
+		Use:   "explain FROM TO",
+		Short: "Say why a connection goes where it goes, or nowhere",
+		Long: `Explain says what a node does with a connection to a Service, and why: the frontend, what the
+client counts as, each policy that applies, every endpoint with the reason why it gets connections
+or not, whose address the server sees, and how answers come back. It needs no rights on the node.
+
+FROM is pod/NAMESPACE/NAME, node, outside or an IP address. TO is svc/NAMESPACE/NAME[:PORT], PORT
+being a name or a number, or IP:PORT[/PROTOCOL].
+
+The objects come from manifests (--source, also - for standard input) or from an API server. Of a
+cluster, Services, EndpointSlices, Nodes, Namespaces and Pods are needed. The flags about routing, or
+the configuration file, must be those of the node's proxy.
+
+The exit code is 0 if the connection is forwarded, 3 if it is rejected, 4 if it is dropped, and 5 if the
+service proxy does nothing with it; 1 if there is no answer, and 2 for mistakes in the command line. Of
+several ports, it is the highest.`,
+		Example: `  switchyard explain pod/shop/cart-0 svc/shop/db --kubeconfig ~/.kube/config --cluster-cidr 10.244.0.0/16
+  switchyard explain outside 203.0.113.10:443 --kubeconfig ~/.kube/config --node node-a
+  kubectl get services,endpointslices,nodes,namespaces,pods -A -o yaml | switchyard explain node svc/shop/db:5432 --source - --node node-a`,
+		Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return o.run(cmd, args[0], args[1])
+		},
+	}
+	f := cmd.Flags()
+	o.flags = f
+	f.StringVar(&o.source, "source", "", "manifest or directory of manifests, or - for standard input, instead of an API server")
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig of the API server (default: the pod's service account)")
+	f.StringVar(&o.master, "master", "", "address of the API server, in place of the kubeconfig's")
+	f.StringVar(&o.node, "node", "", "node whose proxy handles the connection (default: that of the pod in FROM, or the only one)")
+	f.Var(&o.files, "config", "configuration file of the node's proxy, as for 'switchyard run'; flags about routing override it")
+	f.StringVarP(&o.output, "output", "o", "text", "text or json")
+	f.BoolVar(&o.all, "all", false, "list all endpoints, however many there are")
+	o.routing.register(f, "")
+	return cmd
+}
+
+func (o *explainOptions) run(cmd *cobra.Command, fromText, toText string) error {
+	from, err := explain.ParseFrom(fromText)
+	to, toErr := explain.ParseTo(toText)
+	if err := errors.Join(err, toErr, o.check()); err != nil {
+		return &usageError{cmd.CommandPath(), err}
+	}
+	c, err := o.config(cmd)
+	if err != nil {
+		return err
+	}
+	objects, err := o.objects(cmd, c, from, to)
+	if err != nil {
+		return err
+	}
+	for _, p := range objects.problems {
+		fmt.Fprintf(cmd.ErrOrStderr(), "switchyard: ignored: %v\n", p)
+	}
+	name, err := objects.nodeFor(from, c.HostnameOverride)
+	if err != nil {
+		return err
+	}
+	if o.source == "" {
+		objects.only(name)
+	}
+	s := store.New(store.Options{Brain: node.BrainConfig(c, name), Budgets: store.Budgets{
+		PerNamespace: c.Services.MaxEntriesPerNamespace, PerNode: c.Services.MaxEntriesPerNode,
+	}})
+	defer s.Close()
+	sink := s.Source("objects")
+	sink.Update(objects.objects, nil)
+	sink.Complete()
+	answers, err := explain.New(explain.Options{Store: s, Workloads: objects.workloads}).Ask(from, to)
+	if err != nil {
+		return err
+	}
+	if err := o.print(cmd.OutOrStdout(), answers); err != nil {
+		return err
+	}
+	return verdictCode(answers)
+}
+
+// check finds flags that contradict each other, or that cannot be used.
+func (o *explainOptions) check() error {
+	switch {
+	case o.output != "text" && o.output != "json":
+		return fmt.Errorf("--output: %q is neither text nor json", o.output)
+	case o.source != "" && (o.kubeconfig != "" || o.master != ""):
+		return errors.New("--source and --kubeconfig or --master exclude each other: objects come from one place; leave out all but one")
+	}
+	return o.routing.check()
+}
+
+// config is that of the node's proxy, by the file and the flags.
+func (o *explainOptions) config(cmd *cobra.Command) (*config.Config, error) {
+	c := flagConfig()
+	if len(o.files) > 0 {
+		if o.source == stdinName && fromStdin(o.files) {
+			return nil, &usageError{cmd.CommandPath(), fmt.Errorf("--source and --config both name standard input (%s), which can be read once: leave one out", stdinName)}
+		}
+		files, err := readFiles(standardInput(cmd), o.files...)
+		if err != nil {
+			return nil, err
+		}
+		if c, _, err = configfile.LoadFiles(files, readOptions); err != nil {
+			return nil, invalid(files, err)
+		}
+	}
+	o.routing.set(c, func(flag string) bool { return len(o.files) == 0 || o.flags.Changed(flag) })
+	if o.node != "" {
+		c.HostnameOverride = o.node
+	}
+	if o.kubeconfig != "" {
+		c.ClientConnection.Kubeconfig = o.kubeconfig
+	}
+	return c, nil
+}
+
+// objects returns the cluster's objects.
+func (o *explainOptions) objects(cmd *cobra.Command, c *config.Config, from explain.From, to explain.To) (*clusterObjects, error) {
+	if o.source != "" {
+		return manifestObjects(cmd, o.source)
+	}
+	return apiObjects(cmd.Context(), c, o.master, from, to)
+}
+
+func (o *explainOptions) print(w io.Writer, answers []*explain.Answer) error {
+	if o.output == "json" {
+		e := json.NewEncoder(w)
+		e.SetIndent("", "  ")
+		e.SetEscapeHTML(false)
+		return e.Encode(answers)
+	}
+	style := explain.Style{Colour: isTerminal(w) && os.Getenv("NO_COLOR") == "", All: o.all}
+	for i, a := range answers {
+		if i > 0 {
+			fmt.Fprintln(w)
+		}
+		if err := style.Write(w, a); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
+
+// verdictCode returns the exit code as an error, nil if all connections are forwarded.
+func verdictCode(answers []*explain.Answer) error {
+	code := exitOK
+	for _, a := range answers {
+		switch a.Verdict {
+		case explain.Rejected:
+			code = max(code, exitRejected)
+		case explain.Dropped:
+			code = max(code, exitDropped)
+		case explain.NotServed:
+			code = max(code, exitNotServed)
+		}
+	}
+	if code == exitOK {
+		return nil
+	}
+	return exitCode(code)
+}
+
+// nodeFor returns the node on which a connection is looked at: the one that is given, that of the client, or the only one.
+func (c *clusterObjects) nodeFor(from explain.From, given string) (string, error) {
+	names := c.nodeNames()
+	if given != "" {
+		if len(names) > 0 && !slices.Contains(names, given) {
+			return "", fmt.Errorf("there is no Node %q, only %s; choose one of them with --node", given, strings.Join(names, ", "))
+		}
+		return given, nil
+	}
+	if name := c.nodeOf(from); name != "" {
+		return name, nil
+	}
+	if len(names) == 1 {
+		return names[0], nil
+	}
+	host, err := nodeOrHost("")
+	if err != nil || len(names) == 0 || slices.Contains(names, host) {
+		return host, err
+	}
+	return "", fmt.Errorf("which node handles the connection? Choose one with --node: %s", strings.Join(names, ", "))
+}

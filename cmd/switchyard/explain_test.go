@@ -1,0 +1,127 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/switchyard-net/switchyard/internal/manifest"
+)
+
+// verdictCodes are the exit codes of verdicts, as stories call them.
+var verdictCodes = map[string]int{"forwarded": exitOK, "rejected": exitRejected, "dropped": exitDropped, "not-served": exitNotServed}
+
+// TestQuestions runs questions of real users; testdata/explain has one a file, with the issue that it was asked in. All are asked in the
+// cluster of testdata/explain/cluster.yaml and the story's own objects.
+func TestQuestions(t *testing.T) {
+	cluster, err := os.ReadFile(filepath.Join("testdata", "explain", "cluster.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	testscript.Run(t, testscript.Params{
+		Dir: filepath.Join("testdata", "explain"),
+		Setup: func(e *testscript.Env) error {
+			return os.WriteFile(filepath.Join(e.WorkDir, "cluster", "0.yaml"), cluster, 0o644)
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			// explain VERDICT FROM TO [FLAGS...]
+			"explain": func(ts *testscript.TestScript, _ bool, args []string) {
+				want, known := verdictCodes[args[0]]
+				if !known {
+					ts.Fatalf("there is no verdict %q", args[0])
+				}
+				err := ts.Exec("switchyard", append([]string{"explain", "--source", "cluster", "--cluster-cidr", "10.244.0.0/16"}, args[1:]...)...)
+				code := 0
+				if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+					code = exit.ExitCode()
+				} else if err != nil {
+					ts.Fatalf("%v", err)
+				}
+				if code != want {
+					ts.Fatalf("exit code %d, want %d (%s)", code, want, args[0])
+				}
+			},
+		},
+	})
+}
+
+func TestExplainExitCodes(t *testing.T) {
+	source := filepath.Join("testdata", "explain", "cluster.yaml")
+	for args, want := range map[string]int{
+		"node 10.96.0.1:443":       exitOK,
+		"node 10.96.0.1:80":        exitRejected,
+		"node 10.96.200.200:80":    exitDropped,
+		"node 192.0.2.1:80":        exitNotServed,
+		"node svc/default/nothing": exitError,
+		"node nothing":             exitUsage,
+		"node":                     exitUsage,
+	} {
+		var out strings.Builder
+		if got := run(t.Context(), append(strings.Fields("explain --node node-a --source "+source), strings.Fields(args)...), &out, &out); got != want {
+			t.Errorf("explain %s: exit code %d, want %d\n%s", args, got, want, out.String())
+		}
+	}
+}
+
+// TestExplainAsksTheAPIServer: of a cluster, the objects come from its API server, and the node is that of the client.
+func TestExplainAsksTheAPIServer(t *testing.T) {
+	objects, errs := manifest.Load(filepath.Join("testdata", "explain", "cluster.yaml"))
+	if len(errs) > 0 {
+		t.Fatal(errs)
+	}
+	var asked []string
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked = append(asked, r.URL.Path+" "+r.URL.Query().Get("fieldSelector"))
+		kinds := map[string]string{"services": "Service", "endpointslices": "EndpointSlice", "nodes": "Node", "pods": "Pod", "servicecidrs": "ServiceCIDR"}
+		versions := map[string]string{"endpointslices": "discovery.k8s.io/v1", "servicecidrs": "networking.k8s.io/v1"}
+		plural := r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]
+		kind, ok := kinds[plural]
+		if !ok { // namespaces, which not everybody may list
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusForbidden)
+			_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403}`))
+			return
+		}
+		version := versions[plural]
+		if version == "" {
+			version = "v1"
+		}
+		items := []runtime.Object{}
+		for _, o := range objects {
+			if o.Object.GetObjectKind().GroupVersionKind().Kind == kind {
+				items = append(items, o.Object)
+			}
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(map[string]any{"kind": kind + "List", "apiVersion": version, "metadata": map[string]any{}, "items": items})
+	}))
+	defer api.Close()
+	var stdout, stderr strings.Builder
+	args := strings.Fields("explain pod/default/client svc/default/kubernetes --cluster-cidr 10.244.0.0/16 --master " + api.URL)
+	if code := run(t.Context(), args, &stdout, &stderr); code != exitOK || stderr.String() != "" {
+		t.Fatalf("exit code %d\n%s%s", code, stdout.String(), stderr.String())
+	}
+	for _, text := range []string{"pod default/client (10.244.1.10)", "on node node-a", "✓ FORWARDED", "172.16.0.1:6443"} {
+		if !strings.Contains(stdout.String(), text) {
+			t.Errorf("no %q in\n%s", text, stdout.String())
+		}
+	}
+	if got := strings.Join(asked, "\n"); strings.Count(got, "/api/v1/namespaces/default/pods") != 1 {
+		t.Errorf("asked for\n%s", got)
+	}
+
+	api.Close()
+	stdout.Reset()
+	if code := run(t.Context(), args, &stdout, &stderr); code != exitError || !strings.Contains(stderr.String(), "list namespaces") {
+		t.Errorf("without an API server: exit code %d\n%s%s", code, stdout.String(), stderr.String())
+	}
+}
