@@ -19,12 +19,14 @@ BUF     := $(GO) tool -modfile=tools/go.mod buf
 SEEDS   ?= 20
 # What make proof, differential, e2e and test-kernel test: nftables, ebpf, ipvs, iptables (proof: also iptables-legacy and iptables-nft) or userspace.
 DATAPLANE ?= nftables
+# Random histories of make explained.
+HISTORIES ?= 20000
 # How much happens in make proof: 1 is a thousand kills, and half an hour. How long make soak goes on.
 SCALE   ?= 1
 MINUTES ?= 20
 
 .DEFAULT_GOAL := help
-.PHONY: help build proto programs protocols image manifests demo test test-kernel proof-kernel differential-kernel check vuln unit consumer dns bench fuzz tools upstream e2e differential compare proof soak clean
+.PHONY: help build proto programs protocols image manifests demo test test-kernel proof-kernel differential-kernel check vuln unit consumer dns bench fuzz tools upstream e2e differential compare explained proof soak clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -145,6 +147,10 @@ differential: upstream ## Compare the fate of packets with upstream kube-proxy, 
 
 compare: build upstream ## Measure beside upstream kube-proxy, at 10,000 services; writes docs/benchmarks/
 	@cd test/e2e && $(GO) run ./compare -switchyard ../../bin/switchyard -out ../../docs/benchmarks
+
+explained: ## Compare the reasons of 'switchyard explain' with the oracle's, in HISTORIES=20000 random histories
+	@echo "== explain and the oracle, $(HISTORIES) histories"
+	@$(GO) test -count=1 -timeout 60m -v -run TestExplanationsAgree ./test/oracle -explained $(HISTORIES)
 
 # That of nftables has kube-proxy beside it, if it was built.
 PROOF_PAGE = docs/proof$(if $(filter-out nftables,$(DATAPLANE)),-$(DATAPLANE)).md
