@@ -10,6 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/switchyard-net/switchyard/internal/spelling"
 )
 
 // decoder walks the nodes of one file along the Go types of the objects.
@@ -30,6 +32,9 @@ type decoder struct {
 	// kind, name and path report where in which object the walk is.
 	kind, name string
 	path       []segment
+
+	// whole is the type of the whole object where fields are looked for that stand in the wrong place, nil if they are not.
+	whole reflect.Type
 
 	// allowance is how many more nodes may be read through aliases; following holds the targets of those being read.
 	allowance int
@@ -233,8 +238,10 @@ func (d *decoder) structure(n *yaml.Node, v reflect.Value, info *typeInfo) {
 	d.mapping(n, segField, func(name string, key, value *yaml.Node) {
 		if index, ok := info.fields[name]; ok {
 			d.value(value, v.FieldByIndex(index))
-		} else if like := closest(name, info.names); like != "" {
+		} else if like := spelling.Closest(name, info.names); like != "" {
 			d.fail(key, "%w: did you mean %s?", ErrUnknownField, like)
+		} else if path := d.elsewhere(name); path != "" {
+			d.fail(key, "%w here: did you mean %s?", ErrUnknownField, path)
 		} else {
 			d.fail(key, "%w", ErrUnknownField)
 		}
@@ -373,40 +380,35 @@ func orElse(n, other *yaml.Node) *yaml.Node {
 	return n
 }
 
-// closest returns the name that was probably meant by name, or "".
-func closest(name string, names []string) string {
-	best, least := "", min(2, len(name)/2)+1
-	for _, n := range names {
-		if strings.EqualFold(n, name) {
-			return n
-		}
-		if abs := len(n) - len(name); max(abs, -abs) >= least {
-			continue
-		}
-		if dist := distance(n, name); dist < least {
-			best, least = n, dist
-		}
+// elsewhere returns the path of the only field with a name in the whole object, "" if there is none, or several.
+func (d *decoder) elsewhere(name string) string {
+	if d.whole == nil {
+		return ""
 	}
-	return best
-}
-
-// distance is how many bytes must be put in, taken out or changed to make b of a (Levenshtein).
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
+	var found []string
+	seen := make(map[reflect.Type]bool)
+	var look func(t reflect.Type, path []segment)
+	look = func(t reflect.Type, path []segment) {
+		for t.Kind() == reflect.Pointer {
+			t = t.Elem()
+		}
+		if t.Kind() != reflect.Struct || seen[t] {
+			return
+		}
+		seen[t] = true
+		defer delete(seen, t)
+		info := infoOf(t)
+		for _, field := range info.names {
+			at := append(path[:len(path):len(path)], segment{name: field})
+			if strings.EqualFold(field, name) {
+				found = append(found, pathString(at))
 			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
+			look(t.FieldByIndex(info.fields[field]).Type, at)
 		}
 	}
-	return row[len(b)]
+	look(d.whole, nil)
+	if len(found) != 1 {
+		return ""
+	}
+	return found[0]
 }

@@ -209,18 +209,6 @@ items:
 	}
 }
 
-func TestClosest(t *testing.T) {
-	names := []string{"clusterIP", "clusterIPs", "port", "ports", "nodePort", "type"}
-	for name, want := range map[string]string{
-		"clusterip": "clusterIP", "clusterIp": "clusterIP", "prots": "ports", "nodPort": "nodePort",
-		"colour": "", "x": "", "": "",
-	} {
-		if got := closest(name, names); got != want {
-			t.Errorf("%q: want %q, got %q", name, want, got)
-		}
-	}
-}
-
 // TestTypes checks that the walk can read every field of every known kind: it knows no embedded pointers or interfaces.
 func TestTypes(t *testing.T) {
 	for kind := range knownKinds {

@@ -155,6 +155,7 @@ func (d *Document) Into(v any) []error {
 		}
 	}
 	dec := d.decoder()
+	dec.whole = reflect.TypeOf(v).Elem()
 	dec.value(&content, reflect.ValueOf(v).Elem())
 	if err := dec.more(); err != nil {
 		dec.errs = append(dec.errs, err)
@@ -181,12 +182,17 @@ var wantedTexts = map[reflect.Type]string{
 
 // unmarshalText reads n into v, a type that reads its own text.
 func (d *decoder) unmarshalText(n *yaml.Node, v reflect.Value) {
+	read := func(s string) error { return v.Addr().Interface().(encoding.TextUnmarshaler).UnmarshalText([]byte(s)) }
 	var err error
 	if s, ok := stringOf(n); ok {
-		err = v.Addr().Interface().(encoding.TextUnmarshaler).UnmarshalText([]byte(s))
-		if err == nil {
+		if err = read(s); err == nil {
 			return
 		}
+	} else if n.Kind == yaml.ScalarNode && (n.Tag == "!!int" || n.Tag == "!!float") {
+		was := reflect.New(v.Type()).Elem()
+		was.Set(v)
+		err = read(n.Value) // for its remedy: a number is none in any case
+		v.Set(was)
 	}
 	if wanted, ok := wantedTexts[v.Type()]; ok {
 		d.fail(n, "must be %s, got %s", wanted, describe(n))

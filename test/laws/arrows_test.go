@@ -21,7 +21,7 @@ var arrows = []arrow{
 	{"state", nil},
 	{"model", []string{"state"}},
 	{"source", []string{"model"}},
-	{"source/file", []string{"model", "source", "internal/manifest", "kubeconv", "client/regularfile"}},
+	{"source/file", []string{"model", "source", "internal/apirules", "internal/manifest", "kubeconv", "client/regularfile"}},
 	{"source/kube", []string{"model", "source", "kubeconv", "client/regularfile"}},
 	{"brain", []string{"model", "state"}},
 	{"internal/revlog", []string{"state"}},
@@ -83,7 +83,9 @@ var arrows = []arrow{
 	{"config/configfile", []string{"backend", "config", "field", "config/v1alpha1", "config/v1alpha2", "internal/manifest", "client/regularfile"}},
 
 	// What sources and dataplanes are made of.
-	{"internal/manifest", []string{"client/regularfile"}},
+	{"internal/manifest", []string{"client/regularfile", "internal/spelling"}},
+	{"internal/spelling", nil},
+	{"internal/apirules", nil},
 	{"kubeconv", []string{"model", "state"}},
 	{"internal/kernel/nft", nil},
 	{"internal/kernel/ipvs", nil},
@@ -95,7 +97,7 @@ var arrows = []arrow{
 	{"ops/metrics", []string{"model", "state", "source", "backend"}},
 
 	// The lab that people try, behind one package that nothing on a node's path imports.
-	{"lab/minicluster", []string{"state"}},
+	{"lab/minicluster", []string{"state", "internal/apirules", "internal/spelling"}},
 	{"lab/inputs", []string{"internal/manifest"}},
 	{"lab", []string{"model", "state", "source", "brain", "store", "backend", "internal", "kubeconv", "ops", "test"}},
 
