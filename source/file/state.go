@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/switchyard-net/switchyard/client/regularfile"
+	"github.com/switchyard-net/switchyard/internal/apirules"
 	"github.com/switchyard-net/switchyard/internal/manifest"
 	"github.com/switchyard-net/switchyard/kubeconv"
 	"github.com/switchyard-net/switchyard/model"
@@ -234,6 +235,9 @@ func read(file string, data []byte) (claims []claim, problems []error) {
 		}
 		setDefaults(o.Object)
 		object, ok, err := kubeconv.Object(o.Object)
+		if err == nil {
+			err = refused(o.Object)
+		}
 		if err != nil {
 			if locator == nil {
 				locator = manifest.NewLocator(file, data)
@@ -255,6 +259,8 @@ func located(l *manifest.Locator, o manifest.Object, err error) []error {
 	for i, err := range errs {
 		if field, ok := errors.AsType[*kubeconv.FieldError](err); ok {
 			errs[i] = l.Error(o, field.Path, errors.New(field.Fault()))
+		} else if fault, ok := errors.AsType[*apirules.Fault](err); ok {
+			errs[i] = l.Error(o, fault.Field, fault.Err)
 		} else {
 			errs[i] = l.Error(o, "", err)
 		}
@@ -262,20 +268,31 @@ func located(l *manifest.Locator, o manifest.Object, err error) []error {
 	return errs
 }
 
-// setDefaults does to an object of a manifest what kubectl and the API server would have done, where package kubeconv
-// cannot know that no cluster has.
+// refused returns why an API server would not have taken an object, nil if it would.
+func refused(object any) error {
+	var faults []*apirules.Fault
+	switch o := object.(type) {
+	case *corev1.Service:
+		faults = apirules.ValidateService(o)
+	case *discoveryv1.EndpointSlice:
+		faults = apirules.ValidateEndpointSlice(o)
+	}
+	var errs []error
+	for _, f := range faults {
+		errs = append(errs, f)
+	}
+	return errors.Join(errs...)
+}
+
+// setDefaults does to an object of a manifest what kubectl and the API server would have done.
 func setDefaults(object any) {
 	switch o := object.(type) {
 	case *corev1.Service:
 		defaultNamespace(&o.ObjectMeta)
+		apirules.DefaultService(o)
 	case *discoveryv1.EndpointSlice:
 		defaultNamespace(&o.ObjectMeta)
-		for i := range o.Ports {
-			// Absent, the name is "" by the API server's defaults. It is only nil in objects that bypassed them.
-			if o.Ports[i].Name == nil {
-				o.Ports[i].Name = new("")
-			}
-		}
+		apirules.DefaultEndpointSlice(o)
 	}
 }
 
