@@ -17,6 +17,7 @@ import (
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/backend/ebpf"
 	"github.com/switchyard-net/switchyard/lab/inputs"
+	"github.com/switchyard-net/switchyard/lab/minicluster"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/topology"
 )
@@ -69,16 +70,16 @@ const (
 // Once runs the manifests, makes every call once and prints the table. It returns a [*SurpriseError] if anything was not as
 // it must be, and the manifests' own errors if there are any.
 func Once(ctx context.Context, o Options) error {
-	s, err := newSession(ctx, o)
-	if err != nil {
-		return err
-	}
-	defer s.close()
 	loaded := o.Inputs.Load()
 	errs := loaded.Errs
 	if len(loaded.Objects) == 0 {
 		return errors.Join(append(errs, nothing(o.Inputs, loaded))...)
 	}
+	s, err := newSession(ctx, o, minicluster.Pods(loaded.Objects))
+	if err != nil {
+		return err
+	}
+	defer s.close()
 	if err := s.apply(ctx, loaded); err != nil {
 		errs = append(errs, err)
 	}
@@ -108,7 +109,8 @@ func Once(ctx context.Context, o Options) error {
 
 // Live shows the table again and again until ctx ends, and follows the manifests.
 func Live(ctx context.Context, o Options) error {
-	s, err := newSession(ctx, o)
+	loaded := o.Inputs.Load()
+	s, err := newSession(ctx, o, minicluster.Pods(loaded.Objects))
 	if err != nil {
 		return err
 	}
@@ -116,8 +118,7 @@ func Live(ctx context.Context, o Options) error {
 	scr := newScreen(o)
 	defer scr.close()
 	var last []runtime.Object
-	for {
-		loaded := o.Inputs.Load()
+	for ; ; loaded = o.Inputs.Load() {
 		changed := last == nil || !reflect.DeepEqual(loaded.Objects, last)
 		if changed {
 			last = loaded.Objects
@@ -167,7 +168,9 @@ type view struct {
 	calls    int // connections
 	took     time.Duration
 	// hooked is how many connections were translated at their sockets; nil without hooks.
-	hooked   *uint64
+	hooked *uint64
+	// names are what DNS answers for Services without a cluster IP.
+	names    []string
 	warnings []string
 	problems []error
 	notes    []string
@@ -196,6 +199,13 @@ func (v *view) lines(p palette, width int) []string {
 	if len(v.results) > 0 {
 		lines = append(append(lines, table{p, width}.lines(groups(v.results))...), "")
 	}
+	if len(v.names) > 0 {
+		lines = append(lines, p.dim("  NAMES WITHOUT A CLUSTER IP"))
+		for _, n := range v.names {
+			lines = append(lines, "  "+n)
+		}
+		lines = append(lines, "")
+	}
 	for _, w := range v.warnings {
 		lines = append(lines, p.warn("! "+w))
 	}
@@ -210,8 +220,11 @@ func (v *view) lines(p palette, width int) []string {
 			lines = append(lines, p.bad("✗ "+strings.TrimSuffix(text, "\n")))
 		}
 	}
-	if len(v.results) == 0 {
+	if len(v.results) == 0 && len(v.names) == 0 {
 		return append(lines, p.warn("! there is no Service to connect to"))
+	}
+	if len(v.results) == 0 {
+		return append(lines, p.warn("! there is no cluster IP to connect to"))
 	}
 	bad := 0
 	for i := range v.results {

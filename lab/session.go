@@ -40,16 +40,18 @@ type session struct {
 	cluster *minicluster.Cluster
 	world   *oracle.World
 	servers directory
+	// warnings are about the manifests.
+	warnings []string
 	// problem is why the last apply did not succeed altogether, nil if it did.
 	problem error
 }
 
-// newSession builds the lab and starts the pipeline.
-func newSession(ctx context.Context, o Options) (*session, error) {
+// newSession builds the lab and starts the pipeline. The lab has room for a number of pods and more.
+func newSession(ctx context.Context, o Options, pods int) (*session, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	stage, err := newStage(ctx)
+	stage, err := newStage(ctx, pods)
 	if err != nil {
 		return nil, err
 	}
@@ -94,7 +96,11 @@ func (s *session) failed() error { return s.status.failed() }
 func (s *session) apply(ctx context.Context, in *inputs.Loaded) error {
 	var errs []error
 	cluster, err := minicluster.Build(in.Objects, s.stage.clusterOptions())
-	errs = append(errs, err)
+	errs = append(errs, located(in, err)...)
+	s.warnings = nil
+	for _, w := range cluster.Warnings {
+		s.warnings = append(s.warnings, in.Error(w.Object, w.Field, errors.New(w.Text)).Error())
+	}
 	servers, err := s.stage.apply(cluster)
 	errs = append(errs, err)
 
@@ -123,6 +129,21 @@ func (s *session) apply(ctx context.Context, in *inputs.Loaded) error {
 		s.sink.Complete()
 	}
 	return errors.Join(append(errs, s.status.wait(ctx, s.store.Snapshot().Revision()))...)
+}
+
+// located returns what a cluster refuses, with the places of the fields.
+func located(in *inputs.Loaded, err error) []error {
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return []error{err} // nil
+	}
+	errs := joined.Unwrap()
+	for i, err := range errs {
+		if f, ok := errors.AsType[*minicluster.Fault](err); ok {
+			errs[i] = in.Error(f.Object, f.Field, f.Err)
+		}
+	}
+	return errs
 }
 
 // convert returns the cluster's objects for the store, and puts them before the oracle.
@@ -176,7 +197,7 @@ func describe(obj any) string {
 // round makes every call once.
 func (s *session) round(ctx context.Context) *view {
 	calls, note := withoutSCTP(plan(s.world, s.stage.clients(), s.stage.lab.Node().Addrs))
-	v := &view{inputs: s.options.Inputs.String(), followed: s.options.Inputs.Followed(), services: len(s.cluster.Services), pods: len(s.cluster.Pods), warnings: s.cluster.Warnings,
+	v := &view{inputs: s.options.Inputs.String(), followed: s.options.Inputs.Followed(), services: len(s.cluster.Services), pods: len(s.cluster.Pods), warnings: s.warnings, names: namesWithoutIP(s.world),
 		revision: s.store.Snapshot().Revision()}
 	if note != "" {
 		v.notes = append(v.notes, note)

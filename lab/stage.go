@@ -45,8 +45,16 @@ type outsideServer struct {
 	addr  netip.AddrPort
 }
 
-func newStage(ctx context.Context) (*stage, error) {
-	l, err := topology.New(ctx, topology.Options{})
+// manyPods are more than the ranges of a lab have addresses for, which are 239 on each node.
+const manyPods = 400
+
+func newStage(ctx context.Context, pods int) (*stage, error) {
+	var o topology.Options
+	if pods > manyPods {
+		o.NodePodCIDRs = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/18"), netip.MustParsePrefix("fd00:10:244:1::/64")}
+		o.OtherPodCIDRs = []netip.Prefix{netip.MustParsePrefix("10.244.64.0/18"), netip.MustParsePrefix("fd00:10:244:2::/64")}
+	}
+	l, err := topology.New(ctx, o)
 	if err != nil {
 		return nil, err
 	}

@@ -3,8 +3,9 @@
 //
 // It is pure and repeatable. Addresses and ports are derived from the names of the objects that get them, so an edit of one
 // object leaves the addresses of all others alone. The rules are those of kube-apiserver's defaults and allocators and of
-// kube-controller-manager's workload and EndpointSlice controllers. What does not matter to a service proxy is left out:
-// probes, scheduling constraints other than nodeName, rollouts and resources.
+// kube-controller-manager's workload, EndpointSlice and EndpointSlice mirroring controllers. What does not matter to a service
+// proxy is left out: probes, rollouts, resources, and where pods are scheduled beyond nodeName, the system and processor of
+// nodes, and the ports of pods in the nodes' own network.
 package minicluster
 
 import (
@@ -12,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -20,6 +22,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/switchyard-net/switchyard/internal/apirules"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -54,8 +57,51 @@ type Cluster struct {
 	Slices     []*discoveryv1.EndpointSlice
 	Nodes      []*corev1.Node
 	Namespaces []*corev1.Namespace
-	// Warnings are mistakes that a cluster accepts in silence, one sentence each.
-	Warnings []string
+	// Warnings are mistakes that a cluster accepts in silence, and what only a larger cluster can do.
+	Warnings []Warning
+}
+
+// Warning is a remark about an object.
+type Warning struct {
+	// Object is the one that was given to [Build].
+	Object runtime.Object
+	// Field is the path of the field that it is about. It may be empty.
+	Field string
+	// Text is worded to follow the object's name and the field.
+	Text string
+}
+
+// String renders the warning as Kind namespace/name: field: text.
+func (w Warning) String() string { return sentence(w.Object, w.Field, w.Text) }
+
+// Fault is why a cluster refuses an object.
+type Fault struct {
+	// Object is the one that was given to [Build].
+	Object runtime.Object
+	// Field is the path of the field at fault. It may be empty.
+	Field string
+	// Err is worded to follow the object's name and the field.
+	Err error
+}
+
+// Error renders the fault as Kind namespace/name: field: fault.
+func (f *Fault) Error() string { return sentence(f.Object, f.Field, f.Err.Error()) }
+
+// Unwrap returns the fault without its place.
+func (f *Fault) Unwrap() error { return f.Err }
+
+func sentence(o runtime.Object, field, text string) string {
+	if field != "" {
+		text = field + ": " + text
+	}
+	return nameOf(o) + ": " + text
+}
+
+// nameOf names an object in sentences: Service default/web.
+func nameOf(o runtime.Object) string {
+	meta := o.(metav1.Object)
+	kind := reflect.TypeOf(o).Elem().Name()
+	return kind + " " + namespaceOf(meta) + "/" + meta.GetName()
 }
 
 // Pod is a pod that runs on a node.
@@ -69,12 +115,17 @@ type Pod struct {
 	// Addrs are the pod's addresses, one for each family, in the order of the node's PodCIDRs.
 	Addrs  []netip.Addr
 	Labels map[string]string
-	// Ports are what its containers listen on: the containerPorts. A pod that declares none listens on the numeric
-	// targetPorts of the Services that select it, because a cluster does not insist on the declaration.
+	// Ports are what its containers listen on: the containerPorts, and the numeric targetPorts of the Services that select it,
+	// because a cluster does not insist on the declaration.
 	Ports []ContainerPort
 	// Ready is false for pods with a readiness gate, since no controller opens it, and for those whose manifest has a status that
 	// reports it.
 	Ready bool
+	// Terminating is set for pods whose manifest has a deletionTimestamp.
+	Terminating bool
+
+	// declared are the ports that the manifest has.
+	declared []ContainerPort
 }
 
 // ContainerPort is one port that a pod listens on.
@@ -84,34 +135,39 @@ type ContainerPort struct {
 	Port     uint16
 }
 
-// Build applies the manifests to a new cluster. objs are pointers to the API types of Service, EndpointSlice, Namespace, Pod,
-// Deployment, ReplicaSet, StatefulSet and DaemonSet; all others are ignored, Nodes too, since the cluster has its own. They
-// are not modified. The error joins one error for each object that a cluster would refuse; the cluster is made of the rest
-// and never nil.
+// Build applies the manifests to a new cluster. objs are pointers to the API types of Service, EndpointSlice, Endpoints, Namespace,
+// Pod, Deployment, ReplicaSet, StatefulSet, DaemonSet and ReplicationController; all others are ignored, Nodes too, since the cluster
+// has its own. They are not modified. The error joins one or more [*Fault] for each object that a cluster would refuse; the
+// cluster is made of the rest and never nil.
+//
+// What was exported from another cluster comes with what its controllers made, such as the ReplicaSet and the Pods of a
+// Deployment. They count as those of their owner, which makes only what is missing.
 func Build(objs []runtime.Object, opts Options) (*Cluster, error) {
-	b := &builder{opts: opts, pods: newPodAllocator(opts.Nodes)}
+	b := &builder{opts: opts, pods: newPodAllocator(opts.Nodes), hostPorts: make(map[hostPort]string)}
 	b.addNodes()
-	var services []*corev1.Service
+	var services []clusterService
+	var mirrored []*corev1.Endpoints
 	for _, obj := range objs {
 		switch o := obj.(type) {
 		case *corev1.Namespace:
 			b.addNamespace(o.DeepCopy())
 		case *corev1.Service:
-			services = append(services, withNamespace(o.DeepCopy()))
+			services = append(services, clusterService{withNamespace(o.DeepCopy()), o})
 		case *discoveryv1.EndpointSlice:
-			// What that controller made in another cluster, it makes again here.
-			if o.Labels[discoveryv1.LabelManagedBy] != SliceController {
-				b.out.Slices = append(b.out.Slices, withNamespace(o.DeepCopy()))
-			}
-		case *corev1.Pod, *appsv1.Deployment, *appsv1.ReplicaSet, *appsv1.StatefulSet, *appsv1.DaemonSet:
+			b.addSlice(o)
+		case *corev1.Endpoints:
+			mirrored = append(mirrored, o)
+		case *corev1.Pod, *appsv1.Deployment, *appsv1.ReplicaSet, *appsv1.StatefulSet, *appsv1.DaemonSet, *corev1.ReplicationController:
 			b.workloads = append(b.workloads, workloadOf(o))
 		}
 	}
 	b.addPods()
 	b.addServices(services)
 	b.listenOnTargets()
-	for _, svc := range b.out.Services {
+	b.mirror(mirrored)
+	for _, svc := range b.services {
 		b.addSlices(svc)
+		b.explain(svc)
 	}
 	b.finish()
 	return &b.out, errors.Join(b.errs...)
@@ -121,16 +177,42 @@ type builder struct {
 	opts      Options
 	pods      *podAllocator
 	workloads []workload
+	// services are those that the cluster takes.
+	services []clusterService
+	// hostPorts are the ports of pods in the network of their node, with the pod.
+	hostPorts map[hostPort]string
 	out       Cluster
 	errs      []error
 }
 
-func (b *builder) errorf(format string, args ...any) {
-	b.errs = append(b.errs, fmt.Errorf(format, args...))
+// clusterService is a Service with the object that it is a completed copy of.
+type clusterService struct {
+	*corev1.Service
+	given *corev1.Service
 }
 
-func (b *builder) warnf(format string, args ...any) {
-	b.out.Warnings = append(b.out.Warnings, fmt.Sprintf(format, args...))
+func (b *builder) fail(o runtime.Object, field string, err error) {
+	b.errs = append(b.errs, &Fault{o, field, err})
+}
+
+func (b *builder) warnf(o runtime.Object, field, format string, args ...any) {
+	b.out.Warnings = append(b.out.Warnings, Warning{o, field, fmt.Sprintf(format, args...)})
+}
+
+// addSlice takes a slice that was written by hand. What the controllers made in another cluster, they make again here.
+func (b *builder) addSlice(o *discoveryv1.EndpointSlice) {
+	if by := o.Labels[discoveryv1.LabelManagedBy]; by == SliceController || by == mirrorController {
+		return
+	}
+	s := withNamespace(o.DeepCopy())
+	apirules.DefaultEndpointSlice(s)
+	faults := apirules.ValidateEndpointSlice(s)
+	for _, f := range faults {
+		b.fail(o, f.Field, f.Err)
+	}
+	if len(faults) == 0 {
+		b.out.Slices = append(b.out.Slices, s)
+	}
 }
 
 func (b *builder) addNodes() {

@@ -204,7 +204,7 @@ func TestServiceDefaults(t *testing.T) {
 				t.Errorf("timeoutSeconds = %d", got)
 			}
 		}},
-		{"external name", func(s *corev1.ServiceSpec) { s.Type = "ExternalName"; s.Ports = nil }, func(t *testing.T, s *corev1.Service) {
+		{"external name", func(s *corev1.ServiceSpec) { s.Type, s.ExternalName, s.Ports = "ExternalName", "mail.example.com", nil }, func(t *testing.T, s *corev1.Service) {
 			if len(s.Spec.ClusterIPs) != 0 {
 				t.Errorf("clusterIPs = %v", s.Spec.ClusterIPs)
 			}
@@ -226,11 +226,11 @@ func TestRefusedObjects(t *testing.T) {
 		objs []runtime.Object
 		want string
 	}{
-		{"selector", []runtime.Object{bad}, "Deployment default/bad: spec.selector does not match spec.template.metadata.labels"},
-		{"no ports", []runtime.Object{service("a", func(s *corev1.ServiceSpec) { s.Ports = nil })}, "Service default/a: spec.ports is empty; give at least one port"},
-		{"unnamed port", []runtime.Object{service("a", func(s *corev1.ServiceSpec) { s.Ports = make([]corev1.ServicePort, 2) })}, "spec.ports[0].name is empty"},
+		{"selector", []runtime.Object{bad}, "Deployment default/bad: spec.selector: does not match spec.template.metadata.labels"},
+		{"no ports", []runtime.Object{service("a", func(s *corev1.ServiceSpec) { s.Ports = nil })}, "Service default/a: spec.ports: is empty: give at least one port"},
+		{"unnamed port", []runtime.Object{service("a", func(s *corev1.ServiceSpec) { s.Ports = make([]corev1.ServicePort, 2) })}, "spec.ports[0].name: is empty"},
 		{"target port", []runtime.Object{service("a", func(s *corev1.ServiceSpec) { s.Ports[0].TargetPort = intstr.FromInt32(70000) })}, "spec.ports[0].targetPort: 70000 is not in"},
-		{"protocol", []runtime.Object{deployment("a", 1, "x:1/ICMP")}, `Deployment default/a: container main: protocol "ICMP" is none of`},
+		{"protocol", []runtime.Object{deployment("a", 1, "x:1/ICMP")}, `Deployment default/a: spec.template.spec.containers[0].ports[0].protocol: "ICMP" is none of`},
 		{"node port range", []runtime.Object{service("a", nodePort(80))}, "spec.ports[0].nodePort: port 80 is not in the range 30000-32767"},
 		{"node port taken", []runtime.Object{service("a", nodePort(30080)), service("b", nodePort(30080))},
 			"Service default/b: spec.ports[0].nodePort: port 30080 is taken by Service default/a"},
@@ -242,8 +242,8 @@ func TestRefusedObjects(t *testing.T) {
 			s.IPFamilyPolicy, s.IPFamilies = new(corev1.IPFamilyPolicySingleStack), []corev1.IPFamily{"IPv4", "IPv6"}
 		})}, "SingleStack allows one family"},
 		{"twice", []runtime.Object{service("a", nil), service("a", nil)}, "exists twice"},
-		{"pod twice", []runtime.Object{deployment("a", 1), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a-1"}}}, "pod default/a-1 exists already"},
-		{"too many", []runtime.Object{deployment("a", 1000)}, "1000 pods are more than"},
+		{"workload twice", []runtime.Object{deployment("a", 1), deployment("a", 1)}, "Deployment default/a: exists twice"},
+		{"too many", []runtime.Object{deployment("a", 5000)}, "spec.replicas: 5000 pods are more than the 1000"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -309,8 +309,6 @@ func TestReadiness(t *testing.T) {
 
 func TestTrafficDistributionBecomesHints(t *testing.T) {
 	tests := map[string]struct{ nodes, zones bool }{
-		"":               {},
-		"Unheard-of":     {},
 		"PreferClose":    {zones: true},
 		"PreferSameZone": {zones: true},
 		"PreferSameNode": {nodes: true, zones: true},
@@ -341,7 +339,8 @@ func TestHeadlessSlicesSayThatTheyAre(t *testing.T) {
 }
 
 func TestServicesWithoutSelectorTakeManualSlices(t *testing.T) {
-	manual := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: "mail-1", Labels: map[string]string{discoveryv1.LabelServiceName: "mail"}}}
+	manual := &discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv4,
+		ObjectMeta: metav1.ObjectMeta{Name: "mail-1", Labels: map[string]string{discoveryv1.LabelServiceName: "mail"}}}
 	exported := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: "mail-x", Labels: map[string]string{
 		discoveryv1.LabelServiceName: "mail", discoveryv1.LabelManagedBy: SliceController}}}
 	mail := service("mail", func(s *corev1.ServiceSpec) { s.Selector = nil })
@@ -360,16 +359,24 @@ func TestWhatPodsListenOn(t *testing.T) {
 		return func(s *corev1.ServiceSpec) { s.Ports[0].TargetPort = intstr.FromInt32(n) }
 	}
 	c := mustBuild(t, deployment("silent", 1), service("silent", to(8080)), deployment("declared", 1, "http:9000/TCP"), service("declared", to(8080)))
-	if p := c.Pods[0]; len(p.Ports) != 1 || p.Ports[0].Port != 9000 {
-		t.Errorf("pod %s listens on %v, want what it declares", p.Name, p.Ports)
+	if p := c.Pods[0]; len(p.Ports) != 2 || p.Ports[0].Port != 9000 || p.Ports[1].Port != 8080 {
+		t.Errorf("pod %s listens on %v, want what it declares and the Service's targetPort", p.Name, p.Ports)
 	}
 	if p := c.Pods[1]; len(p.Ports) != 1 || p.Ports[0].Port != 8080 {
 		t.Errorf("pod %s listens on %v, want the Service's targetPort", p.Name, p.Ports)
 	}
-	want := []string{"Service default/declared: spec.ports[0].targetPort 8080/TCP is no containerPort of any of the 1 pods that it selects"}
-	if d := cmp.Diff(want, c.Warnings); d != "" {
+	want := []string{"Service default/declared: spec.ports[0].targetPort: 8080/TCP is no containerPort of the 1 pod that it selects; that is for information only, so they serve it here"}
+	if d := cmp.Diff(want, warnings(c)); d != "" {
 		t.Errorf("warnings (-want +got):\n%s", d)
 	}
+}
+
+// warnings are those of a cluster, as sentences.
+func warnings(c *Cluster) (list []string) {
+	for _, w := range c.Warnings {
+		list = append(list, w.String())
+	}
+	return list
 }
 
 func TestAddressesStayWhenOthersChange(t *testing.T) {

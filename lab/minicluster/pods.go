@@ -2,9 +2,11 @@ package minicluster
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strconv"
 
@@ -19,6 +21,7 @@ import (
 
 // workload is what the workload kinds have in common.
 type workload struct {
+	object    runtime.Object
 	kind      string
 	namespace string
 	name      string
@@ -33,6 +36,9 @@ type workload struct {
 	labels   map[string]string
 	spec     *corev1.PodSpec
 	status   *corev1.PodStatus
+	// err is why the cluster refuses it. pods counts those of its pods that run, and pending those for which there is no node.
+	err           error
+	pods, pending int
 }
 
 func (w *workload) String() string { return w.kind + " " + w.namespace + "/" + w.name }
@@ -42,26 +48,42 @@ const oneOnEachNode = -1
 func workloadOf(obj runtime.Object) workload {
 	switch o := obj.(type) {
 	case *corev1.Pod:
-		return workload{kind: "Pod", namespace: namespaceOf(o), name: o.Name, replicas: 1, single: true,
+		return workload{object: o, kind: "Pod", namespace: namespaceOf(o), name: o.Name, replicas: 1, single: true,
 			labels: o.Labels, spec: &o.Spec, status: &o.Status}
 	case *appsv1.Deployment:
-		return templated("Deployment", o, replicasOf(o.Spec.Replicas), 1, o.Spec.Selector, &o.Spec.Template)
+		return templated(o, replicasOf(o.Spec.Replicas), 1, o.Spec.Selector, &o.Spec.Template)
 	case *appsv1.ReplicaSet:
-		return templated("ReplicaSet", o, replicasOf(o.Spec.Replicas), 1, o.Spec.Selector, &o.Spec.Template)
+		return templated(o, replicasOf(o.Spec.Replicas), 1, o.Spec.Selector, &o.Spec.Template)
+	case *corev1.ReplicationController:
+		t := o.Spec.Template
+		if t == nil {
+			t = &corev1.PodTemplateSpec{}
+		}
+		sel := o.Spec.Selector
+		if len(sel) == 0 {
+			sel = t.Labels
+		}
+		return templated(o, replicasOf(o.Spec.Replicas), 1, &metav1.LabelSelector{MatchLabels: sel}, t)
 	case *appsv1.StatefulSet:
 		first := 0
 		if o.Spec.Ordinals != nil {
 			first = int(o.Spec.Ordinals.Start)
 		}
-		return templated("StatefulSet", o, replicasOf(o.Spec.Replicas), first, o.Spec.Selector, &o.Spec.Template)
+		return templated(o, replicasOf(o.Spec.Replicas), first, o.Spec.Selector, &o.Spec.Template)
 	case *appsv1.DaemonSet:
-		return templated("DaemonSet", o, oneOnEachNode, 0, o.Spec.Selector, &o.Spec.Template)
+		return templated(o, oneOnEachNode, 0, o.Spec.Selector, &o.Spec.Template)
 	}
 	panic(fmt.Sprintf("minicluster: %T is not a workload", obj))
 }
 
-func templated(kind string, o metav1.Object, replicas, first int, sel *metav1.LabelSelector, t *corev1.PodTemplateSpec) workload {
-	return workload{kind: kind, namespace: namespaceOf(o), name: o.GetName(), replicas: replicas, first: first,
+// object is what all kinds of workloads are.
+type object interface {
+	runtime.Object
+	metav1.Object
+}
+
+func templated(o object, replicas, first int, sel *metav1.LabelSelector, t *corev1.PodTemplateSpec) workload {
+	return workload{object: o, kind: reflect.TypeOf(o).Elem().Name(), namespace: namespaceOf(o), name: o.GetName(), replicas: replicas, first: first,
 		selector: sel, labels: t.Labels, spec: &t.Spec, status: &corev1.PodStatus{}}
 }
 
@@ -74,8 +96,21 @@ func replicasOf(n *int32) int {
 	return max(int(*n), 0)
 }
 
-// maxPods is where a workload's replicas end: a kubelet's default limit for its two nodes.
-const maxPods = 220
+// maxPods is how many pods a workload may have: each of them is a network namespace.
+const maxPods = 1000
+
+// Pods returns how many pods manifests ask for, to choose ranges of addresses by.
+func Pods(objs []runtime.Object) int {
+	n := 0
+	for _, o := range objs {
+		switch o.(type) {
+		case *corev1.Pod, *appsv1.Deployment, *appsv1.ReplicaSet, *appsv1.StatefulSet, *appsv1.DaemonSet, *corev1.ReplicationController:
+			w := workloadOf(o)
+			n += max(min(w.replicas, maxPods), 1)
+		}
+	}
+	return n
+}
 
 // podAllocator hands out pod addresses.
 type podAllocator struct {
@@ -107,74 +142,104 @@ func (p *podAllocator) take(node, owner string) ([]netip.Addr, error) {
 	return addrs, nil
 }
 
+// order is that in which workloads get their pods' names: those whose names are given come first.
+var order = map[string]int{"Pod": -2, "StatefulSet": -1}
+
 // addPods runs the workloads. They are taken in order of their names, so that addresses do not depend on that of the files.
 func (b *builder) addPods() {
 	slices.SortStableFunc(b.workloads, func(a, c workload) int {
-		return cmp.Or(cmp.Compare(a.namespace, c.namespace), cmp.Compare(a.name, c.name), cmp.Compare(a.kind, c.kind))
+		return cmp.Or(cmp.Compare(order[a.kind], order[c.kind]), cmp.Compare(a.namespace, c.namespace), cmp.Compare(a.name, c.name), cmp.Compare(a.kind, c.kind))
 	})
-	taken := make(map[string]string)
 	for i := range b.workloads {
 		w := &b.workloads[i]
-		if err := w.validate(); err != nil {
-			b.errs = append(b.errs, err)
-			continue
+		w.err = w.validate()
+		if i > 0 && w.is(&b.workloads[i-1]) {
+			w.err = &Fault{w.object, "", errors.New("exists twice in the manifests; remove one")}
 		}
-		if w.status.Phase == corev1.PodSucceeded || w.status.Phase == corev1.PodFailed {
-			continue
-		}
-		for _, p := range b.place(w) {
-			key := p.Namespace + "/" + p.Name
-			if other, ok := taken[key]; ok {
-				b.errorf("%s: its pod %s exists already, made by %s; rename one of them", w, key, other)
-				continue
-			}
-			taken[key] = w.String()
-			if err := b.fill(w, &p); err != nil {
-				b.errorf("%s: %w", w, err)
-				break
-			}
-			b.out.Pods = append(b.out.Pods, p)
+		if w.err != nil {
+			b.errs = append(b.errs, w.err)
 		}
 	}
+	made := b.owned()
+	taken := make(map[string]bool)
+	for i := range b.workloads {
+		w := &b.workloads[i]
+		if w.err != nil || w.ended() {
+			continue
+		}
+		for _, p := range b.place(w, made[i], taken) {
+			taken[p.Namespace+"/"+p.Name] = true
+			if f := b.fill(w, &p); f != nil {
+				w.err = f
+				b.errs = append(b.errs, f)
+				break
+			}
+			if b.schedule(w, &p) {
+				b.out.Pods = append(b.out.Pods, p)
+				w.pods++
+			}
+		}
+	}
+}
+
+// is reports whether two workloads are the same object.
+func (w *workload) is(o *workload) bool {
+	return w.kind == o.kind && w.namespace == o.namespace && w.name == o.name
+}
+
+// ended reports whether a pod has ended.
+func (w *workload) ended() bool {
+	return w.status.Phase == corev1.PodSucceeded || w.status.Phase == corev1.PodFailed
 }
 
 // validate refuses what the API server refuses and what would go unnoticed here.
 func (w *workload) validate() error {
 	if w.name == "" {
-		return fmt.Errorf("%s in namespace %s: metadata.name is empty", w.kind, w.namespace)
+		return &Fault{w.object, "metadata.name", errors.New("is empty")}
 	}
 	if w.replicas > maxPods {
-		return fmt.Errorf("%s: spec.replicas: %d pods are more than the %d that this small cluster can run", w, w.replicas, maxPods)
+		return &Fault{w.object, "spec.replicas", fmt.Errorf("%d pods are more than the %d that this small cluster can run", w.replicas, maxPods)}
 	}
 	if w.kind == "Pod" {
 		return nil
 	}
+	if w.selector == nil {
+		return &Fault{w.object, "spec.selector", errors.New("is missing: give it labels that spec.template.metadata.labels has")}
+	}
 	sel, err := metav1.LabelSelectorAsSelector(w.selector)
 	if err != nil {
-		return fmt.Errorf("%s: spec.selector: %w", w, err)
+		return &Fault{w.object, "spec.selector", err}
 	}
 	if sel.Empty() || !sel.Matches(labels.Set(w.labels)) {
-		return fmt.Errorf("%s: spec.selector does not match spec.template.metadata.labels", w)
+		return &Fault{w.object, "spec.selector", errors.New("does not match spec.template.metadata.labels")}
 	}
 	return nil
 }
 
-// place names the pods of a workload, gives them the labels that are their own, and a node: the one that the manifest names,
-// else by turns.
-func (b *builder) place(w *workload) []Pod {
+// place names the pods that a workload makes beside those that it has, gives them the labels that are their own, and a node: the
+// one that the manifest names, else by turns.
+func (b *builder) place(w *workload, has int, taken map[string]bool) []Pod {
 	var pods []Pod
 	nodes := b.opts.Nodes
 	if w.replicas == oneOnEachNode {
 		for _, n := range nodes {
-			pods = append(pods, Pod{Namespace: w.namespace, Name: w.name + "-" + n.Name, Node: n.Name})
+			if b.fits(n, w.spec) {
+				pods = append(pods, Pod{Namespace: w.namespace, Name: free(w.namespace, w.name+"-"+n.Name, taken), Node: n.Name})
+			}
+		}
+		if len(pods) == 0 {
+			b.warnf(w.object, "", "%s", noNode)
+			w.pending++
 		}
 		return pods
 	}
 	start := int(hash(w.namespace+"/"+w.name) % uint32(len(nodes)))
-	for i := range w.replicas {
+	for i := 0; len(pods) < w.replicas-has; i++ {
 		p := Pod{Namespace: w.namespace, Name: fmt.Sprintf("%s-%d", w.name, w.first+i), Node: nodes[(start+i)%len(nodes)].Name}
 		if w.single {
 			p.Name = w.name
+		} else if taken[p.Namespace+"/"+p.Name] {
+			continue // a pod of its own, or another one of that name: a real cluster's names end at random
 		}
 		if w.kind == "StatefulSet" {
 			p.Labels = map[string]string{
@@ -182,52 +247,71 @@ func (b *builder) place(w *workload) []Pod {
 				appsv1.PodIndexLabel:           strconv.Itoa(w.first + i),
 			}
 		}
-		if slices.ContainsFunc(nodes, func(n Node) bool { return n.Name == w.spec.NodeName }) {
-			p.Node = w.spec.NodeName
-		}
 		pods = append(pods, p)
 	}
 	return pods
 }
 
-func (b *builder) fill(w *workload, p *Pod) error {
+// free returns a name that no pod has.
+func free(namespace, name string, taken map[string]bool) string {
+	for i, tried := 2, name; ; i++ {
+		if !taken[namespace+"/"+tried] {
+			return tried
+		}
+		tried = fmt.Sprintf("%s-%d", name, i)
+	}
+}
+
+// fill reads what a pod is from its template.
+func (b *builder) fill(w *workload, p *Pod) *Fault {
 	own := p.Labels
 	p.Labels = maps.Clone(w.labels)
 	maps.Copy(p.Labels, own)
 	p.HostNetwork = w.spec.HostNetwork
-	p.Ready = len(w.spec.ReadinessGates) == 0
+	p.Ready = len(w.spec.ReadinessGates) == 0 && w.status.Phase != corev1.PodPending
+	p.Terminating = w.single && w.object.(metav1.Object).GetDeletionTimestamp() != nil
 	for _, c := range w.status.Conditions {
-		if c.Type == corev1.PodReady && c.Status == corev1.ConditionFalse {
-			p.Ready = false
+		if c.Type == corev1.PodReady {
+			p.Ready = c.Status == corev1.ConditionTrue
 		}
 	}
-	// Init containers that restart always are sidecars: they serve as long as the others.
-	containers := slices.Clone(w.spec.Containers)
-	for _, c := range w.spec.InitContainers {
-		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
-			containers = append(containers, c)
+	path := "spec."
+	if !w.single {
+		path = "spec.template.spec."
+	}
+	for i, c := range w.spec.Containers {
+		if f := p.listen(fmt.Sprintf("%scontainers[%d]", path, i), c.Ports); f != nil {
+			f.Object = w.object
+			return f
 		}
 	}
-	for _, c := range containers {
-		for _, port := range c.Ports {
-			proto, err := protocolOf(port.Protocol)
-			if err != nil {
-				return fmt.Errorf("container %s: %w", c.Name, err)
-			}
-			if port.ContainerPort < 1 || port.ContainerPort > 65535 {
-				return fmt.Errorf("container %s: containerPort %d is not in the range 1-65535", c.Name, port.ContainerPort)
-			}
-			p.Ports = append(p.Ports, ContainerPort{Name: port.Name, Protocol: proto, Port: uint16(port.ContainerPort)})
+	for i, c := range w.spec.InitContainers {
+		// Init containers that restart always are sidecars: they serve as long as the others.
+		if c.RestartPolicy == nil || *c.RestartPolicy != corev1.ContainerRestartPolicyAlways {
+			continue
+		}
+		if f := p.listen(fmt.Sprintf("%sinitContainers[%d]", path, i), c.Ports); f != nil {
+			f.Object = w.object
+			return f
 		}
 	}
-	if p.HostNetwork {
-		i := slices.IndexFunc(b.opts.Nodes, func(n Node) bool { return n.Name == p.Node })
-		p.Addrs = slices.Clone(b.opts.Nodes[i].Addrs)
-		return nil
+	p.declared = slices.Clip(p.Ports)
+	return nil
+}
+
+// listen takes the ports of a container.
+func (p *Pod) listen(path string, ports []corev1.ContainerPort) *Fault {
+	for i, port := range ports {
+		proto, err := protocolOf(port.Protocol)
+		if err != nil {
+			return &Fault{Field: fmt.Sprintf("%s.ports[%d].protocol", path, i), Err: err}
+		}
+		if port.ContainerPort < 1 || port.ContainerPort > 65535 {
+			return &Fault{Field: fmt.Sprintf("%s.ports[%d].containerPort", path, i), Err: fmt.Errorf("%d is not in the range 1-65535", port.ContainerPort)}
+		}
+		p.Ports = append(p.Ports, ContainerPort{Name: port.Name, Protocol: proto, Port: uint16(port.ContainerPort)})
 	}
-	var err error
-	p.Addrs, err = b.pods.take(p.Node, p.Namespace+"/"+p.Name)
-	return err
+	return nil
 }
 
 // protocolOf reads a protocol; absent means TCP.
@@ -240,5 +324,5 @@ func protocolOf(p corev1.Protocol) (state.Protocol, error) {
 	case corev1.ProtocolSCTP:
 		return state.SCTP, nil
 	}
-	return 0, fmt.Errorf("protocol %q is none of TCP, UDP, SCTP", p)
+	return 0, fmt.Errorf("%q is none of TCP, UDP, SCTP", p)
 }

@@ -1,12 +1,14 @@
 package minicluster
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/switchyard-net/switchyard/internal/apirules"
 )
 
 // serviceAllocators hand out what Services get from the cluster.
@@ -48,160 +50,98 @@ func otherFamily(f corev1.IPFamily) corev1.IPFamily {
 }
 
 // addServices completes the Services. What manifests ask for by number is given out before anything is chosen for the others.
-func (b *builder) addServices(services []*corev1.Service) {
+func (b *builder) addServices(services []clusterService) {
 	alloc := newServiceAllocators(&b.opts)
-	slices.SortStableFunc(services, byName)
-	services = slices.DeleteFunc(services, func(svc *corev1.Service) bool {
-		err := alloc.prepare(svc)
-		if err != nil {
-			b.errorf("Service %s/%s: %w", svc.Namespace, svc.Name, err)
+	slices.SortStableFunc(services, func(a, c clusterService) int { return byName(a.Service, c.Service) })
+	services = slices.DeleteFunc(services, func(svc clusterService) bool {
+		faults := alloc.prepare(svc.Service)
+		for _, f := range faults {
+			b.fail(svc.given, f.Field, f.Err)
 		}
-		return err != nil
+		return len(faults) > 0
 	})
 	for i, svc := range services {
-		if i > 0 && byName(services[i-1], svc) == 0 {
-			b.errorf("Service %s/%s: exists twice in the manifests; remove one", svc.Namespace, svc.Name)
+		if i > 0 && byName(services[i-1].Service, svc.Service) == 0 {
+			b.fail(svc.given, "", errors.New("exists twice in the manifests; remove one"))
 			continue
 		}
-		if err := alloc.complete(svc); err != nil {
-			b.errorf("Service %s/%s: %w", svc.Namespace, svc.Name, err)
+		if f := alloc.complete(svc.Service); f != nil {
+			b.fail(svc.given, f.Field, f.Err)
 			continue
 		}
-		b.out.Services = append(b.out.Services, svc)
+		b.checkBalancer(svc)
+		b.services = append(b.services, svc)
+		b.out.Services = append(b.out.Services, svc.Service)
 	}
+}
+
+// checkBalancer warns of the address that a Service asks for and has not got.
+func (b *builder) checkBalancer(svc clusterService) {
+	want := svc.Spec.LoadBalancerIP
+	if svc.Spec.Type != corev1.ServiceTypeLoadBalancer || want == "" || len(svc.given.Status.LoadBalancer.Ingress) > 0 {
+		return
+	}
+	for _, i := range svc.Status.LoadBalancer.Ingress {
+		if i.IP == want {
+			return
+		}
+	}
+	b.warnf(svc.given, "spec.loadBalancerIP", "%q is no address of its families that is free, so it has another one", want)
 }
 
 func owner(svc *corev1.Service) string { return "Service " + svc.Namespace + "/" + svc.Name }
 
-func headless(svc *corev1.Service) bool { return svc.Spec.ClusterIP == corev1.ClusterIPNone }
-
-func nodePorted(svc *corev1.Service) bool {
-	return svc.Spec.Type == corev1.ServiceTypeNodePort || svc.Spec.Type == corev1.ServiceTypeLoadBalancer
-}
-
-// prepare fills in the defaults and claims what the manifest asks for.
-func (a *serviceAllocators) prepare(svc *corev1.Service) error {
+// prepare fills in the defaults, checks what an API server checks and claims what the manifest asks for.
+func (a *serviceAllocators) prepare(svc *corev1.Service) []*apirules.Fault {
 	spec := &svc.Spec
-	if svc.Name == "" {
-		return fmt.Errorf("metadata.name is empty")
+	apirules.DefaultService(svc)
+	if faults := apirules.ValidateService(svc); len(faults) > 0 || spec.Type == corev1.ServiceTypeExternalName {
+		return faults
 	}
-	if spec.Type == "" {
-		spec.Type = corev1.ServiceTypeClusterIP
-	}
-	if spec.Type == corev1.ServiceTypeExternalName {
-		return nil
-	}
-	if err := setPortDefaults(spec); err != nil {
-		return err
-	}
-	setPolicyDefaults(svc)
-	if spec.ClusterIP == "" && len(spec.ClusterIPs) > 0 {
-		spec.ClusterIP = spec.ClusterIPs[0]
-	}
-	if err := a.setFamilies(spec); err != nil {
-		return err
-	}
-	if err := a.claimAddresses(svc); err != nil {
-		return err
-	}
-	if !nodePorted(svc) {
-		return nil
-	}
-	for i := range spec.Ports {
-		if n := spec.Ports[i].NodePort; n != 0 {
-			if err := a.nodePorts.claim(n, owner(svc)); err != nil {
-				return fmt.Errorf("spec.ports[%d].nodePort: %w", i, err)
-			}
+	for _, claim := range []func(*corev1.Service) *apirules.Fault{a.setFamilies, a.claimAddresses, a.claimNodePorts} {
+		if f := claim(svc); f != nil {
+			return []*apirules.Fault{f}
 		}
 	}
-	if n := spec.HealthCheckNodePort; n != 0 {
+	return nil
+}
+
+func faultf(field, format string, args ...any) *apirules.Fault {
+	return &apirules.Fault{Field: field, Err: fmt.Errorf(format, args...)}
+}
+
+func (a *serviceAllocators) claimNodePorts(svc *corev1.Service) *apirules.Fault {
+	if !apirules.NodePorted(svc) {
+		return nil
+	}
+	for i, p := range svc.Spec.Ports {
+		if p.NodePort == 0 {
+			continue
+		}
+		if err := a.nodePorts.claim(p.NodePort, owner(svc)); err != nil {
+			return faultf(fmt.Sprintf("spec.ports[%d].nodePort", i), "%w", err)
+		}
+	}
+	if n := svc.Spec.HealthCheckNodePort; n != 0 {
 		if err := a.nodePorts.claim(n, owner(svc)); err != nil {
-			return fmt.Errorf("spec.healthCheckNodePort: %w", err)
+			return faultf("spec.healthCheckNodePort", "%w", err)
 		}
 	}
 	return nil
-}
-
-func setPortDefaults(spec *corev1.ServiceSpec) error {
-	if len(spec.Ports) == 0 && spec.ClusterIP != corev1.ClusterIPNone {
-		return fmt.Errorf("spec.ports is empty; give at least one port")
-	}
-	names := make(map[string]bool)
-	for i := range spec.Ports {
-		p := &spec.Ports[i]
-		if p.Name == "" && len(spec.Ports) > 1 {
-			return fmt.Errorf("spec.ports[%d].name is empty; a Service with several ports must name each", i)
-		}
-		if names[p.Name] {
-			return fmt.Errorf("spec.ports[%d].name: %q occurs twice; port names must differ", i, p.Name)
-		}
-		names[p.Name] = true
-		if p.Port < 1 || p.Port > 65535 {
-			return fmt.Errorf("spec.ports[%d].port: %d is not in the range 1-65535", i, p.Port)
-		}
-		if p.Protocol == "" {
-			p.Protocol = corev1.ProtocolTCP
-		}
-		if _, err := protocolOf(p.Protocol); err != nil {
-			return fmt.Errorf("spec.ports[%d].protocol: %w", i, err)
-		}
-		if p.TargetPort == (intstr.IntOrString{}) || p.TargetPort == intstr.FromString("") {
-			p.TargetPort = intstr.FromInt32(p.Port)
-		}
-		if n := p.TargetPort; n.Type == intstr.Int && (n.IntVal < 1 || n.IntVal > 65535) {
-			return fmt.Errorf("spec.ports[%d].targetPort: %d is not in the range 1-65535", i, n.IntVal)
-		}
-	}
-	return nil
-}
-
-func setPolicyDefaults(svc *corev1.Service) {
-	spec := &svc.Spec
-	if spec.InternalTrafficPolicy == nil {
-		spec.InternalTrafficPolicy = new(corev1.ServiceInternalTrafficPolicyCluster)
-	}
-	if spec.ExternalTrafficPolicy == "" && (nodePorted(svc) || len(spec.ExternalIPs) > 0) {
-		spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyCluster
-	}
-	if spec.SessionAffinity == "" {
-		spec.SessionAffinity = corev1.ServiceAffinityNone
-	}
-	if spec.SessionAffinity == corev1.ServiceAffinityClientIP {
-		if spec.SessionAffinityConfig == nil {
-			spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{}
-		}
-		if spec.SessionAffinityConfig.ClientIP == nil {
-			spec.SessionAffinityConfig.ClientIP = &corev1.ClientIPConfig{}
-		}
-		if spec.SessionAffinityConfig.ClientIP.TimeoutSeconds == nil {
-			spec.SessionAffinityConfig.ClientIP.TimeoutSeconds = new(corev1.DefaultClientIPServiceAffinitySeconds)
-		}
-	}
-	if spec.Type == corev1.ServiceTypeLoadBalancer && spec.AllocateLoadBalancerNodePorts == nil {
-		spec.AllocateLoadBalancerNodePorts = new(true)
-	}
 }
 
 // setFamilies completes ipFamilyPolicy and ipFamilies. Addresses and families that the manifest gives decide.
-func (a *serviceAllocators) setFamilies(spec *corev1.ServiceSpec) error {
+func (a *serviceAllocators) setFamilies(svc *corev1.Service) *apirules.Fault {
+	spec := &svc.Spec
 	var given []corev1.IPFamily
-	if spec.ClusterIP != corev1.ClusterIPNone {
-		ips := spec.ClusterIPs
-		if len(ips) == 0 && spec.ClusterIP != "" {
-			ips = []string{spec.ClusterIP}
+	if !apirules.Headless(svc) {
+		for _, s := range spec.ClusterIPs {
+			given = append(given, familyOf(netip.MustParseAddr(s))) // validated
 		}
-		for i, s := range ips {
-			ip, err := netip.ParseAddr(s)
-			if err != nil {
-				return fmt.Errorf("spec.clusterIPs[%d]: %q is not an IP address", i, s)
-			}
-			given = append(given, familyOf(ip))
-		}
-		spec.ClusterIPs = ips
 	}
 	for i, f := range spec.IPFamilies {
 		if i < len(given) && given[i] != f {
-			return fmt.Errorf("spec.ipFamilies[%d]: %s does not fit the address %s", i, f, spec.ClusterIPs[i])
+			return faultf(fmt.Sprintf("spec.ipFamilies[%d]", i), "%s does not fit the address %s", f, spec.ClusterIPs[i])
 		}
 		if i >= len(given) {
 			given = append(given, f)
@@ -222,9 +162,9 @@ func (a *serviceAllocators) setFamilies(spec *corev1.ServiceSpec) error {
 	}
 	switch {
 	case policy == corev1.IPFamilyPolicySingleStack && len(given) > 1:
-		return fmt.Errorf("spec.ipFamilyPolicy: SingleStack allows one family, but two are given")
+		return faultf("spec.ipFamilyPolicy", "SingleStack allows one family, but two are given")
 	case len(given) > 2 || len(given) == 2 && given[0] == given[1]:
-		return fmt.Errorf("spec.ipFamilies: at most one IPv4 and one IPv6 are allowed")
+		return faultf("spec.ipFamilies", "at most one IPv4 and one IPv6 are allowed")
 	}
 	for i, f := range given {
 		if a.cluster[f] != nil {
@@ -234,20 +174,20 @@ func (a *serviceAllocators) setFamilies(spec *corev1.ServiceSpec) error {
 			given = given[:1]
 			break
 		}
-		return fmt.Errorf("spec.ipFamilies: the cluster has no service range for %q", f)
+		return faultf("spec.ipFamilies", "the cluster has no service range for %q", f)
 	}
 	spec.IPFamilyPolicy, spec.IPFamilies = &policy, given
 	return nil
 }
 
-func (a *serviceAllocators) claimAddresses(svc *corev1.Service) error {
-	if headless(svc) {
+func (a *serviceAllocators) claimAddresses(svc *corev1.Service) *apirules.Fault {
+	if apirules.Headless(svc) {
 		return nil
 	}
 	for i, s := range svc.Spec.ClusterIPs {
 		ip := netip.MustParseAddr(s) // checked by setFamilies
 		if err := a.cluster[familyOf(ip)].claim(ip, owner(svc)); err != nil {
-			return fmt.Errorf("spec.clusterIPs[%d]: %w", i, err)
+			return faultf(fmt.Sprintf("spec.clusterIPs[%d]", i), "%w", err)
 		}
 	}
 	for i, in := range svc.Status.LoadBalancer.Ingress {
@@ -257,7 +197,7 @@ func (a *serviceAllocators) claimAddresses(svc *corev1.Service) error {
 		}
 		if pool := a.balancer[familyOf(ip)]; pool != nil {
 			if err := pool.claim(ip, owner(svc)); err != nil {
-				return fmt.Errorf("status.loadBalancer.ingress[%d].ip: %w", i, err)
+				return faultf(fmt.Sprintf("status.loadBalancer.ingress[%d].ip", i), "%w", err)
 			}
 		}
 	}
@@ -265,25 +205,25 @@ func (a *serviceAllocators) claimAddresses(svc *corev1.Service) error {
 }
 
 // complete gives a prepared Service what it still lacks.
-func (a *serviceAllocators) complete(svc *corev1.Service) error {
+func (a *serviceAllocators) complete(svc *corev1.Service) *apirules.Fault {
 	spec := &svc.Spec
 	if spec.Type == corev1.ServiceTypeExternalName {
 		return nil
 	}
-	if headless(svc) {
+	if apirules.Headless(svc) {
 		spec.ClusterIPs = []string{corev1.ClusterIPNone}
 		return nil
 	}
 	for _, f := range spec.IPFamilies[len(spec.ClusterIPs):] {
 		ip, err := a.cluster[f].take(owner(svc))
 		if err != nil {
-			return fmt.Errorf("spec.clusterIPs: %w", err)
+			return faultf("spec.clusterIPs", "%w", err)
 		}
 		spec.ClusterIPs = append(spec.ClusterIPs, ip.String())
 	}
 	spec.ClusterIP = spec.ClusterIPs[0]
-	if err := a.giveNodePorts(svc); err != nil {
-		return err
+	if f := a.giveNodePorts(svc); f != nil {
+		return f
 	}
 	if spec.Type != corev1.ServiceTypeLoadBalancer {
 		return nil
@@ -291,16 +231,16 @@ func (a *serviceAllocators) complete(svc *corev1.Service) error {
 	if spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal && spec.HealthCheckNodePort == 0 {
 		port, err := a.nodePorts.take(owner(svc)+" health check", owner(svc))
 		if err != nil {
-			return fmt.Errorf("spec.healthCheckNodePort: %w", err)
+			return faultf("spec.healthCheckNodePort", "%w", err)
 		}
 		spec.HealthCheckNodePort = port
 	}
 	return a.giveIngress(svc)
 }
 
-func (a *serviceAllocators) giveNodePorts(svc *corev1.Service) error {
+func (a *serviceAllocators) giveNodePorts(svc *corev1.Service) *apirules.Fault {
 	spec := &svc.Spec
-	if !nodePorted(svc) || spec.AllocateLoadBalancerNodePorts != nil && !*spec.AllocateLoadBalancerNodePorts {
+	if !apirules.NodePorted(svc) || spec.AllocateLoadBalancerNodePorts != nil && !*spec.AllocateLoadBalancerNodePorts {
 		return nil
 	}
 	for i := range spec.Ports {
@@ -319,15 +259,24 @@ func (a *serviceAllocators) giveNodePorts(svc *corev1.Service) error {
 		}
 		port, err := a.nodePorts.take(fmt.Sprintf("%s:%s", owner(svc), p.Name), owner(svc))
 		if err != nil {
-			return fmt.Errorf("spec.ports[%d].nodePort: %w", i, err)
+			return faultf(fmt.Sprintf("spec.ports[%d].nodePort", i), "%w", err)
 		}
 		p.NodePort = port
 	}
 	return nil
 }
 
+// wantedAddress is the spec.loadBalancerIP of a Service if it is of the family and free, else the pool's next.
+func wantedAddress(svc *corev1.Service, f corev1.IPFamily, pool *addrAllocator) (netip.Addr, error) {
+	ip, err := netip.ParseAddr(svc.Spec.LoadBalancerIP)
+	if err == nil && familyOf(ip) == f && pool.claim(ip, owner(svc)) == nil {
+		return ip, nil
+	}
+	return pool.take(owner(svc))
+}
+
 // giveIngress does what a cloud's load balancer controller does: one address for each family.
-func (a *serviceAllocators) giveIngress(svc *corev1.Service) error {
+func (a *serviceAllocators) giveIngress(svc *corev1.Service) *apirules.Fault {
 	if len(svc.Status.LoadBalancer.Ingress) > 0 {
 		return nil
 	}
@@ -336,9 +285,9 @@ func (a *serviceAllocators) giveIngress(svc *corev1.Service) error {
 		if pool == nil {
 			continue
 		}
-		ip, err := pool.take(owner(svc))
+		ip, err := wantedAddress(svc, f, pool)
 		if err != nil {
-			return fmt.Errorf("status.loadBalancer.ingress: %w", err)
+			return faultf("status.loadBalancer.ingress", "%w", err)
 		}
 		svc.Status.LoadBalancer.Ingress = append(svc.Status.LoadBalancer.Ingress,
 			corev1.LoadBalancerIngress{IP: ip.String(), IPMode: new(corev1.LoadBalancerIPModeVIP)})

@@ -3,6 +3,7 @@ package minicluster
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -12,6 +13,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/switchyard-net/switchyard/internal/apirules"
+	"github.com/switchyard-net/switchyard/state"
 )
 
 // SliceController is the value of the label endpointslice.kubernetes.io/managed-by on slices that were made of selectors.
@@ -36,21 +40,18 @@ func (b *builder) selected(svc *corev1.Service) []*Pod {
 	return pods
 }
 
-// listenOnTargets gives pods that declare no containerPorts the numeric targetPorts of their Services.
+// listenOnTargets gives pods the numeric targetPorts of their Services, because a containerPort is information only. In the
+// network of a node, a port is one pod's.
 func (b *builder) listenOnTargets() {
-	undeclared := make(map[*Pod]bool)
-	for i := range b.out.Pods {
-		undeclared[&b.out.Pods[i]] = len(b.out.Pods[i].Ports) == 0
-	}
-	for _, svc := range b.out.Services {
-		for _, p := range b.selected(svc) {
-			if !undeclared[p] {
-				continue
-			}
+	for _, svc := range b.services {
+		for _, p := range b.selected(svc.Service) {
 			for _, sp := range svc.Spec.Ports {
-				proto, _ := protocolOf(sp.Protocol) // checked when the Service was prepared
-				port := ContainerPort{Protocol: proto, Port: uint16(sp.TargetPort.IntValue())}
-				if sp.TargetPort.Type == intstr.Int && !slices.Contains(p.Ports, port) {
+				proto, _ := protocolOf(sp.Protocol) // validated
+				if sp.TargetPort.Type != intstr.Int || p.listens(proto, uint16(sp.TargetPort.IntVal)) {
+					continue
+				}
+				port := ContainerPort{Protocol: proto, Port: uint16(sp.TargetPort.IntVal)}
+				if !p.HostNetwork || b.claimHostPort(p, port) {
 					p.Ports = append(p.Ports, port)
 				}
 			}
@@ -58,10 +59,17 @@ func (b *builder) listenOnTargets() {
 	}
 }
 
+// listens reports whether a pod has a port under any name.
+func (p *Pod) listens(proto state.Protocol, port uint16) bool { return hasPort(p.Ports, proto, port) }
+
+func hasPort(list []ContainerPort, proto state.Protocol, port uint16) bool {
+	return slices.ContainsFunc(list, func(c ContainerPort) bool { return c.Protocol == proto && c.Port == port })
+}
+
 // addSlices makes the EndpointSlices of one Service: for each family, one for each set of port numbers that its pods have, cut
 // where it gets too long.
-func (b *builder) addSlices(svc *corev1.Service) {
-	pods := b.selected(svc)
+func (b *builder) addSlices(svc clusterService) {
+	pods := b.selected(svc.Service)
 	if len(pods) == 0 {
 		return
 	}
@@ -74,13 +82,13 @@ func (b *builder) addSlices(svc *corev1.Service) {
 			if i < 0 {
 				continue
 			}
-			ports := resolvePorts(svc, p)
+			ports := resolvePorts(svc.Service, p)
 			key := portsKey(ports)
 			if groups[key] == nil || len(groups[key].Endpoints) == maxEndpoints {
-				groups[key] = newSlice(svc, family, ports)
+				groups[key] = newSlice(svc.Service, family, ports)
 				order = append(order, groups[key])
 			}
-			groups[key].Endpoints = append(groups[key].Endpoints, b.endpoint(svc, p, p.Addrs[i]))
+			groups[key].Endpoints = append(groups[key].Endpoints, b.endpoint(svc.Service, p, p.Addrs[i]))
 		}
 		for i, s := range order {
 			s.Name = fmt.Sprintf("%s-%s-%d", svc.Name, strings.ToLower(string(family)), i+1)
@@ -89,19 +97,54 @@ func (b *builder) addSlices(svc *corev1.Service) {
 	}
 }
 
-// checkTargets warns of the usual reasons why a Service does not reach its pods.
-func (b *builder) checkTargets(svc *corev1.Service, pods []*Pod) {
+// checkTargets remarks on targetPorts that no pod declares.
+func (b *builder) checkTargets(svc clusterService, pods []*Pod) {
 	for i, sp := range svc.Spec.Ports {
 		proto, _ := protocolOf(sp.Protocol)
-		heard := slices.ContainsFunc(pods, func(p *Pod) bool {
-			n, ok := resolveTarget(&sp, p)
-			return ok && slices.ContainsFunc(p.Ports, func(c ContainerPort) bool { return c.Protocol == proto && c.Port == n })
-		})
-		if !heard {
-			b.warnf("Service %s/%s: spec.ports[%d].targetPort %s/%s is no containerPort of any of the %d pods that it selects",
-				svc.Namespace, svc.Name, i, sp.TargetPort.String(), sp.Protocol, len(pods))
+		field := fmt.Sprintf("spec.ports[%d].targetPort", i)
+		if sp.TargetPort.Type == intstr.String {
+			if !slices.ContainsFunc(pods, func(p *Pod) bool { _, ok := resolveTarget(&sp, p); return ok }) {
+				b.warnf(svc.given, field, "none of the %s that it selects has a port with the name %s and the protocol %s%s", count(len(pods), "pod"), sp.TargetPort.StrVal, sp.Protocol, portNames(pods))
+			}
+			continue
+		}
+		declares, declared := false, false
+		for _, p := range pods {
+			declares = declares || len(p.declared) > 0
+			declared = declared || hasPort(p.declared, proto, uint16(sp.TargetPort.IntVal))
+		}
+		if declares && !declared {
+			b.warnf(svc.given, field, "%d/%s is no containerPort of the %s that it selects; that is for information only, so they serve it here", sp.TargetPort.IntVal, sp.Protocol, count(len(pods), "pod"))
 		}
 	}
+}
+
+// portNames says which names of ports pods have.
+func portNames(pods []*Pod) string {
+	names := make(map[string]bool)
+	for _, p := range pods {
+		for _, c := range p.declared {
+			if c.Name != "" {
+				names[fmt.Sprintf("%s (%d/%v)", c.Name, c.Port, c.Protocol)] = true
+			}
+		}
+	}
+	if len(names) == 0 {
+		return ": their ports have no names; give it to one of them, or target the number"
+	}
+	const most = 5
+	list := slices.Sorted(maps.Keys(names))
+	if len(list) > most {
+		list = append(list[:most], "...")
+	}
+	return ": they have " + strings.Join(list, ", ")
+}
+
+func count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
 }
 
 func newSlice(svc *corev1.Service, family corev1.IPFamily, ports []discoveryv1.EndpointPort) *discoveryv1.EndpointSlice {
@@ -113,7 +156,7 @@ func newSlice(svc *corev1.Service, family corev1.IPFamily, ports []discoveryv1.E
 		AddressType: discoveryv1.AddressType(family),
 		Ports:       ports,
 	}
-	if headless(svc) {
+	if apirules.Headless(svc) {
 		s.Labels[corev1.IsHeadlessService] = ""
 	}
 	return s
@@ -123,9 +166,9 @@ func (b *builder) endpoint(svc *corev1.Service, p *Pod, addr netip.Addr) discove
 	e := discoveryv1.Endpoint{
 		Addresses: []string{addr.String()},
 		Conditions: discoveryv1.EndpointConditions{
-			Ready:       new(p.Ready || svc.Spec.PublishNotReadyAddresses),
+			Ready:       new(p.Ready && !p.Terminating || svc.Spec.PublishNotReadyAddresses),
 			Serving:     new(p.Ready || svc.Spec.PublishNotReadyAddresses),
-			Terminating: new(false),
+			Terminating: new(p.Terminating),
 		},
 		NodeName:  new(p.Node),
 		TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: p.Namespace, Name: p.Name},
@@ -171,7 +214,7 @@ func resolveTarget(sp *corev1.ServicePort, p *Pod) (uint16, bool) {
 		return uint16(sp.TargetPort.IntVal), true
 	}
 	proto, _ := protocolOf(sp.Protocol)
-	for _, c := range p.Ports {
+	for _, c := range p.declared {
 		if c.Name == sp.TargetPort.StrVal && c.Protocol == proto {
 			return c.Port, true
 		}
