@@ -6,6 +6,7 @@ package field
 
 import (
 	"fmt"
+	"strconv"
 	"time"
 )
 
@@ -18,6 +19,9 @@ func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil
 // UnmarshalText reads what [time.ParseDuration] takes.
 func (d *Duration) UnmarshalText(text []byte) error {
 	v, err := time.ParseDuration(string(text))
+	if seconds, numErr := strconv.ParseInt(string(text), 10, 32); err != nil && numErr == nil {
+		return fmt.Errorf("must be a duration such as 30s or 1h30m, got %s: write %v for as many seconds", text, time.Duration(seconds)*time.Second)
+	}
 	if err != nil {
 		return fmt.Errorf("must be a duration such as 30s or 1h30m, got %q", text)
 	}

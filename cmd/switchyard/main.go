@@ -81,14 +81,14 @@ func (e *usageError) Unwrap() error { return e.err }
 
 // asUsage marks what is wrong with the flags and arguments of a command and those below it.
 func asUsage(cmd *cobra.Command) {
-	cmd.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return &usageError{c.CommandPath(), err} })
+	cmd.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return &usageError{c.CommandPath(), explainFlag(c, err)} })
 	args := cmd.Args
 	if args == nil {
 		args = cobra.ArbitraryArgs
 	}
 	cmd.Args = func(c *cobra.Command, list []string) error {
 		if err := args(c, list); err != nil {
-			return &usageError{c.CommandPath(), err}
+			return &usageError{c.CommandPath(), explainArgs(c, list, err)}
 		}
 		return nil
 	}

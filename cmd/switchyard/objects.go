@@ -46,7 +46,7 @@ type objectFlags struct {
 }
 
 func (o *objectFlags) register(f *pflag.FlagSet) {
-	f.StringVar(&o.path, "source", "", "manifest or directory of manifests to read and follow, instead of an API server")
+	f.Var((*oncePath)(&o.path), "source", "manifest or directory of manifests to read and follow, instead of an API server")
 	f.DurationVar(&o.grace, "source-grace", sourceGrace, sourceGraceUsage)
 	f.StringSliceVar(&o.relays, "relay", nil, "relays to have the cluster's objects from, instead of an API server, such as dns:///relay.example:8443; the next one is tried when one fails")
 	f.StringVar(&o.relayTLS.CA, "relay-ca", "", "authorities that vouch for relays, in PEM; read again for each connection, as are the next two")

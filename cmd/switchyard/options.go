@@ -46,6 +46,25 @@ func (p *prefixes) Set(s string) error {
 // Type names the value in the help text.
 func (p *prefixes) Type() string { return "CIDRs" }
 
+// oncePath is a flag: a path, which would replace the first one without a word if it were given twice.
+type oncePath string
+
+var _ pflag.Value = (*oncePath)(nil)
+
+func (p *oncePath) String() string { return string(*p) }
+
+// Set takes the value if there is none.
+func (p *oncePath) Set(s string) error {
+	if *p != "" && *p != oncePath(s) {
+		return fmt.Errorf("%s was given before: put the manifests into one directory, and name that", *p)
+	}
+	*p = oncePath(s)
+	return nil
+}
+
+// Type names the value in the help text.
+func (p *oncePath) Type() string { return "path" }
+
 // nodePortAddresses is a flag: the keyword primary, or CIDRs.
 type nodePortAddresses struct{ config.NodePortAddresses }
 

@@ -59,7 +59,7 @@ the broken ones said; a start on an empty kernel begins with what is good.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.source, "source", "", "manifest or directory of manifests to read and follow (required)")
+	f.Var((*oncePath)(&o.source), "source", "manifest or directory of manifests to read and follow (required)")
 	f.DurationVar(&o.grace, "source-grace", sourceGrace, sourceGraceUsage)
 	f.StringVar(&o.node, "node", "", "name of this node in the manifests (default: the host's name)")
 	o.routing.register(f, "")

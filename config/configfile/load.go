@@ -80,7 +80,11 @@ func (l *loaded) loadV1alpha1() {
 		if !ok || !errors.Is(err, manifest.ErrUnknownField) {
 			return false
 		}
-		l.notes = append(l.notes, config.Note{File: doc.File(), Path: e.Field, Text: fmt.Sprintf("is ignored: %v (line %d)", e.Err, e.Line)})
+		why := e.Err.Error()
+		if removed, ok := v1alpha1.Removed[e.Field]; ok {
+			why = removed
+		}
+		l.notes = append(l.notes, config.Note{File: doc.File(), Path: e.Field, Text: fmt.Sprintf("is ignored: %s (line %d)", why, e.Line)})
 		return true
 	}))
 	unset := &v1alpha1.KubeProxyConfiguration{BindAddress: l.old.BindAddress}

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -41,7 +42,7 @@ func TestFaults(t *testing.T) {
 		{"a field given twice", v1 + "bindAddress: 192.0.2.1\nbindAddress: 192.0.2.2\n",
 			[]string{"f:4:1: bindAddress: is given twice, first in line 3"}},
 		{"types", v2 + "syncPeriod: 30\nconfigHardFail: maybe\nnodeIPOverride: [host]\nhealthzBindAddress: localhost:80\nipvs: {excludeCIDRs: [10.0.0.1]}\n", []string{
-			"f:3:13: syncPeriod: must be a string, got the number 30",
+			"f:3:13: syncPeriod: must be a duration such as 30s or 1h30m, got 30: write 30s for as many seconds",
 			`f:4:17: configHardFail: must be true or false, got "maybe"`,
 			`f:5:18: nodeIPOverride[0]: must be an IP address such as 192.0.2.10, got "host"`,
 			`f:6:21: healthzBindAddress: must be an IP address and port such as 0.0.0.0:10256 or [::]:10256, got "localhost:80"`,
@@ -98,7 +99,7 @@ nodePortAddresses: [1]
 
 func TestUnknownFieldsOfV1alpha1AreNotes(t *testing.T) {
 	_, notes := load(t, []byte(v1+"udpIdleTimeout: 250ms\niptables: {masqueradeBits: 3}\n"))
-	if len(notes) != 2 || notes[0].String() != "udpIdleTimeout: is ignored: there is no such field (line 3)" ||
+	if len(notes) != 2 || notes[0].String() != "udpIdleTimeout: is ignored: it was for the mode userspace, which Kubernetes 1.26 removed: leave it out; conntrack.udpTimeout is for connection tracking (line 3)" ||
 		notes[1].String() != "iptables.masqueradeBits: is ignored: there is no such field: did you mean masqueradeBit? (line 4)" {
 		t.Errorf("notes = %q", notes)
 	}
@@ -232,4 +233,25 @@ func FuzzLoad(f *testing.F) {
 			t.Fatalf("reading what was written changes it:\n%s", text)
 		}
 	})
+}
+
+// TestOldFields: what kube-proxy's files once had, had elsewhere or wrote in another way is answered with what to write.
+func TestOldFields(t *testing.T) {
+	_, notes := load(t, []byte(v1+"strictARP: true\nconntrack: {max: 0}\nresourceContainer: /kube-proxy\n"))
+	var got []string
+	for _, n := range notes {
+		got = append(got, n.String())
+	}
+	want := []string{
+		"strictARP: is ignored: there is no such field here: did you mean ipvs.strictARP? (line 3)",
+		"conntrack.max: is ignored: Kubernetes 1.16 removed it: use conntrack.maxPerCore and conntrack.min (line 4)",
+		"resourceContainer: is ignored: Kubernetes 1.16 removed it: leave it out (line 5)",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("notes:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	_, _, err := configfile.Load([]byte(v1+"conntrack: {tcpEstablishedTimeout: 86400}\n"), configfile.Options{})
+	if err == nil || !strings.Contains(err.Error(), "conntrack.tcpEstablishedTimeout: must be a duration such as 30s or 1h30m, got 86400: write 24h0m0s for as many seconds") {
+		t.Errorf("error = %v", err)
+	}
 }
