@@ -119,8 +119,7 @@ func switchModes(ctx context.Context, s *stage) (string, error) {
 // switchTo changes the mode, and the cluster at the same time. It returns how long that took.
 func (s *stage) switchTo(ctx context.Context, mode string, meanwhile func() error) (time.Duration, error) {
 	fmt.Fprintf(s.Log, "  %v: to mode %s\n", time.Now().Format(time.TimeOnly), mode)
-	const switched = "another dataplane is in use"
-	before, err := s.countLogged(switched)
+	before, err := s.countLogged("another dataplane is in use")
 	if err != nil {
 		return 0, err
 	}
@@ -139,7 +138,7 @@ func (s *stage) switchTo(ctx context.Context, mode string, meanwhile func() erro
 	if meanwhile != nil {
 		err = meanwhile()
 	} else {
-		err = s.awaitLogged(ctx, switched, before+1)
+		err = s.awaitLogged(ctx, "another dataplane is in use", before+1)
 	}
 	if err != nil {
 		return 0, fmt.Errorf("switch to mode %s: %w", mode, err)
