@@ -76,6 +76,8 @@ var arrows = []arrow{
 	{"backend/userspace/internal/plan", []string{"state"}},
 	{"backend/userspace/internal/balance", []string{"state", "backend/userspace/internal/plan"}},
 	{"backend/winkernel", []string{"field"}},
+	// It is pure, and knows nothing of what makes its calls.
+	{"backend/winkernel/internal/plan", []string{"state"}},
 	{"config", []string{"state", "backend", "field"}},
 	{"config/v1alpha1", []string{"backend", "config", "field"}},
 	{"config/v1alpha2", []string{"backend", "config", "field"}},
@@ -288,7 +290,7 @@ var pureStandard = []string{
 var purePackages = map[string]string{
 	"brain": whyPure, "model": whyPure, "state": whyPure, "backend/nftables/internal/ruleset": whyRuleset,
 	"backend/ebpf/internal/plan": whyRuleset, "backend/iptables/internal/rules": whyRuleset, "backend/ipvs/internal/plan": whyRuleset,
-	"backend/userspace/internal/plan": whyRuleset, "backend/userspace/internal/balance": whyRuleset,
+	"backend/userspace/internal/plan": whyRuleset, "backend/userspace/internal/balance": whyRuleset, "backend/winkernel/internal/plan": whyRuleset,
 }
 
 const whyPure = `
