@@ -78,6 +78,7 @@ var arrows = []arrow{
 	{"backend/winkernel", []string{"field"}},
 	// It is pure, and knows nothing of what makes its calls.
 	{"backend/winkernel/internal/plan", []string{"state"}},
+	{"backend/winkernel/internal/hnstest", []string{"state", "backend/winkernel/internal/plan"}},
 	{"config", []string{"state", "backend", "field"}},
 	{"config/v1alpha1", []string{"backend", "config", "field"}},
 	{"config/v1alpha2", []string{"backend", "config", "field"}},
