@@ -1,4 +1,3 @@
-// Package winkernel owns the configuration section of the Windows dataplane; the dataplane itself is not part of this release.
 package winkernel
 
 import (

@@ -5,6 +5,8 @@ go 1.26.0
 require github.com/switchyard-net/switchyard v0.0.0
 
 require (
+	github.com/Microsoft/go-winio v0.6.2 // indirect
+	github.com/Microsoft/hnslib v0.1.3 // indirect
 	github.com/beorn7/perks v1.0.1 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/cilium/ebpf v0.22.0 // indirect
@@ -19,6 +21,7 @@ require (
 	github.com/prometheus/client_model v0.6.3 // indirect
 	github.com/prometheus/common v0.72.0 // indirect
 	github.com/prometheus/procfs v0.22.0 // indirect
+	github.com/sirupsen/logrus v1.9.4 // indirect
 	github.com/switchyard-net/switchyard/client v0.1.0 // indirect
 	github.com/tidwall/btree v1.8.2 // indirect
 	github.com/vishvananda/netlink v1.3.1 // indirect

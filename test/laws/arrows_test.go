@@ -75,7 +75,7 @@ var arrows = []arrow{
 	// They are pure, and know nothing of sockets.
 	{"backend/userspace/internal/plan", []string{"state"}},
 	{"backend/userspace/internal/balance", []string{"state", "backend/userspace/internal/plan"}},
-	{"backend/winkernel", []string{"field"}},
+	{"backend/winkernel", []string{"state", "backend", "field"}},
 	// It is pure, and knows nothing of what makes its calls.
 	{"backend/winkernel/internal/plan", []string{"state"}},
 	{"backend/winkernel/internal/hnstest", []string{"state", "backend/winkernel/internal/plan"}},
