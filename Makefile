@@ -19,14 +19,12 @@ BUF     := $(GO) tool -modfile=tools/go.mod buf
 SEEDS   ?= 20
 # What make proof, differential, e2e and test-kernel test: nftables, ebpf, ipvs, iptables (proof: also iptables-legacy and iptables-nft) or userspace.
 DATAPLANE ?= nftables
-# Random histories of make explained.
-HISTORIES ?= 20000
 # How much happens in make proof: 1 is a thousand kills, and half an hour. How long make soak goes on.
 SCALE   ?= 1
 MINUTES ?= 20
 
 .DEFAULT_GOAL := help
-.PHONY: help build proto programs protocols image manifests demo test test-kernel proof-kernel differential-kernel check vuln unit consumer dns bench fuzz tools upstream e2e differential compare explained proof soak clean
+.PHONY: help build proto programs protocols image manifests demo test test-kernel proof-kernel differential-kernel check vuln unit consumer dns bench fuzz tools upstream e2e differential compare explained proof soak histories-windows clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -89,6 +87,16 @@ check: protocols ## Protocols, formatting, vet, staticcheck and go fix
 		if ! out=$$($(GO) fix -diff ./... 2>&1) || [ -n "$$out" ]; then echo "$$out"; echo "fix with: go fix ./... in $$module"; exit 1; fi; \
 	done
 
+# Nothing else builds what is for Windows only.
+check: check-windows
+.PHONY: check-windows
+check-windows:
+	@$(GO) build -modfile=tools/go.mod -o bin/staticcheck honnef.co/go/tools/cmd/staticcheck
+	@set -e; for arch in amd64 arm64; do echo "== go vet and staticcheck for windows/$$arch in backend/winkernel"; \
+		GOOS=windows GOARCH=$$arch $(GO) vet ./backend/winkernel/...; \
+		GOOS=windows GOARCH=$$arch $(CURDIR)/bin/staticcheck ./backend/winkernel/...; \
+	done
+
 vuln: ## Look for known vulnerabilities in what is called (needs a network; VULNDB=file:///path for a copy of the database)
 	@$(GO) build -modfile=tools/go.mod -o bin/govulncheck golang.org/x/vuln/cmd/govulncheck
 	@VULNDB=$(VULNDB) sh scripts/vuln.sh $(CURDIR)/bin/govulncheck $(MODULES)
@@ -145,12 +153,16 @@ differential: upstream ## Compare the fate of packets with upstream kube-proxy, 
 	@echo "== Switchyard and upstream kube-proxy, $(SEEDS) histories"
 	@cd test/e2e && $(GO) test -timeout 60m -run Differential . -seeds $(SEEDS) -dataplane $(DATAPLANE)
 
+histories-windows: ## Play HISTORIES=50000 random histories of a Windows node, whose HNS fails and forgets (on any system)
+	@echo "== a Windows node in $(or $(HISTORIES),50000) random histories"
+	@$(GO) test -count=1 -timeout 2h -run TestHistories ./backend/winkernel -histories $(or $(HISTORIES),50000) -v
+
 compare: build upstream ## Measure beside upstream kube-proxy, at 10,000 services; writes docs/benchmarks/
 	@cd test/e2e && $(GO) run ./compare -switchyard ../../bin/switchyard -out ../../docs/benchmarks
 
 explained: ## Compare the reasons of 'switchyard explain' with the oracle's, in HISTORIES=20000 random histories
-	@echo "== explain and the oracle, $(HISTORIES) histories"
-	@$(GO) test -count=1 -timeout 60m -v -run TestExplanationsAgree ./test/oracle -explained $(HISTORIES)
+	@echo "== explain and the oracle, $(or $(HISTORIES),20000) histories"
+	@$(GO) test -count=1 -timeout 60m -v -run TestExplanationsAgree ./test/oracle -explained $(or $(HISTORIES),20000)
 
 # That of nftables has kube-proxy beside it, if it was built.
 PROOF_PAGE = docs/proof$(if $(filter-out nftables,$(DATAPLANE)),-$(DATAPLANE)).md
