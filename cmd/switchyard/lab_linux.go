@@ -15,15 +15,12 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"github.com/switchyard-net/switchyard/backend/iptables"
-	"github.com/switchyard-net/switchyard/backend/ipvs"
 	"github.com/switchyard-net/switchyard/backend/nftables"
-	"github.com/switchyard-net/switchyard/backend/userspace"
 	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/examples"
 	"github.com/switchyard-net/switchyard/lab"
 	"github.com/switchyard-net/switchyard/lab/inputs"
-	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/dataplanes"
 	"github.com/switchyard-net/switchyard/test/netns"
 	"github.com/switchyard-net/switchyard/test/sockethooks"
 	"github.com/switchyard-net/switchyard/test/topology"
@@ -128,68 +125,15 @@ func (o *labOptions) run(ctx context.Context, stdin io.Reader, stdout, stderr io
 
 // open makes the dataplane of the node under test.
 func (o *labOptions) open(ctx context.Context, l *topology.Lab, log *slog.Logger) (lab.Dataplane, error) {
-	options := nftables.Options{Logger: log}
-	switch config.Mode(o.dataplane) {
-	case config.ModeNFTables:
-		return nftables.New(ctx, options)
-	case config.ModeIPTables:
-		return iptables.New(ctx, iptables.Options{Logger: log})
-	case config.ModeIPVS:
-		return openIPVS(ctx, options)
-	case config.ModeUserspace:
-		return newRelayed(ctx, options)
+	if config.Mode(o.dataplane) != config.ModeEBPF {
+		return dataplanes.Open(ctx, o.dataplane, dataplanes.Options{Logger: log})
 	}
-	pair, err := sockethooks.NewPair(ctx, sockethooks.Of(l), options, new(atomic.Uint64))
+	pair, err := sockethooks.NewPair(ctx, sockethooks.Of(l), nftables.Options{Logger: log}, new(atomic.Uint64))
 	if err != nil {
 		return nil, fmt.Errorf("%w; leave out --dataplane to go without hooks", err)
 	}
 	return pair, nil
 }
-
-// withIPVS is IPVS above nftables.
-type withIPVS struct {
-	*ipvs.Backend
-	base *nftables.Backend
-}
-
-func openIPVS(ctx context.Context, o nftables.Options) (lab.Dataplane, error) {
-	var above atomic.Pointer[ipvs.Backend]
-	o.Elsewhere = func(k state.FrontendKey) bool { b := above.Load(); return b != nil && b.Serves(k) }
-	base, err := nftables.New(ctx, o)
-	if err != nil {
-		return nil, err
-	}
-	b, err := ipvs.New(base, ipvs.Options{Logger: o.Logger, Commit: base.Commit})
-	if err != nil {
-		return nil, errors.Join(err, base.Close())
-	}
-	above.Store(b)
-	return withIPVS{b, base}, nil
-}
-
-// Close implements [lab.Dataplane].
-func (d withIPVS) Close() error { return errors.Join(d.Backend.Close(), d.base.Close()) }
-
-// relayed is a relay with nftables below.
-type relayed struct {
-	*userspace.Backend
-	base *nftables.Backend
-}
-
-func newRelayed(ctx context.Context, o nftables.Options) (*relayed, error) {
-	base, err := nftables.New(ctx, o)
-	if err != nil {
-		return nil, err
-	}
-	relay, err := userspace.New(base, userspace.Options{Logger: o.Logger})
-	if err != nil {
-		return nil, errors.Join(err, base.Close())
-	}
-	return &relayed{relay, base}, nil
-}
-
-// Close closes both.
-func (r *relayed) Close() error { return errors.Join(r.Backend.Close(), r.base.Close()) }
 
 // enterNamespaces returns nil in a process that may make network namespaces. Where only a user namespace gives that right,
 // it runs this program again in one and returns that program's exit code.

@@ -13,6 +13,10 @@ func newLabCommand() *cobra.Command {
 	return onlyOnLinux("lab", "Show what manifests do, in a throw-away node")
 }
 
+func newBenchCommand() *cobra.Command {
+	return onlyOnLinux("bench", "Measure on this machine")
+}
+
 // onlyOnLinux is a command that says why it does nothing here.
 func onlyOnLinux(name, short string) *cobra.Command {
 	return &cobra.Command{

@@ -65,7 +65,7 @@ and shows who answers whom.`,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
-	root.AddCommand(newRunCommand(), newProxyCommand(), newServeCommand(), newApplyCommand(), newExplainCommand(), newLabCommand(), newCleanupCommand(), newConfigCommand(), newVersionCommand())
+	root.AddCommand(newRunCommand(), newProxyCommand(), newServeCommand(), newApplyCommand(), newExplainCommand(), newLabCommand(), newBenchCommand(), newCleanupCommand(), newConfigCommand(), newVersionCommand())
 	asUsage(root)
 	return root
 }

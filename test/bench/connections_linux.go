@@ -40,8 +40,10 @@ type connectionOrder struct {
 type connectionAnswer struct {
 	// Error is why it could not be done, empty otherwise.
 	Error string
-	// P10 is the tenth percentile of what is timed.
-	P10 time.Duration
+	// P10, P50 and P99 are percentiles of what is timed.
+	P10, P50, P99 time.Duration
+	// PerSecond is how often it was done in a second, with all that is not timed.
+	PerSecond float64
 	// Rate is how often it was done in a second, with all that is not timed, when it went fastest. It is 0 if the time was too short.
 	Rate float64
 	// Connections is how many connections were made.
@@ -122,13 +124,14 @@ func (o *connectionOrder) carryOut(times []time.Duration) (a connectionAnswer, e
 			a.Rate, last = max(a.Rate, rateOver/now.Sub(last).Seconds()), now
 		}
 	}
+	a.PerSecond = float64(done) / time.Since(began).Seconds()
 	if err = errors.Join(err, finish()); err != nil {
 		return a, fmt.Errorf("%s to %v: %w", o.Do, o.To, err)
 	}
 	if o.Do != doPing {
 		a.Connections += done
 	}
-	a.P10 = Percentile(times[:done], 10)
+	a.P10, a.P50, a.P99 = Percentile(times[:done], 10), Percentile(times[:done], 50), Percentile(times[:done], 99)
 	return a, nil
 }
 
@@ -311,16 +314,21 @@ func startConnectionWorker(cmd *exec.Cmd, cgroup *os.File, namespaces []*os.File
 }
 
 func (w *connectionWorker) do(ctx context.Context, o connectionOrder) (a connectionAnswer, err error) {
-	if err := ctx.Err(); err != nil {
-		return a, err
-	}
-	if err = w.out.Encode(o); err == nil {
-		err = w.in.Decode(&a)
-	}
-	if err == nil && a.Error != "" {
+	if err = w.ask(ctx, o, &a); err == nil && a.Error != "" {
 		err = errors.New(a.Error)
 	}
 	return a, err
+}
+
+// ask sends an order and waits for the answer.
+func (w *connectionWorker) ask(ctx context.Context, order, answer any) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := w.out.Encode(order); err != nil {
+		return err
+	}
+	return w.in.Decode(answer)
 }
 
 func (w *connectionWorker) close() error { return errors.Join(w.stdin.Close(), w.cmd.Wait()) }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -16,40 +15,13 @@ import (
 	"github.com/switchyard-net/switchyard/backend/ebpf"
 	"github.com/switchyard-net/switchyard/backend/nftables"
 	"github.com/switchyard-net/switchyard/brain"
-	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
-	"github.com/switchyard-net/switchyard/test/netns"
-	"github.com/switchyard-net/switchyard/test/topology"
-)
-
-// The addresses of labs, which are the same in each. No pod of a synthetic cluster has any of them.
-var (
-	labPods   = netip.MustParsePrefix("10.255.0.0/24")
-	labClient = nth(labPods, 10)
-	labServer = nth(labPods, labServerNumber) // the first of the server's addresses, each of which is an endpoint
-	clusterIP = netip.AddrPortFrom(nth(ranges4.services, 1<<18), 80)
-)
-
-// Where the server is in labPods, and where it listens.
-const labServerNumber, labServerPort = 20, 8080
-
-// labDetector is how a node sees which clients are pods.
-var labDetector = state.LocalDetector{ClusterCIDRs: []netip.Prefix{ranges4.pods}}
-
-// The numbers of the namespaces of a lab.
-const (
-	fromPod = iota
-	fromNode
-	ofServer
 )
 
 // ebpfLab is a node with two pods, and so many Services in netfilter.
 type ebpfLab struct {
-	*topology.Lab
-	services   int
-	namespaces []*os.File
-	server     netip.AddrPort
-	serving    *connectionWorker
+	*connectionLab
+	services int
 	// first is the state of the node, and added are more Services. base is nftables and hooks are above it; all are nil without Services.
 	first *state.Update
 	added []*state.Service
@@ -59,18 +31,13 @@ type ebpfLab struct {
 	coldLoad time.Duration
 	// alone are hooks without nftables.
 	alone []*hooks
-	// closers are called in reverse order.
-	closers []func() error
 }
 
 func (l *ebpfLab) close() (err error) {
 	for _, h := range l.alone {
 		err = errors.Join(err, h.close())
 	}
-	for i := range l.closers {
-		err = errors.Join(err, l.closers[len(l.closers)-1-i]())
-	}
-	return err
+	return errors.Join(err, l.connectionLab.close())
 }
 
 func (l *ebpfLab) allHooks() []*hooks {
@@ -81,75 +48,25 @@ func (l *ebpfLab) allHooks() []*hooks {
 }
 
 // newLab makes a lab with so many Services and the one that is measured, or none at all.
-func (b *ebpfBench) newLab(ctx context.Context, services int) (_ *ebpfLab, err error) {
-	l := &ebpfLab{services: services, server: netip.AddrPortFrom(labServer, labServerPort)}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, l.close())
-		}
-	}()
-	if l.Lab, err = topology.New(ctx, topology.Options{NodePodCIDRs: []netip.Prefix{labPods}}); err != nil {
-		return nil, err
-	}
-	l.closers = append(l.closers, l.Close)
-	client, err := l.AddPod(topology.PodOptions{Name: "client", Addrs: []netip.Addr{labClient}})
+func (b *ebpfBench) newLab(ctx context.Context, services int) (*ebpfLab, error) {
+	of, err := newConnectionLab(ctx, b.options.Worker)
 	if err != nil {
 		return nil, err
 	}
-	server, err := l.AddPod(topology.PodOptions{Name: "server", Addrs: serverAddrs()})
+	l := &ebpfLab{connectionLab: of, services: services}
+	if services > 0 {
+		err = b.program(ctx, l)
+	}
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, l.close())
 	}
-	for _, h := range []*topology.Host{fromPod: client, fromNode: l.Node(), ofServer: server} {
-		// Connections of a slice get ports of their own.
-		if err := h.SetSysctls(netns.Sysctl{Path: "net/ipv4/ip_local_port_range", Value: "10000 65000"}, netns.Sysctl{Path: "net/core/somaxconn", Value: "4096"}); err != nil {
-			return nil, err
-		}
-		var ns *os.File
-		if err := h.Do(func() (err error) { ns, err = os.Open("/proc/thread-self/ns/net"); return err }); err != nil {
-			return nil, err
-		}
-		l.namespaces = append(l.namespaces, ns)
-		l.closers = append(l.closers, ns.Close)
-	}
-	if l.serving, err = startConnectionWorker(b.options.Worker(ctx), nil, l.namespaces); err != nil {
-		return nil, err
-	}
-	l.closers = append(l.closers, l.serving.close)
-	listen := netip.AddrPortFrom(netip.IPv4Unspecified(), labServerPort)
-	if _, err := l.serving.do(ctx, connectionOrder{Do: doServe, From: ofServer, To: listen}); err != nil {
-		return nil, err
-	}
-	if services == 0 {
-		return l, nil
-	}
-	return l, b.program(ctx, l)
-}
-
-func serverAddrs() (addrs []netip.Addr) {
-	for i := range measuredEndpoints {
-		addrs = append(addrs, nth(labPods, labServerNumber+i))
-	}
-	return addrs
+	return l, nil
 }
 
 // program loads the Services of a lab.
 func (b *ebpfBench) program(ctx context.Context, l *ebpfLab) (err error) {
-	node := &model.Node{Name: NodeName, Zone: "zone-a", Addresses: l.Node().Addrs[:1], PodCIDRs: []netip.Prefix{labPods}}
-	service := &model.Service{
-		Name:       state.ServiceName{Namespace: "bench", Name: "measured"},
-		Ports:      []model.ServicePort{{Name: "http", Protocol: state.TCP, Port: clusterIP.Port()}},
-		ClusterIPs: []netip.Addr{clusterIP.Addr()},
-	}
-	slice := &model.EndpointSlice{
-		Namespace: service.Name.Namespace, Name: service.Name.Name + "-1", Service: service.Name.Name, Family: state.IPv4,
-		Ports: []model.EndpointPort{{Name: "http", Protocol: state.TCP, Port: labServerPort}},
-	}
-	for _, addr := range serverAddrs() {
-		slice.Endpoints = append(slice.Endpoints, model.Endpoint{Addr: addr, Ready: true, Serving: true, NodeName: NodeName})
-	}
 	config := brain.Config{NodeName: NodeName, LocalDetector: labDetector}
-	if l.first, l.added, err = records(ctx, config, l.services, b.options.Endpoints, node, service, slice); err != nil {
+	if l.first, l.added, err = records(ctx, config, l.services, b.options.Endpoints, measuredObjects(l.Node().Addrs[0], 0)...); err != nil {
 		return err
 	}
 	l.base = &timedBackend{}

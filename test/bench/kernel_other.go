@@ -28,3 +28,13 @@ func EBPF(context.Context, *Reporter, EBPFOptions) error {
 func MeasureConnections(io.Reader, io.Writer) error {
 	return fmt.Errorf("connections: %w", errors.ErrUnsupported)
 }
+
+// Dataplanes fails: network namespaces exist on Linux only.
+func Dataplanes(context.Context, DataplanesOptions) (*DataplaneReport, error) {
+	return nil, fmt.Errorf("benchmark dataplanes: %w", errors.ErrUnsupported)
+}
+
+// HoldDataplane fails: network namespaces exist on Linux only.
+func HoldDataplane(context.Context, io.Reader, io.Writer) error {
+	return fmt.Errorf("dataplane: %w", errors.ErrUnsupported)
+}

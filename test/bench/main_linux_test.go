@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"testing"
@@ -9,10 +10,16 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv(asConnections) == "" {
+	var err error
+	switch {
+	case os.Getenv(asConnections) != "":
+		err = MeasureConnections(os.Stdin, os.Stdout)
+	case os.Getenv(asHolder) != "":
+		err = HoldDataplane(context.Background(), os.Stdin, os.Stdout)
+	default:
 		os.Exit(netns.Main(m))
 	}
-	if err := MeasureConnections(os.Stdin, os.Stdout); err != nil {
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}

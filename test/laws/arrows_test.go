@@ -112,6 +112,7 @@ var arrows = []arrow{
 	{"test/recordtest", []string{"state"}},
 	{"test/netns", nil},
 	{"test/topology", []string{"state", "test/netns"}},
+	{"test/dataplanes", []string{"state", "backend"}},
 	{"test/sockethooks", []string{"backend", "test/topology"}},
 	{"test/loadcheck", []string{"state", "test/probe", "test/oracle", "test/topology"}},
 	{"test/laws", nil},

@@ -1,0 +1,98 @@
+package dataplanes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync/atomic"
+
+	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/backend/iptables"
+	"github.com/switchyard-net/switchyard/backend/ipvs"
+	"github.com/switchyard-net/switchyard/backend/nftables"
+	"github.com/switchyard-net/switchyard/backend/userspace"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// The names of dataplanes. IPTables is whichever variant the node uses. Socket hooks are not here: they need to know whose sockets are the node's.
+const (
+	NFTables       = "nftables"
+	IPTables       = "iptables"
+	IPTablesLegacy = "iptables-legacy"
+	IPTablesNFT    = "iptables-nft"
+	IPVS           = "ipvs"
+	Userspace      = "userspace"
+)
+
+// Dataplane is a backend that holds on to something.
+type Dataplane interface {
+	backend.Backend
+	io.Closer
+}
+
+// Options are what all dataplanes are opened with. The zero value is useful.
+type Options struct {
+	Logger        *slog.Logger
+	LocalDetector state.LocalDetector
+}
+
+// Open opens a dataplane in the calling thread's network namespace. It can be used from any thread afterwards. IPVS and userspace come with nftables below.
+func Open(ctx context.Context, name string, o Options) (Dataplane, error) {
+	base := nftables.Options{Logger: o.Logger, LocalDetector: o.LocalDetector}
+	tables := iptables.Options{Logger: o.Logger, LocalDetector: o.LocalDetector}
+	switch name {
+	case NFTables:
+		return nftables.New(ctx, base)
+	case IPTables:
+		return iptables.New(ctx, tables)
+	case IPTablesLegacy:
+		tables.Variant = iptables.Legacy
+		return iptables.New(ctx, tables)
+	case IPTablesNFT:
+		tables.Variant = iptables.NFT
+		return iptables.New(ctx, tables)
+	case IPVS:
+		return openIPVS(ctx, base)
+	case Userspace:
+		return openUserspace(ctx, base)
+	}
+	return nil, fmt.Errorf("no dataplane is named %q", name)
+}
+
+// pair is a dataplane above another one.
+type pair struct {
+	Dataplane
+	base io.Closer
+}
+
+// Close closes both.
+func (p pair) Close() error { return errors.Join(p.Dataplane.Close(), p.base.Close()) }
+
+func openIPVS(ctx context.Context, o nftables.Options) (Dataplane, error) {
+	var above atomic.Pointer[ipvs.Backend]
+	o.Elsewhere = func(k state.FrontendKey) bool { b := above.Load(); return b != nil && b.Serves(k) }
+	base, err := nftables.New(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	b, err := ipvs.New(base, ipvs.Options{Logger: o.Logger, Commit: base.Commit})
+	if err != nil {
+		return nil, errors.Join(err, base.Close())
+	}
+	above.Store(b)
+	return pair{b, base}, nil
+}
+
+func openUserspace(ctx context.Context, o nftables.Options) (Dataplane, error) {
+	base, err := nftables.New(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	b, err := userspace.New(base, userspace.Options{Logger: o.Logger})
+	if err != nil {
+		return nil, errors.Join(err, base.Close())
+	}
+	return pair{b, base}, nil
+}
