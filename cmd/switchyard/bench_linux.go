@@ -80,7 +80,7 @@ its modules loaded: modprobe ip_vs.`,
 	f.IntVar(&o.Endpoints, "endpoints", 5, "endpoints of each Service")
 	f.StringSliceVar(&o.Names, "dataplanes", bench.DataplaneNames(), "dataplanes to measure")
 	f.IntVar(&o.Rounds, "rounds", 5, "how often each kind of connection is measured")
-	f.DurationVar(&o.Limit, "limit", 3*time.Minute, "how long all may take; dataplanes share what is left of it")
+	f.DurationVar(&o.Limit, "limit", 3*time.Minute, "how long all may take; one dataplane takes no more than half of what is left")
 	f.StringVarP(&o.output, "output", "o", "table", "table or json")
 	f.StringVar(&o.dir, "out", "", "directory for dataplanes.md")
 	return cmd

@@ -42,9 +42,11 @@ func Dataplanes(ctx context.Context, o DataplanesOptions) (_ *DataplaneReport, e
 	defer func() { err = errors.Join(err, b.direct.close()) }()
 	b.report.Direct = worstPaths()
 	for i, name := range o.Names {
-		// Each of those that are left gets as much time as the others.
-		share := time.Until(b.until) / time.Duration(len(o.Names)-i)
-		if err := b.measure(ctx, name, time.Now().Add(share)); err != nil {
+		left := time.Until(b.until)
+		if i < len(o.Names)-1 {
+			left /= 2 // one that is slow leaves something to the others
+		}
+		if err := b.measure(ctx, name, time.Now().Add(left)); err != nil {
 			return nil, err
 		}
 	}
@@ -176,6 +178,7 @@ func (b *dataplaneBench) miss(ctx, limited context.Context, row *DataplaneRow, e
 	if ctx.Err() != nil {
 		return errors.Join(ctx.Err(), err)
 	}
+	row.Programming, row.Paths = Programming{}, Paths{}
 	row.Missing = strings.Join(strings.Fields(err.Error()), " ")
 	if limited.Err() != nil {
 		row.Missing = fmt.Sprintf("there is no time for it within %v", b.options.Limit)
