@@ -70,6 +70,11 @@ func (c *cluster) fill(ctx context.Context) error {
 	if _, err := c.client.Set(ctx, &model.Node{Name: nodeName, Addresses: nodeAddrs, PodCIDRs: podCIDRs}); err != nil {
 		return err
 	}
+	return c.create(ctx, 0, c.options.services)
+}
+
+// create creates the services with the numbers from first to end.
+func (c *cluster) create(ctx context.Context, first, end int) error {
 	numbers := make(chan int)
 	errs := make(chan error, writers)
 	var wg sync.WaitGroup
@@ -78,7 +83,7 @@ func (c *cluster) fill(ctx context.Context) error {
 	for range writers {
 		wg.Go(func() {
 			for i := range numbers {
-				if err := c.create(ctx, i); err != nil {
+				if err := c.createService(ctx, i); err != nil {
 					errs <- err
 					cancel()
 					return
@@ -86,7 +91,7 @@ func (c *cluster) fill(ctx context.Context) error {
 			}
 		})
 	}
-	for i := range c.options.services {
+	for i := first; i < end; i++ {
 		select {
 		case numbers <- i:
 		case <-ctx.Done():
@@ -102,7 +107,7 @@ func (c *cluster) fill(ctx context.Context) error {
 	}
 }
 
-func (c *cluster) create(ctx context.Context, i int) error {
+func (c *cluster) createService(ctx context.Context, i int) error {
 	api := c.client.Kubernetes()
 	service := apicluster.Service(&model.Service{
 		Name: state.ServiceName{Namespace: namespace, Name: name(i)}, ClusterIPs: []netip.Addr{frontend(i).Addr()},

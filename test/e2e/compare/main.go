@@ -1,6 +1,6 @@
 //go:build linux
 
-// Command compare measures upstream kube-proxy, in its nftables mode, and Switchyard on the same cluster, one after the other
+// Command compare measures upstream kube-proxy, in its nftables mode unless -mode says otherwise, and Switchyard on the same cluster, one after the other
 // on the same machine: the time to the first full sync, the time from a change in the API to the kernel, memory, and
 // processor time under steady change. It prints a table, and writes compare.md and compare.json to the directory given.
 package main
@@ -31,6 +31,8 @@ type options struct {
 	starts    int           // if not 0, nothing but the start is measured, so often
 	out       string
 	only      string // the proxy that is measured, empty for both
+	mode      string // of both proxies
+	sizes     string // numbers of services, of modes other than nftables
 }
 
 func main() {
@@ -45,6 +47,8 @@ func main() {
 	flag.IntVar(&o.starts, "starts", 0, "measure only the time to the first full sync, this often, and write nothing")
 	flag.StringVar(&o.out, "out", "../../docs/benchmarks", "directory for compare.md and compare.json")
 	flag.StringVar(&o.only, "only", "", "measure only the proxy whose name begins like this, and write nothing")
+	flag.StringVar(&o.mode, "mode", "nftables", "nftables, or iptables or ipvs, of which compare-MODE.md shows how they grow")
+	flag.StringVar(&o.sizes, "sizes", "10,1000,10000", "numbers of services, of modes other than nftables")
 	flag.Parse()
 	os.Exit(netns.Main(run{&o}))
 }
@@ -69,6 +73,9 @@ func compare(ctx context.Context, o *options) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
+	if o.mode != "nftables" {
+		return compareMode(ctx, o, dir)
+	}
 	c, err := newCluster(ctx, dir, o)
 	if err != nil {
 		return err

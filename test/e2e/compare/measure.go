@@ -30,8 +30,8 @@ type proxy struct {
 }
 
 func upstream(o *options) proxy {
-	return proxy{"kube-proxy v1.36.3, nftables", o.slow, func(c *cluster, n *node, dir string) (*controlplane.Process, error) {
-		return kubeproxy.Start(n.Node(), kubeproxy.Options{Dir: dir, Kubeconfig: c.plane.Kubeconfig(), Node: nodeName, ClusterCIDRs: podCIDRs})
+	return proxy{"kube-proxy v1.36.3, " + o.mode, o.slow, func(c *cluster, n *node, dir string) (*controlplane.Process, error) {
+		return kubeproxy.Start(n.Node(), o.proxyOptions(c, dir))
 	}}
 }
 
@@ -46,8 +46,13 @@ func switchyard(o *options, program string) proxy {
 		if err != nil {
 			return nil, err
 		}
-		return kubeproxy.StartProgram(n.Node(), program, "proxy", kubeproxy.Options{Dir: dir, Kubeconfig: c.plane.Kubeconfig(), Node: nodeName, ClusterCIDRs: podCIDRs})
+		return kubeproxy.StartProgram(n.Node(), program, "proxy", o.proxyOptions(c, dir))
 	}}
+}
+
+// proxyOptions are the configuration of both.
+func (o *options) proxyOptions(c *cluster, dir string) kubeproxy.Options {
+	return kubeproxy.Options{Dir: dir, Kubeconfig: c.plane.Kubeconfig(), Node: nodeName, Mode: o.mode, ClusterCIDRs: podCIDRs}
 }
 
 // measure starts a proxy on a node of its own and takes all figures.
