@@ -26,6 +26,9 @@ const (
 	doRequest    = "request"     // a socket, connect, one byte there and back, reset
 	doPing       = "ping"        // one byte there and back on a connection that stays
 	doServe      = "serve"       // not measured: answer connections from now on
+	doStream     = "stream"      // as many bytes as go, on so many connections at once
+	doDatagrams  = "datagrams"   // UDP: so many on their way at once, which come back
+	doHold       = "hold"        // not measured: so many connections, which stay open until the next order of this kind
 )
 
 // connectionOrder has a worker do something for some time. From is the number of the namespace, of those that the worker was started with.
@@ -34,6 +37,8 @@ type connectionOrder struct {
 	From int
 	To   netip.AddrPort
 	For  time.Duration
+	// Count is of what is done at once.
+	Count int
 }
 
 // connectionAnswer is what came of an order.
@@ -42,12 +47,15 @@ type connectionAnswer struct {
 	Error string
 	// P10, P50 and P99 are percentiles of what is timed.
 	P10, P50, P99 time.Duration
-	// PerSecond is how often it was done in a second, with all that is not timed.
+	// Times is how often it was done, and PerSecond how often in a second, with all that is not timed.
+	Times     int
 	PerSecond float64
 	// Rate is how often it was done in a second, with all that is not timed, when it went fastest. It is 0 if the time was too short.
 	Rate float64
 	// Connections is how many connections were made.
 	Connections int
+	// Bytes is how many were sent.
+	Bytes int64
 }
 
 // connectionTimes is for how many times of one order there is room.
@@ -62,6 +70,7 @@ func MeasureConnections(stdin io.Reader, stdout io.Writer) error {
 	debug.SetGCPercent(-1) // there is nothing to collect, and it would be measured
 	in, out := json.NewDecoder(stdin), json.NewEncoder(stdout)
 	times := make([]time.Duration, connectionTimes)
+	var held []int
 	runtime.LockOSThread() // a thread is in a namespace, and no other one is asked for here
 	for {
 		var o connectionOrder
@@ -70,7 +79,11 @@ func MeasureConnections(stdin io.Reader, stdout io.Writer) error {
 		}
 		var a connectionAnswer
 		err := os.NewSyscallError("setns", unix.Setns(firstFile+o.From, unix.CLONE_NEWNET))
-		if err == nil {
+		switch {
+		case err != nil:
+		case o.Do == doHold:
+			held, err = hold(held, &o)
+		default:
 			a, err = o.carryOut(times)
 		}
 		if err != nil {
@@ -91,7 +104,11 @@ func (o *connectionOrder) carryOut(times []time.Duration) (a connectionAnswer, e
 	to := &unix.SockaddrInet4{Port: int(o.To.Port()), Addr: o.To.Addr().As4()}
 	switch o.Do {
 	case doServe:
-		return a, serveBytes(to)
+		return a, errors.Join(serveBytes(to), serveDatagrams(to))
+	case doStream:
+		return stream(to, o)
+	case doDatagrams:
+		return datagrams(to, o)
 	case doTCPConnect:
 		once = func() (time.Duration, error) { return connectOnce(unix.SOCK_STREAM, to) }
 	case doUDPConnect:
@@ -124,7 +141,7 @@ func (o *connectionOrder) carryOut(times []time.Duration) (a connectionAnswer, e
 			a.Rate, last = max(a.Rate, rateOver/now.Sub(last).Seconds()), now
 		}
 	}
-	a.PerSecond = float64(done) / time.Since(began).Seconds()
+	a.Times, a.PerSecond = done, float64(done)/time.Since(began).Seconds()
 	if err = errors.Join(err, finish()); err != nil {
 		return a, fmt.Errorf("%s to %v: %w", o.Do, o.To, err)
 	}
@@ -272,6 +289,8 @@ func serveOnce(poll, listener int) error {
 func answerByte(fd int) {
 	var b [64]byte
 	n, err := unix.Read(fd, b[:])
+	for ; n > 0 && b[0] == ofStream; n, err = drain(fd) {
+	}
 	if errors.Is(err, unix.EAGAIN) {
 		return
 	}

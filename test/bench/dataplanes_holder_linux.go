@@ -44,7 +44,7 @@ func HoldDataplane(ctx context.Context, stdin io.Reader, stdout io.Writer) (err 
 	if err := in.Decode(&o); err != nil {
 		return nil // the process that gives orders is gone
 	}
-	// The relay of mode userspace needs two for each connection.
+	// The relay of mode userspace takes two for each connection.
 	if err := allowFiles(1 << 12); err != nil {
 		return err
 	}

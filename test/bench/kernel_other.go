@@ -38,3 +38,8 @@ func Dataplanes(context.Context, DataplanesOptions) (*DataplaneReport, error) {
 func HoldDataplane(context.Context, io.Reader, io.Writer) error {
 	return fmt.Errorf("dataplane: %w", errors.ErrUnsupported)
 }
+
+// Userspace fails: the relay runs on Linux only.
+func Userspace(context.Context, *Reporter, UserspaceOptions) (*UserspaceReport, error) {
+	return nil, fmt.Errorf("benchmark userspace: %w", errors.ErrUnsupported)
+}

@@ -99,19 +99,22 @@ func serverAddrs() (addrs []netip.Addr) {
 	return addrs
 }
 
-// measuredObjects are the node, and the Service whose endpoints are the server of a lab, with a NodePort unless that is 0.
+// measuredObjects are the node, and the Service whose endpoints are the server of a lab, with a NodePort and UDP unless that is 0.
 func measuredObjects(node netip.Addr, nodePort uint16) []model.Object {
 	service := &model.Service{
 		Name:       state.ServiceName{Namespace: "bench", Name: "measured"},
 		Ports:      []model.ServicePort{{Name: "http", Protocol: state.TCP, Port: clusterIP.Port(), NodePort: nodePort}},
 		ClusterIPs: []netip.Addr{clusterIP.Addr()},
 	}
+	ports := []model.EndpointPort{{Name: "http", Protocol: state.TCP, Port: labServerPort}}
 	if nodePort != 0 {
 		service.Type = model.TypeNodePort
+		service.Ports = append(service.Ports, model.ServicePort{Name: "udp", Protocol: state.UDP, Port: clusterIP.Port(), NodePort: nodePort})
+		ports = append(ports, model.EndpointPort{Name: "udp", Protocol: state.UDP, Port: labServerPort})
 	}
 	slice := &model.EndpointSlice{
 		Namespace: service.Name.Namespace, Name: service.Name.Name + "-1", Service: service.Name.Name, Family: state.IPv4,
-		Ports: []model.EndpointPort{{Name: "http", Protocol: state.TCP, Port: labServerPort}},
+		Ports: ports,
 	}
 	for _, addr := range serverAddrs() {
 		slice.Endpoints = append(slice.Endpoints, model.Endpoint{Addr: addr, Ready: true, Serving: true, NodeName: NodeName})

@@ -71,11 +71,13 @@ What needs a kernel is measured in a network namespace of its own.`,
 		newBench("churn", "What a node is sent of an hour of a busy cluster", false, bench.Churn),
 		newBenchScalingCommand(),
 		newBenchEBPFCommand(),
+		newBenchUserspaceCommand(),
 		newBenchRelayCommand(),
 		newBenchInternetCommand(),
 		newNodesCommand(),
 		newRelayServeCommand(),
 		newConnectionsCommand(),
+		newHolderCommand(),
 	)
 	return cmd
 }
@@ -172,6 +174,37 @@ func newBenchEBPFCommand() *cobra.Command {
 	return cmd
 }
 
+func newBenchUserspaceCommand() *cobra.Command {
+	var o bench.UserspaceOptions
+	var dir string
+	cmd := &cobra.Command{
+		Use:   "userspace",
+		Short: "The relay of mode userspace beside HAProxy, nftables and direct connections",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := enterNamespaces(); err != nil {
+				return err
+			}
+			self, err := os.Executable()
+			if err != nil {
+				return fmt.Errorf("find this program, to run it for connections: %w", err)
+			}
+			o.Connections = func(ctx context.Context) *exec.Cmd { return exec.CommandContext(ctx, self, benchConnections) }
+			o.Holder = func(ctx context.Context) *exec.Cmd { return exec.CommandContext(ctx, self, benchHolder) }
+			r := bench.NewReporter(cmd.OutOrStdout(), cmd.ErrOrStderr())
+			result, err := bench.Userspace(cmd.Context(), r, o)
+			if err == nil && dir != "" {
+				err = bench.WriteUserspace(dir, result)
+			}
+			return errors.Join(err, r.Close())
+		},
+	}
+	cmd.Flags().IntVar(&o.Rounds, "rounds", 0, "how often everything is measured (default 8)")
+	cmd.Flags().IntVar(&o.Held, "connections", 0, "open connections that memory is measured with (default 10000)")
+	cmd.Flags().StringVar(&dir, "out", "", "directory for userspace.md")
+	return cmd
+}
+
 func newBenchRelayCommand() *cobra.Command {
 	nodes := 0
 	cmd := newBench("relay", "Relays with thousands of nodes: changes, slow nodes, restarts, replicas", false, func(ctx context.Context, r *bench.Reporter, o bench.Options) error {
@@ -214,8 +247,20 @@ func benchRelays(o bench.Options, nodes int) (bench.RelayOptions, error) {
 	}, nil
 }
 
-// The commands that 'bench relay' and 'bench ebpf' run in other processes.
-const benchNodes, benchServe, benchConnections = "relay-nodes", "relay-serve", "connections"
+// The commands that 'bench relay', 'bench ebpf' and 'bench userspace' run in other processes.
+const benchNodes, benchServe, benchConnections, benchHolder = "relay-nodes", "relay-serve", "connections", "dataplane-holder"
+
+func newHolderCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:    benchHolder,
+		Short:  "Program Services, and serve them until stdin ends",
+		Hidden: true,
+		Args:   cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return bench.HoldDataplane(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout())
+		},
+	}
+}
 
 func newConnectionsCommand() *cobra.Command {
 	return &cobra.Command{

@@ -1,0 +1,92 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+)
+
+// UserspaceOptions specify what [Userspace] measures.
+type UserspaceOptions struct {
+	// Rounds is how many slices are measured of everything, and Slice how long each is. Default: 8, 250 ms.
+	Rounds int
+	Slice  time.Duration
+	// Held is the number of open connections that memory is measured with. Default: 10,000.
+	Held int
+	// Connections makes the command that runs [MeasureConnections], Holder the one that runs [HoldDataplane].
+	Connections, Holder func(ctx context.Context) *exec.Cmd
+}
+
+// The ways of connections that are compared with the relay.
+const (
+	wayDirect  = "direct"   // to the pod
+	wayKernel  = "nftables" // by cluster IP, translated by the kernel
+	wayRelay   = "userspace"
+	wayHAProxy = "haproxy"
+)
+
+// userspaceRows are the rows of the table, in this order.
+var userspaceRows = []struct{ name, title string }{
+	{"connections", "connections in a second"},
+	{"request-p50", "request, p50, µs"},
+	{"request-p99", "request, p99, µs"},
+	{"ping-p50", "ping, p50, µs"},
+	{"ping-p99", "ping, p99, µs"},
+	{"request-cpu", "processor time of the relay for a connection, µs"},
+	{"ping-cpu", "... for a byte there and back, µs"},
+	{"stream-cpu", "... for a gigabyte of 100 streams, ms"},
+	{"stream-1", "one stream, Gbit/s"},
+	{"stream-100", "100 streams, Gbit/s"},
+	{"memory-idle", "memory without connections, MiB"},
+	{"memory-held", "memory with so many open connections, MiB"},
+	{"datagrams", "UDP packets there and back in a second"},
+}
+
+const userspaceText = `# The relay beside HAProxy
+
+Written by ` + "`bench userspace --out docs/benchmarks`" + ` (%d CPUs, %s, %s, load average %s before and %s after; %s). One run; everything in network namespaces of
+one machine, with the clients and the server beside what is measured.
+
+%s
+- **direct** goes to the pod itself, **nftables** to a cluster IP that the kernel translates, **userspace** to one that the relay of [mode userspace](../userspace.md) serves, and
+  **haproxy** to HAProxy in TCP mode, with a thread for each CPU and splicing, on the node of nftables, so that the kernel tracks its connections as it tracks the relay's.
+- **connections** is how many %d clients make: a connection, a byte there and back, and a reset. **request** is the time of that for one client, **ping** that of a byte there and
+  back on a connection that stays.
+- **Processor time** is that of the process, in user mode and in the kernel: what else runs on the machine adds nothing to it.
+- **memory** is the resident memory of the process; %d connections are open. That of the kernel's sockets is not in it.
+- UDP packets are of one flow with 32 on their way at a time.
+- Each figure is that of the best of %d slices of %s ms, which take turns: what else runs on the machine only makes it worse.
+`
+
+// WriteUserspace writes the results of [Userspace] to a directory, as userspace.md.
+func WriteUserspace(dir string, u *UserspaceReport) error {
+	t := table("", wayDirect, wayKernel, wayRelay, wayHAProxy)
+	for _, row := range userspaceRows {
+		cells := []string{row.title}
+		for _, way := range []string{wayDirect, wayKernel, wayRelay, wayHAProxy} {
+			text := ""
+			if v, ok := u.Values[row.name+"/"+way]; ok {
+				text = readable(v)
+			}
+			cells = append(cells, text)
+		}
+		t.row(cells...)
+	}
+	text := fmt.Sprintf(userspaceText, runtime.NumCPU(), runtime.Version(), time.Now().UTC().Format(time.DateOnly), u.LoadBefore, u.LoadAfter,
+		strings.TrimSpace(u.HAProxy), t, u.Clients, u.Held, u.Rounds, readable(Milliseconds(u.Slice)))
+	return errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "userspace.md"), []byte(text), 0o644))
+}
+
+// UserspaceReport is what [Userspace] has measured: values by what and way, such as "ping-p50/haproxy".
+type UserspaceReport struct {
+	Values                         map[string]float64
+	HAProxy, LoadBefore, LoadAfter string
+	Clients, Held, Rounds          int
+	Slice                          time.Duration
+}
