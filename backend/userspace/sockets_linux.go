@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"runtime"
 	"sync"
 	"syscall"
@@ -18,8 +19,11 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// maker opens sockets in the network namespace in which it was made, whichever thread asks. Some are always there already.
+// maker opens sockets in the network namespace in which it was made, whichever thread asks.
 type maker struct {
+	// direct is set if that is the namespace of the whole process: then the thread that asks opens the socket. Otherwise threads of the maker do, ahead of
+	// time, but each socket costs a switch to one.
+	direct  bool
 	ready   map[plan.Kind]chan made
 	stop    chan struct{}
 	running sync.WaitGroup
@@ -47,6 +51,9 @@ func newMaker() (*maker, error) {
 	}
 	defer ns.Close()
 	m := &maker{ready: map[plan.Kind]chan made{}, stop: make(chan struct{})}
+	if m.direct, err = ofAllThreads(ns); err != nil || m.direct {
+		return m, err
+	}
 	for _, k := range kinds {
 		m.ready[k] = make(chan made, madeAhead)
 	}
@@ -87,14 +94,30 @@ func (m *maker) run(ns *os.File, k plan.Kind, entered chan<- error) {
 
 // enter moves the calling thread into a network namespace. Mostly it is in it already, and needs no right for that.
 func enter(ns *os.File) error {
-	var want, have unix.Stat_t
-	if err := errors.Join(unix.Fstat(int(ns.Fd()), &want), unix.Stat("/proc/thread-self/ns/net", &have)); err != nil {
+	if same, err := sameNamespace(ns, "/proc/thread-self/ns/net"); same || err != nil {
 		return err
 	}
-	if want.Ino == have.Ino && want.Dev == have.Dev {
-		return nil
-	}
 	return os.NewSyscallError("setns", unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET))
+}
+
+// ofAllThreads reports whether all threads of this process are in a namespace: then so are those that come. One that has left it, as tests have them,
+// may be any, also the first.
+func ofAllThreads(ns *os.File) (bool, error) {
+	paths, err := filepath.Glob("/proc/self/task/*/ns/net")
+	for _, path := range paths {
+		same, err := sameNamespace(ns, path)
+		if !same && !errors.Is(err, unix.ENOENT) { // else the thread has just ended
+			return false, err
+		}
+	}
+	return len(paths) > 0, err
+}
+
+// sameNamespace reports whether a path leads to a namespace.
+func sameNamespace(ns *os.File, path string) (bool, error) {
+	var want, have unix.Stat_t
+	err := errors.Join(unix.Fstat(int(ns.Fd()), &want), unix.Stat(path, &have))
+	return err == nil && want.Ino == have.Ino && want.Dev == have.Dev, err
 }
 
 func (m *maker) close() {
@@ -117,6 +140,9 @@ func (m *maker) close() {
 
 // socket returns a new socket.
 func (m *maker) socket(k plan.Kind) (int, error) {
+	if m.direct {
+		return openSocket(k)
+	}
 	select {
 	case s := <-m.ready[k]:
 		return s.fd, s.err
@@ -273,7 +299,8 @@ func (s *socket) reset() {
 	})
 }
 
-// prepare sets what all TCP sockets of the relay have: nothing is held back to be sent with more, and an end that is gone is noticed.
+// prepare sets what all TCP sockets of the relay have: nothing is held back to be sent with more, and an end that is gone is noticed. Sockets that are
+// accepted have it of their listener.
 func prepare(fd int) error {
 	return errors.Join(
 		unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1),

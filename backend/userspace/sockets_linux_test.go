@@ -5,7 +5,54 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/switchyard-net/switchyard/test/netns"
 )
+
+// TestSocketsAreOfTheNamespace: whichever goroutine asks, sockets are of the network namespace in which the maker was made: that of the process, where no
+// thread of its own is needed, or another one.
+func TestSocketsAreOfTheNamespace(t *testing.T) {
+	ns, err := netns.New()
+	if err != nil {
+		t.Skip(err)
+	}
+	defer ns.Close()
+	cookie := func(fd int, err error) uint64 {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(fd)
+		c, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+		if err != nil {
+			t.Skip(err)
+		}
+		return c
+	}
+	inside := func(fn func() error) error { return fn() }
+	for name, do := range map[string]func(func() error) error{"of the process": inside, "another": ns.Do} {
+		var m *maker
+		var want uint64
+		err := do(func() (err error) {
+			fd, err := openSocket(kinds[0])
+			want = cookie(fd, err)
+			m, err = newMaker()
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.direct != (name == "of the process") {
+			t.Errorf("%s: sockets are made directly: %v", name, m.direct)
+		}
+		for _, k := range kinds {
+			if got := cookie(m.socket(k)); got != want {
+				t.Errorf("%s: a socket for %v is of the namespace %d, want %d", name, k, got, want)
+			}
+		}
+		m.close()
+	}
+}
 
 // TestMakerCloses: no socket is left of a maker that was in use until it was closed.
 func TestMakerCloses(t *testing.T) {
@@ -16,10 +63,15 @@ func TestMakerCloses(t *testing.T) {
 		}
 		return len(list)
 	}
+	ns, err := netns.New()
+	if err != nil {
+		t.Skip(err)
+	}
+	defer ns.Close()
 	before := open()
 	for range 50 {
-		m, err := newMaker()
-		if err != nil {
+		var m *maker
+		if err := ns.Do(func() (err error) { m, err = newMaker(); return err }); err != nil {
 			t.Fatal(err)
 		}
 		for _, k := range kinds {

@@ -29,6 +29,10 @@ func (r *relay) addStreams(kind plan.Kind, class plan.Class, at, frontend netip.
 	if err != nil {
 		return err
 	}
+	if err := s.control(prepare); err != nil {
+		s.file.Close()
+		return err
+	}
 	r.streams = append(r.streams, &streamListener{kind, class, at, frontend, s})
 	return nil
 }
@@ -129,12 +133,9 @@ func (r *relay) serve(l *streamListener, fd int, peer netip.AddrPort) {
 		return
 	}
 	dst := l.frontend
-	err = client.control(func(fd int) (err error) {
-		if !dst.IsValid() {
-			dst, err = destination(fd, l.kind.Family)
-		}
-		return errors.Join(err, prepare(fd))
-	})
+	if !dst.IsValid() {
+		err = client.control(func(fd int) (err error) { dst, err = destination(fd, l.kind.Family); return err })
+	}
 	if err != nil || dst == l.at {
 		// It was not translated: somebody has connected to the relay itself.
 		client.reset()
