@@ -41,14 +41,15 @@ programs: ## Compile the eBPF programs (clang-14 and libbpf-dev of Debian 12)
 	@echo "== go generate ./backend/ebpf/..."
 	@$(GO) generate ./backend/ebpf/...
 
-image: ## Build bin/switchyard-image.tar, an OCI image for amd64 and arm64 (IMAGE=registry/name, VERSION=tag)
+image: ## Build bin/switchyard-image.tar, an OCI image for amd64 and arm64 (IMAGE=registry/name, VERSION=tag, FLAVOUR=iptables for that mode)
+	@case "$(FLAVOUR)" in ""|iptables) ;; *) echo "FLAVOUR=$(FLAVOUR): leave it out, or set it to iptables" >&2; exit 1;; esac
 	@set -e; for arch in amd64 arm64; do \
 		echo "== build bin/$$arch/switchyard $(VERSION)"; \
 		CGO_ENABLED=0 GOOS=linux GOARCH=$$arch $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/$$arch/switchyard ./cmd/switchyard; \
 	done
-	@echo "== write bin/switchyard-image.tar, $(IMAGE):$(VERSION)"
+	@echo "== write bin/switchyard-image.tar, $(IMAGE):$(VERSION)$(if $(FLAVOUR),-$(FLAVOUR))"
 	@cd deploy && SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct 2>/dev/null || echo 0)} $(GO) run ./cmd/image \
-		-o ../bin/switchyard-image.tar -name $(IMAGE):$(VERSION) ../bin/amd64/switchyard ../bin/arm64/switchyard
+		-o ../bin/switchyard-image.tar -name $(IMAGE):$(VERSION)$(if $(FLAVOUR),-$(FLAVOUR) -iptables -cache ../.cache/debian) ../bin/amd64/switchyard ../bin/arm64/switchyard
 
 # -count=1: a result that is kept does not notice that a manifest has changed, for they are outside of the module.
 manifests: ## Check the image, the chart and the manifests in deploy/ with the code of the programs that read them (compiles it once)

@@ -1,4 +1,5 @@
-// Package ociimage writes a container image that holds one static binary, for several platforms, without a container engine.
+// Package ociimage writes a container image that holds one static binary, and programs that it runs if there are any, for several platforms, without a
+// container engine.
 //
 // The archive is an OCI image layout (image-spec 1.1) as a tar file, and a docker archive at the same time. The same binaries and options
 // make the same archive, byte for byte: every list is sorted, and every time is that of the options.
@@ -44,6 +45,11 @@ type Options struct {
 	Labels map[string]string
 	// Created is the time of the image and of all files in it. Default: the beginning of 1970.
 	Created time.Time
+	// Programs are what the program runs, as a layer below it for each architecture: a tar file with directories in it. Without them, the image has
+	// the program and nothing else. They must be found in /usr/sbin.
+	Programs map[string][]byte
+	// ProgramsAre says in a few words what they are, for the image's history.
+	ProgramsAre string
 }
 
 // fullName is a name as containerd and the kubelet store it: a registry (or localhost), a path and a tag.
@@ -138,25 +144,41 @@ func imageOf(exe []byte, p *v1.Platform, o Options, version string) (v1.Image, e
 	if err != nil {
 		return nil, err
 	}
-	l, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(files)), nil },
-		tarball.WithMediaType(types.OCILayer))
-	if err != nil {
+	created := v1.Time{Time: o.Created}
+	var layers []mutate.Addendum
+	add := func(content []byte, by string) error {
+		l, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(content)), nil },
+			tarball.WithMediaType(types.OCILayer))
+		layers = append(layers, mutate.Addendum{Layer: l, History: v1.History{Created: created, CreatedBy: by}})
+		return err
+	}
+	path := "/usr/local/bin:/"
+	if o.Programs != nil {
+		programs, ok := o.Programs[p.Architecture]
+		if !ok {
+			return nil, fmt.Errorf("there is no layer of programs for %s", p)
+		}
+		if err := add(programs, o.ProgramsAre); err != nil {
+			return nil, err
+		}
+		path = "/usr/local/bin:/usr/sbin:/"
+	}
+	if err := add(files, "one static binary"); err != nil {
 		return nil, err
 	}
 	labels := map[string]string{"org.opencontainers.image.version": version}
 	maps.Copy(labels, o.Labels)
-	created := v1.Time{Time: o.Created}
 	image, err := mutate.ConfigFile(mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON), &v1.ConfigFile{
 		Architecture: p.Architecture, OS: p.OS, Created: created,
 		Config: v1.Config{
-			User: "0:0", Env: []string{"PATH=/usr/local/bin:/"}, Entrypoint: []string{Binary}, WorkingDir: "/", Labels: labels,
+			User: "0:0", Env: []string{"PATH=" + path}, Entrypoint: []string{Binary}, WorkingDir: "/", Labels: labels,
 		},
 		RootFS: v1.RootFS{Type: "layers"},
 	})
 	if err != nil {
 		return nil, err
 	}
-	return mutate.Append(image, mutate.Addendum{Layer: l, History: v1.History{Created: created, CreatedBy: "one static binary"}})
+	return mutate.Append(image, layers...)
 }
 
 // dockerImage is the item of a docker archive for an image that is in an image layout. An engine whose images are of one platform gets

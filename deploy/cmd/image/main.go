@@ -3,6 +3,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -11,18 +12,21 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/switchyard-net/switchyard/deploy/debian"
 	"github.com/switchyard-net/switchyard/deploy/ociimage"
 )
 
 func main() {
 	out := flag.String("o", "", "file to write")
 	name := flag.String("name", "", "name and tag of the image, such as localhost/switchyard:v1.2.3")
+	iptables := flag.Bool("iptables", false, "put both variants of iptables into the image, from packages of Debian, for mode iptables")
+	cache := flag.String("cache", "", "directory that packages are kept in; needed with -iptables")
 	flag.Usage = func() {
 		fmt.Fprintln(flag.CommandLine.Output(), "usage: image -o FILE -name NAME:TAG EXECUTABLE...\nSOURCE_DATE_EPOCH is the time of the image, in seconds since 1970.")
 		flag.PrintDefaults()
 	}
 	flag.Parse()
-	digest, err := build(*out, *name, flag.Args())
+	digest, err := build(*out, *name, *iptables, *cache, flag.Args())
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "image: %v\n", err)
 		os.Exit(1)
@@ -31,9 +35,12 @@ func main() {
 }
 
 // build writes the archive, under its name only once it is complete.
-func build(out, name string, executables []string) (digest string, err error) {
+func build(out, name string, iptables bool, cache string, executables []string) (digest string, err error) {
 	if out == "" {
 		return "", errors.New("say which file to write with -o")
+	}
+	if iptables && cache == "" {
+		return "", errors.New("say with -cache where to keep packages")
 	}
 	o := ociimage.Options{Name: name, Labels: map[string]string{
 		"org.opencontainers.image.title":       "switchyard",
@@ -55,6 +62,14 @@ func build(out, name string, executables []string) (digest string, err error) {
 			return "", err
 		}
 		contents = append(contents, content)
+	}
+	if iptables {
+		o.Programs, o.ProgramsAre = map[string][]byte{}, "iptables 1.8.9, legacy and nft, of Debian 12"
+		for _, arch := range []string{"amd64", "arm64"} {
+			if o.Programs[arch], err = debian.IPTables(context.Background(), arch, cache, o.Created); err != nil {
+				return "", fmt.Errorf("iptables for %s: %w", arch, err)
+			}
+		}
 	}
 	partial := out + ".partial"
 	f, err := os.Create(partial)
