@@ -41,10 +41,11 @@ type condition struct {
 	Op              string
 }
 
-// The profiles: that of all modes but ebpf, and that of mode ebpf.
+// The profiles: that of most modes, and those of modes ebpf and iptables.
 const (
-	profileFile     = "../../seccomp/switchyard.json"
-	ebpfProfileFile = "../../seccomp/switchyard-ebpf.json"
+	profileFile         = "../../seccomp/switchyard.json"
+	ebpfProfileFile     = "../../seccomp/switchyard-ebpf.json"
+	iptablesProfileFile = "../../seccomp/switchyard-iptables.json"
 )
 
 func readProfile(t *testing.T) *profile { return readProfileFile(t, profileFile) }
@@ -200,14 +201,27 @@ func TestProfileNamesSystemCalls(t *testing.T) {
 	}
 }
 
-// TestProfileOfModeEBPF has one rule more than the other, and is the same otherwise.
-func TestProfileOfModeEBPF(t *testing.T) {
-	usual, other := readProfile(t), readProfileFile(t, ebpfProfileFile)
-	last := len(other.Syscalls) - 1
-	if !reflect.DeepEqual(other.Syscalls[:last], usual.Syscalls) || !slices.Equal(other.Architectures, usual.Architectures) || other.DefaultErrnoRet != usual.DefaultErrnoRet {
-		t.Errorf("%s is not %s with a rule behind it", ebpfProfileFile, profileFile)
-	}
-	if more := other.Syscalls[last].Names; !slices.Equal(more, []string{"bpf", "fstatfs", "open_by_handle_at"}) {
-		t.Errorf("it also has %v", more)
+// TestProfilesOfModes: those of modes ebpf and iptables have one rule more than the usual one, and are the same otherwise.
+func TestProfilesOfModes(t *testing.T) {
+	usual := readProfile(t)
+	numbers := syscallNumbers(t, "amd64")
+	for file, want := range map[string][]string{
+		ebpfProfileFile:     {"bpf", "fstatfs", "open_by_handle_at"},
+		iptablesProfileFile: {"access", "alarm", "getuid", "pidfd_open", "pidfd_send_signal", "pselect6", "wait4", "waitid"},
+	} {
+		other := readProfileFile(t, file)
+		last := len(other.Syscalls) - 1
+		if !reflect.DeepEqual(other.Syscalls[:last], usual.Syscalls) || !slices.Equal(other.Architectures, usual.Architectures) || other.DefaultErrnoRet != usual.DefaultErrnoRet {
+			t.Errorf("%s is not %s with a rule behind it", file, profileFile)
+		}
+		more := other.Syscalls[last].Names
+		if !slices.Equal(more, want) {
+			t.Errorf("%s also has %v", file, more)
+		}
+		for _, name := range more {
+			if _, known := numbers[name]; !known {
+				t.Errorf("%s: no system call is named %s", file, name)
+			}
+		}
 	}
 }

@@ -9,8 +9,13 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 
+{{- /* Mode iptables runs programs, which the flavour iptables of the image has. */}}
 {{- define "switchyard.image" -}}
-{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{ eq (include "switchyard.mode" .) "iptables" | ternary "-iptables" "" }}
+{{- end }}
+
+{{- define "switchyard.mode" -}}
+{{- .Values.config.mode | default "nftables" }}
 {{- end }}
 
 {{- /* The port of an address and port, which may be [::]:10256. */}}
@@ -89,13 +94,19 @@ true
 {{- end }}
 {{- end }}
 
-{{- /* The capabilities of the container that programs the node: those of the values, and what mode ebpf takes beside them. */}}
-{{- define "switchyard.capabilities" -}}
-{{- $all := .Values.capabilities }}
-{{- if eq (.Values.config.mode | default "") "ebpf" }}
-{{- $all = concat $all (list "BPF" "PERFMON" "DAC_READ_SEARCH") | uniq }}
+{{- /* The capabilities of the container that programs the node, as a list in JSON: those of the values, and what the mode takes beside them. */}}
+{{- define "switchyard.capabilityList" -}}
+{{- $more := dict "ebpf" (list "BPF" "PERFMON" "DAC_READ_SEARCH") "iptables" (list "NET_RAW") }}
+{{- concat .Values.capabilities (get $more (include "switchyard.mode" .) | default list) | uniq | toJson }}
 {{- end }}
-{{- toYaml $all }}
+
+{{- define "switchyard.capabilities" -}}
+{{- include "switchyard.capabilityList" . | fromJsonArray | toYaml }}
+{{- end }}
+
+{{- /* Whether the lock of iptables-legacy is needed. */}}
+{{- define "switchyard.locksIPTables" -}}
+{{- if has "NET_RAW" (include "switchyard.capabilityList" . | fromJsonArray) }}true{{ end }}
 {{- end }}
 
 {{- define "switchyard.kubeconfig" -}}
