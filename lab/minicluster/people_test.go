@@ -135,7 +135,9 @@ func TestPodsOfTheNodesNetwork(t *testing.T) {
 		}
 	}
 	c := mustBuild(t, proxy,
-		agent("amd", func(s *corev1.PodSpec) { s.NodeSelector = map[string]string{"kubernetes.io/arch": "amd64", "pool": "edge"} }),
+		agent("amd", func(s *corev1.PodSpec) {
+			s.NodeSelector = map[string]string{"kubernetes.io/arch": "amd64", "pool": "edge"}
+		}),
 		agent("arm", affine(corev1.NodeSelectorRequirement{Key: "kubernetes.io/arch", Operator: corev1.NodeSelectorOpIn, Values: []string{"arm64"}})),
 		agent("win", func(s *corev1.PodSpec) { s.NodeSelector = map[string]string{"kubernetes.io/os": "windows"} }))
 	want := []string{"amd-here", "amd-there", "proxy-1", "proxy-2"}
