@@ -20,6 +20,7 @@ type knownKind struct {
 }
 
 var knownKinds = map[string]knownKind{
+	//lint:ignore SA1019 people still write them by hand
 	"Endpoints":             {"v1", reflect.TypeFor[corev1.Endpoints]()},
 	"Namespace":             {"v1", reflect.TypeFor[corev1.Namespace]()},
 	"Node":                  {"v1", reflect.TypeFor[corev1.Node]()},

@@ -146,6 +146,7 @@ func Build(objs []runtime.Object, opts Options) (*Cluster, error) {
 	b := &builder{opts: opts, pods: newPodAllocator(opts.Nodes), hostPorts: make(map[hostPort]string)}
 	b.addNodes()
 	var services []clusterService
+	//lint:ignore SA1019 people still write them by hand
 	var mirrored []*corev1.Endpoints
 	for _, obj := range objs {
 		switch o := obj.(type) {
@@ -155,6 +156,7 @@ func Build(objs []runtime.Object, opts Options) (*Cluster, error) {
 			services = append(services, clusterService{withNamespace(o.DeepCopy()), o})
 		case *discoveryv1.EndpointSlice:
 			b.addSlice(o)
+		//lint:ignore SA1019 people still write them by hand
 		case *corev1.Endpoints:
 			mirrored = append(mirrored, o)
 		case *corev1.Pod, *appsv1.Deployment, *appsv1.ReplicaSet, *appsv1.StatefulSet, *appsv1.DaemonSet, *corev1.ReplicationController:

@@ -1,5 +1,7 @@
 package minicluster
 
+//lint:file-ignore SA1019 People still write Endpoints by hand.
+
 import (
 	"fmt"
 	"slices"

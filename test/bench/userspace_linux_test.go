@@ -14,7 +14,7 @@ import (
 func TestUserspace(t *testing.T) {
 	var lines, table bytes.Buffer
 	r := NewReporter(&lines, &table)
-	u, err := Userspace(t.Context(), r, UserspaceOptions{Rounds: 1, Slice: 5 * time.Millisecond, Held: 20, Connections: connections, Holder: holding})
+	u, err := Userspace(t.Context(), r, UserspaceOptions{Rounds: 1, Slice: 100 * time.Millisecond, Held: 20, Connections: connections, Holder: holding})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +43,7 @@ func TestUserspace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, part := range []string{"| 100 streams, Gbit/s", "| UDP packets", "20 connections are open", "1 slices of 5.00 ms"} {
+	for _, part := range []string{"| 100 streams, Gbit/s", "| UDP packets", "20 connections are open", "1 slices of 100 ms"} {
 		if !strings.Contains(string(text), part) {
 			t.Errorf("userspace.md does not have %q:\n%s", part, text)
 		}
