@@ -149,11 +149,12 @@ func nothing(in *inputs.Set, l *inputs.Loaded) error {
 	if len(l.Errs) > 0 {
 		return nil
 	}
-	text := fmt.Sprintf("%s: there is nothing to run: no Service and no workload", in)
+	var text strings.Builder
+	fmt.Fprintf(&text, "%s: there is nothing to run: no Service and no workload", in)
 	for _, n := range l.Notes {
-		text += "\n  " + n
+		text.WriteString("\n  " + n)
 	}
-	return errors.New(text)
+	return errors.New(text.String())
 }
 
 // view is one round of calls.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/switchyard-net/switchyard/backend/winkernel/internal/hnstest"
 	"github.com/switchyard-net/switchyard/backend/winkernel/internal/plan"
@@ -199,9 +200,9 @@ func (j *judge) healthChecked(key state.FrontendKey) bool {
 }
 
 func (r *run) dump() string {
-	text := ""
+	var text strings.Builder
 	for _, line := range r.hns.Dump() {
-		text += line + "\n"
+		text.WriteString(line + "\n")
 	}
-	return text
+	return text.String()
 }

@@ -144,13 +144,13 @@ func (r *DataplaneReport) WriteTables(w io.Writer) error {
 			add(row.Dataplane, short(row.Services), &row.Paths)
 		}
 	}
-	missing := ""
+	var missing strings.Builder
 	for _, row := range r.Rows {
 		if row.Missing != "" {
-			missing += fmt.Sprintf("| %s | %s | %s |\n", row.Dataplane, short(row.Services), row.Missing)
+			fmt.Fprintf(&missing, "| %s | %s | %s |\n", row.Dataplane, short(row.Services), row.Missing)
 		}
 	}
-	_, err := fmt.Fprintf(w, "%s%s\n%s", programming, missing, connections)
+	_, err := fmt.Fprintf(w, "%s%s\n%s", programming, missing.String(), connections)
 	return err
 }
 

@@ -342,7 +342,8 @@ func (h *HNS) describe(lb *plan.LoadBalancer) string {
 		addrs = append(addrs, fmt.Sprint(h.endpoints[id].Addrs))
 	}
 	slices.Sort(addrs)
-	text := fmt.Sprintf("%s port %d", strings.Join(addrs, " "), lb.Mappings[0].Internal)
+	var text strings.Builder
+	fmt.Fprintf(&text, "%s port %d", strings.Join(addrs, " "), lb.Mappings[0].Internal)
 	for _, flag := range []struct {
 		has  bool
 		name string
@@ -351,11 +352,11 @@ func (h *HNS) describe(lb *plan.LoadBalancer) string {
 		{lb.Mappings[0].MapFlags&plan.MapVIPExternalIP != 0, "external"}, {lb.Mappings[0].Distribution == plan.DistributeBySourceIP, "affinity"},
 	} {
 		if flag.has {
-			text += " " + flag.name
+			text.WriteString(" " + flag.name)
 		}
 	}
 	if lb.SourceVIP.IsValid() {
-		text += fmt.Sprintf(" source=%v", lb.SourceVIP)
+		fmt.Fprintf(&text, " source=%v", lb.SourceVIP)
 	}
-	return text
+	return text.String()
 }
