@@ -139,7 +139,7 @@ func join(buf candidates, here location, family state.Family, parts []part) cand
 	for _, part := range parts {
 		for i := range part.slice.Endpoints {
 			ep := &part.slice.Endpoints[i]
-			if unusableEndpoint(ep, family) == "" {
+			if familyOf(ep.Addr) == family && model.Special(ep.Addr) == "" {
 				buf = append(buf, candidate{netip.AddrPortFrom(ep.Addr, part.port), here.traitsOf(ep)})
 			}
 		}
@@ -151,17 +151,6 @@ func join(buf candidates, here location, family state.Family, parts []part) cand
 		return cmp.Compare(b.is, a.is) // The winner first, for CompactFunc keeps the first.
 	})
 	return slices.CompactFunc(buf, func(a, b candidate) bool { return a.addr == b.addr })
-}
-
-// unusableEndpoint returns why no service of family can have ep, empty if one can.
-func unusableEndpoint(ep *model.Endpoint, family state.Family) Reason {
-	switch {
-	case familyOf(ep.Addr) != family:
-		return OtherFamily
-	case model.Special(ep.Addr) != "":
-		return Special
-	}
-	return ""
 }
 
 // selection is which endpoints a traffic policy takes: those whose traits in mask are exactly want.

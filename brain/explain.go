@@ -245,10 +245,8 @@ func (e *Explanation) port(c *claim, fits bool, here location, from *supply, par
 	for _, part := range parts {
 		for i := range part.slice.Endpoints {
 			ep := &part.slice.Endpoints[i]
-			at := EndpointReasons{Addr: netip.AddrPortFrom(ep.Addr, part.port), Slice: part.slice, Endpoint: ep, Unusable: unusableEndpoint(ep, c.family)}
-			if at.Unusable == "" {
-				at.judge(here.traitsOf(ep), fits, noted, eps, by)
-			}
+			at := EndpointReasons{Addr: netip.AddrPortFrom(ep.Addr, part.port), Slice: part.slice, Endpoint: ep}
+			at.judge(here.traitsOf(ep), c.family, noted, eps, by)
 			r.Endpoints = append(r.Endpoints, at)
 		}
 	}
@@ -261,11 +259,15 @@ func (e *Explanation) port(c *claim, fits bool, here location, from *supply, par
 	e.Ports = append(e.Ports, r)
 }
 
-// judge notes why an endpoint with these traits was not chosen from eps.
-func (r *EndpointReasons) judge(is traits, fits bool, noted map[netip.AddrPort]bool, eps candidates, by choice) {
+// judge notes why an endpoint with these traits is not among eps, or was not chosen from them.
+func (r *EndpointReasons) judge(is traits, family state.Family, noted map[netip.AddrPort]bool, eps candidates, by choice) {
 	i, found := slices.BinarySearchFunc(eps, r.Addr, func(c candidate, at netip.AddrPort) int { return c.addr.Compare(at) })
 	switch {
-	case !fits || !found:
+	case !found && familyOf(r.Addr.Addr()) != family:
+		r.Unusable = OtherFamily
+	case !found && model.Special(r.Addr.Addr()) != "":
+		r.Unusable = Special
+	case !found:
 		r.Unusable = NoRoom
 	case eps[i].is != is || noted[r.Addr]:
 		r.Unusable = Duplicate

@@ -315,7 +315,7 @@ func (v *view) wayBack(a *Answer, c Connection, h held, m state.Masquerade) {
 		if e.Addr.Addr() == c.Src {
 			hairpins++
 		}
-		if e.Node != v.node.Name && !e.Masqueraded {
+		if e.Node != v.node.Name && !e.Masqueraded && !slices.Contains(v.local, e.Addr.Addr()) {
 			remote++
 		}
 	}
@@ -348,14 +348,14 @@ func (v *view) wayBack(a *Answer, c Connection, h held, m state.Masquerade) {
 	}
 	here := c.Class == Node || c.Src.IsValid() && v.workloads.isOn(c.Src, v.node.Name) || admits(v.node.PodCIDRs, c.Src)
 	switch {
-	case remote == 0 && masqueraded == 0 && host == 0 && !here:
+	case remote == 0 && masqueraded == 0 && !here:
 		a.WayBack = fmt.Sprintf("the server is on this node: its answers pass here, and leave from %v", c.Dst)
 	case remote > 0 && !here:
 		a.WayBack = fmt.Sprintf("servers on other nodes answer the client directly, unless the network takes their answers through this node: "+
 			"an answer that does not leave from %v is lost, and the connection hangs", c.Dst)
 		a.Notes = append(a.Notes, "a client that is not on this node reaches a cluster IP here without masquerading; with --cluster-cidr (detectLocal), "+
 			"or masqueradeAll, its connections are masqueraded")
-	case masqueraded > 0:
+	case masqueraded > hairpins || masqueraded == gets:
 		a.WayBack = fmt.Sprintf("the server answers this node, which gives its answers to the client as coming from %v", c.Dst)
 	default:
 		a.WayBack = fmt.Sprintf("the client is on this node: answers pass here, and get to it as coming from %v", c.Dst)
