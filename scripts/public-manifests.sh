@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Brings the manifests of public repositories that cmd/switchyard/testdata/public/list names to where
+# TestPublicManifests reads them: DIR/OWNER/NAME has a checkout at the commit of the list.
+#
+# usage: public-manifests.sh DIR && SWITCHYARD_MANIFESTS=DIR go test -run TestPublicManifests ./cmd/switchyard
+set -euo pipefail
+list=$(dirname "$0")/../cmd/switchyard/testdata/public/list
+dir=$1
+
+cut -d' ' -f1,3 "$list" | sort -u | while read -r repository commit; do
+	git -C "$dir/$repository" cat-file -e "$commit" 2>/dev/null && continue
+	mkdir -p "$dir/$repository"
+	git -C "$dir/$repository" init -q
+	git -C "$dir/$repository" fetch -q --depth=1 "https://github.com/$repository.git" "$commit"
+	git -C "$dir/$repository" checkout -q FETCH_HEAD
+done
