@@ -11,6 +11,7 @@ import (
 	"reflect"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/runtime"
 
@@ -26,6 +27,8 @@ import (
 type Options struct {
 	// Inputs is what to run. Required.
 	Inputs *inputs.Set
+	// Format is what [Once] prints: a table if it is empty, else one of [Formats].
+	Format string
 	// Dataplane makes the dataplane of the calling thread's network namespace, which is that of the node under test in l. It must
 	// be usable from any thread afterwards. Required.
 	Dataplane func(l *topology.Lab) (Dataplane, error)
@@ -91,13 +94,25 @@ func Once(ctx context.Context, o Options) error {
 		return err
 	}
 	v.skipped = loaded.Notes
+	if o.Format != "" {
+		if err := v.report(o.Out, o.Format, errs); err != nil {
+			return err
+		}
+		return v.verdict(errs)
+	}
 	width, _ := o.Size()
+	v.wrapped = width > 0
 	if width == 0 {
 		width = defaultWidth
 	}
 	for _, line := range v.lines(palette{o.Colour}, width) {
 		fmt.Fprintln(o.Out, line)
 	}
+	return v.verdict(errs)
+}
+
+// verdict is what [Once] returns.
+func (v *view) verdict(errs []error) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
@@ -109,14 +124,17 @@ func Once(ctx context.Context, o Options) error {
 
 // Live shows the table again and again until ctx ends, and follows the manifests.
 func Live(ctx context.Context, o Options) error {
+	scr := newScreen(o)
+	defer scr.close()
+	scr.progress("switchyard lab: reading " + o.Inputs.String())
 	loaded := o.Inputs.Load()
-	s, err := newSession(ctx, o, minicluster.Pods(loaded.Objects))
+	pods := minicluster.Pods(loaded.Objects)
+	scr.progress("switchyard lab: starting " + count(pods, "pod"))
+	s, err := newSession(ctx, o, pods)
 	if err != nil {
 		return err
 	}
 	defer s.close()
-	scr := newScreen(o)
-	defer scr.close()
 	var last []runtime.Object
 	for ; ; loaded = o.Inputs.Load() {
 		changed := last == nil || !reflect.DeepEqual(loaded.Objects, last)
@@ -176,6 +194,8 @@ type view struct {
 	problems []error
 	notes    []string
 	skipped  []string
+	// wrapped breaks lines that are longer than the terminal is wide.
+	wrapped bool
 }
 
 // surprises are all surprises, each with its Service, frontend and client.
@@ -208,17 +228,43 @@ func (v *view) lines(p palette, width int) []string {
 		lines = append(lines, "")
 	}
 	for _, w := range v.warnings {
-		lines = append(lines, p.warn("! "+w))
+		lines = append(lines, v.wrap(p.warn, "! "+w, width)...)
 	}
 	for _, n := range v.notes {
-		lines = append(lines, p.warn("! "+n))
+		lines = append(lines, v.wrap(p.warn, "! "+n, width)...)
 	}
 	for _, text := range v.skipped {
-		lines = append(lines, p.dim("· "+text))
+		lines = append(lines, v.wrap(p.dim, "· "+text, width)...)
 	}
+	return append(lines, v.summary(p, width)...)
+}
+
+// wrap breaks a line where it is longer than the terminal is wide, between words as far as it can.
+func (v *view) wrap(paint func(string) string, text string, width int) []string {
+	if !v.wrapped {
+		return []string{paint(text)}
+	}
+	var lines []string
+	line := ""
+	for word := range strings.SplitSeq(text, " ") {
+		if line != "" && utf8.RuneCountInString(line+" "+word) > width {
+			lines = append(lines, paint(line))
+			line = " "
+		}
+		if line != "" {
+			line += " "
+		}
+		line += word
+	}
+	return append(lines, paint(line))
+}
+
+// summary is what the view comes to: the faults of the manifests, and how many paths are as they must be.
+func (v *view) summary(p palette, width int) []string {
+	var lines []string
 	for _, e := range v.problems {
 		for text := range strings.Lines(e.Error()) {
-			lines = append(lines, p.bad("✗ "+strings.TrimSuffix(text, "\n")))
+			lines = append(lines, v.wrap(p.bad, "✗ "+strings.TrimSuffix(text, "\n"), width)...)
 		}
 	}
 	if len(v.results) == 0 && len(v.names) == 0 {

@@ -20,6 +20,8 @@ type screen struct {
 	// terminal is set while the alternate screen is on.
 	terminal bool
 	begun    time.Time
+	// last is the summary of the last view, which stays when the table goes.
+	last []string
 }
 
 func newScreen(o Options) *screen {
@@ -35,6 +37,16 @@ func newScreen(o Options) *screen {
 func (s *screen) close() {
 	if s.terminal {
 		fmt.Fprint(s.out, "\x1b[?7h\x1b[?25h\x1b[?1049l")
+		for _, line := range s.last {
+			fmt.Fprintln(s.out, line)
+		}
+	}
+}
+
+// progress shows what is under way while there is no view.
+func (s *screen) progress(text string) {
+	if s.terminal {
+		fmt.Fprint(s.out, "\x1b[H\x1b[2K"+s.paint.dim(text))
 	}
 }
 
@@ -47,7 +59,9 @@ func (s *screen) show(v *view, changed bool) {
 		}
 		return
 	}
+	v.wrapped = true
 	lines := v.lines(s.paint, width)
+	s.last = append([]string{lines[0]}, v.summary(s.paint, width)...)
 	edit := ""
 	if v.followed {
 		edit = "Edit " + v.inputs + " to change the lab; "
@@ -63,7 +77,7 @@ func (s *screen) show(v *view, changed bool) {
 	var b strings.Builder
 	b.WriteString("\x1b[H")
 	for _, line := range append(lines, footer) {
-		b.WriteString(line + "\x1b[K\r\n")
+		b.WriteString("\x1b[2K" + line + "\r\n") // clearing to the right would take a character in the last column
 	}
 	fmt.Fprint(s.out, strings.TrimSuffix(b.String(), "\r\n")+"\x1b[J")
 }

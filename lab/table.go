@@ -206,12 +206,19 @@ func namesOf(g *group) naming {
 	return n
 }
 
+// maxNamed is how many pods a heading names.
+const maxNamed = 20
+
 // String lists the pods: storefront-[1 2 3].
 func (n *naming) String() string {
-	if n.prefix == "" {
-		return strings.Join(n.pods, " ")
+	names := n.pods
+	if more := len(names) - maxNamed; more > 1 {
+		names = append(names[:maxNamed:maxNamed], fmt.Sprintf("+%d", more))
 	}
-	return n.prefix + "[" + strings.ReplaceAll(strings.Join(n.pods, " "), n.prefix, "") + "]"
+	if n.prefix == "" {
+		return strings.Join(names, " ")
+	}
+	return n.prefix + "[" + strings.ReplaceAll(strings.Join(names, " "), n.prefix, "") + "]"
 }
 
 // shares counts the answers of a row by pod.

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync/atomic"
 
 	"github.com/spf13/cobra"
@@ -30,6 +31,7 @@ import (
 type labOptions struct {
 	sources   []string
 	once      bool
+	format    string
 	dataplane string
 	log       logFlags
 }
@@ -73,6 +75,7 @@ says how many connections they have translated; nftables does the others. That n
 	f.StringArrayVarP(&o.sources, "filename", "f", nil, usage)
 	f.Var(f.Lookup("filename").Value, "source", "the same as --filename")
 	f.BoolVar(&o.once, "once", false, "print the table once and exit")
+	f.StringVarP(&o.format, "output", "o", "", "with --once, print json or junit in place of the table")
 	f.StringVar(&o.dataplane, "dataplane", string(config.ModeNFTables), "nftables, iptables, or above nftables: ebpf for socket hooks, ipvs, userspace for a relay")
 	o.log.register(f)
 	return cmd
@@ -91,6 +94,12 @@ func (o *labOptions) run(ctx context.Context, stdin io.Reader, stdout, stderr io
 	known := []config.Mode{config.ModeNFTables, config.ModeIPTables, config.ModeEBPF, config.ModeIPVS, config.ModeUserspace}
 	if !slices.Contains(known, config.Mode(o.dataplane)) {
 		return &usageError{"switchyard lab", fmt.Errorf("--dataplane: %q is none of %v", o.dataplane, known)}
+	}
+	switch {
+	case o.format != "" && !slices.Contains(lab.Formats, o.format):
+		return &usageError{"switchyard lab", fmt.Errorf("--output: %q is none of %s", o.format, strings.Join(lab.Formats, ", "))}
+	case o.format != "" && !o.once:
+		return &usageError{"switchyard lab", errors.New("--output is for --once: give both, or leave it out")}
 	}
 	if err := enterNamespaces(); err != nil {
 		return err
@@ -113,7 +122,7 @@ func (o *labOptions) run(ctx context.Context, stdin io.Reader, stdout, stderr io
 	size := terminalSize(stdout)
 	width, _ := size()
 	options := lab.Options{
-		Inputs: in, Out: stdout, Size: size, Colour: width > 0 && os.Getenv("NO_COLOR") == "", Logger: log,
+		Inputs: in, Format: o.format, Out: stdout, Size: size, Colour: width > 0 && os.Getenv("NO_COLOR") == "", Logger: log,
 		Relays:    o.dataplane == string(config.ModeUserspace),
 		Dataplane: func(l *topology.Lab) (lab.Dataplane, error) { return o.open(ctx, l, log) },
 	}

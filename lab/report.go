@@ -1,0 +1,119 @@
+//go:build linux
+
+package lab
+
+import (
+	"encoding/json"
+	"encoding/xml"
+	"fmt"
+	"io"
+	"strings"
+)
+
+// Formats are those that a round can be reported in beside the table.
+var Formats = []string{"json", "junit"}
+
+// jsonReport is a round for programs.
+type jsonReport struct {
+	Inputs string `json:"inputs"`
+	OK     bool   `json:"ok"`
+	// Errors are what a cluster refuses or nobody can read, Warnings what it accepts, and Skipped what was left out.
+	Errors   []string   `json:"errors,omitempty"`
+	Warnings []string   `json:"warnings,omitempty"`
+	Skipped  []string   `json:"skipped,omitempty"`
+	Names    []string   `json:"names,omitempty"`
+	Paths    []jsonPath `json:"paths"`
+}
+
+// jsonPath is the way of one client to one frontend.
+type jsonPath struct {
+	Service  string `json:"service"`
+	Frontend string `json:"frontend"`
+	Protocol string `json:"protocol"`
+	Address  string `json:"address"`
+	Client   string `json:"client"`
+	Outcome  string `json:"outcome"`
+	// Servers counts the answers of each server.
+	Servers map[string]int `json:"servers,omitempty"`
+	// Source is whose address the servers saw: kept, node or mixed.
+	Source    string   `json:"source,omitempty"`
+	P50Micros int64    `json:"p50Micros"`
+	OK        bool     `json:"ok"`
+	Surprises []string `json:"surprises,omitempty"`
+}
+
+// report writes the round in a format.
+func (v *view) report(out io.Writer, format string, errs []error) error {
+	if format == "junit" {
+		return v.junit(out, errs)
+	}
+	r := jsonReport{Inputs: v.inputs, OK: v.verdict(errs) == nil, Errors: texts(errs), Warnings: append(v.warnings, v.notes...), Skipped: v.skipped, Names: v.names, Paths: []jsonPath{}}
+	for i := range v.results {
+		c := &v.results[i]
+		r.Paths = append(r.Paths, jsonPath{
+			Service: c.service.Name.String(), Frontend: kindName(c.kind), Protocol: c.packet.Protocol.String(), Address: c.packet.Dst.String(), Client: clientName(c.packet.From),
+			Outcome: c.outcome.String(), Servers: c.servers, Source: c.source.String(), P50Micros: c.p50.Microseconds(), OK: len(c.surprises) == 0, Surprises: c.surprises,
+		})
+	}
+	e := json.NewEncoder(out)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	return e.Encode(r)
+}
+
+func texts(errs []error) (list []string) {
+	for _, err := range errs {
+		for line := range strings.Lines(err.Error()) {
+			list = append(list, strings.TrimSuffix(line, "\n"))
+		}
+	}
+	return list
+}
+
+// junitSuite is a round for what shows test results in continuous integration.
+type junitSuite struct {
+	XMLName  xml.Name    `xml:"testsuite"`
+	Name     string      `xml:"name,attr"`
+	Tests    int         `xml:"tests,attr"`
+	Failures int         `xml:"failures,attr"`
+	Time     string      `xml:"time,attr"`
+	Cases    []junitCase `xml:"testcase"`
+}
+
+type junitCase struct {
+	Class   string        `xml:"classname,attr"`
+	Name    string        `xml:"name,attr"`
+	Failure *junitFailure `xml:"failure,omitempty"`
+}
+
+type junitFailure struct {
+	Message string `xml:"message,attr"`
+	Text    string `xml:",chardata"`
+}
+
+func (v *view) junit(out io.Writer, errs []error) error {
+	s := junitSuite{Name: "switchyard lab " + v.inputs, Time: fmt.Sprintf("%.3f", v.took.Seconds())}
+	add := func(class, name string, faults []string) {
+		c := junitCase{Class: class, Name: name}
+		if len(faults) > 0 {
+			s.Failures++
+			c.Failure = &junitFailure{faults[0], strings.Join(faults, "\n")}
+		}
+		s.Cases = append(s.Cases, c)
+		s.Tests++
+	}
+	add("manifests", v.inputs, texts(errs))
+	for i := range v.results {
+		add(v.results[i].service.Name.String(), v.results[i].place(), v.results[i].surprises)
+	}
+	if _, err := io.WriteString(out, xml.Header); err != nil {
+		return err
+	}
+	e := xml.NewEncoder(out)
+	e.Indent("", "  ")
+	if err := e.Encode(s); err != nil {
+		return err
+	}
+	_, err := io.WriteString(out, "\n")
+	return err
+}
