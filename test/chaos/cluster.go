@@ -69,6 +69,8 @@ type cluster struct {
 	fading  bool // whether fadingService is there
 	// slack is how long after the mark other services may change.
 	slack time.Duration
+	// answer is how long the mark may take to answer.
+	answer time.Duration
 	// rest is how long only one state counts after a change, at least.
 	rest time.Duration
 	// background is the number of other services, and generation what their endpoints are.
@@ -257,7 +259,11 @@ func (c *cluster) settle(ctx context.Context) error {
 				return err
 			}
 			if time.Since(began) > changeTimeout {
-				return fmt.Errorf("change %d has not arrived after %v", c.changes, changeTimeout)
+				err := fmt.Errorf("change %d has not arrived after %v", c.changes, changeTimeout)
+				if ours, ok := c.subject.(*switchyard); ok {
+					err = errors.Join(err, tail(ours.log))
+				}
+				return err
 			}
 			time.Sleep(2 * time.Millisecond)
 		}
@@ -279,7 +285,7 @@ func (c *cluster) settle(ctx context.Context) error {
 
 // shows reports whether the mark is what it is to be.
 func (c *cluster) shows(ctx context.Context, vip netip.Addr, want string) bool {
-	answer := c.client.Probe(ctx, state.TCP, netip.AddrPortFrom(vip, tcpPort), topology.ProbeOptions{Timeout: 200 * time.Millisecond})
+	answer := c.client.Probe(ctx, state.TCP, netip.AddrPortFrom(vip, tcpPort), topology.ProbeOptions{Timeout: c.answer})
 	return answer.Outcome == topology.Answered && answer.Server == want
 }
 

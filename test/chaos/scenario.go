@@ -127,6 +127,8 @@ const (
 	// echoGap is the longest gap that requests on open connections may have. It is less than the time after which TCP sends something
 	// again, so that a single lost packet is noticed.
 	echoGap = 100 * time.Millisecond
+	// usualAnswer is how long the mark may take to answer.
+	usualAnswer = 200 * time.Millisecond
 	// usualChange is the longest that a proxy may take to take over a change.
 	usualChange = 10 * time.Second
 	// noise is the longest gap of the control, without what processors had stood still, with which gaps of the proxy can be distinguished.
@@ -339,7 +341,10 @@ func runScenario(ctx context.Context, o *Options, b *builder, st *scenario, muta
 	if o.Subject == nil { // others may get each object by a request of its own, which takes too long
 		c.background = st.background
 	}
-	c.slack, c.rest = st.slack, k.rest
+	c.slack, c.rest, c.answer = st.slack, k.rest, usualAnswer
+	if o.CountsOnly {
+		c.answer = 10 * usualAnswer
+	}
 	if c.subject, err = newSubject(o, b, st, k, v, c, dir); err != nil {
 		return nil, err
 	}
