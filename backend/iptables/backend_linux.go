@@ -321,6 +321,12 @@ func (b *Backend) change(ctx context.Context, n *state.Node, next map[state.Serv
 		b.tables = map[state.Family]*rules.Tables{state.IPv4: rules.New(state.IPv4, settings), state.IPv6: rules.New(state.IPv6, settings)}
 	}
 	before, settingsBefore := map[state.ServiceName]*state.Service{}, b.tables[state.IPv4].Settings()
+	if settingsBefore.ServesLoopback() && !settings.ServesLoopback() {
+		if err := b.local.Disable(); err != nil { // before the rules go that guard it
+			b.log.Warn("NodePorts are on loopback addresses no longer, and nothing keeps other hosts away from these", "error", err,
+				"remedy", "set net.ipv4.conf.all.route_localnet to 0")
+		}
+	}
 	var notes []flowcutter.Note
 	for name, svc := range next {
 		before[name] = b.service(name)

@@ -6,11 +6,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os/exec"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/vishvananda/netlink"
 
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/internal/kernel/ipset"
@@ -606,4 +609,26 @@ func TestMissingPrograms(t *testing.T) {
 	if err := ns.Do(Available); !errors.Is(err, exec.ErrNotFound) {
 		t.Errorf("available without programs: %v", err)
 	}
+}
+
+// TestRouteLocalnetGoes: the sysctl that NodePorts on loopback addresses take does not outlive the rules that keep others away from them.
+func TestRouteLocalnetGoes(t *testing.T) {
+	forBothVariants(t, func(t *testing.T, v Variant) {
+		ns := newNS(t)
+		inNS(t, ns, func() error {
+			lo, err := netlink.LinkByName("lo")
+			if err != nil {
+				return err
+			}
+			return netlink.LinkSetUp(lo)
+		})
+		b := newBackend(t, ns, Options{Variant: v})
+		for _, step := range []struct{ nodePorts, want string }{{"127.0.0.0/8", "1"}, {"192.0.2.0/24", "0"}, {"127.0.0.0/8", "1"}} {
+			on := &state.NodePortAddresses{CIDRs: []netip.Prefix{netip.MustParsePrefix(step.nodePorts)}}
+			apply(t, b, &state.Update{Full: true, Node: &state.Node{NodePorts: on}, Changed: []*state.Service{recordtest.EveryKind("web", 1, 2, 0)}})
+			if got := strings.TrimSpace(run(t, ns, "cat", "/proc/sys/net/ipv4/conf/all/route_localnet")); got != step.want {
+				t.Errorf("with NodePorts on %s, route_localnet is %s, want %s", step.nodePorts, got, step.want)
+			}
+		}
+	})
 }

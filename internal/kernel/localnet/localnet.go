@@ -58,7 +58,10 @@ func (s *Sysctl) enable() (again bool, err error) {
 }
 
 // Disable resets the sysctl.
-func (s *Sysctl) Disable() error { return s.write("0") }
+func (s *Sysctl) Disable() error {
+	s.on = false
+	return s.write("0")
+}
 
 func (s *Sysctl) write(value string) error {
 	if s.err != nil {
