@@ -544,7 +544,7 @@ func (s *switchable) removeLeftovers(ctx context.Context) {
 			s.leftovers = append(s.leftovers, d)
 			continue
 		}
-		s.log.Info("the dataplane of a former mode is removed", "mode", d.mode)
+		s.log.Info("the kernel holds nothing any more of a mode that is not in use", "mode", d.mode)
 	}
 }
 
