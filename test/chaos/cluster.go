@@ -32,8 +32,8 @@ var loaded = []serviceOf{
 // fadingService is there only while the cluster reports it.
 var fadingService = serviceOf{name: "fading", number: 40}
 
-// markService is changed with each change.
-var markService = serviceOf{name: "mark", number: 99}
+// markService is changed with each change. It has NodePorts because what serves them may be another part of a proxy than what serves cluster IPs.
+var markService = serviceOf{name: "mark", number: 99, nodePort: 30999}
 
 // markPorts is after how many changes the mark says the same again.
 const markPorts = 16
@@ -253,8 +253,12 @@ const changeTimeout = 2 * time.Minute
 func (c *cluster) settle(ctx context.Context) error {
 	want := fmt.Sprint(c.changes % markPorts)
 	began := time.Now()
-	for _, vip := range markService.clusterIPs() { // each family, since proxies may take them over one after the other
-		for !c.shows(ctx, vip, want) {
+	var marks []netip.AddrPort
+	for i, vip := range markService.clusterIPs() { // each family, since proxies may take them over one after the other
+		marks = append(marks, netip.AddrPortFrom(vip, tcpPort), netip.AddrPortFrom(c.lab.Node().Addrs[i], uint16(markService.nodePort)))
+	}
+	for _, mark := range marks {
+		for !c.shows(ctx, mark, want) {
 			if err := errors.Join(ctx.Err(), c.subject.Failure()); err != nil {
 				return err
 			}
@@ -284,8 +288,8 @@ func (c *cluster) settle(ctx context.Context) error {
 }
 
 // shows reports whether the mark is what it is to be.
-func (c *cluster) shows(ctx context.Context, vip netip.Addr, want string) bool {
-	answer := c.client.Probe(ctx, state.TCP, netip.AddrPortFrom(vip, tcpPort), topology.ProbeOptions{Timeout: c.answer})
+func (c *cluster) shows(ctx context.Context, mark netip.AddrPort, want string) bool {
+	answer := c.client.Probe(ctx, state.TCP, mark, topology.ProbeOptions{Timeout: c.answer})
 	return answer.Outcome == topology.Answered && answer.Server == want
 }
 
