@@ -139,9 +139,13 @@ func newDataplane(ctx context.Context, on sockethooks.OnNamespace, log *slog.Log
 	case "iptables":
 		return iptables.New(ctx, iptables.Options{Logger: log})
 	case "userspace":
-		return newLayered(ctx, o, func(base *nftables.Backend) (*userspace.Backend, error) {
+		l, err := newLayered(ctx, o, func(base *nftables.Backend) (*userspace.Backend, error) {
 			return userspace.New(base, userspace.Options{Logger: log})
 		})
+		if err != nil {
+			return nil, err
+		}
+		return relayed{l}, nil
 	}
 	return nil, fmt.Errorf("-dataplane %s: use nftables, ebpf, ipvs, iptables or userspace", *dataplaneName)
 }
@@ -153,12 +157,13 @@ type closer interface {
 }
 
 // layered is a dataplane above nftables.
-type layered struct {
+type layered[B closer] struct {
 	closer
+	top  B
 	base *nftables.Backend
 }
 
-func newLayered[B closer](ctx context.Context, o nftables.Options, above func(base *nftables.Backend) (B, error)) (*layered, error) {
+func newLayered[B closer](ctx context.Context, o nftables.Options, above func(base *nftables.Backend) (B, error)) (*layered[B], error) {
 	base, err := nftables.New(ctx, o)
 	if err != nil {
 		return nil, err
@@ -167,11 +172,29 @@ func newLayered[B closer](ctx context.Context, o nftables.Options, above func(ba
 	if err != nil {
 		return nil, errors.Join(err, base.Close())
 	}
-	return &layered{b, base}, nil
+	return &layered[B]{b, b, base}, nil
 }
 
 // Close closes both.
-func (l *layered) Close() error { return errors.Join(l.closer.Close(), l.base.Close()) }
+func (l *layered[B]) Close() error { return errors.Join(l.closer.Close(), l.base.Close()) }
+
+// relayed is a relay above nftables.
+type relayed struct{ *layered[*userspace.Backend] }
+
+// drainTime is how long what a relay carries waits for a next one.
+const drainTime = 5 * time.Second
+
+// Close ends the relay as the end of a process does: nftables takes new connections, and those that are open wait for a next relay.
+func (r relayed) Close() error {
+	err := errors.Join(r.top.Release(context.Background()), r.base.Close())
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), drainTime)
+		defer cancel()
+		_ = r.top.Drain(ctx) // what is left ends
+		_ = r.top.Close()
+	}()
+	return err
+}
 
 func newNode(ctx context.Context, name string) (*node, error) {
 	l, err := topology.New(ctx, topology.Options{})
