@@ -82,7 +82,7 @@ type DataplaneReport struct {
 type DataplaneRow struct {
 	Dataplane string `json:"dataplane"`
 	Services  int    `json:"services"`
-	// Missing is why there is nothing else: the dataplane cannot run here, or there was no time left.
+	// Missing is why there is nothing else, or no connections: the dataplane cannot run here, or there was no time left.
 	Missing string `json:"missing,omitempty"`
 	Programming
 	Paths
@@ -123,10 +123,17 @@ type ConnectionFigures struct {
 // WriteTables writes the report for people, as two tables in Markdown.
 func (r *DataplaneReport) WriteTables(w io.Writer) error {
 	programming := table("dataplane", "Services", "cold load, ms", "one change p50, p99, ms", "warm restart, ms", "memory, MiB")
+	var neither, noConnections strings.Builder
 	for _, row := range r.Rows {
-		if row.Missing == "" {
-			programming.row(row.Dataplane, short(row.Services), readable(row.ColdLoad), both(row.ChangeP50, row.ChangeP99), readable(row.WarmRestart),
-				readable(row.Memory))
+		why := fmt.Sprintf("| %s | %s | %s |\n", row.Dataplane, short(row.Services), row.Missing)
+		if row.ColdLoad == 0 {
+			neither.WriteString(why)
+			continue
+		}
+		programming.row(row.Dataplane, short(row.Services), readable(row.ColdLoad), both(row.ChangeP50, row.ChangeP99), readable(row.WarmRestart),
+			readable(row.Memory))
+		if row.Missing != "" {
+			noConnections.WriteString(why)
 		}
 	}
 	connections := table("dataplane", "Services", "connections/s", "request p50, p99, µs", "ping p50, p99, µs",
@@ -144,13 +151,7 @@ func (r *DataplaneReport) WriteTables(w io.Writer) error {
 			add(row.Dataplane, short(row.Services), &row.Paths)
 		}
 	}
-	var missing strings.Builder
-	for _, row := range r.Rows {
-		if row.Missing != "" {
-			fmt.Fprintf(&missing, "| %s | %s | %s |\n", row.Dataplane, short(row.Services), row.Missing)
-		}
-	}
-	_, err := fmt.Fprintf(w, "%s%s\n%s", programming, missing.String(), connections)
+	_, err := fmt.Fprintf(w, "%s%s\n%s%s", programming, neither.String(), connections, noConnections.String())
 	return err
 }
 

@@ -178,7 +178,7 @@ func (b *dataplaneBench) miss(ctx, limited context.Context, row *DataplaneRow, e
 	if ctx.Err() != nil {
 		return errors.Join(ctx.Err(), err)
 	}
-	row.Programming, row.Paths = Programming{}, Paths{}
+	row.Paths = Paths{}
 	row.Missing = strings.Join(strings.Fields(err.Error()), " ")
 	if limited.Err() != nil {
 		row.Missing = fmt.Sprintf("there is no time for it within %v", b.options.Limit)
