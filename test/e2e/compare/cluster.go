@@ -11,6 +11,7 @@ import (
 	"os"
 	"sync"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/switchyard-net/switchyard/model"
@@ -113,11 +114,31 @@ func (c *cluster) createService(ctx context.Context, i int) error {
 		Name: state.ServiceName{Namespace: namespace, Name: name(i)}, ClusterIPs: []netip.Addr{frontend(i).Addr()},
 		Ports: []model.ServicePort{{Protocol: state.TCP, Port: frontendPort}},
 	})
-	if _, err := api.CoreV1().Services(namespace).Create(ctx, service, metav1.CreateOptions{}); err != nil {
+	if err := again(func() error {
+		_, err := api.CoreV1().Services(namespace).Create(ctx, service, metav1.CreateOptions{})
+		return err
+	}); err != nil {
 		return err
 	}
 	slice := apicluster.EndpointSlice(c.slice(i, 0))
-	_, err := api.DiscoveryV1().EndpointSlices(namespace).Create(ctx, slice, metav1.CreateOptions{})
+	return again(func() error {
+		_, err := api.DiscoveryV1().EndpointSlices(namespace).Create(ctx, slice, metav1.CreateOptions{})
+		return err
+	})
+}
+
+// again creates an object anew if the server is too busy. An attempt that it has given up may have succeeded all the same.
+func again(create func() error) (err error) {
+	const attempts = 10
+	for i := range attempts {
+		err = create()
+		switch {
+		case i > 0 && apierrors.IsAlreadyExists(err):
+			return nil
+		case !apierrors.IsTimeout(err) && !apierrors.IsServerTimeout(err) && !apierrors.IsTooManyRequests(err):
+			return err
+		}
+	}
 	return err
 }
 
