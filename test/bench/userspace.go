@@ -58,7 +58,7 @@ one machine, with the clients and the server beside what is measured.
   **haproxy** to HAProxy in TCP mode, with a thread for each CPU and splicing, on the node of nftables, so that the kernel tracks its connections as it tracks the relay's.
 - **connections** is how many %d clients make: a connection, a byte there and back, and a reset. **request** is the time of that for one client, **ping** that of a byte there and
   back on a connection that stays.
-- **Processor time** is that of the process, in user mode and in the kernel: what else runs on the machine adds nothing to it.
+- **Processor time** is that of the process, in user mode and in the kernel: what else runs on the machine adds little to it.
 - **memory** is the resident memory of the process; %d connections are open. That of the kernel's sockets is not in it.
 - UDP packets are of one flow with 32 on their way at a time.
 - Each figure is that of the best of %d slices of %s ms, which take turns: what else runs on the machine only makes it worse.
