@@ -127,6 +127,8 @@ const (
 	// echoGap is the longest gap that requests on open connections may have. It is less than the time after which TCP sends something
 	// again, so that a single lost packet is noticed.
 	echoGap = 100 * time.Millisecond
+	// slowAnswer is how long answers may take on a machine that is too slow for gaps to tell anything. A datagram that is lost is noticed all the same.
+	slowAnswer = 20 * time.Second
 	// usualAnswer is how long the mark may take to answer.
 	usualAnswer = 200 * time.Millisecond
 	// usualChange is the longest that a proxy may take to take over a change.
@@ -363,7 +365,11 @@ func runScenario(ctx context.Context, o *Options, b *builder, st *scenario, muta
 	if err != nil {
 		return nil, err
 	}
-	counter := c.startLoad(rate, loadcheck.Options{Timeout: o.timeout, CutTimeout: cmp.Or(o.timeout, max(st.cutTimeout, k.cut))})
+	timeouts := loadcheck.Options{Timeout: o.timeout, CutTimeout: cmp.Or(o.timeout, max(st.cutTimeout, k.cut))}
+	if o.CountsOnly {
+		timeouts = loadcheck.Options{Timeout: slowAnswer, EstablishedTimeout: slowAnswer, CutTimeout: slowAnswer}
+	}
+	counter := c.startLoad(rate, timeouts)
 	time.Sleep(time.Second)
 	var happened string
 	err = asOthers(func() (err error) {
