@@ -43,13 +43,13 @@ spec: {clusterIP: None, ports: [{name: http, port: 80}]}
 apiVersion: v1
 kind: Service
 metadata: {name: db, namespace: shop, labels: {service.kubernetes.io/service-proxy-name: another}}
-spec: {clusterIP: None, ports: [{name: sql, port: 5432}, {port: 9100}]}
+spec: {clusterIP: None, ports: [{name: sql, port: 5432}, {name: metrics, port: 9100}]}
 ---
 apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
 metadata: {name: db-4, namespace: shop, labels: {kubernetes.io/service-name: db, service.kubernetes.io/headless: ""}}
 addressType: IPv4
-ports: [{name: sql, port: 5432}, {name: "", port: 9100}]
+ports: [{name: sql, port: 5432}, {name: metrics, port: 9100}]
 endpoints:
 - {addresses: [10.244.0.5], hostname: db-0}
 - {addresses: [10.244.0.6]}
