@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -125,12 +124,6 @@ func address(a netip.Addr) *netlink.Addr {
 	return n
 }
 
-const (
-	// routeTimeout is how long the kernel may take to route an address to the node after it was added.
-	routeTimeout = time.Second
-	routePause   = 500 * time.Microsecond
-)
-
 // hold has the device hold the addresses of servers, and returns those that it cannot have, with the reason.
 func (d *device) hold(keys []plan.Key) (unheld map[netip.Addr]error) {
 	unheld = map[netip.Addr]error{}
@@ -148,28 +141,10 @@ func (d *device) hold(keys []plan.Key) (unheld map[netip.Addr]error) {
 		d.written++
 		added = append(added, a)
 	}
-	deadline := time.Now().Add(routeTimeout)
-	for _, a := range added {
-		if err := d.await(a, deadline); err != nil {
-			unheld[a] = err
-		}
+	for a, err := range ifaddr.AwaitRoutes(d.links, added) {
+		unheld[a] = fmt.Errorf("device %s: %w", ifaddr.ServiceDevice, err)
 	}
 	return unheld
-}
-
-// await waits until packets to an address are for this node: the kernel makes the routes of IPv6 addresses in the background.
-func (d *device) await(a netip.Addr, deadline time.Time) error {
-	for a.Is6() {
-		routes, err := d.links.RouteGet(a.AsSlice())
-		if err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL {
-			return nil
-		}
-		if time.Now().After(deadline) {
-			return errors.Join(fmt.Errorf("device %s: the kernel has no route to %v within %v", ifaddr.ServiceDevice, a, routeTimeout), err)
-		}
-		time.Sleep(routePause)
-	}
-	return nil
 }
 
 // release deletes the addresses of a list that nobody wants.

@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"sync"
 	"syscall"
 	"time"
 
@@ -23,22 +22,19 @@ const retryAfter = time.Second
 // Watcher knows the current addresses of all interfaces of a network namespace. Its methods may be called by several
 // goroutines at once.
 type Watcher struct {
+	current
 	log     *slog.Logger
 	events  *os.File
 	table   *netlink.Handle
-	changed chan struct{}
 	stopped chan struct{}
 	// services are the numbers of the devices whose addresses are those of Services, as of the last reading. Many addresses come and go there,
 	// and reading all for each would take time that grows with their square.
 	services []int
-
-	mu    sync.Mutex
-	addrs []netip.Addr
 }
 
 // Open starts to follow the addresses of the calling thread's network namespace. The caller must Close the Watcher.
 func Open(o Options) (*Watcher, error) {
-	w := &Watcher{log: o.Logger, changed: make(chan struct{}, 1), stopped: make(chan struct{})}
+	w := &Watcher{current: newCurrent(), log: o.Logger, stopped: make(chan struct{})}
 	if w.log == nil {
 		w.log = slog.New(slog.DiscardHandler)
 	}
@@ -61,17 +57,6 @@ func Open(o Options) (*Watcher, error) {
 	go w.run(events)
 	return w, nil
 }
-
-// Addrs returns the addresses of both families that are on an interface and usable, sorted, without zones and duplicates.
-// Loopback and link-local addresses are among them. The slice must not be modified.
-func (w *Watcher) Addrs() []netip.Addr {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.addrs
-}
-
-// Changed gets a value when what Addrs returns has changed. Changes that come before the value is taken share one value.
-func (w *Watcher) Changed() <-chan struct{} { return w.changed }
 
 // Close stops following. The last addresses stay readable. Closing twice returns os.ErrClosed.
 func (w *Watcher) Close() error {
@@ -187,20 +172,6 @@ func (w *Watcher) serviceLinks() (links []int, err error) {
 		links = append(links, link.Attrs().Index)
 	}
 	return links, nil
-}
-
-func (w *Watcher) set(addrs []netip.Addr) {
-	w.mu.Lock()
-	same := slices.Equal(w.addrs, addrs)
-	w.addrs = addrs
-	w.mu.Unlock()
-	if same {
-		return
-	}
-	select {
-	case w.changed <- struct{}{}:
-	default:
-	}
 }
 
 func (w *Watcher) closeSockets() {

@@ -182,7 +182,7 @@ func TestStorm(t *testing.T) {
 // TestOverrun loses events, among them that of the last change.
 func TestOverrun(t *testing.T) {
 	h := newHost(t)
-	w := &Watcher{log: slog.New(slog.DiscardHandler), changed: make(chan struct{}, 1), stopped: make(chan struct{})}
+	w := &Watcher{log: slog.New(slog.DiscardHandler), current: newCurrent(), stopped: make(chan struct{})}
 	h.must(h.ns.Do(func() (err error) {
 		if w.events, err = subscribe(); err != nil {
 			return err
@@ -236,7 +236,7 @@ func TestDuplicateAddress(t *testing.T) {
 }
 
 func TestChangesCoalesce(t *testing.T) {
-	w := &Watcher{changed: make(chan struct{}, 1)}
+	w := &Watcher{current: newCurrent()}
 	signalled := func() bool {
 		select {
 		case <-w.Changed():

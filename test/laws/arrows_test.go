@@ -48,7 +48,7 @@ var arrows = []arrow{
 	{"internal/connlimit", nil},
 	{"internal/loglimit", nil},
 	{"internal/httpserver", []string{"internal/connlimit"}},
-	{"server", []string{"state", "internal/protoconv", "internal/connlimit", "client/localnet/v1", "client/tlsfiles", "client/peeruser"}},
+	{"server", []string{"state", "internal/protoconv", "internal/connlimit", "client/localnet/v1", "client/tlsfiles", "client/peeruser", "client/namedpipe"}},
 	{"internal/statecopy", []string{"state", "internal/revlog"}},
 	{"internal/apifollower", []string{"state", "internal/protoconv", "internal/statecopy", "client", "client/localnet/v1"}},
 	{"internal/failover", []string{"state", "internal/statecopy", "internal/apifollower"}},
@@ -71,7 +71,7 @@ var arrows = []arrow{
 	{"backend/ebpf/internal/maps", []string{"state", "backend/ebpf/internal/plan"}},
 	{"backend/ebpf/internal/programs", nil},
 	{"backend/ebpf/ebpftest", []string{"state", "backend/ebpf/internal/plan", "backend/ebpf/internal/maps"}},
-	{"backend/userspace", []string{"state", "backend", "kernel/conntrack", "kernel/nodelock", "field"}},
+	{"backend/userspace", []string{"state", "backend", "kernel/conntrack", "kernel/ifaddr", "kernel/nodelock", "field"}},
 	// They are pure, and know nothing of sockets.
 	{"backend/userspace/internal/plan", []string{"state"}},
 	{"backend/userspace/internal/balance", []string{"state", "backend/userspace/internal/plan"}},
@@ -102,14 +102,14 @@ var arrows = []arrow{
 	// The lab that people try, behind one package that nothing on a node's path imports.
 	{"lab/minicluster", []string{"state", "internal/apirules", "internal/spelling"}},
 	{"lab/inputs", []string{"internal/manifest"}},
-	{"lab", []string{"model", "state", "source", "brain", "store", "backend", "internal", "kubeconv", "ops", "test"}},
+	{"lab", []string{"model", "state", "source", "brain", "store", "explain", "view", "backend", "internal", "kubeconv", "ops", "test"}},
 
 	// Yardsticks: they must not know what they measure.
 	{"test/probe", []string{"state"}},
 	{"test/refdataplane", []string{"state", "test/probe"}},
 	{"test/oracle", []string{"model", "state", "test/probe"}},
 	{"test/randcluster", []string{"model", "state", "test/probe", "test/oracle"}},
-	{"test/recordtest", []string{"state"}},
+	{"test/recordtest", []string{"backend", "state"}},
 	{"test/netns", nil},
 	{"test/topology", []string{"state", "test/netns"}},
 	{"test/dataplanes", []string{"state", "backend"}},
@@ -120,7 +120,7 @@ var arrows = []arrow{
 	{"test/certtest", nil},
 
 	// The runtime of a node. It wires everything but the sources: client-go comes in with the caller that hands it source/kube.
-	{"node", []string{"model", "state", "source", "brain", "store", "backend", "server", "config", "config/v1alpha2", "kernel/ifaddr", "kernel/nodelock", "internal", "ops"}},
+	{"node", []string{"model", "state", "source", "brain", "store", "explain", "view", "backend", "server", "config", "config/v1alpha2", "kernel/ifaddr", "kernel/nodelock", "internal", "ops"}},
 
 	// These stand at the end of the way.
 	// Authors who copy a program that follows the API have nothing else of this repository.
@@ -131,9 +131,9 @@ var arrows = []arrow{
 	{"examples", []string{"client", "client/localnet/v1", "server", "model", "state", "source", "brain", "store", "backend"}},
 	{"conformance", []string{"model", "state", "source", "brain", "store", "backend", "internal", "server", "kubeconv", "lab/minicluster", "test"}},
 	{"test/chaos", []string{"model", "state", "source", "brain", "store", "backend", "internal", "server", "kubeconv", "lab/minicluster", "test"}},
-	{"test/bench", []string{"model", "state", "source", "brain", "store", "backend", "kernel", "internal", "server", "client", "client/localnet/v1", "kubeconv", "ops", "test"}},
+	{"test/bench", []string{"model", "state", "source", "brain", "store", "explain", "view", "backend", "kernel", "internal", "server", "client", "client/localnet/v1", "kubeconv", "ops", "test"}},
 	{"test/cmd", []string{"test", "client", "config", "node", "source"}},
-	{"cmd", []string{"model", "state", "source", "brain", "store", "explain", "backend", "internal", "examples", "server", "client", "client/localnet/v1", "client/peeruser", "client/regularfile", "config", "config/configfile", "config/v1alpha1", "config/v1alpha2", "field", "kernel/nodelock", "kubeconv", "node", "ops", "lab", "lab/inputs", "test"}},
+	{"cmd", []string{"model", "state", "source", "brain", "store", "explain", "view", "backend", "internal", "examples", "server", "client", "client/localnet/v1", "client/peeruser", "client/regularfile", "config", "config/configfile", "config/v1alpha1", "config/v1alpha2", "field", "kernel/nodelock", "kubeconv", "node", "ops", "lab", "lab/inputs", "test"}},
 }
 
 const whyArrows = `
