@@ -50,7 +50,7 @@ func TestChurn(t *testing.T) {
 type noFlows struct{}
 
 func (noFlows) Flows(conntrack.Filter, func([]conntrack.Flow) error) error { return nil }
-func (noFlows) Delete(conntrack.Flow) error                                { return nil }
+func (noFlows) Delete(...conntrack.Flow) (int, error)                      { return 0, nil }
 func (noFlows) DeleteAll(conntrack.Filter) (int, error)                    { return 0, nil }
 
 type churn struct {

@@ -173,12 +173,17 @@ func (f *flowTable) DeleteAll(filter conntrack.Filter) (int, error) {
 	return before - len(f.flows), nil
 }
 
-func (f *flowTable) Delete(flow conntrack.Flow) error {
-	if f.rng.IntN(10) == 0 {
-		return errInjected
+func (f *flowTable) Delete(flows ...conntrack.Flow) (deleted int, err error) {
+	for _, flow := range flows {
+		if f.rng.IntN(10) == 0 {
+			err = errInjected
+			continue
+		}
+		before := len(f.flows)
+		f.flows = slices.DeleteFunc(f.flows, func(other conntrack.Flow) bool { return other == flow })
+		deleted += before - len(f.flows)
 	}
-	f.flows = slices.DeleteFunc(f.flows, func(other conntrack.Flow) bool { return other == flow })
-	return nil
+	return deleted, err
 }
 
 // connect adds flows to the endpoints that are programmed now.

@@ -382,13 +382,8 @@ func TestSamePortAfterAReset(t *testing.T) {
 			t.Errorf("%s connects again from port %d: %+v, want it to be refused", from.Name, port, a)
 		}
 		if err := entries.Flows(conntrack.Filter{Family: state.IPv4, Protocol: state.TCP}, func(flows []conntrack.Flow) error {
-			var errs []error
-			for _, f := range flows {
-				if f.Orig.Src.Port() == port {
-					errs = append(errs, entries.Delete(f))
-				}
-			}
-			return errors.Join(errs...)
+			_, err := entries.Delete(slices.DeleteFunc(flows, func(f conntrack.Flow) bool { return f.Orig.Src.Port() != port })...)
+			return err
 		}); err != nil {
 			t.Fatal(err)
 		}

@@ -2,7 +2,6 @@ package userspace
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"math/rand/v2"
 	"net/netip"
@@ -289,14 +288,10 @@ func (r *relay) close() {
 // may keep them for longer than the relay keeps a flow that is idle.
 func (r *relay) untrackAll() {
 	for _, l := range r.datagrams {
-		var of []conntrack.Flow
 		err := r.tracked.Flows(conntrack.Filter{Family: l.kind.Family, Protocol: state.UDP, From: l.at}, func(flows []conntrack.Flow) error {
-			of = append(of, flows...)
-			return nil
+			_, err := r.tracked.Delete(flows...)
+			return err
 		})
-		for _, f := range of {
-			err = errors.Join(err, r.tracked.Delete(f))
-		}
 		if err != nil {
 			r.log.Warn("flows of UDP that the relay has carried may go on to it until they are idle", "listener", l.at, "error", err)
 		}
@@ -306,6 +301,6 @@ func (r *relay) untrackAll() {
 // untrack deletes the kernel's entry of a flow. If it fails, the flow comes here once more.
 func (r *relay) untrack(f conntrack.Flow) {
 	if r.tracked != nil {
-		_ = r.tracked.Delete(f)
+		_, _ = r.tracked.Delete(f)
 	}
 }

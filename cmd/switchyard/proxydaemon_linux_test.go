@@ -406,8 +406,8 @@ func TestLiveChanges(t *testing.T) {
 		}},
 		{"healthzBindAddress", `"127.0.0.1:10266"`, func() bool { return connects("127.0.0.1:10266") && !connects("127.0.0.1:10256") }},
 	}
-	eventually(t, "the look at UDP flows is counted", func() bool {
-		return strings.Contains(get("127.0.0.1:10249/metrics"), `kubeproxy_conntrack_reconciler_sync_duration_seconds_count{ip_family="IPv4"} 1`)
+	eventually(t, "the looks at flows are counted, at those of UDP and at others", func() bool {
+		return strings.Contains(get("127.0.0.1:10249/metrics"), `kubeproxy_conntrack_reconciler_sync_duration_seconds_count{ip_family="IPv4"} 2`)
 	})
 	asked := b.api.asked.Load()
 	for _, s := range steps {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -153,16 +154,48 @@ func (c *Conn) Find(protocol state.Protocol, reply Tuple) (flow Flow, err error)
 	return flow, nil
 }
 
-// Delete removes the entry with the flow's original tuple and zone. An entry that is gone already is not an error.
-func (c *Conn) Delete(flow Flow) error {
-	request, err := encodeDelete(flow)
-	if err == nil {
-		err = c.changes.do(func(s *socket) error { return s.request(msgDelete, request, nil) })
+// Delete removes the entries with the flows' original tuples and zones, with a system call or two for each 64. An entry that is gone already is not an error. deleted
+// is how many were there. What follows a flow that cannot be deleted is deleted nonetheless; the error is about the first such one.
+func (c *Conn) Delete(flows ...Flow) (deleted int, err error) {
+	for batch := range slices.Chunk(flows, batchSize) {
+		n, failed := c.deleteBatch(batch)
+		deleted, err = deleted+n, cmp.Or(err, failed)
 	}
-	if err != nil && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("delete the connection tracking entry %v: %w", flow, explain(err))
+	return deleted, err
+}
+
+func (c *Conn) deleteBatch(flows []Flow) (deleted int, err error) {
+	fail := func(flow Flow, cause error) {
+		if err == nil {
+			err = fmt.Errorf("delete the connection tracking entry %v: %w", flow, explain(cause))
+		}
 	}
-	return nil
+	var payloads [][]byte
+	var named []Flow // of payloads
+	for _, flow := range flows {
+		if payload, bad := encodeDelete(flow); bad == nil {
+			payloads, named = append(payloads, payload), append(named, flow)
+		} else {
+			fail(flow, bad)
+		}
+	}
+	if len(named) == 0 {
+		return 0, err
+	}
+	refused := 0
+	if failed := c.changes.do(func(s *socket) error {
+		refused = 0
+		return s.requestAll(msgDelete, payloads, func(i int, errno error) {
+			refused++
+			if errno != unix.ENOENT {
+				fail(named[i], errno)
+			}
+		})
+	}); failed != nil {
+		fail(named[0], failed)
+		return 0, err
+	}
+	return len(named) - refused, err
 }
 
 // DeleteAll removes all entries that f admits, in one walk of the kernel through its table that lets packets and other work in

@@ -26,7 +26,7 @@ func (*Conn) Flows(Filter, func([]Flow) error) error { return unsupported() }
 func (*Conn) Find(state.Protocol, Tuple) (Flow, error) { return Flow{}, unsupported() }
 
 // Delete returns an error that wraps errors.ErrUnsupported.
-func (*Conn) Delete(Flow) error { return unsupported() }
+func (*Conn) Delete(...Flow) (int, error) { return 0, unsupported() }
 
 // DeleteAll returns an error that wraps errors.ErrUnsupported.
 func (*Conn) DeleteAll(Filter) (int, error) { return 0, unsupported() }

@@ -10,7 +10,9 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -77,7 +79,7 @@ func flows(c *Conn, f Filter, useFilter bool) (all []Flow, err error) {
 }
 
 // list returns the flows that f admits, ordered.
-func list(t *testing.T, c *Conn, f Filter) []Flow {
+func list(t testing.TB, c *Conn, f Filter) []Flow {
 	t.Helper()
 	var all []Flow
 	if err := c.Flows(f, func(some []Flow) error {
@@ -194,7 +196,7 @@ func TestUnconnected(t *testing.T) {
 				t.Errorf("%s: %d flows are unconnected (%v, filter of the kernel %v), want %v", c.name, len(got), err, useFilter, c.want)
 			}
 		}
-		if err := conn.Delete(want); err != nil || len(list(t, conn, Filter{})) > 0 {
+		if n, err := conn.Delete(want); n != 1 || err != nil || len(list(t, conn, Filter{})) > 0 {
 			t.Errorf("%s: not deleted (%v)", c.name, err)
 		}
 	}
@@ -266,14 +268,68 @@ func TestDelete(t *testing.T) {
 	for len(all) > 0 {
 		gone := all[0]
 		all = all[1:]
-		for range 2 { // the second time it is gone already
-			if err := c.Delete(gone); err != nil {
-				t.Fatal(err)
+		for want := 1; want >= 0; want-- { // the second time it is gone already
+			if n, err := c.Delete(gone); n != want || err != nil {
+				t.Fatalf("deleted %d of %v (%v), want %d", n, gone, err, want)
 			}
 		}
 		if left := list(t, c, Filter{}); !slices.Equal(left, all) {
 			t.Fatalf("after deleting %v zone %d:\ngot  %v\nwant %v", gone, gone.Zone, left, all)
 		}
+	}
+}
+
+// TestDeleteMany deletes more flows than go into one message, some of which are gone, and one that cannot be named.
+func TestDeleteMany(t *testing.T) {
+	c := open(t)
+	const n = 3*batchSize + 7
+	fill(t, c, n)
+	all := list(t, c, Filter{})
+	gone, rest := all[:batchSize+1], all[batchSize+1:]
+	if n, err := c.Delete(gone...); n != len(gone) || err != nil {
+		t.Errorf("deleted %d flows (%v), want %d", n, err, len(gone))
+	}
+	if left := list(t, c, Filter{}); !slices.Equal(left, rest) {
+		t.Errorf("%d flows are left, want %d", len(left), len(rest))
+	}
+	bad := Flow{Family: state.IPv4, Protocol: state.UDP}
+	mixed := slices.Concat(gone, []Flow{bad}, rest[1:])
+	if n, err := c.Delete(mixed...); n != len(rest)-1 || err == nil || !strings.Contains(err.Error(), bad.String()) {
+		t.Errorf("deleted %d flows and error %v, want %d and an error about %v", n, err, len(rest)-1, bad)
+	}
+	if left := list(t, c, Filter{}); !slices.Equal(left, rest[:1]) {
+		t.Errorf("%v are left, want %v", left, rest[:1])
+	}
+	if n, err := c.Delete(bad); n != 0 || err == nil {
+		t.Errorf("deleted %d flows and error %v of one that cannot be named", n, err)
+	}
+	if n, err := c.Delete(); n != 0 || err != nil {
+		t.Errorf("deleted %d flows of none (%v)", n, err)
+	}
+}
+
+// BenchmarkDelete deletes flows one by one, and as many at once as a listing hands out.
+func BenchmarkDelete(b *testing.B) {
+	for _, at := range []int{1, batchSize} {
+		b.Run(fmt.Sprint(at), func(b *testing.B) {
+			c := open(b)
+			const n = 4096
+			var took time.Duration
+			for b.Loop() {
+				b.StopTimer()
+				fill(b, c, n)
+				all := list(b, c, Filter{})
+				b.StartTimer()
+				began := time.Now()
+				for some := range slices.Chunk(all, at) {
+					if _, err := c.Delete(some...); err != nil {
+						b.Fatal(err)
+					}
+				}
+				took += time.Since(began)
+			}
+			b.ReportMetric(float64(took.Nanoseconds())/float64(b.N*n), "ns/flow")
+		})
 	}
 }
 
@@ -314,7 +370,8 @@ func TestClosed(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := c.DeleteAll(Filter{Family: state.IPv4, Protocol: state.UDP, Dst: table[0].Orig.Dst.Addr(), DstPort: 53})
-	for _, err := range []error{c.Flows(Filter{}, nil), c.Delete(table[0]), err, c.Close()} {
+	_, err2 := c.Delete(table[0])
+	for _, err := range []error{c.Flows(Filter{}, nil), err, err2, c.Close()} {
 		if !errors.Is(err, os.ErrClosed) {
 			t.Errorf("error %v on a closed Conn, want os.ErrClosed", err)
 		}

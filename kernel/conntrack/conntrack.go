@@ -65,3 +65,16 @@ func (f Filter) Match(flow Flow) bool {
 		(!f.From.IsValid() || f.From == flow.Reply.Src) &&
 		(!f.Unconnected || flow.Unconnected)
 }
+
+// Ends calls each with the client and the answering end of flows that f admits: of one client if its address is valid. It costs what [Conn.Flows]
+// costs.
+func (c *Conn) Ends(f Filter, client netip.Addr, each func(client, server netip.AddrPort)) error {
+	return c.Flows(f, func(flows []Flow) error {
+		for _, flow := range flows {
+			if !client.IsValid() || flow.Orig.Src.Addr() == client {
+				each(flow.Orig.Src, flow.Reply.Src)
+			}
+		}
+		return nil
+	})
+}

@@ -155,13 +155,14 @@ func TestFlowsEnd(t *testing.T) {
 	}
 	deleted := map[Flow]bool{}
 	if err := c.Flows(Filter{Family: state.IPv4}, func(flows []Flow) error {
+		n, err := c.Delete(flows...)
+		if n != len(flows) {
+			t.Errorf("deleted %d of %d flows", n, len(flows))
+		}
 		for _, f := range flows {
-			if err := c.Delete(f); err != nil {
-				return err
-			}
 			deleted[f] = true
 		}
-		return nil
+		return err
 	}); err != nil || len(deleted) != n {
 		t.Errorf("listed and deleted %d flows (%v), want %d", len(deleted), err, n)
 	}

@@ -20,7 +20,7 @@ const (
 // errIncomplete reports that an answer of the kernel has holes, so the question must be asked again.
 var errIncomplete = errors.New("the answer is incomplete")
 
-// socket is a netlink socket that carries one request at a time.
+// socket is a netlink socket that carries one request at a time, or several in one message.
 type socket struct {
 	fd  int
 	seq uint32
@@ -93,11 +93,55 @@ func (s *socket) dump(typ uint16, payload []byte, each func([]byte)) error {
 	}
 }
 
+// requestAll sends a message of one type for each payload at once, and waits until the kernel has acknowledged the last one. It handles them in
+// order, and those after one that it refuses, too. refused is called with the index of each of these and the errno.
+func (s *socket) requestAll(typ uint16, payloads [][]byte, refused func(i int, errno error)) error {
+	first := s.seq + 1
+	var all []byte
+	for i, payload := range payloads {
+		flags := uint16(unix.NLM_F_REQUEST) // a refusal is answered in any case
+		if i == len(payloads)-1 {
+			flags |= unix.NLM_F_ACK
+		}
+		s.seq++
+		all = appendMessage(all, typ, flags, s.seq, payload)
+	}
+	if err := s.write(all); err != nil {
+		return err
+	}
+	for {
+		b, err := s.recv()
+		if err != nil {
+			return err
+		}
+		for len(b) > 0 {
+			m, rest, err := next(b)
+			if err != nil {
+				return err
+			}
+			b = rest
+			i := int(m.seq - first)
+			if i >= len(payloads) || m.typ != unix.NLMSG_ERROR { // the answer to an older request
+				continue
+			}
+			if errno := errnoOf(m.payload); errno != nil {
+				refused(i, errno)
+			}
+			if i == len(payloads)-1 {
+				return nil
+			}
+		}
+	}
+}
+
 func (s *socket) send(typ, flags uint16, payload []byte) error {
 	s.seq++
-	msg := appendMessage(nil, typ, unix.NLM_F_REQUEST|flags, s.seq, payload)
+	return s.write(appendMessage(nil, typ, unix.NLM_F_REQUEST|flags, s.seq, payload))
+}
+
+func (s *socket) write(b []byte) error {
 	for {
-		err := unix.Sendto(s.fd, msg, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+		err := unix.Sendto(s.fd, b, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
 		if err != unix.EINTR {
 			return os.NewSyscallError("sendto", err)
 		}
@@ -137,37 +181,53 @@ func appendMessage(b []byte, typ, flags uint16, seq uint32, payload []byte) []by
 	return append(b, payload...)
 }
 
+// message is a netlink message of the kernel.
+type message struct {
+	typ, flags uint16
+	seq        uint32
+	payload    []byte
+}
+
+// next returns the first message in b, and what follows it. The error is errIncomplete.
+func next(b []byte) (m message, rest []byte, err error) {
+	if len(b) < unix.NLMSG_HDRLEN {
+		return message{}, nil, fmt.Errorf("%w: %d bytes of a message", errIncomplete, len(b))
+	}
+	n := int(binary.NativeEndian.Uint32(b))
+	if n < unix.NLMSG_HDRLEN || n > len(b) {
+		return message{}, nil, fmt.Errorf("%w: a message of %d bytes in %d", errIncomplete, n, len(b))
+	}
+	return message{
+		typ: binary.NativeEndian.Uint16(b[4:]), flags: binary.NativeEndian.Uint16(b[6:]), seq: binary.NativeEndian.Uint32(b[8:]),
+		payload: b[unix.NLMSG_HDRLEN:n],
+	}, b[min(align(n), len(b)):], nil
+}
+
 // parse reads the messages of one datagram that answer the request seq, and calls each with the payload of every object. done
 // reports that the answer ends here, with the errno that the kernel gave, if any. errIncomplete means that there are holes
 // in the answer.
 func parse(b []byte, seq uint32, each func(payload []byte)) (done bool, err error) {
 	for len(b) > 0 {
-		if len(b) < unix.NLMSG_HDRLEN {
-			return false, fmt.Errorf("%w: %d bytes of a message", errIncomplete, len(b))
+		m, rest, torn := next(b)
+		if torn != nil {
+			return false, torn
 		}
-		n := int(binary.NativeEndian.Uint32(b))
-		if n < unix.NLMSG_HDRLEN || n > len(b) {
-			return false, fmt.Errorf("%w: a message of %d bytes in %d", errIncomplete, n, len(b))
-		}
-		typ, flags := binary.NativeEndian.Uint16(b[4:]), binary.NativeEndian.Uint16(b[6:])
-		ours := binary.NativeEndian.Uint32(b[8:]) == seq
-		payload := b[unix.NLMSG_HDRLEN:n]
-		b = b[min(align(n), len(b)):]
-		if !ours {
+		b = rest
+		if m.seq != seq {
 			continue
 		}
-		if flags&unix.NLM_F_DUMP_INTR != 0 {
+		if m.flags&unix.NLM_F_DUMP_INTR != 0 {
 			err = fmt.Errorf("%w: the table changed during the dump", errIncomplete)
 		}
-		switch typ {
+		switch m.typ {
 		case unix.NLMSG_DONE, unix.NLMSG_ERROR:
-			if errno := errnoOf(payload); errno != nil {
+			if errno := errnoOf(m.payload); errno != nil {
 				return true, errno
 			}
 			return true, err
 		case unix.NLMSG_NOOP:
 		default:
-			each(payload)
+			each(m.payload)
 		}
 	}
 	return false, err

@@ -58,9 +58,11 @@ const cutAgain = time.Second
 // handles no packets. What is committed meanwhile is looked at together, so stale flows last little longer than this.
 const lookPause = 250 * time.Millisecond
 
-// lookShare is how many times as long as a look's processor time the pause after it is at least. A look takes a second of one CPU if
+// lookShare is how many times as long as the processor time of looks others have a CPU. A look takes a second of one CPU if
 // somebody has filled the kernel's table with flows; more than a quarter of a CPU is not spent on that. The time that a look waits
 // for a CPU does not count: on a busy node, stale flows would last longer for nothing.
+//
+// A look may be repaid after the next one: a change often comes soon after another, or after the start, whose look is a long one.
 const lookShare = 3
 
 // removalWait is how long a commit waits for the end of a removal of flows to a frontend that it concerns. With 10,000 flows in
@@ -145,10 +147,14 @@ func (c *Cutter) Committed(nodePorts []netip.Addr, notes ...Note) {
 	}
 	if len(c.queue) > 0 || c.left {
 		c.left = false
-		select {
-		case c.wake <- struct{}{}:
-		default:
-		}
+		c.wakeUp()
+	}
+}
+
+func (c *Cutter) wakeUp() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
 	}
 }
 
@@ -166,6 +172,7 @@ func (c *Cutter) run(ctx context.Context) {
 	}()
 	runtime.LockOSThread()     // for processorTime
 	var again <-chan time.Time // set while something is left from a failure
+	var repaid time.Time       // when others have had their share for all looks so far
 	for {
 		select {
 		case <-ctx.Done():
@@ -175,16 +182,25 @@ func (c *Cutter) run(ctx context.Context) {
 		}
 		failing := again != nil
 		again = nil
-		began := c.processorTime()
-		if err := c.Cut(ctx); err != nil && ctx.Err() == nil {
+		began, worked := time.Now(), c.processorTime()
+		more, err := c.cut(ctx, failing)
+		if err != nil && ctx.Err() == nil {
 			again = time.After(cutAgain)
 			if !failing {
 				c.log.Warn("stale flows could not be deleted; will try again", "error", err)
 			}
 		}
+		if more {
+			c.wakeUp()
+		}
+		pause := max(lookPause, time.Until(repaid))
+		if repaid.Before(began) {
+			repaid = began
+		}
+		repaid = repaid.Add((1 + lookShare) * (c.processorTime() - worked))
 		select {
 		case <-ctx.Done():
-		case <-time.After(max(lookPause, lookShare*(c.processorTime()-began))):
+		case <-time.After(pause):
 		}
 	}
 }
@@ -194,8 +210,14 @@ var errDoubtful = errors.New("a commit has failed")
 
 // Cut cuts what has become stale so far. What fails is left for the next call.
 func (c *Cutter) Cut(ctx context.Context) error {
+	_, err := c.cut(ctx, true)
+	return err
+}
+
+// cut cuts all that has become stale, or a part, and reports whether to go on with another one.
+func (c *Cutter) cut(ctx context.Context, all bool) (more bool, err error) {
 	c.takeNotes()
-	_, err := c.cleaner.Clean(ctx, func(fn func() error) error {
+	judge := func(fn func() error) error {
 		c.takeNotes() // those of all services take long
 		c.committing <- struct{}{}
 		defer func() { <-c.committing }()
@@ -203,11 +225,16 @@ func (c *Cutter) Cut(ctx context.Context) error {
 			return errDoubtful
 		}
 		return fn()
-	})
-	if errors.Is(err, errDoubtful) {
-		return nil // the next commit that succeeds wakes us
 	}
-	return err
+	if all {
+		_, err = c.cleaner.Clean(ctx, judge)
+	} else {
+		_, more, err = c.cleaner.CleanPart(ctx, judge)
+	}
+	if errors.Is(err, errDoubtful) {
+		return false, nil // the next commit that succeeds wakes us
+	}
+	return more, err
 }
 
 // takeNotes hands the queue to the cleaner.

@@ -1,6 +1,7 @@
 package staleflows
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,12 +32,37 @@ type Judge func(fn func() error) error
 // deletes a few flows at a time at most, so that a commit need not wait for long. Only what is deleted by a filter goes on
 // outside of it: see Removing.
 func (c *Cleaner) Clean(ctx context.Context, judge Judge) (deleted int, err error) {
-	before := len(c.pending)
+	return c.cleanGroups(ctx, judge, c.groups(), inOrder[:])
+}
+
+// CleanPart is Clean for UDP frontends or for the others, in turn if there are both, so that a change of the ones does not wait for a look at all. more
+// reports whether to call it again: something is pending that has not failed.
+func (c *Cleaner) CleanPart(ctx context.Context, judge Judge) (deleted int, more bool, err error) {
+	groups := c.groups()
+	part, next := inOrder[:2], inOrder[2:]
+	if c.othersNext {
+		part, next = next, part
+	}
+	if !slices.ContainsFunc(part, func(g group) bool { return len(groups[g]) > 0 }) {
+		part = next
+	}
+	c.othersNext = part[0].udp
+	deleted, err = c.cleanGroups(ctx, judge, groups, part)
+	return deleted, err == nil && len(c.pending) > 0, err
+}
+
+// groups are the pending frontends by what is listed at once.
+func (c *Cleaner) groups() map[group][]state.FrontendKey {
 	groups := map[group][]state.FrontendKey{}
 	for f := range c.pending {
 		g := groupOf(f)
 		groups[g] = append(groups[g], f)
 	}
+	return groups
+}
+
+func (c *Cleaner) cleanGroups(ctx context.Context, judge Judge, groups map[group][]state.FrontendKey, order []group) (deleted int, err error) {
+	before := len(c.pending)
 	type round struct {
 		took    time.Duration
 		deleted int
@@ -54,7 +80,11 @@ func (c *Cleaner) Clean(ctx context.Context, judge Judge) (deleted int, err erro
 		})
 	}
 	var errs []error
-	for g, frontends := range groups {
+	for _, g := range order {
+		frontends := groups[g]
+		if len(frontends) == 0 {
+			continue
+		}
 		began := time.Now()
 		waited = 0
 		n, err := c.clean(ctx, inTurn, g, frontends)
@@ -83,6 +113,9 @@ type group struct {
 	family state.Family
 	udp    bool
 }
+
+// inOrder are all groups. Those of UDP come first: their flows go on with the wrong endpoint until they are deleted.
+var inOrder = [...]group{{state.IPv4, true}, {state.IPv6, true}, {state.IPv4, false}, {state.IPv6, false}}
 
 func groupOf(f state.FrontendKey) group { return group{f.Family, f.Protocol == state.UDP} }
 
@@ -170,16 +203,17 @@ func (c *Cleaner) list(ctx context.Context, judge Judge, g group, frontends []st
 		}
 		// Those that a note between two calls makes wrong are deleted if they are still to come, and looked for once more in any case.
 		return judge(func() error {
+			var wrong []conntrack.Flow
 			for _, flow := range flows {
-				if !c.wrong(flow) {
-					continue
-				}
-				if err := c.table.Delete(flow); err == nil {
-					deleted++
-				} else if first == nil {
-					first = err
+				if c.wrong(flow) {
+					wrong = append(wrong, flow)
 				}
 			}
+			if len(wrong) == 0 {
+				return nil
+			}
+			n, err := c.table.Delete(wrong...)
+			deleted, first = deleted+n, cmp.Or(first, err)
 			return nil
 		})
 	}); err != nil {

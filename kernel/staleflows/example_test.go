@@ -84,9 +84,10 @@ func (t *table) Flows(f conntrack.Filter, each func([]conntrack.Flow) error) err
 	return each(found)
 }
 
-func (t *table) Delete(flow conntrack.Flow) error {
-	t.flows = slices.DeleteFunc(t.flows, func(f conntrack.Flow) bool { return f == flow })
-	return nil
+func (t *table) Delete(flows ...conntrack.Flow) (int, error) {
+	before := len(t.flows)
+	t.flows = slices.DeleteFunc(t.flows, func(f conntrack.Flow) bool { return slices.Contains(flows, f) })
+	return before - len(t.flows), nil
 }
 
 func (t *table) DeleteAll(f conntrack.Filter) (int, error) {

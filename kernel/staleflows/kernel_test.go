@@ -127,8 +127,10 @@ func (b *bothTables) Flows(f conntrack.Filter, each func([]conntrack.Flow) error
 	return b.kernel.Flows(f, each)
 }
 
-func (b *bothTables) Delete(f conntrack.Flow) error {
-	return errors.Join(b.fake.Delete(f), b.kernel.Delete(f))
+func (b *bothTables) Delete(flows ...conntrack.Flow) (int, error) {
+	_, err := b.fake.Delete(flows...)
+	deleted, failed := b.kernel.Delete(flows...)
+	return deleted, errors.Join(err, failed)
 }
 
 func (b *bothTables) DeleteAll(f conntrack.Filter) (int, error) {

@@ -338,9 +338,11 @@ func (s *strictTable) Flows(f conntrack.Filter, each func([]conntrack.Flow) erro
 	return s.w.table.Flows(f, each)
 }
 
-func (s *strictTable) Delete(f conntrack.Flow) error {
-	s.mustBeWrong(f)
-	return s.w.table.Delete(f)
+func (s *strictTable) Delete(flows ...conntrack.Flow) (int, error) {
+	for _, f := range flows {
+		s.mustBeWrong(f)
+	}
+	return s.w.table.Delete(flows...)
 }
 
 func (s *strictTable) DeleteAll(f conntrack.Filter) (int, error) {

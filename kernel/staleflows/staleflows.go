@@ -23,7 +23,7 @@
 //
 // A dataplane that can afford to wait calls Clean in its Apply, as the example does. A look takes from 10 ms in an empty table to a
 // second in a full one. One that must not wait calls Clean in a goroutine of its own, and leaves pauses between calls in which that
-// processor can do other work: backend/nftables pauses for 250 ms at least, and three times the processor time of the look. Then
+// processor can do other work: backend/nftables pauses for 250 ms at least, and leaves three quarters of that processor to others in the long run. Then
 // [Judge] keeps commits out while flows are judged, and [Cleaner.Removing] names what a commit should wait for.
 //
 // # What it costs
@@ -50,8 +50,9 @@ import (
 type Table interface {
 	// Flows calls each with the flows that the filter admits, with a few at a time.
 	Flows(f conntrack.Filter, each func([]conntrack.Flow) error) error
-	// Delete removes a flow. That it is gone already is not an error.
-	Delete(conntrack.Flow) error
+	// Delete removes flows, and returns how many were there. That one is gone already is not an error, and one that cannot be removed does not keep
+	// the others.
+	Delete(...conntrack.Flow) (int, error)
 	// DeleteAll removes the flows that the filter admits, and returns about how many they were. The error wraps
 	// errors.ErrUnsupported if the table cannot do it.
 	DeleteAll(conntrack.Filter) (int, error)
@@ -82,6 +83,8 @@ type Cleaner struct {
 	// pending are the frontends whose flows must be looked at.
 	pending map[state.FrontendKey]suspect
 	noted   int
+	// othersNext is set if CleanPart has to look at others than UDP frontends first.
+	othersNext bool
 	// unfiltered is set once the table cannot delete by a filter.
 	unfiltered bool
 	removal    atomic.Pointer[removal]

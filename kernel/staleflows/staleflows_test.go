@@ -53,12 +53,17 @@ func (t *fakeTable) Flows(f conntrack.Filter, each func([]conntrack.Flow) error)
 	return nil
 }
 
-func (t *fakeTable) Delete(flow conntrack.Flow) error {
-	if t.fail != nil && t.fail() {
-		return errFake
+func (t *fakeTable) Delete(flows ...conntrack.Flow) (deleted int, err error) {
+	for _, flow := range flows {
+		if t.fail != nil && t.fail() {
+			err = errFake
+			continue
+		}
+		before := len(t.flows)
+		t.flows = slices.DeleteFunc(t.flows, func(f conntrack.Flow) bool { return f == flow })
+		deleted += before - len(t.flows)
 	}
-	t.flows = slices.DeleteFunc(t.flows, func(f conntrack.Flow) bool { return f == flow })
-	return nil
+	return deleted, err
 }
 
 func (t *fakeTable) DeleteAll(f conntrack.Filter) (int, error) {
@@ -614,6 +619,38 @@ func TestGap(t *testing.T) {
 	}
 }
 
+// TestParts: UDP frontends and others are looked at in turn, and neither keeps the other from it.
+func TestParts(t *testing.T) {
+	udp, tcp := service("udp", "10.96.0.1:53", "10.0.0.1:53"), service("tcp", "10.96.0.1:80", "10.0.0.1:80")
+	tcp.Ports[0].Protocol = state.TCP
+	table := &fakeTable{old: true}
+	c := newCleaner(table)
+	part := func(wantMore bool, want ...conntrack.Filter) {
+		t.Helper()
+		table.filters = nil
+		_, more, err := c.CleanPart(t.Context(), nil)
+		if more != wantMore || err != nil || !slices.Equal(table.filters, want) {
+			t.Errorf("more %v, %v, looked at %+v; want %v and %+v", more, err, table.filters, wantMore, want)
+		}
+	}
+	ofUDP := conntrack.Filter{Family: state.IPv4, Protocol: state.UDP, Dst: netip.MustParseAddr("10.96.0.1"), DstPort: 53}
+	ofTCP := conntrack.Filter{Family: state.IPv4, Unconnected: true, Protocol: state.TCP, Dst: netip.MustParseAddr("10.96.0.1"), DstPort: 80}
+	c.NoteGap(slices.Values([]*state.Service{udp, tcp}))
+	part(true, ofUDP)
+	c.Note(udp, nil) // meanwhile
+	part(true, ofTCP)
+	part(false, ofUDP)
+	part(false)
+	c.NoteGap(slices.Values([]*state.Service{tcp}))
+	part(false, ofTCP)
+	c.NoteGap(slices.Values([]*state.Service{udp, tcp}))
+	table.fail = func() bool { return true }
+	table.flows = []conntrack.Flow{flow("10.96.0.1:53", "10.0.0.9:53")}
+	if _, more, err := c.CleanPart(t.Context(), nil); more || err == nil {
+		t.Errorf("after a failure, more is %v, %v: the caller waits before it tries again", more, err)
+	}
+}
+
 // slowTable takes its time.
 type slowTable struct{ *fakeTable }
 
@@ -627,9 +664,9 @@ func (t slowTable) DeleteAll(f conntrack.Filter) (int, error) {
 	return t.fakeTable.DeleteAll(f)
 }
 
-func (t slowTable) Delete(f conntrack.Flow) error {
-	time.Sleep(time.Millisecond)
-	return t.fakeTable.Delete(f)
+func (t slowTable) Delete(flows ...conntrack.Flow) (int, error) {
+	time.Sleep(time.Duration(len(flows)) * time.Millisecond)
+	return t.fakeTable.Delete(flows...)
 }
 
 // TestOnClean: each family is reported by itself, and nothing that was not looked at.
