@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/topology"
 )
@@ -47,7 +48,7 @@ func newFlipper(t *testing.T, frontend state.Frontend, pods ...topology.PodOptio
 	if err := l.Node().Do(func() (err error) { f.backend, err = New(t.Context(), Options{}); return err }); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { f.backend.Close() })
+	t.Cleanup(func() { closeBackend(f.backend) })
 	return f
 }
 
@@ -180,4 +181,60 @@ func TestPolicyChangeMovesClients(t *testing.T) {
 	connects("near")
 	update(both, both, state.MasqueradeAlways)
 	connects("near")
+}
+
+// TestReplace has a table replaced again and again, as the next version does that has other rules, or after somebody has left something in it. A
+// packet that is between two rules at the commit goes on by the former rules: what it looks up must still be there. Some hundred rules that match
+// nothing make that time long.
+func TestReplace(t *testing.T) {
+	f := newFlipper(t, state.Frontend{Kind: state.NodePort, Port: 30080}, topology.PodOptions{Name: "server"})
+	slow := serviceOf("slow")
+	for i := range 400 {
+		p := clusterIPPort(state.IPv4, state.TCP, i, endpointsOf(state.IPv4, 0, 1))
+		p.Affinity = time.Duration(i+1) * time.Second
+		slow.Ports = append(slow.Ports, p)
+	}
+	to := f.route("server")
+	served := state.Traffic{Inside: to, Outside: to, Masquerade: state.MasqueradeAlways}
+	all := full(slow, serviceOf("served", state.Port{
+		Name: "p", Protocol: state.TCP, Family: state.IPv4, Frontends: []state.Frontend{f.frontend}, External: served,
+	}))
+	closeBackend(f.backend)
+	f.backend = newSharedBackend(t, f.lab.Node(), Options{})
+	apply(t, f.backend, all)
+	var conn *nft.Conn
+	if err := f.lab.Node().Do(func() (err error) { conn, err = nft.Dial(); return err }); err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var wg sync.WaitGroup
+	replaced := 0
+	wg.Go(func() {
+		defer cancel()
+		for end := time.Now().Add(2 * time.Second); time.Now().Before(end) || replaced < 50; replaced++ {
+			commitRaw(t, conn, func(b *nft.Batch) {
+				b.AddSet(table(state.IPv4), &nft.Set{Name: "of-another-version", Key: []nft.Type{nft.TypePort}})
+			})
+			f.backend.guard.raise(foreignChange)
+			if r, err := f.backend.Verify(context.Background()); err != nil || r.Written == 0 {
+				t.Errorf("Verify writes %d objects: %v", r.Written, err)
+				return
+			}
+		}
+	})
+	outcomes := map[topology.Outcome]int{}
+	for ctx.Err() == nil {
+		a := f.lab.Client().Probe(context.Background(), state.TCP, f.dst, topology.ProbeOptions{Timeout: 900 * time.Millisecond})
+		outcomes[a.Outcome]++
+		if a.Outcome != topology.Answered {
+			t.Errorf("%v after %v: %v", a.Outcome, a.Latency, a.Err)
+		}
+	}
+	wg.Wait()
+	t.Logf("%d replacements, connections: %v", replaced, outcomes)
+	if outcomes[topology.Answered] < 50 {
+		t.Error("too little happened to mean anything")
+	}
 }

@@ -85,15 +85,19 @@ func (g *guard) close() error {
 }
 
 func (g *guard) watch(addresses <-chan struct{}) {
-	tick := time.NewTicker(guardPeriod)
-	defer tick.Stop()
+	var ticks <-chan time.Time // never, if there is nothing to ask for
+	if g.conn != nil {
+		ticker := time.NewTicker(guardPeriod)
+		defer ticker.Stop()
+		ticks = ticker.C
+	}
 	for {
 		select {
 		case <-g.stop:
 			return
 		case <-addresses:
 			g.raise(addressesChanged)
-		case <-tick.C:
+		case <-ticks:
 			if g.mu.TryLock() { // else a commit is under way, and we look again after it
 				g.look(time.Now())
 				g.mu.Unlock()

@@ -161,6 +161,59 @@ func TestWrongElementInALargeSet(t *testing.T) {
 	}
 }
 
+// TestSlotsOfASmallSet restarts on endpoints in slots that are not in their order, whose set is dumped, while others of the service's elements
+// are looked up.
+func TestSlotsOfASmallSet(t *testing.T) {
+	ns := newNS(t)
+	b := newBackend(t, ns, Options{})
+	var services []*state.Service
+	for n := range 30 {
+		services = append(services, dualStack(fmt.Sprintf("s%d", n), 10+n, 0, 0))
+	}
+	apply(t, b, full(append(services, without(dualStack("moved", 50, 4, 0), 0))...))
+	moved := without(dualStack("moved", 50, 4, 0), 2)
+	apply(t, b, delta(moved)) // endpoint 0 takes the slot of endpoint 2, after that of endpoint 1
+	closeBackend(b)
+	b = newBackend(t, ns, Options{})
+	b.limits = ruleset.Limits{Find: 20, Rewrite: 1 << 30}
+	if written := apply(t, b, full(append(services, moved)...)).Written; written != 0 {
+		t.Errorf("%d objects written", written)
+	}
+	fewer := without(dualStack("moved", 50, 4, 0), 1, 2)
+	apply(t, b, delta(fewer)) // which goes by the slots that endpoints have
+	closeBackend(b)
+	if written := apply(t, newBackend(t, ns, Options{}), full(append(services, fewer)...)).Written; written != 0 {
+		t.Errorf("after a change, another start writes %d objects", written)
+	}
+}
+
+// TestFilledHoles restarts on slots of a large Service that should be empty, and hold its first endpoint.
+func TestFilledHoles(t *testing.T) {
+	ns := newNS(t)
+	conn := dial(t, ns)
+	large := dualStack("large", 6, 40, 0) // in the 48 slots of its class
+	b := newBackend(t, ns, Options{})
+	apply(t, b, full(large))
+	closeBackend(b)
+	before := dump(t, conn)
+	commitRaw(t, conn, func(batch *nft.Batch) {
+		for _, f := range families {
+			p, frontend := portIn(f, large)
+			for i := uint32(40); i < 48; i++ {
+				batch.AddElem(table(f), "service-slots", nft.Elem{
+					Key: binary.NativeEndian.AppendUint32([]byte(frontend), i), Data: endpointBytes(p.Internal.Inside.Endpoints[0].Addr),
+				})
+			}
+		}
+	})
+	b = newBackend(t, ns, Options{})
+	b.limits = ruleset.Limits{Rewrite: 1 << 30}
+	apply(t, b, full(large))
+	if diff := changesBetween(before, dump(t, conn)); len(diff) > 0 {
+		t.Errorf("changed: %v", diff)
+	}
+}
+
 // without returns a record without some of its endpoints.
 func without(s *state.Service, indexes ...int) *state.Service {
 	for i := range s.Ports {

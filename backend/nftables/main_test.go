@@ -14,6 +14,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 
@@ -37,7 +38,7 @@ func newNS(t testing.TB) *netns.NS {
 	return ns
 }
 
-func inNS(t testing.TB, ns *netns.NS, fn func() error) {
+func inNS(t testing.TB, ns namespace, fn func() error) {
 	t.Helper()
 	if err := ns.Do(fn); err != nil {
 		t.Fatal(err)
@@ -54,7 +55,7 @@ func dial(t testing.TB, ns *netns.NS) *nft.Conn {
 }
 
 // newBackend opens a dataplane on the real kernel.
-func newBackend(t testing.TB, ns *netns.NS, o Options) *Backend {
+func newBackend(t testing.TB, ns namespace, o Options) *Backend {
 	t.Helper()
 	return openBackend(t, ns, o, func(c *nft.Conn) kernel { return c })
 }
@@ -65,13 +66,16 @@ type sharedKernel struct{ kernel }
 func (sharedKernel) Has(nft.Feature) (bool, error) { return false, nil }
 
 // newSharedBackend opens a dataplane whose tables the test may change.
-func newSharedBackend(t testing.TB, ns *netns.NS, o Options) *Backend {
+func newSharedBackend(t testing.TB, ns namespace, o Options) *Backend {
 	t.Helper()
 	return openBackend(t, ns, o, func(c *nft.Conn) kernel { return sharedKernel{c} })
 }
 
+// namespace is where functions may be called, such as a [netns.NS] and a [topology.Host].
+type namespace interface{ Do(func() error) error }
+
 // openBackend opens a dataplane on the real kernel with something put in between.
-func openBackend(t testing.TB, ns *netns.NS, o Options, wrap func(*nft.Conn) kernel) *Backend {
+func openBackend(t testing.TB, ns namespace, o Options, wrap func(*nft.Conn) kernel) *Backend {
 	t.Helper()
 	var b *Backend
 	inNS(t, ns, func() error {
@@ -132,6 +136,13 @@ func foreignCommit(t testing.TB, c *nft.Conn) {
 // nftCommand runs the nft tool in ns. The test is skipped if there is none.
 func nftCommand(t testing.TB, ns *netns.NS, args ...string) string {
 	t.Helper()
+	out, _ := runNFT(t, ns, args...)
+	return out
+}
+
+// runNFT is nftCommand, and returns also the processor time that the kernel took for it.
+func runNFT(t testing.TB, ns *netns.NS, args ...string) (output string, inKernel time.Duration) {
+	t.Helper()
 	path, err := exec.LookPath("nft")
 	if err != nil {
 		t.Skip("the nft tool is not installed")
@@ -140,13 +151,15 @@ func nftCommand(t testing.TB, ns *netns.NS, args ...string) string {
 	inNS(t, ns, func() error {
 		cmd := exec.Command(path, args...)
 		cmd.Stdout, cmd.Stderr = &out, &warnings // 1.0.6 warns that its JSON has no word for "update @map"
-		err = cmd.Run()
+		if err = cmd.Run(); err == nil {
+			inKernel = cmd.ProcessState.SystemTime()
+		}
 		return nil
 	})
 	if err != nil {
 		t.Fatalf("nft %s: %v\n%s%s", strings.Join(args, " "), err, out.String(), warnings.String())
 	}
-	return out.String()
+	return out.String(), inKernel
 }
 
 // addDevice makes a device with addresses.
@@ -343,6 +356,13 @@ func (k *faulty) Find(t nft.Table, set string, width int, keys []byte, found fun
 		return err
 	}
 	return k.kernel.Find(t, set, width, keys, found)
+}
+
+func (k *faulty) HasAll(t nft.Table, set string, width int, keys []byte) (bool, error) {
+	if err := k.fail(1. / 50); err != nil {
+		return false, err
+	}
+	return k.kernel.HasAll(t, set, width, keys)
 }
 
 // waysToRead are limits that make small sets be read as large ones are.

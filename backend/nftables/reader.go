@@ -17,16 +17,21 @@ type kernel interface {
 	Table(nft.Table) (nft.TableInfo, error)
 	ReadSkeleton(nft.Table) (*nft.Skeleton, error)
 	Elems(nft.Table, string) ([]nft.Elem, error)
-	FindElems(t nft.Table, set string, width int, keys []byte, found func(i int, e nft.Elem)) error
-	finder
+	elemFinder
 	Generation() (uint32, error)
 	Port() (uint32, error)
 }
 
 // finder looks elements up. Several may do so at once.
 type finder interface {
-	Find(t nft.Table, set string, width int, keys []byte, found func(i int, data []byte)) error
+	ruleset.Finder
 	Close() error
+}
+
+// elemFinder finds whole elements, too.
+type elemFinder interface {
+	finder
+	FindElems(t nft.Table, set string, width int, keys []byte, found func(i int, e nft.Elem)) error
 }
 
 // usualLimits are those outside tests.
@@ -52,7 +57,7 @@ func newTableReader(k kernel, finders []finder) *tableReader {
 	for _, f := range finders {
 		r.workers.Go(func() {
 			for job := range r.jobs {
-				job.done <- job.lookup.Run(f.Find)
+				job.done <- job.lookup.Run(f)
 			}
 		})
 	}

@@ -194,11 +194,11 @@ var faulty = &variant{name: "faulty", what: "one netlink message in five fails",
 
 func (c *Conn) commitTruly(msg []byte, ack uint32) error {
 `},
-	{"internal/kernel/nft/conn_linux.go", "	c.seq++\n	var b Batch\n", `	if err := injected(1000); err != nil {
+	{"internal/kernel/nft/conn_linux.go", "	var b Batch\n	b.seq = c.nextSeq() - 1\n", `	if err := injected(1000); err != nil {
 		return err
 	}
-	c.seq++
 	var b Batch
+	b.seq = c.nextSeq() - 1
 `},
 }, added: map[string]string{"internal/kernel/nft/injected_linux.go": `package nft
 

@@ -108,17 +108,20 @@ func eachAttr(b []byte, fn func(typ uint16, value []byte) error) error {
 
 // findAttr returns the value of the nth attribute of a type in b, counted from 0, or nil.
 func findAttr(b []byte, typ uint16, nth int) []byte {
-	var found []byte
-	_ = eachAttr(b, func(t uint16, v []byte) error {
-		if t == typ && found == nil {
+	for len(b) >= attrHeader {
+		n := int(native.Uint16(b))
+		if n < attrHeader || n > len(b) {
+			return nil
+		}
+		if native.Uint16(b[2:])&attrTypeBit == typ {
 			if nth == 0 {
-				found = v
+				return b[attrHeader:n]
 			}
 			nth--
 		}
-		return nil
-	})
-	return found
+		b = b[min(align4(n), len(b)):]
+	}
+	return nil
 }
 
 func attrStr(b []byte, typ uint16) string {

@@ -1,8 +1,10 @@
 package nft
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"slices"
 
@@ -41,6 +43,7 @@ func Dial() (*Conn, error) {
 		setBuffer(fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF),
 		// The original request is not needed in error messages: sequence numbers name it.
 		unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1),
+		unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(dropSilent)), Filter: &dropSilent[0]}),
 	)
 	if err != nil {
 		unix.Close(fd)
@@ -55,6 +58,31 @@ func Dial() (*Conn, error) {
 }
 
 func newConn(fd int) *Conn { return &Conn{fd: fd, buf: make([]byte, 64<<10), room: maxRoom} }
+
+// silent is set in the sequence numbers of requests whose answers are not wanted, but for acknowledgements. In others it is never set.
+const silent = 1 << 31
+
+// nextSeq returns the sequence number of the next request, which is c.seq from then on.
+func (c *Conn) nextSeq() uint32 {
+	c.seq = (c.seq + 1) &^ silent
+	return c.seq
+}
+
+// dropSilent is a socket filter, by which the kernel drops such answers before they are queued: elements with the sequence number of a
+// request that is silent. It loads numbers in network byte order.
+var dropSilent = func() [6]unix.SockFilter {
+	const typeAt, seqAt = 4, 8 // in struct nlmsghdr
+	answer := binary.BigEndian.Uint16(native.AppendUint16(nil, subsystem|nftMsgNewSetElem))
+	flag := binary.BigEndian.Uint32(native.AppendUint32(nil, silent))
+	return [...]unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: typeAt},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: uint32(answer), Jf: 2},
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: seqAt},
+		{Code: unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K, K: flag, Jt: 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: math.MaxUint32}, // all of it
+		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
+	}
+}()
 
 // setBuffer sizes one of a socket's buffers. To exceed the system's limit takes CAP_NET_ADMIN in the first user namespace; in
 // others the limit, net.core.wmem_max or rmem_max, bounds what fits into one batch.
@@ -214,9 +242,8 @@ var errInterrupted = errors.New("nf_tables changed during a dump")
 
 // request sends one request and calls fn with the attributes of each message of the answer.
 func (c *Conn) request(typ, flags uint16, f Family, attrs []Attr, fn func(attrs []byte) error) error {
-	c.seq++
 	var b Batch
-	b.seq = c.seq - 1
+	b.seq = c.nextSeq() - 1
 	b.message(subsystem|typ, unix.NLM_F_REQUEST|flags, f, 0)
 	for _, a := range attrs {
 		b.buf = appendAttr(b.buf, a)

@@ -77,13 +77,13 @@ func (b *Batch) DeleteSet(t Table, set string) {
 	b.count++
 }
 
-// Strip deletes all rules, chains and sets of a table but one set, whose elements stay. The order is that of what refers to what.
-func (b *Batch) Strip(t Table, s *Skeleton, kept string) {
+// Strip deletes all rules, chains and sets of a table but some sets, whose elements stay. The order is that of what refers to what.
+func (b *Batch) Strip(t Table, s *Skeleton, kept []string) {
 	for _, chain := range s.ChainNames() {
 		b.FlushChain(t, chain)
 	}
 	for _, set := range slices.Sorted(maps.Keys(s.sets)) {
-		if set != kept && attrUint32(s.sets[set], nftaSetFlags)&nftSetAnonymous == 0 { // those go with their rules
+		if !slices.Contains(kept, set) && attrUint32(s.sets[set], nftaSetFlags)&nftSetAnonymous == 0 { // those go with their rules
 			b.DeleteSet(t, set)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -40,23 +41,49 @@ func (c *Conn) FindElems(t Table, set string, width int, keys []byte, found func
 	return nil
 }
 
+// HasAll reports whether a set has elements with all these keys, which are given as to [Conn.Find]. It takes less than that: the elements
+// themselves do not reach the socket.
+func (c *Conn) HasAll(t Table, set string, width int, keys []byte) (all bool, err error) {
+	for asked := range slices.Chunk(keys, maxRoom*width) {
+		err := c.ask(c.nextSeq()|silent, t, set, width, asked)
+		if err == nil {
+			err = c.acknowledged()
+		}
+		switch {
+		case errors.Is(err, unix.ENOENT):
+			return false, nil
+		case err != nil:
+			return false, fmt.Errorf("set %s of table %s: %w", set, t.Name, err)
+		}
+	}
+	return true, nil
+}
+
+// acknowledged receives the acknowledgement of the last request, and returns what it reports.
+func (c *Conn) acknowledged() error {
+	var failed error
+	for done := false; !done; {
+		err := c.receive(func(m message) error {
+			if m.seq != c.seq {
+				return nil // left over from a request that was given up
+			}
+			done = true
+			errno, err := m.errno()
+			if errno != 0 {
+				failed = errno
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return failed
+}
+
 // findEach asks for elements in one message and returns how many were found before the first that was not.
 func (c *Conn) findEach(t Table, set string, width int, keys []byte, found func(i int, e Elem)) (n int, err error) {
-	c.seq++
-	b := Batch{seq: c.seq - 1, buf: c.out[:0]}
-	b.message(subsystem|nftMsgGetSetElem, unix.NLM_F_REQUEST|unix.NLM_F_ACK, t.Family, 0)
-	b.buf = appendAttrString(b.buf, nftaSetElemListTable, t.Name)
-	b.buf = appendAttrString(b.buf, nftaSetElemListSet, set)
-	var list, elem int
-	b.buf, list = beginNest(b.buf, nftaSetElemListElements)
-	for at := 0; at < len(keys); at += width {
-		b.buf, elem = beginNest(b.buf, nftaListElem)
-		b.buf = endNest(appendData(b.buf, nftaSetElemKey, keys[at:at+width]), elem)
-	}
-	b.buf = endNest(b.buf, list)
-	b.finish()
-	c.out = b.buf
-	if err := c.send(b.buf); err != nil {
+	if err := c.ask(c.nextSeq(), t, set, width, keys); err != nil {
 		return 0, err
 	}
 	for done := false; !done; {
@@ -96,4 +123,23 @@ func (c *Conn) findEach(t Table, set string, width int, keys []byte, found func(
 		return n, errTruncated
 	}
 	return n, nil
+}
+
+// ask sends a request for elements, which the kernel answers up to the first key that is not there, and acknowledges then.
+func (c *Conn) ask(seq uint32, t Table, set string, width int, keys []byte) error {
+	c.seq = seq
+	b := Batch{seq: seq - 1, buf: c.out[:0]}
+	b.message(subsystem|nftMsgGetSetElem, unix.NLM_F_REQUEST|unix.NLM_F_ACK, t.Family, 0)
+	b.buf = appendAttrString(b.buf, nftaSetElemListTable, t.Name)
+	b.buf = appendAttrString(b.buf, nftaSetElemListSet, set)
+	var list, elem int
+	b.buf, list = beginNest(b.buf, nftaSetElemListElements)
+	for at := 0; at < len(keys); at += width {
+		b.buf, elem = beginNest(b.buf, nftaListElem)
+		b.buf = endNest(appendData(b.buf, nftaSetElemKey, keys[at:at+width]), elem)
+	}
+	b.buf = endNest(b.buf, list)
+	b.finish()
+	c.out = b.buf
+	return c.send(b.buf)
 }

@@ -98,3 +98,48 @@ func TestFindWithASmallBuffer(t *testing.T) {
 		t.Error("the buffer was large enough")
 	}
 }
+
+// TestHasAll asks for keys that are all there, and for some that are not. The socket could not take the elements themselves.
+func TestHasAll(t *testing.T) {
+	c := dial(t, newNS(t))
+	const n = 3000
+	plain := Set{Name: "plain", Key: testMap.Key}
+	commit(t, c, func(b *Batch) {
+		b.AddTable(testTable)
+		b.AddSet(testTable, &testMap)
+		b.AddSet(testTable, &plain)
+		for i := range uint32(n) {
+			b.AddElem(testTable, "m", entry(i, i))
+			b.AddElem(testTable, "plain", Elem{Key: entry(i, 0).Key})
+		}
+	})
+	if err := unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 4096); err != nil {
+		t.Fatal(err)
+	}
+	width := len(entry(0, 0).Key)
+	for _, set := range []string{"m", "plain", "no-such-set"} {
+		for _, r := range []struct {
+			from, to uint32
+			all      bool
+		}{{0, n, true}, {n - 1, n, true}, {7, 7, true}, {1, n + 1, false}, {n, n + 1, false}, {n, 2 * n, false}, {0, n, true}} {
+			var keys []byte
+			for i := r.from; i < r.to; i++ {
+				keys = append(keys, entry(i, 0).Key...)
+			}
+			want := r.all && (set != "no-such-set" || len(keys) == 0)
+			if all, err := c.HasAll(testTable, set, width, keys); all != want || err != nil {
+				t.Errorf("%s has all keys from %d to %d: %v, %v", set, r.from, r.to, all, err)
+			}
+			found := 0 // other requests are answered in full
+			if err := c.Find(testTable, set, width, keys[:min(len(keys), 9*width)], func(int, []byte) { found++ }); err != nil {
+				t.Error(err)
+			}
+			if there := min(9, int(min(r.to, n)-min(r.from, n))); set != "no-such-set" && found != there {
+				t.Errorf("%s, keys from %d to %d: found %d of the first %d", set, r.from, r.to, found, there)
+			}
+		}
+	}
+	if _, err := c.HasAll(testTable, "m", width-4, make([]byte, width-4)); err == nil {
+		t.Error("keys of another length: no error")
+	}
+}

@@ -36,11 +36,17 @@ func (*Conn) Table(Table) (TableInfo, error) { return TableInfo{}, errNotLinux }
 // HasTable fails.
 func (*Conn) HasTable(Table) (bool, error) { return false, errNotLinux }
 
+// BaseChains fails.
+func (*Conn) BaseChains() ([]BaseChain, error) { return nil, errNotLinux }
+
 // Elems fails.
 func (*Conn) Elems(Table, string) ([]Elem, error) { return nil, errNotLinux }
 
 // Find fails.
 func (*Conn) Find(Table, string, int, []byte, func(int, []byte)) error { return errNotLinux }
+
+// HasAll fails.
+func (*Conn) HasAll(Table, string, int, []byte) (bool, error) { return false, errNotLinux }
 
 // FindElems fails.
 func (*Conn) FindElems(Table, string, int, []byte, func(int, Elem)) error { return errNotLinux }

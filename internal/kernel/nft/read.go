@@ -20,10 +20,10 @@ func decodeElems(attrs []byte, elems []Elem) ([]Elem, error) {
 	if err != nil {
 		return elems, err // elements that got lost would pass for elements that are not there
 	}
-	err = eachAttr(list, func(_ uint16, elem []byte) error {
+	// One copy serves all of them: a message has hundreds.
+	err = eachAttr(slices.Clone(list), func(_ uint16, elem []byte) error {
 		e, err := decodeElem(elem)
 		if e.Key != nil {
-			e.Key, e.KeyEnd, e.Data = slices.Clone(e.Key), slices.Clone(e.KeyEnd), slices.Clone(e.Data)
 			elems = append(elems, e)
 		}
 		return err

@@ -5,6 +5,7 @@ package nft
 
 // Families (linux/netfilter.h).
 const (
+	nfprotoINet = 1
 	nfprotoIPv4 = 2
 	nfprotoIPv6 = 10
 )

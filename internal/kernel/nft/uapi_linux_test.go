@@ -11,6 +11,7 @@ import (
 // TestKernelNumbers compares the kernel's numbers with those that golang.org/x/sys/unix was generated with.
 func TestKernelNumbers(t *testing.T) {
 	for name, n := range map[string]struct{ got, want int64 }{
+		"NFPROTO_INET":                    {nfprotoINet, unix.NFPROTO_INET},
 		"NFPROTO_IPV4":                    {nfprotoIPv4, unix.NFPROTO_IPV4},
 		"NFPROTO_IPV6":                    {nfprotoIPv6, unix.NFPROTO_IPV6},
 		"NLM_F_REQUEST":                   {nlmFRequest, unix.NLM_F_REQUEST},

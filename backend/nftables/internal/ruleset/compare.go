@@ -124,12 +124,18 @@ func (m *Mirror) difference(s *Settings, ks *kernelState, want Desired) (*Plan, 
 		if err := ks.reach(i + 1); err != nil {
 			return nil, err
 		}
-		next, before := applied{record: s}, m.services[s.Name]
+		before := m.services[s.Name]
+		next := applied{record: s, numbers: p.number(s.Name, kept.without(before.numbers), s)}
+		if e := ks.asExpected(i); e != nil {
+			next.places = e.places // the numbers are the same, too: they were given in the same order
+			p.services[s.Name] = next
+			p.confirm(ks, e)
+			continue
+		}
 		if before.record == nil {
 			before = ks.fromKernel(s)
 		}
 		next.places = placeService(before, s)
-		next.numbers = p.number(s.Name, kept.without(before.numbers), s)
 		p.services[s.Name] = next
 		p.new.whole(&next)
 		again = again[:0]
@@ -163,6 +169,25 @@ func (m *Mirror) difference(s *Settings, ks *kernelState, want Desired) (*Plan, 
 		p.compareTable(&ks.tables[i])
 	}
 	return p, nil
+}
+
+// confirm takes down a service that the kernel holds as expected. What it shares with others is compared, unless that was looked up.
+func (p *Plan) confirm(ks *kernelState, e *expected) {
+	for i := range e.own {
+		delete(ks.elements, e.own[i].id())
+	}
+	for _, k := range e.shared {
+		before := len(p.refs)
+		p.refs[k]++
+		if len(p.refs) == before {
+			continue // it was met already
+		}
+		if e := k.element(); !ks.meet(&e) {
+			p.new.own = append(p.new.own, e)
+		}
+	}
+	p.compare(ks)
+	p.new.reset()
 }
 
 // keepNumbers sees to it that the numbers which the mirror shows of services are not given to others.
@@ -233,7 +258,7 @@ func (p *Plan) compare(ks *kernelState) {
 }
 
 // compareTable plans the skeleton of one table. A table that something foreign lives in, or that is of another version, is
-// replaced with everything in it, up to the clients with affinity: in one transaction, so that no packet misses it.
+// replaced, up to the sets that are as they should be: in one transaction, so that no packet misses it.
 func (p *Plan) compareTable(t *tableState) {
 	if t.skeleton == nil {
 		p.skeleton(t.family, func(*nft.Set) bool { return false },
@@ -252,32 +277,37 @@ func (p *Plan) compareTable(t *tableState) {
 	p.replaceTable(t, sets, chains)
 }
 
-// replaceTable plans a table anew, with all that is desired or preserved in it.
+// replaceTable plans a table anew, with all that is desired or preserved in it. Sets that are as they should be stay, and get what they lack: a packet
+// that is between two of the old rules at the commit goes on by these, and would miss in a set that is deleted what it has found in the one before.
+// Clients with affinity stay, too: what is noted of them are numbers that follow from names, which mean the same to any version that has the
+// same set.
 func (p *Plan) replaceTable(t *tableState, sets []nft.Set, chains []nft.Chain) {
-	// All that was found equal goes with the old table, and has to be written again.
+	next := tablePlan{table: table(t.family), replace: t.skeleton, chains: chains}
+	keepsTable := t.skeleton.Flags() == p.settings.TableFlags
+	renewed := map[string]bool{}
+	for i := range sets {
+		if s := &sets[i]; keepsTable && t.skeleton.HasSet(next.table, s) {
+			next.keeps = append(next.keeps, s.Name)
+		} else {
+			next.sets = append(next.sets, *s)
+			renewed[s.Name] = true
+		}
+	}
+	// All that was found equal in the others goes with them, and has to be written again.
+	isRenewed := func(ts tableSet) bool { return ts.family == t.family && renewed[ts.set.name()] }
 	for _, s := range p.order {
-		if s.family == t.family {
+		if s.family == t.family && !slices.Contains(next.keeps, s.set.name()) {
 			s.flush, s.del, s.add = false, elements{}, elements{}
 		}
 	}
-	p.writeAnew(func(ts tableSet) bool { return ts.family == t.family })
+	p.writeAnew(isRenewed)
 	for _, e := range p.kept {
-		name, again := e.set.name(), e.set.space == global && p.refs[sharedOf(&e)] > 0
-		if e.family == t.family && !again && slices.ContainsFunc(sets, func(s nft.Set) bool { return s.Name == name }) {
+		again := e.set.space == global && p.refs[sharedOf(&e)] > 0
+		if isRenewed(tableSet{e.family, e.set}) && !again {
 			p.add(e)
 		}
 	}
-	next := tablePlan{table: table(t.family), replace: t.skeleton, sets: sets, chains: chains}
-	if i := slices.IndexFunc(sets, func(s nft.Set) bool { return s.Name == affinityName() }); p.canKeep(t, &sets[i]) {
-		next.keepsClients, next.sets = true, slices.Delete(sets, i, i+1)
-	}
 	p.tables = append(p.tables, next)
-}
-
-// canKeep reports whether the set of clients with affinity can stay when all else in the table is replaced: what it holds are numbers that
-// follow from names, so that they mean the same to any version that has the same set.
-func (p *Plan) canKeep(t *tableState, clients *nft.Set) bool {
-	return t.skeleton.Flags() == p.settings.TableFlags && t.skeleton.HasSet(table(t.family), clients)
 }
 
 // fromKernel reads the placements of a record's routes off the kernel's slots: from those of the first frontend that has any.

@@ -147,6 +147,9 @@ type sharedKey struct {
 	addr   [16]byte
 }
 
+// isShared reports whether the elements of such sets are those of sharedKeys that services have.
+func (k kind) isShared() bool { return k == clusterIPs || k == externalIPs || k == hairpin }
+
 func (s sharedKey) compare(o sharedKey) int {
 	return cmp.Or(cmp.Compare(s.family, o.family), cmp.Compare(s.kind, o.kind), bytes.Compare(s.addr[:], o.addr[:]))
 }

@@ -26,30 +26,27 @@ func expect(s *Settings, former *Mirror, ks *kernelState, want Desired) expectat
 
 func (x *expectation) more() bool { return x.at < everything(x.want) }
 
-// next yields the elements of the next service or, after the last one, those of the node ports.
-func (x *expectation) next(yield func(*element)) {
-	at := x.at
+// next returns the next service or, after the last one, the node ports, and all its elements, which are valid until next is called again.
+func (x *expectation) next() (expected, *renderer) {
+	at, r := x.at, &x.p.new
 	x.at++
+	r.reset()
 	if at == len(x.want.Services) {
 		for _, a := range x.want.NodePorts {
-			e := newSharedKey(nodePortIPs, a).element()
-			yield(&e)
+			r.own = append(r.own, newSharedKey(nodePortIPs, a).element())
 		}
-		return
+		return expected{isOther: true}, r
 	}
 	s := x.want.Services[at]
 	former := x.former.services[s.Name]
-	next := applied{record: s, places: placeService(former, s), numbers: x.p.number(s.Name, former.numbers, s)}
-	if former.record == nil {
-		next.fillHoles()
+	next := expected{
+		applied: applied{record: s, places: placeService(former, s), numbers: x.p.number(s.Name, former.numbers, s)},
+		// What is preserved is looked for in all that there is.
+		isOther: !x.want.Preserved.none(),
 	}
-	x.p.new.reset()
-	x.p.new.whole(&next)
-	for i := range x.p.new.own {
-		yield(&x.p.new.own[i])
+	if former.record == nil && next.fillHoles() {
+		next.isOther = true
 	}
-	for _, k := range x.p.new.shared {
-		e := k.element()
-		yield(&e)
-	}
+	r.whole(&next.applied)
+	return next, r
 }

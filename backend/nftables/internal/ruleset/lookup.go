@@ -1,9 +1,11 @@
 package ruleset
 
 import (
+	"bytes"
 	"slices"
 
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
+	"github.com/switchyard-net/switchyard/state"
 )
 
 // lookups look up what is expected in large sets, for some services at a time: while those are compared, the kernel is asked for the
@@ -12,9 +14,14 @@ type lookups struct {
 	reader Reader
 	sets   []*largeSet
 	index  map[tableSet]int // of sets
-	expect expectation
-	// reached is how many services elements shows, and one more if it shows the node ports, too.
+	// last is the set that was asked for last, at is its index, and isLarge whether it has one: several elements of a set follow each other.
+	last    tableSet
+	at      int
+	isLarge bool
+	expect  expectation
+	// reached is how many services were looked up, and one more if the node ports were, too. The last of them are those of present.
 	reached int
+	present *Lookup
 	queue   []*Lookup // those that have begun, in the order of the services
 	ahead   int       // how many lookups are in the queue, if there are enough
 }
@@ -23,19 +30,29 @@ type lookups struct {
 type Lookup struct {
 	sets  []*largeSet
 	asked []asked // for each of sets
-	until int     // what lookups.reached is after it
-	wait  func() error
+	// services are those from number first on, and the node ports after the last one.
+	services []expected
+	first    int
+	wait     func() error
 }
 
-// asked are the keys that a set is asked for, one after another, and those that were found.
+// asked are the keys that a set is asked for, one after another.
 type asked struct {
-	keys  []byte
-	found []found
+	keys []byte
+	data []byte  // expected, and then what was found
+	of   []int32 // the services that the keys are of, by their place in the lookup
+	// absent are the places of keys that were not found, in order.
+	absent []int
 }
 
-type found struct {
-	index int // of the key
-	data  [maxData]byte
+// expected is a service as the kernel most likely holds it.
+type expected struct {
+	applied
+	// own are its elements in sets that are not large, but for shared ones.
+	own    []element
+	shared []sharedKey
+	// isOther is set if the kernel holds something else, or may do so. Then the service is compared element by element.
+	isOther bool
 }
 
 // lookupSize is how many keys are looked up for some services, or a few more.
@@ -58,75 +75,177 @@ func (l *lookups) end() {
 	}
 }
 
-// Run asks for the elements with find, which is the method of an nft.Conn of this name. Lookups may run at the same time.
-func (l *Lookup) Run(find func(t nft.Table, set string, width int, keys []byte, found func(i int, data []byte)) error) error {
+// Finder looks elements up by their keys. It is an nft.Conn, outside tests.
+type Finder interface {
+	Find(t nft.Table, set string, width int, keys []byte, found func(i int, data []byte)) error
+	HasAll(t nft.Table, set string, width int, keys []byte) (bool, error)
+}
+
+// Run asks for the elements. Lookups may run at the same time, each with a Finder of its own.
+func (l *Lookup) Run(f Finder) error {
 	for i, s := range l.sets {
 		a := &l.asked[i]
 		if len(a.keys) == 0 {
 			continue
 		}
-		err := find(table(s.family), s.set.name(), s.layout.key, a.keys, func(i int, data []byte) {
-			a.found = append(a.found, found{index: i})
-			copy(a.found[len(a.found)-1].data[:], data)
+		if s.layout.data == 0 {
+			all, err := f.HasAll(table(s.family), s.set.name(), s.layout.key, a.keys)
+			if err != nil {
+				return readFailed(s.tableSet, err)
+			}
+			if all {
+				continue
+			}
+		}
+		next := 0
+		err := f.Find(table(s.family), s.set.name(), s.layout.key, a.keys, func(i int, data []byte) {
+			l.lack(a, next, i)
+			next = i + 1
+			if want := a.data[i*s.layout.data:][:s.layout.data]; !bytes.Equal(data, want) {
+				copy(want, data)
+				l.services[a.of[i]].isOther = true
+			}
 		})
 		if err != nil {
 			return readFailed(s.tableSet, err)
 		}
+		l.lack(a, next, len(a.of))
 	}
 	return nil
 }
 
-// reach adds to elements what the kernel holds of the first n services, or of everything.
+// lack notes that some keys were not found.
+func (l *Lookup) lack(a *asked, from, to int) {
+	for i := from; i < to; i++ {
+		a.absent = append(a.absent, i)
+		l.services[a.of[i]].isOther = true
+	}
+}
+
+// reach sees to it that the first n services, or everything, are looked up: elements has what the kernel holds of those
+// services of which that is not what was expected.
 func (ks *kernelState) reach(n int) error {
 	l := ks.lookups
 	for l != nil && l.reached < n {
 		for len(l.queue) < l.ahead && l.expect.more() {
 			l.queue = append(l.queue, l.ask())
 		}
-		next := l.queue[0]
+		l.present = l.queue[0]
 		l.queue = slices.Delete(l.queue, 0, 1)
-		if err := next.wait(); err != nil {
+		if err := l.present.wait(); err != nil {
 			return err
 		}
-		ks.add(next)
-		l.reached = next.until
+		ks.add(l.present)
+		l.reached = l.present.first + len(l.present.services)
 	}
 	return nil
 }
 
+// find returns the index of a set among those that are large.
+func (l *lookups) find(f state.Family, id setID) (at int, isLarge bool) {
+	if ts := (tableSet{f, id}); ts != l.last {
+		l.last = ts
+		l.at, l.isLarge = l.index[ts]
+	}
+	return l.at, l.isLarge
+}
+
 // ask begins the next lookup.
 func (l *lookups) ask() *Lookup {
-	next := &Lookup{sets: l.sets, asked: make([]asked, len(l.sets))}
-	keys, last, at, isLarge := 0, tableSet{}, 0, false
-	for keys < lookupSize && l.expect.more() {
-		l.expect.next(func(e *element) {
-			if ts := (tableSet{e.family, e.set}); ts != last { // several of one set follow each other
-				at, isLarge = l.index[ts]
-				last = ts
-			}
-			if isLarge {
-				a := &next.asked[at]
-				a.keys = append(a.keys, e.key[:l.sets[at].layout.key]...)
-				keys++
-			}
-		})
+	next := &Lookup{sets: l.sets, asked: make([]asked, len(l.sets)), first: l.expect.at}
+	keys := 0
+	ask := func(e *element) bool {
+		at, isLarge := l.find(e.family, e.set)
+		if isLarge {
+			a, of := &next.asked[at], l.sets[at].layout
+			a.keys = append(a.keys, e.key[:of.key]...)
+			a.data = append(a.data, e.data[:of.data]...)
+			a.of = append(a.of, int32(len(next.services)))
+			keys++
+		}
+		return isLarge
 	}
-	next.until = l.expect.at
+	var own []element
+	var shared []sharedKey
+	for keys < lookupSize && l.expect.more() {
+		service, elements := l.expect.next()
+		from := len(own)
+		for i := range elements.own {
+			if e := &elements.own[i]; !ask(e) {
+				own = append(own, *e)
+			}
+		}
+		service.own, from = own[from:], len(shared)
+		for _, k := range elements.shared {
+			e := k.element()
+			ask(&e)
+		}
+		shared = append(shared, elements.shared...)
+		service.shared = shared[from:]
+		next.services = append(next.services, service)
+	}
 	next.wait = l.reader.LookUp(next)
 	return next
 }
 
-// add adds what was found to elements.
+// add adds to elements what was found of services that are compared element by element, and counts what was found of others, up to what
+// services share.
 func (ks *kernelState) add(from *Lookup) {
+	for i := range from.services {
+		e := &from.services[i]
+		e.isOther = e.isOther || !ks.holds(e.own)
+	}
 	for i, s := range from.sets {
-		a, width, before := &from.asked[i], s.layout.key, len(ks.elements)
-		k := elementKey{family: s.family, set: s.set}
-		for j := range a.found {
-			copy(k.key[:], a.keys[a.found[j].index*width:][:width])
-			ks.elements[k] = a.found[j].data
+		a, before := &from.asked[i], len(ks.elements)
+		k, absent := elementKey{family: s.family, set: s.set}, a.absent
+		for j, service := range a.of {
+			switch {
+			case len(absent) > 0 && absent[0] == j:
+				absent = absent[1:]
+			case from.services[service].isOther:
+				var data [maxData]byte
+				copy(k.key[:], a.keys[j*s.layout.key:][:s.layout.key])
+				copy(data[:], a.data[j*s.layout.data:][:s.layout.data])
+				ks.elements[k] = data
+			case !s.set.kind.isShared():
+				s.found++
+			}
 		}
 		s.found += len(ks.elements) - before
 	}
+}
+
+// holds reports whether all these elements, of sets that were dumped, are there.
+func (ks *kernelState) holds(elements []element) bool {
+	for i := range elements {
+		if data, ok := ks.elements[elements[i].id()]; !ok || data != elements[i].data {
+			return false
+		}
+	}
+	return true
+}
+
+// asExpected returns what the kernel was found to hold of a service, with the number up to which it was reached, if that is what was
+// expected, and else nil.
+func (ks *kernelState) asExpected(i int) *expected {
+	if ks.lookups == nil {
+		return nil
+	}
+	from := ks.lookups.present
+	if i < from.first || from.services[i-from.first].isOther {
+		return nil
+	}
+	return &from.services[i-from.first]
+}
+
+// meet counts a shared element that was found as expected, for the first service that has it. It reports whether its set is large: else it
+// was not looked up.
+func (ks *kernelState) meet(e *element) (isLarge bool) {
+	at, isLarge := ks.lookups.find(e.family, e.set)
+	if isLarge {
+		ks.large[at].found++
+	}
+	return isLarge
 }
 
 // forget takes a shared element off elements that was found again, for another service, after it was compared.
@@ -135,7 +254,7 @@ func (ks *kernelState) forget(k sharedKey) {
 		return
 	}
 	e := k.element()
-	if i, ok := ks.lookups.index[tableSet{e.family, e.set}]; ok {
+	if i, isLarge := ks.lookups.find(e.family, e.set); isLarge {
 		before := len(ks.elements)
 		delete(ks.elements, e.id())
 		ks.large[i].found -= before - len(ks.elements)

@@ -23,7 +23,8 @@ var errLookup = errors.New("injected")
 func (r *failingReader) Skeleton(t nft.Table) (*nft.Skeleton, error) { return r.skeletons[t], nil }
 func (*failingReader) Elems(nft.Table, string) ([]nft.Elem, error)   { return nil, nil }
 
-func (r *failingReader) LookUp(*Lookup) (wait func() error) {
+func (r *failingReader) LookUp(l *Lookup) (wait func() error) {
+	_ = l.Run(nothing{})
 	r.begun++
 	number := r.begun
 	return func() error {
@@ -34,6 +35,12 @@ func (r *failingReader) LookUp(*Lookup) (wait func() error) {
 		return nil
 	}
 }
+
+// nothing is a Finder without elements.
+type nothing struct{}
+
+func (nothing) Find(nft.Table, string, int, []byte, func(int, []byte)) error { return nil }
+func (nothing) HasAll(nft.Table, string, int, []byte) (bool, error)          { return false, nil }
 
 // TestLookupsAreWaitedFor: no lookup goes on after a comparison that failed, whose sockets others will use.
 func TestLookupsAreWaitedFor(t *testing.T) {

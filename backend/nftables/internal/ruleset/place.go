@@ -115,15 +115,16 @@ func (a *applied) place(p *state.Port, hint int) placement {
 	return placement{}
 }
 
-// fillHoles puts some endpoint into each slot that has none.
-func (a *applied) fillHoles() {
+// fillHoles puts some endpoint into each slot that has none, and reports whether there were any.
+func (a *applied) fillHoles() (filled bool) {
 	for i := range a.places {
 		for _, slots := range a.places[i] {
 			for j := range slots {
 				if !slots[j].Addr.IsValid() {
-					slots[j] = slots[0]
+					slots[j], filled = slots[0], true
 				}
 			}
 		}
 	}
+	return filled
 }

@@ -40,11 +40,11 @@ type Plan struct {
 // tablePlan is what changes in a table beside elements.
 type tablePlan struct {
 	table nft.Table
-	// replace deletes all that the table holds first, as it was found: but not the clients with affinity if keepsClients.
-	replace      *nft.Skeleton
-	keepsClients bool
-	sets         []nft.Set
-	chains       []nft.Chain // new, or to be filled anew
+	// replace deletes all that the table holds first, as it was found, but for the sets in keeps: with the table itself if there are none.
+	replace *nft.Skeleton
+	keeps   []string
+	sets    []nft.Set
+	chains  []nft.Chain // new, or to be filled anew
 	// flush are those of the chains that have rules to be deleted.
 	flush []string
 }
@@ -392,8 +392,8 @@ func (p *Plan) Write(b *nft.Batch) {
 func (t *tablePlan) write(b *nft.Batch, flags nft.TableFlags) {
 	switch {
 	case t.replace == nil:
-	case t.keepsClients:
-		b.Strip(t.table, t.replace, affinityName())
+	case len(t.keeps) > 0:
+		b.Strip(t.table, t.replace, t.keeps)
 	default:
 		b.AddTableAs(t.table, t.replace.Flags()) // it may be gone by now
 		b.DeleteTable(t.table)
@@ -448,7 +448,7 @@ func (p *Plan) Changed() iter.Seq2[*state.Service, *state.Service] {
 
 // ForgetsClients reports whether a table is replaced with all that it remembers of clients with affinity.
 func (p *Plan) ForgetsClients() bool {
-	return len(p.shape.timeouts) > 0 && slices.ContainsFunc(p.tables, func(t tablePlan) bool { return t.replace != nil && !t.keepsClients })
+	return len(p.shape.timeouts) > 0 && slices.ContainsFunc(p.tables, func(t tablePlan) bool { return t.replace != nil && !slices.Contains(t.keeps, affinityName()) })
 }
 
 // Commit notes that the plan was carried out, and returns the mirror that shows it: after [Mirror.Change] the same one.

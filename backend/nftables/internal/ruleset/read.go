@@ -38,7 +38,8 @@ type tableState struct {
 // kernelState is what the kernel holds.
 type kernelState struct {
 	tables []tableState
-	// elements are those of the sets that were dumped, and of large sets those that lookups have found.
+	// elements are those of the sets that were dumped, and of large sets those that lookups have found for services that are compared
+	// element by element.
 	elements map[elementKey][maxData]byte
 	large    []*largeSet
 	lookups  *lookups // nil if there are no large sets
@@ -49,7 +50,7 @@ type largeSet struct {
 	tableSet
 	layout layout
 	count  int // of all its elements
-	found  int // how many of them were looked up
+	found  int // how many of them were found by lookups
 	// rewrite is set if the set is written anew, and not dumped, if it holds more than what is found.
 	rewrite bool
 }
