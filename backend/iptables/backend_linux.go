@@ -35,6 +35,8 @@ type Backend struct {
 	cutter  *flowcutter.Cutter
 	watcher *watcher
 
+	inspector inspector
+
 	// node is that of the last update, nil before the first.
 	node *state.Node
 	// holders are the Services that have the frontends.
@@ -102,6 +104,10 @@ func (b *Backend) open(ctx context.Context) (err error) {
 	if err := conn.Check(); err != nil {
 		return err
 	}
+	if conn, err = ipset.Open(); err != nil {
+		return err
+	}
+	b.inspector.sets = conn
 	if b.flows, err = conntrack.Open(); err != nil {
 		return err
 	}
@@ -137,6 +143,9 @@ func (b *Backend) Close() error {
 	}
 	if b.sets != nil {
 		b.sets.Close()
+	}
+	if b.inspector.sets != nil {
+		b.inspector.sets.Close()
 	}
 	if b.inside != nil {
 		errs = append(errs, b.inside.Close())
@@ -434,7 +443,7 @@ func (b *Backend) write(ctx context.Context) (written int, err error) {
 
 // read takes what the kernel holds of a family.
 func (b *Backend) read(ctx context.Context, f state.Family) error {
-	held, err := b.held(ctx, f, b.tool, b.tables[f].Tables())
+	held, err := readBack(ctx, f, b.tool, b.sets, b.tables[f].Tables())
 	if err != nil {
 		return err
 	}
@@ -446,7 +455,8 @@ func (b *Backend) read(ctx context.Context, f state.Family) error {
 	return nil
 }
 
-func (b *Backend) held(ctx context.Context, f state.Family, t *tool, tables []rules.Table) (*rules.Held, error) {
+// readBack returns what the kernel holds of a family in these tables.
+func readBack(ctx context.Context, f state.Family, t *tool, sets sets, tables []rules.Table) (*rules.Held, error) {
 	held := rules.NewHeld()
 	for _, table := range tables {
 		save, err := t.save(ctx, f, table)
@@ -457,14 +467,14 @@ func (b *Backend) held(ctx context.Context, f state.Family, t *tool, tables []ru
 			return nil, err
 		}
 	}
-	sets, err := b.sets.Sets(rules.SetPrefix(f))
+	all, err := sets.Sets(rules.SetPrefix(f))
 	if err != nil {
 		return nil, err
 	}
-	for _, s := range sets {
+	for _, s := range all {
 		var elements []ipset.Element
 		if s.Timeout == 0 {
-			if elements, err = b.sets.Read(s); err != nil {
+			if elements, err = sets.Read(s); err != nil {
 				return nil, err
 			}
 		}

@@ -32,6 +32,8 @@ type Backend struct {
 	handle  *netlink.Handle
 	sysctls *sysctls
 	flows   *conntrack.Conn
+	// inspector has a socket of its own.
+	inspector inspector
 	// cutter deletes the tracked flows of virtual servers that lead to the wrong place. IPVS itself lets go of a flow with the next packet after
 	// its endpoint was deleted, but a flow that was tracked before there was a virtual server would never be masqueraded.
 	cutter *flowcutter.Cutter
@@ -140,6 +142,11 @@ func (b *Backend) open() error {
 		return errors.Join(fmt.Errorf("opening a socket to rtnetlink: %w", err), conn.Close())
 	}
 	b.handle = handle
+	inspects, err := ipvs.Dial()
+	if err != nil {
+		return errors.Join(err, conn.Close())
+	}
+	b.inspector.kernel = inspects
 	return b.openAbove(conn, handle, openSysctls)
 }
 
@@ -212,6 +219,9 @@ func (b *Backend) Close() error {
 	}
 	if b.servers != nil {
 		errs = append(errs, b.servers.kernel.Close())
+	}
+	if b.inspector.kernel != nil {
+		errs = append(errs, b.inspector.kernel.Close())
 	}
 	return errors.Join(errs...)
 }

@@ -42,10 +42,12 @@ type Backend struct {
 	lock     *nodelock.Lock // nil if the caller has it
 	// finders are kernel, and more sockets to ask at the same time.
 	finders []finder
-	flows   *conntrack.Conn
-	addrs   *ifaddr.Watcher
-	cutter  *flowcutter.Cutter
-	guard   *guard
+	// inspector has a socket of its own.
+	inspector inspector
+	flows     *conntrack.Conn
+	addrs     *ifaddr.Watcher
+	cutter    *flowcutter.Cutter
+	guard     *guard
 	// intruders is nil if nobody else can change our tables.
 	intruders *intruders
 	batch     nft.Batch
@@ -93,7 +95,16 @@ func New(ctx context.Context, o Options) (*Backend, error) {
 		}
 		more = append(more, f)
 	}
-	return open(ctx, o, conn, more...)
+	b, err := open(ctx, o, conn, more...)
+	if err != nil {
+		return nil, err
+	}
+	inspects, err := nft.Dial()
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("nftables: %w", err), b.Close())
+	}
+	b.inspector.finder = inspects
+	return b, nil
 }
 
 // maxFinders is how many sockets are asked at the same time. What compares the answers cannot follow more.
@@ -284,6 +295,7 @@ func (b *Backend) Close() error {
 	for _, f := range b.finders {
 		errs = append(errs, f.Close())
 	}
+	errs = append(errs, b.inspector.close())
 	return errors.Join(append(errs, b.local.Close(), b.lock.Close())...) // the lock last: until here, the tables are ours
 }
 

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -154,6 +155,50 @@ func Restricted(name string, sources ...[]netip.Prefix) *state.Service {
 		ports = append(ports, p)
 	}
 	return Service(name, ports...)
+}
+
+// Question is a new connection to a frontend of a record, and the route that it is to take.
+type Question struct {
+	backend.Query
+	Service state.ServiceName
+	Route   *state.Route
+}
+
+// Questions asks about each frontend of records, from the node and from outside.
+func Questions(services ...*state.Service) (list []Question) {
+	source := map[state.Family]netip.Addr{state.IPv4: Addr("192.0.2.7"), state.IPv6: Addr("2001:db8::7")}
+	for _, s := range services {
+		for i := range s.Ports {
+			p := &s.Ports[i]
+			for j := range p.Frontends {
+				f, dst := &p.Frontends[j], p.Frontends[j].Addr
+				if f.Kind == state.NodePort {
+					dst = NodeAddr(p.Family)
+				}
+				traffic := &p.External
+				if f.Kind == state.ClusterIP {
+					traffic = &p.Internal
+				}
+				q := backend.Query{Frontend: p.Key(f), Dst: dst, Source: source[p.Family], Node: true}
+				list = append(list, Question{q, s.Name, &traffic.Inside})
+				q.Node, q.Outside = false, true
+				list = append(list, Question{q, s.Name, &traffic.Outside})
+			}
+		}
+	}
+	return list
+}
+
+// Check returns how what a dataplane holds for a connection differs from the record, empty if it does not.
+func (q *Question) Check(held backend.Held) string {
+	var endpoints []netip.AddrPort
+	for _, e := range q.Route.Endpoints {
+		endpoints = append(endpoints, e.Addr)
+	}
+	if held.Verdict == q.Route.Verdict && slices.Equal(held.Endpoints, endpoints) && len(held.Objects) > 0 && len(held.Differences) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%v %v, outside %v: %+v, want %v", q.Service, q.Frontend, q.Outside, held, q.Route)
 }
 
 // Full is an update with all services of a state.

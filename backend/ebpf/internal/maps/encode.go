@@ -80,3 +80,20 @@ func slotOf(e netip.AddrPort) (words [3]uint64) {
 	}
 	return words
 }
+
+// partsOf is the reverse of wordOf.
+func partsOf(word uint64) (base uint32, count uint16, clients plan.Clients) {
+	return uint32(word), uint16(word >> 32), plan.Clients(word >> 56)
+}
+
+// endpointOf is the reverse of slotOf.
+func endpointOf(words [3]uint64, f state.Family) netip.AddrPort {
+	var b [24]byte
+	for i, w := range words {
+		binary.NativeEndian.PutUint64(b[8*i:], w)
+	}
+	if f == state.IPv4 {
+		return netip.AddrPortFrom(netip.AddrFrom4([4]byte(b[:4])), binary.BigEndian.Uint16(b[4:]))
+	}
+	return netip.AddrPortFrom(netip.AddrFrom16([16]byte(b[:16])), binary.BigEndian.Uint16(b[16:]))
+}

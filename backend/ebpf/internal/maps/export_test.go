@@ -1,3 +1,5 @@
+//go:build linux
+
 package maps
 
 import "github.com/switchyard-net/switchyard/state"

@@ -85,10 +85,30 @@ func remove(t *testing.T, r *ebpftest.Reader, p *maps.Placed) {
 	r.Tables.Remove(p)
 }
 
-// leads checks that programs find a route by all its frontends, and draw each of its endpoints.
+// findsAlike checks that Find finds a frontend exactly if programs do.
+func findsAlike(t *testing.T, r *ebpftest.Reader, family state.Family, f plan.Frontend) maps.Found {
+	t.Helper()
+	a, err := r.Ask(family, f)
+	ok(t, err)
+	found, _, err := r.Tables.Find(family, f)
+	ok(t, err)
+	if (len(found.Endpoints) > 0) != (a.Word != 0) {
+		t.Errorf("%v is found as %+v, and programs find the word %x", f, found, a.Word)
+	}
+	return found
+}
+
+// leads checks that programs find a route by all its frontends, and draw each of its endpoints, and that Find finds all of them.
 func leads(t *testing.T, r *ebpftest.Reader, p *maps.Placed) {
 	t.Helper()
+	var endpoints []netip.AddrPort
+	for _, e := range p.Endpoints() {
+		endpoints = append(endpoints, e.Addr)
+	}
 	for _, f := range p.All() {
+		if found := findsAlike(t, r, p.Port.Family, f); found.Clients != p.Clients || found.Base != p.At.Base() || !slices.Equal(found.Endpoints, endpoints) {
+			t.Errorf("%v is found as %+v, want %v at %d", f, found, endpoints, p.At.Base())
+		}
 		drawn := map[netip.AddrPort]bool{}
 		for range 100 * len(p.Endpoints()) {
 			a, err := r.Ask(p.Port.Family, f)
@@ -386,6 +406,11 @@ func TestRepair(t *testing.T) {
 			},
 		} {
 			damage()
+			for _, p := range all[:3] {
+				for _, f := range p.All() {
+					findsAlike(t, r, family, f)
+				}
+			}
 			if n := repair(); n != 1 {
 				t.Errorf("%v, %s: %d were repaired, want 1", family, name, n)
 			}

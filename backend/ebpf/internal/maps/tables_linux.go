@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"iter"
 	"math/bits"
+	"net/netip"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
@@ -305,6 +306,60 @@ func (t *Tables) Delete(family state.Family, f plan.Frontend) error {
 		return fmt.Errorf("removing a frontend: %w", err)
 	}
 	return nil
+}
+
+// Found is where a frontend leads: the number of its route, the first of its slots, the clients that it is for, and the endpoints.
+type Found struct {
+	Route, Base uint32
+	Clients     plan.Clients
+	Endpoints   []netip.AddrPort
+}
+
+// lookups is how often a lookup is repeated that met a change.
+const lookups = 4
+
+// Find looks a frontend up as programs do; what they do not find is not there. It may be called beside all other methods but Close.
+func (t *Tables) Find(family state.Family, f plan.Frontend) (found Found, ok bool, err error) {
+	n := familyOf(family)
+	key, slots := keyOf(n, f), &t.slots[n]
+	for range lookups {
+		var value uint64
+		if err := t.frontends[n].Lookup(key, &value); errors.Is(err, ebpf.ErrKeyNotExist) {
+			return Found{}, false, nil
+		} else if err != nil {
+			return Found{}, false, fmt.Errorf("reading a frontend: %w", err)
+		}
+		route := uint32(value)
+		if value != valueOf(key, route) || route >= t.routes.size() {
+			continue
+		}
+		word := t.routes.load(route, 0)
+		base, count, clients := partsOf(word)
+		found = Found{Route: route, Base: base, Clients: clients}
+		for i := range uint32(count) {
+			if base+i >= slots.size() {
+				break // programs do not find it either
+			}
+			var words [3]uint64
+			for w := range slots.each {
+				words[w] = slots.load(base+i, w)
+			}
+			found.Endpoints = append(found.Endpoints, endpointOf(words, family))
+		}
+		if t.routes.load(route, 0) == word { // else the slots may be another one's by now
+			return found, true, nil
+		}
+	}
+	return Found{}, false, nil
+}
+
+func keyOf(family int, f plan.Frontend) []byte {
+	if family == v4 {
+		k := encode4(f)
+		return k[:]
+	}
+	k := encode6(f)
+	return k[:]
 }
 
 // Repair compares the maps with these routes, which must be all that there are, writes what differs, and returns how many frontends, routes

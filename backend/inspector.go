@@ -1,0 +1,54 @@
+package backend
+
+import (
+	"net/netip"
+
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// Inspector is a [Backend] that can read back what it holds for single connections. A dataplane need not be one.
+type Inspector interface {
+	// Inspect reads back from the kernel the outcome of a new connection. It changes nothing, and may be called at any time, beside all
+	// other methods and after Close, when it may fail.
+	Inspect(q Query) (Held, error)
+}
+
+// Query is a new connection to a frontend.
+type Query struct {
+	Frontend state.FrontendKey
+	// Dst is where the client connects to, also for a node port.
+	Dst netip.Addr
+	// Node reports whether the client is this node, and Outside whether it is neither a pod nor this node.
+	Node, Outside bool
+	// Source is the address of the client. It is not valid if it is not known.
+	Source netip.Addr
+}
+
+// Held is what a dataplane holds for a connection.
+type Held struct {
+	// Verdict is [state.Unused] if it holds nothing of the frontend.
+	Verdict state.Verdict
+	// Endpoints are those that the connection can get, in order.
+	Endpoints []netip.AddrPort
+	// Objects are what was found, in the words of the kernel's tools.
+	Objects []string
+	// Differences are between parts of the dataplane that may take the same connection, and have it go elsewhere.
+	Differences []string
+	// Connections are those of the client, or of all clients if its address is not known, to the same frontend, which are there already: some
+	// of them if there are many. Count is how many there are.
+	Connections []Connection
+	Count       int
+}
+
+// Connection is one that is there: Client has opened it, and Server answers.
+type Connection struct{ Client, Server netip.AddrPort }
+
+// maxConnections is how many are listed.
+const maxConnections = 20
+
+// Add adds a connection.
+func (h *Held) Add(client, server netip.AddrPort) {
+	if h.Count++; len(h.Connections) < maxConnections {
+		h.Connections = append(h.Connections, Connection{client, server})
+	}
+}

@@ -1,0 +1,40 @@
+package iptables
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"sync"
+
+	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/backend/iptables/internal/rules"
+	"github.com/switchyard-net/switchyard/kernel/conntrack"
+)
+
+// inspector reads the tables back, beside everything else that the dataplane does.
+type inspector struct {
+	mu   sync.Mutex // guards sets, and keeps many questions from reading all tables at once
+	sets sets
+}
+
+var _ backend.Inspector = (*Backend)(nil)
+
+// Inspect implements [backend.Inspector]. It reads all chains and sets of the family, as a verification does, and costs as much.
+func (b *Backend) Inspect(q backend.Query) (backend.Held, error) {
+	b.inspector.mu.Lock()
+	held, err := readBack(context.Background(), q.Frontend.Family, b.tool, b.inspector.sets, []rules.Table{rules.NAT, rules.Filter})
+	b.inspector.mu.Unlock()
+	if err != nil {
+		return backend.Held{}, fmt.Errorf("iptables: %w", err)
+	}
+	traced := held.Trace(q.Frontend.Family, &rules.Packet{
+		Protocol: q.Frontend.Protocol, Dst: netip.AddrPortFrom(q.Dst, q.Frontend.Port), Src: q.Source,
+		FromNode: q.Node, FromPod: !q.Node && !q.Outside, ToNode: !q.Frontend.Addr.IsValid(),
+	})
+	out := backend.Held{Verdict: traced.Verdict, Endpoints: traced.Endpoints, Objects: traced.Objects}
+	filter := conntrack.Filter{Family: q.Frontend.Family, Protocol: q.Frontend.Protocol, Dst: q.Dst, DstPort: q.Frontend.Port}
+	if err := b.flows.Ends(filter, q.Source, out.Add); err != nil {
+		return backend.Held{}, fmt.Errorf("iptables: %w", err)
+	}
+	return out, nil
+}

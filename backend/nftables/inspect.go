@@ -1,0 +1,59 @@
+package nftables
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/backend/nftables/internal/ruleset"
+	"github.com/switchyard-net/switchyard/kernel/conntrack"
+)
+
+// inspector reads single frontends back, beside everything else that the dataplane does.
+type inspector struct {
+	mu     sync.Mutex // guards finder
+	finder elemFinder // nil once closed
+}
+
+// ask calls fn with the finder. Once that is closed, its socket may be anything of the process, so that it is not used any more.
+func (i *inspector) ask(fn func(elemFinder) error) error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.finder == nil {
+		return errors.New("this dataplane is closed: ask again when another one has taken its place")
+	}
+	return fn(i.finder)
+}
+
+// close waits until nobody asks.
+func (i *inspector) close() error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.finder == nil {
+		return nil
+	}
+	f := i.finder
+	i.finder = nil
+	return f.Close()
+}
+
+var _ backend.Inspector = (*Backend)(nil)
+
+// Inspect implements [backend.Inspector].
+func (b *Backend) Inspect(q backend.Query) (backend.Held, error) {
+	var held ruleset.Held
+	err := b.inspector.ask(func(f elemFinder) (err error) {
+		held, err = ruleset.Inspect(q.Frontend, q.Outside, q.Source, f.Find)
+		return err
+	})
+	if err != nil {
+		return backend.Held{}, fmt.Errorf("nftables: %w", err)
+	}
+	out := backend.Held{Verdict: held.Verdict, Endpoints: held.Endpoints, Objects: held.Objects}
+	filter := conntrack.Filter{Family: q.Frontend.Family, Protocol: q.Frontend.Protocol, Dst: q.Dst, DstPort: q.Frontend.Port}
+	if err := b.flows.Ends(filter, q.Source, out.Add); err != nil {
+		return backend.Held{}, fmt.Errorf("nftables: %w", err)
+	}
+	return out, nil
+}
