@@ -136,6 +136,7 @@ var effects = map[string]effect{
 
 	"nftables.masqueradeBit":          effectLive,
 	"nftables.maxAffinityClients":     effectLive,
+	"nftables.counters":               effectLive,
 	"iptables.masqueradeBit":          effectLive,
 	"iptables.localhostNodePorts":     effectLive,
 	"ipvs.masqueradeBit":              effectLive,

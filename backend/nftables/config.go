@@ -13,6 +13,8 @@ type Config struct {
 	// MaxAffinityClients is how many clients of Services with sessionAffinity are remembered in each IP family. A client counts once
 	// for each Service port that it uses.
 	MaxAffinityClients int32 `json:"maxAffinityClients"`
+	// Counters has the kernel count new connections to each frontend, in mode nftables.
+	Counters bool `json:"counters"`
 }
 
 // DefaultConfig returns the section as it is when nothing is configured.

@@ -26,6 +26,9 @@ type Options struct {
 	// port that it uses. Further clients get no affinity until others time out. Each takes about 150 bytes of the kernel's
 	// memory. Default 1,048,576.
 	MaxAffinityClients int
+	// Counters has the kernel count new connections to each frontend, for [Backend.Counts]. It takes three elements for each frontend, and a
+	// lookup for each new connection.
+	Counters bool
 	// Locked is set if the caller sees to it that no other process programs the network namespace. Otherwise New does.
 	Locked bool
 	// TakeOver is how long New waits for the end of another process that programs the network namespace. The kernel goes on routing
@@ -77,7 +80,7 @@ const (
 func (o *Options) settings(flags nft.TableFlags) *ruleset.Settings {
 	s := &ruleset.Settings{
 		LocalDetector: o.LocalDetector, MasqueradeMark: 1 << defaultMasqueradeBit, MaxAffinityClients: defaultMaxAffinityClients,
-		TableFlags: flags,
+		TableFlags: flags, Counters: o.Counters,
 	}
 	if o.MasqueradeBit != nil {
 		s.MasqueradeMark = 1 << *o.MasqueradeBit

@@ -230,7 +230,7 @@ func atomicConnections() []connection {
 // frontends, must be in that one's route; if the route has the remembered endpoint, the connection must go there.
 func TestRememberedClients(t *testing.T) {
 	states := atomicStates()
-	for _, o := range []*Settings{testSettings(state.IPv4), testSettings()} {
+	for _, o := range []*Settings{testSettings(state.IPv4), counting(testSettings())} {
 		stays := 0
 		for from, before := range states {
 			base := newWorld(o).changedTo(o, before)
@@ -308,7 +308,7 @@ func TestCommitBetweenLookups(t *testing.T) {
 	states := atomicStates()
 	names := slices.Sorted(maps.Keys(states))
 	found := map[string]int{}
-	for _, o := range []*Settings{testSettings(state.IPv4), testSettings()} {
+	for _, o := range []*Settings{testSettings(state.IPv4), counting(testSettings())} {
 		for _, from := range names {
 			base := newWorld(o).changedTo(o, states[from])
 			for _, to := range names {

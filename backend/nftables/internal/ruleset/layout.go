@@ -88,7 +88,15 @@ const (
 	drop       // F: likewise
 	sticky     // F : number of its port, which has client affinity
 	stickyFor  // F: client affinity of arg seconds
+
+	// Sets of both spaces whose elements count packets, for every frontend, if that is set. F is the space's key.
+	counts       // F: new connections to the frontend, wherever they go
+	rejectCounts // F: those of them that were rejected
+	dropCounts   // F: those of them that were dropped
 )
+
+// countKinds are the kinds of sets whose elements count.
+var countKinds = [...]kind{counts, rejectCounts, dropCounts}
 
 // setID identifies a set within a table.
 type setID struct {
@@ -102,6 +110,7 @@ var kindNames = map[kind]string{
 	clusterIPs: "cluster-ips", externalIPs: "external-ips", nodePortIPs: "node-port-ips", hairpin: "hairpin", allowed: "allowed",
 	endpointNumbers: "endpoint-numbers", affinity: "affinity", restricted: "restricted", split: "split", masquerade: "masquerade",
 	endpoints: "endpoints", slots: "slots", reject: "reject", drop: "drop", sticky: "sticky", stickyFor: "sticky",
+	counts: "counts", rejectCounts: "reject-counts", dropCounts: "drop-counts",
 }
 
 var masqueradeNames = [...]string{
@@ -163,6 +172,8 @@ func (id setID) set(f state.Family) nft.Set {
 		s.Data = []nft.Type{addr, nft.TypePort}
 	case restricted, sticky:
 		s.Data = []nft.Type{nft.TypeMark}
+	case counts, rejectCounts, dropCounts:
+		s.Counted = true
 	}
 	return s
 }
@@ -199,8 +210,10 @@ func classOf(n int) uint32 {
 	return classes[i]
 }
 
-// shape is what the skeleton depends on beside the settings. It only grows while the dataplane is up.
+// shape is what the skeleton depends on beside the settings. But for what these decide, it only grows while the dataplane is up.
 type shape struct {
+	// counted is set if connections are counted. The settings decide.
+	counted bool
 	// class is the largest class in use, by space and view; 0 if none is.
 	class [numSpaces][numViews]uint32
 	// lengths are the prefix lengths of allowed clients in use, by family.
@@ -228,7 +241,7 @@ func (s shape) clone() shape {
 }
 
 func (s *shape) equal(o *shape) bool {
-	return s.class == o.class && s.lengths == o.lengths && s.loopback == o.loopback && slices.Equal(s.timeouts, o.timeouts)
+	return s.counted == o.counted && s.class == o.class && s.lengths == o.lengths && s.loopback == o.loopback && slices.Equal(s.timeouts, o.timeouts)
 }
 
 // needs makes sure that the shape has room for a set of a family.
@@ -278,7 +291,7 @@ func (s *shape) timeout(seconds uint32) uint32 {
 	return timeoutSteps[min(step, len(timeoutSteps)-1)]
 }
 
-// merge makes sure that the shape has room for all that another has room for.
+// merge makes sure that the shape has room for all that another has room for, up to what the settings decide.
 func (s *shape) merge(o shape) {
 	for sp := range s.class {
 		for v := range s.class[sp] {
@@ -304,6 +317,9 @@ func shapeOf(f state.Family, names []string) shape {
 			s.needs(f, setID{kind: allowed, arg: n})
 		}
 		for _, sp := range []space{service, nodePort} {
+			for _, k := range countKinds {
+				s.counted = s.counted || name == setID{space: sp, kind: k}.name()
+			}
 			for v := range view(numViews) {
 				id := setID{space: sp, view: v, kind: endpoints}
 				if n, ok := suffixNumber(name, id.space.prefix()+id.view.infix()+kindNames[endpoints]+"-"); ok &&
@@ -356,8 +372,8 @@ func (s *Settings) sets(f state.Family, sh *shape) []nft.Set {
 	return sets
 }
 
-// setIDs returns all sets of a table of the given shape. They do not depend on the settings, so that a table can be kept when
-// these change.
+// setIDs returns all sets of a table of the given shape. Beside that, they do not depend on the settings, so that a table can be kept
+// when these change.
 func setIDs(f state.Family, sh *shape) []setID {
 	ids := []setID{{kind: clusterIPs}, {kind: externalIPs}, {kind: nodePortIPs}, {kind: hairpin}, {kind: endpointNumbers},
 		{kind: affinity}, {space: service, kind: restricted}}
@@ -373,6 +389,11 @@ func setIDs(f state.Family, sh *shape) []setID {
 		}
 		for _, t := range sh.timeouts {
 			ids = append(ids, setID{space: s, kind: stickyFor, arg: t})
+		}
+		if sh.counted {
+			for _, k := range countKinds {
+				ids = append(ids, setID{space: s, kind: k})
+			}
 		}
 		for v := range view(numViews) {
 			ids = append(ids, setID{space: s, view: v, kind: reject}, setID{space: s, view: v, kind: drop})

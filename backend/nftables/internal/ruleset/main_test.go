@@ -36,3 +36,9 @@ func elementsOnly(m *Mirror, s *Settings, u *state.Update, nodePorts []netip.Add
 	p.finalize(nodePorts)
 	return p
 }
+
+// counting returns settings with which connections are counted.
+func counting(s *Settings) *Settings {
+	s.Counters = true
+	return s
+}

@@ -105,6 +105,7 @@ func newPlan(s *Settings, former, m *Mirror) *Plan {
 		settings: s, former: former, m: m, services: map[state.ServiceName]applied{}, refs: map[sharedKey]int32{}, numbers: map[uint32]bool{},
 		nodePorts: m.nodePorts, node: m.node, shape: m.shape.clone(), sets: map[tableSet]*setPlan{}, index: map[elementKey]int{},
 	}
+	p.shape.counted = s.Counters
 	p.old = renderer{settings: s, shape: &m.shape}
 	p.new = renderer{settings: s, shape: &p.shape}
 	return p

@@ -246,6 +246,11 @@ func (b *frontendRenderer) frontend(p *state.Port, t *state.Traffic, places [][]
 	} else {
 		b.route(common, &t.Inside, places[0])
 	}
+	if b.settings.Counters {
+		for _, k := range countKinds {
+			b.add(common, k, 0)
+		}
+	}
 	if b.affinity != nil {
 		b.number(sticky, b.affinity.number)
 		b.add(common, stickyFor, b.affinity.timeout)

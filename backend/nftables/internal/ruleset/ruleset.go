@@ -30,6 +30,8 @@ type Settings struct {
 	MasqueradeMark uint32
 	// MaxAffinityClients is how many clients with affinity are remembered in each family. If it changes, they are forgotten.
 	MaxAffinityClients uint32
+	// Counters has the rules count new connections to each frontend.
+	Counters bool
 	// TableFlags are those that the tables have. A table with others is replaced.
 	TableFlags nft.TableFlags
 }

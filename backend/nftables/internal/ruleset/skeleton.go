@@ -46,6 +46,8 @@ const (
 	chainLearn         = "learn"  // likewise, in each space
 	chainRecall        = "recall" // in each space and view
 	chainLoopback      = "loopback"
+	chainCountReject   = "count-reject" // in each space, if connections are counted
+	chainCountDrop     = "count-drop"   // likewise
 )
 
 // Priorities of hooks: before connection tracking, and where addresses are translated (NF_IP_PRI_RAW, NF_IP_PRI_NAT_DST and
@@ -283,6 +285,12 @@ func (sk *skeleton) spaceChains(s space) []nft.Chain {
 	// nft: jump …-masquerade
 	mark := one(nft.Jump(sk.masqueradeChain(s)))
 	var rules []rule
+	if sk.shape.counted {
+		// Counts if the frontend is there, and goes on.
+		//
+		//	nft: … @…-counts
+		rules = append(rules, sk.in(setID{space: s, kind: counts}))
+	}
 	if s == service {
 		// nft: meta mark set ip daddr . meta l4proto . th dport map @service-restricted meta mark set meta mark jump firewall
 		rules = append(rules, join(sk.hasNumber(s, restricted, dstAddr, proto, dstPort), one(nft.Jump(chainFirewall))))
@@ -321,7 +329,38 @@ func (sk *skeleton) spaceChains(s space) []nft.Chain {
 	}
 	chains := []nft.Chain{{Name: sk.spaceChain(s), Rules: rules}, splitChain, outsideChain,
 		{Name: sk.insideChain(s), Rules: insidePicks}, m}
-	return slices.Concat(chains, big, outsideBig, insideBig)
+	return slices.Concat(chains, big, outsideBig, insideBig, sk.countChains(s))
+}
+
+// countChains are the chains that count connections before they end.
+func (sk *skeleton) countChains(s space) []nft.Chain {
+	if !sk.shape.counted {
+		return nil
+	}
+	return []nft.Chain{
+		// nft: … @…-reject-counts
+		// nft: goto reject
+		{Name: s.prefix() + chainCountReject, Rules: []rule{sk.in(setID{space: s, kind: rejectCounts}), one(nft.Goto(chainReject))}},
+		// nft: … @…-drop-counts
+		// nft: drop
+		{Name: s.prefix() + chainCountDrop, Rules: []rule{sk.in(setID{space: s, kind: dropCounts}), one(nft.Drop())}},
+	}
+}
+
+// rejects ends a rule whose connections to a frontend are rejected.
+func (sk *skeleton) rejects(s space) []nft.Expr {
+	if sk.shape.counted {
+		return one(nft.Goto(s.prefix() + chainCountReject))
+	}
+	return one(nft.Goto(chainReject))
+}
+
+// drops ends a rule whose connections to a frontend are dropped.
+func (sk *skeleton) drops(s space) []nft.Expr {
+	if sk.shape.counted {
+		return one(nft.Goto(s.prefix() + chainCountDrop))
+	}
+	return one(nft.Drop())
 }
 
 // picks returns the rules that choose an endpoint, or the verdict where there is none, and the chains that they need.
@@ -357,11 +396,11 @@ func (sk *skeleton) picks(s space, v view) (rules []rule, chains []nft.Chain) {
 	// the reject verdict, which may have taken the place of drop.
 	//
 	//	nft: dnat ip to … . numgen random mod 1 … @…-slots
-	//	nft: … @…reject goto reject
-	//	nft: … @…drop drop
+	//	nft: … @…reject goto …count-reject
+	//	nft: … @…drop goto …count-drop
 	slot0 := sk.pick(s, v, 1)
-	rejected := join(sk.in(setID{space: s, view: v, kind: reject}), one(nft.Goto(chainReject)))
-	dropped := join(sk.in(setID{space: s, view: v, kind: drop}), one(nft.Drop()))
+	rejected := join(sk.in(setID{space: s, view: v, kind: reject}), sk.rejects(s))
+	dropped := join(sk.in(setID{space: s, view: v, kind: drop}), sk.drops(s))
 	return append(rules, slot0, rejected, dropped, slot0, rejected), chains
 }
 
@@ -578,18 +617,18 @@ func protocolChain(name string, p state.Protocol) string {
 // firewall returns if the client may connect to a frontend that is restricted.
 func (sk *skeleton) firewall() nft.Chain {
 	key := []field{dstAddr, proto, dstPort}
-	return nft.Chain{Name: chainFirewall, Rules: sk.onlyAllowed(nil, key, srcAddr)}
+	return nft.Chain{Name: chainFirewall, Rules: sk.onlyAllowed(nil, key, srcAddr, sk.drops(service))}
 }
 
 // firewallAgain is the firewall for connections that are translated already.
 func (sk *skeleton) firewallAgain(p state.Protocol) nft.Chain {
 	key := []field{origDstAddr, proto, origDstPort}
-	return nft.Chain{Name: protocolChain(chainFirewallAgain, p), Rules: sk.onlyAllowed(sk.isProto(p), key, origSrcAddr)}
+	return nft.Chain{Name: protocolChain(chainFirewallAgain, p), Rules: sk.onlyAllowed(sk.isProto(p), key, origSrcAddr, one(nft.Drop()))}
 }
 
-// onlyAllowed returns rules that return for clients in a frontend's list and drop connections of others. A list has its ranges in
-// one set for each prefix length.
-func (sk *skeleton) onlyAllowed(match []nft.Expr, frontend []field, client field) []rule {
+// onlyAllowed returns rules that return for clients in a frontend's list and end with drops for connections of others. A list has its
+// ranges in one set for each prefix length.
+func (sk *skeleton) onlyAllowed(match []nft.Expr, frontend []field, client field, drops []nft.Expr) []rule {
 	var rules []rule
 	bits := 8 * addrLen(sk.f)
 	for n, used := range sk.shape.of(sk.f) {
@@ -610,9 +649,10 @@ func (sk *skeleton) onlyAllowed(match []nft.Expr, frontend []field, client field
 	// A commit may replace a range by one of a length that has been asked for already. So all are asked again before the drop; and the
 	// frontend may be open to everybody by now, with no list.
 	//
+	//	nft: … map @service-restricted meta mark set meta mark goto service-count-drop
 	//	nft: … map @service-restricted meta mark set meta mark drop
 	rules = append(rules, rules...)
-	return append(rules, join(match, sk.hasNumber(service, restricted, frontend...), one(nft.Drop())))
+	return append(rules, join(match, sk.hasNumber(service, restricted, frontend...), drops))
 }
 
 // translated looks at connections whose endpoint has been picked. If the frontend became restricted before that, but after it was

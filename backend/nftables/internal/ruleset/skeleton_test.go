@@ -27,10 +27,10 @@ const (
 	goldenResets   = "testdata/resets.nft"
 )
 
-// everyFeature is a shape that needs every kind of rule: restricted clients, affinity, NodePorts on loopback addresses, and in each view
+// everyFeature is a shape that needs every kind of rule: counters, restricted clients, affinity, NodePorts on loopback addresses, and in each view
 // classes that are exact and one that is not. Larger classes have the same rules as that one.
 func everyFeature() *shape {
-	s := &shape{loopback: true}
+	s := &shape{loopback: true, counted: true}
 	for _, f := range families {
 		for _, length := range []uint32{16, 32, uint32(8 * addrLen(f))} {
 			s.needs(f, setID{kind: allowed, arg: length})

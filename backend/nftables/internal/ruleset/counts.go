@@ -1,0 +1,52 @@
+package ruleset
+
+import (
+	"github.com/switchyard-net/switchyard/internal/kernel/nft"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// FindElems looks whole elements up by their keys. It is the method of an nft.Conn of this name, for which a set that does not exist has none.
+type FindElems func(t nft.Table, set string, width int, keys []byte, found func(i int, e nft.Elem)) error
+
+// Counted is what the rules have counted of a frontend.
+type Counted struct{ Connections, Rejects, Drops uint64 }
+
+// of returns the number that is in a kind of sets.
+func (c *Counted) of(k kind) *uint64 {
+	switch k {
+	case rejectCounts:
+		return &c.Rejects
+	case dropCounts:
+		return &c.Drops
+	}
+	return &c.Connections
+}
+
+// countedKeys are the keys of frontends of a family and space, as their sets have them, and the places of these frontends.
+type countedKeys struct {
+	keys []byte
+	at   []int
+}
+
+// Counts reads back what the rules have counted of frontends, in their order. Without Settings.Counters that is nothing.
+func Counts(keys []state.FrontendKey, find FindElems) ([]Counted, error) {
+	var sorted [2][numSpaces]countedKeys
+	for i, key := range keys {
+		e, s := keyElement(key)
+		of := &sorted[index(key.Family)][s]
+		of.keys, of.at = append(of.keys, e.key[:frontendLen(key.Family, s)]...), append(of.at, i)
+	}
+	counted := make([]Counted, len(keys))
+	for _, f := range families {
+		for _, s := range []space{service, nodePort} {
+			for _, k := range countKinds {
+				id, of := setID{space: s, kind: k}, &sorted[index(f)][s]
+				err := find(table(f), id.name(), frontendLen(f, s), of.keys, func(i int, e nft.Elem) { *counted[of.at[i]].of(k) = e.Packets })
+				if err != nil {
+					return nil, readFailed(tableSet{f, id}, err)
+				}
+			}
+		}
+	}
+	return counted, nil
+}
