@@ -178,19 +178,7 @@ func (r *relay) set(u *state.Update) (names []state.ServiceName, before map[stat
 			names = append(names, name)
 		}
 	}
-	removed := u.Removed
-	if u.Full {
-		there := make(map[state.ServiceName]bool, len(u.Changed))
-		for _, s := range u.Changed {
-			there[s.Name] = true
-		}
-		for name := range r.table.Names() {
-			if !there[name] {
-				removed = append(removed, name)
-			}
-		}
-	}
-	for _, name := range removed {
+	for _, name := range r.table.Gone(u) {
 		note(name)
 		r.table.Remove(name)
 	}

@@ -6,50 +6,139 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
+	"net/netip"
+	"time"
 
 	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/backend/userspace/internal/hostrelay"
+	"github.com/switchyard-net/switchyard/kernel/ifaddr"
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// errUnsupported is why there is no relay.
-var errUnsupported = fmt.Errorf("userspace: %w on %s: Linux is needed", errors.ErrUnsupported, runtime.GOOS)
+// Backend is a relay that listens at the addresses of frontends: on this system no other dataplane can bring connections to it. It implements
+// [backend.Backend].
+type Backend struct {
+	relay     *hostrelay.Relay
+	addresses *ifaddr.Watcher
+}
 
-// Backend is a relay above another dataplane, on Linux.
-type Backend struct{ backend.Backend }
+// New makes a relay. base must be nil. It listens from the first Apply on, with [Options].Listen at once. Addresses of frontends that this machine does
+// not have are added to an interface, which is for administrators and takes Windows. The caller must Close the Backend.
+func New(base backend.Backend, o Options) (*Backend, error) {
+	if base != nil {
+		return nil, fmt.Errorf("userspace: a relay above another dataplane: %w on this system", errors.ErrUnsupported)
+	}
+	own, err := o.host()
+	if err != nil {
+		return nil, fmt.Errorf("userspace: %w", err)
+	}
+	b := &Backend{}
+	if b.addresses, err = ifaddr.Open(ifaddr.Options{Logger: own.Logger}); err != nil {
+		return nil, fmt.Errorf("userspace: %w", err)
+	}
+	own.HostAddrs, own.Interface = b.addresses.Addrs, serviceInterface{}
+	if b.relay, err = hostrelay.New(own); err != nil {
+		return nil, errors.Join(fmt.Errorf("userspace: %w", err), b.addresses.Close())
+	}
+	return b, nil
+}
 
-// New fails: the relay needs Linux.
-func New(backend.Backend, Options) (*Backend, error) { return nil, errUnsupported }
+// host returns the options of the relay.
+func (o Options) host() (hostrelay.Options, error) {
+	o, err := o.withDefaults()
+	own := hostrelay.Options{
+		Logger: o.Logger, Policy: o.Policy, DialTimeout: o.DialTimeout, UDPIdleTimeout: o.UDPIdleTimeout, DialAttempts: o.DialAttempts,
+		Ejection: o.Ejection, ProxyProtocol: o.ProxyProtocol, ResetRemoved: o.ResetRemoved, MaxConnections: o.MaxConnections,
+		MaxUDPFlows: o.MaxUDPFlows, MaxAffinityClients: o.MaxAffinityClients,
+	}
+	for _, l := range o.Listen {
+		k := l.kind()
+		key := state.FrontendKey{Family: k.Family, Protocol: k.Protocol, Addr: l.Frontend.Addr(), Port: l.Frontend.Port()}
+		if key.Addr.IsUnspecified() {
+			key.Addr = netip.Addr{} // a NodePort
+		}
+		own.Listen = append(own.Listen, hostrelay.Listen{Frontend: key, At: l.At})
+	}
+	return own, err
+}
 
-// Cleanup removes nothing: there is nothing.
-func Cleanup(context.Context) (bool, error) { return false, nil }
+// Disturbed gets a value when the addresses of this machine have changed.
+func (b *Backend) Disturbed() <-chan struct{} { return b.addresses.Changed() }
 
-// Remove removes nothing.
-func Remove() (bool, error) { return false, nil }
+// Reconfigure replaces the options, except for Logger and Listen. Nothing changes before the next Apply, which must be of a full update.
+func (b *Backend) Reconfigure(o Options) error {
+	own, err := o.host()
+	if err != nil {
+		return fmt.Errorf("userspace: %w", err)
+	}
+	b.relay.Reconfigure(own)
+	return nil
+}
 
-// Programmed returns false.
-func Programmed() (bool, error) { return false, nil }
+// Apply makes the relay show u. See [backend.Backend].
+func (b *Backend) Apply(ctx context.Context, u *state.Update) (backend.Result, error) {
+	return b.relay.Apply(ctx, u)
+}
 
-// Reconfigure fails.
-func (*Backend) Reconfigure(Options) error { return errUnsupported }
+// Verify compares what the relay listens at with what was last applied. See [backend.Backend].
+func (b *Backend) Verify(ctx context.Context) (backend.Result, error) { return b.relay.Verify(ctx) }
 
-// Release fails.
-func (*Backend) Release(context.Context) error { return errUnsupported }
+// Problems returns what the relay cannot do for some services. It may be called at any time.
+func (b *Backend) Problems() []error { return b.relay.Problems() }
 
-// Drain fails.
-func (*Backend) Drain(context.Context) error { return errUnsupported }
+// Release has the relay accept no new connections. Neither Apply nor Verify may be called after it.
+func (b *Backend) Release(context.Context) error {
+	b.relay.Release()
+	return nil
+}
 
-// Retire does nothing.
+// drainPeriod is how often Drain counts what is left.
+const drainPeriod = 20 * time.Millisecond
+
+// Drain returns when the connections and flows that the relay carries have ended, or with ctx's error when it ends.
+func (b *Backend) Drain(ctx context.Context) error {
+	for b.Carried() > 0 {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("userspace: %d connections and flows are still open: %w", b.Carried(), context.Cause(ctx))
+		case <-time.After(drainPeriod):
+		}
+	}
+	return nil
+}
+
+// Retire does nothing: another dataplane cannot take the place of the relay while it runs.
 func (*Backend) Retire() {}
 
 // Resume does nothing.
 func (*Backend) Resume(backend.Backend) {}
 
-// Carried returns 0.
-func (*Backend) Carried() int { return 0 }
+// Carried returns how many connections and flows the relay carries. It may be called at any time.
+func (b *Backend) Carried() int { return b.relay.Carried() }
 
 // Lingering returns s.
 func (*Backend) Lingering(s *state.Service) *state.Service { return s }
 
-// Close does nothing.
-func (*Backend) Close() error { return nil }
+// Close ends what the relay carries, and removes the addresses that it has added.
+func (b *Backend) Close() error { return errors.Join(b.relay.Close(), b.addresses.Close()) }
+
+// Cleanup removes the addresses of Services that a relay has added, and reports whether there were any.
+func Cleanup(context.Context) (bool, error) { return Remove() }
+
+// Remove is Cleanup.
+func Remove() (removed bool, err error) {
+	added, err := serviceInterface{}.Added()
+	for _, addr := range added {
+		err = errors.Join(err, serviceInterface{}.Remove(addr))
+	}
+	if err != nil {
+		err = fmt.Errorf("userspace: %w", err)
+	}
+	return len(added) > 0, err
+}
+
+// Programmed reports whether there are addresses that Cleanup would remove.
+func Programmed() (bool, error) {
+	added, err := serviceInterface{}.Added()
+	return len(added) > 0, err
+}

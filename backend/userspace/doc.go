@@ -5,4 +5,6 @@
 // always. The relay asks the kernel where a connection was addressed to, chooses an endpoint by the record, connects to it, and copies both ways:
 // by splice for TCP, by batches for UDP. So it can take another endpoint when one does not answer, before the client notices, and prefer those
 // with few connections. README.md follows a connection.
+//
+// On other systems than Linux there is no base: the relay listens at the addresses of frontends.
 package userspace

@@ -10,7 +10,7 @@ var mutantsOfRelay = []mutant{
 		{"backend/userspace/backend_linux.go", "	if b.node == nil {\n		return nil\n	}\n	u :=", "	if b.log != nil {\n		return nil\n	}\n	u :="},
 	}}, "restart", halted, []string{"userspace"}},
 	{&variant{name: "relay-sticks", what: "sends clients with affinity to endpoints that are gone", edits: []edit{
-		{"backend/userspace/relay_linux.go", "			_, ok = slices.BinarySearchFunc(", "			_, _ = slices.BinarySearchFunc("},
+		{"backend/userspace/internal/balance/choose.go", "			_, ok = slices.BinarySearchFunc(", "			_, _ = slices.BinarySearchFunc("},
 	}}, "rolling update", misled, []string{"userspace"}},
 	{&variant{name: "relay-uncut", what: "leaves flows of datagrams with endpoints that are gone", edits: []edit{
 		{"backend/userspace/relay_linux.go", "			if !r.serves(&f.choice) {\n", "			if r.ctx == nil {\n				flows = append(flows, f)\n			}\n			if r.ctx == nil {\n"},

@@ -53,6 +53,22 @@ func (l *Loads) End(endpoint netip.AddrPort) {
 	l.change(endpoint, func(e *load) { e.open-- })
 }
 
+// forgetAbove is how many endpoints may be remembered without a look for those that need not be.
+const forgetAbove = 4096
+
+// Dialed notes whether an endpoint has taken a connection. It reports whether that ejects it.
+func (l *Loads) Dialed(endpoint netip.AddrPort, taken bool, rule Ejection, now time.Time) (ejected bool) {
+	if taken {
+		l.Succeeded(endpoint)
+		return false
+	}
+	ejected = l.Failed(endpoint, rule, now)
+	if l.Len() > forgetAbove {
+		l.Forget(now.Add(-rule.Time))
+	}
+	return ejected
+}
+
 // Succeeded notes that an endpoint has taken a connection.
 func (l *Loads) Succeeded(endpoint netip.AddrPort) {
 	if l.byEndpoint[endpoint].failures > 0 {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -191,5 +192,48 @@ func TestAffinityLimit(t *testing.T) {
 	}
 	if n != 1 {
 		t.Errorf("%d are listed", n)
+	}
+}
+
+// A client comes back to the endpoint that it had, as long as that may be chosen and has not just failed to answer it.
+func TestChoose(t *testing.T) {
+	var loads balance.Loads
+	remembered, draws := balance.NewAffinity(10), rand.New(rand.NewPCG(5, 6))
+	port := &plan.Port{ID: plan.PortID{Port: "http"}, Port: &state.Port{Affinity: time.Minute}}
+	choose := func(from []state.Endpoint, tried ...netip.AddrPort) netip.AddrPort {
+		t.Helper()
+		e, ok := balance.Choose(&loads, remembered, balance.Random, &balance.Request{
+			Port: port, Endpoints: from, Client: netip.MustParseAddr("10.1.0.1"), Tried: tried,
+		}, start, draws.IntN)
+		if !ok {
+			t.Fatal("no endpoint")
+		}
+		return e
+	}
+	all := endpoints(20)
+	had := choose(all)
+	for range 20 {
+		if got := choose(all); got != had {
+			t.Fatalf("%v, and %v before", got, had)
+		}
+	}
+	other := choose(all, had)
+	if other == had || choose(all) != other {
+		t.Errorf("%v, which did not answer, or is still the client's", had)
+	}
+	left := slices.DeleteFunc(all, func(e state.Endpoint) bool { return e.Addr == other })
+	if got := choose(left); got == other || choose(left) != got {
+		t.Errorf("%v, which is gone, or the next is not the client's", got)
+	}
+	if _, ok := balance.Choose(&loads, remembered, balance.Random, &balance.Request{Port: port}, start, draws.IntN); ok {
+		t.Error("an endpoint, of none")
+	}
+	port.Port.Affinity = 0
+	seen := map[netip.AddrPort]bool{}
+	for range 100 {
+		seen[choose(left)] = true
+	}
+	if len(seen) < 10 {
+		t.Errorf("without affinity, the client comes to %d endpoints only", len(seen))
 	}
 }

@@ -33,6 +33,18 @@ func (l Listeners) of(p *state.Port) (at [2]netip.AddrPort, relayed bool) {
 	return at, relayed
 }
 
+// Class returns whose connections are led to the relay, if what they are led to is one of its listeners.
+func (l Listeners) Class(k Kind, endpoints []netip.AddrPort) (c Class, relayed bool) {
+	at, relayed := l[k]
+	if !relayed || len(endpoints) != 1 {
+		return c, false
+	}
+	if endpoints[0] == at[Outside] {
+		return Outside, true
+	}
+	return Inside, endpoints[0] == at[Inside]
+}
+
 // Base returns what the base is to hold while the relay takes the connections of s: each route to endpoints leads to the relay. Who may
 // connect, and what is refused or dropped, remains the base's business. The endpoints themselves are lingering ones of the base's record:
 // it keeps what it has carried to them before.

@@ -1,0 +1,41 @@
+package balance
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/switchyard-net/switchyard/backend/userspace/internal/plan"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// Request is a connection that has to get an endpoint.
+type Request struct {
+	// Port is where it was addressed to, and Endpoints are those that it may get, in order.
+	Port      *plan.Port
+	Endpoints []state.Endpoint
+	Client    netip.Addr
+	// Tried are endpoints that did not answer it.
+	Tried []netip.AddrPort
+}
+
+// Choose returns an endpoint for a connection: the one that the client had, if the port has affinity, or else one by the policy. It counts as a connection
+// of the endpoint until [Loads.End]. ok is false if there is none.
+func Choose(l *Loads, a *Affinity, policy Policy, r *Request, now time.Time, draw func(n int) int) (endpoint netip.AddrPort, ok bool) {
+	p := r.Port
+	if p.Affinity > 0 && len(r.Tried) == 0 {
+		if endpoint, ok = a.Recall(p.ID, r.Client, p.Affinity, now); ok {
+			_, ok = slices.BinarySearchFunc(r.Endpoints, endpoint, func(e state.Endpoint, a netip.AddrPort) int { return e.Addr.Compare(a) })
+		}
+	}
+	if !ok {
+		if endpoint, ok = l.Pick(policy, r.Endpoints, r.Tried, now, draw); !ok {
+			return endpoint, false
+		}
+	}
+	if p.Affinity > 0 {
+		a.Learn(p.ID, r.Client, endpoint, p.Affinity, now)
+	}
+	l.Begin(endpoint)
+	return endpoint, true
+}
