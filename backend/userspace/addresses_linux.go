@@ -10,6 +10,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/switchyard-net/switchyard/kernel/ifaddr"
 )
 
 // addresses are those of the relay, on the loopback interface of one network namespace.
@@ -45,13 +47,15 @@ func (a *addresses) loopback() (lo netlink.Link, has []netip.Addr, err error) {
 	return lo, has, nil
 }
 
-// add adds those that are missing, and returns how many that were. The error joins those of single addresses.
+// add adds those that are missing, and returns how many that were, once connections can be led there. The error joins those of single
+// addresses.
 func (a *addresses) add() (added int, err error) {
 	lo, has, err := a.loopback()
 	if err != nil {
 		return 0, err
 	}
 	var errs []error
+	var missing []netip.Addr
 	for _, addr := range a.wanted {
 		if slices.Contains(has, addr) {
 			continue
@@ -60,9 +64,12 @@ func (a *addresses) add() (added int, err error) {
 			errs = append(errs, fmt.Errorf("add address %v to the loopback interface: %w", addr, err))
 			continue
 		}
-		added++
+		missing = append(missing, addr)
 	}
-	return added, errors.Join(errs...)
+	for _, err := range ifaddr.AwaitRoutes(a.handle, missing) {
+		errs = append(errs, err)
+	}
+	return len(missing), errors.Join(errs...)
 }
 
 // remove removes those that are there, and reports whether there were any.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -17,7 +18,9 @@ import (
 
 // Backend is a relay above another dataplane. It implements [backend.Backend].
 type Backend struct {
-	base      backend.Backend
+	base backend.Backend
+	// inspector is the base, or nil, if it does not read back single connections.
+	inspector atomic.Pointer[backend.Inspector]
 	o         Options // as they were for New
 	log       *slog.Logger
 	addresses *addresses
@@ -50,7 +53,8 @@ func New(base backend.Backend, o Options) (*Backend, error) {
 		}
 		base = backend.None{}
 	}
-	b := &Backend{base: base, o: o, log: o.Logger, listeners: plan.Listeners{}}
+	b := &Backend{o: o, log: o.Logger, listeners: plan.Listeners{}}
+	b.setBase(base)
 	if err := b.open(o); err != nil {
 		return nil, errors.Join(fmt.Errorf("userspace: %w", err), b.Close())
 	}
@@ -258,10 +262,16 @@ func (b *Backend) Release(ctx context.Context) error {
 
 // Retire has the relay take nothing new: another dataplane takes all connections by now, and the base is not this one's any more. Apply and Verify
 // go on: what is carried ends when its endpoint has gone. The other dataplane needs records with [Backend.Lingering].
-func (b *Backend) Retire() { b.base = backend.None{} }
+func (b *Backend) Retire() { b.setBase(backend.None{}) }
 
 // Resume undoes Retire, above a base that may be another one than before. Nothing changes before the next Apply, which must be of a full update.
-func (b *Backend) Resume(base backend.Backend) { b.base = base }
+func (b *Backend) Resume(base backend.Backend) { b.setBase(base) }
+
+func (b *Backend) setBase(base backend.Backend) {
+	b.base = base
+	inspector, _ := base.(backend.Inspector)
+	b.inspector.Store(&inspector)
+}
 
 // Lingering returns s for another dataplane that takes new connections while this one is retired: its record has the relay among the endpoints
 // whose connections go on.

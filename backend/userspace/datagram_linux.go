@@ -119,8 +119,20 @@ func (r *relay) isMoving() bool {
 	return r.moving
 }
 
+// attempts is how often an endpoint is looked for at most, when the one that was found leaves at that moment.
+const attempts = 3
+
 // pass passes a datagram on to the endpoint of its flow.
 func (r *relay) pass(l *datagramListener, from netip.AddrPort, data []byte) {
+	for range attempts {
+		if r.passOnce(l, from, data) {
+			return
+		}
+	}
+}
+
+// passOnce returns false if the flow ended before it took the datagram.
+func (r *relay) passOnce(l *datagramListener, from netip.AddrPort, data []byte) bool {
 	l.mu.Lock()
 	f := l.flows[from]
 	l.mu.Unlock()
@@ -135,13 +147,13 @@ func (r *relay) pass(l *datagramListener, from netip.AddrPort, data []byte) {
 		}
 	}
 	if f == nil {
-		return
+		return true
 	}
 	f.touch()
 	if f.sent.Load() < streamDatagrams {
 		f.sent.Add(1)
 	}
-	f.send(data)
+	return f.send(data)
 }
 
 // flow is the datagrams of one client to one frontend.
@@ -177,18 +189,24 @@ func (r *relay) begin(l *datagramListener, client netip.AddrPort) *flow {
 		return nil // it was not translated: somebody sends to the relay itself
 	}
 	q := request{kind: l.kind, class: l.class, client: tracked.Orig.Src, dst: tracked.Orig.Dst, unguarded: l.frontend.IsValid()}
-	choice, ok := r.choose(&q)
-	if !ok {
-		r.untrack(tracked) // what comes next meets the base's rules
-		return nil
-	}
-	f := &flow{choice: choice, kind: l.kind, client: client, tracked: tracked, listener: l, rested: make(chan struct{})}
-	if f.socket, err = r.connected(l.kind, choice.endpoint); err != nil {
+	for range attempts {
+		choice, ok := r.choose(&q)
+		if !ok {
+			r.untrack(tracked) // what comes next meets the base's rules
+			return nil
+		}
+		f := &flow{choice: choice, kind: l.kind, client: client, tracked: tracked, listener: l, rested: make(chan struct{})}
+		if f.socket, err = r.connected(l.kind, choice.endpoint); err != nil {
+			r.end(choice.endpoint)
+			return nil
+		}
+		if r.carry(f) {
+			return f
+		}
 		r.end(choice.endpoint)
-		return nil
+		f.socket.file.Close()
 	}
-	r.carry(f)
-	return f
+	return nil
 }
 
 // track returns what the kernel knows of a flow.
@@ -216,16 +234,21 @@ func (r *relay) connected(k plan.Kind, endpoint netip.AddrPort) (*socket, error)
 	return s, nil
 }
 
-// carry puts a flow on the books, and passes on its answers.
-func (r *relay) carry(f *flow) {
+// carry puts a flow on the books, and passes on its answers. It returns false if its endpoint has left since it was chosen: settle has not seen
+// the flow.
+func (r *relay) carry(f *flow) bool {
 	l := f.listener
 	f.began = r.began
 	f.touch()
 	f.forget = func() { r.forgetFlow(f) }
+	r.mu.Lock()
+	if r.hasStarted() && !r.serves(&f.choice) {
+		r.mu.Unlock()
+		return false
+	}
 	l.mu.Lock()
 	l.flows[f.client] = f
 	l.mu.Unlock()
-	r.mu.Lock()
 	of := r.flows[f.port.Service]
 	if of == nil {
 		of = map[*flow]bool{}
@@ -240,6 +263,7 @@ func (r *relay) carry(f *flow) {
 		l.evict(f)
 	}
 	r.running.Go(func() { f.answer(timeout) })
+	return true
 }
 
 func (r *relay) forgetFlow(f *flow) {
@@ -294,14 +318,15 @@ func (f *flow) leave() {
 	}
 }
 
-// send sends a datagram to the endpoint. If the socket has no room for it, it is lost, as on any way.
-func (f *flow) send(data []byte) {
+// send sends a datagram to the endpoint. If the socket has no room for it, it is lost, as on any way. It returns false if the flow has ended.
+func (f *flow) send(data []byte) bool {
 	for range 2 { // the first answer may be about an earlier datagram that the endpoint has refused
 		err := f.socket.control(func(fd int) error { return unix.Send(fd, data, 0) })
 		if !errors.Is(err, unix.ECONNREFUSED) {
-			return
+			return !errors.Is(err, os.ErrClosed)
 		}
 	}
+	return true
 }
 
 // buffers are some that a datagram fits into.

@@ -234,13 +234,13 @@ func (r *relay) handOver(conn *net.UnixConn) error {
 		_, err = io.ReadFull(conn, make([]byte, 1)) // the other end has them
 	}
 	if err != nil {
-		r.resume(conns, flows)
+		r.resume(flows)
 		return err
 	}
 	for _, c := range conns {
-		r.forget(c)
-		c.done()
+		c.leave()
 	}
+	r.poll() // for those without an endpoint
 	for _, f := range flows {
 		f.close()
 	}
@@ -267,6 +267,7 @@ func (r *relay) rest() (conns []*conn, flows []*flow) {
 	for began := time.Now(); r.connecting() > 0 && time.Since(began) < restTimeout; {
 		time.Sleep(time.Millisecond)
 	}
+	r.pause()
 	r.mu.Lock()
 	for _, of := range r.conns {
 		for c := range of {
@@ -279,27 +280,14 @@ func (r *relay) rest() (conns []*conn, flows []*flow) {
 		}
 	}
 	r.mu.Unlock()
-	for _, c := range conns {
-		c.moved.Store(true)
-		for _, s := range c.ends {
-			_ = s.file.SetDeadline(past)
-		}
-	}
 	for _, f := range flows {
 		f.moved.Store(true)
 		_ = f.socket.file.SetReadDeadline(past)
 	}
-	resting := conns[:0]
-	for _, c := range conns {
-		<-c.rested
-		if c.resting {
-			resting = append(resting, c)
-		}
-	}
 	for _, f := range flows {
 		<-f.rested
 	}
-	return resting, flows
+	return conns, flows
 }
 
 // past is a deadline that ends what waits.
@@ -337,14 +325,7 @@ func (r *relay) sendAll(conn *net.UnixConn, conns []*conn, flows []*flow) error 
 		}
 	}
 	for _, c := range conns {
-		i := &item{Kind: itemConn, Of: c.kind, Choice: &itemChoice{c.port, c.frontend, c.endpoint}, Client: c.client}
-		for end := range c.from {
-			i.Pending[end], i.Ended[end] = c.from[end].pending, c.from[end].ended
-		}
-		err := c.ends[0].control(func(client int) error {
-			return c.ends[1].control(func(endpoint int) error { return send(conn, i, client, endpoint) })
-		})
-		if err != nil {
+		if err := c.send(conn); err != nil {
 			return err
 		}
 	}
@@ -366,6 +347,22 @@ func (r *relay) sendAll(conn *net.UnixConn, conns []*conn, flows []*flow) error 
 	return send(conn, &item{Kind: itemEnd})
 }
 
+// send hands a connection over, unless it has ended.
+func (c *conn) send(to *net.UnixConn) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil
+	}
+	i := &item{Kind: itemConn, Of: c.kind, Choice: &itemChoice{c.port, c.frontend, c.endpoint}, Client: c.client}
+	for n := range c.from {
+		d := &c.from[n]
+		d.unpipe()
+		i.Pending[n], i.Ended[n] = d.pending, d.ended
+	}
+	return send(to, i, c.ends[0].fd, c.ends[1].fd)
+}
+
 // visits returns what is known of clients with affinity, in parts.
 func (r *relay) visits() (parts [][]balance.Visit) {
 	r.mu.Lock()
@@ -381,7 +378,7 @@ func (r *relay) visits() (parts [][]balance.Visit) {
 }
 
 // resume goes on with what could not be handed over.
-func (r *relay) resume(conns []*conn, flows []*flow) {
+func (r *relay) resume(flows []*flow) {
 	r.mu.Lock()
 	r.moving = false
 	timeout := r.o.UDPIdleTimeout
@@ -393,31 +390,12 @@ func (r *relay) resume(conns []*conn, flows []*flow) {
 		_ = l.conn.SetReadDeadline(time.Time{})
 	}
 	r.listen()
-	for _, c := range conns {
-		for _, s := range c.ends {
-			_ = s.file.SetDeadline(time.Time{})
-		}
-		r.mu.Lock()
-		r.open++
-		r.mu.Unlock()
-		r.goOn(c)
-	}
+	r.poll()
 	for _, f := range flows {
 		f.moved.Store(false)
 		f.rested = make(chan struct{})
 		r.running.Go(func() { f.answer(timeout) })
 	}
-}
-
-// goOn relays a connection that has rested. It counts in r.open already.
-func (r *relay) goOn(c *conn) {
-	c.moved.Store(false)
-	c.resting = false
-	c.rested = make(chan struct{})
-	r.running.Go(func() {
-		defer r.returnRoom()
-		r.relay(c)
-	})
 }
 
 // takeOver takes over what a former process has released. There mostly is none.
@@ -500,7 +478,7 @@ func (b *Backend) inherit(h *inheritance) error {
 			errs = append(errs, b.addListener(i.Of, i.Class, i.At, i.Frontend, fds[0]))
 		case itemConn:
 			conns++
-			errs = append(errs, r.inheritConn(i, fds))
+			r.inheritConn(i, fds)
 		case itemFlow:
 			flows++
 			errs = append(errs, r.inheritFlow(i, fds[0]))
@@ -516,23 +494,24 @@ func (b *Backend) inherit(h *inheritance) error {
 	return errors.Join(errs...)
 }
 
-func (r *relay) inheritConn(i *item, fds []int) error {
-	c := &conn{kind: i.Of, client: i.Client, choice: choice{i.Choice.Port, i.Choice.Frontend, i.Choice.Endpoint}}
-	for end, fd := range fds {
-		s, err := newSocket(fd)
-		if err != nil {
-			closeAll(fds[end+1:])
-			return err
-		}
-		c.ends[end] = s
-		c.from[end] = direction{i.Pending[end], i.Ended[end]}
+func (r *relay) inheritConn(i *item, fds []int) {
+	c := r.newConn(i.Of, i.Client)
+	c.choice = choice{i.Choice.Port, i.Choice.Frontend, i.Choice.Endpoint}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for n, fd := range fds {
+		c.ends[n] = end{fd: fd, open: true}
+		c.from[n] = direction{pending: i.Pending[n], ended: i.Ended[n]}
 	}
 	r.mu.Lock()
 	r.open++
 	r.loads.Begin(c.endpoint)
 	r.mu.Unlock()
-	r.goOn(c)
-	return nil
+	r.note(c) // there are no records yet, which it could be judged by
+	for n := range c.from {
+		c.move(n, 1)
+	}
+	c.attend()
 }
 
 func (r *relay) inheritFlow(i *item, fd int) error {
@@ -552,7 +531,7 @@ func (r *relay) inheritFlow(i *item, fd int) error {
 		r.mu.Lock()
 		r.loads.Begin(f.endpoint)
 		r.mu.Unlock()
-		r.carry(f)
+		r.carry(f) // there are no records yet, which it could be judged by
 		return nil
 	}
 	return s.file.Close()

@@ -5,8 +5,9 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/netip"
-	"slices"
+	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -33,6 +34,11 @@ type relay struct {
 	began time.Time
 	// started is closed once there are records.
 	started chan struct{}
+
+	// polls are the loops that move data, begun counts the connections that were given to one, and polling is done when no loop runs.
+	polls   []*loop
+	begun   atomic.Uint32
+	polling sync.WaitGroup
 
 	streams   []*streamListener
 	datagrams []*datagramListener
@@ -64,13 +70,17 @@ func newRelay(o Options) (*relay, error) {
 	if r.maker, err = newMaker(); err != nil {
 		return nil, err
 	}
-	if len(o.Listen) > 0 {
-		return r, nil
+	if len(o.Listen) == 0 {
+		if r.tracked, err = conntrack.Open(); err != nil {
+			r.maker.close()
+			return nil, err
+		}
 	}
-	if r.tracked, err = conntrack.Open(); err != nil {
-		r.maker.close()
+	if r.polls, err = newLoops(runtime.GOMAXPROCS(0)); err != nil {
+		r.close()
 		return nil, err
 	}
+	r.poll()
 	return r, nil
 }
 
@@ -116,22 +126,10 @@ func (r *relay) choose(q *request) (c choice, ok bool) {
 		return c, false
 	}
 	c.port, c.frontend = p.ID, frontend
-	endpoints, now := p.Route(frontend, q.class).Endpoints, time.Now()
-	if p.Affinity > 0 && len(q.tried) == 0 {
-		if c.endpoint, ok = r.affinity.Recall(p.ID, q.client.Addr(), p.Affinity, now); ok {
-			_, ok = slices.BinarySearchFunc(endpoints, c.endpoint, func(e state.Endpoint, a netip.AddrPort) int { return e.Addr.Compare(a) })
-		}
-	}
-	if !ok {
-		if c.endpoint, ok = r.loads.Pick(r.o.Policy, endpoints, q.tried, now, rand.IntN); !ok {
-			return c, false
-		}
-	}
-	if p.Affinity > 0 {
-		r.affinity.Learn(p.ID, q.client.Addr(), c.endpoint, p.Affinity, now)
-	}
-	r.loads.Begin(c.endpoint)
-	return c, true
+	c.endpoint, ok = balance.Choose(&r.loads, r.affinity, r.o.Policy, &balance.Request{
+		Port: p, Endpoints: p.Route(frontend, q.class).Endpoints, Client: q.client.Addr(), Tried: q.tried,
+	}, time.Now(), rand.IntN)
+	return c, ok
 }
 
 // end notes that a connection to an endpoint has ended.
@@ -145,21 +143,10 @@ func (r *relay) end(endpoint netip.AddrPort) {
 func (r *relay) dialed(endpoint netip.AddrPort, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if err == nil {
-		r.loads.Succeeded(endpoint)
-		return
-	}
-	now := time.Now()
-	if r.loads.Failed(endpoint, r.o.Ejection, now) {
+	if r.loads.Dialed(endpoint, err == nil, r.o.Ejection, time.Now()) {
 		r.log.Warn("endpoint gets no new connections for a while", "endpoint", endpoint, "for", r.o.Ejection.Time, "error", err)
 	}
-	if r.loads.Len() > forgetAbove {
-		r.loads.Forget(now.Add(-r.o.Ejection.Time))
-	}
 }
-
-// forgetAbove is how many endpoints may be remembered without a look for those that need not be.
-const forgetAbove = 4096
 
 // listen begins to take what comes to the listeners.
 func (r *relay) listen() {
@@ -180,10 +167,18 @@ func (r *relay) options() Options {
 
 // start begins to accept connections, now that there are records.
 func (r *relay) start() {
+	if !r.hasStarted() {
+		close(r.started)
+	}
+}
+
+// hasStarted reports whether there are records.
+func (r *relay) hasStarted() bool {
 	select {
 	case <-r.started:
+		return true
 	default:
-		close(r.started)
+		return false
 	}
 }
 
@@ -252,28 +247,28 @@ func (r *relay) close() {
 	for _, l := range r.datagrams {
 		l.conn.Close()
 	}
-	r.mu.Lock()
-	var conns []*conn
-	var flows []*flow
-	for _, of := range r.conns {
-		for c := range of {
-			conns = append(conns, c)
+	r.maker.close()
+	r.loops.Wait()
+	for _, l := range r.polls {
+		l.poll.file.Close()
+	}
+	r.polling.Wait()
+	for _, l := range r.polls {
+		for _, c := range l.all() {
+			c.abort()
 		}
 	}
+	r.mu.Lock()
+	var flows []*flow
 	for _, of := range r.flows {
 		for f := range of {
 			flows = append(flows, f)
 		}
 	}
 	r.mu.Unlock()
-	for _, c := range conns {
-		c.abort()
-	}
 	for _, f := range flows {
 		f.close()
 	}
-	r.maker.close()
-	r.loops.Wait()
 	r.running.Wait()
 	if r.tracked == nil {
 		return

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -89,6 +90,11 @@ func (l *lab) kill() {
 // at returns an endpoint of the pod.
 func (l *lab) at(port uint16) state.Endpoint {
 	return state.Endpoint{Addr: netip.AddrPortFrom(l.pod.Addrs[0], port), Local: true}
+}
+
+// nobody returns an endpoint that does not answer.
+func (l *lab) nobody() state.Endpoint {
+	return state.Endpoint{Addr: netip.AddrPortFrom(l.pod.Addrs[0].Next().Next().Next().Next().Next(), answers)}
 }
 
 // apply gives the Service these endpoints.
@@ -185,8 +191,7 @@ func TestRetry(t *testing.T) {
 	t.Parallel()
 	for _, policy := range []userspace.Policy{userspace.Random, userspace.LeastConnections, userspace.PowerOfTwoChoices} {
 		l := newLab(t, userspace.Options{DialTimeout: 200 * time.Millisecond, Policy: policy})
-		nobody := state.Endpoint{Addr: netip.AddrPortFrom(l.pod.Addrs[0].Next().Next().Next().Next().Next(), answers)}
-		l.apply(nil, l.at(answers), l.at(refuses), nobody)
+		l.apply(nil, l.at(answers), l.at(refuses), l.nobody())
 		for range 30 {
 			l.mustAnswer(state.TCP)
 		}
@@ -340,6 +345,44 @@ func TestMaxConnections(t *testing.T) {
 	_ = third.SetReadDeadline(time.Now().Add(5 * time.Second))
 	if _, err := third.Read(make([]byte, 1)); err != nil {
 		t.Errorf("a connection that there is room for is not served: %v", err)
+	}
+}
+
+// A connection that waits has a socket at each end, and no goroutine. It is not parallel, so that it counts its own.
+func TestIdleConnections(t *testing.T) {
+	l := newLab(t, userspace.Options{})
+	held := make(chan *net.TCPConn, 60)
+	l.server(9001, func(c *net.TCPConn) {
+		_, _ = c.Write([]byte("x"))
+		held <- c
+	})
+	l.apply(nil, l.at(9001))
+	connect := func(n int) int {
+		for range n {
+			if _, err := l.dial(frontend).Read(make([]byte, 1)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return runtime.NumGoroutine()
+	}
+	before := connect(10)
+	if after := connect(cap(held) - 10); after > before+25 {
+		t.Errorf("%d more connections take %d goroutines", cap(held)-10, after-before)
+	}
+}
+
+// A relay that is closed resets connections that have no endpoint yet, and waits for none.
+func TestCloseWhileDialing(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, userspace.Options{DialTimeout: time.Hour})
+	l.apply(nil, l.nobody())
+	c := l.dial(frontend)
+	for deadline := time.Now().Add(5 * time.Second); l.pair.Carried() == 0 && time.Now().Before(deadline); {
+		time.Sleep(time.Millisecond)
+	}
+	l.kill()
+	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNRESET) {
+		t.Errorf("the client sees %v", err)
 	}
 }
 
@@ -568,6 +611,49 @@ func TestHandover(t *testing.T) {
 	if n := l.pair.Remembered(); n != 2 {
 		t.Errorf("%d clients are remembered, want the one of TCP and the one of UDP", n)
 	}
+}
+
+// A connection that has no endpoint yet stays with the process that has accepted it, and goes on there.
+func TestHandoverWhileDialing(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, userspace.Options{DialTimeout: 3 * time.Second})
+	l.apply(nil, l.nobody(), l.at(answers))
+	var waits *net.TCPConn
+	for tries := 0; waits == nil; tries++ {
+		if tries == 100 {
+			t.Fatal("no connection waits for the endpoint that does not answer")
+		}
+		c := l.dial(frontend)
+		_ = c.SetReadDeadline(time.Now().Add(200 * time.Millisecond))
+		if _, err := c.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) {
+			waits = c
+		} else {
+			c.Close()
+		}
+	}
+	old := l.pair
+	if err := errors.Join(old.Release(t.Context()), old.base.Close()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	drained := make(chan error, 1)
+	go func() { drained <- old.Drain(ctx) }()
+	l.start()
+	_ = waits.SetReadDeadline(time.Now().Add(10 * time.Second))
+	if _, err := bufio.NewReader(waits).ReadString('\n'); err != nil {
+		t.Errorf("a connection that had no endpoint when the others were handed over: %v", err)
+	}
+	waits.Close()
+	select {
+	case err := <-drained:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Errorf("the former process has %d connections left", old.Carried())
+	}
+	cancel()
+	old.Backend.Close()
 }
 
 // With ResetRemoved, a connection to an endpoint that is gone ends, and one to an endpoint that lingers goes on.

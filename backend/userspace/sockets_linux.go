@@ -1,7 +1,6 @@
 package userspace
 
 import (
-	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -11,7 +10,6 @@ import (
 	"runtime"
 	"sync"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -208,7 +206,7 @@ func bindTo(k plan.Kind, want netip.AddrPort) (fd int, at netip.AddrPort, err er
 }
 
 func boundTo(fd int) (netip.AddrPort, error) {
-	sa, err := unix.Getsockname(fd)
+	sa, err := syscall.Getsockname(fd)
 	return addrPort(sa), os.NewSyscallError("getsockname", err)
 }
 
@@ -219,11 +217,12 @@ func sockaddr(a netip.AddrPort) unix.Sockaddr {
 	return &unix.SockaddrInet6{Port: int(a.Port()), Addr: a.Addr().As16()}
 }
 
-func addrPort(sa unix.Sockaddr) netip.AddrPort {
+// addrPort converts an address of package syscall: package unix asks the kernel for the protocol of each socket, too.
+func addrPort(sa syscall.Sockaddr) netip.AddrPort {
 	switch sa := sa.(type) {
-	case *unix.SockaddrInet4:
+	case *syscall.SockaddrInet4:
 		return netip.AddrPortFrom(netip.AddrFrom4(sa.Addr), uint16(sa.Port))
-	case *unix.SockaddrInet6:
+	case *syscall.SockaddrInet6:
 		return netip.AddrPortFrom(netip.AddrFrom16(sa.Addr), uint16(sa.Port))
 	}
 	return netip.AddrPort{}
@@ -261,42 +260,6 @@ func waitError(err error) error {
 		return err
 	}
 	return os.ErrClosed
-}
-
-// connect connects to an endpoint, until the deadline.
-func (s *socket) connect(to netip.AddrPort, deadline time.Time) error {
-	err := s.control(func(fd int) error { return unix.Connect(fd, sockaddr(to)) })
-	if err == nil || !errors.Is(err, unix.EINPROGRESS) {
-		return os.NewSyscallError("connect", err)
-	}
-	if err := s.file.SetWriteDeadline(deadline); err != nil {
-		return err
-	}
-	var code int
-	var inner error
-	err = s.raw.Write(func(fd uintptr) bool {
-		if code, inner = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR); inner != nil || code != 0 {
-			return true
-		}
-		// What was waited for may have come before, and a socket that has not begun to connect counts as ready, too.
-		_, inner = unix.Getpeername(int(fd))
-		return inner != unix.ENOTCONN
-	})
-	err = cmp.Or(waitError(err), os.NewSyscallError("connect", inner))
-	switch {
-	case err != nil:
-		return err
-	case code != 0:
-		return os.NewSyscallError("connect", syscall.Errno(code))
-	}
-	return s.file.SetWriteDeadline(time.Time{})
-}
-
-// reset has the other end get a reset when the socket is closed.
-func (s *socket) reset() {
-	_ = s.control(func(fd int) error {
-		return unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
-	})
 }
 
 // prepare sets what all TCP sockets of the relay have: nothing is held back to be sent with more, and an end that is gone is noticed. Sockets that are

@@ -5,13 +5,13 @@ import (
 	"net/netip"
 	"os"
 	"sync"
-	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/switchyard-net/switchyard/backend/userspace/internal/plan"
-	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/backend/userspace/internal/proxyproto"
 )
 
 // streamListener accepts the TCP connections of one family and class.
@@ -53,7 +53,7 @@ func (r *relay) accept(l *streamListener) {
 		if err == nil {
 			failing = false
 			r.awaitRoom()
-			r.running.Go(func() { r.serve(l, fd, peer) })
+			r.serve(l, fd, peer)
 			continue
 		}
 		switch {
@@ -89,9 +89,9 @@ func (r *relay) returnRoom() {
 }
 
 func (l *streamListener) next() (fd int, peer netip.AddrPort, err error) {
-	var sa unix.Sockaddr
+	var sa syscall.Sockaddr
 	waitErr := l.socket.raw.Read(func(listener uintptr) bool {
-		fd, sa, err = unix.Accept4(int(listener), unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
+		fd, sa, err = syscall.Accept4(int(listener), unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
 		return err != unix.EAGAIN
 	})
 	if waitErr != nil {
@@ -102,115 +102,212 @@ func (l *streamListener) next() (fd int, peer netip.AddrPort, err error) {
 
 // conn is a TCP connection of a client that is continued to an endpoint.
 type conn struct {
-	choice
+	choice // does not change once the connection is on the books
+	relay  *relay
+	loop   *loop
+	// number distinguishes it from others that have had the same file descriptor.
+	number uint32
 	kind   plan.Kind
 	client netip.AddrPort
+	// unfinished is set while it is among those of the loop, which alone uses it.
+	unfinished bool
+
+	mu sync.Mutex // guards all below
+	// dialing is nil once there is an endpoint.
+	dialing *dialing
 	// ends are the sockets of the client and of the endpoint, and from what has come from each.
-	ends [2]*socket
+	ends [2]end
 	from [2]direction
-	// moved is set when the connection is to go on in another process, and rested is closed when it is ready to.
-	moved  atomic.Bool
-	rested chan struct{}
-	// resting is set before rested is closed if there is something to go on with.
-	resting bool
-	broken  atomic.Bool
-	once    sync.Once
+	// noted is set while it is on the books, and closed once both sockets are.
+	noted, closed bool
 }
 
-// direction is how far the data of one end has got.
-type direction struct {
-	// pending is for the other end, before all that is still in the socket.
-	pending []byte
-	// ended is set once the other end knows that nothing more comes.
-	ended bool
+// end is a socket of a connection.
+type end struct {
+	fd   int
+	open bool
+	// gone is set once the other side has reset it.
+	gone bool
+	// awaited are the events that the loop waits for.
+	awaited uint32
 }
 
-// serve finds an endpoint for a connection, and relays it. It counts in r.open already.
+// dialing is what a connection needs until it has an endpoint.
+type dialing struct {
+	request
+	timer *time.Timer
+}
+
+// serve relays a connection, once there is an endpoint for it. It counts in r.open already.
 func (r *relay) serve(l *streamListener, fd int, peer netip.AddrPort) {
-	defer r.returnRoom()
-	client, err := newSocket(fd)
-	if err != nil {
-		return
-	}
+	c := r.newConn(l.kind, peer)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ends[0] = end{fd: fd, open: true}
 	dst := l.frontend
 	if !dst.IsValid() {
-		err = client.control(func(fd int) (err error) { dst, err = destination(fd, l.kind.Family); return err })
+		var err error
+		if dst, err = destination(fd, l.kind.Family); err != nil || dst == l.at {
+			c.end(true) // it was not translated: somebody has connected to the relay itself
+			return
+		}
 	}
-	if err != nil || dst == l.at {
-		// It was not translated: somebody has connected to the relay itself.
-		client.reset()
-		client.file.Close()
-		return
-	}
-	c := &conn{kind: l.kind, client: peer, rested: make(chan struct{})}
-	c.ends[0] = client
+	c.dialing = &dialing{request: request{kind: l.kind, class: l.class, client: peer, dst: dst, unguarded: l.frontend.IsValid()}}
+	c.dial()
+}
+
+// dial connects to one endpoint after the other, until one accepts, or has to be waited for. The caller holds c.mu.
+func (c *conn) dial() {
+	r, d := c.relay, c.dialing
 	o := r.options()
-	q := request{kind: l.kind, class: l.class, client: peer, dst: dst, unguarded: l.frontend.IsValid()}
-	for range o.DialAttempts {
+	for len(d.tried) < o.DialAttempts && r.ctx.Err() == nil {
 		var ok bool
-		if c.choice, ok = r.choose(&q); !ok {
+		if c.choice, ok = r.choose(&d.request); !ok {
 			break
 		}
-		if c.ends[1], err = r.dial(l.kind, c.endpoint, o.DialTimeout); err == nil {
-			break
+		fd, err := r.maker.socket(c.kind)
+		if err != nil {
+			c.giveUp()
+			continue
 		}
-		r.end(c.endpoint)
-		if r.ctx.Err() != nil {
-			break
+		c.ends[1] = end{fd: fd, open: true}
+		if err = prepare(fd); err == nil {
+			err = connect(fd, c.endpoint)
 		}
-		q.tried = append(q.tried, c.endpoint)
+		if errors.Is(err, unix.EALREADY) {
+			if err = c.await(1, unix.EPOLLOUT); err == nil {
+				n := len(d.tried)
+				d.timer = time.AfterFunc(o.DialTimeout, func() { c.expire(n) })
+				return
+			}
+		}
+		r.dialed(c.endpoint, err)
+		if err == nil {
+			c.join()
+			return
+		}
+		c.giveUp()
 	}
-	if c.ends[1] == nil {
-		client.reset()
-		client.file.Close()
+	c.end(true)
+}
+
+// connect connects a socket to an endpoint, or looks how far it is. It returns EALREADY if there is no answer yet.
+func connect(fd int, to netip.AddrPort) error {
+	err := unix.Connect(fd, sockaddr(to))
+	if err == unix.EINPROGRESS { // an endpoint of this node has answered by now
+		err = unix.Connect(fd, sockaddr(to))
+	}
+	if err == unix.EISCONN {
+		return nil
+	}
+	return os.NewSyscallError("connect", err)
+}
+
+// dialed goes on when the endpoint may have answered. The caller holds c.mu.
+func (c *conn) dialed(err error) {
+	if errors.Is(err, unix.EALREADY) {
 		return
 	}
-	if o.ProxyProtocol {
-		c.from[0].pending = proxyHeader(peer, dst)
-	}
-	r.relay(c)
-}
-
-// dial connects to an endpoint.
-func (r *relay) dial(k plan.Kind, to netip.AddrPort, timeout time.Duration) (*socket, error) {
-	fd, err := r.maker.socket(k)
-	if err != nil {
-		return nil, err
-	}
-	s, err := newSocket(fd)
-	if err != nil {
-		return nil, err
-	}
-	if err = s.control(prepare); err == nil {
-		err = s.connect(to, time.Now().Add(timeout))
-	}
-	r.dialed(to, err)
-	if err != nil {
-		s.file.Close()
-		return nil, err
-	}
-	return s, nil
-}
-
-// relay copies both ways until both ends have nothing more to say, one of them breaks, or the connection moves.
-func (r *relay) relay(c *conn) {
-	r.note(c)
-	if r.ctx.Err() != nil {
-		c.abort()
-	}
-	var other sync.WaitGroup
-	other.Go(func() { c.finish(c.copy(1)) })
-	c.finish(c.copy(0))
-	other.Wait()
-	defer close(c.rested)
-	if c.resting = c.moved.Load() && !c.broken.Load() && !(c.from[0].ended && c.from[1].ended); c.resting {
+	c.dialing.timer.Stop()
+	c.relay.dialed(c.endpoint, err)
+	if err == nil {
+		c.join()
 		return
 	}
-	c.done()
-	r.forget(c)
+	c.giveUp()
+	c.dial()
 }
 
-func (r *relay) note(c *conn) {
+// expire goes on if the endpoint has not answered in time that is tried after n others.
+func (c *conn) expire(n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.closed && c.dialing != nil && len(c.dialing.tried) == n {
+		c.dialed(os.ErrDeadlineExceeded)
+	}
+}
+
+// giveUp leaves an endpoint that has not accepted. The caller holds c.mu.
+func (c *conn) giveUp() {
+	c.dialing.tried = append(c.dialing.tried, c.endpoint)
+	c.relay.end(c.endpoint)
+	c.close(1)
+}
+
+// join has data move, now that there is an endpoint. The caller holds c.mu.
+func (c *conn) join() {
+	r := c.relay
+	if r.options().ProxyProtocol {
+		c.from[0].pending = proxyproto.Header(c.client, c.dialing.dst)
+	}
+	c.dialing = nil
+	if stays := r.note(c); !stays || r.ctx.Err() != nil {
+		c.end(true)
+		return
+	}
+	c.move(0, 1) // mostly the client has sent something by now
+	c.attend()
+}
+
+// attend has the loop move data: also what has come before, since each socket is watched for it from now on only. The caller holds c.mu.
+func (c *conn) attend() {
+	for i := range c.ends {
+		if !c.closed && c.await(i, unix.EPOLLIN) != nil {
+			c.end(true)
+		}
+	}
+}
+
+// await has the loop handle some events of a socket, beside those that it waits for already. The caller holds c.mu.
+func (c *conn) await(i int, events uint32) error {
+	e, op := &c.ends[i], unix.EPOLL_CTL_ADD
+	if e.awaited&events == events {
+		return nil
+	}
+	if e.awaited != 0 {
+		op = unix.EPOLL_CTL_MOD
+	}
+	e.awaited |= events | unix.EPOLLRDHUP
+	return c.loop.watch(c, e.fd, e.awaited, op)
+}
+
+// handle handles events of a socket. more is set if not all has been moved.
+func (c *conn) handle(fd int, events uint32) (more bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := range c.ends {
+		switch e, d := &c.ends[i], &c.from[i]; {
+		case !e.open || e.fd != fd:
+		case c.dialing != nil:
+			c.dialed(connect(fd, c.endpoint))
+		case d.ended && events&unix.EPOLLERR != 0:
+			e.gone = true
+			c.end(true)
+		default:
+			d.last = d.last || events&(unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0
+			if d.last || events&unix.EPOLLIN != 0 {
+				more = c.move(i, turnBytes)
+			}
+			if c.from[1-i].blocked() {
+				more = c.move(1-i, turnBytes) || more
+			}
+		}
+	}
+	return more
+}
+
+// goOn moves what was too much for one turn.
+func (c *conn) goOn() (more bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := range c.from {
+		more = c.move(i, turnBytes) || more
+	}
+	return more
+}
+
+// note puts a connection on the books. stays is false if it is to be reset because its endpoint has left since it was chosen: settle has not seen it.
+func (r *relay) note(c *conn) (stays bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	of := r.conns[c.port.Service]
@@ -219,9 +316,11 @@ func (r *relay) note(c *conn) {
 		r.conns[c.port.Service] = of
 	}
 	of[c] = true
+	c.noted = true
+	return !r.o.ResetRemoved || !c.endpoint.IsValid() || !r.hasStarted() || r.serves(&c.choice)
 }
 
-// forget takes a connection off the books. It counts in r.open still.
+// forget takes a connection off the books.
 func (r *relay) forget(c *conn) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -232,179 +331,62 @@ func (r *relay) forget(c *conn) {
 	r.loads.End(c.endpoint)
 }
 
-// finish sees to the end of one direction: after a failure, the other one ends as well, and so do both sockets, by a reset.
-func (c *conn) finish(err error) {
-	if err != nil && !(c.moved.Load() && errors.Is(err, os.ErrDeadlineExceeded)) {
-		c.abort()
-	}
-}
-
 // abort ends a connection by a reset of both ends.
 func (c *conn) abort() {
-	c.broken.Store(true)
-	for _, s := range c.ends {
-		if s != nil {
-			s.reset()
-		}
-	}
-	c.done()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.end(true)
 }
 
-func (c *conn) done() {
-	c.once.Do(func() {
-		for _, s := range c.ends {
-			if s != nil {
-				s.file.Close()
-			}
+// end closes both sockets. With reset, both ends get one. The caller holds c.mu.
+func (c *conn) end(reset bool) {
+	if c.closed {
+		return
+	}
+	c.closed = true
+	for i := range c.ends {
+		if e := &c.ends[i]; reset && e.open && !e.gone {
+			_ = unix.SetsockoptLinger(e.fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
 		}
-	})
+	}
+	r := c.relay
+	switch {
+	case c.noted:
+		r.forget(c)
+	case c.ends[1].open:
+		r.end(c.endpoint)
+	}
+	if c.dialing != nil && c.dialing.timer != nil {
+		c.dialing.timer.Stop()
+	}
+	for i := range c.ends {
+		c.close(i)
+		c.from[i].drop()
+	}
+	r.returnRoom()
 }
 
-// copy moves what comes from one end to the other, until there is no more. After an error, what could not be passed on is in from.
-func (c *conn) copy(i int) error {
-	d, src, dst := &c.from[i], c.ends[i], c.ends[1-i]
-	if len(d.pending) > 0 {
-		n, err := dst.file.Write(d.pending)
-		d.pending = d.pending[n:]
-		if err != nil {
-			return err
-		}
-		d.pending = nil
+// close closes a socket, if it is open. The caller holds c.mu.
+func (c *conn) close(i int) {
+	e := &c.ends[i]
+	if !e.open {
+		return
 	}
-	for !d.ended {
-		p, n, err := src.spliceIn()
-		if err != nil {
-			return err
-		}
-		if n == 0 {
-			d.ended = true
-			return dst.control(func(fd int) error { return os.NewSyscallError("shutdown", unix.Shutdown(fd, unix.SHUT_WR)) })
-		}
-		left, err := dst.spliceOut(p, n)
-		if err != nil {
-			if c.moved.Load() {
-				d.pending = p.take(left)
-			}
-			p.close()
-			return err
-		}
-		p.release()
+	if e.awaited != 0 {
+		c.loop.forget(e.fd)
 	}
-	return nil
+	unix.Close(e.fd)
+	*e = end{}
 }
 
-// pipe is what data goes through from one socket to another without being copied.
-type pipe struct{ r, w int }
-
-// pipes are some that are empty.
-var pipes = make(chan *pipe, 256)
-
-// pipeSize is how many bytes one may hold, if the system allows that.
-const pipeSize = 256 << 10
-
-func newPipe() (*pipe, error) {
-	select {
-	case p := <-pipes:
-		return p, nil
-	default:
-	}
-	var fds [2]int
-	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
-		return nil, os.NewSyscallError("pipe2", err)
-	}
-	_, _ = unix.FcntlInt(uintptr(fds[0]), unix.F_SETPIPE_SZ, pipeSize) // it works with any size
-	return &pipe{fds[0], fds[1]}, nil
-}
-
-// release makes an empty pipe one for the next that needs one.
-func (p *pipe) release() {
-	select {
-	case pipes <- p:
-	default:
-		p.close()
-	}
-}
-
-func (p *pipe) close() {
-	unix.Close(p.r)
-	unix.Close(p.w)
-}
-
-// take returns the n bytes that are in the pipe.
-func (p *pipe) take(n int) []byte {
-	b := make([]byte, n)
-	for at := 0; at < n; {
-		m, err := unix.Read(p.r, b[at:])
-		if err == unix.EINTR {
-			continue
+// leave closes the sockets of a connection that another process has by now.
+func (c *conn) leave() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := range c.ends {
+		if e := &c.ends[i]; e.open {
+			_ = c.loop.watch(c, e.fd, 0, unix.EPOLL_CTL_DEL) // closing does not end it while the other process has the socket
 		}
-		if m <= 0 || err != nil {
-			return b[:at]
-		}
-		at += m
 	}
-	return b
-}
-
-const spliceFlags = unix.SPLICE_F_MOVE | unix.SPLICE_F_NONBLOCK
-
-// spliceIn waits for data and moves some of it into a pipe. There is none at the end, and then n is 0.
-func (s *socket) spliceIn() (p *pipe, n int, err error) {
-	waitErr := s.raw.Read(func(fd uintptr) bool {
-		if p, err = newPipe(); err != nil {
-			return true
-		}
-		for {
-			m, errSplice := unix.Splice(int(fd), nil, p.w, nil, pipeSize, spliceFlags)
-			if n, err = int(m), errSplice; err != unix.EINTR {
-				break
-			}
-		}
-		if err != nil || n == 0 {
-			p.release()
-			p = nil
-		}
-		return err != unix.EAGAIN
-	})
-	if waitErr != nil {
-		return nil, 0, waitError(waitErr)
-	}
-	if err != nil {
-		return nil, 0, os.NewSyscallError("splice", err)
-	}
-	return p, n, nil
-}
-
-// spliceOut moves n bytes from a pipe into the socket. left is how many are still in the pipe.
-func (s *socket) spliceOut(p *pipe, n int) (left int, err error) {
-	left = n
-	waitErr := s.raw.Write(func(fd uintptr) bool {
-		for left > 0 {
-			m, errSplice := unix.Splice(p.r, nil, int(fd), nil, left, spliceFlags)
-			switch err = errSplice; err {
-			case nil:
-				left -= int(m)
-			case unix.EINTR:
-			default:
-				return err != unix.EAGAIN
-			}
-		}
-		return true
-	})
-	if waitErr != nil {
-		return left, waitError(waitErr)
-	}
-	return left, os.NewSyscallError("splice", err)
-}
-
-// proxyHeader returns a header of the PROXY protocol, version 2, that names a TCP client and the address that it has connected to.
-func proxyHeader(client, dst netip.AddrPort) []byte {
-	b := []byte("\r\n\r\n\x00\r\nQUIT\n\x21") // version 2, a connection of somebody else
-	if state.FamilyOf(client.Addr()) == state.IPv4 {
-		b = append(b, 0x11, 0, 12)
-	} else {
-		b = append(b, 0x21, 0, 36)
-	}
-	b = append(append(b, client.Addr().AsSlice()...), dst.Addr().AsSlice()...)
-	return append(b, byte(client.Port()>>8), byte(client.Port()), byte(dst.Port()>>8), byte(dst.Port()))
+	c.end(false)
 }

@@ -1,0 +1,216 @@
+package userspace
+
+import (
+	"os"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// direction is what comes from one end of a connection and goes to the other.
+type direction struct {
+	// pending is for the other end, and after it the piped bytes in the pipe, before all that is still in the socket. pipe is nil if there is nothing in it.
+	pending []byte
+	pipe    *pipe
+	piped   int
+	// bulk is set while much comes at a time: then it goes through a pipe, without being copied.
+	bulk bool
+	// last is set once it is known that the end, or a failure, comes after what is in the socket.
+	last bool
+	// ended is set once the other end knows that nothing more comes.
+	ended bool
+}
+
+const (
+	// chunk is how many bytes are read at a time, unless much comes.
+	chunk = 16 << 10
+	// turnBytes is after how many bytes the other connections have their turn.
+	turnBytes = 1 << 20
+)
+
+// move moves what comes from one end to the other, about so many bytes at most. more is set if there may be more. The caller holds c.mu.
+func (c *conn) move(i, most int) (more bool) {
+	d := &c.from[i]
+	if c.closed || d.ended {
+		return false
+	}
+	b := buffers.Get().(*[]byte)
+	defer buffers.Put(b)
+	buf := (*b)[:chunk]
+	for drained := false; ; {
+		switch err := d.flush(c.ends[1-i].fd); {
+		case err == unix.EAGAIN:
+			d.pending = slices.Clone(d.pending) // it may be in buf
+			if c.await(1-i, unix.EPOLLOUT) != nil {
+				c.end(true)
+			}
+			return false
+		case err != nil:
+			c.end(true)
+			return false
+		case drained:
+			return false
+		case most <= 0:
+			return true
+		}
+		n, err := d.fill(c.ends[i].fd, buf)
+		switch {
+		case err == unix.EAGAIN:
+			return false
+		case err != nil:
+			c.ends[i].gone = err == unix.ECONNRESET
+			c.end(true)
+			return false
+		case n == 0:
+			c.pass(i)
+			return false
+		}
+		most -= n
+		drained = n < len(buf) && d.pipe == nil && !d.last // what comes from now on is another event
+	}
+}
+
+// pass has the other end know that nothing more comes from one. The caller holds c.mu.
+func (c *conn) pass(i int) {
+	c.from[i].ended = true
+	if c.from[1-i].ended {
+		c.end(false)
+	} else if unix.Shutdown(c.ends[1-i].fd, unix.SHUT_WR) != nil {
+		c.end(true)
+	}
+}
+
+// blocked reports whether the other end does not take for now what has come.
+func (d *direction) blocked() bool { return len(d.pending) > 0 || d.pipe != nil }
+
+// fill takes some of what has come to a socket. At the end, n is 0.
+func (d *direction) fill(fd int, buf []byte) (n int, err error) {
+	var p *pipe
+	if d.bulk {
+		p, _ = newPipe() // without one, data is copied
+	}
+	if p == nil {
+		if n, err = retried(func() (int, error) { return unix.Read(fd, buf) }); n > 0 {
+			d.pending = buf[:n]
+		}
+		d.bulk = n == len(buf)
+		return n, err
+	}
+	if n, err = splice(fd, p.w, pipeSize); n <= 0 {
+		p.release()
+		return n, err
+	}
+	d.pipe, d.piped = p, n
+	d.bulk = n >= len(buf)
+	return n, nil
+}
+
+// flush gives a socket what is for it. It returns EAGAIN if the socket does not take all.
+func (d *direction) flush(fd int) error {
+	for len(d.pending) > 0 {
+		n, err := retried(func() (int, error) { return unix.Write(fd, d.pending) })
+		if err != nil {
+			return err
+		}
+		d.pending = d.pending[n:]
+	}
+	d.pending = nil
+	for d.piped > 0 {
+		n, err := splice(d.pipe.r, fd, d.piped)
+		if err != nil {
+			return err
+		}
+		d.piped -= n
+	}
+	if d.pipe != nil {
+		d.pipe.release()
+		d.pipe = nil
+	}
+	return nil
+}
+
+// unpipe takes what is in the pipe out of it.
+func (d *direction) unpipe() {
+	if d.pipe != nil {
+		d.pending = append(d.pending, d.pipe.take(d.piped)...)
+		d.drop()
+	}
+}
+
+// drop forgets what is in the pipe.
+func (d *direction) drop() {
+	if d.pipe != nil {
+		d.pipe.close()
+		d.pipe, d.piped = nil, 0
+	}
+}
+
+// retried calls fn until no signal interrupts it.
+func retried(fn func() (int, error)) (int, error) {
+	for {
+		if n, err := fn(); err != unix.EINTR {
+			return n, err
+		}
+	}
+}
+
+// splice moves up to n bytes, of which one side is a pipe.
+func splice(from, to, n int) (int, error) {
+	return retried(func() (int, error) {
+		m, err := unix.Splice(from, nil, to, nil, n, unix.SPLICE_F_MOVE|unix.SPLICE_F_NONBLOCK)
+		return int(m), err
+	})
+}
+
+// pipe is what data goes through from one socket to another without being copied.
+type pipe struct{ r, w int }
+
+// pipes are some that are empty.
+var pipes = make(chan *pipe, 256)
+
+// pipeSize is how many bytes one may hold, if the system allows that.
+const pipeSize = 256 << 10
+
+func newPipe() (*pipe, error) {
+	select {
+	case p := <-pipes:
+		return p, nil
+	default:
+	}
+	var fds [2]int
+	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		return nil, os.NewSyscallError("pipe2", err)
+	}
+	_, _ = unix.FcntlInt(uintptr(fds[0]), unix.F_SETPIPE_SZ, pipeSize) // it works with any size
+	return &pipe{fds[0], fds[1]}, nil
+}
+
+// release makes an empty pipe one for the next that needs one.
+func (p *pipe) release() {
+	select {
+	case pipes <- p:
+	default:
+		p.close()
+	}
+}
+
+func (p *pipe) close() {
+	unix.Close(p.r)
+	unix.Close(p.w)
+}
+
+// take returns the n bytes that are in the pipe.
+func (p *pipe) take(n int) []byte {
+	b := make([]byte, n)
+	for at := 0; at < n; {
+		m, err := unix.Read(p.r, b[at:])
+		if err == unix.EINTR {
+			continue
+		}
+		if m <= 0 || err != nil {
+			return b[:at]
+		}
+		at += m
+	}
+	return b
+}

@@ -1,0 +1,59 @@
+package userspace
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+
+	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/backend/userspace/internal/plan"
+)
+
+var _ backend.Inspector = (*Backend)(nil)
+
+// Inspect implements [backend.Inspector]. The base has where a connection goes, and the relay's table where it goes on if that is the relay.
+func (b *Backend) Inspect(q backend.Query) (backend.Held, error) {
+	base := *b.inspector.Load()
+	if base == nil {
+		return backend.Held{}, errors.New("userspace: the dataplane below does not read back single connections")
+	}
+	held, err := base.Inspect(q)
+	if err != nil {
+		return backend.Held{}, err
+	}
+	kind := plan.Kind{Family: q.Frontend.Family, Protocol: q.Frontend.Protocol}
+	class, relayed := b.listeners.Class(kind, held.Endpoints)
+	if !relayed {
+		return held, nil
+	}
+	return b.relay.inspect(&q, kind, class, held.Objects), nil
+}
+
+// inspect returns the outcome of a connection that comes to the listener of a class, and the connections that are carried already.
+func (r *relay) inspect(q *backend.Query, kind plan.Kind, class plan.Class, objects []string) backend.Held {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	held := backend.Held{Objects: append(objects, "the table of the relay")}
+	p, frontend := r.table.Find(kind, netip.AddrPortFrom(q.Dst, q.Frontend.Port))
+	if p == nil {
+		return held
+	}
+	route := p.Route(frontend, class)
+	held.Verdict = route.Verdict
+	for _, e := range route.Endpoints {
+		held.Endpoints = append(held.Endpoints, e.Addr)
+	}
+	slices.SortFunc(held.Endpoints, netip.AddrPort.Compare)
+	add := func(client netip.AddrPort, c *choice) {
+		if c.frontend == frontend && c.endpoint.IsValid() && (!q.Source.IsValid() || client.Addr() == q.Source) {
+			held.Add(client, c.endpoint)
+		}
+	}
+	for c := range r.conns[p.ID.Service] {
+		add(c.client, &c.choice)
+	}
+	for f := range r.flows[p.ID.Service] {
+		add(f.client, &f.choice)
+	}
+	return held
+}
