@@ -19,7 +19,9 @@ func TestTargets(t *testing.T) {
 		target, grpc string
 		local        bool
 	}{
-		{DefaultTarget, DefaultTarget, true},
+		{"unix:///run/switchyard/api.sock", "unix:///run/switchyard/api.sock", true},
+		{"npipe:////./pipe/switchyard", "passthrough:///localhost", true},
+		{`\\.\pipe\switchyard`, "passthrough:///localhost", true},
 		{"unix:relative.sock", "unix:relative.sock", true},
 		{"unix:/run/a.sock", "unix:/run/a.sock", true},
 		{"unix-abstract:a", "unix-abstract:a", true},
@@ -42,7 +44,7 @@ func TestTargets(t *testing.T) {
 			t.Errorf("%s: got %+v, %v; want %q, local %v", c.target, got, err, c.grpc, c.local)
 		}
 	}
-	for _, bad := range []string{"unix://", "unix:", "unix:///", "unix://run/a.sock", "tcp://127.0.0.1", "127.0.0.1", ":12345", "relay", "https://127.0.0.1:1", "xds:///127.0.0.1:1", "tcp://:1", "tcp://relay:", "/run/a.sock"} {
+	for _, bad := range []string{"unix://", "unix:", "unix:///", "unix://run/a.sock", "tcp://127.0.0.1", "127.0.0.1", ":12345", "relay", "https://127.0.0.1:1", "xds:///127.0.0.1:1", "tcp://:1", "tcp://relay:", "/run/a.sock", "npipe:////relay/pipe/a"} {
 		if _, err := parseTarget(bad); err == nil || !strings.Contains(err.Error(), bad) || !strings.Contains(err.Error(), "want") {
 			t.Errorf("%s: error %v, want one that names it and says what would do", bad, err)
 		}
@@ -85,7 +87,7 @@ func TestNameWithManyAddresses(t *testing.T) {
 		const dials = 300
 		for range dials {
 			tried := make(chan string, 1)
-			conn, err := Dial(Options{Target: DefaultTarget, DialOptions: []grpc.DialOption{
+			conn, err := Dial(Options{Target: "unix:///run/switchyard/api.sock", DialOptions: []grpc.DialOption{
 				grpc.WithContextDialer(func(_ context.Context, address string) (net.Conn, error) {
 					select {
 					case tried <- address:

@@ -2,10 +2,12 @@ package client
 
 import (
 	"cmp"
+	"context"
 	"crypto/tls"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net"
 	"time"
 
 	"google.golang.org/grpc"
@@ -14,19 +16,17 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 
+	"github.com/switchyard-net/switchyard/client/namedpipe"
 	"github.com/switchyard-net/switchyard/client/peeruser"
 )
 
-// DefaultTarget is where a server on the same node listens.
-const DefaultTarget = "unix:///run/switchyard/api.sock"
-
 // Options specifies which server to follow, and how. The zero value follows the server on this node.
 type Options struct {
-	// Target is where the server is: unix:///run/switchyard/api.sock, tcp://127.0.0.1:12345, 127.0.0.1:12345 or a target of
-	// gRPC, such as dns:///relay.example:8443. Default: [DefaultTarget].
+	// Target is where the server is: unix:///run/switchyard/api.sock, npipe:////./pipe/switchyard on Windows, tcp://127.0.0.1:12345,
+	// 127.0.0.1:12345 or a target of gRPC, such as dns:///relay.example:8443. Default: [DefaultTarget].
 	Target string
 	// TLS is required for a server that is not on this host: a process that can answer in its place decides where the connections of
-	// all pods go. Without it, and without Certificates, a target must be a unix socket or a loopback address.
+	// all pods go. Without it, and without Certificates, a target must be a unix socket, a named pipe or a loopback address.
 	TLS *tls.Config
 	// Certificates are TLS by files that may be replaced while the client runs. They count if TLS is nil.
 	Certificates *Certificates
@@ -126,6 +126,9 @@ func Dial(o Options) (*grpc.ClientConn, error) {
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: dialTimeout}),
 		// A long poll is quiet for hours, and must not be taken for idle.
 		grpc.WithIdleTimeout(0),
+	}
+	if t.pipe != "" {
+		options = append(options, grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return namedpipe.Dial(ctx, t.pipe) }))
 	}
 	if !t.local {
 		// Nothing else reports that a host has vanished; the own kernel does for a server on this one.

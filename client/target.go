@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"google.golang.org/grpc/resolver"
+
+	"github.com/switchyard-net/switchyard/client/namedpipe"
 )
 
 // target is where a server listens.
@@ -19,6 +21,8 @@ type target struct {
 	local bool
 	// socket: it is a unix socket.
 	socket bool
+	// pipe is the path of a named pipe, empty if it is none.
+	pipe string
 }
 
 // parseTarget reads the way Docker writes addresses, and the targets of gRPC.
@@ -26,6 +30,13 @@ func parseTarget(text string) (target, error) {
 	t := target{text: text, grpc: text}
 	scheme, rest, found := strings.Cut(text, ":")
 	switch {
+	case namedpipe.Is(text):
+		var err error
+		if t.pipe, err = namedpipe.Path(text); err != nil {
+			return t, fmt.Errorf("target %q: %w", text, err)
+		}
+		t.grpc, t.local = "passthrough:///localhost", true // what it resolves to is not looked at
+		return t, nil
 	case found && scheme == "unix":
 		// gRPC knows unix:path and unix:///path. Of unix://path it would take the first part of the path for a host.
 		if name, ok := strings.CutPrefix(rest, "//"); ok && !path.IsAbs(name) || strings.Trim(rest, "/") == "" {
@@ -64,7 +75,7 @@ func (t target) mayBePlain() error {
 		return nil
 	}
 	return fmt.Errorf("target %q is not on this host for certain, and without TLS anyone on the way could send the connections of all "+
-		"pods elsewhere: set the certificate authority (--tls-ca, or TLS in the options), or use a unix socket or a loopback address", t.text)
+		"pods elsewhere: set the certificate authority (--tls-ca, or TLS in the options), or use a unix socket, a named pipe or a loopback address", t.text)
 }
 
 func isLoopback(host string) bool {

@@ -9,7 +9,6 @@ import (
 	"runtime"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,11 +24,7 @@ import (
 
 // TestTenThousandConnections: as many as are allowed cost little each, the others are closed, and who was there before is served.
 func TestTenThousandConnections(t *testing.T) {
-	var files syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err != nil {
-		t.Fatal(err)
-	}
-	n := int(min(10_000, (files.Cur-500)/2)) // both ends are in this process
+	n := int(min(10_000, (openFiles(t)-500)/2)) // both ends are in this process
 	limit := n / 2
 	w := newWorld(t, func(o *server.Options) { o.MaxClients = limit })
 	w.sink.Update(services(100, 5), nil)

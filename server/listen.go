@@ -13,23 +13,29 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/switchyard-net/switchyard/client/namedpipe"
 )
 
 // Address is where a server listens.
 type Address struct {
-	// Network is "unix" or "tcp".
+	// Network is "unix", "npipe" or "tcp".
 	Network string
-	// Path is that of the unix socket, absolute.
+	// Path is that of the unix socket, absolute, or of the named pipe.
 	Path string
 	// TCP is an IP address and port.
 	TCP netip.AddrPort
 }
 
-// ParseAddress reads an address: "unix:///run/switchyard/api.sock" or "tcp://127.0.0.1:12345". The host of a TCP address is an IP
-// address, because a name may come to mean another one.
+// ParseAddress reads an address: "unix:///run/switchyard/api.sock", "tcp://127.0.0.1:12345", or on Windows "npipe:////./pipe/switchyard".
+// The host of a TCP address is an IP address, because a name may come to mean another one.
 func ParseAddress(s string) (Address, error) {
+	if namedpipe.Is(s) {
+		path, err := namedpipe.Path(s)
+		return Address{Network: "npipe", Path: path}, err
+	}
 	if path, ok := strings.CutPrefix(s, "unix://"); ok {
-		if !filepath.IsAbs(path) {
+		if !filepath.IsAbs(filepath.FromSlash(path)) && !strings.HasPrefix(path, "/") { // on Windows, either
 			return Address{}, fmt.Errorf("address %q: the path must be absolute, as in unix:///run/switchyard/api.sock", s)
 		}
 		return Address{Network: "unix", Path: filepath.Clean(path)}, nil
@@ -41,13 +47,16 @@ func ParseAddress(s string) (Address, error) {
 		}
 		return Address{Network: "tcp", TCP: a}, nil
 	}
-	return Address{}, fmt.Errorf("address %q: it must begin with unix:// or tcp://", s)
+	return Address{}, fmt.Errorf("address %q: it must begin with unix://, npipe:// or tcp://", s)
 }
 
 // String returns the address as ParseAddress reads it.
 func (a Address) String() string {
-	if a.Network == "unix" {
-		return "unix://" + a.Path
+	switch a.Network {
+	case "unix":
+		return "unix://" + filepath.ToSlash(a.Path)
+	case "npipe":
+		return namedpipe.Address(a.Path)
 	}
 	return "tcp://" + a.TCP.String()
 }
@@ -55,11 +64,18 @@ func (a Address) String() string {
 // Exposed reports whether the address can be reached from other machines, so that it is served with TLS only.
 func (a Address) Exposed() bool { return a.Network == "tcp" && !a.TCP.Addr().Unmap().IsLoopback() }
 
-// Listen listens at an address, which must not be exposed if t is nil. mode is the permissions of a unix socket, 0 for 0600.
+// Listen listens at an address, which must not be exposed if t is nil. mode is the permissions of a unix socket, 0 for 0600. A named pipe is
+// for administrators, the system and the user of this process, on this machine.
 func Listen(ctx context.Context, a Address, mode fs.FileMode, t *TLS) (net.Listener, error) {
 	switch {
 	case a.Network == "unix":
 		return ListenUnix(a.Path, mode)
+	case a.Network == "npipe":
+		l, err := listenPipe(a.Path)
+		if err != nil {
+			return nil, fmt.Errorf("listen on %v: %w", a, err)
+		}
+		return l, nil
 	case a.Exposed() && t == nil:
 		return nil, fmt.Errorf("listen on %v: %w", a, errExposed)
 	}

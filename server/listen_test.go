@@ -19,6 +19,9 @@ func TestParseAddress(t *testing.T) {
 	}{
 		{"unix:///run/switchyard/api.sock", "unix:///run/switchyard/api.sock", false},
 		{"unix:///run//a/../b", "unix:///run/b", false},
+		{"npipe:////./pipe/switchyard", "npipe:////./pipe/switchyard", false},
+		{`\\.\pipe\a\b`, "npipe:////./pipe/a/b", false},
+		{"npipe:////relay/pipe/a", "", false},
 		{"tcp://127.0.0.1:12345", "tcp://127.0.0.1:12345", false},
 		{"tcp://127.1.2.3:1", "tcp://127.1.2.3:1", false},
 		{"tcp://[::1]:1", "tcp://[::1]:1", false},

@@ -79,7 +79,7 @@ for a while follows the API server itself, until a relay answers again.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.api, "api", client.DefaultTarget, "where the API is served: unix:///PATH, tcp://IP:PORT or a name such as dns:///relay.example:8443")
+	f.StringVar(&o.api, "api", client.DefaultTarget, "where the API is served: unix:///PATH, npipe:////./pipe/NAME (on Windows), tcp://IP:PORT or a name such as dns:///relay.example:8443")
 	f.StringVar(&o.tls.CA, "tls-ca", "", "authorities that vouch for the server, in PEM, read again for each connection, as are the next two; without TLS, the API must be on this host")
 	f.StringVar(&o.tls.Cert, "tls-cert", "", "certificate to show, with the common name system:node:NAME and the organisation system:nodes")
 	f.StringVar(&o.tls.Key, "tls-key", "", "key of the certificate to show")

@@ -69,7 +69,7 @@ switchyard:relays may have everything.`,
 	f.StringVar(&o.node, "node", "", "name of the node whose state is served (default: the host's name)")
 	f.BoolVar(&o.nodes, "nodes", false, "serve the states of all nodes, and the cluster's objects to relays below")
 	f.BoolVar(&o.names, "names", false, namesUsage)
-	f.StringSliceVar(&o.listen, "listen", []string{client.DefaultTarget}, "where to serve: unix:///PATH or tcp://IP:PORT; may be repeated")
+	f.StringSliceVar(&o.listen, "listen", []string{client.DefaultTarget}, "where to serve: unix:///PATH, npipe:////./pipe/NAME (on Windows) or tcp://IP:PORT; may be repeated")
 	f.StringVar(&o.mode, "socket-mode", "0600", "permissions of unix sockets")
 	f.StringSliceVar(&o.users, "socket-users", nil, "users whose processes may use unix sockets, by name or number, beside root and this process's own")
 	f.StringVar(&o.tls.CertFile, "tls-cert", "", "certificate of the server, in PEM; read again when it changes, as are the next two")
