@@ -87,6 +87,7 @@ func TestFaults(t *testing.T) {
 		{"linux.oomScoreAdj", func(c *Config) { c.Linux.OOMScoreAdj = -1001 }},
 		{"api.listen[0]", func(c *Config) { c.API.Listen = []string{"unix://api.sock"} }},
 		{"api.listen[0]", func(c *Config) { c.API.Listen = []string{"tcp://192.0.2.1:0"} }},
+		{"api.listen[0]", func(c *Config) { c.API.Listen = []string{"npipe:////./pipe/"} }},
 		{"api.listen[0]", func(c *Config) { c.API.Listen = []string{"http://192.0.2.1:80"} }},
 		{"api.socketMode", func(c *Config) { c.API.SocketMode = "rw" }},
 		{"api.socketMode", func(c *Config) { c.API.SocketMode = "1777" }},
@@ -200,9 +201,9 @@ func TestDiff(t *testing.T) {
 	old, now := Default(), Default()
 	now.Mode, now.Linux.MasqueradeAll, now.SyncPeriod = ModeIPVS, true, duration(time.Minute)
 	now.IPVS.ExcludeCIDRs = []netip.Prefix{} // the same as none
-	now.IPVS.Scheduler, now.Winkernel.EnableDSR, now.Logging.Format = "lc", true, "json"
+	now.IPVS.Scheduler, now.ShowHiddenMetricsForVersion, now.Logging.Format = "lc", "1.36", "json"
 	live, restart, none := Diff(old, now)
-	if !slices.Equal(none, []string{"winkernel.enableDSR"}) || !slices.Equal(live, []string{"ipvs.scheduler", "linux.masqueradeAll", "mode", "syncPeriod"}) || !slices.Equal(restart, []string{"logging.format"}) {
+	if !slices.Equal(none, []string{"showHiddenMetricsForVersion"}) || !slices.Equal(live, []string{"ipvs.scheduler", "linux.masqueradeAll", "mode", "syncPeriod"}) || !slices.Equal(restart, []string{"logging.format"}) {
 		t.Errorf("Diff = %v, %v, %v", live, restart, none)
 	}
 }
@@ -313,10 +314,10 @@ func TestWithoutEffect(t *testing.T) {
 		t.Errorf("defaults without effect are named: %v", got)
 	}
 	c.SyncPeriod, c.Mode, c.AllowModeFallback = duration(time.Minute), ModeIPVS, true // have an effect
-	c.Winkernel.EnableDSR, c.ShowHiddenMetricsForVersion = true, "1.36"
+	c.ShowHiddenMetricsForVersion = "1.36"
 	c.FeatureGates = map[string]bool{"AllBeta": true, "KubeletFrob": true, "NFTablesProxyMode": true, "PreferSameTrafficDistribution": false}
 	c.IPTables.MasqueradeBit, c.NFTables.MasqueradeBit, c.IPVS.MasqueradeBit = 5, 5, 6
-	want := []string{"featureGates.PreferSameTrafficDistribution", "iptables.masqueradeBit", "nftables.masqueradeBit", "showHiddenMetricsForVersion", "winkernel.enableDSR"}
+	want := []string{"featureGates.PreferSameTrafficDistribution", "iptables.masqueradeBit", "nftables.masqueradeBit", "showHiddenMetricsForVersion"}
 	if got := c.WithoutEffect(); !slices.Equal(got, want) {
 		t.Errorf("named are %v, want %v", got, want)
 	}

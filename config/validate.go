@@ -194,6 +194,9 @@ func (l *Linux) validate(errs *field.Errors) {
 	}
 }
 
+// pipes is where the named pipes of a Windows machine are, in the address of one.
+const pipes = "//./pipe/"
+
 func (a *API) validate(errs *field.Errors) {
 	tcp, exposed := false, false
 	for i, l := range a.Listen {
@@ -201,10 +204,11 @@ func (a *API) validate(errs *field.Errors) {
 		addr, err := netip.ParseAddrPort(rest)
 		switch {
 		case scheme == "unix" && path.IsAbs(rest):
+		case scheme == "npipe" && len(rest) > len(pipes) && strings.HasPrefix(rest, pipes):
 		case scheme == "tcp" && err == nil && addr.Port() > 0:
 			tcp, exposed = true, exposed || !addr.Addr().Unmap().IsLoopback()
 		default:
-			errs.Add(field.Index("api.listen", i), "must look like unix:///run/switchyard/api.sock or tcp://192.0.2.10:10250, got %q", l)
+			errs.Add(field.Index("api.listen", i), "must look like unix:///run/switchyard/api.sock, npipe:////./pipe/switchyard (on Windows) or tcp://192.0.2.10:10250, got %q", l)
 		}
 	}
 	if mode, err := strconv.ParseUint(a.SocketMode, 8, 32); err != nil || mode > 0o777 {

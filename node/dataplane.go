@@ -1,10 +1,13 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
+	"strings"
 	"time"
 
 	"github.com/switchyard-net/switchyard/backend"
@@ -13,6 +16,7 @@ import (
 	"github.com/switchyard-net/switchyard/backend/ipvs"
 	"github.com/switchyard-net/switchyard/backend/nftables"
 	"github.com/switchyard-net/switchyard/backend/userspace"
+	"github.com/switchyard-net/switchyard/backend/winkernel"
 	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/ops/metrics"
 	"github.com/switchyard-net/switchyard/state"
@@ -55,6 +59,9 @@ type DataplaneOptions struct {
 	// OnIPTablesRules is to be called with how many rules a table of iptables has, and how many were written, for the metrics. It is not nil. See
 	// [iptables.Options].
 	OnIPTablesRules func(table string, f state.Family, total, written int)
+	// OnHNSFailure is to be called with each call for a load balancer that HNS has refused, for the metrics. It is not nil. See
+	// [winkernel.Options].
+	OnHNSFailure func(winkernel.Failure)
 
 	// commit is [ipvs.Options].Commit.
 	commit func(fn func() error) error
@@ -79,14 +86,14 @@ type dataplane struct {
 	open func(ctx context.Context, c *config.Config, o DataplaneOptions, base *nftablesDataplane) (Dataplane, error)
 	// above is set if the dataplane is nftables, or a layer above it.
 	above bool
-	// cleanup removes all that the dataplane ever puts into the kernel, and reports whether there was anything. It is nil if that of another
-	// mode does.
-	cleanup func(ctx context.Context) (removed bool, err error)
+	// cleanup removes all that the dataplane ever puts into the kernel, or on Windows into the HNS network of c, and reports whether there was
+	// anything. It is nil if that of another mode does.
+	cleanup func(ctx context.Context, c *config.Config) (removed bool, err error)
 	// remove does so in a process that has the lock of the network namespace, and leaves the sysctl for NodePorts on loopback addresses as it is
 	// if keepLoopback is set.
-	remove func(ctx context.Context, keepLoopback bool) error
-	// programmed reports whether the kernel holds anything of the dataplane. It is nil if that of another mode does.
-	programmed func() (bool, error)
+	remove func(ctx context.Context, c *config.Config, keepLoopback bool) error
+	// programmed reports whether there is anything that cleanup would remove. It is nil if that of another mode does.
+	programmed func(c *config.Config) (bool, error)
 	// available returns why the dataplane cannot run on this node, so that [config.Config.AllowModeFallback] counts. It is nil if it always can.
 	available func() error
 }
@@ -101,31 +108,60 @@ func dataplanes(goos string) []dataplane {
 				open: func(_ context.Context, _ *config.Config, _ DataplaneOptions, base *nftablesDataplane) (Dataplane, error) {
 					return base, nil
 				},
-				cleanup: nftables.Cleanup, programmed: nftables.Programmed,
-				remove: func(_ context.Context, keepLoopback bool) error { _, err := nftables.Remove(keepLoopback); return err },
+				cleanup: anyConfig(nftables.Cleanup), programmed: anyHeld(nftables.Programmed),
+				remove: func(_ context.Context, _ *config.Config, keepLoopback bool) error {
+					_, err := nftables.Remove(keepLoopback)
+					return err
+				},
 			},
 			{
 				mode: config.ModeIPVS, metrics: metrics.ModeIPVS, above: true, open: openIPVS,
-				cleanup: ipvs.Cleanup, programmed: ipvs.Programmed, available: ipvs.Available,
-				remove: func(context.Context, bool) error { return ipvs.Remove() },
+				cleanup: anyConfig(ipvs.Cleanup), programmed: anyHeld(ipvs.Programmed), available: ipvs.Available,
+				remove: func(context.Context, *config.Config, bool) error { return ipvs.Remove() },
 			},
 			{mode: config.ModeEBPF, metrics: metrics.ModeEBPF, above: true, open: openEBPF}, // its hooks end with the process
 			{
 				mode: config.ModeIPTables, metrics: metrics.ModeIPTables, open: openIPTables,
-				cleanup: iptables.Cleanup, programmed: iptables.Programmed, available: iptables.Available,
-				remove: func(ctx context.Context, keepLoopback bool) error {
+				cleanup: anyConfig(iptables.Cleanup), programmed: anyHeld(iptables.Programmed), available: iptables.Available,
+				remove: func(ctx context.Context, _ *config.Config, keepLoopback bool) error {
 					_, err := iptables.Remove(ctx, keepLoopback)
 					return err
 				},
 			},
 			{
 				mode: config.ModeUserspace, metrics: metrics.ModeUserspace, above: true, open: openUserspace,
-				cleanup: userspace.Cleanup, programmed: userspace.Programmed,
-				remove: func(context.Context, bool) error { _, err := userspace.Remove(); return err },
+				cleanup: anyConfig(userspace.Cleanup), programmed: anyHeld(userspace.Programmed),
+				remove: func(context.Context, *config.Config, bool) error { _, err := userspace.Remove(); return err },
+			},
+		}
+	case "windows":
+		return []dataplane{
+			{
+				mode: config.ModeKernelspace, metrics: metrics.ModeKernelspace, open: openWinkernel,
+				cleanup:    func(ctx context.Context, c *config.Config) (bool, error) { return winkernel.Cleanup(ctx, c.Winkernel) },
+				programmed: func(c *config.Config) (bool, error) { return winkernel.Programmed(c.Winkernel) },
+				remove: func(ctx context.Context, c *config.Config, _ bool) error {
+					_, err := winkernel.Cleanup(ctx, c.Winkernel)
+					return err
+				},
+			},
+			{
+				mode: config.ModeUserspace, metrics: metrics.ModeUserspace, open: openStandaloneRelay,
+				cleanup: anyConfig(userspace.Cleanup), programmed: anyHeld(userspace.Programmed),
+				remove: func(context.Context, *config.Config, bool) error { _, err := userspace.Remove(); return err },
 			},
 		}
 	}
 	return nil
+}
+
+// anyConfig and anyHeld are for dataplanes whose traces do not depend on the configuration.
+func anyConfig(cleanup func(context.Context) (bool, error)) func(context.Context, *config.Config) (bool, error) {
+	return func(ctx context.Context, _ *config.Config) (bool, error) { return cleanup(ctx) }
+}
+
+func anyHeld(programmed func() (bool, error)) func(*config.Config) (bool, error) {
+	return func(*config.Config) (bool, error) { return programmed() }
 }
 
 // dataplaneOf returns the dataplane of a mode on an operating system.
@@ -141,41 +177,42 @@ func dataplaneOf(mode config.Mode, goos string) (dataplane, bool) {
 // SelectMode returns the mode whose dataplane serves c on an operating system, named as in runtime.GOOS. An empty mode stands for the
 // best one. Where the mode has no dataplane, it is an error with a remedy.
 func SelectMode(c *config.Config, goos string) (config.Mode, error) {
-	mode := c.Mode
-	if mode == "" {
-		mode = config.DefaultMode(goos)
+	mode := cmp.Or(c.Mode, config.DefaultMode(goos))
+	var others []string
+	for _, d := range dataplanes(goos) {
+		if d.mode == mode {
+			return mode, nil
+		}
+		others = append(others, string(d.mode))
 	}
-	if _, ok := dataplaneOf(mode, goos); ok {
-		return mode, nil
+	if len(others) == 0 {
+		return "", fmt.Errorf("mode %s has no dataplane on %s: dataplanes need Linux or Windows", mode, goos)
 	}
-	if len(dataplanes(goos)) == 0 {
-		return "", fmt.Errorf("mode %s has no dataplane in this release: set mode to nftables, on Linux", mode)
-	}
-	return "", fmt.Errorf("mode %s has no dataplane in this release: set mode to nftables, or leave it blank", mode)
+	return "", fmt.Errorf("mode %s has no dataplane on %s: leave mode blank, or set it to one of %s", mode, goos, strings.Join(others, ", "))
 }
 
 // Cleanup removes all that the dataplanes of an operating system ever put into the kernel, in the calling thread's network namespace,
 // and reports whether there was anything. Connections that are established stay translated. It fails while another process programs
-// the network namespace.
-func Cleanup(ctx context.Context, goos string) (removed bool, err error) {
+// the network namespace. On Windows it removes what is on the HNS network that c names, and connections end.
+func Cleanup(ctx context.Context, c *config.Config, goos string) (removed bool, err error) {
 	for _, d := range dataplanes(goos) {
 		if d.cleanup == nil {
 			continue
 		}
-		there, failed := d.cleanup(ctx)
+		there, failed := d.cleanup(ctx, c)
 		removed, err = removed || there, errors.Join(err, failed)
 	}
 	return removed, err
 }
 
 // Programmed reports whether the kernel holds anything of a dataplane of an operating system, in the calling thread's network
-// namespace: whether there is something that a start would take over.
-func Programmed(goos string) (bool, error) {
+// namespace: whether there is something that a start would take over. On Windows that is the HNS network that c names.
+func Programmed(c *config.Config, goos string) (bool, error) {
 	for _, d := range dataplanes(goos) {
 		if d.programmed == nil {
 			continue
 		}
-		if held, err := d.programmed(); held || err != nil {
+		if held, err := d.programmed(c); held || err != nil {
 			return held, err
 		}
 	}
@@ -215,6 +252,8 @@ type dataplaneSettings struct {
 	ebpf      ebpf.Config
 	ipvs      ipvs.Config
 	userspace userspace.Config
+	winkernel winkernel.Config
+	healthz   uint16 // its port, which HNS forwards health checks to
 }
 
 func settingsOf(c *config.Config) dataplaneSettings {
@@ -225,13 +264,15 @@ func settingsOf(c *config.Config) dataplaneSettings {
 		bit: c.MasqueradeBit(), clients: c.NFTables.MaxAffinityClients, reset: c.ResetConnectionsToRemovedEndpoints,
 		verify: c.SyncPeriod.Duration, interval: c.CommitInterval(),
 	}
-	switch c.Mode {
+	switch cmp.Or(c.Mode, config.DefaultMode(runtime.GOOS)) {
 	case config.ModeEBPF:
 		s.ebpf = c.EBPF
 	case config.ModeIPVS:
 		s.ipvs = c.IPVS
 	case config.ModeUserspace:
 		s.userspace = c.Userspace
+	case config.ModeKernelspace:
+		s.winkernel, s.healthz = c.Winkernel, c.HealthzBindAddress.Port()
 	}
 	return s
 }

@@ -1,6 +1,9 @@
 package node
 
 import (
+	"errors"
+	"fmt"
+	"net/http/httptest"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -10,8 +13,11 @@ import (
 
 	"github.com/switchyard-net/switchyard/backend/ipvs"
 	"github.com/switchyard-net/switchyard/backend/userspace"
+	"github.com/switchyard-net/switchyard/backend/winkernel"
 	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/field"
+	"github.com/switchyard-net/switchyard/ops/metrics"
+	"github.com/switchyard-net/switchyard/state"
 )
 
 // TestSelectMode: a mode without a dataplane is an error with a remedy, unless nftables may take its place.
@@ -31,10 +37,13 @@ func TestSelectMode(t *testing.T) {
 		{"linux", config.ModeIPVS, false, config.ModeIPVS, ""},
 		{"linux", config.ModeEBPF, false, config.ModeEBPF, ""},
 		{"linux", config.ModeUserspace, false, config.ModeUserspace, ""},
-		{"linux", config.ModeKernelspace, true, "", "mode kernelspace has no dataplane in this release: set mode to nftables, or leave it blank"},
-		{"darwin", config.ModeEBPF, true, "", "on Linux"},
-		{"windows", "", true, "", "mode kernelspace has no dataplane in this release: set mode to nftables, on Linux"},
-		{"darwin", "", true, "", "on Linux"},
+		{"linux", config.ModeKernelspace, true, "", "mode kernelspace has no dataplane on linux: leave mode blank, or set it to one of nftables, ipvs"},
+		{"darwin", config.ModeEBPF, true, "", "dataplanes need Linux or Windows"},
+		{"windows", "", true, config.ModeKernelspace, ""},
+		{"windows", config.ModeKernelspace, false, config.ModeKernelspace, ""},
+		{"windows", config.ModeNFTables, false, "", "mode nftables has no dataplane on windows: leave mode blank, or set it to one of kernelspace, userspace"},
+		{"windows", config.ModeUserspace, false, config.ModeUserspace, ""},
+		{"darwin", "", true, "", "dataplanes need Linux or Windows"},
 	} {
 		c := config.Default()
 		c.Mode, c.AllowModeFallback = tt.mode, tt.allow
@@ -97,6 +106,46 @@ func TestRelayGoesByItsSection(t *testing.T) {
 		c.Userspace.ProxyProtocol = true
 		if changed := !reflect.DeepEqual(was, settingsOf(c)); changed != want {
 			t.Errorf("mode %s: a change of userspace.proxyProtocol is one of the dataplane: %v, want %v", mode, changed, want)
+		}
+	}
+}
+
+// TestHNSGoesByItsSection: what the section winkernel says reaches the dataplane, with the port of /healthz, and a change of either is one of the
+// dataplane in mode kernelspace only.
+func TestHNSGoesByItsSection(t *testing.T) {
+	c := config.Default()
+	c.Mode, c.HealthzBindAddress = config.ModeKernelspace, netip.MustParseAddrPort("0.0.0.0:7")
+	c.Winkernel = winkernel.Config{NetworkName: "vxlan0", SourceVIP: netip.MustParseAddr("192.0.2.9"), EnableDSR: true, RootHNSEndpointName: "root", ForwardHealthCheckVIP: true}
+	if o := winkernelOptions(c, DataplaneOptions{}); o.Config != c.Winkernel || o.HealthzPort != 7 {
+		t.Errorf("the options are %+v", o)
+	}
+	for mode, want := range map[config.Mode]bool{config.ModeKernelspace: true, config.ModeNFTables: false} {
+		c.Mode = mode
+		for _, change := range []func(){
+			func() { c.Winkernel.EnableDSR = !c.Winkernel.EnableDSR },
+			func() {
+				c.HealthzBindAddress = netip.AddrPortFrom(c.HealthzBindAddress.Addr(), c.HealthzBindAddress.Port()+1)
+			},
+		} {
+			was := settingsOf(c)
+			change()
+			if changed := !reflect.DeepEqual(was, settingsOf(c)); changed != want {
+				t.Errorf("mode %s: a change is one of the dataplane: %v, want %v", mode, changed, want)
+			}
+		}
+	}
+}
+
+// TestHNSFailuresAreCounted: a call that HNS has refused is counted under kube-proxy's name for the operation.
+func TestHNSFailuresAreCounted(t *testing.T) {
+	for _, op := range []winkernel.Operation{winkernel.Create, winkernel.Update, winkernel.Delete} {
+		n := &Node{registry: metrics.New(metrics.Options{Mode: metrics.ModeKernelspace, Families: families})}
+		n.countHNSFailure(winkernel.Failure{Operation: op, Family: state.IPv6, Kind: state.ExternalIP, Err: errors.New("refused")})
+		w := httptest.NewRecorder()
+		n.registry.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+		want := fmt.Sprintf(`kubeproxy_sync_proxy_rules_winkernel_lb_%v_failures_total{error="other",ip_family="IPv6",lb_type="externalip"} 1`, op)
+		if !strings.Contains(w.Body.String(), want) {
+			t.Errorf("%v: there is no %s", op, want)
 		}
 	}
 }

@@ -258,12 +258,13 @@ func (n *Node) openDataplane(ctx context.Context, chosen *dataplane) (Dataplane,
 	c, o := n.o.Config, DataplaneOptions{
 		Logger: n.log, Program: n.o.Program, TakeOver: n.o.TakeOver, OnFlowsCut: n.registry.Conntrack,
 		TCPLingers: n.o.States == nil, OnResets: n.registry.Resets, OnIPTablesRules: n.registry.IPTablesRules,
+		OnHNSFailure: n.countHNSFailure,
 	}
 	switch {
 	case n.o.Dataplane != nil:
 		return n.o.Dataplane(ctx, c, o)
-	case isStandalone(c):
-		return openStandaloneRelay(c, o)
+	case isStandalone(c, runtime.GOOS):
+		return openStandaloneRelay(ctx, c, o, nil)
 	}
 	d, err := openSwitchable(ctx, *chosen, c, o)
 	if err != nil {
@@ -283,7 +284,7 @@ func (n *Node) reconfigureDataplane(p *pipeline, c *config.Config) error {
 	if err != nil {
 		return err
 	}
-	if isStandalone(c) {
+	if isStandalone(c, runtime.GOOS) {
 		return errStandalone
 	}
 	if chosen.mode == s.now.mode {
@@ -550,6 +551,10 @@ func SetUp(c *config.Config, log *slog.Logger) {
 		OOMScoreAdj: new(int(c.Linux.OOMScoreAdj)),
 		Logger:      log,
 	}) {
+		if errors.Is(err, errors.ErrUnsupported) {
+			log.Debug("this operating system has none of the settings of the section linux", "error", err)
+			continue
+		}
 		log.Warn("cannot set sysctl or OOM score", "error", err)
 	}
 }

@@ -214,7 +214,7 @@ func TestOptions(t *testing.T) {
 		{node.Options{Config: config.Default()}, "one of Options.Source and Options.States"},
 		{node.Options{Config: config.Default(), Source: src, States: &node.States{}}, "one of Options.Source and Options.States"},
 		{node.Options{Config: config.Default(), States: &node.States{}}, "States.Feed or States.Latest"},
-		{node.Options{Config: kernelspace, Source: src}, "mode kernelspace has no dataplane in this release: set mode to nftables"},
+		{node.Options{Config: kernelspace, Source: src}, "mode kernelspace has no dataplane on"},
 	} {
 		if _, err := node.New(t.Context(), tt.o); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("got %v, want %q", err, tt.want)

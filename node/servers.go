@@ -43,10 +43,19 @@ func (n *Node) newHealth() *healthz.Health {
 	add("dataplane", n.status.faults)
 	add("tables", n.dataplane.Faults)
 	h.AddProblems("services", n.status.problems)
+	if relay, ok := n.dataplane.(*standaloneRelay); ok {
+		h.AddProblems("relay", relay.problems)
+	}
 	if s, ok := n.dataplane.(*switchable); ok {
 		h.AddProblems("socketHooks", func() []error {
 			if hooks := s.hooks(); hooks != nil {
 				return hooks.problems()
+			}
+			return nil
+		})
+		h.AddProblems("hns", func() []error {
+			if hns := s.hns(); hns != nil {
+				return hns.problems()
 			}
 			return nil
 		})

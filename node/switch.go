@@ -34,7 +34,7 @@ type switchable struct {
 	// retired and leftovers are used by the goroutine that calls Apply, and changed under mu.
 	retired []*retired
 	// leftovers are dataplanes of which the kernel may hold something that nobody needs once there is a state in that in use.
-	leftovers []dataplane
+	leftovers []leftover
 	// applied is set if the dataplane in use shows a state, and failed are the Services that it does not show.
 	applied bool
 	failed  map[state.ServiceName]error
@@ -59,6 +59,12 @@ type stack struct {
 	base     *nftablesDataplane // nil if there is none
 	top      Dataplane
 	unfollow func()
+}
+
+// leftover is a dataplane that is not in use any more, and the configuration that it had.
+type leftover struct {
+	dataplane
+	config *config.Config
 }
 
 // retirable is a dataplane that carries connections itself, and not by rules of the kernel alone.
@@ -140,7 +146,7 @@ func (s *switchable) findLeftovers(ctx context.Context, chosen dataplane) {
 		if d.programmed == nil || d.mode == chosen.mode || d.mode == config.ModeNFTables && chosen.above || isRetired {
 			continue
 		}
-		held, err := d.programmed()
+		held, err := d.programmed(s.config)
 		if err != nil {
 			s.log.Warn("cannot look for what a former process has programmed in another mode", "mode", d.mode, "error", err)
 		}
@@ -157,12 +163,12 @@ func (s *switchable) findLeftovers(ctx context.Context, chosen dataplane) {
 // retireLeftover has a dataplane that a former process has left removed, after what it carries has ended.
 func (s *switchable) retireLeftover(ctx context.Context, d dataplane) error {
 	if !d.above || d.mode == config.ModeNFTables {
-		s.leftOver(d)
+		s.leftOver(d, s.config)
 		return nil
 	}
 	top, err := d.open(ctx, s.config, s.o, nil)
 	if err != nil {
-		s.leftOver(d)
+		s.leftOver(d, s.config)
 		return err
 	}
 	s.opened(top)
@@ -231,7 +237,7 @@ func (s *switchable) leaveBase(base *nftablesDataplane) error {
 	s.base = nil
 	s.mu.Unlock()
 	d, _ := dataplaneOf(config.ModeNFTables, runtime.GOOS)
-	s.leftOver(d)
+	s.leftOver(d, s.config)
 	return base.Close()
 }
 
@@ -336,19 +342,24 @@ func (s *switchable) watchRetired() {
 func (s *switchable) Disturbed() <-chan struct{} { return s.disturbed }
 
 // Faults implements [Dataplane].
-func (s *switchable) Faults() []error {
-	s.mu.Lock()
-	top := s.top
-	s.mu.Unlock()
-	return top.Faults()
-}
+func (s *switchable) Faults() []error { return s.inUse().Faults() }
 
 // hooks returns the socket hooks, nil in modes that have none. It may be called at any time.
 func (s *switchable) hooks() *ebpfDataplane {
+	hooks, _ := s.inUse().(*ebpfDataplane)
+	return hooks
+}
+
+// hns returns the dataplane of Windows, nil in modes without it. It may be called at any time.
+func (s *switchable) hns() *winkernelDataplane {
+	hns, _ := s.inUse().(*winkernelDataplane)
+	return hns
+}
+
+func (s *switchable) inUse() Dataplane {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	hooks, _ := s.top.(*ebpfDataplane)
-	return hooks
+	return s.top
 }
 
 // Reconfigure implements [Dataplane].
@@ -514,21 +525,21 @@ func (s *switchable) endRetired(ctx context.Context, r *retired) {
 	if err := r.top.Close(); err != nil {
 		s.log.Warn("cannot close the dataplane of a former mode", "mode", r.mode, "error", err)
 	}
-	s.leftOver(r.dataplane)
+	s.leftOver(r.dataplane, s.config)
 	s.removeLeftovers(ctx)
 }
 
-// leftOver has what the kernel holds of a dataplane removed, once that in use shows a state.
-func (s *switchable) leftOver(d dataplane) {
+// leftOver has what the kernel holds of a dataplane, which had c, removed once that in use shows a state.
+func (s *switchable) leftOver(d dataplane, c *config.Config) {
 	s.need(d.mode) // it is in the list once
 	if d.remove != nil {
-		s.leftovers = append(s.leftovers, d)
+		s.leftovers = append(s.leftovers, leftover{d, c})
 	}
 }
 
 // need undoes leftOver.
 func (s *switchable) need(mode config.Mode) {
-	s.leftovers = slices.DeleteFunc(s.leftovers, func(d dataplane) bool { return d.mode == mode })
+	s.leftovers = slices.DeleteFunc(s.leftovers, func(l leftover) bool { return l.mode == mode })
 }
 
 // removeLeftovers removes what the kernel holds of dataplanes that nobody needs any more. What fails is tried again by the next Verify.
@@ -538,13 +549,13 @@ func (s *switchable) removeLeftovers(ctx context.Context) {
 	}
 	left := s.leftovers
 	s.leftovers = nil
-	for _, d := range left {
-		if err := s.inside.Do(func() error { return d.remove(ctx, s.servesLoopback()) }); err != nil {
-			s.log.Warn("cannot remove the dataplane of a former mode, trying again", "mode", d.mode, "error", err)
-			s.leftovers = append(s.leftovers, d)
+	for _, l := range left {
+		if err := s.inside.Do(func() error { return l.remove(ctx, l.config, s.servesLoopback()) }); err != nil {
+			s.log.Warn("cannot remove the dataplane of a former mode, trying again", "mode", l.mode, "error", err)
+			s.leftovers = append(s.leftovers, l)
 			continue
 		}
-		s.log.Info("the kernel holds nothing any more of a mode that is not in use", "mode", d.mode)
+		s.log.Info("the kernel holds nothing any more of a mode that is not in use", "mode", l.mode)
 	}
 }
 
@@ -568,18 +579,18 @@ func (s *switchable) switchTo(ctx context.Context, d dataplane, c *config.Config
 		}
 		if u != nil {
 			if err := s.program(ctx, next, u); err != nil {
-				s.leave(ctx, next) // it may have taken connections by now
+				s.leave(ctx, next, c) // it may have taken connections by now
 				return fmt.Errorf("switch to mode %s: %w", d.mode, err)
 			}
 		}
-		before := s.now
+		before, configBefore := s.now, s.config
 		s.config = c
 		s.use(next)
 		s.log.Info("another dataplane is in use", "mode", d.mode, "before", before.mode)
 		if u == nil {
 			s.applied, s.failed = false, nil // the kernel goes on by what it holds, until there is a state
 		}
-		s.leave(ctx, before)
+		s.leave(ctx, before, configBefore)
 		if u != nil {
 			s.applyRetired(ctx, u)
 		}
@@ -610,8 +621,8 @@ func (s *switchable) program(ctx context.Context, next *stack, u *state.Update) 
 	return nil
 }
 
-// leave ends a stack that is not in use, as far as it carries nothing, and has what it has programmed removed.
-func (s *switchable) leave(ctx context.Context, of *stack) {
+// leave ends a stack that is not in use, which had c, as far as it carries nothing, and has what it has programmed removed.
+func (s *switchable) leave(ctx context.Context, of *stack, c *config.Config) {
 	var err error
 	switch top := of.top.(type) {
 	case *nftablesDataplane:
@@ -621,7 +632,7 @@ func (s *switchable) leave(ctx context.Context, of *stack) {
 	default:
 		of.unfollow()
 		s.closed(of.top)
-		s.leftOver(of.dataplane)
+		s.leftOver(of.dataplane, c)
 		err = of.top.Close()
 	}
 	if err = errors.Join(err, s.leaveBase(of.base)); err != nil {

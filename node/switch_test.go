@@ -23,7 +23,9 @@ type fakeDataplane struct {
 	failed              map[state.ServiceName]error
 	// holds is set while the kernel holds something of it, and shows are the services that it has.
 	holds bool
-	shows map[string]bool
+	// removed is the configuration that it had when it was removed last.
+	removed *config.Config
+	shows   map[string]bool
 }
 
 func (f *fakeDataplane) of() dataplane {
@@ -32,7 +34,8 @@ func (f *fakeDataplane) of() dataplane {
 		open: func(context.Context, *config.Config, DataplaneOptions, *nftablesDataplane) (Dataplane, error) {
 			return f, nil
 		},
-		remove: func(context.Context, bool) error {
+		remove: func(_ context.Context, c *config.Config, _ bool) error {
+			f.removed = c
 			if f.removeErr == nil {
 				f.holds = false
 			}
@@ -144,11 +147,25 @@ func TestSwitchRemovalFails(t *testing.T) {
 	}
 }
 
+// TestFormerModeIsRemovedByItsConfig: what is removed of the former mode is where its own configuration had it, and not where the new one would.
+func TestFormerModeIsRemovedByItsConfig(t *testing.T) {
+	a, b := &fakeDataplane{mode: "a"}, &fakeDataplane{mode: "b"}
+	s, all := newFakeSwitchable(t, a.of()), services(true, []string{"web"})
+	mustApply(t, s, all)
+	was := s.config
+	if err := s.switchTo(t.Context(), b.of(), config.Default(), all); err != nil {
+		t.Fatal(err)
+	}
+	if a.holds || a.removed != was {
+		t.Errorf("the former mode is still there (%v), or was removed by another configuration than its own (%v)", a.holds, a.removed != was)
+	}
+}
+
 // TestSwitchToLeftover: what a former process has left, and could not be removed so far, stays once the node has gone back to its mode.
 func TestSwitchToLeftover(t *testing.T) {
 	a, b := &fakeDataplane{mode: "a"}, &fakeDataplane{mode: "b", removeErr: errRefused}
 	s, all := newFakeSwitchable(t, a.of()), services(true, []string{"web"})
-	s.leftovers = append(s.leftovers, b.of())
+	s.leftovers = append(s.leftovers, leftover{b.of(), s.config})
 	mustApply(t, s, all)
 	b.removeErr = nil
 	if err := s.switchTo(t.Context(), b.of(), s.config, all); err != nil {

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"errors"
+	"runtime"
 	"time"
 
 	"github.com/switchyard-net/switchyard/backend/userspace"
@@ -59,16 +60,16 @@ type standaloneRelay struct {
 	drainTimeout time.Duration
 }
 
-// isStandalone reports whether c wants such a relay.
-func isStandalone(c *config.Config) bool {
-	return c.Mode == config.ModeUserspace && len(c.Userspace.Listen) > 0
+// isStandalone reports whether c wants such a relay on an operating system, named as in runtime.GOOS. Without nftables, there is no other one.
+func isStandalone(c *config.Config, goos string) bool {
+	return c.Mode == config.ModeUserspace && (len(c.Userspace.Listen) > 0 || goos != "linux")
 }
 
 // errStandalone is why the dataplane stays as it is.
-var errStandalone = errors.New("mode: a relay that listens on addresses of the host (userspace.listen) cannot take the place of another dataplane, nor can " +
-	"another one take its place, while the process runs: restart it")
+var errStandalone = errors.New("mode: a relay that listens on addresses of the host (userspace.listen, and always on Windows) cannot take the place of another " +
+	"dataplane, nor can another one take its place, while the process runs: restart it")
 
-func openStandaloneRelay(c *config.Config, o DataplaneOptions) (Dataplane, error) {
+func openStandaloneRelay(_ context.Context, c *config.Config, o DataplaneOptions, _ *nftablesDataplane) (Dataplane, error) {
 	d := &standaloneRelay{userspaceDataplane{options: o}, c.Userspace.DrainTimeout.Duration}
 	var err error
 	if d.Backend, err = userspace.New(nil, relayOptions(c, o)); err != nil {
@@ -79,7 +80,7 @@ func openStandaloneRelay(c *config.Config, o DataplaneOptions) (Dataplane, error
 
 // Reconfigure implements [Dataplane].
 func (d *standaloneRelay) Reconfigure(c *config.Config) error {
-	if !isStandalone(c) {
+	if !isStandalone(c, runtime.GOOS) {
 		return errStandalone
 	}
 	if err := d.userspaceDataplane.Reconfigure(c); err != nil {
@@ -89,8 +90,16 @@ func (d *standaloneRelay) Reconfigure(c *config.Config) error {
 	return nil
 }
 
-// Faults implements [Dataplane].
+// Faults implements [Dataplane]. What the relay cannot do for single Services is none.
 func (d *standaloneRelay) Faults() []error { return nil }
+
+// problems are what the relay cannot do for some Services.
+func (d *standaloneRelay) problems() []error {
+	if relay, ok := any(d.Backend).(interface{ Problems() []error }); ok {
+		return relay.Problems()
+	}
+	return nil
+}
 
 // Close implements [Dataplane]. What is open ends here or goes over to another process.
 func (d *standaloneRelay) Close() error {

@@ -19,8 +19,11 @@ func Cleanup(ctx context.Context, c Config) (removed bool, err error) {
 	return removeAll(ctx, h, o.Config.NetworkName)
 }
 
-// Programmed reports whether HNS holds anything that Cleanup would remove.
+// Programmed reports whether HNS holds anything that Cleanup would remove. Where nothing names a network, there is none to look at.
 func Programmed(c Config) (bool, error) {
+	if c.network() == "" {
+		return false, nil
+	}
 	o, h, err := connect(c)
 	if err != nil {
 		return false, err

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 
+	"github.com/switchyard-net/switchyard/backend/winkernel/internal/plan"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -31,6 +32,34 @@ type Failure struct {
 	Err  error
 }
 
+// LoadBalancerType returns kube-proxy's word for the kind of load balancer, of its metrics.
+func (f *Failure) LoadBalancerType() string {
+	switch f.Kind {
+	case state.ClusterIP:
+		return "clusterip"
+	case state.NodePort:
+		return "nodeport"
+	case state.ExternalIP:
+		return "externalip"
+	case state.LoadBalancer:
+		return "ingressip"
+	}
+	return "other"
+}
+
+// Reason returns kube-proxy's word for Err, of its metrics.
+func (f *Failure) Reason() string {
+	switch {
+	case errors.Is(f.Err, plan.ErrNoNetwork):
+		return "network_not_found"
+	case errors.Is(f.Err, plan.ErrExists):
+		return "port_already_exists"
+	case errors.Is(f.Err, plan.ErrNotImplemented):
+		return "not_implemented"
+	}
+	return "other"
+}
+
 // Operation is what was to be done to a load balancer.
 type Operation int
 
@@ -46,9 +75,12 @@ func (o Operation) String() string { return [...]string{"create", "update", "del
 // networkEnv has the name of the HNS network where the configuration has none, as for kube-proxy.
 const networkEnv = "KUBE_NETWORK"
 
+// network returns the name of the HNS network, empty if nothing names one.
+func (c *Config) network() string { return cmp.Or(c.NetworkName, os.Getenv(networkEnv)) }
+
 // complete fills in what the environment has.
 func (o Options) complete() (Options, error) {
-	o.Config.NetworkName = cmp.Or(o.Config.NetworkName, os.Getenv(networkEnv))
+	o.Config.NetworkName = o.Config.network()
 	if o.Config.NetworkName == "" {
 		return o, errors.New("winkernel.networkName is empty, and so is the environment variable " + networkEnv +
 			": name the HNS network of the pods (hnsdiag list networks)")

@@ -326,8 +326,13 @@ func (b *Backend) settle(ctx context.Context, current bool) (written int, failed
 
 // readEndpoints takes over endpoints that the network plugin has made, and nodes that have come.
 func (b *Backend) readEndpoints() error {
+	before := b.network.ID
 	if err := b.readNetwork(); err != nil {
 		return err
+	}
+	if b.network.ID != before { // another one: the load balancers of the former are gone, too
+		b.known = false
+		return b.read()
 	}
 	if err := b.configure(); err != nil {
 		return err

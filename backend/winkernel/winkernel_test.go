@@ -312,6 +312,24 @@ func TestLateEndpoint(t *testing.T) {
 	n.holds(pod1, "endpoint [10.1.1.2] local mac=00-15-5d-00-00-01", "loadbalancer 10.96.0.1:80/TCP -> [10.1.1.1] [10.1.1.2] port 8080")
 }
 
+// An endpoint of a network that HNS has made anew, before a verification has noticed that: all else is gone, too.
+func TestLateEndpointOfAnotherNetwork(t *testing.T) {
+	n := newNode(t, nil)
+	n.pods("10.1.1.1")
+	n.apply(true, service("web", "10.96.0.1", "10.1.1.1:8080*"))
+	n.hns.ForgetAll() // nobody has noticed yet
+	n.pods("10.1.1.1", "10.1.1.2")
+	if failed := n.apply(false, service("db", "10.96.0.2", "10.1.1.2:5432*")).Failed; len(failed) > 0 {
+		t.Errorf("failed: %v", failed)
+	}
+	n.holds(
+		"endpoint [10.1.1.1] local mac=00-15-5d-00-00-01",
+		"endpoint [10.1.1.2] local mac=00-15-5d-00-00-01",
+		"loadbalancer 10.96.0.1:80/TCP -> [10.1.1.1] port 8080",
+		"loadbalancer 10.96.0.2:80/TCP -> [10.1.1.2] port 5432",
+	)
+}
+
 // What the CNI of an older node left at an address that now is one of this node's.
 func TestRemoteLeftoverAtLocalAddress(t *testing.T) {
 	elsewhere := service("web", "10.96.0.1", "10.1.1.1:8080")
@@ -337,6 +355,28 @@ func TestLimitOfHNS(t *testing.T) {
 	}
 	if len(failures) == 0 || failures[0].Operation != Create || failures[0].Kind != state.ClusterIP || failures[0].Family != state.IPv4 {
 		t.Errorf("failures: %+v", failures)
+	}
+}
+
+// TestFailureWords: the words are those of kube-proxy's metrics.
+func TestFailureWords(t *testing.T) {
+	for kind, want := range map[state.FrontendKind]string{
+		state.ClusterIP: "clusterip", state.NodePort: "nodeport", state.ExternalIP: "externalip", state.LoadBalancer: "ingressip", 0: "other",
+	} {
+		if got := (&Failure{Kind: kind}).LoadBalancerType(); got != want {
+			t.Errorf("%v is %s, want %s", kind, got, want)
+		}
+	}
+	for _, tt := range []struct {
+		err  error
+		want string
+	}{
+		{plan.ErrNoNetwork, "network_not_found"}, {plan.ErrExists, "port_already_exists"}, {plan.ErrNotImplemented, "not_implemented"},
+		{plan.ErrNotFound, "other"},
+	} {
+		if got := (&Failure{Err: fmt.Errorf("call: %w", tt.err)}).Reason(); got != tt.want {
+			t.Errorf("%v is %s, want %s", tt.err, got, tt.want)
+		}
 	}
 }
 

@@ -14,7 +14,7 @@ func TestFlagsOfTheAPI(t *testing.T) {
 		args string
 		want []string
 	}{
-		{"serve --listen foo", []string{"--listen", "unix:// or tcp://"}},
+		{"serve --listen foo", []string{"--listen", "unix://, npipe:// or tcp://"}},
 		{"serve --listen unix://api.sock", []string{"--listen", "absolute, as in unix:///run/switchyard/api.sock"}},
 		{"serve --listen tcp://127.0.0.1", []string{"--listen", "IP address and a port"}},
 		{"serve --listen tcp://192.0.2.1:8443", []string{"--listen", "takes TLS: give --tls-cert, --tls-key and --client-ca, or choose a loopback address"}},

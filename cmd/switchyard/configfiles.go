@@ -72,8 +72,16 @@ type daemon struct {
 	node      *node.Node
 }
 
-// run runs the node until ctx ends, in the calling thread, in whose network namespace it listens.
+// run runs the node until ctx ends, or as a Windows service until that is stopped.
 func (d *daemon) run(ctx context.Context) error {
+	if d.node.Config().Windows.RunAsService {
+		return asService(ctx, d.runNode)
+	}
+	return d.runNode(ctx)
+}
+
+// runNode runs the node until ctx ends, in the calling thread, in whose network namespace it listens.
+func (d *daemon) runNode(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	followed := make(chan error, 1)

@@ -20,7 +20,7 @@ import (
 // goroutines that may log.
 func logLibraries(log *slog.Logger) { klog.SetSlogLogger(log) }
 
-// newLog logs as the configuration says, to stderr unless it splits the streams. v decides what is logged, and how much of it; the
+// newLog logs as the configuration says, to stderr unless it splits the streams; a Windows service logs to the event log, too. v decides what is logged, and how much of it; the
 // former can be set anew.
 func newLog(stdout, stderr io.Writer, c *config.Config, v *verbosity) *slog.Logger {
 	v.set(&c.Logging)
@@ -37,9 +37,20 @@ func newLog(stdout, stderr io.Writer, c *config.Config, v *verbosity) *slog.Logg
 	}
 	h := handler(stderr)
 	if output.SplitStream {
-		h = split{errors: h, rest: handler(stdout)}
+		h = split{slog.LevelError, h, handler(stdout)}
 	}
-	return slog.New(&filter{v.limiter.Handler(h), v})
+	var failed error
+	if c.Windows.RunAsService && runtime.GOOS == "windows" {
+		var to events
+		if to, failed = openEvents(); failed == nil {
+			h = withEvents(to, handler, stderr)
+		}
+	}
+	log := slog.New(&filter{v.limiter.Handler(h), v})
+	if failed != nil {
+		log.Warn("cannot open the event log: lines are written to stderr only", "error", failed)
+	}
+	return log
 }
 
 // levelOf returns the lowest level that is shown with a verbosity. Kubernetes' verbosity 4 is for debugging, as is slog's level -4:
@@ -112,22 +123,25 @@ func (f *filter) WithAttrs(attrs []slog.Attr) slog.Handler {
 
 func (f *filter) WithGroup(name string) slog.Handler { return &filter{f.Handler.WithGroup(name), f.v} }
 
-// split hands errors to one handler and the rest to another.
-type split struct{ errors, rest slog.Handler }
+// split hands what has a level, or a higher one, to one handler and the rest to another.
+type split struct {
+	level       slog.Level
+	above, rest slog.Handler
+}
 
 func (s split) Enabled(context.Context, slog.Level) bool { return true }
 
 func (s split) Handle(ctx context.Context, r slog.Record) error {
-	if r.Level >= slog.LevelError {
-		return s.errors.Handle(ctx, r)
+	if r.Level >= s.level {
+		return s.above.Handle(ctx, r)
 	}
 	return s.rest.Handle(ctx, r)
 }
 
 func (s split) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return split{s.errors.WithAttrs(attrs), s.rest.WithAttrs(attrs)}
+	return split{s.level, s.above.WithAttrs(attrs), s.rest.WithAttrs(attrs)}
 }
 
 func (s split) WithGroup(name string) slog.Handler {
-	return split{s.errors.WithGroup(name), s.rest.WithGroup(name)}
+	return split{s.level, s.above.WithGroup(name), s.rest.WithGroup(name)}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"runtime/debug"
@@ -19,7 +20,7 @@ const minMemoryLimit = 24 << 20
 // that undoes it.
 func limitMemory(provider memlimit.Provider, stderr io.Writer) (undo func()) {
 	before := debug.SetMemoryLimit(-1)
-	if _, err := memlimit.Set(memlimit.WithProvider(provider), memlimit.WithRatio(memoryShare), memlimit.WithMin(minMemoryLimit)); err != nil {
+	if _, err := memlimit.Set(memlimit.WithProvider(provider), memlimit.WithRatio(memoryShare), memlimit.WithMin(minMemoryLimit)); err != nil && !errors.Is(err, memlimit.ErrCgroupsNotSupported) {
 		fmt.Fprintf(stderr, "switchyard: cannot read the memory limit of the cgroup: %v; set GOMEMLIMIT instead\n", err)
 	}
 	return func() { debug.SetMemoryLimit(before) }

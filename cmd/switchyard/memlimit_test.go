@@ -21,7 +21,8 @@ func TestMemoryLimit(t *testing.T) {
 		"a cgroup's share":      {memlimit.Limit(100 << 20), "", 60 << 20, ""},
 		"too little for a node": {memlimit.Limit(10 << 20), "", minMemoryLimit, ""},
 		"no limit":              {func() (uint64, error) { return 0, memlimit.ErrNoLimit }, "", math.MaxInt64, ""},
-		"GOMEMLIMIT wins":       {memlimit.Limit(100 << 20), "77MiB", math.MaxInt64, ""}, // the runtime read it at the start
+		"GOMEMLIMIT wins":       {memlimit.Limit(100 << 20), "77MiB", math.MaxInt64, ""},                                       // the runtime read it at the start
+		"no cgroups":            {func() (uint64, error) { return 0, memlimit.ErrCgroupsNotSupported }, "", math.MaxInt64, ""}, // as on Windows
 		"a cgroup of its own":   {func() (uint64, error) { return 0, errors.New("no such file") }, "", math.MaxInt64, "set GOMEMLIMIT instead"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -22,8 +22,8 @@ const kubeProxyName = "kube-proxy"
 
 // proxyArgs returns the arguments for the root command: if the program is called by kube-proxy's name, those of 'proxy'.
 func proxyArgs(args []string) []string {
-	name := strings.TrimSuffix(filepath.Base(args[0]), ".exe")
-	if name == kubeProxyName {
+	switch strings.TrimSuffix(filepath.Base(args[0]), ".exe") {
+	case kubeProxyName:
 		return append([]string{"proxy"}, args[1:]...)
 	}
 	return args[1:]
@@ -38,8 +38,8 @@ func newProxyCommand() *cobra.Command {
 files, answers on the same ports, and shows the same metrics. It is also what the program does when
 it is called by the name kube-proxy.
 
-The dataplane is nftables, also for the mode iptables of kube-proxy's files. Once the first
-state is programmed, it removes what kube-proxy has left in the kernel.`,
+The field mode chooses the dataplane: nftables if it is blank, on Windows kernelspace (HNS).
+Once the first state is programmed, it removes what kube-proxy has left in the kernel.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			p.files.stdin = standardInput(cmd)
@@ -74,7 +74,7 @@ func runProxy(ctx context.Context, p *proxyFlags, stdout, stderr io.Writer) erro
 	case p.writeConfigTo != "":
 		return writeConfig(c, p.writeConfigTo)
 	case p.cleanup:
-		return cleanupAll(ctx, stdout)
+		return cleanupAll(ctx, c, stdout)
 	case p.initOnly:
 		node.SetUp(c, log)
 		return nil
@@ -99,14 +99,14 @@ func writeConfig(c *config.Config, path string) error {
 	return nil
 }
 
-// cleanupAll removes everything of ours and of kube-proxy from the kernel.
-func cleanupAll(ctx context.Context, stdout io.Writer) error {
-	removed, err := node.Cleanup(ctx, runtime.GOOS)
+// cleanupAll removes everything of ours and of kube-proxy from the kernel, or on Windows from the HNS network of c.
+func cleanupAll(ctx context.Context, c *config.Config, stdout io.Writer) error {
+	removed, err := node.Cleanup(ctx, c, runtime.GOOS)
 	if err != nil {
 		return withRemedy(err)
 	}
 	if removed {
-		fmt.Fprintln(stdout, "removed Switchyard's tables")
+		fmt.Fprintln(stdout, "removed all that Switchyard had programmed")
 	}
 	items, err := leftovers.Remove(ctx)
 	for _, item := range items {

@@ -520,8 +520,8 @@ func TestChangesThatAreNotTaken(t *testing.T) {
 	if text := get("127.0.0.1:10249/configz"); !strings.Contains(text, `"namespaceMap":""`) || !strings.Contains(text, `"enableProfiling":true`) {
 		t.Errorf("/configz shows what is not in use: %s", text)
 	}
-	logged = b.change("winkernel", "{networkName: vxlan0}", changed)
-	if !strings.Contains(logged, "no effect") || !strings.Contains(logged, "winkernel.networkName") {
+	logged = b.change("showHiddenMetricsForVersion", `"1.36"`, changed)
+	if !strings.Contains(logged, "no effect") || !strings.Contains(logged, "showHiddenMetricsForVersion") {
 		t.Errorf("what has no effect is not named:\n%s", logged)
 	}
 	before := b.d.node.Config()

@@ -22,13 +22,14 @@ import (
 )
 
 // KindNFTables, KindEBPF, KindIPVS and KindUserspace are the kinds of the files of a process that only programs nftables: alone, with socket hooks above it,
-// with IPVS and with a relay above it. KindIPTables is that of one which only programs iptables.
+// with IPVS and with a relay above it. KindIPTables and KindWinkernel are those of one which only programs iptables, or Windows' HNS.
 const (
 	KindNFTables  = "NFTablesConfiguration"
 	KindEBPF      = "EBPFConfiguration"
 	KindIPVS      = "IPVSConfiguration"
 	KindIPTables  = "IPTablesConfiguration"
 	KindUserspace = "UserspaceConfiguration"
+	KindWinkernel = "WinkernelConfiguration"
 )
 
 // dataplaneFile is a kind of file for a process that only programs a node by one dataplane. It stands for a whole configuration, in
@@ -41,11 +42,6 @@ type dataplaneFile struct {
 	part func(c *v1alpha2.KubeProxyConfiguration) (fields any, put func())
 }
 
-// sectionOnly is the part of a file that has nothing but the section.
-func sectionOnly[T any](section func(c *v1alpha2.KubeProxyConfiguration) *T) func(*v1alpha2.KubeProxyConfiguration) (any, func()) {
-	return func(c *v1alpha2.KubeProxyConfiguration) (any, func()) { return section(c), func() {} }
-}
-
 // dataplaneFiles lists the kinds.
 var dataplaneFiles = []dataplaneFile{
 	{KindNFTables, config.ModeNFTables, "nftables", nftablesPart},
@@ -53,7 +49,7 @@ var dataplaneFiles = []dataplaneFile{
 	{KindIPVS, config.ModeIPVS, "ipvs", ipvsPart},
 	{KindEBPF, config.ModeEBPF, "ebpf", ebpfPart},
 	{KindUserspace, config.ModeUserspace, "userspace", userspacePart},
-	{winkernel.Config{}.Kind(), config.ModeKernelspace, "winkernel", sectionOnly(func(c *v1alpha2.KubeProxyConfiguration) *winkernel.Config { return &c.Winkernel })},
+	{KindWinkernel, config.ModeKernelspace, "winkernel", winkernelPart},
 }
 
 // DataplaneKinds are the kinds of files of single dataplanes; see [Options].
@@ -176,6 +172,20 @@ func userspacePart(c *v1alpha2.KubeProxyConfiguration) (any, func()) {
 	}
 }
 
+// winkernelFile has the section of Windows' HNS, and beside it the rest.
+type winkernelFile struct {
+	winkernel.Config
+	programming
+}
+
+func winkernelPart(c *v1alpha2.KubeProxyConfiguration) (any, func()) {
+	f := &winkernelFile{c.Winkernel, programmingOf(c)}
+	return f, func() {
+		c.Winkernel = f.Config
+		f.put(c)
+	}
+}
+
 // path returns the path in the file of a field of the whole configuration.
 func (f *dataplaneFile) path(path string) string { return strings.TrimPrefix(path, f.section+".") }
 
@@ -192,9 +202,6 @@ func (l *loaded) loadDataplane() {
 		l.add(l.shared, &field.Error{Path: l.dataplane.path(f.Path), Problem: f.Problem})
 	}
 	l.config, l.unset = c, unset
-	if l.dataplane.mode == config.ModeKernelspace {
-		l.notes = append(l.notes, config.Note{File: l.shared.File(), Path: l.dataplane.kind, Text: "is for a dataplane that is not part of this release: no command takes it"})
-	}
 }
 
 // root returns the file that says of c what its kind can, and notes about what it cannot.

@@ -118,6 +118,8 @@ var arrows = []arrow{
 	{"test/sockethooks", []string{"backend", "test/topology"}},
 	{"test/loadcheck", []string{"state", "test/probe", "test/oracle", "test/topology"}},
 	{"test/laws", nil},
+	{"test/windows", []string{"client", "client/localnet/v1"}},
+	{"test/windows/cases", []string{"model", "state", "test/randcluster"}},
 	{"test/apitest", []string{"state", "source/file", "brain", "store", "server", "internal/objectlog"}},
 	{"test/certtest", nil},
 
