@@ -56,6 +56,8 @@ type Answer struct {
 	// Source is whose address the server sees, WayBack where its answers go.
 	Source  string `json:"source,omitempty"`
 	WayBack string `json:"wayBack,omitempty"`
+	// Kernel is what the dataplane holds for the connection. It is nil if nobody has looked.
+	Kernel *Kernel `json:"kernel,omitempty"`
 	// Notes are what else is worth knowing.
 	Notes []string `json:"notes,omitempty"`
 }

@@ -219,7 +219,10 @@ func (v *view) stray(a *Answer, c Connection) {
 	for s := range v.services.Services() {
 		isClusterIP := func(f state.Frontend) bool { return f.Kind == state.ClusterIP && f.Addr == dst }
 		if slices.ContainsFunc(s.Ports, func(p state.Port) bool { return slices.ContainsFunc(p.Frontends, isClusterIP) }) {
-			a.Verdict, a.Service = Rejected, s.Name.String()
+			a.Verdict = Rejected
+			if name := s.Name.String(); a.Service == "" || name < a.Service {
+				a.Service = name
+			}
 		}
 	}
 	if a.Verdict == NotServed && admits(v.node.ServiceCIDRs, dst) {

@@ -118,8 +118,11 @@ func parseProtocol(text string) (state.Protocol, error) {
 	return 0, fmt.Errorf("TO: %q is none of tcp, udp and sctp: Services have ports of TCP, UDP and SCTP, and answer no ping", text)
 }
 
-// Ask answers a question: for a Service without a port, once for each of its ports. The error reports that something in the question does
-// not exist.
+// maxAnswers is how many ports one question is answered for: each answer costs a look at the whole Service, and Services may have thousands.
+const maxAnswers = 32
+
+// Ask answers a question: for a Service without a port, once for each of its ports, of the first of them if they are very many. The error reports
+// that something in the question does not exist.
 func (x *Explainer) Ask(from From, to To) ([]*Answer, error) {
 	v := x.view()
 	who, err := v.client(from)
@@ -141,7 +144,7 @@ func (x *Explainer) Ask(from From, to To) ([]*Answer, error) {
 		return []*Answer{v.unrouted(who, o)}, nil
 	}
 	var answers []*Answer
-	for _, p := range ports {
+	for _, p := range ports[:min(len(ports), maxAnswers)] {
 		dst, ok := v.destination(who, o, &p)
 		if !ok {
 			return []*Answer{v.wrongFamily(who, o)}, nil
@@ -158,6 +161,10 @@ func (x *Explainer) Ask(from From, to To) ([]*Answer, error) {
 		}
 		v.noteOthers(a, who, o, &p)
 		answers = append(answers, a)
+	}
+	if more := len(ports) - maxAnswers; more > 0 {
+		last := answers[maxAnswers-1]
+		last.Notes = append(last.Notes, fmt.Sprintf("Service %v has %s: ask for one of them, as svc/%v:PORT", o.Name, count(more, "more port"), o.Name))
 	}
 	return answers, nil
 }

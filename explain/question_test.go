@@ -1,8 +1,15 @@
 package explain
 
 import (
+	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
+
+	"github.com/switchyard-net/switchyard/brain"
+	"github.com/switchyard-net/switchyard/model"
+	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/store"
 )
 
 // TestQuestionsAreRead: each form is read, and what is none of them is refused with the forms that there are.
@@ -34,5 +41,51 @@ func check(t *testing.T, question string, err error, want string) {
 		t.Errorf("%s: %v", question, err)
 	case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
 		t.Errorf("%s: %v, want %q", question, err, want)
+	}
+}
+
+// TestQuestionsAreBounded: each answer looks at a whole Service, so that one question gets few, however many ports a Service has, and however
+// many Services name an address; it says what it leaves out.
+func TestQuestionsAreBounded(t *testing.T) {
+	s := store.New(store.Options{Brain: brain.Config{NodeName: "n1"}})
+	defer s.Close()
+	sink := s.Source("test")
+	svc := &model.Service{Name: state.ServiceName{Namespace: "shop", Name: "voice"}, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")}}
+	for i := range maxAnswers + 8 {
+		svc.Ports = append(svc.Ports, model.ServicePort{Name: fmt.Sprint("p", i), Protocol: state.UDP, Port: uint16(10_000 + i)})
+	}
+	objects := []model.Object{&model.Node{Name: "n1"}, svc}
+	shared := netip.MustParseAddr("192.0.2.1")
+	for i := range maxClaimants + 8 {
+		objects = append(objects, &model.Service{
+			Name: state.ServiceName{Namespace: "shop", Name: fmt.Sprintf("web-%03d", i)}, ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 1, byte(i)})},
+			ExternalIPs: []netip.Addr{shared}, Ports: []model.ServicePort{{Protocol: state.TCP, Port: uint16(1000 + i)}},
+		})
+	}
+	sink.Update(objects, nil)
+	sink.Complete()
+	ask := func(text string) []*Answer {
+		t.Helper()
+		from, _ := ParseFrom("node")
+		to, err := ParseTo(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answers, err := New(Options{Store: s}).Ask(from, to)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return answers
+	}
+	answers := ask("svc/shop/voice")
+	if want := "Service shop/voice has 8 more ports: ask for one of them, as svc/shop/voice:PORT"; len(answers) != maxAnswers || !strings.Contains(fmt.Sprint(answers[maxAnswers-1].Notes), want) {
+		t.Errorf("%d answers, the last with the notes %q; want %d with %q", len(answers), answers[len(answers)-1].Notes, maxAnswers, want)
+	}
+	if answers := ask("svc/shop/voice:p39"); len(answers) != 1 || len(answers[0].Notes) > 0 {
+		t.Errorf("to one port, %d answers, the first with the notes %q", len(answers), answers[0].Notes)
+	}
+	stray := ask("192.0.2.1:9")[0]
+	if want := fmt.Sprintf("of %d Services that name the address, these are the first %d", maxClaimants+8, maxClaimants); len(stray.Notes) != maxClaimants || stray.Notes[maxClaimants-1] != want {
+		t.Errorf("%d notes, the last %q; want %d and %q", len(stray.Notes), stray.Notes[len(stray.Notes)-1], maxClaimants, want)
 	}
 }

@@ -11,6 +11,9 @@ import (
 	"github.com/switchyard-net/switchyard/store"
 )
 
+// maxClaimants is how many of the Services that name an address are looked at: each costs a look at a whole Service.
+const maxClaimants = 32
+
 // whyStray fills in why no frontend takes a connection.
 func (v *view) whyStray(a *Answer, c Connection) {
 	dst := c.Dst.Addr()
@@ -18,7 +21,16 @@ func (v *view) whyStray(a *Answer, c Connection) {
 	if slices.Contains(v.local, dst) || slices.Contains(v.node.Addresses, dst) {
 		nodePort = c.Dst.Port()
 	}
-	for _, name := range v.store.Claimants(dst, nodePort) {
+	claimants := v.store.Claimants(dst, nodePort)
+	if i := slices.IndexFunc(claimants, func(name state.ServiceName) bool { return name.String() == a.Service }); i > 0 {
+		// The Service whose cluster IP refuses the connection goes first.
+		claimants = slices.Concat(claimants[i:i+1], claimants[:i], claimants[i+1:])
+	}
+	for i, name := range claimants {
+		if i == maxClaimants {
+			a.Notes = append(a.Notes, fmt.Sprintf("of %d Services that name the address, these are the first %d", len(claimants), maxClaimants))
+			break
+		}
 		because, remedy := v.whyNot(name, c)
 		if because == "" {
 			continue
@@ -79,7 +91,7 @@ func (v *view) whyNot(name state.ServiceName, c Connection) (because, remedy str
 		}
 	}
 	if !namesAddr(o, dst) {
-		return v.nodePortNotServed(o, c)
+		return v.nodePortNotServed(why, c)
 	}
 	for _, p := range o.Ports {
 		if p.Port == c.Dst.Port() && p.Protocol != c.Protocol {
@@ -116,7 +128,8 @@ func portTexts(o *model.Service) []string {
 }
 
 // nodePortNotServed is why a Service with the node port does not take a connection to it.
-func (v *view) nodePortNotServed(o *model.Service, c Connection) (because, remedy string) {
+func (v *view) nodePortNotServed(why *store.Explanation, c Connection) (because, remedy string) {
+	o := why.Object
 	for _, p := range o.Ports {
 		if p.NodePort != c.Dst.Port() {
 			continue
@@ -139,6 +152,11 @@ func (v *view) nodePortNotServed(o *model.Service, c Connection) (because, remed
 				"connect by the other IP family, or make the Service dual-stack (spec.ipFamilyPolicy)"
 		case o.Type != model.TypeNodePort && o.Type != model.TypeLoadBalancer:
 			return fmt.Sprintf("the Service has nodePort %d, but its type is not NodePort or LoadBalancer", p.NodePort), "set spec.type to NodePort"
+		}
+		for _, u := range why.UnroutedPorts {
+			if u.Port == p && u.Reason == brain.NoRoom {
+				return fmt.Sprintf("node port %d: %s", p.NodePort, portReasonText(&u)), "split the Service"
+			}
 		}
 		return fmt.Sprintf("node port %d is not routed", p.NodePort), ""
 	}
@@ -166,13 +184,17 @@ func (v *view) notRouted(name state.ServiceName, why *store.Explanation) (becaus
 		return fmt.Sprintf("the Service is an alias in DNS (type ExternalName) for %s, and the service proxy has no part in it", why.Object.ExternalName),
 			"look at what DNS says about " + why.Object.ExternalName
 	case brain.OtherProxy:
+		if !why.Object.HasProxyName {
+			return "the Service has not the label service.kubernetes.io/service-proxy-name of this proxy, and is another service proxy's",
+				"give it the label with the name that this proxy has (--service-proxy-name)"
+		}
 		return fmt.Sprintf("the label service.kubernetes.io/service-proxy-name=%s gives the Service to another service proxy", why.Object.ProxyName),
 			"remove the label, or run the proxy that it names; for Switchyard, --service-proxy-name"
 	case store.NamespaceOptedOut:
 		return fmt.Sprintf("namespace %s has the label networking.k8s.io/kube-proxy=disabled, by which its Services are not routed", name.Namespace),
 			"remove the label from the namespace"
 	case brain.NoRoom:
-		for _, p := range why.Problems {
+		if p, ok := noRoom(why); ok {
 			return p.Note, p.Remedy
 		}
 		return "there is no room for the Service", ""
@@ -184,6 +206,17 @@ func (v *view) notRouted(name state.ServiceName, why *store.Explanation) (becaus
 		return portReasonText(&why.UnroutedPorts[0]), ""
 	}
 	return "the Service has no port", "add one to spec.ports"
+}
+
+// noRoom returns the problem of a Service that has more entries than there is room for.
+func noRoom(why *store.Explanation) (p store.Problem, ok bool) {
+	for _, p := range why.Problems {
+		switch p.Reason {
+		case store.ServiceTooLarge, store.NamespaceFull, store.NodeFull:
+			return p, true
+		}
+	}
+	return p, false
 }
 
 // addressText is why an address of a Service is no frontend.

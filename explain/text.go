@@ -94,6 +94,7 @@ func (p *printer) answer(a *Answer) {
 		p.line("source", "the server sees "+a.Source)
 		p.line("way back", a.WayBack)
 	}
+	p.kernel(a.Kernel)
 	for _, note := range a.Notes {
 		p.line("note", note)
 	}

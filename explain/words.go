@@ -221,11 +221,10 @@ func (v *view) nothing(h held, reasons *brain.PortReasons, why *store.Explanatio
 	n := len(reasons.Endpoints)
 	switch {
 	case reasons.NoRoom:
-		because, remedy = "the Service has more endpoints and frontends than it may have", ""
-		for _, p := range why.Problems {
-			because, remedy = p.Note, p.Remedy
+		if p, ok := noRoom(why); ok {
+			return p.Note, p.Remedy
 		}
-		return because, remedy
+		return "the Service has more endpoints and frontends than it may have", ""
 	case n == 0 && !slices.ContainsFunc(reasons.Slices, func(s brain.SliceReasons) bool { return len(s.Slice.Endpoints) > 0 }):
 		because = "the Service has no endpoints: its EndpointSlices are empty"
 		if len(reasons.Slices) == 0 {

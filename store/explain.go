@@ -1,6 +1,8 @@
 package store
 
 import (
+	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -97,6 +99,13 @@ func (s *Store) ServiceNames() []state.ServiceName {
 	}
 	slices.SortFunc(names, state.ServiceName.Compare)
 	return names
+}
+
+// Nodes returns the Nodes that count, by name: that of the store, if it has been delivered.
+func (s *Store) Nodes() []*model.Node {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.SortedFunc(maps.Values(s.objects.nodes), func(a, b *model.Node) int { return cmp.Compare(a.Name, b.Name) })
 }
 
 func namesAddr(o *model.Service, addr netip.Addr) bool {

@@ -27,6 +27,7 @@ var arrows = []arrow{
 	{"internal/revlog", []string{"state"}},
 	{"store", []string{"model", "state", "source", "brain", "internal/revlog"}},
 	{"explain", []string{"model", "state", "brain", "store"}},
+	{"view", []string{"model", "state", "brain", "store"}},
 	{"backend", []string{"state"}},
 	// What a dataplane needs of the kernel beside its own rules.
 	{"kernel/ifaddr", nil},

@@ -131,7 +131,7 @@ func newRun(seed uint64) *run {
 	r.store = store.New(store.Options{Brain: brain.Config{
 		NodeName:         r.opts.NodeName,
 		ServiceProxyName: r.opts.ServiceProxyName,
-		LocalDetector:    state.LocalDetector{NodeCIDR: r.opts.DetectLocal},
+		LocalDetector:    r.detector(),
 		MasqueradeAll:    r.opts.MasqueradeAll,
 		ExternalIPs:      r.opts.AllowedExternalIPs,
 		NodeExternalIPs:  r.opts.NodeExternalIPs,
@@ -144,6 +144,20 @@ func newRun(seed uint64) *run {
 	}
 	r.asks = r.ask
 	return r
+}
+
+// podRanges have the addresses of all pods, and no others.
+var podRanges = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:244::/32")}
+
+// detector recognizes pods in one of two ways. By the first one it takes no address for a pod's, as the histories give nodes no ranges.
+func (r *run) detector() state.LocalDetector {
+	switch {
+	case !r.opts.DetectLocal:
+		return state.LocalDetector{}
+	case r.seed%2 == 0:
+		return state.LocalDetector{NodeCIDR: true}
+	}
+	return state.LocalDetector{ClusterCIDRs: podRanges}
 }
 
 // play runs the history. The feed is read only now and then, so that its updates merge a random number of steps.

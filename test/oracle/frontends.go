@@ -56,10 +56,11 @@ type claim struct {
 	refuses bool // there is no room for its endpoints
 }
 
-// addressClaim finds the service port that gets packets to p's destination address: as its cluster IP, load balancer IP or
-// external IP.
-func (w *World) addressClaim(p probe.Packet) (claim, bool) {
-	var claims []claim
+// addressClaim finds the service port that gets packets to p's destination address.
+func (w *World) addressClaim(p probe.Packet) (claim, bool) { return winner(w.addressClaims(p)) }
+
+// addressClaims lists the service ports that have p's destination as their cluster IP, load balancer IP or external IP.
+func (w *World) addressClaims(p probe.Packet) (claims []claim) {
 	dst := p.Dst.Addr()
 	for _, s := range w.Services {
 		if !slices.Contains(slices.Concat(s.ClusterIPs, s.LoadBalancerIPs, s.ExternalIPs), dst) {
@@ -81,7 +82,7 @@ func (w *World) addressClaim(p probe.Packet) (claim, bool) {
 			}
 		}
 	}
-	return winner(claims)
+	return claims
 }
 
 // mayBeExternal: an external IP is the address of a host somewhere, in the ranges that the operator gives to services, and none of a
@@ -102,11 +103,13 @@ func (w *World) mayBeExternal(addr netip.Addr) bool {
 }
 
 // nodePortClaim finds the service port that gets packets to p's destination as a node port.
-func (w *World) nodePortClaim(p probe.Packet) (claim, bool) {
+func (w *World) nodePortClaim(p probe.Packet) (claim, bool) { return winner(w.nodePortClaims(p)) }
+
+// nodePortClaims lists the service ports that have p's destination as their node port.
+func (w *World) nodePortClaims(p probe.Packet) (claims []claim) {
 	if w.NodePortAddrs == nil || !w.NodePortAddrs(p.Dst.Addr()) {
-		return claim{}, false
+		return nil
 	}
-	var claims []claim
 	for _, s := range w.Services {
 		wants := func(port model.ServicePort) bool {
 			return port.NodePort != 0 && port.NodePort == p.Dst.Port() && port.Protocol == p.Protocol
@@ -120,7 +123,7 @@ func (w *World) nodePortClaim(p probe.Packet) (claim, bool) {
 			}
 		}
 	}
-	return winner(claims)
+	return claims
 }
 
 // winner decides between claims on one frontend: a cluster IP beats a load balancer IP, which beats an external IP; then the oldest

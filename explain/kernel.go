@@ -1,0 +1,134 @@
+package explain
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// Kernel is what the objects of a dataplane hold for a connection, read back.
+type Kernel struct {
+	// Dataplane is the mode.
+	Dataplane string `json:"dataplane"`
+	// Unread is why nothing could be read back. Then the rest is empty.
+	Unread string `json:"unread,omitempty"`
+	// Verdict is the outcome by these objects, and Endpoints where the connection can go by them.
+	Verdict   Verdict          `json:"verdict,omitempty"`
+	Endpoints []netip.AddrPort `json:"endpoints,omitempty"`
+	// Objects are what was found, in the words of the kernel's tools.
+	Objects []string `json:"objects,omitempty"`
+	// Connections are some of those to the same frontend that are there already, ConnectionCount is how many there are. They are of the client if
+	// its address is known, else of all.
+	Connections     []Tracked `json:"connections,omitempty"`
+	ConnectionCount int       `json:"connectionCount,omitempty"`
+	// Differences are in what the kernel holds otherwise than the answer says.
+	Differences []string `json:"differences,omitempty"`
+}
+
+// Tracked is a connection that is there already.
+type Tracked struct {
+	Client netip.AddrPort `json:"client"`
+	Server netip.AddrPort `json:"server"`
+}
+
+// verdicts are those of frontends, by their names here.
+var verdicts = map[state.Verdict]Verdict{state.Unused: NotServed, state.Forward: Forwarded, state.Reject: Rejected, state.Drop: Dropped}
+
+// VerdictOf returns the outcome at a frontend by a route.
+func VerdictOf(v state.Verdict) Verdict { return verdicts[v] }
+
+// Key returns what the frontend of the answer is called in a state, and whether the answer has one.
+func (a *Answer) Key() (key state.FrontendKey, ok bool) {
+	f := a.Frontend
+	if f == nil {
+		return key, false
+	}
+	key = state.FrontendKey{Family: state.FamilyOf(f.Addr.Addr()), Addr: f.Addr.Addr(), Port: f.Addr.Port()}
+	key.Protocol, _ = parseProtocol(f.Protocol) // one that a record has
+	if f.Kind == state.NodePort.String() {
+		key.Addr = netip.Addr{}
+	}
+	return key, true
+}
+
+// Compare adds what a dataplane's objects hold, with the differences.
+func (a *Answer) Compare(k Kernel) {
+	a.Kernel = &k
+	if k.Unread != "" {
+		return
+	}
+	if k.Verdict != a.Verdict {
+		k.Differences = append(k.Differences, fmt.Sprintf("the kernel's objects say %s, and the state says %s", k.Verdict, a.Verdict))
+	}
+	var gets []netip.AddrPort
+	for _, e := range a.Endpoints {
+		if e.Gets {
+			gets = append(gets, e.Addr)
+		}
+	}
+	k.missing(gets, k.Endpoints, "the kernel does not have endpoint %v")
+	k.missing(k.Endpoints, gets, "the kernel has endpoint %v, which gets no connections by the state")
+}
+
+// missing adds those of a list that another one does not have.
+func (k *Kernel) missing(of, in []netip.AddrPort, text string) {
+	has := make(map[netip.AddrPort]bool, len(in))
+	for _, addr := range in {
+		has[addr] = true
+	}
+	n := 0
+	for _, addr := range slices.SortedFunc(slices.Values(of), netip.AddrPort.Compare) {
+		if has[addr] {
+			continue
+		}
+		if n++; n <= maxNamed {
+			k.Differences = append(k.Differences, fmt.Sprintf(text, addr))
+		}
+	}
+	if n > maxNamed {
+		k.Differences = append(k.Differences, fmt.Sprintf("and so for %d more", n-maxNamed))
+	}
+}
+
+// kernel prints what the dataplane's objects hold.
+func (p *printer) kernel(k *Kernel) {
+	switch {
+	case k == nil:
+		return
+	case k.Unread != "":
+		p.line("kernel", fmt.Sprintf("%s: not read back: %s", k.Dataplane, k.Unread))
+		return
+	case len(k.Differences) == 0:
+		p.line("kernel", fmt.Sprintf("%s %s: %s", p.colour(green, "✓"), k.Dataplane, outcomeText(k)))
+	default:
+		p.line("kernel", fmt.Sprintf("%s %s: %s", p.colour(red, "✗"), k.Dataplane, outcomeText(k)))
+		for _, d := range k.Differences {
+			p.line("", p.colour(red, "✗ "+d))
+		}
+	}
+	if p.style.All {
+		for _, o := range k.Objects {
+			p.line("", o)
+		}
+	}
+	label := "tracked"
+	for i, c := range k.Connections {
+		if i == maxNamed && !p.style.All {
+			break
+		}
+		p.line(label, fmt.Sprintf("%v, answered by %v", c.Client, c.Server))
+		label = ""
+	}
+	if shown := min(len(k.Connections), maxNamed); k.ConnectionCount > shown && !p.style.All {
+		p.line(label, "and "+count(k.ConnectionCount-shown, "more connection"))
+	}
+}
+
+func outcomeText(k *Kernel) string {
+	if k.Verdict == Forwarded {
+		return fmt.Sprintf("%s, to %s", k.Verdict, oneOf(len(k.Endpoints), "endpoint"))
+	}
+	return string(k.Verdict)
+}
