@@ -45,6 +45,9 @@ var arrows = []arrow{
 	// The API: states over a wire, and back into states.
 	{"client/localnet/v1", nil},
 	{"internal/proto/cluster/v1", nil},
+	{"internal/proto/admin/v1", nil},
+	{"internal/adminconv", []string{"brain", "view", "internal/proto/admin/v1"}},
+	{"internal/adminserver", []string{"explain", "view", "internal/adminconv", "internal/connlimit", "internal/proto/admin/v1", "client/peeruser"}},
 	{"internal/protoconv", []string{"model", "state", "client/localnet/v1", "internal/proto/cluster/v1"}},
 	{"internal/connlimit", nil},
 	{"internal/loglimit", nil},
