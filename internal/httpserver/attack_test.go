@@ -74,6 +74,18 @@ func takeTime(r *http.Request, d time.Duration) {
 	}
 }
 
+// stream is a handler whose answer goes on.
+func stream(w http.ResponseWriter, r *http.Request) {
+	connection := http.NewResponseController(w)
+	_ = connection.SetReadDeadline(time.Time{})
+	for r.Context().Err() == nil {
+		_ = connection.SetWriteDeadline(time.Now().Add(writeTimeout))
+		_, _ = io.WriteString(w, "still here\n")
+		_ = connection.Flush()
+		takeTime(r, time.Second)
+	}
+}
+
 // attack runs a server of answers that are large or take time, and of everything else, in a bubble.
 func attack(t *testing.T, story func(t *testing.T, a *attacked)) {
 	synctest.Test(t, func(t *testing.T) {
@@ -88,6 +100,9 @@ func attack(t *testing.T, story func(t *testing.T, a *attacked)) {
 				return
 			case "/slow":
 				takeTime(r, writeTimeout-time.Second)
+			case "/stream":
+				stream(w, r)
+				return
 			case "/profile":
 				_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(time.Minute + writeTimeout))
 				takeTime(r, time.Minute)
@@ -260,6 +275,32 @@ func TestLongAnswers(t *testing.T) {
 			}
 			_ = c.Close()
 		}
+	})
+}
+
+// TestStream: a connection whose answer goes on is not idle. Where there is no room, connections that are go first, also those that came later.
+func TestStream(t *testing.T) {
+	attack(t, func(t *testing.T, a *attacked) {
+		ended := make(chan error, 1)
+		c := a.come(thisMachine, "GET /stream HTTP/1.1\r\nHost: x\r\n\r\n")
+		go func() {
+			_, err := io.Copy(io.Discard, c)
+			ended <- err
+		}()
+		for range 3 {
+			time.Sleep(5 * time.Second)
+			for range maxOwn - 1 {
+				if err := ask(a.come(thisMachine, request)); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		select {
+		case err := <-ended:
+			t.Errorf("the stream has made room for others: %v", err)
+		default:
+		}
+		_ = c.Close()
 	})
 }
 

@@ -46,7 +46,7 @@ func New(h http.Handler, logger *slog.Logger) *http.Server {
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			c, _ := r.Context().Value(connKey{}).(net.Conn)
 			connlimit.Used(c)
-			h.ServeHTTP(w, r)
+			h.ServeHTTP(&answer{w, c}, r)
 			connlimit.Used(c) // the end of the answer is still to be sent
 		}),
 		ConnContext:       func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) },
@@ -61,6 +61,21 @@ func New(h http.Handler, logger *slog.Logger) *http.Server {
 
 // connKey is the key of a request's connection in its context.
 type connKey struct{}
+
+// answer is what a handler writes to. Each flush counts as a use of the connection: one whose answer goes on, as streams do, is not idle.
+type answer struct {
+	http.ResponseWriter
+	conn net.Conn
+}
+
+// FlushError is called by [http.ResponseController].
+func (a *answer) FlushError() error {
+	connlimit.Used(a.conn)
+	return http.NewResponseController(a.ResponseWriter).Flush()
+}
+
+// Unwrap is for the other methods of [http.ResponseController].
+func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
 // errorLog takes lines of net/http, whose texts name clients, as attributes of messages that are all the same.
 type errorLog struct{ logger *slog.Logger }

@@ -1,0 +1,116 @@
+package ui
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// maxChanges is how many entries a log keeps, maxNamed how many Services an entry names, and maxError how long its error may be.
+const (
+	maxChanges = 256
+	maxNamed   = 8
+	maxError   = 1000
+)
+
+// Kind is what an entry of the log is about.
+type Kind string
+
+// The kinds.
+const (
+	// Programmed: an update was applied.
+	Programmed Kind = "programmed"
+	// Repaired: a verification found what something else had changed, and restored it.
+	Repaired Kind = "repaired"
+	// Failed: an update, or a verification, did not succeed.
+	Failed Kind = "failed"
+)
+
+// Change is one entry of the log.
+type Change struct {
+	// Number grows by one with each entry.
+	Number   uint64         `json:"number"`
+	At       time.Time      `json:"at"`
+	Kind     Kind           `json:"kind"`
+	Revision state.Revision `json:"revision,omitempty"`
+	// Full reports whether the update was the whole state.
+	Full bool `json:"full,omitempty"`
+	// Services are some of those that were changed or removed, of so many.
+	Services []string `json:"services,omitempty"`
+	Changed  int      `json:"changed,omitempty"`
+	Removed  int      `json:"removed,omitempty"`
+	// Took is how long the dataplane worked, Latency how long ago the oldest change of endpoints in the update had happened in the cluster when
+	// the dataplane was done, both in seconds. Latency is nil if that is not known.
+	Took    float64  `json:"took"`
+	Latency *float64 `json:"latency,omitempty"`
+	// Written and Repaired count objects of the kernel.
+	Written  int    `json:"written,omitempty"`
+	Repaired int    `json:"repaired,omitempty"`
+	Error    string `json:"error,omitempty"`
+}
+
+// Changes is the log of what a dataplane did last. The zero value is an empty one. Its methods may be called concurrently.
+type Changes struct {
+	mu   sync.Mutex // guards all below
+	last uint64     // number of the newest entry
+	ring []Change   // the entry with number n is at (n-1) % maxChanges
+}
+
+// Attempted notes a call of the dataplane. Verifications that find nothing are left out. It is made for [backend.RunOptions].OnAttempt.
+func (c *Changes) Attempted(a backend.Attempt) {
+	if a.Update == nil && a.Repaired == 0 && a.Err == nil {
+		return
+	}
+	e := entryOf(&a)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.last++
+	e.Number = c.last
+	if len(c.ring) < maxChanges {
+		c.ring = append(c.ring, e)
+		return
+	}
+	c.ring[(e.Number-1)%maxChanges] = e
+}
+
+func entryOf(a *backend.Attempt) Change {
+	done := a.Began.Add(a.Took)
+	e := Change{At: done, Kind: Programmed, Took: a.Took.Seconds(), Written: a.Written, Repaired: a.Repaired}
+	switch {
+	case a.Err != nil:
+		e.Kind, e.Error = Failed, a.Err.Error()
+		e.Error = e.Error[:min(len(e.Error), maxError)]
+	case a.Update == nil:
+		e.Kind = Repaired
+	}
+	u := a.Update
+	if u == nil {
+		return e
+	}
+	e.Revision, e.Full, e.Changed, e.Removed = u.Revision, u.Full, len(u.Changed), len(u.Removed)
+	for _, s := range u.Changed[:min(len(u.Changed), maxNamed)] {
+		e.Services = append(e.Services, s.Name.String())
+	}
+	for _, name := range u.Removed[:min(len(u.Removed), maxNamed-len(e.Services))] {
+		e.Services = append(e.Services, name.String())
+	}
+	if len(u.Triggers) > 0 && a.Err == nil && !a.Retry {
+		// Clocks differ between nodes.
+		e.Latency = new(max(0, done.Sub(slices.MinFunc(u.Triggers, time.Time.Compare)).Seconds()))
+	}
+	return e
+}
+
+// After returns the entries that are newer than a number, oldest first, as far as they are kept.
+func (c *Changes) After(number uint64) []Change {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var list []Change
+	for n := max(number, c.last-uint64(len(c.ring))) + 1; n <= c.last; n++ {
+		list = append(list, c.ring[(n-1)%maxChanges])
+	}
+	return list
+}

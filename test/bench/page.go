@@ -1,0 +1,210 @@
+package bench
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+
+	"github.com/switchyard-net/switchyard/brain"
+	"github.com/switchyard-net/switchyard/explain"
+	"github.com/switchyard-net/switchyard/internal/connlimit"
+	"github.com/switchyard-net/switchyard/internal/httpserver"
+	"github.com/switchyard-net/switchyard/internal/resident"
+	"github.com/switchyard-net/switchyard/internal/ui"
+	"github.com/switchyard-net/switchyard/model"
+	"github.com/switchyard-net/switchyard/store"
+	"github.com/switchyard-net/switchyard/view"
+)
+
+// manyPages is how many pages may be open at a time.
+const manyPages = 16
+
+// Page measures the resident memory of this process with its page open in browsers: before, at its most while pages ask for all rows and for
+// half a minute of use, and after that. Clients are in the process: they read what pages ask for, and keep none of it. Only the first
+// size is measured.
+func Page(ctx context.Context, r *Reporter, o Options) error {
+	o = o.withDefaults(10_000)
+	services := o.Services[0]
+	s := store.New(store.Options{Brain: brain.Config{NodeName: NodeName}})
+	defer s.Close()
+	sink := s.Source("bench")
+	objects := Cluster(services, o.Endpoints)
+	sink.Update(objects, nil)
+	sink.Complete()
+	slices := slicesIn(objects)
+
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	quiet := slog.New(slog.DiscardHandler)
+	served := make(chan error, 1)
+	go func() {
+		served <- httpserver.Serve(ctx, l, ui.Handler(ctx, &shownStore{store: s}), httpserver.Options{
+			Connections: connlimit.New(connlimit.Options{Name: "page", Max: ui.MaxConnections, Replace: true, Logger: quiet}), Logger: quiet,
+		})
+	}()
+	report := func(what string, bytes uint64) {
+		r.Report(Result{"page/" + what, services, o.Endpoints, float64(bytes) / (1 << 20), "MiB"})
+	}
+	resident.Trim() // as the daemon does once it is up
+	before, err := RSS()
+	if err != nil {
+		return err
+	}
+	report("none open", before)
+	for _, n := range []int{1, manyPages} {
+		if err := forgetPeak(); err != nil {
+			return err
+		}
+		err := usePages(ctx, "http://"+l.Addr().String(), n, 30, func(second int) {
+			sink.Update([]model.Object{withoutFirst(slices[second%len(slices)], second, services*o.Endpoints)}, nil)
+		})
+		if err := cmp.Or(err, ctx.Err()); err != nil {
+			return err
+		}
+		now, peak, err := residentMemory()
+		if err != nil {
+			return err
+		}
+		report(fmt.Sprintf("%d open, at its most", n), peak)
+		report(fmt.Sprintf("%d open, after half a minute", n), now)
+	}
+	stop()
+	return <-served
+}
+
+// usePages has pages open for so many seconds. Something changes in each second.
+func usePages(ctx context.Context, address string, n, seconds int, change func(second int)) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	errs := make([]error, n)
+	var pages sync.WaitGroup
+	for i := range n {
+		pages.Go(func() {
+			if err := usePage(ctx, address); ctx.Err() == nil {
+				errs[i] = err
+				stop()
+			}
+		})
+	}
+	for second := range seconds {
+		change(second)
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Second):
+		}
+	}
+	stop()
+	pages.Wait()
+	return errors.Join(errs...)
+}
+
+// usePage asks for what a page asks for, until ctx ends: events, all rows, and again those in sight.
+func usePage(ctx context.Context, address string) error {
+	events, err := ask(ctx, address+"/api/events")
+	if err != nil {
+		return err
+	}
+	defer events.Close()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := io.Copy(io.Discard, events)
+		ended <- fmt.Errorf("the stream of events has ended: %w", cmp.Or(err, io.EOF))
+	}()
+	keys := url.Values{}
+	for after := ""; ; {
+		part, err := readPart(ctx, address+"/api/services?"+url.Values{"limit": {"1000"}, "after": {after}}.Encode())
+		if err != nil {
+			return err
+		}
+		for _, row := range part.Items[:min(len(part.Items), 40)] {
+			if len(keys["key"]) < 40 {
+				keys.Add("key", row.Namespace+"/"+row.Name)
+			}
+		}
+		if after = part.Next; after == "" {
+			break
+		}
+	}
+	tick := time.NewTicker(3 * time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-ended:
+			return err
+		case <-tick.C:
+			if _, err := readPart(ctx, address+"/api/services?"+keys.Encode()); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// rowsPart is what a page needs of a part of the rows, to ask for more.
+type rowsPart struct {
+	Items []struct{ Namespace, Name string }
+	Next  string
+}
+
+func readPart(ctx context.Context, address string) (part rowsPart, err error) {
+	body, err := ask(ctx, address)
+	if err != nil {
+		return part, err
+	}
+	defer body.Close()
+	err = json.NewDecoder(body).Decode(&part)
+	return part, err
+}
+
+func ask(ctx context.Context, address string) (io.ReadCloser, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode != http.StatusOK {
+		_ = resp.Body.Close()
+		return nil, fmt.Errorf("%s: %s", address, resp.Status)
+	}
+	return resp.Body, nil
+}
+
+// shownStore is a store as a page shows it.
+type shownStore struct {
+	store   *store.Store
+	changes ui.Changes
+}
+
+// Status implements [ui.Source].
+func (s *shownStore) Status() *view.Status {
+	snapshot := s.store.Snapshot()
+	return &view.Status{Node: NodeName, Mode: "none", Revision: uint64(snapshot.Revision()), Services: snapshot.Len(), Healthy: true}
+}
+
+// View implements [ui.Source].
+func (s *shownStore) View() *view.View { return &view.View{Store: s.store} }
+
+// Changes implements [ui.Source].
+func (s *shownStore) Changes() *ui.Changes { return &s.changes }
+
+// Explain implements [ui.Source].
+func (s *shownStore) Explain(_ context.Context, from explain.From, to explain.To) ([]*explain.Answer, error) {
+	return explain.New(explain.Options{Store: s.store}).Ask(from, to)
+}
