@@ -7,6 +7,7 @@ package config
 
 import (
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/switchyard-net/switchyard/backend/ebpf"
@@ -39,6 +40,10 @@ type Config struct {
 	HealthzBindAddress netip.AddrPort
 	// MetricsBindAddress is where /metrics, /proxyMode and /configz are served. The zero value serves them nowhere.
 	MetricsBindAddress netip.AddrPort
+	// AdminBindAddress is where the admin API is served: unix:///PATH. "none" and the empty string serve it nowhere.
+	AdminBindAddress string
+	// UIBindAddress is where the page for people is served. The zero value serves it nowhere.
+	UIBindAddress netip.AddrPort
 	// BindAddressHardFail ends the process when an address cannot be bound, rather than warn and try again.
 	BindAddressHardFail bool
 	// ConfigHardFail ends the process when the configuration is broken, rather than warn. See [Choose].
@@ -261,6 +266,7 @@ func Default() *Config {
 		Logging:             Logging{Format: "text", FlushFrequency: duration(5 * time.Second)},
 		HealthzBindAddress:  netip.AddrPortFrom(netip.IPv4Unspecified(), HealthzPort),
 		MetricsBindAddress:  netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), MetricsPort),
+		AdminBindAddress:    DefaultAdminAddress,
 		BindAddressHardFail: true,
 		ConfigHardFail:      true,
 		ConfigSyncPeriod:    duration(15 * time.Minute),
@@ -282,6 +288,21 @@ func Default() *Config {
 		Winkernel: winkernel.DefaultConfig(),
 		API:       API{SocketMode: "0600"},
 	}
+}
+
+// DefaultAdminAddress is where the admin API is served by default. AdminNowhere stands for nowhere.
+const (
+	DefaultAdminAddress = "unix:///run/switchyard/admin.sock"
+	AdminNowhere        = "none"
+)
+
+// AdminSocket returns the path of the admin API's socket, empty if it is served nowhere.
+func (c *Config) AdminSocket() string {
+	path, _ := strings.CutPrefix(c.AdminBindAddress, "unix://")
+	if path == AdminNowhere {
+		return ""
+	}
+	return path
 }
 
 // The ports that kube-proxy is known to listen on.

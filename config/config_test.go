@@ -51,6 +51,10 @@ func TestFaults(t *testing.T) {
 		{"minSyncPeriod", func(c *Config) { c.MinSyncPeriod = minus }},
 		{"minSyncPeriod", func(c *Config) { c.MinSyncPeriod = duration(time.Hour) }},
 		{"healthzBindAddress", func(c *Config) { c.HealthzBindAddress = netip.MustParseAddrPort("0.0.0.0:0") }},
+		{"adminBindAddress", func(c *Config) { c.AdminBindAddress = "tcp://127.0.0.1:1" }},
+		{"adminBindAddress", func(c *Config) { c.AdminBindAddress = "unix://admin.sock" }},
+		{"uiBindAddress", func(c *Config) { c.UIBindAddress = netip.MustParseAddrPort("127.0.0.1:0") }},
+		{"uiBindAddress", func(c *Config) { c.UIBindAddress = netip.MustParseAddrPort("[::]:10270") }},
 		{"metricsBindAddress", func(c *Config) { c.MetricsBindAddress = netip.MustParseAddrPort("[::]:0") }},
 		{"nodeIPOverride[0]", func(c *Config) { c.NodeIPOverride = []netip.Addr{{}} }},
 		{"nodeIPOverride[0]", func(c *Config) { c.NodeIPOverride = []netip.Addr{netip.IPv6Loopback()} }},
@@ -170,7 +174,11 @@ func change(t *testing.T, path string, v reflect.Value) {
 		v.Set(reflect.ValueOf(netip.IPv6LinkLocalAllNodes()))
 		return
 	case netip.AddrPort:
-		v.Set(reflect.ValueOf(netip.AddrPort{}))
+		other := netip.AddrPort{}
+		if v.IsZero() {
+			other = netip.MustParseAddrPort("127.0.0.1:1")
+		}
+		v.Set(reflect.ValueOf(other))
 		return
 	case field.Duration:
 		v.Set(reflect.ValueOf(duration(17 * time.Second)))

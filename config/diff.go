@@ -101,6 +101,8 @@ var effects = map[string]effect{
 	"ipFamilyPolicy":              effectLive,
 	"healthzBindAddress":          effectLive,
 	"metricsBindAddress":          effectLive,
+	"adminBindAddress":            effectLive,
+	"uiBindAddress":               effectLive,
 	"bindAddressHardFail":         effectLive,
 	"configHardFail":              effectLive,
 	"enableProfiling":             effectLive,

@@ -110,6 +110,14 @@ func (c *Config) validateAddresses(errs *field.Errors) {
 			errs.Add(a.path, "must have a port from 1 to 65535, got %v", a.value)
 		}
 	}
+	if a := c.UIBindAddress; a.IsValid() && (a.Port() == 0 || a.Addr().IsUnspecified()) {
+		errs.Add("uiBindAddress", "must have a port from 1 to 65535 and one address, such as 127.0.0.1:10270, got %v; everybody who can connect may read it, so it has no wildcard", a)
+	}
+	if a := c.AdminBindAddress; a != "" && a != AdminNowhere {
+		if p, ok := strings.CutPrefix(a, "unix://"); !ok || !path.IsAbs(p) {
+			errs.Add("adminBindAddress", "must look like %s, or be %s, got %q", DefaultAdminAddress, AdminNowhere, a)
+		}
+	}
 	for i, a := range c.NodeIPOverride {
 		at := field.Index("nodeIPOverride", i)
 		switch {

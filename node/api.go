@@ -32,6 +32,17 @@ func (p *pipeline) serveAPI(ctx context.Context, n *Node, c *config.API) error {
 	}
 	o := p.serve
 	o.OnStatus, o.OnClose, o.SocketUsers, o.Logger = n.followers.status, n.followers.gone, c.SocketUsers, n.log
+	if n.fleet != nil {
+		o.OnOpen, o.OnSend = n.fleet.opened, n.fleet.sent
+		o.OnStatus = func(client server.Client, s server.Status) {
+			n.followers.status(client, s)
+			n.fleet.status(client, s)
+		}
+		o.OnClose = func(client server.Client) {
+			n.followers.gone(client)
+			n.fleet.gone(client)
+		}
+	}
 	o.MaxClients, o.MaxAge = n.files.apiClients(n.o.MaxClients, len(listeners), n.log), n.o.MaxConnectionAge
 	s, err := server.New(o)
 	if err != nil {

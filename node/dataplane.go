@@ -235,6 +235,7 @@ func nftablesOptions(c *config.Config, o DataplaneOptions) nftables.Options {
 		Logger: o.Logger, Locked: true, OnFlowsCut: o.OnFlowsCut,
 		ResetRemoved: c.ResetConnectionsToRemovedEndpoints && o.TCPLingers, OnResets: o.OnResets,
 		MasqueradeBit: new(int(c.MasqueradeBit())), MaxAffinityClients: int(c.NFTables.MaxAffinityClients),
+		Counters: countsIn(c),
 	}
 }
 
@@ -246,7 +247,7 @@ type dataplaneSettings struct {
 	nodePorts        state.NodePortAddresses
 	own              [2]bool // whether c sets the two
 	bit, clients     int32
-	reset            bool
+	reset, counters  bool
 	verify, interval time.Duration
 	// Those of other modes are zero.
 	ebpf      ebpf.Config
@@ -262,7 +263,8 @@ func settingsOf(c *config.Config) dataplaneSettings {
 		mode: c.Mode, fallback: c.AllowModeFallback,
 		detector: c.LocalDetector(), nodePorts: c.NodePorts(), own: [2]bool{detector != nil, nodePorts != nil},
 		bit: c.MasqueradeBit(), clients: c.NFTables.MaxAffinityClients, reset: c.ResetConnectionsToRemovedEndpoints,
-		verify: c.SyncPeriod.Duration, interval: c.CommitInterval(),
+		counters: countsIn(c),
+		verify:   c.SyncPeriod.Duration, interval: c.CommitInterval(),
 	}
 	switch cmp.Or(c.Mode, config.DefaultMode(runtime.GOOS)) {
 	case config.ModeEBPF:

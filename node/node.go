@@ -43,6 +43,7 @@ import (
 	"github.com/switchyard-net/switchyard/internal/httpserver"
 	"github.com/switchyard-net/switchyard/internal/kernel/leftovers"
 	"github.com/switchyard-net/switchyard/internal/resident"
+	"github.com/switchyard-net/switchyard/internal/ui"
 	"github.com/switchyard-net/switchyard/ops/healthz"
 	"github.com/switchyard-net/switchyard/ops/metrics"
 	"github.com/switchyard-net/switchyard/ops/nodesetup"
@@ -169,14 +170,23 @@ type Node struct {
 	health                       *healthz.Health
 	ports                        *healthPorts // nil if they are not answered
 	followers                    *followers
+	fleet                        *fleet // nil but in a Relay
 	status                       dataplaneStatus
 	healthServer, operatorServer *httpserver.Server
-	// The connections of the three.
-	healthConnections, operatorConnections, portConnections connections
+	uiServer                     *httpserver.Server
+	// The connections of the four.
+	healthConnections, operatorConnections, portConnections, uiConnections connections
+	// changes is what the dataplane did last, for the page. endUI ends its streams.
+	changes ui.Changes
+	endUI   context.CancelFunc
 
 	group    *group        // of Run
 	requests chan request  // of Reconfigure
 	ended    chan struct{} // closed when Run has returned
+
+	started   time.Time
+	traffic   traffic
+	stopAdmin func() // set by run, and by the goroutine of followRequests
 
 	ready  chan struct{} // closed when OnReady is called
 	once   sync.Once
@@ -193,7 +203,7 @@ func New(ctx context.Context, o Options) (*Node, error) {
 	}
 	n := &Node{
 		o: o, log: o.Logger, requests: make(chan request), ended: make(chan struct{}),
-		ready: make(chan struct{}), events: make(chan source.Event, maxEvents),
+		started: time.Now(), ready: make(chan struct{}), events: make(chan source.Event, maxEvents),
 		problemEvents: rate.NewLimiter(rate.Every(problemEventPause), problemEventBurst),
 	}
 	if n.log == nil {
@@ -204,7 +214,11 @@ func New(ctx context.Context, o Options) (*Node, error) {
 		n.files = n.files.forServe()
 	}
 	n.followers = newFollowers(n.log)
+	if o.Role == Relay {
+		n.fleet = newFleet()
+	}
 	n.config.Store(o.Config)
+	n.warnCounters(o.Config)
 	chosen, err := n.choose(o.Config)
 	if err != nil {
 		return nil, err
@@ -366,6 +380,7 @@ func (n *Node) Metrics() *metrics.Registry { return n.registry }
 // Run runs the node until ctx ends, and then returns nil. It returns an error if the node cannot go on. It is called once.
 func (n *Node) Run(ctx context.Context) error {
 	defer close(n.ended)
+	defer n.endUI()
 	err := errors.Join(n.healthServer.Bind(ctx), n.operatorServer.Bind(ctx))
 	if err != nil {
 		err = errors.Join(err, n.healthServer.Close(), n.operatorServer.Close())
@@ -387,7 +402,8 @@ func (n *Node) run(ctx context.Context) error {
 		SetUp(n.config.Load(), n.log)
 	}
 	n.group = newGroup(ctx)
-	for _, part := range []func(context.Context) error{n.healthServer.Run, n.operatorServer.Run, n.reportEvents, n.trimLater} {
+	context.AfterFunc(n.group.ctx, n.endUI)
+	for _, part := range []func(context.Context) error{n.healthServer.Run, n.operatorServer.Run, n.uiServer.Run, n.reportEvents, n.trimLater} {
 		n.group.start(part)
 	}
 	if n.ports != nil {
@@ -397,6 +413,7 @@ func (n *Node) run(ctx context.Context) error {
 		n.group.start(n.removeLeftovers)
 	}
 	n.pipeline.Load().start(n, n.config.Load())
+	n.startAdmin(n.config.Load())
 	n.group.start(n.followRequests)
 	return n.group.wait()
 }
@@ -434,6 +451,7 @@ func (n *Node) nodeIPFault(err error) {
 // attempted notes a call of the dataplane.
 func (n *Node) attempted(a backend.Attempt) {
 	n.registry.Attempt(a)
+	n.changes.Attempted(a)
 	if n.ports != nil {
 		n.ports.attempted(a)
 	}

@@ -71,6 +71,7 @@ func get(t *testing.T, address netip.AddrPort, path string) string {
 func TestServer(t *testing.T) {
 	c := config.Default()
 	c.HostnameOverride, c.HealthzBindAddress, c.MetricsBindAddress = "node-a", freeAddress(t), freeAddress(t)
+	c.AdminBindAddress = config.AdminNowhere
 	socket := "unix://" + filepath.Join(t.TempDir(), "api.sock")
 	c.API.Listen = []string{socket}
 	goOn, ready := make(chan struct{}), make(chan int, 1)
@@ -136,6 +137,7 @@ func TestServer(t *testing.T) {
 func TestNames(t *testing.T) {
 	c := config.Default()
 	c.HostnameOverride, c.HealthzBindAddress, c.MetricsBindAddress = "node-a", netip.AddrPort{}, netip.AddrPort{}
+	c.AdminBindAddress = config.AdminNowhere
 	socket := "unix://" + filepath.Join(t.TempDir(), "api.sock")
 	c.API.Listen = []string{socket}
 	goOn := make(chan struct{})
@@ -190,6 +192,7 @@ func TestAddressInUse(t *testing.T) {
 	defer l.Close()
 	c := config.Default()
 	c.HostnameOverride, c.HealthzBindAddress, c.MetricsBindAddress = "node-a", netip.MustParseAddrPort(l.Addr().String()), netip.AddrPort{}
+	c.AdminBindAddress = config.AdminNowhere
 	n, err := node.New(t.Context(), node.Options{
 		Config: c, Role: node.Server, FieldName: func(path string) string { return "--" + path },
 		Source: func(*config.Config, string) (source.Source, error) { return &fakeSource{}, nil },

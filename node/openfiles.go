@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/switchyard-net/switchyard/internal/connlimit"
+	"github.com/switchyard-net/switchyard/internal/ui"
 	"github.com/switchyard-net/switchyard/server"
 )
 
@@ -16,6 +17,7 @@ const fewFiles = 1024
 type shares struct {
 	health, healthOwn   int // connections from elsewhere, and from this machine
 	metrics, metricsOwn int
+	ui                  int // connections to the page from elsewhere, and as many from this machine, out of what is kept for the rest
 	ports, portSockets  int // of health check node ports: connections, and what is listened on
 	api                 int // connections to the node-local API, at all its addresses, of clients and of those that are not known yet
 	serve               int // the same in a process that serves nothing else beside its health and metrics
@@ -31,6 +33,7 @@ func sharesOf(limit uint64) shares {
 	return shares{
 		health: part(2, 128), healthOwn: part(1, 32),
 		metrics: part(1, 64), metricsOwn: part(1, 32),
+		ui:    min(kept/8, ui.MaxConnections),
 		ports: part(2, 512), portSockets: part(4, 16384),
 		api: part(5, 1<<20), serve: part(11, 1<<20),
 	}
@@ -48,7 +51,7 @@ func openShares(log *slog.Logger) shares {
 
 // forServe returns the shares of a process that serves the node-local API, its health and metrics: a relay has a connection of each node.
 func (s shares) forServe() shares {
-	return shares{health: s.health, healthOwn: s.healthOwn, metrics: s.metrics, metricsOwn: s.metricsOwn, api: s.serve, serve: s.serve}
+	return shares{health: s.health, healthOwn: s.healthOwn, metrics: s.metrics, metricsOwn: s.metricsOwn, ui: s.ui, api: s.serve, serve: s.serve}
 }
 
 // apiClients returns how many connections there may be at each of n addresses of the node-local API, if asked for most, 0 for as many

@@ -33,6 +33,8 @@ type pipeline struct {
 	// source is nil where states are made elsewhere.
 	source source.Source
 	sink   source.Sink
+	// store makes the states of this node. It is nil where they are made elsewhere, and in a relay.
+	store *store.Store
 	// follow keeps feed up to date where there is no source. It may be nil.
 	follow func(context.Context) error
 	// nodeIPs is nil if the addresses of nodes are left as they are.
@@ -148,7 +150,7 @@ func (n *Node) newPipeline(c *config.Config, o origin) (*pipeline, error) {
 func (n *Node) addStore(p *pipeline, c *config.Config) {
 	s := store.New(store.Options{Logger: n.log, Brain: n.brainConfig(c, p.origin.node), Budgets: Budgets(c), OnProblem: n.reportProblem})
 	p.nodeIPs = &nodeIPs{Sink: s.Source("objects"), name: p.origin.node, config: c, fault: n.nodeIPFault}
-	p.feed, p.sink, p.problems, p.limited, p.close = s, p.nodeIPs, s.Problems, s.Limited, s.Close
+	p.store, p.feed, p.sink, p.problems, p.limited, p.close = s, s, p.nodeIPs, s.Problems, s.Limited, s.Close
 	p.latest = func() (state.Revision, int) {
 		snapshot := s.Snapshot()
 		return snapshot.Revision(), snapshot.Len()

@@ -61,8 +61,13 @@ func (n *Node) reconfigure(now *config.Config) error {
 		return err
 	}
 	n.config.Store(now)
+	n.warnCounters(now)
 	if n.o.ReplaceKubeProxy && (was.Linux.Conntrack != now.Linux.Conntrack || was.Linux.OOMScoreAdj != now.Linux.OOMScoreAdj) {
 		SetUp(now, n.log)
+	}
+	if was.AdminSocket() != now.AdminSocket() {
+		n.stopAdmin()
+		n.startAdmin(now)
 	}
 	n.health.SetTimeout(healthTimeout(now))
 	n.serveOn(now)

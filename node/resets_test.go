@@ -43,6 +43,7 @@ func (drainingSource) Run(ctx context.Context, sink source.Sink) error {
 func TestResetsSpareEndpointsThatTerminate(t *testing.T) {
 	c := config.Default()
 	c.HostnameOverride, c.HealthzBindAddress, c.MetricsBindAddress = "node-a", netip.AddrPort{}, netip.AddrPort{}
+	c.AdminBindAddress = config.AdminNowhere
 	c.ResetConnectionsToRemovedEndpoints = true
 	var opened node.DataplaneOptions
 	open := func(_ context.Context, _ *config.Config, o node.DataplaneOptions) (node.Dataplane, error) {

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"net/netip"
@@ -9,6 +10,7 @@ import (
 	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/config/v1alpha2"
 	"github.com/switchyard-net/switchyard/internal/httpserver"
+	"github.com/switchyard-net/switchyard/internal/ui"
 	"github.com/switchyard-net/switchyard/ops/healthz"
 	"github.com/switchyard-net/switchyard/ops/metrics"
 	"github.com/switchyard-net/switchyard/source"
@@ -91,10 +93,20 @@ func (n *Node) addServers() {
 		Name: "metrics", Flag: n.fieldName("metricsBindAddress"), Logger: n.log,
 		Connections: n.operatorConnections.pool("metrics", n.files.metrics, n.files.metricsOwn, n.log),
 	})
+	var ctx context.Context
+	ctx, n.endUI = context.WithCancel(context.Background())
+	page := ui.Handler(ctx, adminSource{n})
+	if n.fleet != nil {
+		page = ui.RelayHandler(ctx, relaySource{n})
+	}
+	n.uiServer = httpserver.NewServer(page, httpserver.Options{
+		Name: "the page", Flag: n.fieldName("uiBindAddress"), Logger: n.log,
+		Connections: n.uiConnections.pool("page", n.files.ui, n.files.ui, n.log),
+	})
 	n.serveOn(n.config.Load())
 }
 
-// serveOn moves health and metrics to where c has them.
+// serveOn moves health, metrics and the page to where c has them. A page that cannot be served never ends the process: it routes as well without.
 func (n *Node) serveOn(c *config.Config) {
 	text := func(a netip.AddrPort) string {
 		if !a.IsValid() {
@@ -104,6 +116,9 @@ func (n *Node) serveOn(c *config.Config) {
 	}
 	n.healthServer.SetAddress(text(c.HealthzBindAddress), c.BindAddressHardFail)
 	n.operatorServer.SetAddress(text(c.MetricsBindAddress), c.BindAddressHardFail)
+	if n.pipeline.Load().store != nil || n.fleet != nil {
+		n.uiServer.SetAddress(text(c.UIBindAddress), false)
+	}
 }
 
 // newRegistry returns the metrics of the process. They are not asked for before there is a pipeline.
@@ -112,7 +127,7 @@ func (n *Node) newRegistry() *metrics.Registry {
 		Mode: n.proxyMode(), Families: families, Version: n.o.Version,
 		SourceProblems:     func() int { return len(n.sourceProblems()) },
 		LogLinesSuppressed: n.o.LogLinesSuppressed,
-		Connections:        map[string]metrics.Connections{"health": n.healthConnections.count, "metrics": n.operatorConnections.count},
+		Connections:        map[string]metrics.Connections{"health": n.healthConnections.count, "metrics": n.operatorConnections.count, "page": n.uiConnections.count},
 		LimitedServices:    n.limitedServices,
 	}
 	if n.o.Role != Relay {
@@ -120,6 +135,9 @@ func (n *Node) newRegistry() *metrics.Registry {
 			_, services := n.pipeline.Load().latest()
 			return services
 		}
+	}
+	if n.o.Role == Proxy {
+		o.Traffic = n.serviceTraffic
 	}
 	o.SocketHooks = func() metrics.SocketHooks {
 		if s, ok := n.dataplane.(*switchable); ok {

@@ -24,6 +24,13 @@ func (d *dataplaneStatus) set(s backend.Status) {
 	d.last, d.listed = s, nil
 }
 
+// current returns the last status. What it has must not be modified.
+func (d *dataplaneStatus) current() backend.Status {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.last
+}
+
 // faults are what keeps the dataplane from showing any Service: nothing is programmed yet, or the last commit failed as a whole.
 func (d *dataplaneStatus) faults() []error {
 	d.mu.Lock()

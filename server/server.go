@@ -73,6 +73,11 @@ type Options struct {
 	// OnStatus is called with how the dataplane of a watching client is doing, whenever the client reports it. It must not block; for one
 	// client it is called by one goroutine at a time. Default: no callback is called.
 	OnStatus func(Client, Status)
+	// OnOpen is called when a client begins to watch, before the first OnStatus for it. It must not block. Default: no callback is called.
+	OnOpen func(Client)
+	// OnSend is called when a watching client is about to be sent the update that leads to a revision, at the end of a client perhaps after OnClose.
+	// It must not block. Default: no callback is called.
+	OnSend func(Client, state.Revision)
 	// OnClose is called when a watching client is gone, after the last OnStatus for it. It must not block. Default: no callback is called.
 	OnClose func(Client)
 	// Register adds other services. Over TLS they are for relays only. What their handlers send may be a *protoconv.Raw; their contexts

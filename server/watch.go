@@ -114,6 +114,9 @@ func (w *watch) send(sub subscription) error {
 		if err != nil {
 			return feedError(w.ctx, w.client.Node, err)
 		}
+		if w.o.OnSend != nil {
+			w.o.OnSend(w.client, u.Revision)
+		}
 		changed := u.Node
 		if !u.Full && node != nil && (node == u.Node || node.Equal(u.Node)) {
 			changed = nil
@@ -183,6 +186,9 @@ func (w *watch) subscribe(first *localnetv1.WatchRequest) (sub subscription, err
 		w.client.Address = p.Addr.String()
 	}
 	w.log.Debug("client watches", "client", w.client.Name, "node", node, "address", w.client.Address, "id", w.client.ID)
+	if w.o.OnOpen != nil {
+		w.o.OnOpen(w.client)
+	}
 	err = w.take(first)
 	w.subscribed <- true
 	return subscription{feed, w.known(protoconv.ParsePosition(m.GetResume())), first.GetReady()}, err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -275,7 +276,7 @@ func TestWatchRefuses(t *testing.T) {
 	})
 }
 
-// TestStatus is handed on as it comes, and the end after it.
+// TestStatus is handed on as it comes, after the client itself and before its end.
 func TestStatus(t *testing.T) {
 	var mu sync.Mutex
 	var reported []string
@@ -285,6 +286,7 @@ func TestStatus(t *testing.T) {
 		reported = append(reported, fmt.Sprintf(format, args...))
 	}
 	bubble(t, func(o *server.Options) {
+		o.OnOpen = func(c server.Client) { report("%d watches for %s", c.ID, c.Node) }
 		o.OnStatus = func(c server.Client, s server.Status) { report("%d %s %s: %+v", c.ID, c.Name, c.Node, s) }
 		o.OnClose = func(c server.Client) { report("%d is gone", c.ID) }
 	}, func(t *testing.T, w *world) {
@@ -302,12 +304,43 @@ func TestStatus(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		want := []string{
+			"1 watches for node-a",
 			"1 " + name[:62] + " node-a: {Applied:3 Failed:map[] FailedTotal:0}",
 			"1 " + name[:62] + " node-a: {Applied:0 Failed:map[ns/a:no room] FailedTotal:1}",
 			"1 is gone",
 		}
 		if fmt.Sprint(reported) != fmt.Sprint(want) {
 			t.Errorf("reported %q\nwant %q", reported, want)
+		}
+	})
+}
+
+// TestSent: each update that a watching client is sent is reported, and nothing that others are handed.
+func TestSent(t *testing.T) {
+	var mu sync.Mutex
+	var sent []string
+	bubble(t, func(o *server.Options) {
+		o.OnSend = func(c server.Client, revision state.Revision) {
+			mu.Lock()
+			defer mu.Unlock()
+			sent = append(sent, fmt.Sprintf("%d of %s to %d", revision, c.Node, c.ID))
+		}
+	}, func(t *testing.T, w *world) {
+		w.sink.Complete()
+		c := watch(t, t.Context(), w.client(), subscribe)
+		c.expect("1 full node")
+		watch(t, t.Context(), w.client(), &localnetv1.WatchRequest{Subscribe: &localnetv1.Subscribe{}}) // asks for no update
+		c.ready()
+		w.sink.Update(service("a", 1, 1), nil)
+		c.expect("2 +a")
+		if _, names, err := next(t, t.Context(), w.client(), &localnetv1.NextFilter{}); names != "a" || err != nil {
+			t.Errorf("a client that polls gets %q, %v", names, err)
+		}
+		synctest.Wait()
+		mu.Lock()
+		defer mu.Unlock()
+		if want := []string{"1 of node-a to 1", "2 of node-a to 1"}; !slices.Equal(sent, want) {
+			t.Errorf("%q were sent, want %q", sent, want)
 		}
 	})
 }

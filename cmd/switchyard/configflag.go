@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"runtime"
@@ -17,6 +18,8 @@ import (
 type fileFlags struct {
 	configFiles
 	health, metrics addressAndPort
+	admin           string
+	ui              pageAddress
 	log             logFlags
 
 	flags    *pflag.FlagSet
@@ -29,6 +32,29 @@ func (o *fileFlags) register(f *pflag.FlagSet, kinds string) {
 	f.Var(&o.health, "healthz-bind-address", "IP and port of /healthz and /livez; empty for none")
 	f.Var(&o.metrics, "metrics-bind-address", "IP and port of /metrics, /configz and /statusz; empty for none")
 	o.log.register(f)
+}
+
+// adminUsage is the help text of --admin-bind-address.
+const adminUsage = "where 'switchyard get' and 'switchyard explain' ask this process: unix:///PATH, or none"
+
+// uiUsage is the help text of --ui-bind-address.
+const uiUsage = "IP and port of a page for browsers about this process, or a port alone for 127.0.0.1; everybody who can connect may read it; empty for none"
+
+// registerAdmin adds the flags of commands that have the cluster's objects.
+func (o *fileFlags) registerAdmin(f *pflag.FlagSet) {
+	f.StringVar(&o.admin, "admin-bind-address", config.DefaultAdminAddress, adminUsage)
+	f.Var(&o.ui, "ui-bind-address", uiUsage)
+}
+
+// checkAdmin finds addresses that cannot be used.
+func (o *fileFlags) checkAdmin() error {
+	c := config.Default()
+	c.AdminBindAddress, c.UIBindAddress = o.admin, o.ui.AddrPort
+	var errs []error
+	for _, f := range c.Validate(runtime.GOOS) {
+		errs = append(errs, fmt.Errorf("%s %s", flagFor(f.Path), f.Problem))
+	}
+	return errors.Join(errs...)
 }
 
 // counts reports whether a flag decides: it is given, or there is no file.
@@ -56,6 +82,8 @@ func (o *fileFlags) set(c *config.Config) {
 	for flag, set := range map[string]func(){
 		"healthz-bind-address": func() { c.HealthzBindAddress = o.health.AddrPort },
 		"metrics-bind-address": func() { c.MetricsBindAddress = o.metrics.AddrPort },
+		"admin-bind-address":   func() { c.AdminBindAddress = o.admin },
+		"ui-bind-address":      func() { c.UIBindAddress = o.ui.AddrPort },
 		"v":                    func() { c.Logging.Verbosity = o.log.verbosity },
 		"logging-format":       func() { c.Logging.Format = o.log.format },
 	} {

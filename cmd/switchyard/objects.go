@@ -204,7 +204,7 @@ func flagConfig() *config.Config {
 
 // commandFlags are the flags of run, serve and apply for fields of the configuration.
 var commandFlags = map[string]string{
-	"healthzBindAddress": "--healthz-bind-address", "metricsBindAddress": "--metrics-bind-address", "api.listen": "--listen", "api.socketMode": "--socket-mode",
+	"healthzBindAddress": "--healthz-bind-address", "metricsBindAddress": "--metrics-bind-address", "adminBindAddress": "--admin-bind-address", "uiBindAddress": "--ui-bind-address", "api.listen": "--listen", "api.socketMode": "--socket-mode",
 	"api.tlsCertFile": "--tls-cert", "api.tlsKeyFile": "--tls-key", "api.clientCAFile": "--client-ca",
 	"detectLocal": "--cluster-cidr", "nodePortAddresses": "--nodeport-addresses",
 }

@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"net/netip"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -122,6 +123,17 @@ func (a *addressAndPort) Set(s string) (err error) {
 
 // Type names the value in the help text.
 func (a *addressAndPort) Type() string { return "IP:port" }
+
+// pageAddress is a flag: an IP address and a port, the latter alone for the loopback address, or nothing.
+type pageAddress struct{ addressAndPort }
+
+// Set replaces the value.
+func (a *pageAddress) Set(s string) error {
+	if _, err := strconv.ParseUint(strings.TrimPrefix(s, ":"), 10, 16); err == nil {
+		s = "127.0.0.1:" + strings.TrimPrefix(s, ":")
+	}
+	return a.addressAndPort.Set(s)
+}
 
 // verbosityUsage is the help text of -v, which means the same in all commands.
 const verbosityUsage = "log more: 0 for what an operator should know, 4 and above for debugging, as in Kubernetes"

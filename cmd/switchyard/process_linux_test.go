@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -27,6 +28,10 @@ type process struct {
 
 // newProcess runs the program with arguments, until it is killed, without some capabilities that this process has.
 func newProcess(args []string, without ...uintptr) (*process, error) {
+	isNode := slices.Contains([]string{"run", "serve", "proxy"}, args[0])
+	if isNode && !slices.ContainsFunc(args, func(a string) bool { return strings.HasPrefix(a, "--admin-bind-address") }) {
+		args = append(slices.Clone(args), "--admin-bind-address=none") // the default is one place for all tests
+	}
 	p := &process{cmd: exec.Command("/proc/self/exe", args...), done: make(chan struct{})}
 	p.cmd.Args[0] = "switchyard" // by which TestMain knows what to be
 	p.cmd.Stdout, p.cmd.Stderr = &p.log, &p.log

@@ -205,7 +205,7 @@ func startProxy(t *testing.T) *proxyBench {
 	b := &proxyBench{T: t, api: newAPIServer(t), file: filepath.Join(t.TempDir(), "config.yaml"), log: &logBook{}, done: make(chan error, 1)}
 	b.fields = map[string]string{
 		"hostnameOverride": "node-a", "mode": "nftables", "configHardFail": "false", "bindAddressHardFail": "false",
-		"healthzBindAddress": `"127.0.0.1:10256"`, "metricsBindAddress": `"127.0.0.1:10249"`,
+		"healthzBindAddress": `"127.0.0.1:10256"`, "metricsBindAddress": `"127.0.0.1:10249"`, "adminBindAddress": "none",
 		"clientConnection": "{contentType: application/json}",
 		"linux":            "{oomScoreAdj: 0, conntrack: {maxPerCore: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}}",
 	}

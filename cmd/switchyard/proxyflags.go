@@ -26,6 +26,8 @@ type proxyFlags struct {
 	hostnameOverride string        // --hostname-override
 	serviceProxyName string        // --service-proxy-name
 	apiListen        []string      // --api-listen
+	admin            string        // --admin-bind-address
+	ui               pageAddress   // --ui-bind-address
 	names            bool          // --names
 	version          string        // --version: "true" or "raw" to print the version
 
@@ -38,7 +40,7 @@ type proxyFlags struct {
 
 // beside are the flags that count beside --config.
 var beside = map[string]bool{
-	"config": true, "hostname-override": true, "service-proxy-name": true, "api-listen": true, "names": true, "master": true, "cleanup": true, "take-over": true, "init-only": true, "write-config-to": true,
+	"config": true, "hostname-override": true, "service-proxy-name": true, "api-listen": true, "admin-bind-address": true, "ui-bind-address": true, "names": true, "master": true, "cleanup": true, "take-over": true, "init-only": true, "write-config-to": true,
 	"version": true, "v": true, "vmodule": true, "logging-format": true, "log-flush-frequency": true,
 	"log-text-split-stream": true, "log-text-info-buffer-size": true, "log-json-split-stream": true, "log-json-info-buffer-size": true,
 }
@@ -71,6 +73,8 @@ func (p *proxyFlags) registerGeneral(fs *pflag.FlagSet) {
 	fs.Float32Var(&c.ClientConnection.QPS, "kube-api-qps", c.ClientConnection.QPS, "requests to the API server a second")
 	fs.StringVar(&p.hostnameOverride, "hostname-override", "", "name of this Node, instead of the host's name")
 	fs.StringSliceVar(&p.apiListen, "api-listen", nil, "where to serve the node-local API: unix:///PATH or tcp://IP:PORT; may be repeated")
+	fs.StringVar(&p.admin, "admin-bind-address", config.DefaultAdminAddress, adminUsage)
+	fs.Var(&p.ui, "ui-bind-address", uiUsage)
 	fs.BoolVar(&p.names, "names", false, namesUsage)
 	fs.StringVar(&p.serviceProxyName, "service-proxy-name", "", serviceProxyNameUsage)
 	fs.StringVar(&c.BindAddress, "bind-address", c.BindAddress, "primary IP of this node; nothing is bound to it")
@@ -228,6 +232,12 @@ func (p *proxyFlags) override(c *config.Config) error {
 	}
 	if p.flags.Changed("api-listen") {
 		c.API.Listen = p.apiListen
+	}
+	if p.flags.Changed("admin-bind-address") {
+		c.AdminBindAddress = p.admin
+	}
+	if p.flags.Changed("ui-bind-address") {
+		c.UIBindAddress = p.ui.AddrPort
 	}
 	if p.flags.Changed("names") {
 		c.API.Names = p.names

@@ -114,7 +114,7 @@ func TestProxyFlagsAreThoseOfKubeProxy(t *testing.T) {
 		}
 	}
 	// kube-proxy lets two processes program a kernel, knows no name for itself, and has no API.
-	ours := []string{"take-over", "service-proxy-name", "api-listen", "names"}
+	ours := []string{"take-over", "service-proxy-name", "api-listen", "admin-bind-address", "ui-bind-address", "names"}
 	parse(t).flags.VisitAll(func(f *pflag.Flag) {
 		if !known[f.Name] && !slices.Contains(ours, f.Name) {
 			t.Errorf("kube-proxy has no --%s", f.Name)

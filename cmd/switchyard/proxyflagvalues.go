@@ -76,8 +76,13 @@ var flagNames = map[string]string{
 // flagOf names the flag that sets the field of v1alpha1 at path, which may lead into a list.
 func flagOf(path string) string {
 	list, _, _ := strings.Cut(path, "[")
-	if list == "api.listen" {
+	switch list {
+	case "api.listen":
 		return "--api-listen"
+	case "adminBindAddress":
+		return "--admin-bind-address"
+	case "uiBindAddress":
+		return "--ui-bind-address"
 	}
 	if name, ok := flagNames[list]; ok {
 		return "--" + name

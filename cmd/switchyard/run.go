@@ -64,6 +64,7 @@ the broken ones said; a start on an empty kernel begins with what is good.`,
 	f.StringVar(&o.node, "node", "", "name of this node in the manifests (default: the host's name)")
 	o.routing.register(f, "")
 	o.dataplane.register(f, "of kind KubeProxyConfiguration")
+	o.dataplane.file.registerAdmin(f)
 	return cmd
 }
 
@@ -73,7 +74,7 @@ func (o *runOptions) run(ctx context.Context, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(settings.log.check(), o.routing.check()); err != nil {
+	if err := errors.Join(settings.log.check(), settings.checkAdmin(), o.routing.check()); err != nil {
 		return &usageError{"switchyard run", err}
 	}
 	if err := o.set(c); err != nil {

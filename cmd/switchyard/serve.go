@@ -76,6 +76,7 @@ switchyard:relays may have everything.`,
 	f.StringVar(&o.tls.KeyFile, "tls-key", "", "key of the certificate")
 	f.StringVar(&o.tls.ClientCAFile, "client-ca", "", "authorities that sign clients' certificates")
 	o.file.register(f, "of kind KubeProxyConfiguration")
+	o.file.registerAdmin(f)
 	f.BoolVar(&o.ports, "health-check-node-ports", false, "answer load balancers on the health check node ports of Services, in the place of the dataplane")
 	f.IntVar(&o.clients, "max-clients", 0, "how many clients there may be at once at each address of --listen, a quarter of them, or 64 if that is more, from one IPv4 address or IPv6 /64; as many may be about to show a certificate; 0 for 10000")
 	f.DurationVar(&o.maxAge, "max-connection-age", time.Hour, "how long a connection over TLS lasts, or a fifth less at random, until its client connects again; 0 for ever")
@@ -90,7 +91,7 @@ func (o *serveOptions) run(ctx context.Context, command string, stdout, stderr i
 	if o.nodes && o.node != "" {
 		return &usageError{command, errors.New("--nodes and --node exclude each other: a relay serves all nodes")}
 	}
-	if err := errors.Join(o.file.log.check(), o.objects.check(), o.routing.check()); err != nil {
+	if err := errors.Join(o.file.log.check(), o.file.checkAdmin(), o.objects.check(), o.routing.check()); err != nil {
 		return &usageError{command, err}
 	}
 	if o.clients < 0 {

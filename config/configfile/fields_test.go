@@ -27,6 +27,8 @@ var samples = map[string]any{
 	"detectLocalMode":                     "NodeCIDR",
 	"healthzBindAddress":                  "192.0.2.10:1",
 	"metricsBindAddress":                  "192.0.2.10:2",
+	"adminBindAddress":                    "unix:///run/other.sock",
+	"uiBindAddress":                       "127.0.0.1:10270",
 	"ipFamilyPolicy":                      "PreferDualStack",
 	"ipvs.excludeCIDRs":                   []any{"192.0.2.0/24"},
 	"ipvs.scheduler":                      "lc",

@@ -42,6 +42,8 @@ type KubeProxyConfiguration struct {
 	IPFamilyPolicy                     config.IPFamilyPolicy `json:"ipFamilyPolicy"`
 	HealthzBindAddress                 netip.AddrPort        `json:"healthzBindAddress"`
 	MetricsBindAddress                 netip.AddrPort        `json:"metricsBindAddress"`
+	AdminBindAddress                   string                `json:"adminBindAddress"`
+	UIBindAddress                      netip.AddrPort        `json:"uiBindAddress"`
 	BindAddressHardFail                bool                  `json:"bindAddressHardFail"`
 	ConfigHardFail                     bool                  `json:"configHardFail"`
 	EnableProfiling                    bool                  `json:"enableProfiling"`

@@ -154,6 +154,31 @@ func (h *Health) healthy(now time.Time, newest state.Revision) bool {
 	return since.IsZero() || now.Sub(since) < h.o.Timeout
 }
 
+// Problem is one thing that is not as it should be.
+type Problem struct {
+	// Part is where it is: the name given to [Health.AddProblems].
+	Part    string
+	Message string
+	// Fault reports whether /healthz is unhealthy for it.
+	Fault bool
+}
+
+// Problems returns what the parts of the process list now, as answers do.
+func (h *Health) Problems() []Problem {
+	h.mu.Lock()
+	checks := h.checks
+	h.mu.Unlock()
+	var problems []Problem
+	for _, c := range checks {
+		var a answer
+		a.list(c.part, c.check())
+		for _, p := range a.Problems {
+			problems = append(problems, Problem{p.Part, p.Message, c.failsHealth})
+		}
+	}
+	return problems
+}
+
 // answer is kube-proxy's, and problems.
 type answer struct {
 	// LastUpdated is the current time in a healthy process: kube-proxy once reported when it last looked, and keeps the field.

@@ -66,6 +66,9 @@ type Options struct {
 	// dropped because conntrack does not know their connection, and those to NodePorts on loopback addresses.
 	IPTablesInvalidDropped    func() uint64
 	IPTablesLocalhostAccepted func() uint64
+	// Traffic returns what the dataplane has counted of connections to Services, nil while it does not count. It may take as long as reading that
+	// from the kernel.
+	Traffic func() *Traffic
 	// SocketHooks returns how the socket hooks are doing. It is asked in mode ebpf only.
 	SocketHooks func() SocketHooks
 }
@@ -199,6 +202,9 @@ func (r *Registry) registerOwn(o *Options) {
 	asked("health_check_port_problems", "Health check node ports that cannot be served.", o.HealthCheckProblems)
 	if o.LimitedServices != nil {
 		r.registry.MustRegister(limited{o.LimitedServices})
+	}
+	if o.Traffic != nil {
+		r.registry.MustRegister(traffic{o.Traffic})
 	}
 }
 

@@ -60,6 +60,10 @@ switchyard_log_lines_suppressed_total counter
 switchyard_network_programming_duration_seconds histogram
 switchyard_server_connections gauge server
 switchyard_server_connections_closed_total counter server
+switchyard_service_connections_total counter namespace,port,service
+switchyard_service_drops_total counter namespace,port,service
+switchyard_service_ports_left_out gauge
+switchyard_service_rejects_total counter namespace,port,service
 switchyard_services gauge
 switchyard_source_problems gauge
 `
@@ -114,6 +118,7 @@ func TestNamesTypesAndLabels(t *testing.T) {
 				Connections:            map[string]Connections{"health": func() (open, closed int64) { return 2, 3 }},
 				LogLinesSuppressed:     func() uint64 { return 4 },
 				LimitedServices:        func() map[string]int { return map[string]int{"NodeFull": 3} },
+				Traffic:                func() *Traffic { return &Traffic{} },
 				IPTablesInvalidDropped: packets, IPTablesLocalhostAccepted: packets})
 			c := r.RESTClient()
 			host := url.URL{Host: "api"}
@@ -128,7 +133,7 @@ func TestNamesTypesAndLabels(t *testing.T) {
 			r.Attempt(backend.Attempt{Update: &state.Update{Revision: 1, Full: true}})
 			r.IPTablesRules("nat", state.IPv4, 10, 2)
 			for op := range WinKernelDelete + 1 {
-				r.WinKernelFailure(op, state.IPv4, "cluster_ip", "not_found")
+				r.WinKernelFailure(op, state.IPv4, "clusterip", "port_already_exists")
 			}
 			want := strings.Fields(strings.ReplaceAll(common+special, " ", "·"))
 			slices.Sort(want)

@@ -1,0 +1,170 @@
+package node
+
+import (
+	"context"
+	"runtime"
+	"time"
+
+	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/config"
+	"github.com/switchyard-net/switchyard/explain"
+	"github.com/switchyard-net/switchyard/internal/adminserver"
+	"github.com/switchyard-net/switchyard/internal/ui"
+	"github.com/switchyard-net/switchyard/server"
+	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/view"
+)
+
+// startAdmin serves the admin API where c says, if the node has the objects that there are to show. Elsewhere than on Linux, there is none: the
+// system does not report the users of clients.
+func (n *Node) startAdmin(c *config.Config) {
+	path := c.AdminSocket()
+	n.stopAdmin = n.group.start(func(ctx context.Context) error {
+		if path != "" && runtime.GOOS == "linux" && n.pipeline.Load().store != nil {
+			n.serveAdmin(ctx, path)
+		}
+		return nil
+	})
+}
+
+// serveAdmin serves the admin API on a socket until ctx ends, and tries again if it cannot: a node routes as well without it.
+func (n *Node) serveAdmin(ctx context.Context, path string) {
+	reported := ""
+	for ctx.Err() == nil {
+		l, err := server.ListenUnix(path, 0o600)
+		if err == nil {
+			reported = ""
+			err = adminserver.Serve(ctx, l, adminSource{n}, n.log)
+		}
+		if err != nil && ctx.Err() == nil && err.Error() != reported {
+			reported = err.Error()
+			n.log.Warn("cannot serve the admin API, will retry", "error", err,
+				"remedy", "set "+n.fieldName("adminBindAddress")+" to another path, or to "+config.AdminNowhere)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(listenPause):
+		}
+	}
+}
+
+// adminSource is what the admin API and the page show of a node.
+type adminSource struct{ n *Node }
+
+var (
+	_ adminserver.Source = adminSource{}
+	_ ui.Counting        = adminSource{}
+)
+
+// Changes implements [ui.Source].
+func (a adminSource) Changes() *ui.Changes { return &a.n.changes }
+
+// Connections implements [ui.Counting].
+func (a adminSource) Connections() map[state.ServiceName]uint64 {
+	return connectionsOf(a.n.serviceTraffic())
+}
+
+// Status implements [adminserver.Source].
+func (a adminSource) Status() *view.Status {
+	newest, services := a.n.pipeline.Load().latest()
+	last := a.n.status.current()
+	s := &view.Status{
+		Program: a.n.o.Program, Version: a.n.o.Version, Node: a.n.Name(), Mode: a.n.proxyMode(), Started: a.n.started,
+		Revision: uint64(newest), Applied: uint64(last.Applied), LastSuccess: last.LastSuccess, PendingSince: last.Pending,
+		Services: services, Failed: len(last.Failed), Healthy: a.n.health.Healthy(),
+	}
+	for _, p := range a.n.health.Problems() {
+		s.Problems = append(s.Problems, view.Problem{Part: p.Part, Message: p.Message, Fault: p.Fault})
+	}
+	return s
+}
+
+// View implements [adminserver.Source].
+func (a adminSource) View() *view.View {
+	failed := a.n.status.current().Failed
+	return &view.View{Store: a.n.pipeline.Load().store, Failed: func(name state.ServiceName) error { return failed[name] }}
+}
+
+// Traffic implements [adminserver.Source].
+func (a adminSource) Traffic(s view.Selection) (*view.Traffic, error) {
+	t, err := a.n.selectedTraffic(s)
+	if err != nil {
+		return nil, err
+	}
+	a.View().AddEndpoints(t.Ports)
+	return t, nil
+}
+
+// Explain implements [adminserver.Source].
+func (a adminSource) Explain(ctx context.Context, from explain.From, to explain.To) ([]*explain.Answer, error) {
+	o := explain.Options{Store: a.n.pipeline.Load().store}
+	if a.n.ports != nil {
+		o.Local = a.n.ports.addresses.Addrs()
+	}
+	answers, err := explain.New(o).Ask(from, to)
+	for _, answer := range answers {
+		if err := ctx.Err(); err != nil {
+			return nil, err // nobody waits for it any more
+		}
+		a.prove(answer)
+	}
+	return answers, err
+}
+
+// relaySource is what the page of a relay shows.
+type relaySource struct{ n *Node }
+
+var _ ui.RelaySource = relaySource{}
+
+// Status implements [ui.RelaySource]. The newest revision is the newest that any node was sent.
+func (r relaySource) Status() *view.Status {
+	s := adminSource(r).Status()
+	s.Revision = uint64(r.n.fleet.newest())
+	return s
+}
+
+// Nodes implements [ui.RelaySource].
+func (r relaySource) Nodes(after uint64) []*ui.Node { return r.n.fleet.rows(after) }
+
+// prove adds to an answer what the dataplane holds for the connection.
+func (a adminSource) prove(answer *explain.Answer) {
+	key, ok := answer.Key()
+	if !ok || a.n.dataplane == nil {
+		return
+	}
+	inspector := a.n.inspector()
+	k := explain.Kernel{Dataplane: a.n.proxyMode()}
+	if inspector == nil {
+		k.Unread = "this dataplane does not read back single connections"
+		answer.Compare(k)
+		return
+	}
+	held, err := inspector.Inspect(backend.Query{
+		Frontend: key, Dst: answer.Frontend.Addr.Addr(), Source: answer.Client.Addr,
+		Node: answer.Client.Class == explain.Node, Outside: answer.Client.Class == explain.Outside,
+	})
+	if err != nil {
+		k.Unread = err.Error()
+		answer.Compare(k)
+		return
+	}
+	k.Verdict, k.Endpoints, k.Objects, k.ConnectionCount = explain.VerdictOf(held.Verdict), held.Endpoints, held.Objects, held.Count
+	k.Differences = held.Differences
+	for _, c := range held.Connections {
+		k.Connections = append(k.Connections, explain.Tracked{Client: c.Client, Server: c.Server})
+	}
+	answer.Compare(k)
+	if newest, _ := a.n.pipeline.Load().latest(); len(answer.Kernel.Differences) > 0 && a.n.status.current().Applied < newest {
+		answer.Notes = append(answer.Notes, "an update is on its way to the kernel: ask again")
+	}
+}
+
+// inspector returns what reads back what the dataplane holds, nil if it cannot.
+func (n *Node) inspector() backend.Inspector {
+	d := n.dataplane
+	if s, ok := d.(*switchable); ok {
+		d = s.inUse()
+	}
+	i, _ := d.(backend.Inspector)
+	return i
+}

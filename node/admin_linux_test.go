@@ -1,0 +1,178 @@
+package node_test
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/backend/backendtest"
+	"github.com/switchyard-net/switchyard/config"
+	adminv1 "github.com/switchyard-net/switchyard/internal/proto/admin/v1"
+	"github.com/switchyard-net/switchyard/node"
+	"github.com/switchyard-net/switchyard/source"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+func adminAt(t *testing.T, path string) adminv1.AdminClient {
+	t.Helper()
+	conn, err := grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return adminv1.NewAdminClient(conn)
+}
+
+// inspected is a dataplane that reads back what a test says.
+type inspected struct {
+	*memory
+	held backend.Held
+}
+
+func (i *inspected) Inspect(backend.Query) (backend.Held, error) {
+	if i.held.Verdict == state.Unused {
+		return backend.Held{}, errors.New("the kernel says no")
+	}
+	return i.held, nil
+}
+
+// TestProof: an answer has what the dataplane holds, or why that is not known.
+func TestProof(t *testing.T) {
+	for name, tt := range map[string]struct {
+		dataplane func(*memory) node.Dataplane
+		want      []string
+	}{
+		"as in the state": {func(m *memory) node.Dataplane { return &inspected{m, backend.Held{Verdict: state.Reject}} }, []string{`"verdict":"rejected"`, `"kernel":{"dataplane":"custom","verdict":"rejected"}`}},
+		"something else": {func(m *memory) node.Dataplane { return &inspected{m, backend.Held{Verdict: state.Drop}} },
+			[]string{`"differences":["the kernel's objects say dropped, and the state says rejected"]`}},
+		"parts of it differ": {func(m *memory) node.Dataplane {
+			return &inspected{m, backend.Held{Verdict: state.Reject, Differences: []string{"one half has something else"}}}
+		}, []string{`"verdict":"rejected","differences":["one half has something else"]`}},
+		"refused":   {func(m *memory) node.Dataplane { return &inspected{m, backend.Held{}} }, []string{`"unread":"the kernel says no"`}},
+		"not known": {func(m *memory) node.Dataplane { return m }, []string{`"unread":"this dataplane does not read back single connections"`}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "a.sock")
+			c := config.Default()
+			c.HostnameOverride, c.HealthzBindAddress, c.MetricsBindAddress = "node-a", netip.AddrPort{}, netip.AddrPort{}
+			c.AdminBindAddress = "unix://" + path
+			goOn := make(chan struct{})
+			close(goOn)
+			m := &memory{backendtest.New(1), make(chan int32, 10), make(chan struct{})}
+			ready := make(chan int, 1)
+			n, err := node.New(t.Context(), node.Options{
+				Config: c, OnReady: func(services int) { ready <- services },
+				Dataplane: func(context.Context, *config.Config, node.DataplaneOptions) (node.Dataplane, error) {
+					return tt.dataplane(m), nil
+				},
+				Source: func(_ *config.Config, name string) (source.Source, error) { return &fakeSource{name, goOn}, nil },
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() { ended <- n.Run(ctx) }()
+			<-ready
+			answer, err := adminAt(t, path).Explain(ctx, &adminv1.ExplainRequest{From: "node", To: "svc/shop/web"}, grpc.WaitForReady(true))
+			for _, want := range tt.want {
+				if err != nil || !strings.Contains(answer.GetAnswers()[0], want) {
+					t.Errorf("no %s in %v, %v", want, answer, err)
+				}
+			}
+			cancel()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestAdmin: a node shows what it knows on a socket, which another configuration moves, and whose loss ends nothing.
+func TestAdmin(t *testing.T) {
+	dir := t.TempDir()
+	first, second := filepath.Join(dir, "run", "a.sock"), filepath.Join(dir, "b.sock")
+	c := config.Default()
+	c.HostnameOverride, c.HealthzBindAddress, c.MetricsBindAddress = "node-a", netip.AddrPort{}, netip.AddrPort{}
+	c.AdminBindAddress = "unix://" + first
+	goOn, ready := make(chan struct{}), make(chan int, 1)
+	m := &memory{backendtest.New(1), make(chan int32, 10), make(chan struct{})}
+	n, err := node.New(t.Context(), node.Options{
+		Config: c, Program: "test", Version: "v1.2.3", OnReady: func(services int) { ready <- services },
+		Dataplane: func(context.Context, *config.Config, node.DataplaneOptions) (node.Dataplane, error) { return m, nil },
+		Source:    func(_ *config.Config, name string) (source.Source, error) { return &fakeSource{name, goOn}, nil },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- n.Run(ctx) }()
+
+	wait := grpc.WaitForReady(true)
+	admin := adminAt(t, first)
+	answer, err := admin.GetStatus(ctx, &adminv1.GetStatusRequest{}, wait)
+	if s := answer.GetStatus(); err != nil || s.GetRevision() != 0 || s.GetApplied() != 0 || s.GetProgram() != "test" || s.GetVersion() != "v1.2.3" || s.GetMode() != "custom" {
+		t.Errorf("before the source is complete: %v, %v", answer, err)
+	}
+	close(goOn)
+	<-ready
+	answer, err = admin.GetStatus(ctx, &adminv1.GetStatusRequest{})
+	if s := answer.GetStatus(); err != nil || s.GetRevision() == 0 || s.GetApplied() != s.GetRevision() || s.GetServices() != 1 || s.GetNode() != "node-a" ||
+		!s.GetHealthy() || len(s.GetProblems()) != 1 || s.GetProblems()[0].GetMessage() != "the source is a fake" {
+		t.Errorf("after it: %v, %v", answer, err)
+	}
+	stream, err := admin.List(ctx, &adminv1.ListRequest{Selection: &adminv1.Selection{Kind: adminv1.Kind_KIND_SERVICE}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if part, err := stream.Recv(); err != nil || len(part.GetRows()) != 1 || part.GetRows()[0].GetKey() != "shop/web" {
+		t.Errorf("List sends %v, %v", part, err)
+	}
+	if _, err := admin.Explain(ctx, &adminv1.ExplainRequest{From: "node", To: "svc/shop/db"}); status.Code(err) != codes.NotFound {
+		t.Errorf("Explain = %v", err)
+	}
+
+	moved := *c
+	moved.AdminBindAddress = "unix://" + second
+	if err := n.Reconfigure(&moved); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := adminAt(t, second).GetStatus(ctx, &adminv1.GetStatusRequest{}, wait); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(first); !os.IsNotExist(err) {
+		t.Errorf("the former socket: %v", err)
+	}
+	nowhere := moved
+	nowhere.AdminBindAddress = config.AdminNowhere
+	if err := n.Reconfigure(&nowhere); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Lstat(second); !os.IsNotExist(err) {
+		t.Errorf("the socket of an API that is turned off: %v", err)
+	}
+	impossible := moved
+	impossible.AdminBindAddress = "unix://" + filepath.Join(dir, "file", "a.sock")
+	if err := os.WriteFile(filepath.Join(dir, "file"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Reconfigure(&impossible); err != nil {
+		t.Fatal(err)
+	}
+	// The node goes on: Run ends without an error, and not before it is to.
+	cancel()
+	if err := <-ended; err != nil {
+		t.Errorf("Run ended with %v", err)
+	}
+}

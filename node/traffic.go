@@ -1,0 +1,290 @@
+package node
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/config"
+	"github.com/switchyard-net/switchyard/ops/metrics"
+	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/view"
+)
+
+// countsIn reports whether c has the dataplane count connections.
+func countsIn(c *config.Config) bool {
+	return c.NFTables.Counters && cmp.Or(c.Mode, config.DefaultMode(runtime.GOOS)) == config.ModeNFTables
+}
+
+// warnCounters warns if c wants counts that its mode does not have.
+func (n *Node) warnCounters(c *config.Config) {
+	if c.NFTables.Counters && !countsIn(c) {
+		n.log.Warn("connections are counted in mode nftables only", "mode", c.Mode, "field", n.fieldName("nftables.counters"),
+			"remedy", "set the mode to nftables, or the field to false")
+	}
+}
+
+// counter returns what reads back what the dataplane has counted, nil if it does not count.
+func (n *Node) counter() backend.Counter {
+	var d any = n.dataplane
+	if s, ok := d.(*switchable); ok {
+		if !countsIn(n.config.Load()) {
+			return nil
+		}
+		d = s.inUse()
+	}
+	c, _ := d.(backend.Counter)
+	return c
+}
+
+const (
+	// trafficPause is for how long counts are not read again: each reading looks up all frontends.
+	trafficPause = time.Second
+	// maxTrafficPorts is how many ports of Services have series of their own. Anybody can make many.
+	maxTrafficPorts = 1000
+	// maxTrafficRows is how many ports people see at once.
+	maxTrafficRows = 1000
+)
+
+// traffic has what the dataplane has counted, by port of a Service.
+type traffic struct {
+	mu    sync.Mutex
+	at    time.Time // of the last reading
+	err   error     // of the last reading
+	shown *metrics.Traffic
+	tally tally
+}
+
+// serviceTraffic returns what the dataplane has counted, nil if it does not count. If it cannot be read, that is what was read last.
+func (n *Node) serviceTraffic() *metrics.Traffic {
+	t := &n.traffic
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !n.readTraffic() {
+		return nil
+	}
+	return t.shown
+}
+
+// selectedTraffic returns what the dataplane has counted of the Services that are selected, without their endpoints.
+func (n *Node) selectedTraffic(s view.Selection) (*view.Traffic, error) {
+	t := &n.traffic
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !n.readTraffic() {
+		return nil, n.notCounted()
+	}
+	if t.err != nil {
+		return nil, fmt.Errorf("cannot read back what was counted: %w", t.err)
+	}
+	m := &view.Traffic{At: t.at}
+	m.Ports, m.LeftOut = t.tally.rows(s)
+	return m, nil
+}
+
+// readTraffic reads what was counted, unless that was done a moment ago. It reports false if nothing is counted, and forgets what was. The caller
+// holds traffic.mu.
+func (n *Node) readTraffic() bool {
+	t, counter := &n.traffic, n.counter()
+	if counter == nil || n.status.current().Applied == 0 {
+		t.at, t.err, t.shown, t.tally = time.Time{}, nil, nil, tally{}
+		return false
+	}
+	now := time.Now()
+	if !t.at.IsZero() && now.Sub(t.at) < trafficPause {
+		return true
+	}
+	t.at = now
+	p := n.pipeline.Load()
+	if newest, _ := p.latest(); newest == 0 { // Next would wait for a state
+		t.err = errors.New("the objects come from elsewhere now, and are not all known yet: ask again")
+		return true
+	}
+	u, err := p.feed.Next(n.group.ctx, 0)
+	if err == nil {
+		err = t.tally.read(u.Changed, counter)
+	}
+	if t.err = err; err != nil {
+		n.log.Warn("cannot read back what was counted", "error", err)
+	} else {
+		t.shown = t.tally.shown()
+	}
+	return true
+}
+
+// notCounted returns why nothing is counted.
+func (n *Node) notCounted() error {
+	_, own := n.dataplane.(*switchable)
+	field, mode := n.fieldName("nftables.counters"), n.proxyMode()
+	switch {
+	case n.dataplane == nil:
+		return errors.New("connections are not counted here, because this process has no dataplane: ask the one that has it, by its /metrics")
+	case n.counter() != nil:
+		return errors.New("nothing is counted yet, because nothing is programmed yet: ask again")
+	case !own:
+		return errors.New("this dataplane does not count connections")
+	case mode != string(config.ModeNFTables):
+		return fmt.Errorf("connections are counted in mode nftables only, and this node's mode is %s: set %s to nftables, and %s to true", mode, n.fieldName("mode"), field)
+	}
+	return fmt.Errorf("connections are not counted: set %s to true in the configuration file", field)
+}
+
+// tally adds up counts of frontends by the ports that they belong to. What a frontend has counted when it is seen first counts, and from then on
+// by how much it grows: a sum never goes down because a frontend is gone, or begins anew.
+type tally struct {
+	frontends map[state.FrontendKey]backend.Counts // at the last reading
+	ports     map[servicePort]*portTally
+	// series is how many ports have one, and beyond what those without have counted.
+	series int
+	beyond backend.Counts
+}
+
+type servicePort struct {
+	service state.ServiceName
+	port    string
+}
+
+type portTally struct {
+	all backend.Counts
+	// series is what counts in its series.
+	series    backend.Counts
+	hasSeries bool
+	there     bool
+}
+
+// portOf returns the name of a port, or its number if it has none.
+func portOf(p *state.Port) string {
+	for i := range p.Frontends {
+		if f := &p.Frontends[i]; p.Name == "" && f.Kind != state.NodePort {
+			return strconv.Itoa(int(f.Port))
+		}
+	}
+	return p.Name
+}
+
+// read adds what was counted since the last time.
+func (t *tally) read(services []*state.Service, counter backend.Counter) error {
+	var keys []state.FrontendKey
+	var owners []servicePort
+	for _, s := range services {
+		for i := range s.Ports {
+			p := &s.Ports[i]
+			for j := range p.Frontends {
+				keys, owners = append(keys, p.Key(&p.Frontends[j])), append(owners, servicePort{s.Name, portOf(p)})
+			}
+		}
+	}
+	counts, err := counter.Counts(keys)
+	if err != nil {
+		return err
+	}
+	if t.ports == nil {
+		t.ports = map[servicePort]*portTally{}
+	}
+	last := t.frontends
+	t.frontends = make(map[state.FrontendKey]backend.Counts, len(keys))
+	for _, p := range t.ports {
+		p.there = false
+	}
+	for i, key := range keys {
+		p := t.ports[owners[i]]
+		if p == nil {
+			p = &portTally{}
+			t.ports[owners[i]] = p
+		}
+		p.there = true
+		t.frontends[key] = counts[i]
+		t.add(p, growth(last[key], counts[i]))
+	}
+	for name, p := range t.ports {
+		if !p.there {
+			delete(t.ports, name)
+			if p.hasSeries {
+				t.series--
+			}
+		}
+	}
+	return nil
+}
+
+// add adds to a port, which gets a series with its first connection while there is room.
+func (t *tally) add(p *portTally, by backend.Counts) {
+	p.all.Add(by)
+	if !p.hasSeries && by.Connections > 0 && t.series < maxTrafficPorts {
+		p.hasSeries = true
+		t.series++
+	}
+	if p.hasSeries {
+		p.series.Add(by)
+	} else {
+		t.beyond.Add(by) // and it stays counted there
+	}
+}
+
+// growth returns how much more is counted now. A number that has gone down begins anew.
+func growth(was, is backend.Counts) backend.Counts {
+	grown := func(was, is uint64) uint64 {
+		if is < was {
+			return is
+		}
+		return is - was
+	}
+	return backend.Counts{
+		Connections: grown(was.Connections, is.Connections), Rejects: grown(was.Rejects, is.Rejects), Drops: grown(was.Drops, is.Drops),
+	}
+}
+
+// shown returns what the metrics show.
+func (t *tally) shown() *metrics.Traffic {
+	m := &metrics.Traffic{Beyond: metrics.Counts(t.beyond)}
+	for name, p := range t.ports {
+		switch {
+		case p.hasSeries:
+			m.Ports = append(m.Ports, metrics.PortTraffic{Service: name.service, Port: name.port, Counts: metrics.Counts(p.series)})
+		case p.all.Connections > 0:
+			m.LeftOut++
+		}
+	}
+	slices.SortFunc(m.Ports, func(a, b metrics.PortTraffic) int {
+		return cmp.Or(a.Service.Compare(b.Service), cmp.Compare(a.Port, b.Port))
+	})
+	return m
+}
+
+// rows returns the ports that are selected, in order: those with the most connections if they are too many, and how many are left out then.
+func (t *tally) rows(s view.Selection) (rows []view.PortTraffic, leftOut int) {
+	for name, p := range t.ports {
+		if s.Includes(name.service) {
+			rows = append(rows, view.PortTraffic{Namespace: name.service.Namespace, Service: name.service.Name, Port: name.port, Counts: view.Counts(p.all)})
+		}
+	}
+	byName := func(a, b view.PortTraffic) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Service, b.Service), cmp.Compare(a.Port, b.Port))
+	}
+	if leftOut = len(rows) - maxTrafficRows; leftOut > 0 {
+		slices.SortFunc(rows, func(a, b view.PortTraffic) int {
+			return cmp.Or(cmp.Compare(b.Connections, a.Connections), byName(a, b))
+		})
+		rows = rows[:maxTrafficRows]
+	}
+	slices.SortFunc(rows, byName)
+	return rows, max(leftOut, 0)
+}
+
+// connectionsOf sums up the connections to all ports of each Service. It is nil if none are counted.
+func connectionsOf(m *metrics.Traffic) map[state.ServiceName]uint64 {
+	if m == nil {
+		return nil
+	}
+	sums := make(map[state.ServiceName]uint64, len(m.Ports))
+	for i := range m.Ports {
+		sums[m.Ports[i].Service] += m.Ports[i].Connections
+	}
+	return sums
+}

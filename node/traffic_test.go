@@ -1,0 +1,164 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/ops/metrics"
+	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/recordtest"
+	"github.com/switchyard-net/switchyard/view"
+)
+
+// scriptedCounter has counted what a test says.
+type scriptedCounter struct {
+	counts map[state.FrontendKey]backend.Counts
+	err    error
+}
+
+func (c *scriptedCounter) Counts(keys []state.FrontendKey) ([]backend.Counts, error) {
+	counts := make([]backend.Counts, len(keys))
+	for i, key := range keys {
+		counts[i] = c.counts[key]
+	}
+	return counts, c.err
+}
+
+// keyOf is the key of the first frontend of a family of a dual-stack Service.
+func keyOf(s *state.Service, family int) state.FrontendKey {
+	return s.Ports[family].Key(&s.Ports[family].Frontends[0])
+}
+
+// TestTally: what the frontends of a port count is added up, and never goes down, though a frontend is gone, or begins anew.
+func TestTally(t *testing.T) {
+	web, db := recordtest.DualStack("web", 1, 2, 0), recordtest.DualStack("db", 2, 1, 0)
+	c := &scriptedCounter{counts: map[state.FrontendKey]backend.Counts{
+		keyOf(web, 0): {Connections: 100, Rejects: 5}, keyOf(web, 1): {Connections: 20, Drops: 1},
+	}}
+	var counted tally
+	check := func(when string, services []*state.Service, want ...metrics.PortTraffic) {
+		t.Helper()
+		if err := counted.read(services, c); err != nil {
+			t.Fatal(err)
+		}
+		got := counted.shown()
+		if fmt.Sprint(got.Ports) != fmt.Sprint(want) || got.Beyond != (metrics.Counts{}) || got.LeftOut != 0 {
+			t.Errorf("%s: %+v, want %+v", when, got, want)
+		}
+	}
+	both := []*state.Service{db, web}
+	row := func(s *state.Service, connections, rejects, drops uint64) metrics.PortTraffic {
+		return metrics.PortTraffic{Service: s.Name, Port: s.Ports[0].Name, Counts: metrics.Counts{Connections: connections, Rejects: rejects, Drops: drops}}
+	}
+	check("at first", both, row(web, 120, 5, 1))
+	check("without a connection", both, row(web, 120, 5, 1))
+	c.counts[keyOf(web, 0)] = backend.Counts{Connections: 101, Rejects: 5}
+	c.counts[keyOf(db, 1)] = backend.Counts{Connections: 3}
+	check("with more", both, row(db, 3, 0, 0), row(web, 121, 5, 1))
+	c.counts[keyOf(web, 0)] = backend.Counts{Connections: 2}
+	check("when a frontend begins anew", both, row(db, 3, 0, 0), row(web, 123, 5, 1))
+	onlyIPv4 := *web
+	onlyIPv4.Ports = web.Ports[:1]
+	check("when a frontend is gone", []*state.Service{db, &onlyIPv4}, row(db, 3, 0, 0), row(web, 123, 5, 1))
+	c.err = errors.New("injected")
+	if err := counted.read(both, c); !errors.Is(err, c.err) {
+		t.Errorf("a failed reading: %v", err)
+	}
+	c.err = nil
+	check("after a failed reading", []*state.Service{db, &onlyIPv4}, row(db, 3, 0, 0), row(web, 123, 5, 1))
+	check("when a Service is gone", []*state.Service{&onlyIPv4}, row(web, 123, 5, 1))
+}
+
+// TestTallyIsBounded: ports beyond the bound have no series, but are counted together, and one of them takes the place of a port that is gone.
+func TestTallyIsBounded(t *testing.T) {
+	c := &scriptedCounter{counts: map[state.FrontendKey]backend.Counts{}}
+	var services []*state.Service
+	for n := range maxTrafficPorts + 3 {
+		s := recordtest.Service(fmt.Sprintf("s%04d", n), recordtest.ClusterIPPort(state.IPv4, state.TCP, n, nil))
+		services = append(services, s)
+		c.counts[keyOf(s, 0)] = backend.Counts{Connections: 2, Rejects: 2}
+	}
+	c.counts[keyOf(services[0], 0)] = backend.Counts{}
+	var counted tally
+	check := func(when string, services []*state.Service, ports, leftOut int, beyond uint64) *metrics.Traffic {
+		t.Helper()
+		if err := counted.read(services, c); err != nil {
+			t.Fatal(err)
+		}
+		got := counted.shown()
+		if len(got.Ports) != ports || got.LeftOut != leftOut || got.Beyond != (metrics.Counts{Connections: beyond, Rejects: beyond}) {
+			t.Errorf("%s: %d ports, %d left out, %+v beyond; want %d, %d, %d", when, len(got.Ports), got.LeftOut, got.Beyond, ports, leftOut, beyond)
+		}
+		return got
+	}
+	check("at first", services, maxTrafficPorts, 2, 4)
+	last := services[len(services)-1]
+	c.counts[keyOf(last, 0)] = backend.Counts{Connections: 5, Rejects: 5}
+	check("with more", services, maxTrafficPorts, 2, 7)
+	check("when one is gone", services[2:], maxTrafficPorts-1, 2, 7)
+	c.counts[keyOf(last, 0)] = backend.Counts{Connections: 6, Rejects: 6}
+	got := check("when one of the others counts", services[2:], maxTrafficPorts, 1, 7)
+	if end := got.Ports[len(got.Ports)-1]; end.Service != last.Name || end.Connections != 1 {
+		t.Errorf("the last port is %+v, want the one connection since then", end)
+	}
+}
+
+// TestTallyRows: people see the ports that they select with all that these have counted, also those without a series, and without a connection; the
+// busiest if they are too many.
+func TestTallyRows(t *testing.T) {
+	c := &scriptedCounter{counts: map[state.FrontendKey]backend.Counts{}}
+	var services []*state.Service
+	for n := range maxTrafficRows + 2 {
+		s := recordtest.Service(fmt.Sprintf("s%04d", n), recordtest.ClusterIPPort(state.IPv4, state.TCP, n, nil))
+		services = append(services, s)
+		c.counts[keyOf(s, 0)] = backend.Counts{Connections: 2, Drops: 1}
+	}
+	first, second, last := services[0], services[1], services[len(services)-1]
+	c.counts[keyOf(first, 0)], c.counts[keyOf(second, 0)] = backend.Counts{}, backend.Counts{Connections: 1}
+	var counted tally
+	read := func() {
+		t.Helper()
+		if err := counted.read(services, c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	read()
+	all, leftOut := counted.rows(view.Selection{})
+	if len(all) != maxTrafficRows || leftOut != 2 || all[0].Service != services[2].Name.Name || all[len(all)-1].Service != last.Name.Name {
+		t.Errorf("of all, %d rows from %s to %s, and %d left out", len(all), all[0].Service, all[len(all)-1].Service, leftOut)
+	}
+	// The last one, which had no series at first, gets one when there is room: its connections from before are still seen.
+	services = services[2:]
+	c.counts[keyOf(last, 0)] = backend.Counts{Connections: 5, Drops: 1}
+	read()
+	services = append(services, first)
+	c.counts[keyOf(last, 0)] = backend.Counts{Connections: 7, Drops: 1}
+	read()
+	got, leftOut := counted.rows(view.Selection{Namespace: last.Name.Namespace, Names: []string{first.Name.Name, last.Name.Name}})
+	row := func(s *state.Service, counts view.Counts) view.PortTraffic {
+		return view.PortTraffic{Namespace: s.Name.Namespace, Service: s.Name.Name, Port: portOf(&s.Ports[0]), Counts: counts}
+	}
+	want := []view.PortTraffic{row(first, view.Counts{}), row(last, view.Counts{Connections: 7, Drops: 1})}
+	if fmt.Sprint(got) != fmt.Sprint(want) || leftOut != 0 {
+		t.Errorf("two by name: %+v, %d left out; want %+v", got, leftOut, want)
+	}
+	if rows, leftOut := counted.rows(view.Selection{Namespace: "other"}); len(rows) != 0 || leftOut != 0 {
+		t.Errorf("of another namespace, %d rows, %d left out", len(rows), leftOut)
+	}
+}
+
+// TestConnectionsOf: the page has the connections to a Service, whichever its port.
+func TestConnectionsOf(t *testing.T) {
+	web, db := state.ServiceName{Namespace: "shop", Name: "web"}, state.ServiceName{Namespace: "shop", Name: "db"}
+	got := connectionsOf(&metrics.Traffic{Ports: []metrics.PortTraffic{
+		{Service: db, Port: "pg", Counts: metrics.Counts{Connections: 1}}, {Service: web, Port: "http", Counts: metrics.Counts{Connections: 2}}, {Service: web, Port: "https", Counts: metrics.Counts{Connections: 3}},
+	}})
+	if len(got) != 2 || got[db] != 1 || got[web] != 5 {
+		t.Errorf("connections are %v", got)
+	}
+	if got := connectionsOf(nil); got != nil {
+		t.Errorf("where nothing is counted, connections are %v", got)
+	}
+}
