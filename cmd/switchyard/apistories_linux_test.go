@@ -22,6 +22,12 @@ func TestAPIStories(t *testing.T) { tellStories(t, "testdata/api") }
 // TestRunStories does the same with run, whose stories have a kernel for themselves.
 func TestRunStories(t *testing.T) { tellStories(t, "testdata/run") }
 
+// TestProofStories asks proxies what the kernel holds, in one story, which has a kernel for itself; it is in testdata/proof.
+func TestProofStories(t *testing.T) { tellStories(t, "testdata/proof") }
+
+// TestAdminStories asks running processes through their admin API; testdata/admin has one story a file.
+func TestAdminStories(t *testing.T) { runStories(t, "testdata/admin") }
+
 // tellStories runs the stories of a directory. They have these commands beside those of testscript:
 //
 //	start NAME ARG...   starts switchyard in the background
@@ -29,15 +35,20 @@ func TestRunStories(t *testing.T) { tellStories(t, "testdata/run") }
 //	count NAME TEXT N   expects that it has said a text N times
 //	end NAME [kill]     ends it in order, or at once
 //	certs               makes ca.crt, and NAME.crt and NAME.key for the server, the nodes node-a and node-b, and a user
+//	waitfor FILE       waits until there is a file
 //	mode FILE MODE      expects a file's type and permissions
 //	ask URL TEXT...     waits until what answers at a URL says all texts
 //	rules TEXT          waits until the rules of the kernel, as nft lists them, have a text
 //	endpoint ADDR       accepts connections at an address and port until the end of the story
 //	[!] reaches ADDR    waits until an address and port can be connected to, or expects that it cannot
 func tellStories(t *testing.T, dir string) {
-	if !inNamespace(t) {
-		return
+	if inNamespace(t) {
+		runStories(t, dir)
 	}
+}
+
+// runStories is tellStories for stories that need no network of their own.
+func runStories(t *testing.T, dir string) {
 	testscript.Run(t, testscript.Params{
 		Dir: dir,
 		Setup: func(env *testscript.Env) error {
@@ -47,7 +58,7 @@ func tellStories(t *testing.T, dir string) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"start": startInStory, "await": awaitInStory, "count": countInStory, "end": endInStory,
 			"certs": makeCerts, "mode": modeInStory, "ask": askInStory, "rules": rulesInStory,
-			"endpoint": endpointInStory, "reaches": reachesInStory,
+			"waitfor": waitforInStory, "endpoint": endpointInStory, "reaches": reachesInStory,
 		},
 	})
 }
@@ -104,6 +115,16 @@ func endInStory(ts *testscript.TestScript, _ bool, args []string) {
 	if code := p.cmd.ProcessState.ExitCode(); code != exitOK {
 		ts.Fatalf("%s ended with exit code %d:\n%s", args[0], code, p.log.all())
 	}
+}
+
+func waitforInStory(ts *testscript.TestScript, _ bool, args []string) {
+	for range 400 {
+		if _, err := os.Lstat(ts.MkAbs(args[0])); err == nil {
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	ts.Fatalf("there never was %s", args[0])
 }
 
 func modeInStory(ts *testscript.TestScript, _ bool, args []string) {

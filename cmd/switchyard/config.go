@@ -150,6 +150,22 @@ func namesOf(files []configfile.File) string {
 	return strings.Join(names, ", ")
 }
 
+// configOf returns what files say, or what a command goes by that is given none.
+func configOf(cmd *cobra.Command, names fileNames) (*config.Config, error) {
+	if len(names) == 0 {
+		return flagConfig(), nil
+	}
+	files, err := readFiles(standardInput(cmd), names...)
+	if err != nil {
+		return nil, err
+	}
+	c, _, err := configfile.LoadFiles(files, readOptions)
+	if err != nil {
+		return nil, invalid(files, err)
+	}
+	return c, nil
+}
+
 func invalid(files []configfile.File, err error) error {
 	return fmt.Errorf("%s is not a valid configuration:\n%w", namesOf(files), err)
 }

@@ -1,11 +1,9 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 
@@ -13,10 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/switchyard-net/switchyard/config"
-	"github.com/switchyard-net/switchyard/config/configfile"
 	"github.com/switchyard-net/switchyard/explain"
-	"github.com/switchyard-net/switchyard/node"
-	"github.com/switchyard-net/switchyard/store"
 )
 
 // Exit codes of 'switchyard explain' for connections that are not forwarded.
@@ -36,6 +31,7 @@ type explainOptions struct {
 	output     string
 	all        bool
 	routing    routingFlags
+	socket     adminSocket
 	flags      *pflag.FlagSet
 }
 
@@ -51,14 +47,17 @@ or not, whose address the server sees, and how answers come back. It needs no ri
 FROM is pod/NAMESPACE/NAME, node, outside or an IP address. TO is svc/NAMESPACE/NAME[:PORT], PORT
 being a name or a number, or IP:PORT[/PROTOCOL].
 
-The objects come from manifests (--source, also - for standard input) or from an API server. Of a
+Beside a running proxy, it is that which answers, through its admin API (--socket), by its own objects
+and configuration. With --source or --kubeconfig, and where no process serves that socket, the
+objects come from manifests (--source, also - for standard input) or from an API server. Of a
 cluster, Services, EndpointSlices, Nodes, Namespaces and Pods are needed. The flags about routing, or
 the configuration file, must be those of the node's proxy.
 
 The exit code is 0 if the connection is forwarded, 3 if it is rejected, 4 if it is dropped, and 5 if the
 service proxy does nothing with it; 1 if there is no answer, and 2 for mistakes in the command line. Of
 several ports, it is the highest.`,
-		Example: `  switchyard explain pod/shop/cart-0 svc/shop/db --kubeconfig ~/.kube/config --cluster-cidr 10.244.0.0/16
+		Example: `  switchyard explain 10.244.1.5 svc/shop/db
+  switchyard explain pod/shop/cart-0 svc/shop/db --kubeconfig ~/.kube/config --cluster-cidr 10.244.0.0/16
   switchyard explain outside 203.0.113.10:443 --kubeconfig ~/.kube/config --node node-a
   kubectl get services,endpointslices,nodes,namespaces,pods -A -o yaml | switchyard explain node svc/shop/db:5432 --source - --node node-a`,
 		Args: cobra.ExactArgs(2),
@@ -75,6 +74,7 @@ several ports, it is the highest.`,
 	f.Var(&o.files, "config", "configuration file of the node's proxy, as for 'switchyard run'; flags about routing override it")
 	f.StringVarP(&o.output, "output", "o", "text", "text or json")
 	f.BoolVar(&o.all, "all", false, "list all endpoints, however many there are")
+	o.socket.register(f)
 	o.routing.register(f, "")
 	return cmd
 }
@@ -84,6 +84,9 @@ func (o *explainOptions) run(cmd *cobra.Command, fromText, toText string) error 
 	to, toErr := explain.ParseTo(toText)
 	if err := errors.Join(err, toErr, o.check()); err != nil {
 		return &usageError{cmd.CommandPath(), err}
+	}
+	if o.asksProcess() {
+		return o.askProcess(cmd, fromText, toText)
 	}
 	c, err := o.config(cmd)
 	if err != nil {
@@ -103,48 +106,79 @@ func (o *explainOptions) run(cmd *cobra.Command, fromText, toText string) error 
 	if o.source == "" {
 		objects.only(name)
 	}
-	s := store.New(store.Options{Brain: node.BrainConfig(c, name), Budgets: store.Budgets{
-		PerNamespace: c.Services.MaxEntriesPerNamespace, PerNode: c.Services.MaxEntriesPerNode,
-	}})
+	s := objects.store(c, name)
 	defer s.Close()
-	sink := s.Source("objects")
-	sink.Update(objects.objects, nil)
-	sink.Complete()
 	answers, err := explain.New(explain.Options{Store: s, Workloads: objects.workloads}).Ask(from, to)
 	if err != nil {
 		return err
 	}
+	return o.report(cmd, answers)
+}
+
+// report prints answers, and returns their exit code.
+func (o *explainOptions) report(cmd *cobra.Command, answers []*explain.Answer) error {
 	if err := o.print(cmd.OutOrStdout(), answers); err != nil {
 		return err
 	}
 	return verdictCode(answers)
 }
 
+// asksProcess reports whether a running process answers: one is named, or there is one and nothing else is named.
+func (o *explainOptions) asksProcess() bool {
+	return o.flags.Changed("socket") || o.source == "" && o.kubeconfig == "" && o.master == "" && len(o.files) == 0 && o.socket.exists()
+}
+
+// beforeProcess are the flags that mean something to a running process.
+var beforeProcess = []string{"socket", "node", "output", "all"}
+
+// askProcess has a running process answer.
+func (o *explainOptions) askProcess(cmd *cobra.Command, from, to string) error {
+	var others []string
+	o.flags.Visit(func(f *pflag.Flag) {
+		if !slices.Contains(beforeProcess, f.Name) {
+			others = append(others, "--"+f.Name)
+		}
+	})
+	if len(others) > 0 {
+		return &usageError{cmd.CommandPath(), fmt.Errorf("%s: the process at %s answers, by its own objects and configuration: leave that out, or name objects with --source or --kubeconfig",
+			strings.Join(others, ", "), o.socket.path())}
+	}
+	client, err := o.socket.dial()
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	answers, err := client.ask(cmd.Context(), from, to)
+	if err != nil {
+		return err
+	}
+	if o.node != "" && len(answers) > 0 && answers[0].Node != o.node {
+		return fmt.Errorf("--node: the process at %s is that of node %s: ask on node %s, or name objects with --source or --kubeconfig", o.socket.path(), answers[0].Node, o.node)
+	}
+	return o.report(cmd, answers)
+}
+
 // check finds flags that contradict each other, or that cannot be used.
 func (o *explainOptions) check() error {
 	switch {
+	case o.flags.Changed("socket") && (o.source != "" || o.kubeconfig != "" || o.master != "" || len(o.files) > 0):
+		return errors.New("--socket and --source, --kubeconfig, --master or --config exclude each other: a running process has objects and a configuration of its own; leave out all but one")
 	case o.output != "text" && o.output != "json":
 		return fmt.Errorf("--output: %q is neither text nor json", o.output)
 	case o.source != "" && (o.kubeconfig != "" || o.master != ""):
 		return errors.New("--source and --kubeconfig or --master exclude each other: objects come from one place; leave out all but one")
 	}
-	return o.routing.check()
+	return errors.Join(o.socket.check(), o.routing.check())
 }
 
 // config is that of the node's proxy, by the file and the flags.
 func (o *explainOptions) config(cmd *cobra.Command) (*config.Config, error) {
-	c := flagConfig()
-	if len(o.files) > 0 {
-		if o.source == stdinName && fromStdin(o.files) {
-			return nil, &usageError{cmd.CommandPath(), fmt.Errorf("--source and --config both name standard input (%s), which can be read once: leave one out", stdinName)}
-		}
-		files, err := readFiles(standardInput(cmd), o.files...)
-		if err != nil {
-			return nil, err
-		}
-		if c, _, err = configfile.LoadFiles(files, readOptions); err != nil {
-			return nil, invalid(files, err)
-		}
+	if o.source == stdinName && fromStdin(o.files) {
+		return nil, &usageError{cmd.CommandPath(), fmt.Errorf("--source and --config both name standard input (%s), which can be read once: leave one out", stdinName)}
+	}
+	c, err := configOf(cmd, o.files)
+	if err != nil {
+		return nil, err
 	}
 	o.routing.set(c, func(flag string) bool { return len(o.files) == 0 || o.flags.Changed(flag) })
 	if o.node != "" {
@@ -166,12 +200,9 @@ func (o *explainOptions) objects(cmd *cobra.Command, c *config.Config, from expl
 
 func (o *explainOptions) print(w io.Writer, answers []*explain.Answer) error {
 	if o.output == "json" {
-		e := json.NewEncoder(w)
-		e.SetIndent("", "  ")
-		e.SetEscapeHTML(false)
-		return e.Encode(answers)
+		return writeJSON(w, answers)
 	}
-	style := explain.Style{Colour: isTerminal(w) && os.Getenv("NO_COLOR") == "", All: o.all}
+	style := explain.Style{Colour: hasColour(w), All: o.all}
 	for i, a := range answers {
 		if i > 0 {
 			fmt.Fprintln(w)
@@ -181,15 +212,6 @@ func (o *explainOptions) print(w io.Writer, answers []*explain.Answer) error {
 		}
 	}
 	return nil
-}
-
-func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
 // verdictCode returns the exit code as an error, nil if all connections are forwarded.

@@ -20,8 +20,10 @@ import (
 	"github.com/switchyard-net/switchyard/internal/manifest"
 	"github.com/switchyard-net/switchyard/kubeconv"
 	"github.com/switchyard-net/switchyard/model"
+	"github.com/switchyard-net/switchyard/node"
 	"github.com/switchyard-net/switchyard/source/kube"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/store"
 )
 
 // clusterObjects are what 'switchyard explain' answers from.
@@ -35,6 +37,15 @@ type clusterObjects struct {
 
 func newClusterObjects() *clusterObjects {
 	return &clusterObjects{known: map[model.Ref]bool{}, workloads: explain.Workloads{Services: map[state.ServiceName]explain.ServiceInfo{}}}
+}
+
+// store returns what the node with a name makes of the objects. It is to be closed.
+func (c *clusterObjects) store(conf *config.Config, name string) *store.Store {
+	s := store.New(store.Options{Brain: node.BrainConfig(conf, name), Budgets: node.Budgets(conf)})
+	sink := s.Source("objects")
+	sink.Update(c.objects, nil)
+	sink.Complete()
+	return s
 }
 
 // maxSource is how many bytes of manifests standard input may have.

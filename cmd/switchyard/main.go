@@ -65,7 +65,11 @@ and shows who answers whom.`,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
-	root.AddCommand(newRunCommand(), newProxyCommand(), newServeCommand(), newApplyCommand(), newExplainCommand(), newLabCommand(), newBenchCommand(), newCleanupCommand(), newConfigCommand(), newVersionCommand())
+	root.AddCommand(
+		newRunCommand(), newProxyCommand(), newServeCommand(), newApplyCommand(),
+		newGetCommand(), newExplainCommand(), newKubectlCommand(),
+		newLabCommand(), newBenchCommand(), newCleanupCommand(), newConfigCommand(), newVersionCommand(),
+	)
 	asUsage(root)
 	return root
 }

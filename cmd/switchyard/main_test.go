@@ -9,7 +9,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"switchyard": program, "kube-proxy": program})
+	testscript.Main(m, map[string]func(){"switchyard": program, "kube-proxy": program, kubectlName: program})
 }
 
 // program is the program, beginning with the limits that a test sets.

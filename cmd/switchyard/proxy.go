@@ -20,11 +20,14 @@ import (
 // kubeProxyName is the name under which the program takes kube-proxy's command line.
 const kubeProxyName = "kube-proxy"
 
-// proxyArgs returns the arguments for the root command: if the program is called by kube-proxy's name, those of 'proxy'.
+// proxyArgs returns the arguments for the root command: if the program is called by kube-proxy's name, those of 'proxy', and if it is called
+// as a plugin of kubectl, those of 'kubectl'.
 func proxyArgs(args []string) []string {
 	switch strings.TrimSuffix(filepath.Base(args[0]), ".exe") {
 	case kubeProxyName:
 		return append([]string{"proxy"}, args[1:]...)
+	case kubectlName:
+		return append([]string{"kubectl"}, args[1:]...)
 	}
 	return args[1:]
 }

@@ -1,0 +1,275 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/switchyard-net/switchyard/internal/adminconv"
+	adminv1 "github.com/switchyard-net/switchyard/internal/proto/admin/v1"
+)
+
+// getOptions are the flags of 'switchyard get'.
+type getOptions struct {
+	socket    adminSocket
+	namespace string
+	all       bool
+	output    string
+	watch     bool
+	limit     int
+}
+
+func newGetCommand() *cobra.Command {
+	var o getOptions
+	cmd := &cobra.Command{
+		Use:   "get",
+		Short: "Show the Services, endpoints and Node of a running process, or its status",
+		Long: `Get asks the process that routes on this node, through its admin API: the socket that it serves for
+root and its own user (--admin-bind-address). It changes nothing.
+
+Endpoints are those that get new connections of pods and processes of this node, of all that there
+are, with the reasons of the others in the words of 'switchyard explain'.`,
+		Example: `  switchyard get status
+  switchyard get services -A
+  switchyard get services -n shop 'cart*' --watch
+  switchyard get endpoints -n shop db -o json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	f := cmd.PersistentFlags()
+	o.socket.register(f)
+	f.StringVarP(&o.output, "output", "o", "", "wide, json or yaml")
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"wide", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp))
+	for _, k := range getKinds {
+		cmd.AddCommand(o.rowsCommand(k))
+	}
+	status := &cobra.Command{
+		Use: "status", Short: "Show how the process is doing", Args: cobra.NoArgs,
+		Long: `Status shows the dataplane, how far it is, and all that is not as it should be. The exit code is 1 if
+the dataplane does not keep up, or something makes the node unhealthy.`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.status(cmd) },
+	}
+	cmd.AddCommand(status)
+	return cmd
+}
+
+// rowsCommand returns the command for the rows of a kind.
+func (o *getOptions) rowsCommand(k getKind) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: k.name + " [NAME...]", Aliases: k.aliases, Short: "Show " + k.what,
+		Long: fmt.Sprintf(`Show %s.
+
+NAME may be a pattern: * stands for any characters, ? for one, [a-z] for one of several.`, k.what),
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, names []string) error { return o.rows(cmd, k, names) },
+		ValidArgsFunction: func(cmd *cobra.Command, names []string, start string) ([]string, cobra.ShellCompDirective) {
+			return o.complete(cmd.Context(), k, names, start), cobra.ShellCompDirectiveNoFileComp
+		},
+	}
+	f := cmd.Flags()
+	f.BoolVarP(&o.watch, "watch", "w", false, "go on with what changes, until it is interrupted; of 1,000 rows at most")
+	f.IntVar(&o.limit, "limit", 0, "how many rows to show at most; 0 for all")
+	if k.namespaced {
+		f.StringVarP(&o.namespace, "namespace", "n", corev1.NamespaceDefault, "namespace of the Services")
+		f.BoolVarP(&o.all, "all-namespaces", "A", false, "show those of all namespaces")
+	}
+	return cmd
+}
+
+// check finds flags that cannot be used.
+func (o *getOptions) check() error {
+	if !slices.Contains([]string{"", "wide", "json", "yaml"}, o.output) {
+		return fmt.Errorf("--output: %q is none of wide, json and yaml", o.output)
+	}
+	switch {
+	case o.limit < 0:
+		return fmt.Errorf("--limit: %d is negative; give a number of rows, or 0 for all", o.limit)
+	case o.limit > 0 && o.watch:
+		return errors.New("--limit and --watch exclude each other: name fewer rows to watch")
+	}
+	return o.socket.check()
+}
+
+func (o *getOptions) selection(k getKind, names []string) *adminv1.Selection {
+	s := &adminv1.Selection{Kind: k.kind, Names: names}
+	if k.namespaced && !o.all {
+		s.Namespace = o.namespace
+	}
+	return s
+}
+
+// complete returns the names that begin as one does.
+func (o *getOptions) complete(ctx context.Context, k getKind, names []string, start string) (found []string) {
+	if o.check() != nil || strings.ContainsAny(start, `*?[\`) {
+		return nil
+	}
+	client, err := o.socket.dial()
+	if err != nil {
+		return nil
+	}
+	defer client.Close()
+	k = getKinds[k.completedBy]
+	_, err = client.list(ctx, o.selection(k, []string{start + "*"}), 1000, func(m *adminv1.Row) error {
+		_, name, isService := strings.Cut(m.GetKey(), "/")
+		if !isService {
+			name = m.GetKey()
+		}
+		if !slices.Contains(names, name) {
+			found = append(found, name)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil
+	}
+	return found
+}
+
+// dial checks the flags, and connects to the process.
+func (o *getOptions) dial(cmd *cobra.Command) (*adminClient, error) {
+	if err := o.check(); err != nil {
+		return nil, &usageError{cmd.CommandPath(), err}
+	}
+	return o.socket.dial()
+}
+
+func (o *getOptions) rows(cmd *cobra.Command, k getKind, names []string) error {
+	client, err := o.dial(cmd)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	selection, out := o.selection(k, names), cmd.OutOrStdout()
+	if o.watch {
+		return o.follow(cmd.Context(), client, k, selection, out)
+	}
+	var rows []any
+	more, err := client.list(cmd.Context(), selection, o.limit, func(m *adminv1.Row) error {
+		row, err := rowOf(m)
+		rows = append(rows, row)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if o.output == "json" || o.output == "yaml" {
+		return writeValue(out, o.output, append([]any{}, rows...))
+	}
+	if more {
+		defer fmt.Fprintf(cmd.ErrOrStderr(), "switchyard: more rows are left out: --limit %d\n", o.limit)
+	}
+	if len(rows) == 0 {
+		fmt.Fprintf(cmd.ErrOrStderr(), "switchyard: there are none%s\n", map[bool]string{true: " in namespace " + o.namespace + "; -A shows those of all"}[k.namespaced && !o.all])
+		return nil
+	}
+	t := o.table(k)
+	for _, row := range rows {
+		t.add(k.cells(row, o.output == "wide"))
+	}
+	return t.write(out)
+}
+
+// follow prints rows and what changes about them.
+func (o *getOptions) follow(ctx context.Context, client *adminClient, k getKind, selection *adminv1.Selection, out io.Writer) error {
+	stream, err := client.Watch(ctx, &adminv1.WatchRequest{Selection: selection})
+	if err != nil {
+		return client.failed(err)
+	}
+	t := o.table(k)
+	for {
+		m, err := stream.Recv()
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil // interrupted
+			}
+			return client.failed(err)
+		}
+		changes := changes{Set: []any{}, Deleted: m.GetDeleted()}
+		for _, r := range m.GetSet() {
+			row, err := rowOf(r)
+			if err != nil {
+				return err
+			}
+			changes.Set = append(changes.Set, row)
+			t.add(k.cells(row, o.output == "wide"))
+		}
+		if o.output == "json" || o.output == "yaml" {
+			err = writeValue(out, o.output, changes)
+		} else {
+			for _, key := range m.GetDeleted() {
+				t.note(key + " is gone")
+			}
+			err = t.write(out)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// changes are what -o json and yaml print for each step of --watch.
+type changes struct {
+	Set     []any    `json:"set"`
+	Deleted []string `json:"deleted,omitempty"`
+}
+
+// rowOf returns the row of a message, as package view has it.
+func rowOf(m *adminv1.Row) (any, error) {
+	switch {
+	case m.GetService() != nil:
+		return adminconv.ToService(m.GetService())
+	case m.GetEndpoint() != nil:
+		return adminconv.ToEndpoint(m.GetEndpoint())
+	case m.GetNode() != nil:
+		return adminconv.ToNode(m.GetNode())
+	}
+	return nil, fmt.Errorf("row %q is of a kind that this version does not know: use the version of the running process", m.GetKey())
+}
+
+func (o *getOptions) status(cmd *cobra.Command) error {
+	client, err := o.dial(cmd)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	m, err := client.GetStatus(cmd.Context(), &adminv1.GetStatusRequest{})
+	if err != nil {
+		return client.failed(err)
+	}
+	s, out := adminconv.ToStatus(m.GetStatus()), cmd.OutOrStdout()
+	if o.output == "json" || o.output == "yaml" {
+		err = writeValue(out, o.output, s)
+	} else {
+		err = writeStatus(out, s)
+	}
+	if err != nil {
+		return err
+	}
+	if unwell(s) {
+		return exitCode(exitError)
+	}
+	return nil
+}
+
+// writeValue prints a value for programs.
+func writeValue(w io.Writer, format string, v any) error {
+	if format == "json" {
+		return writeJSON(w, v)
+	}
+	text, err := asYAML(v)
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(text)
+	return err
+}
+
+// orNone shows what is missing as kubectl does.
+func orNone(text string) string { return cmp.Or(text, "<none>") }
