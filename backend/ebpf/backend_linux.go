@@ -3,6 +3,7 @@ package ebpf
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -82,6 +83,20 @@ func New(base backend.Backend, o Options) (*Backend, error) {
 	b.running.Go(func() { b.watch(ctx) })
 	b.running.Go(func() { b.search.run(ctx) })
 	return b, nil
+}
+
+// Available returns why hooks with these options cannot be attached in the calling thread's network namespace. It has the kernel check
+// the programs, and attaches nothing.
+func Available(o Options) error {
+	cookie, err := NamespaceCookie()
+	if err != nil {
+		return fmt.Errorf("ebpf: %w", err)
+	}
+	h, err := newHooks(&o, cookie, maps.Needs{}, nil)
+	if err != nil {
+		return fmt.Errorf("ebpf: %w", err)
+	}
+	return h.discard()
 }
 
 // watch hands on what disturbs the base, and changes of the node's addresses.

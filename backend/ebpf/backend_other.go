@@ -20,6 +20,9 @@ type Backend struct{ backend.Backend }
 // New fails: hooks need Linux.
 func New(backend.Backend, Options) (*Backend, error) { return nil, errUnsupported }
 
+// Available fails: hooks need Linux.
+func Available(Options) error { return errUnsupported }
+
 // Close does nothing.
 func (*Backend) Close() error { return nil }
 

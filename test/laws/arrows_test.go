@@ -101,6 +101,7 @@ var arrows = []arrow{
 	{"internal/kernel/ipvs", nil},
 	{"ops/nodesetup", []string{"kernel/conntrack", "state"}},
 	{"internal/kernel/leftovers", []string{"internal/kernel/nft"}},
+	{"internal/doctor", []string{"internal/kernel/leftovers", "internal/kernel/nft"}},
 	{"internal/resident", nil},
 	{"ops/healthz", []string{"state", "backend"}},
 	{"ops/servicehealth", []string{"state", "internal/connlimit", "internal/httpserver"}},

@@ -56,6 +56,10 @@
 // matters only where the policy of the chain FORWARD is DROP and no other rule accepts them, as kube-proxy's own nftables mode
 // requires as well.
 //
+// # To look only
+//
+// [Find] reports what Remove would remove, and changes nothing. A kube-proxy that still runs has the same in the kernel.
+//
 // # How long
 //
 // Each part goes when no kube-proxy that one migrates from can leave it any more: docs/adr/0021-kube-proxy-leftovers.md.

@@ -29,7 +29,7 @@ func isProxySet(name string) bool {
 	})
 }
 
-func sweepIPSets(ctx context.Context) ([]Item, error) {
+func sweepIPSets(ctx context.Context, do action) ([]Item, error) {
 	names, err := listIPSets()
 	if noSuchFeature(err) {
 		return nil, nil
@@ -40,6 +40,9 @@ func sweepIPSets(ctx context.Context) ([]Item, error) {
 	names = slices.DeleteFunc(names, func(name string) bool { return !isProxySet(name) })
 	var errs []error
 	names = slices.DeleteFunc(names, func(name string) bool {
+		if do == find {
+			return false
+		}
 		// nf_tables lets go of the sets that rules refer to some time after the rules are gone.
 		err := retry(ctx, func() error { return destroyIPSet(name) }, nl.IPSetError(nl.IPSET_ERR_BUSY))
 		if errors.Is(err, unix.ENOENT) {

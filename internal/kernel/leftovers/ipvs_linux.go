@@ -47,7 +47,7 @@ func realIPVS() *ipvs {
 
 // sweep looks for IPVS only if there is kube-proxy's device: others use IPVS too, and to ask for it loads its kernel module. The
 // device goes last, so that a sweep that was broken off is taken up again.
-func (k *ipvs) sweep(context.Context) ([]Item, error) {
+func (k *ipvs) sweep(_ context.Context, do action) ([]Item, error) {
 	link, err := k.link(proxyDevice)
 	if _, absent := errors.AsType[netlink.LinkNotFoundError](err); absent || errors.Is(err, unix.ENODEV) {
 		return nil, nil
@@ -58,9 +58,12 @@ func (k *ipvs) sweep(context.Context) ([]Item, error) {
 	if link.Type() != "dummy" {
 		return nil, nil // somebody else's, by the same name
 	}
-	items, err := k.servers()
+	items, err := k.servers(do)
 	if err != nil {
 		return items, fmt.Errorf("IPVS virtual servers: %w", err)
+	}
+	if do == find {
+		return append(items, Item{Devices, "the kernel", []string{proxyDevice}}), nil
 	}
 	if err := k.delLink(link); err != nil && !errors.Is(err, unix.ENODEV) {
 		return items, fmt.Errorf("deleting device %s: %w", proxyDevice, err)
@@ -68,7 +71,7 @@ func (k *ipvs) sweep(context.Context) ([]Item, error) {
 	return append(items, Item{Devices, "the kernel", []string{proxyDevice}}), nil
 }
 
-func (k *ipvs) servers() ([]Item, error) {
+func (k *ipvs) servers(do action) ([]Item, error) {
 	family, err := k.family("IPVS")
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, os.ErrNotExist) {
 		return nil, nil
@@ -103,6 +106,10 @@ func (k *ipvs) servers() ([]Item, error) {
 	}
 	if len(names) == 0 {
 		return nil, nil
+	}
+	if do == find {
+		slices.Sort(names)
+		return []Item{{VirtualServers, "IPVS", names}}, nil
 	}
 	if len(left) == len(msgs) {
 		if _, err := request(ipvsFlush, unix.NLM_F_ACK, nil); err != nil {

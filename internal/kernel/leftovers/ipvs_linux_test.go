@@ -172,7 +172,14 @@ func TestIPVS(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			k := tt.kernel.ipvs()
-			items, err := k.sweep(t.Context())
+			if found, err := k.sweep(t.Context(), find); err == nil && tt.err == nil && text(found) != tt.remove {
+				t.Errorf("found %s, want %s", text(found), tt.remove)
+			}
+			if calls := strings.Join(tt.kernel.calls, ", "); strings.Contains(calls, "delete") || strings.Contains(calls, "flush") {
+				t.Errorf("to look changes the kernel: %s", calls)
+			}
+			tt.kernel.calls = nil
+			items, err := k.sweep(t.Context(), remove)
 			if text(items) != tt.remove || !errors.Is(err, tt.err) {
 				t.Errorf("removed %s(%v), want %s(%v)", text(items), err, tt.remove, tt.err)
 			}
@@ -184,7 +191,7 @@ func TestIPVS(t *testing.T) {
 			}
 			tt.kernel.errs = nil
 			tt.kernel.device = nil
-			if again, err := k.sweep(t.Context()); again != nil || err != nil {
+			if again, err := k.sweep(t.Context(), remove); again != nil || err != nil {
 				t.Errorf("the second time: removed %v (%v)", again, err)
 			}
 		})
@@ -215,11 +222,11 @@ func TestTruncatedServer(t *testing.T) {
 func TestFailuresDoNotStopTheRest(t *testing.T) {
 	errs := []error{errors.New("first"), errors.New("third")}
 	part := func(name string, err error) sweep {
-		return func(context.Context) ([]Item, error) {
+		return func(context.Context, action) ([]Item, error) {
 			return []Item{{Tables, "nftables", []string{name}}}, err
 		}
 	}
-	items, err := run(t.Context(), []sweep{part("a", errs[0]), part("b", nil), part("c", errs[1])})
+	items, err := run(t.Context(), []sweep{part("a", errs[0]), part("b", nil), part("c", errs[1])}, remove)
 	if want := "1 table in nftables: a; 1 table in nftables: b; 1 table in nftables: c; "; text(items) != want {
 		t.Errorf("items %s, want %s", text(items), want)
 	}

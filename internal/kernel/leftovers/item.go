@@ -24,7 +24,7 @@ const (
 	IPSets Kind = "ipset"
 )
 
-// Item is what was removed, of one kind in one place.
+// Item is what was found or removed, of one kind in one place.
 type Item struct {
 	Kind Kind
 	// Place is where it is, such as "table ip nat of iptables-nft".

@@ -7,9 +7,17 @@ import (
 	"time"
 )
 
-// A sweep removes what there is of one kind of leftovers. It returns what it removed, also beside an error. What the kernel does
+// A sweep removes what there is of one kind of leftovers, or only finds it. It returns that, also beside an error. What the kernel does
 // not have has no leftovers, and is no error.
-type sweep func(ctx context.Context) ([]Item, error)
+type sweep func(ctx context.Context, do action) ([]Item, error)
+
+// action is what a sweep does.
+type action bool
+
+const (
+	find   action = false // changes nothing, and takes no lock
+	remove action = true
+)
 
 // sweeps are in the order of removal: IP sets cannot go before the rules that refer to them.
 func sweeps() []sweep {
@@ -20,17 +28,20 @@ func sweeps() []sweep {
 // CAP_NET_ADMIN, and CAP_NET_RAW where tables of iptables-legacy exist. It goes on after a failure; the error then names everything
 // that may be left. It waits for other programs that are about to change the same tables, at most for some seconds. It may be
 // repeated, and called while somebody else does the same.
-func Remove(ctx context.Context) ([]Item, error) { return run(ctx, sweeps()) }
+func Remove(ctx context.Context) ([]Item, error) { return run(ctx, sweeps(), remove) }
 
-func run(ctx context.Context, sweeps []sweep) ([]Item, error) {
+// Find returns what [Remove] would remove, and changes nothing. A kube-proxy that runs has the same.
+func Find(ctx context.Context) ([]Item, error) { return run(ctx, sweeps(), find) }
+
+func run(ctx context.Context, sweeps []sweep, do action) ([]Item, error) {
 	var items []Item
 	var errs []error
 	for _, s := range sweeps {
 		if err := ctx.Err(); err != nil {
 			return items, errors.Join(append(errs, err)...)
 		}
-		removed, err := s(ctx)
-		items = slices.Concat(items, removed)
+		found, err := s(ctx, do)
+		items = slices.Concat(items, found)
 		errs = append(errs, err)
 	}
 	return items, errors.Join(errs...)

@@ -64,11 +64,22 @@ func (n *node) run(input string, command ...string) string {
 	return out.String()
 }
 
+// remove removes what Find finds before, which changes nothing.
 func (n *node) remove() (items []Item) {
 	n.Helper()
-	err := n.ns.Do(func() (err error) { items, err = Remove(n.Context()); return err })
+	var found []Item
+	rules := n.run("", "nft", "-a", "list", "ruleset")
+	err := n.ns.Do(func() (err error) { found, err = Find(n.Context()); return err })
 	if err != nil {
 		n.Fatal(err)
+	}
+	n.same("to look for leftovers", rules, n.run("", "nft", "-a", "list", "ruleset"))
+	err = n.ns.Do(func() (err error) { items, err = Remove(n.Context()); return err })
+	if err != nil {
+		n.Fatal(err)
+	}
+	if text(found) != text(items) {
+		n.Errorf("found %s, removed %s", text(found), text(items))
 	}
 	return items
 }

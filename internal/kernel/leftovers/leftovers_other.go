@@ -2,13 +2,10 @@
 
 package leftovers
 
-import (
-	"context"
-	"errors"
-	"fmt"
-)
+import "context"
 
-var errNotLinux = fmt.Errorf("rules that kube-proxy left: %w on this operating system", errors.ErrUnsupported)
+// Remove finds nothing: kube-proxy's Linux modes do not exist on this operating system.
+func Remove(context.Context) ([]Item, error) { return nil, nil }
 
-// Remove fails: kube-proxy's Linux modes do not exist on this operating system.
-func Remove(context.Context) ([]Item, error) { return nil, errNotLinux }
+// Find finds nothing, either.
+func Find(context.Context) ([]Item, error) { return nil, nil }

@@ -18,7 +18,7 @@ const proxyTable = "kube-proxy"
 var iptablesTables = []string{"nat", "filter", "mangle"}
 
 // sweepNFT is about iptables-nft and nftables mode.
-func sweepNFT(ctx context.Context) (items []Item, err error) {
+func sweepNFT(ctx context.Context, do action) (items []Item, err error) {
 	conn, err := nft.Dial()
 	if noSuchFeature(err) {
 		return nil, nil
@@ -30,12 +30,12 @@ func sweepNFT(ctx context.Context) (items []Item, err error) {
 	var errs []error
 	for _, f := range []nft.Family{nft.IPv4, nft.IPv6} {
 		for _, name := range iptablesTables {
-			removed, err := sweepIPTablesNFT(ctx, conn, nft.Table{Family: f, Name: name})
-			items = append(items, removed...)
+			found, err := sweepIPTablesNFT(ctx, conn, nft.Table{Family: f, Name: name}, do)
+			items = append(items, found...)
 			errs = append(errs, err)
 		}
-		removed, err := sweepProxyTable(conn, nft.Table{Family: f, Name: proxyTable})
-		items = append(items, removed...)
+		found, err := sweepProxyTable(conn, nft.Table{Family: f, Name: proxyTable}, do)
+		items = append(items, found...)
 		errs = append(errs, err)
 	}
 	return items, errors.Join(errs...)
@@ -50,7 +50,7 @@ func noSuchFeature(err error) bool {
 
 // sweepIPTablesNFT reads and edits one table in one transaction. It reads again if the transaction did not fit, because
 // somebody else was quicker.
-func sweepIPTablesNFT(ctx context.Context, conn *nft.Conn, t nft.Table) (items []Item, err error) {
+func sweepIPTablesNFT(ctx context.Context, conn *nft.Conn, t nft.Table, do action) (items []Item, err error) {
 	place := fmt.Sprintf("table %v of iptables-nft", t)
 	err = retry(ctx, func() error {
 		items = nil
@@ -62,6 +62,10 @@ func sweepIPTablesNFT(ctx context.Context, conn *nft.Conn, t nft.Table) (items [
 			return fmt.Errorf("%s: %w", place, err)
 		}
 		e := plan(nftChains(sk))
+		if do == find {
+			items = e.items(place)
+			return nil
+		}
 		if err := conn.Commit(nftBatch(t, &e)); err != nil {
 			return fmt.Errorf("%s: deleting %d chains and %d jumps of kube-proxy: %w", place, len(e.remove), len(e.jumps), err)
 		}
@@ -101,9 +105,9 @@ func nftBatch(t nft.Table, e *edit) *nft.Batch {
 	return b
 }
 
-func sweepProxyTable(conn *nft.Conn, t nft.Table) ([]Item, error) {
+func sweepProxyTable(conn *nft.Conn, t nft.Table, do action) ([]Item, error) {
 	exists, err := conn.HasTable(t)
-	if err == nil && exists {
+	if err == nil && exists && do == remove {
 		var b nft.Batch
 		b.DeleteTable(t)
 		if err = conn.Commit(&b); errors.Is(err, unix.ENOENT) {

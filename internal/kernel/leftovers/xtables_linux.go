@@ -46,7 +46,7 @@ var legacyFamilies = []legacyFamily{
 }
 
 // sweepLegacy is about iptables-legacy. It asks for no table that does not exist, because the kernel would make it.
-func sweepLegacy(ctx context.Context) ([]Item, error) {
+func sweepLegacy(ctx context.Context, do action) ([]Item, error) {
 	var items []Item
 	var errs []error
 	for _, f := range legacyFamilies {
@@ -60,8 +60,8 @@ func sweepLegacy(ctx context.Context) ([]Item, error) {
 		}
 		for name := range strings.FieldsSeq(string(names)) {
 			if slices.Contains(iptablesTables, name) {
-				removed, err := f.sweep(ctx, name)
-				items = append(items, removed...)
+				found, err := f.sweep(ctx, name, do)
+				items = append(items, found...)
 				errs = append(errs, err)
 			}
 		}
@@ -69,7 +69,7 @@ func sweepLegacy(ctx context.Context) ([]Item, error) {
 	return items, errors.Join(errs...)
 }
 
-func (f *legacyFamily) sweep(ctx context.Context, name string) (items []Item, err error) {
+func (f *legacyFamily) sweep(ctx context.Context, name string, do action) (items []Item, err error) {
 	place := fmt.Sprintf("table %s %s of iptables-legacy", f.ip, name)
 	if unsafe.Sizeof(uintptr(0)) != 8 {
 		return nil, fmt.Errorf("%s: %w on 32-bit systems; remove kube-proxy's rules with iptables-legacy", place, errors.ErrUnsupported)
@@ -83,7 +83,7 @@ func (f *legacyFamily) sweep(ctx context.Context, name string) (items []Item, er
 	// The kernel refuses to replace a table whose number of entries has changed since it was read: EAGAIN.
 	err = retry(ctx, func() error {
 		items = nil
-		e, err := s.edit(ctx, name)
+		e, err := s.edit(ctx, name, do)
 		if err != nil {
 			return fmt.Errorf("%s: %w", place, err)
 		}
@@ -99,13 +99,15 @@ type legacySocket struct {
 	f  *legacyFamily
 }
 
-// edit reads a table, and replaces it if that is needed.
-func (s legacySocket) edit(ctx context.Context, name string) (edit, error) {
-	unlock, err := lock(ctx)
-	if err != nil {
-		return edit{}, err
+// edit reads a table, and replaces it if that is needed. To find something takes no lock: the kernel hands out a table whole.
+func (s legacySocket) edit(ctx context.Context, name string, do action) (edit, error) {
+	if do == remove {
+		unlock, err := lock(ctx)
+		if err != nil {
+			return edit{}, err
+		}
+		defer unlock()
 	}
-	defer unlock()
 	t, err := s.read(name)
 	if err != nil {
 		return edit{}, fmt.Errorf("reading it: %w", err)
@@ -115,7 +117,7 @@ func (s legacySocket) edit(ctx context.Context, name string) (edit, error) {
 		return edit{}, err
 	}
 	e := plan(p.chains)
-	if e.isEmpty() {
+	if e.isEmpty() || do == find {
 		return e, nil
 	}
 	replacement, kept, err := t.without(p, &e)
