@@ -67,7 +67,7 @@ and shows who answers whom.`,
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.AddCommand(
 		newRunCommand(), newProxyCommand(), newServeCommand(), newApplyCommand(),
-		newGetCommand(), newExplainCommand(), newDoctorCommand(), newKubectlCommand(),
+		newGetCommand(), newTopCommand(), newExplainCommand(), newDoctorCommand(), newKubectlCommand(),
 		newLabCommand(), newBenchCommand(), newCleanupCommand(), newConfigCommand(), newVersionCommand(),
 	)
 	asUsage(root)

@@ -48,6 +48,7 @@ var arrows = []arrow{
 	{"internal/proto/admin/v1", nil},
 	{"internal/adminconv", []string{"brain", "view", "internal/proto/admin/v1"}},
 	{"internal/adminserver", []string{"explain", "view", "internal/adminconv", "internal/connlimit", "internal/proto/admin/v1", "client/peeruser"}},
+	{"internal/top", []string{"view"}},
 	{"internal/ui", []string{"state", "store", "explain", "view", "backend"}},
 	{"internal/protoconv", []string{"model", "state", "client/localnet/v1", "internal/proto/cluster/v1"}},
 	{"internal/connlimit", nil},
