@@ -24,6 +24,7 @@ import (
 type runOptions struct {
 	source    string
 	grace     time.Duration
+	dry       bool
 	node      string
 	routing   routingFlags
 	dataplane programmingFlags
@@ -45,8 +46,9 @@ is written in place may be half written: what it said stays until it has been le
 --source-grace. Replacing it by a rename, and deleting it, counts at once. A start while the kernel still
 routes by an earlier one waits until all manifests are good, because it does not know what
 the broken ones said; a start on an empty kernel begins with what is good.`,
-		Example: `  switchyard run --source /etc/switchyard --node node-a --cluster-cidr 10.244.0.0/16`,
-		Args:    cobra.NoArgs,
+		Example: `  switchyard run --source /etc/switchyard --node node-a --cluster-cidr 10.244.0.0/16
+  switchyard run --source my-app/ --node node-a --dry-run`,
+		Args: cobra.NoArgs,
 		PreRunE: func(cmd *cobra.Command, _ []string) error {
 			if o.source == "" {
 				return &usageError{cmd.CommandPath(), errors.New("--source is missing: name a manifest or a directory of manifests")}
@@ -55,6 +57,9 @@ the broken ones said; a start on an empty kernel begins with what is good.`,
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.dataplane.file.stdin = standardInput(cmd)
+			if o.dry {
+				return o.dryRun(cmd)
+			}
 			return o.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
@@ -62,6 +67,7 @@ the broken ones said; a start on an empty kernel begins with what is good.`,
 	f.Var((*oncePath)(&o.source), "source", "manifest or directory of manifests to read and follow (required)")
 	f.DurationVar(&o.grace, "source-grace", sourceGrace, sourceGraceUsage)
 	f.StringVar(&o.node, "node", "", "name of this node in the manifests (default: the host's name)")
+	f.BoolVar(&o.dry, "dry-run", false, "print what would be programmed, and end: 0 if nothing would be left out. Nothing is asked of the kernel; --source may be - for standard input")
 	o.routing.register(f, "")
 	o.dataplane.register(f, "of kind KubeProxyConfiguration")
 	o.dataplane.file.registerAdmin(f)
