@@ -2,6 +2,8 @@
 
 package lab
 
+import "strings"
+
 // palette colours text, or leaves it as it is.
 type palette struct{ colour bool }
 
@@ -18,6 +20,15 @@ func (p palette) good(s string) string  { return p.sgr("32", s) }
 func (p palette) warn(s string) string  { return p.sgr("33", s) }
 func (p palette) bad(s string) string   { return p.sgr("31;1", s) }
 func (p palette) quiet(s string) string { return p.sgr("35", s) }
+
+// chosen marks a line, or begins it with > where there are no colours. What has colours of its own keeps them: reversed, all bars are black.
+func (p palette) chosen(s string) string {
+	if !p.colour {
+		return ">" + strings.TrimPrefix(s, " ")
+	}
+	s = strings.ReplaceAll(s, "\x1b[", "\x1b[27;")
+	return "\x1b[7m" + strings.ReplaceAll(s, "\x1b[27;0m", "\x1b[0;7m") + "\x1b[0m"
+}
 
 // shades distinguish neighbouring servers where there are no colours.
 var (

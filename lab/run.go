@@ -8,11 +8,14 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"reflect"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 
+	tea "charm.land/bubbletea/v2"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/switchyard-net/switchyard/backend"
@@ -40,6 +43,10 @@ type Options struct {
 	Size func() (width, height int)
 	// Colour allows colours.
 	Colour bool
+	// Page is where [Live] serves a page for browsers. It is closed at the end. Default: there is none.
+	Page net.Listener
+	// Mode is what the page calls the dataplane.
+	Mode string
 	// Logger gets what the pipeline logs. Default: nothing is logged.
 	Logger *slog.Logger
 }
@@ -122,19 +129,76 @@ func (v *view) verdict(errs []error) error {
 	return nil
 }
 
-// Live shows the table again and again until ctx ends, and follows the manifests.
+// Live shows the table until ctx ends or somebody quits, and follows the manifests. Where Out is no terminal, it prints the table after
+// each change. It returns the manifests' own errors if there are any at the beginning; later ones are a part of the table.
 func Live(ctx context.Context, o Options) error {
-	scr := newScreen(o)
-	defer scr.close()
-	scr.progress("switchyard lab: reading " + o.Inputs.String())
+	if width, _ := o.Size(); width > 0 {
+		return onTerminal(ctx, o, time.After(quick))
+	}
+	return follow(ctx, o, func(message any, changed bool) {
+		if m, ok := message.(viewMsg); ok && changed {
+			fmt.Fprintln(o.Out, strings.Join(m.view.lines(palette{o.Colour}, defaultWidth), "\n"))
+		}
+	})
+}
+
+// quick is how long manifests are read before there is a screen. Errors that come at once need none, and a terminal's answers to a program that has
+// just ended would be taken for input of the shell.
+const quick = 50 * time.Millisecond
+
+// onTerminal shows the newest view in a program that people can use. It is on the screen while manifests are read, if that is not done when late fires.
+func onTerminal(ctx context.Context, o Options, late <-chan time.Time) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	screen := &live{paint: palette{o.Colour}, started: "switchyard lab: reading " + o.Inputs.String()}
+	screen.width, screen.height = o.Size()
+	program := tea.NewProgram(screen, tea.WithContext(ctx), tea.WithOutput(o.Out), tea.WithoutSignalHandler())
+	followed, begun := make(chan error, 1), make(chan struct{})
+	begin := sync.OnceFunc(func() { close(begun) })
+	go func() {
+		followed <- follow(ctx, o, func(message any, _ bool) {
+			begin()
+			program.Send(message)
+		})
+		program.Quit()
+	}()
+	select {
+	case err := <-followed:
+		return err
+	case <-begun:
+	case <-late:
+	}
+	_, err := program.Run()
+	stop()
+	if failed := <-followed; failed != nil || stopped(err) {
+		err = failed
+	}
+	for _, line := range screen.last() {
+		fmt.Fprintln(o.Out, line)
+	}
+	return err
+}
+
+// follow runs the manifests, and hands out progress, how to explain a row, and a view of each round. changed is set if the manifests have
+// changed since the view before.
+func follow(ctx context.Context, o Options, show func(message any, changed bool)) error {
+	progress := func(format string, args ...any) {
+		show(progressMsg("switchyard lab: "+fmt.Sprintf(format, args...)), false)
+	}
 	loaded := o.Inputs.Load()
+	if len(loaded.Errs) > 0 {
+		return errors.Join(loaded.Errs...)
+	}
 	pods := minicluster.Pods(loaded.Objects)
-	scr.progress("switchyard lab: starting " + count(pods, "pod"))
+	progress("making the nodes for %s", count(pods, "pod"))
 	s, err := newSession(ctx, o, pods)
 	if err != nil {
 		return err
 	}
 	defer s.close()
+	s.stage.started = func(n, of int) { progress("%d of %s started", n, count(of, "pod")) }
+	show(explainMsg(s.explain), false)
+	defer s.servePage(ctx)()
 	var last []runtime.Object
 	for ; ; loaded = o.Inputs.Load() {
 		changed := last == nil || !reflect.DeepEqual(loaded.Objects, last)
@@ -142,6 +206,7 @@ func Live(ctx context.Context, o Options) error {
 			last = loaded.Objects
 			s.problem = s.apply(ctx, loaded)
 		}
+		progress("connecting to %s", count(len(s.cluster.Services), "Service"))
 		v := s.round(ctx)
 		if err := s.failed(); err != nil {
 			return err
@@ -153,7 +218,10 @@ func Live(ctx context.Context, o Options) error {
 		if s.problem != nil {
 			v.problems = append(v.problems, s.problem)
 		}
-		scr.show(v, changed)
+		s.newest.Store(v.shown(s.servers))
+		width, _ := o.Size()
+		v.wrapped = width > 0
+		show(viewMsg{v}, changed)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -181,6 +249,8 @@ type view struct {
 	inputs   string
 	followed bool
 	results  []result
+	// page is the address of the page, empty if there is none.
+	page     string
 	services int
 	pods     int
 	revision state.Revision
@@ -212,14 +282,25 @@ func (v *view) surprises() []string {
 
 // lines draws the whole view: the table, and the notes about it.
 func (v *view) lines(p palette, width int) []string {
-	lines := []string{
-		p.bold("switchyard lab") + p.dim(fmt.Sprintf("  %s: %s, %s on two nodes; clients: a pod, the node, one outside",
-			v.inputs, count(v.services, "service"), count(v.pods, "pod"))),
-		"",
-	}
+	lines := []string{v.title(p), ""}
 	if len(v.results) > 0 {
 		lines = append(append(lines, table{p, width}.lines(groups(v.results))...), "")
 	}
+	return append(append(lines, v.notesBelow(p, width)...), v.summary(p, width)...)
+}
+
+// title says what runs, and where there is a page about it.
+func (v *view) title(p palette) string {
+	text := fmt.Sprintf("  %s: %s, %s on two nodes; clients: a pod, the node, one outside", v.inputs, count(v.services, "service"), count(v.pods, "pod"))
+	if v.page != "" {
+		text += "; page: " + v.page
+	}
+	return p.bold("switchyard lab") + p.dim(text)
+}
+
+// notesBelow are what stands between the table and the summary.
+func (v *view) notesBelow(p palette, width int) []string {
+	var lines []string
 	if len(v.names) > 0 {
 		lines = append(lines, p.dim("  NAMES WITHOUT A CLUSTER IP"))
 		for _, n := range v.names {
@@ -236,7 +317,7 @@ func (v *view) lines(p palette, width int) []string {
 	for _, text := range v.skipped {
 		lines = append(lines, v.wrap(p.dim, "· "+text, width)...)
 	}
-	return append(lines, v.summary(p, width)...)
+	return lines
 }
 
 // wrap breaks a line where it is longer than the terminal is wide, between words as far as it can.
@@ -277,10 +358,11 @@ func (v *view) summary(p palette, width int) []string {
 	for i := range v.results {
 		bad += min(len(v.results[i].surprises), 1)
 	}
+	made := fmt.Sprintf(" (%s in %.1fs%s)", count(v.calls, "connection"), v.took.Seconds(), v.byHooks())
 	if bad > 0 {
-		return append(lines, p.bad(fmt.Sprintf("✗ %d of %d paths are not as they must be", bad, len(v.results))))
+		return append(lines, p.bad(fmt.Sprintf("✗ %d of %d paths are not as they must be", bad, len(v.results)))+made)
 	}
-	return append(lines, p.good("✓")+fmt.Sprintf(" all %d paths are as they must be (%s in %.1fs%s)", len(v.results), count(v.calls, "connection"), v.took.Seconds(), v.byHooks()))
+	return append(lines, p.good("✓")+fmt.Sprintf(" all %d paths are as they must be", len(v.results))+made)
 }
 
 // byHooks returns what hooks at sockets did in the round.

@@ -3,17 +3,23 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/brain"
+	"github.com/switchyard-net/switchyard/explain"
+	"github.com/switchyard-net/switchyard/internal/manifest"
+	"github.com/switchyard-net/switchyard/internal/ui"
 	"github.com/switchyard-net/switchyard/kubeconv"
 	"github.com/switchyard-net/switchyard/lab/inputs"
 	"github.com/switchyard-net/switchyard/lab/minicluster"
@@ -22,6 +28,7 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
 	"github.com/switchyard-net/switchyard/test/oracle"
+	"github.com/switchyard-net/switchyard/test/probe"
 )
 
 // session is a lab with the whole pipeline in it, from the store to the kernel.
@@ -44,6 +51,11 @@ type session struct {
 	warnings []string
 	// problem is why the last apply did not succeed altogether, nil if it did.
 	problem error
+
+	// For the page: when the session began, what the dataplane did, and the newest round.
+	began   time.Time
+	changes ui.Changes
+	newest  atomic.Pointer[shown]
 }
 
 // newSession builds the lab and starts the pipeline. The lab has room for a number of pods and more.
@@ -56,7 +68,7 @@ func newSession(ctx context.Context, o Options, pods int) (*session, error) {
 		return nil, err
 	}
 	stage.relays = o.Relays
-	s := &session{options: o, stage: stage, stop: func() {}}
+	s := &session{options: o, stage: stage, stop: func() {}, began: time.Now()}
 	s.status.init()
 	err = stage.lab.Node().Do(func() (err error) {
 		s.dataplane, err = o.Dataplane(stage.lab)
@@ -72,7 +84,7 @@ func newSession(ctx context.Context, o Options, pods int) (*session, error) {
 	s.sink = s.store.Source("lab")
 	ctx, s.stop = context.WithCancel(ctx)
 	s.done.Go(func() {
-		s.status.fail(backend.Run(ctx, s.store, s.dataplane, backend.RunOptions{Logger: o.Logger, OnStatus: s.status.set}))
+		s.status.fail(backend.Run(ctx, s.store, s.dataplane, backend.RunOptions{Logger: o.Logger, OnStatus: s.status.set, OnAttempt: s.changes.Attempted}))
 	})
 	return s, nil
 }
@@ -131,7 +143,7 @@ func (s *session) apply(ctx context.Context, in *inputs.Loaded) error {
 	return errors.Join(append(errs, s.status.wait(ctx, s.store.Snapshot().Revision()))...)
 }
 
-// located returns what a cluster refuses, with the places of the fields.
+// located returns what a cluster refuses, with the places of the fields and in their order.
 func located(in *inputs.Loaded, err error) []error {
 	joined, ok := err.(interface{ Unwrap() []error })
 	if !ok {
@@ -143,6 +155,14 @@ func located(in *inputs.Loaded, err error) []error {
 			errs[i] = in.Error(f.Object, f.Field, f.Err)
 		}
 	}
+	slices.SortStableFunc(errs, func(a, b error) int {
+		x, isX := errors.AsType[*manifest.Error](a)
+		y, isY := errors.AsType[*manifest.Error](b)
+		if !isX || !isY {
+			return 0
+		}
+		return cmp.Or(strings.Compare(x.File, y.File), x.Line-y.Line, x.Column-y.Column)
+	})
 	return errs
 }
 
@@ -205,6 +225,7 @@ func (s *session) round(ctx context.Context) *view {
 	start, before := time.Now(), s.hooked()
 	v.results = s.stage.measure(ctx, calls, s.servers)
 	v.took = time.Since(start)
+	v.page = s.options.address()
 	if after := s.hooked(); after != nil {
 		v.hooked = new(*after - *before)
 	}
@@ -212,6 +233,37 @@ func (s *session) round(ctx context.Context) *view {
 		v.calls += v.results[i].connections
 	}
 	return v
+}
+
+// explain returns why a client's connection to a frontend goes where it goes.
+func (s *session) explain(r *result, client probe.Client) (string, error) {
+	from := r.packet.Src.String()
+	for _, c := range s.stage.clients() {
+		for _, addr := range c.addrs {
+			if c.from == client && addr.Is4() == r.packet.Dst.Addr().Is4() {
+				from = addr.String()
+			}
+		}
+	}
+	asker, err := explain.ParseFrom(from)
+	if err != nil {
+		return "", err
+	}
+	to, err := explain.ParseTo(fmt.Sprintf("%v/%v", r.packet.Dst, r.packet.Protocol))
+	if err != nil {
+		return "", err
+	}
+	answers, err := explain.New(explain.Options{Store: s.store}).Ask(asker, to)
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	for _, a := range answers {
+		if err := (explain.Style{Colour: s.options.Colour}).Write(&b, a); err != nil {
+			return "", err
+		}
+	}
+	return b.String(), nil
 }
 
 // hooked returns how many connections hooks at sockets have translated so far, nil if the dataplane has none.
@@ -245,6 +297,12 @@ func (s *status) update(change func()) {
 }
 
 func (s *status) set(st backend.Status) { s.update(func() { s.last = st }) }
+
+func (s *status) current() backend.Status {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.last
+}
 
 func (s *status) fail(err error) { s.update(func() { s.err, s.ended = err, true }) }
 

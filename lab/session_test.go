@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -31,7 +32,7 @@ func TestMain(m *testing.M) { os.Exit(netns.Main(m)) }
 const shop = "../examples/shop"
 
 func testOptions(t *testing.T, path string, out io.Writer) Options {
-	in, err := inputs.New([]string{path}, nil)
+	in, err := inputs.New([]string{path}, nil, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -215,6 +216,63 @@ spec: {selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}
 	cancel()
 	if err := <-done; err != nil {
 		t.Errorf("Live = %v, want nil after cancellation", err)
+	}
+}
+
+// TestProgress: what is under way before the first table is said, pod by pod; manifests that cannot be read end it before anything runs.
+func TestProgress(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "web.yaml")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(`{apiVersion: v1, kind: Service, metadata: {name: web}, spec: {selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: a, labels: {app: web}}, spec: {containers: [{name: c, image: x, ports: [{containerPort: 8080}]}]}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: b, labels: {app: web}}, spec: {containers: [{name: c, image: x, ports: [{containerPort: 8080}]}]}}
+`)
+	ctx, end := context.WithCancel(t.Context())
+	defer end()
+	var said []string
+	show := func(message any, _ bool) {
+		switch m := message.(type) {
+		case progressMsg:
+			said = append(said, strings.TrimPrefix(string(m), "switchyard lab: "))
+		case viewMsg:
+			end()
+		}
+	}
+	if err := follow(ctx, testOptions(t, path, nil), show); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"making the nodes for 2 pods", "1 of 2 pods started", "2 of 2 pods started", "connecting to 1 Service"}
+	if !slices.Equal(said, want) {
+		t.Errorf("progress = %q, want %q", said, want)
+	}
+	write("kind: [")
+	said = nil
+	if err := follow(t.Context(), testOptions(t, path, nil), show); err == nil || !strings.Contains(err.Error(), "web.yaml:") || len(said) > 0 {
+		t.Errorf("error = %v, after %q", err, said)
+	}
+}
+
+// TestErrorsNeedNoScreen: manifests that cannot be read leave the terminal as it is.
+func TestErrorsNeedNoScreen(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "web.yaml")
+	if err := os.WriteFile(path, []byte("kind: ["), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	o := testOptions(t, path, &out)
+	o.Size = func() (int, int) { return 80, 24 }
+	if err := onTerminal(t.Context(), o, nil); err == nil || !strings.Contains(err.Error(), "web.yaml:1") {
+		t.Errorf("error = %v", err)
+	}
+	if out.Len() > 0 {
+		t.Errorf("the terminal got %q", out.String())
 	}
 }
 

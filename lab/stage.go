@@ -37,6 +37,8 @@ type stage struct {
 	outside map[endpointKey]outsideServer
 	// relays is [Options].Relays.
 	relays bool
+	// started is called for each pod, with how many run by then.
+	started func(n, of int)
 }
 
 type outsideServer struct {
@@ -58,7 +60,7 @@ func newStage(ctx context.Context, pods int) (*stage, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &stage{lab: l, pods: make(map[string]minicluster.Pod), outside: make(map[endpointKey]outsideServer)}
+	s := &stage{lab: l, pods: make(map[string]minicluster.Pod), outside: make(map[endpointKey]outsideServer), started: func(int, int) {}}
 	if s.prober, err = l.AddPod(topology.PodOptions{Name: prober}); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
@@ -116,11 +118,12 @@ func (s *stage) apply(c *minicluster.Cluster) (directory, error) {
 		}
 	}
 	servers := make(directory)
-	for _, p := range c.Pods {
+	for i, p := range c.Pods {
 		name := p.Namespace + "/" + p.Name
 		if _, running := s.pods[name]; !running {
 			errs = append(errs, s.start(name, p))
 		}
+		s.started(i+1, len(c.Pods))
 		for _, port := range p.Ports {
 			for _, a := range p.Addrs {
 				servers[endpointKey{port.Protocol.String(), netip.AddrPortFrom(a, port.Port)}] = serverName(name, port.Port)

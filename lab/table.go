@@ -101,33 +101,67 @@ func (t table) columns(list []group) columns {
 			c.proto = max(c.proto, len(o.first.packet.Protocol.String()))
 		}
 	}
+	needed := barWidth + minLegend
+	for _, g := range list {
+		names := namesOf(&g)
+		for i := range g.rows {
+			needed = max(needed, barWidth+1+utf8.RuneCountInString(strings.Join(names.answered(names.shares(&g.rows[i])), " ")))
+		}
+	}
 	// The margin, and the spaces before and after the columns, with the mark at the end.
 	c.answers = max(t.width, minWidth) - (2 + c.frontendWidth() + c.from + 2 + 1 + c.source + 1 + c.p50 + 2)
 	if c.answers < barWidth+minLegend {
 		c.stacked = true
 		c.answers += c.frontendWidth() - 2
 	}
+	// Where there is room for more than all answers, what follows is not far from them. Counts change from round to round: columns stay for a while.
+	const step = 8
+	c.answers = min(c.answers, (needed+step-1)/step*step)
 	return c
 }
 
 // lines draws the table: for each Service a heading and its rows.
 func (t table) lines(list []group) []string {
+	lines := []string{t.header(list)}
+	for _, i := range t.items(list) {
+		lines = append(lines, i.lines...)
+	}
+	return lines
+}
+
+// header names the columns.
+func (t table) header(list []group) string {
 	c := t.columns(list)
-	lines := []string{t.paint.dim(c.join("  "+c.frontend("FRONTEND", "", "ADDRESS"),
-		"FROM", pad("ANSWERED BY", c.answers), "SOURCE", "P50"))}
+	return t.paint.dim(c.join("  "+c.frontend("FRONTEND", "", "ADDRESS"), "FROM", pad("ANSWERED BY", c.answers), "SOURCE", "P50"))
+}
+
+// item is a part of the table below the header.
+type item struct {
+	lines []string
+	// names is set for what names a Service.
+	names bool
+	// row is nil for what is no row; alone is the row with the frontend that it may share with the one above.
+	row   *row
+	alone []string
+}
+
+func (t table) items(list []group) []item {
+	c := t.columns(list)
+	var items []item
 	for _, g := range list {
 		names := namesOf(&g)
-		lines = append(lines, t.heading(&g, &names))
+		items = append(items, item{lines: []string{t.heading(&g, &names)}, names: true})
 		for i := range g.rows {
-			lines = append(lines, t.row(&g.rows[i], c, &names)...)
+			o := &g.rows[i]
+			items = append(items, item{lines: t.row(o, c, &names, o.again), row: o, alone: t.row(o, c, &names, false)})
 		}
 		for _, o := range g.rows {
 			for _, s := range o.first.surprises {
-				lines = append(lines, t.paint.bad("    ✗ "+o.first.place()+": "+s))
+				items = append(items, item{lines: []string{t.paint.bad("    ✗ " + o.first.place() + ": " + s)}})
 			}
 		}
 	}
-	return lines
+	return items
 }
 
 func (c *columns) frontend(kind, proto, addr string) string {
@@ -231,6 +265,16 @@ func (n *naming) shares(o *row) []int {
 	return counts
 }
 
+// answered names the pods that answered, each with the number of its answers.
+func (n *naming) answered(shares []int) (items []string) {
+	for i, k := range shares {
+		if k > 0 {
+			items = append(items, fmt.Sprintf("%s×%d", strings.TrimPrefix(n.pods[i], n.prefix), k))
+		}
+	}
+	return items
+}
+
 // podName leaves out the namespace and the port of a server: both follow from the Service.
 func podName(server string) string {
 	if _, rest, ok := strings.Cut(server, "/"); ok {
@@ -240,13 +284,14 @@ func podName(server string) string {
 	return name
 }
 
-func (t table) row(o *row, c columns, names *naming) []string {
+// row draws a row, without its frontend if again is set.
+func (t table) row(o *row, c columns, names *naming, again bool) []string {
 	kind, proto, addr := kindName(o.first.kind), o.first.packet.Protocol.String(), o.first.packet.Dst.String()
 	var lines []string
-	if c.stacked && !o.again {
+	if c.stacked && !again {
 		lines = append(lines, fmt.Sprintf("  %s %s %s", kind, proto, addr))
 	}
-	if o.again {
+	if again {
 		kind, proto, addr = "", "", ""
 	}
 	mark := t.paint.good("✓")
@@ -308,12 +353,7 @@ func (t table) bar(shares []int) string {
 
 // legend lists the pods with the number of their answers, as far as there is room, in exactly room columns.
 func (t table) legend(names *naming, shares []int, room int) string {
-	var items []string
-	for i, n := range shares {
-		if n > 0 {
-			items = append(items, fmt.Sprintf("%s×%d", strings.TrimPrefix(names.pods[i], names.prefix), n))
-		}
-	}
+	items := names.answered(shares)
 	text := strings.Join(items, " ")
 	for kept := len(items) - 1; utf8.RuneCountInString(text) > room && kept > 0; kept-- {
 		text = strings.Join(append(items[:kept:kept], fmt.Sprintf("+%d", len(items)-kept)), " ")

@@ -132,13 +132,13 @@ func testResults() []result {
 func TestTable(t *testing.T) {
 	got := strings.Join(table{width: 100}.lines(groups(testResults())), "\n")
 	want := strings.TrimPrefix(`
-  FRONTEND          ADDRESS          FROM          ANSWERED BY                       SOURCE    P50
+  FRONTEND          ADDRESS          FROM          ANSWERED BY                      SOURCE    P50
 shop/web  web-[1 2]  NodePort
-  cluster IP    TCP 10.96.0.5:80     pod           ████▒▒▒▒▒▒▒▒ 1×1 2×2              kept     50µs ✓
-                                     node, client  ████▒▒▒▒▒▒▒▒ 1×2 2×4              node     50µs ✓
-  node port     TCP 192.0.2.1:30080  pod           ████▒▒▒▒▒▒▒▒ 1×1 2×2              node     50µs ✓
-                                     node          dropped                                       - ✓
-                                     client        refused                                   1.5ms ✗
+  cluster IP    TCP 10.96.0.5:80     pod           ████▒▒▒▒▒▒▒▒ 1×1 2×2             kept     50µs ✓
+                                     node, client  ████▒▒▒▒▒▒▒▒ 1×2 2×4             node     50µs ✓
+  node port     TCP 192.0.2.1:30080  pod           ████▒▒▒▒▒▒▒▒ 1×1 2×2             node     50µs ✓
+                                     node          dropped                                      - ✓
+                                     client        refused                                  1.5ms ✗
     ✗ node port TCP 192.0.2.1:30080 from the client: 1 of 1 connections: refused, want answered`, "\n")
 	if d := cmp.Diff(strings.Split(want, "\n"), strings.Split(got, "\n")); d != "" {
 		t.Errorf("table (-want +got):\n%s\n%s", d, got)
@@ -185,6 +185,15 @@ func TestColoursAreOnlyColours(t *testing.T) {
 		if strings.NewReplacer("▒", "█", "▓", "█", "░", "█").Replace(plain[i]) != text {
 			t.Errorf("line %d differs beyond its colours:\n%s\n%s", i, plain[i], text)
 		}
+	}
+}
+
+// TestChosenKeepsColours: the line is reversed, except for what has a colour.
+func TestChosenKeepsColours(t *testing.T) {
+	p := palette{colour: true}
+	want := "\x1b[7mpod \x1b[27;36m██\x1b[0;7m 1×2 \x1b[27;32m✓\x1b[0;7m\x1b[0m"
+	if got := p.chosen("pod " + p.share(0, "██") + " 1×2 " + p.good("✓")); got != want {
+		t.Errorf("chosen = %q, want %q", got, want)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -27,12 +28,17 @@ import (
 	"github.com/switchyard-net/switchyard/test/topology"
 )
 
+// defaultLabPage is where the lab's page is if --ui names no address.
+const defaultLabPage = "127.0.0.1:10270"
+
 // labOptions are the flags of 'switchyard lab'.
 type labOptions struct {
 	sources   []string
+	namespace string
 	once      bool
 	format    string
 	dataplane string
+	page      pageAddress
 	log       logFlags
 }
 
@@ -56,6 +62,9 @@ Nothing of it outlives the command, and nothing outside it is touched.
 With --once it prints the table once. It exits with 0 exactly if everything was as it
 must be.
 
+With --ui it serves a page for browsers: the Services of the node under test, each connection of the
+last round, and explain as a form.
+
 With --dataplane userspace a relay above nftables accepts connections and continues them,
 so that endpoints see the node's address. With --dataplane ebpf there are socket hooks above nftables on the node. The last line
 says how many connections they have translated; nftables does the others. That needs root.`,
@@ -63,6 +72,7 @@ says how many connections they have translated; nftables does the others. That n
   switchyard lab my-app/                 # your own manifests
   switchyard lab my-app/overlays/test    # a Kustomize directory
   helm template my-chart | switchyard lab -
+  switchyard lab --ui my-app/            # and look at http://127.0.0.1:10270/
   switchyard lab --once my-app/ crd.yaml # in continuous integration`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -74,9 +84,12 @@ says how many connections they have translated; nftables does the others. That n
 	const usage = "manifest, directory of manifests, Kustomize directory, or - for standard input; any number of times (default: an example that is built in)"
 	f.StringArrayVarP(&o.sources, "filename", "f", nil, usage)
 	f.Var(f.Lookup("filename").Value, "source", "the same as --filename")
+	f.StringVarP(&o.namespace, "namespace", "n", "", "namespace of objects that name none, as 'kubectl apply -n' puts them there (default: default)")
 	f.BoolVar(&o.once, "once", false, "print the table once and exit")
 	f.StringVarP(&o.format, "output", "o", "", "with --once, print json or junit in place of the table")
 	f.StringVar(&o.dataplane, "dataplane", string(config.ModeNFTables), "nftables, iptables, or above nftables: ebpf for socket hooks, ipvs, userspace for a relay")
+	f.Var(&o.page, "ui", "serve a page for browsers at 127.0.0.1:10270, or at an IP and port that are given as --ui=IP:PORT; everybody who can connect may read it")
+	f.Lookup("ui").NoOptDefVal = defaultLabPage
 	o.log.register(f)
 	return cmd
 }
@@ -100,9 +113,17 @@ func (o *labOptions) run(ctx context.Context, stdin io.Reader, stdout, stderr io
 		return &usageError{"switchyard lab", fmt.Errorf("--output: %q is none of %s", o.format, strings.Join(lab.Formats, ", "))}
 	case o.format != "" && !o.once:
 		return &usageError{"switchyard lab", errors.New("--output is for --once: give both, or leave it out")}
+	case o.once && o.page.IsValid():
+		return &usageError{"switchyard lab", errors.New("--ui is not for --once, which ends after one round: leave one of them out")}
+	case o.page.IsValid() && o.page.Addr().IsUnspecified():
+		return &usageError{"switchyard lab", fmt.Errorf("--ui: %v is a wildcard; give one address, such as %s", o.page.AddrPort, defaultLabPage)}
 	}
-	if err := enterNamespaces(); err != nil {
+	page, err := o.enter()
+	if err != nil {
 		return err
+	}
+	if page != nil {
+		defer page.Close()
 	}
 	if len(o.sources) == 0 {
 		path, err := writeExample()
@@ -112,18 +133,15 @@ func (o *labOptions) run(ctx context.Context, stdin io.Reader, stdout, stderr io
 		defer os.RemoveAll(filepath.Dir(path))
 		o.sources = []string{path}
 	}
-	in, err := inputs.New(o.sources, stdin)
+	in, err := inputs.New(o.sources, stdin, o.namespace)
 	if err != nil {
 		return err
-	}
-	if errs := in.Load().Errs; len(errs) > 0 && !o.once {
-		return errors.Join(errs...)
 	}
 	size := terminalSize(stdout)
 	width, _ := size()
 	options := lab.Options{
 		Inputs: in, Format: o.format, Out: stdout, Size: size, Colour: width > 0 && os.Getenv("NO_COLOR") == "", Logger: log,
-		Relays:    o.dataplane == string(config.ModeUserspace),
+		Relays: o.dataplane == string(config.ModeUserspace), Page: page, Mode: o.dataplane,
 		Dataplane: func(l *topology.Lab) (lab.Dataplane, error) { return o.open(ctx, l, log) },
 	}
 	if !o.once {
@@ -144,14 +162,43 @@ func (o *labOptions) open(ctx context.Context, l *topology.Lab, log *slog.Logger
 	return pair, nil
 }
 
+// enter is enterNamespaces with the listener of the page, if there is to be one. It listens in the network that the command was called in, where
+// browsers are.
+func (o *labOptions) enter() (page net.Listener, err error) {
+	if !o.page.IsValid() {
+		return nil, enterNamespaces()
+	}
+	if file := netns.Inherited(0); file != nil {
+		defer file.Close()
+		if err := enterNamespaces(); err != nil {
+			return nil, err
+		}
+		return net.FileListener(file)
+	}
+	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(o.page.AddrPort))
+	if err != nil {
+		return nil, fmt.Errorf("--ui: %w; give another address as --ui=IP:PORT", err)
+	}
+	file, err := l.File()
+	if err == nil {
+		defer file.Close()
+		err = enterNamespaces(file)
+	}
+	if err != nil {
+		_ = l.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
 // enterNamespaces returns nil in a process that may make network namespaces. Where only a user namespace gives that right,
-// it runs this program again in one and returns that program's exit code.
-func enterNamespaces() error {
+// it runs this program again in one, with some files, and returns that program's exit code.
+func enterNamespaces(files ...*os.File) error {
 	err := netns.Check()
 	if _, ok := errors.AsType[*netns.PermissionError](err); !ok {
 		return err
 	}
-	code, reexecErr := netns.Reexec()
+	code, reexecErr := netns.Reexec(files...)
 	if reexecErr != nil {
 		return fmt.Errorf("%w; or run it with sudo", reexecErr)
 	}

@@ -28,13 +28,16 @@ const maxStdin = 512 << 20
 type Set struct {
 	paths []string
 	stdin []byte
+	// namespace is that of objects without one.
+	namespace string
 	// builds are the Kustomize directories seen so far, kept until one of their files changes.
 	builds map[string]*build
 }
 
-// New returns the set of these paths, [Stdin] among them; it reads standard input to its end if so.
-func New(paths []string, stdin io.Reader) (*Set, error) {
-	s := &Set{paths: slices.Clone(paths), builds: make(map[string]*build)}
+// New returns the set of these paths, [Stdin] among them; it reads standard input to its end if so. Objects that name no namespace are put
+// into the given one, empty for the default one.
+func New(paths []string, stdin io.Reader, namespace string) (*Set, error) {
+	s := &Set{paths: slices.Clone(paths), namespace: namespace, builds: make(map[string]*build)}
 	seen := make(map[string]bool)
 	s.paths = slices.DeleteFunc(s.paths, func(p string) bool {
 		clean := filepath.Clean(p)
@@ -86,9 +89,11 @@ type Loaded struct {
 	// Errs are the faults, each with its place.
 	Errs []error
 
+	namespace string // of objects without one, empty for the default one
+
 	objects map[runtime.Object]manifest.Object
-	texts   map[string][]byte
-	built   map[string]bool // by file: it is what Kustomize made, and its lines are in no file
+	places  map[string]*manifest.Locator // by file
+	built   map[string]bool              // by file: it is what Kustomize made, and its lines are in no file
 	first   map[identity]manifest.Object
 	skipped skips
 }
@@ -96,7 +101,7 @@ type Loaded struct {
 // Load reads all paths.
 func (s *Set) Load() *Loaded {
 	l := &Loaded{
-		objects: make(map[runtime.Object]manifest.Object), texts: make(map[string][]byte), built: make(map[string]bool),
+		namespace: s.namespace, objects: make(map[runtime.Object]manifest.Object), places: make(map[string]*manifest.Locator), built: make(map[string]bool),
 		first: make(map[identity]manifest.Object),
 	}
 	for _, path := range s.paths {
@@ -160,7 +165,7 @@ func (l *Loaded) text(file string, data []byte) {
 		l.skipped.object(s)
 	}
 	if len(c.Objects) > 0 {
-		l.texts[file] = data
+		l.places[file] = manifest.NewLocator(file, data)
 	}
 	for _, o := range c.Objects {
 		l.add(o)

@@ -41,7 +41,7 @@ func TestStories(t *testing.T) {
 					write(t, f.Name, f.Data)
 				}
 			}
-			s, err := New(args, strings.NewReader(stdin))
+			s, err := New(args, strings.NewReader(stdin), "")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -101,7 +101,7 @@ func TestKustomizeIsBuiltAgainAfterAChange(t *testing.T) {
 	write(t, "base/kustomization.yaml", []byte("resources: [web.yaml]\n"))
 	write(t, "base/web.yaml", service("80"))
 	write(t, "test/kustomization.yaml", []byte("resources: [../base]\nnamespace: test\n"))
-	s, err := New([]string{"test"}, nil)
+	s, err := New([]string{"test"}, nil, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +134,7 @@ func TestKustomizeIsBuiltAgainAfterAChange(t *testing.T) {
 
 // TestNames: a path given twice is read once, and - is named as what it is.
 func TestNames(t *testing.T) {
-	s, err := New([]string{"a", "./a", "-"}, strings.NewReader(""))
+	s, err := New([]string{"a", "./a", "-"}, strings.NewReader(""), "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,10 +144,28 @@ func TestNames(t *testing.T) {
 	if !s.Followed() {
 		t.Error("a can be edited")
 	}
-	if only, _ := New([]string{"-"}, strings.NewReader("")); only.Followed() {
+	if only, _ := New([]string{"-"}, strings.NewReader(""), ""); only.Followed() {
 		t.Error("standard input has ended")
 	}
 	if !slices.Equal(s.paths, []string{"a", "-"}) {
 		t.Error(s.paths)
+	}
+}
+
+// TestNamespace: objects that name no namespace get the given one, others keep theirs, and those that are in none stay so.
+func TestNamespace(t *testing.T) {
+	text := "apiVersion: v1\nkind: Service\nmetadata: {name: a}\n---\napiVersion: v1\nkind: Service\nmetadata: {name: b, namespace: own}\n---\n" +
+		"apiVersion: v1\nkind: Namespace\nmetadata: {name: own}\n"
+	s, err := New([]string{Stdin}, strings.NewReader(text), "shop")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, o := range s.Load().Objects {
+		m := o.(metav1.Object)
+		got = append(got, m.GetNamespace()+"/"+m.GetName())
+	}
+	if want := []string{"shop/a", "own/b", "/own"}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }

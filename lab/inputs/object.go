@@ -19,16 +19,26 @@ type identity struct{ kind, namespace, name string }
 func identityOf(o runtime.Object) identity {
 	meta := o.(metav1.Object)
 	id := identity{kind: o.GetObjectKind().GroupVersionKind().Kind, namespace: meta.GetNamespace(), name: meta.GetName()}
-	switch id.kind {
-	case "Node", "ServiceCIDR":
-	default:
+	if isNamespaced(o) {
 		id.namespace = cmp.Or(id.namespace, metav1.NamespaceDefault)
 	}
 	return id
 }
 
+// isNamespaced reports whether objects of a kind are in namespaces.
+func isNamespaced(o runtime.Object) bool {
+	switch o.GetObjectKind().GroupVersionKind().Kind {
+	case "Namespace", "Node", "ServiceCIDR":
+		return false
+	}
+	return true
+}
+
 // add takes an object, unless it is there already. A Namespace may be given any number of times: people put it wherever it is needed.
 func (l *Loaded) add(o manifest.Object) {
+	if meta := o.Object.(metav1.Object); meta.GetNamespace() == "" && isNamespaced(o.Object) {
+		meta.SetNamespace(l.namespace)
+	}
 	if _, ok := o.Object.(*corev1.Namespace); !ok {
 		id := identityOf(o.Object)
 		first, twice := l.first[id]
@@ -63,7 +73,7 @@ func (l *Loaded) Error(o runtime.Object, field string, err error) error {
 	if !ok {
 		return err
 	}
-	e := manifest.NewLocator(in.File, l.texts[in.File]).Error(in, field, err)
+	e := l.places[in.File].Error(in, field, err)
 	id := identityOf(o)
 	if e.Name == "" || id.kind == "Node" {
 		e.Name = id.name

@@ -8,13 +8,14 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"strconv"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 )
 
-// reexeced marks the environment of a program that [Reexec] has started.
-const reexeced = "SWITCHYARD_IN_USER_NAMESPACE"
+// reexeced marks the environment of a program that [Reexec] has started, and inherited has the number of its files.
+const reexeced, inherited = "SWITCHYARD_IN_USER_NAMESPACE", "SWITCHYARD_INHERITED_FILES"
 
 // PermissionError reports whether the process may not make or enter network namespaces.
 type PermissionError struct {
@@ -50,15 +51,15 @@ func Check() error {
 
 // Reexec runs this program again, with the same arguments, environment and standard files, as root of new user, network and
 // mount namespaces, waits for it and returns its exit code. It returns a [*PermissionError] if the system does not allow
-// that, also if this program has been started by Reexec already.
-func Reexec() (code int, err error) {
+// that, also if this program has been started by Reexec already. The program finds files by [Inherited].
+func Reexec(files ...*os.File) (code int, err error) {
 	if os.Getenv(reexeced) != "" {
 		return 0, &PermissionError{errors.New("the user namespace gives no right to make network namespaces")}
 	}
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
 	cmd.Args[0] = os.Args[0]
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.Env = append(os.Environ(), reexeced+"=1")
+	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = os.Stdin, os.Stdout, os.Stderr, files
+	cmd.Env = append(os.Environ(), reexeced+"=1", inherited+"="+strconv.Itoa(len(files)))
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWNET | unix.CLONE_NEWNS,
 		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}},
@@ -79,6 +80,15 @@ func Reexec() (code int, err error) {
 		return 0, fmt.Errorf("start this program in a user namespace: %w", permission(err))
 	}
 	return 0, nil
+}
+
+// Inherited returns file i of those that [Reexec] was given for this program, nil if there is none. Sockets among them are in the network
+// that the first program was in.
+func Inherited(i int) *os.File {
+	if n, err := strconv.Atoi(os.Getenv(inherited)); err != nil || i >= n {
+		return nil
+	}
+	return os.NewFile(uintptr(3+i), "inherited") // behind the standard files
 }
 
 // Main is for TestMain functions of packages whose tests need network namespaces: os.Exit(netns.Main(m)). It is [Run] of the tests.
