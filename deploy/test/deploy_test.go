@@ -110,6 +110,21 @@ func TestMonitoringSame(t *testing.T) {
 	}
 }
 
+// TestBoards: Grafana's sidecar finds all dashboards.
+func TestBoards(t *testing.T) {
+	boards := kustomize(t, "example")["ConfigMap switchyard-boards"]
+	if boards == nil || boards.GetLabels()["grafana_dashboard"] != "1" {
+		t.Fatalf("the ConfigMap with the label for Grafana: %v", boards)
+	}
+	data, _, err := unstructured.NestedStringMap(boards.Object, "data")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if files := slices.Sorted(maps.Keys(data)); !slices.Equal(files, []string{"cluster.json", "node.json", "relay.json"}) {
+		t.Errorf("it has %v", files)
+	}
+}
+
 // parseConfigMap replaces the text of files by what it means.
 func parseConfigMap(t *testing.T, o *unstructured.Unstructured) {
 	t.Helper()
