@@ -32,6 +32,9 @@ type kind struct {
 	gap, repair, echo time.Duration
 	// change is how long a change may take to arrive, at least, and cut how long flows of datagrams may be left uncut.
 	change, cut time.Duration
+	// slack is how long after the mark others may change at least, in scenarios where they may: two programs write the tables of the two families, and
+	// after a failure of the second one, all is read before it is tried again.
+	slack time.Duration
 	// rest is how long only one state counts after a change.
 	rest time.Duration
 	// excused is the largest share of the time in which nothing may be seen of the proxy. A relay that starts is itself what processors stand still for.
@@ -59,13 +62,13 @@ const (
 // kinds are all dataplanes that scenarios can run with.
 var kinds = func() []kind {
 	usual := kind{
-		gap: usualGap, repair: repairGap, echo: echoGap, change: usualChange, rest: 100 * time.Millisecond, excused: mostExcused, rate: 2400,
+		gap: usualGap, repair: repairGap, echo: echoGap, change: usualChange, rest: 100 * time.Millisecond, excused: mostExcused, rate: 1200,
 		// Those above nftables have its builds: what fails there fails for them.
 		builds: map[role]*variant{isNext: next, isDoomed: doomed, isFaulty: faulty, isShared: shared}, skeleton: nextChain,
 	}
 	ofTools := usual
-	ofTools.mode, ofTools.rate, ofTools.repair = "iptables", 1200, toolRepair
-	ofTools.change, ofTools.cut, ofTools.rest = toolChange, toolCut, 500*time.Millisecond
+	ofTools.mode, ofTools.repair = "iptables", toolRepair
+	ofTools.change, ofTools.cut, ofTools.slack, ofTools.rest = toolChange, toolCut, toolSlack, 500*time.Millisecond
 	ofTools.builds, ofTools.skeleton = map[role]*variant{isNext: nextTables, isDoomed: doomedTool, isFaulty: faultyTool}, nextGuard
 	relay := usual
 	relay.mode, relay.relays, relay.carries, relay.rate, relay.gap, relay.echo, relay.excused = "userspace", true, true, 400, relayGap, relayEcho, 0.6

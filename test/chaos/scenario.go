@@ -35,7 +35,8 @@ type Options struct {
 	Scenarios []string
 	// Scale multiplies how much happens in each scenario. Default: 1, which has a thousand kills and minutes of changes.
 	Scale float64
-	// Rate is the number of new connections a second. Default: 2400, or fewer where the dataplane takes more of a processor.
+	// Rate is the number of new connections a second. Default: 1200, which leave half of two processors to what is under test, or fewer where the
+	// dataplane takes more of a processor. The load goes before everything else.
 	Rate int
 	// Seed decides what is random. Default: 1.
 	Seed uint64
@@ -69,6 +70,8 @@ type Result struct {
 	CPUSteal float64
 	// Wrong lists what must not be, empty if all is well.
 	Wrong []string
+	// Trouble is what the hosts have counted if connections were lost: packets that were dropped or sent again.
+	Trouble []string
 	// Busy reports whether nothing is wrong but that the machine was too busy for a judgement.
 	Busy bool
 }
@@ -113,6 +116,7 @@ const (
 	toolRepair = 3 * time.Second
 	toolChange = 30 * time.Second
 	toolCut    = 4 * time.Second
+	toolSlack  = 5 * time.Second
 	// switchRate is the greatest number of new connections a second where a relay may have to carry them.
 	switchRate = 400
 )
@@ -344,6 +348,9 @@ func runScenario(ctx context.Context, o *Options, b *builder, st *scenario, muta
 		c.background = st.background
 	}
 	c.slack, c.rest, c.answer = st.slack, k.rest, usualAnswer
+	if st.slack > 0 {
+		c.slack = max(st.slack, k.slack)
+	}
 	if o.CountsOnly {
 		c.answer = 10 * usualAnswer
 	}
@@ -369,6 +376,7 @@ func runScenario(ctx context.Context, o *Options, b *builder, st *scenario, muta
 	if o.CountsOnly {
 		timeouts = loadcheck.Options{Timeout: slowAnswer, EstablishedTimeout: slowAnswer, CutTimeout: slowAnswer}
 	}
+	trouble := l.Trouble()
 	counter := c.startLoad(rate, timeouts)
 	time.Sleep(time.Second)
 	var happened string
@@ -389,6 +397,9 @@ func runScenario(ctx context.Context, o *Options, b *builder, st *scenario, muta
 		Scenario: st.name, Happened: happened, Allowed: s.allowed + c.outage, AllowedEcho: k.echo, MayFail: s.mayFail || c.outage > 0, Report: report,
 		Slowest: c.slowest, AllowedChange: max(st.slowest, k.change), AllowedExcuse: k.excused,
 		CPUSteal: after.stealSince(before), Wrong: s.wrong,
+	}
+	if report.Lost > 0 {
+		result.Trouble = l.Trouble().Since(trouble)
 	}
 	if o.CountsOnly {
 		result.judgeCounts()
@@ -498,6 +509,9 @@ func (r *Result) String() string {
 	if len(r.Wrong) > 0 {
 		for _, f := range r.Report.Faults {
 			fmt.Fprintf(&text, "\n    %s", f)
+		}
+		for _, t := range r.Trouble {
+			fmt.Fprintf(&text, "\n    counted by %s", t)
 		}
 		fmt.Fprintf(&text, "\n    the gap was at %v, %s", r.Report.New.At.Round(time.Millisecond), n.Stream)
 	}

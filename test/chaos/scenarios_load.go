@@ -134,7 +134,7 @@ func clockJumps(ctx context.Context, s *stage) (string, error) {
 				return "", err
 			}
 		}
-		if _, err := startTime(ctx, s); err != nil {
+		if _, err := startTime(ctx, s, 0); err != nil {
 			return "", err
 		}
 	}

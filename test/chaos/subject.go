@@ -50,9 +50,9 @@ type switchyard struct {
 	running   *process // nil if it is not meant to run
 	// leaving is a process that was asked to end while it carries connections, and does so when a next one has taken them over. It may be nil.
 	leaving *process
-	// ledger gets to know of times in which no process carries connections. It may be nil.
+	// ledger gets to know of times in which no process carries connections, or cuts flows. It may be nil.
 	ledger *loadcheck.Ledger
-	// killed is when a process was that carried connections, zero if the one that runs is known to serve.
+	// killed is when a process was, zero if the one that runs is known to serve.
 	killed time.Time
 	// served are to be called when it is.
 	served []func(time.Duration)
@@ -73,9 +73,12 @@ func (s *switchyard) Start() (err error) {
 
 // Kill implements [Subject].
 func (s *switchyard) Kill() error {
-	if s.dataplane.relays && s.killed.IsZero() && s.ledger != nil {
+	if s.killed.IsZero() && s.ledger != nil {
 		s.killed = time.Now()
-		s.served = append(s.served, s.ledger.Interrupt(), s.ledger.ForgetClients(), s.ledger.ForgetFlows())
+		s.served = append(s.served, s.ledger.LeaveFlows())
+		if s.dataplane.relays {
+			s.served = append(s.served, s.ledger.Interrupt(), s.ledger.ForgetClients(), s.ledger.ForgetFlows())
+		}
 	}
 	return errors.Join(s.end(syscall.SIGKILL), s.left())
 }
@@ -106,9 +109,9 @@ func (s *switchyard) left() error {
 	return nil
 }
 
-// serves is called when the process is known to serve. It returns how long there was none that did.
+// serves is called when the process is known to serve. It returns how long there was none that carried connections.
 func (s *switchyard) serves() (without time.Duration, err error) {
-	if !s.killed.IsZero() {
+	if s.dataplane.relays && !s.killed.IsZero() {
 		without = time.Since(s.killed)
 	}
 	for _, done := range s.served {

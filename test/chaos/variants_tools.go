@@ -31,14 +31,14 @@ func doom() (ended func()) {
 }
 `}}
 
-// faultyTool has programs one of which in five fails, before or after it has done its work, and IP sets that refuse one change in
-// twenty. Reading fails too, now and then.
-var faultyTool = &variant{name: "faulty-tool", what: "one run of its programs in five fails", edits: []edit{
+// faultyTool has programs one of which in ten fails before or after it has done its work, and IP sets that refuse one change in forty: an update
+// takes several of each, so that one in two fails. Reading fails too, now and then.
+var faultyTool = &variant{name: "faulty-tool", what: "one run of its programs in ten fails", edits: []edit{
 	{"backend/iptables/tool_linux.go", "func (t *tool) run(ctx context.Context, f state.Family, what string, input string, args ...string) ([]byte, error) {\n",
 		`func (t *tool) run(ctx context.Context, f state.Family, what string, input string, args ...string) ([]byte, error) {
 	oneIn := 100
 	if what == "restore" {
-		oneIn = 5
+		oneIn = 10
 	}
 	if err := injected(oneIn); err != nil {
 		return nil, err
@@ -79,13 +79,13 @@ func injected(oneIn int) error {
 type faultySets struct{ *ipset.Conn }
 
 func faulty(fn func() error) error {
-	if err := injected(20); err != nil {
+	if err := injected(40); err != nil {
 		return err
 	}
 	if err := fn(); err != nil {
 		return err
 	}
-	return injected(20)
+	return injected(40)
 }
 
 func (s faultySets) Create(set ipset.Set) error { return faulty(func() error { return s.Conn.Create(set) }) }

@@ -283,6 +283,10 @@ func TestJudgement(t *testing.T) {
 	if r := s.count(Options{Streams: []Stream{s.stream(state.UDP, 0, rule{{Allowed: self, Serving: other}})}}, awhile); r.WrongEndpoint == 0 {
 		t.Errorf("a stale flow: %+v", r.Counts)
 	}
+	left := State{Allowed: self, Serving: other, LeftFlows: true}
+	if r := s.count(Options{Streams: []Stream{s.stream(state.UDP, 0, rule{left})}}, awhile); r.Bad() > 0 {
+		t.Errorf("a stale flow while nobody cuts any: %+v", r.Counts)
+	}
 	if err := server.Close(); err != nil {
 		t.Fatal(err)
 	}

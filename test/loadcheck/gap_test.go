@@ -180,3 +180,25 @@ func TestLedger(t *testing.T) {
 	expect("begun before and ended after", ask(before, time.Now()), "10.0.0.1", "10.0.0.2", "10.0.0.3")
 	expect("begun after", ask(time.Now(), time.Now()), "10.0.0.3")
 }
+
+// TestLedgerOfKills: flows may be left uncut from a kill until somebody has served for as long as cutting takes.
+func TestLedgerOfKills(t *testing.T) {
+	var l Ledger
+	l.Change(&oracle.World{})
+	left := func(since time.Time) bool {
+		states := l.States(&Target{Protocol: state.UDP, Addr: netip.MustParseAddrPort("10.96.0.1:53")}, probe.FromPod, netip.Addr{}, since, time.Now())
+		return states[0].LeftFlows
+	}
+	if began := time.Now(); left(began) {
+		t.Error("nobody was killed")
+	}
+	served := l.LeaveFlows()
+	if !left(time.Now()) {
+		t.Error("somebody was killed")
+	}
+	served(0)
+	again := time.Now().Add(time.Nanosecond)
+	if !left(again.Add(-time.Minute)) || left(again) {
+		t.Error("another one serves, and has for no time")
+	}
+}

@@ -426,9 +426,11 @@ func (s *stream) judgeEstablished(c *conn, server netip.AddrPort, since, now tim
 	s.bad(c, &s.counts.WrongEndpoint, fmt.Sprintf("was with %v and is answered by %v; states %v", c.server, server, states))
 }
 
-// servedSince reports whether an endpoint may have been serving while a request was under way, or shortly before.
+// servedSince reports whether an endpoint may have been serving while a request was under way, or shortly before: since nobody has cut flows.
 func (s *stream) servedSince(server netip.AddrPort, since, now time.Time) bool {
-	return slices.ContainsFunc(s.states(since.Add(-s.o.CutTimeout), now), func(st State) bool { return slices.Contains(st.Serving, server) })
+	return slices.ContainsFunc(s.states(since.Add(-s.o.CutTimeout), now), func(st State) bool {
+		return st.LeftFlows || slices.Contains(st.Serving, server)
+	})
 }
 
 // failed judges a connection that failed.

@@ -11,13 +11,39 @@ import (
 	"strings"
 )
 
+// Trouble is what the kernel has counted of a lab's hosts.
+type Trouble map[*Host]counters
+
+// Trouble reads the counters of all hosts that there are.
+func (l *Lab) Trouble() Trouble {
+	l.mu.Lock()
+	hosts := slices.AppendSeq([]*Host{l.switchHost, l.node, l.other, l.client}, maps.Values(l.pods))
+	l.mu.Unlock()
+	t := Trouble{}
+	for _, h := range hosts {
+		t[h] = h.counters()
+	}
+	return t
+}
+
+// Since returns a line for each host that was there before, too, and has dropped packets or could not answer them since then.
+func (t Trouble) Since(before Trouble) (lines []string) {
+	for h, c := range t {
+		if was := before[h]; was != nil && c.since(was) != "" {
+			lines = append(lines, h.Name+":"+c.since(was))
+		}
+	}
+	slices.Sort(lines)
+	return lines
+}
+
 // counters are the kernel's counters of one host, by name.
 type counters map[string]uint64
 
 // counters reads those that report packets that were dropped or could not be answered. Files that a kernel lacks are left out.
-func (r *Recorder) counters() counters {
+func (h *Host) counters() counters {
 	c := counters{}
-	_ = r.host.Do(func() error { // the namespace is open as long as the recorder
+	_ = h.Do(func() error { // of a host that is gone there is nothing to be read
 		for _, name := range []string{"snmp", "netstat"} {
 			c.addPairs(readNet(name))
 		}

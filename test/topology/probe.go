@@ -57,6 +57,9 @@ func (o Outcome) String() string {
 // DefaultTimeout is how long a probe waits by default: longer than TCP's first retransmission.
 const DefaultTimeout = 3 * time.Second
 
+// maxResends is how often a datagram is sent again, see ProbeOptions.Resend.
+const maxResends = 3
+
 // ProbeOptions are the client's side of a probe.
 type ProbeOptions struct {
 	// Timeout is for the whole probe. Default: [DefaultTimeout].
@@ -65,7 +68,8 @@ type ProbeOptions struct {
 	Source netip.Addr
 	// SourcePort is the client's port. Default: the kernel's choice.
 	SourcePort uint16
-	// Resend is when a datagram that has not been answered is sent again, once. Default: never. Streams send again anyway.
+	// Resend is after how long a datagram that has not been answered is sent again, three times at most. Default: never. Streams send
+	// again anyway.
 	Resend time.Duration
 }
 
@@ -113,8 +117,10 @@ func (h *Host) probe(ctx context.Context, proto state.Protocol, dst netip.AddrPo
 			return Answer{Outcome: OutcomeOf(err), Err: err}
 		}
 		if options.Resend > 0 {
-			again := time.AfterFunc(options.Resend, func() { _, _ = conn.Write([]byte("hello\n")) })
-			defer again.Stop()
+			for i := range maxResends {
+				again := time.AfterFunc(time.Duration(i+1)*options.Resend, func() { _, _ = conn.Write([]byte("hello\n")) })
+				defer again.Stop()
+			}
 		}
 	}
 	answer, err := ReadAnswer(bufio.NewReader(conn))

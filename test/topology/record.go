@@ -83,7 +83,7 @@ func (h *Host) Record() (*Recorder, error) {
 		return nil, errors.Join(fmt.Errorf("record packets of %s: %w", h.Name, err), file.Close())
 	}
 	r := &Recorder{host: h, file: file, names: map[int]string{}, done: make(chan struct{})}
-	r.before = r.counters()
+	r.before = h.counters()
 	go r.run()
 	return r, nil
 }
@@ -243,7 +243,7 @@ func (r *Recorder) Explain() string {
 	for i := range packets {
 		fmt.Fprintf(&text, "  %v\n", &packets[i])
 	}
-	text.WriteString("counters of trouble:" + r.counters().since(r.before) + "\n")
+	text.WriteString("counters of trouble:" + r.host.counters().since(r.before) + "\n")
 	return text.String()
 }
 

@@ -42,7 +42,7 @@ func run(ctx context.Context) error {
 	flag.StringVar(&names, "scenarios", "", "names of the scenarios to run, separated by commas (default: all): "+strings.Join(chaos.Names(), ", "))
 	flag.StringVar(&o.Dataplane, "dataplane", "nftables", "dataplane of Switchyard: "+strings.Join(chaos.Dataplanes(), ", "))
 	flag.Float64Var(&o.Scale, "scale", 1, "how much happens in each scenario; 1 has a thousand kills")
-	flag.IntVar(&o.Rate, "rate", 0, "new connections a second (default: 2400, 1200 through iptables, 400 through a relay)")
+	flag.IntVar(&o.Rate, "rate", 0, "new connections a second (default: 1200, 400 through a relay)")
 	flag.Uint64Var(&o.Seed, "seed", 1, "what decides about all that is random")
 	flag.StringVar(&out, "out", "", "page to write")
 	flag.StringVar(&beside, "beside", "", "results of another proxy for the page, from 'go run ./proof' in test/e2e")
