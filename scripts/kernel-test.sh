@@ -9,6 +9,7 @@
 #
 # RUN=proof injects faults there (test/cmd/proof) under a load that fits an emulated machine, and judges the outcome of connections alone.
 # RUN=differential compares the fate of packets with that in upstream kube-proxy, in the same mode, after make upstream.
+# RUN=compare measures both, in the same mode, after make upstream.
 #
 # The exit status is that of the tests. Downloads are kept in .cache/kernel-test; delete it to get newer ones.
 set -euo pipefail
@@ -92,6 +93,7 @@ build_initramfs() {
 			for to in $(ldd "$file" | grep -o '/lib[^ ]*'); do [ -e "$root/$to" ] || cp -L --parents "$to" "$root"; done
 		done
 		mkdir -p "$root/run"
+		cp --parents /etc/protocols "$root" # ipset reads the names of protocols there
 		for file in iptables ip6tables; do
 			for to in '' -save -restore; do ln -s "$file-legacy$to" "$root/usr/sbin/$file$to"; done
 		done
@@ -107,6 +109,11 @@ build_initramfs() {
 		;;
 	differential)
 		(cd test/e2e && CGO_ENABLED=0 go test -c -o "../../$root/test" .)
+		cp -L .cache/upstream/upstream "$root/upstream"
+		;;
+	compare)
+		(cd test/e2e && CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o "../../$root/test" ./compare)
+		CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o "$root/switchyard" ./cmd/switchyard
 		cp -L .cache/upstream/upstream "$root/upstream"
 		;;
 	esac
@@ -134,6 +141,7 @@ release=$(ls "$cache/unpacked/lib/modules")
 for file in iptables ipset; do
 	[ "$what" = conformance ] || command -v "$file" >/dev/null || die "not installed: $file. As root: apt-get install $file"
 done
+[ "$what" = conformance ] || [ -e /etc/protocols ] || die "no /etc/protocols. As root: apt-get install netbase"
 case $what in
 conformance)
 	# Sixteen random histories are for fast machines. The story unknown_value is about messages, which a dataplane in the test's own process
@@ -145,11 +153,12 @@ conformance)
 proof)
 	[ $# -gt 0 ] || set -- -programs /programs -dataplane "$dataplane" -scenarios "$scenarios" -scale 0.02 -rate 36 -counts-only
 	;;
-differential)
+differential | compare)
 	[ -x .cache/upstream/upstream ] || die "kube-proxy is not built: make upstream"
-	[ $# -gt 0 ] || set -- -test.v -test.run 'TestDifferential$' -test.parallel=1 "-test.timeout=$test_time" -seeds "${SEEDS:-2}" -dataplane "$dataplane"
+	[ $# -gt 0 ] || [ "$what" = differential ] || set -- -mode "$dataplane" -sizes 10,1000 -slow-changes 6 -attempt 500ms -switchyard /switchyard -out /tmp
+	[ $# -gt 0 ] || set -- -test.v -test.run 'TestDifferential$' -test.parallel=1 "-test.timeout=$test_time" -seeds "${SEEDS:-2}" -settle 3m -dataplane "$dataplane"
 	;;
-*) die "RUN=$what: use conformance, proof or differential" ;;
+*) die "RUN=$what: use conformance, proof, differential or compare" ;;
 esac
 build_initramfs "$@"
 echo "== run in Linux $release, emulated"

@@ -132,7 +132,7 @@ func setReady(t *testing.T, api kubernetes.Interface, name string, ready bool) {
 // reaches waits until connections from outside are answered by exactly these servers.
 func reaches(t *testing.T, n *node, dst string, servers ...string) {
 	t.Helper()
-	deadline := time.Now().Add(settleTimeout)
+	deadline := time.Now().Add(*settleTimeout)
 	for {
 		got := answers(t.Context(), n, dst)
 		if slices.Equal(got, servers) {

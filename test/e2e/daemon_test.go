@@ -108,10 +108,11 @@ func TestDaemon(t *testing.T) {
 
 	// A change that can be applied is; one that cannot is named; the process stays the same.
 	changed := strings.NewReplacer("masqueradeAll: false", "masqueradeAll: true",
-		"metricsBindAddress: \"\"", "metricsBindAddress: 127.0.0.1:20249", "mode: \"\"", "mode: iptables").Replace(text)
+		"metricsBindAddress: \"\"", "metricsBindAddress: 127.0.0.1:20249", "mode: \"\"", "mode: iptables", "logging:\n", "logging:\n  format: json\n").Replace(text)
 	write(t, file, changed)
 	becomes(t, n, "20249/configz", func(s string) bool { return strings.Contains(s, `"masqueradeAll":true`) })
-	if log := p.Tail(); !strings.Contains(log, `fields=mode`) {
+	becomes(t, n, "20249/proxyMode", func(s string) bool { return s == "iptables" })
+	if log := p.Tail(); !strings.Contains(log, `fields=logging.format`) {
 		t.Errorf("the log does not name the change that needs a restart:\n%s", log)
 	}
 	reaches(t, n, frontend, "a")
@@ -196,7 +197,7 @@ func becomes(t *testing.T, n *node, page string, right func(string) bool) {
 func eventually(t *testing.T, what string, ok func() bool, last ...func() string) {
 	t.Helper()
 	for began := time.Now(); !ok(); time.Sleep(20 * time.Millisecond) {
-		if time.Since(began) > settleTimeout {
+		if time.Since(began) > *settleTimeout {
 			for _, l := range last {
 				t.Log(l())
 			}

@@ -55,6 +55,13 @@ var differences = []difference{
 		},
 	},
 	{
+		name: "Other ports at external addresses of virtual servers",
+		mode: "ipvs",
+		is: func(w *oracle.World, p probe.Packet, want probe.Answer, upstream, ours observation) bool {
+			return want.Outcome == probe.Pass && only(upstream, topology.Refused) && only(ours, topology.TimedOut) && isExternal(w, p.Dst.Addr()) && isStray(w, p)
+		},
+	},
+	{
 		name: "Hairpins over TCP in mode ebpf",
 		is: func(w *oracle.World, p probe.Packet, want probe.Answer, upstream, ours observation) bool {
 			return *dataplaneName == "ebpf" && p.Protocol == state.TCP && len(upstream.servers) == len(ours.servers) && isOwn(p.Src, upstream, ours)
@@ -107,6 +114,13 @@ func withoutRanges(w *oracle.World) *oracle.World {
 		open.Services = append(open.Services, &c)
 	}
 	return &open
+}
+
+// isExternal reports whether an address is one that a Service has for clients outside.
+func isExternal(w *oracle.World, addr netip.Addr) bool {
+	return slices.ContainsFunc(w.Services, func(s *model.Service) bool {
+		return slices.Contains(slices.Concat(s.ExternalIPs, s.LoadBalancerIPs), addr)
+	})
 }
 
 // isStray reports whether nobody has a frontend that fits a packet.

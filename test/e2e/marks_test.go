@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -17,7 +18,7 @@ import (
 )
 
 // settleTimeout is how long a proxy may take to show a change.
-const settleTimeout = 30 * time.Second
+var settleTimeout = flag.Duration("settle", 30*time.Second, "how long a proxy may take to show a change; longer in an emulated machine")
 
 // The addresses of the markers' services; the numbers are of IPv4 and IPv6.
 var (
@@ -115,20 +116,20 @@ func markSlice(n *node, namespace, service string, family state.Family, port uin
 
 // seen waits until connections on a node show the latest markers, but for those in namespaces that have opted out.
 func (m *marks) seen(ctx context.Context, n *node) error {
-	deadline := time.Now().Add(settleTimeout)
+	deadline := time.Now().Add(*settleTimeout)
 	optedOut := m.optedOut()
 	for i := range markIPs {
 		for namespace, ips := range turnIPs {
 			for !optedOut[namespace] && !m.turnSeen(ctx, n, ips[i]) {
 				if time.Now().After(deadline) {
-					return fmt.Errorf("%s does not show the latest change of services and slices in %s after %v: %w", n.name, namespace, settleTimeout, n.trouble())
+					return fmt.Errorf("%s does not show the latest change of services and slices in %s after %v: %w", n.name, namespace, *settleTimeout, n.trouble())
 				}
 				time.Sleep(5 * time.Millisecond)
 			}
 		}
 		for !m.zoneSeen(ctx, n, zoneIPs[i]) {
 			if time.Now().After(deadline) {
-				return fmt.Errorf("%s does not show the zone %q after %v: %w", n.name, m.zone, settleTimeout, n.trouble())
+				return fmt.Errorf("%s does not show the zone %q after %v: %w", n.name, m.zone, *settleTimeout, n.trouble())
 			}
 			time.Sleep(5 * time.Millisecond)
 		}

@@ -30,9 +30,10 @@ type options struct {
 	program   string        // Switchyard's; with starts also several, separated by commas
 	starts    int           // if not 0, nothing but the start is measured, so often
 	out       string
-	only      string // the proxy that is measured, empty for both
-	mode      string // of both proxies
-	sizes     string // numbers of services, of modes other than nftables
+	only      string        // the proxy that is measured, empty for both
+	mode      string        // of both proxies
+	sizes     string        // numbers of services, of modes other than nftables
+	attempt   time.Duration // of a connection
 }
 
 func main() {
@@ -49,6 +50,7 @@ func main() {
 	flag.StringVar(&o.only, "only", "", "measure only the proxy whose name begins like this, and write nothing")
 	flag.StringVar(&o.mode, "mode", "nftables", "nftables, or iptables or ipvs, of which compare-MODE.md shows how they grow")
 	flag.StringVar(&o.sizes, "sizes", "10,1000,10000", "numbers of services, of modes other than nftables")
+	flag.DurationVar(&o.attempt, "attempt", 20*time.Millisecond, "how long a connection may take: longer on an emulated machine, with figures that are less exact")
 	flag.Parse()
 	os.Exit(netns.Main(run{&o}))
 }

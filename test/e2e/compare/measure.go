@@ -57,7 +57,7 @@ func (o *options) proxyOptions(c *cluster, dir string) kubeproxy.Options {
 
 // measure starts a proxy on a node of its own and takes all figures.
 func measure(ctx context.Context, c *cluster, p proxy, o *options) (*result, error) {
-	n, err := newNode(ctx)
+	n, err := newNode(ctx, c.options.attempt)
 	if err != nil {
 		return nil, err
 	}

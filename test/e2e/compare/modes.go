@@ -137,7 +137,7 @@ func measureMode(ctx context.Context, c *cluster, o *options, variant, dir strin
 }
 
 func measureInMode(ctx context.Context, c *cluster, p proxy, f *modeFigures, to *modeResult) error {
-	n, err := newNode(ctx)
+	n, err := newNode(ctx, c.options.attempt)
 	if err != nil {
 		return err
 	}

@@ -28,14 +28,17 @@ type node struct {
 	*topology.Lab
 	client *topology.Host
 	server net.Listener
+	// attempt is how long a connection may take. It bounds the error of what is measured, since nobody answers before the proxy
+	// has programmed anything.
+	attempt time.Duration
 }
 
-func newNode(ctx context.Context) (*node, error) {
+func newNode(ctx context.Context, attempt time.Duration) (*node, error) {
 	l, err := topology.New(ctx, topology.Options{OtherPodCIDRs: []netip.Prefix{endpointCIDR, netip.MustParsePrefix("fd00:10:244:2::/64")}})
 	if err != nil {
 		return nil, err
 	}
-	n := &node{Lab: l}
+	n := &node{Lab: l, attempt: attempt}
 	if n.client, err = l.AddPod(topology.PodOptions{Name: "client"}); err == nil {
 		err = l.OtherNode().Do(n.serveAll)
 	}
@@ -80,11 +83,7 @@ func (n *node) serveAll() error {
 
 func (n *node) close() error { return errors.Join(n.server.Close(), n.Close()) }
 
-// attempt is how long a connection may take. It bounds the error of what is measured, since nobody answers before the proxy
-// has programmed anything.
-const attempt = 20 * time.Millisecond
-
 // answers returns who answers at a frontend, or nothing.
 func (n *node) answers(ctx context.Context, dst netip.AddrPort) string {
-	return n.client.Probe(ctx, state.TCP, dst, topology.ProbeOptions{Timeout: attempt}).Server
+	return n.client.Probe(ctx, state.TCP, dst, topology.ProbeOptions{Timeout: n.attempt}).Server
 }

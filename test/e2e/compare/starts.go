@@ -75,7 +75,7 @@ func starts(ctx context.Context, c *cluster, o *options) error {
 	peaks := make([][]float64, len(proxies))
 	for range o.starts {
 		for i, p := range proxies {
-			n, err := newNode(ctx)
+			n, err := newNode(ctx, c.options.attempt)
 			if err != nil {
 				return err
 			}
