@@ -13,6 +13,8 @@ FUZZTIME ?= 20s
 TIMEOUT ?= 30m
 # The modules that check and test look at. Those that build other people's programs have targets of their own.
 MODULES := . client
+# Those that only check looks at.
+CHECKED := test/ui
 # Checks protocols and generates their code. It is in a module of its own: its needs are not ours.
 BUF     := $(GO) tool -modfile=tools/go.mod buf
 # Random histories of make differential.
@@ -24,7 +26,7 @@ SCALE   ?= 1
 MINUTES ?= 20
 
 .DEFAULT_GOAL := help
-.PHONY: help build proto programs protocols image manifests demo test test-kernel proof-kernel differential-kernel check vuln unit consumer dns bench fuzz tools upstream e2e differential compare explained proof soak histories-windows clean
+.PHONY: page screenshots help build windows proto programs protocols image manifests demo test test-kernel proof-kernel differential-kernel compare-kernel check vuln unit consumer boards dns man site bench fuzz tools upstream e2e differential compare explained proof soak histories-windows test-windows differential-windows clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +34,10 @@ help: ## List the targets
 build: ## Build bin/switchyard, one static binary
 	@echo "== build bin/switchyard $(VERSION)" >&2
 	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/switchyard ./cmd/switchyard
+
+windows: ## Build bin/switchyard.exe, for Windows on amd64
+	@echo "== build bin/switchyard.exe $(VERSION)" >&2
+	@GOOS=windows GOARCH=amd64 CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/switchyard.exe ./cmd/switchyard
 
 proto: ## Generate the code of the protocols from their .proto files
 	@echo "== buf generate"
@@ -59,13 +65,16 @@ demo: build ## Run the example application in a throw-away node and connect to a
 	@echo "== run the application in examples/ in the lab"
 	@bin/switchyard lab --once --source examples/shop
 
-test: check unit consumer dns manifests ## Check and test everything
+test: check unit consumer boards dns page manifests ## Check and test everything
 
 proof-kernel: ## Inject faults in that machine, and count the outcome of connections (DATAPLANE=ipvs)
 	@RUN=proof DATAPLANE=$(if $(filter nftables,$(DATAPLANE)),ipvs,$(DATAPLANE)) bash scripts/kernel-test.sh
 
 differential-kernel: upstream ## Compare the fate of packets with upstream kube-proxy's mode ipvs in that machine (SEEDS=2)
 	@RUN=differential DATAPLANE=ipvs bash scripts/kernel-test.sh
+
+compare-kernel: upstream ## Measure Switchyard and upstream kube-proxy in mode ipvs in that machine
+	@RUN=compare DATAPLANE=ipvs bash scripts/kernel-test.sh
 
 test-kernel: ## Run the conformance suite in an emulated machine with Debian's Linux 6.1, which has SCTP (root on Debian; DATAPLANE=nftables)
 	@DATAPLANE=$(DATAPLANE) bash scripts/kernel-test.sh
@@ -81,22 +90,24 @@ check: protocols ## Protocols, formatting, vet, staticcheck and go fix
 	@echo "== gofmt"
 	@out=$$(gofmt -l .); if [ -n "$$out" ]; then echo "not formatted (fix with: gofmt -w .):"; echo "$$out"; exit 1; fi
 	@$(GO) build -modfile=tools/go.mod -o bin/staticcheck honnef.co/go/tools/cmd/staticcheck
-	@set -e; for module in $(MODULES); do cd $(CURDIR)/$$module; \
+	@set -e; for module in $(MODULES) $(CHECKED); do cd $(CURDIR)/$$module; \
 		echo "== go vet, staticcheck and go fix in $$module"; \
 		$(GO) vet ./...; \
 		$(CURDIR)/bin/staticcheck ./...; \
 		if ! out=$$($(GO) fix -diff ./... 2>&1) || [ -n "$$out" ]; then echo "$$out"; echo "fix with: go fix ./... in $$module"; exit 1; fi; \
 	done
 
-# Nothing else builds what is for Windows only.
+# Everything builds for Windows, tests too. What is not used there is mostly the pure half of what only Linux has, so that is looked for in a few packages.
 check: check-windows
 .PHONY: check-windows
-check-windows:
+check-windows: ## Vet and staticcheck of all that is built for Windows
 	@$(GO) build -modfile=tools/go.mod -o bin/staticcheck honnef.co/go/tools/cmd/staticcheck
-	@set -e; for arch in amd64 arm64; do echo "== go vet and staticcheck for windows/$$arch in backend/winkernel"; \
-		GOOS=windows GOARCH=$$arch $(GO) vet ./backend/winkernel/...; \
-		GOOS=windows GOARCH=$$arch $(CURDIR)/bin/staticcheck ./backend/winkernel/...; \
-	done
+	@set -e; for module in $(MODULES); do cd $(CURDIR)/$$module; for arch in amd64 arm64; do \
+		echo "== go vet and staticcheck for windows/$$arch in $$module"; \
+		GOOS=windows GOARCH=$$arch $(GO) vet ./...; \
+		GOOS=windows GOARCH=$$arch $(CURDIR)/bin/staticcheck -checks=inherit,-U1000 ./...; \
+	done; done
+	@GOOS=windows bin/staticcheck ./backend/winkernel/... ./backend/userspace/... ./node ./server ./test/windows
 
 vuln: ## Look for known vulnerabilities in what is called (needs a network; VULNDB=file:///path for a copy of the database)
 	@$(GO) build -modfile=tools/go.mod -o bin/govulncheck golang.org/x/vuln/cmd/govulncheck
@@ -118,6 +129,11 @@ unit: tools ## All tests, with the race detector where there is a C compiler
 		[ -z "$$bubbles" ] || $(GO) test $$race -cpu 1 -timeout $(TIMEOUT) $$bubbles; \
 	done
 
+# -count=1: what it reads is outside of its module.
+boards: ## Check the dashboards and alerts with Prometheus' parser ('go run .' in test/boards writes the dashboards)
+	@echo "== dashboards and alerts"
+	@cd test/boards && $(GO) vet ./... && $(GO) test -count=1 ./...
+
 # -count=1: what it packs is outside of its module.
 consumer: ## Build programs that import the modules, packed as a module proxy has them
 	@echo "== programs that import the modules"
@@ -127,13 +143,30 @@ dns: ## Compare the answers of examples/dns with those of CoreDNS on the same ob
 	@echo "== examples/dns and CoreDNS"
 	@cd test/dns && $(GO) vet ./... && $(GO) test -count=1 ./...
 
+page: tools ## Test the page in headless Chromium
+	@echo "== the page in Chromium"
+	@cd test/ui && $(GO) vet ./... && $(GO) test -count=1 -timeout $(TIMEOUT) ./...
+
+screenshots: tools ## Take pictures of the page and of the lab's live table, in bin/screenshots
+	@mkdir -p bin/screenshots && rm -f bin/screenshots/*
+	@$(GO) test -count=1 -run 'TestPictures$$' ./lab -pictures $(CURDIR)/bin/screenshots
+	@cd test/ui && $(GO) test -count=1 -timeout $(TIMEOUT) -run 'TestPage$$|TestServerAway$$|TestRelay$$|TestLab$$|TestTerminals$$' . \
+		-screenshots $(CURDIR)/bin/screenshots -terminals $(CURDIR)/bin/screenshots
+	@rm -f bin/screenshots/*.ansi
+
 tools: ## Install or name what the tests check the kernel with
 	@sh scripts/tools.sh
+
+man: build ## Write man pages, shell completions and a page of all commands into bin/man
+	@bin/switchyard manual bin/man
+
+site: man ## Make a site of docs/ in bin/site, with search; links that lead nowhere fail (npm)
+	@bash tools/site/build.sh
 
 bench: ## Measure; figures as JSON lines on stdout, tables on stderr
 	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/bench ./test/cmd/bench
 	@echo "== every part of Switchyard, on $$(nproc) CPUs, Linux $$(uname -r)" >&2
-	@set -e; for part in brain store nftables memory api churn relay scaling; do bin/bench $$part; done
+	@set -e; for part in brain store nftables memory page api churn relay scaling; do bin/bench $$part; done
 
 fuzz: ## Fuzz every target for a short time (FUZZTIME=20s each)
 	@set -e; for module in $(MODULES); do cd $(CURDIR)/$$module; for pkg in $$($(GO) list ./...); do \
@@ -157,6 +190,32 @@ differential: upstream ## Compare the fate of packets with upstream kube-proxy, 
 histories-windows: ## Play HISTORIES=50000 random histories of a Windows node, whose HNS fails and forgets (on any system)
 	@echo "== a Windows node in $(or $(HISTORIES),50000) random histories"
 	@$(GO) test -count=1 -timeout 2h -run TestHistories ./backend/winkernel -histories $(or $(HISTORIES),50000) -v
+
+# The packages that have something to do on Windows, and whose tests ask for nothing of Linux. Of the client's, some need the go command.
+WINDOWS = ./state ./model ./brain ./store ./field ./config/... ./explain ./kubeconv ./backend ./backend/winkernel/... ./source/relay ./ops/healthz ./ops/metrics \
+	./backend/userspace/internal/hostrelay $(addprefix ./internal/,apifollower apirules clusterserver connlimit failover httpserver loglimit objectlog protoconv revlog spelling statecopy)
+
+test-windows: ## Run tests and the program, built for Windows, in wine 10 (downloaded once; root, or user namespaces)
+	@echo "== build the program for Windows"
+	@mkdir -p bin/windows && rm -f bin/windows/*.exe
+	@overlay=$$(scripts/wine.sh --overlay) && GOOS=windows CGO_ENABLED=0 $(GO) build -overlay "$$overlay" -trimpath -ldflags '$(LDFLAGS)' -o bin/windows/ ./cmd/switchyard
+	@cd client && GOOS=windows CGO_ENABLED=0 $(GO) build -trimpath -o ../bin/windows/ ./example
+	@echo "== the program in wine"
+	@overlay=$$(scripts/wine.sh --overlay) && GOOS=windows $(GO) test -overlay "$$overlay" -count=1 -timeout 10m -exec "$(CURDIR)/scripts/wine.sh" ./test/windows \
+		-switchyard $(CURDIR)/bin/windows/switchyard.exe -example $(CURDIR)/bin/windows/example.exe
+	@echo "== tests of packages in wine"
+	@overlay=$$(scripts/wine.sh --overlay) && GOOS=windows $(GO) test -overlay "$$overlay" -count=1 -timeout 10m -exec "$(CURDIR)/scripts/wine.sh" $(WINDOWS)
+	@GOOS=windows $(GO) test -count=1 -timeout 10m -exec "$(CURDIR)/scripts/wine.sh" -run NamedPipe ./server
+	@cd client && GOOS=windows $(GO) test -count=1 -timeout 10m -exec "$(CURDIR)/scripts/wine.sh" \
+		-skip 'TestTheExampleProgramRuns|TestTheModuleStandsAlone|TestNothingElseIsLinked' ./...
+
+differential-windows: ## Compare load balancers with those of upstream's proxier for Windows, in 200 histories and the cases of its own tests, which run before (in wine; builds it once)
+	@echo "== upstream's tests of its proxier for Windows, in wine"
+	@cd test/windows/upstream && GOOS=windows $(GO) test -count=1 -exec "$(CURDIR)/scripts/wine.sh" k8s.io/kubernetes/pkg/proxy/winkernel
+	@echo "== Switchyard and upstream's proxier for Windows"
+	@mkdir -p bin/windows && cd test/windows/upstream && GOOS=windows CGO_ENABLED=0 $(GO) build -trimpath -o ../../../bin/windows/ ./record
+	@scripts/wine.sh bin/windows/record.exe >bin/windows/upstream.json 2>bin/windows/upstream.log || { tail bin/windows/upstream.log >&2; exit 1; }
+	@$(GO) test -count=1 -v -run TestDifferential ./backend/winkernel -upstream $(CURDIR)/bin/windows/upstream.json
 
 compare: build upstream ## Measure beside upstream kube-proxy, at 10,000 services; writes docs/benchmarks/
 	@cd test/e2e && $(GO) run ./compare -switchyard ../../bin/switchyard -out ../../docs/benchmarks

@@ -68,7 +68,7 @@ and shows who answers whom.`,
 	root.AddCommand(
 		newRunCommand(), newProxyCommand(), newServeCommand(), newApplyCommand(),
 		newGetCommand(), newTopCommand(), newExplainCommand(), newDoctorCommand(), newKubectlCommand(),
-		newLabCommand(), newBenchCommand(), newCleanupCommand(), newConfigCommand(), newVersionCommand(),
+		newLabCommand(), newBenchCommand(), newCleanupCommand(), newConfigCommand(), newVersionCommand(), newManualCommand(),
 	)
 	asUsage(root)
 	return root
