@@ -108,7 +108,14 @@ func TestWrongDataplanesAreFound(t *testing.T) {
 		bend func(*state.Port)
 		want string
 	}{
-		"keeps all sources":      {func(p *state.Port) { p.Internal.Masquerade = state.MasqueradeNever }, "must be replaced by the node's"},
+		// Only the node's own pods answer such a connection: those of the other node answer the client directly.
+		"keeps all sources": {func(p *state.Port) {
+			p.Internal.Masquerade = state.MasqueradeNever
+			remote := func(e state.Endpoint) bool { return !e.Local }
+			if local := slices.DeleteFunc(slices.Clone(p.Internal.Outside.Endpoints), remote); len(local) > 0 {
+				p.Internal.Outside.Endpoints = local
+			}
+		}, "must be replaced by the node's"},
 		"masquerades everything": {func(p *state.Port) { p.Internal.Masquerade = state.MasqueradeAlways }, "must be kept"},
 		"drops instead of rejecting": {func(p *state.Port) {
 			for _, r := range routes(p) {

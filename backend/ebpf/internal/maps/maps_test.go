@@ -259,15 +259,15 @@ func TestSlotsAreUsedAgain(t *testing.T) {
 	if routes, freeRoutes := r.Tables.Routes(); used != 5 || free != 0 || routes != 1 || freeRoutes != 0 {
 		t.Fatalf("%d slots and %d routes are used, %d and %d free already", used, routes, free, freeRoutes)
 	}
-	for deadline := time.Now().Add(10 * time.Second); free == 0; time.Sleep(time.Millisecond) {
+	// The slots may be usable a grace period before the route, which is retired after them.
+	freeRoutes := 0
+	for deadline := time.Now().Add(10 * time.Second); free == 0 || freeRoutes == 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("slots are not usable again after 10 s")
+			t.Fatalf("%d slots and %d routes are usable again after 10 s", free, freeRoutes)
 		}
 		r.Tables.Reclaim()
 		_, free = r.Tables.Slots(state.IPv6)
-	}
-	if routes, freeRoutes := r.Tables.Routes(); freeRoutes != 1 || routes != 1 {
-		t.Errorf("%d of %d routes are free", freeRoutes, routes)
+		_, freeRoutes = r.Tables.Routes()
 	}
 	// Only as many in a row as there were.
 	if p := add(t, r, routeTo(state.IPv6, 2, 6, plan.Node)); p.At.Base() != 5 || p.At.Index() != before.Index() {
