@@ -17,9 +17,11 @@ command -v chromium >/dev/null 2>&1 || command -v google-chrome >/dev/null 2>&1 
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
 	echo "== install for the tests:$missing"
 	export DEBIAN_FRONTEND=noninteractive
-	if apt-get update -qq >/dev/null 2>&1 && apt-get install -y -qq --no-install-recommends $missing >/dev/null 2>&1; then
+	# Another apt-get that runs, like that of unattended upgrades, is waited for.
+	if problem=$( (apt-get update -qq && apt-get -o DPkg::Lock::Timeout=300 install -y -qq --no-install-recommends $missing) 2>&1 >/dev/null); then
 		exit 0
 	fi
+	echo "$problem" | tail -n 3
 	echo "   apt-get could not install them; the tests that need them are skipped"
 	exit 0
 fi
