@@ -13,6 +13,7 @@ import (
 	tea "charm.land/bubbletea/v2"
 	"github.com/charmbracelet/x/ansi"
 
+	"github.com/switchyard-net/switchyard/internal/termtable"
 	"github.com/switchyard-net/switchyard/test/probe"
 )
 
@@ -30,8 +31,7 @@ type live struct {
 	selected  int // row, of those that are shown
 	order     order
 	namespace string // empty for all
-	filter    string
-	typing    bool // the filter
+	filter    termtable.Filter
 	paused    bool
 	// reason is what is shown of one row in place of the table, from its line reasonTop on, and from is its client.
 	reason    []string
@@ -78,33 +78,17 @@ func (l *live) Update(message tea.Msg) (tea.Model, tea.Cmd) {
 	case tea.KeyPressMsg:
 		key := m.String()
 		switch {
-		case key == "ctrl+c", key == "q" && !l.typing && l.reason == nil:
+		case key == "ctrl+c", key == "q" && !l.filter.Typing && l.reason == nil:
 			return l, tea.Quit
-		case l.typing:
-			l.edit(key, m.Text)
+		case l.filter.Typing:
+			l.filter.Edit(key, m.Text)
+			l.selected, l.top = 0, 0
 		case l.view != nil:
 			l.key(key)
 		}
 	}
 	l.keepInside()
 	return l, nil
-}
-
-// edit changes the filter.
-func (l *live) edit(key, text string) {
-	switch key {
-	case "enter":
-		l.typing = false
-	case "esc":
-		l.typing, l.filter = false, ""
-	case "backspace":
-		if r := []rune(l.filter); len(r) > 0 {
-			l.filter = string(r[:len(r)-1])
-		}
-	default:
-		l.filter += text
-	}
-	l.selected, l.top = 0, 0
 }
 
 func (l *live) key(key string) {
@@ -127,9 +111,9 @@ func (l *live) key(key string) {
 		body, rows := l.body()
 		l.selected, l.top = len(rows)-1, len(body)
 	case "/":
-		l.typing = true
+		l.filter.Typing = true
 	case "esc":
-		l.filter, l.namespace = "", ""
+		l.filter, l.namespace = termtable.Filter{}, ""
 	case "n":
 		l.namespace = l.nextNamespace()
 		l.selected, l.top = 0, 0
@@ -278,7 +262,7 @@ func (l *live) matches(g *group) bool {
 			texts = append(texts, server)
 		}
 	}
-	return slices.ContainsFunc(texts, func(t string) bool { return strings.Contains(strings.ToLower(t), strings.ToLower(l.filter)) })
+	return l.filter.Matches(texts...)
 }
 
 // bad is how many rows are not as they must be.
@@ -383,22 +367,14 @@ func (l *live) foot() []string {
 	if l.namespace != "" {
 		state += "; namespace " + l.namespace
 	}
-	switch {
-	case l.typing:
-		state += "; filter: " + l.filter + "_"
-	case l.filter != "":
-		state += "; filter: " + l.filter
-	}
+	state += l.filter.State()
 	if l.paused {
 		state += "; PAUSED"
 	}
 	if v.followed && !l.paused {
 		state += "; edit " + v.inputs + " to change the lab"
 	}
-	keys := "q quit  ↑↓ PgUp PgDn  / filter  n namespace  s sort  p pause  e explain row"
-	if l.typing {
-		keys = "Enter keep the filter  Esc leave it"
-	}
+	keys := l.filter.Keys("q quit  ↑↓ PgUp PgDn  / filter  n namespace  s sort  p pause  e explain row")
 	lines := append(summary, l.wrapped(l.paint.dim(state))...)
 	return append(lines, l.wrapped(l.paint.dim(keys))...)
 }

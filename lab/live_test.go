@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
 
+	"github.com/switchyard-net/switchyard/internal/termtable/termtabletest"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/probe"
@@ -49,23 +50,6 @@ func onScreen(width, height int) *live {
 	return l
 }
 
-// press presses keys, by their names, and reports whether the table ends.
-func (l *live) press(keys ...string) (ended bool) {
-	special := map[string]rune{"up": tea.KeyUp, "down": tea.KeyDown, "pgdown": tea.KeyPgDown, "pgup": tea.KeyPgUp, "end": tea.KeyEnd, "esc": tea.KeyEsc,
-		"enter": tea.KeyEnter, "backspace": tea.KeyBackspace}
-	for _, k := range keys {
-		m := tea.KeyPressMsg{Text: k}
-		if code, ok := special[k]; ok {
-			m = tea.KeyPressMsg{Code: code}
-		} else if k == "ctrl+c" {
-			m = tea.KeyPressMsg{Code: 'c', Mod: tea.ModCtrl}
-		}
-		_, cmd := l.Update(m)
-		ended = ended || cmd != nil
-	}
-	return ended
-}
-
 // TestScreens: testdata/screens.txtar has what is on terminals of 80 and 140 columns, after some keys.
 func TestScreens(t *testing.T) {
 	path := filepath.Join("testdata", "screens.txtar")
@@ -84,7 +68,7 @@ func TestScreens(t *testing.T) {
 					return fmt.Sprintf("%v -> %v\n✓ FORWARDED: %s\n", c, r.packet.Dst, strings.Repeat("because ", 15)), nil
 				}))
 				l.Update(viewMsg{testView()})
-				l.press(strings.Fields(c.keys)...)
+				termtabletest.Press(l, strings.Fields(c.keys)...)
 			}
 			screen := l.screen()
 			got.Files = append(got.Files, txtar.File{Name: fmt.Sprintf("%d columns: %s", width, c.name), Data: []byte(screen + "\n")})
@@ -263,7 +247,7 @@ func (t *terminal) control(parameters string, final byte) error {
 
 func TestKeys(t *testing.T) {
 	l := onScreen(100, 24)
-	if !l.press("q") {
+	if !termtabletest.Press(l, "q") {
 		t.Error("q does not end it while it starts")
 	}
 	l.Update(viewMsg{testView()})
@@ -287,7 +271,7 @@ func TestKeys(t *testing.T) {
 	} {
 		l := onScreen(100, 24)
 		l.Update(viewMsg{testView()})
-		if l.press(strings.Fields(c.keys)...) {
+		if termtabletest.Press(l, strings.Fields(c.keys)...) {
 			t.Errorf("%s: it ended", name)
 		}
 		if screen := l.screen(); !strings.Contains(screen, c.has) || c.not != "" && strings.Contains(screen, c.not) {
@@ -295,7 +279,7 @@ func TestKeys(t *testing.T) {
 		}
 	}
 	for _, key := range []string{"q", "ctrl+c"} {
-		if !l.press(key) {
+		if !termtabletest.Press(l, key) {
 			t.Errorf("%s does not end it", key)
 		}
 	}
@@ -305,14 +289,14 @@ func TestKeys(t *testing.T) {
 func TestPause(t *testing.T) {
 	l := onScreen(100, 24)
 	l.Update(viewMsg{testView()})
-	l.press("p")
+	termtabletest.Press(l, "p")
 	later := testView()
 	later.revision = 8
 	l.Update(viewMsg{later})
 	if screen := l.screen(); !strings.Contains(screen, "revision 7") || !strings.Contains(screen, "PAUSED") {
 		t.Errorf("paused:\n%s", screen)
 	}
-	l.press("p")
+	termtabletest.Press(l, "p")
 	if screen := l.screen(); !strings.Contains(screen, "revision 8") || strings.Contains(screen, "PAUSED") {
 		t.Errorf("going on:\n%s", screen)
 	}
@@ -327,9 +311,9 @@ func TestEveryRowIsReached(t *testing.T) {
 		if l.selected != i || !strings.Contains(l.screen(), "\n>") {
 			t.Fatalf("row %d: %d is selected:\n%s", i, l.selected, l.screen())
 		}
-		l.press("down")
+		termtabletest.Press(l, "down")
 	}
-	l.press("down", "down")
+	termtabletest.Press(l, "down", "down")
 	if !strings.Contains(l.screen(), "it has no endpoints") {
 		t.Errorf("the notes are not reached:\n%s", l.screen())
 	}
@@ -354,7 +338,7 @@ func TestRowsAreWithTheirService(t *testing.T) {
 				if len(screen) != 16 {
 					t.Fatalf("%d columns, %d times %s: %d lines", width, i, key, len(screen))
 				}
-				l.press(key)
+				termtabletest.Press(l, key)
 			}
 		}
 	}
@@ -370,21 +354,21 @@ func TestExplainRow(t *testing.T) {
 		}
 		return fmt.Sprintf("%v to %v", c, r.packet.Dst), nil
 	}))
-	l.press("down", "e")
+	termtabletest.Press(l, "down", "e")
 	if !strings.Contains(l.screen(), "node to 10.96.0.5:80") {
 		t.Errorf("explained:\n%s", l.screen())
 	}
-	l.press("c")
+	termtabletest.Press(l, "c")
 	if !strings.Contains(l.screen(), "no answer") {
 		t.Errorf("the next client:\n%s", l.screen())
 	}
 	l.Update(tea.WindowSizeMsg{Width: 100, Height: 8})
 	l.explain = func(*result, probe.Client) (string, error) { return strings.Repeat("reason\n", 20) + "the last", nil }
-	l.press("c", "pgdown", "pgdown", "pgdown", "pgdown")
+	termtabletest.Press(l, "c", "pgdown", "pgdown", "pgdown", "pgdown")
 	if screen := l.screen(); strings.Count(screen, "\n") >= 8 || !strings.Contains(screen, "the last") {
 		t.Errorf("the end of long reasons:\n%s", screen)
 	}
-	if l.press("q") || !strings.Contains(l.screen(), "FRONTEND") {
+	if termtabletest.Press(l, "q") || !strings.Contains(l.screen(), "FRONTEND") {
 		t.Errorf("q does not lead back to the table:\n%s", l.screen())
 	}
 }

@@ -11,6 +11,8 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 	"github.com/charmbracelet/x/ansi"
+
+	"github.com/switchyard-net/switchyard/internal/termtable"
 )
 
 // Live is the table on a terminal: the newest report, what people have chosen to see of it, and where they are in it. It is a [tea.Model].
@@ -24,8 +26,7 @@ type Live struct {
 	width, height int
 	report        *Report
 	top           int // first line of the body on the screen
-	filter        string
-	typing        bool // the filter
+	filter        termtable.Filter
 }
 
 // Run shows reports on the terminal that out is, until ctx ends, or somebody quits, or there are no more. It returns the error that ends them.
@@ -73,10 +74,11 @@ func (l *Live) Update(message tea.Msg) (tea.Model, tea.Cmd) {
 		m.Sort(l.Order)
 	case tea.KeyPressMsg:
 		switch key := m.String(); {
-		case key == "ctrl+c", key == "q" && !l.typing:
+		case key == "ctrl+c", key == "q" && !l.filter.Typing:
 			return l, tea.Quit
-		case l.typing:
-			l.edit(key, m.Text)
+		case l.filter.Typing:
+			l.filter.Edit(key, m.Text)
+			l.top = 0
 		case l.report != nil:
 			l.key(key)
 		}
@@ -85,23 +87,6 @@ func (l *Live) Update(message tea.Msg) (tea.Model, tea.Cmd) {
 		l.top = max(0, min(l.top, len(l.body())-l.room()))
 	}
 	return l, nil
-}
-
-// edit changes the filter.
-func (l *Live) edit(key, text string) {
-	switch key {
-	case "enter":
-		l.typing = false
-	case "esc":
-		l.typing, l.filter = false, ""
-	case "backspace":
-		if r := []rune(l.filter); len(r) > 0 {
-			l.filter = string(r[:len(r)-1])
-		}
-	default:
-		l.filter += text
-	}
-	l.top = 0
 }
 
 func (l *Live) key(key string) {
@@ -119,9 +104,9 @@ func (l *Live) key(key string) {
 	case "end", "G":
 		l.top = len(l.body())
 	case "/":
-		l.typing = true
+		l.filter.Typing = true
 	case "esc":
-		l.filter = ""
+		l.filter = termtable.Filter{}
 	case "s":
 		l.Order = l.Order.next()
 		l.report.Sort(l.Order)
@@ -133,7 +118,7 @@ func (l *Live) key(key string) {
 func (l *Live) table() table {
 	t := table{namespaces: l.Namespaces, paint: true}
 	for _, row := range l.report.Ports {
-		if strings.Contains(row.Namespace+"/"+row.Service+":"+row.Port, strings.ToLower(l.filter)) {
+		if l.filter.Matches(row.Namespace + "/" + row.Service + ":" + row.Port) {
 			t.rows = append(t.rows, row)
 		}
 	}
@@ -174,20 +159,11 @@ func (l *Live) body() (lines []string) {
 }
 
 func (l *Live) foot() []string {
-	state := fmt.Sprintf("in %.1fs; sorted by %s", l.report.Seconds, l.Order)
-	switch {
-	case l.typing:
-		state += "; filter: " + l.filter + "_"
-	case l.filter != "":
-		state += "; filter: " + l.filter
-	}
+	state := fmt.Sprintf("in %.1fs; sorted by %s", l.report.Seconds, l.Order) + l.filter.State()
 	if n := l.report.LeftOut; n > 0 {
 		state += fmt.Sprintf("; %d ports with fewer connections are left out: name a namespace or fewer Services", n)
 	}
-	keys := "q quit  ↑↓ PgUp PgDn  s sort  / filter"
-	if l.typing {
-		keys = "Enter keep the filter  Esc leave it"
-	}
+	keys := l.filter.Keys("q quit  ↑↓ PgUp PgDn  s sort  / filter")
 	return append(l.wrapped(dim.Styled(state)), l.wrapped(dim.Styled(keys))...)
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
 
+	"github.com/switchyard-net/switchyard/internal/termtable/termtabletest"
 	"github.com/switchyard-net/switchyard/view"
 )
 
@@ -41,23 +42,6 @@ func onScreen(width, height int) *Live {
 	return l
 }
 
-// press presses keys, by their names, and reports whether the table ends.
-func (l *Live) press(keys ...string) (ended bool) {
-	special := map[string]rune{"up": tea.KeyUp, "down": tea.KeyDown, "pgdown": tea.KeyPgDown, "pgup": tea.KeyPgUp, "home": tea.KeyHome, "end": tea.KeyEnd,
-		"esc": tea.KeyEsc, "enter": tea.KeyEnter, "backspace": tea.KeyBackspace}
-	for _, k := range keys {
-		m := tea.KeyPressMsg{Text: k}
-		if code, ok := special[k]; ok {
-			m = tea.KeyPressMsg{Code: code}
-		} else if k == "ctrl+c" {
-			m = tea.KeyPressMsg{Code: 'c', Mod: tea.ModCtrl}
-		}
-		_, cmd := l.Update(m)
-		ended = ended || cmd != nil
-	}
-	return ended
-}
-
 // TestScreens: testdata/screens.txtar has what is on terminals of 60, 80 and 140 columns, after some keys.
 func TestScreens(t *testing.T) {
 	path := filepath.Join("testdata", "screens.txtar")
@@ -73,7 +57,7 @@ func TestScreens(t *testing.T) {
 			l := onScreen(width, 16)
 			if c.keys != "-" {
 				l.Update(manyPorts())
-				l.press(strings.Fields(c.keys)...)
+				termtabletest.Press(l, strings.Fields(c.keys)...)
 			}
 			screen := ansi.Strip(l.screen())
 			lines := strings.Split(screen, "\n")
@@ -101,7 +85,7 @@ func TestScreens(t *testing.T) {
 }
 
 func TestKeys(t *testing.T) {
-	if l := onScreen(100, 16); l.press("down", "s", "/") || l.screen() == "" || !l.press("q") {
+	if l := onScreen(100, 16); termtabletest.Press(l, "down", "s", "/") || l.screen() == "" || !termtabletest.Press(l, "q") {
 		t.Error("while there is nothing yet, a key but q ends it, or q does not")
 	}
 	for name, c := range map[string]struct {
@@ -125,7 +109,7 @@ func TestKeys(t *testing.T) {
 	} {
 		l := onScreen(100, 16)
 		l.Update(manyPorts())
-		if l.press(strings.Fields(c.keys)...) {
+		if termtabletest.Press(l, strings.Fields(c.keys)...) {
 			t.Errorf("%s: it ended", name)
 		}
 		if screen := l.screen(); !strings.Contains(screen, c.has) || c.not != "" && strings.Contains(screen, c.not) {
@@ -135,7 +119,7 @@ func TestKeys(t *testing.T) {
 	for _, key := range []string{"q", "ctrl+c"} {
 		l := onScreen(100, 16)
 		l.Update(manyPorts())
-		if !l.press(key) {
+		if !termtabletest.Press(l, key) {
 			t.Errorf("%s does not end it", key)
 		}
 	}
@@ -145,7 +129,7 @@ func TestKeys(t *testing.T) {
 func TestNewReports(t *testing.T) {
 	l := onScreen(100, 16)
 	l.Update(manyPorts())
-	l.press("s", "pgdown", "pgdown")
+	termtabletest.Press(l, "s", "pgdown", "pgdown")
 	l.Update(Between(twoReadings()))
 	if screen := ansi.Strip(l.screen()); !strings.Contains(screen, "sorted by rejects") || !strings.Contains(screen, "\nshop        cart ") {
 		t.Errorf("after a shorter report:\n%s", screen)
@@ -157,7 +141,7 @@ func TestTinyTerminals(t *testing.T) {
 	for height := range 8 {
 		l := onScreen(9, height)
 		l.Update(manyPorts())
-		l.press("end", "pgup", "down")
+		termtabletest.Press(l, "end", "pgup", "down")
 		if n := strings.Count(l.screen(), "\n") + 1; n > max(height, 1) {
 			t.Errorf("%d lines on %d", n, height)
 		}
