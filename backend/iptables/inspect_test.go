@@ -31,16 +31,10 @@ func TestInspect(t *testing.T) {
 		}
 		rng := rand.New(rand.NewPCG(1, 2))
 		services := make([]*state.Service, 3)
-		for round := range 4 {
-			u := recordtest.Delta()
-			for i := range services {
-				if round > 0 && rng.IntN(2) == 0 {
-					continue
-				}
-				services[i] = recordtest.EveryKind(string(rune('a'+i)), i+1, rng.IntN(25)*rng.IntN(2), time.Duration(rng.IntN(2))*time.Minute)
-				u.Changed = append(u.Changed, services[i])
-			}
-			u.Full = round == 0
+		next := func(i int) *state.Service {
+			return recordtest.EveryKind(string(rune('a'+i)), i+1, rng.IntN(25)*rng.IntN(2), time.Duration(rng.IntN(2))*time.Minute)
+		}
+		for round, u := range recordtest.Rounds(4, rng, services, next) {
 			apply(t, b, u)
 			for _, q := range recordtest.Questions(services...) {
 				if difference := check(&q); difference != "" {

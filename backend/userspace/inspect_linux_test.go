@@ -26,22 +26,16 @@ func TestInspect(t *testing.T) {
 	}
 	rng := rand.New(rand.NewPCG(1, 2))
 	services := make([]*state.Service, 4)
-	for round := range 8 {
-		u := recordtest.Delta()
-		for i := range services {
-			if round > 0 && rng.IntN(2) == 0 {
-				continue
+	next := func(i int) *state.Service {
+		s := recordtest.EveryKind(string(rune('a'+i)), i+1, rng.IntN(6), time.Duration(rng.IntN(2))*time.Minute)
+		if rng.IntN(3) == 0 {
+			for j := range s.Ports {
+				s.Ports[j].Protocol = state.SCTP // is left to the base
 			}
-			s := recordtest.EveryKind(string(rune('a'+i)), i+1, rng.IntN(6), time.Duration(rng.IntN(2))*time.Minute)
-			if rng.IntN(3) == 0 {
-				for j := range s.Ports {
-					s.Ports[j].Protocol = state.SCTP // is left to the base
-				}
-			}
-			services[i] = s
-			u.Changed = append(u.Changed, s)
 		}
-		u.Full = round == 0
+		return s
+	}
+	for round, u := range recordtest.Rounds(8, rng, services, next) {
 		if result, err := l.pair.Apply(t.Context(), u); err != nil || len(result.Failed) > 0 {
 			t.Fatal(result, err)
 		}

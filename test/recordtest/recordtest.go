@@ -3,6 +3,8 @@ package recordtest
 
 import (
 	"fmt"
+	"iter"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"time"
@@ -72,6 +74,27 @@ func Endpoints(f state.Family, n, count int) []state.Endpoint {
 		list = append(list, state.Endpoint{Addr: netip.AddrPortFrom(a, 8080)})
 	}
 	return list
+}
+
+// Rounds returns updates, each with its number: the first one has every service, the others have each of them by chance, as next makes it for its
+// place in services, which has the newest of each.
+func Rounds(rounds int, rng *rand.Rand, services []*state.Service, next func(i int) *state.Service) iter.Seq2[int, *state.Update] {
+	return func(yield func(int, *state.Update) bool) {
+		for round := range rounds {
+			u := Delta()
+			u.Full = round == 0
+			for i := range services {
+				if round > 0 && rng.IntN(2) == 0 {
+					continue
+				}
+				services[i] = next(i)
+				u.Changed = append(u.Changed, services[i])
+			}
+			if !yield(round, u) {
+				return
+			}
+		}
+	}
 }
 
 // Forward returns a route to endpoints. It rejects if there are none.
