@@ -23,7 +23,9 @@ type Cutter struct {
 	cleaner *staleflows.Cleaner // used by Cut only, except for Removing
 	wake    chan struct{}
 	stop    context.CancelFunc
-	// processorTime is that of the thread that looks. Tests replace it.
+	// clock returns processorTime for the calling thread. Tests replace it.
+	clock func() func() time.Duration
+	// processorTime is that of the thread that looks, 0 until Start. Any thread may ask.
 	processorTime func() time.Duration
 	done          sync.WaitGroup
 
@@ -65,10 +67,14 @@ const lookPause = 250 * time.Millisecond
 // A look may be repaid after the next one: a change often comes soon after another, or after the start, whose look is a long one.
 const lookShare = 3
 
-// removalWait is how long a commit waits for the end of a removal of flows to a frontend that it concerns. With 10,000 flows in
-// the kernel's table, a removal takes 3 ms. With so many that it takes longer, others must not wait: then a flow to an endpoint
-// that comes back at this very moment may have to begin once more.
+// removalWait is for how much processor time of a removal a commit waits that gives endpoints to the frontend whose flows are removed. With
+// 10,000 flows in the kernel's table, a removal takes 3 ms. With so many that it takes longer, others must not wait: then a flow to an
+// endpoint that comes back at this very moment may have to begin once more. On a busy node a removal gets a processor now and then only, and so
+// does what would not wait for it: that is no reason to lose flows.
 const removalWait = 5 * time.Millisecond
+
+// removalPatience is how long a commit waits for that, whatever keeps the removal from working.
+const removalPatience = 500 * time.Millisecond
 
 // Options are the settings of a Cutter.
 type Options struct {
@@ -85,7 +91,8 @@ type Options struct {
 // New returns a Cutter of t that is not started.
 func New(t staleflows.Table, o Options) *Cutter {
 	return &Cutter{
-		log: o.Logger, wake: make(chan struct{}, 1), committing: make(chan struct{}, 1), processorTime: processorTime,
+		log: o.Logger, wake: make(chan struct{}, 1), committing: make(chan struct{}, 1),
+		clock: threadClock, processorTime: func() time.Duration { return 0 },
 		cleaner: staleflows.New(t, staleflows.Options{Logger: o.Logger, OnClean: o.OnCut, Elsewhere: o.Elsewhere}),
 	}
 }
@@ -94,7 +101,14 @@ func New(t staleflows.Table, o Options) *Cutter {
 func (c *Cutter) Start() {
 	ctx, stop := context.WithCancel(context.Background())
 	c.stop = stop
-	c.done.Go(func() { c.run(ctx) })
+	started := make(chan struct{})
+	c.done.Go(func() {
+		runtime.LockOSThread()
+		c.processorTime = c.clock()
+		close(started)
+		c.run(ctx)
+	})
+	<-started
 }
 
 // Close cuts what has become stale, within closeTimeout: it may be long until a next process looks at all flows.
@@ -110,11 +124,22 @@ func (c *Cutter) Begin(changes ...Note) {
 	c.committing <- struct{}{}
 	for _, n := range changes {
 		if removed := c.cleaner.Removing(n.New); removed != nil {
-			select {
-			case <-removed:
-			case <-time.After(removalWait):
-			}
+			c.await(removed)
 			return // the next removal begins after the commit
+		}
+	}
+}
+
+// await waits for the end of a removal, within bounds.
+func (c *Cutter) await(removed <-chan struct{}) {
+	began, worked := time.Now(), c.processorTime()
+	look := time.NewTicker(time.Millisecond)
+	defer look.Stop()
+	for time.Since(began) < removalPatience && c.processorTime()-worked < removalWait {
+		select {
+		case <-removed:
+			return
+		case <-look.C:
 		}
 	}
 }
@@ -170,7 +195,6 @@ func (c *Cutter) run(ctx context.Context) {
 			c.log.Warn("stale flows could not be deleted; the next process will try again", "error", err)
 		}
 	}()
-	runtime.LockOSThread()     // for processorTime
 	var again <-chan time.Time // set while something is left from a failure
 	var repaid time.Time       // when others have had their share for all looks so far
 	for {

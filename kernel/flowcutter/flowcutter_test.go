@@ -8,9 +8,11 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -93,6 +95,11 @@ func (t *timedTable) remove(match func(conntrack.Flow) bool) int {
 		return gone
 	})
 	return before - len(t.flows)
+}
+
+// clockOf is a clock for all threads.
+func clockOf(processorTime func() time.Duration) func() func() time.Duration {
+	return func() func() time.Duration { return processorTime }
 }
 
 // TestLooksArePaced commits changes all the time. Each makes one flow stale.
@@ -196,10 +203,10 @@ func TestLooksTakeAShare(t *testing.T) {
 				table := &timedTable{took: time.Second, cut: map[netip.AddrPort]time.Time{}}
 				c := New(table, Options{Logger: slog.New(slog.DiscardHandler)})
 				var worked time.Duration
-				c.processorTime = func() time.Duration {
+				c.clock = clockOf(func() time.Duration {
 					worked += tt.works // once before and once after a look
 					return worked
-				}
+				})
 				c.Start()
 				for i := range 100 {
 					c.Begin()
@@ -292,7 +299,7 @@ func TestNobodyWaitsForACrowdedTable(t *testing.T) {
 				table := &crowdedTable{flows: 262144, old: old}
 				c := New(table, Options{Logger: slog.New(slog.DiscardHandler)})
 				opened := time.Now()
-				c.processorTime = func() time.Duration { return time.Since(opened) } // the table works all the time
+				c.clock = clockOf(func() time.Duration { return time.Since(opened) }) // the table works all the time
 				c.Start()
 				defer c.Close()
 				other := recordtest.Service("other", recordtest.ClusterIPPort(state.IPv4, state.UDP, 2, recordtest.Endpoints(state.IPv4, 2, 1)))
@@ -332,9 +339,23 @@ func TestNobodyWaitsForACrowdedTable(t *testing.T) {
 // TestCommitWaitsForItsFlows: a flow that begins after a commit must not be deleted as one of those before it, where that costs
 // nobody much.
 func TestCommitWaitsForItsFlows(t *testing.T) {
-	for walk, want := range map[time.Duration]time.Duration{3 * time.Millisecond: 2 * time.Millisecond, time.Second: removalWait} {
+	for name, tt := range map[string]struct {
+		walk time.Duration // how long a removal takes
+		slow time.Duration // how many times as long as it works
+		want time.Duration // from its second millisecond on
+	}{
+		"a small table":                {3 * time.Millisecond, 1, 2 * time.Millisecond},
+		"a large table":                {time.Second, 1, removalWait},
+		"a small table on a busy node": {200 * time.Millisecond, 50, 199 * time.Millisecond},
+		"a large table on a busy node": {10 * time.Second, 10, 10 * removalWait},
+		"a removal that gets nowhere":  {time.Hour, 1 << 40, removalPatience},
+	} {
 		synctest.Test(t, func(t *testing.T) {
-			c := New(&timedTable{took: walk}, Options{Logger: slog.New(slog.DiscardHandler)})
+			c := New(&timedTable{took: tt.walk}, Options{Logger: slog.New(slog.DiscardHandler)})
+			began := time.Now()
+			c.clock = clockOf(func() time.Duration {
+				return time.Since(began) / tt.slow
+			})
 			c.Start()
 			defer c.Close()
 			full, empty := crowded(1).service(), crowded(0).service()
@@ -350,10 +371,37 @@ func TestCommitWaitsForItsFlows(t *testing.T) {
 			if waited := commit(Note{Old: other, New: nil}) + commit(Note{Old: nil, New: other}); waited > 0 {
 				t.Errorf("commits that do not concern the flows that are being deleted waited for %v", waited)
 			}
-			if waited := commit(Note{Old: empty, New: full}); waited != want {
-				t.Errorf("the commit that concerns the flows that are being deleted waited for %v, want %v", waited, want)
+			if waited := commit(Note{Old: empty, New: full}); waited != tt.want {
+				t.Errorf("%s: the commit that concerns the flows that are being deleted waited for %v, want %v", name, waited, tt.want)
 			}
 		})
+	}
+}
+
+// TestThreadClock: it counts the work of one thread, and any other may ask.
+func TestThreadClock(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	clocks := make(chan func() time.Duration)
+	var ended atomic.Bool
+	var worker sync.WaitGroup
+	worker.Go(func() {
+		runtime.LockOSThread()
+		clocks <- threadClock()
+		for !ended.Load() {
+		}
+	})
+	defer worker.Wait()
+	defer ended.Store(true)
+	mine, its := threadClock(), <-clocks
+	before := mine()
+	for deadline := time.Now().Add(30 * time.Second); its() < 50*time.Millisecond; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("a thread that works all the time has taken %v after 30s", its())
+		}
+	}
+	if took := mine() - before; took >= its() {
+		t.Errorf("the thread that waits has taken %v, the one that works %v", took, its())
 	}
 }
 

@@ -4,5 +4,5 @@ package flowcutter
 
 import "time"
 
-// processorTime returns 0: there is no dataplane outside of Linux.
-func processorTime() time.Duration { return 0 }
+// threadClock returns 0 at all times: there is no dataplane with flows outside of Linux.
+func threadClock() func() time.Duration { return func() time.Duration { return 0 } }
