@@ -132,13 +132,19 @@ function decoded(text) {
 }
 
 function open(key) {
-  location.hash = `#/${kind.path}/${key.split("/").map(encodeURIComponent).join("/")}`;
+  go(`#/${kind.path}/${key.split("/").map(encodeURIComponent).join("/")}`);
   $("#one").focus({ preventScroll: true });
 }
 
 function close() {
-  location.hash = `#/${kind.path}`;
+  go(`#/${kind.path}`);
   $("#rows").focus({ preventScroll: true });
+}
+
+/** go shows an address at once: the browser says only later that it has changed, and until then the next key would be for what was shown before. */
+function go(hash) {
+  location.hash = hash;
+  route();
 }
 
 /** escape closes what is open, or clears the filter. */
