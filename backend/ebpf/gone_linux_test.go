@@ -116,7 +116,7 @@ func TestConnectionsToEndpointsThatAreGone(t *testing.T) {
 
 	b.Gone([]netip.AddrPort{endpoints[0][0].Addr, endpoints[0][1].Addr})
 	show(&state.Update{Revision: 2, Removed: []state.ServiceName{{Namespace: "default", Name: "web"}}})
-	for deadline := time.After(10 * time.Second); len(found) < len(want); {
+	for deadline := time.After(time.Minute); len(found) < len(want); {
 		select {
 		case <-b.Disturbed():
 		case <-deadline:
@@ -238,7 +238,7 @@ func TestManyConnectionsToARemovedEndpoint(t *testing.T) {
 	applied := time.Since(began)
 	select {
 	case <-pair.Disturbed():
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("no connection was found")
 	}
 	found := time.Since(began)
@@ -248,7 +248,7 @@ func TestManyConnectionsToARemovedEndpoint(t *testing.T) {
 	verified := time.Since(began)
 	wrong := 0
 	for i, c := range conns {
-		_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+		_ = c.SetDeadline(time.Now().Add(time.Minute))
 		_, err := c.Write([]byte("x"))
 		if err == nil {
 			_, err = c.Read(make([]byte, 1))

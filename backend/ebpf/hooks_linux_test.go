@@ -160,9 +160,9 @@ func (f *fixture) setAddr(addr netip.Addr, has bool) {
 // await waits until something that happens in the background has happened.
 func (f *fixture) await(what string, done func() bool) {
 	f.t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !done(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !done(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			f.t.Fatalf("not in 10 s: %s", what)
+			f.t.Fatalf("not in a minute: %s", what)
 		}
 	}
 }

@@ -121,13 +121,13 @@ func (s *sockets) apply() {
 	}
 }
 
-// socket opens one of a host, which is closed with the test. It waits three seconds at most.
+// socket opens one of a host, which is closed with the test. It waits a minute at most.
 func (s *sockets) socket(t *testing.T, h *topology.Host, family, kind, proto int) (fd int) {
 	t.Helper()
 	ok(t, h.Do(func() (err error) { fd, err = unix.Socket(family, kind|unix.SOCK_CLOEXEC, proto); return err }))
 	t.Cleanup(func() { unix.Close(fd) })
 	for _, option := range []int{unix.SO_RCVTIMEO, unix.SO_SNDTIMEO} {
-		ok(t, unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, option, &unix.Timeval{Sec: 3}))
+		ok(t, unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, option, &unix.Timeval{Sec: 60}))
 	}
 	return fd
 }
@@ -243,7 +243,7 @@ func TestSockets(t *testing.T) {
 	t.Run("UDP", func(t *testing.T) {
 		for _, to := range []netip.AddrPort{vip, vip6} {
 			s.translates(t, 0, func() {
-				if a := s.client.Probe(t.Context(), state.UDP, to, topology.ProbeOptions{}); a.Server != s.server.Name {
+				if a := s.client.Probe(t.Context(), state.UDP, to, topology.ProbeOptions{Timeout: time.Minute}); a.Server != s.server.Name {
 					t.Errorf("%v: %+v", to, a)
 				}
 			})
@@ -294,7 +294,7 @@ func TestSockets(t *testing.T) {
 				t.Fatal(err)
 			}
 			poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
-			_, err := unix.Poll(poll, 3000)
+			_, err := unix.Poll(poll, 60_000)
 			ok(t, err)
 			if err := unix.Connect(fd, sockaddr(vip)); err != nil && !errors.Is(err, unix.EISCONN) {
 				t.Errorf("connecting again: %v", err)
@@ -460,7 +460,7 @@ func TestKilledHooks(t *testing.T) {
 			if i%2 == 0 {
 				from = s.node
 			}
-			if a := from.Probe(t.Context(), state.TCP, netip.AddrPortFrom(to, webPort), topology.ProbeOptions{}); a.Outcome != topology.Answered {
+			if a := from.Probe(t.Context(), state.TCP, netip.AddrPortFrom(to, webPort), topology.ProbeOptions{Timeout: time.Minute}); a.Outcome != topology.Answered {
 				select {
 				case lost <- fmt.Errorf("%s to %v: %v, %w", from.Name, to, a.Outcome, a.Err):
 				default:

@@ -222,31 +222,42 @@ func TestReusedSlotsMixReads(t *testing.T) {
 }
 
 // TestRecycledElements: the kernel gives elements of deleted frontends to new ones, under readers. The check word keeps these from taking a
-// route for their own that is another's.
+// route for their own that is another's. On a busy machine, reader and writer may take turns for a while.
 func TestRecycledElements(t *testing.T) {
-	for program, strays := range map[string]bool{"recycled4": false, "unchecked4": true} {
-		r := open(t, maps.Needs{}, 20*time.Microsecond)
-		var frontends [4]plan.Frontend
-		var at [4]maps.Place
-		for i := range frontends {
-			route := routeTo(state.IPv4, 0, 1, plan.Clients(i))
-			frontends[i] = plan.Frontend{Addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), Port: 80}
-			var err error
-			at[i], err = r.Tables.Add(&route)
-			ok(t, err)
-		}
-		put := func(i int) error { return errors.Join(r.Tables.Put(state.IPv4, frontends[i], at[i]), r.Tables.Flush()) }
-		ok(t, put(1))
-		reads, err := r.While(t.Context(), program, frontends[1], 60_000, func(i int) error {
-			other := 2 + i%2
-			return errors.Join(r.Tables.Delete(state.IPv4, frontends[1]), put(other), put(1), r.Tables.Delete(state.IPv4, frontends[other]))
-		})
-		ok(t, err)
-		t.Logf("%s: %+v", program, reads)
-		if strays != (reads.Strays > 0) || reads.Reads == reads.Misses {
-			t.Errorf("%s: reads are %+v", program, reads)
+	if reads := recycle(t, "recycled4"); reads.Strays > 0 || reads.Reads == reads.Misses {
+		t.Errorf("with the check word: %+v", reads)
+	}
+	var reads ebpftest.Reads
+	for range 100 {
+		if reads = recycle(t, "unchecked4"); reads.Strays > 0 {
+			return
 		}
 	}
+	t.Errorf("without the check word, nothing went astray: %+v", reads)
+}
+
+// recycle has a program look a frontend up that is deleted, and put back, again and again, with others in its element meanwhile.
+func recycle(t *testing.T, program string) ebpftest.Reads {
+	t.Helper()
+	r := open(t, maps.Needs{}, 20*time.Microsecond)
+	var frontends [4]plan.Frontend
+	var at [4]maps.Place
+	for i := range frontends {
+		route := routeTo(state.IPv4, 0, 1, plan.Clients(i))
+		frontends[i] = plan.Frontend{Addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), Port: 80}
+		var err error
+		at[i], err = r.Tables.Add(&route)
+		ok(t, err)
+	}
+	put := func(i int) error { return errors.Join(r.Tables.Put(state.IPv4, frontends[i], at[i]), r.Tables.Flush()) }
+	ok(t, put(1))
+	reads, err := r.While(t.Context(), program, frontends[1], 60_000, func(i int) error {
+		other := 2 + i%2
+		return errors.Join(r.Tables.Delete(state.IPv4, frontends[1]), put(other), put(1), r.Tables.Delete(state.IPv4, frontends[other]))
+	})
+	ok(t, err)
+	t.Logf("%s: %+v", program, reads)
+	return reads
 }
 
 // TestSlotsAreUsedAgain: after a grace period, and not before.
@@ -261,9 +272,9 @@ func TestSlotsAreUsedAgain(t *testing.T) {
 	}
 	// The slots may be usable a grace period before the route, which is retired after them.
 	freeRoutes := 0
-	for deadline := time.Now().Add(10 * time.Second); free == 0 || freeRoutes == 0; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); free == 0 || freeRoutes == 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("%d slots and %d routes are usable again after 10 s", free, freeRoutes)
+			t.Fatalf("%d slots and %d routes are usable again after a minute", free, freeRoutes)
 		}
 		r.Tables.Reclaim()
 		_, free = r.Tables.Slots(state.IPv6)
