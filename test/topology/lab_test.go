@@ -39,7 +39,7 @@ func TestEverybodyReachesEverybody(t *testing.T) {
 		for _, from := range hosts {
 			for _, to := range hosts {
 				for i, addr := range to.Addrs {
-					got := from.Probe(t.Context(), proto, netip.AddrPortFrom(addr, 8080), ProbeOptions{})
+					got := from.Probe(t.Context(), proto, netip.AddrPortFrom(addr, 8080), ProbeOptions{Timeout: timeoutFor(Answered)})
 					if got.Outcome != Answered || got.Server != to.Name || got.Source.Addr() != from.Addrs[i] && from != to {
 						t.Errorf("%s to %s %v %v: %+v", from.Name, to.Name, proto, addr, got)
 					}
@@ -62,7 +62,7 @@ func TestOutcomes(t *testing.T) {
 				netip.AddrPortFrom(nth(l.options.NodePodCIDRs[i], 9), 8): TimedOut,
 			} {
 				start := time.Now()
-				got := l.Client().Probe(t.Context(), proto, dst, ProbeOptions{Timeout: 200 * time.Millisecond})
+				got := l.Client().Probe(t.Context(), proto, dst, ProbeOptions{Timeout: timeoutFor(want)})
 				if got.Outcome != want || got.Err == nil || !strings.Contains(got.Err.Error(), dst.String()) && proto == state.TCP {
 					t.Errorf("%v %v: %+v, want %v", proto, dst, got, want)
 				}
@@ -83,6 +83,14 @@ func TestOutcomes(t *testing.T) {
 	}
 }
 
+// timeoutFor is short only where it is to be used up.
+func timeoutFor(want Outcome) time.Duration {
+	if want == TimedOut {
+		return 200 * time.Millisecond
+	}
+	return time.Minute
+}
+
 func TestProbeStopsWithItsContext(t *testing.T) {
 	l := newLab(t, Options{})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -95,8 +103,8 @@ func TestProbeStopsWithItsContext(t *testing.T) {
 
 // TestRejectsAreNotLimited sends more rejected datagrams at once than the kernel would answer by itself.
 func TestRejectsAreNotLimited(t *testing.T) {
-	refused := func(l *Lab, addr netip.Addr) (n int) {
-		for _, answer := range l.Client().ProbeMany(t.Context(), 50, 50, state.UDP, netip.AddrPortFrom(addr, 81), ProbeOptions{Timeout: time.Second}) {
+	refused := func(l *Lab, addr netip.Addr, timeout time.Duration) (n int) {
+		for _, answer := range l.Client().ProbeMany(t.Context(), 50, 50, state.UDP, netip.AddrPortFrom(addr, 81), ProbeOptions{Timeout: timeout}) {
 			if answer.Outcome == Refused {
 				n++
 			}
@@ -105,13 +113,17 @@ func TestRejectsAreNotLimited(t *testing.T) {
 	}
 	for _, limited := range []bool{false, true} {
 		l := newLab(t, Options{LimitICMP: limited})
+		timeout := time.Minute
+		if limited {
+			timeout = time.Second // is used up
+		}
 		for _, addr := range l.Node().Addrs {
-			if n := refused(l, addr); (n == 50) == limited {
+			if n := refused(l, addr, timeout); (n == 50) == limited {
 				t.Errorf("LimitICMP %v: %d of 50 datagrams to %v were refused", limited, n, addr)
 			}
 		}
 		for _, addr := range addPod(t, l, PodOptions{Name: "a"}).Addrs {
-			if n := refused(l, addr); n != 50 {
+			if n := refused(l, addr, time.Minute); n != 50 {
 				t.Errorf("LimitICMP %v: %d of 50 datagrams to a pod, %v, were refused", limited, n, addr)
 			}
 		}
@@ -129,7 +141,7 @@ func TestSources(t *testing.T) {
 	}
 	for _, proto := range []state.Protocol{state.UDP, state.TCP} {
 		for range 3 { // the same port again and again, at once
-			got := l.Client().Probe(t.Context(), proto, netip.AddrPortFrom(a.Addrs[0], 53), ProbeOptions{Source: extra.Addr(), SourcePort: 4242})
+			got := l.Client().Probe(t.Context(), proto, netip.AddrPortFrom(a.Addrs[0], 53), ProbeOptions{Timeout: timeoutFor(Answered), Source: extra.Addr(), SourcePort: 4242})
 			if got.Source != netip.AddrPortFrom(extra.Addr(), 4242) {
 				t.Errorf("%v: %+v, want source %v:4242", proto, got, extra.Addr())
 			}
@@ -154,7 +166,7 @@ func TestPodWithManyAddresses(t *testing.T) {
 	pod := addPod(t, l, PodOptions{Name: "many", Addrs: addrs})
 	for i, addr := range addrs {
 		serve(t, pod, state.TCP, netip.AddrPortFrom(addr, 80), fmt.Sprint(i))
-		if got := l.Client().Probe(t.Context(), state.TCP, netip.AddrPortFrom(addr, 80), ProbeOptions{}); got.Server != fmt.Sprint(i) {
+		if got := l.Client().Probe(t.Context(), state.TCP, netip.AddrPortFrom(addr, 80), ProbeOptions{Timeout: timeoutFor(Answered)}); got.Server != fmt.Sprint(i) {
 			t.Errorf("%v: %+v, want server %d", addr, got, i)
 		}
 	}
@@ -184,7 +196,7 @@ func TestStopServing(t *testing.T) {
 	if err := a.StopServing(state.TCP, port); err != nil {
 		t.Fatal(err)
 	}
-	if got := l.Client().Probe(t.Context(), state.TCP, dst, ProbeOptions{}); got.Outcome != Refused {
+	if got := l.Client().Probe(t.Context(), state.TCP, dst, ProbeOptions{Timeout: timeoutFor(Refused)}); got.Outcome != Refused {
 		t.Errorf("stopped server: %+v, want refused", got)
 	}
 	_, _ = ReadAnswer(lines) // what was on its way
@@ -243,11 +255,10 @@ func TestCloseLeavesNothing(t *testing.T) {
 			t.Errorf("serve after Close: %v", err)
 		}
 	}
-	for range 100 { // servers end soon after, not during Close
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) { // servers end soon after, not during Close
 		if openFiles(t) <= before {
 			return
 		}
-		time.Sleep(10 * time.Millisecond)
 	}
 	out, _ := exec.Command("ls", "-l", fmt.Sprintf("/proc/%d/fd", os.Getpid())).Output()
 	t.Errorf("%d open files before, %d after\n%s", before, openFiles(t), out)
@@ -257,7 +268,7 @@ func TestManyProbesAtOnce(t *testing.T) {
 	l := newLab(t, Options{})
 	a := addPod(t, l, PodOptions{Name: "a"})
 	serve(t, a, state.TCP, netip.AddrPortFrom(netip.Addr{}, 80), "a")
-	for _, answer := range l.Client().ProbeMany(t.Context(), 2000, 500, state.TCP, netip.AddrPortFrom(a.Addrs[0], 80), ProbeOptions{Timeout: 20 * time.Second}) {
+	for _, answer := range l.Client().ProbeMany(t.Context(), 2000, 500, state.TCP, netip.AddrPortFrom(a.Addrs[0], 80), ProbeOptions{Timeout: time.Minute}) {
 		if answer.Outcome != Answered {
 			t.Fatalf("%+v", answer)
 		}
@@ -363,7 +374,7 @@ func TestResent(t *testing.T) {
 	a := addPod(t, l, PodOptions{Name: "a"})
 	serve(t, a, state.TCP, netip.AddrPortFrom(netip.Addr{}, 8080), a.Name)
 	dst := netip.AddrPortFrom(a.Addrs[0], 8080)
-	if got := l.Client().Probe(t.Context(), state.TCP, dst, ProbeOptions{}); got.Outcome != Answered || got.Resent != 0 {
+	if got := l.Client().Probe(t.Context(), state.TCP, dst, ProbeOptions{Timeout: timeoutFor(Answered)}); got.Outcome != Answered || got.Resent != 0 {
 		t.Errorf("nothing was lost: %+v", got)
 	}
 	err = l.Node().Do(func() error {
@@ -373,7 +384,7 @@ func TestResent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := l.Client().Probe(t.Context(), state.TCP, dst, ProbeOptions{Timeout: 30 * time.Second}); got.Outcome != Answered || got.Resent != 1 {
+	if got := l.Client().Probe(t.Context(), state.TCP, dst, ProbeOptions{Timeout: timeoutFor(Answered)}); got.Outcome != Answered || got.Resent != 1 {
 		t.Errorf("the first packet was lost: %+v", got)
 	}
 }

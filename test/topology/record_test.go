@@ -8,7 +8,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -42,7 +41,7 @@ func TestRecorderExplainsWhatIsLost(t *testing.T) {
 	probe := func(proto state.Protocol, to netip.AddrPort, want Outcome) {
 		t.Helper()
 		port++
-		got := l.Client().Probe(t.Context(), proto, to, ProbeOptions{Timeout: 200 * time.Millisecond, SourcePort: port})
+		got := l.Client().Probe(t.Context(), proto, to, ProbeOptions{Timeout: timeoutFor(want), SourcePort: port})
 		if got.Outcome != want {
 			t.Fatalf("%v to %v: %v (%v), want %v", proto, to, got.Outcome, got.Err, want)
 		}
@@ -80,7 +79,7 @@ func TestRecorderCountsTrouble(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.Client().Probe(t.Context(), state.UDP, netip.AddrPortFrom(l.Node().Addrs[0], 81), ProbeOptions{Timeout: time.Second})
+	l.Client().Probe(t.Context(), state.UDP, netip.AddrPortFrom(l.Node().Addrs[0], 81), ProbeOptions{Timeout: timeoutFor(Refused)})
 	if text := r.Explain(); !strings.Contains(text, "Udp:NoPorts+1") {
 		t.Errorf("a datagram to a port without a server is not counted: %s", text)
 	}
