@@ -45,7 +45,7 @@ func newNode(t *testing.T, change func(*Options), card ...netip.Addr) *node {
 		LocalDetector: &state.LocalDetector{}, NodePorts: &state.NodePortAddresses{CIDRs: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}},
 	}}
 	o := Options{
-		Logger: slog.New(slog.NewTextHandler(&n.log, nil)), Policy: balance.Random, DialTimeout: time.Second, UDPIdleTimeout: time.Minute, DialAttempts: 3,
+		Logger: slog.New(slog.NewTextHandler(&n.log, nil)), Policy: balance.Random, DialTimeout: time.Minute, UDPIdleTimeout: time.Minute, DialAttempts: 3,
 		MaxConnections: 100, MaxUDPFlows: 100, MaxAffinityClients: 100, Interface: n.card,
 		HostAddrs: func() []netip.Addr { return []netip.Addr{netip.MustParseAddr("127.0.0.1")} },
 	}
@@ -171,7 +171,7 @@ func dial(t *testing.T, p state.Protocol, to netip.AddrPort) net.Conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(time.Minute))
 	return c
 }
 
@@ -183,7 +183,7 @@ func ask(t *testing.T, p state.Protocol, to netip.AddrPort) (string, error) {
 		return "", err // a relay may reset a connection before the client knows that it is there
 	}
 	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(time.Minute))
 	if _, err := io.WriteString(c, "hello"); err != nil {
 		return "", err
 	}
