@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -41,6 +42,8 @@ func TestAdminStories(t *testing.T) { runStories(t, "testdata/admin") }
 //	rules TEXT          waits until the rules of the kernel, as nft lists them, have a text
 //	endpoint ADDR       accepts connections at an address and port until the end of the story
 //	[!] reaches ADDR    waits until an address and port can be connected to, or expects that it cannot
+//
+// Those that wait do so for patience at most.
 func tellStories(t *testing.T, dir string) {
 	if inNamespace(t) {
 		runStories(t, dir)
@@ -61,6 +64,19 @@ func runStories(t *testing.T, dir string) {
 			"waitfor": waitforInStory, "endpoint": endpointInStory, "reaches": reachesInStory,
 		},
 	})
+}
+
+// patience is how long stories wait for what must come about. Only a fault takes so long.
+const patience = 2 * time.Minute
+
+// within waits until a condition holds, and reports whether it came to.
+func within(ok func() bool) bool {
+	for end := time.Now().Add(patience); !ok(); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			return false
+		}
+	}
+	return true
 }
 
 type storyKey struct{}
@@ -88,11 +104,8 @@ func startInStory(ts *testscript.TestScript, _ bool, args []string) {
 
 func awaitInStory(ts *testscript.TestScript, _ bool, args []string) {
 	p, text := named(ts, args, 2), strings.Join(args[1:], " ")
-	for range 400 {
-		if p.says(text)() {
-			return
-		}
-		time.Sleep(50 * time.Millisecond)
+	if within(p.says(text)) {
+		return
 	}
 	ts.Fatalf("%s never said %q, but\n%s", args[0], text, p.log.all())
 }
@@ -118,13 +131,13 @@ func endInStory(ts *testscript.TestScript, _ bool, args []string) {
 }
 
 func waitforInStory(ts *testscript.TestScript, _ bool, args []string) {
-	for range 400 {
-		if _, err := os.Lstat(ts.MkAbs(args[0])); err == nil {
-			return
-		}
-		time.Sleep(50 * time.Millisecond)
+	there := func() bool {
+		_, err := os.Lstat(ts.MkAbs(args[0]))
+		return err == nil
 	}
-	ts.Fatalf("there never was %s", args[0])
+	if !within(there) {
+		ts.Fatalf("there never was %s", args[0])
+	}
 }
 
 func modeInStory(ts *testscript.TestScript, _ bool, args []string) {
@@ -137,32 +150,26 @@ func modeInStory(ts *testscript.TestScript, _ bool, args []string) {
 
 func askInStory(ts *testscript.TestScript, _ bool, args []string) {
 	var answer string
-	for range 400 {
+	says := func() bool {
 		answer = get(args[0])
-		missing := false
-		for _, text := range args[1:] {
-			missing = missing || !strings.Contains(answer, text)
-		}
-		if !missing {
-			return
-		}
-		time.Sleep(50 * time.Millisecond)
+		return !slices.ContainsFunc(args[1:], func(text string) bool { return !strings.Contains(answer, text) })
 	}
-	ts.Fatalf("%s never said all of %q, but %s", args[0], args[1:], answer)
+	if !within(says) {
+		ts.Fatalf("%s never said all of %q, but %s", args[0], args[1:], answer)
+	}
 }
 
 func rulesInStory(ts *testscript.TestScript, _ bool, args []string) {
 	var rules []byte
-	for range 400 {
+	listed := func() bool {
 		var err error
 		rules, err = exec.Command("nft", "list", "ruleset").CombinedOutput()
 		ts.Check(err)
-		if strings.Contains(string(rules), args[0]) {
-			return
-		}
-		time.Sleep(50 * time.Millisecond)
+		return strings.Contains(string(rules), args[0])
 	}
-	ts.Fatalf("there is no rule with %q, but\n%s", args[0], rules)
+	if !within(listed) {
+		ts.Fatalf("there is no rule with %q, but\n%s", args[0], rules)
+	}
 }
 
 func endpointInStory(ts *testscript.TestScript, _ bool, args []string) {
@@ -181,16 +188,16 @@ func endpointInStory(ts *testscript.TestScript, _ bool, args []string) {
 }
 
 func reachesInStory(ts *testscript.TestScript, neg bool, args []string) {
-	for range 10 { // of which each takes two seconds if nobody answers
-		switch reached := connects(args[0]); {
-		case reached && neg:
+	reached := func() bool { return connects(args[0]) }
+	if neg {
+		if reached() {
 			ts.Fatalf("%s can be connected to", args[0])
-		case reached || neg:
-			return
 		}
-		time.Sleep(50 * time.Millisecond)
+		return
 	}
-	ts.Fatalf("%s can never be connected to", args[0])
+	if !within(reached) {
+		ts.Fatalf("%s can never be connected to", args[0])
+	}
 }
 
 func makeCerts(ts *testscript.TestScript, _ bool, _ []string) {

@@ -184,16 +184,24 @@ func (s *hookedSite) losesAnEndpoint() {
 		}
 	}()
 	s.write("leaves.yaml", rendered("leaves", "10.96.0.20", "", otherAddr))
-	before := metric(s.T, translatedMetric)
 	var conn net.Conn
-	eventually(s.T, "the service is routed", func() bool {
+	// What connects between the commit of nftables and the hooks' maps is routed, and not at its socket.
+	eventually(s.T, "a connection is translated at its socket", func() bool {
+		before := metric(s.T, translatedMetric)
 		conn, err = net.DialTimeout("tcp", "10.96.0.20:80", 200*time.Millisecond) // where it is not routed yet, nothing answers
-		return err == nil
+		if err != nil {
+			return false
+		}
+		if err := talk(conn); err != nil {
+			s.Fatal(err)
+		}
+		if before >= 0 && metric(s.T, translatedMetric) > before {
+			return true
+		}
+		conn.Close()
+		return false
 	})
 	defer conn.Close()
-	if err := talk(conn); err != nil || metric(s.T, translatedMetric) == before {
-		s.Fatalf("the connection is not translated at its socket: %v", err)
-	}
 	s.write("leaves.yaml", rendered("leaves", "10.96.0.20", ""))
 	eventually(s.T, "the connection is reset", func() bool {
 		err = talk(conn)

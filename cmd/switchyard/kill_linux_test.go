@@ -252,11 +252,8 @@ func TestKills(t *testing.T) {
 			reached := 0
 			for round := range kills(t) {
 				// Every other time it is left to get to its work first.
-				for range 100 {
-					if round%2 > 0 || last.says(ready)() {
-						break
-					}
-					time.Sleep(50 * time.Millisecond)
+				if round%2 == 0 {
+					within(last.says(ready))
 				}
 				time.Sleep(rand.N(500 * time.Millisecond))
 				if last.says(ready)() {
