@@ -170,7 +170,7 @@ func (g *gap) connect(ways []way, timeout time.Duration) map[way]topology.Answer
 // begin starts connections on all ways, which go on trying until done is called.
 func (g *gap) begin(ways []way) (done func() map[way]topology.Answer) {
 	answers := make(chan map[way]topology.Answer, 1)
-	go func() { answers <- g.connect(ways, 20*time.Second) }()
+	go func() { answers <- g.connect(ways, 2*time.Minute) }() // TCP sends again after 1, 3, 7, 15, 31 and 63 seconds
 	g.eventually("the connections have begun", func() bool {
 		begun := map[netip.AddrPort]bool{}
 		for _, f := range g.unconnected() {
@@ -271,7 +271,7 @@ func TestConnectionsBegunWithoutTables(t *testing.T) {
 					}
 				}
 			}
-			check("at first", g.connect(ways, topology.DefaultTimeout), false)
+			check("at first", g.connect(ways, time.Minute), false)
 
 			g.flush()
 			for w, a := range g.connect(ways, 200*time.Millisecond) {
@@ -290,7 +290,7 @@ func TestConnectionsBegunWithoutTables(t *testing.T) {
 
 			repair(g)
 			g.eventually("no entry is left of connections that have not come about", func() bool { return len(g.unconnected()) == 0 })
-			check("after the repair", g.connect(ways, topology.DefaultTimeout), false)
+			check("after the repair", g.connect(ways, time.Minute), false)
 			check("over the repair", tried(), true)
 			for _, s := range strangers {
 				_ = s.conn.SetDeadline(time.Now().Add(time.Minute))

@@ -153,7 +153,7 @@ func (r *removal) open(from *topology.Host, dst netip.AddrPort, servers ...strin
 			r.t.Fatalf("%s to %v: %v", from.Name, dst, err)
 		}
 		s := &session{way{from: from, dst: dst}, "", c, bufio.NewReader(c)}
-		_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
+		_ = c.SetReadDeadline(time.Now().Add(time.Minute))
 		a, err := topology.ReadAnswer(s.lines)
 		if err != nil {
 			r.t.Fatalf("%s to %v: %v", from.Name, dst, err)
@@ -205,7 +205,7 @@ func (r *removal) direct(name string) (all []*session) {
 
 // ask sends a line and waits for the answer.
 func (s *session) ask() error {
-	_ = s.conn.SetDeadline(time.Now().Add(10 * time.Second))
+	_ = s.conn.SetDeadline(time.Now().Add(time.Minute))
 	if _, err := s.conn.Write([]byte("again\n")); err != nil {
 		return err
 	}
@@ -342,11 +342,11 @@ func TestOtherEndAfterAReset(t *testing.T) {
 	defer server.Close()
 	r.show(false, serviceOf("web", clusterIPPort(state.IPv4, state.TCP, 1, nil)))
 	_, _ = client.Write([]byte("x"))
-	_ = client.SetReadDeadline(time.Now().Add(10 * time.Second))
+	_ = client.SetReadDeadline(time.Now().Add(time.Minute))
 	if _, err := client.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
 		t.Fatalf("client: %v, want a reset", err)
 	}
-	_ = server.SetDeadline(time.Now().Add(10 * time.Second))
+	_ = server.SetDeadline(time.Now().Add(time.Minute))
 	_, _ = server.Write([]byte("x")) // to which the client's host answers
 	if _, err := server.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("endpoint: %v, want a reset", err)
@@ -376,7 +376,7 @@ func TestSamePortAfterAReset(t *testing.T) {
 		expectAll(t, "removed", syscall.ECONNRESET, []*session{s})
 		c.Close()
 		again := func() topology.Answer {
-			return from.Probe(t.Context(), state.TCP, dst, topology.ProbeOptions{SourcePort: port})
+			return from.Probe(t.Context(), state.TCP, dst, topology.ProbeOptions{Timeout: time.Minute, SourcePort: port})
 		}
 		if a := again(); a.Outcome != topology.Refused {
 			t.Errorf("%s connects again from port %d: %+v, want it to be refused", from.Name, port, a)
@@ -403,7 +403,7 @@ func TestRepliesAreNotReset(t *testing.T) {
 	}
 	r.start(r.web("stays"), last(was))
 	r.show(false, last())
-	answer := r.lab.Pod("near").Probe(t.Context(), state.TCP, netip.MustParseAddrPort("10.96.0.1:80"), topology.ProbeOptions{SourcePort: port})
+	answer := r.lab.Pod("near").Probe(t.Context(), state.TCP, netip.MustParseAddrPort("10.96.0.1:80"), topology.ProbeOptions{Timeout: time.Minute, SourcePort: port})
 	if answer.Outcome != topology.Answered {
 		t.Errorf("a connection from %v: %+v", was.Addr, answer)
 	}
@@ -536,7 +536,7 @@ func TestManyConnectionsToARemovedEndpoint(t *testing.T) {
 	applied := time.Since(began)
 	wrong := 0
 	for i, c := range conns {
-		_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+		_ = c.SetDeadline(time.Now().Add(time.Minute))
 		_, err := c.Write([]byte("x"))
 		if err == nil {
 			_, err = c.Read(make([]byte, 1))

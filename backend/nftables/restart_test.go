@@ -5,14 +5,11 @@ package nftables
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -147,8 +144,7 @@ func TestRestartWithOtherOptions(t *testing.T) {
 			b := newBackend(t, ns, c.before)
 			apply(t, b, full(someServices()...))
 			closeBackend(b)
-			done := watchSlots(t, dial(t, ns))
-			b = newBackend(t, ns, c.after)
+			b, done := watchSlots(t, ns, c.after)
 			r := apply(t, b, full(someServices()...))
 			done()
 			if r.Written == 0 || c.most > 0 && r.Written > c.most {
@@ -162,48 +158,37 @@ func TestRestartWithOtherOptions(t *testing.T) {
 	}
 }
 
-// watchSlots reads the number of slots again and again until done is called. It must stay the same.
-func watchSlots(t *testing.T, c *nft.Conn) (done func()) {
+// watchSlots opens a dataplane and reads the number of slots after each of its commits, until done is called. It must stay the same.
+func watchSlots(t *testing.T, ns *netns.NS, o Options) (b *Backend, done func()) {
 	t.Helper()
-	set := "service-slots"
-	count := func() (int, error) {
-		elems, err := c.Elems(table(state.IPv4), set)
-		return len(elems), err
-	}
-	want, err := count()
-	if err != nil || want == 0 {
-		t.Fatalf("%d slots, %v", want, err)
-	}
-	stop := make(chan struct{})
-	var wg sync.WaitGroup
-	reads := 0
-	wg.Go(func() {
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-			}
-			reads++
-			if ok, err := c.HasTable(table(state.IPv4)); !ok || err != nil {
-				t.Errorf("table: %v, %v", ok, err)
-			}
-			n, err := count()
-			if errors.Is(err, os.ErrNotExist) {
-				// While one generation follows the other the kernel may look up the table in one and the set in the other.
-				// Packets find sets by address, not by name.
-				n, err = count()
-			}
-			if n != want || err != nil {
-				t.Errorf("%d slots, %v, want %d", n, err, want)
-			}
+	c := dial(t, ns)
+	count := func() int {
+		t.Helper()
+		elems, err := c.Elems(table(state.IPv4), "service-slots")
+		if err != nil {
+			t.Errorf("slots: %v", err)
 		}
+		return len(elems)
+	}
+	want := count()
+	if want == 0 {
+		t.Fatal("there are no slots")
+	}
+	watching, commits := true, 0
+	b = openBackend(t, ns, o, func(c *nft.Conn) kernel {
+		return &watchfulKernel{c, func() {
+			if !watching {
+				return
+			}
+			commits++
+			if n := count(); n != want {
+				t.Errorf("%d slots after %d commits, want %d", n, commits, want)
+			}
+		}}
 	})
-	return func() {
-		close(stop)
-		wg.Wait()
-		if reads < 5 {
-			t.Errorf("only %d readings", reads)
+	return b, func() {
+		if watching = false; commits == 0 {
+			t.Error("nothing was committed")
 		}
 	}
 }
