@@ -7,7 +7,9 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -47,8 +49,14 @@ func (s *fakeSource) Run(ctx context.Context, sink source.Sink) error {
 
 func (s *fakeSource) Problems() []error { return []error{errors.New("the source is a fake")} }
 
+// freeAddress returns an address where nobody listens: a loopback address of this process, as other tests that run at the same time take any
+// port of 127.0.0.1 that is free.
 func freeAddress(t *testing.T) netip.AddrPort {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	host := "127.0.0.1"
+	if pid := os.Getpid(); runtime.GOOS == "linux" && pid < 1<<22 { // it may have any address of 127.0.0.0/8
+		host = netip.AddrFrom4([4]byte{127, byte(100 + pid>>16), byte(pid >> 8), byte(pid)}).String()
+	}
+	l, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +122,7 @@ func TestServer(t *testing.T) {
 	if got := strings.Join(made, " "); got != "node-a node-b" || n.Name() != "node-b" || n.Config() != &again {
 		t.Errorf("sources were made for %s, the node is %s", got, n.Name())
 	}
-	next, stop := context.WithTimeout(t.Context(), 10*time.Second)
+	next, stop := context.WithTimeout(t.Context(), time.Minute)
 	defer stop()
 	if u, err := n.Feed().Next(next, 0); err != nil || u.Node.Name != "node-b" || len(u.Changed) != 1 {
 		t.Errorf("the states are %+v, %v, want those of node-b", u, err)

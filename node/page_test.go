@@ -49,17 +49,12 @@ func TestPage(t *testing.T) {
 	<-ready
 
 	moved := *c
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	free.Close()
-	moved.UIBindAddress = netip.MustParseAddrPort(free.Addr().String())
+	moved.UIBindAddress = freeAddress(t)
 	if err := n.Reconfigure(&moved); err != nil {
 		t.Fatal(err)
 	}
 	ask := func(path string, to any) error {
-		resp, err := http.Get("http://" + free.Addr().String() + path)
+		resp, err := http.Get("http://" + moved.UIBindAddress.String() + path)
 		if err != nil {
 			return err
 		}

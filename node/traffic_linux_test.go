@@ -2,9 +2,7 @@ package node_test
 
 import (
 	"io"
-	"net"
 	"net/http"
-	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -15,21 +13,18 @@ import (
 // TestTraffic: connections are counted and shown while the configuration wants that, also when it changes while the node runs.
 func TestTraffic(t *testing.T) {
 	l := newLoneNode(t, config.ModeNFTables)
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	check(t, err)
-	addr := free.Addr().String()
-	check(t, free.Close())
+	addr := freeAddress(t)
 	configure := func(mode config.Mode, counters bool) {
 		t.Helper()
 		c := *l.c
-		c.Mode, c.NFTables.Counters, c.MetricsBindAddress = mode, counters, netip.MustParseAddrPort(addr)
+		c.Mode, c.NFTables.Counters, c.MetricsBindAddress = mode, counters, addr
 		check(t, l.node.Reconfigure(&c))
 	}
 	shows := func(text string, want bool) {
 		t.Helper()
 		var last string
 		for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
-			r, err := http.Get("http://" + addr + "/metrics")
+			r, err := http.Get("http://" + addr.String() + "/metrics")
 			if err != nil {
 				continue // the server is about to listen there
 			}
