@@ -60,7 +60,7 @@ func (s *stage) stream(proto state.Protocol, family int, judge Judge) Stream {
 func (s *stage) count(o Options, during func()) *Report {
 	s.Helper()
 	// Long enough for a busy machine; what is lost is only waited for at the end.
-	o.Timeout, o.EstablishedTimeout, o.CutTimeout = 2*time.Second, 3*time.Second, 50*time.Millisecond
+	o.Timeout, o.EstablishedTimeout, o.CutTimeout = 10*time.Second, 11*time.Second, 50*time.Millisecond
 	c := Start(o)
 	during()
 	r, err := c.Stop()
@@ -233,8 +233,20 @@ func TestFaultsAreCounted(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			s := newStage(t)
-			s.serveRogue(func(connection, request uint64) (string, bool) { return c.answer(s, connection, request) })
-			r := s.count(Options{Streams: []Stream{s.stream(c.proto, 0, Plainly{})}}, func() { time.Sleep(800 * time.Millisecond) })
+			var faults atomic.Int64
+			s.serveRogue(func(connection, request uint64) (string, bool) {
+				line, reset := c.answer(s, connection, request)
+				if reset || line != right(s, connection, request) {
+					faults.Add(1)
+				}
+				return line, reset
+			})
+			r := s.count(Options{Streams: []Stream{s.stream(c.proto, 0, Plainly{})}}, func() {
+				time.Sleep(800 * time.Millisecond)
+				for end := time.Now().Add(time.Minute); faults.Load() == 0 && time.Now().Before(end); { // on a busy machine
+					awhile()
+				}
+			})
 			if n := c.count(r); n == 0 || n != r.Bad() {
 				t.Errorf("%d are counted, and %d in all went wrong", n, r.Bad())
 			}
@@ -303,13 +315,21 @@ func TestJudgement(t *testing.T) {
 	if r.Bad() > 0 || r.ExpectedFailures == 0 || r.New.Longest < 100*time.Millisecond {
 		t.Errorf("refused, as somebody else wants it: %+v", *r)
 	}
+	var silent atomic.Bool
 	s.serveRogue(func(connection, request uint64) (string, bool) {
 		if request == 5 {
+			silent.Store(true)
 			return "", false
 		}
 		return fmt.Sprintf("%v %d %d\n", s.at(0), connection, request), false
 	})
-	if r := s.count(Options{Streams: []Stream{s.stream(state.TCP, 0, rule{interrupted})}}, awhile); r.Lost == 0 {
+	untilSilent := func() {
+		awhile()
+		for end := time.Now().Add(time.Minute); !silent.Load() && time.Now().Before(end); {
+			awhile()
+		}
+	}
+	if r := s.count(Options{Streams: []Stream{s.stream(state.TCP, 0, rule{interrupted})}}, untilSilent); r.Lost == 0 {
 		t.Errorf("an established connection falls silent for good, which nobody else wants: %+v", r.Counts)
 	}
 }
