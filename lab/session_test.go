@@ -205,11 +205,10 @@ spec: {selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}
 	go func() { done <- Live(ctx, testOptions(t, dir, &out)) }()
 	shows := func(want string) {
 		t.Helper()
-		for range 300 {
+		for end := time.Now().Add(3 * time.Minute); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 			if strings.Contains(out.String(), want) {
 				return
 			}
-			time.Sleep(100 * time.Millisecond)
 		}
 		t.Fatalf("the lab never showed %q:\n%s", want, out.String())
 	}

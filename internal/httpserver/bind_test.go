@@ -224,7 +224,7 @@ func TestMove(t *testing.T) {
 }
 
 func answers(address string) bool {
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 5 * time.Second}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 30 * time.Second}
 	resp, err := client.Get("http://" + address)
 	if err != nil {
 		return false
@@ -235,11 +235,10 @@ func answers(address string) bool {
 
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for range 200 {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		if ok() {
 			return
 		}
-		time.Sleep(20 * time.Millisecond)
 	}
 	t.Fatalf("it never came to pass that %s", what)
 }
