@@ -43,6 +43,9 @@ type Backend struct {
 	// are loaded in no order.
 	logged bool
 
+	// counters are nil if nothing is counted.
+	counters *maps.Counters
+
 	search *search
 	// gone are the endpoints that the base has named in this Apply.
 	gone []netip.AddrPort
@@ -51,7 +54,7 @@ type Backend struct {
 	stop      context.CancelFunc
 	running   sync.WaitGroup
 
-	// mu guards status, and hooks while it is replaced: Status reads both at any time.
+	// mu guards status, and hooks and counters while they are replaced: others read them at any time.
 	mu     sync.Mutex
 	status Status
 }
@@ -92,11 +95,21 @@ func Available(o Options) error {
 	if err != nil {
 		return fmt.Errorf("ebpf: %w", err)
 	}
-	h, err := newHooks(&o, cookie, maps.Needs{}, nil)
+	counters, err := newCounters(&o)
 	if err != nil {
 		return fmt.Errorf("ebpf: %w", err)
 	}
-	return h.discard()
+	h, err := newHooks(&o, cookie, maps.Needs{}, nil, counters)
+	if err == nil {
+		err = h.discard()
+	}
+	if counters != nil {
+		err = errors.Join(err, counters.Close())
+	}
+	if err != nil {
+		return fmt.Errorf("ebpf: %w", err)
+	}
+	return nil
 }
 
 // watch hands on what disturbs the base, and changes of the node's addresses.
@@ -124,7 +137,11 @@ func (b *Backend) disturb() {
 func (b *Backend) Close() error {
 	b.stop()
 	b.running.Wait()
-	return errors.Join(b.unload(), b.addrs.Close())
+	err := errors.Join(b.unload(), b.addrs.Close())
+	if b.counters != nil {
+		err = errors.Join(err, b.counters.Close())
+	}
+	return err
 }
 
 // Gone names endpoints that no Service has any longer. The base calls it in its Apply.
@@ -322,7 +339,10 @@ func (b *Backend) load() error {
 	if b.cookie == 0 {
 		return errNoCookie
 	}
-	h, err := newHooks(&b.o, b.cookie, b.services.needs(), b.hooks)
+	if err := b.prepareCounters(); err != nil {
+		return err
+	}
+	h, err := newHooks(&b.o, b.cookie, b.services.needs(), b.hooks, b.counters)
 	if err != nil {
 		return err
 	}

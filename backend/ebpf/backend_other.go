@@ -9,6 +9,7 @@ import (
 	"runtime"
 
 	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/state"
 )
 
 // errUnsupported is what sockets cannot be hooked for.
@@ -31,6 +32,12 @@ func (*Backend) Reconfigure(Options) {}
 
 // Gone does nothing.
 func (*Backend) Gone([]netip.AddrPort) {}
+
+// HookCounts fails: hooks need Linux.
+func (*Backend) HookCounts([]state.FrontendKey) ([]backend.Counts, error) { return nil, errUnsupported }
+
+// Counts fails: hooks need Linux.
+func (*Backend) Counts([]state.FrontendKey) ([]backend.Counts, error) { return nil, errUnsupported }
 
 // Status returns that the hooks are off.
 func (*Backend) Status() Status { return Status{Reason: errUnsupported} }

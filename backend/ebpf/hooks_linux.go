@@ -31,14 +31,15 @@ type hooks struct {
 // by the programs.
 var shared = []string{"connections", "meshes", "counts", "node_ports4", "node_ports6"}
 
-// newHooks loads programs with empty maps. They share some with old, which may be nil.
-func newHooks(o *Options, cookie uint64, needs maps.Needs, old *hooks) (*hooks, error) {
+// newHooks loads programs with empty maps. They share some with old, which may be nil, and count in those of counters, which is nil if
+// nothing is counted.
+func newHooks(o *Options, cookie uint64, needs maps.Needs, old *hooks, counters *maps.Counters) (*hooks, error) {
 	h := &hooks{options: new(*o), nodePorts: map[netip.Addr]bool{}}
 	var err error
 	if h.cgroup, err = openCgroup(o, cookie); err != nil {
 		return nil, err
 	}
-	if err := h.load(cookie, needs, old); err != nil {
+	if err := h.load(cookie, needs, old, counters); err != nil {
 		return nil, errors.Join(err, h.discard())
 	}
 	return h, nil
@@ -56,9 +57,11 @@ func openCgroup(o *Options, cookie uint64) (*os.File, error) {
 	return programs.RootCgroup()
 }
 
-func (h *hooks) load(cookie uint64, needs maps.Needs, old *hooks) error {
+func (h *hooks) load(cookie uint64, needs maps.Needs, old *hooks, counters *maps.Counters) error {
 	o := h.options
-	spec, err := programs.Load(programs.Settings{Node: cookie, NodeOnly: o.NodeOnly, Limited: o.Namespaces != nil, MeshPorts: o.MeshPorts})
+	spec, err := programs.Load(programs.Settings{
+		Node: cookie, NodeOnly: o.NodeOnly, Limited: o.Namespaces != nil, MeshPorts: o.MeshPorts, Counting: counters != nil,
+	})
 	if err != nil {
 		return err
 	}
@@ -73,12 +76,15 @@ func (h *hooks) load(cookie uint64, needs maps.Needs, old *hooks) error {
 	if o.Namespaces != nil {
 		replaced["namespaces"] = o.Namespaces.m
 	}
+	if counters != nil {
+		counters.Use(spec, replaced)
+	}
 	if h.programs, err = ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replaced}); err != nil && (errors.Is(err, unix.EPERM) || !permitted()) {
 		return fmt.Errorf("loading the programs: %w: give the process CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN, and let its seccomp filter pass bpf()", unix.EPERM)
 	} else if err != nil {
 		return fmt.Errorf("loading the programs (Linux 5.16 and CAP_PERFMON are needed): %w", err)
 	}
-	if h.tables, err = maps.New(h.programs); err != nil {
+	if h.tables, err = maps.New(h.programs, counters); err != nil {
 		return err
 	}
 	for _, m := range h.programs.Maps {

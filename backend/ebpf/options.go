@@ -24,6 +24,8 @@ type Options struct {
 	// Namespaces are the network namespaces that belong to this node. Default: all that this kernel has; then the calling thread's network
 	// namespace must be the kernel's first one, or CgroupPath must say which processes are this node's.
 	Namespaces *Namespaces
+	// Counters counts new connections to each frontend, for [Backend.Counts]. The base counts those that hooks do not take, if it is to.
+	Counters bool
 	// ResetFlows sees to it that connections are reset that hooks have translated to endpoints which are gone: to all that a call of
 	// [Backend.Gone] has named. It is called in Apply and Verify. If it is nil, they are not looked for. It needs CAP_PERFMON.
 	ResetFlows func([]backend.Flow) error

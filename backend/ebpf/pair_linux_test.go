@@ -560,7 +560,7 @@ func TestClose(t *testing.T) {
 	f.await("as many files are open as before", func() bool { return openFiles(t) == before })
 }
 
-// TestStatusAtAnyTime asks while hooks come, grow and go.
+// TestStatusAtAnyTime asks, also for counts, while hooks come, grow and go.
 func TestStatusAtAnyTime(t *testing.T) {
 	f := newFixture(t)
 	stop := make(chan struct{})
@@ -573,12 +573,13 @@ func TestStatusAtAnyTime(t *testing.T) {
 				return
 			default:
 				_ = f.Status().State.String()
+				_, _ = f.Counts([]state.FrontendKey{countKey(1)})
 			}
 		}
 	}()
 	o := f.o
 	for n := range 10 {
-		o.NodeOnly = n%2 == 0
+		o.NodeOnly, o.Counters = n%2 == 0, n%4 < 2
 		f.Reconfigure(o)
 		f.apply(full(record(n, 1)))
 		f.verify()

@@ -25,6 +25,8 @@ type services struct {
 	owned map[netip.Addr]int
 	// routes is the memory of the last plan that was made.
 	routes []plan.Route
+	// counters count the connections to the frontends of all records, nil if nothing is counted.
+	counters *maps.Counters
 }
 
 // service is what hooks do for one.
@@ -54,6 +56,9 @@ func (s *services) plan(record *state.Service, settings *plan.Settings) []plan.R
 // withdraw has the hooks let go of what they must not do any longer after u.
 func (s *services) withdraw(t *maps.Tables, u *state.Update, settings *plan.Settings) error {
 	t.Reclaim()
+	if s.counters != nil {
+		s.counters.Reclaim()
+	}
 	var errs []error
 	limit := func(name state.ServiceName, record *state.Service) {
 		e := s.byName[name]
@@ -149,11 +154,13 @@ func (s *services) applied(u *state.Update, settings *plan.Settings, failed map[
 	if u.Full {
 		gone = s.missing(u)
 	}
+	var former []*state.Service
 	for _, name := range gone {
 		e := s.byName[name]
 		if e == nil || failed[name] != nil {
 			continue
 		}
+		former = append(former, e.record)
 		s.own(e, nil)
 		delete(s.byName, name)
 		delete(s.pending, name)
@@ -168,11 +175,32 @@ func (s *services) applied(u *state.Update, settings *plan.Settings, failed map[
 		if e == nil {
 			e = &service{}
 			s.byName[record.Name] = e
+		} else {
+			former = append(former, e.record)
 		}
 		e.record, e.failed = record, false
+		if s.counters != nil {
+			s.counters.Hold(record)
+		}
 		s.own(e, record)
 		s.pending[record.Name] = true
 		delete(s.lost, record.Name)
+	}
+	if s.counters == nil {
+		return
+	}
+	for _, record := range former { // last, so that frontends go on that go to another service
+		s.counters.Drop(record)
+	}
+}
+
+// count has connections to the frontends of all records counted from now on, nil for no longer.
+func (s *services) count(counters *maps.Counters) {
+	if s.counters = counters; counters == nil {
+		return
+	}
+	for _, e := range s.byName {
+		counters.Hold(e.record)
 	}
 }
 

@@ -29,7 +29,7 @@ import (
 
 // sockets is a node with a pair, two servers and a client.
 type sockets struct {
-	t                             *testing.T
+	t                             testing.TB
 	lab                           *topology.Lab
 	pair                          *sockethooks.Pair
 	node, client, server, another *topology.Host
@@ -41,7 +41,7 @@ const webPort, nodePort, serverPort = 80, 30080, 8080
 // The cluster IPs of the service web, by family.
 var clusterIPs = []netip.Addr{netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("fd00:10:96::10")}
 
-func newSockets(t *testing.T) *sockets {
+func newSockets(t testing.TB) *sockets {
 	t.Helper()
 	needHooks(t)
 	l, err := topology.New(t.Context(), topology.Options{})
@@ -90,9 +90,14 @@ func web(server *topology.Host) *state.Service {
 // start makes the pair, with NodePorts on loopback addresses, too.
 func (s *sockets) start() {
 	s.t.Helper()
+	s.startWith(nftables.Options{})
+}
+
+func (s *sockets) startWith(base nftables.Options) {
+	s.t.Helper()
 	var translated atomic.Uint64
 	ok(s.t, s.node.Do(func() (err error) {
-		s.pair, err = sockethooks.NewPair(s.t.Context(), sockethooks.Of(s.lab), nftables.Options{}, &translated)
+		s.pair, err = sockethooks.NewPair(s.t.Context(), sockethooks.Of(s.lab), base, &translated)
 		return err
 	}))
 	s.t.Cleanup(func() {

@@ -59,7 +59,7 @@ type Pair struct {
 }
 
 // NewPair makes a pair in the calling thread's network namespace, whose hooks are attached. If base has ResetRemoved, connections through hooks
-// are reset, too. When the pair is closed, translated gets the number of connections that the hooks have translated.
+// are reset, too; if it has Counters, they are counted. When the pair is closed, translated gets the number of connections that the hooks have translated.
 func NewPair(ctx context.Context, on OnNamespace, base nftables.Options, translated *atomic.Uint64) (*Pair, error) {
 	p := &Pair{translated: translated}
 	var err error
@@ -70,7 +70,7 @@ func NewPair(ctx context.Context, on OnNamespace, base nftables.Options, transla
 	if p.Base, err = nftables.New(ctx, base); err != nil {
 		return nil, errors.Join(err, p.namespaces.Close())
 	}
-	hooks := ebpf.Options{Logger: base.Logger, Namespaces: p.namespaces}
+	hooks := ebpf.Options{Logger: base.Logger, Namespaces: p.namespaces, Counters: base.Counters}
 	if base.ResetRemoved {
 		hooks.ResetFlows = p.Base.ResetFlows
 	}

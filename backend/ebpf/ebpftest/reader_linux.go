@@ -41,7 +41,7 @@ func NewReader(needs maps.Needs, dawdle time.Duration) (*Reader, error) {
 	if r.Programs, err = ebpf.NewCollection(spec); err != nil {
 		return nil, fmt.Errorf("loading the lookups of hooks: %w", err)
 	}
-	if r.Tables, err = maps.New(r.Programs); err != nil {
+	if r.Tables, err = maps.New(r.Programs, nil); err != nil {
 		r.Programs.Close()
 		return nil, err
 	}

@@ -49,24 +49,24 @@ func Barrier() error {
 	return b.wait()
 }
 
-// grace keeps regions until no program can look at them any longer, for which a goroutine of its own waits.
-type grace struct {
+// grace keeps what was used until no program can look at it any longer, for which a goroutine of its own waits.
+type grace[T any] struct {
 	barrier barrier
 
 	mu      sync.Mutex // guards all below
-	retired []region
-	free    []region
+	retired []T
+	free    []T
 	waiting bool
 	closed  bool
 }
 
-func newGrace() (*grace, error) {
+func newGrace[T any]() (*grace[T], error) {
 	b, err := newBarrier()
-	return &grace{barrier: b}, err
+	return &grace[T]{barrier: b}, err
 }
 
-// retire takes a region that no route leads to any longer.
-func (g *grace) retire(r region) {
+// retire takes what nothing leads to any longer.
+func (g *grace[T]) retire(r T) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.retired = append(g.retired, r)
@@ -76,8 +76,8 @@ func (g *grace) retire(r region) {
 	}
 }
 
-// past returns the regions whose grace period has ended since the last call.
-func (g *grace) past() []region {
+// past returns that whose grace period has ended since the last call.
+func (g *grace[T]) past() []T {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	free := g.free
@@ -86,7 +86,7 @@ func (g *grace) past() []region {
 }
 
 // wait waits for grace periods until nothing is left to wait for.
-func (g *grace) wait() {
+func (g *grace[T]) wait() {
 	for {
 		g.mu.Lock()
 		batch := g.retired
@@ -110,7 +110,7 @@ func (g *grace) wait() {
 }
 
 // close ends it. It does not wait for a grace period, which may take seconds on a busy machine.
-func (g *grace) close() {
+func (g *grace[T]) close() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed = true; !g.waiting {

@@ -55,17 +55,22 @@ func familyOf(f state.Family) int {
 // leastSize is how many elements each map has at least.
 const leastSize = 4096
 
-// Resize sets the sizes of the maps of a collection: room for what is needed, and for a half more before it must grow.
+// Resize sets the sizes of the maps of a collection for what is needed.
 func Resize(spec *ebpf.CollectionSpec, n Needs) {
 	for name, needed := range map[string]int{
 		"frontends4": n.Frontends[v4], "frontends6": n.Frontends[v6], "routes": n.Routes, "slots4": n.Slots[v4], "slots6": n.Slots[v6],
 	} {
-		size := uint32(leastSize)
-		for int(size) < needed+needed/2 {
-			size *= 2
-		}
-		spec.Maps[name].MaxEntries = size
+		spec.Maps[name].MaxEntries = sizeFor(needed)
 	}
+}
+
+// sizeFor returns the size of a map: room for what is needed, and for a half more before it must grow.
+func sizeFor(needed int) uint32 {
+	size := uint32(leastSize)
+	for int(size) < needed+needed/2 {
+		size *= 2
+	}
+	return size
 }
 
 // Place is where a route is.
@@ -85,7 +90,9 @@ type Tables struct {
 	freeRoutes []uint32
 	nextSlot   [2]uint32
 	freeSlots  [2]map[int][]uint32
-	grace      *grace
+	grace      *grace[region]
+	// counters is nil if nothing is counted.
+	counters *Counters
 
 	// added are frontends that wait for Flush.
 	added4 []frontend4
@@ -93,9 +100,10 @@ type Tables struct {
 	values [2][]uint64
 }
 
-// New takes the maps of a collection, which must be empty. The collection remains the caller's.
-func New(c *ebpf.Collection) (*Tables, error) {
-	t := &Tables{frontends: [2]*ebpf.Map{c.Maps["frontends4"], c.Maps["frontends6"]}}
+// New takes the maps of a collection, which must be empty. The collection remains the caller's, and so do the counters of its frontends: nil
+// if nothing is counted.
+func New(c *ebpf.Collection, counters *Counters) (*Tables, error) {
+	t := &Tables{frontends: [2]*ebpf.Map{c.Maps["frontends4"], c.Maps["frontends6"]}, counters: counters}
 	t.freeSlots = [2]map[int][]uint32{{}, {}}
 	var err error
 	for _, m := range []struct {
@@ -106,7 +114,7 @@ func New(c *ebpf.Collection) (*Tables, error) {
 			return nil, errors.Join(fmt.Errorf("%s: %w", m.name, err), t.Close())
 		}
 	}
-	if t.grace, err = newGrace(); err != nil {
+	if t.grace, err = newGrace[region](); err != nil {
 		return nil, errors.Join(err, t.Close())
 	}
 	return t, nil
@@ -236,6 +244,11 @@ func (t *Tables) Put(family state.Family, f plan.Frontend, at Place) error {
 	n := familyOf(family)
 	if t.used[n] == t.frontends[n].MaxEntries() {
 		return ErrFull
+	}
+	if t.counters != nil {
+		if err := t.counters.count(family, f); err != nil {
+			return err
+		}
 	}
 	t.used[n]++
 	t.queue(n, f, at)
@@ -387,6 +400,13 @@ func (t *Tables) Repair(routes iter.Seq[*Placed]) (repaired int, err error) {
 		}
 	}
 	repaired += len(held4) + len(held6)
+	if t.counters != nil {
+		counters, err := t.counters.repair()
+		repaired += counters
+		if err != nil {
+			return repaired, err
+		}
+	}
 	// What is not ours goes first: it may have taken the room.
 	return repaired, errors.Join(drop(t.frontends[v4], held4), drop(t.frontends[v6], held6), t.Flush())
 }

@@ -87,6 +87,21 @@ static __always_inline void count(__u32 what)
 		++*n;
 }
 
+/* How many connections to each frontend were translated. Only the programs that count look there; those that do not are without any of it. A
+ * frontend has an element before programs can find it, and for a grace period of RCU after it is gone. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
+	__uint(max_entries, 1);
+	__type(key, struct frontend4);
+	__type(value, __u64);
+} counts4 SEC(".maps");
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
+	__uint(max_entries, 1);
+	__type(key, struct frontend6);
+	__type(value, __u64);
+} counts6 SEC(".maps");
+
 /* has_mesh_proxy reports whether something listens on a mesh port in the client's network namespace. Such a proxy takes the connections of
  * its pod inside the pod, and needs to see which service they are for. */
 static __noinline int has_mesh_proxy(struct bpf_sock_addr *ctx, __u64 netns)
@@ -139,8 +154,8 @@ static __always_inline int is_ipv4(const struct destination *d)
 }
 
 /* find returns the word of the route that leads from d for a client that asks for it, 0 if there is none. *only_node is set if only the node
- * itself may use it. */
-static __always_inline __u64 find(const struct destination *d, int *only_node)
+ * itself may use it. If counting is set, *counter is what counts the frontend's connections, 0 if nothing does. */
+static __always_inline __u64 find(const struct destination *d, int *only_node, const int counting, __u64 **counter)
 {
 	__u64 word;
 	__u32 *loopback;
@@ -151,26 +166,32 @@ static __always_inline __u64 find(const struct destination *d, int *only_node)
 	if (is_ipv4(d)) {
 		struct frontend4 f = { .addr = d->addr[3], .port = d->port, .protocol = IPPROTO_TCP };
 		word = route4(&f);
-		if (word)
-			return word;
-		loopback = bpf_map_lookup_elem(&node_ports4, &f.addr);
-		if (!loopback)
-			return 0;
-		*only_node = *loopback;
-		f.addr = 0;
-		return route4(&f);
+		if (!word) {
+			loopback = bpf_map_lookup_elem(&node_ports4, &f.addr);
+			if (!loopback)
+				return 0;
+			*only_node = *loopback;
+			f.addr = 0;
+			word = route4(&f);
+		}
+		if (counting && word)
+			*counter = bpf_map_lookup_elem(&counts4, &f);
+		return word;
 	}
 	struct frontend6 f = { .port = d->port, .protocol = IPPROTO_TCP };
 	__builtin_memcpy(f.addr, d->addr, sizeof f.addr);
 	word = route6(&f);
-	if (word)
-		return word;
-	loopback = bpf_map_lookup_elem(&node_ports6, f.addr);
-	if (!loopback)
-		return 0;
-	*only_node = *loopback;
-	__builtin_memset(f.addr, 0, sizeof f.addr);
-	return route6(&f);
+	if (!word) {
+		loopback = bpf_map_lookup_elem(&node_ports6, f.addr);
+		if (!loopback)
+			return 0;
+		*only_node = *loopback;
+		__builtin_memset(f.addr, 0, sizeof f.addr);
+		word = route6(&f);
+	}
+	if (counting && word)
+		*counter = bpf_map_lookup_elem(&counts6, &f);
+	return word;
 }
 
 /* pick replaces d by the endpoint in a slot. */
@@ -203,14 +224,17 @@ static __always_inline int is_bound(struct bpf_sock_addr *ctx)
 	return (sk->src_ip6[0] | sk->src_ip6[1] | sk->src_ip6[2] | sk->src_ip6[3]) != 0;
 }
 
-/* translate replaces d by an endpoint, notes that with the socket, and returns 1; or it returns 0. */
-static __noinline int translate(struct bpf_sock_addr *ctx, struct destination *d)
+/* translate_as is translate and translate_counting. */
+static __always_inline int translate_as(struct bpf_sock_addr *ctx, struct destination *d, const int counting)
 {
 	if (!d)
 		return 0;
 	int only_node = 0;
-	__u64 word = find(d, &only_node);
+	__u64 *counter = 0;
+	__u64 word = find(d, &only_node, counting, &counter);
 	if (!word || !ROUTE_COUNT(word))
+		return 0;
+	if (counting && !counter) /* netfilter counts it */
 		return 0;
 	__u64 netns = bpf_get_netns_cookie(ctx);
 	__u32 client = client_of(netns);
@@ -233,7 +257,21 @@ static __noinline int translate(struct bpf_sock_addr *ctx, struct destination *d
 	if (noted) /* without memory, the connection is made all the same */
 		*noted = c;
 	count(COUNT_TRANSLATED);
+	if (counting) /* another program may run on this CPU in between */
+		__sync_fetch_and_add(counter, 1);
 	return 1;
+}
+
+/* translate replaces d by an endpoint, notes that with the socket, and returns 1; or it returns 0. */
+static __noinline int translate(struct bpf_sock_addr *ctx, struct destination *d)
+{
+	return translate_as(ctx, d, 0);
+}
+
+/* translate_counting is translate that counts, and leaves alone what it cannot count. */
+static __noinline int translate_counting(struct bpf_sock_addr *ctx, struct destination *d)
+{
+	return translate_as(ctx, d, 1);
 }
 
 static __always_inline int is_tcp(struct bpf_sock_addr *ctx)
@@ -249,12 +287,12 @@ static __always_inline void forget(struct bpf_sock_addr *ctx)
 		c->frontend_port = 0;
 }
 
-SEC("cgroup/connect4") int connect4(struct bpf_sock_addr *ctx)
+static __always_inline int connect4_as(struct bpf_sock_addr *ctx, const int counting)
 {
 	if (!is_tcp(ctx))
 		return 1;
 	struct destination d = { .addr = { 0, 0, bpf_htonl(0xffff), ctx->user_ip4 }, .port = ctx->user_port };
-	if (translate(ctx, &d)) {
+	if (counting ? translate_counting(ctx, &d) : translate(ctx, &d)) {
 		ctx->user_ip4 = d.addr[3];
 		ctx->user_port = d.port;
 	} else {
@@ -263,7 +301,7 @@ SEC("cgroup/connect4") int connect4(struct bpf_sock_addr *ctx)
 	return 1;
 }
 
-SEC("cgroup/connect6") int connect6(struct bpf_sock_addr *ctx)
+static __always_inline int connect6_as(struct bpf_sock_addr *ctx, const int counting)
 {
 	if (!is_tcp(ctx))
 		return 1;
@@ -271,7 +309,7 @@ SEC("cgroup/connect6") int connect6(struct bpf_sock_addr *ctx)
 		.addr = { ctx->user_ip6[0], ctx->user_ip6[1], ctx->user_ip6[2], ctx->user_ip6[3] },
 		.port = ctx->user_port,
 	};
-	if (translate(ctx, &d)) {
+	if (counting ? translate_counting(ctx, &d) : translate(ctx, &d)) {
 		ctx->user_ip6[0] = d.addr[0];
 		ctx->user_ip6[1] = d.addr[1];
 		ctx->user_ip6[2] = d.addr[2];
@@ -281,6 +319,27 @@ SEC("cgroup/connect6") int connect6(struct bpf_sock_addr *ctx)
 		forget(ctx);
 	}
 	return 1;
+}
+
+SEC("cgroup/connect4") int connect4(struct bpf_sock_addr *ctx)
+{
+	return connect4_as(ctx, 0);
+}
+
+SEC("cgroup/connect6") int connect6(struct bpf_sock_addr *ctx)
+{
+	return connect6_as(ctx, 0);
+}
+
+/* counting4 and counting6 take the place of connect4 and connect6 if connections are counted. */
+SEC("cgroup/connect4") int counting4(struct bpf_sock_addr *ctx)
+{
+	return connect4_as(ctx, 1);
+}
+
+SEC("cgroup/connect6") int counting6(struct bpf_sock_addr *ctx)
+{
+	return connect6_as(ctx, 1);
 }
 
 /* peer_of returns what a socket connected to, if the peer that the kernel shows is the endpoint that it got. */

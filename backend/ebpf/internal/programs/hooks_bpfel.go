@@ -18,6 +18,8 @@ import (
 const (
 	hooksMapConnections   = "connections"
 	hooksMapCounts        = "counts"
+	hooksMapCounts4       = "counts4"
+	hooksMapCounts6       = "counts6"
 	hooksMapFrontends4    = "frontends4"
 	hooksMapFrontends6    = "frontends6"
 	hooksMapMeshes        = "meshes"
@@ -29,6 +31,8 @@ const (
 	hooksMapSlots6        = "slots6"
 	hooksProgConnect4     = "connect4"
 	hooksProgConnect6     = "connect6"
+	hooksProgCounting4    = "counting4"
+	hooksProgCounting6    = "counting6"
 	hooksProgGetpeername4 = "getpeername4"
 	hooksProgGetpeername6 = "getpeername6"
 	hooksVarLimited       = "limited"
@@ -81,6 +85,8 @@ type hooksSpecs struct {
 type hooksProgramSpecs struct {
 	Connect4     *ebpf.ProgramSpec `ebpf:"connect4"`
 	Connect6     *ebpf.ProgramSpec `ebpf:"connect6"`
+	Counting4    *ebpf.ProgramSpec `ebpf:"counting4"`
+	Counting6    *ebpf.ProgramSpec `ebpf:"counting6"`
 	Getpeername4 *ebpf.ProgramSpec `ebpf:"getpeername4"`
 	Getpeername6 *ebpf.ProgramSpec `ebpf:"getpeername6"`
 }
@@ -91,6 +97,8 @@ type hooksProgramSpecs struct {
 type hooksMapSpecs struct {
 	Connections *ebpf.MapSpec `ebpf:"connections"`
 	Counts      *ebpf.MapSpec `ebpf:"counts"`
+	Counts4     *ebpf.MapSpec `ebpf:"counts4"`
+	Counts6     *ebpf.MapSpec `ebpf:"counts6"`
 	Frontends4  *ebpf.MapSpec `ebpf:"frontends4"`
 	Frontends6  *ebpf.MapSpec `ebpf:"frontends6"`
 	Meshes      *ebpf.MapSpec `ebpf:"meshes"`
@@ -134,6 +142,8 @@ func (o *hooksObjects) Close() error {
 type hooksMaps struct {
 	Connections *ebpf.Map `ebpf:"connections"`
 	Counts      *ebpf.Map `ebpf:"counts"`
+	Counts4     *ebpf.Map `ebpf:"counts4"`
+	Counts6     *ebpf.Map `ebpf:"counts6"`
 	Frontends4  *ebpf.Map `ebpf:"frontends4"`
 	Frontends6  *ebpf.Map `ebpf:"frontends6"`
 	Meshes      *ebpf.Map `ebpf:"meshes"`
@@ -149,6 +159,8 @@ func (m *hooksMaps) Close() error {
 	return _HooksClose(
 		m.Connections,
 		m.Counts,
+		m.Counts4,
+		m.Counts6,
 		m.Frontends4,
 		m.Frontends6,
 		m.Meshes,
@@ -177,6 +189,8 @@ type hooksVariables struct {
 type hooksPrograms struct {
 	Connect4     *ebpf.Program `ebpf:"connect4"`
 	Connect6     *ebpf.Program `ebpf:"connect6"`
+	Counting4    *ebpf.Program `ebpf:"counting4"`
+	Counting6    *ebpf.Program `ebpf:"counting6"`
 	Getpeername4 *ebpf.Program `ebpf:"getpeername4"`
 	Getpeername6 *ebpf.Program `ebpf:"getpeername6"`
 }
@@ -185,6 +199,8 @@ func (p *hooksPrograms) Close() error {
 	return _HooksClose(
 		p.Connect4,
 		p.Connect6,
+		p.Counting4,
+		p.Counting6,
 		p.Getpeername4,
 		p.Getpeername6,
 	)

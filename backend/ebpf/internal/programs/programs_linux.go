@@ -25,6 +25,9 @@ type Settings struct {
 	Limited bool
 	// MeshPorts are where the proxies of service meshes listen, MaxMeshPorts at most.
 	MeshPorts []uint16
+	// Counting has connections counted by frontend, in the maps counts4 and counts6, which there are only then. Frontends that have no element in
+	// them are left alone.
+	Counting bool
 }
 
 // Load returns what the programs and their maps are made from.
@@ -47,8 +50,19 @@ func Load(s Settings) (*ebpf.CollectionSpec, error) {
 			return nil, fmt.Errorf("constant %s of the programs: %w", name, err)
 		}
 	}
+	for name, counting := range counters {
+		if s.Counting {
+			spec.Programs[name] = spec.Programs[counting.program]
+		} else {
+			delete(spec.Maps, counting.counts)
+		}
+		delete(spec.Programs, counting.program)
+	}
 	return spec, nil
 }
+
+// counters are the programs that take the place of others if connections are counted, and the maps that only they have.
+var counters = map[string]struct{ program, counts string }{"connect4": {"counting4", "counts4"}, "connect6": {"counting6", "counts6"}}
 
 func boolean(b bool) uint8 {
 	if b {

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 	"golang.org/x/sys/unix"
 )
 
@@ -62,6 +63,7 @@ func TestVerifier(t *testing.T) {
 	defer cgroup.Close()
 	for _, s := range []Settings{
 		{Node: 1}, {Node: 1, NodeOnly: true}, {Limited: true}, {Node: 1 << 40, Limited: true, MeshPorts: []uint16{15001, 4140, 1, 65535}},
+		{Node: 1, Counting: true}, {Node: 1 << 40, Limited: true, MeshPorts: []uint16{15001, 4140, 1, 65535}, Counting: true},
 	} {
 		c := load(t, s)
 		var sizes []string
@@ -88,6 +90,62 @@ func TestVerifier(t *testing.T) {
 	if _, err := Load(Settings{MeshPorts: make([]uint16, MaxMeshPorts+1)}); err == nil {
 		t.Error("more mesh ports than there is room for are taken")
 	}
+}
+
+// TestCounting: programs count if that is set, and else they are without the maps and all instructions for it.
+func TestCounting(t *testing.T) {
+	for _, counting := range []bool{false, true} {
+		c := load(t, Settings{Node: 1, MeshPorts: []uint16{15001}, Counting: counting})
+		names := map[ebpf.MapID]string{}
+		for name, m := range c.Maps {
+			info, err := m.Info()
+			if err != nil {
+				t.Fatal(err)
+			}
+			id, _ := info.ID()
+			names[id] = name
+		}
+		for program, counts := range map[string]string{"connect4": "counts4", "connect6": "counts6"} {
+			info, err := c.Programs[program].Info()
+			if err != nil {
+				t.Fatal(err)
+			}
+			ids, ok := info.MapIDs()
+			if !ok {
+				t.Fatalf("the maps of %s are not known", program)
+			}
+			var has []string
+			for _, id := range ids {
+				has = append(has, names[id])
+			}
+			if slices.Contains(has, counts) != counting || (c.Maps[counts] != nil) != counting || !slices.Contains(has, "frontends"+program[len(program)-1:]) {
+				t.Errorf("counting %v: %s has the maps %v", counting, program, has)
+			}
+		}
+		if len(c.Programs) != len(hooks) {
+			t.Errorf("counting %v: %d programs are loaded, want %d", counting, len(c.Programs), len(hooks))
+		}
+	}
+	counting, err := Load(Settings{Node: 1, Counting: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	not, err := Load(Settings{Node: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range hooks {
+		if same := slices.Equal(opcodes(not, h.name), opcodes(counting, h.name)); same != strings.HasPrefix(h.name, "getpeername") {
+			t.Errorf("%s is the same whether it counts or not: %v", h.name, same)
+		}
+	}
+}
+
+func opcodes(spec *ebpf.CollectionSpec, program string) (list []asm.OpCode) {
+	for _, in := range spec.Programs[program].Instructions {
+		list = append(list, in.OpCode)
+	}
+	return list
 }
 
 // TestSevered: links of a cgroup that is removed are noticed, and programs cannot be replaced there.
