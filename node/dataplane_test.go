@@ -158,6 +158,9 @@ func TestHooksGoByTheirSection(t *testing.T) {
 	if o.CgroupPath != "/cgroup" || !o.NodeOnly || !slices.Equal(o.MeshPorts, []uint16{15001, 4140}) || o.Namespaces != nil {
 		t.Errorf("the options are %+v", o)
 	}
+	if c.NFTables.Counters = true; o.Counters || !(&ebpfDataplane{}).hooks(c).Counters || !nftablesOptions(c, DataplaneOptions{}).Counters {
+		t.Error("nftables.counters does not reach both layers")
+	}
 	for mode, want := range map[config.Mode]bool{config.ModeEBPF: true, config.ModeNFTables: false} {
 		c.Mode, c.EBPF.Pods = mode, false
 		was := settingsOf(c)

@@ -7,31 +7,45 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/backend/ebpf"
 	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/ops/metrics"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/view"
 )
 
+// countingModes are the modes in which connections are counted.
+var countingModes = []config.Mode{config.ModeNFTables, config.ModeEBPF}
+
+// countingModesText has them as people read them.
+func countingModesText() string {
+	var names []string
+	for _, m := range countingModes {
+		names = append(names, string(m))
+	}
+	return strings.Join(names, " and ")
+}
+
 // countsIn reports whether c has the dataplane count connections.
 func countsIn(c *config.Config) bool {
-	return c.NFTables.Counters && cmp.Or(c.Mode, config.DefaultMode(runtime.GOOS)) == config.ModeNFTables
+	return c.NFTables.Counters && slices.Contains(countingModes, cmp.Or(c.Mode, config.DefaultMode(runtime.GOOS)))
 }
 
 // warnCounters warns if c wants counts that its mode does not have.
 func (n *Node) warnCounters(c *config.Config) {
 	if c.NFTables.Counters && !countsIn(c) {
-		n.log.Warn("connections are counted in mode nftables only", "mode", c.Mode, "field", n.fieldName("nftables.counters"),
-			"remedy", "set the mode to nftables, or the field to false")
+		n.log.Warn("connections are counted in modes "+countingModesText()+" only", "mode", c.Mode, "field", n.fieldName("nftables.counters"),
+			"remedy", "set the mode to one of them, or the field to false")
 	}
 }
 
-// counter returns what reads back what the dataplane has counted, nil if it does not count.
-func (n *Node) counter() backend.Counter {
+// counters returns what reads back what the layers of the dataplane have counted, each of other connections. It is empty if they do not count.
+func (n *Node) counters() []backend.Counter {
 	var d any = n.dataplane
 	if s, ok := d.(*switchable); ok {
 		if !countsIn(n.config.Load()) {
@@ -39,8 +53,21 @@ func (n *Node) counter() backend.Counter {
 		}
 		d = s.inUse()
 	}
-	c, _ := d.(backend.Counter)
-	return c
+	if hooks, ok := d.(*ebpfDataplane); ok {
+		return []backend.Counter{hooks.base, hookCounter{hooks.Backend}}
+	}
+	if c, ok := d.(backend.Counter); ok {
+		return []backend.Counter{c}
+	}
+	return nil
+}
+
+// hookCounter counts what socket hooks take.
+type hookCounter struct{ hooks *ebpf.Backend }
+
+// Counts implements [backend.Counter].
+func (c hookCounter) Counts(keys []state.FrontendKey) ([]backend.Counts, error) {
+	return c.hooks.HookCounts(keys)
 }
 
 const (
@@ -91,10 +118,13 @@ func (n *Node) selectedTraffic(s view.Selection) (*view.Traffic, error) {
 // readTraffic reads what was counted, unless that was done a moment ago. It reports false if nothing is counted, and forgets what was. The caller
 // holds traffic.mu.
 func (n *Node) readTraffic() bool {
-	t, counter := &n.traffic, n.counter()
-	if counter == nil || n.status.current().Applied == 0 {
+	t, counters := &n.traffic, n.counters()
+	if len(counters) == 0 {
 		t.at, t.err, t.shown, t.tally = time.Time{}, nil, nil, tally{}
 		return false
+	}
+	if n.status.current().Applied == 0 { // not yet, or not in this mode
+		return t.shown != nil
 	}
 	now := time.Now()
 	if !t.at.IsZero() && now.Sub(t.at) < trafficPause {
@@ -108,7 +138,7 @@ func (n *Node) readTraffic() bool {
 	}
 	u, err := p.feed.Next(n.group.ctx, 0)
 	if err == nil {
-		err = t.tally.read(u.Changed, counter)
+		err = t.tally.read(u.Changed, counters...)
 	}
 	if t.err = err; err != nil {
 		n.log.Warn("cannot read back what was counted", "error", err)
@@ -125,24 +155,44 @@ func (n *Node) notCounted() error {
 	switch {
 	case n.dataplane == nil:
 		return errors.New("connections are not counted here, because this process has no dataplane: ask the one that has it, by its /metrics")
-	case n.counter() != nil:
+	case len(n.counters()) > 0:
 		return errors.New("nothing is counted yet, because nothing is programmed yet: ask again")
 	case !own:
 		return errors.New("this dataplane does not count connections")
-	case mode != string(config.ModeNFTables):
-		return fmt.Errorf("connections are counted in mode nftables only, and this node's mode is %s: set %s to nftables, and %s to true", mode, n.fieldName("mode"), field)
+	case !slices.Contains(countingModes, config.Mode(mode)):
+		return fmt.Errorf("connections are counted in modes %s only, and this node's mode is %s: set %s to one of them, and %s to true",
+			countingModesText(), mode, n.fieldName("mode"), field)
 	}
 	return fmt.Errorf("connections are not counted: set %s to true in the configuration file", field)
 }
 
 // tally adds up counts of frontends by the ports that they belong to. What a frontend has counted when it is seen first counts, and from then on
-// by how much it grows: a sum never goes down because a frontend is gone, or begins anew.
+// by how much it grows: a sum never goes down because a frontend is gone, or begins anew. Each layer of a dataplane grows by itself.
+//
+// Socket hooks begin at 0 with each process, and nftables below them goes on. So that the sum of both begins at 0, too, what nftables has counted
+// before a first reading of both does not count: a sum that goes down for a part is taken for one that has begun anew.
 type tally struct {
-	frontends map[state.FrontendKey]backend.Counts // at the last reading
-	ports     map[servicePort]*portTally
+	layers []layer
+	ports  map[servicePort]*portTally
 	// series is how many ports have one, and beyond what those without have counted.
 	series int
 	beyond backend.Counts
+}
+
+// layer is what a layer of a dataplane had counted at the last reading.
+type layer struct {
+	counter   backend.Counter
+	frontends map[state.FrontendKey]backend.Counts
+}
+
+// of returns what a layer had counted, nil if it is read for the first time.
+func (t *tally) of(c backend.Counter) map[state.FrontendKey]backend.Counts {
+	for _, l := range t.layers {
+		if l.counter == c {
+			return l.frontends
+		}
+	}
+	return nil
 }
 
 type servicePort struct {
@@ -168,8 +218,8 @@ func portOf(p *state.Port) string {
 	return p.Name
 }
 
-// read adds what was counted since the last time.
-func (t *tally) read(services []*state.Service, counter backend.Counter) error {
+// read adds what was counted since the last time, by each layer. If there are several, the last one is that which begins at 0 with each process.
+func (t *tally) read(services []*state.Service, counters ...backend.Counter) error {
 	var keys []state.FrontendKey
 	var owners []servicePort
 	for _, s := range services {
@@ -180,28 +230,38 @@ func (t *tally) read(services []*state.Service, counter backend.Counter) error {
 			}
 		}
 	}
-	counts, err := counter.Counts(keys)
-	if err != nil {
-		return err
+	counts := make([][]backend.Counts, len(counters))
+	for n, c := range counters {
+		var err error
+		if counts[n], err = c.Counts(keys); err != nil {
+			return err
+		}
 	}
-	if t.ports == nil {
+	first := t.ports == nil
+	if first {
 		t.ports = map[servicePort]*portTally{}
 	}
-	last := t.frontends
-	t.frontends = make(map[state.FrontendKey]backend.Counts, len(keys))
 	for _, p := range t.ports {
 		p.there = false
 	}
-	for i, key := range keys {
-		p := t.ports[owners[i]]
-		if p == nil {
-			p = &portTally{}
-			t.ports[owners[i]] = p
+	for _, owner := range owners {
+		if t.ports[owner] == nil {
+			t.ports[owner] = &portTally{}
 		}
-		p.there = true
-		t.frontends[key] = counts[i]
-		t.add(p, growth(last[key], counts[i]))
+		t.ports[owner].there = true
 	}
+	now := make([]layer, len(counters))
+	for n, c := range counters {
+		last := t.of(c)
+		now[n] = layer{c, make(map[state.FrontendKey]backend.Counts, len(keys))}
+		for i, key := range keys {
+			now[n].frontends[key] = counts[n][i]
+			if !first || n == len(counters)-1 {
+				t.add(t.ports[owners[i]], growth(last[key], counts[n][i]))
+			}
+		}
+	}
+	t.layers = now
 	for name, p := range t.ports {
 		if !p.there {
 			delete(t.ports, name)

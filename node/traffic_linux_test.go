@@ -1,55 +1,143 @@
 package node_test
 
 import (
+	"errors"
 	"io"
+	"net"
 	"net/http"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/switchyard-net/switchyard/backend/ebpf"
 	"github.com/switchyard-net/switchyard/config"
+	"github.com/switchyard-net/switchyard/test/sockethooks"
+)
+
+// counted is a lone node whose metrics are read.
+type counted struct {
+	*loneNode
+	addr netip.AddrPort
+}
+
+func newCounted(t *testing.T) *counted {
+	return &counted{newLoneNode(t, config.ModeNFTables), freeAddress(t)}
+}
+
+// configure has it go on with another configuration.
+func (n *counted) configure(mode config.Mode, counters bool, set ...func(*config.Config)) {
+	n.t.Helper()
+	c := *n.c
+	c.Mode, c.NFTables.Counters, c.MetricsBindAddress = mode, counters, n.addr
+	for _, s := range set {
+		s(&c)
+	}
+	check(n.t, n.node.Reconfigure(&c))
+}
+
+// shows waits until the metrics have a text, or do not have it.
+func (n *counted) shows(text string, want bool) {
+	n.t.Helper()
+	var last string
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
+		r, err := http.Get("http://" + n.addr.String() + "/metrics")
+		if err != nil {
+			continue // the server is about to listen there
+		}
+		body, err := io.ReadAll(r.Body)
+		r.Body.Close()
+		check(n.t, err)
+		if last = string(body); strings.Contains(last, text) == want {
+			return
+		}
+	}
+	n.t.Fatalf("the metrics show %q: %v, want %v\n%s", text, !want, want, last)
+}
+
+const (
+	counting = `switchyard_service_connections_total{namespace="",port="",service=""} 0`
+	series   = `switchyard_service_connections_total{namespace="shop",port="TCP",service="web"} `
 )
 
 // TestTraffic: connections are counted and shown while the configuration wants that, also when it changes while the node runs.
 func TestTraffic(t *testing.T) {
-	l := newLoneNode(t, config.ModeNFTables)
-	addr := freeAddress(t)
-	configure := func(mode config.Mode, counters bool) {
-		t.Helper()
-		c := *l.c
-		c.Mode, c.NFTables.Counters, c.MetricsBindAddress = mode, counters, addr
-		check(t, l.node.Reconfigure(&c))
-	}
-	shows := func(text string, want bool) {
-		t.Helper()
-		var last string
-		for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
-			r, err := http.Get("http://" + addr.String() + "/metrics")
-			if err != nil {
-				continue // the server is about to listen there
-			}
-			body, err := io.ReadAll(r.Body)
-			r.Body.Close()
-			check(t, err)
-			if last = string(body); strings.Contains(last, text) == want {
-				return
-			}
-		}
-		t.Fatalf("the metrics show %q: %v, want %v\n%s", text, !want, want, last)
-	}
-	const series = `switchyard_service_connections_total{namespace="shop",port="TCP",service="web"} `
-
-	configure(config.ModeNFTables, true)
-	shows(`switchyard_service_connections_total{namespace="",port="",service=""} 0`, true)
+	n := newCounted(t)
+	n.configure(config.ModeNFTables, true)
+	n.shows(counting, true)
 	for range 5 {
-		check(t, l.once())
+		check(t, n.once())
 	}
-	shows(series+"5\n", true)
-	configure(config.ModeNFTables, false)
-	shows("switchyard_service_", false)
-	configure(config.ModeUserspace, true)
-	if text := "connections are counted in mode nftables only"; !strings.Contains(l.log.String(), text) {
+	n.shows(series+"5\n", true)
+	n.configure(config.ModeNFTables, false)
+	n.shows("switchyard_service_", false)
+	n.configure(config.ModeUserspace, true)
+	if text := "connections are counted in modes nftables and ebpf only"; !strings.Contains(n.log.String(), text) {
 		t.Errorf("the log does not have %q", text)
 	}
-	shows("switchyard_service_", false)
+	n.shows("switchyard_service_", false)
+}
+
+// TestTrafficOfLayers: in mode ebpf, what hooks take and what they leave to nftables counts once each, and goes on when the mode changes.
+func TestTrafficOfLayers(t *testing.T) {
+	namespaces, err := ebpf.NewNamespaces()
+	if errors.Is(err, unix.EPERM) {
+		t.Skip(err)
+	}
+	check(t, err)
+	defer namespaces.Close()
+	path, unpin, err := sockethooks.Pin(namespaces, t.TempDir())
+	check(t, err)
+	defer func() { check(t, unpin()) }()
+	n := newCounted(t)
+	check(t, n.ns.Do(func() error {
+		cookie, err := ebpf.NamespaceCookie()
+		return errors.Join(err, namespaces.AddNode(cookie))
+	}))
+	hooks := func(c *config.Config) { c.EBPF.NamespaceMap = path }
+	datagram := func() { ask(t, n.flow()) }
+	bound := func() {
+		check(t, n.ns.Do(func() error {
+			d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(endpoint)}, Timeout: 5 * time.Second}
+			conn, err := d.Dial("tcp", clusterIP+":80")
+			if err != nil {
+				return err
+			}
+			return conn.Close()
+		}))
+	}
+	udp := strings.Replace(series, "TCP", "UDP", 1)
+
+	n.configure(config.ModeNFTables, true)
+	n.shows(counting, true)
+	for range 3 {
+		check(t, n.once())
+	}
+	datagram()
+	n.shows(series+"3\n", true)
+	n.configure(config.ModeEBPF, true, hooks)
+	n.shows("switchyard_socket_hooks_frontends 1\n", true)
+	n.shows(series+"3\n", true)
+	for range 4 {
+		check(t, n.once())
+	}
+	n.shows(`switchyard_socket_hooks_connections_total{result="translated"} 4`, true)
+	n.shows(series+"7\n", true)
+	bound()
+	datagram()
+	n.shows(series+"8\n", true)
+	n.shows(udp+"2\n", true)
+	n.configure(config.ModeNFTables, true)
+	n.shows("switchyard_socket_hooks", false)
+	n.shows(series+"8\n", true)
+	check(t, n.once())
+	n.shows(series+"9\n", true)
+	n.configure(config.ModeEBPF, true, hooks)
+	n.shows("switchyard_socket_hooks_frontends 1\n", true)
+	check(t, n.once())
+	n.shows(series+"10\n", true)
+	n.configure(config.ModeEBPF, false, hooks)
+	n.shows("switchyard_service_", false)
 }

@@ -71,6 +71,46 @@ func TestTally(t *testing.T) {
 	check("when a Service is gone", []*state.Service{&onlyIPv4}, row(web, 123, 5, 1))
 }
 
+// TestTallyOfLayers: each layer grows by itself. What one that goes on after a restart has counted before does not count, because the sum begins at 0.
+func TestTallyOfLayers(t *testing.T) {
+	web := recordtest.DualStack("web", 1, 2, 0)
+	key := keyOf(web, 0)
+	counts := func(connections, rejects uint64) map[state.FrontendKey]backend.Counts {
+		return map[state.FrontendKey]backend.Counts{key: {Connections: connections, Rejects: rejects}}
+	}
+	below, above := &scriptedCounter{counts: counts(100, 50)}, &scriptedCounter{counts: counts(7, 0)}
+	both, one := []backend.Counter{below, above}, []backend.Counter{below}
+	var counted tally
+	check := func(when string, layers []backend.Counter, connections, rejects uint64) {
+		t.Helper()
+		if err := counted.read([]*state.Service{web}, layers...); err != nil {
+			t.Fatal(err)
+		}
+		got := counted.shown().Ports
+		if len(got) != 1 || got[0].Counts != (metrics.Counts{Connections: connections, Rejects: rejects}) {
+			t.Errorf("%s: %+v, want %d connections, and of them %d rejects", when, got, connections, rejects)
+		}
+	}
+	check("at first", both, 7, 0)
+	below.counts, above.counts = counts(102, 51), counts(10, 0)
+	check("with more", both, 12, 1)
+	above.counts = counts(1, 0)
+	check("when the upper one begins anew", both, 13, 1)
+	below.counts = counts(2, 0)
+	check("when the lower one begins anew", both, 15, 1)
+	below.counts = counts(3, 0)
+	check("without the upper one", one, 16, 1)
+	above = &scriptedCounter{counts: counts(4, 0)}
+	check("with another one above", []backend.Counter{below, above}, 20, 1)
+	above.err = errors.New("injected")
+	below.counts = counts(5, 0)
+	if err := counted.read([]*state.Service{web}, below, above); !errors.Is(err, above.err) {
+		t.Errorf("a failed reading: %v", err)
+	}
+	above.err = nil
+	check("after a failed reading", []backend.Counter{below, above}, 22, 1)
+}
+
 // TestTallyIsBounded: ports beyond the bound have no series, but are counted together, and one of them takes the place of a port that is gone.
 func TestTallyIsBounded(t *testing.T) {
 	c := &scriptedCounter{counts: map[state.FrontendKey]backend.Counts{}}

@@ -41,8 +41,9 @@ func newTopCommand() *cobra.Command {
 		Long: `Top asks the process that routes on this node, through its admin API, what it has counted, once in each
 period: new connections a second to each port of a Service, those of them that were rejected for want of an
 endpoint, and those that the traffic policy or the source ranges have dropped. TOTAL is all connections since
-the port was programmed. Endpoints are those that get new connections of pods and processes of this node, of
-all that there are. The process must count: nftables.counters in its configuration file, in mode nftables.
+the port was programmed; in mode ebpf, since the process has started. Endpoints are those that get new
+connections of pods and processes of this node, of all that there are. The process must count:
+nftables.counters in its configuration file, in mode nftables or ebpf.
 
 NAME may be a pattern: * stands for any characters, ? for one, [a-z] for one of several.
 
