@@ -356,6 +356,20 @@ func (s *switchable) hns() *winkernelDataplane {
 	return hns
 }
 
+// counters returns what the layers that are in use count by. nftables sees all connections that are not those of hooks.
+func (s *switchable) counters() []backend.Counter {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.base == nil {
+		return nil
+	}
+	layers := []backend.Counter{s.base}
+	if hooks, ok := s.top.(*ebpfDataplane); ok {
+		layers = append(layers, hookCounter{hooks.Backend})
+	}
+	return layers
+}
+
 func (s *switchable) inUse() Dataplane {
 	s.mu.Lock()
 	defer s.mu.Unlock()

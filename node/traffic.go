@@ -7,7 +7,6 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -19,27 +18,27 @@ import (
 	"github.com/switchyard-net/switchyard/view"
 )
 
-// countingModes are the modes in which connections are counted.
-var countingModes = []config.Mode{config.ModeNFTables, config.ModeEBPF}
+// countingModes are the modes in which connections are counted: nftables sees the first packet of each, but for those of socket hooks, which count
+// for themselves.
+var countingModes = []config.Mode{config.ModeNFTables, config.ModeEBPF, config.ModeUserspace}
 
 // countingModesText has them as people read them.
-func countingModesText() string {
-	var names []string
-	for _, m := range countingModes {
-		names = append(names, string(m))
-	}
-	return strings.Join(names, " and ")
-}
+const countingModesText = "modes nftables, ebpf and userspace, and not by a relay that listens on addresses of the host (userspace.listen)"
 
 // countsIn reports whether c has the dataplane count connections.
 func countsIn(c *config.Config) bool {
-	return c.NFTables.Counters && slices.Contains(countingModes, cmp.Or(c.Mode, config.DefaultMode(runtime.GOOS)))
+	return c.NFTables.Counters && canCount(c)
 }
 
-// warnCounters warns if c wants counts that its mode does not have.
+// canCount reports whether the dataplane of c can count connections.
+func canCount(c *config.Config) bool {
+	return slices.Contains(countingModes, cmp.Or(c.Mode, config.DefaultMode(runtime.GOOS))) && !isStandalone(c, runtime.GOOS)
+}
+
+// warnCounters warns if c wants counts that its dataplane does not have.
 func (n *Node) warnCounters(c *config.Config) {
-	if c.NFTables.Counters && !countsIn(c) {
-		n.log.Warn("connections are counted in modes "+countingModesText()+" only", "mode", c.Mode, "field", n.fieldName("nftables.counters"),
+	if c.NFTables.Counters && !canCount(c) {
+		n.log.Warn("connections are counted in "+countingModesText, "mode", c.Mode, "field", n.fieldName("nftables.counters"),
 			"remedy", "set the mode to one of them, or the field to false")
 	}
 }
@@ -51,10 +50,7 @@ func (n *Node) counters() []backend.Counter {
 		if !countsIn(n.config.Load()) {
 			return nil
 		}
-		d = s.inUse()
-	}
-	if hooks, ok := d.(*ebpfDataplane); ok {
-		return []backend.Counter{hooks.base, hookCounter{hooks.Backend}}
+		return s.counters()
 	}
 	if c, ok := d.(backend.Counter); ok {
 		return []backend.Counter{c}
@@ -151,7 +147,7 @@ func (n *Node) readTraffic() bool {
 // notCounted returns why nothing is counted.
 func (n *Node) notCounted() error {
 	_, own := n.dataplane.(*switchable)
-	field, mode := n.fieldName("nftables.counters"), n.proxyMode()
+	field := n.fieldName("nftables.counters")
 	switch {
 	case n.dataplane == nil:
 		return errors.New("connections are not counted here, because this process has no dataplane: ask the one that has it, by its /metrics")
@@ -159,9 +155,9 @@ func (n *Node) notCounted() error {
 		return errors.New("nothing is counted yet, because nothing is programmed yet: ask again")
 	case !own:
 		return errors.New("this dataplane does not count connections")
-	case !slices.Contains(countingModes, config.Mode(mode)):
-		return fmt.Errorf("connections are counted in modes %s only, and this node's mode is %s: set %s to one of them, and %s to true",
-			countingModesText(), mode, n.fieldName("mode"), field)
+	case !canCount(n.config.Load()):
+		return fmt.Errorf("connections are counted in %s, and this node's mode is %s: set %s to one of them, and %s to true",
+			countingModesText, n.proxyMode(), n.fieldName("mode"), field)
 	}
 	return fmt.Errorf("connections are not counted: set %s to true in the configuration file", field)
 }

@@ -73,10 +73,35 @@ func TestTraffic(t *testing.T) {
 	n.shows(series+"5\n", true)
 	n.configure(config.ModeNFTables, false)
 	n.shows("switchyard_service_", false)
+}
+
+// TestTrafficOfRelay: in mode userspace, nftables counts what it leads to the relay, and goes on when the mode changes.
+func TestTrafficOfRelay(t *testing.T) {
+	n := newCounted(t)
+	udp := strings.Replace(series, "TCP", "UDP", 1)
 	n.configure(config.ModeUserspace, true)
-	if text := "connections are counted in modes nftables and ebpf only"; !strings.Contains(n.log.String(), text) {
-		t.Errorf("the log does not have %q", text)
+	n.shows(counting, true)
+	for range 3 {
+		check(t, n.once())
 	}
+	flow := n.flow()
+	ask(t, flow)
+	ask(t, flow)
+	n.shows(series+"3\n", true)
+	n.shows(udp+"1\n", true)
+	open, err := n.dial()
+	check(t, err)
+	defer open.Close()
+	check(t, exchange(open))
+	n.configure(config.ModeNFTables, true)
+	check(t, exchange(open)) // the relay still carries it
+	n.shows(series+"4\n", true)
+	check(t, n.once())
+	n.shows(series+"5\n", true)
+	n.configure(config.ModeUserspace, true)
+	check(t, n.once())
+	n.shows(series+"6\n", true)
+	n.configure(config.ModeUserspace, false)
 	n.shows("switchyard_service_", false)
 }
 

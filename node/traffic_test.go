@@ -1,11 +1,15 @@
 package node
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"log/slog"
+	"strings"
 	"testing"
 
 	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/ops/metrics"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/recordtest"
@@ -109,6 +113,38 @@ func TestTallyOfLayers(t *testing.T) {
 	}
 	above.err = nil
 	check("after a failed reading", []backend.Counter{below, above}, 22, 1)
+}
+
+// TestNotCounted: who wants counts where there are none is told why, and what to do.
+func TestNotCounted(t *testing.T) {
+	for _, c := range []struct {
+		mode     config.Mode
+		listen   []string
+		counters bool
+		want     string
+		warns    bool
+	}{
+		{config.ModeNFTables, nil, false, "set nftables.counters to true", false},
+		{config.ModeEBPF, nil, false, "set nftables.counters to true", false},
+		{config.ModeUserspace, nil, false, "set nftables.counters to true", false},
+		{config.ModeIPVS, nil, true, "connections are counted in modes nftables, ebpf and userspace, and", true},
+		{config.ModeIPTables, nil, false, "this node's mode is iptables: set mode to one of them, and nftables.counters to true", false},
+		{config.ModeUserspace, []string{"127.0.0.1:8080=10.96.0.1:80"}, true, "and not by a relay that listens on addresses of the host (userspace.listen)", true},
+	} {
+		var log bytes.Buffer
+		n := &Node{dataplane: &switchable{}, log: slog.New(slog.NewTextHandler(&log, nil))}
+		conf := config.Default()
+		conf.Mode, conf.Userspace.Listen, conf.NFTables.Counters = c.mode, c.listen, c.counters
+		n.config.Store(conf)
+		n.mode.Store(string(c.mode))
+		if err := n.notCounted(); !strings.Contains(err.Error(), c.want) {
+			t.Errorf("mode %s, listening on %v: %v, want %q", c.mode, c.listen, err, c.want)
+		}
+		n.warnCounters(conf)
+		if warned := strings.Contains(log.String(), "connections are counted in modes"); warned != c.warns {
+			t.Errorf("mode %s, listening on %v: a warning: %v, want %v", c.mode, c.listen, warned, c.warns)
+		}
+	}
 }
 
 // TestTallyIsBounded: ports beyond the bound have no series, but are counted together, and one of them takes the place of a port that is gone.
