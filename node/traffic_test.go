@@ -147,6 +147,33 @@ func TestNotCounted(t *testing.T) {
 	}
 }
 
+// countingDataplane is a dataplane that counts.
+type countingDataplane struct {
+	Dataplane
+	*scriptedCounter
+}
+
+// TestCountsStay: while a dataplane in another mode has not shown anything yet, what was counted before is shown, and what follows adds to it.
+func TestCountsStay(t *testing.T) {
+	n := &Node{dataplane: countingDataplane{nil, &scriptedCounter{}}, log: slog.New(slog.DiscardHandler)}
+	n.config.Store(config.Default())
+	if got := n.serviceTraffic(); got != nil {
+		t.Errorf("before anything is programmed: %+v", got)
+	}
+	shown, web := &metrics.Traffic{}, servicePort{state.ServiceName{Namespace: "shop", Name: "web"}, "http"}
+	n.traffic.shown, n.traffic.tally.ports = shown, map[servicePort]*portTally{web: {all: backend.Counts{Connections: 3}}}
+	if got := n.serviceTraffic(); got != shown || n.traffic.tally.ports[web] == nil {
+		t.Errorf("the metrics show %+v of what was counted in another mode", got)
+	}
+	if got, err := n.selectedTraffic(view.Selection{}); err != nil || len(got.Ports) != 1 || got.Ports[0].Connections != 3 {
+		t.Errorf("of what was counted in another mode, people see %+v, %v", got, err)
+	}
+	n.dataplane = struct{ Dataplane }{}
+	if got := n.serviceTraffic(); got != nil || n.traffic.tally.ports != nil {
+		t.Errorf("when nothing is counted any longer: %+v", got)
+	}
+}
+
 // TestTallyIsBounded: ports beyond the bound have no series, but are counted together, and one of them takes the place of a port that is gone.
 func TestTallyIsBounded(t *testing.T) {
 	c := &scriptedCounter{counts: map[state.FrontendKey]backend.Counts{}}

@@ -1,6 +1,7 @@
 package ebpf
 
 import (
+	"encoding/binary"
 	"errors"
 	"net/netip"
 	"slices"
@@ -16,21 +17,20 @@ func countKey(n int) state.FrontendKey {
 	return state.FrontendKey{Family: state.IPv4, Protocol: state.TCP, Addr: clusterIP(n), Port: 80}
 }
 
-// inCounts is the same in the map of counts.
-func inCounts(n int) (k [8]byte) {
-	a := clusterIP(n).As4()
-	copy(k[:], a[:])
-	k[5], k[6] = 80, uint8(state.TCP)
-	return k
+// inCounts is a frontend as the maps of counts have it.
+func inCounts(key state.FrontendKey) []byte {
+	k := make([]byte, map[state.Family]int{state.IPv4: 4, state.IPv6: 16}[key.Family])
+	copy(k, key.Addr.AsSlice())
+	return append(binary.BigEndian.AppendUint16(k, key.Port), uint8(key.Protocol), 0)
 }
 
 // takes counts connections on the last CPU, as a program does.
-func (f *fixture) takes(m *ebpf.Map, n int, connections uint64) {
+func (f *fixture) takes(m *ebpf.Map, key state.FrontendKey, connections uint64) {
 	f.t.Helper()
 	var perCPU []uint64
-	f.check(m.Lookup(inCounts(n), &perCPU))
+	f.check(m.Lookup(inCounts(key), &perCPU))
 	perCPU[len(perCPU)-1] += connections
-	f.check(m.Put(inCounts(n), perCPU))
+	f.check(m.Put(inCounts(key), perCPU))
 }
 
 func (f *fixture) counts() *ebpf.Map { return f.hooks.programs.Maps["counts4"] }
@@ -74,8 +74,8 @@ func newCountingFixture(t *testing.T) *fixture {
 func TestCountsGoOn(t *testing.T) {
 	f := newCountingFixture(t)
 	f.apply(full(record(1, 1), record(2, 1)))
-	f.takes(f.counts(), 1, 5)
-	f.takes(f.counts(), 2, 7)
+	f.takes(f.counts(), countKey(1), 5)
+	f.takes(f.counts(), countKey(2), 7)
 	f.wantCounts("at first", 5, 7)
 	f.apply(delta(record(1, 2)))
 	f.apply(delta(record(1)))
@@ -129,9 +129,9 @@ func TestCountsGoOn(t *testing.T) {
 	if was, is := former.MaxEntries(), f.counts().MaxEntries(); is <= was {
 		t.Errorf("the map of counts has room for %d frontends, as many as before", is)
 	}
-	f.takes(former, 1, 1)
-	f.takes(f.counts(), 1, 10)
-	f.takes(f.counts(), 5009, 4)
+	f.takes(former, countKey(1), 1)
+	f.takes(f.counts(), countKey(1), 10)
+	f.takes(f.counts(), countKey(5009), 4)
 	f.wantCounts("in larger maps", 16, 7)
 	if got, err := f.Counts([]state.FrontendKey{countKey(5009), {Family: state.IPv4, Protocol: state.UDP, Addr: clusterIP(1), Port: 80}}); err != nil || got[0].Connections != 4 || got[1].Connections != 0 {
 		t.Errorf("the last frontend, and one of UDP: %+v, %v", got, err)
@@ -139,7 +139,7 @@ func TestCountsGoOn(t *testing.T) {
 	f.apply(full(record(2, 1)))
 	f.wantCounts("when all others are gone", 0, 7)
 	f.await("their elements are gone", func() bool { f.verify(); return f.elements() == 1 })
-	if err := former.Lookup(inCounts(1), new([]uint64)); !errors.Is(err, ebpf.ErrKeyNotExist) {
+	if err := former.Lookup(inCounts(countKey(1)), new([]uint64)); !errors.Is(err, ebpf.ErrKeyNotExist) {
 		t.Errorf("the former map still has a frontend that is gone: %v", err)
 	}
 }
@@ -148,15 +148,15 @@ func TestCountsGoOn(t *testing.T) {
 func TestCountsOfFrontendsThatGo(t *testing.T) {
 	f := newCountingFixture(t)
 	f.apply(full(record(1, 1)))
-	f.takes(f.counts(), 1, 5)
+	f.takes(f.counts(), countKey(1), 5)
 	for range 3 { // before a grace period has passed, and a program that has found the element may still count there
 		f.apply(removed(1))
 		f.wantCounts("removed", 0)
-		f.takes(f.counts(), 1, 1)
+		f.takes(f.counts(), countKey(1), 1)
 		f.wantCounts("removed", 0)
 		f.apply(delta(record(1, 1)))
 		f.wantCounts("there again", 0)
-		f.takes(f.counts(), 1, 2)
+		f.takes(f.counts(), countKey(1), 2)
 		f.wantCounts("there again", 2)
 	}
 	// The grace periods of former removals say nothing about a frontend that is there again: they have passed when that of a later one has.
@@ -178,7 +178,7 @@ func TestCountsOfFrontendsThatGo(t *testing.T) {
 		}
 		f.apply(full(all...))
 		f.wants(On, many)
-		f.takes(f.counts(), 1+round*many, 9)
+		f.takes(f.counts(), countKey(1+round*many), 9)
 		if got, err := f.Counts([]state.FrontendKey{countKey(1 + round*many), countKey(many + round*many)}); err != nil || got[0].Connections != 9 || got[1].Connections != 0 {
 			t.Errorf("round %d: %+v, %v", round, got, err)
 		}
@@ -190,13 +190,13 @@ func TestCountsOfFrontendsThatGo(t *testing.T) {
 func TestCountsAreRepaired(t *testing.T) {
 	f := newCountingFixture(t)
 	f.apply(full(record(1, 1), record(2, 1)))
-	f.takes(f.counts(), 2, 7)
-	f.check(f.counts().Delete(inCounts(1)))
-	f.check(f.counts().Put(inCounts(9), make([]uint64, ebpf.MustPossibleCPU())))
+	f.takes(f.counts(), countKey(2), 7)
+	f.check(f.counts().Delete(inCounts(countKey(1))))
+	f.check(f.counts().Put(inCounts(countKey(9)), make([]uint64, ebpf.MustPossibleCPU())))
 	if r := f.verify(); r.Repaired != 2 || f.elements() != 2 {
 		t.Errorf("%d repaired, and %d elements, want 2 and 2", r.Repaired, f.elements())
 	}
-	f.takes(f.counts(), 1, 1)
+	f.takes(f.counts(), countKey(1), 1)
 	f.wantCounts("after a repair", 1, 7)
 }
 
@@ -215,7 +215,7 @@ func TestCountsOff(t *testing.T) {
 		f.Reconfigure(o)
 		f.apply(full(record(1, 1)))
 		f.wantCounts("on", 0)
-		f.takes(f.counts(), 1, 3)
+		f.takes(f.counts(), countKey(1), 3)
 		f.wantCounts("on", 3)
 		o.Counters = false
 		f.Reconfigure(o)

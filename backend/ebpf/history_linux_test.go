@@ -3,6 +3,7 @@ package ebpf
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"math/rand/v2"
 	"net/netip"
@@ -26,6 +27,8 @@ type history struct {
 	uncertain, lost map[state.ServiceName]bool
 	broken          map[state.ServiceName]bool
 	applied         int
+	// counted is how many connections hooks have taken, if they count.
+	counted map[state.FrontendKey]uint64
 	// part checks that what the hooks have is in the state before the current update, and in the one after.
 	part func()
 }
@@ -38,9 +41,9 @@ func TestRandomHistories(t *testing.T) {
 	}
 	for seed := range histories {
 		h := &history{
-			fixture: newFixture(t), rng: rand.New(rand.NewPCG(seed, 1)), node: &state.Node{Name: "node"},
+			fixture: newFixture(t, func(o *Options) { o.Counters = seed%2 == 1 }), rng: rand.New(rand.NewPCG(seed, 1)), node: &state.Node{Name: "node"},
 			wanted: map[state.ServiceName]*state.Service{}, uncertain: map[state.ServiceName]bool{}, lost: map[state.ServiceName]bool{},
-			broken: map[state.ServiceName]bool{},
+			broken: map[state.ServiceName]bool{}, counted: map[state.FrontendKey]uint64{},
 		}
 		h.base.before = func(u *state.Update) { h.part = h.partOf(u); h.part() }
 		h.base.after = func(*state.Update) { h.part() }
@@ -48,6 +51,7 @@ func TestRandomHistories(t *testing.T) {
 		h.apply(full())
 		for step := range 60 {
 			h.step(step)
+			h.checkCounts()
 			if t.Failed() {
 				t.Fatalf("seed %d, step %d", seed, step)
 			}
@@ -143,6 +147,37 @@ func (h *history) checkAll() {
 	}
 	if s := h.Status(); s.State != On || s.Frontends != len(want) {
 		h.t.Errorf("status is %+v, want %d frontends", s, len(want))
+	}
+}
+
+// checkCounts has hooks take connections to some of their frontends, and checks that they count for as long as a record has the frontend.
+func (h *history) checkCounts() {
+	if !h.o.Counters {
+		return
+	}
+	held := map[state.FrontendKey]bool{}
+	for _, e := range h.services.byName {
+		for i := range e.record.Ports {
+			for _, f := range e.record.Ports[i].Frontends {
+				held[e.record.Ports[i].Key(&f)] = true
+			}
+		}
+	}
+	maps.DeleteFunc(h.counted, func(k state.FrontendKey, _ uint64) bool { return !held[k] })
+	for k := range h.content() {
+		key := state.FrontendKey{Family: k.family, Protocol: state.TCP, Addr: k.Addr, Port: k.Port}
+		if h.rng.IntN(2) == 0 {
+			h.takes(h.hooks.programs.Maps[fmt.Sprintf("counts%d", k.family)], key, 1)
+			h.counted[key]++
+		}
+	}
+	keys := slices.Collect(maps.Keys(held))
+	counts, err := h.Counts(keys)
+	h.check(err)
+	for i, key := range keys {
+		if counts[i].Connections != h.counted[key] {
+			h.t.Errorf("%v has counted %d connections, want %d", key, counts[i].Connections, h.counted[key])
+		}
 	}
 }
 
