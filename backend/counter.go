@@ -8,8 +8,8 @@ type Counter interface {
 	// Counts reads back what was counted for each of the frontends, in their order. What is not programmed has counted nothing. It changes
 	// nothing, and may be called at any time, beside all other methods and after Close, when it may fail; its cost is proportional to the keys.
 	//
-	// A frontend counts from the moment in which it is programmed. It goes on when the endpoints change, and when the process is replaced by
-	// another one. If it goes to another Service, it begins at 0, or goes on.
+	// A frontend counts from the moment in which it is programmed. It goes on when the endpoints change. When the process is replaced by another one,
+	// or the frontend goes to another Service, it begins at 0, or goes on.
 	Counts(keys []state.FrontendKey) ([]Counts, error)
 }
 

@@ -3,6 +3,7 @@ package maps
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"sync"
 	"unsafe"
 
@@ -104,7 +105,8 @@ func (c *Counters) Drop(s *state.Service) {
 	}
 }
 
-func frontendsOf(s *state.Service) func(yield func(state.FrontendKey) bool) {
+// frontendsOf yields the frontends of a record that hooks may have.
+func frontendsOf(s *state.Service) iter.Seq[state.FrontendKey] {
 	return func(yield func(state.FrontendKey) bool) {
 		for i := range s.Ports {
 			p := &s.Ports[i]
