@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/switchyard-net/switchyard/state"
@@ -61,19 +62,23 @@ func Run(ctx context.Context, feed state.Feed, b Backend, o RunOptions) error {
 		RunOptions: o,
 		feed:       feed,
 		backend:    b,
-		disturbed:  b.Disturbed(),
 		failing:    make(map[state.ServiceName]failure),
 	}
+	following, stop := context.WithCancel(ctx)
+	var done sync.WaitGroup
+	done.Go(func() { r.alarm.follow(following, b.Disturbed()) })
+	defer done.Wait()
+	defer stop()
 	return r.run(ctx)
 }
 
-// runner is one call of Run. It is used by one goroutine only.
+// runner is one call of Run. It is used by one goroutine only, but for its alarm.
 type runner struct {
 	RunOptions
-	feed      state.Feed
-	backend   Backend
-	disturbed <-chan struct{} // nil once it is closed
-	status    Status
+	feed    state.Feed
+	backend Backend
+	alarm   alarm
+	status  Status
 
 	node     *state.Node // of the last applied update, nil before the first
 	applying retry
@@ -122,47 +127,32 @@ func (r *runner) next(run context.Context, until time.Time) (*state.Update, erro
 	}
 	defer cancel()
 
-	type answer struct {
-		update *state.Update
-		err    error
+	var u *state.Update
+	var err error
+	if r.alarm.set(cancel) {
+		u, err = r.feed.Next(ctx, r.status.Applied)
 	}
-	answers := make(chan answer, 1)
-	go func() {
-		u, err := r.feed.Next(ctx, r.status.Applied)
-		answers <- answer{u, err}
-	}()
-	var a answer
-	select {
-	case a = <-answers:
-	case _, ok := <-r.disturbed:
-		r.onDisturbed(ok)
-		cancel()
-		a = <-answers
-	}
+	r.takeAlarm()
 	// A feed may be closed because run has ended, and before ctx has.
-	if a.err != nil && (ctx.Err() != nil || run.Err() != nil) {
+	if err != nil && (ctx.Err() != nil || run.Err() != nil) {
 		return nil, nil
 	}
-	return a.update, a.err
+	return u, err
 }
 
 // pause waits until something is due.
 func (r *runner) pause(ctx context.Context, until time.Time) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(time.Until(until)):
-	case _, ok := <-r.disturbed:
-		r.onDisturbed(ok)
+	ctx, cancel := context.WithDeadline(ctx, until)
+	defer cancel()
+	if r.alarm.set(cancel) {
+		<-ctx.Done()
 	}
+	r.takeAlarm()
 }
 
-// onDisturbed brings the next verification forward. If the last one failed, the pause after it is kept.
-func (r *runner) onDisturbed(ok bool) {
-	if !ok {
-		r.disturbed = nil
-		return
-	}
-	if r.node == nil || r.verifying.failures > 0 {
+// takeAlarm brings the next verification forward if there was a disturbance. If the last one failed, the pause after it is kept.
+func (r *runner) takeAlarm() {
+	if !r.alarm.take() || r.node == nil || r.verifying.failures > 0 {
 		return
 	}
 	r.verifyAt = earliest(r.verifyAt, latest(time.Now(), r.verifiedAt.Add(r.MinDisturbedInterval)))
@@ -207,6 +197,7 @@ func (r *runner) attempt(a Attempt, call func() (Result, error)) (Result, error)
 }
 
 func (r *runner) verify(ctx context.Context) {
+	r.alarm.take() // what it is about is looked for now
 	result, err := r.attempt(Attempt{}, func() (Result, error) { return r.backend.Verify(ctx) })
 	r.verifiedAt = time.Now()
 	if err != nil {
