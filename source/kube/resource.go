@@ -104,6 +104,13 @@ func (r *resource) name() string {
 	return name
 }
 
+// bookmark is an object that says nothing but a version.
+func (r *resource) bookmark(version string) runtime.Object {
+	o := r.example.DeepCopyObject()
+	o.(metav1.Object).SetResourceVersion(version)
+	return o
+}
+
 // rule is the RBAC rule that lets the resource be watched.
 func (r *resource) rule() string {
 	return fmt.Sprintf(`{apiGroups: [%q], resources: [%q], verbs: ["list", "watch"]}`, r.version.Group, r.plural)

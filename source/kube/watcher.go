@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"sync"
@@ -136,24 +137,23 @@ func (w *watcher) listWatch() cache.ListerWatcher {
 			}
 			return list, nil
 		},
-		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (events watch.Interface, err error) {
+		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 			options.Watch = true
+			var body io.ReadCloser
 			began, selection := time.Now(), w.selection()
-			err = w.ask(&selection, func(fields string) (err error) {
-				events, err = w.request(options, fields).Watch(ctx)
+			err := w.ask(&selection, func(fields string) (err error) {
+				body, err = w.stream(ctx, w.request(options, fields))
 				return err
 			})
-			switch _, alive := events.(*watch.StreamWatcher); {
-			case err == nil && alive:
+			if err == nil {
 				w.health.markHealthy(w.resource)
-				return w.open(events, began, options.ResourceVersion, selection), nil
-			case err == nil:
-				// Where connections keep breaking, client-go returns a watch that has ended instead of an error.
-				w.failed(ctx, errBroken)
-			default:
-				w.failed(ctx, err)
+				return w.open(body, began, options.ResourceVersion, selection), nil
 			}
-			return events, err
+			w.failed(ctx, err)
+			if errors.Is(err, errBroken) {
+				return watch.NewEmptyWatch(), nil // after which the Reflector makes a list
+			}
+			return nil, err
 		},
 	}}
 }
@@ -177,14 +177,14 @@ func (w *watcher) ask(s **selection, request func(fields string) error) error {
 	return request((*s).fields)
 }
 
-// open reports a watch that has begun, and makes it one that reopen can end.
-func (w *watcher) open(events watch.Interface, began time.Time, version string, selection *selection) watch.Interface {
-	s := &openWatch{from: events, selection: selection, began: began, to: make(chan watch.Event), over: make(chan struct{})}
-	go s.run()
+// open reports a watch that has begun, and lets it run.
+func (w *watcher) open(body io.ReadCloser, began time.Time, version string, selection *selection) watch.Interface {
+	s := newOpenWatch(w, body, began, selection)
 	w.mu.Lock()
 	w.present = s
 	w.mu.Unlock()
 	w.send(event{what: opened, version: version, selection: selection})
+	go s.run()
 	return s
 }
 
@@ -203,50 +203,11 @@ func (w *watcher) reopen(namespace string) {
 	}
 }
 
-// openWatch is a watch that ends without an error when it is stopped, and not in the middle of reading.
-type openWatch struct {
-	from      watch.Interface
-	selection *selection
-	began     time.Time
-	to        chan watch.Event
-	stop      sync.Once
-	over      chan struct{} // closed by Stop
-}
-
-// ResultChan implements watch.Interface.
-func (s *openWatch) ResultChan() <-chan watch.Event { return s.to }
-
-// Stop implements watch.Interface.
-func (s *openWatch) Stop() { s.stop.Do(func() { close(s.over) }) }
-
-// run passes on what comes. What it has in hand at the end comes again with the next watch.
-func (s *openWatch) run() {
-	defer close(s.to)
-	defer s.from.Stop()
-	for {
-		select {
-		case <-s.over:
-			return
-		case e, ok := <-s.from.ResultChan():
-			if !ok {
-				return
-			}
-			select {
-			case <-s.over:
-				return
-			case s.to <- e:
-			}
-		}
-	}
-}
-
 // listing keeps the Reflector from asking for a list as a stream of events, which takes longer: docs/adr/0007-lists.md.
 type listing struct{ *cache.ListWatch }
 
 // IsWatchListSemanticsUnSupported is what the Reflector asks for that.
 func (listing) IsWatchListSemanticsUnSupported() bool { return true }
-
-var errBroken = errors.New("the connection broke or timed out before there was an answer")
 
 // failed judges the error of a request.
 func (w *watcher) failed(ctx context.Context, err error) {
@@ -272,27 +233,30 @@ func (w *watcher) failed(ctx context.Context, err error) {
 // tooLong are the answers to a URL that is too long for the API server or a proxy before it.
 var tooLong = []int{http.StatusRequestURITooLong, http.StatusRequestHeaderFieldsTooLarge, http.StatusBadRequest}
 
-// reflectorStore is the Reflector's store. It keeps nothing.
+// reflectorStore is the Reflector's store. It keeps nothing, and gets the objects of lists only: see [openWatch].
 type reflectorStore struct{ w *watcher }
 
-var _ cache.ReflectorStore = reflectorStore{}
+var (
+	_ cache.ReflectorStore         = reflectorStore{}
+	_ cache.ReflectorBookmarkStore = reflectorStore{}
+)
 
 // Add implements cache.ReflectorStore.
-func (i reflectorStore) Add(obj any) error { return i.one(put, obj) }
+func (i reflectorStore) Add(obj any) error { return i.unexpected(obj) }
 
 // Update implements cache.ReflectorStore.
-func (i reflectorStore) Update(obj any) error { return i.one(put, obj) }
+func (i reflectorStore) Update(obj any) error { return i.unexpected(obj) }
 
 // Delete implements cache.ReflectorStore.
-func (i reflectorStore) Delete(obj any) error { return i.one(deleted, obj) }
+func (i reflectorStore) Delete(obj any) error { return i.unexpected(obj) }
 
-func (i reflectorStore) one(what what, obj any) error {
-	it, err := i.item(obj)
-	if err != nil {
-		return err
-	}
-	i.w.least = it.version
-	i.w.send(event{what: what, items: []*item{it}, version: it.version})
+func (i reflectorStore) unexpected(obj any) error {
+	return fmt.Errorf("%s: a %T came from a watch by the Reflector", i.w.resource.name(), obj)
+}
+
+// Bookmark implements cache.ReflectorBookmarkStore. It comes at the end of a watch.
+func (i reflectorStore) Bookmark(version string) error {
+	i.w.least = version
 	return nil
 }
 
@@ -300,11 +264,7 @@ func (i reflectorStore) one(what what, obj any) error {
 func (i reflectorStore) Replace(objects []any, version string) error {
 	items := make([]*item, 0, len(objects))
 	for _, obj := range objects {
-		it, err := i.item(obj)
-		if err != nil {
-			return err
-		}
-		items = append(items, it)
+		items = append(items, obj.(*item)) // as list made them
 	}
 	i.w.least = version
 	i.w.send(event{what: list, items: items, version: version, selection: i.w.listed})
@@ -313,15 +273,3 @@ func (i reflectorStore) Replace(objects []any, version string) error {
 
 // Resync implements cache.ReflectorStore. What the sink got it has.
 func (i reflectorStore) Resync() error { return nil }
-
-// item strips an object, if that has not been done.
-func (i reflectorStore) item(obj any) (*item, error) {
-	switch obj := obj.(type) {
-	case *item:
-		return obj, nil
-	case metav1.Object:
-		it := strip(i.w.resource.kind, obj)
-		return &it, nil
-	}
-	return nil, fmt.Errorf("%s: cannot use a %T", i.w.resource.name(), obj)
-}

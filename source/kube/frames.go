@@ -1,0 +1,132 @@
+package kube
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+const (
+	// watchBuffer holds most events.
+	watchBuffer = 4 << 10
+	// maxEvent is how many bytes an event may have, as client-go has it.
+	maxEvent = 16 << 20
+	// keepEvent is how many bytes of memory are kept for the next event.
+	keepEvent = 64 << 10
+)
+
+// eventReader returns a function that reads the next event of a watch, in protobuf or JSON. One that reports an error of the API server is
+// returned as that error.
+func (w *watcher) eventReader(body io.Reader) func() (watch.EventType, *item, error) {
+	in := bufio.NewReaderSize(body, watchBuffer)
+	read := w.objectReader()
+	var next func(*metav1.WatchEvent) error
+	var e metav1.WatchEvent // its memory is used again
+	return func() (watch.EventType, *item, error) {
+		if next == nil {
+			first, err := in.Peek(1)
+			if err != nil {
+				return "", nil, err
+			}
+			next = protobufEvents(in)
+			if first[0] == '{' {
+				next = jsonEvents(in)
+			}
+		}
+		e = metav1.WatchEvent{Object: runtime.RawExtension{Raw: emptied(e.Object.Raw)}}
+		if err := next(&e); err != nil {
+			return "", nil, err
+		}
+		switch kind := watch.EventType(e.Type); kind {
+		case watch.Added, watch.Modified, watch.Deleted, watch.Bookmark:
+			object, err := read(e.Object.Raw)
+			if err != nil {
+				return "", nil, fmt.Errorf("decode an object: %v", err) // no end of the stream, whatever it is
+			}
+			i := strip(w.resource.kind, object)
+			return kind, &i, nil
+		case watch.Error:
+			status, err := runtime.Decode(w.decoder, e.Object.Raw)
+			if err == nil {
+				err = apierrors.FromObject(status)
+			}
+			return "", nil, err
+		default:
+			return "", nil, fmt.Errorf("the API server sent an event of type %q", kind)
+		}
+	}
+}
+
+func jsonEvents(in io.Reader) func(*metav1.WatchEvent) error {
+	decoder := json.NewDecoder(in)
+	return func(e *metav1.WatchEvent) error { return decoder.Decode(e) }
+}
+
+// protobufEvents reads events that each follow their length in four bytes.
+func protobufEvents(in io.Reader) func(*metav1.WatchEvent) error {
+	var buffer []byte
+	return func(e *metav1.WatchEvent) error {
+		var head [4]byte
+		if _, err := io.ReadFull(in, head[:]); err != nil {
+			return err
+		}
+		n := int(binary.BigEndian.Uint32(head[:]))
+		if n > maxEvent {
+			return fmt.Errorf("an event has %d bytes", n)
+		}
+		buffer = slices.Grow(emptied(buffer), n)[:n]
+		if _, err := io.ReadFull(in, buffer); err != nil {
+			return unexpected(err)
+		}
+		if err := e.Unmarshal(buffer); err != nil {
+			return fmt.Errorf("decode an event: %v", err) // no end of the stream, whatever it is
+		}
+		return nil
+	}
+}
+
+// emptied returns memory to use again, unless it is much.
+func emptied(b []byte) []byte {
+	if cap(b) > keepEvent {
+		return nil
+	}
+	return b[:0]
+}
+
+// objectReader returns a function that reads one object of the resource after the other. In protobuf, it decodes of them what is decoded of a
+// list. An object is valid until the next is read.
+func (w *watcher) objectReader() func(encoded []byte) (metav1.Object, error) {
+	read := w.resource.newReader()
+	var wrapped runtime.Unknown // its memory is used again
+	return func(encoded []byte) (metav1.Object, error) {
+		message, ok := bytes.CutPrefix(encoded, []byte(protobufMagic))
+		if !ok {
+			decoded, err := runtime.Decode(w.decoder, encoded)
+			if err != nil {
+				return nil, err
+			}
+			object, ok := decoded.(metav1.Object)
+			if !ok {
+				return nil, fmt.Errorf("the API server sent a %T", decoded)
+			}
+			return object, nil
+		}
+		wrapped = runtime.Unknown{Raw: emptied(wrapped.Raw)}
+		if err := wrapped.Unmarshal(message); err != nil {
+			return nil, err
+		}
+		if want := w.resource.kind.String(); wrapped.Kind != want {
+			return nil, fmt.Errorf("the API server sent a %s instead of a %s", wrapped.Kind, want)
+		}
+		return read(wrapped.Raw)
+	}
+}
