@@ -27,8 +27,9 @@ type options struct {
 	slow      int           // the same, of upstream, which takes seconds for one
 	rate      int           // changes a second under load
 	load      time.Duration // how long
-	program   string        // Switchyard's; with starts also several, separated by commas
+	program   string        // Switchyard's; with starts or loads also several, separated by commas
 	starts    int           // if not 0, nothing but the start is measured, so often
+	loads     int           // if not 0, nothing but the processor time under load is measured, so often
 	out       string
 	only      string        // the proxy that is measured, empty for both
 	mode      string        // of both proxies
@@ -44,8 +45,9 @@ func main() {
 	flag.IntVar(&o.slow, "slow-changes", 40, "changes that are timed one by one with kube-proxy")
 	flag.IntVar(&o.rate, "rate", 100, "changes a second under load")
 	flag.DurationVar(&o.load, "load", time.Minute, "how long the load lasts")
-	flag.StringVar(&o.program, "switchyard", "../../bin/switchyard", "Switchyard's program; with -starts also several, separated by commas")
+	flag.StringVar(&o.program, "switchyard", "../../bin/switchyard", "Switchyard's program; with -starts or -loads also several, separated by commas")
 	flag.IntVar(&o.starts, "starts", 0, "measure only the time to the first full sync, this often, and write nothing")
+	flag.IntVar(&o.loads, "loads", 0, "measure only the processor time under load, this often, of all Switchyard's programs at once, and write nothing")
 	flag.StringVar(&o.out, "out", "../../docs/benchmarks", "directory for compare.md and compare.json")
 	flag.StringVar(&o.only, "only", "", "measure only the proxy whose name begins like this, and write nothing")
 	flag.StringVar(&o.mode, "mode", "nftables", "nftables, or iptables or ipvs, of which compare-MODE.md shows how they grow")
@@ -85,6 +87,9 @@ func compare(ctx context.Context, o *options) error {
 	defer c.stop()
 	if o.starts > 0 {
 		return starts(ctx, c, o)
+	}
+	if o.loads > 0 {
+		return loads(ctx, c, o)
 	}
 	r := report{Machine: describeMachine(), Services: o.services, Endpoints: o.endpoints, Rate: o.rate, LoadSeconds: o.load.Seconds()}
 	for _, p := range []proxy{upstream(o), switchyard(o, o.program)} {

@@ -149,33 +149,9 @@ func (m *measurement) load(ctx context.Context, o *options, r *result) error {
 	if err != nil {
 		return err
 	}
-	ticker := time.NewTicker(time.Second / time.Duration(o.rate))
-	defer ticker.Stop()
-	slots := make(chan struct{}, writers)
-	errs := make(chan error, 1)
-	versions := map[int]int{}
-	start := time.Now()
-	for time.Since(start) < o.load {
-		<-ticker.C
-		i := m.cluster.rng.IntN(o.services)
-		versions[i]++
-		slice := m.cluster.slice(i, versions[i])
-		slots <- struct{}{}
-		go func() {
-			defer func() { <-slots }()
-			if err := m.cluster.update(ctx, slice); err != nil {
-				select {
-				case errs <- err:
-				default:
-				}
-			}
-		}()
-		r.LoadChanges++
-	}
-	select {
-	case err := <-errs:
+	changed, err := m.cluster.change(ctx)
+	if err != nil {
 		return err
-	default:
 	}
 	after, err := cpu(m.process.PID())
 	if err != nil {
@@ -185,8 +161,47 @@ func (m *measurement) load(ctx context.Context, o *options, r *result) error {
 	if r.RSSLoad, err = rss(m.process.PID()); err != nil {
 		return err
 	}
-	for i := range versions { // the next proxy finds the cluster as this one did
-		if err := m.cluster.update(ctx, m.cluster.slice(i, 0)); err != nil {
+	for _, n := range changed {
+		r.LoadChanges += n
+	}
+	return m.cluster.restore(ctx, changed)
+}
+
+// change changes endpoints of random services at the rate of the load, for as long. It returns how often it changed each of them.
+func (c *cluster) change(ctx context.Context) (changed map[int]int, err error) {
+	ticker := time.NewTicker(time.Second / time.Duration(c.options.rate))
+	defer ticker.Stop()
+	slots := make(chan struct{}, writers)
+	errs := make(chan error, 1)
+	changed = map[int]int{}
+	start := time.Now()
+	for time.Since(start) < c.options.load {
+		<-ticker.C
+		i := c.rng.IntN(c.options.services)
+		changed[i]++
+		slice := c.slice(i, changed[i])
+		slots <- struct{}{}
+		go func() {
+			defer func() { <-slots }()
+			if err := c.update(ctx, slice); err != nil {
+				select {
+				case errs <- err:
+				default:
+				}
+			}
+		}()
+	}
+	select {
+	case err = <-errs:
+	default:
+	}
+	return changed, err
+}
+
+// restore takes changes back: the next proxy finds the cluster as this one did.
+func (c *cluster) restore(ctx context.Context, changed map[int]int) error {
+	for i := range changed {
+		if err := c.update(ctx, c.slice(i, 0)); err != nil {
 			return err
 		}
 	}
