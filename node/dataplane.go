@@ -63,8 +63,9 @@ type DataplaneOptions struct {
 	// [winkernel.Options].
 	OnHNSFailure func(winkernel.Failure)
 
-	// commit is [ipvs.Options].Commit.
-	commit func(fn func() error) error
+	// commit is [ipvs.Options].Commit, and scheduled that of the dataplanes that IPVS may be beside.
+	commit    func(fn func() error) error
+	scheduled func(state.FrontendKey) bool
 }
 
 // DataplaneError is why [New] cannot open the dataplane of a mode: for want of rights, of something in the kernel, or because another

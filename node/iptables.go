@@ -33,7 +33,7 @@ func (d *iptablesDataplane) of(c *config.Config) iptables.Options {
 		d.options.Logger.Warn("resetConnectionsToRemovedEndpoints has no effect in mode iptables", "remedy", "set mode to nftables, or the field to false")
 	}
 	return iptables.Options{
-		Logger: d.options.Logger, Locked: true, OnFlowsCut: d.options.OnFlowsCut,
+		Logger: d.options.Logger, Locked: true, OnFlowsCut: d.options.OnFlowsCut, Scheduled: d.options.scheduled,
 		OnRules: d.options.OnIPTablesRules, MasqueradeBit: new(int(c.MasqueradeBit())),
 	}
 }

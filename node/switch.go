@@ -112,7 +112,7 @@ const (
 // openSwitchable opens the dataplane of a mode in the calling thread's network namespace.
 func openSwitchable(ctx context.Context, d dataplane, c *config.Config, o DataplaneOptions) (*switchable, error) {
 	s := &switchable{o: o, log: o.Logger, config: c, disturbed: make(chan struct{}, 1)}
-	s.o.commit = s.commit
+	s.o.commit, s.o.scheduled = s.commit, s.scheduled
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	var err error
 	if s.inside, err = namespace.Current(); err == nil {
@@ -210,7 +210,7 @@ func (s *switchable) prepare(ctx context.Context, d dataplane, c *config.Config)
 // openBase opens the nftables dataplane.
 func (s *switchable) openBase(ctx context.Context, c *config.Config) (*nftablesDataplane, error) {
 	options := nftablesOptions(c, s.o)
-	options.OnGone, options.Elsewhere = s.gone, s.servedAbove
+	options.OnGone, options.Elsewhere, options.Scheduled = s.gone, s.servedAbove, s.scheduled
 	b, err := nftables.New(ctx, options)
 	if err != nil {
 		return nil, err
@@ -281,6 +281,14 @@ func (s *switchable) servedAbove(k state.FrontendKey) bool {
 	return slices.ContainsFunc(s.layers(), func(d Dataplane) bool {
 		ipvs, ok := d.(*ipvsDataplane)
 		return ok && ipvs.Serves(k)
+	})
+}
+
+// scheduled reports whether IPVS has a virtual server for a frontend, in the mode in use or in a former one. It may be called at any time.
+func (s *switchable) scheduled(k state.FrontendKey) bool {
+	return slices.ContainsFunc(s.layers(), func(d Dataplane) bool {
+		ipvs, ok := d.(*ipvsDataplane)
+		return ok && ipvs.Scheduled(k)
 	})
 }
 
@@ -594,6 +602,7 @@ func (s *switchable) switchTo(ctx context.Context, d dataplane, c *config.Config
 		if u != nil {
 			if err := s.program(ctx, next, u); err != nil {
 				s.leave(ctx, next, c) // it may have taken connections by now
+				s.removeLeftovers(ctx)
 				return fmt.Errorf("switch to mode %s: %w", d.mode, err)
 			}
 		}
@@ -606,8 +615,9 @@ func (s *switchable) switchTo(ctx context.Context, d dataplane, c *config.Config
 		}
 		s.leave(ctx, before, configBefore)
 		if u != nil {
-			s.applyRetired(ctx, u)
+			s.applyRetired(ctx, u) // first: flows to endpoints that are gone are waiting for it
 		}
+		s.removeLeftovers(ctx)
 		return nil
 	})
 }
@@ -635,7 +645,7 @@ func (s *switchable) program(ctx context.Context, next *stack, u *state.Update) 
 	return nil
 }
 
-// leave ends a stack that is not in use, which had c, as far as it carries nothing, and has what it has programmed removed.
+// leave ends a stack that is not in use, which had c, as far as it carries nothing. removeLeftovers removes what it has programmed.
 func (s *switchable) leave(ctx context.Context, of *stack, c *config.Config) {
 	var err error
 	switch top := of.top.(type) {
@@ -652,7 +662,6 @@ func (s *switchable) leave(ctx context.Context, of *stack, c *config.Config) {
 	if err = errors.Join(err, s.leaveBase(of.base)); err != nil {
 		s.log.Warn("cannot close the dataplane of another mode", "mode", of.mode, "error", err)
 	}
-	s.removeLeftovers(ctx)
 }
 
 // Close implements [Dataplane]. Another process may program the kernel while connections of relays end here or go over to it.

@@ -114,7 +114,7 @@ func (b *Backend) open(ctx context.Context) (err error) {
 	if b.addrs, err = ifaddr.Open(ifaddr.Options{Logger: b.log}); err != nil {
 		return err
 	}
-	b.cutter = flowcutter.New(b.flows, flowcutter.Options{Logger: b.log, OnCut: b.o.OnFlowsCut})
+	b.cutter = flowcutter.New(b.flows, flowcutter.Options{Logger: b.log, OnCut: b.o.OnFlowsCut, Scheduled: b.o.Scheduled})
 	b.cutter.Start()
 	b.log.Info("programming services with iptables", "variant", b.tool.variant)
 	b.watcher, err = newWatcher(b.tool.variant, b.addrs, b.log)
@@ -162,7 +162,7 @@ func (b *Backend) Reconfigure(o Options) error {
 	if err := o.check(); err != nil {
 		return fmt.Errorf("iptables: %w", err)
 	}
-	o.Logger, o.Variant, o.OnFlowsCut, o.OnRules = b.o.Logger, b.o.Variant, b.o.OnFlowsCut, b.o.OnRules
+	o.Logger, o.Variant, o.OnFlowsCut, o.OnRules, o.Scheduled = b.o.Logger, b.o.Variant, b.o.OnFlowsCut, b.o.OnRules, b.o.Scheduled
 	o.Locked, o.TakeOver, o.Program = b.o.Locked, b.o.TakeOver, b.o.Program
 	b.o, b.known = o, false
 	return nil

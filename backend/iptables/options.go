@@ -48,6 +48,9 @@ type Options struct {
 	// OnFlowsCut is called after each round in which stale flows of a family were looked for, with how long it took and how many
 	// were deleted. It must return soon. It may be nil.
 	OnFlowsCut func(f state.Family, took time.Duration, deleted int)
+	// Scheduled reports whether IPVS has a virtual server for a frontend, if only one that takes no new flows: those that it has scheduled are left to
+	// it. It is called by a goroutine of its own, at any time. It may be nil.
+	Scheduled func(state.FrontendKey) bool
 	// OnRules is called in Apply and Verify after each change of a family, for the tables nat and filter, with how many rules of ours
 	// they have, and how many of them were written. It may be nil.
 	OnRules func(table string, f state.Family, total, written int)

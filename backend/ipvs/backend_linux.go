@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"maps"
 	"net"
@@ -74,23 +75,39 @@ type Backend struct {
 type frontends struct {
 	mu  sync.Mutex
 	set map[state.FrontendKey]bool
+	// unknown is set as long as any may be in it.
+	unknown bool
 }
 
 func (f *frontends) has(k state.FrontendKey) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.set[k]
+	return f.unknown || f.set[k]
 }
 
 func (f *frontends) put(k plan.Key, has bool) {
-	key := state.FrontendKey{Family: k.Family(), Protocol: k.Protocol, Addr: k.Addr.Addr(), Port: k.Addr.Port()}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if has {
-		f.set[key] = true
+		f.set[frontendOf(k)] = true
 	} else {
-		delete(f.set, key)
+		delete(f.set, frontendOf(k))
 	}
+}
+
+// replace makes f the set of these.
+func (f *frontends) replace(keys iter.Seq[plan.Key]) {
+	set := map[state.FrontendKey]bool{}
+	for k := range keys {
+		set[frontendOf(k)] = true
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.set, f.unknown = set, false
+}
+
+func frontendOf(k plan.Key) state.FrontendKey {
+	return state.FrontendKey{Family: k.Family(), Protocol: k.Protocol, Addr: k.Addr.Addr(), Port: k.Addr.Port()}
 }
 
 var _ backend.Backend = (*Backend)(nil)
@@ -169,7 +186,9 @@ func (b *Backend) openAbove(k kernelServers, l links, sysctls func() (*sysctls, 
 	if b.flows, err = conntrack.Open(); err != nil {
 		return err
 	}
-	b.cutter = flowcutter.New(b.flows, flowcutter.Options{Logger: b.log})
+	b.cutter = flowcutter.New(b.flows, flowcutter.Options{Logger: b.log, Scheduled: func(k state.FrontendKey) bool {
+		return b.Scheduled(k) && !b.Serves(k) // else the next packet is one for IPVS again, which lets go of what it had for the flow
+	}})
 	if b.addrs, err = ifaddr.Open(ifaddr.Options{Logger: b.log}); err != nil {
 		return err
 	}
@@ -263,6 +282,10 @@ func (b *Backend) disturb() {
 // Serves reports whether IPVS serves a frontend, which the base does not have then. The base's flows to it are not to be deleted. It may be
 // called at any time.
 func (b *Backend) Serves(k state.FrontendKey) bool { return b.serves.has(k) }
+
+// Scheduled reports whether the kernel has a virtual server for a frontend, if only one that takes no new connections. The flows that it has
+// scheduled are not to be deleted by another dataplane, as [flowcutter.Options] has it. It may be called at any time.
+func (b *Backend) Scheduled(k state.FrontendKey) bool { return b.servers.holding.has(k) }
 
 // Reconfigure replaces the options, except for Logger and Commit. Nothing in the kernel changes before the next Apply, which must be of a full update. No
 // other method may be called meanwhile. The base is configured by its owner.

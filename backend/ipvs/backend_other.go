@@ -24,6 +24,9 @@ func New(backend.Backend, Options) (*Backend, error) { return nil, errUnsupporte
 // Serves returns false.
 func (*Backend) Serves(state.FrontendKey) bool { return false }
 
+// Scheduled returns false.
+func (*Backend) Scheduled(state.FrontendKey) bool { return false }
+
 // Close does nothing.
 func (*Backend) Close() error { return nil }
 

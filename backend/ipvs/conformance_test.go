@@ -41,6 +41,7 @@ type pair struct {
 func newPair(ctx context.Context, base nftables.Options, o ipvs.Options) (*pair, error) {
 	var above atomic.Pointer[ipvs.Backend]
 	base.Elsewhere = func(k state.FrontendKey) bool { b := above.Load(); return b != nil && b.Serves(k) }
+	base.Scheduled = func(k state.FrontendKey) bool { b := above.Load(); return b != nil && b.Scheduled(k) }
 	n, err := nftables.New(ctx, base)
 	if err != nil {
 		return nil, err

@@ -22,6 +22,7 @@ import (
 	"github.com/switchyard-net/switchyard/backend/nftables"
 	kernel "github.com/switchyard-net/switchyard/internal/kernel/ipvs"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
+	"github.com/switchyard-net/switchyard/kernel/conntrack"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/netns"
 )
@@ -32,6 +33,17 @@ type host struct {
 	t        *testing.T
 	ns       *netns.NS
 	revision state.Revision
+	// looked gets a value when the base has looked for stale flows of IPv4.
+	looked chan struct{}
+}
+
+func (h *host) onFlowsCut(f state.Family, _ time.Duration, _ int) {
+	if f == state.IPv4 {
+		select {
+		case h.looked <- struct{}{}:
+		default:
+		}
+	}
 }
 
 func newHost(t *testing.T, o ipvs.Options) *host {
@@ -42,7 +54,7 @@ func newHost(t *testing.T, o ipvs.Options) *host {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { ns.Close() })
-	h := &host{t: t, ns: ns}
+	h := &host{t: t, ns: ns, looked: make(chan struct{}, 1)}
 	h.open(o)
 	t.Cleanup(func() { h.must(h.Close()) })
 	return h
@@ -57,7 +69,10 @@ func (h *host) must(err error) {
 
 func (h *host) open(o ipvs.Options) {
 	h.t.Helper()
-	h.must(h.ns.Do(func() (err error) { h.pair, err = newPair(h.t.Context(), nftables.Options{}, o); return err }))
+	h.must(h.ns.Do(func() (err error) {
+		h.pair, err = newPair(h.t.Context(), nftables.Options{OnFlowsCut: h.onFlowsCut}, o)
+		return err
+	}))
 }
 
 func (h *host) restart(o ipvs.Options) {
@@ -290,18 +305,8 @@ func TestRemovedEndpoint(t *testing.T) {
 	for _, reset := range []bool{false, true} {
 		h := newHost(t, ipvs.Options{ResetRemoved: reset})
 		var listener net.Listener
-		h.do(func() error {
-			lo, err := netlink.LinkByName("lo")
-			if err != nil {
-				return err
-			}
-			if err := errors.Join(netlink.LinkSetUp(lo), netlink.AddrAdd(lo, &netlink.Addr{
-				IPNet: &net.IPNet{IP: net.IPv4(10, 0, 0, 1), Mask: net.CIDRMask(32, 32)}})); err != nil {
-				return err
-			}
-			listener, err = net.Listen("tcp4", "10.0.0.1:8080")
-			return err
-		})
+		h.local(net.IPv4(10, 0, 0, 1))
+		h.do(func() (err error) { listener, err = net.Listen("tcp4", "10.0.0.1:8080"); return err })
 		defer listener.Close()
 		go func() {
 			for {
@@ -330,4 +335,114 @@ func TestRemovedEndpoint(t *testing.T) {
 			t.Errorf("with resets %v: %v", reset, err)
 		}
 	}
+}
+
+// local gives the host addresses.
+func (h *host) local(addrs ...net.IP) {
+	h.t.Helper()
+	h.do(func() error {
+		lo, err := netlink.LinkByName("lo")
+		if err != nil {
+			return err
+		}
+		errs := []error{netlink.LinkSetUp(lo)}
+		for _, a := range addrs {
+			errs = append(errs, netlink.AddrAdd(lo, &netlink.Addr{IPNet: &net.IPNet{IP: a, Mask: net.CIDRMask(32, 32)}}))
+		}
+		return errors.Join(errs...)
+	})
+}
+
+// TestFlowsOfRetired: a flow of datagrams whose endpoint has left is ended by IPVS, not by the dataplane that takes new ones. Otherwise the kernel would
+// end the one that has begun in its place, when the real server goes.
+func TestFlowsOfRetired(t *testing.T) {
+	h := newHost(t, ipvs.Options{})
+	h.local(net.IPv4(10, 0, 0, 1), net.IPv4(10, 0, 0, 2), net.IPv4(10, 0, 0, 3))
+	h.do(func() error { // the address of the Service goes with the virtual server
+		lo, err := netlink.LinkByName("lo")
+		if err != nil {
+			return err
+		}
+		return netlink.RouteAdd(&netlink.Route{LinkIndex: lo.Attrs().Index, Dst: &net.IPNet{IP: net.IPv4(10, 96, 0, 0), Mask: net.CIDRMask(16, 32)}})
+	})
+	for _, addr := range []string{"10.0.0.1:53", "10.0.0.2:53"} {
+		var server net.PacketConn
+		h.do(func() (err error) { server, err = net.ListenPacket("udp4", addr); return err })
+		defer server.Close()
+		go func() {
+			for {
+				_, from, err := server.ReadFrom(make([]byte, 1))
+				if err != nil {
+					return
+				}
+				_, _ = server.WriteTo([]byte(addr), from)
+			}
+		}()
+	}
+	before, after := service("dns", state.UDP, "10.96.0.11:53", "10.0.0.1:53"), service("dns", state.UDP, "10.96.0.11:53", "10.0.0.2:53")
+	h.full(before)
+	var client net.Conn
+	h.do(func() (err error) {
+		client, err = (&net.Dialer{LocalAddr: &net.UDPAddr{IP: net.IPv4(10, 0, 0, 3)}}).Dial("udp4", "10.96.0.11:53")
+		return err
+	})
+	defer client.Close()
+	h.must(client.SetDeadline(time.Now().Add(time.Minute)))
+	ask := func() string {
+		b := make([]byte, 32)
+		_, err := client.Write([]byte("x"))
+		h.must(err)
+		n, err := client.Read(b)
+		h.must(err)
+		return string(b[:n])
+	}
+	if got := ask(); got != "10.0.0.1:53" {
+		t.Fatalf("answered by %s before anything has changed", got)
+	}
+	if table := h.tracked(); len(table) != 1 || !table[0].Scheduled {
+		t.Errorf("the kernel tracks %+v, want a flow that IPVS has scheduled", table)
+	}
+
+	h.Retire()
+	u := &state.Update{Revision: h.revision + 1, Full: true, Node: &state.Node{Name: "node"}, Changed: []*state.Service{after}}
+	_, err := h.base.Apply(t.Context(), u)
+	h.must(err)
+	select {
+	case <-h.looked:
+	case <-time.After(time.Minute):
+		t.Fatal("the base has not looked for stale flows")
+	}
+	if got := ask(); got != "10.0.0.1:53" {
+		t.Errorf("answered by %s while IPVS has the former endpoint", got)
+	}
+	_, err = h.Apply(t.Context(), u)
+	h.must(err)
+	for began := time.Now(); len(h.tracked()) > 0; time.Sleep(time.Millisecond) {
+		if time.Since(began) > time.Minute {
+			t.Fatalf("the kernel still tracks %+v", h.tracked())
+		}
+	}
+	if got := ask(); got != "10.0.0.2:53" {
+		t.Errorf("answered by %s after the former endpoint has left IPVS", got)
+	}
+	if table := h.tracked(); len(table) != 1 || table[0].Scheduled {
+		t.Errorf("the kernel tracks %+v, want a flow that a rule has translated", table)
+	}
+}
+
+// tracked lists the tracked flows of UDP over IPv4.
+func (h *host) tracked() (all []conntrack.Flow) {
+	h.t.Helper()
+	h.do(func() error {
+		c, err := conntrack.Open()
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		return c.Flows(conntrack.Filter{Family: state.IPv4, Protocol: state.UDP}, func(flows []conntrack.Flow) error {
+			all = append(all, flows...)
+			return nil
+		})
+	})
+	return all
 }

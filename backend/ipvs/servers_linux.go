@@ -41,7 +41,9 @@ type servers struct {
 	byKey map[plan.Key]*server
 	// draining are the servers with endpoints that go when their connections have ended.
 	draining map[plan.Key]bool
-	written  int
+	// holding are the frontends of servers that the kernel holds.
+	holding frontends
+	written int
 }
 
 // server is one virtual server.
@@ -69,7 +71,7 @@ type dest struct {
 }
 
 func newServers(k kernelServers) *servers {
-	return &servers{kernel: k, byKey: map[plan.Key]*server{}, draining: map[plan.Key]bool{}}
+	return &servers{kernel: k, byKey: map[plan.Key]*server{}, draining: map[plan.Key]bool{}, holding: frontends{unknown: true}}
 }
 
 // name returns what identifies a server in the kernel.
@@ -104,6 +106,7 @@ func (s *servers) read(ours func(plan.Key) bool) error {
 		}
 		found[k] = h
 	}
+	s.holding.replace(maps.Keys(found))
 	for k, v := range s.byKey {
 		was := v.held
 		if v.held = found[k]; v.held != nil && was != nil {
@@ -161,6 +164,7 @@ func (s *servers) serve(k plan.Key, v *server) error {
 		}
 		s.written++
 		v.held = &held{*as, map[netip.AddrPort]*dest{}}
+		s.holding.put(k, true)
 	case v.held.as != *as:
 		if err := s.kernel.SetServer(as); err != nil {
 			return s.explain(k, err)
@@ -248,6 +252,7 @@ func (s *servers) end(k plan.Key, v *server) error {
 			return fmt.Errorf("virtual server %v: %w", k, err)
 		}
 		s.written++
+		s.holding.put(k, false)
 	}
 	delete(s.byKey, k)
 	delete(s.draining, k)

@@ -131,7 +131,7 @@ func open(ctx context.Context, o Options, k kernel, more ...finder) (*Backend, e
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("nftables: %w", err), b.Close())
 	}
-	b.cutter = flowcutter.New(b.flows, flowcutter.Options{Logger: b.log, OnCut: o.OnFlowsCut, Elsewhere: o.Elsewhere})
+	b.cutter = flowcutter.New(b.flows, flowcutter.Options{Logger: b.log, OnCut: o.OnFlowsCut, Elsewhere: o.Elsewhere, Scheduled: o.Scheduled})
 	b.cutter.Start()
 	return b, nil
 }
@@ -237,7 +237,7 @@ func (b *Backend) Reconfigure(o Options) error {
 		return fmt.Errorf("nftables: %w", err)
 	}
 	o.Logger, o.Locked, o.TakeOver, o.Program, o.OnFlowsCut = b.o.Logger, b.o.Locked, b.o.TakeOver, b.o.Program, b.o.OnFlowsCut
-	o.OnGone, o.OnResets, o.Elsewhere = b.o.OnGone, b.o.OnResets, b.o.Elsewhere
+	o.OnGone, o.OnResets, o.Elsewhere, o.Scheduled = b.o.OnGone, b.o.OnResets, b.o.Elsewhere, b.o.Scheduled
 	b.o, b.detector, b.known = o, o.LocalDetector, false
 	return nil
 }

@@ -43,6 +43,9 @@ type Options struct {
 	// Elsewhere reports whether a dataplane above this one serves a frontend that the records given to this one do not have: its flows are not
 	// this one's to delete. It is called by a goroutine of its own, at any time. It may be nil.
 	Elsewhere func(state.FrontendKey) bool
+	// Scheduled reports whether IPVS has a virtual server for a frontend, if only one that takes no new flows: those that it has scheduled are left to
+	// it. It is called as Elsewhere is. It may be nil.
+	Scheduled func(state.FrontendKey) bool
 	// ResetRemoved answers packets of translated TCP connections with a reset if their endpoint is gone: if it has left its Service and is
 	// in no route, nor among the lingering endpoints, of a TCP port of any other. The records must have lingering endpoints of TCP ports, or
 	// connections are reset to endpoints that terminate and still serve. It takes 35 to 55 bytes for each endpoint.

@@ -53,6 +53,7 @@ const (
 // Values of ctaStatus and ctaProtoState (linux/netfilter/nf_conntrack_common.h, _tcp.h and _sctp.h).
 const (
 	statusAssured = 1 << 2
+	statusDstNAT  = 1 << 5
 
 	tcpSynSent     = 1
 	tcpClose       = 8
@@ -266,7 +267,7 @@ func decodeFlow(b []byte) (Flow, error) {
 		return Flow{}, fmt.Errorf("a flow of %d bytes", len(b))
 	}
 	var f Flow
-	assured := false
+	var status uint32
 	for typ, data := range attrs(b[nfgenLen:]) {
 		switch typ {
 		case ctaTupleOrig:
@@ -279,12 +280,15 @@ func decodeFlow(b []byte) (Flow, error) {
 		case ctaZone:
 			f.Zone = max(f.Zone, be16(data))
 		case ctaStatus:
-			assured = len(data) == 4 && binary.BigEndian.Uint32(data)&statusAssured != 0
+			if len(data) == 4 {
+				status = binary.BigEndian.Uint32(data)
+			}
 		case ctaProtoInfo:
 			f.Unconnected = unconnected(data)
 		}
 	}
-	f.Unconnected = f.Unconnected && !assured
+	f.Unconnected = f.Unconnected && status&statusAssured == 0
+	f.Scheduled = f.Reply.Src != f.Orig.Dst && status&statusDstNAT == 0
 	f.Family = state.FamilyOf(f.Orig.Dst.Addr())
 	for _, addr := range []netip.Addr{f.Orig.Src.Addr(), f.Orig.Dst.Addr(), f.Reply.Src.Addr(), f.Reply.Dst.Addr()} {
 		if !addr.IsValid() || state.FamilyOf(addr) != f.Family {

@@ -23,6 +23,8 @@ func dnat(protocol state.Protocol, client, vip, endpoint string) Flow {
 		Protocol: protocol,
 		Orig:     Tuple{Src: ap(client), Dst: ap(vip)},
 		Reply:    Tuple{Src: ap(endpoint), Dst: ap(client)},
+		// What is made by netlink has no mark that a rule has translated it, as what IPVS translates.
+		Scheduled: vip != endpoint,
 	}
 }
 
@@ -62,6 +64,12 @@ func TestDecodeFlow(t *testing.T) {
 		got, err := decodeFlow(encodeFlow(want))
 		if err != nil || got != want {
 			t.Errorf("got  %+v, %v\nwant %+v", got, err, want)
+		}
+	}
+	for status, want := range map[uint32]bool{0: true, statusAssured: true, statusDstNAT: false, statusDstNAT | statusAssured: false} {
+		got, err := decodeFlow(appendAttr(encodeFlow(v4), ctaStatus, binary.BigEndian.AppendUint32(nil, status)))
+		if err != nil || got.Scheduled != want {
+			t.Errorf("status %#x: scheduled %v, %v; want %v", status, got.Scheduled, err, want)
 		}
 	}
 	for value := range byte(9) { // SCTP may be missing in the kernel

@@ -43,6 +43,8 @@ type Flow struct {
 	// Unconnected reports for TCP and SCTP whether the client has had no answer yet, or was turned away before there was a connection.
 	// It is false for everything else, also for a connection that has been answered but not confirmed.
 	Unconnected bool
+	// Scheduled reports whether the flow is translated, but not by a rule: IPVS has chosen who answers, and translates it by a table of its own.
+	Scheduled bool
 }
 
 // Tuple is one direction of a flow.

@@ -15,16 +15,8 @@ import (
 func TestFind(t *testing.T) {
 	c := open(t)
 	for _, flow := range []Flow{
-		{
-			Family: state.IPv4, Protocol: state.UDP,
-			Orig:  Tuple{netip.MustParseAddrPort("10.0.0.1:1000"), netip.MustParseAddrPort("10.96.0.10:53")},
-			Reply: Tuple{netip.MustParseAddrPort("169.254.1.1:5353"), netip.MustParseAddrPort("10.0.0.1:1000")},
-		},
-		{
-			Family: state.IPv6, Protocol: state.UDP,
-			Orig:  Tuple{netip.MustParseAddrPort("[fd00::1]:1000"), netip.MustParseAddrPort("[fd00:96::10]:53")},
-			Reply: Tuple{netip.MustParseAddrPort("[fd00::2]:5353"), netip.MustParseAddrPort("[fd00::1]:1000")},
-		},
+		dnat(state.UDP, "10.0.0.1:1000", "10.96.0.10:53", "169.254.1.1:5353"),
+		dnat(state.UDP, "[fd00::1]:1000", "[fd00:96::10]:53", "[fd00::2]:5353"),
 	} {
 		if _, err := c.Find(flow.Protocol, flow.Reply); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("%v before it exists: %v", flow, err)

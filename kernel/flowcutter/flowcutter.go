@@ -83,9 +83,9 @@ type Options struct {
 	// OnCut is called after each round in which flows of a family were looked for, with how long it took and about how many were
 	// deleted. It may be nil.
 	OnCut func(f state.Family, took time.Duration, deleted int)
-	// Elsewhere reports whether another dataplane serves a frontend that no service noted has any longer, as
-	// [staleflows.Options] has it. It may be nil.
-	Elsewhere func(state.FrontendKey) bool
+	// Elsewhere reports whether another dataplane serves a frontend that no service noted has any longer, and Scheduled whether IPVS has a virtual
+	// server for it, as [staleflows.Options] has them. They may be nil.
+	Elsewhere, Scheduled func(state.FrontendKey) bool
 }
 
 // New returns a Cutter of t that is not started.
@@ -93,7 +93,7 @@ func New(t staleflows.Table, o Options) *Cutter {
 	return &Cutter{
 		log: o.Logger, wake: make(chan struct{}, 1), committing: make(chan struct{}, 1),
 		clock: threadClock, processorTime: func() time.Duration { return 0 },
-		cleaner: staleflows.New(t, staleflows.Options{Logger: o.Logger, OnClean: o.OnCut, Elsewhere: o.Elsewhere}),
+		cleaner: staleflows.New(t, staleflows.Options{Logger: o.Logger, OnClean: o.OnCut, Elsewhere: o.Elsewhere, Scheduled: o.Scheduled}),
 	}
 }
 

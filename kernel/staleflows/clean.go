@@ -248,7 +248,7 @@ func (c *Cleaner) wrong(flow conntrack.Flow) bool {
 		s, isPending = c.pending[f]
 		isPending = isPending && c.servesNodePorts(dst.Addr())
 	}
-	if isPending && len(s.endpoints) == 0 && c.elsewhere(f) {
+	if isPending && (len(s.endpoints) == 0 && c.elsewhere(f) || flow.Scheduled && c.scheduled(f)) {
 		return false
 	}
 	if flow.Protocol != state.UDP {

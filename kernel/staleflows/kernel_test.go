@@ -50,6 +50,16 @@ func newKernel(t *testing.T) kernel {
 	return k
 }
 
+// Flows lists flows as if rules had translated them: what is made by netlink has no mark of that.
+func (k kernel) Flows(f conntrack.Filter, each func([]conntrack.Flow) error) error {
+	return k.Conn.Flows(f, func(flows []conntrack.Flow) error {
+		for i := range flows {
+			flows[i].Scheduled = false
+		}
+		return each(flows)
+	})
+}
+
 func (k kernel) create(t *testing.T, flow conntrack.Flow) {
 	t.Helper()
 	family := netlink.InetFamily(unix.AF_INET)

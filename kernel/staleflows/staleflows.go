@@ -68,6 +68,10 @@ type Options struct {
 	// Elsewhere reports whether a frontend that no service noted has any longer is served by another dataplane: its flows are left to
 	// that one. It is called by the goroutine that calls Clean. Default: none is.
 	Elsewhere func(state.FrontendKey) bool
+	// Scheduled reports whether IPVS has a virtual server for a frontend, if only one that takes no new flows: those that it has scheduled are
+	// left to it. The kernel ends them when their real server is deleted. It does so by the client and the frontend alone: if they had been
+	// deleted before, it would be the end of flows that have begun in their place. It is called as Elsewhere is. Default: it has none.
+	Scheduled func(state.FrontendKey) bool
 }
 
 // Cleaner remembers which frontends have changed and deletes their stale flows. All its methods but Removing must be called by
@@ -76,8 +80,8 @@ type Cleaner struct {
 	table   Table
 	log     *slog.Logger
 	onClean func(state.Family, time.Duration, int)
-	// elsewhere is Options.Elsewhere.
-	elsewhere func(state.FrontendKey) bool
+	// elsewhere and scheduled are those of the Options.
+	elsewhere, scheduled func(state.FrontendKey) bool
 	// nodePorts are sorted.
 	nodePorts []netip.Addr
 	// pending are the frontends whose flows must be looked at.
@@ -135,7 +139,9 @@ func (s *suspect) leave(endpoints []netip.AddrPort) {
 
 // New returns a Cleaner of t that has nothing to do yet.
 func New(t Table, o Options) *Cleaner {
-	c := &Cleaner{table: t, log: o.Logger, onClean: o.OnClean, elsewhere: o.Elsewhere, pending: map[state.FrontendKey]suspect{}}
+	c := &Cleaner{
+		table: t, log: o.Logger, onClean: o.OnClean, elsewhere: o.Elsewhere, scheduled: o.Scheduled, pending: map[state.FrontendKey]suspect{},
+	}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
 	}
@@ -144,6 +150,9 @@ func New(t Table, o Options) *Cleaner {
 	}
 	if c.elsewhere == nil {
 		c.elsewhere = func(state.FrontendKey) bool { return false }
+	}
+	if c.scheduled == nil {
+		c.scheduled = func(state.FrontendKey) bool { return false }
 	}
 	return c
 }

@@ -744,3 +744,30 @@ func TestElsewhere(t *testing.T) {
 		}
 	}
 }
+
+// TestScheduled: what IPVS has scheduled is left to it as long as it has a virtual server there, whichever way it would be deleted.
+func TestScheduled(t *testing.T) {
+	for _, tt := range []struct{ frontend, from, to string }{
+		{"10.96.0.10:53", "10.244.1.1:53", "10.244.1.2:53"},          // by filters, if it could
+		{"[fd00:96::10]:53", "[fd00:244::1]:53", "[fd00:244::2]:53"}, // by a listing
+	} {
+		scheduled, translated := flow(tt.frontend, tt.from), flow(tt.frontend, tt.from)
+		scheduled.Scheduled = true
+		translated.Orig.Src = netip.AddrPortFrom(translated.Orig.Src.Addr(), 9)
+		for _, has := range []bool{true, false} {
+			table := &fakeTable{flows: []conntrack.Flow{scheduled, translated}}
+			c := New(table, Options{Scheduled: func(state.FrontendKey) bool { return has }})
+			c.Note(service("dns", tt.frontend, tt.from), service("dns", tt.frontend, tt.to))
+			if _, err := c.Clean(t.Context(), nil); err != nil {
+				t.Fatal(err)
+			}
+			var want []conntrack.Flow
+			if has {
+				want = []conntrack.Flow{scheduled}
+			}
+			if !slices.Equal(table.flows, want) {
+				t.Errorf("with a virtual server %v: flows %v are left, want %v", has, table.flows, want)
+			}
+		}
+	}
+}

@@ -73,6 +73,7 @@ func (p pair) Close() error { return errors.Join(p.Dataplane.Close(), p.base.Clo
 func openIPVS(ctx context.Context, o nftables.Options) (Dataplane, error) {
 	var above atomic.Pointer[ipvs.Backend]
 	o.Elsewhere = func(k state.FrontendKey) bool { b := above.Load(); return b != nil && b.Serves(k) }
+	o.Scheduled = func(k state.FrontendKey) bool { b := above.Load(); return b != nil && b.Scheduled(k) }
 	base, err := nftables.New(ctx, o)
 	if err != nil {
 		return nil, err

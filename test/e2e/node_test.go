@@ -131,6 +131,7 @@ func newDataplane(ctx context.Context, on sockethooks.OnNamespace, log *slog.Log
 	case "ipvs":
 		var above atomic.Pointer[ipvs.Backend]
 		o.Elsewhere = func(k state.FrontendKey) bool { b := above.Load(); return b != nil && b.Serves(k) }
+		o.Scheduled = func(k state.FrontendKey) bool { b := above.Load(); return b != nil && b.Scheduled(k) }
 		return newLayered(ctx, o, func(base *nftables.Backend) (*ipvs.Backend, error) {
 			b, err := ipvs.New(base, ipvs.Options{Logger: log, Commit: base.Commit})
 			above.Store(b)
