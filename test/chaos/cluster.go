@@ -60,13 +60,15 @@ type cluster struct {
 	subject Subject
 	rng     *rand.Rand
 	ledger  loadcheck.Ledger
-	client  *pod // it is an endpoint too, so that some of its connections come back to itself
-	plain   *pod // the control's server, on the other node
-	decoy   *pod // an endpoint that is never ready
-	marks   *topology.Host
-	members []member
-	pods    int  // how many there ever were
-	fading  bool // whether fadingService is there
+	// receipts are those of the servers of all pods.
+	receipts loadcheck.Receipts
+	client   *pod // it is an endpoint too, so that some of its connections come back to itself
+	plain    *pod // the control's server, on the other node
+	decoy    *pod // an endpoint that is never ready
+	marks    *topology.Host
+	members  []member
+	pods     int  // how many there ever were
+	fading   bool // whether fadingService is there
 	// slack is how long after the mark other services may change.
 	slack time.Duration
 	// answer is how long the mark may take to answer.
@@ -125,7 +127,7 @@ func (c *cluster) addPod(name string, onOther bool) (*pod, error) {
 		p.node = c.lab.OtherNode().Name
 	}
 	for _, a := range host.Addrs {
-		server, err := loadcheck.Serve(host, netip.AddrPortFrom(a, servedPort))
+		server, err := loadcheck.Serve(host, netip.AddrPortFrom(a, servedPort), &c.receipts)
 		if err != nil {
 			return nil, err
 		}

@@ -76,7 +76,7 @@ while they all go on serving; one pod is never ready, and never allowed.
   count as expected failures. Clients with affinity that come between two processes, and flows of datagrams whose process was killed, may get
   another endpoint. "Here" below has how many there were, and how many were handed over. Such a process runs before all others, as packets do in the
   kernel.
-- **Ended** were taken leave of by their server, or are UDP flows that had to be cut, since their endpoint was gone.
+- **Ended** were taken leave of by their server, or are UDP flows that had to be cut, since their endpoint was gone, perhaps before the first answer.
 - **Expected failures** failed as the cluster's state allows: in the scenario of the flush on an older kernel, within 200 ms after somebody deleted all rules. That includes resets
   of open connections, since the kernel translates no packets while there are no rules for it. What an open TCP connection has sent
   must arrive after the repair.

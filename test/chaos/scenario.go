@@ -376,6 +376,7 @@ func runScenario(ctx context.Context, o *Options, b *builder, st *scenario, muta
 	if o.CountsOnly {
 		timeouts = loadcheck.Options{Timeout: slowAnswer, EstablishedTimeout: slowAnswer, CutTimeout: slowAnswer}
 	}
+	timeouts.Receipts = &c.receipts
 	trouble := l.Trouble()
 	counter := c.startLoad(rate, timeouts)
 	time.Sleep(time.Second)

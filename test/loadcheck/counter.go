@@ -50,6 +50,8 @@ type Options struct {
 	// CutTimeout is how long an endpoint that serves no longer may go on getting datagrams of flows that it had. Such flows are
 	// cut after the change that took the endpoint away. Default: 1 s.
 	CutTimeout time.Duration
+	// Receipts are those of the servers: they tell who had a datagram whose answer was lost. Default: none.
+	Receipts *Receipts
 }
 
 // Counts are the outcome of connections.

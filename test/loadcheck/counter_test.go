@@ -78,7 +78,7 @@ func TestAllIsWell(t *testing.T) {
 	s := newStage(t)
 	var streams []Stream
 	for family := range 2 {
-		server, err := Serve(s.server, s.at(family))
+		server, err := Serve(s.server, s.at(family), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -265,7 +265,7 @@ func (r rule) States(*Target, probe.Client, netip.Addr, time.Time, time.Time) []
 // TestJudgement: what is right depends on the states that count.
 func TestJudgement(t *testing.T) {
 	s := newStage(t)
-	server, err := Serve(s.server, s.at(0))
+	server, err := Serve(s.server, s.at(0), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -334,13 +334,70 @@ func TestJudgement(t *testing.T) {
 	}
 }
 
+// TestCutUnanswered: a new flow of datagrams is not lost if its endpoint ceases to serve before its answer is there. Who had it, the servers know.
+func TestCutUnanswered(t *testing.T) {
+	s := newStage(t)
+	self, other := []netip.AddrPort{s.at(0)}, []netip.AddrPort{netip.MustParseAddrPort("10.9.9.9:1")}
+	var receipts Receipts
+	s.serveRogue(func(connection, _ uint64) (string, bool) {
+		receipts.add(connection, s.at(0))
+		return "", false
+	})
+	for _, c := range []struct {
+		name     string
+		rule     rule
+		receipts *Receipts
+		lost     bool
+	}{
+		{"the endpoint goes", rule{both(self), both(other)}, &receipts, false},
+		{"the endpoint stays", rule{both(self)}, &receipts, true},
+		{"it takes no new ones", rule{both(self), {Allowed: other, Serving: self}}, &receipts, true},
+		{"nobody had it", rule{both(self), both(other)}, nil, true},
+	} {
+		st := s.stream(state.UDP, 0, c.rule)
+		st.Flows = 0
+		r := s.count(Options{Streams: []Stream{st}, Receipts: c.receipts}, awhile)
+		if lost := r.Lost > 0; lost != c.lost || lost == (r.Ended > 0) || r.Bad() > r.Lost {
+			t.Errorf("%s: %+v, want lost: %v", c.name, r.Counts, c.lost)
+		}
+	}
+}
+
+// TestReceipts: servers note who had a datagram.
+func TestReceipts(t *testing.T) {
+	s := newStage(t)
+	var receipts Receipts
+	server, err := Serve(s.server, s.at(0), &receipts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	st := s.stream(state.UDP, 0, Plainly{})
+	st.Flows = 0
+	first := numbers.Load() + 1
+	r := s.count(Options{Streams: []Stream{st}, Receipts: &receipts}, awhile)
+	for n := first; n <= numbers.Load(); n++ {
+		if got := receipts.of(n); got.IsValid() && got != s.at(0) {
+			t.Errorf("connection %d: %v", n, got)
+		} else if got.IsValid() {
+			r.Connections--
+		}
+	}
+	if r.Connections != 0 {
+		t.Errorf("of %d connections, nobody is known to have had them", r.Connections)
+	}
+	if got := receipts.of(first + 1<<40); got.IsValid() {
+		t.Errorf("a connection that there is not: %v", got)
+	}
+}
+
 // both is a state in which endpoints are allowed and serve.
 func both(endpoints []netip.AddrPort) State { return State{Allowed: endpoints, Serving: endpoints} }
 
 // TestLeave: a server that ends as it should breaks no connection.
 func TestLeave(t *testing.T) {
 	s := newStage(t)
-	first, err := Serve(s.server, s.at(0))
+	first, err := Serve(s.server, s.at(0), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

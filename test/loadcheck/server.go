@@ -22,6 +22,7 @@ const bye = "bye"
 // Server answers TCP connections and datagrams at one address.
 type Server struct {
 	addr     netip.AddrPort
+	receipts *Receipts
 	listener *net.TCPListener
 	packets  *net.UDPConn
 
@@ -30,9 +31,42 @@ type Server struct {
 	done  sync.WaitGroup
 }
 
-// Serve starts a server at an address of the host. Its name is the address. The caller must Close it.
-func Serve(h *topology.Host, addr netip.AddrPort) (*Server, error) {
-	s := &Server{addr: addr, conns: map[*net.TCPConn]bool{}}
+// Receipts are the servers that have got the latest datagrams. The zero value is ready.
+type Receipts struct {
+	mu   sync.Mutex
+	list [1 << 16]receipt // by connection: as many connections as are made while one waits for its answer
+}
+
+type receipt struct {
+	connection uint64
+	server     netip.AddrPort
+}
+
+func (r *Receipts) at(connection uint64) *receipt { return &r.list[connection%uint64(len(r.list))] }
+
+func (r *Receipts) add(connection uint64, server netip.AddrPort) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	*r.at(connection) = receipt{connection, server}
+}
+
+// of returns the server that has got the latest datagram of a connection, the zero value if none is known.
+func (r *Receipts) of(connection uint64) netip.AddrPort {
+	if r == nil {
+		return netip.AddrPort{}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if found := r.at(connection); found.connection == connection {
+		return found.server
+	}
+	return netip.AddrPort{}
+}
+
+// Serve starts a server at an address of the host. Its name is the address. What datagrams it gets is in receipts, unless that is nil. The caller
+// must Close it.
+func Serve(h *topology.Host, addr netip.AddrPort, receipts *Receipts) (*Server, error) {
+	s := &Server{addr: addr, receipts: receipts, conns: map[*net.TCPConn]bool{}}
 	err := h.Do(func() (err error) {
 		if s.listener, err = net.ListenTCP("tcp", net.TCPAddrFromAddrPort(addr)); err != nil {
 			return err
@@ -93,6 +127,10 @@ func (s *Server) answerPackets() {
 			return
 		}
 		if err == nil { // other errors are ICMP messages about earlier answers
+			var connection uint64
+			if _, err := fmt.Sscan(string(buf[:n]), &connection); err == nil && s.receipts != nil {
+				s.receipts.add(connection, s.addr)
+			}
 			_, _ = s.packets.WriteToUDPAddrPort(fmt.Appendf(nil, "%v %s", s.addr, buf[:n]), from)
 		}
 	}

@@ -448,6 +448,8 @@ func (s *stream) failed(c *conn, err error) {
 	switch {
 	case c.server.IsValid() && s.Target.Protocol == state.UDP && s.gone(c.server, c.heard, now):
 		s.counts.Ended++ // the flow had to be cut, perhaps as soon as it had been answered the last time, and what was under way goes with it
+	case !c.server.IsValid() && s.Target.Protocol == state.UDP && s.cutUnanswered(c, since, now):
+		s.counts.Ended++ // the same before the first answer
 	case c.server.IsValid() && s.interrupted(since, now) && (err != errTimeout || s.Target.Protocol == state.UDP):
 		// An open TCP connection may be reset while there are no rules, but what it sent must arrive after the repair.
 		s.established.failure(since)
@@ -466,6 +468,12 @@ func (s *stream) failed(c *conn, err error) {
 		s.bad(c, count, text)
 	}
 	s.close(c, now)
+}
+
+// cutUnanswered reports whether the first datagram of a flow has got to an endpoint that did not serve at some moment before the answer was there.
+func (s *stream) cutUnanswered(c *conn, since, now time.Time) bool {
+	server := s.o.Receipts.of(c.number)
+	return server.IsValid() && s.gone(server, since, now)
 }
 
 // gone reports whether there was a moment in which an endpoint did not serve.
