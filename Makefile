@@ -26,7 +26,7 @@ SCALE   ?= 1
 MINUTES ?= 20
 
 .DEFAULT_GOAL := help
-.PHONY: page screenshots help build windows proto programs protocols image manifests demo test test-kernel proof-kernel differential-kernel compare-kernel check vuln unit consumer boards dns man site bench fuzz tools upstream e2e differential compare explained proof soak histories-windows test-windows differential-windows clean
+.PHONY: page screenshots help build windows proto programs protocols image manifests demo test test-kernel proof-kernel mutants-kernel differential-kernel compare-kernel check vuln unit consumer boards dns man site bench fuzz tools upstream e2e differential compare explained proof soak histories-windows test-windows differential-windows clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,6 +69,9 @@ test: check unit consumer boards dns page manifests ## Check and test everything
 
 proof-kernel: ## Inject faults in that machine, and count the outcome of connections (DATAPLANE=ipvs)
 	@RUN=proof DATAPLANE=$(if $(filter nftables,$(DATAPLANE)),ipvs,$(DATAPLANE)) bash scripts/kernel-test.sh
+
+mutants-kernel: ## Run programs with injected bugs there, which that must notice (DATAPLANE=ipvs)
+	@RUN=mutants DATAPLANE=$(if $(filter nftables,$(DATAPLANE)),ipvs,$(DATAPLANE)) bash scripts/kernel-test.sh
 
 differential-kernel: upstream ## Compare the fate of packets with upstream kube-proxy's mode ipvs in that machine (SEEDS=2)
 	@RUN=differential DATAPLANE=ipvs bash scripts/kernel-test.sh

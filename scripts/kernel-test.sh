@@ -8,6 +8,7 @@
 # usage: [DATAPLANE=nftables|ebpf|ipvs] kernel-test.sh [TEST FLAG...]   for example: kernel-test.sh -test.run TestConformance/stories/sctp
 #
 # RUN=proof injects faults there (test/cmd/proof) under a load that fits an emulated machine, and judges the outcome of connections alone.
+# RUN=mutants runs programs with injected bugs, which the same scenarios must notice.
 # RUN=differential compares the fate of packets with that in upstream kube-proxy, in the same mode, after make upstream.
 # RUN=compare measures both, in the same mode, after make upstream.
 #
@@ -103,9 +104,9 @@ build_initramfs() {
 	conformance)
 		CGO_ENABLED=0 go test -c -o "$root/test" "./backend/$dataplane"
 		;;
-	proof)
+	proof | mutants)
 		CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o "$root/test" ./test/cmd/proof
-		"$root/test" -build "$PWD/$root/programs" -dataplane "$dataplane" -scenarios "$scenarios"
+		"$root/test" -build "$PWD/$root/programs" -dataplane "$dataplane" -scenarios "$scenarios" -mutants="$([ "$what" = mutants ] && echo true || echo false)"
 		;;
 	differential)
 		(cd test/e2e && CGO_ENABLED=0 go test -c -o "../../$root/test" .)
@@ -153,12 +154,16 @@ conformance)
 proof)
 	[ $# -gt 0 ] || set -- -programs /programs -dataplane "$dataplane" -scenarios "$scenarios" -scale 0.02 -rate 36 -counts-only
 	;;
+mutants)
+	# Fewer connections than in proof: it takes so long between two requests on an open one that flows which were cut are distinguished from others.
+	[ $# -gt 0 ] || set -- -programs /programs -dataplane "$dataplane" -mutants -scale 0.02 -rate 24 -counts-only
+	;;
 differential | compare)
 	[ -x .cache/upstream/upstream ] || die "kube-proxy is not built: make upstream"
 	[ $# -gt 0 ] || [ "$what" = differential ] || set -- -mode "$dataplane" -sizes 10,1000 -slow-changes 6 -attempt 500ms -switchyard /switchyard -out /tmp
 	[ $# -gt 0 ] || set -- -test.v -test.run 'TestDifferential$' -test.parallel=1 "-test.timeout=$test_time" -seeds "${SEEDS:-2}" -settle 3m -dataplane "$dataplane"
 	;;
-*) die "RUN=$what: use conformance, proof, differential or compare" ;;
+*) die "RUN=$what: use conformance, proof, mutants, differential or compare" ;;
 esac
 build_initramfs "$@"
 echo "== run in Linux $release, emulated"

@@ -35,16 +35,27 @@ var routes = []route{
 // flowsPerStream is the number of open connections of a stream. There are about as many requests on them as there are new connections.
 const flowsPerStream = 4
 
+// cutNoticed is how long it takes to answer on a flow that was left uncut, at most.
+const cutNoticed = 500 * time.Millisecond
+
+// streams is how many there are through the proxy, each with as many new connections.
+var streams = len(routes) * 4
+
+// newEvery is the time between two new connections of a stream, and flowPause that between two requests on an open one.
+func newEvery(perSecond int) time.Duration {
+	return time.Second * time.Duration(streams) / time.Duration(perSecond)
+}
+
+func flowPause(perSecond int) time.Duration { return flowsPerStream * newEvery(perSecond) * 4 / 3 }
+
 // startLoad starts a load of new connections a second in all, and of requests on open ones; o has the rest of its settings. Beside it goes a control: connections
 // from outside and from the other node to a pod there, whose packets never come to the node with the proxy.
 func (c *cluster) startLoad(perSecond int, o loadcheck.Options) *loadcheck.Counter {
-	streams := len(routes) * 4
-	every := time.Second * time.Duration(streams) / time.Duration(perSecond)
 	hosts := map[probe.Client]*topology.Host{probe.FromPod: c.client.Host, probe.FromNode: c.lab.Node(), probe.FromOutside: c.lab.Client()}
 	for family := range 2 {
 		for _, proto := range []state.Protocol{state.TCP, state.UDP} {
 			add := func(s loadcheck.Stream) {
-				s.Every, s.Flows, s.Pause = every, flowsPerStream, flowsPerStream*every*4/3
+				s.Every, s.Flows, s.Pause = newEvery(perSecond), flowsPerStream, flowPause(perSecond)
 				o.Streams = append(o.Streams, s)
 			}
 			for i := range routes {

@@ -98,7 +98,7 @@ type scenario struct {
 	background int
 	// slack is how long after the mark other services may change.
 	slack time.Duration
-	// cutTimeout is how long flows of datagrams may be left uncut. Default: that of flowcount.
+	// cutTimeout is how long flows of datagrams may be left uncut. Default: defaultCut.
 	cutTimeout time.Duration
 	// run injects the faults and returns what happened.
 	run func(ctx context.Context, s *stage) (string, error)
@@ -133,6 +133,10 @@ const (
 	echoGap = 100 * time.Millisecond
 	// slowAnswer is how long answers may take on a machine that is too slow for gaps to tell anything. A datagram that is lost is noticed all the same.
 	slowAnswer = 20 * time.Second
+	// slowCut is how long flows of datagrams may be left uncut there, where that takes no time elsewhere.
+	slowCut = 5 * time.Second
+	// defaultCut is how long they may elsewhere, unless more is allowed.
+	defaultCut = time.Second
 	// usualAnswer is how long the mark may take to answer.
 	usualAnswer = 200 * time.Millisecond
 	// usualChange is the longest that a proxy may take to take over a change.
@@ -156,6 +160,8 @@ type stage struct {
 	dir     string
 	// allowed is the longest gap for new connections.
 	allowed time.Duration
+	// cutShows is how long after a change it shows whether flows of datagrams were cut.
+	cutShows time.Duration
 	// mayFail reports that connections cannot succeed at times.
 	mayFail bool
 	// wrong lists what must not be and shows in no count.
@@ -280,6 +286,27 @@ func Build(o Options) error {
 	return nil
 }
 
+// BuildMutants builds the programs that [RunMutants] starts, as Build does.
+func BuildMutants(o Options) error {
+	k, err := o.fill()
+	if err != nil {
+		return err
+	}
+	b := newBuilder(&o)
+	for _, p := range mutants {
+		if !slices.Contains(p.modes, k.mode) {
+			continue
+		}
+		i := slices.IndexFunc(scenarios, func(s scenario) bool { return s.name == p.scenario })
+		for _, v := range scenarios[i].builds(k, p.variant) {
+			if _, err := b.program(v); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // builds are the builds that a scenario starts, with a mutant unless that is nil.
 func (st *scenario) builds(k *kind, mutant *variant) []*variant {
 	list := []*variant{nil, cmp.Or(mutant, st.starting(k))}
@@ -372,10 +399,11 @@ func runScenario(ctx context.Context, o *Options, b *builder, st *scenario, muta
 	if err != nil {
 		return nil, err
 	}
-	timeouts := loadcheck.Options{Timeout: o.timeout, CutTimeout: cmp.Or(o.timeout, max(st.cutTimeout, k.cut))}
+	timeouts := loadcheck.Options{Timeout: o.timeout, CutTimeout: cmp.Or(o.timeout, max(st.cutTimeout, k.cut, defaultCut))}
 	if o.CountsOnly {
-		timeouts = loadcheck.Options{Timeout: slowAnswer, EstablishedTimeout: slowAnswer, CutTimeout: slowAnswer}
+		timeouts = loadcheck.Options{Timeout: slowAnswer, EstablishedTimeout: slowAnswer, CutTimeout: max(slowCut, 2*k.cut)}
 	}
+	s.cutShows = timeouts.CutTimeout + flowPause(rate) + cutNoticed
 	timeouts.Receipts = &c.receipts
 	trouble := l.Trouble()
 	counter := c.startLoad(rate, timeouts)

@@ -248,7 +248,7 @@ func rollingUpdate(ctx context.Context, s *stage) (string, error) {
 			return "", err
 		}
 		// Flows of datagrams are cut soon after the change. What serves until then breaks none, and one that is not cut is noticed.
-		if err := pause(ctx, max(1500*time.Millisecond, s.kind.cut+time.Second)); err != nil {
+		if err := pause(ctx, s.cutShows); err != nil {
 			return "", err
 		}
 		if err := s.remove(old); err != nil {

@@ -275,6 +275,9 @@ func ownerless(_ *kind, r *Result) bool { return slices.Contains(r.Wrong, noOwne
 // broken is what a process that ends with its connections must lead to.
 func broken(_ *kind, r *Result) bool { return r.Report.Reset > 0 }
 
+// severed is what a dataplane that ends connections must lead to, or one that loses their packets.
+func severed(_ *kind, r *Result) bool { return r.Report.Lost+r.Report.Reset > 0 }
+
 // mutant is a build with a bug that a scenario must notice.
 type mutant struct {
 	variant  *variant

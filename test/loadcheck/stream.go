@@ -446,7 +446,7 @@ func (s *stream) failed(c *conn, err error) {
 	}
 	text := fmt.Sprintf("%s after %v: %v", verb, now.Sub(since).Round(time.Microsecond), err)
 	switch {
-	case c.server.IsValid() && s.Target.Protocol == state.UDP && s.gone(c.server, c.heard, now):
+	case c.server.IsValid() && s.Target.Protocol == state.UDP && s.gone(c.server, c.heard, now) && s.servedSince(c.server, since, now):
 		s.counts.Ended++ // the flow had to be cut, perhaps as soon as it had been answered the last time, and what was under way goes with it
 	case !c.server.IsValid() && s.Target.Protocol == state.UDP && s.cutUnanswered(c, since, now):
 		s.counts.Ended++ // the same before the first answer

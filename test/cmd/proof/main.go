@@ -63,7 +63,13 @@ func run(ctx context.Context) error {
 	}
 	if build != "" {
 		o.Dir = build
-		return errors.Join(os.MkdirAll(build, 0o755), chaos.Build(o))
+		if err := os.MkdirAll(build, 0o755); err != nil {
+			return err
+		}
+		if *mutants {
+			return chaos.BuildMutants(o)
+		}
+		return chaos.Build(o)
 	}
 	findings := &chaos.Findings{Machine: chaos.DescribeMachine(), Dataplane: o.Dataplane, Scale: o.Scale, Rate: chaos.RateOf(o)}
 	var err error
