@@ -62,8 +62,8 @@ type Counts struct {
 	// server that was not allowed to at that moment.
 	Lost, Reset, WrongEndpoint int
 	// ExpectedFailures failed as they had to. Broken are those of them that had been open. Moved were answered by another endpoint than before
-	// while the proxy could not know better. Ended were taken leave of by their server, or are UDP
-	// flows whose endpoint was gone.
+	// while the proxy could not know better. Ended were taken leave of by their server, ended with a process that had nobody to hand them over to, or are
+	// UDP flows whose endpoint was gone.
 	ExpectedFailures, Broken, Moved, Ended int
 	// Strict are the new connections that were answered while only one state of the cluster counted, not one of two.
 	Strict int

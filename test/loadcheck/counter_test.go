@@ -391,6 +391,23 @@ func TestReceipts(t *testing.T) {
 	}
 }
 
+// TestEndedOpen: a process that ends takes open connections with it, but no new ones.
+func TestEndedOpen(t *testing.T) {
+	for _, first := range []bool{true, false} {
+		s := newStage(t)
+		state0 := both([]netip.AddrPort{s.at(0)})
+		state0.EndedOpen = true
+		s.serveRogue(func(connection, request uint64) (string, bool) {
+			return fmt.Sprintf("%v %d %d\n", s.at(0), connection, request), (request == 1) == first
+		})
+		st := s.stream(state.TCP, 0, rule{state0})
+		r := s.count(Options{Streams: []Stream{st}}, awhile)
+		if first != (r.Reset > 0) || first == (r.Ended > 0) {
+			t.Errorf("with resets of new ones %v: %+v", first, r.Counts)
+		}
+	}
+}
+
 // both is a state in which endpoints are allowed and serve.
 func both(endpoints []netip.AddrPort) State { return State{Allowed: endpoints, Serving: endpoints} }
 

@@ -35,6 +35,8 @@ type State struct {
 	// ForgotClients reports whether the proxy may have forgotten which client with affinity has which endpoint, and ForgotFlows the same of flows
 	// of datagrams.
 	ForgotClients, ForgotFlows bool
+	// EndedOpen reports whether a process may have ended that carried connections, and had nobody to hand them over to.
+	EndedOpen bool
 	// LeftFlows reports whether there may have been nobody who cuts flows of datagrams to endpoints that serve no longer.
 	LeftFlows bool
 }
@@ -59,9 +61,9 @@ func (Plainly) States(t *Target, _ probe.Client, _ netip.Addr, _, _ time.Time) [
 type Ledger struct {
 	mu      sync.Mutex
 	periods []*period
-	// interruptions are the times in which somebody had taken the proxy's work away, those in which it may have forgotten clients and flows, and
-	// those in which it may have left flows uncut. The last one may have no end yet.
-	interruptions, clients, flows, uncut []interruption
+	// interruptions are the times in which somebody had taken the proxy's work away, those in which it may have forgotten clients and flows, those in
+	// which open connections may have ended with it, and those in which it may have left flows uncut. The last one may have no end yet.
+	interruptions, clients, flows, open, uncut []interruption
 }
 
 type interruption struct{ began, ended time.Time }
@@ -133,6 +135,9 @@ func (l *Ledger) ForgetClients() (done func(time.Duration)) { return l.begin(&l.
 // ForgetFlows is the same for flows of datagrams.
 func (l *Ledger) ForgetFlows() (done func(time.Duration)) { return l.begin(&l.flows) }
 
+// EndOpen is called before a process may end with the connections that it carries, and done when it has. New ones must succeed all the same.
+func (l *Ledger) EndOpen() (done func(time.Duration)) { return l.begin(&l.open) }
+
 // LeaveFlows is called before the proxy is killed, and done when one serves again: until it has served for [Options].CutTimeout, flows of
 // datagrams may stay with endpoints that serve no longer.
 func (l *Ledger) LeaveFlows() (done func(time.Duration)) { return l.begin(&l.uncut) }
@@ -160,7 +165,7 @@ func (l *Ledger) States(t *Target, from probe.Client, src netip.Addr, since, unt
 			s.Interrupted = slices.ContainsFunc(l.interruptions, func(i interruption) bool { return i.covers(since, until) })
 			overlaps := func(i interruption) bool { return i.overlaps(since, until) }
 			s.ForgotClients, s.ForgotFlows = slices.ContainsFunc(l.clients, overlaps), slices.ContainsFunc(l.flows, overlaps)
-			s.LeftFlows = slices.ContainsFunc(l.uncut, overlaps)
+			s.EndedOpen, s.LeftFlows = slices.ContainsFunc(l.open, overlaps), slices.ContainsFunc(l.uncut, overlaps)
 			states = append(states, s)
 		}
 	}
