@@ -249,8 +249,11 @@ func TestTakesOverAServer(t *testing.T) {
 	was := *name(key(vip))
 	was.Scheduler, was.Flags = "lc", 1
 	n.must(n.ipvs.AddServer(&was))
-	n.must(n.ipvs.AddDest(&was, &ipvs.Dest{Addr: netip.MustParseAddrPort("10.244.0.1:80"), Weight: 1}))
-	n.must(n.ipvs.AddDest(&was, &ipvs.Dest{Addr: netip.MustParseAddrPort("10.244.0.9:80"), Weight: 1}))
+	if refused := n.ipvs.AddDests(&was, []ipvs.Dest{
+		{Addr: netip.MustParseAddrPort("10.244.0.1:80"), Weight: 1}, {Addr: netip.MustParseAddrPort("10.244.0.9:80"), Weight: 1},
+	}); len(refused) > 0 {
+		t.Fatal(refused)
+	}
 	if r := n.full(web("web", vip, "10.244.0.1:80")); len(r.Failed) > 0 {
 		t.Error(r.Failed)
 	}

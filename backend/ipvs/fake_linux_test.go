@@ -156,14 +156,20 @@ func (f *fakeIPVS) DeleteServer(s *ipvs.Server) error {
 	})
 }
 
-func (f *fakeIPVS) AddDest(s *ipvs.Server, d *ipvs.Dest) error {
-	return f.changeDest(s, func(in *fakeServer) error {
-		if in.dests[d.Addr] != nil {
-			return unix.EEXIST
+func (f *fakeIPVS) AddDests(s *ipvs.Server, list []ipvs.Dest) (refused map[int]error) {
+	refused = map[int]error{}
+	for i, d := range list {
+		if err := f.changeDest(s, func(in *fakeServer) error {
+			if in.dests[d.Addr] != nil {
+				return unix.EEXIST
+			}
+			in.dests[d.Addr] = new(d)
+			return nil
+		}); err != nil {
+			refused[i] = err
 		}
-		in.dests[d.Addr] = new(*d)
-		return nil
-	})
+	}
+	return refused
 }
 
 func (f *fakeIPVS) SetDest(s *ipvs.Server, d *ipvs.Dest) error {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -445,4 +446,43 @@ func (h *host) tracked() (all []conntrack.Flow) {
 		})
 	})
 	return all
+}
+
+// TestAddDests: of many at once, the kernel takes those that are not there.
+func TestAddDests(t *testing.T) {
+	h := newHost(t, ipvs.Options{})
+	server := kernel.Server{Protocol: 17, Addr: netip.MustParseAddrPort("[2001:db8::1]:53"), Scheduler: "rr"}
+	list := make([]kernel.Dest, 100)
+	for i := range list {
+		list[i] = kernel.Dest{Addr: netip.AddrPortFrom(netip.MustParseAddr("2001:db8::2"), uint16(1000+i)), Weight: uint32(i)}
+	}
+	there := []int{0, 31, 32, 70, 99}
+	h.do(func() error {
+		c, err := kernel.Dial()
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		if refused := c.AddDests(&server, list[:2]); len(refused) != 2 || !errors.Is(refused[0], syscall.ESRCH) {
+			t.Errorf("without a server: %v", refused)
+		}
+		if err := c.AddServer(&server); err != nil {
+			return err
+		}
+		for _, i := range there {
+			if refused := c.AddDests(&server, list[i:i+1]); len(refused) > 0 {
+				t.Error(refused)
+			}
+		}
+		refused := c.AddDests(&server, list)
+		if got := slices.Sorted(maps.Keys(refused)); !slices.Equal(got, there) || !errors.Is(refused[70], syscall.EEXIST) {
+			t.Errorf("refused are %v, want those that are there: %v", refused, there)
+		}
+		got, err := c.Dests(&server)
+		slices.SortFunc(got, func(a, b kernel.Dest) int { return a.Addr.Compare(b.Addr) })
+		if !slices.Equal(got, list) {
+			t.Errorf("the kernel holds %v", got)
+		}
+		return err
+	})
 }

@@ -1,6 +1,7 @@
 package ipvs
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -22,7 +23,7 @@ type kernelServers interface {
 	AddServer(*ipvs.Server) error
 	SetServer(*ipvs.Server) error
 	DeleteServer(*ipvs.Server) error
-	AddDest(*ipvs.Server, *ipvs.Dest) error
+	AddDests(*ipvs.Server, []ipvs.Dest) (refused map[int]error)
 	SetDest(*ipvs.Server, *ipvs.Dest) error
 	DeleteDest(*ipvs.Server, *ipvs.Dest) error
 	Timeouts() (ipvs.Timeouts, error)
@@ -172,24 +173,34 @@ func (s *servers) serve(k plan.Key, v *server) error {
 		s.written++
 		v.held.as = *as
 	}
+	var added []ipvs.Dest
 	for _, e := range v.want.Endpoints {
-		to := &ipvs.Dest{Addr: e.Addr, Weight: 1}
-		var err error
-		switch d := v.held.dests[e.Addr]; {
-		case d == nil:
-			err = s.kernel.AddDest(as, to)
-		case d.weight != to.Weight:
-			err = s.kernel.SetDest(as, to)
-		default:
+		to := ipvs.Dest{Addr: e.Addr, Weight: 1}
+		d := v.held.dests[e.Addr]
+		if d == nil {
+			added = append(added, to)
 			continue
 		}
-		if err != nil {
+		if d.weight == to.Weight {
+			continue
+		}
+		if err := s.kernel.SetDest(as, &to); err != nil {
 			return fmt.Errorf("virtual server %v: endpoint %v: %w", k, e.Addr, err)
 		}
 		s.written++
-		v.held.dests[e.Addr] = &dest{weight: to.Weight}
+		d.weight, d.until = to.Weight, time.Time{}
 	}
-	return nil
+	refused := s.kernel.AddDests(as, added)
+	var err error
+	for i, to := range added {
+		if refused[i] != nil {
+			err = cmp.Or(err, fmt.Errorf("virtual server %v: endpoint %v: %w", k, to.Addr, refused[i]))
+			continue
+		}
+		s.written++
+		v.held.dests[to.Addr] = &dest{weight: to.Weight}
+	}
+	return err
 }
 
 // explain returns why the kernel refuses a server.

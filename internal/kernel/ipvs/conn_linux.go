@@ -121,9 +121,61 @@ func gone(err error) error {
 	return err
 }
 
-// AddDest adds a real server to a virtual one. The error wraps EEXIST if it is there.
-func (c *Conn) AddDest(s *Server, d *Dest) error {
-	return c.do(cmdNewDest, s.encode(false), d.encode(true))
+// AddDests adds real servers to a virtual one, and returns which of them the kernel refuses, by their index: with an error that wraps EEXIST if it is
+// there. It asks once for many: to ask takes longer than to add. If it cannot ask, all of them count as refused.
+func (c *Conn) AddDests(s *Server, dests []Dest) (refused map[int]error) {
+	refused = map[int]error{}
+	for first := 0; first < len(dests); first += destsAtOnce {
+		some := dests[first:min(first+destsAtOnce, len(dests))]
+		if err := c.addDests(s, some, func(i int, errno error) { refused[first+i] = errno }); err != nil {
+			for i := range dests[first:] {
+				refused[first+i] = err
+			}
+			break
+		}
+	}
+	return refused
+}
+
+// destsAtOnce is how many requests are sent at once. Each is smaller than 200 bytes, and the least that a socket takes is some ten thousand.
+const destsAtOnce = 32
+
+func (c *Conn) addDests(s *Server, dests []Dest, refused func(i int, errno error)) error {
+	var all []byte
+	indices := make(map[uint32]int, len(dests))
+	for i := range dests {
+		flags := 0 // a refusal is answered in any case
+		if i == len(dests)-1 {
+			flags = unix.NLM_F_ACK
+		}
+		r := nl.NewNetlinkRequest(int(c.family), flags)
+		r.AddData(&nl.Genlmsg{Command: cmdNewDest, Version: version})
+		r.AddRawData(s.encode(false))
+		r.AddRawData(dests[i].encode(true))
+		indices[r.Seq] = i
+		all = append(all, r.Serialize()...)
+	}
+	if err := unix.Sendto(c.socket.Socket.GetFd(), all, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return os.NewSyscallError("sendto", err)
+	}
+	for {
+		msgs, _, err := c.socket.Socket.Receive()
+		if err != nil {
+			return fmt.Errorf("an answer of IPVS: %w", err)
+		}
+		for _, m := range msgs {
+			i, ok := indices[m.Header.Seq]
+			if !ok || m.Header.Type != unix.NLMSG_ERROR || len(m.Data) < 4 {
+				continue
+			}
+			if errno := -int32(native.Uint32(m.Data)); errno != 0 {
+				refused(i, unix.Errno(errno))
+			}
+			if i == len(dests)-1 {
+				return nil
+			}
+		}
+	}
 }
 
 // SetDest changes a real server that is there.
