@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os/exec"
 	"slices"
@@ -16,6 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/backend/iptables/internal/rules"
 	"github.com/switchyard-net/switchyard/internal/kernel/ipset"
 	"github.com/switchyard-net/switchyard/kernel/nodelock"
 	"github.com/switchyard-net/switchyard/state"
@@ -632,6 +634,62 @@ func TestRouteLocalnetGoes(t *testing.T) {
 			if got := strings.TrimSpace(run(t, ns, "cat", "/proc/sys/net/ipv4/conf/all/route_localnet")); got != step.want {
 				t.Errorf("with NodePorts on %s, route_localnet is %s, want %s", step.nodePorts, got, step.want)
 			}
+		}
+	})
+}
+
+// TestRemovalLeavesPacketsToOthers: what is not translated any more is another dataplane's, at each moment of the removal. Here that is a server at the
+// very address of the frontend.
+func TestRemovalLeavesPacketsToOthers(t *testing.T) {
+	forBothVariants(t, func(t *testing.T, v Variant) {
+		ns := newNS(t)
+		web := recordtest.Service("web", recordtest.ClusterIPPort(state.IPv4, state.TCP, 1, recordtest.Endpoints(state.IPv4, 1, 1)))
+		frontend := netip.AddrPortFrom(web.Ports[0].Frontends[0].Addr, web.Ports[0].Frontends[0].Port)
+		inNS(t, ns, func() error {
+			lo, err := netlink.LinkByName("lo")
+			if err != nil {
+				return err
+			}
+			errs := []error{netlink.LinkSetUp(lo)}
+			for _, at := range []netip.AddrPort{frontend, web.Ports[0].Internal.Inside.Endpoints[0].Addr} {
+				errs = append(errs, netlink.AddrAdd(lo, &netlink.Addr{IPNet: &net.IPNet{IP: at.Addr().AsSlice(), Mask: net.CIDRMask(32, 32)}}))
+				l, err := net.Listen("tcp", at.String())
+				if errs = append(errs, err); err == nil {
+					t.Cleanup(func() { l.Close() })
+				}
+			}
+			return errors.Join(errs...)
+		})
+		b := newBackend(t, ns, Options{Variant: v})
+		apply(t, b, recordtest.Full(web))
+		held := rules.NewHeld()
+		for _, table := range []rules.Table{rules.NAT, rules.Filter} {
+			save, err := b.tool.save(t.Context(), state.IPv4, table)
+			if err == nil {
+				err = held.AddTable(table, save)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		connect := func(when string) {
+			err := ns.Do(func() error {
+				conn, err := net.DialTimeout("tcp", frontend.String(), 5*time.Second)
+				if err == nil {
+					err = conn.Close()
+				}
+				return err
+			})
+			if err != nil {
+				t.Errorf("%s: %v", when, err)
+			}
+		}
+		connect("before")
+		for transaction := range strings.SplitAfterSeq(held.Clear().Restore, "COMMIT\n") {
+			if err := b.tool.restore(t.Context(), state.IPv4, transaction); err != nil {
+				t.Fatal(err)
+			}
+			connect("after " + transaction)
 		}
 	})
 }

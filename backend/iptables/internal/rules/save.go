@@ -120,7 +120,7 @@ func (h *Held) Clear() *Plan {
 	for name := range h.tables.sets {
 		p.Destroy = append(p.Destroy, name)
 	}
-	p.Restore = t.restore(p.chains, nil, h.tables.jumps)
+	p.Restore = t.restore(clearing, p.chains, nil, h.tables.jumps)
 	p.Written = len(p.chains) + len(p.Destroy) + len(h.tables.jumps)
 	return p
 }

@@ -407,7 +407,7 @@ func (t *Tables) planChains(p *Plan) {
 	inserts, deletes := jumpsToChange(wantJumps, t.held.jumps)
 	p.jumps = len(inserts)+len(deletes) > 0
 	p.Written += len(inserts) + len(deletes)
-	p.Restore = t.restore(p.chains, inserts, deletes)
+	p.Restore = t.restore(changing, p.chains, inserts, deletes)
 }
 
 // jumpsToChange returns the jumps that are missing, and those that are there twice or are none of those wanted.
@@ -427,11 +427,18 @@ func jumpsToChange(want, have []Jump) (inserts, deletes []Jump) {
 	return inserts, deletes
 }
 
-// restore writes the input of iptables-restore. Each table changes in one transaction. Translation changes first: a packet that is translated
-// is none of the other tables' business, and one that is not any more is dropped until they know why.
-func (t *Tables) restore(chains []ChainID, inserts, deletes []Jump) string {
+// changing is the order in which tables change: translation first. A packet that is translated is none of the other tables' business, and one that
+// is not any more is dropped until they know why. When all goes, it is the other way round: a packet that is not translated any more may be
+// another dataplane's, as one for IPVS, which must not be dropped here.
+var (
+	changing = []Table{Raw, NAT, Filter}
+	clearing = []Table{Filter, NAT, Raw}
+)
+
+// restore writes the input of iptables-restore. Each table changes in one transaction, in this order.
+func (t *Tables) restore(order []Table, chains []ChainID, inserts, deletes []Jump) string {
 	var b strings.Builder
-	for _, table := range []Table{Raw, NAT, Filter} {
+	for _, table := range order {
 		var own []ChainID
 		for _, id := range chains {
 			if id.Table == table {
