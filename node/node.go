@@ -413,6 +413,7 @@ func (n *Node) run(ctx context.Context) error {
 		n.group.start(n.removeLeftovers)
 	}
 	n.pipeline.Load().start(n, n.config.Load())
+	resident.Unmap() // what initialization went through, while the first lists are asked for, which take most memory
 	n.startAdmin(n.config.Load())
 	n.group.start(n.followRequests)
 	return n.group.wait()

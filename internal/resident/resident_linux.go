@@ -9,9 +9,10 @@ import (
 	"syscall"
 )
 
-// unmapProgram unmaps what is mapped from files and cannot have changed. That it cannot is no fault: only memory that the kernel can
-// take back by itself stays resident.
-func unmapProgram() {
+// Unmap unmaps, on Linux, the pages of the program itself that were used so far, which the kernel keeps in its cache: those that are still
+// needed are mapped again when they are used, without reading the file. That it cannot is no fault: only memory that the kernel can take
+// back by itself stays resident.
+func Unmap() {
 	f, err := os.Open("/proc/self/smaps")
 	if err != nil {
 		return

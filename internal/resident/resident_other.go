@@ -2,4 +2,5 @@
 
 package resident
 
-func unmapProgram() {}
+// Unmap does nothing on this system.
+func Unmap() {}
