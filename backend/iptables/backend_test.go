@@ -63,9 +63,12 @@ func closeBackend(t testing.TB, b *Backend) {
 	b.watcher = nil
 }
 
-// run runs a program inside and returns what it writes.
+// run runs a program inside and returns what it writes. Programs of iptables wait for others: the lock of ip_tables is one for all network namespaces.
 func run(t testing.TB, ns *netns.NS, program string, args ...string) string {
 	t.Helper()
+	if strings.Contains(program, "tables-") && !strings.HasSuffix(program, "-save") {
+		args = append(slices.Clone(args), "--wait")
+	}
 	var out []byte
 	err := ns.Do(func() (err error) {
 		out, err = exec.Command(program, args...).CombinedOutput()
@@ -232,7 +235,7 @@ func TestDrift(t *testing.T) {
 			}},
 		} {
 			ns := newNS(t)
-			iptables := func(args ...string) { run(t, ns, "iptables-"+string(v), append(args, "--wait")...) }
+			iptables := func(args ...string) { run(t, ns, "iptables-"+string(v), args...) }
 			iptables("-A", "FORWARD", "-s", "198.51.100.1", "-j", "DROP")
 			b := newBackend(t, ns, Options{Variant: v})
 			apply(t, b, recordtest.Full(everything()...))
@@ -291,7 +294,7 @@ func chainOf(t *testing.T, ns *netns.NS, family string, v Variant, prefix string
 func TestCleanup(t *testing.T) {
 	forBothVariants(t, func(t *testing.T, v Variant) {
 		ns := newNS(t)
-		iptables := func(args ...string) { run(t, ns, "iptables-"+string(v), append(args, "--wait")...) }
+		iptables := func(args ...string) { run(t, ns, "iptables-"+string(v), args...) }
 		iptables("-t", "nat", "-N", "FOREIGN")
 		iptables("-t", "nat", "-A", "PREROUTING", "-s", "198.51.100.2", "-j", "FOREIGN")
 		run(t, ns, "ipset", "create", "FOREIGN", "hash:ip")

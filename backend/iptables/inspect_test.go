@@ -49,7 +49,7 @@ func TestInspect(t *testing.T) {
 		if difference := check(&q); difference != "" {
 			t.Fatal(difference)
 		}
-		iptables := func(args ...string) { run(t, ns, "iptables-"+string(v), append(args, "--wait")...) }
+		iptables := func(args ...string) { run(t, ns, "iptables-"+string(v), args...) }
 		for name, change := range map[string]func(){
 			"another endpoint": func() {
 				iptables("-t", "nat", "-I", chainOf(t, ns, "iptables", v, "SWY-CI-"), "1", "-p", "tcp", "-j", "DNAT", "--to-destination", "192.0.2.99:1")
