@@ -266,6 +266,9 @@ func TestConnectionsBegunWithoutTables(t *testing.T) {
 			check := func(when string, answers map[way]topology.Answer, again bool) {
 				t.Helper()
 				for w, a := range answers {
+					if again && a.Server == "client" && a.Outcome == topology.Answered && w.dst.Addr() == churnFrontends(state.FamilyOf(w.dst.Addr()))[1].Addr {
+						continue // it had tried again before the repair, and met somebody else there
+					}
 					if a.Outcome != topology.Answered || a.Server != "server" || !again && a.Resent > 0 {
 						t.Errorf("%s, %v: %v by %q, %d segments sent again, %v", when, w, a.Outcome, a.Server, a.Resent, a.Err)
 					}
