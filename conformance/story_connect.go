@@ -24,7 +24,7 @@ const (
 	// silence is how long a packet that should be dropped is waited for.
 	silence = 300 * time.Millisecond
 	// answerTimeout is how long an answer may take on a busy machine; it is only used up by a fault.
-	answerTimeout = 5 * time.Second
+	answerTimeout = 10 * time.Second
 	// parallel is how many connections are made at once.
 	parallel = 32
 	// perEndpoint is how many connections for each endpoint make a test of evenness, but there are atLeast that many in all.

@@ -125,7 +125,7 @@ func (s *story) talk(_ *testscript.TestScript, args []string) error {
 func (f *openFlow) talk(expectSilence bool) topology.Answer {
 	timeout := answerTimeout
 	if f.proto == state.UDP {
-		timeout = time.Second // nothing is sent again
+		timeout = 3 * time.Second // nothing is sent again
 	}
 	if expectSilence {
 		timeout = silence
