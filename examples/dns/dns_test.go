@@ -7,8 +7,10 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -92,7 +94,12 @@ func started(t *testing.T) (address, manifests string) {
 
 func start(t *testing.T, target string) (address string) {
 	t.Helper()
-	free, err := net.Listen("tcp", "127.0.0.1:0")
+	// A loopback address of this process: at 127.0.0.1 tests that run at the same time may have the port of UDP, or take that of TCP meanwhile.
+	host := "127.0.0.1"
+	if pid := os.Getpid(); runtime.GOOS == "linux" && pid < 1<<22 {
+		host = netip.AddrFrom4([4]byte{127, byte(100 + pid>>16), byte(pid >> 8), byte(pid)}).String()
+	}
+	free, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
 	if err != nil {
 		t.Fatal(err)
 	}
