@@ -18,8 +18,8 @@ const (
 	// maxRounds bounds how often it asks again. An endpoint with an even share of the connections is missed that often
 	// once in 10^13 times.
 	maxRounds = 4
-	// answerTimeout is longer than TCP's first retransmission takes, and a machine that is busy. Only what is not as it must be takes so long.
-	answerTimeout = 5 * time.Second
+	// answerTimeout is longer than TCP's first retransmission takes.
+	answerTimeout = 2 * time.Second
 	// dropTimeout is how long silence must last to count as silence.
 	dropTimeout = 800 * time.Millisecond
 	// parallelCalls keeps the processor busy without making the latencies a measure of its queue.

@@ -38,8 +38,8 @@ func canCount(c *config.Config) bool {
 // warnCounters warns if c wants counts that its dataplane does not have.
 func (n *Node) warnCounters(c *config.Config) {
 	if c.NFTables.Counters && !canCount(c) {
-		n.log.Warn("connections are counted in "+countingModesText, "mode", c.Mode, "field", n.fieldName("nftables.counters"),
-			"remedy", "set the mode to one of them, or the field to false")
+		n.log.Warn("connections are not counted in this mode", "mode", c.Mode, "field", n.fieldName("nftables.counters"), "counted", countingModesText,
+			"remedy", "set the mode to one that counts, or the field to false")
 	}
 }
 

@@ -141,7 +141,7 @@ func TestNotCounted(t *testing.T) {
 			t.Errorf("mode %s, listening on %v: %v, want %q", c.mode, c.listen, err, c.want)
 		}
 		n.warnCounters(conf)
-		if warned := strings.Contains(log.String(), "connections are counted in modes"); warned != c.warns {
+		if warned := strings.Contains(log.String(), "connections are not counted in this mode"); warned != c.warns {
 			t.Errorf("mode %s, listening on %v: a warning: %v, want %v", c.mode, c.listen, warned, c.warns)
 		}
 	}
