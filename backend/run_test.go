@@ -471,6 +471,20 @@ func TestDisturbedDuringSteadyUpdates(t *testing.T) {
 	})
 }
 
+// TestDisturbedDuringApply has a disturbance come while the backend is at work, after which nothing changes any more.
+func TestDisturbedDuringApply(t *testing.T) {
+	start(t, backend.RunOptions{VerifyPeriod: time.Hour}, func(b *bench) {
+		b.publish(service("a", 1))
+		b.after(time.Second)
+		b.backend.SetLatency(10 * time.Millisecond)
+		b.publish(service("a", 2))
+		b.after(5 * time.Millisecond)
+		b.backend.Disturb()
+		b.after(time.Second)
+		b.wantCalls("apply 1 full a", "apply 2 a", "verify")
+	})
+}
+
 // TestCancellation ends the context at every moment of a busy second.
 func TestCancellation(t *testing.T) {
 	for at := range 200 {
