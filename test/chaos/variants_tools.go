@@ -127,9 +127,9 @@ var mutantsOfTools = []mutant{
 }
 
 // uncutFlows is the end of what deletes flows to endpoints that are gone.
-var uncutFlows = edit{"kernel/flowcutter/flowcutter.go", "func (c *Cutter) Cut(ctx context.Context) error {\n", `func (c *Cutter) Cut(ctx context.Context) error {
+var uncutFlows = edit{"kernel/flowcutter/flowcutter.go", "func (c *Cutter) cut(ctx context.Context, all bool) (more bool, err error) {\n", `func (c *Cutter) cut(ctx context.Context, all bool) (more bool, err error) {
 	if c != nil {
 		c.takeNotes()
-		return nil
+		return false, nil
 	}
 `}
