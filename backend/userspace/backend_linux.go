@@ -216,7 +216,7 @@ func (r *relay) use(o Options) {
 	defer r.mu.Unlock()
 	r.o = o
 	r.affinity.SetLimit(o.MaxAffinityClients)
-	r.room.Broadcast()
+	r.reconsider()
 }
 
 // Verify compares the base and the relay's addresses with what was last applied. See [backend.Backend].

@@ -255,19 +255,17 @@ func (r *relay) handOver(conn *net.UnixConn) error {
 func (r *relay) rest() (conns []*conn, flows []*flow) {
 	r.mu.Lock()
 	r.moving = true
-	r.room.Broadcast()
+	r.listening = false
+	r.reconsider()
 	r.mu.Unlock()
-	for _, l := range r.streams {
-		_ = l.socket.file.SetReadDeadline(past)
-	}
 	for _, l := range r.datagrams {
 		_ = l.conn.SetReadDeadline(past)
 	}
-	r.loops.Wait()
+	r.receiving.Wait()
 	for began := time.Now(); r.connecting() > 0 && time.Since(began) < restTimeout; {
 		time.Sleep(time.Millisecond)
 	}
-	r.pause()
+	r.halt()
 	r.mu.Lock()
 	for _, of := range r.conns {
 		for c := range of {
@@ -306,10 +304,7 @@ func (r *relay) connecting() int {
 
 func (r *relay) sendAll(conn *net.UnixConn, conns []*conn, flows []*flow) error {
 	for _, l := range r.streams {
-		err := l.socket.control(func(fd int) error {
-			return send(conn, &item{Kind: itemListener, Of: l.kind, Class: l.class, At: l.at, Frontend: l.frontend}, fd)
-		})
-		if err != nil {
+		if err := send(conn, &item{Kind: itemListener, Of: l.kind, Class: l.class, At: l.at, Frontend: l.frontend}, l.fd); err != nil {
 			return err
 		}
 	}
@@ -383,9 +378,6 @@ func (r *relay) resume(flows []*flow) {
 	r.moving = false
 	timeout := r.o.UDPIdleTimeout
 	r.mu.Unlock()
-	for _, l := range r.streams {
-		_ = l.socket.file.SetReadDeadline(time.Time{})
-	}
 	for _, l := range r.datagrams {
 		_ = l.conn.SetReadDeadline(time.Time{})
 	}
@@ -495,7 +487,7 @@ func (b *Backend) inherit(h *inheritance) error {
 }
 
 func (r *relay) inheritConn(i *item, fds []int) {
-	c := r.newConn(i.Of, i.Client)
+	c := r.newConn(i.Of, i.Client, nil)
 	c.choice = choice{i.Choice.Port, i.Choice.Frontend, i.Choice.Endpoint}
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,12 +1,14 @@
 package userspace
 
 import (
+	"encoding/binary"
 	"errors"
 	"net/netip"
 	"os"
+	"runtime"
 	"slices"
 	"sync"
-	"time"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -16,68 +18,122 @@ import (
 // loop waits for the sockets of many connections and moves their data. There is one for each processor: a connection that waits has neither a goroutine nor
 // a buffer, and nothing is handed from one goroutine to another for a message.
 type loop struct {
-	// poll is an epoll instance, for which the runtime waits as for a socket.
+	// poll is an epoll instance. run waits for it in the kernel, with a thread of its own: if the runtime waited, each message would be waited for twice, and
+	// the thread that notices it would wake another one.
 	poll *socket
+	// wake is an eventfd: something in it ends run.
+	wake  *socket
+	relay *relay
+	// carried is how many connections are its own.
+	carried atomic.Int32
 	// events and unfinished belong to run. The latter are connections with more data than is moved at a time.
 	events     [64]unix.EpollEvent
 	unfinished []*conn
 
-	mu    sync.Mutex    // guards conns
-	conns map[int]*conn // by the file descriptor of each socket that is watched
+	mu sync.Mutex // guards all below
+	// conns and listeners are by the file descriptors of the sockets that are watched.
+	conns     map[int]*conn
+	listeners map[int]*streamListener
 }
 
-func newLoop() (*loop, error) {
+func newLoop(r *relay) (*loop, error) {
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return nil, os.NewSyscallError("epoll_create1", err)
 	}
-	l := &loop{conns: map[int]*conn{}}
-	if err := unix.SetNonblock(fd, true); err != nil { // the runtime waits for nothing else
-		unix.Close(fd)
-		return nil, os.NewSyscallError("fcntl", err)
-	}
+	l := &loop{relay: r, conns: map[int]*conn{}, listeners: map[int]*streamListener{}}
 	if l.poll, err = newSocket(fd); err != nil {
 		return nil, err
+	}
+	wake, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+	if err != nil {
+		l.poll.file.Close()
+		return nil, os.NewSyscallError("eventfd2", err)
+	}
+	if l.wake, err = newSocket(wake); err != nil {
+		l.poll.file.Close()
+		return nil, err
+	}
+	e := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(wake)}
+	if err := unix.EpollCtl(fd, unix.EPOLL_CTL_ADD, wake, &e); err != nil {
+		return nil, errors.Join(os.NewSyscallError("epoll_ctl", err), l.close())
 	}
 	return l, nil
 }
 
-// run moves data until the loop is stopped or closed.
+// close comes after run has returned for good.
+func (l *loop) close() error { return errors.Join(l.poll.file.Close(), l.wake.file.Close()) }
+
+// run moves data until the loop is stopped.
 func (l *loop) run() {
-	for l.poll.raw.Read(func(fd uintptr) bool { return l.turn(int(fd)) }) == nil {
-	}
+	_ = l.poll.control(func(poll int) error {
+		return l.wake.control(func(wake int) error {
+			for l.turn(poll, wake) {
+			}
+			_, err := unix.Read(wake, make([]byte, 8))
+			return err
+		})
+	})
 }
 
-// turn handles what has happened. It reports whether there is more to do.
-func (l *loop) turn(poll int) (more bool) {
+// turn handles what has happened, and waits for it if nothing has. It reports false if the loop is to stop.
+func (l *loop) turn(poll, wake int) (goOn bool) {
 	l.unfinished = slices.DeleteFunc(l.unfinished, func(c *conn) bool {
 		c.unfinished = c.goOn()
 		return !c.unfinished
 	})
-	n, _ := unix.EpollWait(poll, l.events[:], 0) // it does not fail on what newLoop has made
+	timeout := -1
+	if len(l.unfinished) > 0 {
+		timeout = 0
+	}
+	n, _ := unix.EpollWait(poll, l.events[:], timeout) // on what newLoop has made, it does not fail but for a signal
+	goOn = true
 	for _, e := range l.events[:max(n, 0)] {
-		if c := l.watched(&e); c != nil && c.handle(int(e.Fd), e.Events) && !c.unfinished {
+		if int(e.Fd) == wake {
+			goOn = false
+			continue
+		}
+		c, s := l.watched(&e)
+		if s != nil {
+			l.relay.accept(s, l)
+		}
+		if c != nil && c.handle(int(e.Fd), e.Events) && !c.unfinished {
 			c.unfinished = true
 			l.unfinished = append(l.unfinished, c)
 		}
 	}
-	return n == len(l.events) || len(l.unfinished) > 0
+	return goOn
 }
 
-// stop has run return after what it is doing. What happens until start is kept.
-func (l *loop) stop() { _ = l.poll.file.SetReadDeadline(past) }
+// stop has run return after what it is doing, or at once if it begins later. What happens until it runs again is kept.
+func (l *loop) stop() { _, _ = l.wake.file.Write(binary.NativeEndian.AppendUint64(nil, 1)) }
 
-// start lets run be called again.
-func (l *loop) start() { _ = l.poll.file.SetReadDeadline(time.Time{}) }
-
-// watched returns the connection of an event, nil if its socket has been closed. Another connection may have the file descriptor by then.
-func (l *loop) watched(e *unix.EpollEvent) *conn {
+// watched returns the connection of an event, or the listener. Both are nil if the socket has been closed: another connection may have the file
+// descriptor by then.
+func (l *loop) watched(e *unix.EpollEvent) (*conn, *streamListener) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if c := l.conns[int(e.Fd)]; c != nil && c.number == uint32(e.Pad) {
-		return c
+		return c, nil
 	}
-	return nil
+	return nil, l.listeners[int(e.Fd)]
+}
+
+// listen begins to accept connections of a listener, or ends it. One that waits wakes one of the loops that do nothing.
+func (l *loop) listen(s *streamListener, on bool) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	op := unix.EPOLL_CTL_ADD
+	if !on {
+		op = unix.EPOLL_CTL_DEL
+		delete(l.listeners, s.fd)
+	} else {
+		l.listeners[s.fd] = s
+	}
+	return l.poll.control(func(poll int) error {
+		e := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLEXCLUSIVE, Fd: int32(s.fd)}
+		return os.NewSyscallError("epoll_ctl", unix.EpollCtl(poll, op, s.fd, &e))
+	})
 }
 
 // watch has run handle events of a socket, each once, and first those that there are already.
@@ -110,32 +166,37 @@ func (l *loop) all() (conns []*conn) {
 	return conns
 }
 
-// newConn returns a connection with neither of its sockets.
-func (r *relay) newConn(kind plan.Kind, client netip.AddrPort) *conn {
-	n := r.begun.Add(1)
-	return &conn{relay: r, loop: r.polls[n%uint32(len(r.polls))], number: n, kind: kind, client: client}
+// newConn returns a connection with neither of its sockets. It gets the loop that has accepted it, if that is not nil and no other has fewer: a connection
+// that is short is done where it was accepted, and those that stay are spread.
+func (r *relay) newConn(kind plan.Kind, client netip.AddrPort, l *loop) *conn {
+	for _, other := range r.polls {
+		if l == nil || other.carried.Load() < l.carried.Load() {
+			l = other
+		}
+	}
+	l.carried.Add(1)
+	return &conn{relay: r, loop: l, number: r.begun.Add(1), kind: kind, client: client}
 }
 
 // poll has the loops run.
 func (r *relay) poll() {
 	for _, l := range r.polls {
-		l.start()
 		r.polling.Go(l.run)
 	}
 }
 
-// pause ends what the loops do.
-func (r *relay) pause() {
+// halt ends what the loops do.
+func (r *relay) halt() {
 	for _, l := range r.polls {
 		l.stop()
 	}
 	r.polling.Wait()
 }
 
-// newLoops makes so many loops.
-func newLoops(n int) (loops []*loop, err error) {
-	for range n {
-		l, err := newLoop()
+// newLoops makes a loop for each processor.
+func (r *relay) newLoops() (loops []*loop, err error) {
+	for range processors.have() {
+		l, err := newLoop(r)
 		if err != nil {
 			return nil, errors.Join(err, closeLoops(loops))
 		}
@@ -146,7 +207,31 @@ func newLoops(n int) (loops []*loop, err error) {
 
 func closeLoops(loops []*loop) (err error) {
 	for _, l := range loops {
-		err = errors.Join(err, l.poll.file.Close())
+		err = errors.Join(err, l.close())
 	}
 	return err
+}
+
+// processors are those of the runtime (GOMAXPROCS). A thread that waits in the kernel keeps one for up to 20 ms: that is after which time the runtime notices.
+// With no more processors than loops, all other goroutines would wait for so long beside connections that are busy. So there are as many more as there are loops.
+var processors counter
+
+type counter struct {
+	mu    sync.Mutex
+	loops int
+}
+
+// have returns how many processors there are without those of loops.
+func (c *counter) have() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return max(1, runtime.GOMAXPROCS(0)-c.loops)
+}
+
+// add adds the processors of n loops, or takes them away.
+func (c *counter) add(n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.loops += n
+	runtime.GOMAXPROCS(max(1, runtime.GOMAXPROCS(0)+n))
 }

@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/netip"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,8 +24,8 @@ type relay struct {
 	// tracked is the kernel's table of connections, nil if it is not needed.
 	tracked *conntrack.Conn
 	running sync.WaitGroup
-	// loops are those of the listeners.
-	loops sync.WaitGroup
+	// receiving are those that take datagrams of the listeners.
+	receiving sync.WaitGroup
 	// ctx ends when nothing is relayed any longer.
 	ctx  context.Context
 	stop context.CancelFunc
@@ -35,7 +34,7 @@ type relay struct {
 	// started is closed once there are records.
 	started chan struct{}
 
-	// polls are the loops that move data, begun counts the connections that were given to one, and polling is done when no loop runs.
+	// polls are the loops that accept connections and move data, begun counts the connections that were given to one, and polling is done when no loop runs.
 	polls   []*loop
 	begun   atomic.Uint32
 	polling sync.WaitGroup
@@ -52,8 +51,9 @@ type relay struct {
 	open      int // all connections; those without an endpoint yet are not in conns
 	flows     map[state.ServiceName]map[*flow]bool
 	openFlows int
-	// room wakes those that wait for less than the greatest number of connections.
-	room *sync.Cond
+	// listening is set while connections are to be accepted, and accepting while they are: not without records, without room, or while pausing after a
+	// failure.
+	listening, accepting, pausing bool
 	// moving is set once another process takes over what is open.
 	moving bool
 }
@@ -64,7 +64,6 @@ func newRelay(o Options) (*relay, error) {
 		log: o.Logger, o: o, began: time.Now(), started: make(chan struct{}), affinity: balance.NewAffinity(o.MaxAffinityClients),
 		conns: map[state.ServiceName]map[*conn]bool{}, flows: map[state.ServiceName]map[*flow]bool{},
 	}
-	r.room = sync.NewCond(&r.mu)
 	r.ctx, r.stop = context.WithCancel(context.Background())
 	var err error
 	if r.maker, err = newMaker(); err != nil {
@@ -76,10 +75,11 @@ func newRelay(o Options) (*relay, error) {
 			return nil, err
 		}
 	}
-	if r.polls, err = newLoops(runtime.GOMAXPROCS(0)); err != nil {
+	if r.polls, err = r.newLoops(); err != nil {
 		r.close()
 		return nil, err
 	}
+	processors.add(len(r.polls))
 	r.poll()
 	return r, nil
 }
@@ -150,11 +150,12 @@ func (r *relay) dialed(endpoint netip.AddrPort, err error) {
 
 // listen begins to take what comes to the listeners.
 func (r *relay) listen() {
-	for _, l := range r.streams {
-		r.loops.Go(func() { r.accept(l) })
-	}
+	r.mu.Lock()
+	r.listening = true
+	r.reconsider()
+	r.mu.Unlock()
 	for _, l := range r.datagrams {
-		r.loops.Go(func() { r.receive(l) })
+		r.receiving.Go(func() { r.receive(l) })
 	}
 }
 
@@ -167,9 +168,13 @@ func (r *relay) options() Options {
 
 // start begins to accept connections, now that there are records.
 func (r *relay) start() {
-	if !r.hasStarted() {
-		close(r.started)
+	if r.hasStarted() {
+		return
 	}
+	close(r.started)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.reconsider()
 }
 
 // hasStarted reports whether there are records.
@@ -239,20 +244,19 @@ func (r *relay) serves(c *choice) bool {
 func (r *relay) close() {
 	r.stop()
 	r.mu.Lock()
-	r.room.Broadcast()
+	r.reconsider()
 	r.mu.Unlock()
-	for _, l := range r.streams {
-		l.socket.file.Close()
-	}
 	for _, l := range r.datagrams {
 		l.conn.Close()
 	}
 	r.maker.close()
-	r.loops.Wait()
-	for _, l := range r.polls {
-		l.poll.file.Close()
+	r.receiving.Wait()
+	r.halt()
+	for _, l := range r.streams {
+		unix.Close(l.fd)
 	}
-	r.polling.Wait()
+	processors.add(-len(r.polls))
+	_ = closeLoops(r.polls)
 	for _, l := range r.polls {
 		for _, c := range l.all() {
 			c.abort()

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -21,83 +22,98 @@ type streamListener struct {
 	at    netip.AddrPort
 	// frontend is the only one that it serves, if it is valid.
 	frontend netip.AddrPort
-	socket   *socket
+	// fd is watched by all loops while connections are accepted.
+	fd int
+	// failing is set from a failure to accept a connection until one is accepted.
+	failing atomic.Bool
 }
 
 func (r *relay) addStreams(kind plan.Kind, class plan.Class, at, frontend netip.AddrPort, fd int) error {
-	s, err := newSocket(fd)
-	if err != nil {
+	if err := prepare(fd); err != nil {
+		unix.Close(fd)
 		return err
 	}
-	if err := s.control(prepare); err != nil {
-		s.file.Close()
-		return err
-	}
-	r.streams = append(r.streams, &streamListener{kind, class, at, frontend, s})
+	r.streams = append(r.streams, &streamListener{kind: kind, class: class, at: at, frontend: frontend, fd: fd})
 	return nil
 }
 
 // acceptPause is how long nothing is accepted after a failure, such as for want of file descriptors.
 const acceptPause = 50 * time.Millisecond
 
-// accept accepts connections until the listener is closed or the relay moves.
-func (r *relay) accept(l *streamListener) {
-	select {
-	case <-r.started:
-	case <-r.ctx.Done():
+// reconsider has the loops accept connections, or leaves these to wait in the kernel, by what holds now. It is called whenever that may have changed. The
+// caller holds mu.
+func (r *relay) reconsider() {
+	want := r.listening && r.hasStarted() && !r.pausing && r.ctx.Err() == nil && r.open < r.o.MaxConnections
+	if want == r.accepting {
 		return
 	}
-	failing := false
-	for {
-		fd, peer, err := l.next()
-		if err == nil {
-			failing = false
-			r.awaitRoom()
-			r.serve(l, fd, peer)
-			continue
-		}
-		switch {
-		case errors.Is(err, os.ErrClosed) || errors.Is(err, os.ErrDeadlineExceeded):
-			return
-		case !failing && !errors.Is(err, unix.ECONNABORTED):
-			failing = true
-			r.log.Warn("cannot accept connections, trying again", "listener", l.at, "error", err)
-		}
-		select {
-		case <-time.After(acceptPause):
-		case <-r.ctx.Done():
-			return
+	r.accepting = want
+	for _, l := range r.polls {
+		for _, s := range r.streams {
+			if err := l.listen(s, want); err != nil && want {
+				r.pause(s, err)
+				return
+			}
 		}
 	}
 }
 
-// awaitRoom waits until there may be one more connection, and counts it. Those that come after it wait in the kernel meanwhile.
-func (r *relay) awaitRoom() {
+// pause has nothing accepted for a while after a failure. The caller holds mu.
+func (r *relay) pause(s *streamListener, err error) {
+	if !s.failing.Swap(true) {
+		r.log.Warn("cannot accept connections, trying again", "listener", s.at, "error", err)
+	}
+	if r.pausing {
+		return
+	}
+	r.pausing = true
+	r.reconsider()
+	time.AfterFunc(acceptPause, func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.pausing = false
+		r.reconsider()
+	})
+}
+
+// accept accepts a connection that waits, if there may be one more.
+func (r *relay) accept(s *streamListener, l *loop) {
+	if !r.takeRoom() {
+		return
+	}
+	fd, sa, err := syscall.Accept4(s.fd, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
+	if err == nil {
+		s.failing.Store(false)
+		r.serve(s, l, fd, addrPort(sa))
+		return
+	}
+	r.returnRoom()
+	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ECONNABORTED) { // another loop was first, or the client is gone
+		return
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for r.open >= r.o.MaxConnections && !r.moving && r.ctx.Err() == nil {
-		r.room.Wait()
-	}
-	r.open++
+	r.pause(s, os.NewSyscallError("accept4", err))
 }
 
+// takeRoom counts one more connection, unless none may be accepted now. Those that come wait in the kernel then.
+func (r *relay) takeRoom() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.accepting { // no longer
+		return false
+	}
+	r.open++
+	r.reconsider()
+	return true
+}
+
+// returnRoom takes back what takeRoom has counted.
 func (r *relay) returnRoom() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.open--
-	r.room.Signal()
-}
-
-func (l *streamListener) next() (fd int, peer netip.AddrPort, err error) {
-	var sa syscall.Sockaddr
-	waitErr := l.socket.raw.Read(func(listener uintptr) bool {
-		fd, sa, err = syscall.Accept4(int(listener), unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
-		return err != unix.EAGAIN
-	})
-	if waitErr != nil {
-		return -1, peer, waitError(waitErr)
-	}
-	return fd, addrPort(sa), os.NewSyscallError("accept4", err)
+	r.reconsider()
 }
 
 // conn is a TCP connection of a client that is continued to an endpoint.
@@ -138,21 +154,21 @@ type dialing struct {
 	timer *time.Timer
 }
 
-// serve relays a connection, once there is an endpoint for it. It counts in r.open already.
-func (r *relay) serve(l *streamListener, fd int, peer netip.AddrPort) {
-	c := r.newConn(l.kind, peer)
+// serve relays a connection that a loop has accepted, once there is an endpoint for it. It counts in r.open already.
+func (r *relay) serve(s *streamListener, l *loop, fd int, peer netip.AddrPort) {
+	c := r.newConn(s.kind, peer, l)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.ends[0] = end{fd: fd, open: true}
-	dst := l.frontend
+	dst := s.frontend
 	if !dst.IsValid() {
 		var err error
-		if dst, err = destination(fd, l.kind.Family); err != nil || dst == l.at {
+		if dst, err = destination(fd, s.kind.Family); err != nil || dst == s.at {
 			c.end(true) // it was not translated: somebody has connected to the relay itself
 			return
 		}
 	}
-	c.dialing = &dialing{request: request{kind: l.kind, class: l.class, client: peer, dst: dst, unguarded: l.frontend.IsValid()}}
+	c.dialing = &dialing{request: request{kind: s.kind, class: s.class, client: peer, dst: dst, unguarded: s.frontend.IsValid()}}
 	c.dial()
 }
 
@@ -363,6 +379,7 @@ func (c *conn) end(reset bool) {
 		c.close(i)
 		c.from[i].drop()
 	}
+	c.loop.carried.Add(-1)
 	r.returnRoom()
 }
 

@@ -1,8 +1,13 @@
 package userspace
 
 import (
+	"context"
+	"errors"
+	"log/slog"
 	"net"
 	"net/netip"
+	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -58,22 +63,7 @@ func TestEndpointSpeaksFirst(t *testing.T) {
 	}
 
 	frontend := netip.MustParseAddrPort("10.96.0.1:80")
-	fd, at, err := bindTo(k, netip.MustParseAddrPort("127.0.0.1:0"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	o, err := Options{DialTimeout: time.Hour, Listen: []Listen{{Protocol: state.TCP, At: at, Frontend: frontend}}}.withDefaults()
-	if err != nil {
-		t.Fatal(err)
-	}
-	r, err := newRelay(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(r.close)
-	if err := r.addStreams(k, plan.Inside, at, frontend, fd); err != nil {
-		t.Fatal(err)
-	}
+	r, at := listening(t, frontend)
 	route := state.Route{Verdict: state.Forward, Endpoints: []state.Endpoint{{Addr: endpoint}}}
 	r.set(&state.Update{Changed: []*state.Service{{
 		Name: state.ServiceName{Namespace: "ns", Name: "web"},
@@ -94,7 +84,7 @@ func TestEndpointSpeaksFirst(t *testing.T) {
 		}
 		return n > 0
 	})
-	r.pause()
+	r.halt()
 	accept()
 	if _, err := unix.Write(accept(), []byte("x")); err != nil {
 		t.Fatal(err)
@@ -103,5 +93,89 @@ func TestEndpointSpeaksFirst(t *testing.T) {
 	_ = client.SetReadDeadline(time.Now().Add(time.Minute))
 	if _, err := client.Read(make([]byte, 1)); err != nil {
 		t.Errorf("what the endpoint has said does not come: %v", err)
+	}
+}
+
+// listening returns a relay that listens for a frontend on the address that it returns, too. It ends with the test.
+func listening(t *testing.T, frontend netip.AddrPort) (*relay, netip.AddrPort) {
+	t.Helper()
+	k := plan.Kind{Family: state.IPv4, Protocol: state.TCP}
+	fd, at, err := bindTo(k, netip.MustParseAddrPort("127.0.0.1:0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, err := Options{DialTimeout: time.Hour, Listen: []Listen{{Protocol: state.TCP, At: at, Frontend: frontend}}}.withDefaults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := newRelay(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.close)
+	if err := r.addStreams(k, plan.Inside, at, frontend, fd); err != nil {
+		t.Fatal(err)
+	}
+	return r, at
+}
+
+// TestListenerFails: a listener that nothing can be accepted from does not keep the others from being served, and is not asked again and again.
+func TestListenerFails(t *testing.T) {
+	frontend := netip.MustParseAddrPort("10.96.0.1:80")
+	r, at := listening(t, frontend)
+	var log atomic.Int32
+	r.log = slog.New(countingHandler{slog.DiscardHandler, &log})
+	k := plan.Kind{Family: state.IPv4, Protocol: state.TCP}
+	broken, err := openSocket(k) // it does not listen, so that it has an event at once and accept4 fails
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.addStreams(k, plan.Inside, netip.MustParseAddrPort("127.0.0.1:1"), frontend, broken); err != nil {
+		t.Fatal(err)
+	}
+	r.start()
+	r.listen()
+	for range 20 { // there is no Service: all are reset
+		c, err := net.DialTimeout("tcp4", at.String(), time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = c.SetReadDeadline(time.Now().Add(time.Minute))
+		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNRESET) {
+			t.Fatalf("a connection beside a listener that fails: %v, want a reset", err)
+		}
+		c.Close()
+	}
+	if n := log.Load(); n != 1 {
+		t.Errorf("%d lines about a listener that fails, want 1", n)
+	}
+}
+
+// countingHandler counts lines.
+type countingHandler struct {
+	slog.Handler
+	lines *atomic.Int32
+}
+
+func (h countingHandler) Enabled(context.Context, slog.Level) bool { return true }
+func (h countingHandler) Handle(context.Context, slog.Record) error {
+	h.lines.Add(1)
+	return nil
+}
+
+// TestProcessors: what loops keep of the runtime's processors is there in addition, and taken back. It is not parallel, so that nobody else adds any.
+func TestProcessors(t *testing.T) {
+	before := runtime.GOMAXPROCS(0)
+	t.Run("relay", func(t *testing.T) {
+		r, _ := listening(t, netip.MustParseAddrPort("10.96.0.1:80"))
+		if n := len(r.polls); n != before {
+			t.Errorf("%d loops for %d processors", n, before)
+		}
+		if n := runtime.GOMAXPROCS(0); n != 2*before {
+			t.Errorf("%d processors beside as many loops as the %d from before", n, before)
+		}
+	})
+	if n := runtime.GOMAXPROCS(0); n != before {
+		t.Errorf("%d processors in the end, %d before", n, before)
 	}
 }
