@@ -342,18 +342,19 @@ func (b *Backend) load() error {
 	if err := b.prepareCounters(); err != nil {
 		return err
 	}
-	h, err := newHooks(&b.o, b.cookie, b.services.needs(), b.hooks, b.counters)
+	l := b.services.layout()
+	h, err := newHooks(&b.o, b.cookie, l.needs, b.hooks, b.counters)
 	if err != nil {
 		return err
 	}
-	placed, err := b.services.place(h.tables)
+	err = l.place(h.tables)
 	if err == nil {
 		err = h.attach(b.hooks)
 	}
 	if err != nil {
 		return errors.Join(err, h.discard())
 	}
-	b.services.moved(placed)
+	b.services.moved(l)
 	old := b.hooks
 	b.mu.Lock()
 	b.hooks = h
@@ -377,6 +378,6 @@ func (b *Backend) unload() error {
 	b.hooks = nil
 	b.mu.Unlock()
 	b.search.use(nil)
-	b.services.moved(nil)
+	b.services.unloaded()
 	return h.close()
 }

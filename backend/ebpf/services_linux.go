@@ -107,6 +107,9 @@ func names(u *state.Update) map[state.ServiceName]bool {
 
 // missing returns the services that a full update does not have.
 func (s *services) missing(u *state.Update) (missing []state.ServiceName) {
+	if len(s.byName) == 0 {
+		return nil
+	}
 	there := names(u)
 	for name := range s.byName {
 		if !there[name] {
@@ -153,6 +156,9 @@ func (s *services) applied(u *state.Update, settings *plan.Settings, failed map[
 	gone := u.Removed
 	if u.Full {
 		gone = s.missing(u)
+	}
+	if len(s.byName) == 0 { // the first: maps that grow step by step take twice as long
+		s.byName, s.pending = make(map[state.ServiceName]*service, len(u.Changed)), make(map[state.ServiceName]bool, len(u.Changed))
 	}
 	var former []*state.Service
 	for _, name := range gone {
@@ -261,11 +267,14 @@ func (s *services) repaired(failed map[state.ServiceName]error) {
 
 // has returns the record of a service that the base shows, nil if that is not certain.
 func (s *services) has(name state.ServiceName) *state.Service {
-	if e := s.byName[name]; e != nil && !e.failed && !s.lost[name] {
+	if e := s.byName[name]; e != nil && s.shows(name, e) {
 		return e.record
 	}
 	return nil
 }
+
+// shows reports whether it is certain that the base shows the record of a service.
+func (s *services) shows(name state.ServiceName, e *service) bool { return !e.failed && !s.lost[name] }
 
 // extend has the hooks do all that they can for the services that are pending. If there is no room, it returns [maps.ErrFull], and the
 // rest is still pending.
@@ -294,39 +303,67 @@ func (s *services) leave(t *maps.Tables) error {
 	return errors.Join(errs...)
 }
 
-// needs returns what maps must hold for all services.
-func (s *services) needs() (n maps.Needs) {
-	for name := range s.byName {
-		if record := s.has(name); record != nil {
-			for _, r := range s.plan(record, s.settings) {
-				n.Add(&r)
-			}
-		}
-	}
-	return n
+// layout is what the hooks are to do for all services, and what maps must hold for that.
+type layout struct {
+	needs    maps.Needs
+	services []placing
 }
 
-// place puts all services into maps that are empty. They stay where they are until moved is called with the places.
-func (s *services) place(t *maps.Tables) (map[*service][]maps.Placed, error) {
-	placed := make(map[*service][]maps.Placed, len(s.byName))
+// placing is a service on its way into other maps.
+type placing struct {
+	*service
+	routes []plan.Route
+	// placed are the routes with their places, once they have some.
+	placed []maps.Placed
+}
+
+// layout returns what the hooks are to do for all services.
+func (s *services) layout() *layout {
+	l := &layout{services: make([]placing, 0, len(s.byName))}
+	var routes []plan.Route // of all, so that there are few lists
 	for name, e := range s.byName {
-		record := s.has(name)
-		if record == nil {
-			continue
+		from := len(routes)
+		if e.record != nil && s.shows(name, e) {
+			if cap(routes)-from < 2*len(e.record.Ports) {
+				routes, from = make([]plan.Route, 0, max(routesAtOnce, 2*len(e.record.Ports))), 0
+			}
+			routes = plan.Append(routes, e.record, s.settings)
 		}
-		there := service{}
-		if err := there.extend(t, s.plan(record, s.settings)); err != nil {
-			return nil, fmt.Errorf("service %v: %w", name, err)
+		l.services = append(l.services, placing{service: e, routes: routes[from:len(routes):len(routes)]})
+		for i := range routes[from:] {
+			l.needs.Add(&routes[from+i])
 		}
-		placed[e] = there.routes
 	}
-	return placed, t.Flush()
+	return l
 }
 
-// moved takes down that services are in other maps, at the places that place has returned, or in none at all.
-func (s *services) moved(placed map[*service][]maps.Placed) {
+// routesAtOnce is how many routes a list of them has room for.
+const routesAtOnce = 4096
+
+// place puts all services into maps that are empty. They stay where they are until moved is called with the layout.
+func (l *layout) place(t *maps.Tables) error {
+	for i := range l.services {
+		p, there := &l.services[i], service{}
+		if err := there.extend(t, p.routes); err != nil {
+			return fmt.Errorf("service %v: %w", p.record.Name, err)
+		}
+		p.placed = there.routes
+	}
+	return t.Flush()
+}
+
+// moved takes down that services are in other maps, at the places of a layout of all of them.
+func (s *services) moved(l *layout) {
+	for _, p := range l.services {
+		p.service.routes = p.placed
+	}
+	s.pending, s.left = map[state.ServiceName]bool{}, map[state.ServiceName]bool{}
+}
+
+// unloaded takes down that there are no maps any longer.
+func (s *services) unloaded() {
 	for _, e := range s.byName {
-		e.routes = placed[e]
+		e.routes = nil
 	}
 	s.pending, s.left = map[state.ServiceName]bool{}, map[state.ServiceName]bool{}
 }
