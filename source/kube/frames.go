@@ -79,11 +79,11 @@ func protobufEvents(in io.Reader) func(*metav1.WatchEvent) error {
 		if _, err := io.ReadFull(in, head[:]); err != nil {
 			return err
 		}
-		n := int(binary.BigEndian.Uint32(head[:]))
+		n := binary.BigEndian.Uint32(head[:])
 		if n > maxEvent {
 			return fmt.Errorf("an event has %d bytes", n)
 		}
-		buffer = slices.Grow(emptied(buffer), n)[:n]
+		buffer = slices.Grow(emptied(buffer), int(n))[:n]
 		if _, err := io.ReadFull(in, buffer); err != nil {
 			return unexpected(err)
 		}
