@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"reflect"
 	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -105,7 +106,7 @@ func emptied(b []byte) []byte {
 // objectReader returns a function that reads one object of the resource after the other. In protobuf, it decodes of them what is decoded of a
 // list. An object is valid until the next is read.
 func (w *watcher) objectReader() func(encoded []byte) (metav1.Object, error) {
-	read := w.resource.newReader()
+	read, want := w.resource.newReader(), reflect.TypeOf(w.resource.example)
 	var wrapped runtime.Unknown // its memory is used again
 	return func(encoded []byte) (metav1.Object, error) {
 		message, ok := bytes.CutPrefix(encoded, []byte(protobufMagic))
@@ -114,18 +115,17 @@ func (w *watcher) objectReader() func(encoded []byte) (metav1.Object, error) {
 			if err != nil {
 				return nil, err
 			}
-			object, ok := decoded.(metav1.Object)
-			if !ok {
-				return nil, fmt.Errorf("the API server sent a %T", decoded)
+			if got := reflect.TypeOf(decoded); got != want {
+				return nil, fmt.Errorf("the API server sent a %v instead of a %v", got, want)
 			}
-			return object, nil
+			return decoded.(metav1.Object), nil
 		}
 		wrapped = runtime.Unknown{Raw: emptied(wrapped.Raw)}
 		if err := wrapped.Unmarshal(message); err != nil {
 			return nil, err
 		}
-		if want := w.resource.kind.String(); wrapped.Kind != want {
-			return nil, fmt.Errorf("the API server sent a %s instead of a %s", wrapped.Kind, want)
+		if kind := w.resource.kind.String(); wrapped.Kind != kind {
+			return nil, fmt.Errorf("the API server sent a %s instead of a %s", wrapped.Kind, kind)
 		}
 		return read(wrapped.Raw)
 	}

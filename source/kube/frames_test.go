@@ -121,6 +121,7 @@ func TestEventsWithErrors(t *testing.T) {
 			"error":          {"ERROR", gone, func(s *metav1.Status) bool { return s.Reason == metav1.StatusReasonExpired && s.Message == "too old" }},
 			"unknown type":   {"REPLACED", service("shop/a", 80), isInternal},
 			"another object": {"ADDED", gone, isInternal},
+			"another kind":   {"ADDED", &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, isInternal},
 		} {
 			t.Run(name+" "+media, func(t *testing.T) {
 				w := newEventWriter(t, services, media)
