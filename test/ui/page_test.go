@@ -223,6 +223,8 @@ func TestPage(t *testing.T) {
 	b.picture("page-changes")
 	b.run(colours("dark"))
 	b.picture("page-changes-dark")
+	b.press("/")
+	b.holds("the filter has the focus, from another part of the page", `document.activeElement.id === "filter"`)
 }
 
 // TestLive: what changes is on the page a moment later, also what only a row shows.

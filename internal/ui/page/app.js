@@ -108,8 +108,11 @@ function pulse() {
   $("#pulse").replaceChildren(bars(counts, 96, 22), h("figcaption", {}, `${(sum / 120).toFixed(sum > 0 && sum < 12 ? 2 : 1)} changes/s`));
 }
 
+let shown; // the address that route has shown
+
 /** route shows what the address names: #/services, #/services/NAMESPACE/NAME, #/explain?from=…&to=…, #/changes; of a relay #/nodes, #/nodes/NAME. */
 function route() {
+  shown = location.hash;
   const [path, query] = location.hash.slice(2).split("?");
   const [page = kind.path, ...rest] = path.split("/").filter(Boolean).map(decoded);
   const known = pages.includes(page) ? page : kind.path;
@@ -158,13 +161,13 @@ function escape() {
 }
 
 const keys = {
-  "/": () => { if (location.hash.startsWith("#/explain") || location.hash.startsWith("#/changes")) location.hash = "#/services"; $("#filter").focus(); $("#filter").select(); },
+  "/": () => { if (location.hash.startsWith("#/explain") || location.hash.startsWith("#/changes")) go("#/services"); $("#filter").focus(); $("#filter").select(); },
   j: () => table.move(1),
   k: () => table.move(-1),
   Enter: () => table.selected && open(table.selected),
-  e: () => !ofRelay && table.selected && (location.hash = `#/explain?from=node&to=${encodeURIComponent(`svc/${table.selected}`)}`),
+  e: () => !ofRelay && table.selected && go(`#/explain?from=node&to=${encodeURIComponent(`svc/${table.selected}`)}`),
   "?": () => $("#help").showModal(),
-  ...Object.fromEntries(pages.map((page, i) => [i + 1, () => { location.hash = `#/${page}`; }])),
+  ...Object.fromEntries(pages.map((page, i) => [i + 1, () => go(`#/${page}`)])),
 };
 
 document.addEventListener("keydown", (e) => {
@@ -184,6 +187,6 @@ document.addEventListener("keydown", (e) => {
   act();
 });
 $("#help-button").addEventListener("click", () => $("#help").showModal());
-window.addEventListener("hashchange", route);
+window.addEventListener("hashchange", () => location.hash !== shown && route());
 route();
 data.start();
