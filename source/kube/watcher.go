@@ -151,7 +151,7 @@ func (w *watcher) listWatch() cache.ListerWatcher {
 			}
 			w.failed(ctx, err)
 			if errors.Is(err, errBroken) {
-				return watch.NewEmptyWatch(), nil // after which the Reflector makes a list
+				return watch.NewEmptyWatch(), nil // it has taken so long that the Reflector asks for another one, and not for a list
 			}
 			return nil, err
 		},
