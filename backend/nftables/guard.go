@@ -99,22 +99,24 @@ func (g *guard) watch(addresses <-chan struct{}) {
 			g.raise(addressesChanged)
 		case <-ticks:
 			if g.mu.TryLock() { // else a commit is under way, and we look again after it
-				g.look(time.Now())
+				if a := g.look(time.Now()); a != quiet {
+					g.alert(a)
+				}
 				g.mu.Unlock()
 			}
 		}
 	}
 }
 
-// look compares the generation with that of our last commit.
-func (g *guard) look(now time.Time) {
+// look compares the generation with that of our last commit, and returns what to look for now.
+func (g *guard) look(now time.Time) alarm {
 	if g.conn == nil || now.Before(g.nextPoll) {
-		return
+		return quiet
 	}
 	generation, err := g.conn.Generation()
 	if err != nil {
 		g.fail(now, err)
-		return
+		return foreignChange
 	}
 	if g.failing > 0 {
 		g.log.Info("the generation of the kernel's rules can be read again")
@@ -122,7 +124,7 @@ func (g *guard) look(now time.Time) {
 	}
 	if !g.armed {
 		g.generation = generation
-		return
+		return quiet
 	}
 	if generation != g.generation {
 		g.generation = generation
@@ -131,17 +133,17 @@ func (g *guard) look(now time.Time) {
 		}
 		for _, t := range ruleset.Tables() {
 			if ok, err := g.conn.HasTable(t); err == nil && !ok {
-				g.alert(foreignChange)
-				return
+				return foreignChange
 			}
 		}
 	}
 	if !g.suspicion.IsZero() && now.After(g.nextCheck) {
-		g.alert(foreignChange)
+		return foreignChange
 	}
+	return quiet
 }
 
-// fail says once that the generation cannot be read, and asks for a comparison instead, less and less often.
+// fail says once that the generation cannot be read, and has it asked for less and less often.
 func (g *guard) fail(now time.Time, err error) {
 	if g.failing == 0 {
 		g.log.Warn("cannot watch for changes of the kernel's rules by other programs; comparing them periodically",
@@ -149,7 +151,6 @@ func (g *guard) fail(now time.Time, err error) {
 	}
 	g.failing = min(max(2*g.failing, guardPeriod), guardPatience)
 	g.nextPoll = now.Add(g.failing)
-	g.alert(foreignChange)
 }
 
 func (g *guard) alert(a alarm) {
@@ -167,12 +168,11 @@ func (g *guard) raise(a alarm) {
 	g.alert(a)
 }
 
-// take returns what there is to look for, and considers it done.
+// take returns what there is to look for, and considers it done. It asks for no Verify: this is one.
 func (g *guard) take() alarm {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.look(time.Now())
-	a := g.pending
+	a := max(g.pending, g.look(time.Now()))
 	if !g.suspicion.IsZero() || g.failing > 0 {
 		a = foreignChange
 	}
@@ -207,7 +207,9 @@ func (g *guard) arm() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !g.armed {
-		g.look(time.Now())
+		if a := g.look(time.Now()); a != quiet {
+			g.alert(a)
+		}
 		g.armed = true
 	}
 }

@@ -89,11 +89,58 @@ func TestCommitsOfAnotherPart(t *testing.T) {
 	if err := b.Commit(func() error { return refused }); !errors.Is(err, refused) {
 		t.Errorf("a commit that fails returns %v", err)
 	}
-	if b.guard.look(time.Now()); len(b.Disturbed()) > 0 {
+	if b.guard.look(time.Now()) != quiet {
 		t.Error("disturbed by a commit of this process")
 	}
 	socket.generation++
-	if b.guard.look(time.Now()); len(b.Disturbed()) == 0 {
+	if b.guard.look(time.Now()) == quiet {
 		t.Error("not disturbed by a commit of somebody else")
 	}
+}
+
+// TestVerifyDisturbsNobody: what a Verify finds by itself, or was called for, is looked for then. It asks for no other one, also of somebody who
+// receives all the time.
+func TestVerifyDisturbsNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		socket := &countedSocket{generation: 7}
+		g := &guard{
+			disturbed: make(chan struct{}, 1), stop: make(chan struct{}), conn: socket, armed: true, generation: 7, log: slog.New(slog.DiscardHandler),
+		}
+		disturbances := 0
+		go func() {
+			for range g.disturbed {
+				disturbances++
+			}
+		}()
+		check := func(when string, want int) {
+			t.Helper()
+			if synctest.Wait(); disturbances != want {
+				t.Errorf("%s: %d disturbances, want %d", when, disturbances, want)
+			}
+		}
+		synctest.Wait()
+		socket.generation++
+		if a := g.take(); a != foreignChange {
+			t.Errorf("a Verify has to look for %v, want a foreign change", a)
+		}
+		check("found by a Verify", 0)
+		g.done.Go(func() { g.watch(nil) })
+		synctest.Wait()
+		g.mu.Lock()
+		socket.generation++
+		g.mu.Unlock()
+		time.Sleep(guardPeriod + time.Millisecond)
+		check("found by the guard", 1)
+		if a := g.take(); a != foreignChange {
+			t.Errorf("a Verify has to look for %v, want a foreign change", a)
+		}
+		check("and looked for", 1)
+		if a := g.take(); a != quiet {
+			t.Errorf("the next Verify has to look for %v, want nothing", a)
+		}
+		if err := g.close(); err != nil {
+			t.Error(err)
+		}
+		close(g.disturbed)
+	})
 }
