@@ -36,8 +36,9 @@ type Backend interface {
 	// repaired are named in the result. It does nothing before the first Apply.
 	Verify(ctx context.Context) (Result, error)
 	// Disturbed returns a channel that gets a value when something outside changed the dataplane, or what it depends on (interface
-	// addresses), so that a Verify should come soon. It may return nil. Run calls it once, and does not receive during Apply and
-	// Verify: the channel needs room for one value, and a send must not block. It stays open for a later Run.
+	// addresses), so that a Verify should come soon. It may return nil. Run calls it once, and receives at any time: what comes during a
+	// Verify asks for another one. The channel needs room for one value, for there may be no Run, and a send must not block. It stays open
+	// for a later Run.
 	Disturbed() <-chan struct{}
 }
 
