@@ -17,8 +17,18 @@ command -v chromium >/dev/null 2>&1 || command -v google-chrome >/dev/null 2>&1 
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
 	echo "== install for the tests:$missing"
 	export DEBIAN_FRONTEND=noninteractive
-	# Another apt-get that runs, like that of unattended upgrades, is waited for.
-	if problem=$( (apt-get update -qq && apt-get -o DPkg::Lock::Timeout=300 install -y -qq --no-install-recommends $missing) 2>&1 >/dev/null); then
+	# Another apt-get that runs, like that of unattended upgrades, is waited for, for five minutes. By itself it waits for one lock of three only.
+	run() {
+		for _ in $(seq 60); do
+			problem=$(LC_ALL=C apt-get "$@" 2>&1 >/dev/null) && return 0
+			case $problem in
+			*"Could not get lock"*) sleep 5 ;;
+			*) return 1 ;;
+			esac
+		done
+		return 1
+	}
+	if run update -qq && run install -y -qq --no-install-recommends $missing; then
 		exit 0
 	fi
 	echo "$problem" | tail -n 3
