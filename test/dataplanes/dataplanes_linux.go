@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"sync/atomic"
+	"time"
 
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/backend/iptables"
@@ -40,8 +41,10 @@ type Options struct {
 
 // Open opens a dataplane in the calling thread's network namespace. It can be used from any thread afterwards. IPVS and userspace come with nftables below.
 func Open(ctx context.Context, name string, o Options) (Dataplane, error) {
-	base := nftables.Options{Logger: o.Logger, LocalDetector: o.LocalDetector}
-	tables := iptables.Options{Logger: o.Logger, LocalDetector: o.LocalDetector}
+	// A program that is being started has the sockets of the dataplane before, too, for a moment, and with them its lock.
+	const takeOver = time.Minute
+	base := nftables.Options{Logger: o.Logger, LocalDetector: o.LocalDetector, TakeOver: takeOver}
+	tables := iptables.Options{Logger: o.Logger, LocalDetector: o.LocalDetector, TakeOver: takeOver}
 	switch name {
 	case NFTables:
 		return nftables.New(ctx, base)

@@ -122,7 +122,8 @@ var translated atomic.Uint64
 
 // newDataplane makes the dataplane that is tested, in the calling thread's network namespace.
 func newDataplane(ctx context.Context, on sockethooks.OnNamespace, log *slog.Logger) (closer, error) {
-	o := nftables.Options{Logger: log}
+	// A program that is being started has the sockets of the former dataplane, too, for a moment, and with them its lock.
+	o := nftables.Options{Logger: log, TakeOver: time.Minute}
 	switch *dataplaneName {
 	case "nftables":
 		return nftables.New(ctx, o)
@@ -138,7 +139,7 @@ func newDataplane(ctx context.Context, on sockethooks.OnNamespace, log *slog.Log
 			return b, err
 		})
 	case "iptables":
-		return iptables.New(ctx, iptables.Options{Logger: log})
+		return iptables.New(ctx, iptables.Options{Logger: log, TakeOver: o.TakeOver})
 	case "userspace":
 		l, err := newLayered(ctx, o, func(base *nftables.Backend) (*userspace.Backend, error) {
 			return userspace.New(base, userspace.Options{Logger: log})
