@@ -129,6 +129,9 @@ func (c *Conn) Create(s Set) error {
 	if s.Timeout > 0 {
 		data.AddChild(bigEndian(nl.IPSET_ATTR_TIMEOUT, s.Timeout))
 	}
+	if s.Counters {
+		data.AddChild(bigEndian(nl.IPSET_ATTR_CADT_FLAGS, nl.IPSET_FLAG_WITH_COUNTERS))
+	}
 	_, err = c.request(nl.IPSET_CMD_CREATE, false, nameAttr(s.Name),
 		nl.NewRtAttr(nl.IPSET_ATTR_TYPENAME, nl.ZeroTerminated(string(s.Type))),
 		nl.NewRtAttr(nl.IPSET_ATTR_REVISION, nl.Uint8Attr(revision)),
@@ -207,6 +210,12 @@ func (s Set) attr(e Element) *nl.RtAttr {
 	if s.Type == IPPortIP {
 		data.AddChild(addrAttr(nl.IPSET_ATTR_IP2, e.Second))
 	}
+	if s.Counters {
+		// The kernel may put an element where another one was, with what that has counted.
+		for _, kind := range []int{nl.IPSET_ATTR_PACKETS, nl.IPSET_ATTR_BYTES} {
+			data.AddChild(nl.NewRtAttr(kind|unix.NLA_F_NET_BYTEORDER, make([]byte, 8)))
+		}
+	}
 	return data
 }
 
@@ -247,6 +256,8 @@ func (c *Conn) Sets(prefix string) ([]Set, error) {
 						s.MaxElements = number(value)
 					case nl.IPSET_ATTR_TIMEOUT:
 						s.Timeout = number(value)
+					case nl.IPSET_ATTR_CADT_FLAGS:
+						s.Counters = number(value)&nl.IPSET_FLAG_WITH_COUNTERS != 0
 					}
 				}
 			}
@@ -260,11 +271,35 @@ func (c *Conn) Sets(prefix string) ([]Set, error) {
 
 // Read returns the elements of a set.
 func (c *Conn) Read(s Set) ([]Element, error) {
+	var elements []Element
+	err := c.read(s, func(data []byte) { elements = append(elements, s.element(data)) })
+	return elements, err
+}
+
+// Counts returns the elements of a set with counters, and what they have counted. A set that is not there has none.
+func (c *Conn) Counts(s Set) ([]Counted, error) {
+	var elements []Counted
+	err := c.read(s, func(data []byte) {
+		e := Counted{Element: s.element(data)}
+		for kind, value := range attrsOf(data) {
+			if kind == nl.IPSET_ATTR_PACKETS && len(value) == 8 {
+				e.Packets = binary.BigEndian.Uint64(value)
+			}
+		}
+		elements = append(elements, e)
+	})
+	if errors.Is(err, unix.ENOENT) {
+		return nil, nil
+	}
+	return elements, err
+}
+
+// read calls element with each element of a set, as the kernel sends it.
+func (c *Conn) read(s Set, element func(data []byte)) error {
 	msgs, err := c.request(nl.IPSET_CMD_LIST, false, nameAttr(s.Name))
 	if err != nil {
-		return nil, fmt.Errorf("read ipset %s: %w", s.Name, err)
+		return fmt.Errorf("read ipset %s: %w", s.Name, err)
 	}
-	var elements []Element
 	for _, msg := range msgs {
 		for kind, list := range attrsOf(msg[nl.SizeofNfgenmsg:]) {
 			if kind != nl.IPSET_ATTR_ADT {
@@ -272,12 +307,12 @@ func (c *Conn) Read(s Set) ([]Element, error) {
 			}
 			for kind, data := range attrsOf(list) {
 				if kind == nl.IPSET_ATTR_DATA {
-					elements = append(elements, s.element(data))
+					element(data)
 				}
 			}
 		}
 	}
-	return elements, nil
+	return nil
 }
 
 // element decodes an element.

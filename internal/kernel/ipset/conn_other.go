@@ -35,5 +35,8 @@ func (*Conn) Delete(Set, []Element) error { return ErrUnsupported }
 // Sets fails.
 func (*Conn) Sets(string) ([]Set, error) { return nil, ErrUnsupported }
 
+// Counts fails.
+func (*Conn) Counts(Set) ([]Counted, error) { return nil, ErrUnsupported }
+
 // Read fails.
 func (*Conn) Read(Set) ([]Element, error) { return nil, ErrUnsupported }

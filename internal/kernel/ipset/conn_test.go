@@ -127,3 +127,40 @@ func TestFullSet(t *testing.T) {
 		t.Errorf("sets = %+v, %v", sets, err)
 	}
 }
+
+// TestCounters: an element counts from the moment in which it is added, whatever was in its place before, and goes on when others come.
+func TestCounters(t *testing.T) {
+	for _, f := range []state.Family{state.IPv4, state.IPv6} {
+		for _, kind := range []ipset.Type{ipset.IPPort, ipset.NetPort} {
+			c := open(t)
+			set := ipset.Set{Name: "T-counts", Type: kind, Family: f, MaxElements: 5000, Counters: true}
+			if counted, err := c.Counts(set); err != nil || len(counted) > 0 {
+				t.Errorf("a set that is not there: %v, %v", counted, err)
+			}
+			if err := c.Create(set); err != nil {
+				t.Fatal(err)
+			}
+			if sets, err := c.Sets("T-"); err != nil || len(sets) != 1 || sets[0] != set {
+				t.Errorf("sets = %+v, %v", sets, err)
+			}
+			all := elements(set, 1201)
+			for range 2 {
+				if err := c.Add(set, all); err != nil {
+					t.Fatal(err)
+				}
+				counted, err := c.Counts(set)
+				if err != nil || len(counted) != len(all) {
+					t.Fatalf("%d elements, %v, want %d", len(counted), err, len(all))
+				}
+				for _, e := range counted {
+					if e.Packets != 0 || !slices.Contains(all, e.Element) {
+						t.Errorf("%v has counted %d", e.Element, e.Packets)
+					}
+				}
+				if err := c.Delete(set, all); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+}

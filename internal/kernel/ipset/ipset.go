@@ -49,12 +49,14 @@ type Set struct {
 	MaxElements uint32
 	// Timeout is after how many seconds an element leaves the set that was added without a timeout of its own. 0: elements have none.
 	Timeout uint32
+	// Counters has elements count the packets that rules find in the set.
+	Counters bool
 }
 
 // Fits reports whether a set in the kernel can be used for another one: how many elements it takes, and how long those stay that say nothing of
 // it, does not count.
 func (s Set) Fits(o Set) bool {
-	return s.Type == o.Type && s.Family == o.Family && (s.Timeout > 0) == (o.Timeout > 0)
+	return s.Type == o.Type && s.Family == o.Family && (s.Timeout > 0) == (o.Timeout > 0) && s.Counters == o.Counters
 }
 
 // Element is an element of a set. Which fields count depends on the type.
@@ -65,6 +67,12 @@ type Element struct {
 	Port     uint16
 	// Second is the second address of [IPPortIP].
 	Second netip.Addr
+}
+
+// Counted is an element with the packets that it has counted since it was added.
+type Counted struct {
+	Element
+	Packets uint64
 }
 
 // Addr returns the element of one address.
