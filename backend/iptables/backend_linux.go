@@ -55,6 +55,7 @@ var _ backend.Backend = (*Backend)(nil)
 type sets interface {
 	Sets(prefix string) ([]ipset.Set, error)
 	Read(ipset.Set) ([]ipset.Element, error)
+	Counts(ipset.Set) ([]ipset.Counted, error)
 	Create(ipset.Set) error
 	Destroy(name string) error
 	Empty(name string) error
@@ -144,9 +145,7 @@ func (b *Backend) Close() error {
 	if b.sets != nil {
 		b.sets.Close()
 	}
-	if b.inspector.sets != nil {
-		b.inspector.sets.Close()
-	}
+	b.inspector.close()
 	if b.inside != nil {
 		errs = append(errs, b.inside.Close())
 	}
@@ -172,7 +171,7 @@ func (b *Backend) Reconfigure(o Options) error {
 func (b *Backend) settings(n *state.Node) *rules.Settings {
 	s := &rules.Settings{
 		Detector: b.o.LocalDetector, PodCIDRs: n.PodCIDRs, ServiceCIDRs: n.ServiceCIDRs, NodePorts: b.nodePorts(n),
-		MasqueradeMark: 1 << defaultMasqueradeBit, MaxAffinityClients: defaultMaxAffinityClients,
+		MasqueradeMark: 1 << defaultMasqueradeBit, MaxAffinityClients: defaultMaxAffinityClients, Counters: b.o.Counters,
 	}
 	if n.LocalDetector != nil {
 		s.Detector = *n.LocalDetector

@@ -155,6 +155,7 @@ func TestRestartWritesDifferences(t *testing.T) {
 			"cluster CIDR": {LocalDetector: state.LocalDetector{ClusterCIDRs: recordtest.PodCIDRs(state.IPv4, state.IPv6)}},
 			"node CIDR":    {LocalDetector: state.LocalDetector{NodeCIDR: true}},
 			"bridge":       {LocalDetector: state.LocalDetector{BridgeInterface: "cni0"}},
+			"counters":     {Counters: true},
 			"prefix":       {LocalDetector: state.LocalDetector{InterfacePrefix: "veth"}, MasqueradeBit: new(31)},
 		} {
 			ns := newNS(t)

@@ -2,6 +2,7 @@ package iptables
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"sync"
@@ -14,16 +15,37 @@ import (
 // inspector reads the tables back, beside everything else that the dataplane does.
 type inspector struct {
 	mu   sync.Mutex // guards sets, and keeps many questions from reading all tables at once
-	sets sets
+	sets sets       // nil once it is closed
+}
+
+// ask calls fn with the sets.
+func (i *inspector) ask(fn func(sets) error) error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.sets == nil {
+		return errors.New("the dataplane is closed")
+	}
+	return fn(i.sets)
+}
+
+func (i *inspector) close() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.sets != nil {
+		i.sets.Close()
+		i.sets = nil
+	}
 }
 
 var _ backend.Inspector = (*Backend)(nil)
 
 // Inspect implements [backend.Inspector]. It reads all chains and sets of the family, as a verification does, and costs as much.
 func (b *Backend) Inspect(q backend.Query) (backend.Held, error) {
-	b.inspector.mu.Lock()
-	held, err := readBack(context.Background(), q.Frontend.Family, b.tool, b.inspector.sets, []rules.Table{rules.NAT, rules.Filter})
-	b.inspector.mu.Unlock()
+	var held *rules.Held
+	err := b.inspector.ask(func(sets sets) (err error) {
+		held, err = readBack(context.Background(), q.Frontend.Family, b.tool, sets, []rules.Table{rules.NAT, rules.Filter})
+		return err
+	})
 	if err != nil {
 		return backend.Held{}, fmt.Errorf("iptables: %w", err)
 	}

@@ -131,13 +131,15 @@ func (p *port) frontend(f *state.Frontend, to targets) {
 	if f.Kind == state.NodePort {
 		addresses, rejects = treeNodePorts, treeRejectNodePorts
 		for _, half := range halves(p.f) {
-			p.part.elements = append(p.part.elements, element{setName(p.f, setNodePorts),
-				ipset.Element{Prefix: half, Protocol: p.Protocol, Port: f.Port}})
+			e := ipset.Element{Prefix: half, Protocol: p.Protocol, Port: f.Port}
+			p.part.elements = append(p.part.elements, element{setName(p.f, setNodePorts), e})
+			p.count(ipset.NetPort, e)
 		}
 	} else {
 		matches = fmt.Sprintf("-d %v/%d", f.Addr, f.Addr.BitLen())
-		p.part.elements = append(p.part.elements, element{setName(p.f, setFrontends),
-			ipset.Element{Prefix: ipset.Addr(f.Addr).Prefix, Protocol: p.Protocol, Port: f.Port}})
+		e := ipset.Element{Prefix: ipset.Addr(f.Addr).Prefix, Protocol: p.Protocol, Port: f.Port}
+		p.part.elements = append(p.part.elements, element{setName(p.f, setFrontends), e})
+		p.count(ipset.IPPort, e)
 	}
 	if f.Kind == state.ClusterIP {
 		p.part.elements = append(p.part.elements, element{setName(p.f, setClusterIPs), ipset.Addr(f.Addr)})

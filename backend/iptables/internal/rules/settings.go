@@ -24,12 +24,15 @@ type Settings struct {
 	MasqueradeMark uint32
 	// MaxAffinityClients is how many clients each endpoint of a Service port with affinity remembers.
 	MaxAffinityClients uint32
+	// Counters has sets count new connections to each frontend.
+	Counters bool
 }
 
 // Equal reports whether two settings are the same.
 func (s *Settings) Equal(o *Settings) bool {
 	return s.Detector.Equal(o.Detector) && slices.Equal(s.PodCIDRs, o.PodCIDRs) && slices.Equal(s.ServiceCIDRs, o.ServiceCIDRs) &&
-		slices.Equal(s.NodePorts, o.NodePorts) && s.MasqueradeMark == o.MasqueradeMark && s.MaxAffinityClients == o.MaxAffinityClients
+		slices.Equal(s.NodePorts, o.NodePorts) && s.MasqueradeMark == o.MasqueradeMark && s.MaxAffinityClients == o.MaxAffinityClients &&
+		s.Counters == o.Counters
 }
 
 // Check returns what of the settings no rule can say.
@@ -156,6 +159,16 @@ func (s *Settings) fixedChains(f state.Family) map[ChainID]string {
 		{Filter, chainGuard}:         {"-j " + rootRejectAddresses, "-j DROP"},
 		{Filter, chainGuardNodePort}: {"-j " + rootRejectNodePorts, "-j DROP"},
 		{Filter, chainReject}:        {"-p tcp -j REJECT --reject-with tcp-reset", "-j REJECT --reject-with " + rejection},
+	}
+	if s.Counters {
+		// These rules count what is in the set, and do nothing else. A frontend with an address comes before a node port.
+		count := func(set string) string { return match(set, "dst,dst") }
+		services, reject := ChainID{NAT, chainServices}, ChainID{Filter, chainReject}
+		chains[services] = []string{count(setCounts), chains[services][0], rule(match(setNodeAddresses, "dst"), count(setPortCounts)), chains[services][1]}
+		chains[ChainID{Filter, chainGuard}] = []string{"-j " + rootRejectAddresses, count(setDropCounts), "-j DROP"}
+		chains[ChainID{Filter, chainGuardNodePort}] = []string{"-j " + rootRejectNodePorts, count(setPortDropCounts), "-j DROP"}
+		chains[reject] = append([]string{count(setRejectCounts),
+			rule("-m set ! --match-set "+setName(f, setFrontends)+" dst,dst", match(setNodeAddresses, "dst"), count(setPortRejectCounts))}, chains[reject]...)
 	}
 	if f == state.IPv4 && s.ServesLoopback() {
 		chains[ChainID{Raw, chainLoopback}] = []string{"-s 127.0.0.0/8 ! -i lo -j DROP", "-d 127.0.0.0/8 ! -i lo -j DROP"}

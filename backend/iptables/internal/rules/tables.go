@@ -82,6 +82,9 @@ func New(f state.Family, s *Settings) *Tables {
 	for _, s := range sharedSets(f) {
 		t.sets[s.Name] = &set{Set: s, users: 1, elements: map[ipset.Element]int{}}
 	}
+	if s.Counters {
+		t.countIn(true)
+	}
 	t.fixed(s, 1)
 	t.grow()
 	return t
@@ -107,6 +110,9 @@ func (t *Tables) Configure(s *Settings) {
 		}
 	}
 	t.fixed(t.settings, -1)
+	if s.Counters != t.settings.Counters {
+		t.countIn(s.Counters)
+	}
 	t.settings = s
 	t.fixed(s, 1)
 	if rerender {
