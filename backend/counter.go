@@ -13,6 +13,16 @@ type Counter interface {
 	Counts(keys []state.FrontendKey) ([]Counts, error)
 }
 
+// CounterBelow is a [Counter] that may stand below another dataplane, which serves some frontends itself and leaves them out of the records that this one
+// gets. It sees the first packet of each connection before that one does, and counts, too, what is not for itself: so counts go on while a frontend
+// goes from one to the other.
+type CounterBelow interface {
+	Counter
+	// CountAbove replaces the records of Services of which another dataplane serves a part, nil for those of which it serves nothing; with full,
+	// all others are gone. The frontends that the record given to Apply lacks count from the next Apply on, which must have these Services.
+	CountAbove(whole map[state.ServiceName]*state.Service, full bool)
+}
+
 // Counts are what was counted for a frontend. Each number may be of another moment.
 type Counts struct {
 	// Connections are all new ones, wherever they went. Without an answer, each attempt of a client counts: a connection that is rejected or

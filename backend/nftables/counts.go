@@ -8,7 +8,7 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-var _ backend.Counter = (*Backend)(nil)
+var _ backend.CounterBelow = (*Backend)(nil)
 
 // Counts implements [backend.Counter]. Without [Options].Counters, nothing is counted.
 func (b *Backend) Counts(keys []state.FrontendKey) ([]backend.Counts, error) {
@@ -25,4 +25,28 @@ func (b *Backend) Counts(keys []state.FrontendKey) ([]backend.Counts, error) {
 		counts[i] = backend.Counts(counted[i])
 	}
 	return counts, nil
+}
+
+// CountAbove implements [backend.CounterBelow]. Without [Options].Counters, it does nothing.
+func (b *Backend) CountAbove(whole map[state.ServiceName]*state.Service, full bool) {
+	if !b.o.Counters {
+		return
+	}
+	if full || b.whole == nil {
+		b.whole = map[state.ServiceName]*state.Service{}
+	}
+	for name, s := range whole {
+		if s != nil {
+			b.whole[name] = s
+		} else {
+			delete(b.whole, name)
+		}
+	}
+}
+
+// settings are those of the tables.
+func (b *Backend) settings() *ruleset.Settings {
+	s := b.o.settings(b.flags)
+	s.Whole = b.whole
+	return s
 }

@@ -229,3 +229,53 @@ func TestCountsOfServicesThatGo(t *testing.T) {
 	c.connect(web, 2, backend.Counts{Connections: 1})
 	c.check("when it is there again", b)
 }
+
+// TestCountAbove: connections count to what another dataplane serves of a Service, too, which goes on when this one serves it, and they are left alone.
+func TestCountAbove(t *testing.T) {
+	c := newCounting(t)
+	b := c.backend(Options{Counters: true, NodePortAddresses: state.NodePortAddresses{CIDRs: []netip.Prefix{prefix("192.0.2.0/24"), prefix("2001:db8::/64")}}})
+	web, other := udpService("web", 1, 2, state.Forward, 0), udpService("other", 2, 2, state.Forward, 0)
+	part := *web
+	part.Ports = slices.Clone(web.Ports)
+	for i := range part.Ports {
+		part.Ports[i].Frontends = part.Ports[i].Frontends[1:] // the node port
+	}
+	passed := backend.Counts{Connections: 1}
+	one := map[state.ServiceName]*state.Service{web.Name: web}
+	none := map[state.ServiceName]*state.Service{web.Name: nil}
+	for _, step := range []struct {
+		when   string
+		whole  map[state.ServiceName]*state.Service
+		full   bool
+		u      *state.Update
+		serves bool
+	}{
+		{"at first", one, true, full(other, &part), false},
+		{"when another Service changes", map[state.ServiceName]*state.Service{other.Name: nil}, false, delta(other), false},
+		{"when this one serves it", none, false, delta(web), true},
+		{"when the other one does", one, false, delta(&part), false},
+		{"after everything was compared", one, true, full(other, &part), false},
+	} {
+		b.CountAbove(step.whole, step.full)
+		apply(t, b, step.u)
+		c.connect(web, 2, passed)
+		c.connect(other, 1, passed)
+		c.check(step.when, b)
+		for i := range web.Ports {
+			key := web.Ports[i].Key(&web.Ports[i].Frontends[0])
+			held, err := b.Inspect(backend.Query{Frontend: key, Dst: key.Addr})
+			if serves := len(held.Endpoints) > 0; err != nil || serves != step.serves {
+				t.Errorf("%s: %v has %+v, %v", step.when, key, held, err)
+			}
+		}
+		if r := verify(t, b); r.Written != 0 {
+			t.Errorf("%s: %d objects repaired", step.when, r.Written)
+		}
+	}
+	b.CountAbove(nil, true)
+	apply(t, b, full(other, &part))
+	for _, p := range web.Ports {
+		delete(c.want, p.Key(&p.Frontends[0]))
+	}
+	c.check("when nobody serves it", b)
+}

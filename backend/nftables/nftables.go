@@ -59,7 +59,9 @@ type Backend struct {
 	limits ruleset.Limits
 
 	mirror *ruleset.Mirror
-	stale  staleServices
+	// whole are the records of Services of which a dataplane above this one serves a part, if connections to that are to be counted.
+	whole map[state.ServiceName]*state.Service
+	stale staleServices
 	// resets is nil if connections to endpoints that are gone are not reset.
 	resets *resets
 	// known is set if the mirror shows what the kernel holds. It is not before the first Apply, and after a failure that
@@ -239,6 +241,9 @@ func (b *Backend) Reconfigure(o Options) error {
 	o.Logger, o.Locked, o.TakeOver, o.Program, o.OnFlowsCut = b.o.Logger, b.o.Locked, b.o.TakeOver, b.o.Program, b.o.OnFlowsCut
 	o.OnGone, o.OnResets, o.Elsewhere, o.Scheduled = b.o.OnGone, b.o.OnResets, b.o.Elsewhere, b.o.Scheduled
 	b.o, b.detector, b.known = o, o.LocalDetector, false
+	if !o.Counters {
+		b.whole = nil
+	}
 	return nil
 }
 
@@ -482,7 +487,7 @@ func (b *Backend) apply(u *state.Update, unknown records, lost map[state.Service
 		return b.applyAll(want)
 	}
 	nodePorts := b.selectNodePorts(u.Node)
-	p := b.mirror.Change(b.o.settings(b.flags), u, nodePorts)
+	p := b.mirror.Change(b.settings(), u, nodePorts)
 	written, err := b.commitNoted(p, nil, nodePorts, func(int) []flowcutter.Note { return nil })
 	if err != nil {
 		return backend.Result{Written: written}, err
@@ -530,7 +535,7 @@ func (b *Backend) compareAll(want ruleset.Desired) (*ruleset.Plan, error) {
 	defer r.close()
 	limits := b.limits
 	limits.Ahead = lookupsAhead * len(b.finders)
-	return b.mirror.Compare(b.o.settings(b.flags), want, r, limits)
+	return b.mirror.Compare(b.settings(), want, r, limits)
 }
 
 // Verify compares the tables with what was applied last and repairs them. See [backend.Backend].

@@ -101,8 +101,8 @@ func (m *Mirror) compareOnce(s *Settings, want Desired, r Reader, l Limits, whol
 }
 
 // difference plans the difference between what was read, or is while it is compared, and what is desired.
-func (m *Mirror) difference(s *Settings, ks *kernelState, want Desired) (*Plan, error) {
-	p := newPlan(s, m, NewMirror())
+func (m *Mirror) difference(settings *Settings, ks *kernelState, want Desired) (*Plan, error) {
+	p := newPlan(settings, m, NewMirror())
 	p.node = want.Node
 	p.serveOn(want.NodePorts)
 	for i := range ks.tables {
@@ -125,7 +125,7 @@ func (m *Mirror) difference(s *Settings, ks *kernelState, want Desired) (*Plan, 
 			return nil, err
 		}
 		before := m.services[s.Name]
-		next := applied{record: s, numbers: p.number(s.Name, kept.without(before.numbers), s)}
+		next := applied{record: s, numbers: p.number(s.Name, kept.without(before.numbers), s), above: settings.above(s)}
 		if e := ks.asExpected(i); e != nil {
 			next.places = e.places // the numbers are the same, too: they were given in the same order
 			p.services[s.Name] = next

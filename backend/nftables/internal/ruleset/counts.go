@@ -28,6 +28,36 @@ type countedKeys struct {
 	at   []int
 }
 
+// frontendAbove is a frontend that a dataplane above this one serves.
+type frontendAbove struct {
+	port     *state.Port
+	frontend *state.Frontend
+}
+
+// above returns the frontends of a Service that are counted beside those of its record.
+func (s *Settings) above(r *state.Service) (above []frontendAbove) {
+	whole := s.Whole[r.Name]
+	if !s.Counters || whole == nil {
+		return nil
+	}
+	has := map[state.FrontendKey]bool{}
+	for i := range r.Ports {
+		p := &r.Ports[i]
+		for j := range p.Frontends {
+			has[p.Key(&p.Frontends[j])] = true
+		}
+	}
+	for i := range whole.Ports {
+		p := &whole.Ports[i]
+		for j := range p.Frontends {
+			if f := &p.Frontends[j]; !has[p.Key(f)] {
+				above = append(above, frontendAbove{p, f})
+			}
+		}
+	}
+	return above
+}
+
 // Counts reads back what the rules have counted of frontends, in their order. Without Settings.Counters that is nothing.
 func Counts(keys []state.FrontendKey, find FindElems) ([]Counted, error) {
 	var sorted [2][numSpaces]countedKeys

@@ -40,7 +40,7 @@ func (x *expectation) next() (expected, *renderer) {
 	s := x.want.Services[at]
 	former := x.former.services[s.Name]
 	next := expected{
-		applied: applied{record: s, places: placeService(former, s), numbers: x.p.number(s.Name, former.numbers, s)},
+		applied: applied{record: s, places: placeService(former, s), numbers: x.p.number(s.Name, former.numbers, s), above: x.p.settings.above(s)},
 		// What is preserved is looked for in all that there is.
 		isOther: !x.want.Preserved.none(),
 	}

@@ -72,4 +72,6 @@ type applied struct {
 	places []placement // of record.Ports
 	// numbers are those of the record's lists and ports, nil if there are none.
 	numbers map[owner]uint32
+	// above are the frontends that are counted beside those of the record.
+	above []frontendAbove
 }

@@ -166,7 +166,7 @@ func (p *Plan) replace(name state.ServiceName, s *state.Service) {
 		p.old.service(&former)
 	}
 	if s != nil {
-		next.places = placeService(former, s)
+		next.places, next.above = placeService(former, s), p.settings.above(s)
 		p.new.own = slices.Grow(p.new.own, len(p.old.own)) // most likely as many
 		p.new.service(&next)
 	}

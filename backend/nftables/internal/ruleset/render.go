@@ -93,6 +93,10 @@ func (r *renderer) service(a *applied) {
 	for i := range a.record.Ports {
 		r.port(a, &a.record.Ports[i], &a.places[i], &lists)
 	}
+	for _, above := range a.above {
+		b := r.begin(above.port, above.frontend)
+		b.count()
+	}
 }
 
 // whole is service with the elements of lists among the others.
@@ -247,13 +251,18 @@ func (b *frontendRenderer) frontend(p *state.Port, t *state.Traffic, places [][]
 		b.route(common, &t.Inside, places[0])
 	}
 	if b.settings.Counters {
-		for _, k := range countKinds {
-			b.add(common, k, 0)
-		}
+		b.count()
 	}
 	if b.affinity != nil {
 		b.number(sticky, b.affinity.number)
 		b.add(common, stickyFor, b.affinity.timeout)
+	}
+}
+
+// count adds the elements that count connections to the frontend.
+func (b *frontendRenderer) count() {
+	for _, k := range countKinds {
+		b.add(common, k, 0)
 	}
 }
 

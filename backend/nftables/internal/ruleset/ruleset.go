@@ -32,6 +32,9 @@ type Settings struct {
 	MaxAffinityClients uint32
 	// Counters has the rules count new connections to each frontend.
 	Counters bool
+	// Whole are the records of Services of which a dataplane above this one serves a part. With Counters, the rules count connections to that, too, and
+	// leave them alone otherwise.
+	Whole map[state.ServiceName]*state.Service
 	// TableFlags are those that the tables have. A table with others is replaced.
 	TableFlags nft.TableFlags
 }
