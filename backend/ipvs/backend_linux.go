@@ -322,6 +322,7 @@ func (b *Backend) apply(ctx context.Context, u *state.Update) (result backend.Re
 	b.cutter.Begin(changes...)
 	c, err := b.begin(u)
 	if err == nil {
+		b.countAbove(c.next, c.whole)
 		result, err = b.base.Apply(ctx, c.base())
 	}
 	if err == nil {
@@ -356,6 +357,7 @@ func (b *Backend) Verify(ctx context.Context) (result backend.Result, err error)
 	b.cutter.Begin()
 	c, err := b.begin(&state.Update{Revision: b.revision, Node: b.node})
 	if err == nil && len(c.redivided) > 0 {
+		b.countAbove(c.next, c.whole)
 		result, err = b.base.Apply(ctx, c.base())
 	}
 	if err == nil {

@@ -586,9 +586,21 @@ func (h *history) apply(full bool, pending map[state.ServiceName]bool) {
 		}
 		pending[name] = true
 	}
+	for _, s := range h.applied {
+		h.checkCounted(s)
+	}
 	if h.before = map[plan.Key]bool{}; h.failing && h.r.IntN(3) == 0 {
 		_, _ = h.Verify(h.t.Context())
 	}
+}
+
+// checkCounted checks that the base counts connections to all frontends of a record, whoever serves them.
+func (h *history) checkCounted(s *state.Service) {
+	eachFrontend(s, func(k plan.Key) {
+		if !h.base.counted[s.Name][k] {
+			h.t.Errorf("%v is not counted", k)
+		}
+	})
 }
 
 // check compares with the records.
@@ -599,6 +611,7 @@ func (h *history) check() {
 		}
 	}
 	for _, s := range h.records {
+		h.checkCounted(s)
 		d := h.settings.Divide(s, func(plan.Key) bool { return false })
 		served := map[plan.Key]bool{}
 		for i := range d.Servers {

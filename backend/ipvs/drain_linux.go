@@ -38,6 +38,9 @@ func (b *Backend) Resume(base backend.Backend) { b.above(base, false) }
 func (b *Backend) above(base backend.Backend, retired bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if retired {
+		b.countAbove(nil, true) // the base serves all from now on
+	}
 	b.base, b.retired, b.known = base, retired, false
 }
 

@@ -294,10 +294,13 @@ type fakeBase struct {
 	failService func(state.ServiceName) bool
 	// applying is called before an update is carried out.
 	applying func(*state.Update)
+	// whole are the records that are to be counted, and counted the frontends that are.
+	whole   map[state.ServiceName]*state.Service
+	counted map[state.ServiceName]map[plan.Key]bool
 }
 
 func newFakeBase() *fakeBase {
-	return &fakeBase{shown: map[state.ServiceName]*state.Service{}, disturbed: make(chan struct{}, 1), applying: func(*state.Update) {}}
+	return &fakeBase{shown: map[state.ServiceName]*state.Service{}, counted: map[state.ServiceName]map[plan.Key]bool{}, disturbed: make(chan struct{}, 1), applying: func(*state.Update) {}}
 }
 
 // serves reports whether the base has a frontend.
@@ -343,10 +346,31 @@ func (b *fakeBase) Apply(_ context.Context, u *state.Update) (backend.Result, er
 			continue
 		}
 		next[s.Name] = s
+		b.count(s)
 	}
 	b.shown = next
+	maps.DeleteFunc(b.counted, func(name state.ServiceName, _ map[plan.Key]bool) bool { return next[name] == nil })
 	return backend.Result{Failed: failed}, nil
 }
+
+// count has the frontends of a record counted, and those above it.
+func (b *fakeBase) count(s *state.Service) {
+	keys := map[plan.Key]bool{}
+	eachFrontend(s, func(k plan.Key) { keys[k] = true })
+	if whole := b.whole[s.Name]; whole != nil {
+		eachFrontend(whole, func(k plan.Key) { keys[k] = true })
+	}
+	b.counted[s.Name] = keys
+}
+
+func (b *fakeBase) CountAbove(whole map[state.ServiceName]*state.Service, full bool) {
+	if full {
+		b.whole = map[state.ServiceName]*state.Service{}
+	}
+	maps.Copy(b.whole, whole)
+}
+
+func (b *fakeBase) Counts([]state.FrontendKey) ([]backend.Counts, error) { return nil, nil }
 
 func (b *fakeBase) Verify(context.Context) (backend.Result, error) { return backend.Result{}, nil }
 func (b *fakeBase) Disturbed() <-chan struct{}                     { return b.disturbed }
@@ -360,6 +384,8 @@ type node struct {
 	links *fakeLinks
 	files map[string]*fakeFile
 	base  *fakeBase
+	// below is what the backend stands above: base, if nothing else is said.
+	below backend.Backend
 	o     Options
 	rev   state.Revision
 }
@@ -378,6 +404,7 @@ func newNode(t *testing.T, o Options) *node {
 	for _, name := range []string{sysctlConntrack, sysctlExpire, sysctlIgnore, sysctlAnnounce} {
 		n.files[name] = &fakeFile{"0"}
 	}
+	n.below = n.base
 	n.open()
 	t.Cleanup(func() { n.must(n.Backend.Close()) })
 	return n
@@ -395,7 +422,7 @@ func (n *node) open() {
 	n.t.Helper()
 	o := n.o
 	n.must(o.complete())
-	n.Backend = newBackend(n.base, o)
+	n.Backend = newBackend(n.below, o)
 	n.must(n.ns.Do(func() error {
 		return n.Backend.openAbove(n.ipvs, n.links, func() (*sysctls, error) {
 			s := &sysctls{map[string]sysctlFile{}}

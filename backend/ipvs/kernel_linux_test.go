@@ -71,7 +71,7 @@ func (h *host) must(err error) {
 func (h *host) open(o ipvs.Options) {
 	h.t.Helper()
 	h.must(h.ns.Do(func() (err error) {
-		h.pair, err = newPair(h.t.Context(), nftables.Options{OnFlowsCut: h.onFlowsCut}, o)
+		h.pair, err = newPair(h.t.Context(), nftables.Options{OnFlowsCut: h.onFlowsCut, Counters: true}, o)
 		return err
 	}))
 }
@@ -485,4 +485,108 @@ func TestAddDests(t *testing.T) {
 		}
 		return err
 	})
+}
+
+// TestRealCounts: connections that IPVS serves count once each, by TCP and UDP, and so do those that nftables serves or rejects while it has the
+// frontend.
+func TestRealCounts(t *testing.T) {
+	h := newHost(t, ipvs.Options{})
+	h.local(net.IPv4(10, 0, 0, 1))
+	var listener net.Listener
+	h.do(func() (err error) { listener, err = net.Listen("tcp4", "10.0.0.1:8080"); return err })
+	defer listener.Close()
+	go func() {
+		for {
+			c, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = io.Copy(c, c)
+			c.Close()
+		}
+	}()
+	var echo net.PacketConn
+	h.do(func() (err error) { echo, err = net.ListenPacket("udp4", "10.0.0.1:53"); return err })
+	defer echo.Close()
+	go func() {
+		for b := make([]byte, 16); ; {
+			n, from, err := echo.ReadFrom(b)
+			if err != nil {
+				return
+			}
+			_, _ = echo.WriteTo(b[:n], from)
+		}
+	}()
+	want := map[state.FrontendKey]backend.Counts{}
+	tcp := state.FrontendKey{Family: state.IPv4, Protocol: state.TCP, Addr: netip.MustParseAddr("10.96.0.10"), Port: 80}
+	udp := state.FrontendKey{Family: state.IPv4, Protocol: state.UDP, Addr: netip.MustParseAddr("10.96.0.11"), Port: 53}
+	connect := func(key state.FrontendKey, times int) {
+		t.Helper()
+		for range times {
+			var conn net.Conn
+			h.do(func() (err error) {
+				conn, err = net.Dial(map[state.Protocol]string{state.TCP: "tcp4", state.UDP: "udp4"}[key.Protocol], netip.AddrPortFrom(key.Addr, key.Port).String())
+				return err
+			})
+			h.must(conn.SetDeadline(time.Now().Add(time.Minute)))
+			for range 2 { // which is one connection
+				_, err := conn.Write([]byte("x"))
+				h.must(err)
+				_, err = io.ReadFull(conn, make([]byte, 1))
+				h.must(err)
+			}
+			h.must(conn.Close())
+			count := want[key]
+			count.Add(backend.Counts{Connections: 1})
+			want[key] = count
+		}
+	}
+	check := func(when string, served uint64) {
+		t.Helper()
+		keys := []state.FrontendKey{tcp, udp}
+		got, err := h.base.Counts(keys)
+		h.must(err)
+		for i, key := range keys {
+			if got[i] != want[key] {
+				t.Errorf("%s: %v has counted %+v, want %+v", when, key, got[i], want[key])
+			}
+		}
+		var byIPVS uint64
+		h.do(func() error { byIPVS = connections(t); return nil })
+		if byIPVS != served {
+			t.Errorf("%s: IPVS has served %d connections, want %d", when, byIPVS, served)
+		}
+	}
+	web, dns := service("web", state.TCP, "10.96.0.10:80", "10.0.0.1:8080"), service("dns", state.UDP, "10.96.0.11:53", "10.0.0.1:53")
+	h.full(web, dns)
+	connect(tcp, 5)
+	connect(udp, 3)
+	check("by IPVS", 8)
+
+	sticky := service("web", state.TCP, "10.96.0.10:80", "10.0.0.1:8080")
+	sticky.Ports[0].Affinity = time.Hour
+	h.full(sticky, dns)
+	connect(tcp, 2)
+	check("by nftables", 8)
+
+	nobody := service("web", state.TCP, "10.96.0.10:80")
+	nobody.Ports[0].Internal.Inside.Verdict, nobody.Ports[0].Internal.Outside.Verdict = state.Reject, state.Reject
+	h.full(nobody, dns)
+	h.do(func() error {
+		if conn, err := net.Dial("tcp4", "10.96.0.10:80"); err == nil {
+			t.Error("a Service without endpoints takes a connection")
+			conn.Close()
+		}
+		return nil
+	})
+	count := want[tcp]
+	count.Add(backend.Counts{Connections: 1, Rejects: 1})
+	want[tcp] = count
+	check("without an endpoint", 8)
+
+	h.restart(ipvs.Options{})
+	h.full(web, dns)
+	connect(tcp, 1)
+	connect(udp, 1)
+	check("by IPVS again, of another process", 10)
 }
