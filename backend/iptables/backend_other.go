@@ -31,6 +31,9 @@ func (*Backend) Verify(context.Context) (backend.Result, error) {
 	return backend.Result{}, errUnsupported
 }
 
+// Counts fails.
+func (*Backend) Counts([]state.FrontendKey) ([]backend.Counts, error) { return nil, errUnsupported }
+
 // Disturbed returns nil.
 func (*Backend) Disturbed() <-chan struct{} { return nil }
 

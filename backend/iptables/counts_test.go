@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/state"
@@ -24,7 +25,7 @@ import (
 
 // counting is a node whose processes connect to frontends, and what is expected to be counted.
 type counting struct {
-	t       *testing.T
+	t       testing.TB
 	ns      *netns.NS
 	r       *rand.Rand
 	port    int // of the last client: connection tracking knows a port that is used again
@@ -32,7 +33,7 @@ type counting struct {
 	want    map[state.FrontendKey]backend.Counts
 }
 
-func newCounting(t *testing.T) *counting {
+func newCounting(t testing.TB) *counting {
 	c := &counting{t: t, ns: newNS(t), r: rand.New(rand.NewPCG(1, 1)), port: 10_000, records: map[string]*state.Service{}, want: map[state.FrontendKey]backend.Counts{}}
 	inNS(t, c.ns, func() error {
 		if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "out"}, PeerName: "peer"}); err != nil {
@@ -51,15 +52,17 @@ func newCounting(t *testing.T) *counting {
 			return err
 		}
 		errs := []error{netlink.LinkSetUp(lo), netlink.LinkSetARPOff(out), netlink.LinkSetUp(out), netlink.LinkSetUp(peer)}
-		for _, of := range []struct{ addr, all string }{{"192.0.2.1/24", "0.0.0.0/0"}, {"2001:db8::1/64", "::/0"}} {
-			addr, err := netlink.ParseAddr(of.addr)
+		for _, text := range []string{"192.0.2.1/24", "192.0.2.2/24", "2001:db8::1/64", "2001:db8::2/64"} {
+			addr, err := netlink.ParseAddr(text)
 			if err != nil {
 				return err
 			}
-			_, all, _ := net.ParseCIDR(of.all)
-			addr.Flags = 0x02 // IFA_F_NODAD
-			errs = append(errs, netlink.AddrAdd(out, addr),
-				netlink.RouteAdd(&netlink.Route{LinkIndex: out.Attrs().Index, Scope: netlink.SCOPE_LINK, Dst: all}))
+			addr.Flags = unix.IFA_F_NODAD
+			errs = append(errs, netlink.AddrAdd(out, addr))
+		}
+		for _, text := range []string{"0.0.0.0/0", "::/0"} {
+			_, all, _ := net.ParseCIDR(text)
+			errs = append(errs, netlink.RouteAdd(&netlink.Route{LinkIndex: out.Attrs().Index, Scope: netlink.SCOPE_LINK, Dst: all}))
 		}
 		return errors.Join(errs...)
 	})
@@ -83,6 +86,8 @@ func (c *counting) record(name string, n int) *state.Service {
 		}
 		p := state.Port{Protocol: state.UDP, Family: f, Frontends: []state.Frontend{
 			{Kind: state.ClusterIP, Addr: addr("10.96.0.%d", "fd00:96::%d"), Port: 80},
+			// An address of the node, and the node port of the next Service: the former counts.
+			{Kind: state.ExternalIP, Addr: netip.MustParseAddr(map[state.Family]string{state.IPv4: "192.0.2.2", state.IPv6: "2001:db8::2"}[f]), Port: uint16(30_001 + n)},
 			{Kind: state.LoadBalancer, Addr: addr("203.0.113.%d", "2001:db8:1::%d"), Port: 80},
 			{Kind: state.LoadBalancer, Addr: addr("203.0.113.10%d", "2001:db8:1::10%d"), Port: 80, Restricted: true},
 			{Kind: state.NodePort, Port: uint16(30_000 + n)},

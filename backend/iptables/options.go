@@ -38,7 +38,7 @@ type Options struct {
 	// MaxAffinityClients is how many clients each endpoint of a Service port with affinity remembers. Further clients get no affinity until
 	// others time out. It counts for endpoints that come; those that are there keep what they have. Default 65,536.
 	MaxAffinityClients int
-	// Counters has the rules count new connections to each frontend ([Backend.Counts]). It costs two lookups for each new connection to an
+	// Counters has the rules count new connections to each frontend ([Backend.Counts]). It costs one to three lookups for each new connection to an
 	// address of a Service or to a node port.
 	Counters bool
 	// Locked is set if the caller sees to it that no other process programs the network namespace. Otherwise New does.
