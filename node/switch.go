@@ -364,10 +364,14 @@ func (s *switchable) hns() *winkernelDataplane {
 	return hns
 }
 
-// counters returns what the layers that are in use count by. nftables sees all connections that are not those of hooks.
+// counters returns what the layers that are in use count by. nftables sees all connections that are not those of hooks, and iptables those of its
+// own.
 func (s *switchable) counters() []backend.Counter {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if top, ok := s.top.(*iptablesDataplane); ok {
+		return []backend.Counter{top}
+	}
 	if s.base == nil {
 		return nil
 	}

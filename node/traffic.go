@@ -18,12 +18,8 @@ import (
 	"github.com/switchyard-net/switchyard/view"
 )
 
-// countingModes are the modes in which connections are counted: nftables sees the first packet of each, but for those of socket hooks, which count
-// for themselves.
-var countingModes = []config.Mode{config.ModeNFTables, config.ModeEBPF, config.ModeUserspace}
-
-// countingModesText has them as people read them.
-const countingModesText = "modes nftables, ebpf and userspace, and not by a relay that listens on addresses of the host (userspace.listen)"
+// countingText is where connections are counted: rules see the first packet of each, but for those of socket hooks, which count for themselves.
+const countingText = "all modes of Linux, but not by a relay that listens on addresses of the host (userspace.listen)"
 
 // countsIn reports whether c has the dataplane count connections.
 func countsIn(c *config.Config) bool {
@@ -32,13 +28,13 @@ func countsIn(c *config.Config) bool {
 
 // canCount reports whether the dataplane of c can count connections.
 func canCount(c *config.Config) bool {
-	return slices.Contains(countingModes, cmp.Or(c.Mode, config.DefaultMode(runtime.GOOS))) && !isStandalone(c, runtime.GOOS)
+	return cmp.Or(c.Mode, config.DefaultMode(runtime.GOOS)) != config.ModeKernelspace && !isStandalone(c, runtime.GOOS)
 }
 
 // warnCounters warns if c wants counts that its dataplane does not have.
 func (n *Node) warnCounters(c *config.Config) {
 	if c.NFTables.Counters && !canCount(c) {
-		n.log.Warn("connections are not counted in this mode", "mode", c.Mode, "field", n.fieldName("nftables.counters"), "counted", countingModesText,
+		n.log.Warn("connections are not counted in this mode", "mode", c.Mode, "field", n.fieldName("nftables.counters"), "counted", countingText,
 			"remedy", "set the mode to one that counts, or the field to false")
 	}
 }
@@ -156,8 +152,8 @@ func (n *Node) notCounted() error {
 	case !own:
 		return errors.New("this dataplane does not count connections")
 	case !canCount(n.config.Load()):
-		return fmt.Errorf("connections are counted in %s, and this node's mode is %s: set %s to one of them, and %s to true",
-			countingModesText, n.proxyMode(), n.fieldName("mode"), field)
+		return fmt.Errorf("connections are counted in %s, and this node's mode is %s: set %s to another one, or leave userspace.listen empty, and set %s to true",
+			countingText, n.proxyMode(), n.fieldName("mode"), field)
 	}
 	return fmt.Errorf("connections are not counted: set %s to true in the configuration file", field)
 }

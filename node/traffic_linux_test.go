@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/switchyard-net/switchyard/backend/ebpf"
+	"github.com/switchyard-net/switchyard/backend/iptables"
 	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/test/sockethooks"
 )
@@ -102,6 +103,36 @@ func TestTrafficOfRelay(t *testing.T) {
 	check(t, n.once())
 	n.shows(series+"6\n", true)
 	n.configure(config.ModeUserspace, false)
+	n.shows("switchyard_service_", false)
+}
+
+// TestTrafficOfIPTables: sets of iptables count, too, and what they count adds to what another mode has counted.
+func TestTrafficOfIPTables(t *testing.T) {
+	if err := iptables.Available(); err != nil {
+		t.Skip(err)
+	}
+	n := newCounted(t)
+	n.configure(config.ModeNFTables, true)
+	n.shows(counting, true)
+	for range 2 {
+		check(t, n.once())
+	}
+	n.shows(series+"2\n", true)
+	n.configure(config.ModeIPTables, true)
+	n.shows(`kubeproxy_sync_proxy_rules_iptables_restore_failures_total`, true)
+	for range 3 {
+		check(t, n.once())
+	}
+	n.shows(series+"5\n", true)
+	n.configure(config.ModeNFTables, true)
+	n.shows(`kubeproxy_sync_proxy_rules_iptables_restore_failures_total`, false)
+	check(t, n.once())
+	n.shows(series+"6\n", true)
+	n.configure(config.ModeIPTables, true)
+	n.shows(`kubeproxy_sync_proxy_rules_iptables_restore_failures_total`, true)
+	check(t, n.once())
+	n.shows(series+"7\n", true)
+	n.configure(config.ModeIPTables, false)
 	n.shows("switchyard_service_", false)
 }
 

@@ -127,9 +127,11 @@ func TestNotCounted(t *testing.T) {
 		{config.ModeNFTables, nil, false, "set nftables.counters to true", false},
 		{config.ModeEBPF, nil, false, "set nftables.counters to true", false},
 		{config.ModeUserspace, nil, false, "set nftables.counters to true", false},
-		{config.ModeIPVS, nil, true, "connections are counted in modes nftables, ebpf and userspace, and", true},
-		{config.ModeIPTables, nil, false, "this node's mode is iptables: set mode to one of them, and nftables.counters to true", false},
-		{config.ModeUserspace, []string{"127.0.0.1:8080=10.96.0.1:80"}, true, "and not by a relay that listens on addresses of the host (userspace.listen)", true},
+		{config.ModeIPVS, nil, false, "set nftables.counters to true", false},
+		{config.ModeIPTables, nil, false, "set nftables.counters to true", false},
+		{config.ModeKernelspace, nil, true, "connections are counted in all modes of Linux, but", true},
+		{config.ModeKernelspace, nil, false, "this node's mode is kernelspace: set mode to another one", false},
+		{config.ModeUserspace, []string{"127.0.0.1:8080=10.96.0.1:80"}, true, "but not by a relay that listens on addresses of the host (userspace.listen)", true},
 	} {
 		var log bytes.Buffer
 		n := &Node{dataplane: &switchable{}, log: slog.New(slog.NewTextHandler(&log, nil))}

@@ -13,7 +13,7 @@ type Config struct {
 	// MaxAffinityClients is how many clients of Services with sessionAffinity are remembered in each IP family. A client counts once
 	// for each Service port that it uses.
 	MaxAffinityClients int32 `json:"maxAffinityClients"`
-	// Counters has the kernel count new connections to each frontend, in modes nftables, ebpf and userspace.
+	// Counters has the kernel count new connections to each frontend, in all modes of Linux.
 	Counters bool `json:"counters"`
 }
 

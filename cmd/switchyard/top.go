@@ -43,7 +43,7 @@ period: new connections a second to each port of a Service, those of them that w
 endpoint, and those that the traffic policy or the source ranges have dropped. TOTAL is all connections since
 the port was programmed; in mode ebpf, since the process has started. Endpoints are those that get new
 connections of pods and processes of this node, of all that there are. The process must count:
-nftables.counters in its configuration file, in mode nftables, ebpf or userspace.
+nftables.counters in its configuration file, in any mode of Linux.
 
 NAME may be a pattern: * stands for any characters, ? for one, [a-z] for one of several.
 
