@@ -6,7 +6,8 @@ import "github.com/switchyard-net/switchyard/state"
 // configured.
 type Counter interface {
 	// Counts reads back what was counted for each of the frontends, in their order. What is not programmed has counted nothing. It changes
-	// nothing, and may be called at any time, beside all other methods and after Close, when it may fail; its cost is proportional to the keys.
+	// nothing, and may be called at any time, beside all other methods and after Close, when it may fail; its cost is proportional to the keys, or to all
+	// frontends.
 	//
 	// A frontend counts from the moment in which it is programmed. It goes on when the endpoints change. When the process is replaced by another one,
 	// or the frontend goes to another Service, it begins at 0, or goes on.
@@ -19,7 +20,8 @@ type Counter interface {
 type CounterBelow interface {
 	Counter
 	// CountAbove replaces the records of Services of which another dataplane serves a part, nil for those of which it serves nothing; with full,
-	// all others are gone. The frontends that the record given to Apply lacks count from the next Apply on, which must have these Services.
+	// all others are gone. The frontends that the record given to Apply lacks count from the next Apply on, which must have these Services. It is called
+	// by the goroutine that calls Apply.
 	CountAbove(whole map[state.ServiceName]*state.Service, full bool)
 }
 
