@@ -3,6 +3,7 @@
 package nftables
 
 import (
+	"errors"
 	"net"
 	"net/netip"
 	"slices"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/state"
@@ -233,13 +235,27 @@ func TestCountsOfServicesThatGo(t *testing.T) {
 // TestCountAbove: connections count to what another dataplane serves of a Service, too, which goes on when this one serves it, and they are left alone.
 func TestCountAbove(t *testing.T) {
 	c := newCounting(t)
-	b := c.backend(Options{Counters: true, NodePortAddresses: state.NodePortAddresses{CIDRs: []netip.Prefix{prefix("192.0.2.0/24"), prefix("2001:db8::/64")}}})
+	// With a detector, connections of the node are masqueraded if nothing else is said.
+	b := c.backend(Options{Counters: true, LocalDetector: state.LocalDetector{ClusterCIDRs: []netip.Prefix{prefix("10.244.0.0/16"), prefix("fd00:10:244::/48")}}, NodePortAddresses: state.NodePortAddresses{CIDRs: []netip.Prefix{prefix("192.0.2.0/24"), prefix("2001:db8::/64")}}})
 	web, other := udpService("web", 1, 2, state.Forward, 0), udpService("other", 2, 2, state.Forward, 0)
 	part := *web
 	part.Ports = slices.Clone(web.Ports)
 	for i := range part.Ports {
 		part.Ports[i].Frontends = part.Ports[i].Frontends[1:] // the node port
 	}
+	nftCommand(t, c.ns, "add table inet watch; add chain inet watch marked { type filter hook postrouting priority 0; }; "+
+		"add rule inet watch marked ip daddr 10.96.0.1 meta mark & 0x4000 != 0 counter; add rule inet watch marked ip6 daddr fd00:10:96::1 meta mark & 0x4000 != 0 counter")
+	inNS(t, c.ns, func() error { // as those of virtual servers are
+		dev, err := netlink.LinkByName("veth-a")
+		if err != nil {
+			return err
+		}
+		for i := range web.Ports {
+			a := web.Ports[i].Frontends[0].Addr
+			err = errors.Join(err, netlink.AddrAdd(dev, &netlink.Addr{IPNet: &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}, Flags: unix.IFA_F_NODAD}))
+		}
+		return err
+	})
 	passed := backend.Counts{Connections: 1}
 	one := map[state.ServiceName]*state.Service{web.Name: web}
 	none := map[state.ServiceName]*state.Service{web.Name: nil}
@@ -271,6 +287,9 @@ func TestCountAbove(t *testing.T) {
 		if r := verify(t, b); r.Written != 0 {
 			t.Errorf("%s: %d objects repaired", step.when, r.Written)
 		}
+	}
+	if listed := nftCommand(t, c.ns, "list", "table", "inet", "watch"); strings.Count(listed, "counter packets 0 ") != 2 {
+		t.Errorf("packets to what the other one serves are marked for masquerading:\n%s", listed)
 	}
 	b.CountAbove(nil, true)
 	apply(t, b, full(other, &part))

@@ -95,6 +95,7 @@ func (r *renderer) service(a *applied) {
 	}
 	for _, above := range a.above {
 		b := r.begin(above.port, above.frontend)
+		b.masquerade(state.MasqueradeNever) // its packets pass the chain without being marked
 		b.count()
 	}
 }
@@ -240,9 +241,7 @@ func (b *frontendRenderer) number(k kind, n uint32) {
 }
 
 func (b *frontendRenderer) frontend(p *state.Port, t *state.Traffic, places [][]state.Endpoint) {
-	if t.Masquerade != b.settings.usualMasquerade(b.space, p.Family) {
-		b.add(common, masquerade, uint32(t.Masquerade))
-	}
+	b.masquerade(t.Masquerade)
 	if isSplit(t) {
 		b.add(common, split, 0)
 		b.route(inside, &t.Inside, places[0])
@@ -256,6 +255,13 @@ func (b *frontendRenderer) frontend(p *state.Port, t *state.Traffic, places [][]
 	if b.affinity != nil {
 		b.number(sticky, b.affinity.number)
 		b.add(common, stickyFor, b.affinity.timeout)
+	}
+}
+
+// masquerade adds the frontend's masquerade rule, if it is not the usual one.
+func (b *frontendRenderer) masquerade(m state.Masquerade) {
+	if m != b.settings.usualMasquerade(b.space, b.base.family) {
+		b.add(common, masquerade, uint32(m))
 	}
 }
 
