@@ -637,6 +637,11 @@ func (b *Backend) commit(p *ruleset.Plan) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	filled, err := b.fillNew(p)
+	if err != nil {
+		return 0, err
+	}
+	ahead += filled
 	known := b.known
 	n, err := b.commitBatch(p.Write)
 	switch {
@@ -650,6 +655,36 @@ func (b *Backend) commit(p *ruleset.Plan) (int, error) {
 		b.known = known && (err == nil || refused && ahead+n == 0)
 	}
 	return ahead + n, err
+}
+
+// partBytes is how large the transactions are that fill new tables. A socket has room for it whose buffer has the size that Linux lets anybody have.
+const partBytes = 256 << 10
+
+// fillNew fills the tables that are new, before the transaction that makes packets see them, unless there is little to fill. It returns how many
+// objects it wrote. If the kernel has no room, it writes nothing, and the plan is to be carried out without it.
+func (b *Backend) fillNew(p *ruleset.Plan) (written int, err error) {
+	if p.NewSize() <= partBytes {
+		return 0, nil
+	}
+	b.batch.Reset()
+	b.batch.Grow(partBytes + partBytes/4)
+	err = p.FillNew(&b.batch, partBytes, func() error {
+		n := b.batch.Len()
+		if err := b.guard.commit(func() error { return b.kernel.Commit(&b.batch) }); err != nil {
+			return err
+		}
+		written += n
+		b.batch.Reset()
+		return nil
+	})
+	if err == nil {
+		return written, nil
+	}
+	if _, dropErr := b.commitBatch(p.DropNew); dropErr != nil || !errors.Is(err, nft.ErrNoRoom) {
+		b.known = false
+		return 0, errors.Join(fmt.Errorf("nftables: %w", err), dropErr)
+	}
+	return 0, nil
 }
 
 // commitBatch commits what fill puts into a batch, and returns how many objects that are.

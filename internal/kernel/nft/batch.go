@@ -60,6 +60,9 @@ func (b *Batch) Reset() { *b = Batch{buf: b.buf[:0]} }
 // Len returns how many objects the batch adds, changes or deletes.
 func (b *Batch) Len() int { return b.count }
 
+// Size returns how many bytes the batch has so far.
+func (b *Batch) Size() int { return len(b.buf) }
+
 // Grow makes room for so many bytes. Without it, a large batch is copied several times while it grows.
 func (b *Batch) Grow(bytes int) { b.buf = slices.Grow(b.buf, bytes) }
 

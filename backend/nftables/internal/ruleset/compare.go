@@ -260,9 +260,11 @@ func (p *Plan) compare(ks *kernelState) {
 // compareTable plans the skeleton of one table. A table that something foreign lives in, or that is of another version, is
 // replaced, up to the sets that are as they should be: in one transaction, so that no packet misses it.
 func (p *Plan) compareTable(t *tableState) {
-	if t.skeleton == nil {
+	if !t.serves() {
 		p.skeleton(t.family, func(*nft.Set) bool { return false },
 			func(*nft.Chain) (bool, bool) { return false, false })
+		last := &p.tables[len(p.tables)-1]
+		last.isNew, last.replace = true, t.skeleton
 		return
 	}
 	tb := table(t.family)

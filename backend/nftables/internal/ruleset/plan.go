@@ -40,6 +40,8 @@ type Plan struct {
 // tablePlan is what changes in a table beside elements.
 type tablePlan struct {
 	table nft.Table
+	// isNew is set if the kernel has no such table, or one without chains, which no packet sees.
+	isNew bool
 	// replace deletes all that the table holds first, as it was found, but for the sets in keeps: with the table itself if there are none.
 	replace *nft.Skeleton
 	keeps   []string
@@ -367,6 +369,75 @@ func (p *Plan) WriteAhead(b *nft.Batch) {
 	})
 }
 
+// FillNew carries out what nobody sees of the plan: the sets of new tables and their elements. Without a chain, no packet meets them. Each time
+// that the batch has so many bytes, commit is called, which commits it and empties it. Afterwards Write has the rest, with the chains. After an
+// error the plan is as before, and what was committed is to be dropped (DropNew).
+//
+// The kernel grows the hash table of a set in the background. Elements that are added in one transaction come faster than that, and each is looked
+// for in all of the tables that the set is to be moved to.
+func (p *Plan) FillNew(b *nft.Batch, bytes int, commit func() error) error {
+	fills := func(s *setPlan) bool {
+		return slices.ContainsFunc(p.tables, func(t tablePlan) bool { return t.isNew && t.table == table(s.family) })
+	}
+	for i := range p.tables {
+		if t := &p.tables[i]; t.isNew {
+			t.writeSets(b, p.settings.TableFlags)
+		}
+	}
+	for _, s := range p.order {
+		if !fills(s) {
+			continue
+		}
+		t, name, l := table(s.family), s.set.name(), s.set.layout(s.family)
+		for e := range s.add.all() {
+			b.AddElem(t, name, e.encode(l))
+			if b.Size() < bytes {
+				continue
+			}
+			if err := commit(); err != nil {
+				return err
+			}
+		}
+	}
+	if b.Len() > 0 {
+		if err := commit(); err != nil {
+			return err
+		}
+	}
+	for _, s := range p.order {
+		if fills(s) {
+			s.add = elements{}
+		}
+	}
+	for i := range p.tables {
+		if t := &p.tables[i]; t.isNew {
+			t.replace, t.sets = nil, nil
+		}
+	}
+	return nil
+}
+
+// NewSize returns about how many bytes a batch with all that is new to the kernel's tables has that FillNew fills.
+func (p *Plan) NewSize() (bytes int) {
+	for _, s := range p.order {
+		if slices.ContainsFunc(p.tables, func(t tablePlan) bool { return t.isNew && t.table == table(s.family) }) {
+			bytes += s.size()
+		}
+	}
+	return bytes
+}
+
+// DropNew puts into a batch that the tables of FillNew are deleted, whether they are there or not. The plan begins without them then.
+func (p *Plan) DropNew(b *nft.Batch) {
+	for i := range p.tables {
+		if t := &p.tables[i]; t.isNew {
+			b.AddTableAs(t.table, p.settings.TableFlags)
+			b.DeleteTable(t.table)
+			t.replace = nil
+		}
+	}
+}
+
 // Write puts the plan into a batch. Sets and chains come before what refers to them, deletions before additions, because an
 // element may replace another with the same key.
 func (p *Plan) Write(b *nft.Batch) {
@@ -375,8 +446,7 @@ func (p *Plan) Write(b *nft.Batch) {
 	}
 	size := 0
 	for _, s := range p.order {
-		l := s.set.layout(s.family)
-		size += (s.del.len() + s.add.len()) * (l.key + l.data + nft.ElemOverhead)
+		size += s.size()
 	}
 	b.Grow(size)
 	for _, s := range p.order {
@@ -391,6 +461,22 @@ func (p *Plan) Write(b *nft.Batch) {
 }
 
 func (t *tablePlan) write(b *nft.Batch, flags nft.TableFlags) {
+	t.writeSets(b, flags)
+	for j := range t.chains {
+		b.AddChain(t.table, &t.chains[j])
+	}
+	for _, name := range t.flush {
+		b.FlushChain(t.table, name)
+	}
+	for j := range t.chains {
+		for _, r := range t.chains[j].Rules {
+			b.AddRule(t.table, t.chains[j].Name, r)
+		}
+	}
+}
+
+// writeSets puts into a batch what comes before the chains.
+func (t *tablePlan) writeSets(b *nft.Batch, flags nft.TableFlags) {
 	switch {
 	case t.replace == nil:
 	case len(t.keeps) > 0:
@@ -403,17 +489,12 @@ func (t *tablePlan) write(b *nft.Batch, flags nft.TableFlags) {
 	for j := range t.sets {
 		b.AddSet(t.table, &t.sets[j])
 	}
-	for j := range t.chains {
-		b.AddChain(t.table, &t.chains[j])
-	}
-	for _, name := range t.flush {
-		b.FlushChain(t.table, name)
-	}
-	for j := range t.chains {
-		for _, r := range t.chains[j].Rules {
-			b.AddRule(t.table, t.chains[j].Name, r)
-		}
-	}
+}
+
+// size returns about how many bytes of a batch the elements take.
+func (s *setPlan) size() int {
+	l := s.set.layout(s.family)
+	return (s.del.len() + s.add.len()) * (l.key + l.data + nft.ElemOverhead)
 }
 
 func (s *setPlan) write(b *nft.Batch, elements *elements, put func(nft.Table, string, nft.Elem)) {

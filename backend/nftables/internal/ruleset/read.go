@@ -35,6 +35,10 @@ type tableState struct {
 	skeleton *nft.Skeleton // nil if there is no table
 }
 
+// serves reports whether packets can meet the table: not without a chain, as when a process died that filled it (Plan.FillNew). What such a table
+// holds is no state of anything.
+func (t *tableState) serves() bool { return t.skeleton != nil && len(t.skeleton.ChainNames()) > 0 }
+
 // kernelState is what the kernel holds.
 type kernelState struct {
 	tables []tableState
@@ -74,7 +78,7 @@ func read(r Reader, find int, whole map[tableSet]bool) (*kernelState, error) {
 			return nil, fmt.Errorf("reading table %v: %w", table(f), err)
 		}
 		ks.tables = append(ks.tables, tableState{f, sk})
-		if sk != nil {
+		if t := &ks.tables[len(ks.tables)-1]; t.serves() {
 			if err := ks.readTable(r, f, sk, find, whole); err != nil {
 				return nil, err
 			}
