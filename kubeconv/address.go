@@ -15,7 +15,7 @@ import (
 func (f *faults) addr(path, s string) netip.Addr {
 	a, ok := parseAddr(s)
 	if !ok {
-		f.add(path, s, "must be an IP address")
+		f.add(path, s, problemAddr)
 	}
 	return a
 }
@@ -35,8 +35,10 @@ func specialProblem(a netip.Addr) string {
 func (f *faults) addrs(path string, list []string) []netip.Addr {
 	var addrs []netip.Addr
 	for i, s := range list {
-		if a := f.addr(index(path, i), s); a.IsValid() {
+		if a, ok := parseAddr(s); ok {
 			addrs = append(addrs, a)
+		} else {
+			f.add(index(path, i), s, problemAddr)
 		}
 	}
 	return addrs
@@ -54,7 +56,7 @@ func parseAddr(s string) (netip.Addr, bool) {
 	return a.Unmap(), true
 }
 
-const problemCIDR = "must be a CIDR such as 10.0.0.0/8 or fd00::/8"
+const problemAddr, problemCIDR = "must be an IP address", "must be a CIDR such as 10.0.0.0/8 or fd00::/8"
 
 // prefixes parses a list of CIDRs and leaves out those with a fault. Space around them is ignored, as the API server does
 // for loadBalancerSourceRanges.

@@ -138,7 +138,11 @@ func (f *faults) fits(path, s string, longest int) bool {
 
 // label checks the value of a label and returns it, empty if there is none.
 func (f *faults) label(labels map[string]string, key string) string {
-	return f.text("metadata.labels["+key+"]", labels[key], maxLabel)
+	value := labels[key]
+	if value == "" { // as nearly always
+		return ""
+	}
+	return f.text("metadata.labels["+key+"]", value, maxLabel)
 }
 
 // serviceName returns a copy of the label of an EndpointSlice that names its Service.

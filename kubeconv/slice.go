@@ -27,8 +27,10 @@ func EndpointSlice(s *discoveryv1.EndpointSlice) (*model.EndpointSlice, error) {
 		Headless:  headless,
 	}
 	_, m.HasProxyName = s.Labels[proxyNameLabel]
-	// A controller's slip in a time that only measures is not worth an error.
-	m.TriggerTime, _ = time.Parse(time.RFC3339Nano, s.Annotations[corev1.EndpointsLastChangeTriggerTime])
+	if at := s.Annotations[corev1.EndpointsLastChangeTriggerTime]; at != "" {
+		// A controller's slip in a time that only measures is not worth an error.
+		m.TriggerTime, _ = time.Parse(time.RFC3339Nano, at)
+	}
 	for i, p := range s.Ports {
 		if port, ok := f.endpointPort(index("ports", i), p); ok {
 			m.Ports = append(m.Ports, port)

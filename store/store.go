@@ -113,7 +113,7 @@ func (s *Store) publish() {
 	for _, svc := range dirty {
 		s.recompute(svc)
 	}
-	var changes []revlog.Change
+	changes := make([]revlog.Change, 0, len(s.pending))
 	for _, svc := range s.pending {
 		svc.pending = false
 		if s.finalize(svc) {
