@@ -55,7 +55,6 @@ func newDelivery(s *Source, sink source.Sink) *delivery {
 		optIns:    make(map[string]*optIn),
 		spreads:   spreads{shortest: cmp.Or(s.options.ListSpread, spread), last: make(map[string]spreadAt)},
 		slots:     make(chan struct{}, maxListing),
-		pending:   newPending(),
 	}
 	for _, r := range d.resources {
 		d.held[r.kind] = newHeld(r.kind)
@@ -251,7 +250,8 @@ func (d *delivery) takeList(kind model.Kind, e *event) {
 
 // relisted has delivered what a list has changed.
 func (d *delivery) relisted(news []*item, gone []model.Ref) {
-	d.pending.expect(len(news) + len(gone))
+	d.pending.beginList(len(news) + len(gone))
+	defer d.pending.endList()
 	for _, i := range news {
 		d.put(i)
 	}
@@ -343,7 +343,11 @@ func (d *delivery) flush() {
 // pending collects what the sink gets next. Of several changes of an object the last one counts.
 type pending struct {
 	objects []change
-	index   map[model.Ref]int // in objects
+	// index has the positions in objects of the first ones, so many. Of a list that is handed over as it is, it is not made.
+	index   map[model.Ref]int
+	indexed int
+	// listing is set while what a list has changed is added, and nothing was there before: its objects differ.
+	listing bool
 }
 
 // change is an object's new version, nil if it has been deleted.
@@ -352,22 +356,35 @@ type change struct {
 	object model.Object
 }
 
-func newPending() pending { return pending{index: make(map[model.Ref]int)} }
-
-// expect makes room for n changes, if there are none yet.
-func (p *pending) expect(n int) {
+// beginList makes room for n changes by a list, of as many objects.
+func (p *pending) beginList(n int) {
 	if len(p.objects) == 0 {
-		p.objects, p.index = make([]change, 0, n), make(map[model.Ref]int, n)
+		p.objects, p.listing = make([]change, 0, n), true
 	}
 }
 
+func (p *pending) endList() { p.listing = false }
+
 func (p *pending) add(ref model.Ref, object model.Object) {
-	if i, ok := p.index[ref]; ok {
-		p.objects[i].object = object
-		return
+	if !p.listing {
+		if i, ok := p.find(ref); ok {
+			p.objects[i].object = object
+			return
+		}
 	}
-	p.index[ref] = len(p.objects)
 	p.objects = append(p.objects, change{ref, object})
+}
+
+// find returns where the change of an object is.
+func (p *pending) find(ref model.Ref) (int, bool) {
+	if p.index == nil {
+		p.index = make(map[model.Ref]int, len(p.objects))
+	}
+	for ; p.indexed < len(p.objects); p.indexed++ {
+		p.index[p.objects[p.indexed].ref] = p.indexed
+	}
+	i, ok := p.index[ref]
+	return i, ok
 }
 
 // take returns what has been added since it was last called.
@@ -383,6 +400,6 @@ func (p *pending) take() (set []model.Object, deleted []model.Ref) {
 			set = append(set, c.object)
 		}
 	}
-	*p = newPending()
+	*p = pending{}
 	return set, deleted
 }

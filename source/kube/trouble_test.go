@@ -181,7 +181,7 @@ func TestStoppedWatcher(t *testing.T) {
 
 // TestPending checks that of several changes the last one counts.
 func TestPending(t *testing.T) {
-	p := newPending()
+	p := pending{}
 	one, two := &model.Service{}, &model.Service{}
 	other := service7
 	other.Name = "y"
@@ -197,6 +197,21 @@ func TestPending(t *testing.T) {
 	}
 	if set, deleted := p.take(); len(set)+len(deleted) > 0 {
 		t.Errorf("set %v, deleted %v a second time", set, deleted)
+	}
+
+	// A list that comes first, and after something else.
+	p.beginList(2)
+	p.add(service7, one)
+	p.add(other, one)
+	p.endList()
+	p.add(service7, two)
+	p.add(service7a, nil)
+	p.beginList(1)
+	p.add(other, nil)
+	p.endList()
+	set, deleted = p.take()
+	if len(set) != 1 || set[0] != two || len(deleted) != 2 || deleted[0] != other || deleted[1] != service7a {
+		t.Errorf("set %v, deleted %v around lists", set, deleted)
 	}
 }
 
