@@ -71,7 +71,7 @@ func starts(ctx context.Context, c *cluster, o *options) error {
 		proxies = append(proxies, switchyard(o, program))
 	}
 	proxies = slices.DeleteFunc(proxies, func(p proxy) bool { return !strings.HasPrefix(p.name, o.only) })
-	synced := make([][]time.Duration, len(proxies))
+	synced, used, served := make([][]time.Duration, len(proxies)), make([][]time.Duration, len(proxies)), make([][]time.Duration, len(proxies))
 	peaks := make([][]float64, len(proxies))
 	for range o.starts {
 		for i, p := range proxies {
@@ -79,36 +79,72 @@ func starts(ctx context.Context, c *cluster, o *options) error {
 			if err != nil {
 				return err
 			}
-			took, peak, err := startOnce(ctx, c, n, p)
+			f, err := startOnce(ctx, c, n, p)
 			if err != nil {
 				return fmt.Errorf("%s: %w", p.name, err)
 			}
-			synced[i], peaks[i] = append(synced[i], took), append(peaks[i], peak)
+			synced[i], peaks[i] = append(synced[i], f.synced), append(peaks[i], f.peak)
+			used[i], served[i] = append(used[i], f.used), append(served[i], f.served)
 			if err := n.close(); err != nil {
 				return err
 			}
 		}
 	}
-	fmt.Printf("| of %d starts | shortest | median | factor | peak memory |\n|---|---:|---:|---:|---:|\n", o.starts)
+	fmt.Printf("| of %d starts | shortest | median | factor | peak memory | processor time | and of the control plane |\n|---|---:|---:|---:|---:|---:|---:|\n", o.starts)
 	for i, p := range proxies {
 		slices.Sort(synced[i])
 		slices.Sort(peaks[i])
+		slices.Sort(used[i])
+		slices.Sort(served[i])
 		first, here := synced[0][len(synced[0])/2], synced[i][len(synced[i])/2]
-		fmt.Printf("| %s | %.2f s | %.2f s | %.1f | %.0f MiB |\n", p.name, synced[i][0].Seconds(), here.Seconds(),
-			first.Seconds()/here.Seconds(), peaks[i][len(peaks[i])/2])
+		fmt.Printf("| %s | %.2f s | %.2f s | %.1f | %.0f MiB | %.2f s | %.2f s |\n", p.name, synced[i][0].Seconds(), here.Seconds(),
+			first.Seconds()/here.Seconds(), peaks[i][len(peaks[i])/2], used[i][len(used[i])/2].Seconds(), served[i][len(served[i])/2].Seconds())
 	}
 	return nil
 }
 
-func startOnce(ctx context.Context, c *cluster, n *node, p proxy) (took time.Duration, peak float64, err error) {
+// startFigures are those of one start.
+type startFigures struct {
+	synced time.Duration
+	peak   float64 // MiB
+	// used is the processor time of the proxy, and served that of the control plane meanwhile. Other work on the machine changes them little.
+	used, served time.Duration
+}
+
+func startOnce(ctx context.Context, c *cluster, n *node, p proxy) (f startFigures, err error) {
+	before, err := c.used()
+	if err != nil {
+		return f, err
+	}
 	s, err := begin(ctx, c, n, p)
 	defer s.end()
 	if err != nil {
-		return 0, 0, err
+		return f, err
 	}
-	if peak, err = status(s.process.PID(), "VmHWM"); err != nil {
-		return 0, 0, err
+	f.synced = s.synced
+	after, err := c.used()
+	if err != nil {
+		return f, err
+	}
+	f.served = after - before
+	if f.used, err = cpu(s.process.PID()); err != nil {
+		return f, err
+	}
+	if f.peak, err = status(s.process.PID(), "VmHWM"); err != nil {
+		return f, err
 	}
 	logf("%s: marker after %.2f s, all services after %.2f s", p.name, s.marker.Seconds(), s.synced.Seconds())
-	return s.synced, peak, nil
+	return f, nil
+}
+
+// used returns the processor time of the control plane so far.
+func (c *cluster) used() (total time.Duration, err error) {
+	for _, pid := range c.plane.PIDs() {
+		here, err := cpu(pid)
+		if err != nil {
+			return 0, err
+		}
+		total += here
+	}
+	return total, nil
 }

@@ -61,6 +61,14 @@ func Start(ctx context.Context, o Options) (*ControlPlane, error) {
 	return c, nil
 }
 
+// PIDs returns the process ids of what the control plane consists of.
+func (c *ControlPlane) PIDs() (pids []int) {
+	for _, p := range c.processes {
+		pids = append(pids, p.PID())
+	}
+	return pids
+}
+
 func (c *ControlPlane) start(ctx context.Context, o Options) error {
 	program, err := Binary()
 	if err != nil {
