@@ -347,15 +347,11 @@ func (b *Backend) applyServices(u *state.Update) (backend.Result, error) {
 			failed[s.Name] = err
 		}
 	}
-	changed := map[state.ServiceName]bool{}
-	for _, s := range u.Changed {
-		changed[s.Name] = true
-	}
 	lost := map[state.ServiceName]error{}
 	for written := 0; ; {
 		result, err := b.applyWithout(u, failed, lost)
 		written += result.Written
-		if leaveOut(err, changed, failed, lost) {
+		if leaveOut(err, u.Changed, failed, lost) {
 			continue // they are left as they were, and what is to be deleted after others can be
 		}
 		if err == nil {
@@ -371,14 +367,18 @@ func (b *Backend) applyServices(u *state.Update) (backend.Result, error) {
 
 // leaveOut notes the services that err says there is no room for, and reports whether there are more than before. What is new of a
 // service fails first. If there is no room for what it had either, it is lost.
-func leaveOut(err error, changed map[state.ServiceName]bool, failed, lost map[state.ServiceName]error) (more bool) {
+func leaveOut(err error, changed []*state.Service, failed, lost map[state.ServiceName]error) (more bool) {
 	tooLarge, ok := errors.AsType[*tooLargeError](err)
 	if !ok {
 		return false
 	}
+	isChanged := map[state.ServiceName]bool{}
+	for _, s := range changed {
+		isChanged[s.Name] = true
+	}
 	for name, err := range tooLarge.services {
 		into := lost
-		if changed[name] && failed[name] == nil {
+		if isChanged[name] && failed[name] == nil {
 			into = failed
 		}
 		if into[name] == nil {
@@ -660,7 +660,7 @@ func (b *Backend) commit(p *ruleset.Plan) (int, error) {
 // partBytes is how large the transactions are that fill new tables. A socket has room for it whose buffer has the size that Linux lets anybody have.
 const partBytes = 256 << 10
 
-// fillNew fills the tables that are new, before the transaction that makes packets see them, unless there is little to fill. It returns how many
+// fillNew fills the tables that are new, before the transaction that makes packets meet them, unless there is little to fill. It returns how many
 // objects it wrote. If the kernel has no room, it writes nothing, and the plan is to be carried out without it.
 func (b *Backend) fillNew(p *ruleset.Plan) (written int, err error) {
 	if p.NewSize() <= partBytes {

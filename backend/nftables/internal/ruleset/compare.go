@@ -132,7 +132,7 @@ func (m *Mirror) difference(settings *Settings, ks *kernelState, want Desired) (
 			p.confirm(ks, e)
 			continue
 		}
-		if before.record == nil {
+		if before.record == nil && len(ks.elements) > 0 {
 			before = ks.fromKernel(s)
 		}
 		next.places = placeService(before, s)
@@ -205,7 +205,9 @@ func (p *Plan) rewrite(ks *kernelState) {
 	for _, l := range ks.unexpected() {
 		if l.rewrite {
 			s := p.set(l.family, l.set)
-			s.flush, s.del, s.add = true, elements{}, elements{}
+			s.flush = true
+			s.del.clear()
+			s.add.clear()
 			sets[l.tableSet] = true
 		}
 	}
@@ -299,7 +301,9 @@ func (p *Plan) replaceTable(t *tableState, sets []nft.Set, chains []nft.Chain) {
 	isRenewed := func(ts tableSet) bool { return ts.family == t.family && renewed[ts.set.name()] }
 	for _, s := range p.order {
 		if s.family == t.family && !slices.Contains(next.keeps, s.set.name()) {
-			s.flush, s.del, s.add = false, elements{}, elements{}
+			s.flush = false
+			s.del.clear()
+			s.add.clear()
 		}
 	}
 	p.writeAnew(isRenewed)

@@ -205,18 +205,18 @@ func (p *Plan) units() *division {
 	for i := range p.tables {
 		seen[unit{tableChanges, i}] = struct{}{}
 	}
-	divide := func(elements *elements, deletion bool) []ofUnit {
-		list := make([]ofUnit, 0, elements.len())
-		for e := range elements.all() {
-			u := of(e, deletion)
-			list = append(list, ofUnit{u, e})
+	divide := func(s *setPlan, elements *elements, deletion bool) []ofUnit {
+		list := make([]ofUnit, 0, elements.n)
+		for e := range s.all(elements) {
+			u := of(&e, deletion)
+			list = append(list, ofUnit{u, &e})
 			seen[u] = struct{}{}
 		}
 		slices.SortStableFunc(list, func(a, b ofUnit) int { return a.unit.compare(b.unit) })
 		return list
 	}
 	for _, s := range p.order {
-		d.sets = append(d.sets, dividedSet{s, divide(&s.del, true), divide(&s.add, false)})
+		d.sets = append(d.sets, dividedSet{s, divide(s, &s.del, true), divide(s, &s.add, false)})
 	}
 	d.units = slices.SortedFunc(maps.Keys(seen), unit.compare)
 	return d

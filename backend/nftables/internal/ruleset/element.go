@@ -78,6 +78,8 @@ func decodeEndpoint(f state.Family, data [maxData]byte) netip.AddrPort {
 // layout holds the lengths of a set's keys and data.
 type layout struct{ key, data int }
 
+func (l layout) size() int { return l.key + l.data }
+
 func (id setID) layout(f state.Family) layout {
 	s := id.set(f)
 	var l layout

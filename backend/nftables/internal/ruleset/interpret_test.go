@@ -39,10 +39,10 @@ func (c contents) carriedOut(p *Plan) contents {
 		if s.family != state.IPv4 {
 			continue
 		}
-		for e := range s.del.all() {
+		for e := range s.all(&s.del) {
 			delete(n[name], string(e.key[:l.key]))
 		}
-		for e := range s.add.all() {
+		for e := range s.all(&s.add) {
 			n.put(name, e.key[:l.key], e.data[:l.data])
 		}
 	}

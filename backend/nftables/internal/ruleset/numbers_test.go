@@ -126,7 +126,7 @@ func TestPreservedNumbers(t *testing.T) {
 			Desired{Services: []*state.Service{a}, Node: testNode, Preserved: preserved})
 		p.Commit()
 		for _, s := range p.order {
-			for e := range s.del.all() {
+			for e := range s.all(&s.del) {
 				t.Errorf("%s: %s loses %x", name, s.set.name(), e.key)
 			}
 		}
@@ -185,7 +185,7 @@ func TestListChanges(t *testing.T) {
 			writes := 0
 			p := planned(m, delta(restrictedService("a", lists...)))
 			for _, s := range p.order {
-				for e := range s.del.all() {
+				for e := range s.all(&s.del) {
 					if s.set.kind == allowed {
 						writes++
 						if k := e.id(); !held[k] {
@@ -196,7 +196,7 @@ func TestListChanges(t *testing.T) {
 				}
 			}
 			for _, s := range p.order {
-				for e := range s.add.all() {
+				for e := range s.all(&s.add) {
 					if s.set.kind == allowed {
 						writes++
 						held[e.id()] = true
@@ -294,7 +294,7 @@ func TestManyFrontendsShareAList(t *testing.T) {
 	count := func(p *Plan) map[string]int {
 		n := map[string]int{}
 		for _, s := range p.order {
-			n[s.set.name()] += s.add.len()
+			n[s.set.name()] += s.add.n
 		}
 		return n
 	}

@@ -40,7 +40,7 @@ type Plan struct {
 // tablePlan is what changes in a table beside elements.
 type tablePlan struct {
 	table nft.Table
-	// isNew is set if the kernel has no such table, or one without chains, which no packet sees.
+	// isNew is set if the kernel has no such table, or one that no packet meets.
 	isNew bool
 	// replace deletes all that the table holds first, as it was found, but for the sets in keeps: with the table itself if there are none.
 	replace *nft.Skeleton
@@ -62,41 +62,57 @@ type setPlan struct {
 	del, add elements
 }
 
-// elements is a list that grows without being copied: a first plan has a hundred thousand.
-type elements struct{ parts [][]element }
+// elements are those of one set, in order. A first plan has a hundred thousand, so that the list grows without being copied, and has of each no
+// more than its key and data in the lengths of the set.
+type elements struct {
+	layout layout
+	parts  [][]byte
+	n      int
+}
 
 // The first part of a list is short, because most changes are; each later one has room for twice as many, up to a bound.
 const shortestPart, longestPart = 4, 1024
 
-func (l *elements) append(e element) {
+func (l *elements) append(e *element) {
 	last := len(l.parts) - 1
 	if last < 0 || len(l.parts[last]) == cap(l.parts[last]) {
-		size := shortestPart
+		room := shortestPart
 		if last >= 0 {
-			size = min(2*cap(l.parts[last]), longestPart)
+			room = min(2*cap(l.parts[last])/l.layout.size(), longestPart)
 		}
-		l.parts = append(l.parts, make([]element, 0, size))
+		l.parts = append(l.parts, make([]byte, 0, room*l.layout.size()))
 		last++
 	}
-	l.parts[last] = append(l.parts[last], e)
+	l.parts[last] = append(append(l.parts[last], e.key[:l.layout.key]...), e.data[:l.layout.data]...)
+	l.n++
 }
 
-func (l *elements) len() int {
-	n := 0
-	for _, part := range l.parts {
-		n += len(part)
-	}
-	return n
-}
+// clear empties the list.
+func (l *elements) clear() { *l = elements{layout: l.layout} }
 
-// all yields the elements in order.
-func (l *elements) all() iter.Seq[*element] {
-	return func(yield func(*element) bool) {
+// encoded yields the elements as they go to the kernel. They refer to the list.
+func (l *elements) encoded() iter.Seq[nft.Elem] {
+	return func(yield func(nft.Elem) bool) {
 		for _, part := range l.parts {
-			for i := range part {
-				if !yield(&part[i]) {
+			for ; len(part) > 0; part = part[l.layout.size():] {
+				e := nft.Elem{Key: part[:l.layout.key]}
+				if l.layout.data > 0 {
+					e.Data = part[l.layout.key:l.layout.size()]
+				}
+				if !yield(e) {
 					return
 				}
+			}
+		}
+	}
+}
+
+// all yields the elements.
+func (s *setPlan) all(l *elements) iter.Seq[element] {
+	return func(yield func(element) bool) {
+		for e := range l.encoded() {
+			if !yield(decode(s.family, s.set, e)) {
+				return
 			}
 		}
 	}
@@ -117,7 +133,8 @@ func (p *Plan) set(f state.Family, id setID) *setPlan {
 	ts := tableSet{f, id}
 	s := p.sets[ts]
 	if s == nil {
-		s = &setPlan{tableSet: ts}
+		l := id.layout(f)
+		s = &setPlan{tableSet: ts, del: elements{layout: l}, add: elements{layout: l}}
 		p.sets[ts] = s
 		p.order = append(p.order, s)
 		p.lengthens = p.lengthens || id.kind == allowed && !p.shape.of(f)[id.arg]
@@ -128,12 +145,12 @@ func (p *Plan) set(f state.Family, id setID) *setPlan {
 
 func (p *Plan) add(e element) {
 	s := p.set(e.family, e.set)
-	s.add.append(e)
+	s.add.append(&e)
 }
 
 func (p *Plan) del(e element) {
 	s := p.set(e.family, e.set)
-	s.del.append(e)
+	s.del.append(&e)
 }
 
 // Change plans the way from the mirror to the state after u, which is not full and concerns nothing that is preserved. NodePorts are
@@ -369,12 +386,13 @@ func (p *Plan) WriteAhead(b *nft.Batch) {
 	})
 }
 
-// FillNew carries out what nobody sees of the plan: the sets of new tables and their elements. Without a chain, no packet meets them. Each time
-// that the batch has so many bytes, commit is called, which commits it and empties it. Afterwards Write has the rest, with the chains. After an
+// FillNew carries out what nobody sees of the plan: new tables without the chains that hooks call. Without these, no packet meets them. Each time
+// that the batch has so many bytes, commit is called, which commits it and empties it. Afterwards Write has the rest, with those chains. After an
 // error the plan is as before, and what was committed is to be dropped (DropNew).
 //
 // The kernel grows the hash table of a set in the background. Elements that are added in one transaction come faster than that, and each is looked
-// for in all of the tables that the set is to be moved to.
+// for in all of the tables that the set is to be moved to. Rules come before elements: for each chain with a rule that looks up in a map, the kernel
+// goes through all that is in it.
 func (p *Plan) FillNew(b *nft.Batch, bytes int, commit func() error) error {
 	fills := func(s *setPlan) bool {
 		return slices.ContainsFunc(p.tables, func(t tablePlan) bool { return t.isNew && t.table == table(s.family) })
@@ -382,15 +400,16 @@ func (p *Plan) FillNew(b *nft.Batch, bytes int, commit func() error) error {
 	for i := range p.tables {
 		if t := &p.tables[i]; t.isNew {
 			t.writeSets(b, p.settings.TableFlags)
+			t.writeChains(b, isCalled)
 		}
 	}
 	for _, s := range p.order {
 		if !fills(s) {
 			continue
 		}
-		t, name, l := table(s.family), s.set.name(), s.set.layout(s.family)
-		for e := range s.add.all() {
-			b.AddElem(t, name, e.encode(l))
+		t, name := table(s.family), s.set.name()
+		for e := range s.add.encoded() {
+			b.AddElem(t, name, e)
 			if b.Size() < bytes {
 				continue
 			}
@@ -406,12 +425,12 @@ func (p *Plan) FillNew(b *nft.Batch, bytes int, commit func() error) error {
 	}
 	for _, s := range p.order {
 		if fills(s) {
-			s.add = elements{}
+			s.add.clear()
 		}
 	}
 	for i := range p.tables {
 		if t := &p.tables[i]; t.isNew {
-			t.replace, t.sets = nil, nil
+			t.replace, t.sets, t.chains = nil, nil, slices.DeleteFunc(t.chains, isCalled)
 		}
 	}
 	return nil
@@ -462,13 +481,26 @@ func (p *Plan) Write(b *nft.Batch) {
 
 func (t *tablePlan) write(b *nft.Batch, flags nft.TableFlags) {
 	t.writeSets(b, flags)
+	t.writeChains(b, func(nft.Chain) bool { return true })
+}
+
+// isCalled reports whether a chain is called by others, not by a hook.
+func isCalled(c nft.Chain) bool { return c.Hook == nil }
+
+// writeChains puts some of the chains into a batch, with their rules.
+func (t *tablePlan) writeChains(b *nft.Batch, which func(nft.Chain) bool) {
 	for j := range t.chains {
-		b.AddChain(t.table, &t.chains[j])
+		if which(t.chains[j]) {
+			b.AddChain(t.table, &t.chains[j])
+		}
 	}
 	for _, name := range t.flush {
 		b.FlushChain(t.table, name)
 	}
 	for j := range t.chains {
+		if !which(t.chains[j]) {
+			continue
+		}
 		for _, r := range t.chains[j].Rules {
 			b.AddRule(t.table, t.chains[j].Name, r)
 		}
@@ -493,14 +525,13 @@ func (t *tablePlan) writeSets(b *nft.Batch, flags nft.TableFlags) {
 
 // size returns about how many bytes of a batch the elements take.
 func (s *setPlan) size() int {
-	l := s.set.layout(s.family)
-	return (s.del.len() + s.add.len()) * (l.key + l.data + nft.ElemOverhead)
+	return (s.del.n + s.add.n) * (s.add.layout.size() + nft.ElemOverhead)
 }
 
 func (s *setPlan) write(b *nft.Batch, elements *elements, put func(nft.Table, string, nft.Elem)) {
-	t, name, l := table(s.family), s.set.name(), s.set.layout(s.family)
-	for e := range elements.all() {
-		put(t, name, e.encode(l))
+	t, name := table(s.family), s.set.name()
+	for e := range elements.encoded() {
+		put(t, name, e)
 	}
 }
 

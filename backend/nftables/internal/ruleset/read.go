@@ -2,6 +2,7 @@ package ruleset
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
@@ -35,9 +36,11 @@ type tableState struct {
 	skeleton *nft.Skeleton // nil if there is no table
 }
 
-// serves reports whether packets can meet the table: not without a chain, as when a process died that filled it (Plan.FillNew). What such a table
-// holds is no state of anything.
-func (t *tableState) serves() bool { return t.skeleton != nil && len(t.skeleton.ChainNames()) > 0 }
+// serves reports whether packets can meet the table: not without a chain that a hook calls, as when a process died that filled it (Plan.FillNew).
+// What such a table holds is no state of anything.
+func (t *tableState) serves() bool {
+	return t.skeleton != nil && slices.ContainsFunc(t.skeleton.ChainNames(), t.skeleton.IsBase)
+}
 
 // kernelState is what the kernel holds.
 type kernelState struct {
