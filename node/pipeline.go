@@ -19,6 +19,7 @@ import (
 	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/internal/clusterserver"
 	"github.com/switchyard-net/switchyard/internal/objectlog"
+	"github.com/switchyard-net/switchyard/internal/resident"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/server"
 	"github.com/switchyard-net/switchyard/source"
@@ -139,6 +140,7 @@ func (n *Node) newPipeline(c *config.Config, o origin) (*pipeline, error) {
 	p.serve.Ready, p.serve.Node = p.ready, o.node
 	p.sink = &completion{Sink: p.sink, complete: func() {
 		close(p.ready)
+		resident.Unmap() // what the lists went through, while they are programmed, which takes most memory
 		if n.o.Role != Proxy {
 			n.becomeReady(0) // there is something to serve
 		}

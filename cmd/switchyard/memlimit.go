@@ -25,3 +25,17 @@ func limitMemory(provider memlimit.Provider, stderr io.Writer) (undo func()) {
 	}
 	return func() { debug.SetMemoryLimit(before) }
 }
+
+// startGCPercent is how much the heap may grow, in percent, until it is collected again, before the first state is programmed. Reading everything for
+// the first time leaves more garbage than all that comes later, and its peak is what a limit of the pod's memory has to allow for.
+const startGCPercent = 50
+
+// collectOften has garbage collected more often until it is undone, unless GOGC wants that anyway, or never.
+func collectOften() (undo func()) {
+	before := debug.SetGCPercent(startGCPercent)
+	undo = func() { debug.SetGCPercent(before) }
+	if before < startGCPercent {
+		undo()
+	}
+	return undo
+}

@@ -43,3 +43,17 @@ func TestMemoryLimit(t *testing.T) {
 		})
 	}
 }
+
+func TestCollectOften(t *testing.T) {
+	for usual, want := range map[int]int{100: startGCPercent, startGCPercent + 1: startGCPercent, 20: 20, -1: -1} {
+		before := debug.SetGCPercent(usual)
+		undo := collectOften()
+		if got := debug.SetGCPercent(want); got != want {
+			t.Errorf("GOGC=%d: until the first state it is %d, want %d", usual, got, want)
+		}
+		undo()
+		if got := debug.SetGCPercent(before); got != usual {
+			t.Errorf("GOGC=%d: afterwards it is %d", usual, got)
+		}
+	}
+}

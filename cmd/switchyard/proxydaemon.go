@@ -14,12 +14,16 @@ import (
 
 // newDaemon returns the process of 'switchyard proxy'.
 func newDaemon(ctx context.Context, p *proxyFlags, c *config.Config, log *slog.Logger, v *verbosity) (*daemon, error) {
+	usual := collectOften()
 	n, err := node.New(ctx, node.Options{
 		Config: c, Logger: log, Program: programName(), Version: currentVersion(), TakeOver: p.takeOver, ReplaceKubeProxy: true,
 		Source: func(c *config.Config, name string) (source.Source, error) {
 			return kubeSource(c, p.master, name, log)
 		},
-		OnReady: func(services int) { log.Info("the first state is programmed", "services", services) },
+		OnReady: func(services int) {
+			usual()
+			log.Info("the first state is programmed", "services", services)
+		},
 		Flags: func() map[string]string {
 			flags := map[string]string{}
 			p.flags.VisitAll(func(f *pflag.Flag) { flags[f.Name] = f.Value.String() })
