@@ -95,7 +95,7 @@ func (l *loop) turn(poll, wake int) (goOn bool) {
 		}
 		c, s := l.watched(&e)
 		if s != nil {
-			l.relay.accept(s, l)
+			l.accept(s)
 		}
 		if c != nil && c.handle(int(e.Fd), e.Events) && !c.unfinished {
 			c.unfinished = true
@@ -103,6 +103,16 @@ func (l *loop) turn(poll, wake int) (goOn bool) {
 		}
 	}
 	return goOn
+}
+
+// acceptAtOnce is how many connections a loop accepts at most in a turn.
+const acceptAtOnce = 64
+
+// accept accepts a connection that waits, and leaves others to loops that wait. But a loop with much data to move is not back for long, and the other loops
+// may be as busy.
+func (l *loop) accept(s *streamListener) {
+	for n := 1; l.relay.accept(s, l) && len(l.unfinished) > 0 && n < acceptAtOnce; n++ {
+	}
 }
 
 // stop has run return after what it is doing, or at once if it begins later. What happens until it runs again is kept.

@@ -76,24 +76,25 @@ func (r *relay) pause(s *streamListener, err error) {
 	})
 }
 
-// accept accepts a connection that waits, if there may be one more.
-func (r *relay) accept(s *streamListener, l *loop) {
+// accept accepts a connection that waits, if there may be one more. It reports whether there was one.
+func (r *relay) accept(s *streamListener, l *loop) bool {
 	if !r.takeRoom() {
-		return
+		return false
 	}
 	fd, sa, err := syscall.Accept4(s.fd, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
 	if err == nil {
 		s.failing.Store(false)
 		r.serve(s, l, fd, addrPort(sa))
-		return
+		return true
 	}
 	r.returnRoom()
 	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ECONNABORTED) { // another loop was first, or the client is gone
-		return
+		return false
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.pause(s, os.NewSyscallError("accept4", err))
+	return false
 }
 
 // takeRoom counts one more connection, unless none may be accepted now. Those that come wait in the kernel then.

@@ -163,6 +163,54 @@ func (h countingHandler) Handle(context.Context, slog.Record) error {
 	return nil
 }
 
+// TestBusyLoopAccepts: a loop that has much data to move accepts all connections that wait when it comes to them. It is not back for long.
+func TestBusyLoopAccepts(t *testing.T) {
+	r, at := listening(t, netip.MustParseAddrPort("10.96.0.1:80"))
+	r.halt()
+	l := r.polls[0]
+	turn := func() {
+		_ = l.poll.control(func(poll int) error {
+			return l.wake.control(func(wake int) error {
+				l.turn(poll, wake)
+				return nil
+			})
+		})
+	}
+	r.start()
+	r.listen()
+	const waiting = 16
+	for range 1 + waiting {
+		c, err := net.DialTimeout("tcp4", at.String(), time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+	}
+	turn()
+	if n := r.begun.Load(); n != 1 {
+		t.Errorf("a loop with nothing else to do has accepted %d connections in a turn, want 1: others are for other loops", n)
+	}
+	busy := &conn{relay: r, loop: l, unfinished: true} // from where there is always more, to where there is always room
+	busy.from[1].ended = true
+	for i, path := range []string{"/dev/zero", "/dev/null"} {
+		fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(fd)
+		busy.ends[i].fd = fd
+	}
+	l.unfinished = append(l.unfinished, busy)
+	defer func() { l.unfinished = nil }()
+	turn()
+	if n := r.begun.Load(); n != 1+waiting {
+		t.Errorf("a busy loop has accepted %d of %d connections that wait", n-1, waiting)
+	}
+	if !busy.unfinished {
+		t.Error("the connection that keeps the loop busy has no more data")
+	}
+}
+
 // TestProcessors: what loops keep of the runtime's processors is there in addition, and taken back. It is not parallel, so that nobody else adds any.
 func TestProcessors(t *testing.T) {
 	before := runtime.GOMAXPROCS(0)
