@@ -51,9 +51,8 @@ type relay struct {
 	open      int // all connections; those without an endpoint yet are not in conns
 	flows     map[state.ServiceName]map[*flow]bool
 	openFlows int
-	// listening is set while connections are to be accepted, and accepting while they are: not without records, without room, or while pausing after a
-	// failure.
-	listening, accepting, pausing bool
+	// listening is set while connections are to be accepted, and accepting while they are, but from listeners that pause: not without records or without room.
+	listening, accepting bool
 	// moving is set once another process takes over what is open.
 	moving bool
 }

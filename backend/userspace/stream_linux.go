@@ -22,10 +22,12 @@ type streamListener struct {
 	at    netip.AddrPort
 	// frontend is the only one that it serves, if it is valid.
 	frontend netip.AddrPort
-	// fd is watched by all loops while connections are accepted.
+	// fd is watched by all loops while its connections are accepted.
 	fd int
 	// failing is set from a failure to accept a connection until one is accepted.
 	failing atomic.Bool
+	// accepting is set while loops watch it, and pausing for a moment after a failure. The relay's mu guards both.
+	accepting, pausing bool
 }
 
 func (r *relay) addStreams(kind plan.Kind, class plan.Class, at, frontend netip.AddrPort, fd int) error {
@@ -37,48 +39,58 @@ func (r *relay) addStreams(kind plan.Kind, class plan.Class, at, frontend netip.
 	return nil
 }
 
-// acceptPause is how long nothing is accepted after a failure, such as for want of file descriptors.
+// acceptPause is how long nothing is accepted from a listener after a failure, such as for want of file descriptors.
 const acceptPause = 50 * time.Millisecond
 
 // reconsider has the loops accept connections, or leaves these to wait in the kernel, by what holds now. It is called whenever that may have changed. The
 // caller holds mu.
 func (r *relay) reconsider() {
-	want := r.listening && r.hasStarted() && !r.pausing && r.ctx.Err() == nil && r.open < r.o.MaxConnections
+	want := r.listening && r.hasStarted() && r.ctx.Err() == nil && r.open < r.o.MaxConnections
 	if want == r.accepting {
 		return
 	}
 	r.accepting = want
+	for _, s := range r.streams {
+		r.reconsiderOf(s)
+	}
+}
+
+// reconsiderOf is reconsider for one listener, which may be pausing. The caller holds mu.
+func (r *relay) reconsiderOf(s *streamListener) {
+	want := r.accepting && !s.pausing
+	if want == s.accepting {
+		return
+	}
+	s.accepting = want
 	for _, l := range r.polls {
-		for _, s := range r.streams {
-			if err := l.listen(s, want); err != nil && want {
-				r.pause(s, err)
-				return
-			}
+		if err := l.listen(s, want); err != nil && want {
+			r.pause(s, err)
+			return
 		}
 	}
 }
 
-// pause has nothing accepted for a while after a failure. The caller holds mu.
+// pause has nothing accepted from a listener for a while after a failure. The caller holds mu.
 func (r *relay) pause(s *streamListener, err error) {
 	if !s.failing.Swap(true) {
 		r.log.Warn("cannot accept connections, trying again", "listener", s.at, "error", err)
 	}
-	if r.pausing {
+	if s.pausing {
 		return
 	}
-	r.pausing = true
-	r.reconsider()
+	s.pausing = true
+	r.reconsiderOf(s)
 	time.AfterFunc(acceptPause, func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		r.pausing = false
-		r.reconsider()
+		s.pausing = false
+		r.reconsiderOf(s)
 	})
 }
 
 // accept accepts a connection that waits, if there may be one more. It reports whether there was one.
 func (r *relay) accept(s *streamListener, l *loop) bool {
-	if !r.takeRoom() {
+	if !r.takeRoom(s) {
 		return false
 	}
 	fd, sa, err := syscall.Accept4(s.fd, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
@@ -98,10 +110,10 @@ func (r *relay) accept(s *streamListener, l *loop) bool {
 }
 
 // takeRoom counts one more connection, unless none may be accepted now. Those that come wait in the kernel then.
-func (r *relay) takeRoom() bool {
+func (r *relay) takeRoom(s *streamListener) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.accepting { // no longer
+	if !s.accepting { // no longer
 		return false
 	}
 	r.open++
