@@ -224,6 +224,7 @@ func closeLoops(loops []*loop) (err error) {
 
 // processors are those of the runtime (GOMAXPROCS). A thread that waits in the kernel keeps one for up to 20 ms: that is after which time the runtime notices.
 // With no more processors than loops, all other goroutines would wait for so long beside connections that are busy. So there are as many more as there are loops.
+// Once the number has been set, the runtime does not follow the CPU limit of the cgroup any longer.
 var processors counter
 
 type counter struct {

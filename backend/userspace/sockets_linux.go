@@ -228,7 +228,7 @@ func addrPort(sa syscall.Sockaddr) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// socket is an open socket whose operations wait without a thread.
+// socket is an open socket whose operations wait without a thread, or what a loop waits for in the kernel.
 type socket struct {
 	file *os.File
 	raw  syscall.RawConn
