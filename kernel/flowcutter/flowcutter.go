@@ -32,6 +32,9 @@ type Cutter struct {
 	// committing has room for one value, which is in it from before a commit until its notes are in the queue, and while flows are
 	// judged. Unlike a mutex, it serves those who wait in turn.
 	committing chan struct{}
+	// reserve is for how much processor time commits may wait for removals beyond removalWait, as of filled. Only Begin uses both.
+	reserve time.Duration
+	filled  time.Time
 
 	mu        sync.Mutex // guards all below
 	queue     []Note
@@ -67,14 +70,22 @@ const lookPause = 250 * time.Millisecond
 // A look may be repaid after the next one: a change often comes soon after another, or after the start, whose look is a long one.
 const lookShare = 3
 
-// removalWait is for how much processor time of a removal a commit waits that gives endpoints to the frontend whose flows are removed. With
-// 10,000 flows in the kernel's table, a removal takes 3 ms. With so many that it takes longer, others must not wait: then a flow to an
-// endpoint that comes back at this very moment may have to begin once more. On a busy node a removal gets a processor now and then only, and so
-// does what would not wait for it: that is no reason to lose flows.
+// removalWait is for how much processor time of a removal each commit waits that gives endpoints to the frontend whose flows are removed: otherwise
+// flows that begin after the commit would be removed, too. With 10,000 flows in the kernel's table, a removal takes 3 ms. On a busy node a removal
+// gets a processor now and then only, and so does what would not wait for it: that is no reason to lose flows.
 const removalWait = 5 * time.Millisecond
 
-// removalPatience is how long a commit waits for that, whatever keeps the removal from working.
-const removalPatience = 500 * time.Millisecond
+// In a larger table, a commit waits for longer from a reserve that all commits share, so that services which lose and get back their endpoints all
+// the time do not delay others. With removalWait, it is enough for a removal among 200,000 flows. A commit that finds it empty may cut off flows that
+// have begun since: these start over.
+const (
+	removalReserve = 60 * time.Millisecond
+	// reserveShare is how many times as long it takes to save up for a wait.
+	reserveShare = 500
+)
+
+// removalPatience is how long a commit waits for a removal, whatever keeps it from working.
+const removalPatience = time.Second
 
 // Options are the settings of a Cutter.
 type Options struct {
@@ -92,7 +103,7 @@ type Options struct {
 func New(t staleflows.Table, o Options) *Cutter {
 	return &Cutter{
 		log: o.Logger, wake: make(chan struct{}, 1), committing: make(chan struct{}, 1),
-		clock: threadClock, processorTime: func() time.Duration { return 0 },
+		clock: threadClock, processorTime: func() time.Duration { return 0 }, reserve: removalReserve, filled: time.Now(),
 		cleaner: staleflows.New(t, staleflows.Options{Logger: o.Logger, OnClean: o.OnCut, Elsewhere: o.Elsewhere, Scheduled: o.Scheduled}),
 	}
 }
@@ -133,9 +144,13 @@ func (c *Cutter) Begin(changes ...Note) {
 // await waits for the end of a removal, within bounds.
 func (c *Cutter) await(removed <-chan struct{}) {
 	began, worked := time.Now(), c.processorTime()
+	c.reserve = min(removalReserve, c.reserve+began.Sub(c.filled)/reserveShare)
+	c.filled = began
+	took := func() time.Duration { return c.processorTime() - worked }
+	defer func() { c.reserve -= min(c.reserve, max(0, took()-removalWait)) }()
 	look := time.NewTicker(time.Millisecond)
 	defer look.Stop()
-	for time.Since(began) < removalPatience && c.processorTime()-worked < removalWait {
+	for time.Since(began) < removalPatience && took() < removalWait+c.reserve {
 		select {
 		case <-removed:
 			return
