@@ -144,3 +144,46 @@ func TestChangesEndLikeAFreshStart(t *testing.T) {
 		}
 	}
 }
+
+// TestOrderOfChains: a chain is declared before its rules and those that lead to it, which the programs require, and rules come in the order of
+// names in which iptables-nft-restore is fast, the last first.
+func TestOrderOfChains(t *testing.T) {
+	tables := New(state.IPv4, someSettings)
+	next := map[state.ServiceName]*state.Service{}
+	for n := range 20 {
+		svc := recordtest.EveryKind(fmt.Sprintf("s%d", n), n, 30, time.Duration(n%2)*time.Hour)
+		next[svc.Name] = svc
+	}
+	tables.Change(next)
+	declared, last, rules := map[string]bool{}, "", 0
+	for line := range strings.Lines(tables.Plan().Restore) {
+		line = strings.TrimSuffix(line, "\n")
+		if strings.HasPrefix(line, "*") {
+			clear(declared)
+			last = "~"
+		}
+		if name, ok := strings.CutPrefix(line, ":"); ok {
+			name, _, _ = strings.Cut(name, " ")
+			if declared[name] {
+				t.Errorf("%s is declared twice, which would empty it", name)
+			}
+			declared[name] = true
+		}
+		rule, ok := strings.CutPrefix(line, "-A ")
+		if !ok {
+			continue
+		}
+		rules++
+		chain, rule, _ := strings.Cut(rule, " ")
+		if !declared[chain] || chain > last {
+			t.Errorf("a rule of %s comes after those of %s; declared: %v", chain, last, declared[chain])
+		}
+		if to := target(rule); to != "" && !declared[to] {
+			t.Errorf("a rule of %s leads to %s, which is not declared yet: %s", chain, to, rule)
+		}
+		last = chain
+	}
+	if rules < 1000 {
+		t.Errorf("%d rules", rules)
+	}
+}

@@ -53,13 +53,7 @@ func (h *Held) AddTable(t Table, save string) error {
 // addForeign takes a rule of a chain that is not ours. It is, if it leads from a built-in chain to one of those where ours begin; of others,
 // only that they refer to our chains counts.
 func (h *Held) addForeign(from ChainID, rule string) {
-	var target string
-	for _, option := range []string{"-j " + Prefix, "-g " + Prefix} {
-		if i := strings.LastIndex(rule, option); i >= 0 {
-			target, _, _ = strings.Cut(rule[i+len("-j "):], " ")
-		}
-	}
-	switch target {
+	switch target := target(rule); target {
 	case "":
 	case chainServices, chainPostrouting, chainFilter, chainLoopback:
 		if isBuiltIn(from.Name) {
@@ -70,6 +64,16 @@ func (h *Held) addForeign(from ChainID, rule string) {
 	default:
 		h.tables.referenced[ChainID{from.Table, target}] = true
 	}
+}
+
+// target returns which of our chains a rule leads to, "" if it is none.
+func target(rule string) (chain string) {
+	for _, option := range []string{"-j " + Prefix, "-g " + Prefix} {
+		if i := strings.LastIndex(rule, option); i >= 0 {
+			chain, _, _ = strings.Cut(strings.TrimSuffix(rule[i+len("-j "):], "\n"), " ")
+		}
+	}
+	return chain
 }
 
 func isBuiltIn(chain string) bool {

@@ -456,14 +456,7 @@ func (t *Tables) restore(order []Table, chains []ChainID, inserts, deletes []Jum
 			continue
 		}
 		b.WriteString("*" + string(table) + "\n")
-		for _, id := range own {
-			b.WriteString(":" + id.Name + " - [0:0]\n") // makes it, or empties it
-		}
-		for _, id := range own {
-			for line := range strings.Lines(t.chains[id]) {
-				b.WriteString("-A " + id.Name + " " + strings.TrimSuffix(line, "\n") + "\n")
-			}
-		}
+		t.restoreChains(&b, own)
 		for _, j := range deletes {
 			if ofTable(j) {
 				b.WriteString("-D " + j.From.Name + " " + j.Rule + "\n")
@@ -482,6 +475,29 @@ func (t *Tables) restore(order []Table, chains []ChainID, inserts, deletes []Jum
 		b.WriteString("COMMIT\n")
 	}
 	return b.String()
+}
+
+// restoreChains writes chains, the last name first, and each before what leads to it. For every line, iptables-nft-restore looks for the name of the
+// chain in a sorted list of those that it has met, from its beginning: in this order the name is the first of them. With all chains declared at the
+// beginning, and 10,000 of them, it takes twice the time.
+func (t *Tables) restoreChains(b *strings.Builder, chains []ChainID) {
+	missing := make(map[string]bool, len(chains))
+	for _, id := range chains {
+		missing[id.Name] = true
+	}
+	declare := func(name string) {
+		if missing[name] {
+			delete(missing, name)
+			b.WriteString(":" + name + " - [0:0]\n") // makes it, or empties it
+		}
+	}
+	for _, id := range slices.Backward(chains) {
+		declare(id.Name)
+		for line := range strings.Lines(t.chains[id]) {
+			declare(target(line))
+			b.WriteString("-A " + id.Name + " " + strings.TrimSuffix(line, "\n") + "\n")
+		}
+	}
 }
 
 // Commit notes that the plan was carried out, but for the sets that could not be destroyed: the next plan has them again.
