@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -321,4 +322,17 @@ func (c *cluster) shuffle() {
 			m.gone = true
 		}
 	}
+}
+
+// explain says what may have led a connection to the wrong server: the latest changes, and what the node remembers of connections from its address and
+// port. An entry that is older than the connection has led it where an earlier one went, and no rule was asked.
+func (c *cluster) explain(proto state.Protocol, from netip.AddrPort) string {
+	lines, err := c.lab.Node().Tracked(proto, from)
+	if err != nil {
+		lines = append(lines, err.Error())
+	}
+	if len(lines) == 0 {
+		lines = append(lines, "no entry")
+	}
+	return "\n      " + strings.Join(append([]string{c.ledger.Changes()}, lines...), "\n      tracked by the node: ")
 }

@@ -406,7 +406,8 @@ func runScenario(ctx context.Context, o *Options, b *builder, st *scenario, muta
 		timeouts = loadcheck.Options{Timeout: slowAnswer, EstablishedTimeout: slowAnswer, CutTimeout: max(slowCut, 2*k.cut)}
 	}
 	s.cutShows = timeouts.CutTimeout + flowPause(rate) + cutNoticed
-	timeouts.Receipts = &c.receipts
+	timeouts.Receipts, timeouts.Explain = &c.receipts, c.explain
+	_ = l.Node().TrackTimes() // where the kernel can, explanations have them
 	trouble := l.Trouble()
 	counter := c.startLoad(rate, timeouts)
 	time.Sleep(time.Second)

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"slices"
 	"sync"
@@ -15,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/probe"
 	"github.com/switchyard-net/switchyard/test/topology"
 )
@@ -52,6 +54,9 @@ type Options struct {
 	CutTimeout time.Duration
 	// Receipts are those of the servers: they tell who had a datagram whose answer was lost. Default: none.
 	Receipts *Receipts
+	// Explain describes what is known of a connection from an address that was answered by the wrong server, for the report. It is called soon after
+	// that, by a goroutine of its own, for the first such connections. Default: nothing is.
+	Explain func(proto state.Protocol, from netip.AddrPort) string
 }
 
 // Counts are the outcome of connections.
@@ -191,12 +196,22 @@ func (c *Counter) fail(err error) {
 	c.err = errors.Join(c.err, err)
 }
 
-// fault describes a connection that went wrong.
-func (c *Counter) fault(text string) {
+// fault describes a connection that went wrong. explain says more, unless it is nil.
+func (c *Counter) fault(text string, explain func() string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.faults) < maxFaults {
-		c.faults = append(c.faults, fmt.Sprintf("at %v: %s", time.Since(c.began).Round(time.Millisecond), text))
+	i := len(c.faults)
+	if i == maxFaults {
+		return
+	}
+	c.faults = append(c.faults, fmt.Sprintf("at %v: %s", time.Since(c.began).Round(time.Millisecond), text))
+	if explain != nil {
+		c.done.Go(func() { // the load does not wait for it
+			more := explain()
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.faults[i] += more
+		})
 	}
 }
 

@@ -334,6 +334,57 @@ func TestJudgement(t *testing.T) {
 	}
 }
 
+// wrongAnswers runs a stream whose answers are all wrong, and returns where its connections came from that had to be explained.
+func (s *stage) wrongAnswers(proto state.Protocol) (from []netip.AddrPort, faults []string) {
+	s.Helper()
+	var mu sync.Mutex
+	explain := func(p state.Protocol, a netip.AddrPort) string {
+		mu.Lock()
+		defer mu.Unlock()
+		from = append(from, a)
+		return fmt.Sprintf("; explained: %v from %v", p, a)
+	}
+	stream := s.stream(proto, 0, rule{{}})
+	stream.Flows = 0
+	r := s.count(Options{Streams: []Stream{stream}, Explain: explain}, func() {
+		for end := time.Now().Add(time.Minute); time.Now().Before(end); awhile() { // on a busy machine
+			mu.Lock()
+			n := len(from)
+			mu.Unlock()
+			if n == maxFaults {
+				return
+			}
+		}
+		s.Errorf("%v: %d wrong answers were explained", proto, len(from))
+	})
+	return from, r.Faults
+}
+
+// TestExplained: each fault that is described has its own explanation.
+func TestExplained(t *testing.T) {
+	s := newStage(t)
+	server, err := Serve(s.server, s.at(0), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	for _, proto := range []state.Protocol{state.TCP, state.UDP} {
+		from, faults := s.wrongAnswers(proto)
+		for _, a := range from {
+			if a.Addr() != s.client.Addrs[0] {
+				t.Errorf("%v: a connection is from %v", proto, a)
+			}
+		}
+		for _, fault := range faults {
+			_, a, _ := strings.Cut(fault, ", from ")
+			a, _, _ = strings.Cut(a, ": ")
+			if !strings.HasSuffix(fault, fmt.Sprintf("; explained: %v from %v", proto, a)) {
+				t.Errorf("%v: %s", proto, fault)
+			}
+		}
+	}
+}
+
 // TestCutUnanswered: a new flow of datagrams is not lost if its endpoint ceases to serve before its answer is there. Who had it, the servers know.
 func TestCutUnanswered(t *testing.T) {
 	s := newStage(t)

@@ -5,6 +5,7 @@ package loadcheck
 import (
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -19,7 +20,9 @@ var zero = time.Unix(1000, 0)
 
 func at(ms int) time.Time { return zero.Add(time.Duration(ms) * time.Millisecond) }
 
-func aStream() *stream { return &stream{Stream: &Stream{From: &topology.Host{Name: "x"}}} }
+func aStream() *stream {
+	return &stream{Stream: &Stream{From: &topology.Host{Name: "x"}}, o: &Options{}}
+}
 
 // TestGapOfFailures: from the beginning of the first that fails to the answer of one that began later.
 func TestGapOfFailures(t *testing.T) {
@@ -175,7 +178,15 @@ func TestLedger(t *testing.T) {
 	l.Change(world("10.0.0.3"))
 	expect("begun during changes", ask(time.Now(), time.Now()), "10.0.0.1", "10.0.0.2", "10.0.0.3")
 	expect("ended before", ask(before, before), "10.0.0.1")
+	expectPending := func(want int) {
+		t.Helper()
+		if text := l.Changes(); strings.Count(text, "told ") != 3 || strings.Count(text, "not taken over") != want {
+			t.Errorf("%d of 3 changes are under way: %s", want, text)
+		}
+	}
+	expectPending(2)
 	l.Acked()
+	expectPending(0)
 	time.Sleep(time.Millisecond)
 	expect("begun before and ended after", ask(before, time.Now()), "10.0.0.1", "10.0.0.2", "10.0.0.3")
 	expect("begun after", ask(time.Now(), time.Now()), "10.0.0.3")

@@ -3,8 +3,10 @@
 package loadcheck
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -87,6 +89,7 @@ func (i *interruption) overlaps(since, until time.Time) bool {
 type period struct {
 	world        *oracle.World
 	began, ended time.Time // ended is zero as long as the state counts
+	acked        time.Time // when the proxy had taken over this state or a later one; zero before
 	known        map[question]State
 }
 
@@ -115,11 +118,30 @@ func (l *Ledger) Acked() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
-	for _, p := range l.periods[:len(l.periods)-1] {
-		if p.ended.IsZero() {
+	for i, p := range l.periods {
+		if p.ended.IsZero() && i < len(l.periods)-1 {
 			p.ended = now
 		}
+		if p.acked.IsZero() {
+			p.acked = now
+		}
 	}
+}
+
+// Changes describes the latest changes, for reports: how long ago the proxy was told, and has taken them over.
+func (l *Ledger) Changes() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	const most = 3
+	var list []string
+	for _, p := range l.periods[max(0, len(l.periods)-most):] {
+		taken := "not taken over"
+		if !p.acked.IsZero() {
+			taken = fmt.Sprintf("taken over %v ago", time.Since(p.acked).Round(time.Millisecond))
+		}
+		list = append(list, fmt.Sprintf("told %v ago and %s", time.Since(p.began).Round(time.Millisecond), taken))
+	}
+	return "the latest changes: " + strings.Join(list, "; ")
 }
 
 // Interrupt is called before somebody other than the proxy takes its work away. Done is called afterwards, with the time that the

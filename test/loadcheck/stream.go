@@ -353,7 +353,8 @@ func (s *stream) judgeNew(c *conn, since, now time.Time) {
 		s.counts.Strict++
 	}
 	if !slices.ContainsFunc(states, func(st State) bool { return slices.Contains(st.Allowed, c.server) }) {
-		s.bad(c, &s.counts.WrongEndpoint, fmt.Sprintf("was answered by %v; allowed are %v", c.server, states[len(states)-1].Allowed))
+		s.bad(c, &s.counts.WrongEndpoint, fmt.Sprintf("was answered by %v after %v; allowed are %v", c.server,
+			now.Sub(since).Round(time.Microsecond), states[len(states)-1].Allowed))
 		return
 	}
 	if s.Sticky {
@@ -494,7 +495,24 @@ func (s *stream) states(since, until time.Time) []State {
 
 func (s *stream) bad(c *conn, count *int, text string) {
 	*count++
-	s.counter.fault(fmt.Sprintf("connection %d, %v: %s", c.number, s, text))
+	var explain func() string
+	from := localAddr(c.fd)
+	if count == &s.counts.WrongEndpoint && s.o.Explain != nil {
+		explain = func() string { return s.o.Explain(s.Target.Protocol, from) }
+	}
+	s.counter.fault(fmt.Sprintf("connection %d, %v, from %v: %s", c.number, s, from, text), explain)
+}
+
+// localAddr returns the address of a socket, the zero value if it has none.
+func localAddr(fd int) netip.AddrPort {
+	addr, _ := unix.Getsockname(fd)
+	switch a := addr.(type) {
+	case *unix.SockaddrInet4:
+		return netip.AddrPortFrom(netip.AddrFrom4(a.Addr), uint16(a.Port))
+	case *unix.SockaddrInet6:
+		return netip.AddrPortFrom(netip.AddrFrom16(a.Addr), uint16(a.Port))
+	}
+	return netip.AddrPort{}
 }
 
 // close closes a connection. One that is to be kept is opened again after a pause.
