@@ -100,7 +100,8 @@ keeping a processor busy in the kernel, must show there. A kernel that is not pr
 tracking table in one go, for itself or for any process that lists it, which takes it 7 to 30 ms here.
 
 Not in it: SCTP, connections that are closed with FIN, affinity that expires, Services without endpoints. The suite in
-[conformance](../conformance) has them, without this load. In the scenarios of the slow source, of the 10,000 changes and of the flushes,
+[conformance](../conformance) has them, without this load. Nor are clients that take a port again within 10 s after a reset: if the
+reset had overtaken their last packet, Linux sends them where they went before, whatever the rules are by then. In the scenarios of the slow source, of the 10,000 changes and of the flushes,
 brain and store are in the load's process, and the dataplane gets states over the node-local API.
 `
 

@@ -136,8 +136,10 @@ func Start(o Options) *Counter {
 	ctx, cancel := context.WithCancel(context.Background())
 	c := &Counter{began: time.Now(), stop: cancel}
 	for i := range o.Streams {
-		s := newStream(c, &o.Streams[i], &o)
-		c.streams = append(c.streams, s)
+		c.streams = append(c.streams, newStream(c, &o.Streams[i], &o))
+	}
+	spread(c.streams)
+	for i, s := range c.streams {
 		c.done.Go(func() {
 			// One after the other: all at once they would wait for each other, and for the addresses of their neighbours.
 			if err := s.From.Do(func() error { return s.run(ctx, c.began.Add(time.Duration(i)*stagger)) }); err != nil {

@@ -385,6 +385,29 @@ func TestExplained(t *testing.T) {
 	}
 }
 
+// TestPortsAreFresh: connections have ports of their own, though the system would choose the same ones again.
+func TestPortsAreFresh(t *testing.T) {
+	s := newStage(t)
+	server, err := Serve(s.server, s.at(0), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	if err := s.client.SetSysctls(netns.Sysctl{Path: "net/ipv4/ip_local_port_range", Value: "40000 40003"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, proto := range []state.Protocol{state.TCP, state.UDP} {
+		seen := map[netip.AddrPort]bool{}
+		from, _ := s.wrongAnswers(proto)
+		for _, a := range from {
+			if seen[a] {
+				t.Errorf("%v: another connection is from %v, too", proto, a)
+			}
+			seen[a] = true
+		}
+	}
+}
+
 // TestCutUnanswered: a new flow of datagrams is not lost if its endpoint ceases to serve before its answer is there. Who had it, the servers know.
 func TestCutUnanswered(t *testing.T) {
 	s := newStage(t)

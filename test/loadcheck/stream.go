@@ -26,7 +26,7 @@ type stream struct {
 	conns   map[int32]*conn // by file descriptor
 	flows   []*conn         // those that are kept open, also while they are not
 	former  []former        // new connections that were answered lately, if they are to stick
-	port    int             // the last source port of a UDP socket
+	port    int             // the last source port
 
 	counts             Counts
 	fresh, established record
@@ -49,7 +49,6 @@ type conn struct {
 func newStream(c *Counter, s *Stream, o *Options) *stream {
 	st := &stream{Stream: s, o: o, counter: c, conns: map[int32]*conn{}}
 	st.fresh.stream, st.established.stream = st, st
-	st.port = firstPort + int(numbers.Add(997))%(lastPort-firstPort) // streams of one host do not get in each other's way
 	for _, a := range s.From.Addrs {
 		if !st.src.IsValid() && a.Is4() == s.Target.Addr.Addr().Is4() {
 			st.src = a
@@ -182,10 +181,7 @@ func (s *stream) connect(c *conn) {
 		_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
 		_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
 	}
-	if kind == unix.SOCK_DGRAM {
-		err = s.bindFresh(fd, family)
-	}
-	if err == nil {
+	if err = s.bindFresh(fd, family); err == nil {
 		err = unix.Connect(fd, to)
 	}
 	if err != nil && !errors.Is(err, unix.EINPROGRESS) {
@@ -204,11 +200,22 @@ func (s *stream) connect(c *conn) {
 	}
 }
 
-// The source ports of UDP sockets.
-const firstPort, lastPort = 20000, 60000
+// The source ports: those that systems choose from, among which there are no NodePorts.
+const firstPort, lastPort = 32768, 60999
 
-// bindFresh gives a UDP socket a port that this stream has not used for long. The node remembers flows of datagrams for half a
-// minute or more, so that the same port would be the same flow, and not a new one.
+// spread gives streams their first ports, as far from each other as can be: those of one host may be led to the same endpoint.
+func spread(streams []*stream) {
+	const all = lastPort - firstPort + 1
+	first := int(numbers.Add(997)) // another one than that of streams before
+	for i, s := range streams {
+		s.port = firstPort + (first+i*all/len(streams))%all
+	}
+}
+
+// bindFresh gives a socket a port that this stream has not used for long. The node remembers flows of datagrams for half a
+// minute or more, so that the same port would be the same flow, and not a new one. Of TCP it remembers connections for 10 s after a reset. If their last
+// packet there was another than the client's reset, as when its last ACK was overtaken, connection tracking sends a new connection from the same port
+// where the old one went, without asking any rule. A port of the system's choice may be one of those: Linux starts anew from a random one every 10 s.
 func (s *stream) bindFresh(fd, family int) error {
 	for {
 		s.port++
