@@ -61,6 +61,14 @@ type stack struct {
 	unfollow func()
 }
 
+// complete returns the dataplane of a stack that can serve every Service by itself.
+func (s *stack) complete() Dataplane {
+	if s.base != nil {
+		return s.base
+	}
+	return s.top
+}
+
 // leftover is a dataplane that is not in use any more, and the configuration that it had.
 type leftover struct {
 	dataplane
@@ -80,6 +88,17 @@ type retirable interface {
 var (
 	_ retirable = (*ipvsDataplane)(nil)
 	_ retirable = (*userspaceDataplane)(nil)
+)
+
+// flowLeaver is a dataplane that deletes stale flows in the background.
+type flowLeaver interface {
+	// LeaveFlows has it delete none until the next Apply.
+	LeaveFlows()
+}
+
+var (
+	_ flowLeaver = (*nftablesDataplane)(nil)
+	_ flowLeaver = (*iptablesDataplane)(nil)
 )
 
 // retired is a dataplane that takes nothing new.
@@ -587,11 +606,7 @@ func (s *switchable) removeLeftovers(ctx context.Context) {
 
 // servesLoopback reports whether the dataplane in use serves NodePorts on loopback addresses.
 func (s *switchable) servesLoopback() bool {
-	complete := s.now.top
-	if s.now.base != nil {
-		complete = s.now.base
-	}
-	loopback, ok := complete.(interface{ ServesLoopback() bool })
+	loopback, ok := s.now.complete().(interface{ ServesLoopback() bool })
 	return ok && loopback.ServesLoopback()
 }
 
@@ -629,6 +644,9 @@ func (s *switchable) switchTo(ctx context.Context, d dataplane, c *config.Config
 // program has a stack show a state.
 func (s *switchable) program(ctx context.Context, next *stack, u *state.Update) error {
 	began := time.Now()
+	if before, ok := s.now.complete().(flowLeaver); ok && s.now.complete() != next.complete() {
+		before.LeaveFlows()
+	}
 	result, err := next.top.Apply(ctx, s.lingering(u, s.now.top))
 	if err != nil {
 		return err

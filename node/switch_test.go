@@ -26,6 +26,9 @@ type fakeDataplane struct {
 	// removed is the configuration that it had when it was removed last.
 	removed *config.Config
 	shows   map[string]bool
+	// leaves is set while it leaves flows alone. onApply is called by Apply, unless it is nil.
+	leaves  bool
+	onApply func()
 }
 
 func (f *fakeDataplane) of() dataplane {
@@ -45,10 +48,13 @@ func (f *fakeDataplane) of() dataplane {
 }
 
 func (f *fakeDataplane) Apply(_ context.Context, u *state.Update) (backend.Result, error) {
+	if f.onApply != nil {
+		f.onApply()
+	}
 	if f.applyErr != nil {
 		return backend.Result{}, f.applyErr
 	}
-	f.holds = true
+	f.holds, f.leaves = true, false
 	if u.Full {
 		f.shows = map[string]bool{}
 	}
@@ -66,6 +72,7 @@ func (f *fakeDataplane) Disturbed() <-chan struct{}                     { return
 func (f *fakeDataplane) Reconfigure(*config.Config) error               { return nil }
 func (f *fakeDataplane) Faults() []error                                { return nil }
 func (f *fakeDataplane) Close() error                                   { return nil }
+func (f *fakeDataplane) LeaveFlows()                                    { f.leaves = true }
 
 // fakeRelay is a fakeDataplane that carries connections itself.
 type fakeRelay struct{ fakeDataplane }
@@ -207,6 +214,31 @@ func TestSwitchWithoutState(t *testing.T) {
 	mustApply(t, s, all)
 	if a.holds || !b.holds {
 		t.Errorf("the kernel holds %v of the former mode and %v of the one in use", a.holds, b.holds)
+	}
+}
+
+// TestSwitchLeavesFlows: from when the other dataplane begins flows, the former one deletes none, unless it goes on because the switch failed.
+func TestSwitchLeavesFlows(t *testing.T) {
+	for _, fails := range []bool{false, true} {
+		a, b := &fakeDataplane{mode: "a"}, &fakeDataplane{mode: "b"}
+		s, all := newFakeSwitchable(t, a.of()), services(true, []string{"web"})
+		mustApply(t, s, all)
+		b.onApply = func() {
+			if !a.leaves || b.leaves {
+				t.Errorf("the former dataplane leaves flows alone: %v; the other one: %v", a.leaves, b.leaves)
+			}
+		}
+		if fails {
+			b.applyErr = errRefused
+		}
+		if err := s.switchTo(t.Context(), b.of(), s.config, all); (err != nil) != fails {
+			t.Fatal(err)
+		}
+		mustApply(t, s, all)
+		if a.leaves == fails || b.leaves {
+			t.Errorf("after a switch that fails %v, the former dataplane leaves flows alone: %v; the other one: %v", fails, a.leaves, b.leaves)
+		}
+		b.onApply = nil
 	}
 }
 

@@ -127,6 +127,10 @@ func (b *Backend) ServesLoopback() bool {
 	return b.tables != nil && b.tables[state.IPv4].Settings().ServesLoopback()
 }
 
+// LeaveFlows has no flows deleted until the next Apply, also by Close: another dataplane is about to take over, and begins flows to endpoints that
+// this one has not been told of, as those of a newer state, or a relay. No other method may be called meanwhile.
+func (b *Backend) LeaveFlows() { b.cutter.Suspend() }
+
 // Close releases what the dataplane has open. What is programmed stays.
 func (b *Backend) Close() error {
 	var errs []error

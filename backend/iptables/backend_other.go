@@ -46,6 +46,9 @@ func (*Backend) Faults() []error { return nil }
 // Close does nothing.
 func (*Backend) Close() error { return nil }
 
+// LeaveFlows does nothing.
+func (*Backend) LeaveFlows() {}
+
 // ServesLoopback returns false.
 func (*Backend) ServesLoopback() bool { return false }
 

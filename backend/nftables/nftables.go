@@ -279,6 +279,10 @@ func (b *Backend) Faults() []error {
 // ServesLoopback reports whether NodePorts are served on loopback addresses, since the last Apply or Verify.
 func (b *Backend) ServesLoopback() bool { return b.mirror.ServesLoopback() }
 
+// LeaveFlows has no flows deleted until the next Apply, also by Close: another dataplane is about to take over, and begins flows to endpoints that
+// this one has not been told of, as those of a newer state, or a relay. No other method may be called meanwhile.
+func (b *Backend) LeaveFlows() { b.cutter.Suspend() }
+
 // Close releases the sockets. What is programmed stays.
 func (b *Backend) Close() error {
 	var errs []error

@@ -167,7 +167,15 @@ func (c *Cutter) Failed() {
 	c.doubtful = true
 }
 
-// IsDoubtful reports whether the last commit failed: it may have been carried out, and what it means for flows was not taken down.
+// Suspend lets all flows be until the next commit, also when the Cutter is closed: another dataplane is about to begin flows, to endpoints that have not
+// been noted here.
+func (c *Cutter) Suspend() {
+	c.Begin()
+	c.Failed() // so that, as after a failure, it is not certain what the kernel shows
+}
+
+// IsDoubtful reports whether the last commit failed, which may have been carried out, and what it means for flows was not taken down; or whether the
+// Cutter was suspended since.
 func (c *Cutter) IsDoubtful() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

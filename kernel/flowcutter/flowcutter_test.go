@@ -563,3 +563,49 @@ func failForAWhile(t *testing.T, op string, failure error) {
 		t.Errorf("%d more looks after all was done", len(table.began)-looks)
 	}
 }
+
+// TestSuspend: while another dataplane begins flows, none are deleted, whatever there was to look for; with the next commit, or without a Suspend, they are.
+func TestSuspend(t *testing.T) {
+	version := func(n int) *state.Service {
+		return recordtest.Service("dns", recordtest.ClusterIPPort(state.IPv6, state.UDP, 1, recordtest.Endpoints(state.IPv6, n, 1)))
+	}
+	for _, tt := range []struct {
+		name            string
+		suspend, commit bool
+		left            int
+	}{{"suspended", true, false, 1}, {"goes on", true, true, 0}, {"not suspended", false, false, 0}} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				table := &timedTable{took: 10 * time.Millisecond, cut: map[netip.AddrPort]time.Time{}}
+				c := New(table, Options{Logger: slog.New(slog.DiscardHandler)})
+				c.Start()
+				commit := func(n Note) {
+					c.Begin(n)
+					c.Committed(nil, n)
+				}
+				commit(Note{All: []*state.Service{version(1)}})
+				commit(Note{Old: version(1), New: version(2)})
+				if tt.suspend {
+					c.Suspend()
+				}
+				client := netip.MustParseAddrPort("[fd00:244::9]:1024")
+				f := version(2).Ports[0].Frontends[0]
+				table.mu.Lock()
+				table.flows = append(table.flows, conntrack.Flow{ // to an endpoint of the other dataplane
+					Family: state.IPv6, Protocol: state.UDP, Orig: conntrack.Tuple{Src: client, Dst: netip.AddrPortFrom(f.Addr, f.Port)},
+					Reply: conntrack.Tuple{Src: netip.MustParseAddrPort("[fd00:244::77]:8080"), Dst: client},
+				})
+				table.mu.Unlock()
+				time.Sleep(time.Minute)
+				if tt.commit {
+					commit(Note{Old: version(2), New: version(2)})
+					time.Sleep(time.Minute)
+				}
+				c.Close()
+				if len(table.flows) != tt.left {
+					t.Errorf("%d flows are left, want %d", len(table.flows), tt.left)
+				}
+			})
+		})
+	}
+}
