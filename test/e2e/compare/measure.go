@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -91,6 +92,9 @@ type measurement struct {
 	rounds  int
 }
 
+// errLate reports that a proxy has not programmed a state within waitTimeout.
+var errLate = errors.New("the proxy is late")
+
 // until waits until the marker's frontend leads to an address.
 func (m *measurement) until(ctx context.Context, want string) error {
 	deadline := time.Now().Add(waitTimeout)
@@ -99,7 +103,7 @@ func (m *measurement) until(ctx context.Context, want string) error {
 			return err
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("the marker does not lead to %s after %v: %s", want, waitTimeout, m.process.Tail())
+			return fmt.Errorf("the marker does not lead to %s after %v: %w: %s", want, waitTimeout, errLate, m.process.Tail())
 		}
 		time.Sleep(poll)
 	}

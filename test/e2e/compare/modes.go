@@ -43,8 +43,10 @@ type modeFigures struct {
 // modeResult is what was measured of one proxy.
 type modeResult struct {
 	SyncSeconds float64 `json:"sync_seconds"`
-	ChangeP50   float64 `json:"change_p50_ms"`
-	ChangeP99   float64 `json:"change_p99_ms"`
+	// Late is set if the first sync took more than SyncSeconds, after which nothing else was measured.
+	Late      bool    `json:"late,omitempty"`
+	ChangeP50 float64 `json:"change_p50_ms"`
+	ChangeP99 float64 `json:"change_p99_ms"`
 	// Connect is how long a connection to one of the services takes, in microseconds.
 	Connect float64 `json:"connect_us"`
 }
@@ -129,7 +131,13 @@ func measureMode(ctx context.Context, c *cluster, o *options, variant, dir strin
 		proxy
 		to *modeResult
 	}{{upstream(o), &f.Upstream}, {switchyard(o, o.program), &f.Ours}} {
-		if err := measureInMode(ctx, c, p.proxy, f, p.to); err != nil {
+		err := measureInMode(ctx, c, p.proxy, f, p.to)
+		if errors.Is(err, errLate) && p.to == &f.Upstream {
+			logf("%s: not synced after %v", p.name, waitTimeout)
+			*p.to = modeResult{SyncSeconds: waitTimeout.Seconds(), Late: true}
+			continue
+		}
+		if err != nil {
 			return nil, fmt.Errorf("%s: %w", p.name, err)
 		}
 	}
@@ -266,8 +274,14 @@ func (r *modeReport) table() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "| %s | Services | cold load: kube-proxy, Switchyard | factor | one change p50: kube-proxy, Switchyard | factor | connect: kube-proxy, Switchyard, direct |\n|---|---:|---:|---:|---:|---:|---:|\n", r.Mode)
 	for _, f := range r.Results {
+		cold := f.Upstream.SyncSeconds / f.Ours.SyncSeconds
+		if f.Upstream.Late {
+			fmt.Fprintf(&b, "| %s | %d | not after %.3g s, %.3g s | > %.1f | -, %.4g ms | - | -, %.1f µs, %.1f µs |\n", f.Variant, f.Services,
+				f.Upstream.SyncSeconds, f.Ours.SyncSeconds, cold, f.Ours.ChangeP50, f.Ours.Connect, f.Direct)
+			continue
+		}
 		fmt.Fprintf(&b, "| %s | %d | %.3g s, %.3g s | %.1f | %.4g ms, %.4g ms | %.1f | %.1f µs, %.1f µs, %.1f µs |\n", f.Variant, f.Services,
-			f.Upstream.SyncSeconds, f.Ours.SyncSeconds, f.Upstream.SyncSeconds/f.Ours.SyncSeconds,
+			f.Upstream.SyncSeconds, f.Ours.SyncSeconds, cold,
 			f.Upstream.ChangeP50, f.Ours.ChangeP50, f.Upstream.ChangeP50/f.Ours.ChangeP50, f.Upstream.Connect, f.Ours.Connect, f.Direct)
 	}
 	return b.String()
@@ -285,6 +299,11 @@ func (r *modeReport) verdicts() string {
 			continue
 		}
 		ours, theirs := growth(f.Ours.Connect-f.Direct, few.Ours.Connect-few.Direct), growth(f.Upstream.Connect-f.Direct, few.Upstream.Connect-few.Direct)
+		if f.Upstream.Late {
+			fmt.Fprintf(&b, "- %s, %d services: cold load more than %s; a first packet costs %.1f times as much as with %d services, %s.\n", f.Variant, f.Services,
+				verdict(f.Upstream.SyncSeconds/f.Ours.SyncSeconds, goalCold), ours, few.Services, metIf(ours <= goalGrowth))
+			continue
+		}
 		fmt.Fprintf(&b, "- %s, %d services: cold load %s, one change %s; a first packet costs %.1f times as much as with %d services (kube-proxy's: %.1f times), %s.\n",
 			f.Variant, f.Services, verdict(f.Upstream.SyncSeconds/f.Ours.SyncSeconds, goalCold), verdict(f.Upstream.ChangeP50/f.Ours.ChangeP50, goalChange),
 			ours, few.Services, theirs, metIf(ours <= goalGrowth))
