@@ -101,7 +101,8 @@ tracking table in one go, for itself or for any process that lists it, which tak
 
 Not in it: SCTP, connections that are closed with FIN, affinity that expires, Services without endpoints. The suite in
 [conformance](../conformance) has them, without this load. Nor are clients that take a port again within 10 s after a reset: if the
-reset had overtaken their last packet, Linux sends them where they went before, whatever the rules are by then. In the scenarios of the slow source, of the 10,000 changes and of the flushes,
+reset had overtaken their last packet, Linux sends them where they went before, whatever the rules are by then. In the scenarios
+of the slow source, of the 10,000 changes and of the flushes,
 brain and store are in the load's process, and the dataplane gets states over the node-local API.
 `
 
