@@ -123,11 +123,16 @@ func (b *browser) sees(selector, text string) {
 	b.holds(fmt.Sprintf("%s shows %q", selector, text), fmt.Sprintf("[...document.querySelectorAll(%q)].some((e) => e.checkVisibility() && (e.innerText ?? e.textContent).includes(%q))", selector, text))
 }
 
-// holds waits until an expression is true.
+// holds waits until an expression is true. One that throws is not true yet: rows are drawn a frame after they are counted, and
+// an element that is not there has no properties.
 func (b *browser) holds(what, expression string) {
 	b.Helper()
 	var ok bool
-	if err := chromedp.Run(b.ctx, chromedp.Poll(expression, &ok, chromedp.WithPollingInterval(50*time.Millisecond), chromedp.WithPollingTimeout(20*time.Second))); err != nil {
+	guarded := "(() => { try { return " + expression + "; } catch { return false; } })()"
+	if err := chromedp.Run(b.ctx, chromedp.Poll(guarded, &ok, chromedp.WithPollingInterval(50*time.Millisecond), chromedp.WithPollingTimeout(20*time.Second))); err != nil {
+		if last := chromedp.Run(b.ctx, chromedp.Evaluate(expression, &ok)); last != nil {
+			err = last // what it throws says more than a time-out
+		}
 		var text string
 		_ = chromedp.Run(b.ctx, chromedp.Evaluate("document.body.innerText", &text))
 		b.Fatalf("it never came to pass that %s: %v\nthe page:\n%s", what, err, text)
