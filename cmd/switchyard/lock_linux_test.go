@@ -3,13 +3,19 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"net"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/switchyard-net/switchyard/backend/iptables"
+	"github.com/switchyard-net/switchyard/backend/ipvs"
+	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 )
 
@@ -28,21 +34,20 @@ func (s *site) run(health string, args ...string) *process {
 	return start(s, append([]string{"run", "--source", s.dir, "--node", "node-a", "--healthz-bind-address", health}, args...)...)
 }
 
-// TestSecondProcess: of two processes the second refuses, and says which the first is and what to do. The first is not disturbed.
-func TestSecondProcess(t *testing.T) {
-	if !inNamespace(t) {
-		return
+// refuse runs commands at the same time, beside the first process. Each must end, say which the first is, and what to do.
+func refuse(t *testing.T, first *process, commands [][]string) {
+	t.Helper()
+	seconds := make([]*process, len(commands))
+	for i, args := range commands {
+		seconds[i] = start(t, args...)
 	}
-	s, first := routed(t)
-	written := quiet(t)
-	for _, args := range [][]string{
-		{"run", "--source", s.dir, "--node", "node-a", "--take-over", "0"},
-		{"apply", "nftables", "--api", "unix://" + s.socket, "--take-over", "100ms"},
-		{"proxy", "--master", "http://127.0.0.1:1", "--take-over", "0", "--hostname-override", "node-a"},
-		{"cleanup"},
-	} {
-		second := start(t, args...)
-		<-second.done
+	for i, args := range commands {
+		second := seconds[i]
+		select {
+		case <-second.done:
+		case <-time.After(time.Minute):
+			t.Fatalf("%s goes on beside the first process", args[0])
+		}
 		code, text := second.cmd.ProcessState.ExitCode(), second.log.all()
 		t.Logf("%s:\n%s", strings.Join(args[:1], " "), text)
 		for _, want := range []string{fmt.Sprintf("PID %d", first.cmd.Process.Pid), "switchyard " + currentVersion(), "stop it first"} {
@@ -54,6 +59,31 @@ func TestSecondProcess(t *testing.T) {
 			t.Errorf("%s says that --take-over helps: %v", args[0], waits)
 		}
 	}
+}
+
+// answers reports whether an endpoint answers soon. A connection that begins before its Service is routed waits in vain.
+func answers(addr string) bool {
+	conn, err := net.DialTimeout("tcp", addr, 200*time.Millisecond)
+	if err != nil {
+		return false
+	}
+	defer conn.Close()
+	return talk(conn) == nil
+}
+
+// TestSecondProcess: of two processes the second refuses, and says which the first is and what to do. The first is not disturbed.
+func TestSecondProcess(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	s, first := routed(t)
+	written := quiet(t)
+	refuse(t, first, [][]string{
+		{"run", "--source", s.dir, "--node", "node-a", "--take-over", "0"},
+		{"apply", "nftables", "--api", "unix://" + s.socket, "--take-over", "100ms"},
+		{"proxy", "--master", "http://127.0.0.1:1", "--take-over", "0", "--hostname-override", "node-a"},
+		{"cleanup"},
+	})
 	if now := quiet(t); now != written {
 		t.Errorf("%d commits by processes that refused", now-written)
 	}
@@ -64,7 +94,54 @@ func TestSecondProcess(t *testing.T) {
 		}
 	}
 	s.write("last.yaml", rendered("last", "10.96.0.99", "", endpointAddr))
-	eventually(t, "the first goes on", func() bool { return once("tcp", "10.96.0.99:80") == nil })
+	eventually(t, "the first goes on", func() bool { return answers("10.96.0.99:80") })
+}
+
+// TestSecondProcessOfMode: in each other mode the second process refuses as well, whichever mode it has itself, and writes nothing.
+func TestSecondProcessOfMode(t *testing.T) {
+	needs := map[config.Mode]func() error{config.ModeIPTables: iptables.Available, config.ModeIPVS: ipvs.Available}
+	for _, mode := range []config.Mode{config.ModeIPTables, config.ModeUserspace, config.ModeEBPF, config.ModeIPVS} {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel() // each has a network namespace of its own
+			if available := needs[mode]; available != nil {
+				if err := available(); err != nil {
+					t.Skipf("mode %s cannot run here: %v", mode, err)
+				}
+			}
+			if !inNamespace(t) {
+				return
+			}
+			cgroup := ""
+			if mode == config.ModeEBPF {
+				cgroup = "ebpf: {cgroupPath: " + newCgroup(t, "second") + "}\n"
+			}
+			s := newSite(t)
+			file := filepath.Join(filepath.Dir(s.dir), "config.yaml")
+			text := "apiVersion: kubeproxy.config.k8s.io/v1alpha2\nkind: KubeProxyConfiguration\nmode: " + string(mode) +
+				"\nlinux: {conntrack: {maxPerCore: 0, min: 0}}\n" + cgroup
+			if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			s.write("web.yaml", rendered("web", stableIP, "", endpointAddr))
+			first := s.run("127.0.0.1:10256", "--config", file)
+			eventually(t, "the service is routed", first.says(routing+"1 service"))
+			if got := ask(t, "127.0.0.1:10249/proxyMode"); !strings.HasSuffix(got, "\n"+string(mode)) {
+				t.Fatalf("the first process has the mode %q", got)
+			}
+			written := quiet(t)
+			refuse(t, first, [][]string{
+				{"run", "--source", s.dir, "--node", "node-a", "--config", file, "--take-over", "0"},
+				{"run", "--source", s.dir, "--node", "node-a", "--take-over", "0"}, // in mode nftables
+				{"cleanup"},
+			})
+			if now := quiet(t); now != written {
+				t.Errorf("%d commits by processes that refused", now-written)
+			}
+			new(traffic).serve(t)
+			s.write("last.yaml", rendered("last", "10.96.0.99", "", endpointAddr))
+			eventually(t, "the first goes on", func() bool { return answers("10.96.0.99:80") })
+		})
+	}
 }
 
 // TestTakeOver has a process wait for the end of another, and the next for its, however they end: no connection is concerned.
