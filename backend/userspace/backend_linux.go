@@ -33,6 +33,8 @@ type Backend struct {
 	revision state.Revision
 	// next are the options that count from the next full update on, nil if they have not changed.
 	next *Options
+	// released is when the base took over all new connections, zero before.
+	released time.Time
 }
 
 var _ backend.Backend = (*Backend)(nil)
@@ -251,6 +253,7 @@ func (b *Backend) Release(ctx context.Context) error {
 	b.relay.mu.Unlock()
 	slices.SortFunc(u.Changed, func(x, y *state.Service) int { return x.Name.Compare(y.Name) })
 	result, err := b.base.Apply(ctx, u)
+	b.released = time.Now()
 	for name, failed := range result.Failed {
 		err = errors.Join(err, fmt.Errorf("service %v: %w", name, failed))
 	}
@@ -280,15 +283,24 @@ func (b *Backend) Lingering(s *state.Service) *state.Service { return b.listener
 // Carried returns how many connections and flows the relay carries. It may be called at any time.
 func (b *Backend) Carried() int { return b.relay.carried() }
 
-// drainPeriod is how often Drain counts what is left.
-const drainPeriod = 20 * time.Millisecond
+const (
+	// drainPeriod is how often Drain counts what is left.
+	drainPeriod = 20 * time.Millisecond
+	// leastDrain is how long it goes on at least after Release: the base may have sent connections here before it that have not arrived yet. A
+	// packet waits in the queue of a processor, on a busy machine until that gets to it.
+	leastDrain = 250 * time.Millisecond
+)
 
 // Drain returns when the connections and flows that the relay carries have ended or gone over to another process, or with ctx's error when it ends.
-// New ones have to go elsewhere by then. After Release, it also waits for another process as long as there are clients with affinity to remember.
+// New ones have to go elsewhere by then. After Release, it also waits for another process as long as there are clients with affinity to remember,
+// and a quarter of a second in any case for connections that are on their way.
 func (b *Backend) Drain(ctx context.Context) error {
-	for b.left() > 0 {
+	for b.left() > 0 || time.Since(b.released) < leastDrain {
 		select {
 		case <-ctx.Done():
+			if b.left() == 0 {
+				return nil
+			}
 			return fmt.Errorf("userspace: %d connections and flows are still open: %w", b.relay.carried(), context.Cause(ctx))
 		case conn := <-b.successor.asked:
 			if err := b.relay.handOver(conn); err != nil {

@@ -511,6 +511,28 @@ func TestKilled(t *testing.T) {
 	}
 }
 
+// A relay without connections stays for a moment after its release: the base may have sent it some that have not arrived yet.
+func TestReleasedRelayStaysForAMoment(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, userspace.Options{})
+	l.apply(nil, l.at(answers))
+	if err := l.pair.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	released := time.Now()
+	if err := l.pair.Drain(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(released); took < 200*time.Millisecond {
+		t.Errorf("it is gone after %v", took)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := l.pair.Drain(ended); err != nil {
+		t.Errorf("nothing is left, and yet: %v", err)
+	}
+}
+
 // A handover that fails half-way costs no connection.
 func TestHandoverFails(t *testing.T) {
 	t.Parallel()

@@ -4,7 +4,7 @@ package chaos
 
 var mutantsOfRelay = []mutant{
 	{&variant{name: "relay-keeps", what: "ends what it carries instead of handing it over", edits: []edit{
-		{"backend/userspace/backend_linux.go", "	for b.left() > 0 {\n", "	for b.left() < 0 {\n"},
+		{"backend/userspace/backend_linux.go", "	for b.left() > 0 || time.Since(b.released) < leastDrain {\n", "	for b.left() < 0 {\n"},
 	}}, "restart", broken, []string{"userspace"}},
 	{&variant{name: "relay-unreleased", what: "lets new connections come to it while it ends", edits: []edit{
 		{"backend/userspace/backend_linux.go", "	if b.node == nil {\n		return nil\n	}\n	u :=", "	if b.log != nil {\n		return nil\n	}\n	u :="},
