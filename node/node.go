@@ -453,6 +453,7 @@ func (n *Node) nodeIPFault(err error) {
 func (n *Node) attempted(a backend.Attempt) {
 	n.registry.Attempt(a)
 	n.changes.Attempted(a)
+	n.status.attempted(a)
 	if n.ports != nil {
 		n.ports.attempted(a)
 	}

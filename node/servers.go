@@ -43,7 +43,7 @@ func (n *Node) newHealth() *healthz.Health {
 		return h
 	}
 	add("dataplane", n.status.faults)
-	add("tables", n.dataplane.Faults)
+	add("tables", n.tampering)
 	h.AddProblems("services", n.status.problems)
 	if relay, ok := n.dataplane.(*standaloneRelay); ok {
 		h.AddProblems("relay", relay.problems)
@@ -63,6 +63,14 @@ func (n *Node) newHealth() *healthz.Health {
 		})
 	}
 	return h
+}
+
+// tampering is what other programs do to the dataplane. Where that knows nothing of them, repairs tell.
+func (n *Node) tampering() []error {
+	if faults := n.dataplane.Faults(); len(faults) > 0 {
+		return faults
+	}
+	return n.status.drift()
 }
 
 // missingState is the fault of a node that has nothing to serve.

@@ -8,14 +8,35 @@ import (
 	"sync"
 
 	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/internal/repairs"
 	"github.com/switchyard-net/switchyard/state"
 )
 
 // dataplaneStatus keeps the last status of the reconciler, for /healthz. Its methods may be called concurrently.
 type dataplaneStatus struct {
+	repairs repairs.History
+
 	mu     sync.Mutex // guards all below
 	last   backend.Status
 	listed []error // problems of last, nil until they are asked for
+}
+
+// attempted notes that a call of the dataplane had to repair something. One that failed is a fault already, and some have to write again what they wrote.
+func (d *dataplaneStatus) attempted(a backend.Attempt) {
+	if a.Err == nil && a.Repaired > 0 {
+		d.repairs.Note()
+	}
+}
+
+// errRepairs is the remedy for repairs that go on. Linux reports each change of netfilter tables to its audit subsystem, with the process.
+var errRepairs = errors.New("find the process that changes it, and stop it; on Linux, records NETFILTER_CFG of the audit log name those that change netfilter tables")
+
+// drift is what is wrong if something else changes what the dataplane has in the kernel again and again.
+func (d *dataplaneStatus) drift() []error {
+	if err := d.repairs.Fault("the dataplane", errRepairs); err != nil {
+		return []error{err}
+	}
+	return nil
 }
 
 func (d *dataplaneStatus) set(s backend.Status) {

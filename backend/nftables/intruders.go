@@ -9,6 +9,7 @@ import (
 
 	"github.com/switchyard-net/switchyard/backend/nftables/internal/ruleset"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
+	"github.com/switchyard-net/switchyard/internal/repairs"
 )
 
 // intruders finds out which process changes our tables again and again. A change that is repaired may be anybody's mistake; when
@@ -19,11 +20,12 @@ type intruders struct {
 	monitor monitor
 	done    sync.WaitGroup
 
-	mu      sync.Mutex
-	repairs []time.Time // of the last intruderMemory
-	stop    *time.Timer // ends the listening; nil if nothing is listened to
-	last    nft.Change  // the last that was not ours
-	at      time.Time
+	repairs repairs.History
+
+	mu   sync.Mutex
+	stop *time.Timer // ends the listening; nil if nothing is listened to
+	last nft.Change  // the last that was not ours
+	at   time.Time
 }
 
 // monitor is what intruders needs of *nft.Monitor.
@@ -33,13 +35,8 @@ type monitor interface {
 	Close() error
 }
 
-const (
-	// manyRepairs within intruderMemory are a fault. One less, and it is found out who makes them necessary.
-	manyRepairs    = 3
-	intruderMemory = 5 * time.Minute
-	// listenTime is how long it listens after a repair.
-	listenTime = time.Minute
-)
+// listenTime is how long it listens after a repair.
+const listenTime = time.Minute
 
 func newIntruders(log *slog.Logger, port uint32, m monitor) *intruders {
 	i := &intruders{log: log, port: port, monitor: m}
@@ -62,19 +59,18 @@ func (i *intruders) follow() {
 func (i *intruders) note(change nft.Change) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if time.Since(i.at) > intruderMemory {
+	if time.Since(i.at) > repairs.Window {
 		i.log.Warn("another process changes the tables", "process", change.Process, "pid", change.PID,
 			"remedy", "keep it from tables "+ruleset.TableName+", for example from 'nft flush ruleset'")
 	}
 	i.last, i.at = change, time.Now()
 }
 
-// repaired takes down that tables had to be repaired.
+// repaired takes down that tables had to be repaired. One repair before they are a fault, it is found out who makes them necessary.
 func (i *intruders) repaired() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.repairs = append(i.recent(), time.Now())
-	if len(i.repairs) < manyRepairs-1 {
+	if i.repairs.Note() < repairs.Threshold-1 {
 		return
 	}
 	if i.stop != nil {
@@ -96,29 +92,16 @@ func (i *intruders) rest() {
 	_ = i.monitor.Listen(false) // fails only if it is closed
 }
 
-// recent returns the repairs that count. The caller holds mu.
-func (i *intruders) recent() []time.Time {
-	for len(i.repairs) > 0 && time.Since(i.repairs[0]) > intruderMemory {
-		i.repairs = i.repairs[1:]
-	}
-	return i.repairs
-}
-
 // fault returns what is wrong if repairs go on.
 func (i *intruders) fault() error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	repairs := i.recent()
-	if len(repairs) < manyRepairs {
-		return nil
-	}
 	who := errors.New("find the process that changes them, for example with 'nft monitor', and stop it")
-	if !i.at.IsZero() && time.Since(i.at) <= intruderMemory {
+	if !i.at.IsZero() && time.Since(i.at) <= repairs.Window {
 		who = fmt.Errorf("process %q changes them, with PID %d in the node's first PID namespace; stop it, or keep it from these tables",
 			i.last.Process, i.last.PID)
 	}
-	return fmt.Errorf("tables %s had to be repaired %d times within %v, last at %s: %w", ruleset.TableName, len(repairs), intruderMemory,
-		repairs[len(repairs)-1].UTC().Format(time.TimeOnly), who)
+	return i.repairs.Fault("tables "+ruleset.TableName, who)
 }
 
 func (i *intruders) close() error {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
+	"github.com/switchyard-net/switchyard/internal/repairs"
 )
 
 // fakeMonitor reports what is sent to it.
@@ -65,7 +66,7 @@ func TestIntruders(t *testing.T) {
 		}
 		for range 5 {
 			repair(false, "")
-			time.Sleep(intruderMemory + time.Second)
+			time.Sleep(repairs.Window + time.Second)
 		}
 		repair(false, "")
 		repair(true, "")
@@ -86,7 +87,7 @@ func TestIntruders(t *testing.T) {
 		if !m.listening.Load() {
 			t.Error("it does not listen while repairs go on")
 		}
-		time.Sleep(intruderMemory)
+		time.Sleep(repairs.Window)
 		if err := i.fault(); err != nil || m.listening.Load() {
 			t.Errorf("long after the last repair: %v, and it listens: %v", err, m.listening.Load())
 		}
@@ -108,7 +109,7 @@ func TestIntruderIsNamed(t *testing.T) {
 	ns := newNS(t)
 	b := newSharedBackend(t, ns, Options{})
 	apply(t, b, full(someServices()...))
-	for range manyRepairs {
+	for range repairs.Threshold {
 		if faults := b.Faults(); len(faults) > 0 {
 			t.Errorf("too early: %v", faults)
 		}

@@ -38,7 +38,7 @@ var arrows = []arrow{
 	{"internal/kernel/ipset", []string{"state"}},
 	{"internal/kernel/namespace", nil},
 	{"kernel/flowcutter", []string{"state", "kernel/staleflows"}},
-	{"backend/nftables", []string{"state", "backend", "kernel/flowcutter", "internal/kernel/localnet", "internal/kernel/nft", "kernel/ifaddr", "kernel/conntrack", "kernel/nodelock", "field"}},
+	{"backend/nftables", []string{"state", "backend", "kernel/flowcutter", "internal/kernel/localnet", "internal/kernel/nft", "internal/repairs", "kernel/ifaddr", "kernel/conntrack", "kernel/nodelock", "field"}},
 	// It is pure, and knows nothing of the dataplane that carries its plans out.
 	{"backend/nftables/internal/ruleset", []string{"state", "internal/kernel/nft"}},
 
@@ -104,6 +104,7 @@ var arrows = []arrow{
 	{"ops/nodesetup", []string{"kernel/conntrack", "state"}},
 	{"internal/kernel/leftovers", []string{"internal/kernel/nft"}},
 	{"internal/doctor", []string{"internal/kernel/leftovers", "internal/kernel/nft"}},
+	{"internal/repairs", nil},
 	{"internal/resident", nil},
 	{"ops/healthz", []string{"state", "backend"}},
 	{"ops/servicehealth", []string{"state", "internal/connlimit", "internal/httpserver"}},
