@@ -186,6 +186,7 @@ type Node struct {
 
 	started   time.Time
 	traffic   traffic
+	affinity  affinity
 	stopAdmin func() // set by run, and by the goroutine of followRequests
 
 	ready  chan struct{} // closed when OnReady is called
@@ -452,8 +453,8 @@ func (n *Node) nodeIPFault(err error) {
 // attempted notes a call of the dataplane.
 func (n *Node) attempted(a backend.Attempt) {
 	n.registry.Attempt(a)
-	n.changes.Attempted(a)
 	n.status.attempted(a)
+	n.changes.Attempted(a)
 	if n.ports != nil {
 		n.ports.attempted(a)
 	}

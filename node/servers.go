@@ -147,6 +147,7 @@ func (n *Node) newRegistry() *metrics.Registry {
 	if n.o.Role == Proxy {
 		o.Traffic = n.serviceTraffic
 	}
+	o.AffinityClients = n.affinityClients
 	o.SocketHooks = func() metrics.SocketHooks {
 		if s, ok := n.dataplane.(*switchable); ok {
 			if hooks := s.hooks(); hooks != nil {

@@ -377,6 +377,13 @@ func (s *switchable) hooks() *ebpfDataplane {
 	return hooks
 }
 
+// nftables returns the nftables dataplane, nil in modes without it. It may be called at any time.
+func (s *switchable) nftables() *nftablesDataplane {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.base
+}
+
 // hns returns the dataplane of Windows, nil in modes without it. It may be called at any time.
 func (s *switchable) hns() *winkernelDataplane {
 	hns, _ := s.inUse().(*winkernelDataplane)

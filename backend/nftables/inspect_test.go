@@ -86,6 +86,9 @@ func (f *fakeFinder) HasAll(nft.Table, string, int, []byte) (bool, error)       
 func (f *fakeFinder) FindElems(nft.Table, string, int, []byte, func(int, nft.Elem)) error {
 	return f.look()
 }
+func (f *fakeFinder) Fill(nft.Table, string) (nft.Fill, bool, error) {
+	return nft.Fill{}, false, f.look()
+}
 
 func (f *fakeFinder) Close() error {
 	if f.closed.Swap(true) || f.used.Load() > 0 {
@@ -103,14 +106,19 @@ func TestInspectBesideClose(t *testing.T) {
 	var asking sync.WaitGroup
 	for range 4 {
 		asking.Go(func() {
-			for {
-				_, inspected := b.Inspect(backend.Query{Frontend: key, Dst: key.Addr})
-				_, counted := b.Counts([]state.FrontendKey{key})
-				if counted != nil {
-					if text := counted.Error(); !strings.Contains(text, "ask again") || inspected == nil {
-						t.Errorf("the errors are %v and %s", inspected, text)
-					}
-					return
+			questions := []func() error{
+				func() error { _, err := b.Inspect(backend.Query{Frontend: key, Dst: key.Addr}); return err },
+				func() error { _, err := b.AffinityClients(); return err },
+				func() error { _, err := b.Counts([]state.FrontendKey{key}); return err },
+			}
+			for open := true; open; {
+				for _, ask := range questions {
+					open = ask() == nil // the last one fails as soon as the socket is closed
+				}
+			}
+			for _, ask := range questions {
+				if err := ask(); err == nil || !strings.Contains(err.Error(), "ask again") {
+					t.Errorf("the error is %v", err)
 				}
 			}
 		})

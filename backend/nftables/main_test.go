@@ -21,6 +21,7 @@ import (
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/backend/nftables/internal/ruleset"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
+	"github.com/switchyard-net/switchyard/internal/kernel/nft/nfttest"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/netns"
 	"github.com/switchyard-net/switchyard/test/recordtest"
@@ -123,12 +124,7 @@ func verify(t testing.TB, b *Backend) backend.Result {
 // foreignCommit changes a table that is not ours.
 func foreignCommit(t testing.TB, c *nft.Conn) {
 	t.Helper()
-	other := nft.Table{Family: nft.IPv4, Name: "somebody-else"}
-	var b nft.Batch
-	b.AddTable(other)
-	b.DeleteTable(other)
-	b.AddTable(other)
-	if err := c.Commit(&b); err != nil {
+	if err := nfttest.ForeignCommitOn(c); err != nil {
 		t.Fatal(err)
 	}
 }

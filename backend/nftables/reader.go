@@ -28,10 +28,11 @@ type finder interface {
 	Close() error
 }
 
-// elemFinder finds whole elements, too.
+// elemFinder finds whole elements, too, and tells how full a set is.
 type elemFinder interface {
 	finder
 	FindElems(t nft.Table, set string, width int, keys []byte, found func(i int, e nft.Elem)) error
+	Fill(t nft.Table, set string) (f nft.Fill, ok bool, err error)
 }
 
 // usualLimits are those outside tests.

@@ -69,6 +69,8 @@ type Options struct {
 	// Traffic returns what the dataplane has counted of connections to Services, nil while it does not count. It may take as long as reading that
 	// from the kernel.
 	Traffic func() *Traffic
+	// AffinityClients returns how many clients with affinity are remembered, by family. It is empty where that is not known.
+	AffinityClients func() []AffinityClients
 	// SocketHooks returns how the socket hooks are doing. It is asked in mode ebpf only.
 	SocketHooks func() SocketHooks
 }
@@ -205,6 +207,9 @@ func (r *Registry) registerOwn(o *Options) {
 	}
 	if o.Traffic != nil {
 		r.registry.MustRegister(traffic{o.Traffic})
+	}
+	if o.AffinityClients != nil {
+		r.registry.MustRegister(affinity{o.AffinityClients})
 	}
 }
 

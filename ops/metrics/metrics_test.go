@@ -58,6 +58,8 @@ switchyard_health_check_port_problems gauge
 switchyard_limited_services gauge reason
 switchyard_log_lines_suppressed_total counter
 switchyard_network_programming_duration_seconds histogram
+switchyard_nftables_affinity_clients gauge ip_family
+switchyard_nftables_affinity_clients_limit gauge ip_family
 switchyard_server_connections gauge server
 switchyard_server_connections_closed_total counter server
 switchyard_service_connections_total counter namespace,port,service
@@ -119,6 +121,7 @@ func TestNamesTypesAndLabels(t *testing.T) {
 				LogLinesSuppressed:     func() uint64 { return 4 },
 				LimitedServices:        func() map[string]int { return map[string]int{"NodeFull": 3} },
 				Traffic:                func() *Traffic { return &Traffic{} },
+				AffinityClients:        func() []AffinityClients { return []AffinityClients{{Family: state.IPv4}} },
 				IPTablesInvalidDropped: packets, IPTablesLocalhostAccepted: packets})
 			c := r.RESTClient()
 			host := url.URL{Host: "api"}
@@ -562,6 +565,20 @@ func TestHandler(t *testing.T) {
 	if !strings.HasPrefix(w.Header().Get("Content-Type"), "text/plain; version=0.0.4") {
 		t.Errorf("Content-Type is %s", w.Header().Get("Content-Type"))
 	}
+}
+
+// TestAffinityClients: the numbers are asked for anew, and nothing is shown that is not known.
+func TestAffinityClients(t *testing.T) {
+	now := []AffinityClients{{state.IPv4, 3, 10}, {state.IPv6, 0, 10}}
+	r := New(Options{Mode: ModeNFTables, Families: both, AffinityClients: func() []AffinityClients { return now }})
+	check(t, r, "told", map[string]float64{
+		"switchyard_nftables_affinity_clients ip_family=IPv4": 3, "switchyard_nftables_affinity_clients_limit ip_family=IPv4": 10,
+		"switchyard_nftables_affinity_clients ip_family=IPv6": 0, "switchyard_nftables_affinity_clients_limit ip_family=IPv6": 10,
+	})
+	now = nil
+	check(t, r, "not told", map[string]float64{
+		"switchyard_nftables_affinity_clients ip_family=IPv4": -1, "switchyard_nftables_affinity_clients_limit ip_family=IPv4": -1,
+	})
 }
 
 // TestSocketHooks: exactly one state is 1, and each number is asked for anew.

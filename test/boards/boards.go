@@ -88,6 +88,8 @@ var nodeBoard = board{
 			{title: "Limited Services by reason", queries: one("switchyard_limited_services{"+nodeLabels+"}", "{{reason}}")},
 			{title: "Resets of connections to endpoints that are gone", unit: "pps", description: "By Service. It is read at each comparison with the kernel.",
 				queries: one("topk(10, sum by (namespace, name) (rate(switchyard_connection_resets_total{"+nodeLabels+"}[$__rate_interval])))", "{{namespace}}/{{name}}")},
+			{title: "Clients with affinity", description: "The share of the room for them that is in use, in nftables on Linux 6.18 and later. Once it is full, new clients have no affinity.", unit: "percentunit", queries: one(
+				"switchyard_nftables_affinity_clients{"+nodeLabels+"} / switchyard_nftables_affinity_clients_limit{"+nodeLabels+"}", "{{ip_family}}")},
 		}},
 		{"Traffic of Services, with nftables.counters", []panel{
 			{title: "New connections", description: "The ten busiest ports. Without names: all ports beyond the first 1,000 together.", unit: "cps",

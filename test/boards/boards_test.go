@@ -67,6 +67,7 @@ func registry(mode string, relay bool) *metrics.Registry {
 		o.Services, o.HealthCheckProblems = count, count
 		o.SocketHooks = func() metrics.SocketHooks { return metrics.SocketHooks{State: "on"} }
 		o.Traffic = func() *metrics.Traffic { return &metrics.Traffic{} }
+		o.AffinityClients = func() []metrics.AffinityClients { return []metrics.AffinityClients{{Family: state.IPv4}} }
 	}
 	r := metrics.New(o)
 	r.Resets(state.ServiceName{Namespace: "shop", Name: "db"}, 1)

@@ -439,6 +439,22 @@ func (c *Conn) Elems(t Table, set string) ([]Elem, error) {
 	return elems, nil
 }
 
+// Fill returns how full a set is, without a look at its elements: it takes the same time for all sets, and waits for no commit. ok is false if
+// there is no such set, or if the kernel does not count ([ElementCounts]).
+func (c *Conn) Fill(t Table, set string) (f Fill, ok bool, err error) {
+	err = c.request(nftMsgGetSet, 0, t.Family, []Attr{attrString(nftaSetTable, t.Name), attrString(nftaSetName, set)}, func(attrs []byte) error {
+		f, ok = setFill(attrs)
+		return nil
+	})
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return Fill{}, false, nil
+	case err != nil:
+		return Fill{}, false, fmt.Errorf("set %s of table %s: %w", set, t.Name, err)
+	}
+	return f, ok, nil
+}
+
 // whole reads a set until no element has come twice, or the same ones come twice again and again: those are there twice.
 func whole(read func() error, repeated func() []uint64) error {
 	var before []uint64

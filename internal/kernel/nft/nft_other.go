@@ -42,6 +42,9 @@ func (*Conn) BaseChains() ([]BaseChain, error) { return nil, errNotLinux }
 // Elems fails.
 func (*Conn) Elems(Table, string) ([]Elem, error) { return nil, errNotLinux }
 
+// Fill fails.
+func (*Conn) Fill(Table, string) (Fill, bool, error) { return Fill{}, false, errNotLinux }
+
 // Find fails.
 func (*Conn) Find(Table, string, int, []byte, func(int, []byte)) error { return errNotLinux }
 

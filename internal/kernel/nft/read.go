@@ -139,6 +139,20 @@ func setCount(attrs []byte) (n int, ok bool) {
 	return int(beUint32(v)), true
 }
 
+// Fill is how full a set is.
+type Fill struct {
+	// Count is how many elements the set holds, as [Skeleton.Count] has it.
+	Count int
+	// Size is how many it can hold, 0 if that is not bounded.
+	Size int
+}
+
+func setFill(attrs []byte) (f Fill, ok bool) {
+	f.Size = int(attrUint32(findAttr(attrs, nftaSetDesc, 0), nftaSetDescSize))
+	f.Count, ok = setCount(attrs)
+	return f, ok
+}
+
 // Packets returns how many packets the counters in a chain's rules have counted.
 func (s *Skeleton) Packets(chain string) (n uint64) {
 	for _, rule := range s.rules[chain] {

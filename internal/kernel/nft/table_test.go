@@ -236,6 +236,35 @@ func TestCounts(t *testing.T) {
 		if ok != has || has && n != step.want {
 			t.Errorf("%s: the kernel counts %d elements (%v), want %d (%v)", step.name, n, ok, step.want, has)
 		}
+		f, ok, err := c.Fill(testTable, "m")
+		if err != nil || ok != has || has && f != (Fill{Count: step.want}) {
+			t.Errorf("%s: asked for the set alone, the kernel tells %+v (%v, %v), want %d (%v)", step.name, f, ok, err, step.want, has)
+		}
+	}
+}
+
+// TestFillOfBoundedSet: a set tells how many elements it can hold, and one that is not there tells nothing.
+func TestFillOfBoundedSet(t *testing.T) {
+	c := dial(t, newNS(t))
+	has, err := c.Has(ElementCounts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bounded := testMap
+	bounded.Dynamic, bounded.MaxSize = true, 5
+	commit(t, c, func(b *Batch) {
+		b.AddTable(testTable)
+		b.AddSet(testTable, &bounded)
+		b.AddElem(testTable, bounded.Name, entry(1, 1))
+		b.AddElem(testTable, bounded.Name, entry(2, 2))
+	})
+	if f, ok, err := c.Fill(testTable, bounded.Name); err != nil || ok != has || has && f != (Fill{Count: 2, Size: 5}) {
+		t.Errorf("%+v (%v, %v), want 2 of 5 (%v)", f, ok, err, has)
+	}
+	for _, other := range []Table{testTable, {IPv6, "no-such-table"}} {
+		if f, ok, err := c.Fill(other, "no-such-set"); err != nil || ok {
+			t.Errorf("a set that is not there: %+v (%v, %v)", f, ok, err)
+		}
 	}
 }
 

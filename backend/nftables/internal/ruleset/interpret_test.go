@@ -50,7 +50,7 @@ func (c contents) carriedOut(p *Plan) contents {
 }
 
 // affinitySet is the name of the set that rules fill.
-var affinitySet = affinityName()
+var affinitySet = AffinitySet()
 
 // interpreter carries out the rules of an IPv4 table for the first packet of a connection. Before the lookup number commitAt, a
 // commit replaces what the table holds.

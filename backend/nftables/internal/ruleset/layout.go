@@ -356,8 +356,8 @@ func (s *Settings) usualMasquerade(sp space, f state.Family) state.Masquerade {
 	return state.MasqueradeNever
 }
 
-// affinityName is the name of the set that rules fill.
-func affinityName() string { return setID{kind: affinity}.name() }
+// AffinitySet is the name of the set that rules fill.
+func AffinitySet() string { return setID{kind: affinity}.name() }
 
 // sets returns all sets of a table of the given shape.
 func (s *Settings) sets(f state.Family, sh *shape) []nft.Set {

@@ -561,7 +561,7 @@ func (p *Plan) Changed() iter.Seq2[*state.Service, *state.Service] {
 
 // ForgetsClients reports whether a table is replaced with all that it remembers of clients with affinity.
 func (p *Plan) ForgetsClients() bool {
-	return len(p.shape.timeouts) > 0 && slices.ContainsFunc(p.tables, func(t tablePlan) bool { return t.replace != nil && !slices.Contains(t.keeps, affinityName()) })
+	return len(p.shape.timeouts) > 0 && slices.ContainsFunc(p.tables, func(t tablePlan) bool { return t.replace != nil && !slices.Contains(t.keeps, AffinitySet()) })
 }
 
 // Commit notes that the plan was carried out, and returns the mirror that shows it: after [Mirror.Change] the same one.
