@@ -207,17 +207,20 @@ func newSourceGuard(svc *model.Service, admitsNode bool, family state.Family) so
 // If the node may connect, so may vip itself: it is often an address of the node too (added by the load balancer's agent),
 // and connections from the node to it then have it as source (pkg/proxy/nftables/proxier.go, allowFromNode).
 func (g sourceGuard) sourcesFor(vip netip.Addr) []netip.Prefix {
-	if !g.admitsNode {
-		return g.sources
+	own := netip.PrefixFrom(vip, vip.BitLen())
+	if _, has := slices.BinarySearchFunc(g.sources, own, comparePrefixes); has || !g.admitsNode {
+		return g.sources // one list for all, which messages have once
 	}
-	return sortedPrefixes(append(slices.Clone(g.sources), netip.PrefixFrom(vip, vip.BitLen())))
+	return sortedPrefixes(append(slices.Clone(g.sources), own))
 }
 
 // sortedPrefixes sorts p in place, in the order of [netip.Prefix.Compare], and drops duplicates. The prefixes are masked already, which
 // that function would do again for each comparison.
 func sortedPrefixes(p []netip.Prefix) []netip.Prefix {
-	slices.SortFunc(p, func(a, b netip.Prefix) int {
-		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
-	})
+	slices.SortFunc(p, comparePrefixes)
 	return slices.Compact(p)
+}
+
+func comparePrefixes(a, b netip.Prefix) int {
+	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 }

@@ -17,8 +17,9 @@ func Check(s *localnetv1.ServiceEndpoints) error {
 	if s.GetName() == "" || s.GetNamespace() == "" {
 		errs = append(errs, errors.New("the name or namespace is empty"))
 	}
+	sources := newSources(s)
 	for _, p := range s.GetPorts() {
-		if err := CheckPort(p); err != nil {
+		if err := sources.checkPort(p); err != nil {
 			errs = append(errs, err)
 		}
 	}
@@ -34,15 +35,37 @@ func Check(s *localnetv1.ServiceEndpoints) error {
 }
 
 // CheckPort returns what is wrong with a port of a service, nil if it can be programmed: all enums are known, all addresses are
-// of the port's family, indices lead somewhere, and what must be set is. The error names the port and the field.
-func CheckPort(p *localnetv1.Port) error {
-	if err := checkPort(p); err != nil {
+// of the port's family, indices lead somewhere, and what must be set is. The error names the port and the field. Each call looks at the
+// lists of source ranges that the port names; Check looks at each once.
+func CheckPort(s *localnetv1.ServiceEndpoints, p *localnetv1.Port) error {
+	return newSources(s).checkPort(p)
+}
+
+// sources are the lists of a service that frontends are restricted to: ports may share them, and each is looked at once.
+type sources struct {
+	lists  []*localnetv1.SourceRanges
+	checks []*sourceCheck // by index, nil of lists that no frontend has named yet
+}
+
+// sourceCheck is of one list: the family of all its ranges, or what is wrong with them.
+type sourceCheck struct {
+	family localnetv1.Family
+	err    error
+}
+
+func newSources(s *localnetv1.ServiceEndpoints) *sources {
+	lists := s.GetSourceRanges()
+	return &sources{lists, make([]*sourceCheck, len(lists))}
+}
+
+func (s *sources) checkPort(p *localnetv1.Port) error {
+	if err := s.port(p); err != nil {
 		return fmt.Errorf("port %q %s %s: %w", p.GetName(), p.GetProtocol(), p.GetFamily(), err)
 	}
 	return nil
 }
 
-func checkPort(p *localnetv1.Port) error {
+func (s *sources) port(p *localnetv1.Port) error {
 	if err := checkEnum("protocol", p.GetProtocol(), localnetv1.Protocol_name); err != nil {
 		return err
 	}
@@ -54,7 +77,7 @@ func checkPort(p *localnetv1.Port) error {
 	}
 	var internal, external bool
 	for i, f := range p.GetFrontends() {
-		if err := checkFrontend(f, p.GetFamily()); err != nil {
+		if err := s.frontend(f, p.GetFamily()); err != nil {
 			return fmt.Errorf("frontends[%d].%w", i, err)
 		}
 		isInternal := f.GetKind() == localnetv1.FrontendKind_FRONTEND_KIND_CLUSTER_IP
@@ -81,7 +104,7 @@ func checkPort(p *localnetv1.Port) error {
 	return checkIndices("lingering", p.GetLingering(), len(p.GetEndpoints()))
 }
 
-func checkFrontend(f *localnetv1.Frontend, family localnetv1.Family) error {
+func (s *sources) frontend(f *localnetv1.Frontend, family localnetv1.Family) error {
 	if err := checkEnum("kind", f.GetKind(), localnetv1.FrontendKind_name); err != nil {
 		return err
 	}
@@ -95,17 +118,51 @@ func checkFrontend(f *localnetv1.Frontend, family localnetv1.Family) error {
 	if err := checkPortNumber("port", f.GetPort()); err != nil {
 		return err
 	}
-	for i, s := range f.GetSources() {
-		if err := checkAddress("address", s.GetAddress(), family); err != nil {
-			return fmt.Errorf("sources[%d].%w", i, err)
-		}
-		if prefix := Prefix(s); !prefix.IsValid() {
-			return fmt.Errorf("sources[%d].length: %d bits are too many for %s", i, s.GetLength(), Addr(s.GetAddress()))
-		} else if prefix != prefix.Masked() {
-			return fmt.Errorf("sources[%d].address: %s is not masked", i, prefix)
-		}
+	if f.SourceRanges == nil {
+		return nil
+	}
+	index := f.GetSourceRanges()
+	if !f.GetRestricted() {
+		return errors.New("source_ranges: it is set, but restricted is not")
+	}
+	if uint64(index) >= uint64(len(s.lists)) {
+		return fmt.Errorf("source_ranges: there is no list %d; the service has %d", index, len(s.lists))
+	}
+	known := s.checks[index]
+	if known == nil {
+		known = new(sourceCheck)
+		known.family, known.err = checkRanges(s.lists[index].GetRanges())
+		s.checks[index] = known
+	}
+	if known.err != nil {
+		return fmt.Errorf("source_ranges: list %d: %w", index, known.err)
+	}
+	if known.family != family {
+		return fmt.Errorf("source_ranges: list %d is of the family %s, not of the port's", index, known.family)
 	}
 	return nil
+}
+
+// checkRanges returns the family of all ranges of a list.
+func checkRanges(ranges []*localnetv1.Prefix) (family localnetv1.Family, err error) {
+	if len(ranges) == 0 {
+		return family, errors.New("ranges: there are none")
+	}
+	family = localnetv1.Family_FAMILY_IPV6
+	if Addr(ranges[0].GetAddress()).Is4() {
+		family = localnetv1.Family_FAMILY_IPV4
+	}
+	for i, r := range ranges {
+		if err := checkAddress("address", r.GetAddress(), family); err != nil {
+			return family, fmt.Errorf("ranges[%d].%w", i, err)
+		}
+		if prefix := Prefix(r); !prefix.IsValid() {
+			return family, fmt.Errorf("ranges[%d].length: %d bits are too many for %s", i, r.GetLength(), Addr(r.GetAddress()))
+		} else if prefix != prefix.Masked() {
+			return family, fmt.Errorf("ranges[%d].address: %s is not masked", i, prefix)
+		}
+	}
+	return family, nil
 }
 
 func checkTraffic(t *localnetv1.Traffic, endpoints int) error {
@@ -146,7 +203,7 @@ func checkAddress(field string, address []byte, family localnetv1.Family) error 
 	case !addr.IsValid():
 		return fmt.Errorf("%s: %d bytes make no address", field, len(address))
 	case addr.Is4() != (family == localnetv1.Family_FAMILY_IPV4) || addr.Is4In6():
-		return fmt.Errorf("%s: %s is not of the port's family", field, addr)
+		return fmt.Errorf("%s: %s is not of the family %s", field, addr, family)
 	}
 	return nil
 }
@@ -197,6 +254,16 @@ func Prefix(p *localnetv1.Prefix) netip.Prefix {
 		return netip.Prefix{}
 	}
 	return prefix
+}
+
+// SourceRanges returns the clients that a frontend of a service admits if it is restricted. It returns none if it admits nobody, and for an
+// index that leads nowhere, which [Check] would refuse.
+func SourceRanges(s *localnetv1.ServiceEndpoints, f *localnetv1.Frontend) []*localnetv1.Prefix {
+	lists := s.GetSourceRanges()
+	if i := f.GetSourceRanges(); f != nil && f.SourceRanges != nil && uint64(i) < uint64(len(lists)) {
+		return lists[i].GetRanges()
+	}
+	return nil
 }
 
 // Endpoints returns those endpoints of a port to which indices lead: those of a route, or the port's lingering ones. Indices

@@ -24,8 +24,7 @@ func full() *localnetv1.ServiceEndpoints {
 				Name: "dns", Protocol: localnetv1.Protocol_PROTOCOL_UDP, Family: localnetv1.Family_FAMILY_IPV4, AffinitySeconds: 10800,
 				Frontends: []*localnetv1.Frontend{
 					{Kind: localnetv1.FrontendKind_FRONTEND_KIND_CLUSTER_IP, Address: []byte{10, 96, 0, 1}, Port: 53},
-					{Kind: localnetv1.FrontendKind_FRONTEND_KIND_LOAD_BALANCER, Address: []byte{192, 0, 2, 1}, Port: 53, Restricted: true,
-						Sources: []*localnetv1.Prefix{{Address: []byte{10, 0, 0, 0}, Length: 8}, {Address: []byte{0, 0, 0, 0}}}},
+					{Kind: localnetv1.FrontendKind_FRONTEND_KIND_LOAD_BALANCER, Address: []byte{192, 0, 2, 1}, Port: 53, Restricted: true, SourceRanges: new(uint32(1))},
 					{Kind: localnetv1.FrontendKind_FRONTEND_KIND_NODE_PORT, Port: 30053},
 				},
 				Endpoints: []*localnetv1.Endpoint{
@@ -42,6 +41,10 @@ func full() *localnetv1.ServiceEndpoints {
 			},
 		},
 		HealthCheck: &localnetv1.HealthCheck{Port: 30100, LocalIpv4: 1},
+		SourceRanges: []*localnetv1.SourceRanges{
+			{Ranges: []*localnetv1.Prefix{{Address: v6, Length: 128}}},
+			{Ranges: []*localnetv1.Prefix{{Address: []byte{10, 0, 0, 0}, Length: 8}, {Address: []byte{0, 0, 0, 0}}}},
+		},
 	}
 }
 
@@ -60,17 +63,24 @@ func TestCheckNamesWhatIsWrong(t *testing.T) {
 		{func(_ *localnetv1.ServiceEndpoints, p *localnetv1.Port) { p.Protocol = 0 }, "protocol: it is not set"},
 		{func(_ *localnetv1.ServiceEndpoints, p *localnetv1.Port) { p.Protocol = 33 }, "protocol: 33 is not known"},
 		{func(_ *localnetv1.ServiceEndpoints, p *localnetv1.Port) { p.Family = 5 }, "family: 5 is not known"},
-		{func(_ *localnetv1.ServiceEndpoints, p *localnetv1.Port) { p.Family = 6 }, "frontends[0].address: 10.96.0.1 is not of the port's family"},
+		{func(_ *localnetv1.ServiceEndpoints, p *localnetv1.Port) { p.Family = 6 }, "frontends[0].address: 10.96.0.1 is not of the family"},
 		{func(_ *localnetv1.ServiceEndpoints, p *localnetv1.Port) { p.Frontends = nil }, "frontends: there are none"},
 		{func(_ *localnetv1.ServiceEndpoints, p *localnetv1.Port) { p.Frontends[1].Kind = 9 }, "frontends[1].kind: 9"},
 		{func(_ *localnetv1.ServiceEndpoints, p *localnetv1.Port) { p.Frontends[1].Address = nil }, "frontends[1].address: 0 bytes"},
 		{func(_ *localnetv1.ServiceEndpoints, p *localnetv1.Port) { p.Frontends[1].Address = mapped }, "frontends[1].address: ::ffff:192.0.2.1"},
 		{func(_ *localnetv1.ServiceEndpoints, p *localnetv1.Port) { p.Frontends[2].Address = []byte{1, 2, 3, 4} }, "frontends[2].address: a node port"},
 		{func(_ *localnetv1.ServiceEndpoints, p *localnetv1.Port) { p.Frontends[2].Port = 65536 }, "frontends[2].port: 65536"},
-		{func(_ *localnetv1.ServiceEndpoints, p *localnetv1.Port) { p.Frontends[1].Sources[0].Length = 33 }, "frontends[1].sources[0].length: 33"},
-		{func(_ *localnetv1.ServiceEndpoints, p *localnetv1.Port) { p.Frontends[1].Sources[0].Length = 1 << 31 }, "frontends[1].sources[0].length"},
-		{func(_ *localnetv1.ServiceEndpoints, p *localnetv1.Port) { p.Frontends[1].Sources[0].Length = 6 }, "frontends[1].sources[0].address: 10.0.0.0/6 is not masked"},
-		{func(_ *localnetv1.ServiceEndpoints, p *localnetv1.Port) { p.Frontends[1].Sources[1].Address = nil }, "frontends[1].sources[1].address: 0 bytes"},
+		{func(s *localnetv1.ServiceEndpoints, _ *localnetv1.Port) { s.SourceRanges[1].Ranges[0].Length = 33 }, "frontends[1].source_ranges: list 1: ranges[0].length: 33"},
+		{func(s *localnetv1.ServiceEndpoints, _ *localnetv1.Port) { s.SourceRanges[1].Ranges[0].Length = 1 << 31 }, "ranges[0].length"},
+		{func(s *localnetv1.ServiceEndpoints, _ *localnetv1.Port) { s.SourceRanges[1].Ranges[0].Length = 6 }, "ranges[0].address: 10.0.0.0/6 is not masked"},
+		{func(s *localnetv1.ServiceEndpoints, _ *localnetv1.Port) { s.SourceRanges[1].Ranges[1].Address = nil }, "ranges[1].address: 0 bytes"},
+		{func(s *localnetv1.ServiceEndpoints, _ *localnetv1.Port) {
+			s.SourceRanges[1].Ranges[1].Address = make([]byte, 16)
+		}, "ranges[1].address: :: is not of the family FAMILY_IPV4"},
+		{func(s *localnetv1.ServiceEndpoints, _ *localnetv1.Port) { s.SourceRanges[1].Ranges = nil }, "list 1: ranges: there are none"},
+		{func(_ *localnetv1.ServiceEndpoints, p *localnetv1.Port) { p.Frontends[1].SourceRanges = new(uint32(0)) }, "frontends[1].source_ranges: list 0 is of the family FAMILY_IPV6"},
+		{func(_ *localnetv1.ServiceEndpoints, p *localnetv1.Port) { p.Frontends[1].SourceRanges = new(uint32(2)) }, "frontends[1].source_ranges: there is no list 2; the service has 2"},
+		{func(_ *localnetv1.ServiceEndpoints, p *localnetv1.Port) { p.Frontends[1].Restricted = false }, "frontends[1].source_ranges: it is set, but restricted is not"},
 		{func(_ *localnetv1.ServiceEndpoints, p *localnetv1.Port) { p.Endpoints[2].Address = make([]byte, 16) }, "endpoints[2].address: ::"},
 		{func(_ *localnetv1.ServiceEndpoints, p *localnetv1.Port) { p.Endpoints[0].Port = 0 }, "endpoints[0].port: 0"},
 		{func(_ *localnetv1.ServiceEndpoints, p *localnetv1.Port) { p.Internal = nil }, "internal.inside.verdict: it is not set"},
@@ -91,10 +101,10 @@ func TestCheckNamesWhatIsWrong(t *testing.T) {
 			t.Errorf("error %v, want one that contains %q", err, c.want)
 			continue
 		}
-		if CheckPort(s.Ports[0]) != nil && !strings.Contains(err.Error(), `port "dns" `) {
+		if CheckPort(s, s.Ports[0]) != nil && !strings.Contains(err.Error(), `port "dns" `) {
 			t.Errorf("the error does not name the port: %v", err)
 		}
-		if err := CheckPort(s.Ports[1]); err != nil {
+		if err := CheckPort(s, s.Ports[1]); err != nil {
 			t.Errorf("the other port is wrong, too: %v", err)
 		}
 	}
@@ -127,8 +137,13 @@ func TestHelpers(t *testing.T) {
 	if got := AddrPort(&localnetv1.Endpoint{Address: []byte{1, 2, 3, 4}, Port: 70000}); got != (netip.AddrPort{}) {
 		t.Errorf("an impossible port: %v", got)
 	}
-	if got := Prefix(p.Frontends[1].Sources[0]); got.String() != "10.0.0.0/8" {
-		t.Errorf("prefix: %v", got)
+	if got := SourceRanges(s, p.Frontends[1]); len(got) != 2 || Prefix(got[0]).String() != "10.0.0.0/8" {
+		t.Errorf("source ranges: %v", got)
+	}
+	for _, f := range []*localnetv1.Frontend{nil, {}, p.Frontends[0], {SourceRanges: new(uint32(2))}} {
+		if got := SourceRanges(s, f); got != nil {
+			t.Errorf("source ranges of %v: %v", f, got)
+		}
 	}
 	for _, bad := range []*localnetv1.Prefix{nil, {Address: []byte{1}}, {Address: []byte{1, 2, 3, 4}, Length: 33}, {Address: []byte{1, 2, 3, 4}, Length: 1<<32 - 1}} {
 		if got := Prefix(bad); got != (netip.Prefix{}) {
@@ -162,7 +177,7 @@ func FuzzCheck(f *testing.F) {
 				if addr := AddrPort(f); good && (addr.Port() == 0 || addr.IsValid() == (f.Kind == localnetv1.FrontendKind_FRONTEND_KIND_NODE_PORT)) {
 					t.Errorf("frontend %v passes with address %v", f, addr)
 				}
-				for _, source := range f.Sources {
+				for _, source := range SourceRanges(&s, f) {
 					if prefix := Prefix(source); good && !prefix.IsValid() {
 						t.Errorf("source %v passes", source)
 					}

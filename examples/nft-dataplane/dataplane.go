@@ -77,9 +77,8 @@ func (d *dataplane) write(services []*api.ServiceEndpoints) error {
 	fmt.Fprintf(w, "add table %s\nflush table %s\n", table, table)
 	w.chain("refuse", "meta l4proto tcp reject with tcp reset", "reject")
 	for _, service := range services {
-		name := client.NameOf(service)
 		for _, p := range service.Ports {
-			w.port(name, p)
+			w.port(service, p)
 		}
 	}
 	w.hooks()

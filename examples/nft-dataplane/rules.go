@@ -83,8 +83,8 @@ func (w *writer) hooks() {
 	w.hook("postrouting", "{ type nat hook postrouting priority 100; }", "ct mark and 0x4000 == 0x4000 masquerade fully-random")
 }
 
-func (w *writer) port(service client.ServiceName, p *api.Port) {
-	ip, id := "ip", fmt.Sprint(service, p.Name, p.Protocol, p.Family)
+func (w *writer) port(s *api.ServiceEndpoints, p *api.Port) {
+	ip, id := "ip", fmt.Sprint(client.NameOf(s), p.Name, p.Protocol, p.Family)
 	if p.Family == api.Family_FAMILY_IPV6 {
 		ip = "ip6"
 	}
@@ -97,7 +97,7 @@ func (w *writer) port(service client.ServiceName, p *api.Port) {
 		}
 		if f.Restricted {
 			var rules []string
-			for _, source := range f.Sources {
+			for _, source := range client.SourceRanges(s, f) {
 				rules = append(rules, fmt.Sprintf("%s saddr %s goto %s", ip, client.Prefix(source), chain))
 			}
 			chain = w.chain(hash("restricted", id, i), append(rules, "drop")...)

@@ -39,13 +39,18 @@ func TestFaultsOfAService(t *testing.T) {
 		{"port 65536", func(m *localnetv1.ServiceEndpoints) { m.Ports[udp].Endpoints[0].Port = 65536 }, []string{"endpoints[0].port is 65536"}},
 		{"order of frontends", func(m *localnetv1.ServiceEndpoints) { f := m.Ports[udp].Frontends; f[0], f[1] = f[1], f[0] }, []string{"frontends[1] must come before frontends[0]"}},
 		{"a frontend twice", func(m *localnetv1.ServiceEndpoints) { f := m.Ports[udp].Frontends; f[1] = f[0] }, []string{"frontends[1] is the same"}},
-		{"sources without restriction", func(m *localnetv1.ServiceEndpoints) { m.Ports[udp].Frontends[3].Restricted = false }, []string{"frontends[3].sources is not empty"}},
-		{"unmasked source", func(m *localnetv1.ServiceEndpoints) { m.Ports[udp].Frontends[3].Sources[0].Address[3] = 1 }, []string{"sources[0] is 10.0.0.1/8", "masked"}},
-		{"long source", func(m *localnetv1.ServiceEndpoints) { m.Ports[udp].Frontends[3].Sources[1].Length = 33 }, []string{"sources[1].length is 33"}},
-		{"order of sources", func(m *localnetv1.ServiceEndpoints) { s := m.Ports[udp].Frontends[3].Sources; s[0], s[1] = s[1], s[0] }, []string{"sources[1] must come before"}},
-		{"source of another family", func(m *localnetv1.ServiceEndpoints) {
-			m.Ports[udp].Frontends[3].Sources[1] = &localnetv1.Prefix{Address: make([]byte, 16)}
-		}, []string{"sources[1] is ::/0", "family IPv4"}},
+		{"sources without restriction", func(m *localnetv1.ServiceEndpoints) { m.Ports[udp].Frontends[3].Restricted = false }, []string{"frontends[3].source_ranges is set"}},
+		{"index of sources", func(m *localnetv1.ServiceEndpoints) { *m.Ports[udp].Frontends[3].SourceRanges = 1 << 31 }, []string{"frontends[3].source_ranges is 2147483648", "less than 1"}},
+		{"no sources in a list", func(m *localnetv1.ServiceEndpoints) { m.SourceRanges[0].Ranges = nil }, []string{"source_ranges[0].ranges is empty"}},
+		{"unmasked source", func(m *localnetv1.ServiceEndpoints) { m.SourceRanges[0].Ranges[0].Address[3] = 1 }, []string{"source_ranges[0].ranges[0] is 10.0.0.1/8", "masked"}},
+		{"long source", func(m *localnetv1.ServiceEndpoints) { m.SourceRanges[0].Ranges[1].Length = 33 }, []string{"ranges[1].length is 33"}},
+		{"order of sources", func(m *localnetv1.ServiceEndpoints) { s := m.SourceRanges[0].Ranges; s[0], s[1] = s[1], s[0] }, []string{"ranges[1] must come before"}},
+		{"sources of two families", func(m *localnetv1.ServiceEndpoints) {
+			m.SourceRanges[0].Ranges[1] = &localnetv1.Prefix{Address: make([]byte, 16)}
+		}, []string{"source_ranges[0].ranges has 10.0.0.0/8 and ::/0", "one family"}},
+		{"sources of another family", func(m *localnetv1.ServiceEndpoints) {
+			m.SourceRanges[0].Ranges = []*localnetv1.Prefix{{Address: make([]byte, 16)}}
+		}, []string{"frontends[3].source_ranges is 0, which begins with ::/0", "family IPv4"}},
 		{"order of endpoints", func(m *localnetv1.ServiceEndpoints) { e := m.Ports[udp].Endpoints; e[0], e[1] = e[1], e[0] }, []string{"endpoints[1] must come before endpoints[0]"}},
 		{"an endpoint twice", func(m *localnetv1.ServiceEndpoints) { e := m.Ports[udp].Endpoints; e[1] = e[0] }, []string{"endpoints[1] is the same"}},
 		{"no internal", func(m *localnetv1.ServiceEndpoints) { m.Ports[udp].Internal = nil }, []string{"internal is not set"}},

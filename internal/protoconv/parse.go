@@ -23,10 +23,14 @@ func ParseService(m *localnetv1.ServiceEndpoints) (*state.Service, error) {
 }
 
 func readService(m *localnetv1.ServiceEndpoints, s *state.Service) error {
+	sources, err := parse("source_ranges", m.GetSourceRanges(), parseSourceRanges)
+	if err != nil {
+		return err
+	}
 	if list := m.GetPorts(); len(list) > 0 {
 		s.Ports = make([]state.Port, len(list))
 		for i, p := range list {
-			if err := readPort(p, &s.Ports[i]); err != nil {
+			if err := readPort(p, sources, &s.Ports[i]); err != nil {
 				return fmt.Errorf("port %s (%v, %v): %w", quote(p.GetName()), p.GetProtocol(), p.GetFamily(), err)
 			}
 			if i > 0 && s.Ports[i-1].Compare(&s.Ports[i]) >= 0 {
@@ -48,7 +52,7 @@ func readService(m *localnetv1.ServiceEndpoints, s *state.Service) error {
 	return nil
 }
 
-func readPort(m *localnetv1.Port, p *state.Port) (err error) {
+func readPort(m *localnetv1.Port, sources [][]netip.Prefix, p *state.Port) (err error) {
 	switch m.GetProtocol() {
 	case localnetv1.Protocol_PROTOCOL_TCP, localnetv1.Protocol_PROTOCOL_UDP, localnetv1.Protocol_PROTOCOL_SCTP:
 	default:
@@ -61,7 +65,7 @@ func readPort(m *localnetv1.Port, p *state.Port) (err error) {
 	}
 	p.Name, p.Protocol, p.Family = m.GetName(), state.Protocol(m.GetProtocol()), state.Family(m.GetFamily())
 	p.Affinity = time.Duration(m.GetAffinitySeconds()) * time.Second
-	if err := readFrontends(m.GetFrontends(), p); err != nil {
+	if err := readFrontends(m.GetFrontends(), sources, p); err != nil {
 		return err
 	}
 	all, err := parse("endpoints", m.GetEndpoints(), func(e *localnetv1.Endpoint) (state.Endpoint, error) { return parseEndpoint(p.Family, e) })
@@ -88,18 +92,34 @@ func readPort(m *localnetv1.Port, p *state.Port) (err error) {
 	return err
 }
 
-func readFrontends(list []*localnetv1.Frontend, p *state.Port) (err error) {
+// parseSourceRanges reads a list of ranges of one family. The frontends that name it share its memory.
+func parseSourceRanges(m *localnetv1.SourceRanges) ([]netip.Prefix, error) {
+	if len(m.GetRanges()) == 0 {
+		return nil, fmt.Errorf(".ranges is empty; a list has at least one")
+	}
+	list, err := parseRanges(".ranges", m.GetRanges())
+	if err != nil {
+		return nil, err
+	}
+	// They are sorted, and those of IPv4 come first.
+	if first, last := list[0], list[len(list)-1]; state.FamilyOf(first.Addr()) != state.FamilyOf(last.Addr()) {
+		return nil, fmt.Errorf(".ranges has %v and %v; a list must be of one family", first, last)
+	}
+	return list, nil
+}
+
+func readFrontends(list []*localnetv1.Frontend, sources [][]netip.Prefix, p *state.Port) (err error) {
 	if len(list) == 0 {
 		return fmt.Errorf("frontends is empty; a port has at least one")
 	}
-	p.Frontends, err = parse("frontends", list, func(f *localnetv1.Frontend) (state.Frontend, error) { return parseFrontend(p.Family, f) })
+	p.Frontends, err = parse("frontends", list, func(f *localnetv1.Frontend) (state.Frontend, error) { return parseFrontend(p.Family, sources, f) })
 	if err != nil {
 		return err
 	}
 	return ascending("frontends", "kind, address and port", p.Frontends, state.Frontend.Compare)
 }
 
-func parseFrontend(family state.Family, m *localnetv1.Frontend) (f state.Frontend, err error) {
+func parseFrontend(family state.Family, sources [][]netip.Prefix, m *localnetv1.Frontend) (f state.Frontend, err error) {
 	switch m.GetKind() {
 	case localnetv1.FrontendKind_FRONTEND_KIND_CLUSTER_IP, localnetv1.FrontendKind_FRONTEND_KIND_EXTERNAL_IP,
 		localnetv1.FrontendKind_FRONTEND_KIND_LOAD_BALANCER:
@@ -118,16 +138,20 @@ func parseFrontend(family state.Family, m *localnetv1.Frontend) (f state.Fronten
 		return f, fmt.Errorf(".port %w", err)
 	}
 	f.Restricted = m.GetRestricted()
-	if !f.Restricted && len(m.GetSources()) > 0 {
-		return f, fmt.Errorf(".sources is not empty; it must be, unless restricted is set")
+	if m.SourceRanges == nil {
+		return f, nil
 	}
-	f.Sources, err = parseRanges(".sources", m.GetSources())
-	for i, s := range f.Sources {
-		if err == nil && state.FamilyOf(s.Addr()) != family {
-			err = fmt.Errorf(".sources[%d] is %v; it must be of the family %v", i, s, family)
-		}
+	i := m.GetSourceRanges()
+	switch {
+	case !f.Restricted:
+		return f, fmt.Errorf(".source_ranges is set; it must not be, unless restricted is")
+	case uint64(i) >= uint64(len(sources)):
+		return f, fmt.Errorf(".source_ranges is %d; it must be less than %d, the number of the service's lists", i, len(sources))
+	case state.FamilyOf(sources[i][0].Addr()) != family:
+		return f, fmt.Errorf(".source_ranges is %d, which begins with %v; it must be of the family %v", i, sources[i][0], family)
 	}
-	return f, err
+	f.Sources = sources[i]
+	return f, nil
 }
 
 func parseEndpoint(family state.Family, m *localnetv1.Endpoint) (e state.Endpoint, err error) {

@@ -13,23 +13,25 @@ import (
 
 // Service returns the message of a record. It shares no memory with the record.
 func Service(s *state.Service) *localnetv1.ServiceEndpoints {
+	var ranges sourceRanges
 	m := &localnetv1.ServiceEndpoints{
 		Namespace: text(s.Name.Namespace),
 		Name:      text(s.Name.Name),
-		Ports:     messages(s.Ports, fillPort),
+		Ports:     messages(s.Ports, ranges.fillPort),
 	}
+	m.SourceRanges = ranges.lists
 	if h := s.HealthCheck; h != (state.HealthCheck{}) {
 		m.HealthCheck = &localnetv1.HealthCheck{Port: uint32(h.Port), LocalIpv4: uint32(h.LocalIPv4), LocalIpv6: uint32(h.LocalIPv6)}
 	}
 	return m
 }
 
-func fillPort(p *state.Port, m *localnetv1.Port) {
+func (r *sourceRanges) fillPort(p *state.Port, m *localnetv1.Port) {
 	all := endpointsOf(p)
 	m.Name = text(p.Name)
 	m.Protocol = localnetv1.Protocol(p.Protocol)
 	m.Family = localnetv1.Family(p.Family)
-	m.Frontends = messages(p.Frontends, fillFrontend)
+	m.Frontends = messages(p.Frontends, r.fillFrontend)
 	m.Endpoints = messages(all, fillEndpoint)
 	m.Internal = traffic(&p.Internal, all)
 	m.External = traffic(&p.External, all)
@@ -50,12 +52,42 @@ func seconds(d time.Duration) uint32 {
 	return uint32(min(max(d/time.Second, 0), math.MaxUint32))
 }
 
-func fillFrontend(f *state.Frontend, m *localnetv1.Frontend) {
+// sourceRanges are the lists of a service, in the order in which its frontends name them first. The zero value is ready.
+type sourceRanges struct {
+	lists   []*localnetv1.SourceRanges
+	indices map[listKey]uint32
+}
+
+// listKey is where a list is in memory: the brain makes those of all ports of a service one and the same. Equal ones elsewhere in memory
+// are repeated, which is no fault.
+type listKey struct {
+	first *netip.Prefix
+	len   int
+}
+
+// index returns where a list is, which must not be empty.
+func (r *sourceRanges) index(list []netip.Prefix) uint32 {
+	key := listKey{&list[0], len(list)}
+	i, known := r.indices[key]
+	if !known {
+		if r.indices == nil {
+			r.indices = make(map[listKey]uint32)
+		}
+		i = uint32(len(r.lists))
+		r.indices[key] = i
+		r.lists = append(r.lists, &localnetv1.SourceRanges{Ranges: messages(list, fillPrefix)})
+	}
+	return i
+}
+
+func (r *sourceRanges) fillFrontend(f *state.Frontend, m *localnetv1.Frontend) {
 	m.Kind = localnetv1.FrontendKind(f.Kind)
 	m.Address = bytesOf(f.Addr)
 	m.Port = uint32(f.Port)
 	m.Restricted = f.Restricted
-	m.Sources = messages(f.Sources, fillPrefix)
+	if len(f.Sources) > 0 {
+		m.SourceRanges = new(r.index(f.Sources))
+	}
 }
 
 func fillEndpoint(e *state.Endpoint, m *localnetv1.Endpoint) {

@@ -1338,7 +1338,10 @@ type ServiceEndpoints struct {
 	// One item for each port and IP family, ordered by name, protocol and family.
 	Ports []*Port `protobuf:"bytes,3,rep,name=ports,proto3" json:"ports,omitempty"`
 	// Unset if the service has no health check node port.
-	HealthCheck   *HealthCheck `protobuf:"bytes,4,opt,name=health_check,json=healthCheck,proto3" json:"health_check,omitempty"`
+	HealthCheck *HealthCheck `protobuf:"bytes,4,opt,name=health_check,json=healthCheck,proto3" json:"health_check,omitempty"`
+	// The lists of clients that frontends may be restricted to. Frontends name them by their index here, and share them: a service may have
+	// thousands of ranges, and a hundred ports that all have the same.
+	SourceRanges  []*SourceRanges `protobuf:"bytes,5,rep,name=source_ranges,json=sourceRanges,proto3" json:"source_ranges,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1401,6 +1404,59 @@ func (x *ServiceEndpoints) GetHealthCheck() *HealthCheck {
 	return nil
 }
 
+func (x *ServiceEndpoints) GetSourceRanges() []*SourceRanges {
+	if x != nil {
+		return x.SourceRanges
+	}
+	return nil
+}
+
+// SourceRanges is a list of client addresses.
+type SourceRanges struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At least one, all of one IP family, each once, ordered by address and length.
+	Ranges        []*Prefix `protobuf:"bytes,1,rep,name=ranges,proto3" json:"ranges,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SourceRanges) Reset() {
+	*x = SourceRanges{}
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SourceRanges) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SourceRanges) ProtoMessage() {}
+
+func (x *SourceRanges) ProtoReflect() protoreflect.Message {
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SourceRanges.ProtoReflect.Descriptor instead.
+func (*SourceRanges) Descriptor() ([]byte, []int) {
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *SourceRanges) GetRanges() []*Prefix {
+	if x != nil {
+		return x.Ranges
+	}
+	return nil
+}
+
 // Port is one port of a Service in one IP family. All addresses in it are of that family.
 type Port struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1428,7 +1484,7 @@ type Port struct {
 
 func (x *Port) Reset() {
 	*x = Port{}
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[16]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1440,7 +1496,7 @@ func (x *Port) String() string {
 func (*Port) ProtoMessage() {}
 
 func (x *Port) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[16]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1453,7 +1509,7 @@ func (x *Port) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Port.ProtoReflect.Descriptor instead.
 func (*Port) Descriptor() ([]byte, []int) {
-	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{16}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Port) GetName() string {
@@ -1526,17 +1582,19 @@ type Frontend struct {
 	// Empty for NODE_PORT: the frontend then exists on each of the node's node port addresses; see Node.node_port_addresses.
 	Address []byte `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
 	Port    uint32 `protobuf:"varint,3,opt,name=port,proto3" json:"port,omitempty"`
-	// Only clients in sources may connect; new connections of all others are dropped before anything else is looked at, also
-	// before a reject verdict. With no sources at all, nobody may.
-	Restricted    bool      `protobuf:"varint,4,opt,name=restricted,proto3" json:"restricted,omitempty"`
-	Sources       []*Prefix `protobuf:"bytes,5,rep,name=sources,proto3" json:"sources,omitempty"`
+	// Only clients in source_ranges may connect; new connections of all others are dropped before anything else is looked at, also
+	// before a reject verdict.
+	Restricted bool `protobuf:"varint,4,opt,name=restricted,proto3" json:"restricted,omitempty"`
+	// The index of a list in the service's source_ranges, which is of the port's family. If it is not set, nobody may connect to a restricted
+	// frontend. Look whether it is set: one that is not reads as 0, which is the first list. It is never set in a frontend that is not restricted.
+	SourceRanges  *uint32 `protobuf:"varint,6,opt,name=source_ranges,json=sourceRanges,proto3,oneof" json:"source_ranges,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Frontend) Reset() {
 	*x = Frontend{}
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[17]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1548,7 +1606,7 @@ func (x *Frontend) String() string {
 func (*Frontend) ProtoMessage() {}
 
 func (x *Frontend) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[17]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1561,7 +1619,7 @@ func (x *Frontend) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Frontend.ProtoReflect.Descriptor instead.
 func (*Frontend) Descriptor() ([]byte, []int) {
-	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{17}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Frontend) GetKind() FrontendKind {
@@ -1592,11 +1650,11 @@ func (x *Frontend) GetRestricted() bool {
 	return false
 }
 
-func (x *Frontend) GetSources() []*Prefix {
-	if x != nil {
-		return x.Sources
+func (x *Frontend) GetSourceRanges() uint32 {
+	if x != nil && x.SourceRanges != nil {
+		return *x.SourceRanges
 	}
-	return nil
+	return 0
 }
 
 // Endpoint is one address and port that serves connections.
@@ -1612,7 +1670,7 @@ type Endpoint struct {
 
 func (x *Endpoint) Reset() {
 	*x = Endpoint{}
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[18]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1624,7 +1682,7 @@ func (x *Endpoint) String() string {
 func (*Endpoint) ProtoMessage() {}
 
 func (x *Endpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[18]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1637,7 +1695,7 @@ func (x *Endpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Endpoint.ProtoReflect.Descriptor instead.
 func (*Endpoint) Descriptor() ([]byte, []int) {
-	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{18}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Endpoint) GetAddress() []byte {
@@ -1679,7 +1737,7 @@ type Traffic struct {
 
 func (x *Traffic) Reset() {
 	*x = Traffic{}
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[19]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1691,7 +1749,7 @@ func (x *Traffic) String() string {
 func (*Traffic) ProtoMessage() {}
 
 func (x *Traffic) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[19]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1704,7 +1762,7 @@ func (x *Traffic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Traffic.ProtoReflect.Descriptor instead.
 func (*Traffic) Descriptor() ([]byte, []int) {
-	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{19}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Traffic) GetInside() *Route {
@@ -1741,7 +1799,7 @@ type Route struct {
 
 func (x *Route) Reset() {
 	*x = Route{}
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[20]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1753,7 +1811,7 @@ func (x *Route) String() string {
 func (*Route) ProtoMessage() {}
 
 func (x *Route) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[20]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1766,7 +1824,7 @@ func (x *Route) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Route.ProtoReflect.Descriptor instead.
 func (*Route) Descriptor() ([]byte, []int) {
-	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{20}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Route) GetVerdict() Verdict {
@@ -1795,7 +1853,7 @@ type Prefix struct {
 
 func (x *Prefix) Reset() {
 	*x = Prefix{}
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[21]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1807,7 +1865,7 @@ func (x *Prefix) String() string {
 func (*Prefix) ProtoMessage() {}
 
 func (x *Prefix) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[21]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1820,7 +1878,7 @@ func (x *Prefix) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Prefix.ProtoReflect.Descriptor instead.
 func (*Prefix) Descriptor() ([]byte, []int) {
-	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{21}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Prefix) GetAddress() []byte {
@@ -1851,7 +1909,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[22]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1863,7 +1921,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[22]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1876,7 +1934,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{22}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *HealthCheck) GetPort() uint32 {
@@ -1921,7 +1979,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[23]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1933,7 +1991,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[23]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1946,7 +2004,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{23}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Node) GetName() string {
@@ -2007,7 +2065,7 @@ type PodDetection struct {
 
 func (x *PodDetection) Reset() {
 	*x = PodDetection{}
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[24]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2019,7 +2077,7 @@ func (x *PodDetection) String() string {
 func (*PodDetection) ProtoMessage() {}
 
 func (x *PodDetection) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[24]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2032,7 +2090,7 @@ func (x *PodDetection) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodDetection.ProtoReflect.Descriptor instead.
 func (*PodDetection) Descriptor() ([]byte, []int) {
-	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{24}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *PodDetection) GetMode() PodDetectionMode {
@@ -2078,7 +2136,7 @@ type NodePortAddresses struct {
 
 func (x *NodePortAddresses) Reset() {
 	*x = NodePortAddresses{}
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[25]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2090,7 +2148,7 @@ func (x *NodePortAddresses) String() string {
 func (*NodePortAddresses) ProtoMessage() {}
 
 func (x *NodePortAddresses) ProtoReflect() protoreflect.Message {
-	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[25]
+	mi := &file_switchyard_localnet_v1_localnet_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2103,7 +2161,7 @@ func (x *NodePortAddresses) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodePortAddresses.ProtoReflect.Descriptor instead.
 func (*NodePortAddresses) Descriptor() ([]byte, []int) {
-	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{25}
+	return file_switchyard_localnet_v1_localnet_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *NodePortAddresses) GetPrimary() bool {
@@ -2188,12 +2246,15 @@ const file_switchyard_localnet_v1_localnet_proto_rawDesc = "" +
 	"\bposition\x18\x06 \x01(\v2 .switchyard.localnet.v1.PositionR\bposition\"?\n" +
 	"\vServiceName\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
-	"\x04name\x18\x02 \x01(\tR\x04name\"\xc0\x01\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\"\x8b\x02\n" +
 	"\x10ServiceEndpoints\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x122\n" +
 	"\x05ports\x18\x03 \x03(\v2\x1c.switchyard.localnet.v1.PortR\x05ports\x12F\n" +
-	"\fhealth_check\x18\x04 \x01(\v2#.switchyard.localnet.v1.HealthCheckR\vhealthCheck\"\xd3\x03\n" +
+	"\fhealth_check\x18\x04 \x01(\v2#.switchyard.localnet.v1.HealthCheckR\vhealthCheck\x12I\n" +
+	"\rsource_ranges\x18\x05 \x03(\v2$.switchyard.localnet.v1.SourceRangesR\fsourceRanges\"F\n" +
+	"\fSourceRanges\x126\n" +
+	"\x06ranges\x18\x01 \x03(\v2\x1e.switchyard.localnet.v1.PrefixR\x06ranges\"\xd3\x03\n" +
 	"\x04Port\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12<\n" +
 	"\bprotocol\x18\x02 \x01(\x0e2 .switchyard.localnet.v1.ProtocolR\bprotocol\x126\n" +
@@ -2203,15 +2264,16 @@ const file_switchyard_localnet_v1_localnet_proto_rawDesc = "" +
 	"\binternal\x18\x06 \x01(\v2\x1f.switchyard.localnet.v1.TrafficR\binternal\x12;\n" +
 	"\bexternal\x18\a \x01(\v2\x1f.switchyard.localnet.v1.TrafficR\bexternal\x12)\n" +
 	"\x10affinity_seconds\x18\b \x01(\rR\x0faffinitySeconds\x12\x1c\n" +
-	"\tlingering\x18\t \x03(\rR\tlingering\"\xcc\x01\n" +
+	"\tlingering\x18\t \x03(\rR\tlingering\"\xdd\x01\n" +
 	"\bFrontend\x128\n" +
 	"\x04kind\x18\x01 \x01(\x0e2$.switchyard.localnet.v1.FrontendKindR\x04kind\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\fR\aaddress\x12\x12\n" +
 	"\x04port\x18\x03 \x01(\rR\x04port\x12\x1e\n" +
 	"\n" +
 	"restricted\x18\x04 \x01(\bR\n" +
-	"restricted\x128\n" +
-	"\asources\x18\x05 \x03(\v2\x1e.switchyard.localnet.v1.PrefixR\asources\"N\n" +
+	"restricted\x12(\n" +
+	"\rsource_ranges\x18\x06 \x01(\rH\x00R\fsourceRanges\x88\x01\x01B\x10\n" +
+	"\x0e_source_rangesJ\x04\b\x05\x10\x06R\asources\"N\n" +
 	"\bEndpoint\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\fR\aaddress\x12\x12\n" +
 	"\x04port\x18\x02 \x01(\rR\x04port\x12\x14\n" +
@@ -2301,7 +2363,7 @@ func file_switchyard_localnet_v1_localnet_proto_rawDescGZIP() []byte {
 }
 
 var file_switchyard_localnet_v1_localnet_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
-var file_switchyard_localnet_v1_localnet_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_switchyard_localnet_v1_localnet_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_switchyard_localnet_v1_localnet_proto_goTypes = []any{
 	(Protocol)(0),                 // 0: switchyard.localnet.v1.Protocol
 	(Family)(0),                   // 1: switchyard.localnet.v1.Family
@@ -2325,17 +2387,18 @@ var file_switchyard_localnet_v1_localnet_proto_goTypes = []any{
 	(*WatchResponse)(nil),         // 19: switchyard.localnet.v1.WatchResponse
 	(*ServiceName)(nil),           // 20: switchyard.localnet.v1.ServiceName
 	(*ServiceEndpoints)(nil),      // 21: switchyard.localnet.v1.ServiceEndpoints
-	(*Port)(nil),                  // 22: switchyard.localnet.v1.Port
-	(*Frontend)(nil),              // 23: switchyard.localnet.v1.Frontend
-	(*Endpoint)(nil),              // 24: switchyard.localnet.v1.Endpoint
-	(*Traffic)(nil),               // 25: switchyard.localnet.v1.Traffic
-	(*Route)(nil),                 // 26: switchyard.localnet.v1.Route
-	(*Prefix)(nil),                // 27: switchyard.localnet.v1.Prefix
-	(*HealthCheck)(nil),           // 28: switchyard.localnet.v1.HealthCheck
-	(*Node)(nil),                  // 29: switchyard.localnet.v1.Node
-	(*PodDetection)(nil),          // 30: switchyard.localnet.v1.PodDetection
-	(*NodePortAddresses)(nil),     // 31: switchyard.localnet.v1.NodePortAddresses
-	(*timestamppb.Timestamp)(nil), // 32: google.protobuf.Timestamp
+	(*SourceRanges)(nil),          // 22: switchyard.localnet.v1.SourceRanges
+	(*Port)(nil),                  // 23: switchyard.localnet.v1.Port
+	(*Frontend)(nil),              // 24: switchyard.localnet.v1.Frontend
+	(*Endpoint)(nil),              // 25: switchyard.localnet.v1.Endpoint
+	(*Traffic)(nil),               // 26: switchyard.localnet.v1.Traffic
+	(*Route)(nil),                 // 27: switchyard.localnet.v1.Route
+	(*Prefix)(nil),                // 28: switchyard.localnet.v1.Prefix
+	(*HealthCheck)(nil),           // 29: switchyard.localnet.v1.HealthCheck
+	(*Node)(nil),                  // 30: switchyard.localnet.v1.Node
+	(*PodDetection)(nil),          // 31: switchyard.localnet.v1.PodDetection
+	(*NodePortAddresses)(nil),     // 32: switchyard.localnet.v1.NodePortAddresses
+	(*timestamppb.Timestamp)(nil), // 33: google.protobuf.Timestamp
 }
 var file_switchyard_localnet_v1_localnet_proto_depIdxs = []int32{
 	16, // 0: switchyard.localnet.v1.NextNamesRequest.resume:type_name -> switchyard.localnet.v1.Position
@@ -2349,50 +2412,51 @@ var file_switchyard_localnet_v1_localnet_proto_depIdxs = []int32{
 	11, // 8: switchyard.localnet.v1.EndpointGroup.endpoints:type_name -> switchyard.localnet.v1.NamedEndpoint
 	12, // 9: switchyard.localnet.v1.NextItem.next:type_name -> switchyard.localnet.v1.NextFilter
 	21, // 10: switchyard.localnet.v1.NextItem.endpoints:type_name -> switchyard.localnet.v1.ServiceEndpoints
-	29, // 11: switchyard.localnet.v1.NextItem.node:type_name -> switchyard.localnet.v1.Node
+	30, // 11: switchyard.localnet.v1.NextItem.node:type_name -> switchyard.localnet.v1.Node
 	15, // 12: switchyard.localnet.v1.WatchRequest.subscribe:type_name -> switchyard.localnet.v1.Subscribe
 	17, // 13: switchyard.localnet.v1.WatchRequest.status:type_name -> switchyard.localnet.v1.Status
 	16, // 14: switchyard.localnet.v1.Subscribe.resume:type_name -> switchyard.localnet.v1.Position
 	16, // 15: switchyard.localnet.v1.Status.applied:type_name -> switchyard.localnet.v1.Position
 	18, // 16: switchyard.localnet.v1.Status.failed:type_name -> switchyard.localnet.v1.ServiceError
 	20, // 17: switchyard.localnet.v1.ServiceError.service:type_name -> switchyard.localnet.v1.ServiceName
-	29, // 18: switchyard.localnet.v1.WatchResponse.node:type_name -> switchyard.localnet.v1.Node
+	30, // 18: switchyard.localnet.v1.WatchResponse.node:type_name -> switchyard.localnet.v1.Node
 	21, // 19: switchyard.localnet.v1.WatchResponse.changed:type_name -> switchyard.localnet.v1.ServiceEndpoints
 	20, // 20: switchyard.localnet.v1.WatchResponse.removed:type_name -> switchyard.localnet.v1.ServiceName
-	32, // 21: switchyard.localnet.v1.WatchResponse.triggers:type_name -> google.protobuf.Timestamp
+	33, // 21: switchyard.localnet.v1.WatchResponse.triggers:type_name -> google.protobuf.Timestamp
 	16, // 22: switchyard.localnet.v1.WatchResponse.position:type_name -> switchyard.localnet.v1.Position
-	22, // 23: switchyard.localnet.v1.ServiceEndpoints.ports:type_name -> switchyard.localnet.v1.Port
-	28, // 24: switchyard.localnet.v1.ServiceEndpoints.health_check:type_name -> switchyard.localnet.v1.HealthCheck
-	0,  // 25: switchyard.localnet.v1.Port.protocol:type_name -> switchyard.localnet.v1.Protocol
-	1,  // 26: switchyard.localnet.v1.Port.family:type_name -> switchyard.localnet.v1.Family
-	23, // 27: switchyard.localnet.v1.Port.frontends:type_name -> switchyard.localnet.v1.Frontend
-	24, // 28: switchyard.localnet.v1.Port.endpoints:type_name -> switchyard.localnet.v1.Endpoint
-	25, // 29: switchyard.localnet.v1.Port.internal:type_name -> switchyard.localnet.v1.Traffic
-	25, // 30: switchyard.localnet.v1.Port.external:type_name -> switchyard.localnet.v1.Traffic
-	2,  // 31: switchyard.localnet.v1.Frontend.kind:type_name -> switchyard.localnet.v1.FrontendKind
-	27, // 32: switchyard.localnet.v1.Frontend.sources:type_name -> switchyard.localnet.v1.Prefix
-	26, // 33: switchyard.localnet.v1.Traffic.inside:type_name -> switchyard.localnet.v1.Route
-	26, // 34: switchyard.localnet.v1.Traffic.outside:type_name -> switchyard.localnet.v1.Route
-	4,  // 35: switchyard.localnet.v1.Traffic.masquerade:type_name -> switchyard.localnet.v1.Masquerade
-	3,  // 36: switchyard.localnet.v1.Route.verdict:type_name -> switchyard.localnet.v1.Verdict
-	27, // 37: switchyard.localnet.v1.Node.pod_cidrs:type_name -> switchyard.localnet.v1.Prefix
-	27, // 38: switchyard.localnet.v1.Node.service_cidrs:type_name -> switchyard.localnet.v1.Prefix
-	30, // 39: switchyard.localnet.v1.Node.pod_detection:type_name -> switchyard.localnet.v1.PodDetection
-	31, // 40: switchyard.localnet.v1.Node.node_port_addresses:type_name -> switchyard.localnet.v1.NodePortAddresses
-	5,  // 41: switchyard.localnet.v1.PodDetection.mode:type_name -> switchyard.localnet.v1.PodDetectionMode
-	27, // 42: switchyard.localnet.v1.PodDetection.cluster_cidrs:type_name -> switchyard.localnet.v1.Prefix
-	27, // 43: switchyard.localnet.v1.NodePortAddresses.cidrs:type_name -> switchyard.localnet.v1.Prefix
-	12, // 44: switchyard.localnet.v1.Endpoints.Next:input_type -> switchyard.localnet.v1.NextFilter
-	14, // 45: switchyard.localnet.v1.Endpoints.Watch:input_type -> switchyard.localnet.v1.WatchRequest
-	6,  // 46: switchyard.localnet.v1.Endpoints.NextNames:input_type -> switchyard.localnet.v1.NextNamesRequest
-	13, // 47: switchyard.localnet.v1.Endpoints.Next:output_type -> switchyard.localnet.v1.NextItem
-	19, // 48: switchyard.localnet.v1.Endpoints.Watch:output_type -> switchyard.localnet.v1.WatchResponse
-	7,  // 49: switchyard.localnet.v1.Endpoints.NextNames:output_type -> switchyard.localnet.v1.NextNamesResponse
-	47, // [47:50] is the sub-list for method output_type
-	44, // [44:47] is the sub-list for method input_type
-	44, // [44:44] is the sub-list for extension type_name
-	44, // [44:44] is the sub-list for extension extendee
-	0,  // [0:44] is the sub-list for field type_name
+	23, // 23: switchyard.localnet.v1.ServiceEndpoints.ports:type_name -> switchyard.localnet.v1.Port
+	29, // 24: switchyard.localnet.v1.ServiceEndpoints.health_check:type_name -> switchyard.localnet.v1.HealthCheck
+	22, // 25: switchyard.localnet.v1.ServiceEndpoints.source_ranges:type_name -> switchyard.localnet.v1.SourceRanges
+	28, // 26: switchyard.localnet.v1.SourceRanges.ranges:type_name -> switchyard.localnet.v1.Prefix
+	0,  // 27: switchyard.localnet.v1.Port.protocol:type_name -> switchyard.localnet.v1.Protocol
+	1,  // 28: switchyard.localnet.v1.Port.family:type_name -> switchyard.localnet.v1.Family
+	24, // 29: switchyard.localnet.v1.Port.frontends:type_name -> switchyard.localnet.v1.Frontend
+	25, // 30: switchyard.localnet.v1.Port.endpoints:type_name -> switchyard.localnet.v1.Endpoint
+	26, // 31: switchyard.localnet.v1.Port.internal:type_name -> switchyard.localnet.v1.Traffic
+	26, // 32: switchyard.localnet.v1.Port.external:type_name -> switchyard.localnet.v1.Traffic
+	2,  // 33: switchyard.localnet.v1.Frontend.kind:type_name -> switchyard.localnet.v1.FrontendKind
+	27, // 34: switchyard.localnet.v1.Traffic.inside:type_name -> switchyard.localnet.v1.Route
+	27, // 35: switchyard.localnet.v1.Traffic.outside:type_name -> switchyard.localnet.v1.Route
+	4,  // 36: switchyard.localnet.v1.Traffic.masquerade:type_name -> switchyard.localnet.v1.Masquerade
+	3,  // 37: switchyard.localnet.v1.Route.verdict:type_name -> switchyard.localnet.v1.Verdict
+	28, // 38: switchyard.localnet.v1.Node.pod_cidrs:type_name -> switchyard.localnet.v1.Prefix
+	28, // 39: switchyard.localnet.v1.Node.service_cidrs:type_name -> switchyard.localnet.v1.Prefix
+	31, // 40: switchyard.localnet.v1.Node.pod_detection:type_name -> switchyard.localnet.v1.PodDetection
+	32, // 41: switchyard.localnet.v1.Node.node_port_addresses:type_name -> switchyard.localnet.v1.NodePortAddresses
+	5,  // 42: switchyard.localnet.v1.PodDetection.mode:type_name -> switchyard.localnet.v1.PodDetectionMode
+	28, // 43: switchyard.localnet.v1.PodDetection.cluster_cidrs:type_name -> switchyard.localnet.v1.Prefix
+	28, // 44: switchyard.localnet.v1.NodePortAddresses.cidrs:type_name -> switchyard.localnet.v1.Prefix
+	12, // 45: switchyard.localnet.v1.Endpoints.Next:input_type -> switchyard.localnet.v1.NextFilter
+	14, // 46: switchyard.localnet.v1.Endpoints.Watch:input_type -> switchyard.localnet.v1.WatchRequest
+	6,  // 47: switchyard.localnet.v1.Endpoints.NextNames:input_type -> switchyard.localnet.v1.NextNamesRequest
+	13, // 48: switchyard.localnet.v1.Endpoints.Next:output_type -> switchyard.localnet.v1.NextItem
+	19, // 49: switchyard.localnet.v1.Endpoints.Watch:output_type -> switchyard.localnet.v1.WatchResponse
+	7,  // 50: switchyard.localnet.v1.Endpoints.NextNames:output_type -> switchyard.localnet.v1.NextNamesResponse
+	48, // [48:51] is the sub-list for method output_type
+	45, // [45:48] is the sub-list for method input_type
+	45, // [45:45] is the sub-list for extension type_name
+	45, // [45:45] is the sub-list for extension extendee
+	0,  // [0:45] is the sub-list for field type_name
 }
 
 func init() { file_switchyard_localnet_v1_localnet_proto_init() }
@@ -2400,13 +2464,14 @@ func file_switchyard_localnet_v1_localnet_proto_init() {
 	if File_switchyard_localnet_v1_localnet_proto != nil {
 		return
 	}
+	file_switchyard_localnet_v1_localnet_proto_msgTypes[18].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_switchyard_localnet_v1_localnet_proto_rawDesc), len(file_switchyard_localnet_v1_localnet_proto_rawDesc)),
 			NumEnums:      6,
-			NumMessages:   26,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
