@@ -124,7 +124,7 @@ func (c *Conn) Create(s Set) error {
 		return fmt.Errorf("create ipset %s of type %s: %w", s.Name, s.Type, err)
 	}
 	data := nl.NewRtAttr(nl.IPSET_ATTR_DATA|unix.NLA_F_NESTED, nil)
-	data.AddChild(bigEndian(nl.IPSET_ATTR_HASHSIZE, leastHashSize))
+	data.AddChild(bigEndian(nl.IPSET_ATTR_HASHSIZE, max(leastHashSize, s.Size/perBucket)))
 	data.AddChild(bigEndian(nl.IPSET_ATTR_MAXELEM, s.MaxElements))
 	if s.Timeout > 0 {
 		data.AddChild(bigEndian(nl.IPSET_ATTR_TIMEOUT, s.Timeout))
@@ -142,8 +142,13 @@ func (c *Conn) Create(s Set) error {
 	return nil
 }
 
-// leastHashSize is how large the table of a new set is: it grows with its elements, and many have few.
-const leastHashSize = 64
+const (
+	// leastHashSize is how many buckets the table of a new set has at least: many sets have few elements.
+	leastHashSize = 64
+	// perBucket is how many elements there are to a bucket. The kernel rounds the number of buckets up to a power of two, and enlarges the table when
+	// one of them has 12: AHASH_MAX_SIZE in net/netfilter/ipset/ip_set_hash_gen.h.
+	perBucket = 2
+)
 
 func netFamily(f state.Family) uint8 {
 	if f == state.IPv6 {

@@ -4,6 +4,7 @@ package ipset_test
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"slices"
@@ -17,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(netns.Main(m)) }
 
-func open(t *testing.T) *ipset.Conn {
+func open(t testing.TB) *ipset.Conn {
 	t.Helper()
 	ns, err := netns.New()
 	if err != nil {
@@ -162,5 +163,21 @@ func TestCounters(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// BenchmarkAdd makes a set and adds 10,000 elements, where the kernel knows how many there will be, and where it does not.
+func BenchmarkAdd(b *testing.B) {
+	for _, size := range []uint32{0, 10_000} {
+		b.Run(fmt.Sprintf("made for %d", size), func(b *testing.B) {
+			c := open(b)
+			set := ipset.Set{Name: "T-many", Type: ipset.IPPort, Family: state.IPv4, MaxElements: 20_000, Size: size}
+			all := elements(set, 10_000)
+			for b.Loop() {
+				if err := errors.Join(c.Create(set), c.Add(set, all), c.Destroy(set.Name)); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }

@@ -47,14 +47,17 @@ type Set struct {
 	Family state.Family
 	// MaxElements is how many elements the set takes.
 	MaxElements uint32
+	// Size is how many elements the set is made for, 0 for few. It takes more, but then the kernel moves all to a larger table, again and again,
+	// and waits each time until nobody looks into the former one.
+	Size uint32
 	// Timeout is after how many seconds an element leaves the set that was added without a timeout of its own. 0: elements have none.
 	Timeout uint32
 	// Counters has elements count the packets that rules find in the set.
 	Counters bool
 }
 
-// Fits reports whether a set in the kernel can be used for another one: how many elements it takes, and how long those stay that say nothing of
-// it, does not count.
+// Fits reports whether a set in the kernel can be used for another one: how many elements it is made for and takes, and how long those stay that
+// say nothing of it, does not count.
 func (s Set) Fits(o Set) bool {
 	return s.Type == o.Type && s.Family == o.Family && (s.Timeout > 0) == (o.Timeout > 0) && s.Counters == o.Counters
 }

@@ -4,11 +4,13 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/switchyard-net/switchyard/internal/kernel/ipset"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/recordtest"
 )
@@ -185,5 +187,26 @@ func TestOrderOfChains(t *testing.T) {
 	}
 	if rules < 1000 {
 		t.Errorf("%d rules", rules)
+	}
+}
+
+// TestSetsHaveRoomFromTheBeginning: the kernel is told how many elements a new set gets, or it would move them again and again.
+func TestSetsHaveRoomFromTheBeginning(t *testing.T) {
+	tables := New(state.IPv4, someSettings)
+	next := map[state.ServiceName]*state.Service{}
+	for n := range 100 {
+		svc := recordtest.EveryKind(fmt.Sprintf("s%d", n), n, 5, 0)
+		next[svc.Name] = svc
+	}
+	tables.Change(next)
+	p := tables.Plan()
+	for _, add := range p.Add {
+		i := slices.IndexFunc(p.Create, func(s ipset.Set) bool { return s.Name == add.Set.Name })
+		if i < 0 || p.Create[i].Size != uint32(len(add.Elements)) {
+			t.Errorf("set %s is made for another number of elements than %d, which it gets: %+v", add.Set.Name, len(add.Elements), p.Create)
+		}
+	}
+	if len(p.Add) < 4 {
+		t.Errorf("elements are added to %d sets", len(p.Add))
 	}
 }

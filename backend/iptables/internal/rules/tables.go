@@ -336,9 +336,11 @@ func (t *Tables) planSets(p *Plan) {
 		case want == nil:
 			p.Destroy = append(p.Destroy, name)
 		case have == nil:
-			p.Create = append(p.Create, want.Set)
+			create := want.Set
+			create.Size = uint32(len(want.elements))
+			p.Create = append(p.Create, create)
 			if len(want.elements) > 0 {
-				p.Add = append(p.Add, Elements{want.Set, slices.Collect(maps.Keys(want.elements))})
+				p.Add = append(p.Add, Elements{create, slices.Collect(maps.Keys(want.elements))})
 			}
 		case isLearned(want.Set):
 			if t.lapsed(name) {
@@ -455,6 +457,7 @@ func (t *Tables) restore(order []Table, chains []ChainID, inserts, deletes []Jum
 		if len(own) == 0 && !slices.ContainsFunc(inserts, ofTable) && !slices.ContainsFunc(deletes, ofTable) {
 			continue
 		}
+		b.Grow(t.restoredSize(own))
 		b.WriteString("*" + string(table) + "\n")
 		t.restoreChains(&b, own)
 		for _, j := range deletes {
@@ -498,6 +501,15 @@ func (t *Tables) restoreChains(b *strings.Builder, chains []ChainID) {
 			b.WriteString("-A " + id.Name + " " + strings.TrimSuffix(line, "\n") + "\n")
 		}
 	}
+}
+
+// restoredSize is about how long the input is that writes chains.
+func (t *Tables) restoredSize(chains []ChainID) (size int) {
+	for _, id := range chains {
+		perLine := len("-A ") + len(id.Name) + 1
+		size += 2*perLine + len(t.chains[id]) + count(t.chains[id])*perLine
+	}
+	return size
 }
 
 // Commit notes that the plan was carried out, but for the sets that could not be destroyed: the next plan has them again.
