@@ -55,13 +55,18 @@ func TestTargets(t *testing.T) {
 	r := NewReporter(&lines, &table)
 	r.Report(Result{"part/none", 1, 1, 3, "us"})
 	r.ReportAgainst(Result{"part/met", 1, 1, -1, "us"}, -1)
+	if err := r.Missed(); err != nil {
+		t.Errorf("before any figure has missed its target: %v", err)
+	}
 	r.ReportAgainst(Result{"part/missed", 1, 1, 0.5, "us"}, 0)
+	r.ReportAgainst(Result{"part/more", 20, 1, 1234, "ms"}, 1000)
 	if err := r.Close(); err != nil {
 		t.Fatal(err)
 	}
 	want := `{"name":"part/none","services":1,"endpoints":1,"value":3,"unit":"us"}
 {"name":"part/met","services":1,"endpoints":1,"value":-1,"unit":"us","atMost":-1}
 {"name":"part/missed","services":1,"endpoints":1,"value":0.5,"unit":"us","atMost":0,"missed":true}
+{"name":"part/more","services":20,"endpoints":1,"value":1234,"unit":"ms","atMost":1000,"missed":true}
 `
 	if got := lines.String(); got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
@@ -70,6 +75,10 @@ func TestTargets(t *testing.T) {
 		if !strings.Contains(table.String(), part) {
 			t.Errorf("the table does not have %q:\n%s", part, &table)
 		}
+	}
+	wantErr := "2 of the figures missed their target: part/missed with 1 services is 0.500 us, at most 0; part/more with 20 services is 1234 ms, at most 1000"
+	if err := r.Missed(); err == nil || err.Error() != wantErr {
+		t.Errorf("got the error %v, want %s", err, wantErr)
 	}
 }
 

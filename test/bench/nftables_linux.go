@@ -20,6 +20,46 @@ import (
 // nftablesChanges is how many single changes of each sort are measured.
 const nftablesChanges = 5_000
 
+// The names of figures that have a target, below "nftables/".
+const (
+	warmRestart        = "warm-restart"
+	warmRestartWritten = "warm-restart-written"
+	rangesLoad         = "ranges-%d-load"
+	rangesChange       = "ranges-%d-change-p50"
+	attackOthers       = "attack-of-%dx%d-ranges-others-p99"
+	stickyLeaves       = "sticky-%d-clients-endpoint-leaves-p99"
+)
+
+// nftablesTargets are what figures should be at most, by their names and in their units, whatever the number of services.
+var nftablesTargets = map[string]float64{
+	warmRestartWritten:                    0,     // elements
+	fmt.Sprintf(rangesLoad, 100_000):      1,     // seconds
+	fmt.Sprintf(rangesChange, 1_000):      100,   // microseconds
+	fmt.Sprintf(rangesChange, 100_000):    100,   // microseconds
+	fmt.Sprintf(attackOthers, 1000, 1000): 10,    // milliseconds
+	fmt.Sprintf(stickyLeaves, 1_000_000):  1_000, // microseconds
+}
+
+// mostOfRestart is the target of a restart with restartedServices of restartedEndpoints each, in seconds.
+const (
+	mostOfRestart                         = 2
+	restartedServices, restartedEndpoints = 100_000, 5
+)
+
+// reportNFTables reports a figure, against its target if it has one.
+func reportNFTables(r *Reporter, name string, services, endpoints int, value float64, unit string) {
+	result := Result{"nftables/" + name, services, endpoints, value, unit}
+	atMost, ok := nftablesTargets[name]
+	if name == warmRestart && services == restartedServices && endpoints == restartedEndpoints {
+		atMost, ok = mostOfRestart, true
+	}
+	if ok {
+		r.ReportAgainst(result, atMost)
+		return
+	}
+	r.Report(result)
+}
+
 // NFTables measures the nftables dataplane in a network namespace of its own: a cold load, a warm restart, the addition of one
 // service, and the change of one endpoint, each until the kernel has committed it. Then it measures what single tenants can fill:
 // source ranges and remembered clients.
@@ -41,7 +81,7 @@ func NFTables(ctx context.Context, r *Reporter, o NFTablesOptions) error {
 		runtime.GC() // what the last size left is not the next one's
 	}
 	report := func(name string, services int, value float64, unit string) {
-		r.Report(Result{"nftables/" + name, services, tenantEndpoints, value, unit})
+		reportNFTables(r, name, services, tenantEndpoints, value, unit)
 	}
 	for _, total := range o.Ranges {
 		done := r.Step("nftables: %d source ranges", total)
@@ -78,7 +118,7 @@ func measureNFTables(ctx context.Context, r *Reporter, services, endpoints int) 
 		return err
 	}
 	report := func(name string, value float64, unit string) {
-		r.Report(Result{"nftables/" + name, services, endpoints, value, unit})
+		reportNFTables(r, name, services, endpoints, value, unit)
 	}
 
 	dataplane, err := openNFTables(ctx, ns)
@@ -120,8 +160,8 @@ func measureNFTables(ctx context.Context, r *Reporter, services, endpoints int) 
 	if err != nil {
 		return err
 	}
-	report("warm-restart", time.Since(start).Seconds(), "s")
-	report("warm-restart-written", float64(result.Written), "elements")
+	report(warmRestart, time.Since(start).Seconds(), "s")
+	report(warmRestartWritten, float64(result.Written), "elements")
 	return dataplane.Close()
 }
 

@@ -43,7 +43,7 @@ func sourceRanges(ctx context.Context, report func(name string, services int, va
 		if _, err := dataplane.Apply(ctx, first); err != nil {
 			return err
 		}
-		report(fmt.Sprintf("ranges-%d-load", total), services, time.Since(start).Seconds(), "s")
+		report(fmt.Sprintf(rangesLoad, total), services, time.Since(start).Seconds(), "s")
 
 		var changes []*state.Service
 		for i := range tenantChanges {
@@ -53,7 +53,7 @@ func sourceRanges(ctx context.Context, report func(name string, services int, va
 		if err != nil {
 			return err
 		}
-		report(fmt.Sprintf("ranges-%d-change-p50", total), services, Microseconds(Percentile(took, 50)), "us")
+		report(fmt.Sprintf(rangesChange, total), services, Microseconds(Percentile(took, 50)), "us")
 		report(fmt.Sprintf("ranges-%d-change-p99", total), services, Microseconds(Percentile(took, 99)), "us")
 
 		changes = changes[:0]
@@ -101,7 +101,7 @@ func rangesAttack(ctx context.Context, report func(name string, services int, va
 			}
 		}
 		report(fmt.Sprintf("attack-of-%dx%d-ranges-others-p50", attackPorts, longList), 2, Milliseconds(Percentile(waits, 50)), "ms")
-		report(fmt.Sprintf("attack-of-%dx%d-ranges-others-p99", attackPorts, longList), 2, Milliseconds(Percentile(waits, 99)), "ms")
+		report(fmt.Sprintf(attackOthers, attackPorts, longList), 2, Milliseconds(Percentile(waits, 99)), "ms")
 		return nil
 	})
 }
@@ -138,7 +138,7 @@ func stickyClients(ctx context.Context, report func(name string, services int, v
 				leaves = append(leaves, took[i])
 			}
 			report(fmt.Sprintf("sticky-%d-clients-endpoint-leaves-p50", clients), 1, Microseconds(Percentile(leaves, 50)), "us")
-			report(fmt.Sprintf("sticky-%d-clients-endpoint-leaves-p99", clients), 1, Microseconds(Percentile(leaves, 99)), "us")
+			report(fmt.Sprintf(stickyLeaves, clients), 1, Microseconds(Percentile(leaves, 99)), "us")
 			return nil
 		})
 	})

@@ -10,6 +10,20 @@ import (
 	"time"
 )
 
+// Unexplained returns an error that names the operations that grow faster than they may for no known reason, nil if there are none.
+func Unexplained(all []Growth) error {
+	var names []string
+	for _, g := range all {
+		if g.Steep && g.Explained == "" {
+			names = append(names, fmt.Sprintf("%s with more and more %s (slope %.2f, last %.2f, at most %.2f)", g.Operation, g.Dimension, g.Slope, g.Last, g.limit()))
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%d of the operations grow faster than they may, and nothing explains it: %s", len(names), strings.Join(names, "; "))
+}
+
 // writeGrowths writes a table for people, in which STEEP marks what grows faster than it may.
 func writeGrowths(out io.Writer, all []Growth) error {
 	var table bytes.Buffer

@@ -196,6 +196,25 @@ func TestScalingTable(t *testing.T) {
 	}
 }
 
+// TestUnexplained: what is steep is named, unless the reason is known and accounts for all of it.
+func TestUnexplained(t *testing.T) {
+	square := func(operation, dimension string, flat bool, why explanation) Growth {
+		g := Growth{Operation: operation, Dimension: dimension, Flat: flat, Sizes: []int{10, 100}, Seconds: []float64{1e-6, 1e-4}}
+		g.judge(why)
+		return g
+	}
+	if err := Unexplained(someGrowths()); err != nil {
+		t.Errorf("with one that is steep and explained: %v", err)
+	}
+	err := Unexplained(append(someGrowths(), square("store/load", "ports", false, explanation{}),
+		square("kernel/list", "flows", false, explanation{"it compares all pairs", 2.1}), square("brain/change", "ports", true, explanation{"it sorts", 1.2})))
+	want := "2 of the operations grow faster than they may, and nothing explains it: store/load with more and more ports (slope 2.00, last 2.00, at most 1.10); " +
+		"brain/change with more and more ports (slope 2.00, last 2.00, at most 0.25)"
+	if err == nil || err.Error() != want {
+		t.Errorf("got %v\nwant %s", err, want)
+	}
+}
+
 // TestScalingPlot: each part has a panel, and in it each decade of sizes and times takes the same room.
 func TestScalingPlot(t *testing.T) {
 	var svg struct {

@@ -42,7 +42,7 @@ func wireScalings() (all []scaling) {
 	for _, d := range []dimension{manyEndpoints, manyPorts, manyRanges} {
 		all = append(all, d.scaling("server", scaledServer).because(sorted, "changed endpoint"))
 	}
-	all = append(all, manyClients.scaling("server", scaledClients))
+	all = append(all, manyClients.scaling("server", scaledClients).because(connected, "changed endpoint to all"))
 	all = append(all, manyServices.scaling("relay", scaledRelay).because(cached, "load", "all objects to a follower"))
 	for _, d := range []dimension{manyOptOuts, manyEndpoints, manySlices, manyPorts, manyRanges} {
 		all = append(all, d.scaling("relay", scaledRelay).because(cached, "load"))
