@@ -109,6 +109,20 @@ func kindOf(name string) (*kind, error) {
 	return &kinds[i], nil
 }
 
+// slowRepair is how long a repair may take at least where only the counts are judged: twenty times as long as elsewhere.
+const slowRepair = 20 * repairGap
+
+// kind returns what is allowed to the dataplane on this machine.
+func (o *Options) kind() (*kind, error) {
+	k, err := kindOf(o.Dataplane)
+	if err != nil || !o.CountsOnly {
+		return k, err
+	}
+	slow := *k
+	slow.repair = max(slow.repair, slowRepair)
+	return &slow, nil
+}
+
 // dataplane is that of the proxy under test.
 type dataplane struct {
 	*kind

@@ -37,6 +37,9 @@ type brainServer struct {
 	done  chan error
 }
 
+// maxEntries is how many entries a service may have where nothing else is configured.
+const maxEntries = 200_000
+
 func newStoreFeed(dir, node string, d *dataplane) (*storeFeed, error) {
 	f := &storeFeed{socket: filepath.Join(dir, "api.sock"), node: node, dataplane: d}
 	return f, f.begin()
@@ -44,7 +47,8 @@ func newStoreFeed(dir, node string, d *dataplane) (*storeFeed, error) {
 
 // begin begins a life.
 func (f *storeFeed) begin() error {
-	config := brain.Config{NodeName: f.node, LocalDetector: state.LocalDetector{ClusterCIDRs: ClusterCIDRs()}, NodePorts: state.NodePortAddresses{Primary: true}}
+	config := brain.Config{NodeName: f.node, LocalDetector: state.LocalDetector{ClusterCIDRs: ClusterCIDRs()}, NodePorts: state.NodePortAddresses{Primary: true},
+		MaxEntries: maxEntries}
 	s := &brainServer{store: store.New(store.Options{Brain: config}), done: make(chan error, 1)}
 	s.sink = s.store.Source("proof")
 	srv, err := server.New(server.Options{Node: f.node, Feed: func(string) (state.Feed, error) { return s.store, nil }})

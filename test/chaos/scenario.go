@@ -90,6 +90,8 @@ type scenario struct {
 	switches bool
 	// uses are other builds that it needs.
 	uses []role
+	// modes are those of the dataplanes that it is for, empty for all.
+	modes []string
 	// foreign reports that other proxies can take part.
 	foreign bool
 	// slowest is how long a change may take to arrive. Default: usualChange.
@@ -216,7 +218,7 @@ func Run(ctx context.Context, o Options) ([]Result, error) {
 // fill fills in defaults, and returns the dataplane.
 func (o *Options) fill() (*kind, error) {
 	o.Dataplane = cmp.Or(o.Dataplane, "nftables")
-	k, err := kindOf(o.Dataplane)
+	k, err := o.kind()
 	if err != nil {
 		return nil, err
 	}
@@ -239,7 +241,7 @@ func (st *scenario) fits(k *kind) bool {
 			return false
 		}
 	}
-	return true
+	return len(st.modes) == 0 || slices.Contains(st.modes, k.mode)
 }
 
 // starting is the build that a scenario starts with, nil for the usual.
@@ -344,7 +346,7 @@ func RunMutants(ctx context.Context, o Options) ([]Mutant, error) {
 
 // runScenario runs one scenario, with a mutant unless that is nil. With an error there may be a result, of what was counted before.
 func runScenario(ctx context.Context, o *Options, b *builder, st *scenario, mutant *variant) (result *Result, err error) {
-	k, err := kindOf(o.Dataplane)
+	k, err := o.kind()
 	if err != nil {
 		return nil, err
 	}

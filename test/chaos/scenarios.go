@@ -54,7 +54,8 @@ var scenarios = []scenario{
 		feed: fromFiles, background: 300, run: upgrade,
 	},
 	{
-		name: "reload", about: "The configuration file changes, again and again: the mark's bit, addresses, time-outs, the connection to the API server.",
+		name: "reload", about: "The configuration file changes, again and again: the mark's bit, addresses, time-outs, the connection to the API server. " +
+			"From time to time another process goes on.",
 		feed: fromAPIServer, run: reload,
 	},
 	{
@@ -76,6 +77,12 @@ var scenarios = []scenario{
 	{
 		name: "10000 changes a second", about: "Endpoints of other services change, 10,000 times a second, and those of the services under load meanwhile.",
 		feed: fromStore, background: 300, run: churn,
+	},
+	{
+		name: "tenants", about: "Tenants attack at once: one changes one of the 1,000 source ranges of a Service with 190 ports, which is all that a Service may have, ten times " +
+			"a second; another sends 2,000 datagrams a second with forged sources to a Service with affinity, an endpoint of which leaves and returns; and somebody else commits " +
+			"rules of their own. Meanwhile the process is killed once. Nobody else may notice.",
+		feed: fromStore, modes: []string{"nftables", "ebpf"}, background: 300, run: tenants,
 	},
 	{
 		name: "netlink errors", about: "The kernel refuses one commit in five, with ENOBUFS, ENOMEM, EINTR, EEXIST or EPERM, and the answer to one in five " +
@@ -313,7 +320,7 @@ func flush(ctx context.Context, s *stage) (string, error) {
 }
 
 // flushRules: rules that belong to their process stay. While there are no rules, new connections cannot succeed; what they are given is
-// the time for a repair.
+// the time for a repair. Clients with affinity, which the rules remember, are forgotten with them.
 func flushRules(ctx context.Context, s *stage) (string, error) {
 	rules, err := onNode(s.lab, "", "nft", "list", "ruleset")
 	if err != nil {
@@ -325,12 +332,14 @@ func flushRules(ctx context.Context, s *stage) (string, error) {
 	}
 	n := s.scaled(20)
 	for range n {
-		repaired := func(time.Duration) {}
+		var repaired []func(time.Duration)
 		if !owned {
-			repaired = s.ledger.Interrupt()
+			repaired = append(repaired, s.ledger.Interrupt(), s.ledger.ForgetClients())
 		}
 		err := s.kind.flush(s.lab)
-		repaired(s.kind.repair)
+		for _, done := range repaired {
+			done(s.kind.repair)
+		}
 		if err != nil {
 			return "", err
 		}

@@ -36,10 +36,20 @@ var settings = []struct{ field, value string }{
 	{"syncPeriod", "30s"},
 }
 
+// reloadRounds is after how many rounds of changes of the configuration another process goes on: one logs the same message only 30 times in a row
+// (internal/loglimit).
+var reloadRounds = max(30/len(settings), 1)
+
 // reload changes one setting after the other.
 func reload(ctx context.Context, s *stage) (string, error) {
-	rounds, n := s.scaled(10), 0
-	for range rounds {
+	rounds, n, restarts := s.scaled(10), 0, 0
+	for i := range rounds {
+		if i > 0 && i%reloadRounds == 0 {
+			restarts++
+			if err := inTurn(s.subject.Stop, s.subject.Start, func() error { return s.change(ctx) }); err != nil {
+				return "", err
+			}
+		}
 		for _, set := range settings {
 			n++
 			s.kube().fields[set.field] = set.value
@@ -55,7 +65,7 @@ func reload(ctx context.Context, s *stage) (string, error) {
 			}
 		}
 	}
-	return fmt.Sprintf("%d changes of the configuration", n), nil
+	return fmt.Sprintf("%d changes of the configuration, %d restarts", n, restarts), nil
 }
 
 // fullDisk has the configuration on a disk of its own.

@@ -9,7 +9,7 @@ var mutantsOfIPVS = []mutant{
 		{"backend/ipvs/servers_linux.go", "	if d.weight != 0 {\n", "	if d.weight > 1 {\n"},
 	}}, "rolling update", misled, onIPVS},
 	{&variant{name: "ipvs-uncut", what: "leaves flows of datagrams with endpoints that are gone", edits: []edit{
-		{"backend/ipvs/servers_linux.go", "	if !keeps && (k.Protocol == state.UDP ||", "	if keeps && (k.Protocol == state.UDP ||"},
+		{"backend/ipvs/servers_linux.go", "	if !keeps && (k.Protocol == state.UDP ||", "	if !keeps && (false ||"},
 	}}, "rolling update", misled, onIPVS},
 	{&variant{name: "ipvs-abrupt", what: "deletes real servers at once instead of leaving them their connections", edits: []edit{
 		{"backend/ipvs/servers_linux.go", "	if !keeps && (k.Protocol == state.UDP || k.Protocol == state.TCP && s.abrupt) {\n", "	if !keeps {\n"},
