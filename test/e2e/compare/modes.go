@@ -159,7 +159,7 @@ func measureInMode(ctx context.Context, c *cluster, p proxy, f *modeFigures, to 
 	if err := servedBy(n, c.options.mode, f.Variant, begun.process); err != nil {
 		return err
 	}
-	logf("%s: synced after %.2f s; %d changes one by one", p.name, begun.synced.Seconds(), f.Changes)
+	logf("%s: the marker answers after %.2f s, all after %.2f s; %d changes one by one", p.name, begun.marker.Seconds(), begun.synced.Seconds(), f.Changes)
 	m := &measurement{cluster: c, node: n, process: begun.process, rounds: f.Changes}
 	r := &result{}
 	if err := m.latencies(ctx, r); err != nil {
@@ -337,7 +337,8 @@ other on the same machine (%s), each on a node of its own; %d endpoints for each
 
 %s
 %s
-- Cold load: from the start of the process until connections to a sample of up to %d services are all answered.
+- Cold load: from the start of the process until connections to a sample of up to %d services are all answered, less the time that so many
+  connections take when all is programmed.
 - One change: an endpoint is replaced by another; the time from the API server's answer until a new connection reaches the new one. %d changes of each.
 - Connect: a TCP connection from a pod, the mean over up to 100 services of the fastest of 30 each. What it takes longer than a direct one is the cost of a first packet.
 `, r.Mode, r.Machine, r.Endpoints, r.table(), r.verdicts(), sampled, r.Results[0].Changes)

@@ -77,7 +77,8 @@ Written by `+"`make compare`"+`: %d services with %d endpoints each, in a real A
 machine (%s), each on a node of its own, with the same configuration file.
 
 %s
-- Start to all services programmed: from the start of the process until connections to %d random services are all answered.
+- Start to all services programmed: from the start of the process until connections to %d random services are all answered, less the time
+  that so many connections take when all is programmed.
 - API change to kernel: one endpoint of one service is replaced by another; the time from the API server's answer to that
   request until a new connection reaches the new endpoint. %d changes of kube-proxy, %d of Switchyard, 1.2 s apart.
 - Memory: VmRSS of the process, five seconds after the sync, and at the end of the load.
