@@ -26,7 +26,7 @@ SCALE   ?= 1
 MINUTES ?= 20
 
 .DEFAULT_GOAL := help
-.PHONY: page screenshots help build windows proto programs protocols image manifests demo test test-kernel proof-kernel mutants-kernel differential-kernel compare-kernel check vuln unit consumer boards dns man site bench fuzz tools upstream e2e differential compare explained proof soak histories-windows test-windows differential-windows clean
+.PHONY: page screenshots help build windows proto programs protocols image manifests demo test test-kernel proof-kernel mutants-kernel differential-kernel compare-kernel connections-kernel check vuln unit consumer boards dns man site bench fuzz tools upstream e2e differential compare explained proof soak histories-windows test-windows differential-windows clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -78,6 +78,9 @@ differential-kernel: upstream ## Compare the fate of packets with upstream kube-
 
 compare-kernel: upstream ## Measure Switchyard and upstream kube-proxy in mode ipvs in that machine
 	@RUN=compare DATAPLANE=ipvs bash scripts/kernel-test.sh
+
+connections-kernel: ## Open 10,000 connections through mode userspace and HAProxy there: memory, where the limit of open files is too low here
+	@RUN=connections DATAPLANE=userspace bash scripts/kernel-test.sh
 
 test-kernel: ## Run the conformance suite in an emulated machine with Debian's Linux 6.1, which has SCTP (root on Debian; DATAPLANE=nftables)
 	@DATAPLANE=$(DATAPLANE) bash scripts/kernel-test.sh

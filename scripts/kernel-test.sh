@@ -11,6 +11,7 @@
 # RUN=mutants runs programs with injected bugs, which the same scenarios must notice.
 # RUN=differential compares the fate of packets with that in upstream kube-proxy, in the same mode, after make upstream.
 # RUN=compare measures both, in the same mode, after make upstream.
+# RUN=connections opens 10,000 connections through mode userspace and through HAProxy there, whose memory does not depend on how fast the machine is.
 #
 # The exit status is that of the tests. Downloads are kept in .cache/kernel-test; delete it to get newer ones.
 set -euo pipefail
@@ -84,6 +85,7 @@ build_initramfs() {
 		programs="$programs $(for file in iptables ip6tables; do for from in legacy nft; do
 			for to in '' -save -restore; do command -v "$file-$from$to"; done; done; done) $(command -v ipset)"
 	fi
+	[ "$what" != connections ] || programs="$programs $(command -v haproxy)"
 	for file in $programs $(ldd $programs | grep -o '/lib[^ ]*' | sort -u); do
 		cp -L --parents "$file" "$root"
 	done
@@ -116,6 +118,9 @@ build_initramfs() {
 		(cd test/e2e && CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o "../../$root/test" ./compare)
 		CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o "$root/switchyard" ./cmd/switchyard
 		cp -L .cache/upstream/upstream "$root/upstream"
+		;;
+	connections)
+		CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o "$root/test" ./test/cmd/bench
 		;;
 	esac
 	printf '%s\n' "$@" >"$root/arguments"
@@ -163,7 +168,11 @@ differential | compare)
 	[ $# -gt 0 ] || [ "$what" = differential ] || set -- -mode "$dataplane" -sizes 10,1000 -slow-changes 6 -attempt 500ms -switchyard /switchyard -out /tmp
 	[ $# -gt 0 ] || set -- -test.v -test.run 'TestDifferential$' -test.parallel=1 "-test.timeout=$test_time" -seeds "${SEEDS:-2}" -settle 3m -dataplane "$dataplane"
 	;;
-*) die "RUN=$what: use conformance, proof, mutants, differential or compare" ;;
+connections)
+	command -v haproxy >/dev/null || die "not installed: haproxy. As root: apt-get install haproxy"
+	[ $# -gt 0 ] || set -- userspace --connections 10000 --rounds 1
+	;;
+*) die "RUN=$what: use conformance, proof, mutants, differential, compare or connections" ;;
 esac
 build_initramfs "$@"
 echo "== run in Linux $release, emulated"
