@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -200,17 +201,23 @@ func reachesInStory(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-func makeCerts(ts *testscript.TestScript, _ bool, _ []string) {
-	write := func(name string, text []byte) { ts.Check(os.WriteFile(ts.MkAbs(name), text, 0o600)) }
+func makeCerts(ts *testscript.TestScript, _ bool, _ []string) { ts.Check(writeCerts(ts.MkAbs("."))) }
+
+// writeCerts writes the certificates and keys of a server, of two nodes and of somebody else, and that of their authority.
+func writeCerts(dir string) error {
 	ca := certtest.NewAuthority()
-	write("ca.crt", ca.PEM)
+	files := map[string][]byte{"ca.crt": ca.PEM}
 	for file, name := range map[string]string{"server": "server", "node-a": "system:node:node-a", "node-b": "system:node:node-b", "user": "somebody"} {
 		subject := pkix.Name{CommonName: name}
 		if strings.HasPrefix(name, "system:node:") {
 			subject.Organization = []string{"system:nodes"}
 		}
-		cert, key := ca.Issue(time.Hour, subject, "127.0.0.1")
-		write(file+".crt", cert)
-		write(file+".key", key)
+		files[file+".crt"], files[file+".key"] = ca.Issue(time.Hour, subject, "127.0.0.1")
 	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -19,6 +19,9 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"google.golang.org/grpc"
+
+	"github.com/switchyard-net/switchyard/client"
 )
 
 // openFilesVariable is the environment variable by which a test sets the limit of open files of the program.
@@ -101,6 +104,34 @@ func startFlood(t *testing.T, workers int, from, to []string) *flood {
 	return f
 }
 
+// keepSilent keeps n connections to target open on which nothing is said, until the test ends. For each that is closed, another one is made.
+func keepSilent(t *testing.T, n int, from []string, target string) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	t.Cleanup(func() {
+		cancel()
+		wg.Wait()
+	})
+	for i := range n {
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from[i%len(from)])}, Timeout: time.Second}
+		wg.Go(func() {
+			pause := time.NewTicker(100 * time.Millisecond)
+			defer pause.Stop()
+			for ctx.Err() == nil {
+				<-pause.C
+				c, err := d.DialContext(ctx, "tcp", target)
+				if err != nil {
+					continue
+				}
+				stop := context.AfterFunc(ctx, func() { _ = c.Close() })
+				_, _ = c.Read(make([]byte, 1))
+				stop()
+				_ = c.Close()
+			}
+		})
+	}
+}
+
 // nodeAddr6 is another address of the node.
 const nodeAddr6 = "fd00::2"
 
@@ -155,22 +186,22 @@ func askFrom(source, target, path string) error {
 	return nil
 }
 
-// floodEverything floods the ports of the program from one client, from one /64, from some clients and over loopback, and waits until
-// all their places must be taken.
-func floodEverything(t *testing.T, same, others []string) (made func() int64) {
-	targets := []string{nodeAddr + ":10256", nodeAddr + ":10249", nodeAddr + ":" + healthPort}
+// floodEverything floods ports of the program from one client, from one /64 and from some clients, and one over loopback. It waits until all
+// their places must be taken.
+func floodEverything(t *testing.T, same, others, targets []string, loopback string) (made func() int64) {
 	floods := []*flood{
 		startFlood(t, 2, []string{endpointAddr}, targets),
 		startFlood(t, 2, same, targets),
 		startFlood(t, 2, others, targets),
-		startFlood(t, 1, []string{"127.0.0.1"}, []string{"127.0.0.1:12345"}),
+		startFlood(t, 1, []string{"127.0.0.1"}, []string{loopback}),
 	}
+	const enough = 250 // connections of each: more than three times the places that any server of the program has
 	eventually(t, "the ports are flooded", func() bool {
-		n := int64(500)
+		n := int64(enough)
 		for _, f := range floods {
 			n = min(n, f.made.Load())
 		}
-		return n == 500
+		return n == enough
 	})
 	return func() (sum int64) {
 		for _, f := range floods {
@@ -228,7 +259,7 @@ func TestFloodedPorts(t *testing.T) {
 	eventually(t, "the service is routed", func() bool { return connects(clusterAddr) })
 	eventually(t, "the health check port is served", func() bool { return connects(nodeAddr + ":" + healthPort) })
 
-	made := floodEverything(t, same, others)
+	made := floodEverything(t, same, others, []string{nodeAddr + ":10256", nodeAddr + ":10249", nodeAddr + ":" + healthPort}, "127.0.0.1:12345")
 	var took []time.Duration
 	answered(t, "while it is flooded", &took)
 
@@ -241,20 +272,118 @@ func TestFloodedPorts(t *testing.T) {
 	eventually(t, "the new health check port is served", func() bool { return askFrom(otherAddr, nodeAddr+":32001", "/") == nil })
 	answered(t, "after a change", &took)
 
+	p.withstood(t, limit, made(), took)
+	if text := get("127.0.0.1:10249/metrics"); !strings.Contains(text, `switchyard_server_connections_closed_total{server="health"}`) {
+		t.Errorf("metrics do not say how many connections were closed: %.500s", text)
+	}
+}
+
+// withstood checks that a flood has left a quarter of the files that the program may have open, and wrote no log of its own.
+func (p *process) withstood(t *testing.T, limit int, made int64, took []time.Duration) {
+	t.Helper()
 	open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.cmd.Process.Pid))
 	if err != nil {
 		t.Fatal(err)
 	}
 	slices.Sort(took)
 	t.Logf("%d connections were made; the program has %d of %d files open; %d answers took %v (median) and %v (99 of 100)",
-		made(), len(open), limit, len(took), took[len(took)/2], took[len(took)*99/100])
+		made, len(open), limit, len(took), took[len(took)/2], took[len(took)*99/100])
 	if len(open) > limit-limit/4 {
 		t.Errorf("%d of %d files are open, want a quarter left", len(open), limit)
-	}
-	if text := get("127.0.0.1:10249/metrics"); !strings.Contains(text, `switchyard_server_connections_closed_total{server="health"}`) {
-		t.Errorf("metrics do not say how many connections were closed: %.500s", text)
 	}
 	if n := strings.Count(p.log.all(), "\n"); n > 200 {
 		t.Errorf("the log has %d lines", n)
 	}
+}
+
+// relayed are the updates of node-a that a relay sends to a client with its certificate, which connects from an address.
+type relayed struct {
+	updates <-chan *client.Update
+	stop    context.CancelFunc
+	dials   *atomic.Int32 // connections that it has tried to make
+}
+
+func followRelay(t *testing.T, dir, source string) *relayed {
+	t.Helper()
+	files := client.TLSFiles{CA: filepath.Join(dir, "ca.crt"), Cert: filepath.Join(dir, "node-a.crt"), Key: filepath.Join(dir, "node-a.key"), ServerName: "127.0.0.1"}
+	certificates, err := client.NewCertificates(files, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dialer, dials := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(source)}}, new(atomic.Int32)
+	w, err := client.NewWatcher(client.Options{Target: nodeAddr + ":8443", Certificates: certificates, DialOptions: []grpc.DialOption{
+		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
+			return dialer.DialContext(ctx, "tcp", address)
+		}),
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	updates := make(chan *client.Update, 1)
+	go func() {
+		defer close(updates)
+		for u := range w.Updates(ctx) {
+			select {
+			case updates <- u:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return &relayed{updates, cancel, dials}
+}
+
+// expect waits for an update with exactly the given service.
+func (r *relayed) expect(t *testing.T, when, service string) {
+	t.Helper()
+	select {
+	case u := <-r.updates:
+		if len(u.Changed) != 1 || u.Changed[0].GetName() != service {
+			t.Fatalf("%s: there is an update of %v, want service %s", when, u.Changed, service)
+		}
+	case <-time.After(askTimeout):
+		t.Fatalf("%s: no update comes for %v", when, askTimeout)
+	}
+}
+
+// TestFloodedRelay floods a relay that may have few files open with connections of clients that show no certificate: the nodes that follow it
+// get what changes, and others can connect.
+func TestFloodedRelay(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	const limit = 256
+	t.Setenv(openFilesVariable, strconv.Itoa(limit))
+	same, others := addAddresses(t)
+	s := newSite(t)
+	s.write("web.yaml", rendered("web", "10.96.0.10", "", endpointAddr))
+	certs := t.TempDir()
+	if err := writeCerts(certs); err != nil {
+		t.Fatal(err)
+	}
+	p := start(t, "serve", "--source", s.dir, "--nodes", "--listen", "tcp://[::]:8443", "--tls-cert", filepath.Join(certs, "server.crt"),
+		"--tls-key", filepath.Join(certs, "server.key"), "--client-ca", filepath.Join(certs, "ca.crt"))
+	eventually(t, "the relay serves", p.says("switchyard: serving all nodes on "))
+	before := followRelay(t, certs, otherAddr)
+	defer before.stop()
+	before.expect(t, "before the flood", "web")
+
+	keepSilent(t, limit/2, others, "["+nodeAddr6+"]:8443") // more than it has places for who shows no certificate
+	made := floodEverything(t, same, others, []string{nodeAddr + ":8443"}, "127.0.0.1:8443")
+	var took []time.Duration
+	refused := int32(0)
+	for i := range 20 {
+		began := time.Now()
+		r := followRelay(t, certs, otherAddr)
+		r.expect(t, fmt.Sprintf("round %d", i), "web")
+		took, refused = append(took, time.Since(began)), refused+r.dials.Load()-1
+		r.stop()
+	}
+	if refused > 2 { // none, but for a machine so busy that a handshake takes longer than a client waits
+		t.Errorf("nodes connected %d times in vain", refused)
+	}
+	s.write("new.yaml", rendered("new", "10.96.0.11", "", endpointAddr))
+	before.expect(t, "after a change", "new")
+	p.withstood(t, limit, made(), took)
 }
