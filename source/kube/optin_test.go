@@ -1,13 +1,16 @@
 package kube
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"k8s.io/client-go/rest"
@@ -333,5 +336,35 @@ func TestFlipBytes(t *testing.T) {
 				t.Errorf("label %s: %v, want %d of lists at most", title, c.bytes, c.most)
 			}
 		}
+	})
+}
+
+// TestOptInsAreSpread: a label that is taken off reaches all nodes at once, and they list the namespace spread over a while.
+func TestOptInsAreSpread(t *testing.T) {
+	const nodes, parts = 1000, 10
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		began := time.Now()
+		due := make(chan event)
+		var running sync.WaitGroup
+		for range nodes {
+			o := &optIn{namespace: "team-7", spread: spread, events: due, stopped: ctx.Done()}
+			running.Go(func() { o.run(ctx) })
+		}
+		var lists [parts]int
+		for range nodes {
+			<-due
+			lists[min(int(time.Since(began)*parts/spread), parts-1)]++
+		}
+		for i, n := range lists {
+			if n < nodes/parts/2 || n > nodes/parts*3/2 {
+				t.Errorf("%d of %d nodes list in part %d of %d of the time", n, nodes, i+1, parts)
+			}
+		}
+		if took := time.Since(began); took > spread {
+			t.Errorf("the last node lists after %v, want %v at most", took, spread)
+		}
+		cancel()
+		running.Wait()
 	})
 }
