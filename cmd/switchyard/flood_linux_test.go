@@ -135,6 +135,15 @@ func keepSilent(t *testing.T, n int, from []string, target string) {
 // nodeAddr6 is another address of the node.
 const nodeAddr6 = "fd00::2"
 
+// floodedFiles is how many files a program that is flooded may have open.
+const floodedFiles = 256
+
+// prepareFlood gives the programs that the test starts few files, and returns the addresses to flood them from.
+func prepareFlood(t *testing.T) (same, others []string) {
+	t.Setenv(openFilesVariable, strconv.Itoa(floodedFiles))
+	return addAddresses(t)
+}
+
 // addAddresses adds addresses to the loopback interface, beside those of the namespace: ones of the same /64, and ones of others.
 func addAddresses(t *testing.T) (same, others []string) {
 	lo, err := netlink.LinkByName("lo")
@@ -237,9 +246,7 @@ func TestFloodedPorts(t *testing.T) {
 	if !inNamespace(t) {
 		return
 	}
-	const limit = 256
-	t.Setenv(openFilesVariable, strconv.Itoa(limit))
-	same, others := addAddresses(t)
+	same, others := prepareFlood(t)
 	api := newAPIServer(t)
 	file := filepath.Join(t.TempDir(), "config.yaml")
 	config := fmt.Sprintf(`{apiVersion: kubeproxy.config.k8s.io/v1alpha2, kind: KubeProxyConfiguration, hostnameOverride: node-a, mode: nftables,
@@ -272,14 +279,14 @@ func TestFloodedPorts(t *testing.T) {
 	eventually(t, "the new health check port is served", func() bool { return askFrom(otherAddr, nodeAddr+":32001", "/") == nil })
 	answered(t, "after a change", &took)
 
-	p.withstood(t, limit, made(), took)
+	p.withstood(t, made(), took)
 	if text := get("127.0.0.1:10249/metrics"); !strings.Contains(text, `switchyard_server_connections_closed_total{server="health"}`) {
 		t.Errorf("metrics do not say how many connections were closed: %.500s", text)
 	}
 }
 
 // withstood checks that a flood has left a quarter of the files that the program may have open, and wrote no log of its own.
-func (p *process) withstood(t *testing.T, limit int, made int64, took []time.Duration) {
+func (p *process) withstood(t *testing.T, made int64, took []time.Duration) {
 	t.Helper()
 	open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.cmd.Process.Pid))
 	if err != nil {
@@ -287,9 +294,9 @@ func (p *process) withstood(t *testing.T, limit int, made int64, took []time.Dur
 	}
 	slices.Sort(took)
 	t.Logf("%d connections were made; the program has %d of %d files open; %d answers took %v (median) and %v (99 of 100)",
-		made, len(open), limit, len(took), took[len(took)/2], took[len(took)*99/100])
-	if len(open) > limit-limit/4 {
-		t.Errorf("%d of %d files are open, want a quarter left", len(open), limit)
+		made, len(open), floodedFiles, len(took), took[len(took)/2], took[len(took)*99/100])
+	if len(open) > floodedFiles-floodedFiles/4 {
+		t.Errorf("%d of %d files are open, want a quarter left", len(open), floodedFiles)
 	}
 	if n := strings.Count(p.log.all(), "\n"); n > 200 {
 		t.Errorf("the log has %d lines", n)
@@ -355,9 +362,7 @@ func TestFloodedRelay(t *testing.T) {
 	if !inNamespace(t) {
 		return
 	}
-	const limit = 256
-	t.Setenv(openFilesVariable, strconv.Itoa(limit))
-	same, others := addAddresses(t)
+	same, others := prepareFlood(t)
 	s := newSite(t)
 	s.write("web.yaml", rendered("web", "10.96.0.10", "", endpointAddr))
 	certs := t.TempDir()
@@ -371,7 +376,7 @@ func TestFloodedRelay(t *testing.T) {
 	defer before.stop()
 	before.expect(t, "before the flood", "web")
 
-	keepSilent(t, limit/2, others, "["+nodeAddr6+"]:8443") // more than it has places for who shows no certificate
+	keepSilent(t, floodedFiles/2, others, "["+nodeAddr6+"]:8443") // more than it has places for who shows no certificate
 	made := floodEverything(t, same, others, []string{nodeAddr + ":8443"}, "127.0.0.1:8443")
 	var took []time.Duration
 	refused := int32(0)
@@ -382,11 +387,10 @@ func TestFloodedRelay(t *testing.T) {
 		took, refused = append(took, time.Since(began)), refused+r.dials.Load()-1
 		r.stop()
 	}
-	t.Logf("nodes connected %d times in vain", refused)
 	if refused > 2 { // none, but for a machine so busy that a handshake takes longer than a client waits
 		t.Errorf("nodes connected %d times in vain", refused)
 	}
 	s.write("new.yaml", rendered("new", "10.96.0.11", "", endpointAddr))
 	before.expect(t, "after a change", "new")
-	p.withstood(t, limit, made(), took)
+	p.withstood(t, made(), took)
 }
