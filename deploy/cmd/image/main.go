@@ -71,6 +71,15 @@ func build(out, name string, iptables bool, cache string, executables []string) 
 			}
 		}
 	}
+	if info, err := os.Stat(out); err == nil && !info.Mode().IsRegular() {
+		// A rename would replace a device or a FIFO by a file.
+		f, err := os.OpenFile(out, os.O_WRONLY, 0)
+		if err != nil {
+			return "", err
+		}
+		digest, err = write(f, o, contents)
+		return digest, errors.Join(err, f.Close())
+	}
 	partial := out + ".partial"
 	f, err := os.Create(partial)
 	if err != nil {
