@@ -109,7 +109,8 @@ func (n NodePortAddresses) String() string {
 // not yet, be on an interface.
 //
 // Loopback addresses are never selected, except by a range that lies within the loopback range: 127.0.0.0/8 names them,
-// 0.0.0.0/0 does not.
+// 0.0.0.0/0 does not. The same holds for IPv6 link-local addresses and fe80::/10: each interface of a pod has one, and the kernel cannot
+// route a translated connection without the interface that the address belongs to.
 func (n NodePortAddresses) Select(local []netip.Addr, node *Node) []netip.Addr {
 	var selected []netip.Addr
 	if n.Primary && node != nil {
@@ -117,7 +118,7 @@ func (n NodePortAddresses) Select(local []netip.Addr, node *Node) []netip.Addr {
 	}
 	all := !n.Primary && len(n.CIDRs) == 0
 	for _, addr := range local {
-		if all && !addr.IsLoopback() || slices.ContainsFunc(n.CIDRs, func(r netip.Prefix) bool { return admits(r, addr) }) {
+		if all && !isSpecial(addr) || slices.ContainsFunc(n.CIDRs, func(r netip.Prefix) bool { return admits(r, addr) }) {
 			selected = append(selected, addr)
 		}
 	}
@@ -137,13 +138,22 @@ func primary(addrs []netip.Addr) []netip.Addr {
 }
 
 func admits(r netip.Prefix, addr netip.Addr) bool {
-	if !r.Contains(addr) {
-		return false
+	return r.Contains(addr) && (!isSpecial(addr) || r.Bits() >= specialBits(addr))
+}
+
+// isSpecial reports whether only a range that names the special range of addr selects addr.
+func isSpecial(addr netip.Addr) bool {
+	return addr.IsLoopback() || addr.Is6() && addr.IsLinkLocalUnicast()
+}
+
+// specialBits returns the length of the prefix of the special range of addr: 127.0.0.0/8, ::1/128 or fe80::/10. A range that contains addr and
+// is no wider lies within it.
+func specialBits(addr netip.Addr) int {
+	switch {
+	case addr.Is4():
+		return 8
+	case addr.IsLoopback():
+		return 128
 	}
-	// A range that begins on a loopback address and is no wider than the loopback range holds nothing else.
-	loopbackBits := 8
-	if addr.Is6() {
-		loopbackBits = 128
-	}
-	return !addr.IsLoopback() || r.Bits() >= loopbackBits
+	return 10
 }

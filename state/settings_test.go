@@ -16,7 +16,7 @@ func addrs(s string) []netip.Addr {
 }
 
 func TestSelectNodePortAddresses(t *testing.T) {
-	const local = "10.0.0.5 127.0.0.1 127.0.0.53 192.168.1.5 ::1 fd00::5 fe80::5"
+	const local = "10.0.0.5 127.0.0.1 127.0.0.53 169.254.0.5 192.168.1.5 ::1 fd00::5 fe80::5"
 	for _, c := range []struct {
 		name    string
 		primary bool
@@ -24,7 +24,7 @@ func TestSelectNodePortAddresses(t *testing.T) {
 		node    string
 		want    string
 	}{
-		{"all but loopback", false, "", "10.0.0.5", "10.0.0.5 192.168.1.5 fd00::5 fe80::5"},
+		{"all but loopback and link-local", false, "", "10.0.0.5", "10.0.0.5 169.254.0.5 192.168.1.5 fd00::5"},
 		{"primary of one family", true, "", "10.0.0.5 192.168.1.5", "10.0.0.5"},
 		{"primary of both families", true, "", "fd00::5 10.0.0.5 192.168.1.5 fd00::6", "10.0.0.5 fd00::5"},
 		{"primary that no interface has", true, "", "203.0.113.9", "203.0.113.9"},
@@ -33,8 +33,11 @@ func TestSelectNodePortAddresses(t *testing.T) {
 		{"one range of each family", false, "10.0.0.0/8 fd00::/8", "", "10.0.0.5 fd00::5"},
 		{"overlapping ranges", false, "10.0.0.0/8 10.0.0.0/16", "", "10.0.0.5"},
 		{"a range without a local address", false, "172.16.0.0/12", "10.0.0.5", ""},
-		{"everything of a family spares loopback", false, "0.0.0.0/0", "", "10.0.0.5 192.168.1.5"},
-		{"everything IPv6 spares loopback", false, "::/0", "", "fd00::5 fe80::5"},
+		{"everything of a family spares loopback", false, "0.0.0.0/0", "", "10.0.0.5 169.254.0.5 192.168.1.5"},
+		{"everything IPv6 spares loopback and link-local", false, "::/0", "", "fd00::5"},
+		{"a wide range spares link-local", false, "fc00::/6", "", "fd00::5"},
+		{"link-local by its range", false, "fe80::/10", "", "fe80::5"},
+		{"IPv4 link-local", false, "169.254.0.0/16", "", "169.254.0.5"},
 		{"a wide range spares loopback", false, "126.0.0.0/7", "", ""},
 		{"loopback by its range", false, "127.0.0.0/8", "", "127.0.0.1 127.0.0.53"},
 		{"loopback by its address", false, "127.0.0.1/32 ::1/128", "", "127.0.0.1 ::1"},
