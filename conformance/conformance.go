@@ -10,7 +10,7 @@ import (
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/source"
-	"github.com/switchyard-net/switchyard/test/netns"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 )
 
 // Settings are what a dataplane is configured with for one test. Which clients are pods, and where NodePorts are served, is not among
@@ -75,8 +75,8 @@ type API interface {
 
 // Main is for the TestMain function of a package whose tests call Run: os.Exit(conformance.Main(m)). The tests need network
 // namespaces: it runs them here if this process can make some, and otherwise, where the system allows that, again in a user
-// namespace.
-func Main(m *testing.M) int { return netns.Main(m) }
+// namespace. With -short, the tests of the suite are skipped.
+func Main(m *testing.M) int { return netnstest.Main(m) }
 
 // Run runs the whole suite. The test's package needs a TestMain with [Main].
 func Run(t *testing.T, d Dataplane) {

@@ -18,10 +18,10 @@ import (
 
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/conformance"
-	"github.com/switchyard-net/switchyard/test/netns"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 )
 
-func TestMain(m *testing.M) { os.Exit(netns.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(netnstest.Main(m)) }
 
 func naiveDataplane(fault string) conformance.Dataplane {
 	return conformance.Dataplane{
@@ -236,6 +236,7 @@ func TestEnoughToSee(t *testing.T) {
 // needNft skips the test where the nft program is missing: it is only needed to check the suite itself.
 func needNft(t *testing.T) {
 	t.Helper()
+	netnstest.Need(t)
 	if _, err := exec.LookPath("nft"); err != nil {
 		t.Skip("the naive dataplane needs the program nft (package nftables)")
 	}

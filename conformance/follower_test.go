@@ -12,10 +12,12 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/switchyard-net/switchyard/conformance"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 )
 
 // TestFollowerThatEnds gives the suite dataplanes that do not follow the API for long. It must report why, and not wait for them.
 func TestFollowerThatEnds(t *testing.T) {
+	netnstest.Need(t)
 	for want, err := range map[string]error{"no such kernel": errors.New("no such kernel"), "did not wait": nil} {
 		params := conformance.StoryParams(t, conformance.Dataplane{
 			Name:   "short",

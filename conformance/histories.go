@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 	"github.com/switchyard-net/switchyard/test/probe"
 	"github.com/switchyard-net/switchyard/test/randcluster"
 	"github.com/switchyard-net/switchyard/test/topology"
@@ -35,6 +36,7 @@ var servedPorts = []uint16{53, 8080, 8081}
 
 // RunHistories runs the random histories only. A failure names its seed; [Dataplane.FirstSeed] repeats it.
 func RunHistories(t *testing.T, d Dataplane) {
+	netnstest.Need(t)
 	d = d.tracked(t)
 	first := cmp.Or(d.FirstSeed, 1)
 	for seed := first; seed < first+uint64(cmp.Or(d.Seeds, defaultSeeds)); seed++ {

@@ -14,6 +14,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/switchyard-net/switchyard/model"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 	"github.com/switchyard-net/switchyard/test/topology"
 )
 
@@ -22,6 +23,7 @@ var stories embed.FS
 
 // RunStories runs the stories only.
 func RunStories(t *testing.T, d Dataplane) {
+	netnstest.Need(t)
 	testscript.Run(t, storyParams(unpack(t), d.tracked(t)))
 }
 

@@ -16,11 +16,11 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/state"
-	"github.com/switchyard-net/switchyard/test/netns"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 	"github.com/switchyard-net/switchyard/test/topology"
 )
 
-func TestMain(m *testing.M) { os.Exit(netns.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(netnstest.Main(m)) }
 
 // inModule runs the go command in a directory that is a module of its own.
 func inModule(t *testing.T, dir string, args ...string) string {
@@ -39,6 +39,7 @@ func inModule(t *testing.T, dir string, args ...string) string {
 
 // TestEmbed builds programs that have Switchyard as libraries, in a module of its own, lets them program a node, and sends packets.
 func TestEmbed(t *testing.T) {
+	netnstest.Need(t)
 	inModule(t, "embed", "vet", "./...")
 	for _, program := range []string{".", "./parts"} {
 		t.Run(program, func(t *testing.T) { embeds(t, program) })
@@ -49,15 +50,7 @@ func embeds(t *testing.T, program string) {
 	bin := filepath.Join(t.TempDir(), "embed")
 	inModule(t, "embed", "build", "-o", bin, program)
 
-	l, err := topology.New(t.Context(), topology.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	l := netnstest.Lab(t, topology.Options{})
 	server, err := l.AddPod(topology.PodOptions{Name: "server"})
 	if err != nil {
 		t.Fatal(err)

@@ -11,11 +11,13 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/internal/ui"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 	nodeview "github.com/switchyard-net/switchyard/view"
 )
 
 // TestPage: a browser sees the Services of the lab, and how each connection of the newest round went.
 func TestPage(t *testing.T) {
+	netnstest.Need(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

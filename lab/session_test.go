@@ -22,12 +22,12 @@ import (
 	"github.com/switchyard-net/switchyard/backend/nftables"
 	"github.com/switchyard-net/switchyard/lab/inputs"
 	"github.com/switchyard-net/switchyard/state"
-	"github.com/switchyard-net/switchyard/test/netns"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 	"github.com/switchyard-net/switchyard/test/sockethooks"
 	"github.com/switchyard-net/switchyard/test/topology"
 )
 
-func TestMain(m *testing.M) { os.Exit(netns.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(netnstest.Main(m)) }
 
 const shop = "../examples/shop"
 
@@ -43,6 +43,7 @@ func testOptions(t *testing.T, path string, out io.Writer) Options {
 }
 
 func TestTheExampleIsAsItMustBe(t *testing.T) {
+	netnstest.Need(t)
 	var out strings.Builder
 	if err := Once(t.Context(), testOptions(t, shop, &out)); err != nil {
 		t.Fatalf("%v\n%s", err, out.String())
@@ -56,6 +57,7 @@ func TestTheExampleIsAsItMustBe(t *testing.T) {
 
 // TestTheExampleWithSocketHooks: it is as it must be with hooks as well, which translate a good part of the connections.
 func TestTheExampleWithSocketHooks(t *testing.T) {
+	netnstest.Need(t)
 	if n, err := ebpf.NewNamespaces(); err != nil {
 		t.Skip(err)
 	} else {
@@ -101,6 +103,7 @@ func (b bent) Apply(ctx context.Context, u *state.Update) (backend.Result, error
 
 // TestWrongDataplanesAreFound makes sure that the lab would notice.
 func TestWrongDataplanesAreFound(t *testing.T) {
+	netnstest.Need(t)
 	routes := func(p *state.Port) []*state.Route {
 		return []*state.Route{&p.Internal.Inside, &p.Internal.Outside, &p.External.Inside, &p.External.Outside}
 	}
@@ -183,6 +186,7 @@ func (l *lines) String() string {
 }
 
 func TestEditsChangeTheLab(t *testing.T) {
+	netnstest.Need(t)
 	dir := t.TempDir()
 	write := func(name, text string) {
 		t.Helper()
@@ -227,6 +231,7 @@ spec: {selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}
 
 // TestProgress: what is under way before the first table is said, pod by pod; manifests that cannot be read end it before anything runs.
 func TestProgress(t *testing.T) {
+	netnstest.Need(t)
 	path := filepath.Join(t.TempDir(), "web.yaml")
 	write := func(text string) {
 		t.Helper()

@@ -28,9 +28,10 @@ import (
 	"github.com/switchyard-net/switchyard/node"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/netns"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 )
 
-func TestMain(m *testing.M) { os.Exit(netns.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(netnstest.Main(m)) }
 
 const (
 	clusterIP = "10.96.0.10"
@@ -102,9 +103,7 @@ func check(t *testing.T, err error) {
 }
 
 func newLoneNode(t *testing.T, mode config.Mode) *loneNode {
-	ns, err := netns.New()
-	check(t, err)
-	t.Cleanup(func() { check(t, ns.Close()) })
+	ns := netnstest.New(t)
 	l := &loneNode{t: t, ns: ns, feed: &backendtest.Feed{}, log: &logged{t: t}}
 	t.Cleanup(func() {
 		if t.Failed() {

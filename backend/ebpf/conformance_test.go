@@ -14,6 +14,7 @@ import (
 	"github.com/switchyard-net/switchyard/backend/ebpf"
 	"github.com/switchyard-net/switchyard/backend/nftables"
 	"github.com/switchyard-net/switchyard/conformance"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 	"github.com/switchyard-net/switchyard/test/sockethooks"
 )
 
@@ -22,6 +23,7 @@ func TestMain(m *testing.M) { os.Exit(conformance.Main(m)) }
 // needHooks skips a test where this process may not attach programs, as in a user namespace.
 func needHooks(t testing.TB) {
 	t.Helper()
+	netnstest.Need(t)
 	n, err := ebpf.NewNamespaces()
 	if errors.Is(err, unix.EPERM) {
 		t.Skip(err)

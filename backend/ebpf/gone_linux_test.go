@@ -19,6 +19,7 @@ import (
 	"github.com/switchyard-net/switchyard/backend/nftables"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/netns"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 	"github.com/switchyard-net/switchyard/test/sockethooks"
 	"github.com/switchyard-net/switchyard/test/topology"
 )
@@ -27,11 +28,7 @@ import (
 // gone, and no others.
 func TestConnectionsToEndpointsThatAreGone(t *testing.T) {
 	needHooks(t)
-	l, err := topology.New(t.Context(), topology.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
+	l := netnstest.Lab(t, topology.Options{})
 	var endpoints [2][]state.Endpoint // of each pod
 	for i, name := range []string{"leaves", "stays"} {
 		pod, err := l.AddPod(topology.PodOptions{Name: name})
@@ -149,11 +146,7 @@ func TestManyConnectionsToARemovedEndpoint(t *testing.T) {
 	if testing.Short() {
 		many = 500
 	}
-	l, err := topology.New(t.Context(), topology.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
+	l := netnstest.Lab(t, topology.Options{})
 	server, err := l.AddPod(topology.PodOptions{Name: "server"})
 	if err != nil {
 		t.Fatal(err)

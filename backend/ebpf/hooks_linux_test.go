@@ -23,6 +23,7 @@ import (
 	"github.com/switchyard-net/switchyard/backend/ebpf/internal/plan"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/netns"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 )
 
 // base is a dataplane in memory that calls a function before and after its work.
@@ -57,6 +58,7 @@ type fixture struct {
 // newFixture makes a pair whose base does not fail. Nobody connects through its hooks.
 func newFixture(t *testing.T, set ...func(*Options)) *fixture {
 	t.Helper()
+	netnstest.Need(t)
 	f := &fixture{t: t, base: &base{Backend: backendtest.New(1)}, cgroup: newCgroup(t), log: &bytes.Buffer{}}
 	f.base.SetFailureRate(0)
 	f.base.before, f.base.after = func(*state.Update) {}, func(*state.Update) {}

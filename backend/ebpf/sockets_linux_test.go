@@ -23,6 +23,7 @@ import (
 	"github.com/switchyard-net/switchyard/backend/nftables"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/netns"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 	"github.com/switchyard-net/switchyard/test/sockethooks"
 	"github.com/switchyard-net/switchyard/test/topology"
 )
@@ -44,13 +45,12 @@ var clusterIPs = []netip.Addr{netip.MustParseAddr("10.96.0.10"), netip.MustParse
 func newSockets(t testing.TB) *sockets {
 	t.Helper()
 	needHooks(t)
-	l, err := topology.New(t.Context(), topology.Options{})
-	ok(t, err)
-	t.Cleanup(func() { ok(t, l.Close()) })
+	l := netnstest.Lab(t, topology.Options{})
 	s := &sockets{t: t, lab: l, node: l.Node()}
 	for name, to := range map[string]**topology.Host{"client": &s.client, "server": &s.server, "another": &s.another} {
-		*to, err = l.AddPod(topology.PodOptions{Name: name})
+		pod, err := l.AddPod(topology.PodOptions{Name: name})
 		ok(t, err)
+		*to = pod
 		if name != "client" {
 			ok(t, (*to).Serve(state.TCP, netip.AddrPortFrom(netip.Addr{}, serverPort), name), (*to).Serve(state.UDP, netip.AddrPortFrom(netip.Addr{}, serverPort), name))
 		}

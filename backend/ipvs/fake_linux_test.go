@@ -21,6 +21,7 @@ import (
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/netns"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 )
 
 var errInjected = errors.New("injected")
@@ -392,14 +393,7 @@ type node struct {
 
 func newNode(t *testing.T, o Options) *node {
 	t.Helper()
-	ns, err := netns.New()
-	if _, denied := errors.AsType[*netns.PermissionError](err); denied {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { ns.Close() })
+	ns := netnstest.New(t)
 	n := &node{t: t, ns: ns, ipvs: newFakeIPVS(), links: &fakeLinks{}, base: newFakeBase(), o: o, files: map[string]*fakeFile{}}
 	for _, name := range []string{sysctlConntrack, sysctlExpire, sysctlIgnore, sysctlAnnounce} {
 		n.files[name] = &fakeFile{"0"}

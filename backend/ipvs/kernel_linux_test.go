@@ -26,6 +26,7 @@ import (
 	"github.com/switchyard-net/switchyard/kernel/conntrack"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/netns"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 )
 
 // host is a network namespace with IPVS above nftables.
@@ -50,11 +51,7 @@ func (h *host) onFlowsCut(f state.Family, _ time.Duration, _ int) {
 func newHost(t *testing.T, o ipvs.Options) *host {
 	t.Helper()
 	needIPVS(t)
-	ns, err := netns.New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { ns.Close() })
+	ns := netnstest.New(t)
 	h := &host{t: t, ns: ns, looked: make(chan struct{}, 1)}
 	h.open(o)
 	t.Cleanup(func() { h.must(h.Close()) })

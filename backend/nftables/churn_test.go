@@ -17,6 +17,7 @@ import (
 	"github.com/switchyard-net/switchyard/kernel/conntrack"
 	"github.com/switchyard-net/switchyard/kernel/flowcutter"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 	"github.com/switchyard-net/switchyard/test/topology"
 )
 
@@ -24,11 +25,7 @@ import (
 // Every connection must be answered, by an endpoint that was allowed at some moment while it was set up.
 func TestChurn(t *testing.T) {
 	ctx := t.Context()
-	l, err := topology.New(ctx, topology.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
+	l := netnstest.Lab(t, topology.Options{})
 	c := newChurn(t, l)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -16,6 +16,7 @@ import (
 
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 	"github.com/switchyard-net/switchyard/test/topology"
 )
 
@@ -31,11 +32,7 @@ type flipper struct {
 
 func newFlipper(t *testing.T, frontend state.Frontend, pods ...topology.PodOptions) *flipper {
 	t.Helper()
-	l, err := topology.New(t.Context(), topology.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
+	l := netnstest.Lab(t, topology.Options{})
 	f := &flipper{lab: l, frontend: frontend, dst: netip.AddrPortFrom(frontend.Addr, frontend.Port)}
 	if frontend.Kind == state.NodePort {
 		f.dst = netip.AddrPortFrom(nodeAddr(state.IPv4), frontend.Port)

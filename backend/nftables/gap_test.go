@@ -18,6 +18,7 @@ import (
 	"github.com/switchyard-net/switchyard/kernel/conntrack"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/netns"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 	"github.com/switchyard-net/switchyard/test/topology"
 )
 
@@ -48,11 +49,7 @@ func (k losing) Commit(b *nft.Batch) error {
 }
 
 func newGap(t *testing.T) *gap {
-	l, err := topology.New(t.Context(), topology.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
+	l := netnstest.Lab(t, topology.Options{})
 	g := &gap{t: t, lab: l}
 	for _, name := range []string{"server", "client"} {
 		pod, err := l.AddPod(topology.PodOptions{Name: name})

@@ -27,6 +27,7 @@ import (
 	"github.com/switchyard-net/switchyard/kernel/conntrack"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/netns"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 	"github.com/switchyard-net/switchyard/test/topology"
 )
 
@@ -47,11 +48,7 @@ type removal struct {
 const removalPort = 8080
 
 func newRemoval(t *testing.T) *removal {
-	l, err := topology.New(t.Context(), topology.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
+	l := netnstest.Lab(t, topology.Options{})
 	r := &removal{t: t, lab: l, counted: map[string]uint64{}}
 	for _, p := range []topology.PodOptions{{Name: "near"}, {Name: "stays"}, {Name: "client"}, {Name: "far", OtherNode: true}} {
 		if _, err := l.AddPod(p); err != nil {

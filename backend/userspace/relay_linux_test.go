@@ -23,7 +23,7 @@ import (
 	"github.com/switchyard-net/switchyard/backend/nftables"
 	"github.com/switchyard-net/switchyard/backend/userspace"
 	"github.com/switchyard-net/switchyard/state"
-	"github.com/switchyard-net/switchyard/test/netns"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 	"github.com/switchyard-net/switchyard/test/topology"
 )
 
@@ -47,15 +47,8 @@ const (
 
 func newLab(t *testing.T, o userspace.Options) *lab {
 	t.Helper()
-	l := &lab{t: t, options: o}
+	l := &lab{Lab: netnstest.Lab(t, topology.Options{}), t: t, options: o}
 	var err error
-	if l.Lab, err = topology.New(t.Context(), topology.Options{}); err != nil {
-		if _, ok := errors.AsType[*netns.PermissionError](err); ok {
-			t.Skip(err)
-		}
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Lab.Close() })
 	if l.pod, err = l.AddPod(topology.PodOptions{Name: "pod"}); err != nil {
 		t.Fatal(err)
 	}
@@ -741,16 +734,12 @@ func (f *failing) Disturbed() <-chan struct{} { return nil }
 // Without rights and rules, the relay serves frontends on addresses of the host. What its base does not take over, it does not either.
 func TestListen(t *testing.T) {
 	t.Parallel()
-	ns, err := netns.New()
-	if err != nil {
-		t.Skip(err)
-	}
-	defer ns.Close()
+	ns := netnstest.New(t)
 	at := netip.MustParseAddrPort("127.0.0.1:18080")
 	base := &failing{}
 	var b *userspace.Backend
 	var server net.Listener
-	err = ns.Do(func() error {
+	err := ns.Do(func() error {
 		lo, err := netlink.LinkByName("lo")
 		if err != nil {
 			return err

@@ -6,17 +6,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/switchyard-net/switchyard/test/netns"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 )
 
 // TestSocketsAreOfTheNamespace: whichever goroutine asks, sockets are of the network namespace in which the maker was made: that of the process, where no
 // thread of its own is needed, or another one.
 func TestSocketsAreOfTheNamespace(t *testing.T) {
-	ns, err := netns.New()
-	if err != nil {
-		t.Skip(err)
-	}
-	defer ns.Close()
+	ns := netnstest.New(t)
 	cookie := func(fd int, err error) uint64 {
 		t.Helper()
 		if err != nil {
@@ -61,11 +57,7 @@ func TestMakerCloses(t *testing.T) {
 		}
 		return len(list)
 	}
-	ns, err := netns.New()
-	if err != nil {
-		t.Skip(err)
-	}
-	defer ns.Close()
+	ns := netnstest.New(t)
 	before := open()
 	for range 50 {
 		var m *maker

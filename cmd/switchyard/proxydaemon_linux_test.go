@@ -29,12 +29,14 @@ import (
 	"github.com/switchyard-net/switchyard/client"
 	localnetv1 "github.com/switchyard-net/switchyard/client/localnet/v1"
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 )
 
 // inNamespace runs the calling test in a process of its own, whose network is a namespace of its own, and reports whether this is
 // that process.
 func inNamespace(t *testing.T) bool {
 	t.Helper()
+	netnstest.Need(t)
 	const mark = "SWITCHYARD_TEST_NAMESPACE"
 	if os.Getenv(mark) == "" {
 		timeout := 90 * time.Second

@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -17,6 +16,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/switchyard-net/switchyard/test/netns"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 )
 
 const manifests = `apiVersion: v1
@@ -32,15 +32,8 @@ spec: {clusterIP: 10.96.0.10, ports: [{port: 80}]}
 // namespace makes a network namespace with a loopback device that is up.
 func namespace(t *testing.T) *netns.NS {
 	t.Helper()
-	ns, err := netns.New()
-	if _, denied := errors.AsType[*netns.PermissionError](err); denied {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { ns.Close() })
-	err = ns.Do(func() error {
+	ns := netnstest.New(t)
+	err := ns.Do(func() error {
 		lo, err := netlink.LinkByName("lo")
 		if err != nil {
 			return err

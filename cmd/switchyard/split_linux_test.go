@@ -9,11 +9,13 @@ import (
 
 	"github.com/switchyard-net/switchyard/conformance"
 	"github.com/switchyard-net/switchyard/test/netns"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 )
 
 // TestConformanceOfApply sends packets through what a process of 'switchyard apply' programs that has no configuration at all: it
 // recognizes pods by the names of their interfaces, and serves NodePorts where it must, because the API says so.
 func TestConformanceOfApply(t *testing.T) {
+	netnstest.Need(t)
 	if err := netns.Check(); err != nil {
 		t.Skip(err)
 	}

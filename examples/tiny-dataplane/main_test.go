@@ -18,6 +18,7 @@ import (
 	"github.com/switchyard-net/switchyard/server"
 	"github.com/switchyard-net/switchyard/test/apitest"
 	"github.com/switchyard-net/switchyard/test/netns"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 )
 
 // TestMain is the program itself if a test has started it so.
@@ -26,7 +27,7 @@ func TestMain(m *testing.M) {
 		main()
 		return
 	}
-	os.Exit(netns.Main(m))
+	os.Exit(netnstest.Main(m))
 }
 
 func TestIsTiny(t *testing.T) {
@@ -63,11 +64,7 @@ func start(t *testing.T, manifest string) *node {
 	if _, err := exec.LookPath("ip"); err != nil {
 		t.Skip("this dataplane needs the program ip: apt-get install iproute2")
 	}
-	ns, err := netns.New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { ns.Close() })
+	ns := netnstest.New(t)
 	n := &node{t, ns, filepath.Join(t.TempDir(), "shop.yaml"), make(chan server.Status, 1000)}
 	n.run("ip link set lo up")
 	for _, address := range []string{one, two, six} {

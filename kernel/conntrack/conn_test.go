@@ -17,22 +17,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/switchyard-net/switchyard/state"
-	"github.com/switchyard-net/switchyard/test/netns"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 )
 
-func TestMain(m *testing.M) { os.Exit(netns.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(netnstest.Main(m)) }
 
 // open returns a Conn to the table of a new network namespace.
 func open(t testing.TB) *Conn {
 	t.Helper()
-	ns, err := netns.New()
-	if err != nil {
-		if _, ok := errors.AsType[*netns.PermissionError](err); ok {
-			t.Skip(err)
-		}
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { ns.Close() })
+	ns := netnstest.New(t)
 	var c *Conn
 	if err := ns.Do(func() (err error) { c, err = Open(); return err }); err != nil {
 		t.Fatal(err)

@@ -3,28 +3,20 @@
 package conntrack
 
 import (
-	"errors"
 	"net/netip"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/switchyard-net/switchyard/state"
-	"github.com/switchyard-net/switchyard/test/netns"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 )
 
 // TestForeignAnswers lets another process answer in the kernel's place: with a flow that does not exist, and with the end of the
 // table.
 func TestForeignAnswers(t *testing.T) {
-	ns, err := netns.New()
-	if err != nil {
-		if _, ok := errors.AsType[*netns.PermissionError](err); ok {
-			t.Skip(err)
-		}
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { ns.Close() })
-	err = ns.Do(func() error {
+	ns := netnstest.New(t)
+	err := ns.Do(func() error {
 		c, err := Open()
 		if err != nil {
 			return err

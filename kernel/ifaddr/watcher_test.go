@@ -18,9 +18,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/switchyard-net/switchyard/test/netns"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 )
 
-func TestMain(m *testing.M) { os.Exit(netns.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(netnstest.Main(m)) }
 
 // host is a network namespace with one device, a veth that is up.
 type host struct {
@@ -32,14 +33,7 @@ type host struct {
 
 func newHost(t *testing.T) *host {
 	t.Helper()
-	ns, err := netns.New()
-	if err != nil {
-		if _, ok := errors.AsType[*netns.PermissionError](err); ok {
-			t.Skip(err)
-		}
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { ns.Close() })
+	ns := netnstest.New(t)
 	h := &host{t: t, ns: ns}
 	if err := ns.Do(func() (err error) { h.h, err = netlink.NewHandle(unix.NETLINK_ROUTE); return err }); err != nil {
 		t.Fatal(err)

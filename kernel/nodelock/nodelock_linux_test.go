@@ -12,18 +12,15 @@ import (
 
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/test/netns"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 )
 
-func TestMain(m *testing.M) { os.Exit(netns.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(netnstest.Main(m)) }
 
 // namespace returns a function that acquires the lock of a new network namespace.
 func namespace(t *testing.T) (ns *netns.NS, acquire func(context.Context, Options) (*Lock, error)) {
 	t.Helper()
-	ns, err := netns.New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { check(t, ns.Close()) })
+	ns = netnstest.New(t)
 	return ns, func(ctx context.Context, o Options) (l *Lock, err error) {
 		o.Logger = slog.New(slog.DiscardHandler)
 		check(t, ns.Do(func() error { l, err = Acquire(ctx, o); return nil }))

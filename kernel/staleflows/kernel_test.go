@@ -15,10 +15,10 @@ import (
 
 	"github.com/switchyard-net/switchyard/kernel/conntrack"
 	"github.com/switchyard-net/switchyard/state"
-	"github.com/switchyard-net/switchyard/test/netns"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 )
 
-func TestMain(m *testing.M) { os.Exit(netns.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(netnstest.Main(m)) }
 
 // kernel is the connection tracking table of a new network namespace.
 type kernel struct {
@@ -28,14 +28,7 @@ type kernel struct {
 
 func newKernel(t *testing.T) kernel {
 	t.Helper()
-	ns, err := netns.New()
-	if err != nil {
-		if _, ok := errors.AsType[*netns.PermissionError](err); ok {
-			t.Skip(err)
-		}
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { ns.Close() })
+	ns := netnstest.New(t)
 	var k kernel
 	if err := ns.Do(func() (err error) {
 		if k.Conn, err = conntrack.Open(); err != nil {

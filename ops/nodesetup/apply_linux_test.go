@@ -15,10 +15,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/switchyard-net/switchyard/test/netns"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 )
 
-func TestMain(m *testing.M) { os.Exit(netns.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(netnstest.Main(m)) }
 
 // kernel makes a directory that looks like a node's /proc and /sys.
 func kernel(t *testing.T, files map[string]string) string {
@@ -220,11 +220,7 @@ func TestReadOnly(t *testing.T) {
 
 // TestKernel runs in a network namespace, where the timeouts can be written and the limit cannot.
 func TestKernel(t *testing.T) {
-	ns, err := netns.New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ns.Close()
+	ns := netnstest.New(t)
 	var log strings.Builder
 	o := Options{
 		Conntrack: Conntrack{MaxPerCore: 12345, TCPEstablishedTimeout: 23 * time.Hour, TCPCloseWaitTimeout: 59 * time.Minute,
@@ -232,7 +228,7 @@ func TestKernel(t *testing.T) {
 		Logger: slog.New(slog.NewTextHandler(&log, nil)),
 	}
 	home := content(t, "/", establishedFile)
-	err = ns.Do(func() error {
+	err := ns.Do(func() error {
 		warnings := Apply(o)
 		var limits int
 		for _, w := range warnings {

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/switchyard-net/switchyard/test/netnstest"
 )
 
 // asHolder is set in the environment of the test binary when it is to run [HoldDataplane].
@@ -34,6 +36,7 @@ func dataplanesOptions(names ...string) DataplanesOptions {
 
 // TestDataplanes: what runs here has every figure for each number of Services, and what does not says why, once.
 func TestDataplanes(t *testing.T) {
+	netnstest.Need(t)
 	before := benchCgroups(t)
 	o := dataplanesOptions(append(DataplaneNames(), "nothing")...)
 	var progress bytes.Buffer
@@ -105,6 +108,7 @@ func checkPositive(t *testing.T, name string, figures ...float64) {
 
 // TestNoTime: what there is no time for says so, and nothing is left running.
 func TestNoTime(t *testing.T) {
+	netnstest.Need(t)
 	o := dataplanesOptions("nftables", "userspace")
 	o.Limit = time.Nanosecond
 	r, err := Dataplanes(t.Context(), o)
@@ -121,6 +125,7 @@ func TestNoTime(t *testing.T) {
 
 // TestConnectionsGoThroughTheDataplane: a frontend answers while its dataplane holds it, so that what is measured is what is meant.
 func TestConnectionsGoThroughTheDataplane(t *testing.T) {
+	netnstest.Need(t)
 	o := dataplanesOptions("nftables")
 	b := &dataplaneBench{options: o.withDefaults(), clients: 1}
 	row := DataplaneRow{Dataplane: "nftables", Services: 3}

@@ -14,6 +14,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
+
+	"github.com/switchyard-net/switchyard/test/netnstest"
 )
 
 // asConnections is set in the environment of the test binary when it is to run [MeasureConnections].
@@ -28,6 +30,7 @@ func connections(ctx context.Context) *exec.Cmd {
 
 // TestEBPF measures with small clusters that all variants work, and that their connections went where they should.
 func TestEBPF(t *testing.T) {
+	netnstest.Need(t)
 	var lines, table bytes.Buffer
 	r := NewReporter(&lines, &table)
 	o := EBPFOptions{

@@ -6,7 +6,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/switchyard-net/switchyard/test/netns"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 )
 
 func TestMain(m *testing.M) {
@@ -17,7 +17,7 @@ func TestMain(m *testing.M) {
 	case os.Getenv(asHolder) != "":
 		err = HoldDataplane(context.Background(), os.Stdin, os.Stdout)
 	default:
-		os.Exit(netns.Main(m))
+		os.Exit(netnstest.Main(m))
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/switchyard-net/switchyard/test/netnstest"
 )
 
 // TestNFTablesTargets: figures have their targets at the sizes that these are for, in the units that are reported.
@@ -56,6 +58,7 @@ func TestNFTablesTargets(t *testing.T) {
 
 // TestNFTablesReports measures with a small cluster that figures get their targets where they are measured.
 func TestNFTablesReports(t *testing.T) {
+	netnstest.Need(t)
 	var lines, table bytes.Buffer
 	r := NewReporter(&lines, &table)
 	o := NFTablesOptions{Options: Options{Services: []int{10}, Endpoints: 2}, Ranges: []int{}, Clients: []int{}}

@@ -16,6 +16,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/switchyard-net/switchyard/test/netnstest"
 )
 
 func TestSlopes(t *testing.T) {
@@ -269,6 +271,7 @@ func TestWriteGrowths(t *testing.T) {
 
 // TestScalingOperations runs every operation at small sizes.
 func TestScalingOperations(t *testing.T) {
+	netnstest.Need(t)
 	var lines bytes.Buffer
 	all, err := Scaling(t.Context(), &lines, io.Discard, ScalingOptions{Quick: true})
 	if err != nil {

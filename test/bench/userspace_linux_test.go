@@ -8,10 +8,13 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/switchyard-net/switchyard/test/netnstest"
 )
 
 // TestUserspace: every figure of the relay is there beside the kernel's, and HAProxy's where it is installed.
 func TestUserspace(t *testing.T) {
+	netnstest.Need(t)
 	var lines, table bytes.Buffer
 	r := NewReporter(&lines, &table)
 	u, err := Userspace(t.Context(), r, UserspaceOptions{Rounds: 1, Slice: 100 * time.Millisecond, Held: 20, Connections: connections, Holder: holding})

@@ -19,12 +19,12 @@ import (
 
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/loadcheck"
-	"github.com/switchyard-net/switchyard/test/netns"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 	"github.com/switchyard-net/switchyard/test/probe"
 	"github.com/switchyard-net/switchyard/test/topology"
 )
 
-func TestMain(m *testing.M) { os.Exit(netns.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(netnstest.Main(m)) }
 
 // TestVariantsFitTheCode: each variant still finds what it changes.
 func TestVariantsFitTheCode(t *testing.T) {
@@ -208,11 +208,7 @@ func TestFits(t *testing.T) {
 
 // TestAPIServer: it lists, watches, and reports what it has forgotten.
 func TestAPIServer(t *testing.T) {
-	l, err := topology.New(t.Context(), topology.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
+	l := netnstest.Lab(t, topology.Options{})
 	f, err := newKubeFeed(t.TempDir(), l.Node(), &dataplane{kind: &kinds[0]})
 	if err != nil {
 		t.Fatal(err)
@@ -303,11 +299,7 @@ func TestPeace(t *testing.T) {
 
 // TestProcess: what ends by itself is distinguished from what was ended.
 func TestProcess(t *testing.T) {
-	l, err := topology.New(t.Context(), topology.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
+	l := netnstest.Lab(t, topology.Options{})
 	log := filepath.Join(t.TempDir(), "log")
 	p, err := startProcess(l.Node(), false, log, "/bin/sh", "-c", "echo on $0; sleep 100", "purpose")
 	if err != nil {

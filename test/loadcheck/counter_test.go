@@ -16,11 +16,12 @@ import (
 
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/netns"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 	"github.com/switchyard-net/switchyard/test/probe"
 	"github.com/switchyard-net/switchyard/test/topology"
 )
 
-func TestMain(m *testing.M) { os.Exit(netns.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(netnstest.Main(m)) }
 
 const port = 8080
 
@@ -32,16 +33,14 @@ type stage struct {
 }
 
 func newStage(t *testing.T) *stage {
-	l, err := topology.New(t.Context(), topology.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
+	l := netnstest.Lab(t, topology.Options{})
 	s := &stage{T: t, lab: l}
 	for name, host := range map[string]**topology.Host{"server": &s.server, "client": &s.client} {
-		if *host, err = l.AddPod(topology.PodOptions{Name: name}); err != nil {
+		pod, err := l.AddPod(topology.PodOptions{Name: name})
+		if err != nil {
 			t.Fatal(err)
 		}
+		*host = pod
 	}
 	return s
 }

@@ -4,6 +4,8 @@ package netns
 
 import (
 	"errors"
+	"flag"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -15,7 +17,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestMain(m *testing.M) { os.Exit(Main(m)) }
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if testing.Short() {
+		fmt.Println("skipped: all tests need network namespaces: run them without -short")
+		return
+	}
+	os.Exit(Main(m))
+}
 
 func TestDo(t *testing.T) {
 	home := identity(t)

@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"net"
 	"net/netip"
@@ -19,7 +20,14 @@ import (
 	"github.com/switchyard-net/switchyard/test/netns"
 )
 
-func TestMain(m *testing.M) { os.Exit(netns.Main(m)) }
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if testing.Short() {
+		fmt.Println("skipped: all tests need network namespaces: run them without -short")
+		return
+	}
+	os.Exit(netns.Main(m))
+}
 
 // TestEverybodyReachesEverybody connects all pairs of hosts, over all protocols and families. No address is translated.
 func TestEverybodyReachesEverybody(t *testing.T) {

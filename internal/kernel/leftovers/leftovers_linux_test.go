@@ -17,9 +17,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/switchyard-net/switchyard/test/netns"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 )
 
-func TestMain(m *testing.M) { os.Exit(netns.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(netnstest.Main(m)) }
 
 // node is a network namespace to make and look at rules in.
 type node struct {
@@ -35,11 +36,7 @@ func newNode(t *testing.T, tools ...string) *node {
 			t.Skipf("%s is not installed: %v", tool, err)
 		}
 	}
-	ns, err := netns.New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { ns.Close() })
+	ns := netnstest.New(t)
 	return &node{t, ns}
 }
 

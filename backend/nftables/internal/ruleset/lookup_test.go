@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
-	"github.com/switchyard-net/switchyard/test/netns"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 	"github.com/switchyard-net/switchyard/test/recordtest"
 )
 
@@ -65,11 +65,7 @@ func TestLookupsAreWaitedFor(t *testing.T) {
 // emptyTables returns the tables of a kernel that counts elements, without any. The test is skipped if this one does not count them.
 func emptyTables(t *testing.T) map[nft.Table]*nft.Skeleton {
 	t.Helper()
-	ns, err := netns.New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { ns.Close() })
+	ns := netnstest.New(t)
 	var conn *nft.Conn
 	if err := ns.Do(func() (err error) { conn, err = nft.Dial(); return err }); err != nil {
 		t.Fatal(err)
@@ -90,9 +86,11 @@ func emptyTables(t *testing.T) map[nft.Table]*nft.Skeleton {
 	}
 	tables := map[nft.Table]*nft.Skeleton{}
 	for _, tb := range Tables() {
-		if tables[tb], err = conn.ReadSkeleton(tb); err != nil {
+		skeleton, err := conn.ReadSkeleton(tb)
+		if err != nil {
 			t.Fatal(err)
 		}
+		tables[tb] = skeleton
 	}
 	return tables
 }

@@ -16,9 +16,10 @@ import (
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/netns"
+	"github.com/switchyard-net/switchyard/test/netnstest"
 )
 
-func TestMain(m *testing.M) { os.Exit(netns.Main(m)) }
+func TestMain(m *testing.M) { os.Exit(netnstest.Main(m)) }
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
@@ -67,11 +68,7 @@ func TestGoldenResets(t *testing.T) {
 // checkGolden compares what the nft tool lists after a commit with a file.
 func checkGolden(t *testing.T, file string, fill func(*nft.Batch)) {
 	t.Helper()
-	ns, err := netns.New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { ns.Close() })
+	ns := netnstest.New(t)
 	version := "# listed by " + strings.Fields(nftCommand(t, ns, "--version"))[1] + "\n"
 	want, err := os.ReadFile(file)
 	if err != nil && !*update {

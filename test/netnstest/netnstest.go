@@ -1,0 +1,72 @@
+//go:build linux
+
+// Package netnstest gives tests network namespaces. With -short it skips the tests that ask for one, so that the others run on a
+// machine that allows none. The package exists on Linux only.
+package netnstest
+
+import (
+	"errors"
+	"flag"
+	"testing"
+
+	"github.com/switchyard-net/switchyard/test/netns"
+	"github.com/switchyard-net/switchyard/test/topology"
+)
+
+// Main is for TestMain functions of packages whose tests need network namespaces: os.Exit(netnstest.Main(m)). It is [netns.Main],
+// except that with -short it asks for no right.
+func Main(m *testing.M) int {
+	flag.Parse()
+	if testing.Short() {
+		return m.Run()
+	}
+	return netns.Main(m)
+}
+
+// Need skips a test with -short. It is for tests that make their network namespaces by other means than [New] and [Lab].
+func Need(t testing.TB) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("needs network namespaces: run it without -short")
+	}
+}
+
+// New makes an empty network namespace and closes it when the test ends. It skips the test with -short and where the process may
+// make none.
+func New(t testing.TB) *netns.NS {
+	t.Helper()
+	Need(t)
+	ns, err := netns.New()
+	check(t, err)
+	t.Cleanup(func() {
+		if err := ns.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return ns
+}
+
+// Lab builds two nodes and closes them when the test ends. It skips the test with -short and where the process may make no network
+// namespace.
+func Lab(t testing.TB, o topology.Options) *topology.Lab {
+	t.Helper()
+	Need(t)
+	l, err := topology.New(t.Context(), o)
+	check(t, err)
+	t.Cleanup(func() {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return l
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if _, denied := errors.AsType[*netns.PermissionError](err); denied {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
