@@ -26,7 +26,7 @@ SCALE   ?= 1
 MINUTES ?= 20
 
 .DEFAULT_GOAL := help
-.PHONY: page screenshots help build windows proto programs protocols image manifests demo test test-kernel proof-kernel mutants-kernel differential-kernel compare-kernel connections-kernel check vuln unit consumer boards dns man site bench fuzz tools upstream e2e differential compare explained proof soak histories-windows test-windows differential-windows clean
+.PHONY: quick page screenshots help build windows proto programs protocols image manifests demo test test-kernel proof-kernel mutants-kernel differential-kernel compare-kernel connections-kernel check vuln unit consumer boards dns man site bench fuzz tools upstream e2e differential compare explained proof soak histories-windows test-windows differential-windows clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -64,6 +64,16 @@ manifests: ## Check the image, the chart and the manifests in deploy/ with the c
 demo: build ## Run the example application in a throw-away node and connect to all of it (root, or user namespaces)
 	@echo "== run the application in examples/ in the lab"
 	@bin/switchyard lab --once --source examples/shop
+
+# The unit tests are compiled as go vet compiles, and vetted by it alone.
+quick: ## Formatting, go vet, and the unit tests without network namespaces and race detector: the loop to work in (a minute)
+	@echo "== gofmt"
+	@out=$$(gofmt -l .); if [ -n "$$out" ]; then echo "not formatted (fix with: gofmt -w .):"; echo "$$out"; exit 1; fi
+	@set -e; for module in $(MODULES); do cd $(CURDIR)/$$module; \
+		echo "== go vet and go test -short in $$module"; \
+		$(GO) vet ./...; \
+		$(GO) test -short -vet=off ./...; \
+	done
 
 test: check unit consumer boards dns page manifests ## Check and test everything
 
