@@ -32,7 +32,7 @@ func TestMain(m *testing.M) { os.Exit(netnstest.Main(m)) }
 const shop = "../examples/shop"
 
 func testOptions(t *testing.T, path string, out io.Writer) Options {
-	in, err := inputs.New([]string{path}, nil, "")
+	in, err := inputs.New(inputs.Options{Paths: []string{path}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -133,7 +134,7 @@ func (o *labOptions) run(ctx context.Context, stdin io.Reader, stdout, stderr io
 		defer os.RemoveAll(filepath.Dir(path))
 		o.sources = []string{path}
 	}
-	in, err := inputs.New(o.sources, stdin, o.namespace)
+	in, err := inputs.New(inputs.Options{Paths: o.sources, Stdin: stdin, Namespace: o.namespace, Command: kustomizeCommand})
 	if err != nil {
 		return err
 	}
@@ -203,6 +204,21 @@ func enterNamespaces(files ...*os.File) error {
 		return fmt.Errorf("%w; or run it with sudo", reexecErr)
 	}
 	return exitCode(code)
+}
+
+// kustomizeName is the command that builds a Kustomize directory for the lab.
+const kustomizeName = "lab-kustomize"
+
+func kustomizeCommand(dir string) *exec.Cmd {
+	return &exec.Cmd{Path: "/proc/self/exe", Args: []string{"switchyard", kustomizeName, "--", dir}}
+}
+
+// hiddenCommands are the commands that this program runs itself.
+func hiddenCommands() []*cobra.Command {
+	return []*cobra.Command{{
+		Use: kustomizeName + " DIR", Short: "Build a Kustomize directory for the lab", Hidden: true, Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error { return inputs.Build(args[0], cmd.OutOrStdout()) },
+	}}
 }
 
 // writeExample puts the built-in manifests into a temporary directory, where they can be edited while the lab runs. The

@@ -17,6 +17,8 @@ func newBenchCommand() *cobra.Command {
 	return onlyOnLinux("bench", "Measure on this machine")
 }
 
+func hiddenCommands() []*cobra.Command { return nil }
+
 // onlyOnLinux is a command that says why it does nothing here.
 func onlyOnLinux(name, short string) *cobra.Command {
 	return &cobra.Command{

@@ -70,6 +70,7 @@ and shows who answers whom.`,
 		newGetCommand(), newTopCommand(), newExplainCommand(), newDoctorCommand(), newKubectlCommand(),
 		newLabCommand(), newBenchCommand(), newCleanupCommand(), newConfigCommand(), newVersionCommand(), newManualCommand(),
 	)
+	root.AddCommand(hiddenCommands()...)
 	asUsage(root)
 	return root
 }

@@ -1,11 +1,12 @@
 // Package inputs reads what people have: manifests in files, in directories and on standard input, and Kustomize directories,
-// which it builds. What is no manifest it skips and says so.
+// which it builds. What is no manifest it skips and says so. No file makes it run a program or open a connection.
 package inputs
 
 import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -30,14 +31,28 @@ type Set struct {
 	stdin []byte
 	// namespace is that of objects without one.
 	namespace string
+	// command returns this program's command that calls [Build].
+	command func(dir string) *exec.Cmd
 	// builds are the Kustomize directories seen so far, kept until one of their files changes.
 	builds map[string]*build
 }
 
-// New returns the set of these paths, [Stdin] among them; it reads standard input to its end if so. Objects that name no namespace are put
-// into the given one, empty for the default one.
-func New(paths []string, stdin io.Reader, namespace string) (*Set, error) {
-	s := &Set{paths: slices.Clone(paths), namespace: namespace, builds: make(map[string]*build)}
+// Options say what to read.
+type Options struct {
+	// Paths are files, directories and [Stdin].
+	Paths []string
+	// Stdin is standard input. It is needed if Paths has it.
+	Stdin io.Reader
+	// Namespace is that of objects that name none. Default: the namespace default.
+	Namespace string
+	// Command returns the command of this program that calls [Build] for a directory and writes to its standard output. It gets no environment
+	// but its own. Without it, Kustomize directories are errors.
+	Command func(dir string) *exec.Cmd
+}
+
+// New returns the set of these paths. It reads standard input to its end if that is one of them.
+func New(o Options) (*Set, error) {
+	s := &Set{paths: slices.Clone(o.Paths), namespace: o.Namespace, command: o.Command, builds: make(map[string]*build)}
 	seen := make(map[string]bool)
 	s.paths = slices.DeleteFunc(s.paths, func(p string) bool {
 		clean := filepath.Clean(p)
@@ -48,11 +63,11 @@ func New(paths []string, stdin io.Reader, namespace string) (*Set, error) {
 	if !seen[Stdin] {
 		return s, nil
 	}
-	if f, ok := stdin.(*os.File); ok && isTerminal(f) {
+	if f, ok := o.Stdin.(*os.File); ok && isTerminal(f) {
 		return nil, fmt.Errorf("%s is read from standard input, which is a terminal: pipe manifests into it, such as with: %s | switchyard lab -", Stdin, manifest.HelmCommand("CHART"))
 	}
 	var err error
-	if s.stdin, err = io.ReadAll(io.LimitReader(stdin, maxStdin+1)); err != nil {
+	if s.stdin, err = io.ReadAll(io.LimitReader(o.Stdin, maxStdin+1)); err != nil {
 		return nil, fmt.Errorf("%s: cannot be read: %w", stdinName, err)
 	}
 	if len(s.stdin) > maxStdin {

@@ -2,7 +2,10 @@ package inputs
 
 import (
 	"cmp"
+	"fmt"
+	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -13,6 +16,31 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
+
+// What this program is called when it is to build a directory, and when it is to do nothing until its standard input ends.
+const builder, idler = "build", "idle"
+
+func TestMain(m *testing.M) {
+	var err error
+	switch os.Args[0] {
+	case builder:
+		err = Build(os.Args[1], os.Stdout)
+	case idler:
+		_, err = io.Copy(io.Discard, os.Stdin)
+	default:
+		os.Exit(m.Run())
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func buildCommand(dir string) *exec.Cmd {
+	return &exec.Cmd{
+		Path: "/proc/self/exe", Args: []string{builder, dir}, Env: []string{"GORACE=atexit_sleep_ms=0"}, // the race detector sleeps for a second at exit
+	}
+}
 
 // TestStories: each archive has the files of somebody, the arguments with which they are read, and what comes of it.
 func TestStories(t *testing.T) {
@@ -41,7 +69,7 @@ func TestStories(t *testing.T) {
 					write(t, f.Name, f.Data)
 				}
 			}
-			s, err := New(args, strings.NewReader(stdin), "")
+			s, err := New(Options{Paths: args, Stdin: strings.NewReader(stdin), Command: buildCommand})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -101,7 +129,7 @@ func TestKustomizeIsBuiltAgainAfterAChange(t *testing.T) {
 	write(t, "base/kustomization.yaml", []byte("resources: [web.yaml]\n"))
 	write(t, "base/web.yaml", service("80"))
 	write(t, "test/kustomization.yaml", []byte("resources: [../base]\nnamespace: test\n"))
-	s, err := New([]string{"test"}, nil, "")
+	s, err := New(Options{Paths: []string{"test"}, Command: buildCommand})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +162,7 @@ func TestKustomizeIsBuiltAgainAfterAChange(t *testing.T) {
 
 // TestNames: a path given twice is read once, and - is named as what it is.
 func TestNames(t *testing.T) {
-	s, err := New([]string{"a", "./a", "-"}, strings.NewReader(""), "")
+	s, err := New(Options{Paths: []string{"a", "./a", "-"}, Stdin: strings.NewReader("")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +172,7 @@ func TestNames(t *testing.T) {
 	if !s.Followed() {
 		t.Error("a can be edited")
 	}
-	if only, _ := New([]string{"-"}, strings.NewReader(""), ""); only.Followed() {
+	if only, _ := New(Options{Paths: []string{"-"}, Stdin: strings.NewReader("")}); only.Followed() {
 		t.Error("standard input has ended")
 	}
 	if !slices.Equal(s.paths, []string{"a", "-"}) {
@@ -156,7 +184,7 @@ func TestNames(t *testing.T) {
 func TestNamespace(t *testing.T) {
 	text := "apiVersion: v1\nkind: Service\nmetadata: {name: a}\n---\napiVersion: v1\nkind: Service\nmetadata: {name: b, namespace: own}\n---\n" +
 		"apiVersion: v1\nkind: Namespace\nmetadata: {name: own}\n"
-	s, err := New([]string{Stdin}, strings.NewReader(text), "shop")
+	s, err := New(Options{Paths: []string{Stdin}, Stdin: strings.NewReader(text), Namespace: "shop"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,15 +3,10 @@ package inputs
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
-
-	"sigs.k8s.io/kustomize/api/krusty"
-	"sigs.k8s.io/kustomize/kyaml/filesys"
 
 	"github.com/switchyard-net/switchyard/internal/manifest"
 )
@@ -25,10 +20,9 @@ type build struct {
 	read map[string]stamp
 }
 
-// stamp tells versions of a file apart.
+// stamp tells versions of a file apart. The zero value is a file that is not there.
 type stamp struct {
-	size  int64
-	mtime time.Time
+	Size, Nanoseconds int64
 }
 
 func stampOf(file string) stamp {
@@ -36,7 +30,7 @@ func stampOf(file string) stamp {
 	if err != nil {
 		return stamp{}
 	}
-	return stamp{info.Size(), info.ModTime()}
+	return stamp{info.Size(), info.ModTime().UnixNano()}
 }
 
 // build returns what Kustomize makes of the directories, leaving out those that others are made of: the base of an overlay, and
@@ -49,7 +43,7 @@ func (s *Set) build(dirs []string) []*build {
 		}
 		b := s.builds[dir]
 		if b == nil || b.stale() {
-			b = newBuild(dir)
+			b = s.newBuild(dir)
 			s.builds[dir] = b
 		}
 		builds = append(builds, b)
@@ -59,24 +53,30 @@ func (s *Set) build(dirs []string) []*build {
 	})
 }
 
-func newBuild(dir string) *build {
-	b := &build{dir: dir, read: make(map[string]stamp)}
-	files := recorder{filesys.MakeFsOnDisk(), b.read}
-	made, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(files, dir)
-	if err == nil {
-		b.text, err = made.AsYaml()
+// newBuild has Kustomize build a directory in a process of its own.
+func (s *Set) newBuild(dir string) *build {
+	b := &build{dir: dir}
+	made, err := s.child(dir)
+	if err == nil && made.Fault != "" {
+		err = kustomizeFault(dir, made.Fault)
 	}
 	if err != nil {
-		b.err = &manifest.Error{File: dir, Err: kustomizeFault(dir, err)}
+		b.err = &manifest.Error{File: dir, Err: err}
 	}
+	b.text, b.read = made.Text, made.Read
 	return b
 }
 
 // kustomizeFault says what to do where Kustomize refuses what it would do with flags.
-func kustomizeFault(dir string, err error) error {
+func kustomizeFault(dir, text string) error {
 	// What follows is that a file that is missing is no directory either.
-	text, _, _ := strings.Cut(err.Error(), ": must build at directory")
+	text, _, _ = strings.Cut(text, ": must build at directory")
 	fault := errors.New("cannot be built by Kustomize: " + text)
+	for _, sign := range []string{"which is remote", "no 'git' program", "network is unreachable"} {
+		if strings.Contains(text, sign) {
+			return fmt.Errorf("%w; Kustomize itself does: kustomize build %s | switchyard lab -", fault, dir)
+		}
+	}
 	for _, flag := range []struct{ sign, flags string }{
 		{"--enable-helm", "--enable-helm"}, {"is not in or below", "--load-restrictor=LoadRestrictionsNone"}, {"--enable-alpha-plugins", "--enable-alpha-plugins"},
 	} {
@@ -129,29 +129,4 @@ func isComponent(dir string) bool {
 		return len(errs) == 0 && doc.Kind == "Component"
 	}
 	return false
-}
-
-// recorder notes which files are read.
-type recorder struct {
-	filesys.FileSystem
-	read map[string]stamp
-}
-
-// CleanedAbs implements [filesys.FileSystem]. It is asked for files before they are read.
-func (r recorder) CleanedAbs(path string) (filesys.ConfirmedDir, string, error) {
-	dir, name, err := r.FileSystem.CleanedAbs(path)
-	if abs, absErr := filepath.Abs(path); err != nil && absErr == nil {
-		r.read[abs] = stampOf(abs)
-	}
-	return dir, name, err
-}
-
-// ReadFile implements [filesys.FileSystem].
-func (r recorder) ReadFile(file string) ([]byte, error) {
-	before := stampOf(file)
-	data, err := r.FileSystem.ReadFile(file)
-	if err == nil || errors.Is(err, fs.ErrNotExist) {
-		r.read[file] = before
-	}
-	return data, err
 }
