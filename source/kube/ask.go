@@ -51,7 +51,10 @@ func Ask(ctx context.Context, config *rest.Config, node string) (*Answer, error)
 			a.Refused = append(a.Refused, err)
 		}
 	}
-	err = r.clients[corev1.SchemeGroupVersion].Get().Resource("nodes").Name(node).Do(ctx).Error()
+	body, err := r.clients[corev1.SchemeGroupVersion].Get().Resource("nodes").Name(node).Stream(ctx)
+	if err == nil {
+		err = body.Close()
+	}
 	a.NodeExists, a.NodeKnown = err == nil, err == nil || apierrors.IsNotFound(err)
 	return a, nil
 }
@@ -101,7 +104,10 @@ func askVersion(ctx context.Context, config *rest.Config) (*Answer, error) {
 // one lists one object of a kind. A list is refused as a watch is, in all roles that are known.
 func (r *Reader) one(ctx context.Context, version schema.GroupVersion, plural string) error {
 	options := metav1.ListOptions{Limit: 1}
-	err := r.clients[version].Get().Resource(plural).VersionedParams(&options, metav1.ParameterCodec).Do(ctx).Error()
+	body, err := r.clients[version].Get().Resource(plural).VersionedParams(&options, metav1.ParameterCodec).Stream(ctx)
+	if err == nil {
+		err = body.Close()
+	}
 	if apierrors.IsForbidden(err) {
 		err = errors.Join(err, fmt.Errorf(`a role with {apiGroups: [%q], resources: [%q], verbs: ["list", "watch"]} allows it`, version.Group, plural))
 	}

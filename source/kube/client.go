@@ -2,6 +2,8 @@ package kube
 
 import (
 	"fmt"
+	"io"
+	"net/http"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -46,6 +48,7 @@ func newClients(config *rest.Config, types *runtime.Scheme, codecs serializer.Co
 		config.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(qps, burst)
 	}
 	config.NegotiatedSerializer = codecs.WithoutConversion()
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return refusals{next} })
 	httpClient, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return nil, fmt.Errorf("make a client for the API server: %w", err)
@@ -62,6 +65,24 @@ func newClients(config *rest.Config, types *runtime.Scheme, codecs serializer.Co
 		}
 	}
 	return made, nil
+}
+
+// refusals bounds the bodies of answers that are no success, which client-go reads as a whole.
+type refusals struct{ next http.RoundTripper }
+
+// maxRefusal is how many bytes such a body may have.
+const maxRefusal = 1 << 20
+
+// RoundTrip implements [http.RoundTripper].
+func (t refusals) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := t.next.RoundTrip(r)
+	if err == nil && resp.StatusCode >= http.StatusMultipleChoices {
+		resp.Body = struct {
+			io.Reader
+			io.Closer
+		}{io.LimitReader(resp.Body, maxRefusal), resp.Body}
+	}
+	return resp, err
 }
 
 // scheme knows the API groups that are watched, and that of events.

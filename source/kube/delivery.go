@@ -166,7 +166,7 @@ func (d *delivery) watch(r *resource) {
 	delete(d.asked, r.kind)
 	ctx, stop := context.WithCancel(d.ctx)
 	w := &watcher{
-		listReader: listReader{r, (*d.source.clients.Load())[r.version], d.source.decoder},
+		listReader: listReader{resource: r, client: (*d.source.clients.Load())[r.version], decoder: d.source.decoder},
 		least:      d.held[r.kind].latest,
 		lasts:      d.source.options.ResyncPeriod,
 		events:     d.events,

@@ -68,8 +68,16 @@ func (w *watcher) eventReader(body io.Reader) func() (watch.EventType, *item, er
 }
 
 func jsonEvents(in io.Reader) func(*metav1.WatchEvent) error {
-	decoder := json.NewDecoder(in)
-	return func(e *metav1.WatchEvent) error { return decoder.Decode(e) }
+	limited := &io.LimitedReader{R: in}
+	decoder := json.NewDecoder(limited)
+	return func(e *metav1.WatchEvent) error {
+		limited.N = maxEvent // beside what the decoder has read ahead
+		err := decoder.Decode(e)
+		if err != nil && limited.N == 0 {
+			return fmt.Errorf("an event has more than %d bytes", maxEvent)
+		}
+		return err
+	}
 }
 
 // protobufEvents reads events that each follow their length in four bytes.

@@ -2,10 +2,12 @@ package kube
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
 	"io"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,6 +21,8 @@ type itemList struct {
 	metav1.TypeMeta
 	metav1.ListMeta
 	Items []runtime.Object // each an *item
+	// size is what the list counts against the limit of one.
+	size uint64
 }
 
 // DeepCopyObject implements runtime.Object. Nobody changes a list.
@@ -35,6 +39,32 @@ type listReader struct {
 	resource *resource
 	client   rest.Interface
 	decoder  runtime.Decoder
+	// limit is how much a list may count. Default: maxList.
+	limit uint64
+}
+
+// The bounds of a list, all pages together. A cluster of 150,000 pods has some 150 MiB of EndpointSlices.
+const (
+	// maxList is how many bytes a list may have, objectCost for each object and pageCost for each page included. They are what
+	// the least one takes in memory here.
+	maxList    = 1 << 30
+	objectCost = 256
+	pageCost   = 64 << 10
+	// textCost is how many bytes a byte of JSON counts: such a list is in memory as a whole, and so are its objects.
+	textCost = 4
+	// listTime is how long a list may take. API servers cut requests after a minute, unless they are configured otherwise.
+	listTime = 5 * time.Minute
+)
+
+func (r *listReader) most() uint64 { return cmp.Or(r.limit, maxList) }
+
+func (r *listReader) tooLarge() error {
+	return fmt.Errorf("the list of %s is larger than %d MiB: the API server sends more than a cluster has", r.resource.name(), r.most()>>20)
+}
+
+// withDeadline returns a context for a list that began at a time. The cause of its end names the list.
+func (r *listReader) withDeadline(ctx context.Context, began time.Time) (context.Context, context.CancelFunc) {
+	return context.WithDeadlineCause(ctx, began.Add(listTime), fmt.Errorf("the list of %s has not ended after %v", r.resource.name(), listTime))
 }
 
 // request is one for objects of the resource. fields is its field selector.
@@ -50,16 +80,26 @@ func (r *listReader) request(options metav1.ListOptions, fields string) *rest.Re
 // list requests a list. Objects in protobuf are stripped one by one while the rest is on its way: neither all their bytes nor
 // all that they hold is in memory at once.
 func (r *listReader) list(ctx context.Context, request *rest.Request) (*itemList, error) {
+	ctx, cancel := r.withDeadline(ctx, time.Now())
+	defer cancel()
 	body, err := request.Stream(ctx)
 	if err != nil {
-		return nil, err
+		return nil, late(ctx, err)
 	}
 	defer body.Close()
 	list, err := r.readList(body)
 	if err != nil {
-		return nil, fmt.Errorf("read a list of %s: %w", r.resource.name(), err)
+		return nil, fmt.Errorf("read a list of %s: %w", r.resource.name(), late(ctx, err))
 	}
 	return list, nil
+}
+
+// late returns the cause of a deadline that has passed, else err.
+func late(ctx context.Context, err error) error {
+	if ctx.Err() == context.DeadlineExceeded {
+		return context.Cause(ctx)
+	}
+	return err
 }
 
 const (
@@ -75,7 +115,7 @@ func (r *listReader) readList(body io.Reader) (*itemList, error) {
 	if start, _ := in.Peek(len(protobufMagic)); string(start) != protobufMagic {
 		return list, r.readAll(in, list)
 	}
-	s := stream{in: in}
+	s := stream{in: in, most: r.most()}
 	_, err := s.take(uint64(len(protobufMagic)))
 	for err == nil {
 		var number, length uint64
@@ -94,6 +134,7 @@ func (r *listReader) readList(body io.Reader) (*itemList, error) {
 	if err != io.EOF {
 		return nil, err
 	}
+	list.size += s.taken
 	if list.ResourceVersion == "" {
 		return nil, io.ErrUnexpectedEOF // every list has one, and comes with all its objects or not at all
 	}
@@ -102,12 +143,20 @@ func (r *listReader) readList(body io.Reader) (*itemList, error) {
 
 // readAll reads a list that is not in protobuf.
 func (r *listReader) readAll(in io.Reader, list *itemList) error {
-	text, err := io.ReadAll(in)
+	most := r.most() / textCost
+	text, err := io.ReadAll(io.LimitReader(in, int64(most)+1))
 	if err != nil {
 		return err
 	}
-	objects, err := runtime.Decode(r.decoder, text)
+	if uint64(len(text)) > most {
+		return r.tooLarge()
+	}
+	list.size = textCost * uint64(len(text))
+	objects, got, err := r.decoder.Decode(text, nil, nil)
 	if err != nil {
+		return err
+	}
+	if err := r.check(got.GroupVersion().String(), got.Kind); err != nil {
 		return err
 	}
 	about, err := meta.ListAccessor(objects)
@@ -127,9 +176,19 @@ func (r *listReader) readAll(in io.Reader, list *itemList) error {
 func (r *listReader) add(list *itemList, object metav1.Object) {
 	i := strip(r.resource.kind, object)
 	list.Items = append(list.Items, &i)
+	list.size += objectCost
 }
 
-// readType sees to it that the list is of what was asked for.
+// check returns an error unless a list is of what was asked for.
+func (r *listReader) check(apiVersion, kind string) error {
+	version, want := r.resource.version.String(), r.resource.kind.String()+"List"
+	if apiVersion != version || kind != want {
+		return fmt.Errorf("the API server sent a %s of %s instead of a %s of %s", kind, apiVersion, want, version)
+	}
+	return nil
+}
+
+// readType checks what the list is of.
 func (r *listReader) readType(s *stream, length uint64) error {
 	b, err := s.take(length)
 	if err != nil {
@@ -139,10 +198,7 @@ func (r *listReader) readType(s *stream, length uint64) error {
 	if err := got.Unmarshal(b); err != nil {
 		return err
 	}
-	if want := r.resource.kind.String() + "List"; got.Kind != want {
-		return fmt.Errorf("the API server sent a %s instead of a %s", got.Kind, want)
-	}
-	return nil
+	return r.check(got.APIVersion, got.Kind)
 }
 
 // readRaw reads the list itself: field 1 is about it, and each field 2 an object.
@@ -166,6 +222,9 @@ func (r *listReader) readRaw(s *stream, length uint64, list *itemList) error {
 				r.add(list, object)
 			}
 		}
+		if err == nil && list.size+s.taken > s.most {
+			err = r.tooLarge()
+		}
 		if err != nil {
 			return err
 		}
@@ -180,6 +239,7 @@ func (r *listReader) readRaw(s *stream, length uint64, list *itemList) error {
 type stream struct {
 	in    *bufio.Reader
 	taken uint64 // bytes
+	most  uint64 // that may be taken
 }
 
 // ReadByte implements io.ByteReader.
@@ -207,15 +267,14 @@ func (s *stream) field() (number, length uint64, err error) {
 
 // take reads the next n bytes. They are valid until the stream is read again.
 func (s *stream) take(n uint64) ([]byte, error) {
+	if n > maxEvent || s.taken+n > s.most { // neither overflows
+		return nil, fmt.Errorf("a protobuf field has %d bytes, after %d others: an object has %d at most, and a list %d", n, s.taken, maxEvent, s.most)
+	}
 	s.taken += n
 	if n <= listBuffer {
 		b, err := s.in.Peek(int(n))
 		_, _ = s.in.Discard(len(b))
 		return b, unexpected(err)
-	}
-	const tooLarge = 1 << 30 // the API server stores objects of up to about 1.5 MiB
-	if n > tooLarge {
-		return nil, fmt.Errorf("a protobuf field has %d bytes", n)
 	}
 	b, err := io.ReadAll(io.LimitReader(s.in, int64(n)))
 	if err == nil && uint64(len(b)) < n {

@@ -142,7 +142,7 @@ func TestListCutShort(t *testing.T) {
 func TestListOfSomethingElse(t *testing.T) {
 	w, codecs := lister(t, model.KindService)
 	_, err := w.readList(bytes.NewReader(encoded(t, codecs, model.KindNode, protobuf, node("here"))))
-	if err == nil || !strings.Contains(err.Error(), "the API server sent a NodeList instead of a ServiceList") {
+	if err == nil || !strings.Contains(err.Error(), "the API server sent a NodeList of v1 instead of a ServiceList of v1") {
 		t.Errorf("got %v", err)
 	}
 	if _, err := w.readList(strings.NewReader("<html>")); err == nil {

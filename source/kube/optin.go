@@ -247,7 +247,7 @@ func (d *delivery) advance(o *optIn) {
 			ready = false
 		}
 		least[r.kind] = d.held[r.kind].least(o.namespace)
-		readers = append(readers, listReader{r.in(o.namespace), w.client, w.decoder})
+		readers = append(readers, listReader{resource: r.in(o.namespace), client: w.client, decoder: w.decoder})
 	}
 	if ready {
 		o.least, o.readers = least, readers

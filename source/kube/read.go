@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -18,7 +19,10 @@ import (
 )
 
 // Reader reads objects once, as the API server has them, for tools that explain what a service proxy does with them.
-type Reader struct{ clients clients }
+type Reader struct {
+	clients clients
+	decoder runtime.Decoder
+}
 
 // NewReader returns a reader for the API server. It does not talk to it yet.
 func NewReader(config *rest.Config) (*Reader, error) {
@@ -26,11 +30,12 @@ func NewReader(config *rest.Config) (*Reader, error) {
 	if err != nil {
 		return nil, fmt.Errorf("register the types of the API: %w", err)
 	}
-	made, err := newClients(config, types, serializer.NewCodecFactory(types))
+	codecs := serializer.NewCodecFactory(types)
+	made, err := newClients(config, types, codecs)
 	if err != nil {
 		return nil, err
 	}
-	return &Reader{made}, nil
+	return &Reader{made, codecs.UniversalDeserializer()}, nil
 }
 
 // Routing returns all Services, EndpointSlices, Nodes, Namespaces and ServiceCIDRs. An API server that does not know the last, or does
@@ -40,16 +45,16 @@ func (r *Reader) Routing(ctx context.Context) ([]runtime.Object, error) {
 	for _, k := range []struct {
 		version  schema.GroupVersion
 		plural   string
-		list     runtime.Object
+		kind     string
 		needless bool
 	}{
-		{corev1.SchemeGroupVersion, "namespaces", &corev1.NamespaceList{}, true},
-		{corev1.SchemeGroupVersion, "nodes", &corev1.NodeList{}, false},
-		{networkingv1.SchemeGroupVersion, "servicecidrs", &networkingv1.ServiceCIDRList{}, true},
-		{corev1.SchemeGroupVersion, "services", &corev1.ServiceList{}, false},
-		{discoveryv1.SchemeGroupVersion, "endpointslices", &discoveryv1.EndpointSliceList{}, false},
+		{corev1.SchemeGroupVersion, "namespaces", "Namespace", true},
+		{corev1.SchemeGroupVersion, "nodes", "Node", false},
+		{networkingv1.SchemeGroupVersion, "servicecidrs", "ServiceCIDR", true},
+		{corev1.SchemeGroupVersion, "services", "Service", false},
+		{discoveryv1.SchemeGroupVersion, "endpointslices", "EndpointSlice", false},
 	} {
-		objects, err := r.list(ctx, k.version, k.plural, "", "", k.list)
+		objects, err := r.list(ctx, k.version, k.plural, "", "", k.kind)
 		if err != nil && !(k.needless && (apierrors.IsNotFound(err) || apierrors.IsForbidden(err))) {
 			return nil, err
 		}
@@ -60,25 +65,55 @@ func (r *Reader) Routing(ctx context.Context) ([]runtime.Object, error) {
 
 // Pods returns the Pods of a namespace, or of all namespaces if it is empty, that a field selector matches; empty for all.
 func (r *Reader) Pods(ctx context.Context, namespace, fields string) ([]runtime.Object, error) {
-	return r.list(ctx, corev1.SchemeGroupVersion, "pods", namespace, fields, &corev1.PodList{})
+	return r.list(ctx, corev1.SchemeGroupVersion, "pods", namespace, fields, "Pod")
 }
 
-func (r *Reader) list(ctx context.Context, version schema.GroupVersion, plural, namespace, fields string, into runtime.Object) ([]runtime.Object, error) {
+// list returns all objects of a kind, whose lists are as large as they may be for a service proxy.
+func (r *Reader) list(ctx context.Context, version schema.GroupVersion, plural, namespace, fields, kind string) ([]runtime.Object, error) {
 	client, ok := r.clients[version]
 	if !ok {
 		return nil, fmt.Errorf("list %s: there is no client for %v", plural, version)
 	}
+	ctx, cancel := context.WithTimeoutCause(ctx, listTime, fmt.Errorf("it has not ended after %v", listTime))
+	defer cancel()
 	// Version 0 is what the API server has in memory.
 	options := metav1.ListOptions{FieldSelector: fields, ResourceVersion: "0"}
 	request := client.Get().Resource(plural).VersionedParams(&options, metav1.ParameterCodec)
 	if namespace != "" {
 		request = request.Namespace(namespace)
 	}
-	if err := request.Do(ctx).Into(into); err != nil {
+	objects, err := r.read(ctx, request, version.WithKind(kind+"List"))
+	if err != nil {
+		err = late(ctx, err)
 		if apierrors.IsForbidden(err) {
 			err = errors.Join(err, fmt.Errorf(`a role with {apiGroups: [%q], resources: [%q], verbs: ["list"]} allows it`, version.Group, plural))
 		}
 		return nil, fmt.Errorf("list %s: %w", plural, err)
 	}
-	return meta.ExtractList(into)
+	return objects, nil
+}
+
+// read returns the objects of a list, which is read as a whole.
+func (r *Reader) read(ctx context.Context, request *rest.Request, want schema.GroupVersionKind) ([]runtime.Object, error) {
+	body, err := request.Stream(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer body.Close()
+	const most = maxList / textCost
+	text, err := io.ReadAll(io.LimitReader(body, most+1))
+	switch {
+	case err != nil:
+		return nil, err
+	case len(text) > most:
+		return nil, fmt.Errorf("it is larger than %d MiB", most>>20)
+	}
+	list, got, err := r.decoder.Decode(text, nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	if *got != want {
+		return nil, fmt.Errorf("the API server sent a %s of %s instead of a %s of %s", got.Kind, got.GroupVersion(), want.Kind, want.GroupVersion())
+	}
+	return meta.ExtractList(list)
 }

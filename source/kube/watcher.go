@@ -66,8 +66,10 @@ type watcher struct {
 	optOut *optOut
 	// least is a resource version that lists must not be older than, empty if any will do.
 	least string
-	// listed is what the last list asked for.
-	listed *selection
+	// listed is what the last list asked for, listBegan when its first page was requested, and listSize what its pages count so far.
+	listed    *selection
+	listBegan time.Time
+	listSize  uint64
 	// lasts is how long one watch lasts at least.
 	lasts  time.Duration
 	events chan<- event
@@ -123,14 +125,21 @@ func (w *watcher) listWatch() cache.ListerWatcher {
 				options.ResourceVersionMatch = metav1.ResourceVersionMatchNotOlderThan
 				options.Limit = 0 // a limit would take the list from etcd, at exactly this version
 			}
-			if options.Continue == "" { // the pages of a list are of one selection
-				w.listed = w.selection()
+			if options.Continue == "" { // the pages of a list are of one selection, and have its bounds together
+				w.listed, w.listBegan, w.listSize = w.selection(), time.Now(), 0
 			}
+			page, cancel := w.withDeadline(ctx, w.listBegan)
+			defer cancel()
 			list := &itemList{}
 			err := w.ask(&w.listed, func(fields string) (err error) {
-				list, err = w.list(ctx, w.request(options, fields))
+				list, err = w.list(page, w.request(options, fields))
 				return err
 			})
+			if err == nil {
+				if w.listSize += list.size + pageCost; w.listSize > w.most() {
+					err = w.tooLarge()
+				}
+			}
 			if err != nil {
 				w.failed(ctx, err)
 				return nil, err
