@@ -13,6 +13,7 @@ import (
 	tea "charm.land/bubbletea/v2"
 	"github.com/charmbracelet/x/ansi"
 
+	"github.com/switchyard-net/switchyard/internal/plaintext"
 	"github.com/switchyard-net/switchyard/internal/termtable"
 	"github.com/switchyard-net/switchyard/test/probe"
 )
@@ -393,7 +394,7 @@ func (l *live) free() int {
 
 // View implements [tea.Model].
 func (l *live) View() tea.View {
-	v := tea.NewView(l.screen())
+	v := tea.NewView(plaintext.Clean(l.screen()))
 	v.AltScreen = true
 	return v
 }
@@ -426,7 +427,7 @@ func (l *live) last() []string {
 	if l.newest == nil {
 		return nil
 	}
-	return append([]string{l.newest.title(l.paint)}, l.newest.summary(l.paint, l.width)...)
+	return clean(append([]string{l.newest.title(l.paint)}, l.newest.summary(l.paint, l.width)...))
 }
 
 // stopped reports whether the program ended because it was asked to.

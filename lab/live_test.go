@@ -385,3 +385,17 @@ func TestSummaryStays(t *testing.T) {
 		t.Errorf("what stays is\n%s", text)
 	}
 }
+
+// TestHostileManifests: what manifests say does not control the terminal, and makes no lines of its own.
+func TestHostileManifests(t *testing.T) {
+	l := &live{started: "\x1b]52;c;aGk=\x07\u009b\u202e"}
+	if got := l.View().Content; got != "�]52;c;aGk=���" {
+		t.Errorf("the screen is %q", got)
+	}
+	v := &view{inputs: "app", skipped: []string{"kind \x1b[2J\n✓ all paths are as they must be"}}
+	for _, line := range v.lines(palette{}, defaultWidth) {
+		if strings.ContainsAny(line, "\x1b\n") {
+			t.Errorf("the line is %q", line)
+		}
+	}
+}

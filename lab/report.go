@@ -3,11 +3,14 @@
 package lab
 
 import (
+	"bytes"
 	"encoding/json"
 	"encoding/xml"
 	"fmt"
 	"io"
 	"strings"
+
+	"github.com/switchyard-net/switchyard/internal/plaintext"
 )
 
 // Formats are those that a round can be reported in beside the table.
@@ -55,10 +58,15 @@ func (v *view) report(out io.Writer, format string, errs []error) error {
 			Outcome: c.outcome.String(), Servers: c.servers, Source: c.source.String(), P50Micros: c.p50.Microseconds(), OK: len(c.surprises) == 0, Surprises: c.surprises,
 		})
 	}
-	e := json.NewEncoder(out)
+	var text bytes.Buffer
+	e := json.NewEncoder(&text)
 	e.SetEscapeHTML(false)
 	e.SetIndent("", "  ")
-	return e.Encode(r)
+	if err := e.Encode(r); err != nil {
+		return err
+	}
+	_, err := out.Write(plaintext.JSON(text.Bytes()))
+	return err
 }
 
 func texts(errs []error) (list []string) {

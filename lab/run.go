@@ -20,6 +20,7 @@ import (
 
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/backend/ebpf"
+	"github.com/switchyard-net/switchyard/internal/plaintext"
 	"github.com/switchyard-net/switchyard/lab/inputs"
 	"github.com/switchyard-net/switchyard/lab/minicluster"
 	"github.com/switchyard-net/switchyard/state"
@@ -286,7 +287,15 @@ func (v *view) lines(p palette, width int) []string {
 	if len(v.results) > 0 {
 		lines = append(append(lines, table{p, width}.lines(groups(v.results))...), "")
 	}
-	return append(append(lines, v.notesBelow(p, width)...), v.summary(p, width)...)
+	return clean(append(append(lines, v.notesBelow(p, width)...), v.summary(p, width)...))
+}
+
+// clean keeps what manifests say from controlling the terminal, and from making lines of their own.
+func clean(lines []string) []string {
+	for i, line := range lines {
+		lines[i] = plaintext.Line(line)
+	}
+	return lines
 }
 
 // title says what runs, and where there is a page about it.

@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/switchyard-net/switchyard/internal/plaintext"
 )
 
 // kubectlName is the name by which kubectl finds the program as a plugin: kubectl switchyard.
@@ -98,8 +100,9 @@ func (o *kubectlOptions) run(ctx context.Context, args []string, in io.Reader, o
 		return err
 	}
 	call := []string{"exec", "--namespace=" + o.namespace, pod, "--container=" + container}
-	if args[0] == "top" && isTerminal(in) && isTerminal(out) {
+	if file, ok := plaintext.File(out); ok && args[0] == "top" && isTerminal(in) && isTerminal(file) {
 		call = append(call, "--stdin", "--tty") // for its keys
+		out = file                              // it draws there, and cleans its lines
 	}
 	cmd := o.kubectl(ctx, append(append(call, "--", "/switchyard"), args...)...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, out, complaints

@@ -21,6 +21,7 @@ import (
 	"github.com/switchyard-net/switchyard/backend/nftables"
 	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/examples"
+	"github.com/switchyard-net/switchyard/internal/plaintext"
 	"github.com/switchyard-net/switchyard/lab"
 	"github.com/switchyard-net/switchyard/lab/inputs"
 	"github.com/switchyard-net/switchyard/test/dataplanes"
@@ -140,6 +141,9 @@ func (o *labOptions) run(ctx context.Context, stdin io.Reader, stdout, stderr io
 	}
 	size := terminalSize(stdout)
 	width, _ := size()
+	if file, ok := plaintext.File(stdout); ok && width > 0 && !o.once {
+		stdout = file // the live table draws on it, and cleans its lines
+	}
 	options := lab.Options{
 		Inputs: in, Format: o.format, Out: stdout, Size: size, Colour: width > 0 && os.Getenv("NO_COLOR") == "", Logger: log,
 		Relays: o.dataplane == string(config.ModeUserspace), Page: page, Mode: o.dataplane,
@@ -241,7 +245,7 @@ func writeExample() (string, error) {
 
 // terminalSize returns a function that returns the size of the terminal that w is, or zeros.
 func terminalSize(w io.Writer) func() (width, height int) {
-	f, ok := w.(*os.File)
+	f, ok := plaintext.File(w)
 	if !ok {
 		return func() (int, int) { return 0, 0 }
 	}

@@ -12,6 +12,8 @@ import (
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
 	"github.com/spf13/cobra"
+
+	"github.com/switchyard-net/switchyard/internal/plaintext"
 )
 
 // Exit codes.
@@ -29,8 +31,18 @@ func main() {
 	os.Exit(code)
 }
 
-// run executes the command line and returns the exit code. A second signal ends the process at once.
+// run executes the command line and returns the exit code. A second signal ends the process at once. What people read on their terminals is clean,
+// whatever objects and files say.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	out, notes := plaintext.NewWriter(stdout), plaintext.NewWriter(stderr)
+	code := execute(ctx, args, out, notes)
+	if err := errors.Join(out.Flush(), notes.Flush()); err != nil && code == exitOK {
+		return exitError
+	}
+	return code
+}
+
+func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root := newRoot()
 	root.SetArgs(args)
 	root.SetOut(stdout)

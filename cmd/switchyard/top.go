@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/switchyard-net/switchyard/internal/adminconv"
+	"github.com/switchyard-net/switchyard/internal/plaintext"
 	adminv1 "github.com/switchyard-net/switchyard/internal/proto/admin/v1"
 	"github.com/switchyard-net/switchyard/internal/top"
 	"github.com/switchyard-net/switchyard/view"
@@ -111,9 +112,9 @@ func (o *topOptions) run(cmd *cobra.Command, names []string) error {
 		return client.reports(ctx, selection, o.period)
 	}
 	out := cmd.OutOrStdout()
-	if o.output == "table" && !o.once && isTerminal(out) {
+	if file, ok := plaintext.File(out); ok && o.output == "table" && !o.once && isTerminal(file) { // the live table draws on it, and cleans its lines
 		live := &top.Live{Waiting: fmt.Sprintf("switchyard top: counting new connections for %v", o.period), Namespaces: o.all, Order: top.Order(o.sort)}
-		return live.Run(cmd.Context(), out, reports)
+		return live.Run(cmd.Context(), file, reports)
 	}
 	first := true
 	for report, err := range reports(cmd.Context()) {

@@ -12,6 +12,7 @@ import (
 	tea "charm.land/bubbletea/v2"
 	"github.com/charmbracelet/x/ansi"
 
+	"github.com/switchyard-net/switchyard/internal/plaintext"
 	"github.com/switchyard-net/switchyard/internal/termtable"
 )
 
@@ -181,7 +182,7 @@ func (l *Live) room() int { return max(1, l.height-len(l.head())-len(l.foot())) 
 
 // View implements [tea.Model].
 func (l *Live) View() tea.View {
-	v := tea.NewView(l.screen())
+	v := tea.NewView(plaintext.Clean(l.screen()))
 	v.AltScreen = true
 	return v
 }

@@ -178,3 +178,11 @@ func TestRun(t *testing.T) {
 		})
 	}
 }
+
+// TestHostileNames: what objects say does not control the terminal.
+func TestHostileNames(t *testing.T) {
+	l := &Live{Waiting: "\x1b]52;c;aGk=\x07\u009b\u202e"}
+	if got := l.View().Content; !strings.Contains(got, "�]52;c;aGk=���") {
+		t.Errorf("the screen is %q", got)
+	}
+}

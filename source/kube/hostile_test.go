@@ -84,7 +84,7 @@ func TestEndlessList(t *testing.T) {
 		if _, err := r.readList(body); err == nil || !strings.Contains(err.Error(), "a list") && !strings.Contains(err.Error(), "the list") {
 			t.Errorf("%s: %v", name, err)
 		}
-		if body.read > 2*most {
+		if body.read > 2*most || name == "objects" && body.read > most/4 { // small ones take more memory than bytes
 			t.Errorf("%s: %d bytes were read of a list that may have %d", name, body.read, most)
 		}
 	}

@@ -48,8 +48,9 @@ var arrows = []arrow{
 	{"internal/proto/admin/v1", nil},
 	{"internal/adminconv", []string{"brain", "view", "internal/proto/admin/v1"}},
 	{"internal/adminserver", []string{"explain", "view", "internal/adminconv", "internal/connlimit", "internal/proto/admin/v1", "client/peeruser"}},
+	{"internal/plaintext", nil},
 	{"internal/termtable", nil},
-	{"internal/top", []string{"view", "internal/termtable"}},
+	{"internal/top", []string{"view", "internal/plaintext", "internal/termtable"}},
 	{"internal/ui", []string{"state", "store", "explain", "view", "backend"}},
 	{"internal/protoconv", []string{"model", "state", "client/localnet/v1", "internal/proto/cluster/v1"}},
 	{"internal/connlimit", nil},
@@ -112,7 +113,7 @@ var arrows = []arrow{
 
 	// The lab that people try, behind one package that nothing on a node's path imports.
 	{"lab/minicluster", []string{"state", "internal/apirules", "internal/spelling"}},
-	{"lab/inputs", []string{"internal/manifest"}},
+	{"lab/inputs", []string{"client/regularfile", "internal/manifest"}},
 	{"lab", []string{"model", "state", "source", "brain", "store", "explain", "view", "backend", "internal", "kubeconv", "ops", "test"}},
 
 	// Yardsticks: they must not know what they measure.
