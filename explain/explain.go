@@ -41,11 +41,23 @@ type view struct {
 	services *store.Snapshot
 	node     *state.Node
 	local    []netip.Addr
+	// known are the explanations that the store has given, each of which costs a look at a whole Service.
+	known map[state.ServiceName]*store.Explanation
+}
+
+// why returns the store's explanation of a Service.
+func (v *view) why(name state.ServiceName) *store.Explanation {
+	e := v.known[name]
+	if e == nil {
+		e = v.store.Explain(name)
+		v.known[name] = e
+	}
+	return e
 }
 
 func (x *Explainer) view() *view {
 	snapshot := x.store.Snapshot()
-	v := &view{Explainer: x, services: snapshot, node: snapshot.Node(), local: x.local}
+	v := &view{Explainer: x, services: snapshot, node: snapshot.Node(), local: x.local, known: map[state.ServiceName]*store.Explanation{}}
 	if v.local == nil {
 		v.local = append(slices.Clone(v.node.Addresses), netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback())
 	}
@@ -113,7 +125,7 @@ func (v *view) explain(c Connection) *Answer {
 		Kind: h.frontend.Kind.String(), Addr: c.Dst, Protocol: c.Protocol.String(), Port: h.port.Name, Restricted: h.frontend.Restricted,
 		Sources: h.frontend.Sources, AffinitySeconds: int64(h.port.Affinity / time.Second),
 	}
-	why := v.store.Explain(h.service.Name)
+	why := v.why(h.service.Name)
 	v.conflicts(a, c, h)
 	if h.frontend.Restricted && !admits(h.frontend.Sources, c.Src) {
 		a.Verdict = Dropped
@@ -240,4 +252,4 @@ func (a *Answer) policy(name, value, text string) {
 }
 
 // object returns the Service of a name, nil if there is none.
-func (v *view) object(name state.ServiceName) *model.Service { return v.store.Explain(name).Object }
+func (v *view) object(name state.ServiceName) *model.Service { return v.why(name).Object }

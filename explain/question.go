@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -123,7 +124,7 @@ const maxAnswers = 32
 
 // Ask answers a question: for a Service without a port, once for each of its ports, of the first of them if they are very many. The error reports
 // that something in the question does not exist.
-func (x *Explainer) Ask(from From, to To) ([]*Answer, error) {
+func (x *Explainer) Ask(ctx context.Context, from From, to To) ([]*Answer, error) {
 	v := x.view()
 	who, err := v.client(from)
 	if err != nil {
@@ -145,6 +146,9 @@ func (x *Explainer) Ask(from From, to To) ([]*Answer, error) {
 	}
 	var answers []*Answer
 	for _, p := range ports[:min(len(ports), maxAnswers)] {
+		if err := ctx.Err(); err != nil {
+			return nil, err // nobody waits for it any more
+		}
 		dst, ok := v.destination(who, o, &p)
 		if !ok {
 			return []*Answer{v.wrongFamily(who, o)}, nil
@@ -394,7 +398,7 @@ func (v *view) unrouted(who *asker, o *model.Service) *Answer {
 		a.Client.Addr = who.addrs[0]
 		a.Client.Class, a.Client.Why = who.class(who.addrs[0])
 	}
-	a.Because, a.Remedy = v.notRouted(o.Name, v.store.Explain(o.Name))
+	a.Because, a.Remedy = v.notRouted(o.Name, v.why(o.Name))
 	return a
 }
 

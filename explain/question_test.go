@@ -71,7 +71,7 @@ func TestQuestionsAreBounded(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		answers, err := New(Options{Store: s}).Ask(from, to)
+		answers, err := New(Options{Store: s}).Ask(t.Context(), from, to)
 		if err != nil {
 			t.Fatal(err)
 		}

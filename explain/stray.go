@@ -66,7 +66,7 @@ func (v *view) whyStray(a *Answer, c Connection) {
 
 // whyNot returns why a Service that names an address does not take a connection to it.
 func (v *view) whyNot(name state.ServiceName, c Connection) (because, remedy string) {
-	why := v.store.Explain(name)
+	why := v.why(name)
 	o := why.Object
 	if o == nil {
 		return "", ""

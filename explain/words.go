@@ -382,7 +382,7 @@ func (v *view) conflicts(a *Answer, c Connection, h held) {
 	key := h.port.Key(h.frontend)
 	var others []string
 	for _, name := range v.store.Claimants(c.Dst.Addr(), nodePort) {
-		if name != h.service.Name && slices.ContainsFunc(v.store.Explain(name).Lost, func(l store.Loss) bool { return l.Frontend == key }) {
+		if name != h.service.Name && slices.ContainsFunc(v.why(name).Lost, func(l store.Loss) bool { return l.Frontend == key }) {
 			others = append(others, name.String())
 		}
 	}

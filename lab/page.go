@@ -77,8 +77,8 @@ func (p page) View() *nodeview.View {
 func (p page) Changes() *ui.Changes { return &p.s.changes }
 
 // Explain implements [ui.Source].
-func (p page) Explain(_ context.Context, from explain.From, to explain.To) ([]*explain.Answer, error) {
-	return explain.New(explain.Options{Store: p.s.store}).Ask(from, to)
+func (p page) Explain(ctx context.Context, from explain.From, to explain.To) ([]*explain.Answer, error) {
+	return explain.New(explain.Options{Store: p.s.store}).Ask(ctx, from, to)
 }
 
 // Round implements [ui.Lab].

@@ -253,7 +253,7 @@ func (s *session) explain(r *result, client probe.Client) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	answers, err := explain.New(explain.Options{Store: s.store}).Ask(asker, to)
+	answers, err := explain.New(explain.Options{Store: s.store}).Ask(context.Background(), asker, to)
 	if err != nil {
 		return "", err
 	}

@@ -101,7 +101,7 @@ func (a adminSource) Explain(ctx context.Context, from explain.From, to explain.
 	if a.n.ports != nil {
 		o.Local = a.n.ports.addresses.Addrs()
 	}
-	answers, err := explain.New(o).Ask(from, to)
+	answers, err := explain.New(o).Ask(ctx, from, to)
 	for _, answer := range answers {
 		if err := ctx.Err(); err != nil {
 			return nil, err // nobody waits for it any more

@@ -43,15 +43,33 @@ type Loss struct {
 
 // Explain returns why a Service is routed as it is. It is computed as the record is, from the objects that have been delivered so far.
 func (s *Store) Explain(name state.ServiceName) *Explanation {
+	e, node, in := s.toExplain(name)
+	if in.brain == nil {
+		return e
+	}
+	reason := e.NotRouted
+	// Without the lock: a large Service takes long, and changes must not wait for it.
+	e.Explanation = *brain.Explain(in.brain, node, in.object, in.slices)
+	if reason != "" {
+		e.NotRouted = reason
+	}
+	return e
+}
+
+// toExplain returns what the explanation of a Service is made of, no part of which changes any more, and why the Service is not routed if that is
+// not for the brain to say. The inputs are empty if there is no such Service.
+func (s *Store) toExplain(name state.ServiceName) (e *Explanation, node *model.Node, in inputs) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	svc := s.objects.servicesOf(name.Namespace)[name.Name]
 	if svc == nil {
-		return &Explanation{Explanation: brain.Explanation{NotRouted: brain.NoService}}
+		return &Explanation{Explanation: brain.Explanation{NotRouted: brain.NoService}}, nil, in
 	}
-	in := s.granted(svc)
-	e := &Explanation{Object: svc.object, Refusals: in.refusals, LastKnown: name == apiServerName && s.apiServer.inUse}
-	e.Explanation = *brain.Explain(in.brain, s.objects.nodes[s.brain.NodeName], in.object, in.slices)
+	in = s.granted(svc)
+	in.brain, in.slices = new(*in.brain), slices.Clone(in.slices)
+	e = &Explanation{
+		Object: svc.object, Refusals: in.refusals, LastKnown: name == apiServerName && s.apiServer.inUse, Problems: s.problems.ofService(name),
+	}
 	switch {
 	case svc.object == nil || in.object != nil:
 	case s.objects.disabled(name.Namespace):
@@ -64,8 +82,7 @@ func (s *Store) Explain(name state.ServiceName) *Explanation {
 	for _, l := range lost {
 		e.Lost = append(e.Lost, Loss{l.claim, l.kind, l.holder.name})
 	}
-	e.Problems = s.problems.ofService(name)
-	return e
+	return e, s.objects.nodes[s.brain.NodeName], in
 }
 
 // Claimants returns the Services whose objects name an address, or the node port if it is not 0, routed or not, by name. It looks at all

@@ -108,7 +108,7 @@ func (o *explainOptions) run(cmd *cobra.Command, fromText, toText string) error 
 	}
 	s := objects.store(c, name)
 	defer s.Close()
-	answers, err := explain.New(explain.Options{Store: s, Workloads: objects.workloads}).Ask(from, to)
+	answers, err := explain.New(explain.Options{Store: s, Workloads: objects.workloads}).Ask(cmd.Context(), from, to)
 	if err != nil {
 		return err
 	}

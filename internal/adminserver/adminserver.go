@@ -368,6 +368,7 @@ func (s *server) Explain(ctx context.Context, r *adminv1.ExplainRequest) (*admin
 	if err != nil {
 		return nil, status.Error(codes.NotFound, err.Error())
 	}
+	explain.Limit(answers)
 	m := &adminv1.ExplainResponse{}
 	for _, a := range answers {
 		text, err := json.Marshal(a)

@@ -52,8 +52,8 @@ func (p *process) Status() *view.Status {
 
 func (p *process) View() *view.View { return &view.View{Store: p.store} }
 
-func (p *process) Explain(_ context.Context, from explain.From, to explain.To) ([]*explain.Answer, error) {
-	return explain.New(explain.Options{Store: p.store}).Ask(from, to)
+func (p *process) Explain(ctx context.Context, from explain.From, to explain.To) ([]*explain.Answer, error) {
+	return explain.New(explain.Options{Store: p.store}).Ask(ctx, from, to)
 }
 
 func (p *process) Traffic(s view.Selection) (*view.Traffic, error) {

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/switchyard-net/switchyard/state"
@@ -19,6 +21,8 @@ const (
 	maxRows = 200
 	// ratePeriod is what rates of new connections are measured over.
 	ratePeriod = 5 * time.Second
+	// shortest is how long a page keeps its place while others want one.
+	shortest = time.Minute
 	// quiet is after how long an event is sent although nothing has changed, so that both ends notice when the other is gone.
 	quiet = 15 * time.Second
 )
@@ -27,8 +31,8 @@ const (
 type event struct {
 	Status *status `json:"status,omitempty"`
 	// Set are rows that are new or different, Deleted the keys of those that are gone.
-	Set     []*view.Service `json:"set,omitempty"`
-	Deleted []string        `json:"deleted,omitempty"`
+	Set     []json.RawMessage `json:"set,omitempty"`
+	Deleted []string          `json:"deleted,omitempty"`
 	// Reload reports that too much is different.
 	Reload  bool     `json:"reload,omitempty"`
 	Changes []Change `json:"changes,omitempty"`
@@ -55,14 +59,13 @@ type stream interface {
 // not read is cut.
 func (s *server) events(follow func() stream) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		select {
-		case s.streams <- struct{}{}:
-			defer func() { <-s.streams }()
-		default:
+		ctx, leave := s.streams.enter(r.Context())
+		if ctx == nil {
 			w.Header().Set("Retry-After", "5")
-			fail(w, http.StatusServiceUnavailable, fmt.Sprintf("%d pages are open, which is the most: close one", maxStreams))
+			fail(w, http.StatusServiceUnavailable, fmt.Sprintf("%d pages are open, which is the most: close one, or wait for a minute", maxStreams))
 			return
 		}
+		defer leave()
 		connection := http.NewResponseController(w)
 		_ = connection.SetReadDeadline(time.Time{}) // some writers of tests have none
 		w.Header().Set("Content-Type", "text/event-stream")
@@ -71,7 +74,7 @@ func (s *server) events(follow func() stream) http.HandlerFunc {
 		defer tick.Stop()
 		var sent time.Time
 		for {
-			e, ok := s.next(r.Context(), client)
+			e, ok := s.next(ctx, client)
 			if !ok {
 				return // the page connects anew
 			}
@@ -83,13 +86,54 @@ func (s *server) events(follow func() stream) http.HandlerFunc {
 			}
 			select {
 			case <-tick.C:
-			case <-r.Context().Done():
+			case <-ctx.Done():
 				return
 			case <-s.ctx.Done():
 				return
 			}
 		}
 	}
+}
+
+// streams are the places of open pages.
+type streams struct {
+	mu sync.Mutex
+	// open has the streams, the oldest first.
+	open []*opened
+}
+
+type opened struct {
+	since time.Time
+	end   context.CancelFunc
+}
+
+// enter gives a stream a place, or returns nil. If there is none, the oldest one gives up its place, unless it is younger than shortest: nobody
+// who came first keeps others out.
+func (s *streams) enter(ctx context.Context) (entered context.Context, leave func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.open) >= maxStreams {
+		if time.Since(s.open[0].since) < shortest {
+			return nil, nil
+		}
+		s.open[0].end()
+		s.open = s.open[1:]
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	o := &opened{time.Now(), cancel}
+	s.open = append(s.open, o)
+	return ctx, func() {
+		cancel()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.open = slices.DeleteFunc(s.open, func(other *opened) bool { return other == o })
+	}
+}
+
+func (s *streams) len() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.open)
 }
 
 // next is the next event of a stream, when it is its turn.
@@ -167,27 +211,33 @@ func (f *follower) next(ctx context.Context) (message, bool) {
 			return nil, false
 		}
 		f.revision = u.Revision
-		f.rows(e, u)
+		f.rows(ctx, e, u)
 	}
 	return e, true
 }
 
 // rows adds the rows that an update changes.
-func (f *follower) rows(e *event, u *state.Update) {
+func (f *follower) rows(ctx context.Context, e *event, u *state.Update) {
 	if e.Reload = u.Full || len(u.Changed)+len(u.Removed) > maxRows; e.Reload {
 		return
 	}
-	add := func(name state.ServiceName) {
-		if row := f.view.Service(name); row != nil {
-			e.Set = append(e.Set, row)
-		} else {
+	part := newStep(ctx)
+	names := slices.Clone(u.Removed)
+	for _, s := range u.Changed {
+		names = append(names, s.Name)
+	}
+	for _, name := range names {
+		if part.full() {
+			e.Set, e.Deleted, e.Reload = nil, nil, true
+			return
+		}
+		row := f.view.Service(name)
+		if row == nil {
 			e.Deleted = append(e.Deleted, name.String())
 		}
+		if part.add(row) != nil {
+			return // nobody waits for it any more
+		}
 	}
-	for _, s := range u.Changed {
-		add(s.Name)
-	}
-	for _, name := range u.Removed {
-		add(name)
-	}
+	e.Set = part.list.Items
 }

@@ -2,10 +2,13 @@ package ui
 
 import (
 	"cmp"
+	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/switchyard-net/switchyard/explain"
 	"github.com/switchyard-net/switchyard/state"
@@ -23,9 +26,38 @@ const (
 
 // list is a part of the Services, in order.
 type list struct {
-	Items []*view.Service `json:"items"`
-	// Next is where the next part begins, empty after the last one.
+	Items []json.RawMessage `json:"items"`
+	// Next is where the next part begins: after this Service, or of keys, at this one. It is empty after the last part.
 	Next string `json:"next,omitempty"`
+}
+
+// step makes a part of a list, in a bounded time and of bounded size, for a client that may go.
+type step struct {
+	ctx   context.Context
+	until time.Time
+	// looked counts the Services that were looked at, and bytes are those of their rows.
+	looked, bytes int
+	list          list
+}
+
+func newStep(ctx context.Context) *step {
+	return &step{ctx: ctx, until: time.Now().Add(stepTime), list: list{Items: []json.RawMessage{}}}
+}
+
+// full reports whether the rest is for another part. It is not before the first look, so that clients get on.
+func (s *step) full() bool {
+	return s.looked > 0 && (s.bytes >= stepBytes || time.Now().After(s.until))
+}
+
+// add adds a row, if there is one. The error is that the client has gone.
+func (s *step) add(row *view.Service) error {
+	s.looked++
+	if err := s.ctx.Err(); err != nil || row == nil {
+		return err
+	}
+	text, err := json.Marshal(row)
+	s.list.Items, s.bytes = append(s.list.Items, text), s.bytes+len(text)
+	return err
 }
 
 // services returns rows: those that the query names by keys, or the first of those that it selects after another one.
@@ -35,7 +67,7 @@ func (p *page) services(r *http.Request) (any, error) {
 		return nil, badRequest(err)
 	}
 	if keys := r.Form["key"]; len(keys) > 0 {
-		return byKey(v, keys)
+		return byKey(r.Context(), v, keys)
 	}
 	limit, err := number(r, "limit", usualPart, maxPart)
 	if err != nil {
@@ -45,36 +77,46 @@ func (p *page) services(r *http.Request) (any, error) {
 	if err := selection.Check(); err != nil {
 		return nil, badRequest(err)
 	}
-	part := list{Items: []*view.Service{}}
+	part := newStep(r.Context())
+	last := ""
 	for row := range v.Services(selection) {
-		if err := r.Context().Err(); err != nil {
-			return nil, err // nobody waits for it any more
-		}
-		if len(part.Items) == max(limit, 1) {
-			part.Next = part.Items[len(part.Items)-1].Key()
+		if len(part.list.Items) == max(limit, 1) || part.full() {
+			part.list.Next = last
 			break
 		}
-		part.Items = append(part.Items, row)
+		if err := part.add(row); err != nil {
+			return nil, err
+		}
+		last = row.Key()
 	}
-	return part, nil
+	return part.list, nil
 }
 
-// byKey returns the rows of Services that are there.
-func byKey(v *view.View, keys []string) (any, error) {
+// byKey returns the rows of Services that are there, each once.
+func byKey(ctx context.Context, v *view.View, keys []string) (any, error) {
 	if len(keys) > maxKeys {
 		return nil, badRequest(fmt.Errorf("%d keys are too many; give %d at most", len(keys), maxKeys))
 	}
-	part := list{Items: []*view.Service{}}
+	part := newStep(ctx)
+	seen := make(map[state.ServiceName]bool, len(keys))
 	for _, key := range keys {
 		name, err := nameOf(key)
 		if err != nil {
 			return nil, err
 		}
-		if row := v.Service(name); row != nil {
-			part.Items = append(part.Items, row)
+		if seen[name] {
+			continue
+		}
+		seen[name] = true
+		if part.full() {
+			part.list.Next = key
+			break
+		}
+		if err := part.add(v.Service(name)); err != nil {
+			return nil, err
 		}
 	}
-	return part, nil
+	return part.list, nil
 }
 
 func nameOf(key string) (state.ServiceName, error) {

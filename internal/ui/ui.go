@@ -43,7 +43,10 @@ const (
 	// maxStreams is how many pages are kept up to date at a time.
 	maxStreams = 16
 	// maxAtOnce is how many lists and events are worked on at a time: each takes its turns at the lock of the store.
-	maxAtOnce = 4
+	maxAtOnce = 2
+	// stepTime is how long one list or event is worked on, and stepBytes how large it may be, beyond its first row. The page asks for the rest.
+	stepTime  = 100 * time.Millisecond
+	stepBytes = 1 << 20
 	// maxQuestions is how many questions are worked on beside them. They may take seconds, because the kernel is read back.
 	maxQuestions = 2
 	// maxQuery is how long the query of a request may be.
@@ -182,14 +185,13 @@ func fail(w http.ResponseWriter, code int, message string) {
 
 // server is what all kinds of pages share: their bounds.
 type server struct {
-	ctx                       context.Context // of the handler
-	turns, questions, streams chan struct{}
+	ctx              context.Context // of the handler
+	turns, questions chan struct{}
+	streams          streams
 }
 
 func newServer(ctx context.Context) *server {
-	return &server{
-		ctx: ctx, turns: make(chan struct{}, maxAtOnce), questions: make(chan struct{}, maxQuestions), streams: make(chan struct{}, maxStreams),
-	}
+	return &server{ctx: ctx, turns: make(chan struct{}, maxAtOnce), questions: make(chan struct{}, maxQuestions)}
 }
 
 // page is that of a process with the cluster's objects.
@@ -274,6 +276,7 @@ func (p *page) explain(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, &apiError{http.StatusNotFound, err.Error()}
 	}
+	explain.Limit(answers)
 	return map[string]any{"answers": nonNil(answers)}, nil
 }
 

@@ -205,6 +205,6 @@ func (s *shownStore) View() *view.View { return &view.View{Store: s.store} }
 func (s *shownStore) Changes() *ui.Changes { return &s.changes }
 
 // Explain implements [ui.Source].
-func (s *shownStore) Explain(_ context.Context, from explain.From, to explain.To) ([]*explain.Answer, error) {
-	return explain.New(explain.Options{Store: s.store}).Ask(from, to)
+func (s *shownStore) Explain(ctx context.Context, from explain.From, to explain.To) ([]*explain.Answer, error) {
+	return explain.New(explain.Options{Store: s.store}).Ask(ctx, from, to)
 }

@@ -2,6 +2,7 @@ package oracle_test
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -195,7 +196,7 @@ func (n *tallyOfReasons) question(r *run, x *explain.Explainer, p probe.Packet, 
 	}
 	from, err := explain.ParseFrom(words[i])
 	to, toErr := explain.ParseTo(fmt.Sprintf("%v/%v", p.Dst, p.Protocol))
-	answers, askErr := x.Ask(from, to)
+	answers, askErr := x.Ask(context.Background(), from, to)
 	if err := errors.Join(err, toErr, askErr); err != nil || len(answers) != 1 {
 		return p, &explain.Answer{}, fmt.Errorf("asked from %s: %d answers, error %w", words[i], len(answers), err)
 	}

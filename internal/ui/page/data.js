@@ -78,11 +78,16 @@ export class Data extends EventTarget {
   /** follow keeps the rows up to date that keys() returns, also in what no event reports. */
   follow(keys) {
     setInterval(async () => {
-      for (const list of parts(this.lost || document.hidden ? [] : keys().slice(0, 100))) {
-        const answer = await get(this.kind.path, { key: list }).catch(() => null);
-        if (answer === null) return;
-        const found = new Set(answer.items.map(this.kind.keyOf));
-        this.#merge(answer.items, list.filter((key) => !found.has(key)));
+      for (let list of parts(this.lost || document.hidden ? [] : keys().slice(0, 100))) {
+        while (list.length > 0) {
+          const answer = await get(this.kind.path, { key: list }).catch(() => null);
+          if (answer === null) return;
+          const end = answer.next ? list.indexOf(answer.next) : list.length; // the server answers a part at a time
+          if (end <= 0) return;
+          const found = new Set(answer.items.map(this.kind.keyOf));
+          this.#merge(answer.items, list.slice(0, end).filter((key) => !found.has(key)));
+          list = list.slice(end);
+        }
       }
     }, refreshPause);
   }
