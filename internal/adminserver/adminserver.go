@@ -56,9 +56,15 @@ const (
 	drainTimeout   = 2 * time.Second
 	// partBytes is how large a part of a list is. A client takes 4 MiB.
 	partBytes = 256 << 10
+	// stepTime is how long a part of a list is worked on, beyond its first row.
+	stepTime = 100 * time.Millisecond
 	// maxWatched is how many rows can be watched, each of which is made again every watchPause.
+	// watchBytes is how large they may be together.
 	maxWatched = 1000
+	watchBytes = 16 << 20
 	watchPause = time.Second
+	// rest is how long a watch rests for the time that it was worked on, if that is longer than its pause.
+	rest = 4
 	// minPeriod is the least time between two readings of traffic.
 	minPeriod = time.Second
 )
@@ -216,12 +222,16 @@ func converted[T any](rows iter.Seq[T], convert func(T) *adminv1.Row) iter.Seq[*
 type parts struct {
 	rows  []*adminv1.Row
 	bytes int
+	began time.Time // of the first row
 	send  func([]*adminv1.Row) error
 }
 
 func (p *parts) add(row *adminv1.Row) error {
+	if len(p.rows) == 0 {
+		p.began = time.Now()
+	}
 	p.rows, p.bytes = append(p.rows, row), p.bytes+proto.Size(row)
-	if p.bytes < partBytes {
+	if p.bytes < partBytes && time.Since(p.began) < stepTime {
 		return nil
 	}
 	return p.flush()
@@ -273,6 +283,9 @@ func (s *server) list(r *adminv1.ListRequest, stream grpc.ServerStreamingServer[
 			return true, list.flush()
 		}
 		sent++
+		if err := stream.Context().Err(); err != nil {
+			return false, status.FromContextError(err).Err() // nobody waits for it any more
+		}
 		if err := list.add(row); err != nil {
 			return false, err
 		}
@@ -283,20 +296,20 @@ func (s *server) list(r *adminv1.ListRequest, stream grpc.ServerStreamingServer[
 // Watch implements [adminv1.AdminServer].
 func (s *server) Watch(r *adminv1.WatchRequest, stream grpc.ServerStreamingServer[adminv1.WatchResponse]) error {
 	known := map[string]*adminv1.Row{}
-	tick := time.NewTicker(watchPause)
-	defer tick.Stop()
 	for first := true; ; first = false {
+		began := time.Now()
 		changes, err := s.changes(stream.Context(), r.GetSelection(), known)
 		if err != nil {
 			return err
 		}
+		took := time.Since(began)
 		if first || len(changes.Set)+len(changes.Deleted) > 0 {
 			if err := sendChanges(stream, changes); err != nil {
 				return err
 			}
 		}
 		select {
-		case <-tick.C:
+		case <-time.After(max(watchPause, rest*took)):
 		case <-stream.Context().Done():
 			return nil
 		case <-s.ctx.Done():
@@ -315,8 +328,14 @@ func (s *server) changes(ctx context.Context, m *adminv1.Selection, known map[st
 	if err != nil {
 		return nil, err
 	}
-	changes, seen := &adminv1.WatchResponse{}, map[string]bool{}
+	changes, seen, size := &adminv1.WatchResponse{}, map[string]bool{}, 0
 	for row := range rows {
+		if err := ctx.Err(); err != nil {
+			return nil, status.FromContextError(err).Err() // nobody waits for it any more
+		}
+		if size += proto.Size(row); size > watchBytes {
+			return nil, status.Errorf(codes.ResourceExhausted, "the rows that are selected have more than %d MiB; name a namespace or fewer names", watchBytes>>20)
+		}
 		if seen[row.Key] = true; len(seen) > maxWatched {
 			return nil, status.Errorf(codes.ResourceExhausted, "more than %d rows are selected; name a namespace or fewer names", maxWatched)
 		}

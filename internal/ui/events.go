@@ -21,6 +21,8 @@ const (
 	maxRows = 200
 	// ratePeriod is what rates of new connections are measured over.
 	ratePeriod = 5 * time.Second
+	// rest is how long a stream rests for the time that an event took, if that is longer than its pause.
+	rest = 4
 	// shortest is how long a page keeps its place while others want one.
 	shortest = time.Minute
 	// quiet is after how long an event is sent although nothing has changed, so that both ends notice when the other is gone.
@@ -70,14 +72,14 @@ func (s *server) events(follow func() stream) http.HandlerFunc {
 		_ = connection.SetReadDeadline(time.Time{}) // some writers of tests have none
 		w.Header().Set("Content-Type", "text/event-stream")
 		client := follow()
-		tick := time.NewTicker(eventPause)
-		defer tick.Stop()
 		var sent time.Time
 		for {
+			began := time.Now()
 			e, ok := s.next(ctx, client)
 			if !ok {
 				return // the page connects anew
 			}
+			took := time.Since(began)
 			if !e.empty() || time.Since(sent) >= quiet {
 				if err := send(w, connection, e); err != nil {
 					return
@@ -85,7 +87,7 @@ func (s *server) events(follow func() stream) http.HandlerFunc {
 				sent = time.Now()
 			}
 			select {
-			case <-tick.C:
+			case <-time.After(max(eventPause, rest*took)):
 			case <-ctx.Done():
 				return
 			case <-s.ctx.Done():
