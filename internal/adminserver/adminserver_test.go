@@ -281,6 +281,20 @@ func TestExplain(t *testing.T) {
 	}
 }
 
+// TestLargeAnswer: the answer to a question fits into a message, whatever the Service has.
+func TestLargeAnswer(t *testing.T) {
+	large := slice("web", 30_000)
+	for i := range large.Endpoints {
+		large.Endpoints[i].NodeName = strings.Repeat("n", 200)
+	}
+	c, stop := serve(t, newProcess(service("web"), large), nil)
+	defer stop()
+	m, err := c.Explain(t.Context(), &adminv1.ExplainRequest{From: "node", To: "svc/shop/web"})
+	if err != nil || len(m.GetAnswers()) != 1 || !strings.Contains(m.GetAnswers()[0], "of 30000 endpoints, 500 are listed") {
+		t.Errorf("%d answers, %v", len(m.GetAnswers()), err)
+	}
+}
+
 // TestTraffic: a reading is sent at once, and one each period, with the time since the one before.
 func TestTraffic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
