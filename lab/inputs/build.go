@@ -138,9 +138,11 @@ func firstRemote(kustomization []byte) string {
 	refs = append(refs, k.Transformers...)
 	refs = append(refs, k.Validators...)
 	refs = append(refs, k.OpenAPI["path"])
+	//lint:ignore SA1019 people still write them by hand
 	for _, p := range k.PatchesStrategicMerge {
 		refs = append(refs, string(p))
 	}
+	//lint:ignore SA1019 people still write them by hand
 	for _, p := range append(k.Patches, k.PatchesJson6902...) {
 		refs = append(refs, p.Path)
 	}
