@@ -102,7 +102,6 @@ func TestSecondProcessOfMode(t *testing.T) {
 	needs := map[config.Mode]func() error{config.ModeIPTables: iptables.Available, config.ModeIPVS: ipvs.Available}
 	for _, mode := range []config.Mode{config.ModeIPTables, config.ModeUserspace, config.ModeEBPF, config.ModeIPVS} {
 		t.Run(string(mode), func(t *testing.T) {
-			t.Parallel() // each has a network namespace of its own
 			if available := needs[mode]; available != nil {
 				if err := available(); err != nil {
 					t.Skipf("mode %s cannot run here: %v", mode, err)

@@ -33,12 +33,13 @@ import (
 )
 
 // inNamespace runs the calling test in a process of its own, whose network is a namespace of its own, and reports whether this is
-// that process.
+// that process. Such tests run in parallel: they wait most of their time.
 func inNamespace(t *testing.T) bool {
 	t.Helper()
 	netnstest.Need(t)
 	const mark = "SWITCHYARD_TEST_NAMESPACE"
 	if os.Getenv(mark) == "" {
+		t.Parallel()
 		timeout := 90 * time.Second
 		if deadline, ok := t.Deadline(); ok {
 			timeout = time.Until(deadline)
