@@ -5,7 +5,9 @@ package chaos
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
@@ -28,7 +30,7 @@ func TestMain(m *testing.M) { os.Exit(netnstest.Main(m)) }
 
 // TestVariantsFitTheCode: each variant still finds what it changes.
 func TestVariantsFitTheCode(t *testing.T) {
-	list := []*variant{jumpy}
+	var list []*variant
 	for i := range kinds {
 		for _, v := range kinds[i].builds {
 			if !slices.Contains(list, v) {
@@ -40,32 +42,66 @@ func TestVariantsFitTheCode(t *testing.T) {
 		list = append(list, p.variant)
 	}
 	b := &builder{source: "../..", dir: t.TempDir(), built: map[string]string{}}
-	for _, v := range list {
+	compile := func(v *variant) error {
 		overlay, err := b.overlay(v)
 		if err != nil {
-			t.Errorf("variant %s: %v", v.name, err)
-			continue
+			return err
 		}
-		args := []string{"build", "-overlay", overlay, "./state"} // of several packages, go build writes nothing
-		for _, e := range v.edits {
-			if !strings.HasPrefix(e.file, goroot) {
-				args = append(args, "./"+filepath.Dir(e.file))
+		args := []string{"build", "-trimpath", "-overlay", overlay, "./state"} // of several packages, go build writes nothing
+		cmd := exec.Command("go", slices.AppendSeq(args, maps.Keys(v.packages()))...)
+		cmd.Dir, cmd.Env = b.source, append(os.Environ(), "CGO_ENABLED=0") // as the program is built
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("it does not build: %w\n%s", err, out)
+		}
+		return nil
+	}
+	// What edits the runtime of Go has all packages compiled, so that this one is by itself.
+	if err := compile(jumpy); err != nil {
+		t.Errorf("variant %s: %v", jumpy.name, err)
+	}
+	// Those of different packages are compiled together, and by themselves only if that fails.
+	for len(list) > 0 {
+		all := &variant{name: "several", added: map[string]string{}}
+		var together, others []*variant
+		taken := map[string]bool{}
+		for _, v := range list {
+			packages := v.packages()
+			if slices.ContainsFunc(slices.Collect(maps.Keys(packages)), func(p string) bool { return taken[p] }) {
+				others = append(others, v)
+				continue
+			}
+			maps.Copy(taken, packages)
+			together, all.edits = append(together, v), append(all.edits, v.edits...)
+			maps.Copy(all.added, v.added)
+		}
+		if err := compile(all); err != nil {
+			t.Errorf("several variants together: %v", err)
+			for _, v := range together {
+				if err := compile(v); err != nil {
+					t.Errorf("variant %s: %v", v.name, err)
+				}
 			}
 		}
-		for file := range v.added {
-			args = append(args, "./"+filepath.Dir(file))
-		}
-		slices.Sort(args[4:])
-		cmd := exec.Command("go", slices.Compact(args)...)
-		cmd.Dir = b.source
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Errorf("variant %s does not build: %v\n%s", v.name, err, out)
-		}
+		list = others
 	}
 	missing := &variant{name: "missing", edits: []edit{{"go.mod", "no such text", ""}}}
 	if _, err := b.overlay(missing); err == nil || !strings.Contains(err.Error(), "go.mod") {
 		t.Errorf("a variant that does not fit: %v", err)
 	}
+}
+
+// packages are those of the repository that a variant changes, as arguments of the go command.
+func (v *variant) packages() map[string]bool {
+	packages := map[string]bool{}
+	for _, e := range v.edits {
+		if !strings.HasPrefix(e.file, goroot) {
+			packages["./"+filepath.Dir(e.file)] = true
+		}
+	}
+	for file := range v.added {
+		packages["./"+filepath.Dir(file)] = true
+	}
+	return packages
 }
 
 // TestMutantsAreAboutScenarios: each mutant names a scenario.
