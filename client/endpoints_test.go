@@ -5,6 +5,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -259,7 +260,9 @@ func TestRunCallsTheHandlersInTurn(t *testing.T) {
 func TestTheExampleProgramRuns(t *testing.T) {
 	dir := t.TempDir()
 	bin := filepath.Join(dir, "example")
-	if out, err := exec.Command("go", "build", "-o", bin, "./example").CombinedOutput(); err != nil {
+	build := exec.Command("go", "build", "-trimpath", "-o", bin, "./example")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	srv := newFast(3)
