@@ -10,18 +10,15 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/kubeapi"
 	"github.com/switchyard-net/switchyard/test/topology"
 )
 
-// Object is an object of the Kubernetes API: a Node, Service, EndpointSlice or ServiceCIDR, with its kind filled in.
-type Object interface {
-	runtime.Object
-	metav1.Object
-}
+// Object is an object of the Kubernetes API.
+type Object = kubeapi.Object
 
 // namespace is where all services are.
 const namespace = "default"

@@ -169,7 +169,7 @@ func away(ctx context.Context, s *stage) (string, error) {
 
 // forget removes an object from the API server.
 func (s *stage) forget(resource, name string) {
-	s.kube().remove(resource, name)
+	s.kube().Remove(resource, name)
 	for key := range s.sent {
 		if strings.HasSuffix(key, " "+name) {
 			delete(s.sent, key)

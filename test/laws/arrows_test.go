@@ -133,6 +133,7 @@ var arrows = []arrow{
 	{"test/windows/cases", []string{"model", "state", "test/randcluster"}},
 	{"test/apitest", []string{"state", "source/file", "brain", "store", "server", "internal/objectlog"}},
 	{"test/certtest", nil},
+	{"test/kubeapi", nil},
 
 	// The runtime of a node. It wires everything but the sources: client-go comes in with the caller that hands it source/kube.
 	{"node", []string{"model", "state", "source", "brain", "store", "explain", "view", "backend", "server", "config", "config/v1alpha2", "kernel/ifaddr", "kernel/nodelock", "internal", "ops"}},
