@@ -28,7 +28,7 @@ SCALE   ?= 1
 MINUTES ?= 20
 
 .DEFAULT_GOAL := help
-.PHONY: quick page screenshots help build windows proto programs protocols image manifests demo test test-kernel proof-kernel mutants-kernel differential-kernel compare-kernel connections-kernel check vuln unit consumer boards dns man site bench fuzz tools upstream e2e differential compare explained proof soak histories-windows test-windows differential-windows clean
+.PHONY: quick page screenshots help build windows proto programs protocols image manifests demo test attacks test-kernel proof-kernel mutants-kernel differential-kernel compare-kernel connections-kernel check vuln unit consumer boards dns man site bench fuzz tools upstream e2e differential compare explained proof soak histories-windows test-windows differential-windows clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -189,6 +189,10 @@ bench: ## Measure; figures as JSON lines on stdout, tables on stderr
 	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/bench ./test/cmd/bench
 	@echo "== every part of Switchyard, on $$(nproc) CPUs, Linux $$(uname -r)" >&2
 	@set -e; for part in brain store nftables memory page api churn relay scaling; do bin/bench $$part; done
+
+attacks: build ## Attack Switchyard as a tenant may, and measure what others notice (DATAPLANE=nftables; an idle machine)
+	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/bench ./test/cmd/bench
+	@bin/bench attacks --dataplane $(DATAPLANE)
 
 fuzz: ## Fuzz every target for a short time (FUZZTIME=20s each)
 	@set -e; for module in $(MODULES); do cd $(CURDIR)/$$module; for pkg in $$($(GO) list ./...); do \

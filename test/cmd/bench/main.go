@@ -75,6 +75,7 @@ What needs a kernel is measured in a network namespace of its own.`,
 		newBenchEBPFCommand(),
 		newBenchUserspaceCommand(),
 		newBenchRelayCommand(),
+		newBenchAttacksCommand(),
 		newBenchInternetCommand(),
 		newNodesCommand(),
 		newRelayServeCommand(),
@@ -235,6 +236,30 @@ func newBenchUserspaceCommand() *cobra.Command {
 	cmd.Flags().IntVar(&o.Rounds, "rounds", 0, "how often everything is measured (default 8)")
 	cmd.Flags().IntVar(&o.Held, "connections", 0, "open connections that memory is measured with (default 10000)")
 	cmd.Flags().StringVar(&dir, "out", "", "directory for userspace.md")
+	return cmd
+}
+
+func newBenchAttacksCommand() *cobra.Command {
+	var o bench.AttackOptions
+	var strict bool
+	cmd := &cobra.Command{
+		Use:   "attacks",
+		Short: "What others notice of attacks: changes, connections, memory, descriptors",
+		Long: `Attacks runs the program on a throw-away node with 200 Services, has attackers do what they may,
+and measures how long changes and connections of others take. A table has a row for each attack.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := enterNamespaces(); err != nil {
+				return err
+			}
+			return bench.Attacks(cmd.Context(), cmd.OutOrStdout(), o, strict)
+		},
+	}
+	addStrict(cmd, &strict)
+	cmd.Flags().StringVar(&o.Program, "program", "bin/switchyard", "program under attack")
+	cmd.Flags().StringVar(&o.Dataplane, "dataplane", "nftables", "mode of the program")
+	cmd.Flags().StringVar(&o.Only, "only", "", "one attack, beside the baseline")
+	cmd.Flags().IntVar(&o.Memory, "memory", 0, "limit of the program's memory in MiB (default 1000)")
 	return cmd
 }
 

@@ -1,0 +1,378 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/kubeapi"
+	"github.com/switchyard-net/switchyard/test/sockethooks"
+	"github.com/switchyard-net/switchyard/test/topology"
+)
+
+// AttackOptions specify what [Attacks] measures.
+type AttackOptions struct {
+	// Program is the path of the program under attack, and Dataplane its mode.
+	Program, Dataplane string
+	// Only is the name of the one attack that is measured beside the baseline. Default: all.
+	Only string
+	// Changes and Connects are how many of a victim's are measured under each attack, unless that takes longer than For. Default: 60, 250, 20 s.
+	Changes, Connects int
+	For               time.Duration
+	// Memory is the limit of the program's memory in MiB, together with the kernel's for it. Default: 1000, as deployed.
+	Memory int
+}
+
+const (
+	// attackedServices is how many ordinary Services a node has beside those of the victims and of the attack.
+	attackedServices = 200
+	// leastAttack is how long each attack is measured at least: some need a while to have an effect.
+	leastAttack = 5 * time.Second
+	// mostLatency is how long a victim waits, for a change or for a connection.
+	mostLatency = 10 * time.Second
+	// strictChange is how long changes of others may take in mode nftables, 99 of 100.
+	strictChange = 10 * time.Millisecond
+)
+
+// attackRow is what victims have noticed of an attack.
+type attackRow struct {
+	attack            string
+	changes, connects []time.Duration
+	// late changes did not arrive. Lost connections had no answer, and wrong ones that of another server.
+	late, lost, wrong int
+	// resident is memory of the program in bytes, and all what its cgroup counts, with what the kernel has for it; 0 if that is unknown.
+	resident, all, descriptors uint64
+	// ended is why the program has ended, empty if it has not.
+	ended string
+}
+
+// Attacks has attackers do what they may with the program, which runs on a node of a topology, and measures what others notice. It writes a table with a row
+// for each attack. The error names what missed its target if strict is set.
+func Attacks(ctx context.Context, out io.Writer, o AttackOptions, strict bool) error {
+	setDefault(&o.Changes, 60)
+	setDefault(&o.Connects, 250)
+	setDefault(&o.For, 20*time.Second)
+	setDefault(&o.Memory, 1000)
+	if err := allowFiles(1 << 14); err != nil {
+		return err
+	}
+	var rows []*attackRow
+	for _, a := range attacks {
+		if a.start != nil && o.Only != "" && o.Only != a.name {
+			continue
+		}
+		row, err := o.measure(ctx, &a)
+		if err != nil {
+			return fmt.Errorf("attack %s: %w", a.name, err)
+		}
+		rows = append(rows, row)
+	}
+	return errors.Join(writeAttacks(out, &o, rows), missedAttacks(&o, rows, strict))
+}
+
+func writeAttacks(out io.Writer, o *AttackOptions, rows []*attackRow) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintf(w, "%s\tchanges\tp50 ms\tp99 ms\tlate\tconnects\tp50 ms\tp99 ms\tlost\twrong\tRSS MiB\twith kernel MiB\tdescriptors\tended\t\n", o.Dataplane)
+	ms := func(d []time.Duration, p float64) string {
+		if len(d) == 0 {
+			return "-"
+		}
+		return readable(Milliseconds(Percentile(d, p)))
+	}
+	for _, r := range rows {
+		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%d\t%d\t%s\t%s\t%d\t%d\t%.0f\t%.0f\t%d\t%s\t\n", r.attack, len(r.changes), ms(r.changes, 50), ms(r.changes, 99), r.late,
+			len(r.connects), ms(r.connects, 50), ms(r.connects, 99), r.lost, r.wrong, MiB(r.resident), MiB(r.all), r.descriptors, r.ended)
+	}
+	return w.Flush()
+}
+
+func missedAttacks(o *AttackOptions, rows []*attackRow, strict bool) error {
+	var missed []string
+	for _, r := range rows {
+		if p99 := Percentile(r.changes, 99); o.Dataplane == "nftables" && p99 > strictChange {
+			missed = append(missed, fmt.Sprintf("%s: changes of others take %v (p99), at most %v", r.attack, p99, strictChange))
+		}
+		if r.late+r.lost+r.wrong > 0 || r.ended != "" {
+			missed = append(missed, fmt.Sprintf("%s: %d changes of others are late, %d of their connections lost, %d wrong; %s", r.attack, r.late, r.lost, r.wrong, r.ended))
+		}
+	}
+	if !strict || len(missed) == 0 {
+		return nil
+	}
+	return errors.New(strings.Join(missed, "; "))
+}
+
+// attackedNode is a node with the program under attack.
+type attackedNode struct {
+	*topology.Lab
+	dir, cgroup string
+	api         *kubeapi.Server
+	cmd         *exec.Cmd
+	exited      chan error
+	// closers are called in reverse order.
+	closers []func() error
+	// client is the victims' pod, server the one that serves for them, and attacker that of the attack.
+	client, server, attacker *topology.Host
+	// running are goroutines of the attack, which end with it.
+	running sync.WaitGroup
+}
+
+func (n *attackedNode) close() (err error) {
+	for i := range n.closers {
+		err = errors.Join(err, n.closers[len(n.closers)-1-i]())
+	}
+	return err
+}
+
+// The victims' Services: one whose endpoint changes its port, which says its number, and one that stays as it is.
+var (
+	changing = attackService{namespace: "victims", name: "changing", ip: netip.MustParseAddr("10.96.0.10"), ports: 1}
+	steady   = attackService{namespace: "victims", name: "steady", ip: netip.MustParseAddr("10.96.0.11"), ports: 1}
+)
+
+// The ports of a pod that serves: victimPorts of them from victimPort on.
+const victimPort, victimPorts = 9000, 16
+
+func (o *AttackOptions) measure(ctx context.Context, a *attack) (row *attackRow, err error) {
+	n, err := o.newAttackedNode(ctx, a)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, n.close()) }()
+	ctx, stop := context.WithTimeout(ctx, 5*time.Minute)
+	defer n.running.Wait()
+	defer stop()
+	victim := n.server.Addrs[0]
+	objects := append(append(changing.objects([]netip.Addr{victim}, victimPort), steady.objects([]netip.Addr{victim}, victimPort)...), nodeObjects(n.Lab)...)
+	for i := range attackedServices {
+		s := attackService{namespace: "others", name: fmt.Sprint("other-", i), ip: nth4("10.96.1.0", i), ports: 1}
+		objects = append(objects, s.objects([]netip.Addr{victim}, victimPort)...)
+	}
+	if err := n.api.Put(objects); err != nil {
+		return nil, err
+	}
+	for began := time.Now(); n.connect(ctx, steady, time.Second).Outcome != topology.Answered; time.Sleep(10 * time.Millisecond) {
+		if time.Since(began) > time.Minute {
+			return nil, fmt.Errorf("nothing is served a minute after the start:\n%s", n.log())
+		}
+	}
+	row = &attackRow{attack: a.name}
+	watching, ended := context.WithCancel(ctx)
+	var watchers sync.WaitGroup
+	watchers.Go(func() { n.watch(watching, row) })
+	defer watchers.Wait()
+	defer ended()
+	if a.start != nil {
+		if err := a.start(ctx, n); err != nil {
+			return nil, err
+		}
+	}
+	err = o.victims(ctx, n, row)
+	select {
+	case exit := <-n.exited:
+		row.ended = fmt.Sprint("ended: ", exit)
+		n.exited <- exit
+	default:
+	}
+	return row, err
+}
+
+// victims measures what they notice.
+func (o *AttackOptions) victims(ctx context.Context, n *attackedNode, row *attackRow) error {
+	began := time.Now()
+	var changed atomic.Bool
+	var connecting sync.WaitGroup
+	connecting.Go(func() {
+		for ctx.Err() == nil && time.Since(began) < o.For && (!changed.Load() || len(row.connects) < o.Connects) {
+			answer := n.connect(ctx, steady, mostLatency)
+			switch {
+			case answer.Outcome != topology.Answered:
+				row.lost++
+			case answer.Server != "0":
+				row.wrong++
+			}
+			row.connects = append(row.connects, answer.Latency)
+			time.Sleep(10 * time.Millisecond)
+		}
+	})
+	defer connecting.Wait()
+	defer changed.Store(true)
+	for i := 1; ctx.Err() == nil && time.Since(began) < o.For && (len(row.changes) < o.Changes || time.Since(began) < leastAttack); i++ {
+		want := strconv.Itoa(i % victimPorts)
+		if err := n.api.Put(changing.slices([]netip.Addr{n.server.Addrs[0]}, int32(victimPort+i%victimPorts))); err != nil {
+			return err
+		}
+		sent := time.Now()
+		for n.connect(ctx, changing, time.Second).Server != want {
+			if time.Since(sent) > mostLatency {
+				row.late++
+				break
+			}
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+		}
+		row.changes = append(row.changes, time.Since(sent))
+		time.Sleep(50 * time.Millisecond)
+	}
+	return nil
+}
+
+// connect has a victim connect to a Service.
+func (n *attackedNode) connect(ctx context.Context, s attackService, timeout time.Duration) topology.Answer {
+	return n.client.Probe(ctx, state.TCP, netip.AddrPortFrom(s.ip, 80), topology.ProbeOptions{Timeout: timeout})
+}
+
+// watch notes the most memory and descriptors that the program has.
+func (n *attackedNode) watch(ctx context.Context, row *attackRow) {
+	for ctx.Err() == nil {
+		if rss, err := rssOf(n.cmd.Process.Pid); err == nil {
+			row.resident = max(row.resident, rss)
+		}
+		// Since Linux 6.2 the size of the directory is the number of descriptors.
+		if fds, err := os.Stat(fmt.Sprintf("/proc/%d/fd", n.cmd.Process.Pid)); err == nil {
+			row.descriptors = max(row.descriptors, uint64(fds.Size()))
+		}
+		for _, name := range []string{"memory.peak", "memory.max_usage_in_bytes"} {
+			text, err := os.ReadFile(filepath.Join(n.cgroup, name))
+			if used, parseErr := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64); err == nil && parseErr == nil {
+				row.all = max(row.all, used)
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+func (n *attackedNode) log() string {
+	text, err := os.ReadFile(filepath.Join(n.dir, "log"))
+	if err != nil {
+		return err.Error()
+	}
+	return string(text[max(0, len(text)-4096):])
+}
+
+func (o *AttackOptions) newAttackedNode(ctx context.Context, a *attack) (_ *attackedNode, err error) {
+	n := &attackedNode{api: kubeapi.New(), exited: make(chan error, 1)}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, n.close())
+		}
+	}()
+	if n.dir, err = os.MkdirTemp("", "switchyard-attacks-"); err != nil {
+		return nil, err
+	}
+	n.closers = append(n.closers, func() error { return os.RemoveAll(n.dir) })
+	if n.Lab, err = topology.New(ctx, topology.Options{}); err != nil {
+		return nil, err
+	}
+	n.closers = append(n.closers, n.Lab.Close)
+	fields := map[string]string{"mode": o.Dataplane}
+	if o.Dataplane == "ebpf" {
+		namespaces, err := sockethooks.Namespaces(sockethooks.Of(n.Lab))
+		if err != nil {
+			return nil, err
+		}
+		n.closers = append(n.closers, namespaces.Close)
+		path, unpin, err := sockethooks.Pin(namespaces, n.dir)
+		if err != nil {
+			return nil, err
+		}
+		n.closers = append(n.closers, unpin)
+		fields["ebpf"] = "{namespaceMap: " + path + "}"
+	}
+	for name, pod := range map[string]**topology.Host{"client": &n.client, "server": &n.server, "attacker": &n.attacker} {
+		if *pod, err = n.AddPod(topology.PodOptions{Name: name}); err != nil {
+			return nil, err
+		}
+	}
+	for i := range victimPorts {
+		for _, h := range []*topology.Host{n.server, n.attacker} {
+			if err := h.Serve(state.TCP, netip.AddrPortFrom(netip.Addr{}, uint16(victimPort+i)), strconv.Itoa(i)); err != nil {
+				return nil, err
+			}
+		}
+	}
+	maps.Copy(fields, a.fields)
+	return n, errors.Join(n.serveAPI(), n.run(o, fields))
+}
+
+const attackedAPI = "127.0.0.1:8001"
+
+func (n *attackedNode) serveAPI() error {
+	return n.Node().Do(func() error {
+		l, err := net.Listen("tcp", attackedAPI)
+		if err != nil {
+			return err
+		}
+		server := &http.Server{Handler: n.api}
+		n.closers = append(n.closers, server.Close)
+		go func() { _ = server.Serve(l) }()
+		return nil
+	})
+}
+
+// run starts the program in a cgroup with a limit of memory, if there are any.
+func (n *attackedNode) run(o *AttackOptions, fields map[string]string) error {
+	config := "apiVersion: kubeproxy.config.k8s.io/v1alpha2\nkind: KubeProxyConfiguration\nhostnameOverride: node\nconfigHardFail: false\n" +
+		"clientConnection: {contentType: application/json}\ndetectLocal: {clusterCIDRs: [10.244.0.0/16]}\n" +
+		"linux: {oomScoreAdj: 0, conntrack: {maxPerCore: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}}\nadminBindAddress: none\n"
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		config += name + ": " + fields[name] + "\n"
+	}
+	path := filepath.Join(n.dir, "config.yaml")
+	if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
+		return err
+	}
+	log, err := os.Create(filepath.Join(n.dir, "log"))
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	group, maximum := "/sys/fs/cgroup", "memory.max"
+	if _, err := os.Stat("/sys/fs/cgroup/memory/memory.limit_in_bytes"); err == nil {
+		group, maximum = "/sys/fs/cgroup/memory", "memory.limit_in_bytes"
+	}
+	n.cgroup = filepath.Join(group, filepath.Base(n.dir))
+	join := ""
+	if err := os.Mkdir(n.cgroup, 0o755); err == nil {
+		n.closers = append(n.closers, func() error { return os.Remove(n.cgroup) })
+		if os.WriteFile(filepath.Join(n.cgroup, maximum), []byte(strconv.Itoa(o.Memory<<20)), 0) == nil {
+			join = "echo $$ >" + n.cgroup + "/cgroup.procs && "
+		}
+	}
+	n.cmd = exec.Command("sh", "-c", join+`exec "$0" "$@"`, o.Program, "proxy", "--config", path, "--master", "http://"+attackedAPI)
+	n.cmd.Stdout, n.cmd.Stderr = log, log
+	if err := n.Node().Do(n.cmd.Start); err != nil {
+		return err
+	}
+	go func() { n.exited <- n.cmd.Wait() }()
+	n.closers = append(n.closers, func() error {
+		err := n.cmd.Process.Signal(syscall.SIGKILL)
+		<-n.exited
+		if errors.Is(err, os.ErrProcessDone) {
+			return nil
+		}
+		return err
+	})
+	return nil
+}
