@@ -24,8 +24,8 @@ func TestExternalIPs(t *testing.T) {
 	}{
 		{"none", "", false, "", "", ""},
 		{"any address", "", false, "192.0.2.1 8.8.8.8", "192.0.2.1 8.8.8.8", ""},
-		{"special", "", false, "127.0.0.1 192.0.2.1 0.0.0.0 169.254.169.254 239.1.1.1", "192.0.2.1", "127.0.0.1 is a loopback address, " +
-			"0.0.0.0 is unspecified, 169.254.169.254 is a link-local address, 239.1.1.1 is a multicast address"},
+		{"special", "", false, "127.0.0.1 192.0.2.1 0.0.0.0 169.254.169.254 239.1.1.1 255.255.255.255", "192.0.2.1", "127.0.0.1 is a loopback address, " +
+			"0.0.0.0 is unspecified, 169.254.169.254 is a link-local address, 239.1.1.1 is a multicast address, 255.255.255.255 is the broadcast address"},
 		{"of nodes", "", false, "172.16.0.1 192.0.2.1 172.16.0.2", "192.0.2.1 172.16.0.2", "172.16.0.1 is the address of a node"},
 		{"of nodes, allowed", "", true, "172.16.0.1 192.0.2.1", "172.16.0.1 192.0.2.1", ""},
 		{"in ranges", "192.0.2.0/25 fd01::/64", false, "192.0.2.127 192.0.2.128", "192.0.2.127", "192.0.2.128 is not in the ranges that the operator allows"},

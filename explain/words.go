@@ -251,7 +251,7 @@ func (v *view) nothing(h held, reasons *brain.PortReasons, why *store.Explanatio
 		return fmt.Sprintf("no endpoint is ready or still serving: %s, and all terminate or are not ready", count(n, "endpoint")),
 			"look at why there are no new pods: kubectl get pods, kubectl get events"
 	case all(brain.Special):
-		return "no endpoint has an address that endpoints can have", "let the EndpointSlice name the address of a host: no loopback, link-local or multicast address"
+		return "no endpoint has an address that endpoints can have", "let the EndpointSlice name the address of a host: no loopback, link-local, multicast or broadcast address"
 	}
 	return "no endpoint can get connections; each has its reason", ""
 }

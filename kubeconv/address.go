@@ -21,14 +21,14 @@ func (f *faults) addr(path, s string) netip.Addr {
 }
 
 // specialProblem returns why an address cannot be that of an endpoint or an externalIP, empty if it can, as the API server sees it
-// (pkg/apis/core/validation, ValidateNonSpecialIP). Multicast addresses beyond the link-local ones, which it admits, are left to
-// package brain.
+// (pkg/apis/core/validation, ValidateNonSpecialIP). Multicast addresses beyond the link-local ones and the broadcast address, which it admits,
+// are left to package brain.
 func specialProblem(a netip.Addr) string {
 	kind := model.Special(a)
-	if kind == "" || a.IsMulticast() && !a.IsLinkLocalMulticast() {
-		return ""
+	if a.IsUnspecified() || a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsLinkLocalMulticast() {
+		return "must not be " + kind
 	}
-	return "must not be " + kind
+	return ""
 }
 
 // addrs parses a list of addresses and leaves out those with a fault.

@@ -75,6 +75,7 @@ var specialRanges = []netip.Prefix{
 	netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128"),
 	netip.MustParsePrefix("169.254.0.0/16"), netip.MustParsePrefix("fe80::/10"),
 	netip.MustParsePrefix("224.0.0.0/4"), netip.MustParsePrefix("ff00::/8"),
+	netip.MustParsePrefix("255.255.255.255/32"),
 }
 
 func isSpecial(addr netip.Addr) bool {

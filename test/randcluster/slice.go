@@ -91,7 +91,7 @@ func (h *History) drawEndpoints(s *model.EndpointSlice) {
 		s.Endpoints = append(s.Endpoints, h.newEndpoint(pick(h, h.pods)), h.newEndpoint(pod{}))
 	}
 	if h.chance(0.05) {
-		special := addrs("0.0.0.0", "127.0.0.1", "169.254.169.254", "239.1.1.1", "::", "::1", "fe80::1", "ff0e::1")
+		special := addrs("0.0.0.0", "127.0.0.1", "169.254.169.254", "239.1.1.1", "255.255.255.255", "::", "::1", "fe80::1", "ff0e::1")
 		s.Endpoints = append(s.Endpoints, h.newEndpoint(pod{addr: pick(h, special), node: h.opts.NodeName}))
 	}
 }
