@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -36,6 +37,8 @@ type AttackOptions struct {
 	// Changes and Connects are how many of a victim's are measured under each attack, unless that takes longer than For. Default: 60, 250, 20 s.
 	Changes, Connects int
 	For               time.Duration
+	// During is "upgrade" to have another process take over under each attack, "switch" to have another dataplane do so and then the first one again, or empty.
+	During string
 	// Memory is the limit of the program's memory in MiB, together with the kernel's for it. Default: 1000, as deployed.
 	Memory int
 }
@@ -73,6 +76,14 @@ func Attacks(ctx context.Context, out io.Writer, o AttackOptions, strict bool) e
 	if err := allowFiles(1 << 14); err != nil {
 		return err
 	}
+	if o.During != "" && o.During != "upgrade" && o.During != "switch" {
+		return fmt.Errorf("--during: %q is neither upgrade nor switch", o.During)
+	}
+	load, err := loadAverage()
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "%d CPUs, load average before: %s\n", runtime.NumCPU(), load)
 	var rows []*attackRow
 	for _, a := range attacks {
 		if a.start != nil && o.Only != "" && o.Only != a.name {
@@ -122,16 +133,22 @@ func missedAttacks(o *AttackOptions, rows []*attackRow, strict bool) error {
 // attackedNode is a node with the program under attack.
 type attackedNode struct {
 	*topology.Lab
-	dir, cgroup string
-	api         *kubeapi.Server
-	cmd         *exec.Cmd
-	exited      chan error
+	// cgroup is where the program runs, empty if there is no cgroup with a limit of memory. ebpf is the section of the configuration.
+	dir, cgroup, ebpf string
+	api               *kubeapi.Server
+	running           atomic.Pointer[attackedProcess]
 	// closers are called in reverse order.
 	closers []func() error
 	// client is the victims' pod, server the one that serves for them, and attacker that of the attack.
 	client, server, attacker *topology.Host
-	// running are goroutines of the attack, which end with it.
-	running sync.WaitGroup
+	// tasks are goroutines of the attack, which end with it.
+	tasks sync.WaitGroup
+}
+
+// attackedProcess is a running program.
+type attackedProcess struct {
+	*exec.Cmd
+	exited chan struct{} // closed when it has ended
 }
 
 func (n *attackedNode) close() (err error) {
@@ -157,7 +174,7 @@ func (o *AttackOptions) measure(ctx context.Context, a *attack) (row *attackRow,
 	}
 	defer func() { err = errors.Join(err, n.close()) }()
 	ctx, stop := context.WithTimeout(ctx, 5*time.Minute)
-	defer n.running.Wait()
+	defer n.tasks.Wait()
 	defer stop()
 	victim := n.server.Addrs[0]
 	objects := append(append(changing.objects([]netip.Addr{victim}, victimPort), steady.objects([]netip.Addr{victim}, victimPort)...), nodeObjects(n.Lab)...)
@@ -184,14 +201,50 @@ func (o *AttackOptions) measure(ctx context.Context, a *attack) (row *attackRow,
 			return nil, err
 		}
 	}
+	var during sync.WaitGroup
+	var replaced error
+	during.Go(func() { replaced = o.replace(ctx, n, a.fields) })
 	err = o.victims(ctx, n, row)
+	during.Wait()
 	select {
-	case exit := <-n.exited:
-		row.ended = fmt.Sprint("ended: ", exit)
-		n.exited <- exit
+	case <-n.running.Load().exited:
+		row.ended = "ended: " + n.running.Load().ProcessState.String()
 	default:
 	}
-	return row, err
+	return row, errors.Join(err, replaced)
+}
+
+// replace lets something else take over in the middle of an attack, if it is to be.
+func (o *AttackOptions) replace(ctx context.Context, n *attackedNode, fields map[string]string) error {
+	var steps []func() error
+	switch o.During {
+	case "upgrade":
+		steps = append(steps, func() error {
+			if err := n.running.Load().Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+				return err
+			}
+			return n.start(o)
+		})
+	case "switch":
+		other := "userspace"
+		if o.Dataplane == other {
+			other = "nftables"
+		}
+		for _, mode := range []string{other, o.Dataplane} {
+			steps = append(steps, func() error { return n.configure(mode, fields) })
+		}
+	}
+	for _, step := range steps {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(leastAttack / 3):
+		}
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // victims measures what they notice.
@@ -243,11 +296,12 @@ func (n *attackedNode) connect(ctx context.Context, s attackService, timeout tim
 // watch notes the most memory and descriptors that the program has.
 func (n *attackedNode) watch(ctx context.Context, row *attackRow) {
 	for ctx.Err() == nil {
-		if rss, err := rssOf(n.cmd.Process.Pid); err == nil {
+		pid := n.running.Load().Process.Pid
+		if rss, err := rssOf(pid); err == nil {
 			row.resident = max(row.resident, rss)
 		}
 		// Since Linux 6.2 the size of the directory is the number of descriptors.
-		if fds, err := os.Stat(fmt.Sprintf("/proc/%d/fd", n.cmd.Process.Pid)); err == nil {
+		if fds, err := os.Stat(fmt.Sprintf("/proc/%d/fd", pid)); err == nil {
 			row.descriptors = max(row.descriptors, uint64(fds.Size()))
 		}
 		for _, name := range []string{"memory.peak", "memory.max_usage_in_bytes"} {
@@ -272,7 +326,7 @@ func (n *attackedNode) log() string {
 }
 
 func (o *AttackOptions) newAttackedNode(ctx context.Context, a *attack) (_ *attackedNode, err error) {
-	n := &attackedNode{api: kubeapi.New(), exited: make(chan error, 1)}
+	n := &attackedNode{api: kubeapi.New()}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, n.close())
@@ -286,7 +340,7 @@ func (o *AttackOptions) newAttackedNode(ctx context.Context, a *attack) (_ *atta
 		return nil, err
 	}
 	n.closers = append(n.closers, n.Lab.Close)
-	fields := map[string]string{"mode": o.Dataplane}
+	n.ebpf = "{}"
 	if o.Dataplane == "ebpf" {
 		namespaces, err := sockethooks.Namespaces(sockethooks.Of(n.Lab))
 		if err != nil {
@@ -298,7 +352,7 @@ func (o *AttackOptions) newAttackedNode(ctx context.Context, a *attack) (_ *atta
 			return nil, err
 		}
 		n.closers = append(n.closers, unpin)
-		fields["ebpf"] = "{namespaceMap: " + path + "}"
+		n.ebpf = "{namespaceMap: " + path + "}"
 	}
 	for name, pod := range map[string]**topology.Host{"client": &n.client, "server": &n.server, "attacker": &n.attacker} {
 		if *pod, err = n.AddPod(topology.PodOptions{Name: name}); err != nil {
@@ -312,8 +366,10 @@ func (o *AttackOptions) newAttackedNode(ctx context.Context, a *attack) (_ *atta
 			}
 		}
 	}
-	maps.Copy(fields, a.fields)
-	return n, errors.Join(n.serveAPI(), n.run(o, fields))
+	if err := errors.Join(n.serveAPI(), n.limitMemory(o.Memory), n.configure(o.Dataplane, a.fields)); err != nil {
+		return nil, err
+	}
+	return n, n.start(o)
 }
 
 const attackedAPI = "127.0.0.1:8001"
@@ -331,44 +387,64 @@ func (n *attackedNode) serveAPI() error {
 	})
 }
 
-// run starts the program in a cgroup with a limit of memory, if there are any.
-func (n *attackedNode) run(o *AttackOptions, fields map[string]string) error {
+// configure writes the program's configuration file, which it follows.
+func (n *attackedNode) configure(mode string, fields map[string]string) error {
 	config := "apiVersion: kubeproxy.config.k8s.io/v1alpha2\nkind: KubeProxyConfiguration\nhostnameOverride: node\nconfigHardFail: false\n" +
 		"clientConnection: {contentType: application/json}\ndetectLocal: {clusterCIDRs: [10.244.0.0/16]}\n" +
-		"linux: {oomScoreAdj: 0, conntrack: {maxPerCore: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}}\nadminBindAddress: none\n"
+		"linux: {oomScoreAdj: 0, conntrack: {maxPerCore: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}}\nadminBindAddress: none\n" +
+		"mode: " + mode + "\nebpf: " + n.ebpf + "\n"
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
 		config += name + ": " + fields[name] + "\n"
 	}
-	path := filepath.Join(n.dir, "config.yaml")
-	if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
+	if err := os.WriteFile(n.configPath()+"~", []byte(config), 0o600); err != nil {
 		return err
 	}
-	log, err := os.Create(filepath.Join(n.dir, "log"))
-	if err != nil {
-		return err
-	}
-	defer log.Close()
+	return os.Rename(n.configPath()+"~", n.configPath())
+}
+
+func (n *attackedNode) configPath() string { return filepath.Join(n.dir, "config.yaml") }
+
+// limitMemory makes a cgroup for the program, if it may.
+func (n *attackedNode) limitMemory(mib int) error {
 	group, maximum := "/sys/fs/cgroup", "memory.max"
 	if _, err := os.Stat("/sys/fs/cgroup/memory/memory.limit_in_bytes"); err == nil {
 		group, maximum = "/sys/fs/cgroup/memory", "memory.limit_in_bytes"
 	}
-	n.cgroup = filepath.Join(group, filepath.Base(n.dir))
-	join := ""
-	if err := os.Mkdir(n.cgroup, 0o755); err == nil {
-		n.closers = append(n.closers, func() error { return os.Remove(n.cgroup) })
-		if os.WriteFile(filepath.Join(n.cgroup, maximum), []byte(strconv.Itoa(o.Memory<<20)), 0) == nil {
-			join = "echo $$ >" + n.cgroup + "/cgroup.procs && "
-		}
+	dir := filepath.Join(group, filepath.Base(n.dir))
+	if os.Mkdir(dir, 0o755) != nil {
+		return nil
 	}
-	n.cmd = exec.Command("sh", "-c", join+`exec "$0" "$@"`, o.Program, "proxy", "--config", path, "--master", "http://"+attackedAPI)
-	n.cmd.Stdout, n.cmd.Stderr = log, log
-	if err := n.Node().Do(n.cmd.Start); err != nil {
+	n.closers = append(n.closers, func() error { return os.Remove(dir) })
+	if os.WriteFile(filepath.Join(dir, maximum), []byte(strconv.Itoa(mib<<20)), 0) == nil {
+		n.cgroup = dir
+	}
+	return nil
+}
+
+// start starts the program, which runs until it is killed when the node is closed.
+func (n *attackedNode) start(o *AttackOptions) error {
+	log, err := os.OpenFile(filepath.Join(n.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
 		return err
 	}
-	go func() { n.exited <- n.cmd.Wait() }()
+	defer log.Close()
+	join := ""
+	if n.cgroup != "" {
+		join = "echo $$ >" + n.cgroup + "/cgroup.procs && "
+	}
+	p := &attackedProcess{exec.Command("sh", "-c", join+`exec "$0" "$@"`, o.Program, "proxy", "--config", n.configPath(), "--master", "http://"+attackedAPI), make(chan struct{})}
+	p.Stdout, p.Stderr = log, log
+	if err := n.Node().Do(p.Start); err != nil {
+		return err
+	}
+	go func() {
+		_ = p.Wait()
+		close(p.exited)
+	}()
+	n.running.Store(p)
 	n.closers = append(n.closers, func() error {
-		err := n.cmd.Process.Signal(syscall.SIGKILL)
-		<-n.exited
+		err := p.Process.Kill()
+		<-p.exited
 		if errors.Is(err, os.ErrProcessDone) {
 			return nil
 		}

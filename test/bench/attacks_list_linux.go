@@ -25,7 +25,7 @@ type attack struct {
 	name string
 	// fields are those of the configuration that it needs.
 	fields map[string]string
-	// start begins it. What goes on after that ends with the context, and counts as running. Nil is no attack.
+	// start begins it. What goes on after that ends with the context, and is one of the tasks of the node. Nil is no attack.
 	start func(context.Context, *attackedNode) error
 }
 
@@ -129,7 +129,7 @@ func nodeObjects(l *topology.Lab) []kubeapi.Object {
 
 // repeat does something again and again until the attack ends.
 func (n *attackedNode) repeat(ctx context.Context, every time.Duration, do func(i int)) {
-	n.running.Go(func() {
+	n.tasks.Go(func() {
 		ticker := time.NewTicker(every)
 		defer ticker.Stop()
 		for i := 0; ctx.Err() == nil; i++ {
@@ -267,7 +267,7 @@ func leastConnections(ctx context.Context, n *attackedNode) error {
 	}
 	time.Sleep(2 * time.Second) // until it is served, which nobody can see who gets no answer
 	n.repeat(ctx, 20*time.Millisecond, func(int) {
-		n.running.Go(func() { n.dial(ctx, &s, state.TCP, 1, 100*time.Millisecond) })
+		n.tasks.Go(func() { n.dial(ctx, &s, state.TCP, 1, 100*time.Millisecond) })
 	})
 	return nil
 }
@@ -282,7 +282,7 @@ func fullBuffers(ctx context.Context, n *attackedNode) error {
 		return err
 	}
 	context.AfterFunc(ctx, func() { l.Close() })
-	n.running.Go(func() {
+	n.tasks.Go(func() {
 		for {
 			conn, err := l.Accept()
 			if err != nil {
@@ -297,7 +297,7 @@ func fullBuffers(ctx context.Context, n *attackedNode) error {
 	time.Sleep(time.Second) // the server says nothing
 	much := make([]byte, 32<<20)
 	for _, c := range n.dial(ctx, &s, state.TCP, 100, time.Second) {
-		n.running.Go(func() { _, _ = c.Write(much) }) // until it is closed
+		n.tasks.Go(func() { _, _ = c.Write(much) }) // until it is closed
 	}
 	return nil
 }

@@ -259,6 +259,7 @@ and measures how long changes and connections of others take. A table has a row 
 	cmd.Flags().StringVar(&o.Program, "program", "bin/switchyard", "program under attack")
 	cmd.Flags().StringVar(&o.Dataplane, "dataplane", "nftables", "mode of the program")
 	cmd.Flags().StringVar(&o.Only, "only", "", "one attack, beside the baseline")
+	cmd.Flags().StringVar(&o.During, "during", "", "upgrade or switch, to have another process or dataplane take over under each attack")
 	cmd.Flags().IntVar(&o.Memory, "memory", 0, "limit of the program's memory in MiB (default 1000)")
 	return cmd
 }
