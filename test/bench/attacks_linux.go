@@ -208,7 +208,8 @@ func (o *AttackOptions) measure(ctx context.Context, a *attack) (row *attackRow,
 	during.Wait()
 	select {
 	case <-n.running.Load().exited:
-		row.ended = "ended: " + n.running.Load().ProcessState.String()
+		lines := strings.Split(strings.TrimSpace(n.log()), "\n")
+		row.ended = fmt.Sprintf("%v: %s", n.running.Load().ProcessState, lines[len(lines)-1])
 	default:
 	}
 	return row, errors.Join(err, replaced)
@@ -220,8 +221,12 @@ func (o *AttackOptions) replace(ctx context.Context, n *attackedNode, fields map
 	switch o.During {
 	case "upgrade":
 		steps = append(steps, func() error {
-			if err := n.running.Load().Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			p := n.running.Load()
+			if err := p.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
 				return err
+			}
+			if o.Dataplane != "userspace" { // one that relays ends when the next one has taken over
+				<-p.exited
 			}
 			return n.start(o)
 		})
