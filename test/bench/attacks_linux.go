@@ -91,7 +91,7 @@ func Attacks(ctx context.Context, out io.Writer, o AttackOptions, strict bool) e
 		}
 		row, err := o.measure(ctx, &a)
 		if err != nil {
-			return fmt.Errorf("attack %s: %w", a.name, err)
+			return errors.Join(fmt.Errorf("attack %s: %w", a.name, err), writeAttacks(out, &o, rows))
 		}
 		rows = append(rows, row)
 	}
@@ -419,11 +419,31 @@ func (n *attackedNode) limitMemory(mib int) error {
 	if os.Mkdir(dir, 0o755) != nil {
 		return nil
 	}
-	n.closers = append(n.closers, func() error { return os.Remove(dir) })
+	n.closers = append(n.closers, func() error { return emptyCgroup(dir) })
 	if os.WriteFile(filepath.Join(dir, maximum), []byte(strconv.Itoa(mib<<20)), 0) == nil {
 		n.cgroup = dir
 	}
 	return nil
+}
+
+// emptyCgroup removes a cgroup, in which tools may be left that the program has started.
+func emptyCgroup(dir string) (err error) {
+	for range 1000 {
+		if err = os.Remove(dir); !errors.Is(err, syscall.EBUSY) {
+			return err
+		}
+		left, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+		if err != nil {
+			return err
+		}
+		for _, pid := range strings.Fields(string(left)) {
+			if n, err := strconv.Atoi(pid); err == nil {
+				_ = syscall.Kill(n, syscall.SIGKILL)
+			}
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return err
 }
 
 // start starts the program, which runs until it is killed when the node is closed.
