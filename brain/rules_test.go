@@ -68,7 +68,7 @@ func TestWhichEndpoints(t *testing.T) {
 		},
 		{
 			// pkg/apis/core/validation, ValidateNonSpecialIP. Pods in the node's network have its address.
-			"special addresses, and the node's", []string{"0.0.0.0", "127.0.0.1 here", "169.254.169.254", "224.1.2.3 here", "172.16.0.1 here"},
+			"special addresses, and the node's", []string{"0.0.0.0", "127.0.0.1 here", "169.254.169.254", "224.1.2.3 here", "255.255.255.255 here", "172.16.0.1 here"},
 			"Forward 172.16.0.1:8080*", "Forward 172.16.0.1:8080*",
 		},
 		{

@@ -223,6 +223,7 @@ spec.externalIPs[4]: must not be a multicast address, got "ff02::5"`,
 			&discoveryv1.EndpointSlice{ObjectMeta: meta(), AddressType: "IPv4", Endpoints: []discoveryv1.Endpoint{
 				{Addresses: []string{"10.0.0.1"}}, {Addresses: []string{"127.0.0.1"}}, {Addresses: []string{"::ffff:0.0.0.0"}},
 				{Addresses: []string{"169.254.0.1"}}, {Addresses: []string{"224.0.0.1"}}, {Addresses: []string{"224.0.1.1"}},
+				{Addresses: []string{"255.255.255.255"}}, {Addresses: []string{"240.0.0.1"}}, // left to brain, as what is multicast beyond a link
 			}}, `
 endpoints[1].addresses[0]: must not be a loopback address, got "127.0.0.1"
 endpoints[2].addresses[0]: must not be unspecified, got "::ffff:0.0.0.0"
