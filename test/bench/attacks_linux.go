@@ -394,14 +394,15 @@ func (n *attackedNode) serveAPI() error {
 
 // configure writes the program's configuration file, which it follows.
 func (n *attackedNode) configure(mode string, fields map[string]string) error {
-	config := "apiVersion: kubeproxy.config.k8s.io/v1alpha2\nkind: KubeProxyConfiguration\nhostnameOverride: node\nconfigHardFail: false\n" +
+	var config strings.Builder
+	config.WriteString("apiVersion: kubeproxy.config.k8s.io/v1alpha2\nkind: KubeProxyConfiguration\nhostnameOverride: node\nconfigHardFail: false\n" +
 		"clientConnection: {contentType: application/json}\ndetectLocal: {clusterCIDRs: [10.244.0.0/16]}\n" +
 		"linux: {oomScoreAdj: 0, conntrack: {maxPerCore: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}}\nadminBindAddress: none\n" +
-		"mode: " + mode + "\nebpf: " + n.ebpf + "\n"
+		"mode: " + mode + "\nebpf: " + n.ebpf + "\n")
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
-		config += name + ": " + fields[name] + "\n"
+		config.WriteString(name + ": " + fields[name] + "\n")
 	}
-	if err := os.WriteFile(n.configPath()+"~", []byte(config), 0o600); err != nil {
+	if err := os.WriteFile(n.configPath()+"~", []byte(config.String()), 0o600); err != nil {
 		return err
 	}
 	return os.Rename(n.configPath()+"~", n.configPath())
@@ -436,7 +437,7 @@ func emptyCgroup(dir string) (err error) {
 		if err != nil {
 			return err
 		}
-		for _, pid := range strings.Fields(string(left)) {
+		for pid := range strings.FieldsSeq(string(left)) {
 			if n, err := strconv.Atoi(pid); err == nil {
 				_ = syscall.Kill(n, syscall.SIGKILL)
 			}
