@@ -1,7 +1,5 @@
 //go:build linux
 
-// Package netnstest gives tests network namespaces. With -short it skips the tests that ask for one, so that the others run on a
-// machine that allows none. The package exists on Linux only.
 package netnstest
 
 import (
@@ -21,14 +19,6 @@ func Main(m *testing.M) int {
 		return m.Run()
 	}
 	return netns.Main(m)
-}
-
-// Need skips a test with -short. It is for tests that make their network namespaces by other means than [New] and [Lab].
-func Need(t testing.TB) {
-	t.Helper()
-	if testing.Short() {
-		t.Skip("needs network namespaces: run it without -short")
-	}
 }
 
 // New makes an empty network namespace and closes it when the test ends. It skips the test with -short and where the process may
