@@ -14,13 +14,18 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
+	"github.com/switchyard-net/switchyard/client/peeruser"
 	"github.com/switchyard-net/switchyard/client/tlsfiles"
 	"github.com/switchyard-net/switchyard/internal/connlimit"
 )
 
 // rooms are how many connections a listener has. Clients that are not authenticated yet have room of their own, so that
-// they cannot take it from those that are.
-type rooms struct{ clients, strangers *connlimit.Pool }
+// they cannot take it from those that are. Root and the user of this process have some places that nobody else can take.
+type rooms struct{ clients, reserved, strangers *connlimit.Pool }
+
+// reservedPlaces is how many connections over unix sockets root and the user of this process have beside those of clients: enough for
+// the node's dataplane and for people who look at it.
+const reservedPlaces = 8
 
 // shareOf is how many connections one address may have of so many clients', and how many there may be beside theirs.
 func shareOf(clients int) int { return max(clients/4, min(4*clients, minShare)) }
@@ -28,25 +33,30 @@ func shareOf(clients int) int { return max(clients/4, min(4*clients, minShare)) 
 // ClientsOf returns the largest [Options.MaxClients], at least 1, with which a listener has so many connections at most.
 func ClientsOf(connections int) int {
 	// A share is four times few clients, minShare for more, and a quarter of many.
+	connections -= reservedPlaces
 	return max(min((connections*4+3)/5, max(connections/5, connections-minShare)), 1)
 }
 
 func (s *Server) rooms(listener string) rooms {
 	share := shareOf(s.o.MaxClients)
-	whole := connlimit.New(connlimit.Options{Name: listener, Max: s.o.MaxClients + share, Open: &s.clients, Logger: s.log})
+	whole := connlimit.New(connlimit.Options{Name: listener, Max: s.o.MaxClients + reservedPlaces + share, Open: &s.clients, Logger: s.log})
 	return rooms{
-		clients: whole.Part(connlimit.Options{Name: listener, Max: s.o.MaxClients, PerClient: share, Logger: s.log}),
+		clients:  whole.Part(connlimit.Options{Name: listener, Max: s.o.MaxClients, PerClient: share, Logger: s.log}),
+		reserved: whole.Part(connlimit.Options{Name: listener + ", reserved for root", Max: reservedPlaces, Logger: s.log}),
 		// A new one takes the place of one that waits already: who fills it keeps nobody else waiting.
 		strangers: whole.Part(connlimit.Options{Name: listener + ", before a certificate", Max: share, Replace: true, Logger: s.log}),
 	}
 }
 
-// room is where a connection counts that has just been accepted.
-func (v *listening) room(conn net.Conn) *connlimit.Pool {
+// room is where a connection may count that has just been accepted, in this order.
+func (v *listening) room(conn net.Conn) []*connlimit.Pool {
 	if v.files != nil || v.users.Check(conn) != nil {
-		return v.rooms.strangers
+		return []*connlimit.Pool{v.rooms.strangers}
 	}
-	return v.rooms.clients
+	if _, other := peeruser.Other(conn); other || conn.LocalAddr().Network() != "unix" {
+		return []*connlimit.Pool{v.rooms.clients}
+	}
+	return []*connlimit.Pool{v.rooms.clients, v.rooms.reserved}
 }
 
 // identifying are credentials that find out who a client is.
@@ -100,7 +110,7 @@ func (c identifying) ServerHandshake(accepted net.Conn) (net.Conn, credentials.A
 	if who.node != "" && !who.relay {
 		raw.afterwards(v.nodeConns.enter(who.node, func() { _ = raw.Close() }))
 	}
-	if who.isSomebody() && !connlimit.Move(raw.Conn, v.rooms.clients) {
+	if v.files != nil && who.isSomebody() && !connlimit.Move(raw.Conn, v.rooms.clients) {
 		who = caller{denied: status.Error(codes.ResourceExhausted, "too many clients; retry later")}
 	}
 	if !who.isSomebody() {

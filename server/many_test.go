@@ -30,6 +30,7 @@ import (
 const (
 	envSocket  = "SWITCHYARD_TEST_CLIENTS_SOCKET"
 	envClients = "SWITCHYARD_TEST_CLIENTS"
+	envSilent  = "SWITCHYARD_TEST_CLIENTS_SILENT" // they only connect
 )
 
 func TestMain(m *testing.M) {
@@ -38,6 +39,8 @@ func TestMain(m *testing.M) {
 		run := watchers
 		if os.Getenv(envFiles) != "" {
 			run = reporters
+		} else if os.Getenv(envSilent) != "" {
+			run = holders
 		}
 		if err := run(socket, n); err != nil {
 			fmt.Println(err)
@@ -104,6 +107,20 @@ func watchers(socket string, n int) error {
 		fail(nil)
 	}()
 	return <-errs
+}
+
+// holders holds n connections that send nothing, until its input ends. It writes a line when it has made them.
+func holders(socket string, n int) error {
+	for range n {
+		conn, err := net.Dial("unix", socket)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = conn.Close() }()
+	}
+	fmt.Println("connected")
+	_, _ = bufio.NewReader(os.Stdin).ReadString('\n')
+	return nil
 }
 
 // crowd is a process of watching clients.

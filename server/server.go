@@ -55,7 +55,9 @@ type Options struct {
 	// InstanceID names the life of the server, in which revisions count. Default: a random number.
 	InstanceID uint64
 	// MaxClients is how many clients' connections there may be at once on each listener; further ones are refused. One remote IPv4
-	// address or IPv6 /64 may have a quarter of them, or 64 if that is more; those over loopback and unix sockets are not counted so.
+	// address or IPv6 /64 may have a quarter of them, or 64 if that is more, and so may a user over a unix socket who is neither
+	// root nor the user of this process. These two have 8 further places there, which others cannot take. Connections over loopback are
+	// not counted so.
 	//
 	// Until it has shown a certificate or a user that may call something, a connection counts elsewhere: there may be a quarter of
 	// MaxClients more of these, or 64 if that is more and not more than four times MaxClients. When there are as many, a new one

@@ -4,12 +4,12 @@ import "testing"
 
 // TestClientsOf: a listener has no more connections than it should, and might not have one more client.
 func TestClientsOf(t *testing.T) {
-	for connections := 5; connections < 20_000; connections++ {
+	for connections := 5 + reservedPlaces; connections < 20_000; connections++ {
 		n := ClientsOf(connections)
-		if sum := n + shareOf(n); sum > connections {
+		if sum := n + reservedPlaces + shareOf(n); sum > connections {
 			t.Fatalf("%d clients take %d connections of %d", n, sum, connections)
 		}
-		if sum := n + 1 + shareOf(n+1); sum <= connections {
+		if sum := n + 1 + reservedPlaces + shareOf(n+1); sum <= connections {
 			t.Fatalf("there is room for more than %d clients in %d connections", n, connections)
 		}
 	}

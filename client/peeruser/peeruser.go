@@ -55,6 +55,31 @@ func Parse(users []string) (Users, error) {
 	return u, nil
 }
 
+// Other returns the number of the user at the other end of a unix socket, if that is neither root nor the user of this process. It
+// returns false where the system does not report users, and for a connection that is not one of a unix socket. A connection that wraps
+// another one needs a method NetConn() net.Conn that returns it.
+func Other(conn net.Conn) (number int, ok bool) {
+	socket, ok := unwrap(conn).(*net.UnixConn)
+	if !ok || !supported {
+		return 0, false
+	}
+	number, err := userOf(socket)
+	if err != nil || number == 0 || number == os.Geteuid() {
+		return 0, false
+	}
+	return number, true
+}
+
+func unwrap(conn net.Conn) net.Conn {
+	for {
+		wrapped, ok := conn.(interface{ NetConn() net.Conn })
+		if !ok {
+			return conn
+		}
+		conn = wrapped.NetConn()
+	}
+}
+
 // Check returns an [*Error] unless the process at the other end of a unix socket is one of root, of this process's own user, or of
 // one of the users. Root could change this process anyway, and one of its own user is as good as this one. Where the system does not
 // report users, and for what is no connection of a unix socket, Check checks nothing. A connection that wraps another one needs
@@ -63,13 +88,7 @@ func (u Users) Check(conn net.Conn) error {
 	if !supported {
 		return nil
 	}
-	for {
-		wrapped, ok := conn.(interface{ NetConn() net.Conn })
-		if !ok {
-			break
-		}
-		conn = wrapped.NetConn()
-	}
+	conn = unwrap(conn)
 	socket, ok := conn.(*net.UnixConn)
 	if !ok {
 		if a, ok := conn.LocalAddr().(*net.UnixAddr); ok && a != nil {

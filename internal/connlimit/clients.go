@@ -2,12 +2,44 @@ package connlimit
 
 import (
 	"container/list"
+	"fmt"
 	"net"
 	"net/netip"
+
+	"github.com/switchyard-net/switchyard/client/peeruser"
 )
 
-// clientOf returns which client a connection comes from, the zero Prefix if it comes from this machine.
-func clientOf(c net.Conn) netip.Prefix {
+// clientKey identifies a client: an address elsewhere, or another user of this machine. The zero value is this machine.
+type clientKey struct {
+	addr   netip.Prefix
+	user   int
+	isUser bool
+}
+
+// isKnown reports whether it is more than this machine as a whole.
+func (k clientKey) isKnown() bool { return k != clientKey{} }
+
+// String is for people.
+func (k clientKey) String() string {
+	switch {
+	case k.addr.IsValid():
+		return k.addr.String()
+	case k.isUser:
+		return fmt.Sprintf("user %d", k.user)
+	}
+	return "this machine"
+}
+
+// clientOf returns which client a connection comes from.
+func clientOf(c net.Conn) clientKey {
+	if user, ok := peeruser.Other(c); ok {
+		return clientKey{user: user, isUser: true}
+	}
+	return clientKey{addr: addressOf(c)}
+}
+
+// addressOf returns the address of a client, the zero Prefix if it is on this machine.
+func addressOf(c net.Conn) netip.Prefix {
 	remote, ok := c.RemoteAddr().(*net.TCPAddr)
 	if !ok || remote.IP.IsLoopback() {
 		return netip.Prefix{}
@@ -27,20 +59,20 @@ func clientOf(c net.Conn) netip.Prefix {
 // clients are those that have connections in a pool. Every method costs the same, however many there are.
 type clients struct {
 	open int // connections
-	of   map[netip.Prefix]*client
+	of   map[clientKey]*client
 	// ranks are lists of clients by their number of connections, which is the index: *client, the least recently used first.
 	ranks []*list.List
 	most  int // the highest index with clients
 }
 
 type client struct {
-	key   netip.Prefix
+	key   clientKey
 	conns list.List     // *conn, the least recently used first
 	at    *list.Element // in the list of its rank
 }
 
 // add gives a client one more connection.
-func (m *clients) add(key netip.Prefix, c *conn) (*client, *list.Element) {
+func (m *clients) add(key clientKey, c *conn) (*client, *list.Element) {
 	own := m.of[key]
 	if own == nil {
 		own = &client{key: key}

@@ -1,16 +1,16 @@
 // Package connlimit bounds the connections of servers: in all, and from each client, so that one client takes no room from
 // another.
 //
-// A client is an IPv4 address, or the first 64 bits of an IPv6 address, because a host can take any address of its /64. All
-// connections from this machine, over unix sockets, loopback or from one of its addresses to the same address, are of one client
-// that may have any number of them: many processes share it. The kernel takes no packet from elsewhere with such a source.
+// A client is an IPv4 address, or the first 64 bits of an IPv6 address, because a host can take any address of its /64. Over unix
+// sockets, each user other than root and the user of this process is a client. All other connections from this machine, over loopback
+// or from one of its addresses to the same address, are of one client that may have any number of them: many processes share it. The
+// kernel takes no packet from elsewhere with such a source.
 package connlimit
 
 import (
 	"container/list"
 	"log/slog"
 	"net"
-	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -76,7 +76,7 @@ func newPool(o Options, within *Pool) *Pool {
 	if o.Closed == nil {
 		o.Closed = new(atomic.Int64)
 	}
-	p := &Pool{o: o, within: within, clients: clients{of: make(map[netip.Prefix]*client)}}
+	p := &Pool{o: o, within: within, clients: clients{of: make(map[clientKey]*client)}}
 	if within != nil {
 		p.mu = within.mu
 	} else {
@@ -92,15 +92,16 @@ func newPool(o Options, within *Pool) *Pool {
 
 // Listener returns a listener that accepts the connections of l within the bounds.
 func (p *Pool) Listener(l net.Listener) net.Listener {
-	return Listen(l, func(net.Conn) *Pool { return p })
+	return Listen(l, func(net.Conn) []*Pool { return []*Pool{p} })
 }
 
-// Listen returns a listener that accepts the connections of l, each within the bounds of the pool that choose returns for it.
-func Listen(l net.Listener, choose func(net.Conn) *Pool) net.Listener { return &listener{l, choose} }
+// Listen returns a listener that accepts the connections of l, each within the bounds of the first pool with room for it of those
+// that choose returns.
+func Listen(l net.Listener, choose func(net.Conn) []*Pool) net.Listener { return &listener{l, choose} }
 
 type listener struct {
 	net.Listener
-	choose func(net.Conn) *Pool
+	choose func(net.Conn) []*Pool
 }
 
 // Accept returns the next connection within the bounds, and closes those before it. An error of the kernel, such as that the
@@ -111,8 +112,10 @@ func (l *listener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		if admitted := l.choose(c).admit(c); admitted != nil {
-			return admitted, nil
+		for _, p := range l.choose(c) {
+			if admitted := p.admit(c); admitted != nil {
+				return admitted, nil
+			}
 		}
 		_ = c.Close()
 	}
@@ -168,7 +171,7 @@ func (c *conn) leave() {
 // admit counts one more connection, and closes another one for it if it must and may. It returns nil if there is no room.
 func (p *Pool) admit(raw net.Conn) *conn {
 	key := clientOf(raw)
-	if !key.IsValid() && p.thisMachine != nil {
+	if !key.addr.IsValid() && p.thisMachine != nil {
 		p = p.thisMachine
 	}
 	c, victim := p.place(key, raw)
@@ -179,7 +182,7 @@ func (p *Pool) admit(raw net.Conn) *conn {
 }
 
 // place finds a new connection a place, perhaps that of another one, which it returns. It returns nil if there is none.
-func (p *Pool) place(key netip.Prefix, raw net.Conn) (c, victim *conn) {
+func (p *Pool) place(key clientKey, raw net.Conn) (c, victim *conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for at := p; at != nil && victim == nil; at = at.within {
@@ -209,10 +212,10 @@ func (p *Pool) place(key netip.Prefix, raw net.Conn) (c, victim *conn) {
 }
 
 // tooMany returns the client with too many connections for one more of the client key, nil if there is room. The caller holds mu.
-func (p *Pool) tooMany(key netip.Prefix) *client {
+func (p *Pool) tooMany(key clientKey) *client {
 	own, full := p.of[key], p.open >= p.o.Max
 	switch {
-	case own != nil && key.IsValid() && own.conns.Len() >= p.o.PerClient:
+	case own != nil && key.isKnown() && own.conns.Len() >= p.o.PerClient:
 		return own
 	case full && own != nil && own.conns.Len() == p.most: // it would have more than all others
 		return own
@@ -228,11 +231,7 @@ func (p *Pool) warn(from *client) {
 	if now.Sub(p.warned) < warnPause {
 		return
 	}
-	who := "this machine"
-	if from.key.IsValid() {
-		who = from.key.String()
-	}
-	log := p.o.Logger.With("server", p.o.Name, "limit", p.o.Max, "limitPerClient", p.o.PerClient, "clientWithMost", who, "itHas", from.conns.Len(),
+	log := p.o.Logger.With("server", p.o.Name, "limit", p.o.Max, "limitPerClient", p.o.PerClient, "clientWithMost", from.key.String(), "itHas", from.conns.Len(),
 		"remedy", "find out what connects so often, or raise the limit")
 	if p.o.Replace {
 		log.Warn("too many connections; closing the least recently used", "closedSinceLastWarning", p.closed)

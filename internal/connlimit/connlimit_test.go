@@ -42,17 +42,17 @@ func TestClients(t *testing.T) {
 		{"2001:db8::ffff:1:2:3", "2001:db8::/64"},
 		{"2001:db8:0:1::1", "2001:db8:0:1::/64"},
 		{"fe80::1%eth0", "fe80::/64"},
-		{"127.0.0.9", "invalid Prefix"},
-		{"::1", "invalid Prefix"},
-		{"::ffff:127.0.0.1", "invalid Prefix"},
-		{"192.0.2.255", "invalid Prefix"}, // the address that it connects to
+		{"127.0.0.9", "this machine"},
+		{"::1", "this machine"},
+		{"::ffff:127.0.0.1", "this machine"},
+		{"192.0.2.255", "this machine"}, // the address that it connects to
 	} {
 		if got := clientOf(from(e.remote)).String(); got != e.client {
 			t.Errorf("%s is client %s, want %s", e.remote, got, e.client)
 		}
 	}
 	unix := &fakeConn{local: &net.UnixAddr{Name: "s"}, remote: &net.UnixAddr{}}
-	if got := clientOf(unix); got.IsValid() {
+	if got := clientOf(unix); got.isKnown() {
 		t.Errorf("a unix socket's client is %v", got)
 	}
 }
@@ -173,7 +173,7 @@ type naive struct {
 	conns []*fakeConn
 }
 
-func (n *naive) count(client netip.Prefix) (sum int) {
+func (n *naive) count(client clientKey) (sum int) {
 	for _, c := range n.conns {
 		if clientOf(c) == client {
 			sum++
@@ -182,7 +182,7 @@ func (n *naive) count(client netip.Prefix) (sum int) {
 	return sum
 }
 
-func (n *naive) oldest(client netip.Prefix) *fakeConn {
+func (n *naive) oldest(client clientKey) *fakeConn {
 	for _, c := range n.conns {
 		if clientOf(c) == client {
 			return c
@@ -192,7 +192,7 @@ func (n *naive) oldest(client netip.Prefix) *fakeConn {
 }
 
 // victims are the connections that may have to make room for a new one. If there are none, there is room.
-func (n *naive) victims(client netip.Prefix) (victims []*fakeConn) {
+func (n *naive) victims(client clientKey) (victims []*fakeConn) {
 	own, most := n.count(client), 0
 	for _, c := range n.conns {
 		most = max(most, n.count(clientOf(c)))

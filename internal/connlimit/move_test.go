@@ -85,11 +85,11 @@ func TestMoveAtRandom(t *testing.T) {
 func TestListenChooses(t *testing.T) {
 	few, many := New(Options{Max: 1, Logger: discard()}), New(Options{Max: 10, Logger: discard()})
 	conns := []net.Conn{from("192.0.2.1"), from("192.0.2.2"), from("192.0.2.1"), from("192.0.2.2")}
-	l := Listen(&scripted{conns: conns}, func(c net.Conn) *Pool {
+	l := Listen(&scripted{conns: conns}, func(c net.Conn) []*Pool {
 		if clientOf(c) == clientOf(from("192.0.2.1")) {
-			return few
+			return []*Pool{few}
 		}
-		return many
+		return []*Pool{many}
 	})
 	for range 3 {
 		if _, err := l.Accept(); err != nil {

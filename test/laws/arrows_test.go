@@ -53,7 +53,7 @@ var arrows = []arrow{
 	{"internal/top", []string{"view", "internal/plaintext", "internal/termtable"}},
 	{"internal/ui", []string{"state", "store", "explain", "view", "backend"}},
 	{"internal/protoconv", []string{"model", "state", "client/localnet/v1", "internal/proto/cluster/v1"}},
-	{"internal/connlimit", nil},
+	{"internal/connlimit", []string{"client/peeruser"}},
 	{"internal/loglimit", nil},
 	{"internal/httpserver", []string{"internal/connlimit"}},
 	{"server", []string{"state", "internal/protoconv", "internal/connlimit", "client/localnet/v1", "client/tlsfiles", "client/peeruser", "client/namedpipe"}},
