@@ -1,10 +1,12 @@
 package brain
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 
 	"github.com/switchyard-net/switchyard/model"
+	"github.com/switchyard-net/switchyard/state"
 )
 
 // Refusal is an externalIP of a service that is not routed.
@@ -16,22 +18,31 @@ type Refusal struct {
 	Remedy string
 }
 
+// Holder is who has an address. The zero value is nobody who is known.
+type Holder struct {
+	// Is completes the sentence "externalIP ADDR is ...", as in "the address of a node".
+	Is string
+	// Ports are the TCP ports at which this node, or others, reach the API server there.
+	Ports []uint16
+}
+
 // AdmitExternalIPs returns svc without those externalIPs that must not be routed, and these. If there are none, it is svc itself,
-// which is not modified in any case. isNode reports whether an address is known as that of a node; it may be nil.
+// which is not modified in any case. holder returns who has an address; it may be nil.
 //
 // Anyone who may write a Service can name any address as an externalIP, and so take the connections to it (CVE-2020-8554). Refused are
-// addresses that [model.Special] names, those outside [Config.ExternalIPs], and those of nodes: else a Service could take the
-// connections to the kubelet, to ssh or to an API server in the node's network.
+// addresses that [model.Special] names, those outside [Config.ExternalIPs], and those of holders: else a Service could take the
+// connections to the kubelet, to ssh or to the API server. [Config.NodeExternalIPs] allows addresses of holders, except to services
+// with a port of the API server: nodes could not learn that such a service is gone.
 //
 // [Compute] applies the first two of these rules by itself. It cannot apply the third: the record of a service would be another one on
 // each node.
-func AdmitExternalIPs(cfg *Config, svc *model.Service, isNode func(netip.Addr) bool) (*model.Service, []Refusal) {
+func AdmitExternalIPs(cfg *Config, svc *model.Service, holder func(netip.Addr) Holder) (*model.Service, []Refusal) {
 	if skips(cfg, svc) != "" {
 		return svc, nil
 	}
 	var refusals []Refusal
 	for _, ip := range svc.ExternalIPs {
-		if r, refused := cfg.refuses(ip, isNode); refused {
+		if r, refused := cfg.refuses(svc, ip, holder); refused {
 			refusals = append(refusals, r)
 		}
 	}
@@ -40,24 +51,41 @@ func AdmitExternalIPs(cfg *Config, svc *model.Service, isNode func(netip.Addr) b
 	}
 	admitted := *svc
 	admitted.ExternalIPs = slices.DeleteFunc(slices.Clone(svc.ExternalIPs), func(ip netip.Addr) bool {
-		_, refused := cfg.refuses(ip, isNode)
+		_, refused := cfg.refuses(svc, ip, holder)
 		return refused
 	})
 	return &admitted, refusals
 }
 
 // refuses reports whether an externalIP must not be routed.
-func (c *Config) refuses(ip netip.Addr, isNode func(netip.Addr) bool) (r Refusal, refused bool) {
+func (c *Config) refuses(svc *model.Service, ip netip.Addr, holder func(netip.Addr) Holder) (r Refusal, refused bool) {
 	if kind := model.Special(ip); kind != "" {
 		return Refusal{ip, "is " + kind, "choose an address of hosts outside the cluster"}, true
 	}
 	if !c.allowsExternalIP(ip) {
 		return Refusal{ip, "is not in the ranges that the operator allows", "choose an address in one of them, or have the operator add a range"}, true
 	}
-	if !c.NodeExternalIPs && isNode != nil && isNode(ip) {
-		return Refusal{ip, "is the address of a node", "use a NodePort, or have the operator allow addresses of nodes"}, true
+	if holder == nil {
+		return Refusal{}, false
+	}
+	h := holder(ip)
+	if port, takes := takesPort(svc, h.Ports); takes {
+		return Refusal{ip, fmt.Sprintf("is %s, which listens on TCP port %d", h.Is, port), "use another address or port"}, true
+	}
+	if h.Is != "" && !c.NodeExternalIPs {
+		return Refusal{ip, "is " + h.Is, "use a NodePort, or have the operator allow addresses of nodes"}, true
 	}
 	return Refusal{}, false
+}
+
+// takesPort returns the first of some TCP ports that a service has, too.
+func takesPort(svc *model.Service, ports []uint16) (port uint16, takes bool) {
+	for _, port := range ports {
+		if slices.ContainsFunc(svc.Ports, func(p model.ServicePort) bool { return p.Protocol == state.TCP && p.Port == port }) {
+			return port, true
+		}
+	}
+	return 0, false
 }
 
 func (c *Config) allowsExternalIP(ip netip.Addr) bool {

@@ -13,7 +13,17 @@ import (
 
 // TestExternalIPs: CVE-2020-8554. Which externalIPs of a service are routed, and what is said about the others.
 func TestExternalIPs(t *testing.T) {
-	isNode := func(a netip.Addr) bool { return slices.Contains(addrs("172.16.0.1 fd16::1 192.0.2.200"), a) }
+	holder := func(a netip.Addr) (h brain.Holder) {
+		switch {
+		case slices.Contains(addrs("172.16.0.1 fd16::1 192.0.2.200"), a):
+			h.Is = "the address of a node"
+		case slices.Contains(addrs("192.0.2.66"), a): // the service has port 80
+			h = brain.Holder{Is: "an address of the API server", Ports: []uint16{6443, 80}}
+		case slices.Contains(addrs("192.0.2.67"), a):
+			h = brain.Holder{Is: "an address of the API server", Ports: []uint16{6443}}
+		}
+		return h
+	}
 	for _, c := range []struct {
 		name      string
 		allowed   string
@@ -32,13 +42,17 @@ func TestExternalIPs(t *testing.T) {
 		{"in ranges with nodes in them", "192.0.2.0/24", false, "192.0.2.1 192.0.2.200", "192.0.2.1", "192.0.2.200 is the address of a node"},
 		{"in ranges, and those of nodes allowed", "192.0.2.0/24", true, "192.0.2.200 172.16.0.1", "192.0.2.200",
 			"172.16.0.1 is not in the ranges that the operator allows"},
+		{"of the API server", "", false, "192.0.2.66 192.0.2.67 192.0.2.1", "192.0.2.1", "192.0.2.66 is an address of the API server, which listens on TCP port 80, " +
+			"192.0.2.67 is an address of the API server"},
+		{"of the API server, and those of nodes allowed", "192.0.2.0/24", true, "192.0.2.66 192.0.2.67", "192.0.2.67",
+			"192.0.2.66 is an address of the API server, which listens on TCP port 80"},
 		{"special ones in ranges", "0.0.0.0/0", true, "127.0.0.1 8.8.8.8", "8.8.8.8", "127.0.0.1 is a loopback address"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			cfg, svc := config(), service()
 			cfg.ExternalIPs, cfg.NodeExternalIPs = prefixes(c.allowed), c.nodes
 			svc.ExternalIPs = addrs(c.externals)
-			admitted, refusals := brain.AdmitExternalIPs(cfg, svc, isNode)
+			admitted, refusals := brain.AdmitExternalIPs(cfg, svc, holder)
 			var reasons []string
 			for _, r := range refusals {
 				reasons = append(reasons, r.Addr.String()+" "+r.Why)
@@ -55,8 +69,8 @@ func TestExternalIPs(t *testing.T) {
 			if !slices.Equal(svc.ExternalIPs, addrs(c.externals)) {
 				t.Error("the service was modified")
 			}
-			// Compute applies all rules but the one about nodes by itself.
-			if c.nodes || !strings.Contains(c.refused, "node") {
+			// Compute applies all rules but the one about holders by itself.
+			if !strings.Contains(c.refused, "node") && !strings.Contains(c.refused, "API server") {
 				if a, b := compute(t, cfg, thisNode(), svc), compute(t, cfg, thisNode(), admitted); !a.Equal(b) {
 					t.Errorf("got\n%s\nwant\n%s", showFrontends(a), showFrontends(b))
 				}

@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
+	"strings"
+	"syscall"
 	"time"
 
 	"google.golang.org/grpc"
@@ -55,6 +57,9 @@ type Options struct {
 	// OnConnect is called whenever a server that has a state of the node has taken the subscription, which is before an update
 	// comes, if there is one. It is called by another goroutine and must return soon. It may be nil.
 	OnConnect func()
+	// Control is called with the socket of each connection before it connects, as that of [net.Dialer]. Named pipes have none. Default: no
+	// callback is called.
+	Control func(network, address string, c syscall.RawConn) error
 	// DialOptions come after all others, such as a stats handler or the dialer of a test.
 	DialOptions []grpc.DialOption
 
@@ -85,13 +90,24 @@ const (
 	pingTimeout  = 10 * time.Second
 )
 
+// dialer returns how gRPC connects to a TCP address, or to a unix socket by its URL, with control.
+func dialer(control func(network, address string, c syscall.RawConn) error) func(context.Context, string) (net.Conn, error) {
+	d := &net.Dialer{Control: control}
+	return func(ctx context.Context, address string) (net.Conn, error) {
+		if path, ok := strings.CutPrefix(address, "unix://"); ok {
+			return d.DialContext(ctx, "unix", path)
+		}
+		return d.DialContext(ctx, "tcp", address)
+	}
+}
+
 // anyAddress has gRPC try the addresses of a name in random order: servers that stand beside each other behind one name get about
 // as many clients each, whatever order the name's server and the resolver's own rules give them.
 const anyAddress = `{"loadBalancingConfig": [{"pick_first": {"shuffleAddressList": true}}]}`
 
 // Dial prepares a connection to the server for callers of the API by [localnetv1.NewEndpointsClient]: it
 // understands the targets, insists on TLS where it must, and sets limits and windows for large states. Only Target, TLS,
-// Certificates, SocketUsers and DialOptions matter. It connects with the first call. An error means that the options are wrong.
+// Certificates, SocketUsers, Control and DialOptions matter. It connects with the first call. An error means that the options are wrong.
 //
 // [localnetv1.NewEndpointsClient]: https://pkg.go.dev/github.com/switchyard-net/switchyard/client/localnet/v1#NewEndpointsClient
 func Dial(o Options) (*grpc.ClientConn, error) {
@@ -129,6 +145,9 @@ func Dial(o Options) (*grpc.ClientConn, error) {
 	}
 	if t.pipe != "" {
 		options = append(options, grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return namedpipe.Dial(ctx, t.pipe) }))
+	}
+	if o.Control != nil && t.pipe == "" {
+		options = append(options, grpc.WithContextDialer(dialer(o.Control)))
 	}
 	if !t.local {
 		// Nothing else reports that a host has vanished; the own kernel does for a server on this one.

@@ -18,6 +18,7 @@ import (
 	"github.com/switchyard-net/switchyard/backend/userspace"
 	"github.com/switchyard-net/switchyard/backend/winkernel"
 	"github.com/switchyard-net/switchyard/config"
+	"github.com/switchyard-net/switchyard/internal/upstream"
 	"github.com/switchyard-net/switchyard/ops/metrics"
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -235,9 +236,15 @@ func nftablesOptions(c *config.Config, o DataplaneOptions) nftables.Options {
 	return nftables.Options{
 		Logger: o.Logger, Locked: true, OnFlowsCut: o.OnFlowsCut,
 		ResetRemoved: c.ResetConnectionsToRemovedEndpoints && o.TCPLingers, OnResets: o.OnResets,
-		MasqueradeBit: new(int(c.MasqueradeBit())), MaxAffinityClients: int(c.NFTables.MaxAffinityClients),
+		MasqueradeBit: new(int(c.MasqueradeBit())), UpstreamMark: UpstreamMark(c), MaxAffinityClients: int(c.NFTables.MaxAffinityClients),
 		Counters: countsIn(c),
 	}
+}
+
+// UpstreamMark returns the mark of the connections by which a process with this configuration gets what it follows, for sources:
+// dataplanes leave these connections alone, except for those to cluster IPs.
+func UpstreamMark(c *config.Config) uint32 {
+	return upstream.MarkBeside(uint32(1) << c.MasqueradeBit())
 }
 
 // dataplaneSettings are those of c that a dataplane and [backend.Run] go by: if none of them changes, they go on undisturbed.

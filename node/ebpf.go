@@ -37,7 +37,7 @@ func openEBPF(_ context.Context, c *config.Config, o DataplaneOptions, base *nft
 func (d *ebpfDataplane) hooks(c *config.Config) ebpf.Options {
 	o := ebpf.Options{
 		Logger: d.options.Logger, CgroupPath: c.EBPF.CgroupPath, NodeOnly: !c.EBPF.Pods, Namespaces: d.namespaces,
-		Counters: countsIn(c),
+		Counters: countsIn(c), UpstreamMark: UpstreamMark(c),
 	}
 	for _, port := range c.EBPF.MeshPorts {
 		o.MeshPorts = append(o.MeshPorts, uint16(port))

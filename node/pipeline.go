@@ -38,6 +38,8 @@ type pipeline struct {
 	store *store.Store
 	// follow keeps feed up to date where there is no source. It may be nil.
 	follow func(context.Context) error
+	// own is nil where states are made elsewhere.
+	own *ownAddresses
 	// nodeIPs is nil if the addresses of nodes are left as they are.
 	nodeIPs *nodeIPs
 
@@ -58,7 +60,7 @@ type pipeline struct {
 	serve server.Options
 	close func()
 
-	stopSource, stopDataplane, stopAPI func()
+	stopSource, stopOwn, stopDataplane, stopAPI func()
 }
 
 // origin is what a pipeline cannot change: where its objects come from, and for whom.
@@ -134,11 +136,16 @@ func (n *Node) newPipeline(c *config.Config, o origin) (*pipeline, error) {
 	} else {
 		n.addStore(p, c)
 	}
+	closeStores := p.close
+	p.close = func() {
+		p.own.close()
+		closeStores()
+	}
 	if o.names {
 		n.addNames(p, c)
 	}
 	p.serve.Ready, p.serve.Node = p.ready, o.node
-	p.sink = &completion{Sink: p.sink, complete: func() {
+	p.sink = &completion{Sink: p.sink, before: func() { p.own.update() }, complete: func() {
 		close(p.ready)
 		resident.Unmap() // what the lists went through, while they are programmed, which takes most memory
 		if n.o.Role != Proxy {
@@ -151,6 +158,7 @@ func (n *Node) newPipeline(c *config.Config, o origin) (*pipeline, error) {
 // addStore has the states of this node made.
 func (n *Node) addStore(p *pipeline, c *config.Config) {
 	s := store.New(store.Options{Logger: n.log, Brain: n.brainConfig(c, p.origin.node), Budgets: Budgets(c), OnProblem: n.reportProblem})
+	p.own = newOwnAddresses(p.source, n.o.Role, s.SetOwn, n.log)
 	p.nodeIPs = &nodeIPs{Sink: s.Source("objects"), name: p.origin.node, config: c, fault: n.nodeIPFault}
 	p.store, p.feed, p.sink, p.problems, p.limited, p.close = s, s, p.nodeIPs, s.Problems, s.Limited, s.Close
 	p.latest = func() (state.Revision, int) {
@@ -168,6 +176,7 @@ func (n *Node) addStore(p *pipeline, c *config.Config) {
 func (n *Node) addCluster(p *pipeline, c *config.Config) {
 	states := store.NewCluster(store.ClusterOptions{Brain: BrainConfig(c, ""), Budgets: Budgets(c), Logger: n.log})
 	objects := objectlog.New(objectlog.Options{Logger: n.log})
+	p.own = newOwnAddresses(p.source, n.o.Role, states.SetOwn, n.log)
 	p.sink = objectlog.Tee(states.Source("objects"), objects.Source("objects"))
 	p.problems, p.limited = states.Problems, states.Limited
 	p.latest = func() (state.Revision, int) { return 0, 0 }
@@ -261,6 +270,9 @@ func (p *pipeline) start(n *Node, c *config.Config) {
 		}
 		return nil
 	})
+	if p.own != nil {
+		p.stopOwn = n.group.start(p.own.run)
+	}
 	p.startDataplane(n, c)
 	p.startAPI(n, c)
 }
@@ -300,6 +312,9 @@ func (p *pipeline) answerPorts(ctx context.Context, n *Node) error {
 // stop ends a pipeline that is started. What is programmed stays.
 func (p *pipeline) stop() {
 	p.stopSource()
+	if p.stopOwn != nil {
+		p.stopOwn()
+	}
 	p.stopAPI()
 	p.stopDataplane()
 	p.close()
@@ -327,14 +342,15 @@ func (p *pipeline) adapt(n *Node, was, now *config.Config) error {
 	return nil
 }
 
-// completion is a sink that calls complete when its source is complete.
+// completion is a sink that calls before and complete when its source is complete.
 type completion struct {
 	source.Sink
-	complete func()
+	before, complete func()
 }
 
 // Complete implements [source.Sink].
 func (c *completion) Complete() {
+	c.before()
 	c.Sink.Complete()
 	c.complete()
 }

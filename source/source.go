@@ -6,6 +6,7 @@ package source
 
 import (
 	"context"
+	"net/netip"
 
 	"github.com/switchyard-net/switchyard/model"
 )
@@ -40,6 +41,13 @@ type WithEligibility interface {
 	// NodeEligible reports whether load balancers should send connections to this node: it exists, and is not about to go. It may be
 	// called concurrently with Run, and must not block.
 	NodeEligible() bool
+}
+
+// WithPeers is a Source that connects to other machines.
+type WithPeers interface {
+	// Peers returns the addresses to which the Source has connected of late, and a channel that is closed when there are others. It may be
+	// called concurrently with Run, and must not block.
+	Peers() (addrs []netip.AddrPort, changed <-chan struct{})
 }
 
 // WithEvents is a Source that can report events to the cluster.

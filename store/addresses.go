@@ -1,15 +1,29 @@
 package store
 
 import (
+	"cmp"
+	"iter"
 	"net/netip"
 	"slices"
+
+	"github.com/switchyard-net/switchyard/brain"
 )
 
-// addresses knows the addresses of nodes, and which services have an externalIP that is or may become one. The nodes are all that
+// Own are addresses that a node needs for itself.
+type Own struct {
+	// Interfaces are those of the node's interfaces.
+	Interfaces []netip.Addr
+	// Upstream is where the source of objects connects to: an API server, a load balancer in front of it, or a relay.
+	Upstream []netip.AddrPort
+}
+
+// addresses knows who has an address, and which services have an externalIP that is or may become one of these. The nodes are all that
 // sources have delivered: of a source that follows an API server for one node, that is this node.
 type addresses struct {
-	of    map[string][]netip.Addr // by the node's name
-	nodes map[netip.Addr]int      // how many nodes have an address
+	own        map[netip.Addr]brain.Holder // by Own
+	apiServers map[netip.Addr]brain.Holder // the endpoints of the API server's service
+	of         map[string][]netip.Addr     // by the node's name
+	nodes      map[netip.Addr]int          // how many nodes have an address
 	// externals are the services by their externalIPs, so that a node's address costs only the services that name it.
 	externals map[netip.Addr]map[*service]struct{}
 }
@@ -20,8 +34,64 @@ func newAddresses() addresses {
 	}
 }
 
-// isNode reports whether an address is one of a node.
-func (a *addresses) isNode(addr netip.Addr) bool { return a.nodes[addr] > 0 }
+// holder returns who has an address.
+func (a *addresses) holder(addr netip.Addr) brain.Holder {
+	own, api := a.own[addr], a.apiServers[addr]
+	h := brain.Holder{Is: cmp.Or(api.Is, own.Is), Ports: slices.Concat(api.Ports, own.Ports)}
+	if h.Is == "" && a.nodes[addr] > 0 {
+		h.Is = "the address of a node"
+	}
+	return h
+}
+
+// mostPorts is how many ports of one address count. API servers and relays have one or two.
+const mostPorts = 16
+
+// holdersOf returns holders of what is reached at some ports.
+func holdersOf(is string, at iter.Seq[netip.AddrPort]) map[netip.Addr]brain.Holder {
+	holders := map[netip.Addr]brain.Holder{}
+	for a := range at {
+		h := holders[a.Addr()]
+		h.Is = is
+		if len(h.Ports) < mostPorts && !slices.Contains(h.Ports, a.Port()) {
+			h.Ports = append(h.Ports, a.Port())
+		}
+		holders[a.Addr()] = h
+	}
+	return holders
+}
+
+// setOwn replaces what the node needs for itself, and calls changed with the addresses for which that makes a difference.
+func (a *addresses) setOwn(own Own, changed func(netip.Addr)) {
+	now := holdersOf("the address to which this process connects for the cluster's objects", slices.Values(own.Upstream))
+	for _, addr := range own.Interfaces {
+		if _, ok := now[addr]; !ok {
+			now[addr] = brain.Holder{Is: "an address of this node's interfaces"}
+		}
+	}
+	replace(&a.own, now, changed)
+}
+
+// setAPIServers replaces the endpoints of the API server's service.
+func (a *addresses) setAPIServers(endpoints iter.Seq[netip.AddrPort], changed func(netip.Addr)) {
+	replace(&a.apiServers, holdersOf("an address of the API server", endpoints), changed)
+}
+
+// replace replaces holders, and calls changed with the addresses that have another one.
+func replace(holders *map[netip.Addr]brain.Holder, now map[netip.Addr]brain.Holder, changed func(netip.Addr)) {
+	former := *holders
+	*holders = now
+	for addr, h := range now {
+		if was, ok := former[addr]; !ok || was.Is != h.Is || !slices.Equal(was.Ports, h.Ports) {
+			changed(addr)
+		}
+	}
+	for addr := range former {
+		if _, ok := now[addr]; !ok {
+			changed(addr)
+		}
+	}
+}
 
 // setNode replaces the addresses of a node and calls changed with each address that is one of a node now and was not, or the other way
 // round.

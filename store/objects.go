@@ -159,11 +159,7 @@ func (o *objects) setNode(name string, node *model.Node) {
 	if node != nil {
 		addrs = node.Addresses
 	}
-	o.addresses.setNode(name, addrs, func(addr netip.Addr) {
-		for svc := range o.addresses.externals[addr] {
-			o.mark(svc)
-		}
-	})
+	o.addresses.setNode(name, addrs, o.markExternal)
 	former := o.nodes[name]
 	if o.nodeName != "" && name != o.nodeName || sameNode(former, node) {
 		return
@@ -175,6 +171,13 @@ func (o *objects) setNode(name string, node *model.Node) {
 		delete(o.nodes, name)
 	} else {
 		o.nodes[name] = node
+	}
+}
+
+// markExternal marks the services that have an address as an externalIP.
+func (o *objects) markExternal(addr netip.Addr) {
+	for svc := range o.addresses.externals[addr] {
+		o.mark(svc)
 	}
 }
 

@@ -1,7 +1,9 @@
 package store
 
 import (
+	"iter"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"sync"
 
@@ -108,7 +110,7 @@ func (c *core) wanted(svc *service) inputs {
 	if c.objects.disabled(svc.name.Namespace) {
 		return inputs{brain: &c.brain}
 	}
-	in.object, in.refusals = brain.AdmitExternalIPs(&c.brain, svc.object, c.objects.addresses.isNode)
+	in.object, in.refusals = brain.AdmitExternalIPs(&c.brain, svc.object, c.objects.addresses.holder)
 	return in
 }
 
@@ -128,6 +130,11 @@ func (c *core) granted(svc *service) inputs {
 // takeDirty returns the services that are to be computed again: those that the latest objects concern, and those that have more or less
 // room by that.
 func (c *core) takeDirty() []*service {
+	if ns := c.objects.namespaces[apiServerName.Namespace]; ns != nil && ns.services[apiServerName.Name] != nil {
+		if svc := ns.services[apiServerName.Name]; svc.dirty {
+			c.objects.addresses.setAPIServers(tcpEndpoints(c.apiServer.resolve(&c.brain, svc)), c.objects.markExternal)
+		}
+	}
 	for _, svc := range c.objects.dirty {
 		in := c.wanted(svc)
 		if born := birth(in.object); born != svc.born {
@@ -144,6 +151,32 @@ func (c *core) takeDirty() []*service {
 	}
 	c.ledger.finalize(c.objects.servicesOf, c.objects.mark)
 	return c.objects.takeDirty()
+}
+
+// SetOwn says which addresses the node needs for itself: no service may have them as externalIPs, as [brain.AdmitExternalIPs] decides.
+// What comes out different is published as one revision.
+func (c *core) SetOwn(own Own) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.objects.addresses.setOwn(own, c.objects.markExternal)
+	if len(c.objects.dirty) > 0 {
+		c.publish()
+	}
+}
+
+// tcpEndpoints returns the endpoints of slices' TCP ports.
+func tcpEndpoints(from []*model.EndpointSlice) iter.Seq[netip.AddrPort] {
+	return func(yield func(netip.AddrPort) bool) {
+		for _, s := range from {
+			for _, p := range s.Ports {
+				for _, e := range s.Endpoints {
+					if p.Protocol == state.TCP && !yield(netip.AddrPortFrom(e.Addr, p.Port)) {
+						return
+					}
+				}
+			}
+		}
+	}
 }
 
 // forget takes back what was decided for a service, as if it were new: it has been deleted, or another one of the same name has taken

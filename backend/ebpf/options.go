@@ -26,6 +26,9 @@ type Options struct {
 	Namespaces *Namespaces
 	// Counters counts new connections to each frontend, for [Backend.Counts]. The base counts those that hooks do not take, if it is to.
 	Counters bool
+	// UpstreamMark is the bit of the mark of the node's sockets that are left to the base: those by which a proxy gets its state. 0: there are
+	// none.
+	UpstreamMark uint32
 	// ResetFlows sees to it that connections are reset that hooks have translated to endpoints which are gone: to all that a call of
 	// [Backend.Gone] has named. It is called in Apply and Verify. If it is nil, they are not looked for. It needs CAP_PERFMON.
 	ResetFlows func([]backend.Flow) error

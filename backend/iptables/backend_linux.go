@@ -175,7 +175,7 @@ func (b *Backend) Reconfigure(o Options) error {
 func (b *Backend) settings(n *state.Node) *rules.Settings {
 	s := &rules.Settings{
 		Detector: b.o.LocalDetector, PodCIDRs: n.PodCIDRs, ServiceCIDRs: n.ServiceCIDRs, NodePorts: b.nodePorts(n),
-		MasqueradeMark: 1 << defaultMasqueradeBit, MaxAffinityClients: defaultMaxAffinityClients, Counters: b.o.Counters,
+		MasqueradeMark: 1 << defaultMasqueradeBit, MaxAffinityClients: defaultMaxAffinityClients, Counters: b.o.Counters, UpstreamMark: b.o.UpstreamMark,
 	}
 	if n.LocalDetector != nil {
 		s.Detector = *n.LocalDetector

@@ -35,6 +35,9 @@ type Options struct {
 	// MasqueradeBit is the number of the bit of packet marks, 0 to 31, that marks connections for masquerading between two
 	// hooks. Default 14, as kube-proxy's.
 	MasqueradeBit *int
+	// UpstreamMark is the bit of packet marks, such as 0x2000, of connections of the node that go past Services, except for cluster IPs: those
+	// by which a proxy gets its state. 0: there are none.
+	UpstreamMark uint32
 	// MaxAffinityClients is how many clients each endpoint of a Service port with affinity remembers. Further clients get no affinity until
 	// others time out. It counts for endpoints that come; those that are there keep what they have. Default 65,536.
 	MaxAffinityClients int

@@ -22,6 +22,9 @@ type Options struct {
 	// MasqueradeBit is the number of the bit of packet marks, 0 to 31, that marks connections for masquerading between two
 	// hooks. Default 14, as kube-proxy's.
 	MasqueradeBit *int
+	// UpstreamMark is the bit of packet marks, such as 0x2000, of connections of the node that go past Services, except for cluster IPs: those
+	// by which a proxy gets its state. 0: there are none.
+	UpstreamMark uint32
 	// MaxAffinityClients is how many clients are remembered in each family, for affinity: a client counts once for each Service
 	// port that it uses. Further clients get no affinity until others time out. Each takes about 150 bytes of the kernel's
 	// memory. Default 1,048,576.
@@ -83,7 +86,7 @@ const (
 func (o *Options) settings(flags nft.TableFlags) *ruleset.Settings {
 	s := &ruleset.Settings{
 		LocalDetector: o.LocalDetector, MasqueradeMark: 1 << defaultMasqueradeBit, MaxAffinityClients: defaultMaxAffinityClients,
-		TableFlags: flags, Counters: o.Counters,
+		TableFlags: flags, Counters: o.Counters, UpstreamMark: o.UpstreamMark,
 	}
 	if o.MasqueradeBit != nil {
 		s.MasqueradeMark = 1 << *o.MasqueradeBit

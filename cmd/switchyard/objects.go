@@ -17,6 +17,7 @@ import (
 	"github.com/switchyard-net/switchyard/client/peeruser"
 	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/field"
+	"github.com/switchyard-net/switchyard/node"
 	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/source/file"
 	"github.com/switchyard-net/switchyard/source/relay"
@@ -128,7 +129,7 @@ func (o *objectFlags) source(c *config.Config, name string, log *slog.Logger) (s
 				return nil, err
 			}
 		}
-		return relay.New(relay.Options{Targets: o.relays, Certificates: certificates, SocketUsers: o.relayUsers, Logger: log})
+		return relay.New(relay.Options{Targets: o.relays, Certificates: certificates, SocketUsers: o.relayUsers, Mark: node.UpstreamMark(c), Logger: log})
 	}
 	return kubeSource(c, o.master, name, log)
 }

@@ -46,7 +46,7 @@ func kubeSource(c *config.Config, master, name string, log *slog.Logger) (source
 	}
 	return kube.New(kube.Options{
 		Config: api, Renew: renew, NodeName: name, AllNodes: name == "", ServiceProxyName: c.ServiceProxyName,
-		ResyncPeriod: c.ConfigSyncPeriod.Duration, Names: c.API.Names && len(c.API.Listen) > 0, Logger: log,
+		ResyncPeriod: c.ConfigSyncPeriod.Duration, Names: c.API.Names && len(c.API.Listen) > 0, Mark: node.UpstreamMark(c), Logger: log,
 	})
 }
 

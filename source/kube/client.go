@@ -3,7 +3,10 @@ package kube
 import (
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"syscall"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -21,12 +24,21 @@ import (
 // registers every type of every group: megabytes in each process of each node.
 type clients map[schema.GroupVersion]rest.Interface
 
+// dialControl is called with the socket of each connection before it connects.
+type dialControl func(network, address string, c syscall.RawConn) error
+
+// connectTimeout is client-go's, which has no constant for it: also the time between two probes of a connection that is idle.
+const connectTimeout = 30 * time.Second
+
 const protobuf = runtime.ContentTypeProtobuf
 
-func newClients(config *rest.Config, types *runtime.Scheme, codecs serializer.CodecFactory) (clients, error) {
+func newClients(config *rest.Config, types *runtime.Scheme, codecs serializer.CodecFactory, control dialControl) (clients, error) {
 	config = rest.CopyConfig(config)
 	// The way to the API server is short, and packing takes the API server longer than sending.
 	config.DisableCompression = true
+	if config.Dial == nil {
+		config.Dial = (&net.Dialer{Timeout: connectTimeout, KeepAlive: connectTimeout, Control: control}).DialContext
+	}
 	if config.ContentType == "" {
 		config.ContentType = protobuf
 		if config.AcceptContentTypes == "" {

@@ -106,7 +106,7 @@ func TestEndlessEvent(t *testing.T) {
 // TestEndlessPages: the pages of a list have its bounds together.
 func TestEndlessPages(t *testing.T) {
 	story(t, func(t *testing.T, a *apiServer) {
-		made, err := newClients(a.config(), a.types, a.codecs)
+		made, err := newClients(a.config(), a.types, a.codecs, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -20,6 +20,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -30,6 +31,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/rest"
 
+	"github.com/switchyard-net/switchyard/internal/upstream"
 	"github.com/switchyard-net/switchyard/source"
 )
 
@@ -61,6 +63,8 @@ type Options struct {
 	// has been taken, so that thousands of nodes do not ask at once. It doubles while the label keeps flipping, and grows with the
 	// number of such namespaces. Default: 2 seconds.
 	ListSpread time.Duration
+	// Mark is the mark of the packets to the API server, as far as the process may set it (CAP_NET_ADMIN on Linux). Default: none.
+	Mark uint32
 	// Logger gets problems with the API server and with objects. Nil discards it.
 	Logger *slog.Logger
 }
@@ -75,6 +79,7 @@ type Source struct {
 	decoder  runtime.Decoder
 	health   health
 	eligible atomic.Bool
+	peers    upstream.Peers
 }
 
 var _ source.Source = (*Source)(nil)
@@ -109,6 +114,7 @@ func New(o Options) (*Source, error) {
 		options: o, log: cmp.Or(o.Logger, slog.New(slog.DiscardHandler)),
 		types: types, codecs: codecs, decoder: codecs.UniversalDeserializer(),
 	}
+	s.peers.Mark = o.Mark
 	if err := s.connect(o.Config); err != nil {
 		return nil, err
 	}
@@ -119,7 +125,7 @@ func New(o Options) (*Source, error) {
 
 // connect makes the clients by which the API server is asked from now on.
 func (s *Source) connect(config *rest.Config) error {
-	c, err := newClients(config, s.types, s.codecs)
+	c, err := newClients(config, s.types, s.codecs, s.peers.Control)
 	if err == nil {
 		s.clients.Store(&c)
 	}
@@ -143,6 +149,9 @@ func (s *Source) Problems() []error { return s.health.problems() }
 // balancers should no longer send to it. It is true until the first list has arrived. It may be called at any time, from
 // any goroutine.
 func (s *Source) NodeEligible() bool { return s.eligible.Load() }
+
+// Peers implements [source.WithPeers].
+func (s *Source) Peers() (addrs []netip.AddrPort, changed <-chan struct{}) { return s.peers.Peers() }
 
 // demote is a handler that takes warnings, errors and information for debugging messages.
 type demote struct{ slog.Handler }

@@ -31,7 +31,7 @@ func NewReader(config *rest.Config) (*Reader, error) {
 		return nil, fmt.Errorf("register the types of the API: %w", err)
 	}
 	codecs := serializer.NewCodecFactory(types)
-	made, err := newClients(config, types, codecs)
+	made, err := newClients(config, types, codecs, nil)
 	if err != nil {
 		return nil, err
 	}

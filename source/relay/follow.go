@@ -23,7 +23,7 @@ var errEnded = errors.New("the relay ended the stream")
 // again, and names are resolved each time.
 func (s *Source) dial(target string) (*grpc.ClientConn, error) {
 	return client.Dial(client.Options{
-		Target: target, Certificates: s.options.Certificates, SocketUsers: s.options.SocketUsers, DialOptions: s.options.DialOptions,
+		Target: target, Certificates: s.options.Certificates, SocketUsers: s.options.SocketUsers, Control: s.peers.Control, DialOptions: s.options.DialOptions,
 	})
 }
 

@@ -12,12 +12,14 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"time"
 
 	"google.golang.org/grpc"
 
 	"github.com/switchyard-net/switchyard/client"
+	"github.com/switchyard-net/switchyard/internal/upstream"
 	"github.com/switchyard-net/switchyard/source"
 )
 
@@ -32,6 +34,8 @@ type Options struct {
 	Certificates *client.Certificates
 	// SocketUsers are users whose processes may serve a unix socket, as for [client.Options].
 	SocketUsers []string
+	// Mark is the mark of the packets to relays, as far as the process may set it (CAP_NET_ADMIN on Linux). Default: none.
+	Mark uint32
 	// DialOptions come after those of [client.Dial].
 	DialOptions []grpc.DialOption
 	// Logger gets errors of relays and objects. Nil discards it.
@@ -43,6 +47,7 @@ type Source struct {
 	options Options
 	log     *slog.Logger
 	health  health
+	peers   upstream.Peers
 }
 
 var _ source.Source = (*Source)(nil)
@@ -55,7 +60,7 @@ func New(o Options) (*Source, error) {
 	}
 	o.Targets = slices.Clone(o.Targets)
 	s := &Source{options: o, log: cmp.Or(o.Logger, slog.New(slog.DiscardHandler))}
-	s.health.log = s.log
+	s.health.log, s.peers.Mark = s.log, o.Mark
 	for _, target := range o.Targets {
 		if target == "" {
 			return nil, errors.New("one of Targets is empty: name a relay, or leave it out")
@@ -73,6 +78,9 @@ func New(o Options) (*Source, error) {
 // before stays in effect, so a problem is no reason to call the node unhealthy. It may be called at any time, from any
 // goroutine.
 func (s *Source) Problems() []error { return s.health.problems() }
+
+// Peers implements [source.WithPeers].
+func (s *Source) Peers() (addrs []netip.AddrPort, changed <-chan struct{}) { return s.peers.Peers() }
 
 // After a stream has ended, the next one waits: shortest at first, twice as long each time, longest at most, and of that between
 // half and all, so that the followers of a relay that comes back do not all ask at once. A stream that lasted as long as that

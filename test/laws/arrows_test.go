@@ -22,7 +22,7 @@ var arrows = []arrow{
 	{"model", []string{"state"}},
 	{"source", []string{"model"}},
 	{"source/file", []string{"model", "source", "internal/apirules", "internal/manifest", "kubeconv", "client/regularfile"}},
-	{"source/kube", []string{"model", "source", "kubeconv", "client/regularfile"}},
+	{"source/kube", []string{"model", "source", "kubeconv", "client/regularfile", "internal/upstream"}},
 	{"brain", []string{"model", "state"}},
 	{"internal/revlog", []string{"state"}},
 	{"store", []string{"model", "state", "source", "brain", "internal/revlog"}},
@@ -53,6 +53,7 @@ var arrows = []arrow{
 	{"internal/top", []string{"view", "internal/plaintext", "internal/termtable"}},
 	{"internal/ui", []string{"state", "store", "explain", "view", "backend"}},
 	{"internal/protoconv", []string{"model", "state", "client/localnet/v1", "internal/proto/cluster/v1"}},
+	{"internal/upstream", nil},
 	{"internal/connlimit", []string{"client/peeruser"}},
 	{"internal/loglimit", nil},
 	{"internal/httpserver", []string{"internal/connlimit"}},
@@ -63,7 +64,7 @@ var arrows = []arrow{
 	{"internal/objectlog", []string{"model", "state", "source", "internal/revlog"}},
 	{"internal/clusterserver", []string{"model", "internal/objectlog", "internal/protoconv", "internal/proto/cluster/v1"}},
 	// client: it dials a relay as any other client does.
-	{"source/relay", []string{"model", "source", "client", "internal/protoconv", "internal/proto/cluster/v1"}},
+	{"source/relay", []string{"model", "source", "client", "internal/upstream", "internal/protoconv", "internal/proto/cluster/v1"}},
 
 	// The configuration: each dataplane owns its section, and the versions of files do not know each other.
 	{"field", nil},

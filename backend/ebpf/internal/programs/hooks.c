@@ -19,6 +19,8 @@ char license_of_programs[] SEC("license") = "Apache-2.0";
 
 /* The network namespace of the node itself. */
 volatile const __u64 node_netns = 0;
+/* The bit of the mark of the node's sockets that are left to netfilter; 0 if there are none. */
+volatile const __u32 upstream_mark = 0;
 /* Whether connections of pods are translated, too. */
 volatile const __u8 pods = 1;
 /* Whether only the network namespaces in the map namespaces belong to this node; else all do. */
@@ -224,6 +226,14 @@ static __always_inline int is_bound(struct bpf_sock_addr *ctx)
 	return (sk->src_ip6[0] | sk->src_ip6[1] | sk->src_ip6[2] | sk->src_ip6[3]) != 0;
 }
 
+/* is_upstream reports whether a socket is one by which a proxy gets its state. */
+static __always_inline int is_upstream(struct bpf_sock_addr *ctx)
+{
+	struct bpf_sock *sk = ctx->sk;
+
+	return sk && (sk->mark & upstream_mark);
+}
+
 /* translate_as is translate and translate_counting. */
 static __always_inline int translate_as(struct bpf_sock_addr *ctx, struct destination *d, const int counting)
 {
@@ -241,7 +251,7 @@ static __always_inline int translate_as(struct bpf_sock_addr *ctx, struct destin
 	if (!(ROUTE_CLIENTS(word) & client) || (only_node && client != CLIENT_NODE))
 		return 0;
 	/* Netfilter masquerades the node's connections. Without that, an endpoint could not answer a loopback address. */
-	if (client == CLIENT_NODE && is_bound(ctx))
+	if (client == CLIENT_NODE && (is_bound(ctx) || is_upstream(ctx)))
 		return 0;
 	if (client == CLIENT_POD && mesh_ports[0] && has_mesh_proxy(ctx, netns)) {
 		count(COUNT_MESH);

@@ -39,6 +39,7 @@ const (
 	hooksVarMeshPorts     = "mesh_ports"
 	hooksVarNodeNetns     = "node_netns"
 	hooksVarPods          = "pods"
+	hooksVarUpstreamMark  = "upstream_mark"
 )
 
 // loadHooks returns the embedded CollectionSpec for hooks.
@@ -114,10 +115,11 @@ type hooksMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type hooksVariableSpecs struct {
-	Limited   *ebpf.VariableSpec `ebpf:"limited"`
-	MeshPorts *ebpf.VariableSpec `ebpf:"mesh_ports"`
-	NodeNetns *ebpf.VariableSpec `ebpf:"node_netns"`
-	Pods      *ebpf.VariableSpec `ebpf:"pods"`
+	Limited      *ebpf.VariableSpec `ebpf:"limited"`
+	MeshPorts    *ebpf.VariableSpec `ebpf:"mesh_ports"`
+	NodeNetns    *ebpf.VariableSpec `ebpf:"node_netns"`
+	Pods         *ebpf.VariableSpec `ebpf:"pods"`
+	UpstreamMark *ebpf.VariableSpec `ebpf:"upstream_mark"`
 }
 
 // hooksObjects contains all objects after they have been loaded into the kernel.
@@ -177,10 +179,11 @@ func (m *hooksMaps) Close() error {
 //
 // It can be passed to loadHooksObjects or ebpf.CollectionSpec.LoadAndAssign.
 type hooksVariables struct {
-	Limited   *ebpf.Variable `ebpf:"limited"`
-	MeshPorts *ebpf.Variable `ebpf:"mesh_ports"`
-	NodeNetns *ebpf.Variable `ebpf:"node_netns"`
-	Pods      *ebpf.Variable `ebpf:"pods"`
+	Limited      *ebpf.Variable `ebpf:"limited"`
+	MeshPorts    *ebpf.Variable `ebpf:"mesh_ports"`
+	NodeNetns    *ebpf.Variable `ebpf:"node_netns"`
+	Pods         *ebpf.Variable `ebpf:"pods"`
+	UpstreamMark *ebpf.Variable `ebpf:"upstream_mark"`
 }
 
 // hooksPrograms contains all programs after they have been loaded into the kernel.

@@ -19,6 +19,8 @@ import (
 type Settings struct {
 	// Node is the cookie of the node's own network namespace.
 	Node uint64
+	// UpstreamMark is the bit of the mark of the node's sockets that are left alone.
+	UpstreamMark uint32
 	// NodeOnly leaves the connections of pods alone.
 	NodeOnly bool
 	// Limited leaves the network namespaces alone that are not in the map namespaces.
@@ -44,7 +46,7 @@ func Load(s Settings) (*ebpf.CollectionSpec, error) {
 		return nil, fmt.Errorf("%d mesh ports, at most %d are possible", len(s.MeshPorts), MaxMeshPorts)
 	}
 	for name, value := range map[string]any{
-		"node_netns": s.Node, "pods": boolean(!s.NodeOnly), "limited": boolean(s.Limited), "mesh_ports": ports,
+		"node_netns": s.Node, "pods": boolean(!s.NodeOnly), "limited": boolean(s.Limited), "mesh_ports": ports, "upstream_mark": s.UpstreamMark,
 	} {
 		if err := spec.Variables[name].Set(value); err != nil {
 			return nil, fmt.Errorf("constant %s of the programs: %w", name, err)

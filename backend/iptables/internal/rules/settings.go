@@ -22,6 +22,8 @@ type Settings struct {
 	NodePorts []netip.Addr
 	// MasqueradeMark has the one bit of packet marks that marks connections for masquerading.
 	MasqueradeMark uint32
+	// UpstreamMark is the bit of the mark of connections that go past Services, except for cluster IPs. 0: there are none.
+	UpstreamMark uint32
 	// MaxAffinityClients is how many clients each endpoint of a Service port with affinity remembers.
 	MaxAffinityClients uint32
 	// Counters has sets count new connections to each frontend.
@@ -32,7 +34,7 @@ type Settings struct {
 func (s *Settings) Equal(o *Settings) bool {
 	return s.Detector.Equal(o.Detector) && slices.Equal(s.PodCIDRs, o.PodCIDRs) && slices.Equal(s.ServiceCIDRs, o.ServiceCIDRs) &&
 		slices.Equal(s.NodePorts, o.NodePorts) && s.MasqueradeMark == o.MasqueradeMark && s.MaxAffinityClients == o.MaxAffinityClients &&
-		s.Counters == o.Counters
+		s.Counters == o.Counters && s.UpstreamMark == o.UpstreamMark
 }
 
 // Check returns what of the settings no rule can say.
@@ -169,6 +171,13 @@ func (s *Settings) fixedChains(f state.Family) map[ChainID]string {
 		chains[ChainID{Filter, chainGuardNodePort}] = []string{"-j " + rootRejectNodePorts, count(setPortDropCounts), "-j DROP"}
 		chains[reject] = append([]string{count(setRejectCounts),
 			rule("-m set ! --match-set "+setName(f, setFrontends)+" dst,dst", match(setNodeAddresses, "dst"), count(setPortRejectCounts))}, chains[reject]...)
+	}
+	if s.UpstreamMark != 0 {
+		// Marks of packets that are forwarded may be of others.
+		past := fmt.Sprintf("%s -m mark --mark %#x/%#x -m set ! --match-set %s dst -j RETURN", fromNode, s.UpstreamMark, s.UpstreamMark, setName(f, setClusterIPs))
+		for _, id := range []ChainID{{NAT, chainServices}, {Filter, chainFilter}} {
+			chains[id] = append([]string{past}, chains[id]...)
+		}
 	}
 	if f == state.IPv4 && s.ServesLoopback() {
 		chains[ChainID{Raw, chainLoopback}] = []string{"-s 127.0.0.0/8 ! -i lo -j DROP", "-d 127.0.0.0/8 ! -i lo -j DROP"}

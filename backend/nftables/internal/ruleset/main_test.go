@@ -21,7 +21,7 @@ var (
 
 // testSettings are settings with which pods of some families are recognized by their addresses.
 func testSettings(pods ...state.Family) *Settings {
-	s := &Settings{MasqueradeMark: testMark, MaxAffinityClients: 1 << 20}
+	s := &Settings{MasqueradeMark: testMark, MaxAffinityClients: 1 << 20, UpstreamMark: 1 << 13}
 	s.LocalDetector.ClusterCIDRs = recordtest.PodCIDRs(pods...)
 	return s
 }

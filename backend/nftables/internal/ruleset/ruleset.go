@@ -28,6 +28,8 @@ type Settings struct {
 	// MasqueradeMark is the bit of packet marks that marks connections for masquerading between two hooks, for example 0x4000. Other
 	// bits of the mark are left alone.
 	MasqueradeMark uint32
+	// UpstreamMark is the bit of the mark of connections that go past Services, except for cluster IPs. 0: there are none.
+	UpstreamMark uint32
 	// MaxAffinityClients is how many clients with affinity are remembered in each family. If it changes, they are forgotten.
 	MaxAffinityClients uint32
 	// Counters has the rules count new connections to each frontend.

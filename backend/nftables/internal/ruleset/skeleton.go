@@ -13,6 +13,7 @@ import (
 // The skeleton is all that a table holds beside elements. Rules look only at the first packet of a connection: base chains
 // are of type nat, which later packets do not enter.
 //
+//	output ── [upstream] ── cluster-ip
 //	prerouting, output ── services ─┬─ service ── [firewall] [service-split] service-masquerade … pick a slot, reject, drop
 //	                                │                  └─ service-masquerade, [service-outside] ─ [service-inside] … pick a slot, reject, drop
 //	                                ├─ [cluster-ip] ── service, node-port, reject
@@ -43,8 +44,9 @@ const (
 	chainReject        = "reject"
 	chainTranslated    = "translated"
 	chainStrays        = "strays"
-	chainLearn         = "learn"  // likewise, in each space
-	chainRecall        = "recall" // in each space and view
+	chainUpstream      = "upstream" // if there is a mark
+	chainLearn         = "learn"    // likewise, in each space
+	chainRecall        = "recall"   // in each space and view
 	chainLoopback      = "loopback"
 	chainCountReject   = "count-reject" // in each space, if connections are counted
 	chainCountDrop     = "count-drop"   // likewise
@@ -81,7 +83,7 @@ func (sk *skeleton) chains() []nft.Chain {
 	chains := []nft.Chain{
 		// nft: jump services
 		nat("prerouting", nft.Prerouting, priorityDst, one(nft.Jump(chainServices))),
-		nat("output", nft.Output, priorityDst, one(nft.Jump(chainServices))),
+		nat("output", nft.Output, priorityDst, append(sk.toUpstream(), one(nft.Jump(chainServices)))...),
 		// Connections to endpoints on the node itself end here, without passing postrouting.
 		nat("input", nft.Input, prioritySrc, translated),
 		nat("postrouting", nft.Postrouting, prioritySrc,
@@ -133,6 +135,7 @@ func (sk *skeleton) chains() []nft.Chain {
 	if sk.shape.loopback && sk.f == state.IPv4 {
 		chains = append(chains, sk.loopback())
 	}
+	chains = append(chains, sk.upstream()...)
 	for m := range masqueradeNames {
 		if m != int(state.MasqueradeNever) {
 			chains = append(chains, sk.markChain(state.Masquerade(m)))
@@ -142,6 +145,26 @@ func (sk *skeleton) chains() []nft.Chain {
 		chains = append(chains, sk.spaceChains(s)...)
 	}
 	return chains
+}
+
+// toUpstream lets a proxy reach what it follows, whatever Services say: it goes past all but cluster IPs, by which it may be reached, and
+// which nobody else can have.
+func (sk *skeleton) toUpstream() []rule {
+	if sk.settings.UpstreamMark == 0 {
+		return nil
+	}
+	// nft: meta mark & 0x00002000 != 0x00000000 goto upstream
+	return []rule{join(sk.hasMark(sk.settings.UpstreamMark), one(nft.Goto(chainUpstream)))}
+}
+
+// upstream is the chain of marked connections.
+func (sk *skeleton) upstream() []nft.Chain {
+	if sk.settings.UpstreamMark == 0 {
+		return nil
+	}
+	// nft: ip daddr @cluster-ips goto cluster-ip
+	return []nft.Chain{{Name: chainUpstream, Rules: []rule{join(sk.load(nft.Reg0, dstAddr),
+		one(nft.InSet(nft.Reg0, setID{kind: clusterIPs}.name()), nft.Goto(chainClusterIP)))}}}
 }
 
 // dnatted matches packets of connections whose destination is translated.
@@ -487,9 +510,11 @@ func (sk *skeleton) setMark(bit uint32) []nft.Expr {
 // marked matches packets that carry our mark.
 //
 //	nft: meta mark & 0x00004000 != 0x00000000 …
-func (sk *skeleton) marked() []nft.Expr {
-	return one(nft.Meta(nft.Reg0, nft.MetaMark), nft.Mask(nft.Reg0, sk.settings.MasqueradeMark, 0),
-		nft.NotEqual(nft.Reg0, []byte{0, 0, 0, 0}))
+func (sk *skeleton) marked() []nft.Expr { return sk.hasMark(sk.settings.MasqueradeMark) }
+
+// hasMark matches packets that carry a bit of the mark.
+func (sk *skeleton) hasMark(bit uint32) []nft.Expr {
+	return one(nft.Meta(nft.Reg0, nft.MetaMark), nft.Mask(nft.Reg0, bit, 0), nft.NotEqual(nft.Reg0, []byte{0, 0, 0, 0}))
 }
 
 // fromNode matches packets with a source address of this node.
