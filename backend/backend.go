@@ -12,7 +12,6 @@ package backend
 
 import (
 	"context"
-	"net/netip"
 
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -53,9 +52,6 @@ func (None) Verify(context.Context) (Result, error) { return Result{}, nil }
 
 // Disturbed implements [Backend].
 func (None) Disturbed() <-chan struct{} { return nil }
-
-// Flow is one direction of a TCP connection, as the network sees it: from the client to the endpoint.
-type Flow struct{ Client, Endpoint netip.AddrPort }
 
 // Result reports what an Apply or Verify did. Run ignores that of a call which returns an error; [RunOptions].OnAttempt gets it.
 type Result struct {

@@ -42,9 +42,7 @@ func (d *ebpfDataplane) hooks(c *config.Config) ebpf.Options {
 	for _, port := range c.EBPF.MeshPorts {
 		o.MeshPorts = append(o.MeshPorts, uint16(port))
 	}
-	if nftablesOptions(c, d.options).ResetRemoved {
-		o.ResetFlows = d.base.ResetFlows
-	}
+	o.EndRemoved = nftablesOptions(c, d.options).ResetRemoved
 	return o
 }
 

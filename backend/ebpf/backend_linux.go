@@ -46,7 +46,7 @@ type Backend struct {
 	// counters are nil if nothing is counted.
 	counters *maps.Counters
 
-	search *search
+	ender *ender
 	// gone are the endpoints that the base has named in this Apply.
 	gone []netip.AddrPort
 
@@ -76,7 +76,9 @@ func New(base backend.Backend, o Options) (*Backend, error) {
 	if b.addrs, err = ifaddr.Open(ifaddr.Options{Logger: b.log}); err != nil {
 		return nil, err
 	}
-	b.search = newSearch(b.log, b.disturb)
+	if b.ender, err = newEnder(b.log); err != nil {
+		return nil, errors.Join(err, b.addrs.Close())
+	}
 	if b.cookie, err = NamespaceCookie(); err == nil {
 		err = b.load()
 	}
@@ -84,7 +86,7 @@ func New(base backend.Backend, o Options) (*Backend, error) {
 	ctx, stop := context.WithCancel(context.Background())
 	b.stop = stop
 	b.running.Go(func() { b.watch(ctx) })
-	b.running.Go(func() { b.search.run(ctx) })
+	b.running.Go(func() { b.ender.run(ctx) })
 	return b, nil
 }
 
@@ -147,24 +149,15 @@ func (b *Backend) Close() error {
 // Gone names endpoints that no Service has any longer. The base calls it in its Apply.
 func (b *Backend) Gone(endpoints []netip.AddrPort) { b.gone = append(b.gone, endpoints...) }
 
-// reset has connections looked for to what is gone, and those reset that were found.
-func (b *Backend) reset() {
-	gone := b.gone
+// end has connections ended to what is gone.
+func (b *Backend) end() {
+	if b.o.EndRemoved && b.hooks != nil && len(b.gone) > 0 {
+		b.ender.add(b.gone)
+	}
 	b.gone = nil
-	if b.o.ResetFlows == nil {
-		return
-	}
-	if b.hooks != nil && len(gone) > 0 {
-		b.search.add(gone)
-	}
-	if flows := b.search.take(); len(flows) > 0 {
-		if err := b.o.ResetFlows(flows); err != nil {
-			b.log.Warn("connections to endpoints that are gone are not reset", "connections", len(flows), "error", err)
-		}
-	}
 }
 
-// Disturbed gets a value when the base's does, when the node's addresses have changed, or when there are connections to reset.
+// Disturbed gets a value when the base's does, or when the node's addresses have changed.
 func (b *Backend) Disturbed() <-chan struct{} { return b.disturbed }
 
 // Reconfigure replaces the options, except for Logger and Namespaces. Nothing changes before the next Apply, which must be of a full update.
@@ -218,6 +211,7 @@ func (b *Backend) note(err error) {
 // base fails, it goes on as before, also with what the hooks have let go of.
 func (b *Backend) Apply(ctx context.Context, u *state.Update) (backend.Result, error) {
 	settings := b.settings(u.Node)
+	b.ender.keep(u)
 	b.try(func(h *hooks) error { return b.withdraw(h, u, settings) })
 	result, err := b.base.Apply(ctx, u)
 	if err != nil {
@@ -227,7 +221,7 @@ func (b *Backend) Apply(ctx context.Context, u *state.Update) (backend.Result, e
 	b.services.applied(u, settings, result.Failed)
 	b.fail(result.Failed, u)
 	b.extend(u.Full)
-	b.reset()
+	b.end()
 	return result, nil
 }
 
@@ -254,7 +248,7 @@ func (b *Backend) Verify(ctx context.Context) (backend.Result, error) {
 		return errors.Join(err, nodePortErr)
 	})
 	b.extend(true)
-	b.reset()
+	b.end()
 	return result, nil
 }
 
@@ -359,7 +353,7 @@ func (b *Backend) load() error {
 	b.mu.Lock()
 	b.hooks = h
 	b.mu.Unlock()
-	b.search.use(h.programs.Maps["connections"])
+	b.ender.use(h.programs.Maps["connections"])
 	if old != nil {
 		if err := old.close(); err != nil {
 			b.log.Warn("former programs could not be closed", "error", err)
@@ -377,7 +371,7 @@ func (b *Backend) unload() error {
 	b.mu.Lock()
 	b.hooks = nil
 	b.mu.Unlock()
-	b.search.use(nil)
+	b.ender.use(nil)
 	b.services.unloaded()
 	return h.close()
 }

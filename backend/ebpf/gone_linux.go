@@ -4,150 +4,184 @@ import (
 	"context"
 	"log/slog"
 	"net/netip"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/cilium/ebpf"
 
-	"github.com/switchyard-net/switchyard/backend"
-	"github.com/switchyard-net/switchyard/backend/ebpf/internal/maps"
 	"github.com/switchyard-net/switchyard/backend/ebpf/internal/programs"
+	"github.com/switchyard-net/switchyard/internal/kernel/namespace"
+	"github.com/switchyard-net/switchyard/state"
 )
 
-// search looks for connections that hooks have translated to endpoints that are gone. To netfilter they look like connections of clients
-// that know the endpoint, so that it must be given each of them.
-type search struct {
-	log *slog.Logger
-	// found is called when there are results.
-	found func()
-	wake  chan struct{}
+// ender ends the node's connections that hooks have translated to endpoints that are gone. To netfilter they look like connections of
+// clients that know the endpoint. A connection is known by its socket: others may have the same addresses, in a network namespace of
+// their own or later on.
+type ender struct {
+	log  *slog.Logger
+	node *namespace.Namespace
+	wake chan struct{}
 
-	mu          sync.Mutex // guards all below
-	connections *ebpf.Map  // in which the hooks note what they have translated; nil while they are off
-	endpoints   []netip.AddrPort
-	flows       []backend.Flow
+	mu          sync.Mutex             // guards all below
+	connections *ebpf.Map              // in which the hooks note what they have translated; nil while they are off
+	left        map[netip.AddrPort]int // how many walks are left, by endpoint
+	running     *programs.Ender        // nil between two runs
 }
 
-// maxSearched and maxFound are how many endpoints wait to be looked for, and how many connections to be reset. What is beyond ends by itself.
+// A walk may miss a socket that is in the middle of connect(), which takes no longer than a system call. So there is a second one.
 const (
-	maxSearched = 65536
-	maxFound    = 65536
+	walks     = 2
+	walkPause = time.Second
 )
 
-// While sockets are in the middle of connect(), they have no port. It takes no longer than a system call.
-const (
-	connectTries = 20
-	connectPause = 50 * time.Millisecond
-)
-
-func newSearch(log *slog.Logger, found func()) *search {
-	return &search{log: log, found: found, wake: make(chan struct{}, 1)}
+func newEnder(log *slog.Logger) (*ender, error) {
+	node, err := namespace.Current()
+	if err != nil {
+		return nil, err
+	}
+	return &ender{log: log, node: node, wake: make(chan struct{}, 1), left: map[netip.AddrPort]int{}}, nil
 }
 
 // use takes the map in which hooks note connections, nil if there is none.
-func (s *search) use(connections *ebpf.Map) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.connections != nil {
-		s.connections.Close()
+func (e *ender) use(connections *ebpf.Map) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.connections != nil {
+		e.connections.Close()
 	}
-	s.connections = nil
+	e.connections = nil
 	if connections != nil {
-		s.connections, _ = connections.Clone() // fails if there is no file for it; then nothing is found
+		e.connections, _ = connections.Clone() // fails if there is no file for it; then nothing is ended
 	}
 }
 
-// add has connections to these endpoints looked for, to which no route leads any longer.
-func (s *search) add(endpoints []netip.AddrPort) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.endpoints = append(s.endpoints, endpoints[:min(len(endpoints), maxSearched-len(s.endpoints))]...)
-	if len(s.endpoints) > 0 {
-		select {
-		case s.wake <- struct{}{}:
-		default:
+// add has connections to these endpoints ended, to which no route leads any longer. What there is no room for ends by itself.
+func (e *ender) add(endpoints []netip.AddrPort) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, a := range endpoints {
+		if len(e.left) < programs.MostGone {
+			e.left[a] = walks
+		}
+	}
+	select {
+	case e.wake <- struct{}{}:
+	default:
+	}
+}
+
+// keep has connections to the endpoints of an update go on, before there are any new ones.
+func (e *ender) keep(u *state.Update) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.left) == 0 {
+		return
+	}
+	for _, svc := range u.Changed {
+		for i := range svc.Ports {
+			p := &svc.Ports[i]
+			for _, list := range [][]state.Endpoint{
+				p.Internal.Inside.Endpoints, p.Internal.Outside.Endpoints, p.External.Inside.Endpoints, p.External.Outside.Endpoints, p.Lingering,
+			} {
+				for j := range list {
+					e.forget(list[j].Addr)
+				}
+			}
 		}
 	}
 }
 
-// take returns the connections that were found since the last call.
-func (s *search) take() []backend.Flow {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	flows := s.flows
-	s.flows = nil
-	return flows
+// forget takes an endpoint for one that serves. The caller holds mu.
+func (e *ender) forget(endpoint netip.AddrPort) {
+	if _, ok := e.left[endpoint]; !ok {
+		return
+	}
+	delete(e.left, endpoint)
+	if e.running == nil {
+		return
+	}
+	if err := e.running.Remove(endpoint); err != nil {
+		e.log.Warn("a connection may be ended though its endpoint serves again", "endpoint", endpoint, "error", err)
+	}
 }
 
-func (s *search) run(ctx context.Context) {
-	defer s.use(nil)
+func (e *ender) run(ctx context.Context) {
+	defer e.node.Close()
+	defer e.use(nil)
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-s.wake:
+		case <-e.wake:
 		}
-		if err := s.find(ctx); err != nil {
-			s.log.Warn("connections that were translated at their sockets to endpoints that are gone are not reset", "error", err)
+		if err := e.end(ctx); err != nil {
+			e.log.Warn("connections of the node that were translated at their sockets to endpoints that are gone are not ended", "error", err)
 		}
 	}
 }
 
-// find looks for what waits to be looked for.
-func (s *search) find(ctx context.Context) error {
-	s.mu.Lock()
-	endpoints := s.endpoints
-	s.endpoints = nil
+// end walks until nothing is left.
+func (e *ender) end(ctx context.Context) error {
+	e.mu.Lock()
 	var connections *ebpf.Map
-	if s.connections != nil {
-		connections, _ = s.connections.Clone()
+	if e.connections != nil {
+		connections, _ = e.connections.Clone()
 	}
-	s.mu.Unlock()
+	e.mu.Unlock()
 	if connections == nil {
+		e.stop()
 		return nil
 	}
 	defer connections.Close()
-	// A program that has drawn one of them may not have noted it yet.
-	if err := maps.Barrier(); err != nil {
-		return err
-	}
-	f, err := programs.NewFinder(connections)
+	running, err := programs.NewEnder(connections)
 	if err != nil {
+		e.stop()
 		return err
 	}
-	defer f.Close()
-	noted := map[programs.Flow]bool{}
-	for range connectTries {
-		flows, connecting, err := f.Find(endpoints, maxFound)
-		if err != nil {
+	defer running.Close()
+	defer e.stop() // before it is closed
+	for e.begin(running) {
+		if err := e.node.Do(running.Walk); err != nil {
 			return err
 		}
-		s.note(slices.DeleteFunc(flows, func(f programs.Flow) bool {
-			was := noted[f]
-			noted[f] = true
-			return was
-		}))
-		if !connecting {
-			return nil
-		}
+		e.walked()
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(connectPause):
+		case <-time.After(walkPause):
 		}
 	}
 	return nil
 }
 
-func (s *search) note(flows []programs.Flow) {
-	if len(flows) == 0 {
-		return
+// begin prepares a walk, and reports whether there is anything left to end.
+func (e *ender) begin(running *programs.Ender) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.running = running
+	for a := range e.left {
+		if err := running.Add(a); err != nil {
+			delete(e.left, a)
+		}
 	}
-	s.mu.Lock()
-	for _, f := range flows[:min(len(flows), maxFound-len(s.flows))] {
-		s.flows = append(s.flows, backend.Flow(f))
+	return len(e.left) > 0
+}
+
+// walked counts a walk.
+func (e *ender) walked() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for a := range e.left {
+		if e.left[a]--; e.left[a] == 0 {
+			e.forget(a)
+		}
 	}
-	s.mu.Unlock()
-	s.found()
+}
+
+// stop gives up what is left.
+func (e *ender) stop() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.running = nil
+	clear(e.left)
 }

@@ -60,7 +60,7 @@ func openCgroup(o *Options, cookie uint64) (*os.File, error) {
 func (h *hooks) load(cookie uint64, needs maps.Needs, old *hooks, counters *maps.Counters) error {
 	o := h.options
 	spec, err := programs.Load(programs.Settings{
-		Node: cookie, NodeOnly: o.NodeOnly, Limited: o.Namespaces != nil, MeshPorts: o.MeshPorts, UpstreamMark: o.UpstreamMark, Counting: counters != nil,
+		Node: cookie, NodeOnly: o.NodeOnly || o.EndRemoved, Limited: o.Namespaces != nil, MeshPorts: o.MeshPorts, UpstreamMark: o.UpstreamMark, Counting: counters != nil,
 	})
 	if err != nil {
 		return err

@@ -3,7 +3,6 @@ package ebpf
 import (
 	"log/slog"
 
-	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -29,9 +28,11 @@ type Options struct {
 	// UpstreamMark is the bit of the mark of the node's sockets that are left to the base: those by which a proxy gets its state. 0: there are
 	// none.
 	UpstreamMark uint32
-	// ResetFlows sees to it that connections are reset that hooks have translated to endpoints which are gone: to all that a call of
-	// [Backend.Gone] has named. It is called in Apply and Verify. If it is nil, they are not looked for. It needs CAP_PERFMON.
-	ResetFlows func([]backend.Flow) error
+	// EndRemoved ends the node's connections that hooks have translated to endpoints which are gone: to all that a call of [Backend.Gone] has
+	// named. It needs CAP_PERFMON and Linux 6.5; without these, such connections go on, and a warning says so. The connections of pods are
+	// left to netfilter then, as with NodeOnly: their sockets are in other network namespaces, where only an address identifies them,
+	// which anybody may have in a namespace of his own.
+	EndRemoved bool
 }
 
 // State is whether connections go through hooks.

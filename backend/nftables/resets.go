@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/backend/nftables/internal/ruleset"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
@@ -98,9 +97,6 @@ func (b *Backend) readResets() ([]ruleset.Found, error) {
 		}
 		if err == nil && exists && ruleset.HasSets(in.Family, in.Skeleton) {
 			in.Gone, err = b.kernel.Elems(t, ruleset.GoneSet())
-			if err == nil && b.resets.former {
-				in.Flows, err = b.countFlows(t, in.Skeleton)
-			}
 			b.resets.Count(in.Family, in.Gone, b.reportResets)
 		}
 		if err != nil {
@@ -109,15 +105,6 @@ func (b *Backend) readResets() ([]ruleset.Found, error) {
 		found = append(found, in)
 	}
 	return found, nil
-}
-
-// countFlows returns how many flows a former process has left.
-func (b *Backend) countFlows(t nft.Table, sk *nft.Skeleton) (int, error) {
-	if n, ok := sk.Count(ruleset.FlowSet()); ok {
-		return n, nil
-	}
-	flows, err := b.kernel.Elems(t, ruleset.FlowSet())
-	return len(flows), err
 }
 
 // count reads what elements of the set of endpoints of a family have counted, by their keys: they may be many.
@@ -160,8 +147,8 @@ func (b *Backend) addResets() (written int) {
 // warnDropped warns if more than before was not reset.
 func (b *Backend) warnDropped(before int) {
 	if n := b.resets.Dropped - before; n > 0 {
-		b.log.Warn("too many endpoints or connections are gone to reset all connections; clients of the others wait for their time-outs",
-			"notReset", n, "mostEndpoints", ruleset.MaxGone, "mostConnections", ruleset.MaxFlows)
+		b.log.Warn("too many endpoints are gone to reset all connections; clients of the others wait for their time-outs",
+			"notReset", n, "mostEndpoints", ruleset.MaxGone)
 	}
 }
 
@@ -225,28 +212,4 @@ func (b *Backend) useResets() (written int, err error) {
 			batch.DeleteTable(t)
 		}
 	})
-}
-
-// ResetFlows answers the next packets of single flows with a TCP reset, for 15 minutes, as long as their endpoint is gone (Options.OnGone). It
-// is for connections that connection tracking does not translate because they were translated when they were made. Flows beyond 65,536 of
-// a family are left alone. It is called between other calls, and needs Options.ResetRemoved. A restart may forget them.
-func (b *Backend) ResetFlows(flows []backend.Flow) error {
-	if b.resets == nil {
-		return errors.New("nftables: ResetFlows before the first Apply, or without Options.ResetRemoved")
-	}
-	list := make([]ruleset.Flow, len(flows))
-	for i, f := range flows {
-		list[i] = ruleset.Flow{Src: f.Client, Dst: f.Endpoint}
-	}
-	dropped := b.resets.Dropped
-	p := b.resets.Flows(list, b.resets.now())
-	_, err := b.commitResetsAtOnce(p)
-	switch {
-	case err == nil:
-		p.Commit()
-	case !errors.Is(err, nft.ErrNoRoom): // else nothing has changed, and these are not reset
-		b.resets.doubtful = true
-	}
-	b.warnDropped(dropped)
-	return err
 }

@@ -21,7 +21,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/backend/nftables/internal/ruleset"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/kernel/conntrack"
@@ -759,61 +758,6 @@ func TestResetsTimeOut(t *testing.T) {
 
 func appendKey(a netip.AddrPort) []byte {
 	return append(append(a.Addr().AsSlice(), byte(a.Port()>>8), byte(a.Port())), 0, 0)
-}
-
-// TestResetFlows resets single connections that are not translated, to an endpoint that is gone, until it serves again. Others to the same
-// endpoint go on, and a Verify leaves the flows alone.
-func TestResetFlows(t *testing.T) {
-	r := newRemoval(t)
-	r.backend = newBackend(t, r.ns, r.options)
-	if err := r.backend.ResetFlows(nil); err == nil {
-		t.Error("before the first Apply, there is no error")
-	}
-	r.show(true, r.web("near", "stays"))
-	reset, live, later := r.direct("near"), r.direct("near"), r.direct("near")
-	flows := func(sessions []*session) (list []backend.Flow) {
-		for _, s := range sessions {
-			list = append(list, backend.Flow{Client: netip.MustParseAddrPort(s.conn.LocalAddr().String()), Endpoint: s.dst})
-		}
-		return list
-	}
-	resetFlows := func(sessions []*session) {
-		t.Helper()
-		if err := r.backend.ResetFlows(flows(sessions)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	resetFlows(reset)
-	r.expectTables("the endpoint serves", -1)
-	expectAll(t, "the endpoint serves", nil, reset)
-	r.show(false, r.web("stays"))
-	resetFlows(append(slices.Clone(reset), later...))
-	r.expectTables("the endpoint is gone", 1)
-	nftCommand(t, r.ns, "list", "ruleset")
-	if v := verify(t, r.backend); v.Written != 0 {
-		t.Errorf("Verify: %+v", v)
-	}
-	expectAll(t, "reset", syscall.ECONNRESET, reset)
-	expectAll(t, "others", nil, live)
-	if verify(t, r.backend); r.counted["web"] < uint64(len(reset)) {
-		t.Errorf("%v packets were answered with a reset, want %d", r.counted, len(reset))
-	}
-	r.show(false, r.web("near", "stays"))
-	r.expectTables("the endpoint is back", -1)
-	expectAll(t, "the endpoint is back", nil, later)
-
-	r.show(false, r.web("stays"))
-	resetFlows(live)
-	closeBackend(r.backend)
-	if written := r.start(r.web("stays")); written != 0 {
-		t.Errorf("a restart writes %d objects", written)
-	}
-	closeBackend(r.backend)
-	r.options.ResetRemoved = false
-	r.start(r.web("stays"))
-	if err := r.backend.ResetFlows(flows(live)); err == nil {
-		t.Error("without the option, there is no error")
-	}
 }
 
 // TestResetHistory applies and withdraws at random, with faults, and compares what the kernel holds with what is gone.

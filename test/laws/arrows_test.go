@@ -74,7 +74,7 @@ var arrows = []arrow{
 	{"backend/ipvs", []string{"state", "backend", "internal/kernel/ipvs", "internal/kernel/nft", "kernel/ifaddr", "kernel/conntrack", "kernel/flowcutter", "kernel/nodelock", "field"}},
 	// It is pure.
 	{"backend/ipvs/internal/plan", []string{"state", "internal/kernel/nft"}},
-	{"backend/ebpf", []string{"state", "backend", "kernel/ifaddr", "field"}},
+	{"backend/ebpf", []string{"state", "backend", "kernel/ifaddr", "internal/kernel/namespace", "field"}},
 	// It is pure, and knows neither maps nor programs.
 	{"backend/ebpf/internal/plan", []string{"state"}},
 	{"backend/ebpf/internal/maps", []string{"state", "backend/ebpf/internal/plan"}},

@@ -58,8 +58,8 @@ type Pair struct {
 	translated *atomic.Uint64
 }
 
-// NewPair makes a pair in the calling thread's network namespace, whose hooks are attached. If base has ResetRemoved, connections through hooks
-// are reset, too; if it has Counters, they are counted. When the pair is closed, translated gets the number of connections that the hooks have translated.
+// NewPair makes a pair in the calling thread's network namespace, whose hooks are attached. If base has ResetRemoved, connections of the node through hooks
+// are ended, too, and hooks leave those of pods alone; if it has Counters, they are counted. When the pair is closed, translated gets the number of connections that the hooks have translated.
 func NewPair(ctx context.Context, on OnNamespace, base nftables.Options, translated *atomic.Uint64) (*Pair, error) {
 	p := &Pair{translated: translated}
 	var err error
@@ -70,10 +70,7 @@ func NewPair(ctx context.Context, on OnNamespace, base nftables.Options, transla
 	if p.Base, err = nftables.New(ctx, base); err != nil {
 		return nil, errors.Join(err, p.namespaces.Close())
 	}
-	hooks := ebpf.Options{Logger: base.Logger, Namespaces: p.namespaces, Counters: base.Counters}
-	if base.ResetRemoved {
-		hooks.ResetFlows = p.Base.ResetFlows
-	}
+	hooks := ebpf.Options{Logger: base.Logger, Namespaces: p.namespaces, Counters: base.Counters, EndRemoved: base.ResetRemoved}
 	p.Backend, err = ebpf.New(p.Base, hooks)
 	if err != nil {
 		return nil, errors.Join(err, p.Base.Close(), p.namespaces.Close())

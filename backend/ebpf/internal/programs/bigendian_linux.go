@@ -8,7 +8,7 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-func loadFlows() (*ebpf.CollectionSpec, error) { return loadHooks() }
+func loadEnds() (*ebpf.CollectionSpec, error) { return loadHooks() }
 
 func loadHooks() (*ebpf.CollectionSpec, error) {
 	return nil, errors.New("they are compiled for little-endian machines only")

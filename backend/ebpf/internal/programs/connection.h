@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR BSD-2-Clause OR GPL-2.0-only */
 
-/* The note that hooks make of a connection, with its socket. The program that finds connections reads the same map. */
+/* The note that hooks make of a connection, with its socket. The program that ends connections reads the same map. */
 #pragma once
 
 #include <linux/bpf.h>

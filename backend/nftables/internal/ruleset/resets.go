@@ -13,8 +13,8 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// ResetsName is the name of the table, in each family, whose rules answer packets of some connections with a TCP reset: of those that are
-// translated to endpoints that are gone, and of single flows to them. A table exists only while there are such: without it, packets pass no
+// ResetsName is the name of the table, in each family, whose rules answer packets of connections with a TCP reset that are translated to
+// endpoints that are gone. A table exists only while there are such: without it, packets pass no
 // further hook. So it is a table of its own, and not a part of those that packets need.
 const ResetsName = "switchyard-resets"
 
@@ -25,11 +25,8 @@ func ResetTables() []nft.Table {
 
 func resetTable(f state.Family) nft.Table { return nft.Table{Family: family(f), Name: ResetsName} }
 
-// Names in the tables of resets.
-const (
-	setGone      = "gone"       // address . port of endpoints that are gone
-	setGoneFlows = "gone-flows" // source . port . destination . port
-)
+// setGone is the set in the tables of resets: address . port of endpoints that are gone.
+const setGone = "gone"
 
 // resetHooks are where packets to an endpoint pass after their translation: one that is elsewhere, one of the node's own addresses, and
 // for connections of the node itself.
@@ -42,11 +39,9 @@ const (
 	// GoneTimeout is how long connections to an endpoint are reset after it is gone: as long as the kernel waits before it sends the first
 	// keepalive on an idle connection (net.ipv4.tcp_keepalive_time), and a client that sends nothing at all waits for nothing, either.
 	GoneTimeout = 2 * time.Hour
-	// FlowTimeout is how long a single flow is reset. It is known to be stale, and its client most likely sends soon.
-	FlowTimeout = 15 * time.Minute
-	// MaxGone is how many endpoints of a family are reset at a time, and MaxFlows how many flows. A dump of a set takes time that grows with
-	// the square of its elements: 0.1 s for so many endpoints.
-	MaxGone, MaxFlows = 1 << 14, 1 << 16
+	// MaxGone is how many endpoints of a family are reset at a time. A dump of a set takes time that grows with the square of its elements:
+	// 0.1 s for so many endpoints.
+	MaxGone = 1 << 14
 )
 
 // Resets is what the tables of resets hold, as far as this process put it there, and what is needed to know which endpoints are gone. It is
@@ -58,7 +53,7 @@ type Resets struct {
 	left  map[endpointKey]state.ServiceName
 	gone  map[endpointKey]goneEndpoint
 	state [2]resetState // by family
-	// Dropped counts endpoints and flows that were not reset because there were too many.
+	// Dropped counts endpoints that were not reset because there were too many.
 	Dropped int
 }
 
@@ -73,19 +68,9 @@ type goneEndpoint struct {
 type resetState struct {
 	exists bool
 	gone   int
-	flows  []goneFlows // by their ends
 	// packets is what the rules had counted when the elements were read last.
 	packets uint64
 }
-
-// goneFlows are flows that were added together.
-type goneFlows struct {
-	count int
-	until time.Time
-}
-
-// Flow is one direction of a TCP connection.
-type Flow struct{ Src, Dst netip.AddrPort }
 
 // NewResets returns one that knows nothing of the kernel yet. Tables get the flags.
 func NewResets(flags nft.TableFlags) *Resets {
@@ -193,7 +178,6 @@ type ResetPlan struct {
 	found [2]bool
 	del   []endpointKey
 	add   []goneElement
-	flows [2][][]byte // keys of new ones
 }
 
 type goneElement struct {
@@ -217,12 +201,6 @@ func (r *Resets) Expire(now time.Time) *ResetPlan {
 	for k, g := range r.gone {
 		if !g.until.After(now) {
 			r.forget(k)
-		}
-	}
-	for i := range r.state {
-		s := &r.state[i]
-		for len(s.flows) > 0 && !s.flows[0].until.After(now) {
-			s.flows = s.flows[1:]
 		}
 	}
 	return r.plan(now)
@@ -267,41 +245,14 @@ func index(f state.Family) int {
 	return 0
 }
 
-// Flows plans that flows to endpoints which are gone are reset, as far as there is room.
-func (r *Resets) Flows(flows []Flow, now time.Time) *ResetPlan {
-	p := r.plan(now)
-	room := [2]int{}
-	for i := range r.state {
-		room[i] = MaxFlows
-		for _, g := range r.state[i].flows {
-			room[i] -= g.count
-		}
-	}
-	for _, f := range flows {
-		family := state.FamilyOf(f.Dst.Addr())
-		if _, gone := r.gone[endpointKeyOf(f.Dst)]; !gone || family != state.FamilyOf(f.Src.Addr()) {
-			continue
-		}
-		i := index(family)
-		if room[i] <= 0 {
-			r.Dropped++
-			continue
-		}
-		room[i]--
-		p.flows[i] = append(p.flows[i], appendAddrPort(appendAddrPort(nil, f.Src), f.Dst))
-	}
-	return p
-}
-
 // Found is what the kernel holds of a table of resets.
 type Found struct {
 	Family   state.Family
 	Skeleton *nft.Skeleton // nil if there is no table
 	Gone     []nft.Elem    // of the set of endpoints
-	Flows    int           // in the set of flows
 }
 
-// HasSets reports whether a table of resets has its two sets as this version makes them.
+// HasSets reports whether a table of resets has its set as this version makes it.
 func HasSets(f state.Family, sk *nft.Skeleton) bool {
 	return !slices.ContainsFunc(resetSets(f), func(s nft.Set) bool { return !sk.HasSet(resetTable(f), &s) })
 }
@@ -337,13 +288,8 @@ func (r *Resets) compareTable(p *ResetPlan, s *Serving, in *Found, former bool) 
 			p.del = append(p.del, k)
 		}
 	}
-	switch {
-	case in.Skeleton != nil && resetsAre(in.Family, in.Skeleton, r.flags):
-		if former && in.Flows > 0 {
-			of.flows = []goneFlows{{in.Flows, p.now.Add(FlowTimeout)}}
-		}
-	default:
-		p.replaced[i], of.flows = in.Skeleton, nil
+	if in.Skeleton == nil || !resetsAre(in.Family, in.Skeleton, r.flags) {
+		p.replaced[i] = in.Skeleton
 		clear(there)
 	}
 	for k, g := range r.gone {
@@ -362,7 +308,7 @@ func parseName(s string) state.ServiceName {
 
 // GiveUp makes it a plan after which nothing is reset.
 func (p *ResetPlan) GiveUp() {
-	p.del, p.add, p.flows = slices.Collect(maps.Keys(p.r.gone)), nil, [2][][]byte{}
+	p.del, p.add = slices.Collect(maps.Keys(p.r.gone)), nil
 }
 
 // Back returns the keys in the set of endpoints of a family that the plan deletes, to read their counters before.
@@ -380,7 +326,7 @@ func keysOf(f state.Family, endpoints iter.Seq[endpointKey]) (keys [][]byte) {
 	return keys
 }
 
-// left returns how many endpoints of a family are gone after the plan. Flows are reset with them only.
+// left returns how many endpoints of a family are gone after the plan.
 func (p *ResetPlan) left(i int) int {
 	n := p.r.state[i].gone
 	for _, k := range p.del {
@@ -429,9 +375,6 @@ func (p *ResetPlan) Write(b *nft.Batch) {
 				})
 			}
 		}
-		for _, key := range p.flows[i] {
-			b.AddElem(t, setGoneFlows, nft.Elem{Key: key, Timeout: millis(FlowTimeout), Expires: millis(FlowTimeout)})
-		}
 	}
 }
 
@@ -458,7 +401,7 @@ func (p *ResetPlan) Commit() {
 		made := p.replaced[i] != nil || !p.found[i]
 		r.state[i].exists = p.left(i) > 0
 		if made || !r.state[i].exists {
-			r.state[i].packets, r.state[i].flows = 0, nil
+			r.state[i].packets = 0
 		}
 	}
 	for _, k := range p.del {
@@ -470,11 +413,6 @@ func (p *ResetPlan) Commit() {
 		}
 		e.packets = 0
 		r.gone[e.endpointKey] = e.goneEndpoint
-	}
-	for i, flows := range p.flows {
-		if len(flows) > 0 {
-			r.state[i].flows = append(r.state[i].flows, goneFlows{len(flows), p.now.Add(FlowTimeout)})
-		}
 	}
 }
 
@@ -517,24 +455,17 @@ func (r *Resets) Count(f state.Family, elems []nft.Elem, fn func(state.ServiceNa
 // GoneSet is the name of the set of endpoints, for those who read its counters.
 func GoneSet() string { return setGone }
 
-// FlowSet is the name of the set of flows.
-func FlowSet() string { return setGoneFlows }
-
 func resetSets(f state.Family) []nft.Set {
 	addr := addrType(f)
 	return []nft.Set{
 		{Name: setGone, Key: []nft.Type{addr, nft.TypePort}, Expiring: true, Counted: true},
-		{Name: setGoneFlows, Key: []nft.Type{addr, nft.TypePort, addr, nft.TypePort}, Expiring: true},
 	}
 }
 
 // resetChains returns the chains of a table of resets.
 //
-// Only translated connections are reset to endpoints: others know the endpoint by its own address. Replies do not count, whose destination
-// may happen to be such an address and port. A reset of the client's own passes, so that the other end gets to know it.
-//
-// Single flows are those of connections that are not translated, so that most packets are looked up in one set only. They are reset as long as
-// their endpoint is gone: afterwards, a new connection may have the same ports. The counters of endpoints count both.
+// Only translated connections are reset: others know the endpoint by its own address. Replies do not count, whose destination may happen
+// to be such an address and port. A reset of the client's own passes, so that the other end gets to know it.
 func resetChains(f state.Family) []nft.Chain {
 	sk := skeleton{f: f}
 	// nft: tcp flags ! rst …
@@ -542,13 +473,9 @@ func resetChains(f state.Family) []nft.Chain {
 		nft.Equal(nft.Reg0, []byte{0})))
 	// nft: … counter packets … reject with tcp reset
 	reset := one(nft.Counter(), nft.RejectTCP())
-	direct := one(nft.Ct(nft.Reg0, nft.CtStatus), nft.Mask(nft.Reg0, nft.CtStatusDNAT, 0), nft.Equal(nft.Reg0, []byte{0, 0, 0, 0}))
 	rules := []rule{
 		// nft: … ct direction original ct status dnat ip daddr . tcp dport @gone …
 		join(tcp, one(nft.Ct(nft.Reg0, nft.CtDirection), nft.Equal(nft.Reg0, nft.OriginalDirection())), dnatted(),
-			sk.load(nft.Reg0, dstAddr, dstPort), one(nft.InSet(nft.Reg0, setGone)), reset),
-		// nft: … ct status ! dnat ip saddr . tcp sport . ip daddr . tcp dport @gone-flows ip daddr . tcp dport @gone …
-		join(tcp, direct, sk.load(nft.Reg0, srcAddr, srcPort, dstAddr, dstPort), one(nft.InSet(nft.Reg0, setGoneFlows)),
 			sk.load(nft.Reg0, dstAddr, dstPort), one(nft.InSet(nft.Reg0, setGone)), reset),
 	}
 	var chains []nft.Chain

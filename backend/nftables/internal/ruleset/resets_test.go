@@ -207,43 +207,18 @@ func TestResetBudgets(t *testing.T) {
 	if len(r.resets.gone) != MaxGone || r.resets.Dropped != 3 {
 		t.Errorf("after one was back: %d endpoints are reset, %d are not", len(r.resets.gone), r.resets.Dropped)
 	}
-
-	flows := make([]Flow, MaxFlows+2)
-	for i := range flows {
-		flows[i] = Flow{netip.AddrPortFrom(many[i>>8].Addr.Addr(), uint16(i)), many[1].Addr}
-	}
-	flows[7].Src = netip.MustParseAddrPort("[::1]:1") // is left out, since the families differ
-	r.resets.Dropped = 0
-	r.resets.Flows(flows, r.now).Commit()
-	if r.resets.Dropped != 1 {
-		t.Errorf("%d flows are too many, want 1", r.resets.Dropped)
-	}
-	r.resets.Flows(flows[:1], r.now).Commit()
-	if r.resets.Dropped != 2 {
-		t.Errorf("%d flows are too many, want another one", r.resets.Dropped)
-	}
-	r.now = r.now.Add(FlowTimeout)
-	r.resets.Expire(r.now).Commit()
-	r.resets.Flows(flows[:1], r.now).Commit()
-	if r.resets.Dropped != 2 {
-		t.Errorf("%d flows are too many though the others have timed out", r.resets.Dropped)
-	}
 }
 
-// TestResetKeysAreWide: keys of both families are as wide as those of the sets.
+// TestResetKeysAreWide: keys of both families are as wide as those of the set.
 func TestResetKeysAreWide(t *testing.T) {
-	for i, f := range families {
+	for _, f := range families {
 		e := endpointsOf(f, 7, 1)[0].Addr
 		k := endpointKeyOf(e)
 		if back, ok := endpointOf(f, k.key()); !ok || back != k || k.addrPort() != e || k.family() != f {
 			t.Errorf("%v becomes %v", e, k.addrPort())
 		}
-		sets := resetSets(f)
-		r := NewResets(0)
-		r.gone[k] = goneEndpoint{}
-		p := r.Flows([]Flow{{e, e}}, noon)
-		if len(k.key()) != nft.Width(sets[0].Key) || len(p.flows[i][0]) != nft.Width(sets[1].Key) {
-			t.Errorf("%v: keys have %d and %d bytes", f, len(k.key()), len(p.flows[i][0]))
+		if len(k.key()) != nft.Width(resetSets(f)[0].Key) {
+			t.Errorf("%v: keys have %d bytes", f, len(k.key()))
 		}
 	}
 }
