@@ -187,12 +187,17 @@ func (r *relay) set(u *state.Update) (names []state.ServiceName, before map[stat
 	for _, name := range r.table.Gone(u) {
 		note(name)
 		r.table.Remove(name)
+		delete(r.problems, name)
 	}
 	for _, s := range u.Changed {
 		note(s.Name)
 		for _, name := range r.table.Set(s) {
 			note(name)
 		}
+	}
+	for _, s := range u.Changed { // now that all frontends are known
+		delete(r.problems, s.Name)
+		r.check(s)
 	}
 	return names, before
 }

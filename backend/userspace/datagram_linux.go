@@ -25,6 +25,8 @@ const (
 	maxDatagram = 1 << 16
 	// maxEarly is how many datagrams wait for the first records.
 	maxEarly = 256
+	// controlBytes is more than what the kernel reports of a datagram takes.
+	controlBytes = 64
 	// receiveBuffer is how many bytes of datagrams wait in the kernel, if it allows that.
 	receiveBuffer = 4 << 20
 )
@@ -53,6 +55,7 @@ type batchConn interface {
 
 type datagram struct {
 	from netip.AddrPort
+	hops int // the hop limit that is left
 	data []byte
 }
 
@@ -61,6 +64,9 @@ func (r *relay) addDatagrams(kind plan.Kind, class plan.Class, at, frontend neti
 	defer file.Close() // what is used is a duplicate
 	c, err := net.FilePacketConn(file)
 	if err != nil {
+		return err
+	}
+	if err := learnHops(fd, at.Addr()); err != nil {
 		return err
 	}
 	l := &datagramListener{kind: kind, class: class, at: at, frontend: frontend, conn: c.(*net.UDPConn), flows: map[netip.AddrPort]*flow{}}
@@ -76,7 +82,7 @@ func (r *relay) addDatagrams(kind plan.Kind, class plan.Class, at, frontend neti
 func (r *relay) receive(l *datagramListener) {
 	messages := make([]ipv4.Message, batch)
 	for i := range messages {
-		messages[i].Buffers = [][]byte{make([]byte, maxDatagram)}
+		messages[i].Buffers, messages[i].OOB = [][]byte{make([]byte, maxDatagram)}, make([]byte, controlBytes)
 	}
 	r.running.Go(func() { // at the first records, what has waited for them goes on
 		select {
@@ -90,14 +96,14 @@ func (r *relay) receive(l *datagramListener) {
 		select {
 		case <-r.started:
 			for _, d := range l.early {
-				r.pass(l, d.from, d.data)
+				r.pass(l, d)
 			}
 			l.early = nil
 		default:
 		}
 		for _, m := range messages[:max(n, 0)] {
 			from := m.Addr.(*net.UDPAddr).AddrPort()
-			r.pass(l, netip.AddrPortFrom(from.Addr().Unmap(), from.Port()), m.Buffers[0][:m.N])
+			r.pass(l, datagram{netip.AddrPortFrom(from.Addr().Unmap(), from.Port()), hopsLeft(hopsIn(m.OOB[:m.NN])), m.Buffers[0][:m.N]})
 		}
 		switch {
 		case err == nil:
@@ -123,26 +129,26 @@ func (r *relay) isMoving() bool {
 const attempts = 3
 
 // pass passes a datagram on to the endpoint of its flow.
-func (r *relay) pass(l *datagramListener, from netip.AddrPort, data []byte) {
+func (r *relay) pass(l *datagramListener, d datagram) {
 	for range attempts {
-		if r.passOnce(l, from, data) {
+		if r.passOnce(l, d) {
 			return
 		}
 	}
 }
 
 // passOnce returns false if the flow ended before it took the datagram.
-func (r *relay) passOnce(l *datagramListener, from netip.AddrPort, data []byte) bool {
+func (r *relay) passOnce(l *datagramListener, d datagram) bool {
 	l.mu.Lock()
-	f := l.flows[from]
+	f := l.flows[d.from]
 	l.mu.Unlock()
 	if f == nil {
 		select {
 		case <-r.started:
-			f = r.begin(l, from)
+			f = r.begin(l, d.from, d.hops)
 		default:
 			if len(l.early) < maxEarly {
-				l.early = append(l.early, datagram{from, append([]byte(nil), data...)})
+				l.early = append(l.early, datagram{d.from, d.hops, append([]byte(nil), d.data...)})
 			}
 		}
 	}
@@ -153,7 +159,7 @@ func (r *relay) passOnce(l *datagramListener, from netip.AddrPort, data []byte) 
 	if f.sent.Load() < streamDatagrams {
 		f.sent.Add(1)
 	}
-	return f.send(data)
+	return f.send(d.data)
 }
 
 // flow is the datagrams of one client to one frontend.
@@ -183,12 +189,12 @@ const streamDatagrams = 3
 const questionTimeout = 10 * time.Second
 
 // begin makes the flow of a client that has none. It returns nil if there is no endpoint for it.
-func (r *relay) begin(l *datagramListener, client netip.AddrPort) *flow {
+func (r *relay) begin(l *datagramListener, client netip.AddrPort, hops int) *flow {
 	tracked, err := r.track(l, client)
 	if err != nil || tracked.Orig.Dst == l.at {
 		return nil // it was not translated: somebody sends to the relay itself
 	}
-	q := request{kind: l.kind, class: l.class, client: tracked.Orig.Src, dst: tracked.Orig.Dst, unguarded: l.frontend.IsValid()}
+	q := request{kind: l.kind, class: l.class, client: tracked.Orig.Src, dst: tracked.Orig.Dst, unguarded: l.frontend.IsValid(), hops: hops}
 	for range attempts {
 		choice, ok := r.choose(&q)
 		if !ok {
@@ -196,7 +202,7 @@ func (r *relay) begin(l *datagramListener, client netip.AddrPort) *flow {
 			return nil
 		}
 		f := &flow{choice: choice, kind: l.kind, client: client, tracked: tracked, listener: l, rested: make(chan struct{})}
-		if f.socket, err = r.connected(l.kind, choice.endpoint); err != nil {
+		if f.socket, err = r.connected(l.kind, choice.endpoint, hops); err != nil {
 			r.end(choice.endpoint)
 			return nil
 		}
@@ -217,8 +223,8 @@ func (r *relay) track(l *datagramListener, client netip.AddrPort) (conntrack.Flo
 	return r.tracked.Find(state.UDP, conntrack.Tuple{Src: l.at, Dst: client})
 }
 
-// connected returns a socket that exchanges datagrams with an endpoint.
-func (r *relay) connected(k plan.Kind, endpoint netip.AddrPort) (*socket, error) {
+// connected returns a socket that exchanges datagrams with an endpoint, to which they go with a hop limit.
+func (r *relay) connected(k plan.Kind, endpoint netip.AddrPort, hops int) (*socket, error) {
 	fd, err := r.maker.socket(k)
 	if err != nil {
 		return nil, err
@@ -227,7 +233,9 @@ func (r *relay) connected(k plan.Kind, endpoint netip.AddrPort) (*socket, error)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.control(func(fd int) error { return unix.Connect(fd, sockaddr(endpoint)) }); err != nil {
+	if err := s.control(func(fd int) error {
+		return errors.Join(limitHops(fd, k.Family, hops), unix.Connect(fd, sockaddr(endpoint)))
+	}); err != nil {
 		s.file.Close()
 		return nil, os.NewSyscallError("connect", err)
 	}

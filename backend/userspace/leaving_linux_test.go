@@ -36,7 +36,7 @@ func TestEndpointLeavesMeanwhile(t *testing.T) {
 			r.start()
 			r.settle(names)
 		}
-		q := request{kind: k, class: plan.Inside, client: netip.MustParseAddrPort("10.0.0.1:4000"), dst: frontend}
+		q := request{kind: k, class: plan.Inside, client: netip.MustParseAddrPort("10.0.0.1:4000"), dst: frontend, hops: 1}
 		for _, leaves := range []bool{true, false} {
 			lead(first)
 			c, ok := r.choose(&q)
@@ -49,7 +49,7 @@ func TestEndpointLeavesMeanwhile(t *testing.T) {
 			stays := false
 			if protocol == state.UDP {
 				f := &flow{choice: c, kind: k, client: q.client, listener: &datagramListener{kind: k, flows: map[netip.AddrPort]*flow{}}, rested: make(chan struct{})}
-				if f.socket, err = r.connected(k, c.endpoint); err != nil {
+				if f.socket, err = r.connected(k, c.endpoint, 1); err != nil {
 					t.Fatal(err)
 				}
 				if stays = r.carry(f); stays {

@@ -2,6 +2,8 @@ package userspace
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"net/netip"
@@ -14,6 +16,7 @@ import (
 	"github.com/switchyard-net/switchyard/backend/userspace/internal/balance"
 	"github.com/switchyard-net/switchyard/backend/userspace/internal/plan"
 	"github.com/switchyard-net/switchyard/kernel/conntrack"
+	"github.com/switchyard-net/switchyard/kernel/ifaddr"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -23,6 +26,8 @@ type relay struct {
 	maker *maker
 	// tracked is the kernel's table of connections, nil if it is not needed.
 	tracked *conntrack.Conn
+	// addrs are the addresses of this network namespace.
+	addrs   *ifaddr.Watcher
 	running sync.WaitGroup
 	// receiving are those that take datagrams of the listeners.
 	receiving sync.WaitGroup
@@ -51,6 +56,8 @@ type relay struct {
 	open      int // all connections; those without an endpoint yet are not in conns
 	flows     map[state.ServiceName]map[*flow]bool
 	openFlows int
+	// problems are what the relay cannot do for services.
+	problems map[state.ServiceName]error
 	// listening is set while connections are to be accepted, and accepting while they are, but from listeners that pause: not without records or without room.
 	listening, accepting bool
 	// moving is set once another process takes over what is open.
@@ -62,16 +69,21 @@ func newRelay(o Options) (*relay, error) {
 	r := &relay{
 		log: o.Logger, o: o, began: time.Now(), started: make(chan struct{}), affinity: balance.NewAffinity(o.MaxAffinityClients),
 		conns: map[state.ServiceName]map[*conn]bool{}, flows: map[state.ServiceName]map[*flow]bool{},
+		problems: map[state.ServiceName]error{},
 	}
 	r.ctx, r.stop = context.WithCancel(context.Background())
 	var err error
 	if r.maker, err = newMaker(); err != nil {
 		return nil, err
 	}
+	if r.addrs, err = ifaddr.Open(ifaddr.Options{Logger: o.Logger}); err != nil {
+		r.maker.close()
+		return nil, err
+	}
 	if len(o.Listen) == 0 {
 		if r.tracked, err = conntrack.Open(); err != nil {
 			r.maker.close()
-			return nil, err
+			return nil, errors.Join(err, r.addrs.Close())
 		}
 	}
 	if r.polls, err = r.newLoops(); err != nil {
@@ -105,7 +117,9 @@ type request struct {
 	client, dst netip.AddrPort
 	// unguarded is set if no base has looked at where it comes from.
 	unguarded bool
-	// tried are endpoints that did not answer.
+	// hops is the hop limit for what is passed on.
+	hops int
+	// tried are endpoints that did not answer, or that would lead back.
 	tried []netip.AddrPort
 }
 
@@ -125,10 +139,22 @@ func (r *relay) choose(q *request) (c choice, ok bool) {
 		return c, false
 	}
 	c.port, c.frontend = p.ID, frontend
-	c.endpoint, ok = balance.Choose(&r.loads, r.affinity, r.o.Policy, &balance.Request{
-		Port: p, Endpoints: p.Route(frontend, q.class).Endpoints, Client: q.client.Addr(), Tried: q.tried,
-	}, time.Now(), rand.IntN)
-	return c, ok
+	if q.hops == 0 {
+		r.noteProblem(p.ID.Service, errHops)
+		return c, false
+	}
+	for len(q.tried) < r.o.DialAttempts {
+		c.endpoint, ok = balance.Choose(&r.loads, r.affinity, r.o.Policy, &balance.Request{
+			Port: p, Endpoints: p.Route(frontend, q.class).Endpoints, Client: q.client.Addr(), Tried: q.tried,
+		}, time.Now(), rand.IntN)
+		if !ok || !r.leadsBack(p.ID.Service, q.kind, c.endpoint) {
+			return c, ok
+		}
+		r.loads.End(c.endpoint)
+		r.noteProblem(p.ID.Service, fmt.Errorf("endpoint %v/%v %w", c.endpoint, q.kind.Protocol, errLeadsBack))
+		q.tried = append(q.tried, c.endpoint)
+	}
+	return c, false
 }
 
 // end notes that a connection to an endpoint has ended.
@@ -200,7 +226,7 @@ func (r *relay) remembered() int {
 	return r.affinity.Len()
 }
 
-// settle ends what is carried to endpoints that do not serve any longer, of these services.
+// settle ends what is carried to endpoints that do not serve any longer or would lead back, of these services.
 func (r *relay) settle(names []state.ServiceName) {
 	r.mu.Lock()
 	var conns []*conn
@@ -211,11 +237,8 @@ func (r *relay) settle(names []state.ServiceName) {
 				flows = append(flows, f)
 			}
 		}
-		if !r.o.ResetRemoved {
-			continue
-		}
 		for c := range r.conns[name] {
-			if c.endpoint.IsValid() && !r.serves(&c.choice) {
+			if c.endpoint.IsValid() && (r.leadsBack(name, c.kind, c.endpoint) || r.o.ResetRemoved && !r.serves(&c.choice)) {
 				conns = append(conns, c)
 			}
 		}
@@ -236,7 +259,7 @@ func (r *relay) serves(c *choice) bool {
 	if frontend != c.frontend {
 		return false
 	}
-	return p != nil && p.ID == c.port && p.Serves(c.endpoint)
+	return p != nil && p.ID == c.port && p.Serves(c.endpoint) && !r.leadsBack(c.port.Service, plan.Kind{Family: c.frontend.Family, Protocol: c.frontend.Protocol}, c.endpoint)
 }
 
 // close ends all that is relayed.
@@ -273,6 +296,7 @@ func (r *relay) close() {
 		f.close()
 	}
 	r.running.Wait()
+	_ = r.addrs.Close()
 	if r.tracked == nil {
 		return
 	}

@@ -181,7 +181,12 @@ func (r *relay) serve(s *streamListener, l *loop, fd int, peer netip.AddrPort) {
 			return
 		}
 	}
-	c.dialing = &dialing{request: request{kind: s.kind, class: s.class, client: peer, dst: dst, unguarded: s.frontend.IsValid()}}
+	hops, err := hopsOf(fd, s.at.Addr())
+	if err != nil {
+		c.end(true)
+		return
+	}
+	c.dialing = &dialing{request: request{kind: s.kind, class: s.class, client: peer, dst: dst, unguarded: s.frontend.IsValid(), hops: hopsLeft(hops)}}
 	c.dial()
 }
 
@@ -200,7 +205,7 @@ func (c *conn) dial() {
 			continue
 		}
 		c.ends[1] = end{fd: fd, open: true}
-		if err = prepare(fd); err == nil {
+		if err = errors.Join(prepare(fd), limitHops(fd, c.kind.Family, d.hops)); err == nil {
 			err = connect(fd, c.endpoint)
 		}
 		if errors.Is(err, unix.EALREADY) {

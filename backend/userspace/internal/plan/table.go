@@ -152,6 +152,21 @@ func (t *Table) Remove(name state.ServiceName) {
 	delete(t.services, name)
 }
 
+// LeadsBack reports whether an endpoint of a service is a frontend of the same service, or the cluster IP of any: a connection to it would be relayed again. Other
+// frontends are addresses that anybody may name as those of his own Service, and an endpoint of somebody else may have them. isLocal reports whether an address
+// is one of this machine's, all of which may serve NodePorts.
+func (t *Table) LeadsBack(name state.ServiceName, k Kind, endpoint netip.AddrPort, isLocal func(netip.Addr) bool) bool {
+	p, key := t.Find(k, endpoint)
+	switch {
+	case p == nil || !key.Addr.IsValid() && !isLocal(endpoint.Addr()):
+		return false
+	case p.ID.Service == name:
+		return true
+	}
+	i := slices.IndexFunc(p.Frontends, func(f state.Frontend) bool { return p.Key(&f) == key })
+	return i >= 0 && p.Frontends[i].Kind == state.ClusterIP
+}
+
 // Find returns the port that a connection was addressed to, with the frontend, or nil. dst is the destination as the client knows it.
 func (t *Table) Find(k Kind, dst netip.AddrPort) (*Port, state.FrontendKey) {
 	key := state.FrontendKey{Family: k.Family, Protocol: k.Protocol, Addr: dst.Addr(), Port: dst.Port()}

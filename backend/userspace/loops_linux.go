@@ -1,0 +1,139 @@
+package userspace
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/switchyard-net/switchyard/backend/userspace/internal/plan"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// A connection that the relay makes must not come back to it. Two things see to that: endpoints that are such frontends get no connections, and each
+// relay takes one from the hop limit of what it passes on, as a router does. The second ends loops that no single node can see.
+
+var (
+	errLeadsBack = errors.New("is a cluster IP, a frontend of the Service itself or a listener of the relay, and gets no connections: remove it from the EndpointSlice")
+	errHops      = errors.New("the hop limit is used up: connections to the Service come back to it, mostly through another node; " +
+		"remove addresses of nodes and of Services from its EndpointSlices")
+)
+
+// leadsBack reports whether the relay would get its own connections to an endpoint of a service. The caller holds mu.
+func (r *relay) leadsBack(name state.ServiceName, k plan.Kind, endpoint netip.AddrPort) bool {
+	isListener := func(at netip.AddrPort, of state.Protocol) bool {
+		return of == k.Protocol && at.Port() == endpoint.Port() &&
+			(at.Addr() == endpoint.Addr() || at.Addr().IsUnspecified() && r.isLocal(endpoint.Addr()))
+	}
+	if slices.ContainsFunc(r.streams, func(l *streamListener) bool { return isListener(l.at, l.kind.Protocol) }) ||
+		slices.ContainsFunc(r.datagrams, func(l *datagramListener) bool { return isListener(l.at, l.kind.Protocol) }) {
+		return true
+	}
+	// Without a base, other frontends are not the relay's.
+	return len(r.o.Listen) == 0 && r.table.LeadsBack(name, k, endpoint, r.isLocal)
+}
+
+func (r *relay) isLocal(addr netip.Addr) bool {
+	_, found := slices.BinarySearchFunc(r.addrs.Addrs(), addr, netip.Addr.Compare)
+	return found || addr.IsLoopback() || addr.IsUnspecified()
+}
+
+// check notes the endpoints of a service that get no connections. The caller holds mu.
+func (r *relay) check(s *state.Service) {
+	for i := range s.Ports {
+		p := &s.Ports[i]
+		k := plan.Kind{Family: p.Family, Protocol: p.Protocol}
+		if !slices.Contains(kinds, k) {
+			continue
+		}
+		for _, e := range plan.Serving(p) {
+			if r.leadsBack(s.Name, k, e.Addr) {
+				r.noteProblem(s.Name, fmt.Errorf("endpoint %v/%v %w", e.Addr, p.Protocol, errLeadsBack))
+				break
+			}
+		}
+	}
+}
+
+// noteProblem notes what is wrong with a service, until that changes. The caller holds mu.
+func (r *relay) noteProblem(name state.ServiceName, err error) {
+	if r.problems[name] == nil {
+		r.problems[name] = err
+		r.log.Warn("the relay does not serve all of a service", "service", name.String(), "error", err)
+	}
+}
+
+// Problems returns what the relay cannot do for some services. It may be called at any time.
+func (b *Backend) Problems() (errs []error) {
+	r := b.relay
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i, name := range slices.SortedFunc(maps.Keys(r.problems), state.ServiceName.Compare) {
+		if i == maxProblems {
+			return append(errs, fmt.Errorf("and %d services more", len(r.problems)-maxProblems))
+		}
+		errs = append(errs, fmt.Errorf("service %v: %w", name, r.problems[name]))
+	}
+	return errs
+}
+
+// maxProblems is how many services are named.
+const maxProblems = 20
+
+// usualHops is the hop limit that sockets have. What comes with a greater one is passed on with this.
+const usualHops = 64
+
+// hopsLeft returns the hop limit for what is passed on, if it has come with that in came. 0 is too low.
+func hopsLeft(came int) int { return min(max(came-1, 0), usualHops) }
+
+// hopsOf returns the hop limit with which the client's last packet of the handshake has come. Linux keeps it in the field of an accepted socket that holds
+// that of multicast packets (mc_ttl and mcast_hops), for IP_PKTOPTIONS.
+func hopsOf(fd int, of netip.Addr) (came int, err error) {
+	if of.Is4() {
+		came, err = unix.GetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MULTICAST_TTL)
+	} else {
+		came, err = unix.GetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_HOPS)
+	}
+	return came, os.NewSyscallError("getsockopt", err)
+}
+
+// limitHops has a socket send with a hop limit.
+func limitHops(fd int, f state.Family, hops int) error {
+	if f == state.IPv4 {
+		return os.NewSyscallError("setsockopt IP_TTL", unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_TTL, hops))
+	}
+	return os.NewSyscallError("setsockopt IPV6_UNICAST_HOPS", unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, hops))
+}
+
+// learnHops has a listener for datagrams report the hop limit of each.
+func learnHops(fd int, at netip.Addr) error {
+	var err error
+	if at.Is6() { // it may get datagrams of both families
+		err = unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVHOPLIMIT, 1)
+	}
+	if err == nil {
+		err = unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_RECVTTL, 1)
+	}
+	return os.NewSyscallError("setsockopt", err)
+}
+
+// hopsIn returns the hop limit in what came with a datagram, 0 if there is none.
+func hopsIn(control []byte) int {
+	messages, err := unix.ParseSocketControlMessage(control)
+	if err != nil {
+		return 0
+	}
+	for _, m := range messages {
+		isHops := m.Header.Level == unix.IPPROTO_IP && m.Header.Type == unix.IP_TTL ||
+			m.Header.Level == unix.IPPROTO_IPV6 && m.Header.Type == unix.IPV6_HOPLIMIT
+		if isHops && len(m.Data) >= 4 {
+			return int(binary.NativeEndian.Uint32(m.Data))
+		}
+	}
+	return 0
+}
