@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"slices"
 	"sync/atomic"
@@ -245,7 +246,11 @@ func (b *Backend) Verify(ctx context.Context) (backend.Result, error) {
 // them over. Neither Apply nor Verify may be called after it. The base may be closed.
 func (b *Backend) Release(ctx context.Context) error {
 	if err := b.successor.listen(); err != nil {
-		b.log.Warn("no other process can take over the connections of this one", "error", err)
+		level := slog.LevelWarn
+		if errors.Is(err, fs.ErrPermission) { // a relay without rights cannot prove to another process what it is
+			level = slog.LevelInfo
+		}
+		b.log.Log(ctx, level, "no other process can take over the connections of this one", "error", err)
 	}
 	if b.node == nil {
 		return nil
@@ -307,11 +312,14 @@ func (b *Backend) Drain(ctx context.Context) error {
 				return nil
 			}
 			return fmt.Errorf("userspace: %d connections and flows are still open: %w", b.relay.carried(), context.Cause(ctx))
-		case conn := <-b.successor.asked:
-			if err := b.relay.handOver(conn); err != nil {
-				b.log.Warn("connections could not be handed over", "error", err)
-			}
 		case <-time.After(drainPeriod):
+		}
+		conn, err := b.successor.look()
+		if conn != nil {
+			err = b.relay.handOver(conn)
+		}
+		if err != nil {
+			b.log.Warn("connections could not be handed over", "error", err)
 		}
 	}
 	return nil
@@ -320,7 +328,7 @@ func (b *Backend) Drain(ctx context.Context) error {
 // left is how much would be lost if the process ended now.
 func (b *Backend) left() int {
 	n := b.relay.carried()
-	if b.successor.listener != nil {
+	if b.successor.waits() {
 		n += b.relay.remembered()
 	}
 	return n
@@ -329,7 +337,7 @@ func (b *Backend) left() int {
 // Close ends what the relay carries. What is programmed in the base stays.
 func (b *Backend) Close() error {
 	if b.successor != nil {
-		b.successor.close()
+		_ = b.successor.close()
 	}
 	if b.relay != nil {
 		b.relay.close()

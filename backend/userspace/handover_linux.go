@@ -20,9 +20,6 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// handoverName is the abstract unix socket at which a process hands over what its relay carries. Such names belong to the network namespace.
-const handoverName = "@switchyard-userspace"
-
 const (
 	// handoverTimeout is how long each step of a handover may take.
 	handoverTimeout = 5 * time.Second
@@ -65,98 +62,6 @@ const (
 	itemVisits   itemKind = "affinity"
 	itemEnd      itemKind = "end"
 )
-
-// successor waits for a process that takes over.
-type successor struct {
-	fd int
-	// listener is nil until listen is called.
-	listener *net.UnixListener
-	asked    chan *net.UnixConn
-	closed   chan struct{}
-}
-
-// newSuccessor prepares on the calling thread, whose network namespace counts, what listen does anywhere.
-func newSuccessor() (*successor, error) {
-	fd, err := openUnix()
-	if err != nil {
-		return nil, err
-	}
-	return &successor{fd: fd, asked: make(chan *net.UnixConn), closed: make(chan struct{})}, nil
-}
-
-func openUnix() (int, error) {
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	return fd, os.NewSyscallError("socket", err)
-}
-
-// listen begins to wait.
-func (s *successor) listen() error {
-	if s.listener != nil {
-		return nil
-	}
-	if err := unix.Bind(s.fd, &unix.SockaddrUnix{Name: handoverName}); err != nil {
-		return fmt.Errorf("bind to unix socket %s: %w", handoverName, err)
-	}
-	if err := unix.Listen(s.fd, 1); err != nil {
-		return os.NewSyscallError("listen", err)
-	}
-	file := os.NewFile(uintptr(s.fd), handoverName)
-	s.fd = -1
-	defer file.Close() // the listener is a duplicate
-	l, err := net.FileListener(file)
-	if err != nil {
-		return err
-	}
-	s.listener = l.(*net.UnixListener)
-	go s.accept()
-	return nil
-}
-
-func (s *successor) accept() {
-	for {
-		conn, err := s.listener.AcceptUnix()
-		if err != nil {
-			return
-		}
-		select {
-		case s.asked <- conn:
-		case <-s.closed:
-			conn.Close()
-			return
-		}
-	}
-}
-
-func (s *successor) close() {
-	close(s.closed)
-	if s.listener != nil {
-		s.listener.Close()
-	}
-	if s.fd >= 0 {
-		unix.Close(s.fd)
-	}
-}
-
-// trust reports an error unless the process at the other end runs as the same user: others could take connections, or invent some.
-func trust(conn *net.UnixConn) error {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var cred *unix.Ucred
-	if errControl := raw.Control(func(fd uintptr) {
-		cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	}); errControl != nil {
-		return errControl
-	}
-	if err != nil {
-		return os.NewSyscallError("getsockopt SO_PEERCRED", err)
-	}
-	if int(cred.Uid) != os.Geteuid() {
-		return fmt.Errorf("the process at unix socket %s runs as user %d, not as %d as this one", handoverName, cred.Uid, os.Geteuid())
-	}
-	return nil
-}
 
 func send(conn *net.UnixConn, i *item, fds ...int) error {
 	data, err := json.Marshal(i)
@@ -225,9 +130,6 @@ func closeAll(fds []int) {
 // handOver hands all that is open over to the process at the other end. After an error, everything goes on here.
 func (r *relay) handOver(conn *net.UnixConn) error {
 	defer conn.Close()
-	if err := trust(conn); err != nil {
-		return err
-	}
 	conns, flows := r.rest()
 	err := r.sendAll(conn, conns, flows)
 	if err == nil {
@@ -392,30 +294,11 @@ func (r *relay) resume(flows []*flow) {
 
 // takeOver takes over what a former process has released. There mostly is none.
 func (b *Backend) takeOver() error {
-	fd, err := openUnix()
-	if err != nil {
+	conn, err := meetPredecessor()
+	if conn == nil || err != nil {
 		return err
 	}
-	file := os.NewFile(uintptr(fd), handoverName)
-	defer file.Close()                                 // what is used is a duplicate
-	if err := unix.SetNonblock(fd, true); err != nil { // somebody who has taken the name may accept nothing
-		return os.NewSyscallError("fcntl", err)
-	}
-	switch err := unix.Connect(fd, &unix.SockaddrUnix{Name: handoverName}); {
-	case errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.EAGAIN):
-		return nil
-	case err != nil:
-		return os.NewSyscallError("connect", err)
-	}
-	c, err := net.FileConn(file)
-	if err != nil {
-		return err
-	}
-	conn := c.(*net.UnixConn)
 	defer conn.Close()
-	if err := trust(conn); err != nil {
-		return err
-	}
 	var taken inheritance
 	if err := taken.receive(conn); err != nil {
 		taken.drop()

@@ -553,9 +553,9 @@ func TestHandoverFails(t *testing.T) {
 	go func() { drained <- l.pair.Drain(ctx) }()
 	for range 3 {
 		err := l.Node().Do(func() error {
-			heir, err := net.Dial("unix", "@switchyard-userspace")
-			if err != nil {
-				return err
+			heir, err := userspace.MeetPredecessor()
+			if err != nil || heir == nil {
+				return errors.Join(err, errors.New("no process hands over"))
 			}
 			_, err = heir.Read(make([]byte, 10))
 			return errors.Join(err, heir.Close())

@@ -80,7 +80,7 @@ var arrows = []arrow{
 	{"backend/ebpf/internal/maps", []string{"state", "backend/ebpf/internal/plan"}},
 	{"backend/ebpf/internal/programs", nil},
 	{"backend/ebpf/ebpftest", []string{"state", "backend/ebpf/internal/plan", "backend/ebpf/internal/maps"}},
-	{"backend/userspace", []string{"state", "backend", "kernel/conntrack", "kernel/ifaddr", "kernel/nodelock", "field"}},
+	{"backend/userspace", []string{"state", "backend", "internal/kernel/nft", "kernel/conntrack", "kernel/ifaddr", "kernel/nodelock", "field"}},
 	// They are pure, and know nothing of sockets.
 	{"backend/userspace/internal/plan", []string{"state"}},
 	{"backend/userspace/internal/balance", []string{"state", "backend/userspace/internal/plan"}},
