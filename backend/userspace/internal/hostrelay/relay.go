@@ -72,6 +72,8 @@ type Relay struct {
 	sockets map[state.FrontendKey]map[netip.AddrPort]*socket
 	// unserved are services that have ports of protocols which cannot be relayed.
 	unserved map[state.ServiceName]bool
+	// returning are endpoints, one of each service, that get no connections because the relay itself listens there.
+	returning map[state.ServiceName]netip.AddrPort
 	// users counts what needs an address that was added to the interface: sockets and connections.
 	users map[netip.Addr]int
 	// stale are addresses that a former process has added, and that nothing here needs so far.
@@ -92,7 +94,8 @@ func New(o Options) (*Relay, error) {
 	r := &Relay{
 		log: o.Logger, o: o, started: make(chan struct{}), affinity: balance.NewAffinity(o.MaxAffinityClients),
 		sockets: map[state.FrontendKey]map[netip.AddrPort]*socket{}, unserved: map[state.ServiceName]bool{},
-		users: map[netip.Addr]int{}, stale: map[netip.Addr]bool{},
+		returning: map[state.ServiceName]netip.AddrPort{},
+		users:     map[netip.Addr]int{}, stale: map[netip.Addr]bool{},
 		conns: map[state.ServiceName]map[*conn]bool{}, flows: map[flowKey]*flow{}, ofService: map[state.ServiceName]map[*flow]bool{},
 	}
 	r.room = sync.NewCond(&r.mu)
@@ -155,6 +158,9 @@ func (r *Relay) Apply(_ context.Context, u *state.Update) (backend.Result, error
 		keys = r.allKeys(keys)
 	}
 	result := r.sync(keys)
+	for name := range names {
+		r.findReturning(name)
+	}
 	if u.Full {
 		r.removeStale()
 	}
@@ -219,12 +225,53 @@ func (r *Relay) noteUnserved(s *state.Service) {
 	r.unserved[s.Name] = true
 }
 
-// Problems names the services that have ports which cannot be relayed. It may be called at any time.
+// leadsBack reports whether the relay itself listens at an endpoint. The caller holds mu.
+func (r *Relay) leadsBack(p state.Protocol, endpoint netip.AddrPort) bool {
+	key := state.FrontendKey{Family: state.FamilyOf(endpoint.Addr()), Protocol: p, Addr: endpoint.Addr(), Port: endpoint.Port()}
+	nodePort := key
+	nodePort.Addr = netip.Addr{}
+	if r.sockets[key][endpoint] != nil || r.sockets[nodePort][endpoint] != nil {
+		return true
+	}
+	return slices.ContainsFunc(r.o.Listen, func(l Listen) bool {
+		all := l.At.Addr().IsUnspecified() && (endpoint.Addr().IsLoopback() || r.isHost(endpoint.Addr()))
+		return l.Frontend.Protocol == p && l.At.Port() == endpoint.Port() && (all || l.At.Addr() == endpoint.Addr())
+	})
+}
+
+// findReturning notes an endpoint of a service where the relay itself listens, or that there is none. The caller holds mu.
+func (r *Relay) findReturning(name state.ServiceName) {
+	delete(r.returning, name)
+	s := r.table.Get(name)
+	if s == nil {
+		return
+	}
+	for i := range s.Ports {
+		for _, e := range plan.Serving(&s.Ports[i]) {
+			if r.leadsBack(s.Ports[i].Protocol, e.Addr) {
+				r.noteReturning(name, e.Addr)
+				return
+			}
+		}
+	}
+}
+
+func (r *Relay) noteReturning(name state.ServiceName, endpoint netip.AddrPort) {
+	if _, noted := r.returning[name]; !noted {
+		r.returning[name] = endpoint
+		r.log.Warn("an endpoint is an address of the relay, and gets no connections", "service", name.String(), "endpoint", endpoint)
+	}
+}
+
+// Problems names the services that have ports which cannot be relayed, or endpoints that would be relayed without end. It may be called at any time.
 func (r *Relay) Problems() (errs []error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, name := range slices.SortedFunc(maps.Keys(r.unserved), state.ServiceName.Compare) {
 		errs = append(errs, fmt.Errorf("service %v: only ports of TCP and UDP can be relayed", name))
+	}
+	for _, name := range slices.SortedFunc(maps.Keys(r.returning), state.ServiceName.Compare) {
+		errs = append(errs, fmt.Errorf("service %v: endpoint %v is an address of the relay, and gets no connections: remove it from the EndpointSlice", name, r.returning[name]))
 	}
 	return errs
 }
@@ -393,7 +440,7 @@ func (r *Relay) removeStale() {
 type request struct {
 	key    state.FrontendKey
 	client netip.Addr
-	// tried are endpoints that did not answer.
+	// tried are endpoints that did not answer, or that are the relay's own addresses.
 	tried []netip.AddrPort
 }
 
@@ -413,10 +460,18 @@ func (r *Relay) choose(q *request) (c choice, ok bool) {
 		return c, false
 	}
 	c.port, c.frontend = p.ID, q.key
-	c.endpoint, ok = balance.Choose(&r.loads, r.affinity, r.o.Policy, &balance.Request{
-		Port: p, Endpoints: p.Route(q.key, r.classOf(q.client)).Endpoints, Client: q.client, Tried: q.tried,
-	}, time.Now(), rand.IntN)
-	return c, ok
+	for len(q.tried) < r.o.DialAttempts {
+		c.endpoint, ok = balance.Choose(&r.loads, r.affinity, r.o.Policy, &balance.Request{
+			Port: p, Endpoints: p.Route(q.key, r.classOf(q.client)).Endpoints, Client: q.client, Tried: q.tried,
+		}, time.Now(), rand.IntN)
+		if !ok || !r.leadsBack(q.key.Protocol, c.endpoint) {
+			return c, ok
+		}
+		r.loads.End(c.endpoint)
+		r.noteReturning(p.ID.Service, c.endpoint)
+		q.tried = append(q.tried, c.endpoint)
+	}
+	return c, false
 }
 
 // classOf returns which routes a client takes: pods, by the ranges that the node has of them, and this machine are inside.

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"syscall"
@@ -407,5 +408,39 @@ func TestFlowLimit(t *testing.T) {
 	}
 	if carried := n.Carried(); carried != 2 {
 		t.Errorf("%d flows are carried, want 2", carried)
+	}
+}
+
+// TestEndpointLeadsBack: where the relay itself listens, it connects to nobody, and the Service is reported until that changes.
+func TestEndpointLeadsBack(t *testing.T) {
+	for _, listens := range []bool{false, true} {
+		at := free(t, state.TCP)
+		frontend := at
+		n := newNode(t, func(o *Options) {
+			if listens {
+				frontend = netip.MustParseAddrPort("10.96.0.1:80")
+				o.Listen = []Listen{{Frontend: state.FrontendKey{Family: state.IPv4, Protocol: state.TCP, Addr: frontend.Addr(), Port: frontend.Port()}, At: at}}
+			}
+		})
+		n.apply(service(state.TCP, frontend, at))
+		c, err := net.Dial("tcp4", at.String())
+		if err == nil {
+			_ = c.SetDeadline(time.Now().Add(5 * time.Second))
+			_, err = c.Read(make([]byte, 1))
+			c.Close()
+		}
+		if err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("with Listen %v, the client sees %v", listens, err)
+		}
+		if carried := n.Carried(); carried > 2 {
+			t.Errorf("with Listen %v, the relay carries %d connections", listens, carried)
+		}
+		if problems := fmt.Sprint(n.Problems()); !strings.Contains(problems, "ns/web") {
+			t.Errorf("with Listen %v, it reports %v", listens, problems)
+		}
+		n.apply(service(state.TCP, frontend))
+		if problems := n.Problems(); len(problems) > 0 {
+			t.Errorf("with Listen %v, it still reports %v", listens, problems)
+		}
 	}
 }
