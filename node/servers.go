@@ -46,12 +46,18 @@ func (n *Node) newHealth() *healthz.Health {
 	add("tables", n.tampering)
 	h.AddProblems("services", n.status.problems)
 	if relay, ok := n.dataplane.(*standaloneRelay); ok {
-		h.AddProblems("relay", relay.problems)
+		h.AddProblems("relay", relay.Problems)
 	}
 	if s, ok := n.dataplane.(*switchable); ok {
 		h.AddProblems("socketHooks", func() []error {
 			if hooks := s.hooks(); hooks != nil {
 				return hooks.problems()
+			}
+			return nil
+		})
+		h.AddProblems("relay", func() []error {
+			if relay := s.relay(); relay != nil {
+				return relay.Problems()
 			}
 			return nil
 		})

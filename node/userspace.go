@@ -3,9 +3,11 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
 	"runtime"
 	"time"
 
+	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/backend/userspace"
 	"github.com/switchyard-net/switchyard/config"
 )
@@ -19,11 +21,22 @@ type userspaceDataplane struct {
 
 func openUserspace(_ context.Context, c *config.Config, o DataplaneOptions, base *nftablesDataplane) (Dataplane, error) {
 	d := &userspaceDataplane{base: base, options: o}
+	if err := checkBits(c); err != nil {
+		return nil, err
+	}
 	var err error
 	if d.Backend, err = userspace.New(aboveBase(base), relayOptions(c, o)); err != nil {
 		return nil, err
 	}
 	return d, nil
+}
+
+// checkBits reports an error if the bits by which the relay and the nftables dataplane mark packets are the same.
+func checkBits(c *config.Config) error {
+	if 1<<c.MasqueradeBit() == backend.RelayMark {
+		return fmt.Errorf("masqueradeBit is %d, which mode userspace needs itself: choose another one", c.MasqueradeBit())
+	}
+	return nil
 }
 
 // relayOptions returns the options of the relay.
@@ -35,6 +48,9 @@ func relayOptions(c *config.Config, o DataplaneOptions) userspace.Options {
 
 // Reconfigure implements [Dataplane].
 func (d *userspaceDataplane) Reconfigure(c *config.Config) error {
+	if err := checkBits(c); err != nil {
+		return err
+	}
 	return d.Backend.Reconfigure(relayOptions(c, d.options))
 }
 
@@ -92,14 +108,6 @@ func (d *standaloneRelay) Reconfigure(c *config.Config) error {
 
 // Faults implements [Dataplane]. What the relay cannot do for single Services is none.
 func (d *standaloneRelay) Faults() []error { return nil }
-
-// problems are what the relay cannot do for some Services.
-func (d *standaloneRelay) problems() []error {
-	if relay, ok := any(d.Backend).(interface{ Problems() []error }); ok {
-		return relay.Problems()
-	}
-	return nil
-}
 
 // Close implements [Dataplane]. What is open ends here or goes over to another process.
 func (d *standaloneRelay) Close() error {

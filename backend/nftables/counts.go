@@ -47,6 +47,6 @@ func (b *Backend) CountAbove(whole map[state.ServiceName]*state.Service, full bo
 // settings are those of the tables.
 func (b *Backend) settings() *ruleset.Settings {
 	s := b.o.settings(b.flags)
-	s.Whole = b.whole
+	s.Whole, s.Listeners, s.RelayMark = b.whole, b.listeners, backend.RelayMark
 	return s
 }

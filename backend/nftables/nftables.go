@@ -62,6 +62,8 @@ type Backend struct {
 	// whole are the records of Services of which a dataplane above this one serves a part, if connections to that are to be counted.
 	whole map[state.ServiceName]*state.Service
 	stale staleServices
+	// listeners are those of a relay above this dataplane.
+	listeners []ruleset.Listener
 	// resets is nil if connections to endpoints that are gone are not reset.
 	resets *resets
 	// known is set if the mirror shows what the kernel holds. It is not before the first Apply, and after a failure that

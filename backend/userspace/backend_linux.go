@@ -29,9 +29,14 @@ type Backend struct {
 	successor *successor
 	// listeners are where the base sends connections.
 	listeners plan.Listeners
-	// node and revision are those of the last update, nil and 0 before the first one.
-	node     *state.Node
-	revision state.Revision
+	// taken are the ports that other processes have.
+	taken []error
+	// overlay is what has the base do that, nil with Options.Listen.
+	overlay *overlay
+	// leads is set unless another dataplane takes new connections.
+	leads bool
+	// applied is set once there was an update.
+	applied bool
 	// next are the options that count from the next full update on, nil if they have not changed.
 	next *Options
 	// released is when the base took over all new connections, zero before.
@@ -56,11 +61,11 @@ func New(base backend.Backend, o Options) (*Backend, error) {
 		}
 		base = backend.None{}
 	}
-	b := &Backend{o: o, log: o.Logger, listeners: plan.Listeners{}}
-	b.setBase(base)
+	b := &Backend{o: o, log: o.Logger, listeners: plan.Listeners{}, base: base}
 	if err := b.open(o); err != nil {
 		return nil, errors.Join(fmt.Errorf("userspace: %w", err), b.Close())
 	}
+	b.setBase(base)
 	return b, nil
 }
 
@@ -84,6 +89,9 @@ func (b *Backend) open(o Options) (err error) {
 	if len(has) == 0 {
 		return fmt.Errorf("none of the addresses %v is on the loopback interface", o.Addresses)
 	}
+	if b.overlay, err = openOverlay(b.commit); err != nil {
+		return err
+	}
 	if err := b.openRelay(o); err != nil {
 		return err
 	}
@@ -97,8 +105,19 @@ func (b *Backend) open(o Options) (err error) {
 			}
 		}
 	}
+	if err := b.overlay.arrive(listenersOf(b.listeners)); err != nil {
+		return err
+	}
 	b.relay.listen()
 	return nil
+}
+
+// commit runs what changes tables of nf_tables.
+func (b *Backend) commit(fn func() error) error {
+	if base, ok := b.base.(interface{ Commit(func() error) error }); ok {
+		return base.Commit(fn)
+	}
+	return fn()
 }
 
 // openOn opens a relay that listens on addresses of the host.
@@ -159,16 +178,33 @@ func (b *Backend) Apply(ctx context.Context, u *state.Update) (backend.Result, e
 	for i, s := range u.Changed {
 		v.Changed[i] = b.listeners.Base(s)
 	}
+	// The rules of a former process mostly lead to the listeners of this one. Then its clients come here before the base shows anything new.
+	early := b.overlay != nil && b.leads && !b.overlay.leads.Load() && len(b.taken) == 0
+	if early {
+		if err := b.overlay.lead(true); err != nil {
+			r.restore(names, before)
+			return backend.Result{}, fmt.Errorf("userspace: %w", err)
+		}
+		r.start()
+	}
 	result, err := b.base.Apply(ctx, &v)
 	if err != nil {
 		r.restore(names, before)
+		if early {
+			err = errors.Join(err, b.overlay.lead(false))
+		}
 		return result, err
 	}
 	if len(result.Failed) > 0 {
 		failed := slices.DeleteFunc(slices.Clone(names), func(n state.ServiceName) bool { return result.Failed[n] == nil })
 		r.restore(failed, before)
 	}
-	b.node, b.revision = u.Node, u.Revision
+	b.applied = true
+	if b.overlay != nil && b.leads {
+		if err := b.overlay.lead(true); err != nil {
+			return result, fmt.Errorf("userspace: %w", err) // the base serves all alone
+		}
+	}
 	r.start()
 	r.settle(names)
 	return result, nil
@@ -230,7 +266,7 @@ func (r *relay) use(o Options) {
 // Verify compares the base and the relay's addresses with what was last applied. See [backend.Backend].
 func (b *Backend) Verify(ctx context.Context) (backend.Result, error) {
 	result, err := b.base.Verify(ctx)
-	if b.node == nil || b.addresses == nil || err != nil {
+	if !b.applied || b.addresses == nil || err != nil {
 		return result, err
 	}
 	added, err := b.addresses.add()
@@ -252,22 +288,19 @@ func (b *Backend) Release(ctx context.Context) error {
 		}
 		b.log.Log(ctx, level, "no other process can take over the connections of this one", "error", err)
 	}
-	if b.node == nil {
+	b.released = time.Now()
+	err := b.leave()
+	b.setBase(backend.None{})
+	return err
+}
+
+// leave has the base take new connections itself.
+func (b *Backend) leave() error {
+	b.leads = false
+	if b.overlay == nil {
 		return nil
 	}
-	u := &state.Update{Revision: b.revision, Node: b.node}
-	b.relay.mu.Lock()
-	for s := range b.relay.table.All() {
-		u.Changed = append(u.Changed, b.listeners.Released(s))
-	}
-	b.relay.mu.Unlock()
-	slices.SortFunc(u.Changed, func(x, y *state.Service) int { return x.Name.Compare(y.Name) })
-	result, err := b.base.Apply(ctx, u)
-	b.released = time.Now()
-	for name, failed := range result.Failed {
-		err = errors.Join(err, fmt.Errorf("service %v: %w", name, failed))
-	}
-	if err != nil {
+	if err := b.overlay.lead(false); err != nil {
 		return fmt.Errorf("userspace: leave new connections to the base: %w", err)
 	}
 	return nil
@@ -275,20 +308,29 @@ func (b *Backend) Release(ctx context.Context) error {
 
 // Retire has the relay take nothing new: another dataplane takes all connections by now, and the base is not this one's any more. Apply and Verify
 // go on: what is carried ends when its endpoint has gone. The other dataplane needs records with [Backend.Lingering].
-func (b *Backend) Retire() { b.setBase(backend.None{}) }
+func (b *Backend) Retire() {
+	if err := b.leave(); err != nil {
+		b.log.Warn("the relay goes on taking new connections", "error", err)
+	}
+	b.setBase(backend.None{})
+}
 
 // Resume undoes Retire, above a base that may be another one than before. Nothing changes before the next Apply, which must be of a full update.
 func (b *Backend) Resume(base backend.Backend) { b.setBase(base) }
 
 func (b *Backend) setBase(base backend.Backend) {
 	b.base = base
+	leader, leads := base.(backend.Leader)
+	if b.leads = leads; leads {
+		leader.LeadTo(listenersOf(b.listeners))
+	}
 	inspector, _ := base.(backend.Inspector)
 	b.inspector.Store(&inspector)
 }
 
 // Lingering returns s for another dataplane that takes new connections while this one is retired: its record has the relay among the endpoints
 // whose connections go on.
-func (b *Backend) Lingering(s *state.Service) *state.Service { return b.listeners.Released(s) }
+func (b *Backend) Lingering(s *state.Service) *state.Service { return b.listeners.Base(s) }
 
 // Carried returns how many connections and flows the relay carries. It may be called at any time.
 func (b *Backend) Carried() int { return b.relay.carried() }
@@ -344,6 +386,9 @@ func (b *Backend) Close() error {
 	}
 	if b.addresses != nil {
 		b.addresses.close()
+	}
+	if b.overlay != nil { // last: until here, packets come to the listeners
+		return b.overlay.close()
 	}
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/backend/userspace/internal/balance"
 	"github.com/switchyard-net/switchyard/backend/userspace/internal/plan"
 	"github.com/switchyard-net/switchyard/kernel/conntrack"
@@ -304,6 +305,12 @@ func (b *Backend) takeOver() error {
 		taken.drop()
 		return err
 	}
+	if b.overlay != nil { // before the former process closes its own
+		if err := b.overlay.arrive(taken.listeners()); err != nil {
+			taken.drop()
+			return err
+		}
+	}
 	if _, err := conn.Write([]byte{1}); err != nil {
 		taken.drop()
 		return err
@@ -333,6 +340,16 @@ func (h *inheritance) receive(conn *net.UnixConn) error {
 		}
 		h.items, h.fds = append(h.items, i), append(h.fds, fds)
 	}
+}
+
+// listeners are those that are handed over.
+func (h *inheritance) listeners() (list []backend.Listener) {
+	for _, i := range h.items {
+		if i.Kind == itemListener && !i.Frontend.IsValid() {
+			list = append(list, backend.Listener{Family: i.Of.Family, Protocol: i.Of.Protocol, Outside: i.Class == plan.Outside, At: i.At})
+		}
+	}
+	return list
 }
 
 func (h *inheritance) drop() {
@@ -436,6 +453,12 @@ func (b *Backend) listen(k plan.Kind, addr netip.Addr) error {
 		fd, at, err := listen(k, addr, class)
 		if err != nil {
 			return err
+		}
+		if want := preferredPorts[class]; at.Port() != want {
+			taken := fmt.Errorf("another process has port %d of %v at %v, so that the relay has port %d: find that process with ss -lnp 'sport = %d', and end it",
+				want, k.Protocol, addr, at.Port(), want)
+			b.log.Warn("a port of the relay is taken", "error", taken)
+			b.taken = append(b.taken, taken)
 		}
 		if err := b.addListener(k, class, at, netip.AddrPort{}, fd); err != nil {
 			return err

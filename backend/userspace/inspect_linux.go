@@ -7,11 +7,12 @@ import (
 
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/backend/userspace/internal/plan"
+	"github.com/switchyard-net/switchyard/state"
 )
 
 var _ backend.Inspector = (*Backend)(nil)
 
-// Inspect implements [backend.Inspector]. The base has where a connection goes, and the relay's table where it goes on if that is the relay.
+// Inspect implements [backend.Inspector]. The base says whether a connection goes on, and the relay's table where to if the base leads it to the relay.
 func (b *Backend) Inspect(q backend.Query) (backend.Held, error) {
 	base := *b.inspector.Load()
 	if base == nil {
@@ -22,9 +23,12 @@ func (b *Backend) Inspect(q backend.Query) (backend.Held, error) {
 		return backend.Held{}, err
 	}
 	kind := plan.Kind{Family: q.Frontend.Family, Protocol: q.Frontend.Protocol}
-	class, relayed := b.listeners.Class(kind, held.Endpoints)
-	if !relayed {
+	if _, relayed := b.listeners[kind]; !relayed || held.Verdict != state.Forward || !b.overlay.leads.Load() {
 		return held, nil
+	}
+	class := plan.Inside
+	if q.Outside {
+		class = plan.Outside
 	}
 	return b.relay.inspect(&q, kind, class, held.Objects), nil
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/switchyard-net/switchyard/test/recordtest"
 )
 
-// TestInspect: after random changes, what is read back is what was applied, through the relay or past it. Where somebody leads a Service past the
-// relay to another endpoint, that shows.
+// TestInspect: after random changes, what is read back is what was applied, through the relay or past it. The endpoints of the
+// base count once the relay has left new connections to it.
 func TestInspect(t *testing.T) {
 	l := newLab(t, userspace.Options{})
 	inspect := func(q backend.Query) backend.Held {
@@ -52,8 +52,14 @@ func TestInspect(t *testing.T) {
 		t.Fatal(err)
 	}
 	q := recordtest.Questions(astray)[0]
-	if held := inspect(q.Query); held.Verdict != state.Forward || q.Check(held) != "" {
-		t.Errorf("a Service that is led past the relay: %+v", held)
+	if held := inspect(q.Query); held.Verdict == state.Forward && q.Check(held) == "" {
+		t.Errorf("while the relay serves a Service, endpoints of the base count: %+v", held)
+	}
+	if err := l.pair.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if held, err := l.pair.base.Inspect(q.Query); err != nil || q.Check(held) != "" {
+		t.Errorf("once the relay has left it, they do not: %+v, %v", held, err)
 	}
 }
 

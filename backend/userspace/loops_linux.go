@@ -68,9 +68,9 @@ func (r *relay) noteProblem(name state.ServiceName, err error) {
 	}
 }
 
-// Problems returns what the relay cannot do for some services. It may be called at any time.
-func (b *Backend) Problems() (errs []error) {
-	r := b.relay
+// Problems returns what the relay cannot do for some services, and which of its ports others have. It may be called at any time.
+func (b *Backend) Problems() []error {
+	r, errs := b.relay, slices.Clone(b.taken)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i, name := range slices.SortedFunc(maps.Keys(r.problems), state.ServiceName.Compare) {

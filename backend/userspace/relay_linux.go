@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/backend/userspace/internal/balance"
 	"github.com/switchyard-net/switchyard/backend/userspace/internal/plan"
 	"github.com/switchyard-net/switchyard/kernel/conntrack"
@@ -73,7 +74,11 @@ func newRelay(o Options) (*relay, error) {
 	}
 	r.ctx, r.stop = context.WithCancel(context.Background())
 	var err error
-	if r.maker, err = newMaker(); err != nil {
+	mark := backend.RelayMark
+	if len(o.Listen) > 0 {
+		mark = 0
+	}
+	if r.maker, err = newMaker(mark); err != nil {
 		return nil, err
 	}
 	if r.addrs, err = ifaddr.Open(ifaddr.Options{Logger: o.Logger}); err != nil {
@@ -233,7 +238,7 @@ func (r *relay) settle(names []state.ServiceName) {
 	var flows []*flow
 	for _, name := range names {
 		for f := range r.flows[name] {
-			if !r.serves(&f.choice) {
+			if !r.serves(&f.choice) || !r.admits(f) {
 				flows = append(flows, f)
 			}
 		}
@@ -260,6 +265,12 @@ func (r *relay) serves(c *choice) bool {
 		return false
 	}
 	return p != nil && p.ID == c.port && p.Serves(c.endpoint) && !r.leadsBack(c.port.Service, plan.Kind{Family: c.frontend.Family, Protocol: c.frontend.Protocol}, c.endpoint)
+}
+
+// admits reports whether flows of the class may go on. The caller holds mu, and r serves the flow.
+func (r *relay) admits(f *flow) bool {
+	p, frontend := r.table.Find(f.kind, netip.AddrPortFrom(f.choice.frontend.Addr, f.choice.frontend.Port))
+	return p != nil && (len(p.Lingering) > 0 || p.Route(frontend, f.listener.class).Verdict == state.Forward)
 }
 
 // close ends all that is relayed.

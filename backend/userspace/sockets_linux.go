@@ -21,7 +21,9 @@ import (
 type maker struct {
 	// direct is set if that is the namespace of the whole process: then the thread that asks opens the socket. Otherwise threads of the maker do, ahead of
 	// time, but each socket costs a switch to one.
-	direct  bool
+	direct bool
+	// mark is that of the packets of its sockets.
+	mark    int
 	ready   map[plan.Kind]chan made
 	stop    chan struct{}
 	running sync.WaitGroup
@@ -42,13 +44,13 @@ var kinds = []plan.Kind{
 // madeAhead is how many sockets of each kind are there before they are asked for.
 const madeAhead = 16
 
-func newMaker() (*maker, error) {
+func newMaker(mark int) (*maker, error) {
 	ns, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {
 		return nil, err
 	}
 	defer ns.Close()
-	m := &maker{ready: map[plan.Kind]chan made{}, stop: make(chan struct{})}
+	m := &maker{mark: mark, ready: map[plan.Kind]chan made{}, stop: make(chan struct{})}
 	if m.direct, err = ofAllThreads(ns); err != nil || m.direct {
 		return m, err
 	}
@@ -78,7 +80,7 @@ func (m *maker) run(ns *os.File, k plan.Kind, entered chan<- error) {
 		return
 	}
 	for {
-		fd, err := openSocket(k)
+		fd, err := m.open(k)
 		select {
 		case m.ready[k] <- made{fd, err}:
 		case <-m.stop:
@@ -139,7 +141,7 @@ func (m *maker) close() {
 // socket returns a new socket.
 func (m *maker) socket(k plan.Kind) (int, error) {
 	if m.direct {
-		return openSocket(k)
+		return m.open(k)
 	}
 	select {
 	case s := <-m.ready[k]:
@@ -147,6 +149,19 @@ func (m *maker) socket(k plan.Kind) (int, error) {
 	case <-m.stop:
 		return -1, os.ErrClosed
 	}
+}
+
+// open opens a socket on the calling thread.
+func (m *maker) open(k plan.Kind) (int, error) {
+	fd, err := openSocket(k)
+	if err != nil || m.mark == 0 {
+		return fd, err
+	}
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, m.mark); err != nil {
+		unix.Close(fd)
+		return -1, os.NewSyscallError("setsockopt SO_MARK", err)
+	}
+	return fd, nil
 }
 
 func openSocket(k plan.Kind) (int, error) {
@@ -166,6 +181,8 @@ func openSocket(k plan.Kind) (int, error) {
 var preferredPorts = [2]uint16{61871, 61872}
 
 // listen opens a socket that listens, on the calling thread.
+//
+// Whoever has a port of the relay before it starts gets nothing for it: the base learns where the relay is.
 func listen(k plan.Kind, addr netip.Addr, class plan.Class) (fd int, at netip.AddrPort, err error) {
 	for _, port := range []uint16{preferredPorts[class], 0} {
 		if fd, at, err = bindTo(k, netip.AddrPortFrom(addr, port)); !errors.Is(err, unix.EADDRINUSE) {

@@ -32,7 +32,7 @@ func TestSocketsAreOfTheNamespace(t *testing.T) {
 		err := do(func() (err error) {
 			fd, err := openSocket(kinds[0])
 			want = cookie(fd, err)
-			m, err = newMaker()
+			m, err = newMaker(0)
 			return err
 		})
 		if err != nil {
@@ -61,7 +61,7 @@ func TestMakerCloses(t *testing.T) {
 	before := open()
 	for range 50 {
 		var m *maker
-		if err := ns.Do(func() (err error) { m, err = newMaker(); return err }); err != nil {
+		if err := ns.Do(func() (err error) { m, err = newMaker(0); return err }); err != nil {
 			t.Fatal(err)
 		}
 		for _, k := range kinds {

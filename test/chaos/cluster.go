@@ -276,6 +276,9 @@ func (c *cluster) settle(ctx context.Context) error {
 		}
 	}
 	if ours, ok := c.subject.(*switchyard); ok {
+		if err := ours.awaitRelay(ctx); err != nil {
+			return err
+		}
 		without, err := ours.serves()
 		if err != nil {
 			return err

@@ -8,10 +8,12 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
 
+	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/test/loadcheck"
 	"github.com/switchyard-net/switchyard/test/topology"
 )
@@ -107,6 +109,38 @@ func (s *switchyard) left() error {
 		return errors.Join(err, tail(s.log))
 	}
 	return nil
+}
+
+// relayPatience is how long a relay may take to serve after the dataplane below it shows the state. In the middle of a switch there may be none.
+const relayPatience = 2 * time.Second
+
+// awaitRelay waits until connections go to the relay again, if there was none for a time: the dataplane below it serves alone until then.
+func (s *switchyard) awaitRelay(ctx context.Context) error {
+	if !s.dataplane.relays || len(s.served) == 0 {
+		return nil
+	}
+	return s.lab.Node().Do(func() error {
+		conn, err := nft.Dial()
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		for began := time.Now(); time.Since(began) < relayPatience; {
+			chains, err := conn.BaseChains()
+			if err != nil {
+				return err
+			}
+			if slices.ContainsFunc(chains, func(c nft.BaseChain) bool {
+				return strings.HasPrefix(c.Table, "switchyard-relay-") && c.Name == "prerouting"
+			}) {
+				return nil
+			}
+			if err := pause(ctx, 2*time.Millisecond); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // serves is called when the process is known to serve. It returns how long there was none that carried connections.

@@ -7,13 +7,13 @@ var mutantsOfRelay = []mutant{
 		{"backend/userspace/backend_linux.go", "	for b.left() > 0 || time.Since(b.released) < leastDrain {\n", "	for b.left() < 0 {\n"},
 	}}, "restart", broken, []string{"userspace"}},
 	{&variant{name: "relay-unreleased", what: "lets new connections come to it while it ends", edits: []edit{
-		{"backend/userspace/backend_linux.go", "	if b.node == nil {\n		return nil\n	}\n	u :=", "	if b.log != nil {\n		return nil\n	}\n	u :="},
+		{"backend/userspace/backend_linux.go", "	err := b.leave()\n", "	var err error\n"},
 	}}, "restart", halted, []string{"userspace"}},
 	{&variant{name: "relay-sticks", what: "sends clients with affinity to endpoints that are gone", edits: []edit{
 		{"backend/userspace/internal/balance/choose.go", "			_, ok = slices.BinarySearchFunc(", "			_, _ = slices.BinarySearchFunc("},
 	}}, "rolling update", misled, []string{"userspace"}},
 	{&variant{name: "relay-uncut", what: "leaves flows of datagrams with endpoints that are gone", edits: []edit{
-		{"backend/userspace/relay_linux.go", "			if !r.serves(&f.choice) {\n", "			if r.ctx == nil {\n				flows = append(flows, f)\n			}\n			if r.ctx == nil {\n"},
+		{"backend/userspace/relay_linux.go", "			if !r.serves(&f.choice) || !r.admits(f) {\n", "			if r.ctx == nil {\n"},
 	}}, "rolling update", misled, []string{"userspace"}},
 }
 

@@ -204,6 +204,11 @@ func DeleteFromMap(set string, key, data uint32) Expr {
 	}}
 }
 
+// Immediate loads a value.
+func Immediate(reg uint32, v []byte) Expr {
+	return Expr{"immediate", []Attr{attrReg(nftaImmediateDreg, reg), dataValue(nftaImmediateData, v)}}
+}
+
 // Drop ends with the packet dropped.
 func Drop() Expr { return verdict(nfDrop, "") }
 

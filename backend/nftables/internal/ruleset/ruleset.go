@@ -11,6 +11,8 @@
 package ruleset
 
 import (
+	"net/netip"
+
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -20,6 +22,14 @@ const TableName = "switchyard"
 
 // Tables returns our tables: that of IPv4 and that of IPv6.
 func Tables() []nft.Table { return []nft.Table{table(state.IPv4), table(state.IPv6)} }
+
+// Listener is where a relay takes connections of one family and protocol, from clients outside or from others.
+type Listener struct {
+	Family   state.Family
+	Protocol state.Protocol
+	Outside  bool
+	At       netip.AddrPort
+}
 
 // Settings are what the tables depend on beside the state. A plan refers to them: they must not be changed.
 type Settings struct {
@@ -37,6 +47,9 @@ type Settings struct {
 	// Whole are the records of Services of which a dataplane above this one serves a part. With Counters, the rules count connections to that, too, and
 	// leave them alone otherwise.
 	Whole map[state.ServiceName]*state.Service
+	// Listeners are those of a relay above this dataplane, and RelayMark is the bit of packet marks by which connections are led there.
+	Listeners []Listener
+	RelayMark uint32
 	// TableFlags are those that the tables have. A table with others is replaced.
 	TableFlags nft.TableFlags
 }

@@ -82,8 +82,8 @@ func (sk *skeleton) chains() []nft.Chain {
 	translated := join(dnatted(), one(nft.Jump(chainTranslated)))
 	chains := []nft.Chain{
 		// nft: jump services
-		nat("prerouting", nft.Prerouting, priorityDst, one(nft.Jump(chainServices))),
-		nat("output", nft.Output, priorityDst, append(sk.toUpstream(), one(nft.Jump(chainServices)))...),
+		nat("prerouting", nft.Prerouting, priorityDst, sk.withoutRelayMark(one(nft.Jump(chainServices)))...),
+		nat("output", nft.Output, priorityDst, sk.withoutRelayMark(append(sk.toUpstream(), one(nft.Jump(chainServices)))...)...),
 		// Connections to endpoints on the node itself end here, without passing postrouting.
 		nat("input", nft.Input, prioritySrc, translated),
 		nat("postrouting", nft.Postrouting, prioritySrc,
@@ -144,7 +144,7 @@ func (sk *skeleton) chains() []nft.Chain {
 	for _, s := range []space{service, nodePort} {
 		chains = append(chains, sk.spaceChains(s)...)
 	}
-	return chains
+	return append(chains, sk.relayChains()...)
 }
 
 // toUpstream lets a proxy reach what it follows, whatever Services say: it goes past all but cluster IPs, by which it may be reached, and
@@ -388,6 +388,7 @@ func (sk *skeleton) drops(s space) []nft.Expr {
 
 // picks returns the rules that choose an endpoint, or the verdict where there is none, and the chains that they need.
 func (sk *skeleton) picks(s space, v view) (rules []rule, chains []nft.Chain) {
+	rules = sk.toRelay(s, v)
 	if len(sk.shape.timeouts) > 0 {
 		chain := sk.recall(s, v)
 		chains = append(chains, chain)

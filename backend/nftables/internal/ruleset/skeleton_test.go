@@ -5,6 +5,7 @@ package ruleset
 import (
 	"errors"
 	"flag"
+	"net/netip"
 	"os"
 	"os/exec"
 	"regexp"
@@ -48,12 +49,26 @@ func everyFeature() *shape {
 
 // TestGoldenSkeleton compares what the nft tool lists of the skeleton with testdata/skeleton.nft, which is for people to read.
 func TestGoldenSkeleton(t *testing.T) {
-	p := newPlan(testSettings(families...), NewMirror(), NewMirror())
+	s := testSettings(families...)
+	s.Listeners, s.RelayMark = testListeners, 1<<12
+	p := newPlan(s, NewMirror(), NewMirror())
 	p.shape, p.node = *everyFeature(), testNode
 	for _, f := range families {
 		p.compareTable(&tableState{family: f}) // there is no table
 	}
 	checkGolden(t, goldenSkeleton, p.Write)
+}
+
+// testListeners are those of a relay.
+var testListeners = []Listener{
+	{Family: state.IPv4, Protocol: state.TCP, At: netip.MustParseAddrPort("169.254.115.119:61871")},
+	{Family: state.IPv4, Protocol: state.TCP, Outside: true, At: netip.MustParseAddrPort("169.254.115.119:61872")},
+	{Family: state.IPv4, Protocol: state.UDP, At: netip.MustParseAddrPort("169.254.115.119:61871")},
+	{Family: state.IPv4, Protocol: state.UDP, Outside: true, At: netip.MustParseAddrPort("169.254.115.119:61872")},
+	{Family: state.IPv6, Protocol: state.TCP, At: netip.MustParseAddrPort("[fd73:7769:7463:6879::1]:61871")},
+	{Family: state.IPv6, Protocol: state.TCP, Outside: true, At: netip.MustParseAddrPort("[fd73:7769:7463:6879::1]:61872")},
+	{Family: state.IPv6, Protocol: state.UDP, At: netip.MustParseAddrPort("[fd73:7769:7463:6879::1]:61871")},
+	{Family: state.IPv6, Protocol: state.UDP, Outside: true, At: netip.MustParseAddrPort("[fd73:7769:7463:6879::1]:61872")},
 }
 
 // TestGoldenResets does so with the tables of resets, without what is in them.
@@ -117,21 +132,22 @@ func nftCommand(t *testing.T, ns *netns.NS, args ...string) (out string) {
 	return out
 }
 
-// TestRulesShowTheirSyntax compares the comments in skeleton.go and resets.go that begin with "nft:" with the rules of family ip in the
+// TestRulesShowTheirSyntax compares the comments in skeleton.go, relay.go and resets.go that begin with "nft:" with the rules of family ip in the
 // golden files: each shows a rule that is there, and each rule is shown by one.
 func TestRulesShowTheirSyntax(t *testing.T) {
 	for _, c := range []struct {
-		code, golden, table string
-		rules, comments     int // at least
+		code            []string
+		golden, table   string
+		rules, comments int // at least
 	}{
-		{"skeleton.go", goldenSkeleton, TableName, 100, 40},
-		{"resets.go", goldenResets, ResetsName, 1, 3},
+		{[]string{"skeleton.go", "relay.go"}, goldenSkeleton, TableName, 100, 40},
+		{[]string{"resets.go"}, goldenResets, ResetsName, 1, 3},
 	} {
 		checkSyntax(t, c.code, c.golden, c.table, c.rules, c.comments)
 	}
 }
 
-func checkSyntax(t *testing.T, file, golden, name string, leastRules, leastComments int) {
+func checkSyntax(t *testing.T, files []string, golden, name string, leastRules, leastComments int) {
 	t.Helper()
 	listed, err := os.ReadFile(golden)
 	if err != nil {
@@ -146,10 +162,15 @@ func checkSyntax(t *testing.T, file, golden, name string, leastRules, leastComme
 			rules[strings.TrimSuffix(text, "\n")] = false
 		}
 	}
-	code, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
+	var code []byte
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		code = append(code, text...)
 	}
+	file := strings.Join(files, ", ")
 	comments := regexp.MustCompile(`(?m)^\s*//\s+nft: (.*)$`).FindAllStringSubmatch(string(code), -1)
 	for _, c := range comments {
 		text, begins := strings.CutPrefix(c[1], "… ")

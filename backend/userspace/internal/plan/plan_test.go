@@ -66,24 +66,18 @@ func TestBase(t *testing.T) {
 		t.Error("the record is modified")
 	}
 
-	tcp, udp := port(state.TCP, state.IPv4), port(state.UDP, state.IPv4)
-	tcp.Affinity, udp.Affinity = 0, 0
-	tcp.Internal = state.Traffic{Inside: forward(in), Outside: forward(in)} // no need to tell clients apart
-	tcp.External = state.Traffic{Inside: forward(in), Outside: state.Route{Verdict: state.Drop}}
-	tcp.Lingering = endpoints(a, b, c)
-	udp.Internal = state.Traffic{Inside: forward(in), Outside: forward(out)}
-	udp.External = tcp.External
-	udp.Lingering = endpoints(a, b, c, in, out)
 	want := *s
-	want.Ports = []state.Port{tcp, udp, port(state.SCTP, state.IPv4), port(state.TCP, state.IPv6)}
+	want.Ports = slices.Clone(before.Ports)
+	want.Ports[0].Lingering, want.Ports[1].Lingering = endpoints(c, in, out), endpoints(c, in, out)
 	if diff := cmp.Diff(&want, got, equate...); diff != "" {
 		t.Error(diff)
 	}
 
-	released := listeners.Released(s)
-	want.Ports = []state.Port{port(state.TCP, state.IPv4), port(state.UDP, state.IPv4), port(state.SCTP, state.IPv4), port(state.TCP, state.IPv6)}
-	want.Ports[0].Lingering, want.Ports[1].Lingering = endpoints(c, in, out), endpoints(c, in, out)
-	if diff := cmp.Diff(&want, released, equate...); diff != "" {
+	// Flows end with the last endpoint for clients of their class.
+	refuses := port(state.UDP, state.IPv4)
+	refuses.Lingering, refuses.Internal.Outside = nil, state.Route{Verdict: state.Reject}
+	got = listeners.Base(&state.Service{Ports: []state.Port{refuses}})
+	if diff := cmp.Diff(endpoints(in), got.Ports[0].Lingering, equate...); diff != "" {
 		t.Error(diff)
 	}
 

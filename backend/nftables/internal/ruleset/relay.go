@@ -1,0 +1,122 @@
+package ruleset
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"slices"
+
+	"github.com/switchyard-net/switchyard/internal/kernel/nft"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// The rules that lead connections to a relay are here. They do nothing to packets without the mark, which a table of the relay's process sets: when that
+// ends, its table is gone, and every connection goes to an endpoint by the rules of skeleton.go.
+//
+// A comment that begins with "nft:" shows a rule as those of skeleton.go do.
+
+const (
+	chainRelay      = "relay" // and one for each view
+	chainRelayGuard = "relay-guard"
+)
+
+// listeners are those of the family.
+func (sk *skeleton) listeners() []Listener {
+	return slices.DeleteFunc(slices.Clone(sk.settings.Listeners), func(l Listener) bool { return l.Family != sk.f })
+}
+
+// relayMarked matches packets that have the mark of the relay, or those that do not.
+//
+//	nft: … meta mark & 0x00001000 != 0x00000000 …
+//	nft: … meta mark & 0x00001000 == 0x00000000 …
+func (sk *skeleton) relayMarked(is bool) []nft.Expr {
+	compare := nft.Equal
+	if is {
+		compare = nft.NotEqual
+	}
+	return one(nft.Meta(nft.Reg0, nft.MetaMark), nft.Mask(nft.Reg0, sk.settings.RelayMark, 0), compare(nft.Reg0, []byte{0, 0, 0, 0}))
+}
+
+// without takes bits out of the packet's mark.
+//
+//	nft: … meta mark set meta mark & 0xffffafff …
+func without(bits uint32) []nft.Expr {
+	return one(nft.Meta(nft.Reg0, nft.MetaMark), nft.Mask(nft.Reg0, ^bits, 0), nft.SetMeta(nft.Reg0, nft.MetaMark))
+}
+
+// withoutRelayMark returns the rules of a chain after which packets have no mark of the relay any more.
+func (sk *skeleton) withoutRelayMark(rules ...rule) []rule {
+	if len(sk.listeners()) == 0 {
+		return rules
+	}
+	// nft: meta mark & 0x00001000 != 0x00000000 meta mark set meta mark & 0xffffefff
+	return append(rules, join(sk.relayMarked(true), without(sk.settings.RelayMark)))
+}
+
+// toRelay returns the rule that leads connections to the relay if the view has endpoints.
+func (sk *skeleton) toRelay(s space, v view) []rule {
+	if len(sk.listeners()) == 0 {
+		return nil
+	}
+	fields, index := sk.key(s)
+	// The nft tool does not show the lookup, because nothing uses what it finds.
+	//
+	//	nft: meta mark & 0x00001000 != 0x00000000 jump relay…
+	slot0 := join(sk.load(nft.Reg0, fields...), one(nft.Random(index, 1, v.slotOffset()),
+		nft.MapLookup(nft.Reg0, index+1, setID{space: s, kind: slots}.name())))
+	return []rule{join(sk.relayMarked(true), slot0, one(nft.Jump(relayChain(v))))}
+}
+
+func relayChain(v view) string {
+	if v == common {
+		return chainRelay
+	}
+	return chainRelay + "-" + viewNames[v]
+}
+
+// relayChains are the chains that translate the destination to a listener, and the one that keeps others away from these. Without the process whose
+// listeners they are, anybody could listen there, and get the packets of flows that the kernel still translates.
+func (sk *skeleton) relayChains() []nft.Chain {
+	listeners := sk.listeners()
+	if len(listeners) == 0 {
+		return nil
+	}
+	guard := nft.Chain{Name: chainRelayGuard, Hook: &nft.Hook{Type: "filter", Number: nft.Input, Priority: priorityFilter}}
+	var guarded []netip.Addr
+	for _, l := range listeners {
+		if addr := l.At.Addr(); !slices.Contains(guarded, addr) {
+			guarded = append(guarded, addr)
+			// nft: ip daddr 169.254.115.119 meta mark & 0x00001000 == 0x00000000 goto reject
+			guard.Rules = append(guard.Rules, join(sk.load(nft.Reg0, dstAddr), one(nft.Equal(nft.Reg0, addr.AsSlice())), sk.relayMarked(false),
+				one(nft.Goto(chainReject))))
+		}
+	}
+	chains := []nft.Chain{guard}
+	for v := range view(numViews) {
+		c := nft.Chain{Name: relayChain(v)}
+		for _, l := range listeners {
+			// Clients of TCP need not be told apart where all have the same endpoints. Flows of UDP end with the endpoints of their class.
+			tell := v == common && l.Protocol == state.UDP
+			switch {
+			case tell && !l.Outside:
+				for _, match := range append(sk.pods(), sk.fromNode()) {
+					// nft: meta l4proto udp ip saddr 10.244.0.0/16 meta mark set … dnat to 169.254.115.119:61871
+					c.Rules = append(c.Rules, join(sk.isProto(l.Protocol), match, sk.toListener(l.At)))
+				}
+			case tell || l.Outside == (v == outside):
+				// nft: meta l4proto … meta mark set … dnat to …
+				c.Rules = append(c.Rules, join(sk.isProto(l.Protocol), sk.toListener(l.At)))
+			}
+		}
+		chains = append(chains, c)
+	}
+	return chains
+}
+
+// toListener translates the destination to a listener. What connects to the relay is not masqueraded.
+func (sk *skeleton) toListener(at netip.AddrPort) []nft.Expr {
+	port := nft.Reg0 + sk.addrRegs()
+	return join(without(sk.settings.RelayMark|sk.settings.MasqueradeMark), one(
+		nft.Immediate(nft.Reg0, at.Addr().AsSlice()), nft.Immediate(port, binary.BigEndian.AppendUint16(nil, at.Port())),
+		nft.DNAT(family(sk.f), nft.Reg0, port),
+	))
+}

@@ -1,0 +1,128 @@
+package userspace_test
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/switchyard-net/switchyard/backend/userspace"
+	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/topology"
+)
+
+// impostors listen at the known ports of the relay, on its address and on all, without any right. got counts what comes to them.
+func (l *lab) impostors() (got *atomic.Int32) {
+	l.t.Helper()
+	got = new(atomic.Int32)
+	if err := l.withoutRights(func() error {
+		for _, addr := range []string{userspace.DefaultAddresses()[0].String()} {
+			for _, port := range []string{"61871", "61872"} {
+				stream, err := net.Listen("tcp4", net.JoinHostPort(addr, port))
+				if err != nil {
+					return err
+				}
+				l.t.Cleanup(func() { stream.Close() })
+				go func() {
+					for {
+						c, err := stream.Accept()
+						if err != nil {
+							return
+						}
+						got.Add(1)
+						_, _ = io.WriteString(c, "impostor 10.0.0.1:1\n")
+						c.Close()
+					}
+				}()
+				packets, err := net.ListenPacket("udp4", net.JoinHostPort(addr, port))
+				if err != nil {
+					return err
+				}
+				l.t.Cleanup(func() { packets.Close() })
+				go func() {
+					buffer := make([]byte, 1000)
+					for {
+						_, from, err := packets.ReadFrom(buffer)
+						if err != nil {
+							return
+						}
+						got.Add(1)
+						_, _ = packets.WriteTo([]byte("impostor 10.0.0.1:1\n"), from)
+					}
+				}()
+			}
+		}
+		return nil
+	}); err != nil {
+		l.t.Fatal(err)
+	}
+	return got
+}
+
+// Who binds the ports of a relay that was killed gets neither new connections nor flows that the relay has carried, and does not keep the next process
+// from serving.
+func TestImpostors(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, userspace.Options{})
+	l.apply(nil, l.at(answers))
+	flow, err := l.visitor.Dial(t.Context(), state.UDP, netip.MustParseAddrPort(frontend), netip.AddrPort{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer flow.Close()
+	talk := func(patience time.Duration) (string, error) {
+		_ = flow.SetDeadline(time.Now().Add(patience))
+		_, _ = io.WriteString(flow, "hello\n")
+		answer := make([]byte, 100)
+		n, err := flow.Read(answer)
+		return string(answer[:n]), err
+	}
+	if _, err := talk(patience); err != nil {
+		t.Fatal(err)
+	}
+	l.kill()
+	got := l.impostors()
+	served := func(when string) {
+		t.Helper()
+		for _, host := range []*topology.Host{l.visitor, l.Node()} {
+			for _, proto := range []state.Protocol{state.TCP, state.UDP} {
+				a := host.Probe(t.Context(), proto, netip.MustParseAddrPort(frontend), topology.ProbeOptions{Timeout: patience})
+				if a.Outcome != topology.Answered || a.Server != "pod" {
+					t.Errorf("%s, %v from %s is %v by %q (%v)", when, proto, host.Name, a.Outcome, a.Server, a.Err)
+				}
+			}
+		}
+	}
+	served("without a relay")
+	if answer, err := talk(200 * time.Millisecond); err == nil && !strings.HasPrefix(answer, "pod") {
+		t.Errorf("a flow that the relay has carried is answered %q", answer)
+	}
+	l.start()
+	l.apply(nil, l.at(answers))
+	served("with the next relay")
+	if n := got.Load(); n > 0 {
+		t.Errorf("the impostors have got %d connections and datagrams", n)
+	}
+	if err := errors.Join(l.pair.Problems()...); err == nil || !strings.Contains(err.Error(), "61871") {
+		t.Errorf("that the ports are taken is reported as %v", err)
+	}
+}
+
+// A process that is killed leaves no table that leads to it. Its own sockets are led nowhere by the base, also not by frontends that others name.
+func TestOwnConnectionsAreLeftAlone(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, userspace.Options{})
+	// Somebody names the address of the pod as an external one of his own Service.
+	thief := service(func(p *state.Port) {
+		p.Frontends[0] = state.Frontend{Kind: state.ExternalIP, Addr: l.pod.Addrs[0], Port: answers}
+		p.External = p.Internal
+	}, l.at(refuses))
+	thief.Name.Name = "thief"
+	l.applyAll(thief, service(nil, l.at(answers)))
+	l.mustAnswer(state.TCP)
+	l.mustAnswer(state.UDP)
+}
