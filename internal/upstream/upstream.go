@@ -16,8 +16,8 @@ import (
 // Mark is the bit of a packet's mark by which dataplanes know connections of this process, unless it is the one for masquerading.
 const Mark = 1 << 13
 
-// otherMark takes the place of Mark.
-const otherMark = 1 << 12
+// otherMark replaces Mark where packets to masquerade have that. Bit 12 is the mark of the relay (backend.RelayMark).
+const otherMark = 1 << 11
 
 // MarkBeside returns the mark where masqueraded packets have another one.
 func MarkBeside(masquerade uint32) uint32 {
