@@ -64,6 +64,9 @@ type DataplaneOptions struct {
 	// [winkernel.Options].
 	OnHNSFailure func(winkernel.Failure)
 
+	// relayFiles is how many file descriptors a relay may have, 0 for as many as the process leaves it.
+	relayFiles int
+
 	// commit is [ipvs.Options].Commit, and scheduled that of the dataplanes that IPVS may be beside.
 	commit    func(fn func() error) error
 	scheduled func(state.FrontendKey) bool

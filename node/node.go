@@ -210,7 +210,7 @@ func New(ctx context.Context, o Options) (*Node, error) {
 	if n.log == nil {
 		n.log = slog.New(slog.DiscardHandler)
 	}
-	n.files = openShares(n.log)
+	n.files = openShares(o.Config.Mode, n.log)
 	if o.Role != Proxy && !n.answersPorts() {
 		n.files = n.files.forServe()
 	}
@@ -271,7 +271,8 @@ func (n *Node) answersPorts() bool {
 // openDataplane opens the dataplane that was chosen, or that of the caller.
 func (n *Node) openDataplane(ctx context.Context, chosen *dataplane) (Dataplane, error) {
 	c, o := n.o.Config, DataplaneOptions{
-		Logger: n.log, Program: n.o.Program, TakeOver: n.o.TakeOver, OnFlowsCut: n.registry.Conntrack,
+		relayFiles: n.files.relay,
+		Logger:     n.log, Program: n.o.Program, TakeOver: n.o.TakeOver, OnFlowsCut: n.registry.Conntrack,
 		TCPLingers: n.o.States == nil, OnResets: n.registry.Resets, OnIPTablesRules: n.registry.IPTablesRules,
 		OnHNSFailure: n.countHNSFailure,
 	}

@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"sync/atomic"
 
+	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/internal/connlimit"
 	"github.com/switchyard-net/switchyard/internal/ui"
 	"github.com/switchyard-net/switchyard/server"
@@ -21,16 +22,28 @@ type shares struct {
 	ports, portSockets  int // of health check node ports: connections, and what is listened on
 	api                 int // connections to the node-local API, at all its addresses, of clients and of those that are not known yet
 	serve               int // the same in a process that serves nothing else beside its health and metrics
+	relay               int // connections and flows that are relayed, and pipes for them
 }
 
-// sharesOf divides a limit of open files.
-func sharesOf(limit uint64) shares {
+// relayFrom is the limit of open files from which on a relay has its share in any mode: the servers have all that they may have beside it. With fewer, only
+// a process that begins in mode userspace divides its descriptors for a relay. After a change of the mode, that relay and the servers together may then have
+// more than there are.
+const relayFrom = 1 << 18
+
+// sharesOf divides a limit of open files. withRelay is set in a process that relays connections.
+func sharesOf(limit uint64, withRelay bool) shares {
 	files := int(min(limit, 1<<20))
 	kept := min(max(files/4, 64), 1024) // for the rest of the process
+	servers := files - kept
+	relay := servers - max(servers/4, 16) // each server has one at least
+	if withRelay {
+		servers -= relay
+	}
 	part := func(sixteenths, most int) int {
-		return max(min((files-kept)*sixteenths/16, most), 1)
+		return max(min(servers*sixteenths/16, most), 1)
 	}
 	return shares{
+		relay:  relay,
 		health: part(2, 128), healthOwn: part(1, 32),
 		metrics: part(1, 64), metricsOwn: part(1, 32),
 		ui:    min(kept/8, ui.MaxConnections),
@@ -40,13 +53,13 @@ func sharesOf(limit uint64) shares {
 }
 
 // openShares divides the limit of this process. Go has raised it as far as it goes.
-func openShares(log *slog.Logger) shares {
+func openShares(mode config.Mode, log *slog.Logger) shares {
 	limit := openFilesLimit()
 	if limit < fewFiles {
 		log.Warn("the limit of open files is low: servers of this process take few connections", "limit", limit,
 			"remedy", "raise the hard limit, LimitNOFILE= of a systemd unit or ulimit -n")
 	}
-	return sharesOf(limit)
+	return sharesOf(limit, mode == config.ModeUserspace || limit >= relayFrom)
 }
 
 // forServe returns the shares of a process that serves the node-local API, its health and metrics: a relay has a connection of each node.

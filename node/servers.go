@@ -45,9 +45,7 @@ func (n *Node) newHealth() *healthz.Health {
 	add("dataplane", n.status.faults)
 	add("tables", n.tampering)
 	h.AddProblems("services", n.status.problems)
-	if relay, ok := n.dataplane.(*standaloneRelay); ok {
-		h.AddProblems("relay", relay.Problems)
-	}
+	h.AddProblems("relay", n.relayProblems)
 	if s, ok := n.dataplane.(*switchable); ok {
 		h.AddProblems("socketHooks", func() []error {
 			if hooks := s.hooks(); hooks != nil {
@@ -153,7 +151,7 @@ func (n *Node) newRegistry() *metrics.Registry {
 	if n.o.Role == Proxy {
 		o.Traffic = n.serviceTraffic
 	}
-	o.AffinityClients = n.affinityClients
+	o.AffinityClients, o.Relayed = n.affinityClients, n.relayed
 	o.SocketHooks = func() metrics.SocketHooks {
 		if s, ok := n.dataplane.(*switchable); ok {
 			if hooks := s.hooks(); hooks != nil {

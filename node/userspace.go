@@ -10,6 +10,7 @@ import (
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/backend/userspace"
 	"github.com/switchyard-net/switchyard/config"
+	"github.com/switchyard-net/switchyard/ops/metrics"
 )
 
 // userspaceDataplane is a relay above the nftables dataplane, in terms of the configuration.
@@ -42,7 +43,7 @@ func checkBits(c *config.Config) error {
 // relayOptions returns the options of the relay.
 func relayOptions(c *config.Config, o DataplaneOptions) userspace.Options {
 	options := c.Userspace.Options()
-	options.Logger, options.ResetRemoved = o.Logger, nftablesOptions(c, o).ResetRemoved
+	options.Logger, options.ResetRemoved, options.Files = o.Logger, nftablesOptions(c, o).ResetRemoved, o.relayFiles
 	return options
 }
 
@@ -68,6 +69,36 @@ func (d *userspaceDataplane) drain(ctx context.Context) error {
 		d.options.Logger.Warn("what is still open ends with this process", "error", err)
 	}
 	return d.Backend.Close()
+}
+
+// relay returns the relay that takes new connections, nil if there is none. It may be called at any time.
+func (n *Node) relay() *userspaceDataplane {
+	switch d := n.dataplane.(type) {
+	case *standaloneRelay:
+		return &d.userspaceDataplane
+	case *switchable:
+		relay, _ := d.inUse().(*userspaceDataplane)
+		return relay
+	}
+	return nil
+}
+
+// relayProblems are what the relay cannot do for some Services, and whose connections had to make room for others.
+func (n *Node) relayProblems() []error {
+	if relay := n.relay(); relay != nil {
+		return relay.Problems()
+	}
+	return nil
+}
+
+// relayed is what the relay carries, for the metrics. It is nil without one.
+func (n *Node) relayed() map[string]metrics.Relayed {
+	relay := n.relay()
+	if relay == nil {
+		return nil
+	}
+	connections, flows := relay.Amounts()
+	return map[string]metrics.Relayed{"TCP": metrics.Relayed(connections), "UDP": metrics.Relayed(flows)}
 }
 
 // standaloneRelay is a relay that listens on addresses of the host. It programs nothing, and needs no rights.

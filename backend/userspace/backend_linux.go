@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"slices"
+	"maps"
 	"sync/atomic"
 	"time"
 
@@ -151,10 +151,10 @@ func (b *Backend) openRelay(o Options) (err error) {
 // Disturbed gets a value when the base's does.
 func (b *Backend) Disturbed() <-chan struct{} { return b.base.Disturbed() }
 
-// Reconfigure replaces the options, except for Logger, Addresses and Listen. Nothing changes before the next Apply, which must be of a full update. No other
+// Reconfigure replaces the options, except for Logger, Addresses, Listen and Files. Nothing changes before the next Apply, which must be of a full update. No other
 // method may be called meanwhile. The base is configured by its owner.
 func (b *Backend) Reconfigure(o Options) error {
-	o.Logger, o.Addresses, o.Listen = b.log, b.o.Addresses, b.o.Listen
+	o.Logger, o.Addresses, o.Listen, o.Files = b.log, b.o.Addresses, b.o.Listen, b.o.Files
 	o, err := o.withDefaults()
 	if err != nil {
 		return fmt.Errorf("userspace: %w", err)
@@ -182,22 +182,22 @@ func (b *Backend) Apply(ctx context.Context, u *state.Update) (backend.Result, e
 	early := b.overlay != nil && b.leads && !b.overlay.leads.Load() && len(b.taken) == 0
 	if early {
 		if err := b.overlay.lead(true); err != nil {
-			r.restore(names, before)
+			r.restore(before)
 			return backend.Result{}, fmt.Errorf("userspace: %w", err)
 		}
 		r.start()
 	}
 	result, err := b.base.Apply(ctx, &v)
 	if err != nil {
-		r.restore(names, before)
+		r.restore(before)
 		if early {
 			err = errors.Join(err, b.overlay.lead(false))
 		}
 		return result, err
 	}
 	if len(result.Failed) > 0 {
-		failed := slices.DeleteFunc(slices.Clone(names), func(n state.ServiceName) bool { return result.Failed[n] == nil })
-		r.restore(failed, before)
+		maps.DeleteFunc(before, func(n state.ServiceName, _ *state.Service) bool { return result.Failed[n] == nil })
+		r.restore(before)
 	}
 	b.applied = true
 	if b.overlay != nil && b.leads {
@@ -212,8 +212,6 @@ func (b *Backend) Apply(ctx context.Context, u *state.Update) (backend.Result, e
 
 // set takes over the services of u. It returns the names of all that have changed, and what they were.
 func (r *relay) set(u *state.Update) (names []state.ServiceName, before map[state.ServiceName]*state.Service) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	before = map[state.ServiceName]*state.Service{}
 	note := func(name state.ServiceName) {
 		if _, noted := before[name]; !noted {
@@ -221,10 +219,11 @@ func (r *relay) set(u *state.Update) (names []state.ServiceName, before map[stat
 			names = append(names, name)
 		}
 	}
-	for _, name := range r.table.Gone(u) {
+	r.tableMu.Lock()
+	gone := r.table.Gone(u)
+	for _, name := range gone {
 		note(name)
 		r.table.Remove(name)
-		delete(r.problems, name)
 	}
 	for _, s := range u.Changed {
 		note(s.Name)
@@ -232,35 +231,31 @@ func (r *relay) set(u *state.Update) (names []state.ServiceName, before map[stat
 			note(name)
 		}
 	}
+	r.tableMu.Unlock()
+	for _, name := range gone {
+		r.clearProblem(name)
+	}
 	for _, s := range u.Changed { // now that all frontends are known
-		delete(r.problems, s.Name)
+		r.clearProblem(s.Name)
 		r.check(s)
 	}
 	return names, before
 }
 
 // restore puts services back as they were.
-func (r *relay) restore(names []state.ServiceName, before map[state.ServiceName]*state.Service) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, name := range names {
-		r.table.Remove(name)
-	}
-	for _, name := range names {
-		if s := before[name]; s != nil {
-			r.table.Restore(s)
-		}
-	}
+func (r *relay) restore(before map[state.ServiceName]*state.Service) {
+	r.tableMu.Lock()
+	defer r.tableMu.Unlock()
+	r.table.Restore(before)
 }
 
 // use takes over other options.
 func (r *relay) use(o Options) {
 	o = withinLimit(o)
+	r.loads.Visits.SetLimit(o.MaxAffinityClients)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.o = o
-	r.affinity.SetLimit(o.MaxAffinityClients)
-	r.reconsider()
 }
 
 // Verify compares the base and the relay's addresses with what was last applied. See [backend.Backend].

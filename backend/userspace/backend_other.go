@@ -86,6 +86,12 @@ func (b *Backend) Verify(ctx context.Context) (backend.Result, error) { return b
 // Problems returns what the relay cannot do for some services. It may be called at any time.
 func (b *Backend) Problems() []error { return b.relay.Problems() }
 
+// Amounts returns how many connections and flows of UDP there are. It may be called at any time.
+func (b *Backend) Amounts() (connections, flows Amount) {
+	own := b.relay.Amounts()
+	return Amount(own[0]), Amount(own[1])
+}
+
 // Release has the relay accept no new connections. Neither Apply nor Verify may be called after it.
 func (b *Backend) Release(context.Context) error {
 	b.relay.Release()

@@ -14,10 +14,14 @@ func TestConfig(t *testing.T) {
 	if o, err := c.Options().withDefaults(); err != nil || o.Policy != Random || o.MaxConnections != defaultMaxConnections || o.Ejection.Failures != 0 {
 		t.Errorf("the default stands for %+v: %v", o, err)
 	}
-	for files, want := range map[uint64][2]int{1 << 20: {1 << 16, 1 << 16}, 20000: {4744, 9488}, 100: {256, 512}} {
+	for files, want := range map[int][3]int{1 << 20: {1 << 16, 1 << 16, 256}, 20000: {4856, 9712, 256}, 576: {110, 220, 36}, 24: {2, 4, 1}} {
 		o, _ := c.Options().withDefaults()
-		if o = o.within(files); o.MaxConnections != want[0] || o.MaxUDPFlows != want[1] || 2*o.MaxConnections+o.MaxUDPFlows > max(int(files), 1024) {
-			t.Errorf("with %d files, %d connections and %d flows, want %v", files, o.MaxConnections, o.MaxUDPFlows, want)
+		o, pipes := o.within(files)
+		if got := [3]int{o.MaxConnections, o.MaxUDPFlows, pipes}; got != want {
+			t.Errorf("with %d files, there are so many connections, flows and pipes: %v, want %v", files, got, want)
+		}
+		if sum := 2*o.MaxConnections + o.MaxUDPFlows + 2*pipes + ownFiles; files > 100 && sum > files {
+			t.Errorf("with %d files, the relay may have %d", files, sum)
 		}
 	}
 	c.Listen = []string{"127.0.0.1:8080=10.96.0.10:80/tcp", "[::1]:53=[::]:30053/udp"}

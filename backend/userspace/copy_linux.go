@@ -1,8 +1,8 @@
 package userspace
 
 import (
-	"os"
 	"slices"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
@@ -87,7 +87,7 @@ func (d *direction) blocked() bool { return len(d.pending) > 0 || d.pipe != nil 
 func (d *direction) fill(fd int, buf []byte) (n int, err error) {
 	var p *pipe
 	if d.bulk {
-		p, _ = newPipe() // without one, data is copied
+		p = pipes.get() // without one, data is copied
 	}
 	if p == nil {
 		if n, err = retried(func() (int, error) { return unix.Read(fd, buf) }); n > 0 {
@@ -97,7 +97,7 @@ func (d *direction) fill(fd int, buf []byte) (n int, err error) {
 		return n, err
 	}
 	if n, err = splice(fd, p.w, pipeSize); n <= 0 {
-		p.release()
+		pipes.put(p)
 		return n, err
 	}
 	d.pipe, d.piped = p, n
@@ -123,7 +123,7 @@ func (d *direction) flush(fd int) error {
 		d.piped -= n
 	}
 	if d.pipe != nil {
-		d.pipe.release()
+		pipes.put(d.pipe)
 		d.pipe = nil
 	}
 	return nil
@@ -140,7 +140,7 @@ func (d *direction) unpipe() {
 // drop forgets what is in the pipe.
 func (d *direction) drop() {
 	if d.pipe != nil {
-		d.pipe.close()
+		pipes.close(d.pipe)
 		d.pipe, d.piped = nil, 0
 	}
 }
@@ -165,38 +165,64 @@ func splice(from, to, n int) (int, error) {
 // pipe is what data goes through from one socket to another without being copied.
 type pipe struct{ r, w int }
 
-// pipes are some that are empty.
-var pipes = make(chan *pipe, 256)
+// pipePool has the pipes of this process: those that are empty, and a count of all.
+type pipePool struct {
+	empty chan *pipe
+	made  atomic.Int32
+	// most is how many there may be. Data is copied while all of them are in use.
+	most atomic.Int32
+}
+
+// pipes are two descriptors each, and hold [pipeSize] bytes of the kernel at most: together no more than the system gives to the pipes of one user
+// (fs.pipe-user-pages-soft).
+var pipes = newPipePool(mostPipes)
 
 // pipeSize is how many bytes one may hold, if the system allows that.
 const pipeSize = 256 << 10
 
-func newPipe() (*pipe, error) {
+func newPipePool(most int32) *pipePool {
+	p := &pipePool{empty: make(chan *pipe, most)}
+	p.most.Store(most)
+	return p
+}
+
+// get returns an empty pipe, nil if there is none.
+func (p *pipePool) get() *pipe {
 	select {
-	case p := <-pipes:
-		return p, nil
+	case empty := <-p.empty:
+		return empty
 	default:
+	}
+	if p.made.Add(1) > p.most.Load() {
+		p.made.Add(-1)
+		return nil
 	}
 	var fds [2]int
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
-		return nil, os.NewSyscallError("pipe2", err)
+		p.made.Add(-1)
+		return nil
 	}
 	_, _ = unix.FcntlInt(uintptr(fds[0]), unix.F_SETPIPE_SZ, pipeSize) // it works with any size
-	return &pipe{fds[0], fds[1]}, nil
+	return &pipe{fds[0], fds[1]}
 }
 
-// release makes an empty pipe one for the next that needs one.
-func (p *pipe) release() {
-	select {
-	case pipes <- p:
-	default:
-		p.close()
+// put makes an empty pipe one for the next that needs one.
+func (p *pipePool) put(empty *pipe) {
+	if p.made.Load() <= p.most.Load() {
+		select {
+		case p.empty <- empty:
+			return
+		default:
+		}
 	}
+	p.close(empty)
 }
 
-func (p *pipe) close() {
-	unix.Close(p.r)
-	unix.Close(p.w)
+// close closes a pipe, with what is in it.
+func (p *pipePool) close(full *pipe) {
+	unix.Close(full.r)
+	unix.Close(full.w)
+	p.made.Add(-1)
 }
 
 // take returns the n bytes that are in the pipe.

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/net/ipv6"
 	"golang.org/x/sys/unix"
 
+	"github.com/switchyard-net/switchyard/backend/userspace/internal/ledger"
 	"github.com/switchyard-net/switchyard/backend/userspace/internal/plan"
 	"github.com/switchyard-net/switchyard/kernel/conntrack"
 	"github.com/switchyard-net/switchyard/state"
@@ -175,6 +176,7 @@ type flow struct {
 	began time.Time
 	last  atomic.Int64
 	sent  atomic.Int32
+	place ledger.Place[*flow]
 	// moved is set when the flow is to go on in another process, and rested is closed when it is ready to.
 	moved  atomic.Bool
 	rested chan struct{}
@@ -203,13 +205,13 @@ func (r *relay) begin(l *datagramListener, client netip.AddrPort, hops int) *flo
 		}
 		f := &flow{choice: choice, kind: l.kind, client: client, tracked: tracked, listener: l, rested: make(chan struct{})}
 		if f.socket, err = r.connected(l.kind, choice.endpoint, hops); err != nil {
-			r.end(choice.endpoint)
+			r.end(&choice)
 			return nil
 		}
 		if r.carry(f) {
 			return f
 		}
-		r.end(choice.endpoint)
+		r.end(&choice)
 		f.socket.file.Close()
 	}
 	return nil
@@ -264,12 +266,10 @@ func (r *relay) carry(f *flow) bool {
 	}
 	of[f] = true
 	r.openFlows++
-	crowded := r.openFlows > r.o.MaxUDPFlows
 	timeout := r.o.UDPIdleTimeout
+	r.flowPlaces.Take(&f.place, f, ledger.Owner{Service: f.port.Service, Client: ledger.ClientOf(f.client.Addr())})
 	r.mu.Unlock()
-	if crowded {
-		l.evict(f)
-	}
+	r.makeRoomForFlow(&f.place)
 	r.running.Go(func() { f.answer(timeout) })
 	return true
 }
@@ -282,29 +282,8 @@ func (r *relay) forgetFlow(f *flow) {
 		delete(r.flows, f.port.Service)
 	}
 	r.openFlows--
-	r.loads.End(f.endpoint)
-}
-
-// evicted is among how many flows the one that has been idle longest is looked for.
-const evicted = 8
-
-// evict ends a flow that has been idle for long, and is not the one that there must be room for.
-func (l *datagramListener) evict(but *flow) {
-	l.mu.Lock()
-	var idle *flow
-	looked := 0
-	for _, f := range l.flows { // in no order
-		if f != but && (idle == nil || f.last.Load() < idle.last.Load()) {
-			idle = f
-		}
-		if looked++; looked == evicted {
-			break
-		}
-	}
-	l.mu.Unlock()
-	if idle != nil {
-		idle.close()
-	}
+	r.flowPlaces.Leave(&f.place)
+	r.end(&f.choice)
 }
 
 // close ends a flow.
@@ -393,6 +372,9 @@ func (f *flow) answer(timeout time.Duration) {
 		}
 	}
 }
+
+// Used implements [ledger.Item].
+func (f *flow) Used() time.Duration { return time.Duration(f.last.Load()) }
 
 // touch notes that a datagram has come.
 func (f *flow) touch() { f.last.Store(int64(time.Since(f.began))) }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/backend/userspace/internal/balance"
+	"github.com/switchyard-net/switchyard/backend/userspace/internal/ledger"
 	"github.com/switchyard-net/switchyard/backend/userspace/internal/plan"
 	"github.com/switchyard-net/switchyard/kernel/conntrack"
 	"github.com/switchyard-net/switchyard/state"
@@ -147,9 +148,7 @@ func (r *relay) handOver(conn *net.UnixConn) error {
 	for _, f := range flows {
 		f.close()
 	}
-	r.mu.Lock()
-	r.affinity = balance.NewAffinity(0)
-	r.mu.Unlock()
+	r.loads.Visits.Reset(0)
 	r.log.Info("another process has taken over what is open", "connections", len(conns), "flows", len(flows))
 	return nil
 }
@@ -263,16 +262,7 @@ func (c *conn) send(to *net.UnixConn) error {
 
 // visits returns what is known of clients with affinity, in parts.
 func (r *relay) visits() (parts [][]balance.Visit) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for v := range r.affinity.All(time.Now()) {
-		if n := len(parts); n == 0 || len(parts[n-1]) == visitsPerItem {
-			parts = append(parts, nil)
-		}
-		last := &parts[len(parts)-1]
-		*last = append(*last, v)
-	}
-	return parts
+	return slices.Collect(slices.Chunk(r.loads.Visits.All(time.Now()), visitsPerItem))
 }
 
 // resume goes on with what could not be handed over.
@@ -375,11 +365,9 @@ func (b *Backend) inherit(h *inheritance) error {
 			flows++
 			errs = append(errs, r.inheritFlow(i, fds[0]))
 		case itemVisits:
-			r.mu.Lock()
 			for _, v := range i.Visits {
-				r.affinity.Learn(v.Port, v.Client, v.Endpoint, v.Timeout, time.Now().Add(-v.Idle))
+				r.loads.Visits.Learn(v.Port, v.Client, v.Endpoint, v.Timeout, time.Now().Add(-v.Idle))
 			}
-			r.mu.Unlock()
 		}
 	}
 	b.log.Info("what a former process had open goes on here", "connections", conns, "flows", flows)
@@ -397,8 +385,9 @@ func (r *relay) inheritConn(i *item, fds []int) {
 	}
 	r.mu.Lock()
 	r.open++
-	r.loads.Begin(c.endpoint)
 	r.mu.Unlock()
+	r.loads.Begin(c.port, c.endpoint)
+	r.places.Take(&c.place, c, ledger.Owner{Service: c.port.Service, Client: ledger.ClientOf(c.client.Addr())})
 	r.note(c) // there are no records yet, which it could be judged by
 	for n := range c.from {
 		c.move(n, 1)
@@ -420,9 +409,7 @@ func (r *relay) inheritFlow(i *item, fd int) error {
 			listener: l, socket: s, rested: make(chan struct{}),
 		}
 		f.sent.Store(i.Sent)
-		r.mu.Lock()
-		r.loads.Begin(f.endpoint)
-		r.mu.Unlock()
+		r.loads.Begin(f.port, f.endpoint)
 		r.carry(f) // there are no records yet, which it could be judged by
 		return nil
 	}

@@ -2,6 +2,7 @@ package userspace
 
 import (
 	"errors"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -35,14 +36,12 @@ func (b *Backend) Inspect(q backend.Query) (backend.Held, error) {
 
 // inspect returns the outcome of a connection that comes to the listener of a class, and the connections that are carried already.
 func (r *relay) inspect(q *backend.Query, kind plan.Kind, class plan.Class, objects []string) backend.Held {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	held := backend.Held{Objects: append(objects, "the table of the relay")}
-	p, frontend := r.table.Find(kind, netip.AddrPortFrom(q.Dst, q.Frontend.Port))
+	p, has, frontend := r.lookup(kind, netip.AddrPortFrom(q.Dst, q.Frontend.Port))
 	if p == nil {
 		return held
 	}
-	route := p.Route(frontend, class)
+	route, _ := p.Route(has, class)
 	held.Verdict = route.Verdict
 	for _, e := range route.Endpoints {
 		held.Endpoints = append(held.Endpoints, e.Addr)
@@ -53,10 +52,13 @@ func (r *relay) inspect(q *backend.Query, kind plan.Kind, class plan.Class, obje
 			held.Add(client, c.endpoint)
 		}
 	}
-	for c := range r.conns[p.ID.Service] {
+	r.mu.Lock()
+	conns, flows := slices.Collect(maps.Keys(r.conns[p.ID.Service])), slices.Collect(maps.Keys(r.flows[p.ID.Service]))
+	r.mu.Unlock()
+	for _, c := range conns {
 		add(c.client, &c.choice)
 	}
-	for f := range r.flows[p.ID.Service] {
+	for _, f := range flows {
 		add(f.client, &f.choice)
 	}
 	return held

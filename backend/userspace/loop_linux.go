@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -87,6 +88,7 @@ func (l *loop) turn(poll, wake int) (goOn bool) {
 		timeout = 0
 	}
 	n, _ := unix.EpollWait(poll, l.events[:], timeout) // on what newLoop has made, it does not fail but for a signal
+	now := int64(time.Since(l.relay.began))
 	goOn = true
 	for _, e := range l.events[:max(n, 0)] {
 		if int(e.Fd) == wake {
@@ -94,6 +96,9 @@ func (l *loop) turn(poll, wake int) (goOn bool) {
 			continue
 		}
 		c, s := l.watched(&e)
+		if c != nil {
+			c.used.Store(now)
+		}
 		if s != nil {
 			l.accept(s)
 		}
@@ -185,7 +190,9 @@ func (r *relay) newConn(kind plan.Kind, client netip.AddrPort, l *loop) *conn {
 		}
 	}
 	l.carried.Add(1)
-	return &conn{relay: r, loop: l, number: r.begun.Add(1), kind: kind, client: client}
+	c := &conn{relay: r, loop: l, number: r.begun.Add(1), kind: kind, client: client}
+	c.used.Store(int64(time.Since(r.began)))
+	return c
 }
 
 // poll has the loops run.

@@ -24,7 +24,7 @@ var (
 		"remove addresses of nodes and of Services from its EndpointSlices")
 )
 
-// leadsBack reports whether the relay would get its own connections to an endpoint of a service. The caller holds mu.
+// leadsBack reports whether the relay would get its own connections to an endpoint of a service.
 func (r *relay) leadsBack(name state.ServiceName, k plan.Kind, endpoint netip.AddrPort) bool {
 	isListener := func(at netip.AddrPort, of state.Protocol) bool {
 		return of == k.Protocol && at.Port() == endpoint.Port() &&
@@ -34,8 +34,12 @@ func (r *relay) leadsBack(name state.ServiceName, k plan.Kind, endpoint netip.Ad
 		slices.ContainsFunc(r.datagrams, func(l *datagramListener) bool { return isListener(l.at, l.kind.Protocol) }) {
 		return true
 	}
-	// Without a base, other frontends are not the relay's.
-	return len(r.o.Listen) == 0 && r.table.LeadsBack(name, k, endpoint, r.isLocal)
+	if r.tracked == nil { // without a base, other frontends are not the relay's
+		return false
+	}
+	r.tableMu.RLock()
+	defer r.tableMu.RUnlock()
+	return r.table.LeadsBack(name, k, endpoint, r.isLocal)
 }
 
 func (r *relay) isLocal(addr netip.Addr) bool {
@@ -43,7 +47,7 @@ func (r *relay) isLocal(addr netip.Addr) bool {
 	return found || addr.IsLoopback() || addr.IsUnspecified()
 }
 
-// check notes the endpoints of a service that get no connections. The caller holds mu.
+// check notes the endpoints of a service that get no connections. It takes the longer, the more there are, and keeps nobody waiting.
 func (r *relay) check(s *state.Service) {
 	for i := range s.Ports {
 		p := &s.Ports[i]
@@ -60,19 +64,29 @@ func (r *relay) check(s *state.Service) {
 	}
 }
 
-// noteProblem notes what is wrong with a service, until that changes. The caller holds mu.
+// noteProblem notes what is wrong with a service, until that changes.
 func (r *relay) noteProblem(name state.ServiceName, err error) {
+	r.problemsMu.Lock()
+	defer r.problemsMu.Unlock()
 	if r.problems[name] == nil {
 		r.problems[name] = err
 		r.log.Warn("the relay does not serve all of a service", "service", name.String(), "error", err)
 	}
 }
 
-// Problems returns what the relay cannot do for some services, and which of its ports others have. It may be called at any time.
+// clearProblem forgets what was wrong with a service.
+func (r *relay) clearProblem(name state.ServiceName) {
+	r.problemsMu.Lock()
+	defer r.problemsMu.Unlock()
+	delete(r.problems, name)
+}
+
+// Problems returns what the relay cannot do for some services, which of its ports others have, and why connections and flows have ended within the last
+// minute that others had to have room. It may be called at any time.
 func (b *Backend) Problems() []error {
-	r, errs := b.relay, slices.Clone(b.taken)
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	r, errs := b.relay, slices.Concat(b.taken, b.relay.crowding())
+	r.problemsMu.Lock()
+	defer r.problemsMu.Unlock()
 	for i, name := range slices.SortedFunc(maps.Keys(r.problems), state.ServiceName.Compare) {
 		if i == maxProblems {
 			return append(errs, fmt.Errorf("and %d services more", len(r.problems)-maxProblems))

@@ -40,11 +40,15 @@ type Options struct {
 	ProxyProtocol bool
 	// UDPIdleTimeout is how long a flow of UDP is kept after its last datagram. Default: 1 min.
 	UDPIdleTimeout time.Duration
-	// MaxConnections is how many TCP connections are relayed at a time; more wait to be accepted. Default: 65,536. It is lower if the
-	// limit of open files is.
+	// MaxConnections is how many TCP connections are relayed at a time. Beyond it, each new one ends another one: of the namespace with the most
+	// connections the Service with the most, of that the client with the most, and of its connections the one that was used least recently. Default:
+	// 65,536. It is lower if Files is.
 	MaxConnections int
-	// MaxUDPFlows is how many flows of UDP are relayed at a time. Beyond it, those that have been idle for long end. Default: as MaxConnections.
+	// MaxUDPFlows is how many flows of UDP are relayed at a time, and then it is as with MaxConnections. Default: as MaxConnections.
 	MaxUDPFlows int
+	// Files is how many file descriptors the relay may have open. Default: what the limit of the process leaves beside a quarter of it, at least 64 and at
+	// most 1,024, for the rest of the process.
+	Files int
 	// MaxAffinityClients is how many clients are remembered for affinity: a client counts once for each Service port that it uses. Further
 	// clients get no affinity until others time out. Each takes about 300 bytes. Default: 262,144.
 	MaxAffinityClients int
@@ -118,6 +122,7 @@ func (o Options) withDefaults() (Options, error) {
 	}{
 		{"DialTimeout", int64(o.DialTimeout)}, {"DialAttempts", int64(o.DialAttempts)}, {"UDPIdleTimeout", int64(o.UDPIdleTimeout)},
 		{"MaxConnections", int64(o.MaxConnections)}, {"MaxUDPFlows", int64(o.MaxUDPFlows)}, {"MaxAffinityClients", int64(o.MaxAffinityClients)},
+		{"Files", int64(o.Files)},
 	} {
 		if f.value < 0 {
 			return o, fmt.Errorf("%s is %d, must be greater than 0, or 0 for the default", f.name, f.value)
@@ -134,16 +139,30 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// within lowers the greatest numbers to what so many open files allow. A connection takes two, and a flow one.
-func (o Options) within(files uint64) Options {
-	room := (max(files, 2*reservedFiles) - reservedFiles) / 2 // for connections, and again for flows
-	o.MaxConnections = int(min(uint64(o.MaxConnections), room/2))
-	o.MaxUDPFlows = int(min(uint64(o.MaxUDPFlows), room))
-	return o
+// within lowers the greatest numbers to what so many descriptors allow, and returns how many pipes there may be. A connection takes two, a flow one, and a
+// pipe two.
+func (o Options) within(files int) (_ Options, pipes int) {
+	pipes = max(min(files/16, mostPipes), 1)
+	room := max(files-2*pipes-ownFiles, 8) / 2 // for connections, and again for flows
+	o.MaxConnections = min(o.MaxConnections, room/2)
+	o.MaxUDPFlows = min(o.MaxUDPFlows, room)
+	return o, pipes
 }
 
-// reservedFiles are for pipes, and for the rest of the process.
-const reservedFiles = 1024
+const (
+	// mostPipes is how many pipes there may be at most.
+	mostPipes = 256
+	// ownFiles are what the relay waits and listens with, and what is accepted while something else makes room.
+	ownFiles = 64
+)
+
+// Amount is how much of a kind a relay carries.
+type Amount struct {
+	// Open is how many there are, and Most how many there may be.
+	Open, Most int
+	// Ended is how many had to make room for others since the start.
+	Ended uint64
+}
 
 func setDefault[T comparable](field *T, value T) {
 	var zero T

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,6 +17,7 @@ import (
 
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/backend/userspace/internal/balance"
+	"github.com/switchyard-net/switchyard/backend/userspace/internal/ledger"
 	"github.com/switchyard-net/switchyard/backend/userspace/internal/plan"
 	"github.com/switchyard-net/switchyard/kernel/conntrack"
 	"github.com/switchyard-net/switchyard/kernel/ifaddr"
@@ -48,18 +51,28 @@ type relay struct {
 	streams   []*streamListener
 	datagrams []*datagramListener
 
-	mu        sync.Mutex // guards all below
+	loads ledger.Loads
+	// places are those of connections, and flowPlaces those of flows.
+	places     *ledger.Room[*conn]
+	flowPlaces *ledger.Room[*flow]
+	// crowded is when it was last logged that something had to make room for others.
+	crowded logTime
+
+	// tableMu guards table. Apply alone changes it, and lets others look between parts of a large change. It is taken after mu.
+	tableMu sync.RWMutex
+	table   plan.Table
+
+	problemsMu sync.Mutex // guards problems. Nothing else is taken after it
+	// problems are what the relay cannot do for services.
+	problems map[state.ServiceName]error
+
+	mu        sync.Mutex // guards all below. Nothing is done under it that takes longer, the more there is
 	o         Options
-	table     plan.Table
-	loads     balance.Loads
-	affinity  *balance.Affinity
 	conns     map[state.ServiceName]map[*conn]bool
 	open      int // all connections; those without an endpoint yet are not in conns
 	flows     map[state.ServiceName]map[*flow]bool
 	openFlows int
-	// problems are what the relay cannot do for services.
-	problems map[state.ServiceName]error
-	// listening is set while connections are to be accepted, and accepting while they are, but from listeners that pause: not without records or without room.
+	// listening is set while connections are to be accepted, and accepting while they are, but from listeners that pause: not without records.
 	listening, accepting bool
 	// moving is set once another process takes over what is open.
 	moving bool
@@ -68,9 +81,14 @@ type relay struct {
 func newRelay(o Options) (*relay, error) {
 	o = withinLimit(o)
 	r := &relay{
-		log: o.Logger, o: o, began: time.Now(), started: make(chan struct{}), affinity: balance.NewAffinity(o.MaxAffinityClients),
+		log: o.Logger, o: o, began: time.Now(), started: make(chan struct{}), places: ledger.NewRoom[*conn](), flowPlaces: ledger.NewRoom[*flow](),
 		conns: map[state.ServiceName]map[*conn]bool{}, flows: map[state.ServiceName]map[*flow]bool{},
 		problems: map[state.ServiceName]error{},
+	}
+	r.loads.Visits.Reset(o.MaxAffinityClients)
+	r.table.Step = func() {
+		r.tableMu.Unlock()
+		r.tableMu.Lock()
 	}
 	r.ctx, r.stop = context.WithCancel(context.Background())
 	var err error
@@ -102,13 +120,18 @@ func newRelay(o Options) (*relay, error) {
 
 // withinLimit returns o with no more connections than there may be open files.
 func withinLimit(o Options) Options {
-	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		return o
+	if o.Files == 0 {
+		var limit unix.Rlimit
+		if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+			return o
+		}
+		files := int(min(limit.Cur, 1<<30))
+		o.Files = files - min(max(files/4, 64), 1024)
 	}
-	within := o.within(limit.Cur)
+	within, most := o.within(o.Files)
+	pipes.most.Store(int32(most))
 	if within.MaxConnections < o.MaxConnections || within.MaxUDPFlows < o.MaxUDPFlows {
-		o.Logger.Info("the limit of open files allows fewer connections than are configured", "files", limit.Cur,
+		o.Logger.Info("the limit of open files allows fewer connections than are configured", "files", o.Files,
 			"connections", within.MaxConnections, "flows", within.MaxUDPFlows)
 	}
 	return within
@@ -137,44 +160,46 @@ type choice struct {
 
 // choose returns an endpoint for a connection, which counts as one of its own until end is called. ok is false if there is none.
 func (r *relay) choose(q *request) (c choice, ok bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	p, frontend := r.table.Find(q.kind, q.dst)
-	if p == nil || q.unguarded && !p.Admits(frontend, q.client.Addr()) {
+	p, frontend, key := r.lookup(q.kind, q.dst)
+	if p == nil || q.unguarded && !plan.Admits(frontend, q.client.Addr()) {
 		return c, false
 	}
-	c.port, c.frontend = p.ID, frontend
+	c.port, c.frontend = p.ID, key
 	if q.hops == 0 {
 		r.noteProblem(p.ID.Service, errHops)
 		return c, false
 	}
-	for len(q.tried) < r.o.DialAttempts {
-		c.endpoint, ok = balance.Choose(&r.loads, r.affinity, r.o.Policy, &balance.Request{
-			Port: p, Endpoints: p.Route(frontend, q.class).Endpoints, Client: q.client.Addr(), Tried: q.tried,
+	o := r.options()
+	route, number := p.Route(frontend, q.class)
+	for len(q.tried) < o.DialAttempts {
+		c.endpoint, ok = r.loads.Choose(o.Policy, &balance.Request{
+			Port: p, Route: number, Endpoints: route.Endpoints, Client: q.client.Addr(), Tried: q.tried,
 		}, time.Now(), rand.IntN)
 		if !ok || !r.leadsBack(p.ID.Service, q.kind, c.endpoint) {
 			return c, ok
 		}
-		r.loads.End(c.endpoint)
+		r.end(&c)
 		r.noteProblem(p.ID.Service, fmt.Errorf("endpoint %v/%v %w", c.endpoint, q.kind.Protocol, errLeadsBack))
 		q.tried = append(q.tried, c.endpoint)
 	}
 	return c, false
 }
 
-// end notes that a connection to an endpoint has ended.
-func (r *relay) end(endpoint netip.AddrPort) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.loads.End(endpoint)
+// lookup returns the port that a connection was addressed to, and the frontend, nil if there is none. They do not change.
+func (r *relay) lookup(k plan.Kind, dst netip.AddrPort) (*plan.Port, *state.Frontend, state.FrontendKey) {
+	r.tableMu.RLock()
+	defer r.tableMu.RUnlock()
+	return r.table.Lookup(k, dst)
 }
 
+// end notes that a connection to an endpoint has ended.
+func (r *relay) end(c *choice) { r.loads.End(c.port, c.endpoint) }
+
 // dialed notes whether an endpoint has accepted a connection.
-func (r *relay) dialed(endpoint netip.AddrPort, err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.loads.Dialed(endpoint, err == nil, r.o.Ejection, time.Now()) {
-		r.log.Warn("endpoint gets no new connections for a while", "endpoint", endpoint, "for", r.o.Ejection.Time, "error", err)
+func (r *relay) dialed(c *choice, err error) {
+	rule := r.options().Ejection
+	if r.loads.Dialed(c.port, c.endpoint, err == nil, rule, time.Now()) {
+		r.log.Warn("endpoint gets no new connections for a while", "service", c.port.Service.String(), "endpoint", c.endpoint, "for", rule.Time, "error", err)
 	}
 }
 
@@ -225,52 +250,45 @@ func (r *relay) carried() int {
 }
 
 // remembered is how many clients there are with affinity.
-func (r *relay) remembered() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.affinity.Len()
-}
+func (r *relay) remembered() int { return r.loads.Visits.Len() }
 
 // settle ends what is carried to endpoints that do not serve any longer or would lead back, of these services.
 func (r *relay) settle(names []state.ServiceName) {
-	r.mu.Lock()
-	var conns []*conn
-	var flows []*flow
 	for _, name := range names {
-		for f := range r.flows[name] {
+		r.mu.Lock()
+		flows, conns, reset := slices.Collect(maps.Keys(r.flows[name])), slices.Collect(maps.Keys(r.conns[name])), r.o.ResetRemoved
+		r.mu.Unlock()
+		for _, f := range flows {
 			if !r.serves(&f.choice) || !r.admits(f) {
-				flows = append(flows, f)
+				f.close()
 			}
 		}
-		for c := range r.conns[name] {
-			if c.endpoint.IsValid() && (r.leadsBack(name, c.kind, c.endpoint) || r.o.ResetRemoved && !r.serves(&c.choice)) {
-				conns = append(conns, c)
+		for _, c := range conns {
+			if c.endpoint.IsValid() && (r.leadsBack(name, c.kind, c.endpoint) || reset && !r.serves(&c.choice)) {
+				c.abort()
 			}
 		}
-	}
-	r.mu.Unlock()
-	for _, f := range flows {
-		f.close()
-	}
-	for _, c := range conns {
-		c.abort()
 	}
 }
 
-// serves reports whether what was chosen may go on. The caller holds mu.
+// serves reports whether what was chosen may go on.
 func (r *relay) serves(c *choice) bool {
 	dst := netip.AddrPortFrom(c.frontend.Addr, c.frontend.Port)
-	p, frontend := r.table.Find(plan.Kind{Family: c.frontend.Family, Protocol: c.frontend.Protocol}, dst)
+	p, _, frontend := r.lookup(plan.Kind{Family: c.frontend.Family, Protocol: c.frontend.Protocol}, dst)
 	if frontend != c.frontend {
 		return false
 	}
 	return p != nil && p.ID == c.port && p.Serves(c.endpoint) && !r.leadsBack(c.port.Service, plan.Kind{Family: c.frontend.Family, Protocol: c.frontend.Protocol}, c.endpoint)
 }
 
-// admits reports whether flows of the class may go on. The caller holds mu, and r serves the flow.
+// admits reports whether flows of the class may go on. r serves the flow.
 func (r *relay) admits(f *flow) bool {
-	p, frontend := r.table.Find(f.kind, netip.AddrPortFrom(f.choice.frontend.Addr, f.choice.frontend.Port))
-	return p != nil && (len(p.Lingering) > 0 || p.Route(frontend, f.listener.class).Verdict == state.Forward)
+	p, frontend, _ := r.lookup(f.kind, netip.AddrPortFrom(f.choice.frontend.Addr, f.choice.frontend.Port))
+	if p == nil {
+		return false
+	}
+	route, _ := p.Route(frontend, f.listener.class)
+	return len(p.Lingering) > 0 || route.Verdict == state.Forward
 }
 
 // close ends all that is relayed.

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -117,6 +118,7 @@ func (l *lab) node() *state.Node {
 // service returns a Service with the same endpoints for TCP and UDP.
 func service(change func(*state.Port), endpoints ...state.Endpoint) *state.Service {
 	s := &state.Service{Name: state.ServiceName{Namespace: "default", Name: "web"}}
+	slices.SortFunc(endpoints, state.Endpoint.Compare)
 	route := state.Route{Verdict: state.Forward, Endpoints: endpoints}
 	if len(endpoints) == 0 {
 		route.Verdict = state.Reject
@@ -327,28 +329,104 @@ func TestRelayItselfIsClosed(t *testing.T) {
 	l.mustAnswer(state.UDP)
 }
 
-// Connections beyond the limit wait until there is room.
+// Without room for one more connection, that one ends which was used least recently, of the client with the most.
 func TestMaxConnections(t *testing.T) {
 	t.Parallel()
-	l := newLab(t, userspace.Options{MaxConnections: 2})
+	l := newLab(t, userspace.Options{MaxConnections: 3})
 	l.apply(nil, l.at(answers))
-	var open []*net.TCPConn
-	for range 2 {
+	open := func() (*net.TCPConn, *bufio.Reader) {
 		c := l.dial(frontend)
-		if _, err := bufio.NewReader(c).ReadString('\n'); err != nil {
+		lines := bufio.NewReader(c)
+		if _, err := lines.ReadString('\n'); err != nil {
 			t.Fatal(err)
 		}
-		open = append(open, c)
+		return c, lines
 	}
-	third := l.dial(frontend) // the kernel accepts it
-	_ = third.SetReadDeadline(time.Now().Add(200 * time.Millisecond))
-	if _, err := third.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("a connection beyond the limit is served (%v)", err)
+	var conns [3]*net.TCPConn
+	var lines [3]*bufio.Reader
+	for i := range conns {
+		conns[i], lines[i] = open()
 	}
-	open[0].Close()
-	_ = third.SetReadDeadline(time.Now().Add(patience))
-	if _, err := third.Read(make([]byte, 1)); err != nil {
-		t.Errorf("a connection that there is room for is not served: %v", err)
+	if problems := l.pair.Problems(); len(problems) > 0 {
+		t.Error(problems)
+	}
+	_, _ = io.WriteString(conns[0], "hello\n")
+	if _, err := lines[0].ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	open()
+	if _, err := lines[1].ReadByte(); !errors.Is(err, unix.ECONNRESET) {
+		t.Errorf("the connection that was used least recently has %v, want a reset", err)
+	}
+	for _, i := range []int{0, 2} {
+		_, _ = io.WriteString(conns[i], "hello\n")
+		if _, err := lines[i].ReadString('\n'); err != nil {
+			t.Errorf("connection %d has %v", i, err)
+		}
+	}
+	problems := l.pair.Problems()
+	if len(problems) != 1 || !strings.Contains(problems[0].Error(), "service default/web had the most (4), and of its clients "+l.visitor.Addrs[0].String()+"/32") {
+		t.Errorf("problems: %v", problems)
+	}
+}
+
+// Who fills the relay with idle connections and flows to a Service of their own keeps nobody else out, nor ends what others have.
+func TestOthersHaveRoom(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, userspace.Options{MaxConnections: 30, MaxUDPFlows: 30})
+	l.revision++
+	own := service(func(p *state.Port) { p.Frontends[0].Addr = netip.MustParseAddr("10.96.0.66") }, l.at(answers))
+	own.Name = state.ServiceName{Namespace: "evil", Name: "own"}
+	u := &state.Update{Revision: l.revision, Full: true, Node: l.node(), Changed: []*state.Service{service(nil, l.at(answers)), own}}
+	if _, err := l.pair.Apply(t.Context(), u); err != nil {
+		t.Fatal(err)
+	}
+	talk := func(c net.Conn) error {
+		_ = c.SetDeadline(time.Now().Add(patience))
+		_, err := io.WriteString(c, "hello\n")
+		if err == nil {
+			_, err = c.Read(make([]byte, 100))
+		}
+		return err
+	}
+	connect := func(proto state.Protocol, to string) net.Conn {
+		c, err := l.visitor.Dial(t.Context(), proto, netip.MustParseAddrPort(to), netip.AddrPort{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	var had []net.Conn
+	for _, proto := range []state.Protocol{state.TCP, state.UDP} {
+		for range 5 {
+			c := connect(proto, frontend)
+			if err := talk(c); err != nil {
+				t.Fatal(err)
+			}
+			had = append(had, c)
+		}
+		for range 100 { // which stay, as far as they may
+			if c := connect(proto, "10.96.0.66:80"); proto == state.UDP {
+				_, _ = io.WriteString(c, "hello\n")
+			}
+		}
+	}
+	for range 5 {
+		l.mustAnswer(state.TCP)
+		l.mustAnswer(state.UDP)
+	}
+	for _, c := range had {
+		if err := talk(c); err != nil {
+			t.Errorf("a connection from before, over %s: %v", c.LocalAddr().Network(), err)
+		}
+	}
+	if n := l.pair.Carried(); n > 60 {
+		t.Errorf("%d connections and flows are open, want 60 at most", n)
+	}
+	problems := l.pair.Problems()
+	if len(problems) != 2 || !strings.Contains(problems[0].Error(), "evil/own") || !strings.Contains(problems[1].Error(), "evil/own") {
+		t.Errorf("problems: %v", problems)
 	}
 }
 

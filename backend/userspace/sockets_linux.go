@@ -279,6 +279,32 @@ func waitError(err error) error {
 	return os.ErrClosed
 }
 
+// The bounds of a socket's buffers, each way, in bytes as the kernel counts them: with what it needs itself, about twice the data. Without them, the kernel
+// lets each grow to net.ipv4.tcp_rmem and tcp_wmem: to several MiB for each connection that somebody does not read from.
+const (
+	// mostBuffer is for a connection beside few others.
+	mostBuffer = 1 << 20
+	// leastBuffer is for one beside many.
+	leastBuffer = 64 << 10
+	// allBuffers is shared among the connections that are there when one begins, as long as each may have more than leastBuffer. Those from before keep what
+	// they have: 1,024 connections may hold 1 GiB at worst, and each further one 256 KiB.
+	allBuffers = 256 << 20
+)
+
+// bufferOf is how large the buffers of a connection's sockets may become, each way, beside so many other connections. There are four of them.
+func bufferOf(conns int) int {
+	return min(max(allBuffers/4/max(conns, 1), leastBuffer), mostBuffer)
+}
+
+// bound sets how large the buffers of a TCP socket may become, each way.
+func bound(fd, bytes int) {
+	for _, way := range [][2]int{{unix.SO_RCVBUFFORCE, unix.SO_RCVBUF}, {unix.SO_SNDBUFFORCE, unix.SO_SNDBUF}} {
+		if unix.SetsockoptInt(fd, unix.SOL_SOCKET, way[0], bytes/2) != nil { // the kernel doubles it
+			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, way[1], bytes/2) // without the right, net.core.rmem_max and wmem_max are bounds, too
+		}
+	}
+}
+
 // prepare sets what all TCP sockets of the relay have: nothing is held back to be sent with more, and an end that is gone is noticed. Sockets that are
 // accepted have it of their listener.
 func prepare(fd int) error {

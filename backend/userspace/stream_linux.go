@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/switchyard-net/switchyard/backend/userspace/internal/ledger"
 	"github.com/switchyard-net/switchyard/backend/userspace/internal/plan"
 	"github.com/switchyard-net/switchyard/backend/userspace/internal/proxyproto"
 )
@@ -35,6 +36,7 @@ func (r *relay) addStreams(kind plan.Kind, class plan.Class, at, frontend netip.
 		unix.Close(fd)
 		return err
 	}
+	bound(fd, mostBuffer) // for those that it accepts, whose handshake goes by it
 	r.streams = append(r.streams, &streamListener{kind: kind, class: class, at: at, frontend: frontend, fd: fd})
 	return nil
 }
@@ -45,7 +47,7 @@ const acceptPause = 50 * time.Millisecond
 // reconsider has the loops accept connections, or leaves these to wait in the kernel, by what holds now. It is called whenever that may have changed. The
 // caller holds mu.
 func (r *relay) reconsider() {
-	want := r.listening && r.hasStarted() && r.ctx.Err() == nil && r.open < r.o.MaxConnections
+	want := r.listening && r.hasStarted() && r.ctx.Err() == nil
 	if want == r.accepting {
 		return
 	}
@@ -88,9 +90,9 @@ func (r *relay) pause(s *streamListener, err error) {
 	})
 }
 
-// accept accepts a connection that waits, if there may be one more. It reports whether there was one.
+// accept accepts a connection that waits. It reports whether there was one.
 func (r *relay) accept(s *streamListener, l *loop) bool {
-	if !r.takeRoom(s) {
+	if !r.count(s) {
 		return false
 	}
 	fd, sa, err := syscall.Accept4(s.fd, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
@@ -99,9 +101,12 @@ func (r *relay) accept(s *streamListener, l *loop) bool {
 		r.serve(s, l, fd, addrPort(sa))
 		return true
 	}
-	r.returnRoom()
+	r.uncount()
 	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ECONNABORTED) { // another loop was first, or the client is gone
 		return false
+	}
+	if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) {
+		r.makeRoom(nil, r.places.Len()-1) // so that this one is accepted after the pause
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -109,24 +114,22 @@ func (r *relay) accept(s *streamListener, l *loop) bool {
 	return false
 }
 
-// takeRoom counts one more connection, unless none may be accepted now. Those that come wait in the kernel then.
-func (r *relay) takeRoom(s *streamListener) bool {
+// count counts one more connection, unless none may be accepted now. Those that come wait in the kernel then.
+func (r *relay) count(s *streamListener) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !s.accepting { // no longer
 		return false
 	}
 	r.open++
-	r.reconsider()
 	return true
 }
 
-// returnRoom takes back what takeRoom has counted.
-func (r *relay) returnRoom() {
+// uncount undoes count.
+func (r *relay) uncount() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.open--
-	r.reconsider()
 }
 
 // conn is a TCP connection of a client that is continued to an endpoint.
@@ -138,8 +141,14 @@ type conn struct {
 	number uint32
 	kind   plan.Kind
 	client netip.AddrPort
+	// buffer bounds the buffers of its sockets: see bufferOf.
+	buffer int
 	// unfinished is set while it is among those of the loop, which alone uses it.
 	unfinished bool
+	// place is its place among all.
+	place ledger.Place[*conn]
+	// used is when something has happened last, in nanoseconds since the relay began.
+	used atomic.Int64
 
 	mu sync.Mutex // guards all below
 	// dialing is nil once there is an endpoint.
@@ -150,6 +159,9 @@ type conn struct {
 	// noted is set while it is on the books, and closed once both sockets are.
 	noted, closed bool
 }
+
+// Used implements [ledger.Item].
+func (c *conn) Used() time.Duration { return time.Duration(c.used.Load()) }
 
 // end is a socket of a connection.
 type end struct {
@@ -170,6 +182,12 @@ type dialing struct {
 // serve relays a connection that a loop has accepted, once there is an endpoint for it. It counts in r.open already.
 func (r *relay) serve(s *streamListener, l *loop, fd int, peer netip.AddrPort) {
 	c := r.newConn(s.kind, peer, l)
+	c.begin(s, fd)
+	r.makeRoom(&c.place, r.options().MaxConnections)
+}
+
+// begin looks for an endpoint.
+func (c *conn) begin(s *streamListener, fd int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.ends[0] = end{fd: fd, open: true}
@@ -181,12 +199,21 @@ func (r *relay) serve(s *streamListener, l *loop, fd int, peer netip.AddrPort) {
 			return
 		}
 	}
+	p, _, _ := c.relay.lookup(s.kind, dst)
+	if p == nil {
+		c.end(true)
+		return
+	}
 	hops, err := hopsOf(fd, s.at.Addr())
 	if err != nil {
 		c.end(true)
 		return
 	}
-	c.dialing = &dialing{request: request{kind: s.kind, class: s.class, client: peer, dst: dst, unguarded: s.frontend.IsValid(), hops: hopsLeft(hops)}}
+	if c.buffer = bufferOf(c.relay.places.Len() + 1); c.buffer < mostBuffer {
+		bound(fd, c.buffer)
+	}
+	c.relay.places.Take(&c.place, c, ledger.Owner{Service: p.ID.Service, Client: ledger.ClientOf(c.client.Addr())})
+	c.dialing = &dialing{request: request{kind: s.kind, class: s.class, client: c.client, dst: dst, unguarded: s.frontend.IsValid(), hops: hopsLeft(hops)}}
 	c.dial()
 }
 
@@ -205,6 +232,7 @@ func (c *conn) dial() {
 			continue
 		}
 		c.ends[1] = end{fd: fd, open: true}
+		bound(fd, c.buffer)
 		if err = errors.Join(prepare(fd), limitHops(fd, c.kind.Family, d.hops)); err == nil {
 			err = connect(fd, c.endpoint)
 		}
@@ -215,7 +243,7 @@ func (c *conn) dial() {
 				return
 			}
 		}
-		r.dialed(c.endpoint, err)
+		r.dialed(&c.choice, err)
 		if err == nil {
 			c.join()
 			return
@@ -243,7 +271,7 @@ func (c *conn) dialed(err error) {
 		return
 	}
 	c.dialing.timer.Stop()
-	c.relay.dialed(c.endpoint, err)
+	c.relay.dialed(&c.choice, err)
 	if err == nil {
 		c.join()
 		return
@@ -264,7 +292,7 @@ func (c *conn) expire(n int) {
 // giveUp leaves an endpoint that has not accepted. The caller holds c.mu.
 func (c *conn) giveUp() {
 	c.dialing.tried = append(c.dialing.tried, c.endpoint)
-	c.relay.end(c.endpoint)
+	c.relay.end(&c.choice)
 	c.close(1)
 }
 
@@ -362,7 +390,7 @@ func (r *relay) forget(c *conn) {
 	if delete(of, c); len(of) == 0 {
 		delete(r.conns, c.port.Service)
 	}
-	r.loads.End(c.endpoint)
+	r.end(&c.choice)
 }
 
 // abort ends a connection by a reset of both ends.
@@ -388,8 +416,9 @@ func (c *conn) end(reset bool) {
 	case c.noted:
 		r.forget(c)
 	case c.ends[1].open:
-		r.end(c.endpoint)
+		r.end(&c.choice)
 	}
+	r.places.Leave(&c.place)
 	if c.dialing != nil && c.dialing.timer != nil {
 		c.dialing.timer.Stop()
 	}
@@ -398,7 +427,7 @@ func (c *conn) end(reset bool) {
 		c.from[i].drop()
 	}
 	c.loop.carried.Add(-1)
-	r.returnRoom()
+	r.uncount()
 }
 
 // close closes a socket, if it is open. The caller holds c.mu.

@@ -71,6 +71,8 @@ type Options struct {
 	Traffic func() *Traffic
 	// AffinityClients returns how many clients with affinity are remembered, by family. It is empty where that is not known.
 	AffinityClients func() []AffinityClients
+	// Relayed returns what the relay of mode userspace carries, by protocol. It is empty in other modes.
+	Relayed func() map[string]Relayed
 	// SocketHooks returns how the socket hooks are doing. It is asked in mode ebpf only.
 	SocketHooks func() SocketHooks
 }
@@ -207,6 +209,9 @@ func (r *Registry) registerOwn(o *Options) {
 	}
 	if o.Traffic != nil {
 		r.registry.MustRegister(traffic{o.Traffic})
+	}
+	if o.Relayed != nil {
+		r.registry.MustRegister(relayed{o.Relayed})
 	}
 	if o.AffinityClients != nil {
 		r.registry.MustRegister(affinity{o.AffinityClients})

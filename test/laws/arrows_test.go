@@ -84,8 +84,9 @@ var arrows = []arrow{
 	// They are pure, and know nothing of sockets.
 	{"backend/userspace/internal/plan", []string{"state"}},
 	{"backend/userspace/internal/balance", []string{"state", "backend/userspace/internal/plan"}},
+	{"backend/userspace/internal/ledger", []string{"state", "backend/userspace/internal/plan", "backend/userspace/internal/balance"}},
 	{"backend/userspace/internal/proxyproto", nil},
-	{"backend/userspace/internal/hostrelay", []string{"state", "backend", "backend/userspace/internal/plan", "backend/userspace/internal/balance", "backend/userspace/internal/proxyproto"}},
+	{"backend/userspace/internal/hostrelay", []string{"state", "backend", "backend/userspace/internal/plan", "backend/userspace/internal/balance", "backend/userspace/internal/ledger", "backend/userspace/internal/proxyproto"}},
 	{"backend/winkernel", []string{"state", "backend", "field"}},
 	// It is pure, and knows nothing of what makes its calls.
 	{"backend/winkernel/internal/plan", []string{"state"}},

@@ -51,7 +51,7 @@ func (a *Affinity) Learn(port plan.PortID, client netip.Addr, endpoint netip.Add
 	if v != nil {
 		a.unlink(v)
 	} else {
-		for a.oldest != nil && now.Sub(a.oldest.last) >= a.oldest.timeout {
+		for n := 0; n < atOnce && a.oldest != nil && now.Sub(a.oldest.last) >= a.oldest.timeout; n++ {
 			a.forget(a.oldest)
 		}
 		if len(a.byClient) >= a.max {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/switchyard-net/switchyard/backend/userspace/internal/plan"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -17,7 +18,7 @@ type Policy string
 const (
 	// Random gives each endpoint the same share.
 	Random Policy = "Random"
-	// LeastConnections takes one of those endpoints that have the fewest connections through this relay.
+	// LeastConnections takes one of those endpoints that have the fewest connections of the Service port through this relay.
 	LeastConnections Policy = "LeastConnections"
 	// PowerOfTwoChoices draws two endpoints and takes the one with fewer connections.
 	PowerOfTwoChoices Policy = "PowerOfTwoChoices"
@@ -31,16 +32,46 @@ type Ejection struct {
 	Time time.Duration
 }
 
-// Loads is how endpoints are doing. Only those are in it that have connections, or have failed lately. The zero value is empty.
+// Loads is how the endpoints of one Service port are doing. Only those are in it that have connections, or have failed. The zero value is empty.
+//
+// Every method costs the logarithm of the number of endpoints at most. A route is known by its slice of endpoints, which must not change: each
+// route has a view, which has its endpoints in order of their load. Only endpoints with a load take memory in a view.
 type Loads struct {
-	byEndpoint map[netip.AddrPort]load
+	byEndpoint map[netip.AddrPort]*load
+	// all are those of byEndpoint, in no order.
+	all   []*load
+	views [plan.Routes]view
+	// generation is that of the view that was made last.
+	generation uint32
+	// ejected are those that get no new connections, in the order in which they were ejected. Some may have succeeded since.
+	ejected []ejection
 }
 
+type ejection struct {
+	*load
+	until time.Time
+}
+
+// load is how one endpoint is doing.
 type load struct {
+	endpoint netip.AddrPort
 	open     int
 	failures int
-	ejected  time.Time // until when
-	failed   time.Time // when last
+	// out is set while it is ejected, and until is for how long.
+	out   bool
+	until time.Time
+	// number is its place in Loads.all.
+	number int
+	seats  [plan.Routes]seat
+}
+
+// seat is the place of an endpoint in a view.
+type seat struct {
+	generation uint32 // of the view, or the seat is not taken
+	// index is that in the route, -1 if the endpoint is not in it.
+	index int
+	// slot is the place in the level of its number of connections.
+	slot int
 }
 
 // Begin notes that a connection to an endpoint begins.
@@ -50,30 +81,17 @@ func (l *Loads) Begin(endpoint netip.AddrPort) {
 
 // End notes that a connection has ended.
 func (l *Loads) End(endpoint netip.AddrPort) {
-	l.change(endpoint, func(e *load) { e.open-- })
+	l.change(endpoint, func(e *load) { e.open = max(e.open-1, 0) })
 }
 
-// forgetAbove is how many endpoints may be remembered without a look for those that need not be.
-const forgetAbove = 4096
-
-// Dialed notes whether an endpoint has taken a connection. It reports whether that ejects it.
-func (l *Loads) Dialed(endpoint netip.AddrPort, taken bool, rule Ejection, now time.Time) (ejected bool) {
-	if taken {
-		l.Succeeded(endpoint)
+// Succeeded notes that an endpoint has taken a connection. It also forgets that the endpoint has failed. It reports whether it had.
+func (l *Loads) Succeeded(endpoint netip.AddrPort) (had bool) {
+	e := l.byEndpoint[endpoint]
+	if e == nil || e.failures == 0 {
 		return false
 	}
-	ejected = l.Failed(endpoint, rule, now)
-	if l.Len() > forgetAbove {
-		l.Forget(now.Add(-rule.Time))
-	}
-	return ejected
-}
-
-// Succeeded notes that an endpoint has taken a connection.
-func (l *Loads) Succeeded(endpoint netip.AddrPort) {
-	if l.byEndpoint[endpoint].failures > 0 {
-		l.change(endpoint, func(e *load) { *e = load{open: e.open} })
-	}
+	l.change(endpoint, func(e *load) { e.failures, e.out = 0, false })
+	return true
 }
 
 // Failed notes that an endpoint has not taken a connection. It reports whether that ejects it.
@@ -83,105 +101,138 @@ func (l *Loads) Failed(endpoint netip.AddrPort, rule Ejection, now time.Time) (e
 	}
 	l.change(endpoint, func(e *load) {
 		e.failures++
-		e.failed = now
-		if e.failures >= rule.Failures && !now.Before(e.ejected) {
-			e.ejected, ejected = now.Add(rule.Time), true
+		if e.failures < rule.Failures || e.out && now.Before(e.until) {
+			return
 		}
+		ejected = true
+		e.out, e.until = true, now.Add(rule.Time)
+		l.ejected = append(l.ejected, ejection{e, e.until})
 	})
 	return ejected
 }
 
-// Forget drops what is remembered of endpoints without connections whose last failure was before then.
-func (l *Loads) Forget(before time.Time) {
-	for endpoint, e := range l.byEndpoint {
-		if e.open == 0 && e.failed.Before(before) {
-			delete(l.byEndpoint, endpoint)
+// Len is how many endpoints are remembered.
+func (l *Loads) Len() int { return len(l.all) }
+
+// change changes the load of an endpoint, also in the views. An endpoint without load is forgotten.
+func (l *Loads) change(endpoint netip.AddrPort, do func(*load)) {
+	e := l.byEndpoint[endpoint]
+	if e == nil {
+		e = &load{endpoint: endpoint, number: len(l.all)}
+		if l.byEndpoint == nil {
+			l.byEndpoint = map[netip.AddrPort]*load{}
+		}
+		l.byEndpoint[endpoint] = e
+		l.all = append(l.all, e)
+		for i := range l.views {
+			l.views[i].enter(e, i)
+		}
+	}
+	for i := range l.views {
+		l.views[i].lift(e, i)
+	}
+	do(e)
+	for i := range l.views {
+		l.views[i].place(e, i)
+	}
+	if e.open == 0 && e.failures == 0 {
+		delete(l.byEndpoint, endpoint)
+		last := len(l.all) - 1
+		l.all[e.number] = l.all[last]
+		l.all[e.number].number = e.number
+		l.all[last] = nil
+		l.all = l.all[:last]
+		if last == 0 {
+			l.rest()
 		}
 	}
 }
 
-// Len is how many endpoints are remembered.
-func (l *Loads) Len() int { return len(l.byEndpoint) }
+// keptLoads is how many loads there may have been whose memory is kept for the next connection.
+const keptLoads = 64
 
-func (l *Loads) change(endpoint netip.AddrPort, do func(*load)) {
-	if l.byEndpoint == nil {
-		l.byEndpoint = map[netip.AddrPort]load{}
-	}
-	e := l.byEndpoint[endpoint]
-	if do(&e); e == (load{}) {
-		delete(l.byEndpoint, endpoint)
+// rest gives back memory when there are no loads. The routes are not kept.
+func (l *Loads) rest() {
+	if cap(l.all) > keptLoads {
+		l.all, l.byEndpoint, l.views = nil, nil, [plan.Routes]view{}
 		return
 	}
-	l.byEndpoint[endpoint] = e
+	for i := range l.views {
+		l.views[i].reset()
+	}
 }
 
-// tries is how often an endpoint is drawn before all are looked at.
-const tries = 4
+// atOnce bounds what a choice does of what earlier changes have left to do: endpoints whose time is over, and those of a route that has changed.
+const atOnce = 512
 
-// Pick returns an endpoint that is not among those that were tried, and not ejected unless all are. ok is false if there is none. draw returns
+// readmit has endpoints get connections again whose time is over.
+func (l *Loads) readmit(now time.Time) {
+	n := 0
+	for n < min(len(l.ejected), atOnce) && !now.Before(l.ejected[n].until) {
+		if e := l.ejected[n]; e.out && e.load.until.Equal(e.until) {
+			l.change(e.endpoint, func(e *load) { e.out = false })
+		}
+		n++
+	}
+	if l.ejected = l.ejected[n:]; len(l.ejected) == 0 {
+		l.ejected = nil
+	}
+}
+
+// view returns the view of a route. A new one knows of as many loads as can be looked at now, and of the others with the next choices.
+func (l *Loads) view(route int, endpoints []state.Endpoint) *view {
+	v := &l.views[route]
+	if v.generation == 0 || !sameSlice(v.endpoints, endpoints) {
+		l.generation++
+		v.reset()
+		v.endpoints, v.generation, v.in, v.idle, v.unknown = endpoints, l.generation, len(endpoints), len(endpoints), len(l.all)
+	}
+	v.unknown = min(v.unknown, len(l.all))
+	for n := 0; v.unknown > 0 && n < atOnce; n++ {
+		v.unknown--
+		e := l.all[v.unknown]
+		if v.enter(e, route) {
+			v.place(e, route)
+		}
+	}
+	return v
+}
+
+func sameSlice(a, b []state.Endpoint) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
+}
+
+// Pick returns an endpoint of a route, which has this number, that is not among those that were tried, and not ejected unless all are. ok is false if there is none. draw returns
 // a random number below n.
-func (l *Loads) Pick(policy Policy, endpoints []state.Endpoint, tried []netip.AddrPort, now time.Time, draw func(n int) int) (endpoint netip.AddrPort, ok bool) {
-	if policy != LeastConnections {
-		first, ok := l.draw(endpoints, tried, now, draw)
-		if !ok || policy == Random {
-			return first, ok
-		}
-		if second, ok := l.draw(endpoints, append(slices.Clone(tried), first), now, draw); ok && l.less(second, first, now) {
-			return second, true
-		}
-		return first, true
+func (l *Loads) Pick(
+	policy Policy, route int, endpoints []state.Endpoint, tried []netip.AddrPort, now time.Time, draw func(n int) int,
+) (endpoint netip.AddrPort, ok bool) {
+	l.readmit(now)
+	v := l.view(route, endpoints)
+	if policy == LeastConnections {
+		return v.least(l, route, tried, draw)
 	}
-	ties := 0
-	for _, e := range endpoints {
-		switch {
-		case slices.Contains(tried, e.Addr):
-			continue
-		case !ok || l.less(e.Addr, endpoint, now):
-			endpoint, ok, ties = e.Addr, true, 1
-		case !l.less(endpoint, e.Addr, now):
-			if ties++; draw(ties) == 0 {
-				endpoint = e.Addr
-			}
-		}
+	first, ok := v.any(tried, draw)
+	if !ok || policy == Random {
+		return first, ok
 	}
-	return endpoint, ok
+	if second, ok := v.any(append(slices.Clone(tried), first), draw); ok && l.less(second, first) {
+		return second, true
+	}
+	return first, true
 }
 
 // less reports whether a rather than b should get a connection.
-func (l *Loads) less(a, b netip.AddrPort, now time.Time) bool {
-	x, y := l.byEndpoint[a], l.byEndpoint[b]
-	if out := now.Before(x.ejected); out != now.Before(y.ejected) {
-		return !out
+func (l *Loads) less(a, b netip.AddrPort) bool {
+	var x, y load
+	if e := l.byEndpoint[a]; e != nil {
+		x = *e
+	}
+	if e := l.byEndpoint[b]; e != nil {
+		y = *e
+	}
+	if x.out != y.out {
+		return !x.out
 	}
 	return x.open < y.open
-}
-
-// draw returns one of the endpoints that were not tried, and are not ejected unless all are.
-func (l *Loads) draw(endpoints []state.Endpoint, tried []netip.AddrPort, now time.Time, draw func(n int) int) (endpoint netip.AddrPort, ok bool) {
-	if len(endpoints) == 0 {
-		return endpoint, false
-	}
-	for range tries {
-		e := endpoints[draw(len(endpoints))].Addr
-		if !slices.Contains(tried, e) && !now.Before(l.byEndpoint[e].ejected) {
-			return e, true
-		}
-	}
-	var in, out []netip.AddrPort
-	for _, e := range endpoints {
-		switch {
-		case slices.Contains(tried, e.Addr):
-		case now.Before(l.byEndpoint[e.Addr].ejected):
-			out = append(out, e.Addr)
-		default:
-			in = append(in, e.Addr)
-		}
-	}
-	if len(in) == 0 {
-		in = out
-	}
-	if len(in) == 0 {
-		return endpoint, false
-	}
-	return in[draw(len(in))], true
 }

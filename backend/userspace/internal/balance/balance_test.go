@@ -33,7 +33,7 @@ func TestPolicies(t *testing.T) {
 		all := endpoints(10)
 		counts := map[netip.AddrPort]int{}
 		for range each * len(all) {
-			e, ok := loads.Pick(policy, all, nil, start, rng.IntN)
+			e, ok := loads.Pick(policy, 0, all, nil, start, rng.IntN)
 			if !ok {
 				t.Fatal("no endpoint")
 			}
@@ -61,7 +61,7 @@ func TestTried(t *testing.T) {
 		var tried []netip.AddrPort
 		seen := map[netip.AddrPort]bool{}
 		for {
-			e, ok := loads.Pick(policy, endpoints(7), tried, start, rand.IntN)
+			e, ok := loads.Pick(policy, 0, endpoints(7), tried, start, rand.IntN)
 			if !ok {
 				break
 			}
@@ -84,7 +84,7 @@ func TestEjection(t *testing.T) {
 		bad := all[1].Addr
 		has := func(e netip.AddrPort, now time.Time) bool {
 			for range 200 {
-				if got, _ := loads.Pick(policy, all, nil, now, rand.IntN); got == e {
+				if got, _ := loads.Pick(policy, 0, all, nil, now, rand.IntN); got == e {
 					return true
 				}
 			}
@@ -121,7 +121,9 @@ func TestEjection(t *testing.T) {
 				t.Errorf("%s: all are ejected, and %v gets nothing", policy, e)
 			}
 		}
-		loads.Forget(later.Add(1))
+		for _, e := range all {
+			loads.Succeeded(e.Addr)
+		}
 		if loads.Len() != 0 {
 			t.Errorf("%s: %d are remembered", policy, loads.Len())
 		}

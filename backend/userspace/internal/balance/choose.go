@@ -11,17 +11,24 @@ import (
 
 // Request is a connection that has to get an endpoint.
 type Request struct {
-	// Port is where it was addressed to, and Endpoints are those that it may get, in order.
+	// Port is where it was addressed to, and Endpoints are those that it may get, in order: those of its route, which has the number Route.
 	Port      *plan.Port
+	Route     int
 	Endpoints []state.Endpoint
 	Client    netip.Addr
 	// Tried are endpoints that did not answer it.
 	Tried []netip.AddrPort
 }
 
+// Visits are what is remembered of clients: an [Affinity].
+type Visits interface {
+	Recall(port plan.PortID, client netip.Addr, timeout time.Duration, now time.Time) (endpoint netip.AddrPort, ok bool)
+	Learn(port plan.PortID, client netip.Addr, endpoint netip.AddrPort, timeout time.Duration, now time.Time)
+}
+
 // Choose returns an endpoint for a connection: the one that the client had, if the port has affinity, or else one by the policy. It counts as a connection
 // of the endpoint until [Loads.End]. ok is false if there is none.
-func Choose(l *Loads, a *Affinity, policy Policy, r *Request, now time.Time, draw func(n int) int) (endpoint netip.AddrPort, ok bool) {
+func Choose(l *Loads, a Visits, policy Policy, r *Request, now time.Time, draw func(n int) int) (endpoint netip.AddrPort, ok bool) {
 	p := r.Port
 	if p.Affinity > 0 && len(r.Tried) == 0 {
 		if endpoint, ok = a.Recall(p.ID, r.Client, p.Affinity, now); ok {
@@ -29,7 +36,7 @@ func Choose(l *Loads, a *Affinity, policy Policy, r *Request, now time.Time, dra
 		}
 	}
 	if !ok {
-		if endpoint, ok = l.Pick(policy, r.Endpoints, r.Tried, now, draw); !ok {
+		if endpoint, ok = l.Pick(policy, r.Route, r.Endpoints, r.Tried, now, draw); !ok {
 			return endpoint, false
 		}
 	}

@@ -5,7 +5,10 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"sync/atomic"
 	"time"
+
+	"github.com/switchyard-net/switchyard/backend/userspace/internal/ledger"
 )
 
 const (
@@ -19,8 +22,6 @@ const (
 	questionTimeout = 10 * time.Second
 	// maxFailures is how often in a row a socket may fail before it is given a rest, or up.
 	maxFailures = 16
-	// evicted is among how many flows the one that has been idle longest is looked for.
-	evicted = 8
 )
 
 type flowKey struct {
@@ -33,10 +34,19 @@ type flow struct {
 	choice
 	key      flowKey
 	endpoint *net.UDPConn
-	// Both are guarded by the relay's mu: when a datagram has come last, and how many the client has sent, up to streamDatagrams.
-	last time.Time
-	sent int
+	began    time.Time // when the relay began
+	// used is when a datagram has come last, in nanoseconds since began.
+	used atomic.Int64
+	// sent is how many datagrams the client has sent, up to streamDatagrams. The relay's mu guards it.
+	sent  int
+	place ledger.Place[*flow]
 }
+
+// Used implements [ledger.Item].
+func (f *flow) Used() time.Duration { return time.Duration(f.used.Load()) }
+
+// touch notes that a datagram has come.
+func (f *flow) touch() { f.used.Store(int64(time.Since(f.began))) }
 
 // receive passes datagrams on to the endpoints of their flows, until the socket is closed.
 func (r *Relay) receive(s *socket) {
@@ -79,7 +89,8 @@ func (r *Relay) flowOf(key flowKey) *flow {
 	r.mu.Lock()
 	f := r.flows[key]
 	if f != nil {
-		f.last, f.sent = time.Now(), min(f.sent+1, streamDatagrams)
+		f.touch()
+		f.sent = min(f.sent+1, streamDatagrams)
 	}
 	r.mu.Unlock()
 	if f != nil {
@@ -92,15 +103,16 @@ func (r *Relay) flowOf(key flowKey) *flow {
 		}
 		endpoint, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(c.endpoint))
 		if err != nil {
-			r.end(c.endpoint)
+			r.end(&c)
 			return nil
 		}
-		f = &flow{choice: c, key: key, endpoint: endpoint, last: time.Now(), sent: 1}
+		f = &flow{choice: c, key: key, endpoint: endpoint, began: r.began, sent: 1}
+		f.touch()
 		if r.carry(f) {
 			return f
 		}
 		endpoint.Close()
-		r.end(c.endpoint)
+		r.end(&c)
 	}
 	return nil
 }
@@ -112,9 +124,6 @@ func (r *Relay) carry(f *flow) bool {
 	if s := f.key.socket; r.ctx.Err() != nil || r.sockets[s.key][s.at] != s || !r.serves(&f.choice) {
 		return false
 	}
-	if len(r.flows) >= r.o.MaxUDPFlows {
-		r.evict()
-	}
 	r.flows[f.key] = f
 	of := r.ofService[f.port.Service]
 	if of == nil {
@@ -122,23 +131,12 @@ func (r *Relay) carry(f *flow) bool {
 		r.ofService[f.port.Service] = of
 	}
 	of[f] = true
+	r.flowPlaces.Take(&f.place, f, ledger.Owner{Service: f.port.Service, Client: ledger.ClientOf(f.key.client.Addr())})
+	if other, full := r.flowPlaces.MakeRoom(r.o.MaxUDPFlows, &f.place, time.Now()); full {
+		r.endFlow(other)
+	}
 	r.running.Go(func() { r.answer(f) })
 	return true
-}
-
-// evict ends a flow that has been idle for long. The caller holds mu.
-func (r *Relay) evict() {
-	var idle *flow
-	looked := 0
-	for _, f := range r.flows { // in no order
-		if idle == nil || f.last.Before(idle.last) {
-			idle = f
-		}
-		if looked++; looked == evicted {
-			break
-		}
-	}
-	r.endFlow(idle)
 }
 
 // endFlow ends a flow, if it has not ended. The caller holds mu.
@@ -151,7 +149,8 @@ func (r *Relay) endFlow(f *flow) {
 	if delete(of, f); len(of) == 0 {
 		delete(r.ofService, f.port.Service)
 	}
-	r.loads.End(f.choice.endpoint)
+	r.flowPlaces.Leave(&f.place)
+	r.end(&f.choice)
 	f.endpoint.Close()
 }
 
@@ -172,9 +171,7 @@ func (r *Relay) answer(f *flow) {
 			continue
 		}
 		failures = 0
-		r.mu.Lock()
-		f.last = time.Now()
-		r.mu.Unlock()
+		f.touch()
 		_, _ = f.key.socket.udp.WriteToUDPAddrPort(b[:n], f.key.client)
 	}
 	r.mu.Lock()
@@ -190,7 +187,7 @@ func (r *Relay) expires(f *flow) (at time.Time, ok bool) {
 	if f.sent < streamDatagrams {
 		timeout = min(timeout, questionTimeout)
 	}
-	if at = f.last.Add(timeout); !time.Now().Before(at) {
+	if at = f.began.Add(f.Used()).Add(timeout); !time.Now().Before(at) {
 		r.endFlow(f)
 	}
 	return at, r.flows[f.key] == f

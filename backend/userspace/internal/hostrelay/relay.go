@@ -16,6 +16,7 @@ import (
 
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/backend/userspace/internal/balance"
+	"github.com/switchyard-net/switchyard/backend/userspace/internal/ledger"
 	"github.com/switchyard-net/switchyard/backend/userspace/internal/plan"
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -59,15 +60,19 @@ type Relay struct {
 	stop    context.CancelFunc
 	running sync.WaitGroup
 	started chan struct{} // closed when there is a state
+	began   time.Time
+
+	loads ledger.Loads
+	// places are those of connections, and flowPlaces those of flows.
+	places     *ledger.Room[*conn]
+	flowPlaces *ledger.Room[*flow]
 
 	mu sync.Mutex // guards all below
 	o  Options
 	// next are the options that count from the next full update on, nil if they have not changed.
-	next     *Options
-	node     *state.Node
-	table    plan.Table
-	loads    balance.Loads
-	affinity *balance.Affinity
+	next  *Options
+	node  *state.Node
+	table plan.Table
 	// sockets are those of each frontend that is served, by the address that they listen at.
 	sockets map[state.FrontendKey]map[netip.AddrPort]*socket
 	// unserved are services that have ports of protocols which cannot be relayed.
@@ -83,8 +88,6 @@ type Relay struct {
 	open      int // all connections; those without an endpoint yet are not in conns
 	flows     map[flowKey]*flow
 	ofService map[state.ServiceName]map[*flow]bool
-	// room wakes those that wait for less than the greatest number of connections.
-	room *sync.Cond
 }
 
 var _ backend.Backend = (*Relay)(nil)
@@ -92,13 +95,13 @@ var _ backend.Backend = (*Relay)(nil)
 // New makes a relay. It listens from the first update on, at the addresses of Options.Listen at once. The caller must Close it.
 func New(o Options) (*Relay, error) {
 	r := &Relay{
-		log: o.Logger, o: o, started: make(chan struct{}), affinity: balance.NewAffinity(o.MaxAffinityClients),
+		log: o.Logger, o: o, started: make(chan struct{}), began: time.Now(), places: ledger.NewRoom[*conn](), flowPlaces: ledger.NewRoom[*flow](),
 		sockets: map[state.FrontendKey]map[netip.AddrPort]*socket{}, unserved: map[state.ServiceName]bool{},
 		returning: map[state.ServiceName]netip.AddrPort{},
 		users:     map[netip.Addr]int{}, stale: map[netip.Addr]bool{},
 		conns: map[state.ServiceName]map[*conn]bool{}, flows: map[flowKey]*flow{}, ofService: map[state.ServiceName]map[*flow]bool{},
 	}
-	r.room = sync.NewCond(&r.mu)
+	r.loads.Visits.Reset(o.MaxAffinityClients)
 	r.ctx, r.stop = context.WithCancel(context.Background())
 	r.mu.Lock()
 	err := r.begin()
@@ -145,8 +148,7 @@ func (r *Relay) Apply(_ context.Context, u *state.Update) (backend.Result, error
 	defer r.mu.Unlock()
 	if u.Full && r.next != nil {
 		r.o, r.next = *r.next, nil
-		r.affinity.SetLimit(r.o.MaxAffinityClients)
-		r.room.Broadcast()
+		r.loads.Visits.SetLimit(r.o.MaxAffinityClients)
 	}
 	if r.node == nil {
 		defer close(r.started)
@@ -263,7 +265,8 @@ func (r *Relay) noteReturning(name state.ServiceName, endpoint netip.AddrPort) {
 	}
 }
 
-// Problems names the services that have ports which cannot be relayed, or endpoints that would be relayed without end. It may be called at any time.
+// Problems names the services that have ports which cannot be relayed, or endpoints that would be relayed without end, and those whose connections had to
+// make room for others. It may be called at any time.
 func (r *Relay) Problems() (errs []error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -273,7 +276,22 @@ func (r *Relay) Problems() (errs []error) {
 	for _, name := range slices.SortedFunc(maps.Keys(r.returning), state.ServiceName.Compare) {
 		errs = append(errs, fmt.Errorf("service %v: endpoint %v is an address of the relay, and gets no connections: remove it from the EndpointSlice", name, r.returning[name]))
 	}
-	return errs
+	return append(errs, ledger.Problems(r.places.Note(), r.o.MaxConnections, r.flowPlaces.Note(), r.o.MaxUDPFlows, time.Now())...)
+}
+
+// Amount is how many there are of a kind, how many there may be, and how many had to make room for others since the start.
+type Amount struct {
+	Open, Most int
+	Ended      uint64
+}
+
+// Amounts returns those of connections and of flows. It may be called at any time.
+func (r *Relay) Amounts() [2]Amount {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return [2]Amount{
+		{r.places.Len(), r.o.MaxConnections, r.places.Note().Ended}, {r.flowPlaces.Len(), r.o.MaxUDPFlows, r.flowPlaces.Note().Ended},
+	}
 }
 
 // allKeys adds all frontends that there are, and those that have sockets.
@@ -337,11 +355,17 @@ func (r *Relay) sync(keys map[state.FrontendKey]bool) (result backend.Result) {
 
 // portOf returns the port that has a frontend, nil if there is none: a node port is not served in the place of an address.
 func (r *Relay) portOf(key state.FrontendKey) *plan.Port {
-	p, found := r.table.Find(plan.Kind{Family: key.Family, Protocol: key.Protocol}, netip.AddrPortFrom(key.Addr, key.Port))
-	if found != key {
-		return nil
-	}
+	p, _ := r.lookup(key)
 	return p
+}
+
+// lookup is portOf that also returns the frontend.
+func (r *Relay) lookup(key state.FrontendKey) (*plan.Port, *state.Frontend) {
+	p, frontend, found := r.table.Lookup(plan.Kind{Family: key.Family, Protocol: key.Protocol}, netip.AddrPortFrom(key.Addr, key.Port))
+	if found != key {
+		return nil, nil
+	}
+	return p, frontend
 }
 
 // ownAddrs returns the addresses that this machine has without the relay.
@@ -455,19 +479,20 @@ type choice struct {
 func (r *Relay) choose(q *request) (c choice, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	p := r.portOf(q.key)
-	if p == nil || !p.Admits(q.key, q.client) {
+	p, frontend := r.lookup(q.key)
+	if p == nil || !plan.Admits(frontend, q.client) {
 		return c, false
 	}
 	c.port, c.frontend = p.ID, q.key
+	route, number := p.Route(frontend, r.classOf(q.client))
 	for len(q.tried) < r.o.DialAttempts {
-		c.endpoint, ok = balance.Choose(&r.loads, r.affinity, r.o.Policy, &balance.Request{
-			Port: p, Endpoints: p.Route(q.key, r.classOf(q.client)).Endpoints, Client: q.client, Tried: q.tried,
+		c.endpoint, ok = r.loads.Choose(r.o.Policy, &balance.Request{
+			Port: p, Route: number, Endpoints: route.Endpoints, Client: q.client, Tried: q.tried,
 		}, time.Now(), rand.IntN)
 		if !ok || !r.leadsBack(q.key.Protocol, c.endpoint) {
 			return c, ok
 		}
-		r.loads.End(c.endpoint)
+		r.end(&c)
 		r.noteReturning(p.ID.Service, c.endpoint)
 		q.tried = append(q.tried, c.endpoint)
 	}
@@ -489,18 +514,12 @@ func (r *Relay) classOf(client netip.Addr) plan.Class {
 }
 
 // end notes that a connection to an endpoint has ended.
-func (r *Relay) end(endpoint netip.AddrPort) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.loads.End(endpoint)
-}
+func (r *Relay) end(c *choice) { r.loads.End(c.port, c.endpoint) }
 
 // dialed notes whether an endpoint has accepted a connection.
-func (r *Relay) dialed(endpoint netip.AddrPort, err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.loads.Dialed(endpoint, err == nil, r.o.Ejection, time.Now()) {
-		r.log.Warn("endpoint gets no new connections for a while", "endpoint", endpoint, "for", r.o.Ejection.Time, "error", err)
+func (r *Relay) dialed(c *choice, rule balance.Ejection, err error) {
+	if r.loads.Dialed(c.port, c.endpoint, err == nil, rule, time.Now()) {
+		r.log.Warn("endpoint gets no new connections for a while", "service", c.port.Service.String(), "endpoint", c.endpoint, "for", rule.Time, "error", err)
 	}
 }
 
@@ -551,7 +570,6 @@ func (r *Relay) Release() {
 func (r *Relay) Close() error {
 	r.stop()
 	r.mu.Lock()
-	r.room.Broadcast()
 	for _, of := range r.sockets {
 		for _, s := range of {
 			r.closeSocket(s)

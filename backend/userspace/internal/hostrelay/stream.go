@@ -6,8 +6,10 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/switchyard-net/switchyard/backend/userspace/internal/ledger"
 	"github.com/switchyard-net/switchyard/backend/userspace/internal/proxyproto"
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -96,7 +98,6 @@ func (r *Relay) accept(s *socket) {
 		switch {
 		case err == nil:
 			failing = false
-			r.awaitRoom()
 			r.running.Go(func() { r.serve(s, client) })
 			continue
 		case errors.Is(err, net.ErrClosed):
@@ -113,65 +114,66 @@ func (r *Relay) accept(s *socket) {
 	}
 }
 
-// awaitRoom waits until there may be one more connection, and counts it. Those that come after it wait in the kernel meanwhile.
-func (r *Relay) awaitRoom() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for r.open >= r.o.MaxConnections && r.ctx.Err() == nil {
-		r.room.Wait()
-	}
-	r.open++
-}
-
-func (r *Relay) returnRoom() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.open--
-	r.room.Signal()
-}
-
 // conn is a TCP connection of a client that is continued to an endpoint.
 type conn struct {
 	choice
-	client, endpoint *net.TCPConn
+	client *net.TCPConn
+	began  time.Time // when the relay began
+	// used is when data has come last, in nanoseconds since began.
+	used  atomic.Int64
+	place ledger.Place[*conn]
+
+	mu sync.Mutex // guards all below
+	// endpoint is nil until there is one.
+	endpoint *net.TCPConn
+	aborted  bool
 }
 
-// serve finds an endpoint for a connection, and relays it. It counts in r.open already.
+// Used implements [ledger.Item].
+func (c *conn) Used() time.Duration { return time.Duration(c.used.Load()) }
+
+// serve finds an endpoint for a connection, and relays it.
 func (r *Relay) serve(s *socket, client *net.TCPConn) {
-	defer r.returnRoom()
-	c := &conn{client: client}
+	c := &conn{client: client, began: r.began}
+	c.used.Store(int64(time.Since(r.began)))
 	peer := client.RemoteAddr().(*net.TCPAddr).AddrPort()
 	peer = netip.AddrPortFrom(peer.Addr().Unmap(), peer.Port())
 	r.mu.Lock()
-	o := r.o
+	o, p := r.o, r.portOf(s.key)
+	r.open++
 	r.mu.Unlock()
-	q := request{key: s.key, client: peer.Addr()}
-	for range o.DialAttempts {
-		var ok bool
-		if c.choice, ok = r.choose(&q); !ok {
-			break
-		}
-		if c.endpoint = r.dial(c.choice.endpoint, o.DialTimeout); c.endpoint != nil {
-			break
-		}
-		r.end(c.choice.endpoint)
-		if r.ctx.Err() != nil {
-			break
-		}
-		q.tried = append(q.tried, c.choice.endpoint)
-	}
-	if c.endpoint == nil {
+	defer func() {
+		r.mu.Lock()
+		r.open--
+		r.mu.Unlock()
+	}()
+	if p == nil {
 		reset(client)
+		return
+	}
+	r.places.Take(&c.place, c, ledger.Owner{Service: p.ID.Service, Client: ledger.ClientOf(peer.Addr())})
+	defer r.places.Leave(&c.place)
+	if other, full := r.places.MakeRoom(o.MaxConnections, &c.place, time.Now()); full {
+		other.abort()
+	}
+	endpoint := r.connect(c, s, peer, &o)
+	if endpoint == nil {
+		reset(client)
+		return
+	}
+	if !c.join(endpoint) {
+		reset(endpoint)
+		r.end(&c.choice)
 		return
 	}
 	if !r.note(c, s.at.Addr()) {
 		c.abort()
-		r.end(c.choice.endpoint)
+		r.end(&c.choice)
 		return
 	}
 	defer r.forget(c, s.at.Addr())
 	if o.ProxyProtocol {
-		if _, err := c.endpoint.Write(proxyproto.Header(peer, s.at)); err != nil {
+		if _, err := endpoint.Write(proxyproto.Header(peer, s.at)); err != nil {
 			c.abort()
 			return
 		}
@@ -179,10 +181,30 @@ func (r *Relay) serve(s *socket, client *net.TCPConn) {
 	c.relay()
 }
 
+// connect connects to one endpoint after the other, until one accepts. It returns nil if none does.
+func (r *Relay) connect(c *conn, s *socket, peer netip.AddrPort, o *Options) *net.TCPConn {
+	q := request{key: s.key, client: peer.Addr()}
+	for range o.DialAttempts {
+		var ok bool
+		if c.choice, ok = r.choose(&q); !ok {
+			return nil
+		}
+		if endpoint := r.dial(&c.choice, o); endpoint != nil {
+			return endpoint
+		}
+		r.end(&c.choice)
+		if r.ctx.Err() != nil {
+			return nil
+		}
+		q.tried = append(q.tried, c.choice.endpoint)
+	}
+	return nil
+}
+
 // dial connects to an endpoint. It returns nil if that fails.
-func (r *Relay) dial(to netip.AddrPort, timeout time.Duration) *net.TCPConn {
-	c, err := (&net.Dialer{Timeout: timeout}).DialContext(r.ctx, "tcp", to.String())
-	r.dialed(to, err)
+func (r *Relay) dial(to *choice, o *Options) *net.TCPConn {
+	c, err := (&net.Dialer{Timeout: o.DialTimeout}).DialContext(r.ctx, "tcp", to.endpoint.String())
+	r.dialed(to, o.Ejection, err)
 	if err != nil {
 		return nil
 	}
@@ -215,7 +237,7 @@ func (r *Relay) forget(c *conn, at netip.Addr) {
 	if delete(of, c); len(of) == 0 {
 		delete(r.conns, c.port.Service)
 	}
-	r.loads.End(c.choice.endpoint)
+	r.end(&c.choice)
 	r.release(at)
 }
 
@@ -231,17 +253,42 @@ func (c *conn) relay() {
 
 // copy passes on what comes from one end, and then its end. After a failure both ends are reset.
 func (c *conn) copy(to, from *net.TCPConn) {
-	if _, err := io.Copy(to, from); err != nil {
+	if _, err := io.Copy(to, source{c, from}); err != nil {
 		c.abort()
 		return
 	}
 	_ = to.CloseWrite() // it fails if the other direction has broken, which sees to the rest
 }
 
+// source is an end of a connection that notes when something has come.
+type source struct {
+	conn *conn
+	from io.Reader
+}
+
+func (s source) Read(b []byte) (int, error) {
+	n, err := s.from.Read(b)
+	s.conn.used.Store(int64(time.Since(s.conn.began)))
+	return n, err
+}
+
+// join gives a connection its endpoint, unless it has been aborted.
+func (c *conn) join(endpoint *net.TCPConn) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.endpoint = endpoint
+	return !c.aborted
+}
+
 // abort ends a connection by a reset of both ends.
 func (c *conn) abort() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.aborted = true
 	reset(c.client)
-	reset(c.endpoint)
+	if c.endpoint != nil {
+		reset(c.endpoint)
+	}
 }
 
 func reset(c *net.TCPConn) {

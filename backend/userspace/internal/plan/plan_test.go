@@ -1,6 +1,7 @@
 package plan_test
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
@@ -117,12 +118,12 @@ func TestTable(t *testing.T) {
 		t.Error(losers)
 	}
 	expect("set", "one", "one")
-	p, key := table.Find(kind, cluster)
-	if r := p.Route(key, plan.Outside); r.Verdict != state.Forward {
+	p, frontend, _ := table.Lookup(kind, cluster)
+	if r, n := p.Route(frontend, plan.Outside); n != 3 || r.Verdict != state.Forward {
 		t.Errorf("the cluster IP has %v outside", r.Verdict)
 	}
-	p, key = table.Find(kind, node)
-	if r := p.Route(key, plan.Outside); r.Verdict != state.Drop || key.Addr.IsValid() {
+	p, frontend, key := table.Lookup(kind, node)
+	if r, n := p.Route(frontend, plan.Outside); n != 1 || r.Verdict != state.Drop || key.Addr.IsValid() {
 		t.Errorf("the node port %v has %v outside", key, r.Verdict)
 	}
 	for _, text := range []string{a, b, c} {
@@ -139,7 +140,7 @@ func TestTable(t *testing.T) {
 		t.Errorf("%v have lost frontends", losers)
 	}
 	expect("taken", "one", "two")
-	table.Restore(one)
+	table.Restore(map[state.ServiceName]*state.Service{one.Name: one})
 	expect("restored", "one", "two")
 	table.Remove(two.Name)
 	expect("removed", "one", "")
@@ -148,14 +149,84 @@ func TestTable(t *testing.T) {
 	table.Remove(one.Name)
 	expect("gone", "", "")
 
-	p = &plan.Port{Port: &one.Ports[0]}
-	restricted := *p.Port
-	restricted.Frontends = []state.Frontend{{Kind: state.ClusterIP, Addr: cluster.Addr(), Port: 80, Restricted: true, Sources: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}}}
-	p.Port = &restricted
-	key = restricted.Key(&restricted.Frontends[0])
+	restricted := &state.Frontend{Restricted: true, Sources: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}}
 	for client, want := range map[string]bool{"10.1.2.3": true, "10.2.2.3": false} {
-		if p.Admits(key, netip.MustParseAddr(client)) != want {
+		if plan.Admits(restricted, netip.MustParseAddr(client)) != want {
 			t.Errorf("%s is admitted: %v", client, !want)
+		}
+	}
+}
+
+// TestStep: a large change lets others look in between, and no frontend is missing then.
+func TestStep(t *testing.T) {
+	kind := plan.Kind{Family: state.IPv4, Protocol: state.TCP}
+	large := func(first int) *state.Service {
+		s := &state.Service{Name: state.ServiceName{Namespace: "ns", Name: "large"}}
+		for i := first; i < first+10; i++ {
+			p := state.Port{Family: state.IPv4, Protocol: state.TCP, Name: fmt.Sprint(i)}
+			for n := range 200 {
+				p.Frontends = append(p.Frontends, state.Frontend{Addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(n)}), Port: uint16(i)})
+			}
+			s.Ports = append(s.Ports, p)
+		}
+		return s
+	}
+	var table plan.Table
+	steps := 0
+	both := netip.MustParseAddrPort("192.0.2.199:9")
+	table.Step = func() { steps++ }
+	table.Set(large(0))
+	table.Step = func() {
+		steps++
+		if p, _ := table.Find(kind, both); p == nil {
+			t.Error("a frontend that the record has before and after is missing meanwhile")
+		}
+	}
+	table.Set(large(5))
+	table.Restore(map[state.ServiceName]*state.Service{large(0).Name: large(0)})
+	for at, want := range map[string]bool{"192.0.2.0:0": true, "192.0.2.199:9": true, "192.0.2.0:10": false} {
+		if p, _ := table.Find(kind, netip.MustParseAddrPort(at)); (p != nil) != want {
+			t.Errorf("%s is found: %v", at, !want)
+		}
+	}
+	table.Step = func() { steps++ }
+	table.Remove(large(0).Name)
+	if want := 6 * 2000 / 256; steps != want {
+		t.Errorf("%d steps, want %d", steps, want)
+	}
+}
+
+// TestSwapRestored: services that have exchanged a frontend, and one that is new, are put back as they were.
+func TestSwapRestored(t *testing.T) {
+	kind := plan.Kind{Family: state.IPv4, Protocol: state.TCP}
+	at := func(port uint16) netip.AddrPort { return netip.AddrPortFrom(netip.MustParseAddr("10.96.0.1"), port) }
+	service := func(name string, ports ...uint16) *state.Service {
+		s := &state.Service{Name: state.ServiceName{Name: name}}
+		for _, p := range ports {
+			s.Ports = append(s.Ports, state.Port{Family: state.IPv4, Protocol: state.TCP, Frontends: []state.Frontend{{Addr: at(p).Addr(), Port: p}}})
+		}
+		return s
+	}
+	var table plan.Table
+	before := map[state.ServiceName]*state.Service{}
+	for _, s := range []*state.Service{service("a", 1, 2), service("b", 3)} {
+		table.Set(s)
+		before[s.Name] = s
+	}
+	for _, s := range []*state.Service{service("b", 2), service("a", 3), service("c", 1, 4)} {
+		table.Set(s)
+		if _, there := before[s.Name]; !there {
+			before[s.Name] = nil
+		}
+	}
+	table.Restore(before)
+	for port, want := range map[uint16]string{1: "a", 2: "a", 3: "b", 4: ""} {
+		got := ""
+		if p, _ := table.Find(kind, at(port)); p != nil {
+			got = p.ID.Service.Name
+		}
+		if got != want {
+			t.Errorf("port %d belongs to %q, want %q", port, got, want)
 		}
 	}
 }

@@ -20,39 +20,58 @@ type PortID struct {
 type Port struct {
 	ID PortID
 	*state.Port
-	serving map[netip.AddrPort]bool
 }
 
-// Route returns where new connections of a class go that were addressed to a frontend of p.
-func (p *Port) Route(frontend state.FrontendKey, c Class) *state.Route {
+// Routes is how many routes a port has: of two kinds of frontends, for two classes of clients.
+const Routes = 4
+
+// Route returns where new connections of a class go that were addressed to a frontend of p, and the number of that route.
+func (p *Port) Route(frontend *state.Frontend, c Class) (r *state.Route, number int) {
 	traffic := &p.External
-	i := slices.IndexFunc(p.Frontends, func(f state.Frontend) bool { return p.Key(&f) == frontend })
-	if i >= 0 && p.Frontends[i].Kind == state.ClusterIP {
-		traffic = &p.Internal
+	if frontend.Kind == state.ClusterIP {
+		traffic, number = &p.Internal, 2
 	}
 	if c == Outside {
-		return &traffic.Outside
+		return &traffic.Outside, number + 1
 	}
-	return &traffic.Inside
+	return &traffic.Inside, number
 }
 
-// Admits reports whether a client is in the source ranges of a frontend of p.
-func (p *Port) Admits(frontend state.FrontendKey, client netip.Addr) bool {
-	i := slices.IndexFunc(p.Frontends, func(f state.Frontend) bool { return p.Key(&f) == frontend })
-	if i < 0 || !p.Frontends[i].Restricted {
-		return i >= 0
-	}
-	return slices.ContainsFunc(p.Frontends[i].Sources, func(source netip.Prefix) bool { return source.Contains(client) })
+// Admits reports whether a client is in the source ranges of a frontend.
+func Admits(frontend *state.Frontend, client netip.Addr) bool {
+	return !frontend.Restricted || slices.ContainsFunc(frontend.Sources, func(source netip.Prefix) bool { return source.Contains(client) })
 }
 
 // Serves reports whether connections to an endpoint may go on.
-func (p *Port) Serves(endpoint netip.AddrPort) bool { return p.serving[endpoint] }
+func (p *Port) Serves(endpoint netip.AddrPort) bool {
+	for _, list := range serving(p.Port) {
+		if _, found := slices.BinarySearchFunc(list, endpoint, func(e state.Endpoint, a netip.AddrPort) int { return e.Addr.Compare(a) }); found {
+			return true
+		}
+	}
+	return false
+}
 
 // Table holds records, and finds the port of a frontend in them. The zero value is empty.
 type Table struct {
+	// Step is called after every [stepFrontends] frontends that are changed: others may look into the table until it returns. Each frontend
+	// leads to its old port or to its new one by then. It may be nil.
+	Step func()
+
 	services  map[state.ServiceName]*service
-	frontends map[state.FrontendKey]*Port
+	frontends map[state.FrontendKey]place
+	// changed counts the frontends that were changed since the last step.
+	changed int
 }
+
+// place is the port that has a frontend, and where it has it.
+type place struct {
+	*Port
+	number int
+}
+
+// stepFrontends bounds how long a change keeps others waiting: some 50 us.
+const stepFrontends = 256
 
 type service struct {
 	record *state.Service
@@ -98,81 +117,117 @@ func (t *Table) Gone(u *state.Update) []state.ServiceName {
 
 // Set adds or replaces a service. It takes frontends from others, and returns those that have lost some.
 func (t *Table) Set(s *state.Service) (losers []state.ServiceName) {
-	t.put(s, func(k state.FrontendKey, p *Port) {
-		if owner := t.frontends[k]; owner != nil && !slices.Contains(losers, owner.ID.Service) {
+	t.put(s, func(owner *Port) bool {
+		if owner != nil && !slices.Contains(losers, owner.ID.Service) {
 			losers = append(losers, owner.ID.Service)
 		}
-		t.frontends[k] = p
+		return true
 	})
 	return losers
 }
 
-// Restore puts a service back as it was, but for frontends that others have by now.
-func (t *Table) Restore(s *state.Service) {
-	t.put(s, func(k state.FrontendKey, p *Port) {
-		if t.frontends[k] == nil {
-			t.frontends[k] = p
+// Restore puts services back as they were before others were set or removed; nil stands for one that was not there. Frontends that other services have
+// by now stay theirs.
+func (t *Table) Restore(before map[state.ServiceName]*state.Service) {
+	for _, s := range before {
+		if s == nil {
+			continue
 		}
-	})
+		t.put(s, func(owner *Port) bool {
+			if owner == nil {
+				return true
+			}
+			_, restored := before[owner.ID.Service]
+			return restored
+		})
+	}
+	for name, s := range before {
+		if s == nil {
+			t.Remove(name)
+		}
+	}
 }
 
-func (t *Table) put(s *state.Service, claim func(state.FrontendKey, *Port)) {
+// put puts a record into the table. claim reports whether it gets a frontend that another service has, or nobody.
+func (t *Table) put(s *state.Service, claim func(owner *Port) bool) {
 	if t.services == nil {
-		t.services, t.frontends = map[state.ServiceName]*service{}, map[state.FrontendKey]*Port{}
+		t.services, t.frontends = map[state.ServiceName]*service{}, map[state.FrontendKey]place{}
 	}
-	t.Remove(s.Name)
+	old := t.services[s.Name]
 	e := &service{record: s, ports: make([]Port, len(s.Ports))}
+	t.services[s.Name] = e
 	for i := range s.Ports {
 		p := &s.Ports[i]
-		e.ports[i] = Port{ID: PortID{s.Name, p.Name, p.Protocol, p.Family}, Port: p, serving: map[netip.AddrPort]bool{}}
-		for _, endpoint := range Serving(p) {
-			e.ports[i].serving[endpoint.Addr] = true
-		}
-		for _, f := range p.Frontends {
-			claim(p.Key(&f), &e.ports[i])
+		e.ports[i] = Port{ID: PortID{s.Name, p.Name, p.Protocol, p.Family}, Port: p}
+		for n := range p.Frontends {
+			k := p.Key(&p.Frontends[n])
+			if owner := t.frontends[k].Port; owner != nil && owner.ID.Service == s.Name || claim(owner) {
+				t.frontends[k] = place{&e.ports[i], n}
+			}
+			t.step()
 		}
 	}
-	t.services[s.Name] = e
+	t.withdraw(old)
 }
 
 // Remove removes a service, if it is there.
 func (t *Table) Remove(name state.ServiceName) {
-	e := t.services[name]
+	old := t.services[name]
+	delete(t.services, name)
+	t.withdraw(old)
+}
+
+// withdraw removes the frontends that still lead to a record. It may be nil.
+func (t *Table) withdraw(e *service) {
 	if e == nil {
 		return
 	}
 	for i := range e.ports {
 		p := &e.ports[i]
-		for _, f := range p.Frontends {
-			if k := p.Key(&f); t.frontends[k] == p {
+		for n := range p.Frontends {
+			if k := p.Key(&p.Frontends[n]); t.frontends[k].Port == p {
 				delete(t.frontends, k)
 			}
+			t.step()
 		}
 	}
-	delete(t.services, name)
 }
 
 // LeadsBack reports whether an endpoint of a service is a frontend of the same service, or the cluster IP of any: a connection to it would be relayed again. Other
 // frontends are addresses that anybody may name as those of his own Service, and an endpoint of somebody else may have them. isLocal reports whether an address
 // is one of this machine's, all of which may serve NodePorts.
 func (t *Table) LeadsBack(name state.ServiceName, k Kind, endpoint netip.AddrPort, isLocal func(netip.Addr) bool) bool {
-	p, key := t.Find(k, endpoint)
+	p, frontend, key := t.Lookup(k, endpoint)
 	switch {
 	case p == nil || !key.Addr.IsValid() && !isLocal(endpoint.Addr()):
 		return false
 	case p.ID.Service == name:
 		return true
 	}
-	i := slices.IndexFunc(p.Frontends, func(f state.Frontend) bool { return p.Key(&f) == key })
-	return i >= 0 && p.Frontends[i].Kind == state.ClusterIP
+	return frontend.Kind == state.ClusterIP
 }
 
-// Find returns the port that a connection was addressed to, with the frontend, or nil. dst is the destination as the client knows it.
-func (t *Table) Find(k Kind, dst netip.AddrPort) (*Port, state.FrontendKey) {
-	key := state.FrontendKey{Family: k.Family, Protocol: k.Protocol, Addr: dst.Addr(), Port: dst.Port()}
-	if p := t.frontends[key]; p != nil {
-		return p, key
+func (t *Table) step() {
+	if t.changed++; t.changed%stepFrontends == 0 && t.Step != nil {
+		t.Step()
 	}
-	key.Addr = netip.Addr{} // the base sends nothing here that was not for a node port address
-	return t.frontends[key], key
+}
+
+// Find returns the port that a connection was addressed to, with the key of the frontend, or nil. dst is the destination as the client knows it.
+func (t *Table) Find(k Kind, dst netip.AddrPort) (*Port, state.FrontendKey) {
+	p, _, key := t.Lookup(k, dst)
+	return p, key
+}
+
+// Lookup is Find that also returns the frontend.
+func (t *Table) Lookup(k Kind, dst netip.AddrPort) (*Port, *state.Frontend, state.FrontendKey) {
+	key := state.FrontendKey{Family: k.Family, Protocol: k.Protocol, Addr: dst.Addr(), Port: dst.Port()}
+	at, found := t.frontends[key]
+	if !found {
+		key.Addr = netip.Addr{} // the base sends nothing here that was not for a node port address
+		if at, found = t.frontends[key]; !found {
+			return nil, nil, key
+		}
+	}
+	return at.Port, &at.Port.Frontends[at.number], key
 }

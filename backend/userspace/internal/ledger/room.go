@@ -1,0 +1,268 @@
+package ledger
+
+import (
+	"container/heap"
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// Room is the places of what is carried, each with whose it is. When there are too many, one of those has to go who have the most: the namespace with the
+// most connections, of it the Service with the most, of that the client with the most, and of its connections the one that was used least recently. So
+// nobody takes the places of others, with one client or with many, at a Service of their own or at another's. As long as there is room, anybody may have
+// any number.
+//
+// Every method costs the logarithm of the number of namespaces, Services and clients. Its methods may be called concurrently. The zero value is not valid:
+// see NewRoom.
+type Room[T Item] struct {
+	mu  sync.Mutex // guards all below, and the places
+	all *holder[T]
+	// holders are by what they are: a namespace, a Service with it, and a client with both.
+	holders map[Owner]*holder[T]
+	note    Note
+}
+
+// Item is what has a place.
+type Item interface {
+	comparable
+	// Used returns when it was used last, as the time since some moment. It must not wait for anything.
+	Used() time.Duration
+}
+
+// Owner is whose something is.
+type Owner struct {
+	Service state.ServiceName
+	Client  netip.Prefix
+}
+
+// ClientOf returns which client an address is of: an IPv4 address, or the first 64 bits of an IPv6 address, because a host can take any address of its /64.
+func ClientOf(addr netip.Addr) netip.Prefix {
+	addr = addr.Unmap().WithZone("")
+	bits := addr.BitLen()
+	if addr.Is6() {
+		bits = 64
+	}
+	client, _ := addr.Prefix(bits) // bits are within the address
+	return client
+}
+
+// Place is the place of an item. The zero value is none. It must not be copied, and belongs to the room until the item has left.
+type Place[T Item] struct {
+	of   *holder[T] // a client, nil if it is not taken
+	item T
+	// used is when the item was used last, as far as was looked. The places of a client are a ring in that order, which begins with the client's own.
+	used           time.Duration
+	earlier, later *Place[T]
+}
+
+// link puts a place before another one of a ring.
+func (p *Place[T]) link(before *Place[T]) {
+	p.earlier, p.later = before.earlier, before
+	p.earlier.later, before.earlier = p, p
+}
+
+func (p *Place[T]) unlink() { p.earlier.later, p.later.earlier = p.later, p.earlier }
+
+// Note is what is known of those that had to go.
+type Note struct {
+	// Ended is how many, and At when the last one had to.
+	Ended uint64
+	At    time.Time
+	// Heaviest is whose the last one was, and Held how many that Service had.
+	Heaviest Owner
+	Held     int
+}
+
+// CrowdedFor is for how long it is a problem that something had to go.
+const CrowdedFor = time.Minute
+
+// Problem describes that something had to go, in the last minute before now, and what to do. what names it, most is how many there may be, and field what
+// bounds them. It returns nil if nothing had to.
+func (n *Note) Problem(what, field string, most int, now time.Time) error {
+	if n.Ended == 0 || now.Sub(n.At) >= CrowdedFor {
+		return nil
+	}
+	return fmt.Errorf("the relay has no room for more than %d %s (%s): service %v had the most (%d), and of its clients %v; %d have ended to make room since the start; "+
+		"find out what holds so many, or raise the limit of open files (LimitNOFILE=) and %[3]s", most, what, field, n.Heaviest.Service, n.Held, n.Heaviest.Client, n.Ended)
+}
+
+// Problems are those of a relay, by the notes of its connections and flows.
+func Problems(conns Note, mostConns int, flows Note, mostFlows int, now time.Time) (problems []error) {
+	for _, err := range []error{
+		conns.Problem("TCP connections", "userspace.maxConnections", mostConns, now), flows.Problem("UDP flows", "userspace.maxUDPFlows", mostFlows, now),
+	} {
+		if err != nil {
+			problems = append(problems, err)
+		}
+	}
+	return problems
+}
+
+// NewRoom returns an empty one.
+func NewRoom[T Item]() *Room[T] { return &Room[T]{all: &holder[T]{}, holders: map[Owner]*holder[T]{}} }
+
+// Take gives an item a place.
+func (r *Room[T]) Take(p *Place[T], item T, o Owner) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	client := r.holders[o]
+	if client == nil {
+		namespace := r.part(r.all, Owner{Service: state.ServiceName{Namespace: o.Service.Namespace}})
+		client = r.part(r.part(namespace, Owner{Service: o.Service}), o)
+		client.items = &Place[T]{}
+		client.items.earlier, client.items.later = client.items, client.items
+	}
+	p.of, p.item, p.used = client, item, item.Used()
+	p.link(client.items)
+	r.count(client, 1)
+}
+
+// part returns a part of a holder, a new one if there is none.
+func (r *Room[T]) part(h *holder[T], key Owner) *holder[T] {
+	p := r.holders[key]
+	if p == nil {
+		p = &holder[T]{key: key, within: h}
+		r.holders[key] = p
+		heap.Push(&h.heaviest, p)
+	}
+	return p
+}
+
+// count adds n to what a holder has, and to all that it is in. Those that have nothing are forgotten.
+func (r *Room[T]) count(h *holder[T], n int) {
+	for ; h != nil; h = h.within {
+		h.held += n
+		switch in := h.within; {
+		case in == nil:
+		case h.held == 0:
+			heap.Remove(&in.heaviest, h.at)
+			delete(r.holders, h.key)
+		default:
+			heap.Fix(&in.heaviest, h.at)
+		}
+	}
+}
+
+// Leave gives a place back. It does nothing if the item had to go, or has left.
+func (r *Room[T]) Leave(p *Place[T]) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if p.of != nil {
+		r.leave(p)
+	}
+}
+
+func (r *Room[T]) leave(p *Place[T]) {
+	p.unlink()
+	r.count(p.of, -1)
+	p.of = nil
+}
+
+// Len is how many have a place.
+func (r *Room[T]) Len() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.all.held
+}
+
+// looked is how many items of a client are looked at for the one that was used least recently. Those that were used since they were looked at last are the
+// last ones then.
+const looked = 16
+
+// MakeRoom takes a place away, if more than most are taken. Of those with equally many, it is that of newest, which may be nil. The item is the caller's to
+// end.
+func (r *Room[T]) MakeRoom(most int, newest *Place[T], now time.Time) (item T, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.all.held <= max(most, 0) {
+		return item, false
+	}
+	var own *holder[T]
+	if newest != nil {
+		own = newest.of
+	}
+	from := r.all
+	for len(from.heaviest) > 0 {
+		from = from.most(own)
+	}
+	p := from.leastUsed(newest)
+	r.note = Note{Ended: r.note.Ended + 1, At: now, Held: from.within.held, Heaviest: from.key}
+	r.leave(p)
+	return p.item, true
+}
+
+// Note returns what is known of those that had to go.
+func (r *Room[T]) Note() Note {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.note
+}
+
+// holder is a namespace, a Service, a client of a Service, or all.
+type holder[T Item] struct {
+	key    Owner
+	within *holder[T] // nil for all
+	held   int
+	// heaviest is a heap of the parts, and at the place in that of within.
+	heaviest ranks[T]
+	at       int
+	items    *Place[T] // the ring of a client
+}
+
+// most returns the part that holds the most: that which has client, if it is one of several.
+func (h *holder[T]) most(client *holder[T]) *holder[T] {
+	top := h.heaviest[0]
+	for c := client; c != nil; c = c.within {
+		if c.within == h && c.held == top.held {
+			return c
+		}
+	}
+	return top
+}
+
+// leastUsed returns the place of a client whose item was used least recently, of the first ones. It is not newest, unless there is no other.
+func (h *holder[T]) leastUsed(newest *Place[T]) (least *Place[T]) {
+	var used time.Duration
+	next := h.items.later
+	for n := 0; n < looked && next != h.items; n++ {
+		p := next
+		next = p.later
+		now := p.item.Used()
+		if least == nil || least == newest || p != newest && now < used {
+			least, used = p, now
+		}
+		if now > p.used {
+			p.used = now
+			p.unlink()
+			p.link(h.items)
+		}
+	}
+	return least
+}
+
+// ranks implements [heap.Interface].
+type ranks[T Item] []*holder[T]
+
+func (r ranks[T]) Len() int           { return len(r) }
+func (r ranks[T]) Less(i, j int) bool { return r[i].held > r[j].held }
+func (r ranks[T]) Swap(i, j int) {
+	r[i], r[j] = r[j], r[i]
+	r[i].at, r[j].at = i, j
+}
+
+func (r *ranks[T]) Push(x any) {
+	h := x.(*holder[T])
+	h.at = len(*r)
+	*r = append(*r, h)
+}
+
+func (r *ranks[T]) Pop() any {
+	last := len(*r) - 1
+	h := (*r)[last]
+	(*r)[last] = nil
+	*r = (*r)[:last]
+	return h
+}
