@@ -2,7 +2,7 @@
 // the kubelet, and the operator's paths beside /metrics.
 //
 // Both answers report whether the dataplane keeps up: it does not if an update has been waiting for longer than two sync
-// periods. A lost API server, a bad manifest or one service that cannot be programmed do not make a node unhealthy, because
+// periods without progress. A lost API server, a bad manifest or one service that cannot be programmed do not make a node unhealthy, because
 // it goes on routing, and all nodes at once would be taken out of their load balancers. Such problems are listed in the answers
 // to clients on this machine, in a field that kube-proxy's do not have. They name services and addresses of the cluster; other
 // clients, such as pods, get kube-proxy's fields and no more. A process on its own, whose sources belong to the same person that looks at
@@ -45,7 +45,11 @@ type Health struct {
 	applied state.Revision
 	pending time.Time // since when an update has been waiting, zero if none is
 	behind  time.Time // when it was first seen that there is something newer that the reconciler does not speak of
-	checks  []namedCheck
+	// progressed is when work on an update last got on. It does not count while failing is set: an attempt that gets on, fails and begins
+	// again leads nowhere.
+	progressed time.Time
+	failing    bool
+	checks     []namedCheck
 }
 
 type namedCheck struct {
@@ -75,11 +79,20 @@ func (h *Health) Status(s backend.Status) {
 	defer h.mu.Unlock()
 	h.applied = s.Applied
 	h.pending = s.Pending
+	h.failing = s.Failures > 0
 	h.behind = time.Time{}
 	// While an update waits, a verification succeeds for an older state.
 	if s.Pending.IsZero() && s.LastSuccess.After(h.updated) {
 		h.updated = s.LastSuccess
 	}
+}
+
+// Progress notes that the dataplane gets on with an update or a verification that takes long: it is not stuck, and to end the process would
+// only make it begin again. It counts until an attempt fails. It may be called at any time.
+func (h *Health) Progress() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.progressed = time.Now()
 }
 
 // Node is what decides whether load balancers may send new connections to this node.
@@ -150,6 +163,9 @@ func (h *Health) healthy(now time.Time, newest state.Revision) bool {
 			h.behind = now
 		}
 		since = h.behind
+	}
+	if !h.failing && !since.IsZero() && h.progressed.After(since) {
+		since = h.progressed
 	}
 	return since.IsZero() || now.Sub(since) < h.o.Timeout
 }

@@ -219,6 +219,42 @@ func TestSetTimeout(t *testing.T) {
 }
 
 // TestVerificationOfAnOldState: a success while an update waits is not one of the newest state.
+// TestProgress: an update that takes long, but gets on, is no reason to end the process. One that is stuck is, and so is one that gets on,
+// fails and begins again.
+func TestProgress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := New(Options{Timeout: time.Minute})
+		expect := func(when string, want int) {
+			t.Helper()
+			if got := get(h.Handler(), "/livez").Code; got != want {
+				t.Errorf("%s: /livez = %d, want %d", when, got, want)
+			}
+		}
+		began := time.Now()
+		h.Status(backend.Status{Pending: began})
+		for range 10 {
+			time.Sleep(59 * time.Second)
+			expect("it gets on", 200)
+			h.Progress()
+		}
+		time.Sleep(time.Minute)
+		expect("it is stuck", 503)
+		h.Progress()
+		expect("it gets on again", 200)
+		h.Status(backend.Status{Pending: began, Failures: 1, Err: errors.New("refused")})
+		expect("it has failed", 503)
+		h.Progress()
+		expect("it begins again", 503)
+		h.Status(backend.Status{Applied: 1, LastSuccess: time.Now()})
+		expect("it has succeeded", 200)
+		h.Status(backend.Status{Applied: 1, Pending: time.Now()})
+		time.Sleep(59 * time.Second)
+		h.Progress()
+		time.Sleep(59 * time.Second)
+		expect("the next one gets on", 200)
+	})
+}
+
 func TestVerificationOfAnOldState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := New(Options{Families: both[:1]})
