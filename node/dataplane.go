@@ -60,6 +60,9 @@ type DataplaneOptions struct {
 	// OnIPTablesRules is to be called with how many rules a table of iptables has, and how many were written, for the metrics. It is not nil. See
 	// [iptables.Options].
 	OnIPTablesRules func(table string, f state.Family, total, written int)
+	// OnProgress is to be called while the dataplane gets on with an update or a verification that takes long, about once a second, for /livez.
+	// It is not nil.
+	OnProgress func()
 	// OnHNSFailure is to be called with each call for a load balancer that HNS has refused, for the metrics. It is not nil. See
 	// [winkernel.Options].
 	OnHNSFailure func(winkernel.Failure)

@@ -34,6 +34,7 @@ func (d *iptablesDataplane) of(c *config.Config) iptables.Options {
 	}
 	return iptables.Options{
 		Logger: d.options.Logger, Locked: true, OnFlowsCut: d.options.OnFlowsCut, Scheduled: d.options.scheduled,
-		OnRules: d.options.OnIPTablesRules, MasqueradeBit: new(int(c.MasqueradeBit())), UpstreamMark: UpstreamMark(c), Counters: countsIn(c),
+		OnRules: d.options.OnIPTablesRules, OnProgress: d.options.OnProgress, MasqueradeBit: new(int(c.MasqueradeBit())), UpstreamMark: UpstreamMark(c),
+		Counters: countsIn(c),
 	}
 }

@@ -92,6 +92,9 @@ type Options struct {
 	// TakeOver is how long New waits for the end of another process that programs this kernel, which goes on routing meanwhile.
 	// Default: it does not wait.
 	TakeOver time.Duration
+	// Memory is how many bytes of memory the process may use, with what the kernel charges to its container: the limit of its cgroup, as a
+	// rule. The budgets of Services follow from it where Config says so ([config.ByMemory]). 0: it is not known.
+	Memory int64
 	// ReplaceKubeProxy makes the node take kube-proxy's place: it writes the settings that [SetUp] writes, and removes what kube-proxy
 	// has left in the kernel once the first state is programmed.
 	ReplaceKubeProxy bool
@@ -274,7 +277,7 @@ func (n *Node) openDataplane(ctx context.Context, chosen *dataplane) (Dataplane,
 		relayFiles: n.files.relay,
 		Logger:     n.log, Program: n.o.Program, TakeOver: n.o.TakeOver, OnFlowsCut: n.registry.Conntrack,
 		TCPLingers: n.o.States == nil, OnResets: n.registry.Resets, OnIPTablesRules: n.registry.IPTablesRules,
-		OnHNSFailure: n.countHNSFailure,
+		OnHNSFailure: n.countHNSFailure, OnProgress: n.progressed,
 	}
 	switch {
 	case n.o.Dataplane != nil:
@@ -449,6 +452,13 @@ func (n *Node) nodeIPFault(err error) {
 		}
 	}
 	n.log.Warn("the node lacks required addresses", "error", err)
+}
+
+// progressed notes that the dataplane gets on with what it does.
+func (n *Node) progressed() {
+	if n.health != nil { // not while New opens the dataplane
+		n.health.Progress()
+	}
 }
 
 // attempted notes a call of the dataplane.

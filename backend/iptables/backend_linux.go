@@ -97,6 +97,7 @@ func (b *Backend) open(ctx context.Context) (err error) {
 	if b.tool, err = pick(ctx, b.o.Variant, b.inside); err != nil {
 		return err
 	}
+	b.tool.onProgress = b.o.OnProgress
 	conn, err := ipset.Open()
 	if err != nil {
 		return err
@@ -165,7 +166,7 @@ func (b *Backend) Reconfigure(o Options) error {
 	if err := o.check(); err != nil {
 		return fmt.Errorf("iptables: %w", err)
 	}
-	o.Logger, o.Variant, o.OnFlowsCut, o.OnRules, o.Scheduled = b.o.Logger, b.o.Variant, b.o.OnFlowsCut, b.o.OnRules, b.o.Scheduled
+	o.Logger, o.Variant, o.OnFlowsCut, o.OnRules, o.OnProgress, o.Scheduled = b.o.Logger, b.o.Variant, b.o.OnFlowsCut, b.o.OnRules, b.o.OnProgress, b.o.Scheduled
 	o.Locked, o.TakeOver, o.Program = b.o.Locked, b.o.TakeOver, b.o.Program
 	b.o, b.known = o, false
 	return nil
@@ -513,9 +514,15 @@ func (b *Backend) writeFamily(ctx context.Context, f state.Family) (written int,
 			return 0, err
 		}
 	}
-	if p.Restore != "" {
-		if err := b.tool.restore(ctx, f, p.Restore); err != nil {
+	for _, input := range append(p.Prepare, p.Restore) {
+		if input == "" {
+			continue
+		}
+		if err := b.tool.restore(ctx, f, input); err != nil {
 			return 0, err
+		}
+		if b.o.OnProgress != nil {
+			b.o.OnProgress()
 		}
 	}
 	for _, remove := range p.Delete {
@@ -528,7 +535,7 @@ func (b *Backend) writeFamily(ctx context.Context, f state.Family) (written int,
 		return 0, err
 	}
 	p.Commit(kept)
-	if b.o.OnRules != nil && p.Restore != "" {
+	if b.o.OnRules != nil && (p.Restore != "" || len(p.Prepare) > 0) {
 		for _, table := range []rules.Table{rules.NAT, rules.Filter} {
 			b.o.OnRules(string(table), f, b.tables[f].Rules(table), p.Rules[table])
 		}

@@ -57,6 +57,9 @@ type Options struct {
 	// Scheduled reports whether IPVS has a virtual server for a frontend, if only one that takes no new flows: those that it has scheduled are left to
 	// it. It is called by a goroutine of its own, at any time. It may be nil.
 	Scheduled func(state.FrontendKey) bool
+	// OnProgress is called about once a second while a program of iptables that Apply or Verify waits for uses the processor: it gets on. One
+	// that waits for a lock, or is stuck, does not. It must return soon. It may be nil.
+	OnProgress func()
 	// OnRules is called in Apply and Verify after each change of a family, for the tables nat and filter, with how many rules of ours
 	// they have, and how many of them were written. It may be nil.
 	OnRules func(table string, f state.Family, total, written int)

@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"time"
 
@@ -20,6 +22,8 @@ type tool struct {
 	variant Variant
 	inside  *namespace.Namespace
 	paths   map[string]string
+	// onProgress is called about once a second while a program uses the processor. It may be nil.
+	onProgress func()
 }
 
 // install says how to get the programs.
@@ -70,12 +74,58 @@ func (t *tool) run(ctx context.Context, f state.Family, what string, input strin
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &out, &complaint
 	err := t.inside.Do(cmd.Start)
 	if err == nil {
-		err = cmd.Wait()
+		err = t.wait(cmd)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, firstLines(complaint.String()))
 	}
 	return out.Bytes(), nil
+}
+
+// progressPeriod is the time between two looks at whether a program gets on.
+const progressPeriod = time.Second
+
+// wait waits for the end of a program. Meanwhile it tells whenever the program has used the processor.
+func (t *tool) wait(cmd *exec.Cmd) error {
+	if t.onProgress == nil {
+		return cmd.Wait()
+	}
+	done := make(chan error, 1)
+	go func() { done <- cmd.Wait() }()
+	look := time.NewTicker(progressPeriod)
+	defer look.Stop()
+	var used uint64
+	for {
+		select {
+		case err := <-done:
+			return err
+		case <-look.C:
+			if now := processorTimeOf(cmd.Process.Pid); now > used {
+				used = now
+				t.onProgress()
+			}
+		}
+	}
+}
+
+// processorTimeOf returns how long a process has used the processor, in clock ticks, 0 if it has ended: utime and stime of proc_pid_stat(5).
+func processorTimeOf(pid int) (ticks uint64) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0
+	}
+	fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:]) // the name before may have spaces
+	const utime, stime = 11, 12
+	for _, i := range []int{utime, stime} {
+		if i < len(fields) {
+			n, err := strconv.ParseUint(string(fields[i]), 10, 64)
+			if err != nil {
+				return 0
+			}
+			ticks += n
+		}
+	}
+	return ticks
 }
 
 // firstLines shortens what a program complains of.

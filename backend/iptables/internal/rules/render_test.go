@@ -2,6 +2,7 @@ package rules
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -187,6 +188,67 @@ func TestOrderOfChains(t *testing.T) {
 	}
 	if rules < 1000 {
 		t.Errorf("%d rules", rules)
+	}
+}
+
+// TestManyChainsComeInParts: what many new chains take is written in parts of some rules, from which nothing leads to a chain that is not there, and
+// to which nothing leads before the last one. That one has what is in one piece with few chains.
+func TestManyChainsComeInParts(t *testing.T) {
+	tables := New(state.IPv4, someSettings)
+	tables.Plan().Commit(nil)
+	next := map[state.ServiceName]*state.Service{}
+	for n := range 60 {
+		svc := recordtest.EveryKind(fmt.Sprintf("s%d", n), n, 300, 0)
+		next[svc.Name] = svc
+	}
+	tables.Change(next)
+	p := tables.Plan()
+	held := maps.Clone(tables.held.chains)
+	for i, input := range append(p.Prepare, p.Restore) {
+		written, touched := 0, map[ChainID]bool{}
+		var table Table
+		for line := range strings.Lines(input) {
+			line = strings.TrimSuffix(line, "\n")
+			switch {
+			case strings.HasPrefix(line, "*"):
+				table = Table(line[1:])
+			case strings.HasPrefix(line, ":"):
+				name, _, _ := strings.Cut(line[1:], " ")
+				held[ChainID{table, name}], touched[ChainID{table, name}] = "", true
+			case strings.HasPrefix(line, "-A "):
+				written++
+				name, rule, _ := strings.Cut(line[len("-A "):], " ")
+				id := ChainID{table, name}
+				if _, there := held[id]; !there {
+					t.Fatalf("part %d: a rule of %v, which is not there", i, id)
+				}
+				if to := target(rule); to != "" && !isBuiltIn(to) && isOurs(to) {
+					if _, there := held[ChainID{table, to}]; !there {
+						t.Fatalf("part %d: a rule of %v leads to %s, which is not there", i, id, to)
+					}
+				}
+				held[id], touched[id] = strings.TrimPrefix(held[id]+"\n"+rule, "\n"), true
+			}
+		}
+		if most := maxPart + 100; written > most {
+			t.Errorf("part %d of %d writes %d rules, want %d at most", i, len(p.Prepare), written, most)
+		}
+		if i == len(p.Prepare) {
+			continue
+		}
+		for id := range touched {
+			if _, had := tables.held.chains[id]; had {
+				t.Errorf("part %d changes %v before all that it leads to is there", i, id)
+			}
+		}
+	}
+	if len(p.Prepare) < 2 {
+		t.Errorf("%d parts", len(p.Prepare))
+	}
+	for id, want := range tables.chains {
+		if held[id] != want {
+			t.Errorf("%v is\n%s\nwant\n%s", id, held[id], want)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package rules
 import (
 	"iter"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 
@@ -281,6 +282,9 @@ type Plan struct {
 	// Empty are sets of clients whose endpoint had gone, and is back.
 	Empty []string
 	Add   []Elements
+	// Prepare are inputs of iptables-restore, one after the other: chains that nothing leads to before Restore, if they are many. In one piece,
+	// the time that iptables takes grows much faster than they do, and so does its memory.
+	Prepare []string
 	// Restore is the input of iptables-restore, empty if no chain changes.
 	Restore string
 	Delete  []Elements
@@ -415,7 +419,52 @@ func (t *Tables) planChains(p *Plan) {
 	inserts, deletes := jumpsToChange(wantJumps, t.held.jumps)
 	p.jumps = len(inserts)+len(deletes) > 0
 	p.Written += len(inserts) + len(deletes)
-	p.Restore = t.restore(changing, p.chains, inserts, deletes)
+	rest := p.chains
+	if fresh := t.fresh(p.chains); len(fresh) > 0 {
+		p.Prepare = t.prepare(fresh)
+		rest = slices.DeleteFunc(slices.Clone(p.chains), t.isFresh)
+	}
+	p.Restore = t.restore(changing, rest, inserts, deletes)
+}
+
+// maxPart is how many rules iptables-restore gets at once, as far as they can be written in parts: about half a second's work.
+const maxPart = 10_000
+
+// isFresh reports whether the kernel does not have a desired chain.
+func (t *Tables) isFresh(id ChainID) bool {
+	_, wanted := t.chains[id]
+	_, exists := t.held.chains[id]
+	return wanted && !exists
+}
+
+// fresh returns those of the chains that the kernel does not have, none if one part has room for all of them.
+func (t *Tables) fresh(chains []ChainID) (fresh []ChainID) {
+	rules := 0
+	for _, id := range chains {
+		if t.isFresh(id) {
+			fresh = append(fresh, id)
+			rules += 1 + count(t.chains[id])
+		}
+	}
+	if rules <= maxPart {
+		return nil
+	}
+	return fresh
+}
+
+// prepare writes the inputs of iptables-restore that make chains, in parts.
+func (t *Tables) prepare(chains []ChainID) (parts []string) {
+	for _, table := range changing {
+		w := newChainWriter(t, chains, table)
+		for !w.done() {
+			var b strings.Builder
+			b.WriteString("*" + string(table) + "\n")
+			w.write(&b, maxPart)
+			b.WriteString("COMMIT\n")
+			parts = append(parts, b.String())
+		}
+	}
+	return parts
 }
 
 // jumpsToChange returns the jumps that are missing, and those that are there twice or are none of those wanted.
@@ -447,19 +496,15 @@ var (
 func (t *Tables) restore(order []Table, chains []ChainID, inserts, deletes []Jump) string {
 	var b strings.Builder
 	for _, table := range order {
-		var own []ChainID
-		for _, id := range chains {
-			if id.Table == table {
-				own = append(own, id)
-			}
-		}
+		w := newChainWriter(t, chains, table)
+		own := w.left
 		ofTable := func(j Jump) bool { return j.From.Table == table }
 		if len(own) == 0 && !slices.ContainsFunc(inserts, ofTable) && !slices.ContainsFunc(deletes, ofTable) {
 			continue
 		}
 		b.Grow(t.restoredSize(own))
 		b.WriteString("*" + string(table) + "\n")
-		t.restoreChains(&b, own)
+		w.write(&b, math.MaxInt)
 		for _, j := range deletes {
 			if ofTable(j) {
 				b.WriteString("-D " + j.From.Name + " " + j.Rule + "\n")
@@ -480,25 +525,45 @@ func (t *Tables) restore(order []Table, chains []ChainID, inserts, deletes []Jum
 	return b.String()
 }
 
-// restoreChains writes chains, the last name first, and each before what leads to it. For every line, iptables-nft-restore looks for the name of the
-// chain in a sorted list of those that it has met, from its beginning: in this order the name is the first of them. With all chains declared at the
-// beginning, and 10,000 of them, it takes twice the time.
-func (t *Tables) restoreChains(b *strings.Builder, chains []ChainID) {
-	missing := make(map[string]bool, len(chains))
+// chainWriter writes chains of a table, the last name first, and each before what leads to it. For every line, iptables-nft-restore looks for the
+// name of the chain in a sorted list of those that it has met, from its beginning: in this order the name is the first of them. With all chains
+// declared at the beginning, and 10,000 of them, it takes twice the time.
+type chainWriter struct {
+	tables  *Tables
+	left    []ChainID
+	missing map[string]bool // those that are not declared yet
+}
+
+// newChainWriter returns what writes those of the chains that are in a table.
+func newChainWriter(t *Tables, chains []ChainID, table Table) *chainWriter {
+	w := &chainWriter{tables: t, missing: map[string]bool{}}
 	for _, id := range chains {
-		missing[id.Name] = true
+		if id.Table == table {
+			w.left = append(w.left, id)
+			w.missing[id.Name] = true
+		}
 	}
+	return w
+}
+
+func (w *chainWriter) done() bool { return len(w.left) == 0 }
+
+// write writes chains that are left, until they have so many rules.
+func (w *chainWriter) write(b *strings.Builder, most int) {
 	declare := func(name string) {
-		if missing[name] {
-			delete(missing, name)
+		if w.missing[name] {
+			delete(w.missing, name)
 			b.WriteString(":" + name + " - [0:0]\n") // makes it, or empties it
 		}
 	}
-	for _, id := range slices.Backward(chains) {
+	for rules := 0; !w.done() && rules < most; rules++ {
+		id := w.left[len(w.left)-1]
+		w.left = w.left[:len(w.left)-1]
 		declare(id.Name)
-		for line := range strings.Lines(t.chains[id]) {
+		for line := range strings.Lines(w.tables.chains[id]) {
 			declare(target(line))
 			b.WriteString("-A " + id.Name + " " + strings.TrimSuffix(line, "\n") + "\n")
+			rules++
 		}
 	}
 }
