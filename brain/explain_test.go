@@ -91,7 +91,7 @@ func TestReasons(t *testing.T) {
 		{name: "twice", endpoints: []string{"10.1.0.1 dying", "10.1.0.1"}, want: "Duplicate .", local: "Duplicate OtherNode", hints: "NoHints NoHints"},
 		{name: "the very same twice", endpoints: []string{"10.1.0.1", "10.1.0.1"}, want: ". Duplicate", local: "OtherNode Duplicate", hints: "NoHints NoHints"},
 		{name: "special", endpoints: []string{"127.0.0.1", "fd00::1"}, want: "Special OtherFamily", local: "Special OtherFamily", hints: "NoHints NoHints"},
-		{name: "no room", endpoints: []string{"10.1.0.1"}, change: func(c *brain.Config, _ *model.Service) { c.MaxEntries = 7 }, want: "NoRoom", local: "NoRoom", hints: "NoHints NoHints"},
+		{name: "no room", endpoints: []string{"10.1.0.1"}, change: func(c *brain.Config, _ *model.Service) { c.MaxEntries = 15 }, want: "NoRoom", local: "NoRoom", hints: "NoHints NoHints"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

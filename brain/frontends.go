@@ -84,7 +84,7 @@ func claimsOf(
 			}
 			if hasNodePort {
 				c.frontends++
-				n++
+				n += frontendEntries
 			}
 			if !b.frontends(port, n) {
 				why.unroutedPort(port, family, NoRoom)
@@ -133,7 +133,7 @@ func vipsOf(
 				why.unroutedAddress(kind, ip, reason)
 				continue
 			}
-			v.entries++
+			v.entries += frontendEntries
 			f := state.Frontend{Kind: kind, Addr: ip}
 			if kind == state.LoadBalancer && guard.restricted {
 				// One more, because it may be among its own sources on some nodes.

@@ -5,16 +5,21 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// MaxEntries is how many entries a service can have at most, whatever [Config.MaxEntries] says. Entries are what a dataplane has to
-// program: each frontend, each endpoint behind a frontend, and each source that a frontend admits. A port of a family counts as
-// five more.
+// MaxEntries is how many entries a service can have at most, whatever [Config.MaxEntries] says. Entries measure what a service costs a
+// node: each endpoint behind a frontend is one, and so is each source that a frontend admits. A frontend counts as five, and a port of a
+// family as five more.
 //
 // A record travels in one piece, in a message of switchyard.localnet.v1 that clients take up to a size of 64 MiB. An entry takes
 // 38 bytes at most, which is an IPv6 endpoint on this node in all four routes of a port with one frontend: so a record takes less than 61 MB.
 const MaxEntries = 1_600_000
 
-// portEntries is what a port counts for its name, its verdicts, and the beginnings of its lists.
-const portEntries = 5
+const (
+	// portEntries is what a port counts for its name, its verdicts, and the beginnings of its lists.
+	portEntries = 5
+	// frontendEntries is what a frontend counts. It takes five times the memory of an endpoint behind it, because its holder is looked up
+	// in the store and in the dataplane (docs/adr/0035-budgets-in-bytes.md).
+	frontendEntries = 5
+)
 
 // maxEntries is how many entries a service may have.
 func (c *Config) maxEntries() int64 {

@@ -62,7 +62,7 @@ func entriesOf(rec *state.Service) (n int64) {
 		return 0
 	}
 	for _, p := range rec.Ports {
-		n += int64(len(p.Frontends)) + 5
+		n += 5*int64(len(p.Frontends)) + 5
 		for _, f := range p.Frontends {
 			n += int64(len(f.Sources))
 		}
@@ -112,15 +112,15 @@ func TestRecordsAreBounded(t *testing.T) {
 			svc.Ports = servicePorts(1)
 			return svc, s[:1]
 		}, forward: 1},
-		// 10,000 ports and frontends take 60,000, which leaves room for the endpoints of 1,540 ports.
-		{name: "thousands of ports and endpoints", make: many(10_000, 1000), forward: 1540, refused: 8460, entries: 10_060_000, port: "p1540"},
-		{name: "the same twenty times", make: many(10_000, 20_000), forward: 77, refused: 9923, entries: 200_060_000, port: "p77"},
+		// 10,000 ports and frontends take 100,000, which leaves room for the endpoints of 1,500 ports.
+		{name: "thousands of ports and endpoints", make: many(10_000, 1000), forward: 1500, refused: 8500, entries: 10_100_000, port: "p1500"},
+		{name: "the same twenty times", make: many(10_000, 20_000), forward: 75, refused: 9925, entries: 200_100_000, port: "p75"},
 		{name: "all numbers and protocols, in both families", make: func() (*model.Service, []*model.EndpointSlice) {
 			svc := service()
 			svc.ClusterIPs = addrs("10.96.0.1 fd96::1")
 			svc.Ports = servicePorts(3 * 65535)
 			return svc, append(slicesOf(state.IPv4, svc.Ports[:1], 1), slicesOf(state.IPv6, svc.Ports[:1], 1)...)
-		}, forward: 2, unrouted: 2*3*65535 - 1_600_000/6, entries: 2*3*65535*6 + 2, port: "p133333"},
+		}, refused: 2, unrouted: 2*3*65535 - 1_600_000/10, entries: 2*3*65535*10 + 2, port: "p80000"},
 		{name: "one port of a slice many times", make: func() (*model.Service, []*model.EndpointSlice) {
 			svc := service()
 			svc.Ports = servicePorts(2)
@@ -129,19 +129,19 @@ func TestRecordsAreBounded(t *testing.T) {
 				s[0].Ports = append(s[0].Ports, model.EndpointPort{Name: "p0", Protocol: state.TCP, Port: uint16(10_000 + i)})
 			}
 			return svc, s
-		}, forward: 1, refused: 1, entries: 20_002_012, port: "p0"},
+		}, forward: 1, refused: 1, entries: 20_002_020, port: "p0"},
 		{name: "as many addresses as ports", make: func() (*model.Service, []*model.EndpointSlice) {
 			svc := service()
 			svc.ExternalIPs = numberedAddrs(0, 10_000)
 			svc.Ports = servicePorts(10_000)
 			return svc, slicesOf(state.IPv4, svc.Ports[:1], 1)
-		}, refused: 1, unrouted: 10_000 - 159, entries: 10_000*(1+10_000+5) + 10_001, port: "p159"},
+		}, forward: 1, unrouted: 10_000 - 31, entries: 10_000*(5+5*10_000+5) + 10_001, port: "p31"},
 		{name: "as many addresses as endpoints", make: func() (*model.Service, []*model.EndpointSlice) {
 			svc := service()
 			svc.ExternalIPs = numberedAddrs(0, 1000)
 			svc.Ports = servicePorts(2)
-			return svc, append(slicesOf(state.IPv4, svc.Ports[:1], 1590), slicesOf(state.IPv4, svc.Ports[1:], 10)...)
-		}, forward: 1, refused: 1, entries: 2*(1+1000+5) + 1001*1600, port: "p1"},
+			return svc, append(slicesOf(state.IPv4, svc.Ports[:1], 1580), slicesOf(state.IPv4, svc.Ports[1:], 10)...)
+		}, forward: 1, refused: 1, entries: 2*(5+5*1000+5) + 1001*1590, port: "p1"},
 		{name: "source ranges", make: func() (*model.Service, []*model.EndpointSlice) {
 			svc := service()
 			svc.Type = model.TypeLoadBalancer
