@@ -197,9 +197,9 @@ type Services struct {
 	AllowedExternalIPs []netip.Prefix
 	// NodeExternalIPs allows externalIPs that are addresses of nodes.
 	NodeExternalIPs bool
-	// MaxEntries is how many frontends, endpoints behind them and sources that they admit are routed for one Service,
-	// MaxEntriesPerNamespace for those of a namespace together, and MaxEntriesPerNode for all. 0 stands for no bound; for one
-	// Service, that is MostEntries.
+	// MaxEntries is how many entries are routed for one Service, MaxEntriesPerNamespace for those of a namespace together, and
+	// MaxEntriesPerNode for all. Each endpoint behind a frontend is an entry, and so is each source that it admits. A frontend counts as
+	// five, and a port of a family as five more. 0 stands for no bound; for one Service, that is MostEntries. The default is ByMemory.
 	MaxEntries, MaxEntriesPerNamespace, MaxEntriesPerNode int64
 }
 
@@ -272,7 +272,7 @@ func Default() *Config {
 		ConfigSyncPeriod:    duration(15 * time.Minute),
 		SyncPeriod:          duration(30 * time.Second),
 		MinSyncPeriod:       duration(time.Second),
-		Services:            Services{MaxEntries: 200_000, MaxEntriesPerNamespace: 1_000_000, MaxEntriesPerNode: 4_000_000},
+		Services:            Services{MaxEntries: ByMemory, MaxEntriesPerNamespace: ByMemory, MaxEntriesPerNode: ByMemory},
 		Linux: Linux{
 			Conntrack: Conntrack{
 				MaxPerCore: 32 * 1024, Min: 128 * 1024,

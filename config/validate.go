@@ -172,15 +172,15 @@ func (s *Services) validate(errs *field.Errors) {
 			errs.Add(field.Index("services.allowedExternalIPs", i), "must be a CIDR such as 192.0.2.0/24")
 		}
 	}
-	if s.MaxEntries < 0 || s.MaxEntries > MostEntries {
-		errs.Add("services.maxEntries", "must be from 0 to %d, got %d", MostEntries, s.MaxEntries)
+	if s.MaxEntries < ByMemory || s.MaxEntries > MostEntries {
+		errs.Add("services.maxEntries", "must be from 0 to %d, or %d to derive it from the memory limit, got %d", MostEntries, ByMemory, s.MaxEntries)
 	}
 	for _, f := range []struct {
 		name  string
 		value int64
 	}{{"maxEntriesPerNamespace", s.MaxEntriesPerNamespace}, {"maxEntriesPerNode", s.MaxEntriesPerNode}} {
-		if f.value < 0 {
-			errs.Add("services."+f.name, "must not be negative, got %d", f.value)
+		if f.value < ByMemory {
+			errs.Add("services."+f.name, "must be 0 or more, or %d to derive it from the memory limit, got %d", ByMemory, f.value)
 		}
 	}
 }

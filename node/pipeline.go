@@ -97,28 +97,47 @@ func Name(c *config.Config) (string, error) {
 
 // BrainConfig returns what c says about routing on a node.
 func BrainConfig(c *config.Config, node string) brain.Config {
+	services := c.Services.Derived(c.Mode, 0)
 	return brain.Config{
 		NodeName: node, ServiceProxyName: c.ServiceProxyName, MasqueradeAll: c.Linux.MasqueradeAll,
 		LocalDetector: c.LocalDetector(), NodePorts: c.NodePorts(),
-		ExternalIPs: c.Services.AllowedExternalIPs, NodeExternalIPs: c.Services.NodeExternalIPs, MaxEntries: c.Services.MaxEntries,
+		ExternalIPs: services.AllowedExternalIPs, NodeExternalIPs: services.NodeExternalIPs, MaxEntries: services.MaxEntries,
 	}
 }
 
 // brainConfig is BrainConfig for the states of this node, which have what its dataplane needs.
 func (n *Node) brainConfig(c *config.Config, node string) brain.Config {
-	b := BrainConfig(c, node)
+	b := BrainConfig(n.bounded(c), node)
 	b.TCPLingers = n.o.Role == Proxy && c.ResetConnectionsToRemovedEndpoints
 	return b
 }
 
+// bounded returns c with the budgets that follow from the memory of the process. The states of a Relay go to nodes whose memory is not
+// known, and a Server's to a dataplane that has a process of its own.
+func (n *Node) bounded(c *config.Config) *config.Config {
+	memory := n.o.Memory
+	if n.o.Role != Proxy && (memory <= 0 || memory > config.NodeMemory) {
+		memory = config.NodeMemory
+	}
+	return Bounded(c, memory)
+}
+
+// Bounded returns c with the budgets of Services that follow from so many bytes of memory, 0 if that is not known.
+func Bounded(c *config.Config, memory int64) *config.Config {
+	derived := *c
+	derived.Services = c.Services.Derived(c.Mode, memory)
+	return &derived
+}
+
 // Budgets returns what c says about services together.
 func Budgets(c *config.Config) store.Budgets {
-	return store.Budgets{PerNamespace: c.Services.MaxEntriesPerNamespace, PerNode: c.Services.MaxEntriesPerNode}
+	services := c.Services.Derived(c.Mode, 0)
+	return store.Budgets{PerNamespace: services.MaxEntriesPerNamespace, PerNode: services.MaxEntriesPerNode}
 }
 
 // NamesLimits returns what c says about the names of services. They have the bounds of what is routed.
 func NamesLimits(c *config.Config) store.NamesLimits {
-	return store.NamesLimits{PerService: c.Services.MaxEntries, Budgets: Budgets(c)}
+	return store.NamesLimits{PerService: c.Services.Derived(c.Mode, 0).MaxEntries, Budgets: Budgets(c)}
 }
 
 // newPipeline makes a pipeline without starting it.
@@ -157,7 +176,7 @@ func (n *Node) newPipeline(c *config.Config, o origin) (*pipeline, error) {
 
 // addStore has the states of this node made.
 func (n *Node) addStore(p *pipeline, c *config.Config) {
-	s := store.New(store.Options{Logger: n.log, Brain: n.brainConfig(c, p.origin.node), Budgets: Budgets(c), OnProblem: n.reportProblem})
+	s := store.New(store.Options{Logger: n.log, Brain: n.brainConfig(c, p.origin.node), Budgets: Budgets(n.bounded(c)), OnProblem: n.reportProblem})
 	p.own = newOwnAddresses(p.source, n.o.Role, s.SetOwn, n.log)
 	p.nodeIPs = &nodeIPs{Sink: s.Source("objects"), name: p.origin.node, config: c, fault: n.nodeIPFault}
 	p.store, p.feed, p.sink, p.problems, p.limited, p.close = s, s, p.nodeIPs, s.Problems, s.Limited, s.Close
@@ -166,7 +185,7 @@ func (n *Node) addStore(p *pipeline, c *config.Config) {
 		return snapshot.Revision(), snapshot.Len()
 	}
 	p.reconfigure = func(c *config.Config) {
-		s.Reconfigure(n.brainConfig(c, p.origin.node), Budgets(c))
+		s.Reconfigure(n.brainConfig(c, p.origin.node), Budgets(n.bounded(c)))
 		p.nodeIPs.set(c)
 	}
 	p.serve.Feed = server.Only(p.origin.node, s)
@@ -174,7 +193,7 @@ func (n *Node) addStore(p *pipeline, c *config.Config) {
 
 // addCluster has the states of all nodes made, and keeps the objects for relays below.
 func (n *Node) addCluster(p *pipeline, c *config.Config) {
-	states := store.NewCluster(store.ClusterOptions{Brain: BrainConfig(c, ""), Budgets: Budgets(c), Logger: n.log})
+	states := store.NewCluster(store.ClusterOptions{Brain: BrainConfig(n.bounded(c), ""), Budgets: Budgets(n.bounded(c)), Logger: n.log})
 	objects := objectlog.New(objectlog.Options{Logger: n.log})
 	p.own = newOwnAddresses(p.source, n.o.Role, states.SetOwn, n.log)
 	p.sink = objectlog.Tee(states.Source("objects"), objects.Source("objects"))
@@ -195,7 +214,7 @@ func (n *Node) addCluster(p *pipeline, c *config.Config) {
 
 // addNames has the names of services kept beside the states. They are complete first, because a first state means that all is ready.
 func (n *Node) addNames(p *pipeline, c *config.Config) {
-	names, of := store.NewNames(store.NamesOptions{Limits: NamesLimits(c), Logger: n.log}), *p
+	names, of := store.NewNames(store.NamesOptions{Limits: NamesLimits(n.bounded(c)), Logger: n.log}), *p
 	p.serve.Names, p.sink = names, objectlog.Tee(names.Source(), p.sink)
 	p.problems = func() []error { return append(of.problems(), names.Problems()...) }
 	p.limited = func() map[store.Reason]int {
@@ -205,7 +224,7 @@ func (n *Node) addNames(p *pipeline, c *config.Config) {
 	}
 	p.reconfigure = func(c *config.Config) {
 		of.reconfigure(c)
-		names.Reconfigure(NamesLimits(c))
+		names.Reconfigure(NamesLimits(n.bounded(c)))
 	}
 	p.close = func() {
 		of.close()

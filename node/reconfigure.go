@@ -77,7 +77,7 @@ func (n *Node) reconfigure(now *config.Config) error {
 // sameWay reports whether a pipeline can go on with another configuration, but for its origin. That of a relay cannot go by other rules of
 // routing: the states of all nodes are made anew.
 func (n *Node) sameWay(was, now *config.Config) bool {
-	return n.o.Role != Relay || reflect.DeepEqual(BrainConfig(was, ""), BrainConfig(now, "")) && Budgets(was) == Budgets(now)
+	return n.o.Role != Relay || reflect.DeepEqual(BrainConfig(n.bounded(was), ""), BrainConfig(n.bounded(now), "")) && Budgets(n.bounded(was)) == Budgets(n.bounded(now))
 }
 
 // replace goes on with another pipeline.

@@ -126,7 +126,7 @@ func (o *applyOptions) run(ctx context.Context, command string, stdout, stderr i
 	}
 	replica, states := api.Replica(), &node.States{Run: api.Run, Problems: api.Problems, Report: api.Report}
 	if o.fallback {
-		local := &localFallback{last: func() *state.Node { return api.Replica().Snapshot().Node() }, log: log, config: c}
+		local := &localFallback{last: func() *state.Node { return api.Replica().Snapshot().Node() }, log: log, config: c, memory: processMemory()}
 		s := failover.New(failover.Options{Relay: api, After: o.fallbackAfter, Node: c.HostnameOverride, Logger: log, Backup: local.start})
 		replica, states.Run, states.Report, states.Reconfigure = s.Replica(), s.Run, s.Report, local.reconfigure
 	}

@@ -17,6 +17,8 @@ type localFallback struct {
 	// last returns the node as relays had it last.
 	last func() *state.Node
 	log  *slog.Logger
+	// memory is how many bytes the process may use; see [node.Options].
+	memory int64
 
 	mu     sync.Mutex // guards all below
 	config *config.Config
@@ -30,7 +32,7 @@ func (f *localFallback) start(ctx context.Context) (state.Feed, func() error) {
 	defer f.mu.Unlock()
 	c := f.config
 	f.proxy = c.ServiceProxyName
-	s := store.New(store.Options{Brain: f.brain(), Budgets: node.Budgets(c), Logger: f.log})
+	s := store.New(store.Options{Brain: f.brain(), Budgets: node.Budgets(node.Bounded(c, f.memory)), Logger: f.log})
 	f.store = s
 	sink := s.Source("kube")
 	done := make(chan error, 1)
@@ -55,13 +57,13 @@ func (f *localFallback) reconfigure(c *config.Config) {
 	defer f.mu.Unlock()
 	f.config = c
 	if f.store != nil {
-		f.store.Reconfigure(f.brain(), node.Budgets(c))
+		f.store.Reconfigure(f.brain(), node.Budgets(node.Bounded(c, f.memory)))
 	}
 }
 
 // brain returns what the states go by. The caller holds mu.
 func (f *localFallback) brain() brain.Config {
-	b := node.FallbackConfig(f.config, f.config.HostnameOverride, f.last())
+	b := node.FallbackConfig(node.Bounded(f.config, f.memory), f.config.HostnameOverride, f.last())
 	b.ServiceProxyName = f.proxy
 	return b
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"runtime/debug"
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
@@ -24,6 +25,27 @@ func limitMemory(provider memlimit.Provider, stderr io.Writer) (undo func()) {
 		fmt.Fprintf(stderr, "switchyard: cannot read the memory limit of the cgroup: %v; set GOMEMLIMIT instead\n", err)
 	}
 	return func() { debug.SetMemoryLimit(before) }
+}
+
+// processMemory returns how many bytes of memory the process may use, 0 if that is not known: the limit of its cgroup, or what GOMEMLIMIT is
+// a share of if that is less; without either, half of the machine's memory.
+func processMemory() int64 { return memoryOf(memlimit.FromCgroup, memlimit.FromSystem) }
+
+func memoryOf(cgroup, system memlimit.Provider) int64 {
+	memory := int64(math.MaxInt64)
+	if limit, err := cgroup(); err == nil && limit < math.MaxInt64 {
+		memory = int64(limit)
+	}
+	if soft := debug.SetMemoryLimit(-1); soft < math.MaxInt64 {
+		memory = min(memory, int64(float64(soft)/memoryShare))
+	}
+	if memory < math.MaxInt64 {
+		return memory
+	}
+	if all, err := system(); err == nil {
+		return int64(all / 2)
+	}
+	return 0
 }
 
 // startGCPercent is how much the heap may grow, in percent, until it is collected again, before the first state is programmed. Reading everything for

@@ -157,9 +157,9 @@ func (r *routingFlags) register(f *pflag.FlagSet, apiUsage string) {
 	defaults := config.Default().Services
 	f.Var((*prefixes)(&r.services.AllowedExternalIPs), "allowed-external-ips", "ranges that externalIPs of Services may be in; empty for any address, 0.0.0.0/32 for none")
 	f.BoolVar(&r.services.NodeExternalIPs, "node-external-ips", false, "allow externalIPs that are addresses of Nodes")
-	f.Int64Var(&r.services.MaxEntries, "max-entries-per-service", defaults.MaxEntries, "how many frontends, endpoints behind them and source ranges are routed for one Service; 0 for the most, 1600000")
-	f.Int64Var(&r.services.MaxEntriesPerNamespace, "max-entries-per-namespace", defaults.MaxEntriesPerNamespace, "how many of them for the Services of a namespace; 0 for no bound")
-	f.Int64Var(&r.services.MaxEntriesPerNode, "max-entries-per-node", defaults.MaxEntriesPerNode, "how many of them in all; 0 for no bound")
+	f.Int64Var(&r.services.MaxEntries, "max-entries-per-service", defaults.MaxEntries, "how many entries are routed for one Service: endpoints behind frontends and source ranges, and five for each frontend and for each port of a family; 0 for the most, 1600000, -1 for what the memory limit allows")
+	f.Int64Var(&r.services.MaxEntriesPerNamespace, "max-entries-per-namespace", defaults.MaxEntriesPerNamespace, "how many of them for the Services of a namespace; 0 for no bound, -1 for what the memory limit allows")
+	f.Int64Var(&r.services.MaxEntriesPerNode, "max-entries-per-node", defaults.MaxEntriesPerNode, "how many of them in all; 0 for no bound, -1 for what the memory limit allows")
 	f.StringVar(&r.serviceProxyName, "service-proxy-name", "", serviceProxyNameUsage)
 }
 
@@ -186,11 +186,11 @@ func (r *routingFlags) set(c *config.Config, counts func(flag string) bool) {
 // check finds flags that cannot be used.
 func (r *routingFlags) check() error {
 	s := &r.services
-	if s.MaxEntries < 0 || s.MaxEntries > config.MostEntries {
-		return fmt.Errorf("--max-entries-per-service must be from 0 to %d, got %d", config.MostEntries, s.MaxEntries)
+	if s.MaxEntries < config.ByMemory || s.MaxEntries > config.MostEntries {
+		return fmt.Errorf("--max-entries-per-service must be from 0 to %d, or -1, got %d", config.MostEntries, s.MaxEntries)
 	}
-	if s.MaxEntriesPerNamespace < 0 || s.MaxEntriesPerNode < 0 {
-		return errors.New("--max-entries-per-namespace and --max-entries-per-node must not be negative; 0 stands for no bound")
+	if s.MaxEntriesPerNamespace < config.ByMemory || s.MaxEntriesPerNode < config.ByMemory {
+		return errors.New("--max-entries-per-namespace and --max-entries-per-node must be 0 or more, or -1; 0 stands for no bound")
 	}
 	return nil
 }

@@ -37,6 +37,7 @@ func (o *programmingFlags) register(f *pflag.FlagSet, kinds string) {
 // settings for. override is that of the daemon.
 func (o *programmingFlags) run(ctx context.Context, options node.Options, override func(*config.Config) error, stdout io.Writer, log *slog.Logger, v *verbosity) (err error) {
 	options.Logger, options.Program, options.Version, options.TakeOver = log, programName(), currentVersion(), o.takeOver
+	options.Memory = processMemory()
 	options.StrictHealth, options.FieldName, options.ReplaceKubeProxy = true, o.file.fieldName, len(o.file.paths) > 0
 	options.LogLinesSuppressed = v.limiter.Suppressed
 	options.OnReady = func(services int) {

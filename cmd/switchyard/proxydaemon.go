@@ -16,7 +16,7 @@ import (
 func newDaemon(ctx context.Context, p *proxyFlags, c *config.Config, log *slog.Logger, v *verbosity) (*daemon, error) {
 	usual := collectOften()
 	n, err := node.New(ctx, node.Options{
-		Config: c, Logger: log, Program: programName(), Version: currentVersion(), TakeOver: p.takeOver, ReplaceKubeProxy: true,
+		Config: c, Logger: log, Program: programName(), Version: currentVersion(), TakeOver: p.takeOver, ReplaceKubeProxy: true, Memory: processMemory(),
 		Source: func(c *config.Config, name string) (source.Source, error) {
 			return kubeSource(c, p.master, name, log)
 		},

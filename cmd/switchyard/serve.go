@@ -117,7 +117,7 @@ func (o *serveOptions) run(ctx context.Context, command string, stdout, stderr i
 	var n *node.Node
 	options := node.Options{
 		Config: c, Role: node.Server, Logger: log, Program: programName(), Version: currentVersion(), FieldName: flagFor,
-		HealthCheckNodePorts: &o.ports, LogLinesSuppressed: v.limiter.Suppressed,
+		HealthCheckNodePorts: &o.ports, LogLinesSuppressed: v.limiter.Suppressed, Memory: processMemory(),
 		Source: func(c *config.Config, name string) (source.Source, error) {
 			return o.objects.source(c, name, log)
 		},

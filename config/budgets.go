@@ -1,0 +1,42 @@
+package config
+
+// ByMemory stands for a number of entries that is derived from the memory of the process: see [Services.Derived].
+const ByMemory = -1
+
+// NodeMemory is the memory, in bytes, that the manifests give a process on a node. States for other nodes, whose memory is not known, are
+// bounded by it.
+const NodeMemory = 1000 << 20
+
+const (
+	// entryBytes is what an entry may take of a process's memory: its heap while the store or the dataplane works on everything at once,
+	// and the kernel's memory, which is charged to the same container. docs/adr/0035-budgets-in-bytes.md has the measurements.
+	entryBytes = 512
+	// ruleFactor is how much more an entry takes in mode iptables, where it is a rule that a program reads as text and the kernel replaces
+	// with others of its table. It also bounds the time of a commit, which grows faster than the number of rules.
+	ruleFactor = 10
+)
+
+// The most entries that are routed whatever the memory, and where it is not known.
+const (
+	mostPerService, mostPerNamespace, mostPerNode = 200_000, 1_000_000, 4_000_000
+)
+
+// Derived returns s with numbers in the place of ByMemory, for a process in a mode that may use so many bytes of memory, 0 if that is
+// not known. A node may have an entry for each 512 bytes, but no more than 4,000,000; a namespace half of what the node may have, but no
+// more than 1,000,000; and a Service a tenth, but no more than 200,000. In mode iptables all of them are a tenth of that.
+func (s Services) Derived(mode Mode, memory int64) Services {
+	node := int64(mostPerNode)
+	if memory > 0 {
+		node = min(node, memory/entryBytes)
+	}
+	namespace, service := min(node/2, mostPerNamespace), min(node/10, mostPerService)
+	if mode == ModeIPTables {
+		node, namespace, service = node/ruleFactor, namespace/ruleFactor, service/ruleFactor
+	}
+	for field, value := range map[*int64]int64{&s.MaxEntries: service, &s.MaxEntriesPerNamespace: namespace, &s.MaxEntriesPerNode: node} {
+		if *field == ByMemory {
+			*field = value
+		}
+	}
+	return s
+}
