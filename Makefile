@@ -28,7 +28,7 @@ SCALE   ?= 1
 MINUTES ?= 20
 
 .DEFAULT_GOAL := help
-.PHONY: quick page screenshots help build windows proto programs protocols image manifests demo test attacks test-kernel proof-kernel mutants-kernel differential-kernel compare-kernel connections-kernel check vuln unit consumer boards dns man site bench fuzz tools upstream e2e differential compare explained proof soak histories-windows test-windows differential-windows clean
+.PHONY: quick page screenshots help build windows proto programs protocols image manifests budgets demo test attacks test-kernel proof-kernel mutants-kernel differential-kernel compare-kernel connections-kernel check vuln unit consumer boards dns man site bench fuzz tools upstream e2e differential compare explained proof soak histories-windows test-windows differential-windows clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,6 +62,9 @@ image: ## Build bin/switchyard-image.tar, an OCI image for amd64 and arm64 (IMAG
 # -count=1: a result that is kept does not notice that a manifest has changed, for they are outside of the module.
 manifests: ## Check the image, the chart and the manifests in deploy/ with the code of the programs that read them (compiles it once)
 	@cd deploy && $(GO) vet ./... && $(GO) test -count=1 ./...
+
+budgets: ## Fill all budgets in a cgroup with the shipped limit of memory, in each mode (root; an hour; MEMORY=1000 is the limit in MiB)
+	@cd deploy && SWITCHYARD_TEST_BUDGET_MEMORY=$(or $(MEMORY),1000) $(GO) test -count=1 -timeout 4h -v -run TestBudgetsFitTheMemoryLimit ./test/confine
 
 demo: build ## Run the example application in a throw-away node and connect to all of it (root, or user namespaces)
 	@echo "== run the application in examples/ in the lab"

@@ -2,6 +2,7 @@ package confine
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -77,6 +78,8 @@ type node struct {
 	binary string
 	filter confinement
 	env    []string
+	// patience is how long to wait for something; a minute if it is 0.
+	patience time.Duration
 }
 
 // binary builds the program once. It is below /tmp, where users who are not root can reach it.
@@ -264,7 +267,7 @@ func (p *process) status(name string) string {
 // eventually waits for what another process brings about.
 func (n *node) eventually(what string, ok func() bool) {
 	n.Helper()
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
+	for deadline := time.Now().Add(cmp.Or(n.patience, time.Minute)); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
 		if ok() {
 			return
 		}
