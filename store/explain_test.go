@@ -55,7 +55,7 @@ func TestExplain(t *testing.T) {
 // TestExplainWithoutRoom: a Service for which its namespace has no room has that reason.
 func TestExplainWithoutRoom(t *testing.T) {
 	p := newProblemStore(t, brain.Config{})
-	p.Reconfigure(brain.Config{}, Budgets{PerNamespace: 6})
+	p.Reconfigure(brain.Config{}, Budgets{PerNamespace: 10})
 	p.deliver("service ns/old 10.96.0.1:80 created=1; service ns/young 10.96.0.2:80 created=2")
 	for name, want := range map[string]brain.Reason{"old": "", "young": brain.NoRoom} {
 		if got := p.Explain(state.ServiceName{Namespace: "ns", Name: name}).NotRouted; got != want {

@@ -67,10 +67,10 @@ func TestTooLargeService(t *testing.T) {
 					}
 				}
 			}
-			check(412) // 2,000 ports and frontends take 12,000, which leaves room for the endpoints of 1,588 ports
+			check(420) // 2,000 ports and frontends take 20,000, which leaves room for the endpoints of 1,580 ports
 			const want = `level=WARN msg="service is not fully served" service=ns/large reason=ServiceTooLarge field=spec.ports ` +
-				`problem="the service has 2012000 entries, and 1600000 may be routed: connections to 412 ports are refused, ` +
-				`and 0 ports are not routed, the first of them p01588 1589/TCP" remedy="split the service`
+				`problem="the service has 2020000 entries, and 1600000 may be routed: connections to 420 ports are refused, ` +
+				`and 0 ports are not routed, the first of them p01580 1581/TCP" remedy="split the service`
 			if n := strings.Count(logged.String(), "\n"); n != 1 || !strings.Contains(logged.String(), want) {
 				t.Errorf("%d lines of log, want one with\n%s\ngot\n%.2000s", n, want, &logged)
 			}

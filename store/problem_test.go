@@ -133,7 +133,7 @@ func TestClusterProblems(t *testing.T) {
 // TestBudgets: a tenant with too much harms itself, and reports it; others have all that they had.
 func TestBudgets(t *testing.T) {
 	p := &problemStore{T: t}
-	p.Store = New(Options{Brain: brain.Config{NodeName: "n1", MaxEntries: 40}, Budgets: Budgets{PerNamespace: 50, PerNode: 80}, OnProblem: func(problem Problem) {
+	p.Store = New(Options{Brain: brain.Config{NodeName: "n1", MaxEntries: 40}, Budgets: Budgets{PerNamespace: 58, PerNode: 92}, OnProblem: func(problem Problem) {
 		p.reported = append(p.reported, problem)
 	}})
 	sink := p.Source("test")
@@ -160,7 +160,7 @@ func TestBudgets(t *testing.T) {
 		}
 		return text
 	}
-	// A service with one frontend takes 6, and 1 for each endpoint.
+	// A service with one frontend takes 10, and 1 for each endpoint.
 	p.deliver("service evil/a 10.96.1.1:80 created=1; slice evil/a-1 a" + endpoints(20))
 	p.deliver("service evil/b 10.96.1.2:80 created=2; slice evil/b-1 b" + endpoints(14))
 	p.deliver("service good/a 10.96.2.1:80 created=9; slice good/a-1 a" + endpoints(10))
@@ -168,22 +168,22 @@ func TestBudgets(t *testing.T) {
 	routed("evil/a Forward, evil/b Forward, good/a Forward")
 
 	p.deliver("slice evil/b-1 b" + endpoints(60))
-	p.expect("service evil/b: spec.ports: the service has 66 entries, and 40 may be routed: connections to 1 ports are refused, and 0 ports are not routed, "+
+	p.expect("service evil/b: spec.ports: the service has 70 entries, and 40 may be routed: connections to 1 ports are refused, and 0 ports are not routed, "+
 		"the first of them 80/TCP; split the service into several, each with fewer ports or endpoints; or give it fewer externalIPs, load balancer addresses or source ranges",
 		"evil/b ServiceTooLarge  here=false")
 	routed("evil/a Forward, evil/b Reject, good/a Forward")
 
-	// The namespace is full: 26 and 20 leave 4.
+	// The namespace is full: 30 and 24 leave 4.
 	p.deliver("slice evil/b-1 b" + endpoints(14))
 	p.deliver("service evil/c 10.96.1.3:80 created=3; service evil/0 10.96.1.4:80 created=4; slice good/a-1 a" + endpoints(11))
-	p.expect("service evil/0: metadata.namespace: the namespace may have 50 entries, which older services take: this one is not routed; "+
+	p.expect("service evil/0: metadata.namespace: the namespace may have 58 entries, which older services take: this one is not routed; "+
 		"delete services, ports or endpoints of the namespace, or have the operator raise its budget\n"+
-		"service evil/c: metadata.namespace: the namespace may have 50 entries; older services leave room for 4 of the 6 of this one; "+
+		"service evil/c: metadata.namespace: the namespace may have 58 entries; older services leave room for 4 of the 10 of this one; "+
 		"delete services, ports or endpoints of the namespace, or have the operator raise its budget",
 		"evil/c NamespaceFull  here=false", "evil/0 NamespaceFull  here=false")
 	routed("evil/a Forward, evil/b Forward, good/a Forward")
 
-	// So is the node: 50 and 34 are more than 80. Namespaces may have 38 now, which concerns only the one that has more.
+	// So is the node: 58 and 38 are more than 92. Namespaces may have 44 now, which concerns only the one that has more.
 	p.deliver("slice good/a-1 a" + endpoints(28))
 	routed("evil/a Forward, evil/b Reject, good/a Forward")
 	if got := p.Limited(); got[NodeFull] != 3 || got[NamespaceFull] != 0 {
@@ -205,7 +205,7 @@ func TestBudgets(t *testing.T) {
 // a line of the log when the first of them finds none, and one when the last has room.
 func TestAFullNamespaceIsLoggedOnce(t *testing.T) {
 	p := newProblemStore(t, brain.Config{})
-	p.Reconfigure(brain.Config{NodeName: "n1"}, Budgets{PerNamespace: 20})
+	p.Reconfigure(brain.Config{NodeName: "n1"}, Budgets{PerNamespace: 34})
 	deliver := func(what string, from, to int) {
 		var list []string
 		for i := from; i < to; i++ {

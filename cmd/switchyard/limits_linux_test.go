@@ -73,13 +73,13 @@ func TestServiceLimits(t *testing.T) {
 	}
 	b.change("services", "{nodeExternalIPs: true, allowedExternalIPs: [192.0.2.0/24]}", changed)
 	eventually(t, "it is in no range", func() bool { return !connects(nodeAddr + ":80") })
-	// It takes 6 entries for each of its 21 ports, and one for the endpoint; web takes 16, and is routed all the time.
+	// It takes 10 entries for each of its 21 ports, and one for the endpoint; web takes 28, and is routed all the time.
 	b.change("services", "{maxEntries: 50}", changed)
-	expect(store.ServiceTooLarge, "spec.ports: the service has 127 entries, and 50 may be routed")
+	expect(store.ServiceTooLarge, "spec.ports: the service has 211 entries, and 50 may be routed")
 	b.change("services", "{maxEntriesPerNamespace: 60}", changed)
-	expect(store.NamespaceFull, "metadata.namespace: the namespace may have 60 entries; older services leave room for 44 of the 127")
-	b.change("services", "{maxEntriesPerNode: 40}", changed)
-	expect(store.NodeFull, "metadata.namespace: the namespace may have 33 entries; older services leave room for 17 of the 127")
+	expect(store.NamespaceFull, "metadata.namespace: the namespace may have 60 entries; older services leave room for 32 of the 211")
+	b.change("services", "{maxEntriesPerNamespace: 1000000, maxEntriesPerNode: 40}", changed)
+	expect(store.NodeFull, "metadata.namespace: the namespace may have 33 entries; older services leave room for 5 of the 211")
 	b.change("services", "{}", changed)
 	eventually(t, "all is routed", func() bool { return strings.HasSuffix(metric(store.NodeFull), " 0") && connects("10.96.0.12:80") })
 	if n := b.api.asked.Load() - asked; n != 0 {

@@ -20,10 +20,10 @@ import (
 func TestLargestRecordFits(t *testing.T) {
 	const maxMessage, otherParts = 64 << 20, 1 << 20 // package client's, and more than what else is in a message with a record
 	for name, ports := range map[string][]state.Port{
-		"endpoints": {largePort("", 1, 0, brain.MaxEntries-6)},
-		"frontends": {largePort("", brain.MaxEntries-5, 0, 0)},
-		"sources":   {largePort("", 1, brain.MaxEntries-7, 0)},
-		"ports":     manyPorts(brain.MaxEntries/6, 1, 0),
+		"endpoints": {largePort("", 1, 0, brain.MaxEntries-10)},
+		"frontends": {largePort("", (brain.MaxEntries-5)/5, 0, 0)},
+		"sources":   {largePort("", 1, brain.MaxEntries-11, 0)},
+		"ports":     manyPorts(brain.MaxEntries/10, 1, 0),
 	} {
 		n := proto.Size(Service(&state.Service{Name: state.ServiceName{Namespace: "ns", Name: "svc"}, Ports: ports}))
 		t.Logf("%s: %d bytes", name, n)

@@ -11,7 +11,7 @@ import (
 
 // Budgets bound how many entries a service, the services of a namespace, and all services may have. 0 stands for no bound.
 //
-// An entry is a frontend, a source that it admits, or an endpoint behind it. A port counts as five more, in each family.
+// An entry is a source that a frontend admits, or an endpoint behind it. A frontend counts as five, and a port as five more, in each family.
 type Budgets struct{ Service, Namespace, Node int64 }
 
 // portPart is one port of a service in one family.
@@ -84,7 +84,7 @@ func (w *World) portPart(s *model.Service, index int, f state.Family) (p portPar
 		p.hasNodePort = true
 		frontends++
 	}
-	p.frontends += frontends
+	p.frontends += 5 * frontends
 	for _, slice := range w.slicesOf(s.Name, f) {
 		for _, sp := range slice.Ports {
 			if sp.Name == port.Name && sp.Protocol == port.Protocol {
