@@ -191,17 +191,17 @@ func TestRules(t *testing.T) {
 			"forward 10.244.0.2:8080 172.16.0.1:8080"},
 
 		// The service takes 5 and 4 frontends, and 4 times 2 endpoints.
-		{"a service in its budget", budgets(17, 0, 0), probe.FromPod, "", clusterIP, both},
-		{"without room for endpoints", budgets(16, 0, 0), probe.FromPod, "", clusterIP, "reject"},
-		{"without room for frontends", budgets(8, 0, 0), probe.FromPod, "", clusterIP, "drop"},
-		{"in the namespace's budget", with(budgets(0, 24, 0), claimant("a", func(*model.Service) {})), probe.FromPod, "", clusterIP, both},
-		{"behind another one", with(budgets(0, 23, 0), claimant("a", func(*model.Service) {})), probe.FromPod, "", clusterIP, "reject"},
-		{"before another one", with(budgets(0, 23, 0), claimant("a", func(*model.Service) {}, time.Unix(3, 0))), probe.FromPod, "", clusterIP, both},
-		{"behind one that takes all", with(budgets(0, 7, 0), claimant("a", func(*model.Service) {})), probe.FromPod, "", clusterIP, "drop"},
-		{"beside another namespace", with(budgets(0, 17, 0), claimant("a", foreign)), probe.FromPod, "", clusterIP, both},
-		{"in the node's budget", with(budgets(0, 0, 24), claimant("a", foreign)), probe.FromPod, "", clusterIP, both},
-		{"beyond the node's budget", with(budgets(0, 0, 20), claimant("a", foreign)), probe.FromPod, "", clusterIP, "reject"}, // 20, 15, 12
-		{"small beside one beyond the node's budget", with(budgets(0, 0, 20), claimant("a", foreign)), probe.FromPod, "", "10.96.0.7:80", "reject"},
+		{"a service in its budget", budgets(33, 0, 0), probe.FromPod, "", clusterIP, both},
+		{"without room for endpoints", budgets(32, 0, 0), probe.FromPod, "", clusterIP, "reject"},
+		{"without room for frontends", budgets(24, 0, 0), probe.FromPod, "", clusterIP, "drop"},
+		{"in the namespace's budget", with(budgets(0, 48, 0), claimant("a", func(*model.Service) {})), probe.FromPod, "", clusterIP, both},
+		{"behind another one", with(budgets(0, 47, 0), claimant("a", func(*model.Service) {})), probe.FromPod, "", clusterIP, "reject"},
+		{"before another one", with(budgets(0, 47, 0), claimant("a", func(*model.Service) {}, time.Unix(3, 0))), probe.FromPod, "", clusterIP, both},
+		{"behind one that takes all", with(budgets(0, 15, 0), claimant("a", func(*model.Service) {})), probe.FromPod, "", clusterIP, "drop"},
+		{"beside another namespace", with(budgets(0, 33, 0), claimant("a", foreign)), probe.FromPod, "", clusterIP, both},
+		{"in the node's budget", with(budgets(0, 0, 48), claimant("a", foreign)), probe.FromPod, "", clusterIP, both},
+		{"beyond the node's budget", with(budgets(0, 0, 44), claimant("a", foreign)), probe.FromPod, "", clusterIP, "reject"}, // 44, 33, 25
+		{"small beside one beyond the node's budget", with(budgets(0, 0, 44), claimant("a", foreign)), probe.FromPod, "", "10.96.0.7:80", "reject"},
 		{"load balancer before external IP of one service", with(ranges("192.0.3.0/24"), func(w *oracle.World) {
 			w.Services[0].ExternalIPs = w.Services[0].LoadBalancerIPs
 		}), probe.FromOutside, "", lbIP, "drop"},
