@@ -1,6 +1,11 @@
 package ruleset
 
-import "github.com/switchyard-net/switchyard/state"
+import (
+	"iter"
+	"slices"
+
+	"github.com/switchyard-net/switchyard/state"
+)
 
 // target is an endpoint with its share of new connections.
 type target struct {
@@ -39,15 +44,21 @@ func place(old []state.Endpoint, targets []target) []state.Endpoint {
 			placed[hole] = t.endpoint
 		}
 	}
-	if size > 0 && !placed[0].Addr.IsValid() {
-		for last := size - 1; last > 0; last-- {
-			if placed[last].Addr.IsValid() {
-				placed[0], placed[last] = placed[last], state.Endpoint{}
-				break
-			}
+	fillFirst(placed)
+	return placed
+}
+
+// fillFirst moves the last endpoint to slot 0 if that is a hole.
+func fillFirst(placed []state.Endpoint) {
+	if len(placed) == 0 || placed[0].Addr.IsValid() {
+		return
+	}
+	for last := len(placed) - 1; last > 0; last-- {
+		if placed[last].Addr.IsValid() {
+			placed[0], placed[last] = placed[last], state.Endpoint{}
+			return
 		}
 	}
-	return placed
 }
 
 // slotsFor returns how many slots a view has for endpoints of a weight sum.
@@ -100,19 +111,131 @@ func placeService(former applied, s *state.Service) []placement {
 
 // place returns the placement of the port with p's identity, which most likely stands at index hint.
 func (a *applied) place(p *state.Port, hint int) placement {
+	if i := a.find(p, hint); i >= 0 {
+		return a.places[i]
+	}
+	return placement{}
+}
+
+// find returns the index of the port with p's identity, which most likely is hint, and -1 if there is none.
+func (a *applied) find(p *state.Port, hint int) int {
 	if a.record == nil {
-		return placement{}
+		return -1
 	}
 	same := func(i int) bool { return a.record.Ports[i].Compare(p) == 0 }
 	if hint < len(a.record.Ports) && same(hint) {
-		return a.places[hint]
+		return hint
 	}
-	for i := range a.record.Ports {
-		if same(i) {
-			return a.places[i]
+	return slices.IndexFunc(a.record.Ports, func(o state.Port) bool { return o.Compare(p) == 0 })
+}
+
+// follow is placeService for a former record that is placed as a whole, so that what few endpoints of a route change does not cost a search for
+// all of them.
+func (a *applied) follow(s *state.Service) []placement {
+	places := make([]placement, len(s.Ports))
+	for i := range s.Ports {
+		p := &s.Ports[i]
+		var old placement
+		var were [numRoutes]*state.Route
+		if at := a.find(p, i); at >= 0 {
+			old, were = a.places[at], routes(&a.record.Ports[at])
+		}
+		for j, r := range routes(p) {
+			if r == nil {
+				continue
+			}
+			placed, ok := []state.Endpoint(nil), false
+			if were[j] != nil {
+				placed, ok = replaceFew(old[j], were[j].Endpoints, r.Endpoints)
+			}
+			if !ok {
+				placed = placeRoute(old[j], r)
+			}
+			places[i][j] = placed
 		}
 	}
-	return placement{}
+	return places
+}
+
+// replaceFew returns what place makes of the placement of some endpoints, from, if few of these change or the slots stay. ok is false if it is
+// for place to find out. The result may be old.
+func replaceFew(old, from, to []state.Endpoint) (placed []state.Endpoint, ok bool) {
+	if sameMemory(from, to) {
+		return old, true
+	}
+	size := slotsFor(len(to))
+	if len(from) == 0 || size < len(old) {
+		return nil, false
+	}
+	most := len(to) / 4
+	var gone, come []state.Endpoint
+	for e, added := range endpointChanges(from, to) {
+		if added {
+			come = append(come, e)
+		} else {
+			gone = append(gone, e)
+		}
+		if len(gone)+len(come) > most {
+			return nil, false
+		}
+	}
+	if len(gone)+len(come) == 0 {
+		return old, true
+	}
+	placed = make([]state.Endpoint, size)
+	copy(placed, old)
+	left := func(e state.Endpoint) bool { return slices.Contains(gone, e) }
+	if len(gone) > 8 {
+		set := make(map[state.Endpoint]struct{}, len(gone))
+		for _, e := range gone {
+			set[e] = struct{}{}
+		}
+		left = func(e state.Endpoint) bool { _, is := set[e]; return is }
+	}
+	for i, e := range placed {
+		if left(e) {
+			placed[i] = state.Endpoint{}
+		}
+	}
+	hole := 0
+	for _, e := range come {
+		for placed[hole].Addr.IsValid() {
+			hole++
+		}
+		placed[hole] = e
+	}
+	fillFirst(placed)
+	return placed, true
+}
+
+// sameMemory reports whether two lists are one, so that it takes no time to see that they are equal.
+func sameMemory(a, b []state.Endpoint) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
+}
+
+// endpointChanges yields the endpoints that only one of two sorted lists has, in order, and whether it is the second.
+func endpointChanges(from, to []state.Endpoint) iter.Seq2[state.Endpoint, bool] {
+	return func(yield func(e state.Endpoint, added bool) bool) {
+		if sameMemory(from, to) {
+			return
+		}
+		for len(from) > 0 || len(to) > 0 {
+			switch {
+			case len(from) > 0 && len(to) > 0 && from[0] == to[0]:
+				from, to = from[1:], to[1:]
+			case len(to) == 0 || len(from) > 0 && from[0].Compare(to[0]) <= 0:
+				if !yield(from[0], false) {
+					return
+				}
+				from = from[1:]
+			default:
+				if !yield(to[0], true) {
+					return
+				}
+				to = to[1:]
+			}
+		}
+	}
 }
 
 // fillHoles puts some endpoint into each slot that has none, and reports whether there were any.

@@ -177,18 +177,11 @@ func (p *Plan) update(u *state.Update) {
 // replace plans that a service is programmed as in s, or not at all if s is nil.
 func (p *Plan) replace(name state.ServiceName, s *state.Service) {
 	former := p.m.services[name]
-	next := applied{record: s}
-	p.old.reset()
-	p.new.reset()
-	next.numbers = p.number(name, former.numbers, s)
-	if former.record != nil {
-		p.old.service(&former)
-	}
+	next := applied{record: s, numbers: p.number(name, former.numbers, s)}
 	if s != nil {
-		next.places, next.above = placeService(former, s), p.settings.above(s)
-		p.new.own = slices.Grow(p.new.own, len(p.old.own)) // most likely as many
-		p.new.service(&next)
+		next.places, next.above = former.follow(s), p.settings.above(s)
 	}
+	p.renderChange(&former, &next)
 	p.services[name] = next
 	p.diff()
 	p.diffLists()

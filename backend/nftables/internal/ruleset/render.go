@@ -91,8 +91,13 @@ func (r *renderer) reset() { r.own, r.lists, r.shared = r.own[:0], r.lists[:0], 
 func (r *renderer) service(a *applied) {
 	var lists sourceLists
 	for i := range a.record.Ports {
-		r.port(a, &a.record.Ports[i], &a.places[i], &lists)
+		r.port(a, &a.record.Ports[i], &a.places[i], &lists, nil)
 	}
+	r.above(a)
+}
+
+// above appends the elements of the frontends that are counted beside those of the record.
+func (r *renderer) above(a *applied) {
 	for _, above := range a.above {
 		b := r.begin(above.port, above.frontend)
 		b.masquerade(state.MasqueradeNever) // its packets pass the chain without being marked
@@ -110,12 +115,20 @@ func (r *renderer) whole(a *applied) {
 	}
 }
 
-func (r *renderer) port(a *applied, p *state.Port, place *placement, lists *sourceLists) {
+// port appends the elements of a port: those that may differ, if the difference from another one is given, else all.
+func (r *renderer) port(a *applied, p *state.Port, place *placement, lists *sourceLists, d *portDiff) {
 	affinity := r.affinity(a, p)
 	for i := range p.Frontends {
 		f := &p.Frontends[i]
+		isKept := d != nil && d.isKept(p, f)
+		if isKept && !f.Restricted && !d.changes(f) {
+			continue
+		}
 		b := r.begin(p, f)
 		b.affinity = affinity
+		if isKept {
+			b.only = d
+		}
 		if f.Restricted {
 			list, isNew := lists.index(p.Family, f.Sources)
 			number := a.numbers[listOwner(p.Family, list)]
@@ -130,13 +143,20 @@ func (r *renderer) port(a *applied, p *state.Port, place *placement, lists *sour
 			b.frontend(p, &p.External, place[externalInside:])
 		}
 	}
-	for _, rt := range routes(p) {
-		if rt == nil {
-			continue
+	for i, rt := range routes(p) {
+		switch {
+		case rt == nil:
+		case d == nil:
+			r.hairpins(rt.Endpoints)
+		default:
+			r.hairpins(d.only(p, i))
 		}
-		for _, e := range rt.Endpoints {
-			r.shared = append(r.shared, newSharedKey(hairpin, e.Addr.Addr()))
-		}
+	}
+}
+
+func (r *renderer) hairpins(endpoints []state.Endpoint) {
+	for _, e := range endpoints {
+		r.shared = append(r.shared, newSharedKey(hairpin, e.Addr.Addr()))
 	}
 }
 
@@ -223,6 +243,7 @@ type frontendRenderer struct {
 	keyLen   int
 	space    space
 	affinity *portAffinity // nil if there is none
+	only     *portDiff     // nil unless the other port has the frontend, too
 }
 
 func (b *frontendRenderer) element(v view, k kind, arg uint32) *element {
@@ -241,6 +262,10 @@ func (b *frontendRenderer) number(k kind, n uint32) {
 }
 
 func (b *frontendRenderer) frontend(p *state.Port, t *state.Traffic, places [][]state.Endpoint) {
+	if b.only != nil {
+		b.changes(t, places)
+		return
+	}
 	b.masquerade(t.Masquerade)
 	if isSplit(t) {
 		b.add(common, split, 0)
@@ -255,6 +280,31 @@ func (b *frontendRenderer) frontend(p *state.Port, t *state.Traffic, places [][]
 	if b.affinity != nil {
 		b.number(sticky, b.affinity.number)
 		b.add(common, stickyFor, b.affinity.timeout)
+	}
+}
+
+// changes adds what may differ of a frontend that is kept.
+func (b *frontendRenderer) changes(t *state.Traffic, places [][]state.Endpoint) {
+	at := internalInside
+	if t == &b.only.ports[0].External || t == &b.only.ports[1].External {
+		at = externalInside
+	}
+	if !b.only.changed[at/internalRoutes] {
+		return
+	}
+	view := func(v view, r *state.Route, placed []state.Endpoint, slots []int) {
+		b.verdict(v, r)
+		for _, i := range slots {
+			if i < len(placed) {
+				b.place(v, i, placed[i])
+			}
+		}
+	}
+	if isSplit(t) {
+		view(inside, &t.Inside, places[0], b.only.slots[at])
+		view(outside, &t.Outside, places[1], b.only.slots[at+1])
+	} else {
+		view(common, &t.Inside, places[0], b.only.slots[at])
 	}
 }
 
@@ -273,6 +323,22 @@ func (b *frontendRenderer) count() {
 }
 
 func (b *frontendRenderer) route(v view, r *state.Route, placed []state.Endpoint) {
+	b.verdict(v, r)
+	if r.Verdict != state.Forward {
+		return
+	}
+	for i, ep := range placed {
+		b.place(v, i, ep)
+	}
+	if b.affinity != nil {
+		for _, ep := range r.Endpoints {
+			b.slot(v.numberedSlots()|b.affinity.endpoints[ep.Addr], ep.Addr)
+		}
+	}
+}
+
+// verdict adds what is to happen in a view.
+func (b *frontendRenderer) verdict(v view, r *state.Route) {
 	switch r.Verdict {
 	case state.Reject:
 		b.add(v, reject, 0)
@@ -282,16 +348,13 @@ func (b *frontendRenderer) route(v view, r *state.Route, placed []state.Endpoint
 		if class := classOf(len(r.Endpoints)); class != 0 {
 			b.add(v, endpoints, class)
 		}
-		for i, ep := range placed {
-			if ep.Addr.IsValid() {
-				b.slot(v.slotOffset()+uint32(i), ep.Addr)
-			}
-		}
-		if b.affinity != nil {
-			for _, ep := range r.Endpoints {
-				b.slot(v.numberedSlots()|b.affinity.endpoints[ep.Addr], ep.Addr)
-			}
-		}
+	}
+}
+
+// place adds the slot of a view at an index, unless it is a hole.
+func (b *frontendRenderer) place(v view, index int, ep state.Endpoint) {
+	if ep.Addr.IsValid() {
+		b.slot(v.slotOffset()+uint32(index), ep.Addr)
 	}
 }
 

@@ -1,0 +1,155 @@
+package ruleset
+
+import (
+	"slices"
+
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// portDiff is in what two versions of a port without affinity differ. It is what a change of some endpoints of many costs.
+type portDiff struct {
+	ports [2]*state.Port
+	// slots are the indexes at which the placements of a route differ.
+	slots [numRoutes][]int
+	// whole is set for traffic, first internal, then external, whose frontends have to be rendered as a whole. changed is set if anything differs.
+	whole, changed [2]bool
+	// endpoints are those that only one of the versions has in a route.
+	endpoints [2][numRoutes][]state.Endpoint
+}
+
+// diffPorts returns nil if the two versions have to be rendered as a whole.
+func diffPorts(a, b *state.Port, as, bs *placement) *portDiff {
+	if a.Affinity != 0 || b.Affinity != 0 {
+		return nil
+	}
+	d := &portDiff{ports: [2]*state.Port{a, b}}
+	were, are := routes(a), routes(b)
+	for i := range numRoutes {
+		var was, is state.Route
+		if were[i] != nil {
+			was = *were[i]
+		}
+		if are[i] != nil {
+			is = *are[i]
+		}
+		for e, added := range endpointChanges(was.Endpoints, is.Endpoints) {
+			side := 0
+			if added {
+				side = 1
+			}
+			d.endpoints[side][i] = append(d.endpoints[side][i], e)
+		}
+		d.slots[i] = diffSlots(as[i], bs[i])
+		if len(d.slots[i]) > 0 || was.Verdict != is.Verdict || len(was.Endpoints) != len(is.Endpoints) {
+			d.changed[i/internalRoutes] = true
+		}
+	}
+	for i, t := range [...][2]*state.Traffic{{&a.Internal, &b.Internal}, {&a.External, &b.External}} {
+		if isSplit(t[0]) != isSplit(t[1]) || t[0].Masquerade != t[1].Masquerade {
+			d.whole[i], d.changed[i] = true, true
+		}
+	}
+	return d
+}
+
+// internalRoutes is how many routes each traffic has.
+const internalRoutes = externalInside
+
+// diffSlots returns the indexes at which two placements differ.
+func diffSlots(a, b []state.Endpoint) (slots []int) {
+	if sameMemory(a, b) {
+		return nil
+	}
+	for i := range max(len(a), len(b)) {
+		if i >= len(a) || i >= len(b) || a[i] != b[i] {
+			slots = append(slots, i)
+		}
+	}
+	return slots
+}
+
+// trafficOf returns which traffic a frontend has.
+func trafficOf(f *state.Frontend) int {
+	if f.Kind == state.ClusterIP {
+		return 0
+	}
+	return 1
+}
+
+// isKept reports whether a frontend of one version, p, is one of the other, which looks at its traffic in the same way.
+func (d *portDiff) isKept(p *state.Port, f *state.Frontend) bool {
+	if d.whole[trafficOf(f)] {
+		return false
+	}
+	a, b := d.ports[0].Frontends, d.ports[1].Frontends
+	if len(a) == len(b) && len(a) > 0 && &a[0] == &b[0] {
+		return true
+	}
+	if p == d.ports[0] {
+		a = b
+	}
+	i, ok := slices.BinarySearchFunc(a, *f, state.Frontend.Compare)
+	return ok && a[i].Equal(*f)
+}
+
+// changes reports whether anything differs for a frontend that is kept.
+func (d *portDiff) changes(f *state.Frontend) bool { return d.changed[trafficOf(f)] }
+
+// only returns the endpoints that one version, p, has in a route, and the other has not.
+func (d *portDiff) only(p *state.Port, route int) []state.Endpoint {
+	if p == d.ports[0] {
+		return d.endpoints[0][route]
+	}
+	return d.endpoints[1][route]
+}
+
+// renderChange renders what may differ between two versions of a service, of which either may have no record, into p.old and p.new. Ports that are
+// the same memory, or equal in all but few endpoints, take little.
+func (p *Plan) renderChange(was, is *applied) {
+	p.old.reset()
+	p.new.reset()
+	var before, after []state.Port
+	if was.record != nil {
+		before = was.record.Ports
+		p.old.above(was)
+	}
+	if is.record != nil {
+		after = is.record.Ports
+		p.new.above(is)
+	}
+	listless := len(was.numbers)+len(is.numbers) == 0
+	var oldLists, newLists sourceLists
+	for i, j := 0, 0; i < len(before) || j < len(after); {
+		switch {
+		case j == len(after) || i < len(before) && before[i].Compare(&after[j]) < 0:
+			p.old.port(was, &before[i], &was.places[i], &oldLists, nil)
+			i++
+		case i == len(before) || before[i].Compare(&after[j]) > 0:
+			p.new.port(is, &after[j], &is.places[j], &newLists, nil)
+			j++
+		default:
+			if !listless || !sameShape(&before[i], &after[j]) {
+				d := diffPorts(&before[i], &after[j], &was.places[i], &is.places[j])
+				p.old.port(was, &before[i], &was.places[i], &oldLists, d)
+				p.new.port(is, &after[j], &is.places[j], &newLists, d)
+			}
+			i++
+			j++
+		}
+	}
+}
+
+// sameShape reports whether two versions of a port are the same memory.
+func sameShape(a, b *state.Port) bool {
+	if a == b {
+		return true
+	}
+	if n := len(a.Frontends); n != len(b.Frontends) || n > 0 && &a.Frontends[0] != &b.Frontends[0] || a.Affinity != b.Affinity {
+		return false
+	}
+	same := func(s, t *state.Traffic) bool {
+		return s.Masquerade == t.Masquerade && s.Inside.Verdict == t.Inside.Verdict && s.Outside.Verdict == t.Outside.Verdict &&
+			sameMemory(s.Inside.Endpoints, t.Inside.Endpoints) && sameMemory(s.Outside.Endpoints, t.Outside.Endpoints)
+	}
+	return same(&a.Internal, &b.Internal) && same(&a.External, &b.External)
+}
