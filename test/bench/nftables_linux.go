@@ -96,6 +96,11 @@ func NFTables(ctx context.Context, r *Reporter, o NFTablesOptions) error {
 			return err
 		}
 	}
+	if len(o.Ranges) > 0 {
+		if err := besideLarge(ctx, report); err != nil {
+			return err
+		}
+	}
 	for _, clients := range o.Clients {
 		done := r.Step("nftables: %d clients with affinity", clients)
 		err := stickyClients(ctx, report, clients)
