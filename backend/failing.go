@@ -13,8 +13,8 @@ type failure struct {
 	err    error
 }
 
-// noteServices notes which services of an applied update failed, and when to try them again.
-func (r *runner) noteServices(u *state.Update, failed map[state.ServiceName]error, isRetry bool) {
+// noteServices notes which services of an applied update failed, and when to try them again: as in targets, or else as in the update.
+func (r *runner) noteServices(u *state.Update, failed map[state.ServiceName]error, targets map[state.ServiceName]*state.Service, isRetry bool) {
 	if len(r.failing)+len(r.unrepaired)+len(failed) == 0 {
 		return
 	}
@@ -23,7 +23,11 @@ func (r *runner) noteServices(u *state.Update, failed map[state.ServiceName]erro
 		removed = r.missing(u, failed)
 	}
 	for _, s := range u.Changed {
-		r.noteService(s.Name, s, failed[s.Name])
+		record := s
+		if target, ok := targets[s.Name]; ok {
+			record = target
+		}
+		r.noteService(s.Name, record, failed[s.Name])
 	}
 	for _, name := range removed {
 		r.noteService(name, nil, failed[name])
@@ -70,10 +74,13 @@ func (r *runner) noteService(name state.ServiceName, record *state.Service, err 
 	r.failing[name] = failure{record, err}
 }
 
-// retryUpdate applies the failing services again, on top of the revision that is applied.
+// retryUpdate applies the failing services again, on top of the revision that is applied, but for those that are about to change.
 func (r *runner) retryUpdate() *state.Update {
 	u := &state.Update{Revision: r.status.Applied, Node: r.node}
 	for name, f := range r.failing {
+		if r.queue.wants[name] != nil {
+			continue
+		}
 		if f.record != nil {
 			u.Changed = append(u.Changed, f.record)
 		} else {

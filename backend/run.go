@@ -63,6 +63,7 @@ func Run(ctx context.Context, feed state.Feed, b Backend, o RunOptions) error {
 		feed:       feed,
 		backend:    b,
 		failing:    make(map[state.ServiceName]failure),
+		queue:      newQueue(),
 	}
 	following, stop := context.WithCancel(ctx)
 	var done sync.WaitGroup
@@ -79,6 +80,7 @@ type runner struct {
 	backend Backend
 	alarm   alarm
 	status  Status
+	queue   queue
 
 	node     *state.Node // of the last applied update, nil before the first
 	applying retry
@@ -102,22 +104,28 @@ func (r *runner) run(ctx context.Context) error {
 		case next.After(now):
 			r.pause(ctx, earliest(next, r.verifyAt))
 		case isDue(r.retrying.at, now):
-			r.apply(ctx, r.retryUpdate(), true)
+			r.retry(ctx)
 		default:
-			u, err := r.next(ctx, earliest(r.retrying.at, r.verifyAt))
-			if err != nil {
+			isReady := r.queue.isReady(r.status.Applied, r.node, now)
+			u, err := r.next(ctx, isReady, earliest(earliest(r.retrying.at, r.verifyAt), r.queue.wakes()))
+			switch {
+			case err != nil:
 				return fmt.Errorf("no further states: %w", err)
-			}
-			if u != nil {
-				r.apply(ctx, u, false)
+			case u != nil && u.Full:
+				r.applyFull(ctx, u)
+			case u != nil:
+				r.queue.add(u, time.Now())
+			case isReady:
+				r.applyPart(ctx)
 			}
 		}
 	}
 	return nil
 }
 
-// next waits for an update until something else is due, at the time until or because of a disturbance; it is nil then.
-func (r *runner) next(run context.Context, until time.Time) (*state.Update, error) {
+// next waits for an update until something else is due, at the time until or because of a disturbance; it is nil then. It does not wait if
+// there is something to apply already.
+func (r *runner) next(run context.Context, isReady bool, until time.Time) (*state.Update, error) {
 	var ctx context.Context
 	var cancel context.CancelFunc
 	if until.IsZero() {
@@ -130,7 +138,10 @@ func (r *runner) next(run context.Context, until time.Time) (*state.Update, erro
 	var u *state.Update
 	var err error
 	if r.alarm.set(cancel) {
-		u, err = r.feed.Next(ctx, r.status.Applied)
+		if isReady {
+			cancel()
+		}
+		u, err = r.feed.Next(ctx, r.queue.got)
 	}
 	r.takeAlarm()
 	// A feed may be closed because run has ended, and before ctx has.
@@ -158,30 +169,107 @@ func (r *runner) takeAlarm() {
 	r.verifyAt = earliest(r.verifyAt, latest(time.Now(), r.verifiedAt.Add(r.MinDisturbedInterval)))
 }
 
-// apply applies an update of the feed, or one that retries failing services.
-func (r *runner) apply(ctx context.Context, u *state.Update, isRetry bool) {
-	if r.status.Pending.IsZero() && !isRetry {
-		r.status.Pending = time.Now()
-		r.report()
-	}
-	result, err := r.attempt(Attempt{Update: u, Retry: isRetry}, func() (Result, error) { return r.backend.Apply(ctx, u) })
-	if err != nil {
-		if ctx.Err() == nil {
-			pause := r.applying.failed(err, &r.RunOptions)
-			r.Logger.Warn("cannot apply, trying again", "revision", u.Revision, "failures", r.applying.failures, "pause", pause, "error", err)
-			r.report()
-		}
+// applyFull applies a full update.
+func (r *runner) applyFull(ctx context.Context, u *state.Update) {
+	r.pending(time.Now())
+	result, ok := r.apply(ctx, u, false)
+	if !ok {
 		return
 	}
+	r.queue.replace(u, result.Failed)
+	r.applied(u, result, nil, false)
+}
+
+// applyPart applies what comes next.
+func (r *runner) applyPart(ctx context.Context) {
+	r.pending(r.queue.since())
+	b := r.queue.take(r.node)
+	if len(b.steps) == 0 && len(r.queue.wants) > 0 {
+		return // all that there is waits for others
+	}
+	revision, triggers := r.queue.revision(b)
+	u := b.update(revision, r.queue.node)
+	u.Triggers = triggers
+	began := time.Now()
+	result, ok := r.apply(ctx, u, false)
+	if !ok {
+		r.queue.keep(b)
+		return
+	}
+	now := time.Now()
+	r.queue.applied(b, result.Failed, now.Sub(began), now)
+	targets := make(map[state.ServiceName]*state.Service, len(result.Failed))
+	for _, s := range b.steps {
+		if result.Failed[s.name] != nil {
+			targets[s.name] = s.record
+		}
+	}
+	r.applied(u, result, targets, false)
+}
+
+// retry applies the failing services again.
+func (r *runner) retry(ctx context.Context) {
+	u := r.retryUpdate()
+	if len(u.Changed)+len(u.Removed) == 0 {
+		r.retrying.reset() // all of them are about to change
+		return
+	}
+	result, ok := r.apply(ctx, u, true)
+	if !ok {
+		return
+	}
+	for _, s := range u.Changed {
+		if result.Failed[s.Name] == nil {
+			r.queue.show(s.Name, s)
+		}
+	}
+	for _, name := range u.Removed {
+		if result.Failed[name] == nil {
+			r.queue.show(name, nil)
+		}
+	}
+	r.applied(u, result, nil, true)
+}
+
+// pending reports since when something waits.
+func (r *runner) pending(since time.Time) {
+	if r.status.Pending.IsZero() {
+		r.status.Pending = since
+		if since.IsZero() { // it is about the node only
+			r.status.Pending = time.Now()
+		}
+		r.report()
+	}
+}
+
+// apply calls the backend, and reports whether it succeeded. Otherwise the same comes again, after a pause.
+func (r *runner) apply(ctx context.Context, u *state.Update, isRetry bool) (Result, bool) {
+	result, err := r.attempt(Attempt{Update: u, Retry: isRetry}, func() (Result, error) { return r.backend.Apply(ctx, u) })
+	if err == nil {
+		return result, true
+	}
+	if ctx.Err() == nil {
+		pause := r.applying.failed(err, &r.RunOptions)
+		r.Logger.Warn("cannot apply, trying again", "revision", u.Revision, "failures", r.applying.failures, "pause", pause, "error", err)
+		r.report()
+	}
+	return result, false
+}
+
+// applied takes down that an update was applied. targets are the records that failed services are to have, those of the update unless they are there.
+func (r *runner) applied(u *state.Update, result Result, targets map[state.ServiceName]*state.Service, isRetry bool) {
 	r.applying.reset()
-	r.rested = time.Now().Add(r.MinInterval)
+	now := time.Now()
+	if !r.queue.isReady(u.Revision, u.Node, now) {
+		r.rested = now.Add(r.MinInterval)
+	}
 	r.status.Applied = u.Revision
-	r.status.Pending = time.Time{}
+	r.status.Pending = r.queue.since()
 	if r.node == nil {
-		r.verifyAt = time.Now().Add(r.VerifyPeriod)
+		r.verifyAt = now.Add(r.VerifyPeriod)
 	}
 	r.node = u.Node
-	r.noteServices(u, result.Failed, isRetry)
+	r.noteServices(u, result.Failed, targets, isRetry)
 	r.succeeded(result)
 }
 

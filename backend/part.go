@@ -1,0 +1,515 @@
+package backend
+
+import (
+	"iter"
+	"slices"
+
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// A change of a record costs a dataplane entries: about one for each frontend and each endpoint behind a frontend that it adds, removes or replaces.
+// A large change is cut into parts, which are records between the one that is programmed and the one that is to be. In each of them a frontend is
+// as before or as after, but for the endpoints of a route, of which a part is. So a connection goes where it went before, or where it goes after.
+
+// portPair is a port before and after a change; one of them may be nil.
+type portPair struct{ from, to *state.Port }
+
+// pairPorts pairs the ports of two records, of which either may be nil, in their order.
+func pairPorts(from, to *state.Service) (pairs []portPair) {
+	a, b := portsOf(from), portsOf(to)
+	pairs = make([]portPair, 0, max(len(a), len(b)))
+	for len(a) > 0 || len(b) > 0 {
+		switch {
+		case len(b) == 0 || len(a) > 0 && a[0].Compare(&b[0]) < 0:
+			pairs = append(pairs, portPair{from: &a[0]})
+			a = a[1:]
+		case len(a) == 0 || a[0].Compare(&b[0]) > 0:
+			pairs = append(pairs, portPair{to: &b[0]})
+			b = b[1:]
+		default:
+			pairs = append(pairs, portPair{&a[0], &b[0]})
+			a, b = a[1:], b[1:]
+		}
+	}
+	return pairs
+}
+
+func portsOf(s *state.Service) []state.Port {
+	if s == nil {
+		return nil
+	}
+	return s.Ports
+}
+
+// share returns a record that equals to, and has the ports and frontends of from where these are equal, so that it takes no time to see that.
+func share(from, to *state.Service) *state.Service {
+	if from == nil || to == nil {
+		return to
+	}
+	shared := *to
+	shared.Ports = make([]state.Port, 0, len(to.Ports))
+	for _, p := range pairPorts(from, to) {
+		switch {
+		case p.to == nil:
+		case p.from != nil && p.from.Equal(p.to):
+			shared.Ports = append(shared.Ports, *p.from)
+		default:
+			next := *p.to
+			if p.from != nil && slices.EqualFunc(p.from.Frontends, next.Frontends, state.Frontend.Equal) {
+				next.Frontends = p.from.Frontends
+			}
+			shared.Ports = append(shared.Ports, next)
+		}
+	}
+	return &shared
+}
+
+func sameList[E any](a, b []E) bool { return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0]) }
+
+// isSame reports whether the ports of a pair are the same memory.
+func (p *portPair) isSame() bool {
+	same := func(a, b *state.Route) bool { return a.Verdict == b.Verdict && sameList(a.Endpoints, b.Endpoints) }
+	return p.from == p.to || p.from != nil && p.to != nil &&
+		p.from.Affinity == p.to.Affinity && sameList(p.from.Frontends, p.to.Frontends) && sameList(p.from.Lingering, p.to.Lingering) &&
+		p.from.Internal.Masquerade == p.to.Internal.Masquerade && p.from.External.Masquerade == p.to.External.Masquerade &&
+		same(&p.from.Internal.Inside, &p.to.Internal.Inside) && same(&p.from.Internal.Outside, &p.to.Internal.Outside) &&
+		same(&p.from.External.Inside, &p.to.External.Inside) && same(&p.from.External.Outside, &p.to.External.Outside)
+}
+
+// isGradual reports whether the change of a pair can be made in steps: the kinds of clients are told apart as before, and no frontend becomes one of
+// another kind.
+func (p *portPair) isGradual() bool {
+	if p.from == nil || p.to == nil || p.from.Affinity+p.to.Affinity > 0 {
+		return false
+	}
+	alike := func(a, b *state.Traffic) bool {
+		return isUnused(a) || isUnused(b) || a.Masquerade == b.Masquerade && a.Inside.Equal(&a.Outside) == b.Inside.Equal(&b.Outside)
+	}
+	if !alike(&p.from.Internal, &p.to.Internal) || !alike(&p.from.External, &p.to.External) {
+		return false
+	}
+	gone := map[state.FrontendKey]bool{}
+	for was, is := range changed(p.from.Frontends, p.to.Frontends, state.Frontend.Compare, state.Frontend.Equal) {
+		if is == nil {
+			gone[p.from.Key(was)] = true
+		}
+	}
+	if len(gone) > 0 {
+		for i := range p.to.Frontends {
+			if gone[p.to.Key(&p.to.Frontends[i])] {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func isUnused(t *state.Traffic) bool { return t.Inside.Verdict == state.Unused }
+
+// base returns p.from, with the traffic of p.to where no frontend uses it.
+func (p *portPair) base() state.Port {
+	base := *p.from
+	if isUnused(&base.Internal) {
+		base.Internal = p.to.Internal
+	}
+	if isUnused(&base.External) {
+		base.External = p.to.External
+	}
+	return base
+}
+
+// entriesEach is what a frontend of a port takes.
+func entriesEach(p *state.Port) int {
+	n := 0
+	for _, t := range []*state.Traffic{&p.Internal, &p.External} {
+		n = max(n, len(t.Inside.Endpoints), len(t.Outside.Endpoints))
+	}
+	return 1 + n
+}
+
+// weight is what a port takes as a whole.
+func weight(p *state.Port) int {
+	if p == nil {
+		return 0
+	}
+	return len(p.Frontends) * entriesEach(p)
+}
+
+// cost returns how many entries the change of a pair takes, 0 if there is none.
+func (p *portPair) cost() int {
+	switch {
+	case p.isSame(), p.from != nil && p.to != nil && p.from.Equal(p.to):
+		return 0
+	case !p.isGradual():
+		return weight(p.from) + weight(p.to)
+	}
+	n := 0
+	for range changed(p.from.Frontends, p.to.Frontends, state.Frontend.Compare, state.Frontend.Equal) {
+		n += entriesEach(p.to)
+	}
+	_, moved := p.mix(len(p.from.Frontends) + weight(p.from) + weight(p.to))
+	return max(1, n+moved*len(p.to.Frontends))
+}
+
+// changed yields the items that only one of two sorted lists has, or that are not equal, and whether the first and the second have it.
+func changed[E any](from, to []E, compare func(a, b E) int, equal func(a, b E) bool) iter.Seq2[*E, *E] {
+	return func(yield func(was, is *E) bool) {
+		if sameList(from, to) {
+			return
+		}
+		for len(from) > 0 || len(to) > 0 {
+			c := 0
+			switch {
+			case len(to) == 0:
+				c = -1
+			case len(from) == 0:
+				c = 1
+			default:
+				c = compare(from[0], to[0])
+			}
+			var was, is *E
+			if c <= 0 {
+				was, from = &from[0], from[1:]
+			}
+			if c >= 0 {
+				is, to = &to[0], to[1:]
+			}
+			if (was == nil || is == nil || !equal(*was, *is)) && !yield(was, is) {
+				return
+			}
+		}
+	}
+}
+
+// mix returns p.to with routes that are at most n endpoints away from those of p.from, and how many they are.
+func (p *portPair) mix(n int) (mixed state.Port, moved int) {
+	mixed = *p.to
+	base := p.base()
+	for _, t := range []struct{ from, to, mixed *state.Traffic }{
+		{&base.Internal, &p.to.Internal, &mixed.Internal}, {&base.External, &p.to.External, &mixed.External},
+	} {
+		var took int
+		t.mixed.Inside, took = mixRoutes(&t.from.Inside, &t.to.Inside, n)
+		moved += took
+		if t.to.Inside.Equal(&t.to.Outside) {
+			t.mixed.Outside = t.mixed.Inside
+		} else {
+			t.mixed.Outside, took = mixRoutes(&t.from.Outside, &t.to.Outside, n)
+			moved += took
+		}
+	}
+	return mixed, moved
+}
+
+// mixRoutes returns a route on the way from one to another that is at most n endpoints away from the first. As long as the second has endpoints, so
+// has the result.
+func mixRoutes(from, to *state.Route, n int) (mixed state.Route, moved int) {
+	var gone, come []state.Endpoint
+	for was, is := range changed(from.Endpoints, to.Endpoints, state.Endpoint.Compare, func(a, b state.Endpoint) bool { return a == b }) {
+		if was != nil {
+			gone = append(gone, *was)
+		}
+		if is != nil {
+			come = append(come, *is)
+		}
+	}
+	if len(gone)+len(come) <= n {
+		return *to, len(gone) + len(come)
+	}
+	come = come[:min(len(come), max((n+1)/2, n-len(gone)))]
+	gone = gone[:min(len(gone), n-len(come))]
+	// An endpoint that is of another kind is in both lists: it is replaced.
+	mixed.Endpoints = make([]state.Endpoint, 0, len(from.Endpoints)+len(come))
+	left, at := gone, come
+	for _, e := range from.Endpoints {
+		for len(at) > 0 && at[0].Compare(e) < 0 {
+			mixed.Endpoints, at = append(mixed.Endpoints, at[0]), at[1:]
+		}
+		isGone := len(left) > 0 && left[0] == e
+		if isGone {
+			left = left[1:]
+		}
+		if len(at) > 0 && at[0].Compare(e) == 0 {
+			e, at, isGone = at[0], at[1:], false
+		}
+		if !isGone {
+			mixed.Endpoints = append(mixed.Endpoints, e)
+		}
+	}
+	mixed.Endpoints = append(mixed.Endpoints, at...)
+	mixed.Verdict = state.Forward
+	if len(mixed.Endpoints) == 0 {
+		mixed.Verdict = to.Verdict
+	}
+	return mixed, len(gone) + len(come)
+}
+
+// lingering returns the endpoints of a mixed port whose flows must not be cut: of both versions, those that are in no route.
+func (p *portPair) lingering(mixed *state.Port) []state.Endpoint {
+	if len(p.from.Lingering)+len(p.to.Lingering) == 0 {
+		return nil
+	}
+	all := slices.Concat(p.from.Lingering, p.to.Lingering)
+	slices.SortFunc(all, state.Endpoint.Compare)
+	all = slices.CompactFunc(all, func(a, b state.Endpoint) bool { return a.Addr == b.Addr })
+	return slices.DeleteFunc(all, func(e state.Endpoint) bool {
+		for _, t := range []*state.Traffic{&mixed.Internal, &mixed.External} {
+			for _, r := range []*state.Route{&t.Inside, &t.Outside} {
+				if _, is := slices.BinarySearchFunc(r.Endpoints, e, state.Endpoint.Compare); is {
+					return true
+				}
+			}
+		}
+		return false
+	})
+}
+
+// step returns a port on the way from p.from to p.to that takes about most entries, and how many it takes. It is p.to at the end.
+func (p *portPair) step(most int) (next *state.Port, cost int) {
+	cost = p.cost()
+	switch {
+	case cost <= most:
+		return p.to, cost
+	case p.to == nil:
+		if n := max(1, most/entriesEach(p.from)); n < len(p.from.Frontends) {
+			return withFrontends(p.from, p.from.Frontends[n:]), n * entriesEach(p.from)
+		}
+		return nil, cost
+	case p.from == nil:
+		if n := max(1, most/entriesEach(p.to)); n < len(p.to.Frontends) {
+			return withFrontends(p.to, p.to.Frontends[:n]), n * entriesEach(p.to)
+		}
+		return p.to, cost
+	case !p.isGradual():
+		return p.to, cost
+	}
+	// Frontends go first, then the traffic of those that stay changes, and then others come, which so have the new traffic only.
+	if next, cost := p.stepFrontends(most, true); cost > 0 {
+		return next, cost
+	}
+	mixed, moved := p.mix(max(1, most/len(p.from.Frontends)))
+	mixed.Frontends = p.from.Frontends
+	if isUnused(&p.from.Internal) {
+		mixed.Internal = state.Traffic{}
+	}
+	if isUnused(&p.from.External) {
+		mixed.External = state.Traffic{}
+	}
+	mixed.Lingering = p.lingering(&mixed)
+	if moved > 0 {
+		return &mixed, moved * len(p.from.Frontends)
+	}
+	return p.stepFrontends(most, false)
+}
+
+// withFrontends returns a port with some of its frontends, and the traffic of these.
+func withFrontends(p *state.Port, frontends []state.Frontend) *state.Port {
+	taken := make(map[state.FrontendKey]bool, len(p.Frontends))
+	for i := range p.Frontends {
+		taken[p.Key(&p.Frontends[i])] = true
+	}
+	for i := range frontends {
+		delete(taken, p.Key(&frontends[i]))
+	}
+	return without(p, taken)
+}
+
+// without returns a port without the frontends that are taken, nil if none is left.
+func without(p *state.Port, taken map[state.FrontendKey]bool) *state.Port {
+	s := &state.Service{Ports: []state.Port{*p}}
+	if s = s.Without(taken); len(s.Ports) == 0 {
+		return nil
+	}
+	return &s.Ports[0]
+}
+
+// stepFrontends takes frontends of p.from away that p.to has not, or replaces them by those of p.to, until that takes so many entries. It takes none
+// if there is nothing to do.
+func (p *portPair) stepFrontends(most int, onlyGone bool) (next *state.Port, cost int) {
+	if sameList(p.from.Frontends, p.to.Frontends) {
+		return p.from, 0
+	}
+	union, out := p.base(), map[state.FrontendKey]bool{}
+	union.Frontends = nil
+	each := entriesEach(&union)
+	for was, is := range changed(p.from.Frontends, p.to.Frontends, state.Frontend.Compare, func(a, b state.Frontend) bool { return false }) {
+		takes := was != nil && is != nil && was.Equal(*is)
+		if !takes && cost < most && (is == nil || !onlyGone) {
+			takes, cost = true, cost+each
+		}
+		f, isIn := was, !takes
+		if is != nil && (takes || was == nil) {
+			f, isIn = is, takes
+		}
+		union.Frontends = append(union.Frontends, *f)
+		if !isIn {
+			out[union.Key(f)] = true
+		}
+	}
+	return without(&union, out), cost
+}
+
+// moving tells which frontends of a service are about to be those of another port, or of another service. They stay where they are until the change
+// that gets them takes them away, in the same update.
+type moving struct {
+	service state.ServiceName
+	// coming are the services that frontends are about to be those of.
+	coming map[state.FrontendKey]state.ServiceName
+}
+
+// within reports whether a frontend moves within the service.
+func (m *moving) within(k state.FrontendKey) bool { return m.coming[k] == m.service }
+
+// keep returns what a port of the change becomes as long as frontends that move stay: p.to if there are none.
+func (m *moving) keep(p *portPair) (to *state.Port, kept bool) {
+	if p.from == nil {
+		return p.to, false
+	}
+	has := map[state.FrontendKey]bool{}
+	if p.to != nil {
+		if sameList(p.from.Frontends, p.to.Frontends) {
+			return p.to, false
+		}
+		for i := range p.to.Frontends {
+			has[p.to.Key(&p.to.Frontends[i])] = true
+		}
+	}
+	var stay []state.Frontend
+	for i := range p.from.Frontends {
+		f := &p.from.Frontends[i]
+		if _, moves := m.coming[p.from.Key(f)]; moves && !has[p.from.Key(f)] {
+			stay = append(stay, *f)
+		}
+	}
+	switch {
+	case len(stay) == 0:
+		return p.to, false
+	case p.to == nil:
+		return withFrontends(p.from, stay), true
+	}
+	with := *p.to
+	for _, f := range stay {
+		if t := trafficOf(&with, &f); isUnused(t) {
+			*t = *trafficOf(p.from, &f)
+		}
+	}
+	with.Frontends = slices.Concat(with.Frontends, stay)
+	slices.SortFunc(with.Frontends, state.Frontend.Compare)
+	return &with, true
+}
+
+func trafficOf(p *state.Port, f *state.Frontend) *state.Traffic {
+	if f.Kind == state.ClusterIP {
+		return &p.Internal
+	}
+	return &p.External
+}
+
+// part returns the record after a part of a change that takes about most entries, and how many it takes: 0 if there is nothing to do before other
+// services have got their frontends. It begins with the port at index at and returns where the next part is to begin. Once done, the result is to.
+func part(from, to *state.Service, m *moving, most, at int) (next *state.Service, cost, end int, done bool) {
+	pairs := pairPorts(from, to)
+	chosen := make([]*state.Port, len(pairs)) // nil if there is none
+	done, end = true, at
+	isFull := false
+	leave := func(i int) {
+		if !isFull {
+			end = i
+		}
+		done, isFull = false, true
+	}
+	for n := range pairs {
+		i := (at + n) % len(pairs)
+		p := pairs[i]
+		chosen[i] = p.from
+		if isFull || p.isSame() {
+			continue
+		}
+		var kept bool
+		if p.to, kept = m.keep(&p); kept {
+			done = false
+		}
+		c := p.cost()
+		switch {
+		case c <= most-cost:
+			chosen[i], cost = p.to, cost+c
+		case cost > most/2:
+			leave(i)
+		default:
+			var took int
+			chosen[i], took = p.step(most - cost)
+			cost += took
+			if took < c {
+				leave(i)
+			}
+		}
+		if cost >= most && !isFull {
+			leave((i + 1) % len(pairs))
+		}
+	}
+	if done {
+		return to, max(1, cost), 0, true
+	}
+	take(pairs, chosen, m.within)
+	next = &state.Service{}
+	if to != nil {
+		*next = *to
+	} else {
+		*next = *from
+	}
+	next.Ports = make([]state.Port, 0, len(chosen))
+	for _, p := range chosen {
+		if p != nil {
+			next.Ports = append(next.Ports, *p)
+		}
+	}
+	return next, cost, end, false
+}
+
+// gained calls do with the frontends that a port gets by a change.
+func gained(from, to *state.Port, do func(state.FrontendKey)) {
+	if to == nil || from != nil && sameList(from.Frontends, to.Frontends) {
+		return
+	}
+	had := map[state.FrontendKey]bool{}
+	if from != nil {
+		for i := range from.Frontends {
+			had[from.Key(&from.Frontends[i])] = true
+		}
+	}
+	for i := range to.Frontends {
+		if k := to.Key(&to.Frontends[i]); !had[k] {
+			do(k)
+		}
+	}
+}
+
+// take takes frontends that move within a service away from the ports that had them, where others have got them.
+func take(pairs []portPair, chosen []*state.Port, within func(state.FrontendKey) bool) {
+	to := map[state.FrontendKey]int{}
+	for i := range pairs {
+		gained(pairs[i].from, chosen[i], func(k state.FrontendKey) {
+			if within(k) {
+				to[k] = i
+			}
+		})
+	}
+	if len(to) == 0 {
+		return
+	}
+	for i, p := range chosen {
+		if p == nil {
+			continue
+		}
+		taken := map[state.FrontendKey]bool{}
+		for j := range p.Frontends {
+			k := p.Key(&p.Frontends[j])
+			if at, moved := to[k]; moved && at != i {
+				taken[k] = true
+			}
+		}
+		if len(taken) > 0 {
+			chosen[i] = without(p, taken)
+		}
+	}
+}

@@ -1,0 +1,434 @@
+package backend
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/switchyard-net/switchyard/state"
+)
+
+const (
+	// partEntries is about how many entries an update takes at most, so that nobody waits long for it: neither changes that come while it is applied,
+	// nor other programs that change the kernel's rules.
+	partEntries = 1_000
+	// leastShare is the least that a namespace gets of an update when its turn has come.
+	leastShare = 50
+	// restFactor is how many times as long as its last change took a service waits before it may change again, if that took several parts.
+	restFactor = 4
+)
+
+// queue has what is not applied yet, and decides what comes next. Namespaces take turns, with equal shares of an update. Within a namespace, small
+// changes come before large ones, and large ones take turns. A change that is larger than its share is applied in parts, between which others come. A
+// service that takes several parts rests after them, and when it changes again before they are done: so it gets a fifth of the time at most.
+type queue struct {
+	// got is the last revision that was taken from the feed, and node the node of it.
+	got  state.Revision
+	node *state.Node
+	// shown are the records as they are programmed.
+	shown map[state.ServiceName]*state.Service
+	wants map[state.ServiceName]*want
+	// arrivals are the updates of which something is left, the oldest first.
+	arrivals []*arrival
+	// turns are the namespaces that have something to apply, in the order of their turns.
+	turns   []*turn
+	turnsOf map[string]*turn
+	// rests are when services may change again that take several parts.
+	rests map[state.ServiceName]time.Time
+	// waiting are wants that have no turn yet: they rest, or others have to get their frontends first.
+	waiting []*want
+	// coming are the frontends that services are to get, and leaving those that they are to give up.
+	coming, leaving map[state.FrontendKey]state.ServiceName
+}
+
+func newQueue() queue {
+	return queue{
+		shown: map[state.ServiceName]*state.Service{}, wants: map[state.ServiceName]*want{}, turnsOf: map[string]*turn{},
+		rests: map[state.ServiceName]time.Time{}, coming: map[state.FrontendKey]state.ServiceName{}, leaving: map[state.FrontendKey]state.ServiceName{},
+	}
+}
+
+// arrival is an update of the feed.
+type arrival struct {
+	after    state.Revision // what was taken before
+	at       time.Time
+	left     int // services that are not as it says, or as a later update does
+	triggers []time.Time
+}
+
+// want is a service that is not as it should be.
+type want struct {
+	name    state.ServiceName
+	record  *state.Service // nil if it is to be removed
+	arrival *arrival
+	isLarge bool
+	// place is where it is found.
+	place place
+	// isBlocked is set if nothing can be done before others have got its frontends.
+	isBlocked bool
+	// at is the port with which the next part begins, parts is how many have been applied, and spent how long they took.
+	at, parts int
+	spent     time.Duration
+	// coming and leaving are its frontends in the maps of the queue.
+	coming, leaving []state.FrontendKey
+}
+
+// place is where a want is. What lists have of it beside that does not count.
+type place uint8
+
+const (
+	nowhere place = iota // in a batch
+	inWaiting
+	inSmall
+	inLarge
+)
+
+// turn is what a namespace has to apply.
+type turn struct {
+	namespace    string
+	small, large []*want
+	credit       int // what is left of its turns
+}
+
+// add takes an update that is not full.
+func (q *queue) add(u *state.Update, now time.Time) {
+	a := &arrival{after: q.got, at: now, triggers: u.Triggers}
+	q.got, q.node = u.Revision, u.Node
+	var former *arrival
+	for _, s := range u.Changed {
+		former = cmp.Or(q.want(s.Name, s, a, now), former)
+	}
+	for _, name := range u.Removed {
+		former = cmp.Or(q.want(name, nil, a, now), former)
+	}
+	switch {
+	case a.left > 0:
+		q.arrivals = append(q.arrivals, a)
+	case former != nil:
+		former.triggers = append(slices.Clip(former.triggers), a.triggers...)
+	}
+	for _, w := range q.waiting {
+		w.isBlocked = false
+	}
+}
+
+// want takes down what a service is to be. If it was to be something else before, that update is returned.
+func (q *queue) want(name state.ServiceName, record *state.Service, a *arrival, now time.Time) (former *arrival) {
+	shown := q.shown[name]
+	w := q.wants[name]
+	if w == nil {
+		w = &want{name: name, arrival: a}
+		q.wants[name] = w
+		a.left++
+	} else {
+		former = w.arrival
+		q.forgetMoves(w)
+		q.rest(w, now)
+	}
+	w.record = share(shown, record)
+	pairs := pairPorts(shown, w.record)
+	w.isLarge = isLarge(pairs)
+	for i := range pairs {
+		p := &pairs[i]
+		gained(p.from, p.to, func(k state.FrontendKey) { w.coming, q.coming[k] = append(w.coming, k), name })
+		gained(p.to, p.from, func(k state.FrontendKey) { w.leaving, q.leaving[k] = append(w.leaving, k), name })
+	}
+	if w.place == nowhere || w.isLarge != (w.place == inLarge) {
+		q.wait(w)
+	}
+	return former
+}
+
+func (q *queue) wait(w *want) {
+	if w.place != inWaiting {
+		w.place = inWaiting
+		q.waiting = append(q.waiting, w)
+	}
+}
+
+// rest has a service wait for what has been spent on its change.
+func (q *queue) rest(w *want, now time.Time) {
+	if w.parts > 1 {
+		q.rests[w.name] = now.Add(restFactor * w.spent)
+		w.parts, w.spent = 0, 0
+	}
+}
+
+func (q *queue) forgetMoves(w *want) {
+	for _, k := range w.coming {
+		if q.coming[k] == w.name {
+			delete(q.coming, k)
+		}
+	}
+	for _, k := range w.leaving {
+		if q.leaving[k] == w.name {
+			delete(q.leaving, k)
+		}
+	}
+	w.coming, w.leaving = nil, nil
+}
+
+// requeue gives those that wait no longer their places.
+func (q *queue) requeue(now time.Time) {
+	maps.DeleteFunc(q.rests, func(_ state.ServiceName, until time.Time) bool { return !until.After(now) })
+	q.waiting = slices.DeleteFunc(q.waiting, func(w *want) bool {
+		switch {
+		case q.wants[w.name] != w:
+			return true
+		case w.isBlocked || q.isResting(w):
+			return false
+		}
+		s := q.turnsOf[w.name.Namespace]
+		if s == nil {
+			s = &turn{namespace: w.name.Namespace}
+			q.turnsOf[w.name.Namespace] = s
+			q.turns = append(q.turns, s)
+		}
+		if w.isLarge {
+			w.place, s.large = inLarge, append(s.large, w)
+		} else {
+			w.place, s.small = inSmall, append(s.small, w)
+		}
+		return true
+	})
+}
+
+func (q *queue) isResting(w *want) bool { return w.isLarge && !q.rests[w.name].IsZero() }
+
+// since returns since when the oldest update of which something is left waits, zero if there is none.
+func (q *queue) since() time.Time {
+	if len(q.arrivals) == 0 {
+		return time.Time{}
+	}
+	return q.arrivals[0].at
+}
+
+// wakes returns when a service that rests may change, zero if none is to.
+func (q *queue) wakes() (at time.Time) {
+	for _, w := range q.waiting {
+		at = earliest(at, q.rests[w.name])
+	}
+	return at
+}
+
+// isReady reports whether there is something to apply after a revision and node.
+func (q *queue) isReady(applied state.Revision, node *state.Node, now time.Time) bool {
+	if node == nil {
+		return false // the first update is full
+	}
+	q.requeue(now)
+	return len(q.turns) > 0 || !q.node.Equal(node) || len(q.wants) == 0 && q.got != applied
+}
+
+// isLarge reports whether the change of some ports takes more than a part.
+func isLarge(pairs []portPair) bool {
+	n := 0
+	for i := range pairs {
+		if n += pairs[i].cost(); n > partEntries {
+			return true
+		}
+	}
+	return false
+}
+
+// batch is what is applied at once.
+type batch struct {
+	steps []step
+	// next are the records, nil for services that are removed. Those that only lose frontends to others have no step.
+	next map[state.ServiceName]*state.Service
+	cost int
+}
+
+// step is the part of a change that is in a batch.
+type step struct {
+	*want
+	cost, end int
+	done      bool
+}
+
+// take returns what to apply next, which is to be given back to applied, failed or kept. With another node, everything comes at once: what
+// records say depends on it.
+func (q *queue) take(node *state.Node) *batch {
+	b := &batch{next: map[state.ServiceName]*state.Service{}}
+	if !q.node.Equal(node) {
+		for name, w := range q.wants {
+			b.next[name] = w.record
+			b.steps = append(b.steps, step{want: w, cost: 1, done: true})
+			b.cost++
+		}
+		return b
+	}
+	fair := max(partEntries/max(1, len(q.turns)), leastShare)
+	for b.cost < partEntries && len(q.turns) > 0 {
+		s := q.turns[0]
+		q.turns = append(q.turns[1:], s)
+		s.credit += fair
+		half := 0
+		if len(s.large) > 0 {
+			half = s.credit / 2
+		}
+		s.credit -= q.takeFrom(b, &s.small, inSmall, s.credit-half, len(s.small))
+		s.credit -= q.takeFrom(b, &s.large, inLarge, s.credit, 1)
+		s.credit -= q.takeFrom(b, &s.small, inSmall, s.credit, len(s.small))
+		if len(s.small)+len(s.large) == 0 {
+			q.turns = q.turns[:len(q.turns)-1]
+			delete(q.turnsOf, s.namespace)
+		}
+	}
+	return b
+}
+
+// takeFrom adds steps of some services until they take most entries, and returns how many that are.
+func (q *queue) takeFrom(b *batch, from *[]*want, at place, most, services int) (cost int) {
+	for ; services > 0 && cost < most && b.cost < partEntries && len(*from) > 0; services-- {
+		w := (*from)[0]
+		*from = (*from)[1:]
+		switch {
+		case q.wants[w.name] != w || w.place != at:
+		case q.isResting(w):
+			q.wait(w)
+		default:
+			cost += q.step(b, w, min(most-cost, partEntries-b.cost))
+		}
+	}
+	return cost
+}
+
+// step adds a part of a service's change, with what that takes away from others, and returns what it takes.
+func (q *queue) step(b *batch, w *want, most int) (cost int) {
+	if !w.isLarge {
+		most = 2 * partEntries
+	}
+	from := q.record(b, w.name)
+	next, cost, end, done := part(from, w.record, &moving{w.name, q.coming}, most, w.at)
+	if cost == 0 {
+		w.isBlocked = true
+		q.wait(w)
+		return 0
+	}
+	w.place = nowhere
+	losers := map[state.ServiceName]map[state.FrontendKey]bool{}
+	for _, p := range pairPorts(from, next) {
+		gained(p.from, p.to, func(k state.FrontendKey) {
+			holder, moves := q.leaving[k]
+			if !moves || holder == w.name {
+				return
+			}
+			if losers[holder] == nil {
+				losers[holder] = map[state.FrontendKey]bool{}
+			}
+			losers[holder][k] = true
+		})
+	}
+	for holder, taken := range losers {
+		if had := q.record(b, holder); had != nil {
+			b.next[holder] = had.Without(taken)
+		}
+	}
+	b.next[w.name] = next
+	b.steps = append(b.steps, step{w, cost, end, done})
+	b.cost += cost
+	return cost
+}
+
+// record returns what a service has after a batch.
+func (q *queue) record(b *batch, name state.ServiceName) *state.Service {
+	if s, ok := b.next[name]; ok {
+		return s
+	}
+	return q.shown[name]
+}
+
+// update returns a batch as an update of a revision and node.
+func (b *batch) update(r state.Revision, node *state.Node) *state.Update {
+	u := &state.Update{Revision: r, Node: node}
+	for name, s := range b.next {
+		if s == nil {
+			u.Removed = append(u.Removed, name)
+		} else {
+			u.Changed = append(u.Changed, s)
+		}
+	}
+	slices.SortFunc(u.Changed, func(a, b *state.Service) int { return a.Name.Compare(b.Name) })
+	slices.SortFunc(u.Removed, state.ServiceName.Compare)
+	return u
+}
+
+// revision returns the revision that is applied as a whole once a batch is, and the triggers of the updates that end with it.
+func (q *queue) revision(b *batch) (r state.Revision, triggers []time.Time) {
+	ends := map[*arrival]int{}
+	for _, s := range b.steps {
+		if s.done {
+			ends[s.arrival]++
+		}
+	}
+	r = q.got
+	for _, a := range slices.Backward(q.arrivals) {
+		if a.left > ends[a] {
+			r = a.after
+		} else {
+			triggers = append(triggers, a.triggers...)
+		}
+	}
+	return r, triggers
+}
+
+// keep puts back a batch that could not be applied.
+func (q *queue) keep(b *batch) {
+	for _, s := range b.steps {
+		q.wait(s.want)
+	}
+}
+
+// applied takes down that a batch was applied in a time, but for services that failed, which are left to whoever tries them again.
+func (q *queue) applied(b *batch, failed map[state.ServiceName]error, took time.Duration, now time.Time) {
+	for name, s := range b.next {
+		if failed[name] == nil {
+			q.show(name, s)
+		}
+	}
+	for _, s := range b.steps {
+		s.at = s.end
+		s.parts++
+		s.spent += took * time.Duration(s.cost) / time.Duration(max(1, b.cost))
+		if s.done || failed[s.name] != nil {
+			q.finish(s.want, now)
+		} else {
+			q.wait(s.want)
+		}
+	}
+	for _, w := range q.waiting {
+		w.isBlocked = false
+	}
+}
+
+func (q *queue) show(name state.ServiceName, s *state.Service) {
+	if s == nil {
+		delete(q.shown, name)
+	} else {
+		q.shown[name] = s
+	}
+}
+
+func (q *queue) finish(w *want, now time.Time) {
+	q.rest(w, now)
+	q.forgetMoves(w)
+	delete(q.wants, w.name)
+	w.arrival.left--
+	q.arrivals = slices.DeleteFunc(q.arrivals, func(a *arrival) bool { return a.left == 0 })
+}
+
+// replace takes down that a full update was applied, but for services that failed.
+func (q *queue) replace(u *state.Update, failed map[state.ServiceName]error) {
+	was, rests := q.shown, q.rests
+	*q = newQueue()
+	q.got, q.node, q.rests = u.Revision, u.Node, rests
+	for _, s := range u.Changed {
+		if failed[s.Name] == nil {
+			q.shown[s.Name] = s
+		} else if had := was[s.Name]; had != nil {
+			q.shown[s.Name] = had
+		}
+	}
+}
