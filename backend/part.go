@@ -353,12 +353,14 @@ func (p *portPair) stepFrontends(most int, onlyGone bool) (next *state.Port, cos
 // that gets them takes them away, in the same update.
 type moving struct {
 	service state.ServiceName
-	// coming are the services that frontends are about to be those of.
-	coming map[state.FrontendKey]state.ServiceName
+	// coming are the services that frontends are about to be those of, and leaving those that give frontends up.
+	coming, leaving map[state.FrontendKey]state.ServiceName
 }
 
 // within reports whether a frontend moves within the service.
-func (m *moving) within(k state.FrontendKey) bool { return m.coming[k] == m.service }
+func (m *moving) within(k state.FrontendKey) bool {
+	return m.leaving[k] == m.service && m.coming[k] == m.service
+}
 
 // keep returns what a port of the change becomes as long as frontends that move stay: p.to if there are none.
 func (m *moving) keep(p *portPair) (to *state.Port, kept bool) {

@@ -38,7 +38,8 @@ type queue struct {
 	rests map[state.ServiceName]time.Time
 	// waiting are wants that have no turn yet: they rest, or others have to get their frontends first.
 	waiting []*want
-	// coming are the frontends that services are to get, and leaving those that they are to give up.
+	// leaving are the frontends that services are to give up, or that are to leave one of their ports, and coming those of them that other services,
+	// or ports, are to get.
 	coming, leaving map[state.FrontendKey]state.ServiceName
 }
 
@@ -102,6 +103,11 @@ func (q *queue) add(u *state.Update, now time.Time) {
 	for _, name := range u.Removed {
 		former = cmp.Or(q.want(name, nil, a, now), former)
 	}
+	if len(q.leaving) > 0 { // what a service gets of another leaves that by now, or did before
+		for _, s := range u.Changed {
+			q.noteComing(q.wants[s.Name])
+		}
+	}
 	switch {
 	case a.left > 0:
 		q.arrivals = append(q.arrivals, a)
@@ -129,15 +135,24 @@ func (q *queue) want(name state.ServiceName, record *state.Service, a *arrival, 
 	w.record = share(shown, record)
 	pairs := pairPorts(shown, w.record)
 	w.isLarge = isLarge(pairs)
-	for i := range pairs {
-		p := &pairs[i]
-		gained(p.from, p.to, func(k state.FrontendKey) { w.coming, q.coming[k] = append(w.coming, k), name })
+	for _, p := range pairs {
 		gained(p.to, p.from, func(k state.FrontendKey) { w.leaving, q.leaving[k] = append(w.leaving, k), name })
 	}
 	if w.place == nowhere || w.isLarge != (w.place == inLarge) {
 		q.wait(w)
 	}
 	return former
+}
+
+// noteComing takes down which frontends a service is to get that others give up, or other ports of it.
+func (q *queue) noteComing(w *want) {
+	for _, p := range pairPorts(q.shown[w.name], w.record) {
+		gained(p.from, p.to, func(k state.FrontendKey) {
+			if _, leaves := q.leaving[k]; leaves {
+				w.coming, q.coming[k] = append(w.coming, k), w.name
+			}
+		})
+	}
 }
 
 func (q *queue) wait(w *want) {
@@ -301,7 +316,7 @@ func (q *queue) step(b *batch, w *want, most int) (cost int) {
 		most = 2 * partEntries
 	}
 	from := q.record(b, w.name)
-	next, cost, end, done := part(from, w.record, &moving{w.name, q.coming}, most, w.at)
+	next, cost, end, done := part(from, w.record, &moving{w.name, q.coming, q.leaving}, most, w.at)
 	if cost == 0 {
 		w.isBlocked = true
 		q.wait(w)
