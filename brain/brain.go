@@ -91,6 +91,7 @@ func compute(cfg *Config, here location, admitted Families, svc *model.Service, 
 	}
 	ports := frame(claims, &addresses)
 	supply := newSupply(cfg, from, len(svc.Ports))
+	var joins [2]joiner // by family
 	health := newHealth(svc)
 	for i := range ports {
 		p := &ports[i]
@@ -100,7 +101,7 @@ func compute(cfg *Config, here location, admitted Families, svc *model.Service, 
 		scratch = scratch[:0]
 		fits := b.endpoints(&claims[i], parts)
 		if fits {
-			scratch = join(scratch, here, p.Family, parts)
+			scratch = joins[indexOf(p.Family)].join(scratch, here, p.Family, parts)
 		}
 		chosen := setTraffic(p, cfg, svc, scratch)
 		health.count(scratch)

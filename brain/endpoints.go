@@ -144,13 +144,75 @@ func join(buf candidates, here location, family state.Family, parts []part) cand
 			}
 		}
 	}
-	slices.SortFunc(buf, func(a, b candidate) int {
-		if c := a.addr.Compare(b.addr); c != 0 {
-			return c
+	slices.SortFunc(buf, candidate.compare)
+	return buf.distinct()
+}
+
+// compare orders by address and port, and of those that are the same the winner first.
+func (c candidate) compare(o candidate) int {
+	if by := c.addr.Compare(o.addr); by != 0 {
+		return by
+	}
+	return cmp.Compare(o.is, c.is)
+}
+
+// distinct drops what is not the first of its address and port.
+func (c candidates) distinct() candidates {
+	return slices.CompactFunc(c, func(a, b candidate) bool { return a.addr == b.addr })
+}
+
+// joiner is join for the ports of a service in one family. Most of them have the same slices, whose endpoints it puts in order once.
+type joiner struct {
+	slices []*model.EndpointSlice
+	sorted []joined
+}
+
+// joined is an endpoint of a slice, which is that of a part.
+type joined struct {
+	addr netip.Addr
+	part int
+	is   traits
+}
+
+// manyEndpoints is from how many endpoints on the order is kept for the next port.
+const manyEndpoints = 100
+
+func (j *joiner) join(buf candidates, here location, family state.Family, parts []part) candidates {
+	n := 0
+	for _, p := range parts {
+		n += len(p.slice.Endpoints)
+	}
+	if n < manyEndpoints {
+		return join(buf, here, family, parts)
+	}
+	if !slices.EqualFunc(j.slices, parts, func(s *model.EndpointSlice, p part) bool { return s == p.slice }) {
+		j.sort(here, family, parts)
+	}
+	for first := 0; first < len(j.sorted); {
+		addr, from := j.sorted[first].addr, len(buf)
+		for ; first < len(j.sorted) && j.sorted[first].addr == addr; first++ {
+			e := &j.sorted[first]
+			buf = append(buf, candidate{netip.AddrPortFrom(addr, parts[e.part].port), e.is})
 		}
-		return cmp.Compare(b.is, a.is) // The winner first, for CompactFunc keeps the first.
-	})
-	return slices.CompactFunc(buf, func(a, b candidate) bool { return a.addr == b.addr })
+		if len(buf) > from+1 {
+			slices.SortFunc(buf[from:], candidate.compare)
+		}
+	}
+	return buf.distinct()
+}
+
+func (j *joiner) sort(here location, family state.Family, parts []part) {
+	j.slices, j.sorted = j.slices[:0], j.sorted[:0]
+	for n, part := range parts {
+		j.slices = append(j.slices, part.slice)
+		for i := range part.slice.Endpoints {
+			ep := &part.slice.Endpoints[i]
+			if familyOf(ep.Addr) == family && model.Special(ep.Addr) == "" {
+				j.sorted = append(j.sorted, joined{ep.Addr, n, here.traitsOf(ep)})
+			}
+		}
+	}
+	slices.SortFunc(j.sorted, func(a, b joined) int { return a.addr.Compare(b.addr) })
 }
 
 // selection is which endpoints a traffic policy takes: those whose traits in mask are exactly want.
