@@ -10,11 +10,10 @@ import (
 )
 
 const (
-	// partEntries is about how many entries an update takes at most, so that nobody waits long for it: neither changes that come while it is applied,
-	// nor other programs that change the kernel's rules.
-	partEntries = 1_000
-	// leastShare is the least that a namespace gets of an update when its turn has come.
-	leastShare = 50
+	// usualPart is the default of RunOptions.PartEntries.
+	usualPart = 1_000
+	// sharesOfPart is into how many shares an update is cut at most, one for each namespace.
+	sharesOfPart = 20
 	// restFactor is how many times as long as its last change took a service waits before it may change again, if that took several parts.
 	restFactor = 4
 )
@@ -23,6 +22,8 @@ const (
 // changes come before large ones, and large ones take turns. A change that is larger than its share is applied in parts, between which others come. A
 // service that takes several parts rests after them, and when it changes again before they are done: so it gets a fifth of the time at most.
 type queue struct {
+	// most is about how many entries an update takes at most.
+	most int
 	// got is the last revision that was taken from the feed, and node the node of it.
 	got  state.Revision
 	node *state.Node
@@ -43,9 +44,9 @@ type queue struct {
 	coming, leaving map[state.FrontendKey]state.ServiceName
 }
 
-func newQueue() queue {
+func newQueue(most int) queue {
 	return queue{
-		shown: map[state.ServiceName]*state.Service{}, wants: map[state.ServiceName]*want{}, turnsOf: map[string]*turn{},
+		most: most, shown: map[state.ServiceName]*state.Service{}, wants: map[state.ServiceName]*want{}, turnsOf: map[string]*turn{},
 		rests: map[state.ServiceName]time.Time{}, coming: map[state.FrontendKey]state.ServiceName{}, leaving: map[state.FrontendKey]state.ServiceName{},
 	}
 }
@@ -134,7 +135,7 @@ func (q *queue) want(name state.ServiceName, record *state.Service, a *arrival, 
 	}
 	w.record = share(shown, record)
 	pairs := pairPorts(shown, w.record)
-	w.isLarge = isLarge(pairs)
+	w.isLarge = takesMore(pairs, q.most)
 	for _, p := range pairs {
 		gained(p.to, p.from, func(k state.FrontendKey) { w.leaving, q.leaving[k] = append(w.leaving, k), name })
 	}
@@ -236,11 +237,11 @@ func (q *queue) isReady(applied state.Revision, node *state.Node, now time.Time)
 	return len(q.turns) > 0 || !q.node.Equal(node) || len(q.wants) == 0 && q.got != applied
 }
 
-// isLarge reports whether the change of some ports takes more than a part.
-func isLarge(pairs []portPair) bool {
+// takesMore reports whether the change of some ports takes more than so many entries.
+func takesMore(pairs []portPair, most int) bool {
 	n := 0
 	for i := range pairs {
-		if n += pairs[i].cost(); n > partEntries {
+		if n += pairs[i].cost(); n > most {
 			return true
 		}
 	}
@@ -274,8 +275,8 @@ func (q *queue) take(node *state.Node) *batch {
 		}
 		return b
 	}
-	fair := max(partEntries/max(1, len(q.turns)), leastShare)
-	for b.cost < partEntries && len(q.turns) > 0 {
+	fair := max(1, q.most/min(max(1, len(q.turns)), sharesOfPart))
+	for b.cost < q.most && len(q.turns) > 0 {
 		s := q.turns[0]
 		q.turns = append(q.turns[1:], s)
 		s.credit += fair
@@ -296,7 +297,7 @@ func (q *queue) take(node *state.Node) *batch {
 
 // takeFrom adds steps of some services until they take most entries, and returns how many that are.
 func (q *queue) takeFrom(b *batch, from *[]*want, at place, most, services int) (cost int) {
-	for ; services > 0 && cost < most && b.cost < partEntries && len(*from) > 0; services-- {
+	for ; services > 0 && cost < most && b.cost < q.most && len(*from) > 0; services-- {
 		w := (*from)[0]
 		*from = (*from)[1:]
 		switch {
@@ -304,7 +305,7 @@ func (q *queue) takeFrom(b *batch, from *[]*want, at place, most, services int) 
 		case q.isResting(w):
 			q.wait(w)
 		default:
-			cost += q.step(b, w, min(most-cost, partEntries-b.cost))
+			cost += q.step(b, w, min(most-cost, q.most-b.cost))
 		}
 	}
 	return cost
@@ -313,7 +314,7 @@ func (q *queue) takeFrom(b *batch, from *[]*want, at place, most, services int) 
 // step adds a part of a service's change, with what that takes away from others, and returns what it takes.
 func (q *queue) step(b *batch, w *want, most int) (cost int) {
 	if !w.isLarge {
-		most = 2 * partEntries
+		most = 2 * q.most
 	}
 	from := q.record(b, w.name)
 	next, cost, end, done := part(from, w.record, &moving{w.name, q.coming, q.leaving}, most, w.at)
@@ -437,7 +438,7 @@ func (q *queue) finish(w *want, now time.Time) {
 // replace takes down that a full update was applied, but for services that failed.
 func (q *queue) replace(u *state.Update, failed map[state.ServiceName]error) {
 	was, rests := q.shown, q.rests
-	*q = newQueue()
+	*q = newQueue(q.most)
 	q.got, q.node, q.rests = u.Revision, u.Node, rests
 	for _, s := range u.Changed {
 		if failed[s.Name] == nil {

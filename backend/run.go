@@ -19,6 +19,10 @@ type RunOptions struct {
 	VerifyPeriod time.Duration
 	// MinInterval is the least time between an Apply that succeeds and the next one. What changes meanwhile is merged. Default: none.
 	MinInterval time.Duration
+	// PartEntries is about how many entries one Apply adds, removes or replaces at most: a frontend is one, and so is each endpoint behind a frontend.
+	// Only a frontend of more endpoints takes more, if it cannot be changed endpoint by endpoint, and an update that is full or
+	// has another node. Default: 1,000.
+	PartEntries int
 	// MinBackoff and MaxBackoff bound the pause after a failure. It starts at about the minimum and doubles with each
 	// further failure of the same kind. Defaults: 10 ms and 5 s.
 	MinBackoff, MaxBackoff time.Duration
@@ -63,7 +67,7 @@ func Run(ctx context.Context, feed state.Feed, b Backend, o RunOptions) error {
 		feed:       feed,
 		backend:    b,
 		failing:    make(map[state.ServiceName]failure),
-		queue:      newQueue(),
+		queue:      newQueue(cmp.Or(o.PartEntries, usualPart)),
 	}
 	following, stop := context.WithCancel(ctx)
 	var done sync.WaitGroup

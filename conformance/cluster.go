@@ -30,10 +30,12 @@ type cluster struct {
 	settings  Settings
 	lab       *topology.Lab
 	recorder  *topology.Recorder // of the node
-	store     *store.Store
-	api       API
-	endSource context.CancelFunc
-	source    chan error // what the end of the API's Run returned
+	// partEntries is as in backend.RunOptions.
+	partEntries int
+	store       *store.Store
+	api         API
+	endSource   context.CancelFunc
+	source      chan error // what the end of the API's Run returned
 
 	follower *follower       // nil if the dataplane does not follow the API
 	backend  backend.Backend // nil if it does
@@ -54,6 +56,7 @@ type clusterOptions struct {
 	detector      state.LocalDetector
 	nodePorts     state.NodePortAddresses
 	masqueradeAll bool
+	partEntries   int // as in backend.RunOptions
 }
 
 // newCluster starts a cluster that has nodes, but no services.
@@ -72,7 +75,7 @@ func newCluster(ctx context.Context, d Dataplane, o clusterOptions) (*cluster, e
 	if err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
-	c := &cluster{dataplane: d, settings: o.settings, lab: l, recorder: recorder, changed: make(chan struct{})}
+	c := &cluster{dataplane: d, settings: o.settings, lab: l, recorder: recorder, partEntries: o.partEntries, changed: make(chan struct{})}
 	c.store = store.New(store.Options{
 		Brain: brain.Config{
 			NodeName: l.Node().Name, LocalDetector: o.detector, NodePorts: o.nodePorts, MasqueradeAll: o.masqueradeAll,
@@ -158,8 +161,9 @@ func (c *cluster) start() error {
 	c.setStatus(backend.Status{})
 	go func() {
 		c.stopped <- backend.Run(ctx, c.store, c.backend, backend.RunOptions{
-			Logger:   c.settings.Logger,
-			OnStatus: c.setStatus,
+			Logger:      c.settings.Logger,
+			PartEntries: c.partEntries,
+			OnStatus:    c.setStatus,
 		})
 	}()
 	return nil

@@ -82,6 +82,9 @@ func runHistory(t *testing.T, d Dataplane, seed uint64) {
 		}}
 	}
 	o.nodePorts.Primary = rng.IntN(2) == 0
+	if seed%2 == 1 { // as if each service were large
+		o.partEntries = 1 + int(seed/2)%4
+	}
 	c, err := newCluster(t.Context(), d, o)
 	if err != nil {
 		t.Fatal(err)

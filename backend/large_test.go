@@ -1,0 +1,240 @@
+package backend_test
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// large returns a record of ports with so many frontends and endpoints each; all frontends, or all endpoints, of two versions differ.
+func large(namespace, n string, ports, frontends, endpoints, version int) *state.Service {
+	s := &state.Service{Name: state.ServiceName{Namespace: namespace, Name: n}}
+	route := state.Route{Verdict: state.Reject}
+	for i := range endpoints {
+		route.Verdict = state.Forward
+		addr := netip.AddrFrom4([4]byte{10, byte(version), byte(i >> 8), byte(i)})
+		route.Endpoints = append(route.Endpoints, state.Endpoint{Addr: netip.AddrPortFrom(addr, 80)})
+	}
+	for i := range ports {
+		p := state.Port{Name: fmt.Sprintf("p%04d", i), Protocol: state.TCP, Family: state.IPv4, Internal: state.Traffic{Inside: route, Outside: route}}
+		for j := range frontends {
+			addr := netip.AddrFrom4([4]byte{172, byte(len(namespace)), 0, byte(j)})
+			if endpoints == 0 {
+				addr = netip.AddrFrom4([4]byte{172, byte(len(namespace)), byte(version), byte(j)})
+			}
+			p.Frontends = append(p.Frontends, state.Frontend{Kind: state.ClusterIP, Addr: addr, Port: uint16(i + 1)})
+		}
+		s.Ports = append(s.Ports, p)
+	}
+	return s
+}
+
+// touched returns how many frontends, and endpoints behind them, differ between two records.
+func touched(a, b *state.Service) (n int) {
+	type entry struct {
+		key state.FrontendKey
+		to  netip.AddrPort
+	}
+	entries := func(s *state.Service) map[entry]bool {
+		all := map[entry]bool{}
+		if s == nil {
+			return all
+		}
+		for i := range s.Ports {
+			p := &s.Ports[i]
+			for j := range p.Frontends {
+				k := p.Key(&p.Frontends[j])
+				all[entry{key: k}] = true
+				for _, e := range p.Internal.Inside.Endpoints {
+					all[entry{k, e.Addr}] = true
+				}
+			}
+		}
+		return all
+	}
+	before, after := entries(a), entries(b)
+	for e := range before {
+		if !after[e] {
+			n++
+		}
+	}
+	for e := range after {
+		if !before[e] {
+			n++
+		}
+	}
+	return n
+}
+
+// TestPartsAreBounded: however much of a service changes, one Apply changes a bounded part of it.
+func TestPartsAreBounded(t *testing.T) {
+	for _, c := range []struct{ ports, frontends, endpoints int }{{100, 50, 0}, {4, 1, 3_000}, {1, 10, 500}} {
+		start(t, backend.RunOptions{}, func(b *bench) {
+			was := large("tenant", "large", c.ports, c.frontends, c.endpoints, 0)
+			b.publish(service("small", 0))
+			b.after(0)
+			b.backend.Calls()
+			for version, next := range []*state.Service{was, large("tenant", "large", c.ports, c.frontends, c.endpoints, 1), nil} {
+				if next == nil {
+					b.feed.Publish(nil, was.Name)
+				} else {
+					b.publish(next)
+				}
+				b.after(time.Minute)
+				var shown *state.Service
+				if version > 0 {
+					shown = was
+				}
+				calls := b.backend.Calls()
+				if len(calls) < 4 {
+					b.Errorf("%+v: version %d took %d parts", c, version, len(calls))
+				}
+				for _, call := range calls {
+					if call.Update == nil {
+						continue
+					}
+					var now *state.Service
+					if len(call.Update.Changed) > 0 {
+						now = call.Update.Changed[0]
+					}
+					// A frontend goes, or comes, with all its endpoints.
+					if n := touched(shown, now); n > 1_000+c.endpoints {
+						b.Errorf("%+v: version %d changes %d entries at once", c, version, n)
+					}
+					shown = now
+				}
+				was = next
+				if was == nil {
+					was = shown
+				}
+			}
+			b.inStep()
+			if s := b.currentStatus(); s.Applied != b.feed.Revision() || !s.Pending.IsZero() {
+				b.Errorf("status is %+v, want revision %d", s, b.feed.Revision())
+			}
+		})
+	}
+}
+
+// TestSmallServicesGoFirst: of one update, what is small does not wait for what is large, in whatever namespace.
+func TestSmallServicesGoFirst(t *testing.T) {
+	start(t, backend.RunOptions{}, func(b *bench) {
+		b.publish(service("z", 0))
+		b.after(0)
+		b.backend.Calls()
+		b.backend.SetLatency(time.Millisecond)
+		b.publish(large("aa", "large", 100, 50, 0, 1), large("default", "large", 100, 50, 0, 1), service("y", 1), service("z", 1))
+		b.after(time.Minute)
+		first := map[string]int{}
+		for i, c := range b.backend.Calls() {
+			if c.Update == nil {
+				continue
+			}
+			for _, s := range c.Update.Changed {
+				if _, ok := first[s.Name.String()]; !ok {
+					first[s.Name.String()] = i
+				}
+			}
+		}
+		if want := map[string]int{"aa/large": 0, "default/large": 0, "default/y": 0, "default/z": 0}; !maps.Equal(first, want) {
+			b.Errorf("services come in calls %v, want %v", first, want)
+		}
+		b.inStep()
+	})
+}
+
+// TestChangesGoBetweenParts: a change that comes while a large service is applied waits for one part, not for all of them; and services that change
+// all the time neither delay others nor take all the time.
+func TestChangesGoBetweenParts(t *testing.T) {
+	const took = time.Millisecond
+	start(t, backend.RunOptions{VerifyPeriod: time.Hour}, func(b *bench) {
+		b.publish(service("small", 0))
+		b.after(0)
+		b.backend.SetLatency(took)
+		b.backend.Calls()
+		began := time.Now()
+		tenants := []string{"a", "bb", "ccc"}
+		for version := 1; version <= 100; version++ {
+			if version%3 == 0 { // each of them takes more than 10 parts
+				for _, ns := range tenants {
+					b.publish(large(ns, "large", 100, 50, 0, version/3))
+				}
+			}
+			b.publish(service("small", version))
+			time.Sleep(2 * took)
+			b.after(0)
+			if shown := b.backend.Shown()[name("small")]; !shown.Equal(service("small", version)) {
+				b.Fatalf("%v after its change, version %d is not shown", 2*took, version)
+			}
+			time.Sleep(7 * took)
+		}
+		whole := time.Since(began)
+		spent := map[string]time.Duration{}
+		for _, c := range b.backend.Calls() {
+			if c.Update == nil {
+				continue
+			}
+			for _, s := range c.Update.Changed {
+				spent[s.Name.Namespace] += took / time.Duration(len(c.Update.Changed))
+			}
+		}
+		for _, ns := range tenants {
+			if spent[ns] > whole/4 || spent[ns] == 0 {
+				b.Errorf("the service of %s took %v of %v, want a fifth at most", ns, spent[ns], whole)
+			}
+		}
+		b.after(time.Minute)
+		b.inStep()
+	})
+}
+
+// TestLargeServiceFails: what fails in a part is tried again as it is to be, and does not count as applied in part.
+func TestLargeServiceFails(t *testing.T) {
+	o := backend.RunOptions{MinBackoff: time.Second, MaxBackoff: time.Second, VerifyPeriod: time.Hour}
+	start(t, o, func(b *bench) {
+		next := large("tenant", "large", 100, 50, 0, 1)
+		b.publish(service("small", 0))
+		b.after(0)
+		b.backend.Break(next.Name)
+		b.publish(next, service("small", 1))
+		b.after(100 * time.Millisecond)
+		if s := b.currentStatus(); s.Failed[next.Name] == nil || s.Applied != 2 || !s.Pending.IsZero() {
+			b.Errorf("status is %+v, want that the service has failed", s)
+		}
+		b.backend.Fix(next.Name)
+		b.after(2 * time.Second)
+		b.inStep()
+		if s := b.currentStatus(); len(s.Failed) > 0 {
+			b.Errorf("services still fail: %v", s.Failed)
+		}
+	})
+}
+
+// TestRevisionsOfParts: a revision counts as applied once all of it is, and newer changes of others do not wait for that.
+func TestRevisionsOfParts(t *testing.T) {
+	start(t, backend.RunOptions{VerifyPeriod: time.Hour}, func(b *bench) {
+		b.publish(service("small", 0))
+		b.after(0)
+		b.backend.SetLatency(time.Millisecond)
+		b.publish(large("tenant", "large", 100, 50, 0, 1))
+		b.after(5 * time.Millisecond / 2)
+		b.publish(service("small", 1))
+		b.after(5 * time.Millisecond / 2)
+		s := b.currentStatus()
+		if s.Applied != 1 || s.Pending.IsZero() {
+			b.Errorf("with a part of revision 2 and all of revision 3, status is %+v, want revision 1", s)
+		}
+		if !b.backend.Shown()[name("small")].Equal(service("small", 1)) {
+			b.Error("revision 3 waits for all of revision 2")
+		}
+		b.after(time.Second)
+		if s := b.currentStatus(); s.Applied != 3 || !s.Pending.IsZero() {
+			b.Errorf("status is %+v, want revision 3", s)
+		}
+	})
+}
