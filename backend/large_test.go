@@ -73,7 +73,7 @@ func touched(a, b *state.Service) (n int) {
 
 // TestPartsAreBounded: however much of a service changes, one Apply changes a bounded part of it.
 func TestPartsAreBounded(t *testing.T) {
-	for _, c := range []struct{ ports, frontends, endpoints int }{{100, 50, 0}, {4, 1, 3_000}, {1, 10, 500}} {
+	for _, c := range []struct{ ports, frontends, endpoints int }{{60, 50, 0}, {3, 1, 3_000}, {1, 10, 400}} {
 		start(t, backend.RunOptions{}, func(b *bench) {
 			was := large("tenant", "large", c.ports, c.frontends, c.endpoints, 0)
 			b.publish(service("small", 0))
@@ -136,6 +136,9 @@ func TestSmallServicesGoFirst(t *testing.T) {
 				continue
 			}
 			for _, s := range c.Update.Changed {
+				if n := len(s.Ports); i == 0 && n > 20 {
+					b.Errorf("%v comes with %d ports beside small services, want a part", s.Name, n)
+				}
 				if _, ok := first[s.Name.String()]; !ok {
 					first[s.Name.String()] = i
 				}
@@ -151,36 +154,45 @@ func TestSmallServicesGoFirst(t *testing.T) {
 // TestChangesGoBetweenParts: a change that comes while a large service is applied waits for one part, not for all of them; and services that change
 // all the time neither delay others nor take all the time.
 func TestChangesGoBetweenParts(t *testing.T) {
-	const took = time.Millisecond
+	const took = time.Millisecond // for a part
 	start(t, backend.RunOptions{VerifyPeriod: time.Hour}, func(b *bench) {
 		b.publish(service("small", 0))
 		b.after(0)
-		b.backend.SetLatency(took)
+		cost := func(u *state.Update, shown map[state.ServiceName]*state.Service) (sum time.Duration) {
+			if u == nil {
+				return 0
+			}
+			for _, s := range u.Changed {
+				sum += time.Duration(1+touched(shown[s.Name], s)) * took / 1000
+			}
+			return sum
+		}
+		b.backend.SetLatencyOf(cost)
 		b.backend.Calls()
 		began := time.Now()
 		tenants := []string{"a", "bb", "ccc"}
-		for version := 1; version <= 100; version++ {
-			if version%3 == 0 { // each of them takes more than 10 parts
+		for version := 1; version <= 30; version++ {
+			if version%3 == 0 { // each of them takes several parts
 				for _, ns := range tenants {
-					b.publish(large(ns, "large", 100, 50, 0, version/3))
+					b.publish(large(ns, "large", 60, 50, 0, version/3))
 				}
 			}
 			b.publish(service("small", version))
-			time.Sleep(2 * took)
-			b.after(0)
+			b.after(5 * took / 2)
 			if shown := b.backend.Shown()[name("small")]; !shown.Equal(service("small", version)) {
-				b.Fatalf("%v after its change, version %d is not shown", 2*took, version)
+				b.Fatalf("%v after its change, version %d is not shown", 5*took/2, version)
 			}
-			time.Sleep(7 * took)
+			b.after(15 * took / 2)
 		}
 		whole := time.Since(began)
-		spent := map[string]time.Duration{}
+		spent, shown := map[string]time.Duration{}, map[state.ServiceName]*state.Service{}
 		for _, c := range b.backend.Calls() {
 			if c.Update == nil {
 				continue
 			}
 			for _, s := range c.Update.Changed {
-				spent[s.Name.Namespace] += took / time.Duration(len(c.Update.Changed))
+				spent[s.Name.Namespace] += time.Duration(touched(shown[s.Name], s)) * took / 1000
+				shown[s.Name] = s
 			}
 		}
 		for _, ns := range tenants {

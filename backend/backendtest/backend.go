@@ -30,7 +30,7 @@ type Call struct {
 type Backend struct {
 	mu        sync.Mutex
 	failRate  float64
-	latency   time.Duration
+	latency   func(u *state.Update, shown map[state.ServiceName]*state.Service) time.Duration
 	rng       *rand.Rand
 	busy      bool
 	wanted    map[state.ServiceName]*state.Service // last applied; nil before the first Apply
@@ -136,9 +136,14 @@ func (b *Backend) SetFailureRate(rate float64) {
 
 // SetLatency sets how long an operation takes. It is 0 at first.
 func (b *Backend) SetLatency(d time.Duration) {
+	b.SetLatencyOf(func(*state.Update, map[state.ServiceName]*state.Service) time.Duration { return d })
+}
+
+// SetLatencyOf sets how long an operation takes by its update, nil for Verify, and what is shown before.
+func (b *Backend) SetLatencyOf(f func(u *state.Update, shown map[state.ServiceName]*state.Service) time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.latency = d
+	b.latency = f
 }
 
 // Break makes a service impossible to program until Fix.
@@ -200,7 +205,7 @@ func (b *Backend) Breaches() error {
 // operate does one operation, unless it fails or ctx ends while it takes its time.
 func (b *Backend) operate(ctx context.Context, u *state.Update, do func() backend.Result) (result backend.Result, err error) {
 	start := time.Now()
-	latency := b.begin()
+	latency := b.begin(u)
 	select {
 	case <-ctx.Done():
 		err = ctx.Err()
@@ -219,14 +224,17 @@ func (b *Backend) operate(ctx context.Context, u *state.Update, do func() backen
 	return result, err
 }
 
-func (b *Backend) begin() (latency time.Duration) {
+func (b *Backend) begin(u *state.Update) (latency time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.busy {
 		b.breach("two operations at once")
 	}
 	b.busy = true
-	return b.latency
+	if b.latency == nil {
+		return 0
+	}
+	return b.latency(u, b.shown)
 }
 
 func (b *Backend) breach(what string) { b.breaches = append(b.breaches, errors.New(what)) }
