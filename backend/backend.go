@@ -22,6 +22,10 @@ type Backend interface {
 	// is applied again later. If u is full, what the dataplane holds beyond u is removed, and only differences are written. The
 	// first update of each Run is full. An update may have no services at all, but another Node.
 	//
+	// An update of the feed may come in several, of which each is atomic ([RunOptions].PartEntries). They have the revision before that update, up to the
+	// last one. A large service then has records in between: each frontend is as before or as after, but for the endpoints of a route, which change in
+	// parts. A frontend that moves from one service to another does so in one update, which has both.
+	//
 	// A service that cannot be programmed, or removed, is named in the result, keeps what it had, and does not keep others from being
 	// programmed. Run retries it with an update that is not full and has the revision that was applied last: no update may be
 	// skipped because of its revision.

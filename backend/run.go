@@ -54,6 +54,9 @@ type Attempt struct {
 // What fails is tried again after a pause that grows, with what has changed meanwhile merged in. A single service that
 // fails is tried again by itself and holds up nothing else. Failing services share one pause: one that starts to fail may
 // wait as long as those that have failed for long.
+//
+// One Apply changes a bounded number of entries. Namespaces take turns, small changes come before large ones of their namespace, and a larger change is
+// applied in parts, between which others come. A service that takes several parts rests four times as long as they took before it changes again.
 func Run(ctx context.Context, feed state.Feed, b Backend, o RunOptions) error {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
