@@ -79,7 +79,7 @@ func (p *portPair) isSame() bool {
 // isGradual reports whether the change of a pair can be made in steps: the kinds of clients are told apart as before, and no frontend becomes one of
 // another kind.
 func (p *portPair) isGradual() bool {
-	if p.from == nil || p.to == nil || p.from.Affinity+p.to.Affinity > 0 {
+	if p.from == nil || p.to == nil || p.from.Affinity != p.to.Affinity {
 		return false
 	}
 	alike := func(a, b *state.Traffic) bool {

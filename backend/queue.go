@@ -14,13 +14,13 @@ const (
 	usualPart = 1_000
 	// sharesOfPart is into how many shares an update is cut at most, one for each namespace.
 	sharesOfPart = 20
-	// restFactor is how many times as long as its last change took a service waits before it may change again, if that took several parts.
+	// restFactor is how many times as long as its last change took a service waits before it may change again, if that was more than a part.
 	restFactor = 4
 )
 
 // queue has what is not applied yet, and decides what comes next. Namespaces take turns, with equal shares of an update. Within a namespace, small
 // changes come before large ones, and large ones take turns. A change that is larger than its share is applied in parts, between which others come. A
-// service that takes several parts rests after them, and when it changes again before they are done: so it gets a fifth of the time at most.
+// service whose change is more than a part rests after it, and when it changes again before that is done: so it gets a fifth of the time at most.
 type queue struct {
 	// most is about how many entries an update takes at most.
 	most int
@@ -35,7 +35,7 @@ type queue struct {
 	// turns are the namespaces that have something to apply, in the order of their turns.
 	turns   []*turn
 	turnsOf map[string]*turn
-	// rests are when services may change again that take several parts.
+	// rests are when services may change again whose last change was more than a part.
 	rests map[state.ServiceName]time.Time
 	// waiting are wants that have no turn yet: they rest, or others have to get their frontends first.
 	waiting []*want
@@ -69,9 +69,9 @@ type want struct {
 	place place
 	// isBlocked is set if nothing can be done before others have got its frontends.
 	isBlocked bool
-	// at is the port with which the next part begins, parts is how many have been applied, and spent how long they took.
-	at, parts int
-	spent     time.Duration
+	// at is the port with which the next part begins, cost is what those that have been applied took, and spent how long that was.
+	at, cost int
+	spent    time.Duration
 	// coming and leaving are its frontends in the maps of the queue.
 	coming, leaving []state.FrontendKey
 }
@@ -165,9 +165,9 @@ func (q *queue) wait(w *want) {
 
 // rest has a service wait for what has been spent on its change.
 func (q *queue) rest(w *want, now time.Time) {
-	if w.parts > 1 {
+	if w.cost > q.most {
 		q.rests[w.name] = now.Add(restFactor * w.spent)
-		w.parts, w.spent = 0, 0
+		w.cost, w.spent = 0, 0
 	}
 }
 
@@ -406,7 +406,7 @@ func (q *queue) applied(b *batch, failed map[state.ServiceName]error, took time.
 	}
 	for _, s := range b.steps {
 		s.at = s.end
-		s.parts++
+		s.want.cost += s.cost
 		s.spent += took * time.Duration(s.cost) / time.Duration(max(1, b.cost))
 		if s.done || failed[s.name] != nil {
 			q.finish(s.want, now)
