@@ -1,12 +1,13 @@
 package ruleset
 
 import (
+	"net/netip"
 	"slices"
 
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// portDiff is in what two versions of a port without affinity differ. It is what a change of some endpoints of many costs.
+// portDiff is in what two versions of a port differ. It is what a change of some endpoints of many costs.
 type portDiff struct {
 	ports [2]*state.Port
 	// slots are the indexes at which the placements of a route differ.
@@ -15,11 +16,13 @@ type portDiff struct {
 	whole, changed [2]bool
 	// endpoints are those that only one of the versions has in a route.
 	endpoints [2][numRoutes][]state.Endpoint
+	// numbers are those of the endpoints of a port with affinity. What is in both versions has the same.
+	numbers [2]map[netip.AddrPort]uint32
 }
 
 // diffPorts returns nil if the two versions have to be rendered as a whole.
 func diffPorts(a, b *state.Port, as, bs *placement) *portDiff {
-	if a.Affinity != 0 || b.Affinity != 0 {
+	if a.Affinity != b.Affinity {
 		return nil
 	}
 	d := &portDiff{ports: [2]*state.Port{a, b}}
@@ -49,7 +52,26 @@ func diffPorts(a, b *state.Port, as, bs *placement) *portDiff {
 			d.whole[i], d.changed[i] = true, true
 		}
 	}
+	if a.Affinity == 0 {
+		return d
+	}
+	for i, p := range d.ports {
+		d.numbers[i] = endpointNumbersOf(p)
+	}
+	for addr, n := range d.numbers[0] {
+		if m, ok := d.numbers[1][addr]; ok && m != n {
+			return nil // one with the same hash has come or gone: nearly never
+		}
+	}
 	return d
+}
+
+// side returns which of the versions p is.
+func (d *portDiff) side(p *state.Port) int {
+	if p == d.ports[0] {
+		return 0
+	}
+	return 1
 }
 
 // internalRoutes is how many routes each traffic has.
@@ -97,10 +119,13 @@ func (d *portDiff) changes(f *state.Frontend) bool { return d.changed[trafficOf(
 
 // only returns the endpoints that one version, p, has in a route, and the other has not.
 func (d *portDiff) only(p *state.Port, route int) []state.Endpoint {
-	if p == d.ports[0] {
-		return d.endpoints[0][route]
-	}
-	return d.endpoints[1][route]
+	return d.endpoints[d.side(p)][route]
+}
+
+// isNumbered reports whether an endpoint of one version, p, has the same number in the other.
+func (d *portDiff) isNumbered(p *state.Port, addr netip.AddrPort) bool {
+	_, ok := d.numbers[1-d.side(p)][addr]
+	return ok
 }
 
 // renderChange renders what may differ between two versions of a service, of which either may have no record, into p.old and p.new. Ports that are
@@ -128,7 +153,8 @@ func (p *Plan) renderChange(was, is *applied) {
 			p.new.port(is, &after[j], &is.places[j], &newLists, nil)
 			j++
 		default:
-			if !listless || !sameShape(&before[i], &after[j]) {
+			// The lists of a service are numbered in the order of its frontends, so that those are gone through if there are any.
+			if !sameShape(&before[i], &after[j]) || !listless && isRestricted(&before[i]) {
 				d := diffPorts(&before[i], &after[j], &was.places[i], &is.places[j])
 				p.old.port(was, &before[i], &was.places[i], &oldLists, d)
 				p.new.port(is, &after[j], &is.places[j], &newLists, d)
@@ -152,4 +178,8 @@ func sameShape(a, b *state.Port) bool {
 			sameMemory(s.Inside.Endpoints, t.Inside.Endpoints) && sameMemory(s.Outside.Endpoints, t.Outside.Endpoints)
 	}
 	return same(&a.Internal, &b.Internal) && same(&a.External, &b.External)
+}
+
+func isRestricted(p *state.Port) bool {
+	return slices.ContainsFunc(p.Frontends, func(f state.Frontend) bool { return f.Restricted })
 }

@@ -2,6 +2,7 @@ package ruleset
 
 import (
 	"fmt"
+	"iter"
 	"net/netip"
 	"time"
 
@@ -117,7 +118,7 @@ func (r *renderer) whole(a *applied) {
 
 // port appends the elements of a port: those that may differ, if the difference from another one is given, else all.
 func (r *renderer) port(a *applied, p *state.Port, place *placement, lists *sourceLists, d *portDiff) {
-	affinity := r.affinity(a, p)
+	affinity := r.affinity(a, p, d)
 	for i := range p.Frontends {
 		f := &p.Frontends[i]
 		isKept := d != nil && d.isKept(p, f)
@@ -167,35 +168,61 @@ type portAffinity struct {
 }
 
 // affinity appends the numbers of a port's endpoints. It returns nil for a port without affinity.
-func (r *renderer) affinity(a *applied, p *state.Port) *portAffinity {
+func (r *renderer) affinity(a *applied, p *state.Port, d *portDiff) *portAffinity {
 	if p.Affinity == 0 {
 		return nil
 	}
 	timeout := r.shape.timeout(uint32(p.Affinity / time.Second))
 	r.shape.needs(p.Family, setID{kind: stickyFor, arg: timeout}) // for what is rendered next
-	of := &portAffinity{number: a.numbers[portOwner(p)], timeout: timeout, endpoints: map[netip.AddrPort]uint32{}}
-	taken := map[uint32]bool{}
-	for _, rt := range routes(p) {
-		if rt == nil {
+	of := &portAffinity{number: a.numbers[portOwner(p)], timeout: timeout}
+	if d != nil {
+		of.endpoints = d.numbers[d.side(p)]
+	} else {
+		of.endpoints = endpointNumbersOf(p)
+	}
+	for addr := range distinctEndpoints(p) {
+		if d != nil && d.isNumbered(p, addr) {
 			continue
 		}
-		for _, ep := range rt.Endpoints {
-			if _, ok := of.endpoints[ep.Addr]; ok {
-				continue
-			}
-			n := endpointNumber(ep.Addr, taken)
-			of.endpoints[ep.Addr] = n
-			e := element{family: p.Family, set: setID{kind: endpointNumbers}}
-			key := writer{buf: e.key[:]}
-			key.mark(of.number)
-			key.addr(ep.Addr.Addr())
-			key.port(ep.Addr.Port())
-			data := writer{buf: e.data[:]}
-			data.mark(n)
-			r.own = append(r.own, e)
-		}
+		e := element{family: p.Family, set: setID{kind: endpointNumbers}}
+		key := writer{buf: e.key[:]}
+		key.mark(of.number)
+		key.addr(addr.Addr())
+		key.port(addr.Port())
+		data := writer{buf: e.data[:]}
+		data.mark(of.endpoints[addr])
+		r.own = append(r.own, e)
 	}
 	return of
+}
+
+// distinctEndpoints yields the endpoints of a port's routes, each once.
+func distinctEndpoints(p *state.Port) iter.Seq[netip.AddrPort] {
+	return func(yield func(netip.AddrPort) bool) {
+		seen := map[netip.AddrPort]bool{}
+		for _, rt := range routes(p) {
+			if rt == nil {
+				continue
+			}
+			for _, ep := range rt.Endpoints {
+				if !seen[ep.Addr] {
+					seen[ep.Addr] = true
+					if !yield(ep.Addr) {
+						return
+					}
+				}
+			}
+		}
+	}
+}
+
+// endpointNumbersOf returns the numbers of a port's endpoints.
+func endpointNumbersOf(p *state.Port) map[netip.AddrPort]uint32 {
+	numbers, taken := map[netip.AddrPort]uint32{}, map[uint32]bool{}
+	for addr := range distinctEndpoints(p) {
+		numbers[addr] = endpointNumber(addr, taken)
+	}
+	return numbers
 }
 
 // frontendElement returns an element with the key of a frontend, and the key's length.
@@ -263,7 +290,7 @@ func (b *frontendRenderer) number(k kind, n uint32) {
 
 func (b *frontendRenderer) frontend(p *state.Port, t *state.Traffic, places [][]state.Endpoint) {
 	if b.only != nil {
-		b.changes(t, places)
+		b.changes(p, t, places)
 		return
 	}
 	b.masquerade(t.Masquerade)
@@ -283,28 +310,38 @@ func (b *frontendRenderer) frontend(p *state.Port, t *state.Traffic, places [][]
 	}
 }
 
-// changes adds what may differ of a frontend that is kept.
-func (b *frontendRenderer) changes(t *state.Traffic, places [][]state.Endpoint) {
+// changes adds what may differ of a frontend that is kept, of the port p.
+func (b *frontendRenderer) changes(p *state.Port, t *state.Traffic, places [][]state.Endpoint) {
 	at := internalInside
-	if t == &b.only.ports[0].External || t == &b.only.ports[1].External {
+	if t == &p.External {
 		at = externalInside
 	}
 	if !b.only.changed[at/internalRoutes] {
 		return
 	}
-	view := func(v view, r *state.Route, placed []state.Endpoint, slots []int) {
-		b.verdict(v, r)
-		for _, i := range slots {
-			if i < len(placed) {
-				b.place(v, i, placed[i])
-			}
+	if isSplit(t) {
+		b.changedRoute(inside, p, &t.Inside, at, places[0])
+		b.changedRoute(outside, p, &t.Outside, at+1, places[1])
+	} else {
+		b.changedRoute(common, p, &t.Inside, at, places[0])
+	}
+}
+
+func (b *frontendRenderer) changedRoute(v view, p *state.Port, r *state.Route, at route, placed []state.Endpoint) {
+	b.verdict(v, r)
+	if r.Verdict != state.Forward {
+		return
+	}
+	for _, i := range b.only.slots[at] {
+		if i < len(placed) {
+			b.place(v, i, placed[i])
 		}
 	}
-	if isSplit(t) {
-		view(inside, &t.Inside, places[0], b.only.slots[at])
-		view(outside, &t.Outside, places[1], b.only.slots[at+1])
-	} else {
-		view(common, &t.Inside, places[0], b.only.slots[at])
+	if b.affinity == nil {
+		return
+	}
+	for _, ep := range b.only.only(p, int(at)) {
+		b.slot(v.numberedSlots()|b.affinity.endpoints[ep.Addr], ep.Addr)
 	}
 }
 
