@@ -24,8 +24,8 @@ type largeCase struct {
 	services, ports, addresses, endpoints int
 	// slices is how many EndpointSlices of a Service change each time.
 	slices int
-	// every is the time between two changes.
-	every time.Duration
+	// every is the time between two changes, and affinity the time-out of their clients.
+	every, affinity time.Duration
 }
 
 // largeCases are what tenants do to others that have to be routed soon all the same.
@@ -34,10 +34,15 @@ var largeCases = []largeCase{
 	{name: "frontends-1000x190", services: 1, ports: 1000, addresses: 190, every: 300 * time.Millisecond},
 	{name: "five-of-frontends-1000x190", services: 5, ports: 1000, addresses: 190, every: 300 * time.Millisecond},
 	{name: "endpoints-20x5000", services: 1, ports: 20, endpoints: 5_000, slices: 50, every: 300 * time.Millisecond},
+	{name: "sticky-endpoints-20x5000", services: 1, ports: 20, endpoints: 5_000, slices: 50, every: 300 * time.Millisecond, affinity: time.Hour},
 	{name: "one-endpoint-of-38x5000", services: 1, ports: 38, endpoints: 5_000, slices: 1, every: 100 * time.Millisecond},
 }
 
 const (
+	// largeP99 is the name of a figure that has a target: of a case, and of who waits.
+	largeP99 = "large-%s-%s-p99"
+	// largeMostWait is that target, in milliseconds.
+	largeMostWait = 10
 	// largeServiceEntries is the bound of a Service that the program has.
 	largeServiceEntries = 200_000
 	// largeTime is how long each case is measured, and victimEvery the time between two changes of a small Service, or of another program.
@@ -109,7 +114,7 @@ func (c *largeCase) measure(ctx context.Context, ns *netns.NS, report func(name 
 		took []time.Duration
 	}{{"others", waits}, {"other-programs", foreign}} {
 		report(fmt.Sprintf("large-%s-%s-p50", c.name, of.who), c.services, Milliseconds(Percentile(of.took, 50)), "ms")
-		report(fmt.Sprintf("large-%s-%s-p99", c.name, of.who), c.services, Milliseconds(Percentile(of.took, 99)), "ms")
+		report(fmt.Sprintf(largeP99, c.name, of.who), c.services, Milliseconds(Percentile(of.took, 99)), "ms")
 	}
 	return nil
 }
@@ -135,7 +140,7 @@ func (c *largeCase) attack(ctx context.Context, update func([]model.Object, []mo
 func (c *largeCase) objects(n, version int, all bool) (objects []model.Object) {
 	name := state.ServiceName{Namespace: fmt.Sprintf("tenant-%d", n), Name: "large"}
 	if all || c.slices == 0 {
-		svc := &model.Service{Name: name, ClusterIPs: []netip.Addr{nth(ranges4.services, 1<<16+n)}}
+		svc := &model.Service{Name: name, Affinity: c.affinity, ClusterIPs: []netip.Addr{nth(ranges4.services, 1<<16+n)}}
 		for i := range c.addresses {
 			svc.ExternalIPs = append(svc.ExternalIPs, nth(ranges4.pods, 1<<20+n<<10+(version%2)<<9+i))
 		}
