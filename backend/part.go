@@ -470,18 +470,31 @@ func part(from, to *state.Service, m *moving, most, at int) (next *state.Service
 
 // gained calls do with the frontends that a port gets by a change.
 func gained(from, to *state.Port, do func(state.FrontendKey)) {
-	if to == nil || from != nil && sameList(from.Frontends, to.Frontends) {
+	if to == nil {
 		return
 	}
-	had := map[state.FrontendKey]bool{}
-	if from != nil {
-		for i := range from.Frontends {
-			had[from.Key(&from.Frontends[i])] = true
+	if from == nil || len(from.Frontends) == 0 {
+		for i := range to.Frontends {
+			do(to.Key(&to.Frontends[i]))
+		}
+		return
+	}
+	always := func(state.Frontend, state.Frontend) bool { return true }
+	var gone map[state.FrontendKey]bool // made if a frontend may only be of another kind now
+	for was, is := range changed(from.Frontends, to.Frontends, state.Frontend.Compare, always) {
+		if was == nil && (is.Kind != from.Frontends[0].Kind || is.Kind != from.Frontends[len(from.Frontends)-1].Kind) {
+			gone = map[state.FrontendKey]bool{}
+			break
 		}
 	}
-	for i := range to.Frontends {
-		if k := to.Key(&to.Frontends[i]); !had[k] {
-			do(k)
+	if gone != nil {
+		for i := range from.Frontends {
+			gone[from.Key(&from.Frontends[i])] = true
+		}
+	}
+	for was, is := range changed(from.Frontends, to.Frontends, state.Frontend.Compare, always) {
+		if was == nil && !gone[to.Key(is)] {
+			do(to.Key(is))
 		}
 	}
 }

@@ -13,10 +13,7 @@ import (
 )
 
 // plentiful are records that take many parts, of a few services that take frontends and ports from each other.
-type plentiful struct {
-	rng    *rand.Rand
-	owners map[state.FrontendKey]int // which service has a frontend
-}
+type plentiful struct{ rng *rand.Rand }
 
 const (
 	queuedServices = 4
