@@ -352,14 +352,15 @@ func (p *portPair) stepFrontends(most int, onlyGone bool) (next *state.Port, cos
 // moving tells which frontends of a service are about to be those of another port, or of another service. They stay where they are until the change
 // that gets them takes them away, in the same update.
 type moving struct {
-	service state.ServiceName
+	service *want
 	// coming are the services that frontends are about to be those of, and leaving those that give frontends up.
-	coming, leaving map[state.FrontendKey]state.ServiceName
+	coming, leaving map[keyHash]*want
 }
 
 // within reports whether a frontend moves within the service.
 func (m *moving) within(k state.FrontendKey) bool {
-	return m.leaving[k] == m.service && m.coming[k] == m.service
+	h := hashOf(k)
+	return m.leaving[h] == m.service && m.coming[h] == m.service
 }
 
 // keep returns what a port of the change becomes as long as frontends that move stay: p.to if there are none.
@@ -379,7 +380,7 @@ func (m *moving) keep(p *portPair) (to *state.Port, kept bool) {
 	var stay []state.Frontend
 	for i := range p.from.Frontends {
 		f := &p.from.Frontends[i]
-		if _, moves := m.coming[p.from.Key(f)]; moves && !has[p.from.Key(f)] {
+		if k := p.from.Key(f); !has[k] && m.coming[hashOf(k)] != nil {
 			stay = append(stay, *f)
 		}
 	}

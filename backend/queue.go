@@ -2,6 +2,8 @@ package backend
 
 import (
 	"cmp"
+	"encoding/binary"
+	"hash/maphash"
 	"maps"
 	"slices"
 	"time"
@@ -41,14 +43,28 @@ type queue struct {
 	waiting []*want
 	// leaving are the frontends that services are to give up, or that are to leave one of their ports, and coming those of them that other services,
 	// or ports, are to get.
-	coming, leaving map[state.FrontendKey]state.ServiceName
+	coming, leaving map[keyHash]*want
 }
 
 func newQueue(most int) queue {
 	return queue{
 		most: most, shown: map[state.ServiceName]*state.Service{}, wants: map[state.ServiceName]*want{}, turnsOf: map[string]*turn{},
-		rests: map[state.ServiceName]time.Time{}, coming: map[state.FrontendKey]state.ServiceName{}, leaving: map[state.FrontendKey]state.ServiceName{},
+		rests: map[state.ServiceName]time.Time{}, coming: map[keyHash]*want{}, leaving: map[keyHash]*want{},
 	}
+}
+
+// keyHash stands for a frontend. There may be many, of which nobody can choose two with the same.
+type keyHash uint64
+
+var hashSeed = maphash.MakeSeed()
+
+func hashOf(k state.FrontendKey) keyHash {
+	var key [20]byte
+	addr := k.Addr.As16() // that of a node port is none, and is no address of a service
+	copy(key[:], addr[:])
+	key[16], key[17] = byte(k.Family), byte(k.Protocol)
+	binary.BigEndian.PutUint16(key[18:], k.Port)
+	return keyHash(maphash.Bytes(hashSeed, key[:]))
 }
 
 // arrival is an update of the feed.
@@ -73,7 +89,7 @@ type want struct {
 	at, cost int
 	spent    time.Duration
 	// coming and leaving are its frontends in the maps of the queue.
-	coming, leaving []state.FrontendKey
+	coming, leaving []keyHash
 }
 
 // place is where a want is. What lists have of it beside that does not count.
@@ -137,7 +153,10 @@ func (q *queue) want(name state.ServiceName, record *state.Service, a *arrival, 
 	pairs := pairPorts(shown, w.record)
 	w.isLarge = takesMore(pairs, q.most)
 	for _, p := range pairs {
-		gained(p.to, p.from, func(k state.FrontendKey) { w.leaving, q.leaving[k] = append(w.leaving, k), name })
+		gained(p.to, p.from, func(k state.FrontendKey) {
+			h := hashOf(k)
+			w.leaving, q.leaving[h] = append(w.leaving, h), w
+		})
 	}
 	if w.place == nowhere || w.isLarge != (w.place == inLarge) {
 		q.wait(w)
@@ -149,8 +168,8 @@ func (q *queue) want(name state.ServiceName, record *state.Service, a *arrival, 
 func (q *queue) noteComing(w *want) {
 	for _, p := range pairPorts(q.shown[w.name], w.record) {
 		gained(p.from, p.to, func(k state.FrontendKey) {
-			if _, leaves := q.leaving[k]; leaves {
-				w.coming, q.coming[k] = append(w.coming, k), w.name
+			if h := hashOf(k); q.leaving[h] != nil {
+				w.coming, q.coming[h] = append(w.coming, h), w
 			}
 		})
 	}
@@ -173,12 +192,12 @@ func (q *queue) rest(w *want, now time.Time) {
 
 func (q *queue) forgetMoves(w *want) {
 	for _, k := range w.coming {
-		if q.coming[k] == w.name {
+		if q.coming[k] == w {
 			delete(q.coming, k)
 		}
 	}
 	for _, k := range w.leaving {
-		if q.leaving[k] == w.name {
+		if q.leaving[k] == w {
 			delete(q.leaving, k)
 		}
 	}
@@ -317,7 +336,7 @@ func (q *queue) step(b *batch, w *want, most int) (cost int) {
 		most = 2 * q.most
 	}
 	from := q.record(b, w.name)
-	next, cost, end, done := part(from, w.record, &moving{w.name, q.coming, q.leaving}, most, w.at)
+	next, cost, end, done := part(from, w.record, &moving{w, q.coming, q.leaving}, most, w.at)
 	if cost == 0 {
 		w.isBlocked = true
 		q.wait(w)
@@ -327,14 +346,14 @@ func (q *queue) step(b *batch, w *want, most int) (cost int) {
 	losers := map[state.ServiceName]map[state.FrontendKey]bool{}
 	for _, p := range pairPorts(from, next) {
 		gained(p.from, p.to, func(k state.FrontendKey) {
-			holder, moves := q.leaving[k]
-			if !moves || holder == w.name {
+			holder := q.leaving[hashOf(k)]
+			if holder == nil || holder == w {
 				return
 			}
-			if losers[holder] == nil {
-				losers[holder] = map[state.FrontendKey]bool{}
+			if losers[holder.name] == nil {
+				losers[holder.name] = map[state.FrontendKey]bool{}
 			}
-			losers[holder][k] = true
+			losers[holder.name][k] = true
 		})
 	}
 	for holder, taken := range losers {
