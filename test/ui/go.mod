@@ -15,6 +15,7 @@ require (
 	github.com/gobwas/httphead v0.1.0 // indirect
 	github.com/gobwas/pool v0.2.1 // indirect
 	github.com/gobwas/ws v1.4.0 // indirect
+	github.com/switchyard-net/switchyard/client v0.1.0 // indirect
 	github.com/tidwall/btree v1.8.2 // indirect
 	golang.org/x/sys v0.49.0 // indirect
 )
