@@ -34,6 +34,9 @@ type Config struct {
 	NodeExternalIPs bool
 	// MaxEntries is how many entries one service may have; see [MaxEntries], which is the most and what 0 stands for.
 	MaxEntries int64
+	// MaxFrontends is how many frontends one service may have. 0: as many as MaxEntries has room for. A dataplane is slower with a change of
+	// frontends than with one of endpoints, and the store arbitrates each of them.
+	MaxFrontends int64
 	// TCPLingers puts the lingering endpoints of TCP ports into records, too, for a dataplane that resets connections to removed endpoints.
 	// It costs a change of the record for each endpoint that stops serving after it has left the routes.
 	TCPLingers bool
@@ -43,7 +46,7 @@ type Config struct {
 func (c *Config) Equal(o *Config) bool {
 	return c.NodeName == o.NodeName && c.ServiceProxyName == o.ServiceProxyName && c.LocalDetector.Equal(o.LocalDetector) &&
 		c.NodePorts.Equal(o.NodePorts) && c.MasqueradeAll == o.MasqueradeAll && slices.Equal(c.ExternalIPs, o.ExternalIPs) && c.NodeExternalIPs == o.NodeExternalIPs &&
-		c.MaxEntries == o.MaxEntries && c.TCPLingers == o.TCPLingers
+		c.MaxEntries == o.MaxEntries && c.MaxFrontends == o.MaxFrontends && c.TCPLingers == o.TCPLingers
 }
 
 // Families is a set of IP families.

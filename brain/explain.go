@@ -36,7 +36,7 @@ const (
 	Duplicate Reason = "Duplicate"
 	// NumberTaken: an earlier port of the Service has the number and protocol.
 	NumberTaken Reason = "NumberTaken"
-	// NoRoom: the Service has more entries than it may have. See [MaxEntries].
+	// NoRoom: the Service has more entries or frontends than it may have. See [MaxEntries] and [Config.MaxFrontends].
 	NoRoom Reason = "NoRoom"
 
 	// OtherFamily: the slice or endpoint is of another IP family, or of none.

@@ -86,7 +86,7 @@ func claimsOf(
 				c.frontends++
 				n += frontendEntries
 			}
-			if !b.frontends(port, n) {
+			if !b.frontends(port, int64(c.frontends), n) {
 				why.unroutedPort(port, family, NoRoom)
 				continue
 			}

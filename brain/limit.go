@@ -39,6 +39,8 @@ type Size struct {
 	// Refused is the number of ports, those of two families counted twice, to which connections are refused because there is no
 	// room for their endpoints. Unrouted are those without room even for their frontends.
 	Refused, Unrouted int
+	// Frontends are those that the whole service would take. They are more than [Config.MaxFrontends] only if ports are unrouted for that.
+	Frontends int64
 	// Port is the first unrouted port, or the first refused one if there is none.
 	Port model.ServicePort
 }
@@ -70,11 +72,15 @@ func SizeOf(cfg *Config, svc *model.Service, slices []*model.EndpointSlice) Size
 
 // budget counts the entries of a record.
 type budget struct {
-	max  int64
-	size Size
+	max          int64
+	maxFrontends int64 // 0: no bound of their own
+	routed       int64 // frontends
+	size         Size
 }
 
-func newBudget(cfg *Config) budget { return budget{max: cfg.maxEntries()} }
+func newBudget(cfg *Config) budget {
+	return budget{max: cfg.maxEntries(), maxFrontends: cfg.MaxFrontends}
+}
 
 // takes reports whether n entries have room, and if so takes it.
 func (b *budget) takes(n int64) bool {
@@ -86,9 +92,13 @@ func (b *budget) takes(n int64) bool {
 	return true
 }
 
-// frontends reports whether a port has room with frontends that take n entries.
-func (b *budget) frontends(port *model.ServicePort, n int64) bool {
-	if b.takes(portEntries + n) {
+// frontends reports whether a port has room with so many frontends, which take n entries.
+func (b *budget) frontends(port *model.ServicePort, frontends, n int64) bool {
+	b.size.Frontends += frontends
+	if b.maxFrontends > 0 && b.routed+frontends > b.maxFrontends {
+		b.size.Wanted += portEntries + n
+	} else if b.takes(portEntries + n) {
+		b.routed += frontends
 		return true
 	}
 	b.size.note(port)

@@ -235,3 +235,37 @@ func TestManyPortsAreAsGoodAsFew(t *testing.T) {
 		t.Errorf("got\n%v\nwant\n%v", showFrontends(got), showFrontends(whole))
 	}
 }
+
+// TestMaxFrontends: ports get their frontends in the order of the spec, as many as a service may have, and the endpoints of the others are routed.
+func TestMaxFrontends(t *testing.T) {
+	svc := service()
+	svc.ExternalIPs = numberedAddrs(0, 9) // and the cluster IP
+	svc.Ports = servicePorts(5)
+	from := slicesOf(state.IPv4, svc.Ports, 3)
+	for _, c := range []struct {
+		most              int64
+		routed, unrouted  int
+		first             string
+		wanted, frontends int64
+	}{
+		{0, 5, 0, "", 5*(5+10*5) + 5*10*3, 50},
+		{50, 5, 0, "", 5*(5+10*5) + 5*10*3, 50},
+		{49, 4, 1, "p4", 5*(5+10*5) + 4*10*3, 50},
+		{10, 1, 4, "p1", 5*(5+10*5) + 10*3, 50},
+		{9, 0, 5, "p0", 5 * (5 + 10*5), 50},
+	} {
+		cfg := config()
+		cfg.MaxFrontends = c.most
+		size := brain.SizeOf(cfg, svc, from)
+		if size.Unrouted != c.unrouted || size.Refused != 0 || size.Port.Name != c.first || size.Wanted != c.wanted || size.Frontends != c.frontends {
+			t.Errorf("at most %d: %+v; want %+v", c.most, size, c)
+		}
+		routed := 0
+		if rec := brain.Compute(cfg, thisNode(), svc, from); rec != nil {
+			routed = verdicts(rec)[state.Forward]
+		}
+		if routed != c.routed {
+			t.Errorf("at most %d: %d ports are routed, want %d", c.most, routed, c.routed)
+		}
+	}
+}

@@ -16,6 +16,13 @@ const (
 	ruleFactor = 10
 )
 
+const (
+	// entriesPerFrontend keeps the frontends of a Service few: others wait while the store arbitrates those of a large change
+	// (docs/adr/0036-bounded-commits.md).
+	entriesPerFrontend = 32
+	leastFrontends     = 2_000
+)
+
 // The most entries that are routed whatever the memory, and where it is not known.
 const (
 	mostPerService, mostPerNamespace, mostPerNode = 200_000, 1_000_000, 4_000_000
@@ -39,4 +46,13 @@ func (s Services) Derived(mode Mode, memory int64) Services {
 		}
 	}
 	return s
+}
+
+// MaxFrontends returns how many frontends (ports times addresses) are routed for one Service: one for each 32 entries that it may have, and
+// at least 2,000. 0 stands for no bound. The numbers of s are those that [Services.Derived] returns.
+func (s Services) MaxFrontends() int64 {
+	if s.MaxEntries == 0 {
+		return 0
+	}
+	return max(s.MaxEntries/entriesPerFrontend, leastFrontends)
 }

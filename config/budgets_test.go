@@ -28,3 +28,12 @@ func TestBudgetsFollowFromMemory(t *testing.T) {
 		})
 	}
 }
+
+// TestMaxFrontends: a Service has few frontends for its entries, unless its entries are not bounded.
+func TestMaxFrontends(t *testing.T) {
+	for entries, want := range map[int64]int64{0: 0, 1: 2_000, 20_000: 2_000, 200_000: 6_250, MostEntries: 50_000} {
+		if got := (Services{MaxEntries: entries}).MaxFrontends(); got != want {
+			t.Errorf("with %d entries: %d frontends, want %d", entries, got, want)
+		}
+	}
+}

@@ -101,7 +101,7 @@ func BrainConfig(c *config.Config, node string) brain.Config {
 	return brain.Config{
 		NodeName: node, ServiceProxyName: c.ServiceProxyName, MasqueradeAll: c.Linux.MasqueradeAll,
 		LocalDetector: c.LocalDetector(), NodePorts: c.NodePorts(),
-		ExternalIPs: services.AllowedExternalIPs, NodeExternalIPs: services.NodeExternalIPs, MaxEntries: services.MaxEntries,
+		ExternalIPs: services.AllowedExternalIPs, NodeExternalIPs: services.NodeExternalIPs, MaxEntries: services.MaxEntries, MaxFrontends: services.MaxFrontends(),
 	}
 }
 

@@ -301,9 +301,13 @@ func tooLarge(svc *service, cfg *brain.Config, size *brain.Size) Problem {
 	if limit <= 0 || limit > brain.MaxEntries {
 		limit = brain.MaxEntries
 	}
+	has, may, what := size.Wanted, limit, "entries"
+	if cfg.MaxFrontends > 0 && size.Frontends > cfg.MaxFrontends {
+		has, may, what = size.Frontends, cfg.MaxFrontends, "frontends (addresses of its ports)"
+	}
 	return Problem{Service: svc.name, Reason: ServiceTooLarge, Field: "spec.ports",
-		Note: fmt.Sprintf("the service has %d entries, and %d may be routed: connections to %d ports are refused, and %d ports are not routed, the first of them %s",
-			size.Wanted, limit, size.Refused, size.Unrouted, portText(&size.Port)),
+		Note: fmt.Sprintf("the service has %d %s, and %d may be routed: connections to %d ports are refused, and %d ports are not routed, the first of them %s",
+			has, what, may, size.Refused, size.Unrouted, portText(&size.Port)),
 		Remedy: "split the service into several, each with fewer ports or endpoints; " +
 			"or give it fewer externalIPs, load balancer addresses or source ranges"}
 }
