@@ -17,7 +17,7 @@ const (
 	// portEntries is what a port counts for its name, its verdicts, and the beginnings of its lists.
 	portEntries = 5
 	// frontendEntries is what a frontend counts. It takes five times the memory of an endpoint behind it, because its holder is looked up
-	// in the store and in the dataplane (docs/adr/0035-budgets-in-bytes.md).
+	// in the store and in the dataplane (docs/adr/0034-budgets-in-bytes.md).
 	frontendEntries = 5
 )
 

@@ -9,7 +9,7 @@ const NodeMemory = 1000 << 20
 
 const (
 	// entryBytes is what an entry may take of a process's memory: its heap while the store or the dataplane works on everything at once,
-	// and the kernel's memory, which is charged to the same container. docs/adr/0035-budgets-in-bytes.md has the measurements.
+	// and the kernel's memory, which is charged to the same container. docs/adr/0034-budgets-in-bytes.md has the measurements.
 	entryBytes = 512
 	// ruleFactor is how much more an entry takes in mode iptables, where it is a rule that a program reads as text and the kernel replaces
 	// with others of its table. It also bounds the time of a commit, which grows faster than the number of rules.
@@ -18,7 +18,7 @@ const (
 
 const (
 	// entriesPerFrontend keeps the frontends of a Service few: others wait while the store arbitrates those of a large change
-	// (docs/adr/0036-bounded-commits.md).
+	// (docs/adr/0035-bounded-commits.md).
 	entriesPerFrontend = 32
 	leastFrontends     = 2_000
 )
