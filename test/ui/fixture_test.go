@@ -91,8 +91,8 @@ func (y *yard) Status() *view.Status {
 func (y *yard) View() *view.View { return &view.View{Store: y.store} }
 
 // Explain implements [ui.Source].
-func (y *yard) Explain(_ context.Context, from explain.From, to explain.To) ([]*explain.Answer, error) {
-	answers, err := explain.New(explain.Options{Store: y.store}).Ask(t.Context(), from, to)
+func (y *yard) Explain(ctx context.Context, from explain.From, to explain.To) ([]*explain.Answer, error) {
+	answers, err := explain.New(explain.Options{Store: y.store}).Ask(ctx, from, to)
 	for _, a := range answers {
 		var held []netip.AddrPort
 		for _, e := range a.Endpoints {
