@@ -34,14 +34,13 @@ func newAddresses() addresses {
 	}
 }
 
-// holder returns who has an address.
+// holder returns who has an address. What all nodes know comes first, so that they say the same.
 func (a *addresses) holder(addr netip.Addr) brain.Holder {
-	own, api := a.own[addr], a.apiServers[addr]
-	h := brain.Holder{Is: cmp.Or(api.Is, own.Is), Ports: slices.Concat(api.Ports, own.Ports)}
-	if h.Is == "" && a.nodes[addr] > 0 {
-		h.Is = "the address of a node"
+	own, api, node := a.own[addr], a.apiServers[addr], ""
+	if a.nodes[addr] > 0 {
+		node = "the address of a node"
 	}
-	return h
+	return brain.Holder{Is: cmp.Or(api.Is, node, own.Is), Ports: slices.Concat(api.Ports, own.Ports)}
 }
 
 // mostPorts is how many ports of one address count. API servers and relays have one or two.
