@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"os"
 	"runtime/debug"
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
@@ -29,7 +30,7 @@ func limitMemory(provider memlimit.Provider, stderr io.Writer) (undo func()) {
 
 // processMemory returns how many bytes of memory the process may use, 0 if that is not known: the limit of its cgroup, or what GOMEMLIMIT is
 // a share of if that is less; without either, half of the machine's memory.
-func processMemory() int64 { return memoryOf(memlimit.FromCgroup, memlimit.FromSystem) }
+func processMemory() int64 { return memoryOf(memlimit.FromCgroup, machineMemory) }
 
 func memoryOf(cgroup, system memlimit.Provider) int64 {
 	memory := int64(math.MaxInt64)
@@ -46,6 +47,19 @@ func memoryOf(cgroup, system memlimit.Provider) int64 {
 		return int64(all / 2)
 	}
 	return 0
+}
+
+// machineMemory returns how many bytes of memory the machine has. The library asks by sysinfo(2), which seccomp profiles of ours do not permit.
+func machineMemory() (uint64, error) {
+	text, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return 0, err
+	}
+	var kibibytes uint64
+	if _, err := fmt.Sscanf(string(text), "MemTotal: %d kB", &kibibytes); err != nil {
+		return 0, fmt.Errorf("/proc/meminfo: %w", err)
+	}
+	return kibibytes << 10, nil
 }
 
 // startGCPercent is how much the heap may grow, in percent, until it is collected again, before the first state is programmed. Reading everything for
