@@ -139,7 +139,11 @@ func (b *Backend) openRelay(o Options) (err error) {
 	if b.relay, err = newRelay(o); err != nil {
 		return err
 	}
-	if b.successor, err = newSuccessor(); err != nil {
+	b.successor, err = newSuccessor()
+	if errors.Is(err, fs.ErrPermission) && len(o.Listen) > 0 {
+		return nil // it serves without rights, and takes nothing over
+	}
+	if err != nil {
 		return err
 	}
 	if err := b.takeOver(); err != nil {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"time"
@@ -96,8 +97,11 @@ func newSuccessor() (*successor, error) {
 	return &successor{badge: b}, nil
 }
 
-// listen begins to wait.
+// listen begins to wait. A successor that is nil is one without rights.
 func (s *successor) listen() error {
+	if s == nil {
+		return fs.ErrPermission
+	}
 	if s.waits() {
 		return nil
 	}
@@ -105,7 +109,7 @@ func (s *successor) listen() error {
 }
 
 // waits reports whether a process could take over.
-func (s *successor) waits() bool { return s.name != "" }
+func (s *successor) waits() bool { return s != nil && s.name != "" }
 
 // look returns a connection to a process that takes over, nil if there is none yet.
 func (s *successor) look() (*net.UnixConn, error) {
