@@ -1,6 +1,7 @@
 package userspace_test
 
 import (
+	"encoding/binary"
 	"errors"
 	"io"
 	"net"
@@ -9,6 +10,10 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/net/icmp"
+	"golang.org/x/net/ipv4"
+	"golang.org/x/sys/unix"
 
 	"github.com/switchyard-net/switchyard/backend/userspace"
 	"github.com/switchyard-net/switchyard/state"
@@ -125,4 +130,70 @@ func TestOwnConnectionsAreLeftAlone(t *testing.T) {
 	l.applyAll(thief, service(nil, l.at(answers)))
 	l.mustAnswer(state.TCP)
 	l.mustAnswer(state.UDP)
+}
+
+// A router tells the relay of a smaller MTU on the way to a client: what answers come from is the frontend there.
+func TestPathMTU(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, userspace.Options{})
+	l.apply(nil, l.at(answers))
+	to := netip.MustParseAddrPort(frontend)
+	flow, err := l.visitor.Dial(t.Context(), state.UDP, to, netip.AddrPort{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer flow.Close()
+	_ = flow.SetDeadline(time.Now().Add(patience))
+	if _, err := io.WriteString(flow, "hello\n"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := flow.Read(make([]byte, 100)); err != nil {
+		t.Fatal(err)
+	}
+	client := flow.LocalAddr().(*net.UDPAddr).AddrPort()
+	const mtu = 1000
+	answer := ipv4.Header{Version: 4, Len: ipv4.HeaderLen, TotalLen: 1400, TTL: 63, Protocol: unix.IPPROTO_UDP, Src: to.Addr().AsSlice(), Dst: client.Addr().AsSlice()}
+	header, err := answer.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	body := append([]byte{0, 0, mtu >> 8, mtu & 0xff}, header...)
+	for _, field := range []uint16{to.Port(), client.Port(), 1380, 0} {
+		body = binary.BigEndian.AppendUint16(body, field)
+	}
+	tooBig, err := (&icmp.Message{Type: ipv4.ICMPTypeDestinationUnreachable, Code: 4, Body: &icmp.RawBody{Data: body}}).Marshal(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.visitor.Do(func() error {
+		c, err := net.Dial("ip4:icmp", to.Addr().String())
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		_, err = c.Write(tooBig)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	var known int
+	for deadline := time.Now().Add(5 * time.Second); known != mtu && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		if err := l.Node().Do(func() error {
+			fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+			if err != nil {
+				return err
+			}
+			defer unix.Close(fd)
+			if err := unix.Connect(fd, &unix.SockaddrInet4{Addr: client.Addr().As4(), Port: 1}); err != nil {
+				return err
+			}
+			known, err = unix.GetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MTU)
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if known != mtu {
+		t.Errorf("the node knows an MTU of %d on the way to the client, want %d", known, mtu)
+	}
 }

@@ -85,9 +85,11 @@ func (sk *skeleton) relayChains() []nft.Chain {
 	for _, l := range listeners {
 		if addr := l.At.Addr(); !slices.Contains(guarded, addr) {
 			guarded = append(guarded, addr)
-			// nft: ip daddr 169.254.115.119 meta mark & 0x00001000 == 0x00000000 goto reject
-			guard.Rules = append(guard.Rules, join(sk.load(nft.Reg0, dstAddr), one(nft.Equal(nft.Reg0, addr.AsSlice())), sk.relayMarked(false),
-				one(nft.Goto(chainReject))))
+			for _, proto := range []state.Protocol{state.TCP, state.UDP} { // ICMP errors tell the relay of paths with a smaller MTU
+				// nft: meta l4proto … ip daddr 169.254.115.119 meta mark & 0x00001000 == 0x00000000 goto reject
+				guard.Rules = append(guard.Rules, join(sk.isProto(proto), sk.load(nft.Reg0, dstAddr), one(nft.Equal(nft.Reg0, addr.AsSlice())),
+					sk.relayMarked(false), one(nft.Goto(chainReject))))
+			}
 		}
 	}
 	chains := []nft.Chain{guard}
