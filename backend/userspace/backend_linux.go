@@ -376,9 +376,9 @@ func (b *Backend) left() int {
 }
 
 // Close ends what the relay carries. What is programmed in the base stays.
-func (b *Backend) Close() error {
-	if b.successor != nil {
-		_ = b.successor.close()
+func (b *Backend) Close() (err error) {
+	if b.overlay != nil { // before the ports are free: who takes them gets nothing
+		err = b.overlay.close()
 	}
 	if b.relay != nil {
 		b.relay.close()
@@ -386,8 +386,8 @@ func (b *Backend) Close() error {
 	if b.addresses != nil {
 		b.addresses.close()
 	}
-	if b.overlay != nil { // last: until here, packets come to the listeners
-		return b.overlay.close()
+	if b.successor != nil { // after the ports are free: the next process binds them once it sees nobody
+		_ = b.successor.close()
 	}
-	return nil
+	return err
 }
