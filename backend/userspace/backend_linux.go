@@ -29,8 +29,10 @@ type Backend struct {
 	successor *successor
 	// listeners are where the base sends connections.
 	listeners plan.Listeners
-	// taken are the ports that other processes have.
-	taken []error
+	// taken are the ports that other processes had when the relay wanted them. The relay's problemsMu guards it.
+	taken []takenPort
+	// own is set if the relay has a listener that was not handed over.
+	own bool
 	// overlay is what has the base do that, nil with Options.Listen.
 	overlay *overlay
 	// leads is set unless another dataplane takes new connections.
@@ -95,12 +97,13 @@ func (b *Backend) open(o Options) (err error) {
 	if err := b.openRelay(o); err != nil {
 		return err
 	}
+	patience := time.Now().Add(bindPatience)
 	for _, addr := range has {
 		for _, k := range kinds {
 			if k.Family != state.FamilyOf(addr) {
 				continue
 			}
-			if err := b.listen(k, addr); err != nil {
+			if err := b.listen(k, addr, patience); err != nil {
 				return err
 			}
 		}
@@ -182,8 +185,8 @@ func (b *Backend) Apply(ctx context.Context, u *state.Update) (backend.Result, e
 	for i, s := range u.Changed {
 		v.Changed[i] = b.listeners.Base(s)
 	}
-	// The rules of a former process mostly lead to the listeners of this one. Then its clients come here before the base shows anything new.
-	early := b.overlay != nil && b.leads && !b.overlay.leads.Load() && len(b.taken) == 0
+	// The rules of the process that has handed over lead to the listeners of this one. Then its clients come here before the base shows anything new.
+	early := b.overlay != nil && b.leads && !b.applied && !b.own
 	if early {
 		if err := b.overlay.lead(true); err != nil {
 			r.restore(before)
@@ -239,9 +242,8 @@ func (r *relay) set(u *state.Update) (names []state.ServiceName, before map[stat
 	for _, name := range gone {
 		r.clearProblem(name)
 	}
-	for _, s := range u.Changed { // now that all frontends are known
+	for _, s := range u.Changed {
 		r.clearProblem(s.Name)
-		r.check(s)
 	}
 	return names, before
 }
@@ -274,6 +276,7 @@ func (b *Backend) Verify(ctx context.Context) (backend.Result, error) {
 	if err != nil {
 		b.log.Warn("the relay has not all of its addresses", "error", err)
 	}
+	b.checkTaken()
 	return result, nil
 }
 

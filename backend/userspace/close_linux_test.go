@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"runtime"
+	"strings"
 	"testing"
 
 	"github.com/switchyard-net/switchyard/backend"
@@ -126,4 +127,44 @@ func TestPortsAreFreeForNext(t *testing.T) {
 	if err := <-bound; err != nil {
 		t.Errorf("the next process does not get the ports of the relay: %v", err)
 	}
+}
+
+// Rules of a former process that lead to other ports than those of the next one are not used.
+func TestRulesOfOtherPorts(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, userspace.Options{})
+	l.kill()
+	var held []net.PacketConn
+	if err := l.Node().Do(func() error { // the ports of datagrams; those of connections would do as well
+		for _, port := range []string{"61871", "61872"} {
+			c, err := net.ListenPacket("udp4", net.JoinHostPort(userspace.DefaultAddresses()[0].String(), port))
+			if err != nil {
+				return err
+			}
+			held = append(held, c)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	l.start()
+	l.apply(nil, l.at(answers))
+	l.mustAnswer(state.UDP)
+	if err := errors.Join(l.pair.Problems()...); err == nil || !strings.Contains(err.Error(), "port 61871 of UDP") {
+		t.Errorf("that a port is taken is reported as %v", err)
+	}
+	for _, c := range held {
+		c.Close()
+	}
+	if _, err := l.pair.Verify(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if problems := l.pair.Problems(); len(problems) > 0 {
+		t.Errorf("reported once the ports are free: %v", problems)
+	}
+	l.kill()
+	base := l.startWatched()
+	base.onApply = func() { l.mustAnswer(state.UDP) }
+	l.apply(nil, l.at(answers))
+	l.mustAnswer(state.UDP)
 }

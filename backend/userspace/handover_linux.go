@@ -431,21 +431,43 @@ func (b *Backend) listenOn(l *Listen) error {
 	return b.addListener(k, plan.Inside, at, frontend, fd)
 }
 
-// listen opens the listeners of one kind that were not handed over.
-func (b *Backend) listen(k plan.Kind, addr netip.Addr) error {
+// takenPort is a port that another process had.
+type takenPort struct {
+	kind plan.Kind
+	at   netip.AddrPort
+	err  error
+}
+
+// checkTaken forgets ports that are free by now.
+func (b *Backend) checkTaken() {
+	b.relay.problemsMu.Lock()
+	defer b.relay.problemsMu.Unlock()
+	b.taken = slices.DeleteFunc(b.taken, func(t takenPort) bool {
+		fd, err := b.relay.maker.socket(t.kind)
+		if err != nil {
+			return false
+		}
+		defer unix.Close(fd)
+		return bind(fd, t.kind, t.at) == nil
+	})
+}
+
+// listen opens the listeners of one kind that were not handed over. A port may become free until patience ends.
+func (b *Backend) listen(k plan.Kind, addr netip.Addr, patience time.Time) error {
 	for _, class := range []plan.Class{plan.Inside, plan.Outside} {
 		if at := b.listeners[k]; at[class].Addr() == addr {
 			continue
 		}
-		fd, at, err := listen(k, addr, class)
+		fd, at, err := listen(k, addr, class, patience)
 		if err != nil {
 			return err
 		}
+		b.own = true
 		if want := preferredPorts[class]; at.Port() != want {
 			taken := fmt.Errorf("another process has port %d of %v at %v, so that the relay has port %d: find that process with ss -lnp 'sport = %d', and end it",
 				want, k.Protocol, addr, at.Port(), want)
 			b.log.Warn("a port of the relay is taken", "error", taken)
-			b.taken = append(b.taken, taken)
+			b.taken = append(b.taken, takenPort{k, netip.AddrPortFrom(addr, want), taken})
 		}
 		if err := b.addListener(k, class, at, netip.AddrPort{}, fd); err != nil {
 			return err

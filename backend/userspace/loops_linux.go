@@ -8,9 +8,11 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/switchyard-net/switchyard/backend/userspace/internal/ledger"
 	"github.com/switchyard-net/switchyard/backend/userspace/internal/plan"
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -20,8 +22,8 @@ import (
 
 var (
 	errLeadsBack = errors.New("is a cluster IP, a frontend of the Service itself or a listener of the relay, and gets no connections: remove it from the EndpointSlice")
-	errHops      = errors.New("the hop limit is used up: connections to the Service come back to it, mostly through another node; " +
-		"remove addresses of nodes and of Services from its EndpointSlices")
+	errHops      = errors.New("is used up: connections to the Service come back to it, mostly through another node, or the client sends with hop limit 1; " +
+		"remove addresses of nodes and of Services from its EndpointSlices, or look at the client")
 )
 
 // leadsBack reports whether the relay would get its own connections to an endpoint of a service.
@@ -47,31 +49,24 @@ func (r *relay) isLocal(addr netip.Addr) bool {
 	return found || addr.IsLoopback() || addr.IsUnspecified()
 }
 
-// check notes the endpoints of a service that get no connections. It takes the longer, the more there are, and keeps nobody waiting.
-func (r *relay) check(s *state.Service) {
-	for i := range s.Ports {
-		p := &s.Ports[i]
-		k := plan.Kind{Family: p.Family, Protocol: p.Protocol}
-		if !slices.Contains(kinds, k) {
-			continue
-		}
-		for _, e := range plan.Serving(p) {
-			if r.leadsBack(s.Name, k, e.Addr) {
-				r.noteProblem(s.Name, fmt.Errorf("endpoint %v/%v %w", e.Addr, p.Protocol, errLeadsBack))
-				break
-			}
-		}
-	}
+// problem is what the relay could not do for a service, and when.
+type problem struct {
+	err error
+	at  time.Time
 }
 
-// noteProblem notes what is wrong with a service, until that changes.
+// isOver reports whether nothing was wrong for so long that others had no reason to say so.
+func (p problem) isOver(now time.Time) bool { return now.Sub(p.at) >= ledger.CrowdedFor }
+
+// noteProblem notes what is wrong with a service now.
 func (r *relay) noteProblem(name state.ServiceName, err error) {
 	r.problemsMu.Lock()
 	defer r.problemsMu.Unlock()
-	if r.problems[name] == nil {
-		r.problems[name] = err
+	now := time.Now()
+	if last, noted := r.problems[name]; !noted || last.isOver(now) {
 		r.log.Warn("the relay does not serve all of a service", "service", name.String(), "error", err)
 	}
+	r.problems[name] = problem{err, now}
 }
 
 // clearProblem forgets what was wrong with a service.
@@ -81,17 +76,24 @@ func (r *relay) clearProblem(name state.ServiceName) {
 	delete(r.problems, name)
 }
 
-// Problems returns what the relay cannot do for some services, which of its ports others have, and why connections and flows have ended within the last
-// minute that others had to have room. It may be called at any time.
+// Problems returns which of the relay's ports others have, what it could not do for some services within the last minute, and why connections and flows
+// have ended in that time that others had to have room. It may be called at any time.
 func (b *Backend) Problems() []error {
-	r, errs := b.relay, slices.Concat(b.taken, b.relay.crowding())
+	r, errs := b.relay, b.relay.crowding()
+	r.tableMu.RLock()
+	defer r.tableMu.RUnlock()
 	r.problemsMu.Lock()
 	defer r.problemsMu.Unlock()
+	for _, t := range b.taken {
+		errs = append(errs, t.err)
+	}
+	now := time.Now()
+	maps.DeleteFunc(r.problems, func(name state.ServiceName, p problem) bool { return p.isOver(now) || r.table.Get(name) == nil })
 	for i, name := range slices.SortedFunc(maps.Keys(r.problems), state.ServiceName.Compare) {
 		if i == maxProblems {
 			return append(errs, fmt.Errorf("and %d services more", len(r.problems)-maxProblems))
 		}
-		errs = append(errs, fmt.Errorf("service %v: %w", name, r.problems[name]))
+		errs = append(errs, fmt.Errorf("service %v: %w", name, r.problems[name].err))
 	}
 	return errs
 }

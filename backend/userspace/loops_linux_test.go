@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/net/ipv4"
+
 	"github.com/switchyard-net/switchyard/backend/userspace"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/topology"
@@ -153,4 +155,29 @@ func TestLoopOfTwoNodes(t *testing.T) {
 		}
 	}
 	t.Error("neither relay reports the loop")
+}
+
+// A client that sends with hop limit 1 is named itself, and not only the Service that it connects to.
+func TestProblemNamesClient(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, userspace.Options{})
+	l.apply(nil, l.at(answers))
+	flow, err := l.visitor.Dial(t.Context(), state.UDP, netip.MustParseAddrPort(frontend), netip.AddrPort{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer flow.Close()
+	if err := ipv4.NewConn(flow).SetTTL(1); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(flow, "hello\n"); err != nil {
+		t.Fatal(err)
+	}
+	var problems []error
+	for deadline := time.Now().Add(patience); len(problems) == 0 && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		problems = l.pair.Problems()
+	}
+	if err := errors.Join(problems...); err == nil || !strings.Contains(err.Error(), "client "+l.visitor.Addrs[0].String()) {
+		t.Errorf("reported: %v", err)
+	}
 }

@@ -64,7 +64,7 @@ type relay struct {
 
 	problemsMu sync.Mutex // guards problems. Nothing else is taken after it
 	// problems are what the relay cannot do for services.
-	problems map[state.ServiceName]error
+	problems map[state.ServiceName]problem
 
 	mu        sync.Mutex // guards all below. Nothing is done under it that takes longer, the more there is
 	o         Options
@@ -83,7 +83,7 @@ func newRelay(o Options) (*relay, error) {
 	r := &relay{
 		log: o.Logger, o: o, began: time.Now(), started: make(chan struct{}), places: ledger.NewRoom[*conn](), flowPlaces: ledger.NewRoom[*flow](),
 		conns: map[state.ServiceName]map[*conn]bool{}, flows: map[state.ServiceName]map[*flow]bool{},
-		problems: map[state.ServiceName]error{},
+		problems: map[state.ServiceName]problem{},
 	}
 	r.loads.Visits.Reset(o.MaxAffinityClients)
 	r.table.Step = func() {
@@ -166,7 +166,7 @@ func (r *relay) choose(q *request) (c choice, ok bool) {
 	}
 	c.port, c.frontend = p.ID, key
 	if q.hops == 0 {
-		r.noteProblem(p.ID.Service, errHops)
+		r.noteProblem(p.ID.Service, fmt.Errorf("the hop limit of client %v %w", q.client.Addr(), errHops))
 		return c, false
 	}
 	o := r.options()

@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -180,14 +181,20 @@ func openSocket(k plan.Kind) (int, error) {
 // kernels give to clients.
 var preferredPorts = [2]uint16{61871, 61872}
 
-// listen opens a socket that listens, on the calling thread.
+// bindPatience is how long a starting relay waits for its ports: those of a process that was killed are free in a moment.
+const bindPatience = 200 * time.Millisecond
+
+// listen opens a socket that listens, on the calling thread. It waits for the preferred port until patience ends.
 //
 // Whoever has a port of the relay before it starts gets nothing for it: the base learns where the relay is.
-func listen(k plan.Kind, addr netip.Addr, class plan.Class) (fd int, at netip.AddrPort, err error) {
-	for _, port := range []uint16{preferredPorts[class], 0} {
-		if fd, at, err = bindTo(k, netip.AddrPortFrom(addr, port)); !errors.Is(err, unix.EADDRINUSE) {
-			break
-		}
+func listen(k plan.Kind, addr netip.Addr, class plan.Class, patience time.Time) (fd int, at netip.AddrPort, err error) {
+	fd, at, err = bindTo(k, netip.AddrPortFrom(addr, preferredPorts[class]))
+	for errors.Is(err, unix.EADDRINUSE) && time.Now().Before(patience) {
+		time.Sleep(bindPatience / 20)
+		fd, at, err = bindTo(k, netip.AddrPortFrom(addr, preferredPorts[class]))
+	}
+	if errors.Is(err, unix.EADDRINUSE) {
+		fd, at, err = bindTo(k, netip.AddrPortFrom(addr, 0))
 	}
 	if err != nil {
 		err = fmt.Errorf("listen on %v: %w", addr, err)
@@ -203,13 +210,7 @@ func bindTo(k plan.Kind, want netip.AddrPort) (fd int, at netip.AddrPort, err er
 	if fd, err = openSocket(k); err != nil {
 		return -1, at, err
 	}
-	if k.Protocol == state.TCP {
-		err = os.NewSyscallError("setsockopt", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1))
-	}
-	if err == nil {
-		err = os.NewSyscallError("bind", unix.Bind(fd, sockaddr(want)))
-	}
-	if err == nil && k.Protocol == state.TCP {
+	if err = bind(fd, k, want); err == nil && k.Protocol == state.TCP {
 		err = os.NewSyscallError("listen", unix.Listen(fd, backlog))
 	}
 	if err == nil {
@@ -220,6 +221,16 @@ func bindTo(k plan.Kind, want netip.AddrPort) (fd int, at netip.AddrPort, err er
 		return -1, at, err
 	}
 	return fd, at, nil
+}
+
+// bind gives a socket an address.
+func bind(fd int, k plan.Kind, want netip.AddrPort) error {
+	if k.Protocol == state.TCP {
+		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
+			return os.NewSyscallError("setsockopt", err)
+		}
+	}
+	return os.NewSyscallError("bind", unix.Bind(fd, sockaddr(want)))
 }
 
 func boundTo(fd int) (netip.AddrPort, error) {
