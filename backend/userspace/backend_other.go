@@ -89,7 +89,7 @@ func (b *Backend) Problems() []error { return b.relay.Problems() }
 // Amounts returns how many connections and flows of UDP there are. It may be called at any time.
 func (b *Backend) Amounts() (connections, flows Amount) {
 	own := b.relay.Amounts()
-	return Amount(own[0]), Amount(own[1])
+	return own[0], own[1]
 }
 
 // Release has the relay accept no new connections. Neither Apply nor Verify may be called after it.

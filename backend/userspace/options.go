@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/backend/userspace/internal/balance"
+	"github.com/switchyard-net/switchyard/backend/userspace/internal/ledger"
 	"github.com/switchyard-net/switchyard/backend/userspace/internal/plan"
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -157,12 +158,7 @@ const (
 )
 
 // Amount is how much of a kind a relay carries.
-type Amount struct {
-	// Open is how many there are, and Most how many there may be.
-	Open, Most int
-	// Ended is how many had to make room for others since the start.
-	Ended uint64
-}
+type Amount = ledger.Amount
 
 func setDefault[T comparable](field *T, value T) {
 	var zero T

@@ -61,5 +61,5 @@ func (r *relay) crowding() []error {
 func (b *Backend) Amounts() (connections, flows Amount) {
 	r := b.relay
 	o := r.options()
-	return Amount{r.places.Len(), o.MaxConnections, r.places.Note().Ended}, Amount{r.flowPlaces.Len(), o.MaxUDPFlows, r.flowPlaces.Note().Ended}
+	return r.places.Amount(o.MaxConnections), r.flowPlaces.Amount(o.MaxUDPFlows)
 }

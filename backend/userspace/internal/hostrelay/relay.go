@@ -161,7 +161,7 @@ func (r *Relay) Apply(_ context.Context, u *state.Update) (backend.Result, error
 	}
 	result := r.sync(keys)
 	for name := range names {
-		r.findReturning(name)
+		delete(r.returning, name)
 	}
 	if u.Full {
 		r.removeStale()
@@ -241,23 +241,7 @@ func (r *Relay) leadsBack(p state.Protocol, endpoint netip.AddrPort) bool {
 	})
 }
 
-// findReturning notes an endpoint of a service where the relay itself listens, or that there is none. The caller holds mu.
-func (r *Relay) findReturning(name state.ServiceName) {
-	delete(r.returning, name)
-	s := r.table.Get(name)
-	if s == nil {
-		return
-	}
-	for i := range s.Ports {
-		for _, e := range plan.Serving(&s.Ports[i]) {
-			if r.leadsBack(s.Ports[i].Protocol, e.Addr) {
-				r.noteReturning(name, e.Addr)
-				return
-			}
-		}
-	}
-}
-
+// noteReturning notes an endpoint that was chosen, and where the relay itself listens. The caller holds mu.
 func (r *Relay) noteReturning(name state.ServiceName, endpoint netip.AddrPort) {
 	if _, noted := r.returning[name]; !noted {
 		r.returning[name] = endpoint
@@ -279,19 +263,11 @@ func (r *Relay) Problems() (errs []error) {
 	return append(errs, ledger.Problems(r.places.Note(), r.o.MaxConnections, r.flowPlaces.Note(), r.o.MaxUDPFlows, time.Now())...)
 }
 
-// Amount is how many there are of a kind, how many there may be, and how many had to make room for others since the start.
-type Amount struct {
-	Open, Most int
-	Ended      uint64
-}
-
 // Amounts returns those of connections and of flows. It may be called at any time.
-func (r *Relay) Amounts() [2]Amount {
+func (r *Relay) Amounts() [2]ledger.Amount {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return [2]Amount{
-		{r.places.Len(), r.o.MaxConnections, r.places.Note().Ended}, {r.flowPlaces.Len(), r.o.MaxUDPFlows, r.flowPlaces.Note().Ended},
-	}
+	return [2]ledger.Amount{r.places.Amount(r.o.MaxConnections), r.flowPlaces.Amount(r.o.MaxUDPFlows)}
 }
 
 // allKeys adds all frontends that there are, and those that have sockets.

@@ -76,6 +76,14 @@ type Note struct {
 	Held     int
 }
 
+// Amount is how much of a kind a relay carries.
+type Amount struct {
+	// Open is how many there are, and Most how many there may be.
+	Open, Most int
+	// Ended is how many had to make room for others since the start.
+	Ended uint64
+}
+
 // CrowdedFor is for how long it is a problem that something had to go.
 const CrowdedFor = time.Minute
 
@@ -166,6 +174,13 @@ func (r *Room[T]) Len() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.all.held
+}
+
+// Amount returns how many have a place, of so many that may.
+func (r *Room[T]) Amount(most int) Amount {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return Amount{Open: r.all.held, Most: most, Ended: r.note.Ended}
 }
 
 // looked is how many items of a client are looked at for the one that was used least recently. Those that were used since they were looked at last are the

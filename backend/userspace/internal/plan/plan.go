@@ -73,16 +73,8 @@ func (l Listeners) change(s *state.Service, do func(*state.Port, [2]netip.AddrPo
 	return &c
 }
 
-// Serving returns all endpoints that may carry connections to p, in order: a connection stays right as long as its endpoint serves the port,
+// serving returns all endpoints that may carry connections to p, in parts that are in order: a connection stays right as long as its endpoint serves the port,
 // whatever route it came by.
-func Serving(p *state.Port) []state.Endpoint {
-	lists := serving(p)
-	all := slices.Concat(lists[:]...)
-	slices.SortFunc(all, state.Endpoint.Compare)
-	return slices.CompactFunc(all, func(a, b state.Endpoint) bool { return a.Addr == b.Addr })
-}
-
-// serving returns what [Serving] is made of, each part in order.
 func serving(p *state.Port) [Routes + 1][]state.Endpoint {
 	return [...][]state.Endpoint{
 		p.Internal.Inside.Endpoints, p.Internal.Outside.Endpoints, p.External.Inside.Endpoints, p.External.Outside.Endpoints, p.Lingering,

@@ -100,7 +100,7 @@ func TestTable(t *testing.T) {
 	}
 	var table plan.Table
 	owner := func(dst netip.AddrPort) string {
-		p, _ := table.Find(kind, dst)
+		p, _, _ := table.Lookup(kind, dst)
 		if p == nil {
 			return ""
 		}
@@ -178,14 +178,14 @@ func TestStep(t *testing.T) {
 	table.Set(large(0))
 	table.Step = func() {
 		steps++
-		if p, _ := table.Find(kind, both); p == nil {
+		if p, _, _ := table.Lookup(kind, both); p == nil {
 			t.Error("a frontend that the record has before and after is missing meanwhile")
 		}
 	}
 	table.Set(large(5))
 	table.Restore(map[state.ServiceName]*state.Service{large(0).Name: large(0)})
 	for at, want := range map[string]bool{"192.0.2.0:0": true, "192.0.2.199:9": true, "192.0.2.0:10": false} {
-		if p, _ := table.Find(kind, netip.MustParseAddrPort(at)); (p != nil) != want {
+		if p, _, _ := table.Lookup(kind, netip.MustParseAddrPort(at)); (p != nil) != want {
 			t.Errorf("%s is found: %v", at, !want)
 		}
 	}
@@ -222,7 +222,7 @@ func TestSwapRestored(t *testing.T) {
 	table.Restore(before)
 	for port, want := range map[uint16]string{1: "a", 2: "a", 3: "b", 4: ""} {
 		got := ""
-		if p, _ := table.Find(kind, at(port)); p != nil {
+		if p, _, _ := table.Lookup(kind, at(port)); p != nil {
 			got = p.ID.Service.Name
 		}
 		if got != want {

@@ -213,13 +213,7 @@ func (t *Table) step() {
 	}
 }
 
-// Find returns the port that a connection was addressed to, with the key of the frontend, or nil. dst is the destination as the client knows it.
-func (t *Table) Find(k Kind, dst netip.AddrPort) (*Port, state.FrontendKey) {
-	p, _, key := t.Lookup(k, dst)
-	return p, key
-}
-
-// Lookup is Find that also returns the frontend.
+// Lookup returns the port that a connection was addressed to and the frontend, with its key, or nil. dst is the destination as the client knows it.
 func (t *Table) Lookup(k Kind, dst netip.AddrPort) (*Port, *state.Frontend, state.FrontendKey) {
 	key := state.FrontendKey{Family: k.Family, Protocol: k.Protocol, Addr: dst.Addr(), Port: dst.Port()}
 	at, found := t.frontends[key]
