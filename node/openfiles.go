@@ -35,7 +35,7 @@ func sharesOf(limit uint64, withRelay bool) shares {
 	files := int(min(limit, 1<<20))
 	kept := min(max(files/4, 64), 1024) // for the rest of the process
 	servers := files - kept
-	relay := servers - max(servers/4, 16) // each server has one at least
+	relay := max(servers-max(servers/4, 16), 1) // each server has one at least
 	if withRelay {
 		servers -= relay
 	}

@@ -29,6 +29,15 @@ func TestShares(t *testing.T) {
 	}
 }
 
+// TestSharesOfFew: a relay has a share of few descriptors, too: without one it could not begin.
+func TestSharesOfFew(t *testing.T) {
+	for limit := range uint64(96) {
+		if s := sharesOf(limit, true); s.relay < 1 {
+			t.Errorf("of %d, a relay has %d", limit, s.relay)
+		}
+	}
+}
+
 // checkShares checks the shares of a limit, of which a relay has so many.
 func checkShares(t *testing.T, limit uint64, s *shares, relay int) {
 	t.Helper()

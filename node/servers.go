@@ -53,12 +53,6 @@ func (n *Node) newHealth() *healthz.Health {
 			}
 			return nil
 		})
-		h.AddProblems("relay", func() []error {
-			if relay := s.relay(); relay != nil {
-				return relay.Problems()
-			}
-			return nil
-		})
 		h.AddProblems("hns", func() []error {
 			if hns := s.hns(); hns != nil {
 				return hns.problems()

@@ -377,12 +377,6 @@ func (s *switchable) hooks() *ebpfDataplane {
 	return hooks
 }
 
-// relay returns the relay, nil in modes that have none. It may be called at any time.
-func (s *switchable) relay() *userspaceDataplane {
-	relay, _ := s.inUse().(*userspaceDataplane)
-	return relay
-}
-
 // nftables returns the nftables dataplane, nil in modes without it. It may be called at any time.
 func (s *switchable) nftables() *nftablesDataplane {
 	s.mu.Lock()
