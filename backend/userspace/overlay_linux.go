@@ -65,8 +65,7 @@ func (o *overlay) arrive(listeners []backend.Listener) error {
 	if slices.Equal(o.listeners, listeners) {
 		return nil
 	}
-	o.listeners = listeners
-	return o.write(false)
+	return o.write(listeners, false)
 }
 
 // lead brings new connections to the listeners, or has only those go on that are here.
@@ -74,14 +73,14 @@ func (o *overlay) lead(on bool) error {
 	if o.leads.Load() == on {
 		return nil
 	}
-	return o.write(on)
+	return o.write(o.listeners, on)
 }
 
 // write replaces the tables.
-func (o *overlay) write(leads bool) error {
+func (o *overlay) write(listeners []backend.Listener, leads bool) error {
 	var b nft.Batch
 	for _, f := range []state.Family{state.IPv4, state.IPv6} {
-		of := slices.DeleteFunc(slices.Clone(o.listeners), func(l backend.Listener) bool { return l.Family != f })
+		of := slices.DeleteFunc(slices.Clone(listeners), func(l backend.Listener) bool { return l.Family != f })
 		if len(of) == 0 {
 			continue
 		}
@@ -100,7 +99,8 @@ func (o *overlay) write(leads bool) error {
 	if err := o.commit(func() error { return o.conn.Commit(&b) }); err != nil {
 		return fmt.Errorf("table %s, which brings connections to the relay: %w", o.name, err)
 	}
-	for _, l := range o.listeners {
+	o.listeners = listeners
+	for _, l := range listeners {
 		o.there[o.table(l.Family)] = true
 	}
 	o.leads.Store(leads)
