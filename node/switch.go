@@ -628,6 +628,9 @@ func (s *switchable) switchTo(ctx context.Context, d dataplane, c *config.Config
 		if u != nil {
 			if err := s.program(ctx, next, u); err != nil {
 				s.leave(ctx, next, c) // it may have taken connections by now
+				if relay, ok := s.now.top.(*userspaceDataplane); ok {
+					relay.resume(s.now.base)
+				}
 				s.removeLeftovers(ctx)
 				return fmt.Errorf("switch to mode %s: %w", d.mode, err)
 			}
@@ -653,6 +656,9 @@ func (s *switchable) program(ctx context.Context, next *stack, u *state.Update) 
 	began := time.Now()
 	if before, ok := s.now.complete().(flowLeaver); ok && s.now.complete() != next.complete() {
 		before.LeaveFlows()
+	}
+	if relay, ok := s.now.top.(*userspaceDataplane); ok && next.base == s.now.base {
+		relay.Retire() // the rules of the base that lead to it may be in the way of others: masqueradeBit may be the relay's bit from now on
 	}
 	result, err := next.top.Apply(ctx, s.lingering(u, s.now.top))
 	if err != nil {

@@ -429,6 +429,36 @@ func TestSwitchBack(t *testing.T) {
 	l.wantProgrammed(config.ModeNFTables, config.ModeUserspace)
 }
 
+// TestSwitchToBitOfRelay: the dataplane below a relay may use the relay's bit in marks once it is alone, also if both change at a time. What the relay
+// carries goes on, and nothing leads to it once it has ended.
+func TestSwitchToBitOfRelay(t *testing.T) {
+	l := newLoneNode(t, config.ModeUserspace)
+	open, err := l.dial()
+	check(t, err)
+	defer open.Close()
+	check(t, exchange(open))
+	for _, service := range l.feed.Services() {
+		masqueraded := *service
+		masqueraded.Ports = slices.Clone(service.Ports)
+		for i := range masqueraded.Ports {
+			masqueraded.Ports[i].Internal.Masquerade = state.MasqueradeAlways
+		}
+		l.feed.Publish([]*state.Service{&masqueraded})
+	}
+	c := *l.c
+	l.c = &c
+	l.c.NFTables.MasqueradeBit = 12
+	check(t, l.switchTo(config.ModeNFTables))
+	check(t, l.once())
+	check(t, exchange(open))
+	open.Close()
+	l.wantProgrammed(config.ModeNFTables)
+	check(t, l.once())
+	l.c.NFTables.MasqueradeBit = 14
+	check(t, l.switchTo(config.ModeUserspace))
+	check(t, l.once())
+}
+
 // TestSwitchRefused: a dataplane that cannot be opened leaves the former one in place, also that which is below it.
 func TestSwitchRefused(t *testing.T) {
 	modes := linuxModes(t)

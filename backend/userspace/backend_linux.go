@@ -309,10 +309,14 @@ func (b *Backend) leave() error {
 }
 
 // Retire has the relay take nothing new: another dataplane takes all connections by now, and the base is not this one's any more. Apply and Verify
-// go on: what is carried ends when its endpoint has gone. The other dataplane needs records with [Backend.Lingering].
+// go on: what is carried ends when its endpoint has gone. The other dataplane needs records with [Backend.Lingering]. Its next Apply takes the rules that
+// lead to the relay out of the base: what is carried needs none of them.
 func (b *Backend) Retire() {
 	if err := b.leave(); err != nil {
 		b.log.Warn("the relay goes on taking new connections", "error", err)
+	}
+	if leader, ok := b.base.(backend.Leader); ok {
+		leader.LeadTo(nil)
 	}
 	b.setBase(backend.None{})
 }
