@@ -69,6 +69,8 @@ type DataplaneOptions struct {
 
 	// relayFiles is how many file descriptors a relay may have, 0 for as many as the process leaves it.
 	relayFiles int
+	// memory is how many bytes the process may use, 0 if that is not known.
+	memory int64
 
 	// commit is [ipvs.Options].Commit, and scheduled that of the dataplanes that IPVS may be beside.
 	commit    func(fn func() error) error

@@ -274,8 +274,8 @@ func (n *Node) answersPorts() bool {
 // openDataplane opens the dataplane that was chosen, or that of the caller.
 func (n *Node) openDataplane(ctx context.Context, chosen *dataplane) (Dataplane, error) {
 	c, o := n.o.Config, DataplaneOptions{
-		relayFiles: n.files.relay,
-		Logger:     n.log, Program: n.o.Program, TakeOver: n.o.TakeOver, OnFlowsCut: n.registry.Conntrack,
+		relayFiles: n.files.relay, memory: n.o.Memory,
+		Logger: n.log, Program: n.o.Program, TakeOver: n.o.TakeOver, OnFlowsCut: n.registry.Conntrack,
 		TCPLingers: n.o.States == nil, OnResets: n.registry.Resets, OnIPTablesRules: n.registry.IPTablesRules,
 		OnHNSFailure: n.countHNSFailure, OnProgress: n.progressed,
 	}

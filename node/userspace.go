@@ -44,6 +44,7 @@ func checkBits(c *config.Config) error {
 func relayOptions(c *config.Config, o DataplaneOptions) userspace.Options {
 	options := c.Userspace.Options()
 	options.Logger, options.ResetRemoved, options.Files = o.Logger, nftablesOptions(c, o).ResetRemoved, o.relayFiles
+	options.Memory = o.memory
 	return options
 }
 

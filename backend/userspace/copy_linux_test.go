@@ -128,9 +128,29 @@ func TestStuckConnections(t *testing.T) {
 
 // TestBuffers: the more connections there are, the less each may hold.
 func TestBuffers(t *testing.T) {
-	for conns, want := range map[int]int{0: 1 << 20, 1: 1 << 20, 64: 1 << 20, 256: 256 << 10, 1024: 64 << 10, 65536: 64 << 10} {
-		if got := bufferOf(conns); got != want {
+	for conns, want := range map[int]int{0: 1 << 20, 1: 1 << 20, 64: 1 << 20, 256: 256 << 10, 1024: 64 << 10, 65536: 16 << 10} {
+		if got := bufferOf((&Options{}).sharedBuffers(), conns); got != want {
 			t.Errorf("beside %d connections, a buffer may have %d bytes, want %d", conns, got, want)
 		}
+	}
+}
+
+// TestStuckConnectionsFitIntoMemory: whatever the limit of memory, the buffers of as many connections as there may be fit into three quarters of it.
+func TestStuckConnectionsFitIntoMemory(t *testing.T) {
+	for _, memory := range []int64{64 << 20, 128 << 20, 1000 << 20, 4 << 30} {
+		o := Options{Memory: memory, MaxConnections: 1 << 20}.withinMemory()
+		if o.MaxConnections < 100 {
+			t.Errorf("%d MiB: %d connections", memory>>20, o.MaxConnections)
+		}
+		var all int64
+		for conns := range o.MaxConnections {
+			all += int64(buffersOfConn * bufferOf(o.sharedBuffers(), conns+1))
+		}
+		if all > memory/4*3 {
+			t.Errorf("%d MiB: %d connections may hold %d MiB", memory>>20, o.MaxConnections, all>>20)
+		}
+	}
+	if o := (Options{MaxConnections: 7}).withinMemory(); o.MaxConnections != 7 {
+		t.Errorf("without a limit of memory: %d connections, want 7", o.MaxConnections)
 	}
 }

@@ -43,13 +43,16 @@ type Options struct {
 	UDPIdleTimeout time.Duration
 	// MaxConnections is how many TCP connections are relayed at a time. Beyond it, each new one ends another one: of the namespace with the most
 	// connections the Service with the most, of that the client with the most, and of its connections the one that was used least recently. Default:
-	// 65,536. It is lower if Files is.
+	// 65,536. It is lower if Files or Memory is.
 	MaxConnections int
 	// MaxUDPFlows is how many flows of UDP are relayed at a time, and then it is as with MaxConnections. Default: as MaxConnections.
 	MaxUDPFlows int
 	// Files is how many file descriptors the relay may have open. Default: what the limit of the process leaves beside a quarter of it, at least 64 and at
 	// most 1,024, for the rest of the process.
 	Files int
+	// Memory is how many bytes the process may use, with what the kernel charges to its container. A connection that nobody reads from holds buffers of the
+	// kernel: all connections together hold less than three quarters of it. Default: not known, and not bounded.
+	Memory int64
 	// MaxAffinityClients is how many clients are remembered for affinity: a client counts once for each Service port that it uses. Further
 	// clients get no affinity until others time out. Each takes about 300 bytes. Default: 262,144.
 	MaxAffinityClients int
@@ -123,7 +126,7 @@ func (o Options) withDefaults() (Options, error) {
 	}{
 		{"DialTimeout", int64(o.DialTimeout)}, {"DialAttempts", int64(o.DialAttempts)}, {"UDPIdleTimeout", int64(o.UDPIdleTimeout)},
 		{"MaxConnections", int64(o.MaxConnections)}, {"MaxUDPFlows", int64(o.MaxUDPFlows)}, {"MaxAffinityClients", int64(o.MaxAffinityClients)},
-		{"Files", int64(o.Files)},
+		{"Files", int64(o.Files)}, {"Memory", o.Memory},
 	} {
 		if f.value < 0 {
 			return o, fmt.Errorf("%s is %d, must be greater than 0, or 0 for the default", f.name, f.value)

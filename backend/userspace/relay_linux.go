@@ -118,8 +118,12 @@ func newRelay(o Options) (*relay, error) {
 	return r, nil
 }
 
-// withinLimit returns o with no more connections than there may be open files.
+// withinLimit returns o with no more connections than there may be open files, and than have room in memory.
 func withinLimit(o Options) Options {
+	if within := o.withinMemory(); within.MaxConnections < o.MaxConnections {
+		o.Logger.Info("the limit of memory allows fewer connections than are configured", "memory", o.Memory, "connections", within.MaxConnections)
+		o = within
+	}
 	if o.Files == 0 {
 		var limit unix.Rlimit
 		if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {

@@ -296,15 +296,33 @@ const (
 	// mostBuffer is for a connection beside few others.
 	mostBuffer = 1 << 20
 	// leastBuffer is for one beside many.
-	leastBuffer = 64 << 10
-	// allBuffers is shared among the connections that are there when one begins, as long as each may have more than leastBuffer. Those from before keep what
-	// they have: 1,024 connections may hold 1 GiB at worst, and each further one 256 KiB.
-	allBuffers = 256 << 20
+	leastBuffer = 16 << 10
+	// buffersOfConn is how many buffers a connection has: two sockets, each way.
+	buffersOfConn = 4
+	// mostShared is what bufferOf divides at most.
+	mostShared = 256 << 20
 )
 
-// bufferOf is how large the buffers of a connection's sockets may become, each way, beside so many other connections. There are four of them.
-func bufferOf(conns int) int {
-	return min(max(allBuffers/4/max(conns, 1), leastBuffer), mostBuffer)
+// sharedBuffers is what connections share as long as each may have more than leastBuffer: a small part of the process's memory, because connections from before
+// keep what they have.
+func (o *Options) sharedBuffers() int {
+	if o.Memory <= 0 {
+		return mostShared
+	}
+	return int(min(o.Memory/32, mostShared))
+}
+
+// bufferOf is how large each buffer of a connection's sockets may become, beside so many other connections.
+func bufferOf(shared, conns int) int {
+	return min(max(shared/buffersOfConn/max(conns, 1), leastBuffer), mostBuffer)
+}
+
+// withinMemory lowers MaxConnections to as many as may hold leastBuffer in all of their buffers in half of the memory.
+func (o Options) withinMemory() Options {
+	if o.Memory > 0 {
+		o.MaxConnections = min(o.MaxConnections, max(int(o.Memory/2/buffersOfConn/leastBuffer), 1))
+	}
+	return o
 }
 
 // bound sets how large the buffers of a TCP socket may become, each way.

@@ -209,7 +209,7 @@ func (c *conn) begin(s *streamListener, fd int) {
 		c.end(true)
 		return
 	}
-	if c.buffer = bufferOf(c.relay.places.Len() + 1); c.buffer < mostBuffer {
+	if c.buffer = bufferOf(c.relay.o.sharedBuffers(), c.relay.places.Len()+1); c.buffer < mostBuffer {
 		bound(fd, c.buffer)
 	}
 	c.relay.places.Take(&c.place, c, ledger.Owner{Service: p.ID.Service, Client: ledger.ClientOf(c.client.Addr())})
