@@ -3,6 +3,7 @@ package backend_test
 import (
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"net/netip"
 	"testing"
 	"time"
@@ -247,6 +248,57 @@ func TestRevisionsOfParts(t *testing.T) {
 		b.after(time.Second)
 		if s := b.currentStatus(); s.Applied != 3 || !s.Pending.IsZero() {
 			b.Errorf("status is %+v, want revision 3", s)
+		}
+	})
+}
+
+// TestEndlessChanges: a service that changes faster than it can be applied keeps no update waiting, and is as it is to be once it is left alone.
+func TestEndlessChanges(t *testing.T) {
+	start(t, backend.RunOptions{VerifyPeriod: time.Hour}, func(b *bench) {
+		b.publish(service("small", 0))
+		b.after(0)
+		b.backend.SetLatency(50 * time.Millisecond)
+		var versions []*state.Service
+		for version := range 5 {
+			versions = append(versions, large("tenant", "large", 60, 50, 0, version))
+		}
+		rng := rand.New(rand.NewPCG(1, 1))
+		reached := map[string]map[netip.Addr]bool{} // the addresses that ports have had
+		var small state.Revision
+		for n := range 1_000 {
+			b.publish(versions[rng.IntN(len(versions))])
+			b.publish(service("small", n))
+			small = b.feed.Revision()
+			b.after(150 * time.Millisecond)
+			if !b.backend.Shown()[name("small")].Equal(service("small", n)) {
+				b.Fatalf("change %d of the small service waits for the large one", n)
+			}
+			s := b.currentStatus()
+			if !s.Pending.IsZero() && time.Since(s.Pending) > 2*time.Second {
+				b.Fatalf("an update waits for %v, want that one that is replaced by another does not count", time.Since(s.Pending))
+			}
+			if s.Applied+10 < small {
+				b.Fatalf("revision %d is applied, want about %d", s.Applied, small)
+			}
+			if shown := b.backend.Shown()[versions[0].Name]; shown != nil {
+				for i := range shown.Ports {
+					p := &shown.Ports[i]
+					if reached[p.Name] == nil {
+						reached[p.Name] = map[netip.Addr]bool{}
+					}
+					reached[p.Name][p.Frontends[0].Addr] = true
+				}
+			}
+		}
+		for port, addrs := range reached {
+			if len(addrs) < len(versions) {
+				b.Errorf("port %s has had %d addresses in all that time", port, len(addrs))
+			}
+		}
+		b.after(10 * time.Second)
+		b.inStep()
+		if s := b.currentStatus(); s.Applied != b.feed.Revision() || !s.Pending.IsZero() {
+			b.Errorf("status is %+v, want revision %d", s, b.feed.Revision())
 		}
 	})
 }

@@ -1,7 +1,6 @@
 package backend
 
 import (
-	"cmp"
 	"encoding/binary"
 	"hash/maphash"
 	"maps"
@@ -18,6 +17,10 @@ const (
 	sharesOfPart = 20
 	// restFactor is how many times as long as its last change took a service waits before it may change again, if that was more than a part.
 	restFactor = 4
+	// maxRest is the longest rest.
+	maxRest = 5 * time.Second
+	// maxTriggers is how many triggers are kept of updates that end as one.
+	maxTriggers = 1_024
 )
 
 // queue has what is not applied yet, and decides what comes next. Namespaces take turns, with equal shares of an update. Within a namespace, small
@@ -71,7 +74,7 @@ func hashOf(k state.FrontendKey) keyHash {
 type arrival struct {
 	after    state.Revision // what was taken before
 	at       time.Time
-	left     int // services that are not as it says, or as a later update does
+	left     int // services that are not as it says, and of which no later update says more
 	triggers []time.Time
 }
 
@@ -113,42 +116,53 @@ type turn struct {
 func (q *queue) add(u *state.Update, now time.Time) {
 	a := &arrival{after: q.got, at: now, triggers: u.Triggers}
 	q.got, q.node = u.Revision, u.Node
-	var former *arrival
 	for _, s := range u.Changed {
-		former = cmp.Or(q.want(s.Name, s, a, now), former)
+		q.want(s.Name, s, a, now)
 	}
 	for _, name := range u.Removed {
-		former = cmp.Or(q.want(name, nil, a, now), former)
+		q.want(name, nil, a, now)
 	}
 	if len(q.leaving) > 0 { // what a service gets of another leaves that by now, or did before
 		for _, s := range u.Changed {
 			q.noteComing(q.wants[s.Name])
 		}
 	}
-	switch {
-	case a.left > 0:
+	if a.left > 0 {
+		var merged []time.Time
+		q.arrivals = slices.DeleteFunc(q.arrivals, func(former *arrival) bool {
+			if former.left == 0 {
+				merged = addTriggers(merged, former.triggers)
+			}
+			return former.left == 0
+		})
+		a.triggers = addTriggers(merged, a.triggers)
 		q.arrivals = append(q.arrivals, a)
-	case former != nil:
-		former.triggers = append(slices.Clip(former.triggers), a.triggers...)
 	}
 	for _, w := range q.waiting {
 		w.isBlocked = false
 	}
 }
 
-// want takes down what a service is to be. If it was to be something else before, that update is returned.
-func (q *queue) want(name state.ServiceName, record *state.Service, a *arrival, now time.Time) (former *arrival) {
+// addTriggers returns all triggers, or as many as are kept.
+func addTriggers(all, more []time.Time) []time.Time {
+	return append(all, more[:min(len(more), maxTriggers-len(all))]...)
+}
+
+// want takes down what a service is to be. If it was to be something else before, what is left of that belongs to this update: no update waits for
+// a service that changes again and again.
+func (q *queue) want(name state.ServiceName, record *state.Service, a *arrival, now time.Time) {
 	shown := q.shown[name]
 	w := q.wants[name]
 	if w == nil {
-		w = &want{name: name, arrival: a}
+		w = &want{name: name}
 		q.wants[name] = w
-		a.left++
 	} else {
-		former = w.arrival
+		w.arrival.left--
 		q.forgetMoves(w)
 		q.rest(w, now)
 	}
+	w.arrival = a
+	a.left++
 	w.record = share(shown, record)
 	pairs := pairPorts(shown, w.record)
 	w.isLarge = takesMore(pairs, q.most)
@@ -158,10 +172,9 @@ func (q *queue) want(name state.ServiceName, record *state.Service, a *arrival, 
 			w.leaving, q.leaving[h] = append(w.leaving, h), w
 		})
 	}
-	if w.place == nowhere || w.isLarge != (w.place == inLarge) {
+	if w.place == nowhere || w.isLarge != (w.place == inLarge) || q.isResting(w) {
 		q.wait(w)
 	}
-	return former
 }
 
 // noteComing takes down which frontends a service is to get that others give up, or other ports of it.
@@ -182,11 +195,13 @@ func (q *queue) wait(w *want) {
 	}
 }
 
-// rest has a service wait for what has been spent on its change.
+// rest has a service wait for what has been spent on its change. After that it goes on with the next port: one that changes all the time does not
+// keep the others from their turns.
 func (q *queue) rest(w *want, now time.Time) {
 	if w.cost > q.most {
-		q.rests[w.name] = now.Add(restFactor * w.spent)
+		q.rests[w.name] = now.Add(min(restFactor*w.spent, maxRest))
 		w.cost, w.spent = 0, 0
+		w.at++
 	}
 }
 
@@ -231,12 +246,20 @@ func (q *queue) requeue(now time.Time) {
 
 func (q *queue) isResting(w *want) bool { return w.isLarge && !q.rests[w.name].IsZero() }
 
-// since returns since when the oldest update of which something is left waits, zero if there is none.
+// since returns since when the oldest update waits of which more is left than services that rest, zero if there is none.
 func (q *queue) since() time.Time {
-	if len(q.arrivals) == 0 {
-		return time.Time{}
+	resting := map[*arrival]int{}
+	for _, w := range q.waiting {
+		if q.wants[w.name] == w && q.isResting(w) {
+			resting[w.arrival]++
+		}
 	}
-	return q.arrivals[0].at
+	for _, a := range q.arrivals {
+		if a.left > resting[a] {
+			return a.at
+		}
+	}
+	return time.Time{}
 }
 
 // wakes returns when a service that rests may change, zero if none is to.
@@ -292,6 +315,7 @@ func (q *queue) take(node *state.Node) *batch {
 			b.steps = append(b.steps, step{want: w, cost: 1, done: true})
 			b.cost++
 		}
+		q.turns, q.turnsOf = nil, map[string]*turn{} // nothing is left for them
 		return b
 	}
 	fair := max(1, q.most/min(max(1, len(q.turns)), sharesOfPart))
@@ -319,11 +343,7 @@ func (q *queue) takeFrom(b *batch, from *[]*want, at place, most, services int) 
 	for ; services > 0 && cost < most && b.cost < q.most && len(*from) > 0; services-- {
 		w := (*from)[0]
 		*from = (*from)[1:]
-		switch {
-		case q.wants[w.name] != w || w.place != at:
-		case q.isResting(w):
-			q.wait(w)
-		default:
+		if q.wants[w.name] == w && w.place == at {
 			cost += q.step(b, w, min(most-cost, q.most-b.cost))
 		}
 	}
@@ -403,7 +423,7 @@ func (q *queue) revision(b *batch) (r state.Revision, triggers []time.Time) {
 		if a.left > ends[a] {
 			r = a.after
 		} else {
-			triggers = append(triggers, a.triggers...)
+			triggers = addTriggers(triggers, a.triggers)
 		}
 	}
 	return r, triggers
