@@ -466,6 +466,9 @@ func (n *Node) attempted(a backend.Attempt) {
 	n.registry.Attempt(a)
 	n.status.attempted(a)
 	n.changes.Attempted(a)
+	if a.Update != nil && a.Err == nil {
+		n.progressed() // more may wait by now, or the same for longer
+	}
 	if n.ports != nil {
 		n.ports.attempted(a)
 	}
