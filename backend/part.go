@@ -206,11 +206,10 @@ func (p *portPair) mix(n int) (mixed state.Port, moved int) {
 func mixRoutes(from, to *state.Route, n int) (mixed state.Route, moved int) {
 	var gone, come []state.Endpoint
 	for was, is := range changed(from.Endpoints, to.Endpoints, state.Endpoint.Compare, func(a, b state.Endpoint) bool { return a == b }) {
-		if was != nil {
-			gone = append(gone, *was)
-		}
 		if is != nil {
-			come = append(come, *is)
+			come = append(come, *is) // or is of another kind: it is replaced
+		} else {
+			gone = append(gone, *was)
 		}
 	}
 	if len(gone)+len(come) <= n {
@@ -218,7 +217,6 @@ func mixRoutes(from, to *state.Route, n int) (mixed state.Route, moved int) {
 	}
 	come = come[:min(len(come), max((n+1)/2, n-len(gone)))]
 	gone = gone[:min(len(gone), n-len(come))]
-	// An endpoint that is of another kind is in both lists: it is replaced.
 	mixed.Endpoints = make([]state.Endpoint, 0, len(from.Endpoints)+len(come))
 	left, at := gone, come
 	for _, e := range from.Endpoints {
@@ -283,7 +281,8 @@ func (p *portPair) step(most int) (next *state.Port, cost int) {
 	case !p.isGradual():
 		return p.to, cost
 	}
-	// Frontends go first, then the traffic of those that stay changes, and then others come, which so have the new traffic only.
+	// Frontends go first, then the traffic of those that stay changes, and then others come, which so have the new traffic only. Without the last one
+	// the endpoints would be gone for a while: it goes once others have come.
 	if next, cost := p.stepFrontends(most, true); cost > 0 {
 		return next, cost
 	}
@@ -299,7 +298,10 @@ func (p *portPair) step(most int) (next *state.Port, cost int) {
 	if moved > 0 {
 		return &mixed, moved * len(p.from.Frontends)
 	}
-	return p.stepFrontends(most, false)
+	if next, cost := p.stepFrontends(most, false); cost > 0 {
+		return next, cost
+	}
+	return p.to, cost
 }
 
 // withFrontends returns a port with some of its frontends, and the traffic of these.
@@ -323,18 +325,30 @@ func without(p *state.Port, taken map[state.FrontendKey]bool) *state.Port {
 	return &s.Ports[0]
 }
 
-// stepFrontends takes frontends of p.from away that p.to has not, or replaces them by those of p.to, until that takes so many entries. It takes none
-// if there is nothing to do.
-func (p *portPair) stepFrontends(most int, onlyGone bool) (next *state.Port, cost int) {
+// stepFrontends takes frontends of p.from away that p.to has not, but for the last one of traffic that p.to has, or adds those of p.to, until that
+// takes so many entries. It takes none if there is nothing to do.
+func (p *portPair) stepFrontends(most int, gone bool) (next *state.Port, cost int) {
 	if sameList(p.from.Frontends, p.to.Frontends) {
 		return p.from, 0
+	}
+	left := map[bool]int{} // for internal and external traffic
+	for i := range p.from.Frontends {
+		left[p.from.Frontends[i].Kind == state.ClusterIP]++
+	}
+	goes := func(f *state.Frontend) bool {
+		n := left[f.Kind == state.ClusterIP]
+		if n == 1 && !isUnused(trafficOf(p.to, f)) {
+			return false
+		}
+		left[f.Kind == state.ClusterIP] = n - 1
+		return true
 	}
 	union, out := p.base(), map[state.FrontendKey]bool{}
 	union.Frontends = nil
 	each := entriesEach(&union)
 	for was, is := range changed(p.from.Frontends, p.to.Frontends, state.Frontend.Compare, func(a, b state.Frontend) bool { return false }) {
 		takes := was != nil && is != nil && was.Equal(*is)
-		if !takes && cost < most && (is == nil || !onlyGone) {
+		if !takes && cost < most && (is == nil) == gone && (is != nil || goes(was)) {
 			takes, cost = true, cost+each
 		}
 		f, isIn := was, !takes
@@ -421,8 +435,22 @@ func part(from, to *state.Service, m *moving, most, at int) (next *state.Service
 		}
 		done, isFull = false, true
 	}
+	order := make([]int, 0, len(pairs))
 	for n := range pairs {
-		i := (at + n) % len(pairs)
+		order = append(order, (at+n)%len(pairs))
+	}
+	if !m.service.isReplaced { // else records would grow as long as it changes
+		// Ports come before others go: their endpoints may be the same.
+		slices.SortStableFunc(order, func(i, j int) int {
+			if isGone := pairs[i].to == nil; isGone == (pairs[j].to == nil) {
+				return 0
+			} else if isGone {
+				return 1
+			}
+			return -1
+		})
+	}
+	for _, i := range order {
 		p := pairs[i]
 		chosen[i] = p.from
 		if isFull || p.isSame() {

@@ -84,6 +84,8 @@ type want struct {
 	record  *state.Service // nil if it is to be removed
 	arrival *arrival
 	isLarge bool
+	// isReplaced is set if it was to be something else before that was done.
+	isReplaced bool
 	// place is where it is found.
 	place place
 	// isBlocked is set if nothing can be done before others have got its frontends.
@@ -158,6 +160,7 @@ func (q *queue) want(name state.ServiceName, record *state.Service, a *arrival, 
 		q.wants[name] = w
 	} else {
 		w.arrival.left--
+		w.isReplaced = true
 		q.forgetMoves(w)
 		q.rest(w, now)
 	}

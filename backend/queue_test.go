@@ -13,7 +13,12 @@ import (
 )
 
 // plentiful are records that take many parts, of a few services that take frontends and ports from each other.
-type plentiful struct{ rng *rand.Rand }
+type plentiful struct {
+	rng *rand.Rand
+	// stay has frontends never go to another port or service.
+	stay bool
+	made int // frontends
+}
 
 const (
 	queuedServices = 4
@@ -32,8 +37,8 @@ func (p *plentiful) next(was map[state.ServiceName]*state.Service) map[state.Ser
 		touched[p.rng.IntN(queuedServices)] = true
 	}
 	var moved []state.Frontend
-	for n := range touched { // what they had may be any other's of them
-		if s := was[queuedName(n)]; s != nil {
+	for _, n := range slices.Sorted(maps.Keys(touched)) { // what they had may be any other's of them
+		if s := was[queuedName(n)]; s != nil && !p.stay {
 			for i := range s.Ports {
 				moved = append(moved, s.Ports[i].Frontends...)
 			}
@@ -41,8 +46,11 @@ func (p *plentiful) next(was map[state.ServiceName]*state.Service) map[state.Ser
 		delete(next, queuedName(n))
 	}
 	for len(moved) < 2*queuedAddrs {
-		f := state.Frontend{Kind: state.ClusterIP, Addr: netip.AddrFrom4([4]byte{10, 96, 0, byte(len(moved))}), Port: uint16(1 + p.rng.IntN(1000))}
+		f := state.Frontend{Kind: state.ClusterIP, Addr: netip.AddrFrom4([4]byte{10, 96, byte(p.made), byte(len(moved))}), Port: uint16(1 + p.rng.IntN(1000))}
 		moved = append(moved, f)
+	}
+	if p.stay {
+		p.made++
 	}
 	p.rng.Shuffle(len(moved), func(i, j int) { moved[i], moved[j] = moved[j], moved[i] })
 	taken := map[state.FrontendKey]bool{}
@@ -172,7 +180,7 @@ func between(t *testing.T, k state.FrontendKey, got, a, b *state.Route) {
 func TestPartsAreBetween(t *testing.T) {
 	parts := 0
 	for seed := range uint64(24) {
-		p := &plentiful{rng: rand.New(rand.NewPCG(seed, 1))}
+		p := &plentiful{rng: rand.New(rand.NewPCG(seed, 1)), stay: seed%2 == 0}
 		now := time.Unix(0, 0)
 		node := &state.Node{Name: "n1"}
 		q := newQueue([]int{usualPart, 100, 10}[seed%3])
@@ -192,6 +200,13 @@ func TestPartsAreBetween(t *testing.T) {
 				}
 			}
 			before, after := held(t, q.shown), held(t, next)
+			missing := map[string]bool{} // endpoints that ports have before and after, and have to have in between
+			last := endpointsOf(next)
+			for e := range endpointsOf(was) {
+				if p.stay && last[e] {
+					missing[e] = true
+				}
+			}
 			q.add(u, now)
 			for rounds := 0; ; rounds++ {
 				if !q.isReady(u.Revision, node, now) {
@@ -228,6 +243,18 @@ func TestPartsAreBetween(t *testing.T) {
 					}
 					between(t, k, &is.Inside, &a.Inside, &c.Inside)
 					between(t, k, &is.Outside, &a.Outside, &c.Outside)
+				}
+				for e := range endpointsOf(q.shown) {
+					if _, is := missing[e]; !is {
+						continue
+					}
+					missing[e] = false
+				}
+				for e, is := range missing {
+					if is {
+						t.Fatalf("seed %d step %d: %v is missing for a while", seed, step, e)
+					}
+					missing[e] = true
 				}
 				for k := range before {
 					if after[k] != nil && got[k] == nil {
@@ -282,4 +309,73 @@ func sameRecord(a, b *state.Service) bool {
 		return a == b
 	}
 	return a.Equal(b)
+}
+
+// endpointsOf are the endpoints of all ports, with the traffic that leads to them.
+func endpointsOf(all map[state.ServiceName]*state.Service) map[string]bool {
+	found := map[string]bool{}
+	for name, s := range all {
+		for i := range s.Ports {
+			p := &s.Ports[i]
+			for kind, tr := range map[string]*state.Traffic{"internal": &p.Internal, "external": &p.External} {
+				for _, e := range slices.Concat(tr.Inside.Endpoints, tr.Outside.Endpoints) {
+					found[fmt.Sprint(name, p.Name, kind, e.Addr)] = true
+				}
+			}
+		}
+	}
+	return found
+}
+
+// TestEndpointsStay: an endpoint of a service before and after a change is one in all states between, so that its connections go on.
+func TestEndpointsStay(t *testing.T) {
+	endpoints := func(local bool) (eps []state.Endpoint) {
+		for i := range 3 * usualPart {
+			addr := netip.AddrFrom4([4]byte{10, 244, byte(i >> 8), byte(i)})
+			eps = append(eps, state.Endpoint{Addr: netip.AddrPortFrom(addr, 80), Local: local})
+		}
+		return eps
+	}
+	record := func(name string, local bool, frontends ...uint16) *state.Service {
+		route := state.Route{Verdict: state.Forward, Endpoints: endpoints(local)}
+		p := state.Port{Name: name, Protocol: state.TCP, Family: state.IPv4, Internal: state.Traffic{Inside: route, Outside: route}}
+		for _, number := range frontends {
+			p.Frontends = append(p.Frontends, state.Frontend{Kind: state.ClusterIP, Addr: netip.MustParseAddr("10.96.0.1"), Port: number})
+		}
+		return &state.Service{Name: queuedName(0), Ports: []state.Port{p}}
+	}
+	some := record("http", true, 80)
+	some.Ports[0].Internal.Inside.Endpoints = endpoints(true)[2*usualPart:]
+	some.Ports[0].Internal.Outside = some.Ports[0].Internal.Inside
+	for what, c := range map[string]struct{ from, to *state.Service }{
+		"another number":          {record("http", true, 80), record("http", true, 81)},
+		"other numbers":           {record("http", true, 80, 90, 100), record("http", true, 81, 91)},
+		"another name and number": {record("http", true, 80), record("web", true, 81)},
+		"another name":            {record("web", true, 80), record("http", true, 80)},
+		"elsewhere":               {some, record("http", false, 80)},
+	} {
+		t.Run(what, func(t *testing.T) {
+			node, now := &state.Node{Name: "n1"}, time.Unix(0, 0)
+			q := newQueue(usualPart)
+			q.replace(&state.Update{Revision: 1, Node: node, Changed: []*state.Service{c.from}}, nil)
+			q.add(&state.Update{Revision: 2, Node: node, Changed: []*state.Service{c.to}}, now)
+			for q.isReady(2, node, now) {
+				q.applied(q.take(node), nil, time.Millisecond, now)
+				found := map[netip.AddrPort]bool{}
+				for i := range q.shown[c.to.Name].Ports {
+					for _, e := range q.shown[c.to.Name].Ports[i].Internal.Inside.Endpoints {
+						found[e.Addr] = true
+					}
+				}
+				for _, e := range c.from.Ports[0].Internal.Inside.Endpoints {
+					if !found[e.Addr] {
+						t.Fatalf("of the endpoints of before and after, %d are there in a state between, but not %v", len(found), e.Addr)
+					}
+				}
+			}
+			if !sameRecord(q.shown[c.to.Name], c.to) {
+				t.Error("the service is not as it is to be")
+			}
+		})
+	}
 }
