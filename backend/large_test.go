@@ -302,3 +302,43 @@ func TestEndlessChanges(t *testing.T) {
 		}
 	})
 }
+
+// TestMovesAreBounded: what ports lose whose frontends move to others counts for the part that takes these away.
+func TestMovesAreBounded(t *testing.T) {
+	before := large("tenant", "before", 4, 100, 190, 0)
+	renamed := large("tenant", "before", 4, 100, 0, 0)
+	for i := range renamed.Ports {
+		renamed.Ports[i].Name = "q" + renamed.Ports[i].Name
+	}
+	for what, c := range map[string]struct {
+		changed *state.Service
+		removed []state.ServiceName
+	}{
+		"to another service": {large("tenant", "other", 4, 100, 0, 0), []state.ServiceName{before.Name}},
+		"to other ports":     {changed: renamed},
+	} {
+		start(t, backend.RunOptions{VerifyPeriod: time.Hour}, func(b *bench) {
+			b.publish(before)
+			b.after(0)
+			b.backend.Calls()
+			b.feed.Publish([]*state.Service{c.changed}, c.removed...)
+			b.after(time.Minute)
+			b.inStep()
+			shown := map[state.ServiceName]*state.Service{before.Name: before}
+			for _, call := range b.backend.Calls() {
+				n := 0
+				for _, s := range call.Update.Changed {
+					n += touched(shown[s.Name], s)
+					shown[s.Name] = s
+				}
+				for _, name := range call.Update.Removed {
+					n += touched(shown[name], nil)
+					delete(shown, name)
+				}
+				if n > 1_500 {
+					b.Errorf("%s: one Apply changes %d entries", what, n)
+				}
+			}
+		})
+	}
+}

@@ -122,9 +122,21 @@ func (p *portPair) base() state.Port {
 func entriesEach(p *state.Port) int {
 	n := 0
 	for _, t := range []*state.Traffic{&p.Internal, &p.External} {
-		n = max(n, len(t.Inside.Endpoints), len(t.Outside.Endpoints))
+		endpoints := len(t.Inside.Endpoints)
+		if !sameList(t.Inside.Endpoints, t.Outside.Endpoints) && !t.Inside.Equal(&t.Outside) {
+			endpoints += len(t.Outside.Endpoints)
+		}
+		n = max(n, endpoints)
 	}
-	return 1 + n
+	return 1 + n*perEndpoint(p)
+}
+
+// perEndpoint is what an endpoint behind a frontend takes: with session affinity, dataplanes look it up as well.
+func perEndpoint(p *state.Port) int {
+	if p.Affinity > 0 {
+		return 2
+	}
+	return 1
 }
 
 // weight is what a port takes as a whole.
@@ -148,7 +160,7 @@ func (p *portPair) cost() int {
 		n += entriesEach(p.to)
 	}
 	_, moved := p.mix(len(p.from.Frontends) + weight(p.from) + weight(p.to))
-	return max(1, n+moved*len(p.to.Frontends))
+	return max(1, n+moved*perEndpoint(p.to)*len(p.to.Frontends))
 }
 
 // changed yields the items that only one of two sorted lists has, or that are not equal, and whether the first and the second have it.
@@ -189,12 +201,12 @@ func (p *portPair) mix(n int) (mixed state.Port, moved int) {
 		{&base.Internal, &p.to.Internal, &mixed.Internal}, {&base.External, &p.to.External, &mixed.External},
 	} {
 		var took int
-		t.mixed.Inside, took = mixRoutes(&t.from.Inside, &t.to.Inside, n)
+		t.mixed.Inside, took = mixRoutes(&t.from.Inside, &t.to.Inside, n-moved)
 		moved += took
 		if t.to.Inside.Equal(&t.to.Outside) {
 			t.mixed.Outside = t.mixed.Inside
 		} else {
-			t.mixed.Outside, took = mixRoutes(&t.from.Outside, &t.to.Outside, n)
+			t.mixed.Outside, took = mixRoutes(&t.from.Outside, &t.to.Outside, n-moved)
 			moved += took
 		}
 	}
@@ -212,8 +224,11 @@ func mixRoutes(from, to *state.Route, n int) (mixed state.Route, moved int) {
 			gone = append(gone, *was)
 		}
 	}
-	if len(gone)+len(come) <= n {
+	switch {
+	case len(gone)+len(come) <= n:
 		return *to, len(gone) + len(come)
+	case n <= 0:
+		return *from, 0
 	}
 	come = come[:min(len(come), max((n+1)/2, n-len(gone)))]
 	gone = gone[:min(len(gone), n-len(come))]
@@ -263,8 +278,8 @@ func (p *portPair) lingering(mixed *state.Port) []state.Endpoint {
 }
 
 // step returns a port on the way from p.from to p.to that takes about most entries, and how many it takes. It is p.to at the end.
-func (p *portPair) step(most int) (next *state.Port, cost int) {
-	cost = p.cost()
+func (p *portPair) step(m *moving, most int) (next *state.Port, cost int) {
+	cost = m.cost(p)
 	switch {
 	case cost <= most:
 		return p.to, cost
@@ -274,8 +289,12 @@ func (p *portPair) step(most int) (next *state.Port, cost int) {
 		}
 		return nil, cost
 	case p.from == nil:
-		if n := max(1, most/entriesEach(p.to)); n < len(p.to.Frontends) {
-			return withFrontends(p.to, p.to.Frontends[:n]), n * entriesEach(p.to)
+		n, took, each := 0, 0, entriesEach(p.to)
+		for ; took < most && n < len(p.to.Frontends); n++ {
+			took += each + m.entries(p.to.Key(&p.to.Frontends[n]))
+		}
+		if n < len(p.to.Frontends) {
+			return withFrontends(p.to, p.to.Frontends[:n]), took
 		}
 		return p.to, cost
 	case !p.isGradual():
@@ -283,10 +302,11 @@ func (p *portPair) step(most int) (next *state.Port, cost int) {
 	}
 	// Frontends go first, then the traffic of those that stay changes, and then others come, which so have the new traffic only. Without the last one
 	// the endpoints would be gone for a while: it goes once others have come.
-	if next, cost := p.stepFrontends(most, true); cost > 0 {
+	if next, cost := p.stepFrontends(m, most, true); cost > 0 {
 		return next, cost
 	}
-	mixed, moved := p.mix(max(1, most/len(p.from.Frontends)))
+	each := len(p.from.Frontends) * perEndpoint(p.to) // is what an endpoint takes
+	mixed, moved := p.mix(max(1, most/each))
 	mixed.Frontends = p.from.Frontends
 	if isUnused(&p.from.Internal) {
 		mixed.Internal = state.Traffic{}
@@ -296,9 +316,9 @@ func (p *portPair) step(most int) (next *state.Port, cost int) {
 	}
 	mixed.Lingering = p.lingering(&mixed)
 	if moved > 0 {
-		return &mixed, moved * len(p.from.Frontends)
+		return &mixed, moved * each
 	}
-	if next, cost := p.stepFrontends(most, false); cost > 0 {
+	if next, cost := p.stepFrontends(m, most, false); cost > 0 {
 		return next, cost
 	}
 	return p.to, cost
@@ -327,7 +347,7 @@ func without(p *state.Port, taken map[state.FrontendKey]bool) *state.Port {
 
 // stepFrontends takes frontends of p.from away that p.to has not, but for the last one of traffic that p.to has, or adds those of p.to, until that
 // takes so many entries. It takes none if there is nothing to do.
-func (p *portPair) stepFrontends(most int, gone bool) (next *state.Port, cost int) {
+func (p *portPair) stepFrontends(m *moving, most int, gone bool) (next *state.Port, cost int) {
 	if sameList(p.from.Frontends, p.to.Frontends) {
 		return p.from, 0
 	}
@@ -350,6 +370,9 @@ func (p *portPair) stepFrontends(most int, gone bool) (next *state.Port, cost in
 		takes := was != nil && is != nil && was.Equal(*is)
 		if !takes && cost < most && (is == nil) == gone && (is != nil || goes(was)) {
 			takes, cost = true, cost+each
+			if was == nil {
+				cost += m.entries(union.Key(is))
+			}
 		}
 		f, isIn := was, !takes
 		if is != nil && (takes || was == nil) {
@@ -368,13 +391,31 @@ func (p *portPair) stepFrontends(most int, gone bool) (next *state.Port, cost in
 type moving struct {
 	service *want
 	// coming are the services that frontends are about to be those of, and leaving those that give frontends up.
-	coming, leaving map[keyHash]*want
+	coming  map[keyHash]*want
+	leaving map[keyHash]leaver
+}
+
+// entries returns how many entries it takes that a frontend leaves where it is, 0 if it is nowhere.
+func (m *moving) entries(k state.FrontendKey) int {
+	if len(m.leaving) == 0 {
+		return 0
+	}
+	return m.leaving[hashOf(k)].entries
+}
+
+// cost returns how many entries the change of a pair takes, with those of the ports that had its frontends.
+func (m *moving) cost(p *portPair) int {
+	n := p.cost()
+	if n > 0 && len(m.leaving) > 0 {
+		gained(p.from, p.to, func(k state.FrontendKey) { n += m.entries(k) })
+	}
+	return n
 }
 
 // within reports whether a frontend moves within the service.
 func (m *moving) within(k state.FrontendKey) bool {
 	h := hashOf(k)
-	return m.leaving[h] == m.service && m.coming[h] == m.service
+	return m.leaving[h].want == m.service && m.coming[h] == m.service
 }
 
 // keep returns what a port of the change becomes as long as frontends that move stay: p.to if there are none.
@@ -460,7 +501,7 @@ func part(from, to *state.Service, m *moving, most, at int) (next *state.Service
 		if p.to, kept = m.keep(&p); kept {
 			done = false
 		}
-		c := p.cost()
+		c := m.cost(&p)
 		switch {
 		case c <= most-cost:
 			chosen[i], cost = p.to, cost+c
@@ -468,7 +509,7 @@ func part(from, to *state.Service, m *moving, most, at int) (next *state.Service
 			leave(i)
 		default:
 			var took int
-			chosen[i], took = p.step(most - cost)
+			chosen[i], took = p.step(m, most-cost)
 			cost += took
 			if took < c {
 				leave(i)

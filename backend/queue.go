@@ -46,13 +46,20 @@ type queue struct {
 	waiting []*want
 	// leaving are the frontends that services are to give up, or that are to leave one of their ports, and coming those of them that other services,
 	// or ports, are to get.
-	coming, leaving map[keyHash]*want
+	coming  map[keyHash]*want
+	leaving map[keyHash]leaver
+}
+
+// leaver is who gives a frontend up, and how many entries that takes.
+type leaver struct {
+	*want
+	entries int
 }
 
 func newQueue(most int) queue {
 	return queue{
 		most: most, shown: map[state.ServiceName]*state.Service{}, wants: map[state.ServiceName]*want{}, turnsOf: map[string]*turn{},
-		rests: map[state.ServiceName]time.Time{}, coming: map[keyHash]*want{}, leaving: map[keyHash]*want{},
+		rests: map[state.ServiceName]time.Time{}, coming: map[keyHash]*want{}, leaving: map[keyHash]leaver{},
 	}
 }
 
@@ -170,9 +177,13 @@ func (q *queue) want(name state.ServiceName, record *state.Service, a *arrival, 
 	pairs := pairPorts(shown, w.record)
 	w.isLarge = takesMore(pairs, q.most)
 	for _, p := range pairs {
+		each := 0
 		gained(p.to, p.from, func(k state.FrontendKey) {
+			if each == 0 {
+				each = entriesEach(p.from)
+			}
 			h := hashOf(k)
-			w.leaving, q.leaving[h] = append(w.leaving, h), w
+			w.leaving, q.leaving[h] = append(w.leaving, h), leaver{w, each}
 		})
 	}
 	if w.place == nowhere || w.isLarge != (w.place == inLarge) || q.isResting(w) {
@@ -182,12 +193,18 @@ func (q *queue) want(name state.ServiceName, record *state.Service, a *arrival, 
 
 // noteComing takes down which frontends a service is to get that others give up, or other ports of it.
 func (q *queue) noteComing(w *want) {
+	entries := 0
 	for _, p := range pairPorts(q.shown[w.name], w.record) {
 		gained(p.from, p.to, func(k state.FrontendKey) {
-			if h := hashOf(k); q.leaving[h] != nil {
+			if h := hashOf(k); q.leaving[h].want != nil {
 				w.coming, q.coming[h] = append(w.coming, h), w
+				entries += q.leaving[h].entries
 			}
 		})
+	}
+	if entries > q.most && !w.isLarge {
+		w.isLarge = true
+		q.wait(w)
 	}
 }
 
@@ -215,7 +232,7 @@ func (q *queue) forgetMoves(w *want) {
 		}
 	}
 	for _, k := range w.leaving {
-		if q.leaving[k] == w {
+		if q.leaving[k].want == w {
 			delete(q.leaving, k)
 		}
 	}
@@ -369,7 +386,7 @@ func (q *queue) step(b *batch, w *want, most int) (cost int) {
 	losers := map[state.ServiceName]map[state.FrontendKey]bool{}
 	for _, p := range pairPorts(from, next) {
 		gained(p.from, p.to, func(k state.FrontendKey) {
-			holder := q.leaving[hashOf(k)]
+			holder := q.leaving[hashOf(k)].want
 			if holder == nil || holder == w {
 				return
 			}

@@ -311,15 +311,15 @@ func sameRecord(a, b *state.Service) bool {
 	return a.Equal(b)
 }
 
-// endpointsOf are the endpoints of all ports, with the traffic that leads to them.
+// endpointsOf are the endpoints of all ports, with the routes that lead to them.
 func endpointsOf(all map[state.ServiceName]*state.Service) map[string]bool {
 	found := map[string]bool{}
 	for name, s := range all {
 		for i := range s.Ports {
 			p := &s.Ports[i]
-			for kind, tr := range map[string]*state.Traffic{"internal": &p.Internal, "external": &p.External} {
-				for _, e := range slices.Concat(tr.Inside.Endpoints, tr.Outside.Endpoints) {
-					found[fmt.Sprint(name, p.Name, kind, e.Addr)] = true
+			for n, r := range []*state.Route{&p.Internal.Inside, &p.Internal.Outside, &p.External.Inside, &p.External.Outside} {
+				for _, e := range r.Endpoints {
+					found[fmt.Sprint(name, p.Name, n, e.Addr)] = true
 				}
 			}
 		}
