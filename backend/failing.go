@@ -3,6 +3,7 @@ package backend
 import (
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -14,7 +15,7 @@ type failure struct {
 }
 
 // noteServices notes which services of an applied update failed, and when to try them again: as in targets, or else as in the update.
-func (r *runner) noteServices(u *state.Update, failed map[state.ServiceName]error, targets map[state.ServiceName]*state.Service, isRetry bool) {
+func (r *runner) noteServices(u *state.Update, failed map[state.ServiceName]error, targets map[state.ServiceName]*state.Service) {
 	if len(r.failing)+len(r.unrepaired)+len(failed) == 0 {
 		return
 	}
@@ -35,7 +36,7 @@ func (r *runner) noteServices(u *state.Update, failed map[state.ServiceName]erro
 	switch {
 	case len(r.failing) == 0:
 		r.retrying.reset()
-	case isRetry || r.retrying.at.IsZero():
+	case r.retrying.at.IsZero():
 		r.retrying.failed(nil, &r.RunOptions)
 	}
 }
@@ -74,22 +75,12 @@ func (r *runner) noteService(name state.ServiceName, record *state.Service, err 
 	r.failing[name] = failure{record, err}
 }
 
-// retryUpdate applies the failing services again, on top of the revision that is applied, but for those that are about to change.
-func (r *runner) retryUpdate() *state.Update {
-	u := &state.Update{Revision: r.status.Applied, Node: r.node}
-	for name, f := range r.failing {
-		if r.queue.wants[name] != nil {
-			continue
-		}
-		if f.record != nil {
-			u.Changed = append(u.Changed, f.record)
-		} else {
-			u.Removed = append(u.Removed, name)
-		}
+// retry has the failing services applied again, but for those that are about to change.
+func (r *runner) retry(now time.Time) {
+	r.retrying.at = time.Time{} // until one of them fails again
+	for _, name := range slices.SortedFunc(maps.Keys(r.failing), state.ServiceName.Compare) {
+		r.queue.again(name, r.failing[name].record, now)
 	}
-	slices.SortFunc(u.Changed, func(a, b *state.Service) int { return a.Name.Compare(b.Name) })
-	slices.SortFunc(u.Removed, state.ServiceName.Compare)
-	return u
 }
 
 // noteUnrepaired notes the services that a verification could not repair. The next one then comes after a pause that grows.

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -341,4 +342,55 @@ func TestMovesAreBounded(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestRetriesAreBounded: services that fail are tried again a few at a time, and others change in between.
+func TestRetriesAreBounded(t *testing.T) {
+	o := backend.RunOptions{MinBackoff: time.Second, MaxBackoff: time.Second, VerifyPeriod: time.Hour}
+	start(t, o, func(b *bench) {
+		b.publish(service("small", 0))
+		b.after(0)
+		var failing []*state.Service
+		for n := range 20 {
+			s := large(strings.Repeat("n", n+1), "failing", 12, 50, 0, 1)
+			b.backend.Break(s.Name)
+			failing = append(failing, s)
+		}
+		b.publish(failing...)
+		b.after(100 * time.Millisecond)
+		if s := b.currentStatus(); len(s.Failed) != len(failing) || !s.Pending.IsZero() || s.Applied != 2 {
+			b.Fatalf("status is %+v, want that all services have failed", s)
+		}
+		b.backend.Calls()
+		b.backend.SetLatency(10 * time.Millisecond)
+		b.after(time.Second)
+		b.publish(service("small", 1))
+		b.after(25 * time.Millisecond)
+		if !b.backend.Shown()[name("small")].Equal(service("small", 1)) {
+			b.Error("a change of another service waits for all that fail")
+		}
+		if s := b.currentStatus(); !s.Pending.IsZero() {
+			b.Errorf("an update waits since %v for services that fail", s.Pending)
+		}
+		b.after(500 * time.Millisecond)
+		tried := map[state.ServiceName]bool{}
+		for _, c := range b.backend.Calls() {
+			n := 0
+			for _, s := range c.Update.Changed {
+				tried[s.Name] = true
+				n += touched(nil, s)
+			}
+			if n > 1_700 {
+				b.Errorf("one Apply tries %d entries again", n)
+			}
+		}
+		if len(tried) != len(failing)+1 {
+			b.Errorf("%d services have changed or were tried again, want %d", len(tried), len(failing)+1)
+		}
+		for _, s := range failing {
+			b.backend.Fix(s.Name)
+		}
+		b.after(5 * time.Second)
+		b.inStep()
+	})
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"hash/maphash"
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -35,6 +36,8 @@ type queue struct {
 	// shown are the records as they are programmed.
 	shown map[state.ServiceName]*state.Service
 	wants map[state.ServiceName]*want
+	// failed are services that could not be programmed: others may have got of their frontends since. They change as a whole.
+	failed map[state.ServiceName]bool
 	// arrivals are the updates of which something is left, the oldest first.
 	arrivals []*arrival
 	// turns are the namespaces that have something to apply, in the order of their turns.
@@ -58,7 +61,7 @@ type leaver struct {
 
 func newQueue(most int) queue {
 	return queue{
-		most: most, shown: map[state.ServiceName]*state.Service{}, wants: map[state.ServiceName]*want{}, turnsOf: map[string]*turn{},
+		most: most, shown: map[state.ServiceName]*state.Service{}, wants: map[state.ServiceName]*want{}, failed: map[state.ServiceName]bool{}, turnsOf: map[string]*turn{},
 		rests: map[state.ServiceName]time.Time{}, coming: map[keyHash]*want{}, leaving: map[keyHash]leaver{},
 	}
 }
@@ -93,6 +96,8 @@ type want struct {
 	isLarge bool
 	// isReplaced is set if it was to be something else before that was done.
 	isReplaced bool
+	// isRetry is set if it has failed, and nothing is new.
+	isRetry bool
 	// place is where it is found.
 	place place
 	// isBlocked is set if nothing can be done before others have got its frontends.
@@ -171,7 +176,7 @@ func (q *queue) want(name state.ServiceName, record *state.Service, a *arrival, 
 		q.forgetMoves(w)
 		q.rest(w, now)
 	}
-	w.arrival = a
+	w.arrival, w.isRetry = a, false
 	a.left++
 	w.record = share(shown, record)
 	pairs := pairPorts(shown, w.record)
@@ -188,6 +193,14 @@ func (q *queue) want(name state.ServiceName, record *state.Service, a *arrival, 
 	}
 	if w.place == nowhere || w.isLarge != (w.place == inLarge) || q.isResting(w) {
 		q.wait(w)
+	}
+}
+
+// again takes down that a service is to be what it could not be so far, unless it is about to change. No update waits for it.
+func (q *queue) again(name state.ServiceName, record *state.Service, now time.Time) {
+	if q.wants[name] == nil {
+		q.want(name, record, &arrival{}, now)
+		q.wants[name].isRetry = true
 	}
 }
 
@@ -372,7 +385,10 @@ func (q *queue) takeFrom(b *batch, from *[]*want, at place, most, services int) 
 
 // step adds a part of a service's change, with what that takes away from others, and returns what it takes.
 func (q *queue) step(b *batch, w *want, most int) (cost int) {
-	if !w.isLarge {
+	switch {
+	case q.failed[w.name]:
+		most = math.MaxInt
+	case !w.isLarge:
 		most = 2 * q.most
 	}
 	from := q.record(b, w.name)
@@ -413,6 +429,11 @@ func (q *queue) record(b *batch, name state.ServiceName) *state.Service {
 		return s
 	}
 	return q.shown[name]
+}
+
+// isRetry reports whether a batch holds only services that failed before.
+func (b *batch) isRetry() bool {
+	return len(b.steps) > 0 && !slices.ContainsFunc(b.steps, func(s step) bool { return !s.isRetry })
 }
 
 // update returns a batch as an update of a revision and node.
@@ -461,6 +482,8 @@ func (q *queue) applied(b *batch, failed map[state.ServiceName]error, took time.
 	for name, s := range b.next {
 		if failed[name] == nil {
 			q.show(name, s)
+		} else {
+			q.failed[name] = true
 		}
 	}
 	for _, s := range b.steps {
@@ -479,6 +502,7 @@ func (q *queue) applied(b *batch, failed map[state.ServiceName]error, took time.
 }
 
 func (q *queue) show(name state.ServiceName, s *state.Service) {
+	delete(q.failed, name)
 	if s == nil {
 		delete(q.shown, name)
 	} else {
@@ -499,6 +523,9 @@ func (q *queue) replace(u *state.Update, failed map[state.ServiceName]error) {
 	was, rests := q.shown, q.rests
 	*q = newQueue(q.most)
 	q.got, q.node, q.rests = u.Revision, u.Node, rests
+	for name := range failed {
+		q.failed[name] = true
+	}
 	for _, s := range u.Changed {
 		if failed[s.Name] == nil {
 			q.shown[s.Name] = s

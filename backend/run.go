@@ -111,7 +111,7 @@ func (r *runner) run(ctx context.Context) error {
 		case next.After(now):
 			r.pause(ctx, earliest(next, r.verifyAt))
 		case isDue(r.retrying.at, now):
-			r.retry(ctx)
+			r.retry(now)
 		default:
 			isReady := r.queue.isReady(r.status.Applied, r.node, now)
 			u, err := r.next(ctx, isReady, earliest(earliest(r.retrying.at, r.verifyAt), r.queue.wakes()))
@@ -184,21 +184,24 @@ func (r *runner) applyFull(ctx context.Context, u *state.Update) {
 		return
 	}
 	r.queue.replace(u, result.Failed)
-	r.applied(u, result, nil, false)
+	r.applied(u, result, nil)
 }
 
 // applyPart applies what comes next.
 func (r *runner) applyPart(ctx context.Context) {
-	r.pending(r.queue.since())
 	b := r.queue.take(r.node)
 	if len(b.steps) == 0 && len(r.queue.wants) > 0 {
 		return // all that there is waits for others
+	}
+	isRetry := b.isRetry()
+	if !isRetry {
+		r.pending(r.queue.since())
 	}
 	revision, triggers := r.queue.revision(b)
 	u := b.update(revision, r.queue.node)
 	u.Triggers = triggers
 	began := time.Now()
-	result, ok := r.apply(ctx, u, false)
+	result, ok := r.apply(ctx, u, isRetry)
 	if !ok {
 		r.queue.keep(b)
 		return
@@ -211,31 +214,7 @@ func (r *runner) applyPart(ctx context.Context) {
 			targets[s.name] = s.record
 		}
 	}
-	r.applied(u, result, targets, false)
-}
-
-// retry applies the failing services again.
-func (r *runner) retry(ctx context.Context) {
-	u := r.retryUpdate()
-	if len(u.Changed)+len(u.Removed) == 0 {
-		r.retrying.reset() // all of them are about to change
-		return
-	}
-	result, ok := r.apply(ctx, u, true)
-	if !ok {
-		return
-	}
-	for _, s := range u.Changed {
-		if result.Failed[s.Name] == nil {
-			r.queue.show(s.Name, s)
-		}
-	}
-	for _, name := range u.Removed {
-		if result.Failed[name] == nil {
-			r.queue.show(name, nil)
-		}
-	}
-	r.applied(u, result, nil, true)
+	r.applied(u, result, targets)
 }
 
 // pending reports since when something waits.
@@ -264,7 +243,7 @@ func (r *runner) apply(ctx context.Context, u *state.Update, isRetry bool) (Resu
 }
 
 // applied takes down that an update was applied. targets are the records that failed services are to have, those of the update unless they are there.
-func (r *runner) applied(u *state.Update, result Result, targets map[state.ServiceName]*state.Service, isRetry bool) {
+func (r *runner) applied(u *state.Update, result Result, targets map[state.ServiceName]*state.Service) {
 	r.applying.reset()
 	now := time.Now()
 	if !r.queue.isReady(u.Revision, u.Node, now) {
@@ -276,7 +255,7 @@ func (r *runner) applied(u *state.Update, result Result, targets map[state.Servi
 		r.verifyAt = now.Add(r.VerifyPeriod)
 	}
 	r.node = u.Node
-	r.noteServices(u, result.Failed, targets, isRetry)
+	r.noteServices(u, result.Failed, targets)
 	r.succeeded(result)
 }
 
