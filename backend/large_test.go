@@ -1,6 +1,7 @@
 package backend_test
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -393,4 +394,56 @@ func TestRetriesAreBounded(t *testing.T) {
 		b.after(5 * time.Second)
 		b.inStep()
 	})
+}
+
+// busyFeed has another update whenever it is asked, and ends the run in the end.
+type busyFeed struct {
+	updates []*state.Update
+	end     func()
+}
+
+func (f *busyFeed) Next(ctx context.Context, after state.Revision) (*state.Update, error) {
+	if int(after) == len(f.updates) {
+		f.end()
+		return nil, ctx.Err()
+	}
+	return f.updates[after], nil
+}
+
+// observer notes what it is asked to apply.
+type observer struct {
+	backend.None
+	apply func(context.Context, *state.Update)
+}
+
+func (o observer) Apply(ctx context.Context, u *state.Update) (backend.Result, error) {
+	o.apply(ctx, u)
+	return backend.Result{}, nil
+}
+
+// TestBusyFeed: a feed that always has more does not keep what it had from being applied, and nothing is applied after the end.
+func TestBusyFeed(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	feed := &busyFeed{end: cancel}
+	node := &state.Node{Name: "n1"}
+	for n := range 100 {
+		u := &state.Update{Revision: state.Revision(n + 1), Full: n == 0, Node: node, Changed: []*state.Service{service("small", n)}}
+		if n == 99 {
+			u.Changed = append(u.Changed, large("tenant", "large", 60, 50, 0, 0))
+		}
+		feed.updates = append(feed.updates, u)
+	}
+	applied := 0
+	o := observer{apply: func(ctx context.Context, u *state.Update) {
+		applied++
+		if ctx.Err() != nil {
+			t.Errorf("revision %d is applied after the end", u.Revision)
+		}
+	}}
+	if err := backend.Run(ctx, feed, o, backend.RunOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if applied != len(feed.updates) {
+		t.Errorf("%d of %d updates are applied while there are more", applied, len(feed.updates))
+	}
 }

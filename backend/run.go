@@ -120,10 +120,14 @@ func (r *runner) run(ctx context.Context) error {
 				return fmt.Errorf("no further states: %w", err)
 			case u != nil && u.Full:
 				r.applyFull(ctx, u)
-			case u != nil:
-				r.queue.add(u, time.Now())
-			case isReady:
-				r.applyPart(ctx)
+			default:
+				if u != nil {
+					r.queue.add(u, time.Now())
+				}
+				// The feed has had its turn, and the next one comes after a part: it may always have more.
+				if ctx.Err() == nil && r.queue.isReady(r.status.Applied, r.node, time.Now()) {
+					r.applyPart(ctx)
+				}
 			}
 		}
 	}
