@@ -447,3 +447,22 @@ func TestBusyFeed(t *testing.T) {
 		t.Errorf("%d of %d updates are applied while there are more", applied, len(feed.updates))
 	}
 }
+
+// TestNewPortIsBounded: a port of many endpoints comes in parts, too.
+func TestNewPortIsBounded(t *testing.T) {
+	start(t, backend.RunOptions{VerifyPeriod: time.Hour}, func(b *bench) {
+		b.publish(service("small", 0))
+		b.after(0)
+		b.backend.Calls()
+		b.publish(large("tenant", "large", 1, 1, 16_000, 0))
+		b.after(time.Minute)
+		b.inStep()
+		var shown *state.Service
+		for _, c := range b.backend.Calls() {
+			if n := touched(shown, c.Update.Changed[0]); n > 1_001 {
+				b.Errorf("one Apply adds %d entries", n)
+			}
+			shown = c.Update.Changed[0]
+		}
+	})
+}

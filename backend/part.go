@@ -290,6 +290,13 @@ func (p *portPair) step(m *moving, most int) (next *state.Port, cost int) {
 		return nil, cost
 	case p.from == nil:
 		n, took, each := 0, 0, entriesEach(p.to)
+		first := p.to.Key(&p.to.Frontends[0])
+		if in, ex := &p.to.Internal, &p.to.External; each > most && m.entries(first) == 0 && in.Inside.Equal(&in.Outside) && ex.Inside.Equal(&ex.Outside) {
+			// The first frontend, with some of the endpoints: the others come before the other frontends do.
+			none := state.Traffic{Inside: state.Route{Verdict: state.Reject}, Outside: state.Route{Verdict: state.Reject}}
+			begun, moved := (&portPair{&state.Port{Internal: none, External: none}, p.to}).mix(max(1, most/perEndpoint(p.to)))
+			return withFrontends(&begun, p.to.Frontends[:1]), 1 + moved*perEndpoint(p.to)
+		}
 		for ; took < most && n < len(p.to.Frontends); n++ {
 			took += each + m.entries(p.to.Key(&p.to.Frontends[n]))
 		}
