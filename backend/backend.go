@@ -24,10 +24,11 @@ type Backend interface {
 	//
 	// An update of the feed may come in several, of which each is atomic ([RunOptions].PartEntries). They have the revision before that update, up to the
 	// last one. A large service then has records in between: each frontend is as before or as after, but for the endpoints of a route, which change in
-	// parts. A frontend that moves from one service to another does so in one update, which has both.
+	// parts. A frontend that moves from one service to another does so in one update, which has both. A service that fails midway keeps the record in
+	// between that was applied last.
 	//
 	// A service that cannot be programmed, or removed, is named in the result, keeps what it had, and does not keep others from being
-	// programmed. Run retries it with an update that is not full and has the revision that was applied last: no update may be
+	// programmed. Run retries it with an update that is not full and may have the revision that was applied last: no update may be
 	// skipped because of its revision.
 	//
 	// In a state no two services have the same frontend, but what a service has kept that failed may be another's by now, in the

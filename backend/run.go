@@ -20,8 +20,8 @@ type RunOptions struct {
 	// MinInterval is the least time between an Apply that succeeds and the next one. What changes meanwhile is merged. Default: none.
 	MinInterval time.Duration
 	// PartEntries is about how many entries one Apply adds, removes or replaces at most: a frontend is one, and so is each endpoint behind a frontend.
-	// These take more: a frontend of more endpoints that comes or goes, a port whose affinity, masquerading or traffic policies change, and an update
-	// that is full or has another node. Default: 1,000.
+	// These take more: a frontend of more endpoints that goes, or comes after the first one of its port; a port whose affinity, masquerading or traffic
+	// policies change; a service that failed; and an update that is full or has another node. Default: 1,000.
 	PartEntries int
 	// MinBackoff and MaxBackoff bound the pause after a failure. It starts at about the minimum and doubles with each
 	// further failure of the same kind. Defaults: 10 ms and 5 s.
@@ -52,11 +52,11 @@ type Attempt struct {
 // the feed is closed.
 //
 // What fails is tried again after a pause that grows, with what has changed meanwhile merged in. A single service that
-// fails is tried again by itself and holds up nothing else. Failing services share one pause: one that starts to fail may
-// wait as long as those that have failed for long.
+// fails is tried again as a whole, in turn with others, and holds up nothing else. Failing services share one pause: one that starts to
+// fail may wait as long as those that have failed for long.
 //
 // One Apply changes a bounded number of entries. Namespaces take turns, small changes come before large ones of their namespace, and a larger change is
-// applied in parts, between which others come. After that, the service rests four times as long as it took before it changes again.
+// applied in parts, between which others come. After that, the service rests four times as long as it took, for 5 s at most, before it changes again.
 func Run(ctx context.Context, feed state.Feed, b Backend, o RunOptions) error {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)

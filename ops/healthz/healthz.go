@@ -87,8 +87,8 @@ func (h *Health) Status(s backend.Status) {
 	}
 }
 
-// Progress notes that the dataplane gets on with an update or a verification that takes long: it is not stuck, and to end the process would
-// only make it begin again. It counts until an attempt fails. It may be called at any time.
+// Progress notes that the dataplane has applied an update, or gets on with one or with a verification that takes long: it is not stuck, and to end
+// the process would only make it begin again. It counts until an attempt fails. It may be called at any time.
 func (h *Health) Progress() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
