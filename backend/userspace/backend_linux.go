@@ -109,7 +109,7 @@ func (b *Backend) open(o Options) (err error) {
 		}
 	}
 	if err := b.overlay.arrive(listenersOf(b.listeners)); err != nil {
-		return err
+		b.log.Warn("the relay does not get connections yet; the next update tries again", "error", err)
 	}
 	b.relay.listen()
 	return nil
@@ -178,6 +178,11 @@ func (b *Backend) Apply(ctx context.Context, u *state.Update) (backend.Result, e
 	if u.Full && b.next != nil {
 		r.use(*b.next)
 		b.next = nil
+	}
+	if b.overlay != nil {
+		if err := b.overlay.arrive(listenersOf(b.listeners)); err != nil { // it failed in New
+			return backend.Result{}, fmt.Errorf("userspace: %w", err)
+		}
 	}
 	names, before := r.set(u)
 	v := *u

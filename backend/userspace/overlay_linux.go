@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/backend/userspace/internal/plan"
@@ -96,7 +97,12 @@ func (o *overlay) write(listeners []backend.Listener, leads bool) error {
 			}
 		}
 	}
-	if err := o.commit(func() error { return o.conn.Commit(&b) }); err != nil {
+	err := o.commit(func() error { return o.conn.Commit(&b) })
+	for pause := 5 * time.Millisecond; err != nil && pause < 50*time.Millisecond; pause *= 2 { // the kernel may be short of buffers
+		time.Sleep(pause)
+		err = o.commit(func() error { return o.conn.Commit(&b) })
+	}
+	if err != nil {
 		return fmt.Errorf("table %s, which brings connections to the relay: %w", o.name, err)
 	}
 	o.listeners = listeners
