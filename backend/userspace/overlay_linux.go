@@ -35,8 +35,7 @@ type overlay struct {
 	listeners []backend.Listener
 	// commit runs what changes tables, so that the base does not take it for somebody else's change.
 	commit func(func() error) error
-	// there are the tables that exist, and leads is set while they bring new connections. It may be asked at any time.
-	there map[nft.Table]bool
+	// leads is set while the tables bring new connections. It may be asked at any time.
 	leads atomic.Bool
 }
 
@@ -58,7 +57,7 @@ func openOverlay(commit func(func() error) error) (*overlay, error) {
 		return nil, errors.Join(err, conn.Close())
 	}
 	// A process that ends has its own tables beside those of the next one.
-	return &overlay{conn: conn, name: fmt.Sprintf("switchyard-relay-%d", port), commit: commit, there: map[nft.Table]bool{}}, nil
+	return &overlay{conn: conn, name: fmt.Sprintf("switchyard-relay-%d", port), commit: commit}, nil
 }
 
 // arrive has what is on its way to listeners come to them.
@@ -77,8 +76,22 @@ func (o *overlay) lead(on bool) error {
 	return o.write(o.listeners, on)
 }
 
-// write replaces the tables.
+// write replaces the tables. It tries again, because the kernel may be short of buffers.
 func (o *overlay) write(listeners []backend.Listener, leads bool) error {
+	err := o.replace(listeners, leads)
+	for pause := 5 * time.Millisecond; err != nil && pause < 50*time.Millisecond; pause *= 2 {
+		time.Sleep(pause)
+		err = o.replace(listeners, leads)
+	}
+	if err != nil {
+		return fmt.Errorf("table %s, which brings connections to the relay: %w", o.name, err)
+	}
+	o.listeners = listeners
+	o.leads.Store(leads)
+	return nil
+}
+
+func (o *overlay) replace(listeners []backend.Listener, leads bool) error {
 	var b nft.Batch
 	for _, f := range []state.Family{state.IPv4, state.IPv6} {
 		of := slices.DeleteFunc(slices.Clone(listeners), func(l backend.Listener) bool { return l.Family != f })
@@ -86,9 +99,8 @@ func (o *overlay) write(listeners []backend.Listener, leads bool) error {
 			continue
 		}
 		t := o.table(f)
-		if o.there[t] {
-			b.DeleteTable(t)
-		}
+		b.AddTableAs(t, nft.Owned) // it may be there, also after an attempt that failed
+		b.DeleteTable(t)
 		b.AddTableAs(t, nft.Owned)
 		for _, c := range overlayChains(t.Family, of, leads) {
 			b.AddChain(t, &c)
@@ -97,20 +109,7 @@ func (o *overlay) write(listeners []backend.Listener, leads bool) error {
 			}
 		}
 	}
-	err := o.commit(func() error { return o.conn.Commit(&b) })
-	for pause := 5 * time.Millisecond; err != nil && pause < 50*time.Millisecond; pause *= 2 { // the kernel may be short of buffers
-		time.Sleep(pause)
-		err = o.commit(func() error { return o.conn.Commit(&b) })
-	}
-	if err != nil {
-		return fmt.Errorf("table %s, which brings connections to the relay: %w", o.name, err)
-	}
-	o.listeners = listeners
-	for _, l := range listeners {
-		o.there[o.table(l.Family)] = true
-	}
-	o.leads.Store(leads)
-	return nil
+	return o.commit(func() error { return o.conn.Commit(&b) })
 }
 
 func (o *overlay) table(f state.Family) nft.Table {

@@ -6,9 +6,6 @@ var mutantsOfRelay = []mutant{
 	{&variant{name: "relay-keeps", what: "ends what it carries instead of handing it over", edits: []edit{
 		{"backend/userspace/backend_linux.go", "	for b.left() > 0 || time.Since(b.released) < leastDrain {\n", "	for b.left() < 0 {\n"},
 	}}, "restart", broken, []string{"userspace"}},
-	{&variant{name: "relay-unreleased", what: "lets new connections come to it while it ends", edits: []edit{
-		{"backend/userspace/backend_linux.go", "	err := b.leave()\n", "	var err error\n"},
-	}}, "restart", halted, []string{"userspace"}},
 	{&variant{name: "relay-sticks", what: "sends clients with affinity to endpoints that are gone", edits: []edit{
 		{"backend/userspace/internal/balance/choose.go", "			_, ok = slices.BinarySearchFunc(", "			_, _ = slices.BinarySearchFunc("},
 	}}, "rolling update", misled, []string{"userspace"}},
