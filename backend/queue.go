@@ -84,8 +84,10 @@ func hashOf(k state.FrontendKey) keyHash {
 type arrival struct {
 	after    state.Revision // what was taken before
 	at       time.Time
-	left     int // services that are not as it says, and of which no later update says more
+	left     int // services that are not as it or a later update says
 	triggers []time.Time
+	// older is another update of which a change is left that this one replaces.
+	older *arrival
 }
 
 // want is a service that is not as it should be.
@@ -151,6 +153,8 @@ func (q *queue) add(u *state.Update, now time.Time) {
 		})
 		a.triggers = addTriggers(merged, a.triggers)
 		q.arrivals = append(q.arrivals, a)
+	} else if a.older != nil {
+		a.older.triggers = addTriggers(a.older.triggers, a.triggers)
 	}
 	for _, w := range q.waiting {
 		w.isBlocked = false
@@ -162,8 +166,8 @@ func addTriggers(all, more []time.Time) []time.Time {
 	return append(all, more[:min(len(more), maxTriggers-len(all))]...)
 }
 
-// want takes down what a service is to be. If it was to be something else before, what is left of that belongs to this update: no update waits for
-// a service that changes again and again.
+// want takes down what a service is to be. If it was to be something else before, the update that said so still waits for it. It does not if the
+// change is large: then what is left belongs to this update, and no update waits for a large service that changes again and again.
 func (q *queue) want(name state.ServiceName, record *state.Service, a *arrival, now time.Time) {
 	shown := q.shown[name]
 	w := q.wants[name]
@@ -171,13 +175,22 @@ func (q *queue) want(name state.ServiceName, record *state.Service, a *arrival, 
 		w = &want{name: name}
 		q.wants[name] = w
 	} else {
-		w.arrival.left--
 		w.isReplaced = true
 		q.forgetMoves(w)
 		q.rest(w, now)
 	}
-	w.arrival, w.isRetry = a, false
-	a.left++
+	switch {
+	case w.arrival == nil:
+		w.arrival = a
+		a.left++
+	case w.isLarge || w.isRetry:
+		w.arrival.left--
+		w.arrival = a
+		a.left++
+	default:
+		a.older = w.arrival
+	}
+	w.isRetry = false
 	w.record = share(shown, record)
 	pairs := pairPorts(shown, w.record)
 	w.isLarge = takesMore(pairs, q.most)

@@ -76,6 +76,44 @@ func TestReplacedChanges(t *testing.T) {
 	}
 }
 
+// TestReplacedSmallChanges: an update waits for a small change of which a later one says more, and all its triggers end with it.
+func TestReplacedSmallChanges(t *testing.T) {
+	node, first := &state.Node{Name: "n1"}, time.Unix(0, 0)
+	q := queueOf(node)
+	small := func(name string, version int) *state.Service {
+		s := wide(5, version)
+		s.Name.Name = name
+		return s
+	}
+	for n := range 3 { // the second takes its turn when the first has changed twice
+		now := first.Add(time.Duration(n) * time.Second)
+		u := &state.Update{Revision: q.got + 1, Node: node, Changed: []*state.Service{small("b", n)}, Triggers: []time.Time{now}}
+		if n == 0 {
+			u.Changed = append([]*state.Service{small("a", n), small("a2", n)}, u.Changed...)
+		}
+		q.add(u, now)
+	}
+	if since := q.since(); !since.Equal(first) {
+		t.Errorf("it waits since %v, want %v", since, first)
+	}
+	for n, want := range []struct {
+		state.Revision
+		triggers int
+	}{{1, 0}, {q.got, 3}} {
+		if !q.isReady(1, node, first) {
+			t.Fatal("nothing is ready")
+		}
+		b := q.take(node)
+		if r, triggers := q.revision(b); r != want.Revision || len(triggers) != want.triggers {
+			t.Errorf("part %d applies revision %d and %d triggers, want %d and %d", n, r, len(triggers), want.Revision, want.triggers)
+		}
+		q.applied(b, nil, time.Millisecond, first)
+	}
+	if len(q.arrivals)+len(q.wants) > 0 {
+		t.Errorf("%d updates and %d services are left", len(q.arrivals), len(q.wants))
+	}
+}
+
 // TestAnotherNode: with another node, all comes at once, and nothing is left of what waited for its turn.
 func TestAnotherNode(t *testing.T) {
 	node, other, now := &state.Node{Name: "n1"}, &state.Node{Name: "n1", ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")}}, time.Unix(0, 0)

@@ -10,11 +10,11 @@ import (
 
 // Status is how a dataplane is doing. It is a value of its own: it does not change after it has been handed over.
 type Status struct {
-	// Applied is the revision that the dataplane shows, but for the services in Failed and those that a later revision changes again. It is 0 before
-	// the first Apply. Newer changes of some services may be there already, while a large one is applied in parts.
+	// Applied is the revision that the dataplane shows, but for the services in Failed, and those with a large change that a later revision replaces.
+	// It is 0 before the first Apply. Newer changes of some services may be there already, while a large one is applied in parts.
 	Applied state.Revision
-	// Pending is since when an update has been waiting to be applied, zero if none is. What a later update replaces does not count, nor does a service
-	// that rests: see [Run].
+	// Pending is since when an update has been waiting to be applied, zero if none is. A large change that a later update replaces does not count, nor
+	// does a service that rests: see [Run].
 	Pending time.Time
 	// LastSuccess is when an Apply or Verify last succeeded.
 	LastSuccess time.Time
