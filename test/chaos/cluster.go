@@ -34,7 +34,8 @@ var loaded = []serviceOf{
 var fadingService = serviceOf{name: "fading", number: 40}
 
 // markService is changed with each change. It has NodePorts because what serves them may be another part of a proxy than what serves cluster IPs.
-var markService = serviceOf{name: "mark", number: 99, nodePort: 30999}
+// By its name it is the last of its namespace, as an update may be applied in parts: what shows it has all small changes before it.
+var markService = serviceOf{name: "zz-mark", number: 99, nodePort: 30999}
 
 // markPorts is after how many changes the mark says the same again.
 const markPorts = 16
