@@ -170,9 +170,11 @@ type joiner struct {
 // joined is an endpoint of a slice, which is that of a part.
 type joined struct {
 	addr netip.Addr
-	part int
+	part uint32
 	is   traits
 }
+
+func (e joined) compare(o joined) int { return e.addr.Compare(o.addr) }
 
 // manyEndpoints is from how many endpoints on the order is kept for the next port.
 const manyEndpoints = 100
@@ -186,8 +188,9 @@ func (j *joiner) join(buf candidates, here location, family state.Family, parts 
 		return join(buf, here, family, parts)
 	}
 	if !slices.EqualFunc(j.slices, parts, func(s *model.EndpointSlice, p part) bool { return s == p.slice }) {
-		j.sort(here, family, parts)
+		j.sort(here, family, parts, n)
 	}
+	buf = slices.Grow(buf, len(j.sorted))
 	for first := 0; first < len(j.sorted); {
 		addr, from := j.sorted[first].addr, len(buf)
 		for ; first < len(j.sorted) && j.sorted[first].addr == addr; first++ {
@@ -201,18 +204,72 @@ func (j *joiner) join(buf candidates, here location, family state.Family, parts 
 	return buf.distinct()
 }
 
-func (j *joiner) sort(here location, family state.Family, parts []part) {
-	j.slices, j.sorted = j.slices[:0], j.sorted[:0]
-	for n, part := range parts {
+// sort puts the endpoints of parts in order, of which there are n.
+func (j *joiner) sort(here location, family state.Family, parts []part, n int) {
+	j.slices, j.sorted = j.slices[:0], make([]joined, 0, n)
+	runs := make([]run, 0, len(parts))
+	for at, part := range parts {
 		j.slices = append(j.slices, part.slice)
+		first := len(j.sorted)
 		for i := range part.slice.Endpoints {
 			ep := &part.slice.Endpoints[i]
 			if familyOf(ep.Addr) == family && model.Special(ep.Addr) == "" {
-				j.sorted = append(j.sorted, joined{ep.Addr, n, here.traitsOf(ep)})
+				j.sorted = append(j.sorted, joined{ep.Addr, uint32(at), here.traitsOf(ep)})
 			}
 		}
+		if r := run(j.sorted[first:]); len(r) > 0 {
+			if !slices.IsSortedFunc(r, joined.compare) {
+				slices.SortFunc(r, joined.compare)
+			}
+			runs = append(runs, r)
+		}
 	}
-	slices.SortFunc(j.sorted, func(a, b joined) int { return a.addr.Compare(b.addr) })
+	j.sorted = merge(runs)
+}
+
+// run is a list of endpoints in order.
+type run []joined
+
+// merge returns all endpoints of runs in order. A sort of all would not use that each slice is in order: see BenchmarkComputeManySlices.
+func merge(runs []run) run {
+	slices.SortFunc(runs, func(a, b run) int { return a[0].compare(b[0]) })
+	total, overlap := 0, false
+	for i, r := range runs {
+		total += len(r)
+		overlap = overlap || i > 0 && runs[i-1].after(r)
+	}
+	if !overlap {
+		return slices.Concat(runs...)
+	}
+	from, to := make(run, 0, total), make(run, 0, total)
+	for ; len(runs) > 1; from, to = to, from[:0] {
+		merged := runs[:0]
+		for pair := range slices.Chunk(runs, 2) {
+			first := len(to)
+			if len(pair) == 1 {
+				to = append(to, pair[0]...)
+			} else {
+				to = appendMerged(to, pair[0], pair[1])
+			}
+			merged = append(merged, to[first:])
+		}
+		runs = merged
+	}
+	return runs[0]
+}
+
+// after reports whether the last endpoint of r comes after the first one of o.
+func (r run) after(o run) bool { return r[len(r)-1].compare(o[0]) > 0 }
+
+func appendMerged(to, a, b run) run {
+	for len(a) > 0 && len(b) > 0 && a.after(b) {
+		if a[0].compare(b[0]) <= 0 {
+			to, a = append(to, a[0]), a[1:]
+		} else {
+			to, b = append(to, b[0]), b[1:]
+		}
+	}
+	return append(append(to, a...), b...)
 }
 
 // selection is which endpoints a traffic policy takes: those whose traits in mask are exactly want.
