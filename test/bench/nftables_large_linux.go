@@ -31,11 +31,12 @@ type largeCase struct {
 // largeCases are what tenants do to others that have to be routed soon all the same.
 var largeCases = []largeCase{
 	{name: "quiet", every: time.Second},
-	{name: "frontends-1000x190", services: 1, ports: 1000, addresses: 190, every: 300 * time.Millisecond},
-	{name: "five-of-frontends-1000x190", services: 5, ports: 1000, addresses: 190, every: 300 * time.Millisecond},
+	{name: "frontends-100x62", services: 1, ports: 100, addresses: 61, every: 300 * time.Millisecond},
+	{name: "five-of-frontends-100x62", services: 5, ports: 100, addresses: 61, every: 300 * time.Millisecond},
 	{name: "endpoints-20x5000", services: 1, ports: 20, endpoints: 5_000, slices: 50, every: 300 * time.Millisecond},
 	{name: "sticky-endpoints-20x5000", services: 1, ports: 20, endpoints: 5_000, slices: 50, every: 300 * time.Millisecond, affinity: time.Hour},
 	{name: "one-endpoint-of-38x5000", services: 1, ports: 38, endpoints: 5_000, slices: 1, every: 100 * time.Millisecond},
+	{name: "one-endpoint-of-190000", services: 1, ports: 1, endpoints: 190_000, slices: 1, every: 100 * time.Millisecond},
 }
 
 const (
@@ -43,8 +44,8 @@ const (
 	largeP99 = "large-%s-%s-p99"
 	// largeMostWait is that target, in milliseconds.
 	largeMostWait = 10
-	// largeServiceEntries is the bound of a Service that the program has.
-	largeServiceEntries = 200_000
+	// largeServiceEntries and largeServiceFrontends are the bounds of a Service that the program has with the memory of the manifests.
+	largeServiceEntries, largeServiceFrontends = 200_000, 6_250
 	// largeTime is how long each case is measured, and victimEvery the time between two changes of a small Service, or of another program.
 	largeTime   = 8 * time.Second
 	victimEvery = 10 * time.Millisecond
@@ -70,7 +71,7 @@ func (c *largeCase) measure(ctx context.Context, ns *netns.NS, report func(name 
 		return err
 	}
 	defer func() { err = errors.Join(err, dataplane.Close()) }()
-	s := store.New(store.Options{Brain: brain.Config{NodeName: NodeName, MaxEntries: largeServiceEntries}})
+	s := store.New(store.Options{Brain: brain.Config{NodeName: NodeName, MaxEntries: largeServiceEntries, MaxFrontends: largeServiceFrontends}})
 	defer s.Close()
 	sink := s.Source("bench")
 	sink.Update(victim(0), nil)

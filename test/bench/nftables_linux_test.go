@@ -40,7 +40,7 @@ func TestNFTablesTargets(t *testing.T) {
 		{"attack-of-1000x1000-ranges-others-p99", 2, 5, 11, "ms", 10, true},
 		{"large-endpoints-20x5000-others-p50", 1, 5, 1e6, "ms", none, false},
 		{"large-endpoints-20x5000-others-p99", 1, 5, 9, "ms", 10, false},
-		{"large-frontends-1000x190-other-programs-p99", 1, 5, 11, "ms", 10, true},
+		{"large-frontends-100x62-other-programs-p99", 1, 5, 11, "ms", 10, true},
 		{"sticky-1000-clients-endpoint-leaves-p99", 1, 5, 1e6, "us", none, false},
 		{"sticky-1000000-clients-endpoint-leaves-p99", 1, 5, 999, "us", 1000, false},
 		{"sticky-1000000-clients-endpoint-leaves-p99", 1, 5, 1001, "us", 1000, true},
