@@ -4,10 +4,16 @@ package nft
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
+	"time"
+
+	"github.com/switchyard-net/switchyard/test/netns"
 )
 
 // TestMonitor reports who commits what.
@@ -70,4 +76,77 @@ func TestMonitor(t *testing.T) {
 	if err := <-ended; !errors.Is(err, os.ErrClosed) {
 		t.Errorf("after Close: %v", err)
 	}
+}
+
+// TestMonitorLosesReports: where more is committed than the socket's buffer holds, reports get lost, and those of later commits come.
+func TestMonitorLosesReports(t *testing.T) {
+	ns := newNS(t)
+	c := dial(t, ns)
+	var m *Monitor
+	if err := ns.Do(func() (err error) { m, err = OpenMonitor(testTable); return err }); err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	if err := m.Listen(true); err != nil {
+		t.Fatal(err)
+	}
+	another := Table{IPv4, "another"}
+	fill := func() {
+		t.Helper()
+		commit(t, c, func(b *Batch) {
+			b.AddTable(another)
+			for i := range 10_000 {
+				b.AddChain(another, &Chain{Name: fmt.Sprint("c", i)})
+			}
+		})
+		commit(t, c, func(b *Batch) { b.DeleteTable(another) })
+	}
+	for rounds := 0; drops(t, ns) == 0; rounds++ {
+		if rounds == 20 {
+			t.Fatalf("nothing is lost after %d commits", 2*rounds)
+		}
+		fill()
+	}
+	reports := make(chan error)
+	go func() {
+		_, err := m.Next()
+		reports <- err
+	}()
+	for range 100 { // what is committed before Next has read all may be lost, too
+		commit(t, c, func(b *Batch) { b.AddTable(testTable) })
+		commit(t, c, func(b *Batch) { b.DeleteTable(testTable) })
+		select {
+		case err := <-reports:
+			if err != nil {
+				t.Error(err)
+			}
+			return
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+	t.Error("later commits are not reported")
+}
+
+// drops returns how many messages the netlink sockets of a namespace have lost.
+func drops(t *testing.T, ns *netns.NS) (sum int) {
+	t.Helper()
+	var text []byte
+	if err := ns.Do(func() (err error) { text, err = os.ReadFile("/proc/thread-self/net/netlink"); return err }); err != nil {
+		t.Fatal(err)
+	}
+	for i, line := range strings.Split(strings.TrimSpace(string(text)), "\n") {
+		fields := strings.Fields(line)
+		if i == 0 {
+			if len(fields) < 9 || fields[8] != "Drops" {
+				t.Fatalf("unknown fields: %s", line)
+			}
+			continue
+		}
+		n, err := strconv.Atoi(fields[8])
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum += n
+	}
+	return sum
 }
