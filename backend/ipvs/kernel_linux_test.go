@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -332,6 +333,47 @@ func TestRemovedEndpoint(t *testing.T) {
 		if err := talk(); reset != errors.Is(err, syscall.ECONNRESET) || !reset && err != nil {
 			t.Errorf("with resets %v: %v", reset, err)
 		}
+	}
+}
+
+// TestEndpointLeadsBack: connections to a service whose endpoint is its own cluster IP end, and the kernel handles a bounded number of packets for them.
+func TestEndpointLeadsBack(t *testing.T) {
+	h := newHost(t, ipvs.Options{})
+	h.local()
+	h.full(service("tcp", state.TCP, "10.96.0.10:80", "10.96.0.10:80"), service("udp", state.UDP, "10.96.0.10:53", "10.96.0.10:53"))
+	packets := func() (n uint64) {
+		h.do(func() error {
+			text, err := os.ReadFile("/proc/thread-self/net/ip_vs_stats")
+			if err != nil {
+				return err
+			}
+			lines := strings.Split(string(text), "\n") // two of headings, then connections, incoming and outgoing packets and bytes
+			n, err = strconv.ParseUint(strings.Fields(lines[2])[1], 16, 64)
+			return err
+		})
+		return n
+	}
+	h.do(func() error {
+		conn, err := net.Dial("udp4", "10.96.0.10:53")
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		if _, err := conn.Write([]byte("x")); err != nil && !errors.Is(err, syscall.EPERM) { // dropped on its second way out
+			return err
+		}
+		if conn, err := net.DialTimeout("tcp4", "10.96.0.10:80", 3*time.Second); err == nil {
+			conn.Close()
+			t.Error("a connection without a server was accepted")
+		} else {
+			t.Log(err)
+		}
+		return nil
+	})
+	if n := packets(); n == 0 || n > 100 {
+		t.Errorf("%d packets for one datagram and one connection", n)
+	} else {
+		t.Logf("%d packets", n)
 	}
 }
 
