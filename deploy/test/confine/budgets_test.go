@@ -84,7 +84,7 @@ func sliceOf(namespace string, tenant, i, ports, first, last int) *discoveryv1.E
 		s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: new(fmt.Sprint("p", p)), Protocol: new(corev1.ProtocolTCP), Port: new(int32(8000 + p))})
 	}
 	for e := first; e < last; e++ {
-		n := i<<8 + e
+		n := i + e
 		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{
 			Addresses: []string{fmt.Sprintf("10.%d.%d.%d", 128+16*tenant+n>>16, n>>8&0xff, n&0xff)}, Conditions: discoveryv1.EndpointConditions{Ready: new(true)},
 		})
