@@ -86,8 +86,6 @@ type arrival struct {
 	at       time.Time
 	left     int // services that are not as it or a later update says
 	triggers []time.Time
-	// older is another update of which a change is left that this one replaces.
-	older *arrival
 }
 
 // want is a service that is not as it should be.
@@ -132,11 +130,17 @@ type turn struct {
 func (q *queue) add(u *state.Update, now time.Time) {
 	a := &arrival{after: q.got, at: now, triggers: u.Triggers}
 	q.got, q.node = u.Revision, u.Node
+	var older *arrival // that waits for a change which this one replaces
+	want := func(name state.ServiceName, record *state.Service) {
+		if waits := q.want(name, record, a, now); waits != a {
+			older = waits
+		}
+	}
 	for _, s := range u.Changed {
-		q.want(s.Name, s, a, now)
+		want(s.Name, s)
 	}
 	for _, name := range u.Removed {
-		q.want(name, nil, a, now)
+		want(name, nil)
 	}
 	if len(q.leaving) > 0 { // what a service gets of another leaves that by now, or did before
 		for _, s := range u.Changed {
@@ -153,8 +157,8 @@ func (q *queue) add(u *state.Update, now time.Time) {
 		})
 		a.triggers = addTriggers(merged, a.triggers)
 		q.arrivals = append(q.arrivals, a)
-	} else if a.older != nil {
-		a.older.triggers = addTriggers(a.older.triggers, a.triggers)
+	} else if older != nil {
+		older.triggers = addTriggers(older.triggers, a.triggers)
 	}
 	for _, w := range q.waiting {
 		w.isBlocked = false
@@ -167,8 +171,9 @@ func addTriggers(all, more []time.Time) []time.Time {
 }
 
 // want takes down what a service is to be. If it was to be something else before, the update that said so still waits for it. It does not if the
-// change is large: then what is left belongs to this update, and no update waits for a large service that changes again and again.
-func (q *queue) want(name state.ServiceName, record *state.Service, a *arrival, now time.Time) {
+// change is large: then what is left belongs to this update, and no update waits for a large service that changes again and again. want returns the
+// update that waits.
+func (q *queue) want(name state.ServiceName, record *state.Service, a *arrival, now time.Time) *arrival {
 	shown := q.shown[name]
 	w := q.wants[name]
 	if w == nil {
@@ -179,16 +184,13 @@ func (q *queue) want(name state.ServiceName, record *state.Service, a *arrival, 
 		q.forgetMoves(w)
 		q.rest(w, now)
 	}
-	switch {
-	case w.arrival == nil:
-		w.arrival = a
-		a.left++
-	case w.isLarge || w.isRetry:
+	if w.arrival != nil && (w.isLarge || w.isRetry) {
 		w.arrival.left--
+		w.arrival = nil
+	}
+	if w.arrival == nil {
 		w.arrival = a
 		a.left++
-	default:
-		a.older = w.arrival
 	}
 	w.isRetry = false
 	w.record = share(shown, record)
@@ -207,6 +209,7 @@ func (q *queue) want(name state.ServiceName, record *state.Service, a *arrival, 
 	if w.place == nowhere || w.isLarge != (w.place == inLarge) || q.isResting(w) {
 		q.wait(w)
 	}
+	return w.arrival
 }
 
 // again takes down that a service is to be what it could not be so far, unless it is about to change. No update waits for it.
