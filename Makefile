@@ -28,7 +28,7 @@ SCALE   ?= 1
 MINUTES ?= 20
 
 .DEFAULT_GOAL := help
-.PHONY: quick page screenshots help build windows proto programs protocols image manifests budgets demo test attacks test-kernel proof-kernel mutants-kernel differential-kernel compare-kernel connections-kernel check vuln unit consumer boards dns man site bench fuzz tools upstream e2e differential compare explained proof soak histories-windows test-windows differential-windows clean
+.PHONY: quick page screenshots help build windows proto programs protocols image manifests budgets demo test attacks test-kernel proof-kernel mutants-kernel differential-kernel compare-kernel connections-kernel check vuln unit consumer boards dns man site bench fuzz tools upstream kubernetes feature-gates e2e differential compare explained proof soak histories-windows test-windows differential-windows clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -206,6 +206,13 @@ fuzz: ## Fuzz every target for a short time (FUZZTIME=20s each)
 
 upstream: ## Build etcd, Kubernetes' control plane and kube-proxy for the next three (8 minutes, once)
 	@GO=$(GO) sh test/e2e/upstream/build.sh
+
+kubernetes: ## Compare with another release of Kubernetes from now on: its modules and its feature gates (KUBERNETES=1.37.2)
+	@GO=$(GO) sh scripts/kubernetes.sh $(KUBERNETES)
+	@$(MAKE) feature-gates
+
+feature-gates: upstream ## Write the feature gates of that release into config/featuregates.txt
+	@.cache/upstream/upstream feature-gates >config/featuregates.new && mv config/featuregates.new config/featuregates.txt
 
 e2e: upstream ## Let a real API server drive Switchyard, through every story of the conformance suite too (root, or user namespaces)
 	@echo "== Switchyard and a real API server"

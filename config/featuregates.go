@@ -8,26 +8,38 @@ import (
 	"sync"
 )
 
-// gateNames are the feature gates that kube-proxy 1.36 accepts, one a line: those of all components, because one list of gates is
-// often given to all of them.
+// registry is the feature gates of one release of Kubernetes, as make feature-gates prints them: a line that names the release, then
+// one gate a line, with its default. They are the gates of all components, because one list of gates is often given to all of them.
 //
 //go:embed featuregates.txt
-var gateNames string
+var registry string
 
-var knownGates = sync.OnceValue(func() map[string]bool {
-	known := map[string]bool{}
-	for name := range strings.FieldsSeq(gateNames) {
-		known[name] = true
+// gateDefaults maps the gates of the registry to their defaults.
+var gateDefaults = sync.OnceValue(func() map[string]bool {
+	defaults := map[string]bool{}
+	for line := range strings.Lines(registry) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), " "); ok && name != "#" {
+			defaults[name] = value == "true"
+		}
 	}
-	return known
+	return defaults
 })
 
-// UnknownGates returns the names in FeatureGates that are no feature gates of Kubernetes, sorted.
+// GatesRelease returns the release of Kubernetes whose feature gates are known, such as v1.37.2.
+func GatesRelease() string {
+	first, _, _ := strings.Cut(strings.TrimPrefix(registry, "# Kubernetes "), ",")
+	return first
+}
+
+// UnknownGates returns the names in FeatureGates that are not feature gates of [GatesRelease], sorted.
 func (c *Config) UnknownGates() []string {
-	return slices.DeleteFunc(slices.Sorted(maps.Keys(c.FeatureGates)), func(name string) bool { return knownGates()[name] })
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(c.FeatureGates)), func(name string) bool {
+		_, known := gateDefaults()[name]
+		return known
+	})
 }
 
 // alwaysOn are the gates of kube-proxy on Linux whose features are not switched here, but always there.
 var alwaysOn = []string{
-	"AllowServiceExternalIPs", "ComponentFlagz", "ComponentStatusz", "MultiCIDRServiceAllocator", "NFTablesProxyMode", "PreferSameTrafficDistribution",
+	"AllowServiceExternalIPs", "ComponentFlagz", "ComponentStatusz", "MultiCIDRServiceAllocator", "NFTablesNetlink", "NFTablesProxyMode", "PreferSameTrafficDistribution",
 }

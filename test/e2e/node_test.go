@@ -47,6 +47,7 @@ type node struct {
 	senders map[netip.Addr]*topology.Host // hosts whose packets to services pass the node under test
 	trouble func() error                  // what the proxy has to say, if it ended or failed
 	stop    func() error                  // ends the proxy
+	ended   <-chan struct{}               // closed when upstream kube-proxy has ended; nil for Switchyard
 }
 
 // startUpstream lets upstream kube-proxy follow the API server.
@@ -66,6 +67,7 @@ func startUpstream(ctx context.Context, plane *controlplane.ControlPlane, dir st
 	if err != nil {
 		return nil, errors.Join(err, door.Close(), n.Close())
 	}
+	n.ended = proxy.Exited()
 	n.trouble = func() error { return errors.Join(proxy.Failure(), errors.New(proxy.Tail())) }
 	n.stop = func() error {
 		proxy.Kill()

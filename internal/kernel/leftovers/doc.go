@@ -17,7 +17,7 @@
 //
 // # What is whose
 //
-// Chains are recognized by name, as Kubernetes 1.36 gives them (pkg/proxy/iptables, pkg/proxy/ipvs): a list, and those of
+// Chains are recognized by name, as kube-proxy gives them (pkg/proxy/iptables, pkg/proxy/ipvs): a list, and those of
 // services and endpoints, which are a prefix and 16 characters of a hash. The kubelet's KUBE-FIREWALL, KUBE-KUBELET-CANARY,
 // KUBE-IPTABLES-HINT and, of old, KUBE-MARK-DROP stay, as all chains of others do whose names begin with KUBE-, such as
 // kube-router's. A rule in a built-in chain that jumps to one of the chains to which kube-proxy jumps from there is

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/switchyard-net/switchyard/test/e2e/controlplane"
 	"github.com/switchyard-net/switchyard/test/netns"
 )
 
@@ -35,6 +36,7 @@ type options struct {
 	mode      string        // of both proxies
 	sizes     string        // numbers of services, of modes other than nftables
 	attempt   time.Duration // of a connection
+	release   string        // of kube-proxy
 }
 
 func main() {
@@ -72,6 +74,10 @@ func (r run) Run() int {
 
 // compare measures both and writes what came out.
 func compare(ctx context.Context, o *options) error {
+	var err error
+	if o.release, err = controlplane.Release(); err != nil {
+		return err
+	}
 	dir, err := os.MkdirTemp("", "compare")
 	if err != nil {
 		return err

@@ -31,7 +31,7 @@ type proxy struct {
 }
 
 func upstream(o *options) proxy {
-	return proxy{"kube-proxy v1.36.3, " + o.mode, o.slow, func(c *cluster, n *node, dir string) (*controlplane.Process, error) {
+	return proxy{"kube-proxy " + o.release + ", " + o.mode, o.slow, func(c *cluster, n *node, dir string) (*controlplane.Process, error) {
 		return kubeproxy.Start(n.Node(), o.proxyOptions(c, dir))
 	}}
 }

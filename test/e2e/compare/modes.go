@@ -53,6 +53,7 @@ type modeResult struct {
 
 // modeReport is the comparison in one mode.
 type modeReport struct {
+	Release   string        `json:"release"` // of kube-proxy
 	Machine   string        `json:"machine"`
 	Mode      string        `json:"mode"`
 	Endpoints int           `json:"endpoints"`
@@ -71,7 +72,7 @@ func compareMode(ctx context.Context, o *options, dir string) error {
 		return err
 	}
 	defer c.stop()
-	r := modeReport{Machine: describeMachine(), Mode: o.mode, Endpoints: o.endpoints}
+	r := modeReport{Machine: describeMachine(), Release: o.release, Mode: o.mode, Endpoints: o.endpoints}
 	variants := []string{o.mode}
 	if o.mode == "iptables" {
 		variants = []string{"legacy", "nft"}
@@ -332,7 +333,7 @@ func metIf(ok bool) string {
 func (r *modeReport) write(dir string) error {
 	text := fmt.Sprintf(`# Beside upstream kube-proxy, mode %[1]s
 
-Written by `+"`go run ./compare -mode %[1]s`"+` in test/e2e: kube-proxy v1.36.3 and Switchyard with the same configuration file and a real API server, one after the
+Written by `+"`go run ./compare -mode %[1]s`"+` in test/e2e: kube-proxy %[2]s and Switchyard with the same configuration file and a real API server, one after the
 other on the same machine (%s), each on a node of its own; %d endpoints for each service.
 
 %s
@@ -341,7 +342,7 @@ other on the same machine (%s), each on a node of its own; %d endpoints for each
   connections take when all is programmed.
 - One change: an endpoint is replaced by another; the time from the API server's answer until a new connection reaches the new one. %d changes of each.
 - Connect: a TCP connection from a pod, the mean over up to 100 services of the fastest of 30 each. What it takes longer than a direct one is the cost of a first packet.
-`, r.Mode, r.Machine, r.Endpoints, r.table(), r.verdicts(), sampled, r.Results[0].Changes)
+`, r.Mode, r.Release, r.Machine, r.Endpoints, r.table(), r.verdicts(), sampled, r.Results[0].Changes)
 	raw, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
 		return err

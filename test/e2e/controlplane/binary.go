@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 )
 
@@ -36,3 +38,16 @@ var Binary = sync.OnceValues(func() (string, error) {
 		}
 	}
 })
+
+// Release returns the release of Kubernetes that the program is, such as v1.37.2.
+func Release() (string, error) {
+	program, err := Binary()
+	if err != nil {
+		return "", err
+	}
+	out, err := exec.Command(program, "kube-proxy", "--version").Output()
+	if err != nil {
+		return "", fmt.Errorf("ask %s for its version: %w", program, err)
+	}
+	return strings.TrimSpace(strings.TrimPrefix(string(out), "Kubernetes ")), nil
+}

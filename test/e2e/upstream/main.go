@@ -1,18 +1,23 @@
 // Command upstream is etcd, kube-apiserver, kube-controller-manager and kube-proxy in one binary, as their projects
 // release them: the first argument reports which of them to be.
 //
-// It is one binary because they share most of their code, and linking takes longer than starting.
+// It is one binary because they share most of their code, and linking takes longer than starting. `upstream feature-gates` prints
+// the feature gates that are registered in it and their defaults, as config/featuregates.txt has them.
 package main
 
 import (
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 
 	"github.com/spf13/cobra"
 	"go.etcd.io/etcd/server/v3/etcdmain"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/component-base/cli"
 	_ "k8s.io/component-base/metrics/prometheus/clientgo" // as the released binaries do
 	_ "k8s.io/component-base/metrics/prometheus/version"
+	"k8s.io/component-base/version"
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	controllermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	proxy "k8s.io/kubernetes/cmd/kube-proxy/app"
@@ -25,13 +30,17 @@ func main() {
 		"kube-proxy":              proxy.NewProxyCommand,
 	}
 	if len(os.Args) < 2 {
-		fmt.Fprintln(os.Stderr, "usage: upstream etcd|kube-apiserver|kube-controller-manager|kube-proxy [flags]")
+		fmt.Fprintln(os.Stderr, "usage: upstream etcd|kube-apiserver|kube-controller-manager|kube-proxy [flags], or upstream feature-gates")
 		os.Exit(2)
 	}
 	name := os.Args[1]
 	os.Args = append([]string{name}, os.Args[2:]...)
-	if name == "etcd" {
+	switch name {
+	case "etcd":
 		etcdmain.Main(os.Args)
+		return
+	case "feature-gates":
+		featureGates()
 		return
 	}
 	command, ok := commands[name]
@@ -40,4 +49,13 @@ func main() {
 		os.Exit(2)
 	}
 	os.Exit(cli.Run(command()))
+}
+
+// featureGates prints the release, and each feature gate with its default.
+func featureGates() {
+	fmt.Printf("# Kubernetes %s, written by make feature-gates\n", version.Get().GitVersion)
+	gates := utilfeature.DefaultMutableFeatureGate.GetAll()
+	for _, name := range slices.Sorted(maps.Keys(gates)) {
+		fmt.Println(name, gates[name].Default)
+	}
 }

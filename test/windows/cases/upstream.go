@@ -16,8 +16,9 @@ var (
 	nodeB, nowhere, arrives = addr("172.16.0.2"), addr("192.0.2.7"), addr("10.244.0.6")
 )
 
-// upstreams are the situations that the tests of upstream's package pkg/proxy/winkernel make, in Kubernetes 1.36.3. The tests look at the proxier's
-// fields; what is compared here is what HNS has. They are named after those tests.
+// upstreams are the situations that the tests of upstream's package pkg/proxy/winkernel make, of the release in
+// test/windows/upstream/go.mod. The tests look at the proxier's fields; what is compared here is what HNS has. They are named after
+// those tests.
 //
 // These tests make no situation of a cluster, and have no case:
 //   - TestGetNetworkByName, TestGetAllEndpointsByNetwork, TestGetEndpointByID, TestGetEndpointByIpAddressAndName, TestCreateEndpointLocal,
