@@ -51,7 +51,7 @@ func apply(o Options, root string) []error {
 	w := &writer{root: root, log: cmp.Or(o.Logger, slog.New(slog.DiscardHandler))}
 	c := &o.Conntrack
 	if limit := c.Limit(w.cpus()); limit > 0 {
-		w.set(setting{maxFile, limit, "conntrack.maxPerCore: 0 (--conntrack-max-per-core=0)"})
+		w.raise(setting{maxFile, limit, "conntrack.maxPerCore: 0 (--conntrack-max-per-core=0)"})
 		w.raise(setting{hashsizeFile, limit / 4, "conntrack.maxPerCore: 0 (--conntrack-max-per-core=0)"})
 	}
 	w.seconds("nf_conntrack_tcp_timeout_established", c.TCPEstablishedTimeout, "conntrack.tcpEstablishedTimeout: 0 (--conntrack-tcp-timeout-established=0)")
@@ -93,8 +93,8 @@ func (w *writer) set(s setting) {
 	w.write(s, func(is int) bool { return is == s.value })
 }
 
-// raise writes a value unless it is there or a larger one is: a larger hash table only takes memory, and making it smaller
-// means to hash every connection again.
+// raise writes a value unless it is there or a larger one is. A larger limit is what the node's owner set. A larger hash table only
+// takes memory, and making it smaller means to hash every connection again.
 func (w *writer) raise(s setting) {
 	w.write(s, func(is int) bool { return is >= s.value })
 }

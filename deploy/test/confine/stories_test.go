@@ -315,7 +315,7 @@ metricsBindAddress: 127.0.0.1:10249
 `+more)
 }
 
-const kernelSettings = "linux: {oomScoreAdj: -997, conntrack: {maxPerCore: 98765, tcpEstablishedTimeout: 23h}}\n"
+const kernelSettings = "linux: {oomScoreAdj: -997, conntrack: {maxPerCore: 1, min: 1073741824, tcpEstablishedTimeout: 23h}}\n"
 
 var netAdmin = []int{unix.CAP_NET_ADMIN}
 
