@@ -32,6 +32,8 @@ type Config struct {
 	ExternalIPs []netip.Prefix
 	// NodeExternalIPs allows externalIPs that are addresses of nodes.
 	NodeExternalIPs bool
+	// IgnoreExternalIPs routes no externalIP at all: the feature gate AllowServiceExternalIPs (KEP-5707) is false.
+	IgnoreExternalIPs bool
 	// MaxEntries is how many entries one service may have; see [MaxEntries], which is the most and what 0 stands for.
 	MaxEntries int64
 	// MaxFrontends is how many frontends one service may have. 0: as many as MaxEntries has room for. A dataplane is slower with a change of
@@ -46,7 +48,7 @@ type Config struct {
 func (c *Config) Equal(o *Config) bool {
 	return c.NodeName == o.NodeName && c.ServiceProxyName == o.ServiceProxyName && c.LocalDetector.Equal(o.LocalDetector) &&
 		c.NodePorts.Equal(o.NodePorts) && c.MasqueradeAll == o.MasqueradeAll && slices.Equal(c.ExternalIPs, o.ExternalIPs) && c.NodeExternalIPs == o.NodeExternalIPs &&
-		c.MaxEntries == o.MaxEntries && c.MaxFrontends == o.MaxFrontends && c.TCPLingers == o.TCPLingers
+		c.IgnoreExternalIPs == o.IgnoreExternalIPs && c.MaxEntries == o.MaxEntries && c.MaxFrontends == o.MaxFrontends && c.TCPLingers == o.TCPLingers
 }
 
 // Families is a set of IP families.

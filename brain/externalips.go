@@ -29,13 +29,13 @@ type Holder struct {
 // AdmitExternalIPs returns svc without those externalIPs that must not be routed, and these. If there are none, it is svc itself,
 // which is not modified in any case. holder returns who has an address; it may be nil.
 //
+// With [Config.IgnoreExternalIPs] all are refused, as in kube-proxy's BaseServicePortInfo.ExternalIPs. Else the rules are these.
 // Anyone who may write a Service can name any address as an externalIP, and so take the connections to it (CVE-2020-8554). Refused are
 // addresses that [model.Special] names, those outside [Config.ExternalIPs], and those of holders: else a Service could take the
 // connections to the kubelet, to ssh or to the API server. [Config.NodeExternalIPs] allows addresses of holders, except to services
 // with a port of the API server: nodes could not learn that such a service is gone.
 //
-// [Compute] applies the first two of these rules by itself. It cannot apply the third: the record of a service would be another one on
-// each node.
+// [Compute] applies these rules by itself, but not that about holders: the record of a service would be another one on each node.
 func AdmitExternalIPs(cfg *Config, svc *model.Service, holder func(netip.Addr) Holder) (*model.Service, []Refusal) {
 	if skips(cfg, svc) != "" {
 		return svc, nil
@@ -59,6 +59,10 @@ func AdmitExternalIPs(cfg *Config, svc *model.Service, holder func(netip.Addr) H
 
 // refuses reports whether an externalIP must not be routed.
 func (c *Config) refuses(svc *model.Service, ip netip.Addr, holder func(netip.Addr) Holder) (r Refusal, refused bool) {
+	if c.IgnoreExternalIPs {
+		return Refusal{ip, "is ignored because feature gate AllowServiceExternalIPs is false",
+			"use a Service of type LoadBalancer, or have the operator set the feature gate to true"}, true
+	}
 	if kind := model.Special(ip); kind != "" {
 		return Refusal{ip, "is " + kind, "choose an address of hosts outside the cluster"}, true
 	}
@@ -94,5 +98,5 @@ func (c *Config) allowsExternalIP(ip netip.Addr) bool {
 
 // routesExternalIP reports whether an externalIP is routed by the rules that are the same from every node.
 func (c *Config) routesExternalIP(ip netip.Addr) bool {
-	return model.Special(ip) == "" && c.allowsExternalIP(ip)
+	return !c.IgnoreExternalIPs && model.Special(ip) == "" && c.allowsExternalIP(ip)
 }

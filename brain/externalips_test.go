@@ -24,6 +24,7 @@ func TestExternalIPs(t *testing.T) {
 		}
 		return h
 	}
+	const off = " is ignored because feature gate AllowServiceExternalIPs is false"
 	for _, c := range []struct {
 		name      string
 		allowed   string
@@ -46,11 +47,14 @@ func TestExternalIPs(t *testing.T) {
 			"192.0.2.67 is an address of the API server"},
 		{"of the API server, and those of nodes allowed", "192.0.2.0/24", true, "192.0.2.66 192.0.2.67", "192.0.2.67",
 			"192.0.2.66 is an address of the API server, which listens on TCP port 80"},
+		{"gate off", "", false, "192.0.2.1 127.0.0.1", "", "192.0.2.1" + off + ", 127.0.0.1" + off},
+		{"gate off, in ranges with those of nodes", "192.0.2.0/24", true, "192.0.2.200", "", "192.0.2.200" + off},
 		{"special ones in ranges", "0.0.0.0/0", true, "127.0.0.1 8.8.8.8", "8.8.8.8", "127.0.0.1 is a loopback address"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			cfg, svc := config(), service()
 			cfg.ExternalIPs, cfg.NodeExternalIPs = prefixes(c.allowed), c.nodes
+			cfg.IgnoreExternalIPs = strings.HasPrefix(c.name, "gate off")
 			svc.ExternalIPs = addrs(c.externals)
 			admitted, refusals := brain.AdmitExternalIPs(cfg, svc, holder)
 			var reasons []string

@@ -21,7 +21,8 @@ import (
 
 // Config is the configuration of a node's service proxy. [Default] returns one that is complete; the zero value is not.
 type Config struct {
-	// FeatureGates are those of Kubernetes, by name. None has an effect; see [Config.WithoutEffect] and [Config.UnknownGates].
+	// FeatureGates are those of Kubernetes, by name. [Config.Gate] reports whether one is on. Most have no effect: [Config.WithoutEffect]
+	// names those that switch off what is always on here, and [Config.UnknownGates] those that do not exist.
 	FeatureGates map[string]bool
 	// ClientConnection says how the API server is reached.
 	ClientConnection ClientConnection

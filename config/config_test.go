@@ -339,6 +339,33 @@ func TestWithoutEffect(t *testing.T) {
 	}
 }
 
+// TestGates: what a file says counts, else the default of the release.
+func TestGates(t *testing.T) {
+	c := Default()
+	for name, want := range map[string]bool{GateExternalIPs: true, GateIPVS: true, "AllAlpha": false, "Frob": false} {
+		if got := c.Gate(name); got != want {
+			t.Errorf("gate %s is %v by default, want %v", name, got, want)
+		}
+	}
+	c.FeatureGates = map[string]bool{GateExternalIPs: false, "AllAlpha": true}
+	if c.Gate(GateExternalIPs) || !c.Gate("AllAlpha") {
+		t.Error("the gates are not as they are set")
+	}
+	if got := c.WithoutEffect(); len(got) > 0 {
+		t.Errorf("named as without effect: %v", got)
+	}
+	for mode, wrong := range map[Mode]bool{ModeIPVS: true, ModeNFTables: false, "": false} {
+		c.Mode, c.FeatureGates = mode, map[string]bool{GateIPVS: false}
+		if errs := c.Validate("linux"); (len(errs) > 0) != wrong {
+			t.Errorf("mode %q with gate %s off: %v", mode, GateIPVS, errs)
+		}
+		c.FeatureGates[GateIPVS] = true
+		if errs := c.Validate("linux"); len(errs) > 0 {
+			t.Errorf("mode %q with gate %s on: %v", mode, GateIPVS, errs)
+		}
+	}
+}
+
 // TestMasqueradeBit: the bit is that of the section of the mode, also where nftables takes the mode's place.
 func TestMasqueradeBit(t *testing.T) {
 	c := Default()

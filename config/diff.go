@@ -35,7 +35,6 @@ func Diff(old, new *Config) (live, restart, none []string) {
 // featureGates, it names those that switch off what is always on here.
 func (c *Config) WithoutEffect() []string {
 	_, _, none := Diff(Default(), c)
-	none = slices.DeleteFunc(none, func(path string) bool { return path == "featureGates" })
 	for path, bit := range map[string]int32{
 		"nftables.masqueradeBit": c.NFTables.MasqueradeBit,
 		"iptables.masqueradeBit": c.IPTables.MasqueradeBit,
@@ -78,7 +77,7 @@ const (
 
 // effects has every field. A test sees to it that none is forgotten.
 var effects = map[string]effect{
-	"featureGates": effectNone,
+	"featureGates": effectLive,
 
 	"clientConnection.kubeconfig":         effectLive,
 	"clientConnection.acceptContentTypes": effectLive,

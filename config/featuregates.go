@@ -31,6 +31,20 @@ func GatesRelease() string {
 	return first
 }
 
+// GateExternalIPs is the feature gate of KEP-5707: when it is false, no externalIP is routed.
+const GateExternalIPs = "AllowServiceExternalIPs"
+
+// GateIPVS is the feature gate of KEP-5495: when it is set to false, mode ipvs is refused.
+const GateIPVS = "KubeProxyIPVS"
+
+// Gate reports whether a feature gate is on: as FeatureGates says, or as it is by default in [GatesRelease].
+func (c *Config) Gate(name string) bool {
+	if on, set := c.FeatureGates[name]; set {
+		return on
+	}
+	return gateDefaults()[name]
+}
+
 // UnknownGates returns the names in FeatureGates that are not feature gates of [GatesRelease], sorted.
 func (c *Config) UnknownGates() []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(c.FeatureGates)), func(name string) bool {
@@ -41,5 +55,5 @@ func (c *Config) UnknownGates() []string {
 
 // alwaysOn are the gates of kube-proxy on Linux whose features are not switched here, but always there.
 var alwaysOn = []string{
-	"AllowServiceExternalIPs", "ComponentFlagz", "ComponentStatusz", "MultiCIDRServiceAllocator", "NFTablesNetlink", "NFTablesProxyMode", "PreferSameTrafficDistribution",
+	"ComponentFlagz", "ComponentStatusz", "MultiCIDRServiceAllocator", "NFTablesNetlink", "NFTablesProxyMode", "PreferSameTrafficDistribution",
 }

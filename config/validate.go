@@ -26,6 +26,9 @@ func (c *Config) Validate(platform string) []*field.Error {
 		known = modes[""]
 	}
 	oneOf(&errs, "mode", c.Mode, known)
+	if on, set := c.FeatureGates[GateIPVS]; c.Mode == ModeIPVS && set && !on {
+		errs.Add("mode", "must not be ipvs while feature gate %s is false: choose nftables, or leave out the feature gate", GateIPVS)
+	}
 	c.validateGeneral(&errs)
 	c.validatePeriods(&errs)
 	c.validateAddresses(&errs)

@@ -101,7 +101,8 @@ func BrainConfig(c *config.Config, node string) brain.Config {
 	return brain.Config{
 		NodeName: node, ServiceProxyName: c.ServiceProxyName, MasqueradeAll: c.Linux.MasqueradeAll,
 		LocalDetector: c.LocalDetector(), NodePorts: c.NodePorts(),
-		ExternalIPs: services.AllowedExternalIPs, NodeExternalIPs: services.NodeExternalIPs, MaxEntries: services.MaxEntries, MaxFrontends: services.MaxFrontends(),
+		ExternalIPs: services.AllowedExternalIPs, NodeExternalIPs: services.NodeExternalIPs,
+		IgnoreExternalIPs: !c.Gate(config.GateExternalIPs), MaxEntries: services.MaxEntries, MaxFrontends: services.MaxFrontends(),
 	}
 }
 

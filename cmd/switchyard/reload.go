@@ -125,7 +125,7 @@ func (d *daemon) reload(files []configfile.File) (again bool, err error) {
 			live, restart = slices.Delete(live, i, i+1), append(restart, path)
 		}
 	}
-	if len(none) > 0 {
+	if len(none) > 0 || slices.Contains(live, "featureGates") {
 		warnWithoutEffect(loaded, d.log)
 	}
 	if len(restart) > 0 {

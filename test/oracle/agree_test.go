@@ -121,7 +121,7 @@ func newRun(seed uint64) *run {
 	if r.rng.IntN(3) == 0 {
 		r.opts.AllowedExternalIPs = []netip.Prefix{netip.MustParsePrefix("203.0.113.0/28"), netip.MustParsePrefix("172.16.0.0/24"), netip.MustParsePrefix("fd00:113::9/128")}
 	}
-	r.opts.NodeExternalIPs = r.rng.IntN(3) == 0
+	r.opts.NodeExternalIPs, r.opts.IgnoreExternalIPs = r.rng.IntN(3) == 0, r.rng.IntN(6) == 0
 	if r.rng.IntN(4) == 0 {
 		r.opts.Budgets = oracle.Budgets{
 			Service: []int64{0, 10, 25, 60}[r.rng.IntN(4)], Namespace: []int64{0, 25, 60, 120}[r.rng.IntN(4)], Node: []int64{0, 60, 150}[r.rng.IntN(3)],
@@ -129,13 +129,14 @@ func newRun(seed uint64) *run {
 	}
 	r.history = randcluster.New(seed, r.opts)
 	r.store = store.New(store.Options{Brain: brain.Config{
-		NodeName:         r.opts.NodeName,
-		ServiceProxyName: r.opts.ServiceProxyName,
-		LocalDetector:    r.detector(),
-		MasqueradeAll:    r.opts.MasqueradeAll,
-		ExternalIPs:      r.opts.AllowedExternalIPs,
-		NodeExternalIPs:  r.opts.NodeExternalIPs,
-		MaxEntries:       r.opts.Budgets.Service,
+		NodeName:          r.opts.NodeName,
+		ServiceProxyName:  r.opts.ServiceProxyName,
+		LocalDetector:     r.detector(),
+		MasqueradeAll:     r.opts.MasqueradeAll,
+		ExternalIPs:       r.opts.AllowedExternalIPs,
+		NodeExternalIPs:   r.opts.NodeExternalIPs,
+		IgnoreExternalIPs: r.opts.IgnoreExternalIPs,
+		MaxEntries:        r.opts.Budgets.Service,
 	}, Budgets: store.Budgets{PerNamespace: r.opts.Budgets.Namespace, PerNode: r.opts.Budgets.Node}})
 	r.sink = r.store.Source("history")
 	r.seen = &refdataplane.State{

@@ -85,10 +85,10 @@ func (w *World) addressClaims(p probe.Packet) (claims []claim) {
 	return claims
 }
 
-// mayBeExternal: an external IP is the address of a host somewhere, in the ranges that the operator gives to services, and none of a
+// mayBeExternal: external IPs have not been switched off. An external IP is the address of a host somewhere, in the ranges that the operator gives to services, and none of a
 // node unless the operator wants that.
 func (w *World) mayBeExternal(addr netip.Addr) bool {
-	if isSpecial(addr) {
+	if w.IgnoreExternalIPs || isSpecial(addr) {
 		return false
 	}
 	if len(w.ExternalIPs) > 0 && !slices.ContainsFunc(w.ExternalIPs, func(r netip.Prefix) bool { return r.Contains(addr) }) {

@@ -30,6 +30,8 @@ type World struct {
 	// addresses of nodes.
 	ExternalIPs     []netip.Prefix
 	NodeExternalIPs bool
+	// IgnoreExternalIPs reports that the feature gate AllowServiceExternalIPs is off.
+	IgnoreExternalIPs bool
 	// Budgets bound what is routed.
 	Budgets Budgets
 	// NodePortAddrs reports whether node ports are served on an address. nil means on none.

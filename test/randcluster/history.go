@@ -60,19 +60,20 @@ func (h *History) Step() (set []model.Object, deleted []model.Ref) {
 // modified.
 func (h *History) World() *oracle.World {
 	return &oracle.World{
-		NodeName:         h.opts.NodeName,
-		ServiceProxyName: h.opts.ServiceProxyName,
-		DetectLocal:      h.opts.DetectLocal,
-		MasqueradeAll:    h.opts.MasqueradeAll,
-		ExternalIPs:      h.opts.AllowedExternalIPs,
-		NodeExternalIPs:  h.opts.NodeExternalIPs,
-		Budgets:          h.opts.Budgets,
-		NodePortAddrs:    h.opts.NodePortAddrs,
-		Services:         kind[*model.Service](h),
-		Slices:           kind[*model.EndpointSlice](h),
-		Nodes:            kind[*model.Node](h),
-		Namespaces:       kind[*model.Namespace](h),
-		ServiceCIDRs:     kind[*model.ServiceCIDR](h),
+		NodeName:          h.opts.NodeName,
+		ServiceProxyName:  h.opts.ServiceProxyName,
+		DetectLocal:       h.opts.DetectLocal,
+		MasqueradeAll:     h.opts.MasqueradeAll,
+		ExternalIPs:       h.opts.AllowedExternalIPs,
+		NodeExternalIPs:   h.opts.NodeExternalIPs,
+		IgnoreExternalIPs: h.opts.IgnoreExternalIPs,
+		Budgets:           h.opts.Budgets,
+		NodePortAddrs:     h.opts.NodePortAddrs,
+		Services:          kind[*model.Service](h),
+		Slices:            kind[*model.EndpointSlice](h),
+		Nodes:             kind[*model.Node](h),
+		Namespaces:        kind[*model.Namespace](h),
+		ServiceCIDRs:      kind[*model.ServiceCIDR](h),
 	}
 }
 

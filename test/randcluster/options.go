@@ -54,8 +54,10 @@ type Options struct {
 	// AllowedExternalIPs are the ranges that external IPs may be in, none for all addresses.
 	AllowedExternalIPs []netip.Prefix
 	NodeExternalIPs    bool
-	Budgets            oracle.Budgets
-	NodePortAddrs      func(netip.Addr) bool
+	// IgnoreExternalIPs is the feature gate AllowServiceExternalIPs, off.
+	IgnoreExternalIPs bool
+	Budgets           oracle.Budgets
+	NodePortAddrs     func(netip.Addr) bool
 }
 
 // Node is a node of the cluster.
