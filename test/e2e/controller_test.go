@@ -32,7 +32,7 @@ func TestRealEndpointSlices(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(plane.Stop)
-	n, err := startOurs(t.Context(), plane, settings{clusterCIDRs: podCIDRs})
+	n, err := startOurs(t.Context(), plane, settings{externalIPs: true, clusterCIDRs: podCIDRs})
 	if err != nil {
 		t.Fatal(err)
 	}

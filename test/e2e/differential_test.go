@@ -160,7 +160,7 @@ type race struct {
 
 func newRace(t *testing.T, plane *controlplane.ControlPlane, seed uint64, mode string, wrap func(backend.Backend) backend.Backend) (*race, error) {
 	rng := rand.New(rand.NewPCG(seed, 2))
-	s := settings{mode: mode, wrap: wrap, masqueradeAll: rng.IntN(4) == 0, clusterCIDRs: podCIDRs}
+	s := settings{mode: mode, wrap: wrap, masqueradeAll: rng.IntN(4) == 0, externalIPs: rng.IntN(4) > 0, clusterCIDRs: podCIDRs}
 	client, err := apicluster.NewClient(plane.Config())
 	if err != nil {
 		return nil, err
@@ -189,7 +189,7 @@ func newRace(t *testing.T, plane *controlplane.ControlPlane, seed uint64, mode s
 	if err != nil {
 		return nil, err
 	}
-	options.DetectLocal, options.MasqueradeAll = true, s.masqueradeAll
+	options.DetectLocal, options.MasqueradeAll, options.IgnoreExternalIPs = true, s.masqueradeAll, !s.externalIPs
 	r.history = randcluster.New(seed, options)
 	r.marks.optedOut = r.optedOut
 	for i, cidr := range options.ServiceCIDRs {

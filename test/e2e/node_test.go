@@ -19,6 +19,7 @@ import (
 	"github.com/switchyard-net/switchyard/backend/nftables"
 	"github.com/switchyard-net/switchyard/backend/userspace"
 	"github.com/switchyard-net/switchyard/brain"
+	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/source/kube"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
@@ -35,6 +36,7 @@ var podCIDRs = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.Must
 type settings struct {
 	clusterCIDRs  []netip.Prefix
 	masqueradeAll bool
+	externalIPs   bool   // as feature gate AllowServiceExternalIPs says
 	mode          string // of upstream kube-proxy
 	// wrap changes our dataplane, to see that the change is noticed. It may be nil.
 	wrap func(backend.Backend) backend.Backend
@@ -62,7 +64,8 @@ func startUpstream(ctx context.Context, plane *controlplane.ControlPlane, dir st
 	}
 	proxy, err := kubeproxy.Start(n.Node(), kubeproxy.Options{
 		Dir: dir, Kubeconfig: plane.Kubeconfig(), Node: n.Node().Name, Mode: s.mode,
-		ClusterCIDRs: s.clusterCIDRs, MasqueradeAll: s.masqueradeAll, MinSyncPeriod: 10 * time.Millisecond,
+		ClusterCIDRs: s.clusterCIDRs, MasqueradeAll: s.masqueradeAll,
+		FeatureGates: map[string]bool{config.GateExternalIPs: s.externalIPs}, MinSyncPeriod: 10 * time.Millisecond,
 	})
 	if err != nil {
 		return nil, errors.Join(err, door.Close(), n.Close())
@@ -99,7 +102,7 @@ func startOurs(ctx context.Context, plane *controlplane.ControlPlane, s settings
 		wrapped = s.wrap(dataplane)
 	}
 	feed := store.New(store.Options{Brain: brain.Config{
-		NodeName: n.Node().Name, MasqueradeAll: s.masqueradeAll,
+		NodeName: n.Node().Name, MasqueradeAll: s.masqueradeAll, IgnoreExternalIPs: !s.externalIPs,
 		LocalDetector: state.LocalDetector{ClusterCIDRs: s.clusterCIDRs}, NodePorts: state.NodePortAddresses{Primary: true},
 	}})
 	running, cancel := context.WithCancel(context.Background())

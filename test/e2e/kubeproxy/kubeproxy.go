@@ -30,6 +30,8 @@ type Options struct {
 	MasqueradeAll bool
 	// NodePortAddresses is a list of CIDRs, or primary. Default: primary.
 	NodePortAddresses []string
+	// FeatureGates are features to switch on or off.
+	FeatureGates map[string]bool
 	// MinSyncPeriod is the least time between two syncs. Default: kube-proxy's own, one second.
 	MinSyncPeriod time.Duration
 }
@@ -47,6 +49,7 @@ bindAddress: 0.0.0.0
 healthzBindAddress: 127.0.0.1:10256
 metricsBindAddress: ` + MetricsAddress + `
 oomScoreAdj: 0
+featureGates: { {{- range $name, $on := .FeatureGates}}{{$name}}: {{$on}}, {{end -}} }
 nodePortAddresses: [{{join .NodePortAddresses ", "}}]
 detectLocalMode: ClusterCIDR
 clusterCIDR: "{{range $i, $c := .ClusterCIDRs}}{{if $i}},{{end}}{{$c}}{{end}}"
