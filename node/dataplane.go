@@ -104,6 +104,8 @@ type dataplane struct {
 	remove func(ctx context.Context, c *config.Config, keepLoopback bool) error
 	// programmed reports whether there is anything that cleanup would remove. It is nil if that of another mode does.
 	programmed func(c *config.Config) (bool, error)
+	// note is what operators should know about the choice of this dataplane, empty if it is what they asked for.
+	note modeNote
 	// available returns why the dataplane cannot run on this node, so that [config.Config.AllowModeFallback] counts. It is nil if it always can.
 	available func() error
 }

@@ -188,6 +188,7 @@ type Node struct {
 	ended    chan struct{} // closed when Run has returned
 
 	started   time.Time
+	modeNote  atomic.Pointer[modeNote] // the latest; nil before there was one
 	traffic   traffic
 	affinity  affinity
 	stopAdmin func() // set by run, and by the goroutine of followRequests
@@ -230,6 +231,7 @@ func New(ctx context.Context, o Options) (*Node, error) {
 	n.mode.Store("none")
 	if chosen != nil {
 		n.mode.Store(chosen.metrics)
+		n.noteMode(chosen)
 	}
 	origin, err := n.originOf(o.Config)
 	if err != nil {
@@ -306,6 +308,9 @@ func (n *Node) reconfigureDataplane(p *pipeline, c *config.Config) error {
 	if isStandalone(c, runtime.GOOS) {
 		return errStandalone
 	}
+	if n.noteMode(chosen) {
+		n.reportMode()
+	}
 	if chosen.mode == s.now.mode {
 		return s.Reconfigure(c)
 	}
@@ -348,9 +353,12 @@ func (n *Node) choose(c *config.Config) (*dataplane, error) {
 	chosen, _ := dataplaneOf(mode, runtime.GOOS)
 	if chosen.available != nil && c.AllowModeFallback {
 		if why := chosen.available(); why != nil {
-			n.log.Warn("mode cannot run on this node, and nftables takes its place, because allowModeFallback is set", "mode", mode, "error", why)
 			chosen, _ = dataplaneOf(config.ModeNFTables, runtime.GOOS)
+			chosen.note = modeNote{lacking: mode, why: why.Error()}
 		}
+	}
+	if c.Mode == "" && chosen.mode == config.ModeNFTables {
+		chosen.note.blank = true
 	}
 	return &chosen, nil
 }
@@ -431,6 +439,7 @@ func (n *Node) becomeReady(failed int) {
 		p := n.pipeline.Load()
 		if n.o.Role == Proxy {
 			n.emit(source.Event{Kind: "Node", Name: p.name(), Reason: "Starting", Action: "StartKubeProxy"})
+			n.reportMode()
 		}
 		if n.o.OnReady != nil {
 			_, services := p.latest()

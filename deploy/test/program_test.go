@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -99,10 +100,38 @@ func try(t *testing.T, title, path string, args []string, file string) {
 	}
 }
 
-// TestKubeadmPatch puts our patch on kubeadm's DaemonSet. Nothing but the image may change.
-func TestKubeadmPatch(t *testing.T) {
+// kubeadmPatch is the patch that kubeadm applies itself, by the name that it asks for: a target, + and the type of patch.
+const kubeadmPatch = "kubeproxydaemonset+strategic.yaml"
+
+// TestKubeadmPatches puts our patches on kubeadm's DaemonSet. Nothing but the image may change.
+func TestKubeadmPatches(t *testing.T) {
+	for _, name := range []string{"image.yaml", kubeadmPatch} {
+		t.Run(name, func(t *testing.T) { testKubeadmPatch(t, name) })
+	}
+}
+
+// TestKubeadmAppliesOnePatch: `kubeadm --patches deploy/kubeadm` takes the files whose names begin with one of its targets.
+func TestKubeadmAppliesOnePatch(t *testing.T) {
+	files, err := os.ReadDir(filepath.Join("..", "kubeadm"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// parseFilename and knownTargets of cmd/kubeadm/app/util/patches
+	target := regexp.MustCompile(`^(etcd|kube-apiserver|kube-controller-manager|kube-scheduler|kubeletconfiguration|corednsdeployment|kubeproxydaemonset)`)
+	var applied []string
+	for _, f := range files {
+		if target.MatchString(f.Name()) {
+			applied = append(applied, f.Name())
+		}
+	}
+	if !slices.Equal(applied, []string{kubeadmPatch}) {
+		t.Errorf("kubeadm applies %q, want only %s", applied, kubeadmPatch)
+	}
+}
+
+func testKubeadmPatch(t *testing.T, name string) {
 	before := into[appsv1.DaemonSet](t, kubeadm(t)["DaemonSet kube-proxy"])
-	text, err := os.ReadFile(filepath.Join("..", "kubeadm", "image.yaml"))
+	text, err := os.ReadFile(filepath.Join("..", "kubeadm", name))
 	if err != nil {
 		t.Fatal(err)
 	}
