@@ -57,6 +57,18 @@ func TestWhatAnAPIServerTakes(t *testing.T) {
 	}
 }
 
+// TestNamesOfServices: RFC 1123 labels (KEP-5311, RelaxedServiceNameValidation), and nothing else.
+func TestNamesOfServices(t *testing.T) {
+	for name, valid := range map[string]bool{"web": true, "9lives": true, "1234": true, "0--0": true, strings.Repeat("1", 63): true,
+		"": false, "-9": false, "9-": false, "9.lives": false, "9Lives": false, strings.Repeat("1", 64): false} {
+		s := service(nil)
+		s.Name = name
+		if got := describe(ValidateService(s)); (len(got) == 0) != valid {
+			t.Errorf("name %q: %q, want valid %v", name, got, valid)
+		}
+	}
+}
+
 // TestWhatAnAPIServerRefuses: each fault, all of an object at once.
 func TestWhatAnAPIServerRefuses(t *testing.T) {
 	ports := func(list ...corev1.ServicePort) func(*corev1.ServiceSpec) {
