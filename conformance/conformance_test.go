@@ -71,6 +71,7 @@ func TestFaultsAreNoticed(t *testing.T) {
 		"old rules stay":           {"restart", "service_changes"},
 		"foreign tables go":        {"foreign_tables"},
 		"only IPv4":                {"cluster_ip", "one_family"},
+		"no loopback guard":        {"loopback", "loopback_node_ports"},
 	} {
 		t.Run(fault, func(t *testing.T) {
 			t.Parallel()

@@ -53,7 +53,8 @@ func newNaive(fault string) (*naive, error) {
 		_ = n.nft("flush ruleset")
 		time.Sleep(20 * time.Millisecond)
 	}
-	// Connections to a node port on a loopback address leave the node with that as their source, until they are masqueraded.
+	// Connections to a node port on a loopback address leave the node with that as their source, until they are masqueraded. Whether a range
+	// names these or not, the guard keeps others out.
 	if err := n.ns.SetSysctls(netns.Sysctl{Path: "net/ipv4/conf/all/route_localnet", Value: "1"}); err != nil {
 		return nil, err
 	}
@@ -291,6 +292,10 @@ func (g *generator) table() {
 		out := g.chain(fmt.Sprint("out", i), fmt.Sprintf("{ type nat hook output priority %d; }", i-100))
 		g.rule(pre, "jump services")
 		g.rule(out, "jump services")
+	}
+	if g.family == state.IPv4 && g.fault != "no loopback guard" {
+		g.chain("loopback", "{ type filter hook prerouting priority -300; }")
+		g.rule("loopback", "iifname != lo ip daddr 127.0.0.0/8 drop")
 	}
 	g.chain("post", "{ type nat hook postrouting priority 100; }")
 	g.rule("post", "ct mark and 0x4000 == 0x4000 masquerade fully-random")

@@ -150,6 +150,7 @@ func commands() map[string]func(ts *testscript.TestScript, neg bool, args []stri
 		"unknown":         (*story).makeUnknown,
 		"zone":            (*story).zone,
 		"address":         (*story).address,
+		"leak-loopback":   (*story).leakLoopback,
 		"restart":         (*story).restart,
 		"stop-dataplane":  (*story).stopDataplane,
 		"start-dataplane": (*story).startDataplane,

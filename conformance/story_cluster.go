@@ -162,18 +162,27 @@ func (s *story) removePod(_ *testscript.TestScript, args []string) error {
 	return s.cluster.lab.RemovePod(args[0])
 }
 
-// serve: serve HOST PROTO:PORT...
+// serve: serve HOST [on=ADDRESS] PROTO:PORT...
 func (s *story) serve(_ *testscript.TestScript, args []string) error {
 	if len(args) == 0 || s.hosts[args[0]] == nil {
-		return fmt.Errorf("no host in %q; usage: serve HOST PROTO:PORT…", args)
+		return fmt.Errorf("no host in %q; usage: serve HOST [on=ADDRESS] PROTO:PORT…", args)
 	}
 	host := s.hosts[args[0]]
+	addrs := host.Addrs
 	for _, arg := range args[1:] {
+		if on, ok := strings.CutPrefix(arg, "on="); ok {
+			addr, err := netip.ParseAddr(on)
+			if err != nil {
+				return err
+			}
+			addrs = []netip.Addr{addr}
+			continue
+		}
 		proto, port, err := parseProtoPort(arg)
 		if err != nil {
 			return err
 		}
-		for i, addr := range host.Addrs {
+		for i, addr := range addrs {
 			name := serverName(host, i)
 			if err := host.Serve(proto, netip.AddrPortFrom(addr, port), name); err != nil {
 				return err
@@ -266,6 +275,19 @@ func (s *story) address(_ *testscript.TestScript, args []string) error {
 			return err
 		}
 		if err := change(prefix); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// leakLoopback: leak-loopback HOST...
+func (s *story) leakLoopback(_ *testscript.TestScript, args []string) error {
+	for _, arg := range args {
+		if s.hosts[arg] == nil {
+			return errors.New("usage: leak-loopback HOST…")
+		}
+		if err := s.hosts[arg].LeakLoopback(); err != nil {
 			return err
 		}
 	}

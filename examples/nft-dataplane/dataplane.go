@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net/netip"
 	"os"
 	"os/exec"
 	"regexp"
@@ -15,6 +16,11 @@ import (
 	"github.com/switchyard-net/switchyard/client"
 	api "github.com/switchyard-net/switchyard/client/localnet/v1"
 )
+
+// routeLocalnet lets a connection of this host to a node port on 127.0.0.1 leave with that as its source, until it is masqueraded. The
+// kernel then also takes packets of other hosts to loopback addresses in (CVE-2020-8558). So it is set only if node ports are there, and
+// after the rules that drop these packets.
+const routeLocalnet = "/proc/sys/net/ipv4/conf/all/route_localnet"
 
 // dataplane is a client.Sink.
 type dataplane struct {
@@ -66,13 +72,26 @@ func (d *dataplane) inOrder(failed map[client.ServiceName]error) (services []*ap
 // write writes all rules in one transaction, so that no packet meets half of them. Only sets outlive it: they hold which client
 // is bound to which endpoint. What an earlier life of the program has left goes.
 func (d *dataplane) write(services []*api.ServiceEndpoints) error {
-	// A connection of this host to a node port on 127.0.0.1 has that as its source until it is masqueraded.
-	const routeLocalnet = "/proc/sys/net/ipv4/conf/all/route_localnet"
-	if is, err := os.ReadFile(routeLocalnet); err != nil || is[0] != '1' {
-		if err := os.WriteFile(routeLocalnet, []byte("1"), 0); err != nil {
-			return err
+	list, _ := run("", "nft", "--terse", "list", "table", "inet", "example") // it fails if there is none
+	old := regexp.MustCompile(`(?m)^\t(chain|set) (\w+) \{`).FindAllStringSubmatch(list, -1)
+	on, _ := os.ReadFile(routeLocalnet)
+	serves := d.servesLoopback()
+	// The setting may outlive its reason, and so must what guards it.
+	isGuarded := string(on) == "1\n" && slices.ContainsFunc(old, func(m []string) bool { return m[2] == guard })
+	w := d.script(services, serves || isGuarded)
+	for _, m := range old {
+		if !w.used[m[2]] {
+			fmt.Fprintf(w, "delete %s %s %s\n", m[1], table, m[2])
 		}
 	}
+	if _, err := run(w.String(), "nft", "-f", "-"); err != nil || !serves || string(on) == "1\n" {
+		return err
+	}
+	return os.WriteFile(routeLocalnet, []byte("1"), 0) // the guard is there by now
+}
+
+// script is all rules.
+func (d *dataplane) script(services []*api.ServiceEndpoints, guarded bool) *writer {
 	w := &writer{dataplane: d, used: make(map[string]bool)}
 	fmt.Fprintf(w, "add table %s\nflush table %s\n", table, table)
 	w.chain("refuse", "meta l4proto tcp reject with tcp reset", "reject")
@@ -82,15 +101,19 @@ func (d *dataplane) write(services []*api.ServiceEndpoints) error {
 		}
 	}
 	w.hooks()
-	old, _ := run("", "nft", "--terse", "list", "table", "inet", "example") // it fails if there is none
-	for _, m := range regexp.MustCompile(`(?m)^\t(chain|set) (\w+) \{`).FindAllStringSubmatch(old, -1) {
-		if !w.used[m[2]] {
-			fmt.Fprintf(w, "delete %s %s %s\n", m[1], table, m[2])
-		}
+	if guarded {
+		w.guard()
 	}
-	_, err := run(w.String(), "nft", "-f", "-")
-	return err
+	return w
 }
+
+// servesLoopback reports whether node ports are served on 127.0.0.1, or on others of its range.
+func (d *dataplane) servesLoopback() bool {
+	return slices.ContainsFunc(d.node.NodePortAddresses.GetCidrs(), func(c *api.Prefix) bool { return isLoopback(client.Prefix(c)) })
+}
+
+// isLoopback reports whether a range lies in the loopback range of IPv4.
+func isLoopback(p netip.Prefix) bool { return p.Bits() >= 8 && p.Addr().Is4() && p.Addr().IsLoopback() }
 
 // run runs a program and returns its output.
 func run(stdin, program string, args ...string) (string, error) {

@@ -16,6 +16,7 @@ import (
 const (
 	table = "inet example" // all that is ours
 	mark  = "ct mark set ct mark or 0x4000"
+	guard = "loopback" // a chain
 )
 
 // writer writes the script for nft. Each frontend is an element of a map, which sends the first packet of a connection to the
@@ -81,6 +82,12 @@ func (w *writer) hooks() {
 		w.hook(fmt.Sprintf("output%d", i), fmt.Sprintf("{ type nat hook output priority %d; }", i-100), rules...)
 	}
 	w.hook("postrouting", "{ type nat hook postrouting priority 100; }", "ct mark and 0x4000 == 0x4000 masquerade fully-random")
+}
+
+// guard drops what other hosts send to loopback addresses, or from them, before anything else sees it.
+func (w *writer) guard() {
+	w.hook(guard, "{ type filter hook prerouting priority -300; }",
+		`iifname != "lo" ip daddr 127.0.0.0/8 drop`, `iifname != "lo" ip saddr 127.0.0.0/8 drop`)
 }
 
 func (w *writer) port(s *api.ServiceEndpoints, p *api.Port) {
@@ -201,7 +208,12 @@ func (w *writer) nodePortMatches(ip string) (list []string) {
 		}
 	}
 	for _, c := range on.GetCidrs() {
-		if p := client.Prefix(c); ipOf(p.Addr()) == ip {
+		p := client.Prefix(c)
+		switch {
+		case ipOf(p.Addr()) != ip:
+		case ip == "ip" && !isLoopback(p): // loopback addresses count in ranges of their own only
+			list = append(list, fmt.Sprintf("%s ip daddr %s ip daddr != 127.0.0.0/8", local, p))
+		default:
 			list = append(list, fmt.Sprintf("%s %s daddr %s", local, ip, p))
 		}
 	}

@@ -66,6 +66,30 @@ func (h *Host) Do(fn func() error) error { return h.ns.Do(fn) }
 // SetSysctls writes kernel settings of the host.
 func (h *Host) SetSysctls(settings ...netns.Sysctl) error { return h.ns.SetSysctls(settings...) }
 
+// LeakLoopback makes the host send packets to IPv4 loopback addresses out on its network device, by its default route, and take answers from there.
+// It has none itself any longer.
+func (h *Host) LeakLoopback() error {
+	lo, err := h.nl.LinkByName("lo")
+	if err != nil {
+		return fmt.Errorf("find lo: %w", err)
+	}
+	loopback := netip.MustParsePrefix("127.0.0.1/8")
+	err = h.nl.AddrDel(lo, &netlink.Addr{IPNet: ipNet(loopback)})
+	if err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+		return fmt.Errorf("take the loopback address from %s: %w", h.Name, err)
+	}
+	outside := netip.MustParseAddr("198.51.100.1")
+	out, err := h.nl.RouteGet(outside.AsSlice())
+	if err != nil || len(out) == 0 {
+		return fmt.Errorf("find the default route of %s: %w", h.Name, err)
+	}
+	route := &netlink.Route{LinkIndex: out[0].LinkIndex, Dst: ipNet(loopback.Masked()), Gw: out[0].Gw, Src: out[0].Src, Flags: int(netlink.FLAG_ONLINK)}
+	return firstError(
+		h.ns.SetSysctls(netns.Sysctl{Path: "net/ipv4/conf/all/route_localnet", Value: "1"}),
+		h.nl.RouteReplace(route),
+	)
+}
+
 // AddAddr gives the host another address on its network device. It is usable at once.
 func (h *Host) AddAddr(prefix netip.Prefix) error {
 	if err := h.changeAddr("add", prefix, h.nl.AddrReplace); err != nil {
