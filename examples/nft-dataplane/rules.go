@@ -144,7 +144,8 @@ func (w *writer) traffic(ip, kind, port string, p *api.Port, t *api.Traffic) str
 	return w.chain(hash("clients", id), rules...)
 }
 
-// route makes the chain of a route.
+// route makes the chain of a route. It has no set of its own: the kernel looks a set up by walking a list of all of them, so that
+// a set for each route would cost the square of their number.
 func (w *writer) route(ip, name, id, port string, p *api.Port, r *api.Route) string {
 	switch r.Verdict {
 	case api.Verdict_VERDICT_REJECT:
@@ -166,9 +167,10 @@ func (w *writer) route(ip, name, id, port string, p *api.Port, r *api.Route) str
 		if !w.used[endpoint] { // both routes may lead to it
 			w.chain(endpoint, append(rules, fmt.Sprintf("meta l4proto %d dnat %s to %s", p.Protocol, ip, to))...)
 		}
-		choices = append(choices, fmt.Sprintf("%d : goto %s", len(choices), endpoint))
+		// The first of n endpoints takes one connection in n, the next one in n-1 of the rest, and the last all that are left.
+		choices = append(choices, fmt.Sprintf("numgen random mod %d 0 goto %s", len(r.Endpoints)-len(choices), endpoint))
 	}
-	return w.chain(name, append(bound, fmt.Sprintf("numgen random mod %d vmap { %s }", len(choices), strings.Join(choices, ", ")))...)
+	return w.chain(name, append(bound, choices...)...)
 }
 
 // podMatches are expressions for packets of pods.
