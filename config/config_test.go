@@ -91,6 +91,7 @@ func TestFaults(t *testing.T) {
 		{"linux.oomScoreAdj", func(c *Config) { c.Linux.OOMScoreAdj = -1001 }},
 		{"api.listen[0]", func(c *Config) { c.API.Listen = []string{"unix://api.sock"} }},
 		{"api.listen[0]", func(c *Config) { c.API.Listen = []string{"tcp://192.0.2.1:0"} }},
+		{"api.listen[0]", func(c *Config) { c.API.Listen = []string{"127.0.0.1:0"} }},
 		{"api.listen[0]", func(c *Config) { c.API.Listen = []string{"npipe:////./pipe/"} }},
 		{"api.listen[0]", func(c *Config) { c.API.Listen = []string{"http://192.0.2.1:80"} }},
 		{"api.socketMode", func(c *Config) { c.API.SocketMode = "rw" }},
@@ -135,6 +136,17 @@ func TestFaults(t *testing.T) {
 	}
 	if n := len(all.Validate("linux")); n < 30 {
 		t.Errorf("of all faults at once only %d are reported", n)
+	}
+}
+
+// TestListenWithoutScheme: an IP address and a port are TCP, in plain on loopback only.
+func TestListenWithoutScheme(t *testing.T) {
+	for listen, faults := range map[string]int{"127.0.0.1:12345": 0, "[::1]:12345": 0, "192.0.2.1:12345": 3, "127.0.0.1": 1, "localhost:12345": 1} {
+		c := Default()
+		c.API.Listen = []string{listen}
+		if got := c.Validate("linux"); len(got) != faults {
+			t.Errorf("%s: %v, want %d faults", listen, got, faults)
+		}
 	}
 }
 

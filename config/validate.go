@@ -211,7 +211,10 @@ const pipes = "//./pipe/"
 func (a *API) validate(errs *field.Errors) {
 	tcp, exposed := false, false
 	for i, l := range a.Listen {
-		scheme, rest, _ := strings.Cut(l, "://")
+		scheme, rest, found := strings.Cut(l, "://")
+		if !found {
+			scheme, rest = "tcp", l
+		}
 		addr, err := netip.ParseAddrPort(rest)
 		switch {
 		case scheme == "unix" && path.IsAbs(rest):

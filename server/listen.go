@@ -27,8 +27,8 @@ type Address struct {
 	TCP netip.AddrPort
 }
 
-// ParseAddress reads an address: "unix:///run/switchyard/api.sock", "tcp://127.0.0.1:12345", or on Windows "npipe:////./pipe/switchyard".
-// The host of a TCP address is an IP address, because a name may come to mean another one.
+// ParseAddress reads an address: "unix:///run/switchyard/api.sock", "tcp://127.0.0.1:12345" or 127.0.0.1:12345 alone, or on Windows
+// "npipe:////./pipe/switchyard". The host of a TCP address is an IP address, because a name may come to mean another one.
 func ParseAddress(s string) (Address, error) {
 	if namedpipe.Is(s) {
 		path, err := namedpipe.Path(s)
@@ -40,14 +40,15 @@ func ParseAddress(s string) (Address, error) {
 		}
 		return Address{Network: "unix", Path: filepath.Clean(path)}, nil
 	}
-	if hostPort, ok := strings.CutPrefix(s, "tcp://"); ok {
-		a, err := netip.ParseAddrPort(hostPort)
-		if err != nil {
-			return Address{}, fmt.Errorf("address %q: it must be an IP address and a port, as in tcp://127.0.0.1:12345", s)
-		}
+	hostPort, isTCP := strings.CutPrefix(s, "tcp://")
+	a, err := netip.ParseAddrPort(hostPort)
+	switch {
+	case err == nil:
 		return Address{Network: "tcp", TCP: a}, nil
+	case isTCP:
+		return Address{}, fmt.Errorf("address %q: it must be an IP address and a port, as in tcp://127.0.0.1:12345", s)
 	}
-	return Address{}, fmt.Errorf("address %q: it must begin with unix://, npipe:// or tcp://", s)
+	return Address{}, fmt.Errorf("address %q: it must begin with unix://, npipe:// or tcp://, or be an IP address and a port", s)
 }
 
 // String returns the address as ParseAddress reads it.

@@ -50,7 +50,8 @@ so that the nodes need not watch, and need not parse what does not concern them.
 have the cluster's objects from another relay (--relay).
 
 A unix socket is protected by its permissions, and only root, the server's own user and those of
---socket-users may use it. TCP is served in plain on loopback only; on
+--socket-users may use it. TCP is served in plain on loopback only, where every process of the
+node and of pods in its network may read what it serves and nothing tells users apart; on
 other addresses clients need certificates: the common name system:node:NAME in the organisation
 system:nodes, as kubelets have, may have the state of node NAME, and the organisation
 switchyard:relays may have everything.`,
@@ -69,7 +70,7 @@ switchyard:relays may have everything.`,
 	f.StringVar(&o.node, "node", "", "name of the node whose state is served (default: the host's name)")
 	f.BoolVar(&o.nodes, "nodes", false, "serve the states of all nodes, and the cluster's objects to relays below")
 	f.BoolVar(&o.names, "names", false, namesUsage)
-	f.StringSliceVar(&o.listen, "listen", []string{client.DefaultTarget}, "where to serve: unix:///PATH, npipe:////./pipe/NAME (on Windows) or tcp://IP:PORT; may be repeated")
+	f.StringSliceVar(&o.listen, "listen", []string{client.DefaultTarget}, "where to serve: unix:///PATH, npipe:////./pipe/NAME (on Windows) or tcp://IP:PORT, also without tcp://; may be repeated")
 	f.StringVar(&o.mode, "socket-mode", "0600", "permissions of unix sockets")
 	f.StringSliceVar(&o.users, "socket-users", nil, "users whose processes may use unix sockets, by name or number, beside root and this process's own")
 	f.StringVar(&o.tls.CertFile, "tls-cert", "", "certificate of the server, in PEM; read again when it changes, as are the next two")
@@ -164,7 +165,8 @@ func (o *serveOptions) set(c *config.Config) error {
 	if err := node.CheckAPI(&c.API, flagFor); err != nil {
 		return err
 	}
-	if o.tls != (server.TLS{}) && !slices.ContainsFunc(c.API.Listen, func(l string) bool { return strings.HasPrefix(l, "tcp://") }) {
+	isTCP := func(l string) bool { a, err := server.ParseAddress(l); return err == nil && a.Network == "tcp" }
+	if o.tls != (server.TLS{}) && !slices.ContainsFunc(c.API.Listen, isTCP) {
 		return errors.New("--tls-cert, --tls-key and --client-ca are for TCP, and no --listen is tcp://IP:PORT; add one, or leave them out")
 	}
 	return nil
