@@ -36,6 +36,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/time/rate"
 
 	"github.com/switchyard-net/switchyard/backend"
@@ -111,6 +112,9 @@ type Options struct {
 	FieldName func(path string) string
 	// Flags returns what /flagz shows. If it is nil, there is no /flagz.
 	Flags func() map[string]string
+	// Metrics are those of the program beside the node, which are shown at /metrics as well, in the place of families with the same names that the
+	// node has, such as those of the Go runtime. The node's own are in [Node.Metrics], and in no global registry. It may be nil.
+	Metrics prometheus.Gatherer
 	// LogLinesSuppressed returns the number of lines that were left out of the log, for the metrics. It may be nil.
 	LogLinesSuppressed func() uint64
 	// MaxClients and MaxConnectionAge bound the connections to the API; see [server.Options].
@@ -387,7 +391,7 @@ func (n *Node) Config() *config.Config { return n.config.Load() }
 func (n *Node) Feed() state.Feed { return n.pipeline.Load().feed }
 
 // Metrics returns the metrics of the node, to observe what the caller adds to it. The node serves them where config.MetricsBindAddress
-// says.
+// says, with those of Options.Metrics. They are a [prometheus.Gatherer], for programs that serve them elsewhere: [metrics.Join].
 func (n *Node) Metrics() *metrics.Registry { return n.registry }
 
 // Run runs the node until ctx ends, and then returns nil. It returns an error if the node cannot go on. It is called once.

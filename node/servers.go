@@ -135,6 +135,7 @@ func (n *Node) newRegistry() *metrics.Registry {
 		LogLinesSuppressed: n.o.LogLinesSuppressed,
 		Connections:        map[string]metrics.Connections{"health": n.healthConnections.count, "metrics": n.operatorConnections.count, "page": n.uiConnections.count},
 		LimitedServices:    n.limitedServices,
+		Others:             n.o.Metrics,
 	}
 	if n.o.Role != Relay {
 		o.Services = func() int {

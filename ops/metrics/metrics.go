@@ -16,8 +16,10 @@ package metrics
 
 import (
 	"cmp"
+	"errors"
 	"net/http"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -50,6 +52,9 @@ type Options struct {
 	Families []state.Family
 	// Version is that of the program. Default: unknown.
 	Version string
+	// Others are metrics of other parts of the program, which are shown as well, and in the place of families with the same names here. It
+	// may be nil.
+	Others prometheus.Gatherer
 	// Services returns the number of services in the newest state.
 	Services func() int
 	// SourceProblems returns the number of problems that the sources have.
@@ -137,12 +142,37 @@ func New(o Options) *Registry {
 
 // Handler serves the metrics in the formats that Prometheus can ask for.
 func (r *Registry) Handler() http.Handler {
-	return promhttp.HandlerFor(r.gatherer(), promhttp.HandlerOpts{ProcessStartTime: r.started})
+	return promhttp.HandlerFor(r, promhttp.HandlerOpts{ProcessStartTime: r.started})
 }
 
-// gatherer returns what the process shows, with the metrics of the mode that it has when it is asked.
-func (r *Registry) gatherer() prometheus.Gatherer {
-	return prometheus.Gatherers{r.registry, prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) { return r.mode.Load().registry.Gather() })}
+// Gather implements [prometheus.Gatherer]: it returns what the process shows, with the metrics of the mode that it has when it is asked. A
+// program with metrics of its own shows both with [Join].
+func (r *Registry) Gather() ([]*dto.MetricFamily, error) {
+	all := prometheus.Gatherers{r.registry, prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) { return r.mode.Load().registry.Gather() })}
+	return Join(r.o.Others, all).Gather()
+}
+
+// Join returns a gatherer of the metrics of two. Where both have a family, such as those of the Go runtime, the one of first is shown.
+// first may be nil.
+func Join(first, second prometheus.Gatherer) prometheus.Gatherer {
+	if first == nil {
+		return second
+	}
+	return prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
+		families, err := first.Gather()
+		more, err2 := second.Gather()
+		has := make(map[string]bool, len(families))
+		for _, f := range families {
+			has[f.GetName()] = true
+		}
+		for _, f := range more {
+			if !has[f.GetName()] {
+				families = append(families, f)
+			}
+		}
+		slices.SortFunc(families, func(a, b *dto.MetricFamily) int { return cmp.Compare(a.GetName(), b.GetName()) })
+		return families, errors.Join(err, err2)
+	})
 }
 
 func (r *Registry) registerOwn(o *Options) {

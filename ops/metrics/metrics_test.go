@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"slices"
@@ -12,6 +13,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/switchyard-net/switchyard/backend"
@@ -178,7 +181,7 @@ func described(t *testing.T, r *Registry) []string {
 
 func gather(t *testing.T, r *Registry) []*dto.MetricFamily {
 	t.Helper()
-	families, err := r.gatherer().Gather()
+	families, err := r.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -505,7 +508,7 @@ func TestResets(t *testing.T) {
 	r := New(Options{Families: both})
 	name := func(i int) state.ServiceName { return state.ServiceName{Namespace: "d", Name: fmt.Sprint(i)} }
 	series := func() (n int, total float64) {
-		families, err := r.gatherer().Gather()
+		families, err := r.Gather()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -594,4 +597,30 @@ func TestSocketHooks(t *testing.T) {
 	check(t, r, "off", map[string]float64{
 		"switchyard_socket_hooks state=on": 0, "switchyard_socket_hooks state=off": 1, "switchyard_socket_hooks_frontends": 0,
 	})
+}
+
+// TestOthers: what the rest of a program shows is shown as well, and where both have a family, it counts.
+func TestOthers(t *testing.T) {
+	mine := prometheus.NewRegistry()
+	mine.MustRegister(
+		collectors.NewGoCollector(),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "agent_pods"}, func() float64 { return 7 }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "switchyard_applied_revision"}, func() float64 { return 42 }),
+	)
+	r := New(Options{Families: []state.Family{state.IPv4}, Others: mine})
+	if got := value(t, r, "agent_pods"); got != 7 {
+		t.Errorf("agent_pods is %v, want 7", got)
+	}
+	if got := value(t, r, "switchyard_applied_revision"); got != 42 {
+		t.Errorf("switchyard_applied_revision is %v, want 42", got)
+	}
+	answer := httptest.NewRecorder()
+	r.Handler().ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	if text := answer.Body.String(); answer.Code != http.StatusOK || strings.Count(text, "# TYPE go_goroutines ") != 1 {
+		t.Errorf("status %d, want 200 with one go_goroutines:\n%.1000s", answer.Code, text)
+	}
+	both, err := Join(nil, r).Gather()
+	if err != nil || len(both) != len(gather(t, r)) {
+		t.Errorf("joined with nothing: %d families, %v", len(both), err)
+	}
 }
