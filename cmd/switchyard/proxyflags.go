@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/switchyard-net/switchyard/config"
+	"github.com/switchyard-net/switchyard/config/configfile"
 	"github.com/switchyard-net/switchyard/config/v1alpha1"
 )
 
@@ -58,6 +59,7 @@ func (p *proxyFlags) register(fs *pflag.FlagSet) {
 
 func (p *proxyFlags) registerGeneral(fs *pflag.FlagSet) {
 	c := p.file
+	p.files.dataplanes = configfile.DataplaneKinds()
 	fs.Var((*fileNames)(&p.files.paths), "config", "configuration file, or - for standard input, may be given more than once: one for all nodes, and others for this one; most other flags are ignored beside it")
 	fs.StringVar(&p.writeConfigTo, "write-config-to", "", "write the configuration to this file, in the latest version and without comments, and exit")
 	fs.BoolVar(&p.cleanup, "cleanup", false, "remove all rules from the kernel, those of kube-proxy included, and exit")

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/switchyard-net/switchyard/config"
+	"github.com/switchyard-net/switchyard/config/configfile"
 	"github.com/switchyard-net/switchyard/internal/manifest"
 	"github.com/switchyard-net/switchyard/node"
 	"github.com/switchyard-net/switchyard/source"
@@ -69,7 +70,8 @@ the broken ones said; a start on an empty kernel begins with what is good.`,
 	f.StringVar(&o.node, "node", "", "name of this node in the manifests (default: the host's name)")
 	f.BoolVar(&o.dry, "dry-run", false, "print what would be programmed, and end: 0 if nothing would be left out. Nothing is asked of the kernel; --source may be - for standard input")
 	o.routing.register(f, "")
-	o.dataplane.register(f, "of kind KubeProxyConfiguration")
+	o.dataplane.file.dataplanes = configfile.DataplaneKinds()
+	o.dataplane.register(f, "of kind KubeProxyConfiguration or that of one dataplane, such as NFTablesConfiguration")
 	o.dataplane.file.registerAdmin(f)
 	return cmd
 }

@@ -69,7 +69,8 @@ func TestEveryDataplaneKind(t *testing.T) {
 	all := configfile.Options{Dataplanes: configfile.DataplaneKinds(), SkipOthers: true}
 	for _, kind := range configfile.DataplaneKinds() {
 		text := "apiVersion: " + configfile.SectionAPIVersion + "\nkind: " + kind + "\n"
-		if _, _, err := configfile.Load([]byte(text), configfile.Options{}); err == nil || !strings.Contains(err.Error(), "kind: must be KubeProxyConfiguration, got") {
+		_, _, err := configfile.Load([]byte(text), configfile.Options{})
+		if err == nil || !strings.Contains(err.Error(), "kind: must be KubeProxyConfiguration, got "+kind) || !strings.Contains(err.Error(), "its fields are in the section ") {
 			t.Errorf("%s in the place of the whole configuration: %v", kind, err)
 		}
 		c, notes, err := configfile.Load([]byte(text), all)

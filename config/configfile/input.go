@@ -139,6 +139,10 @@ func wrongKind(doc *manifest.Document, kinds []string, versions ...string) error
 		if last > 0 {
 			text = strings.Join(kinds[:last], ", ") + " or "
 		}
+		if f := dataplaneFileOf(doc); f != nil {
+			return doc.Error("kind", fmt.Errorf("must be %s, got %s, which configures a process that only programs mode %s: "+
+				"its fields are in the section %s of a KubeProxyConfiguration", text+kinds[last], doc.Kind, f.mode, f.section))
+		}
 		return doc.Error("kind", fmt.Errorf("must be %s, got %.60q", text+kinds[last], doc.Kind))
 	}
 	return doc.Error("apiVersion", fmt.Errorf("must be %s, got %.60q", strings.Join(versions, " or "), doc.APIVersion))
