@@ -43,7 +43,7 @@ type cluster struct {
 	stopped  chan error
 
 	mu      sync.Mutex
-	unknown map[state.ServiceName]bool // services that are served with a value that no dataplane knows
+	unknown map[state.ServiceName]bool // services that are served with a value that no dataplane knows, true once one was sent
 	status  backend.Status
 	ended   error         // why the dataplane has ended by itself
 	changed chan struct{} // closed and replaced when one of the two above changes
@@ -258,12 +258,25 @@ func (c *cluster) announce() {
 	c.changed = make(chan struct{})
 }
 
-// failures joins those that are not meant.
+// failures joins those that are not meant, and those that are missing.
 func (c *cluster) failures(failed map[state.ServiceName]error) error {
 	var errs []error
 	for name, err := range failed {
-		if !c.isUnknown(name) {
+		if !c.isUnknown(name) && !c.lacksPort(name) {
 			errs = append(errs, fmt.Errorf("service %v: %w", name, err))
+		}
+	}
+	for s := range c.store.Snapshot().Services() {
+		if c.lacksPort(s.Name) && failed[s.Name] == nil {
+			errs = append(errs, fmt.Errorf("service %v has a port that is not of TCP, and the dataplane, which claims the limit %s, does not report it as failed", s.Name, TCPOnly))
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for name, sent := range c.unknown {
+		if sent && failed[name] == nil && c.store.Snapshot().Get(name) != nil {
+			errs = append(errs, fmt.Errorf("service %v has a value that no dataplane knows (verdict %d), and the dataplane does not report it in Status.failed",
+				name, unknownVerdict))
 		}
 	}
 	return errors.Join(errs...)
@@ -276,11 +289,23 @@ func (c *cluster) makeUnknown(name state.ServiceName) {
 	if c.unknown == nil {
 		c.unknown = make(map[state.ServiceName]bool)
 	}
-	c.unknown[name] = true
+	c.unknown[name] = false
 }
 
 func (c *cluster) isUnknown(name state.ServiceName) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.unknown[name]
+	_, is := c.unknown[name]
+	return is
+}
+
+// noteUnknown notes that the dataplane gets a value that it does not know, and returns whether it is to get one.
+func (c *cluster) noteUnknown(name state.ServiceName) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, is := c.unknown[name]; !is {
+		return false
+	}
+	c.unknown[name] = true
+	return true
 }

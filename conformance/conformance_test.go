@@ -71,6 +71,7 @@ func TestFaultsAreNoticed(t *testing.T) {
 		"old rules stay":           {"restart", "service_changes"},
 		"foreign tables go":        {"foreign_tables"},
 		"only IPv4":                {"cluster_ip", "one_family"},
+		"the mark stays":           {"tunnel"},
 		"no loopback guard":        {"loopback", "loopback_node_ports"},
 	} {
 		t.Run(fault, func(t *testing.T) {
@@ -115,6 +116,11 @@ func TestLimits(t *testing.T) {
 		{
 			"of hairpins does not show", "", "hairpin", []conformance.Limit{conformance.HairpinSourceKept}, "claims the limit HairpinSourceKept",
 		},
+		{"of TCP shows and is claimed", "TCP only", "node_port", []conformance.Limit{conformance.TCPOnly}, ""},
+		{"of TCP shows in flows", "TCP only", "udp_terminating", []conformance.Limit{conformance.TCPOnly}, ""},
+		{"of TCP shows and is not claimed", "TCP only", "node_port", nil, "only TCP is served"},
+		{"of TCP is not reported", "TCP only, silently", "node_port", []conformance.Limit{conformance.TCPOnly}, "does not report it as failed"},
+		{"of TCP does not show", "", "node_port", []conformance.Limit{conformance.TCPOnly}, "does not report it as failed"},
 		{"has no chance to show", "", "hairpin", []conformance.Limit{conformance.EndpointRefusalLost}, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -116,7 +116,7 @@ func (f unknownFeed) Next(ctx context.Context, after state.Revision) (*state.Upd
 	next := *u
 	next.Changed = slices.Clone(u.Changed)
 	for i, s := range next.Changed {
-		if !f.cluster.isUnknown(s.Name) {
+		if !f.cluster.noteUnknown(s.Name) {
 			continue
 		}
 		changed := *s

@@ -251,7 +251,7 @@ func (w *walk) send(ctx context.Context, p probe.Packet, want probe.Answer, port
 // sendOnce also returns the server that answered, if one did.
 func (w *walk) sendOnce(ctx context.Context, p probe.Packet, want probe.Answer, port uint16) (server string, err error) {
 	options := topology.ProbeOptions{Source: p.Src, SourcePort: port, Timeout: answerTimeout}
-	if w.mayBeSilent(p, want) {
+	if w.mayBeSilent(p, want) || w.lacks(p.Protocol, p.Dst) {
 		options.Timeout = silence
 	}
 	got := w.senders[p.Src].Probe(ctx, p.Protocol, p.Dst, options)
@@ -312,6 +312,9 @@ func (w *walk) bypassed(p probe.Packet, c probe.Choice) bool {
 }
 
 func (w *walk) compare(p probe.Packet, want probe.Answer, got topology.Answer) error {
+	if want.Outcome != probe.Pass && w.lacks(p.Protocol, p.Dst) {
+		return w.checkLacking(want.Outcome == probe.Forward, got)
+	}
 	outcome := topology.TimedOut
 	switch want.Outcome {
 	case probe.Reject:

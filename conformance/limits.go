@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/topology"
 )
 
 // Limit names something that a dataplane cannot do, with a documented difference in its place. A dataplane that claims one which does not show
@@ -27,7 +28,15 @@ const (
 	// EndpointRefusalLost: where an endpoint refuses, a client of TCP is connected and then reset, and one of UDP gets no answer. A dataplane
 	// that relays has accepted the connection before it asks an endpoint. What the dataplane itself is to refuse, it refuses.
 	EndpointRefusalLost Limit = "EndpointRefusalLost"
+	// TCPOnly: nobody answers at the UDP and SCTP ports of Services. A dataplane that relays HTTP or TCP knows no others. It reports each
+	// Service that has such ports as failed, and serves the TCP ports of the Service all the same.
+	TCPOnly Limit = "TCPOnly"
 )
+
+// Limits are all of them.
+func Limits() []Limit {
+	return []Limit{HairpinSourceKept, ClientSourceLost, EndpointRefusalLost, TCPOnly}
+}
 
 // claims are the limits that a dataplane claims, with whether they show.
 type claims struct {
@@ -88,4 +97,54 @@ func (d *Dataplane) losesSource(proto state.Protocol, client []netip.Addr, node 
 	return slices.Contains(d.Limits, ClientSourceLost) && proto != state.SCTP && !slices.ContainsFunc(client, func(a netip.Addr) bool {
 		return slices.Contains(node, a)
 	})
+}
+
+// isTCPOnly reports whether the dataplane serves no other protocols, by its claim.
+func (d *Dataplane) isTCPOnly() bool { return slices.Contains(d.Limits, TCPOnly) }
+
+// lacks reports whether the dataplane claims not to serve what goes to dst: it is an address of a Service, or a NodePort.
+func (c *cluster) lacks(proto state.Protocol, dst netip.AddrPort) bool {
+	if proto == state.TCP || !c.dataplane.isTCPOnly() {
+		return false
+	}
+	if slices.ContainsFunc(c.lab.Options().ServiceCIDRs, func(p netip.Prefix) bool { return p.Contains(dst.Addr()) }) {
+		return true
+	}
+	for s := range c.store.Snapshot().Services() {
+		for _, p := range s.Ports {
+			for _, f := range p.Frontends {
+				isNodePort := f.Kind == state.NodePort && f.Port == dst.Port() && (dst.Addr().IsLoopback() || slices.Contains(c.lab.Node().Addrs, dst.Addr()))
+				if isNodePort || f.Addr == dst.Addr() {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+// checkLacking checks that nobody answers where the dataplane serves nothing. wanted is set if somebody would otherwise.
+func (c *cluster) checkLacking(wanted bool, got topology.Answer) error {
+	if got.Outcome == topology.Answered {
+		return fmt.Errorf("answered by %s in spite of the limit %s: do not claim it", got.Server, TCPOnly)
+	}
+	if wanted {
+		c.dataplane.allows(TCPOnly, true)
+	}
+	return nil
+}
+
+// lacksPort reports whether a Service has a port that the dataplane claims not to serve.
+func (c *cluster) lacksPort(name state.ServiceName) bool {
+	s := c.store.Snapshot().Get(name)
+	return s != nil && c.dataplane.isTCPOnly() && slices.ContainsFunc(s.Ports, func(p state.Port) bool { return p.Protocol != state.TCP })
+}
+
+// noSCTP says that SCTP is not a part of what is checked, if that is so.
+func (d *Dataplane) noSCTP() string {
+	if d.isTCPOnly() || topology.HasSCTP() {
+		return ""
+	}
+	return fmt.Sprintf("NOT CHECKED: this kernel has no SCTP sockets (modprobe sctp), so that the story sctp is skipped and no history has SCTP. "+
+		"That dataplane %s serves SCTP is not shown.", d.Name)
 }

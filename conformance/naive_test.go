@@ -99,7 +99,13 @@ func (n *naive) Apply(_ context.Context, u *state.Update) (backend.Result, error
 		delete(n.services, name)
 	}
 	n.node = u.Node
-	return backend.Result{}, n.write()
+	result := backend.Result{Failed: map[state.ServiceName]error{}}
+	for name, s := range n.services {
+		if n.fault == "TCP only" && slices.ContainsFunc(s.Ports, func(p state.Port) bool { return p.Protocol != state.TCP }) {
+			result.Failed[name] = errors.New("only TCP is served")
+		}
+	}
+	return result, n.write()
 }
 
 func (n *naive) write() error {
@@ -299,6 +305,9 @@ func (g *generator) table() {
 	}
 	g.chain("post", "{ type nat hook postrouting priority 100; }")
 	g.rule("post", "ct mark and 0x4000 == 0x4000 masquerade fully-random")
+	if g.fault == "the mark stays" {
+		g.rule("post", "meta mark and 0x4000 == 0x4000 masquerade fully-random")
+	}
 	g.chain("reject_now", "")
 	if g.fault == "resets are ICMP" {
 		g.rule("reject_now", "reject")
@@ -308,7 +317,7 @@ func (g *generator) table() {
 	var last, clusterIPs []string
 	for _, s := range g.services {
 		for _, p := range s.Ports {
-			if p.Family != g.family {
+			if p.Family != g.family || p.Protocol != state.TCP && strings.HasPrefix(g.fault, "TCP only") {
 				continue
 			}
 			chains := g.port(s, &p)
@@ -375,7 +384,10 @@ func (g *generator) port(s *state.Service, p *state.Port) (chains [2]string) {
 }
 
 func (g *generator) masquerade(chain string, m state.Masquerade) {
-	const mark = "ct mark set ct mark or 0x4000"
+	mark := "ct"
+	if g.fault == "the mark stays" {
+		mark = "meta" // on the packet, and nothing clears it
+	}
 	if g.fault == "no masquerade" {
 		return
 	}
@@ -384,13 +396,13 @@ func (g *generator) masquerade(chain string, m state.Masquerade) {
 	}
 	switch m {
 	case state.MasqueradeAlways:
-		g.rule(chain, mark)
+		g.rule(chain, "%[1]s mark set %[1]s mark or 0x4000", mark)
 	case state.MasqueradeNode:
-		g.rule(chain, "fib saddr type local "+mark)
+		g.rule(chain, "fib saddr type local %[1]s mark set %[1]s mark or 0x4000", mark)
 	case state.MasqueradeUnlessPod:
-		g.rule(chain, mark)
+		g.rule(chain, "%[1]s mark set %[1]s mark or 0x4000", mark)
 		for _, match := range g.pods() {
-			g.rule(chain, "%s ct mark set 0", match)
+			g.rule(chain, "%s %s mark set 0", match, mark)
 		}
 	}
 }

@@ -24,6 +24,9 @@ var stories embed.FS
 // RunStories runs the stories only.
 func RunStories(t *testing.T, d Dataplane) {
 	netnstest.Need(t)
+	if note := d.noSCTP(); note != "" {
+		fmt.Fprintln(os.Stderr, note)
+	}
 	testscript.Run(t, storyParams(unpack(t), d.tracked(t)))
 }
 
@@ -151,6 +154,7 @@ func commands() map[string]func(ts *testscript.TestScript, neg bool, args []stri
 		"zone":            (*story).zone,
 		"address":         (*story).address,
 		"leak-loopback":   (*story).leakLoopback,
+		"tunnel":          (*story).tunnel,
 		"restart":         (*story).restart,
 		"stop-dataplane":  (*story).stopDataplane,
 		"start-dataplane": (*story).startDataplane,
@@ -164,6 +168,7 @@ func commands() map[string]func(ts *testscript.TestScript, neg bool, args []stri
 		"load":            (*story).startLoad,
 		"unload":          (*story).endLoad,
 	}
+	list["tunnel-is-untouched"] = (*story).checkTunnel
 	list["soon"] = soon(list)
 	cmds := map[string]func(ts *testscript.TestScript, neg bool, args []string){}
 	for name, run := range list {

@@ -294,6 +294,18 @@ func (s *story) leakLoopback(_ *testscript.TestScript, args []string) error {
 	return nil
 }
 
+// tunnel: tunnel
+func (s *story) tunnel(*testscript.TestScript, []string) error { return s.cluster.lab.Tunnel() }
+
+// checkTunnel: tunnel-is-untouched
+func (s *story) checkTunnel(*testscript.TestScript, []string) error {
+	flows, err := s.cluster.lab.Node().TranslatedTunnel()
+	if err == nil && len(flows) > 0 {
+		err = fmt.Errorf("packets between the nodes were translated, as if they were those in them: %q; clear the mark of packets that are masqueraded", flows)
+	}
+	return err
+}
+
 // restart: restart
 func (s *story) restart(*testscript.TestScript, []string) error { return s.cluster.restart() }
 

@@ -247,9 +247,19 @@ func (s *story) addresses(name, kind string) ([]netip.Addr, error) {
 	return list, nil
 }
 
+// served is resolve without what the dataplane claims not to serve.
+func (s *story) served(proto state.Protocol, text string) ([]netip.AddrPort, error) {
+	list, err := s.resolve(text)
+	return slices.DeleteFunc(list, func(dst netip.AddrPort) bool { return s.cluster.lacks(proto, dst) }), err
+}
+
 // check makes connections to one address and compares. It returns a server that answered, if one did.
 func (s *story) check(host *topology.Host, proto state.Protocol, dst netip.AddrPort, want expectation) (server string, err error) {
 	options := topology.ProbeOptions{Timeout: answerTimeout, Source: want.from}
+	if s.cluster.lacks(proto, dst) {
+		options.Timeout, options.SourcePort = silence, s.freshPorts(host, 1)
+		return "", s.cluster.checkLacking(want.outcome == topology.Answered, host.Probe(context.Background(), proto, dst, options))
+	}
 	count := 3
 	switch {
 	case want.outcome == topology.TimedOut, want.refuses && slices.Contains(s.cluster.dataplane.Limits, EndpointRefusalLost):

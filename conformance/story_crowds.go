@@ -42,7 +42,7 @@ func (s *story) survey(_ *testscript.TestScript, args []string) error {
 	if err != nil {
 		return err
 	}
-	dsts, err := s.resolve(args[3])
+	dsts, err := s.served(proto, args[3])
 	if err != nil {
 		return err
 	}
@@ -135,7 +135,7 @@ func (s *story) startLoad(_ *testscript.TestScript, args []string) error {
 	if err != nil {
 		return err
 	}
-	dsts, err := s.resolve(args[3])
+	dsts, err := s.served(proto, args[3])
 	if err != nil {
 		return err
 	}

@@ -44,7 +44,7 @@ func (s *story) open(_ *testscript.TestScript, args []string) error {
 	if err != nil {
 		return err
 	}
-	dsts, err := s.resolve(args[3])
+	dsts, err := s.served(proto, args[3])
 	if err != nil {
 		return err
 	}
@@ -54,6 +54,7 @@ func (s *story) open(_ *testscript.TestScript, args []string) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), answerTimeout)
 	defer cancel()
+	s.flows[args[0]] = []*openFlow{}
 	for _, dst := range dsts {
 		conn, err := host.Dial(ctx, proto, dst, netip.AddrPort{})
 		if err != nil {

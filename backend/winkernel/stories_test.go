@@ -45,7 +45,7 @@ var notOnHNS = map[string]string{
 	"affinity": noPackets, "affinity_local": noPackets, "affinity_timeout": noPackets, "established": noPackets, "foreign_tables": noPackets,
 	"udp_early_client": noPackets, "udp_endpoint_replaced": noPackets, "udp_endpoints_lost": noPackets, "udp_terminating": noPackets, "under_load": noPackets,
 	"source_ranges": noSources, "source_ranges_node": noSources,
-	"node_ports_all": noChoice, "node_ports_cidr": noChoice, "node_ports_loopback": noChoice, "loopback": noPackets, "loopback_node_ports": noChoice, "node_ports_primary": noChoice,
+	"node_ports_all": noChoice, "node_ports_cidr": noChoice, "node_ports_loopback": noChoice, "loopback": noPackets, "tunnel": noPackets, "loopback_node_ports": noChoice, "node_ports_primary": noChoice,
 	"sctp": noSCTP, "hairpin": noHairpin, "host_network": noSelf, "unknown_value": noUnknowns,
 	"masquerade_bridge": noDetector, "masquerade_detector": noDetector, "masquerade_no_detector": noDetector, "masquerade_node_cidr": noDetector, "masquerade_prefix": noDetector,
 	"distribution": noCrowds,
