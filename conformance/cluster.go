@@ -30,6 +30,7 @@ type cluster struct {
 	settings  Settings
 	lab       *topology.Lab
 	recorder  *topology.Recorder // of the node
+	output    *tail              // of the dataplane's processes
 	// partEntries is as in backend.RunOptions.
 	partEntries int
 	store       *store.Store
@@ -65,6 +66,8 @@ func newCluster(ctx context.Context, d Dataplane, o clusterOptions) (*cluster, e
 	if err != nil {
 		return nil, err
 	}
+	output := new(tail)
+	o.settings.Output = output
 	if o.settings.Logger == nil {
 		o.settings.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -75,7 +78,7 @@ func newCluster(ctx context.Context, d Dataplane, o clusterOptions) (*cluster, e
 	if err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
-	c := &cluster{dataplane: d, settings: o.settings, lab: l, recorder: recorder, partEntries: o.partEntries, changed: make(chan struct{})}
+	c := &cluster{dataplane: d, settings: o.settings, lab: l, recorder: recorder, output: output, partEntries: o.partEntries, changed: make(chan struct{})}
 	c.store = store.New(store.Options{
 		Brain: brain.Config{
 			NodeName: l.Node().Name, LocalDetector: o.detector, NodePorts: o.nodePorts, MasqueradeAll: o.masqueradeAll,

@@ -4,6 +4,7 @@ package conformance
 
 import (
 	"context"
+	"io"
 	"log/slog"
 	"testing"
 
@@ -17,6 +18,8 @@ import (
 // them: that is a part of the node ([state.Node]), and the stories change it.
 type Settings struct {
 	Logger *slog.Logger
+	// Output takes what a process of the dataplane prints. The end of it is shown where a story or history fails.
+	Output io.Writer
 	// OnNamespace calls fn inside the network namespace of the node under test, which isNode says, and of each pod on it, now and when pods
 	// are added. It is for dataplanes whose programs see the processes of all nodes of the lab. It returns what fn does.
 	OnNamespace func(fn func(isNode bool) error) error

@@ -10,7 +10,7 @@ import (
 )
 
 // StoryParams are for tests of the stories themselves.
-func StoryParams(t *testing.T, d Dataplane) testscript.Params { return storyParams(unpack(t), d) }
+func StoryParams(t *testing.T, d Dataplane) testscript.Params { return storyParams(unpacked(t), d) }
 
 // Tracked returns d with its claims tracked, and what reports those that have not shown.
 func Tracked(d Dataplane) (Dataplane, func() string) {

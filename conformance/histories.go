@@ -5,6 +5,7 @@ package conformance
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -55,8 +56,7 @@ type walk struct {
 	senders map[netip.Addr]*topology.Host
 	owners  map[netip.Addr]*topology.Host // of all addresses that exist
 	port    uint16
-	asked   map[probe.Outcome]int // how many of the packets the oracle has which answer for
-	visits  map[visitor]*visits   // of this step
+	visits  map[visitor]*visits // of this step
 }
 
 // visitor is a client and the Service port that it stays with an endpoint of.
@@ -73,6 +73,14 @@ type visits struct {
 }
 
 func runHistory(t *testing.T, d Dataplane, seed uint64) {
+	err := tryHistory(t.Context(), d, seed, func(c *cluster) { checkHost(t, c) })
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// tryHistory plays a history, and returns what went wrong in it. A history that goes well ends with a look at the host, if end is not nil.
+func tryHistory(ctx context.Context, d Dataplane, seed uint64, end func(*cluster)) (err error) {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	var o clusterOptions
 	o.masqueradeAll = rng.IntN(4) == 0
@@ -85,35 +93,36 @@ func runHistory(t *testing.T, d Dataplane, seed uint64) {
 	if seed%2 == 1 { // as if each service were large
 		o.partEntries = 1 + int(seed/2)%4
 	}
-	c, err := newCluster(t.Context(), d, o)
+	c, err := newCluster(ctx, d, o)
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
-	t.Cleanup(func() {
-		if !t.Failed() {
-			checkHost(t, c)
+	defer func() { err = errors.Join(err, c.close()) }()
+	defer func() {
+		if err == nil && end != nil {
+			end(c)
 		}
-		if err := c.close(); err != nil {
-			t.Error(err)
-		}
-	})
-	w := &walk{cluster: c, rng: rng, senders: map[netip.Addr]*topology.Host{}, owners: map[netip.Addr]*topology.Host{}, port: 20000, asked: map[probe.Outcome]int{}}
+	}()
+	w := &walk{cluster: c, rng: rng, senders: map[netip.Addr]*topology.Host{}, owners: map[netip.Addr]*topology.Host{}, port: 20000}
 	options, err := w.populate()
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
 	options.DetectLocal, options.MasqueradeAll = o.detector.Enabled(), o.masqueradeAll
 	options.NodePortAddrs = func(addr netip.Addr) bool { return slices.Contains(c.lab.Node().Addrs, addr) }
 	w.history = randcluster.New(seed, options)
 	for step := range steps {
-		if err := c.update(w.history.Step()); err != nil {
-			t.Fatalf("seed %d, step %d: %v", seed, step, err)
+		if ctx.Err() != nil {
+			return ctx.Err()
 		}
-		if wrong := w.try(t.Context()); len(wrong) > 0 {
-			t.Fatalf("seed %d, step %d: %d packets went wrong:\n%s\n%s", seed, step, len(wrong), strings.Join(wrong, "\n"), c.recorder.Explain())
+		if err := c.update(w.history.Step()); err != nil {
+			return fmt.Errorf("seed %d, step %d: %w\n%s", seed, step, err, c.output)
+		}
+		if wrong := w.try(ctx); len(wrong) > 0 {
+			return fmt.Errorf("seed %d, step %d: %d packets went wrong:\n%s\n%s%s", seed, step, len(wrong), strings.Join(wrong, "\n"), c.recorder.Explain(), c.output)
 		}
 	}
-	t.Logf("packets sent: %v", w.asked)
+	return nil
 }
 
 // populate starts pods and servers and returns what histories may make of them.
@@ -215,7 +224,6 @@ func (w *walk) try(ctx context.Context) []string {
 			continue
 		}
 		taken[want.Outcome]++
-		w.asked[want.Outcome]++
 		ports := []uint16{w.nextPort(), w.nextPort(), w.nextPort()}
 		send := w.send
 		if v := (visitor{p.Src, want.Affinity}); want.Affinity != "" {

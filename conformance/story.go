@@ -6,7 +6,6 @@ import (
 	"embed"
 	"fmt"
 	"os"
-	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -27,7 +26,7 @@ func RunStories(t *testing.T, d Dataplane) {
 	if note := d.noSCTP(); note != "" {
 		fmt.Fprintln(os.Stderr, note)
 	}
-	testscript.Run(t, storyParams(unpack(t), d.tracked(t)))
+	testscript.Run(t, storyParams(unpacked(t), d.tracked(t)))
 }
 
 func storyParams(dir string, d Dataplane) testscript.Params {
@@ -55,22 +54,12 @@ func storyParams(dir string, d Dataplane) testscript.Params {
 	}
 }
 
-// unpack writes the stories to files, since testscript reads only those.
-func unpack(t *testing.T) string {
+// unpacked returns a directory with the stories.
+func unpacked(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	entries, err := stories.ReadDir("stories")
-	if err != nil {
+	if err := unpack(dir); err != nil {
 		t.Fatal(err)
-	}
-	for _, entry := range entries {
-		data, err := stories.ReadFile("stories/" + entry.Name())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, entry.Name()), data, 0o600); err != nil {
-			t.Fatal(err)
-		}
 	}
 	return dir
 }
@@ -182,7 +171,7 @@ func commands() map[string]func(ts *testscript.TestScript, neg bool, args []stri
 			}
 			if err := run(s, ts, args); err != nil {
 				if s.cluster != nil {
-					ts.Logf("%s", s.cluster.recorder.Explain())
+					ts.Logf("%s%s", s.cluster.recorder.Explain(), s.cluster.output.String())
 				}
 				ts.Fatalf("%s: %v", name, err)
 			}

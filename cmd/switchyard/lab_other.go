@@ -17,6 +17,10 @@ func newBenchCommand() *cobra.Command {
 	return onlyOnLinux("bench", "Measure on this machine")
 }
 
+func newConformanceCommand() *cobra.Command {
+	return onlyOnLinux("conformance", "Check a dataplane with real packets")
+}
+
 func hiddenCommands() []*cobra.Command { return nil }
 
 // onlyOnLinux is a command that says why it does nothing here.

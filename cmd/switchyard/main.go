@@ -80,7 +80,7 @@ and shows who answers whom.`,
 	root.AddCommand(
 		newRunCommand(), newProxyCommand(), newServeCommand(), newApplyCommand(),
 		newGetCommand(), newTopCommand(), newExplainCommand(), newDoctorCommand(), newKubectlCommand(),
-		newLabCommand(), newBenchCommand(), newCleanupCommand(), newConfigCommand(), newVersionCommand(), newManualCommand(),
+		newLabCommand(), newConformanceCommand(), newBenchCommand(), newCleanupCommand(), newConfigCommand(), newVersionCommand(), newManualCommand(),
 	)
 	root.AddCommand(hiddenCommands()...)
 	asUsage(root)

@@ -28,7 +28,7 @@ func TestProductImportsNoTestRoom(t *testing.T) {
 }
 
 // onlyLab are the only files of cmd/switchyard that may import what is not needed to run a node.
-var onlyLab = []string{"lab_linux.go", "bench_linux.go"}
+var onlyLab = []string{"lab_linux.go", "bench_linux.go", "conformance_linux.go"}
 
 // TestNodeLinksWhatItNeeds: what runs on every node is package node, a source, and the flags of cmd/switchyard.
 func TestNodeLinksWhatItNeeds(t *testing.T) {
