@@ -60,6 +60,8 @@ var arrows = []arrow{
 	{"server", []string{"state", "internal/protoconv", "internal/connlimit", "client/localnet/v1", "client/tlsfiles", "client/peeruser", "client/namedpipe"}},
 	{"internal/statecopy", []string{"state", "internal/revlog"}},
 	{"internal/apifollower", []string{"state", "internal/protoconv", "internal/statecopy", "client", "client/localnet/v1"}},
+	// A backend of another repository in a process of its own.
+	{"apifeed", []string{"state", "backend", "client", "internal/apifollower"}},
 	{"internal/failover", []string{"state", "internal/statecopy", "internal/apifollower"}},
 	{"internal/objectlog", []string{"model", "state", "source", "internal/revlog"}},
 	{"internal/clusterserver", []string{"model", "internal/objectlog", "internal/protoconv", "internal/proto/cluster/v1"}},
@@ -146,6 +148,7 @@ var arrows = []arrow{
 	{"examples/dns", []string{"client", "client/localnet/v1"}},
 	{"examples/tiny-dataplane", []string{"client", "client/localnet/v1"}},
 	{"examples/nft-dataplane", []string{"client", "client/localnet/v1"}},
+	{"examples/apply-file", []string{"state", "backend", "client", "apifeed"}},
 	{"examples", []string{"client", "client/localnet/v1", "server", "model", "state", "source", "brain", "store", "backend"}},
 	{"conformance", []string{"model", "state", "source", "brain", "store", "backend", "internal", "server", "kubeconv", "lab/minicluster", "test"}},
 	{"test/chaos", []string{"model", "state", "source", "brain", "store", "backend", "internal", "server", "kubeconv", "lab/minicluster", "test"}},

@@ -1,0 +1,88 @@
+// Package apifeed is a [state.Feed] of what the node-local API serves, so that a [backend.Backend] can run in a process of its own.
+//
+// [Program] keeps a backend in step with a server: it is 'switchyard apply' for a dataplane of another repository. A program that also wants
+// /healthz, /metrics and health check node ports gives a [Feed] to package node, as its States.
+package apifeed
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+
+	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/client"
+	"github.com/switchyard-net/switchyard/internal/apifollower"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// Options specifies which server to follow.
+type Options struct {
+	// Client says where the server is. OnError and OnConnect in it are not used.
+	Client client.Options
+	// Logger gets services, and what of the node, that cannot be read. Default: nothing is logged.
+	Logger *slog.Logger
+}
+
+// Feed follows a server and keeps the last state, also while there is no server. What cannot be read of a state is reported to the server,
+// and the service keeps its last record. All methods may be called concurrently.
+type Feed struct{ follower *apifollower.Follower }
+
+var _ state.Feed = (*Feed)(nil)
+
+// New returns a Feed. It does not connect before Run. An error means that the options are wrong.
+func New(o Options) (*Feed, error) {
+	f, err := apifollower.New(apifollower.Options{Client: o.Client, Logger: o.Logger})
+	if err != nil {
+		return nil, err
+	}
+	return &Feed{f}, nil
+}
+
+// Run follows the server until ctx ends, and then returns nil. The feed is closed then. It is called once.
+func (f *Feed) Run(ctx context.Context) error { return f.follower.Run(ctx) }
+
+// Next implements [state.Feed]. Revisions are the feed's own, and not those of the server, which may be replaced by another one.
+func (f *Feed) Next(ctx context.Context, after state.Revision) (*state.Update, error) {
+	return f.follower.Replica().Next(ctx, after)
+}
+
+// Report tells the server which revision of the feed the dataplane shows, and which services cannot be programmed. It returns at once.
+// failed must not be modified any more.
+func (f *Feed) Report(applied state.Revision, failed map[state.ServiceName]error) {
+	f.follower.Report(applied, failed)
+}
+
+// Latest returns the newest revision, 0 before there is a state, and how many services it has.
+func (f *Feed) Latest() (revision state.Revision, services int) {
+	snapshot := f.follower.Replica().Snapshot()
+	return snapshot.Revision(), snapshot.Len()
+}
+
+// Name returns the name of the node, empty as long as it is not known.
+func (f *Feed) Name() string { return f.follower.Replica().Snapshot().Node().Name }
+
+// Problems returns why the state may be old: there is no server, or something in the state cannot be read.
+func (f *Feed) Problems() []error { return f.follower.Problems() }
+
+// Program keeps b in step with a server until ctx ends, and reports to the server what b shows. It returns nil then, and what is programmed
+// stays. An error means that the options are wrong. b is not closed.
+func Program(ctx context.Context, o Options, b backend.Backend, run backend.RunOptions) error {
+	f, err := New(o)
+	if err != nil {
+		return err
+	}
+	onStatus := run.OnStatus
+	run.OnStatus = func(s backend.Status) {
+		f.Report(s.Applied, s.Failed)
+		if onStatus != nil {
+			onStatus(s)
+		}
+	}
+	following, stop := context.WithCancel(ctx)
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- f.Run(following) }()
+	err = backend.Run(ctx, f, b, run)
+	stop()
+	return errors.Join(err, <-ended)
+}
