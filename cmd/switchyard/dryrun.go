@@ -47,7 +47,7 @@ func (o *runOptions) dryRun(cmd *cobra.Command) error {
 	if !known {
 		fmt.Fprintf(stderr, "switchyard: Node %s is not in %s: no endpoint is local; add a Node with this node's name and addresses\n", name, o.source)
 	}
-	problems := append(objects.problems, s.Problems()...)
+	problems := slices.Concat(objects.problems, objects.leftOut(), s.Problems())
 	for _, p := range problems {
 		fmt.Fprintf(stderr, "switchyard: left out: %v\n", p)
 	}

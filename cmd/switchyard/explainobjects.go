@@ -78,6 +78,12 @@ func manifestObjects(cmd *cobra.Command, path string) (*clusterObjects, error) {
 			c.problems = append(c.problems, fmt.Errorf("%s:%d: %w", o.File, o.Line, err))
 		}
 	}
+	sliced := c.sliced()
+	for _, o := range found {
+		if name, ok := isMirrored(o.Object); ok && !sliced[name] {
+			c.problems = append(c.problems, fmt.Errorf("%s:%d: Endpoints %v: %w", o.File, o.Line, name, errEndpoints))
+		}
+	}
 	return c, nil
 }
 

@@ -68,7 +68,7 @@ the broken ones said; a start on an empty kernel begins with what is good.`,
 	f.Var((*oncePath)(&o.source), "source", "manifest or directory of manifests to read and follow (required)")
 	f.DurationVar(&o.grace, "source-grace", sourceGrace, sourceGraceUsage)
 	f.StringVar(&o.node, "node", "", "name of this node in the manifests (default: the host's name)")
-	f.BoolVar(&o.dry, "dry-run", false, "print what would be programmed, and end: 0 if nothing would be left out. Nothing is asked of the kernel; --source may be - for standard input")
+	f.BoolVar(&o.dry, "dry-run", false, "print what would be programmed, name what would be left out, and end with 0 if that is nothing, and 1 otherwise. Nothing is asked of the kernel; --source may be - for standard input")
 	o.routing.register(f, "")
 	o.dataplane.file.dataplanes = configfile.DataplaneKinds()
 	o.dataplane.register(f, "of kind KubeProxyConfiguration or that of one dataplane, such as NFTablesConfiguration")

@@ -22,7 +22,7 @@ func BenchmarkRead(b *testing.B) {
 	b.SetBytes(int64(len(data)))
 	b.ReportAllocs()
 	for b.Loop() {
-		claims, problems := read("f.yaml", data)
+		claims, _, problems := read("f.yaml", data)
 		if len(claims) != 20_000 || len(problems) > 0 {
 			b.Fatal(len(claims), problems)
 		}

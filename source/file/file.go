@@ -161,6 +161,7 @@ func (s *Source) read(w *watcher, state *state, sink source.Sink) bool {
 		tree.Close()
 	}
 	s.report(state.problems())
+	state.hintEndpoints()
 	if set, deleted := state.changes(); len(set)+len(deleted) > 0 {
 		sink.Update(set, deleted)
 	}

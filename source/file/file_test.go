@@ -311,6 +311,29 @@ func TestLogsOnce(t *testing.T) {
 	}
 }
 
+// TestEndpointsAreNoticed: Endpoints that only a cluster would make EndpointSlices of are logged, once, and are no fault.
+func TestEndpointsAreNoticed(t *testing.T) {
+	object := func(meta string) string {
+		return "---\napiVersion: v1\nkind: Endpoints\nmetadata: {" + meta + "}\nsubsets: [{addresses: [{ip: 192.0.2.7}], ports: [{port: 80}]}]\n"
+	}
+	l := newLab(t)
+	rest := object("name: a") + object("name: b, labels: {endpointslice.kubernetes.io/skip-mirror: 'true'}") +
+		object("name: c, annotations: {control-plane.alpha.kubernetes.io/leader: '{}'}") + object("name: d") +
+		"---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: d-1, labels: {kubernetes.io/service-name: d}}\naddressType: IPv4\n"
+	l.write("a.yaml", service("a", 1), rest)
+	l.run("", "EndpointSlice default/d-1", "a:1")
+	l.expectProblems()
+	l.write("a.yaml", service("a", 2), rest)
+	l.expect([]string{"a:2"}, nil)
+	var got []string
+	for len(l.logs) > 0 {
+		got = append(got, strings.ReplaceAll(<-l.logs, l.dir+"/", ""))
+	}
+	if len(got) != 1 || !strings.HasPrefix(got[0], "WARN Endpoints have no effect outside a cluster") || !strings.HasSuffix(got[0], "service=default/a file=a.yaml line=7") {
+		t.Errorf("logged %q", got)
+	}
+}
+
 func TestSameObjectTwice(t *testing.T) {
 	l := newLab(t)
 	l.write("b.yaml", service("x", 2))
@@ -412,7 +435,7 @@ func TestUnreadableDirectory(t *testing.T) {
 
 // TestDefaults checks what the API server would have filled in.
 func TestDefaults(t *testing.T) {
-	claims, problems := read("f.yaml", []byte(`
+	claims, _, problems := read("f.yaml", []byte(`
 apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
 metadata: {name: s}

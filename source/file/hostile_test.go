@@ -14,7 +14,7 @@ func TestManyFaults(t *testing.T) {
 		fmt.Fprintf(&text, "---\n{apiVersion: v1, kind: Service, metadata: {name: s%d}, spec: {clusterIPs: [x, q, z], type: %s}}\n", i, strings.Repeat("T", 200))
 	}
 	text.WriteString("---\n{apiVersion: v1, kind: Namespace, metadata: {name: good}}\n")
-	claims, problems := read("f", []byte(text.String()))
+	claims, _, problems := read("f", []byte(text.String()))
 	if len(claims) != 1 || len(problems) != maxProblems+1 {
 		t.Fatalf("%d objects, %d problems", len(claims), len(problems))
 	}

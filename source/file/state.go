@@ -42,6 +42,8 @@ type state struct {
 	shared map[model.Ref]bool
 	// hinted are the services whose lack of an address has been logged.
 	hinted map[model.Ref]bool
+	// hintedEndpoints are the services of which it has been logged that their Endpoints have no effect.
+	hintedEndpoints map[string]bool
 	// gone is why the path cannot be read, and unreadable why directories below it cannot.
 	gone       error
 	unreadable []error
@@ -60,6 +62,8 @@ type content struct {
 	whole bool
 	// refs are the objects that the file contains.
 	refs []model.Ref
+	// endpoints are what of kind Endpoints it contains.
+	endpoints []endpoints
 	// problems is what is wrong with the text read last.
 	problems []error
 }
@@ -74,7 +78,7 @@ type claim struct {
 func newState(log *slog.Logger, grace time.Duration) *state {
 	return &state{
 		log: log, grace: grace, files: map[string]*content{}, claims: map[model.Ref][]claim{}, touched: map[model.Ref]model.Object{},
-		shared: map[model.Ref]bool{}, hinted: map[model.Ref]bool{},
+		shared: map[model.Ref]bool{}, hinted: map[model.Ref]bool{}, hintedEndpoints: map[string]bool{},
 	}
 }
 
@@ -180,7 +184,7 @@ func isBelow(file string, dirs map[string]error) bool {
 
 // take makes data the content of the file, unless it is broken and the file had valid content before, or it may wait and has shrunk.
 func (s *state) take(file string, c *content, data []byte, mayWait bool, now time.Time) {
-	claims, problems := read(file, data)
+	claims, unused, problems := read(file, data)
 	c.problems = problems
 	if len(problems) > 0 && len(c.refs) > 0 {
 		return
@@ -193,7 +197,7 @@ func (s *state) take(file string, c *content, data []byte, mayWait bool, now tim
 		s.wait(c)
 		return
 	}
-	c.whole = whole
+	c.whole, c.endpoints = whole, unused
 	s.claim(file, c, claims)
 }
 
@@ -218,8 +222,8 @@ func (c *content) lost(claims []claim, whole bool) string {
 // maxProblems is how many faults of one file are kept, and thus logged.
 const maxProblems = 100
 
-// read returns the objects in data that count, and what is wrong with data.
-func read(file string, data []byte) (claims []claim, problems []error) {
+// read returns the objects in data that count, Endpoints that do not, and what is wrong with data.
+func read(file string, data []byte) (claims []claim, unused []endpoints, problems []error) {
 	defer func() {
 		if more := len(problems) - maxProblems; more > 1 {
 			problems = append(problems[:maxProblems:maxProblems], &manifest.Error{
@@ -245,9 +249,11 @@ func read(file string, data []byte) (claims []claim, problems []error) {
 			problems = append(problems, located(locator, o, err)...)
 		} else if ok {
 			claims = append(claims, claim{file, o.Line, object})
+		} else if e, ok := endpointsOf(o.Object, o.Line); ok {
+			unused = append(unused, e)
 		}
 	}
-	return claims, problems
+	return claims, unused, problems
 }
 
 // located returns the faults of an object with their positions in the file.

@@ -1,0 +1,76 @@
+package main
+
+//lint:file-ignore SA1019 People still write Endpoints by hand.
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/switchyard-net/switchyard/model"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+var (
+	errEndpoints = errors.New("kind Endpoints has no effect: a service proxy goes by EndpointSlices, which a controller of the cluster makes of Endpoints; " +
+		"write an EndpointSlice with the label kubernetes.io/service-name, or use 'switchyard lab'")
+	errNoAddress = errors.New("spec.clusterIP is missing, and only an API server assigns one: add it, or use 'switchyard lab'")
+	errNoLabel   = errors.New("it has no label kubernetes.io/service-name, and so is of no Service: add it")
+)
+
+// isMirrored returns the Service whose endpoints an object of kind Endpoints has. Those that ask not to be mirrored, and those of leader
+// elections, have none.
+func isMirrored(object runtime.Object) (name state.ServiceName, ok bool) {
+	e, ok := object.(*corev1.Endpoints)
+	if !ok || e.Labels[discoveryv1.LabelSkipMirror] == "true" {
+		return name, false
+	}
+	_, elected := e.Annotations["control-plane.alpha.kubernetes.io/leader"]
+	return state.ServiceName{Namespace: cmp.Or(e.Namespace, metav1.NamespaceDefault), Name: e.Name}, !elected
+}
+
+// sliced are the Services that have EndpointSlices.
+func (c *clusterObjects) sliced() map[state.ServiceName]bool {
+	found := make(map[state.ServiceName]bool)
+	for _, o := range c.objects {
+		if s, ok := o.(*model.EndpointSlice); ok {
+			found[state.ServiceName{Namespace: s.Namespace, Name: s.Service}] = true
+		}
+	}
+	return found
+}
+
+// leftOut returns objects that are not routed because they are not whole: a cluster would complete them, or they name what is not there.
+func (c *clusterObjects) leftOut() (problems []error) {
+	services := make(map[state.ServiceName]bool)
+	for _, o := range c.objects {
+		s, ok := o.(*model.Service)
+		if !ok {
+			continue
+		}
+		services[s.Name] = true
+		if len(s.ClusterIPs) == 0 && !s.Headless && s.Type != model.TypeExternalName {
+			problems = append(problems, fmt.Errorf("%v: %w", s.Ref(), errNoAddress))
+		}
+	}
+	for _, o := range c.objects {
+		s, ok := o.(*model.EndpointSlice)
+		name := state.ServiceName{}
+		if ok {
+			name = state.ServiceName{Namespace: s.Namespace, Name: s.Service}
+		}
+		switch {
+		case !ok || services[name]:
+		case s.Service == "":
+			problems = append(problems, fmt.Errorf("%v: %w", s.Ref(), errNoLabel))
+		default:
+			problems = append(problems, fmt.Errorf("%v: its label kubernetes.io/service-name names Service %v, which is not there: add it, or correct the name", s.Ref(), name))
+		}
+	}
+	return problems
+}
