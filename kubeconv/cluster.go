@@ -27,6 +27,9 @@ func Node(n *corev1.Node) (*model.Node, error) {
 				m.Addresses = append(m.Addresses, a)
 			}
 		}
+		if kind == corev1.NodeInternalIP {
+			m.Internal = len(m.Addresses)
+		}
 	}
 	if len(n.Spec.PodCIDRs) > 0 {
 		m.PodCIDRs = f.prefixes("spec.podCIDRs", n.Spec.PodCIDRs)

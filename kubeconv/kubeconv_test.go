@@ -150,7 +150,7 @@ func TestObject(t *testing.T) {
 				}},
 			},
 			&model.Node{
-				Name: "web", Zone: "z1", Addresses: addrs("192.168.0.1", "fd00::1", "203.0.113.1"),
+				Name: "web", Zone: "z1", Addresses: addrs("192.168.0.1", "fd00::1", "203.0.113.1"), Internal: 2,
 				PodCIDRs: prefixes("10.2.0.0/24", "fd02::/64"),
 			},
 		},

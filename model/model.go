@@ -166,7 +166,9 @@ type Node struct {
 	Zone string
 	// Addresses are the node's internal addresses, then its external ones, in the object's order.
 	Addresses []netip.Addr
-	PodCIDRs  []netip.Prefix
+	// Internal is how many of Addresses are internal. It is 0, too, where that is not known.
+	Internal int
+	PodCIDRs []netip.Prefix
 }
 
 // Namespace is a Kubernetes Namespace.

@@ -22,7 +22,7 @@ func equal(a, b model.Object) bool {
 		return ok && (a == b || equalSlices(a, b))
 	case *model.Node:
 		b, ok := b.(*model.Node)
-		return ok && a.Name == b.Name && a.Zone == b.Zone && slices.Equal(a.Addresses, b.Addresses) &&
+		return ok && a.Name == b.Name && a.Zone == b.Zone && slices.Equal(a.Addresses, b.Addresses) && a.Internal == b.Internal &&
 			slices.Equal(a.PodCIDRs, b.PodCIDRs)
 	case *model.Namespace:
 		b, ok := b.(*model.Namespace)

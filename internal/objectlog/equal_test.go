@@ -34,7 +34,7 @@ func samples() []model.Object {
 			}},
 			Hostnames: []string{"a-0"}, TriggerTime: at,
 		},
-		&model.Node{Name: "n1", Zone: "west", Addresses: addrs(), PodCIDRs: prefixes()},
+		&model.Node{Name: "n1", Zone: "west", Addresses: addrs(), Internal: 1, PodCIDRs: prefixes()},
 		&model.Namespace{Name: "ns", ProxyDisabled: true},
 		&model.ServiceCIDR{Name: "c", CIDRs: prefixes()},
 	}
@@ -110,7 +110,7 @@ func change(v reflect.Value, n *int, path string) string {
 		return leaf(func() { v.SetString(v.String() + "x") })
 	case reflect.Uint8, reflect.Uint16:
 		return leaf(func() { v.SetUint(v.Uint() + 1) })
-	case reflect.Int64:
+	case reflect.Int, reflect.Int64:
 		return leaf(func() { v.SetInt(v.Int() + 1) })
 	}
 	panic("a field of kind " + v.Kind().String() + " at " + path)

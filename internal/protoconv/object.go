@@ -21,6 +21,7 @@ func Object(o model.Object) *clusterv1.Object {
 	case *model.Node:
 		return &clusterv1.Object{Object: &clusterv1.Object_Node{Node: &clusterv1.Node{
 			Name: text(o.Name), Zone: text(o.Zone), Addresses: addresses(o.Addresses), PodCidrs: messages(o.PodCIDRs, fillRange),
+			Internal: uint32(o.Internal),
 		}}}
 	case *model.Namespace:
 		return &clusterv1.Object{Object: &clusterv1.Object_Namespace{Namespace: &clusterv1.Namespace{
@@ -250,6 +251,10 @@ func parseClusterNode(m *clusterv1.Node) (n *model.Node, err error) {
 	if n.Addresses, err = parseAddresses("addresses", m.GetAddresses()); err != nil {
 		return n, err
 	}
+	if m.GetInternal() > uint32(len(n.Addresses)) {
+		return n, fmt.Errorf("internal is %d; it must not be more than the %d addresses", m.GetInternal(), len(n.Addresses))
+	}
+	n.Internal = int(m.GetInternal())
 	n.PodCIDRs, err = parse("pod_cidrs", m.GetPodCidrs(), parseRange)
 	return n, err
 }

@@ -47,7 +47,7 @@ func TestNothingOfAnObjectIsLost(t *testing.T) {
 		".Endpoints[0].NodeName", ".Endpoints[0].ZoneHints[0]", ".Endpoints[0].NodeHints (one less)", ".TriggerTime",
 	})
 	testObject(t, func() *model.Node {
-		return &model.Node{Name: "n", Zone: "z", Addresses: addrs("192.0.2.1", "2001:db8::1"), PodCIDRs: prefixes("10.1.0.0/24", "fd00::/64")}
+		return &model.Node{Name: "n", Zone: "z", Addresses: addrs("192.0.2.1", "2001:db8::1"), Internal: 1, PodCIDRs: prefixes("10.1.0.0/24", "fd00::/64")}
 	}, []string{".Name", ".Zone", ".Addresses (order)", ".PodCIDRs (order)"})
 	testObject(t, func() *model.Namespace { return &model.Namespace{Name: "n", ProxyDisabled: true} }, []string{".Name", ".ProxyDisabled"})
 	testObject(t, func() *model.ServiceCIDR {

@@ -1026,11 +1026,13 @@ func (x *Endpoint) GetNodeHints() []string {
 
 // Node is a Kubernetes Node.
 type Node struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Zone          string                 `protobuf:"bytes,2,opt,name=zone,proto3" json:"zone,omitempty"`
-	Addresses     [][]byte               `protobuf:"bytes,3,rep,name=addresses,proto3" json:"addresses,omitempty"`
-	PodCidrs      []*Prefix              `protobuf:"bytes,4,rep,name=pod_cidrs,json=podCidrs,proto3" json:"pod_cidrs,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Name      string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Zone      string                 `protobuf:"bytes,2,opt,name=zone,proto3" json:"zone,omitempty"`
+	Addresses [][]byte               `protobuf:"bytes,3,rep,name=addresses,proto3" json:"addresses,omitempty"`
+	PodCidrs  []*Prefix              `protobuf:"bytes,4,rep,name=pod_cidrs,json=podCidrs,proto3" json:"pod_cidrs,omitempty"`
+	// How many of the addresses, which come first, are internal. 0, too, where that is not known.
+	Internal      uint32 `protobuf:"varint,5,opt,name=internal,proto3" json:"internal,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1091,6 +1093,13 @@ func (x *Node) GetPodCidrs() []*Prefix {
 		return x.PodCidrs
 	}
 	return nil
+}
+
+func (x *Node) GetInternal() uint32 {
+	if x != nil {
+		return x.Internal
+	}
+	return 0
 }
 
 // Namespace is a Kubernetes Namespace.
@@ -1333,12 +1342,13 @@ const file_switchyard_cluster_v1_cluster_proto_rawDesc = "" +
 	"\n" +
 	"zone_hints\x18\x06 \x03(\tR\tzoneHints\x12\x1d\n" +
 	"\n" +
-	"node_hints\x18\a \x03(\tR\tnodeHints\"\x88\x01\n" +
+	"node_hints\x18\a \x03(\tR\tnodeHints\"\xa4\x01\n" +
 	"\x04Node\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04zone\x18\x02 \x01(\tR\x04zone\x12\x1c\n" +
 	"\taddresses\x18\x03 \x03(\fR\taddresses\x12:\n" +
-	"\tpod_cidrs\x18\x04 \x03(\v2\x1d.switchyard.cluster.v1.PrefixR\bpodCidrs\"F\n" +
+	"\tpod_cidrs\x18\x04 \x03(\v2\x1d.switchyard.cluster.v1.PrefixR\bpodCidrs\x12\x1a\n" +
+	"\binternal\x18\x05 \x01(\rR\binternal\"F\n" +
 	"\tNamespace\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12%\n" +
 	"\x0eproxy_disabled\x18\x02 \x01(\bR\rproxyDisabled\"V\n" +
