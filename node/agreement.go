@@ -2,8 +2,10 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 
 	"github.com/switchyard-net/switchyard/brain"
@@ -23,6 +25,7 @@ type agreement struct {
 	config    *config.Config
 	from, to  *state.Node // the last answer
 	overrides []error     // settings of config that the state has differently
+	kept      []error     // fields of the node that the state no longer has
 }
 
 func (a *agreement) set(c *config.Config) {
@@ -51,6 +54,7 @@ func (a *agreement) node(n *state.Node) *state.Node {
 	}
 	to, before := *n, fmt.Sprint(a.overrides)
 	a.overrides = nil
+	a.keep(&to)
 	detector, nodePorts := ownSettings(a.config)
 	to.LocalDetector = agree(a, "detectLocal", detector, n.LocalDetector, a.config.LocalDetector())
 	to.NodePorts = agree(a, "nodePortAddresses", nodePorts, n.NodePorts, a.config.NodePorts())
@@ -65,6 +69,30 @@ func (a *agreement) node(n *state.Node) *state.Node {
 	}
 	a.from, a.to = n, &to
 	return a.to
+}
+
+// keep lets the node have the addresses and pod CIDRs that it had in the last answer if it has none any more: the server may have been started
+// while the Node lacks them.
+func (a *agreement) keep(to *state.Node) {
+	last, before := a.to, len(a.kept)
+	a.kept = nil
+	if last == nil || last.Name != to.Name {
+		return
+	}
+	lost := func(field string, kept any) {
+		a.kept = append(a.kept, fmt.Errorf("the API has lost %s of this Node; the last known ones stay in effect: %v; see what sets that field", field, kept))
+	}
+	if len(to.Addresses) == 0 && len(last.Addresses) > 0 {
+		to.Addresses = last.Addresses
+		lost("status.addresses", to.Addresses)
+	}
+	if len(to.PodCIDRs) == 0 && len(last.PodCIDRs) > 0 {
+		to.PodCIDRs = last.PodCIDRs
+		lost("spec.podCIDRs", to.PodCIDRs)
+	}
+	if len(a.kept) > 0 && before == 0 {
+		a.log.Warn("the API has lost fields of this node", "problem", errors.Join(a.kept...))
+	}
 }
 
 // agree returns the setting that counts: own, if it is set, else the API's, else the default.
@@ -84,11 +112,11 @@ func agree[T interface {
 	return own
 }
 
-// problems are the settings that this process has otherwise than the API.
+// problems are the settings that this process has otherwise than the API, and what the API has lost.
 func (a *agreement) problems() []error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.overrides
+	return slices.Concat(a.overrides, a.kept)
 }
 
 // ownSettings returns the settings that c itself has, nil for those that it leaves to the API.

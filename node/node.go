@@ -43,6 +43,7 @@ import (
 	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/internal/httpserver"
 	"github.com/switchyard-net/switchyard/internal/kernel/leftovers"
+	"github.com/switchyard-net/switchyard/internal/lastknown"
 	"github.com/switchyard-net/switchyard/internal/resident"
 	"github.com/switchyard-net/switchyard/internal/ui"
 	"github.com/switchyard-net/switchyard/ops/healthz"
@@ -512,6 +513,13 @@ func (n *Node) reportProblem(p store.Problem) {
 	if n.o.Role == Proxy && p.Here && n.problemEvents.Allow() {
 		n.emit(source.Event{Kind: "Service", Namespace: p.Service.Namespace, Name: p.Service.Name, Warning: true,
 			Reason: string(p.Reason), Action: "Route", Note: p.Error()})
+	}
+}
+
+// reportNode reports that this Node lacks a field.
+func (n *Node) reportNode(p lastknown.Problem) {
+	if n.o.Role == Proxy {
+		n.emit(source.Event{Kind: "Node", Name: p.Node, Warning: true, Reason: string(p.Reason), Action: "Route", Note: p.Error()})
 	}
 }
 

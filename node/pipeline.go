@@ -18,6 +18,7 @@ import (
 	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/internal/clusterserver"
+	"github.com/switchyard-net/switchyard/internal/lastknown"
 	"github.com/switchyard-net/switchyard/internal/objectlog"
 	"github.com/switchyard-net/switchyard/internal/resident"
 	"github.com/switchyard-net/switchyard/model"
@@ -42,6 +43,8 @@ type pipeline struct {
 	own *ownAddresses
 	// nodeIPs is nil if the addresses of nodes are left as they are.
 	nodeIPs *nodeIPs
+	// nodes keeps what was known of Nodes. It is nil where states are made elsewhere.
+	nodes *lastknown.Nodes
 
 	// name returns the name of the node.
 	name func() string
@@ -164,6 +167,7 @@ func (n *Node) newPipeline(c *config.Config, o origin) (*pipeline, error) {
 	if o.names {
 		n.addNames(p, c)
 	}
+	n.addLastKnown(p, c)
 	p.serve.Ready, p.serve.Node = p.ready, o.node
 	p.sink = &completion{Sink: p.sink, before: func() { p.own.update() }, complete: func() {
 		close(p.ready)
@@ -231,6 +235,77 @@ func (n *Node) addNames(p *pipeline, c *config.Config) {
 		of.close()
 		names.Close()
 	}
+}
+
+// addLastKnown has what was known of Nodes kept, in front of everything else.
+func (n *Node) addLastKnown(p *pipeline, c *config.Config) {
+	o := lastknown.Options{Sink: p.sink, Node: p.origin.node, Needs: nodeNeeds(c), Logger: n.log, OnProblem: n.reportNode}
+	if old := n.pipeline.Load(); old != nil && old.origin.node == p.origin.node {
+		o.Former = old.nodes
+	}
+	p.nodes = lastknown.New(o)
+	n.warnUndetected(c, p)
+	p.sink = p.nodes
+	rest := p.reconfigure
+	p.reconfigure = func(c *config.Config) {
+		rest(c)
+		n.warnUndetected(c, p)
+		p.nodes.SetNeeds(nodeNeeds(c))
+	}
+}
+
+// nodeNeeds returns what c relies on of the Node.
+func nodeNeeds(c *config.Config) lastknown.Needs {
+	return lastknown.Needs{Addresses: c.NodePorts().Primary && len(c.NodeIPOverride) == 0, PodCIDRs: c.LocalDetector().NodeCIDR}
+}
+
+// nodeProblems are the fields that Nodes lack, and what the configuration lacks to tell pods from other clients.
+func (n *Node) nodeProblems() []error {
+	p := n.pipeline.Load()
+	if p.nodes == nil {
+		return nil
+	}
+	problems := p.nodes.Problems()
+	if err := n.undetected(n.config.Load(), p); err != nil {
+		problems = append(problems, err)
+	}
+	return problems
+}
+
+// warnUndetected logs what undetected finds.
+func (n *Node) warnUndetected(c *config.Config, p *pipeline) {
+	if err := n.undetected(c, p); err != nil {
+		n.log.Warn("pods are not told from clients outside of the cluster", "problem", err)
+	}
+}
+
+// undetected is the problem of a configuration by which no client is taken for a pod, in all families or in the one that the cluster prefers. It
+// concerns clusters only: manifests that people try have no pods.
+func (n *Node) undetected(c *config.Config, p *pipeline) error {
+	if _, ok := p.source.(source.WithEligibility); !ok {
+		return nil
+	}
+	d, what := c.LocalDetector(), "there are no cluster CIDRs"
+	if d.Enabled() {
+		if p.store == nil {
+			return nil
+		}
+		addrs := p.store.Snapshot().Node().Addresses
+		if len(addrs) == 0 || d.Detects(state.FamilyOf(addrs[0])) {
+			return nil
+		}
+		what = fmt.Sprintf("there is no cluster CIDR of %v, the family of the Node's first address", state.FamilyOf(addrs[0]))
+	}
+	return fmt.Errorf("%s: %s, so pods count as clients from outside: externalTrafficPolicy Local does not lead them to all endpoints; "+
+		"set it to the ranges of the cluster's pods, or choose another %s", n.fieldName("detectLocal.clusterCIDRs"), what, n.fieldName("detectLocalMode"))
+}
+
+// countNodeProblems returns how many Nodes lack fields.
+func (n *Node) countNodeProblems() int {
+	if p := n.pipeline.Load(); p != nil && p.nodes != nil {
+		return p.nodes.Count()
+	}
+	return 0
 }
 
 // followStates has the states that are made elsewhere.

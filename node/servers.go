@@ -36,6 +36,7 @@ func (n *Node) newHealth() *healthz.Health {
 	} else {
 		add("source", n.sourceProblems)
 		h.AddProblems("objects", func() []error { return n.pipeline.Load().problems() })
+		h.AddProblems("nodes", n.nodeProblems)
 	}
 	if n.dataplane == nil {
 		h.AddFaults("state", n.missingState)
@@ -132,6 +133,7 @@ func (n *Node) newRegistry() *metrics.Registry {
 	o := metrics.Options{
 		Mode: n.proxyMode(), Families: families, Version: n.o.Version,
 		SourceProblems:     func() int { return len(n.sourceProblems()) },
+		NodeProblems:       n.countNodeProblems,
 		LogLinesSuppressed: n.o.LogLinesSuppressed,
 		Connections:        map[string]metrics.Connections{"health": n.healthConnections.count, "metrics": n.operatorConnections.count, "page": n.uiConnections.count},
 		LimitedServices:    n.limitedServices,

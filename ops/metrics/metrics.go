@@ -59,6 +59,8 @@ type Options struct {
 	Services func() int
 	// SourceProblems returns the number of problems that the sources have.
 	SourceProblems func() int
+	// NodeProblems returns the number of Nodes that lack fields that they should have.
+	NodeProblems func() int
 	// HealthCheckProblems returns the number of health check node ports that cannot be served.
 	HealthCheckProblems func() int
 	// Connections are those of the process's servers, by the names of the servers.
@@ -233,6 +235,7 @@ func (r *Registry) registerOwn(o *Options) {
 	}
 	asked("services", "Services in the newest state.", o.Services)
 	asked("source_problems", "Problems that the sources of cluster objects have.", o.SourceProblems)
+	asked("node_problems", "Nodes without fields that they had, or that the configuration relies on.", o.NodeProblems)
 	asked("health_check_port_problems", "Health check node ports that cannot be served.", o.HealthCheckProblems)
 	if o.LimitedServices != nil {
 		r.registry.MustRegister(limited{o.LimitedServices})

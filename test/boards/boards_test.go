@@ -59,7 +59,7 @@ func shown(t *testing.T, r *metrics.Registry, into map[string][]string) {
 func registry(mode string, relay bool) *metrics.Registry {
 	count := func() int { return 0 }
 	o := metrics.Options{
-		Mode: mode, Families: []state.Family{state.IPv4, state.IPv6}, SourceProblems: count, LogLinesSuppressed: func() uint64 { return 0 },
+		Mode: mode, Families: []state.Family{state.IPv4, state.IPv6}, SourceProblems: count, NodeProblems: count, LogLinesSuppressed: func() uint64 { return 0 },
 		Connections:     map[string]metrics.Connections{"health": func() (int64, int64) { return 0, 0 }},
 		LimitedServices: func() map[string]int { return map[string]int{"reason": 0} },
 	}

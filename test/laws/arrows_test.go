@@ -64,6 +64,7 @@ var arrows = []arrow{
 	{"apifeed", []string{"state", "backend", "client", "internal/apifollower"}},
 	{"internal/failover", []string{"state", "internal/statecopy", "internal/apifollower"}},
 	{"internal/objectlog", []string{"model", "state", "source", "internal/revlog"}},
+	{"internal/lastknown", []string{"model", "source"}},
 	{"internal/clusterserver", []string{"model", "internal/objectlog", "internal/protoconv", "internal/proto/cluster/v1"}},
 	// client: it dials a relay as any other client does.
 	{"source/relay", []string{"model", "source", "client", "internal/upstream", "internal/protoconv", "internal/proto/cluster/v1"}},

@@ -1,0 +1,382 @@
+// Package lastknown keeps what was known of Nodes when a field of theirs vanishes for a while, or the whole Node does.
+//
+// A cloud provider that cannot be reached takes the addresses from a Node, and a Node that is deleted and created again has neither addresses
+// nor pod CIDRs at first. The machine is the same, and so are the connections to it. The rule of each field, and where it comes
+// from, is in docs/operate.md.
+package lastknown
+
+import (
+	"cmp"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/switchyard-net/switchyard/model"
+	"github.com/switchyard-net/switchyard/source"
+)
+
+// Options is what [Nodes] need.
+type Options struct {
+	// Sink gets the objects. Required.
+	Sink source.Sink
+	// Node is the name of this node: others pass as they are. Empty: the rules are for all Nodes.
+	Node string
+	// Needs are what is missed.
+	Needs Needs
+	// Former knows the same Nodes already, by another source. It may be nil.
+	Former *Nodes
+	// Logger gets problems when they begin and end. Required.
+	Logger *slog.Logger
+	// OnProblem is called when a problem begins, one call at a time. It must return soon. It may be nil.
+	OnProblem func(Problem)
+}
+
+// Needs are the fields that the configuration relies on. What it does not rely on is not missed.
+type Needs struct {
+	// Addresses: NodePorts are served on the primary addresses of the Node.
+	Addresses bool
+	// PodCIDRs: pods are told from other clients by them.
+	PodCIDRs bool
+}
+
+// Problem is a field of a Node that is missing.
+type Problem struct {
+	Node   string
+	Reason Reason
+	// Field is the field of the Node, Note what its absence means, and Remedy what to do about it.
+	Field, Note, Remedy string
+}
+
+// Error names the node, the field and the remedy.
+func (p Problem) Error() string {
+	return fmt.Sprintf("node %s: %s: %s; %s", p.Node, p.Field, p.Note, p.Remedy)
+}
+
+// Reason is a word for the kind of a [Problem].
+type Reason string
+
+// The reasons. What is lost was there before, and stays in effect. What is missing never was.
+const (
+	NodeLost         Reason = "NodeLost"
+	AddressesLost    Reason = "NodeAddressesLost"
+	AddressesMissing Reason = "NodeAddressesMissing"
+	PodCIDRsLost     Reason = "PodCIDRsLost"
+	PodCIDRsMissing  Reason = "PodCIDRsMissing"
+)
+
+// Nodes is a [source.Sink] that hands Nodes on with what was known of them last.
+type Nodes struct {
+	source.Sink
+	o Options
+
+	mu       sync.Mutex // guards all below
+	needs    Needs
+	complete bool
+	of       map[string]*node
+	// gone are the names of Nodes that were deleted, but for that of this node, the longest ago first.
+	gone []gone
+	// listed are the nodes with problems.
+	listed map[string]struct{}
+}
+
+// node is what is known of one Node.
+type node struct {
+	// object is what was handed on last, nil if there never was an object, and last is what was known last.
+	object, last *model.Node
+	// deletedAt is when its object was deleted, zero if it was not.
+	deletedAt time.Time
+	// lostAddresses and lostPodCIDRs report that object has fields that are no longer in the Node.
+	lostAddresses, lostPodCIDRs bool
+	problems                    []Problem
+}
+
+// gone is a deletion that has not been handed on yet.
+type gone struct {
+	name string
+	at   time.Time
+}
+
+// A Node of another machine that was deleted is remembered for goneFor, and no more than maxGone of them are: names of Nodes may be made up for
+// each machine. This node is remembered as long as the process runs.
+const (
+	goneFor = 10 * time.Minute
+	maxGone = 1000
+)
+
+// New returns a sink in front of another one.
+func New(o Options) *Nodes {
+	n := &Nodes{Sink: o.Sink, o: o, needs: o.Needs, of: make(map[string]*node), listed: make(map[string]struct{})}
+	if o.Former != nil {
+		n.inherit(o.Former)
+		n.o.Former = nil
+	}
+	return n
+}
+
+// inherit takes over what was known of Nodes that are there. None of it is handed on before their objects come.
+func (n *Nodes) inherit(former *Nodes) {
+	former.mu.Lock()
+	defer former.mu.Unlock()
+	for name, of := range former.of {
+		if of.object != nil && (of.deletedAt.IsZero() || name == n.o.Node) {
+			n.of[name] = &node{last: of.object}
+		}
+	}
+}
+
+// Update implements [source.Sink].
+func (n *Nodes) Update(set []model.Object, deleted []model.Ref) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	now := time.Now()
+	if slices.ContainsFunc(deleted, n.keeps) {
+		kept := make([]model.Ref, 0, len(deleted))
+		for _, ref := range deleted {
+			if n.keeps(ref) {
+				n.delete(ref.Name, now)
+			} else {
+				kept = append(kept, ref)
+			}
+		}
+		deleted = kept
+	}
+	own := false // whether set is a copy
+	for i, o := range set {
+		now, ok := o.(*model.Node)
+		if !ok || !n.keeps(now.Ref()) {
+			continue
+		}
+		if next := n.put(now); next != now {
+			if !own {
+				set, own = slices.Clone(set), true
+			}
+			set[i] = next
+		}
+	}
+	if deleted = n.expire(now, deleted); len(set)+len(deleted) > 0 {
+		n.Sink.Update(set, deleted)
+	}
+}
+
+// Complete implements [source.Sink].
+func (n *Nodes) Complete() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.complete = true
+	if n.o.Node != "" {
+		n.judge(n.o.Node, n.node(n.o.Node)) // there may be no Node
+	}
+	n.Sink.Complete()
+}
+
+// SetNeeds changes what is missed.
+func (n *Nodes) SetNeeds(needs Needs) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.needs == needs {
+		return
+	}
+	n.needs = needs
+	for name, of := range n.of {
+		n.judge(name, of)
+	}
+}
+
+// maxListed bounds how many nodes are listed at once.
+const maxListed = 20
+
+// Problems returns what is missing now, in the order of the nodes' names; of many nodes, some.
+func (n *Nodes) Problems() (list []error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for i, name := range slices.Sorted(maps.Keys(n.listed)) {
+		if i == maxListed {
+			return append(list, fmt.Errorf("%d more nodes lack fields; the log names some of them", len(n.listed)-maxListed))
+		}
+		for _, p := range n.of[name].problems {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
+// Count returns how many nodes have a problem.
+func (n *Nodes) Count() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.listed)
+}
+
+// keeps reports whether the rules are for an object.
+func (n *Nodes) keeps(ref model.Ref) bool {
+	return ref.Kind == model.KindNode && (n.o.Node == "" || ref.Name == n.o.Node)
+}
+
+func (n *Nodes) node(name string) *node {
+	if n.of[name] == nil {
+		n.of[name] = &node{}
+	}
+	return n.of[name]
+}
+
+// put returns what to hand on for a Node.
+func (n *Nodes) put(now *model.Node) *model.Node {
+	of := n.node(now.Name)
+	next := now
+	of.lostAddresses, of.lostPodCIDRs, of.deletedAt = false, false, time.Time{}
+	if last := of.last; last != nil {
+		addrs, internal := Addresses(last, now)
+		of.lostAddresses = len(addrs) != len(now.Addresses)
+		of.lostPodCIDRs = len(now.PodCIDRs) == 0 && len(last.PodCIDRs) > 0
+		if of.lostAddresses || of.lostPodCIDRs {
+			next = new(*now)
+			next.Addresses, next.Internal = addrs, internal
+			if of.lostPodCIDRs {
+				next.PodCIDRs = last.PodCIDRs
+			}
+		}
+	}
+	of.object, of.last = next, next
+	n.judge(now.Name, of)
+	return next
+}
+
+// delete notes that a Node is gone, whose object stays in effect.
+func (n *Nodes) delete(name string, now time.Time) {
+	of := n.of[name]
+	if of == nil || of.object == nil || !of.deletedAt.IsZero() {
+		return
+	}
+	of.deletedAt = now
+	if name != n.o.Node {
+		n.gone = append(n.gone, gone{name, now})
+	}
+	n.judge(name, of)
+}
+
+// expire appends the Nodes to deleted that were deleted too long ago to be the same machine's when they come back, or of which there are too many.
+func (n *Nodes) expire(now time.Time, deleted []model.Ref) []model.Ref {
+	due := 0
+	for ; due < len(n.gone) && (len(n.gone)-due > maxGone || now.Sub(n.gone[due].at) >= goneFor); due++ {
+		g := n.gone[due]
+		of := n.of[g.name]
+		if of == nil || !of.deletedAt.Equal(g.at) {
+			continue // it came back
+		}
+		of.problems = nil
+		delete(n.listed, g.name)
+		delete(n.of, g.name)
+		deleted = append(slices.Clip(deleted), model.Ref{Kind: model.KindNode, Name: g.name})
+	}
+	n.gone = slices.Delete(n.gone, 0, due)
+	return deleted
+}
+
+// Addresses returns the addresses of a Node, and how many of them are internal, if it was known as last and is now.
+//
+// If it has no address of a family left, those of the family stay that it had; if it has external ones only and had internal ones, the
+// internal ones stay. So its primary address moves to another one that is new, or that is internal too, and to no other.
+func Addresses(last, now *model.Node) (addrs []netip.Addr, internal int) {
+	var in, ex []netip.Addr
+	for _, is4 := range []bool{true, false} {
+		of := func(list []netip.Addr) []netip.Addr {
+			return slices.DeleteFunc(slices.Clone(list), func(a netip.Addr) bool { return a.Is4() != is4 })
+		}
+		lastIn, lastEx := of(last.Addresses[:last.Internal]), of(last.Addresses[last.Internal:])
+		nowIn, nowEx := of(now.Addresses[:now.Internal]), of(now.Addresses[now.Internal:])
+		switch {
+		case len(nowIn)+len(nowEx) == 0:
+			nowIn, nowEx = lastIn, lastEx
+		case len(nowIn) == 0:
+			nowIn = lastIn
+		}
+		in, ex = append(in, nowIn...), append(ex, nowEx...)
+	}
+	if len(in)+len(ex) == len(now.Addresses) {
+		return now.Addresses, now.Internal // nothing was lost, and the order is its own
+	}
+	// The family that came first does so still.
+	first := func(a, b netip.Addr) int {
+		return cmp.Compare(rank(a, last.Addresses[0]), rank(b, last.Addresses[0]))
+	}
+	slices.SortStableFunc(in, first)
+	slices.SortStableFunc(ex, first)
+	return append(in, ex...), len(in)
+}
+
+// rank is 0 for the family of first, and 1 for the other one.
+func rank(a, first netip.Addr) int {
+	if a.Is4() == first.Is4() {
+		return 0
+	}
+	return 1
+}
+
+// judge works out the problems of a node, and reports those that begin or end.
+func (n *Nodes) judge(name string, of *node) {
+	before := of.problems
+	of.problems = n.problems(name, of)
+	if len(of.problems) > 0 {
+		n.listed[name] = struct{}{}
+	} else {
+		delete(n.listed, name)
+	}
+	for _, p := range of.problems {
+		if hasReason(before, p.Reason) {
+			continue
+		}
+		n.o.Logger.Warn("the Node lacks what it should have", "node", name, "reason", string(p.Reason), "field", p.Field, "problem", p.Note, "remedy", p.Remedy)
+		if n.o.OnProblem != nil {
+			n.o.OnProblem(p)
+		}
+	}
+	for _, p := range before {
+		if !hasReason(of.problems, p.Reason) {
+			n.o.Logger.Info("the Node no longer lacks a field", "node", name, "reason", string(p.Reason), "field", p.Field)
+		}
+	}
+}
+
+func hasReason(list []Problem, r Reason) bool {
+	return slices.ContainsFunc(list, func(p Problem) bool { return p.Reason == r })
+}
+
+const (
+	remedyAddresses = "see what sets them: the kubelet (--node-ip) or the cloud controller manager; if it is meant so, restart this process"
+	remedyPodCIDRs  = "see what sets them: the controller manager (--allocate-node-cidrs) or the network plugin; or choose another detectLocalMode"
+)
+
+func (n *Nodes) problems(name string, of *node) (list []Problem) {
+	add := func(reason Reason, field, note, remedy string) {
+		list = append(list, Problem{name, reason, field, note, remedy})
+	}
+	switch {
+	case of.object == nil && !n.complete:
+		return nil
+	case !of.deletedAt.IsZero():
+		add(NodeLost, "metadata.name", "the Node has been deleted; what was known of it last stays in effect", "see whether the kubelet runs and registers it; "+
+			"if the machine is to go, stop this process")
+	case of.lostAddresses:
+		add(AddressesLost, "status.addresses", fmt.Sprintf("addresses that it had are missing; the last known ones stay in effect: %v", of.object.Addresses), remedyAddresses)
+	}
+	switch {
+	case !n.needs.Addresses || of.object != nil && len(of.object.Addresses) > 0:
+	case of.object == nil:
+		add(AddressesMissing, "status.addresses", "there is no such Node; NodePorts are served nowhere, because nodePortAddresses says primary", "see whether the kubelet registers it, "+
+			"and whether hostnameOverride is its name")
+	default:
+		add(AddressesMissing, "status.addresses", "it has no address; NodePorts are served nowhere, because nodePortAddresses says primary", remedyAddresses)
+	}
+	switch {
+	case !n.needs.PodCIDRs:
+	case of.lostPodCIDRs:
+		add(PodCIDRsLost, "spec.podCIDRs", fmt.Sprintf("they are missing; the last known ones stay in effect: %v", of.object.PodCIDRs), remedyPodCIDRs)
+	case of.object == nil || len(of.object.PodCIDRs) == 0:
+		add(PodCIDRsMissing, "spec.podCIDRs", "they are missing; pods count as clients from outside, because detectLocalMode is NodeCIDR", remedyPodCIDRs)
+	}
+	return list
+}
