@@ -45,9 +45,17 @@ func kubeSource(c *config.Config, master, name string, log *slog.Logger) (source
 		return nil, err
 	}
 	return kube.New(kube.Options{
-		Config: api, Renew: renew, NodeName: name, AllNodes: name == "", ServiceProxyName: c.ServiceProxyName,
+		Config: api, Renew: renew, NodeName: name, AllNodes: name == "", ServiceProxyName: c.ServiceProxyName, Await: awaited(c, name),
 		ResyncPeriod: c.ConfigSyncPeriod.Duration, Names: c.API.Names && len(c.API.Listen) > 0, Mark: node.UpstreamMark(c), Logger: log,
 	})
+}
+
+// awaited are the fields of the Node that c relies on. With nodeIPOverride it may have no addresses, and states of all nodes wait for none.
+func awaited(c *config.Config, node string) kube.Await {
+	if node == "" {
+		return kube.Await{}
+	}
+	return kube.Await{Addresses: c.NodePorts().Primary && len(c.NodeIPOverride) == 0, PodCIDRs: c.LocalDetector().NodeCIDR}
 }
 
 // kubeConnection is how to reach the API server, at master if that is not empty.

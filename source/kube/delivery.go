@@ -36,6 +36,9 @@ type delivery struct {
 	pending pending
 	next    *rest.Config // another way to the API server, which has not been gone over to yet
 	refused string       // the last error of renew that was logged
+	// node is this Node as it was delivered last, nil if it was not, and listedAt is when all kinds were listed, zero before.
+	node     *model.Node
+	listedAt time.Time
 }
 
 // backlog is how many events may wait while the sink is busy. They then reach it as one.
@@ -80,10 +83,12 @@ func (d *delivery) run(ctx context.Context) {
 		defer ticker.Stop()
 		renewal = ticker.C
 	}
+	var again <-chan time.Time // when to look at the Node again
 	for complete := false; ; {
 		select {
 		case <-ctx.Done():
 			return
+		case <-again:
 		case <-renewal:
 			d.renew()
 		case e := <-d.events:
@@ -95,7 +100,9 @@ func (d *delivery) run(ctx context.Context) {
 			d.watchNamespaced()
 		}
 		if !complete && len(d.missing) == 0 {
-			complete = true
+			if complete, again = d.isWhole(); !complete {
+				continue
+			}
 			d.source.log.Info("initial sync complete", "services", d.held[model.KindService].len(),
 				"endpointSlices", d.held[model.KindEndpointSlice].len(), "disabledNamespaces", len(d.optOut.disabled))
 			d.sink.Complete()
@@ -291,6 +298,7 @@ func (d *delivery) put(i *item) {
 	switch object := i.object.(type) {
 	case *model.Node:
 		d.source.eligible.Store(!i.ineligible)
+		d.node = object
 	case *model.Namespace:
 		d.setDisabled(object.Name, object.ProxyDisabled)
 	}

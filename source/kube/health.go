@@ -20,6 +20,7 @@ type health struct {
 
 	mu       sync.Mutex
 	troubles map[string]*trouble // by name of the resource
+	waiting  *waiting            // nil if a first state waits for nothing of the Node
 }
 
 // trouble is why a resource cannot be listed or watched.
@@ -57,6 +58,16 @@ func (h *health) fail(r *resource, err error) {
 	default:
 		h.log.Warn("resource cannot be watched", "error", now.Error())
 	}
+}
+
+// wait notes what a first state waits for, nil for nothing.
+func (h *health) wait(w *waiting) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if w != nil && (h.waiting == nil || h.waiting.field != w.field) {
+		h.log.Warn("waiting for a field of the Node", "node", w.node, "field", w.field, "atMost", w.most)
+	}
+	h.waiting = w
 }
 
 // markHealthy notes that a resource can be watched.
@@ -101,6 +112,9 @@ func (h *health) problems() []error {
 	var problems []error
 	for _, name := range slices.Sorted(maps.Keys(h.troubles)) {
 		problems = append(problems, h.troubles[name])
+	}
+	if h.waiting != nil {
+		problems = append(problems, h.waiting)
 	}
 	return problems
 }

@@ -47,6 +47,8 @@ type Options struct {
 	NodeName string
 	// AllNodes makes the source deliver all Nodes, for a relay that serves them. NodeEligible then says nothing.
 	AllNodes bool
+	// Await are fields that the Node must have before the source is complete, so that nothing is published without them.
+	Await Await
 	// ServiceProxyName makes the source deliver exactly the Services whose label service.kubernetes.io/service-proxy-name has
 	// this value. Empty means those without the label. EndpointSlices are chosen by the same label, which the EndpointSlice
 	// controller copies from the Service; slices that people write for a Service with a proxy name need it as well.
