@@ -45,6 +45,7 @@ type apiServer struct {
 
 	mu       sync.Mutex
 	version  uint64
+	epoch    uint64                       // of the numbers that change gives to objects
 	objects  map[string]map[string]object // by resource, then by namespace/name
 	history  []past
 	oldest   uint64        // watches cannot begin before this version
@@ -61,9 +62,10 @@ type apiServer struct {
 	token    string            // is demanded, if not empty
 	stale    uint64            // what the memory lags behind: lists that may be of any age are of this version's time
 	lag      *rand.Rand        // lists are of any version that may be asked for, if not nil
-	requests []request
-	sent     []string       // what has been sent of namespaced objects: resource namespace/name
-	bytes    map[string]int // what has been sent, by request
+	requests []request         // but for those of isReverted
+	checks   int               // the latter
+	sent     []string          // what has been sent of namespaced objects: resource namespace/name
+	bytes    map[string]int    // what has been sent, by request
 }
 
 type object interface {
@@ -321,7 +323,11 @@ func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	w = counted{w, a, req.String()}
 	a.mu.Lock()
-	a.requests = append(a.requests, req)
+	if isCheck(q) {
+		a.checks++
+	} else {
+		a.requests = append(a.requests, req)
+	}
 	status := max(a.status[s.resource], a.status[req.String()])
 	if a.slam {
 		a.mu.Unlock()
@@ -365,6 +371,37 @@ func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	} else {
 		a.watch(w, r, &s, q, version, info)
 	}
+}
+
+// isCheck reports whether a request is one of isReverted.
+func isCheck(q url.Values) bool {
+	return !q.Has("watch") && q.Get("resourceVersionMatch") != "NotOlderThan" && strings.HasPrefix(q.Get("fieldSelector"), "metadata.name=") && q.Get("resourceVersion") != "0" && !q.Has("limit")
+}
+
+// restore takes the server back to what it was at a version, as a restore of etcd does: it counts on from there. Connections break.
+func (a *apiServer) restore(version uint64) {
+	a.cut(true)
+	a.do(func() {
+		for resource := range a.objects {
+			at := map[string]object{}
+			for _, o := range a.at(resource, version) {
+				at[name(o)] = o
+			}
+			a.objects[resource] = at
+		}
+		a.history = slices.DeleteFunc(a.history, func(p past) bool { return p.version > version })
+		a.version, a.oldest = version, min(a.oldest, version)
+	})
+}
+
+// tooLarge refuses a version that does not exist yet, as an API server does after 3 s.
+func (a *apiServer) tooLarge(w http.ResponseWriter) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusGatewayTimeout)
+	_ = json.NewEncoder(w).Encode(metav1.Status{
+		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Code: http.StatusGatewayTimeout, Reason: metav1.StatusReasonTimeout,
+		Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge, Message: "Too large resource version"}}},
+	})
 }
 
 func (a *apiServer) refuse(w http.ResponseWriter, resource string, code int) {
@@ -413,12 +450,26 @@ func (a *apiServer) list(w http.ResponseWriter, s *query, q url.Values, version 
 	if least := parse(q.Get("resourceVersion")); a.lag != nil && least > 0 && least < now {
 		now = least + a.lag.Uint64N(now-least+1)
 	}
+	if parse(q.Get("resourceVersion")) > a.version {
+		a.mu.Unlock()
+		a.tooLarge(w)
+		return
+	}
+	if q.Get("resourceVersionMatch") == "Exact" {
+		if now = parse(q.Get("resourceVersion")); now < a.oldest {
+			a.mu.Unlock()
+			a.refuse(w, s.resource, http.StatusGone)
+			return
+		}
+	}
 	var items []runtime.Object
 	var kind string
 	for _, o := range a.at(s.resource, now) {
 		if s.matches(o) {
 			items = append(items, o)
-			a.note(s.resource, o)
+			if !isCheck(q) {
+				a.note(s.resource, o)
+			}
 		}
 	}
 	a.mu.Unlock()
@@ -483,7 +534,7 @@ func (a *apiServer) watch(w http.ResponseWriter, r *http.Request, s *query, q ur
 				next = append(next, p)
 			}
 		}
-		from = a.version
+		from = max(from, a.version) // what is in the future leaves out all before it
 		changed := a.changed
 		a.mu.Unlock()
 		for _, p := range next {

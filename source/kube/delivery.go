@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"context"
 	"iter"
-	"maps"
-	"slices"
 	"time"
 
 	"k8s.io/client-go/rest"
@@ -137,15 +135,7 @@ func (d *delivery) renew() {
 	}
 	config, d.next = d.next, nil
 	d.source.log.Info("switching API server connection", "host", config.Host)
-	for _, r := range d.resources {
-		if w := d.watchers[r.kind]; w != nil {
-			d.held[r.kind].invalidate()
-			d.watch(r)
-		}
-	}
-	for _, namespace := range slices.Collect(maps.Keys(d.optIns)) { // what they wait for is not the same any more
-		d.beginOptIn(namespace)
-	}
+	d.startOver()
 }
 
 // takeWaiting takes the events that have arrived in the meantime.
@@ -198,11 +188,18 @@ func (d *delivery) take(e *event) {
 	if d.watchers[kind] != e.from {
 		return // said before it was stopped
 	}
-	if e.what == denied {
+	switch e.what {
+	case denied:
 		delete(d.missing, kind)
+		return
+	case reverted:
+		d.revert()
 		return
 	}
 	held := d.held[kind]
+	if e.what == list && versionNumber(e.version) < versionNumber(held.latest) {
+		held.invalidate() // of another history, whose versions are others, too
+	}
 	held.latest = e.version
 	switch e.what {
 	case list:

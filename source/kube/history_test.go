@@ -140,9 +140,9 @@ func (a *apiServer) change(r *rand.Rand, things int) {
 	}
 	switch r.IntN(things) {
 	case 0, 1, 2:
-		a.put(service(full, int32(a.version), labels...))
+		a.put(service(full, int32(a.epoch+a.version), labels...))
 	case 3, 4:
-		a.put(slice(full, fmt.Sprintf("10.0.%d.%d", a.version>>8, a.version&255), labels...))
+		a.put(slice(full, fmt.Sprintf("10.0.%d.%d", (a.epoch+a.version)>>8, (a.epoch+a.version)&255), labels...))
 	case 5:
 		remove(service(full, 0))
 	case 6:

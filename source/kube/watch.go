@@ -69,6 +69,7 @@ func (s *openWatch) deliver() (version string, failure *metav1.Status) {
 		}
 		version = i.version
 		if what, ok := changes[kind]; ok {
+			s.watcher.note(what, i)
 			s.watcher.send(event{what: what, items: []*item{i}, version: version})
 		}
 	}

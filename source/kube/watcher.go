@@ -52,6 +52,8 @@ const (
 	// denied reports that the API server does not have the resource or does not let it be seen, and that the watcher will not
 	// ask again for a while.
 	denied
+	// reverted reports that the API server has another history than that of which versions are known.
+	reverted
 	// due reports that the time has come to list the objects of a namespace.
 	due
 	// listed reports that they have been.
@@ -82,6 +84,9 @@ type watcher struct {
 	mu sync.Mutex // guards all below
 	// present is the watch under way, nil if there is none or it is about to end.
 	present *openWatch
+	last    anchors
+	// resumes is set if the next watch goes on where one was ended by somebody else.
+	resumes bool
 }
 
 // run watches until ctx ends, which is what stop does.
@@ -147,6 +152,11 @@ func (w *watcher) listWatch() cache.ListerWatcher {
 			return list, nil
 		},
 		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+			if w.isReverted(ctx, options.ResourceVersion) {
+				w.send(event{what: reverted})
+				w.giveUp()
+				return nil, errReverted
+			}
 			options.Watch = true
 			var body io.ReadCloser
 			began, selection := time.Now(), w.selection()
@@ -190,7 +200,8 @@ func (w *watcher) ask(s **selection, request func(fields string) error) error {
 func (w *watcher) open(body io.ReadCloser, began time.Time, version string, selection *selection) watch.Interface {
 	s := newOpenWatch(w, body, began, selection)
 	w.mu.Lock()
-	w.present = s
+	w.present, w.resumes = s, true
+	w.last = slices.DeleteFunc(w.last, func(a *anchor) bool { return selection.excludes(a.ref.Namespace) }) // what happens there is not heard of
 	w.mu.Unlock()
 	w.send(event{what: opened, version: version, selection: selection})
 	go s.run()
@@ -208,7 +219,7 @@ func (w *watcher) reopen(namespace string) {
 	defer w.mu.Unlock()
 	if s := w.present; s != nil && s.selection.excludes(namespace) {
 		time.AfterFunc(max(0, shortWatch-time.Since(s.began)), s.Stop)
-		w.present = nil
+		w.present, w.resumes = nil, false
 	}
 }
 
@@ -276,6 +287,7 @@ func (i reflectorStore) Replace(objects []any, version string) error {
 		items = append(items, obj.(*item)) // as list made them
 	}
 	i.w.least = version
+	i.w.begin(newest(items))
 	i.w.send(event{what: list, items: items, version: version, selection: i.w.listed})
 	return nil
 }
