@@ -21,6 +21,7 @@ CHECKED := test/ui
 BUF     := $(GO) tool -modfile=tools/go.mod buf
 # Random histories of make differential.
 SEEDS   ?= 20
+RESTORES ?= 50
 # What make proof, differential, e2e and test-kernel test: nftables, ebpf, ipvs, iptables (proof: also iptables-legacy and iptables-nft) or userspace.
 DATAPLANE ?= nftables
 # How much happens in make proof: 1 is a thousand kills, and half an hour. How long make soak goes on.
@@ -28,7 +29,7 @@ SCALE   ?= 1
 MINUTES ?= 20
 
 .DEFAULT_GOAL := help
-.PHONY: quick page screenshots help build windows proto programs protocols image manifests budgets demo test attacks test-kernel proof-kernel mutants-kernel differential-kernel compare-kernel connections-kernel check vuln unit consumer boards dns man site bench fuzz tools upstream kubernetes feature-gates e2e differential compare explained proof soak histories-windows test-windows differential-windows clean
+.PHONY: quick page screenshots help build windows proto programs protocols image manifests budgets demo test attacks test-kernel proof-kernel mutants-kernel differential-kernel compare-kernel connections-kernel check vuln unit consumer boards dns man site bench fuzz tools upstream kubernetes feature-gates e2e restores differential compare explained proof soak histories-windows test-windows differential-windows clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -218,6 +219,10 @@ e2e: upstream ## Let a real API server drive Switchyard, through every story of 
 	@echo "== Switchyard and a real API server"
 	@cd test/e2e && $(GO) vet ./... && $(GO) test -timeout $(TIMEOUT) -skip Differential ./... && \
 		if [ "$(DATAPLANE)" != nftables ]; then $(GO) test -timeout $(TIMEOUT) -run TestStories . -dataplane $(DATAPLANE); fi
+
+restores: upstream ## Restore a real etcd RESTORES times (50): what is served is what the API server has then (root, or user namespaces)
+	@echo "== $(RESTORES) restores of etcd"
+	@cd test/e2e && $(GO) test -timeout 60m -run TestRestores -count 1 . -restores $(RESTORES)
 
 differential: upstream ## Compare the fate of packets with upstream kube-proxy, in SEEDS=20 random histories (DATAPLANE=nftables)
 	@echo "== Switchyard and upstream kube-proxy, $(SEEDS) histories"

@@ -69,7 +69,8 @@ type Config struct {
 	ResetConnectionsToRemovedEndpoints bool
 	// Services bounds what Services may ask for.
 	Services Services
-	// ConfigSyncPeriod is how often everything is asked from the API server again.
+	// ConfigSyncPeriod is how long a watch of the API server lasts at least. The next one goes on from where it ended, if the API server's history
+	// is still the same; otherwise everything is listed again. Nothing else is listed twice.
 	ConfigSyncPeriod field.Duration
 	// SyncPeriod is how often the kernel is compared with what it should hold.
 	SyncPeriod field.Duration

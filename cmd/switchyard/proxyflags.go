@@ -90,7 +90,7 @@ func (p *proxyFlags) registerGeneral(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.EnableProfiling, "profiling", false, "serve /debug/pprof beside /metrics")
 	fs.StringVar(&c.ShowHiddenMetricsForVersion, "show-hidden-metrics-for-version", "", "minor version of Kubernetes whose hidden metrics to show")
 	fs.StringVar(&c.Mode, "proxy-mode", "", "dataplane; empty for the best one")
-	fs.DurationVar(&c.ConfigSyncPeriod.Duration, "config-sync-period", c.ConfigSyncPeriod.Duration, "how often to ask the API server for everything again")
+	fs.DurationVar(&c.ConfigSyncPeriod.Duration, "config-sync-period", c.ConfigSyncPeriod.Duration, "how long a watch of the API server lasts at least, before it is opened again from where it ended")
 	fs.Int32Var(c.OOMScoreAdj, "oom-score-adj", *c.OOMScoreAdj, "the process's oom_score_adj, from -1000 to 1000")
 	fs.BoolVar(&p.masqueradeAll, "masquerade-all", false, "masquerade all connections to cluster IPs")
 	fs.StringSliceVar(&c.NodePortAddresses, "nodeport-addresses", nil, "where to serve node ports: CIDRs, or the keywords primary, localhost and all")

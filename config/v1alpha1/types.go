@@ -72,7 +72,7 @@ type KubeProxyConfiguration struct {
 	OOMScoreAdj *int32 `json:"oomScoreAdj"`
 	// Conntrack lands in linux.conntrack.
 	Conntrack Conntrack `json:"conntrack"`
-	// ConfigSyncPeriod is how often everything is asked from the API server again. Default 15m.
+	// ConfigSyncPeriod is how long a watch of the API server lasts at least. Default 15m.
 	ConfigSyncPeriod field.Duration `json:"configSyncPeriod"`
 	// PortRange is dropped: nothing uses it.
 	PortRange string `json:"portRange"`

@@ -62,7 +62,7 @@ type apiServer struct {
 	token    string            // is demanded, if not empty
 	stale    uint64            // what the memory lags behind: lists that may be of any age are of this version's time
 	lag      *rand.Rand        // lists are of any version that may be asked for, if not nil
-	requests []request         // but for those of isReverted
+	requests []request         // but for those of resume
 	checks   int               // the latter
 	sent     []string          // what has been sent of namespaced objects: resource namespace/name
 	bytes    map[string]int    // what has been sent, by request
@@ -373,7 +373,7 @@ func (a *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// isCheck reports whether a request is one of isReverted.
+// isCheck reports whether a request is one of resume.
 func isCheck(q url.Values) bool {
 	return !q.Has("watch") && q.Get("resourceVersionMatch") != "NotOlderThan" && strings.HasPrefix(q.Get("fieldSelector"), "metadata.name=") && q.Get("resourceVersion") != "0" && !q.Has("limit")
 }

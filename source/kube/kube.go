@@ -7,6 +7,8 @@
 // Objects become values of package model one by one as they arrive; what is kept here of each is its name and its version, which is
 // what shows after a lost connection what has been deleted and what is news.
 //
+// A watch that ends is resumed. If the API server has gone back to an earlier state, as after a restore of etcd, everything is listed again instead.
+//
 // While the API server cannot be reached, everything stays as it was last known. Token, client certificate and CA files
 // that the rest.Config names are read again by client-go: the token every minute, certificates every five. (CA files depend
 // on client-go's feature gate ClientsAllowCARotation, which is on unless KUBE_FEATURE_ClientsAllowCARotation=false.) What a
@@ -59,7 +61,8 @@ type Options struct {
 	// [store.Names]: https://pkg.go.dev/github.com/switchyard-net/switchyard/store#Names
 	Names bool
 	// ResyncPeriod is how long a watch lasts at least before it is opened again, from where it ended. It ends after once or
-	// twice that time. The default, and the least, is 5 minutes.
+	// twice that time. The default, and the least, is 5 minutes. Before it is opened again, the API server is asked whether its history is
+	// still the same; if it is not, everything is listed again.
 	ResyncPeriod time.Duration
 	// ListSpread is the time within which a namespace is listed, at random, from which the label networking.k8s.io/kube-proxy=disabled
 	// has been taken, so that thousands of nodes do not ask at once. It doubles while the label keeps flipping, and grows with the

@@ -80,14 +80,15 @@ const checkTime = 10 * time.Second
 // errReverted ends a watcher whose API server has another history.
 var errReverted = errors.New("the API server has gone back to an earlier state")
 
-// isReverted reports whether the API server's history is another one than that of which the watcher has come to a version. What cannot be found out
-// counts as the same history.
-func (w *watcher) isReverted(ctx context.Context, version string) bool {
+// resume returns why the watch of a version must not go on where one has ended: errReverted if the API server has another history than that of
+// which the watcher has come to the version, or that the version is too old to be compared, as it is to be watched. What cannot be found out for other
+// reasons counts as the same history.
+func (w *watcher) resume(ctx context.Context, version string) error {
 	w.mu.Lock()
 	known, resumes := slices.Clone(w.last), w.resumes
 	w.mu.Unlock()
 	if !resumes {
-		return false
+		return nil
 	}
 	// Nothing is asked about namespaces that are taken from the proxy, and something must be asked for: a list of one object costs next to nothing.
 	ref := model.Ref{Name: "kubernetes", Namespace: metav1.NamespaceDefault}
@@ -102,19 +103,26 @@ func (w *watcher) isReverted(ctx context.Context, version string) bool {
 	at, err := w.one(ctx, ref, exactly(version))
 	switch {
 	case err == nil && last == nil:
-		return false
+		return nil
 	case err == nil && !last.isLast(at):
-		return true
+		return errReverted
 	case err == nil && last.deleted:
 		// The object may have been deleted in both histories, but not by the same version.
-		before, err := w.one(ctx, last.ref, exactly(strconv.FormatUint(versionNumber(last.version)-1, 10)))
-		return err == nil && last.find(before) == nil
-	case err == nil, apierrors.IsResourceExpired(err), apierrors.IsGone(err), statusOf(err) == 0:
-		return false // or the version is too old to be compared, or the API server cannot be reached
+		before, err := w.one(ctx, ref, exactly(strconv.FormatUint(versionNumber(last.version)-1, 10)))
+		if err == nil && last.find(before) == nil {
+			return errReverted
+		}
+		return nil
+	case apierrors.IsResourceExpired(err) || apierrors.IsGone(err):
+		return err
+	case err == nil || statusOf(err) == 0:
+		return nil
 	}
 	// The version may be in the future, of this API server or of all of them: what etcd has now decides.
-	now, err := w.one(ctx, ref, metav1.ListOptions{})
-	return err == nil && versionNumber(now.ResourceVersion) < versionNumber(version)
+	if now, err := w.one(ctx, ref, metav1.ListOptions{}); err == nil && versionNumber(now.ResourceVersion) < versionNumber(version) {
+		return errReverted
+	}
+	return nil
 }
 
 // exactly asks for what there was at a version.

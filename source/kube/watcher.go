@@ -152,10 +152,12 @@ func (w *watcher) listWatch() cache.ListerWatcher {
 			return list, nil
 		},
 		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-			if w.isReverted(ctx, options.ResourceVersion) {
-				w.send(event{what: reverted})
-				w.giveUp()
-				return nil, errReverted
+			if err := w.resume(ctx, options.ResourceVersion); err != nil {
+				if err == errReverted {
+					w.send(event{what: reverted})
+					w.giveUp()
+				}
+				return nil, err
 			}
 			options.Watch = true
 			var body io.ReadCloser

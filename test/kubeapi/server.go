@@ -3,6 +3,7 @@
 package kubeapi
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -34,13 +35,15 @@ type Server struct {
 	version int
 	// oldest is the version before which the server has forgotten what changed.
 	oldest  int
-	objects map[string][]stored // by resource
-	changed chan struct{}       // closed and replaced when something above changes
+	objects map[string][]*stored // by resource
+	history []change             // since oldest, in the order of versions
+	epoch   int                  // how often the server was restored
+	changed chan struct{}        // closed and replaced when something above changes
 }
 
 // New returns a server without objects.
 func New() *Server {
-	return &Server{version: 1, objects: map[string][]stored{}, changed: make(chan struct{})}
+	return &Server{version: 1, objects: map[string][]*stored{}, changed: make(chan struct{})}
 }
 
 // stored is an object as it was stored last.
@@ -48,8 +51,17 @@ type stored struct {
 	namespace, name string
 	version         int
 	text            []byte
-	isNew           bool // this version is the first one
 }
+
+// change is a step of the history. before or now is nil if the object was not there.
+type change struct {
+	version     int
+	resource    string
+	before, now *stored
+}
+
+// maxHistory is how many changes are remembered.
+const maxHistory = 100_000
 
 // Put adds objects or replaces them, in this order. It keeps copies.
 func (s *Server) Put(changed []Object) error {
@@ -62,24 +74,55 @@ func (s *Server) Put(changed []Object) error {
 				resource = name
 			}
 		}
-		s.version++
 		o := o.DeepCopyObject().(Object)
-		o.SetResourceVersion(strconv.Itoa(s.version))
+		o.SetResourceVersion(strconv.Itoa(s.version + 1))
 		text, err := json.Marshal(o)
 		if err != nil {
 			return err
 		}
-		next := stored{namespace: o.GetNamespace(), name: o.GetName(), version: s.version, text: text, isNew: true}
-		s.objects[resource] = slices.DeleteFunc(s.objects[resource], func(old stored) bool {
-			same := old.namespace == next.namespace && old.name == next.name
-			next.isNew = next.isNew && !same
-			return same
-		})
-		s.objects[resource] = append(s.objects[resource], next) // so they are in the order of their versions
+		s.change(resource, o.GetNamespace(), o.GetName(), text)
 	}
+	s.wake()
+	return nil
+}
+
+// Remove removes objects, by resource and name, in all namespaces.
+func (s *Server) Remove(resource, name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, o := range slices.Clone(s.objects[resource]) {
+		if o.name == name {
+			s.change(resource, o.namespace, name, nil)
+		}
+	}
+	s.wake()
+}
+
+// change makes a new version, in which an object has another text, or is not there if that is nil. The caller holds mu.
+func (s *Server) change(resource, namespace, name string, text []byte) {
+	s.version++
+	c := change{version: s.version, resource: resource}
+	s.objects[resource] = slices.DeleteFunc(s.objects[resource], func(old *stored) bool {
+		same := old.namespace == namespace && old.name == name
+		if same {
+			c.before = old
+		}
+		return same
+	})
+	if text != nil {
+		c.now = &stored{namespace, name, s.version, text}
+		s.objects[resource] = append(s.objects[resource], c.now) // so they are in the order of their versions
+	}
+	if s.history = append(s.history, c); len(s.history) > maxHistory {
+		s.oldest = s.history[maxHistory/2].version
+		s.history = slices.Clone(s.history[maxHistory/2+1:])
+	}
+}
+
+// wake lets watchers look. The caller holds mu.
+func (s *Server) wake() {
 	close(s.changed)
 	s.changed = make(chan struct{})
-	return nil
 }
 
 // Forget has the server not remember what has changed before, as one does that was away for long.
@@ -87,32 +130,72 @@ func (s *Server) Forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.version++
-	s.oldest = s.version
+	s.oldest, s.history = s.version, nil
 }
 
-// Remove removes objects, by resource and name, while the server is away: watchers get no event.
-func (s *Server) Remove(resource, name string) {
+// Version returns the resource version of the latest change.
+func (s *Server) Version() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.version++
-	s.objects[resource] = slices.DeleteFunc(s.objects[resource], func(o stored) bool { return o.name == name })
+	return s.version
 }
 
-// since returns what is newer than a version, the version now, and what is closed when there is more.
-func (s *Server) since(resource string, after int) (list []stored, version int, more <-chan struct{}) {
+// Restore takes the server back to what it was at a version that it remembers, as one whose etcd was restored: it counts on from there, and ends all
+// watches.
+func (s *Server) Restore(version int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, o := range s.objects[resource] {
-		if o.version > after {
-			list = append(list, o)
+	for resource := range resources {
+		s.objects[resource] = s.at(resource, version)
+	}
+	s.history = slices.DeleteFunc(s.history, func(c change) bool { return c.version > version })
+	s.version = version
+	s.epoch++
+	s.wake()
+}
+
+// at returns the objects of a resource at a version, in the order of their versions. The caller holds mu.
+func (s *Server) at(resource string, version int) []*stored {
+	objects := slices.Clone(s.objects[resource])
+	for _, c := range slices.Backward(s.history) {
+		if c.version <= version {
+			break
+		}
+		if c.resource != resource {
+			continue
+		}
+		if c.now != nil {
+			objects = slices.DeleteFunc(objects, func(o *stored) bool { return o == c.now })
+		}
+		if c.before != nil {
+			objects = append(objects, c.before)
 		}
 	}
-	return list, s.version, s.changed
+	slices.SortFunc(objects, func(a, b *stored) int { return cmp.Compare(a.version, b.version) })
+	return objects
+}
+
+// since returns the changes of a resource after a version, the version now, and what is closed when there is more. ok is false if the server has been
+// restored since epoch.
+func (s *Server) since(resource string, after, epoch int) (list []change, version int, more <-chan struct{}, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	first, _ := slices.BinarySearchFunc(s.history, after+1, func(c change, v int) int { return cmp.Compare(c.version, v) })
+	for _, c := range s.history[first:] {
+		if c.resource == resource {
+			list = append(list, c)
+		}
+	}
+	return list, s.version, s.changed, s.epoch == epoch
 }
 
 // ServeHTTP answers lists and watches.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	resource := r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]
+	path := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
+	resource, namespace := path[len(path)-1], ""
+	if n := len(path) - 3; n > 0 && path[n] == "namespaces" {
+		namespace = path[n+1]
+	}
 	kind, known := resources[resource]
 	w.Header().Set("Content-Type", "application/json")
 	if !known {
@@ -121,45 +204,98 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	query := r.URL.Query()
 	name, byName := strings.CutPrefix(query.Get("fieldSelector"), "metadata.name=")
-	chosen := func(o stored) bool { return !byName || o.name == name }
+	chosen := func(o *stored) bool {
+		return o != nil && (!byName || o.name == name) && (namespace == "" || o.namespace == namespace)
+	}
+	version, _ := strconv.Atoi(query.Get("resourceVersion"))
 	if !query.Has("watch") {
-		list, version, _ := s.since(resource, 0)
-		var items []string
-		for _, o := range list {
-			if chosen(o) {
-				items = append(items, string(o.text))
-			}
-		}
-		fmt.Fprintf(w, `{"apiVersion":%q,"kind":"%sList","metadata":{"resourceVersion":"%d"},"items":[%s]}`, kind[0], kind[1], version, strings.Join(items, ","))
+		s.list(w, resource, kind, version, query.Get("resourceVersionMatch") == "Exact", chosen)
 		return
 	}
-	after, _ := strconv.Atoi(query.Get("resourceVersion"))
+	s.mu.Lock()
+	epoch, forgotten, initial := s.epoch, version < s.oldest, s.objects[resource]
 	if query.Get("sendInitialEvents") == "true" {
-		list, version, _ := s.since(resource, 0)
-		for _, o := range list {
+		version, forgotten, initial = s.version, false, slices.Clone(initial)
+	} else {
+		initial = nil
+	}
+	s.mu.Unlock()
+	if forgotten {
+		fmt.Fprintln(w, `{"type":"ERROR","object":{"apiVersion":"v1","kind":"Status","status":"Failure","reason":"Expired","code":410}}`)
+		return
+	}
+	if query.Get("sendInitialEvents") == "true" {
+		for _, o := range initial {
 			if chosen(o) {
 				fmt.Fprintf(w, `{"type":"ADDED","object":%s}`+"\n", o.text)
 			}
 		}
 		fmt.Fprintf(w, `{"type":"BOOKMARK","object":{"apiVersion":%q,"kind":%q,"metadata":{"resourceVersion":"%d",`+
 			`"annotations":{"k8s.io/initial-events-end":"true"}}}}`+"\n", kind[0], kind[1], version)
-		after = version
-	} else if s.forgotten(after) {
-		fmt.Fprintln(w, `{"type":"ERROR","object":{"apiVersion":"v1","kind":"Status","status":"Failure","reason":"Expired","code":410}}`)
+	}
+	s.watch(w, r, resource, version, epoch, chosen)
+}
+
+// list answers a list of a version: that one exactly, or any that is not older.
+func (s *Server) list(w http.ResponseWriter, resource string, kind [2]string, version int, exactly bool, chosen func(*stored) bool) {
+	objects, now, code := s.listed(resource, version, exactly)
+	switch code {
+	case http.StatusGatewayTimeout:
+		w.WriteHeader(code)
+		fmt.Fprint(w, `{"apiVersion":"v1","kind":"Status","status":"Failure","reason":"Timeout","code":504,`+
+			`"message":"Too large resource version","details":{"causes":[{"reason":"ResourceVersionTooLarge","message":"Too large resource version"}]}}`)
+		return
+	case http.StatusGone:
+		w.WriteHeader(code)
+		fmt.Fprint(w, `{"apiVersion":"v1","kind":"Status","status":"Failure","reason":"Expired","code":410}`)
 		return
 	}
+	var items []string
+	for _, o := range objects {
+		if chosen(o) {
+			items = append(items, string(o.text))
+		}
+	}
+	fmt.Fprintf(w, `{"apiVersion":%q,"kind":"%sList","metadata":{"resourceVersion":"%d"},"items":[%s]}`, kind[0], kind[1], now, strings.Join(items, ","))
+}
+
+// listed returns the objects of a resource and their version, or the code of a refusal.
+func (s *Server) listed(resource string, version int, exactly bool) (objects []*stored, now, code int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case version > s.version:
+		return nil, 0, http.StatusGatewayTimeout
+	case exactly && version < s.oldest:
+		return nil, 0, http.StatusGone
+	case exactly:
+		return s.at(resource, version), version, http.StatusOK
+	}
+	return slices.Clone(s.objects[resource]), s.version, http.StatusOK
+}
+
+// watch answers a watch from a version on, until the client has gone or the server is restored. As an API server does, it leaves out what is not newer
+// than that version, also if the version has never been.
+func (s *Server) watch(w http.ResponseWriter, r *http.Request, resource string, after, epoch int, chosen func(*stored) bool) {
 	for {
-		list, version, more := s.since(resource, after)
-		for _, o := range list {
-			verb := "MODIFIED"
-			if o.isNew {
-				verb = "ADDED"
-			}
-			if chosen(o) {
-				fmt.Fprintf(w, `{"type":%q,"object":%s}`+"\n", verb, o.text)
+		list, version, more, ok := s.since(resource, after, epoch)
+		if !ok {
+			return
+		}
+		for _, c := range list {
+			was, is := chosen(c.before), chosen(c.now)
+			switch {
+			case is && was:
+				fmt.Fprintf(w, `{"type":"MODIFIED","object":%s}`+"\n", c.now.text)
+			case is:
+				fmt.Fprintf(w, `{"type":"ADDED","object":%s}`+"\n", c.now.text)
+			case was:
+				before, now := strconv.Itoa(c.before.version), strconv.Itoa(c.version)
+				text := strings.Replace(string(c.before.text), `"resourceVersion":"`+before+`"`, `"resourceVersion":"`+now+`"`, 1)
+				fmt.Fprintf(w, `{"type":"DELETED","object":%s}`+"\n", text)
 			}
 		}
-		after = version
+		after = max(after, version)
 		if http.NewResponseController(w).Flush() != nil {
 			return
 		}
@@ -169,10 +305,4 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-}
-
-func (s *Server) forgotten(version int) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return version < s.oldest
 }
