@@ -160,6 +160,9 @@ func (v *view) nodePortNotServed(why *store.Explanation, c Connection) (because,
 		}
 		return fmt.Sprintf("node port %d is not routed", p.NodePort), ""
 	}
+	if o.HealthCheckNodePort == c.Dst.Port() && c.Protocol == state.TCP && o.Type == model.TypeLoadBalancer && o.ExternalLocal {
+		return fmt.Sprintf("port %d is the healthCheckNodePort of the Service: the proxy itself answers load balancers there", o.HealthCheckNodePort), ""
+	}
 	return "", ""
 }
 

@@ -386,8 +386,11 @@ func (v *view) conflicts(a *Answer, c Connection, h held) {
 			others = append(others, name.String())
 		}
 	}
+	order := "a cluster IP goes before a load balancer IP, which goes before an externalIP"
+	if nodePort != 0 {
+		order = "a nodePort goes before a healthCheckNodePort"
+	}
 	if len(others) > 0 {
-		a.Notes = append(a.Notes, fmt.Sprintf("%s wanted by %s, too: a cluster IP goes before a load balancer IP, which goes before an externalIP; then the oldest Service has it",
-			key, plural("Service", others)))
+		a.Notes = append(a.Notes, fmt.Sprintf("%s wanted by %s, too: %s; then the oldest Service has it", key, plural("Service", others), order))
 	}
 }

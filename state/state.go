@@ -276,7 +276,7 @@ func (e Endpoint) Compare(o Endpoint) int { return e.Addr.Compare(o.Addr) }
 
 // HealthCheck is what the health check node port of a Service must answer. Dataplanes ignore it: package node answers the port.
 type HealthCheck struct {
-	// Port is the TCP port on the node, 0 if the service has none.
+	// Port is the TCP port on the node, 0 if the service has none. In one published state no two services have the same, and it is no node port of TCP.
 	Port uint16
 	// LocalIPv4 and LocalIPv6 are the numbers of distinct addresses of ready endpoints on this node, by family.
 	LocalIPv4 int

@@ -12,7 +12,8 @@ import (
 
 // arbiter decides which service holds a frontend that several claim, so that no two hold it in one published state. A claim as
 // cluster IP beats all others, because the API server gives each cluster IP away only once. An address in status.loadBalancer
-// beats one in externalIPs: the first is written by a controller, the second by anyone who may write a Service. Then the oldest
+// beats one in externalIPs: the first is written by a controller, the second by anyone who may write a Service. A nodePort beats a
+// healthCheckNodePort: the kernel translates connections to the first before anything could answer on the second. Then the oldest
 // service wins, and of two that are equally old the one whose name comes first. So nobody can take an address away from a service
 // that uses it already, except by a better kind of claim. The answer depends on the claims only, not on the order in which they
 // came.
@@ -29,13 +30,18 @@ type bid struct {
 	kind    state.FrontendKind
 }
 
-// precedence orders the kinds of claims on one frontend, the best first. A node port competes with node ports only.
+// HealthCheckPort is the kind of the claim that a Service has on its healthCheckNodePort, which is no frontend.
+const HealthCheckPort state.FrontendKind = 255
+
+// precedence orders the kinds of claims on one frontend, the best first. A node port competes with node ports and health check node ports only.
 func (b bid) precedence() int {
 	switch b.kind {
 	case state.ClusterIP:
 		return 0
 	case state.LoadBalancer:
 		return 1
+	case HealthCheckPort:
+		return 3
 	}
 	return 2
 }
@@ -89,11 +95,12 @@ func (c *contest) Pop() any {
 
 func (c *contest) holder() *service { return c.bids[0].service }
 
-// loss is a claim that another service holds.
+// loss is a claim that another service holds. A healthCheckNodePort may also be lost to a nodePort of its own service.
 type loss struct {
 	claim  state.FrontendKey
 	kind   state.FrontendKind
 	holder *service
+	as     state.FrontendKind // which the holder claims
 }
 
 func newArbiter() arbiter {
@@ -106,27 +113,33 @@ func (a *arbiter) replace(svc *service, former, record *state.Service) (moved []
 	if sameFrontends(former, record) {
 		return nil
 	}
-	eachFrontend(former, func(p *state.Port, f *state.Frontend) {
-		if next := a.withdraw(p.Key(f), svc); next != nil {
+	eachClaim(former, func(key state.FrontendKey, _ state.FrontendKind) {
+		if next := a.withdraw(key, svc); next != nil {
 			moved = append(moved, next)
 		}
 	})
-	eachFrontend(record, func(p *state.Port, f *state.Frontend) {
-		if previous := a.place(p.Key(f), bid{svc, f.Kind}); previous != nil {
+	eachClaim(record, func(key state.FrontendKey, kind state.FrontendKind) {
+		if previous := a.place(key, bid{svc, kind}); previous != nil {
 			moved = append(moved, previous)
 		}
 	})
 	return moved
 }
 
-func eachFrontend(record *state.Service, do func(*state.Port, *state.Frontend)) {
+// eachClaim goes through the claims of a record, which may be nil: its frontends, and then its health check node port, in both families.
+func eachClaim(record *state.Service, do func(state.FrontendKey, state.FrontendKind)) {
 	if record == nil {
 		return
 	}
 	for i := range record.Ports {
 		p := &record.Ports[i]
 		for j := range p.Frontends {
-			do(p, &p.Frontends[j])
+			do(p.Key(&p.Frontends[j]), p.Frontends[j].Kind)
+		}
+	}
+	if port := record.HealthCheck.Port; port != 0 {
+		for _, f := range [...]state.Family{state.IPv4, state.IPv6} {
+			do(state.FrontendKey{Family: f, Protocol: state.TCP, Port: port}, HealthCheckPort)
 		}
 	}
 }
@@ -136,7 +149,7 @@ func sameFrontends(a, b *state.Service) bool {
 	if a == nil || b == nil {
 		return a == b
 	}
-	return slices.EqualFunc(a.Ports, b.Ports, func(p, q state.Port) bool {
+	return a.HealthCheck.Port == b.HealthCheck.Port && slices.EqualFunc(a.Ports, b.Ports, func(p, q state.Port) bool {
 		return p.Family == q.Family && p.Protocol == q.Protocol &&
 			slices.EqualFunc(p.Frontends, q.Frontends, func(f, g state.Frontend) bool { return f.Compare(g) == 0 })
 	})
@@ -195,17 +208,16 @@ func (a *arbiter) withdraw(key state.FrontendKey, svc *service) (next *service) 
 	return nil
 }
 
-// award returns svc's record without the frontends that other services hold, and those. If there are none, it is the record
-// itself. The record may be nil.
+// award returns svc's record without what other services hold, and that. If there is nothing, it is the record itself. The record may be nil.
 func (a *arbiter) award(svc *service, record *state.Service) (*state.Service, []loss) {
-	if len(a.contested) == 0 {
+	if len(a.contested) == 0 && (record == nil || record.HealthCheck.Port == 0) {
 		return record, nil
 	}
 	var lost []loss
-	eachFrontend(record, func(p *state.Port, f *state.Frontend) {
-		c := p.Key(f)
-		if contest := a.contested[c]; contest != nil && contest.holder() != svc {
-			lost = append(lost, loss{c, f.Kind, contest.holder()})
+	eachClaim(record, func(key state.FrontendKey, kind state.FrontendKind) {
+		best := a.best(key)
+		if best.service != svc || kind == HealthCheckPort && best.kind != HealthCheckPort {
+			lost = append(lost, loss{key, kind, best.service, best.kind})
 		}
 	})
 	if len(lost) == 0 {
@@ -214,11 +226,29 @@ func (a *arbiter) award(svc *service, record *state.Service) (*state.Service, []
 	return without(record, lost), lost
 }
 
-// without returns record without the lost frontends, and without the ports that have no frontend but those.
+// best returns the bid that holds a claim, which somebody makes.
+func (a *arbiter) best(key state.FrontendKey) bid {
+	if c := a.contested[key]; c != nil {
+		return c.bids[0]
+	}
+	return a.sole[key]
+}
+
+// without returns record without what is lost, and without the ports that have no frontend but those.
 func without(record *state.Service, lost []loss) *state.Service {
 	taken := make(map[state.FrontendKey]bool, len(lost))
+	unchecked := false
 	for _, l := range lost {
-		taken[l.claim] = true
+		if l.kind == HealthCheckPort {
+			unchecked = true
+		} else {
+			taken[l.claim] = true
+		}
 	}
-	return record.Without(taken)
+	record = record.Without(taken)
+	if unchecked {
+		record = new(*record)
+		record.HealthCheck = state.HealthCheck{}
+	}
+	return record
 }

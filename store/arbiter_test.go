@@ -174,9 +174,9 @@ func recount(records map[*service]*state.Service, svc *service) *state.Service {
 	}
 	// claimed returns the kinds as which a service claims a frontend.
 	claimed := func(s *service, c state.FrontendKey) (kinds []state.FrontendKind) {
-		eachFrontend(records[s], func(p *state.Port, f *state.Frontend) {
-			if p.Key(f) == c {
-				kinds = append(kinds, f.Kind)
+		eachClaim(records[s], func(key state.FrontendKey, kind state.FrontendKind) {
+			if key == c {
+				kinds = append(kinds, kind)
 			}
 		})
 		return kinds
@@ -190,17 +190,20 @@ func recount(records map[*service]*state.Service, svc *service) *state.Service {
 			if has := slices.Contains(as, kind); has != slices.Contains(bs, kind) {
 				return has
 			} else if has {
-				break
+				return a.born < b.born || a.born == b.born && a.name.Name < b.name.Name
 			}
+		}
+		other := func(k state.FrontendKind) bool { return k != HealthCheckPort }
+		if has := slices.ContainsFunc(as, other); has != slices.ContainsFunc(bs, other) {
+			return has
 		}
 		return a.born < b.born || a.born == b.born && a.name.Name < b.name.Name
 	}
 	var lost []loss
-	eachFrontend(record, func(p *state.Port, f *state.Frontend) {
-		c := p.Key(f)
+	eachClaim(record, func(c state.FrontendKey, kind state.FrontendKind) {
 		for other := range records {
-			if beats(other, svc, c) {
-				lost = append(lost, loss{claim: c, holder: other})
+			if beats(other, svc, c) || kind == HealthCheckPort && len(claimed(svc, c)) > 1 {
+				lost = append(lost, loss{claim: c, kind: kind, holder: other})
 			}
 		}
 	})
@@ -225,5 +228,6 @@ func randomRecord(rng *rand.Rand, name state.ServiceName) *state.Service {
 		}
 		record.Ports = append(record.Ports, p)
 	}
+	record.HealthCheck.Port = []uint16{0, 80, 81}[rng.IntN(3)]
 	return record
 }

@@ -26,7 +26,8 @@ type Explanation struct {
 	LastKnown bool
 	// Refusals are the externalIPs that are not routed.
 	Refusals []brain.Refusal
-	// Lost are the frontends that other Services hold.
+	// Lost are the frontends that other Services hold, and the health check node port, once for each family. That may be lost to a nodePort of the
+	// Service itself.
 	Lost []Loss
 	// Problems are what is published about the Service.
 	Problems []Problem
@@ -34,7 +35,7 @@ type Explanation struct {
 	Published *state.Service
 }
 
-// Loss is a frontend that another Service holds.
+// Loss is what another Service holds: a frontend, or a node port that is wanted for health checks, of kind [HealthCheckPort].
 type Loss struct {
 	Frontend state.FrontendKey
 	Kind     state.FrontendKind
@@ -85,7 +86,7 @@ func (s *Store) toExplain(name state.ServiceName) (e *Explanation, node *model.N
 	return e, s.objects.nodes[s.brain.NodeName], in
 }
 
-// Claimants returns the Services whose objects name an address, or the node port if it is not 0, routed or not, by name. It looks at all
+// Claimants returns the Services whose objects name an address, or the node port if it is not 0, also for health checks, routed or not, by name. It looks at all
 // Services.
 func (s *Store) Claimants(addr netip.Addr, nodePort uint16) []state.ServiceName {
 	s.mu.Lock()
@@ -130,5 +131,5 @@ func namesAddr(o *model.Service, addr netip.Addr) bool {
 }
 
 func hasNodePort(o *model.Service, port uint16) bool {
-	return slices.ContainsFunc(o.Ports, func(p model.ServicePort) bool { return p.NodePort == port })
+	return o.HealthCheckNodePort == port || slices.ContainsFunc(o.Ports, func(p model.ServicePort) bool { return p.NodePort == port })
 }

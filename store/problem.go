@@ -46,7 +46,7 @@ type Reason string
 
 // The reasons.
 const (
-	// AddressConflict: another service has the same address and port, and a better claim to it.
+	// AddressConflict: another service has the same address and port, or the health check node port, and a better claim to it.
 	AddressConflict Reason = "AddressConflict"
 	// ExternalIPRefused: an externalIP must not be routed. See [brain.AdmitExternalIPs].
 	ExternalIPRefused Reason = "ExternalIPRefused"
@@ -261,15 +261,35 @@ func (ps *problems) limited() map[Reason]int {
 	return maps.Clone(ps.counts)
 }
 
-// conflict is the problem of a service that has lost frontends to others.
+// conflict is the problem of a service that has lost claims to others.
 func conflict(svc *service, lost []loss) Problem {
 	first := lost[0]
-	note := fmt.Sprintf("%v belongs to another service", first.claim)
-	if more := len(lost) - 1; more > 0 {
-		note += fmt.Sprintf(", and so do %d more frontends", more)
-	}
-	return Problem{Service: svc.name, Reason: AddressConflict, Field: fieldOf(first.kind), Note: note, Holder: first.holder.name,
+	p := Problem{Service: svc.name, Reason: AddressConflict, Field: fieldOf(first.kind), Holder: first.holder.name,
 		Remedy: "give one of the two services another address or port"}
+	if first.kind == HealthCheckPort {
+		whose := "another service"
+		if first.holder == svc {
+			whose = "the same service"
+		}
+		p.Note = fmt.Sprintf("%d/TCP is a nodePort of %s, whose endpoints get what load balancers ask there", first.claim.Port, whose)
+		if first.as == HealthCheckPort {
+			p.Note = fmt.Sprintf("%d/TCP is the healthCheckNodePort of another service, and load balancers hear about that one there", first.claim.Port)
+		}
+		p.Remedy = "give the service another healthCheckNodePort"
+		return p
+	}
+	p.Note = fmt.Sprintf("%v belongs to another service", first.claim)
+	frontends := len(lost)
+	if i := slices.IndexFunc(lost, func(l loss) bool { return l.kind == HealthCheckPort }); i >= 0 { // they come last
+		frontends = i
+	}
+	if more := frontends - 1; more > 0 {
+		p.Note += fmt.Sprintf(", and so do %d more frontends", more)
+	}
+	if frontends < len(lost) {
+		p.Note += fmt.Sprintf("; so does its healthCheckNodePort %d", lost[frontends].claim.Port)
+	}
+	return p
 }
 
 // fieldOf names the field that frontends of a kind come from.
@@ -281,6 +301,8 @@ func fieldOf(kind state.FrontendKind) string {
 		return "status.loadBalancer"
 	case state.NodePort:
 		return "spec.ports[].nodePort"
+	case HealthCheckPort:
+		return "spec.healthCheckNodePort"
 	}
 	return "spec.externalIPs"
 }

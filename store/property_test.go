@@ -192,8 +192,7 @@ func sameStates(got map[state.ServiceName]*state.Service, node *state.Node, want
 func noFrontendTwice(t *testing.T, s *Snapshot) {
 	holders := make(map[state.FrontendKey]state.ServiceName)
 	for r := range s.Services() {
-		eachFrontend(r, func(p *state.Port, f *state.Frontend) {
-			c := p.Key(f)
+		eachClaim(r, func(c state.FrontendKey, _ state.FrontendKind) {
 			if other, ok := holders[c]; ok && other != r.Name {
 				t.Errorf("%v is held by %v and %v", c, other, r.Name)
 			}
@@ -241,6 +240,7 @@ func randomObject(rng *rand.Rand) model.Object {
 			ExternalIPs:  []netip.Addr{netip.MustParseAddr(pick("192.0.2.8", "192.0.2.9"))},
 			Ports:        []model.ServicePort{{Protocol: []state.Protocol{state.TCP, state.UDP}[rng.IntN(2)], Port: 80, NodePort: uint16(30000 + rng.IntN(2))}},
 		}
+		s.HealthCheckNodePort = uint16(30000 + rng.IntN(3))
 		s.InternalLocal, s.ExternalLocal = rng.IntN(4) == 0, rng.IntN(4) == 0
 		return s
 	}

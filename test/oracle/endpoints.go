@@ -130,15 +130,38 @@ func (w *World) zone() string {
 	return ""
 }
 
-// HealthCheckPort is the port on which the node must answer health checks of a service, 0 for none.
+// HealthCheckPort is the port on which the node must answer health checks of a service, 0 for none. A node port of any service goes before it, and
+// so does the same port of an older service.
 func (w *World) HealthCheckPort(name state.ServiceName) uint16 {
+	families := []state.Family{state.IPv4, state.IPv6}
+	wanted := func(s *model.Service) uint16 {
+		if s.HealthCheckNodePort == 0 || s.Type != model.TypeLoadBalancer || !s.ExternalLocal || len(w.routed(s, state.IPv4))+len(w.routed(s, state.IPv6)) == 0 {
+			return 0
+		}
+		return s.HealthCheckNodePort
+	}
+	i := slices.IndexFunc(w.Services, func(s *model.Service) bool { return s.Name == name })
+	if i < 0 || wanted(w.Services[i]) == 0 {
+		return 0
+	}
+	own, number := w.Services[i], wanted(w.Services[i])
 	for _, s := range w.Services {
-		if s.Name == name && s.Type == model.TypeLoadBalancer && s.ExternalLocal &&
-			len(w.routed(s, state.IPv4))+len(w.routed(s, state.IPv6)) > 0 {
-			return s.HealthCheckNodePort
+		is := func(port model.ServicePort) bool { return port.NodePort == number && port.Protocol == state.TCP }
+		for _, f := range families {
+			if !slices.ContainsFunc(s.Ports, is) {
+				break
+			}
+			for _, part := range w.routed(s, f) {
+				if part.hasNodePort && is(s.Ports[part.index]) {
+					return 0
+				}
+			}
+		}
+		if s != own && s.HealthCheckNodePort == number && wanted(s) == number && cmp.Or(older(s, own), s.Name.Compare(own.Name)) < 0 {
+			return 0
 		}
 	}
-	return 0
+	return number
 }
 
 // LocalReady is the number of addresses of a family on this node at which any port of a service is ready, as its health
