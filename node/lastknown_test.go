@@ -155,14 +155,14 @@ func TestUndetectedPods(t *testing.T) {
 			sink := n.pipeline.Load().sink
 			sink.Update([]model.Object{&model.Node{Name: "n", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, Internal: 1}}, nil)
 			sink.Complete()
-			var text string
+			var text strings.Builder
 			for _, p := range n.health.Problems() {
 				if p.Part == "nodes" {
-					text += p.Message
+					text.WriteString(p.Message)
 				}
 			}
-			if (c.want == "") != (text == "") || !strings.Contains(text, c.want) {
-				t.Errorf("the problems are %q, want %q", text, c.want)
+			if (c.want == "") != (text.String() == "") || !strings.Contains(text.String(), c.want) {
+				t.Errorf("the problems are %q, want %q", text.String(), c.want)
 			}
 		})
 	}

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -190,11 +191,12 @@ func differ(ctx context.Context, want *state.Update, feeds map[string]state.Feed
 
 func names(u *state.Update) (list []string) {
 	for _, s := range u.Changed {
-		text := s.Name.Name
+		var text strings.Builder
+		text.WriteString(s.Name.Name)
 		for i := range s.Ports {
-			text += fmt.Sprint(" ", s.Ports[i].Frontends[0].Port, s.Ports[i].Internal.Outside.Endpoints)
+			text.WriteString(fmt.Sprint(" ", s.Ports[i].Frontends[0].Port, s.Ports[i].Internal.Outside.Endpoints))
 		}
-		list = append(list, text)
+		list = append(list, text.String())
 	}
 	return list
 }
