@@ -40,13 +40,14 @@ func TestRestore(t *testing.T) {
 				backup := a.version
 				c.lost(a)
 				w.holds(append(a.truth(), gone(a)...)...)
-				w.logged()
 				a.restore(backup)
 				c.next(a)
 				a.up()
 				settle(shortWatch * 60)
 				w.holds(a.truth()...)
-				w.logged("the API server has gone back to an earlier state")
+				if text := w.logs.String(); strings.Count(text, "the API server has gone back to an earlier state") != 1 {
+					t.Errorf("the log is\n%s", text)
+				}
 				w.noProblems()
 				a.put(service("a/later", 80))
 				w.holds(a.truth()...)
