@@ -244,12 +244,12 @@ func (n *Node) addLastKnown(p *pipeline, c *config.Config) {
 		o.Former = old.nodes
 	}
 	p.nodes = lastknown.New(o)
-	n.warnUndetected(c, p)
+	warned := n.warnUndetected(c, p, "")
 	p.sink = p.nodes
 	rest := p.reconfigure
 	p.reconfigure = func(c *config.Config) {
 		rest(c)
-		n.warnUndetected(c, p)
+		warned = n.warnUndetected(c, p, warned)
 		p.nodes.SetNeeds(nodeNeeds(c))
 	}
 }
@@ -272,11 +272,15 @@ func (n *Node) nodeProblems() []error {
 	return problems
 }
 
-// warnUndetected logs what undetected finds.
-func (n *Node) warnUndetected(c *config.Config, p *pipeline) {
+// warnUndetected logs what undetected finds, unless it is what was found before, and returns it, empty for nothing.
+func (n *Node) warnUndetected(c *config.Config, p *pipeline, before string) (now string) {
 	if err := n.undetected(c, p); err != nil {
-		n.log.Warn("pods are not told from clients outside of the cluster", "problem", err)
+		now = err.Error()
 	}
+	if now != "" && now != before {
+		n.log.Warn("pods are not told from clients outside of the cluster", "problem", now)
+	}
+	return now
 }
 
 // undetected is the problem of a configuration by which no client is taken for a pod, in all families or in the one that the cluster prefers. It

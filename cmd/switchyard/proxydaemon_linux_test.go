@@ -212,6 +212,7 @@ func startProxy(t *testing.T) *proxyBench {
 		"hostnameOverride": "node-a", "mode": "nftables", "configHardFail": "false", "bindAddressHardFail": "false",
 		"healthzBindAddress": `"127.0.0.1:10256"`, "metricsBindAddress": `"127.0.0.1:10249"`, "adminBindAddress": "none",
 		"clientConnection": "{contentType: application/json}",
+		"detectLocal":      "{clusterCIDRs: [10.244.0.0/16]}",
 		"linux":            "{oomScoreAdj: 0, conntrack: {maxPerCore: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}}",
 	}
 	b.write()

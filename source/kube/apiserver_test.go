@@ -43,6 +43,8 @@ type apiServer struct {
 	closed chan struct{}
 	host   string
 
+	encoding sync.Mutex // encoders write into what they encode, for a moment
+
 	mu       sync.Mutex
 	version  uint64
 	epoch    uint64                       // of the numbers that change gives to objects
@@ -482,12 +484,14 @@ func (a *apiServer) list(w http.ResponseWriter, s *query, q url.Values, version 
 	if err != nil {
 		panic(err)
 	}
+	var answer bytes.Buffer
+	a.encoding.Lock()
 	if err := meta.SetList(list, items); err != nil {
 		panic(err)
 	}
 	list.(metav1.ListInterface).SetResourceVersion(strconv.FormatUint(now, 10))
-	var answer bytes.Buffer
 	_ = a.codecs.EncoderForVersion(info.Serializer, version).Encode(list, &answer)
+	a.encoding.Unlock()
 	if half {
 		_, _ = w.Write(answer.Bytes()[:answer.Len()/2])
 		panic(http.ErrAbortHandler)
@@ -512,7 +516,9 @@ func (a *apiServer) watch(w http.ResponseWriter, r *http.Request, s *query, q ur
 	frames := info.StreamSerializer.Framer.NewFrameWriter(w)
 	send := func(kind string, o runtime.Object) {
 		var raw strings.Builder
+		a.encoding.Lock()
 		_ = a.codecs.EncoderForVersion(info.Serializer, version).Encode(o, &raw)
+		a.encoding.Unlock()
 		event := &metav1.WatchEvent{Type: kind, Object: runtime.RawExtension{Raw: []byte(raw.String())}}
 		if err := info.StreamSerializer.Serializer.Encode(event, frames); err != nil {
 			panic(http.ErrAbortHandler) // the client has gone
