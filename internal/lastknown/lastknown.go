@@ -346,8 +346,8 @@ func hasReason(list []Problem, r Reason) bool {
 }
 
 const (
-	remedyAddresses = "see what sets them: the kubelet (--node-ip) or the cloud controller manager; if it is meant so, restart this process"
-	remedyPodCIDRs  = "see what sets them: the controller manager (--allocate-node-cidrs) or the network plugin; or choose another detectLocalMode"
+	whatSetsAddresses = "see what sets them: the kubelet (--node-ip) or the cloud controller manager"
+	remedyPodCIDRs    = "see what sets them: the controller manager (--allocate-node-cidrs) or the network plugin; or choose another detectLocalMode"
 )
 
 func (n *Nodes) problems(name string, of *node) (list []Problem) {
@@ -361,7 +361,7 @@ func (n *Nodes) problems(name string, of *node) (list []Problem) {
 		add(NodeLost, "metadata.name", "the Node has been deleted; what was known of it last stays in effect", "see whether the kubelet runs and registers it; "+
 			"if the machine is to go, stop this process")
 	case of.lostAddresses:
-		add(AddressesLost, "status.addresses", fmt.Sprintf("addresses that it had are missing; the last known ones stay in effect: %v", of.object.Addresses), remedyAddresses)
+		add(AddressesLost, "status.addresses", fmt.Sprintf("addresses that it had are missing; the last known ones stay in effect: %v", of.object.Addresses), whatSetsAddresses+"; if it is meant so, restart this process")
 	}
 	switch {
 	case !n.needs.Addresses || of.object != nil && len(of.object.Addresses) > 0:
@@ -369,7 +369,7 @@ func (n *Nodes) problems(name string, of *node) (list []Problem) {
 		add(AddressesMissing, "status.addresses", "there is no such Node; NodePorts are served nowhere, because nodePortAddresses says primary", "see whether the kubelet registers it, "+
 			"and whether hostnameOverride is its name")
 	default:
-		add(AddressesMissing, "status.addresses", "it has no address; NodePorts are served nowhere, because nodePortAddresses says primary", remedyAddresses)
+		add(AddressesMissing, "status.addresses", "it has no address; NodePorts are served nowhere, because nodePortAddresses says primary", whatSetsAddresses+"; or set nodePortAddresses or nodeIPOverride")
 	}
 	switch {
 	case !n.needs.PodCIDRs:
