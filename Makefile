@@ -26,10 +26,13 @@ RESTORES ?= 50
 DATAPLANE ?= nftables
 # How much happens in make proof: 1 is a thousand kills, and half an hour. How long make soak goes on.
 SCALE   ?= 1
+# Bursts of foreign commits of make repairs, and the variant of iptables: nft, legacy, or both if it is empty.
+SEQUENCES ?= 200
+VARIANT ?=
 MINUTES ?= 20
 
 .DEFAULT_GOAL := help
-.PHONY: quick page screenshots help build windows proto programs protocols image manifests budgets demo test attacks test-kernel proof-kernel mutants-kernel differential-kernel compare-kernel connections-kernel check vuln unit consumer boards dns man site bench fuzz tools upstream kubernetes feature-gates e2e restores differential compare explained proof soak histories-windows test-windows differential-windows clean
+.PHONY: quick page screenshots help build windows proto programs protocols image manifests budgets demo test attacks test-kernel proof-kernel mutants-kernel differential-kernel compare-kernel connections-kernel check vuln unit consumer boards dns man site bench repairs fuzz tools upstream kubernetes feature-gates e2e restores differential compare explained proof soak histories-windows test-windows differential-windows clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -193,6 +196,9 @@ bench: ## Measure; figures as JSON lines on stdout, tables on stderr
 	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/bench ./test/cmd/bench
 	@echo "== every part of Switchyard, on $$(nproc) CPUs, Linux $$(uname -r)" >&2
 	@set -e; for part in brain store nftables memory page api churn relay scaling; do bin/bench $$part; done
+
+repairs: ## Have other programs take rules away in SEQUENCES=200 random bursts of commits, in mode iptables, and measure until they are back (VARIANT=nft or legacy)
+	@VARIANT=$(VARIANT) $(GO) test ./backend/iptables -run '^$$' -bench ForeignCommits -benchtime $(SEQUENCES)x -timeout $(TIMEOUT)
 
 attacks: build ## Attack Switchyard as a tenant may, and measure what others notice (DATAPLANE=nftables; an idle machine)
 	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o bin/bench ./test/cmd/bench

@@ -119,7 +119,7 @@ func (b *Backend) open(ctx context.Context) (err error) {
 	b.cutter = flowcutter.New(b.flows, flowcutter.Options{Logger: b.log, OnCut: b.o.OnFlowsCut, Scheduled: b.o.Scheduled})
 	b.cutter.Start()
 	b.log.Info("programming services with iptables", "variant", b.tool.variant)
-	b.watcher, err = newWatcher(b.tool.variant, b.addrs, b.log)
+	b.watcher, err = newWatcher(b.tool.variant, func(f state.Family) *rules.Tables { return b.tables[f] }, b.addrs, b.log)
 	return err
 }
 

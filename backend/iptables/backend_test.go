@@ -251,9 +251,6 @@ func TestDrift(t *testing.T) {
 			case <-b.Disturbed(): // others have rules now
 			default:
 			}
-			b.watcher.mu.Lock()
-			b.watcher.nextCheck = time.Time{} // how soon the next change is looked into is a matter of cost
-			b.watcher.mu.Unlock()
 			c.change(iptables, ns)
 			if !c.silent {
 				select {

@@ -1,61 +1,75 @@
 package iptables
 
 import (
-	"encoding/binary"
-	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
-	"unsafe"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/switchyard-net/switchyard/backend/iptables/internal/rules"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/kernel/ifaddr"
+	"github.com/switchyard-net/switchyard/state"
 )
 
-// watcher asks for a Verify when addresses have changed, and when somebody else seems to have changed the tables: their mark is not the one
-// that it was after our last look at them. The kernel has no better sign, and to ask for this one takes microseconds.
+// watcher asks for a Verify when addresses have changed, and when somebody else seems to have changed the tables. The tables have a mark, which takes
+// microseconds to read. Once it is another one, chains are counted: if rules of ours are missing or were added, a Verify is due at once. If the numbers are right, others have
+// probably changed rules of their own, and a Verify, which reads each rule, can wait.
+//
+// A mark is always read before the tables are: a change of somebody else that comes in between, or at any later time, gives them another one.
 type watcher struct {
 	disturbed chan struct{}
 	log       *slog.Logger
 	addrs     *ifaddr.Watcher
-	marks     marks
+	kernel    kernel
+	held      held
 	stop      chan struct{}
 	done      sync.WaitGroup
 
 	mu sync.Mutex // held while we look at the tables or change them
-	// expected is the mark that the tables had then, empty before.
+	// expected is the mark that the tables had after our last look at all of them or our last change, empty before.
 	expected string
-	// nextCheck is when somebody else's change may lead to the next Verify.
-	nextCheck time.Time
-	// foreign is set if the tables had another mark since they were last looked at.
+	// counted is the mark that they had before the chains were last counted, or read, and were right. It is empty after a change of ours.
+	counted string
+	// nextVerify is when another mark leads to the next Verify, nextCount when chains may be counted again, and nextRepair when wrong numbers lead
+	// to a Verify.
+	nextVerify, nextCount, nextRepair time.Time
+	// vain is how many times the duration of a Verify that found nothing passes before wrong numbers lead to the next one.
+	vain time.Duration
+	// foreign is set if the tables had another mark than expected since they were last read.
 	foreign bool
 	failing bool
 }
 
-// marks reads what changes with the tables.
-type marks interface {
-	mark() (string, error)
+// kernel is what a watcher reads of the tables of both families.
+type kernel interface {
+	// mark returns what changes with the tables.
+	mark(held) (string, error)
+	// uses returns how often chains of ours are used, as [rules.Tables.ChainUses] has it.
+	uses(state.Family, []rules.Table) (map[rules.ChainID]int, error)
 	close() error
 }
 
+// held returns what the kernel is to hold of a family. It may be called while watcher.mu is held, once there was an update.
+type held func(state.Family) *rules.Tables
+
 const (
 	// watchPeriod is how often the mark is looked at.
-	watchPeriod = 250 * time.Millisecond
-	// checkCost bounds the share of the time that is spent on looking at the tables for nothing, because others change rules of their own, and
-	// repairCost the one that is spent on repairs, because others change ours again and again.
-	checkCost, repairCost = 50, 1
+	watchPeriod = 50 * time.Millisecond
+	// verifyCost bounds the share of the time that is spent on reading all rules for nothing, because others change rules of their own: the pause is so
+	// many times as long as it took. countCost bounds the share of counting chains, and repairCost the one of repairs, because others change ours again and again.
+	verifyCost, countCost, repairCost = 50, 20, 1
 )
 
-func newWatcher(v Variant, addrs *ifaddr.Watcher, log *slog.Logger) (*watcher, error) {
-	w := &watcher{disturbed: make(chan struct{}, 1), log: log, addrs: addrs, stop: make(chan struct{})}
+func newWatcher(v Variant, held held, addrs *ifaddr.Watcher, log *slog.Logger) (*watcher, error) {
+	w := &watcher{disturbed: make(chan struct{}, 1), log: log, addrs: addrs, held: held, stop: make(chan struct{}), vain: repairCost}
 	var err error
 	if v == NFT {
-		w.marks, err = openGeneration()
+		w.kernel, err = openGeneration()
 	} else {
-		w.marks, err = openSizes()
+		w.kernel, err = openSizes()
 	}
 	if err != nil {
 		return nil, err
@@ -67,7 +81,7 @@ func newWatcher(v Variant, addrs *ifaddr.Watcher, log *slog.Logger) (*watcher, e
 func (w *watcher) close() error {
 	close(w.stop)
 	w.done.Wait()
-	return w.marks.close()
+	return w.kernel.close()
 }
 
 func (w *watcher) run() {
@@ -95,45 +109,99 @@ func (w *watcher) disturb() {
 	}
 }
 
-// look compares the mark, and asks for a Verify if it is time for one.
+// look compares the mark, counts chains if it is another one, and asks for a Verify if it is time for one.
 func (w *watcher) look(now time.Time) {
 	if w.expected == "" {
 		return
 	}
-	mark, err := w.marks.mark()
-	if err != nil && !w.failing {
-		w.log.Warn("cannot watch for changes of the tables by other programs; comparing them periodically", "error", err)
+	mark, ok := w.mark()
+	w.foreign = w.foreign || ok && mark != w.expected
+	if w.foreign && now.After(w.nextVerify) {
+		w.disturb()
 	}
-	w.failing = err != nil
-	w.foreign = w.foreign || err == nil && mark != w.expected
-	if w.foreign && now.After(w.nextCheck) {
+	if !ok || mark == w.counted || now.Before(w.nextCount) {
+		return
+	}
+	right, err := w.count()
+	w.nextCount = time.Now().Add(countCost * time.Since(now))
+	w.note(err)
+	switch {
+	case err != nil:
+	case right:
+		w.counted, w.vain = mark, repairCost
+	case now.After(w.nextRepair):
 		w.disturb()
 	}
 }
 
-// during runs fn, which changes the tables, reads all of them if it looks, and returns how much it has written. What they are like afterwards is
-// expected.
-func (w *watcher) during(looks bool, fn func() (written int, err error)) error {
+// mark returns the mark that the tables have, if it can be read.
+func (w *watcher) mark() (mark string, ok bool) {
+	mark, err := w.kernel.mark(w.held)
+	w.note(err)
+	return mark, err == nil
+}
+
+// note logs that watching fails, once.
+func (w *watcher) note(err error) {
+	if err != nil && !w.failing {
+		w.log.Warn("cannot watch for changes of the tables by other programs; comparing them periodically", "error", err)
+	}
+	w.failing = err != nil
+}
+
+// count reports whether the kernel has our chains, with as many rules as they should have, and as many that lead to them.
+func (w *watcher) count() (right bool, err error) {
+	for _, f := range families {
+		t := w.held(f)
+		uses, err := w.kernel.uses(f, t.HeldTables())
+		if err != nil || !maps.Equal(uses, t.ChainUses()) {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// during runs fn, which changes the tables, reads all of them before if it reads, and returns how much it has written.
+func (w *watcher) during(reads bool, fn func() (written int, err error)) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.look(time.Time{}) // somebody else's change must not be taken for ours
+	before, ok := w.mark()
+	w.foreign = w.foreign || ok && w.expected != "" && before != w.expected // somebody else's change must not be taken for ours
 	began := time.Now()
 	written, err := fn()
-	if looks {
-		cost := time.Duration(checkCost)
-		if written > 0 {
-			cost = repairCost
-		}
-		w.nextCheck = time.Now().Add(cost * time.Since(began))
+	if reads {
+		w.rest(time.Since(began), written > 0 || err != nil)
 		w.foreign = w.foreign && err != nil
 	}
-	if mark, markErr := w.marks.mark(); err == nil && markErr == nil {
-		w.expected = mark
+	switch {
+	case err != nil:
+	case reads && written == 0:
+		if ok {
+			w.expected, w.counted = before, before
+		}
+	case written > 0:
+		// Whether somebody has changed them between ours and this mark is found out by counting. Our changes may follow each other so closely that
+		// there is no other time for it.
+		if after, ok := w.mark(); ok {
+			w.expected, w.counted = after, ""
+			w.look(time.Now())
+		}
 	}
 	return err
 }
 
-// generation is the mark of nf_tables: every commit raises it.
+// rest works out when the next Verify may come, after one that took so long.
+func (w *watcher) rest(took time.Duration, useful bool) {
+	now := time.Now()
+	if useful {
+		w.nextVerify, w.nextRepair, w.vain = now.Add(repairCost*took), now.Add(repairCost*took), repairCost
+		return
+	}
+	w.nextVerify, w.nextRepair = now.Add(verifyCost*took), now.Add(w.vain*took)
+	w.vain = min(2*w.vain, verifyCost)
+}
+
+// generation is the kernel of the variant nft. Every commit to nf_tables gives it another mark.
 type generation struct{ conn *nft.Conn }
 
 func openGeneration() (generation, error) {
@@ -141,61 +209,27 @@ func openGeneration() (generation, error) {
 	return generation{conn}, err
 }
 
-func (g generation) mark() (string, error) {
+func (g generation) mark(held) (string, error) {
 	n, err := g.conn.Generation()
 	return fmt.Sprint("generation ", n), err
 }
 
+func (g generation) uses(f state.Family, tables []rules.Table) (map[rules.ChainID]int, error) {
+	family := nft.IPv4
+	if f == state.IPv6 {
+		family = nft.IPv6
+	}
+	chains, err := g.conn.ChainUses(family)
+	if err != nil {
+		return nil, err
+	}
+	uses := make(map[rules.ChainID]int, len(chains))
+	for _, c := range chains {
+		if table := rules.Table(c.Table); rules.IsOurs(c.Name) && slices.Contains(tables, table) {
+			uses[rules.ChainID{Table: table, Name: c.Name}] = c.Uses
+		}
+	}
+	return uses, nil
+}
+
 func (g generation) close() error { return g.conn.Close() }
-
-// sizes are the mark of ip_tables: how large the tables are, and how many rules they have.
-type sizes struct{ sockets [2]int }
-
-func openSizes() (sizes, error) {
-	var s sizes
-	for i, domain := range []int{unix.AF_INET, unix.AF_INET6} {
-		fd, err := unix.Socket(domain, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
-		if err != nil {
-			if i > 0 {
-				_ = unix.Close(s.sockets[0])
-			}
-			return s, fmt.Errorf("open a raw socket to look at tables, which takes CAP_NET_RAW: %w", err)
-		}
-		s.sockets[i] = fd
-	}
-	return s, nil
-}
-
-func (s sizes) mark() (string, error) {
-	var mark []byte
-	for i, level := range []int{unix.SOL_IP, unix.SOL_IPV6} {
-		for _, table := range []string{"nat", "filter"} {
-			const (
-				getInfo    = 64 // IPT_SO_GET_INFO, IP6T_SO_GET_INFO
-				infoSize   = 84 // struct ipt_getinfo
-				numEntries = 76
-			)
-			info, err := getsockopt(s.sockets[i], level, getInfo, infoSize, table)
-			if err != nil {
-				return "", fmt.Errorf("look at table %s: %w", table, err)
-			}
-			mark = binary.NativeEndian.AppendUint64(mark, binary.NativeEndian.Uint64(info[numEntries:])) // and the size, behind it
-		}
-	}
-	return string(mark), nil
-}
-
-func (s sizes) close() error { return errors.Join(unix.Close(s.sockets[0]), unix.Close(s.sockets[1])) }
-
-// getsockopt reads a socket option whose argument and answer are one buffer, which begins with a name.
-func getsockopt(fd, level, option, size int, name string) ([]byte, error) {
-	buf := make([]byte, size)
-	copy(buf, name)
-	n := uint32(size)
-	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(level), uintptr(option),
-		uintptr(unsafe.Pointer(&buf[0])), uintptr(unsafe.Pointer(&n)), 0)
-	if errno != 0 {
-		return nil, errno
-	}
-	return buf, nil
-}

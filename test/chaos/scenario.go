@@ -108,7 +108,7 @@ type scenario struct {
 
 // usualGap is the longest gap that new connections may have, and repairGap the one where somebody has deleted all rules. A relay waits for
 // processors, as any process does, and what it carries stands still while it is handed over.
-// iptables looks four times a second whether somebody has changed its tables, and programs write them: with some hundred services that takes them
+// iptables looks 20 times a second whether somebody has changed its tables, and programs write them: with some hundred services that takes them
 // a second or more of a processor that the load goes before, when they start and when rules are gone. Flows are cut when they are through.
 const (
 	usualGap   = 5 * time.Millisecond

@@ -23,3 +23,9 @@ func decodeBaseChain(family string, attrs []byte) (BaseChain, bool) {
 		Drops: len(policy) == 4 && beUint32(policy) == nfDrop,
 	}, true
 }
+
+// ChainUse is how often a chain is used: once for each of its rules, and once for each rule that leads to it.
+type ChainUse struct {
+	Table, Name string
+	Uses        int
+}

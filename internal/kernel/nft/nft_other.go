@@ -39,6 +39,9 @@ func (*Conn) HasTable(Table) (bool, error) { return false, errNotLinux }
 // BaseChains fails.
 func (*Conn) BaseChains() ([]BaseChain, error) { return nil, errNotLinux }
 
+// ChainUses fails.
+func (*Conn) ChainUses(Family) ([]ChainUse, error) { return nil, errNotLinux }
+
 // Elems fails.
 func (*Conn) Elems(Table, string) ([]Elem, error) { return nil, errNotLinux }
 

@@ -84,6 +84,7 @@ const (
 	nftaChainName   = 3
 	nftaChainHook   = 4
 	nftaChainPolicy = 5
+	nftaChainUse    = 6
 	nftaChainType   = 7
 
 	nftaRuleTable       = 1

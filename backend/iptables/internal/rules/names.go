@@ -72,4 +72,5 @@ func SetPrefix(f state.Family) string { return fmt.Sprintf("%s%d-", Prefix, uint
 
 func setName(f state.Family, name string) string { return SetPrefix(f) + name }
 
-func isOurs(name string) bool { return strings.HasPrefix(name, Prefix) }
+// IsOurs reports whether a chain or set is ours, by its name.
+func IsOurs(name string) bool { return strings.HasPrefix(name, Prefix) }

@@ -222,7 +222,7 @@ func TestManyChainsComeInParts(t *testing.T) {
 				if _, there := held[id]; !there {
 					t.Fatalf("part %d: a rule of %v, which is not there", i, id)
 				}
-				if to := target(rule); to != "" && !isBuiltIn(to) && isOurs(to) {
+				if to := target(rule); to != "" && !isBuiltIn(to) && IsOurs(to) {
 					if _, there := held[ChainID{table, to}]; !there {
 						t.Fatalf("part %d: a rule of %v leads to %s, which is not there", i, id, to)
 					}

@@ -12,7 +12,7 @@ type Held struct{ tables heldTables }
 
 // NewHeld returns a Held of nothing.
 func NewHeld() *Held {
-	return &Held{heldTables{chains: map[ChainID]string{}, referenced: map[ChainID]bool{}, sets: map[string]*heldSet{}}}
+	return &Held{heldTables{chains: map[ChainID]string{}, referenced: map[ChainID]int{}, sets: map[string]*heldSet{}}}
 }
 
 // AddTable adds what iptables-save says of a table.
@@ -21,7 +21,7 @@ func (h *Held) AddTable(t Table, save string) error {
 	for line := range strings.Lines(save) {
 		line = strings.TrimSuffix(line, "\n")
 		if name, ok := strings.CutPrefix(line, ":"); ok {
-			if name, _, _ = strings.Cut(name, " "); isOurs(name) {
+			if name, _, _ = strings.Cut(name, " "); IsOurs(name) {
 				rules[name] = &strings.Builder{}
 			}
 			continue
@@ -31,7 +31,7 @@ func (h *Held) AddTable(t Table, save string) error {
 			continue // a comment, or the beginning or end of the table
 		}
 		name, rule, _ := strings.Cut(line, " ")
-		if !isOurs(name) {
+		if !IsOurs(name) {
 			h.addForeign(ChainID{t, name}, rule)
 			continue
 		}
@@ -62,7 +62,7 @@ func (h *Held) addForeign(from ChainID, rule string) {
 		}
 		fallthrough
 	default:
-		h.tables.referenced[ChainID{from.Table, target}] = true
+		h.tables.referenced[ChainID{from.Table, target}]++
 	}
 }
 

@@ -52,10 +52,12 @@ func isLearned(s ipset.Set) bool { return s.Timeout > 0 }
 // heldTables are what the kernel holds of ours.
 type heldTables struct {
 	chains map[ChainID]string
-	// referenced are chains of ours that rules of others lead to: they cannot be deleted.
-	referenced map[ChainID]bool
+	// referenced are chains of ours that rules of others lead to, with how many: they cannot be deleted.
+	referenced map[ChainID]int
 	jumps      []Jump
 	sets       map[string]*heldSet
+	// uses are what ChainUses returns, nil if chains have changed since.
+	uses map[ChainID]int
 }
 
 type heldSet struct {
@@ -276,6 +278,36 @@ func (t *Tables) Tables() []Table {
 	return []Table{NAT, Filter}
 }
 
+// HeldTables returns the tables in which the kernel holds chains of ours, or is to: Raw only if it does.
+func (t *Tables) HeldTables() []Table {
+	if _, guards := t.held.chains[ChainID{Raw, chainLoopback}]; guards {
+		return []Table{NAT, Filter, Raw}
+	}
+	return []Table{NAT, Filter}
+}
+
+// ChainUses returns how often each chain of ours that is held is used: once for each of its rules, and once for each rule that leads to it. If the kernel counts
+// the same, no chain, rule or jump of ours is missing, and none was added.
+func (t *Tables) ChainUses() map[ChainID]int {
+	h := &t.held
+	if h.uses != nil {
+		return h.uses
+	}
+	h.uses = make(map[ChainID]int, len(h.chains))
+	for id, content := range h.chains {
+		h.uses[id] += count(content) + h.referenced[id]
+		for line := range strings.Lines(content) {
+			if to := target(line); to != "" {
+				h.uses[ChainID{id.Table, to}]++
+			}
+		}
+	}
+	for _, j := range h.jumps {
+		h.uses[ChainID{j.From.Table, target(j.Rule)}]++
+	}
+	return h.uses
+}
+
 // Plan is what is to be changed, in this order.
 type Plan struct {
 	Create []ipset.Set
@@ -408,7 +440,7 @@ func (t *Tables) planChains(p *Plan) {
 		want, wanted := t.chains[id]
 		have, exists := t.held.chains[id]
 		if wanted != exists || want != have {
-			if !wanted && have == "" && t.held.referenced[id] {
+			if !wanted && have == "" && t.held.referenced[id] > 0 {
 				continue // somebody else's rule leads there, and it is empty already
 			}
 			p.chains = append(p.chains, id)
@@ -516,7 +548,7 @@ func (t *Tables) restore(order []Table, chains []ChainID, inserts, deletes []Jum
 			}
 		}
 		for _, id := range own {
-			if _, wanted := t.chains[id]; !wanted && !t.held.referenced[id] {
+			if _, wanted := t.chains[id]; !wanted && t.held.referenced[id] == 0 {
 				b.WriteString("-X " + id.Name + "\n")
 			}
 		}
@@ -580,6 +612,7 @@ func (t *Tables) restoredSize(chains []ChainID) (size int) {
 // Commit notes that the plan was carried out, but for the sets that could not be destroyed: the next plan has them again.
 func (p *Plan) Commit(kept []string) {
 	t := p.tables
+	t.held.uses = nil
 	for _, s := range p.Create {
 		t.held.sets[s.Name] = &heldSet{Set: s, elements: map[ipset.Element]bool{}}
 	}
@@ -590,7 +623,7 @@ func (p *Plan) Commit(kept []string) {
 	}
 	for _, id := range p.chains {
 		content, wanted := t.chains[id]
-		if wanted || t.held.referenced[id] {
+		if wanted || t.held.referenced[id] > 0 {
 			t.held.chains[id] = content
 		} else {
 			delete(t.held.chains, id)
