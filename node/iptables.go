@@ -38,3 +38,20 @@ func (d *iptablesDataplane) of(c *config.Config) iptables.Options {
 		Counters: countsIn(c),
 	}
 }
+
+// droppedInvalid returns how many packets of forwarded connections mode iptables has dropped because they were invalid.
+func (n *Node) droppedInvalid() uint64 {
+	s, ok := n.dataplane.(*switchable)
+	if !ok {
+		return 0
+	}
+	d, ok := s.inUse().(*iptablesDataplane)
+	if !ok {
+		return 0
+	}
+	packets, err := d.DroppedInvalid()
+	if err != nil {
+		n.log.Warn("cannot read back how many invalid packets were dropped", "error", err)
+	}
+	return packets
+}

@@ -148,7 +148,7 @@ func (n *Node) newRegistry() *metrics.Registry {
 	if n.o.Role == Proxy {
 		o.Traffic = n.serviceTraffic
 	}
-	o.AffinityClients, o.Relayed = n.affinityClients, n.relayed
+	o.AffinityClients, o.Relayed, o.IPTablesInvalidDropped = n.affinityClients, n.relayed, n.droppedInvalid
 	o.SocketHooks = func() metrics.SocketHooks {
 		if s, ok := n.dataplane.(*switchable); ok {
 			if hooks := s.hooks(); hooks != nil {

@@ -120,6 +120,7 @@ func TestTrafficOfIPTables(t *testing.T) {
 	n.shows(series+"2\n", true)
 	n.configure(config.ModeIPTables, true)
 	n.shows(`kubeproxy_sync_proxy_rules_iptables_restore_failures_total`, true)
+	n.shows(`kubeproxy_iptables_ct_state_invalid_dropped_packets_total 0`, true)
 	for range 3 {
 		check(t, n.once())
 	}

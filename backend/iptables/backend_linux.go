@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"os"
 	"slices"
 	"time"
 
@@ -31,6 +32,7 @@ type Backend struct {
 	flows   *conntrack.Conn
 	addrs   *ifaddr.Watcher
 	local   *localnet.Sysctl
+	liberal *os.File       // the sysctl by which connection tracking takes no packet of a connection for invalid; nil if it cannot be read
 	lock    *nodelock.Lock // nil if the caller has it
 	cutter  *flowcutter.Cutter
 	watcher *watcher
@@ -113,6 +115,9 @@ func (b *Backend) open(ctx context.Context) (err error) {
 	if b.flows, err = conntrack.Open(); err != nil {
 		return err
 	}
+	if b.liberal, err = os.Open("/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal"); err != nil {
+		b.log.Warn("cannot find out whether connection tracking is liberal; dropping invalid packets", "error", err)
+	}
 	if b.addrs, err = ifaddr.Open(ifaddr.Options{Logger: b.log}); err != nil {
 		return err
 	}
@@ -151,6 +156,9 @@ func (b *Backend) Close() error {
 		b.sets.Close()
 	}
 	b.inspector.close()
+	if b.liberal != nil {
+		errs = append(errs, b.liberal.Close())
+	}
 	if b.inside != nil {
 		errs = append(errs, b.inside.Close())
 	}
@@ -177,6 +185,7 @@ func (b *Backend) settings(n *state.Node) *rules.Settings {
 	s := &rules.Settings{
 		Detector: b.o.LocalDetector, PodCIDRs: n.PodCIDRs, ServiceCIDRs: n.ServiceCIDRs, NodePorts: b.nodePorts(n),
 		MasqueradeMark: 1 << defaultMasqueradeBit, MaxAffinityClients: defaultMaxAffinityClients, Counters: b.o.Counters, UpstreamMark: b.o.UpstreamMark,
+		DropInvalid: !b.isLiberal(),
 	}
 	if n.LocalDetector != nil {
 		s.Detector = *n.LocalDetector
@@ -188,6 +197,16 @@ func (b *Backend) settings(n *state.Node) *rules.Settings {
 		s.MaxAffinityClients = uint32(b.o.MaxAffinityClients)
 	}
 	return s
+}
+
+// isLiberal reports whether connection tracking takes packets outside of the TCP window for valid ones, and translates them.
+func (b *Backend) isLiberal() bool {
+	var value [1]byte
+	if b.liberal == nil {
+		return false
+	}
+	_, err := b.liberal.ReadAt(value[:], 0)
+	return err == nil && value[0] != '0'
 }
 
 // nodePorts returns the addresses that serve NodePorts now. IPv6 has no counterpart to route_localnet: connections from

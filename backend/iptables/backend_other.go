@@ -34,6 +34,9 @@ func (*Backend) Verify(context.Context) (backend.Result, error) {
 // Counts fails.
 func (*Backend) Counts([]state.FrontendKey) ([]backend.Counts, error) { return nil, errUnsupported }
 
+// DroppedInvalid fails.
+func (*Backend) DroppedInvalid() (uint64, error) { return 0, errUnsupported }
+
 // Disturbed returns nil.
 func (*Backend) Disturbed() <-chan struct{} { return nil }
 

@@ -33,3 +33,19 @@ func (b *Backend) Counts(keys []state.FrontendKey) ([]backend.Counts, error) {
 	}
 	return counts, nil
 }
+
+// DroppedInvalid returns how many packets of forwarded connections were dropped because connection tracking took them for invalid, since the sets of the
+// dataplane were made.
+func (b *Backend) DroppedInvalid() (packets uint64, err error) {
+	for _, f := range families {
+		err := b.inspector.ask(func(sets sets) error {
+			n, err := rules.Invalid(f, sets.Counts)
+			packets += n
+			return err
+		})
+		if err != nil {
+			return 0, fmt.Errorf("iptables: %w", err)
+		}
+	}
+	return packets, nil
+}

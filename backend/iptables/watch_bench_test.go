@@ -99,7 +99,7 @@ func benchmarkForeignCommits(b *testing.B, v Variant, services int) {
 			time.Sleep(time.Duration(rng.ExpFloat64() * float64(20*time.Millisecond)))
 		}
 		took = append(took, (<-back).Sub(gone))
-		time.Sleep(time.Duration(rng.IntN(300)) * time.Millisecond)
+		time.Sleep(time.Duration(rng.IntN(200)) * time.Millisecond)
 	}
 	slices.Sort(took)
 	for _, p := range []struct {

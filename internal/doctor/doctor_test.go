@@ -136,6 +136,7 @@ func TestFindings(t *testing.T) {
 		"bridge":        {set("proc/sys/net/bridge/bridge-nf-call-iptables", "0\n"), "bridges", Warning, "pods are on bridge cni0"},
 		"nearly full":   {set("proc/sys/net/netfilter/nf_conntrack_count", "800\n"), "conntrack", Warning, "800 of at most 1000 connections are tracked (80%)"},
 		"full":          {set("proc/sys/net/netfilter/nf_conntrack_count", "999\n"), "conntrack", Fault, "(99%)"},
+		"not liberal":   {set("proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal", "0\n"), "conntrack", Info, "nf_conntrack_tcp_be_liberal is 0"},
 		"drops":         {set("proc/net/stat/nf_conntrack", "entries drop\n00000064 0000000a\n00000064 00000001\n"), "conntrack", Warning, "dropped 11 packets"},
 		"ports":         {set("proc/sys/net/ipv4/ip_local_port_range", "1024 65535"), "ports", Warning, "is 1024-65535, and NodePorts are 30000-32767"},
 		"reserved ports": {func(_ *Node, f map[string]string) {

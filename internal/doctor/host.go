@@ -155,6 +155,14 @@ func connectionTracking(_ context.Context, n *Node) []Finding {
 			Remedy:  "compare the number with one from later (column drop of /proc/net/stat/nf_conntrack); if it grows, raise nf_conntrack_max",
 		})
 	}
+	// Mode iptables drops such packets. A sysctl that is not there is one that nothing of these depends on.
+	if liberal, err := n.sysctl("net/netfilter/nf_conntrack_tcp_be_liberal"); err == nil && liberal == 0 && n.Mode != "iptables" {
+		found = append(found, Finding{
+			Level: Info, Summary: fmt.Sprintf("net.netfilter.nf_conntrack_tcp_be_liberal is 0, and mode %s does not drop packets outside of a connection's TCP window", n.Mode),
+			Meaning: "they are not translated, as in kube-proxy's mode nftables: a client that gets one from an endpoint resets the connection; mode iptables drops them",
+			Remedy:  "if connections through Services are reset under load, set conntrack.tcpBeLiberal: true in the configuration",
+		})
+	}
 	return found
 }
 

@@ -86,3 +86,18 @@ func Counts(f state.Family, read func(ipset.Set) ([]ipset.Counted, error)) (map[
 	}
 	return all, nil
 }
+
+// invalidSet is the set that counts the packets that are dropped because they are invalid. It has all addresses, and is there for good: a counter of a
+// rule would start again with each change of its chain.
+func invalidSet(f state.Family) ipset.Set {
+	return ipset.Set{Name: setName(f, setInvalid), Type: ipset.Net, Family: f, MaxElements: maxElements, Counters: true}
+}
+
+// Invalid reads back how many packets of a family were dropped because they were invalid.
+func Invalid(f state.Family, read func(ipset.Set) ([]ipset.Counted, error)) (packets uint64, err error) {
+	elements, err := read(invalidSet(f))
+	for _, e := range elements {
+		packets += e.Packets
+	}
+	return packets, err
+}

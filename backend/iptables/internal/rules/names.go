@@ -34,6 +34,7 @@ const (
 	chainReject        = Prefix + "REJECT"
 	chainGuard         = Prefix + "GUARD"
 	chainGuardNodePort = Prefix + "GUARD-NODE-PORT"
+	chainInvalid       = Prefix + "INVALID"
 
 	chainLoopback = Prefix + "LOOPBACK"
 )

@@ -55,7 +55,7 @@ func (h *Held) AddTable(t Table, save string) error {
 func (h *Held) addForeign(from ChainID, rule string) {
 	switch target := target(rule); target {
 	case "":
-	case chainServices, chainPostrouting, chainFilter, chainLoopback:
+	case chainServices, chainPostrouting, chainFilter, chainInvalid, chainLoopback:
 		if isBuiltIn(from.Name) {
 			h.tables.jumps = append(h.tables.jumps, Jump{from, rule})
 			return

@@ -28,13 +28,16 @@ type Settings struct {
 	MaxAffinityClients uint32
 	// Counters has sets count new connections to each frontend.
 	Counters bool
+	// DropInvalid keeps packets of endpoints that connection tracking takes for invalid from being forwarded. It does not translate them, so that
+	// clients would get them from an address to which they have no connection, and answer with a reset.
+	DropInvalid bool
 }
 
 // Equal reports whether two settings are the same.
 func (s *Settings) Equal(o *Settings) bool {
 	return s.Detector.Equal(o.Detector) && slices.Equal(s.PodCIDRs, o.PodCIDRs) && slices.Equal(s.ServiceCIDRs, o.ServiceCIDRs) &&
 		slices.Equal(s.NodePorts, o.NodePorts) && s.MasqueradeMark == o.MasqueradeMark && s.MaxAffinityClients == o.MaxAffinityClients &&
-		s.Counters == o.Counters && s.UpstreamMark == o.UpstreamMark
+		s.Counters == o.Counters && s.UpstreamMark == o.UpstreamMark && s.DropInvalid == o.DropInvalid
 }
 
 // Check returns what of the settings no rule can say.
@@ -103,6 +106,7 @@ const (
 	setNodeAddresses = "NODE-ADDRESSES"
 	setClusterIPs    = "CLUSTER-IPS"
 	setHairpin       = "HAIRPIN"
+	setInvalid       = "INVALID"
 )
 
 // maxElements bounds the sets that Services share, and their source ranges: far above what a node has.
@@ -116,7 +120,7 @@ func sharedSets(f state.Family) []ipset.Set {
 	} {
 		sets = append(sets, ipset.Set{Name: setName(f, name), Type: kind, Family: f, MaxElements: maxElements})
 	}
-	return sets
+	return append(sets, invalidSet(f))
 }
 
 // fixedChains returns the chains that are there without any Service.
@@ -172,6 +176,14 @@ func (s *Settings) fixedChains(f state.Family) map[ChainID]string {
 		chains[reject] = append([]string{count(setRejectCounts),
 			rule("-m set ! --match-set "+setName(f, setFrontends)+" dst,dst", match(setNodeAddresses, "dst"), count(setPortRejectCounts))}, chains[reject]...)
 	}
+	if s.DropInvalid {
+		// Only what comes from an endpoint would have been translated. Of connections that pass this node in one direction only, every packet is invalid.
+		chains[ChainID{Filter, chainInvalid}] = []string{
+			"-m set ! --match-set " + setName(f, setHairpin) + " src,src,src -j RETURN",
+			match(setInvalid, "dst"), // which counts
+			"-j DROP",
+		}
+	}
 	if s.UpstreamMark != 0 {
 		// Marks of packets that are forwarded may be of others.
 		past := fmt.Sprintf("%s -m mark --mark %#x/%#x -m set ! --match-set %s dst -j RETURN", fromNode, s.UpstreamMark, s.UpstreamMark, setName(f, setClusterIPs))
@@ -205,6 +217,9 @@ func (s *Settings) jumps(f state.Family) []Jump {
 		{ChainID{Filter, "INPUT"}, isNew + "-j " + chainFilter},
 		{ChainID{Filter, "FORWARD"}, isNew + "-j " + chainFilter},
 		{ChainID{Filter, "OUTPUT"}, isNew + "-j " + chainFilter},
+	}
+	if s.DropInvalid {
+		jumps = append(jumps, Jump{ChainID{Filter, "FORWARD"}, "-m conntrack --ctstate INVALID -j " + chainInvalid})
 	}
 	if f == state.IPv4 && s.ServesLoopback() {
 		jumps = append(jumps, Jump{ChainID{Raw, "PREROUTING"}, "-j " + chainLoopback})

@@ -105,7 +105,7 @@ func (t *Tables) Configure(s *Settings) {
 	}
 	services := maps.Clone(t.services)
 	same := *s
-	same.ServiceCIDRs, same.NodePorts = t.settings.ServiceCIDRs, t.settings.NodePorts
+	same.ServiceCIDRs, same.NodePorts, same.DropInvalid = t.settings.ServiceCIDRs, t.settings.NodePorts, t.settings.DropInvalid
 	rerender := !same.Equal(t.settings) // else no Service's rules depend on what differs
 	if rerender {
 		for _, svc := range services {
@@ -130,6 +130,9 @@ func (t *Tables) Configure(s *Settings) {
 func (t *Tables) fixed(s *Settings, n int) {
 	for id, content := range s.fixedChains(t.family) {
 		t.setChain(id, content, n > 0)
+	}
+	for _, half := range halves(t.family) {
+		t.need(setName(t.family, setInvalid), ipset.Element{Prefix: half}, n)
 	}
 	addresses := setName(t.family, setNodeAddresses)
 	for _, a := range s.NodePorts {
