@@ -245,11 +245,11 @@ func TestNodePorts(t *testing.T) {
 	}{
 		{"nftables takes the primary ones", ModeNFTables, true, nil, state.NodePortAddresses{Primary: true}},
 		{"so does ebpf", ModeEBPF, true, nil, state.NodePortAddresses{Primary: true}},
-		{"a blank mode takes what iptables takes", "", true, nil, state.NodePortAddresses{CIDRs: append(all[:2:2], localhost)}},
+		{"a blank mode takes what iptables takes", "", true, nil, state.NodePortAddresses{CIDRs: append(all[:2:2], localhost[0])}},
 		{"localhost can be switched off", "", false, nil, state.NodePortAddresses{CIDRs: all}},
 		{"ipvs never serves localhost", ModeIPVS, true, nil, state.NodePortAddresses{CIDRs: all}},
 		{"a list is all there is", "", true, []string{"primary", "192.0.2.7/24"}, state.NodePortAddresses{Primary: true, CIDRs: cidrs("192.0.2.0/24")}},
-		{"keywords", ModeNFTables, true, []string{"all", "localhost"}, state.NodePortAddresses{CIDRs: append(all[:2:2], localhost)}},
+		{"keywords", ModeNFTables, true, []string{"all", "localhost"}, state.NodePortAddresses{CIDRs: append(all[:2:2], localhost...)}},
 	}
 	for _, tt := range tests {
 		c := Default()

@@ -82,22 +82,23 @@ func (c *Config) LocalDetector() state.LocalDetector {
 
 var (
 	everywhere = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}
-	// localhost has no counterpart of IPv6: the kernel routes nothing from ::1 to another host.
-	localhost = netip.MustParsePrefix("127.0.0.0/8")
+	localhost  = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}
 )
 
 // NodePorts returns on which addresses NodePorts are served.
 //
 // If NodePortAddresses is empty, it depends on the mode, as with kube-proxy: the primary addresses if the mode is nftables, or
 // ebpf, which is a part of it, otherwise all of them. A blank mode counts as iptables, which is what it stands for in kube-proxy, so that a cluster that
-// never chose a mode keeps the NodePorts it has; there, iptables.localhostNodePorts adds the loopback addresses.
+// never chose a mode keeps the NodePorts it has; there, iptables.localhostNodePorts adds the loopback addresses of IPv4, the
+// only ones that kube-proxy serves in its iptables mode.
 func (c *Config) NodePorts() state.NodePortAddresses {
-	a := c.NodePortAddresses
+	a, loopback := c.NodePortAddresses, localhost
 	if !a.Primary && !a.Localhost && !a.All && len(a.CIDRs) == 0 {
 		if c.Mode == ModeNFTables || c.Mode == ModeEBPF {
 			return state.NodePortAddresses{Primary: true}
 		}
 		a.All = true
+		loopback = localhost[:1]
 		a.Localhost = (c.Mode == "" || c.Mode == ModeIPTables) && c.IPTables.LocalhostNodePorts
 	}
 	ports := state.NodePortAddresses{Primary: a.Primary}
@@ -105,7 +106,7 @@ func (c *Config) NodePorts() state.NodePortAddresses {
 		ports.CIDRs = append(ports.CIDRs, everywhere...)
 	}
 	if a.Localhost {
-		ports.CIDRs = append(ports.CIDRs, localhost)
+		ports.CIDRs = append(ports.CIDRs, loopback...)
 	}
 	for _, p := range a.CIDRs {
 		ports.CIDRs = append(ports.CIDRs, p.Masked())

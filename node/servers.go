@@ -157,6 +157,12 @@ func (n *Node) newRegistry() *metrics.Registry {
 		}
 		return metrics.SocketHooks{}
 	}
+	o.LocalNodePorts = func() (listeners int, failures uint64) {
+		if s, ok := n.dataplane.(*switchable); ok {
+			return s.local.amounts()
+		}
+		return 0, 0
+	}
 	if n.answersPorts() {
 		o.HealthCheckProblems = func() int { return len(n.ports.Problems()) }
 		o.Connections["health-check-node-ports"] = n.portConnections.count

@@ -27,6 +27,7 @@ type switchable struct {
 	o      DataplaneOptions
 	log    *slog.Logger
 	inside *namespace.Namespace
+	local  *localPorts
 	lock   *nodelock.Lock // nil if the kernel has none to offer
 	// config is that in use.
 	config *config.Config
@@ -135,6 +136,7 @@ func openSwitchable(ctx context.Context, d dataplane, c *config.Config, o Datapl
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	var err error
 	if s.inside, err = namespace.Current(); err == nil {
+		s.local = newLocalPorts(s.inside, s.log)
 		if err = s.acquire(ctx); err == nil {
 			s.findLeftovers(ctx, d)
 			s.now, err = s.prepare(ctx, d, c)
@@ -437,6 +439,7 @@ func (s *switchable) Apply(ctx context.Context, u *state.Update) (backend.Result
 		return result, err
 	}
 	s.noteFailed(u, result.Failed)
+	s.local.apply(u, result.Failed, s.now.mode == config.ModeNFTables)
 	s.applyRetired(ctx, u)
 	s.removeLeftovers(ctx)
 	return result, nil
@@ -463,6 +466,7 @@ func (s *switchable) Verify(ctx context.Context) (backend.Result, error) {
 	if err != nil || !s.applied {
 		return result, err
 	}
+	s.local.retry()
 	for _, r := range slices.Clone(s.retired) {
 		if r.missed != nil {
 			s.show(ctx, r, r.missed)
@@ -644,6 +648,7 @@ func (s *switchable) switchTo(ctx context.Context, d dataplane, c *config.Config
 		}
 		s.leave(ctx, before, configBefore)
 		if u != nil {
+			s.local.apply(u, s.failed, d.mode == config.ModeNFTables)
 			s.applyRetired(ctx, u) // first: flows to endpoints that are gone are waiting for it
 		}
 		s.removeLeftovers(ctx)
@@ -703,6 +708,9 @@ func (s *switchable) leave(ctx context.Context, of *stack, c *config.Config) {
 func (s *switchable) Close() error {
 	s.stop()
 	s.running.Wait()
+	if s.local != nil {
+		s.local.close()
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), s.config.Userspace.DrainTimeout.Duration)
 	defer cancel()
 	var errs []error

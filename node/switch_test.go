@@ -90,7 +90,7 @@ func newFakeSwitchable(t *testing.T, first dataplane) *switchable {
 	}
 	s := &switchable{
 		o: DataplaneOptions{Logger: slog.New(slog.DiscardHandler)}, log: slog.New(slog.DiscardHandler), config: config.Default(),
-		inside: inside, disturbed: make(chan struct{}, 1),
+		inside: inside, local: newLocalPorts(inside, slog.New(slog.DiscardHandler)), disturbed: make(chan struct{}, 1),
 	}
 	s.ctx, s.stop = context.WithCancel(t.Context())
 	if s.now, err = s.prepare(t.Context(), first, s.config); err != nil {

@@ -89,6 +89,8 @@ kubeproxy_sync_proxy_rules_iptables_total gauge ip_family,table
 kubeproxy_sync_proxy_rules_iptables_restore_failures_total counter ip_family
 `,
 	ModeNFTables: `
+kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total counter ip_family
+kubeproxy_nftables_localhost_nodeport_listeners gauge ip_family
 kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total counter ip_family
 kubeproxy_sync_proxy_rules_nftables_sync_failures_total counter ip_family
 `,
@@ -126,7 +128,8 @@ func TestNamesTypesAndLabels(t *testing.T) {
 				LimitedServices:        func() map[string]int { return map[string]int{"NodeFull": 3} },
 				Traffic:                func() *Traffic { return &Traffic{} },
 				AffinityClients:        func() []AffinityClients { return []AffinityClients{{Family: state.IPv4}} },
-				IPTablesInvalidDropped: packets, IPTablesLocalhostAccepted: packets})
+				IPTablesInvalidDropped: packets, IPTablesLocalhostAccepted: packets,
+				LocalNodePorts: func() (int, uint64) { return 1, 2 }})
 			c := r.RESTClient()
 			host := url.URL{Host: "api"}
 			c.RequestLatency.Observe(t.Context(), "GET", host, time.Second)

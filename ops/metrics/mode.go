@@ -1,6 +1,10 @@
 package metrics
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/switchyard-net/switchyard/state"
+)
 
 // modeMetrics are the metrics that only some modes have.
 type modeMetrics struct {
@@ -37,6 +41,9 @@ func (r *Registry) SetMode(mode string) {
 			WinKernelDelete: d.counter("sync_proxy_rules_winkernel_lb_delete_failures_total", "Load balancers that could not be deleted.", labels...),
 		}
 	}
+	if mode == ModeNFTables && r.o.LocalNodePorts != nil {
+		m.registry.MustRegister(localNodePorts{r.o.LocalNodePorts})
+	}
 	if mode == ModeEBPF && r.o.SocketHooks != nil {
 		m.registry.MustRegister(socketHooks{r.o.SocketHooks})
 	}
@@ -54,4 +61,27 @@ func (m *modeMetrics) syncFailed(family string, full bool) {
 	if m.partialRestoreFailures != nil && !full {
 		m.partialRestoreFailures.WithLabelValues(family).Inc()
 	}
+}
+
+// localNodePorts are the metrics of NodePorts on ::1.
+type localNodePorts struct {
+	read func() (listeners int, failures uint64)
+}
+
+var (
+	localListeners = prometheus.NewDesc("kubeproxy_nftables_localhost_nodeport_listeners", "NodePorts that the process listens on at ::1.",
+		[]string{byFamily}, nil)
+	localFailures = prometheus.NewDesc("kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total", "Failed attempts to listen on a NodePort at ::1.",
+		[]string{byFamily}, nil)
+)
+
+func (l localNodePorts) Describe(to chan<- *prometheus.Desc) {
+	to <- localListeners
+	to <- localFailures
+}
+
+func (l localNodePorts) Collect(to chan<- prometheus.Metric) {
+	listeners, failures := l.read()
+	to <- prometheus.MustNewConstMetric(localListeners, prometheus.GaugeValue, float64(listeners), state.IPv6.String())
+	to <- prometheus.MustNewConstMetric(localFailures, prometheus.CounterValue, float64(failures), state.IPv6.String())
 }

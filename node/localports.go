@@ -1,0 +1,276 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/switchyard-net/switchyard/internal/kernel/namespace"
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// localPorts serves NodePorts of TCP on ::1 in mode nftables (KEP-6032), where the NodePort addresses have it. The kernel cannot: it takes no answer to a
+// translated connection from ::1. So a listener of this process accepts each connection, and continues it to an endpoint. NodePorts on 127.0.0.0/8 are
+// translated as all others.
+type localPorts struct {
+	log    *slog.Logger
+	inside *namespace.Namespace
+	ctx    context.Context
+	stop   context.CancelFunc
+	done   sync.WaitGroup
+
+	mu        sync.Mutex
+	services  map[state.ServiceName]*state.Service // those with NodePorts of TCP over IPv6
+	listeners map[uint16]*localPort
+	wanted    map[uint16]*localTarget
+	failures  uint64 // to listen
+	open      int    // connections
+}
+
+// localTarget is where connections to a port go.
+type localTarget struct {
+	service   state.ServiceName
+	endpoints []state.Endpoint
+	affinity  time.Duration
+}
+
+// localPort is a port that is listened on.
+type localPort struct {
+	*localPorts
+	listener net.Listener
+	open     int // of the connections that are open in all
+
+	// Those below, as those of localPorts, are guarded by its mu. All clients are ::1: so there is one endpoint with which they stay.
+	target *localTarget
+	pinned state.Endpoint
+	until  time.Time
+}
+
+const (
+	// maxLocalConnections is how many connections there may be in all, and maxPortConnections how many to each port. Others are closed.
+	maxLocalConnections = 1024
+	maxPortConnections  = 256
+	localDialTimeout    = 5 * time.Second
+	localDialAttempts   = 3
+)
+
+func newLocalPorts(inside *namespace.Namespace, log *slog.Logger) *localPorts {
+	l := &localPorts{log: log, inside: inside, services: map[state.ServiceName]*state.Service{}, listeners: map[uint16]*localPort{}}
+	l.ctx, l.stop = context.WithCancel(context.Background())
+	return l
+}
+
+// apply takes over an update, but for the Services that failed. If serves is false, another mode is in use: nothing is listened on.
+func (l *localPorts) apply(u *state.Update, failed map[state.ServiceName]error, serves bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if u.Full {
+		before := l.services
+		l.services = map[state.ServiceName]*state.Service{}
+		for name := range failed {
+			if svc := before[name]; svc != nil {
+				l.services[name] = svc
+			}
+		}
+	}
+	for _, name := range u.Removed {
+		delete(l.services, name)
+	}
+	for _, svc := range u.Changed {
+		if failed[svc.Name] != nil {
+			continue
+		}
+		delete(l.services, svc.Name)
+		for range localNodePorts(svc) {
+			l.services[svc.Name] = svc
+		}
+	}
+	l.wanted = map[uint16]*localTarget{}
+	if serves && servesIPv6Loopback(u.Node) { // the range of NodePorts bounds how many there are
+		for _, svc := range l.services {
+			for port, target := range localNodePorts(svc) {
+				if len(target.endpoints) > 0 {
+					l.wanted[port] = target
+				}
+			}
+		}
+	}
+	l.sync()
+}
+
+// servesIPv6Loopback reports whether the NodePort addresses have ::1: a range that is no wider names it.
+func servesIPv6Loopback(n *state.Node) bool {
+	loopback := netip.IPv6Loopback()
+	return n.NodePorts != nil && len(n.NodePorts.Select([]netip.Addr{loopback}, nil)) > 0
+}
+
+// localNodePorts goes through the NodePorts of TCP over IPv6, with where they lead for the node itself.
+func localNodePorts(svc *state.Service) func(yield func(uint16, *localTarget) bool) {
+	return func(yield func(uint16, *localTarget) bool) {
+		for i := range svc.Ports {
+			p := &svc.Ports[i]
+			if p.Family != state.IPv6 || p.Protocol != state.TCP {
+				continue
+			}
+			for _, f := range p.Frontends {
+				if f.Kind == state.NodePort && !yield(f.Port, &localTarget{svc.Name, p.External.Inside.Endpoints, p.Affinity}) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// retry listens on what could not be listened on before.
+func (l *localPorts) retry() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.sync()
+}
+
+// sync listens on the ports that are wanted, and on no others. Connections that are open go on. The caller holds mu.
+func (l *localPorts) sync() {
+	for port, p := range l.listeners {
+		if l.wanted[port] == nil {
+			p.listener.Close()
+			delete(l.listeners, port)
+		}
+	}
+	for port, target := range l.wanted {
+		if p := l.listeners[port]; p != nil {
+			p.target = target
+			continue
+		}
+		var listener net.Listener
+		err := l.inside.Do(func() (err error) {
+			listener, err = net.Listen("tcp6", netip.AddrPortFrom(netip.IPv6Loopback(), port).String())
+			return err
+		})
+		if err != nil {
+			l.failures++
+			l.log.Warn("cannot serve a NodePort on ::1, trying again", "service", target.service.String(), "port", port, "error", err,
+				"remedy", "move the process that listens there to another port, or leave ::1/128 out of nodePortAddresses")
+			continue
+		}
+		p := &localPort{localPorts: l, listener: listener, target: target}
+		l.listeners[port] = p
+		l.done.Go(p.accept)
+	}
+}
+
+// amounts returns how many ports are listened on, and how often that failed.
+func (l *localPorts) amounts() (listeners int, failures uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.listeners), l.failures
+}
+
+// close ends everything, connections too.
+func (l *localPorts) close() {
+	l.mu.Lock()
+	l.wanted = nil
+	l.sync()
+	l.mu.Unlock()
+	l.stop()
+	l.done.Wait()
+}
+
+func (p *localPort) accept() {
+	for {
+		conn, err := p.listener.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil { // such as too many open files
+			select {
+			case <-p.ctx.Done():
+				return
+			case <-time.After(100 * time.Millisecond):
+			}
+			continue
+		}
+		if !p.admit() {
+			conn.Close()
+			continue
+		}
+		p.done.Go(func() {
+			defer p.leave()
+			p.relay(conn)
+		})
+	}
+}
+
+// admit counts a connection, unless there are too many.
+func (p *localPort) admit() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.localPorts.open >= maxLocalConnections || p.open >= maxPortConnections {
+		return false
+	}
+	p.localPorts.open++
+	p.open++
+	return true
+}
+
+func (p *localPort) leave() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.localPorts.open--
+	p.open--
+}
+
+// pick returns the endpoint of a new connection. After a failure, which ends affinity, it draws another time.
+func (p *localPort) pick(failed bool) netip.AddrPort {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now, t := time.Now(), p.target
+	if failed || !now.Before(p.until) || !slices.Contains(t.endpoints, p.pinned) {
+		p.pinned = t.endpoints[rand.IntN(len(t.endpoints))]
+	}
+	p.until = now.Add(t.affinity)
+	return p.pinned.Addr
+}
+
+// relay continues a connection until both sides have ended.
+func (p *localPort) relay(client net.Conn) {
+	defer client.Close()
+	server, err := p.dial()
+	if err != nil {
+		p.log.Debug("cannot continue a connection to a NodePort on ::1", "error", err)
+		return
+	}
+	defer server.Close()
+	defer context.AfterFunc(p.ctx, func() { client.Close(); server.Close() })()
+	var both sync.WaitGroup
+	for _, way := range [][2]net.Conn{{client, server}, {server, client}} {
+		both.Go(func() {
+			if _, err := io.Copy(way[1], way[0]); err != nil {
+				client.Close() // the other way ends, too
+				server.Close()
+				return
+			}
+			_ = way[1].(*net.TCPConn).CloseWrite() // fails if the connection is gone
+		})
+	}
+	both.Wait()
+}
+
+func (p *localPort) dial() (conn net.Conn, err error) {
+	dialer := net.Dialer{Timeout: localDialTimeout}
+	for attempt := range localDialAttempts {
+		to := p.pick(attempt > 0)
+		err = p.inside.Do(func() (err error) { conn, err = dialer.DialContext(p.ctx, "tcp", to.String()); return err })
+		if err == nil {
+			return conn, nil
+		}
+	}
+	return nil, fmt.Errorf("%d endpoints were tried: %w", localDialAttempts, err)
+}

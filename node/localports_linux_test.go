@@ -1,0 +1,302 @@
+package node_test
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/switchyard-net/switchyard/config"
+	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/netnstest"
+)
+
+// localNode is a lone node whose Service has NodePorts of TCP in both families, and an endpoint in each.
+type localNode struct {
+	*counted
+	service *state.Service
+}
+
+const localPort = 30080
+
+func newLocalNode(t *testing.T) *localNode {
+	n := &localNode{counted: newCounted(t)}
+	var service *state.Service
+	for _, svc := range n.feed.Services() {
+		copied := *svc
+		service = &copied
+	}
+	service.Ports = nil
+	for _, f := range []state.Family{state.IPv4, state.IPv6} {
+		addr := netip.MustParseAddr(endpoint)
+		if f == state.IPv6 {
+			addr = netip.MustParseAddr("fd00:10:244::1")
+		}
+		route := state.Route{Verdict: state.Forward, Endpoints: []state.Endpoint{{Addr: netip.AddrPortFrom(addr, 8080), Local: true}}}
+		service.Ports = append(service.Ports, state.Port{
+			Name: "web", Family: f, Protocol: state.TCP, Frontends: []state.Frontend{{Kind: state.NodePort, Port: localPort}},
+			Internal: state.Traffic{Inside: route, Outside: route}, External: state.Traffic{Inside: route, Outside: route, Masquerade: state.MasqueradeAlways},
+		})
+	}
+	n.service = service
+	check(t, n.ns.Do(func() error {
+		lo, err := netlink.LinkByName("lo")
+		if err != nil {
+			return err
+		}
+		addr, _ := netlink.ParseAddr("fd00:10:244::1/128")
+		addr.Flags = unix.IFA_F_NODAD
+		if err := netlink.AddrAdd(lo, addr); err != nil {
+			return err
+		}
+		server, err := net.Listen("tcp", "[fd00:10:244::1]:8080")
+		if err != nil {
+			return err
+		}
+		t.Cleanup(func() { server.Close() })
+		go echo(server)
+		return nil
+	}))
+	n.feed.Publish([]*state.Service{service})
+	return n
+}
+
+// dialPort connects to the NodePort at an address.
+func (n *localNode) dialPort(at string) (conn net.Conn, err error) {
+	err = n.ns.Do(func() (err error) {
+		conn, err = net.DialTimeout("tcp", net.JoinHostPort(at, fmt.Sprint(localPort)), 5*time.Second)
+		return err
+	})
+	return conn, err
+}
+
+// sayHello sends a line and waits for it to come back.
+func sayHello(conn net.Conn) error {
+	err := conn.SetDeadline(time.Now().Add(20 * time.Second))
+	if err == nil {
+		_, err = fmt.Fprintln(conn, "hello")
+	}
+	if err == nil {
+		_, err = bufio.NewReader(conn).ReadString('\n')
+	}
+	return err
+}
+
+func (n *localNode) reach(at string) {
+	n.t.Helper()
+	conn, err := n.dialPort(at)
+	if err == nil {
+		err = errors.Join(sayHello(conn), conn.Close())
+	}
+	if err != nil {
+		n.t.Fatalf("NodePort at %s: %v", at, err)
+	}
+}
+
+// TestLocalNodePorts: with localhost among the NodePort addresses, mode nftables serves NodePorts of TCP on the loopback addresses of both families. Nothing
+// listens on ::1 by default, nor in other modes. Connections go on when the mode changes.
+func TestLocalNodePorts(t *testing.T) {
+	n := newLocalNode(t)
+	const listeners = `kubeproxy_nftables_localhost_nodeport_listeners{ip_family="IPv6"} `
+	on := func(c *config.Config) { c.NodePortAddresses.Localhost = true }
+	n.configure(config.ModeNFTables, false)
+	n.shows(listeners+"0\n", true)
+	if conn, err := n.dialPort("::1"); !errors.Is(err, unix.ECONNREFUSED) {
+		t.Errorf("without localhost: %v, %v", conn, err)
+	}
+	n.configure(config.ModeNFTables, false, on)
+	n.shows(listeners+"1\n", true)
+	for _, at := range []string{"127.0.0.1", "::1"} {
+		n.reach(at)
+	}
+	open, err := n.dialPort("::1")
+	check(t, err)
+	defer open.Close()
+	check(t, sayHello(open))
+
+	none := *n.service
+	none.Ports = slices.Clone(none.Ports)
+	none.Ports[1].External = state.Traffic{Inside: state.Route{Verdict: state.Reject}, Outside: state.Route{Verdict: state.Reject}}
+	n.feed.Publish([]*state.Service{&none})
+	n.shows(listeners+"0\n", true)
+	if conn, err := n.dialPort("::1"); !errors.Is(err, unix.ECONNREFUSED) {
+		t.Errorf("without endpoints: %v, %v", conn, err)
+	}
+	n.feed.Publish([]*state.Service{n.service})
+	n.shows(listeners+"1\n", true)
+
+	n.configure(config.ModeUserspace, false, on)
+	n.shows(listeners, false)
+	check(t, sayHello(open))
+	n.configure(config.ModeNFTables, false, on)
+	n.shows(listeners+"1\n", true)
+	n.reach("::1")
+}
+
+// TestLocalNodePortIsTaken: a port on which somebody else listens is counted as a failure, and served once it is free.
+func TestLocalNodePortIsTaken(t *testing.T) {
+	n := newLocalNode(t)
+	var other net.Listener
+	check(t, n.ns.Do(func() (err error) { other, err = net.Listen("tcp6", fmt.Sprintf("[::1]:%d", localPort)); return err }))
+	on := func(c *config.Config) {
+		c.NodePortAddresses.Localhost, c.SyncPeriod.Duration = true, time.Second
+	}
+	n.configure(config.ModeNFTables, false, on)
+	n.shows(`kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total{ip_family="IPv6"} 0`, false)
+	check(t, other.Close())
+	n.shows(`kubeproxy_nftables_localhost_nodeport_listeners{ip_family="IPv6"} 1`, true)
+	n.reach("::1")
+}
+
+// TestNeighboursCannotReachLoopback has a neighbour send packets to NodePorts on loopback addresses of the node, from an address that the node would answer. None
+// gets there (CVE-2020-8558).
+func TestNeighboursCannotReachLoopback(t *testing.T) {
+	n := newLocalNode(t)
+	n.configure(config.ModeNFTables, false, func(c *config.Config) { c.NodePortAddresses.Localhost = true })
+	n.shows(`kubeproxy_nftables_localhost_nodeport_listeners{ip_family="IPv6"} 1`, true)
+	neighbour := netnstest.New(t)
+	var mac net.HardwareAddr // the node's
+	check(t, n.ns.Do(func() error {
+		link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "n0"}, PeerName: "n1"}
+		check(t, neighbour.Fd(func(fd int) error { link.PeerNamespace = netlink.NsFd(fd); return netlink.LinkAdd(link) }))
+		n0, err := netlink.LinkByName("n0")
+		if err != nil {
+			return err
+		}
+		mac = n0.Attrs().HardwareAddr
+		for _, text := range []string{"192.0.2.1/24", "2001:db8::1/64"} {
+			addr, _ := netlink.ParseAddr(text)
+			if addr.IP.To4() == nil {
+				addr.Flags = unix.IFA_F_NODAD
+			}
+			if err := netlink.AddrAdd(n0, addr); err != nil {
+				return err
+			}
+		}
+		return netlink.LinkSetUp(n0)
+	}))
+	check(t, neighbour.Do(func() error {
+		n1, err := netlink.LinkByName("n1")
+		if err != nil {
+			return err
+		}
+		for _, text := range []string{"192.0.2.2/24", "2001:db8::2/64"} {
+			addr, _ := netlink.ParseAddr(text)
+			if addr.IP.To4() == nil {
+				addr.Flags = unix.IFA_F_NODAD
+			}
+			if err := netlink.AddrAdd(n1, addr); err != nil {
+				return err
+			}
+		}
+		if err := netlink.LinkSetUp(n1); err != nil {
+			return err
+		}
+		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0x0300) // ETH_P_ALL
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 1}); err != nil {
+			return err
+		}
+		at := &unix.SockaddrLinklayer{Ifindex: n1.Attrs().Index, Protocol: 0x0300}
+		if err := unix.Bind(fd, at); err != nil {
+			return err
+		}
+		// The last one goes to an address that nobody keeps from the neighbour, at a port that refuses: after its answer all others would have come.
+		for _, to := range []string{"127.0.0.1", "::1", "192.0.2.1"} {
+			frame := syn(n1.Attrs().HardwareAddr, mac, netip.MustParseAddr(to))
+			if err := unix.Sendto(fd, frame, 0, at); err != nil {
+				return err
+			}
+		}
+		buf := make([]byte, 2000)
+		for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
+			size, from, err := unix.Recvfrom(fd, buf, 0)
+			if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			if l, ok := from.(*unix.SockaddrLinklayer); ok && l.Pkttype == unix.PACKET_OUTGOING {
+				continue
+			}
+			source, isTCP := answerFrom(buf[:size])
+			switch {
+			case !isTCP:
+			case source == netip.MustParseAddr("192.0.2.1"):
+				return nil
+			default:
+				return fmt.Errorf("an answer from %v", source)
+			}
+		}
+		return errors.New("no answer at all")
+	}))
+}
+
+// syn is the first packet of a connection from the neighbour to the NodePort at an address of the node.
+func syn(from, to net.HardwareAddr, dst netip.Addr) []byte {
+	src, etherType := netip.MustParseAddr("192.0.2.2"), uint16(unix.ETH_P_IP)
+	port := uint16(localPort)
+	if dst.Is6() {
+		src, etherType = netip.MustParseAddr("2001:db8::2"), unix.ETH_P_IPV6
+	}
+	if !dst.IsLoopback() {
+		port = 9
+	}
+	segment := make([]byte, 20)
+	binary.BigEndian.PutUint16(segment[0:], 40000)
+	binary.BigEndian.PutUint16(segment[2:], port)
+	binary.BigEndian.PutUint32(segment[4:], 1)
+	segment[12], segment[13] = 5<<4, 0x02
+	binary.BigEndian.PutUint16(segment[14:], 500)
+	binary.BigEndian.PutUint16(segment[16:], onesSum(src.AsSlice(), dst.AsSlice(), []byte{0, unix.IPPROTO_TCP, 0, 20}, segment))
+	var header []byte
+	if dst.Is6() {
+		header = append([]byte{6 << 4, 0, 0, 0, 0, 20, unix.IPPROTO_TCP, 64}, slices.Concat(src.AsSlice(), dst.AsSlice())...)
+	} else {
+		header = append([]byte{0x45, 0, 0, 40, 0, 0, 0, 0, 64, unix.IPPROTO_TCP, 0, 0}, slices.Concat(src.AsSlice(), dst.AsSlice())...)
+		binary.BigEndian.PutUint16(header[10:], onesSum(header))
+	}
+	return slices.Concat(to, from, binary.BigEndian.AppendUint16(nil, etherType), header, segment)
+}
+
+// onesSum is the checksum of the Internet protocols.
+func onesSum(parts ...[]byte) uint16 {
+	text := slices.Concat(parts...)
+	var sum uint32
+	for i := 0; i+1 < len(text); i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(text[i:]))
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	return ^uint16(sum)
+}
+
+// answerFrom returns the source of a segment of TCP to the neighbour's port.
+func answerFrom(frame []byte) (source netip.Addr, ok bool) {
+	if len(frame) < 14+40 {
+		return source, false
+	}
+	packet := frame[14:]
+	switch packet[0] >> 4 {
+	case 4:
+		source, ok = netip.AddrFromSlice(packet[12:16])
+		return source, ok && packet[9] == unix.IPPROTO_TCP
+	case 6:
+		source, ok = netip.AddrFromSlice(packet[8:24])
+		return source, ok && packet[6] == unix.IPPROTO_TCP
+	}
+	return source, false
+}
