@@ -188,11 +188,7 @@ func (c *Cutter) Committed(nodePorts []netip.Addr, notes ...Note) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.nodePorts, c.doubtful = nodePorts, false
-	for _, n := range notes {
-		if n.All != nil || hasUDP(n.Old) || hasUDP(n.New) {
-			c.queue = append(c.queue, n)
-		}
-	}
+	c.queue = append(c.queue, notes...)
 	if len(c.queue) > 0 || c.left {
 		c.left = false
 		c.wakeUp()
@@ -204,10 +200,6 @@ func (c *Cutter) wakeUp() {
 	case c.wake <- struct{}{}:
 	default:
 	}
-}
-
-func hasUDP(s *state.Service) bool {
-	return s != nil && slices.ContainsFunc(s.Ports, func(p state.Port) bool { return p.Protocol == state.UDP })
 }
 
 func (c *Cutter) run(ctx context.Context) {
