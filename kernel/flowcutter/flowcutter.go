@@ -188,7 +188,11 @@ func (c *Cutter) Committed(nodePorts []netip.Addr, notes ...Note) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.nodePorts, c.doubtful = nodePorts, false
-	c.queue = append(c.queue, notes...)
+	for _, n := range notes {
+		if n.All != nil || hasUDP(n.Old) || hasUDP(n.New) {
+			c.queue = append(c.queue, n)
+		}
+	}
 	if len(c.queue) > 0 || c.left {
 		c.left = false
 		c.wakeUp()
@@ -200,6 +204,10 @@ func (c *Cutter) wakeUp() {
 	case c.wake <- struct{}{}:
 	default:
 	}
+}
+
+func hasUDP(s *state.Service) bool {
+	return s != nil && slices.ContainsFunc(s.Ports, func(p state.Port) bool { return p.Protocol == state.UDP })
 }
 
 func (c *Cutter) run(ctx context.Context) {

@@ -251,7 +251,10 @@ func (c *Cleaner) wrong(flow conntrack.Flow) bool {
 	if isPending && (len(s.endpoints) == 0 && c.elsewhere(f) || flow.Scheduled && c.scheduled(f)) {
 		return false
 	}
-	return isPending && (flow.Protocol == state.UDP || flow.Unconnected) && !s.has(flow.Reply.Src)
+	if flow.Protocol != state.UDP {
+		return isPending && flow.Unconnected && flow.Reply.Src == dst
+	}
+	return isPending && !s.has(flow.Reply.Src)
 }
 
 func (c *Cleaner) servesNodePorts(addr netip.Addr) bool {

@@ -6,10 +6,9 @@
 // somebody else must be deleted; the next packet of each then counts as the first of a new flow. Flows to endpoints that still
 // serve are left alone.
 //
-// TCP and SCTP connections end with their endpoint, so nothing needs to be deleted. But a client that begins to connect before the
-// frontend exists, or while the dataplane is missing, leaves an entry that is not translated, and never will be. One whose endpoint has
-// left before it has answered leaves an entry that leads there. For two minutes, whatever the client sends again from
-// the same port is lost. Such an entry is deleted if there was no answer yet, or the client was turned
+// TCP and SCTP connections end with their endpoint, so nothing needs to be deleted. But a client that begins to connect while the
+// dataplane is missing leaves an entry that is not translated, and never will be: for two minutes, whatever it sends again from
+// the same port is lost, also after a repair. Such an entry is deleted if there was no answer yet, or the client was turned
 // away. A connection that has got through to somebody is left alone: it may be older than the service.
 //
 // # How a dataplane uses it
@@ -99,7 +98,7 @@ type Cleaner struct {
 type serving struct {
 	// owner is the service that had the frontend last.
 	owner state.ServiceName
-	// endpoints are sorted. There are none if the frontend is gone.
+	// endpoints are sorted. There are none if the frontend is gone. Only those of UDP matter.
 	endpoints []netip.AddrPort
 }
 
@@ -161,15 +160,14 @@ func New(t Table, o Options) *Cleaner {
 // SetNodePortAddrs specifies which addresses serve NodePorts. They are sorted; the Cleaner keeps them and does not change them.
 func (c *Cleaner) SetNodePortAddrs(addrs []netip.Addr) { c.nodePorts = addrs }
 
-// Note takes down what a change from old to new means for UDP flows, and for connections of TCP and SCTP that nobody has answered, unless the service
-// has very many endpoints; nil stands for a service that does not exist, and old is what the dataplane showed before. It costs O(service). The services of one
+// Note takes down what a change from old to new means for UDP flows, the only ones that a change of services makes stale; nil
+// stands for a service that does not exist, and old is what the dataplane showed before. It costs O(service). The services of one
 // update may be noted in any order, also if a frontend moves from one to another. They are best noted once the update is
 // committed. What was noted before a commit that failed must be noted again with what is committed in the end; until then the
 // Cleaner takes the new state for real.
 func (c *Cleaner) Note(old, new *state.Service) {
 	c.noted++
-	connections := !isLarge(old) && !isLarge(new)
-	before, after := frontends(old, connections), frontends(new, connections)
+	before, after := frontends(old), frontends(new)
 	for f, s := range after {
 		was, existed := before[f]
 		_, isPending := c.pending[f]
@@ -209,7 +207,7 @@ func (c *Cleaner) NoteAll(services iter.Seq[*state.Service]) {
 		c.pending[f] = suspect{serving: serving{owner: s.owner}, anybody: true, noted: c.noted}
 	}
 	for service := range services {
-		for f, s := range frontends(service, false) {
+		for f, s := range frontends(service) {
 			c.pending[f] = suspect{serving: s, anybody: true, noted: c.noted}
 		}
 	}
@@ -220,10 +218,13 @@ func (c *Cleaner) NoteAll(services iter.Seq[*state.Service]) {
 func (c *Cleaner) NoteGap(services iter.Seq[*state.Service]) {
 	maps.DeleteFunc(c.pending, func(f state.FrontendKey, _ suspect) bool { return f.Protocol != state.UDP })
 	c.NoteAll(services)
-	for service := range services {
-		for f, s := range frontends(service, true) {
-			if f.Protocol != state.UDP {
-				c.pending[f] = suspect{serving: s, anybody: true, noted: c.noted}
+	for s := range services {
+		for i := range s.Ports {
+			p := &s.Ports[i]
+			for _, f := range p.Frontends {
+				if p.Protocol != state.UDP {
+					c.pending[p.Key(&f)] = suspect{serving: serving{owner: s.Name}, anybody: true, noted: c.noted}
+				}
 			}
 		}
 	}
@@ -237,32 +238,15 @@ func stale(before, after serving) bool {
 	return slices.ContainsFunc(before.endpoints, func(e netip.AddrPort) bool { return !after.has(e) })
 }
 
-// maxConnectable is how many endpoints the ports of TCP and SCTP of a service may have for a change of it to be noted for them. A large service changes in many
-// small parts, and each would cost as much as the service is large.
-const maxConnectable = 4096
-
-func isLarge(s *state.Service) bool {
-	if s == nil {
-		return false
-	}
-	n := 0
-	for i := range s.Ports {
-		if p := &s.Ports[i]; p.Protocol != state.UDP {
-			n += len(p.Internal.Inside.Endpoints) + len(p.Internal.Outside.Endpoints) + len(p.External.Inside.Endpoints) + len(p.External.Outside.Endpoints)
-		}
-	}
-	return n > maxConnectable
-}
-
-// frontends returns the frontends of a service: those of UDP, and if connections is set, those of TCP and SCTP.
-func frontends(s *state.Service, connections bool) map[state.FrontendKey]serving {
+// frontends returns the UDP frontends of a service.
+func frontends(s *state.Service) map[state.FrontendKey]serving {
 	if s == nil {
 		return nil
 	}
 	var found map[state.FrontendKey]serving
 	for i := range s.Ports {
 		p := &s.Ports[i]
-		if p.Protocol != state.UDP && !connections {
+		if p.Protocol != state.UDP {
 			continue
 		}
 		if found == nil {
