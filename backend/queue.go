@@ -130,9 +130,9 @@ type turn struct {
 func (q *queue) add(u *state.Update, now time.Time) {
 	a := &arrival{after: q.got, at: now, triggers: u.Triggers}
 	q.got, q.node = u.Revision, u.Node
-	var older *arrival // that waits for a change which this one replaces
+	var older *arrival // the last one that waits for a change which this one replaces
 	want := func(name state.ServiceName, record *state.Service) {
-		if waits := q.want(name, record, a, now); waits != a {
+		if waits := q.want(name, record, a, now); waits != a && (older == nil || waits.after > older.after) {
 			older = waits
 		}
 	}
