@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -25,6 +26,7 @@ type upstreamServer struct {
 
 	mu    sync.Mutex
 	conns []net.Conn
+	last  string // the last taker
 }
 
 func newUpstreamServer(t *testing.T) *upstreamServer {
@@ -44,7 +46,7 @@ func newUpstreamServer(t *testing.T) *upstreamServer {
 		t.Fatal(err)
 	}
 	s := &upstreamServer{apiServer: newAPIServer(t), addr: l.Addr().String()}
-	server := &http.Server{Handler: s.Config.Handler, ConnState: func(c net.Conn, state http.ConnState) {
+	server := &http.Server{Handler: http.HandlerFunc(s.handle), ConnState: func(c net.Conn, state http.ConnState) {
 		if state == http.StateNew {
 			s.mu.Lock()
 			s.conns = append(s.conns, c)
@@ -54,6 +56,19 @@ func newUpstreamServer(t *testing.T) *upstreamServer {
 	go func() { _ = server.Serve(l) }()
 	t.Cleanup(func() { server.Close() })
 	return s
+}
+
+// handle answers as the API server does, and knows what it had when a watch ended.
+func (s *upstreamServer) handle(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	items := map[string]string{"services": s.last, "endpointslices": takerSlice}[path.Base(r.URL.Path)]
+	s.mu.Unlock()
+	if items == "" || r.URL.Query().Get("resourceVersionMatch") != "Exact" {
+		s.Config.Handler.ServeHTTP(w, r)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	fmt.Fprintf(w, `{"kind":"List","apiVersion":"v1","metadata":{"resourceVersion":%q},"items":[%s]}`, r.URL.Query().Get("resourceVersion"), items)
 }
 
 // cut ends all connections.
@@ -74,8 +89,11 @@ func (s *upstreamServer) answers() bool {
 // taker is a Service with the address and port of the API server.
 func (s *upstreamServer) taker(version int, spec, status string) string {
 	_, port, _ := net.SplitHostPort(s.addr)
-	return fmt.Sprintf(`{"metadata":{"namespace":"tenant","name":"taker","resourceVersion":"%d"},"spec":{"type":"LoadBalancer","clusterIP":"10.96.0.20",
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.last = fmt.Sprintf(`{"metadata":{"namespace":"tenant","name":"taker","resourceVersion":"%d"},"spec":{"type":"LoadBalancer","clusterIP":"10.96.0.20",
 		"clusterIPs":["10.96.0.20"],"ipFamilies":["IPv4"],"ports":[{"name":"tcp","protocol":"TCP","port":%s}]%s},"status":{%s}}`, version, port, spec, status)
+	return s.last
 }
 
 const takerSlice = `{"metadata":{"namespace":"tenant","name":"taker-1","resourceVersion":"2","labels":{"kubernetes.io/service-name":"taker"}},
