@@ -38,6 +38,7 @@ const (
 // objects are what the API server has, by resource.
 var objects = map[string]string{
 	"nodes": `{"apiVersion":"v1","kind":"Node","metadata":{"name":"node-a","resourceVersion":"1"},
+		"spec":{"podCIDR":"10.1.1.0/24","podCIDRs":["10.1.1.0/24"]},
 		"status":{"addresses":[{"type":"InternalIP","address":"` + nodeAddr + `"}]}}`,
 	"services": `{"apiVersion":"v1","kind":"Service","metadata":{"namespace":"default","name":"web","resourceVersion":"1"},
 		"spec":{"type":"NodePort","clusterIP":"10.96.0.10","clusterIPs":["10.96.0.10"],"ipFamilies":["IPv4"],
