@@ -35,6 +35,7 @@ func clusterOf(t *testing.T, services int) lists {
 	}
 	node := corev1.Node{ObjectMeta: meta("", "node-a")}
 	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: nodeAddr}}
+	node.Spec.PodCIDR, node.Spec.PodCIDRs = "10.1.1.0/24", []string{"10.1.1.0/24"}
 	all, slices := &corev1.ServiceList{ListMeta: version}, &discoveryv1.EndpointSliceList{ListMeta: version}
 	add := func(namespace, name, ip string, port int32, endpoints ...string) {
 		s := corev1.Service{ObjectMeta: meta(namespace, name)}
