@@ -51,6 +51,7 @@ type apiServer struct {
 	objects  map[string]map[string]object // by resource, then by namespace/name
 	history  []past
 	oldest   uint64        // watches cannot begin before this version
+	inEtcd   uint64        // etcd has forgotten what was before this version, and the memory of the server has not
 	changed  chan struct{} // closed with each change of anything
 	open     []net.Conn
 	down     bool              // connections are refused
@@ -243,6 +244,9 @@ func (a *apiServer) up() { a.do(func() { a.down = false }) }
 // compact forgets the history: watches must begin with a new list.
 func (a *apiServer) compact() { a.do(func() { a.oldest = a.version }) }
 
+// compactEtcd forgets the history in etcd: watches that the server's memory reaches back to go on.
+func (a *apiServer) compactEtcd() { a.do(func() { a.inEtcd = a.version }) }
+
 // takeRequests returns the requests since it was last called.
 func (a *apiServer) takeRequests() []request {
 	a.mu.Lock()
@@ -392,7 +396,7 @@ func (a *apiServer) restore(version uint64) {
 			a.objects[resource] = at
 		}
 		a.history = slices.DeleteFunc(a.history, func(p past) bool { return p.version > version })
-		a.version, a.oldest = version, min(a.oldest, version)
+		a.version, a.oldest, a.inEtcd = version, min(a.oldest, version), min(a.inEtcd, version)
 	})
 }
 
@@ -413,6 +417,9 @@ func (a *apiServer) refuse(w http.ResponseWriter, resource string, code int) {
 		http.StatusUnprocessableEntity: metav1.StatusReasonInvalid, http.StatusUnauthorized: metav1.StatusReasonUnauthorized,
 	}[code]
 	w.Header().Set("Content-Type", "application/json")
+	if code == http.StatusTooManyRequests {
+		w.Header().Set("Retry-After", "1")
+	}
 	w.WriteHeader(code)
 	_ = json.NewEncoder(w).Encode(metav1.Status{
 		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Code: int32(code), Reason: reason,
@@ -458,7 +465,7 @@ func (a *apiServer) list(w http.ResponseWriter, s *query, q url.Values, version 
 		return
 	}
 	if q.Get("resourceVersionMatch") == "Exact" {
-		if now = parse(q.Get("resourceVersion")); now < a.oldest {
+		if now = parse(q.Get("resourceVersion")); now < max(a.oldest, a.inEtcd) {
 			a.mu.Unlock()
 			a.refuse(w, s.resource, http.StatusGone)
 			return

@@ -4,13 +4,17 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"net/http"
 	"reflect"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/switchyard-net/switchyard/model"
 )
@@ -39,6 +43,11 @@ type anchors []*anchor
 func (l anchors) note(a *anchor) anchors {
 	l = slices.DeleteFunc(l, func(b *anchor) bool { return b.ref.Namespace == a.ref.Namespace })
 	return slices.Insert(l[:min(len(l), maxAnchors-1)], 0, a)
+}
+
+// without leaves out the namespaces that a selection excludes.
+func (l anchors) without(s *selection) anchors {
+	return slices.DeleteFunc(l, func(a *anchor) bool { return s.excludes(a.ref.Namespace) })
 }
 
 // newest returns the anchors of a list.
@@ -75,21 +84,72 @@ func (a *anchor) isLast(list *itemList) bool {
 }
 
 // checkTime is how long it may take to compare histories, before the watch goes on without. API servers wait 3 s for a version to come.
-const checkTime = 10 * time.Second
+const checkTime = 4 * time.Second
+
+// refusedTime is how long a watch is put off while the API server refuses to compare histories. It goes on at the next attempt after that: the API
+// server may never answer.
+const refusedTime = 30 * time.Second
+
+// doubtTime is how long a watch that goes on in doubt lasts at most, or up to half as long again. API servers forget what is older than 5 minutes.
+const doubtTime = 2 * time.Minute
 
 // errReverted ends a watcher whose API server has another history.
 var errReverted = errors.New("the API server has gone back to an earlier state")
 
+// doubt is a comparison of histories without an outcome yet. Each watch that is resumed tries it again.
+type doubt struct {
+	version string // to compare at: the known anchors are the last changes before it
+	began   time.Time
+	later   anchors // of watches since then, perhaps in another history
+}
+
 // resume returns why the watch of a version must not go on where one has ended: errReverted if the API server has another history than that of
-// which the watcher has come to the version, or that the version is too old to be compared, as it is to be watched. What cannot be found out for other
-// reasons counts as the same history.
-func (w *watcher) resume(ctx context.Context, version string) error {
+// which the watcher has come to the version, or that the version is too old to be compared and the last change is not the last one now. While the API
+// server refuses to compare or cannot be reached, it is "too many requests": the Reflector asks for the watch again, and for no list. A watch that goes on in doubt is made shorter.
+func (w *watcher) resume(ctx context.Context, options *metav1.ListOptions) error {
+	version := options.ResourceVersion
 	w.mu.Lock()
-	known, resumes := slices.Clone(w.last), w.resumes
+	resumes, doubt, at := w.resumes, w.doubt, version
 	w.mu.Unlock()
 	if !resumes {
 		return nil
 	}
+	if doubt != nil {
+		at = doubt.version
+	}
+	short, cancel := context.WithTimeout(ctx, checkTime)
+	defer cancel()
+	err := w.compare(short, at)
+	if err == nil {
+		w.trust()
+		if at != version {
+			at = version
+			err = w.compare(short, at)
+		}
+	}
+	if err == nil || err == errReverted || isExpired(err) {
+		return err
+	}
+	if net.IsProbableEOF(err) || net.IsConnectionRefused(err) { // the API server may be another one when it is back
+		w.failed(ctx, err)
+		return apierrors.NewTooManyRequestsError(err.Error())
+	}
+	began := w.doubtAt(at)
+	if status := statusOf(err); (status == http.StatusTooManyRequests || status >= http.StatusInternalServerError) && time.Since(began) < refusedTime {
+		w.failed(ctx, err)
+		return apierrors.NewTooManyRequestsError(err.Error())
+	}
+	seconds := min(*options.TimeoutSeconds, int64(wait.Jitter(doubtTime, 0.5)/time.Second))
+	options.TimeoutSeconds = &seconds
+	return nil
+}
+
+// compare returns errReverted if the known changes are not the last ones before a version in the API server's history. It returns an error of
+// [isExpired] if the version is gone and something has changed since. Other errors say that nothing is known.
+func (w *watcher) compare(ctx context.Context, version string) error {
+	w.mu.Lock()
+	known := slices.Clone(w.last)
+	w.mu.Unlock()
 	// Nothing is asked about namespaces that are taken from the proxy, and something must be asked for: a list of one object costs next to nothing.
 	ref := model.Ref{Name: "kubernetes", Namespace: metav1.NamespaceDefault}
 	var last *anchor
@@ -98,8 +158,6 @@ func (w *watcher) resume(ctx context.Context, version string) error {
 		last = known[i]
 		ref = last.ref
 	}
-	ctx, cancel := context.WithTimeout(ctx, checkTime)
-	defer cancel()
 	at, err := w.one(ctx, ref, exactly(version))
 	switch {
 	case err == nil && last == nil:
@@ -109,20 +167,58 @@ func (w *watcher) resume(ctx context.Context, version string) error {
 	case err == nil && last.deleted:
 		// The object may have been deleted in both histories, but not by the same version.
 		before, err := w.one(ctx, ref, exactly(strconv.FormatUint(versionNumber(last.version)-1, 10)))
-		if err == nil && last.find(before) == nil {
+		switch {
+		case err == nil && last.find(before) == nil:
 			return errReverted
+		case isExpired(err):
+			return nil
 		}
-		return nil
-	case apierrors.IsResourceExpired(err) || apierrors.IsGone(err):
 		return err
-	case err == nil || statusOf(err) == 0:
-		return nil
+	case err == nil || !isExpired(err) && !mayBeFuture(err):
+		return err
 	}
-	// The version may be in the future, of this API server or of all of them: what etcd has now decides.
-	if now, err := w.one(ctx, ref, metav1.ListOptions{}); err == nil && versionNumber(now.ResourceVersion) < versionNumber(version) {
+	// What etcd has now decides. A version in the future may be so for this API server only.
+	now, failure := w.one(ctx, ref, metav1.ListOptions{})
+	switch {
+	case failure != nil:
+		return failure
+	case versionNumber(now.ResourceVersion) < versionNumber(version):
 		return errReverted
+	case isExpired(err) && (last == nil || !last.deleted && last.isLast(now)):
+		return nil // etcd has forgotten the version, and the API server may still watch from there
 	}
-	return nil
+	return err
+}
+
+// isExpired reports whether an error says that a version is not in etcd any more.
+func isExpired(err error) bool { return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) }
+
+// mayBeFuture reports whether an error says that a version is not there yet. Older API servers pass on what etcd says.
+func mayBeFuture(err error) bool {
+	return apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge) || strings.Contains(err.Error(), "future revision")
+}
+
+// doubtAt remembers that there was no outcome at a version, and returns since when there has been none.
+func (w *watcher) doubtAt(version string) time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.doubt == nil {
+		w.doubt = &doubt{version: version, began: time.Now()}
+	}
+	return w.doubt.began
+}
+
+// trust ends a doubt: what came since is of the same history.
+func (w *watcher) trust() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.doubt == nil {
+		return
+	}
+	for _, a := range slices.Backward(w.doubt.later) {
+		w.last = w.last.note(a)
+	}
+	w.doubt = nil
 }
 
 // exactly asks for what there was at a version.
@@ -130,20 +226,20 @@ func exactly(version string) metav1.ListOptions {
 	return metav1.ListOptions{ResourceVersion: version, ResourceVersionMatch: metav1.ResourceVersionMatchExact}
 }
 
-// one lists one object.
+// one lists one object. It neither waits for the client's limit nor until a server that refuses is ready again: there is no watch in that time.
 func (w *watcher) one(ctx context.Context, ref model.Ref, options metav1.ListOptions) (*itemList, error) {
 	r := w.listReader
 	if r.resource.namespaced {
 		r.resource = r.resource.in(ref.Namespace)
 	}
-	return r.list(ctx, r.request(options, "metadata.name="+ref.Name))
+	return r.list(ctx, r.request(options, "metadata.name="+ref.Name).Throttle(nil).MaxRetries(0))
 }
 
 // begin remembers the last change of a list. The watch that begins there is of the same history.
 func (w *watcher) begin(last anchors) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.last, w.resumes = last, false
+	w.last, w.doubt, w.resumes = last, nil, false
 }
 
 // note remembers an event of a watch.
@@ -154,7 +250,11 @@ func (w *watcher) note(what what, i *item) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.last = w.last.note(last)
+	if w.doubt != nil {
+		w.doubt.later = w.doubt.later.note(last)
+	} else {
+		w.last = w.last.note(last)
+	}
 }
 
 // startOver lists everything again. What the sink has stays there until the lists say otherwise.

@@ -288,7 +288,7 @@ func TestAnswers(t *testing.T) {
 			`add the rule {apiGroups: ["discovery.k8s.io"], resources: ["endpointslices"], verbs: ["list", "watch"]} to a ClusterRole of this user`,
 		http.StatusNotFound:            `cannot list and watch endpointslices.discovery.k8s.io since 2000-01-01T00:00:00Z: endpointslices: Not Found`,
 		http.StatusUnauthorized:        `cannot list and watch endpointslices.discovery.k8s.io since 2000-01-01T00:00:00Z: endpointslices: Unauthorized; check the token or client certificate`,
-		http.StatusTooManyRequests:     `cannot list and watch endpointslices.discovery.k8s.io since 2000-01-01T00:00:00Z: endpointslices: Too Many Requests`,
+		http.StatusTooManyRequests:     `cannot list and watch endpointslices.discovery.k8s.io since 2000-01-01T00:00:10Z: endpointslices: Too Many Requests`,
 		http.StatusInternalServerError: `cannot list and watch endpointslices.discovery.k8s.io since 2000-01-01T00:00:00Z: endpointslices: Internal Server Error`,
 	} {
 		t.Run(http.StatusText(status), func(t *testing.T) {

@@ -85,6 +85,7 @@ type watcher struct {
 	// present is the watch under way, nil if there is none or it is about to end.
 	present *openWatch
 	last    anchors
+	doubt   *doubt // nil if there is none
 	// resumes is set if the next watch goes on where one was ended by somebody else.
 	resumes bool
 }
@@ -152,7 +153,7 @@ func (w *watcher) listWatch() cache.ListerWatcher {
 			return list, nil
 		},
 		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-			if err := w.resume(ctx, options.ResourceVersion); err != nil {
+			if err := w.resume(ctx, &options); err != nil {
 				if err == errReverted {
 					w.send(event{what: reverted})
 					w.giveUp()
@@ -203,7 +204,10 @@ func (w *watcher) open(body io.ReadCloser, began time.Time, version string, sele
 	s := newOpenWatch(w, body, began, selection)
 	w.mu.Lock()
 	w.present, w.resumes = s, true
-	w.last = slices.DeleteFunc(w.last, func(a *anchor) bool { return selection.excludes(a.ref.Namespace) }) // what happens there is not heard of
+	w.last = w.last.without(selection) // what happens there is not heard of
+	if w.doubt != nil {
+		w.doubt.later = w.doubt.later.without(selection)
+	}
 	w.mu.Unlock()
 	w.send(event{what: opened, version: version, selection: selection})
 	go s.run()
