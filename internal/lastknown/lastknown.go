@@ -23,7 +23,7 @@ import (
 type Options struct {
 	// Sink gets the objects. Required.
 	Sink source.Sink
-	// Node is the name of this node: others pass as they are. Empty: the rules are for all Nodes.
+	// Node is the name of this node: others pass as they are. Empty: the rules are for all Nodes, and the deletion of one is no problem.
 	Node string
 	// Needs are what is missed.
 	Needs Needs
@@ -59,7 +59,7 @@ func (p Problem) Error() string {
 // Reason is a word for the kind of a [Problem].
 type Reason string
 
-// The reasons. What is lost was there before, and stays in effect. What is missing never was.
+// The reasons. What is lost was there before, and stays in effect. What is missing never was, and counts once the source is complete.
 const (
 	NodeLost         Reason = "NodeLost"
 	AddressesLost    Reason = "NodeAddressesLost"
@@ -73,14 +73,17 @@ type Nodes struct {
 	source.Sink
 	o Options
 
-	mu       sync.Mutex // guards all below
+	mu       sync.Mutex // guards what follows, and keeps the order of what is handed on
 	needs    Needs
 	complete bool
 	of       map[string]*node
 	// gone are the names of Nodes that were deleted, but for that of this node, the longest ago first.
 	gone []gone
-	// listed are the nodes with problems.
-	listed map[string]struct{}
+
+	// listing guards listed alone, so that those who ask do not wait for the sink.
+	listing sync.Mutex
+	// listed are the problems of the nodes that have any.
+	listed map[string][]Problem
 }
 
 // node is what is known of one Node.
@@ -109,7 +112,7 @@ const (
 
 // New returns a sink in front of another one.
 func New(o Options) *Nodes {
-	n := &Nodes{Sink: o.Sink, o: o, needs: o.Needs, of: make(map[string]*node), listed: make(map[string]struct{})}
+	n := &Nodes{Sink: o.Sink, o: o, needs: o.Needs, of: make(map[string]*node), listed: make(map[string][]Problem)}
 	if o.Former != nil {
 		n.inherit(o.Former)
 		n.o.Former = nil
@@ -122,8 +125,8 @@ func (n *Nodes) inherit(former *Nodes) {
 	former.mu.Lock()
 	defer former.mu.Unlock()
 	for name, of := range former.of {
-		if of.object != nil && (of.deletedAt.IsZero() || name == n.o.Node) {
-			n.of[name] = &node{last: of.object}
+		if of.last != nil && (of.deletedAt.IsZero() || name == n.o.Node) {
+			n.of[name] = &node{last: of.last}
 		}
 	}
 }
@@ -168,7 +171,10 @@ func (n *Nodes) Complete() {
 	defer n.mu.Unlock()
 	n.complete = true
 	if n.o.Node != "" {
-		n.judge(n.o.Node, n.node(n.o.Node)) // there may be no Node
+		n.node(n.o.Node) // there may be no Node
+	}
+	for name, of := range n.of {
+		n.judge(name, of)
 	}
 	n.Sink.Complete()
 }
@@ -189,25 +195,25 @@ func (n *Nodes) SetNeeds(needs Needs) {
 // maxListed bounds how many nodes are listed at once.
 const maxListed = 20
 
-// Problems returns what is missing now, in the order of the nodes' names; of many nodes, some.
+// Problems returns what is missing now, in the order of the nodes' names; of many nodes, some. It does not wait for the sink.
 func (n *Nodes) Problems() (list []error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	n.listing.Lock()
+	defer n.listing.Unlock()
 	for i, name := range slices.Sorted(maps.Keys(n.listed)) {
 		if i == maxListed {
 			return append(list, fmt.Errorf("%d more nodes lack fields; the log names some of them", len(n.listed)-maxListed))
 		}
-		for _, p := range n.of[name].problems {
+		for _, p := range n.listed[name] {
 			list = append(list, p)
 		}
 	}
 	return list
 }
 
-// Count returns how many nodes have a problem.
+// Count returns how many nodes have a problem. It does not wait for the sink.
 func (n *Nodes) Count() int {
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	n.listing.Lock()
+	defer n.listing.Unlock()
 	return len(n.listed)
 }
 
@@ -267,8 +273,7 @@ func (n *Nodes) expire(now time.Time, deleted []model.Ref) []model.Ref {
 		if of == nil || !of.deletedAt.Equal(g.at) {
 			continue // it came back
 		}
-		of.problems = nil
-		delete(n.listed, g.name)
+		n.list(g.name, nil)
 		delete(n.of, g.name)
 		deleted = append(slices.Clip(deleted), model.Ref{Kind: model.KindNode, Name: g.name})
 	}
@@ -320,11 +325,7 @@ func rank(a, first netip.Addr) int {
 func (n *Nodes) judge(name string, of *node) {
 	before := of.problems
 	of.problems = n.problems(name, of)
-	if len(of.problems) > 0 {
-		n.listed[name] = struct{}{}
-	} else {
-		delete(n.listed, name)
-	}
+	n.list(name, of.problems)
 	for _, p := range of.problems {
 		if hasReason(before, p.Reason) {
 			continue
@@ -341,6 +342,17 @@ func (n *Nodes) judge(name string, of *node) {
 	}
 }
 
+// list publishes the problems of a node, none if it is empty.
+func (n *Nodes) list(name string, problems []Problem) {
+	n.listing.Lock()
+	defer n.listing.Unlock()
+	if len(problems) > 0 {
+		n.listed[name] = problems
+	} else {
+		delete(n.listed, name)
+	}
+}
+
 func hasReason(list []Problem, r Reason) bool {
 	return slices.ContainsFunc(list, func(p Problem) bool { return p.Reason == r })
 }
@@ -354,9 +366,10 @@ func (n *Nodes) problems(name string, of *node) (list []Problem) {
 	add := func(reason Reason, field, note, remedy string) {
 		list = append(list, Problem{name, reason, field, note, remedy})
 	}
+	if n.o.Node == "" && !of.deletedAt.IsZero() {
+		return nil // a machine that is taken away is no problem of a relay
+	}
 	switch {
-	case of.object == nil && !n.complete:
-		return nil
 	case !of.deletedAt.IsZero():
 		add(NodeLost, "metadata.name", "the Node has been deleted; what was known of it last stays in effect", "see whether the kubelet runs and registers it; "+
 			"if the machine is to go, stop this process")
@@ -364,7 +377,7 @@ func (n *Nodes) problems(name string, of *node) (list []Problem) {
 		add(AddressesLost, "status.addresses", fmt.Sprintf("addresses that it had are missing; the last known ones stay in effect: %v", of.object.Addresses), whatSetsAddresses+"; if it is meant so, restart this process")
 	}
 	switch {
-	case !n.needs.Addresses || of.object != nil && len(of.object.Addresses) > 0:
+	case !n.complete || !n.needs.Addresses || of.object != nil && len(of.object.Addresses) > 0:
 	case of.object == nil:
 		add(AddressesMissing, "status.addresses", "there is no such Node; NodePorts are served nowhere, because nodePortAddresses says primary", "see whether the kubelet registers it, "+
 			"and whether hostnameOverride is its name")
@@ -375,7 +388,7 @@ func (n *Nodes) problems(name string, of *node) (list []Problem) {
 	case !n.needs.PodCIDRs:
 	case of.lostPodCIDRs:
 		add(PodCIDRsLost, "spec.podCIDRs", fmt.Sprintf("they are missing; the last known ones stay in effect: %v", of.object.PodCIDRs), remedyPodCIDRs)
-	case of.object == nil || len(of.object.PodCIDRs) == 0:
+	case n.complete && (of.object == nil || len(of.object.PodCIDRs) == 0):
 		add(PodCIDRsMissing, "spec.podCIDRs", "they are missing; pods count as clients from outside, because detectLocalMode is NodeCIDR", remedyPodCIDRs)
 	}
 	return list

@@ -95,7 +95,10 @@ func (o *oracle) check(name string, got *model.Node) error {
 }
 
 // reasons are those of the problems that the Node has.
-func (o *oracle) reasons(needs Needs) (list []Reason) {
+func (o *oracle) reasons(own string, needs Needs) (list []Reason) {
+	if own == "" && !o.deletedAt.IsZero() {
+		return nil
+	}
 	now := &model.Node{}
 	var known []netip.Addr
 	if len(o.said) > 0 {
@@ -202,12 +205,12 @@ func nodeChanges(t *testing.T, own string, rng *rand.Rand) {
 			needs = Needs{rng.IntN(2) == 0, rng.IntN(2) == 0}
 			sink.SetNeeds(needs)
 		}
-		compare(t, w, sink, oracles, needs)
+		compare(t, w, sink, own, oracles, needs)
 		time.Sleep(time.Duration(rng.IntN(300)) * time.Second)
 	}
 }
 
-func compare(t *testing.T, w *world, sink *Nodes, oracles map[string]*oracle, needs Needs) {
+func compare(t *testing.T, w *world, sink *Nodes, own string, oracles map[string]*oracle, needs Needs) {
 	t.Helper()
 	reported := map[string][]Reason{}
 	for _, err := range sink.Problems() {
@@ -222,7 +225,7 @@ func compare(t *testing.T, w *world, sink *Nodes, oracles map[string]*oracle, ne
 				t.Fatal(err)
 			}
 		}
-		want := o.reasons(needs)
+		want := o.reasons(own, needs)
 		if len(want) > 0 {
 			troubled++
 		}
@@ -247,8 +250,76 @@ func TestGoneNodesAreBounded(t *testing.T) {
 	if len(w.nodes) != maxGone || len(sink.of) != maxGone || w.nodes["n9"] != nil || w.nodes["n10"] == nil {
 		t.Errorf("%d deleted nodes are there and %d are remembered, want the last %d", len(w.nodes), len(sink.of), maxGone)
 	}
-	if got := sink.Problems(); len(got) != maxListed+1 || !strings.Contains(got[maxListed].Error(), "980 more nodes") {
-		t.Errorf("%d problems are listed, the last is %v", len(got), got[len(got)-1])
+	if got := sink.Problems(); len(got) > 0 {
+		t.Errorf("machines that were taken away are problems: %v", got)
+	}
+}
+
+// TestListedNodesAreBounded has more Nodes lack fields than are listed.
+func TestListedNodesAreBounded(t *testing.T) {
+	sink := New(Options{Sink: &world{nodes: map[string]*model.Node{}}, Needs: Needs{PodCIDRs: true}, Logger: slog.New(slog.DiscardHandler)})
+	for i := range 1000 {
+		sink.Update([]model.Object{&model.Node{Name: fmt.Sprint("n", i)}}, nil)
+	}
+	sink.Complete()
+	if got := sink.Problems(); len(got) != maxListed+1 || !strings.Contains(got[maxListed].Error(), "980 more nodes") || sink.Count() != 1000 {
+		t.Errorf("%d problems of %d nodes are listed: %v", len(got), sink.Count(), got)
+	}
+}
+
+// busy is a sink that is busy with whatever it gets until it is closed.
+type busy struct{ in, out chan struct{} }
+
+func (b busy) Update([]model.Object, []model.Ref) {
+	b.in <- struct{}{}
+	<-b.out
+}
+
+func (b busy) Complete() { b.Update(nil, nil) }
+
+// TestProblemsDoNotWait asks for the problems while the sink is busy, as probes and metrics do.
+func TestProblemsDoNotWait(t *testing.T) {
+	for what, call := range map[string]func(*Nodes){
+		"Update":   func(n *Nodes) { n.Update([]model.Object{&model.Namespace{Name: "b"}}, nil) },
+		"Complete": func(n *Nodes) { n.Complete() },
+	} {
+		t.Run(what, func(t *testing.T) {
+			b := busy{make(chan struct{}), make(chan struct{})}
+			defer close(b.out)
+			n := New(Options{Sink: b, Node: "n", Needs: Needs{PodCIDRs: true}, Logger: slog.New(slog.DiscardHandler)})
+			go call(n)
+			<-b.in
+			answered := make(chan struct{})
+			go func() {
+				n.Problems()
+				n.Count()
+				close(answered)
+			}()
+			select {
+			case <-answered:
+			case <-time.After(10 * time.Second):
+				t.Error("they wait for the sink")
+			}
+		})
+	}
+}
+
+// TestNothingIsMissingEarly judges what Nodes lack when the source is complete, which may wait for it.
+func TestNothingIsMissingEarly(t *testing.T) {
+	for _, own := range []string{"n", ""} {
+		var reported []Reason
+		n := New(Options{Sink: &world{nodes: map[string]*model.Node{}}, Node: own, Needs: Needs{true, true}, Logger: slog.New(slog.DiscardHandler),
+			OnProblem: func(p Problem) { reported = append(reported, p.Reason) }})
+		n.Update([]model.Object{&model.Node{Name: "n"}}, nil)
+		n.SetNeeds(Needs{Addresses: true})
+		n.SetNeeds(Needs{true, true})
+		if len(reported) > 0 || n.Count() > 0 {
+			t.Errorf("node %q: %v are reported before the source is complete", own, reported)
+		}
+		n.Complete()
+		if !slices.Equal(reported, []Reason{AddressesMissing, PodCIDRsMissing}) {
+			t.Errorf("node %q: %v are reported when the source is complete", own, reported)
+		}
 	}
 }
 
@@ -265,5 +336,19 @@ func TestInherit(t *testing.T) {
 	next.Update([]model.Object{&model.Node{Name: "a"}}, nil)
 	if n := w.nodes["a"]; n == nil || !slices.Equal(n.Addresses, []netip.Addr{addr}) || next.Count() != 1 {
 		t.Errorf("the node is %+v with the problems %v", n, next.Problems())
+	}
+}
+
+// TestInheritFromASourceThatNeverAnswered goes over to another source twice: the one between has no objects.
+func TestInheritFromASourceThatNeverAnswered(t *testing.T) {
+	addr := netip.MustParseAddr("192.0.2.1")
+	w := &world{nodes: map[string]*model.Node{}}
+	o := Options{Sink: w, Node: "n", Logger: slog.New(slog.DiscardHandler)}
+	o.Former = New(o)
+	o.Former.Update([]model.Object{&model.Node{Name: "n", Addresses: []netip.Addr{addr}, Internal: 1}}, nil)
+	o.Former = New(o)
+	New(o).Update([]model.Object{&model.Node{Name: "n"}}, nil)
+	if got := w.nodes["n"].Addresses; !slices.Equal(got, []netip.Addr{addr}) {
+		t.Errorf("the node has the addresses %v, want %v", got, addr)
 	}
 }
