@@ -18,6 +18,7 @@ import (
 	"github.com/switchyard-net/switchyard/internal/apifollower"
 	"github.com/switchyard-net/switchyard/internal/failover"
 	"github.com/switchyard-net/switchyard/node"
+	"github.com/switchyard-net/switchyard/source/kube"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -170,7 +171,7 @@ func (o *applyOptions) checkFallback(c *config.Config, log *slog.Logger) error {
 	if !o.fallback {
 		return nil
 	}
-	if _, err := kubeSource(c, "", c.HostnameOverride, log); err != nil {
+	if _, err := kubeSource(c, "", c.HostnameOverride, kube.Await{}, log); err != nil {
 		return fmt.Errorf("--fallback: %w", err)
 	}
 	return nil

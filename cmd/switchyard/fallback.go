@@ -8,6 +8,7 @@ import (
 	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/node"
+	"github.com/switchyard-net/switchyard/source/kube"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
 )
@@ -37,7 +38,7 @@ func (f *localFallback) start(ctx context.Context) (state.Feed, func() error) {
 	sink := s.Source("kube")
 	done := make(chan error, 1)
 	go func() {
-		src, err := kubeSource(c, "", c.HostnameOverride, f.log)
+		src, err := kubeSource(c, "", c.HostnameOverride, kube.Await{}, f.log) // the dataplane has what the relay knew
 		if err == nil {
 			err = src.Run(ctx, sink)
 		}

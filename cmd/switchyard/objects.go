@@ -20,6 +20,7 @@ import (
 	"github.com/switchyard-net/switchyard/node"
 	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/source/file"
+	"github.com/switchyard-net/switchyard/source/kube"
 	"github.com/switchyard-net/switchyard/source/relay"
 )
 
@@ -116,8 +117,8 @@ func dialable(target string, c *tls.Config) error {
 	return err
 }
 
-// source makes the source. check was called before. name is empty for objects of all nodes.
-func (o *objectFlags) source(c *config.Config, name string, log *slog.Logger) (source.Source, error) {
+// source makes the source. check was called before. name is empty for objects of all nodes. await is for an API server.
+func (o *objectFlags) source(c *config.Config, name string, await kube.Await, log *slog.Logger) (source.Source, error) {
 	switch {
 	case o.path != "":
 		return file.New(file.Options{Path: o.path, Whole: true, Grace: graceOf(o.grace), Logger: log})
@@ -131,7 +132,7 @@ func (o *objectFlags) source(c *config.Config, name string, log *slog.Logger) (s
 		}
 		return relay.New(relay.Options{Targets: o.relays, Certificates: certificates, SocketUsers: o.relayUsers, Mark: node.UpstreamMark(c), Logger: log})
 	}
-	return kubeSource(c, o.master, name, log)
+	return kubeSource(c, o.master, name, await, log)
 }
 
 // namesUsage is the help text of --names.

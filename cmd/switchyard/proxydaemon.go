@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"log/slog"
+	"sync/atomic"
 
 	"github.com/spf13/pflag"
 
@@ -14,14 +15,15 @@ import (
 
 // newDaemon returns the process of 'switchyard proxy'.
 func newDaemon(ctx context.Context, p *proxyFlags, c *config.Config, log *slog.Logger, v *verbosity) (*daemon, error) {
-	usual := collectOften()
+	usual, awaiting := collectOften(), &awaiting{}
 	n, err := node.New(ctx, node.Options{
 		Config: c, Logger: log, Program: programName(), Version: currentVersion(), TakeOver: p.takeOver, ReplaceKubeProxy: true, Memory: processMemory(),
 		Source: func(c *config.Config, name string) (source.Source, error) {
-			return kubeSource(c, p.master, name, log)
+			return kubeSource(c, p.master, name, awaiting.of(c, name), log)
 		},
 		OnReady: func(services int) {
 			usual()
+			awaiting.over.Store(true)
 			log.Info("the first state is programmed", "services", services)
 		},
 		Flags: func() map[string]string {
@@ -39,20 +41,27 @@ func newDaemon(ctx context.Context, p *proxyFlags, c *config.Config, log *slog.L
 }
 
 // kubeSource makes a source of the objects that an API server has, at master if that is not empty. name is empty for objects of all nodes.
-func kubeSource(c *config.Config, master, name string, log *slog.Logger) (source.Source, error) {
+func kubeSource(c *config.Config, master, name string, await kube.Await, log *slog.Logger) (source.Source, error) {
 	api, renew, err := kubeConnection(c, master).Follow()
 	if err != nil {
 		return nil, err
 	}
 	return kube.New(kube.Options{
-		Config: api, Renew: renew, NodeName: name, AllNodes: name == "", ServiceProxyName: c.ServiceProxyName, Await: awaited(c, name),
+		Config: api, Renew: renew, NodeName: name, AllNodes: name == "", ServiceProxyName: c.ServiceProxyName, Await: await,
 		ResyncPeriod: c.ConfigSyncPeriod.Duration, Names: c.API.Names && len(c.API.Listen) > 0, Mark: node.UpstreamMark(c), Logger: log,
 	})
 }
 
-// awaited are the fields of the Node that c relies on. With nodeIPOverride it may have no addresses, and states of all nodes wait for none.
-func awaited(c *config.Config, node string) kube.Await {
-	if node == "" {
+// awaiting tells the sources of a process what to wait for.
+type awaiting struct {
+	// over is set once there has been a first state. Later sources do not wait: what was known of the Node stays in effect, and all else
+	// would wait with it.
+	over atomic.Bool
+}
+
+// of are the fields of the Node that c relies on. With nodeIPOverride it may have no addresses, and states of all nodes wait for none.
+func (a *awaiting) of(c *config.Config, node string) kube.Await {
+	if node == "" || a.over.Load() {
 		return kube.Await{}
 	}
 	return kube.Await{Addresses: c.NodePorts().Primary && len(c.NodeIPOverride) == 0, PodCIDRs: c.LocalDetector().NodeCIDR}

@@ -24,6 +24,7 @@ import (
 	"github.com/switchyard-net/switchyard/internal/apifollower"
 	"github.com/switchyard-net/switchyard/node"
 	"github.com/switchyard-net/switchyard/source"
+	"github.com/switchyard-net/switchyard/source/kube"
 	"github.com/switchyard-net/switchyard/source/relay"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
@@ -108,7 +109,7 @@ func restored(t *testing.T, since int) {
 		log := slog.New(slog.DiscardHandler)
 		n, err := node.New(t.Context(), node.Options{Config: c, Role: role, Logger: log,
 			Source: func(c *config.Config, name string) (source.Source, error) {
-				return kubeSource(c, server.URL, name, log)
+				return kubeSource(c, server.URL, name, kube.Await{}, log)
 			}})
 		if err != nil {
 			t.Fatal(err)

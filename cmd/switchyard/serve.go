@@ -116,14 +116,16 @@ func (o *serveOptions) run(ctx context.Context, command string, stdout, stderr i
 	log, v := o.file.logger(stdout, stderr, c)
 	o.file.warn(c, log)
 	var n *node.Node
+	awaiting := &awaiting{}
 	options := node.Options{
 		Config: c, Role: node.Server, Logger: log, Program: programName(), Version: currentVersion(), FieldName: flagFor,
 		HealthCheckNodePorts: &o.ports, LogLinesSuppressed: v.limiter.Suppressed, Memory: processMemory(),
 		Source: func(c *config.Config, name string) (source.Source, error) {
-			return o.objects.source(c, name, log)
+			return o.objects.source(c, name, awaiting.of(c, name), log)
 		},
 		MaxClients: o.clients, MaxConnectionAge: cmp.Or(o.maxAge, -1),
 		OnReady: func(int) {
+			awaiting.over.Store(true)
 			fmt.Fprintf(stdout, "switchyard: serving %s on %s\n", o.whose(n), strings.Join(n.Config().API.Listen, ", "))
 		},
 	}
