@@ -26,15 +26,20 @@ func (clusterSource) Run(ctx context.Context, _ source.Sink) error {
 
 func (clusterSource) NodeEligible() bool { return true }
 
-// newClusterNode returns a node that is not run: what is delivered is delivered by the test.
+// newClusterNode returns a node of a cluster that is not run: what is delivered is delivered by the test.
 func newClusterNode(t *testing.T, role Role, change func(*config.Config)) (*Node, *bytes.Buffer) {
+	t.Helper()
+	return newSourceNode(t, role, clusterSource{}, change)
+}
+
+func newSourceNode(t *testing.T, role Role, src source.Source, change func(*config.Config)) (*Node, *bytes.Buffer) {
 	t.Helper()
 	c := config.Default()
 	c.HostnameOverride, c.AdminBindAddress, c.Mode = "n", config.AdminNowhere, config.ModeNFTables
 	change(c)
 	var log bytes.Buffer
 	n, err := New(t.Context(), Options{Config: c, Role: role, Logger: slog.New(slog.NewTextHandler(&log, nil)),
-		Source: func(*config.Config, string) (source.Source, error) { return clusterSource{}, nil }})
+		Source: func(*config.Config, string) (source.Source, error) { return src, nil }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,6 +173,55 @@ func TestUndetectedPods(t *testing.T) {
 				t.Errorf("the problems are %q, want %q", text.String(), c.want)
 			}
 		})
+	}
+}
+
+// TestUndetectedFamilyIsLogged logs once that there is no cluster CIDR of the family of the Node's first address, when that is known.
+func TestUndetectedFamilyIsLogged(t *testing.T) {
+	n, log := newClusterNode(t, Server, func(c *config.Config) {
+		c.DetectLocal.ClusterCIDRs = []netip.Prefix{netip.MustParsePrefix("fd44::/48")}
+	})
+	p := n.pipeline.Load()
+	logged := func() int {
+		return strings.Count(log.String(), "pods are not told from clients outside of the cluster")
+	}
+	p.sink.Update([]model.Object{&model.Node{Name: "n", Addresses: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, Internal: 1}}, nil)
+	if logged() > 0 {
+		t.Errorf("before the source is complete, the log is\n%s", log)
+	}
+	p.sink.Complete()
+	before := logged()
+	p.reconfigure(n.Config())
+	if before != 1 || logged() != 1 || !strings.Contains(log.String(), "no cluster CIDR of IPv4") {
+		t.Errorf("the log is\n%s", log)
+	}
+}
+
+// manifests is a source that has what people wrote.
+type manifests struct{}
+
+func (manifests) Run(ctx context.Context, _ source.Sink) error {
+	<-ctx.Done()
+	return nil
+}
+
+// TestManifestsMeanWhatTheyDoNotSay follows a Node that loses addresses, and goes, where no cluster has it.
+func TestManifestsMeanWhatTheyDoNotSay(t *testing.T) {
+	n, _ := newSourceNode(t, Server, manifests{}, func(c *config.Config) { c.NodePortAddresses.Primary = true })
+	sink := n.pipeline.Load().sink
+	v4, v6 := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
+	sink.Update([]model.Object{&model.Node{Name: "n", Addresses: []netip.Addr{v4, v6}, Internal: 2}}, nil)
+	sink.Complete()
+	sink.Update([]model.Object{&model.Node{Name: "n", Addresses: []netip.Addr{v4}, Internal: 1}}, nil)
+	if now := nodeOf(t, n); !slices.Equal(now.Addresses, []netip.Addr{v4}) {
+		t.Errorf("the node has %v, want %v alone", now.Addresses, v4)
+	}
+	sink.Update(nil, []model.Ref{{Kind: model.KindNode, Name: "n"}})
+	if now := nodeOf(t, n); len(now.Addresses) > 0 {
+		t.Errorf("the node that is gone has %v", now.Addresses)
+	}
+	if count, problems := n.countNodeProblems(), n.nodeProblems(); count+len(problems) > 0 {
+		t.Errorf("%d nodes have the problems %v", count, problems)
 	}
 }
 

@@ -43,8 +43,10 @@ type pipeline struct {
 	own *ownAddresses
 	// nodeIPs is nil if the addresses of nodes are left as they are.
 	nodeIPs *nodeIPs
-	// nodes keeps what was known of Nodes. It is nil where states are made elsewhere.
+	// nodes keeps what was known of Nodes. It is nil where states are made elsewhere, and where objects come from no cluster.
 	nodes *lastknown.Nodes
+	// detection warns of pods that are not told from other clients. It is nil where states are made elsewhere.
+	detection *detectionWarning
 
 	// name returns the name of the node.
 	name func() string
@@ -168,10 +170,12 @@ func (n *Node) newPipeline(c *config.Config, o origin) (*pipeline, error) {
 		n.addNames(p, c)
 	}
 	n.addLastKnown(p, c)
+	n.addDetection(p, c)
 	p.serve.Ready, p.serve.Node = p.ready, o.node
 	p.sink = &completion{Sink: p.sink, before: func() { p.own.update() }, complete: func() {
 		close(p.ready)
-		resident.Unmap() // what the lists went through, while they are programmed, which takes most memory
+		p.detection.check(nil) // by the addresses of the Node
+		resident.Unmap()       // what the lists went through, while they are programmed, which takes most memory
 		if n.o.Role != Proxy {
 			n.becomeReady(0) // there is something to serve
 		}
@@ -237,21 +241,29 @@ func (n *Node) addNames(p *pipeline, c *config.Config) {
 	}
 }
 
-// addLastKnown has what was known of Nodes kept, in front of everything else.
+// addLastKnown has what was known of Nodes of a cluster kept, in front of everything else. Manifests are complete: they mean what they do not say.
 func (n *Node) addLastKnown(p *pipeline, c *config.Config) {
+	if !ofCluster(p.source) {
+		return
+	}
 	o := lastknown.Options{Sink: p.sink, Node: p.origin.node, Needs: nodeNeeds(c), Logger: n.log, OnProblem: n.reportNode}
 	if old := n.pipeline.Load(); old != nil && old.origin.node == p.origin.node {
 		o.Former = old.nodes
 	}
 	p.nodes = lastknown.New(o)
-	warned := n.warnUndetected(c, p, "")
 	p.sink = p.nodes
 	rest := p.reconfigure
 	p.reconfigure = func(c *config.Config) {
 		rest(c)
-		warned = n.warnUndetected(c, p, warned)
 		p.nodes.SetNeeds(nodeNeeds(c))
 	}
+}
+
+// ofCluster reports whether a source has the objects of a cluster, from an API server or a relay.
+func ofCluster(s source.Source) bool {
+	_, isAPI := s.(source.WithEligibility)
+	_, isRelay := s.(source.WithPeers)
+	return isAPI || isRelay
 }
 
 // nodeNeeds returns what c relies on of the Node.
@@ -272,15 +284,42 @@ func (n *Node) nodeProblems() []error {
 	return problems
 }
 
-// warnUndetected logs what undetected finds, unless it is what was found before, and returns it, empty for nothing.
-func (n *Node) warnUndetected(c *config.Config, p *pipeline, before string) (now string) {
-	if err := n.undetected(c, p); err != nil {
-		now = err.Error()
+// addDetection has what undetected finds logged: at once, when the Node is known, and when the configuration is another one.
+func (n *Node) addDetection(p *pipeline, c *config.Config) {
+	p.detection = &detectionWarning{n: n, p: p}
+	p.detection.check(c)
+	rest := p.reconfigure
+	p.reconfigure = func(c *config.Config) {
+		rest(c)
+		p.detection.check(c)
 	}
-	if now != "" && now != before {
-		n.log.Warn("pods are not told from clients outside of the cluster", "problem", now)
+}
+
+// detectionWarning logs what undetected finds.
+type detectionWarning struct {
+	n *Node
+	p *pipeline
+
+	mu     sync.Mutex // guards all below
+	config *config.Config
+	found  string // last, empty for nothing
+}
+
+// check logs what undetected finds for a configuration, nil for the last one, unless it is what was found before.
+func (w *detectionWarning) check(c *config.Config) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if c != nil {
+		w.config = c
 	}
-	return now
+	before := w.found
+	w.found = ""
+	if err := w.n.undetected(w.config, w.p); err != nil {
+		w.found = err.Error()
+	}
+	if w.found != "" && w.found != before {
+		w.n.log.Warn("pods are not told from clients outside of the cluster", "problem", w.found)
+	}
 }
 
 // undetected is the problem of a configuration by which no client is taken for a pod, in all families or in the one that the cluster prefers. It
