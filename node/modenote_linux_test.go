@@ -1,6 +1,7 @@
 package node
 
 import (
+	"errors"
 	"log/slog"
 	"strings"
 	"testing"
@@ -53,5 +54,30 @@ func TestModeIsReported(t *testing.T) {
 	c.Mode, c.AllowModeFallback = config.ModeIPTables, false
 	if chosen, err := n.choose(c); err != nil || chosen.mode != config.ModeIPTables {
 		t.Errorf("without allowModeFallback: %v, %v; want mode iptables, which fails when it is opened", chosen, err)
+	}
+}
+
+// TestRefusedModeIsNotReported: a mode that cannot run is reported once another one has taken its place, and not when the configuration is refused.
+func TestRefusedModeIsNotReported(t *testing.T) {
+	t.Setenv("PATH", t.TempDir()) // no iptables programs
+	var log strings.Builder
+	f := &fakeDataplane{mode: config.ModeNFTables, reconfigureErr: errRefused}
+	n := &Node{log: slog.New(slog.NewTextHandler(&log, nil)), events: make(chan source.Event, maxEvents), dataplane: newFakeSwitchable(t, f.of())}
+	p := &pipeline{name: func() string { return "node-a" }}
+	n.pipeline.Store(p)
+	c := config.Default()
+	c.Mode, c.AllowModeFallback = config.ModeIPTables, true
+	if err := n.reconfigureDataplane(p, c); !errors.Is(err, errRefused) {
+		t.Fatalf("the configuration is not refused: %v", err)
+	}
+	if len(n.events) > 0 || log.Len() > 0 {
+		t.Errorf("%d events are reported of a configuration that is refused, and the log is %q", len(n.events), &log)
+	}
+	f.reconfigureErr = nil
+	if err := n.reconfigureDataplane(p, c); err != nil {
+		t.Fatal(err)
+	}
+	if len(n.events) != 1 || !strings.Contains(log.String(), "mode=iptables") {
+		t.Errorf("%d events are reported of a mode that cannot run, and the log is %q", len(n.events), &log)
 	}
 }

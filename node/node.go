@@ -313,14 +313,25 @@ func (n *Node) reconfigureDataplane(p *pipeline, c *config.Config) error {
 	if isStandalone(c, runtime.GOOS) {
 		return errStandalone
 	}
-	if n.noteMode(chosen) {
+	if chosen.mode == s.now.mode {
+		err = s.Reconfigure(c)
+	} else {
+		err = n.switchMode(s, p, chosen, c)
+	}
+	if err != nil {
+		return err
+	}
+	if n.noteMode(chosen) { // it is in use
 		n.reportMode()
 	}
-	if chosen.mode == s.now.mode {
-		return s.Reconfigure(c)
-	}
+	return nil
+}
+
+// switchMode has the dataplane of another mode take the place of the one in use.
+func (n *Node) switchMode(s *switchable, p *pipeline, chosen *dataplane, c *config.Config) error {
 	var u *state.Update
 	if newest, _ := p.latest(); newest > 0 {
+		var err error
 		if u, err = p.feed.Next(n.group.ctx, 0); err != nil {
 			return err
 		}

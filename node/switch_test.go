@@ -18,9 +18,9 @@ var errRefused = errors.New("refused")
 // fakeDataplane is the dataplane of a mode that is not above another one.
 type fakeDataplane struct {
 	mode config.Mode
-	// applyErr, failed and removeErr are what the next calls return.
-	applyErr, removeErr error
-	failed              map[state.ServiceName]error
+	// applyErr, failed, removeErr and reconfigureErr are what the next calls return.
+	applyErr, removeErr, reconfigureErr error
+	failed                              map[state.ServiceName]error
 	// holds is set while the kernel holds something of it, and shows are the services that it has.
 	holds bool
 	// removed is the configuration that it had when it was removed last.
@@ -69,7 +69,7 @@ func (f *fakeDataplane) Apply(_ context.Context, u *state.Update) (backend.Resul
 
 func (f *fakeDataplane) Verify(context.Context) (backend.Result, error) { return backend.Result{}, nil }
 func (f *fakeDataplane) Disturbed() <-chan struct{}                     { return nil }
-func (f *fakeDataplane) Reconfigure(*config.Config) error               { return nil }
+func (f *fakeDataplane) Reconfigure(*config.Config) error               { return f.reconfigureErr }
 func (f *fakeDataplane) Faults() []error                                { return nil }
 func (f *fakeDataplane) Close() error                                   { return nil }
 func (f *fakeDataplane) LeaveFlows()                                    { f.leaves = true }
