@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -31,8 +32,9 @@ type localPorts struct {
 	services  map[state.ServiceName]*state.Service // those with NodePorts of TCP over IPv6
 	listeners map[uint16]*localPort
 	wanted    map[uint16]*localTarget
-	failures  uint64 // to listen
-	open      int    // connections
+	failed    map[uint16]localFailure // the wanted ports that could not be listened on
+	failures  uint64                  // to listen
+	open      int                     // connections
 }
 
 // localTarget is where connections to a port go.
@@ -40,6 +42,12 @@ type localTarget struct {
 	service   state.ServiceName
 	endpoints []state.Endpoint
 	affinity  time.Duration
+}
+
+// localFailure is why a port could not be listened on when that was last tried, and for which Service that was.
+type localFailure struct {
+	service state.ServiceName
+	text    string
 }
 
 // localPort is a port that is listened on.
@@ -63,7 +71,7 @@ const (
 )
 
 func newLocalPorts(inside *namespace.Namespace, log *slog.Logger) *localPorts {
-	l := &localPorts{log: log, inside: inside, services: map[state.ServiceName]*state.Service{}, listeners: map[uint16]*localPort{}}
+	l := &localPorts{log: log, inside: inside, services: map[state.ServiceName]*state.Service{}, listeners: map[uint16]*localPort{}, failed: map[uint16]localFailure{}}
 	l.ctx, l.stop = context.WithCancel(context.Background())
 	return l
 }
@@ -103,7 +111,7 @@ func (l *localPorts) apply(u *state.Update, failed map[state.ServiceName]error, 
 			}
 		}
 	}
-	l.sync()
+	l.sync(false)
 }
 
 // servesIPv6Loopback reports whether the NodePort addresses have ::1: a range that is no wider names it.
@@ -133,20 +141,26 @@ func localNodePorts(svc *state.Service) func(yield func(uint16, *localTarget) bo
 func (l *localPorts) retry() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.sync()
+	l.sync(true)
 }
 
-// sync listens on the ports that are wanted, and on no others. Connections that are open go on. The caller holds mu.
-func (l *localPorts) sync() {
+// sync listens on the ports that are wanted, and on no others. Connections that are open go on. Ports on which that has failed for the same
+// Service are left alone, unless they are to be tried again: any change of any Service leads here. The caller holds mu.
+func (l *localPorts) sync(again bool) {
 	for port, p := range l.listeners {
 		if l.wanted[port] == nil {
 			p.listener.Close()
 			delete(l.listeners, port)
 		}
 	}
+	maps.DeleteFunc(l.failed, func(port uint16, _ localFailure) bool { return l.wanted[port] == nil })
 	for port, target := range l.wanted {
 		if p := l.listeners[port]; p != nil {
 			p.target = target
+			continue
+		}
+		before, failed := l.failed[port]
+		if failed && before.service == target.service && !again {
 			continue
 		}
 		var listener net.Listener
@@ -156,10 +170,16 @@ func (l *localPorts) sync() {
 		})
 		if err != nil {
 			l.failures++
+			now := localFailure{target.service, err.Error()}
+			l.failed[port] = now
+			if now == before {
+				continue
+			}
 			l.log.Warn("cannot serve a NodePort on ::1, trying again", "service", target.service.String(), "port", port, "error", err,
 				"remedy", "move the process that listens there to another port, or leave ::1/128 out of nodePortAddresses")
 			continue
 		}
+		delete(l.failed, port)
 		p := &localPort{localPorts: l, listener: listener, target: target}
 		l.listeners[port] = p
 		l.done.Go(p.accept)
@@ -177,7 +197,7 @@ func (l *localPorts) amounts() (listeners int, failures uint64) {
 func (l *localPorts) close() {
 	l.mu.Lock()
 	l.wanted = nil
-	l.sync()
+	l.sync(false)
 	l.mu.Unlock()
 	l.stop()
 	l.done.Wait()
