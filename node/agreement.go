@@ -10,6 +10,8 @@ import (
 
 	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/config"
+	"github.com/switchyard-net/switchyard/internal/lastknown"
+	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -71,8 +73,8 @@ func (a *agreement) node(n *state.Node) *state.Node {
 	return a.to
 }
 
-// keep lets the node have the addresses and pod CIDRs that it had in the last answer if it has none any more: the server may have been started
-// while the Node lacks them.
+// keep lets the node have the pod CIDRs, and the addresses of a family, that it had in the last answer if it has none left: the server may
+// have been started while the Node lacks them.
 func (a *agreement) keep(to *state.Node) {
 	last, before := a.to, len(a.kept)
 	a.kept = nil
@@ -80,10 +82,13 @@ func (a *agreement) keep(to *state.Node) {
 		return
 	}
 	lost := func(field string, kept any) {
-		a.kept = append(a.kept, fmt.Errorf("the API has lost %s of this Node; the last known ones stay in effect: %v; see what sets that field", field, kept))
+		a.kept = append(a.kept, fmt.Errorf("the API has lost %s of this Node; the last known ones stay in effect: %v; see what sets that field; if it is meant so, restart this process", field, kept))
 	}
-	if len(to.Addresses) == 0 && len(last.Addresses) > 0 {
-		to.Addresses = last.Addresses
+	all := func(n *state.Node) *model.Node {
+		return &model.Node{Addresses: n.Addresses, Internal: len(n.Addresses)}
+	}
+	if addrs, _ := lastknown.Addresses(all(last), all(to)); len(addrs) > len(to.Addresses) {
+		to.Addresses = addrs
 		lost("status.addresses", to.Addresses)
 	}
 	if len(to.PodCIDRs) == 0 && len(last.PodCIDRs) > 0 {

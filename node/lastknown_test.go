@@ -242,3 +242,22 @@ func TestAgreementKeepsTheNode(t *testing.T) {
 		t.Errorf("another node is %+v, with the problems %v", other, a.problems())
 	}
 }
+
+// TestAgreementKeepsFamilies goes on with the addresses of the family that the API has lost, in the order of before.
+func TestAgreementKeepsFamilies(t *testing.T) {
+	v4, other4, v6 := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("2001:db8::1")
+	for _, step := range []struct{ now, want []netip.Addr }{
+		{[]netip.Addr{v4}, []netip.Addr{v6, v4}},
+		{[]netip.Addr{v6}, []netip.Addr{v6, v4}},
+		{[]netip.Addr{other4}, []netip.Addr{v6, other4}},
+		{[]netip.Addr{other4, v6}, []netip.Addr{other4, v6}},
+	} {
+		a, _ := newAgreement(config.Default(), nil)
+		detector := &state.LocalDetector{NodeCIDR: true}
+		a.node(&state.Node{Name: "n", Addresses: []netip.Addr{v6, v4}, LocalDetector: detector})
+		now := a.node(&state.Node{Name: "n", Addresses: step.now, LocalDetector: detector})
+		if lost := len(step.want) > len(step.now); !slices.Equal(now.Addresses, step.want) || len(a.problems()) > 0 != lost {
+			t.Errorf("with %v, the node has %v and the problems %v; want %v", step.now, now.Addresses, a.problems(), step.want)
+		}
+	}
+}
