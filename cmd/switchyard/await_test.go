@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -22,8 +23,8 @@ import (
 )
 
 // nodeCluster is an API server with a Node n, and a configuration that relies on its addresses and pod CIDRs.
-func nodeCluster(t *testing.T) (c *config.Config, put func(cidrs ...string)) {
-	api := kubeapi.New()
+func nodeCluster(t *testing.T) (api *kubeapi.Server, c *config.Config, put func(cidrs ...string)) {
+	api = kubeapi.New()
 	server := httptest.NewServer(api)
 	t.Cleanup(server.Close)
 	c = config.Default()
@@ -35,7 +36,7 @@ func nodeCluster(t *testing.T) (c *config.Config, put func(cidrs ...string)) {
 	if err := os.WriteFile(c.ClientConnection.Kubeconfig, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return c, func(cidrs ...string) {
+	return api, c, func(cidrs ...string) {
 		n := &corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: "n"}, Spec: corev1.NodeSpec{PodCIDRs: cidrs}}
 		if len(cidrs) > 0 {
 			n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.1"}}
@@ -58,11 +59,12 @@ func soon(t *testing.T, feed state.Feed) *state.Update {
 	return u
 }
 
-// TestFallbackDoesNotWaitForTheNode has the fallback take the place of a relay while the Node lacks what it had.
+// TestFallbackDoesNotWaitForTheNode has the fallback take the place of a relay while the Node lacks what it had. What the fallback has seen of it stays.
 func TestFallbackDoesNotWaitForTheNode(t *testing.T) {
-	c, put := nodeCluster(t)
+	api, c, put := nodeCluster(t)
 	put()
-	f := &localFallback{last: func() *state.Node { return &state.Node{Name: "n"} }, log: slog.New(slog.DiscardHandler), config: c}
+	log := make(logLines, 1000)
+	f := &localFallback{last: func() *state.Node { return &state.Node{Name: "n"} }, log: slog.New(slog.NewTextHandler(log, nil)), config: c}
 	ctx, cancel := context.WithCancel(t.Context())
 	feed, wait := f.start(ctx)
 	t.Cleanup(func() {
@@ -72,14 +74,58 @@ func TestFallbackDoesNotWaitForTheNode(t *testing.T) {
 		}
 	})
 	soon(t, feed)
+	addrs, cidrs := []netip.Addr{netip.MustParseAddr("192.0.2.1")}, []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}
+	whole := func(n *state.Node) bool { return slices.Equal(n.Addresses, addrs) && slices.Equal(n.PodCIDRs, cidrs) }
+	put("10.244.1.0/24")
+	until(t, feed, whole)
+	api.Remove("nodes", "n")
+	log.until(t, "reason=NodeLost")
+	if n := soon(t, feed).Node; !whole(n) {
+		t.Errorf("the node that was deleted is %+v", n)
+	}
 }
 
-// TestOnlyAFirstStateWaitsForTheNode has another configuration take another source while the Node lacks what it had.
+// logLines are those of a log.
+type logLines chan string
+
+func (l logLines) Write(p []byte) (int, error) {
+	l <- string(p)
+	return len(p), nil
+}
+
+// until waits for a line.
+func (l logLines) until(t *testing.T, want string) {
+	t.Helper()
+	for {
+		select {
+		case line := <-l:
+			if strings.Contains(line, want) {
+				return
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatalf("%s is not logged", want)
+		}
+	}
+}
+
+// until waits until the node of a feed is as wanted.
+func until(t *testing.T, feed state.Feed, wanted func(*state.Node) bool) {
+	t.Helper()
+	for u := soon(t, feed); !wanted(u.Node); {
+		var err error
+		if u, err = feed.Next(t.Context(), u.Revision); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestOnlyAFirstStateWaitsForTheNode has another configuration take another source while the Node lacks what it had. The Node is then deleted, which is reported, and changes nothing.
 func TestOnlyAFirstStateWaitsForTheNode(t *testing.T) {
-	c, put := nodeCluster(t)
+	api, c, put := nodeCluster(t)
 	put("10.244.1.0/24")
 	c.API.Listen = []string{"unix://" + filepath.Join(t.TempDir(), "api.sock")}
-	log, awaiting, ready := slog.New(slog.DiscardHandler), &awaiting{}, make(chan struct{})
+	logged, awaiting, ready := make(logLines, 1000), &awaiting{}, make(chan struct{})
+	log := slog.New(slog.NewTextHandler(logged, nil))
 	if a := awaiting.of(c, "n"); !a.Addresses || !a.PodCIDRs {
 		t.Errorf("a first state waits for %+v", a)
 	}
@@ -109,5 +155,10 @@ func TestOnlyAFirstStateWaitsForTheNode(t *testing.T) {
 	got := soon(t, n.Feed()).Node
 	if want := []netip.Addr{netip.MustParseAddr("192.0.2.1")}; !slices.Equal(got.Addresses, want) || len(got.PodCIDRs) != 1 {
 		t.Errorf("the node is %+v", got)
+	}
+	api.Remove("nodes", "n")
+	logged.until(t, "reason=NodeLost")
+	if now := soon(t, n.Feed()).Node; !now.Equal(got) {
+		t.Errorf("the node that was deleted is %+v, want %+v", now, got)
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/config"
+	"github.com/switchyard-net/switchyard/internal/lastknown"
 	"github.com/switchyard-net/switchyard/node"
 	"github.com/switchyard-net/switchyard/source/kube"
 	"github.com/switchyard-net/switchyard/state"
@@ -35,7 +36,7 @@ func (f *localFallback) start(ctx context.Context) (state.Feed, func() error) {
 	f.proxy = c.ServiceProxyName
 	s := store.New(store.Options{Brain: f.brain(), Budgets: node.Budgets(node.Bounded(c, f.memory)), Logger: f.log})
 	f.store = s
-	sink := s.Source("kube")
+	sink := lastknown.New(lastknown.Options{Sink: s.Source("kube"), Node: c.HostnameOverride, Logger: f.log})
 	done := make(chan error, 1)
 	go func() {
 		src, err := kubeSource(c, "", c.HostnameOverride, kube.Await{}, f.log) // the dataplane has what the relay knew

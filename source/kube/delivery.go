@@ -34,7 +34,7 @@ type delivery struct {
 	pending pending
 	next    *rest.Config // another way to the API server, which has not been gone over to yet
 	refused string       // the last error of renew that was logged
-	// node is this Node as it was delivered last, nil if it was not, and listedAt is when all kinds were listed, zero before.
+	// node is this Node as it was delivered last, nil if there is none, and listedAt is when all kinds were listed, zero before.
 	node     *model.Node
 	listedAt time.Time
 }
@@ -302,15 +302,12 @@ func (d *delivery) put(i *item) {
 	d.pending.add(i.ref, i.object)
 }
 
-// delete has an object forgotten. The own Node is not: that it was deleted makes it no candidate for load balancers, but as
-// long as this runs it is where it was, with the addresses and pods that it had.
+// delete has an object forgotten. What the deletion of the own Node means for routing is up to the sink: load balancers should not send to it.
 func (d *delivery) delete(ref model.Ref) {
 	switch ref.Kind {
 	case model.KindNode:
 		d.source.eligible.Store(false)
-		if !d.source.options.AllNodes {
-			return
-		}
+		d.node = nil
 	case model.KindNamespace:
 		d.setDisabled(ref.Name, false)
 	}

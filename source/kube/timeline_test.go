@@ -42,7 +42,7 @@ func TestRestore(t *testing.T) {
 				w.complete(true)
 				backup := a.version
 				c.lost(a)
-				w.holds(append(a.truth(), gone(a)...)...)
+				w.holds(a.truth()...)
 				a.restore(backup)
 				c.next(a)
 				a.up()
@@ -57,14 +57,6 @@ func TestRestore(t *testing.T) {
 			})
 		})
 	}
-}
-
-// gone is the Node, which stays if it is deleted.
-func gone(a *apiServer) []string {
-	if len(a.objects["nodes"]) > 0 {
-		return nil
-	}
-	return []string{hereNode}
 }
 
 // TestSameHistory breaks connections of an API server that goes on: nothing is listed again for that.
