@@ -284,10 +284,10 @@ func (p *localPort) relay(client net.Conn) {
 }
 
 func (p *localPort) dial() (conn net.Conn, err error) {
-	dialer := net.Dialer{Timeout: localDialTimeout}
 	for attempt := range localDialAttempts {
-		to := p.pick(attempt > 0)
-		err = p.inside.Do(func() (err error) { conn, err = dialer.DialContext(p.ctx, "tcp", to.String()); return err })
+		ctx, cancel := context.WithTimeout(p.ctx, localDialTimeout)
+		conn, err = p.inside.DialTCP(ctx, p.pick(attempt > 0))
+		cancel()
 		if err == nil {
 			return conn, nil
 		}

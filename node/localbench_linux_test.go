@@ -1,0 +1,152 @@
+package node
+
+import (
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/switchyard-net/switchyard/internal/kernel/namespace"
+	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/test/netns"
+	"github.com/switchyard-net/switchyard/test/netnstest"
+)
+
+// localBench has a relay for NodePorts on ::1 in a namespace, without a node.
+type localBench struct {
+	*localPorts
+	ns   *netns.NS
+	logs strings.Builder
+}
+
+func newLocalBench(t *testing.T) *localBench {
+	b := &localBench{ns: netnstest.New(t)}
+	var inside *namespace.Namespace
+	noError(t, b.ns.Do(func() error {
+		lo, err := netlink.LinkByName("lo")
+		if err == nil {
+			err = netlink.LinkSetUp(lo)
+		}
+		if err == nil {
+			inside, err = namespace.Current()
+		}
+		return err
+	}))
+	b.localPorts = newLocalPorts(inside, slog.New(slog.NewTextHandler(&b.logs, nil)))
+	t.Cleanup(func() {
+		b.close()
+		noError(t, inside.Close())
+	})
+	return b
+}
+
+// servesLocalhost is a node whose NodePort addresses have ::1.
+var servesLocalhost = &state.Node{NodePorts: &state.NodePortAddresses{CIDRs: []netip.Prefix{netip.MustParsePrefix("::1/128")}}}
+
+func (b *localBench) update(u *state.Update, failed ...*state.Service) {
+	u.Node = servesLocalhost
+	errs := map[state.ServiceName]error{}
+	for _, svc := range failed {
+		errs[svc.Name] = fmt.Errorf("it does not fit")
+	}
+	b.apply(u, errs, true)
+}
+
+// localService is a Service with NodePorts that lead to an endpoint.
+func localService(name string, endpoint netip.AddrPort, nodePorts ...uint16) *state.Service {
+	route := state.Route{Verdict: state.Forward, Endpoints: []state.Endpoint{{Addr: endpoint, Local: true}}}
+	p := state.Port{Name: "web", Family: state.IPv6, Protocol: state.TCP, External: state.Traffic{Inside: route, Outside: route}}
+	for _, port := range nodePorts {
+		p.Frontends = append(p.Frontends, state.Frontend{Kind: state.NodePort, Port: port})
+	}
+	return &state.Service{Name: state.ServiceName{Namespace: "default", Name: name}, Ports: []state.Port{p}}
+}
+
+// TestPendingConnectionsTakeNoThreads has many clients of a NodePort on ::1 whose endpoint does not answer.
+func TestPendingConnectionsTakeNoThreads(t *testing.T) {
+	const clients, port = 200, 34070
+	b := newLocalBench(t)
+	silent := b.silence(t)
+	b.update(&state.Update{Changed: []*state.Service{localService("silent", silent, port)}})
+	before := threads(t)
+	for range clients {
+		noError(t, b.ns.Do(func() error {
+			conn, err := net.DialTimeout("tcp6", fmt.Sprintf("[::1]:%d", port), 20*time.Second)
+			if err == nil {
+				t.Cleanup(func() { conn.Close() })
+			}
+			return err
+		}))
+	}
+	for began := time.Now(); b.pending(t, silent) < clients; time.Sleep(10 * time.Millisecond) {
+		if time.Since(began) > 20*time.Second {
+			t.Fatalf("%d connections to the endpoint are pending, want %d", b.pending(t, silent), clients)
+		}
+	}
+	if grown := threads(t) - before; grown > clients/4 {
+		t.Errorf("%d pending connections take %d threads", clients, grown)
+	}
+}
+
+// silence returns an address that answers to no new connection: its queue is full.
+func (b *localBench) silence(t *testing.T) (at netip.AddrPort) {
+	noError(t, b.ns.Do(func() error {
+		fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		t.Cleanup(func() { unix.Close(fd) })
+		if err := unix.Bind(fd, &unix.SockaddrInet6{Addr: netip.IPv6Loopback().As16()}); err != nil {
+			return err
+		}
+		if err := unix.Listen(fd, 0); err != nil {
+			return err
+		}
+		name, err := unix.Getsockname(fd)
+		if err != nil {
+			return err
+		}
+		at = netip.AddrPortFrom(netip.IPv6Loopback(), uint16(name.(*unix.SockaddrInet6).Port))
+		conn, err := net.DialTimeout("tcp6", at.String(), 20*time.Second)
+		if err == nil {
+			t.Cleanup(func() { conn.Close() })
+		}
+		return err
+	}))
+	return at
+}
+
+// pending returns how many connections to an address wait for an answer.
+func (b *localBench) pending(t *testing.T, to netip.AddrPort) (n int) {
+	const waits = " 02 "
+	noError(t, b.ns.Do(func() error {
+		table, err := os.ReadFile("/proc/thread-self/net/tcp6")
+		for line := range strings.Lines(string(table)) {
+			if strings.Contains(line, fmt.Sprintf(":%04X%s", to.Port(), waits)) {
+				n++
+			}
+		}
+		return err
+	}))
+	return n
+}
+
+func threads(t *testing.T) int {
+	entries, err := os.ReadDir("/proc/self/task")
+	noError(t, err)
+	return len(entries)
+}
+
+func noError(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
