@@ -95,6 +95,67 @@ func TestPendingConnectionsTakeNoThreads(t *testing.T) {
 	}
 }
 
+// TestLocalNodePortsOfFailedServices: a Service whose change has failed loses the NodePort that another one has got, be it in the same update or in a later one.
+func TestLocalNodePortsOfFailedServices(t *testing.T) {
+	for name, after := range map[string]func(b *localBench, changed, other *state.Service){
+		"in the same update": func(b *localBench, changed, other *state.Service) {
+			b.update(&state.Update{Changed: []*state.Service{changed, other}}, changed)
+		},
+		"in a later update": func(b *localBench, changed, other *state.Service) {
+			b.update(&state.Update{Changed: []*state.Service{changed}}, changed)
+			b.update(&state.Update{Changed: []*state.Service{other}})
+		},
+		"in a full update": func(b *localBench, changed, other *state.Service) {
+			b.update(&state.Update{Full: true, Changed: []*state.Service{changed, other}}, changed)
+		},
+		"which is removed later": func(b *localBench, changed, other *state.Service) {
+			b.update(&state.Update{Changed: []*state.Service{changed, other}}, changed)
+			b.update(&state.Update{Changed: []*state.Service{localService("more", other.Ports[0].External.Inside.Endpoints[0].Addr, 34082)}})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newLocalBench(t)
+			own, others := netip.MustParseAddrPort("[fd00::1]:80"), netip.MustParseAddrPort("[fd00::2]:80")
+			for round := range 20 { // the order of a map must not decide
+				before, changed := localService("a", own, 34080, 34081), localService("a", own, 34081)
+				b.update(&state.Update{Full: true, Changed: []*state.Service{before}})
+				after(b, changed, localService("b", others, 34080))
+				for port, want := range map[uint16]netip.AddrPort{34080: others, 34081: own} {
+					if got := b.listeners[port].pick(true); got != want {
+						t.Fatalf("round %d: [::1]:%d leads to %v, want %v", round, port, got, want)
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestLocalNodePortThatFails: updates of other Services neither try a NodePort again on which another process listens, nor warn of it again.
+func TestLocalNodePortThatFails(t *testing.T) {
+	b := newLocalBench(t)
+	var other net.Listener
+	noError(t, b.ns.Do(func() (err error) { other, err = net.Listen("tcp6", "[::1]:34090"); return err }))
+	to := netip.MustParseAddrPort("[fd00::1]:80")
+	b.update(&state.Update{Changed: []*state.Service{localService("a", to, 34090)}})
+	for range 100 {
+		b.update(&state.Update{Changed: []*state.Service{localService("b", to, 34091)}})
+	}
+	shows := func(when string, wantListeners int, wantFailures uint64) {
+		t.Helper()
+		listeners, failures := b.amounts()
+		if warnings := strings.Count(b.logs.String(), "level=WARN"); listeners != wantListeners || failures != wantFailures || warnings != 1 {
+			t.Fatalf("%s: %d listeners, %d failures, %d warnings; want %d, %d, 1:\n%s", when, listeners, failures, warnings, wantListeners, wantFailures, b.logs.String())
+		}
+	}
+	shows("after updates of others", 1, 1)
+	b.retry()
+	b.retry()
+	shows("after verifies", 1, 3)
+	noError(t, other.Close())
+	b.retry()
+	shows("once the port is free", 2, 3)
+}
+
 // silence returns an address that answers to no new connection: its queue is full.
 func (b *localBench) silence(t *testing.T) (at netip.AddrPort) {
 	noError(t, b.ns.Do(func() error {

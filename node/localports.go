@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -28,13 +27,15 @@ type localPorts struct {
 	stop   context.CancelFunc
 	done   sync.WaitGroup
 
-	mu        sync.Mutex
-	services  map[state.ServiceName]*state.Service // those with NodePorts of TCP over IPv6
+	changing sync.Mutex                           // held by whoever changes what is listened on, before mu. It guards:
+	services map[state.ServiceName]*state.Service // those with NodePorts of TCP over IPv6
+	wanted   map[uint16]*localTarget              // those without endpoints, too
+	failing  map[uint16]string                    // why a port that is wanted cannot be listened on
+
+	mu        sync.Mutex // never held for longer than a moment: connections wait for it
 	listeners map[uint16]*localPort
-	wanted    map[uint16]*localTarget
-	failed    map[uint16]localFailure // the wanted ports that could not be listened on
-	failures  uint64                  // to listen
-	open      int                     // connections
+	failures  uint64 // to listen
+	open      int    // connections
 }
 
 // localTarget is where connections to a port go.
@@ -44,19 +45,13 @@ type localTarget struct {
 	affinity  time.Duration
 }
 
-// localFailure is why a port could not be listened on when that was last tried, and for which Service that was.
-type localFailure struct {
-	service state.ServiceName
-	text    string
-}
-
 // localPort is a port that is listened on.
 type localPort struct {
 	*localPorts
 	listener net.Listener
 	open     int // of the connections that are open in all
 
-	// Those below, as those of localPorts, are guarded by its mu. All clients are ::1: so there is one endpoint with which they stay.
+	// Those below are guarded by mu of localPorts. All clients are ::1: so there is one endpoint with which they stay.
 	target *localTarget
 	pinned state.Endpoint
 	until  time.Time
@@ -71,15 +66,16 @@ const (
 )
 
 func newLocalPorts(inside *namespace.Namespace, log *slog.Logger) *localPorts {
-	l := &localPorts{log: log, inside: inside, services: map[state.ServiceName]*state.Service{}, listeners: map[uint16]*localPort{}, failed: map[uint16]localFailure{}}
+	l := &localPorts{log: log, inside: inside, services: map[state.ServiceName]*state.Service{}, failing: map[uint16]string{}, listeners: map[uint16]*localPort{}}
 	l.ctx, l.stop = context.WithCancel(context.Background())
 	return l
 }
 
-// apply takes over an update, but for the Services that failed. If serves is false, another mode is in use: nothing is listened on.
+// apply takes over an update, but for the Services that failed: these go on as before, without what another Service has in the update. If serves is false,
+// another mode is in use: nothing is listened on. Ports that could not be listened on before are left to retry.
 func (l *localPorts) apply(u *state.Update, failed map[state.ServiceName]error, serves bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.changing.Lock()
+	defer l.changing.Unlock()
 	if u.Full {
 		before := l.services
 		l.services = map[state.ServiceName]*state.Service{}
@@ -92,26 +88,46 @@ func (l *localPorts) apply(u *state.Update, failed map[state.ServiceName]error, 
 	for _, name := range u.Removed {
 		delete(l.services, name)
 	}
+	taken := map[state.FrontendKey]bool{}
 	for _, svc := range u.Changed {
 		if failed[svc.Name] != nil {
 			continue
 		}
 		delete(l.services, svc.Name)
-		for range localNodePorts(svc) {
+		for i := range svc.Ports {
+			for k := range svc.Ports[i].Frontends {
+				taken[svc.Ports[i].Key(&svc.Ports[i].Frontends[k])] = true
+			}
+		}
+	}
+	for name, svc := range l.services { // only Services that failed, now or before, have something that is taken
+		l.services[name] = svc.Without(taken)
+	}
+	for _, svc := range u.Changed {
+		if failed[svc.Name] == nil {
 			l.services[svc.Name] = svc
 		}
 	}
 	l.wanted = map[uint16]*localTarget{}
-	if serves && servesIPv6Loopback(u.Node) { // the range of NodePorts bounds how many there are
-		for _, svc := range l.services {
-			for port, target := range localNodePorts(svc) {
-				if len(target.endpoints) > 0 {
-					l.wanted[port] = target
-				}
+	serves = serves && servesIPv6Loopback(u.Node)
+	for name, svc := range l.services { // the range of NodePorts bounds how many there are
+		has := false
+		for port, target := range localNodePorts(svc) {
+			has = true
+			if serves {
+				l.wanted[port] = target
 			}
 		}
+		if !has {
+			delete(l.services, name)
+		}
 	}
-	l.sync(false)
+	for port := range l.failing {
+		if l.wanted[port] == nil {
+			delete(l.failing, port)
+		}
+	}
+	l.listen(false)
 }
 
 // servesIPv6Loopback reports whether the NodePort addresses have ::1: a range that is no wider names it.
@@ -139,28 +155,17 @@ func localNodePorts(svc *state.Service) func(yield func(uint16, *localTarget) bo
 
 // retry listens on what could not be listened on before.
 func (l *localPorts) retry() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.sync(true)
+	l.changing.Lock()
+	defer l.changing.Unlock()
+	l.listen(true)
 }
 
-// sync listens on the ports that are wanted, and on no others. Connections that are open go on. Ports on which that has failed for the same
-// Service are left alone, unless they are to be tried again: any change of any Service leads here. The caller holds mu.
-func (l *localPorts) sync(again bool) {
-	for port, p := range l.listeners {
-		if l.wanted[port] == nil {
-			p.listener.Close()
-			delete(l.listeners, port)
-		}
-	}
-	maps.DeleteFunc(l.failed, func(port uint16, _ localFailure) bool { return l.wanted[port] == nil })
-	for port, target := range l.wanted {
-		if p := l.listeners[port]; p != nil {
-			p.target = target
-			continue
-		}
-		before, failed := l.failed[port]
-		if failed && before.service == target.service && !again {
+// listen listens on the ports that are wanted and have endpoints, and on no others. It tries those again that failed before only if again is set.
+// Connections that are open go on. The caller holds changing.
+func (l *localPorts) listen(again bool) {
+	for _, port := range l.missing() {
+		reason := l.failing[port]
+		if reason != "" && !again {
 			continue
 		}
 		var listener net.Listener
@@ -168,22 +173,45 @@ func (l *localPorts) sync(again bool) {
 			listener, err = net.Listen("tcp6", netip.AddrPortFrom(netip.IPv6Loopback(), port).String())
 			return err
 		})
+		l.mu.Lock()
 		if err != nil {
 			l.failures++
-			now := localFailure{target.service, err.Error()}
-			l.failed[port] = now
-			if now == before {
-				continue
-			}
-			l.log.Warn("cannot serve a NodePort on ::1, trying again", "service", target.service.String(), "port", port, "error", err,
+		} else {
+			p := &localPort{localPorts: l, listener: listener, target: l.wanted[port]}
+			l.listeners[port] = p
+			l.done.Go(p.accept)
+		}
+		l.mu.Unlock()
+		switch {
+		case err == nil:
+			delete(l.failing, port)
+		case err.Error() != reason:
+			l.failing[port] = err.Error()
+			l.log.Warn("cannot serve a NodePort on ::1, trying again", "service", l.wanted[port].service.String(), "port", port, "error", err,
 				"remedy", "move the process that listens there to another port, or leave ::1/128 out of nodePortAddresses")
+		}
+	}
+}
+
+// missing stops listening on the ports that are not wanted, has the others lead to where they should, and returns those on which nothing listens yet, ascending.
+func (l *localPorts) missing() (ports []uint16) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for port, p := range l.listeners {
+		if t := l.wanted[port]; t != nil && len(t.endpoints) > 0 {
+			p.target = t
 			continue
 		}
-		delete(l.failed, port)
-		p := &localPort{localPorts: l, listener: listener, target: target}
-		l.listeners[port] = p
-		l.done.Go(p.accept)
+		p.listener.Close()
+		delete(l.listeners, port)
 	}
+	for port, t := range l.wanted {
+		if len(t.endpoints) > 0 && l.listeners[port] == nil {
+			ports = append(ports, port)
+		}
+	}
+	slices.Sort(ports)
+	return ports
 }
 
 // amounts returns how many ports are listened on, and how often that failed.
@@ -195,10 +223,10 @@ func (l *localPorts) amounts() (listeners int, failures uint64) {
 
 // close ends everything, connections too.
 func (l *localPorts) close() {
-	l.mu.Lock()
+	l.changing.Lock()
 	l.wanted = nil
-	l.sync(false)
-	l.mu.Unlock()
+	l.listen(false)
+	l.changing.Unlock()
 	l.stop()
 	l.done.Wait()
 }
