@@ -156,6 +156,14 @@ func TestLocalNodePortThatFails(t *testing.T) {
 	shows("once the port is free", 2, 3)
 }
 
+// TestRemedyForLowLocalNodePort: the remedy for a port that takes a right is the right.
+func TestRemedyForLowLocalNodePort(t *testing.T) {
+	err := &net.OpError{Op: "listen", Err: os.NewSyscallError("bind", unix.EACCES)}
+	if got := localRemedy(err); !strings.Contains(got, "NET_BIND_SERVICE") {
+		t.Errorf("the remedy for %v is: %s", err, got)
+	}
+}
+
 // silence returns an address that answers to no new connection: its queue is full.
 func (b *localBench) silence(t *testing.T) (at netip.AddrPort) {
 	noError(t, b.ns.Do(func() error {

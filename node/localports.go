@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/switchyard-net/switchyard/internal/kernel/namespace"
@@ -188,9 +189,17 @@ func (l *localPorts) listen(again bool) {
 		case err.Error() != reason:
 			l.failing[port] = err.Error()
 			l.log.Warn("cannot serve a NodePort on ::1, trying again", "service", l.wanted[port].service.String(), "port", port, "error", err,
-				"remedy", "move the process that listens there to another port, or leave ::1/128 out of nodePortAddresses")
+				"remedy", localRemedy(err))
 		}
 	}
+}
+
+// localRemedy is what helps if a NodePort cannot be listened on.
+func localRemedy(err error) string {
+	if errors.Is(err, syscall.EACCES) {
+		return "give this process the capability NET_BIND_SERVICE, which ports below 1024 need, or leave ::1/128 out of nodePortAddresses"
+	}
+	return "move the process that listens there to another port, or leave ::1/128 out of nodePortAddresses"
 }
 
 // missing stops listening on the ports that are not wanted, has the others lead to where they should, and returns those on which nothing listens yet, ascending.
