@@ -270,7 +270,7 @@ def fault(service):
         if not f.restricted or f.source_ranges >= len(service.source_ranges):
             return False
         ranges = service.source_ranges[f.source_ranges].ranges
-        return ranges and all(len(r.address) == size and r.length <= 8 * size and not mapped(r.address) and prefix(r) for r in ranges)
+        return ranges and all(len(r.address) == size and r.length <= 8 * size and not mapped(r.address) and masked(r) for r in ranges)
 
     if not service.namespace or not service.name:
         return "it has no name"
@@ -294,6 +294,14 @@ def fault(service):
 
 def mapped(address):
     return len(address) == 16 and ipaddress.IPv6Address(bytes(address)).ipv4_mapped is not None
+
+
+def masked(p):
+    """Whether a range has no bits beyond its length."""
+    try:
+        return bool(prefix(p))
+    except ValueError:
+        return False
 
 
 def prefix(p):
