@@ -18,7 +18,8 @@ import (
 // microseconds to read. Once it is another one, chains are counted: if rules of ours are missing or were added, a Verify is due at once. If the numbers are right, others have
 // probably changed rules of their own, and a Verify, which reads each rule, can wait.
 //
-// A mark is always read before the tables are: a change of somebody else that comes in between, or at any later time, gives them another one.
+// When the tables are read, the mark is read before: a change of somebody else that comes later gives them another one. After a change of ours, it is read
+// after the write. A change of somebody else in between that leaves the numbers right is not noticed: only a periodic Verify repairs it.
 type watcher struct {
 	disturbed chan struct{}
 	log       *slog.Logger
