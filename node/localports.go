@@ -31,7 +31,7 @@ type localPorts struct {
 	changing sync.Mutex                           // held by whoever changes what is listened on, before mu. It guards:
 	services map[state.ServiceName]*state.Service // those with NodePorts of TCP over IPv6
 	wanted   map[uint16]*localTarget              // those without endpoints, too
-	failing  map[uint16]string                    // why a port that is wanted cannot be listened on
+	failing  map[uint16]localFailure              // why a port that is wanted cannot be listened on
 
 	mu        sync.Mutex // never held for longer than a moment: connections wait for it
 	listeners map[uint16]*localPort
@@ -44,6 +44,12 @@ type localTarget struct {
 	service   state.ServiceName
 	endpoints []state.Endpoint
 	affinity  time.Duration
+}
+
+// localFailure is why a port could not be listened on when that was last tried, and for which Service that was.
+type localFailure struct {
+	service state.ServiceName
+	text    string
 }
 
 // localPort is a port that is listened on.
@@ -67,7 +73,7 @@ const (
 )
 
 func newLocalPorts(inside *namespace.Namespace, log *slog.Logger) *localPorts {
-	l := &localPorts{log: log, inside: inside, services: map[state.ServiceName]*state.Service{}, failing: map[uint16]string{}, listeners: map[uint16]*localPort{}}
+	l := &localPorts{log: log, inside: inside, services: map[state.ServiceName]*state.Service{}, failing: map[uint16]localFailure{}, listeners: map[uint16]*localPort{}}
 	l.ctx, l.stop = context.WithCancel(context.Background())
 	return l
 }
@@ -165,8 +171,8 @@ func (l *localPorts) retry() {
 // Connections that are open go on. The caller holds changing.
 func (l *localPorts) listen(again bool) {
 	for _, port := range l.missing() {
-		reason := l.failing[port]
-		if reason != "" && !again {
+		before, service := l.failing[port], l.wanted[port].service
+		if before.service == service && !again { // another Service is tried at once
 			continue
 		}
 		var listener net.Listener
@@ -186,9 +192,9 @@ func (l *localPorts) listen(again bool) {
 		switch {
 		case err == nil:
 			delete(l.failing, port)
-		case err.Error() != reason:
-			l.failing[port] = err.Error()
-			l.log.Warn("cannot serve a NodePort on ::1, trying again", "service", l.wanted[port].service.String(), "port", port, "error", err,
+		case before != (localFailure{service, err.Error()}):
+			l.failing[port] = localFailure{service, err.Error()}
+			l.log.Warn("cannot serve a NodePort on ::1, trying again", "service", service.String(), "port", port, "error", err,
 				"remedy", localRemedy(err))
 		}
 	}
