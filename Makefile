@@ -32,7 +32,7 @@ VARIANT ?=
 MINUTES ?= 20
 
 .DEFAULT_GOAL := help
-.PHONY: quick page screenshots help build windows proto programs protocols image manifests budgets demo test attacks test-kernel proof-kernel mutants-kernel differential-kernel compare-kernel connections-kernel check vuln unit consumer boards dns man site bench repairs fuzz tools upstream kubernetes feature-gates e2e restores differential compare explained proof soak histories-windows test-windows differential-windows clean
+.PHONY: quick prose page screenshots help build windows proto programs protocols image manifests budgets demo test attacks test-kernel proof-kernel mutants-kernel differential-kernel compare-kernel connections-kernel check vuln unit consumer boards dns man site bench repairs fuzz tools upstream kubernetes feature-gates e2e restores differential compare explained proof soak histories-windows test-windows differential-windows clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -137,6 +137,11 @@ check-windows: ## Vet and staticcheck of all that is built for Windows
 		GOOS=windows GOARCH=amd64 $(CURDIR)/bin/staticcheck -checks=inherit,-U1000 ./...; \
 	done
 	@GOOS=windows bin/staticcheck ./backend/winkernel/... ./backend/userspace/... ./node ./server ./test/windows
+
+prose: ## Check the English of Markdown, proto files and Go comments: words, inverted sentences, sentences over 25 words (a C compiler, once)
+	@echo "== prose"
+	@cd tools/prose && $(GO) build -o ../../bin/vale github.com/vale-cli/vale/v3/cmd/vale
+	@git ls-files '*.go' '*.md' '*.proto' | grep -vE '\.pb\.go$$|_bpfel|testdata/' | xargs bin/vale --config tools/prose/.vale.ini --output line --minAlertLevel warning
 
 vuln: ## Look for known vulnerabilities in what is called (needs a network; VULNDB=file:///path for a copy of the database)
 	@$(GO) build -modfile=tools/go.mod -o bin/govulncheck golang.org/x/vuln/cmd/govulncheck
