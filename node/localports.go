@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/internal/kernel/namespace"
+	"github.com/switchyard-net/switchyard/ops/metrics"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -234,6 +235,22 @@ func (l *localPorts) amounts() (listeners int, failures uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.listeners), l.failures
+}
+
+// localRejects returns what the nftables dataplane in use has refused of NodePorts on loopback addresses.
+func (s *switchable) localRejects() (rejects []metrics.LocalRejects) {
+	d, ok := s.inUse().(*nftablesDataplane)
+	if !ok {
+		return nil
+	}
+	refused, err := d.LocalRejects()
+	if err != nil {
+		s.log.Warn("cannot read back how many packets to NodePorts on loopback addresses were refused", "error", err)
+	}
+	for _, r := range refused {
+		rejects = append(rejects, metrics.LocalRejects(r))
+	}
+	return rejects
 }
 
 // close ends everything, connections too.

@@ -141,6 +141,79 @@ func TestLocalNodePorts(t *testing.T) {
 	n.reach("::1")
 }
 
+// TestLocalNodePortsRefused: with localhost among the NodePort addresses, UDP to ::1 is refused even if a program listens there, and so are Services without
+// endpoints on the loopback addresses of both families. That is counted, and nothing else (KEP-6032).
+func TestLocalNodePortsRefused(t *testing.T) {
+	n := newLocalNode(t)
+	const clusterIP = "10.96.0.99"
+	service := *n.service
+	for _, p := range n.service.Ports {
+		datagrams, without := p, p
+		datagrams.Name, datagrams.Protocol, datagrams.Frontends = "udp", state.UDP, []state.Frontend{{Kind: state.NodePort, Port: localPort}}
+		without.Name, without.Frontends = "none", []state.Frontend{{Kind: state.NodePort, Port: localPort + 1}}
+		without.External = state.Traffic{Inside: state.Route{Verdict: state.Reject}, Outside: state.Route{Verdict: state.Reject}, Masquerade: state.MasqueradeAlways}
+		if p.Family == state.IPv4 {
+			without.Internal = without.External
+			without.Frontends = append(without.Frontends, state.Frontend{Kind: state.ClusterIP, Addr: netip.MustParseAddr(clusterIP), Port: localPort + 1})
+		}
+		service.Ports = append(service.Ports, datagrams, without)
+	}
+	n.feed.Publish([]*state.Service{&service})
+	rejected := func(family, protocol string, packets int) string {
+		return fmt.Sprintf("kubeproxy_nftables_localhost_nodeport_rejected_packets_total{ip_family=%q,protocol=%q} %d\n", family, protocol, packets)
+	}
+	n.configure(config.ModeNFTables, false)
+	n.shows("kubeproxy_nftables_localhost_nodeport_listeners", true)
+	n.shows("localhost_nodeport_rejected_packets_total", false)
+	n.configure(config.ModeNFTables, false, func(c *config.Config) { c.NodePortAddresses.Localhost = true })
+	n.shows(rejected("IPv6", "UDP", 0), true)
+
+	check(t, n.ns.Do(func() error {
+		other, err := net.ListenPacket("udp6", fmt.Sprintf("[::1]:%d", localPort))
+		if err == nil {
+			t.Cleanup(func() { other.Close() })
+		}
+		return err
+	}))
+	for _, at := range []string{"::1", "127.0.0.1", clusterIP} {
+		check(t, n.ns.Do(func() error {
+			conn, err := net.Dial("tcp", net.JoinHostPort(at, fmt.Sprint(localPort+1)))
+			if !errors.Is(err, unix.ECONNREFUSED) {
+				t.Errorf("without endpoints, at %s: %v, %v", at, conn, err)
+			}
+			if at == clusterIP {
+				return nil
+			}
+			udp, err := net.Dial("udp", net.JoinHostPort(at, fmt.Sprint(localPort)))
+			if err != nil {
+				return err
+			}
+			defer udp.Close()
+			check(t, udp.SetDeadline(time.Now().Add(20*time.Second)))
+			_, err = udp.Write([]byte("hello"))
+			if at == "::1" {
+				if !errors.Is(err, unix.EPERM) { // so a rule that refuses what the node sends tells
+					t.Errorf("UDP to %s: %v", at, err)
+				}
+				return nil
+			}
+			if err == nil {
+				_, err = udp.Read(make([]byte, 10))
+			}
+			return err
+		}))
+	}
+	n.reach("::1")
+	n.reach("127.0.0.1")
+	n.shows(rejected("IPv6", "TCP", 1)+rejected("IPv6", "UDP", 1), true)
+	n.shows(rejected("IPv4", "TCP", 1), true)
+	n.shows(rejected("IPv4", "UDP", 0), true)
+	n.shows(rejected("IPv6", "SCTP", 0), true)
+
+	n.configure(config.ModeNFTables, false)
+	n.shows("localhost_nodeport_rejected_packets_total", false)
+}
+
 // TestLocalNodePortIsTaken: a port on which somebody else listens is counted as a failure, and served once it is free.
 func TestLocalNodePortIsTaken(t *testing.T) {
 	n := newLocalNode(t)

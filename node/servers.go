@@ -157,11 +157,12 @@ func (n *Node) newRegistry() *metrics.Registry {
 		}
 		return metrics.SocketHooks{}
 	}
-	o.LocalNodePorts = func() (listeners int, failures uint64) {
+	o.LocalNodePorts = func() (p metrics.LocalNodePorts) {
 		if s, ok := n.dataplane.(*switchable); ok {
-			return s.local.amounts()
+			p.Listeners, p.Failures = s.local.amounts()
+			p.Rejects = s.localRejects()
 		}
-		return 0, 0
+		return p
 	}
 	if n.answersPorts() {
 		o.HealthCheckProblems = func() int { return len(n.ports.Problems()) }

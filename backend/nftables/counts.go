@@ -27,6 +27,27 @@ func (b *Backend) Counts(keys []state.FrontendKey) ([]backend.Counts, error) {
 	return counts, nil
 }
 
+// LocalReject is how many packets of a protocol to NodePorts on loopback addresses were refused, since these are served there.
+type LocalReject struct {
+	Family   state.Family
+	Protocol state.Protocol
+	Packets  uint64
+}
+
+// LocalRejects reads back what was refused of NodePorts on loopback addresses: on ::1, which a relay of TCP serves, all of UDP and SCTP, and packets to
+// Services without endpoints. It is empty unless NodePorts are served there. It may be called concurrently.
+func (b *Backend) LocalRejects() (rejects []LocalReject, err error) {
+	err = b.inspector.ask(func(f elemFinder) error {
+		return ruleset.LocalRejects(f.FindElems, func(f state.Family, p state.Protocol, packets uint64) {
+			rejects = append(rejects, LocalReject{f, p, packets})
+		})
+	})
+	if err != nil {
+		return nil, fmt.Errorf("nftables: %w", err)
+	}
+	return rejects, nil
+}
+
 // CountAbove implements [backend.CounterBelow]. Without [Options].Counters, it does nothing.
 func (b *Backend) CountAbove(whole map[state.ServiceName]*state.Service, full bool) {
 	if !b.o.Counters {

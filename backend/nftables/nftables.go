@@ -600,16 +600,19 @@ func (b *Backend) repair(same *state.Update) (total backend.Result, err error) {
 	}
 }
 
-// selectNodePorts returns the addresses that serve NodePorts now. IPv6 has no counterpart to route_localnet: connections from
-// ::1 cannot be translated.
+// selectNodePorts returns the addresses that serve NodePorts now.
 func (b *Backend) selectNodePorts(node *state.Node) []netip.Addr {
 	on := b.o.NodePortAddresses
 	if node.NodePorts != nil {
 		on = *node.NodePorts
 	}
-	return slices.DeleteFunc(on.Select(b.addrs.Addrs(), node), func(a netip.Addr) bool {
-		return a.Is6() && a.IsLoopback()
-	})
+	return on.Select(b.addrs.Addrs(), node)
+}
+
+// translating returns those of the addresses that serve NodePorts on which connections to them are translated: IPv6 has no counterpart to
+// route_localnet, so that those from ::1 are not.
+func translating(nodePorts []netip.Addr) []netip.Addr {
+	return slices.DeleteFunc(slices.Clone(nodePorts), func(a netip.Addr) bool { return a == netip.IPv6Loopback() })
 }
 
 // commitNoted carries out a plan, after which NodePorts are served on nodePorts, and takes down what it means for flows: the services that
@@ -630,7 +633,7 @@ func (b *Backend) commitNoted(p *ruleset.Plan, want *ruleset.Desired, nodePorts 
 		b.cutter.Failed()
 		return cleared + written, err
 	}
-	b.cutter.Committed(nodePorts, append(notes, more(written)...)...)
+	b.cutter.Committed(translating(nodePorts), append(notes, more(written)...)...)
 	if serving != nil {
 		serving.Commit()
 	}

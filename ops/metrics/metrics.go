@@ -73,8 +73,8 @@ type Options struct {
 	// dropped because conntrack does not know their connection, and those to NodePorts on loopback addresses.
 	IPTablesInvalidDropped    func() uint64
 	IPTablesLocalhostAccepted func() uint64
-	// LocalNodePorts returns on how many NodePorts the process listens on ::1, in mode nftables, and how often that failed.
-	LocalNodePorts func() (listeners int, failures uint64)
+	// LocalNodePorts returns how NodePorts on loopback addresses are doing. It is asked in mode nftables only.
+	LocalNodePorts func() LocalNodePorts
 	// Traffic returns what the dataplane has counted of connections to Services, nil while it does not count. It may take as long as reading that
 	// from the kernel.
 	Traffic func() *Traffic

@@ -91,6 +91,7 @@ kubeproxy_sync_proxy_rules_iptables_restore_failures_total counter ip_family
 	ModeNFTables: `
 kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total counter ip_family
 kubeproxy_nftables_localhost_nodeport_listeners gauge ip_family
+kubeproxy_nftables_localhost_nodeport_rejected_packets_total counter ip_family,protocol
 kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total counter ip_family
 kubeproxy_sync_proxy_rules_nftables_sync_failures_total counter ip_family
 `,
@@ -129,7 +130,9 @@ func TestNamesTypesAndLabels(t *testing.T) {
 				Traffic:                func() *Traffic { return &Traffic{} },
 				AffinityClients:        func() []AffinityClients { return []AffinityClients{{Family: state.IPv4}} },
 				IPTablesInvalidDropped: packets, IPTablesLocalhostAccepted: packets,
-				LocalNodePorts: func() (int, uint64) { return 1, 2 }})
+				LocalNodePorts: func() LocalNodePorts {
+					return LocalNodePorts{Listeners: 1, Failures: 2, Rejects: []LocalRejects{{state.IPv6, state.UDP, 3}}}
+				}})
 			c := r.RESTClient()
 			host := url.URL{Host: "api"}
 			c.RequestLatency.Observe(t.Context(), "GET", host, time.Second)

@@ -63,25 +63,46 @@ func (m *modeMetrics) syncFailed(family string, full bool) {
 	}
 }
 
-// localNodePorts are the metrics of NodePorts on ::1.
-type localNodePorts struct {
-	read func() (listeners int, failures uint64)
+// LocalNodePorts is how NodePorts on loopback addresses are doing.
+type LocalNodePorts struct {
+	// Listeners is on how many NodePorts the process listens on ::1, and Failures how often that failed.
+	Listeners int
+	Failures  uint64
+	// Rejects is what was refused, empty unless NodePorts are served there.
+	Rejects []LocalRejects
 }
+
+// LocalRejects is how many packets of a family and protocol were refused.
+type LocalRejects struct {
+	Family   state.Family
+	Protocol state.Protocol
+	Packets  uint64
+}
+
+// localNodePorts are the metrics of NodePorts on loopback addresses.
+type localNodePorts struct{ read func() LocalNodePorts }
 
 var (
 	localListeners = prometheus.NewDesc("kubeproxy_nftables_localhost_nodeport_listeners", "NodePorts that the process listens on at ::1.",
 		[]string{byFamily}, nil)
 	localFailures = prometheus.NewDesc("kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total", "Failed attempts to listen on a NodePort at ::1.",
 		[]string{byFamily}, nil)
+	localRejects = prometheus.NewDesc("kubeproxy_nftables_localhost_nodeport_rejected_packets_total",
+		"Packets to NodePorts on loopback addresses that were refused: those of UDP and SCTP to ::1, and those to Services without endpoints.",
+		[]string{byFamily, "protocol"}, nil)
 )
 
 func (l localNodePorts) Describe(to chan<- *prometheus.Desc) {
 	to <- localListeners
 	to <- localFailures
+	to <- localRejects
 }
 
 func (l localNodePorts) Collect(to chan<- prometheus.Metric) {
-	listeners, failures := l.read()
-	to <- prometheus.MustNewConstMetric(localListeners, prometheus.GaugeValue, float64(listeners), state.IPv6.String())
-	to <- prometheus.MustNewConstMetric(localFailures, prometheus.CounterValue, float64(failures), state.IPv6.String())
+	p := l.read()
+	to <- prometheus.MustNewConstMetric(localListeners, prometheus.GaugeValue, float64(p.Listeners), state.IPv6.String())
+	to <- prometheus.MustNewConstMetric(localFailures, prometheus.CounterValue, float64(p.Failures), state.IPv6.String())
+	for _, r := range p.Rejects {
+		to <- prometheus.MustNewConstMetric(localRejects, prometheus.CounterValue, float64(r.Packets), r.Family.String(), r.Protocol.String())
+	}
 }

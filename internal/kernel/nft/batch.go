@@ -240,6 +240,12 @@ func concat(types []Type) (id, size uint32) {
 		id = id<<6 | uint32(t)
 		size += t.size()
 	}
+	switch Type(id) { // a value that stands alone is not padded: the nft tool ends at one that is
+	case TypeProto:
+		size = 1
+	case TypePort:
+		size = 2
+	}
 	return id, size
 }
 

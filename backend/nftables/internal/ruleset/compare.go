@@ -156,9 +156,7 @@ func (m *Mirror) difference(settings *Settings, ks *kernelState, want Desired) (
 	if err := ks.reach(everything(want)); err != nil {
 		return nil, err
 	}
-	for _, a := range want.NodePorts {
-		p.new.own = append(p.new.own, newSharedKey(nodePortIPs, a).element())
-	}
+	p.new.own = append(p.new.own, nodePortElements(want.NodePorts)...)
 	p.compare(ks)
 	p.rewrite(ks)
 	p.preserve(ks, want, kept)
@@ -236,8 +234,8 @@ func (p *Plan) writeAnew(of func(tableSet) bool) {
 	for _, k := range slices.SortedFunc(maps.Keys(p.refs), sharedKey.compare) {
 		write(k.element())
 	}
-	for _, a := range p.nodePorts {
-		write(newSharedKey(nodePortIPs, a).element())
+	for _, e := range nodePortElements(p.nodePorts) {
+		write(e)
 	}
 }
 

@@ -28,6 +28,24 @@ type countedKeys struct {
 	at   []int
 }
 
+// LocalRejects yields how many packets to NodePorts on loopback addresses were refused, where NodePorts are served on them.
+func LocalRejects(find FindElems, yield func(state.Family, state.Protocol, uint64)) error {
+	for _, f := range families {
+		var keys []byte
+		id := setID{kind: localRejects}
+		l := id.layout(f)
+		for _, p := range protocols {
+			e := localReject(f, p)
+			keys = append(keys, e.key[:l.key]...)
+		}
+		err := find(table(f), id.name(), l.key, keys, func(i int, e nft.Elem) { yield(f, protocols[i], e.Packets) })
+		if err != nil {
+			return readFailed(tableSet{f, id}, err)
+		}
+	}
+	return nil
+}
+
 // frontendAbove is a frontend that a dataplane above this one serves.
 type frontendAbove struct {
 	port     *state.Port

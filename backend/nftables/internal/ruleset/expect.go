@@ -32,9 +32,7 @@ func (x *expectation) next() (expected, *renderer) {
 	x.at++
 	r.reset()
 	if at == len(x.want.Services) {
-		for _, a := range x.want.NodePorts {
-			r.own = append(r.own, newSharedKey(nodePortIPs, a).element())
-		}
+		r.own = append(r.own, nodePortElements(x.want.NodePorts)...)
 		return expected{isOther: true}, r
 	}
 	s := x.want.Services[at]

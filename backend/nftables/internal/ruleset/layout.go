@@ -93,6 +93,9 @@ const (
 	counts       // F: new connections to the frontend, wherever they go
 	rejectCounts // F: those of them that were rejected
 	dropCounts   // F: those of them that were dropped
+
+	unserved     // F, of NodePorts over IPv6 alone: refused on ::1, because the relay there serves TCP only
+	localRejects // global: protocol. Counts packets to NodePorts on loopback addresses that were refused; empty unless NodePorts are served there
 )
 
 // countKinds are the kinds of sets whose elements count.
@@ -110,7 +113,7 @@ var kindNames = map[kind]string{
 	clusterIPs: "cluster-ips", externalIPs: "external-ips", nodePortIPs: "node-port-ips", hairpin: "hairpin", allowed: "allowed",
 	endpointNumbers: "endpoint-numbers", affinity: "affinity", restricted: "restricted", split: "split", masquerade: "masquerade",
 	endpoints: "endpoints", slots: "slots", reject: "reject", drop: "drop", sticky: "sticky", stickyFor: "sticky",
-	counts: "counts", rejectCounts: "reject-counts", dropCounts: "drop-counts",
+	counts: "counts", rejectCounts: "reject-counts", dropCounts: "drop-counts", unserved: "localhost-unserved", localRejects: "localhost-rejects",
 }
 
 var masqueradeNames = [...]string{
@@ -173,6 +176,9 @@ func (id setID) set(f state.Family) nft.Set {
 	case restricted, sticky:
 		s.Data = []nft.Type{nft.TypeMark}
 	case counts, rejectCounts, dropCounts:
+		s.Counted = true
+	case localRejects:
+		s.Key = []nft.Type{nft.TypeProto}
 		s.Counted = true
 	}
 	return s
@@ -376,7 +382,10 @@ func (s *Settings) sets(f state.Family, sh *shape) []nft.Set {
 // when these change.
 func setIDs(f state.Family, sh *shape) []setID {
 	ids := []setID{{kind: clusterIPs}, {kind: externalIPs}, {kind: nodePortIPs}, {kind: hairpin}, {kind: endpointNumbers},
-		{kind: affinity}, {space: service, kind: restricted}}
+		{kind: affinity}, {kind: localRejects}, {space: service, kind: restricted}}
+	if f == state.IPv6 {
+		ids = append(ids, setID{space: nodePort, kind: unserved})
+	}
 	for n, used := range sh.of(f) {
 		if used {
 			ids = append(ids, setID{kind: allowed, arg: uint32(n)})

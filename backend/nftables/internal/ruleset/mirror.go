@@ -15,7 +15,7 @@ type Mirror struct {
 	refs map[sharedKey]int32
 	// numbers are those that lists and ports have, of services of the state or of what is preserved.
 	numbers map[uint32]struct{}
-	// nodePorts are the elements of node-port-ips, sorted.
+	// nodePorts are the addresses that serve NodePorts, sorted.
 	nodePorts []netip.Addr
 	node      *state.Node
 	shape     shape
@@ -51,7 +51,7 @@ func (m *Mirror) StillLost(before Preserved) {
 // Node returns the node whose ranges the rules have.
 func (m *Mirror) Node() *state.Node { return m.node }
 
-// NodePorts returns the addresses that serve NodePorts, sorted.
+// NodePorts returns the addresses that serve NodePorts, sorted. On ::1 a relay serves them.
 func (m *Mirror) NodePorts() []netip.Addr { return m.nodePorts }
 
 // Records returns the services as they are programmed, in a map of the caller's own. Those that are preserved are not among them.

@@ -291,25 +291,54 @@ func (p *Plan) finalize(nodePorts []netip.Addr) {
 	if slices.Equal(nodePorts, p.m.nodePorts) {
 		return // as nearly always; a node may have many addresses
 	}
-	was, is := addrSet(p.m.nodePorts), addrSet(nodePorts)
-	for _, a := range p.m.nodePorts {
-		if !is[a] {
-			p.del(newSharedKey(nodePortIPs, a).element())
+	was, is := nodePortElements(p.m.nodePorts), nodePortElements(nodePorts)
+	had, has := elementSet(was), elementSet(is)
+	for _, e := range was {
+		if !has[e] {
+			p.del(e)
 		}
 	}
-	for _, a := range nodePorts {
-		if !was[a] {
-			p.add(newSharedKey(nodePortIPs, a).element())
+	for _, e := range is {
+		if !had[e] {
+			p.add(e)
 		}
 	}
 }
 
-func addrSet(addrs []netip.Addr) map[netip.Addr]bool {
-	set := make(map[netip.Addr]bool, len(addrs))
-	for _, a := range addrs {
-		set[a] = true
+func elementSet(elements []element) map[element]bool {
+	set := make(map[element]bool, len(elements))
+	for _, e := range elements {
+		set[e] = true
 	}
 	return set
+}
+
+// nodePortElements returns the elements that there are because NodePorts are served on some addresses. Among them ::1 is one where nothing is translated.
+func nodePortElements(addrs []netip.Addr) (elements []element) {
+	var loopback [2]bool
+	for _, a := range addrs {
+		f := state.FamilyOf(a)
+		loopback[index(f)] = loopback[index(f)] || a.IsLoopback()
+		if a != netip.IPv6Loopback() {
+			elements = append(elements, newSharedKey(nodePortIPs, a).element())
+		}
+	}
+	for _, f := range families {
+		if loopback[index(f)] {
+			for _, p := range protocols {
+				elements = append(elements, localReject(f, p))
+			}
+		}
+	}
+	return elements
+}
+
+// localReject is the element that counts what is refused on loopback addresses.
+func localReject(f state.Family, p state.Protocol) element {
+	e := element{family: f, set: setID{kind: localRejects}}
+	w := writer{buf: e.key[:]}
+	w.proto(p)
+	return e
 }
 
 // serveOn takes down the addresses that serve NodePorts.

@@ -304,6 +304,9 @@ func (b *frontendRenderer) frontend(p *state.Port, t *state.Traffic, places [][]
 	if b.settings.Counters {
 		b.count()
 	}
+	if b.space == nodePort && p.Family == state.IPv6 && p.Protocol != state.TCP {
+		b.add(common, unserved, 0)
+	}
 	if b.affinity != nil {
 		b.number(sticky, b.affinity.number)
 		b.add(common, stickyFor, b.affinity.timeout)

@@ -94,7 +94,7 @@ func (sk *skeleton) chains() []nft.Chain {
 			join(dnatted(), sk.load(nft.Reg0, srcAddr, dstAddr), one(nft.InSet(nft.Reg0, setID{kind: hairpin}.name()),
 				nft.Masquerade())),
 		),
-		{Name: chainServices, Rules: []rule{
+		{Name: chainServices, Rules: append(sk.refuseOnLoopback(), []rule{
 			// nft: ip daddr @external-ips jump service
 			join(sk.load(nft.Reg0, dstAddr), one(nft.InSet(nft.Reg0, setID{kind: externalIPs}.name()),
 				nft.Jump(sk.spaceChain(service)))),
@@ -104,7 +104,7 @@ func (sk *skeleton) chains() []nft.Chain {
 			sk.toNodePorts(),
 			// nft: goto strays
 			one(nft.Goto(chainStrays)),
-		}},
+		}...)},
 		// A connection to a service's address that no frontend took lacks the port, if the address is still a service's. To ask only
 		// here would refuse connections to a service that has just appeared, whose frontends were not there yet.
 		{Name: chainClusterIP, Rules: []rule{
@@ -118,12 +118,12 @@ func (sk *skeleton) chains() []nft.Chain {
 		}},
 		sk.firewall(),
 		sk.translated(),
-		{Name: chainReject, Rules: []rule{
+		{Name: chainReject, Rules: append(sk.countOnLoopback(), []rule{
 			// nft: reject with tcp reset
 			join(sk.load(nft.Reg0, proto), one(nft.Equal(nft.Reg0, []byte{byte(state.TCP)}), nft.RejectTCP())),
 			// nft: reject
 			one(nft.RejectPort(family(sk.f))),
-		}},
+		}...)},
 		sk.strays(),
 	}
 	for _, p := range protocols {
@@ -565,6 +565,39 @@ func (sk *skeleton) loopback() nft.Chain {
 		}
 	}
 	return c
+}
+
+// refuseOnLoopback refuses connections to NodePorts on ::1 that nobody serves there, if those of TCP are served: nothing is translated on ::1, and the
+// relay takes TCP to Services with endpoints only. The last lookup counts, and finds nothing if NodePorts are not served on ::1.
+func (sk *skeleton) refuseOnLoopback() (rules []rule) {
+	if sk.f != state.IPv6 {
+		return nil
+	}
+	for _, id := range []setID{{kind: unserved}, {kind: reject}, {view: inside, kind: reject}} {
+		id.space = nodePort
+		// In family ip6: ip6 daddr ::1 meta l4proto . th dport @node-port-… meta l4proto @localhost-rejects goto reject
+		rules = append(rules, join(sk.loopbackOnly(), sk.in(id), sk.countsLocally(), one(nft.Goto(chainReject))))
+	}
+	return rules
+}
+
+// countOnLoopback counts packets to NodePorts on 127.0.0.0/8 that are refused.
+func (sk *skeleton) countOnLoopback() []rule {
+	if sk.f != state.IPv4 {
+		return nil
+	}
+	// nft: ip daddr 127.0.0.0/8 meta l4proto @localhost-rejects
+	return []rule{join(sk.loopbackOnly(), sk.countsLocally())}
+}
+
+// loopbackOnly matches packets to loopback addresses.
+func (sk *skeleton) loopbackOnly() []nft.Expr {
+	return sk.prefixes(dstAddr, []netip.Prefix{loopbackRange, netip.PrefixFrom(netip.IPv6Loopback(), 128)})[0]
+}
+
+// countsLocally counts a packet as refused, and matches, if NodePorts are served on loopback addresses.
+func (sk *skeleton) countsLocally() []nft.Expr {
+	return join(sk.load(nft.Reg0, proto), one(nft.InSet(nft.Reg0, setID{kind: localRejects}.name())))
 }
 
 // ServesLoopback reports whether a table serves NodePorts on loopback addresses: it has the guard that this takes.
