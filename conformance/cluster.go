@@ -26,6 +26,7 @@ const applyTimeout = 20 * time.Second
 
 // cluster is a lab whose node runs the dataplane under test, fed by the brain and the store.
 type cluster struct {
+	ctx       context.Context // ends the waiting for the dataplane
 	dataplane Dataplane
 	settings  Settings
 	lab       *topology.Lab
@@ -60,7 +61,7 @@ type clusterOptions struct {
 	partEntries   int // as in backend.RunOptions
 }
 
-// newCluster starts a cluster that has nodes, but no services.
+// newCluster starts a cluster that has nodes, but no services. Once ctx ends, it waits for its dataplane no longer, and goes on until it is closed.
 func newCluster(ctx context.Context, d Dataplane, o clusterOptions) (*cluster, error) {
 	l, err := topology.New(ctx, o.lab)
 	if err != nil {
@@ -78,7 +79,7 @@ func newCluster(ctx context.Context, d Dataplane, o clusterOptions) (*cluster, e
 	if err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
-	c := &cluster{dataplane: d, settings: o.settings, lab: l, recorder: recorder, output: output, partEntries: o.partEntries, changed: make(chan struct{})}
+	c := &cluster{ctx: ctx, dataplane: d, settings: o.settings, lab: l, recorder: recorder, output: output, partEntries: o.partEntries, changed: make(chan struct{})}
 	c.store = store.New(store.Options{
 		Brain: brain.Config{
 			NodeName: l.Node().Name, LocalDetector: o.detector, NodePorts: o.nodePorts, MasqueradeAll: o.masqueradeAll,
@@ -235,6 +236,8 @@ func (c *cluster) wait() error {
 		}
 		select {
 		case <-changed:
+		case <-c.ctx.Done():
+			return c.ctx.Err()
 		case <-timeout:
 			return fmt.Errorf("revision %d is not applied after %v; the dataplane is at %d (%v)", want, applyTimeout, status.Applied, status.Err)
 		}

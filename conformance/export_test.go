@@ -10,7 +10,9 @@ import (
 )
 
 // StoryParams are for tests of the stories themselves.
-func StoryParams(t *testing.T, d Dataplane) testscript.Params { return storyParams(unpacked(t), d) }
+func StoryParams(t *testing.T, d Dataplane) testscript.Params {
+	return storyParams(t.Context(), unpacked(t), d)
+}
 
 // Tracked returns d with its claims tracked, and what reports those that have not shown.
 func Tracked(d Dataplane) (Dataplane, func() string) {

@@ -3,6 +3,7 @@
 package conformance
 
 import (
+	"context"
 	"embed"
 	"fmt"
 	"os"
@@ -26,10 +27,10 @@ func RunStories(t *testing.T, d Dataplane) {
 	if note := d.noSCTP(); note != "" {
 		fmt.Fprintln(os.Stderr, note)
 	}
-	testscript.Run(t, storyParams(unpacked(t), d.tracked(t)))
+	testscript.Run(t, storyParams(t.Context(), unpacked(t), d.tracked(t)))
 }
 
-func storyParams(dir string, d Dataplane) testscript.Params {
+func storyParams(ctx context.Context, dir string, d Dataplane) testscript.Params {
 	return testscript.Params{
 		Dir:                dir,
 		RequireUniqueNames: true,
@@ -45,7 +46,7 @@ func storyParams(dir string, d Dataplane) testscript.Params {
 			return false, fmt.Errorf("unknown condition %q", name)
 		},
 		Setup: func(env *testscript.Env) error {
-			s := newStory(d)
+			s := newStory(ctx, d)
 			env.Values[storyKey{}] = s
 			env.Defer(func() { s.end(env.T()) })
 			return nil
@@ -68,6 +69,7 @@ type storyKey struct{}
 
 // story is what a running story knows.
 type story struct {
+	ctx       context.Context // ends all but the taking down
 	dataplane Dataplane
 	cluster   *cluster
 	hosts     map[string]*topology.Host
@@ -82,8 +84,9 @@ type story struct {
 	loads     map[string]*load
 }
 
-func newStory(d Dataplane) *story {
+func newStory(ctx context.Context, d Dataplane) *story {
 	return &story{
+		ctx:       ctx,
 		dataplane: d,
 		hosts:     map[string]*topology.Host{},
 		otherNode: map[string]bool{},
@@ -169,7 +172,11 @@ func commands() map[string]func(ts *testscript.TestScript, neg bool, args []stri
 			if s.cluster == nil && name != "cluster" {
 				ts.Fatalf("%s: a story begins with: cluster", name)
 			}
-			if err := run(s, ts, args); err != nil {
+			err := s.ctx.Err()
+			if err == nil {
+				err = run(s, ts, args)
+			}
+			if err != nil {
 				if s.cluster != nil {
 					ts.Logf("%s%s", s.cluster.recorder.Explain(), s.cluster.output.String())
 				}
@@ -192,10 +199,19 @@ func soon(list map[string]command) command {
 		deadline := time.Now().Add(soonTimeout)
 		for {
 			err := list[args[0]](s, ts, args[1:])
-			if err == nil || time.Now().After(deadline) {
+			if err == nil || time.Now().After(deadline) || s.sleep(20*time.Millisecond) != nil {
 				return err
 			}
-			time.Sleep(20 * time.Millisecond)
 		}
+	}
+}
+
+// sleep waits, and fails if the story is ended before.
+func (s *story) sleep(d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-s.ctx.Done():
+		return s.ctx.Err()
 	}
 }

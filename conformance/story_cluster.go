@@ -4,7 +4,6 @@ package conformance
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -55,7 +54,7 @@ func (s *story) startCluster(ts *testscript.TestScript, args []string) error {
 	if o.detector, err = parseDetector(detect); err != nil {
 		return err
 	}
-	c, err := newCluster(context.Background(), s.dataplane, o)
+	c, err := newCluster(s.ctx, s.dataplane, o)
 	if err != nil {
 		return err
 	}
@@ -325,7 +324,7 @@ func (s *story) run(ts *testscript.TestScript, args []string) error {
 	if len(args) < 2 || s.hosts[args[0]] == nil {
 		return errors.New("usage: run HOST PROGRAM ARG…")
 	}
-	cmd := exec.Command(args[1], args[2:]...)
+	cmd := exec.CommandContext(s.ctx, args[1], args[2:]...)
 	cmd.Dir = ts.MkAbs(".")
 	cmd.Env = append(os.Environ(), "LC_ALL=C")
 	cmd.Stdout, cmd.Stderr = ts.Stdout(), ts.Stderr()
@@ -335,8 +334,10 @@ func (s *story) run(ts *testscript.TestScript, args []string) error {
 // pause: pause DURATION
 func (s *story) pause(_ *testscript.TestScript, args []string) error {
 	d, err := time.ParseDuration(strings.Join(args, ""))
-	time.Sleep(d)
-	return err
+	if err != nil {
+		return err
+	}
+	return s.sleep(d)
 }
 
 func parseProtocol(text string) (state.Protocol, error) {

@@ -4,7 +4,6 @@ package conformance
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -258,7 +257,7 @@ func (s *story) check(host *topology.Host, proto state.Protocol, dst netip.AddrP
 	options := topology.ProbeOptions{Timeout: answerTimeout, Source: want.from}
 	if s.cluster.lacks(proto, dst) {
 		options.Timeout, options.SourcePort = silence, s.freshPorts(host, 1)
-		return "", s.cluster.checkLacking(want.outcome == topology.Answered, host.Probe(context.Background(), proto, dst, options))
+		return "", s.cluster.checkLacking(want.outcome == topology.Answered, host.Probe(s.ctx, proto, dst, options))
 	}
 	count := 3
 	switch {
@@ -284,7 +283,7 @@ func (s *story) check(host *topology.Host, proto state.Protocol, dst netip.AddrP
 		if proto != state.TCP {
 			options.SourcePort = s.freshPorts(host, batch)
 		}
-		for i, answer := range host.ProbeMany(context.Background(), batch, batch, proto, dst, options) {
+		for i, answer := range host.ProbeMany(s.ctx, batch, batch, proto, dst, options) {
 			if err := s.checkAnswer(host, proto, dst, answer, want); err != nil {
 				return "", fmt.Errorf("connection %d of %d: %w", done+i+1, count, err)
 			}

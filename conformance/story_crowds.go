@@ -56,7 +56,7 @@ func (s *story) survey(_ *testscript.TestScript, args []string) error {
 			if proto != state.TCP {
 				options.SourcePort = s.freshPorts(host, 1) // what the kernel remembers of a flow outlives affinity
 			}
-			answer := host.Probe(context.Background(), proto, dst, options)
+			answer := host.Probe(s.ctx, proto, dst, options)
 			if answer.Outcome != topology.Answered {
 				return fmt.Errorf("%v to %v %v: %v (%w)", addr, proto, dst, answer.Outcome, answer.Err)
 			}
@@ -139,14 +139,14 @@ func (s *story) startLoad(_ *testscript.TestScript, args []string) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(s.ctx)
 	l := &load{host: s.hosts[args[1]], proto: proto, quit: cancel, answers: map[netip.AddrPort][]topology.Answer{}}
 	s.loads[args[0]] = l
 	for _, dst := range dsts {
 		for range loadWorkers {
 			l.done.Go(func() {
 				for ctx.Err() == nil {
-					answer := l.host.Probe(context.Background(), proto, dst, options) // the last one is not cut short
+					answer := l.host.Probe(s.ctx, proto, dst, options) // the last one is not cut short
 					l.mu.Lock()
 					l.answers[dst] = append(l.answers[dst], answer)
 					l.mu.Unlock()

@@ -52,7 +52,7 @@ func (s *story) open(_ *testscript.TestScript, args []string) error {
 	if len(args) > 4 && !chatting {
 		return fmt.Errorf("unknown option %q", args[4:])
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), answerTimeout)
+	ctx, cancel := context.WithTimeout(s.ctx, answerTimeout)
 	defer cancel()
 	s.flows[args[0]] = []*openFlow{}
 	for _, dst := range dsts {
@@ -110,7 +110,7 @@ func (s *story) talk(_ *testscript.TestScript, args []string) error {
 		if stays {
 			expected.servers = []string{flow.last}
 		}
-		answer := flow.talk(expected.outcome == topology.TimedOut || fails)
+		answer := flow.talk(s.ctx, expected.outcome == topology.TimedOut || fails)
 		if fails && answer.Outcome != topology.Answered {
 			continue
 		}
@@ -122,8 +122,9 @@ func (s *story) talk(_ *testscript.TestScript, args []string) error {
 	return nil
 }
 
-// talk sends a line and returns the answer to it.
-func (f *openFlow) talk(expectSilence bool) topology.Answer {
+// talk sends a line and returns the answer to it. The connection is of no use once ctx has ended.
+func (f *openFlow) talk(ctx context.Context, expectSilence bool) topology.Answer {
+	defer context.AfterFunc(ctx, func() { f.conn.Close() })()
 	timeout := answerTimeout
 	if f.proto == state.UDP {
 		timeout = 3 * time.Second // nothing is sent again

@@ -53,7 +53,7 @@ something failed, 2 for a mistake in the command line, and 3 if nothing failed a
 skipped because this machine cannot show it, such as SCTP: leave it out by --skip, or run it elsewhere.
 
 It needs root, or user namespaces. Nothing of it outlives the command, and nothing outside of its
-namespaces is touched.`,
+namespaces is touched. SIGINT and SIGTERM end the stories that are under way, and what they started.`,
 		Example: `  switchyard conformance -- ./my-dataplane --socket {socket}
   switchyard conformance --run stories/cluster_ip -v -- python3 dataplane.py {target}
   switchyard conformance --limit TCPOnly,ClientSourceLost -- ./my-relay {socket}

@@ -2,9 +2,16 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/switchyard-net/switchyard/test/netns"
 	"github.com/switchyard-net/switchyard/test/netnstest"
@@ -58,4 +65,58 @@ func TestConformanceCommand(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestConformanceCommandIsInterrupted ends the command while a story waits for a dataplane that shows nothing. The story has no result, and its program,
+// its namespaces and its files are gone.
+func TestConformanceCommandIsInterrupted(t *testing.T) {
+	netnstest.Need(t)
+	if err := netns.Check(); err != nil {
+		t.Skip(err)
+	}
+	fifo := filepath.Join(t.TempDir(), "started")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("TMPDIR", t.TempDir())
+	before := openNamespaces(t)
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	pid := make(chan int, 1)
+	go func() {
+		text, _ := os.ReadFile(fifo)
+		n, _ := strconv.Atoi(strings.TrimSpace(string(text)))
+		pid <- n
+		interrupt()
+	}()
+	var stdout, stderr bytes.Buffer
+	code := run(ctx, []string{"conformance", "--run", "stories/", "--at-once", "1", "--", "bash", "-c", "echo $$ >" + fifo + "; exec sleep 1000", "{socket}"}, &stdout, &stderr)
+	text := stdout.String() + stderr.String()
+	if code != exitError || !strings.Contains(text, "the rest was not run") || !strings.Contains(text, "0 passed, 0 failed, 0 skipped") {
+		t.Errorf("ends with %d:\n%s", code, text)
+	}
+	if err := unix.Kill(<-pid, 0); !errors.Is(err, unix.ESRCH) {
+		t.Errorf("the program is still there: %v", err)
+	}
+	if now := openNamespaces(t); !slices.Equal(now, before) {
+		t.Errorf("namespaces %q, before %q", now, before)
+	}
+	if left, err := os.ReadDir(os.TempDir()); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
+// openNamespaces returns the network namespaces that this process keeps open, sorted.
+func openNamespaces(t *testing.T) (list []string) {
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range fds {
+		if target, err := os.Readlink("/proc/self/fd/" + fd.Name()); err == nil && strings.HasPrefix(target, "net:[") {
+			list = append(list, target)
+		}
+	}
+	slices.Sort(list)
+	return list
 }
