@@ -5,11 +5,14 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -103,6 +106,49 @@ func TestConformanceCommandIsInterrupted(t *testing.T) {
 	}
 	if left, err := os.ReadDir(os.TempDir()); err != nil || len(left) > 0 {
 		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
+// TestSecondSignal: a second SIGINT ends the command at once, though it waits for a program that does not end at SIGTERM.
+func TestSecondSignal(t *testing.T) {
+	netnstest.Need(t)
+	if err := netns.Check(); err != nil {
+		t.Skip(err)
+	}
+	fifo, silent := filepath.Join(t.TempDir(), "told"), filepath.Join(t.TempDir(), "silent")
+	if err := errors.Join(unix.Mkfifo(fifo, 0o600), unix.Mkfifo(silent, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stubborn := "trap 'echo told >" + fifo + "' TERM; echo runs >" + fifo + "; exec 3<>" + silent + "; while :; do read -u 3; done"
+	cmd := &exec.Cmd{Path: self, Args: []string{"switchyard", "conformance", "--run", "cluster_ip$", "--", "bash", "-c", stubborn, "{socket}"}}
+	cmd.Env = append(os.Environ(), "TMPDIR="+t.TempDir())
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	for _, want := range []string{"runs", "told"} { // the first SIGINT is between the two
+		if text, err := os.ReadFile(fifo); err != nil || strings.TrimSpace(string(text)) != want {
+			t.Fatalf("the program says %q (%v), want %q", text, err, want)
+		}
+		if err := cmd.Process.Signal(os.Interrupt); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for {
+		select {
+		case <-ended:
+			if status := cmd.ProcessState.Sys().(syscall.WaitStatus); !status.Signaled() || status.Signal() != unix.SIGINT {
+				t.Errorf("ended with %v", cmd.ProcessState)
+			}
+			return
+		case <-time.After(10 * time.Millisecond): // the signal may have come before it was let through
+			_ = cmd.Process.Signal(os.Interrupt)
+		}
 	}
 }
 

@@ -26,12 +26,13 @@ const (
 func main() {
 	limitMemory(memlimit.FromCgroup, os.Stderr)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // so that a second signal ends the process at once
 	code := run(ctx, proxyArgs(os.Args), os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)
 }
 
-// run executes the command line and returns the exit code. A second signal ends the process at once. What people read on their terminals is clean,
+// run executes the command line and returns the exit code. What people read on their terminals is clean,
 // whatever objects and files say.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	out, notes := plaintext.NewWriter(stdout), plaintext.NewWriter(stderr)
