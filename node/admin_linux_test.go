@@ -15,7 +15,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/switchyard-net/switchyard/backend"
-	"github.com/switchyard-net/switchyard/backend/backendtest"
 	"github.com/switchyard-net/switchyard/config"
 	adminv1 "github.com/switchyard-net/switchyard/internal/proto/admin/v1"
 	"github.com/switchyard-net/switchyard/node"
@@ -68,7 +67,7 @@ func TestProof(t *testing.T) {
 			c.AdminBindAddress = "unix://" + path
 			goOn := make(chan struct{})
 			close(goOn)
-			m := &memory{backendtest.New(1), make(chan int32, 10), make(chan struct{})}
+			m := newMemory(10)
 			ready := make(chan int, 1)
 			n, err := node.New(t.Context(), node.Options{
 				Config: c, OnReady: func(services int) { ready <- services },
@@ -106,7 +105,7 @@ func TestAdmin(t *testing.T) {
 	c.HostnameOverride, c.HealthzBindAddress, c.MetricsBindAddress = "node-a", netip.AddrPort{}, netip.AddrPort{}
 	c.AdminBindAddress = "unix://" + first
 	goOn, ready := make(chan struct{}), make(chan int, 1)
-	m := &memory{backendtest.New(1), make(chan int32, 10), make(chan struct{})}
+	m := newMemory(10)
 	n, err := node.New(t.Context(), node.Options{
 		Config: c, Program: "test", Version: "v1.2.3", OnReady: func(services int) { ready <- services },
 		Dataplane: func(context.Context, *config.Config, node.DataplaneOptions) (node.Dataplane, error) { return m, nil },

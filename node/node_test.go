@@ -150,7 +150,7 @@ func TestNames(t *testing.T) {
 	c.API.Listen = []string{socket}
 	goOn := make(chan struct{})
 	close(goOn)
-	m := &memory{backendtest.New(1), make(chan int32, 2), make(chan struct{})}
+	m := newMemory(2)
 	n, err := node.New(t.Context(), node.Options{
 		Config:    c,
 		Dataplane: func(context.Context, *config.Config, node.DataplaneOptions) (node.Dataplane, error) { return m, nil },
@@ -240,6 +240,13 @@ type memory struct {
 	closed chan struct{}
 }
 
+// newMemory returns one that never fails by itself, and has room for so many bits.
+func newMemory(bits int) *memory {
+	m := &memory{backendtest.New(1), make(chan int32, bits), make(chan struct{})}
+	m.SetFailureRate(0)
+	return m
+}
+
 func (m *memory) Reconfigure(c *config.Config) error {
 	m.bits <- c.MasqueradeBit()
 	return nil
@@ -252,7 +259,7 @@ func (m *memory) Close() error    { close(m.closed); return nil }
 func TestDataplaneOfOnesOwn(t *testing.T) {
 	c := config.Default()
 	c.HealthzBindAddress, c.MetricsBindAddress = freeAddress(t), netip.AddrPort{}
-	m := &memory{backendtest.New(1), make(chan int32, 1), make(chan struct{})}
+	m := newMemory(1)
 	feed := &backendtest.Feed{}
 	feed.Publish([]*state.Service{{Name: state.ServiceName{Namespace: "shop", Name: "web"}}, {Name: state.ServiceName{Namespace: "shop", Name: "bad"}}})
 	m.Break(state.ServiceName{Namespace: "shop", Name: "bad"})

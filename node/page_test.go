@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/backend"
-	"github.com/switchyard-net/switchyard/backend/backendtest"
 	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/node"
 	"github.com/switchyard-net/switchyard/source"
@@ -34,7 +33,7 @@ func TestPage(t *testing.T) {
 	c.UIBindAddress = netip.MustParseAddrPort(taken.Addr().String())
 	goOn, ready := make(chan struct{}), make(chan int, 1)
 	close(goOn)
-	m := &memory{backendtest.New(1), make(chan int32, 10), make(chan struct{})}
+	m := newMemory(10)
 	n, err := node.New(t.Context(), node.Options{
 		Config: c, OnReady: func(services int) { ready <- services },
 		Dataplane: func(context.Context, *config.Config, node.DataplaneOptions) (node.Dataplane, error) { return m, nil },
@@ -117,7 +116,7 @@ func TestMetricsBetweenSources(t *testing.T) {
 	there := map[string]chan struct{}{"node-a": make(chan struct{}), "node-b": make(chan struct{})}
 	close(there["node-a"])
 	ready := make(chan int, 1)
-	m := &countingMemory{memory: &memory{backendtest.New(1), make(chan int32, 10), make(chan struct{})}}
+	m := &countingMemory{memory: newMemory(10)}
 	n, err := node.New(t.Context(), node.Options{
 		Config: c, OnReady: func(services int) { ready <- services },
 		Dataplane: func(context.Context, *config.Config, node.DataplaneOptions) (node.Dataplane, error) { return m, nil },

@@ -20,8 +20,7 @@ func TestRepairsThatGoOn(t *testing.T) {
 		t.Run(fmt.Sprintf("strict=%v", strict), func(t *testing.T) {
 			c := config.Default()
 			c.HealthzBindAddress, c.MetricsBindAddress = freeAddress(t), netip.AddrPort{}
-			m := &memory{backendtest.New(1), nil, make(chan struct{})}
-			m.SetFailureRate(0)
+			m := newMemory(0)
 			feed := &backendtest.Feed{}
 			feed.Publish([]*state.Service{{Name: state.ServiceName{Namespace: "shop", Name: "web"}}})
 			reports := make(chan state.Revision, 100)

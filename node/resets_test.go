@@ -48,7 +48,7 @@ func TestResetsSpareEndpointsThatTerminate(t *testing.T) {
 	var opened node.DataplaneOptions
 	open := func(_ context.Context, _ *config.Config, o node.DataplaneOptions) (node.Dataplane, error) {
 		opened = o
-		return &memory{backendtest.New(1), make(chan int32, 3), make(chan struct{})}, nil
+		return newMemory(3), nil
 	}
 	ready := make(chan int, 1)
 	n, err := node.New(t.Context(), node.Options{
