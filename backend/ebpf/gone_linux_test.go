@@ -136,7 +136,9 @@ func TestConnectionsToEndpointsThatAreGone(t *testing.T) {
 	// A new connection is not taken for an old one as soon as the endpoint serves again.
 	show(&state.Update{Revision: 3, Changed: []*state.Service{service("web", 80, 0)}})
 	back := dial(l.Node(), netip.AddrPortFrom(frontends[0], 80))
-	time.Sleep(1200 * time.Millisecond) // the second walk has come by
+	if err := ebpf.AwaitEnder(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
 	if err := alive(back); err != nil {
 		t.Errorf("a connection to an endpoint that serves again: %v", err)
 	}
