@@ -333,28 +333,15 @@ func syn(from, to net.HardwareAddr, dst netip.Addr) []byte {
 	binary.BigEndian.PutUint32(segment[4:], 1)
 	segment[12], segment[13] = 5<<4, 0x02
 	binary.BigEndian.PutUint16(segment[14:], 500)
-	binary.BigEndian.PutUint16(segment[16:], onesSum(src.AsSlice(), dst.AsSlice(), []byte{0, unix.IPPROTO_TCP, 0, 20}, segment))
+	binary.BigEndian.PutUint16(segment[16:], netnstest.Checksum(src.AsSlice(), dst.AsSlice(), []byte{0, unix.IPPROTO_TCP, 0, 20}, segment))
 	var header []byte
 	if dst.Is6() {
 		header = append([]byte{6 << 4, 0, 0, 0, 0, 20, unix.IPPROTO_TCP, 64}, slices.Concat(src.AsSlice(), dst.AsSlice())...)
 	} else {
 		header = append([]byte{0x45, 0, 0, 40, 0, 0, 0, 0, 64, unix.IPPROTO_TCP, 0, 0}, slices.Concat(src.AsSlice(), dst.AsSlice())...)
-		binary.BigEndian.PutUint16(header[10:], onesSum(header))
+		binary.BigEndian.PutUint16(header[10:], netnstest.Checksum(header))
 	}
 	return slices.Concat(to, from, binary.BigEndian.AppendUint16(nil, etherType), header, segment)
-}
-
-// onesSum is the checksum of the Internet protocols.
-func onesSum(parts ...[]byte) uint16 {
-	text := slices.Concat(parts...)
-	var sum uint32
-	for i := 0; i+1 < len(text); i += 2 {
-		sum += uint32(binary.BigEndian.Uint16(text[i:]))
-	}
-	for sum > 0xffff {
-		sum = sum>>16 + sum&0xffff
-	}
-	return ^uint16(sum)
 }
 
 // answerFrom returns the source of a segment of TCP to the neighbour's port.

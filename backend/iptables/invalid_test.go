@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -166,7 +165,7 @@ func (c *through) sendOutside(t *testing.T, server *topology.Host) {
 	segment[12], segment[13] = 5<<4, 0x18 // PSH, ACK
 	binary.BigEndian.PutUint16(segment[14:], 500)
 	segment = append(segment, 'x')
-	binary.BigEndian.PutUint16(segment[16:], checksum(from.Addr(), to.Addr(), segment))
+	binary.BigEndian.PutUint16(segment[16:], netnstest.Checksum(from.Addr().AsSlice(), to.Addr().AsSlice(), []byte{0, unix.IPPROTO_TCP, 0, byte(len(segment))}, segment))
 	domain, addr := unix.AF_INET, unix.Sockaddr(&unix.SockaddrInet4{Addr: [4]byte(to.Addr().AsSlice()[:4])})
 	if to.Addr().Is6() {
 		domain, addr = unix.AF_INET6, &unix.SockaddrInet6{Addr: to.Addr().As16()}
@@ -182,17 +181,4 @@ func (c *through) sendOutside(t *testing.T, server *topology.Host) {
 	if err != nil {
 		t.Fatal(err)
 	}
-}
-
-// checksum is that of a TCP segment with its pseudo header.
-func checksum(from, to netip.Addr, segment []byte) uint16 {
-	text := slices.Concat(from.AsSlice(), to.AsSlice(), []byte{0, unix.IPPROTO_TCP, 0, byte(len(segment))}, segment, []byte{0})
-	var sum uint32
-	for i := 0; i+1 < len(text); i += 2 {
-		sum += uint32(binary.BigEndian.Uint16(text[i:]))
-	}
-	for sum > 0xffff {
-		sum = sum>>16 + sum&0xffff
-	}
-	return ^uint16(sum)
 }

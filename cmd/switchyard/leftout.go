@@ -8,10 +8,10 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/switchyard-net/switchyard/internal/apirules"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
 )
@@ -23,15 +23,13 @@ var (
 	errNoLabel   = errors.New("it has no label kubernetes.io/service-name, and so is of no Service: add it")
 )
 
-// isMirrored returns the Service whose endpoints an object of kind Endpoints has. Those that ask not to be mirrored, and those of leader
-// elections, have none.
+// isMirrored returns the Service whose endpoints an object of kind Endpoints has.
 func isMirrored(object runtime.Object) (name state.ServiceName, ok bool) {
 	e, ok := object.(*corev1.Endpoints)
-	if !ok || e.Labels[discoveryv1.LabelSkipMirror] == "true" {
+	if !ok || !apirules.IsMirrored(e) {
 		return name, false
 	}
-	_, elected := e.Annotations["control-plane.alpha.kubernetes.io/leader"]
-	return state.ServiceName{Namespace: cmp.Or(e.Namespace, metav1.NamespaceDefault), Name: e.Name}, !elected
+	return state.ServiceName{Namespace: cmp.Or(e.Namespace, metav1.NamespaceDefault), Name: e.Name}, true
 }
 
 // sliced are the Services that have EndpointSlices.

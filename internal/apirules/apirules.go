@@ -1,6 +1,8 @@
 // Package apirules does to Services and EndpointSlices what an API server does before it stores them: it fills in defaults and
 // refuses what is invalid.
 //
+// It also says of which Endpoints a controller makes EndpointSlices.
+//
 // The rules are those of pkg/apis/core and pkg/apis/discovery in k8s.io/kubernetes: defaults.go and validation.go of a create request.
 package apirules
 

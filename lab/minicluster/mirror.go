@@ -11,6 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/switchyard-net/switchyard/internal/apirules"
 )
 
 // mirrorController is the value of the label endpointslice.kubernetes.io/managed-by on slices that mirror Endpoints.
@@ -21,9 +23,8 @@ const mirrorController = "endpointslicemirroring-controller.k8s.io"
 func (b *builder) mirror(all []*corev1.Endpoints) {
 	for _, e := range all {
 		i := slices.IndexFunc(b.services, func(s clusterService) bool { return s.Namespace == namespaceOf(e) && s.Name == e.Name })
-		_, elected := e.Annotations["control-plane.alpha.kubernetes.io/leader"]
 		switch {
-		case elected || e.Labels[discoveryv1.LabelSkipMirror] == "true":
+		case !apirules.IsMirrored(e):
 		case i < 0:
 			b.warnf(e, "", "there is no Service of this name in its namespace, so it has no effect")
 		case len(b.services[i].Spec.Selector) == 0:

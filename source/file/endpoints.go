@@ -6,9 +6,9 @@ import (
 	"cmp"
 
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/switchyard-net/switchyard/internal/apirules"
 	"github.com/switchyard-net/switchyard/model"
 )
 
@@ -19,14 +19,13 @@ type endpoints struct {
 	line            int
 }
 
-// endpointsOf returns what a controller would make EndpointSlices of. It leaves out those that ask for none and those of leader elections.
+// endpointsOf returns what a controller would make EndpointSlices of.
 func endpointsOf(object any, line int) (endpoints, bool) {
 	e, ok := object.(*corev1.Endpoints)
-	if !ok || e.Labels[discoveryv1.LabelSkipMirror] == "true" {
+	if !ok || !apirules.IsMirrored(e) {
 		return endpoints{}, false
 	}
-	_, elected := e.Annotations["control-plane.alpha.kubernetes.io/leader"]
-	return endpoints{cmp.Or(e.Namespace, metav1.NamespaceDefault), e.Name, line}, !elected
+	return endpoints{cmp.Or(e.Namespace, metav1.NamespaceDefault), e.Name, line}, true
 }
 
 // hintEndpoints logs once that Endpoints have no effect, unless there is an EndpointSlice for their Service.
