@@ -25,6 +25,7 @@ import (
 	"github.com/switchyard-net/switchyard/store"
 	"github.com/switchyard-net/switchyard/test/e2e/controlplane"
 	"github.com/switchyard-net/switchyard/test/e2e/kubeproxy"
+	"github.com/switchyard-net/switchyard/test/netns"
 	"github.com/switchyard-net/switchyard/test/sockethooks"
 	"github.com/switchyard-net/switchyard/test/topology"
 )
@@ -207,6 +208,11 @@ func newNode(ctx context.Context, name string) (*node, error) {
 	l, err := topology.New(ctx, topology.Options{})
 	if err != nil {
 		return nil, err
+	}
+	// A relay connects from the ports that the kernel chooses. None of them is a source port of a probe.
+	ports := netns.Sysctl{Path: "net/ipv4/ip_local_port_range", Value: fmt.Sprintf("%d 65535", lastProbePort+1)}
+	if err := l.Node().SetSysctls(ports); err != nil {
+		return nil, errors.Join(err, l.Close())
 	}
 	return &node{name: name, Lab: l, senders: map[netip.Addr]*topology.Host{}}, nil
 }

@@ -48,6 +48,9 @@ func (o observation) same(p observation) bool {
 	return maps.Equal(o.servers, p.servers) && slices.Equal(outcomes(o), outcomes(p))
 }
 
+// Probes come from these ports.
+const firstProbePort, lastProbePort = 10000, 60000
+
 // ports hands out source ports: a proxy may remember the flows of those that were used before.
 type ports struct {
 	mu   sync.Mutex
@@ -58,8 +61,8 @@ type ports struct {
 func (p *ports) take(n int) uint16 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.next < 10000 || int(p.next)+n > 60000 {
-		p.next = 10000
+	if p.next < firstProbePort || int(p.next)+n > lastProbePort+1 {
+		p.next = firstProbePort
 	}
 	first := p.next
 	p.next += uint16(n)
