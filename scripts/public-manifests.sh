@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Brings the manifests of public repositories that cmd/switchyard/testdata/public/list names to where
+# Brings the manifests of public repositories that cmd/internal/labcmd/testdata/public/list names to where
 # TestPublicManifests reads them: DIR/OWNER/NAME has a checkout at the commit of the list.
 #
-# usage: public-manifests.sh DIR && SWITCHYARD_MANIFESTS=DIR go test -run TestPublicManifests ./cmd/switchyard
+# usage: public-manifests.sh DIR && SWITCHYARD_MANIFESTS=DIR go test -run TestPublicManifests ./cmd/internal/labcmd
 set -euo pipefail
-list=$(dirname "$0")/../cmd/switchyard/testdata/public/list
+list=$(dirname "$0")/../cmd/internal/labcmd/testdata/public/list
 dir=$1
 
 cut -d' ' -f1,3 "$list" | sort -u | while read -r repository commit; do

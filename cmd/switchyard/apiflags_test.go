@@ -4,6 +4,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/switchyard-net/switchyard/cmd/internal/cli"
 )
 
 // TestFlagsOfTheAPI: what is wrong with the flags of serve and apply is a matter of usage, and the message names the flag and what
@@ -50,8 +52,8 @@ func TestFlagsOfTheAPI(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.args, func(t *testing.T) {
 			var stdout, stderr strings.Builder
-			if code := run(t.Context(), strings.Fields(tt.args), &stdout, &stderr); code != exitUsage {
-				t.Errorf("exit code %d, want %d", code, exitUsage)
+			if code := run(t.Context(), strings.Fields(tt.args), &stdout, &stderr); code != cli.ExitUsage {
+				t.Errorf("exit code %d, want %d", code, cli.ExitUsage)
 			}
 			for _, want := range append(tt.want, "--help' for usage.") {
 				if !strings.Contains(stderr.String(), want) {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/switchyard-net/switchyard/cmd/internal/cli"
 	"github.com/switchyard-net/switchyard/test/certtest"
 )
 
@@ -126,7 +127,7 @@ func endInStory(ts *testscript.TestScript, _ bool, args []string) {
 	}
 	ts.Check(p.cmd.Process.Signal(syscall.SIGTERM))
 	<-p.done
-	if code := p.cmd.ProcessState.ExitCode(); code != exitOK {
+	if code := p.cmd.ProcessState.ExitCode(); code != cli.ExitOK {
 		ts.Fatalf("%s ended with exit code %d:\n%s", args[0], code, p.log.all())
 	}
 }

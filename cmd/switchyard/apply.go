@@ -13,6 +13,7 @@ import (
 
 	"github.com/switchyard-net/switchyard/client"
 	"github.com/switchyard-net/switchyard/client/peeruser"
+	"github.com/switchyard-net/switchyard/cmd/internal/cli"
 	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/config/configfile"
 	"github.com/switchyard-net/switchyard/internal/apifollower"
@@ -104,8 +105,8 @@ func (o *applyOptions) run(ctx context.Context, command string, stdout, stderr i
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(file.log.check(), o.check()); err != nil {
-		return &usageError{command, err}
+	if err := errors.Join(file.log.Check(), o.check()); err != nil {
+		return cli.Usage(command, err)
 	}
 	if err := o.set(c); err != nil {
 		return err
@@ -123,7 +124,7 @@ func (o *applyOptions) run(ctx context.Context, command string, stdout, stderr i
 	}
 	api, err := apifollower.New(apifollower.Options{Client: options, Logger: log})
 	if err != nil {
-		return &usageError{command, fmt.Errorf("--api: %w", err)}
+		return cli.Usage(command, fmt.Errorf("--api: %w", err))
 	}
 	replica, states := api.Replica(), &node.States{Run: api.Run, Problems: api.Problems, Report: api.Report}
 	if o.fallback {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/switchyard-net/switchyard/cmd/internal/cli"
 	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/config/configfile"
 	"github.com/switchyard-net/switchyard/config/v1alpha1"
@@ -50,7 +51,7 @@ dataplane has one version, which is written.
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !slices.Contains(configfile.Versions(), version) {
-				return &usageError{cmd.CommandPath(), fmt.Errorf("--to: %q is neither %s", version, strings.Join(configfile.Versions(), " nor "))}
+				return cli.Usage(cmd.CommandPath(), fmt.Errorf("--to: %q is neither %s", version, strings.Join(configfile.Versions(), " nor ")))
 			}
 			files, err := readFiles(standardInput(cmd), args...)
 			if err != nil {
@@ -115,7 +116,7 @@ func newConfigDefaultsCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			file, ok := files[version]
 			if !ok {
-				return &usageError{cmd.CommandPath(), fmt.Errorf("--version: %q is neither v1alpha1 nor v1alpha2", version)}
+				return cli.Usage(cmd.CommandPath(), fmt.Errorf("--version: %q is neither v1alpha1 nor v1alpha2", version))
 			}
 			text, err := configfile.MarshalObject(file)
 			if err != nil {

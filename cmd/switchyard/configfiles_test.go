@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/switchyard-net/switchyard/cmd/internal/cli"
 )
 
 // TestFilesOfDataplanes: what programs a node takes the files of single dataplanes, and what does not says where the fields belong.
@@ -21,7 +23,7 @@ func TestFilesOfDataplanes(t *testing.T) {
 		}
 	}
 	var out, stderr bytes.Buffer
-	if code := run(t.Context(), []string{"run", "--source", service, "--node", "a", "--dry-run", "--config", path}, &out, &stderr); code != exitOK {
+	if code := run(t.Context(), []string{"run", "--source", service, "--node", "a", "--dry-run", "--config", path}, &out, &stderr); code != cli.ExitOK {
 		t.Errorf("run ends with %d: %s", code, &stderr)
 	}
 	c, _, err := parse(t, "--config="+path).config()
@@ -30,7 +32,7 @@ func TestFilesOfDataplanes(t *testing.T) {
 	}
 	stderr.Reset()
 	code := run(t.Context(), []string{"serve", "--source", service, "--node", "a", "--config", path}, &out, &stderr)
-	if text := stderr.String(); code != exitError || !strings.Contains(text, "in the section nftables of a KubeProxyConfiguration") {
+	if text := stderr.String(); code != cli.ExitError || !strings.Contains(text, "in the section nftables of a KubeProxyConfiguration") {
 		t.Errorf("serve ends with %d: %s", code, text)
 	}
 }

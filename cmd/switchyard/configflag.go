@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/switchyard-net/switchyard/cmd/internal/cli"
 	"github.com/switchyard-net/switchyard/config"
 )
 
@@ -17,10 +18,10 @@ import (
 // the files.
 type fileFlags struct {
 	configFiles
-	health, metrics addressAndPort
+	health, metrics cli.AddressAndPort
 	admin           string
-	ui              pageAddress
-	log             logFlags
+	ui              cli.PageAddress
+	log             cli.LogFlags
 
 	flags    *pflag.FlagSet
 	warnings []string
@@ -31,7 +32,7 @@ func (o *fileFlags) register(f *pflag.FlagSet, kinds string) {
 	f.Var((*fileNames)(&o.paths), "config", "configuration file, "+kinds+", or - for standard input, may be given more than once: one for all nodes, and others for this one; flags that are given count more")
 	f.Var(&o.health, "healthz-bind-address", "IP and port of /healthz and /livez; empty for none")
 	f.Var(&o.metrics, "metrics-bind-address", "IP and port of /metrics, /configz and /statusz; empty for none")
-	o.log.register(f)
+	o.log.Register(f)
 }
 
 // adminUsage is the help text of --admin-bind-address.
@@ -84,8 +85,8 @@ func (o *fileFlags) set(c *config.Config) {
 		"metrics-bind-address": func() { c.MetricsBindAddress = o.metrics.AddrPort },
 		"admin-bind-address":   func() { c.AdminBindAddress = o.admin },
 		"ui-bind-address":      func() { c.UIBindAddress = o.ui.AddrPort },
-		"v":                    func() { c.Logging.Verbosity = o.log.verbosity },
-		"logging-format":       func() { c.Logging.Format = o.log.format },
+		"v":                    func() { c.Logging.Verbosity = o.log.Verbosity },
+		"logging-format":       func() { c.Logging.Format = o.log.Format },
 	} {
 		if o.counts(flag) {
 			set()
@@ -97,7 +98,7 @@ func (o *fileFlags) set(c *config.Config) {
 func (o *fileFlags) logger(stdout, stderr io.Writer, c *config.Config) (*slog.Logger, *verbosity) {
 	v := newVerbosity()
 	log := newLog(stdout, stderr, c, v)
-	logLibraries(log)
+	cli.LogLibraries(log)
 	return log, v
 }
 

@@ -1,61 +1,50 @@
 package main
 
 import (
-	"bytes"
-	"context"
-	"errors"
-	"os"
 	"os/exec"
-	"path/filepath"
-	"slices"
-	"strconv"
 	"strings"
-	"syscall"
 	"testing"
-	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/switchyard-net/switchyard/cmd/internal/cli"
 	"github.com/switchyard-net/switchyard/test/netns"
 	"github.com/switchyard-net/switchyard/test/netnstest"
 )
 
-// TestConformanceCommand checks the outcome of programs that are dataplanes, and of some that are not.
+// TestConformanceCommand starts switchyard-lab by switchyard, and checks the outcome of programs that are dataplanes, and of some that are not.
 func TestConformanceCommand(t *testing.T) {
 	netnstest.Need(t)
 	if err := netns.Check(); err != nil {
 		t.Skip(err)
 	}
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	apply := []string{"bash", "-c", "exec -a switchyard " + self + " apply nftables --api $0 --healthz-bind-address=", "{target}"}
+	apply := []string{"bash", "-c", "exec switchyard apply nftables --api $0 --healthz-bind-address=", "{target}"}
 	for _, c := range []struct {
 		name, flags string
 		program     []string
 		code        int
 		want        []string
 	}{
-		{"passes", "--run cluster_ip$", apply, exitOK, []string{"ok    stories/cluster_ip ", "bash: 1 passed, 0 failed, 0 skipped, of 1"}},
-		{"does not follow", "--run cluster_ip$", []string{"bash", "-c", "echo no API here >&2", "{socket}"}, exitError, []string{
+		{"passes", "--run cluster_ip$", apply, cli.ExitOK, []string{"ok    stories/cluster_ip ", "bash: 1 passed, 0 failed, 0 skipped, of 1"}},
+		{"does not follow", "--run cluster_ip$", []string{"bash", "-c", "echo no API here >&2", "{socket}"}, cli.ExitError, []string{
 			"FAIL  stories/cluster_ip ", "dataplane bash has ended", "the dataplane printed:", "no API here", "0 passed, 1 failed",
 		}},
-		{"fails", "--run random/seed-7$ --first-seed 7 --seeds 1", []string{"false", "{socket}"}, exitError, []string{"FAIL  random/seed-7 ", "seed 7, step 0", "exit status 1"}},
-		{"claims too much", "--run cluster_ip$ --limit ClientSourceLost", apply, exitError, []string{"FAIL  stories/cluster_ip "}},
-		{"has no program", "", nil, exitUsage, []string{"which program?"}},
-		{"is not told where", "", []string{"./mine"}, exitUsage, []string{"put {socket} or {target} into one of its arguments"}},
-		{"is not there", "", []string{"./mine", "{socket}"}, exitError, []string{"find the dataplane", "./mine"}},
-		{"is not selected", "--run nothing", []string{"./mine", "{socket}"}, exitUsage, []string{"--list"}},
-		{"has a limit of its own", "--limit UDPOnly", []string{"./mine", "{socket}"}, exitUsage, []string{`"UDPOnly" is none of HairpinSourceKept`, "TCPOnly"}},
-		{"is not run", "--list --skip random", nil, exitOK, []string{"stories/affinity\n", "stories/under_load\n"}},
+		{"fails", "--run random/seed-7$ --first-seed 7 --seeds 1", []string{"false", "{socket}"}, cli.ExitError, []string{"FAIL  random/seed-7 ", "seed 7, step 0", "exit status 1"}},
+		{"claims too much", "--run cluster_ip$ --limit ClientSourceLost", apply, cli.ExitError, []string{"FAIL  stories/cluster_ip "}},
+		{"has no program", "", nil, cli.ExitUsage, []string{"which program?"}},
+		{"is not told where", "", []string{"./mine"}, cli.ExitUsage, []string{"put {socket} or {target} into one of its arguments"}},
+		{"is not there", "", []string{"./mine", "{socket}"}, cli.ExitError, []string{"find the dataplane", "./mine"}},
+		{"is not selected", "--run nothing", []string{"./mine", "{socket}"}, cli.ExitUsage, []string{"--list"}},
+		{"has a limit of its own", "--limit UDPOnly", []string{"./mine", "{socket}"}, cli.ExitUsage, []string{`"UDPOnly" is none of HairpinSourceKept`, "TCPOnly"}},
+		{"is not run", "--list --skip random", nil, cli.ExitOK, []string{"stories/affinity\n", "stories/under_load\n"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			var stdout, stderr bytes.Buffer
 			args := append([]string{"conformance"}, strings.Fields(c.flags)...)
-			code := run(t.Context(), append(append(args, "--"), c.program...), &stdout, &stderr)
-			text := stdout.String() + stderr.String()
-			if code != c.code {
+			cmd := exec.CommandContext(t.Context(), "switchyard", append(append(args, "--"), c.program...)...)
+			out, err := cmd.CombinedOutput()
+			if cmd.ProcessState == nil {
+				t.Fatal(err)
+			}
+			text := string(out)
+			if code := cmd.ProcessState.ExitCode(); code != c.code {
 				t.Errorf("ends with %d, want %d", code, c.code)
 			}
 			for _, want := range c.want {
@@ -68,101 +57,4 @@ func TestConformanceCommand(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestConformanceCommandIsInterrupted ends the command while a story waits for a dataplane that shows nothing. The story has no result, and its program,
-// its namespaces and its files are gone.
-func TestConformanceCommandIsInterrupted(t *testing.T) {
-	netnstest.Need(t)
-	if err := netns.Check(); err != nil {
-		t.Skip(err)
-	}
-	fifo := filepath.Join(t.TempDir(), "started")
-	if err := unix.Mkfifo(fifo, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("TMPDIR", t.TempDir())
-	before := openNamespaces(t)
-	ctx, interrupt := context.WithCancel(t.Context())
-	defer interrupt()
-	pid := make(chan int, 1)
-	go func() {
-		text, _ := os.ReadFile(fifo)
-		n, _ := strconv.Atoi(strings.TrimSpace(string(text)))
-		pid <- n
-		interrupt()
-	}()
-	var stdout, stderr bytes.Buffer
-	code := run(ctx, []string{"conformance", "--run", "stories/", "--at-once", "1", "--", "bash", "-c", "echo $$ >" + fifo + "; exec sleep 1000", "{socket}"}, &stdout, &stderr)
-	text := stdout.String() + stderr.String()
-	if code != exitError || !strings.Contains(text, "the rest was not run") || !strings.Contains(text, "0 passed, 0 failed, 0 skipped") {
-		t.Errorf("ends with %d:\n%s", code, text)
-	}
-	if err := unix.Kill(<-pid, 0); !errors.Is(err, unix.ESRCH) {
-		t.Errorf("the program is still there: %v", err)
-	}
-	if now := openNamespaces(t); !slices.Equal(now, before) {
-		t.Errorf("namespaces %q, before %q", now, before)
-	}
-	if left, err := os.ReadDir(os.TempDir()); err != nil || len(left) > 0 {
-		t.Errorf("left: %v, %v", left, err)
-	}
-}
-
-// TestSecondSignal: a second SIGINT ends the command at once, though it waits for a program that does not end at SIGTERM.
-func TestSecondSignal(t *testing.T) {
-	netnstest.Need(t)
-	if err := netns.Check(); err != nil {
-		t.Skip(err)
-	}
-	fifo, silent := filepath.Join(t.TempDir(), "told"), filepath.Join(t.TempDir(), "silent")
-	if err := errors.Join(unix.Mkfifo(fifo, 0o600), unix.Mkfifo(silent, 0o600)); err != nil {
-		t.Fatal(err)
-	}
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	stubborn := "trap 'echo told >" + fifo + "' TERM; echo runs >" + fifo + "; exec 3<>" + silent + "; while :; do read -u 3; done"
-	cmd := &exec.Cmd{Path: self, Args: []string{"switchyard", "conformance", "--run", "cluster_ip$", "--", "bash", "-c", stubborn, "{socket}"}}
-	cmd.Env = append(os.Environ(), "TMPDIR="+t.TempDir())
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
-	for _, want := range []string{"runs", "told"} { // the first SIGINT is between the two
-		if text, err := os.ReadFile(fifo); err != nil || strings.TrimSpace(string(text)) != want {
-			t.Fatalf("the program says %q (%v), want %q", text, err, want)
-		}
-		if err := cmd.Process.Signal(os.Interrupt); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for {
-		select {
-		case <-ended:
-			if status := cmd.ProcessState.Sys().(syscall.WaitStatus); !status.Signaled() || status.Signal() != unix.SIGINT {
-				t.Errorf("ended with %v", cmd.ProcessState)
-			}
-			return
-		case <-time.After(10 * time.Millisecond): // the signal may have come before it was let through
-			_ = cmd.Process.Signal(os.Interrupt)
-		}
-	}
-}
-
-// openNamespaces returns the network namespaces that this process keeps open, sorted.
-func openNamespaces(t *testing.T) (list []string) {
-	fds, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, fd := range fds {
-		if target, err := os.Readlink("/proc/self/fd/" + fd.Name()); err == nil && strings.HasPrefix(target, "net:[") {
-			list = append(list, target)
-		}
-	}
-	slices.Sort(list)
-	return list
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/switchyard-net/switchyard/backend/iptables"
 	"github.com/switchyard-net/switchyard/backend/ipvs"
 	"github.com/switchyard-net/switchyard/client"
+	"github.com/switchyard-net/switchyard/cmd/internal/cli"
 	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/internal/adminconv"
 	"github.com/switchyard-net/switchyard/internal/doctor"
@@ -41,14 +42,14 @@ type doctorOptions struct {
 	users      []string
 	node       string
 	nodePorts  string
-	health     addressAndPort
+	health     cli.AddressAndPort
 	timeout    time.Duration
 	output     string
 	problems   bool
 }
 
 func newDoctorCommand() *cobra.Command {
-	o := doctorOptions{health: addressAndPort{netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), config.HealthzPort)}}
+	o := doctorOptions{health: cli.AddressAndPort{AddrPort: netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), config.HealthzPort)}}
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Look for what keeps a service proxy on this node from working",
@@ -91,7 +92,7 @@ The exit code is 0 if there are no faults, 1 if there are, and 2 for mistakes in
 func (o *doctorOptions) run(cmd *cobra.Command) error {
 	first, last, err := o.check()
 	if err != nil {
-		return &usageError{cmd.CommandPath(), err}
+		return cli.Usage(cmd.CommandPath(), err)
 	}
 	c, err := o.config(cmd)
 	if err != nil {
@@ -121,7 +122,7 @@ func (o *doctorOptions) run(cmd *cobra.Command) error {
 		return err
 	}
 	if r.Faults > 0 {
-		return exitCode(exitError)
+		return cli.ExitCode(cli.ExitError)
 	}
 	return nil
 }
@@ -163,7 +164,7 @@ func (o *doctorOptions) config(cmd *cobra.Command) (*config.Config, error) {
 	}
 	mode, err := node.SelectMode(c, runtime.GOOS)
 	if err != nil {
-		return nil, &usageError{cmd.CommandPath(), err}
+		return nil, cli.Usage(cmd.CommandPath(), err)
 	}
 	c.Mode = mode
 	if o.node != "" {

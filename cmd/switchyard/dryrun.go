@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/switchyard-net/switchyard/cmd/internal/cli"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
 )
@@ -21,8 +22,8 @@ func (o *runOptions) dryRun(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(settings.log.check(), o.routing.check()); err != nil {
-		return &usageError{cmd.CommandPath(), err}
+	if err := errors.Join(settings.log.Check(), o.routing.check()); err != nil {
+		return cli.Usage(cmd.CommandPath(), err)
 	}
 	if err := o.set(c); err != nil {
 		return err
@@ -55,7 +56,7 @@ func (o *runOptions) dryRun(cmd *cobra.Command) error {
 		return err
 	}
 	if len(problems) > 0 {
-		return exitCode(exitError)
+		return cli.ExitCode(cli.ExitError)
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/switchyard-net/switchyard/cmd/internal/cli"
 	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/explain"
 )
@@ -83,7 +84,7 @@ func (o *explainOptions) run(cmd *cobra.Command, fromText, toText string) error 
 	from, err := explain.ParseFrom(fromText)
 	to, toErr := explain.ParseTo(toText)
 	if err := errors.Join(err, toErr, o.check()); err != nil {
-		return &usageError{cmd.CommandPath(), err}
+		return cli.Usage(cmd.CommandPath(), err)
 	}
 	if o.asksProcess() {
 		return o.askProcess(cmd, fromText, toText)
@@ -140,8 +141,8 @@ func (o *explainOptions) askProcess(cmd *cobra.Command, from, to string) error {
 		}
 	})
 	if len(others) > 0 {
-		return &usageError{cmd.CommandPath(), fmt.Errorf("%s: the process at %s answers, by its own objects and configuration: leave that out, or name objects with --source or --kubeconfig",
-			strings.Join(others, ", "), o.socket.path())}
+		return cli.Usage(cmd.CommandPath(), fmt.Errorf("%s: the process at %s answers, by its own objects and configuration: leave that out, or name objects with --source or --kubeconfig",
+			strings.Join(others, ", "), o.socket.path()))
 	}
 	client, err := o.socket.dial()
 	if err != nil {
@@ -174,7 +175,7 @@ func (o *explainOptions) check() error {
 // config is that of the node's proxy, by the file and the flags.
 func (o *explainOptions) config(cmd *cobra.Command) (*config.Config, error) {
 	if o.source == stdinName && fromStdin(o.files) {
-		return nil, &usageError{cmd.CommandPath(), fmt.Errorf("--source and --config both name standard input (%s), which can be read once: leave one out", stdinName)}
+		return nil, cli.Usage(cmd.CommandPath(), fmt.Errorf("--source and --config both name standard input (%s), which can be read once: leave one out", stdinName))
 	}
 	c, err := configOf(cmd, o.files)
 	if err != nil {
@@ -216,7 +217,7 @@ func (o *explainOptions) print(w io.Writer, answers []*explain.Answer) error {
 
 // verdictCode returns the exit code as an error, nil if all connections are forwarded.
 func verdictCode(answers []*explain.Answer) error {
-	code := exitOK
+	code := cli.ExitOK
 	for _, a := range answers {
 		switch a.Verdict {
 		case explain.Rejected:
@@ -227,10 +228,10 @@ func verdictCode(answers []*explain.Answer) error {
 			code = max(code, exitNotServed)
 		}
 	}
-	if code == exitOK {
+	if code == cli.ExitOK {
 		return nil
 	}
-	return exitCode(code)
+	return cli.ExitCode(code)
 }
 
 // nodeFor returns the node on which a connection is looked at: the one that is given, that of the client, or the only one.

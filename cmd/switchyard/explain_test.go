@@ -14,11 +14,12 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/switchyard-net/switchyard/cmd/internal/cli"
 	"github.com/switchyard-net/switchyard/internal/manifest"
 )
 
 // verdictCodes are the exit codes of verdicts, as stories call them.
-var verdictCodes = map[string]int{"forwarded": exitOK, "rejected": exitRejected, "dropped": exitDropped, "not-served": exitNotServed}
+var verdictCodes = map[string]int{"forwarded": cli.ExitOK, "rejected": exitRejected, "dropped": exitDropped, "not-served": exitNotServed}
 
 // TestQuestions runs questions of real users; testdata/explain has one a file, with the issue that it was asked in. All are asked in the
 // cluster of testdata/explain/cluster.yaml and the story's own objects.
@@ -57,13 +58,13 @@ func TestQuestions(t *testing.T) {
 func TestExplainExitCodes(t *testing.T) {
 	source := filepath.Join("testdata", "explain", "cluster.yaml")
 	for args, want := range map[string]int{
-		"node 10.96.0.1:443":       exitOK,
+		"node 10.96.0.1:443":       cli.ExitOK,
 		"node 10.96.0.1:80":        exitRejected,
 		"node 10.96.200.200:80":    exitDropped,
 		"node 192.0.2.1:80":        exitNotServed,
-		"node svc/default/nothing": exitError,
-		"node nothing":             exitUsage,
-		"node":                     exitUsage,
+		"node svc/default/nothing": cli.ExitError,
+		"node nothing":             cli.ExitUsage,
+		"node":                     cli.ExitUsage,
 	} {
 		var out strings.Builder
 		if got := run(t.Context(), append(strings.Fields("explain --node node-a --source "+source), strings.Fields(args)...), &out, &out); got != want {
@@ -107,7 +108,7 @@ func TestExplainAsksTheAPIServer(t *testing.T) {
 	defer api.Close()
 	var stdout, stderr strings.Builder
 	args := strings.Fields("explain pod/default/client svc/default/kubernetes --cluster-cidr 10.244.0.0/16 --master " + api.URL)
-	if code := run(t.Context(), args, &stdout, &stderr); code != exitOK || stderr.String() != "" {
+	if code := run(t.Context(), args, &stdout, &stderr); code != cli.ExitOK || stderr.String() != "" {
 		t.Fatalf("exit code %d\n%s%s", code, stdout.String(), stderr.String())
 	}
 	for _, text := range []string{"pod default/client (10.244.1.10)", "on node node-a", "✓ FORWARDED", "172.16.0.1:6443"} {
@@ -121,7 +122,7 @@ func TestExplainAsksTheAPIServer(t *testing.T) {
 
 	api.Close()
 	stdout.Reset()
-	if code := run(t.Context(), args, &stdout, &stderr); code != exitError || !strings.Contains(stderr.String(), "list namespaces") {
+	if code := run(t.Context(), args, &stdout, &stderr); code != cli.ExitError || !strings.Contains(stderr.String(), "list namespaces") {
 		t.Errorf("without an API server: exit code %d\n%s%s", code, stdout.String(), stderr.String())
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/switchyard-net/switchyard/cmd/internal/cli"
 	"github.com/switchyard-net/switchyard/internal/adminconv"
 	adminv1 "github.com/switchyard-net/switchyard/internal/proto/admin/v1"
 )
@@ -135,7 +136,7 @@ func (o *getOptions) complete(ctx context.Context, k getKind, names []string, st
 // dial checks the flags, and connects to the process.
 func (o *getOptions) dial(cmd *cobra.Command) (*adminClient, error) {
 	if err := o.check(); err != nil {
-		return nil, &usageError{cmd.CommandPath(), err}
+		return nil, cli.Usage(cmd.CommandPath(), err)
 	}
 	return o.socket.dial()
 }
@@ -253,7 +254,7 @@ func (o *getOptions) status(cmd *cobra.Command) error {
 		return err
 	}
 	if unwell(s) {
-		return exitCode(exitError)
+		return cli.ExitCode(cli.ExitError)
 	}
 	return nil
 }

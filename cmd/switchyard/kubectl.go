@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/switchyard-net/switchyard/cmd/internal/cli"
 	"github.com/switchyard-net/switchyard/internal/plaintext"
 )
 
@@ -108,7 +109,7 @@ func (o *kubectlOptions) run(ctx context.Context, args []string, in io.Reader, o
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, out, complaints
 	err = cmd.Run()
 	if code, ok := errors.AsType[*exec.ExitError](err); ok && ctx.Err() == nil {
-		return exitCode(code.ExitCode())
+		return cli.ExitCode(code.ExitCode())
 	}
 	return err
 }

@@ -10,15 +10,10 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"k8s.io/klog/v2"
-
+	"github.com/switchyard-net/switchyard/cmd/internal/cli"
 	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/internal/loglimit"
 )
-
-// logLibraries makes what libraries log by themselves, those of Kubernetes by klog, lines of log. It is called before there are
-// goroutines that may log.
-func logLibraries(log *slog.Logger) { klog.SetSlogLogger(log) }
 
 // newLog logs as the configuration says, to stderr unless it splits the streams; a Windows service logs to the event log, too. v decides what is logged, and how much of it; the
 // former can be set anew.
@@ -53,10 +48,6 @@ func newLog(stdout, stderr io.Writer, c *config.Config, v *verbosity) *slog.Logg
 	return log
 }
 
-// levelOf returns the lowest level that is shown with a verbosity. Kubernetes' verbosity 4 is for debugging, as is slog's level -4:
-// one is the negative of the other.
-func levelOf(verbosity int32) slog.Level { return slog.Level(-verbosity) }
-
 // verbosity is how much is logged. It may be used concurrently.
 type verbosity struct {
 	now     atomic.Pointer[levels]
@@ -71,9 +62,9 @@ type levels struct {
 }
 
 func (v *verbosity) set(c *config.Logging) {
-	l := &levels{general: levelOf(c.Verbosity), lowest: levelOf(c.Verbosity), modules: c.VModule}
+	l := &levels{general: cli.LevelOf(c.Verbosity), lowest: cli.LevelOf(c.Verbosity), modules: c.VModule}
 	for _, m := range c.VModule {
-		l.lowest = min(l.lowest, levelOf(m.Verbosity))
+		l.lowest = min(l.lowest, cli.LevelOf(m.Verbosity))
 	}
 	v.now.Store(l)
 }
@@ -94,7 +85,7 @@ func (l *levels) shows(r *slog.Record) bool {
 			name = file
 		}
 		if ok, _ := path.Match(m.FilePattern, name); ok {
-			return r.Level >= levelOf(m.Verbosity)
+			return r.Level >= cli.LevelOf(m.Verbosity)
 		}
 	}
 	return false

@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/switchyard-net/switchyard/cmd/internal/cli"
 	"github.com/switchyard-net/switchyard/config"
 )
 
@@ -75,7 +76,7 @@ func TestLogsAreBounded(t *testing.T) {
 	loggers := map[string]func(w io.Writer) *slog.Logger{
 		"proxy": func(w io.Writer) *slog.Logger { return newLog(w, w, config.Default(), newVerbosity()) },
 		"others": func(w io.Writer) *slog.Logger {
-			log, err := (&logFlags{format: "text"}).logger(w)
+			log, err := (&cli.LogFlags{Format: "text"}).Logger(w)
 			if err != nil {
 				t.Error(err)
 			}
@@ -86,7 +87,7 @@ func TestLogsAreBounded(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var text strings.Builder
 			log := logger(&text)
-			logLibraries(log)
+			cli.LogLibraries(log)
 			defer klog.ClearLogger()
 			for i := range 1000 {
 				log.Warn("ignoring an object", "name", i)

@@ -6,11 +6,17 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/switchyard-net/switchyard/cmd/internal/cli"
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"switchyard": program, "kube-proxy": program, kubectlName: program})
+	programs["switchyard"], programs["kube-proxy"], programs[kubectlName] = program, program, program
+	testscript.Main(m, programs)
 }
+
+// programs are those that tests may start by name, and what they do.
+var programs = map[string]func(){}
 
 // program is the program, beginning with the limits that a test sets.
 func program() {
@@ -29,43 +35,42 @@ func TestExitCodes(t *testing.T) {
 		code int
 		text string // on stderr, or on stdout if there is no error
 	}{
-		{"version", exitOK, "switchyard "},
-		{"--version", exitOK, "switchyard "},
-		{"--help", exitOK, "lab"},
-		{"--help", exitOK, "completion"},
-		{"", exitOK, "Available Commands"},
-		{"frob", exitUsage, `switchyard: unknown command "frob"`},
-		{"labs", exitUsage, `switchyard: unknown command "labs" for "switchyard": did you mean "lab"?`},
-		{"appyl nftables", exitUsage, `did you mean "apply"?`},
-		{"conf", exitUsage, `did you mean "config"?`},
-		{"apply nftable", exitUsage, `unknown command "nftable" for "switchyard apply": did you mean "nftables"?`},
-		{"proxy --cleanup-iptables", exitUsage, "unknown flag: --cleanup-iptables: Kubernetes 1.16 removed it: use --cleanup\n"},
-		{"proxy --conntrack_max=1", exitUsage, "Kubernetes 1.16 removed it: use --conntrack-max-per-core and --conntrack-min"},
-		{"proxy --logtostderr=true", exitUsage, "Kubernetes 1.26 removed it: leave it out"},
-		{"proxy --proxy-mod=ipvs", exitUsage, "unknown flag: --proxy-mod: did you mean --proxy-mode?"},
-		{"proxy --config-sync-period=900", exitUsage, "write 15m0s for 900 seconds"},
-		{"run", exitUsage, "switchyard: --source is missing"},
-		{"run --source a --source b", exitUsage, "a was given before: put the manifests into one directory, and name that"},
-		{"run --source x --frob", exitUsage, "switchyard: unknown flag: --frob"},
-		{"run --source x --cluster-cidr ten", exitUsage, `"ten" is not a CIDR such as 10.244.0.0/16`},
-		{"run --source x --nodeport-addresses here", exitUsage, "nor the word primary"},
-		{"run --source x --logging-format xml", exitUsage, "neither text nor json"},
-		{"version now", exitUsage, "switchyard: unknown command"},
-		{"lab --dataplane kernelspace", exitUsage, `switchyard: --dataplane: "kernelspace" is none of [nftables iptables ebpf ipvs userspace]`},
-		{"run --source /there/is/nothing", exitError, "switchyard: /there/is/nothing: cannot be read: no such file"},
+		{"version", cli.ExitOK, "switchyard "},
+		{"--version", cli.ExitOK, "switchyard "},
+		{"--help", cli.ExitOK, "lab"},
+		{"--help", cli.ExitOK, "completion"},
+		{"", cli.ExitOK, "Available Commands"},
+		{"frob", cli.ExitUsage, `switchyard: unknown command "frob"`},
+		{"labs", cli.ExitUsage, `switchyard: unknown command "labs" for "switchyard": did you mean "lab"?`},
+		{"appyl nftables", cli.ExitUsage, `did you mean "apply"?`},
+		{"conf", cli.ExitUsage, `did you mean "config"?`},
+		{"apply nftable", cli.ExitUsage, `unknown command "nftable" for "switchyard apply": did you mean "nftables"?`},
+		{"proxy --cleanup-iptables", cli.ExitUsage, "unknown flag: --cleanup-iptables: Kubernetes 1.16 removed it: use --cleanup\n"},
+		{"proxy --conntrack_max=1", cli.ExitUsage, "Kubernetes 1.16 removed it: use --conntrack-max-per-core and --conntrack-min"},
+		{"proxy --logtostderr=true", cli.ExitUsage, "Kubernetes 1.26 removed it: leave it out"},
+		{"proxy --proxy-mod=ipvs", cli.ExitUsage, "unknown flag: --proxy-mod: did you mean --proxy-mode?"},
+		{"proxy --config-sync-period=900", cli.ExitUsage, "write 15m0s for 900 seconds"},
+		{"run", cli.ExitUsage, "switchyard: --source is missing"},
+		{"run --source a --source b", cli.ExitUsage, "a was given before: put the manifests into one directory, and name that"},
+		{"run --source x --frob", cli.ExitUsage, "switchyard: unknown flag: --frob"},
+		{"run --source x --cluster-cidr ten", cli.ExitUsage, `"ten" is not a CIDR such as 10.244.0.0/16`},
+		{"run --source x --nodeport-addresses here", cli.ExitUsage, "nor the word primary"},
+		{"run --source x --logging-format xml", cli.ExitUsage, "neither text nor json"},
+		{"version now", cli.ExitUsage, "switchyard: unknown command"},
+		{"run --source /there/is/nothing", cli.ExitError, "switchyard: /there/is/nothing: cannot be read: no such file"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.args, func(t *testing.T) {
 			var stdout, stderr strings.Builder
 			code := run(t.Context(), strings.Fields(tt.args), &stdout, &stderr)
 			text := stderr.String()
-			if tt.code == exitOK {
+			if tt.code == cli.ExitOK {
 				text = stdout.String()
 			}
 			if code != tt.code || !strings.Contains(text, tt.text) {
 				t.Errorf("exit code %d, want %d, with %q in:\n%s", code, tt.code, tt.text, text)
 			}
-			if tt.code != exitOK && strings.Count(text, "switchyard:") != 1 {
+			if tt.code != cli.ExitOK && strings.Count(text, "switchyard:") != 1 {
 				t.Errorf("the error is not printed exactly once:\n%s", text)
 			}
 		})

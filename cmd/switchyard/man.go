@@ -4,11 +4,14 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
+
+	"github.com/switchyard-net/switchyard/cmd/internal/cli"
 )
 
 // newManualCommand is for those who package the program.
@@ -32,12 +35,14 @@ func writeManual(root *cobra.Command, dir string) error {
 	}
 	var page strings.Builder
 	page.WriteString("# Commands\n\nEach command, as `--help` prints it. Man pages and shell completions are made with it.\n")
-	for _, c := range allCommands(root) {
-		name := strings.ReplaceAll(c.CommandPath(), " ", "-") + ".1"
-		if err := os.WriteFile(filepath.Join(dir, "man1", name), []byte(manPage(c)), 0o644); err != nil {
-			return err
+	err := cli.WritePage(dir, &page, root)
+	for _, c := range cli.Listed(root) {
+		if err == nil {
+			err = writePages(dir, &page, c)
 		}
-		fmt.Fprintf(&page, "\n## %s\n\n%s.\n\n```\n%s\n```\n", c.CommandPath(), c.Short, strings.TrimSpace(helpText(c)))
+	}
+	if err != nil {
+		return err
 	}
 	if err := os.WriteFile(filepath.Join(dir, "commands.md"), []byte(page.String()), 0o644); err != nil {
 		return err
@@ -58,85 +63,19 @@ func writeManual(root *cobra.Command, dir string) error {
 	return nil
 }
 
-// allCommands are those that help lists, from the top down.
-func allCommands(c *cobra.Command) []*cobra.Command {
-	c.InitDefaultHelpFlag()
-	list := []*cobra.Command{c}
-	for _, sub := range c.Commands() {
-		if sub.IsAvailableCommand() && sub.Name() != "completion" {
-			list = append(list, allCommands(sub)...)
-		}
+// writePages writes the pages of a command and of those below it. Those of a command of switchyard-lab are known there.
+func writePages(dir string, page io.Writer, c *cobra.Command) error {
+	if _, forLab := cli.LabCommands[c.Name()]; !forLab || runtime.GOOS != "linux" {
+		return cli.WriteManual(dir, page, c)
 	}
-	return list
-}
-
-func helpText(c *cobra.Command) string {
-	return strings.TrimSpace(c.Long) + "\n\n" + c.UsageString()
-}
-
-// manPage returns a command's page as roff.
-func manPage(c *cobra.Command) string {
-	var b strings.Builder
-	title := strings.ReplaceAll(c.CommandPath(), " ", "-")
-	fmt.Fprintf(&b, ".TH %s 1 \"\" switchyard \"Switchyard\"\n.SH NAME\n%s \\- %s\n", roff(strings.ToUpper(title)), roff(title), roff(c.Short))
-	fmt.Fprintf(&b, ".SH SYNOPSIS\n%s\n", roff(c.UseLine()))
-	b.WriteString(".SH DESCRIPTION\n" + paragraphs(c.Long))
-	if c.Example != "" {
-		fmt.Fprintf(&b, ".SH EXAMPLES\n.nf\n%s\n.fi\n", roff(c.Example))
+	path, err := labProgram(c.Name())
+	if err != nil {
+		return err
 	}
-	if c.HasAvailableLocalFlags() {
-		b.WriteString(".SH OPTIONS\n")
-		c.LocalFlags().VisitAll(func(f *pflag.Flag) {
-			if f.Hidden || f.Deprecated != "" {
-				return
-			}
-			kind, usage := pflag.UnquoteUsage(f)
-			name := "--" + f.Name
-			if f.Shorthand != "" {
-				name = "-" + f.Shorthand + ", " + name
-			}
-			if f.DefValue != "" && f.DefValue != "false" && f.DefValue != "[]" {
-				usage += " (default: " + f.DefValue + ")"
-			}
-			fmt.Fprintf(&b, ".TP\n.B %s\n%s\n", roff(strings.TrimSpace(name+" "+kind)), roff(usage))
-		})
+	cmd := exec.Command(path, "manual", dir, c.Name())
+	cmd.Stdout, cmd.Stderr = page, os.Stderr
+	if err := cmd.Run(); err != nil {
+		return labError(err, path)
 	}
-	var beside []string
-	if c.HasParent() {
-		beside = append(beside, strings.ReplaceAll(c.Parent().CommandPath(), " ", "-")+"(1)")
-	}
-	for _, sub := range c.Commands() {
-		if sub.IsAvailableCommand() && sub.Name() != "completion" {
-			beside = append(beside, strings.ReplaceAll(sub.CommandPath(), " ", "-")+"(1)")
-		}
-	}
-	if len(beside) > 0 {
-		fmt.Fprintf(&b, ".SH SEE ALSO\n%s\n", roff(strings.Join(beside, ", ")))
-	}
-	return b.String()
-}
-
-// paragraphs sets indented lines as they are, and fills others.
-func paragraphs(text string) string {
-	var b strings.Builder
-	for part := range strings.SplitSeq(strings.TrimSpace(text), "\n\n") {
-		if strings.HasPrefix(part, " ") {
-			fmt.Fprintf(&b, ".nf\n%s\n.fi\n", roff(part))
-			continue
-		}
-		fmt.Fprintf(&b, ".PP\n%s\n", roff(part))
-	}
-	return b.String()
-}
-
-// roff escapes what the formatter would take for its own: backslashes, hyphens, and a control character at the start of a line.
-func roff(text string) string {
-	text = strings.NewReplacer(`\`, `\e`, "-", `\-`).Replace(text)
-	lines := strings.Split(text, "\n")
-	for i, line := range lines {
-		if strings.HasPrefix(line, ".") || strings.HasPrefix(line, "'") {
-			lines[i] = `\&` + line
-		}
-	}
-	return strings.Join(lines, "\n")
+	return nil
 }

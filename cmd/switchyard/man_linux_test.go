@@ -1,7 +1,6 @@
 package main
 
 import (
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,9 +11,8 @@ import (
 // TestManual: each command has a man page that a formatter takes without a complaint, and its flags are in it.
 func TestManual(t *testing.T) {
 	dir := t.TempDir()
-	var stderr strings.Builder
-	if code := run(t.Context(), []string{"manual", dir}, io.Discard, &stderr); code != exitOK {
-		t.Fatalf("exit code %d: %s", code, &stderr)
+	if out, err := exec.Command("switchyard", "manual", dir).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
 	}
 	pages, err := filepath.Glob(filepath.Join(dir, "man1", "*.1"))
 	if err != nil || len(pages) < 12 {
@@ -30,12 +28,16 @@ func TestManual(t *testing.T) {
 	if page := read("man1/switchyard-explain.1"); !strings.Contains(page, `.B \-\-kubeconfig string`) || !strings.Contains(page, "switchyard(1)") {
 		t.Errorf("the page of explain:\n%s", page)
 	}
+	if page := read("man1/switchyard-bench-dataplanes.1"); !strings.Contains(page, `.B \-\-services ints`) || !strings.Contains(page, "switchyard\\-bench(1)") {
+		t.Errorf("the page of a command of switchyard-lab:\n%s", page)
+	}
 	for _, name := range []string{"switchyard.bash", "_switchyard", "switchyard.fish"} {
 		if !strings.Contains(read("completions/"+name), "switchyard") {
 			t.Errorf("completion %s is empty", name)
 		}
 	}
-	if page := read("commands.md"); !strings.Contains(page, "\n## switchyard config convert\n") || !strings.Contains(page, "--dry-run") {
+	if page := read("commands.md"); !strings.Contains(page, "\n## switchyard config convert\n") || !strings.Contains(page, "--dry-run") ||
+		!strings.Contains(page, "\n## switchyard bench dataplanes\n") || !strings.Contains(page, "Usage:\n  switchyard lab [PATH...]") {
 		t.Errorf("the page of all commands:\n%s", page)
 	}
 	groff, err := exec.LookPath("groff")
@@ -46,16 +48,6 @@ func TestManual(t *testing.T) {
 	for _, p := range pages {
 		if out, err := exec.Command(groff, "-man", "-Tutf8", "-ww", "-z", p).CombinedOutput(); err != nil || len(out) > 0 {
 			t.Errorf("%s: %v\n%s", filepath.Base(p), err, out)
-		}
-	}
-}
-
-func TestRoff(t *testing.T) {
-	for text, want := range map[string]string{
-		"a-b": `a\-b`, `C:\x`: `C:\ex`, ".hidden": `\&.hidden`, "a\n'quoted'": "a\n\\&'quoted'", "1.5": "1.5",
-	} {
-		if got := roff(text); got != want {
-			t.Errorf("%q becomes %q, want %q", text, got, want)
 		}
 	}
 }

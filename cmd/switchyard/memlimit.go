@@ -1,32 +1,15 @@
 package main
 
 import (
-	"errors"
 	"fmt"
-	"io"
 	"math"
 	"os"
 	"runtime/debug"
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
+
+	"github.com/switchyard-net/switchyard/cmd/internal/cli"
 )
-
-// memoryShare is the share of a cgroup's memory limit that Go's heap may fill before it is collected more often. The rest is for what
-// Go does not count and the cgroup is charged for: nf_tables' elements, batches in sockets, and pages of the program.
-const memoryShare = 0.6
-
-// minMemoryLimit keeps a limit that no node can be served in from becoming a process that does nothing but collect.
-const minMemoryLimit = 24 << 20
-
-// limitMemory sets Go's soft memory limit to a share of the process's cgroup limit, unless GOMEMLIMIT is set. It returns the function
-// that undoes it.
-func limitMemory(provider memlimit.Provider, stderr io.Writer) (undo func()) {
-	before := debug.SetMemoryLimit(-1)
-	if _, err := memlimit.Set(memlimit.WithProvider(provider), memlimit.WithRatio(memoryShare), memlimit.WithMin(minMemoryLimit)); err != nil && !errors.Is(err, memlimit.ErrCgroupsNotSupported) {
-		fmt.Fprintf(stderr, "switchyard: cannot read the memory limit of the cgroup: %v; set GOMEMLIMIT instead\n", err)
-	}
-	return func() { debug.SetMemoryLimit(before) }
-}
 
 // processMemory returns how many bytes of memory the process may use, 0 if that is not known: the limit of its cgroup, or what GOMEMLIMIT is
 // a share of if that is less; without either, half of the machine's memory.
@@ -38,7 +21,7 @@ func memoryOf(cgroup, system memlimit.Provider) int64 {
 		memory = int64(limit)
 	}
 	if soft := debug.SetMemoryLimit(-1); soft < math.MaxInt64 {
-		memory = min(memory, int64(float64(soft)/memoryShare))
+		memory = min(memory, int64(float64(soft)/cli.MemoryShare))
 	}
 	if memory < math.MaxInt64 {
 		return memory

@@ -3,14 +3,10 @@ package main
 import (
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-
-	"github.com/switchyard-net/switchyard/internal/spelling"
 )
 
 // removedFlags are flags that kube-proxy once had, with the release of Kubernetes that removed them and what to do.
@@ -32,55 +28,13 @@ var removedFlags = func() map[string]string {
 	return m
 }()
 
-// explainFlag adds to the error of a flag what was probably meant.
-func explainFlag(c *cobra.Command, err error) error {
+// explainRemoved adds to the error of a flag that kube-proxy no longer has what to do. There is nothing to guess then, so the result does not wrap
+// the error that names an unknown flag.
+func explainRemoved(_ *cobra.Command, err error) error {
 	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
-		return unknownFlag(c, unknown.GetSpecifiedName(), err)
-	}
-	if invalid, ok := errors.AsType[*pflag.InvalidValueError](err); ok && invalid.GetFlag().Value.Type() == "duration" {
-		if n, numErr := strconv.Atoi(invalid.GetValue()); numErr == nil {
-			return fmt.Errorf("%w; write %v for %d seconds", err, time.Duration(n)*time.Second, n)
+		if why, removed := removedFlags[strings.ReplaceAll(unknown.GetSpecifiedName(), "_", "-")]; removed {
+			return fmt.Errorf("%v: %s", err, why)
 		}
-	}
-	return err
-}
-
-func unknownFlag(c *cobra.Command, name string, err error) error {
-	name = strings.ReplaceAll(name, "_", "-")
-	if c.Name() == "proxy" {
-		if why, removed := removedFlags[name]; removed {
-			return fmt.Errorf("%w: %s", err, why)
-		}
-	}
-	var names []string
-	c.Flags().VisitAll(func(f *pflag.Flag) {
-		if !f.Hidden {
-			names = append(names, f.Name)
-		}
-	})
-	if like := spelling.Closest(name, names); like != "" && len(name) > 1 {
-		return fmt.Errorf("%w: did you mean --%s?", err, like)
-	}
-	return err
-}
-
-// explainArgs adds to the error of an argument the command that was probably meant.
-func explainArgs(c *cobra.Command, args []string, err error) error {
-	if !c.HasAvailableSubCommands() || len(args) == 0 {
-		return err
-	}
-	var names []string
-	for _, sub := range c.Commands() {
-		if !sub.IsAvailableCommand() {
-			continue
-		}
-		if strings.HasPrefix(sub.Name(), args[0]) {
-			return fmt.Errorf("%w: did you mean %q?", err, sub.Name())
-		}
-		names = append(names, sub.Name())
-	}
-	if like := spelling.Closest(args[0], names); like != "" {
-		return fmt.Errorf("%w: did you mean %q?", err, like)
 	}
 	return err
 }

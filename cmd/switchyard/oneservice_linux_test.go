@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/switchyard-net/switchyard/cmd/internal/cli"
 )
 
 // refusedEndpoints are more than the dataplane programs for one port.
@@ -56,7 +58,7 @@ func troubleManifests(t *testing.T) (dir string) {
 // takeHealthPort listens on the health check port of the service web, as a tenant's pod in the host's network could. It begins with
 // an empty kernel.
 func takeHealthPort(t *testing.T) {
-	if code := run(t.Context(), []string{"cleanup"}, io.Discard, t.Output()); code != exitOK {
+	if code := run(t.Context(), []string{"cleanup"}, io.Discard, t.Output()); code != cli.ExitOK {
 		t.Fatalf("cleanup ended with %d", code)
 	}
 	l, err := net.Listen("tcp", nodeAddr+":"+healthPort)

@@ -2,16 +2,12 @@ package main
 
 import (
 	"fmt"
-	"io"
-	"log/slog"
 	"net/netip"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/pflag"
 
 	"github.com/switchyard-net/switchyard/config"
-	"github.com/switchyard-net/switchyard/internal/loglimit"
 )
 
 // primaryAddresses is the value of --nodeport-addresses that stands for the node's first address of each family.
@@ -93,81 +89,3 @@ func (a *nodePortAddresses) Set(s string) error {
 
 // Type names the value in the help text.
 func (a *nodePortAddresses) Type() string { return "CIDRs" }
-
-// addressAndPort is a flag: an IP address and a port, the latter alone for all addresses, or nothing.
-type addressAndPort struct{ netip.AddrPort }
-
-var _ pflag.Value = (*addressAndPort)(nil)
-
-func (a *addressAndPort) String() string {
-	if !a.IsValid() {
-		return ""
-	}
-	return a.AddrPort.String()
-}
-
-// Set replaces the value.
-func (a *addressAndPort) Set(s string) (err error) {
-	if s == "" {
-		a.AddrPort = netip.AddrPort{}
-		return nil
-	}
-	if s[0] == ':' {
-		s = "[::]" + s
-	}
-	if a.AddrPort, err = netip.ParseAddrPort(s); err != nil || a.Port() == 0 {
-		return fmt.Errorf("%q is not an IP address and port such as 127.0.0.1:10256", s)
-	}
-	return nil
-}
-
-// Type names the value in the help text.
-func (a *addressAndPort) Type() string { return "IP:port" }
-
-// pageAddress is a flag: an IP address and a port, the latter alone for the loopback address, or nothing.
-type pageAddress struct{ addressAndPort }
-
-// Set replaces the value.
-func (a *pageAddress) Set(s string) error {
-	if _, err := strconv.ParseUint(strings.TrimPrefix(s, ":"), 10, 16); err == nil {
-		s = "127.0.0.1:" + strings.TrimPrefix(s, ":")
-	}
-	return a.addressAndPort.Set(s)
-}
-
-// verbosityUsage is the help text of -v, which means the same in all commands.
-const verbosityUsage = "log more: 0 for what an operator should know, 4 and above for debugging, as in Kubernetes"
-
-// logFlags are the flags about logging.
-type logFlags struct {
-	verbosity int32
-	format    string
-}
-
-func (l *logFlags) register(flags *pflag.FlagSet) {
-	flags.Int32VarP(&l.verbosity, "v", "v", 0, verbosityUsage)
-	flags.StringVar(&l.format, "logging-format", "text", "text or json")
-}
-
-// check finds values that cannot be used.
-func (l *logFlags) check() error {
-	if l.format != "text" && l.format != "json" {
-		return fmt.Errorf("--logging-format: %q is neither text nor json", l.format)
-	}
-	return nil
-}
-
-// logger logs to w, within bounds.
-func (l *logFlags) logger(w io.Writer) (*slog.Logger, error) {
-	if err := l.check(); err != nil {
-		return nil, err
-	}
-	options := &slog.HandlerOptions{Level: levelOf(l.verbosity)}
-	var h slog.Handler = slog.NewTextHandler(w, options)
-	if l.format == "json" {
-		h = slog.NewJSONHandler(w, options)
-	}
-	log := slog.New(loglimit.New().Handler(h))
-	logLibraries(log)
-	return log, nil
-}

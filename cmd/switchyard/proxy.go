@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/switchyard-net/switchyard/cmd/internal/cli"
 	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/config/configfile"
 	"github.com/switchyard-net/switchyard/internal/kernel/leftovers"
@@ -50,6 +51,7 @@ Once the first state is programmed, it removes what kube-proxy has left in the k
 		},
 	}
 	p.register(cmd.Flags())
+	cmd.SetFlagErrorFunc(explainRemoved)
 	// As kube-proxy does, for the sake of old command lines.
 	cmd.Flags().SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 		return pflag.NormalizedName(strings.ReplaceAll(name, "_", "-"))
@@ -69,7 +71,7 @@ func runProxy(ctx context.Context, p *proxyFlags, stdout, stderr io.Writer) erro
 	}
 	v := newVerbosity()
 	log := newLog(stdout, stderr, c, v)
-	logLibraries(log)
+	cli.LogLibraries(log)
 	for _, w := range warnings {
 		log.Warn("configuration warning", "problem", w)
 	}

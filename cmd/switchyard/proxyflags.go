@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/switchyard-net/switchyard/cmd/internal/cli"
 	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/config/configfile"
 	"github.com/switchyard-net/switchyard/config/v1alpha1"
@@ -18,19 +19,19 @@ import (
 // proxyFlags are the flags of kube-proxy: their names, types and defaults are those of kube-proxy 1.37. Settings are kept as a
 // v1alpha1 file, whose shape they have; [proxyFlags.config] makes a configuration of them.
 type proxyFlags struct {
-	files            configFiles   // --config
-	writeConfigTo    string        // --write-config-to
-	cleanup          bool          // --cleanup
-	takeOver         time.Duration // --take-over
-	initOnly         bool          // --init-only
-	master           string        // --master: address of the API server, instead of that of the kubeconfig
-	hostnameOverride string        // --hostname-override
-	serviceProxyName string        // --service-proxy-name
-	apiListen        []string      // --api-listen
-	admin            string        // --admin-bind-address
-	ui               pageAddress   // --ui-bind-address
-	names            bool          // --names
-	version          string        // --version: "true" or "raw" to print the version
+	files            configFiles     // --config
+	writeConfigTo    string          // --write-config-to
+	cleanup          bool            // --cleanup
+	takeOver         time.Duration   // --take-over
+	initOnly         bool            // --init-only
+	master           string          // --master: address of the API server, instead of that of the kubeconfig
+	hostnameOverride string          // --hostname-override
+	serviceProxyName string          // --service-proxy-name
+	apiListen        []string        // --api-listen
+	admin            string          // --admin-bind-address
+	ui               cli.PageAddress // --ui-bind-address
+	names            bool            // --names
+	version          string          // --version: "true" or "raw" to print the version
 
 	file          *v1alpha1.KubeProxyConfiguration
 	masqueradeAll bool
@@ -133,7 +134,7 @@ func (p *proxyFlags) registerConntrack(fs *pflag.FlagSet) {
 
 func (p *proxyFlags) registerLogging(fs *pflag.FlagSet) {
 	l := &p.file.Logging
-	fs.Int32VarP(&l.Verbosity, "v", "v", 0, verbosityUsage)
+	fs.Int32VarP(&l.Verbosity, "v", "v", 0, cli.VerbosityUsage)
 	fs.Var((*vmodule)(&l.VModule), "vmodule", "verbosity of single source files: pattern=N,...")
 	fs.StringVar(&l.Format, "logging-format", l.Format, "text or json")
 	duration(fs, &l.FlushFrequency.Duration, "log-flush-frequency", "how long a log line may be held back")

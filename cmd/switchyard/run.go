@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/switchyard-net/switchyard/cmd/internal/cli"
 	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/config/configfile"
 	"github.com/switchyard-net/switchyard/internal/manifest"
@@ -52,7 +53,7 @@ the broken ones said; a start on an empty kernel begins with what is good.`,
 		Args: cobra.NoArgs,
 		PreRunE: func(cmd *cobra.Command, _ []string) error {
 			if o.source == "" {
-				return &usageError{cmd.CommandPath(), errors.New("--source is missing: name a manifest or a directory of manifests")}
+				return cli.Usage(cmd.CommandPath(), errors.New("--source is missing: name a manifest or a directory of manifests"))
 			}
 			return nil
 		},
@@ -82,8 +83,8 @@ func (o *runOptions) run(ctx context.Context, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(settings.log.check(), settings.checkAdmin(), o.routing.check()); err != nil {
-		return &usageError{"switchyard run", err}
+	if err := errors.Join(settings.log.Check(), settings.checkAdmin(), o.routing.check()); err != nil {
+		return cli.Usage("switchyard run", err)
 	}
 	if err := o.set(c); err != nil {
 		return err

@@ -15,6 +15,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/switchyard-net/switchyard/cmd/internal/cli"
 	"github.com/switchyard-net/switchyard/test/netns"
 	"github.com/switchyard-net/switchyard/test/netnstest"
 )
@@ -112,7 +113,7 @@ func TestRunProgramsReportsAndLeavesItsRules(t *testing.T) {
 	eventually(t, "a fixed manifest is forgotten", says(200, `"healthy":true`))
 
 	cancel()
-	if code := <-done; code != exitOK {
+	if code := <-done; code != cli.ExitOK {
 		t.Errorf("exit code %d after the signal to stop, stderr:\n%s", code, stderr.String())
 	}
 	cleanup := func() string {
@@ -140,7 +141,7 @@ func TestRunNamesAnAddressInUse(t *testing.T) {
 	}
 	var stderr strings.Builder
 	code := run(t.Context(), []string{"run", "--source", path, "--node", "node-a", "--healthz-bind-address", l.Addr().String()}, io.Discard, &stderr)
-	if code != exitError || !strings.Contains(stderr.String(), "choose another address with --healthz-bind-address") {
+	if code != cli.ExitError || !strings.Contains(stderr.String(), "choose another address with --healthz-bind-address") {
 		t.Errorf("exit code %d, stderr: %s", code, stderr.String())
 	}
 }

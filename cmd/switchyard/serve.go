@@ -14,6 +14,7 @@ import (
 
 	"github.com/switchyard-net/switchyard/client"
 	"github.com/switchyard-net/switchyard/client/peeruser"
+	"github.com/switchyard-net/switchyard/cmd/internal/cli"
 	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/node"
 	"github.com/switchyard-net/switchyard/server"
@@ -90,25 +91,25 @@ func (o *serveOptions) run(ctx context.Context, command string, stdout, stderr i
 		return err
 	}
 	if o.nodes && o.node != "" {
-		return &usageError{command, errors.New("--nodes and --node exclude each other: a relay serves all nodes")}
+		return cli.Usage(command, errors.New("--nodes and --node exclude each other: a relay serves all nodes"))
 	}
-	if err := errors.Join(o.file.log.check(), o.file.checkAdmin(), o.objects.check(), o.routing.check()); err != nil {
-		return &usageError{command, err}
+	if err := errors.Join(o.file.log.Check(), o.file.checkAdmin(), o.objects.check(), o.routing.check()); err != nil {
+		return cli.Usage(command, err)
 	}
 	if o.clients < 0 {
-		return &usageError{command, fmt.Errorf("--max-clients: %d is negative; give a number of connections, or 0 for the default", o.clients)}
+		return cli.Usage(command, fmt.Errorf("--max-clients: %d is negative; give a number of connections, or 0 for the default", o.clients))
 	}
 	if o.maxAge < 0 || o.maxAge > 0 && o.maxAge < time.Minute {
-		return &usageError{command, fmt.Errorf("--max-connection-age: %v is too short; give a minute or more, or 0 for connections that last", o.maxAge)}
+		return cli.Usage(command, fmt.Errorf("--max-connection-age: %v is too short; give a minute or more, or 0 for connections that last", o.maxAge))
 	}
 	if _, err := peeruser.Parse(o.users); err != nil {
-		return &usageError{command, fmt.Errorf("--socket-users: %w", err)}
+		return cli.Usage(command, fmt.Errorf("--socket-users: %w", err))
 	}
 	if o.ports && o.nodes {
-		return &usageError{command, errors.New("--health-check-node-ports is for the node that the process runs on; leave it out with --nodes")}
+		return cli.Usage(command, errors.New("--health-check-node-ports is for the node that the process runs on; leave it out with --nodes"))
 	}
 	if err := o.set(c); err != nil {
-		return &usageError{command, err}
+		return cli.Usage(command, err)
 	}
 	if err := o.file.valid(c); err != nil {
 		return err

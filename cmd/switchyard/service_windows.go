@@ -9,6 +9,8 @@ import (
 	"golang.org/x/sys/windows"
 	"golang.org/x/sys/windows/svc"
 	"golang.org/x/sys/windows/svc/eventlog"
+
+	"github.com/switchyard-net/switchyard/cmd/internal/cli"
 )
 
 // serviceName is the name of the service, and the source of its events. The manager does not look at the former, because the process has one service.
@@ -48,9 +50,9 @@ func (s *service) Execute(_ []string, requests <-chan svc.ChangeRequest, status 
 		select {
 		case s.err = <-ended:
 			if s.err != nil {
-				return true, exitError
+				return true, cli.ExitError
 			}
-			return false, exitOK
+			return false, cli.ExitOK
 		case r := <-requests:
 			switch r.Cmd {
 			case svc.Interrogate:

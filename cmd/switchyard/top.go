@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/switchyard-net/switchyard/cmd/internal/cli"
 	"github.com/switchyard-net/switchyard/internal/adminconv"
 	"github.com/switchyard-net/switchyard/internal/plaintext"
 	adminv1 "github.com/switchyard-net/switchyard/internal/proto/admin/v1"
@@ -97,7 +98,7 @@ func (o *topOptions) check() error {
 
 func (o *topOptions) run(cmd *cobra.Command, names []string) error {
 	if err := o.check(); err != nil {
-		return &usageError{cmd.CommandPath(), err}
+		return cli.Usage(cmd.CommandPath(), err)
 	}
 	client, err := o.socket.dial()
 	if err != nil {

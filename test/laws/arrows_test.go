@@ -155,7 +155,11 @@ var arrows = []arrow{
 	{"test/chaos", []string{"model", "state", "source", "brain", "store", "backend", "internal", "server", "kubeconv", "lab/minicluster", "test"}},
 	{"test/bench", []string{"model", "state", "source", "brain", "store", "explain", "view", "backend", "kernel", "internal", "server", "client", "client/localnet/v1", "kubeconv", "ops", "test"}},
 	{"test/cmd", []string{"test", "client", "config", "node", "source"}},
-	{"cmd", []string{"model", "state", "source", "brain", "store", "explain", "view", "backend", "internal", "examples", "server", "client", "client/localnet/v1", "client/peeruser", "client/regularfile", "config", "config/configfile", "config/v1alpha1", "config/v1alpha2", "field", "kernel/nodelock", "kubeconv", "node", "ops", "lab", "lab/inputs", "conformance", "test"}},
+	{"cmd", []string{"model", "state", "source", "brain", "store", "explain", "view", "backend", "internal", "server", "client", "client/localnet/v1", "client/peeruser", "client/regularfile", "config", "config/configfile", "config/v1alpha1", "config/v1alpha2", "field", "kernel/nodelock", "kubeconv", "node", "ops"}},
+	{"cmd/internal/cli", []string{"internal"}},
+	// The laboratory, a program of its own.
+	{"cmd/internal/labcmd", []string{"backend", "cmd/internal/cli", "config", "conformance", "examples", "internal", "lab", "lab/inputs", "test"}},
+	{"cmd/switchyard-lab", []string{"cmd/internal/cli", "cmd/internal/labcmd"}},
 }
 
 const whyArrows = `

@@ -2,7 +2,6 @@ package laws
 
 import (
 	"bytes"
-	"go/ast"
 	"os"
 	"path/filepath"
 	"slices"
@@ -10,7 +9,7 @@ import (
 	"testing"
 )
 
-// testRooms hold yardsticks and tools. cmd wires them, the suite and the lab are made of them, and nothing else imports them.
+// testRooms hold yardsticks and tools. Programs other than that of a node wire them, the suite and the lab are made of them, and nothing else imports them.
 var testRooms = []string{"test", "lab", "conformance"}
 
 // TestProductImportsNoTestRoom looks at everything that a product package links.
@@ -27,32 +26,27 @@ func TestProductImportsNoTestRoom(t *testing.T) {
 	}
 }
 
-// onlyLab are the only files of cmd/switchyard that may import what is not needed to run a node.
-var onlyLab = []string{"lab_linux.go", "bench_linux.go", "conformance_linux.go"}
-
 // TestNodeLinksWhatItNeeds: what runs on every node is package node, a source, and the flags of cmd/switchyard.
 func TestNodeLinksWhatItNeeds(t *testing.T) {
-	needless := func(path string) bool {
-		to, ours := strings.CutPrefix(path, module+"/")
-		return ours && in(to, append(testRooms, "examples")...)
-	}
-	for _, p := range packages(t) {
-		switch p.rel() {
-		case "node":
-			t.Logf("node links %d packages", len(p.Deps))
-			for _, dep := range p.Deps {
-				if needless(dep) || in(dep, "k8s.io/client-go", module+"/source/kube", module+"/source/file", module+"/source/relay") {
-					t.Errorf("node depends on %s.\nLaw: the runtime of a node links no lab, oracle or benchmark, and no source: the caller hands it in.", dep)
-				}
-			}
-		case "cmd/switchyard":
-			for _, f := range parse(t, &p, p.GoFiles) {
-				f.imports(func(path string, spec *ast.ImportSpec) {
-					file, _, _ := strings.Cut(filepath.Base(f.line(spec)), ":")
-					if needless(path) && !slices.Contains(onlyLab, file) {
-						t.Errorf("%s imports %s.\nLaw: only %v may, so that nothing on a node's path needs the lab.", f.line(spec), path, onlyLab)
-					}
-				})
+	sources := []string{"k8s.io/client-go", module + "/source/kube", module + "/source/file", module + "/source/relay"}
+	for rel, bans := range map[string]struct {
+		trees []string
+		why   string
+	}{
+		"node":           {sources, "the runtime of a node links no source: the caller hands it in."},
+		"cmd/switchyard": {nil, "the program of a node links no line of the laboratory, of its yardsticks and examples: they are for switchyard-lab."},
+	} {
+		i := slices.IndexFunc(packages(t), func(p pkg) bool { return p.rel() == rel })
+		if i < 0 {
+			t.Errorf("there is no package %s", rel)
+			continue
+		}
+		deps := packages(t)[i].Deps
+		t.Logf("%s links %d packages", rel, len(deps))
+		for _, dep := range deps {
+			to, ours := strings.CutPrefix(dep, module+"/")
+			if in(dep, bans.trees...) || ours && in(to, append([]string{"examples"}, testRooms...)...) {
+				t.Errorf("%s depends on %s.\nLaw: %s", rel, dep, bans.why)
 			}
 		}
 	}

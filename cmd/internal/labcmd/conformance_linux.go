@@ -1,4 +1,4 @@
-package main
+package labcmd
 
 import (
 	"context"
@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/switchyard-net/switchyard/cmd/internal/cli"
 	"github.com/switchyard-net/switchyard/conformance"
 )
 
@@ -37,7 +38,7 @@ func newConformanceCommand() *cobra.Command {
 	var o conformanceOptions
 	cmd := &cobra.Command{
 		Use:   "conformance [FLAG...] -- PROGRAM [ARG...]",
-		Short: "Check a dataplane in any language with real packets",
+		Short: cli.LabCommands["conformance"],
 		Long: `Conformance starts a program that follows the node-local API in a small cluster of network
 namespaces, changes Services, sends packets and compares what comes of them with what must. A
 dataplane that passes is one. docs/write-a-dataplane.md leads there, and conformance/README.md
@@ -95,21 +96,21 @@ func (o *conformanceOptions) check(ctx context.Context, command string, program 
 		err = errors.New("--seeds and --first-seed: give 1 or more; leave the histories out by --run stories/")
 	}
 	if err != nil {
-		return &usageError{command, err}
+		return cli.Usage(command, err)
 	}
 	names := slices.DeleteFunc(conformance.Names(d), func(name string) bool { return !selected(name) })
 	if len(names) == 0 {
-		return &usageError{command, errors.New("--run and --skip leave nothing: 'switchyard conformance --list' prints the names")}
+		return cli.Usage(command, errors.New("--run and --skip leave nothing: 'switchyard conformance --list' prints the names"))
 	}
 	if o.list {
 		_, err := fmt.Fprintln(stdout, strings.Join(names, "\n"))
 		return err
 	}
 	if len(program) == 0 {
-		return &usageError{command, errors.New("which program? Give it behind --, as in: switchyard conformance -- ./my-dataplane --socket {socket}")}
+		return cli.Usage(command, errors.New("which program? Give it behind --, as in: switchyard conformance -- ./my-dataplane --socket {socket}"))
 	}
 	if !slices.ContainsFunc(program[1:], func(arg string) bool { return strings.Contains(arg, "{socket}") || strings.Contains(arg, "{target}") }) {
-		return &usageError{command, errors.New("the program would not know where the API is: put {socket} or {target} into one of its arguments")}
+		return cli.Usage(command, errors.New("the program would not know where the API is: put {socket} or {target} into one of its arguments"))
 	}
 	path, err := exec.LookPath(program[0])
 	if err == nil {
@@ -172,10 +173,10 @@ func (o *conformanceOptions) report(ctx context.Context, d conformance.Dataplane
 		return fmt.Errorf("the rest was not run: %w", err)
 	case counts[conformance.Failed] > 0:
 		fmt.Fprintln(stdout, "It does not conform. Run one of them alone: --run 'NAME$'")
-		return exitCode(exitError)
+		return cli.ExitCode(cli.ExitError)
 	case unchecked > 0:
 		fmt.Fprintln(stdout, "NOT CHECKED: what was skipped, because this machine cannot show it. For SCTP, load the kernel's module sctp, or leave it out: --skip sctp")
-		return exitCode(exitIncomplete)
+		return cli.ExitCode(exitIncomplete)
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package main
+package labcmd
 
 import (
 	"bufio"
@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/switchyard-net/switchyard/cmd/internal/cli"
 )
 
 // TestPublicManifests runs the lab on manifests of public repositories, below the directory that SWITCHYARD_MANIFESTS names, as
@@ -32,7 +34,7 @@ func TestPublicManifests(t *testing.T) {
 			code := run(t.Context(), []string{"lab", "--once", filepath.Join(dir, repository, path)}, &stdout, &stderr)
 			reason, _, _ := strings.Cut(strings.ReplaceAll(stderr.String(), dir+"/", ""), "\n")
 			t.Logf("%d %s", code, reason)
-			if got := map[int]string{exitOK: "0", exitError: "1"}[code]; got != want {
+			if got := map[int]string{cli.ExitOK: "0", cli.ExitError: "1"}[code]; got != want {
 				t.Errorf("exit code %d, want %s:\n%s%s", code, want, stdout.String(), stderr.String())
 			}
 		})

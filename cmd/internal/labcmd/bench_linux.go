@@ -1,4 +1,4 @@
-package main
+package labcmd
 
 import (
 	"context"
@@ -13,13 +13,14 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/switchyard-net/switchyard/cmd/internal/cli"
 	"github.com/switchyard-net/switchyard/test/bench"
 )
 
 func newBenchCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bench",
-		Short: "Measure on this machine",
+		Short: cli.LabCommands["bench"],
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -67,7 +68,7 @@ its modules loaded: modprobe ip_vs.`,
 		Args: cobra.NoArgs,
 		PreRunE: func(*cobra.Command, []string) error {
 			if err := o.check(); err != nil {
-				return &usageError{"switchyard bench dataplanes", err}
+				return cli.Usage("switchyard bench dataplanes", err)
 			}
 			return nil
 		},

@@ -1,4 +1,4 @@
-package main
+package labcmd
 
 import (
 	"context"
@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/switchyard-net/switchyard/backend/nftables"
+	"github.com/switchyard-net/switchyard/cmd/internal/cli"
 	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/examples"
 	"github.com/switchyard-net/switchyard/internal/plaintext"
@@ -40,15 +41,15 @@ type labOptions struct {
 	once      bool
 	format    string
 	dataplane string
-	page      pageAddress
-	log       logFlags
+	page      cli.PageAddress
+	log       cli.LogFlags
 }
 
 func newLabCommand() *cobra.Command {
 	var o labOptions
 	cmd := &cobra.Command{
 		Use:   "lab [PATH...] [--once] [--dataplane nftables|iptables|ebpf|ipvs|userspace]",
-		Short: "Show what manifests do, in a throw-away node",
+		Short: cli.LabCommands["lab"],
 		Long: `Lab builds a node in network namespaces, runs ordinary application manifests in it and
 connects to every Service from a pod, from the node and from outside.
 
@@ -92,33 +93,33 @@ says how many connections they have translated; nftables does the others. That n
 	f.StringVar(&o.dataplane, "dataplane", string(config.ModeNFTables), "nftables, iptables, or above nftables: ebpf for socket hooks, ipvs, userspace for a relay")
 	f.Var(&o.page, "ui", "serve a page for browsers at 127.0.0.1:10270, or at an IP and port that are given as --ui=IP:PORT; everybody who can connect may read it")
 	f.Lookup("ui").NoOptDefVal = defaultLabPage
-	o.log.register(f)
+	o.log.Register(f)
 	return cmd
 }
 
 func (o *labOptions) run(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer) (err error) {
 	// In the live view, messages would tear the table.
 	logTo := stderr
-	if !o.once && o.log.verbosity == 0 {
+	if !o.once && o.log.Verbosity == 0 {
 		logTo = io.Discard
 	}
-	log, err := o.log.logger(logTo)
+	log, err := o.log.Logger(logTo)
 	if err != nil {
-		return &usageError{"switchyard lab", err}
+		return cli.Usage("switchyard lab", err)
 	}
 	known := []config.Mode{config.ModeNFTables, config.ModeIPTables, config.ModeEBPF, config.ModeIPVS, config.ModeUserspace}
 	if !slices.Contains(known, config.Mode(o.dataplane)) {
-		return &usageError{"switchyard lab", fmt.Errorf("--dataplane: %q is none of %v", o.dataplane, known)}
+		return cli.Usage("switchyard lab", fmt.Errorf("--dataplane: %q is none of %v", o.dataplane, known))
 	}
 	switch {
 	case o.format != "" && !slices.Contains(lab.Formats, o.format):
-		return &usageError{"switchyard lab", fmt.Errorf("--output: %q is none of %s", o.format, strings.Join(lab.Formats, ", "))}
+		return cli.Usage("switchyard lab", fmt.Errorf("--output: %q is none of %s", o.format, strings.Join(lab.Formats, ", ")))
 	case o.format != "" && !o.once:
-		return &usageError{"switchyard lab", errors.New("--output is for --once: give both, or leave it out")}
+		return cli.Usage("switchyard lab", errors.New("--output is for --once: give both, or leave it out"))
 	case o.once && o.page.IsValid():
-		return &usageError{"switchyard lab", errors.New("--ui is not for --once, which ends after one round: leave one of them out")}
+		return cli.Usage("switchyard lab", errors.New("--ui is not for --once, which ends after one round: leave one of them out"))
 	case o.page.IsValid() && o.page.Addr().IsUnspecified():
-		return &usageError{"switchyard lab", fmt.Errorf("--ui: %v is a wildcard; give one address, such as %s", o.page.AddrPort, defaultLabPage)}
+		return cli.Usage("switchyard lab", fmt.Errorf("--ui: %v is a wildcard; give one address, such as %s", o.page.AddrPort, defaultLabPage))
 	}
 	page, err := o.enter()
 	if err != nil {
@@ -207,22 +208,14 @@ func enterNamespaces(files ...*os.File) error {
 	if reexecErr != nil {
 		return fmt.Errorf("%w; or run it with sudo", reexecErr)
 	}
-	return exitCode(code)
+	return cli.ExitCode(code)
 }
 
 // kustomizeName is the command that builds a Kustomize directory for the lab.
 const kustomizeName = "lab-kustomize"
 
 func kustomizeCommand(dir string) *exec.Cmd {
-	return &exec.Cmd{Path: "/proc/self/exe", Args: []string{"switchyard", kustomizeName, "--", dir}}
-}
-
-// hiddenCommands are the commands that this program runs itself.
-func hiddenCommands() []*cobra.Command {
-	return []*cobra.Command{{
-		Use: kustomizeName + " DIR", Short: "Build a Kustomize directory for the lab", Hidden: true, Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error { return inputs.Build(args[0], cmd.OutOrStdout()) },
-	}}
+	return &exec.Cmd{Path: "/proc/self/exe", Args: []string{cli.Lab, kustomizeName, "--", dir}}
 }
 
 // writeExample puts the built-in manifests into a temporary directory, where they can be edited while the lab runs. The

@@ -1,0 +1,112 @@
+// Package cli is what the command lines of the programs switchyard and switchyard-lab share: exit codes, errors, common flags and man pages.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/KimMachineGun/automemlimit/memlimit"
+	"github.com/spf13/cobra"
+
+	"github.com/switchyard-net/switchyard/internal/plaintext"
+)
+
+// Exit codes.
+const (
+	ExitOK    = 0
+	ExitError = 1
+	ExitUsage = 2
+)
+
+// Lab is the name of the program with the commands in LabCommands.
+const Lab = "switchyard-lab"
+
+// LabCommands are the commands of switchyard-lab that people call as commands of switchyard, each with its short help.
+var LabCommands = map[string]string{
+	"bench":       "Measure on this machine",
+	"conformance": "Check a dataplane in any language with real packets",
+	"lab":         "Show what manifests do, in a throw-away node",
+}
+
+// Main runs a program with arguments, and ends the process with its exit code. A second signal ends the process at once.
+func Main(root *cobra.Command, args []string) {
+	limitMemory(memlimit.FromCgroup, os.Stderr)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // so that a second signal ends the process at once
+	code := Run(ctx, root, args, os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// Run executes a command line and returns the exit code. What people read on their terminals is clean, whatever objects and files say.
+func Run(ctx context.Context, root *cobra.Command, args []string, stdout, stderr io.Writer) int {
+	out, notes := plaintext.NewWriter(stdout), plaintext.NewWriter(stderr)
+	code := execute(ctx, root, args, out, notes)
+	if err := errors.Join(out.Flush(), notes.Flush()); err != nil && code == ExitOK {
+		return ExitError
+	}
+	return code
+}
+
+func execute(ctx context.Context, root *cobra.Command, args []string, stdout, stderr io.Writer) int {
+	asUsage(root)
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	root.SilenceErrors, root.SilenceUsage = true, true // they are printed here, once
+	err := root.ExecuteContext(ctx)
+	if code, ok := errors.AsType[ExitCode](err); ok {
+		return int(code)
+	}
+	if err == nil {
+		return ExitOK
+	}
+	fmt.Fprintf(stderr, "switchyard: %v\n", err)
+	if usage, ok := errors.AsType[*usageError](err); ok {
+		fmt.Fprintf(stderr, "Run '%s --help' for usage.\n", usage.command)
+		return ExitUsage
+	}
+	return ExitError
+}
+
+// usageError is a mistake in the command line.
+type usageError struct {
+	command string
+	err     error
+}
+
+func (e *usageError) Error() string { return e.err.Error() }
+func (e *usageError) Unwrap() error { return e.err }
+
+// Usage returns err as a mistake in the command line of a command, such as "switchyard run".
+func Usage(command string, err error) error { return &usageError{command, err} }
+
+// asUsage marks what is wrong with the flags and arguments of a command and those below it. The latter come first: a command without a function
+// for wrong flags has that of the command above it.
+func asUsage(cmd *cobra.Command) {
+	for _, sub := range cmd.Commands() {
+		asUsage(sub)
+	}
+	own := cmd.FlagErrorFunc()
+	cmd.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return Usage(c.CommandPath(), explainFlag(c, own(c, err))) })
+	args := cmd.Args
+	if args == nil {
+		args = cobra.ArbitraryArgs
+	}
+	cmd.Args = func(c *cobra.Command, list []string) error {
+		if err := args(c, list); err != nil {
+			return Usage(c.CommandPath(), explainArgs(c, list, err))
+		}
+		return nil
+	}
+}
+
+// ExitCode is the error that ends the program with a code, after everything there is to say has been said.
+type ExitCode int
+
+func (e ExitCode) Error() string { return fmt.Sprintf("exit code %d", int(e)) }

@@ -1,0 +1,74 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/switchyard-net/switchyard/cmd/internal/cli"
+)
+
+// newLabCommands are the commands of switchyard-lab as this program lists them.
+func newLabCommands() (list []*cobra.Command) {
+	for name, short := range cli.LabCommands {
+		if runtime.GOOS != "linux" {
+			short += " (Linux only)"
+		}
+		list = append(list, &cobra.Command{
+			Use: name, Short: short, DisableFlagParsing: true,
+			RunE: func(_ *cobra.Command, args []string) error { return startLab(append([]string{name}, args...)) },
+		})
+	}
+	return list
+}
+
+// isForLab reports whether switchyard-lab answers a command line: it is a command of switchyard-lab, asks for help about one, or completes its arguments.
+func isForLab(args []string) bool {
+	switch {
+	case len(args) > 1 && args[0] == "help":
+		args = args[1:]
+	// The last argument is what is to be completed. Without another one, it is the name of the command.
+	case len(args) > 2 && slices.Contains([]string{cobra.ShellCompRequestCmd, cobra.ShellCompNoDescRequestCmd}, args[0]):
+		args = args[1:]
+	}
+	return len(args) > 0 && cli.LabCommands[args[0]] != ""
+}
+
+// startLab turns this process into switchyard-lab, with the same arguments. It returns only if that fails.
+func startLab(args []string) error {
+	path, err := labProgram(args[0])
+	if err != nil {
+		return err
+	}
+	return labError(syscall.Exec(path, append([]string{path}, args...), os.Environ()), path)
+}
+
+// labProgram returns where switchyard-lab is: in the directory of this program and nowhere else, because any program on PATH may have its name.
+func labProgram(command string) (string, error) {
+	if runtime.GOOS != "linux" {
+		return "", fmt.Errorf("%s needs network namespaces, which %s does not have; run it on Linux, also in a virtual machine or container", command, runtime.GOOS)
+	}
+	self, err := os.Executable()
+	if err == nil {
+		self, err = filepath.EvalSymlinks(self)
+	}
+	if err != nil {
+		return "", fmt.Errorf("find the directory of this program, where %s is: %w", cli.Lab, err)
+	}
+	return filepath.Join(filepath.Dir(self), cli.Lab), nil
+}
+
+// labError adds the remedy to the error of a start of switchyard-lab.
+func labError(err error, path string) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s is missing: it has the commands lab, conformance and bench, and must be in the directory of switchyard; 'make build' builds both", path)
+	}
+	return fmt.Errorf("start %s: %w", path, err)
+}
