@@ -34,11 +34,9 @@ func newRoot() *cobra.Command {
 
 Start with 'switchyard lab': it builds a throw-away node, runs ordinary manifests in it
 and shows who answers whom.`,
-		Args:    cobra.NoArgs,
-		Version: cli.VersionText(version),
-		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Args: cobra.NoArgs,
 	}
-	root.SetVersionTemplate("{{.Version}}\n")
+	cli.WithVersion(root, version)
 	root.AddCommand(
 		newRunCommand(), newProxyCommand(), newServeCommand(), newApplyCommand(),
 		newGetCommand(), newTopCommand(), newExplainCommand(), newDoctorCommand(), newKubectlCommand(),

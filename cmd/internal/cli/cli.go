@@ -74,6 +74,19 @@ func execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 	return ExitError
 }
 
+// WithVersion gives a root command without a function the flag --version, and lets it print its help otherwise. The field Version of the command would
+// do the same with a template, and a program that links package text/template keeps every exported method of all its types.
+func WithVersion(root *cobra.Command, version string) {
+	show := root.Flags().BoolP("version", "v", false, "version for switchyard")
+	root.RunE = func(cmd *cobra.Command, _ []string) error {
+		if !*show {
+			return cmd.Help()
+		}
+		_, err := fmt.Fprintln(cmd.OutOrStdout(), VersionText(version))
+		return err
+	}
+}
+
 // usageError is a mistake in the command line.
 type usageError struct {
 	command string

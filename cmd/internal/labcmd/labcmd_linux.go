@@ -21,11 +21,9 @@ func New(version string) *cobra.Command {
 		Long: `The program switchyard-lab has the commands lab, conformance and bench. The program switchyard starts it
 for them, from its own directory.`,
 		Args:              cobra.NoArgs,
-		Version:           cli.VersionText(version),
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
-		RunE:              func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	root.SetVersionTemplate("{{.Version}}\n")
+	cli.WithVersion(root, version)
 	root.AddCommand(newLabCommand(), newConformanceCommand(), newBenchCommand(), newManualCommand(), newKustomizeCommand())
 	return root
 }
