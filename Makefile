@@ -6,6 +6,8 @@ export PATH := $(PATH):/usr/local/go/bin:$(HOME)/go/bin
 GO      ?= go
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X main.version=$(VERSION)
+# Switchyard does not trace gRPC. The pages that show traces would add 6 MB to each program: their templates keep the methods of all types.
+TAGS    := grpcnotrace
 # The image's name; its tag is VERSION.
 IMAGE   ?= localhost/switchyard
 FUZZTIME ?= 20s
@@ -37,13 +39,13 @@ MINUTES ?= 20
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-build: ## Build bin/switchyard, one static binary
-	@echo "== build bin/switchyard $(VERSION)" >&2
-	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/switchyard ./cmd/switchyard
+build: ## Build bin/switchyard, the program of a node, and bin/switchyard-lab, which it starts for lab, conformance and bench
+	@echo "== build bin/switchyard and bin/switchyard-lab $(VERSION)" >&2
+	@mkdir -p bin && CGO_ENABLED=0 $(GO) build -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)' -o bin/ ./cmd/switchyard ./cmd/switchyard-lab
 
 windows: ## Build bin/switchyard.exe, for Windows on amd64
 	@echo "== build bin/switchyard.exe $(VERSION)" >&2
-	@GOOS=windows GOARCH=amd64 CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/switchyard.exe ./cmd/switchyard
+	@GOOS=windows GOARCH=amd64 CGO_ENABLED=0 $(GO) build -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)' -o bin/switchyard.exe ./cmd/switchyard
 
 proto: ## Generate the code of the protocols from their .proto files
 	@echo "== buf generate"
@@ -56,12 +58,12 @@ programs: ## Compile the eBPF programs (clang-14 and libbpf-dev of Debian 12)
 image: ## Build bin/switchyard-image.tar, an OCI image for amd64 and arm64 (IMAGE=registry/name, VERSION=tag, FLAVOUR=iptables for that mode)
 	@case "$(FLAVOUR)" in ""|iptables) ;; *) echo "FLAVOUR=$(FLAVOUR): leave it out, or set it to iptables" >&2; exit 1;; esac
 	@set -e; for arch in amd64 arm64; do \
-		echo "== build bin/$$arch/switchyard $(VERSION)"; \
-		CGO_ENABLED=0 GOOS=linux GOARCH=$$arch $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/$$arch/switchyard ./cmd/switchyard; \
+		echo "== build bin/$$arch/switchyard and bin/$$arch/switchyard-lab $(VERSION)"; \
+		mkdir -p bin/$$arch && CGO_ENABLED=0 GOOS=linux GOARCH=$$arch $(GO) build -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)' -o bin/$$arch/ ./cmd/switchyard ./cmd/switchyard-lab; \
 	done
 	@echo "== write bin/switchyard-image.tar, $(IMAGE):$(VERSION)$(if $(FLAVOUR),-$(FLAVOUR))"
 	@cd deploy && SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct 2>/dev/null || echo 0)} $(GO) run ./cmd/image \
-		-o ../bin/switchyard-image.tar -name $(IMAGE):$(VERSION)$(if $(FLAVOUR),-$(FLAVOUR) -iptables -cache ../.cache/debian) ../bin/amd64/switchyard ../bin/arm64/switchyard
+		-o ../bin/switchyard-image.tar -name $(IMAGE):$(VERSION)$(if $(FLAVOUR),-$(FLAVOUR) -iptables -cache ../.cache/debian) ../bin/amd64 ../bin/arm64
 
 # -count=1: a result that is kept does not notice that a manifest has changed, for they are outside of the module.
 manifests: ## Check the image, the chart and the manifests in deploy/ with the code of the programs that read them (compiles it once)
@@ -113,7 +115,7 @@ protocols: ## Check the protocols: style, no breaking change of what is publishe
 
 # What is checked is compiled as the program is, so that packages are compiled once for all of this, and for the programs that tests build.
 check check-windows boards consumer dns page manifests: export CGO_ENABLED := 0
-check check-windows boards consumer dns page manifests: export GOFLAGS := -trimpath
+check check-windows boards consumer dns page manifests: export GOFLAGS := -trimpath -tags=$(TAGS)
 
 check: protocols ## Protocols, formatting, vet, staticcheck and go fix
 	@echo "== gofmt"
@@ -250,7 +252,7 @@ WINDOWS = ./state ./model ./brain ./store ./field ./config/... ./explain ./kubec
 test-windows: ## Run tests and the program, built for Windows, in wine 10 (downloaded once; root, or user namespaces)
 	@echo "== build the program for Windows"
 	@mkdir -p bin/windows && rm -f bin/windows/*.exe
-	@overlay=$$(scripts/wine.sh --overlay) && GOOS=windows CGO_ENABLED=0 $(GO) build -overlay "$$overlay" -trimpath -ldflags '$(LDFLAGS)' -o bin/windows/ ./cmd/switchyard
+	@overlay=$$(scripts/wine.sh --overlay) && GOOS=windows CGO_ENABLED=0 $(GO) build -overlay "$$overlay" -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)' -o bin/windows/ ./cmd/switchyard
 	@cd client && GOOS=windows CGO_ENABLED=0 $(GO) build -trimpath -o ../bin/windows/ ./example
 	@echo "== the program in wine"
 	@overlay=$$(scripts/wine.sh --overlay) && GOOS=windows $(GO) test -overlay "$$overlay" -count=1 -timeout 10m -exec "$(CURDIR)/scripts/wine.sh" ./test/windows \

@@ -74,7 +74,7 @@ func TestPrograms(t *testing.T) {
 	exes := small(t)
 	o := options
 	o.Programs, o.ProgramsAre = map[string][]byte{"amd64": []byte("layer of amd64"), "arm64": []byte("layer of arm64")}, "programs"
-	images, err := imagesOf(o, "v1.2.3", [][]byte{exes["amd64"], exes["arm64"]})
+	images, err := imagesOf(o, "v1.2.3", []Build{exes["amd64"], exes["arm64"]})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +91,7 @@ func TestPrograms(t *testing.T) {
 		}
 	}
 	delete(o.Programs, "arm64")
-	if _, err := imagesOf(o, "v1.2.3", [][]byte{exes["arm64"]}); err == nil || !strings.Contains(err.Error(), "no layer of programs for linux/arm64") {
+	if _, err := imagesOf(o, "v1.2.3", []Build{exes["arm64"]}); err == nil || !strings.Contains(err.Error(), "no layer of programs for linux/arm64") {
 		t.Errorf("an architecture without programs: %v", err)
 	}
 }

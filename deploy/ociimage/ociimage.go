@@ -1,5 +1,5 @@
-// Package ociimage writes a container image that holds one static binary, and programs that it runs if there are any, for several platforms, without a
-// container engine.
+// Package ociimage writes a container image that holds the static binaries of Switchyard, and programs that they run if there are any, for several
+// platforms, without a container engine.
 //
 // The archive is an OCI image layout (image-spec 1.1) as a tar file, and a docker archive at the same time. The same binaries and options
 // make the same archive, byte for byte: every list is sorted, and every time is that of the options.
@@ -30,11 +30,16 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// Binary is where the program is in the image, KubeProxy a link to it: kubeadm's DaemonSet runs that path.
+// Binary is where the program is in the image, KubeProxy a link to it: kubeadm's DaemonSet runs that path. Lab is the program with the commands lab,
+// conformance and bench, where Binary looks for it.
 const (
 	Binary    = "/switchyard"
+	Lab       = "/switchyard-lab"
 	KubeProxy = "/usr/local/bin/kube-proxy"
 )
+
+// Build is the programs as ELF executables for one platform.
+type Build struct{ Switchyard, Lab []byte }
 
 // Options say what an image is called.
 type Options struct {
@@ -55,10 +60,10 @@ type Options struct {
 // fullName is a name as containerd and the kubelet store it: a registry (or localhost), a path and a tag.
 var fullName = regexp.MustCompile(`^(?:localhost|[a-z0-9-]+(?:\.[a-z0-9-]+)+|[a-z0-9.-]+:[0-9]+)(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)+:(\w[\w.-]{0,127})$`)
 
-// Write writes the archive of an image with one of the ELF executables for each platform, and returns the digest of the image,
-// which names it whatever archive or registry it is in. It returns an error for an executable that would not run in an image
-// which holds nothing else, and for two of the same platform.
-func Write(w io.Writer, o Options, executables ...[]byte) (digest string, err error) {
+// Write writes the archive of an image with a build for each platform, and returns the digest of the image, which names it whatever
+// archive or registry it is in. It returns an error for an executable that would not run in an image which holds no libraries, and for
+// two builds of the same platform.
+func Write(w io.Writer, o Options, builds ...Build) (digest string, err error) {
 	tag := fullName.FindStringSubmatch(o.Name)
 	if tag == nil {
 		return "", fmt.Errorf("image name %q: must have a registry (or localhost), a path and a tag, such as localhost/switchyard:v1.2.3", o.Name)
@@ -67,7 +72,7 @@ func Write(w io.Writer, o Options, executables ...[]byte) (digest string, err er
 		o.Created = time.Unix(0, 0)
 	}
 	o.Created = o.Created.UTC().Truncate(time.Second)
-	images, err := imagesOf(o, tag[1], executables)
+	images, err := imagesOf(o, tag[1], builds)
 	if err != nil {
 		return "", err
 	}
@@ -116,17 +121,24 @@ type forPlatform struct {
 	image    v1.Image
 }
 
-func imagesOf(o Options, version string, executables [][]byte) ([]forPlatform, error) {
-	if len(executables) == 0 {
+func imagesOf(o Options, version string, builds []Build) ([]forPlatform, error) {
+	if len(builds) == 0 {
 		return nil, errors.New("there is no executable")
 	}
 	var images []forPlatform
-	for n, exe := range executables {
-		p, err := platformOf(exe)
+	for n, b := range builds {
+		p, err := platformOf(b.Switchyard)
 		if err != nil {
-			return nil, fmt.Errorf("executable %d: %w", n+1, err)
+			return nil, fmt.Errorf("build %d: switchyard %w", n+1, err)
 		}
-		image, err := imageOf(exe, p, o, version)
+		lab, err := platformOf(b.Lab)
+		if err != nil {
+			return nil, fmt.Errorf("build %d: switchyard-lab %w", n+1, err)
+		}
+		if !lab.Equals(*p) {
+			return nil, fmt.Errorf("build %d: switchyard is for %s, and switchyard-lab for %s; give executables of one platform", n+1, p, lab)
+		}
+		image, err := imageOf(b, p, o, version)
 		if err != nil {
 			return nil, fmt.Errorf("image for %s: %w", p, err)
 		}
@@ -134,13 +146,13 @@ func imagesOf(o Options, version string, executables [][]byte) ([]forPlatform, e
 	}
 	slices.SortFunc(images, func(a, b forPlatform) int { return cmp.Compare(a.platform.String(), b.platform.String()) })
 	if len(slices.CompactFunc(slices.Clone(images), func(a, b forPlatform) bool { return a.platform.Equals(*b.platform) })) != len(images) {
-		return nil, errors.New("there are two executables for the same platform")
+		return nil, errors.New("there are two builds for the same platform")
 	}
 	return images, nil
 }
 
-func imageOf(exe []byte, p *v1.Platform, o Options, version string) (v1.Image, error) {
-	files, err := layer(exe, o.Created)
+func imageOf(b Build, p *v1.Platform, o Options, version string) (v1.Image, error) {
+	files, err := layer(b, o.Created)
 	if err != nil {
 		return nil, err
 	}
@@ -163,7 +175,7 @@ func imageOf(exe []byte, p *v1.Platform, o Options, version string) (v1.Image, e
 		}
 		path = "/usr/local/bin:/usr/sbin:/"
 	}
-	if err := add(files, "one static binary"); err != nil {
+	if err := add(files, "two static binaries"); err != nil {
 		return nil, err
 	}
 	labels := map[string]string{"org.opencontainers.image.version": version}
@@ -226,10 +238,12 @@ func archive(w io.Writer, dir string, created time.Time) error {
 }
 
 // layer is the file system of the image as a tar file.
-func layer(exe []byte, created time.Time) ([]byte, error) {
+func layer(build Build, created time.Time) ([]byte, error) {
 	var b bytes.Buffer
 	t := tar.NewWriter(&b)
-	errs := []error{addFile(t, strings.TrimPrefix(Binary, "/"), 0o755, exe, created)}
+	errs := []error{
+		addFile(t, strings.TrimPrefix(Binary, "/"), 0o755, build.Switchyard, created), addFile(t, strings.TrimPrefix(Lab, "/"), 0o755, build.Lab, created),
+	}
 	link := strings.TrimPrefix(KubeProxy, "/")
 	for i, c := range link {
 		if c == '/' {

@@ -25,8 +25,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
 
-// small are executables of a program that does nothing, by architecture.
-func small(t *testing.T) map[string][]byte {
+// small are builds of two programs that do nothing, by architecture.
+func small(t *testing.T) map[string]Build {
 	t.Helper()
 	exes, err := smallOnce()
 	if err != nil {
@@ -35,7 +35,7 @@ func small(t *testing.T) map[string][]byte {
 	return exes
 }
 
-var smallOnce = sync.OnceValues(func() (map[string][]byte, error) {
+var smallOnce = sync.OnceValues(func() (map[string]Build, error) {
 	dir, err := os.MkdirTemp("", "ociimage")
 	if err != nil {
 		return nil, err
@@ -44,7 +44,7 @@ var smallOnce = sync.OnceValues(func() (map[string][]byte, error) {
 	if err := os.WriteFile(filepath.Join(dir, "main.go"), []byte("package main\n\nfunc main() {}\n"), 0o644); err != nil {
 		return nil, err
 	}
-	exes := make(map[string][]byte)
+	exes := make(map[string]Build)
 	for _, arch := range []string{"amd64", "arm64", "riscv64"} {
 		cmd := exec.Command("go", "build", "-o", arch, "main.go")
 		cmd.Dir = dir
@@ -52,9 +52,11 @@ var smallOnce = sync.OnceValues(func() (map[string][]byte, error) {
 		if text, err := cmd.CombinedOutput(); err != nil {
 			return nil, errors.Join(err, errors.New(string(text)))
 		}
-		if exes[arch], err = os.ReadFile(filepath.Join(dir, arch)); err != nil {
+		exe, err := os.ReadFile(filepath.Join(dir, arch))
+		if err != nil {
 			return nil, err
 		}
+		exes[arch] = Build{exe, append(slices.Clone(exe), "another program"...)} // behind its end, where nothing reads it
 	}
 	return exes, nil
 })
@@ -65,10 +67,10 @@ var options = Options{
 	Created: time.Date(2026, 7, 1, 12, 0, 0, 999, time.FixedZone("", 7200)),
 }
 
-func write(t *testing.T, o Options, exes ...[]byte) (archive []byte, digest string) {
+func write(t *testing.T, o Options, builds ...Build) (archive []byte, digest string) {
 	t.Helper()
 	var b bytes.Buffer
-	digest, err := Write(&b, o, exes...)
+	digest, err := Write(&b, o, builds...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -176,7 +178,7 @@ func TestArchive(t *testing.T) {
 	}
 }
 
-func (l *contents) checkImage(d v1.Descriptor, docker tarball.Descriptor, arch string, exe []byte) {
+func (l *contents) checkImage(d v1.Descriptor, docker tarball.Descriptor, arch string, build Build) {
 	t := l.t
 	t.Helper()
 	m := decode[v1.Manifest](t, l.blob(d, "application/vnd.oci.image.manifest.v1+json"))
@@ -212,17 +214,19 @@ func (l *contents) checkImage(d v1.Descriptor, docker tarball.Descriptor, arch s
 	if len(c.RootFS.DiffIDs) != 1 || c.RootFS.Type != "layers" || c.RootFS.DiffIDs[0].String() != digestOf(plain) {
 		t.Errorf("%s has the file system %+v, want %s", arch, c.RootFS, digestOf(plain))
 	}
-	checkFiles(t, plain, arch, exe)
+	checkFiles(t, plain, arch, build)
 }
 
-func checkFiles(t *testing.T, layer []byte, arch string, exe []byte) {
+func checkFiles(t *testing.T, layer []byte, arch string, build Build) {
 	t.Helper()
 	names, files := untar(t, layer)
-	if want := []string{"switchyard", "usr/", "usr/local/", "usr/local/bin/", "usr/local/bin/kube-proxy"}; !slices.Equal(names, want) {
+	if want := []string{"switchyard", "switchyard-lab", "usr/", "usr/local/", "usr/local/bin/", "usr/local/bin/kube-proxy"}; !slices.Equal(names, want) {
 		t.Errorf("%s holds %v, want %v", arch, names, want)
 	}
-	if f := files["switchyard"]; !bytes.Equal(f.content, exe) || f.Mode != 0o755 {
-		t.Errorf("%s has another executable than it was given, or with the mode %o", arch, f.Mode)
+	for name, exe := range map[string][]byte{"switchyard": build.Switchyard, "switchyard-lab": build.Lab} {
+		if f := files[name]; !bytes.Equal(f.content, exe) || f.Mode != 0o755 {
+			t.Errorf("%s has another %s than it was given, or with the mode %o", arch, name, f.Mode)
+		}
 	}
 	if f := files["usr/local/bin/kube-proxy"]; f.Typeflag != tar.TypeSymlink || f.Linkname != "/switchyard" {
 		t.Errorf("%s has a kube-proxy of type %c to %q", arch, f.Typeflag, f.Linkname)
@@ -260,20 +264,22 @@ func TestSameAgain(t *testing.T) {
 
 func TestRefuses(t *testing.T) {
 	exes := small(t)
-	dynamic := withInterpreter(exes["amd64"])
+	amd64, arm64 := exes["amd64"], exes["arm64"]
+	dynamic := withInterpreter(amd64.Switchyard)
 	for title, c := range map[string]struct {
 		name string
-		exes [][]byte
+		exes []Build
 		want string
 	}{
 		"no executable":        {options.Name, nil, "there is no executable"},
-		"two for one platform": {options.Name, [][]byte{exes["amd64"], exes["arm64"], exes["amd64"]}, "two executables for the same platform"},
-		"no ELF":               {options.Name, [][]byte{[]byte("#!/bin/sh\n")}, "executable 1: is no ELF executable"},
-		"other processor":      {options.Name, [][]byte{exes["amd64"], exes["riscv64"]}, "executable 2: is for EM_RISCV"},
-		"dynamic":              {options.Name, [][]byte{dynamic}, "build it with CGO_ENABLED=0"},
-		"no tag":               {"localhost/switchyard", [][]byte{exes["amd64"]}, "such as localhost/switchyard:v1.2.3"},
-		"no registry":          {"switchyard:v1", [][]byte{exes["amd64"]}, "must have a registry"},
-		"bad tag":              {"localhost/switchyard:v1+x", [][]byte{exes["amd64"]}, "must have a registry"},
+		"two for one platform": {options.Name, []Build{amd64, arm64, amd64}, "two builds for the same platform"},
+		"no ELF":               {options.Name, []Build{{[]byte("#!/bin/sh\n"), amd64.Lab}}, "build 1: switchyard is no ELF executable"},
+		"other processor":      {options.Name, []Build{amd64, exes["riscv64"]}, "build 2: switchyard is for EM_RISCV"},
+		"dynamic":              {options.Name, []Build{{amd64.Switchyard, dynamic}}, "build 1: switchyard-lab is dynamically linked, and the image has no libraries; build it with CGO_ENABLED=0"},
+		"mixed":                {options.Name, []Build{{amd64.Switchyard, arm64.Lab}}, "switchyard is for linux/amd64, and switchyard-lab for linux/arm64"},
+		"no tag":               {"localhost/switchyard", []Build{amd64}, "such as localhost/switchyard:v1.2.3"},
+		"no registry":          {"switchyard:v1", []Build{amd64}, "must have a registry"},
+		"bad tag":              {"localhost/switchyard:v1+x", []Build{amd64}, "must have a registry"},
 	} {
 		o := options
 		o.Name = c.name
@@ -284,7 +290,7 @@ func TestRefuses(t *testing.T) {
 	for _, name := range []string{"registry.example:5000/net/switchyard:v1.2.3-4-gabcdef-dirty", "registry.example.org/a_b/c:1"} {
 		o := options
 		o.Name = name
-		write(t, o, exes["amd64"])
+		write(t, o, amd64)
 	}
 }
 

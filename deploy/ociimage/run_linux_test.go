@@ -12,24 +12,41 @@ import (
 	"time"
 )
 
-// TestRuns starts the real program with nothing around it but what is in the image.
+// mostBytes is the size of the program that runs on each node, without symbols. What is for people at their desks is in the other one.
+const mostBytes = 36_000_000
+
+// TestRuns starts the real programs with nothing around them but what is in the image.
 func TestRuns(t *testing.T) {
-	exe := build(t, filepath.Join("..", ".."), runtime.GOARCH, "-ldflags=-X main.version=v1.2.3-test", "./cmd/switchyard")
-	plain, err := layer(exe, time.Unix(0, 0))
+	compile := func(path string) []byte {
+		return build(t, filepath.Join("..", ".."), runtime.GOARCH, "-tags=grpcnotrace", "-ldflags=-s -w -X main.version=v1.2.3-test", path)
+	}
+	programs := Build{compile("./cmd/switchyard"), compile("./cmd/switchyard-lab")}
+	if n := len(programs.Switchyard); n > mostBytes {
+		t.Errorf("switchyard has %d bytes, over %d. 'go build -ldflags=-dumpdep' shows what it links, and why; a function marked ReflectMethod there keeps "+
+			"the methods of all types", n, mostBytes)
+	}
+	plain, err := layer(programs, time.Unix(0, 0))
 	if err != nil {
 		t.Fatal(err)
 	}
 	root := unpack(t, plain)
-	for _, path := range []string{Binary, KubeProxy} {
-		arg := map[string]string{Binary: "version", KubeProxy: "--version"}[path]
-		cmd := exec.Command(path, arg)
-		cmd.Dir = "/"
-		cmd.SysProcAttr = inside(root)
+	check := func(cmd *exec.Cmd, want string) {
+		t.Helper()
 		out, err := cmd.CombinedOutput()
-		if err != nil || !strings.Contains(string(out), "v1.2.3-test") {
-			t.Errorf("%s %s in the image: %v\n%s", path, arg, err, out)
+		if err != nil || !strings.Contains(string(out), want) {
+			t.Errorf("%v in the image: %v, want %q\n%s", cmd, err, want, out)
 		}
 	}
+	for _, args := range [][]string{{Binary, "version"}, {KubeProxy, "--version"}, {Lab, "--version"}} {
+		cmd := exec.Command(args[0], args[1])
+		cmd.Dir = "/"
+		cmd.SysProcAttr = inside(root)
+		check(cmd, "v1.2.3-test")
+	}
+	// Containers have /proc, where a program finds its own directory, and the file system of the image alone does not.
+	switchyard := filepath.Join(root, Binary)
+	check(exec.Command(switchyard, "lab", "--help"), "Usage:\n  switchyard lab [PATH...]")
+	check(exec.Command(switchyard, "conformance", "--list"), "stories/affinity\n")
 }
 
 func unpack(t *testing.T, layer []byte) (root string) {

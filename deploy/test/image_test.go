@@ -75,7 +75,7 @@ func writeImage(t *testing.T, path string) (digest string) {
 	if err := os.WriteFile(filepath.Join(dir, "main.go"), []byte("package main\n\nfunc main() {}\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	var exes [][]byte
+	var builds []ociimage.Build
 	for _, arch := range []string{"amd64", "arm64"} {
 		cmd := exec.Command("go", "build", "-o", arch, "main.go")
 		cmd.Dir = dir
@@ -87,10 +87,10 @@ func writeImage(t *testing.T, path string) (digest string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		exes = append(exes, exe)
+		builds = append(builds, ociimage.Build{Switchyard: exe, Lab: exe})
 	}
 	var b bytes.Buffer
-	digest, err := ociimage.Write(&b, ociimage.Options{Name: "localhost/switchyard:v1"}, exes...)
+	digest, err := ociimage.Write(&b, ociimage.Options{Name: "localhost/switchyard:v1"}, builds...)
 	if err == nil {
 		err = os.WriteFile(path, b.Bytes(), 0o644)
 	}

@@ -18,11 +18,11 @@ import (
 // memoryShare is the share of a limit of memory that the program gives to Go by itself, in percent.
 func memoryShare(t *testing.T) int64 {
 	t.Helper()
-	code, err := os.ReadFile(filepath.Join("..", "..", "cmd", "switchyard", "memlimit.go"))
+	code, err := os.ReadFile(filepath.Join("..", "..", "cmd", "internal", "cli", "memlimit.go"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := regexp.MustCompile(`(?m)^const memoryShare = 0\.(\d\d?)$`).FindSubmatch(code)
+	m := regexp.MustCompile(`(?m)^const MemoryShare = 0\.(\d\d?)$`).FindSubmatch(code)
 	if m == nil {
 		t.Fatal("memlimit.go names no share")
 	}

@@ -1,4 +1,4 @@
-// Command image puts builds of one program for several platforms into a container image, as an archive.
+// Command image puts builds of Switchyard's programs for several platforms into a container image, as an archive.
 package main
 
 import (
@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path"
+	"path/filepath"
 	"strconv"
 	"time"
 
@@ -22,7 +24,7 @@ func main() {
 	iptables := flag.Bool("iptables", false, "put both variants of iptables into the image, from packages of Debian, for mode iptables")
 	cache := flag.String("cache", "", "directory that packages are kept in; needed with -iptables")
 	flag.Usage = func() {
-		fmt.Fprintln(flag.CommandLine.Output(), "usage: image -o FILE -name NAME:TAG EXECUTABLE...\nSOURCE_DATE_EPOCH is the time of the image, in seconds since 1970.")
+		fmt.Fprintln(flag.CommandLine.Output(), "usage: image -o FILE -name NAME:TAG DIRECTORY...\nA DIRECTORY has the programs switchyard and switchyard-lab for one platform.\nSOURCE_DATE_EPOCH is the time of the image, in seconds since 1970.")
 		flag.PrintDefaults()
 	}
 	flag.Parse()
@@ -35,7 +37,7 @@ func main() {
 }
 
 // build writes the archive, under its name only once it is complete.
-func build(out, name string, iptables bool, cache string, executables []string) (digest string, err error) {
+func build(out, name string, iptables bool, cache string, dirs []string) (digest string, err error) {
 	if out == "" {
 		return "", errors.New("say which file to write with -o")
 	}
@@ -55,13 +57,16 @@ func build(out, name string, iptables bool, cache string, executables []string) 
 		}
 		o.Created = time.Unix(seconds, 0)
 	}
-	var contents [][]byte
-	for _, path := range executables {
-		content, err := os.ReadFile(path)
-		if err != nil {
+	var builds []ociimage.Build
+	for _, dir := range dirs {
+		var b ociimage.Build
+		if b.Switchyard, err = os.ReadFile(filepath.Join(dir, path.Base(ociimage.Binary))); err != nil {
 			return "", err
 		}
-		contents = append(contents, content)
+		if b.Lab, err = os.ReadFile(filepath.Join(dir, path.Base(ociimage.Lab))); err != nil {
+			return "", err
+		}
+		builds = append(builds, b)
 	}
 	if iptables {
 		o.Programs, o.ProgramsAre = map[string][]byte{}, "iptables 1.8.9, legacy and nft, of Debian 12"
@@ -77,7 +82,7 @@ func build(out, name string, iptables bool, cache string, executables []string) 
 		if err != nil {
 			return "", err
 		}
-		digest, err = write(f, o, contents)
+		digest, err = write(f, o, builds)
 		return digest, errors.Join(err, f.Close())
 	}
 	partial := out + ".partial"
@@ -85,15 +90,15 @@ func build(out, name string, iptables bool, cache string, executables []string) 
 	if err != nil {
 		return "", err
 	}
-	digest, err = write(f, o, contents)
+	digest, err = write(f, o, builds)
 	if err = errors.Join(err, f.Close()); err != nil {
 		return "", errors.Join(err, os.Remove(partial))
 	}
 	return digest, os.Rename(partial, out)
 }
 
-func write(f io.Writer, o ociimage.Options, executables [][]byte) (digest string, err error) {
+func write(f io.Writer, o ociimage.Options, builds []ociimage.Build) (digest string, err error) {
 	w := bufio.NewWriter(f)
-	digest, err = ociimage.Write(w, o, executables...)
+	digest, err = ociimage.Write(w, o, builds...)
 	return digest, errors.Join(err, w.Flush())
 }

@@ -12,12 +12,13 @@ import (
 // An archive may be piped to another program through a FIFO, which must stay one.
 func TestBuildWritesIntoAFIFO(t *testing.T) {
 	dir := t.TempDir()
-	executable := filepath.Join(dir, "switchyard")
 	elf := make([]byte, 64) // the header of an ELF file for x86-64, little-endian
 	copy(elf, "\x7fELF\x02\x01\x01")
 	elf[16], elf[18], elf[20] = 2, 62, 1
-	if err := os.WriteFile(executable, elf, 0o755); err != nil {
-		t.Fatal(err)
+	for _, program := range []string{"switchyard", "switchyard-lab"} {
+		if err := os.WriteFile(filepath.Join(dir, program), elf, 0o755); err != nil {
+			t.Fatal(err)
+		}
 	}
 	out := filepath.Join(dir, "image.tar")
 	if err := syscall.Mkfifo(out, 0o600); err != nil {
@@ -34,7 +35,7 @@ func TestBuildWritesIntoAFIFO(t *testing.T) {
 		n, _ := io.Copy(io.Discard, f)
 		read <- int(n)
 	}()
-	if _, err := build(out, "localhost/switchyard:v1", false, "", []string{executable}); err != nil {
+	if _, err := build(out, "localhost/switchyard:v1", false, "", []string{dir}); err != nil {
 		t.Fatal(err)
 	}
 	if info, err := os.Lstat(out); err != nil || info.Mode().Type() != fs.ModeNamedPipe {
