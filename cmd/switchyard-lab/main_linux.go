@@ -1,5 +1,5 @@
-// Command switchyard-lab has the commands of switchyard that run on no node of a cluster: lab, conformance and bench. The program switchyard starts
-// it for them.
+// Command switchyard-lab runs the commands lab, conformance and bench of switchyard. Switchyard starts it from its own directory, so that the program of
+// a node does not contain them.
 package main
 
 import (

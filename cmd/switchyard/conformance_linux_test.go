@@ -10,7 +10,7 @@ import (
 	"github.com/switchyard-net/switchyard/test/netnstest"
 )
 
-// TestConformanceCommand starts switchyard-lab by switchyard, and checks the outcome of programs that are dataplanes, and of some that are not.
+// TestConformanceCommand runs the command through switchyard, which starts switchyard-lab. It checks the outcome of programs that are dataplanes, and of some that are not.
 func TestConformanceCommand(t *testing.T) {
 	netnstest.Need(t)
 	if err := netns.Check(); err != nil {

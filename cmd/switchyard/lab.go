@@ -15,7 +15,7 @@ import (
 	"github.com/switchyard-net/switchyard/cmd/internal/cli"
 )
 
-// newLabCommands are the commands of switchyard-lab as this program lists them.
+// newLabCommands returns the commands of switchyard-lab, for the list of commands.
 func newLabCommands() (list []*cobra.Command) {
 	for name, short := range cli.LabCommands {
 		if runtime.GOOS != "linux" {
@@ -29,19 +29,19 @@ func newLabCommands() (list []*cobra.Command) {
 	return list
 }
 
-// isForLab reports whether switchyard-lab answers a command line: it is a command of switchyard-lab, asks for help about one, or completes its arguments.
+// isForLab reports whether switchyard-lab runs a command line: one of its commands, help about one, or the completion of its arguments.
 func isForLab(args []string) bool {
 	switch {
 	case len(args) > 1 && args[0] == "help":
 		args = args[1:]
-	// The last argument is what is to be completed. Without another one, it is the name of the command.
+	// The last argument is the word to complete. Switchyard itself completes the names of commands.
 	case len(args) > 2 && slices.Contains([]string{cobra.ShellCompRequestCmd, cobra.ShellCompNoDescRequestCmd}, args[0]):
 		args = args[1:]
 	}
 	return len(args) > 0 && cli.LabCommands[args[0]] != ""
 }
 
-// startLab turns this process into switchyard-lab, with the same arguments. It returns only if that fails.
+// startLab replaces this process by switchyard-lab with the same arguments. It returns only if that fails.
 func startLab(args []string) error {
 	path, err := labProgram(args[0])
 	if err != nil {
@@ -50,7 +50,8 @@ func startLab(args []string) error {
 	return labError(syscall.Exec(path, append([]string{path}, args...), os.Environ()), path)
 }
 
-// labProgram returns where switchyard-lab is: in the directory of this program and nowhere else, because any program on PATH may have its name.
+// labProgram returns the path of switchyard-lab for a command. It is in the directory of this program. PATH does not count, because anybody may have
+// put a program of that name there.
 func labProgram(command string) (string, error) {
 	if runtime.GOOS != "linux" {
 		return "", fmt.Errorf("%s needs network namespaces, which %s does not have; run it on Linux, also in a virtual machine or container", command, runtime.GOOS)
@@ -60,15 +61,15 @@ func labProgram(command string) (string, error) {
 		self, err = filepath.EvalSymlinks(self)
 	}
 	if err != nil {
-		return "", fmt.Errorf("find the directory of this program, where %s is: %w", cli.Lab, err)
+		return "", fmt.Errorf("find the directory of this program, to start %s: %w", cli.Lab, err)
 	}
 	return filepath.Join(filepath.Dir(self), cli.Lab), nil
 }
 
-// labError adds the remedy to the error of a start of switchyard-lab.
+// labError returns the error of a start of switchyard-lab, with the remedy.
 func labError(err error, path string) error {
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%s is missing: it has the commands lab, conformance and bench, and must be in the directory of switchyard; 'make build' builds both", path)
+		return fmt.Errorf("%s is missing: it runs the commands lab, conformance and bench; install it in the directory of switchyard ('make build' builds both)", path)
 	}
 	return fmt.Errorf("start %s: %w", path, err)
 }

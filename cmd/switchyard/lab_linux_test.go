@@ -28,7 +28,7 @@ func TestIsForLab(t *testing.T) {
 		"help":                      false,
 		"help run":                  false,
 		"help bench dataplanes":     true,
-		"__complete lab":            false, // the command's name is to be completed
+		"__complete lab":            false, // switchyard completes the names of commands
 		"__complete run lab":        false,
 		"__complete lab --":         true,
 		"__completeNoDesc bench d":  true,
@@ -40,7 +40,7 @@ func TestIsForLab(t *testing.T) {
 	}
 }
 
-// TestLabCommands: nobody notices that two programs answer.
+// TestLabCommands: help and completion of switchyard include the commands of switchyard-lab.
 func TestLabCommands(t *testing.T) {
 	for args, want := range map[string]string{
 		"--help":                   "\n  lab         Show what manifests do, in a throw-away node\n",
@@ -58,8 +58,8 @@ func TestLabCommands(t *testing.T) {
 	}
 }
 
-// TestLabIsBesideTheProgram: switchyard becomes the program in its own directory, through links to it, and no other.
-func TestLabIsBesideTheProgram(t *testing.T) {
+// TestLabInTheDirectoryOfTheProgram: switchyard starts switchyard-lab from its own directory only, also when it is called through a link.
+func TestLabInTheDirectoryOfTheProgram(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -91,7 +91,7 @@ func TestLabIsBesideTheProgram(t *testing.T) {
 
 	write(filepath.Join(others, cli.Lab), "echo from PATH\n")
 	write(filepath.Join(links, cli.Lab), "echo from the directory of a link\n")
-	missing := "switchyard: " + lab + " is missing: it has the commands lab, conformance and bench, and must be in the directory of switchyard; 'make build' builds both\n"
+	missing := "switchyard: " + lab + " is missing: it runs the commands lab, conformance and bench; install it in the directory of switchyard ('make build' builds both)\n"
 	for _, path := range []string{switchyard, link} {
 		if code, _, text := call(path, "lab", "--once"); code != cli.ExitError || text != missing {
 			t.Errorf("%s without %s: exit code %d, %q, want %q", path, cli.Lab, code, text, missing)

@@ -63,7 +63,7 @@ func writeManual(root *cobra.Command, dir string) error {
 	return nil
 }
 
-// writePages writes the pages of a command and of those below it. Those of a command of switchyard-lab are known there.
+// writePages writes the pages of a command and its subcommands. Switchyard-lab writes the pages of its own commands.
 func writePages(dir string, page io.Writer, c *cobra.Command) error {
 	if _, forLab := cli.LabCommands[c.Name()]; !forLab || runtime.GOOS != "linux" {
 		return cli.WriteManual(dir, page, c)

@@ -28,8 +28,8 @@ var removedFlags = func() map[string]string {
 	return m
 }()
 
-// explainRemoved adds to the error of a flag that kube-proxy no longer has what to do. There is nothing to guess then, so the result does not wrap
-// the error that names an unknown flag.
+// explainRemoved adds the remedy to the error of a flag that kube-proxy once had. The result does not wrap the error, so that no similar flag is
+// suggested.
 func explainRemoved(_ *cobra.Command, err error) error {
 	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
 		if why, removed := removedFlags[strings.ReplaceAll(unknown.GetSpecifiedName(), "_", "-")]; removed {

@@ -32,7 +32,7 @@ func newProcess(args []string, without ...uintptr) (*process, error) {
 	if isNode && !slices.ContainsFunc(args, func(a string) bool { return strings.HasPrefix(a, "--admin-bind-address") }) {
 		args = append(slices.Clone(args), "--admin-bind-address=none") // the default is one place for all tests
 	}
-	p := &process{cmd: exec.Command("switchyard", args...), done: make(chan struct{})} // TestMain has put it on PATH
+	p := &process{cmd: exec.Command("switchyard", args...), done: make(chan struct{})} // TestMain puts it on PATH
 	p.cmd.Stdout, p.cmd.Stderr = &p.log, &p.log
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	started := make(chan error)

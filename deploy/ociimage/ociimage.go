@@ -1,5 +1,5 @@
-// Package ociimage writes a container image that holds the static binaries of Switchyard, and programs that they run if there are any, for several
-// platforms, without a container engine.
+// Package ociimage writes a container image with the static binaries of Switchyard, for several platforms, without a container engine. An image may
+// also have programs that these binaries run.
 //
 // The archive is an OCI image layout (image-spec 1.1) as a tar file, and a docker archive at the same time. The same binaries and options
 // make the same archive, byte for byte: every list is sorted, and every time is that of the options.
@@ -30,15 +30,15 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// Binary is where the program is in the image, KubeProxy a link to it: kubeadm's DaemonSet runs that path. Lab is the program with the commands lab,
-// conformance and bench, where Binary looks for it.
+// Binary is where the program is in the image, KubeProxy a link to it: kubeadm's DaemonSet runs that path. Lab is the program that Binary
+// starts for the commands lab, conformance and bench.
 const (
 	Binary    = "/switchyard"
 	Lab       = "/switchyard-lab"
 	KubeProxy = "/usr/local/bin/kube-proxy"
 )
 
-// Build is the programs as ELF executables for one platform.
+// Build has the programs for one platform, as ELF executables.
 type Build struct{ Switchyard, Lab []byte }
 
 // Options say what an image is called.
@@ -60,9 +60,8 @@ type Options struct {
 // fullName is a name as containerd and the kubelet store it: a registry (or localhost), a path and a tag.
 var fullName = regexp.MustCompile(`^(?:localhost|[a-z0-9-]+(?:\.[a-z0-9-]+)+|[a-z0-9.-]+:[0-9]+)(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)+:(\w[\w.-]{0,127})$`)
 
-// Write writes the archive of an image with a build for each platform, and returns the digest of the image, which names it whatever
-// archive or registry it is in. It returns an error for an executable that would not run in an image which holds no libraries, and for
-// two builds of the same platform.
+// Write writes the archive of an image with a build for each platform. It returns the digest of the image, which is its name in any archive
+// and registry. It returns an error for an executable that needs libraries, and for two builds of the same platform.
 func Write(w io.Writer, o Options, builds ...Build) (digest string, err error) {
 	tag := fullName.FindStringSubmatch(o.Name)
 	if tag == nil {

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// testRooms hold yardsticks and tools. Programs other than that of a node wire them, the suite and the lab are made of them, and nothing else imports them.
+// testRooms hold yardsticks and tools. Only tests, tools and the laboratory import them.
 var testRooms = []string{"test", "lab", "conformance"}
 
 // TestProductImportsNoTestRoom looks at everything that a product package links.
@@ -26,15 +26,15 @@ func TestProductImportsNoTestRoom(t *testing.T) {
 	}
 }
 
-// TestNodeLinksWhatItNeeds: what runs on every node is package node, a source, and the flags of cmd/switchyard.
+// TestNodeLinksWhatItNeeds: the program of a node contains package node, sources and the flags of cmd/switchyard, and nothing for other places.
 func TestNodeLinksWhatItNeeds(t *testing.T) {
 	sources := []string{"k8s.io/client-go", module + "/source/kube", module + "/source/file", module + "/source/relay"}
-	for rel, bans := range map[string]struct {
+	for rel, law := range map[string]struct {
 		trees []string
 		why   string
 	}{
-		"node":           {sources, "the runtime of a node links no source: the caller hands it in."},
-		"cmd/switchyard": {nil, "the program of a node links no line of the laboratory, of its yardsticks and examples: they are for switchyard-lab."},
+		"node":           {sources, "the runtime of a node links no source: the caller passes one."},
+		"cmd/switchyard": {nil, "the program of a node links no line of the laboratory, the yardsticks and the examples: they belong into switchyard-lab."},
 	} {
 		i := slices.IndexFunc(packages(t), func(p pkg) bool { return p.rel() == rel })
 		if i < 0 {
@@ -45,8 +45,8 @@ func TestNodeLinksWhatItNeeds(t *testing.T) {
 		t.Logf("%s links %d packages", rel, len(deps))
 		for _, dep := range deps {
 			to, ours := strings.CutPrefix(dep, module+"/")
-			if in(dep, bans.trees...) || ours && in(to, append([]string{"examples"}, testRooms...)...) {
-				t.Errorf("%s depends on %s.\nLaw: %s", rel, dep, bans.why)
+			if in(dep, law.trees...) || ours && in(to, append([]string{"examples"}, testRooms...)...) {
+				t.Errorf("%s depends on %s.\nLaw: %s", rel, dep, law.why)
 			}
 		}
 	}

@@ -1,4 +1,4 @@
-// Package cli is what the command lines of the programs switchyard and switchyard-lab share: exit codes, errors, common flags and man pages.
+// Package cli has the common parts of the programs switchyard and switchyard-lab: exit codes, errors, flags and man pages.
 package cli
 
 import (
@@ -26,7 +26,7 @@ const (
 // Lab is the name of the program with the commands in LabCommands.
 const Lab = "switchyard-lab"
 
-// LabCommands are the commands of switchyard-lab that people call as commands of switchyard, each with its short help.
+// LabCommands are the commands of switchyard-lab, each with its short help. Users call them as commands of switchyard.
 var LabCommands = map[string]string{
 	"bench":       "Measure on this machine",
 	"conformance": "Check a dataplane in any language with real packets",
@@ -43,7 +43,7 @@ func Main(root *cobra.Command, args []string) {
 	os.Exit(code)
 }
 
-// Run executes a command line and returns the exit code. What people read on their terminals is clean, whatever objects and files say.
+// Run executes a command line and returns the exit code. It removes control characters from the output, because objects and files may contain some.
 func Run(ctx context.Context, root *cobra.Command, args []string, stdout, stderr io.Writer) int {
 	out, notes := plaintext.NewWriter(stdout), plaintext.NewWriter(stderr)
 	code := execute(ctx, root, args, out, notes)
@@ -74,8 +74,8 @@ func execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 	return ExitError
 }
 
-// WithVersion gives a root command without a function the flag --version, and lets it print its help otherwise. The field Version of the command would
-// do the same with a template, and a program that links package text/template keeps every exported method of all its types.
+// WithVersion lets a root command print the version with the flag --version, and its help otherwise. The command's field Version is not used, because
+// cobra prints it with package text/template. A program that links this package keeps the exported methods of all types.
 func WithVersion(root *cobra.Command, version string) {
 	show := root.Flags().BoolP("version", "v", false, "version for switchyard")
 	root.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -99,8 +99,8 @@ func (e *usageError) Unwrap() error { return e.err }
 // Usage returns err as a mistake in the command line of a command, such as "switchyard run".
 func Usage(command string, err error) error { return &usageError{command, err} }
 
-// asUsage marks what is wrong with the flags and arguments of a command and those below it. The latter come first: a command without a function
-// for wrong flags has that of the command above it.
+// asUsage marks mistakes in the flags and arguments of a command and its subcommands. Subcommands come first, because they inherit the command's
+// function for wrong flags.
 func asUsage(cmd *cobra.Command) {
 	for _, sub := range cmd.Commands() {
 		asUsage(sub)
@@ -119,7 +119,7 @@ func asUsage(cmd *cobra.Command) {
 	}
 }
 
-// ExitCode is the error that ends the program with a code, after everything there is to say has been said.
+// ExitCode is an error that ends the program with a code and without a message.
 type ExitCode int
 
 func (e ExitCode) Error() string { return fmt.Sprintf("exit code %d", int(e)) }

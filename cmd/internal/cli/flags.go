@@ -66,7 +66,7 @@ type LogFlags struct {
 	Format string
 }
 
-// Register adds the flags to those of a command.
+// Register adds the flags to the flags of a command.
 func (l *LogFlags) Register(flags *pflag.FlagSet) {
 	flags.Int32VarP(&l.Verbosity, "v", "v", 0, VerbosityUsage)
 	flags.StringVar(&l.Format, "logging-format", "text", "text or json")
@@ -95,8 +95,7 @@ func (l *LogFlags) Logger(w io.Writer) (*slog.Logger, error) {
 	return log, nil
 }
 
-// LogLibraries makes what libraries log by themselves, those of Kubernetes by klog, lines of log. It is called before there are
-// goroutines that may log.
+// LogLibraries writes the messages of libraries that use klog, such as client-go, to log. Call it before the first goroutine that may log.
 func LogLibraries(log *slog.Logger) { klog.SetSlogLogger(log) }
 
 // LevelOf returns the lowest level that is shown with a verbosity. Kubernetes' verbosity 4 is for debugging, as is slog's level -4:

@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// WriteManual writes a man page of a command, and of each command below it that help lists, into the directory man1 of dir. It writes their parts of
-// the page of all commands to page.
+// WriteManual writes man pages of a command and its listed subcommands into the directory man1 of dir. It writes their sections of the page of all
+// commands to page.
 func WriteManual(dir string, page io.Writer, c *cobra.Command) error {
 	if err := WritePage(dir, page, c); err != nil {
 		return err
@@ -25,7 +25,7 @@ func WriteManual(dir string, page io.Writer, c *cobra.Command) error {
 	return nil
 }
 
-// WritePage is WriteManual of one command, without those below it.
+// WritePage is WriteManual without the subcommands.
 func WritePage(dir string, page io.Writer, c *cobra.Command) error {
 	c.InitDefaultHelpFlag()
 	name := strings.ReplaceAll(c.CommandPath(), " ", "-") + ".1"
@@ -36,7 +36,7 @@ func WritePage(dir string, page io.Writer, c *cobra.Command) error {
 	return err
 }
 
-// Listed returns the commands of a command that help lists.
+// Listed returns the subcommands that the help of a command lists.
 func Listed(c *cobra.Command) (list []*cobra.Command) {
 	for _, sub := range c.Commands() {
 		if sub.IsAvailableCommand() && sub.Name() != "completion" {

@@ -13,13 +13,13 @@ import (
 	"github.com/switchyard-net/switchyard/lab/inputs"
 )
 
-// New returns the root command. It is called switchyard, as people call these commands.
+// New returns the root command. Its name is switchyard, because users call its commands by that program.
 func New(version string) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "switchyard",
 		Short: "The laboratory of Switchyard",
-		Long: `The program switchyard-lab has the commands lab, conformance and bench. The program switchyard starts it
-for them, from its own directory.`,
+		Long: `Switchyard-lab has the commands lab, conformance and bench. The program switchyard starts it
+for these commands, from its own directory.`,
 		Args:              cobra.NoArgs,
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
 	}
@@ -28,10 +28,10 @@ for them, from its own directory.`,
 	return root
 }
 
-// newManualCommand is for 'switchyard manual'.
+// newManualCommand returns the command that 'switchyard manual' runs for each command of this program.
 func newManualCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "manual DIR COMMAND", Short: "Write man pages of a command into DIR/man1, and print its part of the page of all commands", Hidden: true,
+		Use: "manual DIR COMMAND", Short: "Write man pages of a command into DIR/man1, and print its section of the page of all commands", Hidden: true,
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name := args[1]
@@ -44,7 +44,7 @@ func newManualCommand() *cobra.Command {
 	}
 }
 
-// newKustomizeCommand is what the lab runs itself.
+// newKustomizeCommand returns the command that the lab runs to build a Kustomize directory.
 func newKustomizeCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: kustomizeName + " DIR", Short: "Build a Kustomize directory for the lab", Hidden: true, Args: cobra.ExactArgs(1),
