@@ -24,7 +24,6 @@ import (
 	"github.com/switchyard-net/switchyard/lab/inputs"
 	"github.com/switchyard-net/switchyard/lab/minicluster"
 	"github.com/switchyard-net/switchyard/model"
-	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
 	"github.com/switchyard-net/switchyard/test/oracle"
@@ -38,7 +37,7 @@ type session struct {
 	// dataplane is nil if it could not be made.
 	dataplane Dataplane
 	store     *store.Store
-	sink      source.Sink
+	sink      model.Sink
 	refs      []model.Ref // that the store has
 	stop      context.CancelFunc
 	done      sync.WaitGroup

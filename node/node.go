@@ -14,7 +14,7 @@
 //	c.HostnameOverride = "node-a"
 //	n, err := node.New(ctx, node.Options{
 //		Config: c,
-//		Source: func(*config.Config, string) (source.Source, error) {
+//		Source: func(*config.Config, string) (model.Source, error) {
 //			return file.New(file.Options{Path: "manifests"}) // or kube.New
 //		},
 //	})
@@ -46,11 +46,11 @@ import (
 	"github.com/switchyard-net/switchyard/internal/lastknown"
 	"github.com/switchyard-net/switchyard/internal/resident"
 	"github.com/switchyard-net/switchyard/internal/ui"
+	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/ops/healthz"
 	"github.com/switchyard-net/switchyard/ops/metrics"
 	"github.com/switchyard-net/switchyard/ops/nodesetup"
 	"github.com/switchyard-net/switchyard/ops/servicehealth"
-	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
 )
@@ -76,9 +76,9 @@ type Options struct {
 	// Source makes the source of the cluster's objects for a configuration and the name of the node, which is empty for a Relay: that
 	// needs the objects of all nodes. It is called by New, and by Reconfigure if clientConnection, configSyncPeriod, serviceProxyName,
 	// api.names or the node's name have changed. With api.names it must also deliver Services and EndpointSlices that only have names, as
-	// kube.Options.Names makes it. What the source implements of [source.WithProblems], [source.WithEligibility] and
-	// [source.WithEvents] is used.
-	Source func(c *config.Config, node string) (source.Source, error)
+	// kube.Options.Names makes it. What the source implements of [model.WithProblems], [model.WithEligibility] and
+	// [model.WithEvents] is used.
+	Source func(c *config.Config, node string) (model.Source, error)
 	// States are states that are made elsewhere, for the role Proxy.
 	States *States
 	// Role is what the node does with the states. Default: Proxy.
@@ -200,7 +200,7 @@ type Node struct {
 
 	ready  chan struct{} // closed when OnReady is called
 	once   sync.Once
-	events chan source.Event
+	events chan model.Event
 	// problemEvents limits events about problems of services.
 	problemEvents *rate.Limiter
 }
@@ -213,7 +213,7 @@ func New(ctx context.Context, o Options) (*Node, error) {
 	}
 	n := &Node{
 		o: o, log: o.Logger, requests: make(chan request), ended: make(chan struct{}),
-		started: time.Now(), ready: make(chan struct{}), events: make(chan source.Event, maxEvents),
+		started: time.Now(), ready: make(chan struct{}), events: make(chan model.Event, maxEvents),
 		problemEvents: rate.NewLimiter(rate.Every(problemEventPause), problemEventBurst),
 	}
 	if n.log == nil {
@@ -454,7 +454,7 @@ func (n *Node) becomeReady(failed int) {
 		resident.Trim() // reading everything for the first time took far more than keeping it takes
 		p := n.pipeline.Load()
 		if n.o.Role == Proxy {
-			n.emit(source.Event{Kind: "Node", Name: p.name(), Reason: "Starting", Action: "StartKubeProxy"})
+			n.emit(model.Event{Kind: "Node", Name: p.name(), Reason: "Starting", Action: "StartKubeProxy"})
 			n.reportMode()
 		}
 		if n.o.OnReady != nil {
@@ -522,7 +522,7 @@ const (
 // reportProblem reports a problem of a service as an event, if this is the node to do so.
 func (n *Node) reportProblem(p store.Problem) {
 	if n.o.Role == Proxy && p.Here && n.problemEvents.Allow() {
-		n.emit(source.Event{Kind: "Service", Namespace: p.Service.Namespace, Name: p.Service.Name, Warning: true,
+		n.emit(model.Event{Kind: "Service", Namespace: p.Service.Namespace, Name: p.Service.Name, Warning: true,
 			Reason: string(p.Reason), Action: "Route", Note: p.Error()})
 	}
 }
@@ -530,13 +530,13 @@ func (n *Node) reportProblem(p store.Problem) {
 // reportNode reports that this Node lacks a field.
 func (n *Node) reportNode(p lastknown.Problem) {
 	if n.o.Role == Proxy {
-		n.emit(source.Event{Kind: "Node", Name: p.Node, Warning: true, Reason: string(p.Reason), Action: "Route", Note: p.Error()})
+		n.emit(model.Event{Kind: "Node", Name: p.Node, Warning: true, Reason: string(p.Reason), Action: "Route", Note: p.Error()})
 	}
 }
 
 // reportPort reports a health check node port that cannot be served.
 func (n *Node) reportPort(p servicehealth.Problem) {
-	n.emit(source.Event{Kind: "Service", Namespace: p.Service.Namespace, Name: p.Service.Name, Warning: true,
+	n.emit(model.Event{Kind: "Service", Namespace: p.Service.Namespace, Name: p.Service.Name, Warning: true,
 		Reason: "FailedToStartServiceHealthcheck", Action: "Listen", Note: p.Error()})
 }
 
@@ -544,7 +544,7 @@ func (n *Node) reportPort(p servicehealth.Problem) {
 const maxEvents = 100
 
 // emit reports an event soon.
-func (n *Node) emit(e source.Event) {
+func (n *Node) emit(e model.Event) {
 	select {
 	case n.events <- e:
 	default:
@@ -558,7 +558,7 @@ func (n *Node) reportEvents(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case e := <-n.events:
-			s, ok := n.pipeline.Load().source.(source.WithEvents)
+			s, ok := n.pipeline.Load().source.(model.WithEvents)
 			if !ok {
 				continue
 			}

@@ -14,7 +14,7 @@ import (
 
 	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/internal/revlog"
-	"github.com/switchyard-net/switchyard/source"
+	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -63,7 +63,7 @@ func New(o Options) *Store {
 //
 // Sources share one set of objects. If two of them deliver the same object, the last one to do so wins, and it is gone as
 // soon as either deletes it.
-func (s *Store) Source(name string) source.Sink {
+func (s *Store) Source(name string) model.Sink {
 	return s.core.source(name)
 }
 

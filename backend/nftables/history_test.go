@@ -24,7 +24,7 @@ import (
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/kernel/conntrack"
 	"github.com/switchyard-net/switchyard/kernel/flowcutter"
-	"github.com/switchyard-net/switchyard/source"
+	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
 	"github.com/switchyard-net/switchyard/test/netns"
@@ -83,7 +83,7 @@ type historyRun struct {
 	rng     *rand.Rand
 	history *randcluster.History
 	store   *store.Store
-	sink    source.Sink
+	sink    model.Sink
 	options Options
 	limits  ruleset.Limits
 

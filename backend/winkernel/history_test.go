@@ -18,7 +18,7 @@ import (
 	"github.com/switchyard-net/switchyard/backend/winkernel/internal/hnstest"
 	"github.com/switchyard-net/switchyard/backend/winkernel/internal/plan"
 	"github.com/switchyard-net/switchyard/brain"
-	"github.com/switchyard-net/switchyard/source"
+	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
 	"github.com/switchyard-net/switchyard/test/randcluster"
@@ -126,7 +126,7 @@ type run struct {
 	rng     *rand.Rand
 	history *randcluster.History
 	store   *store.Store
-	sink    source.Sink
+	sink    model.Sink
 	hns     *hnstest.HNS
 	options Options
 	judge   judge

@@ -20,7 +20,6 @@ import (
 	"github.com/switchyard-net/switchyard/internal/manifest"
 	"github.com/switchyard-net/switchyard/kubeconv"
 	"github.com/switchyard-net/switchyard/model"
-	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
 )
@@ -109,7 +108,7 @@ type host struct {
 type story struct {
 	hns           *hnstest.HNS
 	store         *store.Store
-	sink          source.Sink
+	sink          model.Sink
 	backend       *Backend
 	revision      state.Revision
 	masqueradeAll bool

@@ -17,11 +17,11 @@ import (
 	"github.com/switchyard-net/switchyard/client/peeruser"
 	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/field"
+	"github.com/switchyard-net/switchyard/internal/source/file"
+	"github.com/switchyard-net/switchyard/internal/source/relay"
+	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/node"
-	"github.com/switchyard-net/switchyard/source"
-	"github.com/switchyard-net/switchyard/source/file"
 	"github.com/switchyard-net/switchyard/source/kube"
-	"github.com/switchyard-net/switchyard/source/relay"
 )
 
 // nodeOrHost returns the name of this node, which is the host's if none is given.
@@ -118,7 +118,7 @@ func dialable(target string, c *tls.Config) error {
 }
 
 // source makes the source. check was called before. name is empty for objects of all nodes. await is for an API server.
-func (o *objectFlags) source(c *config.Config, name string, await kube.Await, log *slog.Logger) (source.Source, error) {
+func (o *objectFlags) source(c *config.Config, name string, await kube.Await, log *slog.Logger) (model.Source, error) {
 	switch {
 	case o.path != "":
 		return file.New(file.Options{Path: o.path, Whole: true, Grace: graceOf(o.grace), Logger: log})

@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/switchyard-net/switchyard/config"
+	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/node"
-	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/source/kube"
 )
 
@@ -18,7 +18,7 @@ func newDaemon(ctx context.Context, p *proxyFlags, c *config.Config, log *slog.L
 	usual, awaiting := collectOften(), &awaiting{}
 	n, err := node.New(ctx, node.Options{
 		Config: c, Logger: log, Program: programName(), Version: currentVersion(), TakeOver: p.takeOver, ReplaceKubeProxy: true, Memory: processMemory(),
-		Source: func(c *config.Config, name string) (source.Source, error) {
+		Source: func(c *config.Config, name string) (model.Source, error) {
 			return kubeSource(c, p.master, name, awaiting.of(c, name), log)
 		},
 		OnReady: func(services int) {
@@ -41,7 +41,7 @@ func newDaemon(ctx context.Context, p *proxyFlags, c *config.Config, log *slog.L
 }
 
 // kubeSource makes a source of the objects that an API server has, at master if that is not empty. name is empty for objects of all nodes.
-func kubeSource(c *config.Config, master, name string, await kube.Await, log *slog.Logger) (source.Source, error) {
+func kubeSource(c *config.Config, master, name string, await kube.Await, log *slog.Logger) (model.Source, error) {
 	api, renew, err := kubeConnection(c, master).Follow()
 	if err != nil {
 		return nil, err

@@ -24,7 +24,6 @@ import (
 	"github.com/switchyard-net/switchyard/explain"
 	adminv1 "github.com/switchyard-net/switchyard/internal/proto/admin/v1"
 	"github.com/switchyard-net/switchyard/model"
-	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
 	"github.com/switchyard-net/switchyard/view"
@@ -33,7 +32,7 @@ import (
 // process is a source with a store.
 type process struct {
 	store *store.Store
-	sink  source.Sink
+	sink  model.Sink
 	// counted is what Traffic returns for a selection; nil for a process that does not count.
 	counted func(view.Selection) *view.Traffic
 }

@@ -22,7 +22,6 @@ import (
 	"github.com/switchyard-net/switchyard/internal/connlimit"
 	"github.com/switchyard-net/switchyard/internal/httpserver"
 	"github.com/switchyard-net/switchyard/model"
-	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
 	"github.com/switchyard-net/switchyard/view"
@@ -31,7 +30,7 @@ import (
 // fake is a process with a store of its own.
 type fake struct {
 	store   *store.Store
-	sink    source.Sink
+	sink    model.Sink
 	changes Changes
 	// asked blocks questions if it is not nil, until it is closed.
 	asked chan struct{}

@@ -7,10 +7,10 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/ops/healthz"
 	"github.com/switchyard-net/switchyard/ops/metrics"
 	"github.com/switchyard-net/switchyard/ops/servicehealth"
-	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
 )
@@ -18,7 +18,7 @@ import (
 // Example wires health, metrics and health check node ports into a proxy. The daemon beside it runs all the functions that
 // are returned.
 func Example() {
-	_ = func(log *slog.Logger, st *store.Store, src source.Source, problems func() []error, dataplane backend.Backend) []func(context.Context) error {
+	_ = func(log *slog.Logger, st *store.Store, src model.Source, problems func() []error, dataplane backend.Backend) []func(context.Context) error {
 		families := []state.Family{state.IPv4, state.IPv6} // those that the dataplane programs
 		syncPeriod := 30 * time.Second                     // of the configuration
 		newest := func() state.Revision { return st.Snapshot().Revision() }

@@ -4,23 +4,22 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/model"
-	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/state"
 )
 
 // CountChanges returns a sink that hands everything on to next and counts the Services and EndpointSlices in it. newest returns
 // the newest revision that next has published; a change is pending until that revision is applied.
-func (r *Registry) CountChanges(next source.Sink, newest func() state.Revision) source.Sink {
+func (r *Registry) CountChanges(next model.Sink, newest func() state.Revision) model.Sink {
 	return &countingSink{next: next, newest: newest, registry: r}
 }
 
 type countingSink struct {
-	next     source.Sink
+	next     model.Sink
 	newest   func() state.Revision
 	registry *Registry
 }
 
-// Update implements [source.Sink].
+// Update implements [model.Sink].
 func (k *countingSink) Update(set []model.Object, deleted []model.Ref) {
 	// next owns the objects afterwards.
 	var n changed
@@ -48,7 +47,7 @@ func (k *countingSink) Update(set []model.Object, deleted []model.Ref) {
 	}
 }
 
-// Complete implements [source.Sink].
+// Complete implements [model.Sink].
 func (k *countingSink) Complete() { k.next.Complete() }
 
 // showPending is called with mu held.

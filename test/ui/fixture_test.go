@@ -21,7 +21,6 @@ import (
 	"github.com/switchyard-net/switchyard/internal/httpserver"
 	"github.com/switchyard-net/switchyard/internal/ui"
 	"github.com/switchyard-net/switchyard/model"
-	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
 	"github.com/switchyard-net/switchyard/view"
@@ -31,7 +30,7 @@ import (
 type yard struct {
 	*testing.T
 	store   *store.Store
-	sink    source.Sink
+	sink    model.Sink
 	changes ui.Changes
 	started time.Time
 

@@ -16,7 +16,6 @@ import (
 	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/internal/objectlog"
 	"github.com/switchyard-net/switchyard/model"
-	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/store"
 	"github.com/switchyard-net/switchyard/test/randcluster"
 )
@@ -97,10 +96,10 @@ type stack struct {
 	log     *slog.Logger
 	history *randcluster.History
 	objects map[model.Ref]model.Object // what there is
-	direct  source.Sink
+	direct  model.Sink
 
 	topFeed, middleFeed *objectlog.Feed
-	topSink             source.Sink
+	topSink             model.Sink
 	topWaits            bool // the source of the top relay is not complete
 	stopTop, stopMiddle func()
 }

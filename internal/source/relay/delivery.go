@@ -9,7 +9,6 @@ import (
 
 	"github.com/switchyard-net/switchyard/internal/protoconv"
 	"github.com/switchyard-net/switchyard/model"
-	"github.com/switchyard-net/switchyard/source"
 
 	clusterv1 "github.com/switchyard-net/switchyard/internal/proto/cluster/v1"
 )
@@ -97,7 +96,7 @@ func refOf(m *clusterv1.Object) model.Ref {
 // delivery brings updates to the sink. It belongs to one goroutine.
 type delivery struct {
 	log  *slog.Logger
-	sink source.Sink
+	sink model.Sink
 	// refs are the objects that the sink has, which show after a full update what has been deleted. Their names are shared with
 	// the objects.
 	refs map[model.Ref]struct{}

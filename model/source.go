@@ -1,14 +1,8 @@
-// Package source defines how cluster objects reach the store.
-//
-// A source delivers objects and nothing else: it does not decide what they mean. Package source/file reads them from
-// ordinary manifests.
-package source
+package model
 
 import (
 	"context"
 	"net/netip"
-
-	"github.com/switchyard-net/switchyard/model"
 )
 
 // Source delivers the cluster's objects to a sink: the full set first, then every change.
@@ -23,7 +17,7 @@ type Sink interface {
 	// Update adds or replaces the objects in set and forgets those in deleted, all at once: no state between is ever
 	// published. The sink owns the objects from now on. An object that is deleted need not be known; setting an equal
 	// object again is harmless.
-	Update(set []model.Object, deleted []model.Ref)
+	Update(set []Object, deleted []Ref)
 	// Complete reports whether the first full set has been delivered. Nothing is published before all sources are complete.
 	Complete()
 }

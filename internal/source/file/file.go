@@ -24,7 +24,7 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/internal/manifest"
-	"github.com/switchyard-net/switchyard/source"
+	"github.com/switchyard-net/switchyard/model"
 )
 
 const (
@@ -56,7 +56,7 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Source implements [source.Source].
+// Source implements [model.Source].
 type Source struct {
 	path  string
 	whole bool
@@ -67,7 +67,7 @@ type Source struct {
 	problems []error
 }
 
-var _ source.Source = (*Source)(nil)
+var _ model.Source = (*Source)(nil)
 
 // New returns a source for the path. It returns an error that reports what to do if there is nothing there to read.
 func New(o Options) (*Source, error) {
@@ -105,7 +105,7 @@ func (s *Source) Problems() []error {
 }
 
 // Run delivers the objects of all files, then every change, until ctx ends.
-func (s *Source) Run(ctx context.Context, sink source.Sink) error {
+func (s *Source) Run(ctx context.Context, sink model.Sink) error {
 	w := newWatcher(s.path, s.log)
 	defer w.close()
 	state := newState(s.log, s.grace)
@@ -151,7 +151,7 @@ func (s *Source) Run(ctx context.Context, sink source.Sink) error {
 
 // read brings state up to date with the files and delivers what has changed. It reports whether there is something at the
 // path.
-func (s *Source) read(w *watcher, state *state, sink source.Sink) bool {
+func (s *Source) read(w *watcher, state *state, sink model.Sink) bool {
 	// The files are watched before they are read, so that no change falls between.
 	tree, err := w.open()
 	if err != nil {

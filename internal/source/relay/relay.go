@@ -20,7 +20,7 @@ import (
 
 	"github.com/switchyard-net/switchyard/client"
 	"github.com/switchyard-net/switchyard/internal/upstream"
-	"github.com/switchyard-net/switchyard/source"
+	"github.com/switchyard-net/switchyard/model"
 )
 
 // Options specifies which relay to follow, and how to reach it.
@@ -42,7 +42,7 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Source implements [source.Source].
+// Source implements [model.Source].
 type Source struct {
 	options Options
 	log     *slog.Logger
@@ -50,7 +50,7 @@ type Source struct {
 	peers   upstream.Peers
 }
 
-var _ source.Source = (*Source)(nil)
+var _ model.Source = (*Source)(nil)
 
 // New returns a source that follows one of the targets. It does not talk to them yet. It returns an error if there is no
 // target, one cannot be understood, or one needs TLS.
@@ -79,7 +79,7 @@ func New(o Options) (*Source, error) {
 // goroutine.
 func (s *Source) Problems() []error { return s.health.problems() }
 
-// Peers implements [source.WithPeers].
+// Peers implements [model.WithPeers].
 func (s *Source) Peers() (addrs []netip.AddrPort, changed <-chan struct{}) { return s.peers.Peers() }
 
 // After a stream has ended, the next one waits: shortest at first, twice as long each time, longest at most, and of that between
@@ -91,7 +91,7 @@ const (
 )
 
 // Run delivers until ctx ends.
-func (s *Source) Run(ctx context.Context, sink source.Sink) error {
+func (s *Source) Run(ctx context.Context, sink model.Sink) error {
 	d := &delivery{log: s.log, sink: sink}
 	wait := shortest
 	for at := 0; ctx.Err() == nil; {

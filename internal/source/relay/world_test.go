@@ -25,7 +25,6 @@ import (
 	"github.com/switchyard-net/switchyard/internal/objectlog"
 	"github.com/switchyard-net/switchyard/internal/protoconv"
 	"github.com/switchyard-net/switchyard/model"
-	"github.com/switchyard-net/switchyard/source"
 )
 
 // network connects relays and their followers in memory.
@@ -168,7 +167,7 @@ func (n *network) source(t testing.TB, log *slog.Logger, at ...string) *Source {
 }
 
 // run runs a source until stop is called, which the end of the test does too.
-func run(t testing.TB, s source.Source, sink source.Sink) (stop func()) {
+func run(t testing.TB, s model.Source, sink model.Sink) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx, sink) }()
