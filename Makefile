@@ -244,8 +244,8 @@ histories-windows: ## Play HISTORIES=50000 random histories of a Windows node, w
 	@$(GO) test -count=1 -timeout 2h -run TestHistories ./backend/winkernel -histories $(or $(HISTORIES),50000) -v
 
 # The packages that have something to do on Windows, and whose tests ask for nothing of Linux. Of the client's, some need the go command.
-WINDOWS = ./state ./model ./brain ./store ./field ./config/... ./explain ./kubeconv ./backend ./backend/winkernel/... ./internal/source/relay ./ops/healthz ./ops/metrics \
-	./backend/userspace/internal/hostrelay $(addprefix ./internal/,apifollower apirules clusterserver connlimit failover httpserver loglimit objectlog protoconv revlog spelling statecopy)
+WINDOWS = ./state ./model ./brain ./store ./field ./config/... ./kubeconv ./backend ./backend/winkernel/... ./internal/source/relay ./ops/healthz ./ops/metrics \
+	./backend/userspace/internal/hostrelay $(addprefix ./internal/,apifollower apirules clusterserver connlimit explain failover httpserver loglimit objectlog protoconv revlog statecopy)
 
 test-windows: ## Run tests and the program, built for Windows, in wine 10 (downloaded once; root, or user namespaces)
 	@echo "== build the program for Windows"

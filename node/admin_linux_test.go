@@ -16,7 +16,7 @@ import (
 
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/config"
-	adminv1 "github.com/switchyard-net/switchyard/internal/proto/admin/v1"
+	adminv1 "github.com/switchyard-net/switchyard/internal/admin/v1"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/node"
 	"github.com/switchyard-net/switchyard/state"

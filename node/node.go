@@ -41,11 +41,11 @@ import (
 
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/config"
+	"github.com/switchyard-net/switchyard/internal/admin/ui"
 	"github.com/switchyard-net/switchyard/internal/httpserver"
 	"github.com/switchyard-net/switchyard/internal/kernel/leftovers"
 	"github.com/switchyard-net/switchyard/internal/lastknown"
 	"github.com/switchyard-net/switchyard/internal/resident"
-	"github.com/switchyard-net/switchyard/internal/ui"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/ops/healthz"
 	"github.com/switchyard-net/switchyard/ops/metrics"

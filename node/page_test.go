@@ -15,10 +15,10 @@ import (
 
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/config"
+	"github.com/switchyard-net/switchyard/internal/admin/view"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/node"
 	"github.com/switchyard-net/switchyard/state"
-	"github.com/switchyard-net/switchyard/view"
 )
 
 // TestPage: a node shows itself to browsers where its configuration says, which may change, and an address that is taken ends nothing.

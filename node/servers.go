@@ -9,8 +9,8 @@ import (
 
 	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/config/v1alpha2"
+	"github.com/switchyard-net/switchyard/internal/admin/ui"
 	"github.com/switchyard-net/switchyard/internal/httpserver"
-	"github.com/switchyard-net/switchyard/internal/ui"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/ops/healthz"
 	"github.com/switchyard-net/switchyard/ops/metrics"

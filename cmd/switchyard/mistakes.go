@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/switchyard-net/switchyard/internal/spelling"
+	"github.com/switchyard-net/switchyard/internal/manifest"
 )
 
 // removedFlags are flags that kube-proxy once had, with the release of Kubernetes that removed them and what to do.
@@ -58,7 +58,7 @@ func unknownFlag(c *cobra.Command, name string, err error) error {
 			names = append(names, f.Name)
 		}
 	})
-	if like := spelling.Closest(name, names); like != "" && len(name) > 1 {
+	if like := manifest.Closest(name, names); like != "" && len(name) > 1 {
 		return fmt.Errorf("%w: did you mean --%s?", err, like)
 	}
 	return err
@@ -79,7 +79,7 @@ func explainArgs(c *cobra.Command, args []string, err error) error {
 		}
 		names = append(names, sub.Name())
 	}
-	if like := spelling.Closest(args[0], names); like != "" {
+	if like := manifest.Closest(args[0], names); like != "" {
 		return fmt.Errorf("%w: did you mean %q?", err, like)
 	}
 	return err

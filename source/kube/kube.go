@@ -33,7 +33,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/rest"
 
-	"github.com/switchyard-net/switchyard/internal/upstream"
+	"github.com/switchyard-net/switchyard/internal/source/upstream"
 	"github.com/switchyard-net/switchyard/model"
 )
 

@@ -20,12 +20,12 @@ var arrows = []arrow{
 	{"state", nil},
 	{"model", []string{"state"}},
 	{"internal/source/file", []string{"model", "internal/apirules", "internal/manifest", "kubeconv", "client/regularfile"}},
-	{"source/kube", []string{"model", "kubeconv", "client/regularfile", "internal/upstream"}},
+	{"source/kube", []string{"model", "kubeconv", "client/regularfile", "internal/source/upstream"}},
 	{"brain", []string{"model", "state"}},
 	{"internal/revlog", []string{"state"}},
 	{"store", []string{"model", "state", "brain", "internal/revlog"}},
-	{"explain", []string{"model", "state", "brain", "store"}},
-	{"view", []string{"model", "state", "brain", "store"}},
+	{"internal/explain", []string{"model", "state", "brain", "store"}},
+	{"internal/admin/view", []string{"model", "state", "brain", "store"}},
 	{"backend", []string{"state"}},
 	// What a dataplane needs of the kernel beside its own rules.
 	{"kernel/ifaddr", nil},
@@ -43,15 +43,14 @@ var arrows = []arrow{
 	// The API: states over a wire, and back into states.
 	{"client/localnet/v1", nil},
 	{"internal/proto/cluster/v1", nil},
-	{"internal/proto/admin/v1", nil},
-	{"internal/adminconv", []string{"brain", "view", "internal/proto/admin/v1"}},
-	{"internal/adminserver", []string{"explain", "view", "internal/adminconv", "internal/connlimit", "internal/proto/admin/v1", "client/peeruser"}},
+	{"internal/admin/v1", nil},
+	{"internal/admin/adminconv", []string{"brain", "internal/admin/view", "internal/admin/v1"}},
+	{"internal/admin/adminserver", []string{"internal/explain", "internal/admin/view", "internal/admin/adminconv", "internal/connlimit", "internal/admin/v1", "client/peeruser"}},
 	{"internal/plaintext", nil},
-	{"internal/termtable", nil},
-	{"internal/top", []string{"view", "internal/plaintext", "internal/termtable"}},
-	{"internal/ui", []string{"state", "store", "explain", "view", "backend"}},
+	{"internal/admin/top", []string{"internal/admin/view", "internal/plaintext"}},
+	{"internal/admin/ui", []string{"state", "store", "internal/explain", "internal/admin/view", "backend"}},
 	{"internal/protoconv", []string{"model", "state", "client/localnet/v1", "internal/proto/cluster/v1"}},
-	{"internal/upstream", nil},
+	{"internal/source/upstream", nil},
 	{"internal/connlimit", []string{"client/peeruser"}},
 	{"internal/loglimit", nil},
 	{"internal/httpserver", []string{"internal/connlimit"}},
@@ -65,7 +64,7 @@ var arrows = []arrow{
 	{"internal/lastknown", []string{"model"}},
 	{"internal/clusterserver", []string{"model", "internal/objectlog", "internal/protoconv", "internal/proto/cluster/v1"}},
 	// client: it dials a relay as any other client does.
-	{"internal/source/relay", []string{"model", "client", "internal/upstream", "internal/protoconv", "internal/proto/cluster/v1"}},
+	{"internal/source/relay", []string{"model", "client", "internal/source/upstream", "internal/protoconv", "internal/proto/cluster/v1"}},
 
 	// The configuration: each dataplane owns its section, and the versions of files do not know each other.
 	{"field", nil},
@@ -86,8 +85,7 @@ var arrows = []arrow{
 	{"backend/userspace/internal/plan", []string{"state"}},
 	{"backend/userspace/internal/balance", []string{"state", "backend/userspace/internal/plan"}},
 	{"backend/userspace/internal/ledger", []string{"state", "backend/userspace/internal/plan", "backend/userspace/internal/balance"}},
-	{"backend/userspace/internal/proxyproto", nil},
-	{"backend/userspace/internal/hostrelay", []string{"state", "backend", "backend/userspace/internal/plan", "backend/userspace/internal/balance", "backend/userspace/internal/ledger", "backend/userspace/internal/proxyproto"}},
+	{"backend/userspace/internal/hostrelay", []string{"state", "backend", "backend/userspace/internal/plan", "backend/userspace/internal/balance", "backend/userspace/internal/ledger"}},
 	{"backend/winkernel", []string{"state", "backend", "field"}},
 	// It is pure, and knows nothing of what makes its calls.
 	{"backend/winkernel/internal/plan", []string{"state"}},
@@ -99,15 +97,14 @@ var arrows = []arrow{
 	{"config/configfile", []string{"backend", "config", "field", "config/v1alpha1", "config/v1alpha2", "internal/manifest", "client/regularfile"}},
 
 	// What sources and dataplanes are made of.
-	{"internal/manifest", []string{"client/regularfile", "internal/spelling"}},
-	{"internal/spelling", nil},
+	{"internal/manifest", []string{"client/regularfile"}},
 	{"internal/apirules", nil},
 	{"kubeconv", []string{"model", "state"}},
 	{"internal/kernel/nft", nil},
 	{"internal/kernel/ipvs", nil},
 	{"ops/nodesetup", []string{"kernel/conntrack", "state"}},
 	{"internal/kernel/leftovers", []string{"internal/kernel/nft"}},
-	{"internal/doctor", []string{"internal/kernel/leftovers", "internal/kernel/nft"}},
+	{"internal/admin/doctor", []string{"internal/kernel/leftovers", "internal/kernel/nft"}},
 	{"internal/repairs", nil},
 	{"internal/resident", nil},
 	{"ops/healthz", []string{"state", "backend"}},
@@ -115,9 +112,9 @@ var arrows = []arrow{
 	{"ops/metrics", []string{"model", "state", "backend"}},
 
 	// The lab that people try, behind one package that nothing on a node's path imports.
-	{"lab/minicluster", []string{"state", "internal/apirules", "internal/spelling"}},
+	{"lab/minicluster", []string{"state", "internal/apirules", "internal/manifest"}},
 	{"lab/inputs", []string{"client/regularfile", "internal/manifest"}},
-	{"lab", []string{"model", "state", "brain", "store", "explain", "view", "backend", "internal", "kubeconv", "ops", "test"}},
+	{"lab", []string{"model", "state", "brain", "store", "backend", "internal", "kubeconv", "ops", "test"}},
 
 	// Yardsticks: they must not know what they measure.
 	{"test/probe", []string{"state"}},
@@ -139,7 +136,7 @@ var arrows = []arrow{
 	{"test/kubeapi", nil},
 
 	// The runtime of a node. It wires everything but the sources: client-go comes in with the caller that hands it source/kube.
-	{"node", []string{"model", "state", "brain", "store", "explain", "view", "backend", "server", "config", "config/v1alpha2", "kernel/ifaddr", "kernel/nodelock", "internal", "ops"}},
+	{"node", []string{"model", "state", "brain", "store", "backend", "server", "config", "config/v1alpha2", "kernel/ifaddr", "kernel/nodelock", "internal", "ops"}},
 
 	// These stand at the end of the way.
 	// Authors who copy a program that follows the API have nothing else of this repository.
@@ -151,9 +148,9 @@ var arrows = []arrow{
 	{"examples", []string{"client", "client/localnet/v1", "server", "model", "state", "brain", "store", "backend"}},
 	{"conformance", []string{"model", "state", "brain", "store", "backend", "internal", "server", "kubeconv", "lab/minicluster", "test"}},
 	{"test/chaos", []string{"model", "state", "brain", "store", "backend", "internal", "server", "kubeconv", "lab/minicluster", "test"}},
-	{"test/bench", []string{"model", "state", "brain", "store", "explain", "view", "backend", "kernel", "internal", "server", "client", "client/localnet/v1", "kubeconv", "ops", "test"}},
+	{"test/bench", []string{"model", "state", "brain", "store", "backend", "kernel", "internal", "server", "client", "client/localnet/v1", "kubeconv", "ops", "test"}},
 	{"test/cmd", []string{"model", "test", "client", "config", "node", "internal/source/relay"}},
-	{"cmd", []string{"model", "state", "source/kube", "brain", "store", "explain", "view", "backend", "internal", "examples", "server", "client", "client/localnet/v1", "client/peeruser", "client/regularfile", "config", "config/configfile", "config/v1alpha1", "config/v1alpha2", "field", "kernel/nodelock", "kubeconv", "node", "ops", "lab", "lab/inputs", "conformance", "test"}},
+	{"cmd", []string{"model", "state", "source/kube", "brain", "store", "backend", "internal", "examples", "server", "client", "client/localnet/v1", "client/peeruser", "client/regularfile", "config", "config/configfile", "config/v1alpha1", "config/v1alpha2", "field", "kernel/nodelock", "kubeconv", "node", "ops", "lab", "lab/inputs", "conformance", "test"}},
 }
 
 const whyArrows = `

@@ -19,7 +19,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/switchyard-net/switchyard/client"
-	"github.com/switchyard-net/switchyard/internal/upstream"
+	"github.com/switchyard-net/switchyard/internal/source/upstream"
 	"github.com/switchyard-net/switchyard/model"
 )
 
