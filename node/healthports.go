@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/switchyard-net/switchyard/backend"
-	"github.com/switchyard-net/switchyard/kernel/ifaddr"
+	"github.com/switchyard-net/switchyard/internal/kernel/ifaddr"
 	"github.com/switchyard-net/switchyard/ops/servicehealth"
 	"github.com/switchyard-net/switchyard/state"
 )

@@ -5,7 +5,7 @@ import (
 	"log/slog"
 	"net/netip"
 
-	"github.com/switchyard-net/switchyard/kernel/ifaddr"
+	"github.com/switchyard-net/switchyard/internal/kernel/ifaddr"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/store"
 )

@@ -23,7 +23,6 @@ import (
 	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/kernel/conntrack"
-	"github.com/switchyard-net/switchyard/kernel/flowcutter"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
@@ -140,8 +139,8 @@ func (r *historyRun) start() {
 	r.kernel.rate, r.backend.limits = 0.1, r.limits
 	// The kernel's table takes 10 ms to list, whatever is in it.
 	r.backend.cutter.Close()
-	r.backend.cutter = flowcutter.New(r.flows, flowcutter.Options{Logger: slog.New(slog.DiscardHandler)}) // not started: the test cuts
-	r.flows.flows = nil                                                                                   // what was noted is gone, and so may be their frontends
+	r.backend.cutter = conntrack.NewCutter(r.flows, conntrack.CutterOptions{Logger: slog.New(slog.DiscardHandler)}) // not started: the test cuts
+	r.flows.flows = nil                                                                                             // what was noted is gone, and so may be their frontends
 	r.applied = 0
 }
 

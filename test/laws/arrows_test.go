@@ -28,15 +28,13 @@ var arrows = []arrow{
 	{"internal/admin/view", []string{"model", "state", "brain", "store"}},
 	{"backend", []string{"state"}},
 	// What a dataplane needs of the kernel beside its own rules.
-	{"kernel/ifaddr", nil},
+	{"internal/kernel/ifaddr", nil},
 	{"kernel/conntrack", []string{"state"}},
-	{"kernel/staleflows", []string{"state", "kernel/conntrack"}},
-	{"kernel/nodelock", []string{"internal/kernel/nft"}},
+	{"internal/kernel/nodelock", []string{"internal/kernel/nft"}},
 	{"internal/kernel/localnet", nil},
 	{"internal/kernel/ipset", []string{"state"}},
 	{"internal/kernel/namespace", nil},
-	{"kernel/flowcutter", []string{"state", "kernel/staleflows"}},
-	{"backend/nftables", []string{"state", "backend", "kernel/flowcutter", "internal/kernel/localnet", "internal/kernel/nft", "internal/repairs", "kernel/ifaddr", "kernel/conntrack", "kernel/nodelock", "field"}},
+	{"backend/nftables", []string{"state", "backend", "kernel/conntrack", "internal/kernel/localnet", "internal/kernel/nft", "internal/repairs", "internal/kernel/ifaddr", "internal/kernel/nodelock", "field"}},
 	// It is pure, and knows nothing of the dataplane that carries its plans out.
 	{"backend/nftables/internal/ruleset", []string{"state", "internal/kernel/nft"}},
 
@@ -68,19 +66,19 @@ var arrows = []arrow{
 
 	// The configuration: each dataplane owns its section, and the versions of files do not know each other.
 	{"field", nil},
-	{"backend/iptables", []string{"state", "backend", "kernel/flowcutter", "internal/kernel/ipset", "internal/kernel/localnet", "internal/kernel/namespace", "internal/kernel/nft", "kernel/ifaddr", "kernel/conntrack", "kernel/nodelock", "field"}},
+	{"backend/iptables", []string{"state", "backend", "kernel/conntrack", "internal/kernel/ipset", "internal/kernel/localnet", "internal/kernel/namespace", "internal/kernel/nft", "internal/kernel/ifaddr", "internal/kernel/nodelock", "field"}},
 	// It is pure, as that of nftables.
 	{"backend/iptables/internal/rules", []string{"state", "internal/kernel/ipset"}},
-	{"backend/ipvs", []string{"state", "backend", "internal/kernel/ipvs", "internal/kernel/nft", "kernel/ifaddr", "kernel/conntrack", "kernel/flowcutter", "kernel/nodelock", "field"}},
+	{"backend/ipvs", []string{"state", "backend", "internal/kernel/ipvs", "internal/kernel/nft", "internal/kernel/ifaddr", "kernel/conntrack", "internal/kernel/nodelock", "field"}},
 	// It is pure.
 	{"backend/ipvs/internal/plan", []string{"state", "internal/kernel/nft"}},
-	{"backend/ebpf", []string{"state", "backend", "kernel/ifaddr", "internal/kernel/namespace", "field"}},
+	{"backend/ebpf", []string{"state", "backend", "internal/kernel/ifaddr", "internal/kernel/namespace", "field"}},
 	// It is pure, and knows neither maps nor programs.
 	{"backend/ebpf/internal/plan", []string{"state"}},
 	{"backend/ebpf/internal/maps", []string{"state", "backend/ebpf/internal/plan"}},
 	{"backend/ebpf/internal/programs", nil},
 	{"backend/ebpf/ebpftest", []string{"state", "backend/ebpf/internal/plan", "backend/ebpf/internal/maps"}},
-	{"backend/userspace", []string{"state", "backend", "internal/kernel/nft", "kernel/conntrack", "kernel/ifaddr", "kernel/nodelock", "field"}},
+	{"backend/userspace", []string{"state", "backend", "internal/kernel/nft", "kernel/conntrack", "internal/kernel/ifaddr", "internal/kernel/nodelock", "field"}},
 	// They are pure, and know nothing of sockets.
 	{"backend/userspace/internal/plan", []string{"state"}},
 	{"backend/userspace/internal/balance", []string{"state", "backend/userspace/internal/plan"}},
@@ -136,7 +134,7 @@ var arrows = []arrow{
 	{"test/kubeapi", nil},
 
 	// The runtime of a node. It wires everything but the sources: client-go comes in with the caller that hands it source/kube.
-	{"node", []string{"model", "state", "brain", "store", "backend", "server", "config", "config/v1alpha2", "kernel/ifaddr", "kernel/nodelock", "internal", "ops"}},
+	{"node", []string{"model", "state", "brain", "store", "backend", "server", "config", "config/v1alpha2", "internal", "ops"}},
 
 	// These stand at the end of the way.
 	// Authors who copy a program that follows the API have nothing else of this repository.
@@ -148,9 +146,9 @@ var arrows = []arrow{
 	{"examples", []string{"client", "client/localnet/v1", "server", "model", "state", "brain", "store", "backend"}},
 	{"conformance", []string{"model", "state", "brain", "store", "backend", "internal", "server", "kubeconv", "lab/minicluster", "test"}},
 	{"test/chaos", []string{"model", "state", "brain", "store", "backend", "internal", "server", "kubeconv", "lab/minicluster", "test"}},
-	{"test/bench", []string{"model", "state", "brain", "store", "backend", "kernel", "internal", "server", "client", "client/localnet/v1", "kubeconv", "ops", "test"}},
+	{"test/bench", []string{"model", "state", "brain", "store", "backend", "kernel/conntrack", "internal", "server", "client", "client/localnet/v1", "kubeconv", "ops", "test"}},
 	{"test/cmd", []string{"model", "test", "client", "config", "node", "internal/source/relay"}},
-	{"cmd", []string{"model", "state", "source/kube", "brain", "store", "backend", "internal", "examples", "server", "client", "client/localnet/v1", "client/peeruser", "client/regularfile", "config", "config/configfile", "config/v1alpha1", "config/v1alpha2", "field", "kernel/nodelock", "kubeconv", "node", "ops", "lab", "lab/inputs", "conformance", "test"}},
+	{"cmd", []string{"model", "state", "source/kube", "brain", "store", "backend", "internal", "examples", "server", "client", "client/localnet/v1", "client/peeruser", "client/regularfile", "config", "config/configfile", "config/v1alpha1", "config/v1alpha2", "field", "kubeconv", "node", "ops", "lab", "lab/inputs", "conformance", "test"}},
 }
 
 const whyArrows = `
@@ -179,7 +177,7 @@ func TestArrowsAreTheOnlyImports(t *testing.T) {
 
 // allowed reports whether an arrow to tree covers the package to. An arrow to a single package does not cover those below it.
 func allowed(tree, to string) bool {
-	if slices.Contains([]string{"backend", "kernel", "internal", "ops", "test"}, tree) {
+	if slices.Contains([]string{"backend", "internal", "ops", "test"}, tree) {
 		return in(to, tree)
 	}
 	return to == tree

@@ -1,37 +1,4 @@
-// Package staleflows deletes the connection tracking entries of flows that lead to the wrong place after services, or the dataplane
-// itself, have changed.
-//
-// The kernel keeps sending a UDP flow to the endpoint that its first packet was sent to, for as long as its client goes on
-// sending. So when an endpoint stops serving, or a frontend gets its first one, the entries of the flows that are answered by
-// somebody else must be deleted; the next packet of each then counts as the first of a new flow. Flows to endpoints that still
-// serve are left alone.
-//
-// TCP and SCTP connections end with their endpoint, so nothing needs to be deleted. But a client that begins to connect while the
-// dataplane is missing leaves an entry that is not translated, and never will be: for two minutes, whatever it sends again from
-// the same port is lost, also after a repair. Such an entry is deleted if there was no answer yet, or the client was turned
-// away. A connection that has got through to somebody is left alone: it may be older than the service.
-//
-// # How a dataplane uses it
-//
-// [Cleaner.Note] and its siblings take down what changed, [Cleaner.Clean] looks at the kernel's table. What fails
-// stays pending, so a dataplane calls Clean again after a pause if it returns an error.
-//
-//   - after each commit, Note for each service with what the dataplane showed before and what it shows now;
-//   - after the first commit of a process, NoteAll: what changed before it is not known;
-//   - after rules were missing, because somebody flushed them, NoteGap;
-//   - after each change of the addresses that serve node ports, SetNodePortAddrs.
-//
-// A dataplane that can afford to wait calls Clean in its Apply, as the example does. A look takes from 10 ms in an empty table to a
-// second in a full one. One that must not wait calls Clean in a goroutine of its own, and leaves pauses between calls in which that
-// processor can do other work: backend/nftables pauses for 250 ms at least, and leaves three quarters of that processor to others in the long run. Then
-// [Judge] keeps commits out while flows are judged, and [Cleaner.Removing] names what a commit should wait for.
-//
-// # What it costs
-//
-// Anyone can fill the kernel's table with flows, by spoofed packets too. So no more than a few flows are ever held in memory or
-// judged at once, commits never wait for more than that, and where the kernel can, it deletes by a filter what is wrong:
-// docs/adr/0016-delete-flows-by-filter.md.
-package staleflows
+package conntrack
 
 import (
 	"iter"
@@ -42,24 +9,23 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/switchyard-net/switchyard/kernel/conntrack"
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// Table is a connection tracking table. A [conntrack.Conn] is one.
+// Table is a connection tracking table. A [Conn] is one.
 type Table interface {
 	// Flows calls each with the flows that the filter admits, with a few at a time.
-	Flows(f conntrack.Filter, each func([]conntrack.Flow) error) error
+	Flows(f Filter, each func([]Flow) error) error
 	// Delete removes flows, and returns how many were there. That one is gone already is not an error, and one that cannot be removed does not keep
 	// the others.
-	Delete(...conntrack.Flow) (int, error)
+	Delete(...Flow) (int, error)
 	// DeleteAll removes the flows that the filter admits, and returns about how many they were. The error wraps
 	// errors.ErrUnsupported if the table cannot do it.
-	DeleteAll(conntrack.Filter) (int, error)
+	DeleteAll(Filter) (int, error)
 }
 
-// Options are the settings of a [Cleaner].
-type Options struct {
+// CleanerOptions are the settings of a [Cleaner].
+type CleanerOptions struct {
 	// Logger gets a message about what was deleted. Default: discard.
 	Logger *slog.Logger
 	// OnClean is called by Clean for each family whose flows were looked at, with the time that it took to list and to delete
@@ -137,8 +103,8 @@ func (s *suspect) leave(endpoints []netip.AddrPort) {
 	}
 }
 
-// New returns a Cleaner of t that has nothing to do yet.
-func New(t Table, o Options) *Cleaner {
+// NewCleaner returns a Cleaner of t that has nothing to do yet.
+func NewCleaner(t Table, o CleanerOptions) *Cleaner {
 	c := &Cleaner{
 		table: t, log: o.Logger, onClean: o.OnClean, elsewhere: o.Elsewhere, scheduled: o.Scheduled, pending: map[state.FrontendKey]suspect{},
 	}

@@ -1,4 +1,4 @@
-package staleflows
+package conntrack
 
 import (
 	"fmt"
@@ -7,7 +7,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/switchyard-net/switchyard/kernel/conntrack"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -218,7 +217,7 @@ func (w *world) send(past bool) {
 }
 
 // wrong is the rule: whether a flow must be deleted.
-func (w *world) wrong(f conntrack.Flow) bool {
+func (w *world) wrong(f Flow) bool {
 	endpoints, exists := w.answering(f.Orig.Dst)
 	if f.Protocol != state.UDP || slices.Contains(endpoints, f.Reply.Src) {
 		return false
@@ -227,7 +226,7 @@ func (w *world) wrong(f conntrack.Flow) bool {
 }
 
 // right returns the flows that the rule leaves.
-func (w *world) right() []conntrack.Flow {
+func (w *world) right() []Flow {
 	return slices.DeleteFunc(slices.Clone(w.table.flows), w.wrong)
 }
 
@@ -246,12 +245,12 @@ func (w *world) restart() {
 }
 
 // without returns what is in a and not in b.
-func without(a, b []conntrack.Flow) []conntrack.Flow {
-	in := map[conntrack.Flow]bool{}
+func without(a, b []Flow) []Flow {
+	in := map[Flow]bool{}
 	for _, f := range b {
 		in[f] = true
 	}
-	return slices.DeleteFunc(slices.Clone(a), func(f conntrack.Flow) bool { return in[f] })
+	return slices.DeleteFunc(slices.Clone(a), func(f Flow) bool { return in[f] })
 }
 
 func TestAgainstModel(t *testing.T) {
@@ -282,7 +281,7 @@ func TestAgainstModel(t *testing.T) {
 }
 
 // check compares what is left with what the rule leaves.
-func (w *world) check(t *testing.T, seed uint64, round int, want []conntrack.Flow) {
+func (w *world) check(t *testing.T, seed uint64, round int, want []Flow) {
 	t.Helper()
 	if tooMany, tooFew := without(w.table.flows, want), without(want, w.table.flows); len(tooMany)+len(tooFew) > 0 {
 		t.Fatalf("seed %d, round %d:\nwrong and left %v\nright and cut %v", seed, round, tooMany, tooFew)
@@ -334,18 +333,18 @@ type strictTable struct {
 	deleting func()
 }
 
-func (s *strictTable) Flows(f conntrack.Filter, each func([]conntrack.Flow) error) error {
+func (s *strictTable) Flows(f Filter, each func([]Flow) error) error {
 	return s.w.table.Flows(f, each)
 }
 
-func (s *strictTable) Delete(flows ...conntrack.Flow) (int, error) {
+func (s *strictTable) Delete(flows ...Flow) (int, error) {
 	for _, f := range flows {
 		s.mustBeWrong(f)
 	}
 	return s.w.table.Delete(flows...)
 }
 
-func (s *strictTable) DeleteAll(f conntrack.Filter) (int, error) {
+func (s *strictTable) DeleteAll(f Filter) (int, error) {
 	s.deleting()
 	for _, flow := range s.w.table.flows {
 		if !s.w.table.old && f.Match(flow) {
@@ -355,7 +354,7 @@ func (s *strictTable) DeleteAll(f conntrack.Filter) (int, error) {
 	return s.w.table.DeleteAll(f)
 }
 
-func (s *strictTable) mustBeWrong(f conntrack.Flow) {
+func (s *strictTable) mustBeWrong(f Flow) {
 	if !s.w.wrong(f) {
 		s.t.Errorf("right and cut %v", f)
 	}

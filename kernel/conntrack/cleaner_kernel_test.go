@@ -1,11 +1,10 @@
 //go:build linux
 
-package staleflows
+package conntrack
 
 import (
 	"errors"
 	"net/netip"
-	"os"
 	"slices"
 	"strconv"
 	"testing"
@@ -13,16 +12,13 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/switchyard-net/switchyard/kernel/conntrack"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/netnstest"
 )
 
-func TestMain(m *testing.M) { os.Exit(netnstest.Main(m)) }
-
 // kernel is the connection tracking table of a new network namespace.
 type kernel struct {
-	*conntrack.Conn
+	*Conn
 	handle *netlink.Handle
 }
 
@@ -31,7 +27,7 @@ func newKernel(t *testing.T) kernel {
 	ns := netnstest.New(t)
 	var k kernel
 	if err := ns.Do(func() (err error) {
-		if k.Conn, err = conntrack.Open(); err != nil {
+		if k.Conn, err = Open(); err != nil {
 			return err
 		}
 		k.handle, err = netlink.NewHandle(unix.NETLINK_NETFILTER)
@@ -44,8 +40,8 @@ func newKernel(t *testing.T) kernel {
 }
 
 // Flows lists flows as if rules had translated them: what is made by netlink has no mark of that.
-func (k kernel) Flows(f conntrack.Filter, each func([]conntrack.Flow) error) error {
-	return k.Conn.Flows(f, func(flows []conntrack.Flow) error {
+func (k kernel) Flows(f Filter, each func([]Flow) error) error {
+	return k.Conn.Flows(f, func(flows []Flow) error {
 		for i := range flows {
 			flows[i].Scheduled = false
 		}
@@ -53,13 +49,13 @@ func (k kernel) Flows(f conntrack.Filter, each func([]conntrack.Flow) error) err
 	})
 }
 
-func (k kernel) create(t *testing.T, flow conntrack.Flow) {
+func (k kernel) create(t *testing.T, flow Flow) {
 	t.Helper()
 	family := netlink.InetFamily(unix.AF_INET)
 	if flow.Family == state.IPv6 {
 		family = unix.AF_INET6
 	}
-	tuple := func(u conntrack.Tuple) netlink.IPTuple {
+	tuple := func(u Tuple) netlink.IPTuple {
 		return netlink.IPTuple{
 			SrcIP: u.Src.Addr().AsSlice(), SrcPort: u.Src.Port(), DstIP: u.Dst.Addr().AsSlice(), DstPort: u.Dst.Port(),
 			Protocol: uint8(flow.Protocol),
@@ -78,7 +74,7 @@ func TestKernel(t *testing.T) {
 		t.Run(strconv.Itoa(frontends), func(t *testing.T) {
 			k := newKernel(t)
 			c := newCleaner(k)
-			var left []conntrack.Flow
+			var left []Flow
 			clients := uint16(1000)
 			add := func(dst, from string, stays bool) {
 				clients++
@@ -107,7 +103,7 @@ func TestKernel(t *testing.T) {
 			}
 			add("10.97.0.1:53", "10.0.0.2:53", true)
 			mustClean(t, c, wrong)
-			if got := k.list(t, conntrack.Filter{}); !slices.Equal(got, byClient(left)) {
+			if got := k.list(t, Filter{}); !slices.Equal(got, byClient(left)) {
 				t.Errorf("left\n%v\nwant\n%v", got, left)
 			}
 		})
@@ -122,21 +118,21 @@ type bothTables struct {
 	fake   *fakeTable
 }
 
-func (b *bothTables) Flows(f conntrack.Filter, each func([]conntrack.Flow) error) error {
-	want := slices.DeleteFunc(b.udp(), func(flow conntrack.Flow) bool { return !f.Match(flow) })
+func (b *bothTables) Flows(f Filter, each func([]Flow) error) error {
+	want := slices.DeleteFunc(b.udp(), func(flow Flow) bool { return !f.Match(flow) })
 	if got := b.kernel.list(b.t, f); !slices.Equal(got, want) {
 		b.t.Errorf("%+v: listed\n%v\nwant\n%v", f, got, want)
 	}
 	return b.kernel.Flows(f, each)
 }
 
-func (b *bothTables) Delete(flows ...conntrack.Flow) (int, error) {
+func (b *bothTables) Delete(flows ...Flow) (int, error) {
 	_, err := b.fake.Delete(flows...)
 	deleted, failed := b.kernel.Delete(flows...)
 	return deleted, errors.Join(err, failed)
 }
 
-func (b *bothTables) DeleteAll(f conntrack.Filter) (int, error) {
+func (b *bothTables) DeleteAll(f Filter) (int, error) {
 	deleted, err := b.kernel.DeleteAll(f)
 	if err == nil {
 		_, err = b.fake.DeleteAll(f)
@@ -144,14 +140,14 @@ func (b *bothTables) DeleteAll(f conntrack.Filter) (int, error) {
 	return deleted, err
 }
 
-func (b *bothTables) udp() []conntrack.Flow {
-	return byClient(slices.DeleteFunc(slices.Clone(b.fake.flows), func(f conntrack.Flow) bool { return f.Protocol != state.UDP }))
+func (b *bothTables) udp() []Flow {
+	return byClient(slices.DeleteFunc(slices.Clone(b.fake.flows), func(f Flow) bool { return f.Protocol != state.UDP }))
 }
 
 // list returns the flows that f admits, in the order of byClient.
-func (k kernel) list(t *testing.T, f conntrack.Filter) []conntrack.Flow {
-	var all []conntrack.Flow
-	if err := k.Flows(f, func(some []conntrack.Flow) error {
+func (k kernel) list(t *testing.T, f Filter) []Flow {
+	var all []Flow
+	if err := k.Flows(f, func(some []Flow) error {
 		all = append(all, some...)
 		return nil
 	}); err != nil {
@@ -160,8 +156,8 @@ func (k kernel) list(t *testing.T, f conntrack.Filter) []conntrack.Flow {
 	return byClient(all)
 }
 
-func byClient(flows []conntrack.Flow) []conntrack.Flow {
-	slices.SortFunc(flows, func(a, b conntrack.Flow) int { return a.Orig.Src.Compare(b.Orig.Src) })
+func byClient(flows []Flow) []Flow {
+	slices.SortFunc(flows, func(a, b Flow) int { return a.Orig.Src.Compare(b.Orig.Src) })
 	return flows
 }
 
@@ -180,7 +176,7 @@ func TestKernelAgainstModel(t *testing.T) {
 				t.Fatal(err)
 			}
 			w.check(t, seed, round, want)
-			if got, want := both.kernel.list(t, conntrack.Filter{}), both.udp(); !slices.Equal(got, want) {
+			if got, want := both.kernel.list(t, Filter{}), both.udp(); !slices.Equal(got, want) {
 				t.Fatalf("seed %d, round %d: the kernel has\n%v\nwant\n%v", seed, round, got, want)
 			}
 			before := len(w.table.flows)

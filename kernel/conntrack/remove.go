@@ -1,16 +1,15 @@
-package staleflows
+package conntrack
 
 import (
 	"context"
 	"net/netip"
 	"slices"
 
-	"github.com/switchyard-net/switchyard/kernel/conntrack"
 	"github.com/switchyard-net/switchyard/state"
 )
 
 // filters returns what admits the wrong flows to f, maxWalks filters at most. ok is false if filters cannot express that.
-func (c *Cleaner) filters(f state.FrontendKey, s suspect) (filters []conntrack.Filter, ok bool) {
+func (c *Cleaner) filters(f state.FrontendKey, s suspect) (filters []Filter, ok bool) {
 	if s.anybody && len(s.endpoints) > 0 || c.scheduled(f) {
 		return nil, false
 	}
@@ -26,7 +25,7 @@ func (c *Cleaner) filters(f state.FrontendKey, s suspect) (filters []conntrack.F
 		if _, isPending := c.pending[exact]; state.FamilyOf(addr) != f.Family || isPending && exact != f {
 			continue // flows to it are those of that frontend
 		}
-		dst := conntrack.Filter{Family: f.Family, Protocol: f.Protocol, Dst: addr, DstPort: f.Port}
+		dst := Filter{Family: f.Family, Protocol: f.Protocol, Dst: addr, DstPort: f.Port}
 		from := s.gone
 		if s.untranslated {
 			from = append(from[:len(from):len(from)], netip.AddrPortFrom(addr, f.Port))
@@ -51,7 +50,7 @@ func (c *Cleaner) filters(f state.FrontendKey, s suspect) (filters []conntrack.F
 // remove deletes the wrong flows to f by filters. ok is false, and nothing was done, if what has been noted since divide made it
 // too much for that.
 func (c *Cleaner) remove(ctx context.Context, judge Judge, f state.FrontendKey) (deleted int, ok bool, err error) {
-	var filters []conntrack.Filter
+	var filters []Filter
 	var noted int
 	if err := judge(func() error {
 		filters, ok = c.filters(f, c.pending[f])
@@ -74,7 +73,7 @@ func (c *Cleaner) remove(ctx context.Context, judge Judge, f state.FrontendKey) 
 
 // removeBy deletes the flows to f that a filter admits, if they are still wrong: a walk may take long, and the endpoint may have come
 // back during the walk before.
-func (c *Cleaner) removeBy(ctx context.Context, judge Judge, f state.FrontendKey, filter conntrack.Filter) (deleted int, err error) {
+func (c *Cleaner) removeBy(ctx context.Context, judge Judge, f state.FrontendKey, filter Filter) (deleted int, err error) {
 	wrong := false
 	r := &removal{of: f, done: make(chan struct{})}
 	if err := judge(func() error {

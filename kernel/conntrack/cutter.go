@@ -1,6 +1,4 @@
-// Package flowcutter deletes stale flows in the background, for a dataplane whose commits must not wait for looks at the kernel's
-// connection tracking table. A commit stands between [Cutter.Begin] and one of [Cutter.Committed] and [Cutter.Failed].
-package flowcutter
+package conntrack
 
 import (
 	"context"
@@ -12,15 +10,15 @@ import (
 	"sync"
 	"time"
 
-	"github.com/switchyard-net/switchyard/kernel/staleflows"
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// Cutter deletes stale flows in the background. A look at the kernel's table takes from 10 ms to a second, for which no
+// Cutter deletes stale flows in the background, for a dataplane whose commits must not wait for looks at the kernel's table. A commit stands
+// between [Cutter.Begin] and one of [Cutter.Committed] and [Cutter.Failed]. A look at the kernel's table takes from 10 ms to a second, for which no
 // commit waits. It waits while a few flows are judged and deleted: they are judged by what the kernel shows then.
 type Cutter struct {
 	log     *slog.Logger
-	cleaner *staleflows.Cleaner // used by Cut only, except for Removing
+	cleaner *Cleaner // used by Cut only, except for Removing
 	wake    chan struct{}
 	stop    context.CancelFunc
 	// clock returns processorTime for the calling thread. Tests replace it.
@@ -87,24 +85,24 @@ const (
 // removalPatience is how long a commit waits for a removal, whatever keeps it from working.
 const removalPatience = time.Second
 
-// Options are the settings of a Cutter.
-type Options struct {
+// CutterOptions are the settings of a Cutter.
+type CutterOptions struct {
 	// Logger gets what was deleted and failures. Required.
 	Logger *slog.Logger
 	// OnCut is called after each round in which flows of a family were looked for, with how long it took and about how many were
 	// deleted. It may be nil.
 	OnCut func(f state.Family, took time.Duration, deleted int)
 	// Elsewhere reports whether another dataplane serves a frontend that no service noted has any longer, and Scheduled whether IPVS has a virtual
-	// server for it, as [staleflows.Options] has them. They may be nil.
+	// server for it, as [CleanerOptions] has them. They may be nil.
 	Elsewhere, Scheduled func(state.FrontendKey) bool
 }
 
-// New returns a Cutter of t that is not started.
-func New(t staleflows.Table, o Options) *Cutter {
+// NewCutter returns a Cutter of t that is not started.
+func NewCutter(t Table, o CutterOptions) *Cutter {
 	return &Cutter{
 		log: o.Logger, wake: make(chan struct{}, 1), committing: make(chan struct{}, 1),
 		clock: threadClock, processorTime: func() time.Duration { return 0 }, reserve: removalReserve, filled: time.Now(),
-		cleaner: staleflows.New(t, staleflows.Options{Logger: o.Logger, OnClean: o.OnCut, Elsewhere: o.Elsewhere, Scheduled: o.Scheduled}),
+		cleaner: NewCleaner(t, CleanerOptions{Logger: o.Logger, OnClean: o.OnCut, Elsewhere: o.Elsewhere, Scheduled: o.Scheduled}),
 	}
 }
 

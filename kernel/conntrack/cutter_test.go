@@ -1,6 +1,6 @@
 //go:build linux
 
-package flowcutter
+package conntrack
 
 import (
 	"cmp"
@@ -20,7 +20,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/switchyard-net/switchyard/kernel/conntrack"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/recordtest"
 )
@@ -32,7 +31,7 @@ type timedTable struct {
 	walkErr, deleteErr error
 
 	mu    sync.Mutex
-	flows []conntrack.Flow
+	flows []Flow
 	// began and ended are the times of walks, cut when the flows to endpoints were deleted.
 	began, ended []time.Time
 	cut          map[netip.AddrPort]time.Time
@@ -51,9 +50,9 @@ func (t *timedTable) walk(fn func()) error {
 	return t.walkErr
 }
 
-func (t *timedTable) Flows(f conntrack.Filter, each func([]conntrack.Flow) error) error {
+func (t *timedTable) Flows(f Filter, each func([]Flow) error) error {
 	t.mu.Lock()
-	flows := slices.DeleteFunc(slices.Clone(t.flows), func(flow conntrack.Flow) bool { return !f.Match(flow) })
+	flows := slices.DeleteFunc(slices.Clone(t.flows), func(flow Flow) bool { return !f.Match(flow) })
 	t.mu.Unlock()
 	if err := t.walk(func() {}); err != nil {
 		return err
@@ -66,16 +65,16 @@ func (t *timedTable) Flows(f conntrack.Filter, each func([]conntrack.Flow) error
 	return nil
 }
 
-func (t *timedTable) Delete(flows ...conntrack.Flow) (int, error) {
+func (t *timedTable) Delete(flows ...Flow) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.deleteErr != nil {
 		return 0, t.deleteErr
 	}
-	return t.remove(func(f conntrack.Flow) bool { return slices.Contains(flows, f) }), nil
+	return t.remove(func(f Flow) bool { return slices.Contains(flows, f) }), nil
 }
 
-func (t *timedTable) DeleteAll(f conntrack.Filter) (deleted int, err error) {
+func (t *timedTable) DeleteAll(f Filter) (deleted int, err error) {
 	err = t.walk(func() {
 		if t.deleteErr == nil {
 			deleted = t.remove(f.Match)
@@ -85,9 +84,9 @@ func (t *timedTable) DeleteAll(f conntrack.Filter) (deleted int, err error) {
 }
 
 // remove removes the flows that match. t is locked.
-func (t *timedTable) remove(match func(conntrack.Flow) bool) int {
+func (t *timedTable) remove(match func(Flow) bool) int {
 	before := len(t.flows)
-	t.flows = slices.DeleteFunc(t.flows, func(f conntrack.Flow) bool {
+	t.flows = slices.DeleteFunc(t.flows, func(f Flow) bool {
 		gone := match(f)
 		if gone {
 			t.cut[f.Reply.Src] = time.Now()
@@ -107,7 +106,7 @@ func TestLooksArePaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const commits, pace = 200, 50 * time.Millisecond
 		table := &timedTable{took: 10 * time.Millisecond, cut: map[netip.AddrPort]time.Time{}}
-		c := New(table, Options{Logger: slog.New(slog.DiscardHandler)})
+		c := NewCutter(table, CutterOptions{Logger: slog.New(slog.DiscardHandler)})
 		c.Start()
 		defer c.Close()
 		committed := map[netip.AddrPort]time.Time{}
@@ -120,10 +119,10 @@ func TestLooksArePaced(t *testing.T) {
 			client, stale := recordtest.Addr("10.244.9.9"), old.Ports[0].Internal.Inside.Endpoints[0].Addr
 			src := netip.AddrPortFrom(client, uint16(1024+i))
 			table.mu.Lock()
-			table.flows = append(table.flows, conntrack.Flow{
+			table.flows = append(table.flows, Flow{
 				Family: state.IPv4, Protocol: state.UDP,
-				Orig:  conntrack.Tuple{Src: src, Dst: netip.AddrPortFrom(old.Ports[0].Frontends[0].Addr, 80)},
-				Reply: conntrack.Tuple{Src: stale, Dst: src},
+				Orig:  Tuple{Src: src, Dst: netip.AddrPortFrom(old.Ports[0].Frontends[0].Addr, 80)},
+				Reply: Tuple{Src: stale, Dst: src},
 			})
 			table.mu.Unlock()
 			c.Begin()
@@ -169,10 +168,10 @@ func TestLooksArePaced(t *testing.T) {
 		stale := version(1).Ports[0].Internal.Inside.Endpoints[0].Addr
 		src := netip.AddrPortFrom(recordtest.Addr("10.244.9.9"), 999)
 		table.mu.Lock()
-		table.flows = append(table.flows, conntrack.Flow{
+		table.flows = append(table.flows, Flow{
 			Family: state.IPv4, Protocol: state.UDP,
-			Orig:  conntrack.Tuple{Src: src, Dst: netip.AddrPortFrom(version(1).Ports[0].Frontends[0].Addr, 80)},
-			Reply: conntrack.Tuple{Src: stale, Dst: src},
+			Orig:  Tuple{Src: src, Dst: netip.AddrPortFrom(version(1).Ports[0].Frontends[0].Addr, 80)},
+			Reply: Tuple{Src: stale, Dst: src},
 		})
 		delete(table.cut, stale)
 		table.mu.Unlock()
@@ -201,7 +200,7 @@ func TestLooksTakeAShare(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				table := &timedTable{took: time.Second, cut: map[netip.AddrPort]time.Time{}}
-				c := New(table, Options{Logger: slog.New(slog.DiscardHandler)})
+				c := NewCutter(table, CutterOptions{Logger: slog.New(slog.DiscardHandler)})
 				var worked time.Duration
 				c.clock = clockOf(func() time.Duration {
 					worked += tt.works // once before and once after a look
@@ -248,25 +247,25 @@ const (
 	crowdedDelete = 10 * time.Microsecond
 )
 
-func (t *crowdedTable) Flows(_ conntrack.Filter, each func([]conntrack.Flow) error) error {
+func (t *crowdedTable) Flows(_ Filter, each func([]Flow) error) error {
 	began := time.Now()
 	defer func() { t.looked = append(t.looked, time.Since(began)) }()
-	flow := conntrack.Flow{Family: state.IPv4, Protocol: state.UDP, Orig: conntrack.Tuple{Dst: crowded(0).addr()}, Reply: conntrack.Tuple{Src: gonePod}}
+	flow := Flow{Family: state.IPv4, Protocol: state.UDP, Orig: Tuple{Dst: crowded(0).addr()}, Reply: Tuple{Src: gonePod}}
 	for range t.flows / 64 {
 		time.Sleep(crowdedWalk / time.Duration(t.flows/64))
-		if err := each(slices.Repeat([]conntrack.Flow{flow}, 64)); err != nil {
+		if err := each(slices.Repeat([]Flow{flow}, 64)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (t *crowdedTable) Delete(flows ...conntrack.Flow) (int, error) {
+func (t *crowdedTable) Delete(flows ...Flow) (int, error) {
 	time.Sleep(time.Duration(len(flows)) * crowdedDelete)
 	return len(flows), nil
 }
 
-func (t *crowdedTable) DeleteAll(f conntrack.Filter) (int, error) {
+func (t *crowdedTable) DeleteAll(f Filter) (int, error) {
 	if t.old {
 		return 0, errors.ErrUnsupported
 	}
@@ -297,7 +296,7 @@ func TestNobodyWaitsForACrowdedTable(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				table := &crowdedTable{flows: 262144, old: old}
-				c := New(table, Options{Logger: slog.New(slog.DiscardHandler)})
+				c := NewCutter(table, CutterOptions{Logger: slog.New(slog.DiscardHandler)})
 				opened := time.Now()
 				c.clock = clockOf(func() time.Duration { return time.Since(opened) }) // the table works all the time
 				c.Start()
@@ -356,7 +355,7 @@ func TestCommitWaitsForItsFlows(t *testing.T) {
 		"a removal that gets nowhere":  {time.Hour, 1 << 40, removalPatience},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			c := New(&timedTable{took: tt.walk}, Options{Logger: slog.New(slog.DiscardHandler)})
+			c := NewCutter(&timedTable{took: tt.walk}, CutterOptions{Logger: slog.New(slog.DiscardHandler)})
 			began := time.Now()
 			c.clock = clockOf(func() time.Duration {
 				return time.Since(began) / tt.slow
@@ -421,12 +420,12 @@ func TestListingGoesByTheLatestChanges(t *testing.T) {
 		first, second, empty := service("first", 1, 1), service("second", 2, 1), service("second", 2, 0)
 		stale := second.Ports[0].Internal.Inside.Endpoints[0].Addr
 		client := netip.MustParseAddrPort("[fd00:10:244::99]:4000")
-		table.flows = []conntrack.Flow{{
+		table.flows = []Flow{{
 			Family: state.IPv6, Protocol: state.UDP,
-			Orig:  conntrack.Tuple{Src: client, Dst: netip.AddrPortFrom(second.Ports[0].Frontends[0].Addr, second.Ports[0].Frontends[0].Port)},
-			Reply: conntrack.Tuple{Src: stale, Dst: client},
+			Orig:  Tuple{Src: client, Dst: netip.AddrPortFrom(second.Ports[0].Frontends[0].Addr, second.Ports[0].Frontends[0].Port)},
+			Reply: Tuple{Src: stale, Dst: client},
 		}}
-		c := New(table, Options{Logger: slog.New(slog.DiscardHandler)})
+		c := NewCutter(table, CutterOptions{Logger: slog.New(slog.DiscardHandler)})
 		c.Start()
 		defer c.Close()
 		commit := func(old, now *state.Service) {
@@ -450,7 +449,7 @@ func TestListingGoesByTheLatestChanges(t *testing.T) {
 func TestReturnedEndpointKeepsItsFlows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := &timedTable{took: time.Second, cut: map[netip.AddrPort]time.Time{}}
-		c := New(table, Options{Logger: slog.New(slog.DiscardHandler)})
+		c := NewCutter(table, CutterOptions{Logger: slog.New(slog.DiscardHandler)})
 		c.Start()
 		defer c.Close()
 		service := func(endpoints ...state.Endpoint) *state.Service {
@@ -461,10 +460,10 @@ func TestReturnedEndpointKeepsItsFlows(t *testing.T) {
 			client := netip.AddrPortFrom(recordtest.Addr("10.244.9.9"), uint16(e.Addr.Addr().As4()[3]))
 			table.mu.Lock()
 			defer table.mu.Unlock()
-			table.flows = append(table.flows, conntrack.Flow{
+			table.flows = append(table.flows, Flow{
 				Family: state.IPv4, Protocol: state.UDP,
-				Orig:  conntrack.Tuple{Src: client, Dst: netip.AddrPortFrom(service().Ports[0].Frontends[0].Addr, 80)},
-				Reply: conntrack.Tuple{Src: e.Addr, Dst: client},
+				Orig:  Tuple{Src: client, Dst: netip.AddrPortFrom(service().Ports[0].Frontends[0].Addr, 80)},
+				Reply: Tuple{Src: e.Addr, Dst: client},
 			})
 		}
 		commit := func(old, now *state.Service) {
@@ -505,18 +504,18 @@ func failForAWhile(t *testing.T, op string, failure error) {
 	udp := recordtest.Service("dns", recordtest.ClusterIPPort(state.IPv4, state.UDP, 1, recordtest.Endpoints(state.IPv4, 1, 1)))
 	tcp := recordtest.Service("web", recordtest.ClusterIPPort(state.IPv6, state.TCP, 1, recordtest.Endpoints(state.IPv6, 1, 1)))
 	none := recordtest.Service("dns", recordtest.ClusterIPPort(state.IPv4, state.UDP, 1, nil))
-	to := func(s *state.Service, client string, from netip.AddrPort) conntrack.Flow {
+	to := func(s *state.Service, client string, from netip.AddrPort) Flow {
 		p := &s.Ports[0]
 		src, dst := netip.MustParseAddrPort(client), netip.AddrPortFrom(p.Frontends[0].Addr, p.Frontends[0].Port)
 		if !from.IsValid() {
 			from = dst
 		}
-		return conntrack.Flow{
+		return Flow{
 			Family: p.Family, Protocol: p.Protocol, Unconnected: p.Protocol == state.TCP,
-			Orig: conntrack.Tuple{Src: src, Dst: dst}, Reply: conntrack.Tuple{Src: from, Dst: src},
+			Orig: Tuple{Src: src, Dst: dst}, Reply: Tuple{Src: from, Dst: src},
 		}
 	}
-	table := &timedTable{took: 10 * time.Millisecond, cut: map[netip.AddrPort]time.Time{}, flows: []conntrack.Flow{
+	table := &timedTable{took: 10 * time.Millisecond, cut: map[netip.AddrPort]time.Time{}, flows: []Flow{
 		to(udp, "10.244.9.9:1024", udp.Ports[0].Internal.Inside.Endpoints[0].Addr),
 		to(tcp, "[fd00:244::9]:1024", netip.AddrPort{}),
 	}}
@@ -526,7 +525,7 @@ func failForAWhile(t *testing.T, op string, failure error) {
 		table.deleteErr = failure
 	}
 	var log strings.Builder
-	c := New(table, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	c := NewCutter(table, CutterOptions{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	c.Start()
 	defer c.Close()
 	c.Begin()
@@ -577,7 +576,7 @@ func TestSuspend(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				table := &timedTable{took: 10 * time.Millisecond, cut: map[netip.AddrPort]time.Time{}}
-				c := New(table, Options{Logger: slog.New(slog.DiscardHandler)})
+				c := NewCutter(table, CutterOptions{Logger: slog.New(slog.DiscardHandler)})
 				c.Start()
 				commit := func(n Note) {
 					c.Begin(n)
@@ -591,9 +590,9 @@ func TestSuspend(t *testing.T) {
 				client := netip.MustParseAddrPort("[fd00:244::9]:1024")
 				f := version(2).Ports[0].Frontends[0]
 				table.mu.Lock()
-				table.flows = append(table.flows, conntrack.Flow{ // to an endpoint of the other dataplane
-					Family: state.IPv6, Protocol: state.UDP, Orig: conntrack.Tuple{Src: client, Dst: netip.AddrPortFrom(f.Addr, f.Port)},
-					Reply: conntrack.Tuple{Src: netip.MustParseAddrPort("[fd00:244::77]:8080"), Dst: client},
+				table.flows = append(table.flows, Flow{ // to an endpoint of the other dataplane
+					Family: state.IPv6, Protocol: state.UDP, Orig: Tuple{Src: client, Dst: netip.AddrPortFrom(f.Addr, f.Port)},
+					Reply: Tuple{Src: netip.MustParseAddrPort("[fd00:244::77]:8080"), Dst: client},
 				})
 				table.mu.Unlock()
 				time.Sleep(time.Minute)

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -42,7 +43,7 @@ func TestOneHolder(t *testing.T) {
 	check(t, err)
 	_, err = acquire(t.Context(), Options{})
 	inUse, ok := errors.AsType[*InUseError](err)
-	if !ok || !strings.Contains(inUse.Holder, "first v1") || !strings.Contains(inUse.Holder, fmt.Sprintf("PID %d", os.Getpid())) {
+	if !ok || !errors.Is(err, syscall.EBUSY) || !strings.Contains(inUse.Holder, "first v1") || !strings.Contains(inUse.Holder, fmt.Sprintf("PID %d", os.Getpid())) {
 		t.Errorf("the second gets %v", err)
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())

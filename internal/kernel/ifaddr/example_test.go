@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/switchyard-net/switchyard/kernel/ifaddr"
+	"github.com/switchyard-net/switchyard/internal/kernel/ifaddr"
 	"github.com/switchyard-net/switchyard/state"
 )
 

@@ -1,6 +1,6 @@
 //go:build !linux
 
-package flowcutter
+package conntrack
 
 import "time"
 

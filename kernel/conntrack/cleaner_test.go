@@ -1,4 +1,4 @@
-package staleflows
+package conntrack
 
 import (
 	"cmp"
@@ -13,15 +13,14 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/switchyard-net/switchyard/kernel/conntrack"
 	"github.com/switchyard-net/switchyard/state"
 )
 
 // fakeTable is a Table in memory. It knows filters to delete by as the kernel does: only such as name a frontend of UDP over IPv4.
 type fakeTable struct {
-	flows   []conntrack.Flow
-	filters []conntrack.Filter // of the listings so far
-	removed []conntrack.Filter // of the deletions by filter so far
+	flows   []Flow
+	filters []Filter // of the listings so far
+	removed []Filter // of the deletions by filter so far
 	// old: the kernel cannot delete by a filter.
 	old bool
 	// fail, if set, decides whether a call fails.
@@ -30,12 +29,12 @@ type fakeTable struct {
 
 var errFake = errors.New("injected")
 
-func (t *fakeTable) Flows(f conntrack.Filter, each func([]conntrack.Flow) error) error {
+func (t *fakeTable) Flows(f Filter, each func([]Flow) error) error {
 	t.filters = append(t.filters, f)
 	if t.fail != nil && t.fail() {
 		return errFake
 	}
-	var found []conntrack.Flow
+	var found []Flow
 	for _, flow := range t.flows {
 		if f.Match(flow) {
 			found = append(found, flow)
@@ -53,20 +52,20 @@ func (t *fakeTable) Flows(f conntrack.Filter, each func([]conntrack.Flow) error)
 	return nil
 }
 
-func (t *fakeTable) Delete(flows ...conntrack.Flow) (deleted int, err error) {
+func (t *fakeTable) Delete(flows ...Flow) (deleted int, err error) {
 	for _, flow := range flows {
 		if t.fail != nil && t.fail() {
 			err = errFake
 			continue
 		}
 		before := len(t.flows)
-		t.flows = slices.DeleteFunc(t.flows, func(f conntrack.Flow) bool { return f == flow })
+		t.flows = slices.DeleteFunc(t.flows, func(f Flow) bool { return f == flow })
 		deleted += before - len(t.flows)
 	}
 	return deleted, err
 }
 
-func (t *fakeTable) DeleteAll(f conntrack.Filter) (int, error) {
+func (t *fakeTable) DeleteAll(f Filter) (int, error) {
 	if t.old {
 		return 0, fmt.Errorf("delete by a filter: %w", errors.ErrUnsupported)
 	}
@@ -85,19 +84,17 @@ func (t *fakeTable) DeleteAll(f conntrack.Filter) (int, error) {
 // looks is how often the kernel would have walked through its table.
 func (t *fakeTable) looks() int { return len(t.filters) + len(t.removed) }
 
-func ap(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
-
 // flow is a UDP flow to dst that from answers.
-func flow(dst, from string) conntrack.Flow {
+func flow(dst, from string) Flow {
 	client := "10.244.9.9:4000"
 	if ap(dst).Addr().Is6() {
 		client = "[fd00:244::9]:4000"
 	}
-	return conntrack.Flow{
+	return Flow{
 		Family:   state.FamilyOf(ap(dst).Addr()),
 		Protocol: state.UDP,
-		Orig:     conntrack.Tuple{Src: ap(client), Dst: ap(dst)},
-		Reply:    conntrack.Tuple{Src: ap(from), Dst: ap(client)},
+		Orig:     Tuple{Src: ap(client), Dst: ap(dst)},
+		Reply:    Tuple{Src: ap(from), Dst: ap(client)},
 	}
 }
 
@@ -130,7 +127,7 @@ var nodePortAddrs = []netip.Addr{netip.MustParseAddr("192.168.0.1"), netip.MustP
 
 // newCleaner returns a Cleaner of t for a node that serves NodePorts on nodePortAddrs.
 func newCleaner(t Table) *Cleaner {
-	c := New(t, Options{})
+	c := NewCleaner(t, CleanerOptions{})
 	c.SetNodePortAddrs(nodePortAddrs)
 	return c
 }
@@ -165,7 +162,7 @@ func TestClean(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		old, new *state.Service
-		flow     conntrack.Flow
+		flow     Flow
 		gone     bool
 	}{
 		{"an endpoint leaves", service("a", vip, "10.0.0.1:53 10.0.0.2:53"), service("a", vip, "10.0.0.2:53"), flow(vip, "10.0.0.1:53"), true},
@@ -192,7 +189,7 @@ func TestClean(t *testing.T) {
 		{"TCP", tcp(service("a", vip, "10.0.0.1:53")), nil, flow(vip, "10.0.0.1:53"), false},
 	} {
 		for _, old := range []bool{false, true} {
-			table := &fakeTable{flows: []conntrack.Flow{c.flow}, old: old}
+			table := &fakeTable{flows: []Flow{c.flow}, old: old}
 			cleaner := newCleaner(table)
 			cleaner.Note(c.old, c.new)
 			n, err := clean(t.Context(), cleaner)
@@ -278,7 +275,7 @@ func TestMove(t *testing.T) {
 	fromA, fromB := flow(vip, "10.0.0.1:53"), flow(vip, "10.0.0.2:53")
 	for _, newFirst := range []bool{false, true} {
 		t.Run(fmt.Sprintf("newFirst=%v", newFirst), func(t *testing.T) {
-			table := &fakeTable{flows: []conntrack.Flow{fromA, fromB}}
+			table := &fakeTable{flows: []Flow{fromA, fromB}}
 			c := newCleaner(table)
 			move := func(from, to *state.Service) {
 				if newFirst {
@@ -291,15 +288,15 @@ func TestMove(t *testing.T) {
 			}
 			move(a, b)
 			mustClean(t, c, 1)
-			if !slices.Equal(table.flows, []conntrack.Flow{fromB}) {
+			if !slices.Equal(table.flows, []Flow{fromB}) {
 				t.Fatalf("after the move: %v, want %v", table.flows, fromB)
 			}
 			// There and back while nothing can be cleaned.
-			table.flows = []conntrack.Flow{fromA, fromB}
+			table.flows = []Flow{fromA, fromB}
 			move(b, a)
 			move(a, b)
 			mustClean(t, c, 1)
-			if !slices.Equal(table.flows, []conntrack.Flow{fromB}) {
+			if !slices.Equal(table.flows, []Flow{fromB}) {
 				t.Fatalf("after there and back: %v, want %v", table.flows, fromB)
 			}
 			// A move, and then the new owner goes.
@@ -316,7 +313,7 @@ func TestFailureIsNotForgotten(t *testing.T) {
 	one := service("a", vip, "10.0.0.1:53")
 	broken := true
 	table := &fakeTable{fail: func() bool { return broken }}
-	table.flows = []conntrack.Flow{flow(vip, "10.0.0.1:53"), flow(vip, "10.0.0.2:53"), flow(vip, "10.0.0.3:53"), flow(other, "10.0.0.9:53")}
+	table.flows = []Flow{flow(vip, "10.0.0.1:53"), flow(vip, "10.0.0.2:53"), flow(vip, "10.0.0.3:53"), flow(other, "10.0.0.9:53")}
 	c := newCleaner(table)
 	c.Note(one, service("a", vip, "10.0.0.2:53"))
 	c.Note(service("b", other, "10.0.0.9:53"), nil)
@@ -332,7 +329,7 @@ func TestFailureIsNotForgotten(t *testing.T) {
 	// It has only gained an endpoint since, but its flows were not cleaned yet.
 	c.Note(service("a", vip, "10.0.0.2:53"), service("a", vip, "10.0.0.2:53 10.0.0.3:53"))
 	mustClean(t, c, 2)
-	if want := []conntrack.Flow{flow(vip, "10.0.0.2:53"), flow(vip, "10.0.0.3:53")}; !slices.Equal(table.flows, want) {
+	if want := []Flow{flow(vip, "10.0.0.2:53"), flow(vip, "10.0.0.3:53")}; !slices.Equal(table.flows, want) {
 		t.Errorf("left %v, want %v", table.flows, want)
 	}
 	looks := table.looks()
@@ -368,7 +365,7 @@ func TestNoteAll(t *testing.T) {
 func BenchmarkNote(b *testing.B) {
 	one := service("a", "10.96.0.1:53 10.97.0.1:53 :30053", "10.0.0.1:53 10.0.0.2:53 10.0.0.3:53")
 	two := service("a", "10.96.0.1:53 10.97.0.1:53 :30053", "10.0.0.1:53 10.0.0.2:53")
-	c := New(&fakeTable{}, Options{})
+	c := NewCleaner(&fakeTable{}, CleanerOptions{})
 	b.ReportAllocs()
 	for b.Loop() {
 		c.Note(one, two)
@@ -383,7 +380,7 @@ func TestJudgedByTheLatestNote(t *testing.T) {
 		one, two := udpService("10.0.0.1:53", "10.1.0.1:53"), udpService("10.0.0.1:53", "10.1.0.2:53")
 		none := udpService("10.0.0.1:53")
 		c.Note(one, none)
-		table.flows = []conntrack.Flow{flow("10.0.0.1:53", "10.1.0.1:53"), flow("10.0.0.1:53", "10.1.0.2:53")}
+		table.flows = []Flow{flow("10.0.0.1:53", "10.1.0.1:53"), flow("10.0.0.1:53", "10.1.0.2:53")}
 		committed := false
 		n, err := c.Clean(t.Context(), func(fn func() error) error {
 			if !committed {
@@ -412,7 +409,7 @@ func TestNotedMeanwhile(t *testing.T) {
 		n, err := c.Clean(t.Context(), func(fn func() error) error {
 			if judged++; judged == 2 { // to forget the frontend; the first is to find out what to delete
 				c.Note(two, one)
-				table.flows = []conntrack.Flow{flow("10.0.0.1:53", "10.1.0.1:53"), flow("10.0.0.1:53", "10.1.0.2:53")}
+				table.flows = []Flow{flow("10.0.0.1:53", "10.1.0.1:53"), flow("10.0.0.1:53", "10.1.0.2:53")}
 			}
 			return fn()
 		})
@@ -428,7 +425,7 @@ func TestNotedMeanwhile(t *testing.T) {
 // TestUncertain: nothing is judged, and nothing forgotten, while it is not certain what the dataplane shows.
 func TestUncertain(t *testing.T) {
 	for _, old := range []bool{false, true} {
-		table := &fakeTable{old: old, flows: []conntrack.Flow{flow("10.0.0.1:53", "10.1.0.1:53")}}
+		table := &fakeTable{old: old, flows: []Flow{flow("10.0.0.1:53", "10.1.0.1:53")}}
 		c := newCleaner(table)
 		c.Note(udpService("10.0.0.1:53", "10.1.0.1:53"), nil)
 		if n, err := c.Clean(t.Context(), func(func() error) error { return errFake }); n != 0 || !errors.Is(err, errFake) {
@@ -477,7 +474,7 @@ type hookedTable struct {
 	deleting func()
 }
 
-func (t *hookedTable) DeleteAll(f conntrack.Filter) (int, error) {
+func (t *hookedTable) DeleteAll(f Filter) (int, error) {
 	t.deleting()
 	return t.Table.DeleteAll(f)
 }
@@ -500,24 +497,24 @@ func udpService(addr string, endpoints ...string) *state.Service {
 func TestOneListingPerFamily(t *testing.T) {
 	v4, v6, nodePort := service("v4", "10.96.0.1:53", "10.0.0.1:53"), service("v6", "[fd96::1]:53", "[fd00::2]:53"), service("np", ":30000", "10.0.0.1:53")
 	both := service("both", "10.96.0.2:53 10.96.0.2:54 10.96.0.3:53", "10.0.0.1:53")
-	one := func(f state.Family, dst string, port uint16) conntrack.Filter {
-		filter := conntrack.Filter{Family: f, Protocol: state.UDP, DstPort: port}
+	one := func(f state.Family, dst string, port uint16) Filter {
+		filter := Filter{Family: f, Protocol: state.UDP, DstPort: port}
 		if dst != "" {
 			filter.Dst = netip.MustParseAddr(dst)
 		}
 		return filter
 	}
-	allV4, oneV6 := conntrack.Filter{Family: state.IPv4, Protocol: state.UDP}, one(state.IPv6, "fd96::1", 53)
+	allV4, oneV6 := Filter{Family: state.IPv4, Protocol: state.UDP}, one(state.IPv6, "fd96::1", 53)
 	for name, c := range map[string]struct {
 		gone []*state.Service
-		want []conntrack.Filter
+		want []Filter
 	}{
-		"one frontend":                      {[]*state.Service{v4}, []conntrack.Filter{one(state.IPv4, "10.96.0.1", 53)}},
-		"one NodePort":                      {[]*state.Service{nodePort}, []conntrack.Filter{one(state.IPv4, "", 30000)}},
-		"one in each family":                {[]*state.Service{v4, v6}, []conntrack.Filter{one(state.IPv4, "10.96.0.1", 53), oneV6}},
-		"two, and one of the other family":  {[]*state.Service{v4, nodePort, v6}, []conntrack.Filter{allV4, oneV6}},
-		"three of a service":                {[]*state.Service{both}, []conntrack.Filter{allV4}},
-		"five, and one of the other family": {[]*state.Service{v4, both, nodePort, v6}, []conntrack.Filter{allV4, oneV6}},
+		"one frontend":                      {[]*state.Service{v4}, []Filter{one(state.IPv4, "10.96.0.1", 53)}},
+		"one NodePort":                      {[]*state.Service{nodePort}, []Filter{one(state.IPv4, "", 30000)}},
+		"one in each family":                {[]*state.Service{v4, v6}, []Filter{one(state.IPv4, "10.96.0.1", 53), oneV6}},
+		"two, and one of the other family":  {[]*state.Service{v4, nodePort, v6}, []Filter{allV4, oneV6}},
+		"three of a service":                {[]*state.Service{both}, []Filter{allV4}},
+		"five, and one of the other family": {[]*state.Service{v4, both, nodePort, v6}, []Filter{allV4, oneV6}},
 	} {
 		table := &fakeTable{old: true}
 		cleaner := newCleaner(table)
@@ -525,7 +522,7 @@ func TestOneListingPerFamily(t *testing.T) {
 			cleaner.Note(s, nil)
 		}
 		mustClean(t, cleaner, 0)
-		slices.SortFunc(table.filters, func(a, b conntrack.Filter) int { return cmp.Compare(a.Family, b.Family) })
+		slices.SortFunc(table.filters, func(a, b Filter) int { return cmp.Compare(a.Family, b.Family) })
 		if !slices.Equal(table.filters, c.want) {
 			t.Errorf("%s: listed %v, want %v", name, table.filters, c.want)
 		}
@@ -538,8 +535,8 @@ func TestOneListingPerFamily(t *testing.T) {
 // looseTable lists everything, whatever it is asked for.
 type looseTable struct{ *fakeTable }
 
-func (t looseTable) Flows(_ conntrack.Filter, each func([]conntrack.Flow) error) error {
-	return t.fakeTable.Flows(conntrack.Filter{}, each)
+func (t looseTable) Flows(_ Filter, each func([]Flow) error) error {
+	return t.fakeTable.Flows(Filter{}, each)
 }
 
 // TestGap is about entries of connections to frontends that were made while nothing was translated.
@@ -583,7 +580,7 @@ func TestGap(t *testing.T) {
 		entry := flow(c.dst, c.from)
 		entry.Protocol, entry.Unconnected = c.protocol, !c.established && c.protocol != state.UDP
 		for name, gap := range map[string]bool{"after a gap": true, "after a restart": false} {
-			table := &fakeTable{flows: []conntrack.Flow{entry}}
+			table := &fakeTable{flows: []Flow{entry}}
 			cleaner := newCleaner(looseTable{table})
 			if gap {
 				cleaner.NoteGap(slices.Values([]*state.Service{gone})) // and before it could be looked
@@ -607,10 +604,10 @@ func TestGap(t *testing.T) {
 	cleaner := newCleaner(table)
 	cleaner.NoteGap(slices.Values(services))
 	mustClean(t, cleaner, 0)
-	slices.SortFunc(table.filters, func(a, b conntrack.Filter) int {
+	slices.SortFunc(table.filters, func(a, b Filter) int {
 		return cmp.Or(cmp.Compare(a.Family, b.Family), -cmp.Compare(a.Protocol, b.Protocol))
 	})
-	if want := []conntrack.Filter{
+	if want := []Filter{
 		{Family: state.IPv4, Protocol: state.UDP, Dst: netip.MustParseAddr("10.96.0.1"), DstPort: 53},
 		{Family: state.IPv4, Unconnected: true},
 		{Family: state.IPv6, Unconnected: true, Protocol: state.TCP, Dst: netip.MustParseAddr("fd96::1"), DstPort: 80},
@@ -625,7 +622,7 @@ func TestParts(t *testing.T) {
 	tcp.Ports[0].Protocol = state.TCP
 	table := &fakeTable{old: true}
 	c := newCleaner(table)
-	part := func(wantMore bool, want ...conntrack.Filter) {
+	part := func(wantMore bool, want ...Filter) {
 		t.Helper()
 		table.filters = nil
 		_, more, err := c.CleanPart(t.Context(), nil)
@@ -633,8 +630,8 @@ func TestParts(t *testing.T) {
 			t.Errorf("more %v, %v, looked at %+v; want %v and %+v", more, err, table.filters, wantMore, want)
 		}
 	}
-	ofUDP := conntrack.Filter{Family: state.IPv4, Protocol: state.UDP, Dst: netip.MustParseAddr("10.96.0.1"), DstPort: 53}
-	ofTCP := conntrack.Filter{Family: state.IPv4, Unconnected: true, Protocol: state.TCP, Dst: netip.MustParseAddr("10.96.0.1"), DstPort: 80}
+	ofUDP := Filter{Family: state.IPv4, Protocol: state.UDP, Dst: netip.MustParseAddr("10.96.0.1"), DstPort: 53}
+	ofTCP := Filter{Family: state.IPv4, Unconnected: true, Protocol: state.TCP, Dst: netip.MustParseAddr("10.96.0.1"), DstPort: 80}
 	c.NoteGap(slices.Values([]*state.Service{udp, tcp}))
 	part(true, ofUDP)
 	c.Note(udp, nil) // meanwhile
@@ -645,7 +642,7 @@ func TestParts(t *testing.T) {
 	part(false, ofTCP)
 	c.NoteGap(slices.Values([]*state.Service{udp, tcp}))
 	table.fail = func() bool { return true }
-	table.flows = []conntrack.Flow{flow("10.96.0.1:53", "10.0.0.9:53")}
+	table.flows = []Flow{flow("10.96.0.1:53", "10.0.0.9:53")}
 	if _, more, err := c.CleanPart(t.Context(), nil); more || err == nil {
 		t.Errorf("after a failure, more is %v, %v: the caller waits before it tries again", more, err)
 	}
@@ -654,17 +651,17 @@ func TestParts(t *testing.T) {
 // slowTable takes its time.
 type slowTable struct{ *fakeTable }
 
-func (t slowTable) Flows(f conntrack.Filter, each func([]conntrack.Flow) error) error {
+func (t slowTable) Flows(f Filter, each func([]Flow) error) error {
 	time.Sleep(10 * time.Millisecond)
 	return t.fakeTable.Flows(f, each)
 }
 
-func (t slowTable) DeleteAll(f conntrack.Filter) (int, error) {
+func (t slowTable) DeleteAll(f Filter) (int, error) {
 	time.Sleep(3 * time.Millisecond)
 	return t.fakeTable.DeleteAll(f)
 }
 
-func (t slowTable) Delete(flows ...conntrack.Flow) (int, error) {
+func (t slowTable) Delete(flows ...Flow) (int, error) {
 	time.Sleep(time.Duration(len(flows)) * time.Millisecond)
 	return t.fakeTable.Delete(flows...)
 }
@@ -677,11 +674,11 @@ func TestOnClean(t *testing.T) {
 			deleted int
 		}
 		rounds := map[state.Family]round{}
-		table := &fakeTable{flows: []conntrack.Flow{
+		table := &fakeTable{flows: []Flow{
 			flow("10.0.0.1:53", "10.1.0.1:53"), flow("[fd00::1]:53", "[fd00:1::1]:53"), flow("[fd00::1]:53", "[fd00:1::2]:53"),
 		}}
 		table.flows[2].Orig.Src = ap("[fd00:244::9]:4001")
-		c := New(slowTable{table}, Options{OnClean: func(f state.Family, took time.Duration, deleted int) { rounds[f] = round{took, deleted} }})
+		c := NewCleaner(slowTable{table}, CleanerOptions{OnClean: func(f state.Family, took time.Duration, deleted int) { rounds[f] = round{took, deleted} }})
 		gone := func(family state.Family, addr, endpoint string) {
 			s := func(endpoints ...state.Endpoint) *state.Service {
 				routes := state.Route{Endpoints: endpoints}
@@ -725,13 +722,13 @@ func TestElsewhere(t *testing.T) {
 		{"[fd00:96::10]:53", "[fd00:96::11]:53", "[fd00:244::1]:53", "[fd00:244::2]:53"}, // by a listing
 	} {
 		key := state.FrontendKey{Family: state.FamilyOf(ap(tt.moved).Addr()), Protocol: state.UDP, Addr: ap(tt.moved).Addr(), Port: 53}
-		table := &fakeTable{flows: []conntrack.Flow{flow(tt.moved, tt.from), flow(tt.gone, tt.from)}}
-		c := New(table, Options{Elsewhere: func(f state.FrontendKey) bool { return f == key }})
+		table := &fakeTable{flows: []Flow{flow(tt.moved, tt.from), flow(tt.gone, tt.from)}}
+		c := NewCleaner(table, CleanerOptions{Elsewhere: func(f state.FrontendKey) bool { return f == key }})
 		c.Note(service("dns", tt.moved+" "+tt.gone, tt.from), service("dns", "", ""))
 		if _, err := c.Clean(t.Context(), nil); err != nil {
 			t.Fatal(err)
 		}
-		if want := []conntrack.Flow{flow(tt.moved, tt.from)}; !slices.Equal(table.flows, want) {
+		if want := []Flow{flow(tt.moved, tt.from)}; !slices.Equal(table.flows, want) {
 			t.Errorf("flows %v are left, want %v", table.flows, want)
 		}
 		// One that comes back is judged by its endpoints, whatever is said of it.
@@ -755,15 +752,15 @@ func TestScheduled(t *testing.T) {
 		scheduled.Scheduled = true
 		translated.Orig.Src = netip.AddrPortFrom(translated.Orig.Src.Addr(), 9)
 		for _, has := range []bool{true, false} {
-			table := &fakeTable{flows: []conntrack.Flow{scheduled, translated}}
-			c := New(table, Options{Scheduled: func(state.FrontendKey) bool { return has }})
+			table := &fakeTable{flows: []Flow{scheduled, translated}}
+			c := NewCleaner(table, CleanerOptions{Scheduled: func(state.FrontendKey) bool { return has }})
 			c.Note(service("dns", tt.frontend, tt.from), service("dns", tt.frontend, tt.to))
 			if _, err := c.Clean(t.Context(), nil); err != nil {
 				t.Fatal(err)
 			}
-			var want []conntrack.Flow
+			var want []Flow
 			if has {
-				want = []conntrack.Flow{scheduled}
+				want = []Flow{scheduled}
 			}
 			if !slices.Equal(table.flows, want) {
 				t.Errorf("with a virtual server %v: flows %v are left, want %v", has, table.flows, want)

@@ -1,4 +1,4 @@
-package staleflows_test
+package conntrack_test
 
 import (
 	"context"
@@ -8,18 +8,17 @@ import (
 
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/kernel/conntrack"
-	"github.com/switchyard-net/switchyard/kernel/staleflows"
 	"github.com/switchyard-net/switchyard/state"
 )
 
 // dataplane deletes stale flows in its Apply, after the commit.
 type dataplane struct {
 	shown map[state.ServiceName]*state.Service
-	flows *staleflows.Cleaner
+	flows *conntrack.Cleaner
 }
 
-func newDataplane(t staleflows.Table) *dataplane {
-	return &dataplane{shown: map[state.ServiceName]*state.Service{}, flows: staleflows.New(t, staleflows.Options{})}
+func newDataplane(t conntrack.Table) *dataplane {
+	return &dataplane{shown: map[state.ServiceName]*state.Service{}, flows: conntrack.NewCleaner(t, conntrack.CleanerOptions{})}
 }
 
 func (d *dataplane) Apply(ctx context.Context, u *state.Update) (backend.Result, error) {
@@ -39,7 +38,7 @@ func (d *dataplane) Apply(ctx context.Context, u *state.Update) (backend.Result,
 
 // A client keeps asking a DNS server from one port while the server is replaced. Its flow is deleted, so that its next packet is
 // routed anew.
-func Example() {
+func ExampleCleaner() {
 	dns := netip.MustParseAddrPort("10.96.0.10:53")
 	service := func(endpoint string) *state.Update {
 		return &state.Update{Changed: []*state.Service{{

@@ -1,4 +1,4 @@
-package flowcutter
+package conntrack
 
 import (
 	"time"

@@ -14,7 +14,7 @@ import (
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 )
 
-// InUseError reports that another process programs the network namespace.
+// InUseError reports that another process programs the network namespace. It is [syscall.EBUSY] to [errors.Is].
 type InUseError struct {
 	// Holder names it.
 	Holder string
@@ -23,6 +23,9 @@ type InUseError struct {
 func (e *InUseError) Error() string {
 	return "another process programs this network namespace: " + e.Holder + "; stop it first"
 }
+
+// Is reports whether target is syscall.EBUSY, by which callers outside of this module know the error.
+func (e *InUseError) Is(target error) bool { return target == syscall.EBUSY }
 
 // Options are the settings of [Acquire].
 type Options struct {
@@ -132,7 +135,7 @@ func OwnedBy(k kernel, info nft.TableInfo) error {
 	if err != nil || port == info.Owner {
 		return err
 	}
-	return &InUseError{holderOf(info)}
+	return &InUseError{Holder: holderOf(info)}
 }
 
 func holderOf(info nft.TableInfo) string {

@@ -1,4 +1,4 @@
-package staleflows
+package conntrack
 
 import (
 	"cmp"
@@ -9,7 +9,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/switchyard-net/switchyard/kernel/conntrack"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -120,15 +119,15 @@ var inOrder = [...]group{{state.IPv4, true}, {state.IPv6, true}, {state.IPv4, fa
 func groupOf(f state.FrontendKey) group { return group{f.Family, f.Protocol == state.UDP} }
 
 // all returns the filter for the listing of several frontends.
-func (g group) all() conntrack.Filter {
+func (g group) all() Filter {
 	if g.udp {
-		return conntrack.Filter{Family: g.family, Protocol: state.UDP}
+		return Filter{Family: g.family, Protocol: state.UDP}
 	}
-	return conntrack.Filter{Family: g.family, Unconnected: true}
+	return Filter{Family: g.family, Unconnected: true}
 }
 
 // one returns the filter for a listing of f alone.
-func (g group) one(f state.FrontendKey) conntrack.Filter {
+func (g group) one(f state.FrontendKey) Filter {
 	filter := g.all()
 	filter.Protocol, filter.Dst, filter.DstPort = f.Protocol, f.Addr, f.Port
 	return filter
@@ -197,13 +196,13 @@ func (c *Cleaner) list(ctx context.Context, judge Judge, g group, frontends []st
 		looked[f] = c.pending[f].noted
 	}
 	var first error
-	if err := c.table.Flows(filter, func(flows []conntrack.Flow) error {
+	if err := c.table.Flows(filter, func(flows []Flow) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		// Those that a note between two calls makes wrong are deleted if they are still to come, and looked for once more in any case.
 		return judge(func() error {
-			var wrong []conntrack.Flow
+			var wrong []Flow
 			for _, flow := range flows {
 				if c.wrong(flow) {
 					wrong = append(wrong, flow)
@@ -239,7 +238,7 @@ func (c *Cleaner) forget(f state.FrontendKey, noted int) {
 
 // wrong reports whether a flow goes to a pending frontend and the wrong endpoint or none answers it. Where an address and port is a
 // frontend and also on a NodePort, it is the frontend's.
-func (c *Cleaner) wrong(flow conntrack.Flow) bool {
+func (c *Cleaner) wrong(flow Flow) bool {
 	dst := flow.Orig.Dst
 	f := state.FrontendKey{Family: flow.Family, Protocol: flow.Protocol, Addr: dst.Addr(), Port: dst.Port()}
 	s, isPending := c.pending[f]
