@@ -6,7 +6,7 @@ import (
 
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/internal/kernel/ifaddr"
-	"github.com/switchyard-net/switchyard/ops/servicehealth"
+	"github.com/switchyard-net/switchyard/internal/ops/servicehealth"
 	"github.com/switchyard-net/switchyard/state"
 )
 

@@ -45,12 +45,12 @@ import (
 	"github.com/switchyard-net/switchyard/internal/httpserver"
 	"github.com/switchyard-net/switchyard/internal/kernel/leftovers"
 	"github.com/switchyard-net/switchyard/internal/lastknown"
+	"github.com/switchyard-net/switchyard/internal/ops/healthz"
+	"github.com/switchyard-net/switchyard/internal/ops/metrics"
+	"github.com/switchyard-net/switchyard/internal/ops/nodesetup"
+	"github.com/switchyard-net/switchyard/internal/ops/servicehealth"
 	"github.com/switchyard-net/switchyard/internal/resident"
 	"github.com/switchyard-net/switchyard/model"
-	"github.com/switchyard-net/switchyard/ops/healthz"
-	"github.com/switchyard-net/switchyard/ops/metrics"
-	"github.com/switchyard-net/switchyard/ops/nodesetup"
-	"github.com/switchyard-net/switchyard/ops/servicehealth"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
 )
@@ -284,7 +284,7 @@ func (n *Node) openDataplane(ctx context.Context, chosen *dataplane) (Dataplane,
 		relayFiles: n.files.relay, memory: n.o.Memory,
 		Logger: n.log, Program: n.o.Program, TakeOver: n.o.TakeOver, OnFlowsCut: n.registry.Conntrack,
 		TCPLingers: n.o.States == nil, OnResets: n.registry.Resets, OnIPTablesRules: n.registry.IPTablesRules,
-		OnHNSFailure: n.countHNSFailure, OnProgress: n.progressed,
+		onHNSFailure: n.countHNSFailure, OnProgress: n.progressed,
 	}
 	switch {
 	case n.o.Dataplane != nil:
@@ -402,9 +402,9 @@ func (n *Node) Config() *config.Config { return n.config.Load() }
 // is another one. It is nil in a Relay.
 func (n *Node) Feed() state.Feed { return n.pipeline.Load().feed }
 
-// Metrics returns the metrics of the node, to observe what the caller adds to it. The node serves them where config.MetricsBindAddress
-// says, with those of Options.Metrics. They are a [prometheus.Gatherer], for programs that serve them elsewhere: [metrics.Join].
-func (n *Node) Metrics() *metrics.Registry { return n.registry }
+// Metrics returns the metrics of the node with those of Options.Metrics, for programs that serve them elsewhere. The node serves them
+// where config.MetricsBindAddress says.
+func (n *Node) Metrics() prometheus.Gatherer { return n.registry }
 
 // Run runs the node until ctx ends, and then returns nil. It returns an error if the node cannot go on. It is called once.
 func (n *Node) Run(ctx context.Context) error {

@@ -14,9 +14,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/switchyard-net/switchyard/backend/backendtest"
 	"github.com/switchyard-net/switchyard/client"
 	"github.com/switchyard-net/switchyard/config"
+	"github.com/switchyard-net/switchyard/internal/backendtest"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/node"
 	"github.com/switchyard-net/switchyard/state"

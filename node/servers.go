@@ -11,9 +11,9 @@ import (
 	"github.com/switchyard-net/switchyard/config/v1alpha2"
 	"github.com/switchyard-net/switchyard/internal/admin/ui"
 	"github.com/switchyard-net/switchyard/internal/httpserver"
+	"github.com/switchyard-net/switchyard/internal/ops/healthz"
+	"github.com/switchyard-net/switchyard/internal/ops/metrics"
 	"github.com/switchyard-net/switchyard/model"
-	"github.com/switchyard-net/switchyard/ops/healthz"
-	"github.com/switchyard-net/switchyard/ops/metrics"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
 )

@@ -14,7 +14,7 @@ import (
 	"github.com/switchyard-net/switchyard/backend/ebpf"
 	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/internal/admin/view"
-	"github.com/switchyard-net/switchyard/ops/metrics"
+	"github.com/switchyard-net/switchyard/internal/ops/metrics"
 	"github.com/switchyard-net/switchyard/state"
 )
 

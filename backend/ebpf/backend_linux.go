@@ -10,8 +10,8 @@ import (
 	"sync"
 
 	"github.com/switchyard-net/switchyard/backend"
-	"github.com/switchyard-net/switchyard/backend/ebpf/internal/maps"
-	"github.com/switchyard-net/switchyard/backend/ebpf/internal/plan"
+	"github.com/switchyard-net/switchyard/internal/ebpf/maps"
+	"github.com/switchyard-net/switchyard/internal/ebpf/plan"
 	"github.com/switchyard-net/switchyard/internal/kernel/ifaddr"
 	"github.com/switchyard-net/switchyard/state"
 )

@@ -10,9 +10,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/switchyard-net/switchyard/config"
-	"github.com/switchyard-net/switchyard/config/configfile"
 	"github.com/switchyard-net/switchyard/config/v1alpha1"
 	"github.com/switchyard-net/switchyard/config/v1alpha2"
+	"github.com/switchyard-net/switchyard/internal/configfile"
 )
 
 func newConfigCommand() *cobra.Command {

@@ -13,10 +13,10 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/client"
 	"github.com/switchyard-net/switchyard/client/peeruser"
 	"github.com/switchyard-net/switchyard/config"
-	"github.com/switchyard-net/switchyard/field"
 	"github.com/switchyard-net/switchyard/internal/source/file"
 	"github.com/switchyard-net/switchyard/internal/source/relay"
 	"github.com/switchyard-net/switchyard/model"
@@ -187,8 +187,8 @@ func (r *routingFlags) set(c *config.Config, counts func(flag string) bool) {
 // check finds flags that cannot be used.
 func (r *routingFlags) check() error {
 	s := &r.services
-	if s.MaxEntries < config.ByMemory || s.MaxEntries > config.MostEntries {
-		return fmt.Errorf("--max-entries-per-service must be from 0 to %d, or -1, got %d", config.MostEntries, s.MaxEntries)
+	if s.MaxEntries < config.ByMemory || s.MaxEntries > brain.MaxEntries {
+		return fmt.Errorf("--max-entries-per-service must be from 0 to %d, or -1, got %d", brain.MaxEntries, s.MaxEntries)
 	}
 	if s.MaxEntriesPerNamespace < config.ByMemory || s.MaxEntriesPerNode < config.ByMemory {
 		return errors.New("--max-entries-per-namespace and --max-entries-per-node must be 0 or more, or -1; 0 stands for no bound")
@@ -200,7 +200,7 @@ func (r *routingFlags) check() error {
 // intervals.
 func flagConfig() *config.Config {
 	c := config.Default()
-	c.Mode, c.ConfigSyncPeriod = config.ModeNFTables, field.Duration{}
+	c.Mode, c.ConfigSyncPeriod = config.ModeNFTables, config.Duration{}
 	return c
 }
 

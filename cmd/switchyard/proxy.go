@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/switchyard-net/switchyard/config"
-	"github.com/switchyard-net/switchyard/config/configfile"
+	"github.com/switchyard-net/switchyard/internal/configfile"
 	"github.com/switchyard-net/switchyard/internal/kernel/leftovers"
 	"github.com/switchyard-net/switchyard/node"
 )

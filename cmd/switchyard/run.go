@@ -14,7 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/switchyard-net/switchyard/config"
-	"github.com/switchyard-net/switchyard/config/configfile"
+	"github.com/switchyard-net/switchyard/internal/configfile"
 	"github.com/switchyard-net/switchyard/internal/manifest"
 	"github.com/switchyard-net/switchyard/internal/source/file"
 	"github.com/switchyard-net/switchyard/model"

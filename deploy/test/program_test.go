@@ -16,8 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	sigsyaml "sigs.k8s.io/yaml"
 
-	"github.com/switchyard-net/switchyard/config/configfile"
 	"github.com/switchyard-net/switchyard/deploy/ociimage"
+	"github.com/switchyard-net/switchyard/internal/configfile"
 )
 
 // kubeadm are the objects of a cluster that kubeadm has made.

@@ -36,7 +36,7 @@ func main() {
 // run routes until ctx ends. What is programmed stays, so that a restart is not noticed.
 func run(ctx context.Context, manifests, name, pods string) error {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	c := config.Default() // or configfile.Load
+	c := config.Default()
 	c.HostnameOverride = name
 	if pods != "" {
 		cidr, err := netip.ParsePrefix(pods)
