@@ -41,7 +41,8 @@ func newProxyCommand() *cobra.Command {
 files, answers on the same ports, and shows the same metrics. It is also what the program does when
 it is called by the name kube-proxy.
 
-The field mode chooses the dataplane: nftables if it is blank, on Windows kernelspace (HNS).
+The field mode chooses the dataplane: nftables if it is blank, on Windows kernelspace (HNS),
+which is experimental.
 Once the first state is programmed, it removes what kube-proxy has left in the kernel.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -1,4 +1,5 @@
 // Package winkernel is the dataplane of Windows nodes: it programs the services of a node as load balancers of the host network service (HNS).
+// It is experimental: its tests run against a fake HNS only.
 //
 // Package plan, which is pure, works out which load balancers and endpoints HNS must have, and in which order calls lead there; [Backend]
 // carries them out. README.md draws the objects of one Service and follows one change. Load balancers of the network's endpoints, and remote
