@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -120,4 +121,34 @@ func (m *mentions) own(at string, o types.Object) bool {
 		m.found(at, o)
 	}
 	return o.Pkg() == m.pkg
+}
+
+// publicPackages are all that programs of other modules may import.
+var publicPackages = []string{
+	"apifeed", "backend", "backend/ebpf", "backend/iptables", "backend/ipvs", "backend/nftables", "backend/userspace", "brain", "config",
+	"config/v1alpha1", "config/v1alpha2", "conformance", "kernel/conntrack", "kubeconv", "model", "node", "server", "source/kube", "state", "store",
+}
+
+// TestPublicPackages: each has a user outside of this repository, and docs/stability.md promises something for it.
+func TestPublicPackages(t *testing.T) {
+	var public []string
+	for _, p := range packages(t) {
+		if p.isPublic() {
+			public = append(public, p.rel())
+		}
+	}
+	slices.Sort(public)
+	if !slices.Equal(public, publicPackages) {
+		t.Errorf("the public packages are %q, want %q.\nLaw: a package is public only if programs around Kubernetes' proxy, embedders or authors "+
+			"of dataplanes need it. All others are in internal/.", public, publicPackages)
+	}
+	promises, err := os.ReadFile(filepath.Join("..", "..", "docs", "stability.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range publicPackages {
+		if !strings.Contains(string(promises), "`"+path+"`") {
+			t.Errorf("docs/stability.md does not name %s.\nLaw: the promise of each public package is written down there.", path)
+		}
+	}
 }
