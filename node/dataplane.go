@@ -148,7 +148,9 @@ func dataplanes(goos string) []dataplane {
 		return []dataplane{
 			{
 				mode: config.ModeKernelspace, metrics: metrics.ModeKernelspace, open: openWinkernel,
-				cleanup:    func(ctx context.Context, c *config.Config) (bool, error) { return winkernel.Cleanup(ctx, winkernel.Config(c.Winkernel)) },
+				cleanup: func(ctx context.Context, c *config.Config) (bool, error) {
+					return winkernel.Cleanup(ctx, winkernel.Config(c.Winkernel))
+				},
 				programmed: func(c *config.Config) (bool, error) { return winkernel.Programmed(winkernel.Config(c.Winkernel)) },
 				remove: func(ctx context.Context, c *config.Config, _ bool) error {
 					_, err := winkernel.Cleanup(ctx, winkernel.Config(c.Winkernel))

@@ -8,14 +8,18 @@
 // kernel's connection tracking settings, and the removal of what kube-proxy has left. All of it goes by one [config.Config], which
 // can be replaced while the node runs ([Node.Reconfigure]).
 //
-// A program that routes what manifests say, in whole:
+// A program that routes what an API server has, in whole:
 //
-//	c := config.Default() // or configfile.Load
+//	api, renew, err := kube.Connection{Kubeconfig: "/etc/kubernetes/kubelet.conf"}.Follow()
+//	if err != nil {
+//		return err
+//	}
+//	c := config.Default()
 //	c.HostnameOverride = "node-a"
 //	n, err := node.New(ctx, node.Options{
 //		Config: c,
-//		Source: func(*config.Config, string) (model.Source, error) {
-//			return file.New(file.Options{Path: "manifests"}) // or kube.New
+//		Source: func(_ *config.Config, name string) (model.Source, error) {
+//			return kube.New(kube.Options{Config: api, Renew: renew, NodeName: name})
 //		},
 //	})
 //	if err != nil {
@@ -70,7 +74,7 @@ const (
 
 // Options are what a [Node] is made of. Config is required, and so is one of Source and States.
 type Options struct {
-	// Config is the whole configuration, as [config.Default] or package configfile return it. It must be valid: c.Validate(runtime.GOOS)
+	// Config is the whole configuration, as [config.Default] returns it, or the Convert method of a file of config/v1alpha2. It must be valid: c.Validate(runtime.GOOS)
 	// returns nothing, which New does not check. It must not be modified any more.
 	Config *config.Config
 	// Source makes the source of the cluster's objects for a configuration and the name of the node, which is empty for a Relay: that
