@@ -52,8 +52,8 @@ proto: ## Generate the code of the protocols from their .proto files
 	@$(BUF) lint && $(BUF) generate
 
 programs: ## Compile the eBPF programs (clang-14 and libbpf-dev of Debian 12)
-	@echo "== go generate ./backend/ebpf/..."
-	@$(GO) generate ./backend/ebpf/...
+	@echo "== go generate ./internal/ebpf/..."
+	@$(GO) generate ./internal/ebpf/...
 
 image: ## Build bin/switchyard-image.tar, an OCI image for amd64 and arm64 (IMAGE=registry/name, VERSION=tag, FLAVOUR=iptables for that mode)
 	@case "$(FLAVOUR)" in ""|iptables) ;; *) echo "FLAVOUR=$(FLAVOUR): leave it out, or set it to iptables" >&2; exit 1;; esac
@@ -138,7 +138,7 @@ check-windows: ## Vet and staticcheck of all that is built for Windows
 		GOOS=windows GOARCH=amd64 $(GO) vet ./...; \
 		GOOS=windows GOARCH=amd64 $(CURDIR)/bin/staticcheck -checks=inherit,-U1000 ./...; \
 	done
-	@GOOS=windows bin/staticcheck ./backend/winkernel/... ./backend/userspace/... ./node ./server ./test/windows
+	@GOOS=windows bin/staticcheck ./internal/winkernel/... ./backend/userspace/... ./node ./server ./test/windows
 
 prose: ## Check the English of Markdown, proto files and Go comments: words, inverted sentences, sentences over 25 words (a C compiler, once)
 	@echo "== prose"
@@ -243,11 +243,11 @@ differential: upstream ## Compare the fate of packets with upstream kube-proxy, 
 
 histories-windows: ## Play HISTORIES=50000 random histories of a Windows node, whose HNS fails and forgets (on any system)
 	@echo "== a Windows node in $(or $(HISTORIES),50000) random histories"
-	@$(GO) test -count=1 -timeout 2h -run TestHistories ./backend/winkernel -histories $(or $(HISTORIES),50000) -v
+	@$(GO) test -count=1 -timeout 2h -run TestHistories ./internal/winkernel -histories $(or $(HISTORIES),50000) -v
 
 # The packages that have something to do on Windows, and whose tests ask for nothing of Linux. Of the client's, some need the go command.
-WINDOWS = ./state ./model ./brain ./store ./field ./config/... ./explain ./kubeconv ./backend ./backend/winkernel/... ./source/relay ./ops/healthz ./ops/metrics \
-	./backend/userspace/internal/hostrelay $(addprefix ./internal/,apifollower apirules clusterserver connlimit failover httpserver loglimit objectlog protoconv revlog spelling statecopy)
+WINDOWS = ./state ./model ./brain ./store ./config/... ./kubeconv ./backend ./internal/winkernel/... ./internal/source/relay ./internal/ops/healthz ./internal/ops/metrics \
+	./backend/userspace/internal/hostrelay $(addprefix ./internal/,apifollower apirules clusterserver configfile connlimit explain failover httpserver loglimit objectlog protoconv revlog statecopy)
 
 test-windows: ## Run tests and the program, built for Windows, in wine 10 (downloaded once; root, or user namespaces)
 	@echo "== build the program for Windows"
@@ -269,7 +269,7 @@ differential-windows: ## Compare load balancers with those of upstream's proxier
 	@echo "== Switchyard and upstream's proxier for Windows"
 	@mkdir -p bin/windows && cd test/windows/upstream && GOOS=windows CGO_ENABLED=0 $(GO) build -trimpath -o ../../../bin/windows/ ./record
 	@scripts/wine.sh bin/windows/record.exe >bin/windows/upstream.json 2>bin/windows/upstream.log || { tail bin/windows/upstream.log >&2; exit 1; }
-	@$(GO) test -count=1 -v -run TestDifferential ./backend/winkernel -upstream $(CURDIR)/bin/windows/upstream.json
+	@$(GO) test -count=1 -v -run TestDifferential ./internal/winkernel -upstream $(CURDIR)/bin/windows/upstream.json
 
 compare: build upstream ## Measure beside upstream kube-proxy, at 10,000 services; writes docs/benchmarks/
 	@cd test/e2e && $(GO) run ./compare -switchyard ../../bin/switchyard -out ../../docs/benchmarks

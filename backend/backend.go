@@ -6,8 +6,7 @@
 // examples/embed/parts is a complete program. Package node does that and all else that a service proxy needs. Package conformance
 // tests a dataplane with real packets.
 //
-// What a dataplane needs of the kernel beside its own rules is in kernel/staleflows, which deletes flows to endpoints that are gone,
-// and kernel/ifaddr, which follows the machine's addresses for [state.NodePortAddresses].
+// Package kernel/conntrack deletes flows to endpoints that are gone, as every dataplane on Linux has to.
 package backend
 
 import (

@@ -1,6 +1,10 @@
 package config
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/switchyard-net/switchyard/brain"
+)
 
 // TestBudgetsFollowFromMemory: what is not set follows from memory and mode, and what is set counts.
 func TestBudgetsFollowFromMemory(t *testing.T) {
@@ -31,7 +35,7 @@ func TestBudgetsFollowFromMemory(t *testing.T) {
 
 // TestMaxFrontends: a Service has few frontends for its entries, unless its entries are not bounded.
 func TestMaxFrontends(t *testing.T) {
-	for entries, want := range map[int64]int64{0: 0, 1: 2_000, 20_000: 2_000, 200_000: 6_250, MostEntries: 50_000} {
+	for entries, want := range map[int64]int64{0: 0, 1: 2_000, 20_000: 2_000, 200_000: 6_250, brain.MaxEntries: 50_000} {
 		if got := (Services{MaxEntries: entries}).MaxFrontends(); got != want {
 			t.Errorf("with %d entries: %d frontends, want %d", entries, got, want)
 		}

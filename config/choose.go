@@ -4,8 +4,6 @@ import (
 	"encoding/json"
 	"reflect"
 	"strings"
-
-	"github.com/switchyard-net/switchyard/field"
 )
 
 // Choose decides which configuration to go on with after a file has been read, as ConfigHardFail demands. Running is the
@@ -29,7 +27,7 @@ func Choose(running, loaded *Config, err error) (*Config, error) {
 }
 
 // ResetInvalid gives the fields at fault the values that they have in other. Faults of paths that c does not have are left alone.
-func (c *Config) ResetInvalid(faults []*field.Error, other *Config) {
+func (c *Config) ResetInvalid(faults []*FieldError, other *Config) {
 	for _, f := range faults {
 		reset(reflect.ValueOf(c).Elem(), reflect.ValueOf(other).Elem(), f.Path)
 	}
@@ -89,7 +87,7 @@ func member(v reflect.Value, name string) reflect.Value {
 // leaves calls visit for each field of struct v that is not a struct of fields itself.
 func leaves(v reflect.Value, path string, visit func(path string, v reflect.Value)) {
 	for f, fv := range v.Fields() {
-		at := field.Join(path, f.Name)
+		at := JoinPath(path, f.Name)
 		if isSection(f.Type) {
 			leaves(fv, at, visit)
 		} else {

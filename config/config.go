@@ -1,22 +1,13 @@
 // Package config has the configuration of a node's service proxy, independent of the version of the file that it was read from.
 //
-// Packages v1alpha1 and v1alpha2 convert files into it, and package configfile finds out which of them to use. Each dataplane
-// owns the type, the defaults and the checks of its own section. Field paths in errors and notes are those of v1alpha2, the
-// latest version, unless said otherwise.
+// Packages v1alpha1 and v1alpha2 convert files into it. Field paths in errors and notes are those of v1alpha2, the latest version, unless
+// said otherwise.
 package config
 
 import (
 	"net/netip"
 	"strings"
 	"time"
-
-	"github.com/switchyard-net/switchyard/backend/ebpf"
-	"github.com/switchyard-net/switchyard/backend/iptables"
-	"github.com/switchyard-net/switchyard/backend/ipvs"
-	"github.com/switchyard-net/switchyard/backend/nftables"
-	"github.com/switchyard-net/switchyard/backend/userspace"
-	"github.com/switchyard-net/switchyard/backend/winkernel"
-	"github.com/switchyard-net/switchyard/field"
 )
 
 // Config is the configuration of a node's service proxy. [Default] returns one that is complete; the zero value is not.
@@ -71,22 +62,22 @@ type Config struct {
 	Services Services
 	// ConfigSyncPeriod is how long a watch of the API server lasts at least. The next one goes on from where it ended, if the API server's history
 	// is still the same; otherwise everything is listed again. Nothing else is listed twice.
-	ConfigSyncPeriod field.Duration
+	ConfigSyncPeriod Duration
 	// SyncPeriod is how often the kernel is compared with what it should hold.
-	SyncPeriod field.Duration
+	SyncPeriod Duration
 	// MinSyncPeriod is the shortest time between two commits to the kernel. See [Config.CommitInterval].
-	MinSyncPeriod field.Duration
+	MinSyncPeriod Duration
 
 	// Linux and Windows have the settings of a platform that do not depend on the dataplane.
 	Linux   Linux
 	Windows Windows
 
-	NFTables  nftables.Config
-	IPTables  iptables.Config
-	IPVS      ipvs.Config
-	EBPF      ebpf.Config
-	Userspace userspace.Config
-	Winkernel winkernel.Config
+	NFTables  NFTables
+	IPTables  IPTables
+	IPVS      IPVS
+	EBPF      EBPF
+	Userspace Userspace
+	Winkernel Winkernel
 
 	// API is the node-local API.
 	API API
@@ -111,7 +102,7 @@ type Logging struct {
 	// Format is text or json.
 	Format string
 	// FlushFrequency is how long a line may be held back.
-	FlushFrequency field.Duration
+	FlushFrequency Duration
 	// Verbosity is 0 for what an operator should know; higher numbers log more.
 	Verbosity int32
 	// VModule sets the verbosity for single source files.
@@ -201,12 +192,9 @@ type Services struct {
 	NodeExternalIPs bool
 	// MaxEntries is how many entries are routed for one Service, MaxEntriesPerNamespace for those of a namespace together, and
 	// MaxEntriesPerNode for all. Each endpoint behind a frontend is an entry, and so is each source that it admits. A frontend counts as
-	// five, and a port of a family as five more. 0 stands for no bound; for one Service, that is MostEntries. The default is ByMemory.
+	// five, and a port of a family as five more. 0 stands for no bound; for one Service, that is [brain.MaxEntries]. The default is ByMemory.
 	MaxEntries, MaxEntriesPerNamespace, MaxEntriesPerNode int64
 }
-
-// MostEntries is the most that MaxEntries of [Services] can be.
-const MostEntries = 1_600_000
 
 // Linux has the settings of Linux that do not depend on the dataplane.
 type Linux struct {
@@ -224,15 +212,15 @@ type Conntrack struct {
 	// Min is how many connections are tracked at least, unless MaxPerCore is 0.
 	Min int32
 	// TCPEstablishedTimeout is how long an idle TCP connection is tracked.
-	TCPEstablishedTimeout field.Duration
+	TCPEstablishedTimeout Duration
 	// TCPCloseWaitTimeout is how long a TCP connection in state CLOSE_WAIT is tracked.
-	TCPCloseWaitTimeout field.Duration
+	TCPCloseWaitTimeout Duration
 	// TCPBeLiberal takes packets outside the TCP window for valid ones.
 	TCPBeLiberal bool
 	// UDPTimeout is how long a UDP flow without an answer is tracked.
-	UDPTimeout field.Duration
+	UDPTimeout Duration
 	// UDPStreamTimeout is how long a UDP flow with answers is tracked.
-	UDPStreamTimeout field.Duration
+	UDPStreamTimeout Duration
 }
 
 // Windows has the settings of Windows that do not depend on the dataplane.
@@ -282,12 +270,12 @@ func Default() *Config {
 			},
 			OOMScoreAdj: -999,
 		},
-		NFTables:  nftables.DefaultConfig(),
-		IPTables:  iptables.DefaultConfig(),
-		IPVS:      ipvs.DefaultConfig(),
-		EBPF:      ebpf.DefaultConfig(),
-		Userspace: userspace.DefaultConfig(),
-		Winkernel: winkernel.DefaultConfig(),
+		NFTables:  defaultNFTables(),
+		IPTables:  defaultIPTables(),
+		IPVS:      defaultIPVS(),
+		EBPF:      defaultEBPF(),
+		Userspace: defaultUserspace(),
+		Winkernel: defaultWinkernel(),
 		API:       API{SocketMode: "0600"},
 	}
 }
@@ -313,7 +301,7 @@ const (
 	MetricsPort = 10249
 )
 
-func duration(d time.Duration) field.Duration { return field.Duration{Duration: d} }
+func duration(d time.Duration) Duration { return Duration{Duration: d} }
 
 // Note reports that a field means something else now, or nothing any more.
 type Note struct {

@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/switchyard-net/switchyard/field"
+	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -46,8 +46,8 @@ func TestFaults(t *testing.T) {
 		{"logging.options.json.infoBufferSize", func(c *Config) { c.Logging.Options.JSON.InfoBufferSize = -1 }},
 		{"showHiddenMetricsForVersion", func(c *Config) { c.ShowHiddenMetricsForVersion = "v1" }},
 		{"ipFamilyPolicy", func(c *Config) { c.IPFamilyPolicy = "Both" }},
-		{"configSyncPeriod", func(c *Config) { c.ConfigSyncPeriod = field.Duration{} }},
-		{"syncPeriod", func(c *Config) { c.SyncPeriod, c.MinSyncPeriod = field.Duration{}, field.Duration{} }},
+		{"configSyncPeriod", func(c *Config) { c.ConfigSyncPeriod = Duration{} }},
+		{"syncPeriod", func(c *Config) { c.SyncPeriod, c.MinSyncPeriod = Duration{}, Duration{} }},
 		{"minSyncPeriod", func(c *Config) { c.MinSyncPeriod = minus }},
 		{"minSyncPeriod", func(c *Config) { c.MinSyncPeriod = duration(time.Hour) }},
 		{"healthzBindAddress", func(c *Config) { c.HealthzBindAddress = netip.MustParseAddrPort("0.0.0.0:0") }},
@@ -79,7 +79,7 @@ func TestFaults(t *testing.T) {
 		{"detectLocal.clusterCIDRs[0]", func(c *Config) { c.DetectLocal.ClusterCIDRs = []netip.Prefix{{}} }},
 		{"services.allowedExternalIPs[0]", func(c *Config) { c.Services.AllowedExternalIPs = []netip.Prefix{{}} }},
 		{"services.maxEntries", func(c *Config) { c.Services.MaxEntries = -2 }},
-		{"services.maxEntries", func(c *Config) { c.Services.MaxEntries = MostEntries + 1 }},
+		{"services.maxEntries", func(c *Config) { c.Services.MaxEntries = brain.MaxEntries + 1 }},
 		{"services.maxEntriesPerNamespace", func(c *Config) { c.Services.MaxEntriesPerNamespace = -2 }},
 		{"services.maxEntriesPerNode", func(c *Config) { c.Services.MaxEntriesPerNode = -2 }},
 		{"linux.conntrack.maxPerCore", func(c *Config) { c.Linux.Conntrack.MaxPerCore = -1 }},
@@ -192,7 +192,7 @@ func change(t *testing.T, path string, v reflect.Value) {
 		}
 		v.Set(reflect.ValueOf(other))
 		return
-	case field.Duration:
+	case Duration:
 		v.Set(reflect.ValueOf(duration(17 * time.Second)))
 		return
 	case NodePortAddresses:
@@ -254,7 +254,7 @@ func TestNodePorts(t *testing.T) {
 	for _, tt := range tests {
 		c := Default()
 		c.Mode, c.IPTables.LocalhostNodePorts = tt.mode, tt.localhost
-		var errs []*field.Error
+		var errs []*FieldError
 		if c.NodePortAddresses, errs = ParseNodePortAddresses("", tt.list); len(errs) > 0 {
 			t.Fatal(errs)
 		}

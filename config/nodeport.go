@@ -2,8 +2,6 @@ package config
 
 import (
 	"net/netip"
-
-	"github.com/switchyard-net/switchyard/field"
 )
 
 // The keywords among the ranges of nodePortAddresses.
@@ -15,12 +13,12 @@ const (
 
 // ParseNodePortAddresses reads a list of ranges and keywords as files have it. It returns what it understood, and one fault
 // for each item that is neither, or a keyword for the second time; path is that of the list.
-func ParseNodePortAddresses(path string, items []string) (NodePortAddresses, []*field.Error) {
+func ParseNodePortAddresses(path string, items []string) (NodePortAddresses, []*FieldError) {
 	var a NodePortAddresses
-	var errs field.Errors
+	var errs FieldErrors
 	keywords := map[string]*bool{nodePortPrimary: &a.Primary, nodePortLocalhost: &a.Localhost, nodePortAll: &a.All}
 	for i, item := range items {
-		at := field.Index(path, i)
+		at := IndexPath(path, i)
 		if keyword := keywords[item]; keyword != nil {
 			if *keyword {
 				errs.Add(at, "is the keyword %s for the second time: take one out", item)

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/switchyard-net/switchyard/field"
+	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -19,8 +19,8 @@ var modes = map[string][]Mode{
 }
 
 // Validate returns all faults of c for a platform, named as in runtime.GOOS. An empty platform stands for any.
-func (c *Config) Validate(platform string) []*field.Error {
-	var errs field.Errors
+func (c *Config) Validate(platform string) []*FieldError {
+	var errs FieldErrors
 	known, ok := modes[platform]
 	if !ok {
 		known = modes[""]
@@ -37,12 +37,12 @@ func (c *Config) Validate(platform string) []*field.Error {
 	c.Linux.validate(&errs)
 	c.API.validate(&errs)
 	return slices.Concat(errs,
-		c.NFTables.Validate("nftables"), c.IPTables.Validate("iptables"), c.IPVS.Validate("ipvs"),
-		c.EBPF.Validate("ebpf"), c.Userspace.Validate("userspace"), c.Winkernel.Validate("winkernel"))
+		c.NFTables.validate("nftables"), c.IPTables.validate("iptables"), c.IPVS.validate("ipvs"),
+		c.EBPF.validate("ebpf"), c.Userspace.validate("userspace"), c.Winkernel.validate("winkernel"))
 }
 
 // oneOf checks a value that is one of a few words, or empty.
-func oneOf[T ~string](errs *field.Errors, path string, v T, known []T) {
+func oneOf[T ~string](errs *FieldErrors, path string, v T, known []T) {
 	if v == "" || slices.Contains(known, v) {
 		return
 	}
@@ -55,7 +55,7 @@ func oneOf[T ~string](errs *field.Errors, path string, v T, known []T) {
 
 var minorVersion = regexp.MustCompile(`^\d+\.\d+$`)
 
-func (c *Config) validateGeneral(errs *field.Errors) {
+func (c *Config) validateGeneral(errs *FieldErrors) {
 	if c.ClientConnection.Burst < 0 {
 		errs.Add("clientConnection.burst", "must not be negative, got %d", c.ClientConnection.Burst)
 	}
@@ -67,7 +67,7 @@ func (c *Config) validateGeneral(errs *field.Errors) {
 		errs.Add("logging.verbosity", "must not be negative, got %d", c.Logging.Verbosity)
 	}
 	for i, m := range c.Logging.VModule {
-		at := field.Index("logging.vmodule", i)
+		at := IndexPath("logging.vmodule", i)
 		if _, err := path.Match(m.FilePattern, ""); m.FilePattern == "" || err != nil {
 			errs.Add(at+".filePattern", "must be the name of a source file without .go, or a pattern such as store*, got %q", m.FilePattern)
 		}
@@ -89,10 +89,10 @@ func (c *Config) validateGeneral(errs *field.Errors) {
 	oneOf(errs, "ipFamilyPolicy", c.IPFamilyPolicy, []IPFamilyPolicy{SingleStack, PreferDualStack, RequireDualStack})
 }
 
-func (c *Config) validatePeriods(errs *field.Errors) {
+func (c *Config) validatePeriods(errs *FieldErrors) {
 	for _, p := range []struct {
 		path  string
-		value field.Duration
+		value Duration
 	}{{"configSyncPeriod", c.ConfigSyncPeriod}, {"syncPeriod", c.SyncPeriod}} {
 		if p.value.Duration <= 0 {
 			errs.Add(p.path, "must be greater than 0, got %v", p.value)
@@ -104,7 +104,7 @@ func (c *Config) validatePeriods(errs *field.Errors) {
 	}
 }
 
-func (c *Config) validateAddresses(errs *field.Errors) {
+func (c *Config) validateAddresses(errs *FieldErrors) {
 	for _, a := range []struct {
 		path  string
 		value netip.AddrPort
@@ -122,7 +122,7 @@ func (c *Config) validateAddresses(errs *field.Errors) {
 		}
 	}
 	for i, a := range c.NodeIPOverride {
-		at := field.Index("nodeIPOverride", i)
+		at := IndexPath("nodeIPOverride", i)
 		switch {
 		case !a.IsValid() || a.IsUnspecified() || a.IsLoopback() || a.IsMulticast():
 			errs.Add(at, "must be an address that other nodes can reach, got %v", a)
@@ -140,7 +140,7 @@ func (c *Config) validateAddresses(errs *field.Errors) {
 	}
 }
 
-func (c *Config) validateDetectLocal(errs *field.Errors) {
+func (c *Config) validateDetectLocal(errs *FieldErrors) {
 	oneOf(errs, "detectLocalMode", c.DetectLocalMode,
 		[]LocalMode{LocalModeClusterCIDR, LocalModeNodeCIDR, LocalModeBridgeInterface, LocalModeInterfaceNamePrefix})
 	for _, i := range []struct {
@@ -164,19 +164,19 @@ func (c *Config) validateDetectLocal(errs *field.Errors) {
 	}
 	for i, p := range cidrs {
 		if !p.IsValid() {
-			errs.Add(field.Index(at, i), "must be a CIDR such as 10.244.0.0/16")
+			errs.Add(IndexPath(at, i), "must be a CIDR such as 10.244.0.0/16")
 		}
 	}
 }
 
-func (s *Services) validate(errs *field.Errors) {
+func (s *Services) validate(errs *FieldErrors) {
 	for i, p := range s.AllowedExternalIPs {
 		if !p.IsValid() {
-			errs.Add(field.Index("services.allowedExternalIPs", i), "must be a CIDR such as 192.0.2.0/24")
+			errs.Add(IndexPath("services.allowedExternalIPs", i), "must be a CIDR such as 192.0.2.0/24")
 		}
 	}
-	if s.MaxEntries < ByMemory || s.MaxEntries > MostEntries {
-		errs.Add("services.maxEntries", "must be from 0 to %d, or %d to derive it from the memory limit, got %d", MostEntries, ByMemory, s.MaxEntries)
+	if s.MaxEntries < ByMemory || s.MaxEntries > brain.MaxEntries {
+		errs.Add("services.maxEntries", "must be from 0 to %d, or %d to derive it from the memory limit, got %d", brain.MaxEntries, ByMemory, s.MaxEntries)
 	}
 	for _, f := range []struct {
 		name  string
@@ -188,7 +188,7 @@ func (s *Services) validate(errs *field.Errors) {
 	}
 }
 
-func (l *Linux) validate(errs *field.Errors) {
+func (l *Linux) validate(errs *FieldErrors) {
 	const at = "linux.conntrack."
 	if l.Conntrack.MaxPerCore < 0 {
 		errs.Add(at+"maxPerCore", "must not be negative, got %d", l.Conntrack.MaxPerCore)
@@ -208,7 +208,7 @@ func (l *Linux) validate(errs *field.Errors) {
 // pipes is where the named pipes of a Windows machine are, in the address of one.
 const pipes = "//./pipe/"
 
-func (a *API) validate(errs *field.Errors) {
+func (a *API) validate(errs *FieldErrors) {
 	tcp, exposed := false, false
 	for i, l := range a.Listen {
 		scheme, rest, found := strings.Cut(l, "://")
@@ -222,7 +222,7 @@ func (a *API) validate(errs *field.Errors) {
 		case scheme == "tcp" && err == nil && addr.Port() > 0:
 			tcp, exposed = true, exposed || !addr.Addr().Unmap().IsLoopback()
 		default:
-			errs.Add(field.Index("api.listen", i), "must look like unix:///run/switchyard/api.sock, npipe:////./pipe/switchyard (on Windows) or tcp://192.0.2.10:10250, got %q", l)
+			errs.Add(IndexPath("api.listen", i), "must look like unix:///run/switchyard/api.sock, npipe:////./pipe/switchyard (on Windows) or tcp://192.0.2.10:10250, got %q", l)
 		}
 	}
 	if mode, err := strconv.ParseUint(a.SocketMode, 8, 32); err != nil || mode > 0o777 {
@@ -230,7 +230,7 @@ func (a *API) validate(errs *field.Errors) {
 	}
 	for i, user := range a.SocketUsers {
 		if user == "" {
-			errs.Add(field.Index("api.socketUsers", i), "must be the name or number of a user, got nothing")
+			errs.Add(IndexPath("api.socketUsers", i), "must be the name or number of a user, got nothing")
 		}
 	}
 	plain := !exposed && a.TLSCertFile == "" && a.TLSKeyFile == "" && a.ClientCAFile == ""

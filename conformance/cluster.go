@@ -15,7 +15,6 @@ import (
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/model"
-	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
 	"github.com/switchyard-net/switchyard/test/topology"
@@ -126,9 +125,9 @@ func (c *cluster) leave() error {
 }
 
 // direct is the API of a cluster whose objects go straight into the store. Its sink is complete from the start.
-type direct struct{ sink source.Sink }
+type direct struct{ sink model.Sink }
 
-func (direct) Run(ctx context.Context, _ source.Sink) error {
+func (direct) Run(ctx context.Context, _ model.Sink) error {
 	<-ctx.Done()
 	return nil
 }

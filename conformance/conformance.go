@@ -10,7 +10,6 @@ import (
 
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/model"
-	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/test/netnstest"
 )
 
@@ -69,7 +68,7 @@ type Dataplane struct {
 // API keeps the objects of a cluster.
 type API interface {
 	// Source delivers them. Run is called once, before any update, and ends before Close is called.
-	source.Source
+	model.Source
 	// Update makes changes. It returns when the sink of Run has all of them that concern it.
 	Update(set []model.Object, deleted []model.Ref) error
 	// Close forgets all objects.

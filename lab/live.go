@@ -13,8 +13,8 @@ import (
 	tea "charm.land/bubbletea/v2"
 	"github.com/charmbracelet/x/ansi"
 
+	"github.com/switchyard-net/switchyard/internal/admin/top"
 	"github.com/switchyard-net/switchyard/internal/plaintext"
-	"github.com/switchyard-net/switchyard/internal/termtable"
 	"github.com/switchyard-net/switchyard/test/probe"
 )
 
@@ -32,7 +32,7 @@ type live struct {
 	selected  int // row, of those that are shown
 	order     order
 	namespace string // empty for all
-	filter    termtable.Filter
+	filter    top.Filter
 	paused    bool
 	// reason is what is shown of one row in place of the table, from its line reasonTop on, and from is its client.
 	reason    []string
@@ -114,7 +114,7 @@ func (l *live) key(key string) {
 	case "/":
 		l.filter.Typing = true
 	case "esc":
-		l.filter, l.namespace = termtable.Filter{}, ""
+		l.filter, l.namespace = top.Filter{}, ""
 	case "n":
 		l.namespace = l.nextNamespace()
 		l.selected, l.top = 0, 0

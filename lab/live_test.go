@@ -20,7 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
 
-	"github.com/switchyard-net/switchyard/internal/termtable/termtabletest"
+	"github.com/switchyard-net/switchyard/internal/admin/top/toptest"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/probe"
@@ -68,7 +68,7 @@ func TestScreens(t *testing.T) {
 					return fmt.Sprintf("%v -> %v\n✓ FORWARDED: %s\n", c, r.packet.Dst, strings.Repeat("because ", 15)), nil
 				}))
 				l.Update(viewMsg{testView()})
-				termtabletest.Press(l, strings.Fields(c.keys)...)
+				toptest.Press(l, strings.Fields(c.keys)...)
 			}
 			screen := l.screen()
 			got.Files = append(got.Files, txtar.File{Name: fmt.Sprintf("%d columns: %s", width, c.name), Data: []byte(screen + "\n")})
@@ -247,7 +247,7 @@ func (t *terminal) control(parameters string, final byte) error {
 
 func TestKeys(t *testing.T) {
 	l := onScreen(100, 24)
-	if !termtabletest.Press(l, "q") {
+	if !toptest.Press(l, "q") {
 		t.Error("q does not end it while it starts")
 	}
 	l.Update(viewMsg{testView()})
@@ -271,7 +271,7 @@ func TestKeys(t *testing.T) {
 	} {
 		l := onScreen(100, 24)
 		l.Update(viewMsg{testView()})
-		if termtabletest.Press(l, strings.Fields(c.keys)...) {
+		if toptest.Press(l, strings.Fields(c.keys)...) {
 			t.Errorf("%s: it ended", name)
 		}
 		if screen := l.screen(); !strings.Contains(screen, c.has) || c.not != "" && strings.Contains(screen, c.not) {
@@ -279,7 +279,7 @@ func TestKeys(t *testing.T) {
 		}
 	}
 	for _, key := range []string{"q", "ctrl+c"} {
-		if !termtabletest.Press(l, key) {
+		if !toptest.Press(l, key) {
 			t.Errorf("%s does not end it", key)
 		}
 	}
@@ -289,14 +289,14 @@ func TestKeys(t *testing.T) {
 func TestPause(t *testing.T) {
 	l := onScreen(100, 24)
 	l.Update(viewMsg{testView()})
-	termtabletest.Press(l, "p")
+	toptest.Press(l, "p")
 	later := testView()
 	later.revision = 8
 	l.Update(viewMsg{later})
 	if screen := l.screen(); !strings.Contains(screen, "revision 7") || !strings.Contains(screen, "PAUSED") {
 		t.Errorf("paused:\n%s", screen)
 	}
-	termtabletest.Press(l, "p")
+	toptest.Press(l, "p")
 	if screen := l.screen(); !strings.Contains(screen, "revision 8") || strings.Contains(screen, "PAUSED") {
 		t.Errorf("going on:\n%s", screen)
 	}
@@ -311,9 +311,9 @@ func TestEveryRowIsReached(t *testing.T) {
 		if l.selected != i || !strings.Contains(l.screen(), "\n>") {
 			t.Fatalf("row %d: %d is selected:\n%s", i, l.selected, l.screen())
 		}
-		termtabletest.Press(l, "down")
+		toptest.Press(l, "down")
 	}
-	termtabletest.Press(l, "down", "down")
+	toptest.Press(l, "down", "down")
 	if !strings.Contains(l.screen(), "it has no endpoints") {
 		t.Errorf("the notes are not reached:\n%s", l.screen())
 	}
@@ -338,7 +338,7 @@ func TestRowsAreWithTheirService(t *testing.T) {
 				if len(screen) != 16 {
 					t.Fatalf("%d columns, %d times %s: %d lines", width, i, key, len(screen))
 				}
-				termtabletest.Press(l, key)
+				toptest.Press(l, key)
 			}
 		}
 	}
@@ -354,21 +354,21 @@ func TestExplainRow(t *testing.T) {
 		}
 		return fmt.Sprintf("%v to %v", c, r.packet.Dst), nil
 	}))
-	termtabletest.Press(l, "down", "e")
+	toptest.Press(l, "down", "e")
 	if !strings.Contains(l.screen(), "node to 10.96.0.5:80") {
 		t.Errorf("explained:\n%s", l.screen())
 	}
-	termtabletest.Press(l, "c")
+	toptest.Press(l, "c")
 	if !strings.Contains(l.screen(), "no answer") {
 		t.Errorf("the next client:\n%s", l.screen())
 	}
 	l.Update(tea.WindowSizeMsg{Width: 100, Height: 8})
 	l.explain = func(*result, probe.Client) (string, error) { return strings.Repeat("reason\n", 20) + "the last", nil }
-	termtabletest.Press(l, "c", "pgdown", "pgdown", "pgdown", "pgdown")
+	toptest.Press(l, "c", "pgdown", "pgdown", "pgdown", "pgdown")
 	if screen := l.screen(); strings.Count(screen, "\n") >= 8 || !strings.Contains(screen, "the last") {
 		t.Errorf("the end of long reasons:\n%s", screen)
 	}
-	if termtabletest.Press(l, "q") || !strings.Contains(l.screen(), "FRONTEND") {
+	if toptest.Press(l, "q") || !strings.Contains(l.screen(), "FRONTEND") {
 		t.Errorf("q does not lead back to the table:\n%s", l.screen())
 	}
 }

@@ -9,13 +9,13 @@ import (
 	"sync"
 	"time"
 
-	"github.com/switchyard-net/switchyard/explain"
+	"github.com/switchyard-net/switchyard/internal/admin/ui"
+	nodeview "github.com/switchyard-net/switchyard/internal/admin/view"
 	"github.com/switchyard-net/switchyard/internal/connlimit"
+	"github.com/switchyard-net/switchyard/internal/explain"
 	"github.com/switchyard-net/switchyard/internal/httpserver"
-	"github.com/switchyard-net/switchyard/internal/ui"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/probe"
-	nodeview "github.com/switchyard-net/switchyard/view"
 )
 
 // address is that of the page, empty if there is none.

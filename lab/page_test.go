@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/switchyard-net/switchyard/internal/ui"
+	"github.com/switchyard-net/switchyard/internal/admin/ui"
+	nodeview "github.com/switchyard-net/switchyard/internal/admin/view"
 	"github.com/switchyard-net/switchyard/test/netnstest"
-	nodeview "github.com/switchyard-net/switchyard/view"
 )
 
 // TestPage: a browser sees the Services of the lab, and how each connection of the newest round went.

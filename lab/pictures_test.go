@@ -13,7 +13,7 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 
-	"github.com/switchyard-net/switchyard/internal/termtable/termtabletest"
+	"github.com/switchyard-net/switchyard/internal/admin/top/toptest"
 )
 
 var pictures = flag.String("pictures", "", "directory for what is on terminals while the example runs, with colours; default: nothing is written")
@@ -36,7 +36,7 @@ func TestPictures(t *testing.T) {
 				l.Update(tea.WindowSizeMsg{Width: width, Height: 34})
 				l.Update(explained)
 				l.Update(newest)
-				termtabletest.Press(l, strings.Fields(keys)...)
+				toptest.Press(l, strings.Fields(keys)...)
 				if err := os.WriteFile(filepath.Join(*pictures, fmt.Sprintf("lab-%d-%s.ansi", width, name)), []byte(l.screen()+"\n"), 0o644); err != nil {
 					t.Error(err)
 				}

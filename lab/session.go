@@ -17,14 +17,13 @@ import (
 
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/brain"
-	"github.com/switchyard-net/switchyard/explain"
+	"github.com/switchyard-net/switchyard/internal/admin/ui"
+	"github.com/switchyard-net/switchyard/internal/explain"
 	"github.com/switchyard-net/switchyard/internal/manifest"
-	"github.com/switchyard-net/switchyard/internal/ui"
 	"github.com/switchyard-net/switchyard/kubeconv"
 	"github.com/switchyard-net/switchyard/lab/inputs"
 	"github.com/switchyard-net/switchyard/lab/minicluster"
 	"github.com/switchyard-net/switchyard/model"
-	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
 	"github.com/switchyard-net/switchyard/test/oracle"
@@ -38,7 +37,7 @@ type session struct {
 	// dataplane is nil if it could not be made.
 	dataplane Dataplane
 	store     *store.Store
-	sink      source.Sink
+	sink      model.Sink
 	refs      []model.Ref // that the store has
 	stop      context.CancelFunc
 	done      sync.WaitGroup

@@ -3,6 +3,8 @@
 // They are Kubernetes' Service, EndpointSlice, Node, Namespace and ServiceCIDR, reduced to the fields that have a meaning
 // for a service proxy, with addresses parsed. Values are validated for form only (an address is an address); what they mean
 // is decided by package brain. An object that has been handed over must not be modified.
+//
+// A [Source] delivers objects to the store, and nothing else: it does not decide what they mean.
 package model
 
 import (

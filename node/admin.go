@@ -7,12 +7,12 @@ import (
 
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/config"
-	"github.com/switchyard-net/switchyard/explain"
-	"github.com/switchyard-net/switchyard/internal/adminserver"
-	"github.com/switchyard-net/switchyard/internal/ui"
+	"github.com/switchyard-net/switchyard/internal/admin/adminserver"
+	"github.com/switchyard-net/switchyard/internal/admin/ui"
+	"github.com/switchyard-net/switchyard/internal/admin/view"
+	"github.com/switchyard-net/switchyard/internal/explain"
 	"github.com/switchyard-net/switchyard/server"
 	"github.com/switchyard-net/switchyard/state"
-	"github.com/switchyard-net/switchyard/view"
 )
 
 // startAdmin serves the admin API where c says, if the node has the objects that there are to show. Elsewhere than on Linux, there is none: the

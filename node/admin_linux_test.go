@@ -16,9 +16,9 @@ import (
 
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/config"
-	adminv1 "github.com/switchyard-net/switchyard/internal/proto/admin/v1"
+	adminv1 "github.com/switchyard-net/switchyard/internal/admin/v1"
+	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/node"
-	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -74,7 +74,7 @@ func TestProof(t *testing.T) {
 				Dataplane: func(context.Context, *config.Config, node.DataplaneOptions) (node.Dataplane, error) {
 					return tt.dataplane(m), nil
 				},
-				Source: func(_ *config.Config, name string) (source.Source, error) { return &fakeSource{name, goOn}, nil },
+				Source: func(_ *config.Config, name string) (model.Source, error) { return &fakeSource{name, goOn}, nil },
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -109,7 +109,7 @@ func TestAdmin(t *testing.T) {
 	n, err := node.New(t.Context(), node.Options{
 		Config: c, Program: "test", Version: "v1.2.3", OnReady: func(services int) { ready <- services },
 		Dataplane: func(context.Context, *config.Config, node.DataplaneOptions) (node.Dataplane, error) { return m, nil },
-		Source:    func(_ *config.Config, name string) (source.Source, error) { return &fakeSource{name, goOn}, nil },
+		Source:    func(_ *config.Config, name string) (model.Source, error) { return &fakeSource{name, goOn}, nil },
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -4,7 +4,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/switchyard-net/switchyard/ops/metrics"
+	"github.com/switchyard-net/switchyard/internal/ops/metrics"
 )
 
 // affinityPause is for how long the numbers of remembered clients are not asked for again.

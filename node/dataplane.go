@@ -11,15 +11,14 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/backend"
-	"github.com/switchyard-net/switchyard/backend/ebpf"
 	"github.com/switchyard-net/switchyard/backend/iptables"
 	"github.com/switchyard-net/switchyard/backend/ipvs"
 	"github.com/switchyard-net/switchyard/backend/nftables"
 	"github.com/switchyard-net/switchyard/backend/userspace"
-	"github.com/switchyard-net/switchyard/backend/winkernel"
 	"github.com/switchyard-net/switchyard/config"
-	"github.com/switchyard-net/switchyard/internal/upstream"
-	"github.com/switchyard-net/switchyard/ops/metrics"
+	"github.com/switchyard-net/switchyard/internal/ops/metrics"
+	"github.com/switchyard-net/switchyard/internal/source/upstream"
+	"github.com/switchyard-net/switchyard/internal/winkernel"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -31,7 +30,7 @@ type Dataplane interface {
 	//
 	// A dataplane of [Options].Dataplane gets each configuration that [Node.Reconfigure] gets, whatever has changed: it alone knows what
 	// it goes by. If it has settings of its own, which config.Config does not have, the program calls [Node.Reconfigure] with the same
-	// configuration when they change, and the dataplane takes them over here; configfile.LoadSection reads them from a file.
+	// configuration when they change, and the dataplane takes them over here.
 	Reconfigure(c *config.Config) error
 	// Faults returns what keeps the dataplane from holding what was applied, such as another program that changes its rules. It is
 	// called concurrently.
@@ -63,14 +62,13 @@ type DataplaneOptions struct {
 	// OnProgress is to be called while the dataplane gets on with an update or a verification that takes long, about once a second, for /livez.
 	// It is not nil.
 	OnProgress func()
-	// OnHNSFailure is to be called with each call for a load balancer that HNS has refused, for the metrics. It is not nil. See
-	// [winkernel.Options].
-	OnHNSFailure func(winkernel.Failure)
 
 	// relayFiles is how many file descriptors a relay may have, 0 for as many as the process leaves it.
 	relayFiles int
 	// memory is how many bytes the process may use, 0 if that is not known.
 	memory int64
+	// onHNSFailure is [winkernel.Options].OnFailure.
+	onHNSFailure func(winkernel.Failure)
 
 	// commit is [ipvs.Options].Commit, and scheduled that of the dataplanes that IPVS may be beside.
 	commit    func(fn func() error) error
@@ -150,10 +148,12 @@ func dataplanes(goos string) []dataplane {
 		return []dataplane{
 			{
 				mode: config.ModeKernelspace, metrics: metrics.ModeKernelspace, open: openWinkernel,
-				cleanup:    func(ctx context.Context, c *config.Config) (bool, error) { return winkernel.Cleanup(ctx, c.Winkernel) },
-				programmed: func(c *config.Config) (bool, error) { return winkernel.Programmed(c.Winkernel) },
+				cleanup: func(ctx context.Context, c *config.Config) (bool, error) {
+					return winkernel.Cleanup(ctx, winkernel.Config(c.Winkernel))
+				},
+				programmed: func(c *config.Config) (bool, error) { return winkernel.Programmed(winkernel.Config(c.Winkernel)) },
 				remove: func(ctx context.Context, c *config.Config, _ bool) error {
-					_, err := winkernel.Cleanup(ctx, c.Winkernel)
+					_, err := winkernel.Cleanup(ctx, winkernel.Config(c.Winkernel))
 					return err
 				},
 			},
@@ -268,10 +268,10 @@ type dataplaneSettings struct {
 	reset, counters  bool
 	verify, interval time.Duration
 	// Those of other modes are zero.
-	ebpf      ebpf.Config
-	ipvs      ipvs.Config
-	userspace userspace.Config
-	winkernel winkernel.Config
+	ebpf      config.EBPF
+	ipvs      config.IPVS
+	userspace config.Userspace
+	winkernel config.Winkernel
 	healthz   uint16 // its port, which HNS forwards health checks to
 }
 

@@ -11,12 +11,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/switchyard-net/switchyard/backend/ipvs"
 	"github.com/switchyard-net/switchyard/backend/userspace"
-	"github.com/switchyard-net/switchyard/backend/winkernel"
 	"github.com/switchyard-net/switchyard/config"
-	"github.com/switchyard-net/switchyard/field"
-	"github.com/switchyard-net/switchyard/ops/metrics"
+	"github.com/switchyard-net/switchyard/internal/ops/metrics"
+	"github.com/switchyard-net/switchyard/internal/winkernel"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -72,8 +70,8 @@ func TestFallbackKeepsTheBit(t *testing.T) {
 func TestIPVSGoesByItsSection(t *testing.T) {
 	c := config.Default()
 	c.Mode, c.ResetConnectionsToRemovedEndpoints = config.ModeIPVS, true
-	second := field.Duration{Duration: time.Second}
-	c.IPVS = ipvs.Config{
+	second := config.Duration{Duration: time.Second}
+	c.IPVS = config.IPVS{
 		MasqueradeBit: 7, Scheduler: "lc", ExcludeCIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, StrictARP: true,
 		TCPTimeout: second, TCPFinTimeout: second, UDPTimeout: second,
 	}
@@ -115,8 +113,8 @@ func TestRelayGoesByItsSection(t *testing.T) {
 func TestHNSGoesByItsSection(t *testing.T) {
 	c := config.Default()
 	c.Mode, c.HealthzBindAddress = config.ModeKernelspace, netip.MustParseAddrPort("0.0.0.0:7")
-	c.Winkernel = winkernel.Config{NetworkName: "vxlan0", SourceVIP: netip.MustParseAddr("192.0.2.9"), EnableDSR: true, RootHNSEndpointName: "root", ForwardHealthCheckVIP: true}
-	if o := winkernelOptions(c, DataplaneOptions{}); o.Config != c.Winkernel || o.HealthzPort != 7 {
+	c.Winkernel = config.Winkernel{NetworkName: "vxlan0", SourceVIP: netip.MustParseAddr("192.0.2.9"), EnableDSR: true, RootHNSEndpointName: "root", ForwardHealthCheckVIP: true}
+	if o := winkernelOptions(c, DataplaneOptions{}); o.Config != winkernel.Config(c.Winkernel) || o.HealthzPort != 7 {
 		t.Errorf("the options are %+v", o)
 	}
 	for mode, want := range map[config.Mode]bool{config.ModeKernelspace: true, config.ModeNFTables: false} {

@@ -7,7 +7,7 @@ import (
 
 	"github.com/switchyard-net/switchyard/backend/ebpf"
 	"github.com/switchyard-net/switchyard/config"
-	"github.com/switchyard-net/switchyard/ops/metrics"
+	"github.com/switchyard-net/switchyard/internal/ops/metrics"
 )
 
 // ebpfDataplane is socket hooks above the nftables dataplane, in terms of the configuration. The kernel may refuse the hooks: then nftables

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/switchyard-net/switchyard/internal/ui"
+	"github.com/switchyard-net/switchyard/internal/admin/ui"
 	"github.com/switchyard-net/switchyard/server"
 	"github.com/switchyard-net/switchyard/state"
 )

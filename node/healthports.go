@@ -5,8 +5,8 @@ import (
 	"sync/atomic"
 
 	"github.com/switchyard-net/switchyard/backend"
-	"github.com/switchyard-net/switchyard/kernel/ifaddr"
-	"github.com/switchyard-net/switchyard/ops/servicehealth"
+	"github.com/switchyard-net/switchyard/internal/kernel/ifaddr"
+	"github.com/switchyard-net/switchyard/internal/ops/servicehealth"
 	"github.com/switchyard-net/switchyard/state"
 )
 

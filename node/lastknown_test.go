@@ -12,14 +12,13 @@ import (
 
 	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/model"
-	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/state"
 )
 
 // clusterSource is the source of a cluster, which delivers nothing by itself.
 type clusterSource struct{}
 
-func (clusterSource) Run(ctx context.Context, _ source.Sink) error {
+func (clusterSource) Run(ctx context.Context, _ model.Sink) error {
 	<-ctx.Done()
 	return nil
 }
@@ -32,14 +31,14 @@ func newClusterNode(t *testing.T, role Role, change func(*config.Config)) (*Node
 	return newSourceNode(t, role, clusterSource{}, change)
 }
 
-func newSourceNode(t *testing.T, role Role, src source.Source, change func(*config.Config)) (*Node, *bytes.Buffer) {
+func newSourceNode(t *testing.T, role Role, src model.Source, change func(*config.Config)) (*Node, *bytes.Buffer) {
 	t.Helper()
 	c := config.Default()
 	c.HostnameOverride, c.AdminBindAddress, c.Mode = "n", config.AdminNowhere, config.ModeNFTables
 	change(c)
 	var log bytes.Buffer
 	n, err := New(t.Context(), Options{Config: c, Role: role, Logger: slog.New(slog.NewTextHandler(&log, nil)),
-		Source: func(*config.Config, string) (source.Source, error) { return src, nil }})
+		Source: func(*config.Config, string) (model.Source, error) { return src, nil }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -200,7 +199,7 @@ func TestUndetectedFamilyIsLogged(t *testing.T) {
 // manifests is a source that has what people wrote.
 type manifests struct{}
 
-func (manifests) Run(ctx context.Context, _ source.Sink) error {
+func (manifests) Run(ctx context.Context, _ model.Sink) error {
 	<-ctx.Done()
 	return nil
 }

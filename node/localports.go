@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/internal/kernel/namespace"
-	"github.com/switchyard-net/switchyard/ops/metrics"
+	"github.com/switchyard-net/switchyard/internal/ops/metrics"
 	"github.com/switchyard-net/switchyard/state"
 )
 

@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"github.com/switchyard-net/switchyard/config"
-	"github.com/switchyard-net/switchyard/source"
+	"github.com/switchyard-net/switchyard/model"
 )
 
 // modeNote is what operators should know about the choice of a dataplane. The zero value is nothing.
@@ -39,7 +39,7 @@ func (n *Node) noteMode(chosen *dataplane) bool {
 
 // reportMode reports the same as an Event about the Node. KubeProxyDefaultMode is the reason that kube-proxy 1.37 gives.
 func (n *Node) reportMode() {
-	e := source.Event{Kind: "Node", Name: n.Name(), Warning: true, Action: "StartKubeProxy"}
+	e := model.Event{Kind: "Node", Name: n.Name(), Warning: true, Action: "StartKubeProxy"}
 	switch note := n.modeNote.Load(); {
 	case note == nil:
 		return

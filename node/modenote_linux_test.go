@@ -7,14 +7,14 @@ import (
 	"testing"
 
 	"github.com/switchyard-net/switchyard/config"
-	"github.com/switchyard-net/switchyard/source"
+	"github.com/switchyard-net/switchyard/model"
 )
 
 // TestModeIsReported: a mode that nobody chose, and one that cannot run, are reported once in the log and as an Event about the Node.
 func TestModeIsReported(t *testing.T) {
 	t.Setenv("PATH", t.TempDir()) // no iptables programs
 	var log strings.Builder
-	n := &Node{log: slog.New(slog.NewTextHandler(&log, nil)), events: make(chan source.Event, maxEvents)}
+	n := &Node{log: slog.New(slog.NewTextHandler(&log, nil)), events: make(chan model.Event, maxEvents)}
 	n.pipeline.Store(&pipeline{name: func() string { return "node-a" }})
 	for _, step := range []struct {
 		mode                config.Mode
@@ -38,7 +38,7 @@ func TestModeIsReported(t *testing.T) {
 		if n.noteMode(chosen) {
 			n.reportMode()
 		}
-		var got source.Event
+		var got model.Event
 		select {
 		case got = <-n.events:
 		default:
@@ -62,7 +62,7 @@ func TestRefusedModeIsNotReported(t *testing.T) {
 	t.Setenv("PATH", t.TempDir()) // no iptables programs
 	var log strings.Builder
 	f := &fakeDataplane{mode: config.ModeNFTables, reconfigureErr: errRefused}
-	n := &Node{log: slog.New(slog.NewTextHandler(&log, nil)), events: make(chan source.Event, maxEvents), dataplane: newFakeSwitchable(t, f.of())}
+	n := &Node{log: slog.New(slog.NewTextHandler(&log, nil)), events: make(chan model.Event, maxEvents), dataplane: newFakeSwitchable(t, f.of())}
 	p := &pipeline{name: func() string { return "node-a" }}
 	n.pipeline.Store(p)
 	c := config.Default()

@@ -8,14 +8,18 @@
 // kernel's connection tracking settings, and the removal of what kube-proxy has left. All of it goes by one [config.Config], which
 // can be replaced while the node runs ([Node.Reconfigure]).
 //
-// A program that routes what manifests say, in whole:
+// A program that routes what an API server has, in whole:
 //
-//	c := config.Default() // or configfile.Load
+//	api, renew, err := kube.Connection{Kubeconfig: "/etc/kubernetes/kubelet.conf"}.Follow()
+//	if err != nil {
+//		return err
+//	}
+//	c := config.Default()
 //	c.HostnameOverride = "node-a"
 //	n, err := node.New(ctx, node.Options{
 //		Config: c,
-//		Source: func(*config.Config, string) (source.Source, error) {
-//			return file.New(file.Options{Path: "manifests"}) // or kube.New
+//		Source: func(_ *config.Config, name string) (model.Source, error) {
+//			return kube.New(kube.Options{Config: api, Renew: renew, NodeName: name})
 //		},
 //	})
 //	if err != nil {
@@ -41,16 +45,16 @@ import (
 
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/config"
+	"github.com/switchyard-net/switchyard/internal/admin/ui"
 	"github.com/switchyard-net/switchyard/internal/httpserver"
 	"github.com/switchyard-net/switchyard/internal/kernel/leftovers"
 	"github.com/switchyard-net/switchyard/internal/lastknown"
+	"github.com/switchyard-net/switchyard/internal/ops/healthz"
+	"github.com/switchyard-net/switchyard/internal/ops/metrics"
+	"github.com/switchyard-net/switchyard/internal/ops/nodesetup"
+	"github.com/switchyard-net/switchyard/internal/ops/servicehealth"
 	"github.com/switchyard-net/switchyard/internal/resident"
-	"github.com/switchyard-net/switchyard/internal/ui"
-	"github.com/switchyard-net/switchyard/ops/healthz"
-	"github.com/switchyard-net/switchyard/ops/metrics"
-	"github.com/switchyard-net/switchyard/ops/nodesetup"
-	"github.com/switchyard-net/switchyard/ops/servicehealth"
-	"github.com/switchyard-net/switchyard/source"
+	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
 )
@@ -70,15 +74,15 @@ const (
 
 // Options are what a [Node] is made of. Config is required, and so is one of Source and States.
 type Options struct {
-	// Config is the whole configuration, as [config.Default] or package configfile return it. It must be valid: c.Validate(runtime.GOOS)
+	// Config is the whole configuration, as [config.Default] returns it, or the Convert method of a file of config/v1alpha2. It must be valid: c.Validate(runtime.GOOS)
 	// returns nothing, which New does not check. It must not be modified any more.
 	Config *config.Config
 	// Source makes the source of the cluster's objects for a configuration and the name of the node, which is empty for a Relay: that
 	// needs the objects of all nodes. It is called by New, and by Reconfigure if clientConnection, configSyncPeriod, serviceProxyName,
 	// api.names or the node's name have changed. With api.names it must also deliver Services and EndpointSlices that only have names, as
-	// kube.Options.Names makes it. What the source implements of [source.WithProblems], [source.WithEligibility] and
-	// [source.WithEvents] is used.
-	Source func(c *config.Config, node string) (source.Source, error)
+	// kube.Options.Names makes it. What the source implements of [model.WithProblems], [model.WithEligibility] and
+	// [model.WithEvents] is used.
+	Source func(c *config.Config, node string) (model.Source, error)
 	// States are states that are made elsewhere, for the role Proxy.
 	States *States
 	// Role is what the node does with the states. Default: Proxy.
@@ -200,7 +204,7 @@ type Node struct {
 
 	ready  chan struct{} // closed when OnReady is called
 	once   sync.Once
-	events chan source.Event
+	events chan model.Event
 	// problemEvents limits events about problems of services.
 	problemEvents *rate.Limiter
 }
@@ -213,7 +217,7 @@ func New(ctx context.Context, o Options) (*Node, error) {
 	}
 	n := &Node{
 		o: o, log: o.Logger, requests: make(chan request), ended: make(chan struct{}),
-		started: time.Now(), ready: make(chan struct{}), events: make(chan source.Event, maxEvents),
+		started: time.Now(), ready: make(chan struct{}), events: make(chan model.Event, maxEvents),
 		problemEvents: rate.NewLimiter(rate.Every(problemEventPause), problemEventBurst),
 	}
 	if n.log == nil {
@@ -284,7 +288,7 @@ func (n *Node) openDataplane(ctx context.Context, chosen *dataplane) (Dataplane,
 		relayFiles: n.files.relay, memory: n.o.Memory,
 		Logger: n.log, Program: n.o.Program, TakeOver: n.o.TakeOver, OnFlowsCut: n.registry.Conntrack,
 		TCPLingers: n.o.States == nil, OnResets: n.registry.Resets, OnIPTablesRules: n.registry.IPTablesRules,
-		OnHNSFailure: n.countHNSFailure, OnProgress: n.progressed,
+		onHNSFailure: n.countHNSFailure, OnProgress: n.progressed,
 	}
 	switch {
 	case n.o.Dataplane != nil:
@@ -402,9 +406,9 @@ func (n *Node) Config() *config.Config { return n.config.Load() }
 // is another one. It is nil in a Relay.
 func (n *Node) Feed() state.Feed { return n.pipeline.Load().feed }
 
-// Metrics returns the metrics of the node, to observe what the caller adds to it. The node serves them where config.MetricsBindAddress
-// says, with those of Options.Metrics. They are a [prometheus.Gatherer], for programs that serve them elsewhere: [metrics.Join].
-func (n *Node) Metrics() *metrics.Registry { return n.registry }
+// Metrics returns the metrics of the node with those of Options.Metrics, for programs that serve them elsewhere. The node serves them
+// where config.MetricsBindAddress says.
+func (n *Node) Metrics() prometheus.Gatherer { return n.registry }
 
 // Run runs the node until ctx ends, and then returns nil. It returns an error if the node cannot go on. It is called once.
 func (n *Node) Run(ctx context.Context) error {
@@ -454,7 +458,7 @@ func (n *Node) becomeReady(failed int) {
 		resident.Trim() // reading everything for the first time took far more than keeping it takes
 		p := n.pipeline.Load()
 		if n.o.Role == Proxy {
-			n.emit(source.Event{Kind: "Node", Name: p.name(), Reason: "Starting", Action: "StartKubeProxy"})
+			n.emit(model.Event{Kind: "Node", Name: p.name(), Reason: "Starting", Action: "StartKubeProxy"})
 			n.reportMode()
 		}
 		if n.o.OnReady != nil {
@@ -522,7 +526,7 @@ const (
 // reportProblem reports a problem of a service as an event, if this is the node to do so.
 func (n *Node) reportProblem(p store.Problem) {
 	if n.o.Role == Proxy && p.Here && n.problemEvents.Allow() {
-		n.emit(source.Event{Kind: "Service", Namespace: p.Service.Namespace, Name: p.Service.Name, Warning: true,
+		n.emit(model.Event{Kind: "Service", Namespace: p.Service.Namespace, Name: p.Service.Name, Warning: true,
 			Reason: string(p.Reason), Action: "Route", Note: p.Error()})
 	}
 }
@@ -530,13 +534,13 @@ func (n *Node) reportProblem(p store.Problem) {
 // reportNode reports that this Node lacks a field.
 func (n *Node) reportNode(p lastknown.Problem) {
 	if n.o.Role == Proxy {
-		n.emit(source.Event{Kind: "Node", Name: p.Node, Warning: true, Reason: string(p.Reason), Action: "Route", Note: p.Error()})
+		n.emit(model.Event{Kind: "Node", Name: p.Node, Warning: true, Reason: string(p.Reason), Action: "Route", Note: p.Error()})
 	}
 }
 
 // reportPort reports a health check node port that cannot be served.
 func (n *Node) reportPort(p servicehealth.Problem) {
-	n.emit(source.Event{Kind: "Service", Namespace: p.Service.Namespace, Name: p.Service.Name, Warning: true,
+	n.emit(model.Event{Kind: "Service", Namespace: p.Service.Namespace, Name: p.Service.Name, Warning: true,
 		Reason: "FailedToStartServiceHealthcheck", Action: "Listen", Note: p.Error()})
 }
 
@@ -544,7 +548,7 @@ func (n *Node) reportPort(p servicehealth.Problem) {
 const maxEvents = 100
 
 // emit reports an event soon.
-func (n *Node) emit(e source.Event) {
+func (n *Node) emit(e model.Event) {
 	select {
 	case n.events <- e:
 	default:
@@ -558,7 +562,7 @@ func (n *Node) reportEvents(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case e := <-n.events:
-			s, ok := n.pipeline.Load().source.(source.WithEvents)
+			s, ok := n.pipeline.Load().source.(model.WithEvents)
 			if !ok {
 				continue
 			}

@@ -14,12 +14,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/switchyard-net/switchyard/backend/backendtest"
 	"github.com/switchyard-net/switchyard/client"
 	"github.com/switchyard-net/switchyard/config"
+	"github.com/switchyard-net/switchyard/internal/backendtest"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/node"
-	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -29,7 +28,7 @@ type fakeSource struct {
 	goOn chan struct{}
 }
 
-func (s *fakeSource) Run(ctx context.Context, sink source.Sink) error {
+func (s *fakeSource) Run(ctx context.Context, sink model.Sink) error {
 	select {
 	case <-ctx.Done():
 		return nil
@@ -86,7 +85,7 @@ func TestServer(t *testing.T) {
 	var made []string
 	n, err := node.New(t.Context(), node.Options{
 		Config: c, Role: node.Server, Version: "v1.2.3", OnReady: func(services int) { ready <- services },
-		Source: func(_ *config.Config, name string) (source.Source, error) {
+		Source: func(_ *config.Config, name string) (model.Source, error) {
 			made = append(made, name)
 			return &fakeSource{name, goOn}, nil
 		},
@@ -154,7 +153,7 @@ func TestNames(t *testing.T) {
 	n, err := node.New(t.Context(), node.Options{
 		Config:    c,
 		Dataplane: func(context.Context, *config.Config, node.DataplaneOptions) (node.Dataplane, error) { return m, nil },
-		Source:    func(_ *config.Config, name string) (source.Source, error) { return &fakeSource{name, goOn}, nil },
+		Source:    func(_ *config.Config, name string) (model.Source, error) { return &fakeSource{name, goOn}, nil },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -203,7 +202,7 @@ func TestAddressInUse(t *testing.T) {
 	c.AdminBindAddress = config.AdminNowhere
 	n, err := node.New(t.Context(), node.Options{
 		Config: c, Role: node.Server, FieldName: func(path string) string { return "--" + path },
-		Source: func(*config.Config, string) (source.Source, error) { return &fakeSource{}, nil },
+		Source: func(*config.Config, string) (model.Source, error) { return &fakeSource{}, nil },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -214,7 +213,7 @@ func TestAddressInUse(t *testing.T) {
 }
 
 func TestOptions(t *testing.T) {
-	src := func(*config.Config, string) (source.Source, error) { return &fakeSource{}, nil }
+	src := func(*config.Config, string) (model.Source, error) { return &fakeSource{}, nil }
 	kernelspace := config.Default()
 	kernelspace.Mode = config.ModeKernelspace
 	for _, tt := range []struct {

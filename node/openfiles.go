@@ -5,8 +5,8 @@ import (
 	"sync/atomic"
 
 	"github.com/switchyard-net/switchyard/config"
+	"github.com/switchyard-net/switchyard/internal/admin/ui"
 	"github.com/switchyard-net/switchyard/internal/connlimit"
-	"github.com/switchyard-net/switchyard/internal/ui"
 	"github.com/switchyard-net/switchyard/server"
 )
 

@@ -5,8 +5,8 @@ import (
 	"log/slog"
 	"net/netip"
 
-	"github.com/switchyard-net/switchyard/kernel/ifaddr"
-	"github.com/switchyard-net/switchyard/source"
+	"github.com/switchyard-net/switchyard/internal/kernel/ifaddr"
+	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/store"
 )
 
@@ -18,9 +18,9 @@ type ownAddresses struct {
 }
 
 // newOwnAddresses looks at the interfaces of the calling thread's network namespace, unless the states are those of other nodes, too.
-func newOwnAddresses(src source.Source, role Role, tell func(store.Own), log *slog.Logger) *ownAddresses {
+func newOwnAddresses(src model.Source, role Role, tell func(store.Own), log *slog.Logger) *ownAddresses {
 	o := &ownAddresses{tell: tell, peers: func() ([]netip.AddrPort, <-chan struct{}) { return nil, nil }}
-	if p, ok := src.(source.WithPeers); ok {
+	if p, ok := src.(model.WithPeers); ok {
 		o.peers = p.Peers
 	}
 	if role != Relay {

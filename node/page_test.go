@@ -15,10 +15,10 @@ import (
 
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/config"
+	"github.com/switchyard-net/switchyard/internal/admin/view"
+	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/node"
-	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/state"
-	"github.com/switchyard-net/switchyard/view"
 )
 
 // TestPage: a node shows itself to browsers where its configuration says, which may change, and an address that is taken ends nothing.
@@ -37,7 +37,7 @@ func TestPage(t *testing.T) {
 	n, err := node.New(t.Context(), node.Options{
 		Config: c, OnReady: func(services int) { ready <- services },
 		Dataplane: func(context.Context, *config.Config, node.DataplaneOptions) (node.Dataplane, error) { return m, nil },
-		Source:    func(_ *config.Config, name string) (source.Source, error) { return &fakeSource{name, goOn}, nil },
+		Source:    func(_ *config.Config, name string) (model.Source, error) { return &fakeSource{name, goOn}, nil },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -120,7 +120,7 @@ func TestMetricsBetweenSources(t *testing.T) {
 	n, err := node.New(t.Context(), node.Options{
 		Config: c, OnReady: func(services int) { ready <- services },
 		Dataplane: func(context.Context, *config.Config, node.DataplaneOptions) (node.Dataplane, error) { return m, nil },
-		Source:    func(_ *config.Config, name string) (source.Source, error) { return &fakeSource{name, there[name]}, nil },
+		Source:    func(_ *config.Config, name string) (model.Source, error) { return &fakeSource{name, there[name]}, nil },
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -23,7 +23,6 @@ import (
 	"github.com/switchyard-net/switchyard/internal/resident"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/server"
-	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
 )
@@ -33,8 +32,8 @@ import (
 type pipeline struct {
 	origin origin
 	// source is nil where states are made elsewhere.
-	source source.Source
-	sink   source.Sink
+	source model.Source
+	sink   model.Sink
 	// store makes the states of this node. It is nil where they are made elsewhere, and in a relay.
 	store *store.Store
 	// follow keeps feed up to date where there is no source. It may be nil.
@@ -260,9 +259,9 @@ func (n *Node) addLastKnown(p *pipeline, c *config.Config) {
 }
 
 // ofCluster reports whether a source has the objects of a cluster, from an API server or a relay.
-func ofCluster(s source.Source) bool {
-	_, isAPI := s.(source.WithEligibility)
-	_, isRelay := s.(source.WithPeers)
+func ofCluster(s model.Source) bool {
+	_, isAPI := s.(model.WithEligibility)
+	_, isRelay := s.(model.WithPeers)
 	return isAPI || isRelay
 }
 
@@ -325,7 +324,7 @@ func (w *detectionWarning) check(c *config.Config) {
 // undetected is the problem of a configuration by which no client is taken for a pod, in all families or in the one that the cluster prefers. It
 // concerns clusters only: manifests that people try have no pods.
 func (n *Node) undetected(c *config.Config, p *pipeline) error {
-	if _, ok := p.source.(source.WithEligibility); !ok {
+	if _, ok := p.source.(model.WithEligibility); !ok {
 		return nil
 	}
 	d, what := c.LocalDetector(), "there are no cluster CIDRs"
@@ -388,7 +387,7 @@ func (n *Node) sourceProblems() []error {
 		}
 		return n.o.States.Problems()
 	}
-	if s, ok := n.pipeline.Load().source.(source.WithProblems); ok {
+	if s, ok := n.pipeline.Load().source.(model.WithProblems); ok {
 		return s.Problems()
 	}
 	return nil
@@ -482,11 +481,11 @@ func (p *pipeline) adapt(n *Node, was, now *config.Config) error {
 
 // completion is a sink that calls before and complete when its source is complete.
 type completion struct {
-	source.Sink
+	model.Sink
 	before, complete func()
 }
 
-// Complete implements [source.Sink].
+// Complete implements [model.Sink].
 func (c *completion) Complete() {
 	c.before()
 	c.Sink.Complete()
@@ -495,7 +494,7 @@ func (c *completion) Complete() {
 
 // nodeIPs is a sink that gives this Node the addresses that the configuration says count. Those of other Nodes are theirs.
 type nodeIPs struct {
-	source.Sink
+	model.Sink
 	name  string
 	fault func(error) // is called if they are not what ipFamilyPolicy demands
 
@@ -504,7 +503,7 @@ type nodeIPs struct {
 	node   *model.Node // as it was delivered last, nil if there is none
 }
 
-// Update implements [source.Sink].
+// Update implements [model.Sink].
 func (s *nodeIPs) Update(set []model.Object, deleted []model.Ref) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

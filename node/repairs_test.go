@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/switchyard-net/switchyard/backend/backendtest"
 	"github.com/switchyard-net/switchyard/config"
+	"github.com/switchyard-net/switchyard/internal/backendtest"
 	"github.com/switchyard-net/switchyard/node"
 	"github.com/switchyard-net/switchyard/state"
 )

@@ -8,18 +8,17 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/switchyard-net/switchyard/backend/backendtest"
 	"github.com/switchyard-net/switchyard/config"
+	"github.com/switchyard-net/switchyard/internal/backendtest"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/node"
-	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/state"
 )
 
 // drainingSource delivers a Service with an endpoint that is ready, and one that terminates and still serves.
 type drainingSource struct{}
 
-func (drainingSource) Run(ctx context.Context, sink source.Sink) error {
+func (drainingSource) Run(ctx context.Context, sink model.Sink) error {
 	sink.Update([]model.Object{
 		&model.Service{
 			Name: state.ServiceName{Namespace: "shop", Name: "web"}, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")},
@@ -53,7 +52,7 @@ func TestResetsSpareEndpointsThatTerminate(t *testing.T) {
 	ready := make(chan int, 1)
 	n, err := node.New(t.Context(), node.Options{
 		Config: c, Dataplane: open, OnReady: func(services int) { ready <- services },
-		Source: func(*config.Config, string) (source.Source, error) { return drainingSource{}, nil },
+		Source: func(*config.Config, string) (model.Source, error) { return drainingSource{}, nil },
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -9,11 +9,11 @@ import (
 
 	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/config/v1alpha2"
+	"github.com/switchyard-net/switchyard/internal/admin/ui"
 	"github.com/switchyard-net/switchyard/internal/httpserver"
-	"github.com/switchyard-net/switchyard/internal/ui"
-	"github.com/switchyard-net/switchyard/ops/healthz"
-	"github.com/switchyard-net/switchyard/ops/metrics"
-	"github.com/switchyard-net/switchyard/source"
+	"github.com/switchyard-net/switchyard/internal/ops/healthz"
+	"github.com/switchyard-net/switchyard/internal/ops/metrics"
+	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
 )
@@ -185,7 +185,7 @@ func (n *Node) limitedServices() map[string]int {
 func (n *Node) healthHandler() http.Handler {
 	h := n.health.Handler()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if s, ok := n.pipeline.Load().source.(source.WithEligibility); ok {
+		if s, ok := n.pipeline.Load().source.(model.WithEligibility); ok {
 			n.health.SetNode(healthz.Node{Exists: s.NodeEligible()})
 		}
 		h.ServeHTTP(w, r)

@@ -13,9 +13,9 @@ import (
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/backend/ebpf"
 	"github.com/switchyard-net/switchyard/config"
-	"github.com/switchyard-net/switchyard/ops/metrics"
+	"github.com/switchyard-net/switchyard/internal/admin/view"
+	"github.com/switchyard-net/switchyard/internal/ops/metrics"
 	"github.com/switchyard-net/switchyard/state"
-	"github.com/switchyard-net/switchyard/view"
 )
 
 // countingText is where connections are counted: rules see the first packet of each, but for those of socket hooks, which count for themselves.

@@ -10,7 +10,7 @@ import (
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/backend/userspace"
 	"github.com/switchyard-net/switchyard/config"
-	"github.com/switchyard-net/switchyard/ops/metrics"
+	"github.com/switchyard-net/switchyard/internal/ops/metrics"
 )
 
 // userspaceDataplane is a relay above the nftables dataplane, in terms of the configuration.
@@ -42,9 +42,19 @@ func checkBits(c *config.Config) error {
 
 // relayOptions returns the options of the relay.
 func relayOptions(c *config.Config, o DataplaneOptions) userspace.Options {
-	options := c.Userspace.Options()
-	options.Logger, options.ResetRemoved, options.Files = o.Logger, nftablesOptions(c, o).ResetRemoved, o.relayFiles
-	options.Memory = o.memory
+	u := &c.Userspace
+	options := userspace.Options{
+		Logger: o.Logger, Policy: userspace.Policy(u.Policy), DialTimeout: u.DialTimeout.Duration, DialAttempts: int(u.DialAttempts),
+		Ejection:      userspace.Ejection{Failures: int(u.EjectAfterFailures), Time: u.EjectionTime.Duration},
+		ProxyProtocol: u.ProxyProtocol, UDPIdleTimeout: u.UDPIdleTimeout.Duration,
+		MaxConnections: int(u.MaxConnections), MaxUDPFlows: int(u.MaxUDPFlows), MaxAffinityClients: int(u.MaxAffinityClients),
+		ResetRemoved: nftablesOptions(c, o).ResetRemoved, Files: o.relayFiles, Memory: o.memory,
+	}
+	for _, text := range u.Listen {
+		if l, err := config.ParseListen(text); err == nil { // c is valid
+			options.Listen = append(options.Listen, userspace.Listen(l))
+		}
+	}
 	return options
 }
 

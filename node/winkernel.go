@@ -3,9 +3,9 @@ package node
 import (
 	"context"
 
-	"github.com/switchyard-net/switchyard/backend/winkernel"
 	"github.com/switchyard-net/switchyard/config"
-	"github.com/switchyard-net/switchyard/ops/metrics"
+	"github.com/switchyard-net/switchyard/internal/ops/metrics"
+	"github.com/switchyard-net/switchyard/internal/winkernel"
 )
 
 // winkernelDataplane is the dataplane of Windows, in terms of the configuration.
@@ -28,7 +28,7 @@ func winkernelOptions(c *config.Config, o DataplaneOptions) winkernel.Options {
 		o.Logger.Warn("resetConnectionsToRemovedEndpoints has no effect in mode kernelspace", "remedy", "set it to false")
 	}
 	return winkernel.Options{
-		Config: c.Winkernel, HealthzPort: c.HealthzBindAddress.Port(), Logger: o.Logger, OnFailure: o.OnHNSFailure,
+		Config: winkernel.Config(c.Winkernel), HealthzPort: c.HealthzBindAddress.Port(), Logger: o.Logger, OnFailure: o.onHNSFailure,
 	}
 }
 

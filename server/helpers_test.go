@@ -17,7 +17,6 @@ import (
 	localnetv1 "github.com/switchyard-net/switchyard/client/localnet/v1"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/server"
-	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
 )
@@ -28,7 +27,7 @@ const nodeName = "node-a"
 type world struct {
 	t        testing.TB
 	store    *store.Store
-	sink     source.Sink
+	sink     model.Sink
 	server   *server.Server
 	listener *bufconn.Listener
 	dial     func() *grpc.ClientConn

@@ -13,7 +13,6 @@ import (
 	localnetv1 "github.com/switchyard-net/switchyard/client/localnet/v1"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/server"
-	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
 )
@@ -51,7 +50,7 @@ func nextNames(t *testing.T, api localnetv1.EndpointsClient, resume *localnetv1.
 	}
 }
 
-func withNames(sink *source.Sink) func(*server.Options) {
+func withNames(sink *model.Sink) func(*server.Options) {
 	return func(o *server.Options) {
 		names := store.NewNames(store.NamesOptions{})
 		*sink = names.Source()
@@ -70,7 +69,7 @@ func headless(n, endpoints int) (objects []model.Object) {
 }
 
 func TestNextNames(t *testing.T) {
-	var sink source.Sink
+	var sink model.Sink
 	bubble(t, withNames(&sink), func(t *testing.T, w *world) {
 		var all []model.Object
 		for n := range 100 {

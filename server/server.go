@@ -82,8 +82,7 @@ type Options struct {
 	OnSend func(Client, state.Revision)
 	// OnClose is called when a watching client is gone, after the last OnStatus for it. It must not block. Default: no callback is called.
 	OnClose func(Client)
-	// Register adds other services. Over TLS they are for relays only. What their handlers send may be a *protoconv.Raw; their contexts
-	// end when the server shuts down. Default: none.
+	// Register adds other services. Over TLS they are for relays only. The contexts of their handlers end when the server shuts down. Default: none.
 	Register func(grpc.ServiceRegistrar)
 	// Logger gets what is wrong with clients and certificates. Default: nothing is logged.
 	Logger *slog.Logger

@@ -7,7 +7,7 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// Which addresses serve node ports, out of those that package kernel/ifaddr reads from the machine.
+// Which addresses serve node ports, out of those that package internal/kernel/ifaddr reads from the machine.
 func ExampleNodePortAddresses_Select() {
 	local := []netip.Addr{
 		netip.MustParseAddr("10.0.0.5"), netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1"),

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/brain"
-	"github.com/switchyard-net/switchyard/source"
+	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -43,7 +43,7 @@ func NewCluster(o ClusterOptions) *Cluster {
 }
 
 // Source registers a source and returns the sink that it delivers to, as [Store.Source] does.
-func (c *Cluster) Source(name string) source.Sink { return c.core.source(name) }
+func (c *Cluster) Source(name string) model.Sink { return c.core.source(name) }
 
 // Problems lists why parts of services are not routed, some of them if there are many. It does not wait for changes that are being taken in.
 func (c *Cluster) Problems() []error { return c.problems.list() }

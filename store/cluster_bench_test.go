@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/switchyard-net/switchyard/model"
-	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -41,7 +40,7 @@ func benchSlice(svc *model.Service, name string, first, endpoints int, ready boo
 	return s
 }
 
-func benchCluster(b *testing.B) (*Cluster, source.Sink) {
+func benchCluster(b *testing.B) (*Cluster, model.Sink) {
 	c := NewCluster(ClusterOptions{})
 	b.Cleanup(c.Close)
 	sink := c.Source("bench")

@@ -13,7 +13,6 @@ import (
 
 	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/model"
-	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/randcluster"
 )
@@ -51,7 +50,7 @@ func (g given) Next(context.Context, state.Revision) (*state.Update, error) { re
 type fleet struct {
 	cluster *Cluster
 	stores  map[string]*Store
-	sinks   []source.Sink
+	sinks   []model.Sink
 	// watchers are as far as they were when they last polled; saved are copies of some of them.
 	watchers, saved []watcher
 

@@ -11,17 +11,16 @@ import (
 
 	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/model"
-	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/state"
 )
 
-func newStore(t testing.TB) (*Store, source.Sink) {
+func newStore(t testing.TB) (*Store, model.Sink) {
 	s := New(Options{Brain: brain.Config{NodeName: "n1"}})
 	t.Cleanup(s.Close)
 	return s, s.Source("test")
 }
 
-func set(t *testing.T, sink source.Sink, text string) {
+func set(t *testing.T, sink model.Sink, text string) {
 	t.Helper()
 	sink.Update(parseObjects(t, text))
 }

@@ -11,7 +11,6 @@ import (
 
 	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/model"
-	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -38,7 +37,7 @@ func TestTooLargeService(t *testing.T) {
 	st := New(Options{Brain: brain.Config{NodeName: "node"}, Logger: logger})
 	cluster := NewCluster(ClusterOptions{Logger: logger})
 	for name, run := range map[string]struct {
-		sink source.Sink
+		sink model.Sink
 		feed state.Feed
 	}{
 		"store":   {st.Source("test"), st},

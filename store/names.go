@@ -11,7 +11,6 @@ import (
 	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/internal/revlog"
 	"github.com/switchyard-net/switchyard/model"
-	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -105,7 +104,7 @@ func (n *Names) Problems() []error { return n.problems.list() }
 func (n *Names) Limited() map[Reason]int { return n.problems.limited() }
 
 // Source registers a source and returns the sink that it delivers to, as [Store.Source] does.
-func (n *Names) Source() source.Sink {
+func (n *Names) Source() model.Sink {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.registered++
@@ -119,7 +118,7 @@ type namesSink struct {
 	complete bool // guarded by names.mu
 }
 
-// Update implements [source.Sink].
+// Update implements [model.Sink].
 func (k *namesSink) Update(set []model.Object, deleted []model.Ref) {
 	n := k.names
 	n.mu.Lock()
@@ -138,7 +137,7 @@ func (k *namesSink) Update(set []model.Object, deleted []model.Ref) {
 	n.publish()
 }
 
-// Complete implements [source.Sink].
+// Complete implements [model.Sink].
 func (k *namesSink) Complete() {
 	n := k.names
 	n.mu.Lock()

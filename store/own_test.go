@@ -8,7 +8,6 @@ import (
 
 	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/model"
-	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -35,7 +34,7 @@ func TestExternalIPsOfTheNode(t *testing.T) {
 		defer s.Close()
 		defer all.Close()
 		for name, c := range map[string]struct {
-			sink source.Sink
+			sink model.Sink
 			own  func(Own)
 			feed state.Feed
 			// problems are its own.

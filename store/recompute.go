@@ -9,7 +9,6 @@ import (
 
 	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/model"
-	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -46,7 +45,7 @@ func newCore(cfg brain.Config, budgets Budgets, log *slog.Logger, onProblem func
 	}
 }
 
-func (c *core) source(name string) source.Sink {
+func (c *core) source(name string) model.Sink {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.registered++
@@ -61,7 +60,7 @@ type sink struct {
 	complete bool // guarded by core.mu
 }
 
-// Update implements [source.Sink]. An object that is both deleted and set is set; of two with the same ref the later wins.
+// Update implements [model.Sink]. An object that is both deleted and set is set; of two with the same ref the later wins.
 func (k *sink) Update(set []model.Object, deleted []model.Ref) {
 	c := k.core
 	c.mu.Lock()
@@ -75,7 +74,7 @@ func (k *sink) Update(set []model.Object, deleted []model.Ref) {
 	c.publish()
 }
 
-// Complete implements [source.Sink].
+// Complete implements [model.Sink].
 func (k *sink) Complete() {
 	c := k.core
 	c.mu.Lock()

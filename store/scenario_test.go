@@ -17,7 +17,6 @@ import (
 
 	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/model"
-	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -72,7 +71,7 @@ func play(t *testing.T, scenario string) string {
 	logger := slog.New(slog.NewTextHandler(&logs, &slog.HandlerOptions{Level: slog.LevelWarn, ReplaceAttr: withoutTime}))
 	s := New(Options{Brain: brain.Config{NodeName: "n1"}, Logger: logger})
 	defer s.Close()
-	sinks := make(map[string]source.Sink)
+	sinks := make(map[string]model.Sink)
 	consumer := &consumer{feed: s}
 	for line := range strings.Lines(scenario) {
 		line = strings.TrimSuffix(line, "\n")

@@ -9,12 +9,13 @@ package store
 import (
 	"context"
 	"errors"
+	"iter"
 	"log/slog"
 	"time"
 
 	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/internal/revlog"
-	"github.com/switchyard-net/switchyard/source"
+	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -44,7 +45,22 @@ type Store struct {
 var _ state.Feed = (*Store)(nil)
 
 // Snapshot is one published state. It is immutable and costs nothing to keep but the records that have changed since.
-type Snapshot = revlog.Snapshot
+type Snapshot struct{ of *revlog.Snapshot }
+
+// Revision is the revision of the state, 0 if nothing has been published yet.
+func (s *Snapshot) Revision() state.Revision { return s.of.Revision() }
+
+// Node is this node, never nil.
+func (s *Snapshot) Node() *state.Node { return s.of.Node() }
+
+// Len is the number of services.
+func (s *Snapshot) Len() int { return s.of.Len() }
+
+// Get returns a service's record, or nil if there is none.
+func (s *Snapshot) Get(name state.ServiceName) *state.Service { return s.of.Get(name) }
+
+// Services are all records, ordered by name.
+func (s *Snapshot) Services() iter.Seq[*state.Service] { return s.of.Services() }
 
 // New returns an empty store. It publishes nothing before it has a source and all its sources are complete.
 func New(o Options) *Store {
@@ -63,7 +79,7 @@ func New(o Options) *Store {
 //
 // Sources share one set of objects. If two of them deliver the same object, the last one to do so wins, and it is gone as
 // soon as either deletes it.
-func (s *Store) Source(name string) source.Sink {
+func (s *Store) Source(name string) model.Sink {
 	return s.core.source(name)
 }
 
@@ -91,7 +107,7 @@ func (s *Store) Next(ctx context.Context, after state.Revision) (*state.Update, 
 }
 
 // Snapshot returns the latest published state. Before the first one it is an empty snapshot with revision 0.
-func (s *Store) Snapshot() *Snapshot { return s.feed.Latest() }
+func (s *Store) Snapshot() *Snapshot { return &Snapshot{s.feed.Latest()} }
 
 // Problems lists why parts of services are not routed, some of them if there are many. It does not wait for changes that are being taken in.
 func (s *Store) Problems() []error { return s.problems.list() }

@@ -10,9 +10,9 @@ import (
 	"sync"
 
 	"github.com/switchyard-net/switchyard/backend"
-	"github.com/switchyard-net/switchyard/backend/ebpf/internal/maps"
-	"github.com/switchyard-net/switchyard/backend/ebpf/internal/plan"
-	"github.com/switchyard-net/switchyard/kernel/ifaddr"
+	"github.com/switchyard-net/switchyard/internal/ebpf/maps"
+	"github.com/switchyard-net/switchyard/internal/ebpf/plan"
+	"github.com/switchyard-net/switchyard/internal/kernel/ifaddr"
 	"github.com/switchyard-net/switchyard/state"
 )
 

@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/switchyard-net/switchyard/backend"
-	"github.com/switchyard-net/switchyard/backend/ebpf/internal/maps"
+	"github.com/switchyard-net/switchyard/internal/ebpf/maps"
 	"github.com/switchyard-net/switchyard/state"
 )
 

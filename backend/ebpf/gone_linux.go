@@ -9,7 +9,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"github.com/switchyard-net/switchyard/backend/ebpf/internal/programs"
+	"github.com/switchyard-net/switchyard/internal/ebpf/programs"
 	"github.com/switchyard-net/switchyard/internal/kernel/namespace"
 	"github.com/switchyard-net/switchyard/state"
 )

@@ -12,8 +12,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/switchyard-net/switchyard/backend/backendtest"
-	"github.com/switchyard-net/switchyard/backend/ebpf/internal/plan"
+	"github.com/switchyard-net/switchyard/internal/backendtest"
+	"github.com/switchyard-net/switchyard/internal/ebpf/plan"
 	"github.com/switchyard-net/switchyard/state"
 )
 

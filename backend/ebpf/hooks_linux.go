@@ -10,8 +10,8 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	"github.com/switchyard-net/switchyard/backend/ebpf/internal/maps"
-	"github.com/switchyard-net/switchyard/backend/ebpf/internal/programs"
+	"github.com/switchyard-net/switchyard/internal/ebpf/maps"
+	"github.com/switchyard-net/switchyard/internal/ebpf/programs"
 )
 
 // hooks are programs at sockets with their maps.

@@ -9,8 +9,8 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/switchyard-net/switchyard/backend"
-	"github.com/switchyard-net/switchyard/backend/ebpf/internal/maps"
-	"github.com/switchyard-net/switchyard/backend/ebpf/internal/plan"
+	"github.com/switchyard-net/switchyard/internal/ebpf/maps"
+	"github.com/switchyard-net/switchyard/internal/ebpf/plan"
 	"github.com/switchyard-net/switchyard/state"
 )
 

@@ -6,7 +6,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	"github.com/switchyard-net/switchyard/backend/ebpf/internal/plan"
+	"github.com/switchyard-net/switchyard/internal/ebpf/plan"
 )
 
 // Namespaces are the network namespaces of one node, out of those of a kernel that has several nodes. They may be added at any time.

@@ -15,8 +15,8 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
-	"github.com/switchyard-net/switchyard/backend/backendtest"
-	"github.com/switchyard-net/switchyard/backend/ebpf/internal/plan"
+	"github.com/switchyard-net/switchyard/internal/backendtest"
+	"github.com/switchyard-net/switchyard/internal/ebpf/plan"
 	"github.com/switchyard-net/switchyard/state"
 )
 

@@ -7,8 +7,8 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/switchyard-net/switchyard/backend/ebpf/internal/maps"
-	"github.com/switchyard-net/switchyard/backend/ebpf/internal/plan"
+	"github.com/switchyard-net/switchyard/internal/ebpf/maps"
+	"github.com/switchyard-net/switchyard/internal/ebpf/plan"
 	"github.com/switchyard-net/switchyard/state"
 )
 

@@ -12,13 +12,12 @@ import (
 
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/backend/iptables/internal/rules"
+	"github.com/switchyard-net/switchyard/internal/kernel/ifaddr"
 	"github.com/switchyard-net/switchyard/internal/kernel/ipset"
 	"github.com/switchyard-net/switchyard/internal/kernel/localnet"
 	"github.com/switchyard-net/switchyard/internal/kernel/namespace"
+	"github.com/switchyard-net/switchyard/internal/kernel/nodelock"
 	"github.com/switchyard-net/switchyard/kernel/conntrack"
-	"github.com/switchyard-net/switchyard/kernel/flowcutter"
-	"github.com/switchyard-net/switchyard/kernel/ifaddr"
-	"github.com/switchyard-net/switchyard/kernel/nodelock"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -34,7 +33,7 @@ type Backend struct {
 	local   *localnet.Sysctl
 	liberal *os.File       // the sysctl by which connection tracking takes no packet of a connection for invalid; nil if it cannot be read
 	lock    *nodelock.Lock // nil if the caller has it
-	cutter  *flowcutter.Cutter
+	cutter  *conntrack.Cutter
 	watcher *watcher
 
 	inspector inspector
@@ -121,7 +120,7 @@ func (b *Backend) open(ctx context.Context) (err error) {
 	if b.addrs, err = ifaddr.Open(ifaddr.Options{Logger: b.log}); err != nil {
 		return err
 	}
-	b.cutter = flowcutter.New(b.flows, flowcutter.Options{Logger: b.log, OnCut: b.o.OnFlowsCut, Scheduled: b.o.Scheduled})
+	b.cutter = conntrack.NewCutter(b.flows, conntrack.CutterOptions{Logger: b.log, OnCut: b.o.OnFlowsCut, Scheduled: b.o.Scheduled})
 	b.cutter.Start()
 	b.log.Info("programming services with iptables", "variant", b.tool.variant)
 	b.watcher, err = newWatcher(b.tool.variant, func(f state.Family) *rules.Tables { return b.tables[f] }, b.addrs, b.log)
@@ -359,10 +358,10 @@ func (b *Backend) change(ctx context.Context, n *state.Node, next map[state.Serv
 				"remedy", "set net.ipv4.conf.all.route_localnet to 0")
 		}
 	}
-	var notes []flowcutter.Note
+	var notes []conntrack.Note
 	for name, svc := range next {
 		before[name] = b.service(name)
-		notes = append(notes, flowcutter.Note{Old: before[name], New: svc})
+		notes = append(notes, conntrack.Note{Old: before[name], New: svc})
 	}
 	b.cutter.Begin(notes...)
 	doubtful := b.cutter.IsDoubtful()
@@ -380,7 +379,7 @@ func (b *Backend) change(ctx context.Context, n *state.Node, next map[state.Serv
 		return result, err
 	}
 	if wrote := result.Written > 0 || doubtful; b.node == nil || wrote && (!b.known || next == nil) {
-		notes = append(notes, flowcutter.Note{All: slices.Collect(b.tables[state.IPv4].Services()), Gap: wrote})
+		notes = append(notes, conntrack.Note{All: slices.Collect(b.tables[state.IPv4].Services()), Gap: wrote})
 	}
 	b.cutter.Committed(settings.NodePorts, notes...)
 	if b.node == nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/backend/iptables/internal/rules"
 	"github.com/switchyard-net/switchyard/internal/kernel/ipset"
-	"github.com/switchyard-net/switchyard/kernel/nodelock"
+	"github.com/switchyard-net/switchyard/internal/kernel/nodelock"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/netns"
 	"github.com/switchyard-net/switchyard/test/netnstest"

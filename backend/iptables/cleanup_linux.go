@@ -12,7 +12,7 @@ import (
 	"github.com/switchyard-net/switchyard/internal/kernel/ipset"
 	"github.com/switchyard-net/switchyard/internal/kernel/localnet"
 	"github.com/switchyard-net/switchyard/internal/kernel/namespace"
-	"github.com/switchyard-net/switchyard/kernel/nodelock"
+	"github.com/switchyard-net/switchyard/internal/kernel/nodelock"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -23,7 +23,7 @@ const cleanupWait = 2 * time.Second
 // namespace, and says whether there was anything. Connections that are established stay translated. A chain that rules of others lead to
 // stays, and is empty. If NodePorts were served on loopback addresses, the sysctl route_localnet, which that takes, is switched off,
 // because what guarded it is gone. If another process programs the network namespace, and does not end within two seconds, nothing is
-// removed, and the error wraps a [nodelock.InUseError].
+// removed, and the error is [syscall.EBUSY] to [errors.Is].
 func Cleanup(ctx context.Context) (removed bool, err error) {
 	held, err := Programmed()
 	if err != nil || !held {
@@ -37,7 +37,7 @@ func Cleanup(ctx context.Context) (removed bool, err error) {
 	return Remove(ctx, false)
 }
 
-// Remove is Cleanup for a caller that has the lock of the network namespace ([nodelock.Acquire]), and no Backend. If keepLoopback is set, another
+// Remove is Cleanup for a caller that has the lock of the network namespace, as package node, and no Backend. If keepLoopback is set, another
 // dataplane serves NodePorts on loopback addresses, and the sysctl stays as it is.
 func Remove(ctx context.Context, keepLoopback bool) (removed bool, err error) {
 	b := &Backend{log: slog.New(slog.DiscardHandler), local: localnet.Open()}

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/backend/iptables/internal/rules"
+	"github.com/switchyard-net/switchyard/internal/kernel/ifaddr"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
-	"github.com/switchyard-net/switchyard/kernel/ifaddr"
 	"github.com/switchyard-net/switchyard/state"
 )
 

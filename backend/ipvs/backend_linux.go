@@ -15,11 +15,10 @@ import (
 
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/backend/ipvs/internal/plan"
+	"github.com/switchyard-net/switchyard/internal/kernel/ifaddr"
 	"github.com/switchyard-net/switchyard/internal/kernel/ipvs"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/kernel/conntrack"
-	"github.com/switchyard-net/switchyard/kernel/flowcutter"
-	"github.com/switchyard-net/switchyard/kernel/ifaddr"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -37,7 +36,7 @@ type Backend struct {
 	inspector inspector
 	// cutter deletes the tracked flows of virtual servers that lead to the wrong place. IPVS itself lets go of a flow with the next packet after
 	// its endpoint was deleted, but a flow that was tracked before there was a virtual server would never be masqueraded.
-	cutter *flowcutter.Cutter
+	cutter *conntrack.Cutter
 	// linkEvents are changes of devices, until endLinks is closed.
 	linkEvents chan netlink.LinkUpdate
 	endLinks   chan struct{}
@@ -186,7 +185,7 @@ func (b *Backend) openAbove(k kernelServers, l links, sysctls func() (*sysctls, 
 	if b.flows, err = conntrack.Open(); err != nil {
 		return err
 	}
-	b.cutter = flowcutter.New(b.flows, flowcutter.Options{Logger: b.log, Scheduled: func(k state.FrontendKey) bool {
+	b.cutter = conntrack.NewCutter(b.flows, conntrack.CutterOptions{Logger: b.log, Scheduled: func(k state.FrontendKey) bool {
 		return b.Scheduled(k) && !b.Serves(k) // else the next packet is one for IPVS again, which lets go of what it had for the flow
 	}})
 	if b.addrs, err = ifaddr.Open(ifaddr.Options{Logger: b.log}); err != nil {
@@ -284,7 +283,7 @@ func (b *Backend) disturb() {
 func (b *Backend) Serves(k state.FrontendKey) bool { return b.serves.has(k) }
 
 // Scheduled reports whether the kernel has a virtual server for a frontend, if only one that takes no new connections. The flows that it has
-// scheduled are not to be deleted by another dataplane, as [flowcutter.Options] has it. It may be called at any time.
+// scheduled are not to be deleted by another dataplane, as [conntrack.CutterOptions] has it. It may be called at any time.
 func (b *Backend) Scheduled(k state.FrontendKey) bool { return b.servers.holding.has(k) }
 
 // Reconfigure replaces the options, except for Logger and Commit. Nothing in the kernel changes before the next Apply, which must be of a full update. No
@@ -315,7 +314,7 @@ func (b *Backend) Apply(ctx context.Context, u *state.Update) (backend.Result, e
 
 func (b *Backend) apply(ctx context.Context, u *state.Update) (result backend.Result, err error) {
 	before := b.written()
-	changes := make([]flowcutter.Note, len(u.Changed))
+	changes := make([]conntrack.Note, len(u.Changed))
 	for i, s := range u.Changed {
 		changes[i].New = s
 	}

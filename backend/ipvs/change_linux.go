@@ -10,7 +10,7 @@ import (
 
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/backend/ipvs/internal/plan"
-	"github.com/switchyard-net/switchyard/kernel/flowcutter"
+	"github.com/switchyard-net/switchyard/kernel/conntrack"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -29,7 +29,7 @@ type change struct {
 	repair  bool
 	written int
 	// notes are what it means for flows.
-	notes []flowcutter.Note
+	notes []conntrack.Note
 }
 
 // base returns what the base is to show.
@@ -419,12 +419,12 @@ func (b *Backend) note(c *change) {
 				all = append(all, plan.Served(d, b.divisions[name]))
 			}
 		}
-		c.notes = append(c.notes, flowcutter.Note{All: all, Gap: b.node != nil})
+		c.notes = append(c.notes, conntrack.Note{All: all, Gap: b.node != nil})
 		return
 	}
 	for name, d := range c.next {
 		if old := b.divisions[name]; old != d {
-			c.notes = append(c.notes, flowcutter.Note{Old: plan.Served(old, d), New: plan.Served(d, old)})
+			c.notes = append(c.notes, conntrack.Note{Old: plan.Served(old, d), New: plan.Served(d, old)})
 		}
 	}
 }

@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/switchyard-net/switchyard/backend/ipvs/internal/plan"
+	"github.com/switchyard-net/switchyard/internal/kernel/ifaddr"
 	"github.com/switchyard-net/switchyard/internal/kernel/ipvs"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
-	"github.com/switchyard-net/switchyard/kernel/ifaddr"
-	"github.com/switchyard-net/switchyard/kernel/nodelock"
+	"github.com/switchyard-net/switchyard/internal/kernel/nodelock"
 )
 
 // cleanupWait is enough for a process that has just been stopped.
@@ -23,7 +23,7 @@ const cleanupWait = 2 * time.Second
 
 // Cleanup removes all that this package ever puts into the kernel, in the calling thread's network namespace, and reports whether there was
 // anything. Connections through virtual servers end. Sysctls and timeouts get the values that they had before. If another process programs the
-// network namespace, and does not end within two seconds, nothing is removed, and the error wraps an [nodelock.InUseError].
+// network namespace, and does not end within two seconds, nothing is removed, and the error is [syscall.EBUSY] to [errors.Is].
 func Cleanup(ctx context.Context) (removed bool, err error) {
 	if there, err := Programmed(); err != nil || !there {
 		return false, err
@@ -35,7 +35,7 @@ func Cleanup(ctx context.Context) (removed bool, err error) {
 	return true, errors.Join(Remove(), lock.Close())
 }
 
-// Remove is Cleanup for a caller that has the lock of the network namespace ([nodelock.Acquire]), and no Backend.
+// Remove is Cleanup for a caller that has the lock of the network namespace, as package node, and no Backend.
 func Remove() error {
 	if err := cleanup(); err != nil {
 		return fmt.Errorf("ipvs: %w", err)

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/switchyard-net/switchyard/backend/ipvs/internal/plan"
-	"github.com/switchyard-net/switchyard/kernel/ifaddr"
+	"github.com/switchyard-net/switchyard/internal/kernel/ifaddr"
 )
 
 // links is what is needed of the kernel's network devices. A netlink.Handle is one.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"regexp"
 	"time"
 
 	"github.com/switchyard-net/switchyard/state"
@@ -43,6 +44,9 @@ const (
 	// defaultMasqueradeBit is kube-proxy's default for masqueradeBit.
 	defaultMasqueradeBit = 14
 )
+
+// schedulerName is how the kernel names its schedulers. Which of them there are depends on its modules.
+var schedulerName = regexp.MustCompile(`^[a-z][a-z0-9_-]{0,14}$`)
 
 // complete fills in defaults, and returns what is wrong with the options.
 func (o *Options) complete() error {

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/kernel/conntrack"
-	"github.com/switchyard-net/switchyard/kernel/flowcutter"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/netnstest"
 	"github.com/switchyard-net/switchyard/test/topology"
@@ -99,7 +98,7 @@ func newChurn(t *testing.T, l *topology.Lab) *churn {
 	t.Cleanup(func() { c.backend.Close() })
 	// Listing the kernel's flows takes 10 ms. Every connection here is a new flow.
 	c.backend.cutter.Close()
-	c.backend.cutter = flowcutter.New(noFlows{}, flowcutter.Options{Logger: slog.New(slog.DiscardHandler)})
+	c.backend.cutter = conntrack.NewCutter(noFlows{}, conntrack.CutterOptions{Logger: slog.New(slog.DiscardHandler)})
 	c.backend.cutter.Start()
 	c.apply(true)
 	return c

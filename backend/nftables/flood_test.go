@@ -18,7 +18,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/switchyard-net/switchyard/kernel/conntrack"
-	"github.com/switchyard-net/switchyard/kernel/flowcutter"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/netns"
 )
@@ -61,7 +60,7 @@ func benchmarkFlood(b *testing.B, family state.Family, filters bool) {
 	defer backend.Close()
 	if !filters {
 		backend.cutter.Close()
-		backend.cutter = flowcutter.New(listedFlows{backend.flows}, flowcutter.Options{Logger: slog.New(slog.DiscardHandler)})
+		backend.cutter = conntrack.NewCutter(listedFlows{backend.flows}, conntrack.CutterOptions{Logger: slog.New(slog.DiscardHandler)})
 		backend.cutter.Start()
 	}
 	apply := func(u *state.Update) {

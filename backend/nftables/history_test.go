@@ -23,8 +23,7 @@ import (
 	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/kernel/conntrack"
-	"github.com/switchyard-net/switchyard/kernel/flowcutter"
-	"github.com/switchyard-net/switchyard/source"
+	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
 	"github.com/switchyard-net/switchyard/test/netns"
@@ -83,7 +82,7 @@ type historyRun struct {
 	rng     *rand.Rand
 	history *randcluster.History
 	store   *store.Store
-	sink    source.Sink
+	sink    model.Sink
 	options Options
 	limits  ruleset.Limits
 
@@ -140,8 +139,8 @@ func (r *historyRun) start() {
 	r.kernel.rate, r.backend.limits = 0.1, r.limits
 	// The kernel's table takes 10 ms to list, whatever is in it.
 	r.backend.cutter.Close()
-	r.backend.cutter = flowcutter.New(r.flows, flowcutter.Options{Logger: slog.New(slog.DiscardHandler)}) // not started: the test cuts
-	r.flows.flows = nil                                                                                   // what was noted is gone, and so may be their frontends
+	r.backend.cutter = conntrack.NewCutter(r.flows, conntrack.CutterOptions{Logger: slog.New(slog.DiscardHandler)}) // not started: the test cuts
+	r.flows.flows = nil                                                                                             // what was noted is gone, and so may be their frontends
 	r.applied = 0
 }
 

@@ -23,12 +23,11 @@ import (
 
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/backend/nftables/internal/ruleset"
+	"github.com/switchyard-net/switchyard/internal/kernel/ifaddr"
 	"github.com/switchyard-net/switchyard/internal/kernel/localnet"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
+	"github.com/switchyard-net/switchyard/internal/kernel/nodelock"
 	"github.com/switchyard-net/switchyard/kernel/conntrack"
-	"github.com/switchyard-net/switchyard/kernel/flowcutter"
-	"github.com/switchyard-net/switchyard/kernel/ifaddr"
-	"github.com/switchyard-net/switchyard/kernel/nodelock"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -46,7 +45,7 @@ type Backend struct {
 	inspector inspector
 	flows     *conntrack.Conn
 	addrs     *ifaddr.Watcher
-	cutter    *flowcutter.Cutter
+	cutter    *conntrack.Cutter
 	guard     *guard
 	// intruders is nil if nobody else can change our tables.
 	intruders *intruders
@@ -79,7 +78,7 @@ var _ backend.Backend = (*Backend)(nil)
 // they went before, until the first Apply. It needs CAP_NET_ADMIN and Linux 5.13 or later. The caller must Close it.
 //
 // There is one dataplane for each network namespace. If another process has one, New waits for its end (Options.TakeOver), or
-// until ctx ends, and then returns an error that wraps an [nodelock.InUseError].
+// until ctx ends, and then returns an error that is [syscall.EBUSY] to [errors.Is].
 func New(ctx context.Context, o Options) (*Backend, error) {
 	if err := o.check(); err != nil {
 		return nil, fmt.Errorf("nftables: %w", err)
@@ -135,7 +134,7 @@ func open(ctx context.Context, o Options, k kernel, more ...finder) (*Backend, e
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("nftables: %w", err), b.Close())
 	}
-	b.cutter = flowcutter.New(b.flows, flowcutter.Options{Logger: b.log, OnCut: o.OnFlowsCut, Elsewhere: o.Elsewhere, Scheduled: o.Scheduled})
+	b.cutter = conntrack.NewCutter(b.flows, conntrack.CutterOptions{Logger: b.log, OnCut: o.OnFlowsCut, Elsewhere: o.Elsewhere, Scheduled: o.Scheduled})
 	b.cutter.Start()
 	return b, nil
 }
@@ -494,7 +493,7 @@ func (b *Backend) apply(u *state.Update, unknown records, lost map[state.Service
 	}
 	nodePorts := b.selectNodePorts(u.Node)
 	p := b.mirror.Change(b.settings(), u, nodePorts)
-	written, err := b.commitNoted(p, nil, nodePorts, func(int) []flowcutter.Note { return nil })
+	written, err := b.commitNoted(p, nil, nodePorts, func(int) []conntrack.Note { return nil })
 	if err != nil {
 		return backend.Result{Written: written}, err
 	}
@@ -515,12 +514,12 @@ func (b *Backend) applyAll(want ruleset.Desired) (backend.Result, error) {
 	if err != nil {
 		return backend.Result{}, fmt.Errorf("nftables: %w", err)
 	}
-	written, err := b.commitNoted(p, &want, want.NodePorts, func(written int) []flowcutter.Note {
+	written, err := b.commitNoted(p, &want, want.NodePorts, func(written int) []conntrack.Note {
 		wrote := written > 0 || b.cutter.IsDoubtful()
 		if b.applied && !wrote {
 			return nil
 		}
-		return []flowcutter.Note{{All: want.All(), Gap: wrote}}
+		return []conntrack.Note{{All: want.All(), Gap: wrote}}
 	})
 	written += unused
 	if err != nil {
@@ -618,14 +617,14 @@ func translating(nodePorts []netip.Addr) []netip.Addr {
 // commitNoted carries out a plan, after which NodePorts are served on nodePorts, and takes down what it means for flows: the services that
 // it changes, and what more returns after it. want is what a comparison had to make, nil for a change. What is written does not matter for them: after a commit whose answer was lost
 // nothing is left to write, but its changes count.
-func (b *Backend) commitNoted(p *ruleset.Plan, want *ruleset.Desired, nodePorts []netip.Addr, more func(written int) []flowcutter.Note) (int, error) {
+func (b *Backend) commitNoted(p *ruleset.Plan, want *ruleset.Desired, nodePorts []netip.Addr, more func(written int) []conntrack.Note) (int, error) {
 	serving, cleared, err := b.clearResets(p, want)
 	if err != nil {
 		return 0, err
 	}
-	var notes []flowcutter.Note
+	var notes []conntrack.Note
 	for was, is := range p.Changed() {
-		notes = append(notes, flowcutter.Note{Old: was, New: is})
+		notes = append(notes, conntrack.Note{Old: was, New: is})
 	}
 	b.cutter.Begin(notes...)
 	written, err := b.commit(p)

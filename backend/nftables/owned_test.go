@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
-	"github.com/switchyard-net/switchyard/kernel/nodelock"
+	"github.com/switchyard-net/switchyard/internal/kernel/nodelock"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/netns"
 )

@@ -11,7 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/switchyard-net/switchyard/kernel/ifaddr"
+	"github.com/switchyard-net/switchyard/internal/kernel/ifaddr"
 )
 
 // addresses are those of the relay, on the loopback interface of one network namespace.

@@ -10,8 +10,9 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/backend/userspace/internal/balance"
 	"github.com/switchyard-net/switchyard/backend/userspace/internal/hostrelay"
-	"github.com/switchyard-net/switchyard/kernel/ifaddr"
+	"github.com/switchyard-net/switchyard/internal/kernel/ifaddr"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -47,8 +48,8 @@ func New(base backend.Backend, o Options) (*Backend, error) {
 func (o Options) host() (hostrelay.Options, error) {
 	o, err := o.withDefaults()
 	own := hostrelay.Options{
-		Logger: o.Logger, Policy: o.Policy, DialTimeout: o.DialTimeout, UDPIdleTimeout: o.UDPIdleTimeout, DialAttempts: o.DialAttempts,
-		Ejection: o.Ejection, ProxyProtocol: o.ProxyProtocol, ResetRemoved: o.ResetRemoved, MaxConnections: o.MaxConnections,
+		Logger: o.Logger, Policy: balance.Policy(o.Policy), DialTimeout: o.DialTimeout, UDPIdleTimeout: o.UDPIdleTimeout, DialAttempts: o.DialAttempts,
+		Ejection: balance.Ejection(o.Ejection), ProxyProtocol: o.ProxyProtocol, ResetRemoved: o.ResetRemoved, MaxConnections: o.MaxConnections,
 		MaxUDPFlows: o.MaxUDPFlows, MaxAffinityClients: o.MaxAffinityClients,
 	}
 	for _, l := range o.Listen {
@@ -89,7 +90,7 @@ func (b *Backend) Problems() []error { return b.relay.Problems() }
 // Amounts returns how many connections and flows of UDP there are. It may be called at any time.
 func (b *Backend) Amounts() (connections, flows Amount) {
 	own := b.relay.Amounts()
-	return own[0], own[1]
+	return Amount(own[0]), Amount(own[1])
 }
 
 // Release has the relay accept no new connections. Neither Apply nor Verify may be called after it.

@@ -7,7 +7,7 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/switchyard-net/switchyard/kernel/nodelock"
+	"github.com/switchyard-net/switchyard/internal/kernel/nodelock"
 )
 
 // cleanupWait is enough for a process that has just been stopped.
@@ -15,7 +15,7 @@ const cleanupWait = 2 * time.Second
 
 // Cleanup removes the [DefaultAddresses] from the loopback interface in the calling thread's network namespace, and says whether there were any.
 // What the base has programmed is removed by the base's. If another process programs the network namespace, and does not end within two seconds,
-// nothing is removed, and the error wraps a [nodelock.InUseError].
+// nothing is removed, and the error is [syscall.EBUSY] to [errors.Is].
 func Cleanup(ctx context.Context) (removed bool, err error) {
 	lock, err := nodelock.Acquire(ctx, nodelock.Options{Logger: slog.New(slog.DiscardHandler), Wait: cleanupWait})
 	if err != nil {
@@ -25,7 +25,7 @@ func Cleanup(ctx context.Context) (removed bool, err error) {
 	return Remove()
 }
 
-// Remove is Cleanup for a caller that has the lock of the network namespace ([nodelock.Acquire]), and no Backend.
+// Remove is Cleanup for a caller that has the lock of the network namespace, as package node, and no Backend.
 func Remove() (removed bool, err error) {
 	a, err := openAddresses(DefaultAddresses())
 	if err == nil {

@@ -7,23 +7,27 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/backend/userspace/internal/balance"
-	"github.com/switchyard-net/switchyard/backend/userspace/internal/ledger"
 	"github.com/switchyard-net/switchyard/backend/userspace/internal/plan"
 	"github.com/switchyard-net/switchyard/state"
 )
 
 // Policy is how an endpoint is chosen for a new connection.
-type Policy = balance.Policy
+type Policy string
 
 // The policies.
 const (
-	Random            = balance.Random
-	LeastConnections  = balance.LeastConnections
-	PowerOfTwoChoices = balance.PowerOfTwoChoices
+	Random            = Policy(balance.Random)
+	LeastConnections  = Policy(balance.LeastConnections)
+	PowerOfTwoChoices = Policy(balance.PowerOfTwoChoices)
 )
 
 // Ejection is when an endpoint gets no new connections for a while.
-type Ejection = balance.Ejection
+type Ejection struct {
+	// Failures is how many connects to it must have failed one after the other. 0: it gets them always.
+	Failures int
+	// Time is for how long. After it, the next failure ejects again.
+	Time time.Duration
+}
 
 // Options are the settings of the relay. The zero value is useful.
 type Options struct {
@@ -161,7 +165,12 @@ const (
 )
 
 // Amount is how much of a kind a relay carries.
-type Amount = ledger.Amount
+type Amount struct {
+	// Open is how many there are, and Most how many there may be.
+	Open, Most int
+	// Ended is how many had to make room for others since the start.
+	Ended uint64
+}
 
 func setDefault[T comparable](field *T, value T) {
 	var zero T

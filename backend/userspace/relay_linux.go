@@ -19,8 +19,8 @@ import (
 	"github.com/switchyard-net/switchyard/backend/userspace/internal/balance"
 	"github.com/switchyard-net/switchyard/backend/userspace/internal/ledger"
 	"github.com/switchyard-net/switchyard/backend/userspace/internal/plan"
+	"github.com/switchyard-net/switchyard/internal/kernel/ifaddr"
 	"github.com/switchyard-net/switchyard/kernel/conntrack"
-	"github.com/switchyard-net/switchyard/kernel/ifaddr"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -176,7 +176,7 @@ func (r *relay) choose(q *request) (c choice, ok bool) {
 	o := r.options()
 	route, number := p.Route(frontend, q.class)
 	for len(q.tried) < o.DialAttempts {
-		c.endpoint, ok = r.loads.Choose(o.Policy, &balance.Request{
+		c.endpoint, ok = r.loads.Choose(balance.Policy(o.Policy), &balance.Request{
 			Port: p, Route: number, Endpoints: route.Endpoints, Client: q.client.Addr(), Tried: q.tried,
 		}, time.Now(), rand.IntN)
 		if !ok || !r.leadsBack(p.ID.Service, q.kind, c.endpoint) {
@@ -201,7 +201,7 @@ func (r *relay) end(c *choice) { r.loads.End(c.port, c.endpoint) }
 
 // dialed notes whether an endpoint has accepted a connection.
 func (r *relay) dialed(c *choice, err error) {
-	rule := r.options().Ejection
+	rule := balance.Ejection(r.options().Ejection)
 	if r.loads.Dialed(c.port, c.endpoint, err == nil, rule, time.Now()) {
 		r.log.Warn("endpoint gets no new connections for a while", "service", c.port.Service.String(), "endpoint", c.endpoint, "for", rule.Time, "error", err)
 	}

@@ -670,6 +670,7 @@ func TestHandover(t *testing.T) {
 		_, err := io.WriteString(c, long)
 		written <- errors.Join(err, c.CloseWrite())
 	}()
+	<-began // the relay has chosen the endpoint
 	flow, err := l.visitor.Dial(t.Context(), state.UDP, netip.MustParseAddrPort(frontend), netip.AddrPort{})
 	if err != nil {
 		t.Fatal(err)
@@ -688,7 +689,6 @@ func TestHandover(t *testing.T) {
 		return string(answer[:n])
 	}
 	before := talk()
-	<-began
 	time.Sleep(50 * time.Millisecond) // for the transfer to get stuck, mostly
 
 	old := l.pair

@@ -61,5 +61,5 @@ func (r *relay) crowding() []error {
 func (b *Backend) Amounts() (connections, flows Amount) {
 	r := b.relay
 	o := r.options()
-	return r.places.Amount(o.MaxConnections), r.flowPlaces.Amount(o.MaxUDPFlows)
+	return Amount(r.places.Amount(o.MaxConnections)), Amount(r.flowPlaces.Amount(o.MaxUDPFlows))
 }

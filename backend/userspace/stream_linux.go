@@ -13,7 +13,6 @@ import (
 
 	"github.com/switchyard-net/switchyard/backend/userspace/internal/ledger"
 	"github.com/switchyard-net/switchyard/backend/userspace/internal/plan"
-	"github.com/switchyard-net/switchyard/backend/userspace/internal/proxyproto"
 )
 
 // streamListener accepts the TCP connections of one family and class.
@@ -300,7 +299,7 @@ func (c *conn) giveUp() {
 func (c *conn) join() {
 	r := c.relay
 	if r.options().ProxyProtocol {
-		c.from[0].pending = proxyproto.Header(c.client, c.dialing.dst)
+		c.from[0].pending = plan.ProxyHeader(c.client, c.dialing.dst)
 	}
 	c.dialing = nil
 	if stays := r.note(c); !stays || r.ctx.Err() != nil {

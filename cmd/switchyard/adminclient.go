@@ -18,8 +18,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/switchyard-net/switchyard/config"
-	"github.com/switchyard-net/switchyard/explain"
-	adminv1 "github.com/switchyard-net/switchyard/internal/proto/admin/v1"
+	adminv1 "github.com/switchyard-net/switchyard/internal/admin/v1"
+	"github.com/switchyard-net/switchyard/internal/explain"
 )
 
 // adminSocket is the flag --socket: where a running process serves the admin API.

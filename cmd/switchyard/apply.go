@@ -15,8 +15,8 @@ import (
 	"github.com/switchyard-net/switchyard/client/peeruser"
 	"github.com/switchyard-net/switchyard/cmd/internal/cli"
 	"github.com/switchyard-net/switchyard/config"
-	"github.com/switchyard-net/switchyard/config/configfile"
 	"github.com/switchyard-net/switchyard/internal/apifollower"
+	"github.com/switchyard-net/switchyard/internal/configfile"
 	"github.com/switchyard-net/switchyard/internal/failover"
 	"github.com/switchyard-net/switchyard/node"
 	"github.com/switchyard-net/switchyard/source/kube"
@@ -57,7 +57,8 @@ what treats all clients alike, by the scheduler that the file names (docs/ipvs.m
 	cmd.AddCommand(newApplyModeCommand(config.ModeUserspace, configfile.KindUserspace, `Apply userspace is 'switchyard apply nftables' with a relay above: this process accepts the TCP
 connections and UDP flows of Services and continues them to endpoints (docs/userspace.md).`))
 	cmd.AddCommand(newApplyModeCommand(config.ModeKernelspace, configfile.KindWinkernel, `Apply kernelspace is 'switchyard apply nftables' on Windows: it programs the load balancers of
-the host network service (docs/windows.md). It needs the rights of an administrator.`))
+the host network service (docs/windows.md). It needs the rights of an administrator. This mode is
+experimental.`))
 	return cmd
 }
 

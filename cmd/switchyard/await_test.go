@@ -16,8 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/switchyard-net/switchyard/config"
+	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/node"
-	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/kubeapi"
 )
@@ -130,7 +130,7 @@ func TestOnlyAFirstStateWaitsForTheNode(t *testing.T) {
 		t.Errorf("a first state waits for %+v", a)
 	}
 	n, err := node.New(t.Context(), node.Options{Config: c, Role: node.Server, Logger: log,
-		Source: func(c *config.Config, name string) (source.Source, error) {
+		Source: func(c *config.Config, name string) (model.Source, error) {
 			return kubeSource(c, "", name, awaiting.of(c, name), log)
 		},
 		OnReady: func(int) {

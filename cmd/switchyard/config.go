@@ -11,9 +11,9 @@ import (
 
 	"github.com/switchyard-net/switchyard/cmd/internal/cli"
 	"github.com/switchyard-net/switchyard/config"
-	"github.com/switchyard-net/switchyard/config/configfile"
 	"github.com/switchyard-net/switchyard/config/v1alpha1"
 	"github.com/switchyard-net/switchyard/config/v1alpha2"
+	"github.com/switchyard-net/switchyard/internal/configfile"
 )
 
 func newConfigCommand() *cobra.Command {

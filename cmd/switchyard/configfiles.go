@@ -9,7 +9,7 @@ import (
 	"runtime"
 
 	"github.com/switchyard-net/switchyard/config"
-	"github.com/switchyard-net/switchyard/config/configfile"
+	"github.com/switchyard-net/switchyard/internal/configfile"
 	"github.com/switchyard-net/switchyard/node"
 )
 

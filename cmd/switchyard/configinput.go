@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/switchyard-net/switchyard/client/regularfile"
-	"github.com/switchyard-net/switchyard/config/configfile"
+	"github.com/switchyard-net/switchyard/internal/configfile"
 )
 
 // stdinName stands for standard input among the names of configuration files.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/switchyard-net/switchyard/config/configfile"
+	"github.com/switchyard-net/switchyard/internal/configfile"
 )
 
 // TestStandardInput reads a configuration from standard input, which may be too large, or not come to its end.

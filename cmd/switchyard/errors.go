@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 
-	"github.com/switchyard-net/switchyard/kernel/nodelock"
+	"github.com/switchyard-net/switchyard/internal/kernel/nodelock"
 	"github.com/switchyard-net/switchyard/node"
 )
 

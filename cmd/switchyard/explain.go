@@ -12,7 +12,7 @@ import (
 
 	"github.com/switchyard-net/switchyard/cmd/internal/cli"
 	"github.com/switchyard-net/switchyard/config"
-	"github.com/switchyard-net/switchyard/explain"
+	"github.com/switchyard-net/switchyard/internal/explain"
 )
 
 // Exit codes of 'switchyard explain' for connections that are not forwarded.

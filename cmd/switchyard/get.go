@@ -13,8 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/switchyard-net/switchyard/cmd/internal/cli"
-	"github.com/switchyard-net/switchyard/internal/adminconv"
-	adminv1 "github.com/switchyard-net/switchyard/internal/proto/admin/v1"
+	"github.com/switchyard-net/switchyard/internal/admin/adminconv"
+	adminv1 "github.com/switchyard-net/switchyard/internal/admin/v1"
 )
 
 // getOptions are the flags of 'switchyard get'.

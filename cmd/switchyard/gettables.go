@@ -12,8 +12,8 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	adminv1 "github.com/switchyard-net/switchyard/internal/proto/admin/v1"
-	"github.com/switchyard-net/switchyard/view"
+	adminv1 "github.com/switchyard-net/switchyard/internal/admin/v1"
+	"github.com/switchyard-net/switchyard/internal/admin/view"
 )
 
 // getKind is a kind of rows that 'switchyard get' shows.

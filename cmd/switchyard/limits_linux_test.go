@@ -6,16 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/switchyard-net/switchyard/brain"
-	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/store"
 )
-
-func TestMostEntries(t *testing.T) {
-	if config.MostEntries != brain.MaxEntries {
-		t.Errorf("the configuration allows %d entries, a record %d", config.MostEntries, brain.MaxEntries)
-	}
-}
 
 // thief is a service that wants the node's own address and many ports, and thiefSlice where it would take the connections to. It comes
 // after web by its name, and both are equally old.

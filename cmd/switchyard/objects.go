@@ -13,15 +13,15 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/client"
 	"github.com/switchyard-net/switchyard/client/peeruser"
 	"github.com/switchyard-net/switchyard/config"
-	"github.com/switchyard-net/switchyard/field"
+	"github.com/switchyard-net/switchyard/internal/source/file"
+	"github.com/switchyard-net/switchyard/internal/source/relay"
+	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/node"
-	"github.com/switchyard-net/switchyard/source"
-	"github.com/switchyard-net/switchyard/source/file"
 	"github.com/switchyard-net/switchyard/source/kube"
-	"github.com/switchyard-net/switchyard/source/relay"
 )
 
 // nodeOrHost returns the name of this node, which is the host's if none is given.
@@ -118,7 +118,7 @@ func dialable(target string, c *tls.Config) error {
 }
 
 // source makes the source. check was called before. name is empty for objects of all nodes. await is for an API server.
-func (o *objectFlags) source(c *config.Config, name string, await kube.Await, log *slog.Logger) (source.Source, error) {
+func (o *objectFlags) source(c *config.Config, name string, await kube.Await, log *slog.Logger) (model.Source, error) {
 	switch {
 	case o.path != "":
 		return file.New(file.Options{Path: o.path, Whole: true, Grace: graceOf(o.grace), Logger: log})
@@ -187,8 +187,8 @@ func (r *routingFlags) set(c *config.Config, counts func(flag string) bool) {
 // check finds flags that cannot be used.
 func (r *routingFlags) check() error {
 	s := &r.services
-	if s.MaxEntries < config.ByMemory || s.MaxEntries > config.MostEntries {
-		return fmt.Errorf("--max-entries-per-service must be from 0 to %d, or -1, got %d", config.MostEntries, s.MaxEntries)
+	if s.MaxEntries < config.ByMemory || s.MaxEntries > brain.MaxEntries {
+		return fmt.Errorf("--max-entries-per-service must be from 0 to %d, or -1, got %d", brain.MaxEntries, s.MaxEntries)
 	}
 	if s.MaxEntriesPerNamespace < config.ByMemory || s.MaxEntriesPerNode < config.ByMemory {
 		return errors.New("--max-entries-per-namespace and --max-entries-per-node must be 0 or more, or -1; 0 stands for no bound")
@@ -200,7 +200,7 @@ func (r *routingFlags) check() error {
 // intervals.
 func flagConfig() *config.Config {
 	c := config.Default()
-	c.Mode, c.ConfigSyncPeriod = config.ModeNFTables, field.Duration{}
+	c.Mode, c.ConfigSyncPeriod = config.ModeNFTables, config.Duration{}
 	return c
 }
 

@@ -13,7 +13,7 @@ import (
 
 	"github.com/switchyard-net/switchyard/cmd/internal/cli"
 	"github.com/switchyard-net/switchyard/config"
-	"github.com/switchyard-net/switchyard/config/configfile"
+	"github.com/switchyard-net/switchyard/internal/configfile"
 	"github.com/switchyard-net/switchyard/internal/kernel/leftovers"
 	"github.com/switchyard-net/switchyard/node"
 )
@@ -42,7 +42,8 @@ func newProxyCommand() *cobra.Command {
 files, answers on the same ports, and shows the same metrics. It is also what the program does when
 it is called by the name kube-proxy.
 
-The field mode chooses the dataplane: nftables if it is blank, on Windows kernelspace (HNS).
+The field mode chooses the dataplane: nftables if it is blank, on Windows kernelspace (HNS),
+which is experimental.
 Once the first state is programmed, it removes what kube-proxy has left in the kernel.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

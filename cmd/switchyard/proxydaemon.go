@@ -5,20 +5,23 @@ import (
 	"log/slog"
 	"sync/atomic"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/pflag"
 
 	"github.com/switchyard-net/switchyard/config"
+	"github.com/switchyard-net/switchyard/internal/ops/metrics"
+	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/node"
-	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/source/kube"
 )
 
 // newDaemon returns the process of 'switchyard proxy'.
 func newDaemon(ctx context.Context, p *proxyFlags, c *config.Config, log *slog.Logger, v *verbosity) (*daemon, error) {
 	usual, awaiting := collectOften(), &awaiting{}
+	requests := prometheus.NewRegistry()
 	n, err := node.New(ctx, node.Options{
 		Config: c, Logger: log, Program: programName(), Version: currentVersion(), TakeOver: p.takeOver, ReplaceKubeProxy: true, Memory: processMemory(),
-		Source: func(c *config.Config, name string) (source.Source, error) {
+		Source: func(c *config.Config, name string) (model.Source, error) {
 			return kubeSource(c, p.master, name, awaiting.of(c, name), log)
 		},
 		OnReady: func(services int) {
@@ -31,17 +34,17 @@ func newDaemon(ctx context.Context, p *proxyFlags, c *config.Config, log *slog.L
 			p.flags.VisitAll(func(f *pflag.Flag) { flags[f.Name] = f.Value.String() })
 			return flags
 		},
-		LogLinesSuppressed: v.limiter.Suppressed,
+		LogLinesSuppressed: v.limiter.Suppressed, Metrics: requests,
 	})
 	if err != nil {
 		return nil, err
 	}
-	observeRequests(n)
+	observeRequests(requests)
 	return &daemon{&p.files, p.override, log, v, n}, nil
 }
 
 // kubeSource makes a source of the objects that an API server has, at master if that is not empty. name is empty for objects of all nodes.
-func kubeSource(c *config.Config, master, name string, await kube.Await, log *slog.Logger) (source.Source, error) {
+func kubeSource(c *config.Config, master, name string, await kube.Await, log *slog.Logger) (model.Source, error) {
 	api, renew, err := kubeConnection(c, master).Follow()
 	if err != nil {
 		return nil, err
@@ -76,9 +79,9 @@ func kubeConnection(c *config.Config, master string) kube.Connection {
 	}
 }
 
-// observeRequests lets the metrics of a node show the requests of this process to the API server.
-func observeRequests(n *node.Node) {
-	requests := n.Metrics().RESTClient()
+// observeRequests adds the requests of this process to the API server to the metrics.
+func observeRequests(r prometheus.Registerer) {
+	requests := metrics.NewRESTClient(r)
 	kube.ObserveRequests(kube.RequestMetrics{
 		RequestLatency: requests.RequestLatency, RateLimiterLatency: requests.RateLimiterLatency,
 		RequestSize: requests.RequestSize, ResponseSize: requests.ResponseSize,

@@ -12,8 +12,8 @@ import (
 
 	"github.com/switchyard-net/switchyard/cmd/internal/cli"
 	"github.com/switchyard-net/switchyard/config"
-	"github.com/switchyard-net/switchyard/config/configfile"
 	"github.com/switchyard-net/switchyard/config/v1alpha1"
+	"github.com/switchyard-net/switchyard/internal/configfile"
 )
 
 // proxyFlags are the flags of kube-proxy: their names, types and defaults are those of kube-proxy 1.37. Settings are kept as a

@@ -14,8 +14,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/switchyard-net/switchyard/config"
-	"github.com/switchyard-net/switchyard/config/configfile"
 	"github.com/switchyard-net/switchyard/config/v1alpha1"
+	"github.com/switchyard-net/switchyard/internal/configfile"
 )
 
 // kubeProxyFlags has every flag of kube-proxy with its type and default, as its documentation has them, and a value other

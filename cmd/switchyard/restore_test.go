@@ -22,10 +22,10 @@ import (
 	"github.com/switchyard-net/switchyard/client"
 	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/internal/apifollower"
+	"github.com/switchyard-net/switchyard/internal/source/relay"
+	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/node"
-	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/source/kube"
-	"github.com/switchyard-net/switchyard/source/relay"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
 	"github.com/switchyard-net/switchyard/test/kubeapi"
@@ -108,7 +108,7 @@ func restored(t *testing.T, since int) {
 		c.API.Listen, c.API.Names = []string{socket}, role == node.Server
 		log := slog.New(slog.DiscardHandler)
 		n, err := node.New(t.Context(), node.Options{Config: c, Role: role, Logger: log,
-			Source: func(c *config.Config, name string) (source.Source, error) {
+			Source: func(c *config.Config, name string) (model.Source, error) {
 				return kubeSource(c, server.URL, name, kube.Await{}, log)
 			}})
 		if err != nil {

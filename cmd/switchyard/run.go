@@ -15,11 +15,11 @@ import (
 
 	"github.com/switchyard-net/switchyard/cmd/internal/cli"
 	"github.com/switchyard-net/switchyard/config"
-	"github.com/switchyard-net/switchyard/config/configfile"
+	"github.com/switchyard-net/switchyard/internal/configfile"
 	"github.com/switchyard-net/switchyard/internal/manifest"
+	"github.com/switchyard-net/switchyard/internal/source/file"
+	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/node"
-	"github.com/switchyard-net/switchyard/source"
-	"github.com/switchyard-net/switchyard/source/file"
 )
 
 // runOptions are the flags of 'switchyard run'.
@@ -111,7 +111,7 @@ func (o *runOptions) run(ctx context.Context, stdout, stderr io.Writer) error {
 		log.Warn("this Node is not in the source: no endpoint is local, and no node port is on a primary address", "source", o.source,
 			"node", name, "remedy", "add a Node with this node's name and addresses, or fix the manifest that has it")
 	}
-	return o.dataplane.run(ctx, node.Options{Config: c, Source: func(*config.Config, string) (source.Source, error) {
+	return o.dataplane.run(ctx, node.Options{Config: c, Source: func(*config.Config, string) (model.Source, error) {
 		if first := src; first != nil {
 			src = nil
 			return first, nil

@@ -16,9 +16,9 @@ import (
 	"github.com/switchyard-net/switchyard/client/peeruser"
 	"github.com/switchyard-net/switchyard/cmd/internal/cli"
 	"github.com/switchyard-net/switchyard/config"
+	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/node"
 	"github.com/switchyard-net/switchyard/server"
-	"github.com/switchyard-net/switchyard/source"
 )
 
 // serveOptions are the flags of 'switchyard serve'.
@@ -121,7 +121,7 @@ func (o *serveOptions) run(ctx context.Context, command string, stdout, stderr i
 	options := node.Options{
 		Config: c, Role: node.Server, Logger: log, Program: programName(), Version: currentVersion(), FieldName: flagFor,
 		HealthCheckNodePorts: &o.ports, LogLinesSuppressed: v.limiter.Suppressed, Memory: processMemory(),
-		Source: func(c *config.Config, name string) (source.Source, error) {
+		Source: func(c *config.Config, name string) (model.Source, error) {
 			return o.objects.source(c, name, awaiting.of(c, name), log)
 		},
 		MaxClients: o.clients, MaxConnectionAge: cmp.Or(o.maxAge, -1),

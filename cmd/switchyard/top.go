@@ -14,11 +14,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/switchyard-net/switchyard/cmd/internal/cli"
-	"github.com/switchyard-net/switchyard/internal/adminconv"
+	"github.com/switchyard-net/switchyard/internal/admin/adminconv"
+	"github.com/switchyard-net/switchyard/internal/admin/top"
+	adminv1 "github.com/switchyard-net/switchyard/internal/admin/v1"
+	"github.com/switchyard-net/switchyard/internal/admin/view"
 	"github.com/switchyard-net/switchyard/internal/plaintext"
-	adminv1 "github.com/switchyard-net/switchyard/internal/proto/admin/v1"
-	"github.com/switchyard-net/switchyard/internal/top"
-	"github.com/switchyard-net/switchyard/view"
 )
 
 // topOptions are the flags of 'switchyard top'.

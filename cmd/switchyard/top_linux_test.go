@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/switchyard-net/switchyard/internal/top"
+	"github.com/switchyard-net/switchyard/internal/admin/top"
 )
 
 // TestTopStories asks processes what they have counted; testdata/top has one story a file.

@@ -5,12 +5,7 @@ import (
 	"net/netip"
 	"strings"
 
-	"github.com/switchyard-net/switchyard/backend/iptables"
-	"github.com/switchyard-net/switchyard/backend/ipvs"
-	"github.com/switchyard-net/switchyard/backend/nftables"
-	"github.com/switchyard-net/switchyard/backend/winkernel"
 	"github.com/switchyard-net/switchyard/config"
-	"github.com/switchyard-net/switchyard/field"
 )
 
 // Convert returns what c, which has its defaults, says; notes about the fields that did not land where they were, or not at
@@ -20,7 +15,7 @@ import (
 // What this version has several times, once for each dataplane, v1alpha2 has once: the section of the selected mode gives it,
 // for modes that have no such section, and for the empty one, the section iptables. A value that loses its place in this way
 // is noted, unless it is the default, or the same.
-func (c *KubeProxyConfiguration) Convert() (*config.Config, []config.Note, []*field.Error) {
+func (c *KubeProxyConfiguration) Convert() (*config.Config, []config.Note, []*config.FieldError) {
 	v := converter{in: c, out: config.Default()}
 	v.general()
 	v.addresses()
@@ -35,7 +30,7 @@ type converter struct {
 	in    *KubeProxyConfiguration
 	out   *config.Config
 	notes []config.Note
-	errs  field.Errors
+	errs  config.FieldErrors
 }
 
 func (v *converter) note(path, text string) {
@@ -48,7 +43,7 @@ func (v *converter) general() {
 	out.ClientConnection = config.ClientConnection(in.ClientConnection)
 	out.Logging = config.Logging{
 		Format: in.Logging.Format, Verbosity: in.Logging.Verbosity,
-		FlushFrequency: field.Duration{Duration: in.Logging.FlushFrequency.Duration},
+		FlushFrequency: config.Duration{Duration: in.Logging.FlushFrequency.Duration},
 		Options: config.LogOptions{
 			Text: in.Logging.Options.Text.convert(), JSON: in.Logging.Options.JSON.convert(),
 		},
@@ -136,23 +131,23 @@ func (v *converter) linux() {
 
 func (v *converter) dataplanes() {
 	in, out := v.in, v.out
-	out.IPTables = iptables.Config{MasqueradeBit: *in.IPTables.MasqueradeBit, LocalhostNodePorts: *in.IPTables.LocalhostNodePorts}
-	out.NFTables = nftables.DefaultConfig()
+	out.IPTables = config.IPTables{MasqueradeBit: *in.IPTables.MasqueradeBit, LocalhostNodePorts: *in.IPTables.LocalhostNodePorts}
+	out.NFTables = config.Default().NFTables
 	out.NFTables.MasqueradeBit = *in.NFTables.MasqueradeBit
 	if in.lendsBit() {
 		out.NFTables.MasqueradeBit = *in.IPTables.MasqueradeBit
 		v.note("iptables.masqueradeBit", "is also nftables.masqueradeBit: the empty mode, iptables in kube-proxy, stands for nftables here")
 	}
-	out.IPVS = ipvs.Config{
+	out.IPVS = config.IPVS{
 		MasqueradeBit: *in.IPTables.MasqueradeBit, Scheduler: in.IPVS.Scheduler, StrictARP: in.IPVS.StrictARP,
 		TCPTimeout: in.IPVS.TCPTimeout, TCPFinTimeout: in.IPVS.TCPFinTimeout, UDPTimeout: in.IPVS.UDPTimeout,
 	}
 	for i, text := range in.IPVS.ExcludeCIDRs {
-		if p, ok := v.cidr(field.Index("ipvs.excludeCIDRs", i), text); ok {
+		if p, ok := v.cidr(config.IndexPath("ipvs.excludeCIDRs", i), text); ok {
 			out.IPVS.ExcludeCIDRs = append(out.IPVS.ExcludeCIDRs, p)
 		}
 	}
-	out.Winkernel = winkernel.Config{
+	out.Winkernel = config.Winkernel{
 		NetworkName: in.Winkernel.NetworkName, EnableDSR: in.Winkernel.EnableDSR,
 		RootHNSEndpointName: in.Winkernel.RootHnsEndpointName, ForwardHealthCheckVIP: in.Winkernel.ForwardHealthCheckVip,
 	}
@@ -188,8 +183,8 @@ func (v *converter) sharedByMode() {
 	periods, masquerade := in.selected()
 	sections := []struct {
 		name                         string
-		sync, minSync                field.Duration
-		unsetSync, unsetMin          field.Duration
+		sync, minSync                config.Duration
+		unsetSync, unsetMin          config.Duration
 		hasMasquerade, masqueradeAll bool
 	}{
 		{"iptables", in.IPTables.SyncPeriod, in.IPTables.MinSyncPeriod, unset.IPTables.SyncPeriod, unset.IPTables.MinSyncPeriod, true, in.IPTables.MasqueradeAll},

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/config"
-	"github.com/switchyard-net/switchyard/field"
 )
 
 // Default returns the file that has nothing but defaults.
@@ -48,8 +47,8 @@ func (c *KubeProxyConfiguration) SetDefaults() {
 	orElse(&c.OOMScoreAdj, new(int32(-999)))
 	orElse(&c.Conntrack.MaxPerCore, new(int32(32*1024)))
 	orElse(&c.Conntrack.Min, new(int32(128*1024)))
-	orElse(&c.Conntrack.TCPEstablishedTimeout, &field.Duration{Duration: 24 * time.Hour})
-	orElse(&c.Conntrack.TCPCloseWaitTimeout, &field.Duration{Duration: time.Hour})
+	orElse(&c.Conntrack.TCPEstablishedTimeout, &config.Duration{Duration: 24 * time.Hour})
+	orElse(&c.Conntrack.TCPCloseWaitTimeout, &config.Duration{Duration: time.Hour})
 }
 
 // orElse sets what is zero.

@@ -12,7 +12,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"github.com/switchyard-net/switchyard/field"
+	"github.com/switchyard-net/switchyard/config"
 )
 
 // APIVersion and Kind are what a file of this version says of itself.
@@ -73,7 +73,7 @@ type KubeProxyConfiguration struct {
 	// Conntrack lands in linux.conntrack.
 	Conntrack Conntrack `json:"conntrack"`
 	// ConfigSyncPeriod is how long a watch of the API server lasts at least. Default 15m.
-	ConfigSyncPeriod field.Duration `json:"configSyncPeriod"`
+	ConfigSyncPeriod config.Duration `json:"configSyncPeriod"`
 	// PortRange is dropped: nothing uses it.
 	PortRange string `json:"portRange"`
 	// WindowsRunAsService lands in windows.runAsService.
@@ -132,23 +132,23 @@ type IPTables struct {
 	// LocalhostNodePorts serves NodePorts on loopback addresses. The default, true, is not that of v1alpha2.
 	LocalhostNodePorts *bool `json:"localhostNodePorts"`
 	// SyncPeriod lands in syncPeriod, unless Mode is nftables or ipvs. Default 30s.
-	SyncPeriod field.Duration `json:"syncPeriod"`
+	SyncPeriod config.Duration `json:"syncPeriod"`
 	// MinSyncPeriod lands in minSyncPeriod, unless Mode is nftables or ipvs. Default 1s.
-	MinSyncPeriod field.Duration `json:"minSyncPeriod"`
+	MinSyncPeriod config.Duration `json:"minSyncPeriod"`
 }
 
 // IPVS is the section ipvs.
 type IPVS struct {
 	// SyncPeriod lands in syncPeriod if Mode is ipvs. Default 30s.
-	SyncPeriod field.Duration `json:"syncPeriod"`
+	SyncPeriod config.Duration `json:"syncPeriod"`
 	// MinSyncPeriod lands in minSyncPeriod if Mode is ipvs. The default is 0.
-	MinSyncPeriod field.Duration `json:"minSyncPeriod"`
-	Scheduler     string         `json:"scheduler"`
-	ExcludeCIDRs  []string       `json:"excludeCIDRs"`
-	StrictARP     bool           `json:"strictARP"`
-	TCPTimeout    field.Duration `json:"tcpTimeout"`
-	TCPFinTimeout field.Duration `json:"tcpFinTimeout"`
-	UDPTimeout    field.Duration `json:"udpTimeout"`
+	MinSyncPeriod config.Duration `json:"minSyncPeriod"`
+	Scheduler     string          `json:"scheduler"`
+	ExcludeCIDRs  []string        `json:"excludeCIDRs"`
+	StrictARP     bool            `json:"strictARP"`
+	TCPTimeout    config.Duration `json:"tcpTimeout"`
+	TCPFinTimeout config.Duration `json:"tcpFinTimeout"`
+	UDPTimeout    config.Duration `json:"udpTimeout"`
 }
 
 // NFTables is the section nftables.
@@ -158,9 +158,9 @@ type NFTables struct {
 	// MasqueradeAll lands in linux.masqueradeAll if Mode is nftables.
 	MasqueradeAll bool `json:"masqueradeAll"`
 	// SyncPeriod lands in syncPeriod if Mode is nftables. Default 30s.
-	SyncPeriod field.Duration `json:"syncPeriod"`
+	SyncPeriod config.Duration `json:"syncPeriod"`
 	// MinSyncPeriod lands in minSyncPeriod if Mode is nftables. Default 1s.
-	MinSyncPeriod field.Duration `json:"minSyncPeriod"`
+	MinSyncPeriod config.Duration `json:"minSyncPeriod"`
 }
 
 // Conntrack is the section conntrack. It lands in linux.conntrack.
@@ -170,12 +170,12 @@ type Conntrack struct {
 	// Min has the default 131072.
 	Min *int32 `json:"min"`
 	// TCPEstablishedTimeout has the default 24h.
-	TCPEstablishedTimeout *field.Duration `json:"tcpEstablishedTimeout"`
+	TCPEstablishedTimeout *config.Duration `json:"tcpEstablishedTimeout"`
 	// TCPCloseWaitTimeout has the default 1h.
-	TCPCloseWaitTimeout *field.Duration `json:"tcpCloseWaitTimeout"`
-	TCPBeLiberal        bool            `json:"tcpBeLiberal"`
-	UDPTimeout          field.Duration  `json:"udpTimeout"`
-	UDPStreamTimeout    field.Duration  `json:"udpStreamTimeout"`
+	TCPCloseWaitTimeout *config.Duration `json:"tcpCloseWaitTimeout"`
+	TCPBeLiberal        bool             `json:"tcpBeLiberal"`
+	UDPTimeout          config.Duration  `json:"udpTimeout"`
+	UDPStreamTimeout    config.Duration  `json:"udpStreamTimeout"`
 }
 
 // Winkernel is the section winkernel.
@@ -204,7 +204,7 @@ func (d DurationOrNanoseconds) MarshalJSON() ([]byte, error) { return json.Marsh
 func (d *DurationOrNanoseconds) UnmarshalJSON(data []byte) error {
 	var text string
 	if json.Unmarshal(data, &text) == nil {
-		var v field.Duration
+		var v config.Duration
 		err := v.UnmarshalText([]byte(text))
 		d.Duration = v.Duration
 		return err

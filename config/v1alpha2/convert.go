@@ -7,7 +7,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/switchyard-net/switchyard/config"
-	"github.com/switchyard-net/switchyard/field"
 )
 
 // Default returns the file that has nothing but defaults.
@@ -15,7 +14,7 @@ func Default() *KubeProxyConfiguration { return From(config.Default()) }
 
 // Convert returns what the file says, and the faults of values that mean nothing; the fields at fault keep their defaults.
 // The result shares nothing with c.
-func (c *KubeProxyConfiguration) Convert() (*config.Config, []*field.Error) {
+func (c *KubeProxyConfiguration) Convert() (*config.Config, []*config.FieldError) {
 	nodePorts, errs := config.ParseNodePortAddresses("nodePortAddresses", c.NodePortAddresses)
 	out := &config.Config{
 		FeatureGates:                       maps.Clone(c.FeatureGates),

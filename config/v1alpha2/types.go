@@ -11,14 +11,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"github.com/switchyard-net/switchyard/backend/ebpf"
-	"github.com/switchyard-net/switchyard/backend/iptables"
-	"github.com/switchyard-net/switchyard/backend/ipvs"
-	"github.com/switchyard-net/switchyard/backend/nftables"
-	"github.com/switchyard-net/switchyard/backend/userspace"
-	"github.com/switchyard-net/switchyard/backend/winkernel"
 	"github.com/switchyard-net/switchyard/config"
-	"github.com/switchyard-net/switchyard/field"
 )
 
 // APIVersion and Kind are what a file of this version says of itself.
@@ -55,19 +48,19 @@ type KubeProxyConfiguration struct {
 	NodePortAddresses                  []string              `json:"nodePortAddresses"`
 	ResetConnectionsToRemovedEndpoints bool                  `json:"resetConnectionsToRemovedEndpoints"`
 	Services                           Services              `json:"services"`
-	ConfigSyncPeriod                   field.Duration        `json:"configSyncPeriod"`
-	SyncPeriod                         field.Duration        `json:"syncPeriod"`
-	MinSyncPeriod                      field.Duration        `json:"minSyncPeriod"`
+	ConfigSyncPeriod                   config.Duration       `json:"configSyncPeriod"`
+	SyncPeriod                         config.Duration       `json:"syncPeriod"`
+	MinSyncPeriod                      config.Duration       `json:"minSyncPeriod"`
 
 	Linux   Linux   `json:"linux"`
 	Windows Windows `json:"windows"`
 
-	NFTables  nftables.Config  `json:"nftables"`
-	IPTables  iptables.Config  `json:"iptables"`
-	IPVS      ipvs.Config      `json:"ipvs"`
-	EBPF      ebpf.Config      `json:"ebpf"`
-	Userspace userspace.Config `json:"userspace"`
-	Winkernel winkernel.Config `json:"winkernel"`
+	NFTables  config.NFTables  `json:"nftables"`
+	IPTables  config.IPTables  `json:"iptables"`
+	IPVS      config.IPVS      `json:"ipvs"`
+	EBPF      config.EBPF      `json:"ebpf"`
+	Userspace config.Userspace `json:"userspace"`
+	Winkernel config.Winkernel `json:"winkernel"`
 
 	API API `json:"api"`
 }
@@ -83,11 +76,11 @@ type ClientConnection struct {
 
 // Logging is the section logging.
 type Logging struct {
-	Format         string         `json:"format"`
-	FlushFrequency field.Duration `json:"flushFrequency"`
-	Verbosity      int32          `json:"verbosity"`
-	VModule        []VModule      `json:"vmodule,omitempty"`
-	Options        LogOptions     `json:"options"`
+	Format         string          `json:"format"`
+	FlushFrequency config.Duration `json:"flushFrequency"`
+	Verbosity      int32           `json:"verbosity"`
+	VModule        []VModule       `json:"vmodule,omitempty"`
+	Options        LogOptions      `json:"options"`
 }
 
 // VModule is an item of logging.vmodule.
@@ -133,13 +126,13 @@ type Linux struct {
 
 // Conntrack is the section linux.conntrack.
 type Conntrack struct {
-	MaxPerCore            int32          `json:"maxPerCore"`
-	Min                   int32          `json:"min"`
-	TCPEstablishedTimeout field.Duration `json:"tcpEstablishedTimeout"`
-	TCPCloseWaitTimeout   field.Duration `json:"tcpCloseWaitTimeout"`
-	TCPBeLiberal          bool           `json:"tcpBeLiberal"`
-	UDPTimeout            field.Duration `json:"udpTimeout"`
-	UDPStreamTimeout      field.Duration `json:"udpStreamTimeout"`
+	MaxPerCore            int32           `json:"maxPerCore"`
+	Min                   int32           `json:"min"`
+	TCPEstablishedTimeout config.Duration `json:"tcpEstablishedTimeout"`
+	TCPCloseWaitTimeout   config.Duration `json:"tcpCloseWaitTimeout"`
+	TCPBeLiberal          bool            `json:"tcpBeLiberal"`
+	UDPTimeout            config.Duration `json:"udpTimeout"`
+	UDPStreamTimeout      config.Duration `json:"udpStreamTimeout"`
 }
 
 // Windows is the section windows.

@@ -20,7 +20,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/switchyard-net/switchyard/config"
-	"github.com/switchyard-net/switchyard/config/configfile"
+	"github.com/switchyard-net/switchyard/internal/configfile"
 )
 
 // relayedDir is the split pod with the component that has it ask a relay, as seen from deploy/kustomize.

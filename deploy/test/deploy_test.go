@@ -23,8 +23,8 @@ import (
 	sigsyaml "sigs.k8s.io/yaml"
 
 	"github.com/switchyard-net/switchyard/config"
-	"github.com/switchyard-net/switchyard/config/configfile"
 	"github.com/switchyard-net/switchyard/config/v1alpha2"
+	"github.com/switchyard-net/switchyard/internal/configfile"
 )
 
 // monitored has the chart put up what the component of Kustomize does.

@@ -16,8 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	sigsyaml "sigs.k8s.io/yaml"
 
-	"github.com/switchyard-net/switchyard/config/configfile"
 	"github.com/switchyard-net/switchyard/deploy/ociimage"
+	"github.com/switchyard-net/switchyard/internal/configfile"
 )
 
 // kubeadm are the objects of a cluster that kubeadm has made.
@@ -65,7 +65,7 @@ func TestProgramTakesArguments(t *testing.T) {
 	if c.Command[0] != ociimage.KubeProxy {
 		t.Errorf("kubeadm runs %s, the image has %s", c.Command[0], ociimage.KubeProxy)
 	}
-	file, err := os.ReadFile(filepath.Join("..", "..", "config", "configfile", "testdata", "kubeadm.v1alpha1.yaml"))
+	file, err := os.ReadFile(filepath.Join("..", "..", "internal", "configfile", "testdata", "kubeadm.v1alpha1.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,7 +1,7 @@
 // Command embed routes the services of a node as 'switchyard run' does, with package node as a library. It is what a program looks like
 // that brings a service proxy of its own, such as the agent of a network plugin.
 //
-// An API server in the place of manifests is one line: source/kube has the same interface as source/file. Only it needs client-go.
+// An API server in the place of manifests is one line: source/kube has the same interface as internal/source/file. Only it needs client-go.
 package main
 
 import (
@@ -15,13 +15,13 @@ import (
 	"syscall"
 
 	"github.com/switchyard-net/switchyard/config"
+	"github.com/switchyard-net/switchyard/examples/embed/objects"
+	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/node"
-	"github.com/switchyard-net/switchyard/source"
-	"github.com/switchyard-net/switchyard/source/file"
 )
 
 func main() {
-	manifests := flag.String("manifests", "", "manifest or directory of manifests with Services and EndpointSlices")
+	manifests := flag.String("manifests", "", "file of manifests with Services and EndpointSlices")
 	name := flag.String("node", "", "name of this node")
 	pods := flag.String("pods", "", "a source address in this CIDR is a pod's")
 	flag.Parse()
@@ -36,7 +36,7 @@ func main() {
 // run routes until ctx ends. What is programmed stays, so that a restart is not noticed.
 func run(ctx context.Context, manifests, name, pods string) error {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	c := config.Default() // or configfile.Load
+	c := config.Default()
 	c.HostnameOverride = name
 	if pods != "" {
 		cidr, err := netip.ParsePrefix(pods)
@@ -47,8 +47,8 @@ func run(ctx context.Context, manifests, name, pods string) error {
 	}
 	n, err := node.New(ctx, node.Options{
 		Config: c, Logger: log, Program: "embed",
-		Source: func(*config.Config, string) (source.Source, error) {
-			return file.New(file.Options{Path: manifests, Logger: log})
+		Source: func(*config.Config, string) (model.Source, error) {
+			return objects.Read(manifests)
 		},
 		OnReady: func(services int) { fmt.Printf("the kernel routes %d services\n", services) },
 	})

@@ -23,7 +23,6 @@ import (
 	clusterv1 "github.com/switchyard-net/switchyard/internal/proto/cluster/v1"
 	"github.com/switchyard-net/switchyard/internal/protoconv"
 	"github.com/switchyard-net/switchyard/model"
-	"github.com/switchyard-net/switchyard/source"
 )
 
 const instance = 42
@@ -31,7 +30,7 @@ const instance = 42
 // relay is a server with a feed of namespaces.
 type relay struct {
 	feed   *objectlog.Feed
-	sink   source.Sink
+	sink   model.Sink
 	conn   *grpc.ClientConn
 	client clusterv1.ObjectsClient
 	// sent is how many messages have left the handlers.

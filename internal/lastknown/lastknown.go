@@ -16,13 +16,12 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/model"
-	"github.com/switchyard-net/switchyard/source"
 )
 
 // Options is what [Nodes] need.
 type Options struct {
 	// Sink gets the objects. Required.
-	Sink source.Sink
+	Sink model.Sink
 	// Node is the name of this node: others pass as they are. Empty: the rules are for all Nodes, and the deletion of one is no problem.
 	Node string
 	// Needs are what is missed.
@@ -68,9 +67,9 @@ const (
 	PodCIDRsMissing  Reason = "PodCIDRsMissing"
 )
 
-// Nodes is a [source.Sink] that hands Nodes on with what was known of them last.
+// Nodes is a [model.Sink] that hands Nodes on with what was known of them last.
 type Nodes struct {
-	source.Sink
+	model.Sink
 	o Options
 
 	mu       sync.Mutex // guards what follows, and keeps the order of what is handed on
@@ -131,7 +130,7 @@ func (n *Nodes) inherit(former *Nodes) {
 	}
 }
 
-// Update implements [source.Sink].
+// Update implements [model.Sink].
 func (n *Nodes) Update(set []model.Object, deleted []model.Ref) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -165,7 +164,7 @@ func (n *Nodes) Update(set []model.Object, deleted []model.Ref) {
 	}
 }
 
-// Complete implements [source.Sink].
+// Complete implements [model.Sink].
 func (n *Nodes) Complete() {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -18,7 +18,6 @@ import (
 
 	"github.com/switchyard-net/switchyard/internal/revlog"
 	"github.com/switchyard-net/switchyard/model"
-	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -99,7 +98,7 @@ func New(o Options) *Feed {
 //
 // Sources share one set of objects. If two of them deliver the same object, the last one to do so wins, and it is gone as
 // soon as either deletes it.
-func (f *Feed) Source(name string) source.Sink {
+func (f *Feed) Source(name string) model.Sink {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.incomplete++
@@ -226,7 +225,7 @@ type sink struct {
 	complete bool // guarded by feed.mu
 }
 
-// Update implements [source.Sink]. An object that is both deleted and set is set; of two with the same ref the later wins.
+// Update implements [model.Sink]. An object that is both deleted and set is set; of two with the same ref the later wins.
 // What equals an object that is there, in all its fields, is no change.
 func (k *sink) Update(set []model.Object, deleted []model.Ref) {
 	f := k.feed
@@ -271,7 +270,7 @@ func (k *sink) Update(set []model.Object, deleted []model.Ref) {
 	f.publish(changed)
 }
 
-// Complete implements [source.Sink].
+// Complete implements [model.Sink].
 func (k *sink) Complete() {
 	f := k.feed
 	f.mu.Lock()
@@ -287,18 +286,18 @@ func (k *sink) Complete() {
 
 // Tee returns a sink that hands everything to all of sinks, in their order. They share the objects, and the slices that name
 // them, so none of sinks may modify either.
-func Tee(sinks ...source.Sink) source.Sink { return tee(slices.Clone(sinks)) }
+func Tee(sinks ...model.Sink) model.Sink { return tee(slices.Clone(sinks)) }
 
-type tee []source.Sink
+type tee []model.Sink
 
-// Update implements [source.Sink].
+// Update implements [model.Sink].
 func (t tee) Update(set []model.Object, deleted []model.Ref) {
 	for _, s := range t {
 		s.Update(set, deleted)
 	}
 }
 
-// Complete implements [source.Sink].
+// Complete implements [model.Sink].
 func (t tee) Complete() {
 	for _, s := range t {
 		s.Complete()

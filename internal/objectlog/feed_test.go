@@ -13,7 +13,6 @@ import (
 	"testing/synctest"
 
 	"github.com/switchyard-net/switchyard/model"
-	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/test/randcluster"
 )
 
@@ -193,7 +192,7 @@ func TestHistories(t *testing.T) {
 		history := randcluster.New(seed, randcluster.Options{})
 		f := New(Options{})
 		f.changes.Max = 1 + rng.IntN(40)
-		sinks := []source.Sink{f.Source("a"), f.Source("b")}
+		sinks := []model.Sink{f.Source("a"), f.Source("b")}
 		twin := make(map[model.Ref]model.Object)
 		consumers := make([]consumer, 4)
 		fulls, deltas := 0, 0

@@ -12,7 +12,6 @@ import (
 	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/internal/statecopy"
 	"github.com/switchyard-net/switchyard/model"
-	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
 	"github.com/switchyard-net/switchyard/test/randcluster"
@@ -21,7 +20,7 @@ import (
 // origin is a store that can be replaced by a new one with the same objects.
 type origin struct {
 	*store.Store
-	sink    source.Sink
+	sink    model.Sink
 	objects map[model.Ref]model.Object
 }
 

@@ -14,8 +14,6 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-func ap(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
-
 // dnat is a flow of protocol to vip that endpoint answers.
 func dnat(protocol state.Protocol, client, vip, endpoint string) Flow {
 	return Flow{

@@ -9,14 +9,13 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/switchyard-net/switchyard/model"
-	"github.com/switchyard-net/switchyard/source"
 )
 
 // delivery brings what watchers say to the sink. All of it belongs to one goroutine.
 type delivery struct {
 	ctx    context.Context // that of run
 	source *Source
-	sink   source.Sink
+	sink   model.Sink
 	events chan event
 
 	resources []*resource
@@ -42,7 +41,7 @@ type delivery struct {
 // backlog is how many events may wait while the sink is busy. They then reach it as one.
 const backlog = 1024
 
-func newDelivery(s *Source, sink source.Sink) *delivery {
+func newDelivery(s *Source, sink model.Sink) *delivery {
 	d := &delivery{
 		source:    s,
 		sink:      sink,

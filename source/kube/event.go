@@ -11,16 +11,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/switchyard-net/switchyard/source"
+	"github.com/switchyard-net/switchyard/model"
 )
 
 // reporter names who reports events, as kube-proxy does, so that filters that operators have go on working.
 const reporter = "kube-proxy"
 
-var _ source.WithEvents = (*Source)(nil)
+var _ model.WithEvents = (*Source)(nil)
 
 // Report creates an event. Whether that succeeds changes nothing for routing: callers log the error and go on.
-func (s *Source) Report(ctx context.Context, e source.Event) error {
+func (s *Source) Report(ctx context.Context, e model.Event) error {
 	host, err := os.Hostname()
 	if err != nil {
 		host = s.options.NodeName

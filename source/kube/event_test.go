@@ -9,7 +9,7 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/switchyard-net/switchyard/source"
+	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/source/kube"
 )
 
@@ -33,11 +33,11 @@ func TestReport(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
-		event                source.Event
+		event                model.Event
 		namespace, uid, kind string // kind is Normal or Warning
 	}{
-		{source.Event{Kind: "Node", Name: "node-a", Reason: "Starting", Action: "Start"}, "default", "node-a", "Normal"},
-		{source.Event{Kind: "Service", Namespace: "shop", Name: "web", Reason: "Broken", Action: "Listen", Note: "n", Warning: true}, "shop", "", "Warning"},
+		{model.Event{Kind: "Node", Name: "node-a", Reason: "Starting", Action: "Start"}, "default", "node-a", "Normal"},
+		{model.Event{Kind: "Service", Namespace: "shop", Name: "web", Reason: "Broken", Action: "Listen", Note: "n", Warning: true}, "shop", "", "Warning"},
 	} {
 		if err := reporter.Report(t.Context(), c.event); err != nil {
 			t.Fatal(err)

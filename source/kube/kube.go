@@ -33,8 +33,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/rest"
 
-	"github.com/switchyard-net/switchyard/internal/upstream"
-	"github.com/switchyard-net/switchyard/source"
+	"github.com/switchyard-net/switchyard/internal/source/upstream"
+	"github.com/switchyard-net/switchyard/model"
 )
 
 // Options says which API server to watch, and for whom.
@@ -74,7 +74,7 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// Source implements [source.Source].
+// Source implements [model.Source].
 type Source struct {
 	options  Options
 	log      *slog.Logger
@@ -87,7 +87,7 @@ type Source struct {
 	peers    upstream.Peers
 }
 
-var _ source.Source = (*Source)(nil)
+var _ model.Source = (*Source)(nil)
 
 // New returns a source for the API server. It does not talk to it yet. It returns an error if an option is missing or the
 // configuration cannot be used, for example because a file that it names cannot be read.
@@ -138,7 +138,7 @@ func (s *Source) connect(config *rest.Config) error {
 }
 
 // Run delivers until ctx ends.
-func (s *Source) Run(ctx context.Context, sink source.Sink) error {
+func (s *Source) Run(ctx context.Context, sink model.Sink) error {
 	// client-go's own messages are for debugging; what matters is logged here, once.
 	ctx = logr.NewContext(ctx, logr.FromSlogHandler(demote{s.log.Handler()}))
 	newDelivery(s, sink).run(ctx)
@@ -155,7 +155,7 @@ func (s *Source) Problems() []error { return s.health.problems() }
 // any goroutine.
 func (s *Source) NodeEligible() bool { return s.eligible.Load() }
 
-// Peers implements [source.WithPeers].
+// Peers implements [model.WithPeers].
 func (s *Source) Peers() (addrs []netip.AddrPort, changed <-chan struct{}) { return s.peers.Peers() }
 
 // demote is a handler that takes warnings, errors and information for debugging messages.

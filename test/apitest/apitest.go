@@ -9,8 +9,8 @@ import (
 
 	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/internal/objectlog"
+	"github.com/switchyard-net/switchyard/internal/source/file"
 	"github.com/switchyard-net/switchyard/server"
-	"github.com/switchyard-net/switchyard/source/file"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
 )

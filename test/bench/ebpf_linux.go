@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/backend/ebpf"
-	"github.com/switchyard-net/switchyard/backend/ebpf/ebpftest"
+	"github.com/switchyard-net/switchyard/internal/ebpf/ebpftest"
 	"github.com/switchyard-net/switchyard/state"
 )
 

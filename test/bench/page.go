@@ -15,14 +15,14 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/brain"
-	"github.com/switchyard-net/switchyard/explain"
+	"github.com/switchyard-net/switchyard/internal/admin/ui"
+	"github.com/switchyard-net/switchyard/internal/admin/view"
 	"github.com/switchyard-net/switchyard/internal/connlimit"
+	"github.com/switchyard-net/switchyard/internal/explain"
 	"github.com/switchyard-net/switchyard/internal/httpserver"
 	"github.com/switchyard-net/switchyard/internal/resident"
-	"github.com/switchyard-net/switchyard/internal/ui"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/store"
-	"github.com/switchyard-net/switchyard/view"
 )
 
 // manyPages is how many pages may be open at a time.

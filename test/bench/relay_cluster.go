@@ -14,7 +14,6 @@ import (
 	"github.com/switchyard-net/switchyard/internal/protoconv"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/server"
-	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
 )
@@ -25,7 +24,7 @@ type relayCluster struct {
 	services, endpoints, nodes int
 	changing                   []*model.EndpointSlice // of the n-th service the n-th
 	changes                    int                    // up to now
-	sink                       source.Sink
+	sink                       model.Sink
 	states                     *store.Cluster
 	objects                    *objectlog.Feed
 	out                        traffic

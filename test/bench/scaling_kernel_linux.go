@@ -13,7 +13,6 @@ import (
 	"github.com/switchyard-net/switchyard/backend/nftables"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft/nfttest"
 	"github.com/switchyard-net/switchyard/kernel/conntrack"
-	"github.com/switchyard-net/switchyard/kernel/staleflows"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/netns"
 )
@@ -243,7 +242,7 @@ func scaledConntrack(ctx context.Context, c scaledCluster, services, keeps int) 
 	for i, s := range losers {
 		after[i] = withEndpoints(s, keeps)
 	}
-	cleaner := staleflows.New(conn, staleflows.Options{})
+	cleaner := conntrack.NewCleaner(conn, conntrack.CleanerOptions{})
 	return &scaled{[]scaledOp{{name: "endpoints leave", run: func() error {
 		for i, s := range losers {
 			cleaner.Note(s, after[i])

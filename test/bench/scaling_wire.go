@@ -16,9 +16,9 @@ import (
 	"github.com/switchyard-net/switchyard/internal/objectlog"
 	clusterv1 "github.com/switchyard-net/switchyard/internal/proto/cluster/v1"
 	"github.com/switchyard-net/switchyard/internal/protoconv"
+	"github.com/switchyard-net/switchyard/internal/source/relay"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/server"
-	"github.com/switchyard-net/switchyard/source/relay"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
 )

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
@@ -22,7 +23,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/switchyard-net/switchyard/backend"
-	"github.com/switchyard-net/switchyard/ops/metrics"
+	"github.com/switchyard-net/switchyard/internal/ops/metrics"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -69,13 +70,15 @@ func registry(mode string, relay bool) *metrics.Registry {
 		o.Traffic = func() *metrics.Traffic { return &metrics.Traffic{} }
 		o.AffinityClients = func() []metrics.AffinityClients { return []metrics.AffinityClients{{Family: state.IPv4}} }
 	}
+	more := prometheus.NewRegistry()
+	o.Others = more
 	r := metrics.New(o)
 	r.Resets(state.ServiceName{Namespace: "shop", Name: "db"}, 1)
 	if !relay {
 		r.Attempt(backend.Attempt{Update: &state.Update{Revision: 1, Full: true}, Began: time.Now()})
 		r.Status(backend.Status{Applied: 1})
 	}
-	requests, api := r.RESTClient(), url.URL{Host: "api"}
+	requests, api := metrics.NewRESTClient(more), url.URL{Host: "api"}
 	requests.RequestLatency.Observe(context.Background(), "GET", api, time.Millisecond)
 	requests.RequestResult.Increment(context.Background(), "200", "GET", "api")
 	return r

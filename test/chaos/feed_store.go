@@ -14,7 +14,6 @@ import (
 	"github.com/switchyard-net/switchyard/kubeconv"
 	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/server"
-	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
 )
@@ -31,7 +30,7 @@ type storeFeed struct {
 // brainServer makes states of objects and serves them. It has lives: each begins with a store that knows nothing.
 type brainServer struct {
 	store *store.Store
-	sink  source.Sink
+	sink  model.Sink
 	once  sync.Once
 	stop  context.CancelFunc
 	done  chan error

@@ -127,7 +127,7 @@ var mutantsOfTools = []mutant{
 }
 
 // uncutFlows is the end of what deletes flows to endpoints that are gone.
-var uncutFlows = edit{"kernel/flowcutter/flowcutter.go", "func (c *Cutter) cut(ctx context.Context, all bool) (more bool, err error) {\n", `func (c *Cutter) cut(ctx context.Context, all bool) (more bool, err error) {
+var uncutFlows = edit{"kernel/conntrack/cutter.go", "func (c *Cutter) cut(ctx context.Context, all bool) (more bool, err error) {\n", `func (c *Cutter) cut(ctx context.Context, all bool) (more bool, err error) {
 	if c != nil {
 		c.takeNotes()
 		return false, nil

@@ -76,7 +76,7 @@ func TestDaemon(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	file := filepath.Join(dir, "config.conf")
-	kubeadm, err := os.ReadFile("../../config/configfile/testdata/kubeadm.v1alpha1.yaml")
+	kubeadm, err := os.ReadFile("../../internal/configfile/testdata/kubeadm.v1alpha1.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,7 +3,9 @@ package laws
 import (
 	"bytes"
 	"os"
+	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -28,7 +30,7 @@ func TestProductImportsNoTestRoom(t *testing.T) {
 
 // TestNodeLinksWhatItNeeds: the program of a node contains package node, sources and the flags of cmd/switchyard, and nothing for other places.
 func TestNodeLinksWhatItNeeds(t *testing.T) {
-	sources := []string{"k8s.io/client-go", module + "/source/kube", module + "/source/file", module + "/source/relay"}
+	sources := []string{"k8s.io/client-go", module + "/source/kube", module + "/internal/source/file", module + "/internal/source/relay"}
 	for rel, law := range map[string]struct {
 		trees []string
 		why   string
@@ -110,6 +112,49 @@ func TestNoRoomIsAWarehouse(t *testing.T) {
 		t.Logf("%s: %d lines, %.1f%%", top, n, 100*float64(n)/float64(all))
 		if 100*n > maxShare*all {
 			t.Errorf("room %s holds %d of %d lines, over %d%%.\nLaw: a house is rooms, each with a purpose.", top, n, all, maxShare)
+		}
+	}
+}
+
+var tableEntry = regexp.MustCompile(`\[([\w./-]+)\]\(`)
+
+// TestNoArrowLeadsUp reads the order of rooms from the table in ARCHITECTURE.md.
+func TestNoArrowLeadsUp(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "..", "ARCHITECTURE.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	order, rooms := make(map[string]int), []string{""}
+	for line := range strings.Lines(string(text)) {
+		first, _, isRow := strings.Cut(strings.TrimPrefix(line, "| "), " |")
+		if !isRow {
+			continue
+		}
+		if name, isRoom := strings.CutPrefix(first, "**"); isRoom {
+			rooms = append(rooms, strings.TrimSuffix(name, "**"))
+		}
+		for _, m := range tableEntry.FindAllStringSubmatch(first, -1) {
+			order[m[1]] = len(rooms) - 1
+		}
+	}
+	roomOf := func(rel string) int { // 0 if no entry has it
+		for ; rel != "."; rel = path.Dir(rel) {
+			if n := order[rel]; n > 0 {
+				return n
+			}
+		}
+		return 0
+	}
+	for _, p := range packages(t) {
+		from := roomOf(p.rel())
+		if from == 0 {
+			t.Errorf("package %s is in no room of ARCHITECTURE.md.", p.rel())
+		}
+		for _, path := range p.Imports {
+			if to, ours := strings.CutPrefix(path, module+"/"); ours && roomOf(to) > from {
+				t.Errorf("%s (%s) imports %s (%s).\nLaw: a package imports what stands above it in the table of ARCHITECTURE.md, never what stands below.",
+					p.rel(), rooms[from], to, rooms[roomOf(to)])
+			}
 		}
 	}
 }

@@ -126,7 +126,7 @@ func parse(t *testing.T, p *pkg, names []string) []*file {
 	return files
 }
 
-// in reports whether rel is in one of the trees, which are paths relative to the module: "source" also names "source/file".
+// in reports whether rel is in one of the trees, which are paths relative to the module: "backend" also names "backend/nftables".
 func in(rel string, trees ...string) bool {
 	return slices.ContainsFunc(trees, func(tree string) bool { return rel == tree || strings.HasPrefix(rel, tree+"/") })
 }

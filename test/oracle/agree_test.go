@@ -16,7 +16,6 @@ import (
 
 	"github.com/switchyard-net/switchyard/brain"
 	"github.com/switchyard-net/switchyard/model"
-	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
 	"github.com/switchyard-net/switchyard/test/oracle"
@@ -91,7 +90,7 @@ type run struct {
 	history *randcluster.History
 	opts    randcluster.Options
 	store   *store.Store
-	sink    source.Sink
+	sink    model.Sink
 	// seen is what the feed has handed out, up to revision.
 	seen     *refdataplane.State
 	revision state.Revision

@@ -16,22 +16,21 @@ import (
 
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/brain"
-	"github.com/switchyard-net/switchyard/explain"
+	"github.com/switchyard-net/switchyard/internal/admin/ui"
+	"github.com/switchyard-net/switchyard/internal/admin/view"
 	"github.com/switchyard-net/switchyard/internal/connlimit"
+	"github.com/switchyard-net/switchyard/internal/explain"
 	"github.com/switchyard-net/switchyard/internal/httpserver"
-	"github.com/switchyard-net/switchyard/internal/ui"
 	"github.com/switchyard-net/switchyard/model"
-	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
-	"github.com/switchyard-net/switchyard/view"
 )
 
 // yard is a node as the page sees it: a store, and a dataplane that takes a few milliseconds for everything.
 type yard struct {
 	*testing.T
 	store   *store.Store
-	sink    source.Sink
+	sink    model.Sink
 	changes ui.Changes
 	started time.Time
 

@@ -17,13 +17,13 @@ import (
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/backend/nftables"
 	"github.com/switchyard-net/switchyard/brain"
-	"github.com/switchyard-net/switchyard/source/file"
+	"github.com/switchyard-net/switchyard/examples/embed/objects"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/store"
 )
 
 func main() {
-	manifests := flag.String("manifests", "", "manifest or directory of manifests with Services and EndpointSlices")
+	manifests := flag.String("manifests", "", "file of manifests with Services and EndpointSlices")
 	node := flag.String("node", "", "name of this node")
 	pods := flag.String("pods", "", "a source address in this CIDR is a pod's")
 	flag.Parse()
@@ -48,14 +48,14 @@ func run(ctx context.Context, manifests, node, pods string) error {
 	}
 
 	// The source delivers objects,
-	src, err := file.New(file.Options{Path: manifests, Logger: log})
+	src, err := objects.Read(manifests)
 	if err != nil {
 		return err
 	}
 	// the store lets the brain work out what they mean for this node,
 	states := store.New(store.Options{Logger: log, Brain: brain.Config{NodeName: node, LocalDetector: detector}})
 	defer states.Close()
-	objects := states.Source("manifests")
+	sink := states.Source("manifests")
 	// and the dataplane programs that.
 	dataplane, err := nftables.New(ctx, nftables.Options{Logger: log})
 	if err != nil {
@@ -67,7 +67,7 @@ func run(ctx context.Context, manifests, node, pods string) error {
 	defer cancel()
 	delivered := make(chan error, 1)
 	go func() {
-		delivered <- src.Run(ctx, objects)
+		delivered <- src.Run(ctx, sink)
 		cancel()
 	}()
 	err = backend.Run(ctx, states, dataplane, backend.RunOptions{Logger: log, OnStatus: func(s backend.Status) {

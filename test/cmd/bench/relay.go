@@ -14,9 +14,9 @@ import (
 
 	"github.com/switchyard-net/switchyard/client"
 	"github.com/switchyard-net/switchyard/config"
+	"github.com/switchyard-net/switchyard/internal/source/relay"
+	"github.com/switchyard-net/switchyard/model"
 	"github.com/switchyard-net/switchyard/node"
-	"github.com/switchyard-net/switchyard/source"
-	"github.com/switchyard-net/switchyard/source/relay"
 	"github.com/switchyard-net/switchyard/test/bench"
 )
 
@@ -73,7 +73,7 @@ func (o *relayFlags) run(ctx context.Context) error {
 	}
 	n, err := node.New(ctx, node.Options{
 		Config: c, Role: node.Relay, Logger: log,
-		Source: func(*config.Config, string) (source.Source, error) {
+		Source: func(*config.Config, string) (model.Source, error) {
 			options := relay.Options{Targets: o.above, Logger: log}
 			if o.tls != (client.TLSFiles{}) {
 				certificates, err := client.NewCertificates(o.tls, log)

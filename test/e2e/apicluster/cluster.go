@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/model"
-	"github.com/switchyard-net/switchyard/source"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -26,7 +25,7 @@ var marker = state.ServiceName{Namespace: "e2e-marker", Name: "marker"}
 // Cluster is an API server as one node sees it: objects go in by Update, and come out of the source.
 type Cluster struct {
 	client *Client
-	source source.Source
+	source model.Source
 	node   string
 	marker netip.Addr
 
@@ -39,12 +38,12 @@ type Cluster struct {
 
 // NewCluster returns a cluster. The source delivers what the API server of client holds to the named node; markerIP is a
 // cluster IP that nothing else uses.
-func NewCluster(client *Client, source source.Source, node string, markerIP netip.Addr) *Cluster {
+func NewCluster(client *Client, source model.Source, node string, markerIP netip.Addr) *Cluster {
 	return &Cluster{client: client, source: source, node: node, marker: markerIP, held: map[model.Ref]model.Object{}, changed: make(chan struct{})}
 }
 
 // Run delivers what the API server holds.
-func (c *Cluster) Run(ctx context.Context, sink source.Sink) error {
+func (c *Cluster) Run(ctx context.Context, sink model.Sink) error {
 	return c.source.Run(ctx, &tap{c, sink})
 }
 
@@ -142,7 +141,7 @@ func (c *Cluster) has(obj model.Object) bool {
 // tap is a sink that notes what passes.
 type tap struct {
 	cluster *Cluster
-	sink    source.Sink
+	sink    model.Sink
 }
 
 func (t *tap) Update(set []model.Object, deleted []model.Ref) {

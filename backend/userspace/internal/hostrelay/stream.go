@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/backend/userspace/internal/ledger"
-	"github.com/switchyard-net/switchyard/backend/userspace/internal/proxyproto"
+	"github.com/switchyard-net/switchyard/backend/userspace/internal/plan"
 	"github.com/switchyard-net/switchyard/state"
 )
 
@@ -173,7 +173,7 @@ func (r *Relay) serve(s *socket, client *net.TCPConn) {
 	}
 	defer r.forget(c, s.at.Addr())
 	if o.ProxyProtocol {
-		if _, err := endpoint.Write(proxyproto.Header(peer, s.at)); err != nil {
+		if _, err := endpoint.Write(plan.ProxyHeader(peer, s.at)); err != nil {
 			c.abort()
 			return
 		}

@@ -1,0 +1,31 @@
+package config
+
+import (
+	"net/netip"
+)
+
+// Winkernel is the section winkernel of the configuration.
+type Winkernel struct {
+	// NetworkName is the HNS network whose endpoints are served. Empty takes it from the environment KUBE_NETWORK.
+	NetworkName string `json:"networkName"`
+	// SourceVIP is the address from which packets to remote endpoints come in overlay networks.
+	SourceVIP netip.Addr `json:"sourceVip"`
+	// EnableDSR lets answers go to clients directly, past this node.
+	EnableDSR bool `json:"enableDSR"`
+	// RootHNSEndpointName is the HNS endpoint of the root network namespace in L2 bridge networks.
+	RootHNSEndpointName string `json:"rootHnsEndpointName"`
+	// ForwardHealthCheckVIP serves health check ports on load balancer addresses, too.
+	ForwardHealthCheckVIP bool `json:"forwardHealthCheckVip"`
+}
+
+// defaultWinkernel is the section when nothing is configured.
+func defaultWinkernel() Winkernel { return Winkernel{RootHNSEndpointName: "cbr0"} }
+
+// validate returns all faults of c, a section at path.
+func (c Winkernel) validate(path string) []*FieldError {
+	var errs FieldErrors
+	if c.RootHNSEndpointName == "" {
+		errs.Add(JoinPath(path, "rootHnsEndpointName"), "must not be empty: name the endpoint, or leave the field out for cbr0")
+	}
+	return errs
+}

@@ -1,0 +1,167 @@
+package view_test
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/switchyard-net/switchyard/brain"
+	"github.com/switchyard-net/switchyard/internal/admin/view"
+	"github.com/switchyard-net/switchyard/model"
+	"github.com/switchyard-net/switchyard/state"
+	"github.com/switchyard-net/switchyard/store"
+)
+
+var (
+	web = state.ServiceName{Namespace: "shop", Name: "web"}
+	db  = state.ServiceName{Namespace: "shop", Name: "db"}
+)
+
+// shop is what a node knows that is one of two: a Service for everybody, with endpoints in different states, and a headless one.
+func shop() []model.Object {
+	at := func(last byte, node string) model.Endpoint {
+		return model.Endpoint{Addr: netip.AddrFrom4([4]byte{10, 244, 0, last}), Ready: true, Serving: true, NodeName: node}
+	}
+	notReady := at(3, "node-a")
+	notReady.Ready, notReady.Serving = false, false
+	return []model.Object{
+		&model.Service{
+			Name: web, Type: model.TypeLoadBalancer, ExternalLocal: true, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")},
+			LoadBalancerIPs: []netip.Addr{netip.MustParseAddr("203.0.113.1")}, ExternalIPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")},
+			Ports: []model.ServicePort{{Name: "http", Protocol: state.TCP, Port: 80, NodePort: 30080}},
+		},
+		&model.EndpointSlice{
+			Namespace: "shop", Name: "web-1", Service: "web", Family: state.IPv4, Ports: []model.EndpointPort{{Name: "http", Protocol: state.TCP, Port: 8080}},
+			Endpoints: []model.Endpoint{at(1, "node-a"), at(2, "node-b"), notReady},
+		},
+		&model.Service{Name: db, Headless: true, Ports: []model.ServicePort{{Protocol: state.TCP, Port: 5432}}},
+		&model.Node{Name: "node-b", Addresses: []netip.Addr{netip.MustParseAddr("172.16.0.2")}},
+		&model.Node{Name: "node-a", Zone: "a", Addresses: []netip.Addr{netip.MustParseAddr("172.16.0.1")}, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/24")}},
+	}
+}
+
+func viewOf(t *testing.T, objects ...model.Object) *view.View {
+	s := store.New(store.Options{Brain: brain.Config{NodeName: "node-a"}})
+	t.Cleanup(s.Close)
+	sink := s.Source("test")
+	sink.Update(objects, nil)
+	sink.Complete()
+	return &view.View{Store: s}
+}
+
+// TestServices: a row has what the Service asks for, and how much of it is served.
+func TestServices(t *testing.T) {
+	v := viewOf(t, shop()...)
+	v.Failed = func(name state.ServiceName) error {
+		if name == web {
+			return errors.New("no room in the kernel")
+		}
+		return nil
+	}
+	var rows []string
+	for s := range v.Services(view.Selection{}) {
+		p := s.Ports[0]
+		rows = append(rows, fmt.Sprintf("%s %s %v %v %v %s %v %s:%d:%d/%s", s.Key(), s.Type, s.ClusterIPs, s.ExternalIPs, s.Endpoints, s.NotRouted, s.Problems,
+			p.Name, p.Port, p.NodePort, p.Protocol))
+	}
+	want := []string{
+		"shop/db Headless [] [] 0/0 Headless [] :5432:0/TCP",
+		"shop/web LoadBalancer [10.96.0.10] [203.0.113.1 192.0.2.1] 2/3 NotReady=1  [no room in the kernel] http:80:30080/TCP",
+	}
+	if !slices.Equal(rows, want) {
+		t.Errorf("rows\n%s\nwant\n%s", strings.Join(rows, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// TestEndpoints: clients outside are for the policy Local, and all others are not.
+func TestEndpoints(t *testing.T) {
+	var rows []string
+	for e := range viewOf(t, shop()...).Endpoints(view.Selection{Namespace: "shop"}) {
+		rows = append(rows, fmt.Sprintf("%s on %s: %v %v, %v %v", e.Key(), e.Node, e.Inside, e.Reasons, e.Outside, e.OutsideReasons))
+	}
+	want := []string{
+		"shop/web/http/TCP/10.244.0.1:8080/web-1 on node-a: true [], true []",
+		"shop/web/http/TCP/10.244.0.2:8080/web-1 on node-b: true [], false [OtherNode]",
+		"shop/web/http/TCP/10.244.0.3:8080/web-1 on node-a: false [NotReady], false [NotReady]",
+	}
+	if !slices.Equal(rows, want) {
+		t.Errorf("rows\n%s\nwant\n%s", strings.Join(rows, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// TestEndpointsAgreeWithRecords: what rows say is what the dataplane gets.
+func TestEndpointsAgreeWithRecords(t *testing.T) {
+	v := viewOf(t, shop()...)
+	p := v.Store.Snapshot().Get(web).Ports[0]
+	has := func(list []state.Endpoint, addr netip.AddrPort) bool {
+		return slices.ContainsFunc(list, func(e state.Endpoint) bool { return e.Addr == addr })
+	}
+	n := 0
+	for e := range v.Endpoints(view.Selection{}) {
+		n++
+		if has(p.Internal.Inside.Endpoints, e.Addr) != e.Inside || has(p.External.Outside.Endpoints, e.Addr) != e.Outside {
+			t.Errorf("the record has %+v and %+v, the row %+v", p.Internal.Inside, p.External.Outside, e)
+		}
+	}
+	if n != 3 {
+		t.Errorf("%d rows", n)
+	}
+}
+
+// TestTrafficHasEndpoints: a row has the endpoints of its port, by its name or its number; that of a Service that is gone has none.
+func TestTrafficHasEndpoints(t *testing.T) {
+	v := viewOf(t, shop()...)
+	rows := []view.PortTraffic{
+		{Namespace: "shop", Service: "db", Port: "5432"}, {Namespace: "shop", Service: "gone", Port: "http"},
+		{Namespace: "shop", Service: "web", Port: "http"}, {Namespace: "shop", Service: "web", Port: "80"},
+	}
+	v.AddEndpoints(rows)
+	for i, want := range []string{"0/0", "0/0", "2/3 NotReady=1", "0/0"} {
+		if got := rows[i].Endpoints.String(); got != want {
+			t.Errorf("%+v: %s, want %s", rows[i], got, want)
+		}
+	}
+}
+
+// TestNodes: a store of one node knows no other one.
+func TestNodes(t *testing.T) {
+	var rows []string
+	for n := range viewOf(t, shop()...).Nodes(view.Selection{Names: []string{"node-*"}}) {
+		rows = append(rows, fmt.Sprintf("%s %s %v %v %v", n.Key(), n.Zone, n.Addresses, n.PodCIDRs, n.Self))
+	}
+	if want := []string{"node-a a [172.16.0.1] [10.244.0.0/24] true"}; !slices.Equal(rows, want) {
+		t.Errorf("rows %q, want %q", rows, want)
+	}
+}
+
+// TestSelection: names are patterns, and so many and so long as anybody needs.
+func TestSelection(t *testing.T) {
+	v := viewOf(t, shop()...)
+	for _, tt := range []struct {
+		selection view.Selection
+		want      int
+	}{
+		{view.Selection{}, 2},
+		{view.Selection{Namespace: "other"}, 0},
+		{view.Selection{Names: []string{"w*", "db", "web"}}, 2},
+		{view.Selection{Names: []string{"[a-d]b"}}, 1},
+		{view.Selection{Names: []string{"we"}}, 0},
+	} {
+		n := 0
+		for range v.Services(tt.selection) {
+			n++
+		}
+		if err := tt.selection.Check(); n != tt.want || err != nil {
+			t.Errorf("%+v selects %d, %v; want %d", tt.selection, n, err, tt.want)
+		}
+	}
+	for _, names := range [][]string{make([]string, 101), {strings.Repeat("a", 254)}, {"["}} {
+		s := view.Selection{Names: names}
+		if s.Check() == nil {
+			t.Errorf("%.40q are accepted", names)
+		}
+	}
+}

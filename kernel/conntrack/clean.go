@@ -1,0 +1,262 @@
+package conntrack
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// maxWalks is how often the kernel is made to walk through its table for the flows of one family, rather than to list them all.
+// It walks for each filter to delete by, and for a listing, too, but a listing copies out every flow that any frontend may be
+// concerned by: with UDP flows alone in the table it costs as much as 12 to 30 walks (docs/adr/0016-delete-flows-by-filter.md).
+const maxWalks = 8
+
+// Judge calls fn between two commits, when all that has been committed is noted, and returns its error. It returns an error
+// without calling fn if it is not certain what the dataplane shows. A nil Judge calls fn at once: for a dataplane that calls Clean
+// where no commit can come in between.
+type Judge func(fn func() error) error
+
+// Clean deletes the flows to pending frontends that are wrong by what has been noted, those that are answered by none of their
+// endpoints, and forgets the frontends whose flows have been cleaned if nothing has been noted about them since. What fails
+// stays pending for the next call. It returns how many flows were deleted, also with an error.
+//
+// What is to be deleted is decided within judge, for the dataplane must show what has been noted: while it shows an older state, a
+// flow that is deleted comes back as it was, and one that begins right after a newer commit would be judged by what was before. fn
+// deletes a few flows at a time at most, so that a commit need not wait for long. Only what is deleted by a filter goes on
+// outside of it: see Removing.
+func (c *Cleaner) Clean(ctx context.Context, judge Judge) (deleted int, err error) {
+	return c.cleanGroups(ctx, judge, c.groups(), inOrder[:])
+}
+
+// CleanPart is Clean for UDP frontends or for the others, in turn if there are both, so that a change of the ones does not wait for a look at all. more
+// reports whether to call it again: something is pending that has not failed.
+func (c *Cleaner) CleanPart(ctx context.Context, judge Judge) (deleted int, more bool, err error) {
+	groups := c.groups()
+	part, next := inOrder[:2], inOrder[2:]
+	if c.othersNext {
+		part, next = next, part
+	}
+	if !slices.ContainsFunc(part, func(g group) bool { return len(groups[g]) > 0 }) {
+		part = next
+	}
+	c.othersNext = part[0].udp
+	deleted, err = c.cleanGroups(ctx, judge, groups, part)
+	return deleted, err == nil && len(c.pending) > 0, err
+}
+
+// groups are the pending frontends by what is listed at once.
+func (c *Cleaner) groups() map[group][]state.FrontendKey {
+	groups := map[group][]state.FrontendKey{}
+	for f := range c.pending {
+		g := groupOf(f)
+		groups[g] = append(groups[g], f)
+	}
+	return groups
+}
+
+func (c *Cleaner) cleanGroups(ctx context.Context, judge Judge, groups map[group][]state.FrontendKey, order []group) (deleted int, err error) {
+	before := len(c.pending)
+	type round struct {
+		took    time.Duration
+		deleted int
+	}
+	rounds := map[state.Family]round{}
+	var waited time.Duration
+	inTurn := func(fn func() error) error {
+		if judge == nil {
+			return fn()
+		}
+		asked := time.Now()
+		return judge(func() error {
+			waited += time.Since(asked)
+			return fn()
+		})
+	}
+	var errs []error
+	for _, g := range order {
+		frontends := groups[g]
+		if len(frontends) == 0 {
+			continue
+		}
+		began := time.Now()
+		waited = 0
+		n, err := c.clean(ctx, inTurn, g, frontends)
+		r := rounds[g.family]
+		rounds[g.family] = round{r.took + time.Since(began) - waited, r.deleted + n}
+		deleted += n
+		errs = append(errs, err)
+	}
+	for family, r := range rounds {
+		c.onClean(family, r.took, r.deleted)
+	}
+	if deleted > 0 {
+		c.log.Info("deleted stale flows", "flows", deleted, "frontends", before-len(c.pending))
+	}
+	if len(c.pending) == 0 {
+		c.pending = map[state.FrontendKey]suspect{} // an emptied map keeps the memory of all frontends, which were pending after the start
+	}
+	if err := errors.Join(errs...); err != nil {
+		return deleted, fmt.Errorf("clean the flows of %d frontends, will retry: %w", len(c.pending), err)
+	}
+	return deleted, nil
+}
+
+// group is what is listed at once: the UDP flows of a family, or what has not become a connection of any other protocol.
+type group struct {
+	family state.Family
+	udp    bool
+}
+
+// inOrder are all groups. Those of UDP come first: their flows go on with the wrong endpoint until they are deleted.
+var inOrder = [...]group{{state.IPv4, true}, {state.IPv6, true}, {state.IPv4, false}, {state.IPv6, false}}
+
+func groupOf(f state.FrontendKey) group { return group{f.Family, f.Protocol == state.UDP} }
+
+// all returns the filter for the listing of several frontends.
+func (g group) all() Filter {
+	if g.udp {
+		return Filter{Family: g.family, Protocol: state.UDP}
+	}
+	return Filter{Family: g.family, Unconnected: true}
+}
+
+// one returns the filter for a listing of f alone.
+func (g group) one(f state.FrontendKey) Filter {
+	filter := g.all()
+	filter.Protocol, filter.Dst, filter.DstPort = f.Protocol, f.Addr, f.Port
+	return filter
+}
+
+// clean cleans the flows to frontends of one group, in the cheapest way.
+func (c *Cleaner) clean(ctx context.Context, judge Judge, g group, frontends []state.FrontendKey) (deleted int, err error) {
+	listed, removed := c.divide(g, frontends)
+	if len(listed) > 0 {
+		if deleted, err = c.list(ctx, judge, g, listed); err != nil {
+			return deleted, err
+		}
+	}
+	for i, f := range removed {
+		n, ok, err := c.remove(ctx, judge, f)
+		deleted += n
+		switch {
+		case errors.Is(err, errors.ErrUnsupported):
+			c.unfiltered = true
+			n, err = c.list(ctx, judge, g, removed[i:])
+			return deleted + n, err
+		case err == nil && !ok:
+			n, err = c.list(ctx, judge, g, []state.FrontendKey{f})
+			deleted += n
+		}
+		if err != nil {
+			return deleted, err
+		}
+	}
+	return deleted, nil
+}
+
+// divide returns the frontends whose flows are better listed, and those whose flows are better deleted by filters. They are all listed
+// unless one at most must be.
+func (c *Cleaner) divide(g group, frontends []state.FrontendKey) (listed, removed []state.FrontendKey) {
+	if c.unfiltered || g != (group{state.IPv4, true}) {
+		return frontends, nil // the kernel compares addresses of IPv6 the wrong way round
+	}
+	walks := 0
+	for _, f := range frontends {
+		if filters, ok := c.filters(f, c.pending[f]); ok {
+			removed = append(removed, f)
+			walks += len(filters)
+		} else {
+			listed = append(listed, f)
+			walks++
+		}
+		if len(listed) > 1 || walks > maxWalks {
+			return frontends, nil
+		}
+	}
+	return listed, removed
+}
+
+// list makes one listing for all frontends of a group, however many those are, and deletes what is wrong. The kernel walks its
+// whole table for a listing, whatever is asked for, and one CPU handles no packets meanwhile: with 262,144 buckets for 7 to 13 ms,
+// and longer if there are many flows that are not asked for (Linux 6.18). A listing for each of a few frontends has less
+// to copy, but such pauses in a row add up for a new connection with several packets that meet one.
+func (c *Cleaner) list(ctx context.Context, judge Judge, g group, frontends []state.FrontendKey) (deleted int, err error) {
+	filter := g.all()
+	if len(frontends) == 1 {
+		filter = g.one(frontends[0])
+	}
+	looked := make(map[state.FrontendKey]int, len(frontends))
+	for _, f := range frontends {
+		looked[f] = c.pending[f].noted
+	}
+	var first error
+	if err := c.table.Flows(filter, func(flows []Flow) error {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		// Those that a note between two calls makes wrong are deleted if they are still to come, and looked for once more in any case.
+		return judge(func() error {
+			var wrong []Flow
+			for _, flow := range flows {
+				if c.wrong(flow) {
+					wrong = append(wrong, flow)
+				}
+			}
+			if len(wrong) == 0 {
+				return nil
+			}
+			n, err := c.table.Delete(wrong...)
+			deleted, first = deleted+n, cmp.Or(first, err)
+			return nil
+		})
+	}); err != nil {
+		return deleted, err
+	}
+	if first != nil {
+		return deleted, first
+	}
+	return deleted, judge(func() error {
+		for f, noted := range looked {
+			c.forget(f, noted)
+		}
+		return nil
+	})
+}
+
+// forget ends that f is pending, unless something has been noted about it since.
+func (c *Cleaner) forget(f state.FrontendKey, noted int) {
+	if c.pending[f].noted == noted {
+		delete(c.pending, f)
+	}
+}
+
+// wrong reports whether a flow goes to a pending frontend and the wrong endpoint or none answers it. Where an address and port is a
+// frontend and also on a NodePort, it is the frontend's.
+func (c *Cleaner) wrong(flow Flow) bool {
+	dst := flow.Orig.Dst
+	f := state.FrontendKey{Family: flow.Family, Protocol: flow.Protocol, Addr: dst.Addr(), Port: dst.Port()}
+	s, isPending := c.pending[f]
+	if !isPending {
+		f.Addr = netip.Addr{}
+		s, isPending = c.pending[f]
+		isPending = isPending && c.servesNodePorts(dst.Addr())
+	}
+	if isPending && (len(s.endpoints) == 0 && c.elsewhere(f) || flow.Scheduled && c.scheduled(f)) {
+		return false
+	}
+	if flow.Protocol != state.UDP {
+		return isPending && flow.Unconnected && flow.Reply.Src == dst
+	}
+	return isPending && !s.has(flow.Reply.Src)
+}
+
+func (c *Cleaner) servesNodePorts(addr netip.Addr) bool {
+	_, found := slices.BinarySearchFunc(c.nodePorts, addr, netip.Addr.Compare)
+	return found
+}

@@ -1,0 +1,244 @@
+package conntrack
+
+import (
+	"iter"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/switchyard-net/switchyard/state"
+)
+
+// Table is a connection tracking table. A [Conn] is one.
+type Table interface {
+	// Flows calls each with the flows that the filter admits, with a few at a time.
+	Flows(f Filter, each func([]Flow) error) error
+	// Delete removes flows, and returns how many were there. That one is gone already is not an error, and one that cannot be removed does not keep
+	// the others.
+	Delete(...Flow) (int, error)
+	// DeleteAll removes the flows that the filter admits, and returns about how many they were. The error wraps
+	// errors.ErrUnsupported if the table cannot do it.
+	DeleteAll(Filter) (int, error)
+}
+
+// CleanerOptions are the settings of a [Cleaner].
+type CleanerOptions struct {
+	// Logger gets a message about what was deleted. Default: discard.
+	Logger *slog.Logger
+	// OnClean is called by Clean for each family whose flows were looked at, with the time that it took to list and to delete
+	// them, and the number that was deleted, partly estimated. It must return soon. Default: no callback.
+	OnClean func(f state.Family, took time.Duration, deleted int)
+	// Elsewhere reports whether a frontend that no service noted has any longer is served by another dataplane: its flows are left to
+	// that one. It is called by the goroutine that calls Clean. Default: none is.
+	Elsewhere func(state.FrontendKey) bool
+	// Scheduled reports whether IPVS has a virtual server for a frontend, if only one that takes no new flows: those that it has scheduled are
+	// left to it. The kernel ends them when their real server is deleted. It does so by the client and the frontend alone: if they had been
+	// deleted before, it would be the end of flows that have begun in their place. It is called as Elsewhere is. Default: it has none.
+	Scheduled func(state.FrontendKey) bool
+}
+
+// Cleaner remembers which frontends have changed and deletes their stale flows. All its methods but Removing must be called by
+// one goroutine at a time.
+type Cleaner struct {
+	table   Table
+	log     *slog.Logger
+	onClean func(state.Family, time.Duration, int)
+	// elsewhere and scheduled are those of the Options.
+	elsewhere, scheduled func(state.FrontendKey) bool
+	// nodePorts are sorted.
+	nodePorts []netip.Addr
+	// pending are the frontends whose flows must be looked at.
+	pending map[state.FrontendKey]suspect
+	noted   int
+	// othersNext is set if CleanPart has to look at others than UDP frontends first.
+	othersNext bool
+	// unfiltered is set once the table cannot delete by a filter.
+	unfiltered bool
+	removal    atomic.Pointer[removal]
+}
+
+// serving describes who may answer a frontend's flows.
+type serving struct {
+	// owner is the service that had the frontend last.
+	owner state.ServiceName
+	// endpoints are sorted. There are none if the frontend is gone. Only those of UDP matter.
+	endpoints []netip.AddrPort
+}
+
+func (s serving) has(addr netip.AddrPort) bool {
+	_, found := slices.BinarySearchFunc(s.endpoints, addr, netip.AddrPort.Compare)
+	return found
+}
+
+// suspect is a pending frontend: which endpoints may answer its flows, and which others may be answering some.
+type suspect struct {
+	serving
+	// gone are endpoints that have left since its flows were looked at, maxGone at most.
+	gone []netip.AddrPort
+	// untranslated: flows may have begun while it had no endpoints.
+	untranslated bool
+	// anybody may be answering its flows: it is not known what was there before it.
+	anybody bool
+	// noted counts the notes up to the one that this is from.
+	noted int
+}
+
+// maxGone is how many endpoints that have left are remembered by name.
+const maxGone = maxWalks
+
+// leave takes down that endpoints have left, those of them that serve no more.
+func (s *suspect) leave(endpoints []netip.AddrPort) {
+	for _, e := range endpoints {
+		if s.anybody || s.has(e) || slices.Contains(s.gone, e) {
+			continue
+		}
+		if len(s.gone) == maxGone {
+			s.gone, s.anybody = nil, true
+			return
+		}
+		s.gone = append(s.gone, e)
+	}
+}
+
+// NewCleaner returns a Cleaner of t that has nothing to do yet.
+func NewCleaner(t Table, o CleanerOptions) *Cleaner {
+	c := &Cleaner{
+		table: t, log: o.Logger, onClean: o.OnClean, elsewhere: o.Elsewhere, scheduled: o.Scheduled, pending: map[state.FrontendKey]suspect{},
+	}
+	if c.log == nil {
+		c.log = slog.New(slog.DiscardHandler)
+	}
+	if c.onClean == nil {
+		c.onClean = func(state.Family, time.Duration, int) {}
+	}
+	if c.elsewhere == nil {
+		c.elsewhere = func(state.FrontendKey) bool { return false }
+	}
+	if c.scheduled == nil {
+		c.scheduled = func(state.FrontendKey) bool { return false }
+	}
+	return c
+}
+
+// SetNodePortAddrs specifies which addresses serve NodePorts. They are sorted; the Cleaner keeps them and does not change them.
+func (c *Cleaner) SetNodePortAddrs(addrs []netip.Addr) { c.nodePorts = addrs }
+
+// Note takes down what a change from old to new means for UDP flows, the only ones that a change of services makes stale; nil
+// stands for a service that does not exist, and old is what the dataplane showed before. It costs O(service). The services of one
+// update may be noted in any order, also if a frontend moves from one to another. They are best noted once the update is
+// committed. What was noted before a commit that failed must be noted again with what is committed in the end; until then the
+// Cleaner takes the new state for real.
+func (c *Cleaner) Note(old, new *state.Service) {
+	c.noted++
+	before, after := frontends(old), frontends(new)
+	for f, s := range after {
+		was, existed := before[f]
+		_, isPending := c.pending[f]
+		if isPending || !existed || stale(was, s) {
+			c.suspect(f, s, was, existed)
+		}
+	}
+	for f, s := range before {
+		if _, exists := after[f]; exists {
+			continue
+		}
+		// If another service has taken the frontend, its note came first.
+		now := serving{owner: s.owner}
+		if p, isPending := c.pending[f]; isPending && p.owner != s.owner {
+			now = p.serving
+		}
+		c.suspect(f, now, s, true)
+	}
+}
+
+// suspect makes a frontend pending, with the endpoints that serve it now and did before, if it existed.
+func (c *Cleaner) suspect(f state.FrontendKey, now, was serving, existed bool) {
+	p := c.pending[f]
+	s := suspect{
+		serving: now, noted: c.noted, anybody: p.anybody || !existed, untranslated: p.untranslated || len(was.endpoints) == 0,
+	}
+	s.leave(p.gone)
+	s.leave(was.endpoints)
+	c.pending[f] = s
+}
+
+// NoteAll makes the frontends of all services pending, as it is due after a restart. services are all that there are: a
+// frontend that is pending already and in none of them is gone.
+func (c *Cleaner) NoteAll(services iter.Seq[*state.Service]) {
+	c.noted++
+	for f, s := range c.pending {
+		c.pending[f] = suspect{serving: serving{owner: s.owner}, anybody: true, noted: c.noted}
+	}
+	for service := range services {
+		for f, s := range frontends(service) {
+			c.pending[f] = suspect{serving: s, anybody: true, noted: c.noted}
+		}
+	}
+}
+
+// NoteGap is for when the dataplane was missing, or parts of it, until now. Beside what NoteAll does, it makes the TCP and SCTP
+// frontends of all services pending.
+func (c *Cleaner) NoteGap(services iter.Seq[*state.Service]) {
+	maps.DeleteFunc(c.pending, func(f state.FrontendKey, _ suspect) bool { return f.Protocol != state.UDP })
+	c.NoteAll(services)
+	for s := range services {
+		for i := range s.Ports {
+			p := &s.Ports[i]
+			for _, f := range p.Frontends {
+				if p.Protocol != state.UDP {
+					c.pending[p.Key(&f)] = suspect{serving: serving{owner: s.Name}, anybody: true, noted: c.noted}
+				}
+			}
+		}
+	}
+}
+
+// stale reports whether flows that were right before are wrong now.
+func stale(before, after serving) bool {
+	if len(before.endpoints) == 0 && len(after.endpoints) > 0 {
+		return true
+	}
+	return slices.ContainsFunc(before.endpoints, func(e netip.AddrPort) bool { return !after.has(e) })
+}
+
+// frontends returns the UDP frontends of a service.
+func frontends(s *state.Service) map[state.FrontendKey]serving {
+	if s == nil {
+		return nil
+	}
+	var found map[state.FrontendKey]serving
+	for i := range s.Ports {
+		p := &s.Ports[i]
+		if p.Protocol != state.UDP {
+			continue
+		}
+		if found == nil {
+			found = map[state.FrontendKey]serving{}
+		}
+		v := serving{owner: s.Name, endpoints: endpoints(p)}
+		for _, f := range p.Frontends {
+			found[p.Key(&f)] = v
+		}
+	}
+	return found
+}
+
+// endpoints returns all that may answer a flow to p, sorted. A flow stays right as long as its endpoint serves the port,
+// whatever route it came by.
+func endpoints(p *state.Port) []netip.AddrPort {
+	var all []netip.AddrPort
+	for _, list := range [][]state.Endpoint{
+		p.Internal.Inside.Endpoints, p.Internal.Outside.Endpoints,
+		p.External.Inside.Endpoints, p.External.Outside.Endpoints,
+		p.Lingering,
+	} {
+		for _, e := range list {
+			all = append(all, e.Addr)
+		}
+	}
+	slices.SortFunc(all, netip.AddrPort.Compare)
+	return slices.Compact(all)
+}

@@ -1,0 +1,61 @@
+package model
+
+import (
+	"context"
+	"net/netip"
+)
+
+// Source delivers the cluster's objects to a sink: the full set first, then every change.
+type Source interface {
+	// Run delivers until ctx ends, and then returns nil. It calls sink.Complete exactly once, after the first full set.
+	// It returns an error only if it can never deliver; temporary errors are retried and logged. Run is called once.
+	Run(ctx context.Context, sink Sink) error
+}
+
+// Sink takes what one source delivers. Its methods are called by one goroutine at a time.
+type Sink interface {
+	// Update adds or replaces the objects in set and forgets those in deleted, all at once: no state between is ever
+	// published. The sink owns the objects from now on. An object that is deleted need not be known; setting an equal
+	// object again is harmless.
+	Update(set []Object, deleted []Ref)
+	// Complete reports whether the first full set has been delivered. Nothing is published before all sources are complete.
+	Complete()
+}
+
+// What follows is optional: a [Source] that implements it is asked by package node.
+
+// WithProblems is a Source that knows why it may not deliver what it should.
+type WithProblems interface {
+	// Problems returns what is wrong now. It may be called concurrently with Run, and must not block.
+	Problems() []error
+}
+
+// WithEligibility is a Source that knows whether the cluster wants load balancers to use this node.
+type WithEligibility interface {
+	// NodeEligible reports whether load balancers should send connections to this node: it exists, and is not about to go. It may be
+	// called concurrently with Run, and must not block.
+	NodeEligible() bool
+}
+
+// WithPeers is a Source that connects to other machines.
+type WithPeers interface {
+	// Peers returns the addresses to which the Source has connected of late, and a channel that is closed when there are others. It may be
+	// called concurrently with Run, and must not block.
+	Peers() (addrs []netip.AddrPort, changed <-chan struct{})
+}
+
+// WithEvents is a Source that can report events to the cluster.
+type WithEvents interface {
+	// Report reports an event. It may be called concurrently with Run. An error changes nothing for routing.
+	Report(ctx context.Context, e Event) error
+}
+
+// Event is reported to operators through the API server. Its fields are those of events.k8s.io/v1.
+type Event struct {
+	// Kind, Namespace and Name say what it is about: a Node (without a namespace) or a Service.
+	Kind, Namespace, Name string
+	// Reason is a word for machines, such as Starting; Action says what was being done; Note is for people.
+	Reason, Action, Note string
+	// Warning is set if it is not as it should be.
+	Warning bool
+}
