@@ -102,10 +102,8 @@ func (l *localPorts) apply(u *state.Update, failed map[state.ServiceName]error, 
 			continue
 		}
 		delete(l.services, svc.Name)
-		for i := range svc.Ports {
-			for k := range svc.Ports[i].Frontends {
-				taken[svc.Ports[i].Key(&svc.Ports[i].Frontends[k])] = true
-			}
+		for p, f := range svc.Frontends() {
+			taken[p.Key(f)] = true
 		}
 	}
 	for name, svc := range l.services { // only Services that failed, now or before, have something that is taken
@@ -147,15 +145,10 @@ func servesIPv6Loopback(n *state.Node) bool {
 // localNodePorts goes through the NodePorts of TCP over IPv6, with where they lead for the node itself.
 func localNodePorts(svc *state.Service) func(yield func(uint16, *localTarget) bool) {
 	return func(yield func(uint16, *localTarget) bool) {
-		for i := range svc.Ports {
-			p := &svc.Ports[i]
-			if p.Family != state.IPv6 || p.Protocol != state.TCP {
-				continue
-			}
-			for _, f := range p.Frontends {
-				if f.Kind == state.NodePort && !yield(f.Port, &localTarget{svc.Name, p.External.Inside.Endpoints, p.Affinity}) {
-					return
-				}
+		for p, f := range svc.Frontends() {
+			if p.Family == state.IPv6 && p.Protocol == state.TCP && f.Kind == state.NodePort &&
+				!yield(f.Port, &localTarget{svc.Name, p.External.Inside.Endpoints, p.Affinity}) {
+				return
 			}
 		}
 	}

@@ -215,11 +215,8 @@ func (t *tally) read(services []*state.Service, counters ...backend.Counter) err
 	var keys []state.FrontendKey
 	var owners []servicePort
 	for _, s := range services {
-		for i := range s.Ports {
-			p := &s.Ports[i]
-			for j := range p.Frontends {
-				keys, owners = append(keys, p.Key(&p.Frontends[j])), append(owners, servicePort{s.Name, portOf(p)})
-			}
+		for p, f := range s.Frontends() {
+			keys, owners = append(keys, p.Key(f)), append(owners, servicePort{s.Name, portOf(p)})
 		}
 	}
 	counts := make([][]backend.Counts, len(counters))

@@ -310,8 +310,8 @@ func (b *Backend) next(u *state.Update, failed map[state.ServiceName]error) map[
 			continue
 		}
 		next[s.Name] = s
-		for k := range keysOf(s) {
-			taken[k] = true
+		for p, f := range s.Frontends() {
+			taken[p.Key(f)] = true
 		}
 	}
 	for name := range failed {
@@ -327,20 +327,6 @@ func (b *Backend) next(u *state.Update, failed map[state.ServiceName]error) map[
 		}
 	}
 	return next
-}
-
-// keysOf goes through the frontends of a record.
-func keysOf(s *state.Service) func(yield func(state.FrontendKey) bool) {
-	return func(yield func(state.FrontendKey) bool) {
-		for i := range s.Ports {
-			p := &s.Ports[i]
-			for j := range p.Frontends {
-				if !yield(p.Key(&p.Frontends[j])) {
-					return
-				}
-			}
-		}
-	}
 }
 
 // change makes the tables show a node and the next records of Services. If that fails, they are as before.
@@ -428,21 +414,15 @@ func (b *Backend) desire(s *rules.Settings, next map[state.ServiceName]*state.Se
 // hold notes who has which frontend now.
 func (b *Backend) hold(before, next map[state.ServiceName]*state.Service) {
 	for name, old := range before {
-		if old == nil {
-			continue
-		}
-		for k := range keysOf(old) {
-			if b.holders[k] == name {
+		for p, f := range old.Frontends() {
+			if k := p.Key(f); b.holders[k] == name {
 				delete(b.holders, k)
 			}
 		}
 	}
 	for name, svc := range next {
-		if svc == nil {
-			continue
-		}
-		for k := range keysOf(svc) {
-			b.holders[k] = name
+		for p, f := range svc.Frontends() {
+			b.holders[p.Key(f)] = name
 		}
 	}
 }

@@ -428,11 +428,8 @@ type records = map[state.ServiceName]*state.Service
 
 // addKeys adds the frontends of a record to those that are taken.
 func addKeys(taken map[state.FrontendKey]bool, s *state.Service) {
-	for i := range s.Ports {
-		p := &s.Ports[i]
-		for j := range p.Frontends {
-			taken[p.Key(&p.Frontends[j])] = true
-		}
+	for p, f := range s.Frontends() {
+		taken[p.Key(f)] = true
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"iter"
 	"log/slog"
 	"maps"
 	"slices"
@@ -204,8 +203,8 @@ func (f *Follower) keepUnreadable(update *state.Update, old func(state.ServiceNa
 	}
 	taken := make(map[state.FrontendKey]bool)
 	for _, s := range update.Changed {
-		for key := range frontends(s) {
-			taken[key] = true
+		for p, f := range s.Frontends() {
+			taken[p.Key(f)] = true
 		}
 	}
 	for name := range unreadable {
@@ -222,20 +221,6 @@ func (f *Follower) keepUnreadable(update *state.Update, old func(state.ServiceNa
 		}
 	}
 	slices.SortFunc(update.Changed, func(a, b *state.Service) int { return a.Name.Compare(b.Name) })
-}
-
-// frontends are those of a service.
-func frontends(s *state.Service) iter.Seq[state.FrontendKey] {
-	return func(yield func(state.FrontendKey) bool) {
-		for i := range s.Ports {
-			p := &s.Ports[i]
-			for j := range p.Frontends {
-				if !yield(p.Key(&p.Frontends[j])) {
-					return
-				}
-			}
-		}
-	}
 }
 
 // Report sends the server which revision of the replica the dataplane shows, and what cannot be programmed. It returns at
