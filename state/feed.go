@@ -2,6 +2,8 @@ package state
 
 import (
 	"context"
+	"iter"
+	"slices"
 	"time"
 )
 
@@ -35,4 +37,23 @@ type Update struct {
 	// service and revision that has one, in no order. The time from there until the update is applied is the programming
 	// latency (kube-proxy's network_programming_duration_seconds). Empty in a full update.
 	Triggers []time.Time
+}
+
+// Gone returns the services that do not exist after the update: Removed, and for a full update those of held that are not in Changed. held are the
+// services that the consumer has.
+func (u *Update) Gone(held iter.Seq[ServiceName]) []ServiceName {
+	if !u.Full {
+		return u.Removed
+	}
+	exist := make(map[ServiceName]bool, len(u.Changed))
+	for _, s := range u.Changed {
+		exist[s.Name] = true
+	}
+	gone := slices.Clone(u.Removed)
+	for name := range held {
+		if !exist[name] {
+			gone = append(gone, name)
+		}
+	}
+	return gone
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	stdmaps "maps"
 	"net/netip"
 	"slices"
 
@@ -75,14 +76,10 @@ func (s *services) withdraw(t *maps.Tables, u *state.Update, settings *plan.Sett
 	for _, record := range u.Changed {
 		limit(record.Name, record)
 	}
-	for _, name := range u.Removed {
+	for _, name := range s.gone(u) {
 		limit(name, nil)
 	}
-	if u.Full {
-		for _, name := range s.missing(u) {
-			limit(name, nil)
-		}
-	} else if !settings.Equal(s.settings) {
+	if !u.Full && !settings.Equal(s.settings) {
 		changed := names(u)
 		for name, e := range s.byName {
 			if !changed[name] {
@@ -105,18 +102,12 @@ func names(u *state.Update) map[state.ServiceName]bool {
 	return set
 }
 
-// missing returns the services that a full update does not have.
-func (s *services) missing(u *state.Update) (missing []state.ServiceName) {
+// gone returns the services that u takes away. For the first update, it does not go through them.
+func (s *services) gone(u *state.Update) []state.ServiceName {
 	if len(s.byName) == 0 {
-		return nil
+		return u.Removed
 	}
-	there := names(u)
-	for name := range s.byName {
-		if !there[name] {
-			missing = append(missing, name)
-		}
-	}
-	return missing
+	return u.Gone(stdmaps.Keys(s.byName))
 }
 
 // nodePorts returns the addresses at which hooks may serve NodePorts. They are those of settings, less the ones at which a service has frontends
@@ -153,10 +144,7 @@ func (s *services) own(e *service, record *state.Service) {
 // applied takes down what the base shows after u. What it has failed with stays what it was.
 func (s *services) applied(u *state.Update, settings *plan.Settings, failed map[state.ServiceName]error) {
 	s.use(settings)
-	gone := u.Removed
-	if u.Full {
-		gone = s.missing(u)
-	}
+	gone := s.gone(u)
 	if len(s.byName) == 0 { // the first: maps that grow step by step take twice as long
 		s.byName, s.pending = make(map[state.ServiceName]*service, len(u.Changed)), make(map[state.ServiceName]bool, len(u.Changed))
 	}

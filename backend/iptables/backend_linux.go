@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -292,16 +293,19 @@ func (b *Backend) service(name state.ServiceName) *state.Service {
 	return b.tables[state.IPv4].Service(name)
 }
 
+// names yields the Services that the tables show.
+func (b *Backend) names() iter.Seq[state.ServiceName] {
+	if b.tables == nil {
+		return func(func(state.ServiceName) bool) {}
+	}
+	return b.tables[state.IPv4].Names()
+}
+
 // next returns what becomes of the records of an update, nil of those that are to go. A Service that failed keeps what it had, but for the
 // frontends that others have by now.
 func (b *Backend) next(u *state.Update, failed map[state.ServiceName]error) map[state.ServiceName]*state.Service {
 	next := map[state.ServiceName]*state.Service{}
-	if u.Full && b.tables != nil {
-		for s := range b.tables[state.IPv4].Services() {
-			next[s.Name] = nil
-		}
-	}
-	for _, name := range u.Removed {
+	for _, name := range u.Gone(b.names()) {
 		next[name] = nil
 	}
 	taken := map[state.FrontendKey]bool{}

@@ -81,15 +81,12 @@ func (b *Backend) begin(u *state.Update) (*change, error) {
 
 // divideAll divides the services that a change is about.
 func (b *Backend) divideAll(c *change) {
-	if c.whole {
+	if c.whole && !c.update.Full {
 		for name, d := range b.divisions {
-			c.next[name] = nil
-			if !c.update.Full {
-				c.next[name] = b.settings.Divide(d.Record, b.isRefused)
-			}
+			c.next[name] = b.settings.Divide(d.Record, b.isRefused)
 		}
 	}
-	for _, name := range c.update.Removed {
+	for _, name := range c.update.Gone(maps.Keys(b.divisions)) {
 		if b.divisions[name] != nil {
 			c.next[name] = nil
 		}

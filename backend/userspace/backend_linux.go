@@ -232,7 +232,7 @@ func (r *relay) set(u *state.Update) (names []state.ServiceName, before map[stat
 		}
 	}
 	r.tableMu.Lock()
-	gone := r.table.Gone(u)
+	gone := u.Gone(r.table.Names())
 	for _, name := range gone {
 		note(name)
 		r.table.Remove(name)

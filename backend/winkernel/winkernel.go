@@ -111,18 +111,7 @@ func (b *Backend) Apply(ctx context.Context, u *state.Update) (backend.Result, e
 		b.node = nodeBefore
 		return backend.Result{}, err
 	}
-	if u.Full {
-		wanted := make(map[state.ServiceName]bool, len(u.Changed))
-		for _, s := range u.Changed {
-			wanted[s.Name] = true
-		}
-		for _, name := range b.table.Services() {
-			if !wanted[name] {
-				b.table.Remove(name)
-			}
-		}
-	}
-	for _, name := range u.Removed {
+	for _, name := range u.Gone(b.table.Services()) {
 		b.table.Remove(name)
 	}
 	for _, s := range u.Changed {

@@ -181,7 +181,7 @@ func (r *Relay) set(u *state.Update) (names map[state.ServiceName]bool, keys map
 			}
 		}
 	}
-	for _, name := range r.table.Gone(u) {
+	for _, name := range u.Gone(r.table.Names()) {
 		note(name)
 		r.table.Remove(name)
 		delete(r.unserved, name)

@@ -230,24 +230,3 @@ func TestSwapRestored(t *testing.T) {
 		}
 	}
 }
-
-// TestGone: a full update takes away what it does not have, and leaves the update as it is.
-func TestGone(t *testing.T) {
-	var table plan.Table
-	service := func(name string) *state.Service {
-		return &state.Service{Name: state.ServiceName{Namespace: "ns", Name: name}}
-	}
-	for _, name := range []string{"a", "b", "c"} {
-		table.Set(service(name))
-	}
-	u := &state.Update{Changed: []*state.Service{service("b"), service("d")}, Removed: []state.ServiceName{service("a").Name}}
-	if gone := table.Gone(u); !slices.Equal(gone, u.Removed) {
-		t.Errorf("%v are gone by a change", gone)
-	}
-	u.Full, u.Removed = true, nil
-	gone := table.Gone(u)
-	slices.SortFunc(gone, state.ServiceName.Compare)
-	if want := []state.ServiceName{service("a").Name, service("c").Name}; !slices.Equal(gone, want) || u.Removed != nil {
-		t.Errorf("%v are gone by a full update, want %v", gone, want)
-	}
-}

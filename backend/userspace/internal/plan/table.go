@@ -2,6 +2,7 @@ package plan
 
 import (
 	"iter"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -97,23 +98,8 @@ func (t *Table) All() iter.Seq[*state.Service] {
 	}
 }
 
-// Gone returns the services that an update takes away: also those that are missing in a full one.
-func (t *Table) Gone(u *state.Update) []state.ServiceName {
-	if !u.Full {
-		return u.Removed
-	}
-	there := make(map[state.ServiceName]bool, len(u.Changed))
-	for _, s := range u.Changed {
-		there[s.Name] = true
-	}
-	gone := slices.Clone(u.Removed)
-	for name := range t.services {
-		if !there[name] {
-			gone = append(gone, name)
-		}
-	}
-	return gone
-}
+// Names yields the names of all services.
+func (t *Table) Names() iter.Seq[state.ServiceName] { return maps.Keys(t.services) }
 
 // Set adds or replaces a service. It takes frontends from others, and returns those that have lost some.
 func (t *Table) Set(s *state.Service) (losers []state.ServiceName) {
