@@ -351,13 +351,16 @@ func (n *Node) setMode(mode string) {
 
 func (n *Node) proxyMode() string { return n.mode.Load().(string) }
 
+// customMode is what metrics and /proxyMode call the mode of a dataplane of the caller.
+const customMode = "custom"
+
 // choose returns the dataplane for c, nil for a role that has none.
 func (n *Node) choose(c *config.Config) (*dataplane, error) {
 	if n.o.Role != Proxy {
 		return nil, nil
 	}
 	if n.o.Dataplane != nil {
-		return &dataplane{mode: c.Mode, metrics: "custom"}, nil
+		return &dataplane{mode: c.Mode, metrics: customMode}, nil
 	}
 	mode, err := SelectMode(c, runtime.GOOS)
 	if err != nil {

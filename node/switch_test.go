@@ -77,9 +77,9 @@ func (f *fakeDataplane) LeaveFlows()                                    { f.leav
 // fakeRelay is a fakeDataplane that carries connections itself.
 type fakeRelay struct{ fakeDataplane }
 
-func (f *fakeRelay) Retire()                   {}
-func (f *fakeRelay) resume(*nftablesDataplane) {}
-func (f *fakeRelay) Carried() int              { return 1 }
+func (f *fakeRelay) Retire()                {}
+func (f *fakeRelay) Resume(backend.Backend) {}
+func (f *fakeRelay) Carried() int           { return 1 }
 
 // newFakeSwitchable returns a switchable with a dataplane that shows nothing yet.
 func newFakeSwitchable(t *testing.T, first dataplane) *switchable {

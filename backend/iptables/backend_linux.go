@@ -52,7 +52,7 @@ type Backend struct {
 	inherited bool
 }
 
-var _ backend.Backend = (*Backend)(nil)
+var _ backend.FlowKeeper = (*Backend)(nil)
 
 // sets is what the dataplane needs of an [ipset.Conn].
 type sets interface {

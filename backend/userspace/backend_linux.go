@@ -45,7 +45,10 @@ type Backend struct {
 	released time.Time
 }
 
-var _ backend.Backend = (*Backend)(nil)
+var (
+	_ backend.Drainer  = (*Backend)(nil)
+	_ backend.Reporter = (*Backend)(nil)
+)
 
 // New makes a relay above base, which remains the caller's, in the calling thread's network namespace; it can be used from any thread afterwards.
 // Connections go where they went before, until the first Apply. If a former process has released its relay in this network namespace, New takes over
