@@ -172,6 +172,8 @@ type Node struct {
 	// dataplane serves all pipelines, one after the other: the kernel keeps others from its tables while it is open. In a Server or Relay it is
 	// nil.
 	dataplane Dataplane
+	// reconciler has what dataplane shows, whatever pipeline that came from. It is nil as dataplane is.
+	reconciler *backend.Reconciler
 
 	files                        shares
 	registry                     *metrics.Registry
@@ -255,6 +257,7 @@ func New(ctx context.Context, o Options) (*Node, error) {
 			p.close()
 			return nil, &DataplaneError{chosen.mode, err}
 		}
+		n.reconciler = backend.NewReconciler(n.dataplane)
 	}
 	n.health = n.newHealth()
 	if n.answersPorts() {

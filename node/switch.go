@@ -634,7 +634,7 @@ func (s *switchable) program(ctx context.Context, next *stack, u *state.Update) 
 	if relay, ok := s.now.top.(relaying); ok && next.base == s.now.base {
 		relay.Retire() // the rules of the base that lead to it may be in the way of others: masqueradeBit may be the relay's bit from now on
 	}
-	result, err := next.top.Apply(ctx, s.lingering(u, s.now.top))
+	result, err := backend.NewReconciler(next.top).Apply(ctx, s.lingering(u, s.now.top))
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package state_test
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/switchyard-net/switchyard/state"
@@ -50,12 +51,12 @@ func TestFrontends(t *testing.T) {
 		{Name: "b"},
 		{Name: "c", Frontends: []state.Frontend{{Kind: state.ClusterIP, Port: 3}}},
 	}}
-	got := ""
+	var got strings.Builder
 	for p, f := range s.Frontends() {
-		got += fmt.Sprintf("%s%d ", p.Name, f.Port)
+		got.WriteString(fmt.Sprintf("%s%d ", p.Name, f.Port))
 	}
-	if want := "a1 a2 c3 "; got != want {
-		t.Errorf("got %q, want %q", got, want)
+	if want := "a1 a2 c3 "; got.String() != want {
+		t.Errorf("got %q, want %q", got.String(), want)
 	}
 	for p, f := range s.Frontends() {
 		if f != &s.Ports[0].Frontends[0] || p != &s.Ports[0] {
