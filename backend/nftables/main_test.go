@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -94,15 +95,24 @@ func openBackend(t testing.TB, ns namespace, o Options, wrap func(*nft.Conn) ker
 
 // closeBackend closes a dataplane that may be closed already.
 func closeBackend(b *Backend) {
+	reconcilers.Delete(b)
 	if b.guard != nil {
 		b.Close()
 		b.guard = nil
 	}
 }
 
+var reconcilers sync.Map // *backend.Reconciler, by *Backend
+
+// reconciled returns the reconciler of a dataplane.
+func reconciled(b *Backend) *backend.Reconciler {
+	r, _ := reconcilers.LoadOrStore(b, backend.NewReconciler(b))
+	return r.(*backend.Reconciler)
+}
+
 func apply(t testing.TB, b *Backend, u *state.Update) backend.Result {
 	t.Helper()
-	r, err := b.Apply(t.Context(), u)
+	r, err := reconciled(b).Apply(t.Context(), u)
 	if err != nil {
 		t.Fatal(err)
 	}
