@@ -3,6 +3,7 @@ package node
 import (
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -50,13 +51,14 @@ func newLocalBench(t *testing.T) *localBench {
 // servesLocalhost is a node whose NodePort addresses have ::1.
 var servesLocalhost = &state.Node{NodePorts: &state.NodePortAddresses{CIDRs: []netip.Prefix{netip.MustParsePrefix("::1/128")}}}
 
-func (b *localBench) update(u *state.Update, failed ...*state.Service) {
+// update applies an update that some services were refused of.
+func (b *localBench) update(u *state.Update, refused ...*state.Service) {
 	u.Node = servesLocalhost
-	errs := map[state.ServiceName]error{}
-	for _, svc := range failed {
-		errs[svc.Name] = fmt.Errorf("it does not fit")
+	names := map[state.ServiceName]bool{}
+	for _, svc := range refused {
+		names[svc.Name] = true
 	}
-	b.apply(u, errs, true)
+	b.apply(u.Keep(maps.Keys(names), b.service), true)
 }
 
 // localService is a Service with NodePorts that lead to an endpoint.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -79,40 +80,16 @@ func newLocalPorts(inside *namespace.Namespace, log *slog.Logger) *localPorts {
 	return l
 }
 
-// apply takes over an update, but for the Services that failed: these go on as before, without what another Service has in the update. If serves is false,
-// another mode is in use: nothing is listened on. Ports that could not be listened on before are left to retry.
-func (l *localPorts) apply(u *state.Update, failed map[state.ServiceName]error, serves bool) {
+// apply takes over an update. If serves is false, another mode is in use: nothing is listened on. Ports that could not be listened on before are left
+// to retry.
+func (l *localPorts) apply(u *state.Update, serves bool) {
 	l.changing.Lock()
 	defer l.changing.Unlock()
-	if u.Full {
-		before := l.services
-		l.services = map[state.ServiceName]*state.Service{}
-		for name := range failed {
-			if svc := before[name]; svc != nil {
-				l.services[name] = svc
-			}
-		}
-	}
-	for _, name := range u.Removed {
+	for _, name := range u.Gone(maps.Keys(l.services)) {
 		delete(l.services, name)
 	}
-	taken := map[state.FrontendKey]bool{}
 	for _, svc := range u.Changed {
-		if failed[svc.Name] != nil {
-			continue
-		}
-		delete(l.services, svc.Name)
-		for p, f := range svc.Frontends() {
-			taken[p.Key(f)] = true
-		}
-	}
-	for name, svc := range l.services { // only Services that failed, now or before, have something that is taken
-		l.services[name] = svc.Without(taken)
-	}
-	for _, svc := range u.Changed {
-		if failed[svc.Name] == nil {
-			l.services[svc.Name] = svc
-		}
+		l.services[svc.Name] = svc
 	}
 	l.wanted = map[uint16]*localTarget{}
 	serves = serves && servesIPv6Loopback(u.Node)
@@ -134,6 +111,13 @@ func (l *localPorts) apply(u *state.Update, failed map[state.ServiceName]error, 
 		}
 	}
 	l.listen(false)
+}
+
+// service returns the record of a Service that counts now, nil if there is none.
+func (l *localPorts) service(name state.ServiceName) *state.Service {
+	l.changing.Lock()
+	defer l.changing.Unlock()
+	return l.services[name]
 }
 
 // servesIPv6Loopback reports whether the NodePort addresses have ::1: a range that is no wider names it.

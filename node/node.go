@@ -339,7 +339,7 @@ func (n *Node) switchMode(s *switchable, p *pipeline, chosen *dataplane, c *conf
 			return err
 		}
 	}
-	if err := s.switchTo(n.group.ctx, *chosen, c, u); err != nil {
+	if err := s.switchTo(n.group.ctx, *chosen, c, u, n.status.current().Failed); err != nil {
 		return err
 	}
 	n.setMode(chosen.metrics)

@@ -36,9 +36,8 @@ type switchable struct {
 	retired []*retired
 	// leftovers are dataplanes of which the kernel may hold something that nobody needs once there is a state in that in use.
 	leftovers []leftover
-	// applied is set if the dataplane in use shows a state, and failed are the Services that it does not show.
+	// applied is set if the dataplane in use shows a state.
 	applied bool
-	failed  map[state.ServiceName]error
 
 	disturbed chan struct{}
 	stop      context.CancelFunc
@@ -407,26 +406,11 @@ func (s *switchable) Apply(ctx context.Context, u *state.Update) (backend.Result
 	if err != nil {
 		return result, err
 	}
-	s.noteFailed(u, result.Failed)
-	s.local.apply(u, result.Failed, s.now.mode == config.ModeNFTables)
+	s.applied = true
+	s.local.apply(u, s.now.mode == config.ModeNFTables)
 	s.applyRetired(ctx, u)
 	s.removeLeftovers(ctx)
 	return result, nil
-}
-
-// noteFailed takes down which Services the kernel does not show after an update.
-func (s *switchable) noteFailed(u *state.Update, failed map[state.ServiceName]error) {
-	s.applied = true
-	if u.Full || s.failed == nil {
-		s.failed = map[state.ServiceName]error{}
-	}
-	for _, service := range u.Changed {
-		delete(s.failed, service.Name)
-	}
-	for _, name := range u.Removed {
-		delete(s.failed, name)
-	}
-	maps.Copy(s.failed, failed)
 }
 
 // Verify implements [backend.Backend].
@@ -590,16 +574,16 @@ func (s *switchable) servesLoopback() bool {
 	return ok && on.ServesLoopback()
 }
 
-// switchTo makes the node go on with the dataplane of another mode, which shows u then, a full update. u is nil if there is no state yet. After an
-// error the former one goes on, and must get a full update.
-func (s *switchable) switchTo(ctx context.Context, d dataplane, c *config.Config, u *state.Update) error {
+// switchTo makes the node go on with the dataplane of another mode, which shows u then, a full update. u is nil if there is no state yet. failed are
+// the Services that the dataplane in use does not show. After an error that one goes on, and must get a full update.
+func (s *switchable) switchTo(ctx context.Context, d dataplane, c *config.Config, u *state.Update, failed map[state.ServiceName]error) error {
 	return s.inside.Do(func() error {
 		next, err := s.prepare(ctx, d, c)
 		if err != nil {
 			return fmt.Errorf("switch to mode %s: %w", d.mode, err)
 		}
 		if u != nil {
-			if err := s.program(ctx, next, u); err != nil {
+			if failed, err = s.program(ctx, next, u, failed); err != nil {
 				s.leave(ctx, next, c) // it may have taken connections by now
 				if relay, ok := s.now.top.(relaying); ok {
 					relay.Resume(aboveBase(s.now.base))
@@ -613,11 +597,12 @@ func (s *switchable) switchTo(ctx context.Context, d dataplane, c *config.Config
 		s.use(next)
 		s.log.Info("another dataplane is in use", "mode", d.mode, "before", before.mode)
 		if u == nil {
-			s.applied, s.failed = false, nil // the kernel goes on by what it holds, until there is a state
+			s.applied = false // the kernel goes on by what it holds, until there is a state
 		}
 		s.leave(ctx, before, configBefore)
 		if u != nil {
-			s.local.apply(u, s.failed, d.mode == config.ModeNFTables)
+			s.applied = true
+			s.local.apply(u.Keep(maps.Keys(failed), s.local.service), d.mode == config.ModeNFTables)
 			s.applyRetired(ctx, u) // first: flows to endpoints that are gone are waiting for it
 		}
 		s.removeLeftovers(ctx)
@@ -625,33 +610,32 @@ func (s *switchable) switchTo(ctx context.Context, d dataplane, c *config.Config
 	})
 }
 
-// program has a stack show a state.
-func (s *switchable) program(ctx context.Context, next *stack, u *state.Update) error {
+// program has a stack show a state, and returns the Services that it does not show. Only those of before may be among them.
+func (s *switchable) program(ctx context.Context, next *stack, u *state.Update, before map[state.ServiceName]error) (map[state.ServiceName]error, error) {
 	began := time.Now()
-	if before, ok := s.now.complete().(backend.FlowKeeper); ok && s.now.complete() != next.complete() {
-		before.LeaveFlows()
+	if former, ok := s.now.complete().(backend.FlowKeeper); ok && s.now.complete() != next.complete() {
+		former.LeaveFlows()
 	}
 	if relay, ok := s.now.top.(relaying); ok && next.base == s.now.base {
 		relay.Retire() // the rules of the base that lead to it may be in the way of others: masqueradeBit may be the relay's bit from now on
 	}
 	result, err := backend.NewReconciler(next.top).Apply(ctx, s.lingering(u, s.now.top))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	failed := result.Failed
 	if result, err = next.top.Verify(ctx); err != nil {
-		return fmt.Errorf("read back: %w", err)
+		return nil, fmt.Errorf("read back: %w", err)
 	}
 	for _, of := range []map[state.ServiceName]error{failed, result.Failed} {
 		for name, err := range of {
-			if s.applied && s.failed[name] == nil {
-				return fmt.Errorf("service %v, which the other dataplane serves: %w", name, err)
+			if s.applied && before[name] == nil {
+				return nil, fmt.Errorf("service %v, which the other dataplane serves: %w", name, err)
 			}
 		}
 	}
-	s.noteFailed(u, failed)
 	s.log.Debug("the other dataplane shows the state", "mode", next.mode, "took", time.Since(began))
-	return nil
+	return failed, nil
 }
 
 // leave ends a stack that is not in use, which had c, as far as it carries nothing. removeLeftovers removes what it has programmed.

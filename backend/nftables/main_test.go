@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -20,6 +19,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/backend/backendtest"
 	"github.com/switchyard-net/switchyard/backend/nftables/internal/ruleset"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft/nfttest"
@@ -95,24 +95,18 @@ func openBackend(t testing.TB, ns namespace, o Options, wrap func(*nft.Conn) ker
 
 // closeBackend closes a dataplane that may be closed already.
 func closeBackend(b *Backend) {
-	reconcilers.Delete(b)
+	reconcilers.Forget(b)
 	if b.guard != nil {
 		b.Close()
 		b.guard = nil
 	}
 }
 
-var reconcilers sync.Map // *backend.Reconciler, by *Backend
-
-// reconciled returns the reconciler of a dataplane.
-func reconciled(b *Backend) *backend.Reconciler {
-	r, _ := reconcilers.LoadOrStore(b, backend.NewReconciler(b))
-	return r.(*backend.Reconciler)
-}
+var reconcilers backendtest.Reconcilers
 
 func apply(t testing.TB, b *Backend, u *state.Update) backend.Result {
 	t.Helper()
-	r, err := reconciled(b).Apply(t.Context(), u)
+	r, err := reconcilers.Of(b).Apply(t.Context(), u)
 	if err != nil {
 		t.Fatal(err)
 	}
