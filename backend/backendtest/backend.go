@@ -223,6 +223,13 @@ func (b *Backend) Shown() map[state.ServiceName]*state.Service {
 	return maps.Clone(b.shown)
 }
 
+// Wanted is what the dataplane is to hold by the last Apply.
+func (b *Backend) Wanted() map[state.ServiceName]*state.Service {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return maps.Clone(b.wanted)
+}
+
 // Calls returns the calls since it was last called.
 func (b *Backend) Calls() []Call {
 	b.mu.Lock()
