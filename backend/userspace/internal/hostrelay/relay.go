@@ -188,9 +188,7 @@ func (r *Relay) set(u *state.Update) (names map[state.ServiceName]bool, keys map
 	}
 	for _, s := range u.Changed {
 		note(s.Name)
-		for _, name := range r.table.Set(s) {
-			names[name] = true
-		}
+		r.table.Set(s)
 		note(s.Name)
 		r.noteUnserved(s)
 	}
