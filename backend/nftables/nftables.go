@@ -363,7 +363,7 @@ func (b *Backend) applyServices(u *state.Update) (backend.Result, error) {
 			return backend.Result{Written: written}, &backend.RefusedError{Services: refused}
 		}
 		if leaveOut(err, lost) {
-			continue // they are left as they are, and what is to be deleted after others can be
+			continue // without them, so that the deletions at the end are made
 		}
 		if len(lost) > 0 {
 			b.guard.raise(quiet) // u may not be about them: a Verify tries them again
@@ -372,7 +372,7 @@ func (b *Backend) applyServices(u *state.Update) (backend.Result, error) {
 	}
 }
 
-// refusedBy returns the services that err says there is no room for with the new records that u has. What is new of a service fails first.
+// refusedBy returns the services of u that have no room by err, unless u has their last good records.
 func refusedBy(err error, u *state.Update) map[state.ServiceName]error {
 	tooLarge, ok := errors.AsType[*tooLargeError](err)
 	if !ok {
@@ -384,14 +384,13 @@ func refusedBy(err error, u *state.Update) map[state.ServiceName]error {
 			refused[s.Name] = err
 		}
 	}
-	for _, s := range u.Refused { // their records in u are those that they had
+	for _, s := range u.Refused { // u has their last good records
 		delete(refused, s.Name)
 	}
 	return refused
 }
 
-// leaveOut notes the services that err says there is no room for, and reports whether there are more than before. They are lost: there is no room for
-// what they had.
+// leaveOut adds the services that have no room by err to lost, and reports whether it has added any. A lost service has no room for its last good record.
 func leaveOut(err error, lost map[state.ServiceName]error) (more bool) {
 	tooLarge, ok := errors.AsType[*tooLargeError](err)
 	if !ok {
@@ -407,9 +406,10 @@ func leaveOut(err error, lost map[state.ServiceName]error) (more bool) {
 
 // applyWithout makes the tables show u, but for services that are lost.
 func (b *Backend) applyWithout(u *state.Update, lost map[state.ServiceName]error) (backend.Result, error) {
-	unknown := records{}
+	unknown := records{} // services without a good record, whose entries in the kernel stay
 	for _, s := range u.Refused {
-		if b.mirror.Record(s.Name) == nil {
+		_, known := slices.BinarySearchFunc(u.Changed, s.Name, func(s *state.Service, name state.ServiceName) int { return s.Name.Compare(name) })
+		if !known && (u.Full || b.mirror.Record(s.Name) == nil) {
 			unknown[s.Name] = s
 		}
 	}
