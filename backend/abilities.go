@@ -1,31 +1,32 @@
 package backend
 
-// Package node looks for the abilities below, beside [Inspector] and [Counter]. A dataplane need not have any.
+// Package node looks for the abilities below, and for [Inspector] and [Counter]. All of them are optional.
 
-// Drainer is a [Backend] that carries connections itself, and not by rules of the kernel alone: they end when it is closed.
+// Drainer is a [Backend] that carries connections itself. They end when it is closed.
 type Drainer interface {
 	Backend
-	// Retire has it take no new connections, because another dataplane does. Apply and Verify go on: a connection ends when its endpoint is
-	// gone. It programs no base any longer. The next Apply is of a full update.
+	// Retire stops taking new connections, because another dataplane takes them. Apply and Verify are still called, so that a connection ends when
+	// its endpoint is gone. They no longer program a base. The next update is full.
 	Retire()
-	// Resume undoes Retire, above base, which is [None] if there is none. The next Apply is of a full update.
+	// Resume undoes Retire, above base, which is [None] if there is none. The next update is full.
 	Resume(base Backend)
-	// Carried returns how many connections, or other things that have some, it carries. It may be called at any time, concurrently with all other methods.
+	// Carried returns the number of connections, or of other objects that carry connections. It may be called at any time, concurrently with all
+	// other methods.
 	Carried() int
 }
 
 // FlowKeeper is a [Backend] that deletes stale flows in the background.
 type FlowKeeper interface {
 	Backend
-	// LeaveFlows has it delete no flows until the next Apply: another dataplane is about to take over, and may begin flows to endpoints that this
-	// one does not know. It is called by the goroutine that calls Apply.
+	// LeaveFlows stops the deletion of flows until the next Apply. Another dataplane is about to take over, and may begin flows to endpoints that
+	// this one does not know. The goroutine that calls Apply calls it.
 	LeaveFlows()
 }
 
-// Reporter is a [Backend] that cannot do all that some services ask for, and programs the rest of them. Its problems are shown to operators,
-// and are no failures.
+// Reporter is a [Backend] that may lack features that some services need, and programs the rest. Its problems are shown to operators, and are
+// not failures.
 type Reporter interface {
 	Backend
-	// Problems returns what it cannot do, with the names of services. It may be called at any time, concurrently with all other methods.
+	// Problems returns the missing features, with the names of services. It may be called at any time, concurrently with all other methods.
 	Problems() []error
 }

@@ -6,9 +6,9 @@
 // examples/embed/parts is a complete program. Package node does that and all else that a service proxy needs. Package conformance
 // tests a dataplane with real packets.
 //
-// Run owns what dataplanes have in common: it retries with a growing pause, cuts large updates into parts, and keeps the last good record of each
-// service. A dataplane never has to decide which service gets a frontend. What it may be able to do beside Apply and Verify is in small
-// interfaces, which it need not implement: [Inspector], [Counter], [Reporter], [FlowKeeper] and [Drainer].
+// Run does the work that all dataplanes share. It retries with a growing pause, cuts large updates into parts, and keeps the last good record of
+// each service. A dataplane never decides which service gets a frontend. Optional abilities are small interfaces: [Inspector], [Counter],
+// [Reporter], [FlowKeeper] and [Drainer].
 //
 // What a dataplane needs of the kernel beside its own rules is in kernel/staleflows, which deletes flows to endpoints that are gone,
 // and kernel/ifaddr, which follows the machine's addresses for [state.NodePortAddresses].
@@ -27,20 +27,20 @@ import (
 type Backend interface {
 	// Apply programs u as a whole. If it returns an error, the dataplane goes on as before, and the same or a merged update is applied later.
 	//
-	// If u is full, its services are all that the dataplane is to hold, and what it holds beyond them is removed, also what an earlier process has left
-	// ([state.Update.Gone]). Only differences are written. The first update of each Run is full. An update may have no services, but another Node.
+	// If u is full, Changed has all services. The dataplane removes all others that it holds ([state.Update.Gone]), also what an earlier process has left.
+	// It writes only differences. The first update of each Run is full. An update may have no services, but another Node.
 	//
-	// After u, no two services have the same frontend. If one gets a frontend that another one had, both are in u.
+	// After u, no two services have the same frontend. If a service gets a frontend of another one, both are in u.
 	//
-	// If a service of u cannot be programmed, or removed, Apply leaves it as it is and returns a [RefusedError]; whether it has programmed others does
-	// not matter. It is called again at once with an update in which that service has its last good record, or is missing. Its new record is in
-	// Refused. If the dataplane has no record of it, what an earlier process has left of it may stay. Run retries the new record later.
+	// If a service of u cannot be programmed or removed, Apply leaves it as it is and returns a [RefusedError]. Other services may be programmed
+	// already. Apply is called again at once with the last good record of the refused service, or without the service. Refused then has the new
+	// record, and Run retries it later. The dataplane may keep entries of an earlier process for a refused service that it has no record of.
 	//
-	// A dataplane without transactions cannot always leave a service as it is. It takes u over, and names in [Result].Failed the services that it
-	// does not serve as u says. Run retries them with an update that may have the revision that was applied last.
+	// A dataplane without transactions cannot always leave a service as it is. It takes the new record, and names the service in [Result].Failed
+	// until it is complete. Run retries it with an update that may have the revision that was applied last.
 	//
-	// A large update comes in several, as [RunOptions].PartEntries says. Each is complete in itself, and a dataplane need not know of it. They have the
-	// revision before that update, up to the last one.
+	// A large update comes in several parts ([RunOptions].PartEntries). Each part is an update in itself. All parts but the last one have the
+	// revision before the update.
 	//
 	// ctx ends when Run's context ends. Apply may ignore that, or return its error.
 	Apply(ctx context.Context, u *state.Update) (Result, error)
@@ -66,9 +66,9 @@ func (None) Verify(context.Context) (Result, error) { return Result{}, nil }
 // Disturbed implements [Backend].
 func (None) Disturbed() <-chan struct{} { return nil }
 
-// RefusedError is what [Backend].Apply returns if some services cannot be programmed, and the others can.
+// RefusedError is returned by [Backend].Apply if some services of an update cannot be programmed.
 type RefusedError struct {
-	// Services are those that cannot be programmed, out of Changed and Removed of the update, each with the reason and, where there is one, the remedy.
+	// Services has the reason for each of these services, and the remedy where there is one. All are in Changed or Removed of the update.
 	Services map[state.ServiceName]error
 }
 
@@ -86,6 +86,6 @@ type Result struct {
 	Written int
 	// Repaired counts those of them that had drifted: something else had changed or deleted them.
 	Repaired int
-	// Failed are the services that are not programmed as they are to be, each with the reason and, where there is one, the remedy.
+	// Failed has the reason for each service that is incomplete, and the remedy where there is one.
 	Failed map[state.ServiceName]error
 }

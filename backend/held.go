@@ -10,10 +10,10 @@ import (
 type held struct {
 	// records are the last good records of services: those that the dataplane was given last, and has not refused.
 	records map[state.ServiceName]*state.Service
-	// failed are services that were refused, or that are not programmed as they are to be. Each change of them is one of the whole service, and takes
-	// that many entries at least, because nobody knows what is missing.
+	// failed are services that were refused or are incomplete. They change as a whole. A change counts at least as many entries as the map says,
+	// because nobody knows which entries are missing.
 	failed map[state.ServiceName]int
-	// holders are those of them that have frontends in their records: the state may give these to other services.
+	// holders are the failed services by the frontends of their records. The state may give these frontends to other services.
 	holders map[keyHash]state.ServiceName
 }
 
@@ -23,13 +23,13 @@ func newHeld(services int) *held {
 	}
 }
 
-// refusals are the services that the dataplane has refused in an update. Those in twice have no last good record either: it was refused, too.
+// refusals are the services of an update that the dataplane has refused. If it refused the last good record as well, the service is in twice.
 type refusals struct {
 	refused map[state.ServiceName]error
 	twice   map[state.ServiceName]bool
 }
 
-// add adds what the dataplane has refused of v, and reports whether it is to be asked again.
+// add adds the services of v that the dataplane has refused, and reports whether to call it again.
 func (r *refusals) add(e *RefusedError, v *state.Update) (again bool) {
 	asked := map[state.ServiceName]bool{}
 	for _, s := range v.Changed {
@@ -50,8 +50,8 @@ func (r *refusals) add(e *RefusedError, v *state.Update) (again bool) {
 	return again
 }
 
-// resolve returns what the dataplane is to hold after u: services that were refused keep their last good records, and a frontend is that of one
-// service only. It takes time for all of u only while there are services that failed.
+// resolve returns u with the last good records of services that were refused, and with all services that lose a frontend to another one. It looks at
+// all of u only if services have failed.
 func (h *held) resolve(u *state.Update, r *refusals) *state.Update {
 	if len(r.refused)+len(h.holders) == 0 {
 		return u
@@ -82,7 +82,7 @@ func (h *held) resolve(u *state.Update, r *refusals) *state.Update {
 	return v
 }
 
-// losers returns the services that failed before, that u is not about, and that have frontends of others in it.
+// losers returns the failed services that lose a frontend to a service of u and are not in u themselves.
 func (h *held) losers(u *state.Update, refused map[state.ServiceName]error) map[state.ServiceName]bool {
 	losers := map[state.ServiceName]bool{}
 	if len(h.holders) == 0 {
@@ -110,7 +110,7 @@ func (h *held) losers(u *state.Update, refused map[state.ServiceName]error) map[
 	return losers
 }
 
-// note takes down that the dataplane holds v, which u was resolved to, but for services that are incomplete.
+// note records that the dataplane holds v, the resolved u, and which services are incomplete.
 func (h *held) note(u, v *state.Update, r *refusals, incomplete map[state.ServiceName]error) {
 	isCertain := len(h.failed)+len(r.refused)+len(incomplete) == 0
 	entries := map[state.ServiceName]int{}
@@ -148,13 +148,13 @@ func (h *held) note(u, v *state.Update, r *refusals, incomplete map[state.Servic
 		h.fail(name, entries[name])
 	}
 	if u.Full {
-		for name := range incomplete { // also what is to be removed
+		for name := range incomplete { // also services that were not removed
 			h.fail(name, entries[name])
 		}
 	}
 }
 
-// weightOf is how many entries a service takes.
+// weightOf returns how many entries a service takes.
 func weightOf(s *state.Service) (n int) {
 	ports := portsOf(s)
 	for i := range ports {
@@ -163,7 +163,7 @@ func weightOf(s *state.Service) (n int) {
 	return n
 }
 
-// set takes down the record of a service, nil if it has none.
+// set records what the dataplane holds of a service, nil for nothing.
 func (h *held) set(name state.ServiceName, record *state.Service) {
 	failed := h.failed[name]
 	h.fail(name, 0)
@@ -175,7 +175,7 @@ func (h *held) set(name state.ServiceName, record *state.Service) {
 	h.fail(name, failed)
 }
 
-// fail takes down whether a service has failed, and how many entries a change of it takes at least.
+// fail records that a service has failed, and how many entries a change of it counts at least. 0 means that it has not failed.
 func (h *held) fail(name state.ServiceName, entries int) {
 	was := h.failed[name]
 	if entries == 0 {

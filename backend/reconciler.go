@@ -8,20 +8,20 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// Reconciler keeps the last good record of each service of one dataplane, so that a service that cannot be programmed keeps what it had, and no two
-// services have the same frontend. It lives as long as the dataplane. Its methods are called by one goroutine at a time.
+// Reconciler keeps the last good record of each service of one dataplane. A service that cannot be programmed keeps that record, and no two services
+// have the same frontend. Use one Reconciler as long as the dataplane is open. One goroutine at a time may call its methods.
 type Reconciler struct {
 	backend Backend
 	held    *held
 }
 
-// NewReconciler returns a Reconciler of a dataplane that nothing was applied to yet.
+// NewReconciler returns a Reconciler for a dataplane that has not got an update yet.
 func NewReconciler(b Backend) *Reconciler { return &Reconciler{backend: b, held: newHeld(0)} }
 
-// Apply programs u, but for services that the dataplane refuses: they keep their last good records, and are in the result as those are that failed.
-// What is not in the result but in u is programmed. After an error, the same or a merged update is to be applied again.
+// Apply applies one update. Services that the dataplane refuses keep their last good records, and are in Failed of the result. After an error, the
+// caller applies the same or a merged update again.
 //
-// [Reconciler.Run] does so. Apply is for a caller that has a single update, and none at the same time.
+// [Reconciler.Run] calls it for each update of a feed. It is for callers with a single update, and must not be called during Run.
 func (r *Reconciler) Apply(ctx context.Context, u *state.Update) (total Result, err error) {
 	refusals := &refusals{map[state.ServiceName]error{}, map[state.ServiceName]bool{}}
 	for {

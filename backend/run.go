@@ -48,7 +48,7 @@ type Attempt struct {
 	Err error
 }
 
-// Run is [Reconciler.Run] of a new Reconciler.
+// Run is [Reconciler.Run] of a new Reconciler. A program that runs one dataplane several times uses one Reconciler, which knows the last good records.
 func Run(ctx context.Context, feed state.Feed, b Backend, o RunOptions) error {
 	return NewReconciler(b).Run(ctx, feed, o)
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// What one dataplane of this program can do for another, or for the metrics. What any dataplane may be able to do is in package backend.
+// Abilities of the dataplanes of this program that other dataplanes or the metrics use. Package backend has the abilities of any dataplane.
 
 // drainer is a dataplane that is retired, and not closed, when another mode takes its place.
 type drainer interface {
@@ -18,7 +18,7 @@ type drainer interface {
 	backend.Drainer
 }
 
-// relaying is a relay, whose connections end in this process.
+// relaying is a relay in this process.
 type relaying interface {
 	drainer
 	Lingering(s *state.Service) *state.Service
@@ -61,7 +61,7 @@ var (
 	_ loopback        = (*nftablesDataplane)(nil)
 )
 
-// inUse returns the dataplane that takes new connections, nil if there is none. It may be called at any time.
+// inUse returns the dataplane that takes new connections, nil if there is none. Any goroutine may call it.
 func (n *Node) inUse() Dataplane {
 	if s, ok := n.dataplane.(*switchable); ok {
 		return s.inUse()
@@ -69,7 +69,7 @@ func (n *Node) inUse() Dataplane {
 	return n.dataplane
 }
 
-// problemsIn are what the dataplane in use cannot do for some Services, if metrics call its mode so.
+// problemsIn returns the problems of the dataplane in use if mode is the name of its mode in the metrics.
 func (n *Node) problemsIn(mode string) []error {
 	if d, ok := n.inUse().(backend.Reporter); ok && n.proxyMode() == mode {
 		return d.Problems()

@@ -574,8 +574,8 @@ func (s *switchable) servesLoopback() bool {
 	return ok && on.ServesLoopback()
 }
 
-// switchTo makes the node go on with the dataplane of another mode, which shows u then, a full update. u is nil if there is no state yet. failed are
-// the Services that the dataplane in use does not show. After an error that one goes on, and must get a full update.
+// switchTo replaces the dataplane in use with that of another mode, and applies u to it, a full update. u is nil if there is no state yet. failed has
+// the Services that failed in the dataplane in use. After an error, that dataplane stays in use and must get a full update.
 func (s *switchable) switchTo(ctx context.Context, d dataplane, c *config.Config, u *state.Update, failed map[state.ServiceName]error) error {
 	return s.inside.Do(func() error {
 		next, err := s.prepare(ctx, d, c)
@@ -610,7 +610,7 @@ func (s *switchable) switchTo(ctx context.Context, d dataplane, c *config.Config
 	})
 }
 
-// program has a stack show a state, and returns the Services that it does not show. Only those of before may be among them.
+// program applies a state to a stack, and returns the Services that failed. It is an error if one failed that is not in before.
 func (s *switchable) program(ctx context.Context, next *stack, u *state.Update, before map[state.ServiceName]error) (map[state.ServiceName]error, error) {
 	began := time.Now()
 	if former, ok := s.now.complete().(backend.FlowKeeper); ok && s.now.complete() != next.complete() {

@@ -37,12 +37,12 @@ type Update struct {
 	// service and revision that has one, in no order. The time from there until the update is applied is the programming
 	// latency (kube-proxy's network_programming_duration_seconds). Empty in a full update.
 	Triggers []time.Time
-	// Refused are records that a dataplane has refused, in an update that package backend has made for it again, ordered by name. Their services keep
-	// what they had: Changed may have that, without frontends that other services have now. A Feed leaves it empty.
+	// Refused has the new records that a dataplane has refused, ordered by name. Package backend sets it when it applies the update again: Changed
+	// then has the last good records of these services where it differs from the dataplane. A Feed leaves it empty.
 	Refused []*Service
 }
 
-// Gone returns the services that do not exist after the update: Removed, and for a full update those of held that are not in Changed. held are the
+// Gone returns the services that the update removes: Removed, and for a full update the services of held that are not in Changed. held yields the
 // services that the consumer has.
 func (u *Update) Gone(held iter.Seq[ServiceName]) []ServiceName {
 	if !u.Full {

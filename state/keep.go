@@ -5,11 +5,11 @@ import (
 	"slices"
 )
 
-// Keep returns u for a consumer that some services stay with as they are, though u may change or remove them. held returns what the consumer has of
-// one of them, nil if that is nothing.
+// Keep returns u for a consumer in which some services stay as they are, even if u changes or removes them. held returns the record that the consumer
+// has of a service, nil if it has none.
 //
-// Frontends that other services have in u are no longer theirs: a service that loses some is in Changed with the rest of its record. In a full
-// update, all services that stay are in Changed.
+// A service that stays loses the frontends that other services have in u. Then Changed has the rest of its record. In a full update, Changed has all
+// services that stay.
 func (u *Update) Keep(names iter.Seq[ServiceName], held func(ServiceName) *Service) *Update {
 	stays := map[ServiceName]bool{}
 	for name := range names {

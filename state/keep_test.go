@@ -7,8 +7,8 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// TestKeep: a full update lists the services that stay as they were. Any other lists only those that lose frontends, so that its cost is that of
-// what has changed. The update itself stays as it is.
+// TestKeep: a full update has the services that stay. Any other update has them only if they lose frontends, so that its cost does not grow with their
+// number. The update itself does not change.
 func TestKeep(t *testing.T) {
 	service := func(name string, ports ...uint16) *state.Service {
 		s := &state.Service{Name: state.ServiceName{Namespace: "ns", Name: name}}

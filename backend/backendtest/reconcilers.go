@@ -6,10 +6,10 @@ import (
 	"github.com/switchyard-net/switchyard/backend"
 )
 
-// Reconcilers are those of dataplanes that a test applies updates to one by one. The zero value has none. It is safe for concurrent use.
+// Reconcilers has one Reconciler for each dataplane of a test that applies single updates. The zero value is empty. It is safe for concurrent use.
 type Reconcilers struct{ all sync.Map }
 
-// Of returns the reconciler of a dataplane, which is always the same.
+// Of returns the Reconciler of a dataplane.
 func (r *Reconcilers) Of(b backend.Backend) *backend.Reconciler {
 	if known, ok := r.all.Load(b); ok {
 		return known.(*backend.Reconciler)
@@ -18,5 +18,5 @@ func (r *Reconcilers) Of(b backend.Backend) *backend.Reconciler {
 	return known.(*backend.Reconciler)
 }
 
-// Forget forgets that of a dataplane, which the test closes.
+// Forget forgets the Reconciler of a dataplane that the test closes.
 func (r *Reconcilers) Forget(b backend.Backend) { r.all.Delete(b) }

@@ -257,7 +257,7 @@ func (b *Backend) withdraw(h *hooks, u *state.Update, settings *plan.Settings) e
 	return errors.Join(h.limitNodePorts(b.services.nodePorts(u, settings)), b.services.withdraw(h.tables, u, settings))
 }
 
-// fail has the hooks let go of the services that the base does not serve as it is to.
+// fail removes services from the hooks that are incomplete in the base.
 func (b *Backend) fail(failed map[state.ServiceName]error) {
 	b.try(func(h *hooks) error { return b.services.letGo(h.tables, failed) })
 	b.services.failed(failed)

@@ -20,7 +20,7 @@ type services struct {
 	settings *plan.Settings
 	// pending are services for which the hooks may not do yet all that they can, and left those for which there was no room.
 	pending, left map[state.ServiceName]bool
-	// lost are services that the base has not as a whole. Hooks do nothing for them.
+	// lost are services that are incomplete in the base. Hooks do nothing for them.
 	lost map[state.ServiceName]bool
 	// owned counts the services that have frontends of their own at addresses which serve NodePorts.
 	owned map[netip.Addr]int
@@ -32,9 +32,9 @@ type services struct {
 
 // service is what hooks do for one.
 type service struct {
-	// record is what the base is to show, nil if it is to show nothing of the service any more, but has failed to remove it.
+	// record is what the base was given last, nil for a service that it has failed to remove.
 	record *state.Service
-	// had is what the base has shown before it failed with record, nil unless it has.
+	// had is the last record that the base has shown completely, for a service that is lost. Otherwise it is nil.
 	had *state.Service
 	// owned are the addresses that count in services.owned.
 	owned []netip.Addr
@@ -126,7 +126,7 @@ func (s *services) nodePorts(u *state.Update, settings *plan.Settings) []netip.A
 	})
 }
 
-// own counts the addresses of a service that are its own, now and before the base failed with it.
+// own counts the addresses of a service that are its own, by the record and by the previous one while the service is lost.
 func (s *services) own(e *service) {
 	for _, addr := range e.owned {
 		if s.owned[addr]--; s.owned[addr] == 0 {
@@ -168,8 +168,7 @@ func (s *services) applied(u *state.Update, settings *plan.Settings, failed map[
 	}
 }
 
-// put takes over a record, nil for a service that is removed, which the base may have failed with. It appends the records to former that the service had
-// before.
+// put replaces the record of a service, nil to remove it. The base may have failed with it. It appends the previous records to former.
 func (s *services) put(former []*state.Service, name state.ServiceName, e *service, record *state.Service, failed bool) []*state.Service {
 	if s.counters != nil {
 		s.counters.Hold(record)
@@ -234,7 +233,7 @@ func (s *services) letGo(t *maps.Tables, failed map[state.ServiceName]error) err
 	return errors.Join(errs...)
 }
 
-// failed takes down which services the base does not serve as it is to.
+// failed records the services that are incomplete in the base.
 func (s *services) failed(failed map[state.ServiceName]error) {
 	for name := range failed {
 		if s.byName[name] != nil {

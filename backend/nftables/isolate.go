@@ -18,9 +18,9 @@ func refused(err error) bool {
 	}, func(errno error) bool { return errors.Is(err, errno) })
 }
 
-// isolate finds the services that the kernel refuses an update for, which it refuses as a whole, and applies the others. It takes about
-// 2 log2(services) commits for each of them. Meanwhile, nothing that the kernel holds is taken away from services whose turn has not come. If there
-// are any, it returns a [backend.RefusedError], and otherwise a last commit removes what belongs to none. Services that are lost are not tried.
+// isolate finds the services for which the kernel refuses an update, and applies the others. It takes about 2 log2(services) commits for each of
+// them. During the search, services whose turn has not come keep all that the kernel holds of them. If the kernel refuses services, isolate returns a
+// [backend.RefusedError]. Otherwise a last commit removes what belongs to no service. Lost services are not tried.
 func (b *Backend) isolate(u *state.Update, lost map[state.ServiceName]error, unknown records) (total backend.Result, err error) {
 	services, before := b.mirror.Records(), b.mirror.Preserved
 	last := before.After(u)
