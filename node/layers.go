@@ -5,6 +5,7 @@ import (
 	"net/netip"
 
 	"github.com/switchyard-net/switchyard/backend"
+	"github.com/switchyard-net/switchyard/backend/nftables"
 	"github.com/switchyard-net/switchyard/backend/userspace"
 	"github.com/switchyard-net/switchyard/ops/metrics"
 	"github.com/switchyard-net/switchyard/state"
@@ -50,6 +51,11 @@ type loopback interface{ ServesLoopback() bool }
 // invalidDropping counts the invalid packets that it has dropped.
 type invalidDropping interface{ DroppedInvalid() (uint64, error) }
 
+// localRejecting counts the refused packets to NodePorts on loopback addresses.
+type localRejecting interface {
+	LocalRejects() ([]nftables.LocalReject, error)
+}
+
 var (
 	_ drainer         = (*ipvsDataplane)(nil)
 	_ scheduling      = (*ipvsDataplane)(nil)
@@ -59,6 +65,7 @@ var (
 	_ invalidDropping = (*iptablesDataplane)(nil)
 	_ loopback        = (*iptablesDataplane)(nil)
 	_ loopback        = (*nftablesDataplane)(nil)
+	_ localRejecting  = (*nftablesDataplane)(nil)
 )
 
 // inUse returns the dataplane that takes new connections, nil if there is none. Any goroutine may call it.

@@ -216,7 +216,7 @@ func (l *localPorts) amounts() (listeners int, failures uint64) {
 
 // localRejects returns what the nftables dataplane in use has refused of NodePorts on loopback addresses.
 func (s *switchable) localRejects() (rejects []metrics.LocalRejects) {
-	d, ok := s.inUse().(*nftablesDataplane)
+	d, ok := s.inUse().(localRejecting)
 	if !ok {
 		return nil
 	}
