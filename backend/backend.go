@@ -1,4 +1,4 @@
-// Package backend holds what all dataplanes share: the contract, and [Run], which keeps one in step with a feed of states. Each dataplane
+// Package backend has the contract of dataplanes, [Backend], and [Run], which keeps one in step with a feed of states. Each dataplane
 // is a package below this one.
 //
 // Implement [Backend] for a dataplane in the process that computes the state, and the Sink of package client for one that gets the state
@@ -6,32 +6,40 @@
 // examples/embed/parts is a complete program. Package node does that and all else that a service proxy needs. Package conformance
 // tests a dataplane with real packets.
 //
-// Package kernel/conntrack deletes flows to endpoints that are gone, as every dataplane on Linux has to.
+// Run does the work that all dataplanes share. It retries with a growing pause, cuts large updates into parts, and keeps the last good record of
+// each service. A dataplane never decides which service gets a frontend. Optional abilities are small interfaces: [Inspector], [Counter],
+// [Reporter], [FlowKeeper] and [Drainer].
+//
+// Every dataplane on Linux deletes flows to endpoints that are gone. Package kernel/conntrack does it.
 package backend
 
 import (
 	"context"
+	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/switchyard-net/switchyard/state"
 )
 
 // Backend programs one dataplane. Its methods are called by one goroutine at a time.
 type Backend interface {
-	// Apply programs u. It is atomic: if it returns an error, the dataplane holds what it did before, and the same or a merged update
-	// is applied again later. If u is full, what the dataplane holds beyond u is removed, and only differences are written. The
-	// first update of each Run is full. An update may have no services at all, but another Node.
+	// Apply programs u as a whole. If it returns an error, the dataplane goes on as before, and the same or a merged update is applied later.
 	//
-	// An update of the feed may come in several, of which each is atomic ([RunOptions].PartEntries). They have the revision before that update, up to the
-	// last one. A large service then has records in between: each frontend is as before or as after, but for the endpoints of a route, which change in
-	// parts. A frontend that moves from one service to another does so in one update, which has both. A service that fails midway keeps the record in
-	// between that was applied last.
+	// If u is full, Changed has all services. The dataplane removes all others that it holds ([state.Update.Gone]), also what an earlier process has left.
+	// It writes only differences. The first update of each Run is full. An update may have no services, but another Node.
 	//
-	// A service that cannot be programmed, or removed, is named in the result, keeps what it had, and does not keep others from being
-	// programmed. Run retries it with an update that is not full and may have the revision that was applied last: no update may be
-	// skipped because of its revision.
+	// After u, no two services have the same frontend. If a service gets a frontend of another one, both are in u.
 	//
-	// In a state no two services have the same frontend, but what a service has kept that failed may be another's by now, in the
-	// same update or in a later one. The frontend goes to the service that u gives it to, and the one that failed keeps the others.
+	// If a service of u cannot be programmed or removed, Apply leaves it as it is and returns a [RefusedError]. Other services may be programmed
+	// already. Apply is called again at once with the last good record of the refused service, or without the service. Refused then has the new
+	// record, and Run retries it later. The dataplane may keep entries of an earlier process for a refused service that it has no record of.
+	//
+	// A dataplane without transactions cannot always leave a service as it is. It takes the new record, and names the service in [Result].Failed
+	// until it is complete. Run retries it with an update that may have the revision that was applied last.
+	//
+	// A large update comes in several parts ([RunOptions].PartEntries). Each part is an update in itself. All parts but the last one have the
+	// revision before the update.
 	//
 	// ctx ends when Run's context ends. Apply may ignore that, or return its error.
 	Apply(ctx context.Context, u *state.Update) (Result, error)
@@ -57,12 +65,26 @@ func (None) Verify(context.Context) (Result, error) { return Result{}, nil }
 // Disturbed implements [Backend].
 func (None) Disturbed() <-chan struct{} { return nil }
 
+// RefusedError is returned by [Backend].Apply if some services of an update cannot be programmed.
+type RefusedError struct {
+	// Services has the reason for each of these services, and the remedy where there is one. All are in Changed or Removed of the update.
+	Services map[state.ServiceName]error
+}
+
+func (e *RefusedError) Error() string {
+	names := slices.SortedFunc(maps.Keys(e.Services), state.ServiceName.Compare)
+	if len(names) == 0 {
+		return "no service was refused"
+	}
+	return fmt.Sprintf("%d services cannot be programmed, the first is %v: %v", len(names), names[0], e.Services[names[0]])
+}
+
 // Result reports what an Apply or Verify did. Run ignores that of a call which returns an error; [RunOptions].OnAttempt gets it.
 type Result struct {
 	// Written counts the objects that were added, replaced or deleted: those of the kernel, or entries of the dataplane's own tables.
 	Written int
 	// Repaired counts those of them that had drifted: something else had changed or deleted them.
 	Repaired int
-	// Failed are the services that could not be programmed, each with the reason and, where there is one, the remedy.
+	// Failed has the reason for each service that is incomplete, and the remedy where there is one.
 	Failed map[state.ServiceName]error
 }

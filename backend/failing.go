@@ -21,7 +21,11 @@ func (r *runner) noteServices(u *state.Update, failed map[state.ServiceName]erro
 	}
 	removed := u.Removed
 	if u.Full {
-		removed = r.missing(u, failed)
+		noted := make(map[state.ServiceName]bool)
+		for _, name := range slices.Concat(slices.Collect(maps.Keys(r.failing)), slices.Collect(maps.Keys(r.unrepaired)), slices.Collect(maps.Keys(failed))) {
+			noted[name] = true
+		}
+		removed = u.Gone(maps.Keys(noted))
 	}
 	for _, s := range u.Changed {
 		record := s
@@ -39,24 +43,6 @@ func (r *runner) noteServices(u *state.Update, failed map[state.ServiceName]erro
 	case r.retrying.at.IsZero():
 		r.retrying.failed(nil, &r.RunOptions)
 	}
-}
-
-// missing returns the failing services that do not exist any more after a full update.
-func (r *runner) missing(u *state.Update, failed map[state.ServiceName]error) []state.ServiceName {
-	gone := make(map[state.ServiceName]bool)
-	for name := range r.failing {
-		gone[name] = true
-	}
-	for name := range r.unrepaired {
-		gone[name] = true
-	}
-	for name := range failed {
-		gone[name] = true
-	}
-	for _, s := range u.Changed {
-		delete(gone, s.Name)
-	}
-	return slices.Collect(maps.Keys(gone))
 }
 
 func (r *runner) noteService(name state.ServiceName, record *state.Service, err error) {

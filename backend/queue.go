@@ -33,11 +33,9 @@ type queue struct {
 	// got is the last revision that was taken from the feed, and node the node of it.
 	got  state.Revision
 	node *state.Node
-	// shown are the records as they are programmed.
-	shown map[state.ServiceName]*state.Service
+	// held is what the dataplane holds.
+	held  *held
 	wants map[state.ServiceName]*want
-	// failed are services that could not be programmed: others may have got of their frontends since. They change as a whole.
-	failed map[state.ServiceName]bool
 	// arrivals are the updates of which something is left, the oldest first.
 	arrivals []*arrival
 	// turns are the namespaces that have something to apply, in the order of their turns.
@@ -59,9 +57,9 @@ type leaver struct {
 	entries int
 }
 
-func newQueue(most int) queue {
+func newQueue(most int, h *held) queue {
 	return queue{
-		most: most, shown: map[state.ServiceName]*state.Service{}, wants: map[state.ServiceName]*want{}, failed: map[state.ServiceName]bool{}, turnsOf: map[string]*turn{},
+		most: most, held: h, wants: map[state.ServiceName]*want{}, turnsOf: map[string]*turn{},
 		rests: map[state.ServiceName]time.Time{}, coming: map[keyHash]*want{}, leaving: map[keyHash]leaver{},
 	}
 }
@@ -174,7 +172,7 @@ func addTriggers(all, more []time.Time) []time.Time {
 // change is large: then what is left belongs to this update, and no update waits for a large service that changes again and again. want returns the
 // update that waits.
 func (q *queue) want(name state.ServiceName, record *state.Service, a *arrival, now time.Time) *arrival {
-	shown := q.shown[name]
+	shown := q.held.records[name]
 	w := q.wants[name]
 	if w == nil {
 		w = &want{name: name}
@@ -195,7 +193,7 @@ func (q *queue) want(name state.ServiceName, record *state.Service, a *arrival, 
 	w.isRetry = false
 	w.record = share(shown, record)
 	pairs := pairPorts(shown, w.record)
-	w.isLarge = takesMore(pairs, q.most)
+	w.isLarge = q.held.failed[name] > q.most || takesMore(pairs, q.most)
 	for _, p := range pairs {
 		each := 0
 		gained(p.to, p.from, func(k state.FrontendKey) {
@@ -223,7 +221,7 @@ func (q *queue) again(name state.ServiceName, record *state.Service, now time.Ti
 // noteComing takes down which frontends a service is to get that others give up, or other ports of it.
 func (q *queue) noteComing(w *want) {
 	entries := 0
-	for _, p := range pairPorts(q.shown[w.name], w.record) {
+	for _, p := range pairPorts(q.held.records[w.name], w.record) {
 		gained(p.from, p.to, func(k state.FrontendKey) {
 			if h := hashOf(k); q.leaving[h].want != nil {
 				w.coming, q.coming[h] = append(w.coming, h), w
@@ -402,7 +400,7 @@ func (q *queue) takeFrom(b *batch, from *[]*want, at place, most, services int) 
 // step adds a part of a service's change, with what that takes away from others, and returns what it takes.
 func (q *queue) step(b *batch, w *want, most int) (cost int) {
 	switch {
-	case q.failed[w.name]:
+	case q.held.failed[w.name] > 0:
 		most = math.MaxInt
 	case !w.isLarge:
 		most = 2 * q.most
@@ -414,6 +412,7 @@ func (q *queue) step(b *batch, w *want, most int) (cost int) {
 		q.wait(w)
 		return 0
 	}
+	cost = max(cost, q.held.failed[w.name])
 	w.place = nowhere
 	losers := map[state.ServiceName]map[state.FrontendKey]bool{}
 	for _, p := range pairPorts(from, next) {
@@ -444,7 +443,7 @@ func (q *queue) record(b *batch, name state.ServiceName) *state.Service {
 	if s, ok := b.next[name]; ok {
 		return s
 	}
-	return q.shown[name]
+	return q.held.records[name]
 }
 
 // isRetry reports whether a batch holds only services that failed before.
@@ -495,13 +494,6 @@ func (q *queue) keep(b *batch) {
 
 // applied takes down that a batch was applied in a time, but for services that failed, which are left to whoever tries them again.
 func (q *queue) applied(b *batch, failed map[state.ServiceName]error, took time.Duration, now time.Time) {
-	for name, s := range b.next {
-		if failed[name] == nil {
-			q.show(name, s)
-		} else {
-			q.failed[name] = true
-		}
-	}
 	for _, s := range b.steps {
 		s.at = s.end
 		s.want.cost += s.cost
@@ -517,15 +509,6 @@ func (q *queue) applied(b *batch, failed map[state.ServiceName]error, took time.
 	}
 }
 
-func (q *queue) show(name state.ServiceName, s *state.Service) {
-	delete(q.failed, name)
-	if s == nil {
-		delete(q.shown, name)
-	} else {
-		q.shown[name] = s
-	}
-}
-
 func (q *queue) finish(w *want, now time.Time) {
 	q.rest(w, now)
 	q.forgetMoves(w)
@@ -534,19 +517,9 @@ func (q *queue) finish(w *want, now time.Time) {
 	q.arrivals = slices.DeleteFunc(q.arrivals, func(a *arrival) bool { return a.left == 0 })
 }
 
-// replace takes down that a full update was applied, but for services that failed.
-func (q *queue) replace(u *state.Update, failed map[state.ServiceName]error) {
-	was, rests := q.shown, q.rests
-	*q = newQueue(q.most)
+// replace takes down that a full update was applied.
+func (q *queue) replace(u *state.Update) {
+	rests := q.rests
+	*q = newQueue(q.most, q.held)
 	q.got, q.node, q.rests = u.Revision, u.Node, rests
-	for name := range failed {
-		q.failed[name] = true
-	}
-	for _, s := range u.Changed {
-		if failed[s.Name] == nil {
-			q.shown[s.Name] = s
-		} else if had := was[s.Name]; had != nil {
-			q.shown[s.Name] = had
-		}
-	}
 }

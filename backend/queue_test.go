@@ -122,8 +122,8 @@ func (p *plentiful) route() state.Route {
 	return state.Route{Verdict: state.Forward, Endpoints: eps}
 }
 
-// held are the frontends of a state, and where clients inside and outside go. It fails if two ports have one, or if a record is not as it must be.
-func held(t *testing.T, all map[state.ServiceName]*state.Service) map[state.FrontendKey]*heldBy {
+// frontendsOf are the frontends of a state, and where clients inside and outside go. It fails if two ports have one, or if a record is not as it must be.
+func frontendsOf(t *testing.T, all map[state.ServiceName]*state.Service) map[state.FrontendKey]*heldBy {
 	t.Helper()
 	keys := map[state.FrontendKey]*heldBy{}
 	for name, s := range all {
@@ -183,8 +183,8 @@ func TestPartsAreBetween(t *testing.T) {
 		p := &plentiful{rng: rand.New(rand.NewPCG(seed, 1)), stay: seed%2 == 0}
 		now := time.Unix(0, 0)
 		node := &state.Node{Name: "n1"}
-		q := newQueue([]int{usualPart, 100, 10}[seed%3])
-		q.replace(&state.Update{Revision: 1, Node: node}, nil)
+		q := newQueue([]int{usualPart, 100, 10}[seed%3], newHeld(0))
+		q.replace(&state.Update{Revision: 1, Node: node})
 		was := map[state.ServiceName]*state.Service{}
 		for step := range 6 {
 			next := p.next(was)
@@ -199,7 +199,7 @@ func TestPartsAreBetween(t *testing.T) {
 					u.Changed = append(u.Changed, next[name])
 				}
 			}
-			before, after := held(t, q.shown), held(t, next)
+			before, after := frontendsOf(t, q.held.records), frontendsOf(t, next)
 			missing := map[routed]bool{} // endpoints that ports have before and after, and have to have in between
 			last := endpointsOf(next)
 			for e := range endpointsOf(was) {
@@ -224,8 +224,8 @@ func TestPartsAreBetween(t *testing.T) {
 					continue
 				}
 				parts++
-				q.applied(b, nil, time.Millisecond, now)
-				got := held(t, q.shown)
+				q.show(b, time.Millisecond, now)
+				got := frontendsOf(t, q.held.records)
 				for k, is := range got {
 					a, c := before[k], after[k]
 					switch {
@@ -245,7 +245,7 @@ func TestPartsAreBetween(t *testing.T) {
 					between(t, k, &is.Outside, &a.Outside, &c.Outside)
 				}
 				if len(missing) > 0 {
-					there := endpointsOf(q.shown)
+					there := endpointsOf(q.held.records)
 					for e := range missing {
 						if !there[e] {
 							t.Fatalf("seed %d step %d: %v is missing for a while", seed, step, e)
@@ -262,12 +262,12 @@ func TestPartsAreBetween(t *testing.T) {
 				t.Fatalf("seed %d step %d: %d services are left", seed, step, len(q.wants))
 			}
 			for _, s := range next {
-				if !sameRecord(q.shown[s.Name], s) {
+				if !sameRecord(q.held.records[s.Name], s) {
 					t.Fatalf("seed %d step %d: %v is not as it is to be", seed, step, s.Name)
 				}
 			}
-			if len(q.shown) != len(next) {
-				t.Fatalf("seed %d step %d: there are %d services, want %d", seed, step, len(q.shown), len(next))
+			if len(q.held.records) != len(next) {
+				t.Fatalf("seed %d step %d: there are %d services, want %d", seed, step, len(q.held.records), len(next))
 			}
 			was = next
 		}
@@ -275,6 +275,13 @@ func TestPartsAreBetween(t *testing.T) {
 	if parts < 300 {
 		t.Errorf("there were %d parts only", parts)
 	}
+}
+
+// show applies a batch, in some time.
+func (q *queue) show(b *batch, took time.Duration, now time.Time) {
+	u := b.update(1, q.node)
+	q.held.note(u, u, &refusals{}, nil)
+	q.applied(b, nil, took, now)
 }
 
 // heldBy is the traffic of a frontend, and whose it is.
@@ -360,14 +367,15 @@ func TestEndpointsStay(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			node, now := &state.Node{Name: "n1"}, time.Unix(0, 0)
-			q := newQueue(usualPart)
-			q.replace(&state.Update{Revision: 1, Node: node, Changed: []*state.Service{c.from}}, nil)
+			q := newQueue(usualPart, newHeld(0))
+			q.held.set(c.from.Name, c.from)
+			q.replace(&state.Update{Revision: 1, Node: node})
 			q.add(&state.Update{Revision: 2, Node: node, Changed: []*state.Service{c.to}}, now)
 			for q.isReady(2, node, now) {
-				q.applied(q.take(node), nil, time.Millisecond, now)
+				q.show(q.take(node), time.Millisecond, now)
 				found := map[netip.AddrPort]bool{}
-				for i := range q.shown[c.to.Name].Ports {
-					for _, e := range q.shown[c.to.Name].Ports[i].Internal.Inside.Endpoints {
+				for i := range q.held.records[c.to.Name].Ports {
+					for _, e := range q.held.records[c.to.Name].Ports[i].Internal.Inside.Endpoints {
 						found[e.Addr] = true
 					}
 				}
@@ -377,7 +385,7 @@ func TestEndpointsStay(t *testing.T) {
 					}
 				}
 			}
-			if !sameRecord(q.shown[c.to.Name], c.to) {
+			if !sameRecord(q.held.records[c.to.Name], c.to) {
 				t.Error("the service is not as it is to be")
 			}
 		})

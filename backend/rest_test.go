@@ -23,8 +23,8 @@ func wide(ports, version int) *state.Service {
 
 // queueOf returns a queue that takes ten entries at once, and an empty state.
 func queueOf(node *state.Node) queue {
-	q := newQueue(10)
-	q.replace(&state.Update{Revision: 1, Node: node}, nil)
+	q := newQueue(10, newHeld(0))
+	q.replace(&state.Update{Revision: 1, Node: node})
 	return q
 }
 
@@ -38,7 +38,7 @@ func TestRests(t *testing.T) {
 			if !q.isReady(1, node, now) {
 				t.Fatal("nothing is ready")
 			}
-			q.applied(q.take(node), nil, c.took, now)
+			q.show(q.take(node), c.took, now)
 		}
 		if since := q.since(); !since.Equal(now) {
 			t.Errorf("it waits since %v, want %v", since, now)
@@ -107,7 +107,7 @@ func TestReplacedSmallChanges(t *testing.T) {
 		if r, triggers := q.revision(b); r != want.Revision || len(triggers) != want.triggers {
 			t.Errorf("part %d applies revision %d and %d triggers, want %d and %d", n, r, len(triggers), want.Revision, want.triggers)
 		}
-		q.applied(b, nil, time.Millisecond, first)
+		q.show(b, time.Millisecond, first)
 	}
 	if len(q.arrivals)+len(q.wants) > 0 {
 		t.Errorf("%d updates and %d services are left", len(q.arrivals), len(q.wants))
@@ -123,7 +123,7 @@ func TestAnotherNode(t *testing.T) {
 		t.Fatal("nothing is ready")
 	}
 	q.add(&state.Update{Revision: 3, Node: other}, now)
-	q.applied(q.take(node), nil, time.Millisecond, now)
+	q.show(q.take(node), time.Millisecond, now)
 	if q.isReady(3, other, now) || len(q.turns)+len(q.turnsOf)+len(q.wants) > 0 {
 		t.Errorf("%d turns and %d services are left", len(q.turns), len(q.wants))
 	}

@@ -48,7 +48,12 @@ type Attempt struct {
 	Err error
 }
 
-// Run keeps b in step with feed until ctx ends, and then returns nil; what is programmed stays. It returns an error only if
+// Run is [Reconciler.Run] of a new Reconciler. A program that runs one dataplane several times uses one Reconciler, which knows the last good records.
+func Run(ctx context.Context, feed state.Feed, b Backend, o RunOptions) error {
+	return NewReconciler(b).Run(ctx, feed, o)
+}
+
+// Run keeps the dataplane in step with feed until ctx ends, and then returns nil; what is programmed stays. It returns an error only if
 // the feed is closed.
 //
 // What fails is tried again after a pause that grows, with what has changed meanwhile merged in. A single service that
@@ -57,7 +62,7 @@ type Attempt struct {
 //
 // One Apply changes a bounded number of entries. Namespaces take turns, small changes come before large ones of their namespace, and a larger change is
 // applied in parts, between which others come. After that, the service rests four times as long as it took, for 5 s at most, before it changes again.
-func Run(ctx context.Context, feed state.Feed, b Backend, o RunOptions) error {
+func (r *Reconciler) Run(ctx context.Context, feed state.Feed, o RunOptions) error {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -65,29 +70,29 @@ func Run(ctx context.Context, feed state.Feed, b Backend, o RunOptions) error {
 	o.MinBackoff = cmp.Or(o.MinBackoff, 10*time.Millisecond)
 	o.MaxBackoff = cmp.Or(o.MaxBackoff, 5*time.Second)
 	o.MinDisturbedInterval = cmp.Or(o.MinDisturbedInterval, 100*time.Millisecond)
-	r := &runner{
+	run := &runner{
 		RunOptions: o,
 		feed:       feed,
-		backend:    b,
+		Reconciler: r,
 		failing:    make(map[state.ServiceName]failure),
-		queue:      newQueue(cmp.Or(o.PartEntries, usualPart)),
+		queue:      newQueue(cmp.Or(o.PartEntries, usualPart), r.held),
 	}
 	following, stop := context.WithCancel(ctx)
 	var done sync.WaitGroup
-	done.Go(func() { r.alarm.follow(following, b.Disturbed()) })
+	done.Go(func() { run.alarm.follow(following, r.backend.Disturbed()) })
 	defer done.Wait()
 	defer stop()
-	return r.run(ctx)
+	return run.run(ctx)
 }
 
 // runner is one call of Run. It is used by one goroutine only, but for its alarm.
 type runner struct {
 	RunOptions
-	feed    state.Feed
-	backend Backend
-	alarm   alarm
-	status  Status
-	queue   queue
+	*Reconciler
+	feed   state.Feed
+	alarm  alarm
+	status Status
+	queue  queue
 
 	node     *state.Node // of the last applied update, nil before the first
 	applying retry
@@ -187,7 +192,7 @@ func (r *runner) applyFull(ctx context.Context, u *state.Update) {
 	if !ok {
 		return
 	}
-	r.queue.replace(u, result.Failed)
+	r.queue.replace(u)
 	r.applied(u, result, nil)
 }
 
@@ -234,7 +239,7 @@ func (r *runner) pending(since time.Time) {
 
 // apply calls the backend, and reports whether it succeeded. Otherwise the same comes again, after a pause.
 func (r *runner) apply(ctx context.Context, u *state.Update, isRetry bool) (Result, bool) {
-	result, err := r.attempt(Attempt{Update: u, Retry: isRetry}, func() (Result, error) { return r.backend.Apply(ctx, u) })
+	result, err := r.attempt(Attempt{Update: u, Retry: isRetry}, func() (Result, error) { return r.Apply(ctx, u) })
 	if err == nil {
 		return result, true
 	}

@@ -111,12 +111,10 @@ func (c *cluster) lacks(proto state.Protocol, dst netip.AddrPort) bool {
 		return true
 	}
 	for s := range c.store.Snapshot().Services() {
-		for _, p := range s.Ports {
-			for _, f := range p.Frontends {
-				isNodePort := f.Kind == state.NodePort && f.Port == dst.Port() && (dst.Addr().IsLoopback() || slices.Contains(c.lab.Node().Addrs, dst.Addr()))
-				if isNodePort || f.Addr == dst.Addr() {
-					return true
-				}
+		for _, f := range s.Frontends() {
+			isNodePort := f.Kind == state.NodePort && f.Port == dst.Port() && (dst.Addr().IsLoopback() || slices.Contains(c.lab.Node().Addrs, dst.Addr()))
+			if isNodePort || f.Addr == dst.Addr() {
+				return true
 			}
 		}
 	}

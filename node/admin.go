@@ -161,10 +161,6 @@ func (a adminSource) prove(answer *explain.Answer) {
 
 // inspector returns what reads back what the dataplane holds, nil if it cannot.
 func (n *Node) inspector() backend.Inspector {
-	d := n.dataplane
-	if s, ok := d.(*switchable); ok {
-		d = s.inUse()
-	}
-	i, _ := d.(backend.Inspector)
+	i, _ := n.inUse().(backend.Inspector)
 	return i
 }

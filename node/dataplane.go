@@ -90,6 +90,8 @@ type dataplane struct {
 	mode config.Mode
 	// metrics is what /proxyMode and the metrics call the mode.
 	metrics string
+	// part is what /healthz calls a dataplane that is a [backend.Reporter], empty for others.
+	part string
 	// open makes the dataplane of the calling thread's network namespace. base is nil for one that is not above it.
 	open func(ctx context.Context, c *config.Config, o DataplaneOptions, base *nftablesDataplane) (Dataplane, error)
 	// above is set if the dataplane is nftables, or a layer above it.
@@ -129,7 +131,7 @@ func dataplanes(goos string) []dataplane {
 				cleanup: anyConfig(ipvs.Cleanup), programmed: anyHeld(ipvs.Programmed), available: ipvs.Available,
 				remove: func(context.Context, *config.Config, bool) error { return ipvs.Remove() },
 			},
-			{mode: config.ModeEBPF, metrics: metrics.ModeEBPF, above: true, open: openEBPF}, // its hooks end with the process
+			{mode: config.ModeEBPF, metrics: metrics.ModeEBPF, part: "socketHooks", above: true, open: openEBPF}, // its hooks end with the process
 			{
 				mode: config.ModeIPTables, metrics: metrics.ModeIPTables, open: openIPTables,
 				cleanup: anyConfig(iptables.Cleanup), programmed: anyHeld(iptables.Programmed), available: iptables.Available,
@@ -139,7 +141,7 @@ func dataplanes(goos string) []dataplane {
 				},
 			},
 			{
-				mode: config.ModeUserspace, metrics: metrics.ModeUserspace, above: true, open: openUserspace,
+				mode: config.ModeUserspace, metrics: metrics.ModeUserspace, part: "relay", above: true, open: openUserspace,
 				cleanup: anyConfig(userspace.Cleanup), programmed: anyHeld(userspace.Programmed),
 				remove: func(context.Context, *config.Config, bool) error { _, err := userspace.Remove(); return err },
 			},
@@ -147,7 +149,7 @@ func dataplanes(goos string) []dataplane {
 	case "windows":
 		return []dataplane{
 			{
-				mode: config.ModeKernelspace, metrics: metrics.ModeKernelspace, open: openWinkernel,
+				mode: config.ModeKernelspace, metrics: metrics.ModeKernelspace, part: "hns", open: openWinkernel,
 				cleanup: func(ctx context.Context, c *config.Config) (bool, error) {
 					return winkernel.Cleanup(ctx, winkernel.Config(c.Winkernel))
 				},
@@ -158,7 +160,7 @@ func dataplanes(goos string) []dataplane {
 				},
 			},
 			{
-				mode: config.ModeUserspace, metrics: metrics.ModeUserspace, open: openStandaloneRelay,
+				mode: config.ModeUserspace, metrics: metrics.ModeUserspace, part: "relay", open: openStandaloneRelay,
 				cleanup: anyConfig(userspace.Cleanup), programmed: anyHeld(userspace.Programmed),
 				remove: func(context.Context, *config.Config, bool) error { _, err := userspace.Remove(); return err },
 			},

@@ -14,13 +14,12 @@ import (
 // does all of it, and that is no fault.
 type ebpfDataplane struct {
 	*ebpf.Backend
-	base       *nftablesDataplane
 	options    DataplaneOptions
 	namespaces *ebpf.Namespaces // nil if all that the kernel has are this node's
 }
 
 func openEBPF(_ context.Context, c *config.Config, o DataplaneOptions, base *nftablesDataplane) (Dataplane, error) {
-	d := &ebpfDataplane{base: base, options: o}
+	d := &ebpfDataplane{options: o}
 	var err error
 	if path := c.EBPF.NamespaceMap; path != "" {
 		if d.namespaces, err = ebpf.OpenNamespaces(path); err != nil {
@@ -52,11 +51,11 @@ func (d *ebpfDataplane) Reconfigure(c *config.Config) error {
 	return nil
 }
 
-// Faults implements [Dataplane]. Hooks that are off are none: see [ebpfDataplane.problems].
-func (d *ebpfDataplane) Faults() []error { return d.base.Faults() }
+// Faults implements [Dataplane]. Hooks that are off are none, but a problem.
+func (d *ebpfDataplane) Faults() []error { return nil }
 
-// problems is why the hooks do not do all that they can.
-func (d *ebpfDataplane) problems() []error {
+// Problems implements [backend.Reporter]: it returns why the hooks do not do all that they can.
+func (d *ebpfDataplane) Problems() []error {
 	if s := d.Status(); s.State != ebpf.On {
 		return []error{fmt.Errorf("%v: %w; nftables translates these connections", s.State, s.Reason)}
 	}

@@ -41,11 +41,7 @@ func (d *iptablesDataplane) of(c *config.Config) iptables.Options {
 
 // droppedInvalid returns how many packets of forwarded connections mode iptables has dropped because they were invalid.
 func (n *Node) droppedInvalid() uint64 {
-	s, ok := n.dataplane.(*switchable)
-	if !ok {
-		return 0
-	}
-	d, ok := s.inUse().(*iptablesDataplane)
+	d, ok := n.inUse().(invalidDropping)
 	if !ok {
 		return 0
 	}

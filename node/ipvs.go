@@ -10,12 +10,11 @@ import (
 // ipvsDataplane is IPVS above the nftables dataplane, in terms of the configuration.
 type ipvsDataplane struct {
 	*ipvs.Backend
-	base    *nftablesDataplane
 	options DataplaneOptions
 }
 
 func openIPVS(_ context.Context, c *config.Config, o DataplaneOptions, base *nftablesDataplane) (Dataplane, error) {
-	d := &ipvsDataplane{base: base, options: o}
+	d := &ipvsDataplane{options: o}
 	own := ipvsOptions(c, o)
 	own.Commit = o.commit
 	var err error
@@ -40,9 +39,4 @@ func (d *ipvsDataplane) Reconfigure(c *config.Config) error {
 }
 
 // Faults implements [Dataplane].
-func (d *ipvsDataplane) Faults() []error { return d.base.Faults() }
-
-func (d *ipvsDataplane) resume(base *nftablesDataplane) {
-	d.base = base
-	d.Resume(base)
-}
+func (d *ipvsDataplane) Faults() []error { return nil }

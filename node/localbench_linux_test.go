@@ -1,11 +1,14 @@
 package node
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +16,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/internal/kernel/namespace"
 	"github.com/switchyard-net/switchyard/state"
 	"github.com/switchyard-net/switchyard/test/netns"
@@ -22,12 +26,15 @@ import (
 // localBench has a relay for NodePorts on ::1 in a namespace, without a node.
 type localBench struct {
 	*localPorts
-	ns   *netns.NS
-	logs strings.Builder
+	t          *testing.T
+	ns         *netns.NS
+	plane      *localPlane
+	reconciler *backend.Reconciler
+	logs       strings.Builder
 }
 
 func newLocalBench(t *testing.T) *localBench {
-	b := &localBench{ns: netnstest.New(t)}
+	b := &localBench{t: t, ns: netnstest.New(t)}
 	var inside *namespace.Namespace
 	noError(t, b.ns.Do(func() error {
 		lo, err := netlink.LinkByName("lo")
@@ -40,6 +47,8 @@ func newLocalBench(t *testing.T) *localBench {
 		return err
 	}))
 	b.localPorts = newLocalPorts(inside, slog.New(slog.NewTextHandler(&b.logs, nil)))
+	b.plane = &localPlane{ports: b.localPorts}
+	b.reconciler = backend.NewReconciler(b.plane)
 	t.Cleanup(func() {
 		b.close()
 		noError(t, inside.Close())
@@ -50,13 +59,35 @@ func newLocalBench(t *testing.T) *localBench {
 // servesLocalhost is a node whose NodePort addresses have ::1.
 var servesLocalhost = &state.Node{NodePorts: &state.NodePortAddresses{CIDRs: []netip.Prefix{netip.MustParsePrefix("::1/128")}}}
 
-func (b *localBench) update(u *state.Update, failed ...*state.Service) {
-	u.Node = servesLocalhost
-	errs := map[state.ServiceName]error{}
-	for _, svc := range failed {
-		errs[svc.Name] = fmt.Errorf("it does not fit")
+// localPlane is a dataplane that refuses some records.
+type localPlane struct {
+	backend.None
+	ports   *localPorts
+	refuses []*state.Service
+}
+
+func (d *localPlane) Apply(_ context.Context, u *state.Update) (backend.Result, error) {
+	refused := map[state.ServiceName]error{}
+	for _, svc := range u.Changed {
+		if slices.Contains(d.refuses, svc) {
+			refused[svc.Name] = errors.New("it does not fit")
+		}
 	}
-	b.apply(u, errs, true)
+	if len(refused) > 0 {
+		return backend.Result{}, &backend.RefusedError{Services: refused}
+	}
+	d.ports.apply(u, true)
+	return backend.Result{}, nil
+}
+
+// update applies an update, but for records that are refused.
+func (b *localBench) update(u *state.Update, refused ...*state.Service) {
+	b.t.Helper()
+	u.Node = servesLocalhost
+	b.plane.refuses = refused
+	if _, err := b.reconciler.Apply(b.t.Context(), u); err != nil {
+		b.t.Fatal(err)
+	}
 }
 
 // localService is a Service with NodePorts that lead to an endpoint.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -79,42 +80,16 @@ func newLocalPorts(inside *namespace.Namespace, log *slog.Logger) *localPorts {
 	return l
 }
 
-// apply takes over an update, but for the Services that failed: these go on as before, without what another Service has in the update. If serves is false,
-// another mode is in use: nothing is listened on. Ports that could not be listened on before are left to retry.
-func (l *localPorts) apply(u *state.Update, failed map[state.ServiceName]error, serves bool) {
+// apply takes over an update. If serves is false, another mode is in use: nothing is listened on. Ports that could not be listened on before are left
+// to retry.
+func (l *localPorts) apply(u *state.Update, serves bool) {
 	l.changing.Lock()
 	defer l.changing.Unlock()
-	if u.Full {
-		before := l.services
-		l.services = map[state.ServiceName]*state.Service{}
-		for name := range failed {
-			if svc := before[name]; svc != nil {
-				l.services[name] = svc
-			}
-		}
-	}
-	for _, name := range u.Removed {
+	for _, name := range u.Gone(maps.Keys(l.services)) {
 		delete(l.services, name)
 	}
-	taken := map[state.FrontendKey]bool{}
 	for _, svc := range u.Changed {
-		if failed[svc.Name] != nil {
-			continue
-		}
-		delete(l.services, svc.Name)
-		for i := range svc.Ports {
-			for k := range svc.Ports[i].Frontends {
-				taken[svc.Ports[i].Key(&svc.Ports[i].Frontends[k])] = true
-			}
-		}
-	}
-	for name, svc := range l.services { // only Services that failed, now or before, have something that is taken
-		l.services[name] = svc.Without(taken)
-	}
-	for _, svc := range u.Changed {
-		if failed[svc.Name] == nil {
-			l.services[svc.Name] = svc
-		}
+		l.services[svc.Name] = svc
 	}
 	l.wanted = map[uint16]*localTarget{}
 	serves = serves && servesIPv6Loopback(u.Node)
@@ -138,6 +113,13 @@ func (l *localPorts) apply(u *state.Update, failed map[state.ServiceName]error, 
 	l.listen(false)
 }
 
+// service returns the record of a Service that counts now, nil if there is none.
+func (l *localPorts) service(name state.ServiceName) *state.Service {
+	l.changing.Lock()
+	defer l.changing.Unlock()
+	return l.services[name]
+}
+
 // servesIPv6Loopback reports whether the NodePort addresses have ::1: a range that is no wider names it.
 func servesIPv6Loopback(n *state.Node) bool {
 	loopback := netip.IPv6Loopback()
@@ -147,15 +129,10 @@ func servesIPv6Loopback(n *state.Node) bool {
 // localNodePorts goes through the NodePorts of TCP over IPv6, with where they lead for the node itself.
 func localNodePorts(svc *state.Service) func(yield func(uint16, *localTarget) bool) {
 	return func(yield func(uint16, *localTarget) bool) {
-		for i := range svc.Ports {
-			p := &svc.Ports[i]
-			if p.Family != state.IPv6 || p.Protocol != state.TCP {
-				continue
-			}
-			for _, f := range p.Frontends {
-				if f.Kind == state.NodePort && !yield(f.Port, &localTarget{svc.Name, p.External.Inside.Endpoints, p.Affinity}) {
-					return
-				}
+		for p, f := range svc.Frontends() {
+			if p.Family == state.IPv6 && p.Protocol == state.TCP && f.Kind == state.NodePort &&
+				!yield(f.Port, &localTarget{svc.Name, p.External.Inside.Endpoints, p.Affinity}) {
+				return
 			}
 		}
 	}
@@ -239,7 +216,7 @@ func (l *localPorts) amounts() (listeners int, failures uint64) {
 
 // localRejects returns what the nftables dataplane in use has refused of NodePorts on loopback addresses.
 func (s *switchable) localRejects() (rejects []metrics.LocalRejects) {
-	d, ok := s.inUse().(*nftablesDataplane)
+	d, ok := s.inUse().(localRejecting)
 	if !ok {
 		return nil
 	}

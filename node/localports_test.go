@@ -37,7 +37,7 @@ func TestTakenLocalPort(t *testing.T) {
 		for _, name := range removed {
 			u.Removed = append(u.Removed, state.ServiceName{Name: name})
 		}
-		l.apply(u, nil, true)
+		l.apply(u, true)
 	}
 	port := netip.MustParseAddrPort(taken.Addr().String()).Port()
 	for _, step := range []struct {

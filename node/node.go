@@ -176,6 +176,8 @@ type Node struct {
 	// dataplane serves all pipelines, one after the other: the kernel keeps others from its tables while it is open. In a Server or Relay it is
 	// nil.
 	dataplane Dataplane
+	// reconciler has what dataplane shows, whatever pipeline that came from. It is nil as dataplane is.
+	reconciler *backend.Reconciler
 
 	files                        shares
 	registry                     *metrics.Registry
@@ -259,6 +261,7 @@ func New(ctx context.Context, o Options) (*Node, error) {
 			p.close()
 			return nil, &DataplaneError{chosen.mode, err}
 		}
+		n.reconciler = backend.NewReconciler(n.dataplane)
 	}
 	n.health = n.newHealth()
 	if n.answersPorts() {
@@ -340,7 +343,7 @@ func (n *Node) switchMode(s *switchable, p *pipeline, chosen *dataplane, c *conf
 			return err
 		}
 	}
-	if err := s.switchTo(n.group.ctx, *chosen, c, u); err != nil {
+	if err := s.switchTo(n.group.ctx, *chosen, c, u, n.status.current().Failed); err != nil {
 		return err
 	}
 	n.setMode(chosen.metrics)
@@ -355,13 +358,16 @@ func (n *Node) setMode(mode string) {
 
 func (n *Node) proxyMode() string { return n.mode.Load().(string) }
 
+// customMode is what metrics and /proxyMode call the mode of a dataplane of the caller.
+const customMode = "custom"
+
 // choose returns the dataplane for c, nil for a role that has none.
 func (n *Node) choose(c *config.Config) (*dataplane, error) {
 	if n.o.Role != Proxy {
 		return nil, nil
 	}
 	if n.o.Dataplane != nil {
-		return &dataplane{mode: c.Mode, metrics: "custom"}, nil
+		return &dataplane{mode: c.Mode, metrics: customMode}, nil
 	}
 	mode, err := SelectMode(c, runtime.GOOS)
 	if err != nil {

@@ -421,7 +421,7 @@ func (p *pipeline) startDataplane(n *Node, c *config.Config) {
 	}
 	o := settingsOf(c)
 	p.stopDataplane = n.group.start(func(ctx context.Context) error {
-		err := backend.Run(ctx, p.feed, n.dataplane, backend.RunOptions{
+		err := n.reconciler.Run(ctx, p.feed, backend.RunOptions{
 			Logger: n.log, VerifyPeriod: o.verify, MinInterval: o.interval, OnAttempt: n.attempted, OnStatus: n.statusChanged,
 		})
 		if n.group.ctx.Err() != nil {

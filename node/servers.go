@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"net/netip"
+	"runtime"
 	"time"
 
 	"github.com/switchyard-net/switchyard/config"
@@ -46,21 +47,12 @@ func (n *Node) newHealth() *healthz.Health {
 	add("dataplane", n.status.faults)
 	add("tables", n.tampering)
 	h.AddProblems("services", n.status.problems)
-	h.AddProblems("relay", n.relayProblems)
-	if s, ok := n.dataplane.(*switchable); ok {
-		h.AddProblems("socketHooks", func() []error {
-			if hooks := s.hooks(); hooks != nil {
-				return hooks.problems()
-			}
-			return nil
-		})
-		h.AddProblems("hns", func() []error {
-			if hns := s.hns(); hns != nil {
-				return hns.problems()
-			}
-			return nil
-		})
+	for _, d := range dataplanes(runtime.GOOS) {
+		if d.part != "" {
+			h.AddProblems(d.part, func() []error { return n.problemsIn(d.metrics) })
+		}
 	}
+	h.AddProblems("services", func() []error { return n.problemsIn(customMode) })
 	return h
 }
 
@@ -150,10 +142,8 @@ func (n *Node) newRegistry() *metrics.Registry {
 	}
 	o.AffinityClients, o.Relayed, o.IPTablesInvalidDropped = n.affinityClients, n.relayed, n.droppedInvalid
 	o.SocketHooks = func() metrics.SocketHooks {
-		if s, ok := n.dataplane.(*switchable); ok {
-			if hooks := s.hooks(); hooks != nil {
-				return hooks.measured()
-			}
+		if hooks, ok := n.inUse().(hooked); ok {
+			return hooks.measured()
 		}
 		return metrics.SocketHooks{}
 	}

@@ -36,9 +36,8 @@ type switchable struct {
 	retired []*retired
 	// leftovers are dataplanes of which the kernel may hold something that nobody needs once there is a state in that in use.
 	leftovers []leftover
-	// applied is set if the dataplane in use shows a state, and failed are the Services that it does not show.
+	// applied is set if the dataplane in use shows a state.
 	applied bool
-	failed  map[state.ServiceName]error
 
 	disturbed chan struct{}
 	stop      context.CancelFunc
@@ -76,36 +75,10 @@ type leftover struct {
 	config *config.Config
 }
 
-// retirable is a dataplane that carries connections itself, and not by rules of the kernel alone.
-type retirable interface {
-	Dataplane
-	// Retire has it take nothing new, and resume undoes that.
-	Retire()
-	resume(base *nftablesDataplane)
-	// Carried returns how much it carries. It may be called at any time.
-	Carried() int
-}
-
-var (
-	_ retirable = (*ipvsDataplane)(nil)
-	_ retirable = (*userspaceDataplane)(nil)
-)
-
-// flowLeaver is a dataplane that deletes stale flows in the background.
-type flowLeaver interface {
-	// LeaveFlows has it delete none until the next Apply.
-	LeaveFlows()
-}
-
-var (
-	_ flowLeaver = (*nftablesDataplane)(nil)
-	_ flowLeaver = (*iptablesDataplane)(nil)
-)
-
 // retired is a dataplane that takes nothing new.
 type retired struct {
 	dataplane
-	top      retirable
+	top      drainer
 	since    time.Time
 	unfollow func()
 	// missed is what it has failed to take over, in one update.
@@ -193,7 +166,7 @@ func (s *switchable) retireLeftover(ctx context.Context, d dataplane) error {
 		return err
 	}
 	s.opened(top)
-	s.retire(d, top.(retirable), s.follow(top))
+	s.retire(d, top.(drainer), s.follow(top))
 	return nil
 }
 
@@ -213,7 +186,7 @@ func (s *switchable) prepare(ctx context.Context, d dataplane, c *config.Config)
 		r := s.retired[i]
 		if err = r.top.Reconfigure(c); err == nil {
 			s.forget(r)
-			r.top.resume(next.base)
+			r.top.Resume(aboveBase(next.base))
 			next.top, next.unfollow = r.top, r.unfollow
 			return next, nil
 		}
@@ -291,7 +264,7 @@ func (s *switchable) use(now *stack) {
 // gone has hooks know of endpoints that no Service has any longer. The nftables dataplane calls it, in Apply.
 func (s *switchable) gone(endpoints []netip.AddrPort) {
 	for _, d := range s.layers() {
-		if hooks, ok := d.(*ebpfDataplane); ok {
+		if hooks, ok := d.(ender); ok {
 			hooks.Gone(endpoints)
 		}
 	}
@@ -300,7 +273,7 @@ func (s *switchable) gone(endpoints []netip.AddrPort) {
 // servedAbove reports whether IPVS serves a frontend. The nftables dataplane calls it at any time.
 func (s *switchable) servedAbove(k state.FrontendKey) bool {
 	return slices.ContainsFunc(s.layers(), func(d Dataplane) bool {
-		ipvs, ok := d.(*ipvsDataplane)
+		ipvs, ok := d.(scheduling)
 		return ok && ipvs.Serves(k)
 	})
 }
@@ -308,7 +281,7 @@ func (s *switchable) servedAbove(k state.FrontendKey) bool {
 // scheduled reports whether IPVS has a virtual server for a frontend, in the mode in use or in a former one. It may be called at any time.
 func (s *switchable) scheduled(k state.FrontendKey) bool {
 	return slices.ContainsFunc(s.layers(), func(d Dataplane) bool {
-		ipvs, ok := d.(*ipvsDataplane)
+		ipvs, ok := d.(scheduling)
 		return ok && ipvs.Scheduled(k)
 	})
 }
@@ -371,12 +344,13 @@ func (s *switchable) watchRetired() {
 func (s *switchable) Disturbed() <-chan struct{} { return s.disturbed }
 
 // Faults implements [Dataplane].
-func (s *switchable) Faults() []error { return s.inUse().Faults() }
-
-// hooks returns the socket hooks, nil in modes that have none. It may be called at any time.
-func (s *switchable) hooks() *ebpfDataplane {
-	hooks, _ := s.inUse().(*ebpfDataplane)
-	return hooks
+func (s *switchable) Faults() []error {
+	top, base := s.inUse(), s.nftables()
+	faults := top.Faults()
+	if base != nil && top != Dataplane(base) {
+		faults = append(faults, base.Faults()...)
+	}
+	return faults
 }
 
 // nftables returns the nftables dataplane, nil in modes without it. It may be called at any time.
@@ -386,26 +360,20 @@ func (s *switchable) nftables() *nftablesDataplane {
 	return s.base
 }
 
-// hns returns the dataplane of Windows, nil in modes without it. It may be called at any time.
-func (s *switchable) hns() *winkernelDataplane {
-	hns, _ := s.inUse().(*winkernelDataplane)
-	return hns
-}
-
 // counters returns what the layers that are in use count by. nftables sees all connections that are not those of hooks, and iptables those of its
 // own.
 func (s *switchable) counters() []backend.Counter {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if top, ok := s.top.(*iptablesDataplane); ok {
-		return []backend.Counter{top}
-	}
 	if s.base == nil {
+		if top, ok := s.top.(backend.Counter); ok {
+			return []backend.Counter{top}
+		}
 		return nil
 	}
 	layers := []backend.Counter{s.base}
-	if hooks, ok := s.top.(*ebpfDataplane); ok {
-		layers = append(layers, hookCounter{hooks.Backend})
+	if hooks, ok := s.top.(hooked); ok {
+		layers = append(layers, hookCounter{hooks})
 	}
 	return layers
 }
@@ -438,26 +406,11 @@ func (s *switchable) Apply(ctx context.Context, u *state.Update) (backend.Result
 	if err != nil {
 		return result, err
 	}
-	s.noteFailed(u, result.Failed)
-	s.local.apply(u, result.Failed, s.now.mode == config.ModeNFTables)
+	s.applied = true
+	s.local.apply(u, s.now.mode == config.ModeNFTables)
 	s.applyRetired(ctx, u)
 	s.removeLeftovers(ctx)
 	return result, nil
-}
-
-// noteFailed takes down which Services the kernel does not show after an update.
-func (s *switchable) noteFailed(u *state.Update, failed map[state.ServiceName]error) {
-	s.applied = true
-	if u.Full || s.failed == nil {
-		s.failed = map[state.ServiceName]error{}
-	}
-	for _, service := range u.Changed {
-		delete(s.failed, service.Name)
-	}
-	for _, name := range u.Removed {
-		delete(s.failed, name)
-	}
-	maps.Copy(s.failed, failed)
 }
 
 // Verify implements [backend.Backend].
@@ -481,13 +434,13 @@ func (s *switchable) Verify(ctx context.Context) (backend.Result, error) {
 
 // lingering returns u for a dataplane that takes the place of relays, those that are retired and one that is not yet: flows through them go on.
 func (s *switchable) lingering(u *state.Update, before Dataplane) *state.Update {
-	var relays []*userspaceDataplane
+	var relays []relaying
 	for _, r := range s.retired {
-		if relay, ok := r.top.(*userspaceDataplane); ok {
+		if relay, ok := r.top.(relaying); ok {
 			relays = append(relays, relay)
 		}
 	}
-	if relay, ok := before.(*userspaceDataplane); ok {
+	if relay, ok := before.(relaying); ok {
 		relays = append(relays, relay)
 	}
 	if len(relays) == 0 {
@@ -553,7 +506,7 @@ func following(missed, u *state.Update) *state.Update {
 }
 
 // retire has a dataplane take nothing new from its next update on.
-func (s *switchable) retire(d dataplane, top retirable, unfollow func()) {
+func (s *switchable) retire(d dataplane, top drainer, unfollow func()) {
 	top.Retire()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -617,23 +570,23 @@ func (s *switchable) removeLeftovers(ctx context.Context) {
 
 // servesLoopback reports whether the dataplane in use serves NodePorts on loopback addresses.
 func (s *switchable) servesLoopback() bool {
-	loopback, ok := s.now.complete().(interface{ ServesLoopback() bool })
-	return ok && loopback.ServesLoopback()
+	on, ok := s.now.complete().(loopback)
+	return ok && on.ServesLoopback()
 }
 
-// switchTo makes the node go on with the dataplane of another mode, which shows u then, a full update. u is nil if there is no state yet. After an
-// error the former one goes on, and must get a full update.
-func (s *switchable) switchTo(ctx context.Context, d dataplane, c *config.Config, u *state.Update) error {
+// switchTo replaces the dataplane in use with that of another mode, and applies u to it, a full update. u is nil if there is no state yet. failed has
+// the Services that failed in the dataplane in use. After an error, that dataplane stays in use and must get a full update.
+func (s *switchable) switchTo(ctx context.Context, d dataplane, c *config.Config, u *state.Update, failed map[state.ServiceName]error) error {
 	return s.inside.Do(func() error {
 		next, err := s.prepare(ctx, d, c)
 		if err != nil {
 			return fmt.Errorf("switch to mode %s: %w", d.mode, err)
 		}
 		if u != nil {
-			if err := s.program(ctx, next, u); err != nil {
+			if failed, err = s.program(ctx, next, u, failed); err != nil {
 				s.leave(ctx, next, c) // it may have taken connections by now
-				if relay, ok := s.now.top.(*userspaceDataplane); ok {
-					relay.resume(s.now.base)
+				if relay, ok := s.now.top.(relaying); ok {
+					relay.Resume(aboveBase(s.now.base))
 				}
 				s.removeLeftovers(ctx)
 				return fmt.Errorf("switch to mode %s: %w", d.mode, err)
@@ -644,11 +597,12 @@ func (s *switchable) switchTo(ctx context.Context, d dataplane, c *config.Config
 		s.use(next)
 		s.log.Info("another dataplane is in use", "mode", d.mode, "before", before.mode)
 		if u == nil {
-			s.applied, s.failed = false, nil // the kernel goes on by what it holds, until there is a state
+			s.applied = false // the kernel goes on by what it holds, until there is a state
 		}
 		s.leave(ctx, before, configBefore)
 		if u != nil {
-			s.local.apply(u, s.failed, d.mode == config.ModeNFTables)
+			s.applied = true
+			s.local.apply(u.Keep(maps.Keys(failed), s.local.service), d.mode == config.ModeNFTables)
 			s.applyRetired(ctx, u) // first: flows to endpoints that are gone are waiting for it
 		}
 		s.removeLeftovers(ctx)
@@ -656,42 +610,42 @@ func (s *switchable) switchTo(ctx context.Context, d dataplane, c *config.Config
 	})
 }
 
-// program has a stack show a state.
-func (s *switchable) program(ctx context.Context, next *stack, u *state.Update) error {
+// program applies a state to a stack, and returns the Services that failed. It is an error if one failed that is not in before.
+func (s *switchable) program(ctx context.Context, next *stack, u *state.Update, before map[state.ServiceName]error) (map[state.ServiceName]error, error) {
 	began := time.Now()
-	if before, ok := s.now.complete().(flowLeaver); ok && s.now.complete() != next.complete() {
-		before.LeaveFlows()
+	if former, ok := s.now.complete().(backend.FlowKeeper); ok && s.now.complete() != next.complete() {
+		former.LeaveFlows()
 	}
-	if relay, ok := s.now.top.(*userspaceDataplane); ok && next.base == s.now.base {
+	if relay, ok := s.now.top.(relaying); ok && next.base == s.now.base {
 		relay.Retire() // the rules of the base that lead to it may be in the way of others: masqueradeBit may be the relay's bit from now on
 	}
-	result, err := next.top.Apply(ctx, s.lingering(u, s.now.top))
+	result, err := backend.NewReconciler(next.top).Apply(ctx, s.lingering(u, s.now.top))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	failed := result.Failed
 	if result, err = next.top.Verify(ctx); err != nil {
-		return fmt.Errorf("read back: %w", err)
+		return nil, fmt.Errorf("read back: %w", err)
 	}
 	for _, of := range []map[state.ServiceName]error{failed, result.Failed} {
 		for name, err := range of {
-			if s.applied && s.failed[name] == nil {
-				return fmt.Errorf("service %v, which the other dataplane serves: %w", name, err)
+			if s.applied && before[name] == nil {
+				return nil, fmt.Errorf("service %v, which the other dataplane serves: %w", name, err)
 			}
 		}
 	}
-	s.noteFailed(u, failed)
 	s.log.Debug("the other dataplane shows the state", "mode", next.mode, "took", time.Since(began))
-	return nil
+	return failed, nil
 }
 
 // leave ends a stack that is not in use, which had c, as far as it carries nothing. removeLeftovers removes what it has programmed.
 func (s *switchable) leave(ctx context.Context, of *stack, c *config.Config) {
 	var err error
-	switch top := of.top.(type) {
-	case *nftablesDataplane:
+	top, drains := of.top.(drainer)
+	switch {
+	case of.top == Dataplane(of.base):
 		of.unfollow()
-	case retirable:
+	case drains:
 		s.retire(of.dataplane, top, of.unfollow)
 	default:
 		of.unfollow()
@@ -714,9 +668,9 @@ func (s *switchable) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), s.config.Userspace.DrainTimeout.Duration)
 	defer cancel()
 	var errs []error
-	var relays []*userspaceDataplane
+	var relays []relaying
 	for _, d := range s.layers() {
-		if relay, ok := d.(*userspaceDataplane); ok {
+		if relay, ok := d.(relaying); ok {
 			errs, relays = append(errs, relay.Release(ctx)), append(relays, relay)
 			continue
 		}

@@ -77,9 +77,9 @@ func (f *fakeDataplane) LeaveFlows()                                    { f.leav
 // fakeRelay is a fakeDataplane that carries connections itself.
 type fakeRelay struct{ fakeDataplane }
 
-func (f *fakeRelay) Retire()                   {}
-func (f *fakeRelay) resume(*nftablesDataplane) {}
-func (f *fakeRelay) Carried() int              { return 1 }
+func (f *fakeRelay) Retire()                {}
+func (f *fakeRelay) Resume(backend.Backend) {}
+func (f *fakeRelay) Carried() int           { return 1 }
 
 // newFakeSwitchable returns a switchable with a dataplane that shows nothing yet.
 func newFakeSwitchable(t *testing.T, first dataplane) *switchable {
@@ -132,14 +132,14 @@ func TestSwitchRemovalFails(t *testing.T) {
 			s, all := newFakeSwitchable(t, a.of()), services(true, []string{"web"})
 			mustApply(t, s, all)
 			a.removeErr = errRefused
-			if err := s.switchTo(t.Context(), b.of(), s.config, all); err != nil {
+			if err := s.switchTo(t.Context(), b.of(), s.config, all, nil); err != nil {
 				t.Fatal(err)
 			}
 			if !a.holds {
 				t.Fatal("a refusal removes something")
 			}
 			if back {
-				if err := s.switchTo(t.Context(), a.of(), s.config, all); err != nil {
+				if err := s.switchTo(t.Context(), a.of(), s.config, all, nil); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -160,7 +160,7 @@ func TestFormerModeIsRemovedByItsConfig(t *testing.T) {
 	s, all := newFakeSwitchable(t, a.of()), services(true, []string{"web"})
 	mustApply(t, s, all)
 	was := s.config
-	if err := s.switchTo(t.Context(), b.of(), config.Default(), all); err != nil {
+	if err := s.switchTo(t.Context(), b.of(), config.Default(), all, nil); err != nil {
 		t.Fatal(err)
 	}
 	if a.holds || a.removed != was {
@@ -175,7 +175,7 @@ func TestSwitchToLeftover(t *testing.T) {
 	s.leftovers = append(s.leftovers, leftover{b.of(), s.config})
 	mustApply(t, s, all)
 	b.removeErr = nil
-	if err := s.switchTo(t.Context(), b.of(), s.config, all); err != nil {
+	if err := s.switchTo(t.Context(), b.of(), s.config, all, nil); err != nil {
 		t.Fatal(err)
 	}
 	mustApply(t, s, all)
@@ -188,7 +188,7 @@ func TestSwitchToLeftover(t *testing.T) {
 func TestSwitchBeforeFirstState(t *testing.T) {
 	a, b := &fakeDataplane{mode: "a"}, &fakeDataplane{mode: "b", holds: true, applyErr: errRefused}
 	s, all := newFakeSwitchable(t, a.of()), services(true, []string{"web"})
-	if err := s.switchTo(t.Context(), b.of(), s.config, all); !errors.Is(err, errRefused) {
+	if err := s.switchTo(t.Context(), b.of(), s.config, all, nil); !errors.Is(err, errRefused) {
 		t.Fatal(err)
 	}
 	if !b.holds {
@@ -205,7 +205,7 @@ func TestSwitchWithoutState(t *testing.T) {
 	a, b := &fakeDataplane{mode: "a"}, &fakeDataplane{mode: "b"}
 	s, all := newFakeSwitchable(t, a.of()), services(true, []string{"web"})
 	mustApply(t, s, all)
-	if err := s.switchTo(t.Context(), b.of(), s.config, nil); err != nil {
+	if err := s.switchTo(t.Context(), b.of(), s.config, nil, nil); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.Verify(t.Context()); err != nil || !a.holds {
@@ -231,7 +231,7 @@ func TestSwitchLeavesFlows(t *testing.T) {
 		if fails {
 			b.applyErr = errRefused
 		}
-		if err := s.switchTo(t.Context(), b.of(), s.config, all); (err != nil) != fails {
+		if err := s.switchTo(t.Context(), b.of(), s.config, all, nil); (err != nil) != fails {
 			t.Fatal(err)
 		}
 		mustApply(t, s, all)
@@ -245,14 +245,18 @@ func TestSwitchLeavesFlows(t *testing.T) {
 // TestSwitchServiceFails: a service that fails keeps the node from a switch only where another dataplane serves it.
 func TestSwitchServiceFails(t *testing.T) {
 	web := state.ServiceName{Name: "web"}
-	for _, applied := range []bool{false, true} {
+	for _, c := range []struct{ applied, failed, switches bool }{{false, false, true}, {true, false, false}, {true, true, true}} {
 		a, b := &fakeDataplane{mode: "a"}, &fakeDataplane{mode: "b", failed: map[state.ServiceName]error{web: errRefused}}
 		s, all := newFakeSwitchable(t, a.of()), services(true, []string{"web"})
-		if applied {
+		if c.applied {
 			mustApply(t, s, all)
 		}
-		if err := s.switchTo(t.Context(), b.of(), s.config, all); (err != nil) != applied {
-			t.Errorf("with a state applied %v: %v", applied, err)
+		failed := map[state.ServiceName]error{}
+		if c.failed {
+			failed[web] = errRefused
+		}
+		if err := s.switchTo(t.Context(), b.of(), s.config, all, failed); (err == nil) != c.switches {
+			t.Errorf("%+v: %v", c, err)
 		}
 	}
 }
@@ -270,7 +274,7 @@ func TestRetiredMisses(t *testing.T) {
 		if first {
 			a.applyErr = errRefused
 		}
-		if err := s.switchTo(t.Context(), b.of(), s.config, all); err != nil {
+		if err := s.switchTo(t.Context(), b.of(), s.config, all, nil); err != nil {
 			t.Fatal(err)
 		}
 		a.applyErr = errRefused

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/switchyard-net/switchyard/backend"
-	"github.com/switchyard-net/switchyard/backend/ebpf"
 	"github.com/switchyard-net/switchyard/config"
 	"github.com/switchyard-net/switchyard/internal/admin/view"
 	"github.com/switchyard-net/switchyard/internal/ops/metrics"
@@ -41,21 +40,20 @@ func (n *Node) warnCounters(c *config.Config) {
 
 // counters returns what reads back what the layers of the dataplane have counted, each of other connections. It is empty if they do not count.
 func (n *Node) counters() []backend.Counter {
-	var d any = n.dataplane
-	if s, ok := d.(*switchable); ok {
+	if s, ok := n.dataplane.(*switchable); ok {
 		if !countsIn(n.config.Load()) {
 			return nil
 		}
 		return s.counters()
 	}
-	if c, ok := d.(backend.Counter); ok {
+	if c, ok := n.dataplane.(backend.Counter); ok {
 		return []backend.Counter{c}
 	}
 	return nil
 }
 
 // hookCounter counts what socket hooks take.
-type hookCounter struct{ hooks *ebpf.Backend }
+type hookCounter struct{ hooks hooked }
 
 // Counts implements [backend.Counter].
 func (c hookCounter) Counts(keys []state.FrontendKey) ([]backend.Counts, error) {
@@ -215,11 +213,8 @@ func (t *tally) read(services []*state.Service, counters ...backend.Counter) err
 	var keys []state.FrontendKey
 	var owners []servicePort
 	for _, s := range services {
-		for i := range s.Ports {
-			p := &s.Ports[i]
-			for j := range p.Frontends {
-				keys, owners = append(keys, p.Key(&p.Frontends[j])), append(owners, servicePort{s.Name, portOf(p)})
-			}
+		for p, f := range s.Frontends() {
+			keys, owners = append(keys, p.Key(f)), append(owners, servicePort{s.Name, portOf(p)})
 		}
 	}
 	counts := make([][]backend.Counts, len(counters))

@@ -16,12 +16,11 @@ import (
 // userspaceDataplane is a relay above the nftables dataplane, in terms of the configuration.
 type userspaceDataplane struct {
 	*userspace.Backend
-	base    *nftablesDataplane
 	options DataplaneOptions
 }
 
 func openUserspace(_ context.Context, c *config.Config, o DataplaneOptions, base *nftablesDataplane) (Dataplane, error) {
-	d := &userspaceDataplane{base: base, options: o}
+	d := &userspaceDataplane{options: o}
 	if err := checkBits(c); err != nil {
 		return nil, err
 	}
@@ -66,13 +65,8 @@ func (d *userspaceDataplane) Reconfigure(c *config.Config) error {
 	return d.Backend.Reconfigure(relayOptions(c, d.options))
 }
 
-// Faults implements [Dataplane].
-func (d *userspaceDataplane) Faults() []error { return d.base.Faults() }
-
-func (d *userspaceDataplane) resume(base *nftablesDataplane) {
-	d.base = base
-	d.Resume(base)
-}
+// Faults implements [Dataplane]. What the relay cannot do for single Services is none, but a problem.
+func (d *userspaceDataplane) Faults() []error { return nil }
 
 // drain lets what is open end here or go over to another process, and closes the relay.
 func (d *userspaceDataplane) drain(ctx context.Context) error {
@@ -82,30 +76,10 @@ func (d *userspaceDataplane) drain(ctx context.Context) error {
 	return d.Backend.Close()
 }
 
-// relay returns the relay that takes new connections, nil if there is none. It may be called at any time.
-func (n *Node) relay() *userspaceDataplane {
-	switch d := n.dataplane.(type) {
-	case *standaloneRelay:
-		return &d.userspaceDataplane
-	case *switchable:
-		relay, _ := d.inUse().(*userspaceDataplane)
-		return relay
-	}
-	return nil
-}
-
-// relayProblems are what the relay cannot do for some Services, and whose connections had to make room for others.
-func (n *Node) relayProblems() []error {
-	if relay := n.relay(); relay != nil {
-		return relay.Problems()
-	}
-	return nil
-}
-
 // relayed is what the relay carries, for the metrics. It is nil without one.
 func (n *Node) relayed() map[string]metrics.Relayed {
-	relay := n.relay()
-	if relay == nil {
+	relay, ok := n.inUse().(relaying)
+	if !ok {
 		return nil
 	}
 	connections, flows := relay.Amounts()
@@ -147,9 +121,6 @@ func (d *standaloneRelay) Reconfigure(c *config.Config) error {
 	d.drainTimeout = c.Userspace.DrainTimeout.Duration
 	return nil
 }
-
-// Faults implements [Dataplane]. What the relay cannot do for single Services is none.
-func (d *standaloneRelay) Faults() []error { return nil }
 
 // Close implements [Dataplane]. What is open ends here or goes over to another process.
 func (d *standaloneRelay) Close() error {

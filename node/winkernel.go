@@ -37,11 +37,8 @@ func (d *winkernelDataplane) Reconfigure(c *config.Config) error {
 	return d.Backend.Reconfigure(winkernelOptions(c, d.options))
 }
 
-// Faults implements [Dataplane]. What HNS cannot do for single Services is none: see [winkernelDataplane.problems].
+// Faults implements [Dataplane]. What HNS cannot do for single Services is none, but a problem.
 func (d *winkernelDataplane) Faults() []error { return nil }
-
-// problems are what HNS cannot do for some Services.
-func (d *winkernelDataplane) problems() []error { return d.Backend.Faults() }
 
 // countHNSFailure counts a failure in the metrics, in kube-proxy's words.
 func (n *Node) countHNSFailure(f winkernel.Failure) {

@@ -2,6 +2,8 @@ package state
 
 import (
 	"context"
+	"iter"
+	"slices"
 	"time"
 )
 
@@ -35,4 +37,26 @@ type Update struct {
 	// service and revision that has one, in no order. The time from there until the update is applied is the programming
 	// latency (kube-proxy's network_programming_duration_seconds). Empty in a full update.
 	Triggers []time.Time
+	// Refused has the new records that a dataplane has refused, ordered by name. Package backend sets it when it applies the update again: Changed
+	// then has the last good records of these services where it differs from the dataplane. A Feed leaves it empty.
+	Refused []*Service
+}
+
+// Gone returns the services that the update removes: Removed, and for a full update the services of held that are not in Changed. held yields the
+// services that the consumer has.
+func (u *Update) Gone(held iter.Seq[ServiceName]) []ServiceName {
+	if !u.Full {
+		return u.Removed
+	}
+	exist := make(map[ServiceName]bool, len(u.Changed))
+	for _, s := range u.Changed {
+		exist[s.Name] = true
+	}
+	gone := slices.Clone(u.Removed)
+	for name := range held {
+		if !exist[name] {
+			gone = append(gone, name)
+		}
+	}
+	return gone
 }

@@ -11,6 +11,7 @@ package state
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"net/netip"
 	"slices"
 	"time"
@@ -114,6 +115,23 @@ type Port struct {
 	// that they already have must not be cut. So are those of a TCP port where connections to removed endpoints are to be reset. Empty
 	// otherwise, ordered as [Route.Endpoints].
 	Lingering []Endpoint
+}
+
+// Frontends yields the frontends of all ports, each with its port, in order. It yields nothing if s is nil.
+func (s *Service) Frontends() iter.Seq2[*Port, *Frontend] {
+	return func(yield func(*Port, *Frontend) bool) {
+		if s == nil {
+			return
+		}
+		for i := range s.Ports {
+			p := &s.Ports[i]
+			for j := range p.Frontends {
+				if !yield(p, &p.Frontends[j]) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // Key identifies one of the port's frontends among all.

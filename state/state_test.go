@@ -3,6 +3,7 @@ package state_test
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/switchyard-net/switchyard/state"
@@ -40,5 +41,30 @@ func TestNames(t *testing.T) {
 		if got := c.value.String(); got != c.want {
 			t.Errorf("got %q, want %q", got, c.want)
 		}
+	}
+}
+
+// TestFrontends: they come in order, each with its port, and a caller may stop early. A service that is nil has none.
+func TestFrontends(t *testing.T) {
+	s := &state.Service{Ports: []state.Port{
+		{Name: "a", Frontends: []state.Frontend{{Kind: state.ClusterIP, Port: 1}, {Kind: state.NodePort, Port: 2}}},
+		{Name: "b"},
+		{Name: "c", Frontends: []state.Frontend{{Kind: state.ClusterIP, Port: 3}}},
+	}}
+	var got strings.Builder
+	for p, f := range s.Frontends() {
+		got.WriteString(fmt.Sprintf("%s%d ", p.Name, f.Port))
+	}
+	if want := "a1 a2 c3 "; got.String() != want {
+		t.Errorf("got %q, want %q", got.String(), want)
+	}
+	for p, f := range s.Frontends() {
+		if f != &s.Ports[0].Frontends[0] || p != &s.Ports[0] {
+			t.Errorf("the first is %v of %v, which is not the record's own", f, p)
+		}
+		break
+	}
+	for range (*state.Service)(nil).Frontends() {
+		t.Error("a service that is nil has frontends")
 	}
 }

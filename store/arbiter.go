@@ -131,11 +131,8 @@ func eachClaim(record *state.Service, do func(state.FrontendKey, state.FrontendK
 	if record == nil {
 		return
 	}
-	for i := range record.Ports {
-		p := &record.Ports[i]
-		for j := range p.Frontends {
-			do(p.Key(&p.Frontends[j]), p.Frontends[j].Kind)
-		}
+	for p, f := range record.Frontends() {
+		do(p.Key(f), f.Kind)
 	}
 	if port := record.HealthCheck.Port; port != 0 {
 		for _, f := range [...]state.Family{state.IPv4, state.IPv6} {

@@ -219,7 +219,7 @@ func (b *Backend) Apply(ctx context.Context, u *state.Update) (backend.Result, e
 	}
 	b.node = u.Node
 	b.services.applied(u, settings, result.Failed)
-	b.fail(result.Failed, u)
+	b.fail(result.Failed)
 	b.extend(u.Full)
 	b.end()
 	return result, nil
@@ -239,7 +239,7 @@ func (b *Backend) Verify(ctx context.Context) (backend.Result, error) {
 	}
 	b.services.use(settings)
 	b.services.repaired(result.Failed)
-	b.fail(result.Failed, nothing)
+	b.fail(result.Failed)
 	b.try(func(h *hooks) error {
 		repaired, err := h.tables.Repair(b.services.placed())
 		nodePorts, nodePortErr := h.repairNodePorts()
@@ -257,10 +257,10 @@ func (b *Backend) withdraw(h *hooks, u *state.Update, settings *plan.Settings) e
 	return errors.Join(h.limitNodePorts(b.services.nodePorts(u, settings)), b.services.withdraw(h.tables, u, settings))
 }
 
-// fail has the hooks let go of the services that the base has failed with, in an update that is about some of them.
-func (b *Backend) fail(failed map[state.ServiceName]error, u *state.Update) {
+// fail removes services from the hooks that are incomplete in the base.
+func (b *Backend) fail(failed map[state.ServiceName]error) {
 	b.try(func(h *hooks) error { return b.services.letGo(h.tables, failed) })
-	b.services.failed(failed, u)
+	b.services.failed(failed)
 }
 
 // settings returns what plans depend on now. They are mostly the same as for the last change.

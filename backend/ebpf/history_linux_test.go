@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/internal/backendtest"
 	"github.com/switchyard-net/switchyard/internal/ebpf/plan"
 	"github.com/switchyard-net/switchyard/state"
@@ -21,17 +22,21 @@ import (
 type history struct {
 	*fixture
 	rng *rand.Rand
-	// wanted is the state, and uncertain and lost are what the base has failed with: in an update, and in a Verify.
-	wanted          map[state.ServiceName]*state.Service
-	node            *state.Node
-	uncertain, lost map[state.ServiceName]bool
-	broken          map[state.ServiceName]bool
-	applied         int
+	// wanted is the state, and lost is what the base does not serve as it is to.
+	wanted       map[state.ServiceName]*state.Service
+	node         *state.Node
+	lost, broken map[state.ServiceName]bool
+	applied      int
+	// reconciler is that of the pair, and refused is how many services the base has refused.
+	reconciler *backend.Reconciler
+	refused    int
 	// counted is how many connections hooks have taken, if they count.
 	counted map[state.FrontendKey]uint64
 	// part checks that what the hooks have is in the state before the current update, and in the one after.
 	part func()
 }
+
+var errRefused = errors.New("the base refuses it")
 
 // TestRandomHistories: at every moment, what the hooks do is a part of what the base does, and after each update it is all that can be.
 func TestRandomHistories(t *testing.T) {
@@ -42,13 +47,22 @@ func TestRandomHistories(t *testing.T) {
 	for seed := range histories {
 		h := &history{
 			fixture: newFixture(t, func(o *Options) { o.Counters = seed%2 == 1 }), rng: rand.New(rand.NewPCG(seed, 1)), node: &state.Node{Name: "node"},
-			wanted: map[state.ServiceName]*state.Service{}, uncertain: map[state.ServiceName]bool{}, lost: map[state.ServiceName]bool{},
+			wanted: map[state.ServiceName]*state.Service{}, lost: map[state.ServiceName]bool{},
 			broken: map[state.ServiceName]bool{}, counted: map[state.FrontendKey]uint64{},
 		}
 		h.base.before = func(u *state.Update) { h.part = h.partOf(u); h.part() }
 		h.base.after = func(*state.Update) { h.part() }
+		h.base.SetRefusal(func(s *state.Service) error {
+			if s.HealthCheck.LocalIPv4 < 0 {
+				return errRefused
+			}
+			return nil
+		})
 		h.setAddr(nodeIP, true)
-		h.apply(full())
+		h.reconciler = backend.NewReconciler(h.Backend)
+		if _, err := h.reconciler.Apply(t.Context(), full()); err != nil {
+			t.Fatal(err)
+		}
 		for step := range 60 {
 			h.step(step)
 			h.checkCounts()
@@ -56,8 +70,8 @@ func TestRandomHistories(t *testing.T) {
 				t.Fatalf("seed %d, step %d", seed, step)
 			}
 		}
-		if h.applied < 10 {
-			t.Errorf("seed %d: %d updates were applied", seed, h.applied)
+		if h.applied < 10 || h.refused == 0 {
+			t.Errorf("seed %d: %d updates were applied, %d services refused", seed, h.applied, h.refused)
 		}
 		h.check(h.Close())
 	}
@@ -66,10 +80,8 @@ func TestRandomHistories(t *testing.T) {
 // shown is what the base does for certain.
 func (h *history) shown() map[state.ServiceName]*state.Service {
 	all := h.base.Shown()
-	for _, set := range []map[state.ServiceName]bool{h.uncertain, h.lost} {
-		for name := range set {
-			delete(all, name)
-		}
+	for name := range h.lost {
+		delete(all, name)
 	}
 	return all
 }
@@ -78,7 +90,7 @@ func (h *history) shown() map[state.ServiceName]*state.Service {
 func (h *history) contentOf(services map[state.ServiceName]*state.Service, node *state.Node) (content, []netip.Addr) {
 	settings := h.settings(node)
 	owned := map[netip.Addr]bool{}
-	for _, s := range h.base.Shown() { // also those that are not certain
+	for _, s := range slices.AppendSeq(slices.Collect(maps.Values(h.base.Wanted())), maps.Values(h.base.Shown())) { // also those that are lost
 		for _, addr := range plan.Owned(nil, s, settings) {
 			owned[addr] = true
 		}
@@ -157,9 +169,9 @@ func (h *history) checkCounts() {
 	}
 	held := map[state.FrontendKey]bool{}
 	for _, e := range h.services.byName {
-		for i := range e.record.Ports {
-			for _, f := range e.record.Ports[i].Frontends {
-				held[e.record.Ports[i].Key(&f)] = true
+		for _, s := range []*state.Service{e.record, e.had} {
+			for p, f := range s.Frontends() {
+				held[p.Key(f)] = true
 			}
 		}
 	}
@@ -216,7 +228,7 @@ func (h *history) step(step int) {
 		return
 	}
 	u := h.change()
-	r, err := h.Apply(context.Background(), u)
+	r, err := h.reconciler.Apply(context.Background(), u)
 	if err != nil {
 		if !errors.Is(err, backendtest.ErrInjected) {
 			h.t.Error(err)
@@ -233,10 +245,17 @@ func (h *history) step(step int) {
 		}
 	}
 	for name := range about {
-		h.uncertain[name] = r.Failed[name] != nil
-		delete(h.lost, name)
+		if !errors.Is(r.Failed[name], errRefused) {
+			delete(h.lost, name)
+		}
 	}
-	maps.DeleteFunc(h.uncertain, func(_ state.ServiceName, is bool) bool { return !is })
+	for name, err := range r.Failed {
+		if errors.Is(err, errRefused) {
+			h.refused++
+		} else {
+			h.lost[name] = true
+		}
+	}
 	h.checkAll()
 }
 
@@ -303,6 +322,9 @@ func (h *history) random(name state.ServiceName) *state.Service {
 		}
 	}
 	s := &state.Service{Name: name}
+	if h.rng.IntN(8) == 0 {
+		s.HealthCheck.LocalIPv4 = -1 // the base refuses it
+	}
 	for _, family := range []state.Family{state.IPv4, state.IPv6} {
 		p := state.Port{Name: "a", Protocol: state.TCP, Family: family, Affinity: 0}
 		for range 1 + h.rng.IntN(4) {

@@ -109,7 +109,7 @@ func TestHooksLetGoFirst(t *testing.T) {
 	f.base.SetFailureRate(0)
 }
 
-// TestFailedServices: what the base has failed with is left to it, until an update has it again.
+// TestFailedServices: what the base has failed with is left to it, until an update has it again or a Verify has repaired it.
 func TestFailedServices(t *testing.T) {
 	f := newFixture(t)
 	f.apply(full(record(1, 1), record(2, 1), record(3, 1)))
@@ -125,10 +125,12 @@ func TestFailedServices(t *testing.T) {
 	f.verify()
 	f.wants(On, 1)
 	f.base.Fix(nameOf(1))
+	f.apply(delta(record(1, 2)))
+	f.wants(On, 2)
 	f.base.Fix(nameOf(2))
 	f.base.Fix(nameOf(9))
-	f.verify() // that alone does not show that the base has the latest records
-	f.wants(On, 1)
+	f.verify()
+	f.wants(On, 3)
 	f.apply(u)
 	f.wants(On, 3)
 	if got, want := f.content(), planned(f.services.settings, record(1, 2), record(3, 2), record(9, 1)); !reflect.DeepEqual(got, want) {

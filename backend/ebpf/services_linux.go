@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	stdmaps "maps"
 	"net/netip"
 	"slices"
 
@@ -19,7 +20,7 @@ type services struct {
 	settings *plan.Settings
 	// pending are services for which the hooks may not do yet all that they can, and left those for which there was no room.
 	pending, left map[state.ServiceName]bool
-	// lost are services that the base has no longer as a whole.
+	// lost are services that are incomplete in the base. Hooks do nothing for them.
 	lost map[state.ServiceName]bool
 	// owned counts the services that have frontends of their own at addresses which serve NodePorts.
 	owned map[netip.Addr]int
@@ -31,9 +32,10 @@ type services struct {
 
 // service is what hooks do for one.
 type service struct {
-	// record is what the base shows. That is not certain if it has failed with a later one.
+	// record is what the base was given last, nil for a service that it has failed to remove.
 	record *state.Service
-	failed bool
+	// had is the last record that the base has shown completely, for a service that is lost. Otherwise it is nil.
+	had *state.Service
 	// owned are the addresses that count in services.owned.
 	owned []netip.Addr
 	// routes are what the hooks have, in the order of plans. They are a part of what the base has.
@@ -75,14 +77,10 @@ func (s *services) withdraw(t *maps.Tables, u *state.Update, settings *plan.Sett
 	for _, record := range u.Changed {
 		limit(record.Name, record)
 	}
-	for _, name := range u.Removed {
+	for _, name := range s.gone(u) {
 		limit(name, nil)
 	}
-	if u.Full {
-		for _, name := range s.missing(u) {
-			limit(name, nil)
-		}
-	} else if !settings.Equal(s.settings) {
+	if !u.Full && !settings.Equal(s.settings) {
 		changed := names(u)
 		for name, e := range s.byName {
 			if !changed[name] {
@@ -105,18 +103,12 @@ func names(u *state.Update) map[state.ServiceName]bool {
 	return set
 }
 
-// missing returns the services that a full update does not have.
-func (s *services) missing(u *state.Update) (missing []state.ServiceName) {
+// gone returns the services that u takes away. For the first update, it does not go through them.
+func (s *services) gone(u *state.Update) []state.ServiceName {
 	if len(s.byName) == 0 {
-		return nil
+		return u.Removed
 	}
-	there := names(u)
-	for name := range s.byName {
-		if !there[name] {
-			missing = append(missing, name)
-		}
-	}
-	return missing
+	return u.Gone(stdmaps.Keys(s.byName))
 }
 
 // nodePorts returns the addresses at which hooks may serve NodePorts. They are those of settings, less the ones at which a service has frontends
@@ -134,63 +126,39 @@ func (s *services) nodePorts(u *state.Update, settings *plan.Settings) []netip.A
 	})
 }
 
-// own counts the addresses of a service that are its own; record is nil if it is gone.
-func (s *services) own(e *service, record *state.Service) {
+// own counts the addresses of a service that are its own, by the record and by the previous one while the service is lost.
+func (s *services) own(e *service) {
 	for _, addr := range e.owned {
 		if s.owned[addr]--; s.owned[addr] == 0 {
 			delete(s.owned, addr)
 		}
 	}
-	e.owned = e.owned[:0]
-	if record != nil {
-		e.owned = plan.Owned(e.owned, record, s.settings)
-	}
+	e.owned = plan.Owned(plan.Owned(e.owned[:0], e.record, s.settings), e.had, s.settings)
 	for _, addr := range e.owned {
 		s.owned[addr]++
 	}
 }
 
-// applied takes down what the base shows after u. What it has failed with stays what it was.
+// applied takes down what the base shows after u.
 func (s *services) applied(u *state.Update, settings *plan.Settings, failed map[state.ServiceName]error) {
 	s.use(settings)
-	gone := u.Removed
-	if u.Full {
-		gone = s.missing(u)
-	}
+	gone := s.gone(u)
 	if len(s.byName) == 0 { // the first: maps that grow step by step take twice as long
 		s.byName, s.pending = make(map[state.ServiceName]*service, len(u.Changed)), make(map[state.ServiceName]bool, len(u.Changed))
 	}
 	var former []*state.Service
 	for _, name := range gone {
-		e := s.byName[name]
-		if e == nil || failed[name] != nil {
-			continue
+		if e := s.byName[name]; e != nil {
+			former = s.put(former, name, e, nil, failed[name] != nil)
 		}
-		former = append(former, e.record)
-		s.own(e, nil)
-		delete(s.byName, name)
-		delete(s.pending, name)
-		delete(s.left, name)
-		delete(s.lost, name)
 	}
 	for _, record := range u.Changed {
-		if failed[record.Name] != nil {
-			continue
-		}
 		e := s.byName[record.Name]
 		if e == nil {
 			e = &service{}
 			s.byName[record.Name] = e
-		} else {
-			former = append(former, e.record)
 		}
-		e.record, e.failed = record, false
-		if s.counters != nil {
-			s.counters.Hold(record)
-		}
-		s.own(e, record)
-		s.pending[record.Name] = true
-		delete(s.lost, record.Name)
+		former = s.put(former, record.Name, e, record, failed[record.Name] != nil)
 	}
 	if s.counters == nil {
 		return
@@ -200,6 +168,37 @@ func (s *services) applied(u *state.Update, settings *plan.Settings, failed map[
 	}
 }
 
+// put replaces the record of a service, nil to remove it. The base may have failed with it. It appends the previous records to former.
+func (s *services) put(former []*state.Service, name state.ServiceName, e *service, record *state.Service, failed bool) []*state.Service {
+	if s.counters != nil {
+		s.counters.Hold(record)
+	}
+	if failed && !s.lost[name] {
+		e.had = e.record
+	} else {
+		former = append(former, e.record)
+	}
+	if !failed {
+		former = append(former, e.had)
+		e.had = nil
+	}
+	e.record = record
+	s.own(e)
+	switch {
+	case failed:
+	case record == nil:
+		delete(s.byName, name)
+		delete(s.pending, name)
+		delete(s.left, name)
+		delete(s.lost, name)
+		return former
+	default:
+		delete(s.lost, name)
+	}
+	s.pending[name] = true
+	return former
+}
+
 // count has connections to the frontends of all records counted from now on, nil for no longer.
 func (s *services) count(counters *maps.Counters) {
 	if s.counters = counters; counters == nil {
@@ -207,6 +206,7 @@ func (s *services) count(counters *maps.Counters) {
 	}
 	for _, e := range s.byName {
 		counters.Hold(e.record)
+		counters.Hold(e.had)
 	}
 }
 
@@ -217,7 +217,7 @@ func (s *services) use(settings *plan.Settings) {
 		return
 	}
 	for name, e := range s.byName {
-		s.own(e, e.record)
+		s.own(e)
 		s.pending[name] = true
 	}
 }
@@ -233,18 +233,10 @@ func (s *services) letGo(t *maps.Tables, failed map[state.ServiceName]error) err
 	return errors.Join(errs...)
 }
 
-// failed takes down which services the base has failed with, in an update that is about some of them.
-func (s *services) failed(failed map[state.ServiceName]error, u *state.Update) {
-	if len(failed) == 0 {
-		return
-	}
-	about := names(u)
+// failed records the services that are incomplete in the base.
+func (s *services) failed(failed map[state.ServiceName]error) {
 	for name := range failed {
-		switch e := s.byName[name]; {
-		case e == nil:
-		case about[name] || u.Full:
-			e.failed = true // until an update has it
-		default:
+		if s.byName[name] != nil {
 			s.lost[name] = true
 		}
 	}
@@ -256,6 +248,12 @@ func (s *services) repaired(failed map[state.ServiceName]error) {
 	for name := range s.lost {
 		if failed[name] == nil {
 			delete(s.lost, name)
+			e := s.byName[name]
+			if s.counters != nil {
+				s.counters.Drop(e.had)
+			}
+			e.had = nil
+			s.own(e)
 			s.pending[name] = true
 		}
 	}
@@ -267,14 +265,11 @@ func (s *services) repaired(failed map[state.ServiceName]error) {
 
 // has returns the record of a service that the base shows, nil if that is not certain.
 func (s *services) has(name state.ServiceName) *state.Service {
-	if e := s.byName[name]; e != nil && s.shows(name, e) {
+	if e := s.byName[name]; e != nil && !s.lost[name] {
 		return e.record
 	}
 	return nil
 }
-
-// shows reports whether it is certain that the base shows the record of a service.
-func (s *services) shows(name state.ServiceName, e *service) bool { return !e.failed && !s.lost[name] }
 
 // extend has the hooks do all that they can for the services that are pending. If there is no room, it returns [maps.ErrFull], and the
 // rest is still pending.
@@ -323,7 +318,7 @@ func (s *services) layout() *layout {
 	var routes []plan.Route // of all, so that there are few lists
 	for name, e := range s.byName {
 		from := len(routes)
-		if e.record != nil && s.shows(name, e) {
+		if e.record != nil && !s.lost[name] {
 			if cap(routes)-from < 2*len(e.record.Ports) {
 				routes, from = make([]plan.Route, 0, max(routesAtOnce, 2*len(e.record.Ports))), 0
 			}

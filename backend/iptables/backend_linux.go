@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -40,8 +41,6 @@ type Backend struct {
 
 	// node is that of the last update, nil before the first.
 	node *state.Node
-	// holders are the Services that have the frontends.
-	holders map[state.FrontendKey]state.ServiceName
 	// tables are nil before the first update.
 	tables map[state.Family]*rules.Tables
 	// known is set if the tables show what the kernel holds.
@@ -50,7 +49,7 @@ type Backend struct {
 	inherited bool
 }
 
-var _ backend.Backend = (*Backend)(nil)
+var _ backend.FlowKeeper = (*Backend)(nil)
 
 // sets is what the dataplane needs of an [ipset.Conn].
 type sets interface {
@@ -72,7 +71,7 @@ func New(ctx context.Context, o Options) (_ *Backend, err error) {
 		return nil, fmt.Errorf("iptables: %w", err)
 	}
 	b := &Backend{
-		o: o, log: o.Logger, local: localnet.Open(), holders: map[state.FrontendKey]state.ServiceName{},
+		o: o, log: o.Logger, local: localnet.Open(),
 	}
 	if b.log == nil {
 		b.log = slog.New(slog.DiscardHandler)
@@ -223,26 +222,32 @@ func (b *Backend) Faults() []error { return nil }
 
 // Apply makes the tables show u. See [backend.Backend].
 func (b *Backend) Apply(ctx context.Context, u *state.Update) (backend.Result, error) {
-	failed := map[state.ServiceName]error{}
+	refused := map[state.ServiceName]error{}
 	for _, s := range u.Changed {
 		if err := rules.Check(s); err != nil {
-			failed[s.Name] = err
+			refused[s.Name] = err
 		}
 	}
-	var total backend.Result
-	for {
-		next := b.next(u, failed)
-		result, err := b.change(ctx, u.Node, next)
-		total.Written += result.Written
-		if full, ok := errors.AsType[*noRoomError](err); ok && b.fail(next, full, failed) {
-			continue // without the Services that there is no room for
-		}
-		if err != nil {
-			return total, fmt.Errorf("iptables: %w", err)
-		}
-		total.Failed = failed
-		return total, nil
+	if len(refused) > 0 {
+		return backend.Result{}, &backend.RefusedError{Services: refused}
 	}
+	next := map[state.ServiceName]*state.Service{}
+	for _, name := range u.Gone(b.names()) {
+		next[name] = nil
+	}
+	for _, s := range u.Changed {
+		next[s.Name] = s
+	}
+	result, err := b.change(ctx, u.Node, next)
+	if full, ok := errors.AsType[*noRoomError](err); ok {
+		if refused := b.using(u.Changed, full); len(refused) > 0 {
+			return result, &backend.RefusedError{Services: refused}
+		}
+	}
+	if err != nil {
+		return result, fmt.Errorf("iptables: %w", err)
+	}
+	return result, nil
 }
 
 // noRoomError reports that the kernel has no room for a set.
@@ -255,15 +260,15 @@ type noRoomError struct {
 func (e *noRoomError) Error() string { return e.err.Error() }
 func (e *noRoomError) Unwrap() error { return e.err }
 
-// fail notes that the Services failed which need a set, and reports whether there are any that had not failed.
-func (b *Backend) fail(next map[state.ServiceName]*state.Service, full *noRoomError, failed map[state.ServiceName]error) (more bool) {
-	for name, svc := range next {
-		if svc != nil && failed[name] == nil && b.tables[full.family].Uses(svc, full.set) {
-			failed[name] = fmt.Errorf("%w: set sessionAffinity of some Services to None, or give them fewer endpoints", full)
-			more = true
+// using returns the services that need a set which there is no room for.
+func (b *Backend) using(services []*state.Service, full *noRoomError) map[state.ServiceName]error {
+	need := map[state.ServiceName]error{}
+	for _, s := range services {
+		if b.tables[full.family].Uses(s, full.set) {
+			need[s.Name] = fmt.Errorf("%w: set sessionAffinity of some Services to None, or give them fewer endpoints", full)
 		}
 	}
-	return more
+	return need
 }
 
 // Verify compares the tables with what was applied last and repairs them. See [backend.Backend].
@@ -291,55 +296,12 @@ func (b *Backend) service(name state.ServiceName) *state.Service {
 	return b.tables[state.IPv4].Service(name)
 }
 
-// next returns what becomes of the records of an update, nil of those that are to go. A Service that failed keeps what it had, but for the
-// frontends that others have by now.
-func (b *Backend) next(u *state.Update, failed map[state.ServiceName]error) map[state.ServiceName]*state.Service {
-	next := map[state.ServiceName]*state.Service{}
-	if u.Full && b.tables != nil {
-		for s := range b.tables[state.IPv4].Services() {
-			next[s.Name] = nil
-		}
+// names yields the Services that the tables show.
+func (b *Backend) names() iter.Seq[state.ServiceName] {
+	if b.tables == nil {
+		return func(func(state.ServiceName) bool) {}
 	}
-	for _, name := range u.Removed {
-		next[name] = nil
-	}
-	taken := map[state.FrontendKey]bool{}
-	for _, s := range u.Changed {
-		if failed[s.Name] != nil {
-			continue
-		}
-		next[s.Name] = s
-		for k := range keysOf(s) {
-			taken[k] = true
-		}
-	}
-	for name := range failed {
-		delete(next, name)
-		if had := b.service(name); had != nil {
-			next[name] = had.Without(taken)
-		}
-	}
-	for k := range taken {
-		holder, held := b.holders[k]
-		if _, changes := next[holder]; held && !changes {
-			next[holder] = b.service(holder).Without(taken)
-		}
-	}
-	return next
-}
-
-// keysOf goes through the frontends of a record.
-func keysOf(s *state.Service) func(yield func(state.FrontendKey) bool) {
-	return func(yield func(state.FrontendKey) bool) {
-		for i := range s.Ports {
-			p := &s.Ports[i]
-			for j := range p.Frontends {
-				if !yield(p.Key(&p.Frontends[j])) {
-					return
-				}
-			}
-		}
-	}
+	return b.tables[state.IPv4].Names()
 }
 
 // change makes the tables show a node and the next records of Services. If that fails, they are as before.
@@ -389,7 +351,6 @@ func (b *Backend) change(ctx context.Context, n *state.Node, next map[state.Serv
 			b.watcher.disturb()
 		}
 	}
-	b.hold(before, next)
 	b.known, b.node = true, n
 	if settings.ServesLoopback() {
 		b.local.Keep(b.log)
@@ -421,28 +382,6 @@ func (b *Backend) desire(s *rules.Settings, next map[state.ServiceName]*state.Se
 	for _, f := range families {
 		b.tables[f].Configure(s)
 		b.tables[f].Change(next)
-	}
-}
-
-// hold notes who has which frontend now.
-func (b *Backend) hold(before, next map[state.ServiceName]*state.Service) {
-	for name, old := range before {
-		if old == nil {
-			continue
-		}
-		for k := range keysOf(old) {
-			if b.holders[k] == name {
-				delete(b.holders, k)
-			}
-		}
-	}
-	for name, svc := range next {
-		if svc == nil {
-			continue
-		}
-		for k := range keysOf(svc) {
-			b.holders[k] = name
-		}
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/backend/iptables/internal/rules"
+	"github.com/switchyard-net/switchyard/internal/backendtest"
 	"github.com/switchyard-net/switchyard/internal/kernel/ipset"
 	"github.com/switchyard-net/switchyard/internal/kernel/nodelock"
 	"github.com/switchyard-net/switchyard/state"
@@ -58,6 +59,7 @@ func closeBackend(t testing.TB, b *Backend) {
 		t.Error(err)
 	}
 	b.watcher = nil
+	reconcilers.Forget(b)
 }
 
 // run runs a program inside and returns what it writes. Programs of iptables wait for others: the lock of ip_tables is one for all network namespaces.
@@ -99,9 +101,11 @@ func tables(t testing.TB, ns *netns.NS, v Variant) string {
 	return strings.Join(lines, "\n")
 }
 
+var reconcilers backendtest.Reconcilers
+
 func apply(t testing.TB, b *Backend, u *state.Update) backend.Result {
 	t.Helper()
-	r, err := b.Apply(t.Context(), u)
+	r, err := reconcilers.Of(b).Apply(t.Context(), u)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -339,7 +343,7 @@ func TestForeignReference(t *testing.T) {
 		run(t, ns, family+"-"+string(v), "-t", "nat", "-A", "PREROUTING", "-j", chain)
 		gone := &state.Update{Node: recordtest.Node(), Removed: []state.ServiceName{web.Name}}
 		for range 2 {
-			if _, err := b.Apply(t.Context(), gone); err == nil {
+			if _, err := reconcilers.Of(b).Apply(t.Context(), gone); err == nil {
 				break
 			}
 		}
@@ -368,7 +372,7 @@ func TestFailureLeavesThingsAsTheyWere(t *testing.T) {
 	name := "ip6tables-nft-restore"
 	path := b.tool.paths[name]
 	b.tool.paths[name] = "/bin/false"
-	if _, err := b.Apply(t.Context(), recordtest.Delta(api)); err == nil || !strings.Contains(err.Error(), name) {
+	if _, err := reconcilers.Of(b).Apply(t.Context(), recordtest.Delta(api)); err == nil || !strings.Contains(err.Error(), name) {
 		t.Fatalf("Apply with a program that fails: %v", err)
 	}
 	b.tool.paths[name] = path
@@ -398,7 +402,7 @@ func TestUnknownValueKeepsWhatItHad(t *testing.T) {
 	thief := recordtest.DualStack("thief", 9, 2, 0)
 	thief.Ports[0].Frontends = append(thief.Ports[0].Frontends, state.Frontend{Kind: state.NodePort, Port: 30001})
 	thief.Ports[0].External = thief.Ports[0].Internal
-	r, err := b.Apply(t.Context(), recordtest.Delta(thief, unknown))
+	r, err := reconcilers.Of(b).Apply(t.Context(), recordtest.Delta(thief, unknown))
 	if err != nil || r.Failed[web.Name] == nil {
 		t.Fatalf("Apply = %+v, %v", r, err)
 	}
@@ -557,7 +561,7 @@ func TestNoRoomForAffinity(t *testing.T) {
 	b.sets = &fewSets{b.sets, 8}
 	sticky, plain := recordtest.DualStack("sticky", 2, 10, time.Hour), recordtest.DualStack("plain", 3, 10, 0)
 	for range 2 {
-		r, err := b.Apply(t.Context(), recordtest.Delta(plain, sticky))
+		r, err := reconcilers.Of(b).Apply(t.Context(), recordtest.Delta(plain, sticky))
 		if err != nil || len(r.Failed) != 1 || r.Failed[sticky.Name] == nil {
 			t.Fatalf("Apply = %+v, %v", r, err)
 		}
@@ -568,7 +572,7 @@ func TestNoRoomForAffinity(t *testing.T) {
 		t.Errorf("%d objects were written by a verification", r.Written)
 	}
 	many := recordtest.DualStack("many", 4, 3000, time.Hour)
-	r, err := b.Apply(t.Context(), recordtest.Delta(many))
+	r, err := reconcilers.Of(b).Apply(t.Context(), recordtest.Delta(many))
 	if err != nil || r.Failed[many.Name] == nil || !strings.Contains(r.Failed[many.Name].Error(), "6000 endpoints") {
 		t.Errorf("Apply of too much affinity = %+v, %v", r, err)
 	}

@@ -109,7 +109,7 @@ func frontendOf(k plan.Key) state.FrontendKey {
 	return state.FrontendKey{Family: k.Family(), Protocol: k.Protocol, Addr: k.Addr.Addr(), Port: k.Addr.Port()}
 }
 
-var _ backend.Backend = (*Backend)(nil)
+var _ backend.Drainer = (*Backend)(nil)
 
 // New puts IPVS above base, which remains the caller's, in the calling thread's network namespace. It needs CAP_NET_ADMIN, and a kernel with
 // IPVS, the scheduler, nf_tables and dummy devices. The caller must Close the Backend before base.

@@ -433,7 +433,6 @@ func newHistory(t *testing.T, seed uint64) *history {
 	h := &history{node: newNode(t, Options{ResetRemoved: seed%4 == 3}), r: rand.New(rand.NewPCG(seed, 1)), records: map[state.ServiceName]*state.Service{}, applied: map[state.ServiceName]*state.Service{}}
 	fails := func(rate int) func() bool { return func() bool { return h.failing && h.r.IntN(rate) == 0 } }
 	h.ipvs.fail, h.links.fail, h.base.fail = fails(30), fails(30), fails(20)
-	h.base.failService = func(state.ServiceName) bool { return h.failing && h.r.IntN(20) == 0 }
 	// When one of the two lets go of a frontend that there was and is, the other has it.
 	h.ipvs.weakened = func(k plan.Key) {
 		if h.before[k] && !h.base.serves(k) {
@@ -563,7 +562,13 @@ func (h *history) apply(full bool, pending map[state.ServiceName]bool) {
 	is := keysOf(h.records)
 	h.before = keysOf(h.applied)
 	maps.DeleteFunc(h.before, func(k plan.Key, _ bool) bool { return !is[k] })
-	r, err := h.Apply(h.t.Context(), u)
+	h.base.refuses = map[state.ServiceName]bool{}
+	for _, s := range u.Changed {
+		if h.failing && h.r.IntN(20) == 0 {
+			h.base.refuses[s.Name] = true
+		}
+	}
+	r, err := reconcilers.Of(h.Backend).Apply(h.t.Context(), u)
 	if err != nil {
 		if !h.failing {
 			h.t.Fatal(err)

@@ -81,15 +81,12 @@ func (b *Backend) begin(u *state.Update) (*change, error) {
 
 // divideAll divides the services that a change is about.
 func (b *Backend) divideAll(c *change) {
-	if c.whole {
+	if c.whole && !c.update.Full {
 		for name, d := range b.divisions {
-			c.next[name] = nil
-			if !c.update.Full {
-				c.next[name] = b.settings.Divide(d.Record, b.isRefused)
-			}
+			c.next[name] = b.settings.Divide(d.Record, b.isRefused)
 		}
 	}
-	for _, name := range c.update.Removed {
+	for _, name := range c.update.Gone(maps.Keys(b.divisions)) {
 		if b.divisions[name] != nil {
 			c.next[name] = nil
 		}
@@ -241,12 +238,7 @@ func (b *Backend) show(v *server) {
 
 // finish makes the kernel hold what a change is to leave behind, after the base has done its part.
 func (b *Backend) finish(c *change, result *backend.Result) error {
-	for name := range result.Failed {
-		if _, ok := c.next[name]; ok {
-			c.next[name] = b.divisions[name] // it keeps what it had, as in the base
-		}
-	}
-	dirty := b.assign(c, result.Failed)
+	dirty := b.assign(c)
 	for k := range dirty {
 		b.show(b.servers.byKey[k])
 	}
@@ -298,16 +290,13 @@ func (b *Backend) keep(c *change) {
 }
 
 // assign makes servers what a change wants them to be, and returns those that the kernel may hold otherwise.
-func (b *Backend) assign(c *change, failed map[state.ServiceName]error) (dirty map[plan.Key]bool) {
+func (b *Backend) assign(c *change) (dirty map[plan.Key]bool) {
 	dirty = map[plan.Key]bool{}
-	claims := map[plan.Key]state.ServiceName{}
-	// What a service that failed has kept may be another's by now.
-	for _, kept := range []bool{true, false} {
-		for name, d := range c.next {
-			if _, ok := failed[name]; d != nil && ok == kept {
-				for i := range d.Servers {
-					claims[d.Servers[i].Key] = name
-				}
+	claimed := map[plan.Key]bool{}
+	for _, d := range c.next {
+		if d != nil {
+			for i := range d.Servers {
+				claimed[d.Servers[i].Key] = true
 			}
 		}
 	}
@@ -322,25 +311,25 @@ func (b *Backend) assign(c *change, failed map[state.ServiceName]error) (dirty m
 		if old != nil {
 			for i := range old.Servers {
 				k := old.Servers[i].Key
-				if v := b.servers.byKey[k]; v != nil && v.owner == name && claims[k] == (state.ServiceName{}) {
+				if v := b.servers.byKey[k]; v != nil && v.owner == name && !claimed[k] {
 					drop(k)
 				}
 			}
 		}
 		if d != nil {
-			b.claimServers(name, d, claims, dirty)
+			b.claimServers(name, d, dirty)
 		}
 		b.countClusterIPs(name, d)
 	}
 	for k := range c.started {
-		if claims[k] == (state.ServiceName{}) {
+		if !claimed[k] {
 			drop(k)
 			dirty[k] = true
 		}
 	}
 	if c.whole {
 		for k := range b.servers.byKey {
-			if claims[k] == (state.ServiceName{}) {
+			if !claimed[k] {
 				drop(k)
 			}
 			dirty[k] = true
@@ -353,12 +342,9 @@ func (b *Backend) assign(c *change, failed map[state.ServiceName]error) (dirty m
 }
 
 // claimServers makes servers what a division wants them to be.
-func (b *Backend) claimServers(name state.ServiceName, d *plan.Division, claims map[plan.Key]state.ServiceName, dirty map[plan.Key]bool) {
+func (b *Backend) claimServers(name state.ServiceName, d *plan.Division, dirty map[plan.Key]bool) {
 	for i := range d.Servers {
 		want := &d.Servers[i]
-		if claims[want.Key] != name {
-			continue
-		}
 		v := b.servers.byKey[want.Key]
 		if v == nil {
 			v = &server{}

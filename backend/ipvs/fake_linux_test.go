@@ -17,6 +17,7 @@ import (
 
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/backend/ipvs/internal/plan"
+	"github.com/switchyard-net/switchyard/internal/backendtest"
 	"github.com/switchyard-net/switchyard/internal/kernel/ipvs"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/state"
@@ -290,15 +291,17 @@ func (f *fakeFile) Close() error                           { return nil }
 type fakeBase struct {
 	shown     map[state.ServiceName]*state.Service
 	disturbed chan struct{}
-	// fail, if set, decides whether a call fails, and failService whether a service does.
-	fail        func() bool
-	failService func(state.ServiceName) bool
+	// fail, if set, decides whether a call fails, and refuses are the services that the base refuses once.
+	fail    func() bool
+	refuses map[state.ServiceName]bool
 	// applying is called before an update is carried out.
 	applying func(*state.Update)
 	// whole are the records that are to be counted, and counted the frontends that are.
 	whole   map[state.ServiceName]*state.Service
 	counted map[state.ServiceName]map[plan.Key]bool
 }
+
+var reconcilers backendtest.Reconcilers
 
 func newFakeBase() *fakeBase {
 	return &fakeBase{shown: map[state.ServiceName]*state.Service{}, counted: map[state.ServiceName]map[plan.Key]bool{}, disturbed: make(chan struct{}, 1), applying: func(*state.Update) {}}
@@ -330,7 +333,16 @@ func (b *fakeBase) Apply(_ context.Context, u *state.Update) (backend.Result, er
 		return backend.Result{}, errInjected
 	}
 	b.applying(u)
-	failed := map[state.ServiceName]error{}
+	refused := map[state.ServiceName]error{}
+	for _, s := range u.Changed {
+		if b.refuses[s.Name] {
+			refused[s.Name] = errInjected
+		}
+	}
+	if len(refused) > 0 {
+		clear(b.refuses)
+		return backend.Result{}, &backend.RefusedError{Services: refused}
+	}
 	next := map[state.ServiceName]*state.Service{}
 	if !u.Full {
 		maps.Copy(next, b.shown)
@@ -339,19 +351,12 @@ func (b *fakeBase) Apply(_ context.Context, u *state.Update) (backend.Result, er
 		delete(next, name)
 	}
 	for _, s := range u.Changed {
-		if b.failService != nil && b.failService(s.Name) {
-			failed[s.Name] = errInjected
-			if had := b.shown[s.Name]; had != nil {
-				next[s.Name] = had
-			}
-			continue
-		}
 		next[s.Name] = s
 		b.count(s)
 	}
 	b.shown = next
 	maps.DeleteFunc(b.counted, func(name state.ServiceName, _ map[plan.Key]bool) bool { return next[name] == nil })
-	return backend.Result{Failed: failed}, nil
+	return backend.Result{}, nil
 }
 
 // count has the frontends of a record counted, and those above it.
@@ -443,7 +448,7 @@ var testNode = &state.Node{Name: "node", PodCIDRs: []netip.Prefix{netip.MustPars
 func (n *node) full(services ...*state.Service) backend.Result {
 	n.t.Helper()
 	n.rev++
-	r, err := n.Apply(n.t.Context(), &state.Update{Revision: n.rev, Full: true, Node: testNode, Changed: services})
+	r, err := reconcilers.Of(n.Backend).Apply(n.t.Context(), &state.Update{Revision: n.rev, Full: true, Node: testNode, Changed: services})
 	n.must(err)
 	return r
 }
@@ -452,7 +457,7 @@ func (n *node) full(services ...*state.Service) backend.Result {
 func (n *node) update(services ...*state.Service) backend.Result {
 	n.t.Helper()
 	n.rev++
-	r, err := n.Apply(n.t.Context(), &state.Update{Revision: n.rev, Node: testNode, Changed: services})
+	r, err := reconcilers.Of(n.Backend).Apply(n.t.Context(), &state.Update{Revision: n.rev, Node: testNode, Changed: services})
 	n.must(err)
 	return r
 }

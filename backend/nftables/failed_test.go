@@ -94,18 +94,18 @@ func TestTooManyEndpoints(t *testing.T) {
 			t.Errorf("Failed is %v, %v", slices.Collect(maps.Keys(r.Failed)), err)
 		}
 	}
-	check(b.Apply(t.Context(), full(many, dualStack("other", 2, 2, 0))))
+	check(reconcilers.Of(b).Apply(t.Context(), full(many, dualStack("other", 2, 2, 0))))
 	if n := slotsOf(t, c, dualStack("other", 2, 2, 0)); n != 2 {
 		t.Errorf("the other service has %d slots", n)
 	}
 	if r := apply(t, b, delta(few)); len(r.Failed) != 0 {
 		t.Errorf("Failed is %v after it healed", r.Failed)
 	}
-	check(b.Apply(t.Context(), delta(many, dualStack("other", 2, 5, 0))))
+	check(reconcilers.Of(b).Apply(t.Context(), delta(many, dualStack("other", 2, 5, 0))))
 	if n, m := slotsOf(t, c, few), slotsOf(t, c, dualStack("other", 2, 5, 0)); n != 3 || m != 5 {
 		t.Errorf("%d and %d slots, want 3 and 5", n, m)
 	}
-	check(b.Apply(t.Context(), full(many, dualStack("other", 2, 4, 0))))
+	check(reconcilers.Of(b).Apply(t.Context(), full(many, dualStack("other", 2, 4, 0))))
 	if n, m := slotsOf(t, c, few), slotsOf(t, c, dualStack("other", 2, 5, 0)); n != 3 || m != 4 {
 		t.Errorf("%d and %d slots, want 3 and 4", n, m)
 	}
@@ -193,9 +193,9 @@ func TestIsolate(t *testing.T) {
 			}
 			u := full(next...)
 			u.Full = c.full
-			result, err := b.Apply(t.Context(), u)
+			result, err := reconcilers.Of(b).Apply(t.Context(), u)
 			for try := 0; err != nil && try < 3; try++ { // as the reconciler does
-				result, err = b.Apply(t.Context(), u)
+				result, err = reconcilers.Of(b).Apply(t.Context(), u)
 			}
 			if err != nil || len(result.Failed) != len(c.bad) {
 				t.Fatalf("Failed is %v, %v", result.Failed, err)
@@ -376,11 +376,11 @@ func TestAbortedSearchForgetsNothing(t *testing.T) {
 	apply(t, b, full(gone, numbered(2, endpointsOf(state.IPv4, 20, 2))))
 	u := delta(numbered(2, poison))
 	u.Removed = []state.ServiceName{gone.Name}
-	if _, err := b.Apply(t.Context(), u); !errors.Is(err, syscall.EINVAL) {
+	if _, err := reconcilers.Of(b).Apply(t.Context(), u); !errors.Is(err, syscall.EINVAL) {
 		t.Fatalf("the change: %v", err)
 	}
 	k.until = 2*len(families) + 1 // those of the comparison and of the first step, and one more
-	if _, err := b.Apply(t.Context(), u); !errors.Is(err, errInjected) || picky.refused != 2 {
+	if _, err := reconcilers.Of(b).Apply(t.Context(), u); !errors.Is(err, errInjected) || picky.refused != 2 {
 		t.Fatalf("the search: %v; %d batches refused", err, picky.refused)
 	}
 	if n := slotsOf(t, conn, gone); n != 2 {
@@ -454,9 +454,9 @@ func TestFailedServiceYields(t *testing.T) {
 				}
 				b := start()
 				applyAgain := func(u *state.Update) backend.Result { // as Run does
-					r, err := b.Apply(t.Context(), u)
+					r, err := reconcilers.Of(b).Apply(t.Context(), u)
 					for try := 0; err != nil && try < 3; try++ {
-						r, err = b.Apply(t.Context(), u)
+						r, err = reconcilers.Of(b).Apply(t.Context(), u)
 					}
 					if err != nil {
 						t.Fatal(err)

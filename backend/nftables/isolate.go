@@ -18,17 +18,18 @@ func refused(err error) bool {
 	}, func(errno error) bool { return errors.Is(err, errno) })
 }
 
-// isolate applies an update that the kernel refuses as a whole in parts, so that only the services that it is refused for are
-// left as they were. These are added to failed. It takes about 2 log2(services) commits for each of them. Meanwhile, nothing that
-// the kernel holds is taken away from services whose turn has not come; the last commit removes what belongs to none.
-// Services that are lost are not tried.
-func (b *Backend) isolate(u *state.Update, failed, lost map[state.ServiceName]error, unknown records) (total backend.Result, err error) {
+// isolate finds the services for which the kernel refuses an update, and applies the others. It takes about 2 log2(services) commits for each of
+// them. During the search, services whose turn has not come keep all that the kernel holds of them. If the kernel refuses services, isolate returns a
+// [backend.RefusedError]. Otherwise a last commit removes what belongs to no service. Lost services are not tried.
+func (b *Backend) isolate(u *state.Update, lost map[state.ServiceName]error, unknown records) (total backend.Result, err error) {
 	services, before := b.mirror.Records(), b.mirror.Preserved
 	last := before.After(u)
 	last.All = false
 	holders := map[state.FrontendKey]state.ServiceName{}
 	for _, s := range u.Changed {
-		addHolder(holders, s)
+		for p, f := range s.Frontends() {
+			holders[p.Key(f)] = s.Name
+		}
 	}
 	// What a lost service had comes again with each comparison, where no two services have the same frontend.
 	before.Services = maps.Clone(before.Services)
@@ -42,17 +43,10 @@ func (b *Backend) isolate(u *state.Update, failed, lost map[state.ServiceName]er
 		}
 	}
 	maps.Copy(last.Services, unknown)
-	if u.Full {
-		keep := map[state.ServiceName]bool{}
-		for _, s := range u.Changed {
-			keep[s.Name] = true
-		}
-		maps.DeleteFunc(services, func(name state.ServiceName, _ *state.Service) bool { return !keep[name] })
-	}
-	for _, name := range u.Removed {
+	for _, name := range u.Gone(maps.Keys(services)) {
 		delete(services, name)
 	}
-	// If something else goes wrong meanwhile, the mirror shows a part of what was searched, and lacks what was to be deleted last.
+	// Unless the last commit is made, the mirror shows a part of what was searched, and lacks what was to be deleted last.
 	incomplete := b.mirror.Preserved.All || u.Full
 	defer func() {
 		if err != nil {
@@ -70,10 +64,12 @@ func (b *Backend) isolate(u *state.Update, failed, lost map[state.ServiceName]er
 	try := func(group []*state.Service) error {
 		next, taken := records{}, map[state.FrontendKey]bool{}
 		for _, s := range group {
-			addKeys(taken, s)
+			for p, f := range s.Frontends() {
+				taken[p.Key(f)] = true
+			}
 		}
 		for name, s := range services {
-			next[name] = s.Without(taken) // it is another's now, also if the service fails
+			next[name] = s.Without(taken) // others may be tried after the services that get their frontends
 		}
 		for _, s := range group {
 			next[s.Name] = s
@@ -84,6 +80,7 @@ func (b *Backend) isolate(u *state.Update, failed, lost map[state.ServiceName]er
 		}
 		return err
 	}
+	failed := map[state.ServiceName]error{}
 	var search func([]*state.Service) error
 	search = func(group []*state.Service) error {
 		err := try(group)
@@ -93,15 +90,7 @@ func (b *Backend) isolate(u *state.Update, failed, lost map[state.ServiceName]er
 		case len(group) == 0:
 			return err // not for any of the services
 		case len(group) == 1:
-			s := group[0]
-			failed[s.Name] = err
-			switch {
-			case services[s.Name] != nil:
-			case before.Lost[s.Name] != nil:
-				last.Services[s.Name], last.Lost[s.Name] = before.Services[s.Name], before.Lost[s.Name]
-			default:
-				last.Services[s.Name] = s // what it has is from before this process
-			}
+			failed[group[0].Name] = err
 			return nil
 		}
 		half := len(group) / 2
@@ -114,25 +103,19 @@ func (b *Backend) isolate(u *state.Update, failed, lost map[state.ServiceName]er
 	if err := search(toTry); err != nil {
 		return total, err
 	}
-	return total, commit(services, last)
-}
-
-// addHolder notes the service that has the frontends of its record.
-func addHolder(holders map[state.FrontendKey]state.ServiceName, s *state.Service) {
-	keys := map[state.FrontendKey]bool{}
-	addKeys(keys, s)
-	for k := range keys {
-		holders[k] = s.Name
+	if len(failed) > 0 {
+		return total, &backend.RefusedError{Services: failed}
 	}
+	return total, commit(services, last)
 }
 
 // yielded returns what a service had, without the frontends that others hold.
 func yielded(had *state.Service, holders map[state.FrontendKey]state.ServiceName) *state.Service {
 	taken := map[state.FrontendKey]bool{}
-	addKeys(taken, had)
-	maps.DeleteFunc(taken, func(k state.FrontendKey, _ bool) bool {
-		holder, held := holders[k]
-		return !held || holder == had.Name
-	})
+	for p, f := range had.Frontends() {
+		if holder, held := holders[p.Key(f)]; held && holder != had.Name {
+			taken[p.Key(f)] = true
+		}
+	}
 	return had.Without(taken)
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/switchyard-net/switchyard/backend"
 	"github.com/switchyard-net/switchyard/backend/nftables/internal/ruleset"
+	"github.com/switchyard-net/switchyard/internal/backendtest"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft"
 	"github.com/switchyard-net/switchyard/internal/kernel/nft/nfttest"
 	"github.com/switchyard-net/switchyard/state"
@@ -94,15 +95,18 @@ func openBackend(t testing.TB, ns namespace, o Options, wrap func(*nft.Conn) ker
 
 // closeBackend closes a dataplane that may be closed already.
 func closeBackend(b *Backend) {
+	reconcilers.Forget(b)
 	if b.guard != nil {
 		b.Close()
 		b.guard = nil
 	}
 }
 
+var reconcilers backendtest.Reconcilers
+
 func apply(t testing.TB, b *Backend, u *state.Update) backend.Result {
 	t.Helper()
-	r, err := b.Apply(t.Context(), u)
+	r, err := reconcilers.Of(b).Apply(t.Context(), u)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -60,7 +60,6 @@ type Backend struct {
 	mirror *ruleset.Mirror
 	// whole are the records of Services of which a dataplane above this one serves a part, if connections to that are to be counted.
 	whole map[state.ServiceName]*state.Service
-	stale staleServices
 	// listeners are those of a relay above this dataplane.
 	listeners []ruleset.Listener
 	// resets is nil if connections to endpoints that are gone are not reset.
@@ -72,7 +71,7 @@ type Backend struct {
 	applied bool
 }
 
-var _ backend.Backend = (*Backend)(nil)
+var _ backend.FlowKeeper = (*Backend)(nil)
 
 // New makes the dataplane of the calling thread's network namespace; it can be used from any thread afterwards. Connections go where
 // they went before, until the first Apply. It needs CAP_NET_ADMIN and Linux 5.13 or later. The caller must Close it.
@@ -346,71 +345,78 @@ func (b *Backend) use(d state.LocalDetector) {
 
 // applyServices is Apply with the detector of u.
 func (b *Backend) applyServices(u *state.Update) (backend.Result, error) {
-	failed := map[state.ServiceName]error{}
+	refused := map[state.ServiceName]error{}
 	for _, s := range u.Changed {
 		if err := ruleset.Check(s); err != nil {
-			failed[s.Name] = err
+			refused[s.Name] = err
 		}
+	}
+	if len(refused) > 0 {
+		return backend.Result{}, &backend.RefusedError{Services: refused}
 	}
 	lost := map[state.ServiceName]error{}
 	for written := 0; ; {
-		result, err := b.applyWithout(u, failed, lost)
+		result, err := b.applyWithout(u, lost)
 		written += result.Written
-		if leaveOut(err, u.Changed, failed, lost) {
-			continue // they are left as they were, and what is to be deleted after others can be
+		if refused := refusedBy(err, u); len(refused) > 0 {
+			return backend.Result{Written: written}, &backend.RefusedError{Services: refused}
 		}
-		if err == nil {
-			b.stale.note(u, failed, b.mirror.Record)
-			b.addLost(failed)
+		if leaveOut(err, lost) {
+			continue // without them, so that the deletions at the end are made
 		}
 		if len(lost) > 0 {
 			b.guard.raise(quiet) // u may not be about them: a Verify tries them again
 		}
-		return backend.Result{Written: written, Failed: failed}, err
+		return backend.Result{Written: written, Failed: maps.Clone(b.mirror.Preserved.Lost)}, err
 	}
 }
 
-// leaveOut notes the services that err says there is no room for, and reports whether there are more than before. What is new of a
-// service fails first. If there is no room for what it had either, it is lost.
-func leaveOut(err error, changed []*state.Service, failed, lost map[state.ServiceName]error) (more bool) {
+// refusedBy returns the services of u that have no room by err, unless u has their last good records.
+func refusedBy(err error, u *state.Update) map[state.ServiceName]error {
+	tooLarge, ok := errors.AsType[*tooLargeError](err)
+	if !ok {
+		return nil
+	}
+	refused := map[state.ServiceName]error{}
+	for _, s := range u.Changed {
+		if err := tooLarge.services[s.Name]; err != nil {
+			refused[s.Name] = err
+		}
+	}
+	for _, s := range u.Refused { // u has their last good records
+		delete(refused, s.Name)
+	}
+	return refused
+}
+
+// leaveOut adds the services that have no room by err to lost, and reports whether it has added any. A lost service has no room for its last good record.
+func leaveOut(err error, lost map[state.ServiceName]error) (more bool) {
 	tooLarge, ok := errors.AsType[*tooLargeError](err)
 	if !ok {
 		return false
 	}
-	isChanged := map[state.ServiceName]bool{}
-	for _, s := range changed {
-		isChanged[s.Name] = true
-	}
 	for name, err := range tooLarge.services {
-		into := lost
-		if isChanged[name] && failed[name] == nil {
-			into = failed
-		}
-		if into[name] == nil {
-			into[name], more = err, true
+		if lost[name] == nil {
+			lost[name], more = err, true
 		}
 	}
 	return more
 }
 
-// addLost adds the services to failed that are not programmed because there is no room for them any longer.
-func (b *Backend) addLost(failed map[state.ServiceName]error) {
-	for name, err := range b.mirror.Preserved.Lost {
-		if failed[name] == nil {
-			failed[name] = err
+// applyWithout makes the tables show u, but for services that are lost.
+func (b *Backend) applyWithout(u *state.Update, lost map[state.ServiceName]error) (backend.Result, error) {
+	unknown := records{} // services without a good record, whose entries in the kernel stay
+	for _, s := range u.Refused {
+		_, known := slices.BinarySearchFunc(u.Changed, s.Name, func(s *state.Service, name state.ServiceName) int { return s.Name.Compare(name) })
+		if !known && (u.Full || b.mirror.Record(s.Name) == nil) {
+			unknown[s.Name] = s
 		}
 	}
-}
-
-// applyWithout makes the tables show u, but for services that have failed, and for those that are lost, with what they had. It
-// adds to failed what the kernel refuses.
-func (b *Backend) applyWithout(u *state.Update, failed, lost map[state.ServiceName]error) (backend.Result, error) {
-	u, unknown := programmable(u, failed, &b.stale, b.mirror.Record)
 	compared := b.compares(u)
 	result, err := b.apply(u, unknown, lost)
 	if err != nil && compared && refused(err) {
 		// Not even a comparison with the kernel's own state made a batch that it takes.
-		isolated, isolatedErr := b.isolate(u, failed, lost, unknown)
+		isolated, isolatedErr := b.isolate(u, lost, unknown)
 		isolated.Written += result.Written
 		return isolated, isolatedErr
 	}
@@ -424,64 +430,6 @@ func (b *Backend) compares(u *state.Update) bool {
 
 // records are services by name.
 type records = map[state.ServiceName]*state.Service
-
-// addKeys adds the frontends of a record to those that are taken.
-func addKeys(taken map[state.FrontendKey]bool, s *state.Service) {
-	for i := range s.Ports {
-		p := &s.Ports[i]
-		for j := range p.Frontends {
-			taken[p.Key(&p.Frontends[j])] = true
-		}
-	}
-}
-
-// programmable returns u without the records of services that have failed. In a full update, a failed service's former record takes the
-// place of its new one. A service that has failed, now or before (then it is stale), keeps no frontend that another service has in u.
-// unknown are failed records of services of which record returns nothing.
-func programmable(
-	u *state.Update, failed map[state.ServiceName]error, stale *staleServices, record func(state.ServiceName) *state.Service,
-) (good *state.Update, unknown records) {
-	unknown = records{}
-	if len(failed) == 0 && stale.none() {
-		return u, unknown
-	}
-	good = &state.Update{}
-	*good = *u
-	good.Changed = nil
-	taken, current := map[state.FrontendKey]bool{}, map[state.ServiceName]bool{} // those that u is about
-	for _, name := range u.Removed {
-		current[name] = true
-	}
-	var old []*state.Service
-	for _, s := range u.Changed {
-		current[s.Name] = true
-		if failed[s.Name] == nil {
-			good.Changed = append(good.Changed, s)
-			addKeys(taken, s)
-		} else if had := record(s.Name); had != nil {
-			old = append(old, had)
-		} else {
-			unknown[s.Name] = s
-		}
-	}
-	if !u.Full { // else what it does not have is gone
-		for name := range stale.holding(taken) {
-			if current[name] {
-				continue
-			}
-			if had := record(name); had != nil {
-				old = append(old, had)
-			}
-		}
-	}
-	for _, had := range old {
-		if left := had.Without(taken); left != had || u.Full && failed[had.Name] != nil {
-			good.Changed = append(good.Changed, left)
-		}
-	}
-	slices.SortFunc(good.Changed, func(a, b *state.Service) int { return a.Name.Compare(b.Name) })
-	return good, unknown
-}
 
 // apply makes the tables show u. What the kernel holds of unknown and lost stays.
 func (b *Backend) apply(u *state.Update, unknown records, lost map[state.ServiceName]error) (backend.Result, error) {
@@ -592,7 +540,7 @@ func (b *Backend) repair(same *state.Update) (total backend.Result, err error) {
 		want.Lose(lost)
 		result, err := b.applyAll(want)
 		total.Written += result.Written
-		if !leaveOut(err, nil, nil, lost) {
+		if !leaveOut(err, lost) {
 			total.Failed = lost
 			return total, err
 		}

@@ -265,7 +265,7 @@ func TestNoRoomAndLostAnswer(t *testing.T) {
 	apply(t, b, full(all(2)...))
 	before := dump(t, conn)
 	k.room, g.lose = 100, true
-	if _, err := b.Apply(t.Context(), delta(all(5)...)); err == nil || k.refused == 0 || g.lose {
+	if _, err := reconcilers.Of(b).Apply(t.Context(), delta(all(5)...)); err == nil || k.refused == 0 || g.lose {
 		t.Fatalf("error %v; %d batches refused, the answer is still to be lost: %v", err, k.refused, g.lose)
 	}
 	if maps.Equal(dump(t, conn), before) {
@@ -343,7 +343,7 @@ func TestNoRoomForAServiceAgain(t *testing.T) {
 				check("found", apply(t, b, full(all(3)...)), 3)
 			default:
 				g.lose = true
-				if _, err := b.Apply(t.Context(), delta(small(20, 1))); err == nil || g.lose {
+				if _, err := reconcilers.Of(b).Apply(t.Context(), delta(small(20, 1))); err == nil || g.lose {
 					t.Fatalf("error %v, the answer is still to be lost: %v", err, g.lose)
 				}
 				b.guard.take()
@@ -361,9 +361,9 @@ func TestNoRoomForAServiceAgain(t *testing.T) {
 			check("another try", apply(t, b, delta(small(3, 201))), 4)
 			check("a full update", apply(t, b, full(all(5)...)), 5)
 			picky.poison = []string{string(bytes[:])}
-			r, err := b.Apply(t.Context(), delta(refused))
+			r, err := reconcilers.Of(b).Apply(t.Context(), delta(refused))
 			if err != nil { // as the reconciler does
-				r, err = b.Apply(t.Context(), delta(refused))
+				r, err = reconcilers.Of(b).Apply(t.Context(), delta(refused))
 			}
 			if err != nil || len(r.Failed) != 2 || r.Failed[refused.Name] == nil || r.Failed[large.Name] == nil {
 				t.Fatalf("with another that the kernel refuses: Failed is %v, error %v", r.Failed, err)
@@ -454,7 +454,7 @@ func TestLostServiceYields(t *testing.T) {
 			u := delta(serviceOf("a-lost", c.fails, port(2, 200)), takes, refused)
 			if c.aborted {
 				interrupted.until = 6*len(families) + 1 // while the last of them is tried alone
-				if _, err := b.Apply(t.Context(), u); !errors.Is(err, errInjected) {
+				if _, err := reconcilers.Of(b).Apply(t.Context(), u); !errors.Is(err, errInjected) {
 					t.Fatalf("the search: %v", err)
 				}
 			} else if r := apply(t, b, u); len(r.Failed) != 2 || r.Failed[had.Name] == nil || r.Failed[refused.Name] == nil {
@@ -492,7 +492,7 @@ func TestNoRoomToReplace(t *testing.T) {
 	})
 	before := dump(t, conn)
 	k.room = 20
-	r, err := b.Apply(t.Context(), all)
+	r, err := reconcilers.Of(b).Apply(t.Context(), all)
 	if !errors.Is(err, syscall.EMSGSIZE) || !strings.Contains(err.Error(), "net.core.wmem_max") || len(r.Failed) > 0 || k.refused != 1 {
 		t.Errorf("Failed is %v, error %v, %d batches refused", r.Failed, err, k.refused)
 	}
@@ -516,7 +516,7 @@ func TestNoMemoryAtAll(t *testing.T) {
 		all = append(all, dualStack(fmt.Sprintf("s%02d", n), n, 3, 0))
 	}
 	k.room = 1
-	if r, err := b.Apply(t.Context(), delta(all...)); !errors.Is(err, syscall.ENOMEM) || len(r.Failed) > 0 {
+	if r, err := reconcilers.Of(b).Apply(t.Context(), delta(all...)); !errors.Is(err, syscall.ENOMEM) || len(r.Failed) > 0 {
 		t.Errorf("Failed is %v, error %v", r.Failed, err)
 	}
 	if tries := k.refused; tries > 3*mostWithoutRoom {
@@ -691,7 +691,7 @@ func TestNoRoomWhileIsolating(t *testing.T) {
 			if len(had) == 0 {
 				t.Fatal("nothing of the service is left")
 			}
-			r, err := b.Apply(t.Context(), full(append(c.others, c.changed, small)...))
+			r, err := reconcilers.Of(b).Apply(t.Context(), full(append(c.others, c.changed, small)...))
 			if err != nil || len(r.Failed) != 1+len(c.others) || r.Failed[large.Name] == nil {
 				t.Fatalf("Failed is %v, error %v", r.Failed, err)
 			}

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"maps"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -45,7 +46,10 @@ type Backend struct {
 	released time.Time
 }
 
-var _ backend.Backend = (*Backend)(nil)
+var (
+	_ backend.Drainer  = (*Backend)(nil)
+	_ backend.Reporter = (*Backend)(nil)
+)
 
 // New makes a relay above base, which remains the caller's, in the calling thread's network namespace; it can be used from any thread afterwards.
 // Connections go where they went before, until the first Apply. If a former process has released its relay in this network namespace, New takes over
@@ -207,10 +211,6 @@ func (b *Backend) Apply(ctx context.Context, u *state.Update) (backend.Result, e
 		}
 		return result, err
 	}
-	if len(result.Failed) > 0 {
-		maps.DeleteFunc(before, func(n state.ServiceName, _ *state.Service) bool { return result.Failed[n] == nil })
-		r.restore(before)
-	}
 	b.applied = true
 	if b.overlay != nil && b.leads {
 		if err := b.overlay.lead(true); err != nil {
@@ -225,30 +225,19 @@ func (b *Backend) Apply(ctx context.Context, u *state.Update) (backend.Result, e
 // set takes over the services of u. It returns the names of all that have changed, and what they were.
 func (r *relay) set(u *state.Update) (names []state.ServiceName, before map[state.ServiceName]*state.Service) {
 	before = map[state.ServiceName]*state.Service{}
-	note := func(name state.ServiceName) {
-		if _, noted := before[name]; !noted {
-			before[name] = r.table.Get(name)
-			names = append(names, name)
-		}
-	}
 	r.tableMu.Lock()
-	gone := r.table.Gone(u)
-	for _, name := range gone {
-		note(name)
+	for _, name := range u.Gone(r.table.Names()) {
+		before[name] = r.table.Get(name)
 		r.table.Remove(name)
 	}
 	for _, s := range u.Changed {
-		note(s.Name)
-		for _, name := range r.table.Set(s) {
-			note(name)
-		}
+		before[s.Name] = r.table.Get(s.Name)
+		r.table.Set(s)
 	}
 	r.tableMu.Unlock()
-	for _, name := range gone {
+	names = slices.Collect(maps.Keys(before))
+	for _, name := range names {
 		r.clearProblem(name)
-	}
-	for _, s := range u.Changed {
-		r.clearProblem(s.Name)
 	}
 	return names, before
 }

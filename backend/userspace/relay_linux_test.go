@@ -788,22 +788,23 @@ func TestResetRemoved(t *testing.T) {
 	}
 }
 
-// failing is a base that fails as a whole, or with each service.
+// failing is a base that fails as a whole, or refuses each service once.
 type failing struct {
 	backend.Backend
-	err    error
-	failed bool
+	err     error
+	refuses bool
 }
 
 func (f *failing) Apply(_ context.Context, u *state.Update) (backend.Result, error) {
-	if !f.failed {
+	if !f.refuses {
 		return backend.Result{}, f.err
 	}
-	result := backend.Result{Failed: map[state.ServiceName]error{}}
+	refused := map[state.ServiceName]error{}
 	for _, s := range u.Changed {
-		result.Failed[s.Name] = f.err
+		refused[s.Name] = f.err
 	}
-	return result, nil
+	f.refuses, f.err = false, nil
+	return backend.Result{}, &backend.RefusedError{Services: refused}
 }
 
 func (f *failing) Disturbed() <-chan struct{} { return nil }
@@ -862,8 +863,9 @@ func TestListen(t *testing.T) {
 		return string(data)
 	}
 	endpoint := state.Endpoint{Addr: netip.MustParseAddrPort(server.Addr().String())}
+	reconciler := backend.NewReconciler(b)
 	apply := func(change func(*state.Port), endpoints ...state.Endpoint) error {
-		_, err := b.Apply(t.Context(), &state.Update{Full: true, Node: &state.Node{}, Changed: []*state.Service{service(change, endpoints...)}})
+		_, err := reconciler.Apply(t.Context(), &state.Update{Full: true, Node: &state.Node{}, Changed: []*state.Service{service(change, endpoints...)}})
 		return err
 	}
 	if err := apply(nil, endpoint); err != nil || get() != "served" {
@@ -879,9 +881,9 @@ func TestListen(t *testing.T) {
 	if err := apply(nil); err == nil || get() != "served" {
 		t.Errorf("after an update that failed, the relay shows it: %v", err)
 	}
-	base.failed = true
-	if err := apply(nil); err != nil || get() != "served" {
-		t.Errorf("the relay shows a service that the base has failed with: %v", err)
+	base.refuses = true
+	if err := apply(nil); err != nil || base.refuses || get() != "served" {
+		t.Errorf("the relay shows a service that the base has refused: %v", err)
 	}
 }
 

@@ -112,22 +112,19 @@ func (d *dataplane) put(text []byte) (int, error) {
 
 // write writes a line for each frontend, with the endpoints of clients in the cluster and of those outside.
 func write(to *bytes.Buffer, s *state.Service) {
-	for i := range s.Ports {
-		p := &s.Ports[i]
+	for p, f := range s.Frontends() {
 		if p.Protocol != state.TCP {
 			continue
 		}
-		for _, f := range p.Frontends {
-			traffic := &p.External
-			if f.Kind == state.ClusterIP {
-				traffic = &p.Internal
-			}
-			at := fmt.Sprintf("*:%d", f.Port)
-			if f.Kind != state.NodePort {
-				at = fmt.Sprint(f.Addr, " ", f.Port)
-			}
-			fmt.Fprintf(to, "%s %s inside %s outside %s\n", s.Name, at, route(&traffic.Inside), route(&traffic.Outside))
+		traffic := &p.External
+		if f.Kind == state.ClusterIP {
+			traffic = &p.Internal
 		}
+		at := fmt.Sprintf("*:%d", f.Port)
+		if f.Kind != state.NodePort {
+			at = fmt.Sprint(f.Addr, " ", f.Port)
+		}
+		fmt.Fprintf(to, "%s %s inside %s outside %s\n", s.Name, at, route(&traffic.Inside), route(&traffic.Outside))
 	}
 }
 

@@ -6,10 +6,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"iter"
 	"log/slog"
 	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -168,7 +166,7 @@ func (f *Follower) take(from *client.Watcher, u *client.Update) {
 		delete(unreadable, state.ServiceName(name))
 		update.Removed = append(update.Removed, state.ServiceName(name))
 	}
-	f.keepUnreadable(update, held.Get, unreadable)
+	update = update.Keep(maps.Keys(unreadable), held.Get)
 	f.mu.Lock()
 	if from != f.watcher { // what is to come will be whole, and newer
 		f.mu.Unlock()
@@ -192,49 +190,6 @@ func (f *Follower) take(from *client.Watcher, u *client.Update) {
 	}
 	if noNews || changed {
 		f.sendReport()
-	}
-}
-
-// keepUnreadable adds the old records of unreadable services to update, without frontends that another service has in it. In an update that
-// is not full, those that lose none stay without it.
-func (f *Follower) keepUnreadable(update *state.Update, old func(state.ServiceName) *state.Service,
-	unreadable map[state.ServiceName]error) {
-	if len(unreadable) == 0 {
-		return
-	}
-	taken := make(map[state.FrontendKey]bool)
-	for _, s := range update.Changed {
-		for key := range frontends(s) {
-			taken[key] = true
-		}
-	}
-	for name := range unreadable {
-		record := old(name)
-		if record == nil {
-			continue
-		}
-		left := record.Without(taken)
-		if left != record {
-			f.log.Error("invalid service loses frontends that belong to other services now", "service", name.String())
-		}
-		if update.Full || left != record { // in a full update, what is not listed would be removed
-			update.Changed = append(update.Changed, left)
-		}
-	}
-	slices.SortFunc(update.Changed, func(a, b *state.Service) int { return a.Name.Compare(b.Name) })
-}
-
-// frontends are those of a service.
-func frontends(s *state.Service) iter.Seq[state.FrontendKey] {
-	return func(yield func(state.FrontendKey) bool) {
-		for i := range s.Ports {
-			p := &s.Ports[i]
-			for j := range p.Frontends {
-				if !yield(p.Key(&p.Frontends[j])) {
-					return
-				}
-			}
-		}
 	}
 }
 

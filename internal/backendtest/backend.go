@@ -36,6 +36,7 @@ type Backend struct {
 	wanted    map[state.ServiceName]*state.Service // last applied; nil before the first Apply
 	shown     map[state.ServiceName]*state.Service
 	broken    map[state.ServiceName]error
+	refuse    func(*state.Service) error
 	calls     []Call
 	breaches  []error
 	disturbed chan struct{}
@@ -79,17 +80,46 @@ func (b *Backend) Apply(ctx context.Context, u *state.Update) (backend.Result, e
 			set[s.Name] = s
 		}
 		for name, s := range set {
+			put(b.wanted, name, s)
 			if err := b.broken[name]; err != nil {
 				b.fail(&result, name, err)
-				continue
-			}
-			put(b.wanted, name, s)
-			if put(b.shown, name, s) {
+			} else if put(b.shown, name, s) {
 				result.Written++
 			}
 		}
+		b.checkOwners()
 		return result
 	})
+}
+
+// refused returns the services of u that cannot be programmed, nil if there are none.
+func (b *Backend) refused(u *state.Update) error {
+	if u == nil || b.refuse == nil {
+		return nil
+	}
+	services := map[state.ServiceName]error{}
+	for _, s := range u.Changed {
+		if err := b.refuse(s); err != nil {
+			services[s.Name] = err
+		}
+	}
+	if len(services) == 0 {
+		return nil
+	}
+	return &backend.RefusedError{Services: services}
+}
+
+// checkOwners looks for frontends that are to be those of two services.
+func (b *Backend) checkOwners() {
+	owners := map[state.FrontendKey]state.ServiceName{}
+	for name, s := range b.wanted {
+		for p, f := range s.Frontends() {
+			if owner, ok := owners[p.Key(f)]; ok && owner != name {
+				b.breach(fmt.Sprintf("%v is to be of %v and %v", p.Key(f), name, owner))
+			}
+			owners[p.Key(f)] = name
+		}
+	}
 }
 
 // Verify implements [backend.Backend].
@@ -146,7 +176,14 @@ func (b *Backend) SetLatencyOf(f func(u *state.Update, shown map[state.ServiceNa
 	b.latency = f
 }
 
-// Break makes a service impossible to program until Fix.
+// SetRefusal makes Apply refuse the records for which f returns an error. None is refused at first.
+func (b *Backend) SetRefusal(f func(*state.Service) error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.refuse = f
+}
+
+// Break makes a service fail until Fix: it is taken over, and not shown.
 func (b *Backend) Break(name state.ServiceName) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -186,6 +223,13 @@ func (b *Backend) Shown() map[state.ServiceName]*state.Service {
 	return maps.Clone(b.shown)
 }
 
+// Wanted is what the dataplane is to hold by the last Apply.
+func (b *Backend) Wanted() map[state.ServiceName]*state.Service {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return maps.Clone(b.wanted)
+}
+
 // Calls returns the calls since it was last called.
 func (b *Backend) Calls() []Call {
 	b.mu.Lock()
@@ -216,6 +260,9 @@ func (b *Backend) operate(ctx context.Context, u *state.Update, do func() backen
 	b.busy = false
 	if err == nil && b.rng.Float64() < b.failRate {
 		err = ErrInjected
+	}
+	if err == nil {
+		err = b.refused(u)
 	}
 	if err == nil {
 		result = do()

@@ -91,12 +91,9 @@ func (v *view) lookup(dst netip.AddrPort, protocol state.Protocol) (h held, ok b
 // find returns the holder of a frontend.
 func (v *view) find(key state.FrontendKey) (held, bool) {
 	for s := range v.services.Services() {
-		for i := range s.Ports {
-			p := &s.Ports[i]
-			for j := range p.Frontends {
-				if p.Key(&p.Frontends[j]) == key {
-					return held{s, p, &p.Frontends[j]}, true
-				}
+		for p, f := range s.Frontends() {
+			if p.Key(f) == key {
+				return held{s, p, f}, true
 			}
 		}
 	}

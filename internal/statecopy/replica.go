@@ -4,6 +4,7 @@ package statecopy
 import (
 	"context"
 	"errors"
+	"iter"
 	"sync"
 
 	"github.com/switchyard-net/switchyard/internal/revlog"
@@ -46,11 +47,7 @@ func (r *Replica) Apply(u *state.Update) {
 			changes = append(changes, revlog.Change{Name: record.Name, Record: record})
 		}
 	}
-	removed := u.Removed
-	if u.Full {
-		removed = missing(held, u.Changed)
-	}
-	for _, name := range removed {
+	for _, name := range u.Gone(names(held)) {
 		if held.Get(name) != nil {
 			changes = append(changes, revlog.Change{Name: name})
 		}
@@ -62,18 +59,15 @@ func (r *Replica) Apply(u *state.Update) {
 	r.feed.Publish(node, changes, u.Triggers...)
 }
 
-// missing returns the services that are held but not among records.
-func missing(held *revlog.Snapshot, records []*state.Service) (names []state.ServiceName) {
-	listed := make(map[state.ServiceName]bool, len(records))
-	for _, record := range records {
-		listed[record.Name] = true
-	}
-	for record := range held.Services() {
-		if !listed[record.Name] {
-			names = append(names, record.Name)
+// names yields the services that are held.
+func names(held *revlog.Snapshot) iter.Seq[state.ServiceName] {
+	return func(yield func(state.ServiceName) bool) {
+		for record := range held.Services() {
+			if !yield(record.Name) {
+				return
+			}
 		}
 	}
-	return names
 }
 
 // Next implements [state.Feed]. It fails with ErrClosed once the replica is closed, also if there is a newer state.

@@ -5,7 +5,7 @@
 // carries them out. README.md draws the objects of one Service and follows one change. Load balancers of the network's endpoints, and remote
 // endpoints of the network, belong to this package, whoever made them: what kube-proxy left is taken over. Those of other networks are never touched.
 //
-// HNS cannot do all that a record may ask for. What it cannot do is in docs/differences.md and, for each service, in [Backend.Faults].
+// HNS cannot do all that a record may ask for. What it cannot do is in docs/differences.md and, for each service, in [Backend.Problems].
 package winkernel
 
 import (
@@ -42,11 +42,11 @@ type Backend struct {
 	// left is the name of a network that another configuration had, empty if nothing is left there.
 	left string
 
-	mu     sync.Mutex
-	faults []error
+	mu       sync.Mutex
+	problems []error
 }
 
-var _ backend.Backend = (*Backend)(nil)
+var _ backend.Reporter = (*Backend)(nil)
 
 // New makes the dataplane of this node. It needs Windows Server 2019 or later, and the rights of an administrator. Nothing changes before the
 // first Apply; that fails until the network plugin has made the network. The caller must Close it.
@@ -112,18 +112,7 @@ func (b *Backend) Apply(ctx context.Context, u *state.Update) (backend.Result, e
 		b.node = nodeBefore
 		return backend.Result{}, err
 	}
-	if u.Full {
-		wanted := make(map[state.ServiceName]bool, len(u.Changed))
-		for _, s := range u.Changed {
-			wanted[s.Name] = true
-		}
-		for _, name := range b.table.Services() {
-			if !wanted[name] {
-				b.table.Remove(name)
-			}
-		}
-	}
-	for _, name := range u.Removed {
+	for _, name := range u.Gone(b.table.Services()) {
 		b.table.Remove(name)
 	}
 	for _, s := range u.Changed {
@@ -164,17 +153,17 @@ func (b *Backend) Verify(ctx context.Context) (backend.Result, error) {
 	return backend.Result{Written: written, Repaired: written, Failed: failed}, cmp.Or(err, left)
 }
 
-// Faults returns what HNS cannot do for some services: one error for each thing, with their names. It may be called at any time.
-func (b *Backend) Faults() []error {
+// Problems implements [backend.Reporter]: it returns what HNS cannot do for some services: one error for each thing, with their names. It may be called at any time.
+func (b *Backend) Problems() []error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return slices.Clone(b.faults)
+	return slices.Clone(b.problems)
 }
 
-// maxNamed is how many services a fault names.
+// maxNamed is how many services a problem names.
 const maxNamed = 5
 
-func (b *Backend) noteFaults() {
+func (b *Backend) noteProblems() {
 	all, changed := b.table.Lost()
 	if !changed {
 		return
@@ -185,7 +174,7 @@ func (b *Backend) noteFaults() {
 			names[l] = append(names[l], name.String())
 		}
 	}
-	var faults []error
+	var problems []error
 	for _, l := range slices.Sorted(maps.Keys(names)) {
 		list := names[l]
 		slices.Sort(list)
@@ -193,10 +182,10 @@ func (b *Backend) noteFaults() {
 		if more := len(list) - maxNamed; more > 0 {
 			text = fmt.Sprintf("%s and %d more", text, more)
 		}
-		faults = append(faults, fmt.Errorf("%s: %v", text, l))
+		problems = append(problems, fmt.Errorf("%s: %v", text, l))
 	}
 	b.mu.Lock()
-	b.faults = faults
+	b.problems = problems
 	b.mu.Unlock()
 }
 
@@ -321,7 +310,7 @@ func (b *Backend) settle(ctx context.Context, current bool) (written int, failed
 			failed[name] = err
 		}
 	}
-	b.noteFaults()
+	b.noteProblems()
 	return run.written, failed, run.errs[state.ServiceName{}], nil
 }
 

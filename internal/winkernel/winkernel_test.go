@@ -445,12 +445,12 @@ func TestLost(t *testing.T) {
 				want = append(want, c.holds)
 			}
 			n.holds(want...)
-			faults := n.Faults()
+			faults := n.Problems()
 			if c.fault == "" && len(faults) > 0 || c.fault != "" && (len(faults) != 1 || !strings.Contains(faults[0].Error(), c.fault) || !strings.HasPrefix(faults[0].Error(), "ns/web: ")) {
 				t.Errorf("faults %v, want one about %q", faults, c.fault)
 			}
 			n.apply(true)
-			if faults := n.Faults(); len(faults) > 0 {
+			if faults := n.Problems(); len(faults) > 0 {
 				t.Errorf("faults of services that are gone: %v", faults)
 			}
 		})

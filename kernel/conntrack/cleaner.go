@@ -185,12 +185,9 @@ func (c *Cleaner) NoteGap(services iter.Seq[*state.Service]) {
 	maps.DeleteFunc(c.pending, func(f state.FrontendKey, _ suspect) bool { return f.Protocol != state.UDP })
 	c.NoteAll(services)
 	for s := range services {
-		for i := range s.Ports {
-			p := &s.Ports[i]
-			for _, f := range p.Frontends {
-				if p.Protocol != state.UDP {
-					c.pending[p.Key(&f)] = suspect{serving: serving{owner: s.Name}, anybody: true, noted: c.noted}
-				}
+		for p, f := range s.Frontends() {
+			if p.Protocol != state.UDP {
+				c.pending[p.Key(f)] = suspect{serving: serving{owner: s.Name}, anybody: true, noted: c.noted}
 			}
 		}
 	}

@@ -105,15 +105,12 @@ type removal struct {
 // nothing may be judged.
 func (c *Cleaner) Removing(s *state.Service) <-chan struct{} {
 	r := c.removal.Load()
-	if r == nil || s == nil {
+	if r == nil {
 		return nil
 	}
-	for i := range s.Ports {
-		p := &s.Ports[i]
-		for _, f := range p.Frontends {
-			if p.Key(&f) == r.of {
-				return r.done
-			}
+	for p, f := range s.Frontends() {
+		if p.Key(f) == r.of {
+			return r.done
 		}
 	}
 	return nil

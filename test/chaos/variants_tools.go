@@ -100,11 +100,10 @@ func (s faultySets) Delete(set ipset.Set, e []ipset.Element) error {
 
 var mutantsOfTools = []mutant{
 	{&variant{name: "tools-flush-on-start", what: "deletes its chains and sets before it starts", edits: []edit{
-		{"backend/iptables/backend_linux.go", "	for {\n		next := b.next(u, failed)\n", `	if b.node == nil {
+		{"backend/iptables/backend_linux.go", "	for _, name := range u.Gone(b.names()) {\n", `	if b.node == nil {
 		_, _ = b.clear(ctx, b.tool, func() error { return nil })
 	}
-	for {
-		next := b.next(u, failed)
+	for _, name := range u.Gone(b.names()) {
 `},
 	}}, "restart", halted, []string{"iptables"}},
 	{&variant{name: "tools-two-steps", what: "empties chains in one transaction and fills them in the next, ten milliseconds later", edits: []edit{

@@ -191,22 +191,19 @@ type Question struct {
 func Questions(services ...*state.Service) (list []Question) {
 	source := map[state.Family]netip.Addr{state.IPv4: Addr("192.0.2.7"), state.IPv6: Addr("2001:db8::7")}
 	for _, s := range services {
-		for i := range s.Ports {
-			p := &s.Ports[i]
-			for j := range p.Frontends {
-				f, dst := &p.Frontends[j], p.Frontends[j].Addr
-				if f.Kind == state.NodePort {
-					dst = NodeAddr(p.Family)
-				}
-				traffic := &p.External
-				if f.Kind == state.ClusterIP {
-					traffic = &p.Internal
-				}
-				q := backend.Query{Frontend: p.Key(f), Dst: dst, Source: source[p.Family], Node: true}
-				list = append(list, Question{q, s.Name, &traffic.Inside})
-				q.Node, q.Outside = false, true
-				list = append(list, Question{q, s.Name, &traffic.Outside})
+		for p, f := range s.Frontends() {
+			dst := f.Addr
+			if f.Kind == state.NodePort {
+				dst = NodeAddr(p.Family)
 			}
+			traffic := &p.External
+			if f.Kind == state.ClusterIP {
+				traffic = &p.Internal
+			}
+			q := backend.Query{Frontend: p.Key(f), Dst: dst, Source: source[p.Family], Node: true}
+			list = append(list, Question{q, s.Name, &traffic.Inside})
+			q.Node, q.Outside = false, true
+			list = append(list, Question{q, s.Name, &traffic.Outside})
 		}
 	}
 	return list

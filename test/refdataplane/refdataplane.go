@@ -73,15 +73,9 @@ func (s *State) find(
 	protocol state.Protocol, family state.Family, match func(*state.Frontend) bool,
 ) (state.ServiceName, *state.Port, *state.Frontend) {
 	for name, svc := range s.Services {
-		for i := range svc.Ports {
-			port := &svc.Ports[i]
-			if port.Protocol != protocol || port.Family != family {
-				continue
-			}
-			for j := range port.Frontends {
-				if match(&port.Frontends[j]) {
-					return name, port, &port.Frontends[j]
-				}
+		for port, f := range svc.Frontends() {
+			if port.Protocol == protocol && port.Family == family && match(f) {
+				return name, port, f
 			}
 		}
 	}
@@ -92,11 +86,9 @@ func (s *State) find(
 // rest of the service ranges swallows everything, and other addresses are none of the proxy's business.
 func (s *State) stray(dst netip.Addr) probe.Outcome {
 	for _, svc := range s.Services {
-		for _, port := range svc.Ports {
-			for _, f := range port.Frontends {
-				if f.Kind == state.ClusterIP && f.Addr == dst {
-					return probe.Reject
-				}
+		for _, f := range svc.Frontends() {
+			if f.Kind == state.ClusterIP && f.Addr == dst {
+				return probe.Reject
 			}
 		}
 	}

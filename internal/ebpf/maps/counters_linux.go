@@ -108,15 +108,9 @@ func (c *Counters) Drop(s *state.Service) {
 // frontendsOf yields the frontends of a record that hooks may have.
 func frontendsOf(s *state.Service) iter.Seq[state.FrontendKey] {
 	return func(yield func(state.FrontendKey) bool) {
-		for i := range s.Ports {
-			p := &s.Ports[i]
-			if p.Protocol != state.TCP {
-				continue
-			}
-			for j := range p.Frontends {
-				if !yield(p.Key(&p.Frontends[j])) {
-					return
-				}
+		for p, f := range s.Frontends() {
+			if p.Protocol == state.TCP && !yield(p.Key(f)) {
+				return
 			}
 		}
 	}

@@ -100,16 +100,12 @@ func Owned(list []netip.Addr, s *state.Service, settings *Settings) []netip.Addr
 	if len(settings.NodePorts) == 0 {
 		return list
 	}
-	for i := range s.Ports {
-		p := &s.Ports[i]
+	for p, f := range s.Frontends() {
 		if p.Protocol != state.TCP {
 			continue
 		}
-		for j := range p.Frontends {
-			addr := p.Frontends[j].Addr
-			if _, serves := slices.BinarySearchFunc(settings.NodePorts, addr, netip.Addr.Compare); serves && !slices.Contains(list, addr) {
-				list = append(list, addr)
-			}
+		if _, serves := slices.BinarySearchFunc(settings.NodePorts, f.Addr, netip.Addr.Compare); serves && !slices.Contains(list, f.Addr) {
+			list = append(list, f.Addr)
 		}
 	}
 	return list

@@ -273,6 +273,9 @@ func (t *Tables) Uses(svc *state.Service, set string) bool {
 // Services are all records.
 func (t *Tables) Services() iter.Seq[*state.Service] { return maps.Values(t.services) }
 
+// Names yields the names of all services.
+func (t *Tables) Names() iter.Seq[state.ServiceName] { return maps.Keys(t.services) }
+
 // Tables returns the tables that are to be read: Raw only if it is used.
 func (t *Tables) Tables() []Table {
 	if t.family == state.IPv4 && t.settings.ServesLoopback() {

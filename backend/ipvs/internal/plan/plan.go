@@ -215,25 +215,18 @@ func Served(d, other *Division) *state.Service {
 
 // EachClusterIP calls each with the cluster IPs of a record, once for each port.
 func EachClusterIP(s *state.Service, each func(netip.Addr)) {
-	for i := range s.Ports {
-		for _, f := range s.Ports[i].Frontends {
-			if f.Kind == state.ClusterIP {
-				each(f.Addr)
-			}
+	for _, f := range s.Frontends() {
+		if f.Kind == state.ClusterIP {
+			each(f.Addr)
 		}
 	}
 }
 
 // EachUDP calls each with the frontends of a record that could be those of virtual servers of UDP.
 func EachUDP(s *state.Service, each func(Key)) {
-	for i := range s.Ports {
-		if s.Ports[i].Protocol != state.UDP {
-			continue
-		}
-		for _, f := range s.Ports[i].Frontends {
-			if f.Kind != state.NodePort {
-				each(Key{state.UDP, netip.AddrPortFrom(f.Addr, f.Port)})
-			}
+	for p, f := range s.Frontends() {
+		if p.Protocol == state.UDP && f.Kind != state.NodePort {
+			each(Key{state.UDP, netip.AddrPortFrom(f.Addr, f.Port)})
 		}
 	}
 }

@@ -59,18 +59,12 @@ func (s *Settings) above(r *state.Service) (above []frontendAbove) {
 		return nil
 	}
 	has := map[state.FrontendKey]bool{}
-	for i := range r.Ports {
-		p := &r.Ports[i]
-		for j := range p.Frontends {
-			has[p.Key(&p.Frontends[j])] = true
-		}
+	for p, f := range r.Frontends() {
+		has[p.Key(f)] = true
 	}
-	for i := range whole.Ports {
-		p := &whole.Ports[i]
-		for j := range p.Frontends {
-			if f := &p.Frontends[j]; !has[p.Key(f)] {
-				above = append(above, frontendAbove{p, f})
-			}
+	for p, f := range whole.Frontends() {
+		if !has[p.Key(f)] {
+			above = append(above, frontendAbove{p, f})
 		}
 	}
 	return above

@@ -166,11 +166,8 @@ func (p *Plan) units() *division {
 		if a.record == nil {
 			continue
 		}
-		for j := range a.record.Ports {
-			port := &a.record.Ports[j]
-			for k := range port.Frontends {
-				frontends[frontendKey(port, &port.Frontends[k])] = i
-			}
+		for port, f := range a.record.Frontends() {
+			frontends[frontendKey(port, f)] = i
 		}
 		for _, n := range a.numbers {
 			numbers[n] = i

@@ -73,23 +73,17 @@ func (s *Preserved) Concerns(u *state.Update) bool {
 }
 
 func (s *Preserved) hasFrontendOf(service *state.Service) bool {
-	for i := range service.Ports {
-		p := &service.Ports[i]
-		for j := range p.Frontends {
-			if s.frontends[frontendKey(p, &p.Frontends[j])] {
-				return true
-			}
+	for p, f := range service.Frontends() {
+		if s.frontends[frontendKey(p, f)] {
+			return true
 		}
 	}
 	return false
 }
 
 func addFrontends(set map[elementKey]bool, s *state.Service) {
-	for i := range s.Ports {
-		p := &s.Ports[i]
-		for j := range p.Frontends {
-			set[frontendKey(p, &p.Frontends[j])] = true
-		}
+	for p, f := range s.Frontends() {
+		set[frontendKey(p, f)] = true
 	}
 }
 
@@ -166,13 +160,11 @@ func (p *Plan) preserve(ks *kernelState, want Desired, frontends *keptFrontends)
 		}
 	}
 	for _, s := range want.Preserved.Services {
-		for i := range s.Ports {
-			for _, f := range s.Ports[i].Frontends {
-				if f.Kind == state.ClusterIP {
-					used[newSharedKey(clusterIPs, f.Addr)] = true
-				} else if f.Kind != state.NodePort {
-					used[newSharedKey(externalIPs, f.Addr)] = true
-				}
+		for _, f := range s.Frontends() {
+			if f.Kind == state.ClusterIP {
+				used[newSharedKey(clusterIPs, f.Addr)] = true
+			} else if f.Kind != state.NodePort {
+				used[newSharedKey(externalIPs, f.Addr)] = true
 			}
 		}
 	}

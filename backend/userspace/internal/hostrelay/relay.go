@@ -181,16 +181,14 @@ func (r *Relay) set(u *state.Update) (names map[state.ServiceName]bool, keys map
 			}
 		}
 	}
-	for _, name := range r.table.Gone(u) {
+	for _, name := range u.Gone(r.table.Names()) {
 		note(name)
 		r.table.Remove(name)
 		delete(r.unserved, name)
 	}
 	for _, s := range u.Changed {
 		note(s.Name)
-		for _, name := range r.table.Set(s) {
-			names[name] = true
-		}
+		r.table.Set(s)
 		note(s.Name)
 		r.noteUnserved(s)
 	}
@@ -200,15 +198,9 @@ func (r *Relay) set(u *state.Update) (names map[state.ServiceName]bool, keys map
 // frontends yields the frontends of a service that can be relayed.
 func frontends(s *state.Service) func(yield func(state.FrontendKey) bool) {
 	return func(yield func(state.FrontendKey) bool) {
-		for i := range s.Ports {
-			p := &s.Ports[i]
-			if !canRelay(p.Protocol) {
-				continue
-			}
-			for _, f := range p.Frontends {
-				if !yield(p.Key(&f)) {
-					return
-				}
+		for p, f := range s.Frontends() {
+			if canRelay(p.Protocol) && !yield(p.Key(f)) {
+				return
 			}
 		}
 	}

@@ -114,9 +114,7 @@ func TestTable(t *testing.T) {
 	}
 	expect("empty", "", "")
 	one := service("one", nil)
-	if losers := table.Set(one); len(losers) != 0 {
-		t.Error(losers)
-	}
+	table.Set(one)
 	expect("set", "one", "one")
 	p, frontend, _ := table.Lookup(kind, cluster)
 	if r, n := p.Route(frontend, plan.Outside); n != 3 || r.Verdict != state.Forward {
@@ -136,12 +134,15 @@ func TestTable(t *testing.T) {
 	}
 
 	two := service("two", func(p *state.Port) { p.Frontends = p.Frontends[1:] })
-	if losers := table.Set(two); len(losers) != 1 || losers[0].Name != "one" {
-		t.Errorf("%v have lost frontends", losers)
-	}
+	less := service("one", func(p *state.Port) { p.Frontends = p.Frontends[:1] })
+	table.Set(two)
+	table.Set(less)
 	expect("taken", "one", "two")
-	table.Restore(map[state.ServiceName]*state.Service{one.Name: one})
-	expect("restored", "one", "two")
+	table.Restore(map[state.ServiceName]*state.Service{one.Name: one, two.Name: nil})
+	expect("restored", "one", "one")
+	table.Set(less)
+	table.Set(two)
+	expect("taken in another order", "one", "two")
 	table.Remove(two.Name)
 	expect("removed", "one", "")
 	table.Set(service("one", func(p *state.Port) { p.Frontends = p.Frontends[:1] }))
@@ -228,26 +229,5 @@ func TestSwapRestored(t *testing.T) {
 		if got != want {
 			t.Errorf("port %d belongs to %q, want %q", port, got, want)
 		}
-	}
-}
-
-// TestGone: a full update takes away what it does not have, and leaves the update as it is.
-func TestGone(t *testing.T) {
-	var table plan.Table
-	service := func(name string) *state.Service {
-		return &state.Service{Name: state.ServiceName{Namespace: "ns", Name: name}}
-	}
-	for _, name := range []string{"a", "b", "c"} {
-		table.Set(service(name))
-	}
-	u := &state.Update{Changed: []*state.Service{service("b"), service("d")}, Removed: []state.ServiceName{service("a").Name}}
-	if gone := table.Gone(u); !slices.Equal(gone, u.Removed) {
-		t.Errorf("%v are gone by a change", gone)
-	}
-	u.Full, u.Removed = true, nil
-	gone := table.Gone(u)
-	slices.SortFunc(gone, state.ServiceName.Compare)
-	if want := []state.ServiceName{service("a").Name, service("c").Name}; !slices.Equal(gone, want) || u.Removed != nil {
-		t.Errorf("%v are gone by a full update, want %v", gone, want)
 	}
 }

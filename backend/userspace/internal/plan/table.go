@@ -2,6 +2,7 @@ package plan
 
 import (
 	"iter"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -97,59 +98,11 @@ func (t *Table) All() iter.Seq[*state.Service] {
 	}
 }
 
-// Gone returns the services that an update takes away: also those that are missing in a full one.
-func (t *Table) Gone(u *state.Update) []state.ServiceName {
-	if !u.Full {
-		return u.Removed
-	}
-	there := make(map[state.ServiceName]bool, len(u.Changed))
-	for _, s := range u.Changed {
-		there[s.Name] = true
-	}
-	gone := slices.Clone(u.Removed)
-	for name := range t.services {
-		if !there[name] {
-			gone = append(gone, name)
-		}
-	}
-	return gone
-}
+// Names yields the names of all services.
+func (t *Table) Names() iter.Seq[state.ServiceName] { return maps.Keys(t.services) }
 
-// Set adds or replaces a service. It takes frontends from others, and returns those that have lost some.
-func (t *Table) Set(s *state.Service) (losers []state.ServiceName) {
-	t.put(s, func(owner *Port) bool {
-		if owner != nil && !slices.Contains(losers, owner.ID.Service) {
-			losers = append(losers, owner.ID.Service)
-		}
-		return true
-	})
-	return losers
-}
-
-// Restore puts services back as they were before others were set or removed; nil stands for one that was not there. Frontends that other services have
-// by now stay theirs.
-func (t *Table) Restore(before map[state.ServiceName]*state.Service) {
-	for _, s := range before {
-		if s == nil {
-			continue
-		}
-		t.put(s, func(owner *Port) bool {
-			if owner == nil {
-				return true
-			}
-			_, restored := before[owner.ID.Service]
-			return restored
-		})
-	}
-	for name, s := range before {
-		if s == nil {
-			t.Remove(name)
-		}
-	}
-}
-
-// put puts a record into the table. claim reports whether it gets a frontend that another service has, or nobody.
-func (t *Table) put(s *state.Service, claim func(owner *Port) bool) {
+// Set adds or replaces a service. Frontends that others had are its own then: these are set, too, or removed.
+func (t *Table) Set(s *state.Service) {
 	if t.services == nil {
 		t.services, t.frontends = map[state.ServiceName]*service{}, map[state.FrontendKey]place{}
 	}
@@ -160,14 +113,25 @@ func (t *Table) put(s *state.Service, claim func(owner *Port) bool) {
 		p := &s.Ports[i]
 		e.ports[i] = Port{ID: PortID{s.Name, p.Name, p.Protocol, p.Family}, Port: p}
 		for n := range p.Frontends {
-			k := p.Key(&p.Frontends[n])
-			if owner := t.frontends[k].Port; owner != nil && owner.ID.Service == s.Name || claim(owner) {
-				t.frontends[k] = place{&e.ports[i], n}
-			}
+			t.frontends[p.Key(&p.Frontends[n])] = place{&e.ports[i], n}
 			t.step()
 		}
 	}
 	t.withdraw(old)
+}
+
+// Restore puts services back as they were before an update; nil stands for one that was not there.
+func (t *Table) Restore(before map[state.ServiceName]*state.Service) {
+	for _, s := range before {
+		if s != nil {
+			t.Set(s)
+		}
+	}
+	for name, s := range before {
+		if s == nil {
+			t.Remove(name)
+		}
+	}
 }
 
 // Remove removes a service, if it is there.

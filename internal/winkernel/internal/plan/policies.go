@@ -269,18 +269,15 @@ func (s *Settings) ownAddress(e state.Endpoint) bool {
 // appendHealthChecks appends the policies that have load balancers' addresses answer health checks. list[first:] are those of the service.
 func appendHealthChecks(list []Policy, first int, s *state.Service, set *Settings) []Policy {
 	port := cmp.Or(s.HealthCheck.Port, set.HealthzPort)
-	for i := range s.Ports {
-		p := &s.Ports[i]
-		for _, f := range p.Frontends {
-			key := state.FrontendKey{Family: p.Family, Protocol: state.TCP, Addr: f.Addr, Port: port}
-			has := func(p Policy) bool { return p.Key == key }
-			if f.Kind != state.LoadBalancer || f.Restricted || port == 0 || !set.serves(p) || slices.ContainsFunc(list[first:], has) {
-				continue
-			}
-			policy := Policy{Key: key, Kind: state.LoadBalancer, Health: true, Port: port}
-			set.finish(&policy)
-			list = append(list, policy)
+	for p, f := range s.Frontends() {
+		key := state.FrontendKey{Family: p.Family, Protocol: state.TCP, Addr: f.Addr, Port: port}
+		has := func(p Policy) bool { return p.Key == key }
+		if f.Kind != state.LoadBalancer || f.Restricted || port == 0 || !set.serves(p) || slices.ContainsFunc(list[first:], has) {
+			continue
 		}
+		policy := Policy{Key: key, Kind: state.LoadBalancer, Health: true, Port: port}
+		set.finish(&policy)
+		list = append(list, policy)
 	}
 	return list
 }

@@ -2,6 +2,8 @@ package plan
 
 import (
 	"fmt"
+	"iter"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -80,14 +82,8 @@ func (t *Table) Remove(name state.ServiceName) {
 	t.drop(name)
 }
 
-// Services returns the names of all services.
-func (t *Table) Services() []state.ServiceName {
-	var names []state.ServiceName
-	for name := range t.records {
-		names = append(names, name)
-	}
-	return names
-}
+// Services yields the names of all services.
+func (t *Table) Services() iter.Seq[state.ServiceName] { return maps.Keys(t.records) }
 
 // Lost returns what HNS cannot do for each service for which that is something. changed is set if it was another map when Lost was called last.
 func (t *Table) Lost() (lost map[state.ServiceName]Lost, changed bool) {
