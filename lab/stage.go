@@ -104,8 +104,8 @@ func (s *stage) host(c probe.Client) *topology.Host {
 	return s.lab.Client()
 }
 
-// apply makes the lab run the cluster's pods, and servers for endpoints that are not pods, and returns which server is where. What is
-// the same as before keeps running. Errors name what could not be started.
+// apply makes the lab run the cluster's pods, and servers for endpoints that are not pods, and returns which server
+// is where. Unchanged pods and servers keep running. Errors name what could not be started.
 func (s *stage) apply(c *minicluster.Cluster) (directory, error) {
 	var errs []error
 	wanted := make(map[string]minicluster.Pod)
