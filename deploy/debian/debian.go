@@ -1,6 +1,6 @@
 // Package debian makes layers of container images from packages of Debian, without a container engine and without installing anything.
 //
-// What is taken is named by its checksum, so that a layer is the same wherever and whenever it is made.
+// Packages are named by checksum, so that a layer is the same wherever and whenever it is made.
 package debian
 
 import (
