@@ -45,7 +45,7 @@ func main() {
 type dataplane struct {
 	path     string
 	services map[state.ServiceName]*state.Service
-	text     []byte // that of the last Apply, nil before the first
+	text     []byte // the state of the last Apply, nil before the first
 }
 
 var _ backend.Backend = (*dataplane)(nil)

@@ -6,9 +6,10 @@
 // and addresses that it does not know, as it is no resolver: let a resolver on the node ask it for the domain and for the ranges
 // of services and pods.
 //
-// The deprecated records of pods, a-b-c-d.NAMESPACE.pod.DOMAIN (section 2.6), do not exist here: the answer is NXDOMAIN, as that of CoreDNS
-// by default (pods disabled). The specification still asks for them, for any address, whether there is such a pod or not, which can be
-// abused together with wildcard certificates. To answer for pods that exist would take a watch on all pods.
+// The deprecated records of pods, a-b-c-d.NAMESPACE.pod.DOMAIN (section 2.6), do not exist here: the answer is
+// NXDOMAIN, as in CoreDNS by default (pods disabled). The specification still asks for them, for any address, even
+// without such a pod, which can be abused together with wildcard certificates. Answers for existing pods would need a
+// watch on all pods.
 //
 // The server must serve names: switchyard serve --names, or switchyard proxy --api-listen unix:///run/switchyard/api.sock --names.
 package main

@@ -35,7 +35,7 @@ func main() {
 	}
 }
 
-// run routes until ctx ends. What is programmed stays, so that a restart is not noticed.
+// run routes until ctx ends. The rules stay, so that traffic does not notice a restart.
 func run(ctx context.Context, manifests, node, pods string) error {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	var detector state.LocalDetector
