@@ -1,5 +1,5 @@
-// Package healthz answers for the health of a proxy process, as kube-proxy does: /healthz and /livez for load balancers and
-// the kubelet, and the operator's paths beside /metrics.
+// Package healthz answers for the health of a proxy process, as kube-proxy does: /healthz and /livez for load
+// balancers and the kubelet, and the operator's paths next to /metrics.
 //
 // Both answers report whether the dataplane keeps up: it does not if an update has been waiting for longer than two sync
 // periods without progress. A lost API server, a bad manifest or one service that cannot be programmed do not make a node unhealthy, because

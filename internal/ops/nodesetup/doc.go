@@ -6,7 +6,7 @@
 // smaller than was asked for serves; a proxy in a crash loop does not. A value that is right already is not written, so that
 // a node whose host has been set up needs no right to write.
 //
-// The limits nf_conntrack_max and hashsize belong to the kernel and can only be written from the host's network and user
-// namespaces; the timeouts belong to a network namespace, that of the thread which calls [Apply]. All of these files exist
-// only once the kernel module nf_conntrack is loaded.
+// The limits nf_conntrack_max and hashsize belong to the kernel and can only be written from the host's network and
+// user namespaces. The timeouts belong to the network namespace of the thread that calls [Apply]. All of these files
+// exist only once the kernel module nf_conntrack is loaded.
 package nodesetup
