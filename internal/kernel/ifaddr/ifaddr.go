@@ -26,7 +26,7 @@ type Options struct {
 // out, as those on kube-proxy's.
 const ServiceDevice = "switchyard-ipvs"
 
-// serviceDevices are the devices whose addresses are those of Services.
+// serviceDevices are the devices whose addresses belong to Services.
 var serviceDevices = []string{ServiceDevice, "kube-ipvs0"}
 
 // current is what a Watcher knows, on every system.
@@ -39,8 +39,9 @@ type current struct {
 
 func newCurrent() current { return current{changed: make(chan struct{}, 1)} }
 
-// Addrs returns the addresses of both families that are on an interface, sorted, without zones and duplicates. Loopback and link-local
-// addresses are among them; on Linux, those that another host on the link has, too, are not. The slice must not be modified.
+// Addrs returns the addresses of both families that are on an interface, sorted, without zones and duplicates.
+// Loopback and link-local addresses are among them; on Linux, addresses that another host on the link also has are
+// not. The slice must not be modified.
 func (c *current) Addrs() []netip.Addr {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// version is that of the netlink family.
+// version is the version of the netlink family.
 const version = 1
 
 // Conn is a socket to the IPVS of the network namespace in which it was opened. It may be used from any thread, but by one goroutine at a

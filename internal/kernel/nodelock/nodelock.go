@@ -49,8 +49,8 @@ const lockFlags = nft.Owned | nft.Dormant
 const lockPeriod = 2 * time.Millisecond
 
 const (
-	// attempts is how often the kernel may fail, with a pause in between that doubles: what it refuses for a moment, for want of memory or
-	// because of another commit, must not end a start.
+	// attempts is how often the kernel may fail, with a pause in between that doubles: a temporary failure, such as
+	// missing memory or a concurrent commit, must not end a start.
 	attempts   = 6
 	firstPause = 10 * time.Millisecond
 )
@@ -118,7 +118,7 @@ func tryLock(k kernel, program string) error {
 	b.CreateTable(lockTable, lockFlags, holder(program))
 	err = k.Commit(&b)
 	if errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.EEXIST) || errors.Is(err, syscall.ENOENT) {
-		// Another process was faster. If it is not to be seen now, its end was, too.
+		// Another process was faster. If it is not visible now, it has already ended.
 		if info, again := k.Table(lockTable); again == nil && info.Flags&nft.Owned != 0 {
 			return OwnedBy(k, info)
 		}
