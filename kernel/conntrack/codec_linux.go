@@ -316,7 +316,7 @@ func unconnected(protoInfo []byte) bool {
 	return false
 }
 
-// tuple is a decoded tuple with what the kernel nests in it beside addresses and ports.
+// tuple is a decoded tuple with the kernel's nested attributes other than addresses and ports.
 type tuple struct {
 	Tuple
 	protocol state.Protocol

@@ -17,15 +17,15 @@
 // somebody else must be deleted; the next packet of each then counts as the first of a new flow. Flows to endpoints that still
 // serve are left alone.
 //
-// TCP and SCTP connections end with their endpoint, so nothing needs to be deleted. But a client that begins to connect while the
-// dataplane is missing leaves an entry that is not translated, and never will be: for two minutes, whatever it sends again from
-// the same port is lost, also after a repair. Such an entry is deleted if there was no answer yet, or the client was turned
-// away. A connection that has got through to somebody is left alone: it may be older than the service.
+// TCP and SCTP connections end with their endpoint, so nothing needs to be deleted. But a client that connects while
+// the dataplane is missing leaves an entry without translation. For two minutes, all its packets from the same port
+// are lost, also after a repair. Such an entry is deleted if there was no answer yet, or the client was turned away.
+// A connection that an endpoint has answered is left alone: it may be older than the service.
 //
 // # How a dataplane uses it
 //
-// [Cleaner.Note] and its siblings take down what changed, [Cleaner.Clean] looks at the kernel's table. What fails
-// stays pending, so a dataplane calls Clean again after a pause if it returns an error.
+// [Cleaner.Note] and its siblings record changes, and [Cleaner.Clean] looks at the kernel's table. Failed deletions
+// stay pending, so a dataplane calls Clean again after a pause if it returns an error.
 //
 //   - after each commit, Note for each service with what the dataplane showed before and what it shows now;
 //   - after the first commit of a process, NoteAll: what changed before it is not known;

@@ -23,7 +23,7 @@ type Cutter struct {
 	stop    context.CancelFunc
 	// clock returns processorTime for the calling thread. Tests replace it.
 	clock func() func() time.Duration
-	// processorTime is that of the thread that looks, 0 until Start. Any thread may ask.
+	// processorTime is the processor time of the thread that looks, 0 until Start. Any thread may ask.
 	processorTime func() time.Duration
 	done          sync.WaitGroup
 
@@ -57,8 +57,9 @@ const closeTimeout = time.Second
 // cutAgain is how long a failure is left alone, unless another commit comes first.
 const cutAgain = time.Second
 
-// lookPause is the least time between the end of one look at the kernel's flows and the next: while it is being looked, one CPU
-// handles no packets. What is committed meanwhile is looked at together, so stale flows last little longer than this.
+// lookPause is the least time between the end of one look at the kernel's flows and the next: during a look, one CPU
+// handles no packets. The next look covers all commits since the last one, so stale flows last little longer than
+// this.
 const lookPause = 250 * time.Millisecond
 
 // lookShare is how many times as long as the processor time of looks others have a CPU. A look takes a second of one CPU if
@@ -68,9 +69,10 @@ const lookPause = 250 * time.Millisecond
 // A look may be repaid after the next one: a change often comes soon after another, or after the start, whose look is a long one.
 const lookShare = 3
 
-// removalWait is for how much processor time of a removal each commit waits that gives endpoints to the frontend whose flows are removed: otherwise
-// flows that begin after the commit would be removed, too. With 10,000 flows in the kernel's table, a removal takes 3 ms. On a busy node a removal
-// gets a processor now and then only, and so does what would not wait for it: that is no reason to lose flows.
+// removalWait is the processor time of a removal for which a commit waits if it adds endpoints to the frontend whose
+// flows are removed. Otherwise flows that begin after the commit would also be removed. With 10,000 flows in the
+// kernel's table, a removal takes 3 ms. On a busy node a removal gets a processor only now and then, and so do
+// processes that would not wait for it. That is no reason to lose flows.
 const removalWait = 5 * time.Millisecond
 
 // In a larger table, a commit waits for longer from a reserve that all commits share, so that services which lose and get back their endpoints all
@@ -92,8 +94,8 @@ type CutterOptions struct {
 	// OnCut is called after each round in which flows of a family were looked for, with how long it took and about how many were
 	// deleted. It may be nil.
 	OnCut func(f state.Family, took time.Duration, deleted int)
-	// Elsewhere reports whether another dataplane serves a frontend that no service noted has any longer, and Scheduled whether IPVS has a virtual
-	// server for it, as [CleanerOptions] has them. They may be nil.
+	// Elsewhere reports whether another dataplane serves a frontend that no noted service has, and Scheduled whether
+	// IPVS has a virtual server for it, as in [CleanerOptions]. They may be nil.
 	Elsewhere, Scheduled func(state.FrontendKey) bool
 }
 
@@ -106,7 +108,7 @@ func NewCutter(t Table, o CutterOptions) *Cutter {
 	}
 }
 
-// Start begins to cut flows.
+// Start begins to delete stale flows.
 func (c *Cutter) Start() {
 	ctx, stop := context.WithCancel(context.Background())
 	c.stop = stop
@@ -253,7 +255,7 @@ func (c *Cutter) run(ctx context.Context) {
 // errDoubtful ends a look when it is not certain what the kernel shows.
 var errDoubtful = errors.New("a commit has failed")
 
-// Cut cuts what has become stale so far. What fails is left for the next call.
+// Cut deletes the flows that are stale so far. Failed deletions are left for the next call.
 func (c *Cutter) Cut(ctx context.Context) error {
 	_, err := c.cut(ctx, true)
 	return err
@@ -263,7 +265,7 @@ func (c *Cutter) Cut(ctx context.Context) error {
 func (c *Cutter) cut(ctx context.Context, all bool) (more bool, err error) {
 	c.takeNotes()
 	judge := func(fn func() error) error {
-		c.takeNotes() // those of all services take long
+		c.takeNotes() // the frontends of all services take long
 		c.committing <- struct{}{}
 		defer func() { <-c.committing }()
 		if doubtful := c.takeNotes(); doubtful {

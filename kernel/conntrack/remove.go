@@ -23,7 +23,7 @@ func (c *Cleaner) filters(f state.FrontendKey, s suspect) (filters []Filter, ok 
 	for _, addr := range addrs {
 		exact := state.FrontendKey{Family: f.Family, Protocol: f.Protocol, Addr: addr, Port: f.Port}
 		if _, isPending := c.pending[exact]; state.FamilyOf(addr) != f.Family || isPending && exact != f {
-			continue // flows to it are those of that frontend
+			continue // flows to it belong to that frontend
 		}
 		dst := Filter{Family: f.Family, Protocol: f.Protocol, Dst: addr, DstPort: f.Port}
 		from := s.gone
