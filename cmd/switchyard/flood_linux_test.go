@@ -145,7 +145,8 @@ func prepareFlood(t *testing.T) (same, others []string) {
 	return addAddresses(t)
 }
 
-// addAddresses adds addresses to the loopback interface of the namespace: some of the same /64, and some of others.
+// addAddresses adds addresses to the loopback interface of the namespace: some of the same /64, and some of other
+// networks.
 func addAddresses(t *testing.T) (same, others []string) {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {

@@ -4,7 +4,8 @@
 // Package plan, which is pure, computes the load balancers and endpoints that HNS must have, and the order of calls
 // that lead there; [Backend] carries out the calls. README.md draws the objects of one Service and follows one
 // change. Load balancers of the network's endpoints, and remote endpoints of the network, belong to this package,
-// whoever created them: objects that kube-proxy left are taken over. Objects of other networks are never touched.
+// even if another program created them: objects that kube-proxy left are taken over. Objects of other networks are
+// never touched.
 //
 // HNS cannot provide everything that a record may ask for. docs/differences.md lists the limits, and [Backend.Faults]
 // lists them for each service.

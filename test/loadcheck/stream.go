@@ -207,7 +207,7 @@ const firstPort, lastPort = 32768, 60999
 // the same endpoint.
 func spread(streams []*stream) {
 	const all = lastPort - firstPort + 1
-	first := int(numbers.Add(997)) // a stream other than the ones before
+	first := int(numbers.Add(997)) // a port other than the earlier streams have
 	for i, s := range streams {
 		s.port = firstPort + (first+i*all/len(streams))%all
 	}

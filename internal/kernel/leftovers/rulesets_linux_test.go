@@ -83,8 +83,7 @@ COMMIT
 		"192.0.2.9/32").Replace(text)
 }
 
-// policies sets the counters of built-in chains' policies to the counters of others again: iptables-legacy-restore
-// loses them.
+// policies restores the counters of built-in chains' policies as in others: iptables-legacy-restore loses them.
 const policies = `*mangle
 :PREROUTING ACCEPT [7:700]
 COMMIT
