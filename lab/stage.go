@@ -196,8 +196,9 @@ func distinct(ports []minicluster.ContainerPort) []minicluster.ContainerPort {
 	return list
 }
 
-// serveOutside runs servers for the endpoints of slices that were written by hand: on the node that has the address, and on
-// the client, which stands for the rest of the world, for all other addresses. It adds them to servers.
+// serveOutside runs servers for the endpoints of slices that were written by hand. They run on the node that has the
+// address, and for all other addresses on the client, which stands for the rest of the world. It adds them to
+// servers.
 func (s *stage) serveOutside(all []*discoveryv1.EndpointSlice, servers directory) error {
 	var errs []error
 	wanted := make(map[endpointKey]outsideServer)

@@ -159,8 +159,8 @@ func duration(fs *pflag.FlagSet, v *time.Duration, name, usage string) {
 	fs.DurationVar(v, name, *v, usage)
 }
 
-// config returns the configuration that the parsed flags and the file of --config ask for, and warnings about what in them does
-// not count, or not as one may expect. The error joins all faults.
+// config returns the configuration of the parsed flags and the file of --config. It also returns warnings about
+// settings that are ignored or have an unexpected effect. The error joins all faults.
 func (p *proxyFlags) config() (*config.Config, []string, error) {
 	if len(p.files.paths) > 0 {
 		return p.fromFile()

@@ -100,8 +100,8 @@ func get(ctx context.Context, url string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(resp.Body, greatestPackage))
 }
 
-// Layer returns the files of packages that are wanted, by their path without a slash at the beginning, as a tar file: sorted, of root, and of one time. All
-// others are left out. Scripts of packages do not run.
+// Layer returns the wanted files of packages as a tar file, by their path without a leading slash. The files are
+// sorted, belong to root, and have one time. All others are left out. Scripts of packages do not run.
 func Layer(debs [][]byte, wanted func(path string) bool, created time.Time) ([]byte, error) {
 	files := map[string]file{}
 	for i, deb := range debs {

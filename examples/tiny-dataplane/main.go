@@ -1,5 +1,6 @@
-// Command tiny-dataplane makes cluster IPs work, in under 200 lines and without rules in the kernel: it makes the cluster's
-// service ranges addresses of this node, listens there, and copies what comes to an endpoint and back. It needs root and ip.
+// Command tiny-dataplane makes cluster IPs work, in under 200 lines and without rules in the kernel. It makes the
+// cluster's service ranges addresses of this node, listens there, and copies data to an endpoint and back. It needs
+// root and ip.
 //
 // This simplicity has a price. Endpoints see an address of this node as the client's, and all clients take the route
 // inside. There is no affinity, and what should be dropped is refused. Services with more than cluster IPs, TCP and

@@ -1,11 +1,10 @@
 // Package winkernel is the dataplane of Windows nodes: it programs the services of a node as load balancers of the host network service (HNS).
 // It is experimental: its tests run against a fake HNS only.
 //
-// Package plan, which is pure, computes the load balancers and endpoints that HNS must have, and the order of calls
-// that lead there; [Backend] carries out the calls. README.md draws the objects of one Service and follows one
-// change. Load balancers of the network's endpoints, and remote endpoints of the network, belong to this package,
-// even if another program created them: objects that kube-proxy left are taken over. Objects of other networks are
-// never touched.
+// Package plan, which is pure, computes the load balancers and endpoints that HNS must have, and the order of the
+// calls. [Backend] carries out the calls. README.md draws the objects of one Service and follows one change. Load
+// balancers of the network's endpoints, and remote endpoints of the network, belong to this package, even if another
+// program created them. So objects that kube-proxy left are taken over. Objects of other networks are never touched.
 //
 // HNS cannot provide everything that a record may ask for. docs/differences.md lists the limits, and [Backend.Faults]
 // lists them for each service.

@@ -35,8 +35,8 @@ func (c *Cleaner) Clean(ctx context.Context, judge Judge) (deleted int, err erro
 	return c.cleanGroups(ctx, judge, c.groups(), inOrder[:])
 }
 
-// CleanPart is Clean for UDP frontends or for the others, in turn if there are both, so that a change of the ones does not wait for a look at all. more
-// reports whether to call it again: something is pending that has not failed.
+// CleanPart cleans either UDP frontends or the others, in turn if there are both, so that a change of one kind does
+// not wait for a look at all. more reports whether to call it again: something is pending that has not failed.
 func (c *Cleaner) CleanPart(ctx context.Context, judge Judge) (deleted int, more bool, err error) {
 	groups := c.groups()
 	part, next := inOrder[:2], inOrder[2:]

@@ -62,9 +62,9 @@ const cutAgain = time.Second
 // this.
 const lookPause = 250 * time.Millisecond
 
-// lookShare is how many times as long as the processor time of looks others have a CPU. A look takes a second of one CPU if
-// somebody has filled the kernel's table with flows; more than a quarter of a CPU is not spent on that. The time that a look waits
-// for a CPU does not count: on a busy node, stale flows would last longer for nothing.
+// lookShare is how many times as long as the processor time of looks others have a CPU. A look takes a second of one
+// CPU if somebody has filled the kernel's table with flows. Looks never take more than a quarter of a CPU. The time
+// that a look waits for a CPU does not count: on a busy node, stale flows would last longer for nothing.
 //
 // A look may be repaid after the next one: a change often comes soon after another, or after the start, whose look is a long one.
 const lookShare = 3
@@ -75,9 +75,9 @@ const lookShare = 3
 // processes that would not wait for it. That is no reason to lose flows.
 const removalWait = 5 * time.Millisecond
 
-// In a larger table, a commit waits for longer from a reserve that all commits share, so that services which lose and get back their endpoints all
-// the time do not delay others. With removalWait, it is enough for a removal among 200,000 flows. A commit that finds it empty may cut off flows that
-// have begun since: these start over.
+// In a larger table, a commit waits longer, from a reserve that all commits share. So services that lose and get back
+// their endpoints all the time do not delay others. With removalWait, it is enough for a removal among 200,000 flows.
+// A commit that finds it empty may cut off flows that have begun since: these start over.
 const (
 	removalReserve = 60 * time.Millisecond
 	// reserveShare is how many times as long it takes to save up for a wait.
@@ -167,15 +167,15 @@ func (c *Cutter) Failed() {
 	c.doubtful = true
 }
 
-// Suspend lets all flows be until the next commit, also when the Cutter is closed: another dataplane is about to begin flows, to endpoints that have not
-// been noted here.
+// Suspend leaves all flows alone until the next commit, also when the Cutter is closed. Another dataplane is about to
+// begin flows, to endpoints that have not been noted here.
 func (c *Cutter) Suspend() {
 	c.Begin()
 	c.Failed() // so that, as after a failure, it is not certain what the kernel shows
 }
 
-// IsDoubtful reports whether the last commit failed, which may have been carried out, and what it means for flows was not taken down; or whether the
-// Cutter was suspended since.
+// IsDoubtful reports whether the Cutter may have missed changes: the last commit failed but may have been carried
+// out, without its effect on flows being recorded, or the Cutter was suspended since.
 func (c *Cutter) IsDoubtful() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package minicluster does to ordinary application manifests what a cluster's control plane does to them, in miniature: it
-// makes pods of workloads, completes Services and makes EndpointSlices of selectors.
+// Package minicluster applies a cluster's control plane to ordinary application manifests, in miniature: it makes
+// pods of workloads, completes Services and makes EndpointSlices of selectors.
 //
 // It is pure and repeatable. Addresses and ports are derived from the names of the objects that get them, so an edit
 // of one object leaves the addresses of all others alone. It follows the rules of kube-apiserver's defaults and
@@ -115,8 +115,8 @@ type Pod struct {
 	// Addrs are the pod's addresses, one for each family, in the order of the node's PodCIDRs.
 	Addrs  []netip.Addr
 	Labels map[string]string
-	// Ports are what its containers listen on: the containerPorts, and the numeric targetPorts of the Services that select it,
-	// because a cluster does not insist on the declaration.
+	// Ports are the ports of its containers: the containerPorts, and the numeric targetPorts of the Services that
+	// select it, because a cluster does not insist on the declaration.
 	Ports []ContainerPort
 	// Ready is false for pods with a readiness gate, since no controller opens it, and for those whose manifest has a status that
 	// reports it.

@@ -146,7 +146,7 @@ type portPolicy struct {
 	Family   string `json:"family"`
 	Internal string `json:"internal"`
 	External string `json:"external"`
-	// Inside is the outcome of connections from pods and processes of this node to the cluster IP, and Outside the
+	// Inside is the outcome of connections from pods and processes of this node to the cluster IP. Outside is the
 	// outcome of connections from clients outside of the cluster to other addresses.
 	Inside  explain.Verdict `json:"inside"`
 	Outside explain.Verdict `json:"outside"`

@@ -1,9 +1,9 @@
-// Package ui serves the page on which people see a process in a browser: how it is doing, its Services, why connections go where they go,
-// and what was changed; of a relay, the nodes that follow it.
+// Package ui serves the page that shows a process in a browser: its status, its Services, the reasons for routes, and
+// the changes. The page of a relay also shows the nodes that follow it.
 //
-// Everybody who can connect may read it, so that it shows what is no secret on the node, changes nothing, and has a bound for everything that
-// clients can ask for. Pages of other sites get nothing: names that they may make resolve to this machine are refused, and so are requests that
-// a browser makes for them.
+// Everybody who can connect may read it. So it shows nothing that is secret on the node, changes nothing, and bounds
+// everything that clients can ask for. Pages of other sites get nothing: names that they may make resolve to this
+// machine are refused, and so are requests that a browser makes for them.
 package ui
 
 import (

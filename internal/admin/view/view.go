@@ -1,7 +1,7 @@
 // Package view has what people see of a node: rows of Services, endpoints and Nodes, and the status of its process.
 //
-// Rows are made when they are asked for, from the store and by the brain's reasons, one Service after the other: a list costs what it
-// shows, and a look at the names of all Services.
+// Rows are made when they are asked for, from the store and by the brain's reasons, one Service after the other. A
+// list costs as much as its rows, and a look at the names of all Services.
 package view
 
 import (

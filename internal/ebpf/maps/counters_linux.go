@@ -14,8 +14,8 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// Counters count the connections that hooks take, by frontend: in elements that go on for as long as a record has the frontend, whatever hooks do
-// with it, and also when tables and programs are replaced by others.
+// Counters count the connections that hooks take, by frontend. An element lives as long as a record has the frontend,
+// even if hooks drop the frontend, or other tables and programs replace the current ones.
 type Counters struct {
 	grace *grace[dropped]
 

@@ -94,9 +94,9 @@ func Append(list []Route, s *state.Service, settings *Settings) []Route {
 	return list
 }
 
-// Owned appends to list the addresses out of settings.NodePorts at which a record has TCP frontends of its own, such
-// as a load balancer that uses the nodes' addresses. A frontend with an address goes before the NodePort with that
-// number of another Service, also if the frontend is in no plan. So hooks must not serve NodePorts there.
+// Owned appends to list the addresses out of settings.NodePorts at which a record has TCP frontends of its own. An
+// example is a load balancer that uses the nodes' addresses. A frontend with an address goes before the NodePort with
+// that number of another Service, also if the frontend is in no plan. So hooks must not serve NodePorts there.
 func Owned(list []netip.Addr, s *state.Service, settings *Settings) []netip.Addr {
 	if len(settings.NodePorts) == 0 {
 		return list

@@ -1,9 +1,9 @@
 // Package ifaddr follows the addresses of this machine's interfaces: those on which node ports are served, and whose connections are
 // the node's own.
 //
-// [Open] reads them and follows every change. state.NodePortAddresses.Select picks those that serve node ports, again after each
-// value of [Watcher.Changed] and after each change of the Node. A dataplane hands that on as its backend.Backend.Disturbed, so that a
-// Verify brings the new addresses into the kernel.
+// [Open] reads them and follows every change. state.NodePortAddresses.Select picks the addresses that serve node
+// ports. Call it again after each value of [Watcher.Changed] and after each change of the Node. A dataplane hands
+// that on as its backend.Backend.Disturbed, so that a Verify brings the new addresses into the kernel.
 //
 // A [Watcher] belongs to the network namespace in which it was opened, and needs no capability. Outside Linux, it knows the
 // addresses of the whole machine, and looks at them every two seconds.

@@ -121,8 +121,9 @@ func gone(err error) error {
 	return err
 }
 
-// AddDests adds real servers to a virtual one, and returns which of them the kernel refuses, by their index: with an error that wraps EEXIST if it is
-// there. It asks once for many: to ask takes longer than to add. If it cannot ask, all of them count as refused.
+// AddDests adds real servers to a virtual one. It returns the servers that the kernel refuses, by their index, with
+// an error that wraps EEXIST if the server is there. It asks once for many: to ask takes longer than to add. If it
+// cannot ask, all of them count as refused.
 func (c *Conn) AddDests(s *Server, dests []Dest) (refused map[int]error) {
 	refused = map[int]error{}
 	for first := 0; first < len(dests); first += destsAtOnce {

@@ -32,11 +32,12 @@
 //
 // # When to call it
 //
-// A migration drops nothing if [Remove] is called after the new proxy's first whole state is in the kernel, and after the old
-// kube-proxy has ended; one that runs would put its rules back within its sync period. Soon after is better than late, since
-// nothing updates the old rules. It may be repeated at any time, and on every start. `--cleanup`, which ends with no proxy at
-// all, calls it after the dataplane's own cleanup and prints one line for each [Item], as Item.String returns it, or that
-// there was nothing to remove; it fails if Remove returns an error, which names each thing that is left and why.
+// A migration drops nothing if [Remove] is called after the new proxy's first whole state is in the kernel, and after
+// the old kube-proxy has ended. A running kube-proxy would restore its rules within its sync period. Soon after is
+// better than late, since nothing updates the old rules. It may be repeated at any time, and on every start.
+// `--cleanup`, which ends with no proxy at all, calls it after the dataplane's own cleanup and prints one line for
+// each [Item], as Item.String returns it, or that there was nothing to remove; it fails if Remove returns an error,
+// which names each thing that is left and why.
 //
 // Until then both sets of rules stand, and a new connection gets its endpoint from whichever is asked first. Both
 // translate in hooks of type nat at priority -100 (dstnat). The kernel asks hooks of the same priority in the order

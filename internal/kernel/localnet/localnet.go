@@ -1,6 +1,7 @@
-// Package localnet switches on the sysctl route_localnet, without which the kernel drops packets between loopback and other addresses, and
-// with them connections from 127.0.0.1 that were translated to an endpoint. A dataplane that serves NodePorts on loopback addresses
-// needs it, and keeps packets of other hosts away from them, as the kernel does no longer.
+// Package localnet switches on the sysctl route_localnet. Without it the kernel drops packets between loopback and
+// other addresses, and with them connections from 127.0.0.1 that were translated to an endpoint. A dataplane that
+// serves NodePorts on loopback addresses needs it, and keeps packets of other hosts away from them, as the kernel
+// does no longer.
 package localnet
 
 import (

@@ -1,4 +1,4 @@
-// Package namespace runs functions in a network namespace other than the current thread's: a dataplane belongs to the
+// Package namespace runs functions in a network namespace other than the current thread's. A dataplane belongs to the
 // namespace in which it was opened, and a process may have several.
 package namespace
 

@@ -313,8 +313,8 @@ func (s *Set) attrs(t Table) []Attr {
 	return attrs
 }
 
-// byteOrder marks keys and data that begin in host byte order for the nft tool, as user data that the kernel keeps: the tool would
-// show their numbers backwards.
+// byteOrder marks keys and data that begin in host byte order, as user data for the nft tool that the kernel keeps.
+// Without the mark, the tool would show their numbers backwards.
 func (s *Set) byteOrder() (tlv []byte) {
 	for typ, types := range [][]Type{nftnlUdataSetKeyByteOrder: s.Key, nftnlUdataSetDataByteOrder: s.Data} {
 		if len(types) > 0 && types[0] == TypeMark {

@@ -377,9 +377,9 @@ const (
 	quietAttempts = 5
 )
 
-// dump calls fn for all objects of a kind in a table's family. A dump that was interrupted by a commit is repeated, after a
-// call of again. The kernel only says so of a commit between two messages of a dump, and not of one that goes on while it fills
-// a message, so that the generation is compared as well.
+// dump calls fn for all objects of a kind in a table's family. A dump that was interrupted by a commit is repeated,
+// after a call of again. The kernel only reports a commit between two messages of a dump, not a commit while it fills
+// a message. So the generation is also compared.
 //
 // Commits to other tables interrupt a dump just so, and on a busy node may do it every time. They do not change what it shows:
 // a table of ours has one writer. So after some attempts an interrupted dump is taken for true. If there was another writer after

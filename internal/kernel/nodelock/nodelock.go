@@ -37,19 +37,19 @@ type Options struct {
 	Wait time.Duration
 }
 
-// lockTable is what the process that programs a network namespace holds: a table without rules that belongs to its socket, vanishes
-// with it however the process ends, and takes CAP_NET_ADMIN to create. So nobody without that right can keep the dataplane from
-// starting. Its comment names the process.
+// lockTable is held by the process that programs a network namespace. It is a table without rules that belongs to the
+// process's socket, vanishes with it however the process ends, and takes CAP_NET_ADMIN to create. So nobody without
+// that right can keep the dataplane from starting. Its comment names the process.
 var lockTable = nft.Table{Family: nft.IPv4, Name: "switchyard-lock"}
 
-// lockFlags has a second flag, which means nothing for a table without rules, because 'nft -j list' of nft 1.0.6 prints what it has
-// freed for a table with one flag.
+// lockFlags has a second flag, which means nothing for a table without rules. 'nft -j list' of nft 1.0.6 prints freed
+// memory for a table with one flag.
 const lockFlags = nft.Owned | nft.Dormant
 
 const lockPeriod = 2 * time.Millisecond
 
 const (
-	// attempts is how often the kernel may fail, with a pause in between that doubles: a temporary failure, such as
+	// attempts is how often the kernel may fail, with a pause in between that doubles. A temporary failure, such as
 	// missing memory or a concurrent commit, must not end a start.
 	attempts   = 6
 	firstPause = 10 * time.Millisecond

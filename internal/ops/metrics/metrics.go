@@ -1,5 +1,6 @@
-// Package metrics holds what a proxy process shows Prometheus: kube-proxy's metrics, by the same names, types and labels, so
-// that boards and alerts written for it work unchanged, and Switchyard's own, which begin with switchyard_.
+// Package metrics holds the metrics that a proxy process exports to Prometheus. kube-proxy's metrics have the same
+// names, types and labels, so that its boards and alerts work unchanged. Switchyard's own metrics begin with
+// switchyard_.
 //
 // A [Registry] belongs to one process and is fed by plain calls; nothing is global. The metrics have the same meaning
 // as in kube-proxy, with these differences:
@@ -8,10 +9,10 @@
 //     of them, with the same duration and the same outcome. So does a programming latency.
 //   - kube-proxy counts each Service once for each family. Here a change counts once.
 //   - kube-proxy forgets what is pending when a sync begins, also if it fails. Here a change is pending until it is applied.
-//   - The metrics of full and partial syncs and of conntrack are there in all modes, and counters begin at 0 instead of being
-//     absent until they first count.
-//   - kubernetes_build_info is not there: it would claim that the node runs a Kubernetes component of Switchyard's version,
-//     which is what alerts about version skew look for. switchyard_build_info is there instead.
+//   - The metrics of full and partial syncs and of conntrack are there in all modes. Counters begin at 0 instead of
+//     being absent until they first count.
+//   - kubernetes_build_info is not there, because alerts about version skew would take Switchyard's version for a
+//     Kubernetes component's. switchyard_build_info is there instead.
 package metrics
 
 import (
@@ -69,8 +70,9 @@ type Options struct {
 	LogLinesSuppressed func() uint64
 	// LimitedServices returns the number of services that are not fully served, for each of a fixed set of reasons.
 	LimitedServices func() map[string]int
-	// IPTablesInvalidDropped and IPTablesLocalhostAccepted return packets counted by the kernel, in mode iptables: those
-	// dropped because conntrack does not know their connection, and those to NodePorts on loopback addresses.
+	// IPTablesInvalidDropped and IPTablesLocalhostAccepted return packets counted by the kernel, in mode iptables.
+	// The first are dropped because conntrack does not know their connection; the second go to NodePorts on loopback
+	// addresses.
 	IPTablesInvalidDropped    func() uint64
 	IPTablesLocalhostAccepted func() uint64
 	// LocalNodePorts returns how NodePorts on loopback addresses are doing. It is asked in mode nftables only.
