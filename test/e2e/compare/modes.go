@@ -331,17 +331,14 @@ func metIf(ok bool) string {
 
 // write writes the report as a document and as JSON.
 func (r *modeReport) write(dir string) error {
-	text := fmt.Sprintf(`# Beside upstream kube-proxy, mode %[1]s
+	text := fmt.Sprintf(`# Comparison with upstream kube-proxy, mode %[1]s
 
-Written by `+"`go run ./compare -mode %[1]s`"+` in test/e2e: kube-proxy %[2]s and Switchyard with the same configuration file and a real API server, one after the
-other on the same machine (%s), each on a node of its own; %d endpoints for each service.
+Written by `+"`go run ./compare -mode %[1]s`"+` in test/e2e. It compares kube-proxy %[2]s and Switchyard with the same configuration file and a real API server. Both ran one after the other on the same machine (%s), each on a node of its own; %d endpoints for each service.
 
 %s
 %s
-- Cold load: from the start of the process until connections to a sample of up to %d services are all answered, less the time that so many
-  connections take when all is programmed.
-- One change: an endpoint is replaced by another; the time from the API server's answer until a new connection reaches the new one. %d changes of each.
-- Connect: a TCP connection from a pod, the mean over up to 100 services of the fastest of 30 each. What it takes longer than a direct one is the cost of a first packet.
+- Cold load is the time from the start of the process until connections to a sample of up to %d services are all answered. The time of as many connections to a programmed node is subtracted. - One change replaces an endpoint by another. It is the time from the API server's answer until a new connection reaches the new one. %d changes of each.
+- Connect: a TCP connection from a pod, the mean over up to 100 services of the fastest of 30 each. The difference from a direct one is the cost of a first packet.
 `, r.Mode, r.Release, r.Machine, r.Endpoints, r.table(), r.verdicts(), sampled, r.Results[0].Changes)
 	raw, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
