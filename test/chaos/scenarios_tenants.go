@@ -92,7 +92,7 @@ func tenants(ctx context.Context, s *stage) (string, error) {
 		return happened.String(), errors.Join(err, errors.New("nothing changed meanwhile"))
 	}
 	slices.Sort(took)
-	return fmt.Sprintf("%sand %d restart, in %v; beside them %d changes of the services under load, which arrived after %v, half of them, and %v at most",
+	return fmt.Sprintf("%sand %d restart, in %v; in addition %d changes of the services under load, which arrived after %v, half of them, and %v at most",
 		happened.String(), restarts, long, len(took), took[len(took)/2].Round(time.Millisecond), took[len(took)-1].Round(time.Millisecond)), err
 }
 
