@@ -189,7 +189,7 @@ Written by ` + "`switchyard bench dataplanes --out docs/benchmarks`" + ` (%d CPU
 %s
 - **Cold load** is from opening the dataplane until all Services, with %d endpoints each, are in the kernel. **One change** replaces an endpoint. A **warm restart** is
   another process that finds everything in the kernel as it should be. **Memory** is the resident memory of a process with all objects of the cluster in it.
-- **direct** is a connection to the pod itself, without any dataplane. The other connections go to one of that many Services: from a pod on the node to the cluster IP, and from outside to the NodePort.
+- **direct** is a connection to the pod itself, without any dataplane. The other connections go to one of that many Services. From a pod on the node they go to the cluster IP, and from outside to the NodePort.
 - **connections/s** is how many %d clients and a server on the same machine make: a connection, a byte there and back, and a reset. **request** is the time of this sequence for one client. **ping** is the time of a byte there and back on a connection that stays.
 - Other work on the machine only adds to a time. So connections are measured in %d slices of %s ms, with direct and all numbers of Services in turn. Each figure is from the best slice.
 `

@@ -55,10 +55,10 @@ namespaces of one machine.
 %s
 ## Programming and targets
 
-**own** is the time of the hooks and **nftables** the time of nftables for the same change: median and 99th percentile of up to 5,000 changes in a row. A cold load of hooks also makes programs and maps. Reading back compares the kernel with its desired contents. For nftables it is a restart, because a process that owns the tables need not read them.
+**own** is the time of the hooks and **nftables** the time of nftables for the same change. Given are median and 99th percentile of up to 5,000 changes in a row. A cold load of hooks also makes programs and maps. Reading back compares the kernel with its desired contents. For nftables it is a restart, because a process that owns the tables need not read them.
 
 - **hooks-over-direct** and **over-nftables** are differences of figures in the table above and of two more. **reconnect** is connect of a socket that had connected before. The hook stores no note for it, which leaves out most of the cost of getpeername. **unconcerned** is the cost for clients that connect to a pod itself.
-- The targets of programming are for bare maps. The measurement includes the work that keeps hooks consistent with nftables: the settings of the node, the plan of a Service, and its contents in the maps.
+- The targets of programming are for bare maps. The measurement includes the work that keeps hooks consistent with nftables. This work covers the settings of the node, the plan of a Service, and its contents in the maps.
 - **flips**: a route changes to other endpoints, while a reader waits for 20 µs between the route and its slot, one time out of 16.
 
 ` + "```\n%s```\n"

@@ -50,10 +50,10 @@ var userspaceRows = []struct{ name, title string }{
 
 const userspaceText = `# Comparison of the relay and HAProxy
 
-Written by ` + "`bench userspace --out docs/benchmarks`" + ` (%d CPUs, %s, %s, load average %s before and %s after; %s). One run, in network namespaces of one machine, which also ran the clients and the server.
+Written by ` + "`bench userspace --out docs/benchmarks`" + ` (%d CPUs, %s, %s, load average %s before and %s after). %s. One run, in network namespaces of one machine, which also ran the clients and the server.
 
 %s
-- **direct** goes to the pod itself, **nftables** to a cluster IP that the kernel translates, and **userspace** to one that the relay of [mode userspace](../userspace.md) serves. **haproxy** goes to HAProxy in TCP mode, with a thread for each CPU and splicing. It runs on the node of nftables: the kernel tracks its connections and the relay's alike.
+- **direct** goes to the pod itself, **nftables** to a cluster IP that the kernel translates, and **userspace** to one of the relay of [mode userspace](../userspace.md). **haproxy** goes to HAProxy in TCP mode, with a thread for each CPU and splicing. It runs on the node of nftables: the kernel tracks its connections and the relay's alike.
 - **connections** is how many %d clients make: a connection, a byte there and back, and a reset. **request** is the time of this sequence for one client. **ping** is the time of a byte there and back on a connection that stays.
 - **Processor time** is the time of the process in user mode and in the kernel. Other work on the machine adds little to it.
 - **memory** is the resident memory of the process; %d connections are open. The memory of the kernel's sockets is not included.

@@ -81,7 +81,7 @@ while they all go on serving; one pod is never ready, and never allowed.
 
 A machine with few processors makes gaps of its own. The load runs before all other programs (SCHED_RR). A control runs at the same time: connections from outside and from the other node to a pod there. Their packets never reach the node with the proxy. On each processor, a thread of the load repeatedly sleeps for half a millisecond. If it wakes up a millisecond late or more, it notes a stall. The time in which the control waited or a processor stalled, during a gap or within 10 ms of it, is subtracted from the gap. The rest is in bold. In parentheses are the gap as it was measured, and the longest one of the
 control in the whole scenario. **Excused** is the share of the time that could be taken off: what happens then is not seen in
-gaps. The machine was too busy for a judgement if it is more than 20%, or if stalls do not explain more than 20 ms of a gap of the control. Then the scenario is run again, three times at most, if nothing else was wrong. **CPU steal** is the share of
+gaps. The machine was too busy for a judgement if it is more than 20%. The same holds if a gap of the control has more than 20 ms without a stall. Then the scenario is run again, three times at most, if nothing else was wrong. **CPU steal** is the share of
 the processors that the machine under this one gave to others. The number of connections over 5 ms, of 100,000 new ones, is reported without subtraction, for the proxy and for the control. Effects of the proxy on all packets, such as a processor that is busy in the kernel, must show there. A kernel that is not preemptible walks its connection tracking table without a pause, for itself or for a process that lists it. Here this takes 7 to 30 ms.
 
 Not in it: SCTP, connections that are closed with FIN, affinity that expires, Services without endpoints. The suite in
@@ -92,7 +92,7 @@ Not in it: SCTP, connections that are closed with FIN, affinity that expires, Se
 func (f *Findings) Write() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, intro, f.Dataplane, f.Dataplane, f.Scale)
-	fmt.Fprintf(&b, "Measured on %s; scale %v, %d new connections a second.\n", f.Machine, f.Scale, f.Rate)
+	fmt.Fprintf(&b, "Measured on %s. Scale %v, %d new connections a second.\n", f.Machine, f.Scale, f.Rate)
 	wrong := 0
 	for i := range f.Ours {
 		wrong += len(f.Ours[i].Wrong)
@@ -109,7 +109,7 @@ func (f *Findings) Write() string {
 	}
 	if u := f.Upstream; u != nil {
 		b.WriteString("\n## Upstream kube-proxy, nftables mode\n\n")
-		fmt.Fprintf(&b, "Measured on %s; scale %v, %d new connections a second. ", u.Machine, u.Scale, u.Rate)
+		fmt.Fprintf(&b, "Measured on %s. Scale %v, %d new connections a second. ", u.Machine, u.Scale, u.Rate)
 		b.WriteString("The scenarios are the same on a smaller scale, with a real API server on the machine, and without services that have no clients. " +
 			"That is easier for it: its syncs take the longer the more services there are.\n\n")
 		writeTable(&b, u.Results)

@@ -73,14 +73,14 @@ func (r *report) table() string {
 func (r *report) write(document, data string) error {
 	text := fmt.Sprintf(`# Comparison with upstream kube-proxy
 
-Written by `+"`make compare`"+`: %d services with %d endpoints each, in a real API server. The proxies ran one after the other on the same machine (%s), each on a node of its own, with the same configuration file.
+Written by `+"`make compare`"+`: %d services with %d endpoints each, in a real API server. One proxy ran after the other. Both had the same configuration file. The machine had %s. Each proxy had a node of its own.
 
 %s
 - Start to all services programmed: from the start of the process until connections to %d random services are all answered, less the time
   that so many connections take when all is programmed.
 - API change to kernel: one endpoint of one service is replaced by another. The time is from the API server's answer to that request until a new connection reaches the new endpoint. %d changes of kube-proxy, %d of Switchyard, 1.2 s apart.
 - Memory: VmRSS of the process, five seconds after the sync, and at the end of the load.
-- Processor time: user and system time of the process and of the programs that it runs (nft), in %.0f s of %d changes of
+- Processor time: user and system time of the process and of nft, which it runs. The load is %.0f s of %d changes of
   endpoints a second (%d and %d in all).
 `, r.Services, r.Endpoints, r.Machine, r.table(), min(sampled, r.Services), r.Results[0].Changes, r.Results[1].Changes,
 		r.LoadSeconds, r.Rate, r.Results[0].LoadChanges, r.Results[1].LoadChanges)
