@@ -73,7 +73,7 @@ func (r *report) table() string {
 func (r *report) write(document, data string) error {
 	text := fmt.Sprintf(`# Comparison with upstream kube-proxy
 
-Written by `+"`make compare`"+`: %d services with %d endpoints each, in a real API server. One proxy ran after the other. Both had the same configuration file. The machine had %s. Each proxy had a node of its own.
+Written by `+"`make compare`"+`: %d services with %d endpoints each, in a real API server. One proxy ran after the other. Both had the same configuration file. Both ran on one machine (%s). Each proxy had a node of its own.
 
 %s
 - Start to all services programmed: from the start of the process until connections to %d random services are all answered, less the time
