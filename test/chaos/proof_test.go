@@ -211,7 +211,7 @@ func TestPage(t *testing.T) {
 	}
 	page := f.Write()
 	for _, want := range []string{
-		"a machine; scale 1", "| kill | 4711 |", "kube-proxy, nftables mode\n\nMeasured on another", "Not as promised:\n\n- flush: a gap of 40ms", "does wrong | kill | 0 | 0 | 0 | **0.0** | **no** |",
+		"a machine. Scale 1", "| kill | 4711 |", "kube-proxy, nftables mode\n\nMeasured on another", "Not as promised:\n\n- flush: a gap of 40ms", "does wrong | kill | 0 | 0 | 0 | **0.0** | **no** |",
 		"- **kill**: SIGKILL",
 	} {
 		if !strings.Contains(page, want) {

@@ -490,7 +490,7 @@ func (s *stage) handedOver(r *loadcheck.Report, err error) (string, error) {
 			s.wrong = append(s.wrong, fmt.Sprintf("%d times in the log: %s", n, text))
 		}
 	}
-	return fmt.Sprintf("%d connections and %d flows were handed over in %d restarts, %d ended with killed processes, %d clients and flows that a process could not know moved",
+	return fmt.Sprintf("%d connections and %d flows were handed over in %d restarts. %d ended with killed processes, %d clients and flows that a process could not know moved",
 		conns, flows, times, r.Broken, r.Moved), errors.Join(err, readErr)
 }
 

@@ -113,7 +113,7 @@ func switchModes(ctx context.Context, s *stage) (string, error) {
 			}
 		}
 	}
-	return fmt.Sprintf("%d switches among %v and userspace; %d more killed in the middle; in the middle of %d there was a restart; the slowest took %v",
+	return fmt.Sprintf("%d switches among %v and userspace; %d more killed in the middle; in the middle of %d there was a restart. The slowest took %v",
 		switches, modes, kills, ends, slowest.Round(time.Millisecond)), nil
 }
 
