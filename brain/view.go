@@ -8,8 +8,9 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// Viewpoint is all of a node that matters to one service: nodes with the same viewpoint have equal records of it. The zero
-// Viewpoint is that of a node that does not matter to the service, as most nodes do not to most services.
+// Viewpoint has all properties of a node that matter to one service: nodes with the same viewpoint have equal records
+// of the service. The zero Viewpoint is the viewpoint of a node that does not matter to the service. Most nodes do not
+// matter to most services.
 type Viewpoint struct {
 	// Node is the node's name if an endpoint is on it or hinted for it.
 	Node string
