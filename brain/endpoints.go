@@ -329,8 +329,8 @@ func (c candidates) tally() tally {
 	return t
 }
 
-// use returns whether hints of a kind count: all ready endpoints must carry them, and at least one must be meant for here
-// (pkg/proxy/topology.go, topologyModeFromHints).
+// use reports whether hints of a kind count: all ready endpoints must carry them, and at least one must be meant for
+// this node (pkg/proxy/topology.go, topologyModeFromHints).
 func (t tally) use(hinted, here traits) HintUse {
 	switch {
 	case t.some&hinted == 0:

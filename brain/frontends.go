@@ -114,11 +114,11 @@ type vips struct {
 	entries   int64 // which the frontends take; if it is more than a service may have, not all of them are there
 }
 
-// vipsOf returns the frontends with an address of svc in family, perhaps in buf. admitsNode is as for newSourceGuard. It stops where
-// they take more than most entries. why may be nil.
+// vipsOf returns the frontends with an address of svc in family, perhaps in buf. admitsNode has the same meaning as for
+// newSourceGuard. It stops at the limit most of entries. why may be nil.
 //
-// ClusterIP comes first, because each service must be reachable on its cluster IP by the internal policy; then LoadBalancer
-// before ExternalIP, because the other way round an externalIP would lift the load balancer's source ranges.
+// ClusterIP comes first, because each service must be reachable on its cluster IP by the internal policy. LoadBalancer
+// comes before ExternalIP, because otherwise an externalIP would lift the load balancer's source ranges.
 func vipsOf(
 	buf []state.Frontend, cfg *Config, svc *model.Service, family state.Family, admitsNode bool, most int64, why *Explanation,
 ) vips {

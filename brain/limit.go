@@ -17,8 +17,8 @@ const MaxEntries = 1_600_000
 const (
 	// portEntries is the cost of a port for its name, its verdicts, and the beginnings of its lists.
 	portEntries = 5
-	// frontendEntries is the cost of a frontend. A frontend takes five times the memory of an endpoint behind it,
-	// because its holder is looked up in the store and in the dataplane (docs/adr/0034-budgets-in-bytes.md).
+	// frontendEntries is the cost of a frontend. A frontend takes five times the memory of an endpoint behind it. Its
+	// holder is looked up in the store and in the dataplane (docs/adr/0034-budgets-in-bytes.md).
 	frontendEntries = 5
 )
 

@@ -27,8 +27,8 @@ func (v Viewpoint) Compute(cfg *Config, svc *model.Service, slices []*model.Endp
 
 // Facts are what makes a difference between nodes for one service.
 type Facts struct {
-	// Nodes are the names, sorted, of the nodes that endpoints are on or hinted for, and Zones are those of the zones that
-	// endpoints are hinted for.
+	// Nodes are the sorted names of the nodes that endpoints are on or hinted for. Zones are the sorted names of the
+	// zones that endpoints are hinted for.
 	Nodes, Zones []string
 	// HintsForNodes reports whether there are hints for nodes.
 	HintsForNodes bool
@@ -39,11 +39,11 @@ type Facts struct {
 // Guarded reports whether source ranges make a difference between nodes, by their addresses.
 func (f *Facts) Guarded() bool { return f.guarded != nil }
 
-// FactsOf returns the facts about nodes that count for svc and its slices, which must not be modified as long as the facts
-// are in use.
+// FactsOf returns the facts about nodes that count for svc and its slices. Neither may be modified while the facts are
+// in use.
 //
-// Endpoints that are neither ready nor serving get no connections, and whether they displace another one with the same
-// address depends on no node. Only the hints of ready endpoints count.
+// Endpoints that are neither ready nor serving get no connections. Whether such an endpoint displaces another one with
+// the same address does not depend on the node. Only the hints of ready endpoints count.
 func FactsOf(cfg *Config, svc *model.Service, from []*model.EndpointSlice) *Facts {
 	f := &Facts{}
 	if svc == nil {

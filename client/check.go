@@ -34,9 +34,9 @@ func Check(s *localnetv1.ServiceEndpoints) error {
 	return fmt.Errorf("service %s: %w", NameOf(s), errors.Join(errs...))
 }
 
-// CheckPort returns what is wrong with a port of a service, nil if it can be programmed: all enums are known, all addresses are
-// of the port's family, indices lead somewhere, and what must be set is. The error names the port and the field. Each call looks at the
-// lists of source ranges that the port names; Check looks at each once.
+// CheckPort returns the fault of a port of a service, nil if the port can be programmed. All enums must be known, all
+// addresses must be of the port's family, indices must be in range, and required fields must be set. The error names
+// the port and the field. Each call checks the lists of source ranges that the port names; Check checks each list once.
 func CheckPort(s *localnetv1.ServiceEndpoints, p *localnetv1.Port) error {
 	return newSources(s).checkPort(p)
 }
@@ -266,8 +266,8 @@ func SourceRanges(s *localnetv1.ServiceEndpoints, f *localnetv1.Frontend) []*loc
 	return nil
 }
 
-// Endpoints returns those endpoints of a port to which indices lead: those of a route, or the port's lingering ones. Indices
-// that lead nowhere, which [Check] would refuse, are left out.
+// Endpoints returns the endpoints of a port at indices: the endpoints of a route, or the port's lingering endpoints. It
+// leaves out indices that are out of range, which [Check] refuses.
 func Endpoints(p *localnetv1.Port, indices []uint32) iter.Seq[*localnetv1.Endpoint] {
 	return func(yield func(*localnetv1.Endpoint) bool) {
 		all := p.GetEndpoints()

@@ -52,7 +52,7 @@ type EndpointsClient struct {
 	ctx    context.Context // until Cancel; nil before it is needed
 	cancel context.CancelFunc
 	conn   *grpc.ClientConn // nil if there is none
-	// certificates are those of files, nil before they could be read
+	// certificates are the certificates in files, nil until they could be read
 	certificates *Certificates
 }
 

@@ -16,8 +16,8 @@ import (
 	localnetv1 "github.com/switchyard-net/switchyard/client/localnet/v1"
 )
 
-// session is one run of [Watcher.Updates]: a goroutine that has, loses and restores the stream, beside the consumer. The
-// mutex of the Watcher guards what they share.
+// session is one run of [Watcher.Updates]: a goroutine that opens, loses and restores the stream while the consumer
+// runs. The mutex of the Watcher guards their shared fields.
 type session struct {
 	w      *Watcher
 	cancel context.CancelFunc
@@ -29,7 +29,7 @@ type session struct {
 	wanted, asked bool
 	// arrived is an update that was not fetched yet. There is room for one, because an update is asked for only while the caller waits for it.
 	arrived *Update
-	// position and node are those of the last update that has arrived.
+	// position and node belong to the last update that has arrived.
 	position Position
 	node     *localnetv1.Node
 	// sent is the status that this stream has sent last.
@@ -66,7 +66,7 @@ func (s *session) stop() {
 	s.w.session = nil
 }
 
-// next returns the next update, nil once ctx has ended. If ctx is that of this call alone, next may be called again.
+// next returns the next update, nil once ctx has ended. If ctx is only for this call, next may be called again.
 func (s *session) next(ctx context.Context) *Update {
 	for {
 		if ctx.Err() != nil {
@@ -157,8 +157,8 @@ var errNoState = status.Error(codes.Unavailable, "the server has not answered fo
 
 var errEnded = status.Error(codes.Unavailable, "the server has ended the stream")
 
-// attempt has one connection with one stream, until it breaks. Each attempt has a new connection, so that it is paced by one
-// backoff only, not by that of gRPC too.
+// attempt has one connection with one stream, until it breaks. Each attempt opens a new connection, so that only the
+// backoff of this package applies, not gRPC's.
 func (s *session) attempt(ctx context.Context) error {
 	conn, err := Dial(s.w.options)
 	if err != nil {

@@ -14,10 +14,12 @@ import (
 
 // Sink is a dataplane, or whatever else follows the state of a node. Its method is called by one goroutine at a time.
 type Sink interface {
-	// Apply makes the sink show c. Services that it cannot show it names in failed, each with the reason; they do not keep the
-	// others from being shown, and are part of each further change until they succeed. What they had should stay, but for frontends
-	// that another service has in the newer state: these are the other's. If it returns an error, nothing of
-	// c counts as shown: the same services come again after a pause, as they are then, and with them what has changed meanwhile.
+	// Apply makes the sink show c. It names services that it cannot show in failed, each with the reason. These do not
+	// keep other services from being shown, and are part of each further change until they succeed. The sink should
+	// keep its last state of a failed service, except for frontends that the newer state gives to another service.
+	//
+	// If Apply returns an error, nothing of c counts as shown. After a pause, the same services come again in their
+	// current state, together with the changes since then.
 	Apply(ctx context.Context, c *Change) (failed map[ServiceName]error, err error)
 }
 
@@ -32,10 +34,10 @@ func (f SinkFunc) Apply(ctx context.Context, c *Change) (failed map[ServiceName]
 // Change is what a [Sink] must do to show a newer state. A sink that works with differences reads Changed and Removed, one
 // that works with whole states calls [Change.Services]. Records are shared and must not be modified.
 type Change struct {
-	// Position is that of the state after this change.
+	// Position is the position of the state after this change.
 	Position Position
-	// First reports whether the sink has not shown anything in this run yet: what it finds of an earlier one and is not in Changed
-	// does not exist any more.
+	// First reports whether the sink has not shown anything in this run yet. Services of an earlier run that are not in
+	// Changed no longer exist.
 	First bool
 	// Node is the node after this change, never nil. It has what the records are made for: which clients are pods, and where NodePorts
 	// are. Servers of an earlier version leave these two unset.
@@ -51,8 +53,8 @@ type Change struct {
 	state *replica
 }
 
-// Services returns all services after this change, ordered by name. The slice does not change any more, but is shared. It may
-// be called only before Apply returns. In a Change that a test has made, it is Changed.
+// Services returns all services after this change, ordered by name. The slice is shared and does not change. Services
+// may be called only before Apply returns. In a Change that a test has made, it returns Changed.
 func (c *Change) Services() []*localnetv1.ServiceEndpoints {
 	if c.state == nil {
 		return c.Changed
@@ -190,7 +192,7 @@ func (r *runner) apply(ctx context.Context) {
 	r.report(Status{Applied: r.position, Failed: failed})
 }
 
-// noteFailed keeps failed services for the next change, and sees to it that there is one.
+// noteFailed keeps failed services for the next change, and ensures that a next change follows.
 func (r *runner) noteFailed(failed map[ServiceName]error) {
 	clear(r.dirty)
 	for name, err := range failed {

@@ -1,7 +1,7 @@
-// Package config has the configuration of a node's service proxy, independent of the version of the file that it was read from.
+// Package config has the configuration of a node's service proxy, independent of the version of the file.
 //
-// Packages v1alpha1 and v1alpha2 convert files into it. Field paths in errors and notes are those of v1alpha2, the latest version, unless
-// said otherwise.
+// Packages v1alpha1 and v1alpha2 convert files into it. Field paths in errors and notes are paths of v1alpha2, the
+// latest version, unless documented otherwise.
 package config
 
 import (
@@ -12,8 +12,9 @@ import (
 
 // Config is the configuration of a node's service proxy. [Default] returns one that is complete; the zero value is not.
 type Config struct {
-	// FeatureGates are those of Kubernetes, by name. [Config.Gate] reports whether one is on. Most have no effect: [Config.WithoutEffect]
-	// names those that switch off what is always on here, and [Config.UnknownGates] those that do not exist.
+	// FeatureGates are Kubernetes' feature gates, by name. [Config.Gate] reports whether one is on. Most have no
+	// effect. [Config.WithoutEffect] names gates that turn off a feature that is always on here, and
+	// [Config.UnknownGates] names unknown gates.
 	FeatureGates map[string]bool
 	// ClientConnection says how the API server is reached.
 	ClientConnection ClientConnection
@@ -24,7 +25,7 @@ type Config struct {
 	ServiceProxyName string
 	// HostnameOverride is the name of this Node. Empty means the host's name.
 	HostnameOverride string
-	// NodeIPOverride takes the place of the addresses of the Node object, the primary one first.
+	// NodeIPOverride replaces the addresses of the Node object, the primary one first.
 	NodeIPOverride []netip.Addr
 	// IPFamilyPolicy says which of the node's addresses count, and which there must be. See [Config.NodeIPs].
 	IPFamilyPolicy IPFamilyPolicy
@@ -46,8 +47,9 @@ type Config struct {
 	ShowHiddenMetricsForVersion string
 	// Mode selects the dataplane.
 	Mode Mode
-	// AllowModeFallback lets the nftables dataplane take the place of the modes iptables and ipvs where the node lacks what
-	// they need. If it is false, the process ends at its start instead. Files of kube-proxy, v1alpha1, are read as if it were true.
+	// AllowModeFallback lets the nftables dataplane replace the modes iptables and ipvs on a node that lacks their
+	// requirements. If it is false, the process ends at its start instead. Files of kube-proxy, v1alpha1, are read as
+	// if it were true.
 	AllowModeFallback bool
 	// DetectLocalMode specifies how connections of pods are distinguished from others. Empty means ClusterCIDR.
 	DetectLocalMode LocalMode
@@ -190,9 +192,10 @@ type Services struct {
 	AllowedExternalIPs []netip.Prefix
 	// NodeExternalIPs allows externalIPs that are addresses of nodes.
 	NodeExternalIPs bool
-	// MaxEntries is how many entries are routed for one Service, MaxEntriesPerNamespace for those of a namespace together, and
-	// MaxEntriesPerNode for all. Each endpoint behind a frontend is an entry, and so is each source that it admits. A frontend counts as
-	// five, and a port of a family as five more. 0 stands for no bound; for one Service, that is [brain.MaxEntries]. The default is ByMemory.
+	// MaxEntries is how many entries are routed for one Service, MaxEntriesPerNamespace for one namespace, and
+	// MaxEntriesPerNode for the node. Each endpoint behind a frontend is an entry, and so is each source that it
+	// admits. A frontend counts as five, and a port of a family as five more. 0 means no limit; for one Service, the
+	// limit is then [brain.MaxEntries]. The default is ByMemory.
 	MaxEntries, MaxEntriesPerNamespace, MaxEntriesPerNode int64
 }
 
@@ -205,7 +208,7 @@ type Linux struct {
 	OOMScoreAdj int32
 }
 
-// Conntrack has the limits and time-outs of connection tracking. A 0 leaves the kernel's setting as it is.
+// Conntrack has the limits and timeouts of connection tracking. A 0 keeps the kernel's setting.
 type Conntrack struct {
 	// MaxPerCore is how many connections are tracked, for each CPU.
 	MaxPerCore int32
@@ -236,7 +239,8 @@ type API struct {
 	Listen []string
 	// SocketMode are the permissions of unix sockets, in octal.
 	SocketMode string
-	// SocketUsers are users whose processes may connect to unix sockets, by name or number, beside root and the process's own.
+	// SocketUsers are users whose processes may connect to unix sockets, by name or number, in addition to root and the
+	// process's user.
 	SocketUsers []string
 	// TLSCertFile has the server's certificate. TCP on addresses other than loopback needs it.
 	TLSCertFile string
@@ -244,8 +248,8 @@ type API struct {
 	TLSKeyFile string
 	// ClientCAFile has the authorities of clients' certificates. TLS needs it.
 	ClientCAFile string
-	// Names also serves the names of all Services, to DNS servers: those of Services that are not routed, too, which are then watched.
-	// Without Listen it has no effect.
+	// Names also serves the names of all Services to DNS servers. These include Services that are not routed, which are
+	// then also watched. Without Listen it has no effect.
 	Names bool
 }
 
@@ -303,7 +307,7 @@ const (
 
 func duration(d time.Duration) Duration { return Duration{Duration: d} }
 
-// Note reports that a field means something else now, or nothing any more.
+// Note reports that a field now has another meaning, or no meaning.
 type Note struct {
 	// File is the name of the file, empty if the field is not from one.
 	File string

@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// Diff returns the paths of the fields that differ between two configurations, sorted: those that can be applied while the
-// process runs, those that need a restart, and those that have no effect in this release.
+// Diff returns the sorted paths of the fields that differ between two configurations, in three groups. The first can be
+// applied while the process runs, the second needs a restart, and the third has no effect in this release.
 func Diff(old, new *Config) (live, restart, none []string) {
 	values := map[string]reflect.Value{}
 	leaves(reflect.ValueOf(old).Elem(), "", func(path string, v reflect.Value) { values[path] = v })
@@ -70,12 +70,12 @@ const (
 	effectLive effect = iota + 1
 	// effectRestart fields take effect when the process is started again.
 	effectRestart
-	// effectNone fields are read, checked and converted, and that is all: they are about other platforms, about dataplanes that are
-	// not part of this release, or about what is not done here.
+	// effectNone fields are only read, checked and converted. They are about other platforms, about dataplanes that are
+	// not part of this release, or about features that Switchyard does not have.
 	effectNone
 )
 
-// effects has every field. A test sees to it that none is forgotten.
+// effects has every field. A test ensures that none is missing.
 var effects = map[string]effect{
 	"featureGates": effectLive,
 

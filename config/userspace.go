@@ -93,8 +93,8 @@ type Listen struct {
 	At netip.AddrPort
 }
 
-// ParseListen reads a frontend on an address of the host, such as 127.0.0.1:8080=10.96.0.10:80/tcp. The address 0.0.0.0 or [::] in the place of the
-// frontend's stands for a NodePort.
+// ParseListen reads a frontend on an address of the host, such as 127.0.0.1:8080=10.96.0.10:80/tcp. A frontend
+// with the address 0.0.0.0 or [::] is a NodePort.
 func ParseListen(text string) (Listen, error) {
 	at, rest, _ := strings.Cut(text, "=")
 	frontend, protocol, _ := strings.Cut(rest, "/")

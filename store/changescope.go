@@ -155,7 +155,7 @@ func nodesOfChanged(former, next []*model.EndpointSlice) map[string]bool {
 	return nodes
 }
 
-// changedEndpoints returns the endpoints that differ between two versions of a slice. former may be nil.
+// changedEndpoints returns the endpoints that differ between two versions of a slice. The old version may be nil.
 func changedEndpoints(former, next *model.EndpointSlice) []model.Endpoint {
 	if former == nil {
 		return next.Endpoints

@@ -1,7 +1,8 @@
-// Package regularfile reads files that others may replace at any time: regular ones only, of a bounded size, without waiting.
+// Package regularfile reads files that other programs may replace at any time: only regular files of a bounded size,
+// without waiting.
 //
-// A named pipe in the place of a file would block who opens it until somebody writes, some devices never end, and a file may be
-// larger than memory.
+// A named pipe instead of a file would block its reader until a program writes. Some devices never end, and a file may
+// be larger than memory.
 package regularfile
 
 import (
@@ -72,7 +73,7 @@ func ReadIn(in Opener, name string, most int64) ([]byte, fs.FileInfo, error) {
 		return nil, nil, err
 	}
 	defer f.Close()
-	if info, err = f.Stat(); err == nil { // it may have been replaced meanwhile
+	if info, err = f.Stat(); err == nil { // another program may have replaced it
 		err = Check(info)
 	}
 	var data []byte
@@ -119,7 +120,7 @@ func read(f *os.File, size, most int64) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// cause is an error without the path that it names, which is that of the open file.
+// cause returns an error without the path of the open file.
 func cause(err error) error {
 	if e, ok := err.(*fs.PathError); ok {
 		return e.Err
