@@ -16,8 +16,8 @@ const (
 	relays     = "switchyard:relays" // an organisation
 )
 
-// A node has both, as the node authorizer of Kubernetes demands it: an authority that signs any common name for users who ask
-// does not thereby make them nodes. See NewDefaultNodeIdentifier in k8s.io/kubernetes/pkg/auth/nodeidentifier.
+// A node has both, as the node authorizer of Kubernetes demands. An authority that signs any common name for users who
+// ask does not make them nodes. See NewDefaultNodeIdentifier in k8s.io/kubernetes/pkg/auth/nodeidentifier.
 
 // open are the services that nodes may use.
 var open = []string{"switchyard.localnet.v1.Endpoints", "grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection"}
@@ -67,7 +67,8 @@ func (c caller) mayCall(method string) error {
 	return nil
 }
 
-// nodeFor returns the node whose state c gets when it asks for one, which may be empty. byDefault is that of the server, if any.
+// nodeFor returns the node whose state c gets when it asks for one, which may be empty. byDefault is the node of the
+// server, if any.
 func (c caller) nodeFor(asked, byDefault string) (string, error) {
 	switch {
 	case asked == "" && c.node != "":

@@ -35,8 +35,8 @@ const (
 	maxRequest = 128 << 10
 	// maxStreams is how many requests a connection may have under way.
 	maxStreams = 32
-	// maxPerNode is how many connections a node may have with its certificate, and how many streams on all of them together: more than
-	// it has dataplanes, and some whose end was not noticed yet.
+	// maxPerNode limits the connections with a node's certificate, and the streams on all of them together. It exceeds
+	// the number of the node's dataplanes, and leaves room for some connections whose end was not noticed yet.
 	maxPerNode = 8
 	// connectTimeout is for the handshakes of TLS and HTTP/2.
 	connectTimeout = 10 * time.Second
@@ -66,7 +66,7 @@ type listening struct {
 	files      *tlsfiles.Config // nil if it is served in plain
 	handshakes *handshakes      // likewise
 	rooms      rooms
-	receivers  sync.WaitGroup // goroutines beside the handlers
+	receivers  sync.WaitGroup // goroutines other than the handlers
 }
 
 func (s *Server) serve(caller context.Context, l net.Listener, t *TLS) error {

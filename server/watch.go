@@ -77,8 +77,8 @@ func (e *endpoints) Watch(stream watchStream) error {
 	}
 }
 
-// header sends the header as soon as there is a state to follow, and not before: clients that get none go elsewhere, and those
-// that get one stay, also while there is nothing to send for long.
+// header sends the header once a state exists, and not before. Clients without a header try another server, and clients
+// with a header stay, even if no update follows for a long time.
 func (w *watch) header(sub subscription) error {
 	switch {
 	case sub.after != 0: // it is of this server, which has had a state then
@@ -194,7 +194,7 @@ func (w *watch) subscribe(first *localnetv1.WatchRequest) (sub subscription, err
 	return subscription{feed, w.known(protoconv.ParsePosition(m.GetResume())), first.GetReady()}, err
 }
 
-// take does what a request asks for beside a subscription.
+// take handles all parts of a request other than the subscription.
 func (w *watch) take(m *localnetv1.WatchRequest) error {
 	if s := m.GetStatus(); s != nil {
 		if n := len(s.GetFailed()); n > maxFailed {

@@ -1,5 +1,5 @@
-// Package apifollower follows the state of a node over the node-local API and keeps it in a replica, from which a dataplane in this
-// process is programmed as if its brain were here, too.
+// Package apifollower follows the state of a node over the node-local API and keeps it in a replica. The replica
+// programs a dataplane in this process as if its brain were also here.
 package apifollower
 
 import (
@@ -77,8 +77,9 @@ func (f *Follower) Lost() (since time.Time, why error) {
 // Changed gets a value when Lost may have changed.
 func (f *Follower) Changed() <-chan struct{} { return f.changed }
 
-// Forget makes the Follower start over: it counts as lost until the whole state has come again. The replica keeps what it has
-// until then. It is for callers that follow another server meanwhile and must not return to an older state.
+// Forget makes the Follower start over: it counts as lost until the whole state has arrived again. Until then, the
+// replica keeps its state. It is for callers that follow another server for a while and must not return to an older
+// state.
 func (f *Follower) Forget() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -138,8 +139,8 @@ func (f *Follower) Run(ctx context.Context) error {
 	return nil
 }
 
-// take brings the replica to the state after u. What cannot be read in it stays as it was, unless another service has got one
-// of its frontends: later updates lead on from u, so the rest of it must not get lost.
+// take brings the replica to the state after u. An unreadable service keeps its last state, unless another service has
+// one of its frontends now. The rest of u is always applied, because later updates continue from u.
 func (f *Follower) take(from *client.Watcher, u *client.Update) {
 	held := f.replica.Snapshot()
 	update := &state.Update{Full: u.Full, Triggers: u.Triggers}
@@ -224,7 +225,7 @@ func (f *Follower) keepUnreadable(update *state.Update, old func(state.ServiceNa
 	slices.SortFunc(update.Changed, func(a, b *state.Service) int { return a.Name.Compare(b.Name) })
 }
 
-// frontends are those of a service.
+// frontends are the frontends of a service.
 func frontends(s *state.Service) iter.Seq[state.FrontendKey] {
 	return func(yield func(state.FrontendKey) bool) {
 		for i := range s.Ports {
@@ -238,8 +239,8 @@ func frontends(s *state.Service) iter.Seq[state.FrontendKey] {
 	}
 }
 
-// Report sends the server which revision of the replica the dataplane shows, and what cannot be programmed. It returns at
-// once. failed must not be modified any more.
+// Report sends the server which revision of the replica the dataplane shows, and which services cannot be programmed.
+// It returns at once. The caller must not modify failed afterwards.
 func (f *Follower) Report(applied state.Revision, failed map[state.ServiceName]error) {
 	f.mu.Lock()
 	f.applied, f.failed = applied, failed
@@ -261,7 +262,8 @@ func (f *Follower) sendReport() {
 	f.watcher.Report(s)
 }
 
-// Problems are why the node may not show what it should: there is no server, or something of the node or services that cannot be read.
+// Problems returns why the node may lack a part of its state: no server, or a part of the node or of services that
+// cannot be read.
 func (f *Follower) Problems() (problems []error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -1,8 +1,8 @@
-// Package clusterserver hands out the cluster's objects to the relays below, over gRPC.
+// Package clusterserver serves the cluster's objects to the relays below, over gRPC.
 //
-// It implements switchyard.cluster.v1 and leaves authentication to others. Clients set the pace: for one that
-// does not read, one update is held, whose objects are shared with the feed, and as many of its messages as fit into gRPC's windows. What several
-// clients need is marshalled once.
+// It implements switchyard.cluster.v1 and leaves authentication to its caller. Clients set the pace. For a client that
+// does not read, the server holds one update, which shares its objects with the feed, and the messages in gRPC's
+// windows. Messages for several clients are marshalled once.
 package clusterserver
 
 import (

@@ -152,7 +152,7 @@ type report struct {
 	// faults are in the documents in, item by item.
 	faults []*config.FieldError
 	in     []*manifest.Document
-	// fatal is set if a fault is not that of a field which could have its default.
+	// fatal is set by a fault that a default of its field cannot replace.
 	fatal bool
 }
 

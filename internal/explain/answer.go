@@ -104,7 +104,7 @@ type Endpoint struct {
 	// Reasons are why it does not, and Text is the same in words.
 	Reasons []brain.Reason `json:"reasons,omitempty"`
 	Text    string         `json:"text,omitempty"`
-	// Masqueraded reports whether the endpoint sees an address of the node in the place of the client's.
+	// Masqueraded reports whether the endpoint sees an address of the node instead of the client's address.
 	Masqueraded bool `json:"masqueraded,omitempty"`
 }
 

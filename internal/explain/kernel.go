@@ -33,7 +33,7 @@ type Tracked struct {
 	Server netip.AddrPort `json:"server"`
 }
 
-// verdicts are those of frontends, by their names here.
+// verdicts are the verdicts of frontends, by their names here.
 var verdicts = map[state.Verdict]Verdict{state.Unused: NotServed, state.Forward: Forwarded, state.Reject: Rejected, state.Drop: Dropped}
 
 // VerdictOf returns the outcome at a frontend by a route.
@@ -72,7 +72,7 @@ func (a *Answer) Compare(k Kernel) {
 	k.missing(k.Endpoints, gets, "the kernel has endpoint %v, which gets no connections by the state")
 }
 
-// missing adds those of a list that another one does not have.
+// missing adds the items of one list that the other list lacks.
 func (k *Kernel) missing(of, in []netip.AddrPort, text string) {
 	has := make(map[netip.AddrPort]bool, len(in))
 	for _, addr := range in {

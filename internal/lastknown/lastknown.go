@@ -1,8 +1,9 @@
-// Package lastknown keeps what was known of Nodes when a field of theirs vanishes for a while, or the whole Node does.
+// Package lastknown keeps the last known values of Nodes while one of their fields, or the whole Node, is missing for a
+// while.
 //
-// A cloud provider that cannot be reached takes the addresses from a Node, and a Node that is deleted and created again has neither addresses
-// nor pod CIDRs at first. The machine is the same, and so are the connections to it. The rule of each field, and where it comes
-// from, is in docs/operate.md.
+// An unreachable cloud provider takes the addresses from a Node. A Node that is deleted and created again has no
+// addresses or pod CIDRs at first. The machine is the same, and so are the connections to it. docs/operate.md has the
+// rule of each field and its source.
 package lastknown
 
 import (
@@ -76,7 +77,7 @@ type Nodes struct {
 	needs    Needs
 	complete bool
 	of       map[string]*node
-	// gone are the names of Nodes that were deleted, but for that of this node, the longest ago first.
+	// gone are the names of deleted Nodes other than this node, the earliest deleted first.
 	gone []gone
 
 	// listing guards listed alone, so that those who ask do not wait for the sink.
@@ -102,8 +103,8 @@ type gone struct {
 	at   time.Time
 }
 
-// A Node of another machine that was deleted is remembered for goneFor, and no more than maxGone of them are: names of Nodes may be made up for
-// each machine. This node is remembered as long as the process runs.
+// A deleted Node of another machine is remembered for goneFor, and at most maxGone Nodes are, because each machine may
+// get a new Node name. This node is remembered until the process ends.
 const (
 	goneFor = 10 * time.Minute
 	maxGone = 1000
@@ -263,7 +264,8 @@ func (n *Nodes) delete(name string, now time.Time) {
 	n.judge(name, of)
 }
 
-// expire appends the Nodes to deleted that were deleted too long ago to be the same machine's when they come back, or of which there are too many.
+// expire appends Nodes to deleted that are no longer remembered: there are too many, or the deletion is so long ago
+// that a new Node of this name may be another machine's.
 func (n *Nodes) expire(now time.Time, deleted []model.Ref) []model.Ref {
 	due := 0
 	for ; due < len(n.gone) && (len(n.gone)-due > maxGone || now.Sub(n.gone[due].at) >= goneFor); due++ {
@@ -280,10 +282,12 @@ func (n *Nodes) expire(now time.Time, deleted []model.Ref) []model.Ref {
 	return deleted
 }
 
-// Addresses returns the addresses of a Node, and how many of them are internal, if it was known as last and is now.
+// Addresses returns the addresses of a Node, and how many of them are internal, given the last known and the current
+// Node.
 //
-// If it has no address of a family left, those of the family stay that it had; if it has external ones only and had internal ones, the
-// internal ones stay. So its primary address moves to another one that is new, or that is internal too, and to no other.
+// If the Node has no address of a family left, it keeps its last addresses of the family. If only external addresses
+// are left, it keeps its last internal addresses. So its primary address changes only to an address that is new, or
+// that is also internal.
 func Addresses(last, now *model.Node) (addrs []netip.Addr, internal int) {
 	var in, ex []netip.Addr
 	for _, is4 := range []bool{true, false} {

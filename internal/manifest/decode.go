@@ -17,7 +17,7 @@ type decoder struct {
 	file string
 	// line is how many lines of the file precede the document that is read.
 	line int
-	// inText is set if columns are not those of the file.
+	// inText is set if columns do not match the columns of the file.
 	inText  bool
 	objects []Object
 	errs    []error

@@ -53,10 +53,12 @@ type Tree struct {
 	root *os.Root // nil if the path is a file
 }
 
-// OpenTree lists the manifests at path. Of a directory these are all *.yaml, *.yml and *.json files in it and below, except
-// hidden ones (whose name begins with a dot) and those in hidden directories. Symbolic links to files are followed as long
-// as they stay inside the directory, through hidden directories too: mounted ConfigMaps are made of such links. Links to
-// directories are not followed. The path itself may be a link, and as a file it may have any name.
+// OpenTree lists the manifests at path. In a directory these are all *.yaml, *.yml and *.json files in it and below. It
+// skips hidden files (whose name begins with a dot) and files in hidden directories.
+//
+// Symbolic links to files are followed if they stay inside the directory, even through hidden directories: mounted
+// ConfigMaps consist of such links. Links to directories are not followed. The path itself may be a link, and as a file
+// it may have any name.
 //
 // The caller must close the tree.
 func OpenTree(path string) (*Tree, error) {
@@ -71,7 +73,7 @@ func OpenTree(path string) (*Tree, error) {
 		}
 		return &Tree{Files: []string{path}, path: path}, nil
 	}
-	root, err := os.OpenRoot(path + string(filepath.Separator) + ".") // which fails, and does not wait, if it is no directory any more
+	root, err := os.OpenRoot(path + string(filepath.Separator) + ".") // which fails at once if it is no longer a directory
 	if err != nil {
 		return nil, fileError(path, err)
 	}
@@ -144,9 +146,9 @@ func (t *Tree) Errs() []error {
 // maxFile is how large a manifest may be: some 300,000 services. Parsing takes a multiple of it in memory.
 const maxFile = 512 << 20
 
-// Read returns the content of a file of the tree, and what was read, which [os.SameFile] compares. The error is fs.ErrNotExist only
-// if the file is no longer there; a link to a file that does not exist is another error, and so is what is not a regular file, or
-// has more than 512 MiB. Nothing is waited for.
+// Read returns the content of a file of the tree, and its identity, which [os.SameFile] compares. The error is
+// fs.ErrNotExist only if the file no longer exists. A link to a missing file is another error, and so is a file that is
+// not regular or has more than 512 MiB. Read never waits.
 func (t *Tree) Read(file string) ([]byte, fs.FileInfo, error) {
 	if t.root == nil {
 		data, info, err := regularfile.ReadIn(regularfile.System{}, file, maxFile)
@@ -172,8 +174,8 @@ func ReadFile(file string) ([]byte, error) {
 	return data, fileError(file, err)
 }
 
-// Occupied returns an error if a directory is in the place of a file that was in an earlier tree of the same path, and nil if
-// nothing is there that could be read as a file.
+// Occupied returns an error if a directory has replaced a file that was in an earlier tree of the same path. It returns
+// nil if there is nothing that could be read as a file.
 func (t *Tree) Occupied(file string) error {
 	if t.root == nil {
 		return nil

@@ -1,8 +1,8 @@
 // Package manifest reads ordinary Kubernetes manifests, YAML or JSON, into typed API objects.
 //
-// It is strict about the kinds it knows, as `kubectl apply --validate=strict` is: an unknown field, a value of the wrong type
-// and a key given twice are errors. Each error has its file, line, column, object and field, and all are reported at once.
-// Objects of other kinds are skipped, so that a directory of application manifests can be read as it is.
+// It is strict about the kinds it knows, like `kubectl apply --validate=strict`: an unknown field, a value of the wrong
+// type and a repeated key are errors. Each error has its file, line, column, object and field, and all are reported at
+// once. Objects of other kinds are skipped, so that a directory of application manifests can be read without changes.
 package manifest
 
 import (
@@ -35,9 +35,10 @@ type Object struct {
 // dozen; an "alias bomb" of 500 bytes describes billions.
 const aliasAllowance = 100_000
 
-// Decode reads all documents of one file, whose name is used for positions only. It returns every object without fault,
-// in the order of the file, and one *Error for each fault in the others, a hundred at most and one that reports how many more
-// there are. The objects of a List (also ServiceList, and so on) are returned one by one. Nothing returned refers to data.
+// Decode reads all documents of one file, whose name is used for positions only. It returns every valid object, in the
+// order of the file, and one *Error for each fault of the other objects. After a hundred errors, one more says how many
+// are left out. The objects of a List (also ServiceList, and so on) are returned one by one. The result does not refer
+// to data.
 func Decode(file string, data []byte) (objects []Object, errs []error) {
 	c := Read(file, data)
 	return c.Objects, c.Errs
@@ -143,8 +144,8 @@ type document struct {
 	text []byte
 }
 
-// documents yields the documents of a file. They are cut apart before parsing, at lines that begin with "---" or "...",
-// which YAML allows nowhere within a document, so that a syntax error in one does not hide the next.
+// documents yields the documents of a file. It splits them before parsing, at lines that begin with "---" or "...",
+// which YAML allows nowhere within a document. So a syntax error in one document does not hide the next.
 func documents(data []byte) iter.Seq[document] {
 	return func(yield func(document) bool) {
 		data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))

@@ -81,7 +81,7 @@ type Text struct {
 	Key, Data string
 
 	file string
-	// line is how many lines of the file precede the text; -1 if its lines are not those of the file.
+	// line is how many lines of the file precede the text; -1 if its lines do not match the lines of the file.
 	line int
 }
 

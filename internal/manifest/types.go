@@ -15,7 +15,7 @@ type typeInfo struct {
 	unmarshals bool
 	// textual is set if the type reads its own text, as netip.Addr does.
 	textual bool
-	// fields maps the JSON names of a struct's fields, those of inlined structs included, to their indexes.
+	// fields maps the JSON names of a struct's fields, including the fields of inlined structs, to their indexes.
 	fields map[string][]int
 	// names are the keys of fields, sorted.
 	names []string

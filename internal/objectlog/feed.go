@@ -1,9 +1,9 @@
-// Package objectlog keeps the cluster's objects and hands them out under revisions, to any number of consumers, each at its
-// own pace.
+// Package objectlog keeps the cluster's objects and publishes them under revisions, to any number of consumers, each at
+// its own pace.
 //
-// It stands where package store stands when a node's state is wanted, and takes what sources deliver in the same way; [Tee]
-// lets both have the same objects, which are shared. Nothing is queued for consumers: each asks for what is newer than what
-// it has.
+// It is the counterpart of package store, which publishes a node's state, and receives objects from sources in the same
+// way. [Tee] gives both the same objects, which they share. Nothing is queued for consumers: each consumer asks for
+// updates newer than its own revision.
 package objectlog
 
 import (
@@ -31,7 +31,7 @@ type Revision uint64
 // Update leads from one set of objects to a newer one. It is immutable and shared by all consumers that need the same one, and so
 // are its objects.
 type Update struct {
-	// Revision is that of the set after this update.
+	// Revision is the revision of the set after this update.
 	Revision Revision
 	// Full reports whether Set is the whole set: objects that are not in it do not exist.
 	Full bool
@@ -129,9 +129,9 @@ func (f *Feed) isClosed() bool {
 	}
 }
 
-// Next blocks until there is a set newer than after and returns how to get there from after. With after = 0, or an after
-// that the feed does not remember, the update is full. It fails with ErrClosed once the feed is closed, also if there is a
-// newer set, and with the error of ctx if that ends first.
+// Next blocks until there is a set newer than after, and returns the update from after to it. With after = 0, or an
+// after that the feed does not remember, the update is full. It fails with ErrClosed once the feed is closed, even if
+// there is a newer set, and with the error of ctx if that ends first.
 func (f *Feed) Next(ctx context.Context, after Revision) (*Update, error) {
 	for {
 		if f.isClosed() {

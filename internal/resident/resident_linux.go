@@ -9,9 +9,9 @@ import (
 	"syscall"
 )
 
-// Unmap unmaps, on Linux, the pages of the program itself that were used so far, which the kernel keeps in its cache: those that are still
-// needed are mapped again when they are used, without reading the file. That it cannot is no fault: only memory that the kernel can take
-// back by itself stays resident.
+// Unmap unmaps, on Linux, the pages of the program file that were used so far. The kernel keeps them in its cache, and
+// maps a page again at its next use, without reading the file. A failure is harmless: the kernel can reclaim these
+// pages by itself.
 func Unmap() {
 	f, err := os.Open("/proc/self/smaps")
 	if err != nil {

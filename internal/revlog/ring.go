@@ -31,7 +31,7 @@ type Ring[E Entry] struct {
 	forgotten state.Revision
 }
 
-// Add remembers an item. Its revision is not before that of any other.
+// Add remembers an item. Its revision is not before the revision of any other item.
 func (r *Ring[E]) Add(item E) {
 	size := max(1, r.Max/chunks)
 	last := len(r.chunks) - 1

@@ -8,8 +8,9 @@ import (
 	"github.com/switchyard-net/switchyard/model"
 )
 
-// Await says which fields of this Node a first state waits for, and how long: the times are those that kube-proxy waits (NewNodeManager in
-// k8s.io/kubernetes/pkg/proxy). After that time, the source is complete without them. What the kernel holds from before goes on meanwhile.
+// Await says which fields of this Node the first state waits for, and how long. The times are kube-proxy's
+// (NewNodeManager in k8s.io/kubernetes/pkg/proxy). Afterwards the source is complete without the fields. During the
+// wait, the kernel keeps its previous rules.
 type Await struct {
 	// Addresses: the Node must have an address, within 30 s.
 	Addresses bool

@@ -13,7 +13,7 @@ import (
 
 // delivery brings what watchers say to the sink. All of it belongs to one goroutine.
 type delivery struct {
-	ctx    context.Context // that of run
+	ctx    context.Context // the context of run
 	source *Source
 	sink   model.Sink
 	events chan event
@@ -65,8 +65,8 @@ func newDelivery(s *Source, sink model.Sink) *delivery {
 
 // run delivers until ctx ends.
 //
-// It does not wait for its watchers to end: client-go sleeps through the end of its context while it backs off, for up to a
-// minute. They have nobody to talk to then.
+// It does not wait for its watchers to end, because client-go ignores the end of its context for up to a minute while
+// it backs off. Nothing receives their events then.
 func (d *delivery) run(ctx context.Context) {
 	d.ctx = ctx
 	for _, r := range d.resources {
@@ -110,9 +110,9 @@ func (d *delivery) run(ctx context.Context) {
 // renewPeriod is how often it is asked whether the API server is to be reached in another way.
 const renewPeriod = 5 * time.Second
 
-// renew goes over to another way to the API server, if there is one. What the sink has stays there until the first lists say
-// otherwise. They are not older than what it has, as long as it is the same cluster's: an API server that does not know the
-// version is asked for the latest list.
+// renew switches to another connection to the API server, if there is one. The sink keeps its objects until the first
+// lists replace them. In the same cluster, these lists are not older than the sink's objects: an API server that does
+// not know the version is asked for the latest list.
 func (d *delivery) renew() {
 	config, err := d.source.options.Renew()
 	if config != nil {

@@ -71,7 +71,7 @@ func jsonEvents(in io.Reader) func(*metav1.WatchEvent) error {
 	limited := &io.LimitedReader{R: in}
 	decoder := json.NewDecoder(limited)
 	return func(e *metav1.WatchEvent) error {
-		limited.N = maxEvent // beside what the decoder has read ahead
+		limited.N = maxEvent // in addition to the bytes that the decoder has read ahead
 		err := decoder.Decode(e)
 		if err != nil && limited.N == 0 {
 			return fmt.Errorf("an event has more than %d bytes", maxEvent)

@@ -88,7 +88,7 @@ func (h *health) markHealthy(r *resource) {
 	}
 }
 
-// forget notes that a resource is not wanted any more.
+// forget notes that a resource is no longer wanted.
 func (h *health) forget(r *resource) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

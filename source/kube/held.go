@@ -89,8 +89,8 @@ func (h *held) removeNamespace(name string) []model.Ref {
 	return refs
 }
 
-// replace takes items, a list of a version, for all objects that there are, but for those in namespaces that are to be kept or have
-// been listed later. It returns the items that are news, and what is no longer there.
+// replace replaces all objects by items, a list of a version, except objects in namespaces that are to be kept or have
+// been listed later. It returns the new or changed items, and the objects that no longer exist.
 func (h *held) replace(items iter.Seq[*item], version string, keep func(namespace string) bool) (news []*item, gone []model.Ref) {
 	number := versionNumber(version)
 	if number >= h.farthest {

@@ -54,8 +54,8 @@ func resources(nodeName, proxyName string, names bool) []*resource {
 	}
 	return []*resource{
 		{
-			// Only the namespaces that have the label: it arrives as an addition when it is put on a namespace, and as a
-			// deletion when it is taken off.
+			// Only the namespaces that have the label. A namespace that gets the label arrives as an addition, and a
+			// namespace that loses it as a deletion.
 			kind: model.KindNamespace, version: core, plural: "namespaces", example: &corev1.Namespace{},
 			newReader: reader(namespaceFields, empty[corev1.Namespace]),
 			labels:    optOutLabel + "=disabled",

@@ -15,8 +15,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// openWatch is a watch under way. What it brings goes from the connection to the delivery, past the Reflector, which gets what it needs to go on
-// afterwards: at the end, the version that the watch has come to and the error that it ended with.
+// openWatch is a running watch. Its events go from the connection to the delivery, and bypass the Reflector. At the
+// end, the Reflector gets the last version and the error of the watch, and resumes from there.
 type openWatch struct {
 	watcher   *watcher
 	body      io.ReadCloser
@@ -93,8 +93,8 @@ func failureOf(err error) *metav1.Status {
 func isBroken(err error) bool { return net.IsProbableEOF(err) || net.IsTimeout(err) }
 
 const (
-	// brokenRetries is how often a watch is requested again because the connection broke, and brokenPause how long to wait before it. They are
-	// those of client-go: the Reflector would make a list, which costs more.
+	// brokenRetries is how often a watch is requested again after a broken connection, and brokenPause is the wait
+	// before each request. The values are client-go's. The Reflector would make a list instead, which costs more.
 	brokenRetries = 10
 	brokenPause   = time.Second
 )

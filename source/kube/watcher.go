@@ -21,8 +21,8 @@ import (
 	"github.com/switchyard-net/switchyard/model"
 )
 
-// deniedRetry is how long to wait, or up to half as long again, before asking again for a resource that the API server does
-// not have or does not let be seen, if that is bearable: it will not change by itself.
+// deniedRetry is the wait, plus up to half of it, before the next request for an optional resource that the API server
+// does not have or does not permit. Such a refusal does not end by itself.
 const deniedRetry = 5 * time.Minute
 
 // event is what a watcher or an optIn reports.
@@ -49,10 +49,10 @@ const (
 	list
 	// opened reports that a watch has begun.
 	opened
-	// denied reports that the API server does not have the resource or does not let it be seen, and that the watcher will not
-	// ask again for a while.
+	// denied reports that the API server does not have the resource or does not permit it, and that the watcher waits
+	// before it asks again.
 	denied
-	// reverted reports that the API server has another history than that of which versions are known.
+	// reverted reports that the API server has another history than the known versions.
 	reverted
 	// due reports that the time has come to list the objects of a namespace.
 	due
@@ -60,8 +60,8 @@ const (
 	listed
 )
 
-// watcher lists and watches a resource until its context ends. The work is done by client-go's Reflector: it resumes from the
-// last version, or lists again where that is no longer there; and backs off.
+// watcher lists and watches a resource until its context ends. client-go's Reflector does the work. It resumes from the
+// last version, or lists again if that version is gone, and backs off.
 type watcher struct {
 	listReader
 	// optOut is what requests leave out, nil if the resource has no namespaces.
@@ -118,11 +118,11 @@ func (w *watcher) send(e event) {
 	}
 }
 
-// listWatch makes the requests that the Reflector asks for, and watches their outcome.
+// listWatch makes the requests of the Reflector, and observes their outcome.
 //
-// About versions: a first list may be what the API server has in its memory ("0"), as old as that is: thousands of nodes that
-// start at once must not all read from etcd. But it must not be older than what the sink has already, or objects would come
-// back to life.
+// A first list may come from the API server's cache (version "0"), regardless of its age, because thousands of nodes
+// that start at once must not all read from etcd. But it must not be older than the sink's objects, or deleted objects
+// would return.
 func (w *watcher) listWatch() cache.ListerWatcher {
 	return listing{&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
@@ -242,7 +242,7 @@ func (w *watcher) failed(ctx context.Context, err error) {
 	case ctx.Err() != nil:
 		// It was not the API server that ended it.
 	case status == http.StatusGone || apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge):
-		// The version is not there any more, or not yet. The Reflector asks for another one.
+		// The version is gone, or not there yet. The Reflector asks for another one.
 	case w.resource.without != "" && (status == http.StatusForbidden || status == http.StatusNotFound):
 		if status == http.StatusForbidden {
 			w.health.fail(w.resource, err)

@@ -49,7 +49,7 @@ type state struct {
 	unreadable []error
 }
 
-// content is that of one file.
+// content is the content of one file.
 type content struct {
 	// sum is of the text that was read last, broken or not. It is not valid if the file could not be read.
 	sum   [sha256.Size]byte
@@ -182,7 +182,8 @@ func isBelow(file string, dirs map[string]error) bool {
 	return false
 }
 
-// take makes data the content of the file, unless it is broken and the file had valid content before, or it may wait and has shrunk.
+// take makes data the content of the file. It keeps the previous content if data is broken and the previous content is
+// valid, or if the file may wait and has shrunk.
 func (s *state) take(file string, c *content, data []byte, mayWait bool, now time.Time) {
 	claims, unused, problems := read(file, data)
 	c.problems = problems

@@ -13,11 +13,11 @@ import (
 	clusterv1 "github.com/switchyard-net/switchyard/internal/proto/cluster/v1"
 )
 
-// maxUpdate is how many bytes an update may have, over all parts, so that a broken relay that never comes to an end does not
-// take all memory. The objects of 100,000 services with ten endpoints each have about 70 MiB.
+// maxUpdate limits the bytes of an update, over all parts, so that a broken relay with an endless update does not take
+// all memory. The objects of 100,000 services with ten endpoints each have about 70 MiB.
 const maxUpdate = 512 << 20
 
-// partOverhead is what a part counts beside its content, so that empty ones come to an end, too.
+// partOverhead is the size of a part in addition to its content, so that a series of empty parts also ends.
 const partOverhead = 64
 
 // errProtocol is wrapped by what is wrong with an update as a whole.
@@ -37,8 +37,8 @@ type update struct {
 	position *clusterv1.Position
 }
 
-// add adds the next part. It fails if that cannot be one. An object with a fault leaves its last good version in force, and
-// one of a kind that is not known here has come from a newer relay and decides nothing here.
+// add adds the next part. It fails if the part is invalid. An object with a fault leaves its last good version in
+// force. An object of an unknown kind has come from a newer relay and is ignored.
 func (u *update) add(part *clusterv1.FollowResponse) error {
 	if u.size += proto.Size(part) + partOverhead; u.size > maxUpdate {
 		return fmt.Errorf("%w: an update has more than %d MiB and does not end", errProtocol, maxUpdate>>20)

@@ -27,7 +27,7 @@ func MarkBeside(masquerade uint32) uint32 {
 	return Mark
 }
 
-// mostPeers is how many addresses are remembered: those of some API servers or relays, each of both families.
+// mostPeers limits the remembered addresses: the addresses of several API servers or relays, in both families.
 const mostPeers = 32
 
 // Peers are the addresses to which connections were attempted last. Its methods may be called concurrently. The zero value marks nothing.
