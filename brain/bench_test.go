@@ -51,8 +51,8 @@ func BenchmarkCompute(b *testing.B) {
 	}
 }
 
-// BenchmarkComputeManySlices measures one Compute of a service with 190,000 endpoints in slices of 100, of which the first address comes last in order,
-// as after a change of one endpoint. In "mixed", the addresses of all slices are mixed.
+// BenchmarkComputeManySlices measures one Compute of a service with 190,000 endpoints in slices of 100. The first
+// address comes last in order, as after a change of one endpoint. In "mixed", the addresses of all slices are mixed.
 func BenchmarkComputeManySlices(b *testing.B) {
 	const count, each = 1_900, 100
 	for _, c := range []struct {

@@ -58,8 +58,8 @@ func FuzzView(f *testing.F) {
 	})
 }
 
-// TestViewIsSufficientAndSharp looks at many pairs of nodes: equal viewpoints mean equal records, and different ones mostly
-// mean different ones, for what costs a viewpoint of its own should be worth it.
+// TestViewIsSufficientAndSharp compares many pairs of nodes. Equal viewpoints mean equal records. Different viewpoints
+// mostly mean different records, because each viewpoint has a cost.
 func TestViewIsSufficientAndSharp(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 8))
 	var shared, justified, needless int

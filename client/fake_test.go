@@ -55,7 +55,7 @@ func (w *wire) attempts() []time.Duration {
 	return slices.Clone(w.dialed)
 }
 
-// options are those of a client on this network, without any randomness.
+// options are the options of a client on this network, without any randomness.
 func (w *wire) options() Options {
 	return Options{
 		Target:      "unix:///in-memory",

@@ -27,7 +27,7 @@ var summed = []string{"github.com/golang/protobuf", "github.com/google/go-cmp", 
 func alone(t *testing.T, args ...string) []byte {
 	t.Helper()
 	cmd := exec.Command("go", args...)
-	cmd.Env = append(os.Environ(), "GOWORK=off", "CGO_ENABLED=0", "GOFLAGS=-mod=readonly -trimpath") // compiled packages are those of make check
+	cmd.Env = append(os.Environ(), "GOWORK=off", "CGO_ENABLED=0", "GOFLAGS=-mod=readonly -trimpath") // as in make check, whose compiled packages are reused
 	out, err := cmd.Output()
 	if err != nil {
 		var stderr []byte

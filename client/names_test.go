@@ -41,8 +41,8 @@ func named(full bool, at *localnetv1.Position, names ...string) *localnetv1.Next
 	return r
 }
 
-// TestRunNames has a server that answers in parts, breaks off, ends calls without an answer, and refuses; each update is handed over once
-// and whole, and the next call resumes from the last one.
+// TestRunNames has a server that answers in parts, breaks off, ends calls without an answer, and refuses. Each update
+// is delivered once and whole, and the next call resumes from the last one.
 func TestRunNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answer := func(err error, parts ...*localnetv1.NextNamesResponse) func(grpc.ServerStreamingServer[localnetv1.NextNamesResponse]) error {

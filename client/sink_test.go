@@ -212,7 +212,7 @@ func TestASinkThatFailsIsTriedAgain(t *testing.T) {
 		runSink(t, net.options(), sink)
 		time.Sleep(150 * time.Millisecond)
 		wantTold(t, sink, "0s first +a +b; 100ms first +a +b")
-		// What changes meanwhile is merged in; a service that came and went may have got as far as the kernel.
+		// Changes during the pause are merged in; a service that was added and removed may have reached the kernel.
 		m.remove(ServiceName{"shop", "a"})
 		m.set(service("c", 1, 1))
 		time.Sleep(250 * time.Millisecond)

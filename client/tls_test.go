@@ -127,7 +127,7 @@ func (p *pki) handshake(t *testing.T, c *Certificates) (name string, err error) 
 		<-done
 		return "", err
 	}
-	defer conn.Close()                                // or its certificates are checked, and the log written, beside the rest of the test
+	defer conn.Close()                                // or the server checks its certificates and writes the log while the test continues
 	go func() { _, _ = conn.Read(make([]byte, 1)) }() // what the server says after its handshake
 	if err := <-done; err != nil {
 		return "", err

@@ -543,7 +543,7 @@ func TestReportsReachTheServer(t *testing.T) {
 			t.Errorf("the client begins with %v, want %v", got, want)
 		}
 
-		// A new instance can distinguish a revision of the former from one of its own.
+		// A new instance can distinguish a revision of the previous instance from its own.
 		c.ask()
 		p.request()
 		p.send(whole(at(6, 1)))
@@ -675,7 +675,7 @@ func (c *cuttable) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// positionOf returns that of the last update that w handed out.
+// positionOf returns the position of the last update that w returned.
 func positionOf(w *Watcher) Position {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -273,7 +273,8 @@ spec.podCIDR: must be a CIDR such as 10.0.0.0/8 or fd00::/8, got "x"`},
 	}
 }
 
-// FuzzService checks that no text in the place of an address or word injects faults, and that what comes out is in form.
+// FuzzService checks that no text instead of an address or word causes faults elsewhere, and that the result is valid
+// in form.
 func FuzzService(f *testing.F) {
 	f.Add("10.0.0.1", "10.0.0.0/8", "TCP", "Local", int32(80))
 	f.Add("::ffff:010.0.0.1", "::ffff:10.0.0.0/96", "udp", "", int32(-1))

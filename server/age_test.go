@@ -126,7 +126,7 @@ func TestOtherClientsAge(t *testing.T) {
 	})
 }
 
-// TestNoAge: connections in plain, and those of a server that does not want it, last.
+// TestNoAge: plain connections last, and so do connections of a server without an age limit.
 func TestNoAge(t *testing.T) {
 	bubble(t, func(o *server.Options) { o.MaxAge = -1 }, func(t *testing.T, w *world) {
 		w.sink.Complete()

@@ -152,8 +152,8 @@ func TestUnixSocket(t *testing.T) {
 	}
 }
 
-// TestOneOfMany: of servers that begin at the same moment on one path, one serves and all others report it, whether the path is free or
-// a dead process has left its socket there.
+// TestOneOfMany: if several servers begin at the same moment on one path, one serves and all others report it. This
+// holds for a free path and for the socket of a dead process.
 func TestOneOfMany(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	for round := range 50 {

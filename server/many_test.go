@@ -51,8 +51,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// watchers watches with n clients, each on its own connection. It writes a line when all have the first update and have asked
-// for another, and a line after each further update that all have got, until its input ends.
+// watchers watches with n clients, each on its own connection. It writes a line when all clients have the first update
+// and have requested another, and a line after each further update that all have received. It ends with its input.
 func watchers(socket string, n int) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

@@ -15,7 +15,7 @@ import (
 	"github.com/switchyard-net/switchyard/server"
 )
 
-// reachable returns a copy of this test binary beside a socket, where other users can reach it.
+// reachable returns a copy of this test binary next to a socket, where other users can reach it.
 func reachable(t *testing.T, socket string) (path string) {
 	t.Helper()
 	path = filepath.Join(filepath.Dir(socket), "self")

@@ -130,7 +130,7 @@ func bubble(t *testing.T, change func(*server.Options), story func(*testing.T, *
 	})
 }
 
-// TestWatchIsPaced: nothing is sent that was not asked for, and what changes meanwhile is merged.
+// TestWatchIsPaced: the server sends nothing without a request, and merges the changes between requests.
 func TestWatchIsPaced(t *testing.T) {
 	bubble(t, nil, func(t *testing.T, w *world) {
 		c := watch(t, t.Context(), w.client(), subscribe)

@@ -1,5 +1,5 @@
-// Package apifollower follows the state of a node over the node-local API and keeps it in a replica. The replica
-// programs a dataplane in this process as if its brain were also here.
+// Package apifollower follows the state of a node over the node-local API and keeps it in a replica. A dataplane in
+// this process is programmed from the replica as if its brain were also here.
 package apifollower
 
 import (

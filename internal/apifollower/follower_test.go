@@ -162,8 +162,8 @@ func newFeed() (feed *statecopy.Replica, set func(ports map[string]uint16)) {
 	}
 }
 
-// TestServersAreRestarted goes through the lives of three servers: none takes away what the one before had said, however long
-// it takes to find out what is so now, and then only what is different comes through.
+// TestServersAreRestarted goes through the lives of three servers. No server removes the state of the previous one,
+// regardless of how long it takes to learn the current state. Afterwards only the differences arrive.
 func TestServersAreRestarted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -357,8 +357,8 @@ func TestWhatCannotBeReadStays(t *testing.T) {
 	})
 }
 
-// TestNodeThatCannotBeRead: one whose settings have a fault goes without these settings, any other stays as it was, and it is a problem
-// until the server sends another one.
+// TestNodeThatCannotBeRead: a node with faulty settings loses these settings. A node with any other fault stays
+// unchanged, and is a problem until the server sends another one.
 func TestNodeThatCannotBeRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

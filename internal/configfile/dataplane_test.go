@@ -100,7 +100,8 @@ func TestEveryDataplaneKind(t *testing.T) {
 	}
 }
 
-// TestDataplaneFileAndInstance: what a node has of its own is beside the file of a dataplane as beside the whole configuration.
+// TestDataplaneFileAndInstance: the settings of one node combine with the file of a dataplane in the same way as with
+// the whole configuration.
 func TestDataplaneFileAndInstance(t *testing.T) {
 	files := func(own string) []configfile.File {
 		return []configfile.File{

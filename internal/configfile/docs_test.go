@@ -11,8 +11,8 @@ import (
 	"github.com/switchyard-net/switchyard/config/v1alpha2"
 )
 
-// TestReferenceIsComplete compares docs/config-reference.md with the types: every field has a row in the table of its section,
-// with its default and when a change takes effect, and there are no other rows.
+// TestReferenceIsComplete compares docs/config-reference.md with the types. Every field has a row in the table of its
+// section, with its default and the time at which a change takes effect. There are no other rows.
 func TestReferenceIsComplete(t *testing.T) {
 	rows := referenceRows(t)
 	base := marshal(t, config.Default())

@@ -44,8 +44,8 @@ func check(t *testing.T, question string, err error, want string) {
 	}
 }
 
-// TestQuestionsAreBounded: each answer looks at a whole Service, so that one question gets few, however many ports a Service has, and however
-// many Services name an address; it says what it leaves out.
+// TestQuestionsAreBounded: each answer examines a whole Service, so one question gets few answers, for any number of
+// ports and of Services that name an address. The answer says what it leaves out.
 func TestQuestionsAreBounded(t *testing.T) {
 	s := store.New(store.Options{Brain: brain.Config{NodeName: "n1"}})
 	defer s.Close()

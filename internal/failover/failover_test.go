@@ -219,7 +219,7 @@ func TestANodeHelpsItselfWhileNoRelayAnswers(t *testing.T) {
 		w.up(relay)
 		w.shows("a")
 
-		// A relay that is gone for a moment makes no difference, even if something has changed meanwhile.
+		// A relay that is gone for a moment makes no difference, even if the state changes during that time.
 		w.down()
 		time.Sleep(after - 2*time.Second)
 		has(relay, "a", "b")

@@ -38,8 +38,8 @@ func NewServer(h http.Handler, o Options) *Server {
 // that cannot be bound an error (kube-proxy's bindAddressHardFail); otherwise it is retried every 5 s.
 //
 // Serving continues during the change: the new address is bound before the old one is closed. If both have the same
-// port, they may exclude each other, and the old one is closed first. While the new one cannot be bound, the old one
-// stays.
+// port, they may exclude each other, and the old one is closed first. While the new one cannot be bound, the server
+// serves on the old one.
 func (s *Server) SetAddress(address string, hardFail bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -94,7 +94,7 @@ func (o *oracle) check(name string, got *model.Node) error {
 	return nil
 }
 
-// reasons are those of the problems that the Node has.
+// reasons are the reasons of the Node's problems.
 func (o *oracle) reasons(own string, needs Needs) (list []Reason) {
 	if own == "" && !o.deletedAt.IsZero() {
 		return nil

@@ -122,8 +122,8 @@ func TestTooLargeFile(t *testing.T) {
 	}
 }
 
-// checkHostile wants of any text what holds for all: errors that name the place and are bounded, objects that come back as they
-// were written, and neighbours that are not touched.
+// checkHostile checks the properties that hold for any text. Errors name the place and are bounded, objects survive a
+// round trip, and neighbouring objects are not affected.
 func checkHostile(t *testing.T, data []byte, objects []Object, errs []error) {
 	t.Helper()
 	lines := strings.Count(string(data), "\n") + strings.Count(string(data), "\r") + strings.Count(string(data), "\u0085") +

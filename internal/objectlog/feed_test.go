@@ -184,8 +184,8 @@ func TestNextWaits(t *testing.T) {
 	})
 }
 
-// TestHistories plays random histories to a feed with a short memory and wants consumers that look now and then to have, in the
-// end, what a dumb twin has, and no update to report what nobody needs to know.
+// TestHistories plays random histories to a feed with a short memory. In the end, consumers that read now and then must
+// have the same objects as a simple model, and no update may report unneeded changes.
 func TestHistories(t *testing.T) {
 	for seed := range uint64(100) {
 		rng := rand.New(rand.NewPCG(seed, 1))
@@ -292,8 +292,8 @@ func TestTee(t *testing.T) {
 	}
 }
 
-// TestNothingIsLeft wants a feed to forget what is deleted, and to keep the newest of equal objects, which is the one that
-// others keep as well.
+// TestNothingIsLeft requires a feed to forget deleted objects, and to keep the newest of equal objects, which other
+// holders also keep.
 func TestNothingIsLeft(t *testing.T) {
 	f := New(Options{})
 	s := f.Source("")

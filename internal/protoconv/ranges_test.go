@@ -65,7 +65,7 @@ func TestAddressesShareSourceRanges(t *testing.T) {
 	}
 	s := brain.Compute(&brain.Config{}, &model.Node{Name: "node", Addresses: addrs("10.0.0.1")}, svc, nil)
 	m := transmit(t, protoconv.Service(s))
-	// What the ranges have, the same with 192.0.2.3, and those of IPv6.
+	// The contents of the ranges, the same with 192.0.2.3, and the IPv6 ranges.
 	if n := len(m.GetSourceRanges()); n != 3 {
 		t.Errorf("there are %d lists, want 3: %v", n, m.GetSourceRanges())
 	}

@@ -32,8 +32,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// apiServer is as much of an API server as a source asks for: lists and watches with selectors and resource versions, as
-// protobuf or JSON, over connections in memory that can be broken. It answers to the clock of the test.
+// apiServer implements the requests of a source: lists and watches with selectors and resource versions. It answers in
+// protobuf or JSON, over connections in memory that can be broken. It uses the clock of the test.
 type apiServer struct {
 	t      testing.TB
 	types  *runtime.Scheme
@@ -65,8 +65,8 @@ type apiServer struct {
 	token    string            // is demanded, if not empty
 	stale    uint64            // what the memory lags behind: lists that may be of any age are of this version's time
 	lag      *rand.Rand        // lists are of any version that may be asked for, if not nil
-	requests []request         // but for those of resume
-	checks   int               // the latter
+	requests []request         // except the requests of resume
+	checks   int               // the number of requests of resume
 	sent     []string          // what has been sent of namespaced objects: resource namespace/name
 	bytes    map[string]int    // what has been sent, by request
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/switchyard-net/switchyard/model"
 )
 
-// TestHistories lets anything happen to objects, namespaces and the connection in any order, and compares what the sink has
-// in the end with what is simply there.
+// TestHistories changes objects, namespaces and the connection in any order, and compares the sink's final objects with
+// the existing ones.
 func TestHistories(t *testing.T) {
 	for seed := range uint64(60) {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
@@ -40,8 +40,8 @@ func TestHistories(t *testing.T) {
 	}
 }
 
-// TestFlappingHistories is the same with little else than labels that flip, on watches that are not cut: whole lists are not what
-// brings the sink to the truth.
+// TestFlappingHistories is the same test with almost only labels that change, on unbroken watches. The sink must be
+// correct without whole lists.
 func TestFlappingHistories(t *testing.T) {
 	for seed := range uint64(100) {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {

@@ -18,8 +18,8 @@ import (
 	"github.com/switchyard-net/switchyard/model"
 )
 
-// TestOptInWhileItChanges changes everything in a namespace while it is listed: by lists that are as old as they may be, or that
-// include what watches bring later.
+// TestOptInWhileItChanges changes every object in a namespace while it is listed. The lists are as old as permitted, or
+// include events that watches bring later.
 func TestOptInWhileItChanges(t *testing.T) {
 	for seed := range uint64(20) {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
@@ -147,8 +147,9 @@ func TestOptInWaitsForWatches(t *testing.T) {
 	})
 }
 
-// TestOptInDuringWholeList takes the label off after a list of all namespaces was requested that leaves the namespace out, and has
-// it listed before that list arrives. The namespace stays, and what has changed in it before the next watch is not lost.
+// TestOptInDuringWholeList removes the label after the request for a list of all namespaces that leaves the namespace
+// out. The namespace is listed before that list arrives. The namespace stays, and its changes before the next watch are
+// not lost.
 func TestOptInDuringWholeList(t *testing.T) {
 	story(t, func(t *testing.T, a *apiServer) {
 		a.put(service("a/x", 80), service("b/x", 80))

@@ -18,7 +18,7 @@ func TestRestore(t *testing.T) {
 	}{
 		"nothing since": {func(a *apiServer) { a.put(service("a/x", 81), service("b/new", 80)); a.remove(service("a/y", 80)) }, func(*apiServer) {}},
 		"others since": {func(a *apiServer) { a.put(service("a/x", 81)); a.remove(service("a/y", 80)) }, func(a *apiServer) {
-			for n := range 20 { // versions are beyond those of before
+			for n := range 20 { // versions are greater than the previous ones
 				a.put(serviceCIDR(fmt.Sprintf("10.%d.0.0/16", n)))
 			}
 		}},
@@ -118,8 +118,8 @@ func TestSameHistoryForgotten(t *testing.T) {
 	}
 }
 
-// TestForgottenAndChanged has etcd forget a version, and the last known change is not the last one any more: it may be another history, which
-// nobody can tell. One list follows, and the watches after it are resumed.
+// TestForgottenAndChanged: etcd forgets a version, and the last known change is no longer the last one. The history may
+// be another one, which cannot be determined. One list follows, and the watches after it are resumed.
 func TestForgottenAndChanged(t *testing.T) {
 	for title, restore := range map[string]bool{"restored": true, "the same history": false} {
 		t.Run(title, func(t *testing.T) {

@@ -179,7 +179,7 @@ func TestStoppedWatcher(t *testing.T) {
 	})
 }
 
-// TestPending checks that of several changes the last one counts.
+// TestPending checks that the last of several changes counts.
 func TestPending(t *testing.T) {
 	p := pending{}
 	one, two := &model.Service{}, &model.Service{}
@@ -376,7 +376,7 @@ func TestNotBackInTime(t *testing.T) {
 	})
 }
 
-// TestBatches keeps the sink busy and sees that what happens meanwhile comes at once.
+// TestBatches keeps the sink busy and checks that all events of that time arrive at once.
 func TestBatches(t *testing.T) {
 	story(t, func(t *testing.T, a *apiServer) {
 		w := begin(a)

@@ -58,8 +58,8 @@ func begin(a *apiServer, change ...func(*Options)) *world {
 	return w
 }
 
-// TestMain takes from client-go what slows down its error messages: it remembers when the last one was by the clock outside
-// the bubbles that tests run in, and waits for that time to come.
+// TestMain disables a delay of client-go's error messages. client-go remembers the time of the last message by the
+// clock outside the bubbles that tests run in, and waits for that time to come.
 func TestMain(m *testing.M) {
 	utilruntime.ErrorHandlers = nil
 	os.Exit(m.Run())
@@ -83,7 +83,8 @@ func settle(d time.Duration) {
 	synctest.Wait()
 }
 
-// holds checks what the sink has: services as "a/x:80" with their ports, slices as "a/x>10.0.0.1", others by their refs.
+// holds checks the objects of the sink: services as "a/x:80" with their ports, slices as "a/x>10.0.0.1", others by
+// their refs.
 func (w *world) holds(want ...string) {
 	w.t.Helper()
 	synctest.Wait()

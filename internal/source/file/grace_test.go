@@ -137,7 +137,7 @@ func TestShrunkInPlace(t *testing.T) {
 	}
 }
 
-// TestShrunkAndFinished has writes that go on: they need not be finished within the time for one step, and count at once when all
+// TestShrunkAndFinished has writes that continue. They may take longer than one step, and count at once when all
 // objects are there.
 func TestShrunkAndFinished(t *testing.T) {
 	b := newBench(t)
@@ -221,7 +221,8 @@ func TestNoGrace(t *testing.T) {
 	b.problems()
 }
 
-// TestSomethingElse puts other things in the place of a file: it keeps what it said, until it is gone, and nothing waits.
+// TestSomethingElse replaces a file by other kinds of files. It keeps its objects until it is gone, and the source
+// never waits.
 func TestSomethingElse(t *testing.T) {
 	for kind, swap := range map[string]func(file string) error{
 		"a named pipe": func(file string) error { return syscall.Mkfifo(file, 0o600) },

@@ -89,7 +89,8 @@ func TestResume(t *testing.T) {
 	})
 }
 
-// TestRestart puts another relay in the place of one, as a restart does: what was deleted meanwhile is deleted.
+// TestRestart replaces a relay by another one, as a restart does. Objects that were deleted during the restart are
+// deleted.
 func TestRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, r := newNetwork(), &recorder{t: t}

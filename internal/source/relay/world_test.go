@@ -138,7 +138,7 @@ func (n *network) serve(t testing.TB, at string, feed *objectlog.Feed) (stop fun
 	return n.listen(t, at, func(s *grpc.Server) { clusterserver.Register(s, clusterserver.Options{Feed: feed}) })
 }
 
-// certificates are those of a client that shows none.
+// certificates are the certificates of a client that shows none.
 func certificates(t testing.TB) *client.Certificates {
 	t.Helper()
 	c, err := client.NewCertificates(client.TLSFiles{}, nil)
