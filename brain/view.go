@@ -72,7 +72,7 @@ func FactsOf(cfg *Config, svc *model.Service, from []*model.EndpointSlice) *Fact
 	return f
 }
 
-// distinct sorts names, without duplicates, and returns them in no more memory than they take.
+// distinct sorts names, without duplicates, and returns them in a slice of exact size.
 func distinct(names []string) []string {
 	slices.Sort(names)
 	return slices.Clip(slices.Clone(slices.Compact(names)))

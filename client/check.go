@@ -9,9 +9,9 @@ import (
 	localnetv1 "github.com/switchyard-net/switchyard/client/localnet/v1"
 )
 
-// Check returns what is wrong with a service, nil if all of it can be programmed. The error names the service and, for each port
-// with something wrong, the first field that is. A port that is wrong must be left alone: perhaps the server is newer
-// and means something by it. [CheckPort] decides which ones are valid.
+// Check returns the faults of a service, nil if all of it can be programmed. The error names the service and, for each
+// invalid port, the first invalid field. An invalid port must be left alone: a newer server may give it a meaning.
+// [CheckPort] decides which ports are valid.
 func Check(s *localnetv1.ServiceEndpoints) error {
 	var errs []error
 	if s.GetName() == "" || s.GetNamespace() == "" {
@@ -47,7 +47,7 @@ type sources struct {
 	checks []*sourceCheck // by index, nil of lists that no frontend has named yet
 }
 
-// sourceCheck is of one list: the family of all its ranges, or what is wrong with them.
+// sourceCheck is the result for one list: the family of all its ranges, or its fault.
 type sourceCheck struct {
 	family localnetv1.Family
 	err    error

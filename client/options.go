@@ -42,10 +42,10 @@ type Options struct {
 	// without a list nothing is checked. A dialer in DialOptions that wraps connections of unix sockets must give them
 	// a method NetConn() net.Conn.
 	SocketUsers []string
-	// Node is the node whose state is wanted. Default: the one that the server is for, or the one that the client's
-	// certificate names.
+	// Node is the node whose state is wanted. Default: the server's node, or the node that the client's certificate
+	// names.
 	Node string
-	// Name is what the client calls itself, for the operators of the server, such as "dns-balancer"; at most 63 bytes are kept.
+	// Name identifies the client to the operators of the server, such as "dns-balancer"; at most 63 bytes are kept.
 	Name string
 	// Resume is the position of an [Update] that the caller still has, with the state at that position. Default: start
 	// with a full update.

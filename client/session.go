@@ -82,7 +82,7 @@ func (s *session) next(ctx context.Context) *Update {
 	}
 }
 
-// take returns what has arrived. If nothing has, it asks for it.
+// take returns the update that has arrived. If none has, it requests one.
 func (s *session) take() *Update {
 	s.w.mu.Lock()
 	defer s.w.mu.Unlock()
@@ -194,7 +194,7 @@ func (s *session) attempt(ctx context.Context) error {
 	return err
 }
 
-// reset forgets what the last stream was sent.
+// reset forgets the requests that were sent on the last stream.
 func (s *session) reset() {
 	s.w.mu.Lock()
 	defer s.w.mu.Unlock()
@@ -230,7 +230,7 @@ func (s *session) subscription() *localnetv1.Subscribe {
 	return sub
 }
 
-// compose completes a request with what the stream does not know yet. It returns false if there is nothing.
+// compose completes a request with the data that the stream does not know yet. It returns false if there is none.
 func (s *session) compose(request *localnetv1.WatchRequest) bool {
 	s.w.mu.Lock()
 	defer s.w.mu.Unlock()

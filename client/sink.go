@@ -31,16 +31,17 @@ func (f SinkFunc) Apply(ctx context.Context, c *Change) (failed map[ServiceName]
 	return f(ctx, c)
 }
 
-// Change is what a [Sink] must do to show a newer state. A sink that works with differences reads Changed and Removed, one
-// that works with whole states calls [Change.Services]. Records are shared and must not be modified.
+// Change has the differences that a [Sink] must apply to show a newer state. A sink that works with differences reads
+// Changed and Removed. A sink that works with whole states calls [Change.Services]. Records are shared and must not be
+// modified.
 type Change struct {
 	// Position is the position of the state after this change.
 	Position Position
 	// First reports whether the sink has not shown anything in this run yet. Services of an earlier run that are not in
 	// Changed no longer exist.
 	First bool
-	// Node is the node after this change, never nil. It has what the records are made for: which clients are pods, and where NodePorts
-	// are. Servers of an earlier version leave these two unset.
+	// Node is the node after this change, never nil. It says which clients are pods, and which addresses serve
+	// NodePorts. Servers of an earlier version leave these two unset.
 	Node *localnetv1.Node
 	// Changed are new and changed services, ordered by name. Also if the server has been restarted, services that are the
 	// same as before are not in it, unless they failed.
@@ -62,9 +63,10 @@ func (c *Change) Services() []*localnetv1.ServiceEndpoints {
 	return c.state.snapshot()
 }
 
-// RunSink keeps a sink in step with the node's state until ctx ends, and then returns nil; what the sink shows stays. It
-// reports to the server what the sink shows and which services failed. What changes while the sink is busy comes in one change.
-// An error means that the options are wrong; for failures of the server see [Watcher.Updates]. [Options.Resume] is ignored.
+// RunSink keeps a sink in step with the node's state until ctx ends, and then returns nil; the sink keeps its state. It
+// reports to the server which state the sink shows and which services failed. Changes while the sink is busy come in
+// one change. An error means that the options are invalid; for failures of the server see [Watcher.Updates].
+// [Options.Resume] is ignored.
 func RunSink(ctx context.Context, o Options, sink Sink) error {
 	o.Resume = Position{}
 	w, err := NewWatcher(o)
@@ -99,7 +101,8 @@ type runner struct {
 	log    *slog.Logger
 	state  *replica
 
-	// What the sink does not show yet. dirty are names of services that are new, changed, removed or failed.
+	// The changes that the sink does not show yet. dirty are names of services that are new, changed, removed or
+	// failed.
 	first       bool
 	node        *localnetv1.Node
 	nodeChanged bool
@@ -126,7 +129,7 @@ func (r *runner) wait(ctx context.Context, s *session) *Update {
 	return s.next(ctx)
 }
 
-// take merges an update into what the sink does not show yet.
+// take merges an update into the changes that the sink does not show yet.
 func (r *runner) take(u *Update) {
 	r.position = u.Position
 	if r.node == nil || !proto.Equal(r.node, u.Node) {
@@ -213,7 +216,7 @@ func (r *runner) noteFailed(failed map[ServiceName]error) {
 // replica is the state that the server has sent.
 type replica struct {
 	services map[ServiceName]*localnetv1.ServiceEndpoints
-	// changed: a service is not what it was when it was last reset.
+	// changed reports that a service has changed since its last reset.
 	changed bool
 	// sorted are the services as of the last snapshot, never modified, and stale the names of those that changed since.
 	sorted []*localnetv1.ServiceEndpoints
@@ -266,7 +269,7 @@ func (r *replica) missing(all []*localnetv1.ServiceEndpoints) []ServiceName {
 	return names
 }
 
-// snapshot returns all services in order. It costs a copy of what has not changed.
+// snapshot returns all services in order. It copies the unchanged services.
 func (r *replica) snapshot() []*localnetv1.ServiceEndpoints {
 	if len(r.stale) == 0 {
 		return r.sorted

@@ -15,7 +15,7 @@ import (
 	"github.com/switchyard-net/switchyard/client/tlsfiles"
 )
 
-// TLSFiles names files with what a client needs for TLS. All are PEM.
+// TLSFiles names the files that a client needs for TLS. All are PEM.
 type TLSFiles struct {
 	// CA has the certificates of the authorities that may vouch for the server. Default: the authorities of the system.
 	CA string
@@ -49,7 +49,7 @@ func NewCertificates(files TLSFiles, log *slog.Logger) (*Certificates, error) {
 			if err != nil {
 				return nil, fmt.Errorf("client's certificate %s with key %s: %w", files.Cert, files.Key, err)
 			}
-			// Shown whatever authorities the server names, so that it is the server that reports what it does not like about it.
+			// Shown for any authorities that the server names, so that the server reports its reason for a refusal.
 			config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
 		}
 		return config, nil

@@ -47,7 +47,8 @@ type Update struct {
 	// Node is the node after this update. It is nil only before the first update that has one, after a start from
 	// [Options.Resume].
 	Node *localnetv1.Node
-	// Changed are new and changed services, each whole, in the order of the server. A record may equal what the consumer has.
+	// Changed are new and changed services, each whole, in the order of the server. A record may equal the consumer's
+	// record.
 	Changed []*localnetv1.ServiceEndpoints
 	// Removed are services that no longer exist; always empty in a full update. The consumer may never have seen them.
 	Removed []ServiceName

@@ -18,7 +18,7 @@ type Config struct {
 	FeatureGates map[string]bool
 	// ClientConnection says how the API server is reached.
 	ClientConnection ClientConnection
-	// Logging says what is logged, and how.
+	// Logging has the levels and the format of the log.
 	Logging Logging
 	// ServiceProxyName selects the Services that have this value in their label service.kubernetes.io/service-proxy-name. Empty
 	// selects those without the label.
@@ -55,7 +55,8 @@ type Config struct {
 	DetectLocalMode LocalMode
 	// DetectLocal has what DetectLocalMode needs.
 	DetectLocal DetectLocal
-	// NodePortAddresses say where NodePorts are served. See [Config.NodePorts] for what the zero value means.
+	// NodePortAddresses are the addresses that serve NodePorts. See [Config.NodePorts] for the meaning of the zero
+	// value.
 	NodePortAddresses NodePortAddresses
 	// ResetConnectionsToRemovedEndpoints answers packets of established TCP connections to endpoints that have left their Service with a
 	// reset.
@@ -65,7 +66,7 @@ type Config struct {
 	// ConfigSyncPeriod is how long a watch of the API server lasts at least. The next one goes on from where it ended, if the API server's history
 	// is still the same; otherwise everything is listed again. Nothing else is listed twice.
 	ConfigSyncPeriod Duration
-	// SyncPeriod is how often the kernel is compared with what it should hold.
+	// SyncPeriod is how often the kernel is compared with the wanted state.
 	SyncPeriod Duration
 	// MinSyncPeriod is the shortest time between two commits to the kernel. See [Config.CommitInterval].
 	MinSyncPeriod Duration
@@ -99,7 +100,7 @@ type ClientConnection struct {
 	Burst int32
 }
 
-// Logging says what is logged, and how.
+// Logging has the levels and the format of the log.
 type Logging struct {
 	// Format is text or json.
 	Format string
@@ -154,7 +155,7 @@ const (
 	LocalModeInterfaceNamePrefix LocalMode = "InterfaceNamePrefix"
 )
 
-// DetectLocal has what the ways to distinguish connections of pods from others need.
+// DetectLocal has the parameters for the ways to distinguish connections of pods from others.
 type DetectLocal struct {
 	// ClusterCIDRs are the addresses of all pods: one range, or one of each family.
 	ClusterCIDRs []netip.Prefix
@@ -164,7 +165,7 @@ type DetectLocal struct {
 	InterfaceNamePrefix string
 }
 
-// IPFamilyPolicy says which families a node must have. Empty takes what it has.
+// IPFamilyPolicy says which families a node must have. Empty accepts the node's families.
 type IPFamilyPolicy string
 
 // The policies, named as in a Service.

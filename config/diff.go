@@ -31,8 +31,8 @@ func Diff(old, new *Config) (live, restart, none []string) {
 	return live, restart, none
 }
 
-// WithoutEffect returns the paths of the fields of c that are not at their defaults and have no effect in this release, sorted. Of
-// featureGates, it names those that switch off what is always on here.
+// WithoutEffect returns the sorted paths of the fields of c that are not at their defaults and have no effect in this
+// release. For featureGates, it names the gates that turn off a feature that is always on here.
 func (c *Config) WithoutEffect() []string {
 	_, _, none := Diff(Default(), c)
 	for path, bit := range map[string]int32{
@@ -65,8 +65,8 @@ func same(a, b reflect.Value) bool {
 type effect uint8
 
 const (
-	// effectLive fields are applied while the process runs: at once, or by replacing a part of the process, which takes over
-	// what the kernel holds.
+	// effectLive fields are applied while the process runs: at once, or by replacing a part of the process, which takes
+	// over the state in the kernel.
 	effectLive effect = iota + 1
 	// effectRestart fields take effect when the process is started again.
 	effectRestart

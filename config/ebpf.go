@@ -20,7 +20,7 @@ type EBPF struct {
 // maxMeshPorts is how many ports of service meshes the hooks can look at.
 const maxMeshPorts = 4
 
-// The proxies of Istio and Linkerd listen there, for what they take from the processes of their pod.
+// The proxies of Istio and Linkerd listen there for the connections of their pod's processes.
 const (
 	istioPort   = 15001
 	linkerdPort = 4140

@@ -19,7 +19,7 @@ import (
 
 var errHandshakes = errors.New("the server was busy with other clients' handshakes for too long")
 
-// turns are what handshakes wait for.
+// turns limits the concurrent handshakes.
 type turns struct {
 	mu      sync.Mutex // guards all below
 	free    int
@@ -85,7 +85,7 @@ func newHandshakes(current func() *tls.Config) *handshakes {
 	return &handshakes{TransportCredentials: credentials.NewTLS(config), turns: turns{free: runtime.GOMAXPROCS(0)}}
 }
 
-// shake shakes hands with a client. It returns the configuration that it has done it by, too.
+// shake performs the handshake with a client. It also returns the configuration that it used.
 func (h *handshakes) shake(raw net.Conn) (net.Conn, credentials.AuthInfo, *tls.Config, error) {
 	one := &handshake{Conn: raw, turns: &h.turns}
 	defer one.end()

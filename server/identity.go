@@ -90,7 +90,7 @@ func verifyClient(c *tls.Config) x509.VerifyOptions {
 	return x509.VerifyOptions{Roots: c.ClientCAs, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
 }
 
-// identity is what is known of a connection, for its calls.
+// identity has the known facts about a connection, for its calls.
 type identity struct {
 	credentials.AuthInfo
 	caller
@@ -147,7 +147,7 @@ func (c identifying) Clone() credentials.TransportCredentials {
 	return identifying{c.TransportCredentials.Clone(), c.v}
 }
 
-// identityOf returns what is known of the connection of a call.
+// identityOf returns the identity of a call's connection.
 func identityOf(ctx context.Context) identity {
 	if p, ok := peer.FromContext(ctx); ok {
 		if id, ok := p.AuthInfo.(identity); ok {

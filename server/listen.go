@@ -165,7 +165,7 @@ func bind(dir, name string) (*net.UnixListener, error) {
 	return net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path})
 }
 
-// replaceable describes why what is at path must not be replaced, if so.
+// replaceable returns why the file at path must not be replaced, nil if it may be.
 func replaceable(path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// What certificates say.
+// The names in certificates.
 const (
 	nodePrefix = "system:node:"      // of a common name
 	nodes      = "system:nodes"      // an organisation
@@ -50,7 +50,8 @@ func certified(state tls.ConnectionState) caller {
 // isSomebody reports whether there is anything that c may call.
 func (c caller) isSomebody() bool { return c.denied == nil && (c.trusted || c.relay || c.node != "") }
 
-// mayCall reports whether a method, "/package.Service/Method", may be called at all, by an error that names what is missing.
+// mayCall returns an error if a method, "/package.Service/Method", may not be called at all. The error names the
+// missing permission.
 func (c caller) mayCall(method string) error {
 	service, _, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
 	switch {

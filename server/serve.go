@@ -29,7 +29,8 @@ const (
 	drainTimeout = 2 * time.Second
 	// window is how much a client may send on a stream before it is read; setting it turns off its growth.
 	window = 64 << 10
-	// writeBuffer is what is collected for one write: as much as a record of TLS takes. Each connection has one while it is written to.
+	// writeBuffer is the size of one write, and equals a record of TLS. Each connection has one buffer while it is
+	// written to.
 	writeBuffer = 16 << 10
 	// maxRequest is the largest request: a status with a hundred services and reasons.
 	maxRequest = 128 << 10

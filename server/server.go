@@ -38,7 +38,7 @@ const DefaultMaxClients = 10_000
 // is a whole state for each client that comes to another server (ADR 12).
 const defaultMaxAge = time.Hour
 
-// Options is what a [Server] needs.
+// Options has the options of a [Server].
 type Options struct {
 	// Feed returns the feed of a node, or ErrNoNode. It is called for each request, and must be quick: a feed without a state
 	// yet makes its callers wait in Next. Over the life of the server, a node's feeds must never give one revision to two
@@ -88,7 +88,7 @@ type Options struct {
 	OnClose func(Client)
 	// Register adds other services. Over TLS they are for relays only. The contexts of their handlers end when the server shuts down. Default: none.
 	Register func(grpc.ServiceRegistrar)
-	// Logger gets what is wrong with clients and certificates. Default: nothing is logged.
+	// Logger gets faults of clients and certificates. Default: nothing is logged.
 	Logger *slog.Logger
 }
 
@@ -96,7 +96,7 @@ type Options struct {
 type Client struct {
 	// ID is different for each Watch in the life of the server.
 	ID uint64
-	// Name is what the client calls itself, at most 63 bytes. It may be empty.
+	// Name is the client's name for itself, at most 63 bytes. It may be empty.
 	Name string
 	// Node is the node whose state it gets.
 	Node string

@@ -190,7 +190,7 @@ func (ps *problems) replace(name state.ServiceName, now []Problem) (former []Pro
 	return former
 }
 
-// endReport ends what is reported at once.
+// endReport ends a report.
 func (ps *problems) endReport() {
 	if len(ps.shortages) > 0 {
 		ps.reportShortages()

@@ -24,7 +24,8 @@ type Peer struct {
 	Config *tls.Config
 	// State is the state of the connection. The handshake has verified its facts about the peer.
 	State tls.ConnectionState
-	// Options returns how chains are verified with another configuration: the authorities, and what the certificate must be for.
+	// Options returns how chains are verified with another configuration: the authorities, and the purpose of the
+	// certificate.
 	Options func(*tls.Config) x509.VerifyOptions
 }
 

@@ -166,7 +166,7 @@ func (c *KubeProxyConfiguration) lendsBit() bool {
 	return c.Mode == "" && *c.NFTables.MasqueradeBit == unset && *c.IPTables.MasqueradeBit != unset
 }
 
-// selected returns the section that gives the sync periods, and the one that gives masqueradeAll.
+// selected returns the section with the sync periods, and the section with masqueradeAll.
 func (c *KubeProxyConfiguration) selected() (periods, masquerade string) {
 	switch config.Mode(c.Mode) {
 	case config.ModeNFTables:

@@ -15,7 +15,7 @@ import (
 	"github.com/switchyard-net/switchyard/config"
 )
 
-// APIVersion and Kind are what a file of this version says of itself.
+// APIVersion and Kind are the apiVersion and kind of a file of this version.
 const (
 	APIVersion = "kubeproxy.config.k8s.io/v1alpha1"
 	Kind       = "KubeProxyConfiguration"
@@ -30,7 +30,7 @@ type KubeProxyConfiguration struct {
 	FeatureGates map[string]bool `json:"featureGates,omitempty"`
 	// ClientConnection says how the API server is reached.
 	ClientConnection ClientConnection `json:"clientConnection"`
-	// Logging says what is logged, and how.
+	// Logging has the levels and the format of the log.
 	Logging Logging `json:"logging"`
 	// HostnameOverride is the name of this Node. Empty means the host's name.
 	HostnameOverride string `json:"hostnameOverride"`

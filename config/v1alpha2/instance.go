@@ -7,7 +7,7 @@ import (
 	"github.com/switchyard-net/switchyard/config"
 )
 
-// InstanceKind is the kind of a document that holds what is different on each node.
+// InstanceKind is the kind of a document with the settings that differ between nodes.
 const InstanceKind = "KubeProxyInstanceConfiguration"
 
 // KubeProxyInstanceConfiguration has the settings of one node, in addition to a [KubeProxyConfiguration] that many

@@ -14,7 +14,7 @@ import (
 	"github.com/switchyard-net/switchyard/config"
 )
 
-// APIVersion and Kind are what a file of this version says of itself.
+// APIVersion and Kind are the apiVersion and kind of a file of this version.
 const (
 	APIVersion = "kubeproxy.config.k8s.io/v1alpha2"
 	Kind       = "KubeProxyConfiguration"

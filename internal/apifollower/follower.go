@@ -23,7 +23,7 @@ import (
 type Options struct {
 	// Client specifies where the server is. Its OnError and OnConnect are the Follower's own.
 	Client client.Options
-	// Logger gets services, and what of the node, that cannot be read. Default: nothing is logged.
+	// Logger gets services and parts of the node state that cannot be read. Default: nothing is logged.
 	Logger *slog.Logger
 }
 
@@ -171,7 +171,7 @@ func (f *Follower) take(from *client.Watcher, u *client.Update) {
 	}
 	f.keepUnreadable(update, held.Get, unreadable)
 	f.mu.Lock()
-	if from != f.watcher { // what is to come will be whole, and newer
+	if from != f.watcher { // the next update is whole and newer
 		f.mu.Unlock()
 		return
 	}
@@ -179,7 +179,7 @@ func (f *Follower) take(from *client.Watcher, u *client.Update) {
 	f.ledger.Note(f.replica.Snapshot().Revision(), u.Position)
 	f.forgotten = false
 	f.setLost(time.Time{}, nil)
-	// Of what is no news to the dataplane it reports nothing, and a server must hear all the same that it is shown.
+	// The dataplane reports nothing about unchanged services, but the server must learn that they are shown.
 	noNews := f.replica.Snapshot().Revision() == held.Revision()
 	changed := len(unreadable) > 0 || len(f.unreadable) > 0
 	isNew := nodeFault != nil && (f.nodeFault == nil || f.nodeFault.Error() != nodeFault.Error())
@@ -218,7 +218,7 @@ func (f *Follower) keepUnreadable(update *state.Update, old func(state.ServiceNa
 		if left != record {
 			f.log.Error("invalid service loses frontends that belong to other services now", "service", name.String())
 		}
-		if update.Full || left != record { // in a full update, what is not listed would be removed
+		if update.Full || left != record { // a full update removes the services that it does not list
 			update.Changed = append(update.Changed, left)
 		}
 	}
@@ -248,7 +248,7 @@ func (f *Follower) Report(applied state.Revision, failed map[state.ServiceName]e
 	f.sendReport()
 }
 
-// sendReport sends the server what has been reported, and what cannot be read.
+// sendReport sends the server the last report, and the services that cannot be read.
 func (f *Follower) sendReport() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

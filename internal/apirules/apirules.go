@@ -66,7 +66,7 @@ func external(s *corev1.Service) bool {
 	return NodePorted(s) || s.Spec.Type == corev1.ServiceTypeClusterIP && len(s.Spec.ExternalIPs) > 0
 }
 
-// DefaultService fills in what a Service does not say. Addresses and ports of nodes, which are allocated, it leaves out.
+// DefaultService fills in the defaults of a Service. It leaves out addresses and node ports, which are allocated.
 func DefaultService(s *corev1.Service) {
 	spec := &s.Spec
 	if spec.Type == "" {

@@ -67,7 +67,7 @@ func (f *faults) serviceType(s *corev1.Service) {
 	}
 }
 
-// kubeletPort is what a LoadBalancer must not expose.
+// kubeletPort is the port that a LoadBalancer must not expose.
 const kubeletPort = 10250
 
 func (f *faults) servicePorts(s *corev1.Service) {

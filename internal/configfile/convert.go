@@ -112,7 +112,7 @@ func (l *loaded) comment(root *yaml.Node, rename func(string) string) {
 
 // latest returns the file of the latest version.
 func (l *loaded) latest() *yaml.Node {
-	root, _ := nodes(v1alpha2.From(l.config)) // which has been encoded before, or is a part of what has
+	root, _ := nodes(v1alpha2.From(l.config)) // it cannot fail: this value, or one that contains it, has been encoded before
 	return root
 }
 

@@ -202,7 +202,7 @@ func (l *loaded) loadDataplane() {
 	l.config, l.unset = c, unset
 }
 
-// root returns the file that says of c what its kind can, and notes about what it cannot.
+// root returns the file with the settings of c that its kind supports, and notes about the others.
 func (f *dataplaneFile) root(c *config.Config) (*yaml.Node, []config.Note, error) {
 	kept := v1alpha2.Default()
 	kept.Mode = f.mode

@@ -100,7 +100,7 @@ func (l *loaded) loadV1alpha1() {
 	l.config = c
 }
 
-// loadInstance adds what a node has of its own.
+// loadInstance adds the settings of one node.
 func (l *loaded) loadInstance(doc *manifest.Document) {
 	instance := &v1alpha2.KubeProxyInstanceConfiguration{}
 	l.decoded(doc, doc.Into(instance))

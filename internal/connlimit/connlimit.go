@@ -24,7 +24,7 @@ const clientBits = 64
 
 // Options are the bounds of a [Pool].
 type Options struct {
-	// Name is what the connections are for, in warnings.
+	// Name is the purpose of the connections, for warnings.
 	Name string
 	// Max is how many connections there may be at once, at least 1. Required.
 	Max int
@@ -200,7 +200,7 @@ func (p *Pool) place(key clientKey, raw net.Conn) (c, victim *conn) {
 			at.warn(from)
 			return nil, nil
 		}
-		victim = from.oldest() // it has a place in the pools around this one, too
+		victim = from.oldest() // it also has a place in the pools around this one
 		at.warn(from)
 		victim.leave()
 	}

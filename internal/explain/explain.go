@@ -17,7 +17,7 @@ import (
 
 // Options are what questions are answered from.
 type Options struct {
-	// Store has the cluster's objects, and what they mean for its node. Required.
+	// Store has the cluster's objects, and the resulting state of its node. Required.
 	Store *store.Store
 	// Local are the addresses of the node's interfaces. Default: the addresses of its Node object, and the loopback
 	// addresses.
@@ -73,7 +73,7 @@ func (x *Explainer) Explain(c Connection) *Answer {
 	return a
 }
 
-// held is a frontend and what it belongs to.
+// held is a frontend and its owner.
 type held struct {
 	service  *state.Service
 	port     *state.Port

@@ -48,7 +48,7 @@ func ParseFrom(text string) (From, error) {
 	return f, nil
 }
 
-// To is what is connected to, as a person names it.
+// To is the destination, as a person names it.
 type To struct {
 	text     string
 	service  state.ServiceName // empty for addresses
@@ -282,7 +282,7 @@ func (v *view) noService(name state.ServiceName) error {
 	return fmt.Errorf("there is no Service %v", name)
 }
 
-// near names what may have been meant: the same name elsewhere, else what is in the same namespace.
+// near suggests other names: the same name elsewhere, else names in the same namespace.
 func near(name string, names []string) string {
 	namespace, own, _ := strings.Cut(name, "/")
 	var same, beside []string
@@ -338,7 +338,8 @@ func namedPortTexts(o *model.Service) []string {
 	return texts
 }
 
-// destination returns where a client connects to for a port: pods and the node to the cluster IP, others to what is there for them.
+// destination returns the address that a client uses for a port: the cluster IP for pods and the node, and an external
+// frontend for others.
 func (v *view) destination(who *asker, o *model.Service, p *model.ServicePort) (netip.AddrPort, bool) {
 	for _, ip := range o.ClusterIPs {
 		family := state.FamilyOf(ip)

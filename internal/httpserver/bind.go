@@ -53,7 +53,7 @@ func (s *Server) SetAddress(address string, hardFail bool) {
 	}
 }
 
-// wanted returns what the last SetAddress asked for.
+// wanted returns the arguments of the last SetAddress.
 func (s *Server) wanted() (address string, hardFail bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -31,11 +31,12 @@ const (
 
 // Options report how to serve.
 type Options struct {
-	// Name is what is served, in messages. Flag is the setting that chooses the address, for the remedy. Both are for a [Server].
+	// Name names the service in messages. Flag is the setting that chooses the address, for the remedy. Both are for a
+	// [Server].
 	Name, Flag string
 	// Connections limits the connections. Several servers may share it. Required.
 	Connections *connlimit.Pool
-	// Logger gets a warning if an address cannot be bound, and what is wrong with single connections, at level debug. Required.
+	// Logger gets a warning if an address cannot be bound, and faults of single connections at level debug. Required.
 	Logger *slog.Logger
 }
 
@@ -62,7 +63,8 @@ func New(h http.Handler, logger *slog.Logger) *http.Server {
 // connKey is the key of a request's connection in its context.
 type connKey struct{}
 
-// answer is what a handler writes to. Each flush counts as a use of the connection: one whose answer goes on, as streams do, is not idle.
+// answer is the writer of a handler. Each flush counts as a use of the connection, so that a connection with a
+// streaming answer is not idle.
 type answer struct {
 	http.ResponseWriter
 	conn net.Conn
@@ -77,7 +79,7 @@ func (a *answer) FlushError() error {
 // Unwrap is for the other methods of [http.ResponseController].
 func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
-// errorLog takes lines of net/http, whose texts name clients, as attributes of messages that are all the same.
+// errorLog turns lines of net/http, which name clients, into attributes of one constant message.
 type errorLog struct{ logger *slog.Logger }
 
 func (l errorLog) Write(line []byte) (int, error) {

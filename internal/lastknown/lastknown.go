@@ -25,7 +25,7 @@ type Options struct {
 	Sink model.Sink
 	// Node is the name of this node: others pass as they are. Empty: the rules are for all Nodes, and the deletion of one is no problem.
 	Node string
-	// Needs are what is missed.
+	// Needs are the fields whose absence is a problem.
 	Needs Needs
 	// Former knows the same Nodes already, by another source. It may be nil.
 	Former *Nodes
@@ -35,7 +35,7 @@ type Options struct {
 	OnProblem func(Problem)
 }
 
-// Needs are the fields that the configuration relies on. What it does not rely on is not missed.
+// Needs are the fields that the configuration relies on. The absence of other fields is no problem.
 type Needs struct {
 	// Addresses: NodePorts are served on the primary addresses of the Node.
 	Addresses bool
@@ -59,7 +59,8 @@ func (p Problem) Error() string {
 // Reason is a word for the kind of a [Problem].
 type Reason string
 
-// The reasons. What is lost was there before, and stays in effect. What is missing never was, and counts once the source is complete.
+// The reasons. A lost field was there before, and stays in effect. A missing field never was, and counts once the
+// source is complete.
 const (
 	NodeLost         Reason = "NodeLost"
 	AddressesLost    Reason = "NodeAddressesLost"
@@ -68,12 +69,12 @@ const (
 	PodCIDRsMissing  Reason = "PodCIDRsMissing"
 )
 
-// Nodes is a [model.Sink] that hands Nodes on with what was known of them last.
+// Nodes is a [model.Sink] that passes Nodes on, completed with their last known values.
 type Nodes struct {
 	model.Sink
 	o Options
 
-	mu       sync.Mutex // guards what follows, and keeps the order of what is handed on
+	mu       sync.Mutex // guards all below, and keeps the order of the passed objects
 	needs    Needs
 	complete bool
 	of       map[string]*node
@@ -86,9 +87,9 @@ type Nodes struct {
 	listed map[string][]Problem
 }
 
-// node is what is known of one Node.
+// node has the known values of one Node.
 type node struct {
-	// object is what was handed on last, nil if there never was an object, and last is what was known last.
+	// object is the object that was passed on last, nil if there never was one. last has the last known values.
 	object, last *model.Node
 	// deletedAt is when its object was deleted, zero if it was not.
 	deletedAt time.Time
@@ -120,7 +121,7 @@ func New(o Options) *Nodes {
 	return n
 }
 
-// inherit takes over what was known of Nodes that are there. None of it is handed on before their objects come.
+// inherit takes over the known values of existing Nodes. They are not passed on before their objects arrive.
 func (n *Nodes) inherit(former *Nodes) {
 	former.mu.Lock()
 	defer former.mu.Unlock()
@@ -179,7 +180,7 @@ func (n *Nodes) Complete() {
 	n.Sink.Complete()
 }
 
-// SetNeeds changes what is missed.
+// SetNeeds changes the needed fields.
 func (n *Nodes) SetNeeds(needs Needs) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -195,7 +196,8 @@ func (n *Nodes) SetNeeds(needs Needs) {
 // maxListed bounds how many nodes are listed at once.
 const maxListed = 20
 
-// Problems returns what is missing now, in the order of the nodes' names; of many nodes, some. It does not wait for the sink.
+// Problems returns the missing fields, in the order of the nodes' names, up to a limit of nodes. It does not wait for
+// the sink.
 func (n *Nodes) Problems() (list []error) {
 	n.listing.Lock()
 	defer n.listing.Unlock()

@@ -69,8 +69,8 @@ func New() *Limiter {
 // Suppressed returns how many lines have been left out so far.
 func (l *Limiter) Suppressed() uint64 { return l.suppressed.Load() }
 
-// Handler returns a handler that hands on to next what passes. Its loggers should have no open groups, or the number of lines that were
-// left out is in the group.
+// Handler returns a handler that forwards the passed lines to next. Its loggers should have no open groups: otherwise,
+// the number of omitted lines is in the group.
 func (l *Limiter) Handler(next slog.Handler) slog.Handler { return &handler{next, l} }
 
 type handler struct {

@@ -30,7 +30,7 @@ func commentLines(doc document) (found []CommentLine) {
 	return found
 }
 
-// Comment is what a document notes about a field. The texts have a # in each line.
+// Comment has a document's comments on a field. The texts have a # in each line.
 type Comment struct {
 	// Path is the path of the field; "" for the document as a whole.
 	Path string

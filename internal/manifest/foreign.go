@@ -9,9 +9,9 @@ import (
 
 // ForeignError is the fault of a file, or of a document in it, that is no manifest and was never meant to be one.
 type ForeignError struct {
-	// What it is: "is a template".
+	// A phrase that describes the file: "is a template".
 	What string
-	// Remedy makes manifests of it, or is what a manifest has and this has not.
+	// Remedy makes manifests of it, or names the part that a manifest needs and this file lacks.
 	Remedy string
 }
 

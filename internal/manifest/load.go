@@ -46,7 +46,7 @@ type Tree struct {
 	Files []string
 	// Dirs are the directories they may be in, the path itself included. Empty if the path is a file.
 	Dirs []string
-	// Unreadable are the directories that could not be listed. What was or is in them is unknown.
+	// Unreadable are the directories that could not be listed. Their previous and current contents are unknown.
 	Unreadable map[string]error
 
 	path string
@@ -101,7 +101,7 @@ func (d dirFS) ReadDir(name string) ([]fs.DirEntry, error) { return regularfile.
 func (t *Tree) visit(name string, entry fs.DirEntry, err error) error {
 	full := filepath.Join(t.path, filepath.FromSlash(name))
 	if err != nil {
-		// What vanished since it was listed is as if it had never been there.
+		// A file that vanished since it was listed is ignored.
 		if !errors.Is(err, fs.ErrNotExist) {
 			t.Unreadable[full] = fileError(full, err)
 		}
@@ -116,7 +116,8 @@ func (t *Tree) visit(name string, entry fs.DirEntry, err error) error {
 	case hidden || !isManifestName(name):
 	case entry.Type() == fs.ModeSymlink && t.isDir(name):
 	default:
-		// What cannot be read, such as a named pipe or a link that leads nowhere, is listed, so that reading it reports what is wrong.
+		// A file that cannot be read, such as a named pipe or a broken link, is listed, so that reading it reports the
+		// fault.
 		t.Files = append(t.Files, full)
 	}
 	return nil

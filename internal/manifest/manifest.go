@@ -44,7 +44,7 @@ func Decode(file string, data []byte) (objects []Object, errs []error) {
 	return c.Objects, c.Errs
 }
 
-// Content is what a file has in it.
+// Content is the content of a file.
 type Content struct {
 	// Objects are those without a fault.
 	Objects []Object
@@ -61,7 +61,7 @@ type Skipped struct {
 	Name string
 }
 
-// Read decodes as [Decode] does, and returns what it skips as well.
+// Read decodes like [Decode], and also returns the skipped documents.
 func Read(file string, data []byte) Content {
 	var c Content
 	d := newDecoder(file, len(data))
@@ -110,7 +110,7 @@ func (d *decoder) each(data []byte) iter.Seq2[Object, error] {
 				d.document(root, typeMeta{})
 			}
 			if d.faults > before {
-				// Whatever is wrong with a template is not what is wrong with the manifest that it makes. It is reported once.
+				// A fault of a template need not be a fault of its manifest. It is reported once.
 				if fault, line := templateIn(file, doc.text); fault != nil {
 					d.faults, d.errs = before, d.errs[:0]
 					if !template {
@@ -199,7 +199,7 @@ func (doc document) parse(file string) (*yaml.Node, error) {
 	if n.Kind != yaml.DocumentNode || len(n.Content) == 0 || isEmpty(n.Content[0]) {
 		return nil, nil
 	}
-	// What the file notes about the document as a whole is kept with its content.
+	// The file's comments on the document as a whole are kept with its content.
 	n.Content[0].HeadComment = joinComments(n.HeadComment, n.Content[0].HeadComment)
 	n.Content[0].FootComment = joinComments(n.Content[0].FootComment, n.FootComment)
 	return n.Content[0], nil
@@ -244,8 +244,8 @@ func asYAML(text []byte) []byte {
 // jsonEscape matches a pair of surrogates or any other escape, up to where its length matters.
 var jsonEscape = regexp.MustCompile(`(?i)\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}|\\ud[0-9a-f]{3}|\\.`)
 
-// onlyDirectives reports whether text, which may begin with one "---" and precedes the next, has nothing but blank lines,
-// comments and directives such as %YAML. Cut off from their document, the parser would take directives for a fault.
+// onlyDirectives reports whether text has only blank lines, comments and directives such as %YAML. The text may begin
+// with one "---" and precedes the next. The parser would reject directives that are cut off from their document.
 func onlyDirectives(text []byte) bool {
 	if isMarker(text, "---") {
 		text = text[len("---"):]
@@ -259,7 +259,7 @@ func onlyDirectives(text []byte) bool {
 	return true
 }
 
-// isEmpty reports whether n is a plain null, which is what a document of comments only parses to.
+// isEmpty reports whether n is a plain null, the result of a document with only comments.
 func isEmpty(n *yaml.Node) bool {
 	return n.Kind == yaml.ScalarNode && n.Tag == "!!null" && n.Anchor == ""
 }

@@ -9,7 +9,7 @@ import (
 	"sync"
 )
 
-// typeInfo is what the walk needs to know of a Go type.
+// typeInfo has the facts about a Go type that the walk needs.
 type typeInfo struct {
 	// unmarshals is set if the type reads its own JSON, as IntOrString, Quantity and Time do.
 	unmarshals bool

@@ -134,12 +134,12 @@ func JSON(text []byte) []byte {
 	return out
 }
 
-// Writer writes what is clean to another writer. It may be used concurrently.
+// Writer writes clean text to another writer. It may be used concurrently.
 type Writer struct {
 	to io.Writer
 
 	mu sync.Mutex // guards all below
-	// held is the end of what was written that may be incomplete.
+	// held is the end of the written text, if it may be incomplete.
 	held []byte
 }
 
@@ -164,7 +164,7 @@ func (w *Writer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Flush writes what is incomplete, with replacements.
+// Flush writes the incomplete rest, with replacements.
 func (w *Writer) Flush() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

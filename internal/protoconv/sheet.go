@@ -179,6 +179,6 @@ func newSheet(records []*state.Service, list []stretch) *sheet {
 			}
 		}
 	}
-	s.bytes = append(make([]byte, 0, len(s.bytes)), s.bytes...) // in no more memory than they take
+	s.bytes = append(make([]byte, 0, len(s.bytes)), s.bytes...) // in a buffer of exact size
 	return s
 }

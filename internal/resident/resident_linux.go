@@ -26,8 +26,9 @@ func Unmap() {
 // mapping is a range of addresses.
 type mapping struct{ start, end uintptr }
 
-// clean returns the mappings of files, from smaps of proc(5), that are not writable and without an anonymous page. What a linker has
-// relocated has anonymous pages, and so has code with a debugger's breakpoints: unmapping would lose them.
+// clean returns the mappings of files, from smaps of proc(5), that are not writable and have no anonymous page. Memory
+// that a linker has relocated has anonymous pages, and so has code with a debugger's breakpoints. Unmapping would lose
+// these changes.
 func clean(smaps io.Reader) (found []mapping) {
 	var m mapping
 	var candidate bool

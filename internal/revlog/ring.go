@@ -20,9 +20,9 @@ type Entry interface {
 	At() state.Revision
 }
 
-// Ring remembers what changed in which revision, up to a limit. It must not be copied.
+// Ring remembers the changes of each revision, up to a limit. It must not be copied.
 //
-// Items are never overwritten: so who looks at them needs no copy, and no lock, however many there are and however many look.
+// Items are never overwritten, so that any number of readers need no copy and no lock.
 type Ring[E Entry] struct {
 	// Max is how many items are remembered at most. It is set before the first one is added.
 	Max    int

@@ -42,12 +42,13 @@ type waiting struct {
 	most        time.Duration
 }
 
-// Error says what is waited for, since when, and until when.
+// Error names the missing fields, the start and the end of the wait.
 func (w *waiting) Error() string {
 	return fmt.Sprintf("the Node %s lacks %s; nothing is programmed before it has them, or before %s", w.node, w.field, w.since.Add(w.most).UTC().Format(time.RFC3339))
 }
 
-// isWhole reports whether the Node has what a first state waits for, or has lacked it for too long. Otherwise again is when to ask again.
+// isWhole reports whether the Node has the fields that the first state waits for, or has lacked them for too long.
+// Otherwise again is the time of the next check.
 func (d *delivery) isWhole() (whole bool, again <-chan time.Time) {
 	field, most := d.source.options.Await.awaited(d.node)
 	if field == "" {

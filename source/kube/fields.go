@@ -37,7 +37,7 @@ func metadata(labels, annotations *fieldSet) *fieldSet {
 	})
 }
 
-// What strip and package kubeconv read. TestFieldsDecoded fails if a field is missing.
+// The fields that strip and package kubeconv read. TestFieldsDecoded fails if a field is missing.
 var (
 	namespaceFields = part(byNumber{1: metadata(entries(optOutLabel), nil)})
 

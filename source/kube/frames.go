@@ -111,8 +111,8 @@ func emptied(b []byte) []byte {
 	return b[:0]
 }
 
-// objectReader returns a function that reads one object of the resource after the other. In protobuf, it decodes of them what is decoded of a
-// list. An object is valid until the next is read.
+// objectReader returns a function that reads one object of the resource after another. In protobuf, it decodes the same
+// fields as for a list. An object is valid until the next is read.
 func (w *watcher) objectReader() func(encoded []byte) (metav1.Object, error) {
 	read, want := w.resource.newReader(), reflect.TypeOf(w.resource.example)
 	var wrapped runtime.Unknown // its memory is used again

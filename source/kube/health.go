@@ -60,7 +60,7 @@ func (h *health) fail(r *resource, err error) {
 	}
 }
 
-// wait notes what a first state waits for, nil for nothing.
+// wait notes the fields that the first state waits for, nil for none.
 func (h *health) wait(w *waiting) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -130,7 +130,7 @@ func (h *held) replaceNamespace(name string, items iter.Seq[*item], version stri
 	return news, h.refs(name, before[name], nil)
 }
 
-// relisted moves an object from before to what is held now, and appends it to news if it is any.
+// relisted moves an object from before to the current objects, and appends it to news if it has changed.
 func (h *held) relisted(i *item, before map[string]map[string]uint64, news []*item) []*item {
 	known, ok := before[i.ref.Namespace][i.ref.Name]
 	delete(before[i.ref.Namespace], i.ref.Name)

@@ -144,7 +144,7 @@ func (s *Source) connect(config *rest.Config) error {
 
 // Run delivers until ctx ends.
 func (s *Source) Run(ctx context.Context, sink model.Sink) error {
-	// client-go's own messages are for debugging; what matters is logged here, once.
+	// client-go's own messages are for debugging; important events are logged here, once.
 	ctx = logr.NewContext(ctx, logr.FromSlogHandler(demote{s.log.Handler()}))
 	newDelivery(s, sink).run(ctx)
 	return nil

@@ -108,7 +108,7 @@ func (o *optIn) send(e event) {
 	}
 }
 
-// list lists what is in the namespace, when there is a slot.
+// list lists the objects of the namespace, when there is a slot.
 func (o *optIn) list(ctx context.Context) (map[model.Kind]*itemList, error) {
 	select {
 	case <-ctx.Done():
@@ -160,7 +160,7 @@ type spreadAt struct {
 	spread time.Duration
 }
 
-// next returns the time within which to list a namespace while others wait, too.
+// next returns the time within which to list a namespace while other namespaces also wait.
 func (s *spreads) next(namespace string, others int, now time.Time) time.Duration {
 	within := s.shortest
 	if last, ok := s.last[namespace]; ok && now.Sub(last.at) < calm {
@@ -257,8 +257,8 @@ func (d *delivery) advance(o *optIn) {
 	}
 }
 
-// asks notes what a list or watch of all namespaces asked for. Namespaces that it left out and that are no longer disabled must be
-// listed: also if they have been, because events may be missing since.
+// asks notes the selection of a list or watch of all namespaces. Namespaces that it left out and that are no longer
+// disabled must be listed again, because events may be missing since then.
 func (d *delivery) asks(kind model.Kind, s *selection) {
 	d.asked[kind] = s
 	for namespace := range s.excluded {

@@ -90,7 +90,8 @@ const checkTime = 4 * time.Second
 // server may never answer.
 const refusedTime = 30 * time.Second
 
-// doubtTime is how long a watch that goes on in doubt lasts at most, or up to half as long again. API servers forget what is older than 5 minutes.
+// doubtTime limits a watch that continues in doubt, plus up to half of it. API servers forget versions older than 5
+// minutes.
 const doubtTime = 2 * time.Minute
 
 // errReverted ends a watcher whose API server has another history.
@@ -180,7 +181,7 @@ func (w *watcher) compare(ctx context.Context, version string) error {
 	case err == nil || !isExpired(err) && !mayBeFuture(err):
 		return err
 	}
-	// What etcd has now decides. A version in the future may be so for this API server only.
+	// The current state of etcd decides. A version in the future may be so for this API server only.
 	now, failure := w.one(ctx, ref, metav1.ListOptions{})
 	switch {
 	case failure != nil:
@@ -211,7 +212,7 @@ func (w *watcher) doubtAt(version string) time.Time {
 	return w.doubt.began
 }
 
-// trust ends a doubt: what came since is of the same history.
+// trust ends a doubt: the events since then belong to the same history.
 func (w *watcher) trust() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -260,7 +261,7 @@ func (w *watcher) note(what what, i *item) {
 	}
 }
 
-// startOver lists everything again. What the sink has stays there until the lists say otherwise.
+// startOver lists everything again. The sink keeps its objects until the lists replace them.
 func (d *delivery) startOver() {
 	for _, r := range d.resources {
 		if w := d.watchers[r.kind]; w != nil {

@@ -25,16 +25,16 @@ import (
 // does not have or does not permit. Such a refusal does not end by itself.
 const deniedRetry = 5 * time.Minute
 
-// event is what a watcher or an optIn reports.
+// event is a report of a watcher or an optIn.
 type event struct {
 	from  *watcher
 	optIn *optIn // if it is from one
 	what  what
 	// items are those that were put or deleted, or all that there are.
 	items []*item
-	// version is the resource version of the list or the last item, or the one that a watch begins after.
+	// version is the resource version of the list or the last item, or the version that a watch begins after.
 	version string
-	// selection is what was asked for by the list or watch.
+	// selection is the selection of the list or watch.
 	selection *selection
 	// lists are the objects of the optIn's namespace.
 	lists map[model.Kind]*itemList
@@ -68,7 +68,8 @@ type watcher struct {
 	optOut *optOut
 	// least is a resource version that lists must not be older than, empty if any will do.
 	least string
-	// listed is what the last list asked for, listBegan when its first page was requested, and listSize what its pages count so far.
+	// listed is the selection of the last list, listBegan the time of its first request, and listSize the size of its
+	// pages so far.
 	listed    *selection
 	listBegan time.Time
 	listSize  uint64
@@ -204,7 +205,7 @@ func (w *watcher) open(body io.ReadCloser, began time.Time, version string, sele
 	s := newOpenWatch(w, body, began, selection)
 	w.mu.Lock()
 	w.present, w.resumes = s, true
-	w.last = w.last.without(selection) // what happens there is not heard of
+	w.last = w.last.without(selection) // events there are not reported
 	if w.doubt != nil {
 		w.doubt.later = w.doubt.later.without(selection)
 	}
@@ -232,7 +233,7 @@ func (w *watcher) reopen(namespace string) {
 // listing keeps the Reflector from asking for a list as a stream of events, which takes longer: docs/adr/0007-lists.md.
 type listing struct{ *cache.ListWatch }
 
-// IsWatchListSemanticsUnSupported is what the Reflector asks for that.
+// IsWatchListSemanticsUnSupported tells the Reflector not to use WatchList.
 func (listing) IsWatchListSemanticsUnSupported() bool { return true }
 
 // failed judges the error of a request.
@@ -298,5 +299,5 @@ func (i reflectorStore) Replace(objects []any, version string) error {
 	return nil
 }
 
-// Resync implements cache.ReflectorStore. What the sink got it has.
+// Resync implements cache.ReflectorStore. The sink keeps its objects, so it does nothing.
 func (i reflectorStore) Resync() error { return nil }

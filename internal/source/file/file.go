@@ -95,7 +95,7 @@ func New(o Options) (*Source, error) {
 	return nil, errors.Join(errs...)
 }
 
-// Problems returns what is wrong with the files now, sorted by file. Each error names the file, and the line, object and
+// Problems returns the current faults of the files, sorted by file. Each error names the file, and the line, object and
 // field if it is about one. It may be called at any time, from any goroutine.
 func (s *Source) Problems() []error {
 	s.mu.Lock()
@@ -148,8 +148,7 @@ func (s *Source) Run(ctx context.Context, sink model.Sink) error {
 	}
 }
 
-// read brings state up to date with the files and delivers what has changed. It reports whether there is something at the
-// path.
+// read updates the state from the files and delivers the changes. It reports whether the path exists.
 func (s *Source) read(w *watcher, state *state, sink model.Sink) bool {
 	// The files are watched before they are read, so that no change falls between.
 	tree, err := w.open()

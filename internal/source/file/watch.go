@@ -68,7 +68,7 @@ func (w *watcher) pump() {
 				continue
 			}
 		case _, ok := <-errs:
-			// The queue of events overflowed, or the like: something has changed.
+			// The queue of events overflowed, or a similar error occurred: there may be any change.
 			if !ok {
 				errs = nil
 				continue
@@ -155,7 +155,7 @@ func (w *watcher) watch(dirs []string) (fresh bool) {
 			w.unwatch(dir)
 		}
 	}
-	// A directory that was removed is watched no more, though another may have its name and inode by now.
+	// A directory that was removed is no longer watched, even if another directory now has its name and inode.
 	alive := w.notify.WatchList()
 	for _, dir := range dirs {
 		info, err := os.Stat(dir)

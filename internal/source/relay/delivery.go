@@ -20,10 +20,10 @@ const maxUpdate = 512 << 20
 // partOverhead is the size of a part in addition to its content, so that a series of empty parts also ends.
 const partOverhead = 64
 
-// errProtocol is wrapped by what is wrong with an update as a whole.
+// errProtocol is wrapped by faults of an update as a whole.
 var errProtocol = errors.New("protocol violation")
 
-// update is what the parts of one update amount to.
+// update is the sum of the parts of one update.
 type update struct {
 	log   *slog.Logger
 	size  int // of the parts
@@ -97,8 +97,8 @@ func refOf(m *clusterv1.Object) model.Ref {
 type delivery struct {
 	log  *slog.Logger
 	sink model.Sink
-	// refs are the objects that the sink has, which show after a full update what has been deleted. Their names are shared with
-	// the objects.
+	// refs are the objects of the sink, from which a full update computes the deleted objects. Their names are shared
+	// with the objects.
 	refs map[model.Ref]struct{}
 	// position is what to resume from, nil as long as the sink has nothing.
 	position *clusterv1.Position
@@ -131,7 +131,7 @@ func (d *delivery) take(u *update) error {
 	return nil
 }
 
-// replace notes what is there after a full update, and returns what no longer is.
+// replace notes the objects of a full update, and returns the objects that no longer exist.
 func (d *delivery) replace(u *update) (gone []model.Ref) {
 	before := d.refs
 	d.refs = make(map[model.Ref]struct{}, len(u.set))

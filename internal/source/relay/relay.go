@@ -74,8 +74,8 @@ func New(o Options) (*Source, error) {
 	return s, nil
 }
 
-// Problems reports why no relay can be followed now, since when, and what to do about it; nothing if all is well. What was known
-// before stays in effect, so a problem is no reason to call the node unhealthy. It may be called at any time, from any
+// Problems reports why no relay can be followed now, the start and the remedy, and nothing if all is well. Known
+// objects stay in effect, so a problem does not make the node unhealthy. It may be called at any time, from any
 // goroutine.
 func (s *Source) Problems() []error { return s.health.problems() }
 

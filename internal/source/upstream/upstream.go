@@ -1,8 +1,8 @@
-// Package upstream marks the connections by which a process gets what it follows, and knows their addresses.
+// Package upstream marks a process's connections to its API servers or relays, and knows their addresses.
 //
-// A Service may take the address of an API server or relay, by an externalIP or a NodePort. The proxy of this node could then never
-// learn that the Service is gone. So dataplanes leave connections with the mark alone, and the store refuses externalIPs that are
-// known as addresses of an upstream.
+// A Service may take the address of an API server or relay, by an externalIP or a NodePort. The proxy of this node
+// could then never learn that the Service is gone. So dataplanes do not translate connections with the mark, and the
+// store refuses externalIPs that are known upstream addresses.
 package upstream
 
 import (
