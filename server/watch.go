@@ -136,7 +136,8 @@ func (w *watch) send(sub subscription) error {
 	}
 }
 
-// receive reads requests until the stream ends. The handler reads the first one, which halves the stack of receive.
+// receive reads requests until the stream ends. It passes the first one to the handler, which halves the stack of this
+// goroutine.
 func (w *watch) receive() {
 	m, err := w.stream.Recv()
 	switch {

@@ -338,8 +338,8 @@ func namedPortTexts(o *model.Service) []string {
 	return texts
 }
 
-// destination returns the address that a client uses for a port: the cluster IP for pods and the node, and an external
-// frontend for others.
+// destination returns the address that a client uses for a port: the cluster IP for pods and the node, and the usual
+// external address for others, or the cluster IP if there is none.
 func (v *view) destination(who *asker, o *model.Service, p *model.ServicePort) (netip.AddrPort, bool) {
 	for _, ip := range o.ClusterIPs {
 		family := state.FamilyOf(ip)
