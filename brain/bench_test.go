@@ -80,7 +80,7 @@ func BenchmarkComputeManySlices(b *testing.B) {
 	}
 }
 
-// BenchmarkSizeOf measures what it takes to know how large a service is.
+// BenchmarkSizeOf measures the time to compute the size of a service.
 func BenchmarkSizeOf(b *testing.B) {
 	svc, slices := service(), []*model.EndpointSlice{slice(state.IPv4, "10.1.0.1", "10.1.0.2", "10.1.0.3", "10.1.0.4", "10.1.0.5")}
 	cfg := config()

@@ -56,7 +56,7 @@ func numberedAddrs(from, n int) []netip.Addr {
 	return out
 }
 
-// entriesOf counts what a dataplane has to program of a record: the most of any kind of client.
+// entriesOf counts the entries that a dataplane programs for a record: the maximum over all kinds of clients.
 func entriesOf(rec *state.Service) (n int64) {
 	if rec == nil {
 		return 0

@@ -91,7 +91,8 @@ func TestViewIsSufficientAndSharp(t *testing.T) {
 	}
 }
 
-// TestMostNodesShareAViewpoint: a service has one viewpoint for all nodes that it does not name, however many there are.
+// TestMostNodesShareAViewpoint: a service has one viewpoint for all nodes that it does not name, for any number of
+// nodes.
 func TestMostNodesShareAViewpoint(t *testing.T) {
 	const nodes = 1000
 	plain := slice(state.IPv4, "10.1.0.1", "10.1.0.2", "10.1.0.3 notready", "10.1.0.4 dying")

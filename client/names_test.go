@@ -14,7 +14,7 @@ import (
 	localnetv1 "github.com/switchyard-net/switchyard/client/localnet/v1"
 )
 
-// namesServer answers each call of NextNames by the next of answers, and waits when there are no more.
+// namesServer answers each call of NextNames with the next of answers, and waits after the last one.
 type namesServer struct {
 	localnetv1.UnimplementedEndpointsServer
 	answers []func(grpc.ServerStreamingServer[localnetv1.NextNamesResponse]) error

@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// pki is a certificate authority and what it has signed.
+// pki is a certificate authority and the certificates that it has signed.
 type pki struct {
 	now    time.Time
 	ca     *x509.Certificate
@@ -171,7 +171,7 @@ func TestCertificatesAreReadAgain(t *testing.T) {
 		t.Errorf("without trouble, it was logged:\n%s", &log)
 	}
 
-	// What cannot be used changes nothing, and is reported once.
+	// Unusable files change nothing, and are reported once.
 	for file, broken := range map[string]func() error{
 		f.CA:   func() error { return os.WriteFile(f.CA, []byte("nonsense"), 0o600) },
 		f.Cert: func() error { return os.Remove(f.Cert) },

@@ -351,7 +351,7 @@ func TestWithoutEffect(t *testing.T) {
 	}
 }
 
-// TestGates: what a file says counts, else the default of the release.
+// TestGates: the file's value counts, else the default of the release.
 func TestGates(t *testing.T) {
 	c := Default()
 	for name, want := range map[string]bool{GateExternalIPs: true, GateIPVS: true, "AllAlpha": false, "Frob": false} {

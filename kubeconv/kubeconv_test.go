@@ -223,7 +223,7 @@ spec.externalIPs[4]: must not be a multicast address, got "ff02::5"`,
 			&discoveryv1.EndpointSlice{ObjectMeta: meta(), AddressType: "IPv4", Endpoints: []discoveryv1.Endpoint{
 				{Addresses: []string{"10.0.0.1"}}, {Addresses: []string{"127.0.0.1"}}, {Addresses: []string{"::ffff:0.0.0.0"}},
 				{Addresses: []string{"169.254.0.1"}}, {Addresses: []string{"224.0.0.1"}}, {Addresses: []string{"224.0.1.1"}},
-				{Addresses: []string{"255.255.255.255"}}, {Addresses: []string{"240.0.0.1"}}, // left to brain, as what is multicast beyond a link
+				{Addresses: []string{"255.255.255.255"}}, {Addresses: []string{"240.0.0.1"}}, // left to brain, like multicast beyond a link
 			}}, `
 endpoints[1].addresses[0]: must not be a loopback address, got "127.0.0.1"
 endpoints[2].addresses[0]: must not be unspecified, got "::ffff:0.0.0.0"
@@ -327,8 +327,8 @@ func checkForm(t *testing.T, addrs []netip.Addr, prefixes []netip.Prefix) {
 	}
 }
 
-// TestCreated: the decoders of k8s.io/api turn times into the local time zone. Equal times must be equal values all the same, because
-// objects are compared as values.
+// TestCreated: the decoders of k8s.io/api convert times into the local time zone. Equal times must still be equal
+// values, because objects are compared as values.
 func TestCreated(t *testing.T) {
 	at := time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC)
 	for title, in := range map[string]metav1.Time{

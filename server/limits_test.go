@@ -58,7 +58,7 @@ func convert(t *testing.T, list ...any) (objects []model.Object) {
 	return objects
 }
 
-// dataplane follows a world as a client of the library does, and has what it shows looked at.
+// dataplane follows a world as a client of the library, and has its state checked.
 func dataplane(t *testing.T, w *world) (changes <-chan *client.Change) {
 	t.Helper()
 	to := make(chan *client.Change)
@@ -150,7 +150,7 @@ func TestLargeObjects(t *testing.T) {
 	}
 }
 
-// TestHundredThousandServices measures what they cost, from the model to the dataplane, all in this process.
+// TestHundredThousandServices measures their cost, from the model to the dataplane, all in this process.
 func TestHundredThousandServices(t *testing.T) {
 	n := 100_000
 	if raceEnabled || testing.Short() {

@@ -14,7 +14,7 @@ import (
 
 func TestParseAddress(t *testing.T) {
 	for _, c := range []struct {
-		in, out string // out is empty for what is refused
+		in, out string // out is empty if the input is refused
 		exposed bool
 	}{
 		{"unix:///run/switchyard/api.sock", "unix:///run/switchyard/api.sock", false},
@@ -221,7 +221,7 @@ func TestLockOfTheDead(t *testing.T) {
 	}
 }
 
-// TestLongPaths: all paths that a client can connect to can be listened on, and of longer ones it is reported what is wrong.
+// TestLongPaths: every path that a client can connect to can be listened on. Longer paths get an error with the reason.
 func TestLongPaths(t *testing.T) {
 	dir, err := os.MkdirTemp("", "s")
 	if err != nil {

@@ -29,7 +29,8 @@ func reachable(t *testing.T, socket string) (path string) {
 	return path
 }
 
-// connectAs has a process of another user watch at a socket, and returns what it says: "all" when it has the state, or an error.
+// connectAs makes a process of another user watch at a socket, and returns its output: "all" when it has the state, or
+// an error.
 func connectAs(t *testing.T, user uint32, socket string) string {
 	t.Helper()
 	cmd := exec.Command(reachable(t, socket))

@@ -229,7 +229,7 @@ func TestWatchSplitsLargeUpdates(t *testing.T) {
 	}
 }
 
-// TestWatchRefuses what the protocol does not allow, and reports why.
+// TestWatchRefuses checks that violations of the protocol are refused, with a reason.
 func TestWatchRefuses(t *testing.T) {
 	w := newWorld(t, nil)
 	w.sink.Complete()

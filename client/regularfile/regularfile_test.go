@@ -107,7 +107,7 @@ func TestSameFile(t *testing.T) {
 	}
 }
 
-// TestReadDir lists a directory, and what is none.
+// TestReadDir lists a directory, and files that are not directories.
 func TestReadDir(t *testing.T) {
 	root, err := os.OpenRoot(t.TempDir())
 	check(t, err)

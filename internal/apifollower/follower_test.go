@@ -119,7 +119,7 @@ func (w *world) heard(applied state.Revision, failed int) {
 	w.reported = append(w.reported, fmt.Sprintf("%d, %d failed", applied, failed))
 }
 
-// reports expects what the server was sent last.
+// reports checks the last report that the server has received.
 func (w *world) reports(want string) {
 	w.t.Helper()
 	synctest.Wait()
@@ -250,7 +250,7 @@ func TestNewServerHearsWhatIsShown(t *testing.T) {
 	})
 }
 
-// scripted is a server that sends what the test says.
+// scripted is a server that sends the updates of the test.
 type scripted struct {
 	localnetv1.UnimplementedEndpointsServer
 	world *world
@@ -290,7 +290,8 @@ func (s *scripted) Watch(stream grpc.BidiStreamingServer[localnetv1.WatchRequest
 	}
 }
 
-// script starts a server that sends what the returned function is given, which is then reported as applied.
+// script starts a server. It sends the updates that are passed to the returned function, and each must be reported as
+// applied.
 func (w *world) script() (send func(full bool, services ...*localnetv1.ServiceEndpoints)) {
 	respond, first := w.scriptResponses(), true
 	return func(full bool, services ...*localnetv1.ServiceEndpoints) {

@@ -42,7 +42,7 @@ func TestLoadNFTables(t *testing.T) {
 	}
 }
 
-// TestLoadEBPF: the file of the hooks also has the section of what is below them.
+// TestLoadEBPF: the file of the hooks also has the section of nftables, which is below them.
 func TestLoadEBPF(t *testing.T) {
 	const head = "apiVersion: switchyard.net/v1alpha1\nkind: EBPFConfiguration\n"
 	o := configfile.Options{Dataplanes: []string{configfile.KindEBPF}}

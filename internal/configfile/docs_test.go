@@ -71,7 +71,7 @@ func referenceRows(t *testing.T) map[string]row {
 	return rows
 }
 
-// reference returns a default as the reference writes it: nothing for what is empty.
+// reference returns a default in the reference's style: nothing for an empty value.
 func reference(t *testing.T, def any) string {
 	t.Helper()
 	if v := reflect.ValueOf(def); !v.IsValid() || (v.Kind() == reflect.Slice || v.Kind() == reflect.String) && v.Len() == 0 {

@@ -63,7 +63,7 @@ func TestManyFaults(t *testing.T) {
 	}
 }
 
-// TestFaultsOfNoField: a fault that is of no field in particular is one all the same.
+// TestFaultsOfNoField: a fault without a field is still reported.
 func TestFaultsOfNoField(t *testing.T) {
 	for _, head := range []string{v1, v2} {
 		c, _, err := configfile.Load([]byte(head+"? [mode]\n: ipvs\n"), configfile.Options{Name: "f"})

@@ -12,7 +12,7 @@ import (
 	"github.com/switchyard-net/switchyard/store"
 )
 
-// TestQuestionsAreRead: each form is read, and what is none of them is refused with the forms that there are.
+// TestQuestionsAreRead: each form is read, and any other text is refused with a list of the forms.
 func TestQuestionsAreRead(t *testing.T) {
 	for text, want := range map[string]string{
 		"pod/shop/web": "", "pod/web": "", "node": "", "outside": "", "10.0.0.1": "", "fd00::1": "", "::ffff:10.0.0.1": "",

@@ -138,7 +138,7 @@ func (a *attacked) come(from, text string) net.Conn {
 
 const request = "GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
 
-// ask reads the answer to what was written on a connection.
+// ask reads the answer to a request on a connection.
 func ask(c net.Conn) error {
 	_ = c.SetReadDeadline(time.Now().Add(time.Millisecond))
 	resp, err := http.ReadResponse(bufio.NewReader(c), nil)

@@ -243,7 +243,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	t.Fatalf("it never came to pass that %s", what)
 }
 
-// lineWriter sends what is written.
+// lineWriter sends the written lines.
 type lineWriter chan<- string
 
 func (w lineWriter) Write(p []byte) (int, error) {

@@ -29,7 +29,7 @@ func refs(names ...string) (list []model.Ref) {
 	return list
 }
 
-// newsOf describes what a consumer that has after gets next: "nothing" if it would have to wait.
+// newsOf describes the next update of a consumer at revision after: "nothing" if it would have to wait.
 func newsOf(t *testing.T, f *Feed, after Revision) string {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -310,7 +310,7 @@ func TestNothingIsLeft(t *testing.T) {
 	}
 }
 
-// TestUpdatesAreShared: consumers with the same revision get the same update, so that what is made of it is made once.
+// TestUpdatesAreShared: consumers with the same revision get the same update, so that its derived values are made once.
 func TestUpdatesAreShared(t *testing.T) {
 	f := New(Options{})
 	s := f.Source("")

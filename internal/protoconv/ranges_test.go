@@ -36,7 +36,7 @@ func restricted(tb testing.TB, ports, ranges int) *state.Service {
 	return s
 }
 
-// TestPortsShareSourceRanges: in messages, and in what is read of them.
+// TestPortsShareSourceRanges: in messages, and in the records that are read from them.
 func TestPortsShareSourceRanges(t *testing.T) {
 	s := restricted(t, 3, 100)
 	m := transmit(t, protoconv.Service(s))

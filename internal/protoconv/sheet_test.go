@@ -23,7 +23,7 @@ func sheetRecord(n, version int) *state.Service {
 
 func byName(a, b *state.Service) int { return a.Name.Compare(b.Name) }
 
-// received returns what a client gets of a full state, and the sizes of its parts.
+// received returns the content of a full state at a client, and the sizes of its parts.
 func received(t *testing.T, e *Encoder, records []*state.Service, size int) (got []*localnetv1.ServiceEndpoints, sizes []int) {
 	t.Helper()
 	for part := range Parts(e, &state.Update{Full: true, Changed: records}, nil, Position{}, size) {
@@ -95,7 +95,7 @@ func mutate(rng *rand.Rand, list []*state.Service, version int) []*state.Service
 	return list
 }
 
-// TestStatesShareMemory: what two nodes have in common is marshalled once, whatever is different around it.
+// TestStatesShareMemory: common records of two nodes are marshalled once, for any differences around them.
 func TestStatesShareMemory(t *testing.T) {
 	var first []*state.Service
 	for n := range 300 {

@@ -77,8 +77,8 @@ func (a *apiServer) calmDown() {
 	settle(20 * time.Minute)
 }
 
-// onlyForward checks that the sink was never given an object that is older than one that it had been given, or that had been
-// deleted. What a disabled namespace had may come back as it was.
+// onlyForward checks that the sink never gets an object that is older than one that it already got, or than its
+// deletion. Objects of a disabled namespace may return unchanged.
 func (w *world) onlyForward() {
 	w.t.Helper()
 	newest := make(map[string]int) // by object
@@ -167,7 +167,7 @@ func (a *apiServer) change(r *rand.Rand, things int) {
 	}
 }
 
-// truth is what a sink should have.
+// truth is the expected content of a sink.
 func (a *apiServer) truth() []string {
 	off := make(map[string]bool)
 	for _, o := range a.objects["namespaces"] {

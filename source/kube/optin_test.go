@@ -128,8 +128,8 @@ func TestOptInByWholeList(t *testing.T) {
 	})
 }
 
-// TestOptInWaitsForWatches has watches that leave a namespace out, and continue late: a list before that may lack what they never
-// bring.
+// TestOptInWaitsForWatches has watches that leave a namespace out, and continue late. An earlier list may lack events
+// that they never deliver.
 func TestOptInWaitsForWatches(t *testing.T) {
 	story(t, func(t *testing.T, a *apiServer) {
 		a.put(service("a/x", 80), disabled("a"), service("b/x", 80))
@@ -248,7 +248,7 @@ func TestAhead(t *testing.T) {
 	least("5")
 }
 
-// TestOptInManyEvents checks that what is queued while a namespace is listed has a bound.
+// TestOptInManyEvents checks that the queue of events of a namespace that is being listed is bounded.
 func TestOptInManyEvents(t *testing.T) {
 	story(t, func(t *testing.T, a *apiServer) {
 		source, err := New(Options{Config: a.config(), NodeName: "here"})

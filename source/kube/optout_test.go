@@ -35,7 +35,7 @@ const (
 	renewed = 11 * time.Minute
 )
 
-// rewatch ends all watches, as they end from time to time. What disabled namespaces have is not asked for from then on.
+// rewatch ends all watches, as happens from time to time. Afterwards objects of disabled namespaces are not requested.
 func (w *world) rewatch() {
 	settle(shortWatch)
 	w.cut(false)
@@ -74,7 +74,7 @@ func TestOptOut(t *testing.T) {
 		a.put(service("b/x", 81), slice("b/z", "10.0.0.3"), service("mesh/x", 81), service("a/x", 81))
 		w.updates("a/x:81")
 
-		// Back again, with what has happened in the meantime, all at once. The watches have brought that anyway.
+		// The connection is back, and all events of that time arrive at once. The watches have delivered them already.
 		a.put(namespace("b"))
 		w.updates("-b:disabled=true")
 		settle(back)

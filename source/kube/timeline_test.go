@@ -189,11 +189,11 @@ func (a *apiServer) keepFromComparing(status int) {
 	a.do(func() { a.status[compared], a.held[compared], a.slam = max(status, 0), status == 0, status < 0 })
 }
 
-// answerAll ends what a test has set up.
+// answerAll ends a failure that a test has set up.
 func (a *apiServer) answerAll() { a.do(func() { clear(a.status); clear(a.held); a.slam = false }) }
 
-// TestRestoreInDoubt takes the API server back to an earlier state while it does not answer what is asked for before watches. The watch may go on,
-// and the answer to the next one counts.
+// TestRestoreInDoubt takes the API server back to an earlier state while it does not answer the checks before watches.
+// The watch may continue, and the answer to the next check counts.
 func TestRestoreInDoubt(t *testing.T) {
 	for title, c := range unanswered {
 		t.Run(title, func(t *testing.T) {

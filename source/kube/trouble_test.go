@@ -306,7 +306,7 @@ func TestAnswers(t *testing.T) {
 				w.holds("a/x>10.0.0.1", hereNode)
 				w.noProblems()
 				w.logged("resource can be watched again")
-				// The same in the middle: what is known stays.
+				// The same in the middle: known objects stay.
 				a.do(func() { a.status["endpointslices"] = status })
 				a.remove(slice("a/x", ""))
 				a.put(slice("a/y", "10.0.0.1"))
@@ -351,8 +351,8 @@ func TestOldServer(t *testing.T) {
 	})
 }
 
-// TestNotBackInTime has an API server whose memory lags, and watches that are renewed: an ordinary list must not bring back
-// what has been deleted.
+// TestNotBackInTime has an API server whose memory lags, and watches that are renewed: an ordinary list must not
+// restore deleted objects.
 func TestNotBackInTime(t *testing.T) {
 	story(t, func(t *testing.T, a *apiServer) {
 		a.put(service("a/x", 80), service("b/x", 80))

@@ -97,7 +97,7 @@ func (w *world) holds(want ...string) {
 	}
 }
 
-// updates checks the sink's updates since it was last called: what is set, and what is deleted with a minus. The order
+// updates checks the sink's updates since the last call: the set objects, and the deleted ones with a minus. The order
 // within an update does not count.
 func (w *world) updates(want ...string) {
 	w.t.Helper()
@@ -315,7 +315,7 @@ const hereNode = "node:z[][]"
 
 var _ runtime.Object = object(nil)
 
-// problems checks what the source is troubled by.
+// problems checks the problems of the source.
 func (w *world) problems(want ...string) {
 	w.t.Helper()
 	synctest.Wait()

@@ -63,7 +63,7 @@ func TestEmptyClusterIsComplete(t *testing.T) {
 	})
 }
 
-// TestResume loses connections and expects to get only what has changed since.
+// TestResume loses connections and expects to get only the changes since then.
 func TestResume(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, r := newNetwork(), &recorder{t: t}
