@@ -84,7 +84,7 @@ node of its own.
 - Memory: VmRSS of the process, five seconds after the sync, and at the end of the load.
 - Processor time: user and system time of the process and of nft, which it runs. The load is %.0f s of %d changes of
   endpoints a second (%d and %d in all).
-- The goals were set for kube-proxy 1.36, which wrote all rules again for each change of a cluster of this size, in 3.3 s. Release 1.37
+- The goals were set for kube-proxy 1.36. Each change took it 3.3 s, because it wrote all rules of the cluster again. Release 1.37
   writes the difference. So the goal of 500 for a change is not reached.
 `, r.Services, r.Endpoints, r.Machine, r.table(), min(sampled, r.Services), r.Results[0].Changes, r.Results[1].Changes,
 		r.LoadSeconds, r.Rate, r.Results[0].LoadChanges, r.Results[1].LoadChanges)
