@@ -6,7 +6,7 @@ import (
 	"github.com/switchyard-net/switchyard/brain"
 )
 
-// TestBudgetsFollowFromMemory: what is not set follows from memory and mode, and what is set counts.
+// TestBudgetsFollowFromMemory: memory and mode determine the unset limits, and set limits count.
 func TestBudgetsFollowFromMemory(t *testing.T) {
 	for _, c := range []struct {
 		name                     string

@@ -7,8 +7,8 @@ import (
 	"github.com/switchyard-net/switchyard/state"
 )
 
-// TestKeepUnreadable: a full update lists the services that stay as they were. Any other lists only those that lose frontends, so that its cost
-// is that of what has changed.
+// TestKeepUnreadable: a full update lists the services that keep their last state. Any other update lists only the
+// services that lose frontends, so that its cost depends on the changes.
 func TestKeepUnreadable(t *testing.T) {
 	service := func(name string, port uint16) *state.Service {
 		return &state.Service{Name: state.ServiceName{Namespace: "ns", Name: name}, Ports: []state.Port{{

@@ -14,7 +14,7 @@ import (
 	"github.com/switchyard-net/switchyard/model"
 )
 
-// world is what a sink has.
+// world is the content of a sink.
 type world struct {
 	nodes    map[string]*model.Node
 	complete bool
@@ -94,7 +94,7 @@ func (o *oracle) check(name string, got *model.Node) error {
 	return nil
 }
 
-// reasons are those of the problems that the Node has.
+// reasons are the reasons of the Node's problems.
 func (o *oracle) reasons(own string, needs Needs) (list []Reason) {
 	if own == "" && !o.deletedAt.IsZero() {
 		return nil
@@ -147,8 +147,8 @@ func draw(rng *rand.Rand, name string) *model.Node {
 	return n
 }
 
-// TestNodeChanges lets 1,000 changes happen to Nodes, with each seed: addresses, zones and CIDRs come and go, and so do Nodes. What is handed on
-// and what is reported is what an oracle wants that remembers everything.
+// TestNodeChanges makes 1,000 changes to Nodes, with each seed: addresses, zones and CIDRs come and go, and so do
+// Nodes. An oracle that remembers everything checks the objects and the reports.
 func TestNodeChanges(t *testing.T) {
 	for _, own := range []string{"", "a"} {
 		for seed := range uint64(10) {
@@ -323,7 +323,7 @@ func TestNothingIsMissingEarly(t *testing.T) {
 	}
 }
 
-// TestInherit goes over to another source, whose Node lacks what the one before had.
+// TestInherit switches to another source, whose Node lacks fields that the previous source had.
 func TestInherit(t *testing.T) {
 	addr := netip.MustParseAddr("10.0.0.1")
 	former := New(Options{Sink: &world{nodes: map[string]*model.Node{}}, Node: "a", Logger: slog.New(slog.DiscardHandler)})

@@ -1,4 +1,4 @@
-// Package repairs tells a mistake, which anybody may make, from another program that changes again and again what a dataplane has in the
+// Package repairs distinguishes a one-off change from a program that repeatedly overwrites a dataplane's state in the
 // kernel.
 package repairs
 
@@ -28,7 +28,8 @@ func (h *History) Note() int {
 	return len(h.times)
 }
 
-// Fault returns what is wrong if repairs go on, nil else: what names the thing that is repaired, and remedy says what to do.
+// Fault returns a fault if repairs continue, nil otherwise: what names the repaired object, and remedy says how to fix
+// it.
 func (h *History) Fault(what string, remedy error) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -23,7 +23,7 @@ type DataplanesOptions struct {
 	// Rounds is how many slices are measured of each kind of connection, and Slice how long each is. Default: 5, 120 ms.
 	Rounds int
 	Slice  time.Duration
-	// Limit is how long all may take. What it leaves no time for is not measured. Default: 3 minutes.
+	// Limit is how long all may take. Measurements that do not fit into it are left out. Default: 3 minutes.
 	Limit time.Duration
 	// Connections makes the command that runs [MeasureConnections], Holder the one that runs [HoldDataplane].
 	Connections, Holder func(ctx context.Context) *exec.Cmd
@@ -90,7 +90,8 @@ type DataplaneRow struct {
 
 // Programming is what a dataplane needs for Services. Times are milliseconds, memory is MiB.
 type Programming struct {
-	// ColdLoad is the time from opening the dataplane until all Services are in the kernel, WarmRestart that of another one which finds them there.
+	// ColdLoad is the time from opening the dataplane until all Services are in the kernel. WarmRestart is the same
+	// time for another dataplane, which finds them there.
 	ColdLoad    float64 `json:"coldLoadMillis"`
 	WarmRestart float64 `json:"warmRestartMillis"`
 	// ChangeP50 and ChangeP99 are of changes of one endpoint of one Service, Changes how many were made.
@@ -158,7 +159,7 @@ func (r *DataplaneReport) WriteTables(w io.Writer) error {
 // both is a median and a 99th percentile.
 func both(p50, p99 float64) string { return readable(p50) + ", " + readable(p99) }
 
-// markdownTable is a table in Markdown with columns that are in line for people, too.
+// markdownTable is a Markdown table whose columns are also aligned for people.
 type markdownTable struct {
 	text strings.Builder
 	w    *tabwriter.Writer

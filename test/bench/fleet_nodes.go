@@ -25,7 +25,7 @@ import (
 const (
 	// fleetName is the name of relays, in their certificates.
 	fleetName = "relay"
-	// fleetScheme is that of the target that nodes follow: a name with the addresses of the order Follow.
+	// fleetScheme is the scheme of the target that nodes follow: a name with the addresses of the order Follow.
 	fleetScheme = "fleet"
 	// awaitTimeout is how long nodes may take to get what is awaited.
 	awaitTimeout = 3 * time.Minute
@@ -87,7 +87,7 @@ func (f *fleetNodes) obey(o fleetOrder) error {
 		err = f.follow(o.Follow)
 	case o.Await != nil:
 		all := f.begin(o.Await)
-		f.running.Go(func() { _ = f.answer(f.arrived(all)) }) // which fails if nobody wants to know any more
+		f.running.Go(func() { _ = f.answer(f.arrived(all)) }) // which fails if nobody waits for the answer
 	case o.Slow != nil:
 		for i, n := range f.nodes {
 			n.setSlow(i < *o.Slow)

@@ -24,7 +24,7 @@ type largeCase struct {
 	services, ports, addresses, endpoints int
 	// slices is how many EndpointSlices of a Service change each time.
 	slices int
-	// every is the time between two changes, and affinity the time-out of their clients.
+	// every is the time between two changes, and affinity the affinity timeout of their clients.
 	every, affinity time.Duration
 }
 

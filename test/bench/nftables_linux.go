@@ -177,8 +177,8 @@ func openNFTables(ctx context.Context, ns *netns.NS) (b *nftables.Backend, err e
 	return b, err
 }
 
-// records returns the full state of a synthetic cluster with other objects beside it, or instead of some, and the records of services that it
-// does not have yet.
+// records returns the full state of a synthetic cluster with other objects added to it, or in place of some, and the
+// records of services that it does not have yet.
 func records(ctx context.Context, c brain.Config, services, endpoints int, others ...model.Object) (first *state.Update, added []*state.Service, err error) {
 	s := store.New(store.Options{Brain: c})
 	defer s.Close()

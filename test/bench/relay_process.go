@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// A relay that is measured is a process of its own, with [AnswerRelay] beside it.
+// A relay that is measured is a process of its own, which runs [AnswerRelay].
 
 // relayOrder asks a relay's process for its relayStats.
 type relayOrder struct {

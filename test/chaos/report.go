@@ -16,7 +16,7 @@ import (
 type Findings struct {
 	// Machine describes what the scenarios ran on.
 	Machine string
-	// Dataplane, Scale and Rate are those of [Options].
+	// Dataplane, Scale and Rate are the fields of [Options].
 	Dataplane string
 	Scale     float64
 	Rate      int
@@ -26,7 +26,7 @@ type Findings struct {
 	Mutants  []Mutant
 }
 
-// Beside are the results of another proxy.
+// The type holds the results of another proxy.
 type Beside struct {
 	Machine string
 	Scale   float64

@@ -121,7 +121,7 @@ func inTurn(list ...func() error) error {
 	return nil
 }
 
-// aWhile is long enough for a process to cut flows, and for the load to notice if it does not.
+// aWhile is long enough for a process to delete flows, and for the load to notice if it does not.
 const aWhile = 2 * time.Second
 
 // kill: a third of the kills hit a process that starts, a third one that has a change to make, and a third one that commits.
@@ -189,8 +189,9 @@ func kill(ctx context.Context, s *stage) (string, error) {
 	return fmt.Sprintf("%s; %d right after the beginning of a commit, %d of them before its end", happened, began, began-ended), err
 }
 
-// doom lets a process take over that kills itself when it commits, and the usual one after it. One that carries connections kills itself while it
-// takes them over: the former process has them still, and hands them over to the usual one.
+// doom lets a process that kills itself when it commits take over, and the usual process after it. A process that
+// carries connections kills itself while it takes them over: the previous process still has them, and hands them over
+// to the usual one.
 func (s *stage) doom(ctx context.Context, ours *switchyard) error {
 	if err := s.use(isDoomed); err != nil {
 		return err
@@ -229,8 +230,8 @@ func restart(ctx context.Context, s *stage) (string, error) {
 	return fmt.Sprintf("%d restarts", n), nil
 }
 
-// outlast is a restart for which the process before, which carries connections, waits in vain. It must have left all that is new to rules that need
-// no process.
+// outlast is a restart for which the previous process, which carries connections, waits without success. It must have
+// left everything new to rules that need no process.
 func (s *stage) outlast(ctx context.Context) error {
 	ended, moved := s.ledger.EndOpen(), s.ledger.ForgetFlows()
 	s.outlasted++
@@ -271,7 +272,8 @@ func rollingUpdate(ctx context.Context, s *stage) (string, error) {
 		if err := s.change(ctx); err != nil {
 			return "", err
 		}
-		// Flows of datagrams are cut soon after the change. What serves until then breaks none, and one that is not cut is noticed.
+		// Flows of datagrams are deleted soon after the change. A server that serves until then breaks no flow, and a
+		// flow that is not deleted is noticed.
 		if err := pause(ctx, s.cutShows); err != nil {
 			return "", err
 		}

@@ -52,7 +52,8 @@ func thereAndBack(modes []string, other string) []string {
 	return append(way, modes[0])
 }
 
-// switchModes changes the mode on three tours. The last one is that of the relay, after which connections that stay open are the process's.
+// switchModes changes the mode on three tours. The last tour ends with the relay, after which the process carries
+// connections that stay open.
 func switchModes(ctx context.Context, s *stage) (string, error) {
 	d := s.subject.(*switchyard).dataplane
 	modes, err := s.kernelModes(d.mode)

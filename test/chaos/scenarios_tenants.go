@@ -25,7 +25,7 @@ import (
 )
 
 const (
-	// tenantNamespace is that of those who attack.
+	// tenantNamespace is the namespace of the attackers.
 	tenantNamespace = "tenant"
 	// tenantPorts and tenantRanges are how many a Service of theirs has, which makes nearly as many entries as one may have.
 	tenantPorts, tenantRanges = 190, 1000
@@ -35,8 +35,8 @@ const (
 	silentPort = 9999
 )
 
-// tenants attacks with objects and packets that any tenant can make, all at once, and starts the process again in the middle of it. Nobody else may
-// notice, and changes of others must arrive.
+// tenants attacks with objects and packets that any tenant can make, all at once, and starts the process again in the
+// middle of it. Nobody else may notice, and changes of other tenants must arrive.
 func tenants(ctx context.Context, s *stage) (string, error) {
 	f := s.subject.(*switchyard).feed.(*storeFeed)
 	long := max(time.Duration(float64(time.Minute)*s.Scale), 4*time.Second)

@@ -22,7 +22,7 @@ type Object interface {
 	metav1.Object
 }
 
-// resources are those of the API server, with the version and kind of their objects.
+// resources are the resources of the API server, with the version and kind of their objects.
 var resources = map[string][2]string{
 	"namespaces": {"v1", "Namespace"}, "nodes": {"v1", "Node"}, "services": {"v1", "Service"},
 	"servicecidrs":   {"networking.k8s.io/v1", "ServiceCIDR"},

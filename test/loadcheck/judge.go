@@ -39,7 +39,8 @@ type State struct {
 	ForgotClients, ForgotFlows bool
 	// EndedOpen reports whether a process may have ended that carried connections, and had nobody to hand them over to.
 	EndedOpen bool
-	// LeftFlows reports whether there may have been nobody who cuts flows of datagrams to endpoints that serve no longer.
+	// LeftFlows reports whether there may have been no process that deletes flows of datagrams to endpoints that have
+	// stopped serving.
 	LeftFlows bool
 }
 
@@ -100,11 +101,11 @@ type question struct {
 	src      netip.Addr
 }
 
-// remember is how long states are kept that do not count any more: longer than any connection waits.
+// remember is how long outdated states are kept: longer than any connection waits.
 const remember = time.Minute
 
-// Change is called before the proxy learns of a new state of the cluster, which must not be modified any more. From now on
-// connections may go by it. The first state of all counts alone at once.
+// Change is called before the proxy learns of a new state of the cluster, which must not be modified afterwards. From
+// now on connections may go by it. The first state of all counts alone at once.
 func (l *Ledger) Change(w *oracle.World) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -144,14 +145,15 @@ func (l *Ledger) Changes() string {
 	return "the latest changes: " + strings.Join(list, "; ")
 }
 
-// Interrupt is called before somebody other than the proxy takes its work away. Done is called afterwards, with the time that the
-// proxy has for a repair. What begins or ends until then may fail, and counts as expected failures: open connections too, since the kernel does
-// not translate their packets either while there are no rules for NAT. How long none succeeds is measured all the same. What an
-// open TCP connection sent must arrive in the end.
+// Interrupt is called before somebody other than the proxy takes its work away. Done is called afterwards, with the
+// time that the proxy has for a repair. Connections that begin or end until then may fail, and count as expected
+// failures. This includes open connections, since the kernel does not translate their packets either while there are
+// no rules for NAT. The longest time without a success is measured all the same. Data that an open TCP connection
+// sent must arrive in the end.
 func (l *Ledger) Interrupt() (done func(time.Duration)) { return l.begin(&l.interruptions) }
 
-// ForgetClients is called before the proxy may forget clients that it has to remember, and done when it remembers them again: a client with
-// affinity may get another endpoint meanwhile, and one again afterwards.
+// ForgetClients is called before the proxy may forget clients that it has to remember, and done when it remembers
+// them again. In between a client with affinity may get another endpoint, and once more afterwards.
 func (l *Ledger) ForgetClients() (done func(time.Duration)) { return l.begin(&l.clients) }
 
 // ForgetFlows is the same for flows of datagrams.

@@ -146,8 +146,8 @@ func (w *World) inOrder(namespace string) []*model.Service {
 	return list
 }
 
-// namespaceLimit is what each namespace may have: its budget, lowered by a quarter until what all of them take is within that of the
-// node.
+// namespaceLimit is the limit of each namespace: its budget, lowered by a quarter until the total of all namespaces
+// is within the node's budget.
 func (w *World) namespaceLimit() (limit int64, bounded bool) {
 	limit = w.Budgets.Namespace
 	if w.Budgets.Node == 0 {

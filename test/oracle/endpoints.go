@@ -68,8 +68,8 @@ func addEndpoints(eps []endpoint, slice *model.EndpointSlice, port uint16) []end
 	return eps
 }
 
-// specialRanges are the addresses that neither pods nor externalIPs can have: those that stand for no host or for the host that
-// uses them, those that mean something on one link only, and those of groups of hosts.
+// specialRanges are the addresses that neither pods nor externalIPs can have: addresses for no host or for the host
+// that uses them, addresses with a meaning on one link only, and multicast addresses.
 var specialRanges = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/32"), netip.MustParsePrefix("::/128"),
 	netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128"),

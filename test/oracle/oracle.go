@@ -104,9 +104,9 @@ func (w *World) stray(dst netip.Addr) probe.Outcome {
 	return probe.Pass
 }
 
-// usesLocal reports whether a connection may only go to endpoints on this node: internalTrafficPolicy Local for whatever client
-// connects to the cluster IP; externalTrafficPolicy Local for connections to the other frontends, but not those of pods
-// and of this node.
+// usesLocal reports whether a connection may only go to endpoints on this node. internalTrafficPolicy Local applies
+// to any client that connects to the cluster IP. externalTrafficPolicy Local applies to connections to the other
+// frontends, except connections of pods and of this node.
 func (w *World) usesLocal(c claim, p probe.Packet) bool {
 	if c.kind == state.ClusterIP {
 		return c.service.InternalLocal
