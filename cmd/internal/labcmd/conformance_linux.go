@@ -48,7 +48,7 @@ describes the stories.
 In the arguments of PROGRAM, {socket} stands for the path of the API's unix socket, and {target} for
 its address, unix:///PATH. The program runs in the network namespace of the node, once for each story and
 several at the same time. It reports what it shows in WatchRequest.status, and ends at SIGTERM; what
-it has programmed stays then. If a story fails, its output is printed.
+it has programmed stays then. If a story fails, the output of PROGRAM is printed.
 
 A line for each story and history says ok, FAIL or skip. The exit code is 0 if all passed, 1 if
 something failed, 2 for a mistake in the command line, and 3 if nothing failed and something was
