@@ -23,8 +23,8 @@ import (
 	localnetv1 "github.com/switchyard-net/switchyard/client/localnet/v1"
 )
 
-// node is one node of a fleet. Of its state it keeps a checksum of each service's record: enough to compare it with what it should
-// be, and little enough for thousands of nodes in one process.
+// node is one node of a fleet. Of its state it keeps a checksum of each service's record. That is enough to compare
+// the record with its expected value, and little enough for thousands of nodes in one process.
 type node struct {
 	fleet *fleetNodes
 	index int
@@ -90,7 +90,7 @@ func (n *node) arrive(at time.Time) {
 }
 
 // take takes a part of an update, parses no more of it than it has to, and fills in what the client library wants to
-// see. A lost connection may leave a part of an update, which does no harm: an update that replaces the state
+// see. A lost connection may leave a part of an update, which does no harm. An update that replaces the state
 // restarts from nothing, and another one from the same state has all of it again.
 func (n *node) take(b []byte, m *localnetv1.WatchResponse) error {
 	proto.Reset(m)

@@ -31,9 +31,9 @@ const (
 	awaitTimeout = 3 * time.Minute
 )
 
-// FleetNodes is the process of a fleet: many nodes that follow relays with the client library, each over a connection with a
-// certificate of its own, and come back as the library does when it is lost. It takes orders from stdin until that ends, and
-// answers on stdout.
+// FleetNodes is the process of a fleet: many nodes that follow relays with the client library, each over a connection
+// with its own certificate. After a lost connection they reconnect as the library does. It takes orders from stdin
+// until that ends, and answers on stdout.
 func FleetNodes(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	f := &fleetNodes{ctx: ctx, out: json.NewEncoder(stdout), addresses: manual.NewBuilderWithScheme(fleetScheme)}

@@ -61,8 +61,8 @@ type Result struct {
 	MayFail bool
 	// Report counts the connections.
 	Report *loadcheck.Report
-	// Slowest is the longest that the proxy took to take over a change, the time when it did not run included, and AllowedChange how
-	// long it may take.
+	// Slowest is the longest time until the proxy had taken over a change, including the time when it did not run.
+	// AllowedChange is how long it may take.
 	Slowest, AllowedChange time.Duration
 	// AllowedExcuse is the largest share of the time in which gaps may be excused.
 	AllowedExcuse float64

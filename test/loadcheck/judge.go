@@ -64,8 +64,8 @@ func (Plainly) States(t *Target, _ probe.Client, _ netip.Addr, _, _ time.Time) [
 type Ledger struct {
 	mu      sync.Mutex
 	periods []*period
-	// interruptions are the times in which somebody had taken the proxy's work away, those in which it may have forgotten clients and flows, those in
-	// which open connections may have ended with it, and those in which it may have left flows uncut. The last one may have no end yet.
+	// interruptions are times in which the proxy's work was taken away, it may have forgotten clients and flows, open
+	// connections may have ended with it, or it may have left stale flows. The last one may have no end yet.
 	interruptions, clients, flows, open, uncut []interruption
 }
 
@@ -74,8 +74,8 @@ type interruption struct{ began, ended time.Time }
 // underWay is how long before an interruption something may have begun that it hits.
 const underWay = 100 * time.Millisecond
 
-// covers reports whether the interruption may be felt by what began and ended at some times: it was begun by then, or shortly before, or
-// ended by it.
+// covers reports whether the interruption may affect an operation: it began during the interruption or shortly
+// before, or ended during it.
 func (i *interruption) covers(since, until time.Time) bool {
 	within := func(t, began time.Time) bool { return !t.Before(began) && (i.ended.IsZero() || !t.After(i.ended)) }
 	return within(since, i.began.Add(-underWay)) || within(until, i.began)
@@ -162,8 +162,8 @@ func (l *Ledger) ForgetFlows() (done func(time.Duration)) { return l.begin(&l.fl
 // EndOpen is called before a process may end with the connections that it carries, and done when it has. New ones must succeed all the same.
 func (l *Ledger) EndOpen() (done func(time.Duration)) { return l.begin(&l.open) }
 
-// LeaveFlows is called before the proxy is killed, and done when one serves again: until it has served for [Options].CutTimeout, flows of
-// datagrams may stay with endpoints that serve no longer.
+// LeaveFlows is called before the proxy is killed, and done when one serves again. Until it has served for
+// [Options].CutTimeout, flows of datagrams may stay with endpoints that have stopped serving.
 func (l *Ledger) LeaveFlows() (done func(time.Duration)) { return l.begin(&l.uncut) }
 
 func (l *Ledger) begin(of *[]interruption) (done func(time.Duration)) {

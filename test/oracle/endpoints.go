@@ -186,8 +186,8 @@ func (w *World) LocalReady(name state.ServiceName, f state.Family) int {
 	return len(addrs)
 }
 
-// Serving lists the endpoints of a service port in one family that are serving, terminating or not, ordered by address: the
-// only ones that may keep the UDP flows which they have. The service must be in the world.
+// Serving lists the serving endpoints of a service port in one family, terminating or not, ordered by address. Only
+// they may keep their existing UDP flows. The service must be in the world.
 func (w *World) Serving(name state.ServiceName, port string, proto state.Protocol, f state.Family) []netip.AddrPort {
 	var serving []netip.AddrPort
 	for _, s := range w.Services {
