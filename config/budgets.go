@@ -32,17 +32,18 @@ const (
 
 // Derived returns s with numbers instead of ByMemory, for a process in a mode that may use so many bytes of memory, 0
 // if unknown. A node gets an entry for each 512 bytes, at most 4,000,000. A namespace gets half of the node's entries,
-// at most 1,000,000. A Service gets a tenth of the node's entries, at most 200,000. Mode iptables gets a tenth of each
-// number.
+// at most 1,000,000. A Service gets a tenth of the node's entries, at most 200,000. In mode iptables, the node and a
+// Service get a tenth of these numbers, and a namespace gets half of the node's entries.
 func (s Services) Derived(mode Mode, memory int64) Services {
 	node := int64(mostPerNode)
 	if memory > 0 {
 		node = min(node, memory/entryBytes)
 	}
-	namespace, service := min(node/2, mostPerNamespace), min(node/10, mostPerService)
+	service := min(node/10, mostPerService)
 	if mode == ModeIPTables {
-		node, namespace, service = node/ruleFactor, namespace/ruleFactor, service/ruleFactor
+		node, service = node/ruleFactor, service/ruleFactor
 	}
+	namespace := min(node/2, mostPerNamespace)
 	for field, value := range map[*int64]int64{&s.MaxEntries: service, &s.MaxEntriesPerNamespace: namespace, &s.MaxEntriesPerNode: node} {
 		if *field == ByMemory {
 			*field = value
