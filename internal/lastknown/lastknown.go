@@ -27,8 +27,8 @@ type Options struct {
 	Node string
 	// Needs are the fields whose absence is a problem.
 	Needs Needs
-	// Former knows the same Nodes already, by another source. It may be nil.
-	Former *Nodes
+	// Previous knows the same Nodes already, by another source. It may be nil.
+	Previous *Nodes
 	// Logger gets problems when they begin and end. Required.
 	Logger *slog.Logger
 	// OnProblem is called when a problem begins, one call at a time. It must return soon. It may be nil.
@@ -114,18 +114,18 @@ const (
 // New returns a sink in front of another one.
 func New(o Options) *Nodes {
 	n := &Nodes{Sink: o.Sink, o: o, needs: o.Needs, of: make(map[string]*node), listed: make(map[string][]Problem)}
-	if o.Former != nil {
-		n.inherit(o.Former)
-		n.o.Former = nil
+	if o.Previous != nil {
+		n.inherit(o.Previous)
+		n.o.Previous = nil
 	}
 	return n
 }
 
 // inherit takes over the known values of existing Nodes. They are not passed on before their objects arrive.
-func (n *Nodes) inherit(former *Nodes) {
-	former.mu.Lock()
-	defer former.mu.Unlock()
-	for name, of := range former.of {
+func (n *Nodes) inherit(previous *Nodes) {
+	previous.mu.Lock()
+	defer previous.mu.Unlock()
+	for name, of := range previous.of {
 		if of.last != nil && (of.deletedAt.IsZero() || name == n.o.Node) {
 			n.of[name] = &node{last: of.last}
 		}

@@ -326,10 +326,10 @@ func TestNothingIsMissingEarly(t *testing.T) {
 // TestInherit switches to another source, whose Node lacks fields that the previous source had.
 func TestInherit(t *testing.T) {
 	addr := netip.MustParseAddr("10.0.0.1")
-	former := New(Options{Sink: &world{nodes: map[string]*model.Node{}}, Node: "a", Logger: slog.New(slog.DiscardHandler)})
-	former.Update([]model.Object{&model.Node{Name: "a", Addresses: []netip.Addr{addr}, Internal: 1}}, nil)
+	previous := New(Options{Sink: &world{nodes: map[string]*model.Node{}}, Node: "a", Logger: slog.New(slog.DiscardHandler)})
+	previous.Update([]model.Object{&model.Node{Name: "a", Addresses: []netip.Addr{addr}, Internal: 1}}, nil)
 	w := &world{nodes: map[string]*model.Node{}}
-	next := New(Options{Sink: w, Node: "a", Former: former, Needs: Needs{Addresses: true}, Logger: slog.New(slog.DiscardHandler)})
+	next := New(Options{Sink: w, Node: "a", Previous: previous, Needs: Needs{Addresses: true}, Logger: slog.New(slog.DiscardHandler)})
 	if len(w.nodes) > 0 {
 		t.Fatalf("%v was handed on before it came", w.nodes)
 	}
@@ -344,9 +344,9 @@ func TestInheritFromASourceThatNeverAnswered(t *testing.T) {
 	addr := netip.MustParseAddr("192.0.2.1")
 	w := &world{nodes: map[string]*model.Node{}}
 	o := Options{Sink: w, Node: "n", Logger: slog.New(slog.DiscardHandler)}
-	o.Former = New(o)
-	o.Former.Update([]model.Object{&model.Node{Name: "n", Addresses: []netip.Addr{addr}, Internal: 1}}, nil)
-	o.Former = New(o)
+	o.Previous = New(o)
+	o.Previous.Update([]model.Object{&model.Node{Name: "n", Addresses: []netip.Addr{addr}, Internal: 1}}, nil)
+	o.Previous = New(o)
 	New(o).Update([]model.Object{&model.Node{Name: "n"}}, nil)
 	if got := w.nodes["n"].Addresses; !slices.Equal(got, []netip.Addr{addr}) {
 		t.Errorf("the node has the addresses %v, want %v", got, addr)

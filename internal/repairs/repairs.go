@@ -28,16 +28,16 @@ func (h *History) Note() int {
 	return len(h.times)
 }
 
-// Fault returns a fault if repairs continue, nil otherwise: what names the repaired object, and remedy says how to fix
-// it.
-func (h *History) Fault(what string, remedy error) error {
+// Fault returns a fault if repairs continue, and nil otherwise. object is the repaired object, and remedy is how to stop
+// the repairs.
+func (h *History) Fault(object string, remedy error) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	times := h.recent()
 	if len(times) < Threshold {
 		return nil
 	}
-	return fmt.Errorf("%s had to be repaired %d times within %v, last at %s: %w", what, len(times), Window,
+	return fmt.Errorf("%s had to be repaired %d times within %v, last at %s: %w", object, len(times), Window,
 		times[len(times)-1].UTC().Format(time.TimeOnly), remedy)
 }
 
